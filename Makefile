@@ -1,0 +1,53 @@
+# Every target sets itself up: .venv is made and filled on first use, and again when a list of packages changes.
+#   make demo PYTHON=python3.12          another interpreter
+#   make demo PIP_ARGS="--index-url URL" where the packages come from
+PYTHON   ?= python3
+VENV     ?= .venv
+PIP_ARGS ?=
+JOBS     ?= 2
+
+BIN   := $(VENV)/bin
+STAMP := $(VENV)/.installed
+RUN   := $(BIN)/python
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format notebooks site serve clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
+
+# pip runs quietly but says how long it took; its errors are shown as they are.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "needs Python >= 3.10, and $(PYTHON) is $$($(PYTHON) -V 2>&1): make PYTHON=python3.11 ..."; exit 1; }
+	@test -x $(RUN) || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); } || \
+	  { rm -rf $(VENV); echo "$(PYTHON) has no venv module (on Debian: apt install python3-venv)"; exit 1; }
+	@echo "installing into $(VENV) (the first time downloads some hundred MB: a few minutes)"
+	@start=$$(date +%s); \
+	  $(RUN) -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -e '.[dev,site]' -c constraints.txt && \
+	  echo "installed in $$(( $$(date +%s) - start )) s"
+	@touch $@
+
+demo: $(STAMP)  ## check every recipe: layout, model, compiled; and on a GPU ran and timed
+	@$(BIN)/cookbook check --all
+
+test: $(STAMP) lint  ## ruff, the site's strict build, pytest (on a machine with a GPU also its tests)
+	@$(RUN) -m pytest -q -n $(JOBS)
+
+lint: $(STAMP)  ## ruff check and ruff format --check
+	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet . && echo "ruff: clean"
+
+format: $(STAMP)  ## rewrite the code in the one format
+	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format --quiet .
+
+notebooks: $(STAMP)  ## make and execute notebooks/ from recipes/
+	@$(RUN) scripts/notebooks.py
+
+site: $(STAMP)  ## build the website into site/
+	@$(RUN) scripts/site.py && $(BIN)/mkdocs build --strict --quiet && echo "site/index.html is ready"
+
+serve: $(STAMP)  ## build the website and serve it at localhost:8000
+	@$(RUN) scripts/site.py && $(BIN)/mkdocs serve
+
+clean:  ## remove what the targets made, .venv too
+	rm -rf $(VENV) site build dist .pytest_cache .ruff_cache .hypothesis
