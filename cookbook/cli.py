@@ -1,0 +1,369 @@
+"""The `cookbook` command: list, show, check, bench, copy, results, doctor.
+
+Results go to stdout, progress and messages to stderr. Exit status: 0 when all that could be checked here
+holds, 1 when something does not, 2 when the command line is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cookbook.harness import catalog
+
+app = typer.Typer(
+    name="cookbook",
+    no_args_is_help=True,
+    add_completion=False,
+    help="CuTe-DSL kernels to read, check, time and copy.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def _shape(text: str) -> tuple[int, int, int]:
+    """`"200,333,64"` -> (200, 333, 64); anything else is a wrong command line."""
+    try:
+        m, n, k = (int(part) for part in text.replace("x", ",").split(","))
+    except ValueError:
+        raise typer.BadParameter(f"got {text!r}, needed M,N,K: three integers such as 200,333,64") from None
+    if min(m, n, k) < 1 or k % 8:
+        needed = "M, N, K of 1 or more and K a multiple of 8 (rows of whole 16 bytes)"
+        raise typer.BadParameter(f"got {text!r}, needed {needed}")
+    return m, n, k
+
+
+_DTYPES = {
+    "bf16": "bfloat16",
+    "bfloat16": "bfloat16",
+    "f16": "float16",
+    "fp16": "float16",
+    "float16": "float16",
+}
+
+
+def _dtype(text: str) -> str:
+    if text not in _DTYPES:
+        raise typer.BadParameter(f"got {text!r}, needed one of {', '.join(_DTYPES)}")
+    return _DTYPES[text]
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A recipe, such as hopper/tma_wgmma_gemm.")]
+Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Recipes; see `cookbook list`.")]
+Everything = Annotated[bool, typer.Option("--all", help="Every recipe.")]
+Shapes = Annotated[
+    list[str] | None, typer.Option("--shape", metavar="M,N,K", help="A problem size. Repeatable.")
+]
+Dtypes = Annotated[
+    list[str] | None, typer.Option("--dtype", metavar="DTYPE", help="bf16 or f16. Repeatable.")
+]
+Targets = Annotated[
+    list[str] | None,
+    typer.Option("--target", metavar="ARCH", help="A compile target, as sm_90a. Repeatable."),
+]
+Record = Annotated[bool, typer.Option("--record", help="Write what was measured into results/.")]
+
+
+@app.command("list", epilog="Example: cookbook list --json")
+def list_(as_json: Json = False) -> None:
+    """List the recipes."""
+    found = catalog.recipes()
+    if as_json:
+        _print_json([_recipe_json(recipe) for recipe in found])
+        return
+    from cookbook import tables
+
+    _print(tables.of_recipes(found))
+
+
+@app.command(epilog="Example: cookbook show hopper/tma_wgmma_gemm")
+def show(name: Name, as_json: Json = False) -> None:
+    """Show what a recipe is, and what was measured of it."""
+    from cookbook.harness import records
+
+    recipe = catalog.find(name)
+    code_hash = catalog.code_hash(recipe.name)
+    measured = [record for record in records.read() if record["recipe"] == recipe.name]
+    if as_json:
+        marked = [record | {"stale": records.is_stale(record)} for record in measured]
+        _print_json(_recipe_json(recipe) | {"code_hash": code_hash, "records": marked})
+        return
+    from cookbook import tables
+
+    _print(tables.of_recipe(recipe, code_hash))
+    _print(tables.of_records(measured, records.is_stale) if measured else "nothing measured yet")
+
+
+@app.command(
+    epilog="Examples: cookbook check --all    cookbook check hopper/tma_wgmma_gemm --shape 200,333,64 --json"
+)
+def check(
+    names: Names = None,
+    everything: Everything = False,
+    shapes: Shapes = None,
+    dtypes: Dtypes = None,
+    targets: Targets = None,
+    record: Record = False,
+    as_json: Json = False,
+) -> None:
+    """Check recipes: layout, model and compiled anywhere; ran and timed on a GPU, else as recorded."""
+    from cookbook.harness import checking
+
+    wanted = _wanted(names, everything, "check")
+    given = [_shape(s) for s in shapes or ()], [_dtype(d) for d in dtypes or ()], targets or ()
+    plans = [_plan(checking, recipe, given) for recipe in wanted]
+    reports = []
+    with _progress(sum(len(plan) for plan in plans)) as advance:
+        for recipe, plan in zip(wanted, plans, strict=True):
+            levels = []
+            for step in plan:
+                advance(f"{recipe.name}  {step.text}")
+                levels += checking.run_step(step)
+            reports.append(checking.Report(recipe.name, tuple(levels)))
+    if record:
+        _write_records([level.record for r in reports for level in r.levels if level.record])
+    _show_reports(reports, as_json)
+    raise typer.Exit(0 if all(report.ok for report in reports) else 1)
+
+
+def _plan(checking: Any, recipe: catalog.Recipe, given: tuple[Any, Any, Any]) -> list[Any]:
+    try:
+        return checking.plan(recipe, *checking.chosen(recipe, *given))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _show_reports(reports: list[Any], as_json: bool) -> None:
+    if as_json:
+        _print_json({"ok": all(r.ok for r in reports), "recipes": [r.to_json() for r in reports]})
+        return
+    from cookbook import tables
+
+    _print(tables.of_reports(reports))
+    for report in reports:
+        status = "holds" if report.ok else "FAILS"
+        missing = sorted({f"{level.level} {level.dtype}" for level in report.not_checked})
+        rest = f"; not checked here: {', '.join(missing)}" if missing else ""
+        _print(f"{report.recipe}: all that could be checked here {status}{rest}")
+
+
+@app.command(
+    epilog="Example: cookbook bench hopper/tma_wgmma_gemm --shape 4096,4096,4096 --dtype bf16 --record"
+)
+def bench(
+    names: Names = None,
+    everything: Everything = False,
+    shapes: Shapes = None,
+    dtypes: Dtypes = None,
+    targets: Targets = None,
+    rounds: Annotated[int, typer.Option(help="Interleaved rounds; at least 7.")] = 9,
+    record: Record = False,
+    as_json: Json = False,
+) -> None:
+    """Time recipes beside torch.matmul and QuACK, interleaved, on this GPU."""
+    from cookbook.harness import benching, checking, records
+
+    if rounds < benching.MIN_ROUNDS:
+        raise typer.BadParameter(f"--rounds: got {rounds}, needed at least {benching.MIN_ROUNDS}")
+    made: list[Any] = []
+    skipped: dict[str, str] = {}
+    jobs = _bench_jobs(checking, _wanted(names, everything, "bench"), shapes, dtypes, targets, skipped)
+    with _progress(len(jobs)) as advance:
+        for name, shape, dtype in jobs:
+            made += benching.bench(name, [shape], [dtype], rounds=rounds, on_progress=advance)
+    if record:
+        _write_records(made)
+    recorded = [r for r in records.read() if r["recipe"] in skipped and r["level"] == "timed"]
+    _show_bench(made, recorded, skipped, as_json)
+    raise typer.Exit(1 if skipped else 0)
+
+
+def _bench_jobs(
+    checking: Any,
+    recipes: list[catalog.Recipe],
+    shapes: list[str] | None,
+    dtypes: list[str] | None,
+    targets: list[str] | None,
+    skipped: dict[str, str],
+) -> list[tuple[str, Any, str]]:
+    """What to time: (recipe, shape, dtype). What cannot run here goes into `skipped` with the reason."""
+    from cookbook.harness import benching
+
+    jobs = []
+    given = [_shape(s) for s in shapes or ()], [_dtype(d) for d in dtypes or ()], targets or ()
+    for recipe in recipes:
+        try:
+            chosen = checking.chosen(recipe, *given)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+        reason = checking.cannot_run(recipe, chosen[2])
+        if reason:
+            skipped[recipe.name] = reason
+            continue
+        jobs += [(recipe.name, s, d) for d in chosen[1] for s in chosen[0] or benching.DEFAULT_SHAPES]
+    return jobs
+
+
+def _show_bench(made: list[Any], recorded: list[Any], skipped: dict[str, str], as_json: bool) -> None:
+    from cookbook.harness import records
+
+    if as_json:
+        marked = [record | {"stale": records.is_stale(record)} for record in recorded]
+        _print_json({"timed": made, "not_timed_here": skipped, "recorded": marked})
+        return
+    from cookbook import tables
+
+    if made:
+        _print(tables.of_records(made, lambda record: False))
+    for name, reason in skipped.items():
+        _say(f"{name}: not timed: {reason}")
+    if recorded:
+        _say("what was recorded elsewhere:")
+        _print(tables.of_records(recorded, records.is_stale))
+
+
+@app.command(epilog="Example: cookbook copy ampere/ldmatrix_gemm kernels/gemm.py")
+def copy(
+    name: Name,
+    dest: Annotated[Path, typer.Argument(metavar="DEST", help="A file, or a folder to put it in.")],
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that exists.")] = False,
+) -> None:
+    """Write a recipe as one file that runs without this package."""
+    recipe = catalog.find(name)
+    file = dest / f"{recipe.file.stem}.py" if dest.is_dir() else dest
+    if file.exists() and not force:
+        raise typer.BadParameter(f"DEST: {file} exists, needed a new file, or --force to write over it")
+    source = catalog.standalone_source(recipe.name, file.stem)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(source, encoding="utf-8")
+    except OSError as error:
+        raise typer.BadParameter(f"DEST: got {file}, needed a file that can be written ({error})") from None
+    _say(f"wrote {file}: {len(source.splitlines())} lines that need torch and nvidia-cutlass-dsl alone")
+    if "\ndef matmul(" in source:
+        _say(f"call it: from {file.stem} import matmul; c = matmul(a, b)  # a (M, K), b = weight.T (K, N)")
+    _say(f"it runs on a GPU of {recipe.runs_on.replace('+', ' or later')}")
+
+
+@app.command(epilog="Example: cookbook results --stale")
+def results(
+    stale: Annotated[
+        bool, typer.Option("--stale", help="Only records of code that has changed since.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """List what was measured; with --stale what must be measured again."""
+    from cookbook.harness import records
+
+    found = records.stale() if stale else records.read()
+    if as_json:
+        _print_json([record | {"stale": records.is_stale(record)} for record in found])
+        return
+    from cookbook import tables
+
+    if not found:
+        _print("no stale record" if stale else "nothing measured yet")
+        return
+    _print(tables.of_records(found, records.is_stale))
+
+
+@app.command(epilog="Example: cookbook doctor")
+def doctor(as_json: Json = False) -> None:
+    """Say what this machine has, what will and won't work, and the mend."""
+    from cookbook.harness import doctor as examiner
+
+    diagnoses = examiner.examine()
+    if as_json:
+        _print_json(examiner.to_json(diagnoses))
+    else:
+        from cookbook import tables
+
+        _print(tables.of_diagnoses(diagnoses))
+    raise typer.Exit(0 if examiner.healthy(diagnoses) else 1)
+
+
+# --- shared -------------------------------------------------------------------------------------------------
+
+
+def _wanted(names: list[str] | None, everything: bool, command: str) -> list[catalog.Recipe]:
+    if everything == bool(names):
+        example = f"cookbook {command} hopper/tma_wgmma_gemm"
+        raise typer.BadParameter(f"needed either --all or the names of recipes, such as: {example}")
+    return catalog.recipes() if everything else [catalog.find(name) for name in names or ()]
+
+
+def _recipe_json(recipe: catalog.Recipe) -> dict[str, Any]:
+    return {key: str(value) if isinstance(value, Path) else value for key, value in vars(recipe).items()}
+
+
+def _write_records(made: list[Any]) -> None:
+    from cookbook.harness import records
+
+    written = records.write(made)
+    _say("recorded in " + ", ".join(map(str, written)) if written else "nothing was measured here to record")
+
+
+@contextmanager
+def _progress(total: int) -> Any:
+    """A progress bar on stderr: yields a function that shows what comes next and counts the step before it.
+
+    Where stderr is no terminal each step is a line, so that a log shows how far it came.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _counting(total)
+        return
+    columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=total, completed=-1)
+
+        def advance(text: str) -> None:
+            bar.update(task, advance=1, description=text)
+
+        yield advance
+
+
+def _counting(total: int) -> Callable[[str], None]:
+    done = iter(range(1, total + 1))
+    return lambda text: _say(f"[{next(done, total)}/{total}] {text}")
+
+
+def _print(renderable: Any) -> None:
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:  # a file or a pipe: do not fold lines at 80 columns
+        console = Console(width=160)
+    console.print(renderable, soft_wrap=isinstance(renderable, str))
+
+
+def _print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False, default=str) + "\n")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+
+
+def main() -> None:
+    """The entry point of the `cookbook` command."""
+    try:
+        app()
+    except (catalog.UnknownRecipe, catalog.CatalogError) as error:
+        _say(f"error: {error}")
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,352 @@
+"""`check`: a recipe through all levels, as far as this machine goes, and what is recorded for the others.
+
+layout, model and compiled run anywhere. ran and timed run where a GPU can run the recipe; elsewhere, and for
+counted, the report shows what results/ holds, or says that nothing was recorded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from cookbook.harness import benching, catalog, compiling, records, running
+from cookbook.harness.catalog import Recipe
+from cookbook.harness.running import Shape
+
+PASSED, FAILED, RECORDED, STALE, NOT_CHECKED = "passed", "failed", "recorded", "stale", "not checked"
+LEVELS = ("layout", "model", "compiled", "ran", "timed", "counted")
+MODEL_SHAPES: tuple[Shape, ...] = ((200, 333, 64), (72, 40, 136))  # ragged in M and N; in K too
+TIMED_SHAPES: tuple[Shape, ...] = ((4096, 4096, 4096),)
+LARGEST_MODELLED = 2**28  # multiply-adds; numpy walks about 2**26 of them in a second
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Level:
+    """One line of a report."""
+
+    level: str
+    status: str  # passed, failed, recorded, stale, not checked
+    dtype: str | None = None
+    target: str | None = None
+    shape: Shape | None = None
+    figures: dict[str, Any] = field(default_factory=dict)
+    reason: str = ""  # why it failed, or why it was not checked here
+    device: str | None = None  # of a recorded or GPU level
+    date: str | None = None  # of a recorded level
+    seconds: float = 0.0
+    record: records.Record | None = None  # what `--record` would write: measured just now
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as a dict, without the record."""
+        return {key: value for key, value in asdict(self).items() if key != "record"}
+
+
+@dataclass(frozen=True)
+class Report:
+    """Every level of one recipe."""
+
+    recipe: str
+    levels: tuple[Level, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether all that could be checked here holds; stale or not checked levels say nothing."""
+        return all(level.status != FAILED for level in self.levels)
+
+    @property
+    def not_checked(self) -> tuple[Level, ...]:
+        """The levels that this machine could not check and no current record covers."""
+        return tuple(level for level in self.levels if level.status in (STALE, NOT_CHECKED))
+
+    def to_json(self) -> dict[str, Any]:
+        """`{"recipe", "ok", "levels": [...]}`."""
+        return {"recipe": self.recipe, "ok": self.ok, "levels": [level.to_json() for level in self.levels]}
+
+
+def check(
+    name: str,
+    shapes: Iterable[Shape] = (),
+    dtypes: Iterable[str] = (),
+    targets: Iterable[str] = (),
+    on_progress: Progress = lambda text: None,
+) -> Report:
+    """Check a recipe at every level that this machine can.
+
+    Args:
+        name: a recipe's name.
+        shapes: (M, N, K) for model, ran and timed; each level's own if left out.
+        dtypes: of the recipe's; all of them if left out.
+        targets: to compile for; all of the recipe's if left out.
+        on_progress: told each step before it is done. `steps` says how many there will be.
+
+    Raises:
+        UnknownRecipe: there is no such recipe.
+        ValueError: a dtype or target is not one of the recipe's, or a shape is none.
+    """
+    recipe = catalog.find(name)
+    shapes, dtypes, targets = chosen(recipe, shapes, dtypes, targets)
+    levels: list[Level] = []
+    for step in plan(recipe, shapes, dtypes, targets):
+        on_progress(step.text)
+        levels += run_step(step)
+    return Report(recipe.name, tuple(levels))
+
+
+def chosen(
+    recipe: Recipe, shapes: Iterable[Shape], dtypes: Iterable[str], targets: Iterable[str]
+) -> tuple[tuple[Shape, ...], tuple[str, ...], tuple[str, ...]]:
+    """The arguments of `check`, validated, with the recipe's own dtypes and targets where none were given."""
+    shapes, dtypes, targets = tuple(shapes), tuple(dtypes), tuple(targets)
+    for what, given, known in (("dtype", dtypes, recipe.dtypes), ("target", targets, recipe.targets)):
+        for value in given:
+            if value not in known:
+                raise ValueError(f"{what}: got {value!r}, needed one of {', '.join(known)} for {recipe.name}")
+    for shape in shapes:
+        if len(shape) != 3 or min(shape) < 1 or shape[2] % 8:
+            raise ValueError(
+                f"shape: got {shape}, needed M,N,K of 1 or more, K a multiple of 8 (16-byte rows)"
+            )
+    return shapes, dtypes or recipe.dtypes, targets or recipe.targets
+
+
+@dataclass(frozen=True)
+class Step:
+    """A part of a check: which level, of what, and how."""
+
+    level: str
+    dtype: str
+    run: Callable[[], list[Level]]
+    target: str | None = None
+    shape: Shape | None = None
+
+    @property
+    def text(self) -> str:
+        """What to show while it runs."""
+        words = (self.level, self.target, self.dtype, self.shape and _x(self.shape))
+        return " ".join(word for word in words if word)
+
+
+def plan(
+    recipe: Recipe, shapes: tuple[Shape, ...], dtypes: tuple[str, ...], targets: tuple[str, ...]
+) -> list[Step]:
+    """The steps of a check in the order they run; arguments as `chosen` returns them."""
+    steps = []
+    for d in dtypes:
+        steps.append(Step("layout", d, lambda d=d: [layout_level(recipe, d)]))
+        for s in shapes or MODEL_SHAPES:
+            steps.append(Step("model", d, lambda d=d, s=s: [model_level(recipe, d, s)], shape=s))
+    for t in targets:
+        for d in dtypes:
+            steps.append(Step("compiled", d, lambda t=t, d=d: [compiled_level(recipe, t, d)], target=t))
+    for d in dtypes:
+        steps.append(Step("ran", d, lambda d=d: ran_levels(recipe, d, shapes)))
+        steps.append(Step("timed", d, lambda d=d: timed_levels(recipe, d, shapes)))
+        steps.append(Step("counted", d, lambda d=d: recorded_levels(recipe, "counted", d, COUNTED_REASON)))
+    return steps
+
+
+COUNTED_REASON = "wavefronts are counted under Nsight Compute (ncu), apart from this command"
+
+
+def run_step(step: Step) -> list[Level]:
+    """Run a step and note how long it took; what it raises becomes a failed level, and the check goes on."""
+    start = time.perf_counter()
+    try:
+        levels = step.run()
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        levels = [Level(step.level, FAILED, step.dtype, step.target, step.shape, reason=reason)]
+    seconds = round((time.perf_counter() - start) / max(len(levels), 1), 3)
+    return [replace(level, seconds=seconds) for level in levels]
+
+
+# --- levels that run anywhere -------------------------------------------------------------------------------
+
+
+def layout_level(recipe: Recipe, dtype: str) -> Level:
+    """The recipe's own shared-memory layouts: bijective, in bounds, the expected wavefronts of each copy."""
+    from cookbook.harness.layout_check import check_layouts
+
+    module = catalog.load(recipe.name)
+    found = check_layouts(module, compiling.cutlass_dtype(dtype), module.CONFIG)
+    return _of_findings("layout", found, dtype=dtype)
+
+
+def model_level(recipe: Recipe, dtype: str, shape: Shape) -> Level:
+    """The data path walked in numpy, against torch.matmul: exact on integers, to rounding on normals."""
+    if shape[0] * shape[1] * shape[2] > LARGEST_MODELLED:
+        reason = f"{_x(shape)} is too large to walk in numpy: at most {LARGEST_MODELLED} multiply-adds"
+        return Level("model", NOT_CHECKED, dtype, shape=shape, reason=reason)
+    exact = _walked(recipe, dtype, _integers(shape), integers=True)
+    error = _walked(recipe, dtype, _normals(shape), integers=False)
+    problems = []
+    if exact:
+        problems.append(f"{int(exact)} of {shape[0] * shape[1]} elements differ on integer inputs")
+    if not error <= running.tolerance(dtype):
+        problems.append(
+            f"relative error {error:.2e} on normal inputs; at most {running.tolerance(dtype):.2e}"
+        )
+    figures = {"integer_mismatches": int(exact), "relative_error": error}
+    return Level(
+        "model",
+        FAILED if problems else PASSED,
+        dtype,
+        shape=shape,
+        figures=figures,
+        reason="; ".join(problems),
+    )
+
+
+def _walked(recipe: Recipe, dtype: str, operands: tuple[Any, Any], integers: bool) -> float:
+    """Walk the model; how many elements differ (integers), or the relative error (otherwise)."""
+    import torch
+
+    from cookbook.harness.walk import walk
+
+    module = catalog.load(recipe.name)
+    kind = getattr(torch, dtype)
+    a, b = (x.to(kind) for x in operands)
+    product = walk(
+        module, a.float().numpy(), b.float().numpy(), compiling.cutlass_dtype(dtype), module.CONFIG
+    )
+    got = torch.as_tensor(product).to(kind)
+    exact = a.double() @ b.double()
+    if integers:
+        return float((got != exact.to(kind)).sum())
+    return running.relative_error(got, exact)
+
+
+def _integers(shape: Shape) -> tuple[Any, Any]:
+    import torch
+
+    m, n, k = shape
+    # Products of values up to 3 sum exactly in float32, whatever the order, up to K = 2**24 / 9.
+    return torch.randint(-3, 4, (m, k)), torch.randint(-3, 4, (n, k)).T
+
+
+def _normals(shape: Shape) -> tuple[Any, Any]:
+    import torch
+
+    m, n, k = shape
+    return torch.randn(m, k), torch.randn(n, k).T
+
+
+def compiled_level(recipe: Recipe, target: str, dtype: str) -> Level:
+    """A real cubin for one target: instructions, registers, spills, shared memory."""
+    try:
+        compiled = compiling.compile_recipe(recipe.name, target, dtype)
+    except compiling.NoDisassembler as missing:
+        return Level("compiled", NOT_CHECKED, dtype, target, reason=str(missing))
+    required = recipe.instructions_for(target)
+    found = compiling.findings(compiled, required)
+    if recipe.max_smem is not None:
+        detail = f"{compiled.smem_bytes} bytes; at most {recipe.max_smem} by the recipe"
+        found.append(compiling.Finding("max_smem", compiled.smem_bytes <= recipe.max_smem, detail))
+    figures = compiled.figures() | {"instructions": {p: compiled.count(p) for p in required}}
+    return _of_findings("compiled", found, dtype=dtype, target=target, figures=figures)
+
+
+def _of_findings(level: str, found: list[Any], figures: dict[str, Any] | None = None, **where: Any) -> Level:
+    bad = [f"{finding.name}: {finding.detail}" for finding in found if not finding.ok]
+    figures = figures if figures is not None else {f.name: f.detail for f in found}
+    if not found:
+        bad = ["nothing was looked at"]
+    return Level(level, FAILED if bad else PASSED, figures=figures, reason="; ".join(bad), **where)
+
+
+# --- levels that need a GPU ---------------------------------------------------------------------------------
+
+
+def gpu_for(recipe: Recipe) -> tuple[str | None, str]:
+    """The name of this machine's GPU if it runs the recipe, else None and the reason."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None, "no CUDA device here"
+    name, capability = torch.cuda.get_device_name(), torch.cuda.get_device_capability()
+    if not recipe.runs_on_capability(*capability):
+        return None, f"runs on {recipe.runs_on}; this is {name}, sm_{capability[0]}{capability[1]}"
+    return name, ""
+
+
+def cannot_run(recipe: Recipe, targets: tuple[str, ...]) -> str:
+    """Why this machine cannot run the recipe's kernels for any of `targets`; empty if it can."""
+    device, reason = gpu_for(recipe)
+    if device is None:
+        return reason
+    import torch
+
+    here = recipe.target_of(*torch.cuda.get_device_capability())
+    if here not in (None, *targets):
+        return f"{device} runs {here}, not {', '.join(targets)}"
+    return ""
+
+
+def ran_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...]) -> list[Level]:
+    """The kernel on this GPU over `shapes` (running.SHAPES if empty), or what is recorded."""
+    device, reason = gpu_for(recipe)
+    if device is None:
+        return recorded_levels(recipe, "ran", dtype, reason)
+    module = catalog.load(recipe.name)
+    cases = running.run_checks(module.matmul, shapes or running.SHAPES, [dtype])
+    figures = running.summary(cases)
+    bad = "; ".join(f"{_x(case.shape)}: {case.problem}" for case in cases if not case.ok)
+    made = None
+    if not shapes:  # a record stands for the whole list of shapes
+        made = records.make(
+            "ran",
+            recipe.name,
+            dtype,
+            None,
+            passed=not bad,
+            figures=figures,
+            device=device,
+            config=module.CONFIG,
+        )
+    status = FAILED if bad else PASSED
+    return [Level("ran", status, dtype, figures=figures, reason=bad, device=device, record=made)]
+
+
+def timed_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...]) -> list[Level]:
+    """Ours beside its peers on this GPU over `shapes` (TIMED_SHAPES if empty), or what is recorded."""
+    device, reason = gpu_for(recipe)
+    if device is None:
+        return recorded_levels(recipe, "timed", dtype, reason)
+    made = benching.bench(recipe.name, shapes or TIMED_SHAPES, [dtype])
+    return [replace(_of_record(record, PASSED), record=record) for record in made]
+
+
+def recorded_levels(recipe: Recipe, level: str, dtype: str, reason: str) -> list[Level]:
+    """What results/ holds for a level that is not checked here."""
+    found = records.select(recipe.name, level, dtype)
+    if not found:
+        return [Level(level, NOT_CHECKED, dtype, reason=f"{reason}; nothing recorded")]
+    return [_recorded(record, reason) for record in found]
+
+
+def _recorded(record: records.Record, reason: str) -> Level:
+    if records.is_stale(record):
+        return _of_record(record, STALE, f"{reason}; the recipe's code has changed since this record")
+    if record["status"] != PASSED:
+        return _of_record(record, FAILED, "recorded as failed on this very code")
+    return _of_record(record, RECORDED, reason)
+
+
+def _of_record(record: records.Record, status: str, reason: str = "") -> Level:
+    return Level(
+        record["level"],
+        status,
+        record["dtype"],
+        shape=tuple(record["shape"]) if record["shape"] else None,
+        figures=record["figures"] | ({"peers": record["peers"]} if record["peers"] else {}),
+        reason=reason,
+        device=record["device"],
+        date=record["date"],
+    )
+
+
+def _x(shape: Shape) -> str:
+    return "x".join(map(str, shape))

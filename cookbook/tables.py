@@ -1,0 +1,159 @@
+"""Tables of the command line: recipes, reports, records, diagnoses, as rich renderables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from cookbook.harness.catalog import Recipe
+    from cookbook.harness.checking import Level, Report
+    from cookbook.harness.doctor import Diagnosis
+
+COLOURS = {
+    "passed": "green",
+    "ok": "green",
+    "recorded": "cyan",
+    "stale": "yellow",
+    "not checked": "yellow",
+    "limited": "yellow",
+    "failed": "bold red",
+    "missing": "bold red",
+}
+
+
+def coloured(status: str) -> str:
+    """A status in the colour that it has in every table."""
+    return f"[{COLOURS[status]}]{status}[/]"
+
+
+def of_recipes(recipes: Iterable[Recipe]) -> Table:
+    """`cookbook list`."""
+    table = _table("recipe", "what it shows", "targets", "runs on")
+    for recipe in recipes:
+        table.add_row(
+            f"[bold]{recipe.name}[/]", escape(recipe.claim), " ".join(recipe.targets), recipe.runs_on
+        )
+    return table
+
+
+def of_reports(reports: Iterable[Report]) -> Table:
+    """`cookbook check`: one line per recipe and level, lines that say the same made one."""
+    table = _table("recipe", "level", "of", "status", "figures")
+    for number, report in enumerate(reports):
+        if number:
+            table.add_section()
+        for row, level in enumerate(report.levels):
+            name = f"[bold]{report.recipe}[/]" if row == 0 else ""
+            table.add_row(name, level.level, _of(level), coloured(level.status), escape(describe(level)))
+    return table
+
+
+def describe(level: Level) -> str:
+    """A level's figures in words: what failed comes first, where it was recorded comes last."""
+    if level.status in ("failed", "not checked"):
+        return level.reason
+    words = {
+        "layout": _layout,
+        "model": _model,
+        "compiled": _compiled,
+        "ran": _ran,
+        "timed": _timed,
+    }.get(level.level, _anything)(level.figures)
+    when = (
+        f" ({level.device}, {level.date} UTC)" if level.date else f" ({level.device})" if level.device else ""
+    )
+    return f"{words}{when}" + ("; the code has changed since" if level.status == "stale" else "")
+
+
+def of_records(records: Iterable[dict[str, Any]], is_stale: Any) -> Table:
+    """`cookbook results`."""
+    table = _table("recipe", "level", "of", "status", "figures", "device", "date")
+    for r in records:
+        shape = "x".join(map(str, r["shape"])) if r["shape"] else ""
+        words = {"ran": _ran, "timed": _timed}.get(r["level"], _anything)(
+            r["figures"] | {"peers": r["peers"]}
+        )
+        status = "stale" if is_stale(r) else r["status"]
+        of = f"{r['dtype']} {shape}".strip()
+        table.add_row(r["recipe"], r["level"], of, coloured(status), escape(words), r["device"], r["date"])
+    return table
+
+
+def of_diagnoses(diagnoses: Iterable[Diagnosis]) -> Table:
+    """`cookbook doctor`."""
+    table = _table("what", "status", "found", "means", "mend")
+    for d in diagnoses:
+        table.add_row(d.what, coloured(d.status), escape(d.found), escape(d.means), escape(d.mend))
+    return table
+
+
+def of_recipe(recipe: Recipe, code_hash: str) -> Table:
+    """`cookbook show`."""
+    table = Table.grid(padding=(0, 2))
+    instructions = [f"{key}: {' '.join(value)}" for key, value in recipe.instructions.items()]
+    rows = {
+        "recipe": f"[bold]{recipe.name}[/]",
+        "title": escape(recipe.title),
+        "claim": escape(recipe.claim),
+        "data path": escape(recipe.path),
+        "builds on": recipe.builds_on or "nothing",
+        "dtypes": " ".join(recipe.dtypes),
+        "targets": " ".join(recipe.targets),
+        "runs on": recipe.runs_on,
+        "instructions": "\n".join(instructions),
+        "file": str(recipe.file),
+        "code hash": code_hash[:16],
+    }
+    for key, value in rows.items():
+        table.add_row(f"[dim]{key}[/]", value)
+    return table
+
+
+def _table(*columns: str) -> Table:
+    from rich import box
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim")
+    for column in columns:
+        table.add_column(column, no_wrap=column in ("recipe", "level", "status"), overflow="fold")
+    return table
+
+
+def _of(level: Level) -> str:
+    shape = "x".join(map(str, level.shape)) if level.shape else None
+    return " ".join(word for word in (level.target, level.dtype, shape) if word)
+
+
+def _layout(figures: dict[str, Any]) -> str:
+    return f"{len(figures)} properties hold: {', '.join(figures)}" if figures else ""
+
+
+def _model(figures: dict[str, Any]) -> str:
+    return f"integers exact; normals {figures['relative_error']:.1e}"
+
+
+def _compiled(figures: dict[str, Any]) -> str:
+    instructions = ", ".join(f"{count} {name}" for name, count in figures["instructions"].items())
+    smem = f"{figures['smem_bytes'] / 1024:.0f} of {figures['smem_limit'] // 1024} KiB"
+    return f"{figures['registers']} registers, {figures['spills']} spilled, {smem}; {instructions}"
+
+
+def _ran(figures: dict[str, Any]) -> str:
+    ratio = figures["worst_ratio"]
+    beside = f", {ratio:.3f} of torch.matmul's at worst" if ratio else ""
+    return f"{figures['shapes']} shapes; error {figures['worst_error']:.1e}{beside}"
+
+
+def _timed(figures: dict[str, Any]) -> str:
+    peers = figures.get("peers", {})
+    ratios = ", ".join(f"{peer['ratio']:.3f} of {name}" for name, peer in peers.items())
+    spread = f"{figures['min_ms']:.4g}-{figures['max_ms']:.4g}"
+    return f"{figures['median_ms']:.4g} ms ({spread}), {figures['tflops']:.0f} TFLOP/s; {ratios}"
+
+
+def _anything(figures: dict[str, Any]) -> str:
+    plain = {k: v for k, v in figures.items() if not isinstance(v, (dict, list))}
+    return ", ".join(f"{key} {value}" for key, value in plain.items())
