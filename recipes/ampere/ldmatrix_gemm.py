@@ -1,0 +1,552 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   cookbook:
+#     title: A GEMM fed by cp.async and ldmatrix
+#     claim: >-
+#       With nothing but copies that any thread can issue, one swizzle made by hand keeps every access to shared
+#       memory at its ideal, and mma.sync busy.
+#     track: ampere
+#     order: 20
+#     builds_on: null
+#     targets: [sm_80, sm_89, sm_90a, sm_100a, sm_120a]
+#     runs_on: sm_80+
+#     dtypes: [float16, bfloat16]
+#     path: cp.async -> swizzled shared memory -> ldmatrix -> mma.sync -> 16-byte stores
+#     instructions:
+#       all: [LDGSTS.E.BYPASS, LDSM.16.M88.4, HMMA.16816.F32, STG.E.128, LDS.128]
+# ---
+
+# %% [markdown]
+# # A GEMM fed by cp.async and ldmatrix
+#
+# **Claim.** Before there was a copy engine, threads moved the tiles themselves: `cp.async` from global to shared
+# memory, 16 bytes a thread; `ldmatrix` from shared memory into the registers, four 8x8 matrices a warp; then
+# `mma.sync`. Both copies touch shared memory by *addresses that the threads compute*, so both can collide in the
+# banks: `cp.async` writes rows, `ldmatrix` reads columns of 16-byte pieces. One swizzle, made by hand, serves both.
+#
+# This is still the way on every GPU since Ampere that has no `wgmma` or `tcgen05`: A100, Ada, GeForce Blackwell. The
+# kernel below compiles for all of them.
+#
+# You will see: the swizzle, the copies that go through it, a pipeline two deep (tiles through shared memory, fragments
+# through registers), the epilogue, and then the checks that show that it is right and how fast it is. Names, order
+# and contract are those of `hopper/tma_wgmma_gemm`, so that the two can be read side by side.
+
+# %%
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import torch
+from cutlass.cute.nvgpu import cpasync, warp
+
+# %% [markdown]
+# ## The sizes
+#
+# Eight warps stand in a 2 x 4 grid over a 128 x 256 tile of C, 64 x 64 each: 128 accumulators a thread. That warp
+# tile is what matters most. For one k-block of 16, a warp reads 64 rows of A and 64 of B through `ldmatrix`, 4 KiB,
+# and multiplies 64 x 64 x 16. Shared memory delivers 128 bytes a clock to the whole SM; with a smaller warp tile the
+# tensor cores would wait for it.
+#
+# Three stages of such tiles need 144 KiB. Chips with 99 KiB a block (Ada, GeForce) get the same kernel with half the
+# tile.
+
+
+# %%
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the kernel, in elements or counts."""
+
+    tile_m: int = 128  # rows of C per CTA
+    tile_n: int = 256  # columns of C per CTA
+    tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four mma steps of 16
+    stages: int = 3  # pairs of A and B tiles: one being read, two arriving
+    warps_m: int = 2  # the warps stand in a warps_m x warps_n grid over the tile of C
+    warps_n: int = 4
+    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps_m * self.warps_n
+
+    @property
+    def smem_bytes(self) -> int:
+        ab = self.stages * (self.tile_m + self.tile_n) * self.tile_k
+        return 2 * max(ab, self.tile_m * self.tile_n)  # C is staged where A and B were
+
+
+CONFIG = Config()
+SMALL = Config(tile_n=128, warps_n=2)  # for 99 KiB of shared memory
+
+
+def config_for(arch: str) -> Config:
+    """The configuration that fits the shared memory of an architecture such as "sm_89"; "" means CONFIG."""
+    return SMALL if arch.rstrip("af") in ("sm_86", "sm_89", "sm_120", "sm_121") else CONFIG
+
+
+# %% [markdown]
+# ## The layout
+#
+# A tile row is 64 elements, 128 bytes: all 32 banks. Without a swizzle, the eight rows that one phase of `ldmatrix`
+# reads (16 bytes of each) lie in the *same* four banks, and are served one after the other: 8 wavefronts where 1 would
+# do. The swizzle `make_swizzle(3, 4, 3)` moves chunk *c* of row *r* to slot *c XOR r*: the eight chunks of a column
+# now lie in eight different slots, and the eight chunks of a row still do, so the writes stay free as well.
+#
+# This is the same atom that Hopper's TMA and `wgmma` use, chosen by the same rule: the widest row that divides the
+# tile's contiguous extent. Here nothing obliges us; it is simply the right layout.
+#
+# **Mind the units.** The swizzle counts *bytes*: it acts on addresses, and is attached to the pointer. The layout
+# under it, `(8, 64):(64, 1)`, counts *elements*.
+
+
+# %%
+class SmemLayouts(NamedTuple):
+    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
+
+    a: cute.ComposedLayout  # (M, K, STAGE)
+    b: cute.ComposedLayout  # (N, K, STAGE)
+    c: cute.ComposedLayout  # (M, N)
+
+
+def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
+    """Rows of 128, 64, 32 or 16 bytes, the widest that divides `contiguous` elements, and the swizzle for it."""
+    bits = next(bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0)
+    width = (128 << bits) // dtype.width
+    rows = cute.make_layout((8, width), stride=(width, 1))
+    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
+
+
+def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+    """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
+    c = config
+    ab = smem_atom(dtype, c.tile_k)
+    return SmemLayouts(
+        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
+        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
+        c=cute.tile_to_shape(smem_atom(dtype, c.tile_n), (c.tile_m, c.tile_n), order=(0, 1)),
+    )
+
+
+# %% [markdown]
+# ## Who multiplies, who copies
+#
+# `mma.sync.m16n8k16` is a warp's instruction. Its A operand is four 8x8 matrices, exactly one `ldmatrix.x4`; its B
+# operand is two, so the warp tile is permuted to take 16 columns at a time, and one `ldmatrix.x4` feeds two `mma`.
+#
+# `cp.async` takes eight threads for a 128-byte row. CuTe derives from the MMA which row address each lane must give
+# to `ldmatrix` (`make_tiled_copy_A`, `_B`), and which lane holds which element of C (`_C`).
+
+
+# %%
+def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
+    """mma.sync m16n8k16, repeated over the warps; 16 columns a warp and step."""
+    op = warp.MmaF16BF16Op(dtype, cutlass.Float32, (16, 8, 16))
+    warps = cute.make_layout((config.warps_m, config.warps_n, 1))
+    return cute.make_tiled_mma(op, warps, permutation_mnk=(16 * config.warps_m, 16 * config.warps_n, 16))
+
+
+class TiledCopies(NamedTuple):
+    """The copies by software that touch shared memory."""
+
+    g2s_a: cute.TiledCopy  # cp.async, 16 bytes a thread
+    g2s_b: cute.TiledCopy
+    s2r_a: cute.TiledCopy  # ldmatrix.x4: four 8x8 matrices a warp
+    s2r_b: cute.TiledCopy
+    r2s_c: cute.TiledCopy  # st.shared, two elements a thread
+    s2g_c: cute.TiledCopy  # ld.shared and st.global, `vec` elements a thread
+
+
+def rowwise_copy(atom, threads: int, row: int, vec: int) -> cute.TiledCopy:
+    """Consecutive threads along a row of `row` elements, `vec` elements each."""
+    per_row = min(row // vec, threads)
+    layout = cute.make_layout((threads // per_row, per_row), stride=(per_row, 1))
+    return cute.make_tiled_copy_tv(atom, layout, cute.make_layout((1, vec)))
+
+
+def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
+    """All copies; `vec` elements (8, 4, 2 or 1) of C go to global memory at a time."""
+    past_l1 = cpasync.CopyG2SOp(cache_mode=cute.nvgpu.LoadCacheMode.GLOBAL)
+    cp_async = cute.make_copy_atom(past_l1, dtype, num_bits_per_copy=128)
+    ldmatrix = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
+    pair = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=32)
+    wide = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=vec * dtype.width)
+    mma = tiled_mma(dtype, config)
+    return TiledCopies(
+        g2s_a=rowwise_copy(cp_async, config.threads, config.tile_k, 8),
+        g2s_b=rowwise_copy(cp_async, config.threads, config.tile_k, 8),
+        s2r_a=cute.make_tiled_copy_A(ldmatrix, mma),
+        s2r_b=cute.make_tiled_copy_B(ldmatrix, mma),
+        r2s_c=cute.make_tiled_copy_C(pair, mma),
+        s2g_c=rowwise_copy(wide, config.threads, config.tile_n, vec),
+    )
+
+
+# %% [markdown]
+# ## Loading
+#
+# There is no engine to fill the outside of a ragged matrix with zeros, so the threads take care of the edges:
+#
+# * *Rows* beyond M or N are not read. What shared memory holds there only reaches rows and columns of C that are
+#   never stored.
+# * *K* matters: garbage there would be summed into every element. The k-tiles are laid so that they *end* where K
+#   ends, and only the first one can stick out, before the beginning. It is loaded once, before the loop, piece by
+#   piece: copied where the matrix is, zeroed where it is not. The loop itself never looks at K.
+
+
+# %%
+class Load(NamedTuple):
+    """One thread's part in loading an operand."""
+
+    copy: cute.TiledCopy
+    src: cute.Tensor  # (CPY, CPY_M, CPY_K, k) global memory
+    dst: cute.Tensor  # (CPY, CPY_M, CPY_K, STAGE) shared memory
+    coords: cute.Tensor  # (CPY, CPY_M, CPY_K, k) coordinates (row, k) in the matrix
+    inside: cute.Tensor  # (1, CPY_M, CPY_K) is the row one of the matrix?
+
+
+@cute.jit
+def make_load(copy, mX, sX, tile: cutlass.Constexpr, index, tidx):
+    """This thread's part of `tile` number `index` of the rows of mX (rows, K), for all k-tiles."""
+    before = mX.shape[1] - cute.round_up(mX.shape[1], tile[1])  # <= 0
+    shift = (0, cute.assume(before, divby=8), 0)  # whole 16-byte pieces, as K is
+    gX = cute.domain_offset(shift, cute.local_tile(mX, tile, (index, None)))  # (rows, K, k)
+    gX = cute.make_tensor(gX.iterator.align(16), gX.layout)
+    cX = cute.domain_offset(shift, cute.local_tile(cute.make_identity_tensor(mX.shape), tile, (index, None)))
+    thr = copy.get_slice(tidx)
+    src, dst, coords = thr.partition_S(gX), thr.partition_D(sX), thr.partition_S(cX)
+    same_for_all_k = cute.make_layout((1, *coords.shape[1:3]), stride=(0, 1, 0))
+    inside = cute.make_rmem_tensor(same_for_all_k, cutlass.Boolean)
+    for m in cutlass.range_constexpr(coords.shape[1]):
+        inside[0, m, 0] = coords[0, m, 0, 0][0] < mX.shape[0]
+    return Load(copy, src, dst, coords, inside)
+
+
+@cute.jit
+def load_first_tile(load):
+    """k-tile 0 into stage 0: what lies before the matrix becomes zero."""
+    src, dst = load.src[None, None, None, 0], load.dst[None, None, None, 0]
+    for k in cutlass.range_constexpr(dst.shape[2]):
+        if load.coords[0, 0, k, 0][1] >= 0:
+            cute.copy(load.copy, src[None, None, k], dst[None, None, k], pred=load.inside[None, None, k])
+        else:
+            dst[None, None, k].fill(0)
+
+
+@cute.jit
+def load_tile(load, k_tile, stage):
+    """k-tile `k_tile`, wholly inside K, into `stage`."""
+    src, dst = load.src[None, None, None, k_tile], load.dst[None, None, None, stage]
+    cute.copy(load.copy, src, dst, pred=load.inside)
+
+
+# %% [markdown]
+# ## The main loop
+#
+# Two pipelines, one inside the other. Through shared memory, `cp.async` runs `stages - 1` k-tiles ahead. Through
+# registers, `ldmatrix` runs one k-block ahead of `mma`: while the tensor cores multiply block *k*, block *k + 1*
+# arrives. At the last block of a tile the next block lies in the next stage, and that is the one place where the loop
+# waits and synchronises.
+#
+# The loads of A and of B are issued in *different* k-blocks. Issued together they fill the memory pipe that `ldmatrix`
+# needs as well, and the tensor cores wait.
+
+
+# %%
+@cute.jit
+def mainloop(mma, acc, copies, load_a, load_b, sA, sB, tidx, k_tiles, config: cutlass.Constexpr):
+    """Multiply all k-tiles into `acc`; the first `stages - 1` have been asked for."""
+    thr, thr_a, thr_b = (x.get_slice(tidx) for x in (mma, copies.s2r_a, copies.s2r_b))
+    tCrA = mma.make_fragment_A(thr.partition_A(sA)[None, None, None, 0])  # (MMA, MMA_M, MMA_K)
+    tCrB = mma.make_fragment_B(thr.partition_B(sB)[None, None, None, 0])  # (MMA, MMA_N, MMA_K)
+    tXsA, tXrA = thr_a.partition_S(sA), thr_a.retile(tCrA)  # (CPY, CPY_M, CPY_K, STAGE), (CPY, CPY_M, CPY_K)
+    tXsB, tXrB = thr_b.partition_S(sB), thr_b.retile(tCrB)
+    k_blocks, stages = cute.size(tCrA, mode=[2]), config.stages
+    read, write = cutlass.Int32(0), cutlass.Int32(stages - 1)
+
+    cute.arch.cp_async_wait_group(stages - 2)
+    cute.arch.sync_threads()
+    cute.copy(copies.s2r_a, tXsA[None, None, 0, read], tXrA[None, None, 0])
+    cute.copy(copies.s2r_b, tXsB[None, None, 0, read], tXrB[None, None, 0])
+    for k_tile in cutlass.range(k_tiles, unroll=1):
+        coming = k_tile + stages - 1  # goes where the tile before this one was
+        for k in cutlass.range_constexpr(k_blocks):
+            if cutlass.const_expr(k == k_blocks - 1):
+                read = read + 1 if read + 1 < stages else cutlass.Int32(0)
+                cute.arch.cp_async_wait_group(stages - 2)
+                cute.arch.sync_threads()
+            ahead = (k + 1) % k_blocks
+            cute.copy(copies.s2r_a, tXsA[None, None, ahead, read], tXrA[None, None, ahead])
+            cute.copy(copies.s2r_b, tXsB[None, None, ahead, read], tXrB[None, None, ahead])
+            if cutlass.const_expr(k == 0):
+                if coming < k_tiles:
+                    load_tile(load_a, coming, write)
+            if cutlass.const_expr(k == min(1, k_blocks - 2)):
+                if coming < k_tiles:
+                    load_tile(load_b, coming, write)
+                cute.arch.cp_async_commit_group()  # an empty group too counts as one
+                write = write + 1 if write + 1 < stages else cutlass.Int32(0)
+            cute.gemm(mma, acc, tCrA[None, None, k], tCrB[None, None, k], acc)
+
+
+# %% [markdown]
+# ## The epilogue
+#
+# Each thread holds scattered pairs of C. It writes them to a swizzled tile where A and B were, and the threads read
+# that back as rows. The store to global memory is as wide as the output allows: 16 bytes if N, the row stride and the
+# address permit, down to one element for an odd N. A vector is then either all inside the matrix or all outside, so
+# one comparison guards it.
+
+
+# %%
+@cute.jit
+def store(acc, sC, gC, cC, limit, copies, tidx):
+    """Registers -> swizzled shared memory -> global memory. gC, cC: (M, N) tile and its coordinates."""
+    rC = cute.make_fragment_like(acc, gC.element_type)
+    rC.store(acc.load().to(gC.element_type))
+    thr = copies.r2s_c.get_slice(tidx)
+    cute.arch.cp_async_wait_group(0)
+    cute.arch.sync_threads()  # every warp has read its last stage
+    cute.copy(copies.r2s_c, thr.retile(rC), thr.partition_D(sC))
+    cute.arch.sync_threads()
+    thr = copies.s2g_c.get_slice(tidx)
+    tCsC, tCgC, tCcC = thr.partition_S(sC), thr.partition_D(gC), thr.partition_D(cC)  # (VEC, REST_M, REST_N)
+    for m in cutlass.range(cute.size(tCsC, mode=[1]), unroll=8):
+        for n in cutlass.range_constexpr(cute.size(tCsC, mode=[2])):
+            if cute.elem_less(tCcC[0, m, n], limit):
+                cute.autovec_copy(tCsC[None, m, n], tCgC[None, m, n])
+
+
+# %% [markdown]
+# ## The kernel
+#
+# CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high, rather than a long
+# row: they share rows of A and columns of B in L2.
+
+
+# %%
+@cute.jit
+def tile_of_cta(shape_mn, config: cutlass.Constexpr):
+    """Which tile this CTA computes: column by column inside groups of `raster_group` rows of tiles."""
+    tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
+    tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
+    cta, _, _ = cute.arch.block_idx()
+    group, inside = cta // (config.raster_group * tiles_n), cta % (config.raster_group * tiles_n)
+    first = group * config.raster_group
+    height = cutlass.min(tiles_m - first, config.raster_group)  # the last group may be lower
+    return first + inside % height, inside // height
+
+
+@cute.kernel
+def kernel(
+    mA: cute.Tensor,  # (M, K)
+    mB: cute.Tensor,  # (N, K)
+    mC: cute.Tensor,  # (M, N)
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+    vec: cutlass.Constexpr,
+):
+    """One CTA computes one tile of C."""
+    tidx, _, _ = cute.arch.thread_idx()
+    tile_m, tile_n = tile_of_cta(mC.shape, config)
+    layouts, copies, mma = smem_layouts(dtype, config), tiled_copies(dtype, config, vec), tiled_mma(dtype, config)
+
+    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
+    smem = cutlass.utils.SmemAllocator().allocate(config.smem_bytes, 1024)
+    smem_b = smem + cute.size_in_bytes(dtype, layouts.a)
+    sA = cute.make_tensor(cute.recast_ptr(smem, layouts.a.inner, dtype), layouts.a.outer)
+    sB = cute.make_tensor(cute.recast_ptr(smem_b, layouts.b.inner, dtype), layouts.b.outer)
+    sC = cute.make_tensor(cute.recast_ptr(smem, layouts.c.inner, dtype), layouts.c.outer)
+
+    load_a = make_load(copies.g2s_a, mA, sA, (config.tile_m, config.tile_k), tile_m, tidx)
+    load_b = make_load(copies.g2s_b, mB, sB, (config.tile_n, config.tile_k), tile_n, tidx)
+    k_tiles = cute.size(load_a.src, mode=[3])
+    load_first_tile(load_a)
+    load_first_tile(load_b)
+    cute.arch.cp_async_commit_group()
+    for stage in cutlass.range_constexpr(1, config.stages - 1):
+        if stage < k_tiles:
+            load_tile(load_a, stage, stage)
+            load_tile(load_b, stage, stage)
+        cute.arch.cp_async_commit_group()
+
+    tile = (config.tile_m, config.tile_n)
+    gC = cute.local_tile(mC, tile, (tile_m, tile_n))
+    cC = cute.local_tile(cute.make_identity_tensor(mC.shape), tile, (tile_m, tile_n))
+    acc = cute.make_rmem_tensor(mma.get_slice(tidx).partition_C(gC).shape, cutlass.Float32)  # (MMA, MMA_M, MMA_N)
+    acc.fill(0.0)
+    mainloop(mma, acc, copies, load_a, load_b, sA, sB, tidx, k_tiles, config)
+    store(acc, sC, gC, cC, mC.shape, copies, tidx)
+
+
+# %% [markdown]
+# ## The launch
+#
+# Sizes and strides are run-time values: one compiled kernel serves all shapes.
+
+
+# %%
+@cute.jit
+def gemm(
+    pA: cute.Pointer,
+    pB: cute.Pointer,
+    pC: cute.Pointer,
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
+    stream: cuda.CUstream,
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+    vec: cutlass.Constexpr,
+):
+    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
+    m, n, k = mnk
+    lda, ldb, ldc = strides
+    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(cute.assume(lda, divby=8), 1)))
+    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1)))
+    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(cute.assume(ldc, divby=vec), 1)))
+    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
+    kernel(mA, mB, mC, dtype, config, vec).launch(grid=(tiles, 1, 1), block=(config.threads, 1, 1), stream=stream)
+
+
+# %%
+def launch_arguments(dtype, pointers, mnk, strides, vec: int, stream: int) -> tuple:
+    """Plain addresses and integers as the typed values that `gemm` takes."""
+    align = (16, 16, vec * dtype.width // 8)  # bytes
+    gmem = cute.AddressSpace.gmem
+    return (
+        *(cute.runtime.make_ptr(dtype, pointers[i], gmem, assumed_align=align[i]) for i in range(3)),
+        tuple(cutlass.Int32(x) for x in mnk),
+        tuple(cutlass.Int64(x) for x in strides),
+        cuda.CUstream(stream),
+    )
+
+
+def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
+    """Compile for `arch` ("sm_80") with made-up pointers and sizes: no GPU is needed. "": the GPU that is here."""
+    made_up = launch_arguments(dtype, (16, 16, 16), (1, 1, 8), (8, 8, 8), vec, 0)
+    target = f"--gpu-arch {arch} " if arch else ""
+    config = config or config_for(arch)
+    return cute.compile(gemm, *made_up, dtype, config, vec, options=(target + options).strip() or None)
+
+
+# %% [markdown]
+# ## `matmul`
+#
+# What a user calls. It looks at everything that the kernel relies on before anything is launched, and says which
+# argument is at fault, what it got and what it needs.
+
+# %%
+DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
+
+
+def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
+    """Raise `error` about the argument `name` unless `ok`."""
+    if not ok:
+        raise error(f"{name}: got {got}; needed {needed}")
+
+
+def check_operand(name: str, x: torch.Tensor, dtype: torch.dtype | None) -> None:
+    """A non-empty matrix of a dtype the tensor cores take, and of `dtype` if that is given."""
+    require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
+    require(x.ndim == 2, name, f"{x.ndim} dimension(s)", "2")
+    require(x.dtype in DTYPES, name, x.dtype, "torch.float16 or torch.bfloat16", TypeError)
+    require(dtype in (None, x.dtype), name, x.dtype, f"{dtype}, the dtype of a", TypeError)
+    require(min(x.shape) > 0, name, f"shape {tuple(x.shape)}", "no empty dimension")
+    tracked = x.requires_grad and torch.is_grad_enabled()
+    require(not tracked, name, "requires_grad=True", "torch.no_grad(): there is no backward")
+
+
+def k_major_stride(name: str, x: torch.Tensor) -> int:
+    """The row stride, in elements, of `x` (rows, K), which 16-byte pieces must be able to read."""
+    (rows, k), (row, column) = x.shape, x.stride()
+    require(column == 1 or k == 1, name, f"stride {column} along K", "1: K-major")
+    row = row if rows > 1 else -(-k // 8) * 8  # a single row has no next one: any legal stride will do
+    apart = f"K = {k}, rows {2 * row} bytes apart"
+    require(row > 0 and row % 8 == 0, name, apart, "rows a multiple of 16 bytes apart")
+    require(x.data_ptr() % 16 == 0, name, f"address {x.data_ptr():#x}", "a multiple of 16 bytes")
+    return row
+
+
+def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether two matrices with adjacent columns may share a byte."""
+    size = x.element_size()
+    (x0, y0), (x_row, y_row) = (x.data_ptr(), y.data_ptr()), (x.stride(0) * size, y.stride(0) * size)
+    x_width, y_width = x.shape[1] * size, y.shape[1] * size
+    if x0 + (x.shape[0] - 1) * x_row + x_width <= y0 or y0 + (y.shape[0] - 1) * y_row + y_width <= x0:
+        return False
+    if x_row != y_row or x_row < max(x_width, y_width):
+        return True  # interleaved with different steps: not told apart
+    gap = (y0 - x0) % x_row  # the same step: columns of one wider matrix, perhaps
+    return gap < x_width or gap + y_width > x_row
+
+
+def check_out(out: torch.Tensor, a: torch.Tensor, bt: torch.Tensor) -> None:
+    """`out` can take the product of `a` (M, K) and `bt` (N, K)."""
+    check_operand("out", out, a.dtype)
+    (m, n), (row, column) = (a.shape[0], bt.shape[0]), out.stride()
+    require(out.shape == (m, n), "out", f"shape {tuple(out.shape)}", f"({m}, {n})")
+    require(column == 1 or n == 1, "out", f"stride {column} along N", "1: rows of adjacent elements")
+    require(row >= n or m == 1, "out", f"row stride {row}", f"at least N = {n}: rows that do not overlap")
+    require(out.device == a.device, "out", f"device {out.device}", f"{a.device}, where a is")
+    for name, x in (("a", a), ("b", bt)):
+        require(not overlap(out, x), "out", f"memory that overlaps {name}", "memory of its own")
+
+
+def store_width(out: torch.Tensor, ldc: int) -> int:
+    """Elements per store: the most (8 are 16 bytes) that divide N and to which every row is aligned."""
+    together = out.shape[1] | ldc | out.data_ptr() // out.element_size()
+    return next(vec for vec in (8, 4, 2, 1) if together % vec == 0)
+
+
+@cache
+def compiled(dtype: torch.dtype, vec: int, capability: tuple[int, int]):
+    """The kernel for the present GPU: compiled at the first call that needs it, then kept."""
+    return compile_for("", DTYPES[dtype], config_for("sm_{}{}".format(*capability)), vec)
+
+
+# %%
+def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+    """`a @ b` on the tensor cores, accumulated in float32, on the current stream of `a`'s device.
+
+    a: (M, K), float16 or bfloat16, K-major (stride 1 along K).
+    b: (K, N), the same dtype, K-major too: usually `weight.T` of a contiguous (N, K) weight.
+    out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of a or b. Made if not given.
+
+    cp.async moves 16 bytes at a time: K is a multiple of 8, and the addresses of a and b and their row strides are
+    multiples of 16 bytes. Needs a GPU of compute capability 8.0 or later.
+    Any M, N, K >= 1 within that: ragged tiles are handled. There is no backward.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
+    argument, what it got and what it needs, and nothing has been launched.
+    """
+    check_operand("a", a, None)
+    check_operand("b", b, a.dtype)
+    (m, k), n, bt = a.shape, b.shape[1], b.T
+    require(b.shape[0] == k, "b", f"shape {tuple(b.shape)}", f"({k}, N), for a is {tuple(a.shape)}")
+    require(k % 8 == 0, "a", f"K = {k}", "a multiple of 8: whole 16-byte pieces")
+    lda, ldb = k_major_stride("a", a), k_major_stride("b", bt)
+    if out is not None:
+        check_out(out, a, bt)
+    require(a.is_cuda, "a", f"device {a.device}", "a CUDA device")
+    require(b.device == a.device, "b", f"device {b.device}", f"{a.device}, where a is")
+    capability = torch.cuda.get_device_capability(a.device)
+    require(capability >= (8, 0), "a", f"a GPU of compute capability {capability}", "(8, 0) or later")
+
+    out = torch.empty((m, n), dtype=a.dtype, device=a.device) if out is None else out
+    ldc = out.stride(0) if m > 1 else -(-n // 8) * 8
+    vec = store_width(out, ldc)
+    with torch.cuda.device(a.device):
+        stream = torch.cuda.current_stream().cuda_stream
+        pointers, strides = (a.data_ptr(), b.data_ptr(), out.data_ptr()), (lda, ldb, ldc)
+        launch = compiled(a.dtype, vec, capability)
+        launch(*launch_arguments(DTYPES[a.dtype], pointers, (m, n, k), strides, vec, stream))
+    return out

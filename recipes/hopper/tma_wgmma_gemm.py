@@ -1,0 +1,509 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   cookbook:
+#     title: A GEMM fed by TMA, multiplied by WGMMA
+#     claim: >-
+#       One warp asks TMA for tiles, two warpgroups multiply them straight from swizzled shared memory, and that
+#       is nearly all that a fast matrix product needs.
+#     track: hopper
+#     order: 30
+#     builds_on: null
+#     targets: [sm_90a]
+#     runs_on: sm_90
+#     dtypes: [bfloat16, float16]
+#     path: tma -> swizzled shared memory -> wgmma -> stmatrix -> 16-byte stores
+#     instructions:
+#       sm_90a: [UTMALDG.2D, HGMMA.64x256x16.F32, STSM.16.M88.4, SYNCS, WARPGROUP.DEPBAR]
+# ---
+
+# %% [markdown]
+# # A GEMM fed by TMA, multiplied by WGMMA
+#
+# **Claim.** On Hopper a matrix product needs very little code to be fast. *One warp* asks the Tensor Memory
+# Accelerator (TMA) for tiles; *two warpgroups* multiply them straight out of shared memory with `wgmma`. Neither
+# side ever computes a shared-memory address: the swizzle that keeps both free of bank conflicts is a *mode*, agreed
+# on twice, once in the TMA descriptor and once in the matrix descriptor. Get the layout right and the hardware
+# does the rest; get it wrong and the product is silently wrong.
+#
+# You will see, in this order: how to choose that layout and write it down, the two roles and the pipeline between
+# them, an epilogue that takes any M and N, and then the checks that show that it is right and how fast it is.
+#
+# `matmul(a, b)` at the end is for use: `a` is (M, K), `b` is (K, N), both K-major, as `x @ weight.T` is.
+
+# %%
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import cutlass.pipeline as pipeline
+import torch
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
+
+# %% [markdown]
+# ## The sizes
+#
+# A tile of C is 128 x 256: each of the two consumer warpgroups holds 64 x 256 float32 accumulators, 128 registers
+# a thread, which leaves enough for everything else. A wider tile reads fewer bytes for each multiplication: a k-tile
+# costs `tile_m + tile_n` rows of traffic and buys `tile_m * tile_n` products.
+#
+# K goes by 64 elements, because 64 sixteen-bit elements are 128 bytes, the widest row that a swizzle mode covers.
+
+
+# %%
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the kernel, in elements or counts."""
+
+    tile_m: int = 128  # rows of C per CTA: 64 for each consumer warpgroup
+    tile_n: int = 256  # columns of C per CTA: the widest wgmma
+    tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma steps of 16
+    stages: int = 4  # pairs of A and B tiles in flight or being read
+    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+
+    @property
+    def consumer_threads(self) -> int:
+        return 128 * (self.tile_m // 64)
+
+    @property
+    def threads(self) -> int:
+        return self.consumer_threads + 32  # and one producer warp
+
+    @property
+    def stage_bytes(self) -> int:
+        return (self.tile_m + self.tile_n) * self.tile_k * 2
+
+    @property
+    def smem_bytes(self) -> int:
+        return 1024 + self.stages * self.stage_bytes  # the barriers, padded to the tiles' alignment
+
+
+CONFIG = Config()
+
+
+def config_for(arch: str) -> Config:
+    """The configuration for an architecture: there is one Hopper."""
+    return CONFIG
+
+
+# %% [markdown]
+# ## The layout
+#
+# The tensor core reads a K-major operand as *8 rows of 16-byte chunks*, and knows four ways to place them, named by
+# the bytes of a row that stay together: none (16), 32, 64, 128. The rule that CUTLASS's `sm100_smem_selector` and
+# Hopper's selector follow is one line: **the widest row that divides the tile's contiguous extent.** Wider is better
+# because one 128-byte line of shared memory is then filled by fewer, longer pieces of global memory.
+#
+# The 128-byte atom puts chunk *c* of row *r* at chunk slot *c XOR r*. In CuTe that is `make_swizzle(3, 4, 3)`: three
+# bits, above the lowest 4 (16 bytes stay together), XORed with the three bits that lie 3 higher (the row, of 128
+# bytes).
+#
+# **Mind the units.** The swizzle counts *bytes*: it acts on addresses, and is attached to the pointer. The layout
+# under it, `(8, 64):(64, 1)`, counts *elements*. Evaluating the composed layout as if it were one function mixes the
+# two: it sends element (1, 0) to 64, where the hardware has 72.
+
+
+# %%
+class SmemLayouts(NamedTuple):
+    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
+
+    a: cute.ComposedLayout  # (M, K, STAGE)
+    b: cute.ComposedLayout  # (N, K, STAGE)
+    c: cute.ComposedLayout  # (M, N)
+
+
+def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
+    """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
+    bits = next(bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0)
+    width = (128 << bits) // dtype.width
+    rows = cute.make_layout((8, width), stride=(width, 1))
+    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
+
+
+def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+    """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
+    c = config
+    ab = smem_atom(dtype, c.tile_k)
+    return SmemLayouts(
+        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
+        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
+        c=cute.tile_to_shape(smem_atom(dtype, c.tile_n), (c.tile_m, c.tile_n), order=(0, 1)),
+    )
+
+
+# %% [markdown]
+# ## Who multiplies, who copies
+#
+# A `wgmma` is issued by a warpgroup of four warps, and multiplies a 64 x 16 piece of A by a 16 x 256 piece of B, both
+# in shared memory. Two warpgroups stand one above the other to make 128 rows.
+#
+# Software touches shared memory only in the epilogue: `stmatrix` writes C there, and ordinary 16-byte loads read it
+# back row by row, so that a warp stores whole rows of C to global memory.
+
+
+# %%
+def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
+    """wgmma m64nNk16, A and B from shared memory, repeated down M by the warpgroups."""
+    shape, smem, k_major = (64, config.tile_n, 16), warpgroup.OperandSource.SMEM, OperandMajorMode.K
+    op = warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, shape, smem, k_major, k_major)
+    return cute.make_tiled_mma(op, (config.tile_m // 64, 1, 1))
+
+
+class TiledCopies(NamedTuple):
+    """The copies by software that touch shared memory."""
+
+    r2s_c: cute.TiledCopy  # stmatrix.x4: four 8x8 matrices a warp
+    s2g_c: cute.TiledCopy  # ld.shared and st.global, `vec` elements a thread
+
+
+def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
+    """The two copies of the epilogue; `vec` elements (8, 4, 2 or 1) go to global memory at a time."""
+    stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
+    store = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=vec * dtype.width)
+    per_row = min(config.tile_n // vec, config.consumer_threads)  # threads that share a row
+    threads = cute.make_layout((config.consumer_threads // per_row, per_row), stride=(per_row, 1))
+    return TiledCopies(
+        r2s_c=cute.make_tiled_copy_C(stmatrix, tiled_mma(dtype, config)),
+        s2g_c=cute.make_tiled_copy_tv(store, threads, cute.make_layout((1, vec))),
+    )
+
+
+# %% [markdown]
+# ## The producer
+#
+# One warp runs ahead. For each k-tile it waits until a stage is *empty*, announces how many bytes will come
+# (`producer_acquire` does both), and issues two TMA copies that report to the stage's barrier when they land. TMA
+# fills what lies outside the matrix with zeros, so a ragged K needs nothing here.
+
+
+# %%
+@cute.jit
+def produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB):
+    """Keep the stages full: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE) in shared memory."""
+    for k_tile in cutlass.range(cute.size(tAgA, mode=[1]), unroll=1):
+        pipe.producer_acquire(state)
+        barrier = pipe.producer_get_barrier(state)
+        cute.copy(tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier)
+        cute.copy(tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier)
+        state.advance()
+    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
+
+
+# %% [markdown]
+# ## The consumers
+#
+# `wgmma` is asynchronous: a batch is issued, committed, and waited for later. The loop keeps one batch in flight while
+# it issues the next, so the tensor core never idles between stages. A stage may be handed back to the producer only
+# once the batch that read it is *done*, hence the second pipeline state, `release`, one step behind `read`.
+
+
+# %%
+@cute.jit
+def multiply_stage(mma, acc, tCrA, tCrB, stage):
+    """Issue one stage's wgmmas as one batch. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
+    warpgroup.fence()
+    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
+        cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
+    warpgroup.commit_group()
+
+
+@cute.jit
+def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
+    """Multiply all k-tiles into `acc`, one batch of wgmma always in flight."""
+    mma.set(warpgroup.Field.ACCUMULATE, True)
+    acc.fill(0.0)
+    pipe.consumer_wait(read)
+    multiply_stage(mma, acc, tCrA, tCrB, read.index)
+    read.advance()
+    for _ in cutlass.range(k_tiles - 1, unroll=1):
+        pipe.consumer_wait(read)
+        multiply_stage(mma, acc, tCrA, tCrB, read.index)
+        read.advance()
+        warpgroup.wait_group(1)  # the batch before this one is done: its stage may be overwritten
+        pipe.consumer_release(release)
+        release.advance()
+    warpgroup.wait_group(0)
+    pipe.consumer_release(release)
+
+
+# %% [markdown]
+# ## The epilogue
+#
+# Each thread holds scattered pairs of C. `stmatrix` puts them into a swizzled tile where A and B were (every stage
+# has been read by then), and the threads read it back as rows. The store to global memory is as wide as the output
+# allows: 16 bytes if N, the row stride and the address permit, down to one element for an odd N. A vector is then
+# either all inside the matrix or all outside, so one comparison guards it.
+
+
+# %%
+@cute.jit
+def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
+    """Registers -> swizzled shared memory -> global memory. gC, cC: (M, N) tile and its coordinates."""
+    rC = cute.make_fragment_like(acc, gC.element_type)
+    rC.store(acc.load().to(gC.element_type))
+    thr = copies.r2s_c.get_slice(tidx)
+    barrier.arrive_and_wait()  # both warpgroups have read their last stage
+    cute.copy(copies.r2s_c, thr.retile(rC), thr.partition_D(sC))
+    barrier.arrive_and_wait()
+    thr = copies.s2g_c.get_slice(tidx)
+    tCsC, tCgC, tCcC = thr.partition_S(sC), thr.partition_D(gC), thr.partition_D(cC)  # (VEC, REST_M, REST_N)
+    for m in cutlass.range(cute.size(tCsC, mode=[1]), unroll=8):
+        for n in cutlass.range_constexpr(cute.size(tCsC, mode=[2])):
+            if cute.elem_less(tCcC[0, m, n], limit):
+                cute.autovec_copy(tCsC[None, m, n], tCgC[None, m, n])
+
+
+# %% [markdown]
+# ## The kernel
+#
+# CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high, rather than a long
+# row: they share rows of A and columns of B in L2.
+
+
+# %%
+@cute.jit
+def tile_of_cta(shape_mn, config: cutlass.Constexpr):
+    """Which tile this CTA computes: column by column inside groups of `raster_group` rows of tiles."""
+    tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
+    tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
+    cta, _, _ = cute.arch.block_idx()
+    group, inside = cta // (config.raster_group * tiles_n), cta % (config.raster_group * tiles_n)
+    first = group * config.raster_group
+    height = cutlass.min(tiles_m - first, config.raster_group)  # the last group may be lower
+    return first + inside % height, inside // height
+
+
+@cute.kernel
+def kernel(
+    tma_a: cute.CopyAtom,
+    mA: cute.Tensor,  # (M, K), as TMA coordinates
+    tma_b: cute.CopyAtom,
+    mB: cute.Tensor,  # (N, K), as TMA coordinates
+    mC: cute.Tensor,  # (M, N)
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+    vec: cutlass.Constexpr,
+):
+    """One CTA computes one tile of C."""
+    tidx, _, _ = cute.arch.thread_idx()
+    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    tile_m, tile_n = tile_of_cta(mC.shape, config)
+    layouts, copies, mma = smem_layouts(dtype, config), tiled_copies(dtype, config, vec), tiled_mma(dtype, config)
+
+    smem = cutlass.utils.SmemAllocator()
+    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
+    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
+    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
+    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
+    sC = cute.make_tensor(cute.recast_ptr(sA.iterator, layouts.c.inner, dtype), layouts.c.outer)
+
+    pipe = pipeline.PipelineTmaAsync.create(
+        barrier_storage=barriers,
+        num_stages=config.stages,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, config.consumer_threads // 32),
+        tx_count=config.stage_bytes,
+    )
+    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (tile_m, None))  # (M, K, k)
+    gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (tile_n, None))  # (N, K, k)
+
+    if warp_idx == config.consumer_threads // 32:
+        alone = cute.make_layout(1)  # no multicast: a cluster of one
+        tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, cute.group_modes(sA, 0, 2), cute.group_modes(gA, 0, 2))
+        tBsB, tBgB = cpasync.tma_partition(tma_b, 0, alone, cute.group_modes(sB, 0, 2), cute.group_modes(gB, 0, 2))
+        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+        produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB)
+    else:
+        thr = mma.get_slice(tidx)
+        tile = (config.tile_m, config.tile_n)
+        gC = cute.local_tile(mC, tile, (tile_m, tile_n))
+        cC = cute.local_tile(cute.make_identity_tensor(mC.shape), tile, (tile_m, tile_n))
+        acc = cute.make_rmem_tensor(thr.partition_C(gC).shape, cutlass.Float32)  # (MMA, MMA_M, MMA_N)
+        tCrA = mma.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
+        tCrB = mma.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
+        read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
+        release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
+        consume(pipe, read, release, mma, acc, tCrA, tCrB, cute.size(gA, mode=[2]))
+        barrier = pipeline.NamedBarrier(barrier_id=1, num_threads=config.consumer_threads)
+        store(acc, sC, gC, cC, mC.shape, copies, barrier, tidx)
+
+
+# %% [markdown]
+# ## The launch
+#
+# The host function describes the matrices to TMA: address, extents, row strides, the box to fetch, and, taken from
+# the very same layout, the swizzle mode. Sizes and strides are run-time values: one compiled kernel serves all shapes.
+
+
+# %%
+@cute.jit
+def gemm(
+    pA: cute.Pointer,
+    pB: cute.Pointer,
+    pC: cute.Pointer,
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
+    stream: cuda.CUstream,
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+    vec: cutlass.Constexpr,
+):
+    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
+    m, n, k = mnk
+    lda, ldb, ldc = strides
+    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(cute.assume(lda, divby=8), 1)))
+    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1)))
+    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(cute.assume(ldc, divby=vec), 1)))
+    layouts = smem_layouts(dtype, config)
+    load = cpasync.CopyBulkTensorTileG2SOp()
+    a_stage, b_stage = (cute.slice_(x, (None, None, 0)) for x in (layouts.a, layouts.b))
+    tma_a, mA = cpasync.make_tiled_tma_atom(load, mA, a_stage, (config.tile_m, config.tile_k))
+    tma_b, mB = cpasync.make_tiled_tma_atom(load, mB, b_stage, (config.tile_n, config.tile_k))
+    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
+    kernel(tma_a, mA, tma_b, mB, mC, dtype, config, vec).launch(
+        grid=(tiles, 1, 1), block=(config.threads, 1, 1), stream=stream
+    )
+
+
+# %%
+def launch_arguments(dtype, pointers, mnk, strides, vec: int, stream: int) -> tuple:
+    """Plain addresses and integers as the typed values that `gemm` takes."""
+    align = (16, 16, vec * dtype.width // 8)  # bytes
+    gmem = cute.AddressSpace.gmem
+    return (
+        *(cute.runtime.make_ptr(dtype, pointers[i], gmem, assumed_align=align[i]) for i in range(3)),
+        tuple(cutlass.Int32(x) for x in mnk),
+        tuple(cutlass.Int64(x) for x in strides),
+        cuda.CUstream(stream),
+    )
+
+
+def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
+    """Compile for `arch` ("sm_90a") with made-up pointers and sizes: no GPU is needed. "": the GPU that is here."""
+    made_up = launch_arguments(dtype, (16, 16, 16), (1, 1, 8), (8, 8, 8), vec, 0)
+    target = f"--gpu-arch {arch} " if arch else ""
+    config = config or config_for(arch)
+    return cute.compile(gemm, *made_up, dtype, config, vec, options=(target + options).strip() or None)
+
+
+# %% [markdown]
+# ## `matmul`
+#
+# What a user calls. It looks at everything that the kernel relies on before anything is launched, and says which
+# argument is at fault, what it got and what it needs.
+
+# %%
+DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
+
+
+def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
+    """Raise `error` about the argument `name` unless `ok`."""
+    if not ok:
+        raise error(f"{name}: got {got}; needed {needed}")
+
+
+def check_operand(name: str, x: torch.Tensor, dtype: torch.dtype | None) -> None:
+    """A non-empty matrix of a dtype the tensor cores take, and of `dtype` if that is given."""
+    require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
+    require(x.ndim == 2, name, f"{x.ndim} dimension(s)", "2")
+    require(x.dtype in DTYPES, name, x.dtype, "torch.float16 or torch.bfloat16", TypeError)
+    require(dtype in (None, x.dtype), name, x.dtype, f"{dtype}, the dtype of a", TypeError)
+    require(min(x.shape) > 0, name, f"shape {tuple(x.shape)}", "no empty dimension")
+    tracked = x.requires_grad and torch.is_grad_enabled()
+    require(not tracked, name, "requires_grad=True", "torch.no_grad(): there is no backward")
+
+
+def k_major_stride(name: str, x: torch.Tensor) -> int:
+    """The row stride, in elements, of `x` (rows, K), which 16-byte pieces must be able to read."""
+    (rows, k), (row, column) = x.shape, x.stride()
+    require(column == 1 or k == 1, name, f"stride {column} along K", "1: K-major")
+    row = row if rows > 1 else -(-k // 8) * 8  # a single row has no next one: any legal stride will do
+    apart = f"K = {k}, rows {2 * row} bytes apart"
+    require(row > 0 and row % 8 == 0, name, apart, "rows a multiple of 16 bytes apart")
+    require(x.data_ptr() % 16 == 0, name, f"address {x.data_ptr():#x}", "a multiple of 16 bytes")
+    return row
+
+
+def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether two matrices with adjacent columns may share a byte."""
+    size = x.element_size()
+    (x0, y0), (x_row, y_row) = (x.data_ptr(), y.data_ptr()), (x.stride(0) * size, y.stride(0) * size)
+    x_width, y_width = x.shape[1] * size, y.shape[1] * size
+    if x0 + (x.shape[0] - 1) * x_row + x_width <= y0 or y0 + (y.shape[0] - 1) * y_row + y_width <= x0:
+        return False
+    if x_row != y_row or x_row < max(x_width, y_width):
+        return True  # interleaved with different steps: not told apart
+    gap = (y0 - x0) % x_row  # the same step: columns of one wider matrix, perhaps
+    return gap < x_width or gap + y_width > x_row
+
+
+def check_out(out: torch.Tensor, a: torch.Tensor, bt: torch.Tensor) -> None:
+    """`out` can take the product of `a` (M, K) and `bt` (N, K)."""
+    check_operand("out", out, a.dtype)
+    (m, n), (row, column) = (a.shape[0], bt.shape[0]), out.stride()
+    require(out.shape == (m, n), "out", f"shape {tuple(out.shape)}", f"({m}, {n})")
+    require(column == 1 or n == 1, "out", f"stride {column} along N", "1: rows of adjacent elements")
+    require(row >= n or m == 1, "out", f"row stride {row}", f"at least N = {n}: rows that do not overlap")
+    require(out.device == a.device, "out", f"device {out.device}", f"{a.device}, where a is")
+    for name, x in (("a", a), ("b", bt)):
+        require(not overlap(out, x), "out", f"memory that overlaps {name}", "memory of its own")
+
+
+def store_width(out: torch.Tensor, ldc: int) -> int:
+    """Elements per store: the most (8 are 16 bytes) that divide N and to which every row is aligned."""
+    together = out.shape[1] | ldc | out.data_ptr() // out.element_size()
+    return next(vec for vec in (8, 4, 2, 1) if together % vec == 0)
+
+
+@cache
+def compiled(dtype: torch.dtype, vec: int, capability: tuple[int, int]):
+    """The kernel for the present GPU: compiled at the first call that needs it, then kept."""
+    return compile_for("", DTYPES[dtype], CONFIG, vec)
+
+
+# %%
+def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+    """`a @ b` on the tensor cores, accumulated in float32, on the current stream of `a`'s device.
+
+    a: (M, K), float16 or bfloat16, K-major (stride 1 along K).
+    b: (K, N), the same dtype, K-major too: usually `weight.T` of a contiguous (N, K) weight.
+    out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of a or b. Made if not given.
+
+    TMA reads rows that start at multiples of 16 bytes: the addresses of a and b and their row strides are such
+    multiples (K is a multiple of 8, or the rows are padded). Needs a GPU of compute capability 9.0.
+    Any M, N, K >= 1 within that: ragged tiles are handled. There is no backward.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
+    argument, what it got and what it needs, and nothing has been launched.
+    """
+    check_operand("a", a, None)
+    check_operand("b", b, a.dtype)
+    (m, k), n, bt = a.shape, b.shape[1], b.T
+    require(b.shape[0] == k, "b", f"shape {tuple(b.shape)}", f"({k}, N), for a is {tuple(a.shape)}")
+    lda, ldb = k_major_stride("a", a), k_major_stride("b", bt)
+    if out is not None:
+        check_out(out, a, bt)
+    require(a.is_cuda, "a", f"device {a.device}", "a CUDA device")
+    require(b.device == a.device, "b", f"device {b.device}", f"{a.device}, where a is")
+    capability = torch.cuda.get_device_capability(a.device)
+    require(capability == (9, 0), "a", f"a GPU of compute capability {capability}", "(9, 0), for wgmma")
+
+    out = torch.empty((m, n), dtype=a.dtype, device=a.device) if out is None else out
+    ldc = out.stride(0) if m > 1 else -(-n // 8) * 8
+    vec = store_width(out, ldc)
+    with torch.cuda.device(a.device):
+        stream = torch.cuda.current_stream().cuda_stream
+        pointers, strides = (a.data_ptr(), b.data_ptr(), out.data_ptr()), (lda, ldb, ldc)
+        launch = compiled(a.dtype, vec, capability)
+        launch(*launch_arguments(DTYPES[a.dtype], pointers, (m, n, k), strides, vec, stream))
+    return out
