@@ -1,7 +1,7 @@
 """The CuTe-DSL Kernel Cookbook.
 
-`cookbook.load("hopper/tma_wgmma_gemm")` returns a recipe as a module; its `matmul` is the kernel. Importing this
-package imports neither torch nor CuTe: what needs them imports them when it is called.
+`cookbook.load("hopper/tma_wgmma_gemm")` returns a recipe as a module; its `matmul` is the kernel. Importing
+this package imports neither torch nor CuTe: what needs them imports them when it is called.
 """
 
 from __future__ import annotations

@@ -106,9 +106,7 @@ def chosen(
                 raise ValueError(f"{what}: got {value!r}, needed one of {', '.join(known)} for {recipe.name}")
     for shape in shapes:
         if len(shape) != 3 or min(shape) < 1 or shape[2] % 8:
-            raise ValueError(
-                f"shape: got {shape}, needed M,N,K of 1 or more, K a multiple of 8 (16-byte rows)"
-            )
+            raise ValueError(f"shape: got {shape}, needed M,N,K of 1 or more, K a multiple of 8 (16-byte rows)")
     return shapes, dtypes or recipe.dtypes, targets or recipe.targets
 
 
@@ -129,15 +127,13 @@ class Step:
         return " ".join(word for word in words if word)
 
 
-def plan(
-    recipe: Recipe, shapes: tuple[Shape, ...], dtypes: tuple[str, ...], targets: tuple[str, ...]
-) -> list[Step]:
+def plan(recipe: Recipe, shapes: tuple[Shape, ...], dtypes: tuple[str, ...], targets: tuple[str, ...]) -> list[Step]:
     """The steps of a check in the order they run; arguments as `chosen` returns them."""
     steps = []
     for d in dtypes:
-        steps.append(Step("layout", d, lambda d=d: [layout_level(recipe, d)]))
+        steps.append(Step("layout", d, lambda d=d: layout_levels(recipe, d, targets)))
         for s in shapes or MODEL_SHAPES:
-            steps.append(Step("model", d, lambda d=d, s=s: [model_level(recipe, d, s)], shape=s))
+            steps.append(Step("model", d, lambda d=d, s=s: model_levels(recipe, d, s, targets), shape=s))
     for t in targets:
         for d in dtypes:
             steps.append(Step("compiled", d, lambda t=t, d=d: [compiled_level(recipe, t, d)], target=t))
@@ -166,29 +162,46 @@ def run_step(step: Step) -> list[Level]:
 # --- levels that run anywhere -------------------------------------------------------------------------------
 
 
-def layout_level(recipe: Recipe, dtype: str) -> Level:
+def configurations(recipe: Recipe, targets: tuple[str, ...]) -> dict[Any, str | None]:
+    """The distinct configurations of `targets`, each with the targets it is for (None where there is but one)."""
+    module = catalog.load(recipe.name)
+    by_config: dict[Any, list[str]] = {}
+    for target in targets:
+        by_config.setdefault(compiling.config_for(module, target), []).append(target)
+    if len(by_config) == 1:
+        return dict.fromkeys(by_config)
+    return {config: "/".join(used_by) for config, used_by in by_config.items()}
+
+
+def layout_levels(recipe: Recipe, dtype: str, targets: tuple[str, ...]) -> list[Level]:
     """The recipe's own shared-memory layouts: bijective, in bounds, the expected wavefronts of each copy."""
     from cookbook.harness.layout_check import check_layouts
 
-    module = catalog.load(recipe.name)
-    found = check_layouts(module, compiling.cutlass_dtype(dtype), module.CONFIG)
-    return _of_findings("layout", found, dtype=dtype)
+    module, kind = catalog.load(recipe.name), compiling.cutlass_dtype(dtype)
+    return [
+        _of_findings("layout", check_layouts(module, kind, config), dtype=dtype, target=used_by)
+        for config, used_by in configurations(recipe, targets).items()
+    ]
 
 
-def model_level(recipe: Recipe, dtype: str, shape: Shape) -> Level:
+def model_levels(recipe: Recipe, dtype: str, shape: Shape, targets: tuple[str, ...]) -> list[Level]:
+    """`model_level` for every configuration that `targets` use."""
+    found = configurations(recipe, targets)
+    return [replace(model_level(recipe, dtype, shape, c), target=used_by) for c, used_by in found.items()]
+
+
+def model_level(recipe: Recipe, dtype: str, shape: Shape, config: Any) -> Level:
     """The data path walked in numpy, against torch.matmul: exact on integers, to rounding on normals."""
     if shape[0] * shape[1] * shape[2] > LARGEST_MODELLED:
         reason = f"{_x(shape)} is too large to walk in numpy: at most {LARGEST_MODELLED} multiply-adds"
         return Level("model", NOT_CHECKED, dtype, shape=shape, reason=reason)
-    exact = _walked(recipe, dtype, _integers(shape), integers=True)
-    error = _walked(recipe, dtype, _normals(shape), integers=False)
+    exact = _walked(recipe, dtype, _integers(shape), config, integers=True)
+    error = _walked(recipe, dtype, _normals(shape), config, integers=False)
     problems = []
     if exact:
         problems.append(f"{int(exact)} of {shape[0] * shape[1]} elements differ on integer inputs")
     if not error <= running.tolerance(dtype):
-        problems.append(
-            f"relative error {error:.2e} on normal inputs; at most {running.tolerance(dtype):.2e}"
-        )
+        problems.append(f"relative error {error:.2e} on normal inputs; at most {running.tolerance(dtype):.2e}")
     figures = {"integer_mismatches": int(exact), "relative_error": error}
     return Level(
         "model",
@@ -200,18 +213,15 @@ def model_level(recipe: Recipe, dtype: str, shape: Shape) -> Level:
     )
 
 
-def _walked(recipe: Recipe, dtype: str, operands: tuple[Any, Any], integers: bool) -> float:
+def _walked(recipe: Recipe, dtype: str, operands: tuple[Any, Any], config: Any, integers: bool) -> float:
     """Walk the model; how many elements differ (integers), or the relative error (otherwise)."""
     import torch
 
     from cookbook.harness.walk import walk
 
-    module = catalog.load(recipe.name)
-    kind = getattr(torch, dtype)
+    module, kind = catalog.load(recipe.name), getattr(torch, dtype)
     a, b = (x.to(kind) for x in operands)
-    product = walk(
-        module, a.float().numpy(), b.float().numpy(), compiling.cutlass_dtype(dtype), module.CONFIG
-    )
+    product = walk(module, a.float().numpy(), b.float().numpy(), compiling.cutlass_dtype(dtype), config)
     got = torch.as_tensor(product).to(kind)
     exact = a.double() @ b.double()
     if integers:
@@ -304,7 +314,7 @@ def ran_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...]) -> list[Le
             passed=not bad,
             figures=figures,
             device=device,
-            config=module.CONFIG,
+            config=compiling.config_for(module, compiling.arch_here()),
         )
     status = FAILED if bad else PASSED
     return [Level("ran", status, dtype, figures=figures, reason=bad, device=device, record=made)]

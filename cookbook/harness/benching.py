@@ -1,0 +1,240 @@
+"""Level "timed": ours, torch.matmul and QuACK, interleaved in one process on one GPU.
+
+One round times a batch of launches of every variant, each batch between two CUDA events, in an order that
+turns from round to round; the figures are the median, minimum and maximum over the rounds. Inputs are normal,
+and several sets of them rotate so that L2 does not hold them. Batches are CUDA graphs where all variants can
+be captured, so that the cost of a launch from Python does not count against anybody.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import cycle, islice
+from typing import Any
+
+from cookbook.harness import catalog, compiling, records, running
+from cookbook.harness.running import Shape
+
+DEFAULT_SHAPES: tuple[Shape, ...] = (
+    (2048, 2048, 2048),
+    (4096, 4096, 4096),
+    (8192, 8192, 8192),
+    (16384, 4096, 4096),
+    (4096, 14336, 4096),
+)
+OURS, TORCH, QUACK = "ours", "torch.matmul", "quack"
+ROUNDS = 9
+MIN_ROUNDS = 7
+BATCH_MS = 30.0  # long against the resolution of events and against one launch
+WARM_UP_MS = 1000.0  # to reach the clocks the GPU sustains
+L2_MULTIPLE = 4  # the sets together are this many times as large as L2
+MAX_SETS = 64
+
+Call = Callable[[Any, Any, Any], Any]  # (a, b, out)
+Batch = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Milliseconds of one launch, one entry a round."""
+
+    rounds_ms: tuple[float, ...]
+
+    def figures(self, flops: float) -> dict[str, float]:
+        """Median, minimum and maximum in ms, and TFLOP/s at the median."""
+        median = statistics.median(self.rounds_ms)
+        return {
+            "median_ms": round(median, 6),
+            "min_ms": round(min(self.rounds_ms), 6),
+            "max_ms": round(max(self.rounds_ms), 6),
+            "tflops": round(flops / median / 1e9, 2),
+        }
+
+
+def bench(
+    name: str,
+    shapes: Iterable[Shape] | None = None,
+    dtypes: Iterable[str] | None = None,
+    *,
+    rounds: int = ROUNDS,
+    on_progress: Callable[[str], None] = lambda text: None,
+) -> list[records.Record]:
+    """Time a recipe and its peers on this GPU; one record per shape and dtype.
+
+    Args:
+        name: a recipe's name.
+        shapes: (M, N, K) each; DEFAULT_SHAPES if left out.
+        dtypes: torch's names; the recipe's own if left out.
+        rounds: at least 7.
+        on_progress: told what is being timed.
+
+    Raises:
+        UnknownRecipe: there is no such recipe.
+        ValueError: too few rounds.
+        RuntimeError: no CUDA device.
+    """
+    import torch
+
+    if rounds < MIN_ROUNDS:
+        raise ValueError(f"rounds: got {rounds}, needed at least {MIN_ROUNDS}")
+    if not torch.cuda.is_available():
+        raise RuntimeError("no CUDA device: nothing can be timed here")
+    recipe, module = catalog.find(name), catalog.load(name)
+    variants: dict[str, Call] = {OURS: lambda a, b, out: module.matmul(a, b, out=out), **peers()}
+    made = []
+    for dtype in dtypes or recipe.dtypes:
+        for shape in shapes or DEFAULT_SHAPES:
+            on_progress(f"timed {recipe.name} {dtype} {'x'.join(map(str, shape))}")
+            figures = time_shape(variants, shape, dtype, rounds)
+            made.append(_record(recipe.name, module, shape, dtype, figures))
+    return made
+
+
+def peers() -> dict[str, Call]:
+    """What ours is timed beside: torch.matmul, and QuACK's autotuned GEMM where it is installed."""
+    import torch
+
+    found: dict[str, Call] = {TORCH: lambda a, b, out: torch.matmul(a, b, out=out)}
+    try:
+        from quack.gemm_interface import gemm
+    except Exception:  # not installed, or not for this machine: it is then no peer here
+        return found
+    return found | {QUACK: lambda a, b, out: gemm(a, b, out=out)}
+
+
+def time_shape(variants: dict[str, Call], shape: Shape, dtype: str, rounds: int) -> dict[str, Any]:
+    """Interleaved figures of every variant at one shape; see the module's text."""
+    sets = input_sets(shape, dtype)
+    usable = {name: call for name, call in variants.items() if _agrees(name, call, sets[0], dtype)}
+    per_batch = batch_size(usable[TORCH], sets)
+    batches, launches = make_batches(usable, sets, per_batch)
+    warm_up(batches, WARM_UP_MS)
+    taken: dict[str, list[float]] = {name: [] for name in batches}
+    for number in range(rounds):
+        for name in turned(list(batches), number):
+            taken[name].append(elapsed_ms(batches[name]) / per_batch)
+    flops = 2.0 * shape[0] * shape[1] * shape[2]
+    figures: dict[str, Any] = {name: Timing(tuple(ms)).figures(flops) for name, ms in taken.items()}
+    return figures | {"rounds": rounds, "batch": per_batch, "launches": launches, "sets": len(sets)}
+
+
+def _agrees(name: str, call: Call, operands: tuple[Any, Any, Any], dtype: str) -> bool:
+    """Whether a variant computes the product; a wrong or failing peer is left out, ours is an error."""
+    import torch
+
+    a, b, out = operands
+    out.fill_(float("nan"))
+    try:
+        call(a, b, out)
+        torch.cuda.synchronize()
+        error = running.relative_error(out, torch.matmul(a, b).float())
+    except Exception:
+        if name == OURS:
+            raise
+        return False
+    if name == OURS and not error <= 2 * running.tolerance(dtype):
+        raise RuntimeError(f"ours is wrong by {error:.2e}: not timed")
+    return error <= 2 * running.tolerance(dtype)  # two roundings: its own and torch.matmul's
+
+
+def input_sets(shape: Shape, dtype: str) -> list[tuple[Any, Any, Any]]:
+    """Enough sets of (a, b, out) that together they are L2_MULTIPLE times as large as L2; at least 2."""
+    import torch
+
+    m, n, k = shape
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    set_bytes = 2 * (m * k + k * n + m * n)
+    count = -(-L2_MULTIPLE * properties.L2_cache_size // set_bytes)
+    count = max(2, min(count, MAX_SETS))
+    kind = {"device": "cuda", "dtype": getattr(torch, dtype)}
+    return [(*running.inputs(shape, dtype), torch.empty(m, n, **kind)) for _ in range(count)]
+
+
+def batch_size(call: Call, sets: list[tuple[Any, Any, Any]]) -> int:
+    """How many launches take about BATCH_MS, in whole turns through the sets where that is not too many."""
+    calls = [lambda s=s: call(*s) for s in sets]
+    launch_all = _loop(calls, 4)
+    launch_all()
+    one = elapsed_ms(launch_all) / 4
+    count = max(3, min(400, round(BATCH_MS / max(one, 1e-3))))
+    return -(-count // len(sets)) * len(sets)
+
+
+def make_batches(
+    variants: dict[str, Call], sets: list[tuple[Any, Any, Any]], count: int
+) -> tuple[dict[str, Batch], str]:
+    """One batch of `count` launches per variant, and how they are launched: all "graph", or all "stream"."""
+    loops = {}
+    for name, call in variants.items():
+        loops[name] = _loop([lambda s=s, call=call: call(*s) for s in sets], count)
+        loops[name]()
+    try:
+        return {name: _captured(loop) for name, loop in loops.items()}, "graph"
+    except Exception:  # a variant that allocates or synchronizes cannot be captured
+        return loops, "stream"
+
+
+def _loop(calls: list[Callable[[], Any]], count: int) -> Batch:
+    def run() -> None:
+        for call in islice(cycle(calls), count):
+            call()
+
+    return run
+
+
+def _captured(batch: Batch) -> Batch:
+    import torch
+
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        batch()
+    return graph.replay
+
+
+def warm_up(batches: dict[str, Batch], milliseconds: float) -> None:
+    """Run the batches in turn until the GPU has worked for `milliseconds`."""
+    spent = 0.0
+    while spent < milliseconds:
+        spent += sum(elapsed_ms(batch) for batch in batches.values())
+
+
+def elapsed_ms(batch: Batch) -> float:
+    """GPU time of one batch between two CUDA events."""
+    import torch
+
+    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    batch()
+    stop.record()
+    stop.synchronize()
+    return start.elapsed_time(stop)
+
+
+def turned(names: list[str], by: int) -> list[str]:
+    """`names` beginning at another one each round: none always runs after the same neighbour's heat."""
+    by %= len(names)
+    return names[by:] + names[:by]
+
+
+def _record(name: str, module: Any, shape: Shape, dtype: str, timed: dict[str, Any]) -> records.Record:
+    import torch
+
+    others = {peer: timed[peer] for peer in (TORCH, QUACK) if peer in timed}
+    ours = timed[OURS] | {key: timed[key] for key in ("rounds", "batch", "launches", "sets")}
+    for figures in others.values():  # ratio: how many times as fast as this peer ours is
+        figures["ratio"] = round(figures["median_ms"] / timed[OURS]["median_ms"], 4)
+    ours["ratio"] = others[TORCH]["ratio"]
+    return records.make(
+        "timed",
+        name,
+        dtype,
+        shape,
+        passed=True,
+        figures=ours,
+        peers=others,
+        config=compiling.config_for(module, compiling.arch_here()),
+        device=torch.cuda.get_device_name(),
+    )

@@ -1,0 +1,343 @@
+"""The recipes: found on disk, described by their front matter, loaded as modules, copied as files, hashed.
+
+Nothing here imports torch or CuTe; only `load` does, by executing a recipe.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import hashlib
+import importlib.machinery
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+TRACKS = ("foundations", "ampere", "hopper", "blackwell")
+_PACKAGE = Path(__file__).resolve().parents[1]
+_TAGS = re.compile(r"tags=\[(?P<tags>[^\]]*)\]")
+
+
+class CatalogError(ValueError):
+    """A recipe's front matter does not say what the catalog needs."""
+
+
+class UnknownRecipe(LookupError):
+    """No recipe has the name that was asked for."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a recipe's front matter (the YAML key `jupyter.cookbook`) says about it."""
+
+    name: str  # "<track>/<file name>"
+    file: Path
+    title: str
+    claim: str  # one sentence
+    track: str
+    order: int
+    targets: tuple[str, ...]  # what it compiles for: ("sm_80", "sm_90a", ...)
+    runs_on: str  # "sm_90" exactly, or "sm_80+" for this compute capability and later ones
+    dtypes: tuple[str, ...]  # torch's names: ("bfloat16", "float16")
+    path: str = ""  # the way of the data: "tma -> wgmma"
+    builds_on: str | None = None  # the name of another recipe
+    # target -> prefixes of SASS mnemonics that its cubin must hold; the key "all" counts for every target
+    instructions: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    max_smem: int | None = None  # bytes a block may use; None: the chip's own limit
+
+    def instructions_for(self, target: str) -> tuple[str, ...]:
+        """The SASS mnemonic prefixes that a cubin for `target` must hold."""
+        return self.instructions.get("all", ()) + self.instructions.get(target, ())
+
+    def runs_on_capability(self, major: int, minor: int) -> bool:
+        """Whether a GPU of compute capability `major`.`minor` runs this recipe."""
+        digits = self.runs_on.removeprefix("sm_").rstrip("+")
+        wanted = (int(digits[:-1]), int(digits[-1]))
+        return (major, minor) >= wanted if self.runs_on.endswith("+") else (major, minor) == wanted
+
+    def target_of(self, major: int, minor: int) -> str | None:
+        """The compile target whose kernels a GPU of this capability runs, or None."""
+        for target in self.targets:
+            if re.fullmatch(rf"sm_{major}{minor}[af]?", target):
+                return target
+        return None
+
+
+class Cell(NamedTuple):
+    """A percent cell: `start` and `stop` are 0-based line numbers, `start` being the `# %%` line."""
+
+    start: int
+    stop: int
+    kind: str  # "code" or "markdown"
+    tags: tuple[str, ...]
+
+
+def recipes_root() -> Path:
+    """The folder of the recipes: the source tree's, or the copy inside an installed wheel."""
+    source = _PACKAGE.parent / "recipes"
+    return source if source.is_dir() else _PACKAGE / "_recipes"
+
+
+def recipes(root: Path | None = None) -> list[Recipe]:
+    """Every recipe, in reading order: by track, then by `order`.
+
+    Raises:
+        CatalogError: a file's front matter lacks a key or holds a wrong value.
+    """
+    root = root or recipes_root()
+    found = [read(file, root) for file in sorted(root.glob("*/*.py")) if not file.name.startswith("_")]
+    return sorted(found, key=lambda r: (TRACKS.index(r.track), r.order, r.name))
+
+
+def find(name: str, root: Path | None = None) -> Recipe:
+    """The recipe called `name`: its full name (`hopper/tma_wgmma_gemm`), or the last part of it.
+
+    Raises:
+        UnknownRecipe: there is none; the message suggests the nearest names.
+    """
+    everything = recipes(root)
+    full = [r.name for r in everything]
+    for recipe in everything:
+        if recipe.name == name:
+            return recipe
+    tails = [r for r in everything if r.name.split("/")[1] == name]
+    if len(tails) == 1:
+        return tails[0]
+    near = difflib.get_close_matches(name, full + [n.split("/")[1] for n in full], n=3, cutoff=0.4)
+    near = list(dict.fromkeys(next(n for n in full if n.endswith(hit)) for hit in near))
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(full) or 'none'}"
+    raise UnknownRecipe(f"name: no recipe is called {name!r}; {hint}")
+
+
+# --- front matter -----------------------------------------------------------------------------------------
+
+
+def read(file: Path, root: Path) -> Recipe:
+    """The Recipe that the front matter of `file` describes; `file` lies in `root/<track>/`."""
+    import yaml
+
+    header = front_matter(file.read_text(encoding="utf-8"))
+    try:
+        described = yaml.safe_load("\n".join(header))["jupyter"]["cookbook"]
+    except (TypeError, KeyError, yaml.YAMLError) as error:
+        raise CatalogError(f"{file}: the front matter needs the key jupyter.cookbook ({error!r})") from None
+    name = file.relative_to(root).with_suffix("").as_posix()
+    return _described(name, file, dict(described))
+
+
+def front_matter(source: str) -> list[str]:
+    """The YAML lines between the two `# ---` that open a recipe, without their comment signs; [] if none."""
+    lines = source.splitlines()
+    if not lines or lines[0].rstrip() != "# ---":
+        return []
+    for number, line in enumerate(lines[1:], start=1):
+        if line.rstrip() == "# ---":
+            return [text[2:] if text.startswith("# ") else text[1:] for text in lines[1:number]]
+    return []
+
+
+def _described(name: str, file: Path, described: dict[str, Any]) -> Recipe:
+    known = {f.name for f in fields(Recipe)} - {"name", "file"}
+    required = ("title", "claim", "track", "order", "targets", "runs_on", "dtypes")
+    if missing := [key for key in required if key not in described]:
+        raise CatalogError(f"{file}: the front matter lacks {', '.join(missing)}")
+    if extra := sorted(set(described) - known):
+        raise CatalogError(f"{file}: the front matter has unknown keys: {', '.join(extra)}")
+    if described["track"] != name.split("/")[0] or described["track"] not in TRACKS:
+        raise CatalogError(
+            f"{file}: track: got {described['track']!r}, needs its folder's name, one of {TRACKS}"
+        )
+    if not re.fullmatch(r"sm_\d{2,3}\+?", str(described["runs_on"])):
+        raise CatalogError(f"{file}: runs_on: got {described['runs_on']!r}, needs sm_90 (exactly) or sm_80+")
+    for key in ("targets", "dtypes"):
+        described[key] = tuple(described[key])
+    instructions = described.get("instructions") or {}
+    if isinstance(instructions, list):
+        instructions = {"all": instructions}
+    if stray := sorted(set(instructions) - {"all", *described["targets"]}):
+        raise CatalogError(f"{file}: instructions: {', '.join(stray)} is no target of this recipe")
+    described["instructions"] = {key: tuple(value) for key, value in instructions.items()}
+    return Recipe(name=name, file=file, **described)
+
+
+# --- cells ------------------------------------------------------------------------------------------------
+
+
+def cells(source: str) -> list[Cell]:
+    """The percent cells of a recipe, front matter excluded."""
+    lines = source.splitlines()
+    starts = [n for n, line in enumerate(lines) if line.startswith("# %%")]
+    stops = [*starts[1:], len(lines)]
+    return [_cell(lines, start, stop) for start, stop in zip(starts, stops, strict=False)]
+
+
+def _cell(lines: list[str], start: int, stop: int) -> Cell:
+    rest = lines[start][len("# %%") :]
+    tags = _TAGS.search(rest)
+    words = tuple(re.findall(r"[\w-]+", tags["tags"])) if tags else ()
+    return Cell(start, stop, "markdown" if "[markdown]" in rest else "code", words)
+
+
+def without_lab(source: str) -> str:
+    """`source` with its lab cells' lines blanked: every other line keeps its number."""
+    lines = source.splitlines()
+    for cell in cells(source):
+        if "lab" in cell.tags:
+            lines[cell.start : cell.stop] = [""] * (cell.stop - cell.start)
+    return "\n".join(lines) + "\n"
+
+
+# --- load -------------------------------------------------------------------------------------------------
+
+
+class _RecipeLoader(importlib.machinery.SourceFileLoader):
+    """Executes a recipe without its lab cells.
+
+    Lab lines are blanked, not cut: CuTe reads each kernel's text again from the file by line number.
+    """
+
+    def get_code(self, fullname: str) -> Any:  # no .pyc: a cached one could hold the lab cells
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+    def source_to_code(self, data: Any, path: Any, **_: Any) -> Any:
+        return compile(without_lab(bytes(data).decode("utf-8")), path, "exec", dont_inherit=True)
+
+
+def load(name: str, root: Path | None = None) -> ModuleType:
+    """The recipe's module, executed once without its lab cells and kept in `sys.modules`.
+
+    Raises:
+        UnknownRecipe: there is no such recipe.
+    """
+    recipe = find(name, root)
+    module_name = "cookbook_recipe_" + re.sub(r"\W", "_", recipe.name)
+    loaded = sys.modules.get(module_name)
+    if loaded is not None and loaded.__file__ == str(recipe.file):
+        return loaded
+    loader = _RecipeLoader(module_name, str(recipe.file))
+    spec = importlib.util.spec_from_file_location(module_name, recipe.file, loader=loader)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module  # before execution: dataclasses look their module up by name
+    try:
+        loader.exec_module(module)
+    except BaseException:
+        del sys.modules[module_name]
+        raise
+    return module
+
+
+# --- copy -------------------------------------------------------------------------------------------------
+
+_HEADER = """\
+# {title}
+#
+# From the CuTe-DSL Kernel Cookbook {version}, recipe {name}. Apache-2.0; keep this note when you pass it on.
+# Needs torch and nvidia-cutlass-dsl (NVIDIA's own licence), and a GPU of {runs_on} to run.
+{usage}"""
+
+_USAGE = """\
+#
+#     from {module} import matmul
+#     c = matmul(a, b)    # a: (M, K), b: (K, N), both with K contiguous: b is usually weight.T
+"""
+
+
+def standalone_source(name: str, module: str | None = None, root: Path | None = None) -> str:
+    """The recipe as one file that imports nothing of this package: its non-lab cells under a header.
+
+    Args:
+        name: a recipe's name.
+        module: what the header's example imports; the recipe's own file name if left out.
+    """
+    from cookbook import __version__
+
+    recipe = find(name, root)
+    body = _kept_text(recipe.file.read_text(encoding="utf-8"))
+    usage = _USAGE.format(module=module or recipe.file.stem) if "\ndef matmul(" in body else ""
+    needs = recipe.runs_on.replace("+", " or later")
+    header = _HEADER.format(
+        title=recipe.title, version=__version__, name=recipe.name, runs_on=needs, usage=usage
+    )
+    return f"{header}\n{body}"
+
+
+def _kept_text(source: str) -> str:
+    lines = source.splitlines()
+    kept = [lines[c.start : c.stop] for c in cells(source) if "lab" not in c.tags]
+    text = "\n".join(line for block in kept for line in block).strip() + "\n"
+    return re.sub(r"\n{4,}", "\n\n\n", text)
+
+
+# --- hash -------------------------------------------------------------------------------------------------
+
+
+def code_hash(name: str, root: Path | None = None) -> str:
+    """SHA-256 (hex) of the recipe's code: its non-lab cells without comments and docstrings.
+
+    The same for every Python that runs the cookbook: see `normal_form`.
+    """
+    source = without_lab(find(name, root).file.read_text(encoding="utf-8"))
+    return hashlib.sha256(normal_form(source).encode("utf-8")).hexdigest()
+
+
+def normal_form(source: str) -> str:
+    """The syntax tree of `source` as text that does not depend on the Python version.
+
+    `ast.dump` and `ast.unparse` both changed between 3.10 and 3.13 (defaults left out, new empty fields,
+    quotes in f-strings), so the tree is written out here: empty fields are skipped, docstrings dropped, and
+    the literal parts of f-strings joined.
+    """
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        _drop_docstring(node)
+    return "".join(_written(tree))
+
+
+def _drop_docstring(node: ast.AST) -> None:
+    if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+        return
+    if ast.get_docstring(node, clean=False) is not None:
+        node.body = node.body[1:]
+
+
+def _written(value: Any) -> Iterator[str]:
+    if isinstance(value, ast.AST):
+        yield f"({type(value).__name__}"
+        for key, child in _fields(value):
+            yield f" {key}="
+            yield from _written(child)
+        yield ")"
+    elif isinstance(value, list):
+        yield "["
+        for child in value:
+            yield from _written(child)
+        yield "]"
+    else:
+        yield f"{type(value).__name__}:{value!r}"
+
+
+def _fields(node: ast.AST) -> Iterator[tuple[str, Any]]:
+    for key, child in ast.iter_fields(node):
+        if isinstance(node, ast.JoinedStr) and key == "values":
+            child = _joined(child)
+        if child is not None and child != []:
+            yield key, child
+
+
+def _joined(parts: list[ast.expr]) -> list[ast.expr]:
+    """The parts of an f-string with neighbouring literals made one and empty ones dropped."""
+    out: list[ast.expr] = []
+    for part in parts:
+        if isinstance(part, ast.Constant):
+            if part.value == "":
+                continue
+            if out and isinstance(out[-1], ast.Constant):
+                out[-1] = ast.Constant(out[-1].value + part.value)
+                continue
+        out.append(part)
+    return out

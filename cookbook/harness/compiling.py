@@ -1,0 +1,255 @@
+"""Compiles a recipe for any of its targets, with no GPU, and reads what came out.
+
+Registers and spills come from ptxas' own report, instructions from NVIDIA's disassembler, shared memory from
+the recipe's configuration. The binaries live in a temporary folder and go with it.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from cookbook.harness import catalog
+from cookbook.harness.findings import Finding
+
+KIB = 1024
+# Bytes of shared memory that one block may use: CUDA C++ Programming Guide, technical specifications per
+# compute capability. 1 KiB of what the SM has belongs to the system.
+SMEM_LIMITS = {
+    80: 163 * KIB,
+    86: 99 * KIB,
+    87: 163 * KIB,
+    89: 99 * KIB,
+    90: 227 * KIB,
+    100: 227 * KIB,
+    103: 227 * KIB,
+    110: 227 * KIB,
+    120: 99 * KIB,
+    121: 99 * KIB,
+}
+REGISTER_FILE = 65536  # 32-bit registers of an SM, on every target above: a block's threads must fit
+MAX_REGISTERS = 255  # what one thread can name
+
+_REGISTERS = re.compile(r"Used (\d+) registers(?:, used (\d+) barriers?)?")
+_SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
+_STATIC_SMEM = re.compile(r"(\d+) bytes smem")
+_INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.MULTILINE)
+
+
+class NoDisassembler(RuntimeError):
+    """nvdisasm is neither installed with pip nor on PATH."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What a compile for one target and dtype gave."""
+
+    name: str
+    arch: str
+    dtype: str
+    registers: int  # per thread, the kernel with the most
+    spills: int  # bytes stored to and loaded from local memory by register spills
+    barriers: int  # named barriers of a block
+    threads: int  # of a block
+    smem_bytes: int  # static and dynamic, of a block
+    smem_limit: int  # what the chip gives a block
+    sass_counts: dict[str, int]  # full mnemonic -> how often it stands in the code
+    ptx: str
+    sass: str
+    seconds: float  # to compile, without loading the recipe
+
+    def count(self, mnemonic: str) -> int:
+        """How many instructions are `mnemonic`: see `matches`."""
+        return sum(n for name, n in self.sass_counts.items() if matches(name, mnemonic))
+
+    def figures(self) -> dict[str, Any]:
+        """The numbers of this compile, without PTX and SASS."""
+        keys = ("registers", "spills", "barriers", "threads", "smem_bytes", "smem_limit")
+        return {key: getattr(self, key) for key in keys} | {"seconds": round(self.seconds, 2)}
+
+
+def compile_recipe(name: str, arch: str, dtype: str, *, config: Any = None, options: str = "") -> Compiled:
+    """Compile a recipe for `arch` (`"sm_90a"`) and `dtype` (`"bfloat16"`); needs no GPU.
+
+    Args:
+        name: a recipe's name.
+        arch: a compile target; not only those the recipe lists.
+        dtype: torch's name of the operands' type.
+        config: the recipe's `Config`; the one it has for `arch` if left out.
+        options: more of CuTe's compile options.
+
+    Raises:
+        UnknownRecipe: there is no such recipe.
+        ValueError: `arch` or `dtype` is not known.
+        NoDisassembler: the instructions cannot be counted here.
+    """
+    return compile_module(catalog.load(name), catalog.find(name).name, arch, dtype, config, options)
+
+
+def compile_module(module: Any, name: str, arch: str, dtype: str, config: Any = None, options: str = "") -> Compiled:
+    """`compile_recipe` for a module that is already loaded; `name` only labels the result."""
+    limit = smem_limit(arch)
+    config = config or config_for(module, arch)
+    with tempfile.TemporaryDirectory(prefix="cookbook-") as folder:
+        report = Path(folder) / "remarks.yaml"
+        keep = f"--keep-ptx --keep-cubin --dump-dir {folder} remarks{{ptx}} --remark-output={report}"
+        start = time.perf_counter()
+        module.compile_for(arch, cutlass_dtype(dtype), config, options=f"{keep} {options}".strip())
+        seconds = time.perf_counter() - start
+        ptxas = ptxas_text(report)
+        sass = "\n".join(disassemble(cubin) for cubin in sorted(Path(folder).glob("*.cubin")))
+        ptx = "\n".join(file.read_text() for file in sorted(Path(folder).glob("*.ptx")))
+    used = [(int(r), int(b or 0)) for r, b in _REGISTERS.findall(ptxas)]
+    if not used or not sass:
+        raise RuntimeError(f"{name}: the compiler left no ptxas report or no cubin for {arch}")
+    static = sum(int(n) for n in _STATIC_SMEM.findall(ptxas))
+    return Compiled(
+        name=name,
+        arch=arch,
+        dtype=dtype,
+        registers=max(r for r, _ in used),
+        spills=sum(int(s) + int(load) for s, load in _SPILLS.findall(ptxas)),
+        barriers=max(b for _, b in used),
+        threads=config.threads,
+        smem_bytes=static + config.smem_bytes,
+        smem_limit=limit,
+        sass_counts=dict(Counter(_INSTRUCTION.findall(sass)).most_common()),
+        ptx=ptx,
+        sass=sass,
+        seconds=seconds,
+    )
+
+
+def config_for(module: Any, arch: str) -> Any:
+    """The configuration a recipe uses on `arch`: its `config_for(arch)` where it has one, else its `CONFIG`."""
+    return module.config_for(arch) if hasattr(module, "config_for") else module.CONFIG
+
+
+def findings(compiled: Compiled, required: tuple[str, ...] = ()) -> list[Finding]:
+    """What must hold: instructions present, no spills, registers and shared memory within the chip."""
+    c = compiled
+    registers = f"{c.registers} a thread x {c.threads} threads; at most {MAX_REGISTERS} and {REGISTER_FILE}"
+    fits = c.registers <= MAX_REGISTERS and c.registers * c.threads <= REGISTER_FILE
+    return [
+        *(Finding(p, c.count(p) > 0, f"{c.count(p)} in the SASS; at least 1") for p in required),
+        Finding("spills", c.spills == 0, f"{c.spills} bytes; needed 0"),
+        Finding("registers", fits, registers),
+        Finding("smem", c.smem_bytes <= c.smem_limit, f"{c.smem_bytes} bytes; at most {c.smem_limit}"),
+    ]
+
+
+def matches(full: str, wanted: str) -> bool:
+    """Whether the mnemonic `full` is a `wanted` one: its opcode, and all of its modifiers in order.
+
+    `LDGSTS.E.BYPASS.LTC128B.128` is an `LDGSTS.E.BYPASS.128`: the chips differ in the cache hints between.
+    """
+    opcode, *modifiers = full.split(".")
+    wanted_opcode, *wanted_modifiers = wanted.split(".")
+    rest = iter(modifiers)
+    return opcode == wanted_opcode and all(modifier in rest for modifier in wanted_modifiers)
+
+
+def smem_limit(arch: str) -> int:
+    """Bytes of shared memory a block may use on `arch` (`"sm_90a"`).
+
+    Raises:
+        ValueError: the arch is not one the cookbook knows.
+    """
+    digits = re.fullmatch(r"sm_(\d+)[af]?", arch)
+    if digits is None or int(digits[1]) not in SMEM_LIMITS:
+        known = ", ".join(f"sm_{n}" for n in SMEM_LIMITS)
+        raise ValueError(f"arch: got {arch!r}, needed one of {known}, with an a or f where the chip has one")
+    return SMEM_LIMITS[int(digits[1])]
+
+
+def arch_here() -> str:
+    """The architecture of the current CUDA device: `"sm_90"`. Needs a GPU."""
+    import torch
+
+    return "sm_{}{}".format(*torch.cuda.get_device_capability())
+
+
+def cutlass_dtype(dtype: str) -> Any:
+    """CuTe's numeric type for torch's name of one: `"bfloat16"` -> `cutlass.BFloat16`.
+
+    Raises:
+        ValueError: neither float16 nor bfloat16.
+    """
+    import cutlass
+
+    known = {"float16": cutlass.Float16, "bfloat16": cutlass.BFloat16}
+    if dtype not in known:
+        raise ValueError(f"dtype: got {dtype!r}, needed one of {', '.join(known)}")
+    return known[dtype]
+
+
+# --- what the compiler says and leaves ----------------------------------------------------------------------
+
+
+def ptxas_text(report: Path) -> str:
+    """ptxas' verbose output out of the compiler's remarks (a YAML stream of tagged documents)."""
+    import yaml
+
+    class Remarks(yaml.SafeLoader):
+        pass
+
+    Remarks.add_multi_constructor("!", lambda loader, _, node: loader.construct_mapping(node, deep=True))
+    documents = yaml.load_all(report.read_text(), Loader=Remarks)
+    return "\n".join(text for document in documents if document for text in _remarks(document))
+
+
+def _remarks(document: dict[str, Any]) -> Iterator[str]:
+    for argument in document.get("Args", []):
+        if "Remark" in argument:
+            yield str(argument["Remark"])
+
+
+def disassemble(cubin: Path) -> str:
+    """The SASS of a cubin.
+
+    Raises:
+        NoDisassembler: nvdisasm is not installed.
+    """
+    command = [str(nvdisasm()), "--print-code", "--no-dataflow", str(cubin)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"nvdisasm failed on {cubin.name}: {done.stderr.strip()}")
+    return done.stdout
+
+
+@lru_cache(maxsize=1)
+def nvdisasm() -> Path:
+    """NVIDIA's disassembler: the pip package nvidia-cuda-nvdisasm's, or the one on PATH.
+
+    Raises:
+        NoDisassembler: there is neither; the message says what to install.
+    """
+    for found in _nvdisasm_candidates():
+        if found.is_file():
+            return found
+    raise NoDisassembler("nvdisasm not found: pip install nvidia-cuda-nvdisasm, or put a CUDA toolkit on PATH")
+
+
+def _nvdisasm_candidates() -> Iterator[Path]:
+    try:
+        files = metadata.files("nvidia-cuda-nvdisasm") or []
+    except metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        if file.name in ("nvdisasm", "nvdisasm.exe"):
+            yield Path(str(file.locate()))
+    yield from sorted(Path(sysconfig.get_path("purelib")).glob("nvidia/*/bin/nvdisasm*"))
+    if on_path := shutil.which("nvdisasm"):
+        yield Path(on_path)
+    yield Path("/usr/local/cuda/bin/nvdisasm")

@@ -1,0 +1,215 @@
+"""Level "ran": the kernel on a GPU, against a float64 reference and against torch.matmul's own error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+Shape = tuple[int, int, int]  # (M, N, K)
+Progress = Callable[[str], None]
+
+GUARD = 512  # elements before and after `out` that must stay as they were
+GUARD_VALUE = 1234.0  # compared with its own rounding to the dtype
+RATIO_LIMIT = 1.05  # of torch.matmul's error
+RATIO_ELEMENTS = 4096  # with fewer outputs the ratio of two errors is chance
+DOUBLE_FLOPS = 1e12  # a float64 reference up to here, float32 above: GPUs for games are slow in float64
+
+SHAPES: tuple[Shape, ...] = (
+    # one element, one row, one column
+    *(
+        (1, 1, 8),
+        (1, 1, 64),
+        (1, 8, 8),
+        (8, 1, 8),
+        (1, 333, 128),
+        (333, 1, 128),
+        (1, 4096, 4096),
+        (4096, 1, 512),
+    ),
+    # small and odd
+    *(
+        (2, 2, 16),
+        (3, 5, 8),
+        (7, 9, 24),
+        (15, 17, 40),
+        (31, 33, 56),
+        (63, 65, 72),
+        (5, 1000, 120),
+        (1000, 5, 120),
+    ),
+    # primes
+    *(
+        (61, 67, 104),
+        (127, 131, 152),
+        (257, 263, 248),
+        (509, 521, 1000),
+        (1021, 1031, 1016),
+        (2039, 127, 264),
+    ),
+    # a tile, one less, one more: 64, 128, 256 are the tiles' sides
+    *((64, 64, 64), (63, 64, 64), (65, 64, 64), (64, 63, 64), (64, 65, 64), (64, 64, 56), (64, 64, 72)),
+    *((128, 128, 64), (127, 128, 64), (129, 128, 64), (128, 127, 64), (128, 129, 64), (128, 128, 72)),
+    *((128, 256, 64), (128, 255, 64), (128, 257, 64), (127, 255, 56), (129, 257, 72), (256, 256, 128)),
+    *((255, 511, 120), (257, 513, 136), (384, 768, 192), (640, 1280, 320), (200, 333, 64), (100, 200, 320)),
+    # K from the smallest to long: fewer k-tiles than stages, as many, more
+    *((128, 128, 8), (128, 128, 16), (128, 128, 128), (128, 128, 192), (128, 128, 256), (128, 128, 320)),
+    *(
+        (130, 250, 504),
+        (96, 160, 2048),
+        (300, 500, 4096),
+        (129, 257, 8192),
+        (128, 256, 16384),
+        (33, 77, 16384),
+    ),
+    # tall, wide, and enough tiles to fill a large GPU more than once
+    *(
+        (16384, 8, 64),
+        (16384, 33, 128),
+        (8, 16384, 64),
+        (33, 16384, 128),
+        (16384, 256, 256),
+        (256, 16384, 256),
+    ),
+    *((1024, 1024, 1024), (2048, 1536, 512), (3000, 3000, 1000), (4096, 4096, 4096)),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run: relative Frobenius errors of ours and of torch.matmul, and what went wrong, if anything."""
+
+    shape: Shape
+    dtype: str
+    error: float
+    torch_error: float
+    problem: str  # empty: it holds
+
+    @property
+    def ok(self) -> bool:
+        return not self.problem
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as a dict, `ok` among them."""
+        return asdict(self) | {"ok": self.ok}
+
+
+def tolerance(dtype: str) -> float:
+    """The largest relative Frobenius error of a product that is accumulated in float32 and rounded once.
+
+    Rounding moves no element by more than eps / 2 of itself, so the whole matrix by no more than that either:
+    3.9e-3 for bfloat16, 4.9e-4 for float16. Typical is 0.4 of it, and the accumulation adds about 1e-6.
+    """
+    import torch
+
+    return torch.finfo(getattr(torch, dtype)).eps / 2
+
+
+def inputs(shape: Shape, dtype: str, device: str = "cuda", seed: int | None = None) -> tuple[Any, Any]:
+    """Fresh normal `a` (M, K) and `b` (K, N), both with K contiguous."""
+    import torch
+
+    m, n, k = shape
+    generator = torch.Generator(device)
+    generator.seed() if seed is None else generator.manual_seed(seed)
+    kind = {"device": device, "dtype": getattr(torch, dtype), "generator": generator}
+    return torch.randn(m, k, **kind), torch.randn(n, k, **kind).T
+
+
+def guarded(
+    m: int, n: int, dtype: str, device: str = "cuda", row_stride: int | None = None
+) -> tuple[Any, Any]:
+    """An `out` (M, N) full of NaN inside a larger buffer, and a function: is the rest intact?
+
+    `row_stride` in elements, N or more; what lies between the rows counts as the rest.
+    """
+    import torch
+
+    row_stride = row_stride or n
+    buffer = torch.full(
+        (2 * GUARD + m * row_stride,), GUARD_VALUE, dtype=getattr(torch, dtype), device=device
+    )
+    before = buffer.clone()
+    out = buffer.as_strided((m, n), (row_stride, 1), GUARD)
+    out.fill_(float("nan"))
+
+    def intact() -> bool:
+        rest = buffer.clone()
+        rest.as_strided((m, n), (row_stride, 1), GUARD).fill_(before[0])
+        return torch.equal(rest, before)
+
+    return out, intact
+
+
+def relative_error(got: Any, reference: Any) -> float:
+    """||got - reference|| / ||reference|| in the reference's precision; NaN in `got` gives NaN."""
+    norm = reference.norm().item()
+    difference = (got.to(reference.dtype) - reference).norm().item()
+    return difference / norm if norm else difference
+
+
+def reference(a: Any, b: Any) -> Any:
+    """`a @ b` in float64, or in float32 where that would take long."""
+    import torch
+
+    m, k = a.shape
+    exact = torch.float64 if 2 * m * k * b.shape[1] <= DOUBLE_FLOPS else torch.float32
+    return a.to(exact) @ b.to(exact)
+
+
+def run_case(matmul: Callable[..., Any], shape: Shape, dtype: str, *, row_stride: int | None = None) -> Case:
+    """Run `matmul` once on fresh inputs into a poisoned, guarded `out`; compare."""
+    import torch
+
+    a, b = inputs(shape, dtype)
+    out, intact = guarded(shape[0], shape[1], dtype, row_stride=row_stride)
+    returned = matmul(a, b, out=out)
+    torch.cuda.synchronize()
+    exact = reference(a, b)
+    error, torch_error = relative_error(out, exact), relative_error(torch.matmul(a, b), exact)
+    problem = verdict(error, torch_error, out.numel(), dtype)
+    if returned.data_ptr() != out.data_ptr():
+        problem = problem or "matmul did not return out"
+    if not intact():
+        problem = problem or "wrote outside out"
+    return Case(shape, dtype, error, torch_error, problem)
+
+
+def verdict(error: float, torch_error: float, elements: int, dtype: str) -> str:
+    """What is wrong with an error, in words; empty when nothing is."""
+    if not error <= tolerance(dtype):  # NaN compares false
+        return f"relative error {error:.2e}; at most {tolerance(dtype):.2e}"
+    if elements >= RATIO_ELEMENTS and error > RATIO_LIMIT * torch_error:
+        return f"relative error {error:.3e}; torch.matmul has {torch_error:.3e}, at most {RATIO_LIMIT} of it"
+    return ""
+
+
+def run_checks(
+    matmul: Callable[..., Any],
+    shapes: Iterable[Shape] = SHAPES,
+    dtypes: Iterable[str] = ("bfloat16", "float16"),
+    on_progress: Progress = lambda text: None,
+) -> list[Case]:
+    """Run every shape in every dtype; every second one with a gap between the rows of `out`."""
+    cases = []
+    for dtype in dtypes:
+        for number, shape in enumerate(shapes):
+            on_progress(f"ran {dtype} {'x'.join(map(str, shape))}")
+            gap = 24 if number % 2 else 0
+            cases.append(run_case(matmul, shape, dtype, row_stride=shape[1] + gap))
+    return cases
+
+
+def summary(cases: list[Case]) -> dict[str, Any]:
+    """The figures of a `ran` record: how many shapes, the worst error, the worst ratio to torch.matmul's."""
+    ratios = [c.error / c.torch_error for c in cases if c.torch_error and _enough(c.shape)]
+    return {
+        "shapes": len(cases),
+        "worst_error": max((c.error for c in cases), default=None),
+        "worst_ratio": max(ratios, default=None),
+        "failed": [c.to_json() for c in cases if not c.ok],
+    }
+
+
+def _enough(shape: Shape) -> bool:
+    return shape[0] * shape[1] >= RATIO_ELEMENTS

@@ -1,0 +1,207 @@
+"""The catalog: front matter, cells, loading without the lab, hashes that any Python agrees on."""
+
+from __future__ import annotations
+
+import inspect
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import cookbook
+from cookbook.harness import catalog
+
+HEADER = """\
+# ---
+# jupyter:
+#   cookbook:
+#     title: A recipe
+#     claim: It shows that two is two.
+#     track: ampere
+#     order: {order}
+#     targets: [sm_80, sm_90a]
+#     runs_on: {runs_on}
+#     dtypes: [bfloat16]
+#     instructions: {instructions}
+# ---
+
+"""
+BODY = '''\
+# %% [markdown]
+# # A recipe
+
+# %%
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Config:
+    """Docs."""
+
+    two: int = 2  # a comment
+
+
+# %% tags=["lab"]
+raise SystemExit("the lab ran")
+
+# %%
+def matmul(a, b):
+    """Docs."""
+    return a @ b
+
+
+# %% [markdown] tags=["lab"]
+# Nothing to see.
+
+# %% tags=["lab"]
+import cookbook
+'''
+
+
+def write(root: Path, name: str, body: str = BODY, **header: object) -> Path:
+    values = {"order": 1, "runs_on": "sm_80+", "instructions": "[HMMA]"} | header
+    file = root / f"{name}.py"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(HEADER.format(**values) + body)
+    return file
+
+
+def test_every_recipe_of_the_cookbook_is_described():
+    found = catalog.recipes()
+    assert [r.name for r in found][:2] == ["ampere/ldmatrix_gemm", "hopper/tma_wgmma_gemm"]
+    for recipe in found:
+        assert recipe.claim.endswith(".") and recipe.targets and recipe.dtypes, recipe.name
+        for target in recipe.targets:
+            assert recipe.instructions_for(target), f"{recipe.name} names no instruction for {target}"
+        if recipe.builds_on:
+            assert catalog.find(recipe.builds_on)
+
+
+def test_find_takes_full_and_short_names_and_suggests():
+    assert catalog.find("tma_wgmma_gemm").name == catalog.find("hopper/tma_wgmma_gemm").name
+    with pytest.raises(catalog.UnknownRecipe, match="did you mean hopper/tma_wgmma_gemm"):
+        catalog.find("hopper/tma_wgmma_gem")
+    with pytest.raises(catalog.UnknownRecipe, match="there are: ampere/ldmatrix_gemm"):
+        catalog.find("qqq")
+
+
+def test_front_matter_becomes_a_recipe(tmp_path):
+    write(tmp_path, "ampere/b", order=2, instructions="{all: [HMMA], sm_90a: [LDSM, LDGSTS]}")
+    write(tmp_path, "ampere/a", order=1)
+    first, second = catalog.recipes(tmp_path)
+    assert (first.name, second.name) == ("ampere/a", "ampere/b")
+    assert first.instructions == {"all": ("HMMA",)}
+    assert second.instructions_for("sm_90a") == ("HMMA", "LDSM", "LDGSTS")
+    assert second.instructions_for("sm_80") == ("HMMA",)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda text: text.replace("#     title: A recipe\n", ""), "lacks title"),
+        (lambda text: text.replace("#     title:", "#     flavour: x\n#     title:"), "unknown keys: flavour"),
+        (lambda text: text.replace("track: ampere", "track: hopper"), "track: got 'hopper'"),
+        (lambda text: text.replace("sm_80+", "A100"), "runs_on: got 'A100'"),
+        (lambda text: text.replace("[HMMA]", "{sm_75: [HMMA]}"), "sm_75 is no target"),
+        (lambda text: text.removeprefix("# ---\n"), "needs the key jupyter.cookbook"),
+    ],
+)
+def test_wrong_front_matter_is_named_with_its_file(tmp_path, change, says):
+    file = write(tmp_path, "ampere/a")
+    file.write_text(change(file.read_text()))
+    with pytest.raises(catalog.CatalogError) as raised:
+        catalog.recipes(tmp_path)
+    assert says in str(raised.value) and str(file) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("runs_on", "yes", "no"),
+    [("sm_90", [(9, 0)], [(8, 0), (10, 0), (12, 0)]), ("sm_80+", [(8, 0), (8, 9), (12, 0)], [(7, 5)])],
+)
+def test_runs_on(tmp_path, runs_on, yes, no):
+    write(tmp_path, "ampere/a", runs_on=runs_on)
+    (recipe,) = catalog.recipes(tmp_path)
+    assert all(recipe.runs_on_capability(*c) for c in yes)
+    assert not any(recipe.runs_on_capability(*c) for c in no)
+    assert (recipe.target_of(9, 0), recipe.target_of(12, 0)) == ("sm_90a", None)
+
+
+def test_load_leaves_the_lab_out_and_keeps_line_numbers(tmp_path):
+    file = write(tmp_path, "ampere/a")
+    module = catalog.load("ampere/a", tmp_path)
+    assert not hasattr(module, "cookbook")
+    assert module.Config().two == 2 and module.matmul(3, type("B", (), {"__rmatmul__": lambda s, a: a})()) == 3
+    lines = file.read_text().splitlines()
+    assert lines[inspect.getsourcelines(module.matmul)[1] - 1] == "def matmul(a, b):"
+    assert inspect.getsource(module.matmul).startswith("def matmul(a, b):\n")
+    assert catalog.load("a", tmp_path) is module
+
+
+def test_a_recipe_that_fails_to_load_leaves_no_half_module(tmp_path):
+    write(tmp_path, "ampere/broken", body="# %%\n1 / 0\n")
+    with pytest.raises(ZeroDivisionError):
+        catalog.load("ampere/broken", tmp_path)
+    assert "cookbook_recipe_ampere_broken" not in sys.modules
+
+
+def test_load_is_in_the_package():
+    assert cookbook.load("ampere/ldmatrix_gemm") is catalog.load("ampere/ldmatrix_gemm")
+
+
+# --- hash ---------------------------------------------------------------------------------------------------
+
+
+def test_hash_sees_code_alone(tmp_path):
+    file = write(tmp_path, "ampere/a")
+    text, before = file.read_text(), catalog.code_hash("a", tmp_path)
+    for same in (
+        text.replace("# a comment", "# another"),
+        text.replace('"""Docs."""', '"""Other words,\n    two lines."""'),
+        text.replace("the lab ran", "the lab did not run"),
+        text.replace("return a @ b", "return (a\n            @ b)"),
+        text.replace("title: A recipe", "title: Another title"),
+    ):
+        assert same != text
+        file.write_text(same)
+        assert catalog.code_hash("a", tmp_path) == before
+    for other in (text.replace("two: int = 2", "two: int = 3"), text.replace("a @ b", "b @ a")):
+        file.write_text(other)
+        assert catalog.code_hash("a", tmp_path) != before
+
+
+def test_normal_form_joins_what_versions_split():
+    joined = catalog.normal_form("f'ab{x:>{w}}'")
+    assert catalog.normal_form("f'a' 'b' f'{x:>{w}}'") == catalog.normal_form('f"a" f"b{x:>{w}}" f""') == joined
+    assert len({catalog.normal_form(text) for text in ("1", "1.0", "True", "'1'", "b'1'")}) == 5
+
+
+HASH = """
+import sys
+sys.path[:0] = sys.argv[1:3]
+from cookbook.harness import catalog
+print(catalog.code_hash(sys.argv[3]))
+"""
+
+
+@pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13"])
+def test_hash_is_the_same_for_every_python(version):
+    python = shutil.which(f"python{version}")
+    if python is None or subprocess.run([python, "-V"], capture_output=True, check=False).returncode:
+        pytest.skip(f"no python{version} here")
+    roots = [Path(module.__file__).parents[1] for module in (cookbook, yaml)]
+    for recipe in catalog.recipes():
+        run = [python, "-c", HASH, *map(str, roots), recipe.name]
+        done = subprocess.run(run, capture_output=True, text=True, check=False)
+        assert done.stdout.strip() == catalog.code_hash(recipe.name), done.stderr
+
+
+def test_hash_of_a_known_text_is_pinned(tmp_path):
+    """The one value that every version must give; a change here makes every record stale."""
+    write(tmp_path, "ampere/a")
+    assert catalog.code_hash("a", tmp_path) == PINNED
+
+
+PINNED = "28a76fb73ff5babfaf909878c138b2a70160f7a94ef499b404dc2664aa7e70b6"
