@@ -1,0 +1,109 @@
+"""The multi-stage pipeline of a GEMM's main loop as a timeline."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cookbook.draw import svg
+
+
+class Step(NamedTuple):
+    """One k tile's passage: the stage it uses and when its load and its math start and end, in time units."""
+
+    tile: int
+    stage: int
+    load_start: int
+    load_end: int
+    math_start: int
+    math_end: int
+
+
+def schedule(stages: int, k_tiles: int, load_time: int = 3, math_time: int = 1) -> list[Step]:
+    """When each k tile is loaded and used.
+
+    Tile i uses stage i mod `stages`. Its load starts as soon as that stage is empty: at once for the first round,
+    else when the math on tile i - stages is done. At most one load is issued a time unit, and loads overlap, as
+    copies in flight do. The math on tile i waits for its load and for the math before it.
+
+    Args:
+        stages: buffers in shared memory. k_tiles: tiles along K. Both at least 1.
+        load_time, math_time: how long a load and the math on a tile take, in time units.
+    """
+    values = {"stages": stages, "k_tiles": k_tiles, "load_time": load_time, "math_time": math_time}
+    for name, value in values.items():
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise TypeError(f"{name}: got {type(value).__name__}, need an int")
+        if value < 1:
+            raise ValueError(f"{name}: got {value}, need at least 1")
+    steps: list[Step] = []
+    for tile in range(k_tiles):
+        empty = steps[tile - stages].math_end if tile >= stages else 0
+        issued = steps[-1].load_start + 1 if steps else 0
+        load = max(empty, issued)
+        math = max(load + load_time, steps[-1].math_end if steps else 0)
+        steps.append(Step(tile, tile % stages, load, load + load_time, math, math + math_time))
+    return steps
+
+
+def pipeline(
+    stages: int, k_tiles: int, load_time: int = 3, math_time: int = 1, title: str | None = None
+) -> svg.Picture:
+    """Producer and consumer over the stages: one row a stage, time to the right, plus a row for the tensor cores.
+
+    It shows who waits for whom (`schedule` says by which rules). The time units are chosen, not measured.
+
+    Args: as `schedule`, and a title of your own.
+    """
+    steps = schedule(stages, k_tiles, load_time, math_time)
+    if k_tiles > 64 or stages > 32:
+        raise ValueError(f"stages, k_tiles: got {stages}, {k_tiles}, need at most 32 and 64 to be readable")
+    unit, h, left, top = 34.0, 28.0, 104.0, 66.0
+    load, math = svg.GROUPS[0], svg.GROUPS[1]
+    end = steps[-1].math_end
+    parts = []
+    y_math = top + stages * h + 10
+    rows = {f"stage {stage}": top + stage * h for stage in range(stages)} | {"tensor cores": y_math}
+    for name, y in rows.items():
+        parts.append(svg.rect(left, y + 1, end * unit, h - 2, "empty"))
+        parts.append(svg.text(left - 10, y + h / 2, name, 11, "ink", "end"))
+    for s in steps:
+        y = top + s.stage * h
+        parts.append(
+            svg.cell(
+                left + s.load_start * unit,
+                y,
+                (s.load_end - s.load_start) * unit,
+                h,
+                f"load {s.tile}",
+                load,
+                size=11,
+                tile=s.tile,
+                stage=s.stage,
+                what="load",
+                start=s.load_start,
+            )
+        )
+        for row, where in ((y, "stage"), (y_math, "math")):
+            parts.append(
+                svg.cell(
+                    left + s.math_start * unit,
+                    row,
+                    (s.math_end - s.math_start) * unit,
+                    h,
+                    s.tile,
+                    math,
+                    size=11,
+                    tile=s.tile,
+                    stage=s.stage,
+                    what=where,
+                    start=s.math_start,
+                )
+            )
+    idle = end - steps[0].math_start - k_tiles * math_time
+    notes = {
+        44: "blue: load in flight; orange: math reads the stage; gap: empty or waiting",
+        y_math + h + 20: f"after the first tile the tensor cores wait {idle} of {end - steps[0].math_start} units",
+    }
+    description = f"{k_tiles} k tiles through {stages} stages; a load takes {load_time} units, the math {math_time}."
+    title = title or f"{stages} stages, {k_tiles} k tiles (chosen time units)"
+    return svg.picture(left + end * unit + 16, y_math + h + 38, title, description, parts, notes)
