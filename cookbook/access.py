@@ -1,0 +1,160 @@
+"""What one instruction of a warp asks of shared memory: a byte address for each lane.
+
+An `Access` says where, never how fast: `cookbook.banks` answers that.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from cookbook.layouts import SmemLayout, TiledCopyTV
+
+__all__ = ["Access", "copy_addresses", "cp_async", "ldmatrix", "ldst", "of_copy", "stmatrix"]
+
+LANES = 32
+KINDS = ("ldst", "ldmatrix", "stmatrix", "cp_async")
+
+
+class Access(NamedTuple):
+    addresses: np.ndarray  # (32,) int64 byte addresses, -1 for a lane that supplies none
+    width: int  # bytes at each address
+    kind: str  # one of KINDS
+
+
+def ldst(addresses: np.ndarray, width: int) -> Access:
+    """ld.shared or st.shared of `width` bytes a lane (1, 2, 4, 8 or 16; PTX ISA, "ld" and "st").
+
+    Raises:
+        ValueError: not 32 addresses, or one that is no multiple of `width`.
+    """
+    if width not in (1, 2, 4, 8, 16):
+        raise ValueError(f"width: got {width}; needed 1, 2, 4, 8 or 16 bytes")
+    return Access(_lanes(addresses, width, "addresses"), width, "ldst")
+
+
+def cp_async(addresses: np.ndarray, width: int = 16) -> Access:
+    """The shared-memory side of cp.async: `width` bytes a lane, 4, 8 or 16 (PTX ISA, "cp.async")."""
+    if width not in (4, 8, 16):
+        raise ValueError(f"width: got {width}; needed 4, 8 or 16 bytes")
+    return Access(_lanes(addresses, width, "addresses"), width, "cp_async")
+
+
+def ldmatrix(row_addresses: np.ndarray, num: int) -> Access:
+    """ldmatrix.m8n8.x`num`.b16: lanes 8i to 8i+7 supply the 16-byte rows of matrix i (PTX ISA, "ldmatrix").
+
+    Args:
+        row_addresses: (32,) byte addresses, or only the 8 * num that count; others are ignored.
+
+    Raises:
+        ValueError: `num` is not 1, 2 or 4, too few addresses, or a row that is not 16-byte aligned.
+    """
+    return Access(_rows(row_addresses, num), 16, "ldmatrix")
+
+
+def stmatrix(row_addresses: np.ndarray, num: int) -> Access:
+    """stmatrix.m8n8.x`num`.b16: addresses as for `ldmatrix` (PTX ISA, "stmatrix")."""
+    return Access(_rows(row_addresses, num), 16, "stmatrix")
+
+
+def copy_addresses(layout: SmemLayout, copy: TiledCopyTV, side: str, stage: int = 0) -> np.ndarray:
+    """(instructions, threads) byte addresses that a tiled copy supplies on `side` to move the whole tile.
+
+    Instructions run over the value groups of the tiled copy, then its repeats along mode 0, then along
+    mode 1.
+
+    Raises:
+        ValueError: the copy's tile does not divide the layout's, or a thread's vector is not contiguous
+        in shared
+            memory (then no instruction moves it at once).
+    """
+    offsets = layout.byte_offsets()
+    offsets = offsets[..., stage] if offsets.ndim == 3 else offsets
+    coords, vector = _side(copy, side)
+    m, n = repeated(coords, copy.tiler_mn, offsets.shape)
+    places = offsets[m, n].reshape(len(coords), -1, vector)  # (threads, instructions, vector)
+    steps = places - places[..., :1]
+    if (steps != np.arange(vector) * layout.element_bytes).any():
+        thread, group = np.argwhere((steps != np.arange(vector) * layout.element_bytes).any(-1))[0]
+        raise ValueError(
+            f"layout: thread {thread}'s vector of {vector} elements lies at bytes "
+            f"{places[thread, group].tolist()} under {layout.swizzle!r}; needed {vector} adjacent elements"
+        )
+    return places[..., 0].T
+
+
+def of_copy(layout: SmemLayout, copy: TiledCopyTV, side: str, kind: str, warp: int = 0, stage: int = 0) -> list[Access]:
+    """The accesses of one warp of a tiled copy that moves the whole of `layout`'s tile: one per instruction.
+
+    Args:
+        side: "src" or "dst": which side of the copy is in shared memory.
+        kind: "ldst", "cp_async", "ldmatrix" or "stmatrix".
+        stage: which entry of mode 2 of a staged layout.
+
+    Raises:
+        ValueError: as `copy_addresses`, or there is no such kind or warp.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind: got {kind!r}; needed one of {KINDS}")
+    if not 0 <= warp < copy.threads // LANES:
+        raise ValueError(f"warp: got {warp}; needed 0 <= warp < {copy.threads // LANES}")
+    rows = copy_addresses(layout, copy, side, stage)[:, LANES * warp : LANES * (warp + 1)]
+    if kind in ("ldmatrix", "stmatrix"):
+        make, fragment = (ldmatrix, copy.dst_vector) if kind == "ldmatrix" else (stmatrix, copy.src_vector)
+        return [make(row, fragment // 2) for row in rows]  # a matrix gives each lane two 16-bit values
+    width = _side(copy, side)[1] * layout.element_bytes
+    return [(ldst if kind == "ldst" else cp_async)(row, width) for row in rows]
+
+
+def repeated(coords: np.ndarray, tiler: tuple[int, int], shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """The (m, n) of a tile's values in each of its repeats over `shape`.
+
+    Args:
+        coords: (threads, values, 2) coordinates inside one tile.
+
+    Returns:
+        Two (threads, values * repeats) int64 arrays, repeats along mode 0 before those along mode 1.
+    """
+    if len(shape) != 2 or shape[0] % tiler[0] or shape[1] % tiler[1]:
+        raise ValueError(f"copy: got a tile of {tiler}; needed one that divides {shape}")
+    grid = np.indices((shape[1] // tiler[1], shape[0] // tiler[0])).reshape(2, -1)[::-1]  # m fastest
+    places = [
+        (start[:, None] * tiler[i] + coords[:, None, :, i]).reshape(len(coords), -1) for i, start in enumerate(grid)
+    ]
+    return places[0], places[1]
+
+
+def _side(copy: TiledCopyTV, side: str) -> tuple[np.ndarray, int]:
+    if side == "src":
+        return copy.src_coords(), copy.src_vector
+    if side == "dst":
+        return copy.dst_coords(), copy.dst_vector
+    raise ValueError(f"side: got {side!r}; needed 'src' or 'dst'")
+
+
+def _lanes(addresses: np.ndarray, width: int, name: str) -> np.ndarray:
+    array = np.asarray(addresses)
+    if array.shape != (LANES,) or not np.issubdtype(array.dtype, np.integer):
+        raise ValueError(f"{name}: got {array.dtype} of shape {array.shape}; needed 32 integers (-1: none)")
+    array = array.astype(np.int64)
+    if (array < -1).any():
+        raise ValueError(f"{name}: got {array.min()}; needed byte addresses >= 0, or -1 for an inactive lane")
+    bad = (array >= 0) & (array % width != 0)
+    if bad.any():
+        lane = int(np.flatnonzero(bad)[0])
+        raise ValueError(f"{name}: got {array[lane]} from lane {lane}; needed multiples of {width} bytes")
+    return array
+
+
+def _rows(row_addresses: np.ndarray, num: int) -> np.ndarray:
+    if num not in (1, 2, 4):
+        raise ValueError(f"num: got {num}; needed 1, 2 or 4 matrices")
+    given = np.asarray(row_addresses)
+    if given.ndim != 1 or not 8 * num <= len(given) <= LANES:
+        raise ValueError(f"row_addresses: got shape {given.shape}; needed {8 * num} to {LANES} addresses")
+    rows = np.full(LANES, -1, np.int64)
+    rows[: 8 * num] = given[: 8 * num]
+    if (rows[: 8 * num] < 0).any():
+        raise ValueError(f"row_addresses: got an inactive lane among the first {8 * num}; needed a row each")
+    return _lanes(rows, 16, "row_addresses")

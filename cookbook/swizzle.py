@@ -1,0 +1,120 @@
+"""Swizzle<B,M,S>: the bijection on offsets that spreads a tile over the banks.
+
+2**M neighbouring offsets stay together; the B bits at M (the zzz bits) are XORed with the B bits at M + S
+(the yyy bits). A negative S takes its bits from below: yyy is then at M and zzz at M - S. Whether an
+offset counts bytes or elements is the caller's to know, and `in_elements` / `in_bytes` go from one to the
+other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["Swizzle"]
+
+
+@dataclass(frozen=True)
+class Swizzle:
+    """CuTe's S<bits, base, shift>.
+
+    >>> Swizzle(3, 4, 3)(128)  # row 1 of 128-byte rows: its first 16-byte chunk is at slot 1
+    144
+    >>> Swizzle(3, 4, 3).in_elements(16)
+    S<3,3,3>
+    """
+
+    bits: int
+    base: int
+    shift: int
+
+    def __post_init__(self) -> None:
+        for name in ("bits", "base", "shift"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+                raise TypeError(f"{name}: got {value!r}; needed an int")
+            object.__setattr__(self, name, int(value))
+        if self.bits < 0 or self.base < 0:
+            raise ValueError(f"bits, base: got {self.bits}, {self.base}; needed both >= 0")
+        if abs(self.shift) < self.bits:
+            legal = self.bits if self.shift >= 0 else -self.bits
+            raise ValueError(
+                f"shift: got {self.shift} in {self!r}; needed |shift| >= bits, or the yyy and zzz bits overlap. "
+                "cute.make_swizzle raises nothing here and silently becomes the identity S<0,4,3>. "
+                f"The nearest legal swizzle is S<{self.bits},{self.base},{legal}>"
+            )
+
+    def __repr__(self) -> str:
+        return f"S<{self.bits},{self.base},{self.shift}>"
+
+    @property
+    def yyy(self) -> int:
+        """The mask of the bits that are read."""
+        return ((1 << self.bits) - 1) << (self.base + max(self.shift, 0))
+
+    @property
+    def zzz(self) -> int:
+        """The mask of the bits that change."""
+        return ((1 << self.bits) - 1) << (self.base - min(self.shift, 0))
+
+    @property
+    def period(self) -> int:
+        """2**(bits + base + |shift|): the pattern of offsets repeats after so many."""
+        return 1 << (self.bits + self.base + abs(self.shift))
+
+    def __call__(self, offset):
+        """The swizzled offset of an int >= 0, or of each entry of an integer array (a new array)."""
+        if isinstance(offset, np.ndarray):
+            if not np.issubdtype(offset.dtype, np.integer):
+                raise TypeError(f"offset: got an array of {offset.dtype}; needed integers")
+            return self._array(offset)
+        if isinstance(offset, bool) or not isinstance(offset, (int, np.integer)):
+            raise TypeError(f"offset: got {offset!r}; needed an int or an array of ints")
+        source = int(offset) & self.yyy
+        return type(offset)(int(offset) ^ (source >> self.shift if self.shift >= 0 else source << -self.shift))
+
+    def _array(self, offset: np.ndarray) -> np.ndarray:
+        if (self.yyy | self.zzz) > np.iinfo(offset.dtype).max:
+            raise ValueError(f"offset: got an array of {offset.dtype}, too narrow for the masks of {self!r}")
+        source = offset & offset.dtype.type(self.yyy)
+        moved = source >> abs(self.shift) if self.shift >= 0 else source << abs(self.shift)
+        return offset ^ moved.astype(offset.dtype)
+
+    def in_elements(self, element_bits: int) -> Swizzle:
+        """This swizzle of *byte* offsets, said in offsets of elements of `element_bits` bits.
+
+        Raises:
+            ValueError: it moves bytes inside an element, so no swizzle of elements says the same.
+        """
+        base = self.base - _byte_bits(element_bits)
+        if base < 0 and self.bits:
+            raise ValueError(
+                f"element_bits: got {element_bits}; needed at most {8 << self.base}, for {self!r} on bytes "
+                f"keeps {1 << self.base} bytes together and would split such an element"
+            )
+        return Swizzle(self.bits, max(base, 0), self.shift)
+
+    def in_bytes(self, element_bits: int) -> Swizzle:
+        """This swizzle of offsets of elements of `element_bits` bits, said in byte offsets."""
+        return Swizzle(self.bits, self.base + _byte_bits(element_bits), self.shift)
+
+    def matrix(self, n: int) -> np.ndarray:
+        """(n, n) uint8 over GF(2), bit 0 first: column j holds the bits of the image of offset 2**j.
+
+        Raises:
+            ValueError: n bits do not hold the yyy and zzz bits.
+        """
+        if n < 0 or (self.yyy | self.zzz) >> n:
+            needed = self.bits + self.base + abs(self.shift)
+            raise ValueError(f"n: got {n}; needed at least {needed} bits for {self!r}")
+        images = [self(1 << j) for j in range(n)]
+        return np.array([[image >> i & 1 for image in images] for i in range(n)], np.uint8).reshape(n, n)
+
+
+def _byte_bits(element_bits: int) -> int:
+    """log2 of the bytes of an element."""
+    size, rest = divmod(element_bits, 8)
+    if rest or size < 1 or size & (size - 1):
+        raise ValueError(f"element_bits: got {element_bits}; needed 8 times a power of two (8, 16, 32, ...)")
+    return size.bit_length() - 1

@@ -1,0 +1,102 @@
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cookbook.banks import linear_wavefronts, wavefronts
+from cookbook.swizzle import Swizzle
+
+LANE = np.arange(32)
+
+
+def brute(addresses, width):
+    """Serve phase by phase, bank by bank, one word at a time."""
+    total = 0
+    lanes = 32 // max(1, width // 4)
+    for first in range(0, 32, lanes):
+        wanted = defaultdict(set)
+        for a in addresses[first : first + lanes]:
+            if a >= 0:
+                for byte in range(a, a + width):
+                    wanted[byte // 4 % 32].add(byte // 4)
+        while any(wanted.values()):
+            total += 1
+            for words in wanted.values():
+                if words:
+                    words.pop()
+    return total
+
+
+widths = st.sampled_from((1, 2, 4, 8, 16))
+
+
+@given(widths, st.lists(st.integers(-1, 300), min_size=32, max_size=32))
+def test_any_addresses(width, units):
+    addresses = np.array([u * width if u >= 0 else -1 for u in units])
+    counted = wavefronts(addresses, width)
+    assert counted.actual == brute(addresses.tolist(), width)
+    assert counted.ideal <= counted.actual and counted.excess == counted.actual - counted.ideal
+
+
+@given(widths, st.lists(st.integers(0, 1023), min_size=5, max_size=5))
+def test_linear_count_is_the_brute_count(width, units):
+    images = [u * width for u in units]
+    addresses = np.zeros(32, int)
+    for i, image in enumerate(images):
+        addresses ^= (LANE >> i & 1) * image
+    assert linear_wavefronts(images, width) == wavefronts(addresses, width).actual == brute(addresses, width)
+
+
+@pytest.mark.parametrize(
+    ("addresses", "width", "actual", "ideal"),
+    [
+        (LANE * 4, 4, 1, 1),
+        (LANE * 0, 4, 1, 1),  # broadcast
+        (LANE * 128, 4, 32, 1),  # column of 32x32 fp32
+        (LANE % 8 * 32 + LANE // 8 * 4, 4, 2, 1),  # columns of 8x8 fp32: two-way on 32 banks
+        (LANE * 33 * 4, 4, 1, 1),  # padded by one word
+        (LANE * 8, 8, 2, 2),
+        (LANE * 16, 16, 4, 4),
+        (LANE * 128, 16, 32, 4),
+        (np.where(LANE < 8, LANE * 16, -1), 16, 1, 1),
+        (np.full(32, -1), 4, 0, 0),
+        (LANE * 2, 2, 1, 1),
+    ],
+)
+def test_known_counts(addresses, width, actual, ideal):
+    counted = wavefronts(addresses, width)
+    assert (counted.actual, counted.ideal) == (actual, ideal)
+
+
+def test_swizzle_frees_the_column():
+    column = Swizzle(5, 2, 5)(LANE * 128)
+    counted = wavefronts(column, 4)
+    assert counted.actual == 1 and counted.phases[0].per_bank == (1,) * 32
+    rows = Swizzle(3, 4, 3)(LANE % 8 * 128 + LANE // 8 * 16)
+    assert wavefronts(rows, 16).actual == 4
+    assert [p.wavefronts for p in wavefronts(LANE % 8 * 128, 16).phases] == [8] * 4
+
+
+def test_padding_bf16_wants_34_not_33():
+    """bf16, 32 columns, column read: with a pitch of 33 elements the odd columns are two-way."""
+    assert {wavefronts((LANE * 34 + column) * 2, 2).actual for column in range(32)} == {1}
+    assert {wavefronts((LANE * 33 + column) * 2, 2).actual for column in range(1, 32, 2)} == {2}
+
+
+@pytest.mark.parametrize("count", [wavefronts, lambda a, w: linear_wavefronts(a[:5].tolist(), w)])
+def test_refuses(count):
+    with pytest.raises(ValueError, match="width: got 12"):
+        count(LANE * 4, 12)
+    with pytest.raises(ValueError, match="multiples of width = 16"):
+        count(LANE * 8, 16)
+    with pytest.raises(ValueError, match=">= 0"):
+        count(LANE - 4, 1)
+
+
+def test_shapes():
+    with pytest.raises(ValueError, match="32 integers"):
+        wavefronts(LANE[:16] * 4, 4)
+    with pytest.raises(ValueError, match="needed 5"):
+        linear_wavefronts([4, 8], 4)
