@@ -550,3 +550,108 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
         launch = compiled(a.dtype, vec, capability)
         launch(*launch_arguments(DTYPES[a.dtype], pointers, (m, n, k), strides, vec, stream))
     return out
+
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: the layout
+#
+# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
+# out of your own code.
+#
+# The layouts are evaluated by CuTe itself and read back as byte addresses. Each row of the picture is one 128-byte
+# line of shared memory, each column one of its eight 16-byte slots; the number is the chunk of the tile that lies
+# there. Chunks of one colour are one *column* of the tile.
+
+# %% tags=["lab"]
+from cookbook import access, banks, draw
+from cookbook.layouts import evaluate
+
+layouts = evaluate(smem_layouts, cutlass.Float16)
+copies = evaluate(tiled_copies, cutlass.Float16)
+draw.swizzle_view(layouts.a)
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: one ldmatrix
+#
+# The 32 lanes of warp 0 give the addresses of 32 rows of 16 bytes, eight for each of the four matrices; a matrix is
+# one phase. First what happens *without* the swizzle, then with it.
+
+# %% tags=["lab"]
+from dataclasses import replace
+
+from cookbook.swizzle import Swizzle
+
+plain = replace(layouts.a, swizzle=Swizzle(0, 4, 3))
+draw.access_view(access.of_copy(plain, copies.s2r_a, "src", "ldmatrix")[0], title="ldmatrix.x4 without the swizzle")
+
+# %% tags=["lab"]
+draw.access_view(access.of_copy(layouts.a, copies.s2r_a, "src", "ldmatrix")[0], title="ldmatrix.x4 with the swizzle")
+
+# %% [markdown] tags=["lab"]
+# Every instruction of every copy that touches shared memory, counted: wavefronts of one instruction, and the ideal.
+
+# %% tags=["lab"]
+SIDES = {"g2s": ("dst", "cp_async"), "s2r": ("src", "ldmatrix"), "r2s": ("dst", "ldst"), "s2g": ("src", "ldst")}
+
+
+def wavefronts(swizzled: bool) -> dict[str, set[tuple[int, int]]]:
+    found = {}
+    for name, copy in copies._asdict().items():
+        layout = getattr(layouts, name[-1])
+        layout = layout if swizzled else replace(layout, swizzle=Swizzle(0, 4, 3))
+        side, kind = SIDES[name[:3]]
+        asked = [one for warp in range(copy.threads // 32) for one in access.of_copy(layout, copy, side, kind, warp)]
+        answers = [banks.wavefronts(one.addresses, one.width) for one in asked]
+        found[name] = {(answer.actual, answer.ideal) for answer in answers}
+    return found
+
+
+print("copy     without      with swizzle   (wavefronts, ideal) of one instruction")
+without, swizzled = wavefronts(False), wavefronts(True)
+for name in copies._fields:
+    print(f"{name:8} {sorted(without[name])!s:12} {sorted(swizzled[name])!s}")
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: the pipeline
+#
+# How many stages? Enough that a load, asked for as soon as a stage is free, is there when its turn comes. The times
+# in the picture are chosen to show the mechanism, not measured.
+
+# %% tags=["lab"]
+draw.pipeline(stages=CONFIG.stages, k_tiles=10, load_time=2)
+
+# %% [markdown] tags=["lab"]
+# ## Check
+#
+# *Layout*: the recipe's own layouts and copies. *Model*: the product, walked tile by tile through modelled `cp.async`,
+# swizzled shared memory, `ldmatrix` and `mma.sync`, on a ragged shape. *Compiled*: a real cubin for every target, with
+# the instructions it must contain. On a machine with a GPU the kernel also runs here; elsewhere the recorded run is
+# shown.
+
+# %% tags=["lab"]
+from cookbook.harness import checking
+
+report = checking.check("ampere/ldmatrix_gemm", shapes=[(200, 333, 64)], dtypes=["float16"])
+print(report.text())
+
+# %% [markdown] tags=["lab"]
+# ## Time
+#
+# Ours and its peers, interleaved in one run on one GPU. On a Hopper GPU `torch.matmul` uses `wgmma`, which this kernel
+# does without.
+
+# %% tags=["lab"]
+from cookbook.harness.publishing import results_table
+from IPython.display import Markdown
+
+Markdown(results_table("ampere/ldmatrix_gemm"))
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# One swizzle served the writer and the reader of each tile, and every access is at its ideal. What limits the kernel is
+# no longer conflicts but the traffic itself: every fragment of A and B goes through shared memory and registers, and
+# each warp reads it for itself. That is what Hopper's `wgmma`, which reads shared memory directly and once for four
+# warps, does away with: `hopper/tma_wgmma_gemm` has the same tile, the same layout and the same epilogue.
+#
+# To use it: `cookbook copy ampere/ldmatrix_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -507,3 +507,107 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
         launch = compiled(a.dtype, vec, capability)
         launch(*launch_arguments(DTYPES[a.dtype], pointers, (m, n, k), strides, vec, stream))
     return out
+
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: the layout
+#
+# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
+# out of your own code.
+#
+# The layouts are evaluated by CuTe itself and read back as byte addresses. Each row of the picture is one 128-byte
+# line of shared memory, each column one of its eight 16-byte slots; the number is the chunk of the tile that lies
+# there. On the left the layout without its swizzle; on the right, what TMA writes and `wgmma` reads. Chunks of one
+# colour are one *column* of the tile, the eight chunks that the tensor core wants at once: on the left they share a
+# slot, and with it four banks, on the right they have eight different ones.
+
+# %% tags=["lab"]
+from cookbook import access, banks, draw
+from cookbook.layouts import evaluate
+
+layouts = evaluate(smem_layouts, cutlass.BFloat16)
+draw.swizzle_view(layouts.a)
+
+# %% [markdown] tags=["lab"]
+# Our rule, written out above, and CuTe's own helper give the same layouts:
+
+# %% tags=["lab"]
+import cutlass.utils.hopper_helpers as cute_helpers
+from cutlass.tensor_utils import LayoutEnum
+
+
+def layouts_by_cute(dtype, config=CONFIG):
+    tile = (config.tile_m, config.tile_n, config.tile_k)
+    return (
+        cute_helpers.make_smem_layout_a(LayoutEnum.ROW_MAJOR, tile, dtype, config.stages),
+        cute_helpers.make_smem_layout_b(LayoutEnum.ROW_MAJOR, tile, dtype, config.stages),
+    )
+
+
+assert evaluate(layouts_by_cute, cutlass.BFloat16) == (layouts.a, layouts.b)
+print(layouts.a)
+
+# %% [markdown] tags=["lab"]
+# And the trap of the units: where does element (1, 0) lie?
+
+# %% tags=["lab"]
+elements = layouts.a.outer((1, 0), 0, 0)  # row 1, column 0, stage 0
+print("offset by the plain layout:       ", elements, "elements")
+print("swizzle applied to that number:   ", layouts.a.swizzle(elements), "(wrong: it counts bytes)")
+print("swizzle applied to the bytes:     ", layouts.a.swizzle(2 * elements) // 2, "elements")
+print("the same swizzle, said in elements:", layouts.a.swizzle.in_elements(16))
+
+# %% [markdown] tags=["lab"]
+# TMA and `wgmma` follow the layout without any help. The epilogue's copies are software: one `stmatrix` of a warp
+# writes four 8x8 matrices, one phase each, and a phase should take one wavefront.
+
+# %% tags=["lab"]
+copies = evaluate(tiled_copies, cutlass.BFloat16)
+stmatrix_of_warp_0 = access.of_copy(layouts.c, copies.r2s_c, "dst", "stmatrix", warp=0)
+counted = [banks.wavefronts(one.addresses, one.width) for one in stmatrix_of_warp_0]
+print(f"{len(counted)} stmatrix a warp; wavefronts each: {[one.actual for one in counted]}, excess 0 is ideal")
+draw.access_view(stmatrix_of_warp_0[0])
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: the pipeline
+#
+# How many stages? Enough that a load, asked for as soon as a stage is free, is there when its turn comes. The times
+# in the picture are chosen to show the mechanism, not measured.
+
+# %% tags=["lab"]
+draw.pipeline(stages=CONFIG.stages, k_tiles=10, load_time=3)
+
+# %% [markdown] tags=["lab"]
+# ## Check
+#
+# *Layout*: the recipe's own layouts and copies. *Model*: the product, walked tile by tile through modelled TMA,
+# swizzled shared memory, matrix descriptors and `wgmma`, on a ragged shape. *Compiled*: a real cubin, with the
+# instructions it must contain. On a machine with a Hopper GPU the kernel also runs here; elsewhere the recorded run is
+# shown.
+
+# %% tags=["lab"]
+from cookbook.harness import checking
+
+report = checking.check("hopper/tma_wgmma_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
+print(report.text())
+
+# %% [markdown] tags=["lab"]
+# ## Time
+#
+# Ours and its peers, interleaved in one run on one GPU.
+
+# %% tags=["lab"]
+from cookbook.harness.publishing import results_table
+from IPython.display import Markdown
+
+Markdown(results_table("hopper/tma_wgmma_gemm"))
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# A rule of one line chose the layout; the same object described it to TMA, to `wgmma` and to the checks. What is left
+# to gain is at the edges of the tile loop: while one CTA stores its tile, its tensor cores wait, and neighbours load
+# the same rows of A and columns of B each for itself. Persistent CTAs with an overlapped epilogue, and multicast
+# within a cluster, are the next steps.
+#
+# To use it: `cookbook copy hopper/tma_wgmma_gemm my_gemm.py`, then `from my_gemm import matmul`.

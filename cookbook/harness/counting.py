@@ -1,0 +1,168 @@
+"""Levels "counted" and "sanitized": NVIDIA's own tools look at the kernel while it runs on a GPU.
+
+`count` runs Nsight Compute (ncu) and reads, for every SASS instruction that touches shared memory, how many
+wavefronts it took; `compare` holds them against what `cookbook.banks` says of the recipe's own layouts and copies.
+`sanitize` runs compute-sanitizer's memcheck and racecheck.
+
+Each starts a Python of its own that launches `matmul` once per shape: `python -m cookbook.harness.counting NAME
+DTYPE M,N,K [M,N,K ...]`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cookbook.harness import catalog, running
+from cookbook.harness.running import Shape
+
+COUNTED_SHAPE: Shape = (1024, 1024, 1024)  # whole tiles: every lane of every instruction is active
+SANITIZED_SHAPES: tuple[Shape, ...] = ((200, 333, 200), (129, 255, 8), (300, 512, 512))  # edges in M, N and K
+TOOLS = ("memcheck", "racecheck")
+# Which copies of a recipe (fields of its TiledCopies) each SASS instruction carries out.
+COPIES_BY_OPCODE = {"LDGSTS": "g2s", "LDSM": "s2r", "STSM": "r2s", "STS": "r2s", "LDS": "s2g"}
+_SUMMARY = re.compile(r"(?:ERROR SUMMARY: (\d+) errors?|RACECHECK SUMMARY: (\d+) hazards? displayed)")
+
+
+class ToolMissing(RuntimeError):
+    """A tool of NVIDIA's that this needs is not on PATH, or does not work here."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One SASS instruction: executions by warps, and wavefronts in shared memory over all of them."""
+
+    opcode: str
+    executed: int
+    wavefronts: int
+    ideal: int
+
+    @property
+    def per_instruction(self) -> float:
+        """Wavefronts of one execution by one warp."""
+        return self.wavefronts / self.executed
+
+
+def count(name: str, dtype: str, shape: Shape = COUNTED_SHAPE) -> list[Line]:
+    """Run a recipe's kernel once under ncu: every SASS line with wavefronts in shared memory.
+
+    Raises:
+        ToolMissing: ncu is not there, or could not read the counters.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.ncu-rep"
+        options = ["--clock-control", "none", "--kernel-name", "regex:kernel_cutlass", "--section", "SourceCounters"]
+        ran = _run([_tool("ncu"), *options, "-o", str(report), *_launcher(name, dtype, [shape])])
+        if not report.exists():
+            raise ToolMissing(f"ncu wrote no report: {_tail(ran)}")
+        page = _run([_tool("ncu"), "-i", str(report), "--page", "source", "--csv"])
+    return parse(page.stdout)
+
+
+def parse(page: str) -> list[Line]:
+    """The lines with shared-memory wavefronts in the CSV of ncu's source page.
+
+    Raises:
+        ToolMissing: the page lacks the columns, as with another version of ncu.
+    """
+    rows = list(csv.reader(io.StringIO(page)))
+    columns = ("Source", "Instructions Executed", "L1 Wavefronts Shared", "L1 Wavefronts Shared Ideal")
+    header = next((i for i, row in enumerate(rows) if set(columns) <= set(row)), None)
+    if header is None:
+        raise ToolMissing(f"ncu's source page has no columns {', '.join(columns)}")
+    at = [rows[header].index(column) for column in columns]
+    found = []
+    for row in rows[header + 1 :]:
+        source, *numbers = (row[i] for i in at)
+        executed, wavefronts, ideal = (int(float(number or 0)) for number in numbers)
+        if wavefronts:
+            words = [word for word in source.split() if not word.startswith("@")]
+            found.append(Line(words[0], executed, wavefronts, ideal))
+    return found
+
+
+def compare(lines: Iterable[Line], predicted: Mapping[str, int]) -> tuple[dict[str, Any], list[str]]:
+    """Measured against predicted wavefronts: figures by opcode, and the mismatches in words.
+
+    Args:
+        lines: what `count` found.
+        predicted: wavefronts of one instruction by kind of copy: `{"g2s": 4, "s2r": 4, ...}`.
+    """
+    figures: dict[str, Any] = {}
+    problems = []
+    for line in lines:
+        kind = COPIES_BY_OPCODE.get(line.opcode.split(".")[0])
+        wanted = predicted.get(kind) if kind else None
+        entry = figures.setdefault(
+            line.opcode, {"lines": 0, "executed": 0, "wavefronts": 0, "excess": 0, "predicted_each": wanted}
+        )
+        entry["lines"] += 1
+        entry["executed"] += line.executed
+        entry["wavefronts"] += line.wavefronts
+        entry["excess"] += line.wavefronts - line.ideal
+        if wanted is not None and line.wavefronts != wanted * line.executed:
+            problems.append(f"{line.opcode}: {line.per_instruction:.2f} wavefronts each, predicted {wanted}")
+    seen = {COPIES_BY_OPCODE.get(opcode.split(".")[0]) for opcode in figures}
+    problems += [f"no instruction was counted for {kind}" for kind in sorted(set(predicted) - seen)]
+    return figures, problems
+
+
+def sanitize(name: str, dtype: str, shapes: Iterable[Shape] = SANITIZED_SHAPES) -> dict[str, Any]:
+    """Errors that memcheck and hazards that racecheck find: `{"memcheck": 0, "racecheck": 0, "shapes": [...]}`.
+
+    Raises:
+        ToolMissing: compute-sanitizer is not there, or gave no summary.
+    """
+    shapes = list(shapes)
+    found: dict[str, Any] = {"shapes": [list(shape) for shape in shapes]}
+    for tool in TOOLS:
+        # The runtime asks the driver for functions it may not have; that is no error of the kernel's.
+        options = ["--tool", tool, "--report-api-errors", "no"]
+        ran = _run([_tool("compute-sanitizer"), *options, *_launcher(name, dtype, shapes)])
+        summary = _SUMMARY.search(ran.stdout)
+        if summary is None or ran.returncode != 0:
+            raise ToolMissing(f"compute-sanitizer --tool {tool} gave no summary: {_tail(ran)}")
+        found[tool] = int(summary.group(1) or summary.group(2))
+    return found
+
+
+def _tool(name: str) -> str:
+    path = shutil.which(name)
+    if path is None:
+        raise ToolMissing(f"{name} is not on PATH: it comes with the CUDA toolkit")
+    return path
+
+
+def _launcher(name: str, dtype: str, shapes: Iterable[Shape]) -> list[str]:
+    return [sys.executable, "-m", __name__, name, dtype, *(",".join(map(str, shape)) for shape in shapes)]
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def _tail(ran: subprocess.CompletedProcess[str]) -> str:
+    return " | ".join((ran.stdout + ran.stderr).strip().splitlines()[-3:])
+
+
+def launch(name: str, dtype: str, shapes: Iterable[Shape]) -> None:
+    """Call the recipe's matmul once per shape on fresh inputs, and make sure that it was right."""
+    module = catalog.load(name)
+    for shape in shapes:
+        a, b = running.inputs(shape, dtype)
+        error = running.relative_error(module.matmul(a, b), running.reference(a, b))
+        if not error <= running.tolerance(dtype):
+            raise SystemExit(f"{name} {dtype} {shape}: relative error {error:.2e}")
+
+
+if __name__ == "__main__":
+    launch(sys.argv[1], sys.argv[2], [tuple(map(int, text.split(","))) for text in sys.argv[3:]])
