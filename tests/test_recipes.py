@@ -1,0 +1,132 @@
+"""What the recipes' texts claim of their layouts, against CuTe's own helpers; and the recipe contract."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import math
+
+import pytest
+
+from cookbook.harness import catalog
+from cookbook.layouts import SmemLayout, evaluate
+
+NAMES = [recipe.name for recipe in catalog.recipes()]
+GEMMS = ["hopper/tma_wgmma_gemm", "ampere/ldmatrix_gemm"]
+LONGEST_FUNCTION = 70  # lines
+
+
+def cutlass_dtypes() -> list:
+    import cutlass
+
+    return [cutlass.Float16, cutlass.BFloat16]
+
+
+@pytest.mark.parametrize("name", GEMMS)
+@pytest.mark.parametrize("extent", [8, 16, 24, 32, 40, 48, 64, 72, 96, 128, 192, 256])
+def test_atom_follows_the_rule_of_cutes_selector(name: str, extent: int) -> None:
+    import cutlass.utils.hopper_helpers as helpers
+    from cutlass.cute.nvgpu import warpgroup
+    from cutlass.tensor_utils import LayoutEnum
+
+    def theirs(dtype):
+        kind = helpers.get_smem_layout_atom(LayoutEnum.ROW_MAJOR, dtype, extent)
+        return warpgroup.make_smem_layout_atom(kind, dtype)
+
+    for dtype in cutlass_dtypes():
+        ours = evaluate(catalog.load(name).smem_atom, dtype, extent)
+        assert ours == evaluate(theirs, dtype)
+
+
+@pytest.mark.parametrize("name", GEMMS)
+@pytest.mark.parametrize("tile_k", [16, 32, 64, 128])
+def test_staged_layouts_equal_cutes_helpers(name: str, tile_k: int) -> None:
+    import cutlass.utils.hopper_helpers as helpers
+    from cutlass.tensor_utils import LayoutEnum
+
+    module = catalog.load(name)
+    config = module.Config(tile_k=tile_k)
+
+    def theirs(dtype):
+        tile = (config.tile_m, config.tile_n, config.tile_k)
+        return (
+            helpers.make_smem_layout_a(LayoutEnum.ROW_MAJOR, tile, dtype, config.stages),
+            helpers.make_smem_layout_b(LayoutEnum.ROW_MAJOR, tile, dtype, config.stages),
+        )
+
+    for dtype in cutlass_dtypes():
+        ours = evaluate(module.smem_layouts, dtype, config)
+        assert (ours.a, ours.b) == evaluate(theirs, dtype)
+
+
+@pytest.mark.parametrize("name", GEMMS)
+def test_byte_true_offset_of_element_1_0(name: str) -> None:
+    layout: SmemLayout = evaluate(catalog.load(name).smem_layouts, cutlass_dtypes()[1]).a
+    assert layout.byte_offsets()[1, 0, 0] == 2 * 72
+    assert layout.swizzle(64) == 64  # the trap: the byte swizzle applied to a count of elements
+    assert layout.swizzle.in_elements(16)(64) == 72
+
+
+@pytest.mark.parametrize("name", GEMMS)
+def test_tiles_fit_the_shared_memory_that_the_config_asks_for(name: str) -> None:
+    module = catalog.load(name)
+    for config in {module.config_for(target) for target in catalog.find(name).targets}:
+        layouts = evaluate(module.smem_layouts, cutlass_dtypes()[0], config)
+        assert layouts.a.size_bytes + layouts.b.size_bytes <= config.smem_bytes
+        assert layouts.c.size_bytes <= layouts.a.size_bytes + layouts.b.size_bytes  # C is staged there
+        assert layouts.a.size_bytes % layouts.b.alignment == 0  # B follows A
+        assert math.prod(layouts.a.outer.sizes) == config.tile_m * config.tile_k * config.stages
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_functions_are_short_and_public_ones_documented(name: str) -> None:
+    tree = ast.parse(catalog.find(name).file.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            assert node.end_lineno - node.lineno < LONGEST_FUNCTION, node.name
+    module = catalog.load(name)
+    for function in ("matmul", "compile_for", "smem_layouts", "tiled_mma", "tiled_copies"):
+        assert inspect.getdoc(getattr(module, function)), function
+
+
+@pytest.mark.parametrize("name", GEMMS)
+def test_store_width_divides_everything(name: str) -> None:
+    import torch
+
+    module = catalog.load(name)
+    buffer = torch.empty(4096, dtype=torch.float16)
+    start = -buffer.data_ptr() % 16 // 2
+    for offset in range(9):
+        for n in (1, 2, 6, 8, 12, 16, 20, 24):
+            for gap in (0, 1, 2, 4, 8):
+                out = buffer.as_strided((3, n), (n + gap, 1), start + offset)
+                vec = module.store_width(out, n + gap)
+                wider = 2 * vec
+                assert n % vec == 0 and (n + gap) % vec == 0 and out.data_ptr() % (2 * vec) == 0
+                assert vec == 8 or n % wider or (n + gap) % wider or out.data_ptr() % (2 * wider)
+
+
+@pytest.mark.parametrize("name", GEMMS)
+def test_overlap_agrees_with_counting_bytes(name: str) -> None:
+    import torch
+
+    overlap = catalog.load(name).overlap
+    buffer = torch.zeros(400, dtype=torch.float16)
+    generator = torch.Generator().manual_seed(0)
+
+    def view(row: int):
+        rows, columns = (int(torch.randint(1, 6, (1,), generator=generator)) for _ in range(2))
+        start = int(torch.randint(0, 120, (1,), generator=generator))
+        return buffer.as_strided((rows, columns), (row, 1), start)
+
+    missed, refused = 0, 0
+    for _ in range(400):
+        row = int(torch.randint(6, 12, (1,), generator=generator))
+        x, y = view(row), view(row)  # the same row stride: told apart exactly, but for single rows
+        buffer.zero_()
+        x += 1
+        share = bool((y != 0).any())
+        missed += share and not overlap(x, y)
+        refused += overlap(x, y) and not share
+    assert missed == 0
+    assert refused == 0
