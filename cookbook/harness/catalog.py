@@ -108,7 +108,7 @@ def find(name: str, root: Path | None = None) -> Recipe:
     tails = [r for r in everything if r.name.split("/")[1] == name]
     if len(tails) == 1:
         return tails[0]
-    near = difflib.get_close_matches(name, full + [n.split("/")[1] for n in full], n=3, cutoff=0.4)
+    near = difflib.get_close_matches(name, full + [n.split("/")[1] for n in full], n=3, cutoff=0.6)
     near = list(dict.fromkeys(next(n for n in full if n.endswith(hit)) for hit in near))
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(full) or 'none'}"
     raise UnknownRecipe(f"name: no recipe is called {name!r}; {hint}")
@@ -149,9 +149,7 @@ def _described(name: str, file: Path, described: dict[str, Any]) -> Recipe:
     if extra := sorted(set(described) - known):
         raise CatalogError(f"{file}: the front matter has unknown keys: {', '.join(extra)}")
     if described["track"] != name.split("/")[0] or described["track"] not in TRACKS:
-        raise CatalogError(
-            f"{file}: track: got {described['track']!r}, needs its folder's name, one of {TRACKS}"
-        )
+        raise CatalogError(f"{file}: track: got {described['track']!r}, needs its folder's name, one of {TRACKS}")
     if not re.fullmatch(r"sm_\d{2,3}\+?", str(described["runs_on"])):
         raise CatalogError(f"{file}: runs_on: got {described['runs_on']!r}, needs sm_90 (exactly) or sm_80+")
     for key in ("targets", "dtypes"):
@@ -260,9 +258,7 @@ def standalone_source(name: str, module: str | None = None, root: Path | None = 
     body = _kept_text(recipe.file.read_text(encoding="utf-8"))
     usage = _USAGE.format(module=module or recipe.file.stem) if "\ndef matmul(" in body else ""
     needs = recipe.runs_on.replace("+", " or later")
-    header = _HEADER.format(
-        title=recipe.title, version=__version__, name=recipe.name, runs_on=needs, usage=usage
-    )
+    header = _HEADER.format(title=recipe.title, version=__version__, name=recipe.name, runs_on=needs, usage=usage)
     return f"{header}\n{body}"
 
 

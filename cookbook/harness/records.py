@@ -138,7 +138,8 @@ def read(root: Path | None = None) -> list[Record]:
     for file in sorted((root or results_root()).glob("*.json")):
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
-            found += [{**record, "device": content["device"]} for record in content["records"]]
+            device, held = content["device"], content["records"]
+            found += [{**record, "device": device} for record in held]
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"{file}: not a file of records ({error!r})") from None
     return found

@@ -1,0 +1,184 @@
+"""The command line: what it prints, where, with which exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from cookbook import cli
+from cookbook.harness import catalog, checking
+
+NAME = "hopper/tma_wgmma_gemm"
+COMMANDS = ("list", "show", "check", "bench", "copy", "results", "doctor")
+RUN = (sys.executable, "-m", "cookbook.cli")
+needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="what a machine without a GPU does")
+
+
+def call(*arguments: str):
+    return CliRunner().invoke(cli.app, arguments)
+
+
+def process(*arguments: str):
+    return subprocess.run([*RUN, *arguments], capture_output=True, text=True, check=False)
+
+
+def test_list_names_every_recipe_and_imports_nothing_heavy():
+    code = (
+        "import sys; from cookbook import cli; sys.argv = ['cookbook', 'list']\n"
+        "try: cli.main()\n"
+        "except SystemExit: pass\n"
+        "print([m for m in ('torch', 'cutlass', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == "[]", done.stdout + done.stderr
+    assert all(recipe.name in done.stdout for recipe in catalog.recipes())
+
+
+def test_list_is_quick():
+    """Under 0.5 s; processor time, and the best of three, because the other tests are running beside this one."""
+    times = []
+    for _ in range(3):
+        before = os.times()
+        assert process("list").returncode == 0
+        after = os.times()
+        times.append(sum(after[2:4]) - sum(before[2:4]))
+    assert min(times) < 0.5, times
+
+
+def test_list_json_is_json_and_nothing_else():
+    found = json.loads(process("list", "--json").stdout)
+    assert [r["name"] for r in found] == [r.name for r in catalog.recipes()]
+    assert found[0]["targets"] and found[0]["file"].endswith(".py")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_help_has_an_example(command):
+    done = call(command, "--help")
+    assert done.exit_code == 0 and f"cookbook {command}" in done.stdout and "Example" in done.stdout
+
+
+def test_show_says_what_a_recipe_is():
+    recipe = catalog.find(NAME)
+    done = call("show", NAME)
+    assert done.exit_code == 0 and NAME in done.stdout and recipe.title in done.stdout
+    shown = json.loads(call("show", NAME, "--json").stdout)
+    assert shown["code_hash"] == catalog.code_hash(NAME) and isinstance(shown["records"], list)
+
+
+@pytest.mark.parametrize("command", [("show",), ("check",), ("bench",), ("copy",)])
+def test_an_unknown_recipe_is_exit_2_with_a_suggestion(command, tmp_path):
+    rest = (str(tmp_path / "x.py"),) if command == ("copy",) else ()
+    done = process(*command, "hopper/tma_wgma_gemm", *rest)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr == f"error: name: no recipe is called 'hopper/tma_wgma_gemm'; did you mean {NAME}?\n"
+
+
+@pytest.mark.parametrize("command", ["check", "bench"])
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--shape", "1,2"), "got '1,2', needed M,N,K"),
+        (("--shape", "a,b,c"), "got 'a,b,c', needed M,N,K"),
+        (("--shape", "0,8,8"), "got '0,8,8', needed M, N, K of 1 or more"),
+        (("--shape", "8,8,12"), "K a multiple of 8"),
+        (("--dtype", "fp32"), "got 'fp32', needed one of bf16"),
+        (("--target", "sm_70"), "got 'sm_70', needed one of sm_90a"),
+    ],
+)
+def test_a_wrong_option_is_exit_2_and_named(command, options, says):
+    done = call(command, NAME, *options)
+    assert done.exit_code == 2
+    assert says in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("command", ["check", "bench"])
+def test_names_or_all(command):
+    assert call(command).exit_code == 2
+    assert call(command, NAME, "--all").exit_code == 2
+
+
+def test_bench_wants_seven_rounds():
+    done = call("bench", NAME, "--rounds", "3")
+    assert done.exit_code == 2 and "got 3, needed at least 7" in done.stderr
+
+
+@needs_no_gpu
+def test_bench_without_a_gpu_says_so_and_fails():
+    done = process("bench", NAME, "--json")
+    said = json.loads(done.stdout)
+    assert done.returncode == 1 and said["timed"] == [] and said["not_timed_here"] == {NAME: "no CUDA device here"}
+
+
+@needs_no_gpu
+def test_check_json_has_every_level_with_its_figures():
+    done = process("check", NAME, "--shape", "200,333,64", "--dtype", "bf16", "--json")
+    said = json.loads(done.stdout)
+    assert done.returncode == 0 and said["ok"] is True, done.stdout
+    (report,) = said["recipes"]
+    levels = {level["level"]: level for level in report["levels"]}
+    assert list(levels) == list(checking.LEVELS)
+    assert [levels[name]["status"] for name in checking.LEVELS[:3]] == ["passed"] * 3
+    assert levels["model"]["shape"] == [200, 333, 64] and levels["model"]["figures"]["integer_mismatches"] == 0
+    compiled = levels["compiled"]["figures"]
+    assert compiled["spills"] == 0 and compiled["smem_bytes"] <= compiled["smem_limit"]
+    assert all(count > 0 for count in compiled["instructions"].values())
+    for name in checking.LEVELS[3:]:
+        assert levels[name]["status"] in ("recorded", "stale", "not checked")
+        assert levels[name]["reason"]
+    assert done.stderr.count("\n") == 6  # progress, one line a step, none of it on stdout
+
+
+def test_check_exits_1_when_something_fails(monkeypatch):
+    failed = checking.Level("layout", "failed", "bfloat16", reason="c: not bijective")
+    monkeypatch.setattr(checking, "plan", lambda *a: [checking.Step("layout", "bfloat16", lambda: [failed])])
+    done = call("check", NAME)
+    assert done.exit_code == 1 and "not bijective" in done.stdout and "FAILS" in done.stdout
+
+
+def test_check_names_what_was_not_checked(monkeypatch):
+    unknown = checking.Level("ran", "not checked", "bfloat16", reason="no CUDA device here; nothing recorded")
+    monkeypatch.setattr(checking, "plan", lambda *a: [checking.Step("ran", "bfloat16", lambda: [unknown])])
+    done = call("check", NAME)
+    assert done.exit_code == 0 and "not checked here: ran bfloat16" in done.stdout
+
+
+def test_copy_writes_refuses_and_forces(tmp_path):
+    dest = tmp_path / "new" / "kernel.py"
+    done = call("copy", NAME, str(dest))
+    assert done.exit_code == 0 and "from kernel import matmul" in done.stderr and done.stdout == ""
+    assert dest.read_text() == catalog.standalone_source(NAME, "kernel")
+    dest.write_text("mine")
+    refused = call("copy", NAME, str(dest))
+    assert refused.exit_code == 2 and "--force" in refused.stderr and dest.read_text() == "mine"
+    assert call("copy", NAME, str(dest), "--force").exit_code == 0
+    assert "def matmul" in dest.read_text()
+
+
+def test_copy_into_a_folder_keeps_the_name(tmp_path):
+    assert call("copy", NAME, str(tmp_path)).exit_code == 0
+    assert (tmp_path / "tma_wgmma_gemm.py").exists()
+
+
+def test_doctor_says_what_works_and_the_mend():
+    said = json.loads(call("doctor", "--json").stdout)
+    found = {d["what"]: d for d in said["diagnoses"]}
+    assert said["ok"] and found["CuTe DSL"]["status"] == found["torch"]["status"] == "ok"
+    assert all(d["mend"] for d in said["diagnoses"] if d["status"] != "ok")
+    table = call("doctor")
+    assert table.exit_code == 0 and "CuTe DSL" in table.stdout
+
+
+def test_results_stale_lists_only_what_changed(monkeypatch):
+    from cookbook.harness import records
+
+    fresh = records.make("timed", NAME, "bfloat16", (8, 8, 8), passed=True, figures={}, device="X")
+    old = fresh | {"code_hash": "0", "shape": [16, 8, 8]}
+    monkeypatch.setattr(records, "read", lambda root=None: [fresh, old])
+    assert [r["shape"] for r in json.loads(call("results", "--stale", "--json").stdout)] == [[16, 8, 8]]
+    assert [r["stale"] for r in json.loads(call("results", "--json").stdout)] == [False, True]

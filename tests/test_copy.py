@@ -1,0 +1,84 @@
+"""A copied recipe stands alone: it runs where `cookbook` cannot be imported, and compiles for its targets."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+
+import pytest
+
+from cookbook.harness import catalog
+
+NAMES = [r.name for r in catalog.recipes()]
+
+# Runs beside the copied file. What it needs of the recipe is what a stranger would call.
+STRANGER = """\
+import sys
+
+class NoCookbook:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "cookbook":
+            raise ImportError("cookbook is not installed here")
+
+sys.meta_path.insert(0, NoCookbook())
+try:
+    import cookbook
+except ImportError:
+    pass
+else:
+    sys.exit("cookbook could be imported")
+
+import cutlass
+import torch
+import copied
+
+for target in sys.argv[1:]:
+    for dtype in (cutlass.BFloat16, cutlass.Float16):
+        copied.compile_for(target, dtype)
+        print(target, dtype.__name__)
+if torch.cuda.is_available() and "run" in copied.__dict__.get("RUNS", "run"):
+    a, b = torch.randn(200, 64).cuda().half(), torch.randn(333, 64).cuda().half().T
+    try:
+        c = copied.matmul(a, b)
+    except ValueError as error:
+        print("not here:", error)
+    else:
+        error = (c.float() - a.float() @ b.float()).norm() / (a.float() @ b.float()).norm()
+        assert error < 5e-4, error
+        print("ran", float(error))
+"""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_copied_recipe_compiles_where_there_is_no_cookbook(name, tmp_path):
+    recipe = catalog.find(name)
+    (tmp_path / "copied.py").write_text(catalog.standalone_source(name, "copied"))
+    (tmp_path / "stranger.py").write_text(STRANGER)
+    run = [sys.executable, str(tmp_path / "stranger.py"), *recipe.targets]
+    done = subprocess.run(run, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    compiled = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("sm_")]
+    assert compiled == [target for target in recipe.targets for _ in range(2)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_copied_recipe_imports_torch_and_cutlass_alone(name):
+    tree = ast.parse(catalog.standalone_source(name))
+    imported = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add((node.module or "").split(".")[0])
+    assert imported - set(sys.stdlib_module_names) <= {"torch", "cutlass", "cuda"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_copied_recipe_says_where_it_is_from_and_how_to_call_it(name):
+    source = catalog.standalone_source(name, "mine")
+    head = source[:800]
+    assert f"recipe {name}" in head and "Apache-2.0" in head and "from mine import matmul" in head
+    assert "# ---\n" not in source and "jupytext" not in source and 'tags=["lab"]' not in source
+    original = catalog.find(name).file.read_text()
+    assert catalog.normal_form(source) == catalog.normal_form(catalog.without_lab(original))
