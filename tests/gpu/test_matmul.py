@@ -1,0 +1,189 @@
+"""Every recipe that this GPU runs: many shapes, both dtypes, into poisoned and guarded outputs, on streams.
+
+`pytest -m gpu`; skipped where there is no CUDA device.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cookbook.harness import catalog, running
+
+pytestmark = pytest.mark.gpu
+
+
+def here() -> list[str]:
+    """The recipes this GPU runs; all of them where there is none, so that what is skipped has a name."""
+    if not torch.cuda.is_available():
+        return [r.name for r in catalog.recipes()]
+    capability = torch.cuda.get_device_capability()
+    return [r.name for r in catalog.recipes() if r.runs_on_capability(*capability)]
+
+
+DTYPES = ("bfloat16", "float16")
+
+
+@pytest.fixture(params=here())
+def matmul(request):
+    return catalog.load(request.param).matmul
+
+
+def shape_id(shape: running.Shape) -> str:
+    return "x".join(map(str, shape))
+
+
+def test_the_list_of_shapes_is_long_and_varied():
+    assert len(set(running.SHAPES)) >= 60
+    assert min(k for _, _, k in running.SHAPES) == 8 and max(k for _, _, k in running.SHAPES) == 16384
+    assert any(m == 1 for m, _, _ in running.SHAPES) and any(n == 1 for _, n, _ in running.SHAPES)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", running.SHAPES, ids=shape_id)
+def test_every_shape_into_contiguous_rows(matmul, shape, dtype):
+    case = running.run_case(matmul, shape, dtype)
+    assert case.ok, case
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("gap", [1, 2, 4, 8, 24])
+@pytest.mark.parametrize("shape", [(200, 333, 64), (129, 256, 72), (1, 40, 128), (300, 520, 512)], ids=shape_id)
+def test_rows_of_out_further_apart_than_long(matmul, shape, gap, dtype):
+    case = running.run_case(matmul, shape, dtype, row_stride=shape[1] + gap)
+    assert case.ok, case
+
+
+@pytest.mark.parametrize("shift", [0, 1, 2, 4, 8])
+def test_out_that_begins_anywhere(matmul, shift):
+    """`out` needs no alignment beyond its element's: a view that starts at column `shift` of a wider matrix."""
+    a, b = running.inputs((130, 270, 96), "float16")
+    wide = torch.full((130, 304), 7.0, dtype=torch.float16, device="cuda")
+    out = wide[:, shift : shift + 270]
+    out.fill_(float("nan"))
+    matmul(a, b, out=out)
+    assert running.relative_error(out, running.reference(a, b)) <= running.tolerance("float16")
+    assert (wide[:, :shift] == 7).all() and (wide[:, shift + 270 :] == 7).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_operands_with_rows_further_apart_than_long(matmul, dtype):
+    """Views into padded rows: whatever lies in the padding, NaN here, must not come into the product."""
+    kind = {"dtype": getattr(torch, dtype), "device": "cuda"}
+    for m, n, k, pad in ((200, 333, 64, 8), (129, 65, 72, 56), (64, 64, 200, 24)):
+        a_wide, b_wide = torch.full((m, k + pad), torch.nan, **kind), torch.full((n, k + pad), torch.nan, **kind)
+        a, b = a_wide[:, :k], b_wide[:, :k].T
+        a.normal_()
+        b.normal_()
+        error = running.relative_error(matmul(a, b), running.reference(a, b))
+        assert error <= running.tolerance(dtype), (m, n, k, pad)
+
+
+def test_every_second_row(matmul):
+    a, b = running.inputs((300, 200, 128), "bfloat16")
+    error = running.relative_error(matmul(a[::2], b[:, ::2]), running.reference(a[::2], b[:, ::2]))
+    assert error <= running.tolerance("bfloat16")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_integers_come_out_exactly(matmul, dtype):
+    kind = {"device": "cuda"}
+    a = torch.randint(-2, 3, (257, 56), **kind).to(getattr(torch, dtype))
+    b = torch.randint(-2, 3, (131, 56), **kind).to(getattr(torch, dtype)).T
+    assert torch.equal(matmul(a, b).double(), a.double() @ b.double())  # at most 224: exact in bfloat16
+
+
+def test_infinities_and_nans_stay_in_their_rows_and_columns(matmul):
+    a, b = running.inputs((200, 150, 72), "float16")
+    a[7, 3], a[8, 71] = torch.inf, torch.nan
+    got, expected = matmul(a, b), torch.matmul(a, b)
+    assert torch.equal(got.isnan(), expected.isnan()) and torch.equal(got.isinf(), expected.isinf())
+    assert got[8].isnan().all() and got[9:].isfinite().all() and got[:7].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_repeated_calls_are_bitwise_equal(matmul, dtype):
+    a, b = running.inputs((1000, 777, 2048), dtype)
+    first = matmul(a, b)
+    for _ in range(20):
+        assert torch.equal(matmul(a, b), first)
+
+
+def test_two_streams_at_once(matmul):
+    """Each stream waits for nothing but its own inputs, and the current stream is the one that is used."""
+    pairs = [running.inputs((513, 700, 1024), "bfloat16") for _ in range(8)]
+    expected = [matmul(a, b).clone() for a, b in pairs]
+    streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+    torch.cuda.synchronize()
+    got: list[torch.Tensor] = []
+    for _ in range(5):
+        for index, (a, b) in enumerate(pairs):
+            with torch.cuda.stream(streams[index % 2]):
+                got.append(matmul(a, b))
+    torch.cuda.synchronize()
+    assert all(torch.equal(c, expected[index % len(pairs)]) for index, c in enumerate(got))
+
+
+def test_the_current_stream_orders_the_call(matmul):
+    """The operand is written on a side stream just before, with no synchronization between: the call must wait."""
+    a, b = running.inputs((512, 512, 512), "bfloat16")
+    late = torch.zeros_like(a)
+    expected = matmul(a, b)
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(20_000_000)  # some 10 ms
+        late.copy_(a)
+        got = matmul(late, b)
+    stream.synchronize()
+    assert torch.equal(got, expected)
+
+
+def test_it_can_be_captured_in_a_graph(matmul):
+    a, b = running.inputs((256, 384, 512), "bfloat16")
+    out = matmul(a, b)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        matmul(a, b, out=out)
+    a.normal_()
+    out.fill_(float("nan"))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert running.relative_error(out, running.reference(a, b)) <= running.tolerance("bfloat16")
+
+
+def test_many_calls_leak_no_memory(matmul):
+    a, b = running.inputs((256, 256, 256), "bfloat16")
+    matmul(a, b)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    for _ in range(200):
+        matmul(a, b)
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() == before
+
+
+def test_operands_on_different_devices_are_refused(matmul):
+    a, b = running.inputs((64, 64, 64), "bfloat16")
+    with pytest.raises(ValueError, match="b: got device cpu"):
+        matmul(a, b.cpu())
+    with pytest.raises(ValueError, match="out: got device cpu"):
+        matmul(a, b, out=torch.empty(64, 64, dtype=torch.bfloat16))
+
+
+def test_check_and_bench_on_this_gpu(tmp_path):
+    """The harness itself: a short check passes at ran and timed, and its record can be written and read."""
+    from cookbook.harness import benching, checking, records
+
+    for name in here():
+        recipe = catalog.find(name)
+        (ran,) = checking.ran_levels(recipe, "bfloat16", ((200, 333, 64), (1024, 1024, 1024)))
+        assert ran.status == "passed" and ran.figures["shapes"] == 2, ran
+        made = benching.bench(name, [(1024, 1024, 1024)], ["bfloat16"], rounds=7)
+        records.write(made, tmp_path)
+        (record,) = records.select(name, "timed", root=tmp_path)
+        figures = record["figures"]
+        assert 0 < figures["min_ms"] <= figures["median_ms"] <= figures["max_ms"] < 10
+        assert figures["ratio"] == record["peers"]["torch.matmul"]["ratio"] > 0.1
+        assert record["driver"] and not records.is_stale(record)

@@ -1,0 +1,59 @@
+"""The arithmetic and the order of a timing; what needs a GPU is in tests/gpu."""
+
+from __future__ import annotations
+
+import pytest
+
+from cookbook.harness import benching
+
+
+def test_figures_are_median_and_spread():
+    figures = benching.Timing((1.0, 5.0, 2.0, 1.5, 1.2, 1.1, 9.0)).figures(2 * 4096**3)
+    assert (figures["median_ms"], figures["min_ms"], figures["max_ms"]) == (1.5, 1.0, 9.0)
+    assert figures["tflops"] == pytest.approx(2 * 4096**3 / 1.5e-3 / 1e12, abs=0.01)
+
+
+def test_every_variant_takes_every_place():
+    names = ["ours", "torch.matmul", "quack"]
+    orders = [benching.turned(names, n) for n in range(3)]
+    assert [sorted(order) for order in orders] == [sorted(names)] * 3
+    assert {order[0] for order in orders} == set(names)
+
+
+def test_a_loop_goes_round_the_sets():
+    seen = []
+    benching._loop([lambda i=i: seen.append(i) for i in range(3)], 7)()
+    assert seen == [0, 1, 2, 0, 1, 2, 0]
+
+
+def test_too_few_rounds_are_refused():
+    with pytest.raises(ValueError, match="rounds: got 6, needed at least 7"):
+        benching.bench("hopper/tma_wgmma_gemm", rounds=6)
+
+
+def test_torch_is_always_a_peer():
+    import torch
+
+    a, b, out = torch.eye(3), torch.randn(3, 3), torch.empty(3, 3)
+    benching.peers()[benching.TORCH](a, b, out)
+    assert torch.equal(out, b)
+
+
+def test_a_peer_that_fails_or_is_wrong_is_left_out(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    a, b = torch.randn(64, 32).half(), torch.randn(32, 48).half()
+    operands = (a, b, torch.empty(64, 48).half())
+
+    def broken(a, b, out):
+        raise RuntimeError("no kernel for this machine")
+
+    assert benching._agrees("quack", lambda a, b, out: torch.matmul(a, b, out=out), operands, "float16")
+    assert not benching._agrees("quack", lambda a, b, out: out.zero_(), operands, "float16")
+    assert not benching._agrees("quack", lambda a, b, out: None, operands, "float16")  # leaves the poison
+    assert not benching._agrees("quack", broken, operands, "float16")
+    with pytest.raises(RuntimeError, match="no kernel"):
+        benching._agrees(benching.OURS, broken, operands, "float16")
+    with pytest.raises(RuntimeError, match="ours is wrong"):
+        benching._agrees(benching.OURS, lambda a, b, out: out.zero_(), operands, "float16")

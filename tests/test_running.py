@@ -1,0 +1,78 @@
+"""The judge of level "ran", on tensors of the CPU: it must see an unwritten element, a stray write, a large error."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cookbook.harness import running
+from cookbook.harness.running import Case
+
+DTYPES = ("bfloat16", "float16")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rounding_once_is_well_within_the_tolerance(dtype):
+    exact = torch.randn(500, 400, dtype=torch.float64)
+    error = running.relative_error(exact.to(getattr(torch, dtype)), exact)
+    assert 0.3 * running.tolerance(dtype) < error < 0.5 * running.tolerance(dtype)
+
+
+def test_a_row_left_out_or_one_element_unwritten_is_seen():
+    exact = torch.randn(500, 400, dtype=torch.float64)
+    got = exact.to(torch.bfloat16)
+    got[499] = 0
+    assert running.verdict(running.relative_error(got, exact), 1.0, got.numel(), "bfloat16")
+    got = exact.to(torch.bfloat16)
+    got[3, 5] = float("nan")
+    assert running.verdict(running.relative_error(got, exact), 1.0, got.numel(), "bfloat16")
+
+
+def test_an_error_larger_than_torchs_is_seen_where_it_is_no_chance():
+    error = 0.9 * running.tolerance("float16")
+    assert running.verdict(error, error, 10**6, "float16") == ""
+    assert "torch.matmul" in running.verdict(error, error / 1.06, 10**6, "float16")
+    assert running.verdict(error, error / 1.06, 10, "float16") == ""
+
+
+@pytest.mark.parametrize("row_stride", [5, 8])
+def test_guards_see_a_write_anywhere_outside(row_stride):
+    for where in (running.GUARD - 1, running.GUARD + 3 * row_stride, 0, -1):
+        out, intact = running.guarded(3, 5, "bfloat16", device="cpu", row_stride=row_stride)
+        assert out.shape == (3, 5) and out.isnan().all()
+        out.zero_()
+        assert intact()
+        whole = torch.as_strided(out, (2 * running.GUARD + 3 * row_stride,), (1,), 0)
+        whole[where] = 0
+        assert not intact(), where
+    assert out.stride() == (row_stride, 1)
+
+
+def test_guards_see_a_write_between_rows():
+    out, intact = running.guarded(3, 5, "float16", device="cpu", row_stride=8)
+    torch.as_strided(out, (3, 8), (8, 1), running.GUARD)[1, 6] = 0
+    assert not intact()
+
+
+def test_inputs_are_fresh_normal_and_k_major():
+    (a, b), (a2, _) = (running.inputs((40, 50, 64), "float16", device="cpu") for _ in range(2))
+    assert a.shape == (40, 64) and b.shape == (64, 50) and b.stride() == (1, 64)
+    assert not torch.equal(a, a2) and 0.9 < a.float().std() < 1.1
+    (c, _), (c2, _) = (running.inputs((40, 50, 64), "float16", device="cpu", seed=3) for _ in range(2))
+    assert torch.equal(c, c2)
+
+
+def test_summary_has_the_worst():
+    cases = [
+        Case((1, 1, 8), "bfloat16", 3e-3, 1e-3, ""),  # too small for its ratio to count
+        Case((64, 64, 8), "bfloat16", 1.7e-3, 1.7e-3, ""),
+        Case((128, 64, 8), "bfloat16", 1.8e-3, 1.6e-3, "wrote outside out"),
+    ]
+    said = running.summary(cases)
+    assert said["shapes"] == 3 and said["worst_error"] == 3e-3 and said["worst_ratio"] == pytest.approx(1.125)
+    assert [c["shape"] for c in said["failed"]] == [(128, 64, 8)]
+
+
+def test_all_shapes_are_legal():
+    assert len(set(running.SHAPES)) == len(running.SHAPES) >= 60
+    assert all(min(shape) >= 1 and shape[2] % 8 == 0 for shape in running.SHAPES)
