@@ -1,0 +1,49 @@
+"""mma.sync.m16n8k16 on 16-bit floats with float32 accumulators: who holds what, and the product."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cookbook.model.formats import to_float32
+
+__all__ = ["A_COORDS", "B_COORDS", "C_COORDS", "mma_m16n8k16"]
+
+
+def _coords(values: int, row, column) -> np.ndarray:
+    """(32, values, 2) from functions of (group, thread in group, value index)."""
+    lane, i = np.arange(32)[:, None], np.arange(values)[None, :]
+    group, thread = lane // 4, lane % 4
+    return np.stack(np.broadcast_arrays(row(group, thread, i), column(group, thread, i)), axis=-1)
+
+
+# (lane, value) -> coordinates (PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type").
+A_COORDS = _coords(8, lambda g, t, i: g + 8 * (i // 2 % 2), lambda g, t, i: 2 * t + i % 2 + 8 * (i // 4))  # (m, k)
+B_COORDS = _coords(4, lambda g, t, i: 2 * t + i % 2 + 8 * (i // 2), lambda g, t, i: g)  # (k, n)
+C_COORDS = _coords(4, lambda g, t, i: g + 8 * (i // 2), lambda g, t, i: 2 * t + i % 2)  # (m, n)
+
+
+def mma_m16n8k16(a: np.ndarray, b: np.ndarray, c: np.ndarray, dtype: str) -> np.ndarray:
+    """mma.sync.aligned.m16n8k16.row.col.f32.T.T.f32, T being `dtype` (PTX ISA, "Multiply-and-Accumulate: mma").
+
+    Args:
+        a: (..., 32, 8) uint16 by lane and value; leading dimensions broadcast, one instruction each.
+        b: (..., 32, 4) uint16.
+        c: (..., 32, 4) float32.
+        dtype: "float16" or "bfloat16".
+
+    Returns:
+        (..., 32, 4) float32, c + a @ b. Products are exact; they are added in float32 in numpy's order, where
+        the hardware's order and intermediate rounding are its own.
+    """
+    for name, x, values, kind in (("a", a, 8, np.uint16), ("b", b, 4, np.uint16), ("c", c, 4, np.float32)):
+        if x.shape[-2:] != (32, values) or x.dtype != kind:
+            raise ValueError(f"{name}: got {x.dtype} of shape {x.shape}; needed {kind.__name__} (..., 32, {values})")
+    left = _matrix(to_float32(a, dtype), A_COORDS, (16, 16))
+    right = _matrix(to_float32(b, dtype), B_COORDS, (16, 8))
+    return c + (left @ right)[..., C_COORDS[..., 0], C_COORDS[..., 1]]
+
+
+def _matrix(fragment: np.ndarray, coords: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    out = np.empty((*fragment.shape[:-2], *shape), np.float32)
+    out[..., coords[..., 0], coords[..., 1]] = fragment
+    return out

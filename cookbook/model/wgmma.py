@@ -1,0 +1,183 @@
+"""wgmma.mma_async.m64nNk16 with both operands in shared memory, read through matrix descriptors.
+
+K-major operands of 16-bit floats: each row of A (64 x 16) and of B (N x 16, one row for each column of the product)
+has its K values adjacent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cookbook.layouts import SmemLayout
+from cookbook.model.formats import to_float32
+from cookbook.model.smem import SharedMemory
+from cookbook.model.tma import SWIZZLES, swizzle_mode
+
+__all__ = ["MatrixDescriptor", "d_coords", "operand_addresses", "operand_descriptors", "wgmma"]
+
+CHUNK = 16  # bytes of a row that stay together
+CORE_ROWS = 8
+K = 16  # elements
+MODE_CODES = {0: 0, 128: 1, 64: 2, 32: 3}
+FIELD = (1 << 14) - 1  # addresses and offsets are 14 bits, in units of 16 bytes
+
+
+@dataclass(frozen=True)
+class MatrixDescriptor:
+    """The 64-bit matrix descriptor (PTX ISA, "Asynchronous wgmma": "Matrix Descriptor Format").
+
+    All in bytes, multiples of 16 below 2**18: where the matrix starts, `lbo` from a chunk of 8 K values to the next
+    (read in the unswizzled mode alone), `sbo` from a group of 8 rows to the next. `mode` is the swizzle: 0, 32, 64 or
+    128 bytes. `base_offset` (0 to 7) is for matrices whose swizzle pattern does not start at a multiple of its size.
+    """
+
+    start: int
+    lbo: int
+    sbo: int
+    mode: int
+    base_offset: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("start", "lbo", "sbo"):
+            value = getattr(self, name)
+            if value % CHUNK or not 0 <= value <= FIELD * CHUNK:
+                raise ValueError(f"{name}: got {value}; needed a multiple of 16 in 0 to {FIELD * CHUNK}")
+        if self.mode not in MODE_CODES:
+            raise ValueError(f"mode: got {self.mode}; needed one of {list(SWIZZLES)}")
+        if not 0 <= self.base_offset <= 7:
+            raise ValueError(f"base_offset: got {self.base_offset}; needed 0 to 7")
+
+    def encode(self) -> int:
+        """The 64 bits: start in 0-13, lbo in 16-29, sbo in 32-45, base_offset in 49-51, mode in 62-63."""
+        fields = ((self.start // CHUNK, 0), (self.lbo // CHUNK, 16), (self.sbo // CHUNK, 32))
+        word = sum(value << at for value, at in fields)
+        return word | self.base_offset << 49 | MODE_CODES[self.mode] << 62
+
+    @classmethod
+    def decode(cls, word: int) -> MatrixDescriptor:
+        """The descriptor that these 64 bits say.
+
+        Raises:
+            ValueError: not an unsigned 64-bit integer, or a bit that is set in none of the fields.
+        """
+        known = FIELD | FIELD << 16 | FIELD << 32 | 7 << 49 | 3 << 62
+        if not 0 <= word < 1 << 64 or word & ~known:
+            raise ValueError(f"word: got {word:#x}; needed 64 bits with zeros outside the fields, {known:#x}")
+        start, lbo, sbo = ((word >> at & FIELD) * CHUNK for at in (0, 16, 32))
+        mode = {code: mode for mode, code in MODE_CODES.items()}[word >> 62]
+        return cls(start, lbo, sbo, mode, word >> 49 & 7)
+
+
+def operand_addresses(descriptor: MatrixDescriptor, rows: int) -> np.ndarray:
+    """(rows, 2) byte addresses of the two 16-byte chunks of each row of a K-major rows x 16 operand.
+
+    PTX ISA, "Strides" and "Asynchronous Warpgroup Level Canonical Layouts", K-major: rows of one chunk under no
+    swizzle, else of `mode` bytes; then the swizzle of the absolute address.
+
+    Raises:
+        ValueError: rows is not a multiple of 8, or base_offset is not 0 (not modelled).
+    """
+    if rows < CORE_ROWS or rows % CORE_ROWS:
+        raise ValueError(f"rows: got {rows}; needed a positive multiple of 8")
+    if descriptor.base_offset:
+        raise ValueError(
+            f"descriptor: got base_offset {descriptor.base_offset}; needed 0: a pattern that starts at a "
+            "multiple of its size, the only kind modelled"
+        )
+    row, chunk = np.arange(rows)[:, None], np.arange(K * 2 // CHUNK)
+    linear = descriptor.start + row % CORE_ROWS * (descriptor.mode or CHUNK) + row // CORE_ROWS * descriptor.sbo
+    linear = linear + chunk * (CHUNK if descriptor.mode else descriptor.lbo)
+    return SWIZZLES[descriptor.mode](linear)
+
+
+def operand_descriptors(layout: SmemLayout, rows: int, base: int = 0) -> list[MatrixDescriptor]:
+    """The descriptors of every K-major `rows` x 16 block of a tile: k blocks fastest, then row blocks, then stages.
+
+    From one k block to the next only the start address advances: by 32 bytes inside a swizzled row of 64 or 128
+    bytes, else to the next atom along K, by however many bytes the layout says.
+
+    Args:
+        layout: (rows of the operand, K[, stage]) of 16-bit elements.
+        rows: rows of one instruction: 64 for A, N for B.
+        base: byte address of the tile, a multiple of `layout.alignment`.
+
+    Raises:
+        ValueError: the layout is not one of the canonical K-major ones (MN-major layouts are not among them), the
+            base is misaligned, or the blocks do not divide the tile.
+    """
+    offsets = layout.outer.table() * layout.element_bytes
+    offsets = offsets[..., None] if offsets.ndim == 2 else offsets
+    if layout.element_bits != 16 or offsets.ndim != 3:
+        raise ValueError(f"layout: got {layout!r}; needed 16-bit elements in modes (MN, K) or (MN, K, STAGE)")
+    if offsets.shape[0] % rows or offsets.shape[1] % K:
+        raise ValueError(f"rows: got {rows}; needed blocks of {rows} x {K} that divide {offsets.shape[:2]}")
+    if base % layout.alignment:
+        raise ValueError(f"base: got {base}; needed a multiple of {layout.alignment} for {layout.swizzle!r}")
+    mode = swizzle_mode(layout.swizzle)
+    blocks = offsets.reshape(-1, rows, offsets.shape[1] // K, K, offsets.shape[2])
+    blocks = blocks.transpose(4, 0, 2, 1, 3).reshape(-1, rows, K)
+    return [_block_descriptor(block, base, mode) for block in blocks]
+
+
+def _block_descriptor(block: np.ndarray, base: int, mode: int) -> MatrixDescriptor:
+    """The descriptor of one block, given its (rows, 16) byte offsets before the swizzle."""
+    start, rows = int(block[0, 0]), len(block)
+    sbo = int(block[CORE_ROWS, 0]) - start if rows > CORE_ROWS else 0
+    # The swizzled modes do not read lbo; CuTe and the PTX ISA's tables write 1 (times 16 bytes) there.
+    lbo = CHUNK if mode else int(block[0, CHUNK // 2]) - start
+    if min(lbo, sbo) < 0:
+        raise ValueError(f"layout: got lbo {lbo} and sbo {sbo}; needed offsets that grow: not a canonical layout")
+    descriptor = MatrixDescriptor(base + start, lbo, sbo, mode)
+    chunks = SWIZZLES[mode](base + block[:, :: CHUNK // 2])
+    inside = block - np.repeat(block[:, :: CHUNK // 2], CHUNK // 2, axis=1)
+    if (inside != np.arange(K) % 8 * 2).any() or (chunks != operand_addresses(descriptor, rows)).any():
+        raise ValueError(
+            f"layout: got a block at byte {start} that no K-major descriptor of the {mode}-byte mode reads; "
+            f"needed rows {mode or CHUNK} bytes apart in groups of 8, and 8 K values adjacent"
+        )
+    return descriptor
+
+
+def d_coords(n: int) -> np.ndarray:
+    """(128, n // 2, 2): the (m, n) of each of a thread's accumulators (PTX ISA, "Register Fragments for wgmma: D")."""
+    if n % 8 or not 8 <= n <= 256:
+        raise ValueError(f"n: got {n}; needed a multiple of 8 in 8 to 256")
+    thread, i = np.arange(128)[:, None], np.arange(n // 2)[None, :]
+    row = thread // 32 * 16 + thread % 32 // 4 + 8 * (i // 2 % 2)
+    column = 8 * (i // 4) + 2 * (thread % 4) + i % 2
+    return np.stack(np.broadcast_arrays(row, column), axis=-1)
+
+
+def wgmma(
+    smem: SharedMemory, a: MatrixDescriptor | int, b: MatrixDescriptor | int, d: np.ndarray, dtype: str
+) -> np.ndarray:
+    """wgmma.mma_async.sync.aligned.m64nNk16.f32.T.T with A and B in shared memory, both K-major.
+
+    PTX ISA, "Asynchronous Multiply-and-Accumulate Instruction: wgmma.mma_async".
+
+    Args:
+        a, b: descriptors of 64 x 16 and N x 16 operands, or their 64 bits.
+        d: (128, N // 2) float32 accumulators by thread and register; N follows from it.
+        dtype: T: "float16" or "bfloat16".
+
+    Returns:
+        (128, N // 2) float32: d plus the product. Products are exact and added in float32 in numpy's order; the
+        hardware's order and intermediate rounding are its own.
+    """
+    if d.ndim != 2 or d.shape[0] != 128 or d.dtype != np.float32:
+        raise ValueError(f"d: got {d.dtype} of shape {d.shape}; needed float32 (128, N / 2)")
+    n = 2 * d.shape[1]
+    coords = d_coords(n)
+    left, right = (
+        to_float32(smem.read(operand_addresses(_decoded(x), rows), 8).reshape(rows, K), dtype)
+        for x, rows in ((a, 64), (b, n))
+    )
+    return d + (left @ right.T)[coords[..., 0], coords[..., 1]]
+
+
+def _decoded(descriptor: MatrixDescriptor | int) -> MatrixDescriptor:
+    if isinstance(descriptor, MatrixDescriptor):
+        return descriptor
+    return MatrixDescriptor.decode(descriptor)

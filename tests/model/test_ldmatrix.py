@@ -1,0 +1,78 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cookbook.model import SharedMemory, ldmatrix, stmatrix
+
+LANE = np.arange(32)
+
+
+def numbered(rows):
+    """8x8 matrices one after another, each value saying matrix, row and column as 64 i + 8 r + c."""
+    smem = SharedMemory(rows * 16)
+    smem.view(np.uint16)[:] = np.arange(rows * 8)
+    return smem
+
+
+@pytest.mark.parametrize(
+    ("trans", "t0", "t22"),
+    [(False, [(0, 0), (0, 1)], [(5, 4), (5, 5)]), (True, [(0, 0), (1, 0)], [(4, 5), (5, 5)])],
+)
+def test_x1_gives_two_values(trans, t0, t22):
+    """T0 holds M0K0, M0K1 and T22 M5K4, M5K5; read with .trans the row and column of the stored matrix swap."""
+    registers = ldmatrix(numbered(8), LANE * 16, 1, trans)
+    assert registers.shape == (32, 1, 2)
+    assert [divmod(int(x), 8) for x in registers[0, 0]] == t0
+    assert [divmod(int(x), 8) for x in registers[22, 0]] == t22
+
+
+def test_mn_major():
+    """The tile stored MN-major: (k, m) rows. Plain T0 = M0K0, M1K0 and T22 = M4K5, M5K5; .trans as K-major."""
+    smem = numbered(8)  # value 8 k + m
+    plain, trans = (ldmatrix(smem, LANE * 16, 1, t) for t in (False, True))
+    as_mk = lambda x: (int(x) % 8, int(x) // 8)  # noqa: E731
+    assert [as_mk(x) for x in plain[0, 0]] == [(0, 0), (1, 0)]
+    assert [as_mk(x) for x in plain[22, 0]] == [(4, 5), (5, 5)]
+    assert [as_mk(x) for x in trans[0, 0]] == [(0, 0), (0, 1)]
+    assert [as_mk(x) for x in trans[22, 0]] == [(5, 4), (5, 5)]
+
+
+@given(st.sampled_from((1, 2, 4)), st.booleans(), st.permutations(range(32)))
+def test_each_lane_by_the_definition(num, trans, order):
+    smem = numbered(32)
+    registers = ldmatrix(smem, np.array(order) * 16, num, trans)
+    for lane in range(32):
+        for i in range(num):
+            for half in (0, 1):
+                row, column = lane // 4, 2 * (lane % 4) + half
+                row, column = (column, row) if trans else (row, column)
+                assert registers[lane, i, half] == 8 * order[8 * i + row] + column
+
+
+@given(st.sampled_from((1, 2, 4)), st.booleans())
+def test_stmatrix_is_the_inverse(num, trans):
+    smem = SharedMemory(512)
+    values = np.arange(3 * 32 * num * 2, dtype=np.uint16).reshape(3, 32, num, 2)[1]
+    stmatrix(smem, LANE[::-1] * 16, values, trans)
+    assert np.array_equal(ldmatrix(smem, LANE[::-1] * 16, num, trans), values)
+    assert (smem.view(np.uint16) != 0xFFFF).sum() == 64 * num
+
+
+def test_batches():
+    smem = numbered(64)
+    rows = np.stack([LANE, 63 - LANE]) * 16
+    both = ldmatrix(smem, rows, 4)
+    assert np.array_equal(both[1], ldmatrix(smem, rows[1], 4)) and both.shape == (2, 32, 4, 2)
+
+
+def test_refuses():
+    smem = numbered(32)
+    with pytest.raises(ValueError, match="multiples of 16"):
+        ldmatrix(smem, LANE * 8, 4)
+    with pytest.raises(ValueError, match="num: got 3"):
+        ldmatrix(smem, LANE * 16, 3)
+    with pytest.raises(ValueError, match="row_addresses"):
+        ldmatrix(smem, LANE[:8] * 16, 1)
+    with pytest.raises(ValueError, match="registers"):
+        stmatrix(smem, LANE * 16, np.zeros((32, 4), np.uint16))
