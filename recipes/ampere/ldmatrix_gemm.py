@@ -629,10 +629,12 @@ draw.pipeline(stages=CONFIG.stages, k_tiles=10, load_time=2)
 # shown.
 
 # %% tags=["lab"]
+from cookbook import tables
 from cookbook.harness import checking
 
 report = checking.check("ampere/ldmatrix_gemm", shapes=[(200, 333, 64)], dtypes=["float16"])
-print(report.text())
+for level in report.levels:
+    print(f"{level.level:10}{level.target or '':9}{level.status:13}{tables.describe(level)}")
 
 # %% [markdown] tags=["lab"]
 # ## Time
@@ -641,8 +643,9 @@ print(report.text())
 # does without.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import results_table
 from IPython.display import Markdown
+
+from cookbook.harness.publishing import results_table
 
 Markdown(results_table("ampere/ldmatrix_gemm"))
 

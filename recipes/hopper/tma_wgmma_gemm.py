@@ -586,10 +586,12 @@ draw.pipeline(stages=CONFIG.stages, k_tiles=10, load_time=3)
 # shown.
 
 # %% tags=["lab"]
+from cookbook import tables
 from cookbook.harness import checking
 
 report = checking.check("hopper/tma_wgmma_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
-print(report.text())
+for level in report.levels:
+    print(f"{level.level:10}{level.target or '':9}{level.status:13}{tables.describe(level)}")
 
 # %% [markdown] tags=["lab"]
 # ## Time
@@ -597,8 +599,9 @@ print(report.text())
 # Ours and its peers, interleaved in one run on one GPU.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import results_table
 from IPython.display import Markdown
+
+from cookbook.harness.publishing import results_table
 
 Markdown(results_table("hopper/tma_wgmma_gemm"))
 
