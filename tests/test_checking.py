@@ -1,0 +1,137 @@
+"""What `check` makes of its levels: statuses, reasons, configurations, and of what is recorded."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from cookbook.harness import catalog, checking, compiling, records
+from cookbook.harness.findings import Finding
+
+NAME = "ampere/ldmatrix_gemm"
+
+
+@pytest.fixture
+def recipe():
+    return catalog.find(NAME)
+
+
+def stand_in(monkeypatch, module: str, **names):
+    """Put a module of these names in the place of a part of the harness."""
+    made = types.ModuleType(module)
+    vars(made).update(names)
+    monkeypatch.setitem(sys.modules, module, made)
+
+
+def exact_walk(module, a, b, dtype, config):
+    return a.astype(np.float64) @ b.astype(np.float64)
+
+
+def one_config(recipe):
+    return compiling.config_for(catalog.load(recipe.name), recipe.targets[0])
+
+
+def test_the_model_passes_when_the_product_is_right(monkeypatch, recipe):
+    stand_in(monkeypatch, "cookbook.harness.walk", walk=exact_walk)
+    level = checking.model_level(recipe, "bfloat16", (20, 30, 64), one_config(recipe))
+    assert level.status == "passed" and level.shape == (20, 30, 64)
+    assert level.figures["integer_mismatches"] == 0 and 0 < level.figures["relative_error"] < 3e-3
+
+
+def test_the_model_fails_on_a_single_wrong_element(monkeypatch, recipe):
+    def walk(*arguments):
+        product = exact_walk(*arguments)
+        product[3, 4] += 100
+        return product
+
+    stand_in(monkeypatch, "cookbook.harness.walk", walk=walk)
+    level = checking.model_level(recipe, "float16", (200, 300, 64), one_config(recipe))
+    assert level.status == "failed" and "1 of 60000 elements differ on integer inputs" in level.reason
+
+
+def test_too_large_a_model_is_named_not_walked(recipe):
+    level = checking.model_level(recipe, "float16", (4096, 4096, 4096), one_config(recipe))
+    assert level.status == "not checked" and "too large to walk" in level.reason
+
+
+def test_findings_become_a_level(monkeypatch, recipe):
+    found = [Finding("a", True, "fine"), Finding("b", False, "7 wavefronts; needed 4")]
+    stand_in(monkeypatch, "cookbook.harness.layout_check", check_layouts=lambda *a: found)
+    (level,) = checking.layout_levels(recipe, "float16", ("sm_80",))
+    assert level.status == "failed" and level.reason == "b: 7 wavefronts; needed 4"
+    stand_in(monkeypatch, "cookbook.harness.layout_check", check_layouts=lambda *a: [])
+    (level,) = checking.layout_levels(recipe, "float16", ("sm_80",))
+    assert level.status == "failed" and level.reason == "nothing was looked at"
+
+
+def test_every_distinct_configuration_is_looked_at(recipe):
+    found = checking.configurations(recipe, recipe.targets)
+    module = catalog.load(recipe.name)
+    assert set(found) == {compiling.config_for(module, target) for target in recipe.targets}
+    assert checking.configurations(recipe, ("sm_80",)) == {module.config_for("sm_80"): None}
+
+
+def test_a_level_that_raises_fails_and_the_rest_goes_on():
+    def boom():
+        raise OSError("disk full")
+
+    step = checking.Step("compiled", "float16", boom, target="sm_80")
+    (level,) = checking.run_step(step)
+    assert (level.status, level.target, level.reason) == ("failed", "sm_80", "OSError: disk full")
+    assert step.text == "compiled sm_80 float16"
+
+
+def test_without_the_disassembler_compiled_is_not_checked(monkeypatch, recipe):
+    def missing():
+        raise compiling.NoDisassembler("nvdisasm not found: pip install nvidia-cuda-nvdisasm")
+
+    monkeypatch.setattr(compiling, "nvdisasm", missing)
+    level = checking.compiled_level(recipe, "sm_80", "float16")
+    assert level.status == "not checked" and "pip install nvidia-cuda-nvdisasm" in level.reason
+
+
+def made(passed=True):
+    return records.make("ran", NAME, "bfloat16", None, passed=passed, figures={"shapes": 69}, device="NVIDIA X")
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "says"),
+    [
+        ({}, "recorded", "no GPU"),
+        ({"code_hash": "0"}, "stale", "code has changed"),
+        ({"status": "failed"}, "failed", "recorded as failed"),
+    ],
+)
+def test_records_stand_in_for_levels_that_cannot_run_here(monkeypatch, recipe, change, status, says):
+    monkeypatch.setattr(records, "read", lambda root=None: [made() | change])
+    (level,) = checking.recorded_levels(recipe, "ran", "bfloat16", "no GPU")
+    assert level.status == status and says in level.reason
+    assert level.device == "NVIDIA X" and level.date and level.figures == {"shapes": 69}
+    (level,) = checking.recorded_levels(recipe, "ran", "float16", "no GPU")
+    assert level.status == "not checked" and level.reason == "no GPU; nothing recorded"
+
+
+def test_a_report_holds_unless_something_failed():
+    levels = [checking.Level("ran", status) for status in ("passed", "recorded", "stale", "not checked")]
+    report = checking.Report(NAME, tuple(levels))
+    assert report.ok and [level.status for level in report.not_checked] == ["stale", "not checked"]
+    assert not checking.Report(NAME, (*levels, checking.Level("model", "failed"))).ok
+    assert report.to_json()["levels"][0]["status"] == "passed"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"shapes": [(1, 2)]}, "shape: got (1, 2), needed M,N,K"),
+        ({"shapes": [(1, 2, 12)]}, "K a multiple of 8"),
+        ({"dtypes": ["float32"]}, "dtype: got 'float32', needed one of"),
+        ({"targets": ["sm_75"]}, "target: got 'sm_75', needed one of sm_80"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, says):
+    with pytest.raises(ValueError) as raised:
+        checking.check(NAME, **arguments)
+    assert says in str(raised.value)
