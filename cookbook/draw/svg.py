@@ -17,7 +17,7 @@ FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monos
 CHAR_WIDTH = 0.62  # of the font size: the widest of the fonts above
 
 # One hue per group of four banks (16 bytes); all light enough for dark text, so they serve both themes.
-GROUPS = ("#8ecae6", "#ffb703", "#95d5b2", "#f4a3a3", "#cdb4db", "#e9c46a", "#a8dadc", "#d4a373")
+GROUPS = ("#8ecae6", "#ffb703", "#95d5b2", "#f4a3a3", "#cdb4db", "#dbe64c", "#c8ced6", "#d4a373")
 ON_COLOUR = "#14171a"
 CONFLICT = "#d62839"
 ON_CONFLICT = "#ffffff"

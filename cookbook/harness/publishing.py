@@ -1,0 +1,321 @@
+"""What is published, all of it from recipes/, notebooks/ and results/: tables, recipe pages, README's blocks.
+
+    python -m cookbook.harness.publishing notebooks [--check]   notebooks/ from recipes/
+    python -m cookbook.harness.publishing readme [--check]      the generated blocks of README.md
+    python -m cookbook.harness.publishing pages                 docs/recipes/ (the site's hook calls this too)
+
+No figure is typed by hand anywhere: a figure on a page is in a table that one of these functions wrote.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cookbook import draw
+from cookbook.harness import catalog, notebooks, records
+from cookbook.harness.catalog import Recipe
+from cookbook.harness.records import Record
+
+NOT_MEASURED = "*Not measured yet.*"
+_GENERATED = "<!-- {name}:{edge} -->"
+
+
+# --- tables ---------------------------------------------------------------------------------------------------
+
+
+def table(header: list[str], rows: list[list[str]], right: int = 1) -> str:
+    """A markdown table whose columns from number `right` on are set flush right."""
+    rule = ["---" if column < right else "---:" for column in range(len(header))]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, rule, *rows))
+
+
+def recipes_table(link: Callable[[Recipe], str]) -> str:
+    """The recipes in reading order; `link` gives the address behind a recipe's name."""
+    rows = [
+        [f"[`{r.name}`]({link(r)})", r.claim, ", ".join(r.dtypes), " ".join(r.targets), _runs_on(r)]
+        for r in catalog.recipes()
+    ]
+    return table(["recipe", "claim", "dtypes", "compiles for", "runs on"], rows, right=5)
+
+
+def _runs_on(recipe: Recipe) -> str:
+    return recipe.runs_on.replace("+", " and later")
+
+
+def _shape(record: Record) -> str:
+    return " x ".join(map(str, record["shape"])) if record["shape"] else "many shapes"
+
+
+def _peer_names(timed: list[Record]) -> list[str]:
+    return list(dict.fromkeys(name for record in timed for name in record["peers"]))
+
+
+def _timed_row(record: Record, peers: list[str]) -> list[str]:
+    ours = record["figures"]
+    row = [_shape(record), record["dtype"]]
+    row += [f"{ours['median_ms']:.4g} ({ours['min_ms']:.4g} to {ours['max_ms']:.4g})", f"{ours['tflops']:.0f}"]
+    for name in peers:
+        peer = record["peers"].get(name)
+        row.append(f"{peer['tflops']:.0f} ({peer['ratio']:.3f})" if peer else "not timed")
+    return row
+
+
+def _timed_table(timed: list[Record]) -> str:
+    peers = _peer_names(timed)
+    header = ["M x N x K", "dtype", "ours, ms (min to max)", "ours, TFLOP/s"]
+    header += [f"{name}, TFLOP/s (ours / it)" for name in peers]
+    timed = sorted(timed, key=lambda r: (r["dtype"], r["shape"][0] * r["shape"][1] * r["shape"][2], r["shape"]))
+    return table(header, [_timed_row(record, peers) for record in timed], right=2)
+
+
+def _circumstances(found: list[Record]) -> str:
+    """One sentence for each set of circumstances: the device, when, which versions, which inputs."""
+    said = []
+    for r in found:
+        versions = ", ".join(f"{name} {version}" for name, version in r["versions"].items() if version)
+        driver = f", driver {r['driver']}" if r.get("driver") else ""
+        day = r["date"].split()[0]
+        said.append(
+            f"{r['device']}, {day}, inputs {r['distribution']}; {versions}{driver}; code {r['code_hash'][:12]}."
+        )
+    return " ".join(dict.fromkeys(said))
+
+
+def results_table(name: str, dtype: str | None = None, root: Path | None = None) -> str:
+    """What was timed of a recipe, as markdown: current records, then stale ones under a line that says so.
+
+    Args:
+        name: a recipe's name.
+        dtype: only this one (torch's name); all if left out.
+        root: the folder of the records; results/ if left out.
+    """
+    name = catalog.find(name).name
+    timed = [r for r in records.select(name, "timed", dtype, root) if r["shape"]]
+    old = [r for r in timed if records.is_stale(r)]
+    current = [r for r in timed if r not in old]
+    parts = [_timed_table(current), _circumstances(current)] if current else [NOT_MEASURED]
+    if old:
+        if not current:
+            parts = ["*The code as it is now has not been timed.*"]
+        parts += ["**Stale: measured on an earlier version of the code.**", _timed_table(old), _circumstances(old)]
+    return "\n\n".join(parts)
+
+
+def checked_table(name: str, root: Path | None = None) -> str:
+    """What the records say about a recipe at each level that needs a GPU, as markdown."""
+    name = catalog.find(name).name
+    rows = [_checked_row(level, records.select(name, level, None, root)) for level in records.LEVELS]
+    return table(["level", "recorded", "on", "date"], rows, right=4)
+
+
+def _checked_row(level: str, found: list[Record]) -> list[str]:
+    current = [r for r in found if not records.is_stale(r)]
+    if not current:
+        return [level, "stale: the code has changed since" if found else "not measured", "", ""]
+    failed = sum(r["status"] != "passed" for r in current)
+    status = f"{failed} of {len(current)} failed" if failed else f"passed ({len(current)})"
+    devices, days = ({r[key].split()[0] if key == "date" else r[key] for r in current} for key in ("device", "date"))
+    return [level, status, ", ".join(sorted(devices)), ", ".join(sorted(days))]
+
+
+def results_chart(name: str, root: Path | None = None) -> draw.Picture | None:
+    """The current timed records of a recipe as bars, or None if there is none."""
+    recipe = catalog.find(name)
+    timed = [r for r in records.select(recipe.name, "timed", None, root) if r["shape"] and not records.is_stale(r)]
+    if not timed:
+        return None
+    timed = [r for r in timed if r["dtype"] == timed[0]["dtype"]]
+    bars = [bar for record in timed for bar in _bars(record)]
+    return draw.bar_chart(bars, title=f"{recipe.name}, {timed[0]['dtype']}, {timed[0]['device']}")
+
+
+def _bars(record: Record) -> list[draw.Bar]:
+    flops = 2e-9 * record["shape"][0] * record["shape"][1] * record["shape"][2]  # per ms: TFLOP/s
+    everyone = {"ours": record["figures"], **record["peers"]}
+    return [
+        draw.Bar(_shape(record), name, f["tflops"], round(flops / f["max_ms"], 2), round(flops / f["min_ms"], 2))
+        for name, f in everyone.items()
+    ]
+
+
+# --- README ---------------------------------------------------------------------------------------------------
+
+
+def readme_blocks() -> dict[str, str]:
+    """The generated blocks of README.md by name."""
+    results = [f"**{r.name}**, {r.dtypes[0]}\n\n{results_table(r.name, r.dtypes[0])}" for r in catalog.recipes()]
+    return {
+        "recipes": recipes_table(lambda r: f"recipes/{r.name}.py"),
+        "results": "\n\n".join(results),
+    }
+
+
+def with_blocks(text: str, blocks: dict[str, str]) -> str:
+    """`text` with what stands between `<!-- name:begin -->` and `<!-- name:end -->` replaced.
+
+    Raises:
+        ValueError: a block's marks are not there, once each and in order.
+    """
+    for name, content in blocks.items():
+        begin, end = (_GENERATED.format(name=name, edge=edge) for edge in ("begin", "end"))
+        if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+            raise ValueError(f"text: got no single pair of {begin} and {end}, needed one for the block {name!r}")
+        before, rest = text.split(begin)
+        text = f"{before}{begin}\n{content}\n{end}{rest.split(end)[1]}"
+    return text
+
+
+def update_readme(check: bool, path: Path | None = None) -> bool:
+    """Writes README's generated blocks, or with `check` only compares; whether it was in step before."""
+    path = path or catalog.recipes_root().parent / "README.md"
+    old = path.read_text(encoding="utf-8")
+    new = with_blocks(old, readme_blocks())
+    if not check and new != old:
+        path.write_text(new, encoding="utf-8")
+    return new == old
+
+
+# --- recipe pages -----------------------------------------------------------------------------------------------
+
+
+def _fence(content: str, language: str) -> str:
+    marks = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", content)), default=0))
+    return f"{marks}{language}\n{content.rstrip()}\n{marks}"
+
+
+def _folded(title: str, content: str) -> str:
+    """`content` behind a line that opens it."""
+    return f'??? abstract "{title}"\n\n' + "\n".join(f"    {line}" if line else "" for line in content.split("\n"))
+
+
+def figure(svg: str) -> str:
+    """An SVG document as one block of HTML: markdown must see no blank line in it."""
+    return '<figure class="picture">' + re.sub(r"\s*\n\s*", " ", svg.strip()) + "</figure>"
+
+
+def _output(output: Any) -> str:
+    if output.output_type == "stream":
+        return _fence(output.text, "text")
+    data = output.get("data", {})
+    if "image/svg+xml" in data:
+        return figure("".join(data["image/svg+xml"]))
+    if "text/markdown" in data:
+        return "".join(data["text/markdown"])
+    if "text/html" in data:
+        return '<div class="output">' + re.sub(r"\s*\n\s*", " ", "".join(data["text/html"])) + "</div>"
+    return _fence("".join(data.get("text/plain", "")), "text")
+
+
+def _cell(cell: Any, measured: str) -> list[str]:
+    if cell.cell_type == "markdown":
+        return [cell.source]
+    if not cell.source.strip():
+        return []
+    code = _fence(cell.source, "python")
+    if "lab" in cell.metadata.get("tags", []):
+        code = _folded("The code of this step", code)
+    if "results_table(" in cell.source:  # as results/ is now, not as it was when the notebook was executed
+        return [code, measured]
+    return [code, *map(_output, cell.outputs)]
+
+
+def _measured(name: str) -> str:
+    chart = results_chart(name)
+    return results_table(name) + (f"\n\n{figure(chart.svg)}" if chart else "")
+
+
+def _facts(recipe: Recipe) -> str:
+    stem = recipe.name.split("/")[1]
+    rows = [
+        ["data path", recipe.path or "see below"],
+        ["dtypes", ", ".join(recipe.dtypes)],
+        ["compiles for", " ".join(recipe.targets)],
+        ["runs on", _runs_on(recipe)],
+        [
+            "take it",
+            f"[{stem}.py]({stem}.py), [{stem}.ipynb]({stem}.ipynb), or `cookbook copy {recipe.name} {stem}.py`",
+        ],
+    ]
+    return table(["", ""], rows, right=2)
+
+
+def _diff(recipe: Recipe) -> str:
+    base = catalog.find(recipe.builds_on)
+    texts = [catalog.without_lab(r.file.read_text(encoding="utf-8")).splitlines() for r in (base, recipe)]
+    lines = difflib.unified_diff(*texts, base.name, recipe.name, lineterm="", n=2)
+    return _folded(f"All changes from {base.name}", _fence("\n".join(lines), "diff"))
+
+
+def page(name: str) -> str:
+    """A recipe's page as markdown, from its executed notebook and the records.
+
+    Raises:
+        notebooks.OutOfStep: the notebook is not the recipe's.
+    """
+    recipe = catalog.find(name)
+    measured = _measured(recipe.name)
+    cells = notebooks.read(recipe.name).cells
+    body = [part for cell in cells for part in _cell(cell, measured)]
+    if body and body[0].startswith("# "):
+        body[0] = body[0].partition("\n")[2].strip()
+    parts = [f"# {recipe.title}", f"*{recipe.claim}*", _facts(recipe), *body]
+    if measured not in body:
+        parts += ["## Measured", measured]
+    parts += ["## Recorded checks", checked_table(recipe.name)]
+    if recipe.builds_on:
+        parts += [f"## What changed from {recipe.builds_on}", _diff(recipe)]
+    return "\n\n".join(parts) + "\n"
+
+
+def write_pages(docs: Path | None = None) -> list[Recipe]:
+    """Writes docs/recipes/<track>/<name>.md with the .py and .ipynb it offers beside it; files that would not change
+    are left alone, so that a server that watches them does not build for ever."""
+    docs = docs or catalog.recipes_root().parent / "docs"
+    found = catalog.recipes()
+    for recipe in found:
+        path = docs / "recipes" / f"{recipe.name}.md"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write(path, page(recipe.name))
+        for source in (recipe.file, notebooks.notebook_path(recipe.name)):
+            copy = path.with_suffix(source.suffix)
+            if not copy.exists() or copy.read_bytes() != source.read_bytes():
+                shutil.copyfile(source, copy)
+    for stray in (docs / "recipes").rglob("*.md"):
+        if stray.relative_to(docs / "recipes").with_suffix("").as_posix() not in {r.name for r in found}:
+            stray.unlink()
+    return found
+
+
+def _write(path: Path, text: str) -> None:
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")
+
+
+# --- command line -----------------------------------------------------------------------------------------------
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line in the module's text; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m cookbook.harness.publishing")
+    parser.add_argument("what", choices=("notebooks", "readme", "pages"))
+    parser.add_argument("--check", action="store_true", help="compare only; exit 1 if something is out of step")
+    given = parser.parse_args(argv)
+    if given.what == "notebooks":
+        return 1 if notebooks.main(given.check) else 0
+    if given.what == "pages":
+        sys.stdout.write(f"{len(write_pages())} pages written\n")
+        return 0
+    in_step = update_readme(given.check)
+    sys.stdout.write("README.md: " + ("in step\n" if in_step else "out of step\n" if given.check else "rewritten\n"))
+    return 1 if given.check and not in_step else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,244 @@
+"""Tables, blocks and pages say what the records and the notebooks say, and mark what is stale or missing."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+
+import nbformat
+import pytest
+
+from cookbook.harness import catalog, notebooks, publishing, records
+
+NAME = "ampere/ldmatrix_gemm"
+ROOT = catalog.recipes_root().parent
+
+
+def record(shape=(4096, 4096, 4096), dtype="float16", ratio=0.5, **changed):
+    """A timed record of 2 ms for ours; torch.matmul takes `ratio` times as long."""
+    flops = 2e-9 * shape[0] * shape[1] * shape[2]
+
+    def figures(ms):
+        return {"median_ms": ms, "min_ms": 0.9 * ms, "max_ms": 1.25 * ms, "tflops": round(flops / ms, 2)}
+
+    made = {
+        "level": "timed",
+        "recipe": NAME,
+        "code_hash": catalog.code_hash(NAME),
+        "dtype": dtype,
+        "shape": list(shape),
+        "status": "passed",
+        "figures": figures(2.0) | {"ratio": ratio},
+        "peers": {"torch.matmul": figures(2.0 * ratio) | {"ratio": ratio}},
+        "distribution": "normal(0, 1)",
+        "date": "2031-05-06 07:08",
+        "device": "Test GPU",
+        "driver": "1.2",
+        "versions": {"torch": "9.8", "quack-kernels": None},
+    }
+    return made | changed
+
+
+def rows(markdown):
+    return [[c.strip() for c in line.strip("|").split("|")] for line in markdown.splitlines() if line.startswith("|")]
+
+
+def test_no_record_says_not_measured(tmp_path):
+    assert publishing.results_table(NAME, root=tmp_path) == publishing.NOT_MEASURED
+    assert publishing.results_chart(NAME, tmp_path) is None
+    assert {tuple(row[1:]) for row in rows(publishing.checked_table(NAME, tmp_path))[2:]} == {("not measured", "", "")}
+
+
+def test_current_record_shows_figures_peers_and_circumstances(tmp_path):
+    records.write([record(), record((128, 128, 64), ratio=1.5)], tmp_path)
+    shown = publishing.results_table(NAME, root=tmp_path)
+    small, large = rows(shown)[2:]
+    assert small[0] == "128 x 128 x 64" and small[-1].endswith("(1.500)")
+    assert large == ["4096 x 4096 x 4096", "float16", "2 (1.8 to 2.5)", "69", "137 (0.500)"]
+    assert "Test GPU, 2031-05-06, inputs normal(0, 1); torch 9.8, driver 1.2" in shown
+    assert "quack" not in shown and "tale" not in shown
+
+
+def test_a_changed_hash_makes_a_record_stale_and_never_current(tmp_path):
+    records.write([record(code_hash="0123456789abcdef")], tmp_path)
+    shown = publishing.results_table(NAME, root=tmp_path)
+    assert shown.index("has not been timed") < shown.index("Stale") < shown.index("4096 x 4096 x 4096")
+    assert "code 0123456789ab" in shown
+    assert publishing.results_chart(NAME, tmp_path) is None
+    assert rows(publishing.checked_table(NAME, tmp_path))[3][:2] == ["timed", "stale: the code has changed since"]
+
+
+def test_current_and_stale_stand_apart(tmp_path):
+    records.write([record(), record((256, 256, 256), code_hash="0" * 64)], tmp_path)
+    current, old = publishing.results_table(NAME, root=tmp_path).split("**Stale")
+    assert "4096 x 4096" in current and "256 x 256" not in current
+    assert "256 x 256" in old and "4096 x 4096" not in old
+
+
+def test_a_peer_that_was_not_timed_everywhere(tmp_path):
+    alone = record((128, 128, 128), dtype="bfloat16", peers={})
+    records.write([record(), alone], tmp_path)
+    assert rows(publishing.results_table(NAME, root=tmp_path))[2][-1] == "not timed"
+
+
+def test_results_table_of_one_dtype(tmp_path):
+    records.write([record(), record(dtype="bfloat16")], tmp_path)
+    assert {row[1] for row in rows(publishing.results_table(NAME, "bfloat16", tmp_path))[2:]} == {"bfloat16"}
+
+
+def test_chart_draws_what_the_table_says(tmp_path):
+    records.write([record()], tmp_path)
+    root = ET.fromstring(publishing.results_chart(NAME, tmp_path).svg)
+    bars = {g.get("data-name"): g for g in root.iter("{http://www.w3.org/2000/svg}g") if g.get("data-name")}
+    assert {name: float(g.get("data-value")) for name, g in bars.items()} == {"ours": 68.72, "torch.matmul": 137.44}
+    labels = [t.text for t in bars["ours"].iter("{http://www.w3.org/2000/svg}text")]
+    assert labels == ["ours", "68.72 (0.50x)"]
+
+
+def test_checked_table_counts_failures(tmp_path):
+    records.write([record(level="ran"), record((1, 1, 8), level="ran", status="failed")], tmp_path)
+    assert rows(publishing.checked_table(NAME, tmp_path))[2] == ["ran", "1 of 2 failed", "Test GPU", "2031-05-06"]
+
+
+def test_with_blocks_replaces_between_marks_and_only_there():
+    text = "a <!-- x:begin -->\nold\n<!-- x:end --> b"
+    assert publishing.with_blocks(text, {"x": "new"}) == "a <!-- x:begin -->\nnew\n<!-- x:end --> b"
+    assert publishing.with_blocks(publishing.with_blocks(text, {"x": "n"}), {"x": "n"}).count("n\n") == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["", "<!-- x:end --><!-- x:begin -->", "<!-- x:begin --><!-- x:begin --><!-- x:end -->"]
+)
+def test_with_blocks_needs_its_marks(text):
+    with pytest.raises(ValueError, match="pair of <!-- x:begin -->"):
+        publishing.with_blocks(text, {"x": "new"})
+
+
+def test_update_readme_writes_once_and_check_writes_never(tmp_path):
+    readme = tmp_path / "README.md"
+    empty = "<!-- recipes:begin --><!-- recipes:end --><!-- results:begin --><!-- results:end -->"
+    readme.write_text(empty)
+    assert not publishing.update_readme(True, readme) and readme.read_text() == empty
+    assert not publishing.update_readme(False, readme) and publishing.update_readme(True, readme)
+    assert all(f"recipes/{recipe.name}.py" in readme.read_text() for recipe in catalog.recipes())
+
+
+def test_readme_is_in_step_with_catalog_and_results():
+    assert publishing.update_readme(check=True), "run: python -m cookbook.harness.publishing readme"
+
+
+def test_readme_and_docs_have_no_typed_performance_figures():
+    """Outside the generated blocks no text claims a speed."""
+    texts = {
+        "README.md": re.sub(r"<!-- (\w+):begin -->.*?<!-- \1:end -->", "", (ROOT / "README.md").read_text(), flags=re.S)
+    }
+    texts |= {str(p): p.read_text() for p in (ROOT / "docs").glob("*.md")}
+    claims = {name: re.findall(r"\d[\d.]*\s*(?:TFLOP|GB/s|% of|x faster|\bms\b)", text) for name, text in texts.items()}
+    assert not {name: found for name, found in claims.items() if found}
+
+
+# --- notebooks ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [r.name for r in catalog.recipes()])
+def test_notebook_is_in_step_executed_and_without_errors(name):
+    notebook = notebooks.read(name)
+    text = notebooks.notebook_path(name).read_text()
+    assert str(ROOT) not in text and "Traceback" not in text
+    assert any("image/svg+xml" in o.get("data", {}) for c in notebook.cells for o in c.get("outputs", []))
+    assert not [o for c in notebook.cells for o in c.get("outputs", []) if o.get("name") == "stderr"]
+    nbformat.validate(notebook)
+
+
+@pytest.mark.parametrize("name", [r.name for r in catalog.recipes()])
+def test_notebook_shows_the_results_as_they_are(name):
+    cells = [c for c in notebooks.read(name).cells if c.cell_type == "code" and "results_table(" in c.source]
+    shown = ["".join(o["data"]["text/markdown"]) for c in cells for o in c.outputs]
+    assert shown == [publishing.results_table(name)], "run: make notebooks"
+
+
+def small_notebook():
+    cells = [
+        nbformat.v4.new_markdown_cell("# T"),
+        nbformat.v4.new_code_cell("1 + 1"),
+        nbformat.v4.new_code_cell("x = 2"),
+    ]
+    for number, cell in enumerate(cells):
+        cell["id"] = f"c{number}"
+    return nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": {"name": "python3", "display_name": "P"}})
+
+
+def test_execute_is_repeatable_to_the_byte(tmp_path):
+    first, second = (nbformat.writes(notebooks.execute(small_notebook(), tmp_path)) for _ in range(2))
+    assert first == second and '"2"' in first and "iopub" not in first
+
+
+def test_execute_hides_the_gpu(tmp_path):
+    notebook = small_notebook()
+    notebook.cells[1].source = "import os; print(repr(os.environ['CUDA_VISIBLE_DEVICES']))"
+    assert notebooks.execute(notebook, tmp_path).cells[1].outputs[0].text == "''\n"
+
+
+def executed():
+    notebook = small_notebook()
+    for number, cell in enumerate(notebook.cells[1:], start=1):
+        cell.execution_count = number
+    return notebook
+
+
+def test_difference_sees_every_way_of_being_out_of_step():
+    assert notebooks.difference(executed(), small_notebook()) == ""
+    assert "not every code cell" in notebooks.difference(small_notebook(), small_notebook())
+    changed, shorter, retagged, failed = (executed() for _ in range(4))
+    changed.cells[1].source = "1 + 2"
+    assert notebooks.difference(changed, small_notebook()) == "cell 1 differs from the recipe"
+    retagged.cells[2].metadata = {"tags": ["lab"]}
+    assert notebooks.difference(retagged, small_notebook()) == "cell 2 differs from the recipe"
+    shorter.cells.pop()
+    assert notebooks.difference(shorter, small_notebook()) == "2 cells, the recipe has 3"
+    failed.cells[2].outputs = [nbformat.v4.new_output("error", ename="KeyError", evalue="", traceback=[])]
+    assert notebooks.difference(failed, small_notebook()) == "shows an error: KeyError"
+
+
+def test_read_of_a_missing_notebook_says_what_to_run(tmp_path):
+    with pytest.raises(notebooks.OutOfStep, match=r"missing; run `make notebooks`"):
+        notebooks.read(NAME, tmp_path)
+
+
+# --- pages ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [r.name for r in catalog.recipes()])
+def test_page_has_text_code_pictures_results_and_downloads(name):
+    page, stem = publishing.page(name), name.split("/")[1]
+    assert (
+        page.startswith(f"# {catalog.find(name).title}\n") and len(re.findall(r"^# ", _outside_fences(page), re.M)) == 1
+    )
+    assert "def matmul(" in page and page.count('<figure class="picture"><svg') >= 3
+    assert page.count(publishing.results_table(name)) == 1
+    assert f"[{stem}.py]({stem}.py), [{stem}.ipynb]({stem}.ipynb)" in page and f"cookbook copy {name}" in page
+    for svg in re.findall(r"<figure[^>]*>(.*?)</figure>", page):
+        ET.fromstring(svg)
+
+
+def _outside_fences(markdown):
+    return re.sub(r"^(\s*`{3,}).*?^\1$", "", markdown, flags=re.S | re.M)
+
+
+def test_write_pages_leaves_what_is_right_alone_and_removes_strays(tmp_path):
+    publishing.write_pages(tmp_path)
+    written = sorted(p for p in tmp_path.rglob("*") if p.is_file())
+    assert len(written) == 3 * len(catalog.recipes())
+    before = [p.stat().st_mtime_ns for p in written]
+    (tmp_path / "recipes/ampere/gone.md").write_text("x")
+    publishing.write_pages(tmp_path)
+    assert sorted(p for p in tmp_path.rglob("*") if p.is_file()) == written
+    assert [p.stat().st_mtime_ns for p in written] == before
+
+
+def test_fence_is_longer_than_what_it_holds():
+    assert publishing._fence("a ```` b", "text") == "`````text\na ```` b\n`````"
+
+
+def test_figure_holds_no_line_break():
+    assert publishing.figure("<svg>\n\n<g/>\n</svg>") == '<figure class="picture"><svg> <g/> </svg></figure>'
