@@ -7,6 +7,7 @@ has its K values adjacent.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -70,8 +71,9 @@ class MatrixDescriptor:
         return cls(start, lbo, sbo, mode, word >> 49 & 7)
 
 
+@lru_cache(maxsize=1024)
 def operand_addresses(descriptor: MatrixDescriptor, rows: int) -> np.ndarray:
-    """(rows, 2) byte addresses of the two 16-byte chunks of each row of a K-major rows x 16 operand.
+    """(rows, 2) read-only byte addresses of the two 16-byte chunks of each row of a K-major rows x 16 operand.
 
     PTX ISA, "Strides" and "Asynchronous Warpgroup Level Canonical Layouts", K-major: rows of one chunk under no
     swizzle, else of `mode` bytes; then the swizzle of the absolute address.
@@ -89,7 +91,9 @@ def operand_addresses(descriptor: MatrixDescriptor, rows: int) -> np.ndarray:
     row, chunk = np.arange(rows)[:, None], np.arange(K * 2 // CHUNK)
     linear = descriptor.start + row % CORE_ROWS * (descriptor.mode or CHUNK) + row // CORE_ROWS * descriptor.sbo
     linear = linear + chunk * (CHUNK if descriptor.mode else descriptor.lbo)
-    return SWIZZLES[descriptor.mode](linear)
+    addresses = SWIZZLES[descriptor.mode](linear)
+    addresses.flags.writeable = False  # it is kept and given out again
+    return addresses
 
 
 def operand_descriptors(layout: SmemLayout, rows: int, base: int = 0) -> list[MatrixDescriptor]:
@@ -140,14 +144,20 @@ def _block_descriptor(block: np.ndarray, base: int, mode: int) -> MatrixDescript
     return descriptor
 
 
+@lru_cache(maxsize=32)
 def d_coords(n: int) -> np.ndarray:
-    """(128, n // 2, 2): the (m, n) of each of a thread's accumulators (PTX ISA, "Register Fragments for wgmma: D")."""
+    """(128, n // 2, 2), read-only: the (m, n) of each of a thread's accumulators.
+
+    PTX ISA, "Register Fragments and Shared Memory Matrix Layouts" of wgmma: the accumulator fragment D.
+    """
     if n % 8 or not 8 <= n <= 256:
         raise ValueError(f"n: got {n}; needed a multiple of 8 in 8 to 256")
     thread, i = np.arange(128)[:, None], np.arange(n // 2)[None, :]
     row = thread // 32 * 16 + thread % 32 // 4 + 8 * (i // 2 % 2)
     column = 8 * (i // 4) + 2 * (thread % 4) + i % 2
-    return np.stack(np.broadcast_arrays(row, column), axis=-1)
+    coords = np.stack(np.broadcast_arrays(row, column), axis=-1)
+    coords.flags.writeable = False
+    return coords
 
 
 def wgmma(

@@ -1,0 +1,139 @@
+"""Level "layout": a recipe's own shared-memory layouts and what its copies cost on them, with no GPU."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from cookbook import access, banks
+from cookbook.harness.evaluated import Evaluated, evaluated
+from cookbook.harness.findings import Finding
+from cookbook.layouts import SmemLayout, TiledCopyTV
+from cookbook.model import operand_descriptors
+
+__all__ = ["check_layouts", "copy_wavefronts", "predicted_wavefronts"]
+
+SIDES = {"g2s": "dst", "s2r": "src", "r2s": "dst", "s2g": "src"}  # which side of a copy is in shared memory
+
+
+def check_layouts(module: ModuleType, dtype: Any, config: Any) -> list[Finding]:
+    """Everything that can be said of the layouts without data.
+
+    * every shared-memory layout: one-to-one, without holes, its stages aligned to the swizzle's period; all of them
+      together within `config.smem_bytes`
+    * every copy: reaches every element of its tile, and takes the wavefronts expected of it: the ideal, unless the
+      recipe's `EXPECTED_EXCESS` says otherwise: `{"r2s_c": (4, "why")}`, in wavefronts per instruction
+    * operands that the MMA reads by itself: a matrix descriptor says where they are
+
+    A finding that fails says what was wrong; nothing is raised for a wrong layout.
+    """
+    found = evaluated(module, dtype, config)
+    expected = getattr(module, "EXPECTED_EXCESS", {})
+    findings = [_bijective(name, layout) for name, layout in found.smem.items()]
+    findings += [_aligned(name, layout) for name, layout in found.smem.items()]
+    findings.append(_fits(found, config))
+    for field, copy in found.copies.items():
+        findings += _copy_findings(field, copy, found.smem[field[-1]], *expected.get(field, (0, "")))
+    if found.reads_by_descriptor:
+        rows = {"a": found.mma.shape_mnk[0], "b": found.mma.shape_mnk[1]}
+        findings += [_descriptors(name, found.smem[name], rows[name]) for name in rows]
+    return findings
+
+
+def copy_wavefronts(field: str, copy: TiledCopyTV, layout: SmemLayout) -> Counter[tuple[int, int]]:
+    """How many instructions of all warps take (actual, ideal) wavefronts to move the whole tile.
+
+    Args:
+        field: the copy's name in TiledCopies: its first three letters say which side is in shared memory.
+
+    Raises:
+        ValueError: a vector that is not contiguous, a misaligned address, or a tile that does not fit the copy's.
+    """
+    side, kind = SIDES[field[:3]], _kind(field, copy)
+    counts: Counter[tuple[int, int]] = Counter()
+    for warp in range(copy.threads // access.LANES):
+        for one in access.of_copy(layout, copy, side, kind, warp):
+            counted = banks.wavefronts(one.addresses, one.width)
+            counts[counted.actual, counted.ideal] += 1
+    return counts
+
+
+def predicted_wavefronts(module: ModuleType, dtype: Any, config: Any) -> dict[str, int]:
+    """Wavefronts of one instruction by kind of copy (`{"g2s": 4, "s2r": 4, ...}`), where all of a kind agree."""
+    found = evaluated(module, dtype, config)
+    by_kind: dict[str, set[int]] = {}
+    for field, copy in found.copies.items():
+        counts = copy_wavefronts(field, copy, found.smem[field[-1]])
+        by_kind.setdefault(field[:3], set()).update(actual for actual, _ in counts)
+    return {kind: actual.pop() for kind, actual in by_kind.items() if len(actual) == 1}
+
+
+def _kind(field: str, copy: TiledCopyTV) -> str:
+    """Where both sides of a copy agree each thread moves its own values; else a matrix instruction exchanges them."""
+    exchanges = not np.array_equal(copy.src_tv.table(), copy.dst_tv.table())
+    plain = "cp_async" if field.startswith("g2s") else "ldst"
+    return {"s2r": "ldmatrix", "r2s": "stmatrix"}.get(field[:3], plain) if exchanges else plain
+
+
+def _bijective(name: str, layout: SmemLayout) -> Finding:
+    elements, size = layout.outer.size, layout.size_bytes
+    detail = f"{layout.swizzle!r} over {layout.outer!r}: {elements} elements in {size} bytes"
+    return Finding(f"{name}.bijective", layout.is_bijective(), detail)
+
+
+def _aligned(name: str, layout: SmemLayout) -> Finding:
+    """Each stage must start where the pattern does, or a descriptor and a box would see it shifted."""
+    firsts = layout.outer.table().reshape(*layout.outer.sizes[:2], -1)[0, 0] * layout.element_bytes
+    ok = not (firsts % layout.alignment).any()
+    detail = f"stages start at bytes {firsts.tolist()}; needed multiples of {layout.alignment}"
+    return Finding(f"{name}.aligned", ok, detail)
+
+
+def _fits(found: Evaluated, config: Any) -> Finding:
+    """C may lie where A and B were: the larger of the two counts."""
+    size = 0
+    for name in ("a", "b"):
+        layout = found.smem[name]
+        size = -(-size // layout.alignment) * layout.alignment + layout.size_bytes
+    size = max([size, *(layout.size_bytes for name, layout in found.smem.items() if name not in ("a", "b"))])
+    detail = f"{size} bytes; the launch asks for {config.smem_bytes}"
+    return Finding("smem.fits", size <= config.smem_bytes, detail)
+
+
+def _copy_findings(field: str, copy: TiledCopyTV, layout: SmemLayout, excess: int, why: str) -> list[Finding]:
+    try:
+        return [_covers(field, copy, layout), _wavefronts(field, copy, layout, excess, why)]
+    except ValueError as error:
+        return [Finding(f"{field}.wavefronts", False, str(error))]
+
+
+def _covers(field: str, copy: TiledCopyTV, layout: SmemLayout) -> Finding:
+    """Whether some thread moves every element; a writer must be the only one to."""
+    coords = copy.dst_coords() if SIDES[field[:3]] == "dst" else copy.src_coords()
+    m, n = access.repeated(coords, copy.tiler_mn, layout.outer.sizes[:2])
+    times = np.bincount((m * layout.outer.sizes[1] + n).reshape(-1), minlength=layout.outer.size)
+    times = times[: layout.outer.sizes[0] * layout.outer.sizes[1]]
+    ok = times.min() >= 1 and (times.max() == 1 or field.startswith("s2r"))
+    detail = f"each element is moved {times.min()} to {times.max()} times"
+    return Finding(f"{field}.covers", bool(ok), detail)
+
+
+def _wavefronts(field: str, copy: TiledCopyTV, layout: SmemLayout, excess: int, why: str) -> Finding:
+    counts = copy_wavefronts(field, copy, layout)
+    ok = all(actual - ideal == excess for actual, ideal in counts)
+    each = ", ".join(f"{n} {_kind(field, copy)} at {a} (ideal {i})" for (a, i), n in sorted(counts.items()))
+    wanted = f"; expected an excess of {excess} each: {why}" if excess else ""
+    return Finding(f"{field}.wavefronts", ok, each + wanted)
+
+
+def _descriptors(name: str, layout: SmemLayout, rows: int) -> Finding:
+    try:
+        found = operand_descriptors(layout, rows)
+    except ValueError as error:
+        return Finding(f"{name}.descriptor", False, str(error))
+    first = found[0]
+    fields = f"{first.mode}-byte mode, lbo {first.lbo}, sbo {first.sbo}"
+    return Finding(f"{name}.descriptor", True, f"{len(found)} blocks of {rows} x 16: {fields}")

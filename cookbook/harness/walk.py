@@ -1,0 +1,85 @@
+"""Level "model": the product of two matrices by a recipe's own data path, walked in numpy.
+
+Each output tile goes the way its bytes go on the GPU: global memory -> TMA or cp.async -> swizzled shared memory ->
+matrix descriptors or ldmatrix -> MMA -> registers -> shared memory -> predicated stores. The instructions are those
+of `cookbook.model`; which thread moves what, and where it lies, is read from the recipe's own layouts, tiled copies
+and tiled MMA, as CuTe evaluates them. Order in time is not modelled: loads are done when they are asked for.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from cookbook.harness.evaluated import Evaluated, evaluated, vector_for
+from cookbook.harness.walk_epilogue import Epilogue
+from cookbook.harness.walk_mma_sync import CpAsyncLdmatrix
+from cookbook.harness.walk_wgmma import TmaWgmma
+from cookbook.model import SharedMemory, from_float32, to_float32
+
+__all__ = ["walk", "walk_evaluated"]
+
+
+def walk(module: ModuleType, a: Any, b: Any, dtype: Any, config: Any) -> np.ndarray:
+    """`a @ b` as the recipe computes it.
+
+    Args:
+        module: a recipe: see "A recipe" in docs/architecture.md.
+        a: (M, K) torch tensor or numpy array of float values; they are rounded to `dtype` first.
+        b: (K, N), the same.
+        dtype: the cutlass numeric type of a, b and the output: Float16 or BFloat16.
+        config: the recipe's Config.
+
+    Returns:
+        (M, N) float32, rounded to `dtype`. Exact wherever all partial sums are exact in float32.
+
+    Raises:
+        ValueError: mismatched shapes, or a layout, copy or size that the recipe's instructions cannot take.
+    """
+    a, b = (np.asarray(x.float().numpy() if hasattr(x, "numpy") else x, np.float32) for x in (a, b))
+    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0] or 0 in (*a.shape, *b.shape):
+        raise ValueError(f"a, b: got shapes {a.shape} and {b.shape}; needed (M, K) and (K, N), none of them 0")
+    found = evaluated(module, dtype, config, vector_for(b.shape[1]))
+    return walk_evaluated(found, found, a, b, _name(dtype), config)
+
+
+def walk_evaluated(
+    writer: Evaluated, reader: Evaluated, a: np.ndarray, b: np.ndarray, dtype: str, config: Any
+) -> np.ndarray:
+    """`walk` with the layouts of those who write shared memory and of those who read it told apart.
+
+    In a right kernel they are the same. Giving two different ones shows what a kernel with the swizzle on one side
+    only would compute.
+
+    Args:
+        dtype: "float16" or "bfloat16".
+    """
+    path = (TmaWgmma if reader.reads_by_descriptor else CpAsyncLdmatrix)(writer, reader, dtype)
+    epilogue = Epilogue(writer, reader, path.c_coords, dtype)
+    smem = SharedMemory(max(path.smem_bytes, epilogue.smem_bytes))
+    a_bits, b_bits = _global(a, dtype), _global(b.T, dtype)
+    out = np.full((len(a_bits), len(b_bits)), 0xFFFF, np.uint16)  # NaN: an element never stored would show
+    for row in range(0, len(a_bits), config.tile_m):
+        for column in range(0, len(b_bits), config.tile_n):
+            smem.poison()
+            accumulators = path.multiply(smem, a_bits, b_bits, row, column)
+            smem.poison()  # C is staged where A and B were
+            epilogue.store(smem, accumulators, out, row, column)
+    return to_float32(out, dtype)
+
+
+def _global(x: np.ndarray, dtype: str) -> np.ndarray:
+    """The operand in global memory: uint16, in rows padded with NaN to the next multiple of 16 bytes."""
+    rows, columns = x.shape
+    memory = np.full((rows, -(-columns // 8) * 8), 0xFFFF, np.uint16)
+    memory[:, :columns] = from_float32(x, dtype)
+    return memory[:, :columns]
+
+
+def _name(dtype: Any) -> str:
+    names = {"Float16": "float16", "BFloat16": "bfloat16"}
+    if getattr(dtype, "__name__", None) not in names:
+        raise ValueError(f"dtype: got {dtype!r}; needed cutlass.Float16 or cutlass.BFloat16")
+    return names[dtype.__name__]

@@ -1,0 +1,112 @@
+"""The way of A and B since Ampere: cp.async into the stages, ldmatrix into registers, mma.sync."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from cookbook import access
+from cookbook.harness.evaluated import Evaluated
+from cookbook.harness.walk_fragments import fragment_coords, places_in
+from cookbook.layouts import Layout, SmemLayout, TiledCopyTV
+from cookbook.model import SharedMemory, cp_async, ldmatrix, mma_m16n8k16
+
+__all__ = ["CpAsyncLdmatrix"]
+
+VECTOR = 8  # elements of a 16-byte cp.async
+
+
+class Operand(NamedTuple):
+    """Tables of one operand."""
+
+    goes_to: np.ndarray  # (stages, instructions, threads) byte addresses that cp.async writes
+    comes_from: np.ndarray  # (instructions, threads, 2) first coordinate of each vector in the tile
+    rows_at: np.ndarray  # (stages, instructions, warps, 32) row addresses for ldmatrix
+    matrices: int  # of an ldmatrix: 1, 2 or 4
+    registers: np.ndarray  # (threads, values) index of each MMA register among those that ldmatrix filled
+    shape: tuple[int, int, int]  # values of an instruction, instructions along M or N, along K
+
+
+class CpAsyncLdmatrix:
+    """The mainloop's tables, made once per configuration, and its walk over one output tile."""
+
+    def __init__(self, writer: Evaluated, reader: Evaluated, dtype: str) -> None:
+        self.dtype = dtype
+        mma = reader.mma
+        if mma.shape_mnk != (16, 8, 16):
+            raise ValueError(f"tiled_mma: got an instruction of {mma.shape_mnk}; needed (16, 8, 16)")
+        m, n, k = mma.tiler_mnk
+        (self.tile_m, self.tile_k, self.stages), (self.tile_n, *_) = (writer.smem[x].outer.sizes for x in "ab")
+        align = writer.smem["b"].alignment
+        base_b = -(-max(x.smem["a"].size_bytes for x in (writer, reader)) // align) * align
+        self.smem_bytes = -(-(base_b + max(x.smem["b"].size_bytes for x in (writer, reader))) // 16) * 16
+        self.a = _operand("a", writer, reader, mma.a, (m, k), 0)
+        self.b = _operand("b", writer, reader, mma.b, (n, k), base_b)
+        coords = fragment_coords(mma.c, (m, n), (self.tile_m, self.tile_n))
+        self.c_shape = coords.shape[:-1]
+        self.c_coords = coords.reshape(len(coords), -1, 2)
+
+    def multiply(self, smem: SharedMemory, a: np.ndarray, b: np.ndarray, row: int, column: int) -> np.ndarray:
+        """(threads, values) float32 accumulators of the tile at (row, column) of a @ b.T; a and b are uint16.
+
+        The k tiles end where K ends, so the first may begin before it; what lies there is written as zeros.
+
+        Raises:
+            ValueError: K is not a multiple of 8: cp.async would need part of a vector.
+        """
+        depth = a.shape[1]
+        if depth % VECTOR:
+            raise ValueError(f"a: got K = {depth}; needed a multiple of {VECTOR}, whole 16-byte vectors")
+        threads, values, m_blocks, n_blocks = self.c_shape
+        acc = np.zeros((threads // 32, m_blocks, n_blocks, 32, values), np.float32)
+        tiles = -(-depth // self.tile_k)
+        for k_tile in range(tiles):
+            stage, k = k_tile % self.stages, depth - (tiles - k_tile) * self.tile_k
+            _load(smem, self.a, stage, a, row, k)
+            _load(smem, self.b, stage, b, column, k)
+            left, right = (_fragments(smem, operand, stage) for operand in (self.a, self.b))
+            for i in range(left.shape[2]):
+                acc = mma_m16n8k16(left[:, :, None, i], right[:, None, :, i], acc, self.dtype)
+        return acc.transpose(0, 3, 4, 1, 2).reshape(threads, -1)
+
+
+def _operand(name: str, writer: Evaluated, reader: Evaluated, tv: Layout, tiler: tuple[int, int], base: int) -> Operand:
+    written, read = writer.smem[name], reader.smem[name]
+    load, fetch = writer.copies[f"g2s_{name}"], reader.copies[f"s2r_{name}"]
+    shape, stages = written.outer.sizes[:2], written.outer.sizes[2]
+    comes_from = np.stack(access.repeated(load.src_coords(), load.tiler_mn, shape), axis=-1)
+    held = np.stack(access.repeated(fetch.dst_coords(), fetch.tiler_mn, shape), axis=-1)
+    wanted = fragment_coords(tv, tiler, shape)
+    rows_at = _addresses(read, fetch, "src", stages) + base
+    return Operand(
+        goes_to=_addresses(written, load, "dst", stages) + base,
+        comes_from=comes_from[:, :: load.src_vector].transpose(1, 0, 2),
+        rows_at=rows_at.reshape(*rows_at.shape[:2], -1, 32),
+        matrices=fetch.dst_vector // 2,
+        registers=places_in(held, wanted.reshape(len(wanted), -1, 2), f"s2r_{name}"),
+        shape=wanted.shape[1:4],
+    )
+
+
+def _addresses(layout: SmemLayout, copy: TiledCopyTV, side: str, stages: int) -> np.ndarray:
+    return np.stack([access.copy_addresses(layout, copy, side, stage) for stage in range(stages)])
+
+
+def _load(smem: SharedMemory, operand: Operand, stage: int, x: np.ndarray, row: int, k: int) -> None:
+    """cp.async of one tile: rows outside are not copied; vectors before K are zeroed by plain stores."""
+    rows, columns = operand.comes_from[..., 0] + row, operand.comes_from[..., 1] + k
+    goes_to = operand.goes_to[stage]
+    before = columns < 0
+    smem.write(goes_to[before], np.zeros((int(before.sum()), VECTOR), np.uint16))
+    inside = (rows < x.shape[0]) & ~before
+    source = (rows * x.shape[1] + columns) * x.itemsize
+    cp_async(smem, goes_to, x, np.where(inside, source, 0), predicate=inside)
+
+
+def _fragments(smem: SharedMemory, operand: Operand, stage: int) -> np.ndarray:
+    """(warps, instructions along M or N, along K, 32, values) uint16: the MMA's registers of one stage."""
+    filled = ldmatrix(smem, operand.rows_at[stage], operand.matrices)  # (instructions, warps, 32, matrices, 2)
+    by_thread = filled.transpose(1, 2, 0, 3, 4).reshape(len(operand.registers), -1)
+    values = np.take_along_axis(by_thread, operand.registers, axis=1)
+    return values.reshape(-1, 32, *operand.shape).transpose(0, 3, 4, 1, 2)
