@@ -66,8 +66,7 @@ def copy_addresses(layout: SmemLayout, copy: TiledCopyTV, side: str, stage: int 
 
     Raises:
         ValueError: the copy's tile does not divide the layout's, or a thread's vector is not contiguous
-        in shared
-            memory (then no instruction moves it at once).
+            in shared memory (then no instruction moves it at once).
     """
     offsets = layout.byte_offsets()
     offsets = offsets[..., stage] if offsets.ndim == 3 else offsets

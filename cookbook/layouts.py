@@ -194,8 +194,7 @@ def evaluate(
 
     Args:
         element_bits: the element width of the composed layouts. If left out, that of the one cutlass
-        numeric type
-            among the arguments.
+            numeric type among the arguments.
         arch: the target CuTe assumes; atoms of one architecture can be made for that one alone.
 
     Raises:

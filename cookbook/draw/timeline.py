@@ -26,8 +26,10 @@ def schedule(stages: int, k_tiles: int, load_time: int = 3, math_time: int = 1) 
     copies in flight do. The math on tile i waits for its load and for the math before it.
 
     Args:
-        stages: buffers in shared memory. k_tiles: tiles along K. Both at least 1.
-        load_time, math_time: how long a load and the math on a tile take, in time units.
+        stages: buffers in shared memory, at least 1.
+        k_tiles: tiles along K, at least 1.
+        load_time: how long a load takes, in time units.
+        math_time: how long the math on a tile takes, in time units.
     """
     values = {"stages": stages, "k_tiles": k_tiles, "load_time": load_time, "math_time": math_time}
     for name, value in values.items():
@@ -52,7 +54,7 @@ def pipeline(
 
     It shows who waits for whom (`schedule` says by which rules). The time units are chosen, not measured.
 
-    Args: as `schedule`, and a title of your own.
+    Takes what `schedule` takes, and a title of your own; at most 32 stages and 64 tiles.
     """
     steps = schedule(stages, k_tiles, load_time, math_time)
     if k_tiles > 64 or stages > 32:

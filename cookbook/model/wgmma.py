@@ -168,7 +168,8 @@ def wgmma(
     PTX ISA, "Asynchronous Multiply-and-Accumulate Instruction: wgmma.mma_async".
 
     Args:
-        a, b: descriptors of 64 x 16 and N x 16 operands, or their 64 bits.
+        a: descriptor of a 64 x 16 operand, or its 64 bits.
+        b: descriptor of an N x 16 operand, or its 64 bits.
         d: (128, N // 2) float32 accumulators by thread and register; N follows from it.
         dtype: T: "float16" or "bfloat16".
 
