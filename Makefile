@@ -41,13 +41,13 @@ format: $(STAMP)  ## rewrite the code in the one format
 	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format --quiet .
 
 notebooks: $(STAMP)  ## make and execute notebooks/ from recipes/
-	@$(RUN) scripts/notebooks.py
+	@$(RUN) -m cookbook.harness.publishing notebooks
 
 site: $(STAMP)  ## build the website into site/
-	@$(RUN) scripts/site.py && $(BIN)/mkdocs build --strict --quiet && echo "site/index.html is ready"
+	@$(BIN)/mkdocs build --strict --quiet && echo "site/index.html is ready"
 
 serve: $(STAMP)  ## build the website and serve it at localhost:8000
-	@$(RUN) scripts/site.py && $(BIN)/mkdocs serve
+	@$(BIN)/mkdocs serve
 
 clean:  ## remove what the targets made, .venv too
 	rm -rf $(VENV) site build dist .pytest_cache .ruff_cache .hypothesis

@@ -59,12 +59,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A recipe, such as hopper/tma_wgmma_gemm.")]
 Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Recipes; see `cookbook list`.")]
 Everything = Annotated[bool, typer.Option("--all", help="Every recipe.")]
-Shapes = Annotated[
-    list[str] | None, typer.Option("--shape", metavar="M,N,K", help="A problem size. Repeatable.")
-]
-Dtypes = Annotated[
-    list[str] | None, typer.Option("--dtype", metavar="DTYPE", help="bf16 or f16. Repeatable.")
-]
+Shapes = Annotated[list[str] | None, typer.Option("--shape", metavar="M,N,K", help="A problem size. Repeatable.")]
+Dtypes = Annotated[list[str] | None, typer.Option("--dtype", metavar="DTYPE", help="bf16 or f16. Repeatable.")]
 Targets = Annotated[
     list[str] | None,
     typer.Option("--target", metavar="ARCH", help="A compile target, as sm_90a. Repeatable."),
@@ -102,27 +98,27 @@ def show(name: Name, as_json: Json = False) -> None:
     _print(tables.of_records(measured, records.is_stale) if measured else "nothing measured yet")
 
 
-@app.command(
-    epilog="Examples: cookbook check --all    cookbook check hopper/tma_wgmma_gemm --shape 200,333,64 --json"
-)
+@app.command(epilog="Examples: cookbook check --all    cookbook check hopper/tma_wgmma_gemm --shape 200,333,64 --json")
 def check(
     names: Names = None,
     everything: Everything = False,
     shapes: Shapes = None,
     dtypes: Dtypes = None,
     targets: Targets = None,
+    tools: Annotated[
+        bool, typer.Option("--tools", help="On a GPU also under ncu and compute-sanitizer: minutes.")
+    ] = False,
     record: Record = False,
     as_json: Json = False,
 ) -> None:
     """Check recipes: layout, model and compiled anywhere; ran and timed on a GPU, else as recorded."""
     from cookbook.harness import checking
 
-    wanted = _wanted(names, everything, "check")
-    given = [_shape(s) for s in shapes or ()], [_dtype(d) for d in dtypes or ()], targets or ()
-    plans = [_plan(checking, recipe, given) for recipe in wanted]
+    chosen = _chosen(_wanted(names, everything, "check"), shapes, dtypes, targets, everything)
+    plans = [(recipe, checking.plan(recipe, *arguments, tools)) for recipe, arguments in chosen]
     reports = []
-    with _progress(sum(len(plan) for plan in plans)) as advance:
-        for recipe, plan in zip(wanted, plans, strict=True):
+    with _progress(sum(len(plan) for _, plan in plans)) as advance:
+        for recipe, plan in plans:
             levels = []
             for step in plan:
                 advance(f"{recipe.name}  {step.text}")
@@ -132,13 +128,6 @@ def check(
         _write_records([level.record for r in reports for level in r.levels if level.record])
     _show_reports(reports, as_json)
     raise typer.Exit(0 if all(report.ok for report in reports) else 1)
-
-
-def _plan(checking: Any, recipe: catalog.Recipe, given: tuple[Any, Any, Any]) -> list[Any]:
-    try:
-        return checking.plan(recipe, *checking.chosen(recipe, *given))
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
 
 
 def _show_reports(reports: list[Any], as_json: bool) -> None:
@@ -155,9 +144,7 @@ def _show_reports(reports: list[Any], as_json: bool) -> None:
         _print(f"{report.recipe}: all that could be checked here {status}{rest}")
 
 
-@app.command(
-    epilog="Example: cookbook bench hopper/tma_wgmma_gemm --shape 4096,4096,4096 --dtype bf16 --record"
-)
+@app.command(epilog="Example: cookbook bench hopper/tma_wgmma_gemm --shape 4096,4096,4096 --dtype bf16 --record")
 def bench(
     names: Names = None,
     everything: Everything = False,
@@ -169,13 +156,14 @@ def bench(
     as_json: Json = False,
 ) -> None:
     """Time recipes beside torch.matmul and QuACK, interleaved, on this GPU."""
-    from cookbook.harness import benching, checking, records
+    from cookbook.harness import benching, records
 
     if rounds < benching.MIN_ROUNDS:
         raise typer.BadParameter(f"--rounds: got {rounds}, needed at least {benching.MIN_ROUNDS}")
     made: list[Any] = []
     skipped: dict[str, str] = {}
-    jobs = _bench_jobs(checking, _wanted(names, everything, "bench"), shapes, dtypes, targets, skipped)
+    chosen = _chosen(_wanted(names, everything, "bench"), shapes, dtypes, targets, everything)
+    jobs = _bench_jobs(chosen, skipped)
     with _progress(len(jobs)) as advance:
         for name, shape, dtype in jobs:
             made += benching.bench(name, [shape], [dtype], rounds=rounds, on_progress=advance)
@@ -186,29 +174,16 @@ def bench(
     raise typer.Exit(1 if skipped else 0)
 
 
-def _bench_jobs(
-    checking: Any,
-    recipes: list[catalog.Recipe],
-    shapes: list[str] | None,
-    dtypes: list[str] | None,
-    targets: list[str] | None,
-    skipped: dict[str, str],
-) -> list[tuple[str, Any, str]]:
+def _bench_jobs(chosen: list[tuple[catalog.Recipe, Any]], skipped: dict[str, str]) -> list[Any]:
     """What to time: (recipe, shape, dtype). What cannot run here goes into `skipped` with the reason."""
-    from cookbook.harness import benching
+    from cookbook.harness import benching, checking
 
     jobs = []
-    given = [_shape(s) for s in shapes or ()], [_dtype(d) for d in dtypes or ()], targets or ()
-    for recipe in recipes:
-        try:
-            chosen = checking.chosen(recipe, *given)
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from None
-        reason = checking.cannot_run(recipe, chosen[2])
-        if reason:
+    for recipe, (shapes, dtypes, targets) in chosen:
+        if reason := checking.cannot_run(recipe, targets):
             skipped[recipe.name] = reason
             continue
-        jobs += [(recipe.name, s, d) for d in chosen[1] for s in chosen[0] or benching.DEFAULT_SHAPES]
+        jobs += [(recipe.name, s, d) for d in dtypes for s in shapes or benching.DEFAULT_SHAPES]
     return jobs
 
 
@@ -255,9 +230,7 @@ def copy(
 
 @app.command(epilog="Example: cookbook results --stale")
 def results(
-    stale: Annotated[
-        bool, typer.Option("--stale", help="Only records of code that has changed since.")
-    ] = False,
+    stale: Annotated[bool, typer.Option("--stale", help="Only records of code that has changed since.")] = False,
     as_json: Json = False,
 ) -> None:
     """List what was measured; with --stale what must be measured again."""
@@ -298,6 +271,33 @@ def _wanted(names: list[str] | None, everything: bool, command: str) -> list[cat
         example = f"cookbook {command} hopper/tma_wgmma_gemm"
         raise typer.BadParameter(f"needed either --all or the names of recipes, such as: {example}")
     return catalog.recipes() if everything else [catalog.find(name) for name in names or ()]
+
+
+def _chosen(
+    recipes: list[catalog.Recipe],
+    shapes: list[str] | None,
+    dtypes: list[str] | None,
+    targets: list[str] | None,
+    everything: bool,
+) -> list[tuple[catalog.Recipe, Any]]:
+    """Each recipe with its (shapes, dtypes, targets); a wrong option is a wrong command line.
+
+    With --all, recipes that are not made for any of the targets are left out, and named.
+    """
+    from cookbook.harness import checking
+
+    sizes, kinds = [_shape(s) for s in shapes or ()], [_dtype(d) for d in dtypes or ()]
+    made_for = {recipe.name: [t for t in targets or () if t in recipe.targets] for recipe in recipes}
+    if everything and any(made_for.values()):
+        for name in (name for name, found in made_for.items() if not found):
+            _say(f"{name}: left out: not made for {', '.join(targets or ())}")
+        recipes = [recipe for recipe in recipes if made_for[recipe.name]]
+    else:
+        made_for = dict.fromkeys(made_for, targets or ())
+    try:
+        return [(r, checking.chosen(r, sizes, kinds, made_for[r.name])) for r in recipes]
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def _recipe_json(recipe: catalog.Recipe) -> dict[str, Any]:

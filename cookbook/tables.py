@@ -34,9 +34,7 @@ def of_recipes(recipes: Iterable[Recipe]) -> Table:
     """`cookbook list`."""
     table = _table("recipe", "what it shows", "targets", "runs on")
     for recipe in recipes:
-        table.add_row(
-            f"[bold]{recipe.name}[/]", escape(recipe.claim), " ".join(recipe.targets), recipe.runs_on
-        )
+        table.add_row(f"[bold]{recipe.name}[/]", escape(recipe.claim), " ".join(recipe.targets), recipe.runs_on)
     return table
 
 
@@ -56,16 +54,8 @@ def describe(level: Level) -> str:
     """A level's figures in words: what failed comes first, where it was recorded comes last."""
     if level.status in ("failed", "not checked"):
         return level.reason
-    words = {
-        "layout": _layout,
-        "model": _model,
-        "compiled": _compiled,
-        "ran": _ran,
-        "timed": _timed,
-    }.get(level.level, _anything)(level.figures)
-    when = (
-        f" ({level.device}, {level.date} UTC)" if level.date else f" ({level.device})" if level.device else ""
-    )
+    words = WORDS[level.level](level.figures)
+    when = f" ({level.device}, {level.date} UTC)" if level.date else f" ({level.device})" if level.device else ""
     return f"{words}{when}" + ("; the code has changed since" if level.status == "stale" else "")
 
 
@@ -74,9 +64,7 @@ def of_records(records: Iterable[dict[str, Any]], is_stale: Any) -> Table:
     table = _table("recipe", "level", "of", "status", "figures", "device", "date")
     for r in records:
         shape = "x".join(map(str, r["shape"])) if r["shape"] else ""
-        words = {"ran": _ran, "timed": _timed}.get(r["level"], _anything)(
-            r["figures"] | {"peers": r["peers"]}
-        )
+        words = WORDS[r["level"]](r["figures"] | ({"peers": r["peers"]} if r["peers"] else {}))
         status = "stale" if is_stale(r) else r["status"]
         of = f"{r['dtype']} {shape}".strip()
         table.add_row(r["recipe"], r["level"], of, coloured(status), escape(words), r["device"], r["date"])
@@ -128,7 +116,12 @@ def _of(level: Level) -> str:
 
 
 def _layout(figures: dict[str, Any]) -> str:
-    return f"{len(figures)} properties hold: {', '.join(figures)}" if figures else ""
+    """The findings by what they look at: `a.bijective, b.bijective` is `bijective: a b`."""
+    subjects: dict[str, list[str]] = {}
+    for name in figures:
+        subject, _, what = name.rpartition(".")
+        subjects.setdefault(what, []).append(subject)
+    return "; ".join(f"{what}: {' '.join(filter(None, found))}" for what, found in subjects.items())
 
 
 def _model(figures: dict[str, Any]) -> str:
@@ -154,6 +147,24 @@ def _timed(figures: dict[str, Any]) -> str:
     return f"{figures['median_ms']:.4g} ms ({spread}), {figures['tflops']:.0f} TFLOP/s; {ratios}"
 
 
-def _anything(figures: dict[str, Any]) -> str:
-    plain = {k: v for k, v in figures.items() if not isinstance(v, (dict, list))}
-    return ", ".join(f"{key} {value}" for key, value in plain.items())
+def _counted(figures: dict[str, Any]) -> str:
+    """Figures by instruction, as `counting.compare` gives them, in wavefronts of one execution."""
+    each = [f"{f['wavefronts'] / f['executed']:.3g} for {name}" for name, f in figures.items()]
+    return f"wavefronts: {', '.join(each)}; {sum(f['excess'] for f in figures.values())} in excess"
+
+
+def _sanitized(figures: dict[str, Any]) -> str:
+    found = ", ".join(f"{tool} {number}" for tool, number in figures.items() if tool != "shapes")
+    return f"{found} over {len(figures['shapes'])} shapes"
+
+
+# A level's figures in words.
+WORDS = {
+    "layout": _layout,
+    "model": _model,
+    "compiled": _compiled,
+    "ran": _ran,
+    "timed": _timed,
+    "counted": _counted,
+    "sanitized": _sanitized,
+}

@@ -131,7 +131,7 @@ def test_check_json_has_every_level_with_its_figures():
     for name in checking.LEVELS[3:]:
         assert levels[name]["status"] in ("recorded", "stale", "not checked")
         assert levels[name]["reason"]
-    assert done.stderr.count("\n") == 6  # progress, one line a step, none of it on stdout
+    assert done.stderr.count("\n") == 7  # progress, one line a step, none of it on stdout
 
 
 def test_check_exits_1_when_something_fails(monkeypatch):

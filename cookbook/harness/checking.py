@@ -1,7 +1,8 @@
 """`check`: a recipe through all levels, as far as this machine goes, and what is recorded for the others.
 
-layout, model and compiled run anywhere. ran and timed run where a GPU can run the recipe; elsewhere, and for
-counted, the report shows what results/ holds, or says that nothing was recorded.
+layout, model and compiled run anywhere. ran and timed run where a GPU can run the recipe; counted and sanitized
+where NVIDIA's tools are there too, and only when asked for, for they take minutes. What does not run here is
+shown as results/ has it, or as not checked.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from cookbook.harness.catalog import Recipe
 from cookbook.harness.running import Shape
 
 PASSED, FAILED, RECORDED, STALE, NOT_CHECKED = "passed", "failed", "recorded", "stale", "not checked"
-LEVELS = ("layout", "model", "compiled", "ran", "timed", "counted")
+LEVELS = ("layout", "model", "compiled", "ran", "timed", "counted", "sanitized")
 MODEL_SHAPES: tuple[Shape, ...] = ((200, 333, 64), (72, 40, 136))  # ragged in M and N; in K too
 TIMED_SHAPES: tuple[Shape, ...] = ((4096, 4096, 4096),)
 LARGEST_MODELLED = 2**28  # multiply-adds; numpy walks about 2**26 of them in a second
@@ -72,6 +73,7 @@ def check(
     dtypes: Iterable[str] = (),
     targets: Iterable[str] = (),
     on_progress: Progress = lambda text: None,
+    tools: bool = False,
 ) -> Report:
     """Check a recipe at every level that this machine can.
 
@@ -80,7 +82,8 @@ def check(
         shapes: (M, N, K) for model, ran and timed; each level's own if left out.
         dtypes: of the recipe's; all of them if left out.
         targets: to compile for; all of the recipe's if left out.
-        on_progress: told each step before it is done. `steps` says how many there will be.
+        on_progress: told each step before it is done; `plan` says how many there will be.
+        tools: on a GPU also run the kernel under ncu and compute-sanitizer.
 
     Raises:
         UnknownRecipe: there is no such recipe.
@@ -89,7 +92,7 @@ def check(
     recipe = catalog.find(name)
     shapes, dtypes, targets = chosen(recipe, shapes, dtypes, targets)
     levels: list[Level] = []
-    for step in plan(recipe, shapes, dtypes, targets):
+    for step in plan(recipe, shapes, dtypes, targets, tools):
         on_progress(step.text)
         levels += run_step(step)
     return Report(recipe.name, tuple(levels))
@@ -127,7 +130,13 @@ class Step:
         return " ".join(word for word in words if word)
 
 
-def plan(recipe: Recipe, shapes: tuple[Shape, ...], dtypes: tuple[str, ...], targets: tuple[str, ...]) -> list[Step]:
+def plan(
+    recipe: Recipe,
+    shapes: tuple[Shape, ...],
+    dtypes: tuple[str, ...],
+    targets: tuple[str, ...],
+    tools: bool = False,
+) -> list[Step]:
     """The steps of a check in the order they run; arguments as `chosen` returns them."""
     steps = []
     for d in dtypes:
@@ -140,11 +149,9 @@ def plan(recipe: Recipe, shapes: tuple[Shape, ...], dtypes: tuple[str, ...], tar
     for d in dtypes:
         steps.append(Step("ran", d, lambda d=d: ran_levels(recipe, d, shapes)))
         steps.append(Step("timed", d, lambda d=d: timed_levels(recipe, d, shapes)))
-        steps.append(Step("counted", d, lambda d=d: recorded_levels(recipe, "counted", d, COUNTED_REASON)))
+        steps.append(Step("counted", d, lambda d=d: tool_levels(recipe, "counted", d, tools)))
+        steps.append(Step("sanitized", d, lambda d=d: tool_levels(recipe, "sanitized", d, tools)))
     return steps
-
-
-COUNTED_REASON = "wavefronts are counted under Nsight Compute (ncu), apart from this command"
 
 
 def run_step(step: Step) -> list[Level]:
@@ -327,6 +334,46 @@ def timed_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...]) -> list[
         return recorded_levels(recipe, "timed", dtype, reason)
     made = benching.bench(recipe.name, shapes or TIMED_SHAPES, [dtype])
     return [replace(_of_record(record, PASSED), record=record) for record in made]
+
+
+def tool_levels(recipe: Recipe, level: str, dtype: str, tools: bool) -> list[Level]:
+    """counted (under ncu) or sanitized (under compute-sanitizer), or what is recorded."""
+    from cookbook.harness import counting
+
+    device, reason = gpu_for(recipe)
+    if device is None:
+        return recorded_levels(recipe, level, dtype, reason)
+    if not tools:
+        return recorded_levels(recipe, level, dtype, "takes minutes: runs with --tools")
+    look = {"counted": _counted, "sanitized": _sanitized}[level]
+    try:
+        shape, figures, problems = look(recipe, dtype)
+    except counting.ToolMissing as missing:
+        return recorded_levels(recipe, level, dtype, str(missing))
+    config = compiling.config_for(catalog.load(recipe.name), compiling.arch_here())
+    made = records.make(
+        level, recipe.name, dtype, shape, passed=not problems, figures=figures, device=device, config=config
+    )
+    status = FAILED if problems else PASSED
+    return [replace(_of_record(made, status, "; ".join(problems)), record=made)]
+
+
+def _counted(recipe: Recipe, dtype: str) -> tuple[Shape, dict[str, Any], list[str]]:
+    from cookbook.harness import counting
+    from cookbook.harness.layout_check import predicted_wavefronts
+
+    module = catalog.load(recipe.name)
+    config = compiling.config_for(module, compiling.arch_here())
+    predicted = predicted_wavefronts(module, compiling.cutlass_dtype(dtype), config)
+    figures, problems = counting.compare(counting.count(recipe.name, dtype), predicted)
+    return counting.COUNTED_SHAPE, figures, problems
+
+
+def _sanitized(recipe: Recipe, dtype: str) -> tuple[None, dict[str, Any], list[str]]:
+    from cookbook.harness import counting
+
+    figures = counting.sanitize(recipe.name, dtype)
+    return None, figures, [f"{tool}: {figures[tool]}; needed 0" for tool in counting.TOOLS if figures[tool]]
 
 
 def recorded_levels(recipe: Recipe, level: str, dtype: str, reason: str) -> list[Level]:
