@@ -38,11 +38,12 @@ def walk(module: ModuleType, a: Any, b: Any, dtype: Any, config: Any) -> np.ndar
     Raises:
         ValueError: mismatched shapes, or a layout, copy or size that the recipe's instructions cannot take.
     """
+    name = _name(dtype)
     a, b = (np.asarray(x.float().numpy() if hasattr(x, "numpy") else x, np.float32) for x in (a, b))
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0] or 0 in (*a.shape, *b.shape):
         raise ValueError(f"a, b: got shapes {a.shape} and {b.shape}; needed (M, K) and (K, N), none of them 0")
     found = evaluated(module, dtype, config, vector_for(b.shape[1]))
-    return walk_evaluated(found, found, a, b, _name(dtype), config)
+    return walk_evaluated(found, found, a, b, name, config)
 
 
 def walk_evaluated(

@@ -1,0 +1,140 @@
+import dataclasses
+import types
+
+import pytest
+
+cutlass = pytest.importorskip("cutlass")
+import cutlass.cute as cute  # noqa: E402
+
+from cookbook.harness import catalog, layout_check  # noqa: E402
+from cookbook.harness.evaluated import evaluated  # noqa: E402
+from cookbook.harness.layout_check import check_layouts, predicted_wavefronts  # noqa: E402
+from cookbook.layouts import Layout, TiledCopyTV  # noqa: E402
+
+HOPPER, AMPERE = "hopper/tma_wgmma_gemm", "ampere/ldmatrix_gemm"
+
+
+def recipe(name, **changes):
+    """The recipe's module, or one like it in which some names are others."""
+    original = catalog.load(name)
+    module = types.ModuleType(original.__name__)
+    module.__dict__.update(vars(original) | changes)
+    return module
+
+
+def with_swizzle(name, bits, base, shift, only="abc"):
+    """The recipe with another swizzle over the same strides in the layouts that `only` names."""
+    original = catalog.load(name)
+
+    def smem_layouts(dtype, config):
+        found = original.smem_layouts(dtype, config)
+        swizzle = cute.make_swizzle(bits, base, shift)
+        changed = {field: cute.make_composed_layout(swizzle, 0, getattr(found, field).outer) for field in only}
+        return found._replace(**changed)
+
+    return recipe(name, smem_layouts=smem_layouts)
+
+
+def failures(module, config=None, dtype=cutlass.BFloat16):
+    found = check_layouts(module, dtype, config or module.CONFIG)
+    return {finding.name: finding.detail for finding in found if not finding.ok}
+
+
+@pytest.mark.parametrize("dtype", [cutlass.Float16, cutlass.BFloat16])
+@pytest.mark.parametrize("name", [HOPPER, AMPERE])
+def test_the_recipes_hold(name, dtype):
+    module = catalog.load(name)
+    found = {finding.name: finding for finding in check_layouts(module, dtype, module.CONFIG)}
+    assert all(finding.ok for finding in found.values())
+    assert {"a.bijective", "b.aligned", "smem.fits", "r2s_c.wavefronts", "s2g_c.covers"} <= set(found)
+    assert ("a.descriptor" in found) == (name == HOPPER)
+    assert ("s2r_b.wavefronts" in found) == (name == AMPERE)
+
+
+def test_the_small_configuration_holds():
+    module = catalog.load(AMPERE)
+    assert module.config_for("sm_89") != module.CONFIG
+    assert not failures(module, module.config_for("sm_89"))
+
+
+def test_predictions_by_kind():
+    ampere, hopper = (catalog.load(name) for name in (AMPERE, HOPPER))
+    assert predicted_wavefronts(ampere, cutlass.Float16, ampere.CONFIG) == {"g2s": 4, "s2r": 4, "r2s": 1, "s2g": 4}
+    assert predicted_wavefronts(hopper, cutlass.Float16, hopper.CONFIG) == {"r2s": 4, "s2g": 4}
+    bare = with_swizzle(AMPERE, 0, 4, 3)
+    assert predicted_wavefronts(bare, cutlass.Float16, bare.CONFIG) == {"g2s": 4, "s2r": 32, "r2s": 8, "s2g": 4}
+
+
+def test_swizzle_dropped_conflicts_on_ampere():
+    bad = failures(with_swizzle(AMPERE, 0, 4, 3))
+    assert set(bad) == {"s2r_a.wavefronts", "s2r_b.wavefronts", "r2s_c.wavefronts"}
+    assert "at 32 (ideal 4)" in bad["s2r_a.wavefronts"]
+
+
+def test_swizzle_dropped_has_no_descriptor_on_hopper():
+    bad = failures(with_swizzle(HOPPER, 0, 4, 3, only="ab"))
+    assert set(bad) == {"a.descriptor", "b.descriptor"}
+    assert set(failures(with_swizzle(HOPPER, 0, 4, 3, only="c"))) == {"r2s_c.wavefronts"}
+
+
+@pytest.mark.parametrize("name", [HOPPER, AMPERE])
+def test_byte_swizzle_used_as_elements(name):
+    """S<3,3,3> is right on 16-bit elements; on bytes it tears 16-byte vectors and is no hardware mode."""
+    bad = failures(with_swizzle(name, 3, 3, 3))
+    assert "adjacent elements" in bad["s2g_c.wavefronts"]
+    assert "adjacent elements" in bad["g2s_a.wavefronts"] if name == AMPERE else "S<3,4,3>" in bad["a.descriptor"]
+
+
+@pytest.mark.parametrize("name", [HOPPER, AMPERE])
+@pytest.mark.parametrize("swizzle", [(3, 5, 3), (3, 4, 4), (2, 4, 3)])
+def test_swizzle_off_by_one(name, swizzle):
+    """One too high, one too far, one bit short: each costs wavefronts or has no descriptor."""
+    bad = failures(with_swizzle(name, *swizzle))
+    assert "r2s_c.wavefronts" in bad
+    assert {"a.descriptor", "b.descriptor"} <= set(bad) if name == HOPPER else "s2r_a.wavefronts" in bad
+
+
+def test_a_known_excess_is_declared_with_its_reason():
+    bare = with_swizzle(AMPERE, 0, 4, 3)
+    bare.EXPECTED_EXCESS = {
+        "s2r_a": (28, "no swizzle"),
+        "s2r_b": (28, "no swizzle"),
+        "r2s_c": (7, "no swizzle, on purpose"),
+    }
+    found = {f.name: f for f in check_layouts(bare, cutlass.BFloat16, bare.CONFIG)}
+    assert all(f.ok for f in found.values())
+    assert "excess of 7 each: no swizzle, on purpose" in found["r2s_c.wavefronts"].detail
+    swizzled = recipe(AMPERE, EXPECTED_EXCESS={"s2r_a": (28, "wrong")})
+    assert set(failures(swizzled)) == {"s2r_a.wavefronts"}
+
+
+def test_shared_memory_too_small():
+    module = catalog.load(AMPERE)
+
+    class Tight(module.Config):
+        smem_bytes = 147455
+
+    assert "147456 bytes; the launch asks for 147455" in failures(module, Tight())["smem.fits"]
+
+
+def test_stages_out_of_step_with_the_swizzle():
+    original = catalog.load(HOPPER)
+
+    def smem_layouts(dtype, config):
+        found = original.smem_layouts(dtype, config)
+        outer = cute.make_layout((128, 64, 2), stride=(64, 1, 128 * 64 + 64))
+        return found._replace(a=cute.make_composed_layout(cute.make_swizzle(3, 4, 3), 0, outer))
+
+    bad = failures(recipe(HOPPER, smem_layouts=smem_layouts))
+    assert "[0, 16512]; needed multiples of 1024" in bad["a.aligned"]
+    assert "a.bijective" in bad  # the gap between the stages is a hole
+
+
+def test_copy_that_leaves_elements_out(monkeypatch):
+    """A row of 256 elements by 32 threads of 8: if lanes 16 to 31 repeat 0 to 15, half of it is never moved."""
+    module = catalog.load(HOPPER)
+    found = evaluated(module, cutlass.BFloat16, module.CONFIG)
+    halves = Layout(((16, 2, 8), (8, 1)), ((64, 0, 1), (8, 0)))
+    copies = found.copies | {"s2g_c": TiledCopyTV(halves, halves, (8, 256))}
+    monkeypatch.setattr(layout_check, "evaluated", lambda *_: dataclasses.replace(found, copies=copies))
+    assert failures(module) == {"s2g_c.covers": "each element is moved 0 to 2 times"}
