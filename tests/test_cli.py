@@ -182,3 +182,12 @@ def test_results_stale_lists_only_what_changed(monkeypatch):
     monkeypatch.setattr(records, "read", lambda root=None: [fresh, old])
     assert [r["shape"] for r in json.loads(call("results", "--stale", "--json").stdout)] == [[16, 8, 8]]
     assert [r["stale"] for r in json.loads(call("results", "--json").stdout)] == [False, True]
+
+
+def test_all_with_a_target_leaves_out_what_is_not_made_for_it(monkeypatch):
+    seen = []
+    monkeypatch.setattr(checking, "plan", lambda recipe, *rest: seen.append((recipe.name, rest[2])) or [])
+    done = call("check", "--all", "--target", "sm_80")
+    assert done.exit_code == 0 and f"{NAME}: left out: not made for sm_80" in done.stderr
+    assert ("ampere/ldmatrix_gemm", ("sm_80",)) in seen and NAME not in dict(seen)
+    assert call("check", "--all", "--target", "sm_75").exit_code == 2

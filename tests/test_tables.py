@@ -58,7 +58,7 @@ def test_every_kind_of_record_can_be_shown(level):
         device="NVIDIA X",
     )
     table = tables.of_records([made], records.is_stale)
-    assert [list(column.cells)[0] for column in table.columns[3:5]] == ["[green]passed[/]", words]
+    assert [next(iter(column.cells)) for column in table.columns[3:5]] == ["[green]passed[/]", words]
 
 
 def test_every_status_has_a_colour():
