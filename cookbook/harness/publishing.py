@@ -238,12 +238,10 @@ def _facts(recipe: Recipe) -> str:
         ["dtypes", ", ".join(recipe.dtypes)],
         ["compiles for", " ".join(recipe.targets)],
         ["runs on", _runs_on(recipe)],
-        [
-            "take it",
-            f"[{stem}.py]({stem}.py), [{stem}.ipynb]({stem}.ipynb), or `cookbook copy {recipe.name} {stem}.py`",
-        ],
+        ["download", f"[{stem}.py]({stem}.py), [{stem}.ipynb]({stem}.ipynb)"],
+        ["copy without the lab", f"`cookbook copy {recipe.name} my_gemm.py`"],
     ]
-    return table(["", ""], rows, right=2)
+    return table(["recipe", f"`{recipe.name}`"], rows, right=2)
 
 
 def _diff(recipe: Recipe) -> str:

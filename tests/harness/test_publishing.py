@@ -146,7 +146,9 @@ def test_notebook_is_in_step_executed_and_without_errors(name):
     text = notebooks.notebook_path(name).read_text()
     assert str(ROOT) not in text and "Traceback" not in text
     assert any("image/svg+xml" in o.get("data", {}) for c in notebook.cells for o in c.get("outputs", []))
-    assert not [o for c in notebook.cells for o in c.get("outputs", []) if o.get("name") == "stderr"]
+    streams = [o for c in notebook.cells for o in c.get("outputs", []) if o.output_type == "stream"]
+    assert not [o.text for o in streams if o.name == "stderr"]
+    assert not [line for o in streams for line in o.text.splitlines() if re.search(r"\bfailed\b", line)]
     nbformat.validate(notebook)
 
 

@@ -1,0 +1,61 @@
+"""`mkdocs build --strict` on this tree: no warning, every page there, nothing fetched from another site."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from cookbook.harness import catalog
+
+pytest.importorskip("mkdocs")
+pytest.importorskip("material")
+ROOT = catalog.recipes_root().parent
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.mark.parametrize("name", [r.name for r in catalog.recipes()])
+def test_recipe_page_its_pictures_and_its_downloads(site, name):
+    html = (site / "recipes" / name / "index.html").read_text()
+    assert html.count('<svg xmlns="http://www.w3.org/2000/svg" class="ckd"') >= 3
+    assert 'id="measured"' in html or 'id="time"' in html
+    for suffix, source in ((".py", ROOT / f"recipes/{name}.py"), (".ipynb", ROOT / f"notebooks/{name}.ipynb")):
+        assert (site / f"recipes/{name}{suffix}").read_bytes() == source.read_bytes()
+
+
+def test_home_lists_every_recipe(site):
+    html = (site / "index.html").read_text()
+    assert all(f'href="recipes/{recipe.name}/"' in html and recipe.claim in html for recipe in catalog.recipes())
+
+
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [
+        ("layouts", ["cookbook.swizzle.Swizzle", "cookbook.layouts.evaluate", "cookbook.banks.wavefronts"]),
+        ("model", ["cookbook.model.tma.tma_load", "cookbook.model.ldmatrix.ldmatrix"]),
+        ("draw", ["cookbook.draw.layouts.bank_grid", "cookbook.draw.charts.Bar"]),
+        ("harness", ["cookbook.harness.catalog.Recipe", "cookbook.harness.benching.bench"]),
+    ],
+)
+def test_reference_documents(site, page, names):
+    html = (site / "api" / page / "index.html").read_text()
+    assert [name for name in names if f'id="{name}"' not in html] == []
+
+
+def test_nothing_is_fetched_from_another_site(site):
+    for page in site.rglob("*.html"):
+        fetched = re.findall(r'<(?:script|img|iframe|link)\b[^>]*(?:src|href)="(?:https?:)?//[^"]+"', page.read_text())
+        assert fetched == [], page
