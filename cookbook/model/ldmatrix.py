@@ -33,7 +33,7 @@ def ldmatrix(smem: SharedMemory, row_addresses: np.ndarray, num: int, trans: boo
 
 
 def stmatrix(smem: SharedMemory, row_addresses: np.ndarray, registers: np.ndarray, trans: bool = False) -> None:
-    """stmatrix.sync.aligned.m8n8.x`num`[.trans].shared.b16 (PTX ISA, "Warp-level Matrix Store: stmatrix").
+    """stmatrix.sync.aligned.m8n8.x`num`[.trans].shared.b16 (PTX ISA, "Warp-level Matrix Store Instruction: stmatrix").
 
     Args:
         row_addresses: (..., 32) as for `ldmatrix`.

@@ -27,7 +27,7 @@ FIELD = (1 << 14) - 1  # addresses and offsets are 14 bits, in units of 16 bytes
 
 @dataclass(frozen=True)
 class MatrixDescriptor:
-    """The 64-bit matrix descriptor (PTX ISA, "Asynchronous wgmma": "Matrix Descriptor Format").
+    """The 64-bit matrix descriptor (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions": "Matrix Descriptor Format").
 
     All in bytes, multiples of 16 below 2**18: where the matrix starts, `lbo` from a chunk of 8 K values to the next
     (read in the unswizzled mode alone), `sbo` from a group of 8 rows to the next. `mode` is the swizzle: 0, 32, 64 or
@@ -129,7 +129,7 @@ def _block_descriptor(block: np.ndarray, base: int, mode: int) -> MatrixDescript
     """The descriptor of one block, given its (rows, 16) byte offsets before the swizzle."""
     start, rows = int(block[0, 0]), len(block)
     sbo = int(block[CORE_ROWS, 0]) - start if rows > CORE_ROWS else 0
-    # The swizzled modes do not read lbo; CuTe and the PTX ISA's tables write 1 (times 16 bytes) there.
+    # The swizzled modes do not use lbo; the PTX ISA says to take it as 1, in units of 16 bytes.
     lbo = CHUNK if mode else int(block[0, CHUNK // 2]) - start
     if min(lbo, sbo) < 0:
         raise ValueError(f"layout: got lbo {lbo} and sbo {sbo}; needed offsets that grow: not a canonical layout")
