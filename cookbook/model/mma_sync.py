@@ -23,7 +23,9 @@ C_COORDS = _coords(4, lambda g, t, i: g + 8 * (i // 2), lambda g, t, i: 2 * t + 
 
 
 def mma_m16n8k16(a: np.ndarray, b: np.ndarray, c: np.ndarray, dtype: str) -> np.ndarray:
-    """mma.sync.aligned.m16n8k16.row.col.f32.T.T.f32, T being `dtype` (PTX ISA, "Multiply-and-Accumulate Instruction: mma").
+    """mma.sync.aligned.m16n8k16.row.col.f32.T.T.f32, T being `dtype`.
+
+    PTX ISA, "Multiply-and-Accumulate Instruction: mma".
 
     Args:
         a: (..., 32, 8) uint16 by lane and value; leading dimensions broadcast, one instruction each.

@@ -27,7 +27,9 @@ FIELD = (1 << 14) - 1  # addresses and offsets are 14 bits, in units of 16 bytes
 
 @dataclass(frozen=True)
 class MatrixDescriptor:
-    """The 64-bit matrix descriptor (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions": "Matrix Descriptor Format").
+    """The 64-bit matrix descriptor.
+
+    PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions": "Matrix Descriptor Format".
 
     All in bytes, multiples of 16 below 2**18: where the matrix starts, `lbo` from a chunk of 8 K values to the next
     (read in the unswizzled mode alone), `sbo` from a group of 8 rows to the next. `mode` is the swizzle: 0, 32, 64 or
