@@ -64,9 +64,7 @@ def _torch() -> Diagnosis:
         return Diagnosis("torch", MISSING, str(error), means, "pip install 'torch>=2.6'")
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU build"
     if torch.version.cuda is None and records.driver_version():
-        mend = (
-            "there is an NVIDIA GPU here: install the CUDA build of torch (https://pytorch.org/get-started)"
-        )
+        mend = "there is an NVIDIA GPU here: install the CUDA build of torch (https://pytorch.org/get-started)"
         return Diagnosis("torch", LIMITED, f"{torch.__version__}, {build}", "kernels cannot run", mend)
     return Diagnosis("torch", OK, f"{torch.__version__}, {build}", means)
 
@@ -108,9 +106,7 @@ def _gpus() -> list[Diagnosis]:
     except Exception:
         count = 0
     if not count:
-        return [
-            Diagnosis("GPU", LIMITED, "none that torch can use", recorded, "run on a GPU of sm_80 or later")
-        ]
+        return [Diagnosis("GPU", LIMITED, "none that torch can use", recorded, "run on a GPU of sm_80 or later")]
     return [_gpu(index) for index in range(count)]
 
 
@@ -122,9 +118,7 @@ def _gpu(index: int) -> Diagnosis:
     everything = catalog.recipes()
     run = [r.name for r in everything if r.runs_on_capability(*capability)]
     others = [f"{r.name} (needs {r.runs_on})" for r in everything if r.name not in run]
-    means = f"runs {', '.join(run) or 'no recipe'}" + (
-        f"; compiles only: {', '.join(others)}" if others else ""
-    )
+    means = f"runs {', '.join(run) or 'no recipe'}" + (f"; compiles only: {', '.join(others)}" if others else "")
     return Diagnosis(f"GPU {index}", OK if run else LIMITED, found, means)
 
 
@@ -140,9 +134,7 @@ def _catalog() -> Diagnosis:
     found = catalog.recipes()
     where = str(catalog.recipes_root())
     if not found:
-        return Diagnosis(
-            "recipes", MISSING, f"none in {where}", "nothing to check", "reinstall cute-cookbook"
-        )
+        return Diagnosis("recipes", MISSING, f"none in {where}", "nothing to check", "reinstall cute-cookbook")
     stale = records.stale()
     means = f"{len(stale)} stale records: `cookbook results --stale`" if stale else "no stale record"
     return Diagnosis("recipes", OK, f"{len(found)} in {where}", means)

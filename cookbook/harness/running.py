@@ -116,9 +116,7 @@ def inputs(shape: Shape, dtype: str, device: str = "cuda", seed: int | None = No
     return torch.randn(m, k, **kind), torch.randn(n, k, **kind).T
 
 
-def guarded(
-    m: int, n: int, dtype: str, device: str = "cuda", row_stride: int | None = None
-) -> tuple[Any, Any]:
+def guarded(m: int, n: int, dtype: str, device: str = "cuda", row_stride: int | None = None) -> tuple[Any, Any]:
     """An `out` (M, N) full of NaN inside a larger buffer, and a function: is the rest intact?
 
     `row_stride` in elements, N or more; what lies between the rows counts as the rest.
@@ -126,9 +124,7 @@ def guarded(
     import torch
 
     row_stride = row_stride or n
-    buffer = torch.full(
-        (2 * GUARD + m * row_stride,), GUARD_VALUE, dtype=getattr(torch, dtype), device=device
-    )
+    buffer = torch.full((2 * GUARD + m * row_stride,), GUARD_VALUE, dtype=getattr(torch, dtype), device=device)
     before = buffer.clone()
     out = buffer.as_strided((m, n), (row_stride, 1), GUARD)
     out.fill_(float("nan"))
