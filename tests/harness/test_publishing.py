@@ -137,6 +137,23 @@ def test_readme_and_docs_have_no_typed_performance_figures():
     assert not {name: found for name, found in claims.items() if found}
 
 
+PAGES = ("README.md", "docs/start.md", "docs/api/layouts.md", "docs/api/draw.md")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_examples_that_need_no_gpu_run(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), flags=re.S | re.M)
+    plain = [block for block in blocks if "matmul" not in block]
+    assert plain
+    for block in plain:
+        exec(compile(block, page, "exec"), {})
+    if "save(" in "".join(plain):
+        assert ET.parse(tmp_path / "tile.svg").getroot().tag.endswith("svg")
+    if "wavefronts" in "".join(plain):
+        assert capsys.readouterr().out == "4\n"
+
+
 # --- notebooks ------------------------------------------------------------------------------------------------
 
 

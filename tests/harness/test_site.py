@@ -55,6 +55,12 @@ def test_reference_documents(site, page, names):
     assert [name for name in names if f'id="{name}"' not in html] == []
 
 
+def test_reference_keeps_angle_brackets_and_examples(site):
+    html = (site / "api" / "layouts" / "index.html").read_text()
+    assert "Swizzle&lt;B,M,S" in html
+    assert '<span class="gp">&gt;&gt;&gt; </span>' in html and "<blockquote>" not in html
+
+
 def test_nothing_is_fetched_from_another_site(site):
     for page in site.rglob("*.html"):
         fetched = re.findall(r'<(?:script|img|iframe|link)\b[^>]*(?:src|href)="(?:https?:)?//[^"]+"', page.read_text())
