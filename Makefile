@@ -31,7 +31,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## check every recipe: layout, model, compiled; and on a GPU ran and timed
 	@$(BIN)/cookbook check --all
 
-test: $(STAMP) lint  ## ruff, the site's strict build, pytest (on a machine with a GPU also its tests)
+test: $(STAMP) lint  ## ruff and pytest; the strict build of the site is a test, and a GPU's tests run where there is one
 	@$(RUN) -m pytest -q -n $(JOBS)
 
 lint: $(STAMP)  ## ruff check and ruff format --check

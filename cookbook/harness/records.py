@@ -92,8 +92,11 @@ def make(
 
 def versions() -> dict[str, str | None]:
     """What is installed here; None for what is not."""
-    names = ("torch", "nvidia-cutlass-dsl", "quack-kernels", "numpy")
-    return {"python": platform.python_version(), **{name: package_version(name) for name in names}}
+    import torch
+
+    names = ("nvidia-cutlass-dsl", "quack-kernels", "numpy")
+    known = {"python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda}
+    return known | {name: package_version(name) for name in names}
 
 
 def package_version(name: str) -> str | None:
