@@ -46,7 +46,6 @@ KERNEL_MUTATIONS = [
         HOPPER, "TMA writes without the swizzle that wgmma reads with", "cute.slice_(x, (None, None, 0))", PLAIN_STAGE
     ),
     Mutation(HOPPER, "a stage is read before it has arrived", "pipe.consumer_wait(read)", "pass"),
-    Mutation(HOPPER, "a stage is released before it has been read", "warpgroup.wait_group(1)", "pass"),
     Mutation(
         HOPPER,
         "the epilogue does not wait for stmatrix",
@@ -54,12 +53,7 @@ KERNEL_MUTATIONS = [
         "thr.partition_D(sC))",
     ),
     Mutation(HOPPER, "the byte swizzle is given in elements", "make_swizzle(bits, 4, 3)", "make_swizzle(bits, 3, 3)"),
-    Mutation(
-        AMPERE,
-        "a stage is read before it has arrived",
-        "cp_async_wait_group(stages - 2)",
-        "cp_async_wait_group(stages - 1)",
-    ),
+    Mutation(AMPERE, "a stage is read before it has arrived", "cute.arch.cp_async_wait_group(stages - 2)", "pass"),
     Mutation(AMPERE, "what lies before K is not zeroed", "dst[None, None, k].fill(0)", "pass"),
     Mutation(
         AMPERE,

@@ -1,13 +1,14 @@
 """Level "timed": ours, torch.matmul and QuACK, interleaved in one process on one GPU.
 
 One round times a batch of launches of every variant, each batch between two CUDA events, in an order that
-turns from round to round; the figures are the median, minimum and maximum over the rounds. Inputs are normal,
+is drawn anew each round; the figures are the median, minimum and maximum over the rounds. Inputs are normal,
 and several sets of them rotate so that L2 does not hold them. Batches are CUDA graphs where all variants can
 be captured, so that the cost of a launch from Python does not count against anybody.
 """
 
 from __future__ import annotations
 
+import random
 import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -25,9 +26,9 @@ DEFAULT_SHAPES: tuple[Shape, ...] = (
     (4096, 14336, 4096),
 )
 OURS, TORCH, QUACK = "ours", "torch.matmul", "quack"
-ROUNDS = 9
+ROUNDS = 12
 MIN_ROUNDS = 7
-BATCH_MS = 30.0  # long against the resolution of events and against one launch
+BATCH_MS = 100.0  # long against a launch, and against the time the GPU takes to settle on a clock
 WARM_UP_MS = 1000.0  # to reach the clocks the GPU sustains
 L2_MULTIPLE = 4  # the sets together are this many times as large as L2
 MAX_SETS = 64
@@ -113,7 +114,7 @@ def time_shape(variants: dict[str, Call], shape: Shape, dtype: str, rounds: int)
     warm_up(batches, WARM_UP_MS)
     taken: dict[str, list[float]] = {name: [] for name in batches}
     for number in range(rounds):
-        for name in turned(list(batches), number):
+        for name in shuffled(list(batches), number):
             taken[name].append(elapsed_ms(batches[name]) / per_batch)
     flops = 2.0 * shape[0] * shape[1] * shape[2]
     figures: dict[str, Any] = {name: Timing(tuple(ms)).figures(flops) for name, ms in taken.items()}
@@ -213,10 +214,9 @@ def elapsed_ms(batch: Batch) -> float:
     return start.elapsed_time(stop)
 
 
-def turned(names: list[str], by: int) -> list[str]:
-    """`names` beginning at another one each round: none always runs after the same neighbour's heat."""
-    by %= len(names)
-    return names[by:] + names[:by]
+def shuffled(names: list[str], number: int) -> list[str]:
+    """The order of round `number`: drawn anew, so that no variant always runs behind the same hot neighbour."""
+    return random.Random(number).sample(names, len(names))
 
 
 def _record(name: str, module: Any, shape: Shape, dtype: str, timed: dict[str, Any]) -> records.Record:

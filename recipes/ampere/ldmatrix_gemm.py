@@ -47,6 +47,7 @@ from typing import NamedTuple
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
+import cutlass.memory
 import torch
 from cutlass.cute.nvgpu import cpasync, warp
 
@@ -58,8 +59,8 @@ from cutlass.cute.nvgpu import cpasync, warp
 # and multiplies 64 x 64 x 16. Shared memory delivers 128 bytes a clock to the whole SM; with a smaller warp tile the
 # tensor cores would wait for it.
 #
-# Three stages of such tiles need 144 KiB. Chips with 99 KiB a block (Ada, GeForce) get the same kernel with half the
-# tile.
+# What is left of the shared memory goes into stages: four of such tiles are 192 KiB. An A100 has room for three, and
+# chips with 99 KiB a block (Ada, GeForce) get the same kernel with half the tile.
 
 
 # %%
@@ -70,7 +71,7 @@ class Config:
     tile_m: int = 128  # rows of C per CTA
     tile_n: int = 256  # columns of C per CTA
     tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four mma steps of 16
-    stages: int = 3  # pairs of A and B tiles: one being read, two arriving
+    stages: int = 4  # pairs of A and B tiles: one being read, the others arriving
     warps_m: int = 2  # the warps stand in a warps_m x warps_n grid over the tile of C
     warps_n: int = 4
     raster_group: int = 16  # CTAs that run together cover this many rows of tiles
@@ -85,13 +86,17 @@ class Config:
         return 2 * max(ab, self.tile_m * self.tile_n)  # C is staged where A and B were
 
 
-CONFIG = Config()
-SMALL = Config(tile_n=128, warps_n=2)  # for 99 KiB of shared memory
+CONFIG = Config()  # 192 KiB of shared memory: data-centre Hopper and Blackwell
+CONFIG_163K = Config(stages=3)  # A100
+CONFIG_99K = Config(tile_n=128, stages=3)  # Ada, GeForce
 
 
 def config_for(arch: str) -> Config:
     """The configuration that fits the shared memory of an architecture such as "sm_89"; "" means CONFIG."""
-    return SMALL if arch.rstrip("af") in ("sm_86", "sm_89", "sm_120", "sm_121") else CONFIG
+    chip = arch.rstrip("af")
+    if chip in ("sm_86", "sm_89", "sm_120", "sm_121"):
+        return CONFIG_99K
+    return CONFIG_163K if chip in ("sm_80", "sm_87") else CONFIG
 
 
 # %% [markdown]
@@ -258,7 +263,9 @@ def load_tile(load, k_tile, stage):
 # waits and synchronises.
 #
 # The loads of A and of B are issued in *different* k-blocks. Issued together they fill the memory pipe that `ldmatrix`
-# needs as well, and the tensor cores wait.
+# needs as well, and the tensor cores wait. And the loop stands twice: once for the k-tiles during which there is still
+# something to load, and once for the last ones. With a question in the loop instead, the compiler could not move
+# instructions across it.
 
 
 # %%
@@ -277,25 +284,25 @@ def mainloop(mma, acc, copies, load_a, load_b, sA, sB, tidx, k_tiles, config: cu
     cute.arch.sync_threads()
     cute.copy(copies.s2r_a, tXsA[None, None, 0, read], tXrA[None, None, 0])
     cute.copy(copies.s2r_b, tXsB[None, None, 0, read], tXrB[None, None, 0])
-    for k_tile in cutlass.range(k_tiles, unroll=1):
-        coming = k_tile + stages - 1  # goes where the tile before this one was
-        for k in cutlass.range_constexpr(k_blocks):
-            if cutlass.const_expr(k == k_blocks - 1):
-                read = read + 1 if read + 1 < stages else cutlass.Int32(0)
-                cute.arch.cp_async_wait_group(stages - 2)
-                cute.arch.sync_threads()
-            ahead = (k + 1) % k_blocks
-            cute.copy(copies.s2r_a, tXsA[None, None, ahead, read], tXrA[None, None, ahead])
-            cute.copy(copies.s2r_b, tXsB[None, None, ahead, read], tXrB[None, None, ahead])
-            if cutlass.const_expr(k == 0):
-                if coming < k_tiles:
-                    load_tile(load_a, coming, write)
-            if cutlass.const_expr(k == min(1, k_blocks - 2)):
-                if coming < k_tiles:
-                    load_tile(load_b, coming, write)
-                cute.arch.cp_async_commit_group()  # an empty group too counts as one
-                write = write + 1 if write + 1 < stages else cutlass.Int32(0)
-            cute.gemm(mma, acc, tCrA[None, None, k], tCrB[None, None, k], acc)
+    still_loading = cutlass.max(k_tiles - (stages - 1), 0)
+    for first, last, loading in ((0, still_loading, True), (still_loading, k_tiles, False)):
+        for k_tile in cutlass.range(first, last, unroll=1):
+            for k in cutlass.range_constexpr(k_blocks):
+                if cutlass.const_expr(k == k_blocks - 1):
+                    read = read + 1 if read + 1 < stages else cutlass.Int32(0)
+                    cute.arch.cp_async_wait_group(stages - 2)
+                    cute.arch.sync_threads()
+                ahead = (k + 1) % k_blocks
+                cute.copy(copies.s2r_a, tXsA[None, None, ahead, read], tXrA[None, None, ahead])
+                cute.copy(copies.s2r_b, tXsB[None, None, ahead, read], tXrB[None, None, ahead])
+                if cutlass.const_expr(loading and k == 0):
+                    load_tile(load_a, k_tile + stages - 1, write)
+                if cutlass.const_expr(loading and k == min(1, k_blocks - 2)):
+                    load_tile(load_b, k_tile + stages - 1, write)
+                    write = write + 1 if write + 1 < stages else cutlass.Int32(0)
+                if cutlass.const_expr(k == min(1, k_blocks - 2)):
+                    cute.arch.cp_async_commit_group()  # an empty group too counts as one
+                cute.gemm(mma, acc, tCrA[None, None, k], tCrB[None, None, k], acc)
 
 
 # %% [markdown]
@@ -361,7 +368,7 @@ def kernel(
     layouts, copies, mma = smem_layouts(dtype, config), tiled_copies(dtype, config, vec), tiled_mma(dtype, config)
 
     # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    smem = cutlass.utils.SmemAllocator().allocate(config.smem_bytes, 1024)
+    smem = cutlass.memory.SmemAllocator().allocate(config.smem_bytes, 1024)
     smem_b = smem + cute.size_in_bytes(dtype, layouts.a)
     sA = cute.make_tensor(cute.recast_ptr(smem, layouts.a.inner, dtype), layouts.a.outer)
     sB = cute.make_tensor(cute.recast_ptr(smem_b, layouts.b.inner, dtype), layouts.b.outer)
@@ -634,7 +641,7 @@ from cookbook.harness import checking
 
 report = checking.check("ampere/ldmatrix_gemm", shapes=[(200, 333, 64)], dtypes=["float16"])
 for level in report.levels:
-    print(f"{level.level:10}{level.target or '':9}{level.status:13}{tables.describe(level)}")
+    print(f"{level.level:10}{level.target or '':10}{level.status:13}{tables.describe(level)}")
 
 # %% [markdown] tags=["lab"]
 # ## Time

@@ -46,6 +46,7 @@ from typing import NamedTuple
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
+import cutlass.memory
 import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
@@ -300,7 +301,7 @@ def kernel(
     tile_m, tile_n = tile_of_cta(mC.shape, config)
     layouts, copies, mma = smem_layouts(dtype, config), tiled_copies(dtype, config, vec), tiled_mma(dtype, config)
 
-    smem = cutlass.utils.SmemAllocator()
+    smem = cutlass.memory.SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
     # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
     sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
@@ -591,7 +592,7 @@ from cookbook.harness import checking
 
 report = checking.check("hopper/tma_wgmma_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 for level in report.levels:
-    print(f"{level.level:10}{level.target or '':9}{level.status:13}{tables.describe(level)}")
+    print(f"{level.level:10}{level.target or '':10}{level.status:13}{tables.describe(level)}")
 
 # %% [markdown] tags=["lab"]
 # ## Time

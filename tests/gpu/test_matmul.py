@@ -187,3 +187,31 @@ def test_check_and_bench_on_this_gpu(tmp_path):
         assert 0 < figures["min_ms"] <= figures["median_ms"] <= figures["max_ms"] < 10
         assert figures["ratio"] == record["peers"]["torch.matmul"]["ratio"] > 0.1
         assert record["driver"] and not records.is_stale(record)
+
+
+def test_any_k_in_padded_rows_on_hopper():
+    """TMA asks for rows 16 bytes apart, not for a K of whole 16-byte pieces: it fills the rest with zeros."""
+    if "hopper/tma_wgmma_gemm" not in here():
+        pytest.skip("hopper/tma_wgmma_gemm does not run here")
+    matmul = catalog.load("hopper/tma_wgmma_gemm").matmul
+    for k in (1, 2, 3, 7, 9, 12, 63, 65, 100, 127, 131):
+        pitch = -(-k // 8) * 8 + 8
+        wide = torch.full((330, pitch), torch.nan, dtype=torch.bfloat16, device="cuda")
+        wide[:, :k].normal_()
+        a, b = wide[:130, :k], wide[130:, :k].T
+        assert running.relative_error(matmul(a, b), running.reference(a, b)) <= running.tolerance("bfloat16"), k
+
+
+@pytest.mark.parametrize("m, n, k", [(66000, 33000, 64), (36000, 40, 60000), (40, 36000, 60000)])
+def test_offsets_beyond_2_to_the_31(matmul, m, n, k):
+    """Matrices of more than 2**31 elements; the last rows and columns are the ones that would wrap around."""
+    if torch.cuda.get_device_properties(0).total_memory < 24 * 2**30:
+        pytest.skip("needs 24 GiB of device memory")
+    a, b = running.inputs((m, n, k), "bfloat16")
+    out = matmul(a, b)
+    assert max(a.numel(), b.numel(), out.numel()) > 2**31
+    rows, columns = slice(-min(m, 300), None), slice(-min(n, 300), None)
+    last = running.reference(a[rows], b[:, columns])
+    first = running.reference(a[:300], b[:, :300])
+    assert running.relative_error(out[rows, columns], last) <= running.tolerance("bfloat16")
+    assert running.relative_error(out[:300, :300], first) <= running.tolerance("bfloat16")
