@@ -112,9 +112,9 @@ def test_shared_memory_too_small():
     module = catalog.load(AMPERE)
 
     class Tight(module.Config):
-        smem_bytes = 147455
+        smem_bytes = 196607
 
-    assert "147456 bytes; the launch asks for 147455" in failures(module, Tight())["smem.fits"]
+    assert "196608 bytes; the launch asks for 196607" in failures(module, Tight())["smem.fits"]
 
 
 def test_stages_out_of_step_with_the_swizzle():
