@@ -44,9 +44,12 @@ def of_reports(reports: Iterable[Report]) -> Table:
     for number, report in enumerate(reports):
         if number:
             table.add_section()
-        for row, level in enumerate(report.levels):
+        alike: dict[tuple[str, str, str], list[Level]] = {}
+        for level in report.levels:
+            alike.setdefault((level.level, level.status, describe(level)), []).append(level)
+        for row, ((level, status, words), levels) in enumerate(alike.items()):
             name = f"[bold]{report.recipe}[/]" if row == 0 else ""
-            table.add_row(name, level.level, _of(level), coloured(level.status), escape(describe(level)))
+            table.add_row(name, level, _of(levels), coloured(status), escape(words))
     return table
 
 
@@ -110,9 +113,14 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _of(level: Level) -> str:
-    shape = "x".join(map(str, level.shape)) if level.shape else None
-    return " ".join(word for word in (level.target, level.dtype, shape) if word)
+def _of(levels: Iterable[Level]) -> str:
+    """The targets, dtypes and shapes of these levels, each named once."""
+    said: list[dict[str, None]] = [{}, {}, {}]
+    for level in levels:
+        shape = "x".join(map(str, level.shape)) if level.shape else None
+        for names, name in zip(said, (level.target, level.dtype, shape), strict=True):
+            names.update({name: None} if name else {})
+    return " ".join(name for names in said for name in names)
 
 
 def _layout(figures: dict[str, Any]) -> str:
@@ -125,7 +133,7 @@ def _layout(figures: dict[str, Any]) -> str:
 
 
 def _model(figures: dict[str, Any]) -> str:
-    return f"integers exact; normals {figures['relative_error']:.1e}"
+    return f"integers exact; normals {figures['relative_error']:.0e}"
 
 
 def _compiled(figures: dict[str, Any]) -> str:
