@@ -28,16 +28,16 @@ app = typer.Typer(
 )
 
 
-def _shape(text: str) -> tuple[int, int, int]:
-    """`"200,333,64"` -> (200, 333, 64); anything else is a wrong command line."""
+def _shape(text: str) -> tuple[int, ...]:
+    """`"200,333,64"` -> (200, 333, 64); anything but two or three integers is a wrong command line."""
     try:
-        m, n, k = (int(part) for part in text.replace("x", ",").split(","))
+        sizes = tuple(int(part) for part in text.replace("x", ",").split(","))
     except ValueError:
-        raise typer.BadParameter(f"got {text!r}, needed M,N,K: three integers such as 200,333,64") from None
-    if min(m, n, k) < 1 or k % 8:
-        needed = "M, N, K of 1 or more and K a multiple of 8 (rows of whole 16 bytes)"
+        sizes = ()
+    if len(sizes) not in (2, 3):
+        needed = "M,N,K: three integers such as 200,333,64, or two, M,N, for a transpose"
         raise typer.BadParameter(f"got {text!r}, needed {needed}")
-    return m, n, k
+    return sizes
 
 
 _DTYPES = {
@@ -46,6 +46,8 @@ _DTYPES = {
     "f16": "float16",
     "fp16": "float16",
     "float16": "float16",
+    "fp32": "float32",
+    "float32": "float32",
 }
 
 
@@ -59,8 +61,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A recipe, such as hopper/tma_wgmma_gemm.")]
 Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Recipes; see `cookbook list`.")]
 Everything = Annotated[bool, typer.Option("--all", help="Every recipe.")]
-Shapes = Annotated[list[str] | None, typer.Option("--shape", metavar="M,N,K", help="A problem size. Repeatable.")]
-Dtypes = Annotated[list[str] | None, typer.Option("--dtype", metavar="DTYPE", help="bf16 or f16. Repeatable.")]
+Shapes = Annotated[
+    list[str] | None, typer.Option("--shape", metavar="M,N,K", help="A problem size; M,N of a transpose. Repeatable.")
+]
+Dtypes = Annotated[list[str] | None, typer.Option("--dtype", metavar="DTYPE", help="bf16, f16 or fp32. Repeatable.")]
 Targets = Annotated[
     list[str] | None,
     typer.Option("--target", metavar="ARCH", help="A compile target, as sm_90a. Repeatable."),
@@ -139,7 +143,7 @@ def _show_reports(reports: list[Any], as_json: bool) -> None:
     _print(tables.of_reports(reports))
     for report in reports:
         status = "holds" if report.ok else "FAILS"
-        missing = sorted({f"{level.level} {level.dtype}" for level in report.not_checked})
+        missing = sorted({f"{level.level} {level.dtype or ''}".strip() for level in report.not_checked})
         rest = f"; not checked here: {', '.join(missing)}" if missing else ""
         _print(f"{report.recipe}: all that could be checked here {status}{rest}")
 
@@ -162,7 +166,7 @@ def bench(
         raise typer.BadParameter(f"--rounds: got {rounds}, needed at least {benching.MIN_ROUNDS}")
     made: list[Any] = []
     skipped: dict[str, str] = {}
-    chosen = _chosen(_wanted(names, everything, "bench"), shapes, dtypes, targets, everything)
+    chosen = _chosen(_to_time(names, everything), shapes, dtypes, targets, everything)
     jobs = _bench_jobs(chosen, skipped)
     with _progress(len(jobs)) as advance:
         for name, shape, dtype in jobs:
@@ -172,6 +176,15 @@ def bench(
     recorded = [r for r in records.read() if r["recipe"] in skipped and r["level"] == "timed"]
     _show_bench(made, recorded, skipped, as_json)
     raise typer.Exit(1 if skipped else 0)
+
+
+def _to_time(names: list[str] | None, everything: bool) -> list[catalog.Recipe]:
+    """The recipes wanted for `bench`: a study has nothing to time."""
+    wanted = _wanted(names, everything, "bench")
+    studies = [recipe.name for recipe in wanted if recipe.kind == "study"]
+    if studies and not everything:
+        raise typer.BadParameter(f"NAME: got {studies[0]}, a study, needed a recipe with something to time")
+    return [recipe for recipe in wanted if recipe.kind != "study"]
 
 
 def _bench_jobs(chosen: list[tuple[catalog.Recipe, Any]], skipped: dict[str, str]) -> list[Any]:
@@ -223,9 +236,11 @@ def copy(
     except OSError as error:
         raise typer.BadParameter(f"DEST: got {file}, needed a file that can be written ({error})") from None
     _say(f"wrote {file}: {len(source.splitlines())} lines that need torch and nvidia-cutlass-dsl alone")
-    if "\ndef matmul(" in source:
-        _say(f"call it: from {file.stem} import matmul; c = matmul(a, b)  # a (M, K), b = weight.T (K, N)")
-    _say(f"it runs on a GPU of {recipe.runs_on.replace('+', ' or later')}")
+    if recipe.kind in catalog.USAGE:
+        function, example, where = catalog.USAGE[recipe.kind]
+        _say(f"call it: from {file.stem} import {function}; {example}  # {where}")
+    if recipe.runs_on != catalog.ANYWHERE:
+        _say(f"it runs on a GPU of {recipe.runs_on.replace('+', ' or later')}")
 
 
 @app.command(epilog="Example: cookbook results --stale")
@@ -282,22 +297,32 @@ def _chosen(
 ) -> list[tuple[catalog.Recipe, Any]]:
     """Each recipe with its (shapes, dtypes, targets); a wrong option is a wrong command line.
 
-    With --all, recipes that are not made for any of the targets are left out, and named.
+    With --all each recipe takes what fits it; one that nothing of an option fits is left out, and named.
     """
     from cookbook.harness import checking
 
-    sizes, kinds = [_shape(s) for s in shapes or ()], [_dtype(d) for d in dtypes or ()]
-    made_for = {recipe.name: [t for t in targets or () if t in recipe.targets] for recipe in recipes}
-    if everything and any(made_for.values()):
-        for name in (name for name, found in made_for.items() if not found):
-            _say(f"{name}: left out: not made for {', '.join(targets or ())}")
-        recipes = [recipe for recipe in recipes if made_for[recipe.name]]
-    else:
-        made_for = dict.fromkeys(made_for, targets or ())
+    given = {"shape": [_shape(s) for s in shapes or ()], "dtype": [_dtype(d) for d in dtypes or ()]}
+    given["target"] = list(targets or ())
+    asked = {recipe.name: given for recipe in recipes}
+    if everything:
+        fitting = {recipe.name: _fitting(recipe, given) for recipe in recipes}
+        if kept := {name: fits for name, fits in fitting.items() if all(fits[w] or not given[w] for w in given)}:
+            for name in fitting.keys() - kept:
+                words = (str(v) for what, values in given.items() if not fitting[name][what] for v in values)
+                _say(f"{name}: left out: not made for {', '.join(words)}")
+            asked = kept
     try:
-        return [(r, checking.chosen(r, sizes, kinds, made_for[r.name])) for r in recipes]
+        chosen = [(r, asked[r.name]) for r in recipes if r.name in asked]
+        return [(r, checking.chosen(r, a["shape"], a["dtype"], a["target"])) for r, a in chosen]
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+
+
+def _fitting(recipe: catalog.Recipe, given: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """The values of each option that the recipe takes."""
+    from cookbook.harness import checking
+
+    return {w: [v for v in values if not checking.refusal(recipe, w, v)] for w, values in given.items()}
 
 
 def _recipe_json(recipe: catalog.Recipe) -> dict[str, Any]:

@@ -93,6 +93,7 @@ def of_recipe(recipe: Recipe, code_hash: str) -> Table:
         "data path": escape(recipe.path),
         "builds on": recipe.builds_on or "nothing",
         "dtypes": " ".join(recipe.dtypes),
+        "kind": recipe.kind,
         "targets": " ".join(recipe.targets),
         "runs on": recipe.runs_on,
         "instructions": "\n".join(instructions),
@@ -124,7 +125,9 @@ def _of(levels: Iterable[Level]) -> str:
 
 
 def _layout(figures: dict[str, Any]) -> str:
-    """The findings by what they look at: `a.bijective, b.bijective` is `bijective: a b`."""
+    """The findings by what they look at: `a.bijective, b.bijective` is `bijective: a b`. Of a study, its facts."""
+    if "facts" in figures:
+        return f"{len(figures['facts'])} facts: {', '.join(figures['facts'])}"
     subjects: dict[str, list[str]] = {}
     for name in figures:
         subject, _, what = name.rpartition(".")

@@ -83,11 +83,12 @@ def test_an_unknown_recipe_is_exit_2_with_a_suggestion(command, tmp_path):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--shape", "1,2"), "got '1,2', needed M,N,K"),
+        (("--shape", "1,2"), "got (1, 2), needed M,N,K of 1 or more"),
         (("--shape", "a,b,c"), "got 'a,b,c', needed M,N,K"),
-        (("--shape", "0,8,8"), "got '0,8,8', needed M, N, K of 1 or more"),
+        (("--shape", "0,8,8"), "got (0, 8, 8), needed M,N,K of 1 or more"),
         (("--shape", "8,8,12"), "K a multiple of 8"),
-        (("--dtype", "fp32"), "got 'fp32', needed one of bf16"),
+        (("--dtype", "fp8"), "got 'fp8', needed one of bf16"),
+        (("--dtype", "fp32"), "got 'float32', needed one of bfloat16"),
         (("--target", "sm_70"), "got 'sm_70', needed one of sm_90a"),
     ],
 )

@@ -19,6 +19,8 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 TRACKS = ("foundations", "ampere", "hopper", "blackwell")
+KINDS = ("gemm", "transpose", "study")  # what a recipe defines: docs/architecture.md, "A recipe"
+ANYWHERE = "anywhere"
 _PACKAGE = Path(__file__).resolve().parents[1]
 _TAGS = re.compile(r"tags=\[(?P<tags>[^\]]*)\]")
 
@@ -41,9 +43,10 @@ class Recipe:
     claim: str  # one sentence
     track: str
     order: int
-    targets: tuple[str, ...]  # what it compiles for: ("sm_80", "sm_90a", ...)
-    runs_on: str  # "sm_90" exactly, or "sm_80+" for this compute capability and later ones
-    dtypes: tuple[str, ...]  # torch's names: ("bfloat16", "float16")
+    kind: str = "gemm"  # one of KINDS; only a study may leave out the next three
+    targets: tuple[str, ...] = ()  # what it compiles for: ("sm_80", "sm_90a", ...)
+    runs_on: str = ANYWHERE  # "sm_90" exactly, or "sm_80+" for this compute capability and later ones
+    dtypes: tuple[str, ...] = ()  # torch's names: ("bfloat16", "float16")
     path: str = ""  # the way of the data: "tma -> wgmma"
     builds_on: str | None = None  # the name of another recipe
     # target -> prefixes of SASS mnemonics that its cubin must hold; the key "all" counts for every target
@@ -56,6 +59,8 @@ class Recipe:
 
     def runs_on_capability(self, major: int, minor: int) -> bool:
         """Whether a GPU of compute capability `major`.`minor` runs this recipe."""
+        if self.runs_on == ANYWHERE:
+            return True
         digits = self.runs_on.removeprefix("sm_").rstrip("+")
         wanted = (int(digits[:-1]), int(digits[-1]))
         return (major, minor) >= wanted if self.runs_on.endswith("+") else (major, minor) == wanted
@@ -143,17 +148,24 @@ def front_matter(source: str) -> list[str]:
 
 def _described(name: str, file: Path, described: dict[str, Any]) -> Recipe:
     known = {f.name for f in fields(Recipe)} - {"name", "file"}
-    required = ("title", "claim", "track", "order", "targets", "runs_on", "dtypes")
+    kind = described.get("kind", "gemm")
+    if kind not in KINDS:
+        raise CatalogError(f"{file}: kind: got {kind!r}, needs one of {', '.join(KINDS)}")
+    required = ["title", "claim", "track", "order"]
+    if kind != "study":
+        required += ["targets", "runs_on", "dtypes"]
+    elif described.get("targets"):
+        required.append("runs_on")  # it has a kernel
     if missing := [key for key in required if key not in described]:
         raise CatalogError(f"{file}: the front matter lacks {', '.join(missing)}")
     if extra := sorted(set(described) - known):
         raise CatalogError(f"{file}: the front matter has unknown keys: {', '.join(extra)}")
     if described["track"] != name.split("/")[0] or described["track"] not in TRACKS:
         raise CatalogError(f"{file}: track: got {described['track']!r}, needs its folder's name, one of {TRACKS}")
-    if not re.fullmatch(r"sm_\d{2,3}\+?", str(described["runs_on"])):
+    if "runs_on" in described and not re.fullmatch(r"sm_\d{2,3}\+?", str(described["runs_on"])):
         raise CatalogError(f"{file}: runs_on: got {described['runs_on']!r}, needs sm_90 (exactly) or sm_80+")
     for key in ("targets", "dtypes"):
-        described[key] = tuple(described[key])
+        described[key] = tuple(described.get(key) or ())
     instructions = described.get("instructions") or {}
     if isinstance(instructions, list):
         instructions = {"all": instructions}
@@ -235,14 +247,14 @@ _HEADER = """\
 # {title}
 #
 # From the CuTe-DSL Kernel Cookbook {version}, recipe {name}. Apache-2.0; keep this note when you pass it on.
-# Needs torch and nvidia-cutlass-dsl (NVIDIA's own licence), and a GPU of {runs_on} to run.
+# Needs torch and nvidia-cutlass-dsl (NVIDIA's own licence){needs}.
 {usage}"""
 
-_USAGE = """\
-#
-#     from {module} import matmul
-#     c = matmul(a, b)    # a: (M, K), b: (K, N), both with K contiguous: b is usually weight.T
-"""
+# How a recipe of each kind is called: the import, then the call.
+USAGE = {
+    "gemm": ("matmul", "c = matmul(a, b)", "a: (M, K), b: (K, N), both with K contiguous: b is usually weight.T"),
+    "transpose": ("transpose", "y = transpose(x)", "x: (M, N), rows of adjacent elements; y: (N, M)"),
+}
 
 
 def standalone_source(name: str, module: str | None = None, root: Path | None = None) -> str:
@@ -256,9 +268,12 @@ def standalone_source(name: str, module: str | None = None, root: Path | None = 
 
     recipe = find(name, root)
     body = _kept_text(recipe.file.read_text(encoding="utf-8"))
-    usage = _USAGE.format(module=module or recipe.file.stem) if "\ndef matmul(" in body else ""
-    needs = recipe.runs_on.replace("+", " or later")
-    header = _HEADER.format(title=recipe.title, version=__version__, name=recipe.name, runs_on=needs, usage=usage)
+    usage = ""
+    if recipe.kind in USAGE:
+        function, call, where = USAGE[recipe.kind]
+        usage = f"#\n#     from {module or recipe.file.stem} import {function}\n#     {call}    # {where}\n"
+    needs = "" if recipe.runs_on == ANYWHERE else f", and a GPU of {recipe.runs_on.replace('+', ' or later')} to run"
+    header = _HEADER.format(title=recipe.title, version=__version__, name=recipe.name, needs=needs, usage=usage)
     return f"{header}\n{body}"
 
 

@@ -1,5 +1,6 @@
 """`check`: a recipe through all levels, as far as this machine goes, and what is recorded for the others.
 
+Which levels there are depends on the recipe's kind: a study has layout (its facts), and compiled if it has kernels.
 layout, model and compiled run anywhere. ran and timed run where a GPU can run the recipe; counted and sanitized
 where NVIDIA's tools are there too, and only when asked for, for they take minutes. What does not run here is
 shown as results/ has it, or as not checked.
@@ -14,6 +15,7 @@ from typing import Any
 
 from cookbook.harness import benching, catalog, compiling, records, running
 from cookbook.harness.catalog import Recipe
+from cookbook.harness.findings import Finding
 from cookbook.harness.running import Shape
 
 PASSED, FAILED, RECORDED, STALE, NOT_CHECKED = "passed", "failed", "recorded", "stale", "not checked"
@@ -79,7 +81,7 @@ def check(
 
     Args:
         name: a recipe's name.
-        shapes: (M, N, K) for model, ran and timed; each level's own if left out.
+        shapes: (M, N, K), or (M, N) of a transpose, for model, ran and timed; each level's own if left out.
         dtypes: of the recipe's; all of them if left out.
         targets: to compile for; all of the recipe's if left out.
         on_progress: told each step before it is done; `plan` says how many there will be.
@@ -103,14 +105,30 @@ def chosen(
 ) -> tuple[tuple[Shape, ...], tuple[str, ...], tuple[str, ...]]:
     """The arguments of `check`, validated, with the recipe's own dtypes and targets where none were given."""
     shapes, dtypes, targets = tuple(shapes), tuple(dtypes), tuple(targets)
-    for what, given, known in (("dtype", dtypes, recipe.dtypes), ("target", targets, recipe.targets)):
+    for what, given in (("dtype", dtypes), ("target", targets), ("shape", shapes)):
         for value in given:
-            if value not in known:
-                raise ValueError(f"{what}: got {value!r}, needed one of {', '.join(known)} for {recipe.name}")
-    for shape in shapes:
-        if len(shape) != 3 or min(shape) < 1 or shape[2] % 8:
-            raise ValueError(f"shape: got {shape}, needed M,N,K of 1 or more, K a multiple of 8 (16-byte rows)")
+            if reason := refusal(recipe, what, value):
+                raise ValueError(reason)
     return shapes, dtypes or recipe.dtypes, targets or recipe.targets
+
+
+def refusal(recipe: Recipe, what: str, value: Any) -> str:
+    """Why a "dtype", "target" or "shape" is not one of the recipe's; empty if it is."""
+    if what == "shape":
+        fits, needed = _fits(recipe.kind, value)
+    else:
+        known = {"dtype": recipe.dtypes, "target": recipe.targets}[what]
+        fits, needed = value in known, f"one of {', '.join(known)}" if known else "none"
+    return "" if fits else f"{what}: got {value!r}, needed {needed} for {recipe.name}"
+
+
+def _fits(kind: str, shape: Shape) -> tuple[bool, str]:
+    """Whether recipes of this kind take `shape`, and what they take."""
+    positive = min(shape, default=0) >= 1
+    if kind == "gemm":
+        needed = "M,N,K of 1 or more, K a multiple of 8 (16-byte rows)"
+        return positive and len(shape) == 3 and shape[2] % 8 == 0, needed
+    return kind == "transpose" and positive and len(shape) == 2, "M,N of 1 or more" if kind == "transpose" else "none"
 
 
 @dataclass(frozen=True)
@@ -118,7 +136,7 @@ class Step:
     """A part of a check: which level, of what, and how."""
 
     level: str
-    dtype: str
+    dtype: str | None
     run: Callable[[], list[Level]]
     target: str | None = None
     shape: Shape | None = None
@@ -138,6 +156,8 @@ def plan(
     tools: bool = False,
 ) -> list[Step]:
     """The steps of a check in the order they run; arguments as `chosen` returns them."""
+    if recipe.kind == "study":
+        return _plan_of_study(recipe, targets)
     steps = []
     for d in dtypes:
         steps.append(Step("layout", d, lambda d=d: layout_levels(recipe, d, targets)))
@@ -152,6 +172,12 @@ def plan(
         steps.append(Step("counted", d, lambda d=d: tool_levels(recipe, "counted", d, tools)))
         steps.append(Step("sanitized", d, lambda d=d: tool_levels(recipe, "sanitized", d, tools)))
     return steps
+
+
+def _plan_of_study(recipe: Recipe, targets: tuple[str, ...]) -> list[Step]:
+    facts = Step("layout", None, lambda: [facts_level(recipe)])
+    compiles = [Step("compiled", None, lambda t=t: [compiled_level(recipe, t, None)], target=t) for t in targets]
+    return [facts, *compiles]
 
 
 def run_step(step: Step) -> list[Level]:
@@ -189,6 +215,12 @@ def layout_levels(recipe: Recipe, dtype: str, targets: tuple[str, ...]) -> list[
         _of_findings("layout", check_layouts(module, kind, config), dtype=dtype, target=used_by)
         for config, used_by in configurations(recipe, targets).items()
     ]
+
+
+def facts_level(recipe: Recipe) -> Level:
+    """What a study claims: its `facts()`, each one computed anew."""
+    found = [Finding(*fact) for fact in catalog.load(recipe.name).facts()]
+    return _of_findings("layout", found, figures={"facts": {f.name: f.detail for f in found}})
 
 
 def model_levels(recipe: Recipe, dtype: str, shape: Shape, targets: tuple[str, ...]) -> list[Level]:
@@ -251,7 +283,7 @@ def _normals(shape: Shape) -> tuple[Any, Any]:
     return torch.randn(m, k), torch.randn(n, k).T
 
 
-def compiled_level(recipe: Recipe, target: str, dtype: str) -> Level:
+def compiled_level(recipe: Recipe, target: str, dtype: str | None) -> Level:
     """A real cubin for one target: instructions, registers, spills, shared memory."""
     try:
         compiled = compiling.compile_recipe(recipe.name, target, dtype)
@@ -261,7 +293,7 @@ def compiled_level(recipe: Recipe, target: str, dtype: str) -> Level:
     found = compiling.findings(compiled, required)
     if recipe.max_smem is not None:
         detail = f"{compiled.smem_bytes} bytes; at most {recipe.max_smem} by the recipe"
-        found.append(compiling.Finding("max_smem", compiled.smem_bytes <= recipe.max_smem, detail))
+        found.append(Finding("max_smem", compiled.smem_bytes <= recipe.max_smem, detail))
     figures = compiled.figures() | {"instructions": {p: compiled.count(p) for p in required}}
     return _of_findings("compiled", found, dtype=dtype, target=target, figures=figures)
 

@@ -44,6 +44,7 @@ MAX_REGISTERS = 255  # what one thread can name
 _REGISTERS = re.compile(r"Used (\d+) registers(?:, used (\d+) barriers?)?")
 _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 _STATIC_SMEM = re.compile(r"(\d+) bytes smem")
+_THREADS = re.compile(r"\.(?:reqntid|maxntid) (\d+)")  # the block's first extent, in PTX
 _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.MULTILINE)
 
 
@@ -57,7 +58,7 @@ class Compiled:
 
     name: str
     arch: str
-    dtype: str
+    dtype: str | None  # None for a study: its kernels have types of their own
     registers: int  # per thread, the kernel with the most
     spills: int  # bytes stored to and loaded from local memory by register spills
     barriers: int  # named barriers of a block
@@ -79,13 +80,15 @@ class Compiled:
         return {key: getattr(self, key) for key in keys} | {"seconds": round(self.seconds, 2)}
 
 
-def compile_recipe(name: str, arch: str, dtype: str, *, config: Any = None, options: str = "") -> Compiled:
+def compile_recipe(
+    name: str, arch: str, dtype: str | None = None, *, config: Any = None, options: str = ""
+) -> Compiled:
     """Compile a recipe for `arch` (`"sm_90a"`) and `dtype` (`"bfloat16"`); needs no GPU.
 
     Args:
         name: a recipe's name.
         arch: a compile target; not only those the recipe lists.
-        dtype: torch's name of the operands' type.
+        dtype: torch's name of the operands' type; None for a study.
         config: the recipe's `Config`; the one it has for `arch` if left out.
         options: more of CuTe's compile options.
 
@@ -97,7 +100,9 @@ def compile_recipe(name: str, arch: str, dtype: str, *, config: Any = None, opti
     return compile_module(catalog.load(name), catalog.find(name).name, arch, dtype, config, options)
 
 
-def compile_module(module: Any, name: str, arch: str, dtype: str, config: Any = None, options: str = "") -> Compiled:
+def compile_module(
+    module: Any, name: str, arch: str, dtype: str | None = None, config: Any = None, options: str = ""
+) -> Compiled:
     """`compile_recipe` for a module that is already loaded; `name` only labels the result."""
     limit = smem_limit(arch)
     config = config or config_for(module, arch)
@@ -105,7 +110,8 @@ def compile_module(module: Any, name: str, arch: str, dtype: str, config: Any = 
         report = Path(folder) / "remarks.yaml"
         keep = f"--keep-ptx --keep-cubin --dump-dir {folder} remarks{{ptx}} --remark-output={report}"
         start = time.perf_counter()
-        module.compile_for(arch, cutlass_dtype(dtype), config, options=f"{keep} {options}".strip())
+        which = () if dtype is None else (cutlass_dtype(dtype), config)
+        module.compile_for(arch, *which, options=f"{keep} {options}".strip())
         seconds = time.perf_counter() - start
         ptxas = ptxas_text(report)
         sass = "\n".join(disassemble(cubin) for cubin in sorted(Path(folder).glob("*.cubin")))
@@ -121,8 +127,8 @@ def compile_module(module: Any, name: str, arch: str, dtype: str, config: Any = 
         registers=max(r for r, _ in used),
         spills=sum(int(s) + int(load) for s, load in _SPILLS.findall(ptxas)),
         barriers=max(b for _, b in used),
-        threads=config.threads,
-        smem_bytes=static + config.smem_bytes,
+        threads=config.threads if config else max(int(n) for n in _THREADS.findall(ptx)),
+        smem_bytes=static + (config.smem_bytes if config else 0),
         smem_limit=limit,
         sass_counts=dict(Counter(_INSTRUCTION.findall(sass)).most_common()),
         ptx=ptx,
@@ -132,8 +138,8 @@ def compile_module(module: Any, name: str, arch: str, dtype: str, config: Any = 
 
 
 def config_for(module: Any, arch: str) -> Any:
-    """The configuration a recipe uses on `arch`: its `config_for(arch)` where it has one, else its `CONFIG`."""
-    return module.config_for(arch) if hasattr(module, "config_for") else module.CONFIG
+    """The configuration a recipe uses on `arch`: its `config_for(arch)`, else its `CONFIG`; a study may have none."""
+    return module.config_for(arch) if hasattr(module, "config_for") else getattr(module, "CONFIG", None)
 
 
 def findings(compiled: Compiled, required: tuple[str, ...] = ()) -> list[Finding]:
@@ -184,11 +190,11 @@ def cutlass_dtype(dtype: str) -> Any:
     """CuTe's numeric type for torch's name of one: `"bfloat16"` -> `cutlass.BFloat16`.
 
     Raises:
-        ValueError: neither float16 nor bfloat16.
+        ValueError: not float16, bfloat16 or float32.
     """
     import cutlass
 
-    known = {"float16": cutlass.Float16, "bfloat16": cutlass.BFloat16}
+    known = {"float16": cutlass.Float16, "bfloat16": cutlass.BFloat16, "float32": cutlass.Float32}
     if dtype not in known:
         raise ValueError(f"dtype: got {dtype!r}, needed one of {', '.join(known)}")
     return known[dtype]

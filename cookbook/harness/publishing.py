@@ -150,7 +150,8 @@ def _bars(record: Record) -> list[draw.Bar]:
 
 def readme_blocks() -> dict[str, str]:
     """The generated blocks of README.md by name."""
-    results = [f"**{r.name}**, {r.dtypes[0]}\n\n{results_table(r.name, r.dtypes[0])}" for r in catalog.recipes()]
+    timed = [r for r in catalog.recipes() if r.kind != "study"]
+    results = [f"**{r.name}**, {r.dtypes[0]}\n\n{results_table(r.name, r.dtypes[0])}" for r in timed]
     return {
         "recipes": recipes_table(lambda r: f"recipes/{r.name}.py"),
         "results": "\n\n".join(results),
@@ -235,11 +236,11 @@ def _facts(recipe: Recipe) -> str:
     stem = recipe.name.split("/")[1]
     rows = [
         ["data path", recipe.path or "see below"],
-        ["dtypes", ", ".join(recipe.dtypes)],
-        ["compiles for", " ".join(recipe.targets)],
+        ["dtypes", ", ".join(recipe.dtypes) or "none of its own"],
+        ["compiles for", " ".join(recipe.targets) or "nothing: it has no kernel"],
         ["runs on", _runs_on(recipe)],
         ["download", f"[{stem}.py]({stem}.py), [{stem}.ipynb]({stem}.ipynb)"],
-        ["copy without the lab", f"`cookbook copy {recipe.name} my_gemm.py`"],
+        ["copy without the lab", f"`cookbook copy {recipe.name} my_{stem}.py`"],
     ]
     return table(["recipe", f"`{recipe.name}`"], rows, right=2)
 
@@ -264,9 +265,10 @@ def page(name: str) -> str:
     if body and body[0].startswith("# "):
         body[0] = body[0].partition("\n")[2].strip()
     parts = [f"# {recipe.title}", f"*{recipe.claim}*", _facts(recipe), *body]
-    if measured not in body:
+    if recipe.kind != "study" and measured not in body:
         parts += ["## Measured", measured]
-    parts += ["## Recorded checks", checked_table(recipe.name)]
+    if recipe.kind != "study":
+        parts += ["## Recorded checks", checked_table(recipe.name)]
     if recipe.builds_on:
         parts += [f"## What changed from {recipe.builds_on}", _diff(recipe)]
     return "\n\n".join(parts) + "\n"

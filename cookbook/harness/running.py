@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-Shape = tuple[int, int, int]  # (M, N, K)
+Shape = tuple[int, ...]  # (M, N, K) of a GEMM, (M, N) of a transpose
 Progress = Callable[[str], None]
 
 GUARD = 512  # elements before and after `out` that must stay as they were

@@ -13,12 +13,15 @@ from cookbook.harness import catalog, running
 pytestmark = pytest.mark.gpu
 
 
+GEMMS = [r for r in catalog.recipes() if r.kind == "gemm"]
+
+
 def here() -> list[str]:
     """The recipes this GPU runs; all of them where there is none, so that what is skipped has a name."""
     if not torch.cuda.is_available():
-        return [r.name for r in catalog.recipes()]
+        return [r.name for r in GEMMS]
     capability = torch.cuda.get_device_capability()
-    return [r.name for r in catalog.recipes() if r.runs_on_capability(*capability)]
+    return [r.name for r in GEMMS if r.runs_on_capability(*capability)]
 
 
 DTYPES = ("bfloat16", "float16")
