@@ -5,6 +5,7 @@ PYTHON   ?= python3
 VENV     ?= .venv
 PIP_ARGS ?=
 JOBS     ?= 2
+export NO_MKDOCS_2_WARNING := 1
 
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
