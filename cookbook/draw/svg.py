@@ -80,6 +80,12 @@ def line(x1: float, y1: float, x2: float, y2: float, stroke: str = "line", width
     return f'<line {ends} stroke-width="{num(width)}" {_paint("stroke", stroke)}/>'
 
 
+def frame(x: float, y: float, width: float, height: float, stroke: str, **data: object) -> str:
+    """A frame on the inner edge of a box, to mark a cell on top of its fill."""
+    box = f'x="{num(x + 1)}" y="{num(y + 1)}" width="{num(width - 2)}" height="{num(height - 2)}" rx="2"'
+    return f'<rect {box} fill="none" stroke-width="2.5" {_paint("stroke", stroke)}{_data(data)}/>'
+
+
 def group(elements: Iterable[str], **data: object) -> str:
     """Elements that belong together, such as a cell and its label."""
     return f"<g{_data(data)}>{''.join(elements)}</g>"

@@ -1,0 +1,124 @@
+"""The switch between the lanes of a warp and the banks: which crosspoints an access closes, and in which turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cookbook.draw import frames, svg
+
+__all__ = ["crossbar", "turns"]
+
+_LEFT, _TOP = 112.0, 78.0
+
+
+def turns(words: Sequence[int], banks: int) -> list[int]:
+    """The turn in which each lane is served, from 0: a bank gives one word a turn, to every lane that wants it.
+
+    Args:
+        words: the word address that each lane asks for; word w lies in bank w mod `banks`.
+        banks: how many banks there are.
+
+    >>> turns([0, 8, 3, 0], banks=8)  # words 0 and 8 share bank 0; two lanes want word 0
+    [0, 1, 0, 0]
+    """
+    if banks < 1:
+        raise ValueError(f"banks: got {banks}, need at least 1")
+    queues: dict[int, list[int]] = {}
+    served = []
+    for word in words:
+        queue = queues.setdefault(word % banks, [])
+        if word not in queue:
+            queue.append(word)
+        served.append(queue.index(word))
+    return served
+
+
+def _check(words: Sequence[int], banks: int) -> list[int]:
+    words = [int(word) for word in words]
+    if not 1 <= len(words) <= 32:
+        raise ValueError(f"words: got {len(words)} lanes, need 1 to 32")
+    if not 1 <= banks <= 32:
+        raise ValueError(f"banks: got {banks}, need 1 to 32")
+    if min(words) < 0:
+        raise ValueError(f"words: got {min(words)}, need word addresses >= 0")
+    return words
+
+
+def _wires(words: list[int], banks: int, step: float) -> list[str]:
+    """Every wire and every crosspoint, closed by nobody yet."""
+    right, bottom = _LEFT + banks * step, _TOP + len(words) * step
+    parts = [svg.text(_LEFT - 10, _TOP - 12, "lane: word", 10, "soft", "end")]
+    for lane, word in enumerate(words):
+        y = _TOP + (lane + 0.5) * step
+        parts.append(svg.line(_LEFT, y, right, y))
+        parts.append(svg.text(_LEFT - 10, y, f"{lane}: {word}", min(11, step * 0.75), "ink", "end"))
+    for bank in range(banks):
+        x = _LEFT + (bank + 0.5) * step
+        parts.append(svg.line(x, _TOP, x, bottom + 6))
+        fill = svg.GROUPS[bank * 8 // banks % 8]
+        parts.append(svg.cell(x - step / 2, bottom + 6, step, 22, bank, fill, size=min(11, step * 0.62), column=bank))
+        for lane in range(len(words)):
+            parts.append(svg.rect(x - 2, _TOP + (lane + 0.5) * step - 2, 4, 4, "soft", crosspoint=f"{lane},{bank}"))
+    parts.append(svg.text(_LEFT - 10, bottom + 17, "bank", 10, "soft", "end"))
+    return parts
+
+
+def _closed(words: list[int], served: list[int], banks: int, step: float, only: int | None) -> list[str]:
+    """The way of each lane's word, its crosspoint labelled with the turn; of turn `only`, or of all."""
+    bottom = _TOP + len(words) * step + 6
+    crowded = {word % banks for word, turn in zip(words, served, strict=True) if turn}
+    parts = []
+    for lane, (word, turn) in enumerate(zip(words, served, strict=True)):
+        if only not in (None, turn):
+            continue
+        bank, size = word % banks, step * 0.8
+        x, y = _LEFT + (bank + 0.5) * step, _TOP + (lane + 0.5) * step
+        conflict = bank in crowded
+        colour = svg.CONFLICT if conflict else "ink"
+        parts += [svg.line(_LEFT, y, x, y, colour, 2), svg.line(x, y, x, bottom, colour, 2)]
+        fill, ink = (svg.CONFLICT, svg.ON_CONFLICT) if conflict else (svg.GROUPS[bank * 8 // banks % 8], svg.ON_COLOUR)
+        place = (x - size / 2, y - size / 2, size, size, turn + 1, fill, ink, size * 0.6)
+        parts.append(svg.cell(*place, lane=lane, bank=bank, turn=turn, state="conflict" if conflict else "free"))
+    return parts
+
+
+def crossbar(words: Sequence[int], banks: int = 8, title: str | None = None, animated: bool = False) -> svg.Picture:
+    """Lanes on the left, banks below, a crosspoint wherever two wires meet; the closed ones say in which turn.
+
+    A turn may close one crosspoint a lane, and as many as it likes above one bank if all of them want the same word.
+    Above a bank that is asked for several words they are red.
+
+    Args:
+        words: the word address that each lane asks for, 1 to 32 lanes; word w lies in bank w mod `banks`.
+        banks: 1 to 32.
+        animated: one turn after another (see `cookbook.draw.frames.animate`) instead of all at once.
+    """
+    words = _check(words, banks)
+    served, step = turns(words, banks), 30.0 if max(len(words), banks) <= 16 else 20.0
+    count = max(served) + 1
+    bottom = _TOP + len(words) * step
+    parts = _wires(words, banks, step)
+    if animated:
+        each = []
+        for turn in range(count):
+            lanes = [lane for lane, at in enumerate(served) if at == turn]
+            said = f"turn {turn + 1} of {count}: " + _lanes(lanes)
+            heading = svg.text(_LEFT, bottom + 42, said, 12, "ink", "start", bold=True)
+            each.append("".join([*_closed(words, served, banks, step, turn), heading]))
+        parts += frames.animate(each, still=0)
+    else:
+        parts += _closed(words, served, banks, step, None)
+        parts.append(svg.text(_LEFT, bottom + 42, f"turns: {count}", 12, "ink", "start", bold=True))
+    size = f"{len(words)} lanes x {banks} banks: {len(words) * banks} crosspoints"
+    title = title or f"{size}, {count} turn{'s' if count > 1 else ''}"
+    width = max(_LEFT + banks * step + 24, _LEFT + 300)
+    described = f"{size}; served in {count} turns, by lane: {' '.join(str(turn + 1) for turn in served)}."
+    return svg.picture(width, bottom + 60, title, described, parts, {42: "square: closed crosspoint, with its turn"})
+
+
+def _lanes(lanes: list[int]) -> str:
+    if len(lanes) == 1:
+        return f"lane {lanes[0]}"
+    if lanes == list(range(lanes[0], lanes[-1] + 1)):
+        return f"lanes {lanes[0]} to {lanes[-1]}"
+    return "lanes " + ", ".join(map(str, lanes))
