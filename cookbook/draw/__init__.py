@@ -4,27 +4,39 @@ Every function returns a `Picture`: a notebook shows it, `picture.save("x.svg")`
 """
 
 from cookbook.draw.accesses import access_view
+from cookbook.draw.atoms import atom_orders, atom_tiling
+from cookbook.draw.bits import Field, bit_fields, gf2_matrix
 from cookbook.draw.charts import Bar, bar_chart
 from cookbook.draw.crossbar import crossbar
+from cookbook.draw.fragments import ldmatrix_view, tv_view
 from cookbook.draw.grids import before_after, layout_grid
 from cookbook.draw.layouts import bank_grid, swizzle_view
 from cookbook.draw.masks import swizzle_bits
+from cookbook.draw.raster import tile_order
 from cookbook.draw.svg import Picture
 from cookbook.draw.timeline import pipeline
 from cookbook.draw.toy import swizzle_progress, toy_transpose
 
 __all__ = [
     "Bar",
+    "Field",
     "Picture",
     "access_view",
+    "atom_orders",
+    "atom_tiling",
     "bank_grid",
     "bar_chart",
     "before_after",
+    "bit_fields",
     "crossbar",
+    "gf2_matrix",
     "layout_grid",
+    "ldmatrix_view",
     "pipeline",
     "swizzle_bits",
     "swizzle_progress",
     "swizzle_view",
+    "tile_order",
     "toy_transpose",
+    "tv_view",
 ]
