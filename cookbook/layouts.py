@@ -249,8 +249,8 @@ def _plain_composed(value: Any, element_bits: int | None) -> SmemLayout:
         raise ValueError("element_bits: got None; needed the width of a composed layout's elements")
     if value.offset != 0 or not hasattr(value.inner, "num_bits"):
         raise ValueError(f"fn: returned {value}; needed a composed layout of the form S<B,M,S> o 0 o layout")
-    swizzle = Swizzle(value.inner.num_bits, value.inner.num_base, value.inner.num_shift)
-    return SmemLayout(Layout(_ints(value.outer.shape), _ints(value.outer.stride)), swizzle, element_bits)
+    outer = Layout(_ints(value.outer.shape), _ints(value.outer.stride))
+    return SmemLayout(outer, Swizzle.from_cute(value.inner), element_bits)
 
 
 def _plain_copy(value: Any) -> TiledCopyTV:

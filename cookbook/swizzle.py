@@ -9,6 +9,7 @@ other.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -36,7 +37,8 @@ class Swizzle:
                 raise TypeError(f"{name}: got {value!r}; needed an int")
             object.__setattr__(self, name, int(value))
         if self.bits < 0 or self.base < 0:
-            raise ValueError(f"bits, base: got {self.bits}, {self.base}; needed both >= 0")
+            nearest = f"S<{max(0, self.bits)},{max(0, self.base)},{self.shift}>"
+            raise ValueError(f"bits, base: got {self.bits}, {self.base}; needed both >= 0, nearest {nearest}")
         if abs(self.shift) < self.bits:
             legal = self.bits if self.shift >= 0 else -self.bits
             raise ValueError(
@@ -89,9 +91,11 @@ class Swizzle:
         """
         base = self.base - _byte_bits(element_bits)
         if base < 0 and self.bits:
+            whole = Swizzle(self.bits, self.base - base, self.shift)
             raise ValueError(
                 f"element_bits: got {element_bits}; needed at most {8 << self.base}, for {self!r} on bytes "
-                f"keeps {1 << self.base} bytes together and would split such an element"
+                f"keeps {1 << self.base} bytes together and would split such an element. "
+                f"The nearest swizzle of bytes that keeps it whole is {whole!r}"
             )
         return Swizzle(self.bits, max(base, 0), self.shift)
 
@@ -110,6 +114,31 @@ class Swizzle:
             raise ValueError(f"n: got {n}; needed at least {needed} bits for {self!r}")
         images = [self(1 << j) for j in range(n)]
         return np.array([[image >> i & 1 for image in images] for i in range(n)], np.uint8).reshape(n, n)
+
+    def to_cute(self) -> Any:
+        """`cute.make_swizzle` of this; inside a jit function only.
+
+        Whether it acts on bytes or on elements is decided by where it is put: on a pointer
+        (`allocate_tensor(..., swizzle=...)`) it acts on byte addresses.
+        """
+        import cutlass.cute as cute
+
+        return cute.make_swizzle(self.bits, self.base, self.shift)
+
+    @classmethod
+    def from_cute(cls, swizzle: Any) -> Swizzle:
+        """The Swizzle of a `cute.Swizzle`; inside a jit function only.
+
+        CuTe gives every swizzle of no bits, and every illegal one, as S<0,4,3>.
+
+        Raises:
+            TypeError: what is given has no num_bits, num_base and num_shift.
+        """
+        try:
+            return cls(swizzle.num_bits, swizzle.num_base, swizzle.num_shift)
+        except AttributeError:
+            name = type(swizzle).__name__
+            raise TypeError(f"swizzle: got {name}; needed a cute.Swizzle, such as layout.inner") from None
 
 
 def _byte_bits(element_bits: int) -> int:

@@ -82,8 +82,10 @@ def test_illegal_shift_names_the_nearest(args, legal):
 
 
 def test_bad_arguments():
-    with pytest.raises(ValueError, match="element_bits"):
+    with pytest.raises(ValueError, match=r"element_bits.*nearest swizzle of bytes that keeps it whole is S<3,1,3>"):
         Swizzle(3, 0, 3).in_elements(16)
+    with pytest.raises(ValueError, match="nearest S<0,4,3>"):
+        Swizzle(-1, 4, 3)
     with pytest.raises(ValueError, match="power of two"):
         Swizzle(3, 4, 3).in_elements(24)
     with pytest.raises(ValueError, match="power of two"):
@@ -116,3 +118,21 @@ def test_cute_agrees():
 
     for args, theirs in evaluate(images):
         assert theirs == [Swizzle(*args)(i * 7) for i in range(73)]
+
+
+def test_to_and_from_cute():
+    cute = pytest.importorskip("cutlass.cute")
+    from cookbook.layouts import evaluate
+
+    legal = [Swizzle(b, m, s) for b in range(1, 4) for m in range(5) for s in (-4, -3, 3, 4)]
+
+    def there_and_back():
+        illegal = Swizzle.from_cute(cute.make_swizzle(3, 4, 2))
+        same = [Swizzle.from_cute(s.to_cute()) for s in legal]
+        return [(s.bits, s.base, s.shift) for s in (illegal, *same)]
+
+    illegal, *same = evaluate(there_and_back)
+    assert [Swizzle(*args) for args in same] == legal
+    assert Swizzle(*illegal) == Swizzle(0, 4, 3)  # CuTe's silent answer, which the message of Swizzle tells of
+    with pytest.raises(TypeError, match=r"needed a cute.Swizzle"):
+        Swizzle.from_cute(3)
