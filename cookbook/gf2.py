@@ -5,11 +5,11 @@ Matrices are numpy arrays of 0 and 1; row and column i stand for bit i, least si
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-__all__ = ["inverse", "rank", "rank_of_ints"]
+__all__ = ["annihilator", "echelon", "inverse", "kernel", "rank", "rank_of_ints", "span"]
 
 
 def rank(matrix: np.ndarray) -> int:
@@ -68,3 +68,62 @@ def _checked(matrix: np.ndarray) -> np.ndarray:
     if array.ndim != 2 or not np.isin(array, (0, 1)).all():
         raise ValueError(f"matrix: got an array of shape {array.shape}; needed a 2-D array of 0 and 1")
     return array.astype(np.uint8)
+
+
+def echelon(vectors: Iterable[int]) -> list[int]:
+    """A basis of the span, highest bits all different and each in one basis vector alone; lowest vector first.
+
+    >>> [bin(v) for v in echelon([0b011, 0b110, 0b101])]
+    ['0b11', '0b101']
+    """
+    basis: list[int] = []
+    for vector in vectors:
+        for element in basis:
+            vector = min(vector, vector ^ element)
+        if vector:
+            top = 1 << vector.bit_length() - 1
+            basis = [element ^ vector if element & top else element for element in basis]
+            basis = sorted([*basis, vector], reverse=True)
+    return basis[::-1]
+
+
+def span(vectors: Sequence[int]) -> np.ndarray:
+    """All sums of the vectors, as int64: entry i is the XOR of the vectors at the bits of i.
+
+    >>> span([1, 4]).tolist()
+    [0, 1, 4, 5]
+    """
+    found = np.zeros(1, np.int64)
+    for vector in vectors:
+        found = np.concatenate([found, found ^ vector])
+    return found
+
+
+def kernel(images: Sequence[int]) -> list[int]:
+    """A basis of the vectors that a linear map sends to zero; bit j of a vector goes to `images[j]`.
+
+    >>> kernel([1, 2, 3])  # e0 + e1 + e2
+    [7]
+    """
+    found: list[int] = []
+    pivots: list[tuple[int, int]] = []  # (image, vector)
+    for bit, image in enumerate(images):
+        vector = 1 << bit
+        for known, source in pivots:
+            if image ^ known < image:
+                image, vector = image ^ known, vector ^ source
+        if image:
+            pivots.append((image, vector))
+        else:
+            found.append(vector)
+    return echelon(found)
+
+
+def annihilator(vectors: Iterable[int], n: int) -> list[int]:
+    """A basis of the bit masks of n bits whose AND with every vector has even parity.
+
+    >>> annihilator([0b011], 3)
+    [3, 4]
+    """
+    basis = list(vectors)
+    return kernel([sum((v >> j & 1) << i for i, v in enumerate(basis)) for j in range(n)])

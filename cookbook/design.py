@@ -1,0 +1,298 @@
+"""Which layout serves these accesses: a closed form for columns, a solver for anything else, a proof if none does.
+
+`column_swizzle` answers the usual question: rows are stored, columns are read. `solve` takes any accesses.
+Offsets and vectors count elements; `Solution.byte_offsets` and what `cute_code` builds are in bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cookbook import gf2, irregular, patterns
+from cookbook.layouts import Layout, SmemLayout
+from cookbook.patterns import Banks, Block, Pattern, Span, as_pattern, is_power_of_two, log2
+from cookbook.proofs import CountingProof, TreeProof, Unsolvable
+from cookbook.solver import LinearMap, linear_problem, solve_linear
+from cookbook.swizzle import Swizzle
+
+__all__ = [
+    "Banks",
+    "Block",
+    "CountingProof",
+    "Solution",
+    "Span",
+    "TreeProof",
+    "Unsolvable",
+    "column_swizzle",
+    "phases_in",
+    "solve",
+    "wavefronts_of",
+]
+
+LINE = 128  # bytes that 32 banks of 4 give in one wavefront
+WORD = 4
+
+
+def column_swizzle(row_elements: int, element_bits: int, vector_elements: int) -> Swizzle:
+    """The swizzle, of *element* offsets, that frees the column read and the row store of a row-major tile.
+
+    With M = log2 of a vector, or of a word if that is longer; t = log2 of the vectors in 128 bytes; x = log2 of the
+    vectors in a row: B = min(t, x) bits at M are XORed with those S = max(t, x) higher. The rule often given
+    instead, S = x and B = t, is illegal for rows shorter than 128 bytes.
+
+    Args:
+        row_elements: elements of a row, a power of two.
+        element_bits: 8, 16, 32, 64 or 128.
+        vector_elements: neighbouring elements of a row that one lane moves: a power of two, 16 bytes at most.
+
+    Raises:
+        ValueError: an argument is no power of two, a vector is longer than 16 bytes or than a row, or a row is
+            shorter than a 4-byte word.
+
+    >>> column_swizzle(64, 16, 8)
+    S<3,3,3>
+    >>> column_swizzle(32, 16, 8)  # rows of 64 bytes
+    S<2,3,3>
+    """
+    _check_element_bits(element_bits)
+    for name, value in (("row_elements", row_elements), ("vector_elements", vector_elements)):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not is_power_of_two(value):
+            nearest = 1 << log2(value) if isinstance(value, int) and value > 0 else 1
+            raise ValueError(f"{name}: got {value!r}; needed a power of two, such as {nearest}")
+    if vector_elements * element_bits > 8 * patterns.MAX_VECTOR:
+        most = 8 * patterns.MAX_VECTOR // element_bits
+        raise ValueError(f"vector_elements: got {vector_elements}; needed {most} at most: 16 bytes")
+    base = log2(max(vector_elements, WORD * 8 // element_bits))
+    across, along = log2(LINE * 8 // element_bits) - base, log2(row_elements) - base
+    if along < 0:
+        raise ValueError(f"row_elements: got {row_elements}; needed {1 << base} at least: one vector, one 4-byte word")
+    return Swizzle(min(across, along), base, max(across, along))
+
+
+@dataclass(frozen=True)
+class Solution:
+    """An address map that serves every access with as few wavefronts as its bytes need.
+
+    `kind` says what it is: "plain" is `swizzle` of the row-major layout, "permuted" is `swizzle` of `layout`, whose
+    rows or columns lie in another order, "neither" is `layout` followed by XORs that no one swizzle says.
+    `swizzle`, `layout` and `offsets` count elements.
+    """
+
+    tile: tuple[int, int]
+    element_bits: int
+    accesses: tuple[Pattern, ...]
+    banks: Banks
+    kind: str
+    swizzle: Swizzle | None
+    layout: Layout
+    terms: tuple[tuple[int, int], ...]  # (mask, shift): bits in mask are XORed with those `shift` higher
+    wavefronts: tuple[int, ...]  # of each access, all its phases
+    ideal: tuple[int, ...]
+    before: tuple[int, ...]  # of each access on the plain layout
+    nodes: int  # steps of the search
+    offsets: np.ndarray = field(repr=False, compare=False)  # (rows, columns) int64, read-only
+    matrix: np.ndarray | None = field(repr=False, compare=False)  # (n, n) over GF(2), or None: not linear
+
+    @property
+    def smem_layout(self) -> SmemLayout | None:
+        """The layout as a kernel uses it, the swizzle on bytes; None when no one swizzle says it."""
+        if self.swizzle is None:
+            return None
+        # CuTe says every swizzle of no bits as S<0,4,3>.
+        swizzle = self.swizzle.in_bytes(self.element_bits) if self.swizzle.bits else Swizzle(0, 4, 3)
+        return SmemLayout(self.layout, swizzle, self.element_bits)
+
+    def byte_offsets(self) -> np.ndarray:
+        """(rows, columns) byte address of each element."""
+        return self.offsets * (self.element_bits // 8)
+
+    def __str__(self) -> str:
+        swizzle = f"{self.swizzle!r} of" if self.swizzle and self.swizzle.bits else "no swizzle,"
+        over = {
+            "plain": f"{swizzle} the plain layout {self.layout!r}",
+            "permuted": f"{swizzle} the permuted layout {self.layout!r}",
+            "neither": f"{len(self.terms)} XORs over the layout {self.layout!r}; no Swizzle<B,M,S> was found to say it",
+        }
+        return over[self.kind]
+
+    def cute_code(self) -> str:
+        """CuTe-DSL source of a function to be called inside a jit function.
+
+        `smem_layout()` returns the composed layout, its swizzle on bytes and its strides in elements, as
+        `allocate_tensor(dtype, layout.outer, swizzle=layout.inner)` wants them. Where no one swizzle says the map,
+        `smem_offset(row, column)` returns the element offset instead.
+        """
+        shape, stride = (_source(value) for value in (self.layout.shape, self.layout.stride))
+        made = f"cute.make_layout({shape}, stride={stride})"
+        if self.swizzle is None:
+            moved = "".join(f" ^ ((offset >> {shift}) & {mask})" for mask, shift in self.terms)
+            body = f"    offset = {made}((row, column))\n    return offset{moved}\n"
+            return f"import cutlass.cute as cute\n\n\ndef smem_offset(row, column):\n{body}"
+        s = self.smem_layout.swizzle
+        return (
+            "import cutlass.cute as cute\n\n\ndef smem_layout():\n"
+            f"    outer = {made}  # elements of {self.element_bits} bits\n"
+            f"    swizzle = cute.make_swizzle({s.bits}, {s.base}, {s.shift})  # bytes; {self.swizzle!r} in elements\n"
+            "    return cute.make_composed_layout(swizzle, 0, outer)\n"
+        )
+
+
+def solve(
+    tile: tuple[int, int],
+    element_bits: int,
+    accesses: Sequence[Pattern | Sequence[int]],
+    *,
+    vector_elements: int | None = None,
+    banks: int = 32,
+    bank_bytes: int = 4,
+) -> Solution:
+    """The address map that serves all accesses, each with as few wavefronts as its bytes need.
+
+    An access is what one instruction asks for: see `Block` (also written (rows, columns) or (rows, columns, row
+    step, column step)) and `Span`. Elements that all accesses take as neighbours, and those of one word, stay
+    neighbours. For tiles whose sides are powers of two the answer is exact: a map is found if there is a linear
+    one. For others see `cookbook.irregular`.
+
+    Args:
+        tile: (rows, columns) of a row-major tile, in elements.
+        element_bits: 8, 16, 32, 64 or 128.
+        vector_elements: how many neighbours of a row stay together, where that is to be more than the accesses
+            say, for TMA or ldmatrix: a power of two, 16 bytes at most.
+        banks, bank_bytes: the memory; powers of two. Toy GPUs of 8 banks are good for worked examples.
+
+    Raises:
+        Unsolvable: (a ValueError) no map does it; `.proof` says why and `.proof.check()` verifies that.
+        ValueError, TypeError: an argument, named, with what it got and needs.
+
+    >>> solve((8, 8), 32, [(1, 8), (8, 1)], banks=8).swizzle
+    S<3,0,3>
+    """
+    _check_element_bits(element_bits)
+    rows, columns = _checked_tile(tile)
+    memory = Banks(banks, bank_bytes)
+    wanted = tuple(as_pattern(access) for access in accesses)
+    if not wanted:
+        raise ValueError("accesses: got none; needed one at least, such as (8, 1)")
+    if is_power_of_two(rows) and is_power_of_two(columns):
+        problem = linear_problem((rows, columns), element_bits, wanted, vector_elements, memory)
+        return _linear_solution((rows, columns), element_bits, wanted, memory, solve_linear(problem, wanted))
+    if vector_elements is not None:
+        raise ValueError(f"vector_elements: got {vector_elements} for a {rows}x{columns} tile; needed None there")
+    found = irregular.solve_irregular((rows, columns), element_bits, wanted, memory)
+    if isinstance(found, irregular.ExhaustionProof):
+        raise Unsolvable(f"accesses: no swizzle of a {rows}x{columns} tile serves {', '.join(map(str, wanted))}", found)
+    return _irregular_solution((rows, columns), element_bits, wanted, memory, *found)
+
+
+def wavefronts_of(
+    offsets: np.ndarray, element_bits: int, access: Pattern | Sequence[int], banks: Banks | None = None
+) -> int:
+    """The wavefronts of one instruction with this access on a layout, at the worst place in the tile, by brute force.
+
+    Args:
+        offsets: (rows, columns) element offsets.
+    """
+    _check_element_bits(element_bits)
+    banks = banks or Banks()
+    phases, count = phases_in(offsets.shape, element_bits, as_pattern(access), banks)
+    return count * irregular.worst(offsets.reshape(-1), phases, element_bits, banks)
+
+
+def phases_in(tile: tuple[int, int], element_bits: int, access: Pattern, banks: Banks) -> tuple[np.ndarray, int]:
+    """All that is ever asked for together, (phases, elements) of row-major offsets, and the phases of one access."""
+    if isinstance(access, Block) and not (all(map(is_power_of_two, tile)) and _regular(access)):
+        access.check(tile)
+        phases = irregular.phases_of(tile, element_bits, access, banks)
+        return phases, -(-access.rows * access.columns // phases.shape[1])
+    together, count = patterns.phase(access.basis(tile), element_bits, banks)
+    free = [1 << i for i in range(log2(tile[0] * tile[1])) if 1 << i not in _leading(together)]
+    return gf2.span(free)[:, None] ^ gf2.span(together), count
+
+
+def _leading(basis: Sequence[int]) -> set[int]:
+    """The top bits of a basis in echelon form: the other unit vectors reach one element of each coset."""
+    return {1 << log2(vector) for vector in gf2.echelon(basis)}
+
+
+def _linear_solution(
+    tile: tuple[int, int], element_bits: int, accesses: tuple[Pattern, ...], banks: Banks, found: LinearMap
+) -> Solution:
+    plain = np.arange(tile[0] * tile[1]).reshape(tile)
+    natural = found.order == tuple(range(len(found.order)))
+    kind = "neither" if found.swizzle is None else "plain" if natural else "permuted"
+    units = [1 << i for i in range(len(found.order))]
+    images = found(np.array(units, np.int64))
+    matrix = np.array([[image >> i & 1 for image in images.tolist()] for i in range(len(units))], np.uint8)
+    layout = _bit_layout(tile, found.order)
+    shape = (len(units), len(units))
+    made = (kind, found.swizzle, layout, found.terms)
+    return _solution(tile, element_bits, accesses, banks, made, found.nodes, found(plain), matrix.reshape(shape))
+
+
+def _irregular_solution(
+    tile: tuple[int, int],
+    element_bits: int,
+    accesses: tuple[Pattern, ...],
+    banks: Banks,
+    found: irregular.Candidate,
+    tried: int,
+) -> Solution:
+    kind = "plain" if found.layout.shape == tile else "permuted"
+    made = (kind, found.swizzle, found.layout, ())
+    return _solution(tile, element_bits, accesses, banks, made, tried, found.offsets(), None)
+
+
+def _solution(tile, element_bits, accesses, banks, made, nodes, offsets, matrix) -> Solution:
+    plain = np.arange(tile[0] * tile[1]).reshape(tile)
+    offsets.flags.writeable = False
+    phases = [phases_in(tile, element_bits, access, banks) for access in accesses]
+    ideal = tuple(count for _, count in phases)
+    counts, before = (
+        tuple(n * irregular.worst(table.reshape(-1), p, element_bits, banks) for p, n in phases)
+        for table in (offsets, plain)
+    )
+    return Solution(tile, element_bits, accesses, banks, *made, counts, ideal, before, nodes, offsets, matrix)
+
+
+def _regular(access: Block) -> bool:
+    return all(map(is_power_of_two, (access.rows, access.columns, access.row_step, access.column_step)))
+
+
+def _bit_layout(tile: tuple[int, int], order: Sequence[int]) -> Layout:
+    """The layout that sends bit order[i] of the row-major offset to bit i, neighbouring bits as one mode."""
+    place = {bit: i for i, bit in enumerate(order)}
+    columns = log2(tile[1])
+    modes = [_mode([place[b] for b in range(columns, len(order))]), _mode([place[b] for b in range(columns)])]
+    return Layout(tuple(m[0] for m in modes), tuple(m[1] for m in modes))
+
+
+def _mode(places: Sequence[int]) -> tuple:
+    """(shape, stride) of one side whose bits go to these places."""
+    runs: list[list[int]] = []
+    for place in places:
+        if runs and runs[-1][-1] + 1 == place:
+            runs[-1].append(place)
+        else:
+            runs.append([place])
+    shape, stride = tuple(1 << len(run) for run in runs), tuple(1 << run[0] for run in runs)
+    return (shape[0], stride[0]) if len(runs) == 1 else (shape, stride) if runs else (1, 0)
+
+
+def _source(value) -> str:
+    return f"({', '.join(map(_source, value))})" if isinstance(value, tuple) else str(value)
+
+
+def _check_element_bits(element_bits: int) -> None:
+    if element_bits not in (8, 16, 32, 64, 128):
+        raise ValueError(f"element_bits: got {element_bits!r}; needed 8, 16, 32, 64 or 128")
+
+
+def _checked_tile(tile: tuple[int, int]) -> tuple[int, int]:
+    if len(tile) != 2 or any(isinstance(x, bool) or not isinstance(x, (int, np.integer)) or x < 1 for x in tile):
+        raise ValueError(f"tile: got {tile!r}; needed (rows, columns), two ints of 1 or more")
+    if tile[0] * tile[1] > 1 << 16:
+        raise ValueError(f"tile: got {tile!r}; needed 65536 elements at most: a pattern repeats well before")
+    return int(tile[0]), int(tile[1])

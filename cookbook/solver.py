@@ -1,0 +1,301 @@
+"""The address map that serves given accesses without a bank conflict, for tiles whose sides are powers of two.
+
+What is contiguous for all accesses stays contiguous ("vectors"), and one works in the offsets of vectors,
+n bits, of which the banks see `bank_bits`. First a kernel for the bank map is looked for (`cookbook.avoiding`):
+that decides. Then the few hundred Swizzle<B,M,S> are tried on the plain layout, and then on layouts whose
+offset bits are permuted; only the rank of the bank bits on each access counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cookbook import gf2, patterns
+from cookbook.avoiding import BankMap, avoid
+from cookbook.patterns import Banks, Pattern, log2
+from cookbook.proofs import CountingProof, TreeProof, Unsolvable
+from cookbook.swizzle import Swizzle
+
+__all__ = ["LinearMap", "Problem", "solve_linear"]
+
+PERMUTED_NODES = 2_000  # of the search for a permuted layout; beyond it (many random spans) the general map stands
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A request in linear algebra: offsets of `bits` bits, vectors of 2**`vector` elements."""
+
+    bits: int
+    vector: int
+    bank_bits: int  # of the offsets of vectors, how many choose the banks
+    spans: tuple[tuple[int, ...], ...]  # of each access, over offsets of vectors
+    phases: tuple[int, ...]
+
+    @property
+    def vector_bits(self) -> int:
+        """Bits of the offset of a vector."""
+        return self.bits - self.vector
+
+
+@dataclass(frozen=True)
+class LinearMap:
+    """A solution: `swizzle` (of elements, or None) after `order`, then `terms`.
+
+    Bit order[i] of the row-major offset becomes bit i of the address, in elements. Each (mask, shift) of
+    `terms` XORs into the bits of `mask` those that lie `shift` higher; no term reads what another wrote.
+    """
+
+    order: tuple[int, ...]
+    swizzle: Swizzle | None
+    terms: tuple[tuple[int, int], ...]
+    nodes: int
+
+    def __call__(self, offsets: np.ndarray) -> np.ndarray:
+        """The address, in elements, of each row-major offset."""
+        address = np.zeros_like(offsets)
+        for place, bit in enumerate(self.order):
+            address |= (offsets >> bit & 1) << place
+        if self.swizzle is not None:
+            return self.swizzle(address)
+        moved = address.copy()
+        for mask, shift in self.terms:
+            moved ^= address >> shift & mask
+        return moved
+
+
+def linear_problem(
+    tile: tuple[int, int],
+    element_bits: int,
+    accesses: Sequence[Pattern],
+    vector_elements: int | None,
+    banks: Banks,
+) -> Problem:
+    """The request in linear algebra.
+
+    Raises:
+        ValueError: a block that does not fit, or vectors that are no power of two, or longer than the tile.
+        Unsolvable: one access asks for more vectors at once than the banks hold.
+    """
+    bits = log2(tile[0] * tile[1])
+    bases = [access.basis(tile) for access in accesses]
+    vector = min(bits, _vector(bases, element_bits, vector_elements, banks))
+    within_word = min(vector, max(0, log2(banks.bytes * 8) - log2(element_bits)))
+    bank_bits = log2(banks.line * 8) - log2(element_bits) - vector if vector > within_word else log2(banks.count)
+    if vector == within_word:  # an element wider than a word takes several banks
+        bank_bits -= max(0, log2(element_bits) - log2(banks.bytes * 8))
+    spans, phases = [], []
+    for index, basis in enumerate(bases):
+        together, count = patterns.phase(basis, element_bits, banks)
+        span = _vectors_of(together, within_word, vector)
+        if len(span) > bank_bits:
+            offsets = tuple(gf2.span(together).tolist())
+            proof = CountingProof(index, offsets, 1 << vector, 1 << bank_bits)
+            raise Unsolvable(f"accesses: {accesses[index]} alone conflicts under every address map", proof)
+        spans.append(tuple(span))
+        phases.append(count)
+    return Problem(bits, vector, bank_bits, tuple(spans), tuple(phases))
+
+
+def _vector(bases: list[list[int]], element_bits: int, vector_elements: int | None, banks: Banks) -> int:
+    """log2 of the elements to keep together: what all accesses take whole, and a word at least."""
+    most = max(0, log2(min(patterns.MAX_VECTOR, banks.line)) + 3 - log2(element_bits))
+    word = max(0, log2(banks.bytes) + 3 - log2(element_bits))
+    if vector_elements is None:
+        return max(word, min(most, *(patterns.contiguous(basis) for basis in bases)))
+    if not patterns.is_power_of_two(vector_elements) or vector_elements > 1 << most:
+        raise ValueError(f"vector_elements: got {vector_elements}; needed a power of two, {1 << most} at most")
+    return max(word, log2(vector_elements))
+
+
+def _vectors_of(basis: Sequence[int], within_word: int, vector: int) -> list[int]:
+    """A basis of the vectors whose first words a span asks for together, as offsets of vectors.
+
+    Elements of one word are served as one. Words at different places in their vectors never share a bank
+    unless the maps of the vectors do, and then some pair at the same place does.
+    """
+    words = gf2.echelon(v >> within_word for v in basis)
+    place = (1 << vector - within_word) - 1
+    first = gf2.kernel([w & place for w in words])
+    sums = [_sum(w for i, w in enumerate(words) if parts >> i & 1) for parts in first]
+    return gf2.echelon(s >> vector - within_word for s in sums)
+
+
+def solve_linear(problem: Problem, accesses: Sequence[Pattern]) -> LinearMap:
+    """A map that is free for all spans.
+
+    Raises:
+        Unsolvable: with the exhausted search over a smallest set of accesses as its proof.
+    """
+    bank_bits = min(problem.bank_bits, problem.vector_bits)
+    found = avoid(problem.spans, problem.vector_bits, problem.bank_bits)
+    if not isinstance(found, BankMap):
+        raise _unsolvable(problem, accesses)
+    if (plain := _plain(problem, bank_bits)) is not None:
+        return LinearMap(tuple(range(problem.bits)), plain, (), found.nodes)
+    labels, nodes = permuted_labels(problem.spans, problem.vector_bits, bank_bits)
+    if labels is not None:
+        return _permuted(problem, labels, bank_bits, found.nodes + nodes)
+    return _general(problem, found, bank_bits, found.nodes + nodes)
+
+
+def _unsolvable(problem: Problem, accesses: Sequence[Pattern]) -> Unsolvable:
+    """Leave out what can be left out; what remains is a smallest set, in that each of its accesses is needed."""
+    kept = list(range(len(problem.spans)))
+    refuted = None
+    for index in [None, *kept]:
+        trial = [i for i in kept if i != index]
+        found = avoid([problem.spans[i] for i in trial], problem.vector_bits, problem.bank_bits)
+        if not isinstance(found, BankMap):
+            kept, refuted = trial, found
+    frame, tree = refuted
+    proof = TreeProof(tuple(kept), tuple(problem.spans[i] for i in kept), problem.bank_bits, frame, tree)
+    names = ", ".join(str(accesses[i]) for i in kept)
+    return Unsolvable(f"accesses: no address map serves {names} together", proof)
+
+
+# --- Swizzle<B,M,S> of the plain layout -------------------------------------------------------------------------
+
+
+def _plain(problem: Problem, bank_bits: int) -> Swizzle | None:
+    """The first legal swizzle that is free: fewest bits, then the smallest shift, then the highest base.
+
+    A negative shift never helps: it reads bank bits and writes above, or adds one bank bit to another, which
+    leaves the rank as it is.
+    """
+    n = problem.vector_bits
+    for bits in range(min(bank_bits, n // 2) + 1):
+        for shift in range(bits, n - bits + 1) if bits else (0,):
+            for base in range(min(bank_bits - bits, n - bits - shift), -1, -1) if bits else (0,):
+                if _is_free(problem.spans, Swizzle(bits, base, shift), bank_bits):
+                    return Swizzle(bits, base + problem.vector, shift)
+    return None
+
+
+def _is_free(spans: Sequence[Sequence[int]], swizzle: Swizzle, bank_bits: int) -> bool:
+    mask, yyy, shift = (1 << bank_bits) - 1, swizzle.yyy, swizzle.shift
+    return all(_independent([(v ^ (v & yyy) >> shift) & mask for v in span]) for span in spans)
+
+
+def _independent(vectors: Sequence[int]) -> bool:
+    basis: list[int] = []
+    for vector in vectors:
+        for element in basis:
+            if vector ^ element < vector:
+                vector ^= element
+        if not vector:
+            return False
+        basis.append(vector)
+    return True
+
+
+# --- Swizzle<B,M,S> of a permuted layout ------------------------------------------------------------------------
+
+
+def permuted_labels(spans: Sequence[Sequence[int]], n: int, bank_bits: int) -> tuple[list[int] | None, int]:
+    """Which bank bit each offset bit feeds (-1: none), at most two to a bank bit; None if it cannot be done.
+
+    A swizzle of a layout with permuted bits makes each bank bit of one offset bit, or the sum of two, and no
+    offset bit goes into two. Bits are labelled from the lowest up, and a label is dropped as soon as an access has
+    two vectors, or one and zero, in the same banks. Also returns the steps taken.
+    """
+    ending: list[list[tuple[int, int]]] = [[] for _ in range(n)]  # at each bit: (span, vector) that it completes
+    for index, span in enumerate(spans):
+        for vector in gf2.echelon(span):
+            ending[vector.bit_length() - 1].append((index, vector))
+    labels, steps = [-1] * n, [0]
+
+    def fits(bit: int, images: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...] | None:
+        known = list(images)
+        for index, vector in ending[bit]:
+            image = _sum(1 << labels[j] for j in range(bit + 1) if vector >> j & 1 and labels[j] >= 0)
+            if not _independent([*known[index], image]):
+                return None
+            known[index] = (*known[index], image)
+        return tuple(known)
+
+    def label(bit: int, images: tuple[tuple[int, ...], ...]) -> bool:
+        if bit == n:
+            return True
+        used = max(labels[:bit], default=-1) + 1
+        fresh = [used] if used < bank_bits else []
+        for choice in [*fresh, *(k for k in range(used) if labels[:bit].count(k) < 2), -1]:
+            steps[0] += 1
+            if steps[0] > PERMUTED_NODES:
+                return False
+            labels[bit] = choice
+            known = fits(bit, images)
+            if known is not None and label(bit + 1, known):
+                return True
+        labels[bit] = -1
+        return False
+
+    return (labels, steps[0]) if label(0, tuple(() for _ in spans)) else (None, steps[0])
+
+
+def _permuted(problem: Problem, labels: list[int], bank_bits: int, nodes: int) -> LinearMap:
+    """The order of bits and the swizzle that give each bank bit the offset bits labelled with it."""
+    classes = _classes(labels, bank_bits)
+    pairs = [c for c in classes if len(c) == 2]
+    first = pairs[0][0] if pairs else 0
+    below = [c[0] for c in classes if len(c) == 1 and c[0] < first]
+    above = [c[0] for c in classes if len(c) == 1 and c[0] > first]
+    sources = [c[1] for c in pairs]
+    banked = [*below, *(c[0] for c in pairs), *above]
+    lines = [i for i in range(problem.vector_bits) if i not in banked and i not in sources]
+    before = [i for i in lines if not sources or i < min(sources)]
+    order = [*banked, *before, *sources, *(i for i in lines if i not in before)]
+    v = problem.vector
+    swizzle = Swizzle(len(pairs), v + len(below), len(banked) + len(before) - len(below) if pairs else 0)
+    return LinearMap((*range(v), *(v + i for i in order)), swizzle, (), nodes)
+
+
+def _classes(labels: list[int], bank_bits: int) -> list[list[int]]:
+    """The offset bits of each of the bank bits, all of which are used; sorted by their lowest bit."""
+    classes = [[i for i, label in enumerate(labels) if label == k] for k in range(max(labels) + 1)]
+    spare = [i for i, label in enumerate(labels) if label < 0]
+    while len(classes) < bank_bits:  # to tell more offset bits apart never hurts
+        if not spare:
+            spare.append(max(c[1] for c in classes if len(c) == 2))
+            classes = [[i for i in c if i != spare[0]] for c in classes]
+        classes.append([spare.pop(0)])
+    return sorted(classes)
+
+
+# --- any linear map ---------------------------------------------------------------------------------------------
+
+
+def _general(problem: Problem, found: BankMap, bank_bits: int, nodes: int) -> LinearMap:
+    """Bank bits from the kernel's annihilator, each of one low bit of its own and of bits that stay as they are."""
+    n, v = problem.vector_bits, problem.vector
+    kernel = gf2.kernel(found.images)[: n - bank_bits]
+    rows = _low_pivots(gf2.annihilator(kernel, n), n)
+    pivots = [(row & -row).bit_length() - 1 for row in rows]
+    lines = [i for i in range(n) if i not in pivots]
+    masks: dict[int, int] = {}
+    for place, row in enumerate(rows):
+        for line, bit in enumerate(lines):
+            if row >> bit & 1:
+                shift = len(pivots) + line - place
+                masks[shift] = masks.get(shift, 0) | 1 << v + place
+    order = (*range(v), *(v + i for i in [*pivots, *lines]))
+    return LinearMap(order, None, tuple((mask, shift) for shift, mask in sorted(masks.items())), nodes)
+
+
+def _low_pivots(rows: Sequence[int], n: int) -> list[int]:
+    """The same row space with lowest bits all different, each in one row alone; lowest first."""
+    flip = [_reversed(row, n) for row in rows]
+    return sorted((_reversed(row, n) for row in gf2.echelon(flip)), key=lambda row: row & -row)
+
+
+def _reversed(value: int, n: int) -> int:
+    return int(format(value, f"0{n}b")[::-1], 2)
+
+
+def _sum(vectors) -> int:
+    total = 0
+    for vector in vectors:
+        total ^= vector
+    return total
