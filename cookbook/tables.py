@@ -179,3 +179,8 @@ WORDS = {
     "counted": _counted,
     "sanitized": _sanitized,
 }
+def _probed(f: dict[str, Any]) -> str:
+    return f"{f['mismatches']} of {f['probes']} {f['unit']} differ from the model"
+
+
+    "probed": _probed,

@@ -58,14 +58,26 @@ def count(name: str, dtype: str, shape: Shape = COUNTED_SHAPE) -> list[Line]:
     Raises:
         ToolMissing: ncu is not there, or could not read the counters.
     """
+    return parse(profile(_launcher(name, dtype, [shape]), ["--section", "SourceCounters"], "source"))
+
+
+def profile(command: list[str], collect: list[str], page: str) -> str:
+    """Run a command under ncu and return a page of its report ("source" or "raw") as CSV, kernel by kernel.
+
+    Args:
+        collect: ncu's options that say what to collect, e.g. `["--section", "SourceCounters"]`. Only kernels of CuTe
+            are profiled, at the clocks the GPU happens to have.
+
+    Raises:
+        ToolMissing: ncu is not there, or could not read the counters.
+    """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.ncu-rep"
-        options = ["--clock-control", "none", "--kernel-name", "regex:kernel_cutlass", "--section", "SourceCounters"]
-        ran = _run([_tool("ncu"), *options, "-o", str(report), *_launcher(name, dtype, [shape])])
+        options = ["--clock-control", "none", "--kernel-name", "regex:kernel_cutlass", *collect]
+        ran = _run([_tool("ncu"), *options, "-o", str(report), *command])
         if not report.exists():
             raise ToolMissing(f"ncu wrote no report: {_tail(ran)}")
-        page = _run([_tool("ncu"), "-i", str(report), "--page", "source", "--csv"])
-    return parse(page.stdout)
+        return _run([_tool("ncu"), "-i", str(report), "--page", page, "--csv"]).stdout
 
 
 def parse(page: str) -> list[Line]:
@@ -74,20 +86,45 @@ def parse(page: str) -> list[Line]:
     Raises:
         ToolMissing: the page lacks the columns, as with another version of ncu.
     """
-    rows = list(csv.reader(io.StringIO(page)))
+    return [line for kernel in parse_kernels(page) for line in kernel if line.wavefronts]
+
+
+def parse_kernels(page: str) -> list[list[Line]]:
+    """Every SASS line of the CSV of ncu's source page, one list for each kernel that was profiled, in their order.
+
+    Raises:
+        ToolMissing: as `parse`.
+    """
     columns = ("Source", "Instructions Executed", "L1 Wavefronts Shared", "L1 Wavefronts Shared Ideal")
-    header = next((i for i, row in enumerate(rows) if set(columns) <= set(row)), None)
-    if header is None:
-        raise ToolMissing(f"ncu's source page has no columns {', '.join(columns)}")
-    at = [rows[header].index(column) for column in columns]
-    found = []
-    for row in rows[header + 1 :]:
-        source, *numbers = (row[i] for i in at)
-        executed, wavefronts, ideal = (int(float(number or 0)) for number in numbers)
-        if wavefronts:
+    kernels: list[list[Line]] = []
+    at: list[int] = []
+    for row in csv.reader(io.StringIO(page)):
+        if set(columns) <= set(row):  # every kernel begins with a header of its own
+            at = [row.index(column) for column in columns]
+            kernels.append([])
+        elif kernels and len(row) > max(at):
+            source, *numbers = (row[i] for i in at)
             words = [word for word in source.split() if not word.startswith("@")]
-            found.append(Line(words[0], executed, wavefronts, ideal))
-    return found
+            if words:
+                kernels[-1].append(Line(words[0], *(int(float(number or 0)) for number in numbers)))
+    if not kernels:
+        raise ToolMissing(f"ncu's source page has no columns {', '.join(columns)}")
+    return kernels
+
+
+def parse_metric(page: str, metric: str) -> list[float]:
+    """The values of a metric in the CSV of ncu's raw page, one for each launch that was profiled.
+
+    Raises:
+        ToolMissing: the page has no such column.
+    """
+    rows = list(csv.reader(io.StringIO(page)))
+    header = next((i for i, row in enumerate(rows) if metric in row), None)
+    if header is None:
+        raise ToolMissing(f"ncu's raw page has no column {metric}")
+    ident, at = rows[header].index("ID"), rows[header].index(metric)
+    # The row under the header holds units and no ID.
+    return [float(row[at].replace(",", "")) for row in rows[header + 1 :] if len(row) > at and row[ident].isdigit()]
 
 
 def compare(lines: Iterable[Line], predicted: Mapping[str, int]) -> tuple[dict[str, Any], list[str]]:

@@ -2,8 +2,8 @@
 
 A file is `{"device": "NVIDIA H200", "records": [...]}`. A record holds
 
-    level         "ran", "timed", "counted" or "sanitized"
-    recipe        a name of the catalog
+    level         "ran", "timed", "counted" or "sanitized"; "probed" of a suite of probes
+    recipe        a name of the catalog, or of a suite: "probes/shared_memory", "probes/tma"
     code_hash     of the recipe's code when it was measured: another hash today makes the record stale
     dtype         torch's name
     shape         [M, N, K], or null where the record sums up many shapes
@@ -34,9 +34,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from cookbook.harness import catalog
+from cookbook.harness import catalog, probes
 
-LEVELS = ("ran", "timed", "counted", "sanitized")
+LEVELS = ("ran", "timed", "counted", "sanitized")  # of a recipe
+PROBED = "probed"  # of a suite of probes: cookbook.harness.probes
 Record = dict[str, Any]
 
 
@@ -68,14 +69,14 @@ def make(
     """A record of what was just measured here, with the date, the versions and the code's hash filled in.
 
     Raises:
-        ValueError: `level` is none of LEVELS.
+        ValueError: `level` is none of LEVELS, nor PROBED.
     """
-    if level not in LEVELS:
-        raise ValueError(f"level: got {level!r}, needed one of {', '.join(LEVELS)}")
+    if level not in (*LEVELS, PROBED):
+        raise ValueError(f"level: got {level!r}, needed one of {', '.join((*LEVELS, PROBED))}")
     return {
         "level": level,
         "recipe": recipe,
-        "code_hash": catalog.code_hash(recipe),
+        "code_hash": code_hash(recipe),
         "dtype": dtype,
         "shape": list(shape) if shape else None,
         "status": "passed" if passed else "failed",
@@ -169,10 +170,19 @@ def write(new: Iterable[Record], root: Path | None = None) -> list[Path]:
 # --- current or stale ---------------------------------------------------------------------------------------
 
 
+def code_hash(name: str) -> str:
+    """SHA-256 (hex) of the code of a recipe or of a suite of probes.
+
+    Raises:
+        UnknownRecipe: there is neither of that name.
+    """
+    return probes.code_hash(name) if name in probes.SUITES else catalog.code_hash(name)
+
+
 def is_stale(record: Record) -> bool:
     """Whether the recipe's code has changed since, or the recipe is gone."""
     try:
-        return catalog.code_hash(record["recipe"]) != record["code_hash"]
+        return code_hash(record["recipe"]) != record["code_hash"]
     except catalog.UnknownRecipe:
         return True
 

@@ -9,7 +9,7 @@ from cookbook.model.formats import from_float32, to_float32
 from cookbook.model.ldmatrix import ldmatrix, stmatrix
 from cookbook.model.mma_sync import mma_m16n8k16
 from cookbook.model.smem import SharedMemory
-from cookbook.model.tma import tma_load
+from cookbook.model.tma import tma_load, tma_store
 from cookbook.model.wgmma import MatrixDescriptor, operand_descriptors, wgmma
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "operand_descriptors",
     "stmatrix",
     "tma_load",
+    "tma_store",
     "to_float32",
     "wgmma",
 ]

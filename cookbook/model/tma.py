@@ -1,4 +1,4 @@
-"""TMA tile loads: cp.async.bulk.tensor from a 2-D tensor in global memory."""
+"""TMA tiles: cp.async.bulk.tensor between a 2-D tensor in global memory and shared memory."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import numpy as np
 from cookbook.model.smem import SharedMemory
 from cookbook.swizzle import Swizzle
 
-__all__ = ["SWIZZLES", "swizzle_mode", "tma_load"]
+__all__ = ["SWIZZLES", "swizzle_mode", "tma_load", "tma_store"]
 
+CHUNK = 16  # bytes that every swizzle keeps together
 # Swizzle modes by the bytes of a row; the swizzle acts on absolute shared-memory addresses.
 SWIZZLES = {0: Swizzle(0, 4, 3), 32: Swizzle(1, 4, 3), 64: Swizzle(2, 4, 3), 128: Swizzle(3, 4, 3)}
 
@@ -53,12 +54,48 @@ def tma_load(
     """
     _check_tensor(tensor)
     _check_box(base, box, mode, tensor.itemsize)
-    rows, columns = origin[0] + np.arange(box[0]), origin[1] + np.arange(box[1])
-    row_in, column_in = (rows >= 0) & (rows < tensor.shape[0]), (columns >= 0) & (columns < tensor.shape[1])
+    there, inside = _inside(tensor, origin, box)
     data = np.zeros(box, tensor.dtype)
-    data[np.ix_(row_in, column_in)] = tensor[np.ix_(rows[row_in], columns[column_in])]
-    chunks = data.reshape(-1, 16 // tensor.itemsize)
-    smem.write(SWIZZLES[mode](base + 16 * np.arange(len(chunks))), chunks)
+    data[inside] = tensor[there]
+    chunks = data.reshape(-1, CHUNK // tensor.itemsize)
+    smem.write(_chunk_addresses(base, len(chunks), mode), chunks)
+
+
+def tma_store(
+    smem: SharedMemory,
+    base: int,
+    tensor: np.ndarray,
+    origin: tuple[int, int],
+    box: tuple[int, int],
+    mode: int = 0,
+) -> None:
+    """One cp.async.bulk.tensor.2d.global.shared::cta.tile: the box in shared memory into `tensor`, in place.
+
+    PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor"; "Tensors": "Out of Boundary Access",
+    "Swizzling Modes".
+
+    Arguments and rules are those of `tma_load`. Elements of the box outside the tensor are not written.
+
+    Raises:
+        ValueError: as `tma_load`; nothing has been written.
+    """
+    _check_tensor(tensor)
+    _check_box(base, box, mode, tensor.itemsize)
+    there, inside = _inside(tensor, origin, box)
+    addresses = _chunk_addresses(base, box[0] * box[1] * tensor.itemsize // CHUNK, mode)
+    tensor[there] = smem.read(addresses, CHUNK // tensor.itemsize, tensor.dtype).reshape(box)[inside]
+
+
+def _inside(tensor: np.ndarray, origin: tuple[int, int], box: tuple[int, int]) -> tuple[tuple, tuple]:
+    """The part of the box that lies in the tensor: indices into the tensor, and into the box."""
+    at = [first + np.arange(extent) for first, extent in zip(origin, box, strict=True)]
+    valid = [(x >= 0) & (x < extent) for x, extent in zip(at, tensor.shape, strict=True)]
+    return np.ix_(*(x[ok] for x, ok in zip(at, valid, strict=True))), np.ix_(*(np.flatnonzero(ok) for ok in valid))
+
+
+def _chunk_addresses(base: int, chunks: int, mode: int) -> np.ndarray:
+    """Where the 16-byte chunks of a box lie: one after the other, moved by the swizzle of the absolute address."""
+    return SWIZZLES[mode](base + CHUNK * np.arange(chunks))
 
 
 def _check_tensor(tensor: np.ndarray) -> None:

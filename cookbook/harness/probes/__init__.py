@@ -1,0 +1,35 @@
+"""Microbenchmarks that ask the hardware what the models here only say.
+
+`probes/shared_memory`: kernels that issue one kind of shared-memory instruction over a table of lane addresses, their
+wavefronts counted by Nsight Compute and held against `cookbook.banks`, their values against `cookbook.model`.
+`probes/tma`: boxes loaded by TMA in every swizzle mode, the raw bytes of shared memory held against `cookbook.model`.
+
+`python -m cookbook.harness.probes --help`
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+__all__ = ["SUITES", "code_hash"]
+
+_HERE = Path(__file__).resolve().parent
+_COOKBOOK = _HERE.parents[1]
+# What a record of each suite vouches for: the probes, and the model they were held against.
+SUITES: dict[str, tuple[Path, ...]] = {
+    "probes/shared_memory": (
+        *(_HERE / f"{name}.py" for name in ("instructions", "kernels", "launch", "pairs")),
+        _COOKBOOK / "banks.py",
+        _COOKBOOK / "model" / "ldmatrix.py",
+    ),
+    "probes/tma": (_HERE / "boxes.py", _HERE / "tma_kernel.py", _COOKBOOK / "model" / "tma.py"),
+}
+
+
+def code_hash(suite: str) -> str:
+    """SHA-256 (hex) of a suite's code and of the model it checks, without comments and docstrings."""
+    from cookbook.harness.catalog import normal_form
+
+    code = "".join(normal_form(file.read_text(encoding="utf-8")) for file in SUITES[suite])
+    return hashlib.sha256(code.encode("utf-8")).hexdigest()

@@ -1,0 +1,36 @@
+"""What can be known with no GPU: every probe kernel compiles, and its SASS holds each probe once."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+
+from cookbook.harness import compiling
+from cookbook.harness.findings import Finding
+from cookbook.harness.probes.instructions import INSTRUCTIONS, Instruction
+from cookbook.harness.probes.pairs import Pair, pairs_of
+
+__all__ = ["compile_all", "compile_probes"]
+
+_MNEMONIC = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.MULTILINE)
+
+
+def compile_all(arch: str) -> list[Finding]:
+    """Compile the kernel of every instruction for `arch`, with all its pairs."""
+    return [compile_probes(instruction, pairs_of(instruction), arch) for instruction in INSTRUCTIONS]
+
+
+def compile_probes(instruction: Instruction, table: list[Pair], arch: str) -> Finding:
+    """Compile one kernel with a row for each pair; it must hold the instruction that often."""
+    from cookbook.harness.probes import kernels
+
+    with tempfile.TemporaryDirectory(prefix="cookbook-") as folder:
+        kernels.compiled(instruction, len(table), True, f"--gpu-arch {arch} --keep-cubin --dump-dir {folder}")
+        sass = "\n".join(compiling.disassemble(cubin) for cubin in Path(folder).glob("*.cubin"))
+    found = [name for name in _MNEMONIC.findall(sass) if name.split(".")[0] == instruction.opcode]
+    alike = sum(compiling.matches(name, instruction.name) for name in found)
+    ok = len(found) == alike == len(table)
+    return Finding(
+        instruction.name, ok, f"{alike} of {len(found)} {instruction.opcode} in the SASS; {len(table)} pairs"
+    )

@@ -1,0 +1,100 @@
+"""The instructions that touch shared memory, one of which a probe kernel issues again and again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["BY_NAME", "INSTRUCTIONS", "READ_BACK", "SMEM_BYTES", "Instruction"]
+
+LANES = 32
+SMEM_BYTES = 32 * 1024  # of shared memory that the probes may touch
+_TYPES = {1: "u8", 2: "u16", 4: "b32", 8: "v2.b32", 16: "v4.b32"}
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction of the PTX ISA, as a warp issues it."""
+
+    name: str  # as in SASS, without the modifiers that do not matter here: "LDS.128"
+    kind: str  # one of cookbook.access.KINDS
+    width: int  # bytes at each address
+    ptx: str  # the opcode with its modifiers
+    registers: int  # 32-bit registers of a lane that it fills (loads) or reads (stores)
+    num: int = 0  # matrices, of ldmatrix and stmatrix
+    trans: bool = False
+
+    @property
+    def opcode(self) -> str:
+        """How its SASS begins."""
+        return self.name.split(".")[0]
+
+    @property
+    def loads(self) -> bool:
+        """Whether it reads shared memory; the others write it."""
+        return self.opcode in ("LDS", "LDSM")
+
+    @property
+    def collective(self) -> bool:
+        """Whether every lane must take part (ldmatrix, stmatrix); the others go by lane."""
+        return self.num > 0
+
+    @property
+    def lanes(self) -> int:
+        """Lanes that supply an address."""
+        return 8 * self.num or LANES
+
+    def text(self) -> str:
+        """The PTX to inline: {$r0} is the lane's offset, negative for none; {$r1} the shared-memory address.
+
+        Stores take their values from {$r2} on; cp.async the global address in {$r2}; loads write {$w0} on, and a
+        lane that takes no part gets zeros.
+        """
+        if self.kind == "cp_async":
+            return _guarded(f"@p {self.ptx} [{{$r1}}], [{{$r2}}], {self.width}; cp.async.wait_all;")
+        names = [f"{{${'w' if self.loads else 'r'}{i + (0 if self.loads else 2)}}}" for i in range(self.registers)]
+        vector = f"{{{', '.join(names)}}}" if self.collective or self.registers > 1 else names[0]
+        operands = f"{vector}, [{{$r1}}];" if self.loads else f"[{{$r1}}], {vector};"
+        if self.collective:
+            return f"{self.ptx} {operands}"
+        clear = "".join(f"mov.b32 {name}, 0; " for name in names) if self.loads else ""
+        return _guarded(f"{clear}@p {self.ptx} {operands}")
+
+
+def _guarded(body: str) -> str:
+    """`body` with predicate p true where the lane has an address."""
+    return f"{{ .reg .pred p; setp.ge.s32 p, {{$r0}}, 0; {body} }}"
+
+
+def _ldst() -> list[Instruction]:
+    made = []
+    for width, suffix in ((1, ".U8"), (2, ".U16"), (4, ""), (8, ".64"), (16, ".128")):
+        registers = max(1, width // 4)
+        for opcode, ptx in (("LDS", "ld"), ("STS", "st")):
+            kind = f"{ptx}.volatile.shared.{_TYPES[width]}"  # volatile: neither merged with another nor dropped
+            made.append(Instruction(opcode + suffix, "ldst", width, kind, registers))
+    return made
+
+
+def _matrices() -> list[Instruction]:
+    made = []
+    for kind, opcode in (("ldmatrix", "LDSM"), ("stmatrix", "STSM")):
+        for trans in (False, True):
+            for num in (1, 2, 4):
+                name = f"{opcode}.16.{'MT88' if trans else 'M88'}{f'.{num}' if num > 1 else ''}"
+                ptx = f"{kind}.sync.aligned.m8n8.x{num}{'.trans' if trans else ''}.shared.b16"
+                made.append(Instruction(name, kind, 16, ptx, num, num, trans))
+    return made
+
+
+def _cp_async() -> list[Instruction]:
+    cached = [
+        Instruction(f"LDGSTS.E{suffix}", "cp_async", width, "cp.async.ca.shared.global", 0)
+        for width, suffix in ((4, ""), (8, ".64"), (16, ".128"))
+    ]
+    return [*cached, Instruction("LDGSTS.E.BYPASS.128", "cp_async", 16, "cp.async.cg.shared.global", 0)]
+
+
+INSTRUCTIONS: tuple[Instruction, ...] = (*_ldst(), *_matrices(), *_cp_async())
+BY_NAME = {instruction.name: instruction for instruction in INSTRUCTIONS}
+# After a store each lane reads what is now at its address, as wide as the store was.
+READ_BACK = {i.width: i for i in INSTRUCTIONS if i.opcode == "LDS"}

@@ -1,0 +1,131 @@
+"""Runs the probe kernels on the GPU, and checks what they loaded and stored against `cookbook.model`.
+
+A process of its own, for a profiler to watch: `python -m cookbook.harness.probes.launch lines|launches FILE`.
+
+lines     one launch for each instruction: every pair a SASS line
+launches  one launch for each pair of `sample`, which holds the probe and no other access to shared memory
+
+FILE becomes a JSON list of what was wrong with the values; of `lines` alone, for the other launches check none.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from cookbook import model
+from cookbook.harness.probes.instructions import SMEM_BYTES, Instruction
+from cookbook.harness.probes.pairs import SOURCE_BYTES, Pair, pairs
+
+__all__ = ["expected", "main", "sample"]
+
+SAMPLED = 12  # pairs of an instruction that are launched alone
+
+
+def sample() -> list[Pair]:
+    """Up to SAMPLED pairs of every instruction, spread over its table."""
+    chosen: list[Pair] = []
+    for _, group in groupby(pairs(), key=lambda pair: pair.instruction):
+        table = list(group)
+        chosen += [table[i] for i in np.linspace(0, len(table) - 1, min(SAMPLED, len(table))).astype(int)]
+    return chosen
+
+
+def expected(pair: Pair, probe: int) -> tuple[np.ndarray, np.ndarray]:
+    """What probe number `probe` of its instruction must write to `out`, by `cookbook.model`.
+
+    Returns:
+        (32, registers) uint32, and (32,) bool: lanes whose result is defined. Where two rows of one stmatrix have the
+        same address the PTX ISA does not say which is stored.
+    """
+    instruction = pair.instruction
+    if instruction.kind == "ldmatrix":
+        registers = model.ldmatrix(_numbered(), np.maximum(pair.lanes, 0), instruction.num, instruction.trans)
+        return registers.reshape(32, -1).view(np.uint32), np.ones(32, bool)
+    if instruction.kind == "stmatrix":
+        return _stored_rows(pair, probe)
+    if instruction.loads:
+        values = _elements(_numbered().view(np.uint8), pair.lanes, instruction.width)
+    elif instruction.kind == "cp_async":
+        values = np.array(pair.sources)[:, None] // 4 + np.arange(instruction.width // 4)
+    else:
+        bits = 8 * min(instruction.width, 4)
+        values = _stored(probe, pair.lanes, instruction.registers) & (1 << bits) - 1
+    return np.where(pair.lanes[:, None] >= 0, values, 0).astype(np.uint32), np.ones(32, bool)
+
+
+def _numbered() -> model.SharedMemory:
+    """Shared memory in which every 16 bits say which they are."""
+    smem = model.SharedMemory(SMEM_BYTES)
+    smem.view(np.uint16)[:] = np.arange(SMEM_BYTES // 2)
+    return smem
+
+
+def _elements(data: np.ndarray, addresses: np.ndarray, width: int) -> np.ndarray:
+    """(32, registers) uint32 that a load of `width` bytes gives; addresses below 0 give the first bytes."""
+    at = np.maximum(addresses, 0)
+    if width < 4:
+        return data.view({1: np.uint8, 2: np.uint16}[width])[at // width][:, None].astype(np.uint32)
+    return data.view(np.uint32)[at[:, None] // 4 + np.arange(width // 4)]
+
+
+def _stored(probe: int, own: np.ndarray, registers: int) -> np.ndarray:
+    return (probe << 20) + (own[:, None] << 2) + np.arange(registers)
+
+
+def _stored_rows(pair: Pair, probe: int) -> tuple[np.ndarray, np.ndarray]:
+    instruction, rows = pair.instruction, pair.lanes
+    smem = model.SharedMemory(SMEM_BYTES)
+    fragments = _stored(probe, np.arange(32), instruction.num).astype(np.uint32)
+    model.stmatrix(smem, rows, fragments.view(np.uint16).reshape(32, instruction.num, 2), instruction.trans)
+    values = np.where(rows[:, None] >= 0, _elements(smem.view(np.uint8), rows, 16), 0)
+    return values.astype(np.uint32), np.array([row < 0 or (rows == row).sum() == 1 for row in rows])
+
+
+def run(instruction: Instruction, table: list[Pair], verify: bool) -> list[str]:
+    """Launch the probes of one instruction; what they got wrong, in words."""
+    import torch
+
+    from cookbook.harness.probes import kernels
+
+    offsets = torch.tensor([pair.addresses for pair in table], dtype=torch.int32, device="cuda")
+    memory = torch.arange(SOURCE_BYTES // 4, dtype=torch.int32, device="cuda")
+    places = torch.tensor([pair.sources or (0,) * 32 for pair in table], dtype=torch.int64, device="cuda")
+    sources = places + memory.data_ptr()
+    out = torch.zeros((len(table), 32, kernels.REGISTERS), dtype=torch.int32, device="cuda")
+    kernel = kernels.compiled(instruction, len(table), verify)
+    stream = torch.cuda.current_stream().cuda_stream
+    kernel(*kernels.arguments(offsets.data_ptr(), sources.data_ptr(), out.data_ptr(), stream))
+    torch.cuda.synchronize()
+    return wrong_values(table, out.cpu().numpy().view(np.uint32)) if verify else []
+
+
+def wrong_values(table: list[Pair], out: np.ndarray) -> list[str]:
+    """The pairs whose values are not the model's, in words; `out` is (pairs, 32, 4) uint32."""
+    wrong = []
+    for probe, (pair, got) in enumerate(zip(table, out, strict=True)):
+        values, defined = expected(pair, probe)
+        differ = (got[:, : values.shape[1]] != values) & defined[:, None]
+        if differ.any():
+            lane, register = np.argwhere(differ)[0]
+            told = f"lane {lane} got {got[lane, register]:#x}, the model says {values[lane, register]:#x}"
+            wrong.append(f"{pair}: {told}")
+    return wrong
+
+
+def main(mode: str, file: str) -> None:
+    """Launch everything of a mode and write what was wrong to `file`."""
+    wrong: list[str] = []
+    for instruction, group in groupby(pairs() if mode == "lines" else sample(), key=lambda pair: pair.instruction):
+        table = list(group)
+        for launched in [table] if mode == "lines" else [[pair] for pair in table]:
+            wrong += run(instruction, launched, verify=mode == "lines")
+    Path(file).write_text(json.dumps(wrong), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

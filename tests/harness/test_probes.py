@@ -1,0 +1,250 @@
+"""The probes with no GPU: their tables, what they predict, how a profiler's report is read, and that they compile."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from itertools import groupby
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from cookbook import banks
+from cookbook.harness import counting, probes, records
+from cookbook.harness.probes import __main__ as cli
+from cookbook.harness.probes import boxes, dry, launch, measure, rules
+from cookbook.harness.probes.instructions import BY_NAME, INSTRUCTIONS, SMEM_BYTES
+from cookbook.harness.probes.pairs import SOURCE_BYTES, Pair, pairs, pairs_of
+
+COLUMNS = ["#", "Source", "Instructions Executed", "L1 Wavefronts Shared", "L1 Wavefronts Shared Ideal"]
+TABLES = {i: list(group) for i, group in groupby(pairs(), key=lambda pair: pair.instruction)}
+LANE = np.arange(32)
+
+
+def source_page(wavefronts=lambda pair: pair.predicted):
+    """A report as ncu prints it: every kernel with its header, other lines between the probes."""
+    text = io.StringIO()
+    write = csv.writer(text).writerow
+    for instruction, table in TABLES.items():
+        write(["Kernel Name", f"kernel_cutlass_probe_kernel_{instruction.name}"])
+        write(COLUMNS)
+        write([0, "STS [R1], R2" if instruction.loads else "LDC R1, c[0x0][0x28]", 256, 256, 256])
+        for pair in table:
+            write([1, "BAR.SYNC.DEFER_BLOCKING 0x0", 1, 0, 0])
+            write([2, f"@P0 {instruction.name} R8, [R0+UR4]", 1, wavefronts(pair), 1])
+            write([3, f"@!PT {'STS' if instruction.loads else 'LDS.128'} R8, [R0+UR4]", 1, 4, 4])
+    return text.getvalue()
+
+
+def test_there_are_enough_pairs_of_every_kind_and_no_two_alike():
+    assert len(pairs()) >= 2000 and set(TABLES) == set(INSTRUCTIONS)
+    for instruction, table in TABLES.items():
+        assert len(table) >= 27 and len({(p.addresses, p.sources) for p in table}) >= len(table) // 2
+        if instruction.kind != "cp_async":  # a copy is made twice, to see what the first left in the caches
+            assert len({p.addresses for p in table}) == len(table)
+
+
+def test_every_address_is_in_the_memory_that_is_there():
+    for pair in pairs():
+        assert len(pair.addresses) == 32 and max(pair.addresses) + pair.instruction.width <= SMEM_BYTES
+        assert not pair.sources or (min(pair.sources) >= 0 and max(pair.sources) + 16 <= SOURCE_BYTES)
+        assert pair.predicted >= 1 and sum(a >= 0 for a in pair.addresses) <= pair.instruction.lanes
+
+
+def test_the_table_is_the_same_every_time():
+    assert [pairs_of(i) for i in INSTRUCTIONS] == list(TABLES.values())
+
+
+def test_the_rule_of_phases_is_the_bank_model():
+    for pair in pairs():
+        labels = rules.phases(pair)
+        assert rules.wavefronts_of_groups(pair.lanes, pair.instruction.width, labels) == pair.predicted
+
+
+@pytest.mark.parametrize(
+    ("name", "units", "phases", "sharing", "halves", "whole"),
+    [
+        ("LDS.128", LANE, 4, 4, 4, 4),
+        ("LDS.128", LANE >> 1, 4, 2, 2, 2),
+        ("LDS.128", LANE & 1 | LANE >> 2 << 1, 4, 2, 2, 2),
+        ("LDS.128", np.where(LANE < 16, LANE >> 1, LANE), 4, 3, 3, 3),
+        ("LDS.128", LANE & 3 | LANE >> 3 << 2, 4, 4, 2, 2),
+        ("LDS.128", np.where(LANE % 2 == 0, LANE // 2, -1), 4, 2, 2, 2),
+        ("LDS.64", LANE >> 1, 2, 1, 2, 1),
+        ("LDS", LANE * 32, 32, 32, 32, 32),
+    ],
+)  # fmt: skip
+def test_what_each_rule_says(name, units, phases, sharing, halves, whole):
+    instruction = BY_NAME[name]
+    pair = Pair(instruction, "", "", tuple(np.where(units < 0, -1, units * instruction.width).tolist()))
+    found = rules.predictions(pair)
+    asked = {"phases": phases, "sharing pairs": sharing, "half-warps": halves, "whole warp": whole}
+    assert {name: found[name] for name in asked} == asked
+    assert found["phases"] == banks.wavefronts(pair.lanes, instruction.width).actual
+
+
+def test_a_copy_by_lines_and_sectors():
+    rows = next(p for p in TABLES[BY_NAME["LDGSTS.E.BYPASS.128"]] if "rows of 4 lanes in global" in p.access)
+    found = rules.predictions(rows)
+    assert (found["phases"], found["lines"], found["lines in phases"], found["sectors"]) == (4, 8, 8, 16)
+
+
+# --- reading the profiler -----------------------------------------------------------------------------------
+
+
+def test_a_report_that_agrees():
+    measured = measure.from_lines(source_page())
+    assert [m.pair for m in measured] == pairs() and all(m.ok for m in measured)
+    figures = measure.figures(measured, "by SASS line")
+    assert figures["mismatches"] == 0 and figures["differ"] == [] and figures["probes"] == len(pairs())
+    assert all(row["rules"]["phases"] == row["pairs"] for row in figures["by_instruction"].values())
+
+
+def test_a_report_that_differs_names_the_pairs_and_the_rule():
+    def shared(pair):
+        return rules.predictions(pair)["sharing pairs"]
+
+    measured = measure.from_lines(source_page(shared))
+    figures = measure.figures(measured, "by SASS line")
+    wide = figures["by_instruction"]["LDS.128"]
+    assert wide["mismatches"] > 0 and wide["rules"]["sharing pairs"] == wide["pairs"] > wide["rules"]["phases"]
+    assert figures["by_instruction"]["LDS"]["mismatches"] == 0
+    assert any(
+        d["access"] == "lanes t, t^1 share"
+        and d["instruction"] == "LDS.128"
+        and (d["predicted"], d["measured"]) == (4, 2)
+        for d in (measure.described(m) for m in measured if not m.ok)
+    )
+
+
+def test_a_report_of_something_else():
+    page = source_page()
+    with pytest.raises(measure.Wrong, match=r"LDS\.U8: 107 lines in the report for 108 probes"):
+        measure.from_lines(page.replace("LDS.U8", "NOP", 2).replace("NOP", "kernel", 1))
+    first = page[: page.index("Kernel Name", 20)]
+    with pytest.raises(measure.Wrong, match="has 1 kernels; 26 were launched"):
+        measure.from_lines(first)
+    with pytest.raises(counting.ToolMissing, match="no columns"):
+        measure.from_lines("==PROF== nothing\n")
+
+
+def test_launches_are_read_in_their_order():
+    rows = ["ID,Kernel Name," + measure.LAUNCH_METRIC, ",,"]
+    rows += [f'{i},kernel_cutlass_probe,"{pair.predicted:,}"' for i, pair in enumerate(launch.sample())]
+    measured = measure.from_rows("\n".join(rows))
+    assert len(measured) >= 200 and all(m.ok for m in measured)
+    with pytest.raises(measure.Wrong, match="launches"):
+        measure.from_rows("\n".join(rows[:-1]))
+    with pytest.raises(counting.ToolMissing, match="no column"):
+        measure.from_rows("ID,other\n0,1\n")
+
+
+# --- values -------------------------------------------------------------------------------------------------
+
+
+def outputs(table):
+    out = np.zeros((len(table), 32, 4), np.uint32)
+    for probe, pair in enumerate(table):
+        values, _ = launch.expected(pair, probe)
+        out[probe, :, : values.shape[1]] = values
+    return out
+
+
+@pytest.mark.parametrize("instruction", INSTRUCTIONS, ids=lambda i: i.name)
+def test_wrong_values_are_seen(instruction):
+    table = TABLES[instruction][:12]
+    out = outputs(table)
+    assert launch.wrong_values(table, out) == []
+    lane = next(lane for lane in range(32) if launch.expected(table[3], 3)[1][lane])
+    out[3, lane, 0] ^= 1
+    (told,) = launch.wrong_values(table, out)
+    assert told.startswith(f"{table[3]}: lane {lane} got")
+
+
+def test_what_a_load_gives():
+    memory = np.arange(SMEM_BYTES // 2, dtype=np.uint16).view(np.uint8)
+    for name in ("LDS.U8", "LDS.U16", "LDS", "LDS.64", "LDS.128"):
+        for pair in TABLES[BY_NAME[name]]:
+            values, defined = launch.expected(pair, 0)
+            assert defined.all()
+            for address, got in zip(pair.addresses, values, strict=True):
+                width = pair.instruction.width
+                want = memory[address : address + width].tobytes() if address >= 0 else b"\0" * width
+                assert got.tobytes()[:width] == want and not any(got.tobytes()[width:])
+
+
+def test_rows_stored_twice_are_not_compared():
+    same = next(p for p in TABLES[BY_NAME["STSM.16.M88.4"]] if p.access == "all lanes the same")
+    assert not launch.expected(same, 0)[1].any()
+    assert launch.expected(TABLES[BY_NAME["STSM.16.M88.4"]][0], 0)[1].all()
+
+
+# --- boxes --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", boxes.DTYPES)
+def test_boxes_by_hand(dtype):
+    """Every byte that a load writes, by the rule: rows packed, chunk bits 4 to 6 XORed with bits 7 to 9."""
+    itemsize = np.dtype(dtype).itemsize
+    for box in boxes.boxes(dtype):
+        if box.store:
+            continue
+        smem, tensor = np.full(boxes.SMEM_BYTES, 0xFF, np.uint8), boxes.tensor_of(box)
+        for row in range(box.extents[0]):
+            for column in range(box.extents[1]):
+                at = box.base + row * box.row_bytes + column * itemsize
+                at ^= (at >> 7 & {0: 0, 32: 1, 64: 3, 128: 7}[box.mode]) << 4
+                r, c = row + box.origin[0], column + box.origin[1]
+                inside = 0 <= r < tensor.shape[0] and 0 <= c < tensor.shape[1]
+                value = tensor[r, c] if inside else tensor.dtype.type(0)
+                smem[at : at + itemsize] = np.frombuffer(value.tobytes(), np.uint8)
+        assert np.array_equal(boxes.expected(box), smem), box
+
+
+def test_boxes_cover_modes_majors_edges_and_differences_are_reported():
+    every = [box for dtype in boxes.DTYPES for box in boxes.boxes(dtype)]
+    assert {(b.dtype, b.major, b.mode, b.store) for b in every} == {
+        (d, m, s, w) for d in boxes.DTYPES for m in ("K", "MN") for s in (0, 32, 64, 128) for w in (False, True)
+    }
+    assert any(min(b.origin) < 0 for b in every) and any(b.origin[0] >= boxes.TENSOR_ROWS for b in every)
+    figures = boxes.figures([boxes.Compared(box, 4096, int(i == 3)) for i, box in enumerate(every)])
+    assert (figures["probes"], figures["mismatches"]) == (len(every), 1) and "1 of 4096 bytes" in figures["differ"][0]
+
+
+# --- compiled, kept, called ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["LDS.128", "STS.64", "LDSM.16.MT88.4", "STSM.16.M88.2", "LDGSTS.E.BYPASS.128"])
+def test_kernels_compile_without_a_gpu(name):
+    finding = dry.compile_probes(BY_NAME[name], pairs_of(BY_NAME[name])[:5], "sm_90a")
+    assert finding.ok and finding.detail.startswith("5 of 5")
+
+
+def test_box_kernels_compile_without_a_gpu(monkeypatch):
+    some = [box for box in boxes.boxes("uint16") if box.mode == 128 and box.base == 0 and box.origin == (0, 0)]
+    monkeypatch.setattr(boxes, "boxes", lambda dtype: some)
+    monkeypatch.setattr(boxes, "DTYPES", ("uint16",))
+    findings = boxes.compile_all("sm_90a")
+    assert len(findings) == 4 and all(finding.ok for finding in findings)
+
+
+def test_a_suite_has_a_hash_and_records(tmp_path):
+    assert len({probes.code_hash(suite) for suite in probes.SUITES}) == len(probes.SUITES)
+    figures = {"probes": 2, "mismatches": 0, "unit": "boxes"}
+    made = records.make("probed", "probes/tma", "uint16", None, passed=True, figures=figures, device="NVIDIA Test")
+    records.write([made], tmp_path)
+    (read,) = records.select("probes/tma", "probed", root=tmp_path)
+    assert not records.is_stale(read) and records.is_stale(read | {"code_hash": "0"})
+
+
+def test_the_command_exits_1_where_the_model_is_wrong(monkeypatch, tmp_path):
+    run = CliRunner()
+    monkeypatch.setattr(measure, "by_line", lambda: measure.from_lines(source_page()))
+    good = run.invoke(cli.app, ["--json", "--dump", str(tmp_path / "all.json")])
+    assert good.exit_code == 0 and json.loads(good.stdout)["mismatches"] == 0
+    assert len(json.loads((tmp_path / "all.json").read_text())["by SASS line"]) == len(pairs())
+    monkeypatch.setattr(measure, "by_line", lambda: measure.from_lines(source_page(lambda pair: pair.predicted + 1)))
+    bad = run.invoke(cli.app, [])
+    assert bad.exit_code == 1 and f"{len(pairs())} pairs, {len(pairs())} mismatches" in bad.stdout
