@@ -170,6 +170,10 @@ def _sanitized(figures: dict[str, Any]) -> str:
 
 
 # A level's figures in words.
+def _probed(f: dict[str, Any]) -> str:
+    return f"{f['mismatches']} of {f['probes']} {f['unit']} differ from the model"
+
+
 WORDS = {
     "layout": _layout,
     "model": _model,
@@ -178,9 +182,5 @@ WORDS = {
     "timed": _timed,
     "counted": _counted,
     "sanitized": _sanitized,
-}
-def _probed(f: dict[str, Any]) -> str:
-    return f"{f['mismatches']} of {f['probes']} {f['unit']} differ from the model"
-
-
     "probed": _probed,
+}
