@@ -15,8 +15,8 @@ from cookbook import banks
 from cookbook.harness import counting, probes, records
 from cookbook.harness.probes import __main__ as cli
 from cookbook.harness.probes import boxes, dry, launch, measure, rules
-from cookbook.harness.probes.instructions import BY_NAME, INSTRUCTIONS, SMEM_BYTES
-from cookbook.harness.probes.pairs import SOURCE_BYTES, Pair, pairs, pairs_of
+from cookbook.harness.probes.instructions import BY_NAME, INSTRUCTIONS, SMEM_BYTES, SOURCE_BYTES
+from cookbook.harness.probes.pairs import Pair, pairs, pairs_of
 
 COLUMNS = ["#", "Source", "Instructions Executed", "L1 Wavefronts Shared", "L1 Wavefronts Shared Ideal"]
 TABLES = {i: list(group) for i, group in groupby(pairs(), key=lambda pair: pair.instruction)}
@@ -241,10 +241,27 @@ def test_a_suite_has_a_hash_and_records(tmp_path):
 
 def test_the_command_exits_1_where_the_model_is_wrong(monkeypatch, tmp_path):
     run = CliRunner()
-    monkeypatch.setattr(measure, "by_line", lambda: measure.from_lines(source_page()))
-    good = run.invoke(cli.app, ["--json", "--dump", str(tmp_path / "all.json")])
+    monkeypatch.setattr(measure, "profiled", lambda mode: measure.Report(source_page(), []))
+    good = run.invoke(cli.app, ["--json", "--keep", str(tmp_path)])
     assert good.exit_code == 0 and json.loads(good.stdout)["mismatches"] == 0
-    assert len(json.loads((tmp_path / "all.json").read_text())["by SASS line"]) == len(pairs())
-    monkeypatch.setattr(measure, "by_line", lambda: measure.from_lines(source_page(lambda pair: pair.predicted + 1)))
-    bad = run.invoke(cli.app, [])
+    again = run.invoke(cli.app, ["--json", "--from", str(tmp_path)])
+    assert again.exit_code == 0 and again.stdout == good.stdout
+    measure.Report(source_page(lambda pair: pair.predicted + 1), []).write(tmp_path, "lines")
+    bad = run.invoke(cli.app, ["--from", str(tmp_path)])
     assert bad.exit_code == 1 and f"{len(pairs())} pairs, {len(pairs())} mismatches" in bad.stdout
+    measure.Report(source_page(), ["LDS: lane 0 got 0x1, the model says 0x2"]).write(tmp_path, "lines")
+    wrong = run.invoke(cli.app, ["--from", str(tmp_path)])
+    assert wrong.exit_code == 1 and "wrong value: LDS: lane 0" in wrong.stdout
+
+
+def test_many_warps_are_counted_by_execution():
+    tables = launch.launched("busy")
+    assert {table[0].instruction.kind for table in tables} == {"cp_async"}
+    lines = []
+    for table in tables:
+        lines.append(COLUMNS)
+        lines += [[2, f"@P0 {p.instruction.name} [R0], [R2]", 1056, 1056 * p.predicted + 528, 1] for p in table]
+    text = io.StringIO()
+    csv.writer(text).writerows(lines)
+    measured = measure.from_lines(text.getvalue(), "busy")
+    assert all(m.wavefronts == m.pair.predicted + 0.5 for m in measured)

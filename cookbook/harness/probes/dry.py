@@ -26,7 +26,8 @@ def compile_probes(instruction: Instruction, table: list[Pair], arch: str) -> Fi
     from cookbook.harness.probes import kernels
 
     with tempfile.TemporaryDirectory(prefix="cookbook-") as folder:
-        kernels.compiled(instruction, len(table), True, f"--gpu-arch {arch} --keep-cubin --dump-dir {folder}")
+        options = f"--gpu-arch {arch} --keep-cubin --dump-dir {folder}"
+        kernels.compiled(instruction, len(table), True, options=options)
         sass = "\n".join(compiling.disassemble(cubin) for cubin in Path(folder).glob("*.cubin"))
     found = [name for name in _MNEMONIC.findall(sass) if name.split(".")[0] == instruction.opcode]
     alike = sum(compiling.matches(name, instruction.name) for name in found)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["BY_NAME", "INSTRUCTIONS", "READ_BACK", "SMEM_BYTES", "Instruction"]
+__all__ = ["BY_NAME", "INSTRUCTIONS", "READ_BACK", "SMEM_BYTES", "SOURCE_BYTES", "Instruction"]
 
 LANES = 32
 SMEM_BYTES = 32 * 1024  # of shared memory that the probes may touch
+SOURCE_BYTES = 4 << 20  # of global memory that one warp's copies read, at most
+CTAS_OF_MANY, WARPS_OF_MANY = 132, 8  # a busy GPU: one CTA of eight warps for each SM
 _TYPES = {1: "u8", 2: "u16", 4: "b32", 8: "v2.b32", 16: "v4.b32"}
 
 

@@ -15,7 +15,14 @@ import cutlass.cute as cute
 import cutlass.memory
 from cutlass import Int32, Int64, Uint32
 
-from cookbook.harness.probes.instructions import READ_BACK, SMEM_BYTES, Instruction
+from cookbook.harness.probes.instructions import (
+    CTAS_OF_MANY,
+    READ_BACK,
+    SMEM_BYTES,
+    SOURCE_BYTES,
+    WARPS_OF_MANY,
+    Instruction,
+)
 
 __all__ = ["arguments", "compiled", "stored_value"]
 
@@ -58,8 +65,13 @@ def probe_kernel(
     probes: cutlass.Constexpr,
     verify: cutlass.Constexpr,
 ):
-    """`verify`: numbered shared memory before loads, and a read back after stores; else the probe alone."""
-    lane, _, _ = cute.arch.thread_idx()
+    """`verify`: numbered shared memory before loads, and a read back after stores; else the probe alone.
+
+    With more than one warp, which only cp.async is launched with, each reads global memory of its own.
+    """
+    tidx, _, _ = cute.arch.thread_idx()
+    cta, _, _ = cute.arch.block_idx()
+    lane, warp = tidx % 32, cta * WARPS_OF_MANY + tidx // 32
     memory = cutlass.memory.SmemAllocator().allocate(SMEM_BYTES, ALIGN)
     if cutlass.const_expr(verify and instruction.loads):
         words = cute.make_tensor(cute.recast_ptr(memory, dtype=Uint32), cute.make_layout(SMEM_BYTES // 4))
@@ -69,7 +81,7 @@ def probe_kernel(
     base = memory.toint()
     for p in cutlass.range_constexpr(probes):
         offset = table[p, lane]
-        source = sources[p, lane]
+        source = sources[p, lane] + Int64(warp) * SOURCE_BYTES
         address = base + cutlass.max(offset, 0)
         operands = store_operands(instruction, p, lane, offset, source)
         cute.arch.sync_threads()
@@ -90,13 +102,15 @@ def probe_host(
     instruction: cutlass.Constexpr,
     probes: cutlass.Constexpr,
     verify: cutlass.Constexpr,
+    many: cutlass.Constexpr,
 ):
     by_lane = cute.make_layout((probes, 32), stride=(32, 1))
     by_register = cute.make_layout((probes, 32, REGISTERS), stride=(32 * REGISTERS, REGISTERS, 1))
     table, sources = cute.make_tensor(p_table, by_lane), cute.make_tensor(p_sources, by_lane)
     out = cute.make_tensor(p_out, by_register)
+    ctas, warps = (CTAS_OF_MANY, WARPS_OF_MANY) if cutlass.const_expr(many) else (1, 1)
     probe_kernel(table, sources, out, instruction, probes, verify).launch(
-        grid=(1, 1, 1), block=(32, 1, 1), stream=stream
+        grid=(ctas, 1, 1), block=(32 * warps, 1, 1), stream=stream
     )
 
 
@@ -108,7 +122,13 @@ def arguments(table: int, sources: int, out: int, stream: int) -> tuple:
 
 
 @cache
-def compiled(instruction: Instruction, probes: int, verify: bool, options: str = "") -> Any:
-    """The kernel for `probes` rows; `options` such as "--gpu-arch sm_90a" where there is no GPU."""
+def compiled(instruction: Instruction, probes: int, verify: bool, many: bool = False, options: str = "") -> Any:
+    """The kernel for `probes` rows.
+
+    Args:
+        verify: fill shared memory before loads, read back after stores.
+        many: launch CTAS_OF_MANY * WARPS_OF_MANY warps, not one.
+        options: such as "--gpu-arch sm_90a" where there is no GPU.
+    """
     made_up = arguments(16, 16, 16, 0)
-    return cute.compile(probe_host, *made_up, instruction, probes, verify, options=options or None)
+    return cute.compile(probe_host, *made_up, instruction, probes, verify, many, options=options or None)

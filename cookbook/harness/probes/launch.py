@@ -1,9 +1,10 @@
 """Runs the probe kernels on the GPU, and checks what they loaded and stored against `cookbook.model`.
 
-A process of its own, for a profiler to watch: `python -m cookbook.harness.probes.launch lines|launches FILE`.
+A process of its own, for a profiler to watch: `python -m cookbook.harness.probes.launch MODE FILE`. Modes:
 
 lines     one launch for each instruction: every pair a SASS line
 launches  one launch for each pair of `sample`, which holds the probe and no other access to shared memory
+busy      as lines, of cp.async alone, by many warps at once: its data comes when global memory has it
 
 FILE becomes a JSON list of what was wrong with the values; of `lines` alone, for the other launches check none.
 """
@@ -18,11 +19,12 @@ from pathlib import Path
 import numpy as np
 
 from cookbook import model
-from cookbook.harness.probes.instructions import SMEM_BYTES, Instruction
-from cookbook.harness.probes.pairs import SOURCE_BYTES, Pair, pairs
+from cookbook.harness.probes.instructions import CTAS_OF_MANY, SMEM_BYTES, SOURCE_BYTES, WARPS_OF_MANY, Instruction
+from cookbook.harness.probes.pairs import Pair, pairs
 
-__all__ = ["expected", "main", "sample"]
+__all__ = ["MODES", "expected", "launched", "main", "sample"]
 
+MODES = ("lines", "launches", "busy")
 SAMPLED = 12  # pairs of an instruction that are launched alone
 
 
@@ -86,18 +88,28 @@ def _stored_rows(pair: Pair, probe: int) -> tuple[np.ndarray, np.ndarray]:
     return values.astype(np.uint32), np.array([row < 0 or (rows == row).sum() == 1 for row in rows])
 
 
-def run(instruction: Instruction, table: list[Pair], verify: bool) -> list[str]:
+def launched(mode: str) -> list[list[Pair]]:
+    """The pairs of each launch of a mode, in order."""
+    if mode == "launches":
+        return [[pair] for pair in sample()]
+    tables = [list(group) for _, group in groupby(pairs(), key=lambda pair: pair.instruction)]
+    return tables if mode == "lines" else [t for t in tables if t[0].instruction.kind == "cp_async"]
+
+
+def run(instruction: Instruction, table: list[Pair], mode: str) -> list[str]:
     """Launch the probes of one instruction; what they got wrong, in words."""
     import torch
 
     from cookbook.harness.probes import kernels
 
     offsets = torch.tensor([pair.addresses for pair in table], dtype=torch.int32, device="cuda")
-    memory = torch.arange(SOURCE_BYTES // 4, dtype=torch.int32, device="cuda")
+    verify, many = mode == "lines", mode == "busy"
+    warps = CTAS_OF_MANY * WARPS_OF_MANY if many else 1
+    memory = torch.arange(warps * SOURCE_BYTES // 4, dtype=torch.int32, device="cuda")
     places = torch.tensor([pair.sources or (0,) * 32 for pair in table], dtype=torch.int64, device="cuda")
     sources = places + memory.data_ptr()
     out = torch.zeros((len(table), 32, kernels.REGISTERS), dtype=torch.int32, device="cuda")
-    kernel = kernels.compiled(instruction, len(table), verify)
+    kernel = kernels.compiled(instruction, len(table), verify, many)
     stream = torch.cuda.current_stream().cuda_stream
     kernel(*kernels.arguments(offsets.data_ptr(), sources.data_ptr(), out.data_ptr(), stream))
     torch.cuda.synchronize()
@@ -119,11 +131,7 @@ def wrong_values(table: list[Pair], out: np.ndarray) -> list[str]:
 
 def main(mode: str, file: str) -> None:
     """Launch everything of a mode and write what was wrong to `file`."""
-    wrong: list[str] = []
-    for instruction, group in groupby(pairs() if mode == "lines" else sample(), key=lambda pair: pair.instruction):
-        table = list(group)
-        for launched in [table] if mode == "lines" else [[pair] for pair in table]:
-            wrong += run(instruction, launched, verify=mode == "lines")
+    wrong = [line for table in launched(mode) for line in run(table[0].instruction, table, mode)]
     Path(file).write_text(json.dumps(wrong), encoding="utf-8")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
 import tempfile
@@ -11,13 +12,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cookbook.harness import counting
-from cookbook.harness.probes.launch import sample
-from cookbook.harness.probes.pairs import Pair, pairs
+from cookbook.harness.probes.instructions import CTAS_OF_MANY, WARPS_OF_MANY
+from cookbook.harness.probes.launch import launched, sample
+from cookbook.harness.probes.pairs import Pair
 from cookbook.harness.probes.rules import agreements
 
-__all__ = ["LAUNCH_METRIC", "Measured", "by_launch", "by_line", "figures", "from_lines", "from_rows"]
+__all__ = ["LAUNCH_METRIC", "Measured", "Report", "figures", "from_lines", "from_rows", "profiled", "read"]
 
 LAUNCH_METRIC = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"
+SOURCE_SECTION = ["--section", "SourceCounters"]
 
 
 class Measured(NamedTuple):
@@ -33,55 +36,68 @@ class Wrong(RuntimeError):
     """The report of the profiler is not of the probes that were launched, or their values were wrong."""
 
 
-def by_line() -> list[Measured]:
-    """Every pair, by the counters of its own SASS line. Needs a GPU and ncu.
+class Report(NamedTuple):
+    """What a profiled run left."""
+
+    page: str  # CSV of ncu's source page, or of its raw page for mode "launches"
+    wrong: list[str]  # values that are not the model's
+
+    def write(self, folder: Path, mode: str) -> None:
+        """Keep it, to be read again by `read` anywhere."""
+        folder.mkdir(parents=True, exist_ok=True)
+        with gzip.open(folder / f"{mode}.json.gz", "wt", encoding="utf-8") as file:
+            json.dump(self._asdict(), file)
+
+    @classmethod
+    def read(cls, folder: Path, mode: str) -> Report:
+        with gzip.open(folder / f"{mode}.json.gz", "rt", encoding="utf-8") as file:
+            return cls(**json.load(file))
+
+
+def profiled(mode: str) -> Report:
+    """Run a mode of `launch` under ncu. Needs a GPU.
 
     Raises:
         ToolMissing: no ncu, or not with its counters.
-        Wrong: what was loaded or stored is not what the model says, or the report does not fit the launches.
+        Wrong: the probes did not run to their end.
     """
-    return from_lines(_profiled("lines", ["--section", "SourceCounters"], "source"))
-
-
-def by_launch() -> list[Measured]:
-    """The pairs of `sample`, each a launch that has no other access to shared memory, by a counter of the whole SM.
-
-    Raises:
-        ToolMissing, Wrong: as `by_line`.
-    """
-    return from_rows(_profiled("launches", ["--metrics", LAUNCH_METRIC], "raw"))
-
-
-def _profiled(mode: str, collect: list[str], page: str) -> str:
+    collect, page = (["--metrics", LAUNCH_METRIC], "raw") if mode == "launches" else (SOURCE_SECTION, "source")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "wrong.json"
         command = [sys.executable, "-m", "cookbook.harness.probes.launch", mode, str(file)]
-        report = counting.profile(command, collect, page)
+        text = counting.profile(command, collect, page)
         if not file.exists():
             raise Wrong(f"the probes did not run to their end: try {' '.join(command[1:])} without ncu")
-        wrong = json.loads(file.read_text(encoding="utf-8"))
-    if wrong:
-        raise Wrong(f"{len(wrong)} pairs gave wrong values: {'; '.join(wrong[:5])}")
-    return report
+        return Report(text, json.loads(file.read_text(encoding="utf-8")))
 
 
-def from_lines(page: str) -> list[Measured]:
-    """Reads the CSV of ncu's source page of `launch lines`.
+def read(report: Report, mode: str) -> list[Measured]:
+    """The counts in a report.
 
     Raises:
-        Wrong: not one kernel for each instruction, with one line executed once for each of its pairs.
+        Wrong: it is not of the launches of this mode.
     """
-    kernels = counting.parse_kernels(page)
-    tables = [list(group) for _, group in groupby(pairs(), key=lambda pair: pair.instruction)]
+    return from_rows(report.page) if mode == "launches" else from_lines(report.page, mode)
+
+
+def from_lines(page: str, mode: str = "lines") -> list[Measured]:
+    """Reads the CSV of ncu's source page of `launch lines` or `launch busy`: wavefronts of one execution by one warp.
+
+    Raises:
+        Wrong: not one kernel for each instruction, with one line for each of its pairs, executed as often as there
+            are warps.
+    """
+    kernels, tables = counting.parse_kernels(page), launched(mode)
+    warps = CTAS_OF_MANY * WARPS_OF_MANY if mode == "busy" else 1
     if len(kernels) != len(tables):
         raise Wrong(f"the report has {len(kernels)} kernels; {len(tables)} were launched")
     measured = []
     for table, kernel in zip(tables, kernels, strict=True):
         instruction = table[0].instruction
         lines = [line for line in kernel if line.opcode.split(".")[0] == instruction.opcode and line.executed]
-        if len(lines) != len(table) or any(line.executed != 1 for line in lines):
+        if len(lines) != len(table) or any(line.executed != warps for line in lines):
             raise Wrong(f"{instruction.name}: {len(lines)} lines in the report for {len(table)} probes")
-        measured += [Measured(pair, line.wavefronts) for pair, line in zip(table, lines, strict=True)]
+        measured += [Measured(pair, line.per_instruction) for pair, line in zip(table, lines, strict=True)]
     return measured
 
 

@@ -13,18 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from cookbook import access, banks
-from cookbook.harness.probes.instructions import INSTRUCTIONS, Instruction
+from cookbook.harness.probes.instructions import INSTRUCTIONS, SOURCE_BYTES, Instruction
 from cookbook.layouts import Layout, SmemLayout
 from cookbook.swizzle import Swizzle
 
-__all__ = ["SOURCE_BYTES", "Pair", "pairs", "pairs_of"]
+__all__ = ["Pair", "pairs", "pairs_of"]
 
 LANE = np.arange(32)
 ROWS = 32
 SEED = 20  # of the random addresses: the same table every time
 SOURCE_ROW = 4096  # bytes between rows in global memory, where a warp copies from several
 SOURCE_REGION = 32 * SOURCE_ROW  # bytes: every first copy reads memory that none has read before
-SOURCE_BYTES = 16 << 20  # global memory that the copies read, at most
 BLOCKS = ((1, 32), (2, 16), (4, 8), (8, 4), (16, 2), (32, 1))
 SWIZZLES = (Swizzle(0, 4, 3), *(Swizzle(b, 4, 3) for b in (1, 2, 3)), Swizzle(4, 3, 4), Swizzle(5, 2, 5))
 
