@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -146,10 +146,10 @@ def difference(notebook: Any, fresh: Any) -> str:
     return f"shows an error: {failed[0]}" if failed else ""
 
 
-def main(check: bool) -> int:
-    """Makes every notebook, or with `check` only compares; returns the number of those out of step."""
+def main(check: bool, names: Sequence[str] = ()) -> int:
+    """Makes every notebook, or those of `names`; with `check` only compares. Returns how many are out of step."""
     wrong = 0
-    for recipe in catalog.recipes():
+    for recipe in [catalog.find(name) for name in names] or catalog.recipes():
         try:
             if not check:
                 sys.stderr.write(f"executing {recipe.name}\n")

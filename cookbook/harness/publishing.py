@@ -1,6 +1,6 @@
 """What is published, all of it from recipes/, notebooks/ and results/: tables, recipe pages, README's blocks.
 
-    python -m cookbook.harness.publishing notebooks [--check]   notebooks/ from recipes/
+    python -m cookbook.harness.publishing notebooks [NAME ...] [--check]   notebooks/ from recipes/
     python -m cookbook.harness.publishing readme [--check]      the generated blocks of README.md
     python -m cookbook.harness.publishing pages                 docs/recipes/ (the site's hook calls this too)
 
@@ -216,7 +216,7 @@ def _output(output: Any) -> str:
 
 def _cell(cell: Any, measured: str) -> list[str]:
     if cell.cell_type == "markdown":
-        return [cell.source]
+        return [re.sub(r"\]\(([\w/.]+)\.ipynb\)", r"](\1.md)", cell.source)]  # another recipe: its page
     if not cell.source.strip():
         return []
     code = _fence(cell.source, "python")
@@ -305,10 +305,11 @@ def main(argv: list[str] | None = None) -> int:
     """The command line in the module's text; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m cookbook.harness.publishing")
     parser.add_argument("what", choices=("notebooks", "readme", "pages"))
+    parser.add_argument("name", nargs="*", help="with notebooks: only these recipes")
     parser.add_argument("--check", action="store_true", help="compare only; exit 1 if something is out of step")
     given = parser.parse_args(argv)
     if given.what == "notebooks":
-        return 1 if notebooks.main(given.check) else 0
+        return 1 if notebooks.main(given.check, given.name) else 0
     if given.what == "pages":
         sys.stdout.write(f"{len(write_pages())} pages written\n")
         return 0

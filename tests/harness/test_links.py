@@ -1,0 +1,26 @@
+"""Links between recipes: notebooks name each other's .ipynb, their pages each other's page."""
+
+from __future__ import annotations
+
+import nbformat
+import pytest
+
+from cookbook.harness import catalog, notebooks, publishing
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        ("Next: [b](b.ipynb).", "Next: [b](b.md)."),
+        ("[c](../hopper/c.ipynb) and [d](d.py)", "[c](../hopper/c.md) and [d](d.py)"),
+        ("`x.ipynb` is text", "`x.ipynb` is text"),
+    ],
+)
+def test_a_link_to_a_notebook_becomes_one_to_its_page(source, shown):
+    assert publishing._cell(nbformat.v4.new_markdown_cell(source), "") == [shown]
+
+
+def test_only_the_named_notebooks_are_looked_at(capsys):
+    name = catalog.recipes()[0].name
+    assert notebooks.main(check=True, names=[name]) == 0
+    assert capsys.readouterr().out == f"{notebooks.notebook_path(name)}: in step\n"
