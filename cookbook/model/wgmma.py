@@ -1,7 +1,7 @@
 """wgmma.mma_async.m64nNk16 with both operands in shared memory, read through matrix descriptors.
 
-K-major operands of 16-bit floats: each row of A (64 x 16) and of B (N x 16, one row for each column of the product)
-has its K values adjacent.
+Operands of 16-bit floats, A of 64 x 16 and B of N x 16 (one row for each column of the product). K-major: the K values
+of a row are adjacent. MN-major: the values of one k are adjacent along the rows.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ __all__ = ["MatrixDescriptor", "d_coords", "operand_addresses", "operand_descrip
 CHUNK = 16  # bytes of a row that stay together
 CORE_ROWS = 8
 K = 16  # elements
+MAJORS = ("K", "MN")
 MODE_CODES = {0: 0, 128: 1, 64: 2, 32: 3}
 FIELD = (1 << 14) - 1  # addresses and offsets are 14 bits, in units of 16 bytes
 
@@ -31,9 +32,11 @@ class MatrixDescriptor:
 
     PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions": "Matrix Descriptor Format".
 
-    All in bytes, multiples of 16 below 2**18: where the matrix starts, `lbo` from a chunk of 8 K values to the next
-    (read in the unswizzled mode alone), `sbo` from a group of 8 rows to the next. `mode` is the swizzle: 0, 32, 64 or
-    128 bytes. `base_offset` (0 to 7) is for matrices whose swizzle pattern does not start at a multiple of its size.
+    All in bytes, multiples of 16 below 2**18: where the matrix starts, and two strides ("Strides"). K-major: `lbo` from
+    a chunk of 8 K values to the next (read in the unswizzled mode alone), `sbo` from a group of 8 rows to the next.
+    MN-major: `lbo` from `mode` bytes along MN to the next, `sbo` from 8 k to the next 8; in the unswizzled mode the two
+    change places. `mode` is the swizzle: 0, 32, 64 or 128 bytes. `base_offset` (0 to 7) is for matrices whose swizzle
+    pattern does not start at a multiple of its size.
     """
 
     start: int
@@ -74,44 +77,62 @@ class MatrixDescriptor:
 
 
 @lru_cache(maxsize=1024)
-def operand_addresses(descriptor: MatrixDescriptor, rows: int) -> np.ndarray:
-    """(rows, 2) read-only byte addresses of the two 16-byte chunks of each row of a K-major rows x 16 operand.
+def operand_addresses(descriptor: MatrixDescriptor, rows: int, major: str = "K") -> np.ndarray:
+    """Read-only byte addresses of the 16-byte chunks of a rows x 16 operand.
 
-    PTX ISA, "Strides" and "Asynchronous Warpgroup Level Canonical Layouts", K-major: rows of one chunk under no
-    swizzle, else of `mode` bytes; then the swizzle of the absolute address.
+    PTX ISA, "Strides" and "Asynchronous Warpgroup Level Canonical Layouts": lines of one chunk under no swizzle, else
+    of `mode` bytes, along K or along MN; then the swizzle of the absolute address.
+
+    Returns:
+        K-major: (rows, 2), the two chunks of each row. MN-major: (16, rows / 8), the chunks of each k.
 
     Raises:
-        ValueError: rows is not a multiple of 8, or base_offset is not 0 (not modelled).
+        ValueError: rows is not a multiple of 8, no such major, or base_offset is not 0 (not modelled).
     """
     if rows < CORE_ROWS or rows % CORE_ROWS:
         raise ValueError(f"rows: got {rows}; needed a positive multiple of 8")
+    if major not in MAJORS:
+        raise ValueError(f"major: got {major!r}; needed one of {MAJORS}")
     if descriptor.base_offset:
         raise ValueError(
             f"descriptor: got base_offset {descriptor.base_offset}; needed 0: a pattern that starts at a "
             "multiple of its size, the only kind modelled"
         )
-    row, chunk = np.arange(rows)[:, None], np.arange(K * 2 // CHUNK)
-    linear = descriptor.start + row % CORE_ROWS * (descriptor.mode or CHUNK) + row // CORE_ROWS * descriptor.sbo
-    linear = linear + chunk * (CHUNK if descriptor.mode else descriptor.lbo)
+    linear = (_k_major_chunks if major == "K" else _mn_major_chunks)(descriptor, rows)
     addresses = SWIZZLES[descriptor.mode](linear)
     addresses.flags.writeable = False  # it is kept and given out again
     return addresses
 
 
-def operand_descriptors(layout: SmemLayout, rows: int, base: int = 0) -> list[MatrixDescriptor]:
-    """The descriptors of every K-major `rows` x 16 block of a tile: k blocks fastest, then row blocks, then stages.
+def _k_major_chunks(descriptor: MatrixDescriptor, rows: int) -> np.ndarray:
+    row, chunk = np.arange(rows)[:, None], np.arange(K * 2 // CHUNK)
+    linear = descriptor.start + row % CORE_ROWS * (descriptor.mode or CHUNK) + row // CORE_ROWS * descriptor.sbo
+    return linear + chunk * (CHUNK if descriptor.mode else descriptor.lbo)
 
-    From one k block to the next only the start address advances: by 32 bytes inside a swizzled row of 64 or 128
-    bytes, else to the next atom along K, by however many bytes the layout says.
+
+def _mn_major_chunks(descriptor: MatrixDescriptor, rows: int) -> np.ndarray:
+    k, along = np.arange(K)[:, None], np.arange(rows // CORE_ROWS) * CHUNK
+    width = descriptor.mode or CHUNK
+    next_mn, next_k = (descriptor.lbo, descriptor.sbo) if descriptor.mode else (descriptor.sbo, descriptor.lbo)
+    line = k % CORE_ROWS * width + k // CORE_ROWS * next_k
+    return descriptor.start + line + along % width + along // width * next_mn
+
+
+def operand_descriptors(layout: SmemLayout, rows: int, base: int = 0, major: str = "K") -> list[MatrixDescriptor]:
+    """The descriptors of every `rows` x 16 block of a tile: k blocks fastest, then row blocks, then stages.
+
+    From one k block to the next only the start address advances. K-major: by 32 bytes inside a swizzled row of 64 or
+    128 bytes, else to the next atom along K. MN-major: to the next 16 lines. The layout says how many bytes that is.
 
     Args:
         layout: (rows of the operand, K[, stage]) of 16-bit elements.
         rows: rows of one instruction: 64 for A, N for B.
         base: byte address of the tile, a multiple of `layout.alignment`.
+        major: "K" or "MN", the instruction's imm-trans-a or imm-trans-b.
 
     Raises:
-        ValueError: the layout is not one of the canonical K-major ones (MN-major layouts are not among them), the
-            base is misaligned, or the blocks do not divide the tile.
+        ValueError: the layout is not one of the canonical ones of this major, the base is misaligned, or the blocks
+            do not divide the tile.
     """
     offsets = layout.outer.table() * layout.element_bytes
     offsets = offsets[..., None] if offsets.ndim == 2 else offsets
@@ -124,26 +145,41 @@ def operand_descriptors(layout: SmemLayout, rows: int, base: int = 0) -> list[Ma
     mode = swizzle_mode(layout.swizzle)
     blocks = offsets.reshape(-1, rows, offsets.shape[1] // K, K, offsets.shape[2])
     blocks = blocks.transpose(4, 0, 2, 1, 3).reshape(-1, rows, K)
-    return [_block_descriptor(block, base, mode) for block in blocks]
+    return [_block_descriptor(block, base, mode, major) for block in blocks]
 
 
-def _block_descriptor(block: np.ndarray, base: int, mode: int) -> MatrixDescriptor:
+def _block_descriptor(block: np.ndarray, base: int, mode: int, major: str) -> MatrixDescriptor:
     """The descriptor of one block, given its (rows, 16) byte offsets before the swizzle."""
     start, rows = int(block[0, 0]), len(block)
-    sbo = int(block[CORE_ROWS, 0]) - start if rows > CORE_ROWS else 0
-    # The swizzled modes do not use lbo; the PTX ISA says to take it as 1, in units of 16 bytes.
-    lbo = CHUNK if mode else int(block[0, CHUNK // 2]) - start
+    lbo, sbo = (_k_major_strides if major == "K" else _mn_major_strides)(block - start, mode)
     if min(lbo, sbo) < 0:
         raise ValueError(f"layout: got lbo {lbo} and sbo {sbo}; needed offsets that grow: not a canonical layout")
     descriptor = MatrixDescriptor(base + start, lbo, sbo, mode)
-    chunks = SWIZZLES[mode](base + block[:, :: CHUNK // 2])
-    inside = block - np.repeat(block[:, :: CHUNK // 2], CHUNK // 2, axis=1)
-    if (inside != np.arange(K) % 8 * 2).any() or (chunks != operand_addresses(descriptor, rows)).any():
+    lines = block if major == "K" else block.T  # adjacent values in a row, either way
+    chunks = SWIZZLES[mode](base + lines[:, :: CHUNK // 2])
+    inside = lines - np.repeat(lines[:, :: CHUNK // 2], CHUNK // 2, axis=1)
+    adjacent = (inside == np.arange(lines.shape[1]) % 8 * 2).all()
+    if not adjacent or (chunks != operand_addresses(descriptor, rows, major)).any():
         raise ValueError(
-            f"layout: got a block at byte {start} that no K-major descriptor of the {mode}-byte mode reads; "
-            f"needed rows {mode or CHUNK} bytes apart in groups of 8, and 8 K values adjacent"
+            f"layout: got a block at byte {start} that no {major}-major descriptor of the {mode}-byte mode reads; "
+            f"needed {'rows' if major == 'K' else 'lines of one k'} {mode or CHUNK} bytes apart in groups of 8, "
+            f"and 8 {major} values adjacent"
         )
     return descriptor
+
+
+def _k_major_strides(block: np.ndarray, mode: int) -> tuple[int, int]:
+    """(lbo, sbo) of a (rows, 16) block of byte offsets from its start."""
+    sbo = int(block[CORE_ROWS, 0]) if len(block) > CORE_ROWS else 0
+    # The swizzled modes do not use lbo; the PTX ISA says to take it as 1, in units of 16 bytes.
+    return CHUNK if mode else int(block[0, CHUNK // 2]), sbo
+
+
+def _mn_major_strides(block: np.ndarray, mode: int) -> tuple[int, int]:
+    width = (mode or CHUNK) // 2  # elements
+    next_mn = int(block[width, 0]) if len(block) > width else 0
+    next_k = int(block[0, CORE_ROWS])
+    return (next_mn, next_k) if mode else (next_k, next_mn)
 
 
 @lru_cache(maxsize=32)
@@ -163,9 +199,16 @@ def d_coords(n: int) -> np.ndarray:
 
 
 def wgmma(
-    smem: SharedMemory, a: MatrixDescriptor | int, b: MatrixDescriptor | int, d: np.ndarray, dtype: str
+    smem: SharedMemory,
+    a: MatrixDescriptor | int,
+    b: MatrixDescriptor | int,
+    d: np.ndarray,
+    dtype: str,
+    *,
+    major_a: str = "K",
+    major_b: str = "K",
 ) -> np.ndarray:
-    """wgmma.mma_async.sync.aligned.m64nNk16.f32.T.T with A and B in shared memory, both K-major.
+    """wgmma.mma_async.sync.aligned.m64nNk16.f32.T.T with A and B in shared memory.
 
     PTX ISA, "Asynchronous Multiply-and-Accumulate Instruction: wgmma.mma_async".
 
@@ -174,6 +217,7 @@ def wgmma(
         b: descriptor of an N x 16 operand, or its 64 bits.
         d: (128, N // 2) float32 accumulators by thread and register; N follows from it.
         dtype: T: "float16" or "bfloat16".
+        major_a, major_b: "K", or "MN" (imm-trans-a, imm-trans-b = 1, which 16-bit types alone may have).
 
     Returns:
         (128, N // 2) float32: d plus the product. Products are exact and added in float32 in numpy's order; the
@@ -183,11 +227,15 @@ def wgmma(
         raise ValueError(f"d: got {d.dtype} of shape {d.shape}; needed float32 (128, N / 2)")
     n = 2 * d.shape[1]
     coords = d_coords(n)
-    left, right = (
-        to_float32(smem.read(operand_addresses(_decoded(x), rows), 8).reshape(rows, K), dtype)
-        for x, rows in ((a, 64), (b, n))
-    )
+    left = to_float32(_operand(smem, _decoded(a), 64, major_a), dtype)
+    right = to_float32(_operand(smem, _decoded(b), n, major_b), dtype)
     return d + (left @ right.T)[coords[..., 0], coords[..., 1]]
+
+
+def _operand(smem: SharedMemory, descriptor: MatrixDescriptor, rows: int, major: str) -> np.ndarray:
+    """(rows, 16) uint16 bits."""
+    chunks = smem.read(operand_addresses(descriptor, rows, major), CHUNK // 2)
+    return chunks.reshape(rows, K) if major == "K" else chunks.reshape(K, rows).T
 
 
 def _decoded(descriptor: MatrixDescriptor | int) -> MatrixDescriptor:

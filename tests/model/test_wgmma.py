@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cookbook import atoms
 from cookbook.layouts import Layout, SmemLayout, tile_coords
 from cookbook.model import MatrixDescriptor, SharedMemory, from_float32, operand_descriptors, tma_load, wgmma
 from cookbook.model.wgmma import d_coords
@@ -55,6 +56,84 @@ def product(mode_written, layout_a, layout_b, dtype="bfloat16", n=24, k=64):
 def test_tma_writes_what_wgmma_reads(mode, dtype):
     got, true = product(mode, k_major(64, 64, mode), k_major(24, 64, mode), dtype)
     assert np.array_equal(got, true)
+
+
+# --- MN-major -----------------------------------------------------------------------------------------------
+
+ATOM_NAMES = {0: "MN_INTER", 32: "MN_SW32", 64: "MN_SW64", 128: "MN_SW128"}
+
+
+def mn_major(rows, k, mode, order):
+    return atoms.tile(atoms.atom(ATOM_NAMES[mode], 16), (rows, k), order)
+
+
+def load_mn(smem, base, layout, mode, bits):
+    """Fill a tile from (K, MN) global memory, MN contiguous, by TMA: one box of 8 k for each atom."""
+    width = (mode or 16) // 2
+    for mn in range(0, bits.shape[1], width):
+        for k in range(0, bits.shape[0], 8):
+            tma_load(smem, base + layout.outer(mn, k) * 2, bits, (k, mn), (8, width), mode)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("majors", [("MN", "MN"), ("MN", "K"), ("K", "MN")], ids="-".join)
+@pytest.mark.parametrize("order", ["column", "row"])
+@pytest.mark.parametrize("mode", MODES)
+def test_mn_major_operands_by_tma(mode, order, majors, dtype):
+    """TMA boxes of (K, MN) tensors -> shared memory -> wgmma by MN-major descriptors: the exact product."""
+    n, k, base_b = 128, 64, 64 * 64 * 2
+    a, b = integers((64, k), 1), integers((n, k), 2)
+    smem, d = SharedMemory(base_b + n * k * 2), np.zeros((128, n // 2), np.float32)
+    descriptors = []
+    for x, rows, base, major in ((a, 64, 0, majors[0]), (b, n, base_b, majors[1])):
+        layout = mn_major(rows, k, mode, order) if major == "MN" else k_major(rows, k, mode)
+        bits = from_float32(x.T if major == "MN" else x, dtype).copy()
+        (load_mn if major == "MN" else load)(smem, base, layout, mode, bits)
+        descriptors.append(operand_descriptors(layout, rows, base, major))
+    for left, right in zip(*descriptors, strict=True):
+        d = wgmma(smem, left.encode(), right.encode(), d, dtype, major_a=majors[0], major_b=majors[1])
+    assert np.array_equal(d, (a @ b.T)[d_coords(n)[..., 0], d_coords(n)[..., 1]])
+
+
+@pytest.mark.parametrize("order", ["column", "row"])
+@pytest.mark.parametrize("mode", MODES)
+def test_fact_28_mn_major_descriptors_are_those_read_off_the_layout(mode, order):
+    layout = mn_major(128, 64, mode, order)
+    ours = operand_descriptors(layout, 64, 2048, "MN")
+    theirs = [
+        atoms.descriptor(layout, "MN", "sm_90a", rows=64, origin=(mn, k), base=2048)
+        for mn in (0, 64)
+        for k in (0, 16, 32, 48)
+    ]
+    assert ours == theirs
+
+
+def test_fact_28_the_two_strides_of_mn_major_change_places_without_a_swizzle():
+    """64 x 16 from a 64 x 64 tile, atoms along MN first: 8 chunks of 8 rows without a swizzle, else `mode` bytes."""
+    inter, swizzled = (operand_descriptors(mn_major(64, 64, mode, "column"), 64, major="MN")[0] for mode in (0, 32))
+    assert (inter.sbo, inter.lbo) == (128, 1024)  # to the next 8 rows, to the next 8 k
+    assert (swizzled.lbo, swizzled.sbo) == (256, 1024)  # to the next 16 rows, to the next 8 k
+    whole = operand_descriptors(mn_major(64, 64, 128, "column"), 64, major="MN")
+    assert [(d.start, d.lbo, d.sbo) for d in whole] == [(2048 * i, 0, 1024) for i in range(4)]
+
+
+def test_trap_an_mn_major_tile_read_as_k_major():
+    """The same bytes with imm-trans left 0: no error, another matrix."""
+    x = integers((64, 64), 3)
+    smem, layout = SharedMemory(64 * 64 * 2), mn_major(64, 64, 128, "column")
+    load_mn(smem, 0, layout, 128, from_float32(x.T, "bfloat16").copy())
+    (first, *_) = operand_descriptors(layout, 64, major="MN")
+    zeros = np.zeros((128, 32), np.float32)
+    right = wgmma(smem, first, first, zeros, "bfloat16", major_a="MN", major_b="MN")
+    wrong = wgmma(smem, first, first, zeros, "bfloat16")
+    true = (x[:, :16] @ x[:, :16].T)[d_coords(64)[..., 0], d_coords(64)[..., 1]]
+    assert np.array_equal(right, true) and not np.array_equal(wrong, true)
+    with pytest.raises(ValueError, match="no K-major descriptor"):
+        operand_descriptors(layout, 64)
+    with pytest.raises(ValueError, match="no MN-major descriptor"):
+        operand_descriptors(k_major(64, 64, 128), 64, major="MN")
+    with pytest.raises(ValueError, match="major: got 'M'"):
+        wgmma(smem, first, first, zeros, "bfloat16", major_a="M")
 
 
 @pytest.mark.parametrize("written", MODES)
