@@ -59,20 +59,36 @@ def _inside(kind: str, cell: tuple[int, int], n: int) -> tuple[int, int]:
     return row, slot
 
 
-def _memory(held, left: float, caption: str, name: str, headed: str) -> list[str]:
-    """One n x n memory; a cell has the colour of its element's column in the input."""
-    n = len(held)
-    parts = [svg.text(left, _TOP - 32, caption, 12, "ink", "start", bold=True)]
-    parts += [svg.text(left + (c + 0.5) * _C, _TOP - 10, f"{headed}{c}", 10, "soft") for c in range(n)]
-    for r, row in enumerate(held):
-        for c, value in enumerate(row):
-            fill, ink = ("empty", "soft") if value is None else (svg.GROUPS[value % n], svg.ON_COLOUR)
-            place = (left + c * _C, _TOP + r * _C, _C, _C, "" if value is None else value, fill, ink, 10)
-            parts.append(svg.cell(*place, memory=name, row=r, col=c))
+def _cells(held: dict[tuple[int, int], int | None], left: float, name: str, n: int) -> list[str]:
+    """Cells of one memory by (row, column); one that holds something has the colour of its column in the input."""
+    parts = []
+    for (r, c), value in held.items():
+        fill, ink = ("empty", "soft") if value is None else (svg.GROUPS[value % n], svg.ON_COLOUR)
+        place = (left + c * _C, _TOP + r * _C, _C, _C, "" if value is None else value, fill, ink, 10)
+        parts.append(svg.cell(*place, memory=name, row=r, col=c))
     return parts
 
 
-def _around(step: Step, lefts: tuple[float, float, float]) -> list[str]:
+def _background(n: int, lefts: tuple[float, ...]) -> list[str]:
+    """The three memories before the first step: the input full, the others empty."""
+    parts = []
+    for left, name, bank in zip(lefts, ("input", "shared memory", "output"), ("", "b", ""), strict=True):
+        parts.append(svg.text(left, _TOP - 32, name, 12, "ink", "start", bold=True))
+        parts += [svg.text(left + (c + 0.5) * _C, _TOP - 10, f"{bank}{c}", 10, "soft") for c in range(n)]
+        held = {(r, c): r * n + c if name == "input" else None for r in range(n) for c in range(n)}
+        parts += _cells(held, left, name, n)
+    return parts
+
+
+def _new(step: Step, lefts: tuple[float, ...]) -> str:
+    """What a step writes."""
+    n = len(step.cells)
+    if step.kind == "store":
+        return "".join(_cells({(r, slot): step.shared[r][slot] for r, slot in step.cells}, lefts[1], "s", n))
+    return "".join(_cells({(step.row, c): step.output[step.row][c] for c in range(n)}, lefts[2], "o", n))
+
+
+def _around(step: Step, lefts: tuple[float, ...]) -> list[str]:
     """Frames around what a step reads and writes; red in a bank that is asked for more than one word."""
     n, asked = len(step.cells), [slot for _, slot in step.cells]
     parts = []
@@ -86,18 +102,14 @@ def _around(step: Step, lefts: tuple[float, float, float]) -> list[str]:
     return parts
 
 
-def _frame(steps: list[Step], number: int) -> str:
-    step, n = steps[number], len(steps) // 2
-    lefts = tuple(24 + i * (n * _C + 44) for i in range(3))
-    given = tuple(tuple(r * n + c for c in range(n)) for r in range(n))
-    parts = _memory(given, lefts[0], "input", "input", "") + _memory(step.shared, lefts[1], "shared memory", "s", "b")
-    parts += _memory(step.output, lefts[2], "output", "output", "") + _around(step, lefts)
+def _frame(steps: list[Step], number: int, lefts: tuple[float, ...]) -> str:
+    """What is seen during one step alone: its frames and its line of text."""
+    step = steps[number]
     spent = sum(s.turns for s in steps[: number + 1])
     what = "store row" if step.kind == "store" else "load output row"
     plural = "s" if step.turns > 1 else ""
     said = f"step {number + 1} of {len(steps)}: {what} {step.row}, {step.turns} turn{plural}; {spent} so far"
-    parts.append(svg.text(24, 50, said, 12, "ink", "start"))
-    return "".join(parts)
+    return "".join([*_around(step, lefts), svg.text(24, 50, said, 12, "ink", "start")])
 
 
 def toy_transpose(
@@ -120,10 +132,13 @@ def toy_transpose(
     total = sum(s.turns for s in steps)
     right = all(v == c * n + r for r, row in enumerate(steps[-1].output) for c, v in enumerate(row))
     said = f"{total} turns; the output is {'the transpose' if right else 'wrong'}"
+    lefts = tuple(24 + i * (n * _C + 44) for i in range(3))
+    news, seen = [_new(s, lefts) for s in steps], [_frame(steps, number, lefts) for number in range(len(steps))]
+    parts = _background(n, lefts)
     if step is None:
-        parts = frames.animate([_frame(steps, number) for number in range(len(steps))])
+        parts += [*frames.build_up(news), *frames.animate(seen)]
     else:
-        parts = [_frame(steps, step % len(steps))]
+        parts += [*news[: step % len(steps) + 1], seen[step]]
     bottom = _TOP + n * _C
     parts.append(svg.text(24, bottom + 20, f"in all: {said}", 12, "ink", "start", bold=True))
     title = title or f"{n} x {n} transpose on the toy GPU: {n} threads, {n} banks"

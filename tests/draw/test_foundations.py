@@ -99,9 +99,10 @@ def test_frames_obey_reduced_motion_and_show_one_frame_without_style():
     picture = swizzled_transpose()
     shown = [g.get("data-frame") for g in found(picture) if g.get("data-frame") and g.get("opacity") != "0"]
     assert shown == ["15"]
-    (style,) = [s.text for s in parse(picture).iter(f"{NS}style") if "@keyframes" in s.text]
-    assert re.search(r"@media \(prefers-reduced-motion:reduce\)\{\.ckf-16-1000\{animation:none\}\}", style)
-    assert "animation-play-state:paused" in style
+    styles = [s.text for s in parse(picture).iter(f"{NS}style") if "@keyframes" in s.text]
+    for style, name in zip(styles, ("ckb-16-1000", "ckf-16-1000"), strict=True):
+        assert f"@media (prefers-reduced-motion:reduce){{.{name}{{animation:none!important}}}}" in style
+        assert f".ckd:hover .{name}{{animation-play-state:paused}}" in style
 
 
 def test_frames_follow_one_another_without_gap_or_overlap():
@@ -109,6 +110,13 @@ def test_frames_follow_one_another_without_gap_or_overlap():
     delays = [float(re.search(r"animation-delay:(-\d+)s", part)[1]) for part in parts[1:]]
     assert delays == [-10, -8, -6, -4, -2]
     assert "animation:ckf-5-2000 10s step-end infinite" in parts[0] and "20%{opacity:0}" in parts[0]
+
+
+def test_build_up_shows_each_part_from_its_step_on():
+    style, *parts = frames.build_up(["<g/>"] * 4, seconds=1.0)
+    starts = re.findall(r"@keyframes ckb-4-1000-\d\{(.*?)100%\{opacity:1\}\}", style)
+    assert starts == ["0%{opacity:1}", *(f"0%{{opacity:0}}{p}%{{opacity:1}}" for p in (25, 50, 75))]
+    assert "animation:4s step-end infinite" in style and not any("opacity" in part for part in parts)
 
 
 def test_static_pictures_do_not_move():
@@ -200,15 +208,17 @@ def test_transpose_steps_plain_and_swizzled():
 
 def test_toy_transpose_frame_shows_memory_and_turns():
     picture = swizzled_transpose(step=3)
-    assert labels(found(picture, memory="s", row=3)) == ["27", "26", "25", "24", "31", "30", "29", "28"]
-    assert labels(found(picture, memory="s", row=4)) == [None] * 8
+    slots = sorted(found(picture, memory="s", row=3), key=lambda g: int(g.get("data-col")))
+    assert labels(slots) == ["27", "26", "25", "24", "31", "30", "29", "28"]
+    assert not found(picture, memory="s", row=4)
+    assert labels(found(picture, memory="shared memory", row=4)) == [None] * 8
     assert "step 4 of 16: store row 3, 1 turn; 4 so far" in picture.svg
 
 
 def test_toy_transpose_says_when_the_output_is_wrong():
     wrong = draw.toy_transpose(lambda r, t: (r, r ^ t), lambda i, t: (i, i ^ t), step=-1)
     assert "the output is wrong" in wrong.svg and "the output is the transpose" in swizzled_transpose().svg
-    assert labels(found(wrong, memory="output", row=2)) == [str(16 + c) for c in range(8)]
+    assert labels(found(wrong, memory="o", row=2)) == [str(16 + c) for c in range(8)]
 
 
 def test_swizzle_progress_falls_by_one_a_row():

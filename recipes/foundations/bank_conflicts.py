@@ -1,0 +1,524 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   cookbook:
+#     title: Bank conflicts, counted
+#     claim: >-
+#       Shared memory serves a whole warp in one turn unless two lanes want different words of one bank, and eight
+#       lines of Python say how many turns an access takes.
+#     kind: study
+#     track: foundations
+#     order: 10
+#     targets: [sm_80, sm_90a, sm_100a]
+#     runs_on: sm_80+
+#     path: global -> rows of shared memory -> columns of shared memory -> global
+#     instructions: [STS, LDS, STG]
+# ---
+
+# %% [markdown]
+# # Bank conflicts, counted
+#
+# **Claim.** Shared memory serves a whole warp in one turn unless two lanes want *different words of one bank*. How many
+# turns an access takes can be counted on paper, and whoever can count them can choose a layout.
+#
+# Think of a filing cabinet with 32 drawers. In one turn each drawer can be opened once, and one folder taken out of it;
+# copies of that folder go to everybody who wants it. Thirty-two clerks who want folders from 32 different drawers are
+# served in one turn. If all of them want different folders from the *same* drawer, it takes 32 turns, and 31 drawers
+# stay shut all the while.
+#
+# You need Python and no GPU. At the end stands a small kernel, for those who have one.
+
+# %%
+from dataclasses import dataclass
+
+import cutlass
+import cutlass.cute as cute
+import cutlass.memory
+import torch
+
+# %% [markdown]
+# ## Thirty-two banks
+#
+# A *word* is 4 bytes. Words are dealt to the 32 banks like cards: the word at byte 0 goes to bank 0, the one at byte 4
+# to bank 1, the one at byte 124 to bank 31, and the one at byte 128 to bank 0 again.
+
+# %%
+BANKS = 32  # of every GPU in this book; the toy GPU further down has 8
+WORD = 4  # bytes
+
+
+def bank_of(byte: int, banks: int = BANKS) -> int:
+    """The bank that holds the word at this byte address."""
+    return byte // WORD % banks
+
+
+{byte: bank_of(byte) for byte in (0, 4, 8, 124, 128, 132)}
+
+# %% [markdown]
+# A bank gives one word a turn, to every lane that asks for that word. So an access takes as many turns as the busiest
+# bank has *different* words to give. NVIDIA's profiler calls a turn a *wavefront*.
+
+
+# %%
+def turns(addresses: list[int], banks: int = BANKS) -> int:
+    """How many turns the lanes' byte addresses take (4 bytes or less a lane)."""
+    wanted = [set() for _ in range(banks)]
+    for byte in addresses:
+        wanted[bank_of(byte, banks)].add(byte // WORD)
+    return max(len(words) for words in wanted)
+
+
+LANES = range(32)
+{
+    "each lane the next word": turns([4 * lane for lane in LANES]),
+    "all lanes the same word": turns([0 for lane in LANES]),
+    "each lane the next row of 128 bytes": turns([128 * lane for lane in LANES]),
+}
+
+# %% [markdown]
+# The last one is the column of a matrix of 32 x 32 floats: its rows are 128 bytes long, and 128 bytes is exactly one
+# round through the banks. The whole column lies in one drawer.
+#
+# ## Why not a memory that can do everything at once?
+#
+# Between lanes and banks stands a *crossbar*: a wire for each lane, a wire for each bank, and a switch wherever they
+# cross. 32 x 32 is 1024 crosspoints, and it stays 1024 whether 16 KiB lie behind the banks or 228.
+#
+# The other way, a memory with 32 ports, needs 32 word lines and 32 bit lines through *every cell*: their crossings grow
+# with the square of the ports, and are paid once for each bit stored. Wires grow with the ports; banks keep the ports
+# out of the memory. The price is that a bank can answer one question at a time.
+
+
+# %%
+def crosspoints(lanes: int, banks: int) -> int:
+    """Switches of a crossbar, whatever the capacity behind it."""
+    return lanes * banks
+
+
+def crossings(bits: int, ports: int) -> int:
+    """Word lines crossing bit lines in a memory of `bits` cells with `ports` ports."""
+    return bits * ports**2
+
+
+[f"{kib} KiB: crossbar {crosspoints(32, 32)}, 32-port memory {crossings(8192 * kib, 32):,}" for kib in (16, 228)]
+
+# %% [markdown]
+# DRAM has the same trouble one floor below. A DRAM bank keeps one *row* open; words of that row come quickly, and a
+# word of another row has to wait until the one is closed and the other opened. There, too, what counts is not how much
+# is asked for but whether neighbours in time ask one bank for different rows.
+#
+# ## A smaller matrix, in bytes
+#
+# Take 8 x 8 floats. A row is 32 bytes, so rows start at bytes 0, 32, ... 224. On 32 banks four rows make a round, and a
+# column costs 2 turns. On a toy GPU with 8 threads and 8 banks one row is a round, and a column costs 8. The toy is the
+# real machine in small; from here on it serves for pictures.
+
+
+# %%
+def tile_byte(row: int, col: int) -> int:
+    """Byte address of an element of an 8 x 8 tile of 4-byte elements, rows one after the other."""
+    return 32 * row + 4 * col
+
+
+column = [tile_byte(row, 0) for row in range(8)]
+{"turns on 32 banks": turns(column), "turns on 8 banks": turns(column, banks=8)}
+
+# %%
+[f"row {row} starts at {byte:3} = {byte:#04x} = {byte:08b}" for row, byte in enumerate(column)]
+
+# %% [markdown]
+# Read the binary from the right. Bits 0 and 1 are the byte inside a word: here they never change. Bits 2 to 4 are the
+# column, bits 5 to 7 the row. On 8 banks *the column bits are the bank*. Down a column they stand still, and that is
+# the whole problem.
+#
+# ## Mixing the row into the bank
+#
+# If the row's bits also had a say in the bank, a column would spread. Which operation may mix them? Within a row, no
+# two columns may land in the same place: it has to be a *bijection*. Four candidates, on 8 columns:
+
+# %%
+MIX = {
+    "xor": lambda col, row: col ^ row,
+    "add": lambda col, row: (col + row) % 8,
+    "and": lambda col, row: col & row,
+    "or": lambda col, row: col | row,
+}
+UNMIX = {"xor": MIX["xor"], "add": lambda col, row: (col - row) % 8}  # the inverse of each, where there is one
+
+
+def is_bijection(mix) -> bool:
+    """Whether every row keeps its eight columns apart."""
+    return all(len({mix(col, row) for col in range(8)}) == 8 for row in range(8))
+
+
+def column_turns(mix) -> list[int]:
+    """Turns of each column on the toy GPU, element (row, col) being stored at (row, mix(col, row))."""
+    return [turns([tile_byte(row, mix(col, row)) for row in range(8)], banks=8) for col in range(8)]
+
+
+[f"{name}: bijection {is_bijection(mix)}, turns of the columns {column_turns(mix)}" for name, mix in MIX.items()]
+
+# %%
+[
+    f"01 & 10 = {0b01 & 0b10:02b}, 01 & 00 = {0b01 & 0b00:02b}",
+    f"01 | 10 = {0b01 | 0b10:02b}, 01 | 11 = {0b01 | 0b11:02b}",
+]
+
+# %% [markdown]
+# AND and OR throw information away: in row 01, columns 10 and 00 become one place. (For the same reason some of their
+# columns look cheap: the elements that met in one place are one word.) ADD modulo 8 works and is undone by SUB. XOR
+# works and undoes itself; it needs no carry, one gate a bit, and can be written as a few bits of the address that are
+# flipped by others. That is why everybody uses XOR.
+#
+# ## The swizzle of this tile
+#
+# On *byte* addresses: take bits 5 to 7 (the row), shift them down by 3, and XOR them onto bits 2 to 4 (the column).
+# Libraries write this Swizzle<3,2,3>: 3 bits, onto bit 2 and up, from 3 higher.
+
+
+# %%
+def swizzled(byte: int) -> int:
+    """S<3,2,3> on byte addresses: bits 2-4 are XORed with bits 5-7."""
+    return byte ^ ((byte & 0b11100000) >> 3)
+
+
+def bank_rows(place) -> list[str]:
+    """The bank of each element on the toy GPU, one string of digits a row."""
+    return ["".join(str(bank_of(place(tile_byte(row, col)), 8)) for col in range(8)) for row in range(8)]
+
+
+list(zip(bank_rows(lambda byte: byte), bank_rows(swizzled), strict=True))
+
+# %% [markdown]
+# On the right stands a small Sudoku: every bank once in each row *and* once in each column. Storing a row takes one
+# turn, as before; reading a column takes one turn, down from eight.
+#
+# ## The other way out: padding
+#
+# Or let each row start one word later. A 32 x 32 tile stored with a *pitch* of 33 words: column 0 lies at words 0, 33,
+# 66, 99, ... 1023, in banks 0, 1, 2, 3, ... 31.
+
+
+# %%
+def pitched_column(col: int, pitch: int, size: int, rows: int = 32) -> list[int]:
+    """Byte addresses of a column: `pitch` elements from row to row, elements of `size` bytes."""
+    return [(row * pitch + col) * size for row in range(rows)]
+
+
+padded = pitched_column(0, 33, 4)
+{
+    "words": " ".join(str(byte // WORD) for byte in padded),
+    "banks": " ".join(str(bank_of(byte)) for byte in padded),
+    "turns": turns(padded),
+}
+
+# %% [markdown]
+# ### Trap: "any pitch that has no factor in common with 32"
+#
+# True for 4-byte elements read one by one, and only for them. Take bfloat16, 2 bytes, 32 columns. A pitch of 33
+# elements is 66 bytes: sixteen and a half words.
+
+# %%
+{
+    f"pitch {pitch}, turns of columns 0 to 31": " ".join(str(turns(pitched_column(c, pitch, 2))) for c in range(32))
+    for pitch in (32, 33, 34, 36)
+}
+
+# %% [markdown]
+# With 33 every second column still takes two turns, and every second row starts in the middle of a word, so that no row
+# can be written two elements at a time. What has to be odd is the pitch in *words*: 34 elements are 17.
+#
+# And wider accesses want more. `ldmatrix` reads rows of 16 bytes, eight at a time, and each must be aligned to 16
+# bytes: the pitch has to be an *odd multiple of 16 bytes*. For rows of 64 bfloat16:
+
+
+# %%
+def matrix_turns(pitch_bytes: int) -> int | None:
+    """Turns for eight rows of 16 bytes, `pitch_bytes` apart; None where rows are not 16-byte aligned."""
+    if pitch_bytes % 16:
+        return None
+    return turns([row * pitch_bytes + byte for row in range(8) for byte in range(0, 16, WORD)])
+
+
+{
+    f"pitch {pitch} = {2 * pitch / 16:g} x 16 bytes": matrix_turns(2 * pitch) or "not aligned"
+    for pitch in (64, 65, 66, 72, 80)
+}
+
+# %% [markdown]
+# ### What each way costs
+#
+# | | padding | swizzle |
+# |---|---|---|
+# | bytes | a word a row and more | none |
+# | per address | nothing: the pitch is a constant | an AND, a shift and an XOR, often folded into constants |
+# | alignment | rows start off the 128-byte lines | the base must be aligned to the swizzle's period |
+# | TMA | cannot write it: its boxes are dense | writes the ones it knows itself |
+# | shapes | any number of columns | columns in powers of two (or multiples of one) |
+#
+# How many bytes, for the three tiles above:
+
+
+# %%
+def padding_cost(rows: int, cols: int, pitch: int, size: int) -> tuple[int, float]:
+    """Extra bytes, and that as a part of the unpadded tile."""
+    extra = rows * (pitch - cols) * size
+    return extra, extra / (rows * cols * size)
+
+
+{
+    f"{rows} x {cols} elements of {size} bytes, pitch {pitch}": "{} bytes more, {:.1%}".format(
+        *padding_cost(rows, cols, pitch, size)
+    )
+    for rows, cols, pitch, size in ((32, 32, 33, 4), (32, 32, 34, 2), (64, 64, 72, 2))
+}
+
+# %% [markdown]
+# ## The kernel
+#
+# One warp transposes one 32 x 32 tile: it stores rows, waits, and loads columns. The pitch is a constant of the kernel:
+# 32 is the trap, 33 the way out. The loops are not unrolled, for with pitch 32 the compiler would join four loads of a
+# lane into one wide one, which is a different access; so in the machine code there is one store and one load to count.
+
+
+# %%
+@dataclass(frozen=True)
+class Config:
+    """What a launch takes."""
+
+    threads: int = 32
+    smem_bytes: int = 4 * 32 * 33  # of the larger of the two tiles
+
+
+CONFIG = Config()
+
+
+def smem_layout(pitch: int) -> cute.Layout:
+    """32 x 32 elements, `pitch` from row to row. Inside a jit function only."""
+    return cute.make_layout((32, 32), stride=(pitch, 1))
+
+
+@cute.kernel
+def transpose_kernel(mX: cute.Tensor, mY: cute.Tensor, pitch: cutlass.Constexpr):
+    """Y = X transposed, both (32, 32) fp32 with adjacent columns; one warp."""
+    lane, _, _ = cute.arch.thread_idx()
+    tile = cutlass.memory.SmemAllocator().allocate_tensor(cutlass.Float32, smem_layout(pitch), 128)
+    for row in cutlass.range(32, unroll=1):
+        tile[row, lane] = mX[row, lane]
+    cute.arch.sync_threads()
+    for row in cutlass.range(32, unroll=1):
+        mY[row, lane] = tile[lane, row]
+
+
+@cute.jit
+def launch(pX: cute.Pointer, pY: cute.Pointer, pitches: cutlass.Constexpr):
+    """The kernel once for each pitch."""
+    mX, mY = (cute.make_tensor(p, cute.make_layout((32, 32), stride=(32, 1))) for p in (pX, pY))
+    for pitch in cutlass.const_expr(pitches):
+        transpose_kernel(mX, mY, pitch).launch(grid=(1, 1, 1), block=(CONFIG.threads, 1, 1))
+
+
+def pointers(*addresses: int) -> list:
+    """Typed pointers to 16-byte aligned fp32 in global memory."""
+    gmem = cute.AddressSpace.gmem
+    return [cute.runtime.make_ptr(cutlass.Float32, a, gmem, assumed_align=16) for a in addresses]
+
+
+def compile_for(arch: str, options: str = ""):
+    """Compile for `arch` ("sm_90a"), both pitches, with made-up pointers: no GPU is needed."""
+    return cute.compile(launch, *pointers(16, 16), (32, 33), options=f"--gpu-arch {arch} {options}".strip())
+
+
+def transpose(x: torch.Tensor, pitch: int = 33) -> torch.Tensor:
+    """The transpose of a contiguous (32, 32) float32 tensor on a GPU; `pitch`, 32 or more, is that of shared memory.
+
+    Raises:
+        ValueError: names the argument, what it got and what it needs.
+    """
+    if x.shape != (32, 32) or x.dtype != torch.float32 or not x.is_contiguous() or not x.is_cuda:
+        got = f"{tuple(x.shape)} {x.dtype} on {x.device}"
+        raise ValueError(f"x: got {got}; needed a contiguous (32, 32) torch.float32 on a CUDA device")
+    if pitch not in (32, 33):
+        raise ValueError(f"pitch: got {pitch}; needed 32 (conflicts) or 33 (none)")
+    y = torch.empty_like(x)
+    arguments = pointers(x.data_ptr(), y.data_ptr())
+    torch.cuda.synchronize()  # the kernel runs on the default stream
+    cute.compile(launch, *arguments, (pitch,))(*arguments)
+    torch.cuda.synchronize()
+    return y
+
+
+# %% [markdown]
+# ## The facts
+#
+# Each one computed when it is asked for, with the functions above. `cookbook check foundations/bank_conflicts` does it.
+
+
+# %%
+def facts() -> list[tuple[str, bool, str]]:
+    """The claims of this page: a name, whether it holds, what was found."""
+    row, same, down = ([step * lane for lane in LANES] for step in (4, 0, 128))
+    two_in_one = turns([0, 128] + [4 * lane for lane in range(2, 32)])
+    found = [turns(row), turns(same), turns(down), two_in_one, crosspoints(32, 32)]
+    wide, small = turns(down), (turns(column), turns(column, banks=8))
+    starts = [tile_byte(r, 0) for r in range(8)]
+    bits = {(tile_byte(r, c) >> 2 & 7, tile_byte(r, c) >> 5, tile_byte(r, c) & 3) for r in range(8) for c in range(8)}
+    mixed = {name: (is_bijection(mix), set(column_turns(mix)) == {1}) for name, mix in MIX.items()}
+    undone = all(UNMIX[n](MIX[n](c, r), r) == c for n in UNMIX for r in range(8) for c in range(8))
+    sudoku = bank_rows(swizzled)
+    words, banks = [byte // WORD for byte in padded], [bank_of(byte) for byte in padded]
+    bf16 = [max(turns(pitched_column(col, pitch, 2)) for col in range(32)) for pitch in (32, 33, 34)]
+    matrix = [matrix_turns(2 * pitch) for pitch in (64, 66, 72, 80)]
+    return [
+        ("fact_1_one_word_a_bank_a_turn", found == [1, 1, 32, 2, 1024], f"row, same word, column, two in one: {found}"),
+        ("fact_2_columns", (wide, *small) == (32, 2, 8), f"32x32: {wide}; 8x8: {small[0]}, and {small[1]} on 8 banks"),
+        (
+            "fact_3_bits_of_an_address",
+            starts == list(range(0, 256, 32)) and bits == {(c, r, 0) for c in range(8) for r in range(8)},
+            f"rows start at {[f'{byte:#04x}' for byte in starts]}; bits 2-4 column, 5-7 row, 0-1 still",
+        ),
+        (
+            "fact_4_bijections",
+            undone and mixed == {n: (n in UNMIX,) * 2 for n in MIX} and 1 & 2 == 1 & 0 and 1 | 2 == 1 | 3,
+            f"bijection, every column free: {mixed}",
+        ),
+        (
+            "fact_5_swizzle_3_2_3_on_bytes",
+            " ".join(sudoku) == "01234567 10325476 23016745 32107654 45670123 54761032 67452301 76543210",
+            " / ".join(sudoku),
+        ),
+        (
+            "fact_6_padding",
+            words == list(range(0, 1024, 33)) and banks == list(range(32)) and bf16 == [16, 2, 1]
+            and matrix == [8, None, 1, 2],
+            f"words {words[:4]}..{words[-1]}; bf16 pitch 32, 33, 34: {bf16}; 16-byte rows 64, 66, 72, 80: {matrix}",
+        ),
+    ]  # fmt: skip
+
+
+# %% [markdown] tags=["lab"]
+# ## In the lab
+#
+# From here on the cells use the `cookbook` package: it draws, and it compares what the cells above counted with a model
+# of its own and with CuTe. First the facts, as they are computed just now.
+
+# %% tags=["lab"]
+from cookbook import access, banks, draw
+from cookbook.layouts import evaluate
+
+for name, holds, detail in facts():
+    print("holds" if holds else "FAILS", name, "-", detail)
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: the crossbar
+#
+# The toy GPU: column 0 of the 8 x 8 tile, one turn after another. All lanes need the
+# vertical wire of bank 0. (The picture moves; rest the pointer on it to stop it.)
+
+# %% tags=["lab"]
+draw.crossbar([byte // WORD for byte in column], banks=8, animated=True)
+
+# %% [markdown] tags=["lab"]
+# The same column after the swizzle. Each lane has a vertical wire of its own, and one turn will do.
+
+# %% tags=["lab"]
+draw.crossbar([swizzled(byte) // WORD for byte in column], banks=8)
+
+# %% [markdown] tags=["lab"]
+# Two lanes that want the *same* word share a wire; lanes 2 and 3 here. Lanes 0 and 1 want different words of bank 0.
+
+# %% tags=["lab"]
+draw.crossbar([0, 8, 3, 3, 4, 5, 6, 7], banks=8)
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: addresses and banks
+#
+# The tile by byte address, in base 16: the first digit is the row (times two), the second the column. The colour is the
+# bank of the toy GPU, and the framed cells are column 0.
+
+# %% tags=["lab"]
+tile = [[tile_byte(row, col) for col in range(8)] for row in range(8)]
+DOWN = [(row, 0) for row in range(8)]
+draw.layout_grid([[byte // WORD for byte in row] for row in tile], banks=8, label="hex", mark=DOWN)
+
+# %% tags=["lab"]
+draw.before_after(
+    [[byte // WORD for byte in row] for row in tile],
+    [[swizzled(byte) // WORD for byte in row] for row in tile],
+    banks=8,
+    mark=DOWN,
+    title="The bank of each element: a column in one drawer, and a Sudoku",
+)
+
+# %% [markdown] tags=["lab"]
+# And which address bits did it:
+
+# %% tags=["lab"]
+from cookbook.swizzle import Swizzle
+
+draw.swizzle_bits(Swizzle(3, 2, 3), fields={"byte": 2, "column": 3, "row": 3})
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: 32 lanes
+#
+# The column of a 32 x 32 tile of floats on the real 32 banks. With a pitch of 32 words one bank does all the work (each
+# row of the picture is a turn); with 33 every bank gives one word.
+
+# %% tags=["lab"]
+draw.access_view(access.ldst(pitched_column(0, 32, 4), 4), title="A column of 32 x 32 fp32, pitch 32")
+
+# %% tags=["lab"]
+draw.access_view(access.ldst(padded, 4), title="A column of 32 x 32 fp32, pitch 33")
+
+# %% [markdown] tags=["lab"]
+# The trap, drawn: column 1 of bfloat16 with a pitch of 33 elements. Rows start half a word apart, and banks meet.
+
+# %% tags=["lab"]
+draw.access_view(access.ldst(pitched_column(1, 33, 2), 2), title="Column 1 of bfloat16, pitch 33: every second column")
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: compared
+#
+# `turns` against `cookbook.banks`, and the tile's addresses against CuTe's own layouts.
+
+# %% tags=["lab"]
+import numpy as np
+
+
+def cute_columns(pitches=(32, 33)):
+    return [[smem_layout(pitch)((row, 0)) for row in range(32)] for pitch in pitches]
+
+
+for pitch, words in zip((32, 33), evaluate(cute_columns), strict=True):
+    ours = pitched_column(0, pitch, 4)
+    assert [4 * word for word in words] == ours
+    print(f"pitch {pitch}: turns {turns(ours)}, cookbook.banks {banks.wavefronts(np.array(ours), 4).actual}")
+
+generator = np.random.default_rng(0)
+asked = 4 * generator.integers(0, 256, (1000, 32))
+same = sum(turns(lanes.tolist()) == banks.wavefronts(lanes, 4).actual for lanes in asked)
+print(f"1000 random accesses: {same} counted alike")
+
+# %% tags=["lab"]
+from cookbook import tables
+from cookbook.harness import checking
+
+for level in checking.check("foundations/bank_conflicts").levels:
+    print(f"{level.level:10}{level.target or '':10}{level.status:13}{tables.describe(level)}")
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# An access costs as many turns as its busiest bank has different words to give. A column of a tile whose rows are a
+# whole round of the banks is the worst case; padding and XOR both mend it, and XOR costs no bytes, keeps rows aligned,
+# and is what TMA and the tensor cores speak.
+#
+# Next: [foundations/xor_swizzle](xor_swizzle.ipynb) builds that XOR from a 2 x 2 tile up, says when it stays inside the
+# tile, and transposes a matrix with it.

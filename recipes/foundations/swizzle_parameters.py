@@ -1,0 +1,618 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   cookbook:
+#     title: What B, M and S do, and how to choose them
+#     claim: >-
+#       Swizzle<B,M,S> keeps 2^M elements together and XORs B bits onto them from S higher; three logarithms of your
+#       tile give the values that make its rows and columns free.
+#     kind: study
+#     track: foundations
+#     order: 30
+#     targets: [sm_80, sm_90a, sm_100a]
+#     runs_on: sm_80+
+#     path: global -> 16-byte pieces in swizzled rows -> 16-byte pieces of columns -> global
+#     instructions: [LDG.E.128, STS.128, LDS.128, STG.E.128]
+# ---
+
+# %% [markdown]
+# # What B, M and S do, and how to choose them
+#
+# **Claim.** `Swizzle<B,M,S>` is `col ^ row` with three knobs: **M** says how many elements stay together, **B** how
+# many bits are mixed, **S** how far above they are taken from. For a row-major tile whose sizes are powers of two, all
+# three follow from the row length, the element size and the vector that a thread moves. The rule that most articles
+# give fails for short rows and for small vectors; the one below does not.
+#
+# [foundations/xor_swizzle](xor_swizzle.ipynb) built `col ^ row`; this page says it in the three numbers that CuTe
+# takes.
+
+# %%
+from dataclasses import dataclass
+
+import cutlass
+import cutlass.cute as cute
+import cutlass.memory
+import torch
+
+# %% [markdown]
+# ## An example first
+#
+# `Swizzle<3,2,3>` on the offset 36, which is 0b100100. M = 2: the two lowest bits, `00`, are left alone. The next
+# three, `001`, will change: they are called **zzz**. S = 3 bits above them stand the ones that are read, **yyy**:
+# `001`. XOR: `001 ^ 001 = 000`. So 36 becomes 0b100000 = 32. In code it is one line and two masks:
+
+
+# %%
+def masks(B: int, M: int, S: int) -> tuple[int, int]:
+    """(yyy, zzz): the bits that are read, and those that change. A negative S reads below."""
+    ones = (1 << B) - 1
+    return ones << (M + max(S, 0)), ones << (M - min(S, 0))
+
+
+def swizzle(offset: int, B: int, M: int, S: int) -> int:
+    """Swizzle<B,M,S>: the zzz bits are XORed with the yyy bits."""
+    if abs(S) < B:
+        raise ValueError(f"S: got {S} for B = {B}; needed |S| >= B, or yyy and zzz overlap")
+    read = offset & masks(B, M, S)[0]
+    return offset ^ (read >> S if S >= 0 else read << -S)
+
+
+yyy, zzz = masks(3, 2, 3)
+swizzle(36, 3, 2, 3), f"yyy {yyy:08b}", f"zzz {zzz:08b}"
+
+# %% [markdown]
+# What the knobs mean, each said as something that can be tried:
+#
+# * **M**: 2^M neighbours stay neighbours. It is the size of a vector.
+# * **Period**: nothing above bit B + M + |S| matters, so the pattern repeats every 2^(B+M+|S|) elements.
+# * **Legal** when |S| >= B. Then what is read never changes, and applying the swizzle twice gives everything back. If
+# the   two overlapped it would still lose nothing, but it would no longer undo itself, and CuTe does not take it.
+# * **Negative S**: the bits that are read lie *below* the ones that change.
+
+
+# %%
+def together(B: int, M: int, S: int) -> int:
+    """How many neighbours stay neighbours: the largest power of two."""
+    size = 1
+    while all(swizzle(o + 1, B, M, S) == swizzle(o, B, M, S) + 1 for o in range(4096) if (o + 1) % (2 * size)):
+        size *= 2
+        if size == 4096:
+            break
+    return size
+
+
+def period(B: int, M: int, S: int) -> int:
+    """After how many offsets the pattern repeats: o + period goes where o went, plus the period."""
+    moved = [swizzle(o, B, M, S) for o in range(4096)]
+    sizes = (1 << i for i in range(12))
+    return next(p for p in sizes if all(moved[o + p] == moved[o] + p for o in range(4096 - p)))
+
+
+def undoes_itself(B: int, M: int, S: int) -> bool:
+    """Whether twice is the identity, without asking whether it is legal."""
+    moved = [o ^ ((o & masks(B, M, S)[0]) >> S) for o in range(4096)]
+    return all(moved[moved[o]] == o for o in range(4096))
+
+
+CASES = [(3, 2, 3), (2, 1, 2), (1, 4, 3), (2, 0, 5), (2, 3, -3)]
+[(f"<{B},{M},{S}>", together(B, M, S), period(B, M, S)) for B, M, S in CASES]
+
+# %% [markdown]
+# (kept together, period). And the test of legality: `<3,0,3>` undoes itself, `<3,0,2>` does not. A negative shift:
+# under `<2,3,-3>` bits 3 and 4 are read and bits 6 and 7 change, so 8 becomes 8 + 64.
+
+# %%
+undoes_itself(3, 0, 3), undoes_itself(3, 0, 2), swizzle(8, 2, 3, -3)
+
+# %% [markdown]
+# ## On a tile: 8 rows of 32
+#
+# Offsets count elements: element (row, col) of 8 x 32 is offset 32 row + col. Column 0 under `<3,2,3>`:
+
+
+# %%
+def column(rows: int, cols: int, col: int, B: int, M: int, S: int) -> list[int]:
+    """Swizzled offsets of one column of a row-major tile."""
+    return [swizzle(row * cols + col, B, M, S) for row in range(rows)]
+
+
+column(8, 32, 0, 3, 2, 3)
+
+# %% [markdown]
+# Each row starts 4 elements later than the one above. For floats that is right: 4 elements are 16 bytes, the widest
+# piece that a thread moves, and eight rows start in eight different groups of four banks. For *half* precision 4
+# elements are 8 bytes, and a 16-byte piece of 8 elements is torn in two:
+
+# %%
+{row: [swizzle(32 * row + i, 3, 2, 3) for i in range(8)] for row in (0, 1)}
+
+# %% [markdown]
+# Row 1 has the second half of its piece before the first. No 16-byte load can fetch that; M must be 3 for such
+# elements.
+#
+# ### Trap: "the period of `<3,3,3>` is eight rows"
+#
+# For rows of 64 half it is. But S + M = 6 says that the bits which are read begin at offset 2^6 = 64, and here 64 is
+# *two* rows. Rows 0 and 1 are read as 0, and so are rows 16 and 17: the period is 2^(3+3+3) = 512 elements, 16 rows.
+
+
+# %%
+def unchanged_rows(rows: int, cols: int, B: int, M: int, S: int) -> list[int]:
+    """Rows in which nothing moves."""
+    return [r for r in range(rows) if all(swizzle(o, B, M, S) == o for o in range(r * cols, (r + 1) * cols))]
+
+
+unchanged_rows(32, 32, 3, 3, 3), period(3, 3, 3) // 32
+
+# %% [markdown]
+# Is that a fault? Count. A phase of 16-byte reads is 8 lanes; let them read one piece of each of the 8 rows.
+
+
+# %%
+def turns(addresses: list[int], width: int = 4, banks: int = 32) -> int:
+    """Turns for the lanes' byte addresses, `width` bytes each: wide accesses go in phases of banks * 4 bytes."""
+    phase, total = max(1, banks * 4 // max(width, 4)), 0
+    for first in range(0, len(addresses), phase):
+        wanted = [set() for _ in range(banks)]
+        for address in addresses[first : first + phase]:
+            for word in range(address // 4, (address + width - 1) // 4 + 1):
+                wanted[word % banks].add(word)
+        total += max(map(len, wanted))
+    return total
+
+
+HALF = {spec: turns([2 * o for o in column(8, 32, 0, *spec)], 16) for spec in ((0, 3, 3), (2, 3, 3), (3, 3, 3))}
+HALF
+
+# %% [markdown]
+# Four turns plain, one under `<2,3,3>` and under `<3,3,3>`. Two rows of 64 bytes fill one round of the banks side by
+# side; only the next pair has to step aside. With 8 rows there are four pairs, so two bits are enough, and the third
+# bit of `<3,3,3>` reads a row bit that is always 0.
+#
+# ## The same tile, five swizzles: 32 rows of 16
+#
+# Now 4-byte elements, one at a time (M = 0), and rows of 16: half a round of the banks.
+
+# %%
+[(f"<{B},{M},{S}>", unchanged_rows(32, 16, B, M, S)) for B, M, S in ((4, 0, 4), (3, 0, 4), (3, 0, 3), (4, 0, 5))]
+
+# %% [markdown]
+# `<4,0,4>` reads all four bits just above the column: the pattern repeats after 16 rows. `<3,0,4>` reads three of them
+# and repeats after 8. `<3,0,3>` reads from *inside* the column: bits 3, 4 and 5, that is the top bit of the column and
+# two of the row, which comes to `col ^ (2 * (row mod 4) + col / 8)`. And `<4,0,5>` skips the lowest row bit, so rows go
+# in pairs.
+
+
+# %%
+def by_hand(row: int, col: int) -> int:
+    """What <3,0,3> does to a column of a row of 16."""
+    return col ^ (2 * (row % 4) + col // 8)
+
+
+def pairs_up(rows: int, cols: int, B: int, M: int, S: int) -> bool:
+    """Whether rows 2i and 2i + 1 are changed in the same way."""
+    moved = [[swizzle(r * cols + c, B, M, S) % cols for c in range(cols)] for r in range(rows)]
+    return moved[0::2] == moved[1::2]
+
+
+by_hand_is_right = all(swizzle(16 * r + c, 3, 0, 3) == 16 * r + by_hand(r, c) for r in range(32) for c in range(16))
+by_hand_is_right, pairs_up(32, 16, 4, 0, 5), pairs_up(32, 16, 4, 0, 4)
+
+# %% [markdown]
+# ### Trap: "`<4,0,5>` is worse, because two rows share a pattern"
+#
+# Count before you judge. 32 lanes read column 0 of the 32 rows:
+
+# %%
+ON_32 = {(B, M, S): turns([4 * o for o in column(32, 16, 0, B, M, S)]) for B, M, S in ((4, 0, 4), (4, 0, 5))}
+ON_16 = {(B, M, S): turns([4 * o for o in column(16, 16, 0, B, M, S)], banks=16) for B, M, S in ((4, 0, 4), (4, 0, 5))}
+{"32 rows on 32 banks": ON_32, "16 rows on 16 banks": ON_16}
+
+# %% [markdown]
+# On 32 banks `<4,0,5>` is the free one. A row of 16 words is half a round, so rows 0 and 1 lie in different halves of
+# the banks anyway, and *need* no different pattern; `<4,0,4>` spends a bit on telling them apart and has none left for
+# rows 0 and 16, which meet. On a toy with 16 banks a row is a whole round, and it is the other way round. A swizzle is
+# not good or bad; it fits a row length and a number of banks.
+#
+# ## Choosing B, M and S
+#
+# The common rule, for rows of X elements of s bytes, read in vectors of N elements: M = log2 N, S = log2 X - M,
+# B = log2(128 / s) - M. It says: keep a vector together; read the row bits, which begin at X; mix as many as there are
+# vectors in 128 bytes, one round of the banks.
+
+
+# %%
+def log2(power: int) -> int:
+    return power.bit_length() - 1
+
+
+def common_rule(X: int, s: int, N: int) -> tuple[int, int, int]:
+    """(B, M, S) as many articles have it."""
+    M = log2(N)
+    return log2(128 // s) - M, M, log2(X) - M
+
+
+{"half, rows of 64, 8 at a time": common_rule(64, 2, 8), "half, rows of 32, 8 at a time": common_rule(32, 2, 8)}
+
+# %% [markdown]
+# ### Trap: where the common rule fails
+#
+# *Rows shorter than 128 bytes.* Rows of 32 half are 64 bytes: the rule says `<3,3,2>`, and |S| < B is illegal. Cutting
+# B down to S gives `<2,3,2>`, which is legal and *2-way*: it reads the lowest row bit, which the banks tell apart
+# already.
+#
+# *Vectors under 4 bytes.* Half, one element at a time, rows of 64: the rule has M = 0, and swaps the two halves of a
+# word. That spends a bit on a place inside a bank, where nothing is to be won.
+
+
+# %%
+def cut(rule: tuple[int, int, int]) -> tuple[int, int, int]:
+    """B cut down to S."""
+    B, M, S = rule
+    return min(B, S), M, S
+
+
+def column_turns(X: int, s: int, N: int, spec: tuple[int, int, int], lanes: int = 32) -> set[int]:
+    """Turns beyond one a phase, over all columns of vectors, for `lanes` rows."""
+    width, phases = N * s, max(1, lanes * N * s // 128)
+    found = {turns([s * swizzle(r * X + v, *spec) for r in range(lanes)], width) for v in range(0, X, N)}
+    return {count - phases for count in found}
+
+
+short, narrow = cut(common_rule(32, 2, 8)), common_rule(64, 2, 1)
+{
+    f"half 8 x 32, 16 bytes, {short}": turns([2 * o for o in column(8, 32, 0, *short)], 16),
+    f"half 32 x 64, 2 bytes, {narrow}": turns([2 * o for o in column(32, 64, 0, *cut(narrow))], 2),
+}
+
+# %% [markdown]
+# The rule that holds counts in *vectors or words, whichever is larger*, because a bank is a word wide. Let t be how
+# many bits number those in one round of the banks, and x how many number them in a row:
+#
+# > M = log2 max(N, 4/s),   t = log2(128/s) - M,   x = log2 X - M
+# >
+# > B = min(t, x),   S = max(t, x)
+#
+# Rows longer than a round (x > t): t bits, read from where rows begin. Rows shorter (x < t): several rows make a round
+# and differ by themselves; so read from where *rounds* begin, S = t, and mix only the x bits that a row has.
+
+
+# %%
+def rule(X: int, s: int, N: int) -> tuple[int, int, int]:
+    """(B, M, S) for rows of X elements of s bytes, read and written in vectors of N: all powers of two."""
+    M = max(log2(N), 2 - log2(s))
+    t, x = log2(128 // s) - M, log2(X) - M
+    return min(t, x), M, max(t, x)
+
+
+{
+    "half, rows of 64, 16 bytes": rule(64, 2, 8),
+    "half, rows of 32, 16 bytes": rule(32, 2, 8),
+    "float, rows of 32, 4 bytes": rule(32, 4, 1),
+    "float, rows of 16, 4 bytes": rule(16, 4, 1),
+    "half, rows of 64, 2 bytes": rule(64, 2, 1),
+}
+
+# %% [markdown]
+# All power-of-two cases: elements of 1 to 16 bytes, vectors of up to 16 bytes, rows of any length. Is the column
+# read free, and the row store too, and does each vector stay in one piece?
+
+
+# %%
+def row_turns(X: int, s: int, N: int, spec: tuple[int, int, int]) -> set[int]:
+    """Turns beyond one a phase when 32 lanes store neighbouring vectors, over many starts."""
+    phases = max(1, 32 * N * s // 128)
+    starts = range(0, 32 * X, 32 * N)
+    return {turns([s * swizzle(first + N * k, *spec) for k in range(32)], N * s) - phases for first in starts}
+
+
+def in_one_piece(X: int, N: int, spec: tuple[int, int, int]) -> bool:
+    return all(swizzle(o, *spec) + i == swizzle(o + i, *spec) for o in range(0, 8 * X, N) for i in range(N))
+
+
+def sweep(choose, longest: int) -> dict[str, int]:
+    """How many (element, vector, row) cases are served, conflict somewhere, or get an illegal swizzle."""
+    found = {"free": 0, "conflicts": 0, "illegal": 0}
+    powers = [1 << i for i in range(longest.bit_length())]
+    for s in (1, 2, 4, 8, 16):
+        for N in (n for n in powers if n * s <= 16):
+            for X in (x for x in powers if max(N, 4 // s) <= x <= longest):
+                found[_verdict(X, s, N, choose(X, s, N))] += 1
+    return found
+
+
+def _verdict(X: int, s: int, N: int, spec: tuple[int, int, int]) -> str:
+    B, _, S = spec
+    if B < 0 or abs(S) < B:
+        return "illegal"
+    free = column_turns(X, s, N, spec) == row_turns(X, s, N, spec) == {0} and in_one_piece(X, N, spec)
+    return "free" if free else "conflicts"
+
+
+sweep(rule, 32), sweep(common_rule, 32)
+
+# %% [markdown]
+# This page's rule first, then the common one, for rows of up to 32 elements; the lab below goes further.
+#
+# ## The kernel
+#
+# Half, 32 rows of 64, 16 bytes a lane: the rule gives `<3,3,3>` in elements, `<3,4,3>` in bytes, which is the swizzle
+# that TMA and the tensor cores call SW128. One warp stores rows of 16-byte pieces (8 lanes a row) and loads columns of
+# pieces (lane = row). With 0 bits it is 8-way.
+
+
+# %%
+@dataclass(frozen=True)
+class Config:
+    """What a launch takes."""
+
+    threads: int = 32
+    smem_bytes: int = 2 * 32 * 64
+
+
+CONFIG = Config()
+
+
+def smem_layout(bits: int) -> cute.ComposedLayout:
+    """32 rows of 64 half, 16-byte pieces swizzled by `bits` (3 by the rule, 0 plain). Inside a jit function only."""
+    rows = cute.make_layout((32, 64), stride=(64, 1))
+    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
+
+
+@cute.kernel
+def columns_kernel(mX: cute.Tensor, mY: cute.Tensor, bits: cutlass.Constexpr):
+    """Y (8, 32, 8) = the pieces of X (32, 64) column by column; one warp."""
+    lane, _, _ = cute.arch.thread_idx()
+    layout = smem_layout(bits)
+    tile = cutlass.memory.SmemAllocator().allocate_tensor(cutlass.Float16, layout.outer, 1024, layout.inner)
+    gX, sX = (cute.logical_divide(x, (None, 8)) for x in (mX, tile))  # (row, (element, piece))
+    for i in cutlass.range(8, unroll=1):
+        row, piece = 4 * i + lane // 8, lane % 8
+        cute.autovec_copy(gX[row, (None, piece)], sX[row, (None, piece)])
+    cute.arch.sync_threads()
+    for piece in cutlass.range(8, unroll=1):
+        cute.autovec_copy(sX[lane, (None, piece)], mY[piece, lane, None])
+
+
+@cute.jit
+def launch(pX: cute.Pointer, pY: cute.Pointer, variants: cutlass.Constexpr):
+    """The kernel once for each number of bits in `variants`."""
+    mX = cute.make_tensor(pX, cute.make_layout((32, 64), stride=(64, 1)))
+    mY = cute.make_tensor(pY, cute.make_layout((8, 32, 8), stride=(256, 8, 1)))
+    for bits in cutlass.const_expr(variants):
+        columns_kernel(mX, mY, bits).launch(grid=(1, 1, 1), block=(CONFIG.threads, 1, 1))
+
+
+def pointers(*addresses: int) -> list:
+    """Typed pointers to 16-byte aligned half in global memory."""
+    gmem = cute.AddressSpace.gmem
+    return [cute.runtime.make_ptr(cutlass.Float16, a, gmem, assumed_align=16) for a in addresses]
+
+
+def compile_for(arch: str, options: str = ""):
+    """Compile for `arch` ("sm_90a"), plain and swizzled, with made-up pointers: no GPU is needed."""
+    return cute.compile(launch, *pointers(16, 16), (0, 3), options=f"--gpu-arch {arch} {options}".strip())
+
+
+def columns(x: torch.Tensor, bits: int = 3) -> torch.Tensor:
+    """(8, 32, 8): piece p of every row of a contiguous (32, 64) float16 tensor on a GPU, swizzled by `bits` (0 or 3).
+
+    Raises:
+        ValueError: names the argument, what it got and what it needs.
+    """
+    if x.shape != (32, 64) or x.dtype != torch.float16 or not x.is_contiguous() or not x.is_cuda:
+        got = f"{tuple(x.shape)} {x.dtype} on {x.device}"
+        raise ValueError(f"x: got {got}; needed a contiguous (32, 64) torch.float16 on a CUDA device")
+    if bits not in (0, 3):
+        raise ValueError(f"bits: got {bits}; needed 0 (conflicts) or 3 (none)")
+    y = torch.empty((8, 32, 8), dtype=x.dtype, device=x.device)
+    arguments = pointers(x.data_ptr(), y.data_ptr())
+    torch.cuda.synchronize()  # the kernel runs on the default stream
+    cute.compile(launch, *arguments, (bits,))(*arguments)
+    torch.cuda.synchronize()
+    return y
+
+
+# %% [markdown]
+# ## The facts
+#
+# Each one computed when it is asked for, with the functions above.
+
+
+# %%
+def facts() -> list[tuple[str, bool, str]]:
+    """The claims of this page: a name, whether it holds, what was found."""
+    knobs = all((together(B, M, S), period(B, M, S)) == (1 << M, 1 << (B + M + abs(S))) for B, M, S in CASES)
+    below = (masks(2, 3, -3), swizzle(8, 2, 3, -3)) == ((0b11000, 0b11000000), 72)
+    legal = (undoes_itself(3, 0, 3), undoes_itself(3, 0, 2)) == (True, False)
+    zero, torn = column(8, 32, 0, 3, 2, 3), [swizzle(32 + i, 3, 2, 3) for i in range(8)]
+    still = unchanged_rows(32, 32, 3, 3, 3)
+    still_4, still_3 = unchanged_rows(32, 16, 4, 0, 4), unchanged_rows(32, 16, 3, 0, 4)
+    checked, mended = sweep(rule, 64), turns([2 * o for o in column(8, 32, 0, *short)], 16)
+    usual = sweep(common_rule, 64)
+    return [
+        (
+            "fact_11_what_the_knobs_mean",
+            knobs and below and legal and masks(3, 2, 3) == (0xE0, 0x1C),
+            f"2^M together, period 2^(B+M+S): {knobs}; <3,0,3>, <3,0,2> undo themselves: {legal}; below: {below}",
+        ),
+        (
+            "fact_12_eight_rows_of_32",
+            zero == [0, 36, 72, 108, 144, 180, 216, 252] and torn[:4] == [36, 37, 38, 39] and torn[4] == 32
+            and still == [0, 1, 16, 17] and HALF == {(0, 3, 3): 4, (2, 3, 3): 1, (3, 3, 3): 1},
+            f"<3,2,3>, column 0: {zero}; <3,3,3> leaves rows {still}; half, turns: {HALF}",
+        ),
+        (
+            "fact_13_32_rows_of_16",
+            still_4 == [0, 16] and still_3 == [0, 8, 16, 24] and by_hand_is_right and pairs_up(32, 16, 4, 0, 5)
+            and list(ON_32.values()) == [2, 1] and list(ON_16.values()) == [1, 2],
+            f"unchanged: {still_4}, {still_3}; on 32 banks {ON_32}, on 16 {ON_16}",
+        ),
+        (
+            "fact_14_choosing",
+            rule(64, 2, 8) == (3, 3, 3) and short == (2, 3, 2) and mended == 2
+            and checked["free"] == sum(checked.values()) and usual["illegal"] > 0 and usual["conflicts"] > 0,
+            f"half 8x64: {rule(64, 2, 8)}; half 8x32 {short}: {mended}-way; this rule {checked}, the common {usual}",
+        ),
+    ]  # fmt: skip
+
+
+# %% [markdown] tags=["lab"]
+# ## In the lab
+#
+# From here on the cells use the `cookbook` package: it draws, and it compares what the cells above counted with a model
+# of its own and with CuTe. First the facts, as they are computed just now.
+
+# %% tags=["lab"]
+from cookbook import banks, draw
+from cookbook.layouts import Layout, SmemLayout, evaluate
+from cookbook.swizzle import Swizzle
+
+for name, holds, detail in facts():
+    print("holds" if holds else "FAILS", name, "-", detail)
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: the wiring
+#
+# `<3,2,3>` on 8 rows of 32, in elements. Columns are bits 0 to 4, rows bits 5 to 7: the swizzle reads the row and
+# changes the upper part of the column.
+
+# %% tags=["lab"]
+draw.swizzle_bits(Swizzle(3, 2, 3), fields={"column": 5, "row": 3})
+
+# %% [markdown] tags=["lab"]
+# `<3,3,3>` on the same tile begins to read at bit 6, and so misses the lowest row bit:
+
+# %% tags=["lab"]
+draw.swizzle_bits(Swizzle(3, 3, 3), fields={"column": 5, "row": 4})
+
+# %% [markdown] tags=["lab"]
+# And a negative shift, which reads below:
+
+# %% tags=["lab"]
+draw.swizzle_bits(Swizzle(2, 3, -3), n=9)
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: torn vectors
+#
+# Rows of 32 under `<3,2,3>`, by offset. Four neighbours stay together (one colour, 16 bytes of float); of eight, the
+# two halves change places in every odd row.
+
+# %% tags=["lab"]
+draw.layout_grid(
+    [[swizzle(32 * row + col, 3, 2, 3) for col in range(16)] for row in range(8)],
+    title="Swizzle<3,2,3> on 8 x 32 floats, columns 0 to 15",
+    mark=[(row, 0) for row in range(8)],
+)
+
+# %% [markdown] tags=["lab"]
+# Half, 8 rows of 32, in 16-byte pieces (a colour is four banks). `<2,3,2>`, the common rule cut down, then `<2,3,3>`.
+# Read a column of pieces downwards: each colour twice, and then each once.
+
+# %% tags=["lab"]
+draw.bank_grid(SmemLayout(Layout((8, 32), (32, 1)), Swizzle(2, 3, 2).in_bytes(16), 16))
+
+# %% tags=["lab"]
+draw.bank_grid(SmemLayout(Layout((8, 32), (32, 1)), Swizzle(2, 3, 3).in_bytes(16), 16))
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: `<4,0,4>` and `<4,0,5>`
+#
+# The bank of each element, 32 rows of 16 floats on 32 banks. Column 0 is framed; red cells meet in a bank.
+
+# %% tags=["lab"]
+GRIDS = {spec: [[swizzle(16 * r + c, *spec) for c in range(16)] for r in range(32)] for spec in ON_32}
+draw.before_after(
+    *GRIDS.values(), mark=[(r, 0) for r in range(32)], titles=("<4,0,4>", "<4,0,5>"), title="32 rows of 16 on 32 banks"
+)
+
+# %% tags=["lab"]
+draw.before_after(
+    *(grid[:16] for grid in GRIDS.values()),
+    banks=16,
+    mark=[(r, 0) for r in range(16)],
+    titles=("<4,0,4>", "<4,0,5>"),
+    title="16 rows of 16 on a toy with 16 banks",
+)
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: the rules, over all cases
+
+# %% tags=["lab"]
+RULES = {"common": common_rule, "common, B cut to S": lambda *case: cut(common_rule(*case)), "this page's": rule}
+for name, choose in RULES.items():
+    print(f"{name:20}", sweep(choose, 256))
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: compared with CuTe
+#
+# `cute.make_swizzle` on the tiles above, element by element; and what it does with an illegal one: nothing is raised,
+# and the identity comes back. `cookbook.swizzle` refuses.
+
+# %% tags=["lab"]
+TILES = [
+    ((8, 32), (3, 2, 3)),
+    ((32, 32), (3, 3, 3)),
+    ((32, 16), (4, 0, 4)),
+    ((32, 16), (3, 0, 3)),
+    ((32, 16), (4, 0, 5)),
+]
+
+
+def by_cute(shape, spec):
+    rows = cute.make_layout(shape, stride=(shape[1], 1))
+    layout = cute.make_composed_layout(cute.make_swizzle(*spec), 0, rows)
+    return [layout((row, col)) for row in range(shape[0]) for col in range(shape[1])]
+
+
+for shape, spec in TILES:
+    ours = [swizzle(offset, *spec) for offset in range(shape[0] * shape[1])]
+    same = evaluate(by_cute, shape, spec) == ours == [Swizzle(*spec)(offset) for offset in range(len(ours))]
+    print(f"{shape} {Swizzle(*spec)!r}: the same as CuTe and cookbook.swizzle: {same}")
+
+
+def illegal():
+    return cute.make_composed_layout(cute.make_swizzle(3, 0, 2), 0, cute.make_layout((8, 4), stride=(4, 1)))
+
+
+print("CuTe makes of <3,0,2>:", evaluate(illegal, element_bits=32).swizzle)
+try:
+    Swizzle(3, 0, 2)
+except ValueError as error:
+    print("cookbook:", error)
+
+# %% [markdown] tags=["lab"]
+# The kernel's layout, asked from CuTe: wavefronts of its 16-byte store of rows and of its read of a column of pieces.
+# Four phases, so 4 is the ideal.
+
+# %% tags=["lab"]
+for bits in (0, 3):
+    layout = evaluate(smem_layout, bits, element_bits=16)
+    places = layout.byte_offsets()[:, ::8]
+    stored = banks.wavefronts(places[:4].reshape(-1), 16)
+    loaded = banks.wavefronts(places[:, 5], 16)
+    print(f"{layout.swizzle!r} on bytes: store {stored.actual}, load {loaded.actual}, ideal {loaded.ideal}")
+
+# %% tags=["lab"]
+from cookbook import tables
+from cookbook.harness import checking
+
+for level in checking.check("foundations/swizzle_parameters").levels:
+    print(f"{level.level:10}{level.target or '':10}{level.status:13}{tables.describe(level)}")
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# M keeps a vector whole, and never less than a word. B and S follow from two numbers: the vectors in a round of the
+# banks and the vectors in a row. The smaller is what can be mixed, the larger says where to read. Judge a swizzle by
+# counting turns, not by its looks.
+#
+# That serves one vector by rows and by columns. Blocks of other shapes, several columns at once, rows that are no power
+# of two: `foundations/solving_for_a_swizzle` finds the swizzle for those, or proves that there is none.

@@ -1,0 +1,503 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   cookbook:
+#     title: XOR from the ground up
+#     claim: >-
+#       Storing element (row, col) at column col XOR row makes rows and columns free at once, and it stays inside the
+#       tile exactly when the number of columns is a multiple of 2^ceil(log2 rows).
+#     kind: study
+#     track: foundations
+#     order: 20
+#     targets: [sm_80, sm_90a, sm_100a]
+#     runs_on: sm_80+
+#     path: global -> swizzled rows of shared memory -> columns of shared memory -> global
+#     instructions: [STS, LDS, STG]
+# ---
+
+# %% [markdown]
+# # XOR from the ground up
+#
+# **Claim.** Store element (row, col) at column `col ^ row` of its row, and every row *and* every column of the tile is
+# spread over the banks. It costs one XOR where you store and the same XOR where you load. It stays inside the tile
+# under one condition, which is often told wrongly.
+#
+# Everything here runs on a *toy GPU*: 8 threads and 8 banks, a bank one column wide. An access takes as many turns as
+# the busiest bank has different elements to give (see [foundations/bank_conflicts](bank_conflicts.ipynb)).
+
+# %%
+from dataclasses import dataclass
+
+import cutlass
+import cutlass.cute as cute
+import cutlass.memory
+import torch
+
+# %% [markdown]
+# ## Two by two, and upwards
+#
+# The smallest tile that has anything to swizzle. Row 0 stays, row 1 changes places:
+
+
+# %%
+def swizzled_rows(rows: int, cols: int) -> list[list[int]]:
+    """Where each element goes: entry [row][col] is the column it is stored at."""
+    return [[col ^ row for col in range(cols)] for row in range(rows)]
+
+
+swizzled_rows(2, 2)
+
+# %% [markdown]
+# Two rows of *three*, and it breaks: element (1, 2) is to be stored in column 3, and there is none. Four rows of six
+# break in rows 2 and 3.
+
+# %%
+swizzled_rows(2, 3)
+
+# %%
+swizzled_rows(4, 6)
+
+# %% [markdown]
+# Column 6 of row 2 is the first element of row 3. Nothing crashes; two elements share a place and one of them is lost,
+# or an element lies behind the end of the tile, where something else begins:
+
+
+# %%
+def offsets(rows: int, cols: int) -> list[int]:
+    """Where all elements go, counted from the start of the tile."""
+    return [row * cols + (col ^ row) for row in range(rows) for col in range(cols)]
+
+
+def places_inside(rows: int, cols: int) -> int:
+    """How many different places of the tile are used."""
+    return len({offset for offset in offsets(rows, cols) if offset < rows * cols})
+
+
+{f"{rows} x {cols}": (rows * cols, places_inside(rows, cols)) for rows, cols in ((2, 2), (2, 3), (4, 6), (4, 8))}
+
+# %% [markdown]
+# (elements, places they take). That is the danger: wrong numbers, and no error.
+#
+# ### Trap: "it is safe when the columns are divisible by four"
+#
+# It is for four rows. For eight, look at 8 x 12 and 8 x 20, both divisible by four, and at 8 x 24:
+
+
+# %%
+def stays_inside(rows: int, cols: int) -> bool:
+    """Whether col ^ row is a column of the tile, for every element."""
+    return all(col ^ row < cols for row in range(rows) for col in range(cols))
+
+
+{f"8 x {cols}": (stays_inside(8, cols), max(map(max, swizzled_rows(8, cols)))) for cols in (8, 12, 16, 20, 24)}
+
+# %% [markdown]
+# (inside?, largest column). XOR with the numbers 0 to 7 changes the three lowest bits, and so moves elements about
+# inside blocks of eight columns. Whole blocks are safe; half a block at the end is not. **The law:** with R rows, the
+# block is the next power of two from R up, 2^ceil(log2 R), and the number of columns must be a multiple of it.
+
+
+# %%
+def law(rows: int, cols: int) -> bool:
+    """What the text says: cols is a multiple of the power of two that holds all row numbers."""
+    return cols % (1 << (rows - 1).bit_length()) == 0
+
+
+all(stays_inside(rows, cols) == law(rows, cols) for rows in range(1, 33) for cols in range(1, 130))
+
+# %% [markdown]
+# True: the law and the search agree on more than four thousand tiles. A tile of 24 columns needs no padding to 32.
+#
+# ## The toy GPU transposes
+#
+# In: an 8 x 8 matrix. For each of its rows, thread t stores element (row, t) into shared memory. Then, after a
+# *barrier*, for each row i of the output, thread t loads element (t, i) of the input from wherever it was put. Where to
+# put it and where to look for it are two small functions.
+
+# %%
+N = 8  # threads, banks, rows and columns
+
+
+def turns(places: list[tuple[int, int]]) -> int:
+    """Turns that places (row, slot) take; the slot is the bank."""
+    wanted = [set() for _ in range(N)]
+    for row, slot in places:
+        wanted[slot].add(row)
+    return max(map(len, wanted))
+
+
+def transpose(given: list[list], store, load) -> tuple[list[list], list[int]]:
+    """(output, turns of each of the 16 accesses); store(row, t) and load(i, t) say which cell thread t uses."""
+    shared, output, took = [[None] * N for _ in range(N)], [], []
+    for row in range(N):
+        places = [store(row, t) for t in range(N)]
+        took.append(turns(places))
+        for t, (r, slot) in enumerate(places):
+            shared[r][slot] = given[row][t]
+    # the barrier: nobody loads before everybody has stored
+    for i in range(N):
+        places = [load(i, t) for t in range(N)]
+        took.append(turns(places))
+        output.append([shared[r][slot] for r, slot in places])
+    return output, took
+
+
+GIVEN = [[N * row + col for col in range(N)] for row in range(N)]
+WANTED = [list(column) for column in zip(*GIVEN, strict=True)]
+
+
+def plain_store(row: int, t: int) -> tuple[int, int]:
+    return row, t
+
+
+def plain_load(i: int, t: int) -> tuple[int, int]:
+    return t, i
+
+
+output, took = transpose(GIVEN, plain_store, plain_load)
+output == WANTED, took, sum(took)
+
+# %% [markdown]
+# Right, but each load takes eight turns: 8 stores in 8 turns, 8 loads in 64. Now the same with an XOR in both
+# functions. Element (row, t) is stored in slot `t ^ row`. Who wants element (t, i) looks in row t, slot `i ^ t`.
+
+
+# %%
+def store(row: int, t: int) -> tuple[int, int]:
+    return row, t ^ row
+
+
+def load(i: int, t: int) -> tuple[int, int]:
+    return t, t ^ i
+
+
+output, took = transpose(GIVEN, store, load)
+output == WANTED, took, sum(took)
+
+# %% [markdown]
+# Sixteen turns in place of 72. The stores took one turn before and take one turn now: within a row the XOR only changes
+# the order. Half of the work costs nothing, and all of the gain is in the loads.
+#
+# You can watch the conflict go. Swizzle only row 0, then rows 0 and 1, and so on, and read column 0 each time:
+
+
+# %%
+def column_turns(swizzled_up_to: int, col: int) -> int:
+    """Turns of one column when only rows 0 to `swizzled_up_to` are swizzled."""
+    return turns([(row, col ^ row if row <= swizzled_up_to else col) for row in range(N)])
+
+
+[column_turns(row, 0) for row in range(N)]
+
+# %% [markdown]
+# ### Trap: swizzling the load by its own row
+#
+# The store said `shared[row][row ^ t]`, so the load of output row i is sometimes written `shared[i][i ^ t]`. It looks
+# symmetrical, it is free of conflicts, and it hands back the *input*: row i was stored swizzled by i, and unswizzling
+# it by i gives row i, not column i. The element that thread t wants for output row i is (t, i). Its *row is t*.
+
+
+# %%
+def wrong_load(i: int, t: int) -> tuple[int, int]:
+    return i, i ^ t
+
+
+output, took = transpose(GIVEN, store, wrong_load)
+{"is the transpose": output == WANTED, "is the input": output == GIVEN, "turns": sum(took)}
+
+# %% [markdown]
+# ### Trap: no barrier
+#
+# Thread t loads what *other* threads stored. Let each thread run its stores and then its loads without waiting, one
+# thread after the other, as a GPU is free to do with its warps:
+
+
+# %%
+def transpose_without_barrier(given: list[list]) -> list[list]:
+    """Thread 0 runs from start to end, then thread 1, ..."""
+    shared, output = [[None] * N for _ in range(N)], [[None] * N for _ in range(N)]
+    for t in range(N):
+        for row in range(N):
+            r, slot = store(row, t)
+            shared[r][slot] = given[row][t]
+        for i in range(N):
+            r, slot = load(i, t)
+            output[i][t] = shared[r][slot]
+    return output
+
+
+sum(value is None for row in transpose_without_barrier(GIVEN) for value in row)
+
+# %% [markdown]
+# That many of the 64 results were read before they were written. On a GPU one finds old bytes there, sometimes the
+# right ones.
+#
+# ## Larger matrices: tiles
+#
+# A 16 x 16 matrix is 2 x 2 tiles of 8 x 8. In memory its rows are 16 apart (the *pitch*), and the next tile to the
+# right begins 8 further (the tile offset), the next one below 8 x 16. Tile (I, J) of the input becomes tile (J, I) of
+# the output: the tiles change places, and each is transposed inside.
+
+
+# %%
+def transpose_tiled(flat: list[int], size: int) -> tuple[list[int], int]:
+    """(output, turns) for a size x size matrix in one list, in tiles of 8 x 8."""
+    out, spent = [None] * (size * size), 0
+    for tile_row in range(0, size, N):
+        for tile_col in range(0, size, N):
+            source, target = tile_row * size + tile_col, tile_col * size + tile_row
+            tile = [[flat[source + row * size + t] for t in range(N)] for row in range(N)]
+            turned, took = transpose(tile, store, load)
+            spent += sum(took)
+            for i in range(N):
+                for t in range(N):
+                    out[target + i * size + t] = turned[i][t]
+    return out, spent
+
+
+flat = list(range(256))
+out, spent = transpose_tiled(flat, 16)
+out == [flat[col * 16 + row] for row in range(16) for col in range(16)], spent
+
+# %% [markdown]
+# ## The kernel
+#
+# The real machine: 32 lanes, 32 banks, a 32 x 32 tile of floats, one warp. `col ^ row` is CuTe's Swizzle<5,0,5> in
+# elements of 4 bytes, Swizzle<5,2,5> in bytes; it is attached to the pointer, so the code that stores and loads does
+# not change by a letter. With 0 bits it is the kernel with conflicts.
+
+
+# %%
+@dataclass(frozen=True)
+class Config:
+    """What a launch takes."""
+
+    threads: int = 32
+    smem_bytes: int = 4 * 32 * 32
+
+
+CONFIG = Config()
+
+
+def smem_layout(bits: int) -> cute.ComposedLayout:
+    """32 x 32 fp32 with column col of row r at col ^ r (bits = 5), or plain (bits = 0). Inside a jit function only."""
+    rows = cute.make_layout((32, 32), stride=(32, 1))
+    return cute.make_composed_layout(cute.make_swizzle(bits, 2, 5), 0, rows)
+
+
+@cute.kernel
+def transpose_kernel(mX: cute.Tensor, mY: cute.Tensor, bits: cutlass.Constexpr):
+    """Y = X transposed, both (32, 32) fp32 with adjacent columns; one warp."""
+    lane, _, _ = cute.arch.thread_idx()
+    layout = smem_layout(bits)
+    # 1024 is the largest alignment there is. The period is 4096 bytes, but on any base that is a multiple of 128 the
+    # XOR only exchanges columns inside a row, and the rows differ as they should.
+    tile = cutlass.memory.SmemAllocator().allocate_tensor(cutlass.Float32, layout.outer, 1024, layout.inner)
+    for row in cutlass.range(32, unroll=1):
+        tile[row, lane] = mX[row, lane]
+    cute.arch.sync_threads()
+    for row in cutlass.range(32, unroll=1):
+        mY[row, lane] = tile[lane, row]
+
+
+@cute.jit
+def launch(pX: cute.Pointer, pY: cute.Pointer, variants: cutlass.Constexpr):
+    """The kernel once for each number of bits in `variants`."""
+    mX, mY = (cute.make_tensor(p, cute.make_layout((32, 32), stride=(32, 1))) for p in (pX, pY))
+    for bits in cutlass.const_expr(variants):
+        transpose_kernel(mX, mY, bits).launch(grid=(1, 1, 1), block=(CONFIG.threads, 1, 1))
+
+
+def pointers(*addresses: int) -> list:
+    """Typed pointers to 16-byte aligned fp32 in global memory."""
+    gmem = cute.AddressSpace.gmem
+    return [cute.runtime.make_ptr(cutlass.Float32, a, gmem, assumed_align=16) for a in addresses]
+
+
+def compile_for(arch: str, options: str = ""):
+    """Compile for `arch` ("sm_90a"), plain and swizzled, with made-up pointers: no GPU is needed."""
+    return cute.compile(launch, *pointers(16, 16), (0, 5), options=f"--gpu-arch {arch} {options}".strip())
+
+
+def transpose_tile(x: torch.Tensor, bits: int = 5) -> torch.Tensor:
+    """The transpose of a contiguous (32, 32) float32 tensor on a GPU, through a tile swizzled by `bits` (0 or 5).
+
+    Raises:
+        ValueError: names the argument, what it got and what it needs.
+    """
+    if x.shape != (32, 32) or x.dtype != torch.float32 or not x.is_contiguous() or not x.is_cuda:
+        got = f"{tuple(x.shape)} {x.dtype} on {x.device}"
+        raise ValueError(f"x: got {got}; needed a contiguous (32, 32) torch.float32 on a CUDA device")
+    if bits not in (0, 5):
+        raise ValueError(f"bits: got {bits}; needed 0 (conflicts) or 5 (none)")
+    y = torch.empty_like(x)
+    arguments = pointers(x.data_ptr(), y.data_ptr())
+    torch.cuda.synchronize()  # the kernel runs on the default stream
+    cute.compile(launch, *arguments, (bits,))(*arguments)
+    torch.cuda.synchronize()
+    return y
+
+
+# %% [markdown]
+# ## The facts
+#
+# Each one computed when it is asked for, with the functions above.
+
+
+# %%
+def facts() -> list[tuple[str, bool, str]]:
+    """The claims of this page: a name, whether it holds, what was found."""
+    two, three, six = swizzled_rows(2, 2), swizzled_rows(2, 3), swizzled_rows(4, 6)
+    agree = all(stays_inside(r, c) == law(r, c) for r in range(1, 33) for c in range(1, 130))
+    eight = {cols: stays_inside(8, cols) for cols in (12, 20, 24)}
+    (_, before), (right, after) = transpose(GIVEN, plain_store, plain_load), transpose(GIVEN, store, load)
+    falling = [column_turns(row, 0) for row in range(N)]
+    wrong, _ = transpose(GIVEN, store, wrong_load)
+    tiled, spent = transpose_tiled(list(range(256)), 16)
+    early = sum(value is None for row in transpose_without_barrier(GIVEN) for value in row)
+    return [
+        (
+            "fact_7_small_tiles",
+            two == [[0, 1], [1, 0]] and three[1][2] == 3 and six[2:] == [[2, 3, 0, 1, 6, 7], [3, 2, 1, 0, 7, 6]],
+            f"2x2: {two}; 2x3: (1, 2) -> {three[1][2]}; 4x6: rows 2 and 3 -> {six[2:]}",
+        ),
+        (
+            "fact_8_the_law",
+            agree and eight == {12: False, 20: False, 24: True},
+            f"the law agrees with the search: {agree}; 8 rows of 12, 20, 24 stay inside: {list(eight.values())}",
+        ),
+        (
+            "fact_9_the_toy_gpu",
+            right == WANTED
+            and falling == [8, 7, 6, 5, 4, 3, 2, 1]
+            and (before, after) == ([1] * N + [N] * N, [1] * N + [1] * N),
+            f"column, row by row swizzled: {falling}; in all {sum(before)} turns, then {sum(after)}",
+        ),
+        (
+            "fact_10_loads_and_tiles",
+            wrong == GIVEN and early > 0 and tiled == [col * 16 + row for row in range(16) for col in range(16)],
+            f"shared[i][i ^ t] gives the input: {wrong == GIVEN}; no barrier: {early} of 64 read too early; "
+            f"16x16: {spent} turns",
+        ),
+    ]
+
+
+# %% [markdown] tags=["lab"]
+# ## In the lab
+#
+# From here on the cells use the `cookbook` package: it draws, and it compares what the cells above counted with a model
+# of its own and with CuTe. First the facts, as they are computed just now.
+
+# %% tags=["lab"]
+from cookbook import banks, draw
+from cookbook.layouts import evaluate
+from cookbook.swizzle import Swizzle
+
+for name, holds, detail in facts():
+    print("holds" if holds else "FAILS", name, "-", detail)
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: 4 x 6
+#
+# The number in a cell is where its element goes. 18 to 23 appear twice: what leaves row 2 lands in row 3, and what
+# leaves row 3 lands behind the tile.
+
+# %% tags=["lab"]
+draw.layout_grid(
+    [[row * 6 + (col ^ row) for col in range(6)] for row in range(4)], banks=8, title="4 x 6 with col ^ row"
+)
+
+# %% [markdown] tags=["lab"]
+# 8 x 24, on the other hand, is three blocks of eight columns, and each is a Sudoku of its own.
+
+# %% tags=["lab"]
+draw.layout_grid(
+    [[row * 24 + (col ^ row) for col in range(24)] for row in range(8)],
+    banks=8,
+    label="bank",
+    mark=[(row, 9) for row in range(8)],
+    title="8 x 24 with col ^ row: column 9 on 8 banks",
+)
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: the transpose, frame by frame
+#
+# Without the swizzle, at the first load: all eight threads stand at bank 0.
+
+# %% tags=["lab"]
+draw.toy_transpose(plain_store, plain_load, step=N, title="Without the swizzle: the first load")
+
+# %% [markdown] tags=["lab"]
+# With it, moving (rest the pointer on the picture to stop it): eight stores, then eight loads. A colour is a column of
+# the input; it ends as a row of the output.
+
+# %% tags=["lab"]
+draw.toy_transpose(store, load, title="With the swizzle: 8 x 8 transpose on the toy GPU")
+
+# %% [markdown] tags=["lab"]
+# Standing still, the last store and the first load:
+
+# %% tags=["lab"]
+draw.toy_transpose(store, load, step=N - 1, title="With the swizzle: the last store")
+
+# %% tags=["lab"]
+draw.toy_transpose(store, load, step=N, title="With the swizzle: the first load")
+
+# %% [markdown] tags=["lab"]
+# How the conflict goes, row by row:
+
+# %% tags=["lab"]
+draw.swizzle_progress(lambda row, col: (row, col ^ row))
+
+# %% [markdown] tags=["lab"]
+# And the trap: free of conflicts, and wrong.
+
+# %% tags=["lab"]
+draw.toy_transpose(store, wrong_load, step=-1, title="The trap: shared[i][i ^ t] gives back the input")
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: compared
+#
+# `col ^ row` on 8 x 8 is CuTe's Swizzle<3,0,3> over (8,8):(8,1). The kernel's layout is asked from CuTe itself, and its
+# row and its column are counted on the 32 banks.
+
+# %% tags=["lab"]
+import numpy as np
+
+
+def by_cute():
+    tile = cute.make_composed_layout(cute.make_swizzle(3, 0, 3), 0, cute.make_layout((8, 8), stride=(8, 1)))
+    return [[tile((row, col)) for col in range(8)] for row in range(8)]
+
+
+ours = [[8 * row + (col ^ row) for col in range(8)] for row in range(8)]
+print("8 x 8 as CuTe has it:", evaluate(by_cute) == ours, "; as cookbook.swizzle:", end=" ")
+print(Swizzle(3, 0, 3)(np.arange(64).reshape(8, 8)).tolist() == ours)
+for bits in (0, 5):
+    layout = evaluate(smem_layout, bits, element_bits=32)
+    down, across = (banks.wavefronts(x, 4).actual for x in (layout.byte_offsets()[:, 3], layout.byte_offsets()[3]))
+    print(f"{layout.swizzle!r} on bytes: one-to-one {layout.is_bijective()}, row {across}, column {down} wavefronts")
+
+# %% tags=["lab"]
+from cookbook import tables
+from cookbook.harness import checking
+
+for level in checking.check("foundations/xor_swizzle").levels:
+    print(f"{level.level:10}{level.target or '':10}{level.status:13}{tables.describe(level)}")
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# One XOR at the store and the same XOR at the load, and a transpose needs no conflicting access. The columns must come
+# in whole blocks of the next power of two from the number of rows up; the load must use the row in which its element
+# *was stored*; and a barrier stands between.
+#
+# Next: [foundations/swizzle_parameters](swizzle_parameters.ipynb) takes the XOR apart into Swizzle<B,M,S>, so that it
+# works on vectors of several elements and on rows of any power of two.
