@@ -3,7 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cookbook import access, banks
 from cookbook.model import SharedMemory, ldmatrix, stmatrix
+from cookbook.swizzle import Swizzle
 
 LANE = np.arange(32)
 
@@ -19,7 +21,7 @@ def numbered(rows):
     ("trans", "t0", "t22"),
     [(False, [(0, 0), (0, 1)], [(5, 4), (5, 5)]), (True, [(0, 0), (1, 0)], [(4, 5), (5, 5)])],
 )
-def test_x1_gives_two_values(trans, t0, t22):
+def test_fact_26_x1_gives_two_values(trans, t0, t22):
     """T0 holds M0K0, M0K1 and T22 M5K4, M5K5; read with .trans the row and column of the stored matrix swap."""
     registers = ldmatrix(numbered(8), LANE * 16, 1, trans)
     assert registers.shape == (32, 1, 2)
@@ -27,7 +29,7 @@ def test_x1_gives_two_values(trans, t0, t22):
     assert [divmod(int(x), 8) for x in registers[22, 0]] == t22
 
 
-def test_mn_major():
+def test_fact_26_mn_major_needs_trans():
     """The tile stored MN-major: (k, m) rows. Plain T0 = M0K0, M1K0 and T22 = M4K5, M5K5; .trans as K-major."""
     smem = numbered(8)  # value 8 k + m
     plain, trans = (ldmatrix(smem, LANE * 16, 1, t) for t in (False, True))
@@ -57,6 +59,59 @@ def test_stmatrix_is_the_inverse(num, trans):
     stmatrix(smem, LANE[::-1] * 16, values, trans)
     assert np.array_equal(ldmatrix(smem, LANE[::-1] * 16, num, trans), values)
     assert (smem.view(np.uint16) != 0xFFFF).sum() == 64 * num
+
+
+@pytest.mark.parametrize("num", [1, 2, 4])
+@pytest.mark.parametrize("trans", [False, True])
+def test_stmatrix_by_the_definition(num, trans):
+    """Lane l's pair of matrix i goes to row l // 4, elements 2(l mod 4) and next; with trans, to that column."""
+    smem = SharedMemory(512)
+    values = np.arange(32 * num * 2, dtype=np.uint16).reshape(32, num, 2)
+    stmatrix(smem, LANE * 16, values, trans)
+    stored = smem.view(np.uint16).reshape(4, 8, 8)
+    for lane in range(32):
+        for i in range(num):
+            for half in (0, 1):
+                row, column = lane // 4, 2 * (lane % 4) + half
+                assert stored[(i, column, row) if trans else (i, row, column)] == values[lane, i, half]
+    assert (stored[num:] == 0xFFFF).all()
+
+
+def test_fact_26_the_transpose_is_ldmatrix_not_the_swizzle():
+    """The same swizzled MN-major tile gives the K-major fragment with .trans, and never without."""
+    tile = np.arange(64, dtype=np.uint16).reshape(8, 8)  # [k, m]
+    wanted = ldmatrix(numbered_like(tile.T), LANE * 16, 1)
+    for swizzle in (Swizzle(b, 4, 3) for b in range(4)):
+        smem, rows = SharedMemory(1024), swizzle(128 * np.arange(8))
+        smem.write(rows, tile)
+        addresses = np.resize(rows, 32)
+        assert np.array_equal(ldmatrix(smem, addresses, 1, trans=True), wanted)
+        assert not np.array_equal(ldmatrix(smem, addresses, 1), wanted)
+
+
+def numbered_like(matrix):
+    smem = SharedMemory(128)
+    smem.view(np.uint16)[:] = matrix.reshape(-1)
+    return smem
+
+
+def test_fact_26_and_30_eight_rows_a_phase():
+    """Each matrix is a phase of its own, by the rows of lanes 8q to 8q + 7: stmatrix as ldmatrix."""
+    spread = np.concatenate([np.arange(8) * 16, np.arange(8) * 128, np.arange(8) * 144, np.zeros(8, int)])
+    for make in (access.ldmatrix, access.stmatrix):
+        for num, each in ((1, [1]), (2, [1, 8]), (4, [1, 8, 1, 1])):
+            phases = banks.wavefronts(make(spread, num).addresses, 16).phases
+            assert [p.wavefronts for p in phases[:num]] == each and not any(p.wavefronts for p in phases[num:])
+
+
+@pytest.mark.parametrize(("width", "phases"), [(4, 1), (8, 2), (16, 4)])
+def test_fact_30_phases_by_width(width, phases):
+    """32 bits 1, 64 bits 2 (half-warps), 128 bits 4 (lanes 8q to 8q + 7), each for itself."""
+    counted = banks.wavefronts(LANE * width, width)
+    assert (len(counted.phases), counted.actual, counted.ideal) == (phases,) * 3
+    lanes = 32 // phases
+    one_phase_in_one_bank = np.where(LANE // lanes == 0, LANE * 128, LANE * width)
+    assert [p.wavefronts for p in banks.wavefronts(one_phase_in_one_bank, width).phases] == [lanes] + [1] * (phases - 1)
 
 
 def test_batches():

@@ -2,13 +2,58 @@ import numpy as np
 import pytest
 
 from cookbook.layouts import Layout, tile_coords
-from cookbook.model import from_float32, mma_m16n8k16, to_float32
+from cookbook.model import SharedMemory, from_float32, ldmatrix, mma_m16n8k16, to_float32
 from cookbook.model.mma_sync import A_COORDS, B_COORDS, C_COORDS
 
 # CuTe's own (thread, value) layouts of the instruction, as its atom prints them.
 A_TV = Layout(((4, 8), (2, 2, 2)), ((32, 1), (16, 8, 128)))
 B_TV = Layout(((4, 8), (2, 2)), ((16, 1), (8, 64)))
 C_TV = Layout(((4, 8), (2, 2)), ((32, 1), (16, 8)))
+
+
+def right_inverse(layout, size):
+    """offset -> coordinate of a bijective layout, as a table."""
+    inverse = np.empty(size, np.int64)
+    inverse[layout.table().reshape(-1, order="F")] = np.arange(size)
+    return inverse
+
+
+def test_fact_25_m16n8k8_a_both_ways():
+    """bf16 A of m16n8k8: thread and value to coordinate by the layout, and back by its right inverse."""
+    tv = Layout(((4, 8), (2, 2)), ((32, 1), (16, 8)))
+    coords = tile_coords(tv, (16, 8))
+    for thread in range(32):
+        for value in range(4):
+            m, k = thread // 4 + 8 * (value // 2), 2 * (thread % 4) + value % 2
+            assert coords[thread, value].tolist() == [m, k] and tv(thread, value) == m + 16 * k
+    inverse = Layout(((8, 2), (2, 4)), ((4, 64), (32, 1)))
+    assert np.array_equal(inverse.table().reshape(-1, order="F"), right_inverse(tv, 128))
+    # m16n8k16 is two of them, one after the other along k.
+    assert np.array_equal(A_COORDS[:, :4], coords) and np.array_equal(A_COORDS[:, 4:], coords + np.array([0, 8]))
+
+
+def test_fact_25_m16n8k8_b_both_ways():
+    tv = Layout(((4, 8), 2), ((16, 1), 8))
+    coords = tile_coords(tv, (8, 8))  # (n, k)
+    for thread in range(32):
+        for value in range(2):
+            assert coords[thread, value].tolist() == [thread // 4, 2 * (thread % 4) + value]
+    assert np.array_equal(tv.table().reshape(-1, order="F")[right_inverse(tv, 64)], np.arange(64))
+    assert np.array_equal(B_COORDS[:, :2, ::-1], coords)
+
+
+@pytest.mark.parametrize("trans", [False, True])
+def test_fact_25_and_26_ldmatrix_gives_the_fragments(trans):
+    """ldmatrix.x4 gives a thread its A of m16n8k16 from a K-major tile, and with .trans from an MN-major one."""
+    tile = np.arange(256, dtype=np.uint16).reshape(16, 16)  # [m, k]
+    smem = SharedMemory(512)
+    smem.view(np.uint16)[:] = (tile.T if trans else tile).reshape(-1)
+    lane = np.arange(32)
+    matrix, row = lane // 8, lane % 8
+    m, k = 8 * (matrix % 2), 8 * (matrix // 2)  # the matrices go down m first
+    rows = ((k + row) * 16 + m if trans else (m + row) * 16 + k) * 2
+    fragment = ldmatrix(smem, rows, 4, trans).reshape(32, 8)
+    assert np.array_equal(fragment, tile[A_COORDS[..., 0], A_COORDS[..., 1]])
 
 
 def test_fragments_agree_with_cute():

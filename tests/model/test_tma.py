@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from cookbook.model import SharedMemory, tma_load
+from cookbook.model import SharedMemory, tma_load, tma_store
 from cookbook.model.tma import swizzle_mode
 from cookbook.swizzle import Swizzle
 
@@ -68,6 +68,53 @@ def test_refuses(change, message):
     with pytest.raises(ValueError, match=message):
         tma_load(smem, **arguments)
     assert (smem.view(np.uint8) == 0xFF).all()
+
+
+@pytest.mark.parametrize("mode", [0, 32, 64, 128])
+@pytest.mark.parametrize("base", [0, 128, 1024])
+@pytest.mark.parametrize("origin", [(0, 0), (-3, -5), (37, 64), (8, -64), (40, 0), (3, 72)])
+def test_a_store_is_the_inverse_of_a_load_inside_and_writes_nothing_outside(mode, base, origin):
+    columns = (mode or 64) // 2
+    smem, copy = SharedMemory(base + 16 * columns * 2), np.full_like(MATRIX, 0xFFFF)
+    tma_load(smem, base, MATRIX, origin, (16, columns), mode)
+    tma_store(smem, base, copy, origin, (16, columns), mode)
+    row, column = np.indices(MATRIX.shape)
+    moved = (row - origin[0] >= 0) & (row - origin[0] < 16) & (column - origin[1] >= 0) & (column - origin[1] < columns)
+    assert np.array_equal(copy, np.where(moved, MATRIX, 0xFFFF))
+
+
+@pytest.mark.parametrize("mode", [32, 64, 128])
+def test_trap_a_store_with_another_swizzle_than_the_writer_used(mode):
+    smem, copy = SharedMemory(8 * mode), np.zeros_like(MATRIX)
+    tma_load(smem, 0, MATRIX, (0, 0), (8, mode // 2), mode)
+    tma_store(smem, 0, copy, (0, 0), (8, mode // 2), 0)  # linear rows: chunks land in other columns
+    rows = 128 // mode  # under the swizzle the first 128 bytes stay as they are
+    assert np.array_equal(copy[:rows, : mode // 2], MATRIX[:rows, : mode // 2])
+    assert not np.array_equal(copy[rows : 2 * rows, : mode // 2], MATRIX[rows : 2 * rows, : mode // 2])
+
+
+def test_a_store_refuses_as_a_load_does():
+    smem, copy = SharedMemory(4096), np.zeros_like(MATRIX)
+    for change, message in (
+        ({"base": 64}, "multiple of 128"),
+        ({"mode": 16}, "mode: got 16"),
+        ({"box": (8, 12)}, "16"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            tma_store(smem, **{"base": 0, "tensor": copy, "origin": (0, 0), "box": (8, 64), "mode": 0} | change)
+    assert not copy.any()
+
+
+def test_fact_23_what_each_mode_writes_into_the_first_line_of_an_8x64_byte_tile():
+    """Chunks of the tile by number, 4 to a row: none writes one column of chunks, the widest whole rows."""
+    chunks = np.repeat(np.arange(32, dtype=np.uint16), 8).reshape(8, 32)
+    first = {}
+    for mode in (0, 32, 64):
+        smem, width = SharedMemory(512), (mode or 16) // 2
+        for i, column in enumerate(range(0, 32, width)):
+            tma_load(smem, i * 8 * (mode or 16), chunks, (0, column), (8, width), mode)
+        first[mode] = sorted(smem.view(np.uint16)[:64:8].tolist())
+    assert first == {0: list(range(0, 32, 4)), 32: [0, 1, 4, 5, 8, 9, 12, 13], 64: list(range(8))}
 
 
 def test_modes():
