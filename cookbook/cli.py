@@ -1,4 +1,4 @@
-"""The `cookbook` command: list, show, check, bench, copy, results, doctor.
+"""The `cookbook` command: list, show, check, bench, copy, results, doctor; `cli_layouts` adds those about layouts.
 
 Results go to stdout, progress and messages to stderr. Exit status: 0 when all that could be checked here
 holds, 1 when something does not, 2 when the command line is wrong.
@@ -6,7 +6,6 @@ holds, 1 when something does not, 2 when the command line is wrong.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -15,6 +14,10 @@ from typing import Annotated, Any
 
 import typer
 
+from cookbook import cli_layouts
+from cookbook.console import say as _say
+from cookbook.console import show as _print
+from cookbook.console import show_json as _print_json
 from cookbook.harness import catalog
 
 app = typer.Typer(
@@ -278,6 +281,9 @@ def doctor(as_json: Json = False) -> None:
     raise typer.Exit(0 if examiner.healthy(diagnoses) else 1)
 
 
+cli_layouts.attach(app)
+
+
 # --- shared -------------------------------------------------------------------------------------------------
 
 
@@ -362,23 +368,6 @@ def _progress(total: int) -> Any:
 def _counting(total: int) -> Callable[[str], None]:
     done = iter(range(1, total + 1))
     return lambda text: _say(f"[{next(done, total)}/{total}] {text}")
-
-
-def _print(renderable: Any) -> None:
-    from rich.console import Console
-
-    console = Console()
-    if not console.is_terminal:  # a file or a pipe: do not fold lines at 80 columns
-        console = Console(width=160)
-    console.print(renderable, soft_wrap=isinstance(renderable, str))
-
-
-def _print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False, default=str) + "\n")
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(text + "\n")
 
 
 def main() -> None:
