@@ -180,7 +180,7 @@ def column_turns(mix) -> list[int]:
 # ## The swizzle of this tile
 #
 # On *byte* addresses: take bits 5 to 7 (the row), shift them down by 3, and XOR them onto bits 2 to 4 (the column).
-# Libraries write this Swizzle<3,2,3>: 3 bits, onto bit 2 and up, from 3 higher.
+# Libraries write this `Swizzle<3,2,3>`: 3 bits, onto bit 2 and up, from 3 higher.
 
 
 # %%

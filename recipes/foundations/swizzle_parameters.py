@@ -11,8 +11,8 @@
 #   cookbook:
 #     title: What B, M and S do, and how to choose them
 #     claim: >-
-#       Swizzle<B,M,S> keeps 2^M elements together and XORs B bits onto them from S higher; three logarithms of your
-#       tile give the values that make its rows and columns free.
+#       The swizzle (B, M, S) keeps 2^M elements together and XORs B bits onto them from S higher; three logarithms of
+#       your tile give the values that make its rows and columns free.
 #     kind: study
 #     track: foundations
 #     order: 30

@@ -269,8 +269,8 @@ out == [flat[col * 16 + row] for row in range(16) for col in range(16)], spent
 # %% [markdown]
 # ## The kernel
 #
-# The real machine: 32 lanes, 32 banks, a 32 x 32 tile of floats, one warp. `col ^ row` is CuTe's Swizzle<5,0,5> in
-# elements of 4 bytes, Swizzle<5,2,5> in bytes; it is attached to the pointer, so the code that stores and loads does
+# The real machine: 32 lanes, 32 banks, a 32 x 32 tile of floats, one warp. `col ^ row` is CuTe's `Swizzle<5,0,5>` in
+# elements of 4 bytes, `Swizzle<5,2,5>` in bytes; it is attached to the pointer, so the code that stores and loads does
 # not change by a letter. With 0 bits it is the kernel with conflicts.
 
 
@@ -465,8 +465,8 @@ draw.toy_transpose(store, wrong_load, step=-1, title="The trap: shared[i][i ^ t]
 # %% [markdown] tags=["lab"]
 # ## In the lab: compared
 #
-# `col ^ row` on 8 x 8 is CuTe's Swizzle<3,0,3> over (8,8):(8,1). The kernel's layout is asked from CuTe itself, and its
-# row and its column are counted on the 32 banks.
+# `col ^ row` on 8 x 8 is CuTe's `Swizzle<3,0,3>` over `(8,8):(8,1)`. The kernel's layout is asked from CuTe itself, and
+# its row and its column are counted on the 32 banks.
 
 # %% tags=["lab"]
 import numpy as np
@@ -499,5 +499,5 @@ for level in checking.check("foundations/xor_swizzle").levels:
 # in whole blocks of the next power of two from the number of rows up; the load must use the row in which its element
 # *was stored*; and a barrier stands between.
 #
-# Next: [foundations/swizzle_parameters](swizzle_parameters.ipynb) takes the XOR apart into Swizzle<B,M,S>, so that it
+# Next: [foundations/swizzle_parameters](swizzle_parameters.ipynb) takes the XOR apart into `Swizzle<B,M,S>`, so that it
 # works on vectors of several elements and on rows of any power of two.
