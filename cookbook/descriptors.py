@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from cookbook.layouts import SmemLayout
-from cookbook.model.wgmma import CHUNK, FIELD, MatrixDescriptor
+from cookbook.model.tma import SWIZZLES
+from cookbook.model.wgmma import CHUNK, FIELD, MODE_CODES, MatrixDescriptor
 from cookbook.swizzle import Swizzle
 
 __all__ = ["BlackwellDescriptor", "canonical_offsets", "describe", "field_table", "swizzle_of"]
@@ -19,15 +20,9 @@ __all__ = ["BlackwellDescriptor", "canonical_offsets", "describe", "field_table"
 CORE = 8  # rows of a core matrix, each of 16 bytes
 VERSION = 0b001
 # (bytes of a swizzled row, bytes that stay together) -> the swizzle of byte addresses
-MODES = {
-    (0, 16): Swizzle(0, 4, 3),
-    (32, 16): Swizzle(1, 4, 3),
-    (64, 16): Swizzle(2, 4, 3),
-    (128, 16): Swizzle(3, 4, 3),
-    (128, 32): Swizzle(2, 5, 2),
-}
+MODES = {(mode, 16): swizzle for mode, swizzle in SWIZZLES.items()} | {(128, 32): Swizzle(2, 5, 2)}
 BLACKWELL_CODES = {(0, 16): 0, (128, 32): 1, (128, 16): 2, (64, 16): 4, (32, 16): 6}
-HOPPER_CODES = {(0, 16): 0, (128, 16): 1, (64, 16): 2, (32, 16): 3}
+HOPPER_CODES = {(mode, 16): code for mode, code in MODE_CODES.items()}
 
 
 @dataclass(frozen=True)

@@ -172,20 +172,22 @@ def test_fact_27_as_cute_tiles():
 # --- descriptors ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("major", ["K", "MN"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("order", ["column", "row"])
-def test_fact_28_hopper_descriptors_are_those_of_the_model(kind, order):
-    layout = atoms.tile(atoms.atom(f"K_{kind}", 16), (128, 64), order)
+def test_fact_28_hopper_descriptors_are_those_of_the_model(major, kind, order):
+    layout = atoms.tile(atoms.atom(f"{major}_{kind}", 16), (128, 64), order)
     base = 3 * 1024
-    theirs = operand_descriptors(layout, 64, base)
+    theirs = operand_descriptors(layout, 64, base, major)
     ours = [
-        atoms.descriptor(layout, "K", "sm_90a", rows=64, origin=(mn, k), base=base)
+        atoms.descriptor(layout, major, "sm_90a", rows=64, origin=(mn, k), base=base)
         for mn in (0, 64)
         for k in (0, 16, 32, 48)
     ]
     assert ours == theirs and isinstance(ours[0], MatrixDescriptor)
-    chunks = base + layout.byte_offsets()[:64, :16:8]
-    assert np.array_equal(operand_addresses(ours[0], 64), chunks)
+    bytes_ = base + layout.byte_offsets()[:64, :16]
+    chunks = bytes_[:, ::8] if major == "K" else bytes_[::8].T
+    assert np.array_equal(operand_addresses(ours[0], 64, major), chunks)
 
 
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
