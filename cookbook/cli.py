@@ -162,7 +162,7 @@ def bench(
     record: Record = False,
     as_json: Json = False,
 ) -> None:
-    """Time recipes beside torch.matmul and QuACK, interleaved, on this GPU."""
+    """Time recipes beside their peers (torch, QuACK, a copy), interleaved, on this GPU."""
     from cookbook.harness import benching, records
 
     if rounds < benching.MIN_ROUNDS:
@@ -199,7 +199,7 @@ def _bench_jobs(chosen: list[tuple[catalog.Recipe, Any]], skipped: dict[str, str
         if reason := checking.cannot_run(recipe, targets):
             skipped[recipe.name] = reason
             continue
-        jobs += [(recipe.name, s, d) for d in dtypes for s in shapes or benching.DEFAULT_SHAPES]
+        jobs += [(recipe.name, s, d) for d in dtypes for s in shapes or benching.default_shapes(recipe)]
     return jobs
 
 

@@ -115,11 +115,11 @@ def _table(*columns: str) -> Table:
 
 
 def _of(levels: Iterable[Level]) -> str:
-    """The targets, dtypes and shapes of these levels, each named once."""
-    said: list[dict[str, None]] = [{}, {}, {}]
+    """The targets, variants, dtypes and shapes of these levels, each named once."""
+    said: list[dict[str, None]] = [{}, {}, {}, {}]
     for level in levels:
         shape = "x".join(map(str, level.shape)) if level.shape else None
-        for names, name in zip(said, (level.target, level.dtype, shape), strict=True):
+        for names, name in zip(said, (level.target, level.variant, level.dtype, shape), strict=True):
             names.update({name: None} if name else {})
     return " ".join(name for names in said for name in names)
 
@@ -136,6 +136,8 @@ def _layout(figures: dict[str, Any]) -> str:
 
 
 def _model(figures: dict[str, Any]) -> str:
+    if "mismatches" in figures:
+        return "every element where it belongs"
     return f"integers exact; normals {figures['relative_error']:.0e}"
 
 
@@ -146,6 +148,8 @@ def _compiled(figures: dict[str, Any]) -> str:
 
 
 def _ran(figures: dict[str, Any]) -> str:
+    if "variants" in figures:
+        return f"{figures['shapes']} shapes, bit for bit, by {' '.join(figures['variants'])}"
     ratio = figures["worst_ratio"]
     beside = f", {ratio:.3f} of torch.matmul's at worst" if ratio else ""
     return f"{figures['shapes']} shapes; error {figures['worst_error']:.1e}{beside}"
@@ -155,7 +159,12 @@ def _timed(figures: dict[str, Any]) -> str:
     peers = figures.get("peers", {})
     ratios = ", ".join(f"{peer['ratio']:.3f} of {name}" for name, peer in peers.items())
     spread = f"{figures['min_ms']:.4g}-{figures['max_ms']:.4g}"
-    return f"{figures['median_ms']:.4g} ms ({spread}), {figures['tflops']:.0f} TFLOP/s; {ratios}"
+    return f"{figures['median_ms']:.4g} ms ({spread}), {rate(figures)}; {ratios}"
+
+
+def rate(figures: dict[str, Any]) -> str:
+    """A timing's work a second, with its unit."""
+    return f"{figures['tflops']:.0f} TFLOP/s" if "tflops" in figures else f"{figures['gbps']:.0f} GB/s"
 
 
 def _counted(figures: dict[str, Any]) -> str:

@@ -15,6 +15,11 @@ def test_figures_are_median_and_spread():
     assert figures["tflops"] == pytest.approx(2 * 4096**3 / 1.5e-3 / 1e12, abs=0.01)
 
 
+def test_the_rate_of_a_copy_is_in_bytes():
+    figures = benching.Timing((0.5, 0.4, 0.6)).figures(2 * 4 * 16384**2, "gbps")
+    assert figures["gbps"] == pytest.approx(2 * 4 * 16384**2 / 0.5e-3 / 1e9, abs=0.01) and "tflops" not in figures
+
+
 def test_over_the_rounds_every_variant_follows_every_other():
     names = ["ours", "torch.matmul", "quack"]
     orders = [benching.shuffled(names, n) for n in range(benching.ROUNDS)]

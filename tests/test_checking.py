@@ -71,7 +71,7 @@ def test_every_distinct_configuration_is_looked_at(recipe):
     found = checking.configurations(recipe, recipe.targets)
     module = catalog.load(recipe.name)
     assert set(found) == {compiling.config_for(module, target) for target in recipe.targets}
-    assert checking.configurations(recipe, ("sm_80",)) == {module.config_for("sm_80"): None}
+    assert checking.configurations(recipe, ("sm_80",)) == {module.config_for("sm_80"): {}}
 
 
 def test_a_level_that_raises_fails_and_the_rest_goes_on():

@@ -16,6 +16,7 @@ GEMMS = ["hopper/tma_wgmma_gemm", "ampere/ldmatrix_gemm"]
 LONGEST_FUNCTION = 70  # lines
 CONTRACT = {
     "gemm": ("matmul", "compile_for", "smem_layouts", "tiled_mma", "tiled_copies"),
+    "transpose": ("transpose", "compile_for", "smem_layouts", "moves", "expected_excess"),
     "study": ("facts",),
 }
 

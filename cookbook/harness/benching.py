@@ -1,4 +1,7 @@
-"""Level "timed": ours, torch.matmul and QuACK, interleaved in one process on one GPU.
+"""Level "timed": ours and its peers, interleaved in one process on one GPU.
+
+A GEMM's peers are torch.matmul and QuACK; a transpose's are torch's own, its other variants, and a copy of as many
+bytes, which is the ceiling.
 
 One round times a batch of launches of every variant, each batch between two CUDA events, in an order that
 is drawn anew each round; the figures are the median, minimum and maximum over the rounds. Inputs are normal,
@@ -33,7 +36,7 @@ WARM_UP_MS = 1000.0  # to reach the clocks the GPU sustains
 L2_MULTIPLE = 4  # the sets together are this many times as large as L2
 MAX_SETS = 64
 
-Call = Callable[[Any, Any, Any], Any]  # (a, b, out)
+Call = Callable[..., Any]  # of one set of operands: (a, b, out) for a GEMM
 Batch = Callable[[], None]
 
 
@@ -43,15 +46,32 @@ class Timing:
 
     rounds_ms: tuple[float, ...]
 
-    def figures(self, flops: float) -> dict[str, float]:
-        """Median, minimum and maximum in ms, and TFLOP/s at the median."""
+    def figures(self, work: float, rate: str = "tflops") -> dict[str, float]:
+        """Median, minimum and maximum in ms, and the rate at the median.
+
+        Args:
+            work: floating-point operations, or bytes, of one launch.
+            rate: "tflops" or "gbps".
+        """
         median = statistics.median(self.rounds_ms)
         return {
             "median_ms": round(median, 6),
             "min_ms": round(min(self.rounds_ms), 6),
             "max_ms": round(max(self.rounds_ms), 6),
-            "tflops": round(flops / median / 1e9, 2),
+            rate: round(work / median / {"tflops": 1e9, "gbps": 1e6}[rate], 2),
         }
+
+
+@dataclass(frozen=True)
+class Contest:
+    """What is timed at one shape: variants, ours among them, that all do the same work."""
+
+    variants: dict[str, Call]
+    sets: list[tuple[Any, ...]]  # of operands, in turn
+    standard: str  # the peer that ours is first of all compared with
+    work: float  # floating-point operations, or bytes read and written, of one launch
+    rate: str = "tflops"  # the unit of work a second: "tflops" or "gbps"
+    config: Any = None  # ours
 
 
 def bench(
@@ -66,7 +86,7 @@ def bench(
 
     Args:
         name: a recipe's name.
-        shapes: (M, N, K) each; DEFAULT_SHAPES if left out.
+        shapes: (M, N, K) each, or (M, N) of a transpose; `default_shapes` if left out.
         dtypes: torch's names; the recipe's own if left out.
         rounds: at least 7.
         on_progress: told what is being timed.
@@ -83,14 +103,35 @@ def bench(
     if not torch.cuda.is_available():
         raise RuntimeError("no CUDA device: nothing can be timed here")
     recipe, module = catalog.find(name), catalog.load(name)
-    variants: dict[str, Call] = {OURS: lambda a, b, out: module.matmul(a, b, out=out), **peers()}
     made = []
     for dtype in dtypes or recipe.dtypes:
-        for shape in shapes or DEFAULT_SHAPES:
+        for shape in shapes or default_shapes(recipe):
             on_progress(f"timed {recipe.name} {dtype} {'x'.join(map(str, shape))}")
-            figures = time_shape(variants, shape, dtype, rounds)
-            made.append(_record(recipe.name, module, shape, dtype, figures))
+            contest = _contest(recipe, module, shape, dtype)
+            made.append(_record(recipe.name, contest, shape, dtype, time_contest(contest, rounds)))
     return made
+
+
+def default_shapes(recipe: catalog.Recipe) -> tuple[Shape, ...]:
+    """What is timed of a recipe when nothing is said."""
+    from cookbook.harness import transposing
+
+    return transposing.BENCHED_SHAPES if recipe.kind == "transpose" else DEFAULT_SHAPES
+
+
+def _contest(recipe: catalog.Recipe, module: Any, shape: Shape, dtype: str) -> Contest:
+    from cookbook.harness import transposing
+
+    return (transposing.contest if recipe.kind == "transpose" else gemm_contest)(module, shape, dtype)
+
+
+def gemm_contest(module: Any, shape: Shape, dtype: str) -> Contest:
+    """A recipe's matmul beside torch.matmul and QuACK; a wrong or failing peer is left out, ours is an error."""
+    sets = input_sets(shape, dtype)
+    variants: dict[str, Call] = {OURS: lambda a, b, out: module.matmul(a, b, out=out), **peers()}
+    usable = {name: call for name, call in variants.items() if _agrees(name, call, sets[0], dtype)}
+    config = compiling.config_for(module, compiling.arch_here())
+    return Contest(usable, sets, TORCH, 2.0 * shape[0] * shape[1] * shape[2], config=config)
 
 
 def peers() -> dict[str, Call]:
@@ -105,24 +146,22 @@ def peers() -> dict[str, Call]:
     return found | {QUACK: lambda a, b, out: gemm(a, b, out=out)}
 
 
-def time_shape(variants: dict[str, Call], shape: Shape, dtype: str, rounds: int) -> dict[str, Any]:
-    """Interleaved figures of every variant at one shape; see the module's text."""
-    sets = input_sets(shape, dtype)
-    usable = {name: call for name, call in variants.items() if _agrees(name, call, sets[0], dtype)}
-    per_batch = batch_size(usable[TORCH], sets)
-    batches, launches = make_batches(usable, sets, per_batch)
+def time_contest(contest: Contest, rounds: int) -> dict[str, Any]:
+    """Interleaved figures of every variant; see the module's text."""
+    per_batch = batch_size(contest.variants[contest.standard], contest.sets)
+    batches, launches = make_batches(contest.variants, contest.sets, per_batch)
     warm_up(batches, WARM_UP_MS)
     taken: dict[str, list[float]] = {name: [] for name in batches}
     for number in range(rounds):
         for name in shuffled(list(batches), number):
             taken[name].append(elapsed_ms(batches[name]) / per_batch)
-    flops = 2.0 * shape[0] * shape[1] * shape[2]
-    figures: dict[str, Any] = {name: Timing(tuple(ms)).figures(flops) for name, ms in taken.items()}
-    return figures | {"rounds": rounds, "batch": per_batch, "launches": launches, "sets": len(sets)}
+    timings = {name: Timing(tuple(ms)) for name, ms in taken.items()}
+    figures: dict[str, Any] = {name: timing.figures(contest.work, contest.rate) for name, timing in timings.items()}
+    return figures | {"rounds": rounds, "batch": per_batch, "launches": launches, "sets": len(contest.sets)}
 
 
 def _agrees(name: str, call: Call, operands: tuple[Any, Any, Any], dtype: str) -> bool:
-    """Whether a variant computes the product; a wrong or failing peer is left out, ours is an error."""
+    """Whether a variant computes the product."""
     import torch
 
     a, b, out = operands
@@ -145,15 +184,20 @@ def input_sets(shape: Shape, dtype: str) -> list[tuple[Any, Any, Any]]:
     import torch
 
     m, n, k = shape
-    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    set_bytes = 2 * (m * k + k * n + m * n)
-    count = -(-L2_MULTIPLE * properties.L2_cache_size // set_bytes)
-    count = max(2, min(count, MAX_SETS))
     kind = {"device": "cuda", "dtype": getattr(torch, dtype)}
+    count = how_many_sets(2 * (m * k + k * n + m * n))
     return [(*running.inputs(shape, dtype), torch.empty(m, n, **kind)) for _ in range(count)]
 
 
-def batch_size(call: Call, sets: list[tuple[Any, Any, Any]]) -> int:
+def how_many_sets(set_bytes: int) -> int:
+    """So many sets of `set_bytes` each are L2_MULTIPLE times as large as L2; at least 2, at most MAX_SETS."""
+    import torch
+
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return max(2, min(-(-L2_MULTIPLE * properties.L2_cache_size // set_bytes), MAX_SETS))
+
+
+def batch_size(call: Call, sets: list[tuple[Any, ...]]) -> int:
     """How many launches take about BATCH_MS, in whole turns through the sets where that is not too many."""
     calls = [lambda s=s: call(*s) for s in sets]
     launch_all = _loop(calls, 4)
@@ -163,9 +207,7 @@ def batch_size(call: Call, sets: list[tuple[Any, Any, Any]]) -> int:
     return -(-count // len(sets)) * len(sets)
 
 
-def make_batches(
-    variants: dict[str, Call], sets: list[tuple[Any, Any, Any]], count: int
-) -> tuple[dict[str, Batch], str]:
+def make_batches(variants: dict[str, Call], sets: list[tuple[Any, ...]], count: int) -> tuple[dict[str, Batch], str]:
     """One batch of `count` launches per variant, and how they are launched: all "graph", or all "stream"."""
     loops = {}
     for name, call in variants.items():
@@ -219,14 +261,14 @@ def shuffled(names: list[str], number: int) -> list[str]:
     return random.Random(number).sample(names, len(names))
 
 
-def _record(name: str, module: Any, shape: Shape, dtype: str, timed: dict[str, Any]) -> records.Record:
+def _record(name: str, contest: Contest, shape: Shape, dtype: str, timed: dict[str, Any]) -> records.Record:
     import torch
 
-    others = {peer: timed[peer] for peer in (TORCH, QUACK) if peer in timed}
+    others = {peer: timed[peer] for peer in contest.variants if peer != OURS}
     ours = timed[OURS] | {key: timed[key] for key in ("rounds", "batch", "launches", "sets")}
     for figures in others.values():  # ratio: how many times as fast as this peer ours is
         figures["ratio"] = round(figures["median_ms"] / timed[OURS]["median_ms"], 4)
-    ours["ratio"] = others[TORCH]["ratio"]
+    ours["ratio"] = others[contest.standard]["ratio"]
     return records.make(
         "timed",
         name,
@@ -235,6 +277,6 @@ def _record(name: str, module: Any, shape: Shape, dtype: str, timed: dict[str, A
         passed=True,
         figures=ours,
         peers=others,
-        config=compiling.config_for(module, compiling.arch_here()),
+        config=contest.config,
         device=torch.cuda.get_device_name(),
     )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from cookbook.harness import benching, catalog, compiling, records, running
+from cookbook.harness import benching, catalog, compiling, records, running, transposing
 from cookbook.harness.catalog import Recipe
 from cookbook.harness.findings import Finding
 from cookbook.harness.running import Shape
@@ -22,6 +22,7 @@ PASSED, FAILED, RECORDED, STALE, NOT_CHECKED = "passed", "failed", "recorded", "
 LEVELS = ("layout", "model", "compiled", "ran", "timed", "counted", "sanitized")
 MODEL_SHAPES: tuple[Shape, ...] = ((200, 333, 64), (72, 40, 136))  # ragged in M and N; in K too
 TIMED_SHAPES: tuple[Shape, ...] = ((4096, 4096, 4096),)
+LARGEST_TRANSPOSED = 2**24  # elements
 LARGEST_MODELLED = 2**28  # multiply-adds; numpy walks about 2**26 of them in a second
 Progress = Callable[[str], None]
 
@@ -35,6 +36,7 @@ class Level:
     dtype: str | None = None
     target: str | None = None
     shape: Shape | None = None
+    variant: str | None = None  # of a recipe that has several kernels for one thing
     figures: dict[str, Any] = field(default_factory=dict)
     reason: str = ""  # why it failed, or why it was not checked here
     device: str | None = None  # of a recorded or GPU level
@@ -161,11 +163,11 @@ def plan(
     steps = []
     for d in dtypes:
         steps.append(Step("layout", d, lambda d=d: layout_levels(recipe, d, targets)))
-        for s in shapes or MODEL_SHAPES:
+        for s in shapes or (transposing.MODEL_SHAPES if recipe.kind == "transpose" else MODEL_SHAPES):
             steps.append(Step("model", d, lambda d=d, s=s: model_levels(recipe, d, s, targets), shape=s))
     for t in targets:
         for d in dtypes:
-            steps.append(Step("compiled", d, lambda t=t, d=d: [compiled_level(recipe, t, d)], target=t))
+            steps.append(Step("compiled", d, lambda t=t, d=d: compiled_levels(recipe, t, d), target=t))
     for d in dtypes:
         steps.append(Step("ran", d, lambda d=d: ran_levels(recipe, d, shapes)))
         steps.append(Step("timed", d, lambda d=d: timed_levels(recipe, d, shapes)))
@@ -176,7 +178,7 @@ def plan(
 
 def _plan_of_study(recipe: Recipe, targets: tuple[str, ...]) -> list[Step]:
     facts = Step("layout", None, lambda: [facts_level(recipe)])
-    compiles = [Step("compiled", None, lambda t=t: [compiled_level(recipe, t, None)], target=t) for t in targets]
+    compiles = [Step("compiled", None, lambda t=t: compiled_levels(recipe, t, None), target=t) for t in targets]
     return [facts, *compiles]
 
 
@@ -195,15 +197,21 @@ def run_step(step: Step) -> list[Level]:
 # --- levels that run anywhere -------------------------------------------------------------------------------
 
 
-def configurations(recipe: Recipe, targets: tuple[str, ...]) -> dict[Any, str | None]:
-    """The distinct configurations of `targets`, each with the targets it is for (None where there is but one)."""
+def configurations(recipe: Recipe, targets: tuple[str, ...], dtype: str | None = None) -> dict[Any, dict[str, Any]]:
+    """The distinct configurations of `targets`, each with what tells it from the others, as fields of `Level`.
+
+    That is the variant where a recipe has several, else the targets it is for where these differ.
+    """
     module = catalog.load(recipe.name)
+    if recipe.kind == "transpose":
+        variants = [module.configs_for(target, compiling.cutlass_dtype(dtype)) for target in targets]
+        return {config: {"variant": name} for configs in variants for name, config in configs.items()}
     by_config: dict[Any, list[str]] = {}
     for target in targets:
         by_config.setdefault(compiling.config_for(module, target), []).append(target)
     if len(by_config) == 1:
-        return dict.fromkeys(by_config)
-    return {config: "/".join(used_by) for config, used_by in by_config.items()}
+        return {config: {} for config in by_config}
+    return {config: {"target": "/".join(used_by)} for config, used_by in by_config.items()}
 
 
 def layout_levels(recipe: Recipe, dtype: str, targets: tuple[str, ...]) -> list[Level]:
@@ -211,9 +219,10 @@ def layout_levels(recipe: Recipe, dtype: str, targets: tuple[str, ...]) -> list[
     from cookbook.harness.layout_check import check_layouts
 
     module, kind = catalog.load(recipe.name), compiling.cutlass_dtype(dtype)
+    look = transposing.check_layouts if recipe.kind == "transpose" else check_layouts
     return [
-        _of_findings("layout", check_layouts(module, kind, config), dtype=dtype, target=used_by)
-        for config, used_by in configurations(recipe, targets).items()
+        _of_findings("layout", look(module, kind, config), dtype=dtype, **where)
+        for config, where in configurations(recipe, targets, dtype).items()
     ]
 
 
@@ -225,8 +234,9 @@ def facts_level(recipe: Recipe) -> Level:
 
 def model_levels(recipe: Recipe, dtype: str, shape: Shape, targets: tuple[str, ...]) -> list[Level]:
     """`model_level` for every configuration that `targets` use."""
-    found = configurations(recipe, targets)
-    return [replace(model_level(recipe, dtype, shape, c), target=used_by) for c, used_by in found.items()]
+    look = transposed_level if recipe.kind == "transpose" else model_level
+    found = configurations(recipe, targets, dtype)
+    return [replace(look(recipe, dtype, shape, c), **where) for c, where in found.items()]
 
 
 def model_level(recipe: Recipe, dtype: str, shape: Shape, config: Any) -> Level:
@@ -283,13 +293,37 @@ def _normals(shape: Shape) -> tuple[Any, Any]:
     return torch.randn(m, k), torch.randn(n, k).T
 
 
-def compiled_level(recipe: Recipe, target: str, dtype: str | None) -> Level:
+def transposed_level(recipe: Recipe, dtype: str, shape: Shape, config: Any) -> Level:
+    """The data path of a transpose walked in numpy on random bits: every one must be where it belongs."""
+    module = catalog.load(recipe.name)
+    if shape[0] * shape[1] > LARGEST_TRANSPOSED:
+        reason = f"{_x(shape)} is too large to walk in numpy: at most {LARGEST_TRANSPOSED} elements"
+    else:
+        reason = transposing.refusal(module, shape, dtype, config.variant)
+    if reason:
+        return Level("model", NOT_CHECKED, dtype, shape=shape, reason=reason)
+    wrong = transposing.walk_mismatches(module, shape, compiling.cutlass_dtype(dtype), config)
+    bad = f"{wrong} of {shape[0] * shape[1]} elements are not where they belong" if wrong else ""
+    return Level("model", FAILED if bad else PASSED, dtype, shape=shape, figures={"mismatches": wrong}, reason=bad)
+
+
+def compiled_levels(recipe: Recipe, target: str, dtype: str | None) -> list[Level]:
+    """`compiled_level`, of every variant where a recipe has several."""
+    if recipe.kind != "transpose":
+        return [compiled_level(recipe, target, dtype)]
+    found = configurations(recipe, (target,), dtype)
+    return [replace(compiled_level(recipe, target, dtype, c), **where) for c, where in found.items()]
+
+
+def compiled_level(recipe: Recipe, target: str, dtype: str | None, config: Any = None) -> Level:
     """A real cubin for one target: instructions, registers, spills, shared memory."""
     try:
-        compiled = compiling.compile_recipe(recipe.name, target, dtype)
+        compiled = compiling.compile_recipe(recipe.name, target, dtype, config=config)
     except compiling.NoDisassembler as missing:
         return Level("compiled", NOT_CHECKED, dtype, target, reason=str(missing))
     required = recipe.instructions_for(target)
+    if recipe.kind == "transpose":
+        required += catalog.load(recipe.name).INSTRUCTIONS.get(config.variant, ())
     found = compiling.findings(compiled, required)
     if recipe.max_smem is not None:
         detail = f"{compiled.smem_bytes} bytes; at most {recipe.max_smem} by the recipe"
@@ -340,8 +374,12 @@ def ran_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...]) -> list[Le
     if device is None:
         return recorded_levels(recipe, "ran", dtype, reason)
     module = catalog.load(recipe.name)
-    cases = running.run_checks(module.matmul, shapes or running.SHAPES, [dtype])
-    figures = running.summary(cases)
+    if recipe.kind == "transpose":
+        cases: list[Any] = transposing.run_checks(module, shapes or transposing.SHAPES, dtype)
+        figures = transposing.summary(cases)
+    else:
+        cases = running.run_checks(module.matmul, shapes or running.SHAPES, [dtype])
+        figures = running.summary(cases)
     bad = "; ".join(f"{_x(case.shape)}: {case.problem}" for case in cases if not case.ok)
     made = None
     if not shapes:  # a record stands for the whole list of shapes
@@ -353,7 +391,7 @@ def ran_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...]) -> list[Le
             passed=not bad,
             figures=figures,
             device=device,
-            config=compiling.config_for(module, compiling.arch_here()),
+            config=_config_here(recipe, dtype),
         )
     status = FAILED if bad else PASSED
     return [Level("ran", status, dtype, figures=figures, reason=bad, device=device, record=made)]
@@ -364,7 +402,8 @@ def timed_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...]) -> list[
     device, reason = gpu_for(recipe)
     if device is None:
         return recorded_levels(recipe, "timed", dtype, reason)
-    made = benching.bench(recipe.name, shapes or TIMED_SHAPES, [dtype])
+    own = transposing.TIMED_SHAPES if recipe.kind == "transpose" else TIMED_SHAPES
+    made = benching.bench(recipe.name, shapes or own, [dtype])
     return [replace(_of_record(record, PASSED), record=record) for record in made]
 
 
@@ -382,7 +421,7 @@ def tool_levels(recipe: Recipe, level: str, dtype: str, tools: bool) -> list[Lev
         shape, figures, problems = look(recipe, dtype)
     except counting.ToolMissing as missing:
         return recorded_levels(recipe, level, dtype, str(missing))
-    config = compiling.config_for(catalog.load(recipe.name), compiling.arch_here())
+    config = _config_here(recipe, dtype)
     made = records.make(
         level, recipe.name, dtype, shape, passed=not problems, figures=figures, device=device, config=config
     )
@@ -390,11 +429,24 @@ def tool_levels(recipe: Recipe, level: str, dtype: str, tools: bool) -> list[Lev
     return [replace(_of_record(made, status, "; ".join(problems)), record=made)]
 
 
+def _config_here(recipe: Recipe, dtype: str) -> Any:
+    """The configuration that this GPU runs, or all of them by variant."""
+    module, arch = catalog.load(recipe.name), compiling.arch_here()
+    if recipe.kind == "transpose":
+        configs = module.configs_for(arch, compiling.cutlass_dtype(dtype))
+        return {variant: asdict(config) for variant, config in configs.items()}
+    return compiling.config_for(module, arch)
+
+
 def _counted(recipe: Recipe, dtype: str) -> tuple[Shape, dict[str, Any], list[str]]:
     from cookbook.harness import counting
     from cookbook.harness.layout_check import predicted_wavefronts
 
     module = catalog.load(recipe.name)
+    if recipe.kind == "transpose":
+        shape, arch = transposing.COUNTED_SHAPE, compiling.arch_here()
+        kernels = counting.count_kernels(recipe.name, dtype, shape)
+        return shape, *transposing.compare(module, compiling.cutlass_dtype(dtype), arch, kernels)
     config = compiling.config_for(module, compiling.arch_here())
     predicted = predicted_wavefronts(module, compiling.cutlass_dtype(dtype), config)
     figures, problems = counting.compare(counting.count(recipe.name, dtype), predicted)
@@ -404,7 +456,8 @@ def _counted(recipe: Recipe, dtype: str) -> tuple[Shape, dict[str, Any], list[st
 def _sanitized(recipe: Recipe, dtype: str) -> tuple[None, dict[str, Any], list[str]]:
     from cookbook.harness import counting
 
-    figures = counting.sanitize(recipe.name, dtype)
+    shapes = transposing.SANITIZED_SHAPES if recipe.kind == "transpose" else counting.SANITIZED_SHAPES
+    figures = counting.sanitize(recipe.name, dtype, shapes)
     return None, figures, [f"{tool}: {figures[tool]}; needed 0" for tool in counting.TOOLS if figures[tool]]
 
 

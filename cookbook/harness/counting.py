@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cookbook.harness import catalog, running
+from cookbook.harness import catalog, running, transposing
 from cookbook.harness.running import Shape
 
 COUNTED_SHAPE: Shape = (1024, 1024, 1024)  # whole tiles: every lane of every instruction is active
@@ -58,7 +58,13 @@ def count(name: str, dtype: str, shape: Shape = COUNTED_SHAPE) -> list[Line]:
     Raises:
         ToolMissing: ncu is not there, or could not read the counters.
     """
-    return parse(profile(_launcher(name, dtype, [shape]), ["--section", "SourceCounters"], "source"))
+    return [line for kernel in count_kernels(name, dtype, shape) for line in kernel]
+
+
+def count_kernels(name: str, dtype: str, shape: Shape) -> list[list[Line]]:
+    """`count`, one list for each kernel: a transpose launches every variant, in the order of its VARIANTS."""
+    page = profile(_launcher(name, dtype, [shape]), ["--section", "SourceCounters"], "source")
+    return [[line for line in kernel if line.wavefronts] for kernel in parse_kernels(page)]
 
 
 def profile(command: list[str], collect: list[str], page: str) -> str:
@@ -192,8 +198,10 @@ def _tail(ran: subprocess.CompletedProcess[str]) -> str:
 
 
 def launch(name: str, dtype: str, shapes: Iterable[Shape]) -> None:
-    """Call the recipe's matmul once per shape on fresh inputs, and make sure that it was right."""
+    """Call the recipe's matmul, or each variant of a transpose, once per shape, and make sure that it was right."""
     module = catalog.load(name)
+    if catalog.find(name).kind == "transpose":
+        return transposing.launch(module, dtype, shapes)
     for shape in shapes:
         a, b = running.inputs(shape, dtype)
         error = running.relative_error(module.matmul(a, b), running.reference(a, b))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import math
 import re
 import shutil
 import sys
@@ -60,18 +61,25 @@ def _peer_names(timed: list[Record]) -> list[str]:
 def _timed_row(record: Record, peers: list[str]) -> list[str]:
     ours = record["figures"]
     row = [_shape(record), record["dtype"]]
-    row += [f"{ours['median_ms']:.4g} ({ours['min_ms']:.4g} to {ours['max_ms']:.4g})", f"{ours['tflops']:.0f}"]
+    key = _rate(record)[0]
+    row += [f"{ours['median_ms']:.4g} ({ours['min_ms']:.4g} to {ours['max_ms']:.4g})", f"{ours[key]:.0f}"]
     for name in peers:
         peer = record["peers"].get(name)
-        row.append(f"{peer['tflops']:.0f} ({peer['ratio']:.3f})" if peer else "not timed")
+        row.append(f"{peer[key]:.0f} ({peer['ratio']:.3f})" if peer else "not timed")
     return row
+
+
+def _rate(record: Record) -> tuple[str, str]:
+    """Under which key a timed record says its work a second, and the unit."""
+    return ("tflops", "TFLOP/s") if "tflops" in record["figures"] else ("gbps", "GB/s")
 
 
 def _timed_table(timed: list[Record]) -> str:
     peers = _peer_names(timed)
-    header = ["M x N x K", "dtype", "ours, ms (min to max)", "ours, TFLOP/s"]
-    header += [f"{name}, TFLOP/s (ours / it)" for name in peers]
-    timed = sorted(timed, key=lambda r: (r["dtype"], r["shape"][0] * r["shape"][1] * r["shape"][2], r["shape"]))
+    unit, sizes = _rate(timed[0])[1], "M x N x K"[: 4 * len(timed[0]["shape"]) - 3]
+    header = [sizes, "dtype", "ours, ms (min to max)", f"ours, {unit}"]
+    header += [f"{name}, {unit} (ours / it)" for name in peers]
+    timed = sorted(timed, key=lambda r: (r["dtype"], math.prod(r["shape"]), r["shape"]))
     return table(header, [_timed_row(record, peers) for record in timed], right=2)
 
 
@@ -133,14 +141,18 @@ def results_chart(name: str, root: Path | None = None) -> draw.Picture | None:
         return None
     timed = [r for r in timed if r["dtype"] == timed[0]["dtype"]]
     bars = [bar for record in timed for bar in _bars(record)]
-    return draw.bar_chart(bars, title=f"{recipe.name}, {timed[0]['dtype']}, {timed[0]['device']}")
+    title = f"{recipe.name}, {timed[0]['dtype']}, {timed[0]['device']}"
+    standard = next(iter(timed[0]["peers"]), None)
+    return draw.bar_chart(bars, unit=_rate(timed[0])[1], title=title, baseline=standard)
 
 
 def _bars(record: Record) -> list[draw.Bar]:
-    flops = 2e-9 * record["shape"][0] * record["shape"][1] * record["shape"][2]  # per ms: TFLOP/s
+    key = _rate(record)[0]
     everyone = {"ours": record["figures"], **record["peers"]}
     return [
-        draw.Bar(_shape(record), name, f["tflops"], round(flops / f["max_ms"], 2), round(flops / f["min_ms"], 2))
+        draw.Bar(
+            _shape(record), name, f[key], *(round(f[key] * f["median_ms"] / f[e], 2) for e in ("max_ms", "min_ms"))
+        )
         for name, f in everyone.items()
     ]
 

@@ -6,10 +6,10 @@ A file is `{"device": "NVIDIA H200", "records": [...]}`. A record holds
     recipe        a name of the catalog, or of a suite: "probes/shared_memory", "probes/tma"
     code_hash     of the recipe's code when it was measured: another hash today makes the record stale
     dtype         torch's name
-    shape         [M, N, K], or null where the record sums up many shapes
+    shape         [M, N, K], [M, N] of a transpose, or null where the record sums up many shapes
     status        "passed" or "failed"
-    figures       of this level; for "timed": median_ms, min_ms, max_ms, tflops, rounds, batch, launches,
-                  sets, and ratio: torch.matmul's median over ours
+    figures       of this level; for "timed": median_ms, min_ms, max_ms, tflops (gbps of a transpose), rounds,
+                  batch, launches, sets, and ratio: torch.matmul's (the device copy's) median over ours
     peers         for "timed": figures by peer, ratio too: {"torch.matmul": {...}, "quack": {...}}
     config        the recipe's configuration
     distribution  of the inputs, e.g. "normal(0, 1)"
@@ -57,7 +57,7 @@ def make(
     level: str,
     recipe: str,
     dtype: str,
-    shape: tuple[int, int, int] | None,
+    shape: tuple[int, ...] | None,
     *,
     passed: bool,
     figures: dict[str, Any],

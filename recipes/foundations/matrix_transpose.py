@@ -1,0 +1,743 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   cookbook:
+#     title: A matrix transpose, five times
+#     claim: >-
+#       A transpose asks one tile for rows and for columns; padding, a swizzle made for the accesses, or accesses made
+#       for the layout each serve both without a conflict, and what is left is to move bytes as a copy does.
+#     kind: transpose
+#     track: foundations
+#     order: 90
+#     builds_on: null
+#     targets: [sm_80, sm_90a, sm_100a, sm_120a]
+#     runs_on: sm_80+
+#     dtypes: [float32, bfloat16]
+#     path: rows of x -> shared memory -> columns of x, the rows of y
+#     instructions: [LDS, STS]
+# ---
+
+# %% [markdown]
+# # A matrix transpose, five times
+#
+# **Claim.** A transpose computes nothing. It reads rows and writes rows, and what was a row going in is a column coming
+# out; shared memory is where the two meet. A tile there is written one way and read the other, and *both* ways must
+# be free of bank conflicts. There are three answers: leave a gap after each row (padding), find the swizzle that
+# serves the two accesses, or, where the layout is given, find the accesses that it serves. Each is a variant below,
+# after the one that has no answer:
+#
+# | variant | shared memory | a thread moves | what it shows |
+# |---|---|---|---|
+# | `naive` | rows after rows | one element | a column lies in one bank |
+# | `padded` | rows one word apart | one element | the classic mend, and what it costs |
+# | `swizzled` | `S<B,M,S>` by a closed form | one element | the same, with nothing added |
+# | `vectorised` | a swizzle for blocks | 16 bytes at both ends | blocks are transposed in registers |
+# | `tma` | TMA's own 128-byte swizzle | 16 bytes; TMA at both ends | the layout is given, the threads are chosen |
+#
+# All of them move bits, so float32 stands for every 32-bit type and bfloat16 for every 16-bit one. The ceiling is a
+# copy of the same bytes from device memory to device memory.
+
+# %%
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import cutlass.memory
+import torch
+from cutlass.cute.nvgpu import CacheEvictionPriority, cpasync
+
+# %% [markdown]
+# ## The sizes
+#
+# A variant of one element at a time takes the classic tile of 32 x 32: a warp has a row of it, or a column. The others
+# want rows of x *and* of y of 256 bytes and more, because a row of a tile is all that device memory sees of it in one
+# piece: 64 x 64 elements of 32 bits, 128 x 128 of 16. Several CTAs of such a size fit an SM, and while one waits for
+# its tile the others work: that, not a pipeline inside a CTA, keeps enough bytes on the way.
+
+
+# %%
+SCALAR = ("naive", "padded", "swizzled")  # one element at a time; they differ in the layout alone
+VARIANTS = (*SCALAR, "vectorised", "tma")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the kernel, in elements or counts."""
+
+    variant: str = "vectorised"  # one of VARIANTS
+    bits: int = 32  # of an element: 32 or 16
+    tile_m: int = 64  # rows of x per CTA
+    tile_n: int = 64  # columns of x per CTA
+    threads: int = 256
+    raster_group: int = 8  # CTAs that run together cover this many rows of tiles
+
+    @property
+    def vector(self) -> int:
+        """Elements in 16 bytes: 4 or 8."""
+        return 128 // self.bits
+
+    @property
+    def padding(self) -> int:
+        """Elements between two rows of the tile: one word of 4 bytes."""
+        return 32 // self.bits if self.variant == "padded" else 0
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of vector x vector elements that a thread moves."""
+        return self.tile_m * self.tile_n // self.vector**2 // self.threads
+
+    @property
+    def tile_bytes(self) -> int:
+        return self.tile_m * self.tile_n * self.bits // 8
+
+    @property
+    def smem_bytes(self) -> int:
+        if self.variant == "tma":
+            return 2 * self.tile_bytes + 8  # the tile, its transpose, and a barrier
+        return self.tile_m * (self.tile_n + self.padding) * self.bits // 8
+
+
+def configs_for(arch: str, dtype) -> dict[str, Config]:
+    """The variants that an architecture such as "sm_90a" has, by name; `dtype` is a cutlass numeric type."""
+    side = 64 if dtype.width == 32 else 128
+    configs = {name: Config(name, dtype.width, 32, 32) for name in SCALAR}
+    configs["vectorised"] = Config("vectorised", dtype.width, side, side)
+    if int(arch[3:].rstrip("af")) >= 90:
+        configs["tma"] = Config("tma", dtype.width, side, side)
+    return configs
+
+
+# %% [markdown]
+# ## The layouts
+#
+# **One element at a time.** A row of 32 floats is 128 bytes, all the banks; a column is 32 words in *one* bank. Naive
+# means 32 wavefronts for each read of a column (16 for 16-bit elements, of which two rows fit the banks). Padding sets
+# the rows apart by one 4-byte word more, so the column wanders over the banks. Mind "one word": with 16-bit elements a
+# gap of *one element* would start every second row inside a word, and the odd columns would be 2-way.
+#
+# The swizzle does it without a gap. `column_swizzle` is the closed form: keep together what shares a word, and XOR the
+# row's number into the bits that choose the bank. 32 x 32 floats: `S<5,2,5>` on bytes, `S<5,0,5>` on elements. A row of
+# 64 16-bit elements: `S<5,2,5>` on bytes too, `S<5,1,5>` on elements.
+#
+# **Sixteen bytes at a time.** A thread of `vectorised` holds a block of 4 x 4 floats (8 x 8 for 16 bits), read as rows
+# of x, and stores it as rows of y: eight neighbours store to every 4th (8th) row of y, at the same column. So it is the
+# row's number *divided by 4 (8)* that must go into the three bits that choose the 16-byte slot. That swizzle,
+# `S<3,4,S>` with a large S, is none that TMA or `wgmma` know; nothing obliges us to theirs, for only threads touch
+# this tile.
+#
+# **TMA.** Here something does. TMA writes the 128-byte rows of a box under `S<3,4,3>` or not at all: the atom is given,
+# and what is left to choose is which thread takes which block.
+
+
+# %%
+def log2(x: int) -> int:
+    return x.bit_length() - 1
+
+
+def column_swizzle(row: int, bits: int) -> tuple[int, int, int]:
+    """S<B,M,S> on *bytes* for rows of `row` elements: one element of every row, and a row, each without conflict."""
+    size = bits // 8
+    base = log2(max(1, 4 // size))  # what shares a word of 4 bytes stays together
+    banks, columns = log2(128 // size) - base, log2(row) - base
+    return min(banks, columns), base + log2(size), max(banks, columns)
+
+
+def block_swizzle(pitch: int, vector: int) -> tuple[int, int, int]:
+    """S<3,4,S> on bytes for rows `pitch` bytes apart: every `vector`-th row, eight of them, in eight 16-byte slots."""
+    return 3, 4, log2(pitch) + log2(vector) - 4
+
+
+def composed(swizzle: tuple[int, int, int], rows) -> cute.ComposedLayout:
+    return cute.make_composed_layout(cute.make_swizzle(*swizzle), 0, rows)
+
+
+def smem_layouts(dtype, config: Config) -> dict[str, cute.ComposedLayout]:
+    """Where the tile lies in shared memory: "x" (M, N) as it is read, "y" (N, M) as it is written."""
+    c, plain = config, (0, 4, 3)
+    if c.variant in SCALAR:
+        swizzle = column_swizzle(c.tile_n, dtype.width) if c.variant == "swizzled" else plain
+        rows = cute.make_layout((c.tile_m, c.tile_n), stride=(c.tile_n + c.padding, 1))
+        return {"x": composed(swizzle, rows)}
+    if c.variant == "vectorised":
+        swizzle = block_swizzle(c.tile_m * dtype.width // 8, c.vector)
+        return {"y": composed(swizzle, cute.make_layout((c.tile_n, c.tile_m), stride=(c.tile_m, 1)))}
+    width = 8 * c.vector  # 128 bytes
+    atom = composed((3, 4, 3), cute.make_layout((8, width), stride=(width, 1)))
+    return {
+        "x": cute.tile_to_shape(atom, (c.tile_m, c.tile_n), order=(0, 1)),
+        "y": cute.tile_to_shape(atom, (c.tile_n, c.tile_m), order=(0, 1)),
+    }
+
+
+# %% [markdown]
+# ## Who moves what
+#
+# Each access to shared memory is written down once, as a function from a thread and a step to a place in the tile. The
+# kernels call these functions with run-time numbers, the checks call them with numpy arrays: what is checked is what
+# runs.
+#
+# For `tma` the choice is in `block_of`. A square of 8 x 8 blocks is 128 bytes wide in x, and 128 bytes wide in y. The
+# eight lanes of a phase (16 bytes a lane: lanes 8q to 8q+7) must find eight different slots when they load a row of
+# their blocks from x, and again when they store a row of the transposed blocks to y. Lanes side by side along a row
+# would load well and store 4- or 8-way; lanes down a column the other way round. So lane p takes column p *and* row
+# p XOR k: a *diagonal* of the square, on which all rows and all columns differ. Eight values of k make the square.
+# (The diagonal would be free without the swizzle too, for eight columns are eight slots wherever their rows begin. The
+# swizzle alone would not: it serves a row or a column of chunks, and here both tiles are asked for blocks.)
+
+
+# %%
+class Move(NamedTuple):
+    """The accesses of all threads to a tile in shared memory."""
+
+    tile: str  # which: "x" or "y"
+    width: int  # elements of one access
+    steps: int  # accesses of one thread
+    place: Callable  # (thread, step) -> (row, column) in that tile of the first element
+
+
+def along_rows(index, columns: int):
+    """Row and column of number `index`, counted row by row."""
+    return index // columns, index % columns
+
+
+def block_of(thread, block: int, config: Config):
+    """Which block a thread takes, in blocks from the tile's corner: (down M, along N)."""
+    index = thread + block * config.threads
+    if config.variant == "vectorised":
+        return along_rows(index, config.tile_n // config.vector)
+    square, inside = index // 64, index % 64  # squares of 8 x 8 blocks, 128 bytes wide and 128 bytes high
+    k, p = along_rows(inside, 8)
+    down, across = along_rows(square, config.tile_n // (8 * config.vector))
+    return 8 * down + (p ^ k), 8 * across + p
+
+
+def moves(config: Config) -> dict[str, Move]:
+    """Every access to shared memory by a thread, by name: r2s stores, s2r and s2g load."""
+    c, v = config, config.vector
+    if c.variant in SCALAR:
+        steps = c.tile_m * c.tile_n // c.threads
+
+        def across(thread, step):
+            return along_rows(thread + step * c.threads, c.tile_n)
+
+        def down(thread, step):
+            return along_rows(thread + step * c.threads, c.tile_m)[::-1]
+
+        return {"r2s_x": Move("x", 1, steps, across), "s2g_x": Move("x", 1, steps, down)}
+
+    def rows_of_x(thread, step):
+        i, j = block_of(thread, step // v, c)
+        return v * i + step % v, v * j
+
+    def rows_of_y(thread, step):
+        i, j = block_of(thread, step // v, c)
+        return v * j + step % v, v * i
+
+    def whole_rows_of_y(thread, step):
+        n, i = along_rows(thread + step * c.threads, c.tile_m // v)
+        return n, v * i
+
+    steps = v * c.blocks
+    store = Move("y", v, steps, rows_of_y)
+    if c.variant == "vectorised":
+        return {"r2s_y": store, "s2g_y": Move("y", v, steps, whole_rows_of_y)}
+    return {"s2r_x": Move("x", v, steps, rows_of_x), "r2s_y": store}
+
+
+# %% [markdown]
+# ## What is expected
+#
+# The one variant that has conflicts says so, and why; the check holds it to that number.
+
+
+# %%
+def expected_excess(config: Config) -> dict[str, tuple[int, str]]:
+    """Wavefronts above the ideal that each instruction of a move takes: {move: (how many, why)}."""
+    if config.variant != "naive":
+        return {}
+    ways = min(32, config.tile_n * config.bits // 32)  # words from one row to the next: so many rows share a bank
+    return {"s2g_x": (ways - 1, "rows of a column's words lie in the same banks")}
+
+
+# What the machine code of a variant must hold, beside what all of them do.
+INSTRUCTIONS = {
+    "vectorised": ("LDG.E.128", "STS.128", "LDS.128", "STG.E.128"),
+    "tma": ("UTMALDG.2D", "LDS.128", "STS.128", "UTMASTG.2D"),
+}
+
+
+# %% [markdown]
+# ## In registers
+#
+# A block of 32-bit elements is transposed by giving its registers other names: no instruction at all. Of 16-bit
+# elements, two share a register, and one byte permutation (`PRMT`) makes each register of the transpose.
+
+
+# %%
+@cute.jit
+def vector_at(tensor, row, column, width: cutlass.Constexpr):
+    """`width` adjacent elements of a row: (1, width)."""
+    return cute.local_tile(tensor, (1, width), (row, column // width))
+
+
+@cute.jit
+def transposed(block):
+    """The transpose of a block in registers: (V, V)."""
+    out = cute.make_rmem_tensor(block.layout, block.element_type)
+    for r in cutlass.range_constexpr(block.shape[0]):
+        for c in cutlass.range_constexpr(block.shape[1]):
+            out[c, r] = block[r, c]
+    return out
+
+
+@cute.jit
+def registers(dtype, rows: cutlass.Constexpr, columns: cutlass.Constexpr):
+    return cute.make_rmem_tensor(cute.make_layout((rows, columns), stride=(columns, 1)), dtype)
+
+
+# %% [markdown]
+# ## Variants whose threads do it all
+#
+# First every load of a thread, then the stores to shared memory: all of a thread's bytes are on their way at once. The
+# barrier between writing and reading the tile is what the swizzle does *not* replace. With it in its place, the two
+# sides need only agree on the layout; which thread wrote an element is forgotten. (That is the trap of the transpose
+# that loads `shared[i][i ^ t]`: a thread reads back what it wrote itself, and the result is the input.)
+#
+# At the edges an element, or a block, is in the matrix or not. `vectorised` is only called for matrices whose sides are
+# multiples of a vector, so a block is never cut.
+
+
+# %%
+@cute.jit
+def scalars(gX, gY, sX, limit, config: cutlass.Constexpr, tidx):
+    store, load = moves(config)["r2s_x"], moves(config)["s2g_x"]
+    values = cute.make_rmem_tensor(store.steps, gX.element_type)
+    for step in cutlass.range_constexpr(store.steps):
+        m, n = store.place(tidx, step)
+        if cute.elem_less((m, n), limit):
+            values[step] = gX[m, n]
+    for step in cutlass.range_constexpr(store.steps):
+        m, n = store.place(tidx, step)
+        sX[m, n] = values[step]
+    cute.arch.sync_threads()
+    for step in cutlass.range_constexpr(load.steps):
+        m, n = load.place(tidx, step)
+        if cute.elem_less((m, n), limit):
+            gY[n, m] = sX[m, n]
+
+
+@cute.jit
+def vectors(gX, gY, sY, limit, config: cutlass.Constexpr, tidx):
+    store, load = moves(config)["r2s_y"], moves(config)["s2g_y"]
+    v = config.vector
+    once = CacheEvictionPriority.NO_ALLOCATE
+    blocks = [registers(gX.element_type, v, v) for _ in range(config.blocks)]
+    for b in cutlass.range_constexpr(config.blocks):
+        i, j = block_of(tidx, b, config)
+        if cute.elem_less((v * i, v * j), limit):
+            for r in cutlass.range_constexpr(v):
+                source = vector_at(gX, v * i + r, v * j, v)
+                cute.autovec_copy(source, vector_at(blocks[b], r, 0, v), l1c_evict_priority=once)
+    for b in cutlass.range_constexpr(config.blocks):
+        block = transposed(blocks[b])
+        for c in cutlass.range_constexpr(v):
+            n, m = store.place(tidx, b * v + c)
+            cute.autovec_copy(vector_at(block, c, 0, v), vector_at(sY, n, m, v))
+    cute.arch.sync_threads()
+    for step in cutlass.range_constexpr(load.steps):
+        n, m = load.place(tidx, step)
+        if cute.elem_less((m, n), limit):
+            row = registers(gX.element_type, 1, v)
+            cute.autovec_copy(vector_at(sY, n, m, v), row)
+            cute.autovec_copy(row, vector_at(gY, n, m, v))
+
+
+# %% [markdown]
+# ## The kernel
+#
+# CTAs that run together cover a block of x rather than a long row: what they write then lies together in y as well, and
+# few pages of device memory are open at a time.
+
+
+# %%
+@cute.jit
+def tile_of_cta(shape_mn, config: cutlass.Constexpr):
+    """Which tile this CTA transposes: column by column inside groups of `raster_group` rows of tiles."""
+    tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
+    tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
+    cta, _, _ = cute.arch.block_idx()
+    group, inside = cta // (config.raster_group * tiles_n), cta % (config.raster_group * tiles_n)
+    first = group * config.raster_group
+    height = cutlass.min(tiles_m - first, config.raster_group)  # the last group may be lower
+    return first + inside % height, inside // height
+
+
+@cute.kernel
+def kernel(mX: cute.Tensor, mY: cute.Tensor, dtype: cutlass.Constexpr, config: cutlass.Constexpr):
+    """One CTA transposes one tile of mX (M, N) into mY (N, M)."""
+    tidx, _, _ = cute.arch.thread_idx()
+    tile_m, tile_n = tile_of_cta(mX.shape, config)
+    gX = cute.local_tile(mX, (config.tile_m, config.tile_n), (tile_m, tile_n))
+    gY = cute.local_tile(mY, (config.tile_n, config.tile_m), (tile_n, tile_m))
+    limit = (mX.shape[0] - tile_m * config.tile_m, mX.shape[1] - tile_n * config.tile_n)
+    ((_, layout),) = smem_layouts(dtype, config).items()
+    smem = cutlass.memory.SmemAllocator().allocate_tensor(dtype, layout.outer, 1024, swizzle=layout.inner)
+    if cutlass.const_expr(config.variant == "vectorised"):
+        vectors(gX, gY, smem, limit, config, tidx)
+    else:
+        scalars(gX, gY, smem, limit, config, tidx)
+
+
+# %% [markdown]
+# ## The TMA variant
+#
+# One thread asks for the tile and says how many bytes the barrier shall wait for; all wait; each thread takes its
+# blocks from x's tile to y's. TMA is another agent than the threads, so between their stores and its reading there
+# stands a proxy fence, and then the barrier. What lies outside the matrix arrives as zeros, and is not stored.
+
+
+# %%
+@cute.jit
+def turn(sX, sY, config: cutlass.Constexpr, tidx):
+    load, store = moves(config)["s2r_x"], moves(config)["r2s_y"]
+    v = config.vector
+    for b in cutlass.range_constexpr(config.blocks):
+        block = registers(sX.element_type, v, v)
+        for r in cutlass.range_constexpr(v):
+            m, n = load.place(tidx, b * v + r)
+            cute.autovec_copy(vector_at(sX, m, n, v), vector_at(block, r, 0, v))
+        block = transposed(block)
+        for c in cutlass.range_constexpr(v):
+            n, m = store.place(tidx, b * v + c)
+            cute.autovec_copy(vector_at(block, c, 0, v), vector_at(sY, n, m, v))
+
+
+@cute.kernel
+def kernel_tma(
+    load: cute.CopyAtom,
+    mX: cute.Tensor,  # (M, N), as TMA coordinates
+    store: cute.CopyAtom,
+    mY: cute.Tensor,  # (N, M), as TMA coordinates
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """One CTA transposes one tile of mX into mY; both ends are copies by TMA."""
+    tidx, _, _ = cute.arch.thread_idx()
+    tile_m, tile_n = tile_of_cta(mX.shape, config)
+    gX = cute.local_tile(mX, (config.tile_m, config.tile_n), (tile_m, tile_n))
+    gY = cute.local_tile(mY, (config.tile_n, config.tile_m), (tile_n, tile_m))
+    layouts = smem_layouts(dtype, config)
+    smem = cutlass.memory.SmemAllocator()
+    sX = smem.allocate_tensor(dtype, layouts["x"].outer, 1024, swizzle=layouts["x"].inner)
+    sY = smem.allocate_tensor(dtype, layouts["y"].outer, 1024, swizzle=layouts["y"].inner)
+    arrived = smem.allocate_array(cutlass.Int64, 1)
+    alone = cute.make_layout(1)  # no multicast: a cluster of one
+    tXsX, tXgX = cpasync.tma_partition(load, 0, alone, cute.group_modes(sX, 0, 2), cute.group_modes(gX, 0, 2))
+    tYsY, tYgY = cpasync.tma_partition(store, 0, alone, cute.group_modes(sY, 0, 2), cute.group_modes(gY, 0, 2))
+    first_warp = cute.arch.make_warp_uniform(cute.arch.warp_idx()) == 0
+
+    if first_warp:
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_init(arrived, 1)
+            cute.arch.mbarrier_init_fence()
+            cute.arch.mbarrier_arrive_and_expect_tx(arrived, config.tile_bytes)
+        cute.copy(load, tXgX, tXsX, tma_bar_ptr=arrived)
+    cute.arch.sync_threads()  # nobody waits on a barrier that is not there yet
+    cute.arch.mbarrier_wait(arrived, 0)
+    turn(sX, sY, config, tidx)
+    cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote, TMA shall see
+    cute.arch.sync_threads()
+    if first_warp:
+        cute.copy(store, tYsY, tYgY)
+        cute.arch.cp_async_bulk_commit_group()
+        cute.arch.cp_async_bulk_wait_group(0, read=True)
+
+
+# %% [markdown]
+# ## The launch
+#
+# Sizes and strides are run-time values: one compiled kernel serves all shapes. Strides are 64-bit numbers, for a matrix
+# may well be larger than 2**31 elements.
+
+
+# %%
+@cute.jit
+def launch(
+    pX: cute.Pointer,
+    pY: cute.Pointer,
+    mn: tuple[cutlass.Int32, cutlass.Int32],
+    strides: tuple[cutlass.Int64, cutlass.Int64],
+    stream: cuda.CUstream,
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """Y (N, M) = X (M, N) transposed; `strides` are the row strides of X and Y in elements."""
+    (m, n), (ldx, ldy) = mn, strides
+    together = 1 if config.variant in SCALAR else config.vector
+    mX = cute.make_tensor(pX, cute.make_layout((m, n), stride=(cute.assume(ldx, divby=together), 1)))
+    mY = cute.make_tensor(pY, cute.make_layout((n, m), stride=(cute.assume(ldy, divby=together), 1)))
+    grid = (cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n), 1, 1)
+    if cutlass.const_expr(config.variant == "tma"):
+        layouts = smem_layouts(dtype, config)
+        to_smem, from_smem = cpasync.CopyBulkTensorTileG2SOp(), cpasync.CopyBulkTensorTileS2GOp()
+        load, mX = cpasync.make_tiled_tma_atom(to_smem, mX, layouts["x"], (config.tile_m, config.tile_n))
+        store, mY = cpasync.make_tiled_tma_atom(from_smem, mY, layouts["y"], (config.tile_n, config.tile_m))
+        kernel_tma(load, mX, store, mY, dtype, config).launch(grid=grid, block=(config.threads, 1, 1), stream=stream)
+    else:
+        kernel(mX, mY, dtype, config).launch(grid=grid, block=(config.threads, 1, 1), stream=stream)
+
+
+# %%
+def launch_arguments(dtype, pointers, mn, strides, config: Config, stream: int) -> tuple:
+    """Plain addresses and integers as the typed values that `launch` takes."""
+    align = dtype.width // 8 if config.variant in SCALAR else 16  # bytes
+    gmem = cute.AddressSpace.gmem
+    return (
+        *(cute.runtime.make_ptr(dtype, pointer, gmem, assumed_align=align) for pointer in pointers),
+        tuple(cutlass.Int32(x) for x in mn),
+        tuple(cutlass.Int64(x) for x in strides),
+        cuda.CUstream(stream),
+    )
+
+
+def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
+    """Compile for `arch` ("sm_90a") with made-up pointers and sizes: no GPU is needed. "": the GPU that is here.
+
+    config: of one variant; the last of `configs_for(arch, dtype)` if left out.
+    """
+    config = config or list(configs_for(arch, dtype).values())[-1]
+    made_up = launch_arguments(dtype, (16, 16), (8, 8), (8, 8), config, 0)
+    target = f"--gpu-arch {arch} " if arch else ""
+    return cute.compile(launch, *made_up, dtype, config, options=(target + options).strip() or None)
+
+
+# %% [markdown]
+# ## `transpose`
+#
+# What a user calls. It looks at everything that the kernels rely on before anything is launched, and says which
+# argument is at fault, what it got and what it needs. Left to itself it takes the fastest variant that the matrices
+# allow: 16 bytes at a time need rows that start at multiples of 16 bytes.
+
+# %%
+DTYPES = {torch.float32: cutlass.Float32, torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
+FASTEST_FIRST = ("tma", "vectorised", "swizzled", "padded", "naive")
+
+
+def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
+    """Raise `error` about the argument `name` unless `ok`."""
+    if not ok:
+        raise error(f"{name}: got {got}; needed {needed}")
+
+
+def check_matrix(name: str, x: torch.Tensor) -> None:
+    """A non-empty matrix of a dtype and a size that the kernels take, with adjacent columns."""
+    require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
+    require(x.ndim == 2, name, f"{x.ndim} dimension(s)", "2")
+    require(x.dtype in DTYPES, name, x.dtype, "torch.float32, torch.float16 or torch.bfloat16", TypeError)
+    require(min(x.shape) > 0, name, f"shape {tuple(x.shape)}", "no empty dimension")
+    require(max(x.shape) < 2**31, name, f"shape {tuple(x.shape)}", "sides below 2**31")
+    tracked = x.requires_grad and torch.is_grad_enabled()
+    require(not tracked, name, "requires_grad=True", "torch.no_grad(): there is no backward")
+    rows, columns = x.stride()
+    require(columns == 1 or x.shape[1] == 1, name, f"stride {columns} along its rows", "1: rows of adjacent elements")
+    apart = f"rows {rows} elements apart"
+    require(rows >= x.shape[1] or x.shape[0] == 1, name, apart, f"at least {x.shape[1]}: rows that do not overlap")
+
+
+def row_stride(x: torch.Tensor) -> int:
+    """In elements. A single row has no next one: any stride will do, and this one suits every variant."""
+    return x.stride(0) if x.shape[0] > 1 else -(-x.shape[1] // 8) * 8
+
+
+def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether two matrices with adjacent columns may share a byte; rows of different strides are not told apart."""
+    size = x.element_size()
+    (x0, x1), (y0, y1) = (
+        (t.data_ptr(), t.data_ptr() + ((t.shape[0] - 1) * t.stride(0) + t.shape[1]) * size) for t in (x, y)
+    )
+    if x1 <= y0 or y1 <= x0:
+        return False
+    if x.stride(0) != y.stride(0) or min(x.shape[0], y.shape[0]) == 1:
+        return True
+    gap = (y0 - x0) // size % x.stride(0)  # columns of one wider matrix, perhaps
+    return gap < x.shape[1] or gap + y.shape[1] > x.stride(0)
+
+
+def usable(x: torch.Tensor, out: torch.Tensor, capability: tuple[int, int]) -> dict[str, str]:
+    """Every variant, fastest first, with what forbids it for these matrices on such a GPU: "" where nothing does."""
+    vector = 16 // x.element_size()
+    strides = [row_stride(t) % vector == 0 for t in (x, out)]
+    aligned = all(strides) and (x.data_ptr() | out.data_ptr()) % 16 == 0
+    reasons = dict.fromkeys(FASTEST_FIRST, "")
+    if not aligned:
+        reasons["vectorised"] = reasons["tma"] = "x and out with rows that start at multiples of 16 bytes"
+    if capability < (9, 0):
+        reasons["tma"] = f"a GPU of compute capability (9, 0) or later; this is {capability}"
+    if (x.shape[0] | x.shape[1]) % vector:
+        reasons["vectorised"] = f"sides that are multiples of {vector}"
+    return reasons
+
+
+def check_out(out: torch.Tensor, x: torch.Tensor) -> None:
+    """`out` can take the transpose of `x`."""
+    check_matrix("out", out)
+    (m, n) = x.shape
+    require(out.dtype == x.dtype, "out", out.dtype, f"{x.dtype}, the dtype of x", TypeError)
+    require(out.shape == (n, m), "out", f"shape {tuple(out.shape)}", f"({n}, {m})")
+    require(out.device == x.device, "out", f"device {out.device}", f"{x.device}, where x is")
+    require(not overlap(out, x), "out", "memory that overlaps x", "memory of its own")
+
+
+@cache
+def compiled(dtype: torch.dtype, variant: str, capability: tuple[int, int]):
+    """The kernel for the present GPU, compiled at the first call that needs it, then kept; and its Config."""
+    config = configs_for("sm_{}{}".format(*capability), DTYPES[dtype])[variant]
+    return compile_for("", DTYPES[dtype], config), config
+
+
+# %%
+def transpose(x: torch.Tensor, *, out: torch.Tensor | None = None, variant: str = "auto") -> torch.Tensor:
+    """The transpose of `x` in memory of its own, on the current stream of `x`'s device.
+
+    x: (M, N), float32, float16 or bfloat16, stride 1 along N, any row stride >= N, any M, N >= 1 below 2**31.
+    out: (N, M), the same dtype, stride 1 along M, any row stride >= M, no memory of x. Made if not given.
+    variant: one of VARIANTS, or "auto": the fastest that the matrices allow. "tma" needs a GPU of compute
+        capability 9.0 or later, and x and out whose addresses and row strides are multiples of 16 bytes;
+        "vectorised" needs such x and out, and M and N that are multiples of 16 bytes; the others take anything.
+
+    Every bit comes out as it went in. Needs a GPU of compute capability 8.0 or later. There is no backward.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
+    argument, what it got and what it needs, and nothing has been launched.
+    """
+    check_matrix("x", x)
+    require(variant in ("auto", *VARIANTS), "variant", repr(variant), f"auto or one of {', '.join(VARIANTS)}")
+    (m, n) = x.shape
+    if out is not None:
+        check_out(out, x)
+    require(x.is_cuda, "x", f"device {x.device}", "a CUDA device")
+    capability = torch.cuda.get_device_capability(x.device)
+    require(capability >= (8, 0), "x", f"a GPU of compute capability {capability}", "(8, 0) or later")
+
+    out = torch.empty((n, m), dtype=x.dtype, device=x.device) if out is None else out
+    reasons = usable(x, out, capability)
+    if variant == "auto":
+        variant = next(name for name in FASTEST_FIRST if not reasons[name])
+    require(not reasons[variant], "variant", repr(variant), reasons[variant])
+    with torch.cuda.device(x.device):
+        kernel_of_variant, config = compiled(x.dtype, variant, capability)
+        stream = torch.cuda.current_stream().cuda_stream
+        pointers, strides = (x.data_ptr(), out.data_ptr()), (row_stride(x), row_stride(out))
+        kernel_of_variant(*launch_arguments(DTYPES[x.dtype], pointers, (m, n), strides, config, stream))
+    return out
+
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: the layouts
+#
+# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
+# out of your own code.
+#
+# The first read of a column by a warp, in each of the three layouts that are read an element at a time. The addresses
+# are those of the kernel's own `moves` on the layouts as CuTe evaluates them.
+
+# %% tags=["lab"]
+from cookbook import banks, draw
+from cookbook.harness import transposing
+from cookbook.layouts import evaluate
+
+
+def first_access(variant, move, dtype=cutlass.Float32, arch="sm_90a"):
+    config = configs_for(arch, dtype)[variant]
+    layouts, step = evaluate(smem_layouts, dtype, config), moves(config)[move]
+    return transposing.accesses(layouts[step.tile], step, config.threads)[0]
+
+
+for variant in SCALAR:
+    for dtype in (cutlass.Float32, cutlass.BFloat16):
+        access = first_access(variant, "s2g_x", dtype)
+        words = f"{banks.wavefronts(access.addresses, access.width).actual:2} wavefronts for a column of 32"
+        print(f"{variant:10}{dtype.__name__:10}{words}")
+
+# %% tags=["lab"]
+draw.access_view(first_access("naive", "s2g_x"))
+
+# %% tags=["lab"]
+draw.access_view(first_access("swizzled", "s2g_x"))
+
+# %% [markdown] tags=["lab"]
+# The 16-byte accesses go in four phases of eight lanes, and each phase should take one wavefront. Here are the loads
+# and the stores of `tma`: a diagonal of blocks, in eight different slots of x's tile and in eight of y's.
+
+# %% tags=["lab"]
+draw.access_view(first_access("tma", "s2r_x"))
+
+# %% tags=["lab"]
+draw.access_view(first_access("tma", "r2s_y"))
+
+# %% [markdown] tags=["lab"]
+# And the trap: lanes side by side along a row of x, in the same layouts. They load without a conflict, and store into
+# too few slots.
+
+# %% tags=["lab"]
+import numpy as np
+
+lane = np.arange(32)
+for dtype in (cutlass.Float32, cutlass.BFloat16):
+    config = configs_for("sm_90a", dtype)["tma"]
+    layout, v = evaluate(smem_layouts, dtype, config)["y"], config.vector
+    for way, down in (("side by side", lane // 8), ("on a diagonal", lane % 8 ^ lane // 8)):
+        places = layout.byte_offsets()[v * (lane % 8), v * down]  # the first row of each transposed block
+        print(f"{dtype.__name__:10}{way:14}{banks.wavefronts(places, 16).actual:2} wavefronts a store, 4 is ideal")
+
+# %% [markdown] tags=["lab"]
+# ## Check
+#
+# *Layout*: every element has a place of its own, each move touches every element once, in the wavefronts expected of
+# it. *Model*: every element walked from x through the modelled shared memory (and TMA) to y, on ragged shapes.
+# *Compiled*: a real cubin of every variant. On a machine with a GPU the kernels also run here; elsewhere the recorded
+# run is shown.
+
+# %% tags=["lab"]
+from cookbook import tables
+from cookbook.harness import checking
+
+report = checking.check("foundations/matrix_transpose", dtypes=["float32"], targets=["sm_90a"])
+for level in report.levels:
+    of = " ".join(map(str, filter(None, (level.target, level.variant, level.shape))))
+    print(f"{level.level:10}{of:24}{level.status:13}{tables.describe(level)}")
+
+# %% [markdown] tags=["lab"]
+# ## Time
+#
+# The fastest variant, the others, torch's own transpose, and the ceiling: a copy of the same bytes. All of them
+# interleaved in one run on one GPU.
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.harness.publishing import results_table
+
+Markdown(results_table("foundations/matrix_transpose"))
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# Conflicts in shared memory are what a transpose is known for, and any of three answers removes them. What is left is
+# device memory, which wants long rows at both ends and many of them on the way. Where the swizzle is free to choose,
+# derive it from the accesses; where it is given, as TMA gives it, derive the accesses from the swizzle. The tensor
+# cores' operands are the second case, and the transpose of 16-bit 8x8 blocks is there an instruction's: `ldmatrix` has
+# a `.trans`.
+#
+# To use it: `cookbook copy foundations/matrix_transpose my_transpose.py`, then `from my_transpose import transpose`.
