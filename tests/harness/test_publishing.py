@@ -233,7 +233,9 @@ def test_page_has_text_code_pictures_results_and_downloads(name):
     assert (
         page.startswith(f"# {catalog.find(name).title}\n") and len(re.findall(r"^# ", _outside_fences(page), re.M)) == 1
     )
-    entry, timed = {"gemm": ("matmul", 1), "transpose": ("transpose", 1), "study": ("facts", 0)}[catalog.find(name).kind]
+    entry, timed = {"gemm": ("matmul", 1), "transpose": ("transpose", 1), "study": ("facts", 0)}[
+        catalog.find(name).kind
+    ]
     assert f"def {entry}(" in page and page.count('<figure class="picture"><svg') >= 3
     assert page.count(publishing.results_table(name)) == timed
     assert f"[{stem}.py]({stem}.py), [{stem}.ipynb]({stem}.ipynb)" in page and f"cookbook copy {name}" in page
