@@ -414,7 +414,7 @@ from cookbook import access, banks, draw
 from cookbook.layouts import evaluate
 
 for name, holds, detail in facts():
-    print("holds" if holds else "FAILS", name, "-", detail)
+    print(f"{'holds' if holds else 'FAILS'} {name}\n      {detail}")
 
 # %% [markdown] tags=["lab"]
 # ## In the lab: the crossbar
@@ -440,8 +440,8 @@ draw.crossbar([0, 8, 3, 3, 4, 5, 6, 7], banks=8)
 # %% [markdown] tags=["lab"]
 # ## In the lab: addresses and banks
 #
-# The tile by byte address, in base 16: the first digit is the row (times two), the second the column. The colour is the
-# bank of the toy GPU, and the framed cells are column 0.
+# The tile by byte address, in base 16: a row further down is 20 more, a column further right 4. The colour is the bank
+# of the toy GPU, and the framed cells are column 0.
 
 # %% tags=["lab"]
 tile = [[tile_byte(row, col) for col in range(8)] for row in range(8)]

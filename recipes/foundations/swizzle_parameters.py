@@ -476,7 +476,7 @@ from cookbook.layouts import Layout, SmemLayout, evaluate
 from cookbook.swizzle import Swizzle
 
 for name, holds, detail in facts():
-    print("holds" if holds else "FAILS", name, "-", detail)
+    print(f"{'holds' if holds else 'FAILS'} {name}\n      {detail}")
 
 # %% [markdown] tags=["lab"]
 # ## In the lab: the wiring

@@ -401,18 +401,26 @@ from cookbook.layouts import evaluate
 from cookbook.swizzle import Swizzle
 
 for name, holds, detail in facts():
-    print("holds" if holds else "FAILS", name, "-", detail)
+    print(f"{'holds' if holds else 'FAILS'} {name}\n      {detail}")
 
 # %% [markdown] tags=["lab"]
 # ## In the lab: 4 x 6
 #
-# The number in a cell is where its element goes. 18 to 23 appear twice: what leaves row 2 lands in row 3, and what
-# leaves row 3 lands behind the tile.
+# The number in a cell is where its element goes. What leaves row 2 lands in row 3, on top of what is there; what leaves
+# row 3 lands behind the tile.
 
 # %% tags=["lab"]
 draw.layout_grid(
     [[row * 6 + (col ^ row) for col in range(6)] for row in range(4)], banks=8, title="4 x 6 with col ^ row"
 )
+
+# %% [markdown] tags=["lab"]
+# In numbers: places that two elements share, places behind the end, and places that stay empty.
+
+# %% tags=["lab"]
+went = offsets(4, 6)
+print("shared:", sorted({o for o in went if went.count(o) > 1}), "behind:", sorted(o for o in went if o >= 24), end=" ")
+print("empty:", sorted(set(range(24)) - set(went)))
 
 # %% [markdown] tags=["lab"]
 # 8 x 24, on the other hand, is three blocks of eight columns, and each is a Sudoku of its own.

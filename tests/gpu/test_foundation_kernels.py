@@ -1,0 +1,42 @@
+"""The small kernels of the foundations on a GPU: what they give is what their text says, with and without conflicts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import cookbook
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("pitch", [32, 33])
+def test_bank_conflicts_kernel_transposes(pitch):
+    x = torch.randn(32, 32, device="cuda")
+    assert torch.equal(cookbook.load("foundations/bank_conflicts").transpose(x, pitch), x.T)
+
+
+@pytest.mark.parametrize("bits", [0, 5])
+def test_xor_swizzle_kernel_transposes(bits):
+    x = torch.randn(32, 32, device="cuda")
+    assert torch.equal(cookbook.load("foundations/xor_swizzle").transpose_tile(x, bits), x.T)
+
+
+@pytest.mark.parametrize("bits", [0, 3])
+def test_swizzle_parameters_kernel_regroups_pieces_by_column(bits):
+    x = torch.randn(32, 64, device="cuda", dtype=torch.float16)
+    wanted = x.view(32, 8, 8).transpose(0, 1)
+    assert torch.equal(cookbook.load("foundations/swizzle_parameters").columns(x, bits), wanted)
+
+
+@pytest.mark.parametrize(
+    ("name", "entry", "argument", "wrong"),
+    [("bank_conflicts", "transpose", "pitch", 31), ("xor_swizzle", "transpose_tile", "bits", 4),
+     ("swizzle_parameters", "columns", "bits", 4)],
+)  # fmt: skip
+def test_another_variant_is_refused(name, entry, argument, wrong):
+    module = cookbook.load(f"foundations/{name}")
+    x = torch.zeros(32, 64 if entry == "columns" else 32, device="cuda")
+    x = x.half() if entry == "columns" else x
+    with pytest.raises(ValueError, match=f"{argument}: got {wrong}; needed"):
+        getattr(module, entry)(x, wrong)
