@@ -217,7 +217,8 @@ def wgmma(
         b: descriptor of an N x 16 operand, or its 64 bits.
         d: (128, N // 2) float32 accumulators by thread and register; N follows from it.
         dtype: T: "float16" or "bfloat16".
-        major_a, major_b: "K", or "MN" (imm-trans-a, imm-trans-b = 1, which 16-bit types alone may have).
+        major_a: "K", or "MN" (imm-trans-a = 1, which 16-bit types alone may have).
+        major_b: likewise (imm-trans-b).
 
     Returns:
         (128, N // 2) float32: d plus the product. Products are exact and added in float32 in numpy's order; the

@@ -96,7 +96,7 @@ def test_a_copy_by_lines_and_sectors():
 
 def test_a_report_that_agrees():
     measured = measure.from_lines(source_page())
-    assert [m.pair for m in measured] == pairs() and all(m.ok for m in measured)
+    assert tuple(m.pair for m in measured) == pairs() and all(m.ok for m in measured)
     figures = measure.figures(measured, "by SASS line")
     assert figures["mismatches"] == 0 and figures["differ"] == [] and figures["probes"] == len(pairs())
     assert all(row["rules"]["phases"] == row["pairs"] for row in figures["by_instruction"].values())

@@ -13,8 +13,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from cookbook.harness.counting import ToolMissing
 from cookbook.harness.findings import Finding
-from cookbook.harness.probes.measure import Measured
+from cookbook.harness.probes.measure import Measured, Wrong
 from cookbook.harness.probes.pairs import pairs
 from cookbook.harness.probes.rules import RULES
 
@@ -41,14 +42,18 @@ def main(
     keep: Annotated[Path | None, typer.Option(help="Put what ncu reported into this folder.")] = None,
     again: Annotated[Path | None, typer.Option("--from", help="Read such a folder; needs no GPU.")] = None,
 ) -> None:
-    """Wavefronts of shared-memory instructions under ncu against cookbook.banks; exits 1 where they differ."""
+    """Wavefronts of shared-memory instructions under ncu against cookbook.banks; exits 1 where they differ, 2 where ncu fails."""
     modes = ["lines", *(name for name, asked in (("launches", launches), ("busy", busy)) if asked)]
     if record and again:
         raise typer.BadParameter("--record with --from: a record is of what was run here")
-    if dry_run:
-        ok = _dry_tma(arch) if tma else _dry(arch)
-    else:
-        ok = _tma(record, as_json) if tma else _count(modes, record, as_json, keep, again)
+    try:
+        if dry_run:
+            ok = _dry_tma(arch) if tma else _dry(arch)
+        else:
+            ok = _tma(record, as_json) if tma else _count(modes, record, as_json, keep, again)
+    except (ToolMissing, Wrong) as error:
+        console.print(f"[bold red]{escape(str(error))}[/]")
+        raise typer.Exit(2) from None
     raise typer.Exit(0 if ok else 1)
 
 

@@ -49,13 +49,15 @@ class Instruction:
         """The PTX to inline: {$r0} is the lane's offset, negative for none; {$r1} the shared-memory address.
 
         Stores take their values from {$r2} on; cp.async the global address in {$r2}; loads write {$w0} on, and a
-        lane that takes no part gets zeros.
+        lane that takes no part gets zeros. In ldmatrix and stmatrix every lane takes part and there is no offset:
+        their operands begin with the address, in {$r0}.
         """
         if self.kind == "cp_async":
             return _guarded(f"@p {self.ptx} [{{$r1}}], [{{$r2}}], {self.width}; cp.async.wait_all;")
-        names = [f"{{${'w' if self.loads else 'r'}{i + (0 if self.loads else 2)}}}" for i in range(self.registers)]
+        address = 0 if self.collective else 1
+        names = [f"{{${f'w{i}' if self.loads else f'r{address + 1 + i}'}}}" for i in range(self.registers)]
         vector = f"{{{', '.join(names)}}}" if self.collective or self.registers > 1 else names[0]
-        operands = f"{vector}, [{{$r1}}];" if self.loads else f"[{{$r1}}], {vector};"
+        operands = f"{vector}, [{{$r{address}}}];" if self.loads else f"[{{$r{address}}}], {vector};"
         if self.collective:
             return f"{self.ptx} {operands}"
         clear = "".join(f"mov.b32 {name}, 0; " for name in names) if self.loads else ""

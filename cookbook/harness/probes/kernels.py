@@ -39,8 +39,10 @@ def stored_value(probe, address, register):
 def issue(instruction: cutlass.Constexpr, offset, address, operands):
     """One execution of `instruction`; returns what it loaded as a list of Uint32, empty for stores."""
     loaded = instruction.registers if instruction.loads else 0
+    # An argument that the text does not name would shift the ones after it.
+    guard = [] if instruction.collective else [offset]
     got = cute.arch.inline_ptx(
-        instruction.text(), write_only_types=[Uint32] * loaded, read_only_args=[offset, address, *operands]
+        instruction.text(), write_only_types=[Uint32] * loaded, read_only_args=[*guard, address, *operands]
     )
     return list(got) if loaded > 1 else [got] * loaded
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -51,9 +52,10 @@ class Pair:
         return f"{self.instruction.name}: {self.access} of {self.layout}"
 
 
-def pairs() -> list[Pair]:
+@cache
+def pairs() -> tuple[Pair, ...]:
     """Every pair, instruction by instruction; no two of an instruction have the same addresses."""
-    return [pair for instruction in INSTRUCTIONS for pair in pairs_of(instruction)]
+    return tuple(pair for instruction in INSTRUCTIONS for pair in pairs_of(instruction))
 
 
 def pairs_of(instruction: Instruction) -> list[Pair]:

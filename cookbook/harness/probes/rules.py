@@ -7,13 +7,14 @@ distinct words. `cookbook.banks` is the rule "phases".
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import numpy as np
 
 from cookbook.banks import BANKS, WORD
 from cookbook.harness.probes.pairs import Pair
 
-__all__ = ["RULES", "SECTOR", "agreements", "wavefronts_of_groups"]
+__all__ = ["RULES", "agreements", "predictions", "wavefronts_of_groups"]
 
 LANE = np.arange(32)
 LINE = 128  # bytes of a cache line
@@ -92,8 +93,9 @@ RULES: dict[str, Callable[[Pair], np.ndarray]] = {
 }
 
 
+@cache
 def predictions(pair: Pair) -> dict[str, int]:
-    """Wavefronts of a pair by rule."""
+    """Wavefronts of a pair by rule. It is kept: do not change it."""
     return {name: wavefronts_of_groups(pair.lanes, pair.instruction.width, rule(pair)) for name, rule in RULES.items()}
 
 
