@@ -42,7 +42,10 @@ def main(
     keep: Annotated[Path | None, typer.Option(help="Put what ncu reported into this folder.")] = None,
     again: Annotated[Path | None, typer.Option("--from", help="Read such a folder; needs no GPU.")] = None,
 ) -> None:
-    """Wavefronts of shared-memory instructions under ncu against cookbook.banks; exits 1 where they differ, 2 where ncu fails."""
+    """Wavefronts of shared-memory instructions under ncu against cookbook.banks.
+
+    Exits 1 where they differ, 2 where ncu fails.
+    """
     modes = ["lines", *(name for name, asked in (("launches", launches), ("busy", busy)) if asked)]
     if record and again:
         raise typer.BadParameter("--record with --from: a record is of what was run here")
