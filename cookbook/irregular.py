@@ -19,7 +19,7 @@ from cookbook.swizzle import Swizzle
 
 __all__ = ["Candidate", "ExhaustionProof", "candidates", "phases_of", "solve_irregular", "worst"]
 
-FIRST = 32  # phases that a candidate must pass before all are counted
+SAMPLE = 4  # phases or so of each access that a candidate must pass before all are counted
 
 
 @dataclass(frozen=True)
@@ -83,26 +83,57 @@ def solve_irregular(
             )
         access.check(tile)
     phases = [phases_of(tile, element_bits, access, banks) for access in accesses]
+    samples = [p[:: max(1, len(p) // SAMPLE)] for p in phases]
     tried = 0
-    for candidate in candidates(tile, element_bits, accesses, banks):
-        tried += 1
-        flat = candidate.offsets().reshape(-1)
-        counted = [*(p[:FIRST] for p in phases), *phases]  # a few of each first: most candidates fail there
-        if all(worst(flat, p, element_bits, banks) == 1 for p in counted):
-            return candidate, tried
+    for layout, swizzles in _groups(tile, element_bits, accesses, banks):
+        flat = layout.table().reshape(-1)
+        for index in _screened(flat, swizzles, samples, element_bits, banks):
+            moved = swizzles[index](flat)
+            if all(worst(moved, p, element_bits, banks) == 1 for p in phases):
+                return Candidate(layout, swizzles[index]), tried + index + 1
+        tried += len(swizzles)
     return ExhaustionProof(tile, element_bits, tuple(accesses), banks, tried)
+
+
+def _screened(
+    flat: np.ndarray, swizzles: Sequence[Swizzle], samples: Sequence[np.ndarray], element_bits: int, banks: Banks
+) -> list[int]:
+    """Which swizzles pass a few phases of each access: all at once, for most fail there."""
+    alive = np.arange(len(swizzles))
+    yyy, right, left = (
+        np.array(column)[:, None, None]
+        for column in zip(*((s.yyy, max(s.shift, 0), max(-s.shift, 0)) for s in swizzles), strict=True)
+    )
+    for sample in samples:
+        if not len(alive):
+            break
+        x = flat[sample]
+        moved = x ^ ((x & yyy[alive]) >> right[alive] << left[alive])
+        words = _words(moved.reshape(-1, sample.shape[1]) * (element_bits // 8), element_bits // 8, banks)
+        keyed = np.sort(words % banks.count << 32 | words, axis=1)
+        clash = (keyed[:, 1:] >> 32 == keyed[:, :-1] >> 32) & (keyed[:, 1:] != keyed[:, :-1])
+        alive = alive[~clash.any(axis=1).reshape(len(alive), -1).any(axis=1)]
+    return alive.tolist()
 
 
 def candidates(
     tile: tuple[int, int], element_bits: int, accesses: Sequence[Block], banks: Banks
 ) -> Iterator[Candidate]:
     """Plain, then plain rows under every legal swizzle, then other row orders alone, then with every swizzle."""
-    orders = list(_row_orders(*tile))
+    for layout, swizzles in _groups(tile, element_bits, accesses, banks):
+        yield from (Candidate(layout, swizzle) for swizzle in swizzles)
+
+
+def _groups(
+    tile: tuple[int, int], element_bits: int, accesses: Sequence[Block], banks: Banks
+) -> Iterator[tuple[Layout, list[Swizzle]]]:
+    """The candidates, those of one layout together."""
+    plain, *others = _row_orders(*tile)
     swizzles = list(_swizzles(tile, _vector(tile, element_bits, accesses, banks)))
-    yield Candidate(orders[0], swizzles[0])
-    yield from (Candidate(orders[0], swizzle) for swizzle in swizzles[1:])
-    yield from (Candidate(order, swizzles[0]) for order in orders[1:])
-    yield from (Candidate(order, swizzle) for order in orders[1:] for swizzle in swizzles[1:])
+    yield plain, swizzles
+    yield from ((order, swizzles[:1]) for order in others)
+    if swizzles[1:]:
+        yield from ((order, swizzles[1:]) for order in others)
 
 
 def _row_orders(rows: int, columns: int) -> Iterator[Layout]:
@@ -116,7 +147,7 @@ def _swizzles(tile: tuple[int, int], vector: int) -> Iterator[Swizzle]:
     """Legal swizzles that keep 2**vector elements together and map 0 .. size - 1 onto itself."""
     size = tile[0] * tile[1]
     bits = (size - 1).bit_length()
-    everything = np.arange(size)
+    everything = np.arange(size, dtype=np.int32)
     yield Swizzle(0, vector, 0)
     for count in range(1, (bits - vector) // 2 + 1):
         for shift in range(count, bits - vector - count + 1):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -248,6 +250,31 @@ def test_an_irregular_request_that_none_serves_is_exhausted():
     assert not dataclasses.replace(caught.value.proof, accesses=(Block(1, 1),)).check()
 
 
+def test_irregular_answers_are_the_first_free_candidate():
+    """Against counting every candidate in full, one after the other."""
+    rng, kinds = random.Random(12), set()
+    for _ in range(60):
+        tile, memory = (rng.randint(3, 12), rng.choice((3, 5, 6, 7, 9, 12, 24))), Banks(8)
+        accesses = [Block(rng.randint(1, min(4, tile[0])), rng.randint(1, 3)) for _ in range(rng.randint(1, 3))]
+        phases = [phases_of(tile, 32, access, memory) for access in accesses]
+        free = (
+            c
+            for c in candidates(tile, 32, accesses, memory)
+            if all(worst(c.offsets().reshape(-1), p, 32, memory) == 1 for p in phases)
+        )
+        first = next(free, None)
+        if first is None:
+            with pytest.raises(Unsolvable):
+                solve(tile, 32, accesses, banks=8)
+            kinds.add("none")
+            continue
+        found = solve(tile, 32, accesses, banks=8)
+        assert (found.layout, found.swizzle) == (first.layout, first.swizzle)
+        assert np.array_equal(np.sort(found.offsets.reshape(-1)), np.arange(tile[0] * tile[1]))
+        kinds.add(found.kind)
+    assert kinds == {"plain", "permuted", "none"}
+
+
 # --- CuTe -------------------------------------------------------------------------------------------------------
 
 REQUESTS = {
@@ -341,6 +368,17 @@ def test_solve_refuses_other_things():
         solve((8, 8), 32, [(8, 1)], vector_elements=8)
     with pytest.raises(ValueError, match="needed None there"):
         solve((8, 9), 32, [(8, 1)], vector_elements=4)
+
+
+def test_the_reference_page_says_what_its_code_prints(capsys):
+    page = Path(__file__).parent.parent / "docs" / "api" / "design.md"
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.S | re.M)
+    assert len(blocks) == 2
+    for block in blocks:
+        exec(compile(block, str(page), "exec"), {})
+    printed = capsys.readouterr().out
+    for claim in ("S<5,0,5> of the permuted layout ((4,8),32):((256,32),1)", "(1, 32, 4) (1, 1, 1)", "K_SW128", "True"):
+        assert claim in printed
 
 
 def test_design_needs_neither_torch_nor_cute():
