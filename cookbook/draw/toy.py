@@ -121,7 +121,9 @@ def toy_transpose(
     output has rows of one colour each.
 
     Args:
-        store, load, n: as for `transpose_steps`.
+        store: as for `transpose_steps`; so are `load` and `n`.
+        load: where thread t takes element (i, t) of the output from.
+        n: threads, banks, rows and columns.
         step: the frame to draw, from 0 (negative: from the end); None for all of them, moving. The last one is what
             a reader sees who asked for reduced motion.
         title: a title of your own.
