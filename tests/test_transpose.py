@@ -242,6 +242,7 @@ def test_bad_input_is_named_before_anything_is_launched(module):
     refuse(module, TypeError, "x: got torch.int32", "torch.bfloat16", x=x.int())
     refuse(module, ValueError, "x: got 3 dimension(s)", "2", x=x[None])
     refuse(module, ValueError, "x: got shape (0, 24)", "empty", x=x[:0])
+    refuse(module, ValueError, "sides of at most 2147482624", x=torch.empty(2**31 - 1, 1, device="meta"))
     refuse(module, ValueError, "x: got stride 24 along its rows", "1", x=x.t())
     refuse(module, ValueError, "x: got rows 0 elements apart", "24", x=x[:1].expand(4, 24))
     refuse(module, ValueError, "x: got requires_grad", "no_grad", x=x.clone().requires_grad_())

@@ -312,7 +312,8 @@ def registers(dtype, rows: cutlass.Constexpr, columns: cutlass.Constexpr):
 # First every load of a thread, then the stores to shared memory: all of a thread's bytes are on their way at once. The
 # barrier between writing and reading the tile is what the swizzle does *not* replace. With it in its place, the two
 # sides need only agree on the layout; which thread wrote an element is forgotten. (That is the trap of the transpose
-# that loads `shared[i][i ^ t]`: a thread reads back what it wrote itself, and the result is the input.)
+# that loads `shared[i][i ^ t]`: a thread reads back what it wrote itself, and the result is the input.
+# `foundations/xor_swizzle` goes through it frame by frame.)
 #
 # At the edges an element, or a block, is in the matrix or not. `vectorised` is only called for matrices whose sides are
 # multiples of a vector, so a block is never cut.
@@ -531,6 +532,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %%
 DTYPES = {torch.float32: cutlass.Float32, torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
+LONGEST = 2**31 - 2**10  # rows or columns: rounded up to whole tiles, they still are 32-bit numbers
 FASTEST_FIRST = ("tma", "vectorised", "swizzled", "padded", "naive")
 
 
@@ -546,7 +548,7 @@ def check_matrix(name: str, x: torch.Tensor) -> None:
     require(x.ndim == 2, name, f"{x.ndim} dimension(s)", "2")
     require(x.dtype in DTYPES, name, x.dtype, "torch.float32, torch.float16 or torch.bfloat16", TypeError)
     require(min(x.shape) > 0, name, f"shape {tuple(x.shape)}", "no empty dimension")
-    require(max(x.shape) < 2**31, name, f"shape {tuple(x.shape)}", "sides below 2**31")
+    require(max(x.shape) <= LONGEST, name, f"shape {tuple(x.shape)}", f"sides of at most {LONGEST}")
     tracked = x.requires_grad and torch.is_grad_enabled()
     require(not tracked, name, "requires_grad=True", "torch.no_grad(): there is no backward")
     rows, columns = x.stride()
@@ -610,7 +612,7 @@ def compiled(dtype: torch.dtype, variant: str, capability: tuple[int, int]):
 def transpose(x: torch.Tensor, *, out: torch.Tensor | None = None, variant: str = "auto") -> torch.Tensor:
     """The transpose of `x` in memory of its own, on the current stream of `x`'s device.
 
-    x: (M, N), float32, float16 or bfloat16, stride 1 along N, any row stride >= N, any M, N >= 1 below 2**31.
+    x: (M, N), float32, float16 or bfloat16, stride 1 along N, any row stride >= N, any M, N from 1 to LONGEST.
     out: (N, M), the same dtype, stride 1 along M, any row stride >= M, no memory of x. Made if not given.
     variant: one of VARIANTS, or "auto": the fastest that the matrices allow. "tma" needs a GPU of compute
         capability 9.0 or later, and x and out whose addresses and row strides are multiples of 16 bytes;
