@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -198,8 +199,65 @@ def permuted_labels(spans: Sequence[Sequence[int]], n: int, bank_bits: int) -> t
     """Which bank bit each offset bit feeds (-1: none), at most two to a bank bit; None if it cannot be done.
 
     A swizzle of a layout with permuted bits makes each bank bit of one offset bit, or the sum of two, and no
-    offset bit goes into two. Bits are labelled from the lowest up, and a label is dropped as soon as an access has
-    two vectors, or one and zero, in the same banks. Also returns the steps taken.
+    offset bit goes into two. Also returns the steps taken. Exact for blocks; among many arbitrary spans the search
+    stops after `PERMUTED_NODES` steps.
+    """
+    if all(v & v - 1 == 0 for span in spans for v in span):
+        return _paired(spans, n, bank_bits)
+    return _labelled(spans, n, bank_bits)
+
+
+def _paired(spans: Sequence[Sequence[int]], n: int, bank_bits: int) -> tuple[list[int] | None, int]:
+    """The labels for spans of unit vectors: two bits may share a bank bit iff no access has both of them.
+
+    So one needs a matching among such pairs, large enough that what remains fits the bank bits.
+    """
+    masks = [sum(span) for span in spans]
+    used = 0
+    for mask in masks:
+        used |= mask
+    friends = [used & ~_together_with(masks, i) & -(2 << i) for i in range(n)]  # of each bit, those above it
+
+    @cache
+    def most(rest: int) -> int:
+        """Pairs that can be made of these bits."""
+        if not rest:
+            return 0
+        low = (rest & -rest).bit_length() - 1
+        rest ^= 1 << low
+        return max([most(rest), *(1 + most(rest ^ 1 << j) for j in _bits(rest & friends[low]))])
+
+    needed, rest, labels, label = used.bit_count() - bank_bits, used, [-1] * n, 0
+    if most(used) < needed:
+        return None, most.cache_info().currsize
+    while rest:
+        low = (rest & -rest).bit_length() - 1
+        rest ^= 1 << low
+        labels[low] = label
+        if most(rest) < needed:  # it must have a partner: the lowest that leaves enough pairs
+            partner = next(j for j in _bits(rest & friends[low]) if 1 + most(rest ^ 1 << j) >= needed)
+            rest, needed, labels[partner] = rest ^ 1 << partner, needed - 1, label
+        label += 1
+    return labels, most.cache_info().currsize
+
+
+def _together_with(masks: Sequence[int], bit: int) -> int:
+    """The union of the masks that have this bit."""
+    found = 0
+    for mask in masks:
+        if mask >> bit & 1:
+            found |= mask
+    return found
+
+
+def _bits(mask: int) -> list[int]:
+    return [i for i in range(mask.bit_length()) if mask >> i & 1]
+
+
+def _labelled(spans: Sequence[Sequence[int]], n: int, bank_bits: int) -> tuple[list[int] | None, int]:
+    """The labels for any spans, from the lowest bit up.
+
+    A choice is dropped as soon as an access has two vectors, or one and zero, in the same banks.
     """
     ending: list[list[tuple[int, int]]] = [[] for _ in range(n)]  # at each bit: (span, vector) that it completes
     for index, span in enumerate(spans):
