@@ -1,9 +1,15 @@
 """How many wavefronts shared memory takes for one instruction of a warp.
 
-Word w (4 bytes) lives in bank w mod 32, and a bank gives one word a wavefront, to every lane that asks
-for it. An instruction goes in phases that are not merged: all 32 lanes for up to 4 bytes a lane, half-
-warps for 8, lanes 8q to 8q+7 for 16 (and so one 8x8 matrix a phase for ldmatrix and stmatrix). These are
-the rules that measurements with a profiler agree with; NVIDIA documents the banks, not the phases.
+Word w (4 bytes) lives in bank w mod 32, and a bank gives one word a wavefront, to every lane that asks for it. An
+instruction goes in phases: all 32 lanes for up to 4 bytes a lane, half-warps for 8, lanes 8q to 8q+7 for 16 (and so one
+8x8 matrix a phase for ldmatrix and stmatrix). Two things bend that rule, and both were found by counting on an H200
+(`python -m cookbook.harness.probes`), for NVIDIA documents the banks and not the phases:
+
+* A *load* of 8 or 16 bytes serves two neighbouring phases in one wavefront if lanes t and t^1, or t and t^2, share
+  their address throughout both, and together they ask no bank for two words. A store does not.
+* *cp.async* has banks at both ends. A word of global memory comes out of its place in a 128-byte line, and a place
+  gives to one lane at a time: a phase takes as many wavefronts as the busiest bank it writes, or the busiest place it
+  reads. Rows of 64 bytes, 128 bytes apart in global memory, are therefore 2-way, however they are swizzled.
 """
 
 from __future__ import annotations
@@ -48,12 +54,16 @@ class Wavefronts:
         return self.actual - self.ideal
 
 
-def wavefronts(addresses: np.ndarray, width: int) -> Wavefronts:
+def wavefronts(
+    addresses: np.ndarray, width: int, *, load: bool = False, sources: np.ndarray | None = None
+) -> Wavefronts:
     """Counts exactly, for any addresses.
 
     Args:
         addresses: (32,) byte addresses by lane, -1 for an inactive lane.
         width: bytes at each address: 1, 2, 4, 8 or 16. Rows of ldmatrix and stmatrix are 16.
+        load: whether it is an ld.shared; two phases whose lanes share addresses may then be one.
+        sources: for cp.async: (32,) byte addresses in global memory. If left out, each phase reads whole lines.
 
     Raises:
         ValueError: another width, not 32 addresses, or an address that is no multiple of `width`.
@@ -62,12 +72,47 @@ def wavefronts(addresses: np.ndarray, width: int) -> Wavefronts:
     32
     """
     lanes = _checked(addresses, width)
-    phases = []
-    for group in lanes.reshape(PHASES[width], -1):
-        words = group[group >= 0, None] // WORD + np.arange(max(1, width // WORD))
-        per_bank = np.bincount(np.unique(words) % BANKS, minlength=BANKS)
-        phases.append(Phase(int(per_bank.max()), tuple(per_bank.tolist())))
-    return Wavefronts(tuple(phases))
+    if sources is None:
+        phases = [_phase(group, width) for group in lanes.reshape(PHASES[width], -1)]
+        return Wavefronts(tuple(_merged(lanes, width, phases) if load else phases))
+    read = _checked(sources, width)
+    groups = zip(lanes.reshape(PHASES[width], -1), read.reshape(PHASES[width], -1), strict=True)
+    return Wavefronts(tuple(_copied(to, source, width) for to, source in groups))
+
+
+def _words(addresses: np.ndarray, width: int) -> np.ndarray:
+    """(active lanes, words a lane): the words that active lanes ask for."""
+    return addresses[addresses >= 0, None] // WORD + np.arange(max(1, width // WORD))
+
+
+def _phase(addresses: np.ndarray, width: int) -> Phase:
+    per_bank = np.bincount(np.unique(_words(addresses, width)) % BANKS, minlength=BANKS)
+    return Phase(int(per_bank.max()), tuple(per_bank.tolist()))
+
+
+def _copied(addresses: np.ndarray, sources: np.ndarray, width: int) -> Phase:
+    """A phase of cp.async: every lane takes its own turn at a place in a line, even where two want the same word."""
+    written = _phase(addresses, width)
+    places = _words(np.where(addresses >= 0, sources, -1), width) % BANKS
+    return Phase(max(written.wavefronts, int(np.bincount(places.reshape(-1), minlength=1).max())), written.per_bank)
+
+
+def _merged(lanes: np.ndarray, width: int, phases: list[Phase]) -> list[Phase]:
+    """The phases of a load, two that fit into one wavefront made one."""
+    if len(phases) == 1:
+        return phases
+    served = []
+    for i, group in enumerate(lanes.reshape(len(phases) // 2, -1)):
+        both = _phase(group, width)
+        fits = both.wavefronts == 1 and any(_shared(group, distance) for distance in (1, 2))
+        served += [both] if fits else phases[2 * i : 2 * i + 2]
+    return served
+
+
+def _shared(group: np.ndarray, distance: int) -> bool:
+    """Whether lanes t and t^distance have the same address, or one of them none, throughout the group."""
+    other = group[np.arange(len(group)) ^ distance]
+    return bool(((group == other) | (group < 0) | (other < 0)).all())
 
 
 def linear_wavefronts(lane_images: Sequence[int], width: int) -> int:

@@ -100,3 +100,47 @@ def test_shapes():
         wavefronts(LANE[:16] * 4, 4)
     with pytest.raises(ValueError, match="needed 5"):
         linear_wavefronts([4, 8], 4)
+
+
+LANE = np.arange(32)
+
+
+@pytest.mark.parametrize(
+    "units, width, load, store",
+    [
+        (LANE, 16, 4, 4),
+        (LANE >> 1, 16, 2, 4),  # lanes t, t^1 share throughout
+        (LANE & 1 | LANE >> 2 << 1, 16, 2, 4),  # lanes t, t^2
+        (LANE & 3 | LANE >> 3 << 2, 16, 4, 4),  # lanes t, t^4: no
+        (np.where(LANE < 16, LANE >> 1, LANE), 16, 3, 4),  # one half-warp of two
+        (np.where(LANE % 2 == 0, LANE // 2, -1), 16, 2, 4),  # lanes that take no part share with anyone
+        (LANE >> 1, 8, 1, 2),
+        (np.where(LANE < 16, LANE >> 1, LANE), 8, 2, 2),  # 8 bytes a lane: the whole warp, or not
+        ((LANE >> 1) * 8, 16, 16, 16),  # sharing, but in the same banks: nothing is gained
+        (LANE >> 1, 4, 1, 1),
+    ],
+)
+def test_phases_of_a_load_whose_lanes_share_addresses_are_one(units, width, load, store):
+    """As counted on an H200 by `python -m cookbook.harness.probes`."""
+    addresses = np.where(units < 0, -1, units * width)
+    assert wavefronts(addresses, width, load=True).actual == load
+    assert wavefronts(addresses, width).actual == store
+
+
+@pytest.mark.parametrize(
+    "width, sources, expected",
+    [
+        (16, LANE * 16, 4),  # whole lines
+        (16, LANE // 8 * 4096 + LANE % 8 * 16, 4),  # rows of 128 bytes
+        (16, LANE // 8 * 4096 + LANE % 8 * 16 + 64, 4),  # the same, half a line further: two lines a phase, no matter
+        (16, LANE // 4 * 4096 + LANE % 4 * 16, 8),  # rows of 64 bytes: both read the first half of their lines
+        (16, LANE * 4096, 32),
+        (16, LANE * 0, 32),  # one address for all: 32 copies of it are made one by one
+        (8, LANE // 8 * 4096 + LANE % 8 * 8, 4),
+        (4, LANE // 16 * 4096 + LANE % 16 * 4, 2),
+    ],
+)
+def test_cp_async_has_banks_at_both_ends(width, sources, expected):
+    """As counted on an H200 by `python -m cookbook.harness.probes`; the writes alone are free of conflicts."""
+    assert wavefronts(LANE * width, width).excess == 0
+    assert wavefronts(LANE * width, width, sources=sources).actual == expected

@@ -7,9 +7,12 @@ import numpy as np
 from cookbook.model.smem import SharedMemory
 from cookbook.swizzle import Swizzle
 
-__all__ = ["SWIZZLES", "swizzle_mode", "tma_load", "tma_store"]
+__all__ = ["COORDINATE_BYTES", "SWIZZLES", "swizzle_mode", "tma_load", "tma_store"]
 
 CHUNK = 16  # bytes that every swizzle keeps together
+# A box begins a multiple of 16 bytes into the rows of the tensor, and a stored one not before it. The PTX ISA does not
+# say so; an H200 stops the kernel with an illegal instruction otherwise (`python -m cookbook.harness.probes --tma`).
+COORDINATE_BYTES = 16
 # Swizzle modes by the bytes of a row; the swizzle acts on absolute shared-memory addresses.
 SWIZZLES = {0: Swizzle(0, 4, 3), 32: Swizzle(1, 4, 3), 64: Swizzle(2, 4, 3), 128: Swizzle(3, 4, 3)}
 
@@ -41,7 +44,8 @@ def tma_load(
     Args:
         base: byte address of the box in shared memory, a multiple of 128.
         tensor: (rows, columns) in global memory; columns adjacent, rows a multiple of 16 bytes apart.
-        origin: (row, column) of the box's first element; negative or past the end is allowed.
+        origin: (row, column) of the box's first element, the column a multiple of 16 bytes; negative (of a load) or
+            past the end is allowed.
         box: (rows, columns), each 1 to 256; a row is a multiple of 16 bytes, and exactly `mode` bytes under a
             swizzle (hardware takes shorter rows too, which are not modelled).
         mode: 0, 32, 64 or 128.
@@ -54,6 +58,7 @@ def tma_load(
     """
     _check_tensor(tensor)
     _check_box(base, box, mode, tensor.itemsize)
+    _check_origin(origin, tensor.itemsize, store=False)
     there, inside = _inside(tensor, origin, box)
     data = np.zeros(box, tensor.dtype)
     data[inside] = tensor[there]
@@ -81,6 +86,7 @@ def tma_store(
     """
     _check_tensor(tensor)
     _check_box(base, box, mode, tensor.itemsize)
+    _check_origin(origin, tensor.itemsize, store=True)
     there, inside = _inside(tensor, origin, box)
     addresses = _chunk_addresses(base, box[0] * box[1] * tensor.itemsize // CHUNK, mode)
     tensor[there] = smem.read(addresses, CHUNK // tensor.itemsize, tensor.dtype).reshape(box)[inside]
@@ -124,3 +130,10 @@ def _check_box(base: int, box: tuple[int, int], mode: int, itemsize: int) -> Non
         raise ValueError(f"box: got rows of {width} bytes; needed at most {mode} under this swizzle")
     if mode and width < mode:
         raise ValueError(f"box: got rows of {width} bytes; needed {mode}: shorter rows are not modelled")
+
+
+def _check_origin(origin: tuple[int, int], itemsize: int, *, store: bool) -> None:
+    if origin[1] * itemsize % COORDINATE_BYTES:
+        raise ValueError(f"origin: got column {origin[1]}, byte {origin[1] * itemsize}; needed a multiple of 16 bytes")
+    if store and min(origin) < 0:
+        raise ValueError(f"origin: got {origin}; needed no negative coordinate in a store")

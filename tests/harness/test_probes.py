@@ -57,10 +57,15 @@ def test_the_table_is_the_same_every_time():
     assert [pairs_of(i) for i in INSTRUCTIONS] == list(TABLES.values())
 
 
-def test_the_rule_of_phases_is_the_bank_model():
+def test_the_bank_model_is_the_rule_of_phases_but_for_wide_loads_and_copies():
     for pair in pairs():
-        labels = rules.phases(pair)
-        assert rules.wavefronts_of_groups(pair.lanes, pair.instruction.width, labels) == pair.predicted
+        plain = rules.predictions(pair)["phases"]
+        if pair.instruction.name in ("LDS.64", "LDS.128"):
+            assert rules.predictions(pair)["sharing pairs"] <= pair.predicted <= plain
+        elif pair.sources:
+            assert pair.predicted >= plain
+        else:
+            assert pair.predicted == plain
 
 
 @pytest.mark.parametrize(
@@ -86,7 +91,7 @@ def test_what_each_rule_says(name, units, phases, sharing, halves, whole):
 
 
 def test_a_copy_by_lines_and_sectors():
-    rows = next(p for p in TABLES[BY_NAME["LDGSTS.E.BYPASS.128"]] if "rows of 4 lanes in global" in p.access)
+    rows = next(p for p in TABLES[BY_NAME["LDGSTS.E.BYPASS.LTC128B.128"]] if "rows of 4 lanes in global" in p.access)
     found = rules.predictions(rows)
     assert (found["phases"], found["lines"], found["lines in phases"], found["sectors"]) == (4, 8, 8, 16)
 
@@ -99,24 +104,34 @@ def test_a_report_that_agrees():
     assert tuple(m.pair for m in measured) == pairs() and all(m.ok for m in measured)
     figures = measure.figures(measured, "by SASS line")
     assert figures["mismatches"] == 0 and figures["differ"] == [] and figures["probes"] == len(pairs())
-    assert all(row["rules"]["phases"] == row["pairs"] for row in figures["by_instruction"].values())
+    stores = figures["by_instruction"]["STS.128"]
+    assert stores["rules"]["phases"] == stores["pairs"] > stores["rules"]["half-warps"]
 
 
 def test_a_report_that_differs_names_the_pairs_and_the_rule():
-    def shared(pair):
-        return rules.predictions(pair)["sharing pairs"]
+    def plain(pair):
+        return rules.predictions(pair)["phases"]
 
-    measured = measure.from_lines(source_page(shared))
+    measured = measure.from_lines(source_page(plain))
     figures = measure.figures(measured, "by SASS line")
     wide = figures["by_instruction"]["LDS.128"]
-    assert wide["mismatches"] > 0 and wide["rules"]["sharing pairs"] == wide["pairs"] > wide["rules"]["phases"]
+    assert wide["mismatches"] > 0 and wide["rules"]["phases"] == wide["pairs"] > wide["rules"]["sharing pairs"]
     assert figures["by_instruction"]["LDS"]["mismatches"] == 0
     assert any(
         d["access"] == "lanes t, t^1 share"
         and d["instruction"] == "LDS.128"
-        and (d["predicted"], d["measured"]) == (4, 2)
+        and (d["predicted"], d["measured"]) == (2, 4)
         for d in (measure.described(m) for m in measured if not m.ok)
     )
+
+
+def test_a_copy_past_l1_that_the_counter_does_not_see_is_no_mismatch():
+    name = "LDGSTS.E.BYPASS.LTC128B.128"
+    table = TABLES[BY_NAME[name]]
+    unseen = measure.figures([measure.Measured(pair, 0) for pair in table], "by SASS line")
+    assert (unseen["probes"], unseen["not_counted"], unseen["mismatches"]) == (0, len(table), 0)
+    wrong = measure.figures([measure.Measured(pair, pair.predicted + 1) for pair in table], "by SASS line")
+    assert (wrong["not_counted"], wrong["mismatches"]) == (0, len(table))
 
 
 def test_a_report_of_something_else():
@@ -216,7 +231,9 @@ def test_boxes_cover_modes_majors_edges_and_differences_are_reported():
 # --- compiled, kept, called ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["LDS.128", "STS.64", "LDSM.16.MT88.4", "STSM.16.M88.2", "LDGSTS.E.BYPASS.128"])
+@pytest.mark.parametrize(
+    "name", ["LDS.128", "STS.64", "LDSM.16.MT88.4", "STSM.16.M88.2", "LDGSTS.E.BYPASS.LTC128B.128"]
+)
 def test_kernels_compile_without_a_gpu(name):
     finding = dry.compile_probes(BY_NAME[name], pairs_of(BY_NAME[name])[:5], "sm_90a")
     assert finding.ok and finding.detail.startswith("5 of 5")

@@ -24,7 +24,7 @@ def test_chunk_order(mode):
 
 
 @pytest.mark.parametrize("mode", [0, 32, 64, 128])
-@pytest.mark.parametrize("origin", [(0, 0), (-3, -5), (37, 64), (8, -64), (40, 0), (3, 72)])
+@pytest.mark.parametrize("origin", [(0, 0), (-3, -8), (37, 64), (8, -64), (40, 0), (3, 72)])
 def test_every_element_and_the_fill(mode, origin):
     columns, base = (mode or 64) // 2, 1024
     smem = SharedMemory(base + 16 * columns * 2)
@@ -72,7 +72,7 @@ def test_refuses(change, message):
 
 @pytest.mark.parametrize("mode", [0, 32, 64, 128])
 @pytest.mark.parametrize("base", [0, 128, 1024])
-@pytest.mark.parametrize("origin", [(0, 0), (-3, -5), (37, 64), (8, -64), (40, 0), (3, 72)])
+@pytest.mark.parametrize("origin", [(0, 0), (37, 64), (40, 0), (3, 72)])
 def test_a_store_is_the_inverse_of_a_load_inside_and_writes_nothing_outside(mode, base, origin):
     columns = (mode or 64) // 2
     smem, copy = SharedMemory(base + 16 * columns * 2), np.full_like(MATRIX, 0xFFFF)
@@ -122,3 +122,16 @@ def test_modes():
     assert swizzle_mode(Swizzle(0, 0, 0)) == 0
     with pytest.raises(ValueError, match="which TMA writes"):
         swizzle_mode(Swizzle(3, 3, 3))
+
+
+@pytest.mark.parametrize("move", [tma_load, tma_store])
+@pytest.mark.parametrize("column", [1, 4, -5])
+def test_a_box_begins_a_multiple_of_16_bytes_into_the_row(move, column):
+    with pytest.raises(ValueError, match=f"origin: got column {column}, byte {2 * column}; needed a multiple of 16"):
+        move(SharedMemory(4096), 0, MATRIX.copy(), (0, column), (8, 64), 128)
+
+
+@pytest.mark.parametrize("origin", [(-1, 0), (0, -8)])
+def test_a_store_begins_inside_the_tensor(origin):
+    with pytest.raises(ValueError, match="needed no negative coordinate in a store"):
+        tma_store(SharedMemory(4096), 0, MATRIX.copy(), origin, (8, 64), 128)

@@ -145,7 +145,9 @@ def _print_measured(figures: dict[str, Any], measured: Sequence[Measured]) -> No
         holds = [str(row["rules"][rule]) for rule in RULES]
         table.add_row(name, str(row["pairs"]), str(row["mismatches"]), *holds)
     console.print(table)
-    console.print("under each rule: on how many pairs it gives the count; cookbook.banks is the rule 'phases'")
+    console.print(
+        "by rule: on how many pairs it gives the count; cookbook.banks is 'phases' but for loads and cp.async"
+    )
     for m in (m for m in measured if not m.ok):
         console.print(f"  {escape(str(m.pair))}: {m.wavefronts:.4g}, predicted {m.pair.predicted}", highlight=False)
     console.print(f"{figures['probes']} pairs, {figures['mismatches']} mismatches")

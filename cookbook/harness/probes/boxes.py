@@ -1,7 +1,7 @@
 """TMA boxes on the GPU, every byte of shared memory against `cookbook.model.tma`.
 
 Loads into shared memory full of ones, so that a byte written beside the box shows; stores into a tensor full of ones,
-likewise. Boxes begin inside the tensor, before it, past its end, and wholly outside.
+likewise. Boxes begin inside the tensor, before it (loads), past its end, and wholly outside.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from cookbook import model
 from cookbook.harness import compiling
 from cookbook.harness.findings import Finding
+from cookbook.model.tma import COORDINATE_BYTES
 
 __all__ = ["DTYPES", "Box", "boxes", "compile_all", "expected", "figures", "run"]
 
@@ -54,12 +55,14 @@ def boxes(dtype: str) -> list[Box]:
 
 
 def _boxes(dtype: str, columns: int) -> Iterator[Box]:
-    origins = ((0, 0), (3, 1), (-3, -5), (TENSOR_ROWS - 7, columns - 3), (TENSOR_ROWS, 0))
+    step = COORDINATE_BYTES * columns // TENSOR_ROW_BYTES  # elements
+    inside = ((0, 0), (3, step), (TENSOR_ROWS - 7, columns - step), (TENSOR_ROWS, 0))
+    outside = ((-3, 0), (-3, -step))
     for store in (False, True):
         for major in ("K", "MN"):
             for mode, row_bytes in MODES:
                 for base in (0, 128) if mode else (0,):  # the swizzle is of the address, wherever the box begins
-                    for origin in origins:
+                    for origin in inside if store else (*inside, *outside):
                         yield Box(dtype, major, mode, row_bytes, base, store, origin)
 
 

@@ -95,7 +95,10 @@ def _cp_async() -> list[Instruction]:
         Instruction(f"LDGSTS.E{suffix}", "cp_async", width, "cp.async.ca.shared.global", 0)
         for width, suffix in ((4, ""), (8, ".64"), (16, ".128"))
     ]
-    return [*cached, Instruction("LDGSTS.E.BYPASS.128", "cp_async", 16, "cp.async.cg.shared.global", 0)]
+    return [
+        *cached,
+        Instruction("LDGSTS.E.BYPASS.LTC128B.128", "cp_async", 16, "cp.async.cg.shared.global.L2::128B", 0),
+    ]
 
 
 INSTRUCTIONS: tuple[Instruction, ...] = (*_ldst(), *_matrices(), *_cp_async())

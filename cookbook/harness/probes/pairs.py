@@ -42,7 +42,9 @@ class Pair:
     @property
     def predicted(self) -> int:
         """Wavefronts by `cookbook.banks`."""
-        return banks.wavefronts(self.lanes, self.instruction.width).actual
+        sources = np.array(self.sources, np.int64) if self.sources else None
+        load = self.instruction.opcode == "LDS"
+        return banks.wavefronts(self.lanes, self.instruction.width, load=load, sources=sources).actual
 
     @property
     def lanes(self) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Other ways in which shared memory might serve a warp, to tell from a measurement which one it follows.
 
 Each rule says which lanes are served together; a group then takes as many wavefronts as the bank with the most
-distinct words. `cookbook.banks` is the rule "phases".
+distinct words. `cookbook.banks` is the rule "phases", with exceptions for wide loads and for cp.async.
 """
 
 from __future__ import annotations
