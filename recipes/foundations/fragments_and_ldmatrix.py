@@ -1,0 +1,407 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   cookbook:
+#     title: Fragments, and the instruction that fills them
+#     claim: >-
+#       Which thread holds which element of an operand is one small layout, its inverse answers the question the other
+#       way round, and ldmatrix is built to hand out exactly that.
+#     track: foundations
+#     order: 60
+#     kind: study
+#     path: shared memory -> ldmatrix -> registers -> mma.sync
+# ---
+
+# %% [markdown]
+# # Fragments, and the instruction that fills them
+#
+# **Claim.** `mma.sync` multiplies matrices that lie scattered over the registers of 32 threads. Who holds what looks
+# like a riddle in the manual's figures, and is *one small layout*: from (thread, value) to the place in the matrix. Its
+# inverse answers "who holds element (m, k)?". And `ldmatrix`, which reads eight rows of 16 bytes, hands out exactly
+# what that layout asks for; with `.trans` it also turns the matrix over on the way.
+#
+# Needed before: layouts as shape and stride, and [bank conflicts](bank_conflicts.md). Nothing here needs a GPU.
+
+# %%
+import cutlass
+import cutlass.cute as cute
+from cutlass.cute.nvgpu import warp
+
+# %% [markdown]
+# ## One thread, by hand
+#
+# `mma.m16n8k8` on bf16 takes a matrix A of 16 rows (M) and 8 columns (K): 128 elements, 4 for each of 32 threads. CuTe
+# says who holds what:
+#
+#     ((4,8),(2,2)):((32,1),(16,8))
+#
+# Read it as a recipe for one number. The first half, `(4,8):(32,1)`, is for the thread, the second, `(2,2):(16,8)`, for
+# the value. Take thread 22, value 0. Split 22 by the shape (4, 8), first part fastest: 22 = 2 + 4 x 5. So the thread
+# adds 2 x 32 + 5 x 1 = 69; value 0 adds nothing. The number 69 is a place in the matrix, *counted down the columns*: 16
+# rows in each, so 69 = 5 + 16 x 4. Row 5, column 4: **thread 22 holds M5K4 first.** Its value 1 adds 16, the next
+# column: M5K5. Value 2 adds 8, eight rows down: M13K4. Value 3: M13K5.
+#
+# The same in six lines:
+
+
+# %%
+def offset(shape, stride, coordinate: int) -> int:
+    """The offset of a linear coordinate: split by the shape, first part fastest, and weighed by the strides."""
+    total = 0
+    for extent, step in zip(shape, stride, strict=True):
+        coordinate, part = divmod(coordinate, extent)
+        total += part * step
+    return total
+
+
+def held_by(thread: int, value: int) -> tuple[int, int]:
+    """The (m, k) in A of m16n8k8 that a thread holds as one of its four values."""
+    place = offset((4, 8), (32, 1), thread) + offset((2, 2), (16, 8), value)
+    return place % 16, place // 16
+
+
+[held_by(22, value) for value in range(4)]
+
+# %% [markdown]
+# ## And the other way round
+#
+# Who holds M5K4? Turn the layout over. Element (m, k) goes to the number `thread + 32 * value`, and CuTe's
+# `right_inverse` finds the layout that does it, with one mode for m and one for k:
+#
+#     ((8,2),(2,4)):((4,64),(32,1))
+#
+# Row 5 = 5 + 8 x 0 adds 5 x 4 = 20. Column 4 = 0 + 2 x 2 adds 2 x 1. Together 22: thread 22, value 0. You can read the
+# whole fragment off it. Eight rows are 4 threads apart, the other eight belong to values 2 and 3 (64 = 2 x 32). Two
+# neighbouring columns are the two values of one thread (32), and four such pairs are four threads in a row (1).
+#
+# The inverse is nothing more than the same steps sorted: the layout goes up by 1 for threads 4 apart, by 8 for values 2
+# apart, by 16 for values 1 apart, by 32 for threads 1 apart.
+
+
+# %%
+def ask_cute(question, *args):
+    """What question(*args) returns inside CuTe, where layouts can be made. No kernel is built, no GPU is used."""
+    answers = []
+
+    @cute.jit
+    def host():
+        answers.append(question(*args))
+
+    cute.compile(host, options="--gpu-arch sm_90a")
+    return answers[0]
+
+
+def operands() -> dict[str, str]:
+    """The (thread, value) layouts of mma.m16n8k8 on bf16, and the inverse of the first."""
+    op = warp.MmaF16BF16Op(cutlass.BFloat16, cutlass.Float32, (16, 8, 8))
+    mma = cute.make_mma_atom(op)
+    back = cute.right_inverse(mma.tv_layout_A)
+    return {
+        "A, (thread, value) -> m + 16 k": str(mma.tv_layout_A),
+        "A, (m, k) -> thread + 32 value": str(cute.composition(back, cute.make_layout((16, 8)))),
+        "B, (thread, value) -> n + 8 k": str(mma.tv_layout_B),
+        "C, (thread, value) -> m + 16 n": str(mma.tv_layout_C),
+    }
+
+
+ask_cute(operands)
+
+
+# %%
+def holder_of(m: int, k: int) -> tuple[int, int]:
+    """The (thread, value) that holds element (m, k) of A: the inverse layout, by hand."""
+    number = offset((8, 2), (4, 64), m) + offset((2, 4), (32, 1), k)
+    return number % 32, number // 32
+
+
+def both_ways_agree() -> bool:
+    """Whether the two layouts undo each other, for every thread and value."""
+    return all(holder_of(*held_by(t, v)) == (t, v) for t in range(32) for v in range(4))
+
+
+holder_of(5, 4), both_ways_agree()
+
+# %% [markdown]
+# B is 8 columns of C (N) by 8 (K), and half as large: `((4,8),2):((16,1),8)`, counted by n + 8 k. Thread 22 = 2 + 4 x 5
+# adds 2 x 16 + 5 = 37 = 5 + 8 x 4: N5K4, and its value 1 adds 8: N5K5. The same picture as the upper half of A. That is
+# no accident: one *8 x 8 matrix of 16-bit elements, two neighbours in each of 32 threads*, is the piece that all of
+# this is made of. A of m16n8k8 is two of them, one below the other; A of m16n8k16 is four.
+#
+# ## ldmatrix: eight rows in, 32 pairs out
+#
+# To gather such a piece with ordinary loads, thread 22 would read 4 bytes at row 5. `ldmatrix` does it for the whole
+# warp. **You give it rows, it gives you pairs:** lanes 0 to 7 supply the *addresses* of the eight rows, 16 bytes each.
+# Afterwards lane l holds the pair number l of the 32 pairs, row by row, four to a row: elements 2 (l mod 4) and
+# 2 (l mod 4) + 1 of row l // 4.
+#
+# `.x2` and `.x4` do two and four matrices; lanes 8q to 8q + 7 supply the rows of matrix q.
+
+
+# %%
+def ldmatrix_x1(rows: list[list], trans: bool = False) -> list[tuple]:
+    """What each of the 32 lanes receives, two elements each, of 8 rows of 8 elements."""
+    if trans:
+        rows = [list(column) for column in zip(*rows, strict=True)]
+    return [(rows[lane // 4][2 * (lane % 4)], rows[lane // 4][2 * (lane % 4) + 1]) for lane in range(32)]
+
+
+along_k = [[f"M{m}K{k}" for k in range(8)] for m in range(8)]  # K-major: a row of memory runs along K
+lanes = ldmatrix_x1(along_k)
+lanes[0], lanes[22]
+
+# %% [markdown]
+# Thread 22 has M5K4 and M5K5, just what the layout of A said. (A lane gets *two* 16-bit elements, one 32-bit register,
+# for each matrix; the figures that show one element a lane are of something else.)
+#
+# **The trap: the operand is stored the other way.** Suppose the tile runs along M, as a column-major A does. The rows
+# of memory are now columns of the matrix, and the same instruction hands out pairs along M:
+
+# %%
+along_m = [[f"M{m}K{k}" for m in range(8)] for k in range(8)]  # MN-major: a row of memory runs along M
+lanes = ldmatrix_x1(along_m)
+lanes[0], lanes[22]
+
+# %% [markdown]
+# Thread 22 has M4K5 and M5K5. `mma` would take them for M5K4 and M5K5: no fault, no warning, a wrong product. `.trans`
+# is the cure. The instruction transposes each 8 x 8 matrix between memory and the registers:
+
+# %%
+lanes = ldmatrix_x1(along_m, trans=True)
+lanes[0], lanes[22]
+
+# %% [markdown]
+# As K-major. **The transpose is ldmatrix's, not the swizzle's.** A swizzle moves whole 16-byte chunks and never takes
+# one apart, so no swizzle can turn pairs along M into pairs along K. (`.trans` of 8 x 8 matrices moves
+# 16-bit elements; operands of another width are best stored along K.)
+#
+# ## What the banks see
+#
+# A warp's 32 lanes do not always go to the banks together. It depends on how much each lane wants:
+#
+# | bytes a lane | phases | lanes of a phase |
+# |---|---|---|
+# | 4 (or less) | 1 | all 32 |
+# | 8 | 2 | 0 to 15, 16 to 31 |
+# | 16, and each matrix of ldmatrix and stmatrix | 4 | 8q to 8q + 7 |
+#
+# A phase moves at most 128 bytes, one line, and takes one turn if no two of its lanes want different words of one bank.
+# The phases are fixed by lane number. They are *not* recombined, and that is the **trap**: below, each phase of a
+# 16-byte load uses two slots only, four times each. All four phases together use each slot four times, so a clever
+# memory could serve them in 4 turns. The hardware takes 16.
+
+
+# %%
+def turns_of_phases(addresses: list[int], width: int) -> list[int]:
+    """Turns of each phase of a load of `width` bytes (4, 8 or 16) a lane."""
+    size = 32 * 4 // width  # lanes of a phase
+    phases = []
+    for first in range(0, len(addresses), size):
+        asked = [set() for _ in range(32)]
+        for address in addresses[first : first + size]:
+            for word in range(address // 4, (address + width) // 4):
+                asked[word % 32].add(word)
+        phases.append(max(len(words) for words in asked))
+    return phases
+
+
+two_slots_each = [128 * lane + 16 * (2 * (lane // 8) + lane % 2) for lane in range(32)]
+{
+    "4 bytes a lane, in order": turns_of_phases([4 * lane for lane in range(32)], 4),
+    "8 bytes a lane, in order": turns_of_phases([8 * lane for lane in range(32)], 8),
+    "16 bytes a lane, in order": turns_of_phases([16 * lane for lane in range(32)], 16),
+    "16 bytes a lane, two slots a phase": turns_of_phases(two_slots_each, 16),
+}
+
+# %% [markdown]
+# ## Two block shapes at once
+#
+# So what should the swizzle of the tile do, if not transpose? It makes *two block shapes* free at once: the one that
+# writes and the one that reads.
+#
+# * The classic transpose of 32 x 32 floats: a warp writes a row, 1 x 128 bytes, and reads a column, 32 x 4 bytes.
+#   Pieces of *4 bytes* move: `S<5,2,5>` on bytes.
+# * `ldmatrix` on rows of 64 bytes: a phase of the 16-byte writes fills 2 x 64 bytes, and a phase of `ldmatrix` reads
+#   8 x 16 bytes. Pieces of *16 bytes* move: `S<2,4,3>`, the 64-byte atom.
+#
+# One idea, two granularities. In both, the writer sees one whole line, and the reader sees pieces from many lines, each
+# in another slot.
+
+
+# %%
+def swizzle(address: int, bits: int, base: int, shift: int) -> int:
+    """S<bits,base,shift> on a byte address."""
+    return address ^ (address >> shift & ((1 << bits) - 1) << base)
+
+
+def turns_of_block(rows: int, row_bytes: int, pitch: int, width: int, parameters: tuple[int, int, int]) -> int:
+    """Turns of one phase that touches `rows` x `row_bytes` of a tile with rows of `pitch` bytes."""
+    plain = [pitch * row + byte for row in range(rows) for byte in range(0, row_bytes, width)]
+    return turns_of_phases([swizzle(address, *parameters) for address in plain], width)[0]
+
+
+def two_shapes(four: tuple[int, int, int], sixteen: tuple[int, int, int]) -> dict[str, int]:
+    """Turns of the four block shapes, under a swizzle for 4-byte pieces and one for 16-byte pieces."""
+    return {
+        "1 x 128 B, by 4 bytes": turns_of_block(1, 128, 128, 4, four),
+        "32 x 4 B, by 4 bytes": turns_of_block(32, 4, 128, 4, four),
+        "2 x 64 B, by 16 bytes": turns_of_block(2, 64, 64, 16, sixteen),
+        "8 x 16 B, by 16 bytes": turns_of_block(8, 16, 64, 16, sixteen),
+    }
+
+
+two_shapes((5, 2, 5), (2, 4, 3))
+
+# %% [markdown]
+# And without any swizzle:
+
+# %%
+two_shapes((0, 2, 5), (0, 4, 3))
+
+# %% [markdown]
+# ## All of it, as facts
+
+
+# %%
+def facts() -> list[tuple[str, bool, str]]:
+    """The claims of this page: a name, whether it holds, what was found."""
+    a, back, b, _ = ask_cute(operands).values()
+    k, m, turned = ldmatrix_x1(along_k), ldmatrix_x1(along_m), ldmatrix_x1(along_m, trans=True)
+    phases = [turns_of_phases([width * lane for lane in range(32)], width) for width in (4, 8, 16)]
+    apart = turns_of_phases(two_slots_each, 16)
+    swizzled, linear = (list(two_shapes(*p).values()) for p in (((5, 2, 5), (2, 4, 3)), ((0, 2, 5), (0, 4, 3))))
+    return [
+        ("fact_25_a", a == "((4,8),(2,2)):((32,1),(16,8))", f"A of m16n8k8: {a}"),
+        ("fact_25_inverse", back == "((8,2),(2,4)):((4,64),(32,1))" and both_ways_agree(), f"its inverse: {back}"),
+        ("fact_25_b", b == "((4,8),2):((16,1),8)", f"B of m16n8k8: {b}"),
+        (
+            "fact_26_along_k",
+            (k[0], k[22]) == (("M0K0", "M0K1"), ("M5K4", "M5K5")) and k[22] == tuple(
+                "M{}K{}".format(*held_by(22, value)) for value in range(2)),
+            f"T0, T22: {k[0]}, {k[22]}",
+        ),
+        ("fact_26_along_m", (m[0], m[22]) == (("M0K0", "M1K0"), ("M4K5", "M5K5")), f"T0, T22: {m[0]}, {m[22]}"),
+        ("fact_26_trans", turned == k, f"with .trans as along K: {turned[22]}"),
+        ("fact_26_two_shapes", swizzled == [1] * 4 and linear == [1, 32, 1, 4], f"{swizzled}; linear {linear}"),
+        ("fact_30_phases", phases == [[1], [1, 1], [1, 1, 1, 1]], f"turns of 4, 8, 16 bytes a lane: {phases}"),
+        ("fact_30_not_recombined", apart == [4, 4, 4, 4], f"two slots a phase: {sum(apart)} turns"),
+    ]  # fmt: skip
+
+
+[name for name, holds, _ in facts() if not holds]  # what does not hold
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: who holds what
+#
+# From here on the cells use the `cookbook` package, which draws what the cells above made, and checks it.
+#
+# The layout of A, read back from CuTe and drawn: each cell is an element of the 16 x 8 matrix, with its thread and
+# value. Four threads in a row share a colour.
+
+# %% tags=["lab"]
+from cookbook import access, banks, draw
+from cookbook.layouts import evaluate
+
+
+def layouts_of(shape_mnk):
+    mma = cute.make_mma_atom(warp.MmaF16BF16Op(cutlass.BFloat16, cutlass.Float32, shape_mnk))
+    return mma.tv_layout_A, mma.tv_layout_B
+
+
+a, b = evaluate(layouts_of, (16, 8, 8))
+draw.tv_view(a, (16, 8), title="A of mma.m16n8k8, bfloat16")
+
+# %% tags=["lab"]
+draw.tv_view(b, (8, 8), axes=("N", "K"), title="B of mma.m16n8k8, bfloat16")
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: ldmatrix, along K, along M, and with .trans
+#
+# Left: the eight rows in memory, whose addresses the lanes beside them supply. Right: what each lane receives. A colour
+# is one row of four lanes, on both sides.
+
+# %% tags=["lab"]
+draw.ldmatrix_view()
+
+# %% tags=["lab"]
+draw.ldmatrix_view(mn_major=True)
+
+# %% tags=["lab"]
+draw.ldmatrix_view(mn_major=True, trans=True)
+
+# %% [markdown] tags=["lab"]
+# In the last picture the columns of memory have one colour each: the instruction takes the rows apart.
+#
+# ## In the lab: against the models
+#
+# Our few lines against the model of the instruction, written from the PTX manual, and against CuTe's own layouts of the
+# copy atoms. For CuTe, `ldmatrix` is a copy whose destination layout says which lane gets which element.
+
+# %% tags=["lab"]
+import numpy as np
+
+from cookbook.layouts import tile_coords
+from cookbook.model import SharedMemory, ldmatrix
+
+
+def copy_layout(trans, num):
+    """What lane and value of the destination hold, as an index into the rows of memory."""
+    op = warp.LdMatrix8x8x16bOp(transpose=trans, num_matrices=num)
+    return cute.make_copy_atom(op, cutlass.BFloat16).layout_dst_tv
+
+
+matrix = np.arange(64, dtype=np.uint16).reshape(8, 8)
+smem = SharedMemory(128)
+smem.write(16 * np.arange(8), matrix)
+rows = 16 * (np.arange(32) % 8)
+for trans in (False, True):
+    ours = ldmatrix_x1(matrix.tolist(), trans)
+    model = ldmatrix(smem, rows, 1, trans)[:, 0]
+    print("trans" if trans else "plain", "ours equals the model:", np.array_equal(ours, model))
+print("CuTe's layout of ldmatrix.x1, lane and value to element:", evaluate(copy_layout, False, 1))
+
+# %% [markdown] tags=["lab"]
+# A warp that loads A of m16n8k8 with one `ldmatrix.x2`, from rows of 64 bytes. Without a swizzle each matrix takes 4
+# wavefronts, with that of the 64-byte atom one. A bank that has to give several words is red.
+
+# %% tags=["lab"]
+from cookbook.swizzle import Swizzle
+
+rows_of_a = 64 * np.arange(16)  # 16 rows, first chunk of each
+draw.access_view(access.ldmatrix(rows_of_a, 2), title="ldmatrix.x2 of linear rows of 64 bytes")
+
+# %% tags=["lab"]
+draw.access_view(access.ldmatrix(Swizzle(2, 4, 3)(rows_of_a), 2), title="ldmatrix.x2 of the 64-byte atom")
+
+# %% [markdown] tags=["lab"]
+# And after it, thread by thread, the fragment is the one that the layout of A asks for:
+
+# %% tags=["lab"]
+tile = np.arange(16 * 8, dtype=np.uint16).reshape(16, 8)
+smem = SharedMemory(1024)
+smem.write(Swizzle(2, 4, 3)(rows_of_a), tile)
+lanes_16 = np.resize(Swizzle(2, 4, 3)(rows_of_a), 32)
+fragment = ldmatrix(smem, lanes_16, 2).reshape(32, 4)
+wanted = tile_coords(a, (16, 8))
+print("every thread has its elements of A:", np.array_equal(fragment, tile[wanted[..., 0], wanted[..., 1]]))
+print("phases of the bank model agree:", [
+    [phase.wavefronts for phase in banks.wavefronts(np.array(two_slots_each), 16).phases],
+    turns_of_phases(two_slots_each, 16),
+])  # fmt: skip
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# A fragment is a layout, and its inverse tells who holds an element. `ldmatrix` takes eight rows of 16 bytes and hands
+# out 32 pairs; `.trans` turns each matrix over, which no swizzle can do. The swizzle's part is that both the writes and
+# these reads are free of conflicts.
+#
+# Next: on Hopper and later the tensor core reads shared memory itself, and has to be told where things are:
+# [matrix descriptors](matrix_descriptors.md). A kernel that uses all of this page:
+# [`ampere/ldmatrix_gemm`](../ampere/ldmatrix_gemm.md).
