@@ -158,7 +158,7 @@ def bench(
     shapes: Shapes = None,
     dtypes: Dtypes = None,
     targets: Targets = None,
-    rounds: Annotated[int, typer.Option(help="Interleaved rounds; at least 7.")] = 9,
+    rounds: Annotated[int, typer.Option(help="Interleaved rounds; at least 7.")] = 12,
     record: Record = False,
     as_json: Json = False,
 ) -> None:

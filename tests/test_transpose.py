@@ -267,11 +267,12 @@ def test_which_variants_can_take_what(module):
         reasons = module.usable(x, torch.empty(n, m + out_gap, dtype=dtype)[:, :m], capability)
         return [name for name, reason in reasons.items() if not reason]
 
-    assert able(64, 128) == ["tma", "vectorised", "swizzled", "padded", "naive"]
+    assert able(64, 128) == ["vectorised", "tma", "swizzled", "padded", "naive"]
     assert able(64, 128, capability=(8, 9)) == ["vectorised", "swizzled", "padded", "naive"]
-    assert able(60, 128, out_gap=4) == ["tma", "swizzled", "padded", "naive"]  # whole rows apart, sides that are not
+    assert able(64, 60, x_gap=4) == ["tma", "swizzled", "padded", "naive"]  # rows of x end inside 16 bytes
+    assert able(60, 128, out_gap=4) == ["swizzled", "padded", "naive"]  # and rows of out, which TMA would write past
     assert able(60, 128) == able(64, 128, x_gap=1) == ["swizzled", "padded", "naive"]
-    assert able(60, 128, dtype=torch.float32)[:2] == ["tma", "vectorised"]
+    assert able(60, 128, dtype=torch.float32)[:2] == ["vectorised", "tma"]
     assert able(1, 8) == ["swizzled", "padded", "naive"]  # out's rows are 2 bytes apart
 
 

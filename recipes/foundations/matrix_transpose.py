@@ -55,7 +55,7 @@ import cutlass
 import cutlass.cute as cute
 import cutlass.memory
 import torch
-from cutlass.cute.nvgpu import CacheEvictionPriority, cpasync
+from cutlass.cute.nvgpu import cpasync
 
 # %% [markdown]
 # ## The sizes
@@ -80,7 +80,6 @@ class Config:
     tile_m: int = 64  # rows of x per CTA
     tile_n: int = 64  # columns of x per CTA
     threads: int = 256
-    raster_group: int = 8  # CTAs that run together cover this many rows of tiles
 
     @property
     def vector(self) -> int:
@@ -342,14 +341,13 @@ def scalars(gX, gY, sX, limit, config: cutlass.Constexpr, tidx):
 def vectors(gX, gY, sY, limit, config: cutlass.Constexpr, tidx):
     store, load = moves(config)["r2s_y"], moves(config)["s2g_y"]
     v = config.vector
-    once = CacheEvictionPriority.NO_ALLOCATE
     blocks = [registers(gX.element_type, v, v) for _ in range(config.blocks)]
     for b in cutlass.range_constexpr(config.blocks):
         i, j = block_of(tidx, b, config)
         if cute.elem_less((v * i, v * j), limit):
             for r in cutlass.range_constexpr(v):
                 source = vector_at(gX, v * i + r, v * j, v)
-                cute.autovec_copy(source, vector_at(blocks[b], r, 0, v), l1c_evict_priority=once)
+                cute.autovec_copy(source, vector_at(blocks[b], r, 0, v))
     for b in cutlass.range_constexpr(config.blocks):
         block = transposed(blocks[b])
         for c in cutlass.range_constexpr(v):
@@ -367,21 +365,18 @@ def vectors(gX, gY, sY, limit, config: cutlass.Constexpr, tidx):
 # %% [markdown]
 # ## The kernel
 #
-# CTAs that run together cover a block of x rather than a long row: what they write then lies together in y as well, and
-# few pages of device memory are open at a time.
+# CTAs are numbered down the columns of x's tiles. Those that run together then write one stretch of y, whole rows next
+# to each other, and read from many rows of x. Somebody must go against the grain, and device memory takes it better
+# from the readers: the other order, along the rows of x, measured slower.
 
 
 # %%
 @cute.jit
 def tile_of_cta(shape_mn, config: cutlass.Constexpr):
-    """Which tile this CTA transposes: column by column inside groups of `raster_group` rows of tiles."""
+    """Which tile this CTA transposes: column after column of x's tiles, which is row after row of y's."""
     tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
-    tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
     cta, _, _ = cute.arch.block_idx()
-    group, inside = cta // (config.raster_group * tiles_n), cta % (config.raster_group * tiles_n)
-    first = group * config.raster_group
-    height = cutlass.min(tiles_m - first, config.raster_group)  # the last group may be lower
-    return first + inside % height, inside // height
+    return cta % tiles_m, cta // tiles_m
 
 
 @cute.kernel
@@ -533,7 +528,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %%
 DTYPES = {torch.float32: cutlass.Float32, torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
 LONGEST = 2**31 - 2**10  # rows or columns: rounded up to whole tiles, they still are 32-bit numbers
-FASTEST_FIRST = ("tma", "vectorised", "swizzled", "padded", "naive")
+FASTEST_FIRST = ("vectorised", "tma", "swizzled", "padded", "naive")
 
 
 def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
@@ -582,12 +577,14 @@ def usable(x: torch.Tensor, out: torch.Tensor, capability: tuple[int, int]) -> d
     strides = [row_stride(t) % vector == 0 for t in (x, out)]
     aligned = all(strides) and (x.data_ptr() | out.data_ptr()) % 16 == 0
     reasons = dict.fromkeys(FASTEST_FIRST, "")
-    if not aligned:
-        reasons["vectorised"] = reasons["tma"] = "x and out with rows that start at multiples of 16 bytes"
-    if capability < (9, 0):
-        reasons["tma"] = f"a GPU of compute capability (9, 0) or later; this is {capability}"
     if (x.shape[0] | x.shape[1]) % vector:
         reasons["vectorised"] = f"sides that are multiples of {vector}"
+    if capability < (9, 0):
+        reasons["tma"] = f"a GPU of compute capability (9, 0) or later; this is {capability}"
+    if x.shape[0] % vector:  # TMA stores 16 bytes at a time: seen to write past the end of a shorter row's last piece
+        reasons["tma"] = f"an M that is a multiple of {vector}"
+    if not aligned:
+        reasons["vectorised"] = reasons["tma"] = "x and out with rows that start at multiples of 16 bytes"
     return reasons
 
 
