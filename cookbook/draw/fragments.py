@@ -85,8 +85,8 @@ def ldmatrix_view(mn_major: bool = False, trans: bool = False, title: str | None
     """
     holds = lane_holds(mn_major, trans)
     owner = {tuple(mk): lane for lane in range(32) for mk in holds[lane].tolist()}
-    w, h, left, top, wide = 50.0, 26.0, 70.0, 96.0, 132.0
-    right = left + 8 * w + 56
+    w, h, left, top, wide = 42.0, 26.0, 64.0, 96.0, 106.0
+    right = left + 8 * w + 28
     parts = [svg.text(left, top - 26, "shared memory", 12, "ink", "start", bold=True)]
     parts += [svg.text(right, top - 26, "registers of the 32 lanes", 12, "ink", "start", bold=True)]
     parts += [svg.text(left + (i + 0.5) * w, top - 10, f"+{2 * i} B", 9, "soft") for i in range(8)]

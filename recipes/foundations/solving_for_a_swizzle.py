@@ -1,0 +1,483 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   cookbook:
+#     title: Solving for a swizzle
+#     claim: >-
+#       An access is a handful of bit vectors, a bank conflict is a vector that two lanes differ by, and so a swizzle
+#       can be solved for - or proved not to exist - with a few lines of linear algebra over bits.
+#     track: foundations
+#     order: 40
+#     kind: study
+#     path: accesses -> bit vectors -> bank map -> swizzle, or a proof
+# ---
+
+# %% [markdown]
+# # Solving for a swizzle
+#
+# **Claim.** So far a swizzle was chosen for one shape of access: a column, or a column of chunks. Real kernels want
+# several at once, on tiles of any shape. There is no need to guess. Write an access as a few *bit vectors*; two lanes
+# collide when their difference is of a certain kind; and choosing a swizzle becomes choosing which differences may
+# collide. When no choice is left, you have a proof that none exists.
+#
+# Needed before: [the parameters B, M and S](swizzle_parameters.md). Nothing here needs a GPU. Most pictures use a toy
+# GPU of 8 banks, each one element wide, so that everything fits on a page.
+
+# %%
+import random
+
+import cutlass.cute as cute
+
+# %% [markdown]
+# ## An access is a few bit vectors
+#
+# An 8 x 8 tile, row-major: element (row, col) is at offset 8 row + col, six bits. The low three are the column, the
+# high three the row. Reading *column 0* touches the offsets 0, 8, 16, ..., 56: everything that XORs of 8, 16 and 32 can
+# make. Those three numbers **are** the access: reading another column adds the same constant to all of them, and
+# changes nothing. A row is 1, 2, 4. A block of 4 rows by 2 columns is 1, 8, 16.
+#
+# A swizzle is linear too: the image of an XOR is the XOR of the images. So follow the three vectors only. On 8 banks
+# the bank is the low three bits of the image, and lanes meet in a bank when those bits of *different* offsets agree.
+# The number of turns is
+#
+#     2 ^ (rank of the images - rank of their bank bits)
+#
+# where the *rank* is how many of the vectors are not XORs of the others.
+
+
+# %%
+def rank(vectors) -> int:
+    """How many of these bit vectors are independent: none is an XOR of the others."""
+    basis = []
+    for vector in vectors:
+        for known in basis:
+            vector = min(vector, vector ^ known)
+        if vector:
+            basis.append(vector)
+    return len(basis)
+
+
+def swizzled(offset: int, bits: int, base: int, shift: int) -> int:
+    """S<bits,base,shift> on an offset in elements."""
+    return offset ^ (offset >> shift & ((1 << bits) - 1) << base)
+
+
+def turns(access: list[int], parameters: tuple[int, int, int], bank_bits: int = 3) -> int:
+    """How many turns an access takes, given its bit vectors, by ranks."""
+    images = [swizzled(vector, *parameters) for vector in access]
+    return 1 << rank(images) - rank(image & (1 << bank_bits) - 1 for image in images)
+
+
+def block(rows: int, cols: int, pitch: int, row_step: int = 1) -> list[int]:
+    """The bit vectors of a block of a tile with rows of `pitch` elements; all are powers of two."""
+    across = [1 << bit for bit in range(cols.bit_length() - 1)]
+    return across + [pitch * row_step << bit for bit in range(rows.bit_length() - 1)]
+
+
+NONE = (0, 0, 3)
+COLUMN, ROW = block(8, 1, 8), block(1, 8, 8)
+{"column": (COLUMN, turns(COLUMN, NONE)), "row": (ROW, turns(ROW, NONE))}
+
+# %% [markdown]
+# Without a swizzle the column's bank bits are all zero: rank 3 against rank 0, 8 turns. With `S<3,0,3>` the images of
+# 8, 16, 32 are 9, 18, 36, whose bank bits are 1, 2, 4: rank 3, one turn. As a matrix, the swizzle has six rows and six
+# columns, one of each for a bit of the offset; the three bank rows, at the three columns of the access, have rank 3.
+
+
+# %%
+def brute(access: list[int], parameters: tuple[int, int, int], bank_bits: int = 3) -> int:
+    """The same by counting: every offset of the access, and how many of them the busiest bank holds."""
+    banks = [swizzled(offset, *parameters) & (1 << bank_bits) - 1 for offset in span(access)]
+    return max(banks.count(bank) for bank in banks)
+
+
+def span(vectors: list[int]) -> set[int]:
+    """Every XOR of some of the vectors."""
+    reached = {0}
+    for vector in vectors:
+        reached |= {vector ^ other for other in reached}
+    return reached
+
+
+S303 = (3, 0, 3)
+[swizzled(vector, *S303) for vector in COLUMN], turns(COLUMN, S303), brute(COLUMN, S303), turns(ROW, S303)
+
+# %% [markdown]
+# ## Trying them all
+#
+# There are few swizzles that a tile of a given size can use. For one access or two, just try them, fewest bits first:
+
+
+# %%
+def serving(accesses: list[list[int]], offset_bits: int, bank_bits: int = 3) -> list[tuple[int, int, int]]:
+    """Every legal S<bits,base,shift> of so many offset bits that serves each access in one turn."""
+    legal = [
+        (bits, base, shift)
+        for bits in range(offset_bits)
+        for base in range(offset_bits - bits + 1)
+        for shift in range(max(bits, 1), offset_bits - bits - base + 1)
+    ]
+    return [p for p in legal if all(turns(access, p, bank_bits) == 1 for access in accesses)]
+
+
+questions = {
+    "8x8: row, column": ([ROW, COLUMN], 6),
+    "8x32: 1x8, 8x1": ([block(1, 8, 32), block(8, 1, 32)], 8),
+    "8x8: 4x2": ([block(4, 2, 8)], 6),
+    "8x8: 4x2 of every other row": ([block(4, 2, 8, row_step=2)], 6),
+    "8x4: 8x1, 2x4": ([block(8, 1, 4), block(2, 4, 4)], 5),
+    "8x4: 8x1, 2x4, 4x2": ([block(8, 1, 4), block(2, 4, 4), block(4, 2, 4)], 5),
+}
+{name: serving(*question)[:3] for name, question in questions.items()}
+
+# %% [markdown]
+# * **Wider rows.** In a tile of 8 x 32 the row begins at bit 5, so the shift is 5: `S<3,0,5>`. (`S<3,0,3>`, right for
+#   8 x 8, would take one bit of the row and two of the column.)
+# * **Several columns at once.** A block of 4 x 2 keeps the lowest bit for itself: base 1, `S<2,1,2>`. It repeats after
+#   2^(2+1+2) = 32 elements, four rows. Of every other row: `S<2,1,3>`.
+# * **Narrower rows.** 8 x 4 has rows of half a bank round. `S<2,0,3>` serves 8x1 and 2x4; nothing in the list
+#   serves 4x2 as well.
+#
+# **The trap in the last one.** `S<3,0,2>` *would* serve all three: put it into the formula and see. But its source and
+# target bits overlap (|S| < B), which makes it illegal, and `cute.make_swizzle(3, 0, 2)` raises nothing: it silently
+# becomes the identity.
+
+# %%
+NARROW = {"8x1": block(8, 1, 4), "4x2": block(4, 2, 4), "2x4": block(2, 4, 4)}
+
+
+def ask_cute(question, *args):
+    """What question(*args) returns inside CuTe, where layouts can be made. No kernel is built, no GPU is used."""
+    answers = []
+
+    @cute.jit
+    def host():
+        answers.append(question(*args))
+
+    cute.compile(host, options="--gpu-arch sm_90a")
+    return answers[0]
+
+
+def made_by_cute(*parameters: int) -> str:
+    """The swizzle that make_swizzle really makes, printed."""
+    return str(cute.make_composed_layout(cute.make_swizzle(*parameters), 0, cute.make_layout(1))).split(" ")[0]
+
+
+{
+    "S<3,0,2>": [turns(access, (3, 0, 2)) for access in NARROW.values()],
+    "S<2,0,3>": [turns(access, (2, 0, 3)) for access in NARROW.values()],
+    "make_swizzle(3, 0, 2) makes": ask_cute(made_by_cute, 3, 0, 2),
+}
+
+# %% [markdown]
+# ## Solving
+#
+# Trying stops at the swizzles that CuTe has. Now turn the question round. A bank map sends offsets to banks, linearly.
+# All that matters of it is which differences it forgets: **two elements share a bank if and only if their XOR is in a
+# set K**, the *kernel* of the map, closed under XOR. With n offset bits and d bank bits, K has n - d dimensions.
+#
+# An access with the span W is free if no two of its elements differ by a member of K: **K and W share only 0.**
+# So: pick n - d vectors, one after the other, such that nothing they make lies in any W. That is the whole solver.
+
+
+# %%
+def kernel(accesses: list[list[int]], offset_bits: int, bank_bits: int, chosen: tuple[int, ...] = ()):
+    """Vectors whose XORs are in no access: the differences that may share a bank. None if there are no such vectors."""
+    if len(chosen) == offset_bits - bank_bits:
+        return chosen
+    taken = set().union(*map(span, accesses))
+    for vector in range(1, 1 << offset_bits):
+        if all(vector ^ other not in taken for other in span(list(chosen))):
+            found = kernel(accesses, offset_bits, bank_bits, (*chosen, vector))
+            if found:
+                return found
+    return None
+
+
+kernel([ROW, COLUMN], 6, 3)
+
+# %% [markdown]
+# 9, 18, 36: the smallest vectors that are in neither the row nor the column. Read them: 9 is "one to the right *and*
+# one down", and so on. Elements that share a bank lie diagonally.
+#
+# The bank bits are the sums of offset bits that do not notice K: as masks, those that overlap each member of K in an
+# even number of bits.
+
+
+# %%
+def bank_rows(members: tuple[int, ...], offset_bits: int) -> list[int]:
+    """Independent masks, smallest first: each bank bit is the parity of the offset under its mask."""
+    rows = []
+    for mask in range(1, 1 << offset_bits):
+        if all((mask & member).bit_count() % 2 == 0 for member in members) and rank([*rows, mask]) > len(rows):
+            rows.append(mask)
+    return rows
+
+
+[f"{mask:06b}" for mask in bank_rows(kernel([ROW, COLUMN], 6, 3), 6)]
+
+# %% [markdown]
+# Bank bit 0 is bit 0 XOR bit 3, the lowest bits of column and row, and so on. **The solver has found bank = col XOR
+# row** by itself: it was asked for a row and a column, and XOR is what comes out.
+#
+# ## Two always, three not always
+#
+# Two accesses (that want the same neighbours kept together) can *always* be served. While K has fewer than n - d
+# dimensions, count the vectors that are forbidden: those in K + W1 or K + W2. Each W has at most 2^d members, K at most
+# 2^(n-d-1), so together they are fewer than 2^n. One is left. Take it.
+#
+# With three, the count no longer suffices, and here is the smallest counterexample: 2 x 4 elements, 4 banks, three
+# offset bits, so K is 0 and *one* vector. Three accesses of 4 lanes: the row {1, 2}, the 2 x 2 block {1, 4}, and the
+# skewed pair {1, 6}.
+
+# %%
+PLANES = [[1, 2], [1, 4], [1, 6]]
+{
+    "in some access": sorted(set().union(*map(span, PLANES)) - {0}),
+    "kernel for all three": kernel(PLANES, 3, 2),
+    "kernels for two of them": [kernel([PLANES[i], PLANES[j]], 3, 2) for i, j in ((0, 1), (0, 2), (1, 2))],
+}
+
+# %% [markdown]
+# All seven differences occur within some access. Whichever of them shares a bank, one access collides. That is a proof,
+# and you have checked it by reading one list.
+#
+# ## One bank map for six shapes
+#
+# A tile of 32 x 32 floats, 32 banks, is written by rows and read in blocks of 32 elements. For blocks of 2^i rows by
+# 2^(5-i) columns, `S<i,5-i,i>` is right:
+
+# %%
+SHAPES = {f"{1 << i}x{32 >> i}": block(1 << i, 32 >> i, 32) for i in range(6)}
+{
+    shape: (f"S<{i},{5 - i},{i}>", turns(SHAPES["1x32"], (i, 5 - i, i), 5), turns(access, (i, 5 - i, i), 5))
+    for i, (shape, access) in enumerate(SHAPES.items())
+}
+
+# %% [markdown]
+# A different swizzle for each shape. Is there one for all? Not among those of the plain layout:
+
+# %%
+serving(list(SHAPES.values()), 10, 5)
+
+# %% [markdown]
+# Yet there is a bank map: **bank = col XOR reversed(row)**, the five bits of the row read backwards. A block of 2^i
+# rows uses the low i bits of the row, which land on the *high* bits of the bank, and its columns the low 5 - i: they
+# never meet. CuTe says it as `S<5,0,5>` over a layout whose *rows* are stored in bit-reversed order, five modes of size
+# 2 with falling strides:
+
+
+# %%
+def reversed_bits(row: int) -> int:
+    """The five bits of a row, read backwards."""
+    return int(f"{row:05b}"[::-1], 2)
+
+
+def turns_of_map(rows: int, cols: int) -> int:
+    """The most turns of any block of this shape, aligned, under bank = col XOR reversed(row)."""
+    counts = []
+    for top in range(0, 32, rows):
+        for left in range(0, 32, cols):
+            banks = [(left + c) ^ reversed_bits(top + r) for r in range(rows) for c in range(cols)]
+            counts.append(max(banks.count(bank) for bank in set(banks)))
+    return max(counts)
+
+
+def bit_reversed() -> cute.ComposedLayout:
+    """(32, 32) of 4-byte elements: S<5,0,5> on elements over rows in bit-reversed order."""
+    rows, strides = (2, 2, 2, 2, 2), (512, 256, 128, 64, 32)
+    return cute.make_composed_layout(cute.make_swizzle(5, 0, 5), 0, cute.make_layout((rows, 32), stride=(strides, 1)))
+
+
+def cute_says_the_same() -> bool:
+    """Whether that layout has every element in bank col XOR reversed(row)."""
+    layout = bit_reversed()
+    return all(layout((r, c)) % 32 == c ^ reversed_bits(r) for r in range(32) for c in range(32))
+
+
+{shape: turns_of_map(*map(int, shape.split("x"))) for shape in SHAPES}, ask_cute(cute_says_the_same)
+
+# %% [markdown]
+# (Here the swizzle is said in elements, to be called as a function. In a kernel it belongs on the pointer, in bytes: 4
+# bytes an element make it `S<5,2,5>`.)
+#
+# ## Rows that are no power of two
+#
+# **8 x 24.** XOR needs the columns to come in whole groups of 8, and 24 are three: row * 24 + (row ^ col) stays inside
+# the tile and is free for columns. `S<3,0,3>` over `(8,24):(24,1)` does it as well, although bits 3 to 5 of the offset
+# are not the row now: they are (3 row + col / 8) mod 8. The key is another one, but as 3 is odd, eight rows still give
+# eight different keys.
+#
+# **8 x 9, read in blocks of 4 x 2.** With rows of 9 the row is nowhere in the bits. Four rows are 9 apart: banks 0, 1,
+# 2, 3, and with the column beside them 1, 2, 3, 4. They collide, and no XOR of the column mends it inside nine columns.
+# Move *rows* instead. Store row 4 right behind row 0, row 5 behind row 1: the tile becomes 4 x 18, the rows of a block
+# lie 18 apart, in banks 0, 2, 4, 6, and their neighbours fill 1, 3, 5, 7.
+
+
+# %%
+def turns_on_8_banks(offsets: list[list[int]], rows: int, cols: int) -> int:
+    """The most turns of any block, rows aligned, of a table of offsets, on 8 banks."""
+    counts = []
+    for top in range(0, len(offsets), rows):
+        for left in range(len(offsets[0]) - cols + 1):
+            banks = [offsets[top + r][left + c] % 8 for r in range(rows) for c in range(cols)]
+            counts.append(max(banks.count(bank) for bank in set(banks)))
+    return max(counts)
+
+
+by_row = [[24 * r + (c ^ r) for c in range(24)] for r in range(8)]
+by_bits = [[swizzled(24 * r + c, *S303) for c in range(24)] for r in range(8)]
+PLACES = [0, 2, 4, 6, 1, 3, 5, 7]  # where each row of 9 is stored
+plain = [[9 * r + c for c in range(9)] for r in range(8)]
+paired = [[9 * PLACES[r] + c for c in range(9)] for r in range(8)]
+{
+    "8x24, col XOR row: column": turns_on_8_banks(by_row, 8, 1),
+    "8x24, S<3,0,3>: column": turns_on_8_banks(by_bits, 8, 1),
+    "8x9, plain: 4x2": turns_on_8_banks(plain, 4, 2),
+    "8x9, rows paired: 4x2": turns_on_8_banks(paired, 4, 2),
+}
+
+# %% [markdown]
+# ## All of it, as facts
+
+
+# %%
+def pairs_are_solved(count: int = 100, offset_bits: int = 6, bank_bits: int = 3) -> bool:
+    """Whether random pairs of accesses all have a kernel, and one that meets neither."""
+    rng = random.Random(0)
+    for _ in range(count):
+        pair = [[rng.randrange(1, 1 << offset_bits) for _ in range(bank_bits)] for _ in range(2)]
+        members = kernel(pair, offset_bits, bank_bits)
+        if members is None or any(span(list(members)) & span(access) != {0} for access in pair):
+            return False
+    return True
+
+
+def facts() -> list[tuple[str, bool, str]]:
+    """The claims of this page: a name, whether it holds, what was found."""
+    images = [swizzled(vector, *S303) & 7 for vector in COLUMN]
+    everything = [(bits, base, shift) for bits in range(4) for base in range(4) for shift in range(max(bits, 1), 4)]
+    agree = all(turns(a, p) == brute(a, p) for a in (ROW, COLUMN, block(4, 2, 8)) for p in everything)
+    illegal, narrow = ([turns(access, p) for access in NARROW.values()] for p in ((3, 0, 2), (2, 0, 3)))
+    first = {name: serving(*question)[:1] for name, question in questions.items()}
+    keys = [{offset % 8 for offset in column} for column in zip(*by_bits, strict=True)]
+    moved = [turns_on_8_banks(table, *shape) for table, shape in (
+        (by_row, (8, 1)), (by_bits, (8, 1)), (plain, (4, 2)), (paired, (4, 2)))]  # fmt: skip
+    inside = sorted(offset for row in by_row for offset in row) == list(range(192))
+    xor_by_itself = bank_rows(kernel([ROW, COLUMN], 6, 3), 6)
+    planes = [kernel(PLANES, 3, 2), *(kernel([PLANES[i], PLANES[j]], 3, 2) for i, j in ((0, 1), (0, 2), (1, 2)))]
+    blocks = [(turns(SHAPES["1x32"], (i, 5 - i, i), 5), turns(access, (i, 5 - i, i), 5))
+              for i, access in enumerate(SHAPES.values())]  # fmt: skip
+    six = [turns_of_map(*map(int, shape.split("x"))) for shape in SHAPES]
+    none = serving(list(SHAPES.values()), 10, 5)
+    return [
+        ("fact_15_rank", rank(images) == 3 and turns(COLUMN, S303) == 1 and turns(COLUMN, NONE) == 8, f"{images}"),
+        ("fact_15_as_counted", agree, f"ranks equal counting for {len(everything)} swizzles"),
+        ("fact_16_wider", first["8x32: 1x8, 8x1"] == [(3, 0, 5)], f"8x32: {first['8x32: 1x8, 8x1']}"),
+        (
+            "fact_16_narrower",
+            illegal == [1, 1, 1] and narrow == [1, 2, 1] and ask_cute(made_by_cute, 3, 0, 2) == "S<0,4,3>",
+            f"8x1, 4x2, 2x4: S<3,0,2> {illegal}, illegal; S<2,0,3> {narrow}",
+        ),
+        (
+            "fact_17_several_columns",
+            first["8x8: 4x2"] == [(2, 1, 2)] and first["8x8: 4x2 of every other row"] == [(2, 1, 3)],
+            f"{first['8x8: 4x2']}, every other row {first['8x8: 4x2 of every other row']}",
+        ),
+        ("fact_18_8x24", moved[:2] == [1, 1] and inside and all(len(k) == 8 for k in keys), f"turns {moved[:2]}"),
+        ("fact_18_8x9", moved[2:] == [2, 1], f"4x2, plain and with rows at {PLACES}: turns {moved[2:]}"),
+        ("fact_19_two_always", pairs_are_solved() and xor_by_itself == [9, 18, 36], f"bank rows {xor_by_itself}"),
+        ("fact_19_three_not_always", planes[0] is None and None not in planes[1:], f"three, then two: {planes}"),
+        ("fact_20_one_each", blocks == [(1, 1)] * 6, f"row and block under S<i,5-i,i>: {blocks}"),
+        ("fact_20_all_six", six == [1] * 6 and none == [] and ask_cute(cute_says_the_same), f"turns {six}"),
+    ]
+
+
+[name for name, holds, _ in facts() if not holds]  # what does not hold
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: the matrix
+#
+# From here on the cells use the `cookbook` package, which draws what the cells above made, and checks it.
+#
+# `S<3,0,3>` as a matrix. Row y0 says: bit 0 of the address is bit 0 of the offset XOR bit 3. The three bank rows are in
+# colour, and the orange part is what the column read varies: rank 3, every row of it is different, so eight lanes find
+# eight banks.
+
+# %% tags=["lab"]
+from cookbook import design, draw, gf2
+from cookbook.swizzle import Swizzle
+
+BANK_ROWS = {0: "bank bit 0", 1: "bank bit 1", 2: "bank bit 2"}
+matrix = Swizzle(3, 0, 3).matrix(6)
+print("rank of the bank rows at the column's bits:", gf2.rank(matrix[:3, 3:]))
+draw.gf2_matrix(matrix, BANK_ROWS, asked=(3, 4, 5), title="S<3,0,3> on 8 x 8, and the column read")
+
+# %% [markdown] tags=["lab"]
+# Wider rows of 32, and the wrong swizzle there. `S<3,0,3>` leaves two bank rows empty there, rank 1
+# instead of 3, and the column takes four turns:
+
+# %% tags=["lab"]
+wrong = Swizzle(3, 0, 3).matrix(8)
+print("rank:", gf2.rank(wrong[:3, 5:]))
+draw.gf2_matrix(wrong, BANK_ROWS, asked=(5, 6, 7), title="The trap: S<3,0,3> on 8 x 32, and the column read")
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: the solver of this package
+#
+# `design.solve` does what `kernel` does, for tiles of up to 65536 elements and real banks, and then says what the map
+# *is*: a swizzle of the plain layout, one of a permuted layout, or neither. The six shapes at once:
+
+# %% tags=["lab"]
+six_shapes = [(1 << i, 32 >> i) for i in range(6)]
+answer = design.solve((32, 32), 32, six_shapes)
+print(answer.kind + ":", answer)
+print("wavefronts:", answer.wavefronts, "on the plain layout:", answer.before)
+print(answer.cute_code())
+
+# %% [markdown] tags=["lab"]
+# Row and column alone need no permutation, and a tile of 8 x 9 with blocks of 4 x 2, on the toy, needs nothing else:
+
+# %% tags=["lab"]
+print(design.solve((32, 32), 32, [(1, 32), (32, 1)]))
+print(design.solve((8, 9), 32, [(4, 2)], banks=8))
+print(design.solve((8, 4), 32, [(8, 1), (4, 2), (2, 4)], banks=8))
+
+# %% [markdown] tags=["lab"]
+# The last one is the narrow tile, for which no legal swizzle was enough: over a permuted layout there is one.
+#
+# And the three planes: no layout at all, with a proof that can be checked again.
+
+# %% tags=["lab"]
+try:
+    design.solve((2, 4), 32, [design.Span(tuple(plane)) for plane in PLANES], banks=4)
+except design.Unsolvable as error:
+    print(error)
+    print("the proof holds:", error.proof.check())
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: a map for six shapes, drawn
+#
+# Its matrix: the bank rows are the five lowest, and the row bits come in from the right in reversed order. The five
+# columns that a block uses have rank 5 in the coloured rows, whichever block it is.
+
+# %% tags=["lab"]
+banks_of_32 = {i: f"bank bit {i}" for i in range(5)}
+logical = [f"c{i}" for i in range(5)] + [f"r{i}" for i in range(5)]
+draw.gf2_matrix(answer.matrix, banks_of_32, inputs=logical, asked=(0, 1, 2, 5, 6), title="All six shapes; asked: 4 x 8")
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# An access is a span of bit vectors, a bank map is what it forgets, and a conflict is an overlap of the two. Two
+# accesses can always be reconciled; with more, solve, and if the solver gives up, it can say why.
+#
+# Next: the accesses that you do not choose, and the layouts made for them:
+# [the atoms of the tensor cores](mma_smem_atoms.md).
