@@ -72,6 +72,7 @@ class Contest:
     work: float  # floating-point operations, or bytes read and written, of one launch
     rate: str = "tflops"  # the unit of work a second: "tflops" or "gbps"
     config: Any = None  # ours
+    graphs: bool = True  # launch batches as CUDA graphs; a copy inside one is a slower engine's, not a kernel
 
 
 def bench(
@@ -149,7 +150,7 @@ def peers() -> dict[str, Call]:
 def time_contest(contest: Contest, rounds: int) -> dict[str, Any]:
     """Interleaved figures of every variant; see the module's text."""
     per_batch = batch_size(contest.variants[contest.standard], contest.sets)
-    batches, launches = make_batches(contest.variants, contest.sets, per_batch)
+    batches, launches = make_batches(contest.variants, contest.sets, per_batch, contest.graphs)
     warm_up(batches, WARM_UP_MS)
     taken: dict[str, list[float]] = {name: [] for name in batches}
     for number in range(rounds):
@@ -207,12 +208,16 @@ def batch_size(call: Call, sets: list[tuple[Any, ...]]) -> int:
     return -(-count // len(sets)) * len(sets)
 
 
-def make_batches(variants: dict[str, Call], sets: list[tuple[Any, ...]], count: int) -> tuple[dict[str, Batch], str]:
+def make_batches(
+    variants: dict[str, Call], sets: list[tuple[Any, ...]], count: int, graphs: bool = True
+) -> tuple[dict[str, Batch], str]:
     """One batch of `count` launches per variant, and how they are launched: all "graph", or all "stream"."""
     loops = {}
     for name, call in variants.items():
         loops[name] = _loop([lambda s=s, call=call: call(*s) for s in sets], count)
         loops[name]()
+    if not graphs:
+        return loops, "stream"
     try:
         return {name: _captured(loop) for name, loop in loops.items()}, "graph"
     except Exception:  # a variant that allocates or synchronizes cannot be captured

@@ -249,7 +249,7 @@ def contest(module: ModuleType, shape: Shape, dtype: str) -> Any:
             raise RuntimeError(f"{name} is wrong: not timed")
     arch = "sm_{}{}".format(*capability)
     config = module.configs_for(arch, compiling.cutlass_dtype(dtype))[able[0]]
-    return benching.Contest(variants, sets, COPY, float(set_bytes), "gbps", config)
+    return benching.Contest(variants, sets, COPY, float(set_bytes), "gbps", config, graphs=False)
 
 
 # --- under NVIDIA's tools -------------------------------------------------------------------------------------------

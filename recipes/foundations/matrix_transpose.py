@@ -455,9 +455,10 @@ def kernel_tma(
     cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote, TMA shall see
     cute.arch.sync_threads()
     if first_warp:
-        cute.copy(store, tYsY, tYgY)
-        cute.arch.cp_async_bulk_commit_group()
-        cute.arch.cp_async_bulk_wait_group(0, read=True)
+        with cute.arch.elect_one():  # a store by TMA, unlike a load, does not choose one of the warp's threads itself
+            cute.copy(store, tYsY, tYgY)
+            cute.arch.cp_async_bulk_commit_group()
+            cute.arch.cp_async_bulk_wait_group(0, read=True)
 
 
 # %% [markdown]
