@@ -161,7 +161,8 @@ def solve(
         element_bits: 8, 16, 32, 64 or 128.
         vector_elements: how many neighbours of a row stay together, where that is to be more than the accesses
             say, for TMA or ldmatrix: a power of two, 16 bytes at most.
-        banks, bank_bytes: the memory; powers of two. Toy GPUs of 8 banks are good for worked examples.
+        banks: of the memory; a power of two. Toy GPUs of 8 banks are good for worked examples.
+        bank_bytes: of a word of a bank; a power of two.
 
     Raises:
         Unsolvable: (a ValueError) no map does it; `.proof` says why and `.proof.check()` verifies that.
