@@ -109,11 +109,14 @@ class SmemLayout:
         """Bytes: the base must be a multiple, for the swizzle reads absolute address bits. At least 16."""
         return max(16, self.swizzle.period) if self.swizzle.bits else 16
 
+    def is_injective(self) -> bool:
+        """Whether every element has a place of its own: a multiple of its size that no other element has."""
+        offsets = np.unique(self.byte_offsets())
+        return len(offsets) == self.outer.size and not (offsets % self.element_bytes).any()
+
     def is_bijective(self) -> bool:
         """Whether every element has a place of its own and the places fill `size_bytes` without a hole."""
-        offsets = np.unique(self.byte_offsets())
-        whole = len(offsets) * self.element_bytes == self.size_bytes
-        return len(offsets) == self.outer.size and whole and not (offsets % self.element_bytes).any()
+        return self.is_injective() and self.outer.size * self.element_bytes == self.size_bytes
 
 
 @dataclass(frozen=True)

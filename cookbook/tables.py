@@ -152,7 +152,8 @@ def _ran(figures: dict[str, Any]) -> str:
         return f"{figures['shapes']} shapes, bit for bit, by {' '.join(figures['variants'])}"
     ratio = figures["worst_ratio"]
     beside = f", {ratio:.3f} of torch.matmul's at worst" if ratio else ""
-    return f"{figures['shapes']} shapes; error {figures['worst_error']:.1e}{beside}"
+    by = f", by each of {', '.join(figures['by'])}" if "by" in figures else ""
+    return f"{figures['shapes']} shapes{by}; error {figures['worst_error']:.1e}{beside}"
 
 
 def _timed(figures: dict[str, Any]) -> str:

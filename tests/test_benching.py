@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import types
 
 import pytest
 
@@ -66,3 +67,25 @@ def test_a_peer_that_fails_or_is_wrong_is_left_out(monkeypatch):
         benching._agrees(benching.OURS, broken, operands, "float16")
     with pytest.raises(RuntimeError, match="ours is wrong"):
         benching._agrees(benching.OURS, lambda a, b, out: out.zero_(), operands, "float16")
+
+
+def test_every_variant_is_timed_and_must_be_right(monkeypatch):
+    import torch
+
+    def matmul(a, b, *, out=None, variant="good"):
+        return out.zero_() if variant == "bad" else torch.matmul(a, b, out=out)
+
+    a, b, out = torch.eye(3), torch.randn(3, 3), torch.empty(3, 3)
+    calls = benching.own_variants(types.SimpleNamespace(matmul=matmul, VARIANTS={"good": None, "bad": None}))
+    assert list(calls) == ["good", "bad"]
+    calls["good"](a, b, out)
+    assert torch.equal(out, b)
+    calls["bad"](a, b, out)
+    assert not out.any()
+    assert benching.own_variants(types.SimpleNamespace(matmul=matmul)) == {}
+
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    operands, ours = (a.half(), b.half(), out.half()), (benching.OURS, *calls)
+    assert benching._agrees("good", calls["good"], operands, "float16", ours)
+    with pytest.raises(RuntimeError, match="bad is wrong"):
+        benching._agrees("bad", calls["bad"], operands, "float16", ours)

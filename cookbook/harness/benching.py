@@ -127,12 +127,22 @@ def _contest(recipe: catalog.Recipe, module: Any, shape: Shape, dtype: str) -> C
 
 
 def gemm_contest(module: Any, shape: Shape, dtype: str) -> Contest:
-    """A recipe's matmul beside torch.matmul and QuACK; a wrong or failing peer is left out, ours is an error."""
-    sets = input_sets(shape, dtype)
-    variants: dict[str, Call] = {OURS: lambda a, b, out: module.matmul(a, b, out=out), **peers()}
-    usable = {name: call for name, call in variants.items() if _agrees(name, call, sets[0], dtype)}
+    """A recipe's matmul, with all its variants, beside torch.matmul and QuACK.
+
+    A wrong or failing peer is left out; of ours it is an error.
+    """
+    sets, own = input_sets(shape, dtype), own_variants(module)
+    variants: dict[str, Call] = {OURS: lambda a, b, out: module.matmul(a, b, out=out), **peers(), **own}
+    ours = (OURS, *own)
+    usable = {name: call for name, call in variants.items() if _agrees(name, call, sets[0], dtype, ours)}
     config = compiling.config_for(module, compiling.arch_here())
     return Contest(usable, sets, TORCH, 2.0 * shape[0] * shape[1] * shape[2], config=config)
+
+
+def own_variants(module: Any) -> dict[str, Call]:
+    """The kernels of a recipe that has several, by name."""
+    named = getattr(module, "VARIANTS", ())
+    return {name: lambda a, b, out, name=name: module.matmul(a, b, out=out, variant=name) for name in named}
 
 
 def peers() -> dict[str, Call]:
@@ -161,8 +171,8 @@ def time_contest(contest: Contest, rounds: int) -> dict[str, Any]:
     return figures | {"rounds": rounds, "batch": per_batch, "launches": launches, "sets": len(contest.sets)}
 
 
-def _agrees(name: str, call: Call, operands: tuple[Any, Any, Any], dtype: str) -> bool:
-    """Whether a variant computes the product."""
+def _agrees(name: str, call: Call, operands: tuple[Any, Any, Any], dtype: str, ours: tuple[str, ...] = (OURS,)) -> bool:
+    """Whether a variant computes the product; one of `ours` that does not is an error."""
     import torch
 
     a, b, out = operands
@@ -172,11 +182,11 @@ def _agrees(name: str, call: Call, operands: tuple[Any, Any, Any], dtype: str) -
         torch.cuda.synchronize()
         error = running.relative_error(out, torch.matmul(a, b).float())
     except Exception:
-        if name == OURS:
+        if name in ours:
             raise
         return False
-    if name == OURS and not error <= 2 * running.tolerance(dtype):
-        raise RuntimeError(f"ours is wrong by {error:.2e}: not timed")
+    if name in ours and not error <= 2 * running.tolerance(dtype):
+        raise RuntimeError(f"{name} is wrong by {error:.2e}: not timed")
     return error <= 2 * running.tolerance(dtype)  # two roundings: its own and torch.matmul's
 
 

@@ -206,12 +206,20 @@ def configurations(recipe: Recipe, targets: tuple[str, ...], dtype: str | None =
     if recipe.kind == "transpose":
         variants = [module.configs_for(target, compiling.cutlass_dtype(dtype)) for target in targets]
         return {config: {"variant": name} for configs in variants for name, config in configs.items()}
-    by_config: dict[Any, list[str]] = {}
+    by_config: dict[Any, tuple[str, list[str]]] = {}
     for target in targets:
-        by_config.setdefault(compiling.config_for(module, target), []).append(target)
-    if len(by_config) == 1:
-        return {config: {} for config in by_config}
-    return {config: {"target": "/".join(used_by)} for config, used_by in by_config.items()}
+        for name, config in _variants(module, target).items():
+            by_config.setdefault(config, (name, []))[1].append(target)
+    each = len({name for name, _ in by_config.values()})
+    return {
+        config: ({"variant": name} if name else {}) | ({"target": "/".join(used_by)} if len(by_config) > each else {})
+        for config, (name, used_by) in by_config.items()
+    }
+
+
+def _variants(module: Any, target: str) -> dict[str, Any]:
+    """A GEMM's configurations for a target by variant; under the name "" if it has a single kernel."""
+    return compiling.variants(module, target) or {"": compiling.config_for(module, target)}
 
 
 def layout_levels(recipe: Recipe, dtype: str, targets: tuple[str, ...]) -> list[Level]:
@@ -309,7 +317,7 @@ def transposed_level(recipe: Recipe, dtype: str, shape: Shape, config: Any) -> L
 
 def compiled_levels(recipe: Recipe, target: str, dtype: str | None) -> list[Level]:
     """`compiled_level`, of every variant where a recipe has several."""
-    if recipe.kind != "transpose":
+    if recipe.kind == "study":
         return [compiled_level(recipe, target, dtype)]
     found = configurations(recipe, (target,), dtype)
     return [replace(compiled_level(recipe, target, dtype, c), **where) for c, where in found.items()]
@@ -378,8 +386,9 @@ def ran_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...]) -> list[Le
         cases: list[Any] = transposing.run_checks(module, shapes or transposing.SHAPES, dtype)
         figures = transposing.summary(cases)
     else:
-        cases = running.run_checks(module.matmul, shapes or running.SHAPES, [dtype])
-        figures = running.summary(cases)
+        cases = running.run_variants(module, shapes or running.SHAPES, dtype)
+        by = {"by": list(module.VARIANTS)} if hasattr(module, "VARIANTS") else {}
+        figures = running.summary(cases) | by
     bad = "; ".join(f"{_x(case.shape)}: {case.problem}" for case in cases if not case.ok)
     made = None
     if not shapes:  # a record stands for the whole list of shapes
@@ -435,7 +444,8 @@ def _config_here(recipe: Recipe, dtype: str) -> Any:
     if recipe.kind == "transpose":
         configs = module.configs_for(arch, compiling.cutlass_dtype(dtype))
         return {variant: asdict(config) for variant, config in configs.items()}
-    return compiling.config_for(module, arch)
+    own = compiling.variants(module, arch)
+    return {name: asdict(config) for name, config in own.items()} or compiling.config_for(module, arch)
 
 
 def _counted(recipe: Recipe, dtype: str) -> tuple[Shape, dict[str, Any], list[str]]:
@@ -447,9 +457,14 @@ def _counted(recipe: Recipe, dtype: str) -> tuple[Shape, dict[str, Any], list[st
         shape, arch = transposing.COUNTED_SHAPE, compiling.arch_here()
         kernels = counting.count_kernels(recipe.name, dtype, shape)
         return shape, *transposing.compare(module, compiling.cutlass_dtype(dtype), arch, kernels)
-    config = compiling.config_for(module, compiling.arch_here())
-    predicted = predicted_wavefronts(module, compiling.cutlass_dtype(dtype), config)
-    figures, problems = counting.compare(counting.count(recipe.name, dtype), predicted)
+    configs = _variants(module, compiling.arch_here())
+    kernels = counting.count_kernels(recipe.name, dtype, counting.COUNTED_SHAPE)
+    figures, problems = {}, [] if len(kernels) == len(configs) else [f"{len(kernels)} kernels; needed {len(configs)}"]
+    for (name, config), lines in zip(configs.items(), kernels, strict=False):
+        predicted = predicted_wavefronts(module, compiling.cutlass_dtype(dtype), config)
+        found, bad = counting.compare(lines, predicted)
+        figures |= {f"{name} {opcode}".strip(): entry for opcode, entry in found.items()}
+        problems += [f"{name}: {problem}" if name else problem for problem in bad]
     return counting.COUNTED_SHAPE, figures, problems
 
 

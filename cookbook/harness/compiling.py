@@ -142,6 +142,13 @@ def config_for(module: Any, arch: str) -> Any:
     return module.config_for(arch) if hasattr(module, "config_for") else getattr(module, "CONFIG", None)
 
 
+def variants(module: Any, arch: str) -> dict[str, Any]:
+    """The configurations of a GEMM's `VARIANTS` on `arch`, by name; none of a recipe that has a single kernel."""
+    named = getattr(module, "VARIANTS", {})
+    fitting = getattr(module, "config_for", lambda _, name: named[name])
+    return {name: fitting(arch, name) for name in named}
+
+
 def findings(compiled: Compiled, required: tuple[str, ...] = ()) -> list[Finding]:
     """What must hold: instructions present, no spills, registers and shared memory within the chip."""
     c = compiled

@@ -198,15 +198,17 @@ def _tail(ran: subprocess.CompletedProcess[str]) -> str:
 
 
 def launch(name: str, dtype: str, shapes: Iterable[Shape]) -> None:
-    """Call the recipe's matmul, or each variant of a transpose, once per shape, and make sure that it was right."""
+    """Call the recipe's matmul, or each of its variants, once per shape, and make sure that it was right."""
     module = catalog.load(name)
     if catalog.find(name).kind == "transpose":
         return transposing.launch(module, dtype, shapes)
+    calls = running.matmuls(module)
     for shape in shapes:
         a, b = running.inputs(shape, dtype)
-        error = running.relative_error(module.matmul(a, b), running.reference(a, b))
-        if not error <= running.tolerance(dtype):
-            raise SystemExit(f"{name} {dtype} {shape}: relative error {error:.2e}")
+        for variant, matmul in calls.items():
+            error = running.relative_error(matmul(a, b), running.reference(a, b))
+            if not error <= running.tolerance(dtype):
+                raise SystemExit(f"{name} {variant} {dtype} {shape}: relative error {error:.2e}")
 
 
 if __name__ == "__main__":

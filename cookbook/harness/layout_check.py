@@ -22,17 +22,19 @@ SIDES = {"g2s": "dst", "s2r": "src", "r2s": "dst", "s2g": "src"}  # which side o
 def check_layouts(module: ModuleType, dtype: Any, config: Any) -> list[Finding]:
     """Everything that can be said of the layouts without data.
 
-    * every shared-memory layout: one-to-one, without holes, its stages aligned to the swizzle's period; all of them
-      together within `config.smem_bytes`
+    * every shared-memory layout: one-to-one, without holes but those of `config.padding`, its stages aligned to the
+      swizzle's period; all of them together within `config.smem_bytes`
     * every copy: reaches every element of its tile, and takes the wavefronts expected of it: the ideal, unless the
-      recipe's `EXPECTED_EXCESS` says otherwise: `{"r2s_c": (4, "why")}`, in wavefronts per instruction
+      recipe's `EXPECTED_EXCESS`, or `expected_excess(config)` where it depends on that, says otherwise:
+      `{"r2s_c": (4, "why")}`, in wavefronts per instruction
     * operands that the MMA reads by itself: a matrix descriptor says where they are
 
     A finding that fails says what was wrong; nothing is raised for a wrong layout.
     """
     found = evaluated(module, dtype, config)
-    expected = getattr(module, "EXPECTED_EXCESS", {})
-    findings = [_bijective(name, layout) for name, layout in found.smem.items()]
+    expected = getattr(module, "expected_excess", lambda _: getattr(module, "EXPECTED_EXCESS", {}))(config)
+    padding = getattr(config, "padding", 0)
+    findings = [_bijective(name, layout, padding if name in "ab" else 0) for name, layout in found.smem.items()]
     findings += [_aligned(name, layout) for name, layout in found.smem.items()]
     findings.append(_fits(found, config))
     for field, copy in found.copies.items():
@@ -78,10 +80,15 @@ def _kind(field: str, copy: TiledCopyTV) -> str:
     return {"s2r": "ldmatrix", "r2s": "stmatrix"}.get(field[:3], plain) if exchanges else plain
 
 
-def _bijective(name: str, layout: SmemLayout) -> Finding:
+def _bijective(name: str, layout: SmemLayout, padding: int = 0) -> Finding:
+    """With `padding` elements after every row of K but the last, as many holes as that makes and no more."""
     elements, size = layout.outer.size, layout.size_bytes
     detail = f"{layout.swizzle!r} over {layout.outer!r}: {elements} elements in {size} bytes"
-    return Finding(f"{name}.bijective", layout.is_bijective(), detail)
+    if not padding:
+        return Finding(f"{name}.bijective", layout.is_bijective(), detail)
+    holes = (elements // layout.outer.sizes[1] - 1) * padding
+    ok = layout.is_injective() and size == (elements + holes) * layout.element_bytes
+    return Finding(f"{name}.injective", ok, f"{detail}; needed {holes} elements of padding in them")
 
 
 def _aligned(name: str, layout: SmemLayout) -> Finding:

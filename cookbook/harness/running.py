@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 Shape = tuple[int, ...]  # (M, N, K) of a GEMM, (M, N) of a transpose
@@ -196,11 +197,26 @@ def run_checks(
     return cases
 
 
+def matmuls(module: Any) -> dict[str, Callable[..., Any]]:
+    """A GEMM's entry point by variant; under the name "" if the recipe has no `VARIANTS`."""
+    named = getattr(module, "VARIANTS", ())
+    return {name: partial(module.matmul, variant=name) for name in named} or {"": module.matmul}
+
+
+def run_variants(module: Any, shapes: Iterable[Shape], dtype: str) -> list[Case]:
+    """`run_checks` of every variant of a recipe; a problem says whose it is."""
+    shapes, cases = tuple(shapes), []
+    for name, matmul in matmuls(module).items():
+        found = run_checks(matmul, shapes, [dtype])
+        cases += [replace(c, problem=f"{name}: {c.problem}" if name and c.problem else c.problem) for c in found]
+    return cases
+
+
 def summary(cases: list[Case]) -> dict[str, Any]:
     """The figures of a `ran` record: how many shapes, the worst error, the worst ratio to torch.matmul's."""
     ratios = [c.error / c.torch_error for c in cases if c.torch_error and _enough(c.shape)]
     return {
-        "shapes": len(cases),
+        "shapes": len({c.shape for c in cases}),
         "worst_error": max((c.error for c in cases), default=None),
         "worst_ratio": max(ratios, default=None),
         "failed": [c.to_json() for c in cases if not c.ok],

@@ -138,3 +138,41 @@ def test_copy_that_leaves_elements_out(monkeypatch):
     copies = found.copies | {"s2g_c": TiledCopyTV(halves, halves, (8, 256))}
     monkeypatch.setattr(layout_check, "evaluated", lambda *_: dataclasses.replace(found, copies=copies))
     assert failures(module) == {"s2g_c.covers": "each element is moved 0 to 2 times"}
+
+
+def with_padding(declared, strides=(72, 1, 128 * 72)):
+    """The Ampere recipe with A's rows of 64 elements 72 apart and no swizzle; `declared` is what its Config says."""
+    original = catalog.load(AMPERE)
+
+    def smem_layouts(dtype, config):
+        found = original.smem_layouts(dtype, config)
+        outer = cute.make_layout(tuple(map(cute.size, found.a.outer.shape)), stride=strides)
+        return found._replace(a=cute.make_composed_layout(cute.make_swizzle(0, 4, 3), 0, outer))
+
+    class Padded(original.Config):
+        padding = declared
+
+        @property
+        def smem_bytes(self):
+            return 2 * self.stages * (self.tile_m * 72 + self.tile_n * 64)
+
+    return recipe(AMPERE, smem_layouts=smem_layouts), Padded()
+
+
+def test_padding_is_free_of_conflicts_and_has_to_be_declared():
+    bad = failures(*with_padding(8))
+    assert set(bad) == {"b.injective"}  # B has none, and 8 are declared
+    assert "a.bijective" in failures(*with_padding(0))
+    assert "a.injective" in failures(*with_padding(16))
+
+
+def test_rows_that_overlap_are_no_padding():
+    assert "a.injective" in failures(*with_padding(8, strides=(56, 1, 128 * 72)))
+
+
+def test_an_excess_may_depend_on_the_configuration():
+    bare = with_swizzle(AMPERE, 0, 4, 3, only="ab")
+    bare.expected_excess = lambda config: dict.fromkeys(("s2r_a", "s2r_b"), (28, f"{config.stages} stages, no swizzle"))
+    assert not failures(bare)
+    swizzled = recipe(AMPERE, expected_excess=lambda config: {})
+    assert not failures(swizzled)
