@@ -18,6 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from cookbook.harness import majors as operand_majors
+
 TRACKS = ("foundations", "ampere", "hopper", "blackwell")
 KINDS = ("gemm", "transpose", "study")  # what a recipe defines: docs/architecture.md, "A recipe"
 ANYWHERE = "anywhere"
@@ -49,13 +51,18 @@ class Recipe:
     dtypes: tuple[str, ...] = ()  # torch's names: ("bfloat16", "float16")
     path: str = ""  # the way of the data: "tma -> wgmma"
     builds_on: str | None = None  # the name of another recipe
-    # target -> prefixes of SASS mnemonics that its cubin must hold; the key "all" counts for every target
+    majors: tuple[str, ...] = (operand_majors.DEFAULT,)  # of the operands that a GEMM takes: see harness/majors.py
+    # prefixes of SASS mnemonics that a cubin must hold, by target or majors; those under "all" every one must
     instructions: dict[str, tuple[str, ...]] = field(default_factory=dict)
     max_smem: int | None = None  # bytes a block may use; None: the chip's own limit
 
-    def instructions_for(self, target: str) -> tuple[str, ...]:
-        """The SASS mnemonic prefixes that a cubin for `target` must hold."""
-        return self.instructions.get("all", ()) + self.instructions.get(target, ())
+    def instructions_for(self, target: str, majors: str = operand_majors.DEFAULT) -> tuple[str, ...]:
+        """The SASS mnemonic prefixes that a cubin for `target` and operands of these majors must hold."""
+        return tuple(name for key in ("all", target, majors) for name in self.instructions.get(key, ()))
+
+    def told_apart(self, majors: str) -> str | None:
+        """`majors` if the recipe takes several: what a level or record must say to be told from the others."""
+        return majors if len(self.majors) > 1 else None
 
     def runs_on_capability(self, major: int, minor: int) -> bool:
         """Whether a GPU of compute capability `major`.`minor` runs this recipe."""
@@ -166,13 +173,24 @@ def _described(name: str, file: Path, described: dict[str, Any]) -> Recipe:
         raise CatalogError(f"{file}: runs_on: got {described['runs_on']!r}, needs sm_90 (exactly) or sm_80+")
     for key in ("targets", "dtypes"):
         described[key] = tuple(described.get(key) or ())
+    described["majors"] = _majors(file, kind, described)
     instructions = described.get("instructions") or {}
     if isinstance(instructions, list):
         instructions = {"all": instructions}
-    if stray := sorted(set(instructions) - {"all", *described["targets"]}):
-        raise CatalogError(f"{file}: instructions: {', '.join(stray)} is no target of this recipe")
+    if stray := sorted(set(instructions) - {"all", *described["targets"], *described["majors"]}):
+        raise CatalogError(f"{file}: instructions: {', '.join(stray)} is no target of this recipe, and no majors")
     described["instructions"] = {key: tuple(value) for key, value in instructions.items()}
     return Recipe(name=name, file=file, **described)
+
+
+def _majors(file: Path, kind: str, described: dict[str, Any]) -> tuple[str, ...]:
+    found = tuple(described.get("majors", (operand_majors.DEFAULT,)))
+    known = operand_majors.MAJORS
+    if not found or len(set(found)) < len(found) or not set(found) <= set(known):
+        raise CatalogError(f"{file}: majors: got {list(found)}, needs a list out of {', '.join(known)}, each once")
+    if kind != "gemm" and "majors" in described:
+        raise CatalogError(f"{file}: majors: got {list(found)}, needs none: a {kind} has no operands A and B")
+    return found
 
 
 # --- cells ------------------------------------------------------------------------------------------------
@@ -257,6 +275,13 @@ USAGE = {
 }
 
 
+def usage_of(recipe: Recipe) -> tuple[str, str, str]:
+    """How a recipe's function is called: its name, the call, and what it is called with."""
+    if len(recipe.majors) > 1:
+        return *USAGE["gemm"][:2], "a: (M, K), b: (K, N), each with rows or columns of adjacent elements"
+    return USAGE[recipe.kind]
+
+
 def standalone_source(name: str, module: str | None = None, root: Path | None = None) -> str:
     """The recipe as one file that imports nothing of this package: its non-lab cells under a header.
 
@@ -270,7 +295,7 @@ def standalone_source(name: str, module: str | None = None, root: Path | None = 
     body = _kept_text(recipe.file.read_text(encoding="utf-8"))
     usage = ""
     if recipe.kind in USAGE:
-        function, call, where = USAGE[recipe.kind]
+        function, call, where = usage_of(recipe)
         usage = f"#\n#     from {module or recipe.file.stem} import {function}\n#     {call}    # {where}\n"
     needs = "" if recipe.runs_on == ANYWHERE else f", and a GPU of {recipe.runs_on.replace('+', ' or later')} to run"
     header = _HEADER.format(title=recipe.title, version=__version__, name=recipe.name, needs=needs, usage=usage)
