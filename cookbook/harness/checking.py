@@ -1,6 +1,7 @@
 """`check`: a recipe through all levels, as far as this machine goes, and what is recorded for the others.
 
-Which levels there are depends on the recipe's kind: a study has layout (its facts), and compiled if it has kernels.
+Which levels there are depends on the recipe's kind: a study has layout (its facts), compiled if it has kernels, timed
+and counted if it measures something.
 layout, model and compiled run anywhere. ran and timed run where a GPU can run the recipe; counted and sanitized
 where NVIDIA's tools are there too, and only when asked for, for they take minutes. What does not run here is
 shown as results/ has it, or as not checked.
@@ -159,7 +160,7 @@ def plan(
 ) -> list[Step]:
     """The steps of a check in the order they run; arguments as `chosen` returns them."""
     if recipe.kind == "study":
-        return _plan_of_study(recipe, targets)
+        return _plan_of_study(recipe, targets, tools)
     steps = []
     for d in dtypes:
         steps.append(Step("layout", d, lambda d=d: layout_levels(recipe, d, targets)))
@@ -176,10 +177,11 @@ def plan(
     return steps
 
 
-def _plan_of_study(recipe: Recipe, targets: tuple[str, ...]) -> list[Step]:
+def _plan_of_study(recipe: Recipe, targets: tuple[str, ...], tools: bool) -> list[Step]:
     facts = Step("layout", None, lambda: [facts_level(recipe)])
     compiles = [Step("compiled", None, lambda t=t: compiled_levels(recipe, t, None), target=t) for t in targets]
-    return [facts, *compiles]
+    measured = [Step(level, None, lambda w=level: study_levels(recipe, w, tools)) for level in ("timed", "counted")]
+    return [facts, *compiles, *measured]
 
 
 def run_step(step: Step) -> list[Level]:
@@ -436,6 +438,23 @@ def tool_levels(recipe: Recipe, level: str, dtype: str, tools: bool) -> list[Lev
     )
     status = FAILED if problems else PASSED
     return [replace(_of_record(made, status, "; ".join(problems)), record=made)]
+
+
+def study_levels(recipe: Recipe, level: str, tools: bool) -> list[Level]:
+    """What a study has timed or counted, or what is recorded; no level at all for one that measures nothing."""
+    from cookbook.harness import counting, studying
+
+    if (measurement := studying.measurement(recipe, level)) is None:
+        return []
+    measure, runs = measurement
+    device, reason = gpu_for(runs)
+    if device is None or (level == "counted" and not tools):
+        return recorded_levels(recipe, level, None, reason or "takes minutes: runs with --tools")
+    try:
+        made, problems = measure()
+    except counting.ToolMissing as missing:
+        return recorded_levels(recipe, level, None, str(missing))
+    return [replace(_of_record(made, FAILED if problems else PASSED, "; ".join(problems)), record=made)]
 
 
 def _config_here(recipe: Recipe, dtype: str) -> Any:

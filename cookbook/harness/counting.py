@@ -5,7 +5,7 @@ wavefronts it took; `compare` holds them against what `cookbook.banks` says of t
 `sanitize` runs compute-sanitizer's memcheck and racecheck.
 
 Each starts a Python of its own that launches `matmul` once per shape: `python -m cookbook.harness.counting NAME
-DTYPE M,N,K [M,N,K ...]`.
+DTYPE M,N,K [M,N,K ...]`; of a study, each kernel that it wants looked at: `python -m cookbook.harness.counting NAME`.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def profile(command: list[str], collect: list[str], page: str) -> str:
         ran = _run([_tool("ncu"), *options, "-o", str(report), *command])
         if not report.exists():
             raise ToolMissing(f"ncu wrote no report: {_tail(ran)}")
-        return _run([_tool("ncu"), "-i", str(report), "--page", page, "--csv"]).stdout
+        units = ["--print-units", "base"] if page == "raw" else []  # else bytes may come as Mbyte, or as Gbyte
+        return _run([_tool("ncu"), "-i", str(report), "--page", page, "--csv", *units]).stdout
 
 
 def parse(page: str) -> list[Line]:
@@ -186,7 +187,12 @@ def _tool(name: str) -> str:
 
 
 def _launcher(name: str, dtype: str, shapes: Iterable[Shape]) -> list[str]:
-    return [sys.executable, "-m", __name__, name, dtype, *(",".join(map(str, shape)) for shape in shapes)]
+    return [*study_launcher(name), dtype, *(",".join(map(str, shape)) for shape in shapes)]
+
+
+def study_launcher(name: str) -> list[str]:
+    """The command that launches a study's kernels, each once."""
+    return [sys.executable, "-m", "cookbook.harness.counting", name]
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -197,11 +203,15 @@ def _tail(ran: subprocess.CompletedProcess[str]) -> str:
     return " | ".join((ran.stdout + ran.stderr).strip().splitlines()[-3:])
 
 
-def launch(name: str, dtype: str, shapes: Iterable[Shape]) -> None:
+def launch(name: str, dtype: str = "", shapes: Iterable[Shape] = ()) -> None:
     """Call the recipe's matmul, or each of its variants, once per shape, and make sure that it was right."""
-    module = catalog.load(name)
-    if catalog.find(name).kind == "transpose":
+    module, kind = catalog.load(name), catalog.find(name).kind
+    if kind == "transpose":
         return transposing.launch(module, dtype, shapes)
+    if kind == "study":
+        from cookbook.harness import studying
+
+        return studying.launch(module)
     calls = running.matmuls(module)
     for shape in shapes:
         a, b = running.inputs(shape, dtype)
@@ -212,4 +222,4 @@ def launch(name: str, dtype: str, shapes: Iterable[Shape]) -> None:
 
 
 if __name__ == "__main__":
-    launch(sys.argv[1], sys.argv[2], [tuple(map(int, text.split(","))) for text in sys.argv[3:]])
+    launch(*sys.argv[1:3], shapes=[tuple(map(int, text.split(","))) for text in sys.argv[3:]])

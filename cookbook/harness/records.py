@@ -5,6 +5,7 @@ A file is `{"device": "NVIDIA H200", "records": [...]}`. A record holds
     level         "ran", "timed", "counted" or "sanitized"; "probed" of a suite of probes
     recipe        a name of the catalog, or of a suite: "probes/shared_memory", "probes/tma"
     code_hash     of the recipe's code when it was measured: another hash today makes the record stale
+    of            only where the kernels were another recipe's: {name: its code_hash}, likewise
     dtype         torch's name
     shape         [M, N, K], [M, N] of a transpose, or null where the record sums up many shapes
     status        "passed" or "failed"
@@ -65,8 +66,12 @@ def make(
     peers: dict[str, Any] | None = None,
     config: Any = None,
     distribution: str = "normal(0, 1)",
+    of: tuple[str, ...] = (),
 ) -> Record:
     """A record of what was just measured here, with the date, the versions and the code's hash filled in.
+
+    Args:
+        of: other recipes whose kernels were run; their code's hashes are kept too.
 
     Raises:
         ValueError: `level` is none of LEVELS, nor PROBED.
@@ -88,7 +93,7 @@ def make(
         "device": device,
         "driver": driver_version(),
         "versions": versions(),
-    }
+    } | ({"of": {name: code_hash(name) for name in of}} if of else {})
 
 
 def versions() -> dict[str, str | None]:
@@ -180,9 +185,10 @@ def code_hash(name: str) -> str:
 
 
 def is_stale(record: Record) -> bool:
-    """Whether the recipe's code has changed since, or the recipe is gone."""
+    """Whether the code of the recipe, or of another whose kernels were run, has changed since, or is gone."""
+    hashes = {record["recipe"]: record["code_hash"], **record.get("of", {})}
     try:
-        return code_hash(record["recipe"]) != record["code_hash"]
+        return any(code_hash(name) != measured for name, measured in hashes.items())
     except catalog.UnknownRecipe:
         return True
 
