@@ -36,7 +36,9 @@
 # You need Python and no GPU. At the end stands a small kernel, for those who have one.
 
 # %%
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import cutlass
 import cutlass.cute as cute
@@ -298,6 +300,8 @@ class Config:
 
 
 CONFIG = Config()
+DTYPE = cutlass.Float32
+KERNELS = {"pitch 32": 32, "pitch 33": 33}
 
 
 def smem_layout(pitch: int) -> cute.Layout:
@@ -309,7 +313,7 @@ def smem_layout(pitch: int) -> cute.Layout:
 def transpose_kernel(mX: cute.Tensor, mY: cute.Tensor, pitch: cutlass.Constexpr):
     """Y = X transposed, both (32, 32) fp32 with adjacent columns; one warp."""
     lane, _, _ = cute.arch.thread_idx()
-    tile = cutlass.memory.SmemAllocator().allocate_tensor(cutlass.Float32, smem_layout(pitch), 128)
+    tile = cutlass.memory.SmemAllocator().allocate_tensor(DTYPE, smem_layout(pitch), 128)
     for row in cutlass.range(32, unroll=1):
         tile[row, lane] = mX[row, lane]
     cute.arch.sync_threads()
@@ -328,12 +332,14 @@ def launch(pX: cute.Pointer, pY: cute.Pointer, pitches: cutlass.Constexpr):
 def pointers(*addresses: int) -> list:
     """Typed pointers to 16-byte aligned fp32 in global memory."""
     gmem = cute.AddressSpace.gmem
-    return [cute.runtime.make_ptr(cutlass.Float32, a, gmem, assumed_align=16) for a in addresses]
+    return [cute.runtime.make_ptr(DTYPE, a, gmem, assumed_align=16) for a in addresses]
 
 
 def compile_for(arch: str, options: str = ""):
     """Compile for `arch` ("sm_90a"), both pitches, with made-up pointers: no GPU is needed."""
-    return cute.compile(launch, *pointers(16, 16), (32, 33), options=f"--gpu-arch {arch} {options}".strip())
+    return cute.compile(
+        launch, *pointers(16, 16), tuple(KERNELS.values()), options=f"--gpu-arch {arch} {options}".strip()
+    )
 
 
 def transpose(x: torch.Tensor, pitch: int = 33) -> torch.Tensor:
@@ -345,7 +351,7 @@ def transpose(x: torch.Tensor, pitch: int = 33) -> torch.Tensor:
     if x.shape != (32, 32) or x.dtype != torch.float32 or not x.is_contiguous() or not x.is_cuda:
         got = f"{tuple(x.shape)} {x.dtype} on {x.device}"
         raise ValueError(f"x: got {got}; needed a contiguous (32, 32) torch.float32 on a CUDA device")
-    if pitch not in (32, 33):
+    if pitch not in KERNELS.values():
         raise ValueError(f"pitch: got {pitch}; needed 32 (conflicts) or 33 (none)")
     y = torch.empty_like(x)
     arguments = pointers(x.data_ptr(), y.data_ptr())
@@ -353,6 +359,35 @@ def transpose(x: torch.Tensor, pitch: int = 33) -> torch.Tensor:
     cute.compile(launch, *arguments, (pitch,))(*arguments)
     torch.cuda.synchronize()
     return y
+
+
+# %% [markdown]
+# ## What a profiler should count
+#
+# At step *i* of the first loop the lanes store row *i*; at step *i* of the second they load column *i*. Where an
+# element lies says `smem_layout`. No more is needed to foretell how many turns each instruction of each kernel takes,
+# and a profiler can be asked whether it is so: the lab does.
+
+
+# %%
+class Move(NamedTuple):
+    """What the warp does to the tile in shared memory: one access a step."""
+
+    width: int  # elements a lane, side by side
+    steps: int
+    place: Callable[[Any, Any], tuple[Any, Any]]  # (lane, step) -> (row, column) of the lane's first element
+
+
+MOVES = {
+    "r2s": Move(1, 32, lambda lane, step: (step, lane)),  # STS: from registers to shared memory, by rows
+    "s2g": Move(1, 32, lambda lane, step: (lane, step)),  # LDS: from there towards global memory, by columns
+}
+
+
+def try_out(pitch: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """One launch on a GPU, on normal numbers: what it gave, and what it should have."""
+    x = torch.randn(32, 32, device="cuda")
+    return transpose(x, pitch), x.T
 
 
 # %% [markdown]
@@ -512,6 +547,20 @@ from cookbook.harness import checking
 
 for level in checking.check("foundations/bank_conflicts").levels:
     print(f"{level.level:10}{level.target or '':10}{level.status:13}{tables.describe(level)}")
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: counted by a profiler
+#
+# Nsight Compute counts the wavefronts of every instruction of a kernel that runs.
+# `cookbook check foundations/bank_conflicts --tools --record` has it look at both kernels, and holds each instruction
+# against `cookbook.banks`:
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.harness.publishing import counted_table
+
+Markdown(counted_table("foundations/bank_conflicts"))
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion

@@ -34,7 +34,9 @@
 # takes.
 
 # %%
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import cutlass
 import cutlass.cute as cute
@@ -358,6 +360,8 @@ class Config:
 
 
 CONFIG = Config()
+DTYPE = cutlass.Float16
+KERNELS = {"plain": 0, "swizzled": 3}  # bits
 
 
 def smem_layout(bits: int) -> cute.ComposedLayout:
@@ -371,7 +375,7 @@ def columns_kernel(mX: cute.Tensor, mY: cute.Tensor, bits: cutlass.Constexpr):
     """Y (8, 32, 8) = the pieces of X (32, 64) column by column; one warp."""
     lane, _, _ = cute.arch.thread_idx()
     layout = smem_layout(bits)
-    tile = cutlass.memory.SmemAllocator().allocate_tensor(cutlass.Float16, layout.outer, 1024, layout.inner)
+    tile = cutlass.memory.SmemAllocator().allocate_tensor(DTYPE, layout.outer, 1024, layout.inner)
     gX, sX = (cute.logical_divide(x, (None, 8)) for x in (mX, tile))  # (row, (element, piece))
     for i in cutlass.range(8, unroll=1):
         row, piece = 4 * i + lane // 8, lane % 8
@@ -393,12 +397,14 @@ def launch(pX: cute.Pointer, pY: cute.Pointer, variants: cutlass.Constexpr):
 def pointers(*addresses: int) -> list:
     """Typed pointers to 16-byte aligned half in global memory."""
     gmem = cute.AddressSpace.gmem
-    return [cute.runtime.make_ptr(cutlass.Float16, a, gmem, assumed_align=16) for a in addresses]
+    return [cute.runtime.make_ptr(DTYPE, a, gmem, assumed_align=16) for a in addresses]
 
 
 def compile_for(arch: str, options: str = ""):
     """Compile for `arch` ("sm_90a"), plain and swizzled, with made-up pointers: no GPU is needed."""
-    return cute.compile(launch, *pointers(16, 16), (0, 3), options=f"--gpu-arch {arch} {options}".strip())
+    return cute.compile(
+        launch, *pointers(16, 16), tuple(KERNELS.values()), options=f"--gpu-arch {arch} {options}".strip()
+    )
 
 
 def columns(x: torch.Tensor, bits: int = 3) -> torch.Tensor:
@@ -410,7 +416,7 @@ def columns(x: torch.Tensor, bits: int = 3) -> torch.Tensor:
     if x.shape != (32, 64) or x.dtype != torch.float16 or not x.is_contiguous() or not x.is_cuda:
         got = f"{tuple(x.shape)} {x.dtype} on {x.device}"
         raise ValueError(f"x: got {got}; needed a contiguous (32, 64) torch.float16 on a CUDA device")
-    if bits not in (0, 3):
+    if bits not in KERNELS.values():
         raise ValueError(f"bits: got {bits}; needed 0 (conflicts) or 3 (none)")
     y = torch.empty((8, 32, 8), dtype=x.dtype, device=x.device)
     arguments = pointers(x.data_ptr(), y.data_ptr())
@@ -418,6 +424,34 @@ def columns(x: torch.Tensor, bits: int = 3) -> torch.Tensor:
     cute.compile(launch, *arguments, (bits,))(*arguments)
     torch.cuda.synchronize()
     return y
+
+
+# %% [markdown]
+# ## What a profiler should count
+#
+# Which element each lane begins with, at every step of the two loops. With `smem_layout` that foretells the wavefronts
+# of both instructions of both kernels, and the lab has them counted.
+
+
+# %%
+class Move(NamedTuple):
+    """What the warp does to the tile in shared memory: one access a step."""
+
+    width: int  # elements a lane, side by side
+    steps: int
+    place: Callable[[Any, Any], tuple[Any, Any]]  # (lane, step) -> (row, column) of the lane's first element
+
+
+MOVES = {
+    "r2s": Move(8, 8, lambda lane, step: (4 * step + lane // 8, 8 * (lane % 8))),  # STS.128: four rows a step
+    "s2g": Move(8, 8, lambda lane, step: (lane, 8 * step)),  # LDS.128: a column of pieces a step
+}
+
+
+def try_out(bits: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """One launch on a GPU, on normal numbers: what it gave, and what it should have."""
+    x = torch.randn(32, 64, device="cuda", dtype=torch.float16)
+    return columns(x, bits), x.view(32, 8, 8).transpose(0, 1)
 
 
 # %% [markdown]
@@ -608,6 +642,20 @@ for level in checking.check("foundations/swizzle_parameters").levels:
     print(f"{level.level:10}{level.target or '':10}{level.status:13}{tables.describe(level)}")
 
 # %% [markdown] tags=["lab"]
+# ## In the lab: counted by a profiler
+#
+# Nsight Compute counts the wavefronts of every instruction of a kernel that runs.
+# `cookbook check foundations/swizzle_parameters --tools --record` has it look at both kernels, and holds each
+# instruction against `cookbook.banks`:
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.harness.publishing import counted_table
+
+Markdown(counted_table("foundations/swizzle_parameters"))
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # M keeps a vector whole, and never less than a word. B and S follow from two numbers: the vectors in a round of the
@@ -615,4 +663,5 @@ for level in checking.check("foundations/swizzle_parameters").levels:
 # counting turns, not by its looks.
 #
 # That serves one vector by rows and by columns. Blocks of other shapes, several columns at once, rows that are no power
-# of two: `foundations/solving_for_a_swizzle` finds the swizzle for those, or proves that there is none.
+# of two: [foundations/solving_for_a_swizzle](solving_for_a_swizzle.ipynb) finds the swizzle for those, or proves that
+# there is none.

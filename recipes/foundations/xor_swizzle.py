@@ -33,7 +33,9 @@
 # the busiest bank has different elements to give (see [foundations/bank_conflicts](bank_conflicts.ipynb)).
 
 # %%
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import cutlass
 import cutlass.cute as cute
@@ -284,6 +286,8 @@ class Config:
 
 
 CONFIG = Config()
+DTYPE = cutlass.Float32
+KERNELS = {"plain": 0, "swizzled": 5}  # bits
 
 
 def smem_layout(bits: int) -> cute.ComposedLayout:
@@ -299,7 +303,7 @@ def transpose_kernel(mX: cute.Tensor, mY: cute.Tensor, bits: cutlass.Constexpr):
     layout = smem_layout(bits)
     # 1024 is the largest alignment there is. The period is 4096 bytes, but on any base that is a multiple of 128 the
     # XOR only exchanges columns inside a row, and the rows differ as they should.
-    tile = cutlass.memory.SmemAllocator().allocate_tensor(cutlass.Float32, layout.outer, 1024, layout.inner)
+    tile = cutlass.memory.SmemAllocator().allocate_tensor(DTYPE, layout.outer, 1024, layout.inner)
     for row in cutlass.range(32, unroll=1):
         tile[row, lane] = mX[row, lane]
     cute.arch.sync_threads()
@@ -318,12 +322,14 @@ def launch(pX: cute.Pointer, pY: cute.Pointer, variants: cutlass.Constexpr):
 def pointers(*addresses: int) -> list:
     """Typed pointers to 16-byte aligned fp32 in global memory."""
     gmem = cute.AddressSpace.gmem
-    return [cute.runtime.make_ptr(cutlass.Float32, a, gmem, assumed_align=16) for a in addresses]
+    return [cute.runtime.make_ptr(DTYPE, a, gmem, assumed_align=16) for a in addresses]
 
 
 def compile_for(arch: str, options: str = ""):
     """Compile for `arch` ("sm_90a"), plain and swizzled, with made-up pointers: no GPU is needed."""
-    return cute.compile(launch, *pointers(16, 16), (0, 5), options=f"--gpu-arch {arch} {options}".strip())
+    return cute.compile(
+        launch, *pointers(16, 16), tuple(KERNELS.values()), options=f"--gpu-arch {arch} {options}".strip()
+    )
 
 
 def transpose_tile(x: torch.Tensor, bits: int = 5) -> torch.Tensor:
@@ -335,7 +341,7 @@ def transpose_tile(x: torch.Tensor, bits: int = 5) -> torch.Tensor:
     if x.shape != (32, 32) or x.dtype != torch.float32 or not x.is_contiguous() or not x.is_cuda:
         got = f"{tuple(x.shape)} {x.dtype} on {x.device}"
         raise ValueError(f"x: got {got}; needed a contiguous (32, 32) torch.float32 on a CUDA device")
-    if bits not in (0, 5):
+    if bits not in KERNELS.values():
         raise ValueError(f"bits: got {bits}; needed 0 (conflicts) or 5 (none)")
     y = torch.empty_like(x)
     arguments = pointers(x.data_ptr(), y.data_ptr())
@@ -343,6 +349,34 @@ def transpose_tile(x: torch.Tensor, bits: int = 5) -> torch.Tensor:
     cute.compile(launch, *arguments, (bits,))(*arguments)
     torch.cuda.synchronize()
     return y
+
+
+# %% [markdown]
+# ## What a profiler should count
+#
+# Step *i* of the first loop stores row *i*, step *i* of the second loads column *i*, with the swizzle and without it:
+# only `smem_layout` differs. The lab foretells the wavefronts of both instructions from these and has them counted.
+
+
+# %%
+class Move(NamedTuple):
+    """What the warp does to the tile in shared memory: one access a step."""
+
+    width: int  # elements a lane, side by side
+    steps: int
+    place: Callable[[Any, Any], tuple[Any, Any]]  # (lane, step) -> (row, column) of the lane's first element
+
+
+MOVES = {
+    "r2s": Move(1, 32, lambda lane, step: (step, lane)),  # STS: from registers to shared memory, by rows
+    "s2g": Move(1, 32, lambda lane, step: (lane, step)),  # LDS: from there towards global memory, by columns
+}
+
+
+def try_out(bits: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """One launch on a GPU, on normal numbers: what it gave, and what it should have."""
+    x = torch.randn(32, 32, device="cuda")
+    return transpose_tile(x, bits), x.T
 
 
 # %% [markdown]
@@ -499,6 +533,20 @@ from cookbook.harness import checking
 
 for level in checking.check("foundations/xor_swizzle").levels:
     print(f"{level.level:10}{level.target or '':10}{level.status:13}{tables.describe(level)}")
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: counted by a profiler
+#
+# Nsight Compute counts the wavefronts of every instruction of a kernel that runs.
+# `cookbook check foundations/xor_swizzle --tools --record` has it look at both kernels, and holds each instruction
+# against `cookbook.banks`:
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.harness.publishing import counted_table
+
+Markdown(counted_table("foundations/xor_swizzle"))
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion
