@@ -11,8 +11,13 @@ from mkdocs.exceptions import PluginError
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this source tree, installed or not
 
 from cookbook.harness import notebooks, publishing
+from cookbook.harness.probes import shown
 
-_MARK = "<!-- recipes -->"
+# What a page asks for, and what makes it.
+_MARKS = {
+    "<!-- recipes -->": lambda: publishing.recipes_table(lambda recipe: f"recipes/{recipe.name}.md"),
+    "<!-- probes -->": shown.markdown,
+}
 
 
 def on_config(config: Any) -> Any:
@@ -31,7 +36,8 @@ def on_config(config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Puts the table of recipes where a page asks for it."""
-    if _MARK not in markdown:
-        return markdown
-    return markdown.replace(_MARK, publishing.recipes_table(lambda recipe: f"recipes/{recipe.name}.md"))
+    """Puts the tables of recipes and of probes where a page asks for them."""
+    for mark, made in _MARKS.items():
+        if mark in markdown:
+            markdown = markdown.replace(mark, made())
+    return markdown

@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from cookbook import banks
 from cookbook.harness import counting, probes, records
 from cookbook.harness.probes import __main__ as cli
-from cookbook.harness.probes import boxes, dry, launch, measure, rules
+from cookbook.harness.probes import boxes, dry, forms, launch, measure, rules, shown
+from cookbook.harness.probes.fresh import fresh_pairs
 from cookbook.harness.probes.instructions import BY_NAME, INSTRUCTIONS, SMEM_BYTES, SOURCE_BYTES
 from cookbook.harness.probes.pairs import Pair, pairs, pairs_of
 
@@ -258,7 +259,7 @@ def test_a_suite_has_a_hash_and_records(tmp_path):
 
 def test_the_command_exits_1_where_the_model_is_wrong(monkeypatch, tmp_path):
     run = CliRunner()
-    monkeypatch.setattr(measure, "profiled", lambda mode: measure.Report(source_page(), []))
+    monkeypatch.setattr(measure, "profiled", lambda mode, seed: measure.Report(source_page(), []))
     good = run.invoke(cli.app, ["--json", "--keep", str(tmp_path)])
     assert good.exit_code == 0 and json.loads(good.stdout)["mismatches"] == 0
     again = run.invoke(cli.app, ["--json", "--from", str(tmp_path)])
@@ -271,14 +272,145 @@ def test_the_command_exits_1_where_the_model_is_wrong(monkeypatch, tmp_path):
     assert wrong.exit_code == 1 and "wrong value: LDS: lane 0" in wrong.stdout
 
 
-def test_many_warps_are_counted_by_execution():
-    tables = launch.launched("busy")
-    assert {table[0].instruction.kind for table in tables} == {"cp_async"}
-    lines = []
-    for table in tables:
-        lines.append(COLUMNS)
-        lines += [[2, f"@P0 {p.instruction.name} [R0], [R2]", 1056, 1056 * p.predicted + 528, 1] for p in table]
+def bare_page(mode, wavefronts, seed=0):
+    """A report of a mode with nothing but the probes; `wavefronts(pair, warps)` over all the warps."""
     text = io.StringIO()
-    csv.writer(text).writerows(lines)
-    measured = measure.from_lines(text.getvalue(), "busy")
+    write = csv.writer(text).writerow
+    for table, (ctas, warps) in zip(launch.launched(mode, seed), launch.grids(mode, seed), strict=True):
+        write(COLUMNS)
+        for pair in table:
+            write([2, f"@P0 {pair.instruction.name} [R0], [R2]", ctas * warps, wavefronts(pair, ctas * warps), 1])
+    return text.getvalue()
+
+
+def test_many_warps_are_counted_by_execution():
+    assert {table[0].instruction.kind for table in launch.launched("busy")} == {"cp_async"}
+    page = bare_page("busy", lambda pair, warps: warps * pair.predicted + warps // 2)
+    measured = measure.from_lines(page, "busy")
     assert all(m.wavefronts == m.pair.predicted + 0.5 for m in measured)
+
+
+# --- a random table -----------------------------------------------------------------------------------------
+
+
+def test_a_random_table_shares_no_pair_with_the_standing_one():
+    def relative(pair):
+        return tuple(s - min(pair.sources) // 128 * 128 for s in pair.sources)
+
+    standing = {(p.instruction, p.addresses, relative(p)) for p in pairs()}
+    fresh = fresh_pairs(1)
+    assert len(fresh) >= 400 and {p.instruction for p in fresh} == set(INSTRUCTIONS)
+    assert len({(p.instruction, p.addresses, relative(p)) for p in fresh} - standing) == len(fresh)
+    assert fresh == fresh_pairs.__wrapped__(1) and fresh != fresh_pairs(2)
+    with pytest.raises(ValueError, match="seed: got -1"):
+        fresh_pairs(-1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_random_table_stays_in_memory_and_can_tell_the_rules_apart(seed):
+    by_kind = {"wide": [], "copies": [], "wide stores": []}
+    for pair in fresh_pairs(seed):
+        assert max(pair.addresses) + pair.instruction.width <= SMEM_BYTES and max(pair.addresses) >= 0
+        assert not pair.sources or (min(pair.sources) >= 0 and max(pair.sources) + 16 <= SOURCE_BYTES)
+        said = rules.predictions(pair)
+        if pair.instruction.name in ("LDS.64", "LDS.128"):
+            by_kind["wide"].append((said["phases"] != pair.predicted, said["sharing pairs"] != pair.predicted))
+        elif pair.instruction.name in ("STS.64", "STS.128"):
+            by_kind["wide stores"].append(
+                (said["sharing pairs"] != pair.predicted, said["half-warps"] != pair.predicted)
+            )
+        elif pair.sources:
+            by_kind["copies"].append((said["phases"] != pair.predicted, said["lines"] != pair.predicted))
+    counts = {kind: np.sum(told, axis=0).tolist() for kind, told in by_kind.items()}
+    assert all(count >= 3 for told in counts.values() for count in told), counts
+
+
+@pytest.mark.parametrize("name", ["LDS.128", "STSM.16.MT88.4", "LDGSTS.E.64", "LDGSTS.E.BYPASS.LTC128B.128"])
+def test_values_of_a_random_table(name):
+    table = [pair for pair in fresh_pairs(1) if pair.instruction.name == name]
+    assert launch.wrong_values(table, outputs(table)) == []
+    assert any(launch.expected(pair, 0)[1].any() for pair in table)
+
+
+def test_copies_that_race_are_not_compared():
+    copy = BY_NAME["LDGSTS.E"]
+    same = Pair(copy, "", "", (0, 0, *(4 * i for i in range(2, 32))), tuple(4 * i for i in range(32)))
+    assert launch.expected(same, 0)[1].tolist() == [False, False] + [True] * 30
+    assert launch.expected(Pair(copy, "", "", (0,) * 32, (64,) * 32), 0)[1].all()
+
+
+def test_the_random_table_is_counted_and_recorded_apart(monkeypatch):
+    def profiled(mode, seed):
+        return measure.Report(bare_page(mode, lambda pair, warps: pair.predicted, seed), [])
+
+    monkeypatch.setattr(measure, "profiled", profiled)
+    kept = []
+    monkeypatch.setattr(cli, "_keep", lambda *args: kept.append(args))
+    found = CliRunner().invoke(cli.app, ["--seed", "3"])
+    assert found.exit_code == 0, found.stdout
+    suite, dtype, figures, ok, _, config = kept[0]
+    assert (suite, dtype, ok, config) == ("probes/fresh", "uint32", True, {"seed": 3})
+    assert figures["mismatches"] == 0 and figures["probes"] == len(fresh_pairs(3))
+    assert CliRunner().invoke(cli.app, ["--seed", "3", "--busy"]).exit_code == 2
+
+
+# --- forms of cp.async ---------------------------------------------------------------------------------------
+
+
+def test_forms_issue_the_same_pairs_and_differ_in_one_thing():
+    first, *others = forms.FORMS
+    assert len({form.name for form in forms.FORMS}) == len(forms.FORMS)
+    for form in others:
+        assert [(p.addresses, p.sources) for p in forms.table(form)] == [
+            (p.addresses, p.sources) for p in forms.table(first)
+        ]
+        assert all(p.instruction == form.instruction for p in forms.table(form))
+        assert (form.instruction, form.ctas, form.warps) != (first.instruction, first.ctas, first.warps)
+    assert all(min(p.addresses) >= 0 for p in forms.table(first))  # one form has no guard
+    assert {p.predicted for p in forms.table(first)} == {4, 8, 32}
+
+
+def test_forms_that_are_not_counted_are_no_mismatch():
+    def counted(pair, warps):
+        return 0 if pair.instruction.guard == "predicate" else warps * pair.predicted
+
+    figures = measure.of_forms(measure.Report(bare_page("forms", counted), []))
+    assert figures["mismatches"] == 0 and figures["probes"] == 8 * 4
+    zero = {row["form"] for row in figures["forms"] if not any(row["wavefronts"])}
+    assert "8 warps" in zero and "size as operand" not in zero
+    wrong = measure.of_forms(measure.Report(bare_page("forms", lambda pair, warps: warps), []))
+    assert wrong["mismatches"] == wrong["probes"] == 8 * 7
+
+
+@pytest.mark.parametrize("form", forms.FORMS[:5], ids=lambda form: form.name)
+def test_forms_compile_without_a_gpu(form):
+    finding = dry.compile_probes(form.instruction, forms.table(form), "sm_90a", False, (form.ctas, form.warps))
+    assert finding.ok
+
+
+# --- shown --------------------------------------------------------------------------------------------------
+
+
+def test_the_pages_show_both_tables_and_the_forms(tmp_path):
+    assert shown.markdown(tmp_path) == "*Not measured yet.*"
+    standing = measure.figures(measure.from_lines(source_page()), "by SASS line")
+    page = bare_page("fresh", lambda pair, warps: pair.predicted + (pair.instruction.name == "STS.64"), 5)
+    fresh = measure.figures(measure.from_lines(page, "fresh", 5), "by SASS line")
+    ways = measure.of_forms(measure.Report(bare_page("forms", lambda pair, warps: 0), []))
+    made = [
+        ("probes/shared_memory", standing, None),
+        ("probes/fresh", fresh, {"seed": 5}),
+        ("probes/past_l1", ways, None),
+    ]
+    records.write(
+        [
+            records.make("probed", suite, "uint32", None, passed=True, figures=f, device="NVIDIA X", config=config)
+            for suite, f, config in made
+        ],
+        tmp_path,
+    )
+    told = shown.markdown(tmp_path)
+    assert f"| wavefronts, a random table, seed 5 | {len(fresh_pairs(5))} | 16 |" in told
+    assert "| `STS.64` | 192 | 0 | 16 | 16 |" in told
+    assert "| 8 warps (`LDGSTS.E.BYPASS.LTC128B.128`) | 1 x 8 | 0, again 0; model 4 |" in told
+    assert "not measured yet" in told  # TMA

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -15,12 +15,28 @@ from rich.table import Table
 
 from cookbook.harness.counting import ToolMissing
 from cookbook.harness.findings import Finding
+from cookbook.harness.probes import launch, measure
 from cookbook.harness.probes.measure import Measured, Wrong
-from cookbook.harness.probes.pairs import pairs
 from cookbook.harness.probes.rules import RULES
 
 console = Console()
-COUNTERS = {"lines": "by SASS line", "launches": "by launch", "busy": "by SASS line, many warps at once"}
+COUNTERS = {
+    "lines": "by SASS line",
+    "launches": "by launch",
+    "busy": "by SASS line, many warps at once",
+    "fresh": "by SASS line",
+}
+
+
+class Kept(NamedTuple):
+    """Where figures go, and where reports come from and go."""
+
+    record: bool
+    as_json: bool
+    keep: Path | None
+    again: Path | None
+
+
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -33,6 +49,12 @@ def main(
         bool, typer.Option("--launches", help="Count a sample again, each pair a launch, by the SM's own counter.")
     ] = False,
     busy: Annotated[bool, typer.Option("--busy", help="Also show what cp.async takes when many warps copy.")] = False,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Count a random table drawn from this seed, none of it in the other.")
+    ] = None,
+    forms: Annotated[
+        bool, typer.Option("--forms", help="Issue cp.async past L1 in several ways; which count?")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="No GPU: compile every kernel, print predictions.")
     ] = False,
@@ -46,30 +68,37 @@ def main(
 
     Exits 1 where they differ, 2 where ncu fails.
     """
-    modes = ["lines", *(name for name, asked in (("launches", launches), ("busy", busy)) if asked)]
+    more = [name for name, asked in (("launches", launches), ("busy", busy)) if asked]
     if record and again:
         raise typer.BadParameter("--record with --from: a record is of what was run here")
+    if sum((tma, forms, seed is not None, bool(more))) > 1:
+        raise typer.BadParameter("--tma, --forms, --seed: one of them, and none with --launches or --busy")
+    where = Kept(record, as_json, keep, again)
     try:
         if dry_run:
-            ok = _dry_tma(arch) if tma else _dry(arch)
+            ok = _dry_tma(arch) if tma else _dry(arch, "forms" if forms else "lines" if seed is None else "fresh", seed)
+        elif tma:
+            ok = _tma(where)
+        elif forms:
+            ok = _forms(where)
         else:
-            ok = _tma(record, as_json) if tma else _count(modes, record, as_json, keep, again)
+            ok = _count(["lines", *more], where) if seed is None else _count(["fresh"], where, seed)
     except (ToolMissing, Wrong) as error:
         console.print(f"[bold red]{escape(str(error))}[/]")
         raise typer.Exit(2) from None
     raise typer.Exit(0 if ok else 1)
 
 
-def _dry(arch: str) -> bool:
+def _dry(arch: str, mode: str, seed: int | None) -> bool:
     from cookbook.harness.probes import dry
 
-    found = dry.compile_all(arch)
+    tables, found = launch.launched(mode, seed or 0), dry.compile_all(arch, mode, seed or 0)
     table = Table("instruction", "pairs", "predicted wavefronts, by how many pairs", "compiled", box=None)
-    for finding in found:
-        counts = _histogram([p.predicted for p in pairs() if p.instruction.name == finding.name])
-        table.add_row(finding.name, str(sum(counts.values())), _text(counts), _mark(finding))
+    for pairs, finding in zip(tables, found, strict=True):
+        counts = _histogram([pair.predicted for pair in pairs])
+        table.add_row(finding.name, str(len(pairs)), _text(counts), _mark(finding))
     console.print(table)
-    console.print(f"{len(pairs())} pairs in {len(found)} kernels for {arch}")
+    console.print(f"{sum(map(len, tables))} pairs in {len(found)} kernels for {arch}")
     return all(finding.ok for finding in found)
 
 
@@ -83,58 +112,86 @@ def _dry_tma(arch: str) -> bool:
     return all(finding.ok for finding in found)
 
 
-def _count(modes: Sequence[str], record: bool, as_json: bool, keep: Path | None, again: Path | None) -> bool:
-    from cookbook.harness.probes import measure
-
+def _count(modes: Sequence[str], where: Kept, seed: int | None = None) -> bool:
     made, wrong = {}, []
     for mode in modes:
-        report = measure.Report.read(again, mode) if again else measure.profiled(mode)
-        if keep:
-            report.write(keep, mode)
-        measured = measure.read(report, mode)
+        report = _report(mode, where, seed or 0)
+        measured = measure.read(report, mode, seed or 0)
         made[mode] = measure.figures(measured, COUNTERS[mode])
         wrong += report.wrong
-        if not as_json:
+        if not where.as_json:
             _print_measured(made[mode], measured)
-    for line in wrong if not as_json else ():
+    for line in wrong if not where.as_json else ():
         console.print(f"wrong value: {escape(line)}", highlight=False)
-    kept = made["lines"] | {mode: _brief(made[mode]) for mode in modes[1:]} | {"wrong_values": wrong[:40]}
+    kept = made[modes[0]] | {mode: _brief(made[mode]) for mode in modes[1:]} | {"wrong_values": wrong[:40]}
     # What many warps take at once is for the reader: it depends on when global memory answers.
     ok = not wrong and not any(made[mode]["mismatches"] for mode in modes if mode != "busy")
-    _keep("probes/shared_memory", "uint32", kept, ok, record, as_json)
+    if seed is None:
+        _keep("probes/shared_memory", "uint32", kept, ok, where)
+    else:
+        _keep("probes/fresh", "uint32", kept, ok, where, {"seed": seed})
     return ok
+
+
+def _report(mode: str, where: Kept, seed: int = 0) -> measure.Report:
+    """What ncu said of a mode: now, or then."""
+    report = measure.Report.read(where.again, mode) if where.again else measure.profiled(mode, seed)
+    if where.keep:
+        report.write(where.keep, mode)
+    return report
+
+
+def _forms(where: Kept) -> bool:
+    figures = measure.of_forms(_report("forms", where))
+    if not where.as_json:
+        table = Table("cp.async", "CTAs x warps", *figures["pairs"], title="wavefronts, first and again (predicted)")
+        for row in figures["forms"]:
+            each = list(zip(row["wavefronts"][::2], row["wavefronts"][1::2], row["predicted"][::2], strict=True))
+            told = [f"{first:.4g} {again:.4g} ({said})" for first, again, said in each]
+            table.add_row(row["form"], f"{row['ctas']} x {row['warps']}", *told)
+        console.print(table)
+    _keep("probes/past_l1", "uint32", figures, not figures["mismatches"], where)
+    return not figures["mismatches"]
 
 
 def _brief(figures: dict[str, Any]) -> dict[str, Any]:
     return {key: figures[key] for key in ("probes", "mismatches")}
 
 
-def _tma(record: bool, as_json: bool) -> bool:
+def _tma(where: Kept) -> bool:
     from cookbook.harness.probes import boxes
 
     ok = True
     for dtype in boxes.DTYPES:
         figures = boxes.figures(boxes.run(dtype))
         ok &= not figures["mismatches"]
-        if not as_json:
+        if not where.as_json:
             console.print(f"{dtype}: {figures['mismatches']} of {figures['probes']} {figures['unit']} differ")
             for line in figures["differ"]:
                 console.print(f"  {escape(line)}")
-        _keep("probes/tma", dtype, figures, not figures["mismatches"], record, as_json)
+        _keep("probes/tma", dtype, figures, not figures["mismatches"], where)
     return ok
 
 
-def _keep(suite: str, dtype: str, figures: dict[str, Any], ok: bool, record: bool, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps({"suite": suite, "dtype": dtype, "passed": ok} | figures, indent=1))
-    if record:
+def _keep(suite: str, dtype: str, figures: dict[str, Any], ok: bool, where: Kept, config: Any = None) -> None:
+    if where.as_json:
+        print(json.dumps({"suite": suite, "dtype": dtype, "passed": ok, "config": config} | figures, indent=1))
+    if where.record:
         import torch
 
         from cookbook.harness import records
 
         device = torch.cuda.get_device_name()
         made = records.make(
-            records.PROBED, suite, dtype, None, passed=ok, figures=figures, device=device, distribution="counting"
+            records.PROBED,
+            suite,
+            dtype,
+            None,
+            passed=ok,
+            figures=figures,
+            device=device,
+            config=config,
+            distribution="counting",
         )
         console.print(f"recorded in {records.write([made])[0]}", highlight=False)
 

@@ -24,6 +24,8 @@ class Instruction:
     registers: int  # 32-bit registers of a lane that it fills (loads) or reads (stores)
     num: int = 0  # matrices, of ldmatrix and stmatrix
     trans: bool = False
+    guard: str = "predicate"  # of cp.async, what a lane without an address makes of it: "predicate", "size" or "none"
+    waits: bool = True  # of cp.async: at once, for what it copies
 
     @property
     def opcode(self) -> str:
@@ -49,11 +51,12 @@ class Instruction:
         """The PTX to inline: {$r0} is the lane's offset, negative for none; {$r1} the shared-memory address.
 
         Stores take their values from {$r2} on; cp.async the global address in {$r2}; loads write {$w0} on, and a
-        lane that takes no part gets zeros. In ldmatrix and stmatrix every lane takes part and there is no offset:
+        lane that takes no part gets zeros. A cp.async guarded by its size writes zeros for such a lane, one with no
+        guard must not have any. In ldmatrix and stmatrix every lane takes part and there is no offset:
         their operands begin with the address, in {$r0}.
         """
         if self.kind == "cp_async":
-            return _guarded(f"@p {self.ptx} [{{$r1}}], [{{$r2}}], {self.width}; cp.async.wait_all;")
+            return self._copy()
         address = 0 if self.collective else 1
         names = [f"{{${f'w{i}' if self.loads else f'r{address + 1 + i}'}}}" for i in range(self.registers)]
         vector = f"{{{', '.join(names)}}}" if self.collective or self.registers > 1 else names[0]
@@ -62,6 +65,16 @@ class Instruction:
             return f"{self.ptx} {operands}"
         clear = "".join(f"mov.b32 {name}, 0; " for name in names) if self.loads else ""
         return _guarded(f"{clear}@p {self.ptx} {operands}")
+
+    def _copy(self) -> str:
+        wait = " cp.async.wait_all;" if self.waits else ""
+        copied = f"{self.ptx} [{{$r1}}], [{{$r2}}], {self.width}"
+        if self.guard == "predicate":
+            return _guarded(f"@p {copied};{wait}")
+        if self.guard == "size":
+            return _guarded(f".reg .b32 bytes; selp.b32 bytes, {self.width}, 0, p; {copied}, bytes;{wait}")
+        # The compiler drops the predicate; the offset must be named all the same, or the operands would shift.
+        return f"{{ .reg .b32 unused; mov.b32 unused, {{$r0}}; {copied};{wait} }}"
 
 
 def _guarded(body: str) -> str:

@@ -16,11 +16,9 @@ import cutlass.memory
 from cutlass import Int32, Int64, Uint32
 
 from cookbook.harness.probes.instructions import (
-    CTAS_OF_MANY,
     READ_BACK,
     SMEM_BYTES,
     SOURCE_BYTES,
-    WARPS_OF_MANY,
     Instruction,
 )
 
@@ -66,6 +64,7 @@ def probe_kernel(
     instruction: cutlass.Constexpr,
     probes: cutlass.Constexpr,
     verify: cutlass.Constexpr,
+    warps: cutlass.Constexpr,
 ):
     """`verify`: numbered shared memory before loads, and a read back after stores; else the probe alone.
 
@@ -73,7 +72,7 @@ def probe_kernel(
     """
     tidx, _, _ = cute.arch.thread_idx()
     cta, _, _ = cute.arch.block_idx()
-    lane, warp = tidx % 32, cta * WARPS_OF_MANY + tidx // 32
+    lane, warp = tidx % 32, cta * warps + tidx // 32
     memory = cutlass.memory.SmemAllocator().allocate(SMEM_BYTES, ALIGN)
     if cutlass.const_expr(verify and instruction.loads):
         words = cute.make_tensor(cute.recast_ptr(memory, dtype=Uint32), cute.make_layout(SMEM_BYTES // 4))
@@ -93,6 +92,9 @@ def probe_kernel(
             got = issue(READ_BACK[instruction.width], offset, address, [])
         for i in cutlass.range_constexpr(len(got)):
             out[p, lane, i] = got[i]
+    if cutlass.const_expr(not instruction.waits):
+        cute.arch.cp_async_commit_group()
+        cute.arch.cp_async_wait_group(0)
 
 
 @cute.jit
@@ -104,14 +106,15 @@ def probe_host(
     instruction: cutlass.Constexpr,
     probes: cutlass.Constexpr,
     verify: cutlass.Constexpr,
-    many: cutlass.Constexpr,
+    grid: cutlass.Constexpr,
 ):
+    """grid: (CTAs, warps of each)."""
     by_lane = cute.make_layout((probes, 32), stride=(32, 1))
     by_register = cute.make_layout((probes, 32, REGISTERS), stride=(32 * REGISTERS, REGISTERS, 1))
     table, sources = cute.make_tensor(p_table, by_lane), cute.make_tensor(p_sources, by_lane)
     out = cute.make_tensor(p_out, by_register)
-    ctas, warps = (CTAS_OF_MANY, WARPS_OF_MANY) if cutlass.const_expr(many) else (1, 1)
-    probe_kernel(table, sources, out, instruction, probes, verify).launch(
+    ctas, warps = grid
+    probe_kernel(table, sources, out, instruction, probes, verify, warps).launch(
         grid=(ctas, 1, 1), block=(32 * warps, 1, 1), stream=stream
     )
 
@@ -124,13 +127,15 @@ def arguments(table: int, sources: int, out: int, stream: int) -> tuple:
 
 
 @cache
-def compiled(instruction: Instruction, probes: int, verify: bool, many: bool = False, options: str = "") -> Any:
+def compiled(
+    instruction: Instruction, probes: int, verify: bool, grid: tuple[int, int] = (1, 1), options: str = ""
+) -> Any:
     """The kernel for `probes` rows.
 
     Args:
         verify: fill shared memory before loads, read back after stores.
-        many: launch CTAS_OF_MANY * WARPS_OF_MANY warps, not one.
+        grid: CTAs, and warps of each.
         options: such as "--gpu-arch sm_90a" where there is no GPU.
     """
     made_up = arguments(16, 16, 16, 0)
-    return cute.compile(probe_host, *made_up, instruction, probes, verify, many, options=options or None)
+    return cute.compile(probe_host, *made_up, instruction, probes, verify, grid, options=options or None)

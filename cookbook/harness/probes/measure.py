@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cookbook.harness import counting
-from cookbook.harness.probes.instructions import CTAS_OF_MANY, WARPS_OF_MANY
-from cookbook.harness.probes.launch import launched, sample
+from cookbook.harness.probes import forms
+from cookbook.harness.probes.launch import grids, launched, sample
 from cookbook.harness.probes.pairs import Pair
 from cookbook.harness.probes.rules import agreements
 
-__all__ = ["LAUNCH_METRIC", "Measured", "Report", "figures", "from_lines", "from_rows", "profiled", "read"]
+__all__ = ["LAUNCH_METRIC", "Measured", "Report", "figures", "from_lines", "from_rows", "of_forms", "profiled", "read"]
 
 LAUNCH_METRIC = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"
 SOURCE_SECTION = ["--section", "SourceCounters"]
@@ -59,8 +59,11 @@ class Report(NamedTuple):
             return cls(**json.load(file))
 
 
-def profiled(mode: str) -> Report:
+def profiled(mode: str, seed: int = 0) -> Report:
     """Run a mode of `launch` under ncu. Needs a GPU.
+
+    Args:
+        seed: of the table of mode "fresh".
 
     Raises:
         ToolMissing: no ncu, or not with its counters.
@@ -69,41 +72,59 @@ def profiled(mode: str) -> Report:
     collect, page = (["--metrics", LAUNCH_METRIC], "raw") if mode == "launches" else (SOURCE_SECTION, "source")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "wrong.json"
-        command = [sys.executable, "-m", "cookbook.harness.probes.launch", mode, str(file)]
+        command = [sys.executable, "-m", "cookbook.harness.probes.launch", mode, str(file), str(seed)]
         text = counting.profile(command, collect, page)
         if not file.exists():
             raise Wrong(f"the probes did not run to their end: try {' '.join(command[1:])} without ncu")
         return Report(text, json.loads(file.read_text(encoding="utf-8")))
 
 
-def read(report: Report, mode: str) -> list[Measured]:
+def read(report: Report, mode: str, seed: int = 0) -> list[Measured]:
     """The counts in a report.
 
     Raises:
         Wrong: it is not of the launches of this mode.
     """
-    return from_rows(report.page) if mode == "launches" else from_lines(report.page, mode)
+    return from_rows(report.page) if mode == "launches" else from_lines(report.page, mode, seed)
 
 
-def from_lines(page: str, mode: str = "lines") -> list[Measured]:
-    """Reads the CSV of ncu's source page of `launch lines` or `launch busy`: wavefronts of one execution by one warp.
+def from_lines(page: str, mode: str = "lines", seed: int = 0) -> list[Measured]:
+    """Reads the CSV of ncu's source page of `launch`, any mode but "launches": wavefronts of one execution by one warp.
 
     Raises:
         Wrong: not one kernel for each instruction, with one line for each of its pairs, executed as often as there
             are warps.
     """
-    kernels, tables = counting.parse_kernels(page), launched(mode)
-    warps = CTAS_OF_MANY * WARPS_OF_MANY if mode == "busy" else 1
+    tables = launched(mode, seed)
+    return [
+        Measured(pair, line.per_instruction)
+        for table, lines in zip(tables, _lines(page, mode, seed), strict=True)
+        for pair, line in zip(table, lines, strict=True)
+    ]
+
+
+def of_forms(report: Report) -> dict[str, Any]:
+    """The figures of mode "forms".
+
+    Raises:
+        Wrong: as `from_lines`.
+    """
+    return forms.figures(_lines(report.page, "forms", 0))
+
+
+def _lines(page: str, mode: str, seed: int) -> list[list[counting.Line]]:
+    """Of each launch of a mode, the SASS line of each of its probes."""
+    kernels, tables = counting.parse_kernels(page), launched(mode, seed)
     if len(kernels) != len(tables):
         raise Wrong(f"the report has {len(kernels)} kernels; {len(tables)} were launched")
-    measured = []
-    for table, kernel in zip(tables, kernels, strict=True):
+    found = []
+    for table, (ctas, warps), kernel in zip(tables, grids(mode, seed), kernels, strict=True):
         instruction = table[0].instruction
         lines = [line for line in kernel if line.opcode.split(".")[0] == instruction.opcode and line.executed]
-        if len(lines) != len(table) or any(line.executed != warps for line in lines):
+        if len(lines) != len(table) or any(line.executed != ctas * warps for line in lines):
             raise Wrong(f"{instruction.name}: {len(lines)} lines in the report for {len(table)} probes")
-        measured += [Measured(pair, line.per_instruction) for pair, line in zip(table, lines, strict=True)]
-    return measured
+        found.append(lines)
+    return found
 
 
 def from_rows(page: str) -> list[Measured]:

@@ -18,7 +18,7 @@ from cookbook.harness.probes.instructions import INSTRUCTIONS, SOURCE_BYTES, Ins
 from cookbook.layouts import Layout, SmemLayout
 from cookbook.swizzle import Swizzle
 
-__all__ = ["Pair", "pairs", "pairs_of"]
+__all__ = ["LANE", "SOURCE_REGION", "Pair", "access_of", "pairs", "pairs_of"]
 
 LANE = np.arange(32)
 ROWS = 32
@@ -67,13 +67,13 @@ def pairs_of(instruction: Instruction) -> list[Pair]:
     sources = _matrix_rows if instruction.collective else _vectors
     found: dict[tuple[int, ...], Pair] = {}
     for layout, name, addresses in sources(instruction):
-        made = _access(instruction, addresses)
+        made = access_of(instruction, addresses)
         key = tuple(made.addresses.tolist())
         found.setdefault(key, Pair(instruction, layout, name, key))
     return list(found.values())
 
 
-def _access(instruction: Instruction, addresses: np.ndarray) -> access.Access:
+def access_of(instruction: Instruction, addresses: np.ndarray) -> access.Access:
     """The access, checked by `cookbook.access`: alignment, and which lanes count."""
     if instruction.kind == "ldst":
         return access.ldst(addresses, instruction.width)
@@ -224,7 +224,7 @@ def _copies(instruction: Instruction) -> Iterator[Pair]:
         for source, offsets in _copy_sources(width):
             if not usual and source != "adjacent":
                 continue
-            shared = tuple(_access(instruction, addresses).addresses.tolist())
+            shared = tuple(access_of(instruction, addresses).addresses.tolist())
             for again in (False, True):
                 told = f"{name} from {source} global memory{', read before' if again else ''}"
                 yield Pair(instruction, layout, told, shared, tuple((offsets + used * SOURCE_REGION).tolist()))

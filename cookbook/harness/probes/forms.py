@@ -1,0 +1,104 @@
+"""cp.async past L1 issued in several ways, to find out when the profiler counts what it writes to shared memory.
+
+In the table of pairs ncu says 0 wavefronts for LDGSTS.BYPASS, in a GEMM it says 4, of the same SASS mnemonic. What
+else differs there: the bytes to read are an operand and no predicate guards it; the wait comes much later, with other
+instructions between; several warps and many CTAs run. Here one changes at a time, on the same few pairs. Each copy is
+made twice, so that its data comes from memory first and from L2 after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cookbook.harness.counting import Line
+from cookbook.harness.probes.instructions import BY_NAME, Instruction
+from cookbook.harness.probes.pairs import Pair, pairs_of
+
+__all__ = ["FORMS", "Form", "figures", "table"]
+
+SHOWN = (  # of `pairs.pairs_of`: (layout, access)
+    ("adjacent vectors", "in order from adjacent global memory"),
+    ("adjacent vectors", "in order from rows of 4 lanes in global memory"),
+    ("128-byte rows, S<3,4,3>", "rows from adjacent global memory"),
+    ("128-byte rows, S<0,4,3>", "a column from adjacent global memory"),
+)
+
+
+@dataclass(frozen=True)
+class Form:
+    """One kernel: how the instruction is issued, and by how many."""
+
+    name: str
+    instruction: Instruction
+    ctas: int = 1
+    warps: int = 1
+
+    @property
+    def executions(self) -> int:
+        return self.ctas * self.warps
+
+
+def table(form: Form) -> list[Pair]:
+    """The pairs that a form issues: those of SHOWN, each as a first copy and again."""
+    found = {(pair.layout, pair.access): pair for pair in pairs_of(BY_NAME[form.instruction.name])}
+    shown = [(layout, f"{name}{again}") for layout, name in SHOWN for again in ("", ", read before")]
+    return [replace(found[key], instruction=form.instruction) for key in shown]
+
+
+def _forms() -> tuple[Form, ...]:
+    past, through = BY_NAME["LDGSTS.E.BYPASS.LTC128B.128"], BY_NAME["LDGSTS.E.128"]
+    sized, bare, later = {"guard": "size"}, {"guard": "none"}, {"waits": False}
+    as_gemm = replace(past, **sized, **later)
+    return (
+        Form("as in the table", past),
+        Form("no predicate", replace(past, **bare)),
+        Form("size as operand", replace(past, **sized)),
+        Form("one wait at the end", replace(past, **later)),
+        Form("size as operand, one wait", as_gemm),
+        Form("8 warps", past, 1, 8),
+        Form("132 CTAs", past, 132, 1),
+        Form("132 CTAs of 8 warps", past, 132, 8),
+        Form("size as operand, one wait, 8 warps", as_gemm, 1, 8),
+        Form("size as operand, one wait, 132 CTAs of 8 warps", as_gemm, 132, 8),
+        Form("through L1", through),
+        Form("through L1, size as operand, one wait", replace(through, **sized, **later)),
+    )
+
+
+FORMS = _forms()
+
+
+def figures(counted: Sequence[Sequence[Line]]) -> dict[str, Any]:
+    """What a record keeps: of every form the wavefronts of one execution, pair by pair, beside the predicted ones.
+
+    `mismatches` are pairs that were counted, and not as predicted, in the forms of one warp: among many warps the
+    count depends on when global memory answers.
+    """
+    rows, mismatches, probes = [], 0, 0
+    for form, lines in zip(FORMS, counted, strict=True):
+        predicted = [pair.predicted for pair in table(form)]
+        each = [line.wavefronts / line.executed for line in lines]
+        rows.append(
+            {
+                "form": form.name,
+                "instruction": form.instruction.name,
+                "ctas": form.ctas,
+                "warps": form.warps,
+                "wavefronts": each,
+                "ideal": [line.ideal / line.executed for line in lines],
+                "predicted": predicted,
+            }
+        )
+        if form.executions == 1:
+            probes += sum(w > 0 for w in each)
+            mismatches += sum(w not in (0, p) for w, p in zip(each, predicted, strict=True))
+    return {
+        "counter": "by SASS line",
+        "unit": "copies that were counted, in the ways of one warp,",
+        "probes": probes,
+        "mismatches": mismatches,
+        "pairs": [f"{layout}: {name}" for layout, name in SHOWN],
+        "forms": rows,
+    }
