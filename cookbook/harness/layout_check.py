@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from cookbook import access, banks
+from cookbook.harness import majors
 from cookbook.harness.evaluated import Evaluated, evaluated
 from cookbook.harness.findings import Finding
 from cookbook.layouts import SmemLayout, TiledCopyTV
@@ -40,8 +41,8 @@ def check_layouts(module: ModuleType, dtype: Any, config: Any) -> list[Finding]:
     for field, copy in found.copies.items():
         findings += _copy_findings(field, copy, found.smem[field[-1]], *expected.get(field, (0, "")))
     if found.reads_by_descriptor:
-        rows = {"a": found.mma.shape_mnk[0], "b": found.mma.shape_mnk[1]}
-        findings += [_descriptors(name, found.smem[name], rows[name]) for name in rows]
+        for name, rows, major in zip("ab", found.mma.shape_mnk, majors.of_config(config), strict=False):
+            findings.append(_descriptors(name, found.smem[name], rows, "K" if major == "k" else "MN"))
     return findings
 
 
@@ -136,9 +137,9 @@ def _wavefronts(field: str, copy: TiledCopyTV, layout: SmemLayout, excess: int, 
     return Finding(f"{field}.wavefronts", ok, each + wanted)
 
 
-def _descriptors(name: str, layout: SmemLayout, rows: int) -> Finding:
+def _descriptors(name: str, layout: SmemLayout, rows: int, major: str) -> Finding:
     try:
-        found = operand_descriptors(layout, rows)
+        found = operand_descriptors(layout, rows, major=major)
     except ValueError as error:
         return Finding(f"{name}.descriptor", False, str(error))
     first = found[0]

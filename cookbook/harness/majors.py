@@ -66,7 +66,7 @@ def contiguous(majors: str) -> tuple[int, ...]:
 
 
 def misfit(shape: tuple[int, ...], majors: str = DEFAULT) -> str:
-    """Which extent of (M, N, K) is not one of whole 16-byte pieces though an operand is contiguous along it; "" if none.
+    """Which extent of (M, N, K) is not one of whole 16-byte pieces though an operand is contiguous along it; or "".
 
     A matrix without padding has its rows (or columns) that far apart, and every one must begin at such a piece.
     """

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from cookbook.harness import majors
 from cookbook.harness.evaluated import Evaluated, evaluated, vector_for
 from cookbook.harness.walk_epilogue import Epilogue
 from cookbook.harness.walk_mma_sync import CpAsyncLdmatrix
@@ -30,7 +31,7 @@ def walk(module: ModuleType, a: Any, b: Any, dtype: Any, config: Any) -> np.ndar
         a: (M, K) torch tensor or numpy array of float values; they are rounded to `dtype` first.
         b: (K, N), the same.
         dtype: the cutlass numeric type of a, b and the output: Float16 or BFloat16.
-        config: the recipe's Config.
+        config: the recipe's Config; where it names the operands' majors, they lie in global memory like that.
 
     Returns:
         (M, N) float32, rounded to `dtype`. Exact wherever all partial sums are exact in float32.
@@ -57,10 +58,12 @@ def walk_evaluated(
     Args:
         dtype: "float16" or "bfloat16".
     """
-    path = (TmaWgmma if reader.reads_by_descriptor else CpAsyncLdmatrix)(writer, reader, dtype)
+    a_major, b_major = majors.of_config(config)
+    along = (1 if a_major == "k" else 0, 1 if b_major == "k" else 0)
+    path = (TmaWgmma if reader.reads_by_descriptor else CpAsyncLdmatrix)(writer, reader, dtype, along)
     epilogue = Epilogue(writer, reader, path.c_coords, dtype)
     smem = SharedMemory(max(path.smem_bytes, epilogue.smem_bytes))
-    a_bits, b_bits = _global(a, dtype), _global(b.T, dtype)
+    a_bits, b_bits = _global(a, dtype, along[0]), _global(b.T, dtype, along[1])
     out = np.full((len(a_bits), len(b_bits)), 0xFFFF, np.uint16)  # NaN: an element never stored would show
     for row in range(0, len(a_bits), config.tile_m):
         for column in range(0, len(b_bits), config.tile_n):
@@ -71,8 +74,11 @@ def walk_evaluated(
     return to_float32(out, dtype)
 
 
-def _global(x: np.ndarray, dtype: str) -> np.ndarray:
-    """The operand in global memory: uint16, in rows padded with NaN to the next multiple of 16 bytes."""
+def _global(x: np.ndarray, dtype: str, along: int) -> np.ndarray:
+    """The operand (rows, K) in global memory: uint16, in lines along mode `along`, each padded with NaN to the next
+    multiple of 16 bytes."""
+    if along == 0:
+        return _global(x.T, dtype, 1).T
     rows, columns = x.shape
     memory = np.full((rows, -(-columns // 8) * 8), 0xFFFF, np.uint16)
     memory[:, :columns] = from_float32(x, dtype)

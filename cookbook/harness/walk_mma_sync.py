@@ -15,6 +15,7 @@ from cookbook.model import SharedMemory, cp_async, ldmatrix, mma_m16n8k16
 __all__ = ["CpAsyncLdmatrix"]
 
 VECTOR = 8  # elements of a 16-byte cp.async
+INDICES = {"a": "MK", "b": "NK"}  # of each operand's modes
 
 
 class Operand(NamedTuple):
@@ -22,8 +23,10 @@ class Operand(NamedTuple):
 
     goes_to: np.ndarray  # (stages, instructions, threads) byte addresses that cp.async writes
     comes_from: np.ndarray  # (instructions, threads, 2) first coordinate of each vector in the tile
+    along: int  # the mode along which a vector's elements follow one another: 1, K, or 0
     rows_at: np.ndarray  # (stages, instructions, warps, 32) row addresses for ldmatrix
     matrices: int  # of an ldmatrix: 1, 2 or 4
+    trans: bool  # ldmatrix.trans
     registers: np.ndarray  # (threads, values) index of each MMA register among those that ldmatrix filled
     shape: tuple[int, int, int]  # values of an instruction, instructions along M or N, along K
 
@@ -31,7 +34,8 @@ class Operand(NamedTuple):
 class CpAsyncLdmatrix:
     """The mainloop's tables, made once per configuration, and its walk over one output tile."""
 
-    def __init__(self, writer: Evaluated, reader: Evaluated, dtype: str) -> None:
+    def __init__(self, writer: Evaluated, reader: Evaluated, dtype: str, along: tuple[int, int] = (1, 1)) -> None:
+        """along: the mode along which A (M, K) and B (N, K) are contiguous in global memory."""
         self.dtype = dtype
         mma = reader.mma
         if mma.shape_mnk != (16, 8, 16):
@@ -41,8 +45,8 @@ class CpAsyncLdmatrix:
         align = writer.smem["b"].alignment
         base_b = -(-max(x.smem["a"].size_bytes for x in (writer, reader)) // align) * align
         self.smem_bytes = -(-(base_b + max(x.smem["b"].size_bytes for x in (writer, reader))) // 16) * 16
-        self.a = _operand("a", writer, reader, mma.a, (m, k), 0)
-        self.b = _operand("b", writer, reader, mma.b, (n, k), base_b)
+        self.a = _operand("a", writer, reader, mma.a, (m, k), 0, along[0])
+        self.b = _operand("b", writer, reader, mma.b, (n, k), base_b, along[1])
         coords = fragment_coords(mma.c, (m, n), (self.tile_m, self.tile_n))
         self.c_shape = coords.shape[:-1]
         self.c_coords = coords.reshape(len(coords), -1, 2)
@@ -53,11 +57,14 @@ class CpAsyncLdmatrix:
         The k tiles end where K ends, so the first may begin before it; what lies there is written as zeros.
 
         Raises:
-            ValueError: K is not a multiple of 8: cp.async would need part of a vector.
+            ValueError: the extent along which an operand is contiguous is not a multiple of 8: cp.async would need
+                part of a vector.
         """
         depth = a.shape[1]
-        if depth % VECTOR:
-            raise ValueError(f"a: got K = {depth}; needed a multiple of {VECTOR}, whole 16-byte vectors")
+        for name, x, operand in (("a", a, self.a), ("b", b, self.b)):
+            if (extent := x.shape[operand.along]) % VECTOR:
+                got = f"{INDICES[name][operand.along]} = {extent}"
+                raise ValueError(f"{name}: got {got}; needed a multiple of {VECTOR}, whole 16-byte vectors")
         threads, values, m_blocks, n_blocks = self.c_shape
         acc = np.zeros((threads // 32, m_blocks, n_blocks, 32, values), np.float32)
         tiles = -(-depth // self.tile_k)
@@ -71,22 +78,46 @@ class CpAsyncLdmatrix:
         return acc.transpose(0, 3, 4, 1, 2).reshape(threads, -1)
 
 
-def _operand(name: str, writer: Evaluated, reader: Evaluated, tv: Layout, tiler: tuple[int, int], base: int) -> Operand:
+def _operand(
+    name: str, writer: Evaluated, reader: Evaluated, tv: Layout, tiler: tuple[int, int], base: int, along: int
+) -> Operand:
     written, read = writer.smem[name], reader.smem[name]
     load, fetch = writer.copies[f"g2s_{name}"], reader.copies[f"s2r_{name}"]
     shape, stages = written.outer.sizes[:2], written.outer.sizes[2]
     comes_from = np.stack(access.repeated(load.src_coords(), load.tiler_mn, shape), axis=-1)
+    _check_vectors(name, load, along)
     held = np.stack(access.repeated(fetch.dst_coords(), fetch.tiler_mn, shape), axis=-1)
     wanted = fragment_coords(tv, tiler, shape)
     rows_at = _addresses(read, fetch, "src", stages) + base
     return Operand(
         goes_to=_addresses(written, load, "dst", stages) + base,
         comes_from=comes_from[:, :: load.src_vector].transpose(1, 0, 2),
+        along=along,
         rows_at=rows_at.reshape(*rows_at.shape[:2], -1, 32),
         matrices=fetch.dst_vector // 2,
+        trans=_transposes(name, fetch),
         registers=places_in(held, wanted.reshape(len(wanted), -1, 2), f"s2r_{name}"),
         shape=wanted.shape[1:4],
     )
+
+
+def _check_vectors(name: str, load: TiledCopyTV, along: int) -> None:
+    """A thread's vector must be one of adjacent elements in global memory."""
+    first = load.src_coords()[:, : load.src_vector]
+    steps = first - first[:, :1]
+    if load.src_vector != VECTOR or (steps[..., along] != np.arange(VECTOR)).any() or steps[..., 1 - along].any():
+        index = INDICES[name][along]
+        raise ValueError(f"g2s_{name}: got vectors that do not run along {index}; needed {VECTOR} elements there")
+
+
+def _transposes(name: str, fetch: TiledCopyTV) -> bool:
+    """Whether a lane ends with neighbours of one row that was read, or (.trans) with one element each of two rows."""
+    rows, held = fetch.src_coords(), fetch.dst_coords()
+    for other, trans in ((rows[0, 1], False), (rows[1, 0], True)):
+        if (held[0, 0] == rows[0, 0]).all() and (held[0, 1] == other).all():
+            return trans
+    got = f"lane 0 with {held[0, :2].tolist()} in its first register"
+    raise ValueError(f"s2r_{name}: got {got}; needed what ldmatrix or ldmatrix.trans puts there")
 
 
 def _addresses(layout: SmemLayout, copy: TiledCopyTV, side: str, stages: int) -> np.ndarray:
@@ -94,19 +125,24 @@ def _addresses(layout: SmemLayout, copy: TiledCopyTV, side: str, stages: int) ->
 
 
 def _load(smem: SharedMemory, operand: Operand, stage: int, x: np.ndarray, row: int, k: int) -> None:
-    """cp.async of one tile: rows outside are not copied; vectors before K are zeroed by plain stores."""
+    """cp.async of one tile: rows outside are not copied; vectors before K are zeroed by plain stores.
+
+    x: (rows, K), contiguous along the operand's mode `along`.
+    """
     rows, columns = operand.comes_from[..., 0] + row, operand.comes_from[..., 1] + k
     goes_to = operand.goes_to[stage]
     before = columns < 0
     smem.write(goes_to[before], np.zeros((int(before.sum()), VECTOR), np.uint16))
     inside = (rows < x.shape[0]) & ~before
-    source = (rows * x.shape[1] + columns) * x.itemsize
-    cp_async(smem, goes_to, x, np.where(inside, source, 0), predicate=inside)
+    memory = x if operand.along == 1 else x.T
+    source = rows * x.strides[0] + columns * x.strides[1]
+    cp_async(smem, goes_to, memory, np.where(inside, source, 0), predicate=inside)
 
 
 def _fragments(smem: SharedMemory, operand: Operand, stage: int) -> np.ndarray:
     """(warps, instructions along M or N, along K, 32, values) uint16: the MMA's registers of one stage."""
-    filled = ldmatrix(smem, operand.rows_at[stage], operand.matrices)  # (instructions, warps, 32, matrices, 2)
+    # (instructions, warps, 32, matrices, 2)
+    filled = ldmatrix(smem, operand.rows_at[stage], operand.matrices, operand.trans)
     by_thread = filled.transpose(1, 2, 0, 3, 4).reshape(len(operand.registers), -1)
     values = np.take_along_axis(by_thread, operand.registers, axis=1)
     return values.reshape(-1, 32, *operand.shape).transpose(0, 3, 4, 1, 2)

@@ -19,21 +19,26 @@ WARPGROUP = 128  # threads
 
 
 class Boxes(NamedTuple):
-    """The TMA boxes that fill a tile."""
+    """The TMA boxes that fill a tile; a box's rows are lines of what is contiguous in global memory."""
 
     shape: tuple[int, int]  # (rows, columns) in elements
     mode: int  # swizzle: 0, 32, 64 or 128 bytes
     origins: list[tuple[int, int]]  # (row, column) of each box in the tile
     starts: np.ndarray  # (stages, boxes) byte offsets of each box
+    along: int = 1  # the tile's mode that the rows of a box run along: with 0 all above is said of its transpose
 
 
-def boxes_of(layout: SmemLayout) -> Boxes:
-    """Cut a K-major tile (rows, K, STAGE) into boxes: a swizzle's width (or 16 bytes) wide, as high as rows follow.
+def boxes_of(layout: SmemLayout, along: int = 1) -> Boxes:
+    """Cut a tile (rows, K, STAGE) into boxes: a swizzle's width (or 16 bytes) wide, as high as lines follow.
+
+    Args:
+        along: the mode along which the operand is contiguous: 1, K, or 0.
 
     Raises:
         ValueError: TMA cannot write this layout.
     """
     table = layout.outer.table() * layout.element_bytes
+    table = table if along == 1 else table.swapaxes(0, 1)
     mode = swizzle_mode(layout.swizzle)
     pitch = mode or 16
     width = pitch // layout.element_bytes
@@ -47,7 +52,7 @@ def boxes_of(layout: SmemLayout) -> Boxes:
         if (table[m : m + high, k : k + width, 0] - table[m, k, 0] != block).any():
             raise ValueError(f"layout: got {layout.outer!r}; needed rows packed {pitch} bytes apart, as TMA writes")
     starts = np.array([[table[m, k, s] for m, k in origins] for s in range(stages)])
-    return Boxes((high, width), mode, origins, starts)
+    return Boxes((high, width), mode, origins, starts, along)
 
 
 def _packed(table: np.ndarray, high: int, pitch: int) -> bool:
@@ -59,8 +64,10 @@ def _packed(table: np.ndarray, high: int, pitch: int) -> bool:
 class TmaWgmma:
     """The mainloop's tables, made once per configuration, and its walk over one output tile."""
 
-    def __init__(self, writer: Evaluated, reader: Evaluated, dtype: str) -> None:
+    def __init__(self, writer: Evaluated, reader: Evaluated, dtype: str, along: tuple[int, int] = (1, 1)) -> None:
+        """along: the mode along which A (M, K) and B (N, K) are contiguous in global memory."""
         self.dtype = dtype
+        self.majors = tuple("K" if mode == 1 else "MN" for mode in along)
         layouts = [writer.smem[name] for name in ("a", "b")]
         (self.tile_m, self.tile_k, self.stages), (self.tile_n, *_) = (layout.outer.sizes for layout in layouts)
         align = max(1024, layouts[1].alignment)
@@ -68,15 +75,15 @@ class TmaWgmma:
         size_b = max(layouts[1].size_bytes, reader.smem["b"].size_bytes)
         self.bases = (0, base_b)
         self.smem_bytes = -(-(base_b + size_b) // 16) * 16
-        self.boxes = [boxes_of(layout) for layout in layouts]
+        self.boxes = [boxes_of(layout, mode) for layout, mode in zip(layouts, along, strict=True)]
         mma = reader.mma
         self.n = mma.shape_mnk[1]
         (m, n, k), tile = mma.tiler_mnk, (self.tile_m, self.tile_n, self.tile_k)
         # All threads of a warpgroup share the operands: one of them is enough.
         a = fragment_coords(mma.a, (m, k), (tile[0], tile[2]), WARPGROUP)
         b = fragment_coords(mma.b, (n, k), (tile[1], tile[2]), WARPGROUP)
-        self.a = _blocks(reader.smem["a"], 0, mma.shape_mnk[0], a)
-        self.b = _blocks(reader.smem["b"], base_b, self.n, b)
+        self.a = _blocks(reader.smem["a"], 0, mma.shape_mnk[0], a, self.majors[0])
+        self.b = _blocks(reader.smem["b"], base_b, self.n, b, self.majors[1])
         coords = fragment_coords(mma.c, (m, n), tile[:2])  # (threads, values, M, N, 2)
         self.c_shape = coords.shape[:-1]
         self.c_coords = coords.reshape(len(coords), -1, 2)
@@ -84,6 +91,7 @@ class TmaWgmma:
     def multiply(self, smem: SharedMemory, a: np.ndarray, b: np.ndarray, row: int, column: int) -> np.ndarray:
         """(threads, values) float32 accumulators of the tile at (row, column) of a @ b.T; a and b are uint16."""
         threads, values, m_blocks, n_blocks = self.c_shape
+        majors = dict(zip(("major_a", "major_b"), self.majors, strict=True))
         acc = np.zeros((threads // WARPGROUP, m_blocks, n_blocks, WARPGROUP, values), np.float32)
         for k_tile in range(-(-a.shape[1] // self.tile_k)):
             stage = k_tile % self.stages
@@ -92,21 +100,26 @@ class TmaWgmma:
             for group, m, n in np.ndindex(*acc.shape[:3]):
                 steps = zip(self.a[stage][group][m], self.b[stage][group][n], strict=True)
                 for left, right in steps:
-                    acc[group, m, n] = wgmma(smem, left, right, acc[group, m, n], self.dtype)
+                    acc[group, m, n] = wgmma(smem, left, right, acc[group, m, n], self.dtype, **majors)
         return acc.transpose(0, 3, 4, 1, 2).reshape(threads, -1)
 
 
-def _load(smem: SharedMemory, base: int, boxes: Boxes, stage: int, x: np.ndarray, row: int, column: int) -> None:
-    for (m, k), start in zip(boxes.origins, boxes.starts[stage], strict=True):
-        tma_load(smem, base + int(start), x, (row + m, column + k), boxes.shape, boxes.mode)
+def _load(smem: SharedMemory, base: int, boxes: Boxes, stage: int, x: np.ndarray, row: int, k: int) -> None:
+    """The tile of x (rows, K) at (row, k) into a stage."""
+    if boxes.along == 0:
+        x, row, k = x.T, k, row
+    for (line, at), start in zip(boxes.origins, boxes.starts[stage], strict=True):
+        tma_load(smem, base + int(start), x, (row + line, k + at), boxes.shape, boxes.mode)
 
 
-def _blocks(layout: SmemLayout, base: int, rows: int, coords: np.ndarray) -> list[list[list[list[MatrixDescriptor]]]]:
+def _blocks(
+    layout: SmemLayout, base: int, rows: int, coords: np.ndarray, major: str
+) -> list[list[list[list[MatrixDescriptor]]]]:
     """Descriptors by [stage][warpgroup][block of rows][block of K], where the tiled MMA says each one's block is.
 
     coords: (warpgroups, values, M, K, 2).
     """
-    found = operand_descriptors(layout, rows, base)
+    found = operand_descriptors(layout, rows, base, major)
     down, across, stages = layout.outer.sizes[0] // rows, layout.outer.sizes[1] // 16, layout.outer.sizes[2]
     firsts = coords.min(axis=1)  # (warpgroups, M, K, 2)
     inside = np.moveaxis(coords - firsts[:, None], 1, -2)  # (warpgroups, M, K, values, 2)

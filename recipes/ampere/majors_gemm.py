@@ -1,0 +1,649 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   cookbook:
+#     title: A GEMM for operands of either major
+#     claim: >-
+#       An operand that is stored along M or N instead of K needs no transpose of its own: ldmatrix.trans makes the
+#       same fragments out of a tile whose lines run the other way.
+#     track: ampere
+#     order: 40
+#     builds_on: ampere/ldmatrix_gemm
+#     targets: [sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a]
+#     runs_on: sm_80+
+#     dtypes: [float16, bfloat16]
+#     majors: [tn, nt, nn, tt]
+#     path: cp.async -> swizzled shared memory -> ldmatrix or ldmatrix.trans -> mma.sync -> 16-byte stores
+#     instructions:
+#       all: [LDGSTS.E.BYPASS, HMMA.16816.F32, STG.E.128, LDS.128]
+#       tn: [LDSM.16.M88.4]
+#       nt: [LDSM.16.MT88.4]
+#       nn: [LDSM.16.M88.4, LDSM.16.MT88.4]
+#       tt: [LDSM.16.M88.4, LDSM.16.MT88.4]
+# ---
+
+# %% [markdown]
+# # A GEMM for operands of either major
+#
+# **Claim.** An operand that is stored along M or N instead of K needs no transpose of its own: `ldmatrix.trans` makes
+# the same fragments out of a tile whose lines run the other way.
+#
+# `ampere/ldmatrix_gemm` takes A and B *K-major*: the elements that are multiplied and summed lie next to each other,
+# as in `x @ weight.T`. Half of the products of a training step are not like that. The gradient of the weight is
+# `dy.T @ x`, where A lies along M and B along N; the gradient of the input is `dy @ weight`, with a B along N.
+#
+# The two letters that BLAS and CuTe use name the four cases, the first for A, the second for B. They ask whether a
+# matrix, stored by columns, must be *transposed* or *not*:
+#
+# | letters | A (M, K) lies along | B (K, N) lies along | for example       |
+# |---------|---------------------|---------------------|-------------------|
+# | `tn`    | K: row-major        | K: column-major     | `x @ weight.T`    |
+# | `tt`    | K: row-major        | N: row-major        | `dy @ weight`     |
+# | `nn`    | M: column-major     | K: column-major     | `x.T @ weight.T`  |
+# | `nt`    | M: column-major     | N: row-major        | `dy.T @ x`        |
+#
+# Three things change with the letter of an operand, and nothing else: which way its lines run in shared memory, which
+# way `cp.async` walks them, and one bit of `ldmatrix`. The main loop, the MMA and the epilogue are untouched.
+
+# %%
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import NamedTuple
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import cutlass.memory
+import torch
+from cutlass.cute.nvgpu import cpasync, warp
+
+# %% [markdown]
+# ## The sizes, and the majors
+#
+# The tiles are those of `ampere/ldmatrix_gemm`. The majors are two more fields: the compiler makes one kernel for each
+# pair that is used.
+
+
+# %%
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the kernel, in elements or counts, and how its operands lie."""
+
+    tile_m: int = 128  # rows of C per CTA
+    tile_n: int = 256  # columns of C per CTA
+    tile_k: int = 64  # 128 bytes of a K-major operand, eight atoms of an MN-major one; four mma steps of 16
+    stages: int = 4  # pairs of A and B tiles: one being read, the others arriving
+    warps_m: int = 2  # the warps stand in a warps_m x warps_n grid over the tile of C
+    warps_n: int = 4
+    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+    a_major: str = "k"  # "k" or "m": the index along which A is contiguous
+    b_major: str = "k"  # "k" or "n": the index along which B is contiguous
+
+    def __post_init__(self):
+        if self.a_major not in ("k", "m"):
+            raise ValueError(f"a_major: got {self.a_major!r}; needed 'k' or 'm'")
+        if self.b_major not in ("k", "n"):
+            raise ValueError(f"b_major: got {self.b_major!r}; needed 'k' or 'n'")
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps_m * self.warps_n
+
+    @property
+    def smem_bytes(self) -> int:
+        ab = self.stages * (self.tile_m + self.tile_n) * self.tile_k
+        return 2 * max(ab, self.tile_m * self.tile_n)  # C is staged where A and B were
+
+
+CONFIG = Config()  # 192 KiB of shared memory: data-centre Hopper and Blackwell
+CONFIG_163K = Config(stages=3)  # A100
+CONFIG_99K = Config(tile_n=128, stages=3)  # GeForce, Ada
+
+
+def config_for(arch: str) -> Config:
+    """The configuration that fits the shared memory of an architecture such as "sm_89"; "" means CONFIG."""
+    chip = arch.rstrip("af")
+    if chip in ("sm_86", "sm_89", "sm_120", "sm_121"):
+        return CONFIG_99K
+    return CONFIG_163K if chip in ("sm_80", "sm_87") else CONFIG
+
+
+# %% [markdown]
+# ## The layout
+#
+# Global memory is read 16 bytes at a time, and 16 bytes are eight elements along the index that the operand is
+# contiguous in. Nothing on the way can split such a piece: `cp.async` drops it whole into shared memory, the swizzle
+# moves it whole, `ldmatrix` picks it up whole. So an M-major tile *stays* M-major in shared memory. Its atom is the
+# K-major one mirrored: not 8 rows of 64 elements along K, but **64 x 8, eight lines of 64 elements along M**, one
+# line for each k.
+#
+# Why that shape? A line of 64 elements is 128 bytes, all 32 banks. Eight lines, because `ldmatrix` reads 16 bytes of
+# each of eight lines in one phase, and the swizzle has eight slots to put them in. It is the same `S<3,4,3>`: chunk *c*
+# of line *l* goes to slot *c XOR l*. It sees addresses, and never learns which way the matrix runs.
+#
+# The rule that chooses the width is the same as well: the widest line that divides the tile's *contiguous* extent.
+# For a K-major operand that is `tile_k`, for an M-major one `tile_m`.
+
+
+# %%
+class SmemLayouts(NamedTuple):
+    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
+
+    a: cute.ComposedLayout  # (M, K, STAGE)
+    b: cute.ComposedLayout  # (N, K, STAGE)
+    c: cute.ComposedLayout  # (M, N)
+
+
+def smem_atom(dtype, contiguous: int, along: int = 1) -> cute.ComposedLayout:
+    """Eight lines along mode `along` and the swizzle for them: 128, 64, 32 or 16 bytes, the widest that divides
+    `contiguous` elements."""
+    bits = next(bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0)
+    width = (128 << bits) // dtype.width
+    lines = cute.make_layout((8, width), stride=(width, 1))
+    lines = lines if along == 1 else cute.select(lines, mode=[1, 0])  # (width, 8):(1, width)
+    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, lines)
+
+
+def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+    """The atoms, tiled to the size of the tiles: first along M or N, then along K, then over the stages."""
+
+    def staged(rows: int, major: str) -> cute.ComposedLayout:
+        along = 1 if major == "k" else 0
+        tile = (rows, config.tile_k, config.stages)
+        return cute.tile_to_shape(smem_atom(dtype, tile[along], along), tile, order=(0, 1, 2))
+
+    c = (config.tile_m, config.tile_n)
+    return SmemLayouts(
+        a=staged(config.tile_m, config.a_major),
+        b=staged(config.tile_n, config.b_major),
+        c=cute.tile_to_shape(smem_atom(dtype, config.tile_n), c, order=(0, 1)),
+    )
+
+
+# %% [markdown]
+# ## What .trans does
+#
+# `mma.sync.m16n8k16` wants its operands in registers in one way only. In each 8x8 matrix of A, lane *l* holds two
+# neighbours **along K**: elements 2(*l* mod 4) and 2(*l* mod 4) + 1 of row *l* / 4, as one 32-bit register.
+#
+# `ldmatrix` gives lane *l* two neighbours of *line* *l* / 4 of the matrix that it reads. Lines along K are what the MMA
+# wants. Lines along M are not: lane 0 would get M0K0 and M1K0, and no later instruction could pair M0K0 with M0K1
+# but by a shuffle for every register.
+#
+# With `.trans` the 8x8 matrix is turned over between shared memory and the registers: lane *l* gets elements 2(*l*
+# mod 4) and 2(*l* mod 4) + 1 of *column* *l* / 4, one out of each of two lines. Column 0 of the lines along M is row
+# M0: lane 0 gets M0K0 and M0K1. **The same registers in the same lanes**, so that what follows need not know. The
+# addresses that the lanes supply are those of the lines, 16 bytes each, and take as many wavefronts as before:
+# the turning happens behind the banks.
+#
+# It turns matrices of 16-bit elements, and those alone: with 8-bit or 32-bit elements an MN-major operand has to be
+# transposed in some other way.
+#
+# CuTe knows all this. `transpose=True` makes the atom, and `make_tiled_copy_A` finds out which line each lane must
+# point at so that the fragments come out as the MMA wants them.
+
+
+# %%
+def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
+    """mma.sync m16n8k16, repeated over the warps; 16 columns a warp and step. It does not depend on the majors."""
+    op = warp.MmaF16BF16Op(dtype, cutlass.Float32, (16, 8, 16))
+    warps = cute.make_layout((config.warps_m, config.warps_n, 1))
+    return cute.make_tiled_mma(op, warps, permutation_mnk=(16 * config.warps_m, 16 * config.warps_n, 16))
+
+
+class TiledCopies(NamedTuple):
+    """The copies by software that touch shared memory."""
+
+    g2s_a: cute.TiledCopy  # cp.async, 16 bytes a thread
+    g2s_b: cute.TiledCopy
+    s2r_a: cute.TiledCopy  # ldmatrix.x4, with .trans for an M-major A: four 8x8 matrices a warp
+    s2r_b: cute.TiledCopy
+    r2s_c: cute.TiledCopy  # st.shared, two elements a thread
+    s2g_c: cute.TiledCopy  # ld.shared and st.global, `vec` elements a thread
+
+
+def linewise_copy(atom, threads: int, line: int, vec: int, along: int = 1) -> cute.TiledCopy:
+    """Consecutive threads along a line of `line` elements, `vec` elements each; lines run along mode `along`."""
+    per_line = min(line // vec, threads)
+    layout, values = cute.make_layout((threads // per_line, per_line), stride=(per_line, 1)), (1, vec)
+    if along == 0:
+        layout, values = cute.select(layout, mode=[1, 0]), (vec, 1)
+    return cute.make_tiled_copy_tv(atom, layout, cute.make_layout(values))
+
+
+def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
+    """All copies; `vec` elements (8, 4, 2 or 1) of C go to global memory at a time."""
+    past_l1 = cpasync.CopyG2SOp(cache_mode=cute.nvgpu.LoadCacheMode.GLOBAL)
+    cp_async = cute.make_copy_atom(past_l1, dtype, num_bits_per_copy=128)
+    pair = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=32)
+    wide = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=vec * dtype.width)
+    mma = tiled_mma(dtype, config)
+
+    def g2s(rows: int, major: str) -> cute.TiledCopy:
+        line, along = (config.tile_k, 1) if major == "k" else (rows, 0)
+        return linewise_copy(cp_async, config.threads, line, 8, along)
+
+    def ldmatrix(major: str) -> cute.CopyAtom:
+        return cute.make_copy_atom(warp.LdMatrix8x8x16bOp(transpose=major != "k", num_matrices=4), dtype)
+
+    return TiledCopies(
+        g2s_a=g2s(config.tile_m, config.a_major),
+        g2s_b=g2s(config.tile_n, config.b_major),
+        s2r_a=cute.make_tiled_copy_A(ldmatrix(config.a_major), mma),
+        s2r_b=cute.make_tiled_copy_B(ldmatrix(config.b_major), mma),
+        r2s_c=cute.make_tiled_copy_C(pair, mma),
+        s2g_c=linewise_copy(wide, config.threads, config.tile_n, vec),
+    )
+
+
+# %% [markdown]
+# ## Loading
+#
+# The edges are those of `ampere/ldmatrix_gemm`: rows beyond M or N are not read, and the k-tiles are laid so that they
+# *end* where K ends, with the one that sticks out before the beginning zeroed piece by piece.
+#
+# What a piece is depends on the major, and with it **which extent must be a multiple of eight**. A piece has to be all
+# inside the matrix or all outside. K-major, it is eight k of one row: K must be a multiple of 8, and the rows may end
+# anywhere. M-major, it is eight rows of one k: M must be a multiple of 8, and K may be anything. Lines must begin at
+# multiples of 16 bytes either way.
+#
+# The code does not change with it. In both cases the row of a thread's piece depends on its place in the mode `CPY_M`
+# alone, and its k on `CPY_K` alone: the first decides whether it is inside M, the second whether it is inside K.
+
+
+# %%
+class Load(NamedTuple):
+    """One thread's part in loading an operand."""
+
+    copy: cute.TiledCopy
+    src: cute.Tensor  # (CPY, CPY_M, CPY_K, k) global memory
+    dst: cute.Tensor  # (CPY, CPY_M, CPY_K, STAGE) shared memory
+    coords: cute.Tensor  # (CPY, CPY_M, CPY_K, k) coordinates (row, k) in the matrix
+    inside: cute.Tensor  # (1, CPY_M, CPY_K) is the row one of the matrix?
+
+
+@cute.jit
+def make_load(copy, mX, sX, tile: cutlass.Constexpr, index, tidx, major: cutlass.Constexpr):
+    """This thread's part of `tile` number `index` of the rows of mX (rows, K), for all k-tiles."""
+    before = mX.shape[1] - cute.round_up(mX.shape[1], tile[1])  # <= 0
+    if cutlass.const_expr(major == "k"):
+        before = cute.assume(before, divby=8)  # whole 16-byte pieces, as K is
+    shift = (0, before, 0)
+    gX = cute.domain_offset(shift, cute.local_tile(mX, tile, (index, None)))  # (rows, K, k)
+    gX = cute.make_tensor(gX.iterator.align(16), gX.layout)
+    cX = cute.domain_offset(shift, cute.local_tile(cute.make_identity_tensor(mX.shape), tile, (index, None)))
+    thr = copy.get_slice(tidx)
+    src, dst, coords = thr.partition_S(gX), thr.partition_D(sX), thr.partition_S(cX)
+    same_for_all_k = cute.make_layout((1, *coords.shape[1:3]), stride=(0, 1, 0))
+    inside = cute.make_rmem_tensor(same_for_all_k, cutlass.Boolean)
+    for m in cutlass.range_constexpr(coords.shape[1]):
+        inside[0, m, 0] = coords[0, m, 0, 0][0] < mX.shape[0]
+    return Load(copy, src, dst, coords, inside)
+
+
+@cute.jit
+def load_first_tile(load):
+    """k-tile 0 into stage 0: what lies before the matrix becomes zero."""
+    src, dst = load.src[None, None, None, 0], load.dst[None, None, None, 0]
+    for k in cutlass.range_constexpr(dst.shape[2]):
+        if load.coords[0, 0, k, 0][1] >= 0:
+            cute.copy(load.copy, src[None, None, k], dst[None, None, k], pred=load.inside[None, None, k])
+        else:
+            dst[None, None, k].fill(0)
+
+
+@cute.jit
+def load_tile(load, k_tile, stage):
+    """k-tile `k_tile`, wholly inside K, into `stage`."""
+    src, dst = load.src[None, None, None, k_tile], load.dst[None, None, None, stage]
+    cute.copy(load.copy, src, dst, pred=load.inside)
+
+
+# %% [markdown]
+# ## The main loop
+#
+# Line for line that of `ampere/ldmatrix_gemm`, which says why it is so: `cp.async` runs `stages - 1` k-tiles ahead
+# through shared memory, `ldmatrix` one k-block ahead through registers. Neither the copies' shapes nor the fragments'
+# have changed, so no line of it asks for the majors.
+
+
+
+# %%
+@cute.jit
+def mainloop(mma, acc, copies, load_a, load_b, sA, sB, tidx, k_tiles, config: cutlass.Constexpr):
+    """Multiply all k-tiles into `acc`; the first `stages - 1` have been asked for."""
+    thr, thr_a, thr_b = (x.get_slice(tidx) for x in (mma, copies.s2r_a, copies.s2r_b))
+    tCrA = mma.make_fragment_A(thr.partition_A(sA)[None, None, None, 0])  # (MMA, MMA_M, MMA_K)
+    tCrB = mma.make_fragment_B(thr.partition_B(sB)[None, None, None, 0])  # (MMA, MMA_N, MMA_K)
+    tXsA, tXrA = thr_a.partition_S(sA), thr_a.retile(tCrA)  # (CPY, CPY_M, CPY_K, STAGE), (CPY, CPY_M, CPY_K)
+    tXsB, tXrB = thr_b.partition_S(sB), thr_b.retile(tCrB)
+    k_blocks, stages = cute.size(tCrA, mode=[2]), config.stages
+    read, write = cutlass.Int32(0), cutlass.Int32(stages - 1)
+
+    cute.arch.cp_async_wait_group(stages - 2)
+    cute.arch.sync_threads()
+    cute.copy(copies.s2r_a, tXsA[None, None, 0, read], tXrA[None, None, 0])
+    cute.copy(copies.s2r_b, tXsB[None, None, 0, read], tXrB[None, None, 0])
+    still_loading = cutlass.max(k_tiles - (stages - 1), 0)
+    for first, last, loading in ((0, still_loading, True), (still_loading, k_tiles, False)):
+        for k_tile in cutlass.range(first, last, unroll=1):
+            for k in cutlass.range_constexpr(k_blocks):
+                if cutlass.const_expr(k == k_blocks - 1):
+                    read = read + 1 if read + 1 < stages else cutlass.Int32(0)
+                    cute.arch.cp_async_wait_group(stages - 2)
+                    cute.arch.sync_threads()
+                ahead = (k + 1) % k_blocks
+                cute.copy(copies.s2r_a, tXsA[None, None, ahead, read], tXrA[None, None, ahead])
+                cute.copy(copies.s2r_b, tXsB[None, None, ahead, read], tXrB[None, None, ahead])
+                if cutlass.const_expr(loading and k == 0):
+                    load_tile(load_a, k_tile + stages - 1, write)
+                if cutlass.const_expr(loading and k == min(1, k_blocks - 2)):
+                    load_tile(load_b, k_tile + stages - 1, write)
+                    write = write + 1 if write + 1 < stages else cutlass.Int32(0)
+                if cutlass.const_expr(k == min(1, k_blocks - 2)):
+                    cute.arch.cp_async_commit_group()  # an empty group too counts as one
+                cute.gemm(mma, acc, tCrA[None, None, k], tCrB[None, None, k], acc)
+
+
+# %% [markdown]
+# ## The epilogue
+#
+# Unchanged too: C is written by rows whatever A and B were. Scattered pairs go to a swizzled tile where A and B were,
+# and come back as rows; the stores are as wide as N, the row stride and the address allow.
+
+
+
+# %%
+@cute.jit
+def store(acc, sC, gC, cC, limit, copies, tidx):
+    """Registers -> swizzled shared memory -> global memory. gC, cC: (M, N) tile and its coordinates."""
+    rC = cute.make_fragment_like(acc, gC.element_type)
+    rC.store(acc.load().to(gC.element_type))
+    thr = copies.r2s_c.get_slice(tidx)
+    cute.arch.cp_async_wait_group(0)
+    cute.arch.sync_threads()  # every warp has read its last stage
+    cute.copy(copies.r2s_c, thr.retile(rC), thr.partition_D(sC))
+    cute.arch.sync_threads()
+    thr = copies.s2g_c.get_slice(tidx)
+    tCsC, tCgC, tCcC = thr.partition_S(sC), thr.partition_D(gC), thr.partition_D(cC)  # (VEC, REST_M, REST_N)
+    for m in cutlass.range(cute.size(tCsC, mode=[1]), unroll=8):
+        for n in cutlass.range_constexpr(cute.size(tCsC, mode=[2])):
+            if cute.elem_less(tCcC[0, m, n], limit):
+                cute.autovec_copy(tCsC[None, m, n], tCgC[None, m, n])
+
+
+# %% [markdown]
+# ## The kernel
+#
+# CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high, rather than a long
+# row: they share rows of A and columns of B in L2.
+
+
+# %%
+@cute.jit
+def tile_of_cta(shape_mn, config: cutlass.Constexpr):
+    """Which tile this CTA computes: column by column inside groups of `raster_group` rows of tiles."""
+    tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
+    tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
+    cta, _, _ = cute.arch.block_idx()
+    group, inside = cta // (config.raster_group * tiles_n), cta % (config.raster_group * tiles_n)
+    first = group * config.raster_group
+    height = cutlass.min(tiles_m - first, config.raster_group)  # the last group may be lower
+    return first + inside % height, inside // height
+
+
+@cute.kernel
+def kernel(
+    mA: cute.Tensor,  # (M, K)
+    mB: cute.Tensor,  # (N, K)
+    mC: cute.Tensor,  # (M, N)
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+    vec: cutlass.Constexpr,
+):
+    """One CTA computes one tile of C."""
+    tidx, _, _ = cute.arch.thread_idx()
+    tile_m, tile_n = tile_of_cta(mC.shape, config)
+    layouts, copies, mma = smem_layouts(dtype, config), tiled_copies(dtype, config, vec), tiled_mma(dtype, config)
+
+    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
+    smem = cutlass.memory.SmemAllocator().allocate(config.smem_bytes, 1024)
+    smem_b = smem + cute.size_in_bytes(dtype, layouts.a)
+    sA = cute.make_tensor(cute.recast_ptr(smem, layouts.a.inner, dtype), layouts.a.outer)
+    sB = cute.make_tensor(cute.recast_ptr(smem_b, layouts.b.inner, dtype), layouts.b.outer)
+    sC = cute.make_tensor(cute.recast_ptr(smem, layouts.c.inner, dtype), layouts.c.outer)
+
+    load_a = make_load(copies.g2s_a, mA, sA, (config.tile_m, config.tile_k), tile_m, tidx, config.a_major)
+    load_b = make_load(copies.g2s_b, mB, sB, (config.tile_n, config.tile_k), tile_n, tidx, config.b_major)
+    k_tiles = cute.size(load_a.src, mode=[3])
+    load_first_tile(load_a)
+    load_first_tile(load_b)
+    cute.arch.cp_async_commit_group()
+    for stage in cutlass.range_constexpr(1, config.stages - 1):
+        if stage < k_tiles:
+            load_tile(load_a, stage, stage)
+            load_tile(load_b, stage, stage)
+        cute.arch.cp_async_commit_group()
+
+    tile = (config.tile_m, config.tile_n)
+    gC = cute.local_tile(mC, tile, (tile_m, tile_n))
+    cC = cute.local_tile(cute.make_identity_tensor(mC.shape), tile, (tile_m, tile_n))
+    acc = cute.make_rmem_tensor(mma.get_slice(tidx).partition_C(gC).shape, cutlass.Float32)  # (MMA, MMA_M, MMA_N)
+    acc.fill(0.0)
+    mainloop(mma, acc, copies, load_a, load_b, sA, sB, tidx, k_tiles, config)
+    store(acc, sC, gC, cC, mC.shape, copies, tidx)
+
+
+# %% [markdown]
+# ## The launch
+#
+# Sizes and strides are run-time values: one compiled kernel serves all shapes of its majors. An operand has one stride
+# that is 1 and one that is not; the majors say which is which, and the kernel sees (rows, K) either way.
+
+
+# %%
+def operand_layout(rows, k, stride, major: str) -> cute.Layout:
+    """(rows, K) of an operand whose lines, along K or along the rows, are `stride` elements apart."""
+    apart = cute.assume(stride, divby=8)
+    return cute.make_layout((rows, k), stride=(apart, 1) if major == "k" else (1, apart))
+
+
+@cute.jit
+def gemm(
+    pA: cute.Pointer,
+    pB: cute.Pointer,
+    pC: cute.Pointer,
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
+    stream: cuda.CUstream,
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+    vec: cutlass.Constexpr,
+):
+    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are elements between the lines of A, B, C."""
+    m, n, k = mnk
+    lda, ldb, ldc = strides
+    mA = cute.make_tensor(pA, operand_layout(m, k, lda, config.a_major))
+    mB = cute.make_tensor(pB, operand_layout(n, k, ldb, config.b_major))
+    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(cute.assume(ldc, divby=vec), 1)))
+    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
+    kernel(mA, mB, mC, dtype, config, vec).launch(grid=(tiles, 1, 1), block=(config.threads, 1, 1), stream=stream)
+
+
+# %%
+def launch_arguments(dtype, pointers, mnk, strides, vec: int, stream: int) -> tuple:
+    """Plain addresses and integers as the typed values that `gemm` takes."""
+    align = (16, 16, vec * dtype.width // 8)  # bytes
+    gmem = cute.AddressSpace.gmem
+    return (
+        *(cute.runtime.make_ptr(dtype, pointers[i], gmem, assumed_align=align[i]) for i in range(3)),
+        tuple(cutlass.Int32(x) for x in mnk),
+        tuple(cutlass.Int64(x) for x in strides),
+        cuda.CUstream(stream),
+    )
+
+
+def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
+    """Compile for `arch` ("sm_80") with made-up pointers and sizes: no GPU is needed. "": the GPU that is here."""
+    made_up = launch_arguments(dtype, (16, 16, 16), (1, 1, 8), (8, 8, 8), vec, 0)
+    target = f"--gpu-arch {arch} " if arch else ""
+    config = config or config_for(arch)
+    return cute.compile(gemm, *made_up, dtype, config, vec, options=(target + options).strip() or None)
+
+
+# %% [markdown]
+# ## `matmul`
+#
+# What a user calls. There is no argument for the majors: the strides of a and b say them. Everything that the kernel
+# relies on is looked at before anything is launched; what is wrong is said with the argument's name, what it got and
+# what it needs.
+
+# %%
+DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
+
+
+def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
+    """Raise `error` about the argument `name` unless `ok`."""
+    if not ok:
+        raise error(f"{name}: got {got}; needed {needed}")
+
+
+def check_operand(name: str, x: torch.Tensor, dtype: torch.dtype | None) -> None:
+    """A non-empty matrix of a dtype the tensor cores take, and of `dtype` if that is given."""
+    require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
+    require(x.ndim == 2, name, f"{x.ndim} dimension(s)", "2")
+    require(x.dtype in DTYPES, name, x.dtype, "torch.float16 or torch.bfloat16", TypeError)
+    require(dtype in (None, x.dtype), name, x.dtype, f"{dtype}, the dtype of a", TypeError)
+    require(min(x.shape) > 0, name, f"shape {tuple(x.shape)}", "no empty dimension")
+    tracked = x.requires_grad and torch.is_grad_enabled()
+    require(not tracked, name, "requires_grad=True", "torch.no_grad(): there is no backward")
+
+
+class Major(NamedTuple):
+    """How an operand can be read in 16-byte pieces."""
+
+    index: str  # along which it is contiguous: "k", or "m" or "n"
+    stride: int  # elements from one line to the next
+
+
+def objection(x: torch.Tensor, along: int, index: str, lines: str) -> tuple[str, str] | None:
+    """What keeps `x` from being read in 16-byte pieces along mode `along`: (what it has, what is needed).
+
+    `index` and `lines` name that mode and what runs along it ("K", "rows") in the message.
+    """
+    extent, apart = x.shape[along], line_stride(x, along)
+    if x.stride(along) != 1 and extent > 1:
+        return f"stride {x.stride(along)} along {index}", "1: contiguous"
+    if extent % 8:
+        return f"{index} = {extent}, contiguous", f"{index} a multiple of 8: whole 16-byte pieces"
+    if apart <= 0 or apart % 8:
+        return f"{index} = {extent}, {lines} {2 * apart} bytes apart", f"{lines} a multiple of 16 bytes apart"
+    if x.data_ptr() % 16:
+        return f"address {x.data_ptr():#x}", "a multiple of 16 bytes"
+    return None
+
+
+def line_stride(x: torch.Tensor, along: int) -> int:
+    """Elements from one line along mode `along` to the next; where there is one line alone, any legal number."""
+    return x.stride(1 - along) if x.shape[1 - along] > 1 else -(-x.shape[along] // 8) * 8
+
+
+def major_of(name: str, x: torch.Tensor, k_mode: int) -> Major:
+    """The major of the operand `name`, whose mode `k_mode` is K: K-major if it can be read so, else the other."""
+    other = "m" if name == "a" else "n"
+    lines = {1: "rows", 0: "columns"}
+    found = {}
+    for index, along in (("k", k_mode), (other, 1 - k_mode)):
+        found[index] = objection(x, along, index.upper(), lines[along])
+        if found[index] is None:
+            return Major(index, line_stride(x, along))
+    near = [objected for objected in found.values() if not objected[0].startswith("stride")]
+    strided = f"strides {tuple(x.stride())}", f"one of them 1: contiguous along K or {other.upper()}"
+    require(False, name, *(near[0] if near else strided))
+
+
+def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether two matrices with adjacent columns may share a byte."""
+    size = x.element_size()
+    (x0, y0), (x_row, y_row) = (x.data_ptr(), y.data_ptr()), (x.stride(0) * size, y.stride(0) * size)
+    x_width, y_width = x.shape[1] * size, y.shape[1] * size
+    if x0 + (x.shape[0] - 1) * x_row + x_width <= y0 or y0 + (y.shape[0] - 1) * y_row + y_width <= x0:
+        return False
+    if x_row != y_row or x_row < max(x_width, y_width):
+        return True  # interleaved with different steps: not told apart
+    gap = (y0 - x0) % x_row  # the same step: columns of one wider matrix, perhaps
+    return gap < x_width or gap + y_width > x_row
+
+
+def check_out(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, majors: tuple[Major, Major]) -> None:
+    """`out` can take the product of `a` (M, K) and `b` (K, N)."""
+    check_operand("out", out, a.dtype)
+    (m, n), (row, column) = (a.shape[0], b.shape[1]), out.stride()
+    require(out.shape == (m, n), "out", f"shape {tuple(out.shape)}", f"({m}, {n})")
+    require(column == 1 or n == 1, "out", f"stride {column} along N", "1: rows of adjacent elements")
+    require(row >= n or m == 1, "out", f"row stride {row}", f"at least N = {n}: rows that do not overlap")
+    require(out.device == a.device, "out", f"device {out.device}", f"{a.device}, where a is")
+    by_lines = (a if majors[0].index == "k" else a.T), (b.T if majors[1].index == "k" else b)
+    for name, x in zip("ab", by_lines, strict=True):
+        require(not overlap(out, x), "out", f"memory that overlaps {name}", "memory of its own")
+
+
+def store_width(out: torch.Tensor, ldc: int) -> int:
+    """Elements per store: the most (8 are 16 bytes) that divide N and to which every row is aligned."""
+    together = out.shape[1] | ldc | out.data_ptr() // out.element_size()
+    return next(vec for vec in (8, 4, 2, 1) if together % vec == 0)
+
+
+@cache
+def compiled(dtype: torch.dtype, vec: int, a_major: str, b_major: str, capability: tuple[int, int]):
+    """The kernel for the present GPU: compiled at the first call that needs it, then kept."""
+    config = replace(config_for("sm_{}{}".format(*capability)), a_major=a_major, b_major=b_major)
+    return compile_for("", DTYPES[dtype], config, vec)
+
+
+# %%
+def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+    """`a @ b` on the tensor cores, accumulated in float32, on the current stream of `a`'s device.
+
+    a: (M, K), float16 or bfloat16, K-major (stride 1 along K) or M-major (stride 1 along M, such as `x.T`).
+    b: (K, N), the same dtype, K-major (stride 1 along K, such as `weight.T`) or N-major (stride 1 along N).
+    out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of a or b. Made if not given.
+
+    The strides say the majors; an operand that can be read both ways counts as K-major. cp.async moves 16 bytes at a
+    time: of an operand the extent along which it is contiguous is a multiple of 8 (K, or M of a and N of b), and its
+    address and its other stride are multiples of 16 bytes. Every other extent may be anything from 1 on.
+    Needs a GPU of compute capability 8.0 or later. There is no backward.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
+    argument, what it got and what it needs, and nothing has been launched.
+    """
+    check_operand("a", a, None)
+    check_operand("b", b, a.dtype)
+    (m, k), n = a.shape, b.shape[1]
+    require(b.shape[0] == k, "b", f"shape {tuple(b.shape)}", f"({k}, N), for a is {tuple(a.shape)}")
+    majors = major_of("a", a, k_mode=1), major_of("b", b, k_mode=0)
+    if out is not None:
+        check_out(out, a, b, majors)
+    require(a.is_cuda, "a", f"device {a.device}", "a CUDA device")
+    require(b.device == a.device, "b", f"device {b.device}", f"{a.device}, where a is")
+    capability = torch.cuda.get_device_capability(a.device)
+    require(capability >= (8, 0), "a", f"a GPU of compute capability {capability}", "(8, 0) or later")
+
+    out = torch.empty((m, n), dtype=a.dtype, device=a.device) if out is None else out
+    ldc = out.stride(0) if m > 1 else -(-n // 8) * 8
+    vec = store_width(out, ldc)
+    with torch.cuda.device(a.device):
+        stream = torch.cuda.current_stream().cuda_stream
+        pointers, strides = (a.data_ptr(), b.data_ptr(), out.data_ptr()), (*(x.stride for x in majors), ldc)
+        launch = compiled(a.dtype, vec, *(x.index for x in majors), capability)
+        launch(*launch_arguments(DTYPES[a.dtype], pointers, (m, n, k), strides, vec, stream))
+    return out
+
+
