@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -131,9 +132,15 @@ def find(name: str, root: Path | None = None) -> Recipe:
 
 def read(file: Path, root: Path) -> Recipe:
     """The Recipe that the front matter of `file` describes; `file` lies in `root/<track>/`."""
+    return _read(file, root, file.read_text(encoding="utf-8"))
+
+
+@lru_cache(maxsize=256)
+def _read(file: Path, root: Path, source: str) -> Recipe:
+    """`read`, once for each text: a check asks for its recipe hundreds of times, and YAML takes milliseconds."""
     import yaml
 
-    header = front_matter(file.read_text(encoding="utf-8"))
+    header = front_matter(source)
     try:
         described = yaml.safe_load("\n".join(header))["jupyter"]["cookbook"]
     except (TypeError, KeyError, yaml.YAMLError) as error:
