@@ -169,7 +169,9 @@ def rate(figures: dict[str, Any]) -> str:
 
 
 def _counted(figures: dict[str, Any]) -> str:
-    """Figures by instruction, as `counting.compare` gives them, in wavefronts of one execution."""
+    """Figures by instruction, as `counting.compare` gives them, in wavefronts of one execution; or an experiment's."""
+    if figures and all("read_bytes" in f for f in figures.values()):
+        return "read from memory: " + ", ".join(f"{f['read_bytes'] / 1e9:.2f} GB {name}" for name, f in figures.items())
     each = [f"{f['wavefronts'] / f['executed']:.3g} for {name}" for name, f in figures.items()]
     return f"wavefronts: {', '.join(each)}; {sum(f['excess'] for f in figures.values())} in excess"
 

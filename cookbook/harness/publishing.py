@@ -83,7 +83,7 @@ def _timed_table(timed: list[Record]) -> str:
     return table(header, [_timed_row(record, peers) for record in timed], right=2)
 
 
-def _circumstances(found: list[Record]) -> str:
+def circumstances(found: list[Record]) -> str:
     """One sentence for each set of circumstances: the device, when, which versions, which inputs."""
     said = []
     for r in found:
@@ -108,11 +108,11 @@ def results_table(name: str, dtype: str | None = None, root: Path | None = None)
     timed = [r for r in records.select(name, "timed", dtype, root) if r["shape"]]
     old = [r for r in timed if records.is_stale(r)]
     current = [r for r in timed if r not in old]
-    parts = [_timed_table(current), _circumstances(current)] if current else [NOT_MEASURED]
+    parts = [_timed_table(current), circumstances(current)] if current else [NOT_MEASURED]
     if old:
         if not current:
             parts = ["*The code as it is now has not been timed.*"]
-        parts += ["**Stale: measured on an earlier version of the code.**", _timed_table(old), _circumstances(old)]
+        parts += ["**Stale: measured on an earlier version of the code.**", _timed_table(old), circumstances(old)]
     return "\n\n".join(parts)
 
 
@@ -226,7 +226,20 @@ def _output(output: Any) -> str:
     return _fence("".join(data.get("text/plain", "")), "text")
 
 
-def _cell(cell: Any, measured: str) -> list[str]:
+def _live(name: str) -> dict[str, str]:
+    """What cells that call these functions show: results/ as it is now, not as it was when the notebook ran."""
+    from cookbook.harness import study_tables
+
+    shown = {"results_table(": _measured(name)}
+    if catalog.find(name).kind == "study":
+        shown |= {
+            "counted_table(": study_tables.counted_table(name),
+            "experiment_table(": study_tables.experiment_report(name),
+        }
+    return shown
+
+
+def _cell(cell: Any, live: dict[str, str]) -> list[str]:
     if cell.cell_type == "markdown":
         return [re.sub(r"\]\(([\w/.]+)\.ipynb\)", r"](\1.md)", cell.source)]  # another recipe: its page
     if not cell.source.strip():
@@ -234,9 +247,8 @@ def _cell(cell: Any, measured: str) -> list[str]:
     code = _fence(cell.source, "python")
     if "lab" in cell.metadata.get("tags", []):
         code = _folded("The code of this step", code)
-    if "results_table(" in cell.source:  # as results/ is now, not as it was when the notebook was executed
-        return [code, measured]
-    return [code, *map(_output, cell.outputs)]
+    now = [text for call, text in live.items() if call in cell.source]
+    return [code, *(now or map(_output, cell.outputs))]
 
 
 def _measured(name: str) -> str:
@@ -271,9 +283,10 @@ def page(name: str) -> str:
         notebooks.OutOfStep: the notebook is not the recipe's.
     """
     recipe = catalog.find(name)
-    measured = _measured(recipe.name)
+    live = _live(recipe.name)
+    measured = live["results_table("]
     cells = notebooks.read(recipe.name).cells
-    body = [part for cell in cells for part in _cell(cell, measured)]
+    body = [part for cell in cells for part in _cell(cell, live)]
     if body and body[0].startswith("# "):
         body[0] = body[0].partition("\n")[2].strip()
     parts = [f"# {recipe.title}", f"*{recipe.claim}*", _facts(recipe), *body]

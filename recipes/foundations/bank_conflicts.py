@@ -558,7 +558,7 @@ for level in checking.check("foundations/bank_conflicts").levels:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.publishing import counted_table
+from cookbook.harness.study_tables import counted_table
 
 Markdown(counted_table("foundations/bank_conflicts"))
 

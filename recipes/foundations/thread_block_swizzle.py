@@ -26,9 +26,11 @@
 # it shares through L2. Which tiles run together is your choice, made by the few lines that turn a CTA's number into a
 # tile, and it decides how much of A and B a wave needs. No byte of shared memory moves; this swizzle permutes *CTAs*.
 #
-# Nothing here needs a GPU, nor what the earlier pages told.
+# Nothing here needs a GPU, nor what the earlier pages told; the figures near the end were measured on one.
 
 # %%
+from typing import NamedTuple
+
 import cutlass.cute as cute
 
 # %% [markdown]
@@ -172,6 +174,43 @@ orders["Hilbert"] = hilbert_order()
 # walk along K together, so what L2 must hold at any moment is a slice of these panels, which fits. It says which order
 # is better and why; by how much, only a measurement can say.
 #
+# ## An experiment
+#
+# `raster_group` is all it takes to change the order of a GEMM of this book. Groups of a single row *are* the order row
+# by row, and one group as high as C goes column by column, for which a wave is 64 tiles high and hardly more than two
+# wide. So one kernel can be run in five orders that differ in nothing else: how much does each read from memory, and
+# how long does it take? Beside the counts will stand what the model allows each wave, in bytes.
+
+
+# %%
+class Experiment(NamedTuple):
+    """A GEMM recipe's kernel, to be measured in several configurations."""
+
+    recipe: str
+    shape: tuple[int, int, int]  # M, N, K
+    dtype: str
+    configs: dict[str, dict[str, int]]  # by name: the fields of the recipe's Config that change
+    read_bytes: dict[str, int]  # by name: what the model has it read from memory
+
+
+RASTERS = {"row by row": 1, "groups of 8": 8, "groups of 16": 16, "groups of 32": 32, "column by column": GRID[0]}
+DEPTH = 8192  # K, in elements of 2 bytes
+
+
+def read_bytes(group: int) -> int:
+    """What all waves need of A and B together, if each fetches it once."""
+    return sum(waves(order(lambda cta: in_groups(cta, group)))) * DEPTH * 2
+
+
+EXPERIMENT = Experiment(
+    recipe="hopper/tma_wgmma_gemm",
+    shape=(GRID[0] * TILE[0], GRID[1] * TILE[1], DEPTH),
+    dtype="bfloat16",
+    configs={name: {"raster_group": group} for name, group in RASTERS.items()},
+    read_bytes={name: read_bytes(group) for name, group in RASTERS.items()},
+)
+{name: f"{read / 1e9:.2f} GB" for name, read in EXPERIMENT.read_bytes.items()}
+#
 # ## The same as a CuTe layout
 #
 # With 64 rows of tiles and groups of 16, the order is a layout: from the CTA's number to m + 64 n. Sixteen tiles down
@@ -258,6 +297,7 @@ def facts() -> list[tuple[str, bool, str]]:
     found = {name: mean_of_waves(tiles) for name, tiles in orders.items()}
     first = [waves(orders[name])[0] for name in ("row by row", "groups of 16")]
     covered = all(len(set(tiles)) == GRID[0] * GRID[1] for tiles in orders.values())
+    ones = order(lambda cta: in_groups(cta, 1)) == orders["row by row"]
     ragged = [missed(lambda cta, f=f: f(cta, 8, RAGGED), RAGGED) for f in (in_groups, without_min)]
     same = ask_cute(tiles_of, 16) == orders["groups of 16"][:600]
     layout = ask_cute(raster_and_inverse, 16)[0]
@@ -265,6 +305,7 @@ def facts() -> list[tuple[str, bool, str]]:
         ("fact_31_means", found == wanted, f"rows + columns a wave: {found}"),
         ("fact_31_first_waves", first == [8832, 4352], f"row by row, groups of 16: {first}"),
         ("fact_31_every_tile_once", covered, f"{len(orders)} orders of {GRID[0] * GRID[1]} tiles"),
+        ("fact_31_groups_of_one_are_rows", ones, "the order row by row; needed for the experiment"),
         ("fact_31_as_a_layout", same and layout == "(16,32,4):(1,64,16)", layout),
         ("fact_31_ragged", ragged[0] == 0 < ragged[1], f"tiles missed of 10 x 6, with and without min: {ragged}"),
     ]
@@ -302,6 +343,25 @@ import cookbook
 for name in ("ampere/ldmatrix_gemm", "hopper/tma_wgmma_gemm"):
     config = cookbook.load(name).CONFIG
     print(f"{name}: tiles of {config.tile_m} x {config.tile_n}, raster_group {config.raster_group}")
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: measured
+#
+# The experiment, in `bfloat16`. `cookbook check foundations/thread_block_swizzle --tools --record` runs it on an H200:
+# the five orders are timed in turn in one process, and Nsight Compute counts what each reads from memory and how many
+# of its reads L2 can answer, beginning with an empty L2.
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.harness.study_tables import experiment_table
+
+Markdown(experiment_table("foundations/thread_block_swizzle"))
+
+# %% [markdown] tags=["lab"]
+# Two things to mind in the table. The model's bytes are no bound from below: what a wave leaves in L2, the next may
+# still find there. And a hit counted by L2 is not quite the model's hit: L2 is in two halves, and what a half fetches
+# from the other is looked up twice. The bytes from memory are the figure to compare.
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion

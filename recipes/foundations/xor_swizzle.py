@@ -544,7 +544,7 @@ for level in checking.check("foundations/xor_swizzle").levels:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.publishing import counted_table
+from cookbook.harness.study_tables import counted_table
 
 Markdown(counted_table("foundations/xor_swizzle"))
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
 
 import cookbook
+from cookbook.harness import catalog, experiments, studying
 
 pytestmark = pytest.mark.gpu
 
@@ -40,3 +43,19 @@ def test_another_variant_is_refused(name, entry, argument, wrong):
     x = x.half() if entry == "columns" else x
     with pytest.raises(ValueError, match=f"{argument}: got {wrong}; needed"):
         getattr(module, entry)(x, wrong)
+
+
+@pytest.mark.parametrize("name", ["bank_conflicts", "xor_swizzle", "swizzle_parameters"])
+def test_wavefronts_are_the_predicted_ones(name):
+    if shutil.which("ncu") is None:
+        pytest.skip("ncu is not on PATH")
+    record, problems = studying.counted(f"foundations/{name}")
+    assert problems == [] and len(record["figures"]) == 4  # a store and a load, with conflicts and without
+
+
+def test_every_order_of_the_tiles_gives_the_product():
+    experiment = cookbook.load("foundations/thread_block_swizzle").EXPERIMENT
+    runs = catalog.find(experiment.recipe)
+    if not runs.runs_on_capability(*torch.cuda.get_device_capability()):
+        pytest.skip(f"{runs.name} runs on {runs.runs_on}")
+    experiments.launch(experiment._replace(shape=(2824, 1288, 200)))  # 23 rows of tiles: no group divides them
