@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from cookbook.harness import (
+    benching,
     catalog,
     checking,
     compiling,
@@ -225,6 +226,72 @@ def test_the_table_of_an_experiment_and_its_conclusion_come_from_the_records(tmp
     levels = [describe(checking._recorded(r, "")) for r in records.read(tmp_path)]
     assert levels[0].startswith("read from memory: 5.00 GB row by row, 4.00 GB groups of 8")
     assert levels[1].startswith("1.5 ms (1.485-1.515), 733 TFLOP/s; 1.200 of row by row")
+
+
+@pytest.fixture
+def device(monkeypatch, experiment):
+    """As much of a GPU as there has to be for torch.matmul to stand in for the kernel."""
+    small = experiment._replace(shape=(64, 64, 64))
+    monkeypatch.setattr(catalog.load(ORDERS), "EXPERIMENT", small)
+    a, b = torch.randn(64, 64).bfloat16(), torch.randn(64, 64).bfloat16()
+    monkeypatch.setattr(benching, "input_sets", lambda *_: [(a, b, torch.empty(64, 64).bfloat16())])
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA Test")
+    monkeypatch.setattr(
+        experiments, "launcher", lambda module, dtype, config: lambda a, b, out: torch.matmul(a, b, out=out)
+    )
+    return small
+
+
+def test_timing_makes_a_record_of_the_recipe_s_own_order_and_its_peers(device, monkeypatch):
+    def contest(given, rounds):
+        assert given.standard == "groups of 16" and given.work == 2 * 64**3 and len(given.sets) == 1
+        figures = {name: timed_figures(2.0 if name == given.standard else 3.0) for name in given.variants}
+        return figures | {"rounds": rounds, "batch": 4, "launches": "graph", "sets": 1}
+
+    monkeypatch.setattr(benching, "time_contest", contest)
+    made, problems = experiments.timed(ORDERS, rounds=7)
+    assert problems == [] and made["config"]["raster_group"] == 16 and made["shape"] == [64, 64, 64]
+    assert made["figures"] == timed_figures(2.0) | {
+        "rounds": 7,
+        "batch": 4,
+        "launches": "graph",
+        "sets": 1,
+        "name": "groups of 16",
+    }
+    assert set(made["peers"]) == set(device.configs) - {"groups of 16"}
+    assert made["peers"]["row by row"]["ratio"] == 1.5 and set(made["of"]) == {device.recipe}
+
+
+def test_counting_makes_a_record_and_a_wrong_kernel_is_never_measured(device, monkeypatch):
+    page = raw_page([(1, 1, 10 * n) for n in range(1, 6)])
+    monkeypatch.setattr(counting, "profile", lambda command, collect, which: page if which == "raw" else "")
+    made, problems = experiments.counted(ORDERS)
+    assert problems == [] and made["status"] == "passed" and made["level"] == "counted"
+    assert [f["read_bytes"] for f in made["figures"].values()] == [10, 20, 30, 40, 50]
+    counting.launch(ORDERS)
+    monkeypatch.setattr(experiments, "launcher", lambda *_: lambda a, b, out: out.copy_(a))
+    with pytest.raises(RuntimeError, match="row by row: relative error"):
+        counting.launch(ORDERS)
+
+
+def test_counting_the_kernels_of_a_study_makes_a_record(monkeypatch):
+    name = "foundations/swizzle_parameters"
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA Test")
+    monkeypatch.setattr(compiling, "arch_here", lambda: "sm_90")
+    header = '"Source","Instructions Executed","L1 Wavefronts Shared","L1 Wavefronts Shared Ideal"\n'
+    kernels = [
+        header + f'"STS.128 [R1], R4","8","32","32"\n"LDS.128 R4, [R2]","8","{8 * each}","32"\n' for each in (32, 4)
+    ]
+    monkeypatch.setattr(counting, "profile", lambda *_: "".join(kernels))
+    made, problems = studying.counted(name)
+    assert problems == [] and (made["dtype"], made["shape"]) == ("float16", None)
+    assert made["figures"]["plain LDS.128"]["wavefronts"] == 256 and made["config"] == {
+        "threads": 32,
+        "smem_bytes": 4096,
+    }
+    monkeypatch.setattr(counting, "profile", lambda *_: "".join(kernels[::-1]))
+    made, problems = studying.counted(name)
+    assert made["status"] == "failed" and problems[0] == "plain: LDS.128: 4.00 wavefronts each, predicted 32"
 
 
 def test_a_record_of_an_experiment_is_stale_when_either_code_has_changed(tmp_path, experiment):
