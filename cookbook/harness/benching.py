@@ -14,11 +14,12 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from itertools import cycle, islice
+from dataclasses import dataclass, replace
+from itertools import cycle, islice, product
 from typing import Any
 
 from cookbook.harness import catalog, compiling, records, running
+from cookbook.harness.majors import DEFAULT, configured
 from cookbook.harness.running import Shape
 
 DEFAULT_SHAPES: tuple[Shape, ...] = (
@@ -72,6 +73,7 @@ class Contest:
     work: float  # floating-point operations, or bytes read and written, of one launch
     rate: str = "tflops"  # the unit of work a second: "tflops" or "gbps"
     config: Any = None  # ours
+    majors: str | None = None  # of the operands, where the recipe takes several
     graphs: bool = True  # launch batches as CUDA graphs; a copy inside one is a slower engine's, not a kernel
 
 
@@ -80,15 +82,17 @@ def bench(
     shapes: Iterable[Shape] | None = None,
     dtypes: Iterable[str] | None = None,
     *,
+    majors: Iterable[str] | None = None,
     rounds: int = ROUNDS,
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> list[records.Record]:
-    """Time a recipe and its peers on this GPU; one record per shape and dtype.
+    """Time a recipe and its peers on this GPU; one record per majors, dtype and shape.
 
     Args:
         name: a recipe's name.
         shapes: (M, N, K) each, or (M, N) of a transpose; `default_shapes` if left out.
         dtypes: torch's names; the recipe's own if left out.
+        majors: of the operands; all that the recipe takes if left out.
         rounds: at least 7.
         on_progress: told what is being timed.
 
@@ -105,11 +109,12 @@ def bench(
         raise RuntimeError("no CUDA device: nothing can be timed here")
     recipe, module = catalog.find(name), catalog.load(name)
     made = []
-    for dtype in dtypes or recipe.dtypes:
+    for dtype, which in product(dtypes or recipe.dtypes, majors or recipe.majors):
         for shape in shapes or default_shapes(recipe):
-            on_progress(f"timed {recipe.name} {dtype} {'x'.join(map(str, shape))}")
-            contest = _contest(recipe, module, shape, dtype)
-            made.append(_record(recipe.name, contest, shape, dtype, time_contest(contest, rounds)))
+            words = (recipe.name, recipe.told_apart(which), dtype, "x".join(map(str, shape)))
+            on_progress("timed " + " ".join(word for word in words if word))
+            contest = _contest(recipe, module, shape, dtype, which)
+            made.append(record_of(recipe.name, contest, shape, dtype, time_contest(contest, rounds)))
     return made
 
 
@@ -120,22 +125,24 @@ def default_shapes(recipe: catalog.Recipe) -> tuple[Shape, ...]:
     return transposing.BENCHED_SHAPES if recipe.kind == "transpose" else DEFAULT_SHAPES
 
 
-def _contest(recipe: catalog.Recipe, module: Any, shape: Shape, dtype: str) -> Contest:
+def _contest(recipe: catalog.Recipe, module: Any, shape: Shape, dtype: str, majors: str) -> Contest:
     from cookbook.harness import transposing
 
-    return (transposing.contest if recipe.kind == "transpose" else gemm_contest)(module, shape, dtype)
+    if recipe.kind == "transpose":
+        return transposing.contest(module, shape, dtype)
+    return replace(gemm_contest(module, shape, dtype, majors), majors=recipe.told_apart(majors))
 
 
-def gemm_contest(module: Any, shape: Shape, dtype: str) -> Contest:
+def gemm_contest(module: Any, shape: Shape, dtype: str, majors: str = DEFAULT) -> Contest:
     """A recipe's matmul, with all its variants, beside torch.matmul and QuACK.
 
     A wrong or failing peer is left out; of ours it is an error.
     """
-    sets, own = input_sets(shape, dtype), own_variants(module)
+    sets, own = input_sets(shape, dtype, majors), own_variants(module)
     variants: dict[str, Call] = {OURS: lambda a, b, out: module.matmul(a, b, out=out), **peers(), **own}
     ours = (OURS, *own)
     usable = {name: call for name, call in variants.items() if _agrees(name, call, sets[0], dtype, ours)}
-    config = compiling.config_for(module, compiling.arch_here())
+    config = configured(compiling.config_for(module, compiling.arch_here()), majors)
     return Contest(usable, sets, TORCH, 2.0 * shape[0] * shape[1] * shape[2], config=config)
 
 
@@ -190,14 +197,14 @@ def _agrees(name: str, call: Call, operands: tuple[Any, Any, Any], dtype: str, o
     return error <= 2 * running.tolerance(dtype)  # two roundings: its own and torch.matmul's
 
 
-def input_sets(shape: Shape, dtype: str) -> list[tuple[Any, Any, Any]]:
+def input_sets(shape: Shape, dtype: str, majors: str = DEFAULT) -> list[tuple[Any, Any, Any]]:
     """Enough sets of (a, b, out) that together they are L2_MULTIPLE times as large as L2; at least 2."""
     import torch
 
     m, n, k = shape
     kind = {"device": "cuda", "dtype": getattr(torch, dtype)}
     count = how_many_sets(2 * (m * k + k * n + m * n))
-    return [(*running.inputs(shape, dtype), torch.empty(m, n, **kind)) for _ in range(count)]
+    return [(*running.inputs(shape, dtype, majors=majors), torch.empty(m, n, **kind)) for _ in range(count)]
 
 
 def how_many_sets(set_bytes: int) -> int:
@@ -276,7 +283,8 @@ def shuffled(names: list[str], number: int) -> list[str]:
     return random.Random(number).sample(names, len(names))
 
 
-def _record(name: str, contest: Contest, shape: Shape, dtype: str, timed: dict[str, Any]) -> records.Record:
+def record_of(name: str, contest: Contest, shape: Shape, dtype: str, timed: dict[str, Any]) -> records.Record:
+    """The record of a contest at one shape, from what `time_contest` found."""
     import torch
 
     others = {peer: timed[peer] for peer in contest.variants if peer != OURS}
@@ -293,5 +301,6 @@ def _record(name: str, contest: Contest, shape: Shape, dtype: str, timed: dict[s
         figures=ours,
         peers=others,
         config=contest.config,
+        majors=contest.majors,
         device=torch.cuda.get_device_name(),
     )

@@ -12,11 +12,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from functools import partial
+from itertools import product
+from typing import Any, NamedTuple
 
 from cookbook.harness import benching, catalog, compiling, records, running, transposing
 from cookbook.harness.catalog import Recipe
 from cookbook.harness.findings import Finding
+from cookbook.harness.majors import DEFAULT, align, configured, misfit
 from cookbook.harness.running import Shape
 
 PASSED, FAILED, RECORDED, STALE, NOT_CHECKED = "passed", "failed", "recorded", "stale", "not checked"
@@ -38,6 +41,7 @@ class Level:
     target: str | None = None
     shape: Shape | None = None
     variant: str | None = None  # of a recipe that has several kernels for one thing
+    majors: str | None = None  # of the operands, of a recipe that takes several
     figures: dict[str, Any] = field(default_factory=dict)
     reason: str = ""  # why it failed, or why it was not checked here
     device: str | None = None  # of a recorded or GPU level
@@ -79,6 +83,7 @@ def check(
     targets: Iterable[str] = (),
     on_progress: Progress = lambda text: None,
     tools: bool = False,
+    majors: Iterable[str] = (),
 ) -> Report:
     """Check a recipe at every level that this machine can.
 
@@ -89,49 +94,80 @@ def check(
         targets: to compile for; all of the recipe's if left out.
         on_progress: told each step before it is done; `plan` says how many there will be.
         tools: on a GPU also run the kernel under ncu and compute-sanitizer.
+        majors: of the operands, out of the recipe's; all that can have the shapes if left out.
 
     Raises:
         UnknownRecipe: there is no such recipe.
-        ValueError: a dtype or target is not one of the recipe's, or a shape is none.
+        ValueError: a dtype, a target or majors that are not of the recipe's, or a shape is none.
     """
     recipe = catalog.find(name)
-    shapes, dtypes, targets = chosen(recipe, shapes, dtypes, targets)
+    wanted = chosen(recipe, shapes, dtypes, targets, majors)
     levels: list[Level] = []
-    for step in plan(recipe, shapes, dtypes, targets, tools):
+    for step in plan(recipe, *wanted, tools):
         on_progress(step.text)
         levels += run_step(step)
     return Report(recipe.name, tuple(levels))
 
 
+class Chosen(NamedTuple):
+    """What to check of a recipe."""
+
+    shapes: tuple[Shape, ...]  # none: each level's own
+    dtypes: tuple[str, ...]
+    targets: tuple[str, ...]
+    majors: tuple[str, ...]
+
+
 def chosen(
-    recipe: Recipe, shapes: Iterable[Shape], dtypes: Iterable[str], targets: Iterable[str]
-) -> tuple[tuple[Shape, ...], tuple[str, ...], tuple[str, ...]]:
-    """The arguments of `check`, validated, with the recipe's own dtypes and targets where none were given."""
-    shapes, dtypes, targets = tuple(shapes), tuple(dtypes), tuple(targets)
-    for what, given in (("dtype", dtypes), ("target", targets), ("shape", shapes)):
+    recipe: Recipe,
+    shapes: Iterable[Shape],
+    dtypes: Iterable[str],
+    targets: Iterable[str],
+    majors: Iterable[str] = (),
+) -> Chosen:
+    """The arguments of `check`, validated, with the recipe's own dtypes, targets and majors where none were given."""
+    shapes, dtypes, targets, majors = tuple(shapes), tuple(dtypes), tuple(targets), tuple(majors)
+    for what, given in (("dtype", dtypes), ("target", targets), ("major", majors), ("shape", shapes)):
         for value in given:
             if reason := refusal(recipe, what, value):
                 raise ValueError(reason)
-    return shapes, dtypes or recipe.dtypes, targets or recipe.targets
+    taken = _majors_for(recipe, shapes, majors)
+    return Chosen(shapes, dtypes or recipe.dtypes, targets or recipe.targets, taken)
+
+
+def _majors_for(recipe: Recipe, shapes: tuple[Shape, ...], majors: tuple[str, ...]) -> tuple[str, ...]:
+    """Those asked for; if none, all of the recipe's that every one of the shapes can have."""
+    if recipe.kind != "gemm":
+        return recipe.majors
+    taken = majors or tuple(m for m in recipe.majors if not any(misfit(s, m) for s in shapes)) or recipe.majors
+    for which, shape in product(taken, shapes):
+        if extent := misfit(shape, which):
+            needed = f"a multiple of 8 along which {which} operands are contiguous (16-byte pieces)"
+            raise ValueError(f"shape: got {shape!r}, {extent}; needed {needed}")
+    return taken
 
 
 def refusal(recipe: Recipe, what: str, value: Any) -> str:
-    """Why a "dtype", "target" or "shape" is not one of the recipe's; empty if it is."""
+    """Why a "dtype", "target", "major" or "shape" is not one of the recipe's; empty if it is."""
     if what == "shape":
-        fits, needed = _fits(recipe.kind, value)
+        fits, needed = _fits(recipe, value)
     else:
-        known = {"dtype": recipe.dtypes, "target": recipe.targets}[what]
+        known = {"dtype": recipe.dtypes, "target": recipe.targets}.get(what, recipe.majors)
+        known = () if what == "major" and recipe.kind != "gemm" else known
         fits, needed = value in known, f"one of {', '.join(known)}" if known else "none"
     return "" if fits else f"{what}: got {value!r}, needed {needed} for {recipe.name}"
 
 
-def _fits(kind: str, shape: Shape) -> tuple[bool, str]:
-    """Whether recipes of this kind take `shape`, and what they take."""
+def _fits(recipe: Recipe, shape: Shape) -> tuple[bool, str]:
+    """Whether a recipe takes `shape`, and what it takes."""
     positive = min(shape, default=0) >= 1
-    if kind == "gemm":
+    if recipe.kind == "gemm":
         needed = "M,N,K of 1 or more, K a multiple of 8 (16-byte rows)"
-        return positive and len(shape) == 3 and shape[2] % 8 == 0, needed
-    return kind == "transpose" and positive and len(shape) == 2, "M,N of 1 or more" if kind == "transpose" else "none"
+        if len(recipe.majors) > 1:
+            needed = "M,N,K of 1 or more, multiples of 8 where operands are contiguous (16-byte pieces)"
+        return positive and len(shape) == 3 and any(not misfit(shape, m) for m in recipe.majors), needed
+    fits = recipe.kind == "transpose" and positive and len(shape) == 2
+    return fits, "M,N of 1 or more" if recipe.kind == "transpose" else "none"
 
 
 @dataclass(frozen=True)
@@ -143,11 +179,12 @@ class Step:
     run: Callable[[], list[Level]]
     target: str | None = None
     shape: Shape | None = None
+    majors: str | None = None  # where the recipe takes several
 
     @property
     def text(self) -> str:
         """What to show while it runs."""
-        words = (self.level, self.target, self.dtype, self.shape and _x(self.shape))
+        words = (self.level, self.target, self.majors, self.dtype, self.shape and _x(self.shape))
         return " ".join(word for word in words if word)
 
 
@@ -156,25 +193,37 @@ def plan(
     shapes: tuple[Shape, ...],
     dtypes: tuple[str, ...],
     targets: tuple[str, ...],
+    majors: tuple[str, ...],
     tools: bool = False,
 ) -> list[Step]:
     """The steps of a check in the order they run; arguments as `chosen` returns them."""
     if recipe.kind == "study":
         return _plan_of_study(recipe, targets, tools)
-    steps = []
-    for d in dtypes:
-        steps.append(Step("layout", d, lambda d=d: layout_levels(recipe, d, targets)))
-        for s in shapes or (transposing.MODEL_SHAPES if recipe.kind == "transpose" else MODEL_SHAPES):
-            steps.append(Step("model", d, lambda d=d, s=s: model_levels(recipe, d, s, targets), shape=s))
-    for t in targets:
-        for d in dtypes:
-            steps.append(Step("compiled", d, lambda t=t, d=d: compiled_levels(recipe, t, d), target=t))
-    for d in dtypes:
-        steps.append(Step("ran", d, lambda d=d: ran_levels(recipe, d, shapes)))
-        steps.append(Step("timed", d, lambda d=d: timed_levels(recipe, d, shapes)))
-        steps.append(Step("counted", d, lambda d=d: tool_levels(recipe, "counted", d, tools)))
-        steps.append(Step("sanitized", d, lambda d=d: tool_levels(recipe, "sanitized", d, tools)))
+    steps: list[Step] = []
+
+    def add(level: str, d: str, m: str, look: Callable[..., list[Level]], *arguments: Any, **where: Any) -> None:
+        run = partial(look, recipe, *arguments, majors=m)
+        steps.append(Step(level, d, run, majors=recipe.told_apart(m), **where))
+
+    for d, m in product(dtypes, majors):
+        add("layout", d, m, layout_levels, d, targets)
+        for s in shapes or model_shapes(recipe, m):
+            add("model", d, m, model_levels, d, s, targets, shape=s)
+    for t, d, m in product(targets, dtypes, majors):
+        add("compiled", d, m, compiled_levels, t, d, target=t)
+    for d, m in product(dtypes, majors):
+        add("ran", d, m, ran_levels, d, shapes)
+        add("timed", d, m, timed_levels, d, shapes)
+        add("counted", d, m, tool_levels, "counted", d, tools)
+        add("sanitized", d, m, tool_levels, "sanitized", d, tools)
     return steps
+
+
+def model_shapes(recipe: Recipe, majors: str) -> tuple[Shape, ...]:
+    """What the model walks when nothing is said."""
+    if recipe.kind == "transpose":
+        return transposing.MODEL_SHAPES
+    return tuple(align(shape, majors) for shape in MODEL_SHAPES)
 
 
 def _plan_of_study(recipe: Recipe, targets: tuple[str, ...], tools: bool) -> list[Step]:
@@ -193,13 +242,15 @@ def run_step(step: Step) -> list[Level]:
         reason = f"{type(error).__name__}: {error}"
         levels = [Level(step.level, FAILED, step.dtype, step.target, step.shape, reason=reason)]
     seconds = round((time.perf_counter() - start) / max(len(levels), 1), 3)
-    return [replace(level, seconds=seconds) for level in levels]
+    return [replace(level, majors=step.majors, seconds=seconds) for level in levels]
 
 
 # --- levels that run anywhere -------------------------------------------------------------------------------
 
 
-def configurations(recipe: Recipe, targets: tuple[str, ...], dtype: str | None = None) -> dict[Any, dict[str, Any]]:
+def configurations(
+    recipe: Recipe, targets: tuple[str, ...], dtype: str | None = None, majors: str = DEFAULT
+) -> dict[Any, dict[str, Any]]:
     """The distinct configurations of `targets`, each with what tells it from the others, as fields of `Level`.
 
     That is the variant where a recipe has several, else the targets it is for where these differ.
@@ -210,7 +261,7 @@ def configurations(recipe: Recipe, targets: tuple[str, ...], dtype: str | None =
         return {config: {"variant": name} for configs in variants for name, config in configs.items()}
     by_config: dict[Any, tuple[str, list[str]]] = {}
     for target in targets:
-        for name, config in _variants(module, target).items():
+        for name, config in _variants(module, target, majors).items():
             by_config.setdefault(config, (name, []))[1].append(target)
     each = len({name for name, _ in by_config.values()})
     return {
@@ -219,12 +270,13 @@ def configurations(recipe: Recipe, targets: tuple[str, ...], dtype: str | None =
     }
 
 
-def _variants(module: Any, target: str) -> dict[str, Any]:
+def _variants(module: Any, target: str, majors: str) -> dict[str, Any]:
     """A GEMM's configurations for a target by variant; under the name "" if it has a single kernel."""
-    return compiling.variants(module, target) or {"": compiling.config_for(module, target)}
+    found = compiling.variants(module, target) or {"": compiling.config_for(module, target)}
+    return {name: configured(config, majors) for name, config in found.items()}
 
 
-def layout_levels(recipe: Recipe, dtype: str, targets: tuple[str, ...]) -> list[Level]:
+def layout_levels(recipe: Recipe, dtype: str, targets: tuple[str, ...], majors: str = DEFAULT) -> list[Level]:
     """The recipe's own shared-memory layouts: bijective, in bounds, the expected wavefronts of each copy."""
     from cookbook.harness.layout_check import check_layouts
 
@@ -232,7 +284,7 @@ def layout_levels(recipe: Recipe, dtype: str, targets: tuple[str, ...]) -> list[
     look = transposing.check_layouts if recipe.kind == "transpose" else check_layouts
     return [
         _of_findings("layout", look(module, kind, config), dtype=dtype, **where)
-        for config, where in configurations(recipe, targets, dtype).items()
+        for config, where in configurations(recipe, targets, dtype, majors).items()
     ]
 
 
@@ -242,10 +294,12 @@ def facts_level(recipe: Recipe) -> Level:
     return _of_findings("layout", found, figures={"facts": {f.name: f.detail for f in found}})
 
 
-def model_levels(recipe: Recipe, dtype: str, shape: Shape, targets: tuple[str, ...]) -> list[Level]:
+def model_levels(
+    recipe: Recipe, dtype: str, shape: Shape, targets: tuple[str, ...], majors: str = DEFAULT
+) -> list[Level]:
     """`model_level` for every configuration that `targets` use."""
     look = transposed_level if recipe.kind == "transpose" else model_level
-    found = configurations(recipe, targets, dtype)
+    found = configurations(recipe, targets, dtype, majors)
     return [replace(look(recipe, dtype, shape, c), **where) for c, where in found.items()]
 
 
@@ -317,21 +371,21 @@ def transposed_level(recipe: Recipe, dtype: str, shape: Shape, config: Any) -> L
     return Level("model", FAILED if bad else PASSED, dtype, shape=shape, figures={"mismatches": wrong}, reason=bad)
 
 
-def compiled_levels(recipe: Recipe, target: str, dtype: str | None) -> list[Level]:
+def compiled_levels(recipe: Recipe, target: str, dtype: str | None, majors: str = DEFAULT) -> list[Level]:
     """`compiled_level`, of every variant where a recipe has several."""
     if recipe.kind == "study":
         return [compiled_level(recipe, target, dtype)]
-    found = configurations(recipe, (target,), dtype)
-    return [replace(compiled_level(recipe, target, dtype, c), **where) for c, where in found.items()]
+    found = configurations(recipe, (target,), dtype, majors)
+    return [replace(compiled_level(recipe, target, dtype, c, majors), **where) for c, where in found.items()]
 
 
-def compiled_level(recipe: Recipe, target: str, dtype: str | None, config: Any = None) -> Level:
+def compiled_level(recipe: Recipe, target: str, dtype: str | None, config: Any = None, majors: str = DEFAULT) -> Level:
     """A real cubin for one target: instructions, registers, spills, shared memory."""
     try:
         compiled = compiling.compile_recipe(recipe.name, target, dtype, config=config)
     except compiling.NoDisassembler as missing:
         return Level("compiled", NOT_CHECKED, dtype, target, reason=str(missing))
-    required = recipe.instructions_for(target)
+    required = recipe.instructions_for(target, majors)
     if recipe.kind == "transpose":
         required += catalog.load(recipe.name).INSTRUCTIONS.get(config.variant, ())
     found = compiling.findings(compiled, required)
@@ -378,17 +432,17 @@ def cannot_run(recipe: Recipe, targets: tuple[str, ...]) -> str:
     return ""
 
 
-def ran_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...]) -> list[Level]:
-    """The kernel on this GPU over `shapes` (running.SHAPES if empty), or what is recorded."""
+def ran_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...], majors: str = DEFAULT) -> list[Level]:
+    """The kernel on this GPU over `shapes` (running.shapes_for(majors) if empty), or what is recorded."""
     device, reason = gpu_for(recipe)
     if device is None:
-        return recorded_levels(recipe, "ran", dtype, reason)
+        return recorded_levels(recipe, "ran", dtype, reason, majors)
     module = catalog.load(recipe.name)
     if recipe.kind == "transpose":
         cases: list[Any] = transposing.run_checks(module, shapes or transposing.SHAPES, dtype)
         figures = transposing.summary(cases)
     else:
-        cases = running.run_variants(module, shapes or running.SHAPES, dtype)
+        cases = running.run_variants(module, shapes or running.shapes_for(majors), dtype, majors)
         by = {"by": list(module.VARIANTS)} if hasattr(module, "VARIANTS") else {}
         figures = running.summary(cases) | by
     bad = "; ".join(f"{_x(case.shape)}: {case.problem}" for case in cases if not case.ok)
@@ -402,39 +456,45 @@ def ran_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...]) -> list[Le
             passed=not bad,
             figures=figures,
             device=device,
-            config=_config_here(recipe, dtype),
+            config=_config_here(recipe, dtype, majors),
+            majors=recipe.told_apart(majors),
         )
     status = FAILED if bad else PASSED
     return [Level("ran", status, dtype, figures=figures, reason=bad, device=device, record=made)]
 
 
-def timed_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...]) -> list[Level]:
+def timed_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...], majors: str = DEFAULT) -> list[Level]:
     """Ours beside its peers on this GPU over `shapes` (TIMED_SHAPES if empty), or what is recorded."""
     device, reason = gpu_for(recipe)
     if device is None:
-        return recorded_levels(recipe, "timed", dtype, reason)
+        return recorded_levels(recipe, "timed", dtype, reason, majors)
     own = transposing.TIMED_SHAPES if recipe.kind == "transpose" else TIMED_SHAPES
-    made = benching.bench(recipe.name, shapes or own, [dtype])
+    made = benching.bench(recipe.name, shapes or own, [dtype], majors=[majors])
     return [replace(_of_record(record, PASSED), record=record) for record in made]
 
 
-def tool_levels(recipe: Recipe, level: str, dtype: str, tools: bool) -> list[Level]:
+def tool_levels(recipe: Recipe, level: str, dtype: str, tools: bool, majors: str = DEFAULT) -> list[Level]:
     """counted (under ncu) or sanitized (under compute-sanitizer), or what is recorded."""
     from cookbook.harness import counting
 
     device, reason = gpu_for(recipe)
-    if device is None:
-        return recorded_levels(recipe, level, dtype, reason)
-    if not tools:
-        return recorded_levels(recipe, level, dtype, "takes minutes: runs with --tools")
+    if device is None or not tools:
+        return recorded_levels(recipe, level, dtype, reason or "takes minutes: runs with --tools", majors)
     look = {"counted": _counted, "sanitized": _sanitized}[level]
     try:
-        shape, figures, problems = look(recipe, dtype)
+        shape, figures, problems = look(recipe, dtype, majors)
     except counting.ToolMissing as missing:
-        return recorded_levels(recipe, level, dtype, str(missing))
-    config = _config_here(recipe, dtype)
+        return recorded_levels(recipe, level, dtype, str(missing), majors)
     made = records.make(
-        level, recipe.name, dtype, shape, passed=not problems, figures=figures, device=device, config=config
+        level,
+        recipe.name,
+        dtype,
+        shape,
+        passed=not problems,
+        figures=figures,
+        device=device,
+        config=_config_here(recipe, dtype, majors),
+        majors=recipe.told_apart(majors),
     )
     status = FAILED if problems else PASSED
     return [replace(_of_record(made, status, "; ".join(problems)), record=made)]
@@ -457,17 +517,17 @@ def study_levels(recipe: Recipe, level: str, tools: bool) -> list[Level]:
     return [replace(_of_record(made, FAILED if problems else PASSED, "; ".join(problems)), record=made)]
 
 
-def _config_here(recipe: Recipe, dtype: str) -> Any:
+def _config_here(recipe: Recipe, dtype: str, majors: str = DEFAULT) -> Any:
     """The configuration that this GPU runs, or all of them by variant."""
     module, arch = catalog.load(recipe.name), compiling.arch_here()
     if recipe.kind == "transpose":
         configs = module.configs_for(arch, compiling.cutlass_dtype(dtype))
         return {variant: asdict(config) for variant, config in configs.items()}
-    own = compiling.variants(module, arch)
-    return {name: asdict(config) for name, config in own.items()} or compiling.config_for(module, arch)
+    own = _variants(module, arch, majors)
+    return own.get("") or {name: asdict(config) for name, config in own.items()}
 
 
-def _counted(recipe: Recipe, dtype: str) -> tuple[Shape, dict[str, Any], list[str]]:
+def _counted(recipe: Recipe, dtype: str, majors: str) -> tuple[Shape, dict[str, Any], list[str]]:
     from cookbook.harness import counting
     from cookbook.harness.layout_check import predicted_wavefronts
 
@@ -476,8 +536,8 @@ def _counted(recipe: Recipe, dtype: str) -> tuple[Shape, dict[str, Any], list[st
         shape, arch = transposing.COUNTED_SHAPE, compiling.arch_here()
         kernels = counting.count_kernels(recipe.name, dtype, shape)
         return shape, *transposing.compare(module, compiling.cutlass_dtype(dtype), arch, kernels)
-    configs = _variants(module, compiling.arch_here())
-    kernels = counting.count_kernels(recipe.name, dtype, counting.COUNTED_SHAPE)
+    configs = _variants(module, compiling.arch_here(), majors)
+    kernels = counting.count_kernels(recipe.name, dtype, counting.COUNTED_SHAPE, majors)
     figures, problems = {}, [] if len(kernels) == len(configs) else [f"{len(kernels)} kernels; needed {len(configs)}"]
     for (name, config), lines in zip(configs.items(), kernels, strict=False):
         predicted = predicted_wavefronts(module, compiling.cutlass_dtype(dtype), config)
@@ -487,17 +547,19 @@ def _counted(recipe: Recipe, dtype: str) -> tuple[Shape, dict[str, Any], list[st
     return counting.COUNTED_SHAPE, figures, problems
 
 
-def _sanitized(recipe: Recipe, dtype: str) -> tuple[None, dict[str, Any], list[str]]:
+def _sanitized(recipe: Recipe, dtype: str, majors: str) -> tuple[None, dict[str, Any], list[str]]:
     from cookbook.harness import counting
 
-    shapes = transposing.SANITIZED_SHAPES if recipe.kind == "transpose" else counting.SANITIZED_SHAPES
-    figures = counting.sanitize(recipe.name, dtype, shapes)
+    shapes = transposing.SANITIZED_SHAPES
+    if recipe.kind == "gemm":
+        shapes = tuple(align(shape, majors) for shape in counting.SANITIZED_SHAPES)
+    figures = counting.sanitize(recipe.name, dtype, shapes, majors)
     return None, figures, [f"{tool}: {figures[tool]}; needed 0" for tool in counting.TOOLS if figures[tool]]
 
 
-def recorded_levels(recipe: Recipe, level: str, dtype: str, reason: str) -> list[Level]:
+def recorded_levels(recipe: Recipe, level: str, dtype: str, reason: str, majors: str = DEFAULT) -> list[Level]:
     """What results/ holds for a level that is not checked here."""
-    found = records.select(recipe.name, level, dtype)
+    found = records.select(recipe.name, level, dtype, majors=recipe.told_apart(majors))
     if not found:
         return [Level(level, NOT_CHECKED, dtype, reason=f"{reason}; nothing recorded")]
     return [_recorded(record, reason) for record in found]

@@ -5,7 +5,8 @@ wavefronts it took; `compare` holds them against what `cookbook.banks` says of t
 `sanitize` runs compute-sanitizer's memcheck and racecheck.
 
 Each starts a Python of its own that launches `matmul` once per shape: `python -m cookbook.harness.counting NAME
-DTYPE M,N,K [M,N,K ...]`; of a study, each kernel that it wants looked at: `python -m cookbook.harness.counting NAME`.
+DTYPE MAJORS M,N,K [M,N,K ...]`; of a study, each kernel that it wants looked at: `python -m
+cookbook.harness.counting NAME`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from cookbook.harness import catalog, running, transposing
+from cookbook.harness.majors import DEFAULT
 from cookbook.harness.running import Shape
 
 COUNTED_SHAPE: Shape = (1024, 1024, 1024)  # whole tiles: every lane of every instruction is active
@@ -52,18 +54,18 @@ class Line:
         return self.wavefronts / self.executed
 
 
-def count(name: str, dtype: str, shape: Shape = COUNTED_SHAPE) -> list[Line]:
+def count(name: str, dtype: str, shape: Shape = COUNTED_SHAPE, majors: str = DEFAULT) -> list[Line]:
     """Run a recipe's kernel once under ncu: every SASS line with wavefronts in shared memory.
 
     Raises:
         ToolMissing: ncu is not there, or could not read the counters.
     """
-    return [line for kernel in count_kernels(name, dtype, shape) for line in kernel]
+    return [line for kernel in count_kernels(name, dtype, shape, majors) for line in kernel]
 
 
-def count_kernels(name: str, dtype: str, shape: Shape) -> list[list[Line]]:
+def count_kernels(name: str, dtype: str, shape: Shape, majors: str = DEFAULT) -> list[list[Line]]:
     """`count`, one list for each kernel: a transpose launches every variant, in the order of its VARIANTS."""
-    page = profile(_launcher(name, dtype, [shape]), ["--section", "SourceCounters"], "source")
+    page = profile(_launcher(name, dtype, [shape], majors), ["--section", "SourceCounters"], "source")
     return [[line for line in kernel if line.wavefronts] for kernel in parse_kernels(page)]
 
 
@@ -160,7 +162,9 @@ def compare(lines: Iterable[Line], predicted: Mapping[str, int]) -> tuple[dict[s
     return figures, problems
 
 
-def sanitize(name: str, dtype: str, shapes: Iterable[Shape] = SANITIZED_SHAPES) -> dict[str, Any]:
+def sanitize(
+    name: str, dtype: str, shapes: Iterable[Shape] = SANITIZED_SHAPES, majors: str = DEFAULT
+) -> dict[str, Any]:
     """Errors that memcheck and hazards that racecheck find: `{"memcheck": 0, "racecheck": 0, "shapes": [...]}`.
 
     Raises:
@@ -171,7 +175,7 @@ def sanitize(name: str, dtype: str, shapes: Iterable[Shape] = SANITIZED_SHAPES) 
     for tool in TOOLS:
         # The runtime asks the driver for functions it may not have; that is no error of the kernel's.
         options = ["--tool", tool, "--report-api-errors", "no"]
-        ran = _run([_tool("compute-sanitizer"), *options, *_launcher(name, dtype, shapes)])
+        ran = _run([_tool("compute-sanitizer"), *options, *_launcher(name, dtype, shapes, majors)])
         summary = _SUMMARY.search(ran.stdout)
         if summary is None or ran.returncode != 0:
             raise ToolMissing(f"compute-sanitizer --tool {tool} gave no summary: {_tail(ran)}")
@@ -186,8 +190,8 @@ def _tool(name: str) -> str:
     return path
 
 
-def _launcher(name: str, dtype: str, shapes: Iterable[Shape]) -> list[str]:
-    return [*study_launcher(name), dtype, *(",".join(map(str, shape)) for shape in shapes)]
+def _launcher(name: str, dtype: str, shapes: Iterable[Shape], majors: str) -> list[str]:
+    return [*study_launcher(name), dtype, majors, *(",".join(map(str, shape)) for shape in shapes)]
 
 
 def study_launcher(name: str) -> list[str]:
@@ -203,7 +207,7 @@ def _tail(ran: subprocess.CompletedProcess[str]) -> str:
     return " | ".join((ran.stdout + ran.stderr).strip().splitlines()[-3:])
 
 
-def launch(name: str, dtype: str = "", shapes: Iterable[Shape] = ()) -> None:
+def launch(name: str, dtype: str = "", majors: str = DEFAULT, shapes: Iterable[Shape] = ()) -> None:
     """Call the recipe's matmul, or each of its variants, once per shape, and make sure that it was right."""
     module, kind = catalog.load(name), catalog.find(name).kind
     if kind == "transpose":
@@ -214,12 +218,12 @@ def launch(name: str, dtype: str = "", shapes: Iterable[Shape] = ()) -> None:
         return studying.launch(module)
     calls = running.matmuls(module)
     for shape in shapes:
-        a, b = running.inputs(shape, dtype)
+        a, b = running.inputs(shape, dtype, majors=majors)
         for variant, matmul in calls.items():
             error = running.relative_error(matmul(a, b), running.reference(a, b))
             if not error <= running.tolerance(dtype):
-                raise SystemExit(f"{name} {variant} {dtype} {shape}: relative error {error:.2e}")
+                raise SystemExit(f"{name} {variant} {dtype} {majors} {shape}: relative error {error:.2e}")
 
 
 if __name__ == "__main__":
-    launch(*sys.argv[1:3], shapes=[tuple(map(int, text.split(","))) for text in sys.argv[3:]])
+    launch(*sys.argv[1:4], shapes=[tuple(map(int, text.split(","))) for text in sys.argv[4:]])

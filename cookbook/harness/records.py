@@ -8,6 +8,7 @@ A file is `{"device": "NVIDIA H200", "records": [...]}`. A record holds
     of            only where the kernels were another recipe's: {name: its code_hash}, likewise
     dtype         torch's name
     shape         [M, N, K], [M, N] of a transpose, or null where the record sums up many shapes
+    majors        of the operands, "nt": only where the recipe takes several
     status        "passed" or "failed"
     figures       of this level; for "timed": median_ms, min_ms, max_ms, tflops (gbps of a transpose), rounds,
                   batch, launches, sets, and ratio: torch.matmul's (the device copy's) median over ours
@@ -18,7 +19,7 @@ A file is `{"device": "NVIDIA H200", "records": [...]}`. A record holds
     driver        NVIDIA's driver
     versions      of python, torch, cuda, nvidia-cutlass-dsl, quack-kernels
 
-and there is one per (level, recipe, dtype, shape): a newer one replaces the older.
+and there is one per (level, recipe, dtype, shape, majors): a newer one replaces the older.
 """
 
 from __future__ import annotations
@@ -67,18 +68,20 @@ def make(
     config: Any = None,
     distribution: str = "normal(0, 1)",
     of: tuple[str, ...] = (),
+    majors: str | None = None,
 ) -> Record:
     """A record of what was just measured here, with the date, the versions and the code's hash filled in.
 
     Args:
         of: other recipes whose kernels were run; their code's hashes are kept too.
+        majors: of the operands, if the recipe takes several.
 
     Raises:
         ValueError: `level` is none of LEVELS, nor PROBED.
     """
     if level not in (*LEVELS, PROBED):
         raise ValueError(f"level: got {level!r}, needed one of {', '.join((*LEVELS, PROBED))}")
-    return {
+    made = {
         "level": level,
         "recipe": recipe,
         "code_hash": code_hash(recipe),
@@ -93,7 +96,9 @@ def make(
         "device": device,
         "driver": driver_version(),
         "versions": versions(),
-    } | ({"of": {name: code_hash(name) for name in of}} if of else {})
+    }
+    others = {"of": {name: code_hash(name) for name in of}} if of else {}
+    return made | others | ({"majors": majors} if majors else {})
 
 
 def versions() -> dict[str, str | None]:
@@ -128,7 +133,8 @@ def driver_version() -> str | None:
 def key(record: Record) -> tuple[Any, ...]:
     """What a record is about: one record per key is kept."""
     shape = record["shape"]
-    return record["recipe"], record["level"], record["dtype"], tuple(shape) if shape else ()
+    about = record["recipe"], record["level"], record["dtype"], tuple(shape) if shape else ()
+    return (*about, record["majors"]) if record.get("majors") else about
 
 
 def merge(old: Iterable[Record], new: Iterable[Record]) -> list[Record]:
@@ -198,7 +204,14 @@ def stale(name: str | None = None, root: Path | None = None) -> list[Record]:
     return [r for r in read(root) if name in (None, r["recipe"]) and is_stale(r)]
 
 
-def select(name: str, level: str, dtype: str | None = None, root: Path | None = None) -> list[Record]:
-    """The records of a recipe at a level, stale ones too: ask `is_stale` before showing one as current."""
+def select(
+    name: str, level: str, dtype: str | None = None, root: Path | None = None, majors: str | None = None
+) -> list[Record]:
+    """The records of a recipe at a level, stale ones too: ask `is_stale` before showing one as current.
+
+    Args:
+        dtype: only these; all if left out.
+        majors: likewise.
+    """
     wanted = [r for r in read(root) if (r["recipe"], r["level"]) == (name, level)]
-    return [r for r in wanted if dtype in (None, r["dtype"])]
+    return [r for r in wanted if dtype in (None, r["dtype"]) and majors in (None, r.get("majors"))]

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
+from cookbook.harness.majors import DEFAULT, MAJORS, align
+
 Shape = tuple[int, ...]  # (M, N, K) of a GEMM, (M, N) of a transpose
 Progress = Callable[[str], None]
 
@@ -75,6 +77,9 @@ SHAPES: tuple[Shape, ...] = (
     *((1024, 1024, 1024), (2048, 1536, 512), (3000, 3000, 1000), (4096, 4096, 4096)),
 )
 
+# For operands of which none is contiguous along K: then K may be anything.
+ANY_K: tuple[Shape, ...] = ((128, 256, 1), (8, 8, 2), (64, 72, 7), (136, 264, 77), (264, 520, 1001), (512, 512, 4095))
+
 
 @dataclass(frozen=True)
 class Case:
@@ -106,15 +111,25 @@ def tolerance(dtype: str) -> float:
     return torch.finfo(getattr(torch, dtype)).eps / 2
 
 
-def inputs(shape: Shape, dtype: str, device: str = "cuda", seed: int | None = None) -> tuple[Any, Any]:
-    """Fresh normal `a` (M, K) and `b` (K, N), both with K contiguous."""
+def shapes_for(majors: str = DEFAULT) -> tuple[Shape, ...]:
+    """SHAPES as operands of these majors can have them: what they are contiguous along in whole 16-byte pieces."""
+    fitted = dict.fromkeys(align(shape, majors) for shape in SHAPES)
+    return (*fitted, *(() if "k" in MAJORS[majors] else ANY_K))
+
+
+def inputs(
+    shape: Shape, dtype: str, device: str = "cuda", seed: int | None = None, majors: str = DEFAULT
+) -> tuple[Any, Any]:
+    """Fresh normal `a` (M, K) and `b` (K, N) of these majors: both with K contiguous, if left out."""
     import torch
 
     m, n, k = shape
     generator = torch.Generator(device)
     generator.seed() if seed is None else generator.manual_seed(seed)
     kind = {"device": device, "dtype": getattr(torch, dtype), "generator": generator}
-    return torch.randn(m, k, **kind), torch.randn(n, k, **kind).T
+    a_major, b_major = MAJORS[majors]
+    a = torch.randn(m, k, **kind) if a_major == "k" else torch.randn(k, m, **kind).T
+    return a, torch.randn(n, k, **kind).T if b_major == "k" else torch.randn(k, n, **kind)
 
 
 def guarded(m: int, n: int, dtype: str, device: str = "cuda", row_stride: int | None = None) -> tuple[Any, Any]:
@@ -154,11 +169,13 @@ def reference(a: Any, b: Any) -> Any:
     return a.to(exact) @ b.to(exact)
 
 
-def run_case(matmul: Callable[..., Any], shape: Shape, dtype: str, *, row_stride: int | None = None) -> Case:
+def run_case(
+    matmul: Callable[..., Any], shape: Shape, dtype: str, *, row_stride: int | None = None, majors: str = DEFAULT
+) -> Case:
     """Run `matmul` once on fresh inputs into a poisoned, guarded `out`; compare."""
     import torch
 
-    a, b = inputs(shape, dtype)
+    a, b = inputs(shape, dtype, majors=majors)
     out, intact = guarded(shape[0], shape[1], dtype, row_stride=row_stride)
     returned = matmul(a, b, out=out)
     torch.cuda.synchronize()
@@ -186,6 +203,7 @@ def run_checks(
     shapes: Iterable[Shape] = SHAPES,
     dtypes: Iterable[str] = ("bfloat16", "float16"),
     on_progress: Progress = lambda text: None,
+    majors: str = DEFAULT,
 ) -> list[Case]:
     """Run every shape in every dtype; every second one with a gap between the rows of `out`."""
     cases = []
@@ -193,7 +211,7 @@ def run_checks(
         for number, shape in enumerate(shapes):
             on_progress(f"ran {dtype} {'x'.join(map(str, shape))}")
             gap = 24 if number % 2 else 0
-            cases.append(run_case(matmul, shape, dtype, row_stride=shape[1] + gap))
+            cases.append(run_case(matmul, shape, dtype, row_stride=shape[1] + gap, majors=majors))
     return cases
 
 
@@ -203,11 +221,11 @@ def matmuls(module: Any) -> dict[str, Callable[..., Any]]:
     return {name: partial(module.matmul, variant=name) for name in named} or {"": module.matmul}
 
 
-def run_variants(module: Any, shapes: Iterable[Shape], dtype: str) -> list[Case]:
+def run_variants(module: Any, shapes: Iterable[Shape], dtype: str, majors: str = DEFAULT) -> list[Case]:
     """`run_checks` of every variant of a recipe; a problem says whose it is."""
     shapes, cases = tuple(shapes), []
     for name, matmul in matmuls(module).items():
-        found = run_checks(matmul, shapes, [dtype])
+        found = run_checks(matmul, shapes, [dtype], majors=majors)
         cases += [replace(c, problem=f"{name}: {c.problem}" if name and c.problem else c.problem) for c in found]
     return cases
 
