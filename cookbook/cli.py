@@ -72,6 +72,10 @@ Targets = Annotated[
     list[str] | None,
     typer.Option("--target", metavar="ARCH", help="A compile target, as sm_90a. Repeatable."),
 ]
+Majors = Annotated[
+    list[str] | None,
+    typer.Option("--major", metavar="MAJORS", help="Operands that lie like this, as tn or nt. Repeatable."),
+]
 Record = Annotated[bool, typer.Option("--record", help="Write what was measured into results/.")]
 
 
@@ -112,6 +116,7 @@ def check(
     shapes: Shapes = None,
     dtypes: Dtypes = None,
     targets: Targets = None,
+    majors: Majors = None,
     tools: Annotated[
         bool, typer.Option("--tools", help="On a GPU also under ncu and compute-sanitizer: minutes.")
     ] = False,
@@ -121,7 +126,7 @@ def check(
     """Check recipes: layout, model and compiled anywhere; ran and timed on a GPU, else as recorded."""
     from cookbook.harness import checking
 
-    chosen = _chosen(_wanted(names, everything, "check"), shapes, dtypes, targets, everything)
+    chosen = _chosen(_wanted(names, everything, "check"), shapes, dtypes, targets, everything, majors)
     plans = [(recipe, checking.plan(recipe, *arguments, tools)) for recipe, arguments in chosen]
     reports = []
     with _progress(sum(len(plan) for _, plan in plans)) as advance:
@@ -158,6 +163,7 @@ def bench(
     shapes: Shapes = None,
     dtypes: Dtypes = None,
     targets: Targets = None,
+    majors: Majors = None,
     rounds: Annotated[int, typer.Option(help="Interleaved rounds; at least 7.")] = 12,
     record: Record = False,
     as_json: Json = False,
@@ -169,11 +175,11 @@ def bench(
         raise typer.BadParameter(f"--rounds: got {rounds}, needed at least {benching.MIN_ROUNDS}")
     made: list[Any] = []
     skipped: dict[str, str] = {}
-    chosen = _chosen(_to_time(names, everything), shapes, dtypes, targets, everything)
+    chosen = _chosen(_to_time(names, everything), shapes, dtypes, targets, everything, majors)
     jobs = _bench_jobs(chosen, skipped)
     with _progress(len(jobs)) as advance:
-        for name, shape, dtype in jobs:
-            made += benching.bench(name, [shape], [dtype], rounds=rounds, on_progress=advance)
+        for name, shape, dtype, which in jobs:
+            made += benching.bench(name, [shape], [dtype], majors=[which], rounds=rounds, on_progress=advance)
     if record:
         _write_records(made)
     recorded = [r for r in records.read() if r["recipe"] in skipped and r["level"] == "timed"]
@@ -191,15 +197,16 @@ def _to_time(names: list[str] | None, everything: bool) -> list[catalog.Recipe]:
 
 
 def _bench_jobs(chosen: list[tuple[catalog.Recipe, Any]], skipped: dict[str, str]) -> list[Any]:
-    """What to time: (recipe, shape, dtype). What cannot run here goes into `skipped` with the reason."""
+    """What to time: (recipe, shape, dtype, majors). What cannot run here goes into `skipped` with the reason."""
     from cookbook.harness import benching, checking
 
     jobs = []
-    for recipe, (shapes, dtypes, targets) in chosen:
-        if reason := checking.cannot_run(recipe, targets):
+    for recipe, wanted in chosen:
+        if reason := checking.cannot_run(recipe, wanted.targets):
             skipped[recipe.name] = reason
             continue
-        jobs += [(recipe.name, s, d) for d in dtypes for s in shapes or benching.default_shapes(recipe)]
+        shapes = wanted.shapes or benching.default_shapes(recipe)
+        jobs += [(recipe.name, s, d, m) for d in wanted.dtypes for m in wanted.majors for s in shapes]
     return jobs
 
 
@@ -300,15 +307,16 @@ def _chosen(
     dtypes: list[str] | None,
     targets: list[str] | None,
     everything: bool,
+    majors: list[str] | None = None,
 ) -> list[tuple[catalog.Recipe, Any]]:
-    """Each recipe with its (shapes, dtypes, targets); a wrong option is a wrong command line.
+    """Each recipe with what to check of it, a `checking.Chosen`; a wrong option is a wrong command line.
 
     With --all each recipe takes what fits it; one that nothing of an option fits is left out, and named.
     """
     from cookbook.harness import checking
 
     given = {"shape": [_shape(s) for s in shapes or ()], "dtype": [_dtype(d) for d in dtypes or ()]}
-    given["target"] = list(targets or ())
+    given |= {"target": list(targets or ()), "major": list(majors or ())}
     asked = {recipe.name: given for recipe in recipes}
     if everything:
         fitting = {recipe.name: _fitting(recipe, given) for recipe in recipes}
@@ -319,7 +327,7 @@ def _chosen(
             asked = kept
     try:
         chosen = [(r, asked[r.name]) for r in recipes if r.name in asked]
-        return [(r, checking.chosen(r, a["shape"], a["dtype"], a["target"])) for r, a in chosen]
+        return [(r, checking.chosen(r, *(a[what] for what in given))) for r, a in chosen]
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
