@@ -11,9 +11,10 @@ import numpy as np
 
 from cookbook.layouts import SmemLayout, TiledCopyTV
 
-__all__ = ["Access", "copy_addresses", "cp_async", "ldmatrix", "ldst", "of_copy", "stmatrix"]
+__all__ = ["Access", "checked_lanes", "copy_addresses", "cp_async", "ldmatrix", "ldst", "of_copy", "stmatrix"]
 
 LANES = 32
+WIDTHS = (1, 2, 4, 8, 16)  # bytes
 KINDS = ("ldst", "ldmatrix", "stmatrix", "cp_async")
 
 
@@ -23,22 +24,45 @@ class Access(NamedTuple):
     kind: str  # one of KINDS
 
 
+def checked_lanes(addresses: np.ndarray, width: int, name: str = "addresses") -> np.ndarray:
+    """One byte address for each lane, as (32,) int64.
+
+    Args:
+        width: bytes at each address: 1, 2, 4, 8 or 16.
+        name: of the argument, for messages.
+
+    Raises:
+        ValueError: another width, not 32 integers, one below -1, or one that is no multiple of `width`.
+    """
+    if width not in WIDTHS:
+        raise ValueError(f"width: got {width}; needed 1, 2, 4, 8 or 16 bytes")
+    array = np.asarray(addresses)
+    if array.shape != (LANES,) or not np.issubdtype(array.dtype, np.integer):
+        raise ValueError(f"{name}: got {array.dtype} of shape {array.shape}; needed 32 integers (-1: none)")
+    array = array.astype(np.int64)
+    if (array < -1).any():
+        raise ValueError(f"{name}: got {array.min()}; needed byte addresses >= 0, or -1 for an inactive lane")
+    bad = (array >= 0) & (array % width != 0)
+    if bad.any():
+        lane = int(np.flatnonzero(bad)[0])
+        raise ValueError(f"{name}: got {array[lane]} from lane {lane}; needed multiples of {width} bytes")
+    return array
+
+
 def ldst(addresses: np.ndarray, width: int) -> Access:
     """ld.shared or st.shared of `width` bytes a lane (1, 2, 4, 8 or 16; PTX ISA, "ld" and "st").
 
     Raises:
-        ValueError: not 32 addresses, or one that is no multiple of `width`.
+        ValueError: as `checked_lanes`.
     """
-    if width not in (1, 2, 4, 8, 16):
-        raise ValueError(f"width: got {width}; needed 1, 2, 4, 8 or 16 bytes")
-    return Access(_lanes(addresses, width, "addresses"), width, "ldst")
+    return Access(checked_lanes(addresses, width), width, "ldst")
 
 
 def cp_async(addresses: np.ndarray, width: int = 16) -> Access:
     """The shared-memory side of cp.async: `width` bytes a lane, 4, 8 or 16 (PTX ISA, "cp.async")."""
     if width not in (4, 8, 16):
         raise ValueError(f"width: got {width}; needed 4, 8 or 16 bytes")
-    return Access(_lanes(addresses, width, "addresses"), width, "cp_async")
+    return Access(checked_lanes(addresses, width), width, "cp_async")
 
 
 def ldmatrix(row_addresses: np.ndarray, num: int) -> Access:
@@ -132,20 +156,6 @@ def _side(copy: TiledCopyTV, side: str) -> tuple[np.ndarray, int]:
     raise ValueError(f"side: got {side!r}; needed 'src' or 'dst'")
 
 
-def _lanes(addresses: np.ndarray, width: int, name: str) -> np.ndarray:
-    array = np.asarray(addresses)
-    if array.shape != (LANES,) or not np.issubdtype(array.dtype, np.integer):
-        raise ValueError(f"{name}: got {array.dtype} of shape {array.shape}; needed 32 integers (-1: none)")
-    array = array.astype(np.int64)
-    if (array < -1).any():
-        raise ValueError(f"{name}: got {array.min()}; needed byte addresses >= 0, or -1 for an inactive lane")
-    bad = (array >= 0) & (array % width != 0)
-    if bad.any():
-        lane = int(np.flatnonzero(bad)[0])
-        raise ValueError(f"{name}: got {array[lane]} from lane {lane}; needed multiples of {width} bytes")
-    return array
-
-
 def _rows(row_addresses: np.ndarray, num: int) -> np.ndarray:
     if num not in (1, 2, 4):
         raise ValueError(f"num: got {num}; needed 1, 2 or 4 matrices")
@@ -156,4 +166,4 @@ def _rows(row_addresses: np.ndarray, num: int) -> np.ndarray:
     rows[: 8 * num] = given[: 8 * num]
     if (rows[: 8 * num] < 0).any():
         raise ValueError(f"row_addresses: got an inactive lane among the first {8 * num}; needed a row each")
-    return _lanes(rows, 16, "row_addresses")
+    return checked_lanes(rows, 16, "row_addresses")

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cookbook.access import LANES, checked_lanes
 from cookbook.gf2 import rank_of_ints
 
 __all__ = ["Phase", "Wavefronts", "linear_wavefronts", "wavefronts"]
 
 BANKS = 32
-LANES = 32
 WORD = 4  # bytes
 PHASES = {1: 1, 2: 1, 4: 1, 8: 2, 16: 4}  # by bytes a lane
 
@@ -66,16 +66,16 @@ def wavefronts(
         sources: for cp.async: (32,) byte addresses in global memory. If left out, each phase reads whole lines.
 
     Raises:
-        ValueError: another width, not 32 addresses, or an address that is no multiple of `width`.
+        ValueError: as `cookbook.access.checked_lanes`.
 
     >>> wavefronts(np.arange(32) * 128, 4).actual  # a column of 32x32 fp32
     32
     """
-    lanes = _checked(addresses, width)
+    lanes = checked_lanes(addresses, width)
     if sources is None:
         phases = [_phase(group, width) for group in lanes.reshape(PHASES[width], -1)]
         return Wavefronts(tuple(_merged(lanes, width, phases) if load else phases))
-    read = _checked(sources, width)
+    read = checked_lanes(sources, width, "sources")
     groups = zip(lanes.reshape(PHASES[width], -1), read.reshape(PHASES[width], -1), strict=True)
     return Wavefronts(tuple(_copied(to, source, width) for to, source in groups))
 
@@ -130,23 +130,9 @@ def linear_wavefronts(lane_images: Sequence[int], width: int) -> int:
     """
     if len(lane_images) != 5:
         raise ValueError(f"lane_images: got {len(lane_images)}; needed 5, one for each bit of the lane")
-    _checked(np.resize(np.asarray(lane_images), LANES), width)
+    checked_lanes(np.resize(np.asarray(lane_images), LANES), width, "lane_images")
     phases = PHASES[width]
     in_phase = lane_images[: 5 - (phases.bit_length() - 1)]
     inside = [WORD << i for i in range(max(1, width // WORD).bit_length() - 1)]
     words = [int(image) // WORD for image in (*in_phase, *inside)]
     return phases << (rank_of_ints(words) - rank_of_ints(word % BANKS for word in words))
-
-
-def _checked(addresses: np.ndarray, width: int) -> np.ndarray:
-    if width not in PHASES:
-        raise ValueError(f"width: got {width}; needed 1, 2, 4, 8 or 16 bytes")
-    lanes = np.asarray(addresses)
-    if lanes.shape != (LANES,) or not np.issubdtype(lanes.dtype, np.integer):
-        raise ValueError(f"addresses: got {lanes.dtype} of shape {lanes.shape}; needed 32 integers")
-    lanes = lanes.astype(np.int64)
-    if (lanes < -1).any():
-        raise ValueError(f"addresses: got {lanes.min()}; needed byte addresses >= 0, or -1 for no access")
-    if ((lanes >= 0) & (lanes % width != 0)).any():
-        raise ValueError(f"addresses: got {lanes.tolist()}; needed multiples of width = {width} bytes")
-    return lanes

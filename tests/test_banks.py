@@ -89,7 +89,7 @@ def test_padding_bf16_wants_34_not_33():
 def test_refuses(count):
     with pytest.raises(ValueError, match="width: got 12"):
         count(LANE * 4, 12)
-    with pytest.raises(ValueError, match="multiples of width = 16"):
+    with pytest.raises(ValueError, match="got 8 from lane 1; needed multiples of 16 bytes"):
         count(LANE * 8, 16)
     with pytest.raises(ValueError, match=">= 0"):
         count(LANE - 4, 1)
