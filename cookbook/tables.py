@@ -69,7 +69,7 @@ def of_records(records: Iterable[dict[str, Any]], is_stale: Any) -> Table:
         shape = "x".join(map(str, r["shape"])) if r["shape"] else ""
         words = WORDS[r["level"]](r["figures"] | ({"peers": r["peers"]} if r["peers"] else {}))
         status = "stale" if is_stale(r) else r["status"]
-        of = f"{r['dtype']} {shape}".strip()
+        of = " ".join(word for word in (r.get("majors"), r["dtype"], shape) if word)
         table.add_row(r["recipe"], r["level"], of, coloured(status), escape(words), r["device"], r["date"])
     return table
 
@@ -94,6 +94,7 @@ def of_recipe(recipe: Recipe, code_hash: str) -> Table:
         "builds on": recipe.builds_on or "nothing",
         "dtypes": " ".join(recipe.dtypes),
         "kind": recipe.kind,
+        "majors": " ".join(recipe.majors) if recipe.kind == "gemm" else "",
         "targets": " ".join(recipe.targets),
         "runs on": recipe.runs_on,
         "instructions": "\n".join(instructions),
@@ -115,11 +116,11 @@ def _table(*columns: str) -> Table:
 
 
 def _of(levels: Iterable[Level]) -> str:
-    """The targets, variants, dtypes and shapes of these levels, each named once."""
-    said: list[dict[str, None]] = [{}, {}, {}, {}]
+    """The targets, variants, majors, dtypes and shapes of these levels, each named once."""
+    said: list[dict[str, None]] = [{}, {}, {}, {}, {}]
     for level in levels:
         shape = "x".join(map(str, level.shape)) if level.shape else None
-        for names, name in zip(said, (level.target, level.variant, level.dtype, shape), strict=True):
+        for names, name in zip(said, (level.target, level.variant, level.majors, level.dtype, shape), strict=True):
             names.update({name: None} if name else {})
     return " ".join(name for names in said for name in names)
 

@@ -58,9 +58,9 @@ def _peer_names(timed: list[Record]) -> list[str]:
     return list(dict.fromkeys(name for record in timed for name in record["peers"]))
 
 
-def _timed_row(record: Record, peers: list[str]) -> list[str]:
+def _timed_row(record: Record, peers: list[str], majors: bool) -> list[str]:
     ours = record["figures"]
-    row = [_shape(record), record["dtype"]]
+    row = [_shape(record), *([record.get("majors", "")] if majors else []), record["dtype"]]
     key = _rate(record)[0]
     row += [f"{ours['median_ms']:.4g} ({ours['min_ms']:.4g} to {ours['max_ms']:.4g})", f"{ours[key]:.0f}"]
     for name in peers:
@@ -77,10 +77,11 @@ def _rate(record: Record) -> tuple[str, str]:
 def _timed_table(timed: list[Record]) -> str:
     peers = _peer_names(timed)
     unit, sizes = _rate(timed[0])[1], "M x N x K"[: 4 * len(timed[0]["shape"]) - 3]
-    header = [sizes, "dtype", "ours, ms (min to max)", f"ours, {unit}"]
+    majors = any(record.get("majors") for record in timed)  # else they go without saying
+    header = [sizes, *(["majors"] if majors else []), "dtype", "ours, ms (min to max)", f"ours, {unit}"]
     header += [f"{name}, {unit} (ours / it)" for name in peers]
-    timed = sorted(timed, key=lambda r: (r["dtype"], math.prod(r["shape"]), r["shape"]))
-    return table(header, [_timed_row(record, peers) for record in timed], right=2)
+    timed = sorted(timed, key=lambda r: (r["dtype"], math.prod(r["shape"]), r["shape"], r.get("majors", "")))
+    return table(header, [_timed_row(record, peers, majors) for record in timed], right=3 if majors else 2)
 
 
 def circumstances(found: list[Record]) -> str:
@@ -151,7 +152,10 @@ def _bars(record: Record) -> list[draw.Bar]:
     everyone = {"ours": record["figures"], **record["peers"]}
     return [
         draw.Bar(
-            _shape(record), name, f[key], *(round(f[key] * f["median_ms"] / f[e], 2) for e in ("max_ms", "min_ms"))
+            " ".join(word for word in (_shape(record), record.get("majors")) if word),
+            name,
+            f[key],
+            *(round(f[key] * f["median_ms"] / f[e], 2) for e in ("max_ms", "min_ms")),
         )
         for name, f in everyone.items()
     ]
@@ -261,6 +265,7 @@ def _facts(recipe: Recipe) -> str:
     rows = [
         ["data path", recipe.path or "see below"],
         ["dtypes", ", ".join(recipe.dtypes) or "none of its own"],
+        *([["majors", ", ".join(recipe.majors)]] if len(recipe.majors) > 1 else []),
         ["compiles for", " ".join(recipe.targets) or "nothing: it has no kernel"],
         ["runs on", _runs_on(recipe)],
         ["download", f"[{stem}.py]({stem}.py), [{stem}.ipynb]({stem}.ipynb)"],
