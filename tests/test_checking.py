@@ -89,7 +89,7 @@ def test_without_the_disassembler_compiled_is_not_checked(monkeypatch, recipe):
         raise compiling.NoDisassembler("nvdisasm not found: pip install nvidia-cuda-nvdisasm")
 
     monkeypatch.setattr(compiling, "nvdisasm", missing)
-    level = checking.compiled_level(recipe, "sm_80", "float16")
+    (level,) = checking.compiled_levels(recipe, "sm_80", "float16")
     assert level.status == "not checked" and "pip install nvidia-cuda-nvdisasm" in level.reason
 
 

@@ -102,3 +102,15 @@ def test_instructions_are_counted_predicated_or_not():
         "        /*0030*/   .byte 0x80\n"
     )
     assert compiling._INSTRUCTION.findall(sass) == ["LDC", "BRA", "UTMALDG.2D"]
+
+
+def test_several_configurations_together_are_what_each_is_alone():
+    """The machine code goes through the disassembler in one piece: what is whose is told by its address."""
+    name = "foundations/matrix_transpose"
+    configs = catalog.load(name).configs_for("sm_90a", compiling.cutlass_dtype("bfloat16"))
+    together = compiling.compile_recipes(name, "sm_90a", "bfloat16", configs.values())
+    assert together[0].sass_counts != together[3].sass_counts != together[4].sass_counts
+    for config, compiled in zip(configs.values(), together, strict=True):
+        alone = compiling.compile_recipe(name, "sm_90a", "bfloat16", config=config)
+        assert compiled.sass_counts == alone.sass_counts and compiled.figures().keys() == alone.figures().keys()
+        assert (compiled.registers, compiled.smem_bytes) == (alone.registers, alone.smem_bytes)

@@ -372,19 +372,21 @@ def transposed_level(recipe: Recipe, dtype: str, shape: Shape, config: Any) -> L
 
 
 def compiled_levels(recipe: Recipe, target: str, dtype: str | None, majors: str = DEFAULT) -> list[Level]:
-    """`compiled_level`, of every variant where a recipe has several."""
-    if recipe.kind == "study":
-        return [compiled_level(recipe, target, dtype)]
-    found = configurations(recipe, (target,), dtype, majors)
-    return [replace(compiled_level(recipe, target, dtype, c, majors), **where) for c, where in found.items()]
-
-
-def compiled_level(recipe: Recipe, target: str, dtype: str | None, config: Any = None, majors: str = DEFAULT) -> Level:
-    """A real cubin for one target: instructions, registers, spills, shared memory."""
+    """A real cubin for one target, of every variant where a recipe has several: what `compiled_level` says of each."""
     try:
-        compiled = compiling.compile_recipe(recipe.name, target, dtype, config=config)
+        if recipe.kind == "study":
+            return [compiled_level(recipe, compiling.compile_recipe(recipe.name, target))]
+        found = configurations(recipe, (target,), dtype, majors)
+        each = compiling.compile_recipes(recipe.name, target, dtype, found)
     except compiling.NoDisassembler as missing:
-        return Level("compiled", NOT_CHECKED, dtype, target, reason=str(missing))
+        return [Level("compiled", NOT_CHECKED, dtype, target, reason=str(missing))]
+    levels = [compiled_level(recipe, compiled, config, majors) for compiled, config in zip(each, found, strict=True)]
+    return [replace(level, **where) for level, where in zip(levels, found.values(), strict=True)]
+
+
+def compiled_level(recipe: Recipe, compiled: compiling.Compiled, config: Any = None, majors: str = DEFAULT) -> Level:
+    """What a compile gave: instructions, registers, spills, shared memory."""
+    target, dtype = compiled.arch, compiled.dtype
     required = recipe.instructions_for(target, majors)
     if recipe.kind == "transpose":
         required += catalog.load(recipe.name).INSTRUCTIONS.get(config.variant, ())
