@@ -81,9 +81,24 @@ def line(x1: float, y1: float, x2: float, y2: float, stroke: str = "line", width
 
 
 def frame(x: float, y: float, width: float, height: float, stroke: str, **data: object) -> str:
-    """A frame on the inner edge of a box, to mark a cell on top of its fill."""
-    box = f'x="{num(x + 1)}" y="{num(y + 1)}" width="{num(width - 2)}" height="{num(height - 2)}" rx="2"'
-    return f'<rect {box} fill="none" stroke-width="2.5" {_paint("stroke", stroke)}{_data(data)}/>'
+    """A frame on the inner edge of a box, to mark a cell on top of its fill.
+
+    Of the theme's colours it gets a dark line inside: cells are light in both themes, and so is ink on a dark card.
+    """
+    made = _outline(x, y, width, height, 1, 2.5, stroke, **data)
+    return made + (_outline(x, y, width, height, 2.5, 1, ON_COLOUR) if stroke in _LIGHT else "")
+
+
+def _outline(x: float, y: float, width: float, height: float, inset: float, thick: float, stroke: str, **data) -> str:
+    sides = (num(width - 2 * inset), num(height - 2 * inset))
+    box = f'x="{num(x + inset)}" y="{num(y + inset)}" width="{sides[0]}" height="{sides[1]}" rx="2"'
+    return f'<rect {box} fill="none" stroke-width="{num(thick)}" {_paint("stroke", stroke)}{_data(data)}/>'
+
+
+def path(points: Iterable[tuple[float, float]], stroke: str, width: float) -> str:
+    """A line through points. `stroke` is a colour or one of the theme's names."""
+    through = " ".join(f"{num(x)},{num(y)}" for x, y in points)
+    return f'<polyline points="{through}" fill="none" stroke-width="{num(width)}" {_paint("stroke", stroke)}/>'
 
 
 def group(elements: Iterable[str], **data: object) -> str:
