@@ -110,6 +110,14 @@ def test_front_matter_becomes_a_recipe(tmp_path):
         (lambda text: text.replace("#     dtypes: [bfloat16]\n", ""), "lacks dtypes"),
         (lambda text: text.replace("#     runs_on: sm_80+\n", "#     kind: study\n"), "lacks runs_on"),
         (lambda text: text.replace("[HMMA]", "{sm_75: [HMMA]}"), "sm_75 is no target"),
+        (lambda text: text.replace("[HMMA]", "{nt: [HMMA]}"), "nt is no target of this recipe, and no majors"),
+        (lambda text: text.replace("#     title:", "#     majors: [tn, mk]\n#     title:"), "majors: got ['tn', 'mk']"),
+        (lambda text: text.replace("#     title:", "#     majors: []\n#     title:"), "majors: got []"),
+        (lambda text: text.replace("#     title:", "#     majors: [nt, nt]\n#     title:"), "each once"),
+        (
+            lambda text: text.replace("#     title:", "#     kind: study\n#     majors: [tn]\n#     title:"),
+            "a study has no operands",
+        ),
         (lambda text: text.removeprefix("# ---\n"), "needs the key jupyter.cookbook"),
     ],
 )
@@ -131,6 +139,16 @@ def test_runs_on(tmp_path, runs_on, yes, no):
     assert all(recipe.runs_on_capability(*c) for c in yes)
     assert not any(recipe.runs_on_capability(*c) for c in no)
     assert (recipe.target_of(9, 0), recipe.target_of(12, 0)) == ("sm_90a", None)
+
+
+def test_majors_are_tn_unless_said(tmp_path):
+    write(tmp_path, "ampere/a", instructions="{all: [HMMA], nt: [LDSM.MT88]}\n#     majors: [tn, nt]")
+    write(tmp_path, "ampere/b", order=2)
+    several, one = catalog.recipes(tmp_path)
+    assert (several.majors, one.majors) == (("tn", "nt"), ("tn",))
+    assert several.instructions_for("sm_80", "nt") == ("HMMA", "LDSM.MT88")
+    assert several.instructions_for("sm_80") == several.instructions_for("sm_80", "tn") == ("HMMA",)
+    assert several.told_apart("nt") == "nt" and one.told_apart("tn") is None
 
 
 def test_load_leaves_the_lab_out_and_keeps_line_numbers(tmp_path):

@@ -129,9 +129,70 @@ def test_a_report_holds_unless_something_failed():
         ({"shapes": [(1, 2, 12)]}, "K a multiple of 8"),
         ({"dtypes": ["float32"]}, "dtype: got 'float32', needed one of"),
         ({"targets": ["sm_75"]}, "target: got 'sm_75', needed one of sm_80"),
+        ({"majors": ["nt"]}, "major: got 'nt', needed one of tn"),
     ],
 )
 def test_wrong_arguments_are_named(arguments, says):
     with pytest.raises(ValueError) as raised:
         checking.check(NAME, **arguments)
     assert says in str(raised.value)
+
+
+SEVERAL = "ampere/majors_gemm"
+
+
+def test_every_level_is_planned_for_each_of_the_majors():
+    recipe = catalog.find(SEVERAL)
+    plan = checking.plan(recipe, *checking.chosen(recipe, [], ["float16"], ["sm_80"]))
+    by_level: dict[str, list[str]] = {}
+    for step in plan:
+        by_level.setdefault(step.level, []).append(step.majors)
+    assert set(by_level) == set(checking.LEVELS)
+    assert all(set(said) == set(recipe.majors) for said in by_level.values())
+    assert "layout nt float16" in [step.text for step in plan]
+    assert {step.shape for step in plan if step.majors == "nt" and step.shape} == {(200, 336, 64), (72, 40, 136)}
+
+
+def test_one_majors_go_without_saying(recipe):
+    plan = checking.plan(recipe, *checking.chosen(recipe, [], ["float16"], ["sm_80"]))
+    assert {step.majors for step in plan} == {None}
+
+
+def test_shapes_choose_the_majors_that_can_have_them():
+    recipe = catalog.find(SEVERAL)
+    assert checking.chosen(recipe, [(200, 333, 64)], [], []).majors == ("tn", "nn")
+    assert checking.chosen(recipe, [(200, 328, 77)], [], []).majors == ("nt",)
+    assert checking.chosen(recipe, [(200, 328, 64)], [], [], ["tt"]).majors == ("tt",)
+    with pytest.raises(
+        ValueError, match=r"shape: got \(200, 333, 64\), N = 333; needed a multiple of 8 along which tt"
+    ):
+        checking.chosen(recipe, [(200, 333, 64)], [], [], ["tt"])
+    with pytest.raises(
+        ValueError, match=r"shape: got \(200, 333, 65\), needed M,N,K of 1 or more, multiples of 8 where"
+    ):
+        checking.chosen(recipe, [(200, 333, 65)], [], [])
+    with pytest.raises(ValueError, match="needed a multiple of 8"):
+        checking.chosen(recipe, [(200, 333, 64), (200, 328, 77)], [], [])
+
+
+def test_levels_say_their_majors_and_are_of_their_configuration(monkeypatch):
+    recipe, seen = catalog.find(SEVERAL), []
+
+    def check_layouts(module, dtype, config):
+        seen.append((config.a_major, config.b_major))
+        return [Finding("a", True)]
+
+    stand_in(monkeypatch, "cookbook.harness.layout_check", check_layouts=check_layouts)
+    wanted = checking.chosen(recipe, [], ["float16"], ["sm_80"], ["nn", "nt"])
+    levels = [level for step in checking.plan(recipe, *wanted)[:1] for level in checking.run_step(step)]
+    assert seen == [("m", "k")] and [level.majors for level in levels] == ["nn"]
+    assert levels[0].to_json()["majors"] == "nn"
+
+
+def test_records_are_shown_for_their_majors_alone(monkeypatch):
+    recipe = catalog.find(SEVERAL)
+    record = records.make("ran", SEVERAL, "bfloat16", None, passed=True, figures={}, device="X", majors="nt")
+    monkeypatch.setattr(records, "read", lambda root=None: [record])
+    (shown,) = checking.recorded_levels(recipe, "ran", "bfloat16", "no GPU", "nt")
+    (missing,) = checking.recorded_levels(recipe, "ran", "bfloat16", "no GPU", "tn")
+    assert (shown.status, missing.status) == ("recorded", "not checked")

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from cookbook.harness import catalog, compiling
+from cookbook.harness import catalog, compiling, majors
 
 GEMMS = [r for r in catalog.recipes() if r.kind == "gemm"]
-CASES = [(r.name, target, dtype) for r in GEMMS for target in r.targets for dtype in r.dtypes]
+CASES = [(r.name, t, d, m) for r in GEMMS for t in r.targets for d in r.dtypes for m in r.majors]
 
 
-@pytest.mark.parametrize(("name", "target", "dtype"), CASES)
-def test_every_target_compiles_to_what_the_recipe_says(name, target, dtype):
-    compiled = compiling.compile_recipe(name, target, dtype)
-    required = catalog.find(name).instructions_for(target)
+@pytest.mark.parametrize(("name", "target", "dtype", "which"), CASES)
+def test_every_target_compiles_to_what_the_recipe_says(name, target, dtype, which):
+    config = majors.configured(compiling.config_for(catalog.load(name), target), which)
+    compiled = compiling.compile_recipe(name, target, dtype, config=config)
+    required = catalog.find(name).instructions_for(target, which)
     assert [f for f in compiling.findings(compiled, required) if not f.ok] == []
     assert compiled.spills == 0 and 16 <= compiled.registers <= 255
     assert f".target {target}" in compiled.ptx
@@ -27,6 +28,18 @@ def test_the_two_dtypes_differ_in_the_multiplication_alone():
     counts = {d: compiling.compile_recipe(name, arch, d) for d in ("bfloat16", "float16")}
     assert counts["bfloat16"].count("HMMA.16816.F32.BF16") == counts["float16"].count("HMMA.16816.F32") > 0
     assert counts["float16"].count("HMMA.16816.F32.BF16") == 0
+
+
+def test_ldmatrix_is_turned_for_mn_major_operands_alone():
+    name, module = "ampere/majors_gemm", catalog.load("ampere/majors_gemm")
+    found = {}
+    for which in majors.MAJORS:
+        config = majors.configured(module.config_for("sm_80"), which)
+        compiled = compiling.compile_recipe(name, "sm_80", "bfloat16", config=config)
+        found[which] = (compiled.count("LDSM.16.M88.4"), compiled.count("LDSM.16.MT88.4"))
+    straight, turned = found["tn"][0], found["nt"][1]
+    assert straight == turned > 0 and found["tn"][1] == found["nt"][0] == 0
+    assert all(sum(found[which]) == straight and min(found[which]) > 0 for which in ("nn", "tt"))
 
 
 def test_a_missing_instruction_is_a_finding():

@@ -12,7 +12,7 @@ from cookbook.harness import catalog
 from cookbook.layouts import SmemLayout, evaluate
 
 NAMES = [recipe.name for recipe in catalog.recipes()]
-GEMMS = ["hopper/tma_wgmma_gemm", "ampere/ldmatrix_gemm"]
+GEMMS = ["hopper/tma_wgmma_gemm", "ampere/ldmatrix_gemm", "ampere/majors_gemm"]
 LONGEST_FUNCTION = 70  # lines
 CONTRACT = {
     "gemm": ("matmul", "compile_for", "smem_layouts", "tiled_mma", "tiled_copies"),
@@ -62,6 +62,29 @@ def test_staged_layouts_equal_cutes_helpers(name: str, tile_k: int) -> None:
     for dtype in cutlass_dtypes():
         ours = evaluate(module.smem_layouts, dtype, config)
         assert (ours.a, ours.b) == evaluate(theirs, dtype)
+
+
+@pytest.mark.parametrize("name", [r.name for r in catalog.recipes() if len(r.majors) > 1])
+@pytest.mark.parametrize("extent", [16, 32, 64, 128, 256])
+def test_mn_major_atom_follows_the_rule_of_cutes_selector(name: str, extent: int) -> None:
+    """As the tile that the recipe makes of it: mode 0 is contiguous, in lines as wide as CuTe's atom."""
+    import cutlass.utils.hopper_helpers as helpers
+    from cutlass.cute.nvgpu import warpgroup
+    from cutlass.tensor_utils import LayoutEnum
+
+    from cookbook.harness import majors
+
+    def theirs(dtype):
+        kind = helpers.get_smem_layout_atom(LayoutEnum.COL_MAJOR, dtype, extent)
+        return warpgroup.make_smem_layout_atom(kind, dtype)
+
+    module = catalog.load(name)
+    config = majors.configured(module.Config(tile_m=extent), "nn")
+    for dtype in cutlass_dtypes():
+        ours, atom = evaluate(module.smem_layouts, dtype, config).a, evaluate(theirs, dtype)
+        width, lines = atom.outer.sizes
+        assert ours.swizzle == atom.swizzle
+        assert (ours.outer.table()[:width, :lines, 0] == atom.outer.table()).all()
 
 
 @pytest.mark.parametrize("name", GEMMS)

@@ -43,6 +43,19 @@ def test_write_merges_by_key_and_reads_back(tmp_path):
     assert all(r["device"] == "NVIDIA Test 1" for r in records.read(tmp_path))
 
 
+def test_majors_keep_records_apart(tmp_path):
+    def of(majors, **figures):
+        return records.make(
+            "timed", NAME, "bfloat16", (8, 8, 8), passed=True, figures=figures, device="X", majors=majors
+        )
+
+    records.write([of(None, x=1), of("nt", x=2), of("nn", x=3)], tmp_path)
+    records.write([of("nt", x=4)], tmp_path)
+    found = {r.get("majors"): r["figures"]["x"] for r in records.read(tmp_path)}
+    assert found == {None: 1, "nt": 4, "nn": 3}
+    assert [r["figures"]["x"] for r in records.select(NAME, "timed", root=tmp_path, majors="nt")] == [4]
+
+
 def test_devices_have_files_of_their_own(tmp_path):
     records.write([record(), record(device="NVIDIA Test 2")], tmp_path)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["nvidia-test-1.json", "nvidia-test-2.json"]
@@ -76,7 +89,7 @@ def test_a_file_that_is_no_records_is_named(tmp_path):
 def test_every_record_in_the_repository_can_be_read_and_says_its_device():
     for found in records.read():
         assert (
-            found["level"] in (*records.LEVELS, records.PROBED)
+            found["level"] in (*records.LEVELS, records.PROBED, records.CEILING)
             and found["device"]
             and found["date"]
             and found["versions"]

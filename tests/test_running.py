@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cookbook.harness import running
+from cookbook.harness import majors, running
 from cookbook.harness.running import Case
 
 DTYPES = ("bfloat16", "float16")
@@ -60,6 +60,24 @@ def test_inputs_are_fresh_normal_and_k_major():
     assert not torch.equal(a, a2) and 0.9 < a.float().std() < 1.1
     (c, _), (c2, _) = (running.inputs((40, 50, 64), "float16", device="cpu", seed=3) for _ in range(2))
     assert torch.equal(c, c2)
+
+
+@pytest.mark.parametrize("which", majors.MAJORS)
+def test_inputs_lie_as_the_majors_say(which):
+    a, b = running.inputs((40, 56, 64), "float16", device="cpu", majors=which)
+    assert a.shape == (40, 64) and b.shape == (64, 56)
+    a_major, b_major = majors.MAJORS[which]
+    assert a.stride() == ((64, 1) if a_major == "k" else (1, 40))
+    assert b.stride() == ((1, 64) if b_major == "k" else (56, 1))
+
+
+@pytest.mark.parametrize("which", majors.MAJORS)
+def test_shapes_for_majors_are_legal_and_as_varied(which):
+    shapes = running.shapes_for(which)
+    assert len(set(shapes)) == len(shapes) >= 60 and not any(majors.misfit(shape, which) for shape in shapes)
+    free = [i for i in range(3) if i not in majors.contiguous(which)]
+    assert all(any(shape[i] == 1 for shape in shapes) and any(shape[i] % 2 for shape in shapes) for i in free)
+    assert running.shapes_for() == running.SHAPES
 
 
 def test_summary_has_the_worst():

@@ -314,7 +314,6 @@ def load_tile(load, k_tile, stage):
 # have changed, so no line of it asks for the majors.
 
 
-
 # %%
 @cute.jit
 def mainloop(mma, acc, copies, load_a, load_b, sA, sB, tidx, k_tiles, config: cutlass.Constexpr):
@@ -357,7 +356,6 @@ def mainloop(mma, acc, copies, load_a, load_b, sA, sB, tidx, k_tiles, config: cu
 #
 # Unchanged too: C is written by rows whatever A and B were. Scattered pairs go to a swizzled tile where A and B were,
 # and come back as rows; the stores are as wide as N, the row stride and the address allow.
-
 
 
 # %%
@@ -647,3 +645,104 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
     return out
 
 
+# %% [markdown] tags=["lab"]
+# ## In the lab: what .trans does
+#
+# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
+# out of your own code.
+#
+# One 8x8 matrix, stored along M: a row of the left picture is 16 bytes of shared memory. Without `.trans` each lane
+# gets two neighbours along M; compare lane 0 in the two pictures.
+
+# %% tags=["lab"]
+from cookbook import access, banks, draw
+from cookbook.layouts import evaluate
+
+draw.ldmatrix_view(mn_major=True)
+
+# %% tags=["lab"]
+draw.ldmatrix_view(mn_major=True, trans=True)
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: the M-major tile
+#
+# Our own A for `nt`, as CuTe evaluates it. A row of the picture is one 128-byte line of shared memory: 64 elements
+# along M, of one k. The chunks are numbered along M; the swizzle is the one that a K-major tile has.
+
+# %% tags=["lab"]
+NT = replace(CONFIG, a_major="m", b_major="n")
+layouts, copies = evaluate(smem_layouts, cutlass.Float16, NT), evaluate(tiled_copies, cutlass.Float16, NT)
+draw.swizzle_view(layouts.a)
+
+# %% [markdown] tags=["lab"]
+# One `ldmatrix.x4.trans` of warp 0: each lane gives the address of 16 bytes along M. The eight lines of a phase are
+# eight k, and their pieces lie in eight different slots.
+
+# %% tags=["lab"]
+draw.access_view(access.of_copy(layouts.a, copies.s2r_a, "src", "ldmatrix")[0], title="ldmatrix.x4.trans, M-major A")
+
+# %% [markdown] tags=["lab"]
+# Wavefronts of every copy that touches shared memory, for all four majors: of one instruction, and the ideal.
+
+# %% tags=["lab"]
+SIDES = {"g2s": ("dst", "cp_async"), "s2r": ("src", "ldmatrix"), "r2s": ("dst", "ldst"), "s2g": ("src", "ldst")}
+
+
+def wavefronts(config: Config) -> dict[str, set[tuple[int, int]]]:
+    """(actual, ideal) of all instructions of each copy, over all warps."""
+    layouts, copies = evaluate(smem_layouts, cutlass.Float16, config), evaluate(tiled_copies, cutlass.Float16, config)
+    found = {}
+    for name, copy in copies._asdict().items():
+        layout, (side, kind) = getattr(layouts, name[-1]), SIDES[name[:3]]
+        asked = [one for warp in range(copy.threads // 32) for one in access.of_copy(layout, copy, side, kind, warp)]
+        answers = [banks.wavefronts(one.addresses, one.width) for one in asked]
+        found[name] = {(answer.actual, answer.ideal) for answer in answers}
+    return found
+
+
+MAJORS = {"tn": ("k", "k"), "tt": ("k", "n"), "nn": ("m", "k"), "nt": ("m", "n")}
+print("    " + "  ".join(f"{name:9}" for name in copies._fields))
+for letters, (a_major, b_major) in MAJORS.items():
+    found = wavefronts(replace(CONFIG, a_major=a_major, b_major=b_major))
+    print(letters, "  ".join(f"{sorted(found[name])!s:9}" for name in copies._fields))
+
+# %% [markdown] tags=["lab"]
+# ## Check
+#
+# *Layout*, *model* and *compiled* for each of the majors: the model walks the tiles through modelled `cp.async`,
+# swizzled shared memory, `ldmatrix` with and without `.trans`, and `mma.sync`; the cubins must hold `LDSM` with `MT88`
+# where an operand is to be turned, and with `M88` where not. On a machine with a GPU the kernels also run here;
+# elsewhere the recorded runs are shown.
+
+# %% tags=["lab"]
+from cookbook import tables
+from cookbook.harness import checking
+
+report = checking.check("ampere/majors_gemm", shapes=[(200, 328, 64)], dtypes=["float16"], targets=["sm_80", "sm_90a"])
+for level in report.levels:
+    print(f"{level.level:10}{level.majors:4}{level.target or '':14}{level.status:13}{tables.describe(level)}")
+
+# %% [markdown] tags=["lab"]
+# ## Time
+#
+# Ours and its peers, interleaved in one run on one GPU, all of them on operands of the same majors.
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.harness.publishing import results_table
+
+Markdown(results_table("ampere/majors_gemm"))
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# An operand keeps its major from global memory to the registers, and is turned at the last moment by the instruction
+# that has to touch every 8x8 matrix anyway. Nothing is transposed in memory; there are as many copies as before, they
+# take as many wavefronts, and the swizzle is the same. What the major does decide is *which extent* must come in whole
+# 16-byte pieces.
+#
+# Hopper's `wgmma` reads shared memory by itself, so there is no `ldmatrix` to turn anything: there, one bit of the
+# instruction for each operand says that its lines run along M or N.
+#
+# To use it: `cookbook copy ampere/majors_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
-from cookbook.harness import catalog, running
+from cookbook.harness import catalog, majors, running
 
 pytestmark = pytest.mark.gpu
 
@@ -25,6 +27,7 @@ def here() -> list[str]:
 
 
 DTYPES = ("bfloat16", "float16")
+MAJORS = [(name, which) for name in here() for which in catalog.find(name).majors if len(catalog.find(name).majors) > 1]
 
 
 @pytest.fixture(params=here())
@@ -183,13 +186,82 @@ def test_check_and_bench_on_this_gpu(tmp_path):
         recipe = catalog.find(name)
         (ran,) = checking.ran_levels(recipe, "bfloat16", ((200, 333, 64), (1024, 1024, 1024)))
         assert ran.status == "passed" and ran.figures["shapes"] == 2, ran
-        made = benching.bench(name, [(1024, 1024, 1024)], ["bfloat16"], rounds=7)
+        made = benching.bench(name, [(1024, 1024, 1024)], ["bfloat16"], majors=recipe.majors[:1], rounds=7)
         records.write(made, tmp_path)
         (record,) = records.select(name, "timed", root=tmp_path)
         figures = record["figures"]
         assert 0 < figures["min_ms"] <= figures["median_ms"] <= figures["max_ms"] < 10
         assert figures["ratio"] == record["peers"]["torch.matmul"]["ratio"] > 0.1
         assert record["driver"] and not records.is_stale(record)
+
+
+# --- recipes that take several majors -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("name", "which"), MAJORS)
+def test_majors_every_shape(name, which, dtype):
+    cases = running.run_checks(catalog.load(name).matmul, running.shapes_for(which), [dtype], majors=which)
+    assert len(cases) >= 60 and [case for case in cases if not case.ok] == []
+
+
+def padded(rows: int, columns: int, pad: int, by_rows: bool) -> torch.Tensor:
+    """A normal (rows, columns) view into a larger matrix of NaN: its rows, or columns, are contiguous and begin `pad`
+    further apart than they are long, and more NaN lies before the first and behind the last."""
+    if not by_rows:
+        return padded(columns, rows, pad, True).T
+    wide = torch.full((rows + 16, columns + pad), torch.nan, dtype=torch.bfloat16, device="cuda")
+    return wide[8 : rows + 8, :columns].normal_()
+
+
+@pytest.mark.parametrize("pad", [8, 56])
+@pytest.mark.parametrize(("name", "which"), MAJORS)
+def test_majors_nothing_outside_an_operand_is_used(name, which, pad):
+    matmul, (a_major, b_major) = catalog.load(name).matmul, majors.MAJORS[which]
+    for m, n, k in ((200, 328, 64), (136, 72, 200), (72, 264, 8)):
+        a, b = padded(m, k, pad, a_major == "k"), padded(k, n, pad, b_major == "n")
+        error = running.relative_error(matmul(a, b), running.reference(a, b))
+        assert error <= running.tolerance("bfloat16"), (m, n, k)
+
+
+@pytest.mark.parametrize(("name", "which"), MAJORS)
+def test_majors_do_not_change_a_bit_of_the_product(name, which):
+    """They say how an operand lies, not what it is; and integers come out exactly."""
+    matmul, (a_major, b_major) = catalog.load(name).matmul, majors.MAJORS[which]
+    for draw in (lambda *shape: torch.randint(-2, 3, shape, device="cuda"), partial(torch.randn, device="cuda")):
+        a, b = draw(264, 56).to(torch.bfloat16), draw(56, 136).to(torch.bfloat16)
+        laid_a = a if a_major == "k" else a.T.contiguous().T
+        laid_b = b if b_major == "n" else b.T.contiguous().T
+        assert torch.equal(matmul(laid_a, laid_b), matmul(a, b.T.contiguous().T))
+    a, b = (x.to(torch.bfloat16) for x in (torch.ones(8, 56, device="cuda"), torch.ones(56, 8, device="cuda")))
+    assert (
+        matmul(a if a_major == "k" else a.T.contiguous().T, b if b_major == "n" else b.T.contiguous().T) == 56
+    ).all()
+
+
+@pytest.mark.parametrize(("name", "which"), MAJORS)
+def test_majors_offsets_beyond_2_to_the_31(name, which):
+    if torch.cuda.get_device_properties(0).total_memory < 24 * 2**30:
+        pytest.skip("needs 24 GiB of device memory")
+    for m, n, k in ((36000, 40, 60000), (40, 36000, 60000)):
+        a, b = running.inputs((m, n, k), "bfloat16", majors=which)
+        out = catalog.load(name).matmul(a, b)
+        rows, columns = slice(-min(m, 300), None), slice(-min(n, 300), None)
+        last = running.reference(a[rows], b[:, columns])
+        assert running.relative_error(out[rows, columns], last) <= running.tolerance("bfloat16")
+
+
+@pytest.mark.parametrize(("name", "which"), MAJORS)
+def test_majors_are_timed_beside_peers_on_the_same_operands(name, which, tmp_path):
+    from cookbook.harness import benching, records
+
+    records.write(benching.bench(name, [(1024, 1024, 1024)], ["bfloat16"], majors=[which], rounds=7), tmp_path)
+    (record,) = records.select(name, "timed", root=tmp_path, majors=which)
+    assert (record["config"]["a_major"], record["config"]["b_major"]) == majors.MAJORS[which]
+    assert record["figures"]["ratio"] == record["peers"]["torch.matmul"]["ratio"] > 0.1
+
+
+# --- sizes and strides beyond the usual ------------------------------------------------------------------------------
 
 
 def test_any_k_in_padded_rows_on_hopper():
