@@ -187,6 +187,12 @@ def _probed(f: dict[str, Any]) -> str:
     return f"{f['mismatches']} of {f['probes']} {f['unit']} differ from the model"
 
 
+def _ceiling(figures: dict[str, Any]) -> str:
+    from cookbook.harness import ceilings
+
+    return ceilings.in_words(figures)
+
+
 WORDS = {
     "layout": _layout,
     "model": _model,
@@ -196,4 +202,5 @@ WORDS = {
     "counted": _counted,
     "sanitized": _sanitized,
     "probed": _probed,
+    "ceiling": _ceiling,
 }

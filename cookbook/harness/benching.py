@@ -1,7 +1,8 @@
 """Level "timed": ours and its peers, interleaved in one process on one GPU.
 
-A GEMM's peers are torch.matmul and QuACK; a transpose's are torch's own, its other variants, and a copy of as many
-bytes, which is the ceiling.
+A GEMM's peers are torch.matmul, QuACK, and the ceiling: a kernel that does as many multiplications by the same
+instruction and nothing else (`cookbook.harness.ceilings`); a transpose's are torch's own, its other variants, and a
+copy of as many bytes, which is the ceiling.
 
 One round times a batch of launches of every variant, each batch between two CUDA events, in an order that
 is drawn anew each round; the figures are the median, minimum and maximum over the rounds. Inputs are normal,
@@ -14,7 +15,7 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import cycle, islice, product
 from typing import Any
 
@@ -74,6 +75,7 @@ class Contest:
     rate: str = "tflops"  # the unit of work a second: "tflops" or "gbps"
     config: Any = None  # ours
     majors: str | None = None  # of the operands, where the recipe takes several
+    scale: dict[str, float] = field(default_factory=dict)  # how much more work than a variant's launch `work` is
     graphs: bool = True  # launch batches as CUDA graphs; a copy inside one is a slower engine's, not a kernel
 
 
@@ -86,7 +88,7 @@ def bench(
     rounds: int = ROUNDS,
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> list[records.Record]:
-    """Time a recipe and its peers on this GPU; one record per majors, dtype and shape.
+    """Time a recipe and its peers on this GPU; one record per majors, dtype and shape. One of a study of ceilings.
 
     Args:
         name: a recipe's name.
@@ -103,11 +105,15 @@ def bench(
     """
     import torch
 
+    from cookbook.harness import ceilings
+
     if rounds < MIN_ROUNDS:
         raise ValueError(f"rounds: got {rounds}, needed at least {MIN_ROUNDS}")
     if not torch.cuda.is_available():
         raise RuntimeError("no CUDA device: nothing can be timed here")
     recipe, module = catalog.find(name), catalog.load(name)
+    if recipe.kind == "study":
+        return [ceilings.measure(recipe.name, on_progress, rounds=rounds)]
     made = []
     for dtype, which in product(dtypes or recipe.dtypes, majors or recipe.majors):
         for shape in shapes or default_shapes(recipe):
@@ -126,11 +132,12 @@ def default_shapes(recipe: catalog.Recipe) -> tuple[Shape, ...]:
 
 
 def _contest(recipe: catalog.Recipe, module: Any, shape: Shape, dtype: str, majors: str) -> Contest:
-    from cookbook.harness import transposing
+    from cookbook.harness import ceilings, transposing
 
     if recipe.kind == "transpose":
         return transposing.contest(module, shape, dtype)
-    return replace(gemm_contest(module, shape, dtype, majors), majors=recipe.told_apart(majors))
+    contest = replace(gemm_contest(module, shape, dtype, majors), majors=recipe.told_apart(majors))
+    return ceilings.beside(recipe, contest, dtype)
 
 
 def gemm_contest(module: Any, shape: Shape, dtype: str, majors: str = DEFAULT) -> Contest:
@@ -172,7 +179,7 @@ def time_contest(contest: Contest, rounds: int) -> dict[str, Any]:
     taken: dict[str, list[float]] = {name: [] for name in batches}
     for number in range(rounds):
         for name in shuffled(list(batches), number):
-            taken[name].append(elapsed_ms(batches[name]) / per_batch)
+            taken[name].append(elapsed_ms(batches[name]) / per_batch * contest.scale.get(name, 1.0))
     timings = {name: Timing(tuple(ms)) for name, ms in taken.items()}
     figures: dict[str, Any] = {name: timing.figures(contest.work, contest.rate) for name, timing in timings.items()}
     return figures | {"rounds": rounds, "batch": per_batch, "launches": launches, "sets": len(contest.sets)}

@@ -232,13 +232,14 @@ def _output(output: Any) -> str:
 
 def _live(name: str) -> dict[str, str]:
     """What cells that call these functions show: results/ as it is now, not as it was when the notebook ran."""
-    from cookbook.harness import study_tables
+    from cookbook.harness import ceilings, study_tables
 
     shown = {"results_table(": _measured(name)}
     if catalog.find(name).kind == "study":
         shown |= {
             "counted_table(": study_tables.counted_table(name),
             "experiment_table(": study_tables.experiment_report(name),
+            "ceiling_table(": ceilings.ceiling_report(name),
         }
     return shown
 

@@ -2,7 +2,8 @@
 
 A file is `{"device": "NVIDIA H200", "records": [...]}`. A record holds
 
-    level         "ran", "timed", "counted" or "sanitized"; "probed" of a suite of probes
+    level         "ran", "timed", "counted" or "sanitized"; "probed" of a suite of probes; "ceiling" of a study
+                  that measures what the hardware gives at most
     recipe        a name of the catalog, or of a suite: "probes/shared_memory", "probes/tma"
     code_hash     of the recipe's code when it was measured: another hash today makes the record stale
     of            only where the kernels were another recipe's: {name: its code_hash}, likewise
@@ -11,7 +12,8 @@ A file is `{"device": "NVIDIA H200", "records": [...]}`. A record holds
     majors        of the operands, "nt": only where the recipe takes several
     status        "passed" or "failed"
     figures       of this level; for "timed": median_ms, min_ms, max_ms, tflops (gbps of a transpose), rounds,
-                  batch, launches, sets, and ratio: torch.matmul's (the device copy's) median over ours
+                  batch, launches, sets, and ratio: torch.matmul's (the device copy's) median over ours; for
+                  "ceiling": {section: {name: {tflops or gbps, with _min and _max, or others}}}
     peers         for "timed": figures by peer, ratio too: {"torch.matmul": {...}, "quack": {...}}
     config        the recipe's configuration
     distribution  of the inputs, e.g. "normal(0, 1)"
@@ -40,6 +42,7 @@ from cookbook.harness import catalog, probes
 
 LEVELS = ("ran", "timed", "counted", "sanitized")  # of a recipe
 PROBED = "probed"  # of a suite of probes: cookbook.harness.probes
+CEILING = "ceiling"  # of a study that measures what the hardware gives at most: cookbook.harness.ceilings
 Record = dict[str, Any]
 
 
@@ -77,10 +80,10 @@ def make(
         majors: of the operands, if the recipe takes several.
 
     Raises:
-        ValueError: `level` is none of LEVELS, nor PROBED.
+        ValueError: `level` is none of LEVELS, nor PROBED, nor CEILING.
     """
-    if level not in (*LEVELS, PROBED):
-        raise ValueError(f"level: got {level!r}, needed one of {', '.join((*LEVELS, PROBED))}")
+    if level not in (*LEVELS, PROBED, CEILING):
+        raise ValueError(f"level: got {level!r}, needed one of {', '.join((*LEVELS, PROBED, CEILING))}")
     made = {
         "level": level,
         "recipe": recipe,
