@@ -182,18 +182,21 @@ def bench(
             made += benching.bench(name, [shape], [dtype], majors=[which], rounds=rounds, on_progress=advance)
     if record:
         _write_records(made)
-    recorded = [r for r in records.read() if r["recipe"] in skipped and r["level"] == "timed"]
+    levels = ("timed", records.CEILING)
+    recorded = [r for r in records.read() if r["recipe"] in skipped and r["level"] in levels]
     _show_bench(made, recorded, skipped, as_json)
     raise typer.Exit(1 if skipped else 0)
 
 
 def _to_time(names: list[str] | None, everything: bool) -> list[catalog.Recipe]:
-    """The recipes wanted for `bench`: a study has nothing to time."""
+    """The recipes wanted for `bench`: a study has nothing to time, unless it measures ceilings."""
+    from cookbook.harness import ceilings
+
     wanted = _wanted(names, everything, "bench")
-    studies = [recipe.name for recipe in wanted if recipe.kind == "study"]
+    studies = [recipe.name for recipe in wanted if recipe.kind == "study" and recipe.name not in ceilings.STUDIES]
     if studies and not everything:
         raise typer.BadParameter(f"NAME: got {studies[0]}, a study, needed a recipe with something to time")
-    return [recipe for recipe in wanted if recipe.kind != "study"]
+    return [recipe for recipe in wanted if recipe.name not in studies]
 
 
 def _bench_jobs(chosen: list[tuple[catalog.Recipe, Any]], skipped: dict[str, str]) -> list[Any]:
@@ -204,6 +207,9 @@ def _bench_jobs(chosen: list[tuple[catalog.Recipe, Any]], skipped: dict[str, str
     for recipe, wanted in chosen:
         if reason := checking.cannot_run(recipe, wanted.targets):
             skipped[recipe.name] = reason
+            continue
+        if recipe.kind == "study":  # of ceilings: it has sizes of its own
+            jobs.append((recipe.name, None, None, None))
             continue
         shapes = wanted.shapes or benching.default_shapes(recipe)
         jobs += [(recipe.name, s, d, m) for d in wanted.dtypes for m in wanted.majors for s in shapes]
