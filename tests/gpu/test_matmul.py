@@ -228,15 +228,14 @@ def test_majors_nothing_outside_an_operand_is_used(name, which, pad):
 def test_majors_do_not_change_a_bit_of_the_product(name, which):
     """They say how an operand lies, not what it is; and integers come out exactly."""
     matmul, (a_major, b_major) = catalog.load(name).matmul, majors.MAJORS[which]
-    for draw in (lambda *shape: torch.randint(-2, 3, shape, device="cuda"), partial(torch.randn, device="cuda")):
-        a, b = draw(264, 56).to(torch.bfloat16), draw(56, 136).to(torch.bfloat16)
+    integers = partial(torch.randint, -2, 3, device="cuda")
+    for exact, draw in ((True, integers), (False, partial(torch.randn, device="cuda"))):
+        a, b = draw(size=(264, 56)).to(torch.bfloat16), draw(size=(56, 136)).to(torch.bfloat16)
         laid_a = a if a_major == "k" else a.T.contiguous().T
         laid_b = b if b_major == "n" else b.T.contiguous().T
-        assert torch.equal(matmul(laid_a, laid_b), matmul(a, b.T.contiguous().T))
-    a, b = (x.to(torch.bfloat16) for x in (torch.ones(8, 56, device="cuda"), torch.ones(56, 8, device="cuda")))
-    assert (
-        matmul(a if a_major == "k" else a.T.contiguous().T, b if b_major == "n" else b.T.contiguous().T) == 56
-    ).all()
+        got = matmul(laid_a, laid_b)
+        assert torch.equal(got, matmul(a, b.T.contiguous().T))
+        assert not exact or torch.equal(got.double(), a.double() @ b.double())
 
 
 @pytest.mark.parametrize(("name", "which"), MAJORS)
