@@ -120,22 +120,20 @@ def check(
     tools: Annotated[
         bool, typer.Option("--tools", help="On a GPU also under ncu and compute-sanitizer: minutes.")
     ] = False,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes for what needs no GPU. Default: one a CPU, 4 at most.", show_default=False),
+    ] = None,
     record: Record = False,
     as_json: Json = False,
 ) -> None:
     """Check recipes: layout, model and compiled anywhere; ran and timed on a GPU, else as recorded."""
-    from cookbook.harness import checking
+    from cookbook.harness import workers
 
     chosen = _chosen(_wanted(names, everything, "check"), shapes, dtypes, targets, everything, majors)
-    plans = [(recipe, checking.plan(recipe, *arguments, tools)) for recipe, arguments in chosen]
-    reports = []
-    with _progress(sum(len(plan) for _, plan in plans)) as advance:
-        for recipe, plan in plans:
-            levels = []
-            for step in plan:
-                advance(f"{recipe.name}  {step.text}")
-                levels += checking.run_step(step)
-            reports.append(checking.Report(recipe.name, tuple(levels)))
+    plans = [workers.planned(recipe, *arguments, tools) for recipe, arguments in chosen]
+    with _progress(sum(len(plan.steps) for plan in plans)) as advance:
+        reports = workers.check(plans, jobs, advance)
     if record:
         _write_records([level.record for r in reports for level in r.levels if level.record])
     _show_reports(reports, as_json)
@@ -253,7 +251,7 @@ def copy(
         raise typer.BadParameter(f"DEST: got {file}, needed a file that can be written ({error})") from None
     _say(f"wrote {file}: {len(source.splitlines())} lines that need torch and nvidia-cutlass-dsl alone")
     if recipe.kind in catalog.USAGE:
-        function, example, where = catalog.USAGE[recipe.kind]
+        function, example, where = catalog.usage_of(recipe)
         _say(f"call it: from {file.stem} import {function}; {example}  # {where}")
     if recipe.runs_on != catalog.ANYWHERE:
         _say(f"it runs on a GPU of {recipe.runs_on.replace('+', ' or later')}")
