@@ -291,3 +291,38 @@ def test_overlap_agrees_with_counting_bytes(module):
         buffer.zero_()
         x += 1
         assert bool((y != 0).any()) == module.overlap(x, y)
+
+
+# --- what a GPU has to tell, as far as the machine code shows it ----------------------------------------------------
+
+
+def order_of(sass: str, *mnemonics: str) -> list[str]:
+    """Which of these instructions stand in the code, in their order."""
+    words = (line.split("*/", 1)[-1].split() for line in sass.splitlines() if "/*" in line)
+    found = (next((word for word in line if not word.startswith("@")), "") for line in words)
+    return [name for name in found if name.startswith(mnemonics)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_barrier_of_tma_is_used_only_after_all_threads_know_of_it(module, dtype):
+    """Made, told, used: arrived at, loaded for, waited on. And y's tile is told to TMA's proxy before it is stored."""
+    sass = compiling.compile_recipe(NAME, "sm_90a", dtype, config=config_of(module, "tma", dtype)).sass
+    short = [
+        name.split(".")[0] + "." + name.split(".")[1]
+        for name in order_of(sass, "SYNCS", "BAR", "UTMA", "FENCE")[1:]
+        if name != "UTMACMDFLUSH"
+    ]
+    once = [name for name, before in zip(short, [None, *short], strict=False) if name != before]
+    assert once == [
+        *("SYNCS.EXCH", "BAR.SYNC", "SYNCS.ARRIVE", "UTMALDG.2D", "SYNCS.PHASECHK"),
+        *("FENCE.VIEW", "BAR.SYNC", "UTMASTG.2D"),
+    ]
+
+
+def test_the_other_order_of_tiles_is_another_kernel_and_no_variant(module):
+    (name, other), ours = *module.beside("sm_90a", cutlass.Float32).items(), config_of(module, "vectorised")
+    assert name not in module.VARIANTS and other == replace(ours, by_rows=True) != ours
+    by_columns, by_rows = compiling.compile_recipes(NAME, "sm_90a", "float32", (ours, other))
+    assert by_rows.sass != by_columns.sass and by_rows.spills == 0
+    for needed in module.INSTRUCTIONS["vectorised"]:
+        assert by_rows.count(needed) == by_columns.count(needed)

@@ -221,7 +221,7 @@ BENCHED_SHAPES: tuple[Shape, ...] = ((4096, 4096), (16384, 16384), (32768, 8192)
 
 
 def contest(module: ModuleType, shape: Shape, dtype: str) -> Any:
-    """The fastest variant beside a copy of the same bytes, torch's transpose and the other variants.
+    """The fastest variant beside a copy of the same bytes, torch's transpose, the other variants and `beside`'s.
 
     Raises:
         RuntimeError: a variant is wrong: nothing is timed.
@@ -242,13 +242,16 @@ def contest(module: ModuleType, shape: Shape, dtype: str) -> Any:
         TORCH: lambda x, out: out.copy_(x.t()),
     }
     variants |= {name: lambda x, out, name=name: module.transpose(x, out=out, variant=name) for name in able}
-    for name in (benching.OURS, *able):
+    arch, known = "sm_{}{}".format(*capability), compiling.cutlass_dtype(dtype)
+    if hasattr(module, "beside"):
+        others = {name: config for name, config in module.beside(arch, known).items() if config.variant in able}
+        variants |= {name: lambda x, out, c=config: module.run(x, out, c) for name, config in others.items()}
+    for name in variants.keys() - {COPY, TORCH}:
         out.fill_(float("nan"))
         variants[name](x, out)
         if not torch.equal(out, x.t()):
             raise RuntimeError(f"{name} is wrong: not timed")
-    arch = "sm_{}{}".format(*capability)
-    config = module.configs_for(arch, compiling.cutlass_dtype(dtype))[able[0]]
+    config = module.configs_for(arch, known)[able[0]]
     return benching.Contest(variants, sets, COPY, float(set_bytes), "gbps", config, graphs=False)
 
 
