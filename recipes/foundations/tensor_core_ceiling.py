@@ -194,6 +194,7 @@ def mma_sync_of(config: MmaSync) -> cute.TiledMma:
 @cute.jit
 def stamp(mStamps, cta, tidx, which: cutlass.Constexpr):
     """Thread 0 notes the SM's clock and the time in nanoseconds: before the loop (0) or after it (1)."""
+    cute.arch.sync_threads()  # of all warps: a scheduler may favour one, which would be through too early
     if tidx == 0:
         mStamps[cta, which, 0] = cute.arch.clock64()
         mStamps[cta, which, 1] = cute.arch.globaltimer()
@@ -562,7 +563,7 @@ def measure(rounds: int = 7, milliseconds: float = 40.0) -> dict[str, dict[str, 
     usable = [{n: c for n, c in some.items() if runs_on(c, arch)} for some in (INSTRUCTIONS, IN_FLIGHT, BEST)]
     instructions, in_flight = ({n: Ceiling(c) for n, c in some.items()} for some in usable[:2])
     data = {f"{n}: {d}": Ceiling(c, *operands(c, d)) for n, c in usable[2].items() for d in DATA}
-    rates(instructions, 2, 5 * milliseconds)  # from idle clocks to those of a busy GPU; not looked at
+    rates(instructions, 1, 2 * milliseconds)  # from idle clocks to those of a busy GPU; not looked at
     return {
         "instructions": rates(instructions, rounds, milliseconds),
         "in flight": rates(in_flight, rounds, milliseconds / 4),  # told by the rate a clock, whatever the clock is

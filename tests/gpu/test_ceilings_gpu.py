@@ -19,7 +19,7 @@ def arch() -> str:
 
 def small_integers(rows: int, k: int, dtype: str) -> torch.Tensor:
     """-1, 0 and 1: every sum is exact in every type."""
-    return torch.randint(-1, 2, (rows, k), device="cuda").to(getattr(torch, dtype))
+    return torch.randint(-1, 2, (rows, k), device="cuda").float().to(getattr(torch, dtype))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -30,7 +30,7 @@ def test_every_product_is_made_as_often_as_asked(name):
     m, n, k = config.tile
     a, b = small_integers(m, k, config.dtype), small_integers(n, k, config.dtype)
     kernel = TENSOR_CORES.Ceiling(config, a, b)
-    product = a.double() @ b.double().T
+    product = a.float().double() @ b.float().double().T
     for repeats in (1, 2, 7):
         kernel.sums.fill_(torch.nan)
         kernel(repeats)
