@@ -58,7 +58,7 @@ class CountingProof:
 
 @dataclass(frozen=True)
 class TreeProof:
-    """An exhausted search over the kernel of the bank map, for a smallest set of accesses that do not agree.
+    """An exhausted search over the kernel of the bank map, for accesses that do not agree.
 
     A map is free of conflicts on an access iff its kernel meets the access' span in 0 alone. A kernel that does
     so for all of them has exactly one vector in every coset of the largest span (taken modulo what all spans
@@ -66,11 +66,12 @@ class TreeProof:
     kernel (or from 0) by a vector of some span, or ends in a coset with no way out.
     """
 
-    conflicting: tuple[int, ...]  # which of the request's accesses; leave any one out and a map exists
+    conflicting: tuple[int, ...]  # which of the request's accesses
     spans: tuple[tuple[int, ...], ...]  # a basis for each of them: offsets of vectors
     bank_bits: int
     frame: Frame
     tree: Tree
+    smallest: bool = True  # leave any one out and a map exists; else that was not gone through to the end
 
     def check(self) -> bool:
         """Walk the tree with sets of integers alone; True if every branch ends blocked and no vector is left out."""
@@ -124,8 +125,10 @@ class TreeProof:
 
     def __str__(self) -> str:
         names = ", ".join(map(str, self.conflicting))
+        some = f"though any {len(self.conflicting) - 1} of them can"
+        fewer = f", {some}" if self.smallest else "; perhaps fewer of them cannot either"
         lines = [
-            f"accesses {names} cannot be served together, though any {len(self.conflicting) - 1} of them can.",
+            f"accesses {names} cannot be served together{fewer}.",
             f"A free bank map has a kernel that meets each of their {len(self.spans)} spans in 0 alone, and has one "
             f"vector in every coset of span {self.conflicting[self.frame.largest]}.",
         ]

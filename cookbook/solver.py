@@ -15,7 +15,7 @@ from functools import cache
 import numpy as np
 
 from cookbook import gf2, patterns
-from cookbook.avoiding import BankMap, avoid
+from cookbook.avoiding import BankMap, Frame, Tree, Undecided, avoid, avoidable
 from cookbook.patterns import Banks, Pattern, log2
 from cookbook.proofs import CountingProof, TreeProof, Unsolvable
 from cookbook.swizzle import Swizzle
@@ -23,6 +23,8 @@ from cookbook.swizzle import Swizzle
 __all__ = ["LinearMap", "Problem", "solve_linear"]
 
 PERMUTED_NODES = 2_000  # of the search for a permuted layout; beyond it (many random spans) the general map stands
+
+SMALLEST_NODES = 2_000  # of the searches for a smallest set of accesses that do not agree
 
 
 @dataclass(frozen=True)
@@ -128,12 +130,12 @@ def solve_linear(problem: Problem, accesses: Sequence[Pattern]) -> LinearMap:
     """A map that is free for all spans.
 
     Raises:
-        Unsolvable: with the exhausted search over a smallest set of accesses as its proof.
+        Unsolvable: with an exhausted search as its proof, over a smallest set of accesses where that is found quickly.
     """
     bank_bits = min(problem.bank_bits, problem.vector_bits)
     found = avoid(problem.spans, problem.vector_bits, problem.bank_bits)
     if not isinstance(found, BankMap):
-        raise _unsolvable(problem, accesses)
+        raise _unsolvable(problem, accesses, *found)
     if (plain := _plain(problem, bank_bits)) is not None:
         return LinearMap(tuple(range(problem.bits)), plain, (), found.nodes)
     labels, nodes = permuted_labels(problem.spans, problem.vector_bits, bank_bits)
@@ -142,17 +144,27 @@ def solve_linear(problem: Problem, accesses: Sequence[Pattern]) -> LinearMap:
     return _general(problem, found, bank_bits, found.nodes + nodes)
 
 
-def _unsolvable(problem: Problem, accesses: Sequence[Pattern]) -> Unsolvable:
-    """Leave out what can be left out; what remains is a smallest set, in that each of its accesses is needed."""
-    kept = list(range(len(problem.spans)))
-    refuted = None
-    for index in [None, *kept]:
+def _unsolvable(problem: Problem, accesses: Sequence[Pattern], frame: Frame, tree: Tree) -> Unsolvable:
+    """Leave out what can be left out; what remains is a smallest set, in that each of its accesses is needed.
+
+    Where that takes long (dozens of arbitrary spans that are just too many) the rest stays in, and the proof says so.
+    """
+    n, rank = problem.vector_bits, problem.bank_bits
+    kept, left, smallest = list(range(len(problem.spans))), SMALLEST_NODES, True
+    for index in list(kept):
         trial = [i for i in kept if i != index]
-        found = avoid([problem.spans[i] for i in trial], problem.vector_bits, problem.bank_bits)
-        if not isinstance(found, BankMap):
-            kept, refuted = trial, found
-    frame, tree = refuted
-    proof = TreeProof(tuple(kept), tuple(problem.spans[i] for i in kept), problem.bank_bits, frame, tree)
+        try:
+            possible, nodes = avoidable([problem.spans[i] for i in trial], n, rank, left)
+        except Undecided:
+            smallest = False
+            break
+        left -= nodes
+        if not possible:
+            kept = trial
+    spans = tuple(problem.spans[i] for i in kept)
+    if len(kept) < len(problem.spans):
+        frame, tree = avoid(spans, n, rank)
+    proof = TreeProof(tuple(kept), spans, rank, frame, tree, smallest)
     names = ", ".join(str(accesses[i]) for i in kept)
     return Unsolvable(f"accesses: no address map serves {names} together", proof)
 
@@ -259,17 +271,23 @@ def _labelled(spans: Sequence[Sequence[int]], n: int, bank_bits: int) -> tuple[l
 
     A choice is dropped as soon as an access has two vectors, or one and zero, in the same banks.
     """
-    ending: list[list[tuple[int, int]]] = [[] for _ in range(n)]  # at each bit: (span, vector) that it completes
+    ending: list[list[tuple[int, list[int]]]] = [[] for _ in range(n)]  # at each bit: (span, bits of a vector it ends)
     for index, span in enumerate(spans):
         for vector in gf2.echelon(span):
-            ending[vector.bit_length() - 1].append((index, vector))
+            ending[vector.bit_length() - 1].append((index, _bits(vector)))
     labels, steps = [-1] * n, [0]
 
     def fits(bit: int, images: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...] | None:
         known = list(images)
         for index, vector in ending[bit]:
-            image = _sum(1 << labels[j] for j in range(bit + 1) if vector >> j & 1 and labels[j] >= 0)
-            if not _independent([*known[index], image]):
+            image = 0
+            for j in vector:
+                if labels[j] >= 0:
+                    image ^= 1 << labels[j]
+            for element in known[index]:
+                if image ^ element < image:
+                    image ^= element
+            if not image:
                 return None
             known[index] = (*known[index], image)
         return tuple(known)

@@ -7,11 +7,13 @@ import random
 from functools import cache
 
 import numpy as np
+import pytest
 
 from cookbook import gf2
-from cookbook.avoiding import BankMap, avoid
+from cookbook.avoiding import BankMap, Undecided, avoid, avoidable
 from cookbook.design import Block, Solution, Span, Unsolvable, solve
-from cookbook.solver import linear_problem, permuted_labels
+from cookbook.patterns import Banks
+from cookbook.solver import linear_problem, permuted_labels, solve_linear
 from cookbook.swizzle import Swizzle
 
 REQUESTS = 10_000
@@ -231,6 +233,50 @@ def test_any_request_of_12_bits_is_quick():
         assert steps <= 200, accesses
         most = max(most, steps + labelled // 20)  # a step of labelling is far cheaper
     assert most > 5
+
+
+def test_dozens_of_spans_just_too_many_or_just_few_enough():
+    """Where the search is hardest: what it finds holds, and so do the proofs; they say whether they are shortened."""
+    rng, seen = random.Random(29), {True: 0, False: 0, "not shortened": 0, "checked": 0}
+    banks = Banks()
+    for _ in range(12):
+        spans = [Span(tuple(gf2.echelon(rng.randrange(1, 4096) for _ in range(5)))) for _ in range(rng.randint(12, 60))]
+        problem = linear_problem((64, 64), 32, spans, None, banks)
+        try:
+            found = solve_linear(problem, spans)
+        except Unsolvable as error:
+            seen[False] += 1
+            seen["not shortened"] += not error.proof.smallest
+            if error.proof.tree.nodes < 2000:  # to check more takes seconds
+                seen["checked"] += 1
+                assert error.proof.check()
+            assert ("any" in str(error.proof).split(".")[0]) == error.proof.smallest
+        else:
+            seen[True] += 1
+            for span in spans:
+                offsets = found(gf2.span(span.offsets)) % banks.count
+                assert len(set(offsets.tolist())) == len(offsets)
+    assert min(seen.values()) > 0, seen
+
+
+def test_a_search_that_is_given_too_few_steps_says_so():
+    spans = [gf2.echelon([1, 2]), gf2.echelon([1, 4]), gf2.echelon([2, 4])]
+    possible, nodes = avoidable(spans, 3, 2, 1000)
+    assert possible and nodes >= 1
+    with pytest.raises(Undecided, match="most: got 0"):
+        avoidable(spans, 3, 2, 0)
+
+
+@pytest.mark.parametrize("rank", [1, 3, 6, 7, 8])
+def test_positions_narrower_and_wider_than_a_word(rank):
+    """Kernels of 2 to 256 positions a coset, against all subspaces of that dimension."""
+    rng = random.Random(rank)
+    n = rank + 2
+    for _ in range(40 if rank < 8 else 10):
+        spans = [gf2.echelon(rng.randrange(1, 1 << n) for _ in range(rank)) for _ in range(rng.randint(1, 12))]
+        forbidden = {v for span in spans for v in gf2.span(span).tolist()} - {0}
+        planes = {frozenset((a, b, a ^ b)) for a in range(1, 1 << n) if a not in forbidden for b in range(1, a)}
+        assert isinstance(avoid(spans, n, rank), BankMap) == any(not plane & forbidden for plane in planes)
 
 
 def big_block(rng: random.Random) -> Block:
