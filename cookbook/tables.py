@@ -178,8 +178,12 @@ def _counted(figures: dict[str, Any]) -> str:
 
 
 def _sanitized(figures: dict[str, Any]) -> str:
-    found = ", ".join(f"{tool} {number}" for tool, number in figures.items() if tool != "shapes")
-    return f"{found} over {len(figures['shapes'])} shapes"
+    from cookbook.harness import counting
+
+    found = {tool: figures[tool] for tool in counting.TOOLS}
+    found["racecheck"] = counting.hazards(figures) or figures["racecheck"]
+    each = ", ".join(f"{tool} {number}" for tool, number in found.items())
+    return f"{each} over {len(figures['shapes'])} shapes"
 
 
 # A level's figures in words.

@@ -556,7 +556,11 @@ def _sanitized(recipe: Recipe, dtype: str, majors: str) -> tuple[None, dict[str,
     if recipe.kind == "gemm":
         shapes = tuple(align(shape, majors) for shape in counting.SANITIZED_SHAPES)
     figures = counting.sanitize(recipe.name, dtype, shapes, majors)
-    return None, figures, [f"{tool}: {figures[tool]}; needed 0" for tool in counting.TOOLS if figures[tool]]
+    problems = [f"{tool}: {figures[tool]}; needed 0" for tool in counting.TOOLS if figures[tool]]
+    if "hazards" in figures:
+        reports = figures["hazards"]["reports"]
+        problems[-1] = f"racecheck: {counting.hazards(figures)}; needed 0: {' | '.join(reports)}"
+    return None, figures, problems
 
 
 def recorded_levels(recipe: Recipe, level: str, dtype: str, reason: str, majors: str = DEFAULT) -> list[Level]:

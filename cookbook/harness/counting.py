@@ -32,7 +32,10 @@ SANITIZED_SHAPES: tuple[Shape, ...] = ((200, 333, 200), (129, 255, 8), (300, 512
 TOOLS = ("memcheck", "racecheck")
 # Which copies of a recipe (fields of its TiledCopies) each SASS instruction carries out.
 COPIES_BY_OPCODE = {"LDGSTS": "g2s", "LDSM": "s2r", "STSM": "r2s", "STS": "r2s", "LDS": "s2g"}
-_SUMMARY = re.compile(r"(?:ERROR SUMMARY: (\d+) errors?|RACECHECK SUMMARY: (\d+) hazards? displayed)")
+_ERRORS = re.compile(r"ERROR SUMMARY: (\d+) errors?")
+_HAZARDS = re.compile(r"RACECHECK SUMMARY: (\d+) hazards? displayed \((\d+) errors?, (\d+) warnings?\)")
+_RACE = re.compile(r"^=+ ((?:Error|Warning): (?:Race|Potential) .*(?:\n=+  +\S.*)*)", re.MULTILINE)
+_KERNEL = re.compile(r"\bkernel_cutlass_\w+")  # hundreds of letters: the types of all arguments
 
 
 class ToolMissing(RuntimeError):
@@ -167,6 +170,11 @@ def sanitize(
 ) -> dict[str, Any]:
     """Errors that memcheck and hazards that racecheck find: `{"memcheck": 0, "racecheck": 0, "shapes": [...]}`.
 
+    Where racecheck finds any, "hazards" holds `{"errors", "warnings", "reports"}`, its words for each among the last.
+    A warning counts like an error. racecheck warns of accesses of one warp's threads that nothing orders: harmless
+    only where a warp's threads proceed together, and since compute capability 7.0 nothing but a `__syncwarp` or a
+    barrier makes them. Whether something racecheck does not know of orders them, its report does not say.
+
     Raises:
         ToolMissing: compute-sanitizer is not there, or gave no summary.
     """
@@ -176,11 +184,36 @@ def sanitize(
         # The runtime asks the driver for functions it may not have; that is no error of the kernel's.
         options = ["--tool", tool, "--report-api-errors", "no"]
         ran = _run([_tool("compute-sanitizer"), *options, *_launcher(name, dtype, shapes, majors)])
-        summary = _SUMMARY.search(ran.stdout)
-        if summary is None or ran.returncode != 0:
+        figures = parse_sanitizer(tool, ran.stdout)
+        if figures is None or ran.returncode != 0:
             raise ToolMissing(f"compute-sanitizer --tool {tool} gave no summary: {_tail(ran)}")
-        found[tool] = int(summary.group(1) or summary.group(2))
+        found |= figures
     return found
+
+
+def parse_sanitizer(tool: str, text: str) -> dict[str, Any] | None:
+    """The figures of `sanitize` for one tool in what compute-sanitizer wrote; None if that holds no summary."""
+    if tool != "racecheck":
+        summary = _ERRORS.search(text)
+        return {tool: int(summary[1])} if summary else None
+    if not (summary := _HAZARDS.search(text)):
+        return None
+    total, errors, warnings = map(int, summary.groups())
+    if not total:
+        return {tool: 0}
+    reports = [re.sub(r"\s*\n=+\s+", " ", _KERNEL.sub("kernel", report)) for report in _RACE.findall(text)]
+    return {tool: total, "hazards": {"errors": errors, "warnings": warnings, "reports": reports}}
+
+
+def hazards(figures: dict[str, Any]) -> str:
+    """What racecheck found, by severity: "1 hazard (0 errors, 1 warning)"; empty if nothing."""
+    if "hazards" not in figures:
+        return ""
+    counts = (figures["racecheck"], figures["hazards"]["errors"], figures["hazards"]["warnings"])
+    words = [
+        f"{n} {kind}{'' if n == 1 else 's'}" for n, kind in zip(counts, ("hazard", "error", "warning"), strict=True)
+    ]
+    return f"{words[0]} ({words[1]}, {words[2]})"
 
 
 def _tool(name: str) -> str:
