@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -12,8 +13,8 @@ from cookbook.layouts import evaluate
 
 cutlass = pytest.importorskip("cutlass")
 
-SMEM = "ampere/smem_gemm"
-WITH_VARIANTS = [SMEM]
+SMEM, PIPELINED = "ampere/smem_gemm", "ampere/pipelined_gemm"
+WITH_VARIANTS = [SMEM, PIPELINED]
 
 
 def layout_of_a(variant: str):
@@ -60,6 +61,47 @@ def test_conflicts_that_are_not_expected_fail(monkeypatch):
         found = layout_check.check_layouts(module, cutlass.BFloat16, config)
         bad = {finding.name for finding in found if not finding.ok}
         assert bad == ({"s2r_a.wavefronts", "s2r_b.wavefronts"} if variant == "plain" else set())
+
+
+# --- pipelined_gemm --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loads", ["together", "apart", "spread"])
+@pytest.mark.parametrize("tile_k", [32, 64, 128])
+@pytest.mark.parametrize("counts", [(4, 8), (4, 2), (8, 1), (1, 1), (3, 5)])
+def test_every_piece_is_loaded_once_and_none_in_the_last_k_block(loads, tile_k, counts):
+    module = catalog.load(PIPELINED)
+    config = module.Config(tile_k=tile_k, loads=loads)
+    order = module.order_of_loads(*counts, config)
+    assert len(order) == config.k_blocks - 1
+    for operand, count in enumerate(counts):
+        assert [m for block in order for m in range(*block[operand])] == list(range(count))
+
+
+def test_orders_of_loads_differ_as_their_names_say():
+    module = catalog.load(PIPELINED)
+    orders = {
+        loads: module.order_of_loads(4, 8, module.Config(loads=loads)) for loads in ("together", "apart", "spread")
+    }
+    counts = {loads: [sum(end - first for first, end in block) for block in order] for loads, order in orders.items()}
+    assert counts == {"together": [12, 0, 0], "apart": [4, 8, 0], "spread": [4, 4, 4]}
+    assert orders["apart"][0] == ((0, 4), (0, 0)) and orders["apart"][1] == ((4, 4), (0, 8))
+
+
+def test_each_step_changes_one_parameter():
+    variants = [dataclasses.asdict(config) for config in catalog.load(PIPELINED).VARIANTS.values()]
+    for before, after in itertools.pairwise(variants):
+        assert len([field for field in before if before[field] != after[field]]) == 1
+
+
+def test_five_stages_of_half_the_depth_compile_without_spills():
+    module = catalog.load(PIPELINED)
+    config = module.Config(stages=5, tile_k=32)
+    try:
+        compiled = compiling.compile_module(module, PIPELINED, "sm_90a", "float16", config)
+    except compiling.NoDisassembler as missing:
+        pytest.skip(str(missing))
+    assert compiled.spills == 0 and compiled.smem_bytes <= compiled.smem_limit
 
 
 # --- what all recipes with variants share -----------------------------------------------------------------------

@@ -1,0 +1,29 @@
+"""Recipes with several kernels: the variants add the same products in the same order, so their bits are equal.
+
+`pytest -m gpu`; skipped where there is no CUDA device.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cookbook.harness import catalog, running
+
+pytestmark = pytest.mark.gpu
+
+SHAPES = [(1, 8, 8), (200, 333, 64), (129, 257, 72), (300, 520, 512), (128, 256, 4096), (1000, 777, 2048)]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
+@pytest.mark.parametrize("name", ["ampere/smem_gemm", "ampere/pipelined_gemm"])
+def test_every_variant_gives_the_same_bits(name, shape, dtype):
+    module = catalog.load(name)
+    a, b = running.inputs(shape, dtype)
+    first = module.matmul(a, b)
+    assert running.relative_error(first, running.reference(a, b)) <= running.tolerance(dtype)
+    for variant in module.VARIANTS:
+        out, intact = running.guarded(*shape[:2], dtype)
+        assert torch.equal(module.matmul(a, b, out=out, variant=variant), first), variant
+        assert intact(), variant
