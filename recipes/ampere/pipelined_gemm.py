@@ -310,13 +310,9 @@ def mainloop(mma, acc, copies, load_a, load_b, sA, sB, tidx, k_tiles, config: cu
                 cute.copy(copies.s2r_a, tXsA[None, None, block, read], tXrA[None, None, slot])
                 cute.copy(copies.s2r_b, tXsB[None, None, block, read], tXrB[None, None, slot])
                 if cutlass.const_expr(loading and k < len(order)):
-                    if cutlass.const_expr(config.branch_free):
+                    if cutlass.const_expr(config.branch_free) or k_tile < still_loading:
                         load_pieces(load_a, order[k][0], k_tile + stages - 1, write)
                         load_pieces(load_b, order[k][1], k_tile + stages - 1, write)
-                    elif cutlass.const_expr(order[k] != ((0, 0), (0, 0))):
-                        if k_tile < still_loading:
-                            load_pieces(load_a, order[k][0], k_tile + stages - 1, write)
-                            load_pieces(load_b, order[k][1], k_tile + stages - 1, write)
                 if cutlass.const_expr(k == len(order) - 1):
                     cute.arch.cp_async_commit_group()  # an empty group too counts as one
                     write = write + 1 if write + 1 < stages else cutlass.Int32(0)
