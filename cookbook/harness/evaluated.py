@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from functools import lru_cache
 from types import ModuleType
@@ -23,6 +24,11 @@ class Evaluated:
         """Whether the MMA reads A and B from shared memory itself: then no copy brings them to registers."""
         return "s2r_a" not in self.copies
 
+    @property
+    def stores_boxes(self) -> bool:
+        """Whether C goes out in boxes by TMA, from buffers (64, EPI_N, BUFFER): then no copy reads it back."""
+        return "s2g_c" not in self.copies
+
 
 @lru_cache(maxsize=16)
 def evaluated(module: ModuleType, dtype: Any, config: Any, vec: int = 8) -> Evaluated:
@@ -33,9 +39,10 @@ def evaluated(module: ModuleType, dtype: Any, config: Any, vec: int = 8) -> Eval
         dtype: a cutlass numeric type.
         vec: elements per store of the output, for recipes whose `tiled_copies` has it.
     """
+    vectors = (vec,) if "vec" in inspect.signature(module.tiled_copies).parameters else ()
 
     def everything() -> tuple[Any, Any, Any]:
-        copies = module.tiled_copies(dtype, config, vec)
+        copies = module.tiled_copies(dtype, config, *vectors)
         return module.smem_layouts(dtype, config), copies, module.tiled_mma(dtype, config)
 
     smem, copies, mma = evaluate(everything, element_bits=dtype.width)

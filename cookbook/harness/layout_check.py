@@ -12,6 +12,7 @@ from cookbook import access, banks
 from cookbook.harness import majors
 from cookbook.harness.evaluated import Evaluated, evaluated
 from cookbook.harness.findings import Finding
+from cookbook.harness.walk_wgmma import boxes_of
 from cookbook.layouts import SmemLayout, TiledCopyTV
 from cookbook.model import operand_descriptors
 
@@ -29,10 +30,14 @@ def check_layouts(module: ModuleType, dtype: Any, config: Any) -> list[Finding]:
       recipe's `EXPECTED_EXCESS`, or `expected_excess(config)` where it depends on that, says otherwise:
       `{"r2s_c": (4, "why")}`, in wavefronts per instruction
     * operands that the MMA reads by itself: a matrix descriptor says where they are
+    * C, where it goes out by TMA: boxes that TMA can read, of which a whole number makes a tile
 
     A finding that fails says what was wrong; nothing is raised for a wrong layout.
     """
     found = evaluated(module, dtype, config)
+    if found.stores_boxes and len(found.smem["c"].outer.sizes) != 3:
+        modes = f"{found.smem['c'].outer!r}; needed modes (64, EPI_N, BUFFER): there is no s2g_c, so C goes out by TMA"
+        return [Finding("c.boxes", False, modes)]
     expected = getattr(module, "expected_excess", lambda _: getattr(module, "EXPECTED_EXCESS", {}))(config)
     padding = getattr(config, "padding", 0)
     findings = [_bijective(name, layout, padding if name in "ab" else 0) for name, layout in found.smem.items()]
@@ -40,6 +45,8 @@ def check_layouts(module: ModuleType, dtype: Any, config: Any) -> list[Finding]:
     findings.append(_fits(found, config))
     for field, copy in found.copies.items():
         findings += _copy_findings(field, copy, found.smem[field[-1]], *expected.get(field, (0, "")))
+    if found.stores_boxes:
+        findings.append(_boxes(found.smem["c"], (config.tile_m, config.tile_n)))
     if found.reads_by_descriptor:
         for name, rows, major in zip("ab", found.mma.shape_mnk, majors.of_config(config), strict=False):
             findings.append(_descriptors(name, found.smem[name], rows, "K" if major == "k" else "MN"))
@@ -101,14 +108,29 @@ def _aligned(name: str, layout: SmemLayout) -> Finding:
 
 
 def _fits(found: Evaluated, config: Any) -> Finding:
-    """C may lie where A and B were: the larger of the two counts."""
+    """C may lie where A and B were: the larger of the two counts. Buffers that TMA empties lie beside them: while a
+    tile goes out the next ones come in."""
     size = 0
-    for name in ("a", "b"):
+    for name in ("a", "b", "c") if found.stores_boxes else ("a", "b"):
         layout = found.smem[name]
         size = -(-size // layout.alignment) * layout.alignment + layout.size_bytes
-    size = max([size, *(layout.size_bytes for name, layout in found.smem.items() if name not in ("a", "b"))])
+    size = max([size, *(layout.size_bytes for layout in found.smem.values())])
     detail = f"{size} bytes; the launch asks for {config.smem_bytes}"
     return Finding("smem.fits", size <= config.smem_bytes, detail)
+
+
+def _boxes(layout: SmemLayout, tile: tuple[int, int]) -> Finding:
+    """A buffer holds one piece of the tile of C, and TMA reads it as boxes."""
+    rows, columns, buffers = layout.outer.sizes
+    if tile[0] % rows or tile[1] % columns:
+        return Finding("c.boxes", False, f"pieces of {rows} x {columns}; needed ones that divide the tile, {tile}")
+    try:
+        boxes = boxes_of(layout)
+    except ValueError as error:
+        return Finding("c.boxes", False, str(error))
+    high, wide = boxes.shape
+    detail = f"{buffers} buffers of {len(boxes.origins)} box(es) of {high} x {wide}, {boxes.mode}-byte mode"
+    return Finding("c.boxes", True, detail)
 
 
 def _copy_findings(field: str, copy: TiledCopyTV, layout: SmemLayout, excess: int, why: str) -> list[Finding]:

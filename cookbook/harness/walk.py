@@ -1,9 +1,10 @@
 """Level "model": the product of two matrices by a recipe's own data path, walked in numpy.
 
 Each output tile goes the way its bytes go on the GPU: global memory -> TMA or cp.async -> swizzled shared memory ->
-matrix descriptors or ldmatrix -> MMA -> registers -> shared memory -> predicated stores. The instructions are those
-of `cookbook.model`; which thread moves what, and where it lies, is read from the recipe's own layouts, tiled copies
-and tiled MMA, as CuTe evaluates them. Order in time is not modelled: loads are done when they are asked for.
+matrix descriptors or ldmatrix -> MMA -> registers -> shared memory -> predicated stores, or boxes by TMA. The
+instructions are those of `cookbook.model`; which thread moves what, and where it lies, is read from the recipe's own
+layouts, tiled copies and tiled MMA, as CuTe evaluates them. Order in time is not modelled: loads are done when they
+are asked for.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 
 from cookbook.harness import majors
 from cookbook.harness.evaluated import Evaluated, evaluated, vector_for
-from cookbook.harness.walk_epilogue import Epilogue
+from cookbook.harness.walk_epilogue import BoxStores, VectorStores
 from cookbook.harness.walk_mma_sync import CpAsyncLdmatrix
 from cookbook.harness.walk_wgmma import TmaWgmma
 from cookbook.model import SharedMemory, from_float32, to_float32
@@ -61,15 +62,17 @@ def walk_evaluated(
     a_major, b_major = majors.of_config(config)
     along = (1 if a_major == "k" else 0, 1 if b_major == "k" else 0)
     path = (TmaWgmma if reader.reads_by_descriptor else CpAsyncLdmatrix)(writer, reader, dtype, along)
-    epilogue = Epilogue(writer, reader, path.c_coords, dtype)
+    epilogue = (BoxStores if reader.stores_boxes else VectorStores)(
+        writer, reader, path.c_coords, dtype, path.smem_bytes
+    )
     smem = SharedMemory(max(path.smem_bytes, epilogue.smem_bytes))
     a_bits, b_bits = _global(a, dtype, along[0]), _global(b.T, dtype, along[1])
-    out = np.full((len(a_bits), len(b_bits)), 0xFFFF, np.uint16)  # NaN: an element never stored would show
+    out = _output(len(a_bits), len(b_bits))
     for row in range(0, len(a_bits), config.tile_m):
         for column in range(0, len(b_bits), config.tile_n):
             smem.poison()
             accumulators = path.multiply(smem, a_bits, b_bits, row, column)
-            smem.poison()  # C is staged where A and B were
+            smem.poison()  # C is staged where A and B were, or in buffers that hold an earlier tile's
             epilogue.store(smem, accumulators, out, row, column)
     return to_float32(out, dtype)
 
@@ -83,6 +86,12 @@ def _global(x: np.ndarray, dtype: str, along: int) -> np.ndarray:
     memory = np.full((rows, -(-columns // 8) * 8), 0xFFFF, np.uint16)
     memory[:, :columns] = from_float32(x, dtype)
     return memory[:, :columns]
+
+
+def _output(rows: int, columns: int) -> np.ndarray:
+    """(rows, columns) uint16 full of NaN, so that an element never stored would show; the rows multiples of 16 bytes
+    apart, as TMA needs them and as `matmul` makes them for its sake."""
+    return np.full((rows, -(-columns // 8) * 8), 0xFFFF, np.uint16)[:, :columns]
 
 
 def _name(dtype: Any) -> str:

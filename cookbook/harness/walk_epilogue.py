@@ -1,35 +1,43 @@
-"""The way of C: accumulators -> rounded -> shared memory -> predicated vectors to global memory."""
+"""The way of C: accumulators -> rounded -> shared memory -> predicated vectors or TMA boxes to global memory."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
 from cookbook import access
 from cookbook.harness.evaluated import Evaluated
 from cookbook.harness.walk_fragments import places_in
-from cookbook.model import SharedMemory, from_float32, stmatrix
+from cookbook.harness.walk_wgmma import WARPGROUP, boxes_of
+from cookbook.layouts import SmemLayout, TiledCopyTV
+from cookbook.model import SharedMemory, from_float32, stmatrix, tma_store
 
-__all__ = ["Epilogue"]
+__all__ = ["BoxStores", "VectorStores"]
 
 
-class Epilogue:
-    """Tables for `r2s_c` and `s2g_c`, made once per configuration."""
+class VectorStores:
+    """The whole tile through shared memory, then to global memory in vectors: `r2s_c` and `s2g_c`."""
 
-    def __init__(self, writer: Evaluated, reader: Evaluated, c_coords: np.ndarray, dtype: str) -> None:
-        """c_coords: (threads, values, 2), the coordinate in the tile of each accumulator."""
+    def __init__(
+        self, writer: Evaluated, reader: Evaluated, c_coords: np.ndarray, dtype: str, operand_bytes: int
+    ) -> None:
+        """Tables, made once per configuration.
+
+        Args:
+            c_coords: (threads, values, 2), the coordinate in the tile of each accumulator.
+            operand_bytes: of shared memory that A and B take; C lies over them.
+        """
         layout = writer.smem["c"]
-        shape = layout.outer.sizes
-        to_smem, to_global = writer.copies["r2s_c"], reader.copies["s2g_c"]
-        wanted = np.stack(access.repeated(to_smem.src_coords(), to_smem.tiler_mn, shape), axis=-1)
+        to_global = reader.copies["s2g_c"]
         self.dtype = dtype
         self.smem_bytes = -(-max(layout.size_bytes, reader.smem["c"].size_bytes) // 16) * 16
-        self.values = places_in(c_coords, wanted, "r2s_c")
-        self.vector = to_smem.src_vector
-        self.exchanges = not np.array_equal(to_smem.src_tv.table(), to_smem.dst_tv.table())
-        self.write_at = access.copy_addresses(layout, to_smem, "dst")  # (instructions, threads)
+        self.writing = Writing(writer.copies["r2s_c"], layout)
+        self.values = places_in(c_coords, self.writing.coords, "r2s_c")
+        self.write_at = access.copy_addresses(layout, writer.copies["r2s_c"], "dst")  # (instructions, threads)
         self.read_at = access.copy_addresses(reader.smem["c"], to_global, "src")
         self.width = to_global.src_vector
-        coords = np.stack(access.repeated(to_global.dst_coords(), to_global.tiler_mn, shape), axis=-1)
+        coords = np.stack(access.repeated(to_global.dst_coords(), to_global.tiler_mn, layout.outer.sizes), axis=-1)
         self.goes_to = coords[:, :: self.width].transpose(1, 0, 2)  # (instructions, threads, 2): the first element
 
     def store(self, smem: SharedMemory, accumulators: np.ndarray, out: np.ndarray, row: int, column: int) -> None:
@@ -40,13 +48,97 @@ class Epilogue:
             out: (M, N) uint16, written where the tile lies inside it.
         """
         bits = from_float32(np.take_along_axis(accumulators, self.values, axis=1), self.dtype)
-        bits = bits.reshape(len(bits), -1, self.vector).transpose(1, 0, 2)  # (instructions, threads, vector)
-        if self.exchanges:
-            warps = (*self.write_at.shape[:1], -1, 32)
-            stmatrix(smem, self.write_at.reshape(warps), bits.reshape(*warps, self.vector // 2, 2))
-        else:
-            smem.write(self.write_at, bits)
+        self.writing.write(smem, self.write_at, bits)
         data = smem.read(self.read_at, self.width)
         rows, columns = self.goes_to[..., 0] + row, self.goes_to[..., 1] + column
         inside = (rows < out.shape[0]) & (columns < out.shape[1])  # the first element speaks for its vector
         out[rows[inside][:, None], columns[inside][:, None] + np.arange(self.width)] = data[inside]
+
+
+class Piece(NamedTuple):
+    """A part of the tile that one warpgroup has in its accumulators, and that one buffer holds."""
+
+    warpgroup: int
+    row: int
+    column: int
+    values: np.ndarray  # (WARPGROUP, values of the piece): which of a thread's accumulators `r2s_c` takes
+
+
+class BoxStores:
+    """The tile in pieces, each through a buffer and out by TMA: `r2s_c` is a warpgroup's copy of one piece."""
+
+    def __init__(
+        self, writer: Evaluated, reader: Evaluated, c_coords: np.ndarray, dtype: str, operand_bytes: int
+    ) -> None:
+        """Tables, made once per configuration.
+
+        Args:
+            c_coords: (threads, values, 2), the coordinate in the tile of each accumulator.
+            operand_bytes: of shared memory that A and B take; the buffers come after them.
+
+        Raises:
+            ValueError: a copy of other than a warpgroup, accumulators of a piece that are not one warpgroup's, or
+                buffers that TMA cannot read.
+        """
+        layout, copy = writer.smem["c"], writer.copies["r2s_c"]
+        if copy.threads != WARPGROUP or len(layout.outer.sizes) != 3:
+            needed = f"a copy of {WARPGROUP} threads into buffers (64, EPI_N, BUFFER)"
+            raise ValueError(f"r2s_c: got {copy.threads} threads and a layout {layout.outer!r}; needed {needed}")
+        align = max(1024, layout.alignment, reader.smem["c"].alignment)
+        base = -(-operand_bytes // align) * align
+        self.dtype = dtype
+        self.smem_bytes = base + -(-max(layout.size_bytes, reader.smem["c"].size_bytes) // 16) * 16
+        self.writing = Writing(copy, layout)
+        self.buffers = layout.outer.sizes[2]
+        self.write_at = [base + access.copy_addresses(layout, copy, "dst", stage) for stage in range(self.buffers)]
+        self.boxes = boxes_of(reader.smem["c"])
+        self.read_at = base + self.boxes.starts  # (buffers, boxes)
+        self.pieces = _pieces(c_coords, self.writing.coords, layout.outer.sizes[:2])
+
+    def store(self, smem: SharedMemory, accumulators: np.ndarray, out: np.ndarray, row: int, column: int) -> None:
+        """Round, stage and store one tile, as `VectorStores.store` does; TMA leaves out what lies outside `out`."""
+        for number, piece in enumerate(self.pieces):
+            buffer = number % self.buffers
+            of_group = accumulators[piece.warpgroup * WARPGROUP :][:WARPGROUP]
+            bits = from_float32(np.take_along_axis(of_group, piece.values, axis=1), self.dtype)
+            self.writing.write(smem, self.write_at[buffer], bits)
+            for (line, at), start in zip(self.boxes.origins, self.read_at[buffer], strict=True):
+                origin = (row + piece.row + line, column + piece.column + at)
+                tma_store(smem, int(start), out, origin, self.boxes.shape, self.boxes.mode)
+
+
+class Writing:
+    """A tiled copy from registers to shared memory: `stmatrix` where threads exchange values, else plain stores."""
+
+    def __init__(self, copy: TiledCopyTV, layout: SmemLayout) -> None:
+        repeats = access.repeated(copy.src_coords(), copy.tiler_mn, layout.outer.sizes[:2])
+        self.coords = np.stack(repeats, axis=-1)  # (threads, values, 2): the element that each value is
+        self.vector = copy.src_vector
+        self.exchanges = not np.array_equal(copy.src_tv.table(), copy.dst_tv.table())
+
+    def write(self, smem: SharedMemory, addresses: np.ndarray, bits: np.ndarray) -> None:
+        """Write `bits` (threads, values) to `addresses` (instructions, threads)."""
+        bits = bits.reshape(len(bits), -1, self.vector).transpose(1, 0, 2)  # (instructions, threads, vector)
+        if self.exchanges:
+            warps = (len(addresses), -1, access.LANES)
+            stmatrix(smem, addresses.reshape(warps), bits.reshape(*addresses.reshape(warps).shape, self.vector // 2, 2))
+        else:
+            smem.write(addresses, bits)
+
+
+def _pieces(held: np.ndarray, wanted: np.ndarray, shape: tuple[int, int]) -> list[Piece]:
+    """The pieces of a tile, each with the warpgroup that has its rows, in the order of rows, then columns.
+
+    Args:
+        held: (threads, values, 2) coordinates of the tile's accumulators.
+        wanted: (WARPGROUP, values, 2) coordinates inside a piece.
+        shape: of a piece; where it does not divide the tile, a coordinate is asked for that nobody holds.
+    """
+    rows, columns = shape
+    pieces = []
+    for group, of_group in enumerate(held.reshape(-1, WARPGROUP, *held.shape[1:])):
+        for row in np.unique(of_group[..., 0] // rows).tolist():
+            for column in range(0, int(held[..., 1].max()) + 1, columns):
+                first = (row * rows, column)
+                pieces.append(Piece(group, *first, places_in(of_group, wanted + np.array(first), "r2s_c")))
+    return pieces

@@ -1,14 +1,20 @@
 import dataclasses
+import types
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 cutlass = pytest.importorskip("cutlass")
+import cutlass.cute as cute  # noqa: E402
+
 torch = pytest.importorskip("torch")
 
-from cookbook.harness import catalog  # noqa: E402
+from cookbook.harness import catalog, counting  # noqa: E402
 from cookbook.harness.evaluated import evaluated, vector_for  # noqa: E402
+from cookbook.harness.layout_check import check_layouts, predicted_wavefronts  # noqa: E402
 from cookbook.harness.walk import walk, walk_evaluated  # noqa: E402
+from cookbook.harness.walk_epilogue import BoxStores  # noqa: E402
 from cookbook.harness.walk_fragments import fragment_coords, places_in  # noqa: E402
 from cookbook.harness.walk_wgmma import boxes_of  # noqa: E402
 from cookbook.layouts import Layout, SmemLayout  # noqa: E402
@@ -167,3 +173,113 @@ def test_evaluation_is_kept():
     assert evaluated(module, cutlass.Float16, module.CONFIG, 1).copies["s2g_c"].src_vector == 1
     assert [vector_for(n) for n in (8, 12, 6, 333)] == [8, 4, 2, 1]
     assert not first.reads_by_descriptor
+
+
+class ToBuffers(NamedTuple):
+    r2s_c: cute.TiledCopy
+
+
+def boxed(epi_n=64, buffers=4, copy_n=None, smem_bytes=None, **changes):
+    """The Hopper recipe with another epilogue: C in pieces of 64 x epi_n, each through a buffer and out by TMA.
+
+    Returns the module and its configuration; `copy_n` columns, if not epi_n, are what r2s_c covers.
+    """
+    original = catalog.load(HOPPER)
+
+    def smem_layouts(dtype, config):
+        atom = original.smem_atom(dtype, epi_n)
+        c = cute.tile_to_shape(atom, (64, epi_n, buffers), order=(0, 1, 2))
+        return original.smem_layouts(dtype, config)._replace(c=c)
+
+    def tiled_copies(dtype, config):
+        stmatrix = original.tiled_copies(dtype, config).r2s_c
+        piece = original.tiled_mma(dtype, dataclasses.replace(config, tile_m=64, tile_n=copy_n or epi_n))
+        return ToBuffers(cute.make_tiled_copy_C(stmatrix, piece))
+
+    class Config(original.Config):
+        pass
+
+    beside = original.CONFIG.smem_bytes + buffers * 64 * epi_n * 2
+    Config.smem_bytes = property(lambda _: smem_bytes or beside)
+    module = types.ModuleType("boxed")
+    module.__dict__.update(vars(original) | {"smem_layouts": smem_layouts, "tiled_copies": tiled_copies} | changes)
+    return module, Config()
+
+
+def failures(module, config):
+    return {f.name: f.detail for f in check_layouts(module, cutlass.BFloat16, config) if not f.ok}
+
+
+@pytest.mark.parametrize("shape", [(128, 256, 64), (200, 333, 64), (129, 520, 72)])
+@pytest.mark.parametrize(
+    ("module_and_config", "changes"),
+    [
+        (boxed(), {}),
+        (boxed(epi_n=32, buffers=2), {}),  # the 64-byte swizzle
+        (boxed(epi_n=128, buffers=1), {}),  # two boxes of 64 columns a piece
+        (boxed(), {"tile_m": 64}),  # one warpgroup, as in pingpong
+        (boxed(), {"tile_m": 256, "tile_n": 128}),  # four
+    ],
+    ids=["64", "32", "128", "one warpgroup", "four warpgroups"],
+)
+def test_boxes_of_c_by_tma(module_and_config, changes, shape):
+    module, config = module_and_config
+    config = dataclasses.replace(config, **changes)
+    a, b = integers(*shape)
+    product = walk(module, a, b, cutlass.BFloat16, config)
+    assert np.array_equal(product, (a.float() @ b.float()).bfloat16().float().numpy())
+
+
+def test_boxes_belong_to_the_warpgroup_that_has_their_rows():
+    """Two warpgroups one above the other; a tile twice as high as they are together goes in turns."""
+    module, config = boxed()
+    found = evaluated(module, cutlass.BFloat16, config)
+    for tile_m, blocks in ((128, [(0, 0), (1, 64)]), (256, [(0, 0), (0, 128), (1, 64), (1, 192)])):
+        coords = fragment_coords(found.mma.c, found.mma.tiler_mnk[:2], (tile_m, 256))
+        pieces = BoxStores(found, found, coords.reshape(len(coords), -1, 2), "bfloat16", 1000).pieces
+        assert [(p.warpgroup, p.row, p.column) for p in pieces] == [
+            (group, row, column) for group, row in blocks for column in (0, 64, 128, 192)
+        ]
+
+
+def test_layouts_of_boxes_hold():
+    module, config = boxed()
+    assert not failures(module, config)
+    found = {f.name: f for f in check_layouts(module, cutlass.BFloat16, config)}
+    assert found["c.boxes"].detail == "4 buffers of 1 box(es) of 64 x 64, 128-byte mode"
+    assert found["r2s_c.covers"].ok and "s2g_c.covers" not in found
+    assert predicted_wavefronts(module, cutlass.BFloat16, config) == {"r2s": 4}
+    figures, problems = counting.compare([counting.Line("STSM.16.M88.4", 8, 32, 32)], {"r2s": 4})
+    assert not problems and figures["STSM.16.M88.4"]["predicted_each"] == 4
+
+
+def test_buffers_lie_beside_the_operands():
+    over = catalog.load(HOPPER).CONFIG.smem_bytes
+    assert set(failures(*boxed(smem_bytes=over))) == {"smem.fits"}
+    assert f"{over - 1024 + 4 * 64 * 64 * 2} bytes" in failures(*boxed(smem_bytes=over))["smem.fits"]
+
+
+def test_wrong_boxes_are_findings():
+    assert set(failures(*boxed(epi_n=96))) >= {"c.boxes"}  # 256 columns are not whole pieces of 96
+    assert set(failures(*boxed(copy_n=32))) == set()  # the copy twice over covers the piece
+    assert "r2s_c.wavefronts" in failures(*boxed(epi_n=64, copy_n=128))  # the copy is larger than the piece
+    module, config = boxed()
+    whole = types.ModuleType("whole")
+    whole.__dict__.update(vars(module) | {"smem_layouts": catalog.load(HOPPER).smem_layouts})
+    assert "needed modes (64, EPI_N, BUFFER)" in failures(whole, config)["c.boxes"]
+
+
+@pytest.mark.parametrize("side", ["writer", "reader"])
+@pytest.mark.parametrize("swizzle", [(0, 4, 3), (3, 3, 3), (3, 5, 3), (2, 4, 3), (3, 4, 4)])
+def test_a_different_swizzle_of_the_boxes_is_caught(swizzle, side):
+    module, config = boxed()
+    a, b = (x.float().numpy() for x in integers(128, 256, 64))
+    right = evaluated(module, cutlass.BFloat16, config)
+    wrong = reswizzled(right, "c", Swizzle(*swizzle))
+    pair = (wrong, right) if side == "writer" else (right, wrong)
+    try:
+        product = walk_evaluated(*pair, a, b, "bfloat16", config)
+    except ValueError as refused:
+        assert "needed" in str(refused)
+    else:
+        assert (product != torch.from_numpy(a @ b).bfloat16().float().numpy()).mean() > 0.25
