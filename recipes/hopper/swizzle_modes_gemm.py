@@ -1,0 +1,798 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   cookbook:
+#     title: One GEMM in four swizzle modes
+#     claim: >-
+#       The tensor cores read a tile in any of the four swizzle modes without a bank conflict, so only TMA can tell them
+#       apart; it moves lines of 16, 32, 64 or 128 bytes, and that alone decides how fast the product is.
+#     track: hopper
+#     order: 20
+#     builds_on: hopper/tma_copy
+#     targets: [sm_90a]
+#     runs_on: sm_90
+#     dtypes: [bfloat16, float16]
+#     path: tma -> shared memory in one of four modes -> wgmma -> stmatrix -> 16-byte stores
+#     instructions:
+#       sm_90a: [UTMALDG.2D, HGMMA.64x256x16.F32, STSM.16.M88.4, SYNCS, WARPGROUP.DEPBAR]
+# ---
+
+# %% [markdown]
+# # One GEMM in four swizzle modes
+#
+# **Claim.** A tile for `wgmma` may lie in shared memory in four modes, named by the bytes of a row that stay together:
+# 16 (no swizzle), 32, 64, 128. Everybody takes 128, and the reason that is usually given is bank conflicts. That is
+# not it: *in all four modes* the tensor cores read without one. The difference lies on the way in. TMA fills a tile
+# line by line, and a line is as long as the mode is wide: a tile of 64 columns is one box of 128-byte lines, or eight
+# boxes of 16-byte lines. The same bytes, eight times as many pieces.
+#
+# So here is a whole GEMM with one parameter, the mode. Its tiles, stages, instructions and their number are the same in
+# all four; the kernel contains no `if` about the mode. Before any of it is timed, the lab counts what each mode asks of
+# every unit, and predicts.
+#
+# The loads are [the previous page's](tma_copy.ipynb). The kernel is as simple as a fast one can be, and
+# [the next page](tma_wgmma_gemm.ipynb) takes it as it is, in its widest mode, and goes through it part by part. Which
+# modes there are, and how they place their chunks, is in [the atoms](../foundations/mma_smem_atoms.ipynb).
+
+# %%
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import cutlass.memory
+import cutlass.pipeline as pipeline
+import torch
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
+
+# %% [markdown]
+# ## The sizes
+#
+# A tile of C is 128 x 256, 64 rows for each of two warpgroups that multiply. K goes by 64 elements, 128 bytes, in
+# *every* mode: with a narrower one the tile becomes several atoms side by side. That keeps the comparison fair, for
+# what is loaded, multiplied and waited for at a time stays the same.
+
+
+# %%
+MODES = {"interleave": 0, "sw32": 1, "sw64": 2, "sw128": 3}  # bits that the swizzle moves; 16 << bits bytes together
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the kernel, in elements or counts."""
+
+    mode: str = "sw128"  # one of MODES: how A and B lie in shared memory
+    tile_m: int = 128  # rows of C per CTA: 64 for each consumer warpgroup
+    tile_n: int = 256  # columns of C per CTA: the widest wgmma
+    tile_k: int = 64  # 128 bytes, four wgmma steps of 16, in every mode
+    stages: int = 4  # pairs of A and B tiles in flight or being read
+    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+
+    @property
+    def consumer_threads(self) -> int:
+        return 128 * (self.tile_m // 64)
+
+    @property
+    def threads(self) -> int:
+        return self.consumer_threads + 32  # and one producer warp
+
+    @property
+    def stage_bytes(self) -> int:
+        return (self.tile_m + self.tile_n) * self.tile_k * 2
+
+    @property
+    def smem_bytes(self) -> int:
+        return 1024 + self.stages * self.stage_bytes  # the barriers, padded to the tiles' alignment
+
+
+VARIANTS = {mode: Config(mode=mode) for mode in MODES}
+CONFIG = VARIANTS["sw128"]
+
+
+def config_for(arch: str, variant: str = "sw128") -> Config:
+    """A variant for an architecture: there is one Hopper."""
+    return VARIANTS[variant]
+
+
+# %% [markdown]
+# ## The layout is the mode
+#
+# The tensor core reads a K-major operand as *core matrices* of 8 rows x 16 bytes, two of them side by side for each
+# step of 16 along K. A mode says how core matrices lie:
+#
+# * `interleave`: the eight rows of one core matrix follow one another, 128 contiguous bytes. (The name is CUTLASS's. It
+#   is *not* the row-major tile: there, rows would be 128 bytes apart and all in the same banks.)
+# * `sw32`, `sw64`, `sw128`: 2, 4 or 8 core matrices lie side by side in rows of 32, 64 or 128 bytes, and the swizzle
+#   XORs the row's number into the 16-byte slot, so that one core matrix has a different slot in every line.
+#
+# In CuTe: `make_swizzle(B, 4, 3)`, B = 0, 1, 2, 3, over eight rows of 16 << B bytes. Atoms are stacked down the rows
+# first (`order=(0, 1, 2)`), so that one TMA box, an atom wide, holds all rows of the tile.
+#
+# C has a tile too, and keeps its own mode, the widest, whatever A and B do.
+
+
+# %%
+class SmemLayouts(NamedTuple):
+    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
+
+    a: cute.ComposedLayout  # (M, K, STAGE)
+    b: cute.ComposedLayout  # (N, K, STAGE)
+    c: cute.ComposedLayout  # (M, N)
+
+
+def smem_atom(dtype, mode: str) -> cute.ComposedLayout:
+    """Eight rows of 16, 32, 64 or 128 bytes, (8, w): S<B,4,3> over bytes, o 0 o, a layout over elements."""
+    bits = MODES[mode]
+    width = (128 << bits) // dtype.width
+    rows = cute.make_layout((8, width), stride=(width, 1))
+    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
+
+
+def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+    """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
+    c = config
+    ab = smem_atom(dtype, c.mode)
+    return SmemLayouts(
+        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
+        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
+        c=cute.tile_to_shape(smem_atom(dtype, "sw128"), (c.tile_m, c.tile_n), order=(0, 1)),
+    )
+
+
+# %% [markdown]
+# ## Who multiplies, who copies
+#
+# A `wgmma` multiplies a 64 x 16 piece of A by a 16 x 256 piece of B, both in shared memory. It is told where they are
+# by *matrix descriptors*, which CuTe makes from the layouts: an address, two distances and the mode. Software touches
+# shared memory only in the epilogue.
+
+
+# %%
+def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
+    """wgmma m64nNk16, A and B from shared memory, repeated down M by the warpgroups."""
+    shape, smem, k_major = (64, config.tile_n, 16), warpgroup.OperandSource.SMEM, OperandMajorMode.K
+    op = warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, shape, smem, k_major, k_major)
+    return cute.make_tiled_mma(op, (config.tile_m // 64, 1, 1))
+
+
+class TiledCopies(NamedTuple):
+    """The copies by software that touch shared memory."""
+
+    r2s_c: cute.TiledCopy  # stmatrix.x4: four 8x8 matrices a warp
+    s2g_c: cute.TiledCopy  # ld.shared and st.global, `vec` elements a thread
+
+
+def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
+    """The two copies of the epilogue; `vec` elements (8, 4, 2 or 1) go to global memory at a time."""
+    stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
+    store = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=vec * dtype.width)
+    per_row = min(config.tile_n // vec, config.consumer_threads)  # threads that share a row
+    threads = cute.make_layout((config.consumer_threads // per_row, per_row), stride=(per_row, 1))
+    return TiledCopies(
+        r2s_c=cute.make_tiled_copy_C(stmatrix, tiled_mma(dtype, config)),
+        s2g_c=cute.make_tiled_copy_tv(store, threads, cute.make_layout((1, vec))),
+    )
+
+
+# %% [markdown]
+# ## The producer
+#
+# One warp keeps the stages full. `cute.copy` is where the modes part ways: tAgA has a mode of boxes, and the copy
+# issues one TMA instruction for each of them: one in `sw128`, eight in `interleave`. The bytes that the barrier waits
+# for are the same.
+
+
+# %%
+@cute.jit
+def produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB):
+    """Keep the stages full: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE) in shared memory."""
+    for k_tile in cutlass.range(cute.size(tAgA, mode=[1]), unroll=1):
+        pipe.producer_acquire(state)
+        barrier = pipe.producer_get_barrier(state)
+        cute.copy(tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier)
+        cute.copy(tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier)
+        state.advance()
+    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
+
+
+# %% [markdown]
+# ## The consumers
+#
+# Two warpgroups multiply, one batch of `wgmma` always in flight. From one k-step to the next a descriptor's start
+# advances: by 32 bytes inside a row that is wide enough, else to the next atom. The layout knows; here it is just `k`.
+
+
+# %%
+@cute.jit
+def multiply_stage(mma, acc, tCrA, tCrB, stage):
+    """Issue one stage's wgmmas as one batch. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
+    warpgroup.fence()
+    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
+        cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
+    warpgroup.commit_group()
+
+
+@cute.jit
+def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
+    """Multiply all k-tiles into `acc`, one batch of wgmma always in flight."""
+    mma.set(warpgroup.Field.ACCUMULATE, True)
+    acc.fill(0.0)
+    pipe.consumer_wait(read)
+    multiply_stage(mma, acc, tCrA, tCrB, read.index)
+    read.advance()
+    for _ in cutlass.range(k_tiles - 1, unroll=1):
+        pipe.consumer_wait(read)
+        multiply_stage(mma, acc, tCrA, tCrB, read.index)
+        read.advance()
+        warpgroup.wait_group(1)  # the batch before this one is done: its stage may be overwritten
+        pipe.consumer_release(release)
+        release.advance()
+    warpgroup.wait_group(0)
+    pipe.consumer_release(release)
+
+
+# %% [markdown]
+# ## The epilogue, the kernel, the launch
+#
+# The same in every mode: C goes through shared memory so that it leaves in whole rows, in vectors as wide as the
+# output allows. [The next page](tma_wgmma_gemm.ipynb) explains each line.
+
+
+# %%
+@cute.jit
+def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
+    """Registers -> swizzled shared memory -> global memory. gC, cC: (M, N) tile and its coordinates."""
+    rC = cute.make_fragment_like(acc, gC.element_type)
+    rC.store(acc.load().to(gC.element_type))
+    thr = copies.r2s_c.get_slice(tidx)
+    barrier.arrive_and_wait()  # both warpgroups have read their last stage
+    cute.copy(copies.r2s_c, thr.retile(rC), thr.partition_D(sC))
+    barrier.arrive_and_wait()
+    thr = copies.s2g_c.get_slice(tidx)
+    tCsC, tCgC, tCcC = thr.partition_S(sC), thr.partition_D(gC), thr.partition_D(cC)  # (VEC, REST_M, REST_N)
+    for m in cutlass.range(cute.size(tCsC, mode=[1]), unroll=8):
+        for n in cutlass.range_constexpr(cute.size(tCsC, mode=[2])):
+            if cute.elem_less(tCcC[0, m, n], limit):
+                cute.autovec_copy(tCsC[None, m, n], tCgC[None, m, n])
+
+
+# %%
+@cute.jit
+def tile_of_cta(shape_mn, config: cutlass.Constexpr):
+    """Which tile this CTA computes: column by column inside groups of `raster_group` rows of tiles."""
+    tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
+    tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
+    cta, _, _ = cute.arch.block_idx()
+    group, inside = cta // (config.raster_group * tiles_n), cta % (config.raster_group * tiles_n)
+    first = group * config.raster_group
+    height = cutlass.min(tiles_m - first, config.raster_group)  # the last group may be lower
+    return first + inside % height, inside // height
+
+
+@cute.kernel
+def kernel(
+    tma_a: cute.CopyAtom,
+    mA: cute.Tensor,  # (M, K), as TMA coordinates
+    tma_b: cute.CopyAtom,
+    mB: cute.Tensor,  # (N, K), as TMA coordinates
+    mC: cute.Tensor,  # (M, N)
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+    vec: cutlass.Constexpr,
+):
+    """One CTA computes one tile of C."""
+    tidx, _, _ = cute.arch.thread_idx()
+    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    tile_m, tile_n = tile_of_cta(mC.shape, config)
+    layouts, copies, mma = smem_layouts(dtype, config), tiled_copies(dtype, config, vec), tiled_mma(dtype, config)
+
+    smem = cutlass.memory.SmemAllocator()
+    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
+    # The swizzle acts on address bits: it is the layout's only from a multiple of 1024 bytes on (narrower modes: less).
+    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
+    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
+    sC = cute.make_tensor(cute.recast_ptr(sA.iterator, layouts.c.inner, dtype), layouts.c.outer)
+
+    pipe = pipeline.PipelineTmaAsync.create(
+        barrier_storage=barriers,
+        num_stages=config.stages,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, config.consumer_threads // 32),
+        tx_count=config.stage_bytes,
+    )
+    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (tile_m, None))  # (M, K, k)
+    gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (tile_n, None))  # (N, K, k)
+
+    if warp_idx == config.consumer_threads // 32:
+        alone = cute.make_layout(1)  # no multicast: a cluster of one
+        tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, cute.group_modes(sA, 0, 2), cute.group_modes(gA, 0, 2))
+        tBsB, tBgB = cpasync.tma_partition(tma_b, 0, alone, cute.group_modes(sB, 0, 2), cute.group_modes(gB, 0, 2))
+        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+        produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB)
+    else:
+        thr = mma.get_slice(tidx)
+        tile = (config.tile_m, config.tile_n)
+        gC = cute.local_tile(mC, tile, (tile_m, tile_n))
+        cC = cute.local_tile(cute.make_identity_tensor(mC.shape), tile, (tile_m, tile_n))
+        acc = cute.make_rmem_tensor(thr.partition_C(gC).shape, cutlass.Float32)  # (MMA, MMA_M, MMA_N)
+        tCrA = mma.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
+        tCrB = mma.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
+        read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
+        release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
+        consume(pipe, read, release, mma, acc, tCrA, tCrB, cute.size(gA, mode=[2]))
+        barrier = pipeline.NamedBarrier(barrier_id=1, num_threads=config.consumer_threads)
+        store(acc, sC, gC, cC, mC.shape, copies, barrier, tidx)
+
+
+# %%
+@cute.jit
+def gemm(
+    pA: cute.Pointer,
+    pB: cute.Pointer,
+    pC: cute.Pointer,
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
+    stream: cuda.CUstream,
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+    vec: cutlass.Constexpr,
+):
+    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
+    m, n, k = mnk
+    lda, ldb, ldc = strides
+    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(cute.assume(lda, divby=8), 1)))
+    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1)))
+    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(cute.assume(ldc, divby=vec), 1)))
+    layouts = smem_layouts(dtype, config)
+    load = cpasync.CopyBulkTensorTileG2SOp()
+    a_stage, b_stage = (cute.slice_(x, (None, None, 0)) for x in (layouts.a, layouts.b))
+    tma_a, mA = cpasync.make_tiled_tma_atom(load, mA, a_stage, (config.tile_m, config.tile_k))
+    tma_b, mB = cpasync.make_tiled_tma_atom(load, mB, b_stage, (config.tile_n, config.tile_k))
+    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
+    kernel(tma_a, mA, tma_b, mB, mC, dtype, config, vec).launch(
+        grid=(tiles, 1, 1), block=(config.threads, 1, 1), stream=stream
+    )
+
+
+# %%
+def launch_arguments(dtype, pointers, mnk, strides, vec: int, stream: int) -> tuple:
+    """Plain addresses and integers as the typed values that `gemm` takes."""
+    align = (16, 16, vec * dtype.width // 8)  # bytes
+    gmem = cute.AddressSpace.gmem
+    return (
+        *(cute.runtime.make_ptr(dtype, pointers[i], gmem, assumed_align=align[i]) for i in range(3)),
+        tuple(cutlass.Int32(x) for x in mnk),
+        tuple(cutlass.Int64(x) for x in strides),
+        cuda.CUstream(stream),
+    )
+
+
+def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
+    """Compile for `arch` ("sm_90a") with made-up pointers and sizes: no GPU is needed. "": the GPU that is here."""
+    made_up = launch_arguments(dtype, (16, 16, 16), (1, 1, 8), (8, 8, 8), vec, 0)
+    target = f"--gpu-arch {arch} " if arch else ""
+    config = config or config_for(arch)
+    return cute.compile(gemm, *made_up, dtype, config, vec, options=(target + options).strip() or None)
+
+
+# %% [markdown]
+# ## `matmul`
+#
+# What a user calls. It looks at everything that the kernel relies on before anything is launched, and says which
+# argument is at fault, what it got and what it needs.
+
+# %%
+DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
+
+
+def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
+    """Raise `error` about the argument `name` unless `ok`."""
+    if not ok:
+        raise error(f"{name}: got {got}; needed {needed}")
+
+
+def check_operand(name: str, x: torch.Tensor, dtype: torch.dtype | None) -> None:
+    """A non-empty matrix of a dtype the tensor cores take, and of `dtype` if that is given."""
+    require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
+    require(x.ndim == 2, name, f"{x.ndim} dimension(s)", "2")
+    require(x.dtype in DTYPES, name, x.dtype, "torch.float16 or torch.bfloat16", TypeError)
+    require(dtype in (None, x.dtype), name, x.dtype, f"{dtype}, the dtype of a", TypeError)
+    require(min(x.shape) > 0, name, f"shape {tuple(x.shape)}", "no empty dimension")
+    tracked = x.requires_grad and torch.is_grad_enabled()
+    require(not tracked, name, "requires_grad=True", "torch.no_grad(): there is no backward")
+
+
+def k_major_stride(name: str, x: torch.Tensor) -> int:
+    """The row stride, in elements, of `x` (rows, K), which 16-byte pieces must be able to read."""
+    (rows, k), (row, column) = x.shape, x.stride()
+    require(column == 1 or k == 1, name, f"stride {column} along K", "1: K-major")
+    row = row if rows > 1 else -(-k // 8) * 8  # a single row has no next one: any legal stride will do
+    apart = f"K = {k}, rows {2 * row} bytes apart"
+    require(row > 0 and row % 8 == 0, name, apart, "rows a multiple of 16 bytes apart")
+    require(x.data_ptr() % 16 == 0, name, f"address {x.data_ptr():#x}", "a multiple of 16 bytes")
+    return row
+
+
+def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether two matrices with adjacent columns may share a byte."""
+    size = x.element_size()
+    (x0, y0), (x_row, y_row) = (x.data_ptr(), y.data_ptr()), (x.stride(0) * size, y.stride(0) * size)
+    x_width, y_width = x.shape[1] * size, y.shape[1] * size
+    if x0 + (x.shape[0] - 1) * x_row + x_width <= y0 or y0 + (y.shape[0] - 1) * y_row + y_width <= x0:
+        return False
+    if x_row != y_row or x_row < max(x_width, y_width):
+        return True  # interleaved with different steps: not told apart
+    gap = (y0 - x0) % x_row  # the same step: columns of one wider matrix, perhaps
+    return gap < x_width or gap + y_width > x_row
+
+
+def check_out(out: torch.Tensor, a: torch.Tensor, bt: torch.Tensor) -> None:
+    """`out` can take the product of `a` (M, K) and `bt` (N, K)."""
+    check_operand("out", out, a.dtype)
+    (m, n), (row, column) = (a.shape[0], bt.shape[0]), out.stride()
+    require(out.shape == (m, n), "out", f"shape {tuple(out.shape)}", f"({m}, {n})")
+    require(column == 1 or n == 1, "out", f"stride {column} along N", "1: rows of adjacent elements")
+    require(row >= n or m == 1, "out", f"row stride {row}", f"at least N = {n}: rows that do not overlap")
+    require(out.device == a.device, "out", f"device {out.device}", f"{a.device}, where a is")
+    for name, x in (("a", a), ("b", bt)):
+        require(not overlap(out, x), "out", f"memory that overlaps {name}", "memory of its own")
+
+
+def store_width(out: torch.Tensor, ldc: int) -> int:
+    """Elements per store: the most (8 are 16 bytes) that divide N and to which every row is aligned."""
+    together = out.shape[1] | ldc | out.data_ptr() // out.element_size()
+    return next(vec for vec in (8, 4, 2, 1) if together % vec == 0)
+
+
+@cache
+def compiled(dtype: torch.dtype, vec: int, capability: tuple[int, int], variant: str):
+    """The kernel for the present GPU: compiled at the first call that needs it, then kept."""
+    return compile_for("", DTYPES[dtype], config_for("sm_{}{}".format(*capability), variant), vec)
+
+
+# %%
+def matmul(
+    a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None, variant: str = "sw128"
+) -> torch.Tensor:
+    """`a @ b` on the tensor cores, accumulated in float32, on the current stream of `a`'s device.
+
+    a: (M, K), float16 or bfloat16, K-major (stride 1 along K).
+    b: (K, N), the same dtype, K-major too: usually `weight.T` of a contiguous (N, K) weight.
+    out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of a or b. Made if not given.
+    variant: one of VARIANTS: how A and B lie in shared memory. The product is the same, bit for bit.
+
+    TMA reads rows that start at multiples of 16 bytes: the addresses of a and b and their row strides are such
+    multiples (K is a multiple of 8, or the rows are padded). Needs a GPU of compute capability 9.0.
+    Any M, N, K >= 1 within that: ragged tiles are handled. There is no backward.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
+    argument, what it got and what it needs, and nothing has been launched.
+    """
+    require(variant in VARIANTS, "variant", repr(variant), f"one of {', '.join(VARIANTS)}")
+    check_operand("a", a, None)
+    check_operand("b", b, a.dtype)
+    (m, k), n, bt = a.shape, b.shape[1], b.T
+    require(b.shape[0] == k, "b", f"shape {tuple(b.shape)}", f"({k}, N), for a is {tuple(a.shape)}")
+    lda, ldb = k_major_stride("a", a), k_major_stride("b", bt)
+    if out is not None:
+        check_out(out, a, bt)
+    require(a.is_cuda, "a", f"device {a.device}", "a CUDA device")
+    require(b.device == a.device, "b", f"device {b.device}", f"{a.device}, where a is")
+    capability = torch.cuda.get_device_capability(a.device)
+    require(capability == (9, 0), "a", f"a GPU of compute capability {capability}", "(9, 0), for wgmma")
+
+    out = torch.empty((m, n), dtype=a.dtype, device=a.device) if out is None else out
+    ldc = out.stride(0) if m > 1 else -(-n // 8) * 8
+    vec = store_width(out, ldc)
+    with torch.cuda.device(a.device):
+        stream = torch.cuda.current_stream().cuda_stream
+        pointers, strides = (a.data_ptr(), b.data_ptr(), out.data_ptr()), (lda, ldb, ldc)
+        launch = compiled(a.dtype, vec, capability, variant)
+        launch(*launch_arguments(DTYPES[a.dtype], pointers, (m, n, k), strides, vec, stream))
+    return out
+
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: four tiles
+#
+# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
+# out of your own code.
+#
+# Sixteen rows of A in each mode, by the recipe's own layout. A row of a panel is a 128-byte line of shared memory, a
+# column one of its eight 16-byte slots; the number is the chunk of the tile, counted along its rows, the small pair the
+# (row, column) of its first element. A colour is a *column of chunks*: of one colour, eight rows make a core matrix.
+# Look at what a line of shared memory holds. In `interleave` it is eight rows' chunks of one colour, from eight places
+# in global memory; in `sw128` it is one row, from one place.
+
+# %% tags=["lab"]
+import re
+
+import numpy as np
+from IPython.display import Markdown
+
+from cookbook import access, banks, draw
+from cookbook.harness import compiling
+from cookbook.harness.publishing import table
+from cookbook.harness.walk_wgmma import boxes_of
+from cookbook.layouts import evaluate
+from cookbook.model import MatrixDescriptor, operand_descriptors
+from cookbook.model.wgmma import operand_addresses
+
+
+def first_rows(dtype):
+    """(16, 64) of A in each mode."""
+    return {mode: cute.tile_to_shape(smem_atom(dtype, mode), (16, 64), order=(0, 1)) for mode in MODES}
+
+
+draw.atom_orders(evaluate(first_rows, cutlass.BFloat16), title="16 rows of A, 128 bytes each, in four modes")
+
+# %% [markdown] tags=["lab"]
+# ## What `wgmma` reads
+#
+# A matrix descriptor says where an operand is: `lbo` from one chunk along K to the next, `sbo` from eight rows to the
+# next. In a swizzled mode two chunks of a k-step share a row, and `lbo` has nothing to say. In `interleave` each column
+# of chunks is a strip of its own, as long as the tile has rows.
+
+# %% tags=["lab"]
+layouts = {mode: evaluate(smem_layouts, cutlass.BFloat16, config) for mode, config in VARIANTS.items()}
+described = {
+    mode: {"a": operand_descriptors(of.a, 64), "b": operand_descriptors(of.b, CONFIG.tile_n)}
+    for mode, of in layouts.items()
+}
+
+
+def descriptor_row(mode: str, operand: str) -> list[str]:
+    """lbo, sbo, and by how many bytes the start advances from k-step to k-step, of stage 0's first block of rows."""
+    steps = described[mode][operand][: CONFIG.tile_k // 16]
+    starts = [str(later.start - steps[0].start) for later in steps]
+    return [mode, operand.upper(), str(steps[0].lbo), str(steps[0].sbo), ", ".join(starts)]
+
+
+rows = [descriptor_row(mode, operand) for mode in MODES for operand in "ab"]
+Markdown(table(["mode", "operand", "lbo, bytes", "sbo, bytes", "the four k-steps start at"], rows, right=2))
+
+# %% [markdown] tags=["lab"]
+# That is what the layouts demand. What did the compiler put into the kernel? The constant halves of the descriptors
+# stand in its PTX; decoded:
+
+
+# %% tags=["lab"]
+def descriptors_in_ptx(mode: str) -> list[tuple[int, int, int]]:
+    """The distinct (swizzle, lbo, sbo) among the 64-bit constants that go into descriptors."""
+    ptx = compiling.compile_recipe("hopper/swizzle_modes_gemm", "sm_90a", "bfloat16", config=VARIANTS[mode]).ptx
+    words = [int(number) % 2**64 for number in re.findall(r"or\.b64\s+%rd\d+, %rd\d+, (-?\d{9,});", ptx)]
+    found = [MatrixDescriptor.decode(word) for word in words]
+    return sorted({(one.mode, one.lbo, one.sbo) for one in found})
+
+
+for mode in MODES:
+    wanted = {(one.mode, one.lbo, one.sbo) for of in described[mode].values() for one in of}
+    in_ptx = descriptors_in_ptx(mode)
+    print(f"{mode:11} (swizzle, lbo, sbo) in the PTX: {in_ptx}; as the layouts demand: {set(in_ptx) == wanted}")
+
+# %% [markdown] tags=["lab"]
+# Now the banks. The tensor core wants core matrices, eight chunks of 16 bytes each: 128 bytes, and thirty-two banks of
+# four bytes make 128. The first four core matrices of A in `interleave`, one above the other, in the bank model's
+# phases; the numbers are rows:
+
+
+# %% tags=["lab"]
+def core_matrices(descriptor: MatrixDescriptor, rows: int) -> list[access.Access]:
+    """What an operand's core matrices ask of the banks, four of them (32 chunks) at a time."""
+    chunks = operand_addresses(descriptor, rows).T.reshape(-1, 32)  # each column of chunks, down its rows
+    return [access.ldmatrix(of_four, 4) for of_four in chunks]
+
+
+draw.access_view(core_matrices(described["interleave"]["a"][0], 64)[0], title="Four core matrices, interleave")
+
+# %% [markdown] tags=["lab"]
+# And in `sw128`: rows 128 bytes apart, which without the swizzle would all be in the same four banks.
+
+# %% tags=["lab"]
+draw.access_view(core_matrices(described["sw128"]["a"][0], 64)[0], title="Four core matrices, sw128")
+
+# %% [markdown] tags=["lab"]
+# Neither has a conflict. So much for the reason that is usually given: compared with rows that are simply packed one
+# after the other, any of the four modes is a cure, and among themselves they are equal.
+#
+# ## The prediction
+#
+# One CTA has an SM to itself. What does *one k-tile* ask of each unit of the SM, in clocks?
+#
+# * **Tensor cores**: tile_m x tile_n x tile_k multiply-adds; NVIDIA's figure for Hopper is 4 x 512 a clock.
+# * **wgmma's reads**: wavefronts of all core matrices by the bank model, one a clock. A is read by its own warpgroup, B
+#   by both.
+# * **TMA's lines**: the boxes, and the lines of all boxes. TMA works through a box line by line, each line a request to
+#   L2 and a write to shared memory. We put *one clock a line*, up to 128 bytes. NVIDIA documents no such figure; that
+#   is our assumption, and the measurement will say.
+# * **L2**: the bytes of the 32-byte sectors that the lines touch. A line of 16 bytes has half of one, and the other
+#   half is asked for by the next box: the tile is fetched twice. An SM takes 64 bytes a clock.
+#
+# How do they add up? *Best case*: each unit works beside the others, and the busiest one decides. *Worst case*: shared
+# memory does one thing a clock, so that lines written and wavefronts read take turns. The truth should lie between.
+
+
+# %% tags=["lab"]
+TENSOR_RATE, L2_PORT, SECTOR = 4 * 512, 64, 32  # multiply-adds a clock and SM; bytes a clock; bytes
+
+
+def demands(mode: str) -> dict[str, float]:
+    """What one k-tile asks for: counts, and clocks of each unit."""
+    config, of, where = VARIANTS[mode], layouts[mode], described[mode]
+    boxes = [boxes_of(of.a), boxes_of(of.b)]
+    line = boxes[0].mode or 16  # bytes
+    lines = sum(len(each.origins) * each.shape[0] for each in boxes)
+    k_steps, groups = config.tile_k // 16, config.tile_m // 64
+    reads = [(one, 64) for one in where["a"][: groups * k_steps]] + [
+        (one, config.tile_n) for one in where["b"][:k_steps] * groups
+    ]
+    counted = [banks.wavefronts(one.addresses, one.width) for read in reads for one in core_matrices(*read)]
+    assert all(one.excess == 0 for one in counted)
+    return {
+        "boxes": sum(len(each.origins) for each in boxes),
+        "line": line,
+        "lines": lines,
+        "wavefronts": sum(one.actual for one in counted),
+        "sector bytes": lines * max(line, SECTOR),
+        "tensor": config.tile_m * config.tile_n * config.tile_k / TENSOR_RATE,
+        "L2": lines * max(line, SECTOR) / L2_PORT,
+    }
+
+
+def bounds(of: dict[str, float]) -> tuple[float, float]:
+    """Clocks of a k-tile: all units beside each other; lines and wavefronts in turns."""
+    beside = max(of["tensor"], of["L2"], of["lines"], of["wavefronts"])
+    return beside, max(beside, of["lines"] + of["wavefronts"])
+
+
+asked = {mode: demands(mode) for mode in MODES}
+predicted = {mode: bounds(of) for mode, of in asked.items()}
+slowdown = {mode: tuple(c / w for c, w in zip(predicted[mode], predicted["sw128"], strict=True)) for mode in MODES}
+rows = [
+    [
+        mode,
+        *(f"{asked[mode][key]:.0f}" for key in ("boxes", "line", "lines", "wavefronts", "L2", "tensor")),
+        "{:.0f} to {:.0f}".format(*predicted[mode]),
+        "{:.2f}x to {:.2f}x".format(*slowdown[mode]),
+    ]
+    for mode in MODES
+]
+header = ["mode", "TMA boxes", "bytes a line", "lines", "wgmma wavefronts", "L2 clocks", "tensor clocks"]
+Markdown("One SM, one k-tile:\n\n" + table([*header, "predicted clocks", "of sw128's"], rows))
+
+# %% tags=["lab"]
+units = {"tensor cores": "tensor", "wgmma's reads": "wavefronts", "TMA's lines": "lines", "L2": "L2"}
+bars = [draw.Bar(mode, unit, asked[mode][key]) for mode in MODES for unit, key in units.items()]
+chart = draw.bar_chart(bars, unit="clocks", title="Clocks that a k-tile keeps each unit busy", baseline="tensor cores")
+chart
+
+# %% [markdown] tags=["lab"]
+# Read it from the bottom up. In `sw128` the tensor cores are the busiest. `sw64` doubles the lines, and they still take
+# less time than the multiplications: if the two only compete with the tensor cores, `sw64` costs *nothing*; if they
+# take turns with `wgmma`'s reads, it already costs something. So this one mode tells the two cases apart. In `sw32` and
+# `interleave` the lines dominate in both.
+#
+# Two things the arithmetic takes for granted. The machine code must issue as many TMA instructions as there are boxes,
+# and the number of `wgmma`s must not depend on the mode:
+
+# %% tags=["lab"]
+for mode, config in VARIANTS.items():
+    made = compiling.compile_recipe("hopper/swizzle_modes_gemm", "sm_90a", "bfloat16", config=config)
+    found = f"{made.count('UTMALDG.2D'):2} UTMALDG (boxes: {asked[mode]['boxes']:2}), {made.count('HGMMA')} HGMMA"
+    print(f"{mode:11} {found}, {made.registers} registers, {made.spills} bytes spilled")
+
+# %% [markdown] tags=["lab"]
+# What others have seen: a public series of GEMMs for Blackwell ([the
+# write-up](https://gau-nernst.github.io/tcgen05), [its
+# table](https://github.com/gau-nernst/learn-cuda/tree/main/02e_matmul_sm100)) begins with tiles of 16-byte columns, and
+# turns to 128 bytes in its next step. Tile, chip and pipeline are others, so only the size of the effect can be
+# compared with what we predict for `interleave`:
+
+# %% tags=["lab"]
+PUBLISHED = {16: 255.73, 128: 699.39}  # TFLOP/s by bytes of a line: B200, bf16, 4096 x 4096 x 4096, versions v1a, v2a
+low, high = sorted(slowdown["interleave"])
+print(f"published, B200: {PUBLISHED[128] / PUBLISHED[16]:.2f}x; predicted here: {low:.2f}x to {high:.2f}x")
+
+# %% [markdown] tags=["lab"]
+# ## The trap: two modes at once
+#
+# The mode is agreed on twice, in the tensor map and in the matrix descriptor. Nobody compares the two. Here TMA writes
+# in one mode and `wgmma` reads in another, walked through the model: the relative error of the product, where random
+# numbers in place of the product would have about 1.4. Off the diagonal everything is wrong, and nothing is
+# reported.
+
+# %% tags=["lab"]
+import cookbook
+from cookbook.harness.evaluated import evaluated
+from cookbook.harness.walk import walk_evaluated
+
+rng = np.random.default_rng(0)
+a, b = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((64, 64), (64, 64)))
+module = cookbook.load("hopper/swizzle_modes_gemm")
+found = {mode: evaluated(module, cutlass.BFloat16, config) for mode, config in module.VARIANTS.items()}
+
+
+def error(written: str, read: str) -> float:
+    product = walk_evaluated(found[written], found[read], a, b, "bfloat16", CONFIG)
+    return float(np.linalg.norm(product - a @ b) / np.linalg.norm(a @ b))
+
+
+rows = [[written, *(f"{error(written, read):.2f}" for read in MODES)] for written in MODES]
+Markdown(table(["written \\ read", *MODES], rows))
+
+# %% [markdown] tags=["lab"]
+# ## Check
+#
+# Every level looks at every mode: *layout* at its shared memory and descriptors, *model* at its product, walked in
+# numpy on a ragged shape, *compiled* at a real cubin. On a machine with a Hopper GPU the kernels also run here;
+# elsewhere the recorded run is shown.
+
+# %% tags=["lab"]
+from cookbook import tables
+from cookbook.harness import checking
+
+report = checking.check("hopper/swizzle_modes_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
+for level in report.levels:
+    of = " ".join(filter(None, (level.target, level.variant)))
+    print(f"{level.level:10}{of:20}{level.status:13}{tables.describe(level)}")
+
+# %% [markdown] tags=["lab"]
+# ## Time
+#
+# The four modes and their peers, interleaved in one run on one GPU; "ours" is `sw128`, called without an argument.
+
+# %% tags=["lab"]
+from cookbook.harness.publishing import results_table
+
+Markdown(results_table("hopper/swizzle_modes_gemm"))
+
+# %% [markdown] tags=["lab"]
+# Predicted beside measured: how many times as long as in `sw128` the product takes. And, from the measurement, what one
+# line costs in each mode if lines are what it waits for: the time, in units in which `sw128`'s k-tile takes what the
+# tensor cores need, by the lines. We put 1; a mode that waits for something else shows more than its lines cost.
+
+# %% tags=["lab"]
+from cookbook.harness import records
+
+
+def beside_measured() -> str:
+    """A table for every current record, or that there is none."""
+    parts = []
+    for r in records.select("hopper/swizzle_modes_gemm", "timed"):
+        if records.is_stale(r):
+            continue
+        ms = {mode: r["peers"][mode]["median_ms"] for mode in MODES}
+        rows = []
+        for mode in MODES:
+            (low, high), times = sorted(slowdown[mode]), ms[mode] / ms["sw128"]
+            verdict = "between" if low <= times <= high else "below" if times < low else "above"
+            a_line = times * predicted["sw128"][0] / asked[mode]["lines"]
+            rows.append([mode, f"{low:.2f}x to {high:.2f}x", f"{times:.2f}x", verdict, f"{a_line:.2f}"])
+        title = f"{r['device']}, {r['dtype']}, {'x'.join(map(str, r['shape']))}:"
+        header = ["mode", "predicted", "measured", "it lies", "clocks a line"]
+        parts.append(title + "\n\n" + table(header, rows))
+    return "\n\n".join(parts) or "*Not measured yet.*"
+
+
+Markdown(beside_measured())
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# Bank conflicts do not choose among the four modes: each of them gives the tensor cores every core matrix in one
+# wavefront. What chooses is the other end. A mode's width is the length of the lines in which TMA works, and a wider
+# mode moves the same tile in fewer of them. Hence the rule of one line that all libraries follow, *the widest mode
+# whose row divides the tile's contiguous extent*, and hence a second, for whoever picks tile sizes: make that extent
+# 128 bytes. A narrower tile along K is not a smaller version of the same thing, it is another mode.
+#
+# Next: [the GEMM in its widest mode](tma_wgmma_gemm.ipynb), part by part. To use this one:
+# `cookbook copy hopper/swizzle_modes_gemm my_gemm.py`, then `from my_gemm import matmul`.
