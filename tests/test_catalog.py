@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import cookbook
-from cookbook.harness import catalog
+from cookbook.harness import benching, catalog
 
 HEADER = """\
 # ---
@@ -118,6 +118,15 @@ def test_front_matter_becomes_a_recipe(tmp_path):
             lambda text: text.replace("#     title:", "#     kind: study\n#     majors: [tn]\n#     title:"),
             "a study has no operands",
         ),
+        (
+            lambda text: text.replace("#     title:", "#     bench_shapes: [[8, 8]]\n#     title:"),
+            "shapes of 3 positive",
+        ),
+        (lambda text: text.replace("#     title:", "#     bench_shapes: [[8, 8, 0]]\n#     title:"), "got [[8, 8, 0]]"),
+        (
+            lambda text: text.replace("#     title:", "#     kind: study\n#     bench_shapes: [[8, 8]]\n#     title:"),
+            "a study has no shapes",
+        ),
         (lambda text: text.removeprefix("# ---\n"), "needs the key jupyter.cookbook"),
     ],
 )
@@ -149,6 +158,14 @@ def test_majors_are_tn_unless_said(tmp_path):
     assert several.instructions_for("sm_80", "nt") == ("HMMA", "LDSM.MT88")
     assert several.instructions_for("sm_80") == several.instructions_for("sm_80", "tn") == ("HMMA",)
     assert several.told_apart("nt") == "nt" and one.told_apart("tn") is None
+
+
+def test_shapes_to_time_are_those_of_its_kind_unless_said(tmp_path):
+    write(tmp_path, "ampere/a", instructions="[HMMA]\n#     bench_shapes: [[64, 128, 256], [8192, 8192, 512]]")
+    write(tmp_path, "ampere/b", order=2)
+    own, usual = catalog.recipes(tmp_path)
+    assert benching.default_shapes(own) == own.bench_shapes == ((64, 128, 256), (8192, 8192, 512))
+    assert usual.bench_shapes == () and benching.default_shapes(usual) == benching.DEFAULT_SHAPES
 
 
 def test_load_leaves_the_lab_out_and_keeps_line_numbers(tmp_path):
@@ -203,7 +220,7 @@ def test_normal_form_joins_what_versions_split():
 HASH = """
 import sys
 sys.path[:0] = sys.argv[1:3]
-from cookbook.harness import catalog
+from cookbook.harness import benching, catalog
 print(catalog.code_hash(sys.argv[3]))
 """
 

@@ -125,9 +125,11 @@ def bench(
 
 
 def default_shapes(recipe: catalog.Recipe) -> tuple[Shape, ...]:
-    """What is timed of a recipe when nothing is said."""
+    """What is timed of a recipe when nothing is said: the shapes of its front matter, or those of its kind."""
     from cookbook.harness import transposing
 
+    if recipe.bench_shapes:
+        return recipe.bench_shapes
     return transposing.BENCHED_SHAPES if recipe.kind == "transpose" else DEFAULT_SHAPES
 
 

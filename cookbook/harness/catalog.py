@@ -56,6 +56,7 @@ class Recipe:
     # prefixes of SASS mnemonics that a cubin must hold, by target or majors; those under "all" every one must
     instructions: dict[str, tuple[str, ...]] = field(default_factory=dict)
     max_smem: int | None = None  # bytes a block may use; None: the chip's own limit
+    bench_shapes: tuple[tuple[int, ...], ...] = ()  # what `cookbook bench` times; (): what it times of every recipe
 
     def instructions_for(self, target: str, majors: str = operand_majors.DEFAULT) -> tuple[str, ...]:
         """The SASS mnemonic prefixes that a cubin for `target` and operands of these majors must hold."""
@@ -181,6 +182,7 @@ def _described(name: str, file: Path, described: dict[str, Any]) -> Recipe:
     for key in ("targets", "dtypes"):
         described[key] = tuple(described.get(key) or ())
     described["majors"] = _majors(file, kind, described)
+    described["bench_shapes"] = _bench_shapes(file, kind, described)
     instructions = described.get("instructions") or {}
     if isinstance(instructions, list):
         instructions = {"all": instructions}
@@ -198,6 +200,16 @@ def _majors(file: Path, kind: str, described: dict[str, Any]) -> tuple[str, ...]
     if kind != "gemm" and "majors" in described:
         raise CatalogError(f"{file}: majors: got {list(found)}, needs none: a {kind} has no operands A and B")
     return found
+
+
+def _bench_shapes(file: Path, kind: str, described: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
+    """(M, N, K) each of a gemm, (M, N) of a transpose."""
+    found, extents = described.get("bench_shapes", []), {"gemm": 3, "transpose": 2}.get(kind, 0)
+    needs = f"a list of shapes of {extents} positive integers" if extents else f"none: a {kind} has no shapes"
+    right = isinstance(found, list) and all(isinstance(shape, list) and len(shape) == extents for shape in found)
+    if not right or any(type(x) is not int or x < 1 for shape in found for x in shape) or (found and not extents):
+        raise CatalogError(f"{file}: bench_shapes: got {found}, needs {needs}")
+    return tuple(tuple(shape) for shape in found)
 
 
 # --- cells ------------------------------------------------------------------------------------------------
