@@ -1,0 +1,160 @@
+"""A GEMM recipe's plans: what a call of one kind has found is kept for the next, and nothing else is taken on trust.
+
+No GPU: CPU tensors pass for CUDA's, and the kernel is a function that notes what it is launched with.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from cookbook.harness import catalog
+
+PLANNED = [r.name for r in catalog.recipes() if r.kind == "gemm" and "\nPLANS:" in r.file.read_text(encoding="utf-8")]
+
+
+@pytest.fixture(params=PLANNED)
+def module(request, monkeypatch):
+    """A recipe without plans yet, its `.launched` (arguments) and `.planned` (how many calls were checked in full)."""
+    module = catalog.load(request.param)
+    capability = (9, 0) if catalog.find(request.param).runs_on == "sm_90" else (8, 0)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)  # what get_device() says of a CPU tensor
+    monkeypatch.setattr(torch.cuda, "device", NoDevice)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
+    launched, planned, make_plan = [], [], module.make_plan
+    monkeypatch.setattr(module, "compiled", lambda *which: lambda *arguments: launched.append((which, arguments)))
+    monkeypatch.setattr(module, "make_plan", lambda *args: planned.append(args) or make_plan(*args))
+    monkeypatch.setattr(module, "PLANS", {})
+    monkeypatch.setattr(module, "launched", launched, raising=False)
+    monkeypatch.setattr(module, "planned", planned, raising=False)
+    return module
+
+
+class NoDevice:
+    """`torch.cuda.device`, which notes what it is asked to make current."""
+
+    made_current: list[object] = []  # noqa: RUF012
+
+    def __init__(self, device):
+        self.made_current.append(device)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        return False
+
+
+def a_(m=16, k=32):
+    return torch.zeros(m, k, dtype=torch.bfloat16)
+
+
+def b_(k=32, n=24):
+    return torch.zeros(n, k, dtype=torch.bfloat16).T
+
+
+def test_a_second_call_of_a_kind_is_launched_without_the_checks(module):
+    a, b, other_a, other_b = a_(), b_(), a_(), b_()
+    first = module.matmul(a, b)
+    second = module.matmul(other_a, other_b)
+    assert len(module.planned) == 1 and len(module.PLANS) == 1
+    expected = [(a, b, first), (other_a, other_b, second)]
+    for (_, arguments), operands in zip(module.launched, expected, strict=True):
+        assert arguments == (*(x.data_ptr() for x in operands), (16, 24, 32), (32, 32, 24), 7)
+    assert second.shape == (16, 24) and second.dtype == torch.bfloat16 and second is not first
+
+
+def test_any_other_kind_is_checked_again(module):
+    matmul, a, b = module.matmul, a_(), b_()
+    out, shifted = torch.zeros(16, 24, dtype=torch.bfloat16), torch.zeros(16 * 24 + 1, dtype=torch.bfloat16)
+    kinds = [
+        {"a": a, "b": b},
+        {"a": a_(17), "b": b},  # a shape
+        {"a": torch.zeros(16, 40, dtype=torch.bfloat16)[:, :32], "b": b},  # a stride
+        {"a": a.half(), "b": b.half()},  # a dtype
+        {"a": a, "b": b, "out": out},
+        {"a": a, "b": b, "out": torch.zeros(16, 32, dtype=torch.bfloat16)[:, :24]},  # a stride of out
+        {"a": a, "b": b, "out": shifted[1:].view(16, 24)},  # an alignment of out
+    ]
+    for count, kind in enumerate(kinds, 1):
+        for _ in range(2):
+            made = matmul(**kind)
+            assert made is kind.get("out", made)
+        assert len(module.planned) == count
+    with torch.no_grad():
+        matmul(a.detach().requires_grad_(), b)
+    assert len(module.planned) == len(kinds) + 1
+    strides = [arguments[4] for _, arguments in module.launched]
+    assert strides[4] == (40, 32, 24) and strides[10] == (32, 32, 32)  # what the third and the sixth kind ask for
+
+
+def test_a_plan_knows_the_width_of_its_stores(module):
+    """Of two outputs alike but for their alignment, the kernel with wide stores gets the aligned one only."""
+    memory = torch.zeros(16 * 24 + 8, dtype=torch.bfloat16)
+    start = -memory.data_ptr() % 16 // 2
+    for offset in (0, 1, 0, 1):
+        module.matmul(a_(), b_(), out=memory[start + offset :][: 16 * 24].view(16, 24))
+    vec = [which[1] for which, _ in module.launched]
+    assert vec == [8, 1, 8, 1] and len(module.planned) == 2
+
+
+def test_bad_input_is_refused_each_time(module):
+    a, b = a_(), b_()
+    module.matmul(a, b)
+    wrong = [
+        (TypeError, "a: got list", {"a": [[1.0]], "b": b}),
+        (TypeError, "b: got NoneType", {"a": a, "b": None}),
+        (TypeError, "out: got bool", {"a": a, "b": b, "out": False}),
+        (TypeError, "a: got torch.float32", {"a": a.float(), "b": b}),
+        (TypeError, "a: got layout torch.sparse_coo", {"a": a.to_sparse(), "b": b}),
+        (ValueError, "a: got requires_grad=True", {"a": a_().requires_grad_(), "b": b}),
+        (ValueError, "b: got requires_grad=True", {"a": a, "b": b_().requires_grad_()}),
+        (ValueError, "a: got address", {"a": torch.zeros(513, dtype=torch.bfloat16)[1:].view(16, 32), "b": b}),
+        (ValueError, "b: got shape", {"a": a, "b": b_(40)}),
+    ]
+    for error, message, kind in wrong * 2:
+        with pytest.raises(error, match=message):
+            module.matmul(**kind)
+    assert len(module.launched) == 1 and len(module.PLANS) == 1
+    with torch.no_grad():
+        module.matmul(a_().requires_grad_(), b)
+    with pytest.raises(ValueError, match="a: got requires_grad=True"):  # the plan of no_grad is not this call's
+        module.matmul(a_().requires_grad_(), b)
+
+
+def test_where_out_lies_is_looked_at_each_time(module):
+    """The same kind of call is legal or not by addresses alone, and columns of one wider matrix are legal."""
+    wide = torch.zeros(32, 96, dtype=torch.bfloat16)
+    a, b = wide[:, :32], b_(32, 32)
+    for _ in range(2):
+        module.matmul(a, b, out=wide[:, 64:])
+        module.matmul(a, b, out=torch.zeros_like(wide)[:, 64:])
+        for start in (0, 8, 16, 24):
+            with pytest.raises(ValueError, match="out: got memory that overlaps a; needed memory of its own"):
+                module.matmul(a, b, out=wide[:, start : start + 32])
+    assert len(module.launched) == 4 and len(module.PLANS) == 1
+    square = b_(32, 32)
+    module.matmul(a_(32), square, out=torch.zeros(32, 32, dtype=torch.bfloat16))
+    with pytest.raises(ValueError, match="out: got memory that overlaps b"):
+        module.matmul(a_(32), square, out=square.T)
+
+
+def test_the_plans_do_not_grow_without_end(module, monkeypatch):
+    monkeypatch.setattr(module, "MAX_PLANS", 3)
+    for m in (8, 16, 24, 32, 40):
+        module.matmul(a_(m), b_())
+    assert [key[0][0][0] for key in module.PLANS] == [32, 40]
+
+
+def test_the_device_of_the_operands_is_current_at_the_launch(module, monkeypatch):
+    a, b = a_(), b_()
+    module.matmul(a, b)
+    current = [3, -1]
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current.pop(0))
+    NoDevice.made_current.clear()
+    module.matmul(a, b)
+    assert NoDevice.made_current == [-1] and not current and len(module.launched) == 2
