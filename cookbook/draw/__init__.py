@@ -10,6 +10,7 @@ from cookbook.draw.charts import Bar, bar_chart
 from cookbook.draw.crossbar import crossbar
 from cookbook.draw.fragments import ldmatrix_view, tv_view
 from cookbook.draw.grids import before_after, layout_grid
+from cookbook.draw.lanes import Span, lanes
 from cookbook.draw.layouts import bank_grid, swizzle_view
 from cookbook.draw.masks import swizzle_bits
 from cookbook.draw.raster import tile_order
@@ -21,6 +22,7 @@ __all__ = [
     "Bar",
     "Field",
     "Picture",
+    "Span",
     "access_view",
     "atom_orders",
     "atom_tiling",
@@ -30,6 +32,7 @@ __all__ = [
     "bit_fields",
     "crossbar",
     "gf2_matrix",
+    "lanes",
     "layout_grid",
     "ldmatrix_view",
     "pipeline",
