@@ -158,3 +158,17 @@ def test_the_device_of_the_operands_is_current_at_the_launch(module, monkeypatch
     NoDevice.made_current.clear()
     module.matmul(a, b)
     assert NoDevice.made_current == [-1] and not current and len(module.launched) == 2
+
+
+def test_majors_are_of_the_kind(module):
+    """Where a recipe takes several: the transpose of an operand has another plan, with its own overlap and strides."""
+    if not hasattr(module, "major_of"):
+        pytest.skip("K-major operands only")
+    a, b, wide = a_(32), b_(32, 32), torch.zeros(32, 64, dtype=torch.bfloat16)
+    for left in (a, a.T, a, a.T):
+        module.matmul(left, b)
+    assert [which[2] for which, _ in module.launched] == ["k", "m", "k", "m"] and len(module.PLANS) == 2
+    for _ in range(2):
+        module.matmul(wide[:, :32].T, b, out=wide[:, 32:])
+        with pytest.raises(ValueError, match="out: got memory that overlaps a"):
+            module.matmul(wide[:, :32].T, b, out=wide[:, 16:48])

@@ -30,7 +30,7 @@ class Diagnosis:
 
 def examine() -> list[Diagnosis]:
     """Look at everything the cookbook uses, in the order in which it is needed."""
-    return [_system(), _python(), _torch(), _dsl(), _nvdisasm(), _driver(), *_gpus(), _quack(), _catalog()]
+    return [_system(), _python(), _torch(), _dsl(), _tvm_ffi(), _nvdisasm(), _driver(), *_gpus(), _quack(), _catalog()]
 
 
 def healthy(diagnoses: list[Diagnosis]) -> bool:
@@ -78,6 +78,16 @@ def _dsl() -> Diagnosis:
         mend = "pip install 'nvidia-cutlass-dsl>=4.8' (Linux or Windows, Python 3.10 to 3.14)"
         return Diagnosis("CuTe DSL", MISSING, str(error), means, mend)
     return Diagnosis("CuTe DSL", OK, cutlass.__version__, means)
+
+
+def _tvm_ffi() -> Diagnosis:
+    means = "the recipes' functions launch their kernels through it"
+    try:
+        import tvm_ffi
+    except Exception as error:
+        limit = "kernels compile but cannot be called"
+        return Diagnosis("TVM-FFI", LIMITED, str(error), limit, "pip install apache-tvm-ffi")
+    return Diagnosis("TVM-FFI", OK, tvm_ffi.__version__, means)
 
 
 def _nvdisasm() -> Diagnosis:
