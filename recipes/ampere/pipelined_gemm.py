@@ -42,6 +42,7 @@
 # before the measurement, and the cells below compute them.
 
 # %%
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
@@ -480,6 +481,7 @@ def require(ok: bool, name: str, got: object, needed: str, error: type[Exception
 def check_operand(name: str, x: torch.Tensor, dtype: torch.dtype | None) -> None:
     """A non-empty matrix of a dtype the tensor cores take, and of `dtype` if that is given."""
     require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
+    require(x.layout == torch.strided, name, f"layout {x.layout}", "torch.strided: a dense matrix", TypeError)
     require(x.ndim == 2, name, f"{x.ndim} dimension(s)", "2")
     require(x.dtype in DTYPES, name, x.dtype, "torch.float16 or torch.bfloat16", TypeError)
     require(dtype in (None, x.dtype), name, x.dtype, f"{dtype}, the dtype of a", TypeError)
@@ -531,9 +533,68 @@ def store_width(out: torch.Tensor, ldc: int) -> int:
 
 
 @cache
-def compiled(dtype: torch.dtype, vec: int, capability: tuple[int, int], variant: str):
-    """The kernel for the present GPU: compiled at the first call that needs it, then kept."""
-    return compile_for("", DTYPES[dtype], config_for("sm_{}{}".format(*capability), variant), vec)
+def compiled(dtype: torch.dtype, vec: int, capability: tuple[int, int], variant: str) -> Callable[..., None]:
+    """The kernel for the present GPU: compiled at the first call that needs it, then kept.
+
+    TVM-FFI (the package apache-tvm-ffi) makes it a function that takes plain integers and tuples of them, and costs
+    little more to call than the launch itself. Without it each argument is a Python object made for the call.
+    """
+    return compile_for("", DTYPES[dtype], config_for("sm_{}{}".format(*capability), variant), vec, "--enable-tvm-ffi")
+
+
+# %% [markdown]
+# ### Checked once
+#
+# Those checks take longer than the GPU takes for a small product. But a program calls `matmul` with the same few kinds
+# of operands again and again, and their kind (shapes, strides, dtypes, devices, alignment, whether a gradient is
+# wanted) decides whether a call is legal. So the first call of a kind makes a *plan*, and later ones look it up. One
+# thing must be looked at each time, for it depends on addresses: whether `out` shares memory with an operand.
+
+
+# %%
+class Plan(NamedTuple):
+    """What the checks found out about calls of one kind: nothing is left but to launch."""
+
+    launch: Callable[..., None]  # compiled for this dtype, width of stores, and GPU
+    device: int  # of CUDA's
+    mnk: tuple[int, int, int]
+    strides: tuple[int, int, int]  # between the rows of A, B and C, in elements
+    spans: tuple[int, int, int]  # of A, B and C: from the first byte to the last one, in bytes
+
+
+PLANS: dict[tuple, Plan] = {}
+MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
+
+
+def kind(x: object) -> object:
+    """What the checks look at in an argument, but for where exactly it lies."""
+    if not isinstance(x, torch.Tensor) or x.layout != torch.strided:
+        return type(x)
+    return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16, x.requires_grad
+
+
+def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str) -> Plan:
+    """Check everything, compile what is needed. Raises what `matmul` raises."""
+    require(variant in VARIANTS, "variant", repr(variant), f"one of {', '.join(VARIANTS)}")
+    check_operand("a", a, None)
+    check_operand("b", b, a.dtype)
+    (m, k), n, bt = a.shape, b.shape[1], b.T
+    require(b.shape[0] == k, "b", f"shape {tuple(b.shape)}", f"({k}, N), for a is {tuple(a.shape)}")
+    require(k % 8 == 0, "a", f"K = {k}", "a multiple of 8: whole 16-byte pieces")
+    lda, ldb = k_major_stride("a", a), k_major_stride("b", bt)
+    if out is not None:
+        check_out(out, a, bt)
+    require(a.is_cuda, "a", f"device {a.device}", "a CUDA device")
+    require(b.device == a.device, "b", f"device {b.device}", f"{a.device}, where a is")
+    capability = torch.cuda.get_device_capability(a.device)
+    require(capability >= (8, 0), "a", f"a GPU of compute capability {capability}", "(8, 0) or later")
+
+    c = a.new_empty(m, n) if out is None else out  # memory of torch's own is aligned alike each time
+    ldc = c.stride(0) if m > 1 else -(-n // 8) * 8
+    with torch.cuda.device(a.device):
+        launch = compiled(a.dtype, store_width(c, ldc), capability, variant)
+    spans = ((m - 1) * lda + k, (n - 1) * ldb + k, (m - 1) * ldc + n)
+    return Plan(launch, a.get_device(), (m, n, k), (lda, ldb, ldc), tuple(2 * elements for elements in spans))
 
 
 # %%
@@ -554,28 +615,23 @@ def matmul(
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
     argument, what it got and what it needs, and nothing has been launched.
     """
-    require(variant in VARIANTS, "variant", repr(variant), f"one of {', '.join(VARIANTS)}")
-    check_operand("a", a, None)
-    check_operand("b", b, a.dtype)
-    (m, k), n, bt = a.shape, b.shape[1], b.T
-    require(b.shape[0] == k, "b", f"shape {tuple(b.shape)}", f"({k}, N), for a is {tuple(a.shape)}")
-    require(k % 8 == 0, "a", f"K = {k}", "a multiple of 8: whole 16-byte pieces")
-    lda, ldb = k_major_stride("a", a), k_major_stride("b", bt)
-    if out is not None:
-        check_out(out, a, bt)
-    require(a.is_cuda, "a", f"device {a.device}", "a CUDA device")
-    require(b.device == a.device, "b", f"device {b.device}", f"{a.device}, where a is")
-    capability = torch.cuda.get_device_capability(a.device)
-    require(capability >= (8, 0), "a", f"a GPU of compute capability {capability}", "(8, 0) or later")
+    key = (kind(a), kind(b), kind(out), torch.is_grad_enabled(), variant)
+    plan = PLANS.get(key)
+    if plan is None:
+        plan = make_plan(a, b, out, variant)
+        if len(PLANS) >= MAX_PLANS:
+            PLANS.clear()
+        PLANS[key] = plan
+    if torch.cuda.current_device() != plan.device:
+        with torch.cuda.device(plan.device):
+            return matmul(a, b, out=out, variant=variant)
 
-    out = torch.empty((m, n), dtype=a.dtype, device=a.device) if out is None else out
-    ldc = out.stride(0) if m > 1 else -(-n // 8) * 8
-    vec = store_width(out, ldc)
-    with torch.cuda.device(a.device):
-        stream = torch.cuda.current_stream().cuda_stream
-        pointers, strides = (a.data_ptr(), b.data_ptr(), out.data_ptr()), (lda, ldb, ldc)
-        launch = compiled(a.dtype, vec, capability, variant)
-        launch(*launch_arguments(DTYPES[a.dtype], pointers, (m, n, k), strides, vec, stream))
+    (m, n, _), (a_span, b_span, c_span) = plan.mnk, plan.spans
+    out = a.new_empty(m, n) if out is None else out
+    pa, pb, pc = a.data_ptr(), b.data_ptr(), out.data_ptr()
+    if (pa < pc + c_span and pc < pa + a_span) or (pb < pc + c_span and pc < pb + b_span):
+        check_out(out, a, b.T)  # from first to last byte they meet, but may be columns of one wider matrix
+    plan.launch(pa, pb, pc, plan.mnk, plan.strides, torch.cuda.current_stream(plan.device).cuda_stream)
     return out
 
 
