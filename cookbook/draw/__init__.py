@@ -7,6 +7,7 @@ from cookbook.draw.accesses import access_view
 from cookbook.draw.atoms import atom_orders, atom_tiling
 from cookbook.draw.bits import Field, bit_fields, gf2_matrix
 from cookbook.draw.charts import Bar, bar_chart
+from cookbook.draw.clusters import cluster_view
 from cookbook.draw.crossbar import crossbar
 from cookbook.draw.fragments import ldmatrix_view, tv_view
 from cookbook.draw.grids import before_after, layout_grid
@@ -30,6 +31,7 @@ __all__ = [
     "bar_chart",
     "before_after",
     "bit_fields",
+    "cluster_view",
     "crossbar",
     "gf2_matrix",
     "lanes",
