@@ -161,7 +161,9 @@ def _timed(figures: dict[str, Any]) -> str:
     peers = figures.get("peers", {})
     ratios = ", ".join(f"{peer['ratio']:.3f} of {name}" for name, peer in peers.items())
     spread = f"{figures['min_ms']:.4g}-{figures['max_ms']:.4g}"
-    return f"{figures['median_ms']:.4g} ms ({spread}), {rate(figures)}; {ratios}"
+    host = {"ours": figures, **peers} if "host_us" in figures else {}
+    calls = ", ".join(f"{who} {each['host_us']:.1f}" for who, each in host.items() if "host_us" in each)
+    return f"{figures['median_ms']:.4g} ms ({spread}), {rate(figures)}; {ratios}" + (calls and f"; us a call: {calls}")
 
 
 def rate(figures: dict[str, Any]) -> str:

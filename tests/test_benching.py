@@ -36,6 +36,54 @@ def test_a_loop_goes_round_the_sets():
     assert seen == [0, 1, 2, 0, 1, 2, 0]
 
 
+def test_the_host_cost_is_of_the_calls_alone(monkeypatch):
+    """A median over batches, of the calls and not of what the GPU still has to do; the first batch counts nothing."""
+    now, calls, emptied = [0.0], {"ours": 0, "peer": 0}, []
+    monkeypatch.setattr(benching.time, "perf_counter", lambda: now[0])
+
+    def call(who, seconds):
+        calls[who] += 1
+        now[0] += seconds if calls[who] > benching.HOST_CALLS else 1.0  # the first batch compiles, say
+        now[0] += 1.0 if calls[who] % (3 * benching.HOST_CALLS) == 0 else 0.0  # one batch in three is disturbed
+
+    def synchronize():
+        emptied.append(dict(calls))
+        now[0] += 0.5
+
+    each = {"ours": lambda: call("ours", 4e-6), "peer": lambda: call("peer", 7e-6)}
+    assert benching.us_per_call(each, synchronize) == {"ours": 4.0, "peer": 7.0}
+    assert set(calls.values()) == {(benching.HOST_BATCHES + 1) * benching.HOST_CALLS}
+    assert all(n % benching.HOST_CALLS == 0 for state in emptied for n in state.values())
+    assert len(emptied) == 2 * (benching.HOST_BATCHES + 1)
+
+
+def test_the_host_cost_of_ours_and_of_each_peer_that_is_right(monkeypatch):
+    import torch
+
+    a, b, out = torch.eye(8).half(), torch.randn(8, 8).half(), torch.empty(8, 8).half()
+    outs = []
+
+    def matmul(a, b, *, out=None):
+        outs.append(out)
+        return torch.matmul(a, b, out=out)
+
+    wrong = {benching.TORCH: matmul_into, benching.QUACK: lambda a, b, out: torch.add(a, b, out=out)}
+    monkeypatch.setattr(benching, "peers", lambda tuned: wrong)
+    monkeypatch.setattr(benching, "input_sets", lambda *which: [(a, b, out)])
+    monkeypatch.setattr(benching.catalog, "load", lambda name: types.SimpleNamespace(matmul=matmul))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    costs = benching.host_costs.__wrapped__("any", "float16")
+    assert set(costs) == {benching.OURS, benching.TORCH}
+    assert all(set(cost) == {"host_us", "host_new_us"} and min(cost.values()) > 0 for cost in costs.values())
+    assert outs.count(None) == len(outs) // 2  # one more is the look whether ours is right
+
+
+def matmul_into(a, b, out):
+    import torch
+
+    return torch.matmul(a, b, out=out)
+
+
 def test_too_few_rounds_are_refused():
     with pytest.raises(ValueError, match="rounds: got 6, needed at least 7"):
         benching.bench("hopper/tma_wgmma_gemm", rounds=6)

@@ -34,6 +34,14 @@ FIGURES = {
 }
 
 
+def test_the_host_cost_beside_the_peers_that_have_one():
+    figures, words = FIGURES["timed"]
+    peers = {"torch.matmul": {"ratio": 1.5, "host_us": 6.04}, "ceiling": {"ratio": 0.5}}
+    said = tables.describe(Level("timed", "passed", figures=figures | {"host_us": 4.26, "peers": peers}))
+    assert said.split("; ")[0] == words.split("; ")[0]
+    assert said.endswith("; 1.500 of torch.matmul, 0.500 of ceiling; us a call: ours 4.3, torch.matmul 6.0")
+
+
 @pytest.mark.parametrize("level", checking.LEVELS)
 def test_figures_in_words(level):
     figures, words = FIGURES[level]

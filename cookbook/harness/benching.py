@@ -8,14 +8,18 @@ One round times a batch of launches of every variant, each batch between two CUD
 is drawn anew each round; the figures are the median, minimum and maximum over the rounds. Inputs are normal,
 and several sets of them rotate so that L2 does not hold them. Batches are CUDA graphs where all variants can
 be captured, so that the cost of a launch from Python does not count against anybody.
+
+That cost is measured by itself, of a GEMM and its peers, on a shape so small that the GPU keeps up: `host_costs`.
 """
 
 from __future__ import annotations
 
 import random
 import statistics
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from itertools import cycle, islice, product
 from typing import Any
 
@@ -37,6 +41,8 @@ BATCH_MS = 100.0  # long against a launch, and against the time the GPU takes to
 WARM_UP_MS = 1000.0  # to reach the clocks the GPU sustains
 L2_MULTIPLE = 4  # the sets together are this many times as large as L2
 MAX_SETS = 64
+HOST_SHAPE: Shape = (64, 64, 64)
+HOST_BATCHES, HOST_CALLS = 15, 100  # fewer calls than a stream has room for: none of them waits
 
 Call = Callable[..., Any]  # of one set of operands: (a, b, out) for a GEMM
 Batch = Callable[[], None]
@@ -120,7 +126,10 @@ def bench(
             words = (recipe.name, recipe.told_apart(which), dtype, "x".join(map(str, shape)))
             on_progress("timed " + " ".join(word for word in words if word))
             contest = _contest(recipe, module, shape, dtype, which)
-            made.append(record_of(recipe.name, contest, shape, dtype, time_contest(contest, rounds)))
+            timed = time_contest(contest, rounds)
+            for who, cost in (host_costs(recipe.name, dtype, which) if recipe.kind == "gemm" else {}).items():
+                timed[who] = timed.get(who, {}) | cost
+            made.append(record_of(recipe.name, contest, shape, dtype, timed))
     return made
 
 
@@ -161,8 +170,8 @@ def own_variants(module: Any) -> dict[str, Call]:
     return {name: lambda a, b, out, name=name: module.matmul(a, b, out=out, variant=name) for name in named}
 
 
-def peers() -> dict[str, Call]:
-    """What ours is timed beside: torch.matmul, and QuACK's autotuned GEMM where it is installed."""
+def peers(tuned: bool = True) -> dict[str, Call]:
+    """What ours is timed beside: torch.matmul, and QuACK's GEMM, autotuned if `tuned`, where it is installed."""
     import torch
 
     found: dict[str, Call] = {TORCH: lambda a, b, out: torch.matmul(a, b, out=out)}
@@ -170,7 +179,45 @@ def peers() -> dict[str, Call]:
         from quack.gemm_interface import gemm
     except Exception:  # not installed, or not for this machine: it is then no peer here
         return found
-    return found | {QUACK: lambda a, b, out: gemm(a, b, out=out)}
+    return found | {QUACK: lambda a, b, out: gemm(a, b, out=out, tuned=tuned)}
+
+
+@cache
+def host_costs(name: str, dtype: str, majors: str = DEFAULT) -> dict[str, dict[str, float]]:
+    """Microseconds of the host that a call of a GEMM recipe, and of each peer, takes: once a process.
+
+    Returns:
+        By variant: "host_us", into an `out` that is given, and "host_new_us", into one that the call makes.
+    """
+    import torch
+
+    matmul = catalog.load(name).matmul
+    calls: dict[str, Call] = {OURS: lambda a, b, out: matmul(a, b, out=out), **peers(tuned=False)}
+    a, b, out = input_sets(HOST_SHAPE, dtype, majors)[0]
+    calls = {who: call for who, call in calls.items() if _agrees(who, call, (a, b, out), dtype)}
+    costs: dict[str, dict[str, float]] = {who: {} for who in calls}
+    for figure, given in (("host_us", out), ("host_new_us", None)):
+        each = {who: partial(call, a, b, given) for who, call in calls.items()}
+        for who, us in us_per_call(each, torch.cuda.synchronize).items():
+            costs[who][figure] = us
+    return costs
+
+
+def us_per_call(calls: dict[str, Callable[[], Any]], synchronize: Callable[[], Any]) -> dict[str, float]:
+    """Median over batches of the microseconds until each call returns; batches of them in turn.
+
+    `synchronize`, before each batch and outside its time, empties the stream.
+    """
+    taken: dict[str, list[float]] = {who: [] for who in calls}
+    for number in range(HOST_BATCHES + 1):  # the first one warms up
+        for who in shuffled(list(calls), number):
+            call = calls[who]
+            synchronize()
+            start = time.perf_counter()
+            for _ in range(HOST_CALLS):
+                call()
+            taken[who].append((time.perf_counter() - start) / HOST_CALLS * 1e6)
+    return {who: round(statistics.median(us[1:]), 2) for who, us in taken.items()}
 
 
 def time_contest(contest: Contest, rounds: int) -> dict[str, Any]:

@@ -84,6 +84,17 @@ def _timed_table(timed: list[Record]) -> str:
     return table(header, [_timed_row(record, peers, majors) for record in timed], right=3 if majors else 2)
 
 
+def _host_line(timed: list[Record]) -> str:
+    """What a call takes of the host beside its peers, from the newest record that knows; "" if none does."""
+    known = [r for r in timed if "host_us" in r["figures"]]
+    if not known:
+        return ""
+    newest = max(known, key=lambda r: r["date"])
+    costs = {"ours": newest["figures"], **newest["peers"]}
+    said = [f"{who} {f['host_us']:.1f} ({f['host_new_us']:.1f})" for who, f in costs.items() if "host_us" in f]
+    return f"A call takes so many microseconds of the host, with `out` given (without): {', '.join(said)}."
+
+
 def circumstances(found: list[Record]) -> str:
     """One sentence for each set of circumstances: the device, when, which versions, which inputs."""
     said = []
@@ -109,12 +120,12 @@ def results_table(name: str, dtype: str | None = None, root: Path | None = None)
     timed = [r for r in records.select(name, "timed", dtype, root) if r["shape"]]
     old = [r for r in timed if records.is_stale(r)]
     current = [r for r in timed if r not in old]
-    parts = [_timed_table(current), circumstances(current)] if current else [NOT_MEASURED]
+    parts = [_timed_table(current), _host_line(current), circumstances(current)] if current else [NOT_MEASURED]
     if old:
         if not current:
             parts = ["*The code as it is now has not been timed.*"]
         parts += ["**Stale: measured on an earlier version of the code.**", _timed_table(old), circumstances(old)]
-    return "\n\n".join(parts)
+    return "\n\n".join(part for part in parts if part)
 
 
 def checked_table(name: str, root: Path | None = None) -> str:

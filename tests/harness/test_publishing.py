@@ -59,6 +59,21 @@ def test_current_record_shows_figures_peers_and_circumstances(tmp_path):
     assert "quack" not in shown and "tale" not in shown
 
 
+def test_the_cost_on_the_host_is_said_once(tmp_path):
+    def costed(shape, date, ours, peer):
+        made = record(shape, date=date)
+        made["figures"] |= {"host_us": ours, "host_new_us": ours + 2}
+        made["peers"]["torch.matmul"] |= {"host_us": peer, "host_new_us": peer + 1}
+        made["peers"]["ceiling"] = dict(record()["peers"]["torch.matmul"])
+        return made
+
+    dated = (((64, 64, 64), "2031-05-07 00:00", 4.04, 6.0), ((128, 64, 64), "2031-05-06 00:00", 9.0, 9.0))
+    records.write([record(), *(costed(*each) for each in dated)], tmp_path)
+    shown = publishing.results_table(NAME, root=tmp_path)
+    (line,) = (line for line in shown.splitlines() if "microseconds" in line)
+    assert line.endswith("`out` given (without): ours 4.0 (6.0), torch.matmul 6.0 (7.0).")
+
+
 def test_a_changed_hash_makes_a_record_stale_and_never_current(tmp_path):
     records.write([record(code_hash="0123456789abcdef")], tmp_path)
     shown = publishing.results_table(NAME, root=tmp_path)
