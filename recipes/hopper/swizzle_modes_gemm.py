@@ -19,6 +19,7 @@
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     dtypes: [bfloat16, float16]
+#     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192]]
 #     path: tma -> shared memory in one of four modes -> wgmma -> stmatrix -> 16-byte stores
 #     instructions:
 #       sm_90a: [UTMALDG.2D, HGMMA.64x256x16.F32, STSM.16.M88.4, SYNCS, WARPGROUP.DEPBAR]
@@ -42,6 +43,7 @@
 # modes there are, and how they place their chunks, is in [the atoms](../foundations/mma_smem_atoms.ipynb).
 
 # %%
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -403,6 +405,7 @@ def require(ok: bool, name: str, got: object, needed: str, error: type[Exception
 def check_operand(name: str, x: torch.Tensor, dtype: torch.dtype | None) -> None:
     """A non-empty matrix of a dtype the tensor cores take, and of `dtype` if that is given."""
     require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
+    require(x.layout == torch.strided, name, f"layout {x.layout}", "torch.strided: a dense matrix", TypeError)
     require(x.ndim == 2, name, f"{x.ndim} dimension(s)", "2")
     require(x.dtype in DTYPES, name, x.dtype, "torch.float16 or torch.bfloat16", TypeError)
     require(dtype in (None, x.dtype), name, x.dtype, f"{dtype}, the dtype of a", TypeError)
@@ -454,9 +457,67 @@ def store_width(out: torch.Tensor, ldc: int) -> int:
 
 
 @cache
-def compiled(dtype: torch.dtype, vec: int, capability: tuple[int, int], variant: str):
-    """The kernel for the present GPU: compiled at the first call that needs it, then kept."""
-    return compile_for("", DTYPES[dtype], config_for("sm_{}{}".format(*capability), variant), vec)
+def compiled(dtype: torch.dtype, vec: int, capability: tuple[int, int], variant: str) -> Callable[..., None]:
+    """The kernel for the present GPU: compiled at the first call that needs it, then kept.
+
+    TVM-FFI (the package apache-tvm-ffi) makes it a function that takes plain integers and tuples of them, and costs
+    little more to call than the launch itself. Without it each argument is a Python object made for the call.
+    """
+    return compile_for("", DTYPES[dtype], config_for("sm_{}{}".format(*capability), variant), vec, "--enable-tvm-ffi")
+
+
+# %% [markdown]
+# ### Checked once
+#
+# Those checks take longer than the GPU takes for a small product. But a program calls `matmul` with the same few kinds
+# of operands again and again, and their kind (shapes, strides, dtypes, devices, alignment, whether a gradient is
+# wanted) decides whether a call is legal. So the first call of a kind makes a *plan*, and later ones look it up. One
+# thing must be looked at each time, for it depends on addresses: whether `out` shares memory with an operand.
+
+
+# %%
+class Plan(NamedTuple):
+    """What the checks found out about calls of one kind: nothing is left but to launch."""
+
+    launch: Callable[..., None]  # compiled for this dtype, width of stores, and GPU
+    device: int  # of CUDA's
+    mnk: tuple[int, int, int]
+    strides: tuple[int, int, int]  # between the rows of A, B and C, in elements
+    spans: tuple[int, int, int]  # of A, B and C: from the first byte to the last one, in bytes
+
+
+PLANS: dict[tuple, Plan] = {}
+MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
+
+
+def kind(x: object) -> object:
+    """What the checks look at in an argument, but for where exactly it lies."""
+    if not isinstance(x, torch.Tensor) or x.layout != torch.strided:
+        return type(x)
+    return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16, x.requires_grad
+
+
+def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str) -> Plan:
+    """Check everything, compile what is needed. Raises what `matmul` raises."""
+    require(variant in VARIANTS, "variant", repr(variant), f"one of {', '.join(VARIANTS)}")
+    check_operand("a", a, None)
+    check_operand("b", b, a.dtype)
+    (m, k), n, bt = a.shape, b.shape[1], b.T
+    require(b.shape[0] == k, "b", f"shape {tuple(b.shape)}", f"({k}, N), for a is {tuple(a.shape)}")
+    lda, ldb = k_major_stride("a", a), k_major_stride("b", bt)
+    if out is not None:
+        check_out(out, a, bt)
+    require(a.is_cuda, "a", f"device {a.device}", "a CUDA device")
+    require(b.device == a.device, "b", f"device {b.device}", f"{a.device}, where a is")
+    capability = torch.cuda.get_device_capability(a.device)
+    require(capability == (9, 0), "a", f"a GPU of compute capability {capability}", "(9, 0), for wgmma")
+
+    c = a.new_empty(m, n) if out is None else out  # memory of torch's own is aligned alike each time
+    ldc = c.stride(0) if m > 1 else -(-n // 8) * 8
+    with torch.cuda.device(a.device):
+        launch = compiled(a.dtype, store_width(c, ldc), capability, variant)
+    spans = ((m - 1) * lda + k, (n - 1) * ldb + k, (m - 1) * ldc + n)
+    return Plan(launch, a.get_device(), (m, n, k), (lda, ldb, ldc), tuple(2 * elements for elements in spans))
 
 
 # %%
@@ -477,27 +538,23 @@ def matmul(
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
     argument, what it got and what it needs, and nothing has been launched.
     """
-    require(variant in VARIANTS, "variant", repr(variant), f"one of {', '.join(VARIANTS)}")
-    check_operand("a", a, None)
-    check_operand("b", b, a.dtype)
-    (m, k), n, bt = a.shape, b.shape[1], b.T
-    require(b.shape[0] == k, "b", f"shape {tuple(b.shape)}", f"({k}, N), for a is {tuple(a.shape)}")
-    lda, ldb = k_major_stride("a", a), k_major_stride("b", bt)
-    if out is not None:
-        check_out(out, a, bt)
-    require(a.is_cuda, "a", f"device {a.device}", "a CUDA device")
-    require(b.device == a.device, "b", f"device {b.device}", f"{a.device}, where a is")
-    capability = torch.cuda.get_device_capability(a.device)
-    require(capability == (9, 0), "a", f"a GPU of compute capability {capability}", "(9, 0), for wgmma")
+    key = (kind(a), kind(b), kind(out), torch.is_grad_enabled(), variant)
+    plan = PLANS.get(key)
+    if plan is None:
+        plan = make_plan(a, b, out, variant)
+        if len(PLANS) >= MAX_PLANS:
+            PLANS.clear()
+        PLANS[key] = plan
+    if torch.cuda.current_device() != plan.device:
+        with torch.cuda.device(plan.device):
+            return matmul(a, b, out=out, variant=variant)
 
-    out = torch.empty((m, n), dtype=a.dtype, device=a.device) if out is None else out
-    ldc = out.stride(0) if m > 1 else -(-n // 8) * 8
-    vec = store_width(out, ldc)
-    with torch.cuda.device(a.device):
-        stream = torch.cuda.current_stream().cuda_stream
-        pointers, strides = (a.data_ptr(), b.data_ptr(), out.data_ptr()), (lda, ldb, ldc)
-        launch = compiled(a.dtype, vec, capability, variant)
-        launch(*launch_arguments(DTYPES[a.dtype], pointers, (m, n, k), strides, vec, stream))
+    (m, n, _), (a_span, b_span, c_span) = plan.mnk, plan.spans
+    out = a.new_empty(m, n) if out is None else out
+    pa, pb, pc = a.data_ptr(), b.data_ptr(), out.data_ptr()
+    if (pa < pc + c_span and pc < pa + a_span) or (pb < pc + c_span and pc < pb + b_span):
+        check_out(out, a, b.T)  # from first to last byte they meet, but may be columns of one wider matrix
+    plan.launch(pa, pb, pc, plan.mnk, plan.strides, torch.cuda.current_stream(plan.device).cuda_stream)
     return out
 
 
@@ -581,8 +638,14 @@ for mode in MODES:
 
 # %% [markdown] tags=["lab"]
 # Now the banks. The tensor core wants core matrices, eight chunks of 16 bytes each: 128 bytes, and thirty-two banks of
-# four bytes make 128. The first four core matrices of A in `interleave`, one above the other, in the bank model's
-# phases; the numbers are rows:
+# four bytes make 128. First what everybody fears, and no mode does: rows of 128 bytes, one after the other, without a
+# swizzle. The chunks of one column are all in the same four banks; a core matrix takes eight turns.
+
+# %% tags=["lab"]
+draw.access_view(access.ldmatrix(np.arange(32) * 128, 4), title="Four core matrices, plain rows of 128 bytes: no mode")
+
+# %% [markdown] tags=["lab"]
+# In `interleave`, the first four core matrices of A; the numbers are rows:
 
 
 # %% tags=["lab"]
@@ -595,14 +658,14 @@ def core_matrices(descriptor: MatrixDescriptor, rows: int) -> list[access.Access
 draw.access_view(core_matrices(described["interleave"]["a"][0], 64)[0], title="Four core matrices, interleave")
 
 # %% [markdown] tags=["lab"]
-# And in `sw128`: rows 128 bytes apart, which without the swizzle would all be in the same four banks.
+# And in `sw128`, from the second column of chunks: as far apart as the plain rows, and XORed into different banks.
 
 # %% tags=["lab"]
-draw.access_view(core_matrices(described["sw128"]["a"][0], 64)[0], title="Four core matrices, sw128")
+draw.access_view(core_matrices(described["sw128"]["a"][0], 64)[2], title="Four core matrices, sw128")
 
 # %% [markdown] tags=["lab"]
-# Neither has a conflict. So much for the reason that is usually given: compared with rows that are simply packed one
-# after the other, any of the four modes is a cure, and among themselves they are equal.
+# Neither has a conflict. So much for the reason that is usually given: compared with plain rows any of the four modes
+# is a cure, and among themselves they are equal.
 #
 # ## The prediction
 #
@@ -669,17 +732,22 @@ rows = [
 header = ["mode", "TMA boxes", "bytes a line", "lines", "wgmma wavefronts", "L2 clocks", "tensor clocks"]
 Markdown("One SM, one k-tile:\n\n" + table([*header, "predicted clocks", "of sw128's"], rows))
 
+# %% [markdown] tags=["lab"]
+# The same as a picture: how many k-tiles each unit could do while the tensor cores multiply one. The shortest bar of a
+# group decides.
+
 # %% tags=["lab"]
 units = {"tensor cores": "tensor", "wgmma's reads": "wavefronts", "TMA's lines": "lines", "L2": "L2"}
-bars = [draw.Bar(mode, unit, asked[mode][key]) for mode in MODES for unit, key in units.items()]
-chart = draw.bar_chart(bars, unit="clocks", title="Clocks that a k-tile keeps each unit busy", baseline="tensor cores")
-chart
+bars = [draw.Bar(mode, unit, of["tensor"] / of[key]) for mode, of in asked.items() for unit, key in units.items()]
+draw.bar_chart(
+    bars, unit="k-tiles in the time of one", title="Predicted: which unit holds up the others", baseline=None
+)
 
 # %% [markdown] tags=["lab"]
-# Read it from the bottom up. In `sw128` the tensor cores are the busiest. `sw64` doubles the lines, and they still take
-# less time than the multiplications: if the two only compete with the tensor cores, `sw64` costs *nothing*; if they
-# take turns with `wgmma`'s reads, it already costs something. So this one mode tells the two cases apart. In `sw32` and
-# `interleave` the lines dominate in both.
+# In `sw128` the tensor cores are the busiest. `sw64` doubles the lines, and they still take less time than the
+# multiplications: if all units work beside each other, `sw64` costs *nothing*; if lines and `wgmma`'s reads take turns
+# at shared memory, it already costs something. So this one mode tells the two cases apart. In `sw32` and `interleave`
+# the lines dominate in both.
 #
 # Two things the arithmetic takes for granted. The machine code must issue as many TMA instructions as there are boxes,
 # and the number of `wgmma`s must not depend on the mode:

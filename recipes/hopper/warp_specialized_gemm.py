@@ -1,0 +1,889 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   cookbook:
+#     title: A producer that gives its registers away
+#     claim: >-
+#       A warpgroup that only asks TMA for tiles needs two dozen registers a thread; setmaxnreg hands the rest to those
+#       that multiply, and a tile fits whose accumulators did not fit before. Whether that tile is faster is arithmetic.
+#     track: hopper
+#     order: 40
+#     builds_on: hopper/tma_wgmma_gemm
+#     targets: [sm_90a]
+#     runs_on: sm_90
+#     dtypes: [bfloat16, float16]
+#     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192], [3072, 2112, 4096]]
+#     path: tma -> swizzled shared memory -> wgmma -> stmatrix -> 16-byte stores
+#     instructions:
+#       sm_90a: [UTMALDG.2D, HGMMA, STSM.16.M88.4, SYNCS, WARPGROUP.DEPBAR]
+# ---
+
+# %% [markdown]
+# # A producer that gives its registers away
+#
+# **Claim.** An SM has 65,536 registers, and a block's threads share them equally: launched with 384 threads, each gets
+# 168, the one that only waits for barriers as much as the one that holds 192 accumulators. Hopper can change that *in
+# the running kernel*. `setmaxnreg` gives registers back, or takes some that others gave back. With it a producer
+# *warpgroup* keeps 24 a thread, two consumer warpgroups have 240, and a tile fits whose accumulators do not fit else.
+#
+# What is that worth? For the instruction itself, we predict: nothing at all. The same tile with more registers than it
+# needs is the same tile. A larger tile reads less; but its tiles are fewer, and the last wave of them may be emptier.
+# Both are arithmetic, and the lab does it before it shows what was measured. The registers will be needed for what
+# comes next on the ladder, where a thread holds more than accumulators.
+#
+# Compared with [the previous page](tma_wgmma_gemm.ipynb) there are two changes: the producer is a warpgroup now, of
+# which one warp works, and each role says how many registers it wants.
+
+# %%
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from math import gcd
+from typing import NamedTuple
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import cutlass.memory
+import cutlass.pipeline as pipeline
+import torch
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
+
+# %% [markdown]
+# ## The sizes
+#
+# The accumulators of a tile of C are spread over the 256 threads of two warpgroups: 128 x 256 elements are 128
+# registers a thread, 256 x 192 are 192. On top come addresses, descriptors and loop counters; and the compiler must
+# fit all of it into what the launch gives a thread, or it *spills*: it keeps values in memory, in the loop too.
+#
+# What a launch gives is the register file divided by the threads, in steps of 8 and at most 255; in detail, each of an
+# SM's four schedulers has a quarter of the file for its warps. With `setmaxnreg` a warpgroup says a number of its own;
+# what all of them say must not be more than the launch gave them together.
+
+
+# %%
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the kernel, in elements or counts."""
+
+    tile_m: int = 128  # rows of C per CTA
+    tile_n: int = 256  # columns of C per CTA
+    tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma steps of 16
+    stages: int = 4  # pairs of A and B tiles in flight or being read
+    registers: tuple[int, int] | None = (24, 240)  # of a producer's and a consumer's thread; None: the launch's for all
+    producer_threads: int = 128  # a warpgroup; 32: a warp, as on the previous page, and then no `registers`
+    raster_rows: int = 2048  # CTAs that run together cover this many rows of C
+
+    def __post_init__(self) -> None:
+        """Refuse what would hang: `setmaxnreg` waits until there are as many registers as it asks for."""
+        if self.registers is not None:
+            producer, consumer = self.registers
+            legal = self.producer_threads == 128 and all(24 <= each <= 256 and each % 8 == 0 for each in self.registers)
+            if not legal or producer > self.at_launch or consumer < self.at_launch:
+                needed = f"a producer warpgroup, and multiples of 8 from 24 up around the launch's {self.at_launch}"
+                raise ValueError(f"registers: got {self.registers}; needed {needed}")
+            if 128 * producer + self.consumer_threads * consumer > self.at_launch * self.threads:
+                pool = self.at_launch * self.threads // 128
+                raise ValueError(f"registers: got {producer} + 2 x {consumer}; needed at most {pool} together")
+
+    @property
+    def consumer_threads(self) -> int:
+        return 256  # two warpgroups
+
+    @property
+    def threads(self) -> int:
+        return self.consumer_threads + self.producer_threads
+
+    @property
+    def at_launch(self) -> int:
+        """Registers that every thread gets when the kernel starts."""
+        warps = -(-self.threads // 128)  # of the scheduler that has the most of them
+        return min(255, 16384 // (32 * warps) // 8 * 8)
+
+    @property
+    def stage_bytes(self) -> int:
+        return (self.tile_m + self.tile_n) * self.tile_k * 2
+
+    @property
+    def smem_bytes(self) -> int:
+        return 1024 + self.stages * self.stage_bytes  # the barriers, padded to the tiles' alignment
+
+
+VARIANTS = {
+    "equal shares": Config(registers=None),
+    "setmaxnreg": Config(),
+    "setmaxnreg, 256x192": Config(tile_m=256, tile_n=192),
+}
+DEFAULT = "setmaxnreg"
+CONFIG = VARIANTS[DEFAULT]
+
+
+def config_for(arch: str, variant: str = DEFAULT) -> Config:
+    """A variant for an architecture: there is one Hopper."""
+    return VARIANTS[variant]
+
+
+# %% [markdown]
+# ## The layout
+#
+# As before: the widest atom whose row divides the tile's contiguous extent, for A and B along K, for C along N. 192
+# columns are three rows of 128 bytes side by side.
+
+
+# %%
+class SmemLayouts(NamedTuple):
+    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
+
+    a: cute.ComposedLayout  # (M, K, STAGE)
+    b: cute.ComposedLayout  # (N, K, STAGE)
+    c: cute.ComposedLayout  # (M, N)
+
+
+def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
+    """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
+    bits = next(bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0)
+    width = (128 << bits) // dtype.width
+    rows = cute.make_layout((8, width), stride=(width, 1))
+    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
+
+
+def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+    """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
+    c = config
+    ab = smem_atom(dtype, c.tile_k)
+    return SmemLayouts(
+        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
+        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
+        c=cute.tile_to_shape(smem_atom(dtype, c.tile_n), (c.tile_m, c.tile_n), order=(0, 1)),
+    )
+
+
+# %% [markdown]
+# ## Who multiplies, who copies
+#
+# Two consumer warpgroups, one above the other. One `wgmma` has 64 rows, so in a tile of 256 each warpgroup has two
+# blocks of them, and a thread holds the accumulators of both.
+
+
+# %%
+def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
+    """wgmma m64nNk16, A and B from shared memory, repeated down M by the warpgroups."""
+    shape, smem, k_major = (64, config.tile_n, 16), warpgroup.OperandSource.SMEM, OperandMajorMode.K
+    op = warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, shape, smem, k_major, k_major)
+    return cute.make_tiled_mma(op, (config.consumer_threads // 128, 1, 1))
+
+
+class TiledCopies(NamedTuple):
+    """The copies by software that touch shared memory."""
+
+    r2s_c: cute.TiledCopy  # stmatrix.x4: four 8x8 matrices a warp
+    s2g_c: cute.TiledCopy  # ld.shared and st.global, `vec` elements a thread
+
+
+def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
+    """The two copies of the epilogue; `vec` elements (8, 4, 2 or 1) go to global memory at a time."""
+    stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
+    store = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=vec * dtype.width)
+    per_row = gcd(config.tile_n // vec, config.consumer_threads)  # threads that share a row
+    threads = cute.make_layout((config.consumer_threads // per_row, per_row), stride=(per_row, 1))
+    return TiledCopies(
+        r2s_c=cute.make_tiled_copy_C(stmatrix, tiled_mma(dtype, config)),
+        s2g_c=cute.make_tiled_copy_tv(store, threads, cute.make_layout((1, vec))),
+    )
+
+
+# %% [markdown]
+# ## The producer, the consumers, the epilogue
+#
+# The code of these three is the previous page's, line for line. `acc` is larger in a larger tile: (MMA, MMA_M, MMA_N)
+# with two blocks along M, and `cute.gemm` issues a `wgmma` for each.
+
+
+# %%
+@cute.jit
+def produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB):
+    """Keep the stages full: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE) in shared memory."""
+    for k_tile in cutlass.range(cute.size(tAgA, mode=[1]), unroll=1):
+        pipe.producer_acquire(state)
+        barrier = pipe.producer_get_barrier(state)
+        cute.copy(tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier)
+        cute.copy(tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier)
+        state.advance()
+    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
+
+
+# %%
+@cute.jit
+def multiply_stage(mma, acc, tCrA, tCrB, stage):
+    """Issue one stage's wgmmas as one batch. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
+    warpgroup.fence()
+    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
+        cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
+    warpgroup.commit_group()
+
+
+@cute.jit
+def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
+    """Multiply all k-tiles into `acc`, one batch of wgmma always in flight."""
+    mma.set(warpgroup.Field.ACCUMULATE, True)
+    acc.fill(0.0)
+    pipe.consumer_wait(read)
+    multiply_stage(mma, acc, tCrA, tCrB, read.index)
+    read.advance()
+    for _ in cutlass.range(k_tiles - 1, unroll=1):
+        pipe.consumer_wait(read)
+        multiply_stage(mma, acc, tCrA, tCrB, read.index)
+        read.advance()
+        warpgroup.wait_group(1)  # the batch before this one is done: its stage may be overwritten
+        pipe.consumer_release(release)
+        release.advance()
+    warpgroup.wait_group(0)
+    pipe.consumer_release(release)
+
+
+# %%
+@cute.jit
+def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
+    """Registers -> swizzled shared memory -> global memory. gC, cC: (M, N) tile and its coordinates."""
+    rC = cute.make_fragment_like(acc, gC.element_type)
+    rC.store(acc.load().to(gC.element_type))
+    thr = copies.r2s_c.get_slice(tidx)
+    barrier.arrive_and_wait()  # both warpgroups have read their last stage
+    cute.copy(copies.r2s_c, thr.retile(rC), thr.partition_D(sC))
+    barrier.arrive_and_wait()
+    thr = copies.s2g_c.get_slice(tidx)
+    tCsC, tCgC, tCcC = thr.partition_S(sC), thr.partition_D(gC), thr.partition_D(cC)  # (VEC, REST_M, REST_N)
+    for m in cutlass.range(cute.size(tCsC, mode=[1]), unroll=8):
+        for n in cutlass.range_constexpr(cute.size(tCsC, mode=[2])):
+            if cute.elem_less(tCcC[0, m, n], limit):
+                cute.autovec_copy(tCsC[None, m, n], tCgC[None, m, n])
+
+
+# %% [markdown]
+# ## The kernel
+#
+# Look at the two branches. The first thing each role does is to say how many registers it wants.
+#
+# * `setmaxregister_decrease(24)` gives back at once. It is the whole *warpgroup* that must execute it, all four warps
+#   with the same number: hence a warpgroup for a job that one warp does. Three of them then have nothing to do and end.
+# * `setmaxregister_increase(240)` *waits* until there are enough to take. So the order does not matter, but the sum
+#   does: ask for more than was given back and the kernel waits for ever.
+#
+# The compiler sees these instructions, and allots registers to the code behind each of them by its number.
+
+
+# %%
+@cute.jit
+def tile_of_cta(shape_mn, config: cutlass.Constexpr):
+    """Which tile this CTA computes: column by column inside groups of `raster_rows` rows."""
+    tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
+    tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
+    cta, _, _ = cute.arch.block_idx()
+    high = config.raster_rows // config.tile_m
+    group, inside = cta // (high * tiles_n), cta % (high * tiles_n)
+    first = group * high
+    height = cutlass.min(tiles_m - first, high)  # the last group may be lower
+    return first + inside % height, inside // height
+
+
+@cute.kernel
+def kernel(
+    tma_a: cute.CopyAtom,
+    mA: cute.Tensor,  # (M, K), as TMA coordinates
+    tma_b: cute.CopyAtom,
+    mB: cute.Tensor,  # (N, K), as TMA coordinates
+    mC: cute.Tensor,  # (M, N)
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+    vec: cutlass.Constexpr,
+):
+    """One CTA computes one tile of C."""
+    tidx, _, _ = cute.arch.thread_idx()
+    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    producer = config.consumer_threads // 32  # the first warp of the last warpgroup
+    tile_m, tile_n = tile_of_cta(mC.shape, config)
+    layouts, copies, mma = smem_layouts(dtype, config), tiled_copies(dtype, config, vec), tiled_mma(dtype, config)
+
+    smem = cutlass.memory.SmemAllocator()
+    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
+    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
+    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
+    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
+    sC = cute.make_tensor(cute.recast_ptr(sA.iterator, layouts.c.inner, dtype), layouts.c.outer)
+
+    pipe = pipeline.PipelineTmaAsync.create(
+        barrier_storage=barriers,
+        num_stages=config.stages,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, config.consumer_threads // 32),
+        tx_count=config.stage_bytes,
+    )
+    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (tile_m, None))  # (M, K, k)
+    gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (tile_n, None))  # (N, K, k)
+
+    if warp_idx >= producer:
+        if cutlass.const_expr(config.registers is not None):
+            cute.arch.setmaxregister_decrease(config.registers[0])
+        if warp_idx == producer:
+            alone = cute.make_layout(1)  # no multicast: a cluster of one
+            tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, cute.group_modes(sA, 0, 2), cute.group_modes(gA, 0, 2))
+            tBsB, tBgB = cpasync.tma_partition(tma_b, 0, alone, cute.group_modes(sB, 0, 2), cute.group_modes(gB, 0, 2))
+            state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+            produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB)
+    else:
+        if cutlass.const_expr(config.registers is not None):
+            cute.arch.setmaxregister_increase(config.registers[1])
+        thr = mma.get_slice(tidx)
+        tile = (config.tile_m, config.tile_n)
+        gC = cute.local_tile(mC, tile, (tile_m, tile_n))
+        cC = cute.local_tile(cute.make_identity_tensor(mC.shape), tile, (tile_m, tile_n))
+        acc = cute.make_rmem_tensor(thr.partition_C(gC).shape, cutlass.Float32)  # (MMA, MMA_M, MMA_N)
+        tCrA = mma.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
+        tCrB = mma.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
+        read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
+        release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
+        consume(pipe, read, release, mma, acc, tCrA, tCrB, cute.size(gA, mode=[2]))
+        barrier = pipeline.NamedBarrier(barrier_id=1, num_threads=config.consumer_threads)
+        store(acc, sC, gC, cC, mC.shape, copies, barrier, tidx)
+
+
+# %% [markdown]
+# ## The launch
+#
+# Nothing new but the number of threads: it is from there that the compiler knows what a thread gets at launch.
+
+
+# %%
+@cute.jit
+def gemm(
+    pA: cute.Pointer,
+    pB: cute.Pointer,
+    pC: cute.Pointer,
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
+    stream: cuda.CUstream,
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+    vec: cutlass.Constexpr,
+):
+    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
+    m, n, k = mnk
+    lda, ldb, ldc = strides
+    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(cute.assume(lda, divby=8), 1)))
+    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1)))
+    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(cute.assume(ldc, divby=vec), 1)))
+    layouts = smem_layouts(dtype, config)
+    load = cpasync.CopyBulkTensorTileG2SOp()
+    a_stage, b_stage = (cute.slice_(x, (None, None, 0)) for x in (layouts.a, layouts.b))
+    tma_a, mA = cpasync.make_tiled_tma_atom(load, mA, a_stage, (config.tile_m, config.tile_k))
+    tma_b, mB = cpasync.make_tiled_tma_atom(load, mB, b_stage, (config.tile_n, config.tile_k))
+    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
+    kernel(tma_a, mA, tma_b, mB, mC, dtype, config, vec).launch(
+        grid=(tiles, 1, 1), block=(config.threads, 1, 1), stream=stream
+    )
+
+
+# %%
+def launch_arguments(dtype, pointers, mnk, strides, vec: int, stream: int) -> tuple:
+    """Plain addresses and integers as the typed values that `gemm` takes."""
+    align = (16, 16, vec * dtype.width // 8)  # bytes
+    gmem = cute.AddressSpace.gmem
+    return (
+        *(cute.runtime.make_ptr(dtype, pointers[i], gmem, assumed_align=align[i]) for i in range(3)),
+        tuple(cutlass.Int32(x) for x in mnk),
+        tuple(cutlass.Int64(x) for x in strides),
+        cuda.CUstream(stream),
+    )
+
+
+def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
+    """Compile for `arch` ("sm_90a") with made-up pointers and sizes: no GPU is needed. "": the GPU that is here."""
+    made_up = launch_arguments(dtype, (16, 16, 16), (1, 1, 8), (8, 8, 8), vec, 0)
+    target = f"--gpu-arch {arch} " if arch else ""
+    config = config or config_for(arch)
+    return cute.compile(gemm, *made_up, dtype, config, vec, options=(target + options).strip() or None)
+
+
+# %% [markdown]
+# ## `matmul`
+#
+# What a user calls. It looks at everything that the kernel relies on before anything is launched, and says which
+# argument is at fault, what it got and what it needs.
+
+# %%
+DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
+
+
+def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
+    """Raise `error` about the argument `name` unless `ok`."""
+    if not ok:
+        raise error(f"{name}: got {got}; needed {needed}")
+
+
+def check_operand(name: str, x: torch.Tensor, dtype: torch.dtype | None) -> None:
+    """A non-empty matrix of a dtype the tensor cores take, and of `dtype` if that is given."""
+    require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
+    require(x.layout == torch.strided, name, f"layout {x.layout}", "torch.strided: a dense matrix", TypeError)
+    require(x.ndim == 2, name, f"{x.ndim} dimension(s)", "2")
+    require(x.dtype in DTYPES, name, x.dtype, "torch.float16 or torch.bfloat16", TypeError)
+    require(dtype in (None, x.dtype), name, x.dtype, f"{dtype}, the dtype of a", TypeError)
+    require(min(x.shape) > 0, name, f"shape {tuple(x.shape)}", "no empty dimension")
+    tracked = x.requires_grad and torch.is_grad_enabled()
+    require(not tracked, name, "requires_grad=True", "torch.no_grad(): there is no backward")
+
+
+def k_major_stride(name: str, x: torch.Tensor) -> int:
+    """The row stride, in elements, of `x` (rows, K), which 16-byte pieces must be able to read."""
+    (rows, k), (row, column) = x.shape, x.stride()
+    require(column == 1 or k == 1, name, f"stride {column} along K", "1: K-major")
+    row = row if rows > 1 else -(-k // 8) * 8  # a single row has no next one: any legal stride will do
+    apart = f"K = {k}, rows {2 * row} bytes apart"
+    require(row > 0 and row % 8 == 0, name, apart, "rows a multiple of 16 bytes apart")
+    require(x.data_ptr() % 16 == 0, name, f"address {x.data_ptr():#x}", "a multiple of 16 bytes")
+    return row
+
+
+def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether two matrices with adjacent columns may share a byte."""
+    size = x.element_size()
+    (x0, y0), (x_row, y_row) = (x.data_ptr(), y.data_ptr()), (x.stride(0) * size, y.stride(0) * size)
+    x_width, y_width = x.shape[1] * size, y.shape[1] * size
+    if x0 + (x.shape[0] - 1) * x_row + x_width <= y0 or y0 + (y.shape[0] - 1) * y_row + y_width <= x0:
+        return False
+    if x_row != y_row or x_row < max(x_width, y_width):
+        return True  # interleaved with different steps: not told apart
+    gap = (y0 - x0) % x_row  # the same step: columns of one wider matrix, perhaps
+    return gap < x_width or gap + y_width > x_row
+
+
+def check_out(out: torch.Tensor, a: torch.Tensor, bt: torch.Tensor) -> None:
+    """`out` can take the product of `a` (M, K) and `bt` (N, K)."""
+    check_operand("out", out, a.dtype)
+    (m, n), (row, column) = (a.shape[0], bt.shape[0]), out.stride()
+    require(out.shape == (m, n), "out", f"shape {tuple(out.shape)}", f"({m}, {n})")
+    require(column == 1 or n == 1, "out", f"stride {column} along N", "1: rows of adjacent elements")
+    require(row >= n or m == 1, "out", f"row stride {row}", f"at least N = {n}: rows that do not overlap")
+    require(out.device == a.device, "out", f"device {out.device}", f"{a.device}, where a is")
+    for name, x in (("a", a), ("b", bt)):
+        require(not overlap(out, x), "out", f"memory that overlaps {name}", "memory of its own")
+
+
+def store_width(out: torch.Tensor, ldc: int) -> int:
+    """Elements per store: the most (8 are 16 bytes) that divide N and to which every row is aligned."""
+    together = out.shape[1] | ldc | out.data_ptr() // out.element_size()
+    return next(vec for vec in (8, 4, 2, 1) if together % vec == 0)
+
+
+@cache
+def compiled(dtype: torch.dtype, vec: int, capability: tuple[int, int], variant: str) -> Callable[..., None]:
+    """The kernel for the present GPU: compiled at the first call that needs it, then kept.
+
+    TVM-FFI (the package apache-tvm-ffi) makes it a function that takes plain integers and tuples of them, and costs
+    little more to call than the launch itself. Without it each argument is a Python object made for the call.
+    """
+    return compile_for("", DTYPES[dtype], config_for("sm_{}{}".format(*capability), variant), vec, "--enable-tvm-ffi")
+
+
+# %% [markdown]
+# ### Checked once
+#
+# Those checks take longer than the GPU takes for a small product. But a program calls `matmul` with the same few kinds
+# of operands again and again, and their kind (shapes, strides, dtypes, devices, alignment, whether a gradient is
+# wanted) decides whether a call is legal. So the first call of a kind makes a *plan*, and later ones look it up. One
+# thing must be looked at each time, for it depends on addresses: whether `out` shares memory with an operand.
+
+
+# %%
+class Plan(NamedTuple):
+    """What the checks found out about calls of one kind: nothing is left but to launch."""
+
+    launch: Callable[..., None]  # compiled for this dtype, width of stores, and GPU
+    device: int  # of CUDA's
+    mnk: tuple[int, int, int]
+    strides: tuple[int, int, int]  # between the rows of A, B and C, in elements
+    spans: tuple[int, int, int]  # of A, B and C: from the first byte to the last one, in bytes
+
+
+PLANS: dict[tuple, Plan] = {}
+MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
+
+
+def kind(x: object) -> object:
+    """What the checks look at in an argument, but for where exactly it lies."""
+    if not isinstance(x, torch.Tensor) or x.layout != torch.strided:
+        return type(x)
+    return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16, x.requires_grad
+
+
+def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str) -> Plan:
+    """Check everything, compile what is needed. Raises what `matmul` raises."""
+    require(variant in VARIANTS, "variant", repr(variant), f"one of {', '.join(VARIANTS)}")
+    check_operand("a", a, None)
+    check_operand("b", b, a.dtype)
+    (m, k), n, bt = a.shape, b.shape[1], b.T
+    require(b.shape[0] == k, "b", f"shape {tuple(b.shape)}", f"({k}, N), for a is {tuple(a.shape)}")
+    lda, ldb = k_major_stride("a", a), k_major_stride("b", bt)
+    if out is not None:
+        check_out(out, a, bt)
+    require(a.is_cuda, "a", f"device {a.device}", "a CUDA device")
+    require(b.device == a.device, "b", f"device {b.device}", f"{a.device}, where a is")
+    capability = torch.cuda.get_device_capability(a.device)
+    require(capability == (9, 0), "a", f"a GPU of compute capability {capability}", "(9, 0), for wgmma")
+
+    c = a.new_empty(m, n) if out is None else out  # memory of torch's own is aligned alike each time
+    ldc = c.stride(0) if m > 1 else -(-n // 8) * 8
+    with torch.cuda.device(a.device):
+        launch = compiled(a.dtype, store_width(c, ldc), capability, variant)
+    spans = ((m - 1) * lda + k, (n - 1) * ldb + k, (m - 1) * ldc + n)
+    return Plan(launch, a.get_device(), (m, n, k), (lda, ldb, ldc), tuple(2 * elements for elements in spans))
+
+
+# %%
+def matmul(
+    a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None, variant: str = DEFAULT
+) -> torch.Tensor:
+    """`a @ b` on the tensor cores, accumulated in float32, on the current stream of `a`'s device.
+
+    a: (M, K), float16 or bfloat16, K-major (stride 1 along K).
+    b: (K, N), the same dtype, K-major too: usually `weight.T` of a contiguous (N, K) weight.
+    out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of a or b. Made if not given.
+    variant: one of VARIANTS: the registers of a thread, and the tile. The product is the same, bit for bit.
+
+    TMA reads rows that start at multiples of 16 bytes: the addresses of a and b and their row strides are such
+    multiples (K is a multiple of 8, or the rows are padded). Needs a GPU of compute capability 9.0.
+    Any M, N, K >= 1 within that: ragged tiles are handled. There is no backward.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
+    argument, what it got and what it needs, and nothing has been launched.
+    """
+    key = (kind(a), kind(b), kind(out), torch.is_grad_enabled(), variant)
+    plan = PLANS.get(key)
+    if plan is None:
+        plan = make_plan(a, b, out, variant)
+        if len(PLANS) >= MAX_PLANS:
+            PLANS.clear()
+        PLANS[key] = plan
+    if torch.cuda.current_device() != plan.device:
+        with torch.cuda.device(plan.device):
+            return matmul(a, b, out=out, variant=variant)
+
+    (m, n, _), (a_span, b_span, c_span) = plan.mnk, plan.spans
+    out = a.new_empty(m, n) if out is None else out
+    pa, pb, pc = a.data_ptr(), b.data_ptr(), out.data_ptr()
+    if (pa < pc + c_span and pc < pa + a_span) or (pb < pc + c_span and pc < pb + b_span):
+        check_out(out, a, b.T)  # from first to last byte they meet, but may be columns of one wider matrix
+    plan.launch(pa, pb, pc, plan.mnk, plan.strides, torch.cuda.current_stream(plan.device).cuda_stream)
+    return out
+
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: whose registers
+#
+# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
+# out of your own code.
+#
+# The register file of an SM, shared out three ways. A warpgroup's share is 128 threads wide; what the accumulators of
+# the tile take of it is known from the tile, and the compiler needs some two dozen more a thread for the rest. In
+# equal shares the producer's is all but empty, and 192 accumulators find no room.
+
+# %% tags=["lab"]
+from dataclasses import replace
+
+from IPython.display import Markdown
+
+from cookbook import access, draw
+from cookbook.draw import Span
+from cookbook.harness import compiling
+from cookbook.harness.publishing import table
+from cookbook.layouts import evaluate
+
+LARGE = VARIANTS["setmaxnreg, 256x192"]
+
+
+def accumulators(config: Config) -> int:
+    """Registers that a consumer's thread needs for its part of the tile."""
+    return config.tile_m * config.tile_n // config.consumer_threads
+
+
+def shares(config: Config) -> list[Span]:
+    """The register file: the producer's share, then for each consumer the accumulators and what is left beside them."""
+    producer, consumer = config.registers or (config.at_launch,) * 2
+    spans, at = [Span(0, 128 * producer, f"{producer}", "producer")], 128 * producer
+    for _ in range(2):
+        middle, end = at + 128 * min(accumulators(config), consumer), at + 128 * consumer
+        spans.append(Span(at, middle, f"{min(accumulators(config), consumer)}", "accumulators"))
+        spans += [Span(middle, end, f"{(end - middle) // 128}", "the rest")] if middle < end else []
+        at = end
+    return spans
+
+
+rows = {
+    "128x256, equal shares": shares(VARIANTS["equal shares"]),
+    "128x256, setmaxnreg": shares(CONFIG),
+    "256x192, equal shares": shares(replace(LARGE, registers=None)),
+    "256x192, setmaxnreg": shares(LARGE),
+}
+draw.lanes(
+    rows,
+    "The register file of an SM, by warpgroups",
+    unit="registers",
+    note="a number: registers of one thread; 256x192 in equal shares: it needs 192 for the accumulators alone",
+)
+
+# %% [markdown] tags=["lab"]
+# Is that what the compiler says, too? Each line below is a compile of this recipe's kernel. *Spilled* are the bytes
+# that a thread keeps in memory instead, *loads* the instructions that fetch them back.
+#
+# Look at the first two lines first. The previous page had a single producer *warp*, 288 threads, and one would think
+# that they got 224 registers each. They do not. The register file is in four quarters, a scheduler and its warps each;
+# of nine warps one quarter gets three, and shares its 16,384 registers among these. A lone warp costs the others as
+# much as a warpgroup does.
+
+
+# %% tags=["lab"]
+def compiled_row(name: str, config: Config) -> list[str]:
+    """Of one compile: the tile's accumulators, what a thread has at launch and later, what was spilled."""
+    made = compiling.compile_recipe("hopper/warp_specialized_gemm", "sm_90a", "bfloat16", config=config)
+    later = config.registers[1] if config.registers else config.at_launch
+    loads = sum(n for name, n in made.sass_counts.items() if name.startswith("LDL"))
+    figures = (accumulators(config), config.threads, config.at_launch, later, made.registers, made.spills, loads)
+    return [name, *(str(figure) for figure in figures), str(made.count("HGMMA"))]
+
+
+alike = replace(CONFIG, registers=None)
+tried = {
+    "128x256, one producer warp": replace(alike, producer_threads=32),
+    "128x256, equal shares": alike,
+    "128x256, setmaxnreg": CONFIG,
+    "256x144, equal shares": replace(alike, tile_m=256, tile_n=144),
+    "256x192, one producer warp": replace(LARGE, registers=None, producer_threads=32),
+    "256x192, equal shares": replace(LARGE, registers=None),
+    "256x192, setmaxnreg": LARGE,
+}
+header = [
+    "kernel",
+    "accumulators",
+    "threads",
+    "at launch",
+    "a consumer's",
+    "ptxas reports",
+    "spilled",
+    "loads",
+    "HGMMA",
+]
+Markdown(table(header, [compiled_row(name, config) for name, config in tried.items()]))
+
+# %% [markdown] tags=["lab"]
+# That is **the first trap**: the larger tile in equal shares compiles, runs, and is right. Nothing tells you that its
+# accumulators travel to memory and back but the compiler's report, if you ask for it. And 16 accumulators more than
+# 128 are enough. What ptxas reports for a kernel with `setmaxnreg` is what the launch must give, not what the consumers
+# use.
+#
+# In the machine code the two instructions look unlike each other. Giving back is one instruction; taking is a `TRY`,
+# and a branch back for when it has failed.
+
+
+# %% tags=["lab"]
+def around(mnemonic: str, before: int, after: int) -> str:
+    """Lines of the kernel's code around the first `mnemonic`, without addresses and encodings."""
+    sass = compiling.compile_recipe("hopper/warp_specialized_gemm", "sm_90a", "bfloat16").sass.splitlines()
+    code = [line.split("/*")[1].partition("*/")[2].strip() for line in sass if line.count("/*") > 1 and ";" in line]
+    at = next(number for number, line in enumerate(code) if mnemonic in line)
+    return "\n".join(code[at - before : at + after + 1])
+
+
+print(around("USETMAXREG.DEALLOC", 0, 0), around("USETMAXREG.TRY_ALLOC", 1, 2), sep="\n...\n")
+
+# %% [markdown] tags=["lab"]
+# Hence **the second trap**. Ask for more than there is, and the loop has no end: no error, no message, a kernel that
+# hangs. What was there is what the *launch* gave, 168 for each of three warpgroups, not the whole register file. So
+# `Config` adds up, and refuses:
+
+# %% tags=["lab"]
+for wanted in ((24, 240), (32, 240), (24, 248), (24, 236)):
+    try:
+        print(wanted, "fits:", replace(CONFIG, registers=wanted).registers)
+    except ValueError as error:
+        print(wanted, "refused:", error)
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: the epilogue of the wider tile
+#
+# 192 columns of C are three atoms of 64 side by side, and 24 threads that share a row would not divide 256. Eight do,
+# with 128 bytes each time. Both of its copies should still be at their ideal:
+
+# %% tags=["lab"]
+from cookbook.harness.layout_check import copy_wavefronts
+
+layouts, copies = (evaluate(of, cutlass.BFloat16, LARGE) for of in (smem_layouts, tiled_copies))
+for field in copies._fields:
+    counted = copy_wavefronts(field, getattr(copies, field), layouts.c)
+    print(field, {f"{actual} wavefronts, ideal {ideal}": n for (actual, ideal), n in counted.items()})
+draw.access_view(access.of_copy(layouts.c, copies.r2s_c, "dst", "stmatrix", warp=0)[0], title="One stmatrix, 256x192")
+
+# %% [markdown] tags=["lab"]
+# ## The prediction
+#
+# **`setmaxnreg` on the same tile: nothing.** The loop has the same instructions and no spills either way. The price is
+# two instructions a CTA.
+#
+# **The larger tile: less traffic.** A k-tile brings tile_m + tile_n rows and is worth tile_m x tile_n products. Per
+# multiplication that is less from L2 for the larger tile. Per clock an SM takes at most 64 bytes from L2, and neither
+# tile needs that many: if L2 is not what the loop waits for, it gains no time. (It saves energy, and a GPU at its
+# power limit clocks higher for it; we do not predict by how much.)
+#
+# **The larger tile: other waves.** All 132 SMs take a tile, then the next. The last wave may be nearly empty and takes
+# as long as a full one; and tiles that hang over the edge are multiplied in full. So a product takes
+#
+#     ceil(tiles / 132)  waves  x  ceil(K / 64)  k-tiles  x  tile_m x tile_n x 64 / 2048  clocks,
+#
+# with NVIDIA's 4 x 512 multiply-adds a clock of an SM. What a tile costs besides, for its first load and for its
+# epilogue, is left out: the larger tile has half as much again to store, and two thirds as many tiles to do it for.
+
+# %% tags=["lab"]
+SMS, TENSOR_RATE = 132, 4 * 512  # of an H200; multiply-adds a clock of an SM
+SHAPES = [(4096, 4096, 4096), (8192, 8192, 8192), (3072, 2112, 4096)]
+
+
+def up(x: int, y: int) -> int:
+    """x / y, rounded up."""
+    return -(-x // y)
+
+
+def tiles(config: Config, mnk: tuple[int, int, int]) -> int:
+    return up(mnk[0], config.tile_m) * up(mnk[1], config.tile_n)
+
+
+def clocks(config: Config, mnk: tuple[int, int, int]) -> float:
+    """Of a product, by waves."""
+    k_tile = config.tile_m * config.tile_n * config.tile_k / TENSOR_RATE
+    return up(tiles(config, mnk), SMS) * up(mnk[2], config.tile_k) * k_tile
+
+
+def predicted(mnk: tuple[int, int, int]) -> dict[str, float]:
+    """How many times as fast as with equal shares each variant is."""
+    return {name: clocks(VARIANTS["equal shares"], mnk) / clocks(config, mnk) for name, config in VARIANTS.items()}
+
+
+rows = []
+for config in (CONFIG, LARGE):
+    k_tile = config.tile_m * config.tile_n * config.tile_k / TENSOR_RATE
+    per_clock = config.stage_bytes / k_tile
+    each = config.stage_bytes / (config.tile_m * config.tile_n * config.tile_k / 1000)
+    rows.append([f"{config.tile_m}x{config.tile_n}", f"{k_tile:.0f}", f"{each:.1f}", f"{per_clock:.1f}"])
+Markdown(
+    table(["tile", "clocks of a k-tile", "bytes for 1000 multiply-adds", "bytes a clock and SM; at most 64"], rows)
+)
+
+# %% tags=["lab"]
+rows = []
+for mnk in SHAPES:
+    for config in (CONFIG, LARGE):
+        waves = tiles(config, mnk) / SMS
+        ideal = mnk[0] * mnk[1] * mnk[2] / TENSOR_RATE / SMS
+        figures = (f"{tiles(config, mnk)}", f"{waves:.2f}", f"{up(tiles(config, mnk), SMS)}")
+        useful = f"{ideal / clocks(config, mnk):.0%}"
+        gain = f"{clocks(CONFIG, mnk) / clocks(config, mnk):.2f}x"
+        rows.append(["x".join(map(str, mnk)), f"{config.tile_m}x{config.tile_n}", *figures, useful, gain])
+header = [
+    "M x N x K",
+    "tile",
+    "tiles",
+    "waves",
+    "rounded up",
+    "useful time of the SMs",
+    "predicted speed, of 128x256's",
+]
+Markdown(table(header, rows, right=2))
+
+# %% [markdown] tags=["lab"]
+# So for the two square products we predict a *loss*, and the smaller one more of it. For the third shape, made for the
+# purpose, 256x192 tiles fill exactly one wave where 128x256 needs most of two: a gain, and it owes nothing to
+# registers, traffic or any other virtue of the tile. The waves of the first and the last, drawn:
+
+
+# %% tags=["lab"]
+def waves(config: Config, mnk: tuple[int, int, int]) -> list[Span]:
+    """One span a wave: how many tiles it has."""
+    count = tiles(config, mnk)
+    each = clocks(config, mnk) / up(count, SMS)
+    spans = []
+    for number in range(up(count, SMS)):
+        here = min(SMS, count - number * SMS)
+        spans.append(Span(number * each, (number + 1) * each, f"{here}", "full wave" if here == SMS else "last wave"))
+    return spans
+
+
+both = {"128x256": CONFIG, "256x192": LARGE}
+rows = {f"{'x'.join(map(str, mnk))}, {name}": waves(c, mnk) for mnk in SHAPES[::2] for name, c in both.items()}
+draw.lanes(rows, "Waves of tiles on 132 SMs, predicted", note="a number: tiles of the wave")
+
+# %% [markdown] tags=["lab"]
+# ## Check
+#
+# Every level looks at every variant: *layout* at its shared memory, *model* at its product, walked in numpy on a ragged
+# shape, *compiled* at a real cubin, with no spills in it. On a machine with a Hopper GPU the kernels also run here;
+# elsewhere the recorded run is shown.
+
+# %% tags=["lab"]
+from cookbook import tables
+from cookbook.harness import checking
+
+report = checking.check("hopper/warp_specialized_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
+for level in report.levels:
+    of = " ".join(filter(None, (level.target, level.variant)))
+    print(f"{level.level:10}{of:28}{level.status:13}{tables.describe(level)}")
+
+# %% [markdown] tags=["lab"]
+# ## Time
+#
+# The three and their peers, interleaved in one run on one GPU; "ours" is `setmaxnreg` with the smaller tile, called
+# without an argument.
+
+# %% tags=["lab"]
+from cookbook.harness.publishing import results_table
+
+Markdown(results_table("hopper/warp_specialized_gemm"))
+
+# %% [markdown] tags=["lab"]
+# Predicted beside measured: how many times as fast as with equal shares.
+
+# %% tags=["lab"]
+from cookbook.harness import records
+
+
+def beside_measured() -> str:
+    """A line for every current record and variant, or that there is none."""
+    rows = []
+    for r in records.select("hopper/warp_specialized_gemm", "timed"):
+        if records.is_stale(r):
+            continue
+        ms = {name: r["peers"][name]["median_ms"] for name in VARIANTS}
+        for name, gain in predicted(tuple(r["shape"])).items():
+            where = ["x".join(map(str, r["shape"])), r["dtype"], name]
+            rows.append([*where, f"{gain:.2f}x", f"{ms['equal shares'] / ms[name]:.2f}x"])
+    header = ["M x N x K", "dtype", "variant", "predicted", "measured"]
+    return table(header, rows, right=3) if rows else "*Not measured yet.*"
+
+
+Markdown(beside_measured())
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# `setmaxnreg` is room, not speed. It moves registers from a role that has no use for them to one that has, and what
+# comes of that depends on what they are used for. A larger tile is one use, and a mixed one: less traffic, larger
+# steps in which a product comes. Decide it by arithmetic, for the shapes you have; and look at the compiler's report
+# before you look at a clock.
+#
+# The steps can be made smaller without making the tile smaller: CTAs that stay and take tile after tile, and store one
+# while they multiply the next, are two pages further on, and they hold what an epilogue needs in the registers that the
+# producer gave. Before that, [the next page](multicast_gemm.ipynb) has neighbours share what they load. To use this
+# one: `cookbook copy hopper/warp_specialized_gemm my_gemm.py`, then `from my_gemm import matmul`.
