@@ -616,8 +616,12 @@ def check_out(out: torch.Tensor, x: torch.Tensor) -> None:
 
 @cache
 def compiled(dtype: torch.dtype, config: Config, capability: tuple[int, int]):
-    """The kernel for the present GPU, compiled at the first call that needs it, then kept."""
-    return compile_for("", DTYPES[dtype], config)
+    """The kernel for the present GPU, compiled at the first call that needs it, then kept.
+
+    TVM-FFI (the package apache-tvm-ffi) makes it a function that takes plain integers and tuples of them, and costs
+    little more to call than the launch itself. Without it each argument is a Python object made for the call.
+    """
+    return compile_for("", DTYPES[dtype], config, "--enable-tvm-ffi")
 
 
 @cache
@@ -631,8 +635,7 @@ def run(x: torch.Tensor, out: torch.Tensor, config: Config) -> None:
     with torch.cuda.device(x.device):
         kernel_of_config = compiled(x.dtype, config, torch.cuda.get_device_capability())
         stream = torch.cuda.current_stream().cuda_stream
-        pointers, strides = (x.data_ptr(), out.data_ptr()), (row_stride(x), row_stride(out))
-        kernel_of_config(*launch_arguments(DTYPES[x.dtype], pointers, tuple(x.shape), strides, config, stream))
+        kernel_of_config(x.data_ptr(), out.data_ptr(), tuple(x.shape), (row_stride(x), row_stride(out)), stream)
 
 
 # %%
