@@ -159,6 +159,82 @@ def test_it_can_be_captured_in_a_graph(matmul):
     assert running.relative_error(out, running.reference(a, b)) <= running.tolerance("bfloat16")
 
 
+def test_one_plan_serves_other_addresses_streams_and_graphs(matmul):
+    """Calls of one kind share a plan: whatever depends on the call alone (addresses, stream) must be that call's."""
+    shape, plans = (192, 328, 256), matmul.__globals__["PLANS"]
+    sets = [running.inputs(shape, "bfloat16") for _ in range(4)]
+    expected = [running.reference(a, b) for a, b in sets]
+    outs = [torch.full(shape[:2], torch.nan, dtype=torch.bfloat16, device="cuda") for _ in sets]
+    plans.clear()
+    streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+    torch.cuda.synchronize()
+    for index, ((a, b), out) in enumerate(zip(sets, outs, strict=True)):
+        with torch.cuda.stream(streams[index % 2]):
+            assert matmul(a, b, out=out) is out
+    torch.cuda.synchronize()
+    assert len(plans) == 1
+    limit = running.tolerance("bfloat16")
+    assert all(running.relative_error(out, c) <= limit for out, c in zip(outs, expected, strict=True))
+
+    for out in outs:
+        out.fill_(torch.nan)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made = [matmul(a, b, out=out) for (a, b), out in zip(sets, outs, strict=True)]
+    assert all(out.isnan().all() for out in outs)  # captured, not run
+    graph.replay()
+    torch.cuda.synchronize()
+    assert len(plans) == 1
+    assert all(running.relative_error(out, c) <= limit for out, c in zip(made, expected, strict=True))
+
+
+def test_a_plan_is_for_the_alignment_of_out_too(matmul):
+    """`out` of one shape and stride, at even and odd columns: wide stores may only go to the aligned one."""
+    a, b = running.inputs((130, 256, 96), "float16")
+    expected, wide = running.reference(a, b), torch.zeros(130, 304, dtype=torch.float16, device="cuda")
+    for shift in (0, 1, 8, 2, 0, 3, 4, 1):
+        wide.fill_(7)
+        out = matmul(a, b, out=wide[:, shift : shift + 256])
+        assert running.relative_error(out, expected) <= running.tolerance("float16"), shift
+        assert (wide[:, :shift] == 7).all() and (wide[:, shift + 256 :] == 7).all()
+
+
+def test_bad_input_is_refused_after_good(matmul):
+    a, b = running.inputs((64, 64, 64), "bfloat16")
+    matmul(a, b)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="out: got memory that overlaps a"):
+            matmul(a, b, out=a)
+        with pytest.raises(ValueError, match="a: got requires_grad=True"):
+            matmul(a.clone().requires_grad_(), b)
+        with pytest.raises(TypeError, match=r"a: got torch\.float32"):
+            matmul(a.float(), b)
+
+
+def test_another_device_than_the_current_one(matmul):
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    a, b = running.inputs((200, 328, 64), "bfloat16")
+    expected = matmul(a, b)
+    for _ in range(2):
+        got = matmul(a.to("cuda:1"), b.T.to("cuda:1").T)
+        assert got.device.index == 1 and torch.cuda.current_device() == 0
+        assert torch.equal(got.to("cuda:0"), expected)
+
+
+@pytest.mark.parametrize("name", here())
+def test_the_cost_on_the_host_is_known(name):
+    """Printed, not judged: it is the host's as much as ours."""
+    from cookbook.harness import benching
+
+    costs = benching.host_costs(name, "bfloat16", catalog.find(name).majors[0])
+    print(f"\n{name}: microseconds a call, out given (made):")
+    for who, cost in costs.items():
+        assert cost["host_us"] > 0 and cost["host_new_us"] > 0
+        print(f"  {who:14}{cost['host_us']:8.2f} ({cost['host_new_us']:.2f})")
+    assert {benching.OURS, benching.TORCH} <= costs.keys()
+
+
 def test_many_calls_leak_no_memory(matmul):
     a, b = running.inputs((256, 256, 256), "bfloat16")
     matmul(a, b)
@@ -192,6 +268,7 @@ def test_check_and_bench_on_this_gpu(tmp_path):
         figures = record["figures"]
         assert 0 < figures["min_ms"] <= figures["median_ms"] <= figures["max_ms"] < 10
         assert figures["ratio"] == record["peers"]["torch.matmul"]["ratio"] > 0.1
+        assert figures["host_us"] > 0 and record["peers"]["torch.matmul"]["host_us"] > 0
         assert record["driver"] and not records.is_stale(record)
 
 
