@@ -12,16 +12,18 @@ import torch
 
 from cookbook.harness import catalog
 
-PLANNED = [r.name for r in catalog.recipes() if r.kind == "gemm" and "\nPLANS:" in r.file.read_text(encoding="utf-8")]
+GEMMS = [r.name for r in catalog.recipes() if r.kind == "gemm"]
 
 
-@pytest.fixture(params=PLANNED)
+@pytest.fixture(params=GEMMS)
 def module(request, monkeypatch):
     """A recipe without plans yet, its `.launched` (arguments) and `.planned` (how many calls were checked in full)."""
     module = catalog.load(request.param)
     capability = (9, 0) if catalog.find(request.param).runs_on == "sm_90" else (8, 0)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    properties = SimpleNamespace(multi_processor_count=132)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)  # what get_device() says of a CPU tensor
     monkeypatch.setattr(torch.cuda, "device", NoDevice)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
@@ -64,7 +66,8 @@ def test_a_second_call_of_a_kind_is_launched_without_the_checks(module):
     assert len(module.planned) == 1 and len(module.PLANS) == 1
     expected = [(a, b, first), (other_a, other_b, second)]
     for (_, arguments), operands in zip(module.launched, expected, strict=True):
-        assert arguments == (*(x.data_ptr() for x in operands), (16, 24, 32), (32, 32, 24), 7)
+        assert arguments[:5] == (*(x.data_ptr() for x in operands), (16, 24, 32), (32, 32, 24))
+        assert arguments[-1] == 7  # the stream; a persistent kernel takes the number of SMs before it
     assert second.shape == (16, 24) and second.dtype == torch.bfloat16 and second is not first
 
 
@@ -92,14 +95,20 @@ def test_any_other_kind_is_checked_again(module):
     assert strides[4] == (40, 32, 24) and strides[10] == (32, 32, 32)  # what the third and the sixth kind ask for
 
 
-def test_a_plan_knows_the_width_of_its_stores(module):
-    """Of two outputs alike but for their alignment, the kernel with wide stores gets the aligned one only."""
+def test_a_plan_knows_how_out_is_aligned(module):
+    """Of two outputs alike but for that, wide stores are for the aligned one only; where all stores are, its memory."""
     memory = torch.zeros(16 * 24 + 8, dtype=torch.bfloat16)
     start = -memory.data_ptr() % 16 // 2
-    for offset in (0, 1, 0, 1):
-        module.matmul(a_(), b_(), out=memory[start + offset :][: 16 * 24].view(16, 24))
-    vec = [which[1] for which, _ in module.launched]
-    assert vec == [8, 1, 8, 1] and len(module.planned) == 2
+    outs = [memory[start + offset :][: 16 * 24].view(16, 24) for offset in (0, 1, 0, 1)]
+    for out in outs:
+        assert module.matmul(a_(), b_(), out=out) is out
+    assert len(module.planned) == 2
+    if hasattr(module, "store_width"):
+        assert [which[1] for which, _ in module.launched] == [8, 1, 8, 1]
+    else:
+        written = [arguments[2] for _, arguments in module.launched]
+        direct = [pointer == out.data_ptr() for pointer, out in zip(written, outs, strict=True)]
+        assert direct == [True, False, True, False] and all(pointer % 16 == 0 for pointer in written)
 
 
 def test_bad_input_is_refused_each_time(module):
@@ -147,7 +156,7 @@ def test_the_plans_do_not_grow_without_end(module, monkeypatch):
     monkeypatch.setattr(module, "MAX_PLANS", 3)
     for m in (8, 16, 24, 32, 40):
         module.matmul(a_(m), b_())
-    assert [key[0][0][0] for key in module.PLANS] == [32, 40]
+    assert [plan.mnk[0] for plan in module.PLANS.values()] == [32, 40]
 
 
 def test_the_device_of_the_operands_is_current_at_the_launch(module, monkeypatch):
