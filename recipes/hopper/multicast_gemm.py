@@ -1,0 +1,920 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   cookbook:
+#     title: A GEMM whose CTAs share their tiles
+#     claim: >-
+#       Two CTAs of a cluster need the same tile of B: each fetches half of it and has TMA deliver that half to both. L2
+#       is asked for a third less, and the price is a barrier that counts the consumers of both.
+#     track: hopper
+#     order: 50
+#     builds_on: hopper/warp_specialized_gemm
+#     targets: [sm_90a]
+#     runs_on: sm_90
+#     dtypes: [bfloat16, float16]
+#     path: tma, multicast -> swizzled shared memory -> wgmma -> stmatrix -> 16-byte stores
+#     instructions:
+#       sm_90a: [UTMALDG.2D, HGMMA.64x256x16.F32, STSM.16.M88.4, USETMAXREG, SYNCS, WARPGROUP.DEPBAR]
+#     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192]]
+# ---
+
+# %% [markdown]
+# # A GEMM whose CTAs share their tiles
+#
+# **Claim.** Two CTAs that compute tiles of C one above the other need the same tile of B, k-tile for k-tile. On their
+# own each asks L2 for all of it. As a *cluster* they can share: each asks for **half** of the tile and has TMA write
+# that half into the shared memory of **both**. Every SM still takes in what it took in before, but L2 is asked for a
+# third less, and reading less is time where L2 is the narrow place and energy everywhere.
+#
+# The new idea takes few lines: a mask in the loads, a divided box, and *one number*, how many arrivals empty a stage.
+# That number is the whole difficulty, for from now on a CTA writes into memory that another one is reading. You will
+# see how it is counted, what happens when it is counted wrong, and what a CTA owes its neighbours before it may end.
+#
+# Everything else, the layouts, the roles of the warps and the epilogue, is that of `hopper/warp_specialized_gemm`.
+
+# %%
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import cutlass.memory
+import cutlass.pipeline as pipeline
+import torch
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
+
+# %% [markdown]
+# ## The sizes
+#
+# A cluster is a group of CTAs that the GPU starts together on neighbouring SMs, in one *GPC*; its CTAs can write into
+# each other's shared memory and arrive at each other's barriers. Ours is `cluster_m` tiles high and `cluster_n` wide:
+#
+# | variant | the CTAs of a cluster share | L2 is asked, for each CTA and k-tile, for |
+# |---|---|---|
+# | `alone` | nothing | A + B |
+# | `2x1` | the tile of B | A + B/2 |
+# | `1x2` | the tile of A | A/2 + B |
+# | `2x2` | pairs of them each | A/2 + B/2 |
+#
+# A tile of B is twice as large as one of A here, so `2x1` saves more than `1x2`: the dimension to share along is the
+# one whose tiles are the larger. `2x2` saves most, and asks for four SMs of one GPC at once.
+
+
+# %%
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the kernel, in elements or counts."""
+
+    tile_m: int = 128  # rows of C per CTA: 64 for each consumer warpgroup
+    tile_n: int = 256  # columns of C per CTA: the widest wgmma
+    tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma steps of 16
+    stages: int = 4  # pairs of A and B tiles in flight or being read
+    cluster_m: int = 1  # CTAs of a cluster down C: they share tiles of B
+    cluster_n: int = 1  # and across: they share tiles of A
+    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+
+    @property
+    def cluster(self) -> int:
+        return self.cluster_m * self.cluster_n
+
+    @property
+    def consumer_threads(self) -> int:
+        return 128 * (self.tile_m // 64)
+
+    @property
+    def threads(self) -> int:
+        return self.consumer_threads + 128  # and a producer warpgroup, of which one warp works
+
+    @property
+    def stage_bytes(self) -> int:
+        return (self.tile_m + self.tile_n) * self.tile_k * 2
+
+    @property
+    def smem_bytes(self) -> int:
+        return 1024 + self.stages * self.stage_bytes  # the barriers, padded to the tiles' alignment
+
+
+VARIANTS = {
+    "alone": Config(),
+    "2x1": Config(cluster_m=2),
+    "1x2": Config(cluster_n=2),
+    "2x2": Config(cluster_m=2, cluster_n=2),
+}
+DEFAULT = "2x1"
+CONFIG = VARIANTS[DEFAULT]
+REGISTERS = (24, 240)  # of a producer's thread and of a consumer's: 128 * 24 + 256 * 240 of an SM's 65536
+
+
+def config_for(arch: str, variant: str = DEFAULT) -> Config:
+    """The configuration of a variant: there is one Hopper."""
+    return VARIANTS[variant]
+
+
+# %% [markdown]
+# ## Layouts, MMA and copies
+#
+# Nothing here knows of clusters. A tile lies in shared memory as it did before, whoever fetched its parts: TMA writes
+# rows 0 to 127 of B's tile from one CTA and rows 128 to 255 from the other, and `wgmma` reads one tile of 256 rows.
+# That works because a half begins where the swizzle's pattern does, at a multiple of 1024 bytes. Eight rows are enough
+# for that; we have 64 or more.
+
+
+# %%
+class SmemLayouts(NamedTuple):
+    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
+
+    a: cute.ComposedLayout  # (M, K, STAGE)
+    b: cute.ComposedLayout  # (N, K, STAGE)
+    c: cute.ComposedLayout  # (M, N)
+
+
+def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
+    """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
+    bits = next(bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0)
+    width = (128 << bits) // dtype.width
+    rows = cute.make_layout((8, width), stride=(width, 1))
+    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
+
+
+def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+    """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
+    c = config
+    ab = smem_atom(dtype, c.tile_k)
+    return SmemLayouts(
+        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
+        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
+        c=cute.tile_to_shape(smem_atom(dtype, c.tile_n), (c.tile_m, c.tile_n), order=(0, 1)),
+    )
+
+
+def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
+    """wgmma m64nNk16, A and B from shared memory, repeated down M by the warpgroups."""
+    shape, smem, k_major = (64, config.tile_n, 16), warpgroup.OperandSource.SMEM, OperandMajorMode.K
+    op = warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, shape, smem, k_major, k_major)
+    return cute.make_tiled_mma(op, (config.tile_m // 64, 1, 1))
+
+
+class TiledCopies(NamedTuple):
+    """The copies by software that touch shared memory."""
+
+    r2s_c: cute.TiledCopy  # stmatrix.x4: four 8x8 matrices a warp
+    s2g_c: cute.TiledCopy  # ld.shared and st.global, `vec` elements a thread
+
+
+def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
+    """The two copies of the epilogue; `vec` elements (8, 4, 2 or 1) go to global memory at a time."""
+    stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
+    store = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=vec * dtype.width)
+    per_row = min(config.tile_n // vec, config.consumer_threads)  # threads that share a row
+    threads = cute.make_layout((config.consumer_threads // per_row, per_row), stride=(per_row, 1))
+    return TiledCopies(
+        r2s_c=cute.make_tiled_copy_C(stmatrix, tiled_mma(dtype, config)),
+        s2g_c=cute.make_tiled_copy_tv(store, threads, cute.make_layout((1, vec))),
+    )
+
+
+# %% [markdown]
+# ## Who fetches what, and for whom
+#
+# A CTA's *rank* in its cluster is a number; its place is (rank mod `cluster_m`, rank div `cluster_m`), counted down
+# first. CTAs of one *column* of the cluster compute tiles one above the other: they share B. CTAs of one *row* share A.
+#
+# The mask of a multicast has a bit for each rank of the cluster, and TMA writes the box **at the same offset** of the
+# shared memory of every CTA whose bit is set, and reports to the barrier at the same offset there. So each CTA's
+# barrier counts the bytes of both halves, its own and its neighbour's, and `tx_count` stays a whole stage.
+
+
+# %%
+@cute.jit
+def place_in_cluster(config: cutlass.Constexpr):
+    """(row, column) of this CTA in its cluster."""
+    rank = cutlass.Int32(0)
+    if cutlass.const_expr(config.cluster > 1):
+        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+    return rank % config.cluster_m, rank // config.cluster_m
+
+
+@cute.jit
+def multicast_masks(row, column, config: cutlass.Constexpr):
+    """Who is to get the part of A, and the part of B, that the CTA at (row, column) fetches: a bit for each rank."""
+    whole_row = sum(1 << n * config.cluster_m for n in range(config.cluster_n))  # of the CTA at (0, 0)
+    whole_column = (1 << config.cluster_m) - 1
+    return cutlass.Int16(whole_row) << row, cutlass.Int16(whole_column) << column * config.cluster_m
+
+
+# %% [markdown]
+# ## The producer
+#
+# It is the producer that we know, with a mask in its copies where there is anybody to share with. What has changed is
+# hidden in `producer_acquire`: a stage is *empty* for this producer when the consumers of **every CTA it writes to**
+# have read it.
+
+
+# %%
+@cute.jit
+def load(tma, source, target, barrier, mask, sharers: cutlass.Constexpr):
+    """One TMA copy of this CTA's part of a tile, to itself and all others that share the tile."""
+    if cutlass.const_expr(sharers > 1):
+        cute.copy(tma, source, target, tma_bar_ptr=barrier, mcast_mask=mask)
+    else:
+        cute.copy(tma, source, target, tma_bar_ptr=barrier)
+
+
+@cute.jit
+def produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, masks, config: cutlass.Constexpr):
+    """Keep the stages full: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE) in shared memory."""
+    for k_tile in cutlass.range(cute.size(tAgA, mode=[1]), unroll=1):
+        pipe.producer_acquire(state)
+        barrier = pipe.producer_get_barrier(state)
+        load(tma_a, tAgA[None, k_tile], tAsA[None, state.index], barrier, masks[0], config.cluster_n)
+        load(tma_b, tBgB[None, k_tile], tBsB[None, state.index], barrier, masks[1], config.cluster_m)
+        state.advance()
+    pipe.producer_tail(state)
+
+
+# %% [markdown]
+# **Before it ends.** `producer_tail` waits until the last k-tile has been read, by the consumers of *all* the CTAs that
+# got a part of it from here. It used to be good manners, and now it is what keeps the cluster alive. A consumer of the
+# neighbour arrives at *our* barrier: if we had ended, that barrier would be in shared memory that belongs to no one, or
+# already to a CTA of another cluster. (A warp hands back its stages in order, so with the last one it is through. The
+# other direction is safe by itself: no CTA can end before everything that others multicast to it has come, for its own
+# consumers wait for it.)
+#
+# At the beginning it is the same: nobody may multicast to a CTA whose barriers are not initialised. `create` therefore
+# ends with a barrier of the whole *cluster*, once it is told that there is one, with `cta_layout_vmnk`.
+#
+# And **a CTA outside C still works.** With 3 rows of tiles, a cluster two high has one row outside. Its CTA must not
+# return at once: its neighbour waits for the half of B that it fetches. Here it does all that the others do, on zeros
+# that TMA gives it for rows outside A, and stores nothing.
+#
+# ## The pipeline
+#
+# How many arrivals make a stage empty? Each consumer warp arrives once, at every CTA that wrote into the stage it has
+# read. The CTA at (i, j) got its A from the row i of the cluster and its B from the column j, so
+# `cluster_m + cluster_n - 1` CTAs wrote to it, itself among them; and as the relation is mutual, just as many read what
+# it writes. So the count is the consumer warps of that many CTAs.
+
+
+# %%
+@cute.jit
+def make_pipeline(barriers, config: cutlass.Constexpr):
+    """The barriers of the stages, full and empty, of this CTA, in step with those of its cluster."""
+    sharers = config.cluster_m + config.cluster_n - 1  # CTAs with which this one has A or B in common, and itself
+    return pipeline.PipelineTmaAsync.create(
+        barrier_storage=barriers,
+        num_stages=config.stages,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, config.consumer_threads // 32 * sharers),
+        tx_count=config.stage_bytes,
+        cta_layout_vmnk=cute.make_layout((1, config.cluster_m, config.cluster_n, 1)),
+    )
+
+
+# %% [markdown]
+# Too many, and the first stage is never empty: the kernel hangs. Too few is worse, and is taken apart in the lab.
+#
+# ## The consumers and the epilogue
+#
+# They are as they were. `consumer_release` arrives at the right CTAs by itself: it was told the cluster's layout, and
+# lane *i* of a warp arrives at the barrier of rank *i*, if that is one of the sharers.
+
+
+# %%
+@cute.jit
+def multiply_stage(mma, acc, tCrA, tCrB, stage):
+    """Issue one stage's wgmmas as one batch. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
+    warpgroup.fence()
+    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
+        cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
+    warpgroup.commit_group()
+
+
+@cute.jit
+def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
+    """Multiply all k-tiles into `acc`, one batch of wgmma always in flight."""
+    mma.set(warpgroup.Field.ACCUMULATE, True)
+    acc.fill(0.0)
+    pipe.consumer_wait(read)
+    multiply_stage(mma, acc, tCrA, tCrB, read.index)
+    read.advance()
+    for _ in cutlass.range(k_tiles - 1, unroll=1):
+        pipe.consumer_wait(read)
+        multiply_stage(mma, acc, tCrA, tCrB, read.index)
+        read.advance()
+        warpgroup.wait_group(1)  # the batch before this one is done: its stage may be overwritten
+        pipe.consumer_release(release)
+        release.advance()
+    warpgroup.wait_group(0)
+    pipe.consumer_release(release)
+
+
+@cute.jit
+def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
+    """Registers -> swizzled shared memory -> global memory. gC, cC: (M, N) tile and its coordinates."""
+    rC = cute.make_fragment_like(acc, gC.element_type)
+    rC.store(acc.load().to(gC.element_type))
+    thr = copies.r2s_c.get_slice(tidx)
+    barrier.arrive_and_wait()  # both warpgroups have read their last stage
+    cute.copy(copies.r2s_c, thr.retile(rC), thr.partition_D(sC))
+    barrier.arrive_and_wait()
+    thr = copies.s2g_c.get_slice(tidx)
+    tCsC, tCgC, tCcC = thr.partition_S(sC), thr.partition_D(gC), thr.partition_D(cC)  # (VEC, REST_M, REST_N)
+    for m in cutlass.range(cute.size(tCsC, mode=[1]), unroll=8):
+        for n in cutlass.range_constexpr(cute.size(tCsC, mode=[2])):
+            if cute.elem_less(tCcC[0, m, n], limit):
+                cute.autovec_copy(tCsC[None, m, n], tCgC[None, m, n])
+
+
+# %% [markdown]
+# ## The kernel
+#
+# Clusters are what is now numbered, in groups as CTAs were before: those that run together form a block of C,
+# `raster_group` tiles high. The CTAs of a cluster find their tile by their place in it.
+
+
+# %%
+@cute.jit
+def tile_of_cta(shape_mn, row, column, config: cutlass.Constexpr):
+    """Which tile the CTA at (row, column) of its cluster computes: the cluster's, column by column inside groups."""
+    clusters_m = cute.ceil_div(shape_mn[0], config.tile_m * config.cluster_m)
+    clusters_n = cute.ceil_div(shape_mn[1], config.tile_n * config.cluster_n)
+    cta, _, _ = cute.arch.block_idx()
+    cluster, wanted = cta // config.cluster, config.raster_group // config.cluster_m
+    group, inside = cluster // (wanted * clusters_n), cluster % (wanted * clusters_n)
+    first = group * wanted
+    height = cutlass.min(clusters_m - first, wanted)  # the last group may be lower
+    return (first + inside % height) * config.cluster_m + row, inside // height * config.cluster_n + column
+
+
+@cute.kernel
+def kernel(
+    tma_a: cute.CopyAtom,
+    mA: cute.Tensor,  # (M, K), as TMA coordinates
+    tma_b: cute.CopyAtom,
+    mB: cute.Tensor,  # (N, K), as TMA coordinates
+    mC: cute.Tensor,  # (M, N)
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+    vec: cutlass.Constexpr,
+):
+    """One CTA computes one tile of C, and fetches its share of what its cluster needs."""
+    tidx, _, _ = cute.arch.thread_idx()
+    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    row, column = place_in_cluster(config)
+    tile_m, tile_n = tile_of_cta(mC.shape, row, column, config)
+    layouts, copies, mma = smem_layouts(dtype, config), tiled_copies(dtype, config, vec), tiled_mma(dtype, config)
+
+    smem = cutlass.memory.SmemAllocator()
+    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
+    # Every CTA allocates the same, so that what a multicast writes lies at the same offset in each.
+    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
+    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
+    sC = cute.make_tensor(cute.recast_ptr(sA.iterator, layouts.c.inner, dtype), layouts.c.outer)
+    pipe = make_pipeline(barriers, config)
+    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (tile_m, None))  # (M, K, k)
+    gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (tile_n, None))  # (N, K, k)
+
+    if warp_idx >= config.consumer_threads // 32:
+        cute.arch.setmaxregister_decrease(REGISTERS[0])
+        if warp_idx == config.consumer_threads // 32:
+            # The CTAs of a row of the cluster divide A's tile among them, those of a column B's.
+            across, down = cute.make_layout(config.cluster_n), cute.make_layout(config.cluster_m)
+            sA_tma, sB_tma = cute.group_modes(sA, 0, 2), cute.group_modes(sB, 0, 2)
+            tAsA, tAgA = cpasync.tma_partition(tma_a, column, across, sA_tma, cute.group_modes(gA, 0, 2))
+            tBsB, tBgB = cpasync.tma_partition(tma_b, row, down, sB_tma, cute.group_modes(gB, 0, 2))
+            state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+            masks = multicast_masks(row, column, config)
+            produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, masks, config)
+    else:
+        cute.arch.setmaxregister_increase(REGISTERS[1])
+        thr = mma.get_slice(tidx)
+        tile = (config.tile_m, config.tile_n)
+        gC = cute.local_tile(mC, tile, (tile_m, tile_n))
+        cC = cute.local_tile(cute.make_identity_tensor(mC.shape), tile, (tile_m, tile_n))
+        acc = cute.make_rmem_tensor(thr.partition_C(gC).shape, cutlass.Float32)  # (MMA, MMA_M, MMA_N)
+        tCrA = mma.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
+        tCrB = mma.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
+        read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
+        release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
+        consume(pipe, read, release, mma, acc, tCrA, tCrB, cute.size(gA, mode=[2]))
+        barrier = pipeline.NamedBarrier(barrier_id=1, num_threads=config.consumer_threads)
+        store(acc, sC, gC, cC, mC.shape, copies, barrier, tidx)
+
+
+# %% [markdown]
+# **Why C may still lie where A and B were.** The epilogue writes over the stages. Could a neighbour's multicast land
+# there meanwhile? No: this CTA's consumers have waited for every byte of the last k-tile, and nobody fetches a k-tile
+# beyond the last.
+#
+# ## The launch
+#
+# `make_tiled_tma_atom` is told among how many CTAs a tile is divided: its box is that much smaller. The grid is whole
+# clusters, some of which may hang over the edge of C.
+
+
+# %%
+@cute.jit
+def gemm(
+    pA: cute.Pointer,
+    pB: cute.Pointer,
+    pC: cute.Pointer,
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
+    stream: cuda.CUstream,
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+    vec: cutlass.Constexpr,
+):
+    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
+    m, n, k = mnk
+    lda, ldb, ldc = strides
+    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(cute.assume(lda, divby=8), 1)))
+    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1)))
+    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(cute.assume(ldc, divby=vec), 1)))
+    layouts = smem_layouts(dtype, config)
+    tma_a, mA = make_tma(mA, layouts.a, (config.tile_m, config.tile_k), config.cluster_n)
+    tma_b, mB = make_tma(mB, layouts.b, (config.tile_n, config.tile_k), config.cluster_m)
+    clusters_m = cute.ceil_div(m, config.tile_m * config.cluster_m)
+    clusters_n = cute.ceil_div(n, config.tile_n * config.cluster_n)
+    kernel(tma_a, mA, tma_b, mB, mC, dtype, config, vec).launch(
+        grid=(clusters_m * clusters_n * config.cluster, 1, 1),
+        block=(config.threads, 1, 1),
+        cluster=(config.cluster, 1, 1),
+        stream=stream,
+        min_blocks_per_mp=1,
+    )
+
+
+def make_tma(matrix: cute.Tensor, layout: cute.ComposedLayout, tile: tuple[int, int], sharers: int):
+    """The TMA copy of a tile into one stage of `layout`, in as many parts as CTAs share the tile."""
+    load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
+    stage = cute.slice_(layout, (None, None, 0))
+    return cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers)
+
+
+# %%
+def launch_arguments(dtype, pointers, mnk, strides, vec: int, stream: int) -> tuple:
+    """Plain addresses and integers as the typed values that `gemm` takes."""
+    align = (16, 16, vec * dtype.width // 8)  # bytes
+    gmem = cute.AddressSpace.gmem
+    return (
+        *(cute.runtime.make_ptr(dtype, pointers[i], gmem, assumed_align=align[i]) for i in range(3)),
+        tuple(cutlass.Int32(x) for x in mnk),
+        tuple(cutlass.Int64(x) for x in strides),
+        cuda.CUstream(stream),
+    )
+
+
+def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
+    """Compile for `arch` ("sm_90a") with made-up pointers and sizes: no GPU is needed. "": the GPU that is here."""
+    made_up = launch_arguments(dtype, (16, 16, 16), (1, 1, 8), (8, 8, 8), vec, 0)
+    target = f"--gpu-arch {arch} " if arch else ""
+    config = config or config_for(arch)
+    return cute.compile(gemm, *made_up, dtype, config, vec, options=(target + options).strip() or None)
+
+
+# %% [markdown]
+# ## `matmul`
+#
+# What a user calls. It looks at everything that the kernel relies on before anything is launched, and says which
+# argument is at fault, what it got and what it needs.
+
+# %%
+DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
+
+
+def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
+    """Raise `error` about the argument `name` unless `ok`."""
+    if not ok:
+        raise error(f"{name}: got {got}; needed {needed}")
+
+
+def check_operand(name: str, x: torch.Tensor, dtype: torch.dtype | None) -> None:
+    """A non-empty matrix of a dtype the tensor cores take, and of `dtype` if that is given."""
+    require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
+    require(x.layout == torch.strided, name, f"layout {x.layout}", "torch.strided: a dense matrix", TypeError)
+    require(x.ndim == 2, name, f"{x.ndim} dimension(s)", "2")
+    require(x.dtype in DTYPES, name, x.dtype, "torch.float16 or torch.bfloat16", TypeError)
+    require(dtype in (None, x.dtype), name, x.dtype, f"{dtype}, the dtype of a", TypeError)
+    require(min(x.shape) > 0, name, f"shape {tuple(x.shape)}", "no empty dimension")
+    tracked = x.requires_grad and torch.is_grad_enabled()
+    require(not tracked, name, "requires_grad=True", "torch.no_grad(): there is no backward")
+
+
+def k_major_stride(name: str, x: torch.Tensor) -> int:
+    """The row stride, in elements, of `x` (rows, K), which 16-byte pieces must be able to read."""
+    (rows, k), (row, column) = x.shape, x.stride()
+    require(column == 1 or k == 1, name, f"stride {column} along K", "1: K-major")
+    row = row if rows > 1 else -(-k // 8) * 8  # a single row has no next one: any legal stride will do
+    apart = f"K = {k}, rows {2 * row} bytes apart"
+    require(row > 0 and row % 8 == 0, name, apart, "rows a multiple of 16 bytes apart")
+    require(x.data_ptr() % 16 == 0, name, f"address {x.data_ptr():#x}", "a multiple of 16 bytes")
+    return row
+
+
+def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether two matrices with adjacent columns may share a byte."""
+    size = x.element_size()
+    (x0, y0), (x_row, y_row) = (x.data_ptr(), y.data_ptr()), (x.stride(0) * size, y.stride(0) * size)
+    x_width, y_width = x.shape[1] * size, y.shape[1] * size
+    if x0 + (x.shape[0] - 1) * x_row + x_width <= y0 or y0 + (y.shape[0] - 1) * y_row + y_width <= x0:
+        return False
+    if x_row != y_row or x_row < max(x_width, y_width):
+        return True  # interleaved with different steps: not told apart
+    gap = (y0 - x0) % x_row  # the same step: columns of one wider matrix, perhaps
+    return gap < x_width or gap + y_width > x_row
+
+
+def check_out(out: torch.Tensor, a: torch.Tensor, bt: torch.Tensor) -> None:
+    """`out` can take the product of `a` (M, K) and `bt` (N, K)."""
+    check_operand("out", out, a.dtype)
+    (m, n), (row, column) = (a.shape[0], bt.shape[0]), out.stride()
+    require(out.shape == (m, n), "out", f"shape {tuple(out.shape)}", f"({m}, {n})")
+    require(column == 1 or n == 1, "out", f"stride {column} along N", "1: rows of adjacent elements")
+    require(row >= n or m == 1, "out", f"row stride {row}", f"at least N = {n}: rows that do not overlap")
+    require(out.device == a.device, "out", f"device {out.device}", f"{a.device}, where a is")
+    for name, x in (("a", a), ("b", bt)):
+        require(not overlap(out, x), "out", f"memory that overlaps {name}", "memory of its own")
+
+
+def store_width(out: torch.Tensor, ldc: int) -> int:
+    """Elements per store: the most (8 are 16 bytes) that divide N and to which every row is aligned."""
+    together = out.shape[1] | ldc | out.data_ptr() // out.element_size()
+    return next(vec for vec in (8, 4, 2, 1) if together % vec == 0)
+
+
+@cache
+def compiled(dtype: torch.dtype, vec: int, capability: tuple[int, int], variant: str) -> Callable[..., None]:
+    """The kernel for the present GPU: compiled at the first call that needs it, then kept.
+
+    TVM-FFI (the package apache-tvm-ffi) makes it a function that takes plain integers and tuples of them, and costs
+    little more to call than the launch itself. Without it each argument is a Python object made for the call.
+    """
+    return compile_for("", DTYPES[dtype], VARIANTS[variant], vec, "--enable-tvm-ffi")
+
+
+# %% [markdown]
+# ### Checked once
+#
+# Those checks take longer than the GPU takes for a small product. But a program calls `matmul` with the same few kinds
+# of operands again and again, and their kind (shapes, strides, dtypes, devices, alignment, whether a gradient is
+# wanted) decides whether a call is legal. So the first call of a kind makes a *plan*, and later ones look it up. One
+# thing must be looked at each time, for it depends on addresses: whether `out` shares memory with an operand.
+
+
+# %%
+class Plan(NamedTuple):
+    """What the checks found out about calls of one kind: nothing is left but to launch."""
+
+    launch: Callable[..., None]  # compiled for this dtype, width of stores, and GPU
+    device: int  # of CUDA's
+    mnk: tuple[int, int, int]
+    strides: tuple[int, int, int]  # between the rows of A, B and C, in elements
+    spans: tuple[int, int, int]  # of A, B and C: from the first byte to the last one, in bytes
+
+
+PLANS: dict[tuple, Plan] = {}
+MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
+
+
+def kind(x: object) -> object:
+    """What the checks look at in an argument, but for where exactly it lies."""
+    if not isinstance(x, torch.Tensor) or x.layout != torch.strided:
+        return type(x)
+    return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16, x.requires_grad
+
+
+def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str) -> Plan:
+    """Check everything, compile what is needed. Raises what `matmul` raises."""
+    require(variant in VARIANTS, "variant", repr(variant), f"one of {', '.join(VARIANTS)}")
+    check_operand("a", a, None)
+    check_operand("b", b, a.dtype)
+    (m, k), n, bt = a.shape, b.shape[1], b.T
+    require(b.shape[0] == k, "b", f"shape {tuple(b.shape)}", f"({k}, N), for a is {tuple(a.shape)}")
+    lda, ldb = k_major_stride("a", a), k_major_stride("b", bt)
+    if out is not None:
+        check_out(out, a, bt)
+    require(a.is_cuda, "a", f"device {a.device}", "a CUDA device")
+    require(b.device == a.device, "b", f"device {b.device}", f"{a.device}, where a is")
+    capability = torch.cuda.get_device_capability(a.device)
+    require(capability == (9, 0), "a", f"a GPU of compute capability {capability}", "(9, 0), for wgmma")
+
+    c = a.new_empty(m, n) if out is None else out  # memory of torch's own is aligned alike each time
+    ldc = c.stride(0) if m > 1 else -(-n // 8) * 8
+    with torch.cuda.device(a.device):
+        launch = compiled(a.dtype, store_width(c, ldc), capability, variant)
+    spans = ((m - 1) * lda + k, (n - 1) * ldb + k, (m - 1) * ldc + n)
+    return Plan(launch, a.get_device(), (m, n, k), (lda, ldb, ldc), tuple(2 * elements for elements in spans))
+
+
+# %%
+def matmul(
+    a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None, variant: str = DEFAULT
+) -> torch.Tensor:
+    """`a @ b` on the tensor cores, accumulated in float32, on the current stream of `a`'s device.
+
+    a: (M, K), float16 or bfloat16, K-major (stride 1 along K).
+    b: (K, N), the same dtype, K-major too: usually `weight.T` of a contiguous (N, K) weight.
+    out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of a or b. Made if not given.
+    variant: one of VARIANTS: the shape of the clusters. The product is the same, bit for bit.
+
+    TMA reads rows that start at multiples of 16 bytes: the addresses of a and b and their row strides are such
+    multiples (K is a multiple of 8, or the rows are padded). Needs a GPU of compute capability 9.0.
+    Any M, N, K >= 1 within that: ragged tiles are handled. There is no backward.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
+    argument, what it got and what it needs, and nothing has been launched.
+    """
+    key = (kind(a), kind(b), kind(out), torch.is_grad_enabled(), variant)
+    plan = PLANS.get(key)
+    if plan is None:
+        plan = make_plan(a, b, out, variant)
+        if len(PLANS) >= MAX_PLANS:
+            PLANS.clear()
+        PLANS[key] = plan
+    if torch.cuda.current_device() != plan.device:
+        with torch.cuda.device(plan.device):
+            return matmul(a, b, out=out, variant=variant)
+
+    (m, n, _), (a_span, b_span, c_span) = plan.mnk, plan.spans
+    out = a.new_empty(m, n) if out is None else out
+    pa, pb, pc = a.data_ptr(), b.data_ptr(), out.data_ptr()
+    if (pa < pc + c_span and pc < pa + a_span) or (pb < pc + c_span and pc < pb + b_span):
+        check_out(out, a, b.T)  # from first to last byte they meet, but may be columns of one wider matrix
+    plan.launch(pa, pb, pc, plan.mnk, plan.strides, torch.cuda.current_stream(plan.device).cuda_stream)
+    return out
+
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: who fetches what
+#
+# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
+# out of your own code.
+#
+# The numbers are ranks. A CTA's own colour is on its tile of C and on the part of A and B that it fetches for all who
+# need it: in `2x1` each CTA needs the whole of B on top, fetches half of it, and gets the other half from its
+# neighbour.
+
+# %% tags=["lab"]
+from cookbook import draw
+
+shapes = {name: (c.cluster_m, c.cluster_n) for name, c in VARIANTS.items() if c.cluster > 1}
+draw.cluster_view(shapes, tile=(CONFIG.tile_m, CONFIG.tile_n))
+
+# %% [markdown] tags=["lab"]
+# And that a part begins where the pattern of the swizzle does: the first bytes of each half of each stage of B.
+
+# %% tags=["lab"]
+from cookbook.layouts import evaluate
+
+b = evaluate(smem_layouts, cutlass.BFloat16).b
+halves = b.byte_offsets()[:: CONFIG.tile_n // CONFIG.cluster_m, 0]  # (halves, stages)
+print("halves of the stages begin at bytes", halves.T.tolist())
+assert not (halves % b.alignment).any()
+draw.swizzle_view(b)
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: the prediction
+#
+# What L2 is asked for is a formula: tiles x k-tiles x (A's bytes / `cluster_n` + B's bytes / `cluster_m`). What each
+# SM takes in stays the same, for a multicast arrives everywhere in full. If the tensor cores of every SM were never
+# kept waiting (2048 multiply-adds in a clock), L2 would have to give so many bytes a clock:
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.harness.publishing import table
+
+SMS, TENSOR_RATE = 132, 2048  # of an H200; multiply-adds of an SM in a clock (NVIDIA H100 white paper)
+
+
+def asked_of_l2(config: Config, shape: tuple[int, int, int]) -> int:
+    """Bytes that all CTAs ask L2 for; at the edges TMA asks for less."""
+    m, n, k = shape
+    rows, columns = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
+    ctas = -(-m // rows) * -(-n // columns) * config.cluster
+    part = config.tile_m // config.cluster_n + config.tile_n // config.cluster_m
+    return ctas * -(-k // config.tile_k) * part * config.tile_k * 2
+
+
+def bytes_a_clock(config: Config) -> float:
+    """Bytes a clock that an SM asks L2 for while its tensor cores are never idle."""
+    part = config.tile_m // config.cluster_n + config.tile_n // config.cluster_m
+    return part * config.tile_k * 2 / (config.tile_m * config.tile_n * config.tile_k / TENSOR_RATE)
+
+
+SHAPE = (8192, 8192, 8192)
+alone = asked_of_l2(VARIANTS["alone"], SHAPE)
+rows = [
+    [
+        name,
+        f"{asked_of_l2(c, SHAPE) / 1e9:.2f} GB",
+        f"{asked_of_l2(c, SHAPE) / alone:.2f}",
+        f"{bytes_a_clock(c):.0f}",
+        f"{SMS * bytes_a_clock(c):.0f}",
+    ]
+    for name, c in VARIANTS.items()
+]
+heads = ["variant", "asked of L2", "of alone", "bytes a clock: an SM", "all SMs"]
+Markdown(f"{'x'.join(map(str, SHAPE))}:\n\n" + table(heads, rows))
+
+# %% [markdown] tags=["lab"]
+# What L2 gives at most, `foundations/memory_ceiling` measures: it reads a buffer that L2 holds. But requests that come
+# in bursts wait for each other long before that limit. Loads that are answered sooner, from shorter queues, let the
+# same four stages bridge more; and a GPU that is held to a power limit spends on its clock what it saves on moving
+# bytes. How much that is, only a measurement says. What the arithmetic says is the *order* of the variants: if bytes
+# were all that counted, `2x2` would be best.
+#
+# ## In the lab: do they fit?
+#
+# A CTA of this kernel fills an SM, so a cluster of four needs four SMs that are free in one GPC. Hopper's GPCs have at
+# most 18 SMs, 9 pairs (NVIDIA H100 white paper), and not all pairs of a chip are used: the 132 SMs of an H200 are 66
+# pairs in 8 GPCs. Which GPC has how many differs from chip to chip. Clusters of two fit anywhere. Clusters of four
+# leave a pair idle in each GPC that has an odd number of them:
+
+# %% tags=["lab"]
+PAIRS, GPCS, LARGEST = 66, 8, 9
+
+
+def odd_gpcs() -> list[int]:
+    """How many of the GPCs can have an odd number of pairs, if none has more than the largest."""
+    even_sums = {(0, 0)}  # (sum of pairs, GPCs with an odd number) of the GPCs so far
+    for _ in range(GPCS):
+        even_sums = {(total + p, odd + p % 2) for total, odd in even_sums for p in range(6, LARGEST + 1)}
+    return sorted(odd for total, odd in even_sums if total == PAIRS)
+
+
+for odd in odd_gpcs():
+    fours = (PAIRS - odd) // 2
+    print(f"{odd} GPCs with an odd number of pairs: {fours} clusters of 4 fit, on {4 * fours} of {2 * PAIRS} SMs")
+
+# %% [markdown] tags=["lab"]
+# On a machine with a GPU, the driver knows:
+
+# %% tags=["lab"]
+from cutlass.utils import HardwareInfo
+
+if torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0):
+    hardware = HardwareInfo()
+    for name, c in VARIANTS.items():
+        fit = hardware.get_max_active_clusters(c.cluster)
+        print(f"{name}: {fit} clusters of {c.cluster} at once, {fit * c.cluster} CTAs")
+else:
+    print("No Hopper GPU here to ask.")
+
+# %% [markdown] tags=["lab"]
+# There is a second price. The CTAs of a cluster go in step: none can be more than `stages` k-tiles ahead of any that it
+# shares with, and each of them waits for the slowest.
+#
+# ## In the lab: the trap
+#
+# `consumer_group` wants the number of arrivals. Suppose that it were given the warps of *one* CTA, as in the recipe
+# before. The arrivals of both CTAs still come, so half of them are enough, whoever they are from, and the other half
+# completes another phase. To see what that does, here is a part of it in a few lines: CTA 0's producer takes a stage
+# for empty as soon as its *own* consumers have read it. CTA 1 is slow in one k-tile, by so many units of time. (Times
+# are chosen, not measured.)
+
+# %% tags=["lab"]
+LOAD, STAGES, K_TILES, SLOW = 3, 4, 12, 3  # units of time that a load takes; k-tile in which CTA 1 is slow
+
+
+def run(late: int, waits_for: tuple[int, ...]) -> tuple[dict, dict]:
+    """When each CTA asks for its half of a k-tile, and when its consumers read the tile: {(cta, k): time}.
+
+    waits_for: the CTAs whose consumers must have read a stage before CTA 0 takes it for empty.
+    """
+    asked, read = {}, {}
+    for k in range(K_TILES):
+        for cta in (0, 1):
+            who = waits_for if cta == 0 else (0, 1)
+            free = max((read[w, k - STAGES][1] for w in who), default=0) if k >= STAGES else 0
+            asked[cta, k] = max(free, asked.get((cta, k - 1), -1) + 1)
+        for cta in (0, 1):
+            come = max(asked[0, k], asked[1, k]) + LOAD  # both halves
+            start = max(come, read.get((cta, k - 1), (0, 0))[1])
+            read[cta, k] = (start, start + 2 + (late if cta == 1 and k == SLOW else 0))
+    return asked, read
+
+
+def overwritten(late: int, waits_for: tuple[int, ...]) -> list[int]:
+    """k-tiles of CTA 1 into whose stage CTA 0 sends its half of a later one before they are read."""
+    asked, read = run(late, waits_for)
+    return [k for k in range(K_TILES - STAGES) if asked[0, k + STAGES] + LOAD < read[1, k][1]]
+
+
+for late in (0, 1, 3, 4, 8):
+    right, wrong = (overwritten(late, who) for who in ((0, 1), (0,)))
+    print(f"CTA 1 late by {late}: overwritten in use: {wrong or 'none'}; {right or 'none'} if both are waited for")
+
+# %% [markdown] tags=["lab"]
+# As long as the CTAs go nearly in step, the wrong kernel gives right results: the time that a load takes hides it. The
+# lanes show a CTA that is too late: what its stage 3 holds, and when its consumers read it.
+
+# %% tags=["lab"]
+asked, read = run(8, (0,))
+stage = [k for k in range(K_TILES) if k % STAGES == SLOW]  # the k-tiles that go through stage 3
+lanes = {}
+for cta in (0, 1):
+    landed = [asked[cta, k] + LOAD for k in stage]  # from then on the stage holds this CTA's half of k
+    spans = zip(landed, [*landed[1:], read[1, stage[-1]][1]], stage, strict=True)
+    lanes[f"half from CTA {cta}"] = [draw.Span(start, end, f"k-tile {k}", f"k-tile {k}") for start, end, k in spans]
+lanes["read by CTA 1"] = [draw.Span(*read[1, k], f"k-tile {k}", f"k-tile {k}") for k in stage]
+draw.lanes(
+    lanes,
+    f"Stage {SLOW} of CTA 1, taken for empty too early (chosen times)",
+    unit="units",
+    note="Where what is read has another colour than a half above it, a wrong tile is multiplied.",
+)
+
+# %% [markdown] tags=["lab"]
+# And the sum of the bytes goes wrong too: the half that came too early is counted into the barrier's *present* phase,
+# and from then on full means something else. So the kernel returns wrong numbers now and then, or hangs, and more
+# stages or a debugger make it go away. Nothing of that would be seen without the neighbour being late, and tests of one
+# cluster alone would pass. Hence the rule: **count the readers of what you write, not your own.**
+#
+# ## Check
+#
+# Every level looks at every variant. The walk in numpy cannot tell the variants apart: where the bytes end up is the
+# same, whoever sends them. What the page is about, who waits for whom, the levels on a GPU show.
+
+# %% tags=["lab"]
+from cookbook import tables
+from cookbook.harness import checking
+
+report = checking.check("hopper/multicast_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
+for level in report.levels:
+    of = " ".join(filter(None, (level.target, level.variant)))
+    print(f"{level.level:10}{of:24}{level.status:13}{tables.describe(level)}")
+
+# %% [markdown] tags=["lab"]
+# The multicasts are in the machine code of the clusters, and only there:
+
+# %% tags=["lab"]
+from cookbook.harness import compiling
+
+try:
+    for name, config in VARIANTS.items():
+        made = compiling.compile_recipe("hopper/multicast_gemm", "sm_90a", "bfloat16", config=config)
+        loads = {op: made.count(op) for op in ("UTMALDG.2D", "UTMALDG.2D.MULTICAST")}
+        print(f"{name:8}TMA loads: {loads['UTMALDG.2D']}, of these multicast: {loads['UTMALDG.2D.MULTICAST']}")
+except compiling.NoDisassembler as missing:
+    print(missing)
+
+# %% [markdown] tags=["lab"]
+# ## Time
+#
+# All variants and their peers, interleaved in one run on one GPU; "ours" is `2x1`, called without an argument.
+
+# %% tags=["lab"]
+from cookbook.harness.publishing import results_table
+
+Markdown(results_table("hopper/multicast_gemm"))
+
+# %% [markdown] tags=["lab"]
+# The bytes that we predicted, and the times that were measured, beside each other:
+
+# %% tags=["lab"]
+from cookbook.harness import records
+
+
+def bytes_and_times() -> str:
+    """For every current record: the share of the bytes, and of the time, that each variant takes of `alone`."""
+    parts = []
+    for r in records.select("hopper/multicast_gemm", "timed"):
+        if records.is_stale(r):
+            continue
+        base, shape = r["peers"]["alone"]["median_ms"], tuple(r["shape"])
+        rows = [
+            [name, f"{asked_of_l2(c, shape) / asked_of_l2(VARIANTS['alone'], shape):.2f}", f"{took / base:.3f}"]
+            for name, c in VARIANTS.items()
+            for took in [r["peers"][name]["median_ms"]]
+        ]
+        parts.append(f"{r['device']}, {r['dtype']}, {'x'.join(map(str, shape))}, of `alone`:\n\n")
+        parts[-1] += table(["variant", "bytes asked of L2 (predicted)", "time (measured)"], rows)
+    return "\n\n".join(parts) or "*Not measured yet.*"
+
+
+Markdown(bytes_and_times())
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# A cluster is a second level of sharing, below L2: what one CTA has fetched, others need not. It costs a mask, a box
+# divided by the sharers, a barrier that counts all who read, and the patience to wait for a neighbour before one
+# leaves. Share along the side whose tiles are the larger, between two; four have to find room in a GPC together, and
+# all of them wait for the slowest.
+#
+# What is still lost lies between the tiles: a CTA starts, fills its stages, multiplies, stores, and ends, and while it
+# stores nobody multiplies. The next step is a CTA that stays: `hopper/persistent_gemm`.
+#
+# To use it: `cookbook copy hopper/multicast_gemm my_gemm.py`, then `from my_gemm import matmul`.
