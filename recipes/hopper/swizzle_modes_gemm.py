@@ -854,6 +854,35 @@ def beside_measured() -> str:
 Markdown(beside_measured())
 
 # %% [markdown] tags=["lab"]
+# And the banks: does `wgmma` read as the bank model says? Wavefronts of one `wgmma` of a warpgroup, and how many of
+# them are conflicts' (ncu counts by warp; four of them are a warpgroup).
+
+
+# %% tags=["lab"]
+def beside_counted() -> str:
+    """A table for every current record of ncu's counts, or that there is none."""
+    parts = []
+    for r in records.select("hopper/swizzle_modes_gemm", "counted"):
+        if records.is_stale(r):
+            continue
+        rows = []
+        for name, of in r["figures"].items():
+            mode, _, opcode = name.partition(" ")
+            if opcode.startswith("HGMMA"):
+                config = VARIANTS[mode]
+                wanted = asked[mode]["wavefronts"] / (config.tile_m // 64 * config.tile_k // 16)
+                each = 4 * of["wavefronts"] / of["executed"]
+                rows.append([mode, opcode, f"{wanted:.0f}", f"{each:.0f}", str(of["excess"])])
+        title = f"{r['device']}, {r['dtype']}:"
+        parts.append(
+            title + "\n\n" + table(["mode", "instruction", "predicted", "counted", "conflicts"], rows, right=2)
+        )
+    return "\n\n".join(parts) or "*Not counted yet.*"
+
+
+Markdown(beside_counted())
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # Bank conflicts do not choose among the four modes: each of them gives the tensor cores every core matrix in one

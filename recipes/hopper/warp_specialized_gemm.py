@@ -671,7 +671,7 @@ header = [
     "kernel",
     "accumulators",
     "threads",
-    "at launch",
+    "launch, at most",
     "a consumer's",
     "ptxas reports",
     "spilled",
@@ -681,10 +681,10 @@ header = [
 Markdown(table(header, [compiled_row(name, config) for name, config in tried.items()]))
 
 # %% [markdown] tags=["lab"]
-# That is **the first trap**: the larger tile in equal shares compiles, runs, and is right. Nothing tells you that its
-# accumulators travel to memory and back but the compiler's report, if you ask for it. And 16 accumulators more than
-# 128 are enough. What ptxas reports for a kernel with `setmaxnreg` is what the launch must give, not what the consumers
-# use.
+# That is **the first trap**: the larger tile in equal shares compiles without a word, and computes the right product.
+# That its accumulators travel to memory and back in every k-tile, for the two blocks of rows do not fit at once, only
+# the compiler's report says, to those who ask for it. Sixteen accumulators more than 128 are enough. (What ptxas
+# reports for a kernel with `setmaxnreg` is what the launch must give, not what its consumers use.)
 #
 # In the machine code the two instructions look unlike each other. Giving back is one instruction; taking is a `TRY`,
 # and a branch back for when it has failed.
@@ -694,12 +694,12 @@ Markdown(table(header, [compiled_row(name, config) for name, config in tried.ite
 def around(mnemonic: str, before: int, after: int) -> str:
     """Lines of the kernel's code around the first `mnemonic`, without addresses and encodings."""
     sass = compiling.compile_recipe("hopper/warp_specialized_gemm", "sm_90a", "bfloat16").sass.splitlines()
-    code = [line.split("/*")[1].partition("*/")[2].strip() for line in sass if line.count("/*") > 1 and ";" in line]
+    code = [line.partition("*/")[2].strip() or line for line in sass]  # a label has no address
     at = next(number for number, line in enumerate(code) if mnemonic in line)
     return "\n".join(code[at - before : at + after + 1])
 
 
-print(around("USETMAXREG.DEALLOC", 0, 0), around("USETMAXREG.TRY_ALLOC", 1, 2), sep="\n...\n")
+print(around("USETMAXREG.DEALLOC", 0, 0), around("USETMAXREG.TRY_ALLOC", 2, 2), sep="\n...\n")
 
 # %% [markdown] tags=["lab"]
 # Hence **the second trap**. Ask for more than there is, and the loop has no end: no error, no message, a kernel that
