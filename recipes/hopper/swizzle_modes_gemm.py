@@ -11,8 +11,8 @@
 #   cookbook:
 #     title: One GEMM in four swizzle modes
 #     claim: >-
-#       The tensor cores read a tile in any of the four swizzle modes without a bank conflict, so only TMA can tell them
-#       apart; it moves lines of 16, 32, 64 or 128 bytes, and that alone decides how fast the product is.
+#       The tensor cores read a tile in any of the four swizzle modes without a bank conflict; TMA works in lines of 16,
+#       32, 64 or 128 bytes, and the number of lines, counted on paper, predicts what each mode is worth to a GEMM.
 #     track: hopper
 #     order: 20
 #     builds_on: hopper/tma_copy
@@ -34,7 +34,7 @@
 # line by line, and a line is as long as the mode is wide: a tile of 64 columns is one box of 128-byte lines, or eight
 # boxes of 16-byte lines. The same bytes, eight times as many pieces.
 #
-# So here is a whole GEMM with one parameter, the mode. Its tiles, stages, instructions and their number are the same in
+# So here is a whole GEMM with one parameter, the mode. Its tiles, its stages and its multiplications are the same in
 # all four; the kernel contains no `if` about the mode. Before any of it is timed, the lab counts what each mode asks of
 # every unit, and predicts.
 #

@@ -103,7 +103,7 @@ class Config:
 
     @property
     def at_launch(self) -> int:
-        """Registers that every thread gets when the kernel starts."""
+        """Registers that a thread may have when the kernel starts; all get as many as the neediest."""
         warps = -(-self.threads // 128)  # of the scheduler that has the most of them
         return min(255, 16384 // (32 * warps) // 8 * 8)
 

@@ -12,14 +12,22 @@ from cookbook.harness import catalog, running
 
 pytestmark = pytest.mark.gpu
 
+RECIPES = [
+    "ampere/smem_gemm",
+    "ampere/pipelined_gemm",
+    "hopper/swizzle_modes_gemm",
+    "hopper/warp_specialized_gemm",
+]
 SHAPES = [(1, 8, 8), (200, 333, 64), (129, 257, 72), (300, 520, 512), (128, 256, 4096), (1000, 777, 2048)]
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
-@pytest.mark.parametrize("name", ["ampere/smem_gemm", "ampere/pipelined_gemm"])
+@pytest.mark.parametrize("name", RECIPES)
 def test_every_variant_gives_the_same_bits(name, shape, dtype):
-    module = catalog.load(name)
+    module, recipe = catalog.load(name), catalog.find(name)
+    if not recipe.runs_on_capability(*torch.cuda.get_device_capability()):
+        pytest.skip(f"{name} runs on {recipe.runs_on}")
     a, b = running.inputs(shape, dtype)
     first = module.matmul(a, b)
     assert running.relative_error(first, running.reference(a, b)) <= running.tolerance(dtype)
