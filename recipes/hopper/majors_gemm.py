@@ -551,7 +551,8 @@ def objection(x: torch.Tensor, along: int, index: str, lines: str) -> tuple[str,
     if x.stride(along) != 1 and extent > 1:
         return f"stride {x.stride(along)} along {index}", "1: contiguous"
     if apart <= 0 or apart % 8:
-        return f"{index} = {extent}, {lines} {2 * apart} bytes apart", f"{lines} a multiple of 16 bytes apart"
+        needed = f"{lines} a multiple of 16 bytes apart (a multiple of 8 elements, for TMA's 16-byte pieces)"
+        return f"{index} = {extent}, {lines} {2 * apart} bytes apart", needed
     if x.data_ptr() % 16:
         return f"address {x.data_ptr():#x}", "a multiple of 16 bytes"
     return None
