@@ -249,7 +249,7 @@ def copy(
         file.write_text(source, encoding="utf-8")
     except OSError as error:
         raise typer.BadParameter(f"DEST: got {file}, needed a file that can be written ({error})") from None
-    _say(f"wrote {file}: {len(source.splitlines())} lines that need torch and nvidia-cutlass-dsl alone")
+    _say(f"wrote {file}: {len(source.splitlines())} lines that stand alone; the first say what they need")
     if recipe.kind in catalog.USAGE:
         function, example, where = catalog.usage_of(recipe)
         _say(f"call it: from {file.stem} import {function}; {example}  # {where}")

@@ -82,5 +82,6 @@ def test_a_copied_recipe_says_where_it_is_from_and_how_to_call_it(name):
     usage = {"gemm": "from mine import matmul", "transpose": "from mine import transpose", "study": ""}
     assert f"recipe {name}" in head and "Apache-2.0" in head and usage[catalog.find(name).kind] in head
     assert "# ---\n" not in source and "jupytext" not in source and 'tags=["lab"]' not in source
+    assert ("Needs torch, apache-tvm-ffi and nvidia-cutlass-dsl" in head) == ("--enable-tvm-ffi" in source)
     original = catalog.find(name).file.read_text()
     assert catalog.normal_form(source) == catalog.normal_form(catalog.without_lab(original))

@@ -284,8 +284,10 @@ _HEADER = """\
 # {title}
 #
 # From the CuTe-DSL Kernel Cookbook {version}, recipe {name}. Apache-2.0; keep this note when you pass it on.
-# Needs torch and nvidia-cutlass-dsl (NVIDIA's own licence){needs}.
+# Needs {packages} (NVIDIA's own licence){needs}.
 {usage}"""
+
+TVM_FFI = "--enable-tvm-ffi"  # in a recipe that launches through that package
 
 # How a recipe of each kind is called: the import, then the call.
 USAGE = {
@@ -317,8 +319,9 @@ def standalone_source(name: str, module: str | None = None, root: Path | None = 
         function, call, where = usage_of(recipe)
         usage = f"#\n#     from {module or recipe.file.stem} import {function}\n#     {call}    # {where}\n"
     needs = "" if recipe.runs_on == ANYWHERE else f", and a GPU of {recipe.runs_on.replace('+', ' or later')} to run"
-    header = _HEADER.format(title=recipe.title, version=__version__, name=recipe.name, needs=needs, usage=usage)
-    return f"{header}\n{body}"
+    packages = "torch and nvidia-cutlass-dsl" if TVM_FFI not in body else "torch, apache-tvm-ffi and nvidia-cutlass-dsl"
+    said = {"title": recipe.title, "version": __version__, "name": recipe.name, "usage": usage}
+    return f"{_HEADER.format(packages=packages, needs=needs, **said)}\n{body}"
 
 
 def _kept_text(source: str) -> str:

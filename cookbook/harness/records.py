@@ -20,7 +20,7 @@ A file is `{"device": "NVIDIA H200", "records": [...]}`. A record holds
     distribution  of the inputs, e.g. "normal(0, 1)"
     date          UTC, to the minute
     driver        NVIDIA's driver
-    versions      of python, torch, cuda, nvidia-cutlass-dsl, quack-kernels
+    versions      of python, torch, cuda, nvidia-cutlass-dsl, apache-tvm-ffi, quack-kernels
 
 and there is one per (level, recipe, dtype, shape, majors): a newer one replaces the older.
 """
@@ -109,7 +109,7 @@ def versions() -> dict[str, str | None]:
     """What is installed here; None for what is not."""
     import torch
 
-    names = ("nvidia-cutlass-dsl", "quack-kernels", "numpy")
+    names = ("nvidia-cutlass-dsl", "apache-tvm-ffi", "quack-kernels", "numpy")
     known = {"python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda}
     return known | {name: package_version(name) for name in names}
 
