@@ -705,7 +705,6 @@ def demands(mode: str) -> dict[str, float]:
         "line": line,
         "lines": lines,
         "wavefronts": sum(one.actual for one in counted),
-        "sector bytes": lines * max(line, SECTOR),
         "tensor": config.tile_m * config.tile_n * config.tile_k / TENSOR_RATE,
         "L2": lines * max(line, SECTOR) / L2_PORT,
     }
@@ -744,10 +743,11 @@ draw.bar_chart(
 )
 
 # %% [markdown] tags=["lab"]
-# In `sw128` the tensor cores are the busiest. `sw64` doubles the lines, and they still take less time than the
-# multiplications: if all units work beside each other, `sw64` costs *nothing*; if lines and `wgmma`'s reads take turns
-# at shared memory, it already costs something. So this one mode tells the two cases apart. In `sw32` and `interleave`
-# the lines dominate in both.
+# In `sw128` the tensor cores are the busiest, and shared memory has just enough clocks for its lines and wavefronts
+# even if they take turns. `sw64` doubles the lines, and they still take less time than the multiplications: if all
+# units work beside each other, `sw64` costs *nothing*; if lines and `wgmma`'s reads take turns at shared memory, it
+# already costs something. So this one mode tells the two cases apart. In `sw32` and `interleave` the lines dominate in
+# both.
 #
 # Two things the arithmetic takes for granted. The machine code must issue as many TMA instructions as there are boxes,
 # and the number of `wgmma`s must not depend on the mode:
