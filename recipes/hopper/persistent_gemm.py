@@ -1,0 +1,1043 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   cookbook:
+#     title: A GEMM whose CTAs stay
+#     claim: >-
+#       Start one CTA on each SM and let it go from tile to tile: the loads of the next tile come in while this one is
+#       stored, and TMA carries C out of swizzled buffers while the tensor cores are at work again.
+#     track: hopper
+#     order: 60
+#     builds_on: hopper/multicast_gemm
+#     targets: [sm_90a]
+#     runs_on: sm_90
+#     dtypes: [bfloat16, float16]
+#     path: tma, multicast -> swizzled shared memory -> wgmma -> stmatrix -> swizzled boxes -> tma
+#     instructions:
+#       sm_90a: [UTMALDG.2D.MULTICAST, HGMMA.64x256x16.F32, STSM.16.M88.4, UTMASTG.2D, USETMAXREG, SYNCS]
+#     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192]]
+# ---
+
+# %% [markdown]
+# # A GEMM whose CTAs stay
+#
+# **Claim.** In `hopper/multicast_gemm` a CTA computes one tile and ends. While it begins, its stages are empty and
+# nobody multiplies; while it ends, C is on its way out and nobody loads. Here we start **as many CTAs as there are
+# SMs**, and each goes from tile to tile by itself. Its producer never stops: it fills the stages with the *next* tile
+# while the consumers store this one. For that C can no longer lie where A and B lie. It gets small buffers of its own,
+# and TMA carries it from there to global memory while the tensor cores already multiply again.
+#
+# You will see the loop over tiles and how a barrier's phase follows from a number, the epilogue by TMA with all that it
+# needs (a proxy fence, two buffers, the right kind of waiting), and an order of k-tiles that finds more of A and B in
+# L2, at the price of two integer operations.
+#
+# Layouts of A and B, multicast and the roles of the warps are those of the recipe before.
+
+# %%
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import cutlass.memory
+import cutlass.pipeline as pipeline
+import torch
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
+
+# %% [markdown]
+# ## The sizes
+#
+# Four stages of A and B take 192 KiB, and a tile of C in bfloat16 is 64 KiB: together they are more than the 227 KiB
+# that a CTA may use. But C need not be in shared memory all at once. Each of the two warpgroups sends its half, 64 x
+# 256, in four *pieces* of 64 x 64, through **two buffers** in turn: 8 KiB each, 32 KiB in all. Sixty-four columns are
+# 128 bytes, a row of the widest swizzle, and so a piece is one TMA box.
+#
+# | variant | |
+# |---|---|
+# | `one tile a CTA` | this very kernel, on a grid of as many CTAs as tiles: what the new epilogue is worth by itself |
+# | `persistent` | as many CTAs as SMs |
+# | `+ serpentine K` | and every other tile walks K backwards |
+
+
+# %%
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the kernel, in elements or counts, and how tiles are given out."""
+
+    tile_m: int = 128  # rows of C per CTA: 64 for each consumer warpgroup
+    tile_n: int = 256  # columns of C per CTA: the widest wgmma
+    tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma steps of 16
+    stages: int = 4  # pairs of A and B tiles in flight or being read
+    epi_n: int = 64  # columns of a piece of C: 128 bytes
+    epi_buffers: int = 2  # pieces of C on their way out, for each warpgroup
+    cluster_m: int = 2  # CTAs of a cluster down C: they share tiles of B
+    cluster_n: int = 1  # and across: they share tiles of A
+    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+    persistent: bool = True  # a CTA computes tile after tile
+    serpentine: bool = False  # every other of them backwards along K
+
+    @property
+    def cluster(self) -> int:
+        return self.cluster_m * self.cluster_n
+
+    @property
+    def warpgroups(self) -> int:
+        return self.tile_m // 64  # consumers
+
+    @property
+    def threads(self) -> int:
+        return 128 * self.warpgroups + 128  # and a producer warpgroup, of which one warp works
+
+    @property
+    def stage_bytes(self) -> int:
+        return (self.tile_m + self.tile_n) * self.tile_k * 2
+
+    @property
+    def buffer_bytes(self) -> int:
+        return self.warpgroups * self.epi_buffers * 64 * self.epi_n * 2
+
+    @property
+    def smem_bytes(self) -> int:
+        # the barriers, padded to the tiles' alignment; A and B; and C beside them
+        return 1024 + self.stages * self.stage_bytes + self.buffer_bytes
+
+
+VARIANTS = {
+    "one tile a CTA": Config(persistent=False),
+    "persistent": Config(),
+    "+ serpentine K": Config(serpentine=True),
+}
+DEFAULT = "persistent"
+CONFIG = VARIANTS[DEFAULT]
+REGISTERS = (24, 240)  # of a producer's thread and of a consumer's: 128 * 24 + 256 * 240 of an SM's 65536
+
+
+def config_for(arch: str, variant: str = DEFAULT) -> Config:
+    """The configuration of a variant: there is one Hopper."""
+    return VARIANTS[variant]
+
+
+# %% [markdown]
+# ## Layouts, MMA and copies
+#
+# The buffers of C have a layout of their own: atoms as for A and B, one above the other to 64 rows, and then buffer
+# after buffer, first those of warpgroup 0. They are written by `stmatrix` and read by TMA, so the swizzle must please
+# both: the banks when a warp stores four 8x8 matrices, and TMA's 128-byte mode. The atom that serves `wgmma` does.
+#
+# Of software copies one is left: `stmatrix`, by one warpgroup, over one piece. It is made from the layout that a
+# 64 x 64 `wgmma` *would* give its accumulators. The accumulators of a 64 x 256 `wgmma` are four of these side by side:
+# a thread holds, eight columns after eight columns, the same places in each.
+
+
+# %%
+class SmemLayouts(NamedTuple):
+    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
+
+    a: cute.ComposedLayout  # (M, K, STAGE)
+    b: cute.ComposedLayout  # (N, K, STAGE)
+    c: cute.ComposedLayout  # (64, EPI_N, BUFFER)
+
+
+def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
+    """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
+    bits = next(bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0)
+    width = (128 << bits) // dtype.width
+    rows = cute.make_layout((8, width), stride=(width, 1))
+    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
+
+
+def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+    """The atoms, tiled to the size of the tiles: first down the rows, then along K or N, then over the stages."""
+    c = config
+    ab = smem_atom(dtype, c.tile_k)
+    buffers = c.warpgroups * c.epi_buffers
+    return SmemLayouts(
+        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
+        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
+        c=cute.tile_to_shape(smem_atom(dtype, c.epi_n), (64, c.epi_n, buffers), order=(0, 1, 2)),
+    )
+
+
+def wgmma_op(dtype, columns: int) -> warpgroup.MmaF16BF16Op:
+    """wgmma m64nNk16, A and B from shared memory, both K-major."""
+    smem, k_major = warpgroup.OperandSource.SMEM, OperandMajorMode.K
+    return warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, (64, columns, 16), smem, k_major, k_major)
+
+
+def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
+    """The widest wgmma, repeated down M by the warpgroups."""
+    return cute.make_tiled_mma(wgmma_op(dtype, config.tile_n), (config.warpgroups, 1, 1))
+
+
+class TiledCopies(NamedTuple):
+    """The copies by software that touch shared memory."""
+
+    r2s_c: cute.TiledCopy  # stmatrix.x4: one warpgroup, one piece of 64 x EPI_N
+
+
+def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
+    """The one copy of the epilogue."""
+    stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
+    piece = cute.make_tiled_mma(wgmma_op(dtype, config.epi_n), (1, 1, 1))
+    return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, piece))
+
+
+# %% [markdown]
+# ## Which tile is next
+#
+# Work is numbered as CTAs were: a number is a cluster's tile, in groups of `raster_group` rows of tiles. Cluster
+# *i* of *s* that were started does the numbers i, i + s, i + 2s and so on. All of them finish their first tile at about
+# the same time, then their second: waves, as before, only that nobody has to start or end between them. The schedule
+# is *static*; producer and consumers of a CTA each work it out for themselves, and need not talk about it.
+#
+# With `persistent=False` as many clusters are started as there is work, and the loop runs once.
+
+
+# %%
+class Work(NamedTuple):
+    """The numbers that a cluster is to do: `first`, `first + step`, ..., `turns` of them."""
+
+    first: cutlass.Int32
+    step: cutlass.Int32
+    turns: cutlass.Int32
+    grid: tuple[cutlass.Int32, cutlass.Int32]  # of clusters' tiles, down and across C
+
+
+@cute.jit
+def work_of_cluster(shape_mn, config: cutlass.Constexpr):
+    """What this CTA's cluster has to do."""
+    down = cute.ceil_div(shape_mn[0], config.tile_m * config.cluster_m)
+    across = cute.ceil_div(shape_mn[1], config.tile_n * config.cluster_n)
+    cta, _, _ = cute.arch.block_idx()
+    ctas, _, _ = cute.arch.grid_dim()
+    first, step = cta // config.cluster, ctas // config.cluster
+    return Work(first, step, (down * across - first + step - 1) // step, (down, across))
+
+
+@cute.jit
+def tile_of(work: Work, turn, place, config: cutlass.Constexpr):
+    """The tile (m, n) of C that the CTA at `place` in its cluster computes in a turn."""
+    down, across = work.grid
+    number, wanted = work.first + turn * work.step, config.raster_group // config.cluster_m
+    group, inside = number // (wanted * across), number % (wanted * across)
+    first = group * wanted
+    height = cutlass.min(down - first, wanted)  # the last group may be lower
+    m, n = first + inside % height, inside // height
+    return m * config.cluster_m + place[0], n * config.cluster_n + place[1]
+
+
+@cute.jit
+def place_in_cluster(config: cutlass.Constexpr):
+    """(row, column) of this CTA in its cluster."""
+    rank = cutlass.Int32(0)
+    if cutlass.const_expr(config.cluster > 1):
+        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+    return rank % config.cluster_m, rank // config.cluster_m
+
+
+# %% [markdown]
+# ## The producer
+#
+# One loop more than before. It knows nothing of the epilogue: a stage is empty or it is not, whatever tile is in it, so
+# when the last k-tiles of a tile have been read, those of the next one come in, up to `stages` of them.
+#
+# **Serpentine.** Neighbours of a cluster walk along K together, and what they read at the end of their tiles is what L2
+# holds when they are through. The tiles of the next turn often lie in the same rows of A or columns of B. If they begin
+# at K's start, L2 has by then replaced it; if they begin where the last turn ended, the end of the panels is still
+# there. So every other turn goes backwards. The sum's order changes with it, and the last bits of the result.
+
+
+# %%
+@cute.jit
+def multicast_masks(place, config: cutlass.Constexpr):
+    """Who is to get the part of A, and the part of B, that the CTA at `place` fetches: a bit for each rank."""
+    whole_row = sum(1 << n * config.cluster_m for n in range(config.cluster_n))  # of the CTA at (0, 0)
+    whole_column = (1 << config.cluster_m) - 1
+    return cutlass.Int16(whole_row) << place[0], cutlass.Int16(whole_column) << place[1] * config.cluster_m
+
+
+@cute.jit
+def load(tma, source, target, barrier, mask, sharers: cutlass.Constexpr):
+    """One TMA copy of this CTA's part of a tile, to itself and all others that share the tile."""
+    if cutlass.const_expr(sharers > 1):
+        cute.copy(tma, source, target, tma_bar_ptr=barrier, mcast_mask=mask)
+    else:
+        cute.copy(tma, source, target, tma_bar_ptr=barrier)
+
+
+@cute.jit
+def produce_tile(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, masks, turn, config: cutlass.Constexpr):
+    """All k-tiles of one tile: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE) in shared memory."""
+    k_tiles = cute.size(tAgA, mode=[1])
+    for i in cutlass.range(k_tiles, unroll=1):
+        k_tile = i
+        if cutlass.const_expr(config.serpentine):
+            k_tile = i + (turn & 1) * (k_tiles - 1 - 2 * i)
+        pipe.producer_acquire(state)
+        barrier = pipe.producer_get_barrier(state)
+        load(tma_a, tAgA[None, k_tile], tAsA[None, state.index], barrier, masks[0], config.cluster_n)
+        load(tma_b, tBgB[None, k_tile], tBsB[None, state.index], barrier, masks[1], config.cluster_m)
+        state.advance()
+    return state
+
+
+@cute.jit
+def produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work: Work, place, config: cutlass.Constexpr):
+    """Keep the stages full, tile after tile. gA (M, K, m, k), gB (N, K, n, k) in global memory."""
+    row, column = place
+    across, down = cute.make_layout(config.cluster_n), cute.make_layout(config.cluster_m)
+    sA, sB = cute.group_modes(sA, 0, 2), cute.group_modes(sB, 0, 2)
+    tAsA, tAgA = cpasync.tma_partition(tma_a, column, across, sA, cute.group_modes(gA, 0, 2))  # (TMA, m, k)
+    tBsB, tBgB = cpasync.tma_partition(tma_b, row, down, sB, cute.group_modes(gB, 0, 2))  # (TMA, n, k)
+    masks = multicast_masks(place, config)
+    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+    for turn in cutlass.range(work.turns, unroll=1):
+        m, n = tile_of(work, turn, place, config)
+        tA, tB = tAgA[None, m, None], tBgB[None, n, None]
+        state = produce_tile(pipe, state, tma_a, tma_b, tA, tAsA, tB, tBsB, masks, turn, config)
+    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
+
+
+# %% [markdown]
+# ## The consumers
+#
+# A consumer must know, for each k-tile, the stage it is in and the *phase* of its barrier: whether the barrier has
+# been completed an even or an odd number of times. Both follow from how many k-tiles have gone through the pipeline
+# before, the *slot*: the stage is slot mod `stages`, the phase is the lowest bit of slot div `stages`. A tile's first
+# slot is turn x k-tiles. No state needs to be carried from tile to tile.
+#
+# The accumulators must begin at zero with every tile. `wgmma` can do that: told not to accumulate, it overwrites. That
+# is a field of the MMA object, and an object that is changed inside a loop confuses the compiler, which then puts
+# `wgmma`s one after the other. So there are two objects, made before the loop: one that overwrites, for a tile's
+# first `wgmma`, and one that accumulates.
+
+
+# %%
+def slot_of(number, config: Config):
+    """The pipeline's state at k-tile `number`, counted over all tiles of the CTA."""
+    stage, phase = number % config.stages, number // config.stages & 1
+    return pipeline.PipelineState(config.stages, number, stage, phase)
+
+
+class Mmas(NamedTuple):
+    """The same tiled MMA twice."""
+
+    overwrite: cute.TiledMma
+    accumulate: cute.TiledMma
+
+
+def both_mmas(dtype, config: Config) -> Mmas:
+    mmas = Mmas(tiled_mma(dtype, config), tiled_mma(dtype, config))
+    mmas.overwrite.set(warpgroup.Field.ACCUMULATE, False)
+    mmas.accumulate.set(warpgroup.Field.ACCUMULATE, True)
+    return mmas
+
+
+@cute.jit
+def multiply_stage(mmas, acc, tCrA, tCrB, stage, first: cutlass.Constexpr = False):
+    """Issue one stage's wgmmas as one batch. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
+    warpgroup.fence()
+    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
+        mma = mmas.overwrite if first and k == 0 else mmas.accumulate
+        cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
+    warpgroup.commit_group()
+
+
+@cute.jit
+def multiply_tile(pipe, slot, mmas, acc, tCrA, tCrB, k_tiles, config: cutlass.Constexpr):
+    """Multiply the k-tiles of one tile, the first of which has this slot, into `acc`."""
+    read, release = slot_of(slot, config), slot_of(slot, config)
+    pipe.consumer_wait(read)
+    multiply_stage(mmas, acc, tCrA, tCrB, read.index, first=True)
+    read.advance()
+    for _ in cutlass.range(k_tiles - 1, unroll=1):
+        pipe.consumer_wait(read)
+        multiply_stage(mmas, acc, tCrA, tCrB, read.index)
+        read.advance()
+        warpgroup.wait_group(1)  # the batch before this one is done: its stage may be overwritten
+        pipe.consumer_release(release)
+        release.advance()
+    warpgroup.wait_group(0)
+    pipe.consumer_release(release)
+
+
+# %% [markdown]
+# ## The epilogue
+#
+# A warpgroup sends its 64 rows in pieces of 64 columns. For each: wait for a buffer, round, `stmatrix`, and one thread
+# asks TMA to carry the buffer away. Then the next piece, at once, into the other buffer. Four things deserve a
+# look:
+#
+# * **The fence.** `stmatrix` writes through the *generic proxy*, TMA reads through the *async proxy*, and nothing
+#   orders the two, not even a barrier. `fence_proxy` does: each thread says that what it has written is to be seen by
+#   TMA. Then the barrier says that all have done so. Without the fence TMA may send what was in the buffer before,
+#   and it may be right a thousand times.
+# * **One thread.** For TMA loads `cute.copy` elects a thread by itself; a store is carried out by *every* thread that
+#   gets there: without `elect_one`, 32 times. That would be right, and slow.
+# * **Whose groups?** Stores are committed in *groups*, which belong to the thread that committed them. Another thread
+#   that waits has no groups, is not held up, and the buffer is overwritten while TMA reads it. So the warp that elects
+#   the thread waits as a whole: the same thread is elected every time.
+# * **What to wait for.** To reuse a buffer it is enough that TMA has *read* it: `wait_group` with `.read`. Without it
+#   the thread would wait until C has arrived in memory, for nothing. And only until all groups *but the latest* have
+#   been read: the other buffer may still be under way. That is what two buffers are for.
+#
+# No thread compares a coordinate with M or N any more: TMA leaves out what lies outside C.
+
+
+# %%
+@cute.jit
+def store(acc, sC, tma_c, gC, first, copy, group, config: cutlass.Constexpr):
+    """The 64 rows of C that a warpgroup has, out by TMA.
+
+    sC (64, EPI_N, BUFFER): all buffers; gC (64, EPI_N, m, n): all pieces of C; first: (m, n) of the tile's first piece.
+    """
+    tidx = cute.arch.thread_idx()[0] % 128
+    barrier = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=128)
+    sends = cute.arch.make_warp_uniform(tidx // 32) == 0  # the warp that talks to TMA
+    thr = copy.get_slice(tidx)
+    tCsC = thr.partition_D(sC)  # (CPY, CPY_M, CPY_N, BUFFER)
+    whole = cute.make_layout(1)  # a piece is one box: nothing is divided among CTAs
+    bsC, bgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
+    held = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))  # (MMA, MMA_M, MMA_N) of a thread in one piece
+    for piece in cutlass.range_constexpr(config.tile_n // config.epi_n):
+        buffer = group * config.epi_buffers + piece % config.epi_buffers
+        if sends:
+            cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
+        barrier.arrive_and_wait()  # all know that the buffer is free
+        rC = cute.make_rmem_tensor(held, sC.element_type)
+        rC.store(cute.make_tensor(acc.iterator + piece * cute.size(held), held).load().to(sC.element_type))
+        cute.copy(copy, thr.retile(rC), tCsC[None, None, None, buffer])
+        cute.arch.fence_proxy("async.shared", space="cta")
+        barrier.arrive_and_wait()  # all have written, and said so to TMA
+        if sends:
+            with cute.arch.elect_one():
+                cute.copy(tma_c, bsC[None, buffer], bgC[None, first[0] + group, first[1] + piece])
+                cute.arch.cp_async_bulk_commit_group()
+
+
+@cute.jit
+def consume(pipe, mmas, sA, sB, sC, tma_c, gC, copy, k_tiles, work: Work, place, config: cutlass.Constexpr):
+    """Multiply and store, tile after tile. gC (64, EPI_N, m, n): the pieces of the whole of C."""
+    tidx, _, _ = cute.arch.thread_idx()
+    group = cute.arch.make_warp_uniform(tidx // 128)
+    thr = mmas.accumulate.get_slice(tidx)
+    tCrA = thr.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
+    tCrB = thr.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
+    acc = cute.make_rmem_tensor(thr.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
+    down, across = config.warpgroups, config.tile_n // config.epi_n  # pieces of a tile
+    for turn in cutlass.range(work.turns, unroll=1):
+        m, n = tile_of(work, turn, place, config)
+        multiply_tile(pipe, turn * k_tiles, mmas, acc, tCrA, tCrB, k_tiles, config)
+        store(acc, sC, tma_c, gC, (m * down, n * across), copy, group, config)
+    if tidx % 128 // 32 == 0:
+        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
+
+
+# %% [markdown]
+# Where is the overlap? The consumers do stop multiplying while they round and write their pieces. But they do not wait
+# for C to arrive anywhere, only for shared memory to be read, and when they return to their stages, these are full.
+#
+# ## The kernel
+
+
+# %%
+@cute.jit
+def make_pipeline(barriers, config: cutlass.Constexpr):
+    """The barriers of the stages, full and empty, of this CTA, in step with those of its cluster."""
+    sharers = config.cluster_m + config.cluster_n - 1  # CTAs with which this one has A or B in common, and itself
+    return pipeline.PipelineTmaAsync.create(
+        barrier_storage=barriers,
+        num_stages=config.stages,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 4 * config.warpgroups * sharers),
+        tx_count=config.stage_bytes,
+        cta_layout_vmnk=cute.make_layout((1, config.cluster_m, config.cluster_n, 1)),
+    )
+
+
+@cute.kernel
+def kernel(
+    tma_a: cute.CopyAtom,
+    mA: cute.Tensor,  # (M, K), as TMA coordinates
+    tma_b: cute.CopyAtom,
+    mB: cute.Tensor,  # (N, K), as TMA coordinates
+    tma_c: cute.CopyAtom,
+    mC: cute.Tensor,  # (M, N), as TMA coordinates
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """A CTA computes its share of the tiles of C, one after the other."""
+    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    place, work = place_in_cluster(config), work_of_cluster(mC.shape, config)
+    layouts = smem_layouts(dtype, config)
+
+    smem = cutlass.memory.SmemAllocator()
+    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
+    # Every CTA allocates the same, so that what a multicast writes lies at the same offset in each.
+    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
+    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
+    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
+    pipe = make_pipeline(barriers, config)
+    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (None, None))  # (M, K, m, k)
+    gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (None, None))  # (N, K, n, k)
+    gC = cute.local_tile(mC, (64, config.epi_n), (None, None))  # (64, EPI_N, m, n)
+
+    if warp_idx >= 4 * config.warpgroups:
+        cute.arch.setmaxregister_decrease(REGISTERS[0])
+        if warp_idx == 4 * config.warpgroups:
+            produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work, place, config)
+    else:
+        cute.arch.setmaxregister_increase(REGISTERS[1])
+        mmas, copy = both_mmas(dtype, config), tiled_copies(dtype, config).r2s_c
+        consume(pipe, mmas, sA, sB, sC, tma_c, gC, copy, cute.size(gA, mode=[3]), work, place, config)
+
+
+# %% [markdown]
+# ## The launch
+#
+# How many CTAs? **As many as fit at once, and never more than there is work.** One of ours fills an SM, so that is the
+# number of SMs, in whole clusters. More would be a trap: a CTA that finds no place waits until another has done *all*
+# its tiles, and then begins its own full share. One cluster too many takes twice the time. (Clusters of two fit on the
+# pairs of SMs that a GPC is made of. For clusters of four `SMs // 4` would be too many: ask the driver, as the lab of
+# `hopper/multicast_gemm` does.)
+#
+# The number is a run-time argument, for the same code runs on GPUs of different sizes.
+
+
+# %%
+@cute.jit
+def gemm(
+    pA: cute.Pointer,
+    pB: cute.Pointer,
+    pC: cute.Pointer,
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
+    sms: cutlass.Int32,
+    stream: cuda.CUstream,
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
+    m, n, k = mnk
+    lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in strides)
+    layouts = smem_layouts(dtype, config)
+    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
+    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
+    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
+    tma_a, mA = make_tma(mA, layouts.a, (config.tile_m, config.tile_k), config.cluster_n)
+    tma_b, mB = make_tma(mB, layouts.b, (config.tile_n, config.tile_k), config.cluster_m)
+    tma_c, mC = cpasync.make_tiled_tma_atom(
+        cpasync.CopyBulkTensorTileS2GOp(), mC, cute.slice_(layouts.c, (None, None, 0)), (64, config.epi_n)
+    )
+    down = cute.ceil_div(m, config.tile_m * config.cluster_m)
+    across = cute.ceil_div(n, config.tile_n * config.cluster_n)
+    clusters = cutlass.min(down * across, sms // config.cluster) if config.persistent else down * across
+    kernel(tma_a, mA, tma_b, mB, tma_c, mC, dtype, config).launch(
+        grid=(clusters * config.cluster, 1, 1),
+        block=(config.threads, 1, 1),
+        cluster=(config.cluster, 1, 1),
+        stream=stream,
+        min_blocks_per_mp=1,
+    )
+
+
+def make_tma(matrix: cute.Tensor, layout: cute.ComposedLayout, tile: tuple[int, int], sharers: int):
+    """The TMA load of a tile into one stage of `layout`, in as many parts as CTAs share the tile."""
+    load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
+    stage = cute.slice_(layout, (None, None, 0))
+    return cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers)
+
+
+# %%
+def launch_arguments(dtype, pointers, mnk, strides, sms: int, stream: int) -> tuple:
+    """Plain addresses and integers as the typed values that `gemm` takes."""
+    gmem = cute.AddressSpace.gmem
+    return (
+        *(cute.runtime.make_ptr(dtype, pointers[i], gmem, assumed_align=16) for i in range(3)),
+        tuple(cutlass.Int32(x) for x in mnk),
+        tuple(cutlass.Int64(x) for x in strides),
+        cutlass.Int32(sms),
+        cuda.CUstream(stream),
+    )
+
+
+def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
+    """Compile for `arch` ("sm_90a") with made-up pointers and sizes: no GPU is needed. "": the GPU that is here."""
+    made_up = launch_arguments(dtype, (16, 16, 16), (1, 1, 8), (8, 8, 8), 132, 0)
+    target = f"--gpu-arch {arch} " if arch else ""
+    config = config or config_for(arch)
+    return cute.compile(gemm, *made_up, dtype, config, options=(target + options).strip() or None)
+
+
+# %% [markdown]
+# ## `matmul`
+#
+# What a user calls. It looks at everything that the kernel relies on before anything is launched, and says which
+# argument is at fault, what it got and what it needs.
+
+# %%
+DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
+
+
+def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
+    """Raise `error` about the argument `name` unless `ok`."""
+    if not ok:
+        raise error(f"{name}: got {got}; needed {needed}")
+
+
+def check_operand(name: str, x: torch.Tensor, dtype: torch.dtype | None) -> None:
+    """A non-empty matrix of a dtype the tensor cores take, and of `dtype` if that is given."""
+    require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
+    require(x.layout == torch.strided, name, f"layout {x.layout}", "torch.strided: a dense matrix", TypeError)
+    require(x.ndim == 2, name, f"{x.ndim} dimension(s)", "2")
+    require(x.dtype in DTYPES, name, x.dtype, "torch.float16 or torch.bfloat16", TypeError)
+    require(dtype in (None, x.dtype), name, x.dtype, f"{dtype}, the dtype of a", TypeError)
+    require(min(x.shape) > 0, name, f"shape {tuple(x.shape)}", "no empty dimension")
+    tracked = x.requires_grad and torch.is_grad_enabled()
+    require(not tracked, name, "requires_grad=True", "torch.no_grad(): there is no backward")
+
+
+def k_major_stride(name: str, x: torch.Tensor) -> int:
+    """The row stride, in elements, of `x` (rows, K), which 16-byte pieces must be able to read."""
+    (rows, k), (row, column) = x.shape, x.stride()
+    require(column == 1 or k == 1, name, f"stride {column} along K", "1: K-major")
+    row = row if rows > 1 else -(-k // 8) * 8  # a single row has no next one: any legal stride will do
+    apart = f"K = {k}, rows {2 * row} bytes apart"
+    require(row > 0 and row % 8 == 0, name, apart, "rows a multiple of 16 bytes apart")
+    require(x.data_ptr() % 16 == 0, name, f"address {x.data_ptr():#x}", "a multiple of 16 bytes")
+    return row
+
+
+def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether two matrices with adjacent columns may share a byte."""
+    size = x.element_size()
+    (x0, y0), (x_row, y_row) = (x.data_ptr(), y.data_ptr()), (x.stride(0) * size, y.stride(0) * size)
+    x_width, y_width = x.shape[1] * size, y.shape[1] * size
+    if x0 + (x.shape[0] - 1) * x_row + x_width <= y0 or y0 + (y.shape[0] - 1) * y_row + y_width <= x0:
+        return False
+    if x_row != y_row or x_row < max(x_width, y_width):
+        return True  # interleaved with different steps: not told apart
+    gap = (y0 - x0) % x_row  # the same step: columns of one wider matrix, perhaps
+    return gap < x_width or gap + y_width > x_row
+
+
+def check_out(out: torch.Tensor, a: torch.Tensor, bt: torch.Tensor) -> None:
+    """`out` can take the product of `a` (M, K) and `bt` (N, K)."""
+    check_operand("out", out, a.dtype)
+    (m, n), (row, column) = (a.shape[0], bt.shape[0]), out.stride()
+    require(out.shape == (m, n), "out", f"shape {tuple(out.shape)}", f"({m}, {n})")
+    require(column == 1 or n == 1, "out", f"stride {column} along N", "1: rows of adjacent elements")
+    require(row >= n or m == 1, "out", f"row stride {row}", f"at least N = {n}: rows that do not overlap")
+    require(out.device == a.device, "out", f"device {out.device}", f"{a.device}, where a is")
+    for name, x in (("a", a), ("b", bt)):
+        require(not overlap(out, x), "out", f"memory that overlaps {name}", "memory of its own")
+
+
+def tma_can_write(out: torch.Tensor, ldc: int) -> bool:
+    """Whether rows of `out`, `ldc` elements apart, begin at multiples of 16 bytes and end there too."""
+    return (out.shape[1] | ldc) % 8 == 0 and out.data_ptr() % 16 == 0
+
+
+@cache
+def compiled(dtype: torch.dtype, capability: tuple[int, int], variant: str) -> Callable[..., None]:
+    """The kernel for the present GPU: compiled at the first call that needs it, then kept.
+
+    TVM-FFI (the package apache-tvm-ffi) makes it a function that takes plain integers and tuples of them, and costs
+    little more to call than the launch itself. Without it each argument is a Python object made for the call.
+    """
+    return compile_for("", DTYPES[dtype], VARIANTS[variant], "--enable-tvm-ffi")
+
+
+# %% [markdown]
+# ### Checked once
+#
+# Those checks take longer than the GPU takes for a small product. But a program calls `matmul` with the same few kinds
+# of operands again and again, and their kind (shapes, strides, dtypes, devices, alignment, whether a gradient is
+# wanted) decides whether a call is legal. So the first call of a kind makes a *plan*, and later ones look it up. One
+# thing must be looked at each time, for it depends on addresses: whether `out` shares memory with an operand.
+
+
+# %%
+class Plan(NamedTuple):
+    """What the checks found out about calls of one kind: nothing is left but to launch."""
+
+    launch: Callable[..., None]  # compiled for this dtype, variant, and GPU
+    device: int  # of CUDA's
+    mnk: tuple[int, int, int]
+    strides: tuple[int, int, int]  # between the rows of A, B and what the kernel writes, in elements
+    sms: int  # of the GPU
+    direct: bool  # the kernel writes C itself, not padded rows that are copied
+    spans: tuple[int, int, int]  # of A, B and C: from the first byte to the last one, in bytes
+
+
+PLANS: dict[tuple, Plan] = {}
+MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
+
+
+def kind(x: object) -> object:
+    """What the checks look at in an argument, but for where exactly it lies."""
+    if not isinstance(x, torch.Tensor) or x.layout != torch.strided:
+        return type(x)
+    return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16, x.requires_grad
+
+
+def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str) -> Plan:
+    """Check everything, compile what is needed. Raises what `matmul` raises."""
+    require(variant in VARIANTS, "variant", repr(variant), f"one of {', '.join(VARIANTS)}")
+    check_operand("a", a, None)
+    check_operand("b", b, a.dtype)
+    (m, k), n, bt = a.shape, b.shape[1], b.T
+    require(b.shape[0] == k, "b", f"shape {tuple(b.shape)}", f"({k}, N), for a is {tuple(a.shape)}")
+    lda, ldb = k_major_stride("a", a), k_major_stride("b", bt)
+    if out is not None:
+        check_out(out, a, bt)
+    require(a.is_cuda, "a", f"device {a.device}", "a CUDA device")
+    require(b.device == a.device, "b", f"device {b.device}", f"{a.device}, where a is")
+    capability = torch.cuda.get_device_capability(a.device)
+    require(capability == (9, 0), "a", f"a GPU of compute capability {capability}", "(9, 0), for wgmma")
+
+    c = a.new_empty(m, n) if out is None else out  # memory of torch's own is aligned alike each time
+    ldc = c.stride(0) if m > 1 else -(-n // 8) * 8
+    direct = tma_can_write(c, ldc)
+    spans = tuple(2 * elements for elements in ((m - 1) * lda + k, (n - 1) * ldb + k, (m - 1) * ldc + n))
+    with torch.cuda.device(a.device):
+        launch = compiled(a.dtype, capability, variant)
+    sms = torch.cuda.get_device_properties(a.device).multi_processor_count
+    strides = (lda, ldb, ldc if direct else -(-n // 8) * 8)
+    return Plan(launch, a.get_device(), (m, n, k), strides, sms, direct, spans)
+
+
+# %%
+def matmul(
+    a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None, variant: str = DEFAULT
+) -> torch.Tensor:
+    """`a @ b` on the tensor cores, accumulated in float32, on the current stream of `a`'s device.
+
+    a: (M, K), float16 or bfloat16, K-major (stride 1 along K).
+    b: (K, N), the same dtype, K-major too: usually `weight.T` of a contiguous (N, K) weight.
+    out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of a or b. Made if not given.
+    variant: one of VARIANTS: how tiles are given to CTAs. Serpentine sums along K in another order.
+
+    TMA reads rows that start at multiples of 16 bytes: the addresses of a and b and their row strides are such
+    multiples (K is a multiple of 8, or the rows are padded). Needs a GPU of compute capability 9.0.
+    Any M, N, K >= 1 within that: ragged tiles are handled. TMA writes such rows too: for another `out`, or if N is no
+    multiple of 8, the product is made in padded rows and copied. There is no backward.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
+    argument, what it got and what it needs, and nothing has been launched.
+    """
+    key = (kind(a), kind(b), kind(out), torch.is_grad_enabled(), variant)
+    plan = PLANS.get(key)
+    if plan is None:
+        plan = make_plan(a, b, out, variant)
+        if len(PLANS) >= MAX_PLANS:
+            PLANS.clear()
+        PLANS[key] = plan
+    if torch.cuda.current_device() != plan.device:
+        with torch.cuda.device(plan.device):
+            return matmul(a, b, out=out, variant=variant)
+
+    (m, n, _), (a_span, b_span, c_span) = plan.mnk, plan.spans
+    out = a.new_empty(m, n) if out is None else out
+    pa, pb, pc = a.data_ptr(), b.data_ptr(), out.data_ptr()
+    if (pa < pc + c_span and pc < pa + a_span) or (pb < pc + c_span and pc < pb + b_span):
+        check_out(out, a, b.T)  # from first to last byte they meet, but may be columns of one wider matrix
+    made = out if plan.direct else a.new_empty(m, plan.strides[2])  # TMA finishes the last 16 bytes of a row
+    stream = torch.cuda.current_stream(plan.device).cuda_stream
+    plan.launch(pa, pb, made.data_ptr(), plan.mnk, plan.strides, plan.sms, stream)
+    return out if plan.direct else out.copy_(made[:, :n])
+
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: a buffer of C
+#
+# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
+# out of your own code.
+#
+# One buffer, 64 rows of 128 bytes, and what one `stmatrix` writes into it: four 8x8 matrices, one phase each, and each
+# phase should take one wavefront. Without the swizzle the eight rows of a matrix would lie in the same four banks.
+
+# %% tags=["lab"]
+from cookbook import access, banks, draw
+from cookbook.layouts import evaluate
+
+layouts, copies = (evaluate(made, cutlass.BFloat16) for made in (smem_layouts, tiled_copies))
+of_warp_0 = access.of_copy(layouts.c, copies.r2s_c, "dst", "stmatrix", warp=0)
+counted = [banks.wavefronts(one.addresses, one.width) for one in of_warp_0]
+print(f"{len(counted)} stmatrix a warp and piece; wavefronts each: {[one.actual for one in counted]}")
+print(layouts.c)
+draw.access_view(of_warp_0[0])
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: waves
+#
+# With as many CTAs as SMs, tiles are done in waves as before: as many turns as the CTA with the most work has. What
+# counts is how full the last wave is. Sometimes fewer CTAs would need no more turns:
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.harness.publishing import table
+
+SMS = 132  # of an H200
+
+
+def waves(m: int, n: int, ctas: int, config: Config = CONFIG) -> tuple[int, int]:
+    """Tiles of C, counted in whole clusters, and the turns that so many CTAs need for them."""
+    down, across = -(-m // (config.tile_m * config.cluster_m)), -(-n // (config.tile_n * config.cluster_n))
+    return down * across * config.cluster, -(-down * across // (ctas // config.cluster))
+
+
+rows = []
+for size in (1024, 2048, 4096, 6144, 8192, 16384):
+    tiles, turns = waves(size, size, SMS)
+    enough = [ctas for ctas in range(CONFIG.cluster, SMS + 1, CONFIG.cluster) if waves(size, size, ctas)[1] == turns]
+    rows.append([f"{size} x {size}", str(tiles), str(turns), f"{tiles / (turns * SMS):.1%}", str(enough[0])])
+Markdown(table(["C", "tiles", f"turns with {SMS} CTAs", "SMs busy", "CTAs that need no more turns"], rows))
+
+# %% [markdown] tags=["lab"]
+# No kernel with tiles of this size can do better than *SMs busy* says, persistent or not. What being persistent changes
+# is what happens *between* the waves.
+#
+# ## In the lab: the prediction
+#
+# We count clocks of one SM. The tensor cores take t for a k-tile (2048 multiply-adds a clock). A load takes L from the
+# moment that its stage is free; global memory answers after *some hundreds* of clocks (CUDA C++ Programming Guide), and
+# we put 800. The epilogue takes the clocks that shared memory needs for the wavefronts of `stmatrix`, which come from
+# this recipe's own layouts. A new CTA finds its stages empty; a persistent one finds them full.
+
+# %% tags=["lab"]
+from cookbook.harness.layout_check import copy_wavefronts
+
+TENSOR_RATE, LATENCY = 2048, 800  # multiply-adds of an SM in a clock (NVIDIA H100 white paper); clocks
+K_TILE = CONFIG.tile_m * CONFIG.tile_n * CONFIG.tile_k // TENSOR_RATE
+PIECES = (CONFIG.tile_m // 64) * (CONFIG.tile_n // CONFIG.epi_n)
+EPILOGUE = PIECES * sum(each * n for (each, _), n in copy_wavefronts("r2s_c", copies.r2s_c, layouts.c).items())
+
+
+def schedule(turns: int, k_tiles: int, persistent: bool) -> dict[str, list[tuple[float, float]]]:
+    """(start, end) of the loads, the multiplications and the epilogue of each tile of one SM, in clocks."""
+    spans = {"loads": [], "multiply": [], "store": []}
+    done: list[float] = []  # when each k-tile has been read: then its stage is free
+    begin = 0.0  # of the CTA
+    for turn in range(turns):
+        asked = []
+        for k in range(k_tiles):
+            before = len(done) - CONFIG.stages  # the k-tile that had the stage
+            of_this_cta = before >= (0 if persistent else turn * k_tiles)
+            asked.append(max(begin, done[before] if of_this_cta else 0.0))
+            ready = spans["store"][-1][1] if k == 0 and turn else done[-1] if done else 0.0
+            start = max(asked[-1] + LATENCY, ready)
+            done.append(start + K_TILE)
+        first = done[-k_tiles] - K_TILE
+        spans["loads"].append((asked[0], asked[-1] + LATENCY))
+        spans["multiply"].append((first, done[-1]))
+        spans["store"].append((done[-1], done[-1] + EPILOGUE))
+        begin = 0.0 if persistent else spans["store"][-1][1]
+    return spans
+
+
+lanes = {}
+for name, persistent in (("one tile a CTA", False), ("persistent", True)):
+    found, lanes = schedule(3, 6, persistent), lanes | ({"": []} if lanes else {})
+    for row, kind in (("loads", "loads"), ("tensor cores", "multiply"), ("stmatrix", "store")):
+        lanes[f"{name}: {row}"] = [draw.Span(*span, f"tile {i}", f"tile {i}") for i, span in enumerate(found[kind])]
+draw.lanes(lanes, "Three tiles of one SM, K = 384 (predicted)", note="Short, so that there is something to see.")
+
+# %% [markdown] tags=["lab"]
+# The loads of the next tile begin while this one is being multiplied, as soon as its last k-tiles leave stages free.
+# For the tensor cores the gap shrinks to the epilogue. What that is worth depends on K alone, for the gap has always
+# the same length:
+
+# %% tags=["lab"]
+
+
+def predicted_gain(m: int, n: int, k: int) -> float:
+    """How many times as fast a persistent kernel should be as one with a CTA for each tile."""
+    turns, k_tiles = waves(m, n, SMS)[1], -(-k // CONFIG.tile_k)
+    times = [schedule(turns, k_tiles, persistent)["store"][-1][1] for persistent in (False, True)]
+    return times[0] / times[1]
+
+
+ks = (512, 1024, 2048, 4096, 8192)
+rows = [["8192 x 8192 x K", *(f"{predicted_gain(8192, 8192, k):.3f}x" for k in ks)]]
+Markdown(table(["predicted", *(f"K = {k}" for k in ks)], rows))
+
+# %% [markdown] tags=["lab"]
+# This leaves out what it takes to start a CTA: to set up barriers, meet the cluster, fetch the descriptors. The
+# prediction is on the low side for that. It leaves out too that a persistent kernel is bound to its static schedule,
+# while the hardware gives a CTA's place to whoever is next.
+#
+# ## In the lab: the same, backwards
+#
+# How much does L2 find again? A model: a cache of so many bytes that drops what has not been used for the longest time.
+# The CTAs of a wave walk along K in step, each k-tile of a panel is read once for all of them, and after the last
+# k-tile C passes through the cache as well. The H100's L2 has 50 MB (NVIDIA H100 white paper), in two halves that may
+# both hold a line; so we look at smaller caches too.
+
+# %% tags=["lab"]
+from collections import OrderedDict
+
+
+def tiles_of_turn(turn: int, down: int, across: int, config: Config) -> list[tuple[int, int]]:
+    """The tiles that run together in a turn: `tile_of` for all CTAs."""
+    clusters, wanted, found = SMS // config.cluster, config.raster_group // config.cluster_m, []
+    for number in range(turn * clusters, min((turn + 1) * clusters, down * across)):
+        group, inside = divmod(number, wanted * across)
+        height = min(down - group * wanted, wanted)
+        m, n = group * wanted + inside % height, inside // height
+        found += [(m * config.cluster_m + i, n * config.cluster_n + j)
+                  for i in range(config.cluster_m) for j in range(config.cluster_n)]  # fmt: skip
+    return found
+
+
+def bytes_read(shape: tuple[int, int, int], config: Config, cache_bytes: float) -> int:
+    """Bytes of A and B that come from memory, by the model."""
+    (m, n, k), held, room, read = shape, OrderedDict(), cache_bytes, 0
+    down, across = -(-m // (config.tile_m * config.cluster_m)), -(-n // (config.tile_n * config.cluster_n))
+    for turn in range(waves(m, n, SMS)[1]):
+        tiles = tiles_of_turn(turn, down, across, config)
+        k_tiles = range(-(-k // config.tile_k))
+        k_tiles = reversed(k_tiles) if config.serpentine and turn % 2 else k_tiles
+        panels = [("A", m, config.tile_m) for m in {m for m, _ in tiles}]
+        panels += [("B", n, config.tile_n) for n in {n for _, n in tiles}]
+        touched = [(name, i, k_tile, rows * config.tile_k * 2) for k_tile in k_tiles for name, i, rows in panels]
+        touched += [("C", m, n, config.tile_m * config.tile_n * 2) for m, n in tiles]
+        for piece in touched:
+            if piece in held:
+                held.move_to_end(piece)
+                continue
+            held[piece], room = None, room - piece[-1]
+            read += piece[-1] if piece[0] in "AB" else 0
+            while room < 0:
+                room += held.popitem(last=False)[0][-1]
+    return read
+
+
+grid = (8192 // (CONFIG.tile_m * CONFIG.cluster_m), 8192 // (CONFIG.tile_n * CONFIG.cluster_n))
+order = [tile for turn in range(waves(8192, 8192, SMS)[1]) for tile in tiles_of_turn(turn, *grid, CONFIG)]
+turns = {"turn 0": order, "turn 1: the same rows of A": order[SMS:] + order[:SMS]}
+draw.tile_order(turns, wave=SMS, tile=(CONFIG.tile_m, CONFIG.tile_n), title="What two turns read, at 8192 x 8192")
+
+# %% [markdown] tags=["lab"]
+# So what can be found again is A, whose rows stay the same for some turns. What comes from memory, by the model:
+
+# %% tags=["lab"]
+SHAPES, CACHES = ((4096, 4096, 4096), (8192, 8192, 8192)), (25e6, 37e6, 50e6)
+rows = []
+for shape in SHAPES:
+    for name in ("persistent", "+ serpentine K"):
+        read = [f"{bytes_read(shape, VARIANTS[name], size) / 1e9:.3f} GB" for size in CACHES]
+        rows.append([f"{'x'.join(map(str, shape))}, {name}", *read])
+Markdown(table(["read from memory, predicted", *(f"cache of {size / 1e6:.0f} MB" for size in CACHES)], rows))
+
+# %% [markdown] tags=["lab"]
+# Forwards, the model finds next to nothing again once a wave needs more than the cache holds: what is wanted first is
+# what was dropped last but for a little. Backwards, the more cache, the more is found. But where nearly everything
+# fits anyway, there is nothing to gain, and the wrong end may be dropped. (A real L2 does not drop the oldest line so
+# strictly, and finds more than the model in the forward order. `ncu --metrics dram__bytes_read.sum` counts it.)
+#
+# ## In the lab: the trap
+#
+# What if the warp that waits is not the one that sends? Its `wait_group` returns at once. Here is the epilogue of one
+# warpgroup on the modelled instructions, in which TMA reads a buffer only some pieces *later*, as it may: first with
+# the wait in the right place, then without.
+
+# %% tags=["lab"]
+import numpy as np
+
+from cookbook.model import SharedMemory, tma_store
+
+
+def epilogue_of(late: int, waits: bool) -> np.ndarray:
+    """64 x 256 of C, of which piece p is full of p, in boxes that TMA reads `late` pieces after it was asked to."""
+    smem, out = SharedMemory(layouts.c.size_bytes), np.zeros((64, CONFIG.tile_n), np.uint16)
+    places, pending = layouts.c.byte_offsets(), []
+    for piece in range(CONFIG.tile_n // CONFIG.epi_n):
+        while len(pending) > (min(late, CONFIG.epi_buffers - 1) if waits else late):
+            tma_store(smem, *pending.pop(0))  # TMA reads the buffer now
+        buffer = places[..., piece % CONFIG.epi_buffers]
+        smem.write(buffer, np.full((*buffer.shape, 1), piece, np.uint16))
+        pending.append((int(buffer.min()), out, (0, piece * CONFIG.epi_n), (64, CONFIG.epi_n), 128))
+    for box in pending:
+        tma_store(smem, *box)
+    return out
+
+
+for late, waits in ((0, False), (1, False), (2, False), (3, False), (3, True)):
+    columns = epilogue_of(late, waits)[0, :: CONFIG.epi_n].tolist()
+    print(f"TMA reads {late} pieces later, {'waiting' if waits else 'no wait'}: the pieces of C hold {columns}")
+
+# %% [markdown] tags=["lab"]
+# As long as TMA is quick nothing is seen. Then the first pieces of C are copies of later ones: right numbers, in the
+# wrong columns.
+#
+# ## Check
+#
+# Every level looks at every variant. The model sends C as the kernel does: `stmatrix` into a buffer, and from there box
+# by box, clipped at the edges.
+
+# %% tags=["lab"]
+from cookbook import tables
+from cookbook.harness import checking
+
+report = checking.check("hopper/persistent_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
+for level in report.levels:
+    of = " ".join(filter(None, (level.target, level.variant)))
+    print(f"{level.level:10}{of:24}{level.status:13}{tables.describe(level)}")
+
+# %% [markdown] tags=["lab"]
+# ## Time
+#
+# All variants and their peers, interleaved in one run on one GPU; "ours" is `persistent`, called without an argument.
+
+# %% tags=["lab"]
+from cookbook.harness.publishing import results_table
+
+Markdown(results_table("hopper/persistent_gemm"))
+
+# %% [markdown] tags=["lab"]
+# And the gain over one tile a CTA, predicted beside measured:
+
+# %% tags=["lab"]
+from cookbook.harness import records
+
+
+def gains() -> str:
+    """For every current record: how many times as fast as `one tile a CTA` each variant was."""
+    rows = []
+    for r in records.select("hopper/persistent_gemm", "timed"):
+        if records.is_stale(r):
+            continue
+        took = {name: r["peers"][name]["median_ms"] for name in VARIANTS}
+        measured = {name: f"{took['one tile a CTA'] / took[name]:.3f}x" for name in ("persistent", "+ serpentine K")}
+        where = f"{r['device']}, {r['dtype']}, {'x'.join(map(str, r['shape']))}"
+        rows.append([where, f"{predicted_gain(*r['shape']):.3f}x", *measured.values()])
+    heads = ["against one tile a CTA", "persistent, predicted", "persistent, measured", "+ serpentine K, measured"]
+    return table(heads, rows) if rows else "*Not measured yet.*"
+
+
+Markdown(gains())
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# A CTA that stays makes three overlaps out of none: loads run into the next tile, stores run out of the last one, and
+# starting is done once. What it took is a loop, a slot number from which stage and phase follow, buffers of C's own,
+# and care about who has read what: the fence between the proxies, and a wait by the thread that sent.
+#
+# What remains is the epilogue itself. While the consumers round and write their pieces, the tensor cores have nothing
+# to do, and the shorter K is, the more that weighs. To fill this gap too, somebody else must be multiplying in the
+# meantime: `hopper/pingpong_gemm`.
+#
+# To use it: `cookbook copy hopper/persistent_gemm my_gemm.py`, then `from my_gemm import matmul`.
