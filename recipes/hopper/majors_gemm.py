@@ -83,14 +83,13 @@ class Config:
     tile_n: int = 192  # its columns
     tile_k: int = 64  # 128 bytes of a K-major operand, eight atoms of an MN-major one; four wgmma steps of 16
     stages: int = 4  # pairs of A and B tiles in flight or being read
-    cluster_m: int = 2  # CTAs one above the other that share the tiles of B
+    epi_n: int = 64  # columns of a piece of C: 128 bytes
+    epi_buffers: int = 2  # pieces of C on their way out, for each warpgroup
+    cluster_m: int = 2  # CTAs of a cluster down C: they share tiles of B
+    cluster_n: int = 1  # and across: they share tiles of A
+    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
     pingpong: bool = True  # a warpgroup has a tile of its own; False: both share one
-    pdl: bool = True  # the launch of the next kernel may overlap the end of this one
-    raster_group: int = 8  # clusters that run together cover this many rows of cluster tiles
-    epi_n: int = 64  # columns of C that go out together: 128 bytes
-    epi_buffers: int = 2  # for each warpgroup: one is written while TMA reads the other
-    producer_registers: int = 24  # a thread; the three warpgroups together may have 65536
-    consumer_registers: int = 240
+    pdl: bool = True  # this kernel's launch may overlap the end of the one before, and the next one's the end of this
     a_major: str = "k"  # "k" or "m": the index along which A is contiguous
     b_major: str = "k"  # "k" or "n": the index along which B is contiguous
 
@@ -101,22 +100,33 @@ class Config:
             raise ValueError(f"b_major: got {self.b_major!r}; needed 'k' or 'n'")
 
     @property
+    def cluster(self) -> int:
+        return self.cluster_m * self.cluster_n
+
+    @property
     def warpgroups(self) -> int:
-        """Warpgroups that share a tile."""
-        return 1 if self.pingpong else 2
+        return 2  # consumers
+
+    @property
+    def sharing(self) -> int:
+        return 1 if self.pingpong else self.warpgroups  # consumers of one tile
 
     @property
     def threads(self) -> int:
-        return 3 * 128  # two consumer warpgroups and the producer's, of which one warp works
+        return 128 * self.warpgroups + 128  # and a producer warpgroup, of which one warp works
 
     @property
     def stage_bytes(self) -> int:
         return (self.tile_m + self.tile_n) * self.tile_k * 2
 
     @property
+    def buffer_bytes(self) -> int:
+        return self.warpgroups * self.epi_buffers * 64 * self.epi_n * 2
+
+    @property
     def smem_bytes(self) -> int:
-        c = 2 * self.epi_buffers * 64 * self.epi_n * 2
-        return 1024 + self.stages * self.stage_bytes + c  # 1024: the barriers, padded to the tiles' alignment
+        # the barriers, padded to the tiles' alignment; A and B; and C beside them
+        return 1024 + self.stages * self.stage_bytes + self.buffer_bytes
 
 
 VARIANTS = {
@@ -125,6 +135,7 @@ VARIANTS = {
 }
 DEFAULT = "128x192 in turn"
 CONFIG = VARIANTS[DEFAULT]
+REGISTERS = (24, 240)  # of a producer's thread and of a consumer's: 128 * 24 + 256 * 240 of an SM's 65536
 
 
 def config_for(arch: str, variant: str = DEFAULT) -> Config:
@@ -157,7 +168,7 @@ class SmemLayouts(NamedTuple):
 
     a: cute.ComposedLayout  # (M, K, STAGE)
     b: cute.ComposedLayout  # (N, K, STAGE)
-    c: cute.ComposedLayout  # (64, EPI_N, BUFFER): first the buffers of warpgroup 0, then those of 1
+    c: cute.ComposedLayout  # (64, EPI_N, BUFFER)
 
 
 def smem_atom(dtype, contiguous: int, along: int = 1) -> cute.ComposedLayout:
@@ -178,11 +189,11 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
         tile = (rows, config.tile_k, config.stages)
         return cute.tile_to_shape(smem_atom(dtype, tile[along], along), tile, order=order)
 
-    box = (64, config.epi_n, 2 * config.epi_buffers)
+    pieces = (64, config.epi_n, config.warpgroups * config.epi_buffers)
     return SmemLayouts(
         a=staged(config.tile_m, config.a_major),
         b=staged(config.tile_n, config.b_major),
-        c=cute.tile_to_shape(smem_atom(dtype, config.epi_n), box, order=(0, 1, 2)),
+        c=cute.tile_to_shape(smem_atom(dtype, config.epi_n), pieces, order=(0, 1, 2)),
     )
 
 
@@ -199,30 +210,30 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
 
 
 # %%
-def wgmma(dtype, columns: int, a_major: str = "k", b_major: str = "k") -> warpgroup.MmaF16BF16Op:
-    """64 rows of A times 16 x `columns` of B, both from shared memory; float32 accumulators."""
+def wgmma_op(dtype, columns: int, a_major: str = "k", b_major: str = "k") -> warpgroup.MmaF16BF16Op:
+    """wgmma m64nNk16, A and B from shared memory, of these majors."""
     smem = warpgroup.OperandSource.SMEM
     majors = (OperandMajorMode.K if major == "k" else OperandMajorMode.MN for major in (a_major, b_major))
     return warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, (64, columns, 16), smem, *majors)
 
 
 def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
-    """The wgmmas of the warpgroups that share a tile: of one, which then goes down all its rows itself, or of two."""
-    op = wgmma(dtype, config.tile_n, config.a_major, config.b_major)
-    return cute.make_tiled_mma(op, (config.warpgroups, 1, 1))
+    """The wgmmas of the warpgroups that share a tile: of two, or of one that goes down all its rows itself."""
+    op = wgmma_op(dtype, config.tile_n, config.a_major, config.b_major)
+    return cute.make_tiled_mma(op, (config.sharing, 1, 1))
 
 
 class TiledCopies(NamedTuple):
     """The copies by software that touch shared memory."""
 
-    r2s_c: cute.TiledCopy  # stmatrix.x4 of one warpgroup: a box of C, 64 x EPI_N
+    r2s_c: cute.TiledCopy  # stmatrix.x4: one warpgroup, one piece of 64 x EPI_N
 
 
 def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
-    """The copy of the epilogue: a box has its accumulators where a wgmma of EPI_N columns would have them."""
+    """The one copy of the epilogue."""
     stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
-    box = cute.make_tiled_mma(wgmma(dtype, config.epi_n), (1, 1, 1))
-    return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, box))
+    piece = cute.make_tiled_mma(wgmma_op(dtype, config.epi_n), (1, 1, 1))
+    return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, piece))
 
 
 # %% [markdown]
@@ -234,64 +245,143 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 
 
 # %%
-@cute.jit
-def tile_of(work, tiles_m, tiles_n, config: cutlass.Constexpr):
-    """Which cluster tile is number `work`: column by column inside groups of `raster_group` rows."""
-    group, inside = work // (config.raster_group * tiles_n), work % (config.raster_group * tiles_n)
-    first = group * config.raster_group
-    height = cutlass.min(tiles_m - first, config.raster_group)  # the last group may be lower
-    return first + inside % height, inside // height
+class Work(NamedTuple):
+    """The numbers that a cluster is to do: `first`, `first + step`, ..., `turns` of them."""
+
+    first: cutlass.Int32
+    step: cutlass.Int32
+    turns: cutlass.Int32
+    grid: tuple[cutlass.Int32, cutlass.Int32]  # of clusters' tiles, down and across C
 
 
 @cute.jit
-def state_at(slot, config: cutlass.Constexpr):
-    """The consumer's place in the queue at a slot: (stage, phase), with no history."""
-    return pipeline.PipelineState(config.stages, slot, slot % config.stages, (slot // config.stages) & 1)
+def work_of_cluster(shape_mn, config: cutlass.Constexpr):
+    """What this CTA's cluster has to do."""
+    down = cute.ceil_div(shape_mn[0], config.tile_m * config.cluster_m)
+    across = cute.ceil_div(shape_mn[1], config.tile_n * config.cluster_n)
+    cta, _, _ = cute.arch.block_idx()
+    ctas, _, _ = cute.arch.grid_dim()
+    first, step = cta // config.cluster, ctas // config.cluster
+    return Work(first, step, (down * across - first + step - 1) // step, (down, across))
+
+
+@cute.jit
+def tile_of(work: Work, turn, place, config: cutlass.Constexpr):
+    """The tile (m, n) of C that the CTA at `place` in its cluster computes in a turn."""
+    down, across = work.grid
+    number, wanted = work.first + turn * work.step, config.raster_group // config.cluster_m
+    group, inside = number // (wanted * across), number % (wanted * across)
+    first = group * wanted
+    height = cutlass.min(down - first, wanted)  # the last group may be lower
+    m, n = first + inside % height, inside // height
+    return m * config.cluster_m + place[0], n * config.cluster_n + place[1]
+
+
+@cute.jit
+def place_in_cluster(config: cutlass.Constexpr):
+    """(row, column) of this CTA in its cluster."""
+    rank = cutlass.Int32(0)
+    if cutlass.const_expr(config.cluster > 1):
+        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+    return rank % config.cluster_m, rank // config.cluster_m
+
+
+def slot_of(number, config: Config):
+    """The pipeline's state at k-tile `number`, counted over all tiles of the CTA."""
+    stage, phase = number % config.stages, number // config.stages & 1
+    return pipeline.PipelineState(config.stages, number, stage, phase)
 
 
 # %%
 @cute.jit
-def produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, mask_b, config: cutlass.Constexpr):
-    """Fill a stage for each k-tile of one turn: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE)."""
-    shared = {"mcast_mask": mask_b} if config.cluster_m > 1 else {}
+def multicast_masks(place, config: cutlass.Constexpr):
+    """Who is to get the part of A, and the part of B, that the CTA at `place` fetches: a bit for each rank."""
+    whole_row = sum(1 << n * config.cluster_m for n in range(config.cluster_n))  # of the CTA at (0, 0)
+    whole_column = (1 << config.cluster_m) - 1
+    return cutlass.Int16(whole_row) << place[0], cutlass.Int16(whole_column) << place[1] * config.cluster_m
+
+
+@cute.jit
+def load(tma, source, target, barrier, mask, sharers: cutlass.Constexpr):
+    """One TMA copy of this CTA's part of a tile, to itself and all others that share the tile."""
+    if cutlass.const_expr(sharers > 1):
+        cute.copy(tma, source, target, tma_bar_ptr=barrier, mcast_mask=mask)
+    else:
+        cute.copy(tma, source, target, tma_bar_ptr=barrier)
+
+
+@cute.jit
+def produce_tile(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, masks, config: cutlass.Constexpr):
+    """All k-tiles of one tile: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE) in shared memory."""
     for k_tile in cutlass.range(cute.size(tAgA, mode=[1]), unroll=1):
         pipe.producer_acquire(state)
         barrier = pipe.producer_get_barrier(state)
-        cute.copy(tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier)
-        cute.copy(tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier, **shared)
+        load(tma_a, tAgA[None, k_tile], tAsA[None, state.index], barrier, masks[0], config.cluster_n)
+        load(tma_b, tBgB[None, k_tile], tBsB[None, state.index], barrier, masks[1], config.cluster_m)
         state.advance()
     return state
 
 
+@cute.jit
+def produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work: Work, place, config: cutlass.Constexpr):
+    """Keep the stages full, tile after tile. gA (M, K, m, k), gB (N, K, n, k) in global memory."""
+    row, column = place
+    across, down = cute.make_layout(config.cluster_n), cute.make_layout(config.cluster_m)
+    sA, sB = cute.group_modes(sA, 0, 2), cute.group_modes(sB, 0, 2)
+    tAsA, tAgA = cpasync.tma_partition(tma_a, column, across, sA, cute.group_modes(gA, 0, 2))  # (TMA, m, k)
+    tBsB, tBgB = cpasync.tma_partition(tma_b, row, down, sB, cute.group_modes(gB, 0, 2))  # (TMA, n, k)
+    masks = multicast_masks(place, config)
+    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+    for turn in cutlass.range(work.turns, unroll=1):
+        m, n = tile_of(work, turn, place, config)
+        tA, tB = tAgA[None, m, None], tBgB[None, n, None]
+        state = produce_tile(pipe, state, tma_a, tma_b, tA, tAsA, tB, tBsB, masks, config)
+    if cutlass.const_expr(config.pdl):
+        cute.arch.griddepcontrol_launch_dependents()  # nothing is left to ask for: the next kernel may come
+    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
+
+
 # %%
-TURN_BARRIER = 4  # the first of two named barriers; 1 and 2 are those of the epilogues, 0 is the CTA's
+TURN_BARRIER = 3  # the first of two named barriers, 3 and 4; 1 and 2 are those of the epilogues
+
+
+class Mmas(NamedTuple):
+    """The same tiled MMA twice."""
+
+    overwrite: cute.TiledMma
+    accumulate: cute.TiledMma
+
+
+def both_mmas(dtype, config: Config) -> Mmas:
+    mmas = Mmas(tiled_mma(dtype, config), tiled_mma(dtype, config))
+    mmas.overwrite.set(warpgroup.Field.ACCUMULATE, False)
+    mmas.accumulate.set(warpgroup.Field.ACCUMULATE, True)
+    return mmas
 
 
 @cute.jit
-def multiply_stage(mma, acc, tCrA, tCrB, stage, first: cutlass.Constexpr = False):
-    """Issue one stage's wgmmas as one batch. mma: one that overwrites `acc`, for the very first k-block, and one that
-    adds to it. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
-    overwrite, add = mma
+def multiply_stage(mmas, acc, tCrA, tCrB, stage, first: cutlass.Constexpr = False):
+    """Issue one stage's wgmmas as one batch. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
     warpgroup.fence()
     for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements along K
-        each = overwrite if first and k == 0 else add
-        cute.gemm(each, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
+        mma = mmas.overwrite if first and k == 0 else mmas.accumulate
+        cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
     warpgroup.commit_group()
 
 
 @cute.jit
-def consume(pipe, turn, turns, mma, acc, tCrA, tCrB, k_tiles, group, config: cutlass.Constexpr):
-    """Multiply all k-tiles of this turn into `acc`, one batch of wgmma always in flight."""
-    read, release = state_at(turn * k_tiles, config), state_at(turn * k_tiles, config)
+def multiply_tile(pipe, turn, turns, mmas, acc, tCrA, tCrB, k_tiles, group, config: cutlass.Constexpr):
+    """Multiply the k-tiles of this turn's tile into `acc`."""
+    read, release = slot_of(turn * k_tiles, config), slot_of(turn * k_tiles, config)
     if cutlass.const_expr(config.pingpong):
         if turn > 0:
             pipeline.NamedBarrier(barrier_id=TURN_BARRIER + group, num_threads=256).arrive_and_wait()
     pipe.consumer_wait(read)
-    multiply_stage(mma, acc, tCrA, tCrB, read.index, True)
+    multiply_stage(mmas, acc, tCrA, tCrB, read.index, first=True)
     read.advance()
     for _ in cutlass.range(k_tiles - 1, unroll=1):
         pipe.consumer_wait(read)
-        multiply_stage(mma, acc, tCrA, tCrB, read.index)
+        multiply_stage(mmas, acc, tCrA, tCrB, read.index)
         read.advance()
         warpgroup.wait_group(1)  # the batch before this one is done: its stage may be overwritten
         pipe.consumer_release(release)
@@ -305,35 +395,71 @@ def consume(pipe, turn, turns, mma, acc, tCrA, tCrB, k_tiles, group, config: cut
 
 # %%
 @cute.jit
-def store(acc, sC, tma_c, gC, copies, group, tidx, config: cutlass.Constexpr):
-    """Registers -> swizzled boxes -> global memory. sC: (64, EPI_N, BUFFER) of this warpgroup; gC: (M, N) tile, as TMA
-    coordinates; tidx: in the warpgroup."""
+def store(acc, sC, tma_c, gC, first, copy, group, config: cutlass.Constexpr):
+    """The rows of C that a warpgroup has, out by TMA.
+
+    sC (64, EPI_N, BUFFER): all buffers; gC (64, EPI_N, m, n): all pieces of C; first: (m, n) of the tile's first piece.
+    """
+    tidx = cute.arch.thread_idx()[0] % 128
     barrier = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=128)
-    thr = copies.r2s_c.get_slice(tidx)
+    sends = cute.arch.make_warp_uniform(tidx // 32) == 0  # the warp that talks to TMA
+    thr = copy.get_slice(tidx)
     tCsC = thr.partition_D(sC)  # (CPY, CPY_M, CPY_N, BUFFER)
-    boxes = cute.zipped_divide(gC, (64, config.epi_n))
-    bSsC, bSgC = cpasync.tma_partition(tma_c, 0, cute.make_layout(1), cute.group_modes(sC, 0, 2), boxes)
-    storing = cute.arch.make_warp_uniform(tidx // 32) == 0
-    of_box = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))  # a thread's accumulators, as the MMA has them
+    whole = cute.make_layout(1)  # a piece is one box: nothing is divided among CTAs
+    bsC, bgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
+    held = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))  # (MMA, MMA_M, MMA_N) of a thread in one piece
     across = config.tile_n // config.epi_n
-    for i in cutlass.range_constexpr(config.tile_m // 64 // config.warpgroups * across):
-        down, buffer = i // across, i % config.epi_buffers
-        rC = cute.make_rmem_tensor(of_box, sC.element_type)
-        rC.store(cute.make_tensor(acc.iterator + i * cute.size(of_box), of_box).load().to(sC.element_type))
-        if storing:
+    for piece in cutlass.range_constexpr(config.tile_m // 64 // config.sharing * across):
+        buffer = group * config.epi_buffers + piece % config.epi_buffers
+        down = piece // across if config.pingpong else group
+        if sends:
             cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
-        barrier.arrive_and_wait()  # TMA has read what was in this buffer
-        cute.copy(copies.r2s_c, thr.retile(rC), tCsC[None, None, None, buffer])
-        cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
-        barrier.arrive_and_wait()
-        if storing:
-            row = down if config.pingpong else 2 * down + group
-            with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
-                cute.copy(tma_c, bSsC[None, buffer], bSgC[None, (row, i % across)])
+        barrier.arrive_and_wait()  # all know that the buffer is free
+        rC = cute.make_rmem_tensor(held, sC.element_type)
+        rC.store(cute.make_tensor(acc.iterator + piece * cute.size(held), held).load().to(sC.element_type))
+        cute.copy(copy, thr.retile(rC), tCsC[None, None, None, buffer])
+        cute.arch.fence_proxy("async.shared", space="cta")
+        barrier.arrive_and_wait()  # all have written, and said so to TMA
+        if sends:
+            with cute.arch.elect_one():
+                cute.copy(tma_c, bsC[None, buffer], bgC[None, first[0] + down, first[1] + piece % across])
                 cute.arch.cp_async_bulk_commit_group()
 
 
+@cute.jit
+def consume(pipe, mmas, sA, sB, sC, tma_c, gC, copy, k_tiles, work: Work, place, config: cutlass.Constexpr):
+    """Multiply and store: every tile, or every other one. gC (64, EPI_N, m, n): the pieces of the whole of C."""
+    tidx, _, _ = cute.arch.thread_idx()
+    group = cute.arch.make_warp_uniform(tidx // 128)
+    thr = mmas.accumulate.get_slice(tidx % (128 * config.sharing))
+    tCrA = thr.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
+    tCrB = thr.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
+    acc = cute.make_rmem_tensor(thr.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
+    down, across = config.tile_m // 64, config.tile_n // config.epi_n  # pieces of a tile
+    mine, every = (group, 2) if config.pingpong else (0, 1)
+    for turn in cutlass.range(mine, work.turns, every, unroll=1):
+        m, n = tile_of(work, turn, place, config)
+        multiply_tile(pipe, turn, work.turns, mmas, acc, tCrA, tCrB, k_tiles, group, config)
+        store(acc, sC, tma_c, gC, (m * down, n * across), copy, group, config)
+    if tidx % 128 // 32 == 0:
+        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
+
+
 # %%
+@cute.jit
+def make_pipeline(barriers, config: cutlass.Constexpr):
+    """The barriers of the stages, full and empty, of this CTA, in step with those of its cluster."""
+    sharers = config.cluster_m + config.cluster_n - 1  # CTAs with which this one has A or B in common, and itself
+    return pipeline.PipelineTmaAsync.create(
+        barrier_storage=barriers,
+        num_stages=config.stages,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 4 * config.sharing * sharers),
+        tx_count=config.stage_bytes,
+        cta_layout_vmnk=cute.make_layout((1, config.cluster_m, config.cluster_n, 1)),
+    )
+
+
 @cute.kernel
 def kernel(
     tma_a: cute.CopyAtom,
@@ -345,94 +471,35 @@ def kernel(
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """A cluster computes cluster tiles `first`, `first + step`, ... of C."""
-    tidx, _, _ = cute.arch.thread_idx()
+    """A CTA computes its share of the tiles of C, one after the other."""
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    group = cute.arch.make_warp_uniform(tidx // 128)  # 0 and 1 multiply, 2 loads
+    place, work = place_in_cluster(config), work_of_cluster(mC.shape, config)
     layouts = smem_layouts(dtype, config)
-    if warp_idx == 8:
+    if warp_idx == 4 * config.warpgroups:
         for tma in (tma_a, tma_b, tma_c):
             cpasync.prefetch_descriptor(tma)
-    pipe, sA, sB, sC, row_in_cluster = set_up(layouts, dtype, config)
 
-    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (None, None))  # (M, K, m, k)
-    gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (None, None))  # (N, K, n, k)
-    gC = cute.local_tile(mC, (config.tile_m, config.tile_n), (None, None))  # (M, N, m, n)
-    k_tiles = cute.size(gA, mode=[3])
-    tiles_m, tiles_n = cute.ceil_div(cute.size(gA, mode=[2]), config.cluster_m), cute.size(gB, mode=[2])
-    cta, _, _ = cute.arch.block_idx()
-    ctas, _, _ = cute.arch.grid_dim()
-    first, step, total = cta // config.cluster_m, ctas // config.cluster_m, tiles_m * tiles_n
-
-    if cutlass.const_expr(config.pdl):
-        cute.arch.griddepcontrol_wait()  # the kernel before has ended: from here on global memory may be touched
-    if group == 2:
-        cute.arch.setmaxregister_decrease(config.producer_registers)
-        if warp_idx == 8:
-            sharing = cute.make_layout(config.cluster_m)
-            alone, grouped = cute.make_layout(1), [cute.group_modes(x, 0, 2) for x in (sA, gA, sB, gB)]
-            tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, grouped[0], grouped[1])
-            tBsB, tBgB = cpasync.tma_partition(tma_b, row_in_cluster, sharing, grouped[2], grouped[3])
-            everybody = cutlass.Int16((1 << config.cluster_m) - 1)  # a bit for each CTA of the cluster
-            state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-            for work in cutlass.range(first, total, step, unroll=1):
-                m, n = tile_of(work, tiles_m, tiles_n, config)
-                m = m * config.cluster_m + row_in_cluster
-                a, b = tAgA[None, m, None], tBgB[None, n, None]  # (TMA, k)
-                state = produce(pipe, state, tma_a, tma_b, a, tAsA, b, tBsB, everybody, config)
-            if cutlass.const_expr(config.pdl):
-                cute.arch.griddepcontrol_launch_dependents()
-            pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
-    else:
-        cute.arch.setmaxregister_increase(config.consumer_registers)
-        overwrite, add, copies = tiled_mma(dtype, config), tiled_mma(dtype, config), tiled_copies(dtype, config)
-        overwrite.set(warpgroup.Field.ACCUMULATE, False)
-        add.set(warpgroup.Field.ACCUMULATE, True)
-        thr = add.get_slice(tidx % (128 * config.warpgroups))
-        acc = cute.make_rmem_tensor(thr.partition_C(gC[None, None, 0, 0]).shape, cutlass.Float32)
-        tCrA = add.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
-        tCrB = add.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
-        sC_own = cute.flat_divide(sC, (64, config.epi_n, config.epi_buffers))[None, None, None, 0, 0, group]
-        turns = cute.ceil_div(total - first, step)
-        mine, every = (group, 2) if config.pingpong else (0, 1)
-        for turn in cutlass.range(mine, turns, every, unroll=1):
-            m, n = tile_of(first + turn * step, tiles_m, tiles_n, config)
-            m = m * config.cluster_m + row_in_cluster
-            consume(pipe, turn, turns, (overwrite, add), acc, tCrA, tCrB, k_tiles, group, config)
-            store(acc, sC_own, tma_c, gC[None, None, m, n], copies, group, tidx % 128, config)
-        if tidx % 128 < 32:
-            cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
-
-
-@cute.jit
-def set_up(layouts, dtype, config: cutlass.Constexpr):
-    """Shared memory and the pipeline of a CTA: (pipe, sA, sB, sC, its row in the cluster)."""
     smem = cutlass.memory.SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
+    # Every CTA allocates the same, so that what a multicast writes lies at the same offset in each.
     sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
     sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
     sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
-    # A stage is free when every warp that reads it has said so, to all CTAs that write it: its own and its neighbours.
-    arrivals = 4 * config.warpgroups * config.cluster_m
-    pipe = pipeline.PipelineTmaAsync.create(
-        barrier_storage=barriers,
-        num_stages=config.stages,
-        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, arrivals),
-        tx_count=config.stage_bytes,
-        cta_layout_vmnk=cute.make_layout((1, config.cluster_m, 1, 1)),
-        defer_sync=True,
-    )
-    cute.arch.mbarrier_init_fence()
-    row_in_cluster = 0
-    if cutlass.const_expr(config.cluster_m > 1):
-        cute.arch.cluster_arrive_relaxed()  # nobody signals a neighbour's barrier before it is set up
-        cute.arch.cluster_wait()
-        row_in_cluster = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+    pipe = make_pipeline(barriers, config)
+    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (None, None))  # (M, K, m, k)
+    gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (None, None))  # (N, K, n, k)
+    gC = cute.local_tile(mC, (64, config.epi_n), (None, None))  # (64, EPI_N, m, n)
+
+    if cutlass.const_expr(config.pdl):
+        cute.arch.griddepcontrol_wait()  # the kernel before has ended: from here on global memory may be touched
+    if warp_idx >= 4 * config.warpgroups:
+        cute.arch.setmaxregister_decrease(REGISTERS[0])
+        if warp_idx == 4 * config.warpgroups:
+            produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work, place, config)
     else:
-        cute.arch.sync_threads()
-    return pipe, sA, sB, sC, row_in_cluster
+        cute.arch.setmaxregister_increase(REGISTERS[1])
+        mmas, copy = both_mmas(dtype, config), tiled_copies(dtype, config).r2s_c
+        consume(pipe, mmas, sA, sB, sC, tma_c, gC, copy, cute.size(gA, mode=[3]), work, place, config)
 
 
 # %% [markdown]
@@ -464,25 +531,33 @@ def gemm(
     """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are elements between the lines of A, B, C."""
     m, n, k = mnk
     lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in strides)
+    layouts = smem_layouts(dtype, config)
     mA = cute.make_tensor(pA, operand_layout(m, k, lda, config.a_major))
     mB = cute.make_tensor(pB, operand_layout(n, k, ldb, config.b_major))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
-    layouts, ctas = smem_layouts(dtype, config), config.cluster_m
-    a_stage, b_stage, c_box = (cute.slice_(x, (None, None, 0)) for x in layouts)
-    load, save = cpasync.CopyBulkTensorTileG2SOp(), cpasync.CopyBulkTensorTileS2GOp()
-    load_b = cpasync.CopyBulkTensorTileG2SMulticastOp() if ctas > 1 else load
-    tma_a, mA = cpasync.make_tiled_tma_atom(load, mA, a_stage, (config.tile_m, config.tile_k))
-    tma_b, mB = cpasync.make_tiled_tma_atom(load_b, mB, b_stage, (config.tile_n, config.tile_k), num_multicast=ctas)
-    tma_c, mC = cpasync.make_tiled_tma_atom(save, mC, c_box, (64, config.epi_n))
-    tiles = cute.ceil_div(cute.ceil_div(m, config.tile_m), ctas) * cute.ceil_div(n, config.tile_n)
+    tma_a, mA = make_tma(mA, layouts.a, (config.tile_m, config.tile_k), config.cluster_n)
+    tma_b, mB = make_tma(mB, layouts.b, (config.tile_n, config.tile_k), config.cluster_m)
+    tma_c, mC = cpasync.make_tiled_tma_atom(
+        cpasync.CopyBulkTensorTileS2GOp(), mC, cute.slice_(layouts.c, (None, None, 0)), (64, config.epi_n)
+    )
+    down = cute.ceil_div(m, config.tile_m * config.cluster_m)
+    across = cute.ceil_div(n, config.tile_n * config.cluster_n)
+    clusters = cutlass.min(down * across, sms // config.cluster)
     kernel(tma_a, mA, tma_b, mB, tma_c, mC, dtype, config).launch(
-        grid=(cutlass.min(tiles, sms // ctas) * ctas, 1, 1),
+        grid=(clusters * config.cluster, 1, 1),
         block=(config.threads, 1, 1),
-        cluster=(ctas, 1, 1),
+        cluster=(config.cluster, 1, 1),
         stream=stream,
         min_blocks_per_mp=1,
         use_pdl=config.pdl,
     )
+
+
+def make_tma(matrix: cute.Tensor, layout: cute.ComposedLayout, tile: tuple[int, int], sharers: int):
+    """The TMA load of a tile into one stage of `layout`, in as many parts as CTAs share the tile."""
+    load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
+    stage = cute.slice_(layout, (None, None, 0))
+    return cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers)
 
 
 # %%
@@ -490,7 +565,7 @@ def launch_arguments(dtype, pointers, mnk, strides, sms: int, stream: int) -> tu
     """Plain addresses and integers as the typed values that `gemm` takes."""
     gmem = cute.AddressSpace.gmem
     return (
-        *(cute.runtime.make_ptr(dtype, pointer, gmem, assumed_align=16) for pointer in pointers),
+        *(cute.runtime.make_ptr(dtype, pointers[i], gmem, assumed_align=16) for i in range(3)),
         tuple(cutlass.Int32(x) for x in mnk),
         tuple(cutlass.Int64(x) for x in strides),
         cutlass.Int32(sms),
@@ -603,9 +678,9 @@ def check_out(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, majors: tuple
         require(not overlap(out, x), "out", f"memory that overlaps {name}", "memory of its own")
 
 
-def can_store(out: torch.Tensor) -> bool:
-    """Whether TMA can write `out`: at an address and in rows that are multiples of 16 bytes."""
-    return out.data_ptr() % 16 == 0 and (out.shape[0] == 1 or out.stride(0) % 8 == 0)
+def tma_can_write(out: torch.Tensor, ldc: int) -> bool:
+    """Whether rows of `out`, `ldc` elements apart, begin at multiples of 16 bytes and end there too."""
+    return (out.shape[1] | ldc) % 8 == 0 and out.data_ptr() % 16 == 0
 
 
 def fewest_clocks(m: int, n: int, sms: int) -> str:
@@ -613,15 +688,17 @@ def fewest_clocks(m: int, n: int, sms: int) -> str:
 
     def clocks(variant: str) -> int:
         c = VARIANTS[variant]
-        tiles = -(-m // (c.tile_m * c.cluster_m)) * -(-n // c.tile_n)
-        turns = -(-tiles // (sms // c.cluster_m))  # tiles of the CTA that has the most
+        tiles = -(-m // (c.tile_m * c.cluster_m)) * -(-n // (c.tile_n * c.cluster_n))
+        turns = -(-tiles // (sms // c.cluster))  # tiles of the CTA that has the most
         return turns * c.tile_m * c.tile_n
 
     return min(VARIANTS, key=clocks)
 
 
 @cache
-def compiled(dtype: torch.dtype, variant: str, a_major: str, b_major: str, capability: tuple[int, int]):
+def compiled(
+    dtype: torch.dtype, capability: tuple[int, int], variant: str, a_major: str, b_major: str
+) -> Callable[..., None]:
     """The kernel for the present GPU: compiled at the first call that needs it, then kept.
 
     TVM-FFI (the package apache-tvm-ffi) makes it a function that takes plain integers and tuples of them, and costs
@@ -644,13 +721,13 @@ def compiled(dtype: torch.dtype, variant: str, a_major: str, b_major: str, capab
 class Plan(NamedTuple):
     """What the checks found out about calls of one kind: nothing is left but to launch."""
 
-    launch: Callable[..., None]  # compiled for this dtype, these majors, this variant and GPU
+    launch: Callable[..., None]  # compiled for this dtype, variant, and GPU
     device: int  # of CUDA's
-    sms: int  # that it has
     mnk: tuple[int, int, int]
-    strides: tuple[int, int, int]  # from one line of A, B and C to the next, in elements
-    spans: tuple[int, int, int]  # of a, b and out: from the first byte to the last one, in bytes
-    direct: bool  # TMA can write to `out` itself; if not, it writes to padded rows, and they are copied
+    strides: tuple[int, int, int]  # from one line of A, B and what the kernel writes to the next, in elements
+    sms: int  # of the GPU
+    direct: bool  # the kernel writes C itself, not padded rows that are copied
+    spans: tuple[int, int, int]  # of A, B and C: from the first byte to the last one, in bytes
 
 
 PLANS: dict[tuple, Plan] = {}
@@ -681,14 +758,14 @@ def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, varian
     require(capability == (9, 0), "a", f"a GPU of compute capability {capability}", "(9, 0), for wgmma")
 
     c = a.new_empty(m, n) if out is None else out  # memory of torch's own is aligned alike each time
-    direct = can_store(c)
-    strides = (*(x.stride for x in majors), c.stride(0) if direct and m > 1 else -(-n // 8) * 8)
+    ldc = c.stride(0) if m > 1 else -(-n // 8) * 8
+    direct = tma_can_write(c, ldc)
     sms = torch.cuda.get_device_properties(a.device).multi_processor_count
     with torch.cuda.device(a.device):
-        which = variant or fewest_clocks(m, n, sms)
-        launch = compiled(a.dtype, which, *(x.index for x in majors), capability)
+        launch = compiled(a.dtype, capability, variant or fewest_clocks(m, n, sms), *(x.index for x in majors))
+    strides = (*(x.stride for x in majors), ldc if direct else -(-n // 8) * 8)
     spans = tuple(2 * (1 + (x.shape[0] - 1) * x.stride(0) + (x.shape[1] - 1) * x.stride(1)) for x in (a, b, c))
-    return Plan(launch, a.get_device(), sms, (m, n, k), strides, spans, direct)
+    return Plan(launch, a.get_device(), (m, n, k), strides, sms, direct, spans)
 
 
 # %%
@@ -703,14 +780,14 @@ def matmul(
     variant: one of VARIANTS; None for the one whose tiles go round most evenly.
 
     The strides say the majors; an operand that can be read both ways counts as K-major. TMA reads lines that start at
-    multiples of 16 bytes: the addresses of a and b and their other strides are such multiples. It writes such rows
-    too; to an `out` of another kind, or of an N that is no multiple of 8, the product is copied.
-    Any M, N, K >= 1 within that: ragged tiles are handled. Needs a GPU of compute capability 9.0. There is no backward.
+    multiples of 16 bytes: the addresses of a and b and their other strides are such multiples. Any M, N, K >= 1 within
+    that: ragged tiles are handled. TMA also writes such rows: for another `out`, or an N that is no multiple of 8, the
+    product is made in padded rows and copied. Needs a GPU of compute capability 9.0. There is no backward.
 
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
     argument, what it got and what it needs, and nothing has been launched.
     """
-    key = (variant, kind(a), kind(b), kind(out), torch.is_grad_enabled())
+    key = (kind(a), kind(b), kind(out), torch.is_grad_enabled(), variant)
     plan = PLANS.get(key)
     if plan is None:
         plan = make_plan(a, b, out, variant)
@@ -721,15 +798,15 @@ def matmul(
         with torch.cuda.device(plan.device):
             return matmul(a, b, out=out, variant=variant)
 
-    (m, n, _), (a_span, b_span, out_span) = plan.mnk, plan.spans
+    (m, n, _), (a_span, b_span, c_span) = plan.mnk, plan.spans
     out = a.new_empty(m, n) if out is None else out
-    pa, pb, po = a.data_ptr(), b.data_ptr(), out.data_ptr()
-    if (pa < po + out_span and po < pa + a_span) or (pb < po + out_span and po < pb + b_span):
+    pa, pb, pc = a.data_ptr(), b.data_ptr(), out.data_ptr()
+    if (pa < pc + c_span and pc < pa + a_span) or (pb < pc + c_span and pc < pb + b_span):
         make_plan(a, b, out, variant)  # from first to last byte they meet, but may be columns of one wider matrix
-    c = out if plan.direct else a.new_empty(m, plan.strides[2])
+    made = out if plan.direct else a.new_empty(m, plan.strides[2])  # TMA finishes the last 16 bytes of a row
     stream = torch.cuda.current_stream(plan.device).cuda_stream
-    plan.launch(pa, pb, c.data_ptr(), plan.mnk, plan.strides, plan.sms, stream)
-    return out if plan.direct else out.copy_(c[:, :n])
+    plan.launch(pa, pb, made.data_ptr(), plan.mnk, plan.strides, plan.sms, stream)
+    return out if plan.direct else out.copy_(made[:, :n])
 
 
 # %% [markdown] tags=["lab"]
@@ -899,8 +976,8 @@ rows = []
 for extent in (2048, 4096, 8192, 16384):
     row = [f"{extent} x {extent}"]
     for config in VARIANTS.values():
-        tiles = -(-extent // (config.tile_m * config.cluster_m)) * -(-extent // config.tile_n)
-        turns = -(-tiles // (SMS // config.cluster_m))
+        tiles = -(-extent // (config.tile_m * config.cluster_m)) * -(-extent // (config.tile_n * config.cluster_n))
+        turns = -(-tiles // (SMS // config.cluster))
         row.append(f"{turns} ({turns * config.tile_m * config.tile_n * SMS / extent**2:.3f})")
     rows.append([*row, fewest_clocks(extent, extent, SMS)])
 Markdown(table(["C", *(f"{variant}: tiles (relative)" for variant in VARIANTS), "chosen"], rows, right=4))
