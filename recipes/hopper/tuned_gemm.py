@@ -645,13 +645,13 @@ def check_out(out: torch.Tensor, a: torch.Tensor, bt: torch.Tensor) -> None:
         require(not overlap(out, x), "out", f"memory that overlaps {name}", "memory of its own")
 
 
-def can_store(out: torch.Tensor) -> bool:
-    """Whether TMA can write `out`: at an address and in rows that are multiples of 16 bytes."""
-    return out.data_ptr() % 16 == 0 and (out.shape[0] == 1 or out.stride(0) % 8 == 0)
+def tma_can_write(out: torch.Tensor, ldc: int) -> bool:
+    """Whether rows of `out`, `ldc` elements apart, begin at multiples of 16 bytes and end there too."""
+    return (out.shape[1] | ldc) % 8 == 0 and out.data_ptr() % 16 == 0
 
 
 @cache
-def compiled(dtype: torch.dtype, variant: str, capability: tuple[int, int]) -> Callable[..., None]:
+def compiled(dtype: torch.dtype, capability: tuple[int, int], variant: str) -> Callable[..., None]:
     """The kernel for the present GPU: compiled at the first call that needs it, then kept.
 
     TVM-FFI (the package apache-tvm-ffi) makes it a function that takes plain integers and tuples of them, and costs
@@ -675,11 +675,11 @@ class Plan(NamedTuple):
 
     launch: Callable[..., None]  # compiled for this dtype, variant, and GPU
     device: int  # of CUDA's
-    sms: int  # that it has
     mnk: tuple[int, int, int]
-    strides: tuple[int, int, int]  # between the rows of A, B and C, in elements
-    spans: tuple[int, int, int]  # of a, b and out: from the first byte to the last one, in bytes
-    direct: bool  # TMA can write to `out` itself; if not, it writes to padded rows, and they are copied
+    strides: tuple[int, int, int]  # between the rows of A, B and what the kernel writes, in elements
+    sms: int  # of the GPU
+    direct: bool  # the kernel writes C itself, not padded rows that are copied
+    spans: tuple[int, int, int]  # of A, B and C: from the first byte to the last one, in bytes
 
 
 PLANS: dict[tuple, Plan] = {}
@@ -710,14 +710,15 @@ def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, varian
     require(capability == (9, 0), "a", f"a GPU of compute capability {capability}", "(9, 0), for wgmma")
 
     c = a.new_empty(m, n) if out is None else out  # memory of torch's own is aligned alike each time
-    row, direct = c.stride(0), can_store(c)
-    ldc = row if direct and m > 1 else -(-n // 8) * 8
+    ldc = c.stride(0) if m > 1 else -(-n // 8) * 8
+    direct = tma_can_write(c, ldc)
+    spans = tuple(2 * elements for elements in ((m - 1) * lda + k, (n - 1) * ldb + k, (m - 1) * ldc + n))
     sms = torch.cuda.get_device_properties(a.device).multi_processor_count
     variant = choose(m, n, k, sms) if variant == DEFAULT else variant
     with torch.cuda.device(a.device):
-        launch = compiled(a.dtype, variant, capability)
-    spans = tuple(2 * elements for elements in ((m - 1) * lda + k, (n - 1) * ldb + k, (m - 1) * row + n))
-    return Plan(launch, a.get_device(), sms, (m, n, k), (lda, ldb, ldc), spans, direct)
+        launch = compiled(a.dtype, capability, variant)
+    strides = (lda, ldb, ldc if direct else -(-n // 8) * 8)
+    return Plan(launch, a.get_device(), (m, n, k), strides, sms, direct, spans)
 
 
 # %%
@@ -732,14 +733,14 @@ def matmul(
     variant: one of VARIANTS, or "auto": the one that `choose` names for M, N and K.
 
     TMA reads rows that start at multiples of 16 bytes: the addresses of a and b and their row strides are such
-    multiples (K is a multiple of 8, or the rows are padded). It writes such rows too; to an `out` of another kind, or
-    of an N that is no multiple of 8, the product is copied. Needs a GPU of compute capability 9.0.
-    Any M, N, K >= 1 within that: ragged tiles are handled. There is no backward.
+    multiples (K is a multiple of 8, or the rows are padded). Needs a GPU of compute capability 9.0.
+    Any M, N, K >= 1 within that: ragged tiles are handled. TMA also writes such rows: for another `out`, or an N that
+    is no multiple of 8, the product is made in padded rows and copied. There is no backward.
 
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
     argument, what it got and what it needs, and nothing has been launched.
     """
-    key = (variant, kind(a), kind(b), kind(out), torch.is_grad_enabled())
+    key = (kind(a), kind(b), kind(out), torch.is_grad_enabled(), variant)
     plan = PLANS.get(key)
     if plan is None:
         plan = make_plan(a, b, out, variant)
@@ -750,15 +751,15 @@ def matmul(
         with torch.cuda.device(plan.device):
             return matmul(a, b, out=out, variant=variant)
 
-    (m, n, _), (a_span, b_span, out_span) = plan.mnk, plan.spans
+    (m, n, _), (a_span, b_span, c_span) = plan.mnk, plan.spans
     out = a.new_empty(m, n) if out is None else out
-    pa, pb, po = a.data_ptr(), b.data_ptr(), out.data_ptr()
-    if (pa < po + out_span and po < pa + a_span) or (pb < po + out_span and po < pb + b_span):
+    pa, pb, pc = a.data_ptr(), b.data_ptr(), out.data_ptr()
+    if (pa < pc + c_span and pc < pa + a_span) or (pb < pc + c_span and pc < pb + b_span):
         check_out(out, a, b.T)  # from first to last byte they meet, but may be columns of one wider matrix
-    c = out if plan.direct else a.new_empty(m, plan.strides[2])
+    made = out if plan.direct else a.new_empty(m, plan.strides[2])  # TMA finishes the last 16 bytes of a row
     stream = torch.cuda.current_stream(plan.device).cuda_stream
-    plan.launch(pa, pb, c.data_ptr(), plan.mnk, plan.strides, plan.sms, stream)
-    return out if plan.direct else out.copy_(c[:, :n])
+    plan.launch(pa, pb, made.data_ptr(), plan.mnk, plan.strides, plan.sms, stream)
+    return out if plan.direct else out.copy_(made[:, :n])
 
 
 # %% [markdown] tags=["lab"]
