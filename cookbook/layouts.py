@@ -160,7 +160,8 @@ class TiledMmaTV:
 
     `a`, `b` and `c` map (thread, value) to m + tile_m * k, n + tile_n * k and m + tile_m * n. The first
     mode of the values is one instruction's, the second its repeats in the tile. `shape_mnk` is the
-    instruction's.
+    instruction's, and so are `majors`: how it takes A and B to lie in shared memory, "K" or "MN" each; None of an
+    instruction that takes them from registers.
     """
 
     a: Layout
@@ -168,6 +169,7 @@ class TiledMmaTV:
     c: Layout
     tiler_mnk: tuple[int, int, int]
     shape_mnk: tuple[int, int, int]
+    majors: tuple[str, str] | None = None
 
     @property
     def threads(self) -> int:
@@ -264,7 +266,9 @@ def _plain_copy(value: Any) -> TiledCopyTV:
 def _plain_mma(value: Any) -> TiledMmaTV:
     layouts = (value.tv_layout_A_tiled, value.tv_layout_B_tiled, value.tv_layout_C_tiled)
     tiler = tuple(int(value.get_tile_size(mode)) for mode in range(3))
-    return TiledMmaTV(*(_plain(x, None) for x in layouts), tiler, _ints(value.shape_mnk))
+    said = (value.op.a_major_mode, value.op.b_major_mode) if hasattr(value.op, "a_major_mode") else None
+    majors = said and tuple(mode.name for mode in said)
+    return TiledMmaTV(*(_plain(x, None) for x in layouts), tiler, _ints(value.shape_mnk), majors)
 
 
 def _extent(mode: Any) -> int:

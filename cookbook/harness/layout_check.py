@@ -29,7 +29,8 @@ def check_layouts(module: ModuleType, dtype: Any, config: Any) -> list[Finding]:
     * every copy: reaches every element of its tile, and takes the wavefronts expected of it: the ideal, unless the
       recipe's `EXPECTED_EXCESS`, or `expected_excess(config)` where it depends on that, says otherwise:
       `{"r2s_c": (4, "why")}`, in wavefronts per instruction
-    * operands that the MMA reads by itself: a matrix descriptor says where they are
+    * operands that the MMA reads by itself: the instruction has the major that the configuration says, and a matrix
+      descriptor says where they are
     * C, where it goes out by TMA: boxes that TMA can read, of which a whole number makes a tile
 
     A finding that fails says what was wrong; nothing is raised for a wrong layout.
@@ -48,8 +49,11 @@ def check_layouts(module: ModuleType, dtype: Any, config: Any) -> list[Finding]:
     if found.stores_boxes:
         findings.append(_boxes(found.smem["c"], (config.tile_m, config.tile_n)))
     if found.reads_by_descriptor:
-        for name, rows, major in zip("ab", found.mma.shape_mnk, majors.of_config(config), strict=False):
-            findings.append(_descriptors(name, found.smem[name], rows, "K" if major == "k" else "MN"))
+        operands = zip("ab", found.mma.shape_mnk, majors.of_config(config), found.mma.majors, strict=False)
+        for name, rows, index, major in operands:
+            said = f"the instruction takes it {major}-major, config.{name}_major is {index!r}"
+            findings.append(Finding(f"{name}.major", major == ("K" if index == "k" else "MN"), said))
+            findings.append(_descriptors(name, found.smem[name], rows, major))
     return findings
 
 

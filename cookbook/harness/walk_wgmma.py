@@ -65,9 +65,10 @@ class TmaWgmma:
     """The mainloop's tables, made once per configuration, and its walk over one output tile."""
 
     def __init__(self, writer: Evaluated, reader: Evaluated, dtype: str, along: tuple[int, int] = (1, 1)) -> None:
-        """along: the mode along which A (M, K) and B (N, K) are contiguous in global memory."""
+        """along: the mode along which A (M, K) and B (N, K) are contiguous in global memory. How they lie in shared
+        memory the layouts say, and how `wgmma` takes them to lie there, the reader's MMA."""
         self.dtype = dtype
-        self.majors = tuple("K" if mode == 1 else "MN" for mode in along)
+        self.majors = reader.mma.majors
         layouts = [writer.smem[name] for name in ("a", "b")]
         (self.tile_m, self.tile_k, self.stages), (self.tile_n, *_) = (layout.outer.sizes for layout in layouts)
         align = max(1024, layouts[1].alignment)

@@ -171,7 +171,7 @@ def mn_major(rows, depth, stages, bits, k_first):
 @pytest.mark.parametrize("bits", [0, 1, 2, 3])
 @pytest.mark.parametrize("which", ["nn", "tt", "nt"])
 def test_wgmma_reads_mn_major_tiles_that_tma_wrote(which, bits, k_first):
-    """The Hopper recipe's MMA and epilogue with MN-major layouts in the place of its own."""
+    """The Hopper recipe's MMA, with other bits for the majors, and its epilogue; MN-major layouts for its own."""
     module = catalog.load(HOPPER)
     found, c = evaluated(module, cutlass.BFloat16, module.CONFIG, vector_for(328)), module.CONFIG
     config = Majors(c.tile_m, c.tile_n, c.tile_k, *majors.MAJORS[which])
@@ -181,7 +181,8 @@ def test_wgmma_reads_mn_major_tiles_that_tma_wrote(which, bits, k_first):
         for name, major in zip("ab", majors.MAJORS[which], strict=True)
         if major != "k"
     }
-    found = dataclasses.replace(found, smem=found.smem | turned)
+    taken = tuple("K" if major == "k" else "MN" for major in majors.MAJORS[which])
+    found = dataclasses.replace(found, smem=found.smem | turned, mma=dataclasses.replace(found.mma, majors=taken))
     a, b = operands(200, 328, 72)
     assert np.array_equal(walk_evaluated(found, found, a, b, "bfloat16", config), rounded(a @ b))
 
@@ -202,3 +203,25 @@ def test_the_wrong_major_has_no_descriptor():
     config = Majors(module.CONFIG.tile_m, module.CONFIG.tile_n, module.CONFIG.tile_k, "m", "k")
     with pytest.raises(ValueError, match="needed"):
         walk_evaluated(found, found, *operands(128, 256, 64), "bfloat16", config)
+
+
+@pytest.mark.parametrize("which", majors.MAJORS)
+def test_the_majors_of_wgmma_are_those_of_its_instruction(which):
+    """Not those of the configuration: a recipe whose MMA forgets them is found out."""
+    module = catalog.load("hopper/majors_gemm")
+    config = majors.configured(module.CONFIG, which)
+    found = evaluated(module, cutlass.BFloat16, config).mma.majors
+    assert found == tuple("K" if major == "k" else "MN" for major in majors.MAJORS[which])
+    forgetful = like("hopper/majors_gemm", tiled_mma=lambda dtype, _: module.tiled_mma(dtype, module.CONFIG))
+    bad = {f.name: f.detail for f in check_layouts(forgetful, cutlass.BFloat16, config) if not f.ok}
+    turned = {name for name, major in zip("ab", majors.MAJORS[which], strict=True) if major != "k"}
+    assert set(bad) == {f"{name}.{what}" for name in turned for what in ("major", "descriptor")}
+    if turned:
+        assert "the instruction takes it K-major" in bad[f"{min(turned)}.major"]
+        with pytest.raises(ValueError, match="needed rows"):
+            walk(forgetful, *operands(128, 256, 64), cutlass.BFloat16, config)
+
+
+def test_mma_sync_takes_no_major():
+    module = catalog.load(AMPERE)
+    assert evaluated(module, cutlass.BFloat16, module.CONFIG).mma.majors is None
