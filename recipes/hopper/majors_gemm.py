@@ -697,7 +697,7 @@ def fewest_clocks(m: int, n: int, sms: int) -> str:
 
 @cache
 def compiled(
-    dtype: torch.dtype, capability: tuple[int, int], variant: str, a_major: str, b_major: str
+    dtype: torch.dtype, variant: str, a_major: str, b_major: str, capability: tuple[int, int]
 ) -> Callable[..., None]:
     """The kernel for the present GPU: compiled at the first call that needs it, then kept.
 
@@ -762,7 +762,8 @@ def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, varian
     direct = tma_can_write(c, ldc)
     sms = torch.cuda.get_device_properties(a.device).multi_processor_count
     with torch.cuda.device(a.device):
-        launch = compiled(a.dtype, capability, variant or fewest_clocks(m, n, sms), *(x.index for x in majors))
+        which = variant or fewest_clocks(m, n, sms)
+        launch = compiled(a.dtype, which, *(x.index for x in majors), capability)
     strides = (*(x.stride for x in majors), ldc if direct else -(-n // 8) * 8)
     spans = tuple(2 * (1 + (x.shape[0] - 1) * x.stride(0) + (x.shape[1] - 1) * x.stride(1)) for x in (a, b, c))
     return Plan(launch, a.get_device(), (m, n, k), strides, sms, direct, spans)
