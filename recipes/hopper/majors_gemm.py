@@ -69,8 +69,8 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 #
 # The majors are two more fields: the compiler makes one kernel for each pair that is used.
 #
-# There are two variants, the two best of `hopper/pingpong_gemm` for long K: a pair of warpgroups that shares a tile of
-# 128 x 256, and two that take turns at tiles of 128 x 192. Which of them is through first depends on how evenly C's
+# There are two variants, the widest tiles of `hopper/pingpong_gemm`: a pair of warpgroups that shares one of 128 x 256,
+# and two that take turns at tiles of 128 x 192. Which of them is through first depends on how evenly C's
 # tiles go round among the SMs, and `matmul` chooses by that.
 
 

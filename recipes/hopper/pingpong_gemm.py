@@ -1013,8 +1013,8 @@ Markdown(
 )
 
 # %% [markdown] tags=["lab"]
-# Three things that these formulas leave out. The tensor cores do not keep their full rate on a narrow tile, for shared
-# memory has to deliver more operands for each multiplication. Memory has to take C in, and where K is short that is
+# Three things that these formulas leave out. Shared memory has to deliver more operands for each multiplication of a
+# narrow tile, and may not keep up with the tensor cores. Memory has to take C in, and where K is short that is
 # most of its traffic. And a GPU at its power limit lowers its clock, so that what saves energy gains time: the longer K
 # is, the more that counts, and the wider tile needs less energy.
 #
