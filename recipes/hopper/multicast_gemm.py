@@ -285,8 +285,8 @@ def make_pipeline(barriers, config: cutlass.Constexpr):
 #
 # ## The consumers and the epilogue
 #
-# They are as they were. `consumer_release` arrives at the right CTAs by itself: it was told the cluster's layout, and
-# lane *i* of a warp arrives at the barrier of rank *i*, if that is one of the sharers.
+# They are as they were. `consumer_release` arrives at the right CTAs by itself, for it was told the cluster's layout:
+# of each warp, one thread for each of the sharers arrives at that CTA's barrier.
 
 
 # %%

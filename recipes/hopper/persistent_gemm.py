@@ -251,10 +251,10 @@ def place_in_cluster(config: cutlass.Constexpr):
 # One loop more than before. It knows nothing of the epilogue: a stage is empty or it is not, whatever tile is in it, so
 # when the last k-tiles of a tile have been read, those of the next one come in, up to `stages` of them.
 #
-# **Serpentine.** Neighbours of a cluster walk along K together, and what they read at the end of their tiles is what L2
-# holds when they are through. The tiles of the next turn often lie in the same rows of A or columns of B. If they begin
-# at K's start, L2 has by then replaced it; if they begin where the last turn ended, the end of the panels is still
-# there. So every other turn goes backwards. The sum's order changes with it, and the last bits of the result.
+# **Serpentine.** All CTAs walk along K together, and what they read at the end of their tiles is what L2 holds when
+# they are through. The tiles of the next turn often lie in the same rows of A. If they begin at K's start, L2 has by
+# then replaced it; if they begin where the last turn ended, the end of the panels is still there. So every other turn
+# goes backwards. The sum's order changes with it, and the last bits of the result.
 
 
 # %%
@@ -317,9 +317,9 @@ def produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work: Work, place, config: cutla
 # slot is turn x k-tiles. No state needs to be carried from tile to tile.
 #
 # The accumulators must begin at zero with every tile. `wgmma` can do that: told not to accumulate, it overwrites. That
-# is a field of the MMA object, and an object that is changed inside a loop confuses the compiler, which then puts
-# `wgmma`s one after the other. So there are two objects, made before the loop: one that overwrites, for a tile's
-# first `wgmma`, and one that accumulates.
+# is a field of the MMA object, and a field that changed within the loop over tiles would be a value to carry along,
+# when it is known which `wgmma` is a tile's first. So there are two objects, made before the loop and never changed:
+# one that overwrites, one that accumulates.
 
 
 # %%
