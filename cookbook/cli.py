@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -154,7 +155,10 @@ def _show_reports(reports: list[Any], as_json: bool) -> None:
         _print(f"{report.recipe}: all that could be checked here {status}{rest}")
 
 
-@app.command(epilog="Example: cookbook bench hopper/tma_wgmma_gemm --shape 4096,4096,4096 --dtype bf16 --record")
+@app.command(
+    epilog="Examples: cookbook bench hopper/tma_wgmma_gemm --shape 4096,4096,4096 --dtype bf16 --record    "
+    "cookbook bench hopper/tuned_gemm --all-sizes --dtype bf16 --record"
+)
 def bench(
     names: Names = None,
     everything: Everything = False,
@@ -162,6 +166,12 @@ def bench(
     dtypes: Dtypes = None,
     targets: Targets = None,
     majors: Majors = None,
+    all_sizes: Annotated[
+        bool, typer.Option("--all-sizes", help="GEMMs at ten sizes: cubes of 512 to 16384, tall, wide, ragged, skinny.")
+    ] = False,
+    no_quack: Annotated[
+        bool, typer.Option("--no-quack", help="Leave QuACK out: it tunes itself for some 15 s at every size.")
+    ] = False,
     rounds: Annotated[int, typer.Option(help="Interleaved rounds; at least 7.")] = 12,
     record: Record = False,
     as_json: Json = False,
@@ -171,13 +181,18 @@ def bench(
 
     if rounds < benching.MIN_ROUNDS:
         raise typer.BadParameter(f"--rounds: got {rounds}, needed at least {benching.MIN_ROUNDS}")
+    if all_sizes and shapes:
+        raise typer.BadParameter(f"--all-sizes: got --shape {shapes[0]} beside it, needed one of the two")
     made: list[Any] = []
     skipped: dict[str, str] = {}
     chosen = _chosen(_to_time(names, everything), shapes, dtypes, targets, everything, majors)
-    jobs = _bench_jobs(chosen, skipped)
+    jobs = _bench_jobs(chosen, skipped, all_sizes)
+    how = {"rounds": rounds, "quack": not no_quack}
     with _progress(len(jobs)) as advance:
         for name, shape, dtype, which in jobs:
-            made += benching.bench(name, [shape], [dtype], majors=[which], rounds=rounds, on_progress=advance)
+            made += benching.bench(name, [shape], [dtype], majors=[which], on_progress=advance, **how)
+            if record:  # at once: a run that is cut short keeps what it has measured
+                records.write(made[-1:])
     if record:
         _write_records(made)
     levels = ("timed", records.CEILING)
@@ -197,7 +212,9 @@ def _to_time(names: list[str] | None, everything: bool) -> list[catalog.Recipe]:
     return [recipe for recipe in wanted if recipe.name not in studies]
 
 
-def _bench_jobs(chosen: list[tuple[catalog.Recipe, Any]], skipped: dict[str, str]) -> list[Any]:
+def _bench_jobs(
+    chosen: list[tuple[catalog.Recipe, Any]], skipped: dict[str, str], all_sizes: bool = False
+) -> list[Any]:
     """What to time: (recipe, shape, dtype, majors). What cannot run here goes into `skipped` with the reason."""
     from cookbook.harness import benching, checking
 
@@ -209,8 +226,9 @@ def _bench_jobs(chosen: list[tuple[catalog.Recipe, Any]], skipped: dict[str, str
         if recipe.kind == "study":  # of ceilings: it has sizes of its own
             jobs.append((recipe.name, None, None, None))
             continue
-        shapes = wanted.shapes or benching.default_shapes(recipe)
-        jobs += [(recipe.name, s, d, m) for d in wanted.dtypes for m in wanted.majors for s in shapes]
+        for dtype, which in product(wanted.dtypes, wanted.majors):
+            shapes = benching.all_sizes(recipe, which) if all_sizes else benching.default_shapes(recipe)
+            jobs += [(recipe.name, shape, dtype, which) for shape in wanted.shapes or shapes]
     return jobs
 
 

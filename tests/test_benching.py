@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import types
 
 import pytest
 
-from cookbook.harness import benching
+from cookbook.harness import benching, catalog
 
 
 def test_figures_are_median_and_spread():
@@ -68,7 +69,7 @@ def test_the_host_cost_of_ours_and_of_each_peer_that_is_right(monkeypatch):
         return torch.matmul(a, b, out=out)
 
     wrong = {benching.TORCH: matmul_into, benching.QUACK: lambda a, b, out: torch.add(a, b, out=out)}
-    monkeypatch.setattr(benching, "peers", lambda tuned: wrong)
+    monkeypatch.setattr(benching, "peers", lambda tuned, quack: wrong)
     monkeypatch.setattr(benching, "input_sets", lambda *which: [(a, b, out)])
     monkeypatch.setattr(benching.catalog, "load", lambda name: types.SimpleNamespace(matmul=matmul))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
@@ -95,6 +96,30 @@ def test_torch_is_always_a_peer():
     a, b, out = torch.eye(3), torch.randn(3, 3), torch.empty(3, 3)
     benching.peers()[benching.TORCH](a, b, out)
     assert torch.equal(out, b)
+
+
+def test_quack_can_be_left_out(monkeypatch):
+    """Left out it is not even imported: importing it, and tuning it, is what takes the time."""
+    imported = []
+
+    class Quack(types.ModuleType):
+        def __getattr__(self, name):
+            imported.append(name)
+            return lambda a, b, out, tuned: None
+
+    monkeypatch.setitem(sys.modules, "quack", types.ModuleType("quack"))
+    monkeypatch.setitem(sys.modules, "quack.gemm_interface", Quack("quack.gemm_interface"))
+    assert list(benching.peers(quack=False)) == [benching.TORCH] and not imported
+    assert list(benching.peers()) == [benching.TORCH, benching.QUACK] and "gemm" in imported
+
+
+def test_all_sizes_are_those_that_the_majors_can_have():
+    gemm, transpose = catalog.find("hopper/majors_gemm"), catalog.find("foundations/matrix_transpose")
+    assert benching.all_sizes(gemm, "tn") == benching.ALL_SIZES
+    assert set(benching.ALL_SIZES) - set(benching.all_sizes(gemm, "nt")) == {(8191, 8191, 8192)}
+    assert benching.all_sizes(transpose) == benching.default_shapes(transpose)
+    assert all(k % 8 == 0 for _, _, k in benching.ALL_SIZES)
+    assert [m for m, n, k in benching.ALL_SIZES if m == n == k] == [2**e for e in range(9, 15)]
 
 
 def test_a_peer_that_fails_or_is_wrong_is_left_out(monkeypatch):

@@ -109,6 +109,63 @@ def test_bench_wants_seven_rounds():
     assert done.exit_code == 2 and "got 3, needed at least 7" in done.stderr
 
 
+@pytest.fixture
+def timed(monkeypatch, tmp_path):
+    """What `bench` is asked to time, one entry a call; nothing is timed, and results/ is a folder of the test's."""
+    from cookbook.harness import benching, records
+
+    asked = []
+
+    def bench(name, shapes, dtypes, *, majors, rounds, quack, on_progress):
+        on_progress(f"timed {name} {shapes[0]}")
+        asked.append((*shapes, *dtypes, *majors, rounds, quack))
+        figures = {"median_ms": 1.0, "min_ms": 1.0, "max_ms": 1.0, "tflops": 1.0, "ratio": 1.0}
+        peers = {"torch.matmul": figures}
+        return [records.make("timed", name, *dtypes, *shapes, passed=True, figures=figures, peers=peers, device="T")]
+
+    monkeypatch.setattr(checking, "cannot_run", lambda recipe, targets: "")
+    monkeypatch.setattr(benching, "bench", bench)
+    monkeypatch.setattr(records, "results_root", lambda: tmp_path)
+    return asked
+
+
+def test_bench_all_sizes_without_quack(timed):
+    from cookbook.harness import benching
+
+    done = call("bench", NAME, "--all-sizes", "--no-quack", "--dtype", "bf16", "--rounds", "8")
+    assert done.exit_code == 0, done.output
+    assert timed == [(shape, "bfloat16", "tn", 8, False) for shape in benching.ALL_SIZES]
+    assert f"[{len(timed)}/{len(timed)}] timed {NAME} {timed[-1][0]}" in done.stderr
+
+
+def test_bench_times_quack_and_the_usual_sizes_if_nothing_is_said(timed):
+    from cookbook.harness import benching
+
+    assert call("bench", NAME, "--dtype", "bf16").exit_code == 0
+    assert timed == [(shape, "bfloat16", "tn", 12, True) for shape in benching.DEFAULT_SHAPES]
+
+
+def test_all_sizes_and_a_shape_exclude_each_other(timed):
+    done = call("bench", NAME, "--all-sizes", "--shape", "64,64,64")
+    assert done.exit_code == 2 and not timed
+    assert "--all-sizes: got --shape 64,64,64 beside it" in " ".join(done.stderr.split())
+
+
+def test_a_bench_that_is_cut_short_keeps_what_it_recorded(timed, monkeypatch, tmp_path):
+    from cookbook.harness import benching, records
+
+    whole = benching.bench
+
+    def until_the_third(name, *arguments, **options):
+        if len(timed) == 2:
+            raise KeyboardInterrupt
+        return whole(name, *arguments, **options)
+
+    monkeypatch.setattr(benching, "bench", until_the_third)
+    assert call("bench", NAME, "--dtype", "bf16", "--record").exit_code != 0
+    assert [tuple(r["shape"]) for r in records.read(tmp_path)] == list(benching.DEFAULT_SHAPES[:2])
+
+
 @needs_no_gpu
 def test_bench_without_a_gpu_says_so_and_fails():
     done = process("bench", NAME, "--json")

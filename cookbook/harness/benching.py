@@ -24,7 +24,7 @@ from itertools import cycle, islice, product
 from typing import Any
 
 from cookbook.harness import catalog, compiling, records, running
-from cookbook.harness.majors import DEFAULT, configured
+from cookbook.harness.majors import DEFAULT, configured, misfit
 from cookbook.harness.running import Shape
 
 DEFAULT_SHAPES: tuple[Shape, ...] = (
@@ -33,6 +33,14 @@ DEFAULT_SHAPES: tuple[Shape, ...] = (
     (8192, 8192, 8192),
     (16384, 4096, 4096),
     (4096, 14336, 4096),
+)
+# `cookbook bench --all-sizes`, and what the page of benchmarks asks of every GEMM that is tuned.
+ALL_SIZES: tuple[Shape, ...] = (
+    *((n, n, n) for n in (512, 1024, 2048, 4096, 8192, 16384)),  # from fewer tiles than SMs to hundreds on each
+    (16384, 4096, 4096),  # tall: the rows of a long batch
+    (4096, 14336, 4096),  # wide: the layer of a network that widens
+    (8191, 8191, 8192),  # ragged: every edge tile is cut, and rows of C begin in the middle of 16 bytes
+    (64, 8192, 8192),  # skinny: a few rows, so that reading B is all the work
 )
 OURS, TORCH, QUACK = "ours", "torch.matmul", "quack"
 ROUNDS = 12
@@ -92,6 +100,7 @@ def bench(
     *,
     majors: Iterable[str] | None = None,
     rounds: int = ROUNDS,
+    quack: bool = True,
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> list[records.Record]:
     """Time a recipe and its peers on this GPU; one record per majors, dtype and shape. One of a study of ceilings.
@@ -102,6 +111,7 @@ def bench(
         dtypes: torch's names; the recipe's own if left out.
         majors: of the operands; all that the recipe takes if left out.
         rounds: at least 7.
+        quack: whether QuACK is a peer, which tunes itself for some 15 seconds at every shape.
         on_progress: told what is being timed.
 
     Raises:
@@ -125,9 +135,10 @@ def bench(
         for shape in shapes or default_shapes(recipe):
             words = (recipe.name, recipe.told_apart(which), dtype, "x".join(map(str, shape)))
             on_progress("timed " + " ".join(word for word in words if word))
-            contest = _contest(recipe, module, shape, dtype, which)
+            contest = _contest(recipe, module, shape, dtype, which, quack)
             timed = time_contest(contest, rounds)
-            for who, cost in (host_costs(recipe.name, dtype, which) if recipe.kind == "gemm" else {}).items():
+            costs = host_costs(recipe.name, dtype, which, quack) if recipe.kind == "gemm" else {}
+            for who, cost in costs.items():
                 timed[who] = timed.get(who, {}) | cost
             made.append(record_of(recipe.name, contest, shape, dtype, timed))
     return made
@@ -142,22 +153,29 @@ def default_shapes(recipe: catalog.Recipe) -> tuple[Shape, ...]:
     return transposing.BENCHED_SHAPES if recipe.kind == "transpose" else DEFAULT_SHAPES
 
 
-def _contest(recipe: catalog.Recipe, module: Any, shape: Shape, dtype: str, majors: str) -> Contest:
+def all_sizes(recipe: catalog.Recipe, majors: str = DEFAULT) -> tuple[Shape, ...]:
+    """ALL_SIZES, but for those that a GEMM cannot take with operands that lie like this; else `default_shapes`."""
+    if recipe.kind != "gemm":
+        return default_shapes(recipe)
+    return tuple(shape for shape in ALL_SIZES if not misfit(shape, majors))
+
+
+def _contest(recipe: catalog.Recipe, module: Any, shape: Shape, dtype: str, majors: str, quack: bool = True) -> Contest:
     from cookbook.harness import ceilings, transposing
 
     if recipe.kind == "transpose":
         return transposing.contest(module, shape, dtype)
-    contest = replace(gemm_contest(module, shape, dtype, majors), majors=recipe.told_apart(majors))
+    contest = replace(gemm_contest(module, shape, dtype, majors, quack), majors=recipe.told_apart(majors))
     return ceilings.beside(recipe, contest, dtype)
 
 
-def gemm_contest(module: Any, shape: Shape, dtype: str, majors: str = DEFAULT) -> Contest:
+def gemm_contest(module: Any, shape: Shape, dtype: str, majors: str = DEFAULT, quack: bool = True) -> Contest:
     """A recipe's matmul, with all its variants, beside torch.matmul and QuACK.
 
     A wrong or failing peer is left out; of ours it is an error.
     """
     sets, own = input_sets(shape, dtype, majors), own_variants(module)
-    variants: dict[str, Call] = {OURS: lambda a, b, out: module.matmul(a, b, out=out), **peers(), **own}
+    variants: dict[str, Call] = {OURS: lambda a, b, out: module.matmul(a, b, out=out), **peers(quack=quack), **own}
     ours = (OURS, *own)
     usable = {name: call for name, call in variants.items() if _agrees(name, call, sets[0], dtype, ours)}
     config = configured(compiling.config_for(module, compiling.arch_here()), majors)
@@ -170,11 +188,13 @@ def own_variants(module: Any) -> dict[str, Call]:
     return {name: lambda a, b, out, name=name: module.matmul(a, b, out=out, variant=name) for name in named}
 
 
-def peers(tuned: bool = True) -> dict[str, Call]:
-    """What ours is timed beside: torch.matmul, and QuACK's GEMM, autotuned if `tuned`, where it is installed."""
+def peers(tuned: bool = True, quack: bool = True) -> dict[str, Call]:
+    """What ours is timed beside: torch.matmul, and QuACK's GEMM where it is installed, autotuned if `tuned`."""
     import torch
 
     found: dict[str, Call] = {TORCH: lambda a, b, out: torch.matmul(a, b, out=out)}
+    if not quack:
+        return found
     try:
         from quack.gemm_interface import gemm
     except Exception:  # not installed, or not for this machine: it is then no peer here
@@ -183,7 +203,7 @@ def peers(tuned: bool = True) -> dict[str, Call]:
 
 
 @cache
-def host_costs(name: str, dtype: str, majors: str = DEFAULT) -> dict[str, dict[str, float]]:
+def host_costs(name: str, dtype: str, majors: str = DEFAULT, quack: bool = True) -> dict[str, dict[str, float]]:
     """Microseconds of the host that a call of a GEMM recipe, and of each peer, takes: once a process.
 
     Returns:
@@ -192,7 +212,7 @@ def host_costs(name: str, dtype: str, majors: str = DEFAULT) -> dict[str, dict[s
     import torch
 
     matmul = catalog.load(name).matmul
-    calls: dict[str, Call] = {OURS: lambda a, b, out: matmul(a, b, out=out), **peers(tuned=False)}
+    calls: dict[str, Call] = {OURS: lambda a, b, out: matmul(a, b, out=out), **peers(False, quack)}
     a, b, out = input_sets(HOST_SHAPE, dtype, majors)[0]
     calls = {who: call for who, call in calls.items() if _agrees(who, call, (a, b, out), dtype)}
     costs: dict[str, dict[str, float]] = {who: {} for who in calls}
