@@ -8,8 +8,9 @@ import re
 from types import SimpleNamespace
 
 import pytest
+from mutations import Mutation, mutant
 
-from cookbook.harness import catalog, compiling
+from cookbook.harness import catalog, compiling, layout_check
 
 cutlass = pytest.importorskip("cutlass")
 torch = pytest.importorskip("torch")
@@ -137,3 +138,25 @@ def test_shared_memory_is_nearly_all_of_an_sm():
     module = catalog.load(PERSISTENT)
     assert module.CONFIG.smem_bytes <= 227 * 1024
     assert dataclasses.replace(module.CONFIG, stages=5).smem_bytes > 227 * 1024
+
+
+@pytest.mark.parametrize(
+    ("what", "old", "new"),
+    [
+        ("the swizzle is dropped", "make_swizzle(bits, 4, 3)", "make_swizzle(0, 4, 3)"),
+        ("the byte swizzle is given in elements", "make_swizzle(bits, 4, 3)", "make_swizzle(bits, 3, 3)"),
+        ("stmatrix writes twice as wide a piece", "wgmma_op(dtype, config.epi_n)", "wgmma_op(dtype, 2 * config.epi_n)"),
+        ("stmatrix is that of the whole CTA", "(1, 1, 1))\n    return", "(config.warpgroups, 1, 1))\n    return"),
+        ("C is not counted in shared memory", " + self.buffer_bytes", ""),
+        ("a piece does not divide the tile", "epi_n: int = 64", "epi_n: int = 96"),
+    ],
+)
+def test_a_fault_in_the_epilogue_is_caught_with_no_gpu(tmp_path, what, old, new):
+    module = mutant(Mutation(PERSISTENT, what, old, new), tmp_path)
+    findings = layout_check.check_layouts(module, cutlass.BFloat16, module.CONFIG)
+    assert [finding.name for finding in findings if not finding.ok], what
+
+
+def test_the_epilogue_itself_is_not_accused():
+    module = catalog.load(PERSISTENT)
+    assert all(finding.ok for finding in layout_check.check_layouts(module, cutlass.BFloat16, module.CONFIG))
