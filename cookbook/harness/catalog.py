@@ -122,10 +122,15 @@ def find(name: str, root: Path | None = None) -> Recipe:
     tails = [r for r in everything if r.name.split("/")[1] == name]
     if len(tails) == 1:
         return tails[0]
-    near = difflib.get_close_matches(name, full + [n.split("/")[1] for n in full], n=3, cutoff=0.6)
-    near = list(dict.fromkeys(next(n for n in full if n.endswith(hit)) for hit in near))
+    likeness = {r.name: max(_likeness(name, r.name), _likeness(name, r.name.split("/")[1])) for r in everything}
+    best = max(likeness.values(), default=0.0)  # one letter off is no question of which
+    near = [n for n, like in likeness.items() if like >= max(0.6, best - 0.05)][:3]
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(full) or 'none'}"
     raise UnknownRecipe(f"name: no recipe is called {name!r}; {hint}")
+
+
+def _likeness(a: str, b: str) -> float:
+    return difflib.SequenceMatcher(None, a, b).ratio()
 
 
 # --- front matter -----------------------------------------------------------------------------------------
