@@ -6,7 +6,7 @@ Every function returns a `Picture`: a notebook shows it, `picture.save("x.svg")`
 from cookbook.draw.accesses import access_view
 from cookbook.draw.atoms import atom_orders, atom_tiling
 from cookbook.draw.bits import Field, bit_fields, gf2_matrix
-from cookbook.draw.charts import Bar, bar_chart
+from cookbook.draw.charts import Bar, Point, bar_chart, line_chart
 from cookbook.draw.clusters import cluster_view
 from cookbook.draw.crossbar import crossbar
 from cookbook.draw.fragments import ldmatrix_view, tv_view
@@ -23,6 +23,7 @@ __all__ = [
     "Bar",
     "Field",
     "Picture",
+    "Point",
     "Span",
     "access_view",
     "atom_orders",
@@ -37,6 +38,7 @@ __all__ = [
     "lanes",
     "layout_grid",
     "ldmatrix_view",
+    "line_chart",
     "pipeline",
     "swizzle_bits",
     "swizzle_progress",

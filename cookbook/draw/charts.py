@@ -1,14 +1,20 @@
-"""Bars for measured figures: ours beside its peers, with the spread of the rounds."""
+"""Measured figures: bars of ours beside its peers, and lines over sizes, both with the spread of the rounds."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from cookbook.draw import svg
 
 _H, _GAP, _SCALE = 20.0, 14.0, 380.0
+
+
+# Lines stand on the card itself: colours in the middle, at least 3 : 1 against the light card and the dark one.
+LINES = ("#d9700c", "#2f7fd1", "#2a9360", "#b455c8", "#c9504a")
+_WIDE, _HIGH = 560.0, 300.0
 
 
 class Bar(NamedTuple):
@@ -17,6 +23,16 @@ class Bar(NamedTuple):
     group: str
     name: str
     value: float
+    low: float | None = None
+    high: float | None = None
+    note: str | None = None  # what stands behind the bar; the value, and its ratio to the baseline, if left out
+
+
+class Point(NamedTuple):
+    """One measured figure of a line: `y` at the size `x`; `low` and `high` the spread."""
+
+    x: float
+    y: float
     low: float | None = None
     high: float | None = None
 
@@ -49,8 +65,9 @@ def _bar(bar: Bar, x: float, y: float, per_unit: float, colour: str, note: str) 
     ]
     reach = width
     if bar.low is not None and bar.high is not None:
-        reach = max(width, bar.high * per_unit)
-        parts.append(svg.line(x + bar.low * per_unit, y + _H / 2, x + bar.high * per_unit, y + _H / 2, "ink", 1.5))
+        reach, middle = max(width, bar.high * per_unit), y + _H / 2
+        parts.append(svg.line(x + bar.low * per_unit, middle, x + width, middle, svg.ON_COLOUR, 1.5))
+        parts.append(svg.line(x + width, middle, x + reach, middle, "ink", 1.5))  # beyond the bar: on the card
     parts.append(svg.text(x + reach + 8, y + _H / 2, note, 12, "ink", "start"))
     return svg.group(parts, group=bar.group, name=bar.name, value=f"{bar.value:g}")
 
@@ -61,6 +78,7 @@ def bar_chart(
     title: str = "Measured",
     highlight: str = "ours",
     baseline: str | None = "torch.matmul",
+    meaning: str = "longer is faster; line: min to max",
 ) -> svg.Picture:
     """Horizontal bars, grouped, all on one scale that starts at zero.
 
@@ -82,12 +100,97 @@ def bar_chart(
             y += _GAP if group is not None else 0
             parts.append(svg.text(16, y + 9, bar.group, 12, "soft", "start", bold=True))
             group, y = bar.group, y + _H
-        note = f"{bar.value:.4g}"
-        if bar.name != baseline and base.get(bar.group):
-            note += f" ({bar.value / base[bar.group]:.2f}x)"
+        note = bar.note
+        if note is None:
+            note = f"{bar.value:.4g}"
+            if bar.name != baseline and base.get(bar.group):
+                note += f" ({bar.value / base[bar.group]:.2f}x)"
         parts.append(_bar(bar, left, y, _SCALE / top, colours.get(bar.name, svg.GROUPS[-1]), note))
         y += _H
     described = "; ".join(f"{bar.group}, {bar.name}: {bar.value:.4g} {unit}" for bar in bars)
-    return svg.picture(
-        left + _SCALE + 150, y + 18, title, described, parts, {44: f"{unit}, longer is faster; line: min to max"}
-    )
+    return svg.picture(left + _SCALE + 150, y + 18, title, described, parts, {44: f"{unit}, {meaning}"})
+
+
+def _points(lines: Mapping[str, Iterable[Point]]) -> dict[str, list[Point]]:
+    found = {name: sorted(points) for name, points in lines.items()}
+    if not 1 <= len(found) <= len(LINES) + 1 or not all(found.values()):
+        raise ValueError(f"lines: got {len(found)} of {list(map(len, found.values()))} points, need 1 to 6, none empty")
+    for name, points in found.items():
+        for point in points:
+            figures = [x for x in point if x is not None]
+            if not all(math.isfinite(x) and x >= 0 for x in figures) or point.x <= 0:
+                raise ValueError(f"lines: {name} has {point}, need finite figures, x positive, none negative")
+    return found
+
+
+def _ticks(top: float) -> list[float]:
+    """Round figures from 0 to at least `top`, four to eight of them."""
+    step = 10 ** math.floor(math.log10(top))
+    step = next(step * part for part in (0.2, 0.25, 0.5, 1.0, 2.0) if top / (step * part) <= 8)
+    return [step * i for i in range(math.ceil(top / step - 1e-9) + 1)]
+
+
+def _apart(heights: list[float], least: float = 16.0) -> list[float]:
+    """The heights moved as little as need be so that no two labels are nearer than `least`; in the order given."""
+    order = sorted(range(len(heights)), key=lambda i: heights[i])
+    placed = list(heights)
+    for before, here in itertools.pairwise(order):
+        placed[here] = max(placed[here], placed[before] + least)
+    shift = (sum(placed) - sum(heights)) / len(heights)
+    return [y - shift for y in placed]
+
+
+def _line(points: list[Point], at: Callable[[float, float], tuple[float, float]], colour: str) -> list[str]:
+    """A line through its points: a square at each, and the spread as a stroke down through it."""
+    parts = [svg.path([at(p.x, p.y) for p in points], colour, 2)] if len(points) > 1 else []
+    for point in points:
+        x, y = at(point.x, point.y)
+        mark = [svg.rect(x - 3, y - 3, 6, 6, colour)]
+        if point.low is not None and point.high is not None:
+            mark.append(svg.line(x, at(point.x, point.low)[1], x, at(point.x, point.high)[1], colour, 1.5))
+        parts.append(svg.group(mark, x=f"{point.x:g}", y=f"{point.y:g}"))
+    return parts
+
+
+def line_chart(
+    lines: Mapping[str, Iterable[Point]],
+    unit: str = "TFLOP/s",
+    title: str = "Measured",
+    x_title: str = "size",
+    limit: str | None = "ceiling",
+) -> svg.Picture:
+    """Lines over sizes. x is logarithmic, to the base of 2; y begins at zero.
+
+    Args:
+        lines: by name, the points of each, in any order; at most six lines. The first one is ours.
+        unit: what y is in.
+        title: the picture's title; say the device here.
+        x_title: what x is.
+        limit: the name of the line that bounds the others; it is grey.
+    """
+    found = _points(lines)
+    others = iter(LINES)
+    colours = {name: "soft" if name == limit else next(others, "soft") for name in found}
+    everything = [p for points in found.values() for p in points]
+    ticks, sizes = _ticks(max(max(p.y, p.high or 0) for p in everything) or 1.0), sorted({p.x for p in everything})
+    left, top, first = 64.0, 66.0, math.log2(sizes[0])
+    across = max(math.log2(sizes[-1]) - first, 1e-9)
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        return left + 24 + (math.log2(x) - first) / across * (_WIDE - 48), top + _HIGH * (1 - y / ticks[-1])
+
+    parts = [svg.line(left, at(sizes[0], y)[1], left + _WIDE, at(sizes[0], y)[1]) for y in ticks]
+    parts += [svg.text(left - 10, at(sizes[0], y)[1], f"{y:g}", 12, "soft", "end") for y in ticks]
+    parts += [svg.text(at(x, 0)[0], top + _HIGH + 16, f"{x:g}", 12, "soft") for x in sizes]
+    parts.append(svg.text(left + _WIDE / 2, top + _HIGH + 38, x_title, 12, "soft"))
+    for name, points in reversed(found.items()):  # ours on top
+        parts.append(svg.group(_line(points, at, colours[name]), line=name))
+    ends = {name: at(points[-1].x, points[-1].y)[1] for name, points in found.items()}
+    for name, y in zip(found, _apart(list(ends.values())), strict=True):
+        parts.append(svg.rect(left + _WIDE + 14, y - 5, 10, 10, colours[name]))
+        parts.append(svg.text(left + _WIDE + 30, y, name, 12, "ink", "start", bold=name == next(iter(found))))
+    width = left + _WIDE + 30 + max(svg.text_width(name) for name in found) + 24
+    said = "; ".join(f"{name}: " + ", ".join(f"{p.y:.4g} at {p.x:g}" for p in pts) for name, pts in found.items())
+    spread = "; strokes: min to max" if any(p.low is not None for p in everything) else ""
+    note = {44: f"{unit}, higher is faster{spread}"}
+    return svg.picture(width, top + _HIGH + 58, title, f"{unit}. {said}", parts, note)

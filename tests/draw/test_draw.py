@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import xml.etree.ElementTree as ET
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from cookbook import draw
-from cookbook.draw import svg
+from cookbook.draw import charts, svg
 from cookbook.draw.accesses import lanes_by_bank
 from cookbook.draw.layouts import chunk_by_slot
 from cookbook.draw.timeline import schedule
@@ -218,7 +219,75 @@ def test_bar_chart_lengths_and_labels():
     assert width[0] / width[1] == pytest.approx(0.8, abs=1e-3)
     assert [t.text for t in ours.iter(f"{NS}text")] == ["ours", "400 (0.80x)"]
     assert [t.text for t in theirs.iter(f"{NS}text")] == ["torch.matmul", "500"]
-    assert len(list(ours.iter(f"{NS}line"))) == 1 and not list(theirs.iter(f"{NS}line"))
+    assert not list(theirs.iter(f"{NS}line"))
+    spread = [tuple(float(part.get(end)) for end in ("x1", "x2")) for part in ours.iter(f"{NS}line")]
+    left, per_unit = float(ours.find(f"{NS}rect").get("x")), width[0] / 400
+    ends = [(x - left) / per_unit for part in spread for x in part]
+    assert ends == pytest.approx([390, 400, 400, 410], abs=0.1)
+    assert [part.get("class") for part in ours.iter(f"{NS}line")] == [None, "s-ink"]  # dark on the bar, ink beyond it
+
+
+def test_a_bar_may_say_something_of_its_own():
+    (bar,) = cells(draw.bar_chart([draw.Bar("g", "n", 2.0, note="twice")], meaning="shorter is better"), name="n")
+    assert [t.text for t in bar.iter(f"{NS}text")] == ["n", "twice"]
+    assert "GB, shorter is better" in draw.bar_chart(BARS, "GB", meaning="shorter is better").svg
+
+
+POINTS = {
+    "ours": [draw.Point(1024, 300, 250, 330), draw.Point(512, 100), draw.Point(4096, 400)],
+    "ceiling": [draw.Point(512, 450), draw.Point(4096, 450)],
+}
+
+
+def test_line_chart_is_logarithmic_across_and_linear_from_zero_up():
+    picture = draw.line_chart(POINTS)
+    (ours,) = cells(picture, line="ours")
+    place = {float(g.get("data-x")): g.find(f"{NS}rect") for g in ours if g.get("data-x")}
+    x, y = ({size: float(rect.get(key)) for size, rect in place.items()} for key in "xy")
+    assert x[1024] - x[512] == pytest.approx((x[4096] - x[1024]) / 2, abs=0.01)
+    assert (y[512] - y[1024]) / 200 == pytest.approx((y[1024] - y[4096]) / 100, abs=0.01)
+    labels = {t.text: t for t in parse(picture).iter(f"{NS}text")}
+    assert {"512", "1024", "4096", "0", "100"} <= set(labels) and "2048" not in labels
+    zero = float(labels["0"].get("y"))
+    assert (zero - y[512] - 3) / 100 == pytest.approx((zero - y[4096] - 3) / 400, abs=0.01)
+
+
+def test_line_chart_shows_spreads_and_greys_the_limit():
+    ours, ceiling = (cells(draw.line_chart(POINTS), line=name)[0] for name in POINTS)
+    assert len(list(ours.iter(f"{NS}line"))) == 1 and not list(ceiling.iter(f"{NS}line"))
+    assert ours.find(f"{NS}polyline").get("stroke") == charts.LINES[0]
+    assert ceiling.find(f"{NS}polyline").get("class") == "s-soft"
+    alone = draw.line_chart({"a": [draw.Point(64, 1)]})
+    assert (
+        not list(parse(alone).iter(f"{NS}polyline")) and len(cells(alone, line="a")) == 1 and "strokes" not in alone.svg
+    )
+
+
+def test_names_at_the_ends_of_lines_do_not_touch():
+    same = {name: [draw.Point(8, 5)] for name in "abcdef"}
+    heights = sorted(float(t.get("y")) for t in parse(draw.line_chart(same)).iter(f"{NS}text") if t.text in same)
+    assert len(heights) == 6 and min(b - a for a, b in itertools.pairwise(heights)) >= 15.99
+
+
+@pytest.mark.parametrize("card", ["#ffffff", "#1e2127"])
+def test_lines_stand_out_from_both_cards(card):
+    """WCAG's contrast ratio of at least 3 for graphics."""
+
+    def luminance(colour):
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+        return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    for colour in charts.LINES:
+        dark, light = sorted((luminance(colour), luminance(card)))
+        assert (light + 0.05) / (dark + 0.05) >= 3, colour
+
+
+@pytest.mark.parametrize("top", [0.004, 0.93, 1.0, 1.05, 7.9, 787, 1000, 31000])
+def test_ticks_are_round_few_and_reach_the_top(top):
+    ticks = charts._ticks(top)
+    assert ticks[0] == 0 and ticks[-2] < top <= ticks[-1] * (1 + 1e-9) and 5 <= len(ticks) <= 10
+    assert all(len(f"{t:g}".replace(".", "").strip("0")) <= 3 for t in ticks)
 
 
 PICTURES = {
@@ -227,6 +296,7 @@ PICTURES = {
     "access_view": lambda: draw.access_view(ask(4 * np.arange(32), 4)),
     "pipeline": lambda: draw.pipeline(3, 5),
     "bar_chart": lambda: draw.bar_chart(BARS, title="A < B & C"),
+    "line_chart": lambda: draw.line_chart(POINTS, title="A < B & C"),
 }
 
 
@@ -285,6 +355,10 @@ def test_save_writes_the_document(tmp_path):
         (lambda: draw.bar_chart([]), ValueError, "bars: got none"),
         (lambda: draw.bar_chart([("a", 1)]), TypeError, "bars: got tuple"),
         (lambda: draw.bar_chart([draw.Bar("g", "n", float("nan"))]), ValueError, "finite"),
+        (lambda: draw.line_chart({}), ValueError, "lines: got 0"),
+        (lambda: draw.line_chart({"a": []}), ValueError, "lines: got 1 of .0. points"),
+        (lambda: draw.line_chart({"a": [draw.Point(0, 1)]}), ValueError, "lines: a has .* x positive"),
+        (lambda: draw.line_chart({"a": [draw.Point(1, float("inf"))]}), ValueError, "finite"),
     ],
 )  # fmt: skip
 def test_bad_input_is_named(call, error, match):
