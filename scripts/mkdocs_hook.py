@@ -10,13 +10,16 @@ from mkdocs.exceptions import PluginError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this source tree, installed or not
 
-from cookbook.harness import notebooks, publishing
+from cookbook.harness import bench_pages, notebooks, publishing, side_by_side
 from cookbook.harness.probes import shown
 
 # What a page asks for, and what makes it.
 _MARKS = {
     "<!-- recipes -->": lambda: publishing.recipes_table(lambda recipe: f"recipes/{recipe.name}.md"),
     "<!-- probes -->": shown.markdown,
+    "<!-- bench sizes -->": bench_pages.sizes,
+    "<!-- bench ladder -->": bench_pages.ladder,
+    "<!-- bench rasters -->": bench_pages.rasters,
 }
 
 
@@ -27,7 +30,7 @@ def on_config(config: Any) -> Any:
     except notebooks.OutOfStep as error:
         raise PluginError(str(error)) from None
     tracks: dict[str, list[dict[str, str]]] = {}
-    for recipe in found:
+    for recipe in found:  # in reading order: by track, then as its front matter says
         tracks.setdefault(recipe.track.capitalize(), []).append({recipe.title: f"recipes/{recipe.name}.md"})
     for entry in config.nav:
         if "Recipes" in entry:
@@ -35,9 +38,12 @@ def on_config(config: Any) -> Any:
     return config
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Puts the tables of recipes and of probes where a page asks for them."""
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Puts tables, plots and the code of recipes where a page asks for them."""
     for mark, made in _MARKS.items():
         if mark in markdown:
             markdown = markdown.replace(mark, made())
-    return markdown
+    try:
+        return side_by_side.with_code(markdown)
+    except ValueError as error:
+        raise PluginError(f"{page.file.src_path}: {error}") from None

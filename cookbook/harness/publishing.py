@@ -16,6 +16,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -177,12 +178,9 @@ def _bars(record: Record) -> list[draw.Bar]:
 
 def readme_blocks() -> dict[str, str]:
     """The generated blocks of README.md by name."""
-    timed = [r for r in catalog.recipes() if r.kind != "study"]
-    results = [f"**{r.name}**, {r.dtypes[0]}\n\n{results_table(r.name, r.dtypes[0])}" for r in timed]
-    return {
-        "recipes": recipes_table(lambda r: f"recipes/{r.name}.py"),
-        "results": "\n\n".join(results),
-    }
+    from cookbook.harness import bench_pages
+
+    return {"recipes": recipes_table(lambda r: f"recipes/{r.name}.py"), "results": bench_pages.short()}
 
 
 def with_blocks(text: str, blocks: dict[str, str]) -> str:
@@ -213,7 +211,8 @@ def update_readme(check: bool, path: Path | None = None) -> bool:
 # --- recipe pages -----------------------------------------------------------------------------------------------
 
 
-def _fence(content: str, language: str) -> str:
+def fence(content: str, language: str) -> str:
+    """A fenced block, its fence longer than any run of backticks inside."""
     marks = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", content)), default=0))
     return f"{marks}{language}\n{content.rstrip()}\n{marks}"
 
@@ -230,7 +229,7 @@ def figure(svg: str) -> str:
 
 def _output(output: Any) -> str:
     if output.output_type == "stream":
-        return _fence(output.text, "text")
+        return fence(output.text, "text")
     data = output.get("data", {})
     if "image/svg+xml" in data:
         return figure("".join(data["image/svg+xml"]))
@@ -238,32 +237,32 @@ def _output(output: Any) -> str:
         return "".join(data["text/markdown"])
     if "text/html" in data:
         return '<div class="output">' + re.sub(r"\s*\n\s*", " ", "".join(data["text/html"])) + "</div>"
-    return _fence("".join(data.get("text/plain", "")), "text")
+    return fence("".join(data.get("text/plain", "")), "text")
 
 
-def _live(name: str) -> dict[str, str]:
+def _live(name: str) -> dict[str, Callable[[], str]]:
     """What cells that call these functions show: results/ as it is now, not as it was when the notebook ran."""
     from cookbook.harness import ceilings, study_tables
 
-    shown = {"results_table(": _measured(name)}
+    made = {"results_table(": _measured}
     if catalog.find(name).kind == "study":
-        shown |= {
-            "counted_table(": study_tables.counted_table(name),
-            "experiment_table(": study_tables.experiment_report(name),
-            "ceiling_table(": ceilings.ceiling_report(name),
+        made |= {
+            "counted_table(": study_tables.counted_table,
+            "experiment_table(": study_tables.experiment_report,
+            "ceiling_table(": ceilings.ceiling_report,
         }
-    return shown
+    return {call: partial(shown, name) for call, shown in made.items()}
 
 
-def _cell(cell: Any, live: dict[str, str]) -> list[str]:
+def _cell(cell: Any, live: dict[str, Callable[[], str]]) -> list[str]:
     if cell.cell_type == "markdown":
         return [re.sub(r"\]\(([\w/.]+)\.ipynb\)", r"](\1.md)", cell.source)]  # another recipe: its page
     if not cell.source.strip():
         return []
-    code = _fence(cell.source, "python")
+    code = fence(cell.source, "python")
     if "lab" in cell.metadata.get("tags", []):
         code = _folded("The code of this step", code)
-    now = [text for call, text in live.items() if call in cell.source]
+    now = [shown() for call, shown in live.items() if call in cell.source]
     return [code, *(now or map(_output, cell.outputs))]
 
 
@@ -290,7 +289,7 @@ def _diff(recipe: Recipe) -> str:
     base = catalog.find(recipe.builds_on)
     texts = [catalog.without_lab(r.file.read_text(encoding="utf-8")).splitlines() for r in (base, recipe)]
     lines = difflib.unified_diff(*texts, base.name, recipe.name, lineterm="", n=2)
-    return _folded(f"All changes from {base.name}", _fence("\n".join(lines), "diff"))
+    return _folded(f"All changes from {base.name}", fence("\n".join(lines), "diff"))
 
 
 def page(name: str) -> str:
@@ -301,7 +300,7 @@ def page(name: str) -> str:
     """
     recipe = catalog.find(name)
     live = _live(recipe.name)
-    measured = live["results_table("]
+    measured = live["results_table("]()
     cells = notebooks.read(recipe.name).cells
     body = [part for cell in cells for part in _cell(cell, live)]
     if body and body[0].startswith("# "):

@@ -278,7 +278,7 @@ def test_write_pages_leaves_what_is_right_alone_and_removes_strays(tmp_path):
 
 
 def test_fence_is_longer_than_what_it_holds():
-    assert publishing._fence("a ```` b", "text") == "`````text\na ```` b\n`````"
+    assert publishing.fence("a ```` b", "text") == "`````text\na ```` b\n`````"
 
 
 def test_figure_holds_no_line_break():

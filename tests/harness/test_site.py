@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from cookbook.harness import catalog, notebooks
+from cookbook.harness import catalog, notebooks, side_by_side
 
 pytest.importorskip("mkdocs")
 pytest.importorskip("material")
@@ -45,6 +45,25 @@ def test_recipe_page_its_pictures_and_its_downloads(site, name):
 def test_home_lists_every_recipe(site):
     html = (site / "index.html").read_text()
     assert all(f'href="recipes/{recipe.name}/"' in html and recipe.claim in html for recipe in catalog.recipes())
+
+
+def test_benchmarks_show_every_gemm_measured_or_not(site):
+    html = (site / "benchmarks" / "index.html").read_text()
+    assert "<!-- bench" not in html
+    gemms = [recipe.name for recipe in catalog.recipes() if recipe.kind == "gemm"]
+    assert [name for name in gemms if f'href="../recipes/{name}/"' not in html] == []
+
+
+def test_architectures_have_code_in_columns_and_code_shared(site):
+    html = (site / "architectures" / "index.html").read_text()
+    assert "<!-- beside" not in html and 'class="beside"' in html and "The same code in" in html
+    assert all(f'href="../recipes/{name}/"' in html for name in side_by_side.RECIPES)
+
+
+@pytest.mark.parametrize("page", ["benchmarks", "architectures"])
+def test_new_pages_are_linked_from_home_and_navigation(site, page):
+    home = (site / "index.html").read_text()
+    assert home.count(f'href="{page}/"') >= 2  # of the navigation, and of the text
 
 
 @pytest.mark.parametrize(
