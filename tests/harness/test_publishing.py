@@ -277,6 +277,18 @@ def test_write_pages_leaves_what_is_right_alone_and_removes_strays(tmp_path):
     assert [p.stat().st_mtime_ns for p in written] == before
 
 
+def test_a_page_computes_only_what_its_cells_show(monkeypatch):
+    """The counts of a study's kernels are no counts of an experiment, which it need not have."""
+    from cookbook.harness import study_tables
+
+    asked = []
+    monkeypatch.setattr(study_tables, "counted_table", lambda name: f"counts of {name}")
+    monkeypatch.setattr(study_tables, "experiment_report", asked.append)
+    live = publishing._live("foundations/bank_conflicts")
+    cell = nbformat.v4.new_code_cell("Markdown(counted_table(NAME))")
+    assert publishing._cell(cell, live)[-1] == "counts of foundations/bank_conflicts" and not asked
+
+
 def test_fence_is_longer_than_what_it_holds():
     assert publishing.fence("a ```` b", "text") == "`````text\na ```` b\n`````"
 
