@@ -6,16 +6,21 @@ instruction goes in phases: all 32 lanes for up to 4 bytes a lane, half-warps fo
 (`python -m cookbook.harness.probes`), for NVIDIA documents the banks and not the phases:
 
 * A *load* of 8 or 16 bytes serves two neighbouring phases in one wavefront if lanes t and t^1, or t and t^2, share
-  their address throughout both, and together they ask no bank for two words. A store does not.
-* *cp.async* has banks at both ends. A word of global memory comes out of its place in a 128-byte line, and a place
-  gives to one lane at a time: a phase takes as many wavefronts as the busiest bank it writes, or the busiest place it
-  reads. Rows of 64 bytes, 128 bytes apart in global memory, are therefore 2-way, however they are swizzled.
+  their address throughout both, and together they ask no bank for two words. A store does not. A lane that takes no
+  part counts as sharing, as was seen in all pairs but one: where that matters the model gives a range.
+* *cp.async* has banks at both ends. Each lane wants its turn at a place in a 128-byte line of global memory, where it
+  reads, and at the banks that it writes; in a wavefront a place, and a bank, serves one lane, even where two want the
+  same word. So a phase takes at least as many wavefronts as lanes meet at the busiest place or bank: rows of 64 bytes,
+  128 bytes apart in global memory, are 2-way however they are swizzled. Lanes that meet at either end, and those that
+  meet them in turn, make a chain; while it lasts each wavefront serves at least one of its lanes, so a phase takes at
+  most as many wavefronts as its longest chain has lanes. Where the two agree the count is exact, as for any copy whose
+  lanes meet at one end only. Between them it is up to the order in which the hardware serves lanes, which is not known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,8 +36,9 @@ PHASES = {1: 1, 2: 1, 4: 1, 8: 2, 16: 4}  # by bytes a lane
 
 @dataclass(frozen=True)
 class Phase:
-    wavefronts: int  # the most words that one bank has to give; 0 when no lane is active
+    wavefronts: int  # the most words that one bank has to give, of cp.async lanes to serve; 0 when no lane is active
     per_bank: tuple[int, ...]  # distinct words asked of each of the 32 banks
+    at_most: int  # more than `wavefronts` only where the rules leave a range: some copies, some loads
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,17 @@ class Wavefronts:
 
     @property
     def actual(self) -> int:
+        """What the hardware takes, or where that is not `exact` the least it can take."""
         return sum(phase.wavefronts for phase in self.phases)
+
+    @property
+    def at_most(self) -> int:
+        return sum(phase.at_most for phase in self.phases)
+
+    @property
+    def exact(self) -> bool:
+        """Whether `actual` is known to be the count: always, but for some of cp.async and of wide loads."""
+        return self.actual == self.at_most
 
     @property
     def ideal(self) -> int:
@@ -50,14 +66,14 @@ class Wavefronts:
 
     @property
     def excess(self) -> int:
-        """Wavefronts lost to bank conflicts."""
+        """Wavefronts lost to bank conflicts, the least where the count is not `exact`."""
         return self.actual - self.ideal
 
 
 def wavefronts(
     addresses: np.ndarray, width: int, *, load: bool = False, sources: np.ndarray | None = None
 ) -> Wavefronts:
-    """Counts exactly, for any addresses.
+    """Counts, for any addresses; exactly but where `Wavefronts.exact` says otherwise.
 
     Args:
         addresses: (32,) byte addresses by lane, -1 for an inactive lane.
@@ -87,14 +103,19 @@ def _words(addresses: np.ndarray, width: int) -> np.ndarray:
 
 def _phase(addresses: np.ndarray, width: int) -> Phase:
     per_bank = np.bincount(np.unique(_words(addresses, width)) % BANKS, minlength=BANKS)
-    return Phase(int(per_bank.max()), tuple(per_bank.tolist()))
+    return Phase(int(per_bank.max()), tuple(per_bank.tolist()), int(per_bank.max()))
 
 
 def _copied(addresses: np.ndarray, sources: np.ndarray, width: int) -> Phase:
-    """A phase of cp.async: every lane takes its own turn at a place in a line, even where two want the same word."""
-    written = _phase(addresses, width)
-    places = _words(np.where(addresses >= 0, sources, -1), width) % BANKS
-    return Phase(max(written.wavefronts, int(np.bincount(places.reshape(-1), minlength=1).max())), written.per_bank)
+    """A phase of cp.async."""
+    active = addresses >= 0
+    # Vectors begin at multiples of their size, so two of them use the same banks or none in common.
+    meets = [at[:, None] == at for at in (x[active] % (BANKS * WORD) for x in (addresses, sources))]
+    chained = meets[0] | meets[1]
+    for _ in range(LANES.bit_length() - 1):
+        chained = chained @ chained  # over bools: whether there is a way of twice the length
+    least, most = (int(np.sum(x, axis=-1).max(initial=0)) for x in (meets, chained))
+    return Phase(least, _phase(addresses, width).per_bank, most)
 
 
 def _merged(lanes: np.ndarray, width: int, phases: list[Phase]) -> list[Phase]:
@@ -103,16 +124,25 @@ def _merged(lanes: np.ndarray, width: int, phases: list[Phase]) -> list[Phase]:
         return phases
     served = []
     for i, group in enumerate(lanes.reshape(len(phases) // 2, -1)):
-        both = _phase(group, width)
-        fits = both.wavefronts == 1 and any(_shared(group, distance) for distance in (1, 2))
-        served += [both] if fits else phases[2 * i : 2 * i + 2]
+        both, alone = _phase(group, width), phases[2 * i : 2 * i + 2]
+        if both.wavefronts != 1 or not any(_shared(group, distance) for distance in (1, 2)):
+            served += alone
+        elif any(_shared(group, distance, everywhere=True) for distance in (1, 2)):
+            served.append(both)
+        else:
+            served.append(replace(both, at_most=sum(phase.at_most for phase in alone)))
     return served
 
 
-def _shared(group: np.ndarray, distance: int) -> bool:
-    """Whether lanes t and t^distance have the same address, or one of them none, throughout the group."""
+def _shared(group: np.ndarray, distance: int, *, everywhere: bool = False) -> bool:
+    """Whether lanes t and t^distance have the same address throughout the group, or one of them none.
+
+    Args:
+        everywhere: a lane may have none only where its partner has none.
+    """
     other = group[np.arange(len(group)) ^ distance]
-    return bool(((group == other) | (group < 0) | (other < 0)).all())
+    alone = (group < 0) | (other < 0)
+    return bool(((group == other) | (alone & (not everywhere))).all())
 
 
 def linear_wavefronts(lane_images: Sequence[int], width: int) -> int:

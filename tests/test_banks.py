@@ -144,3 +144,55 @@ def test_cp_async_has_banks_at_both_ends(width, sources, expected):
     """As counted on an H200 by `python -m cookbook.harness.probes`; the writes alone are free of conflicts."""
     assert wavefronts(LANE * width, width).excess == 0
     assert wavefronts(LANE * width, width, sources=sources).actual == expected
+
+
+@pytest.mark.parametrize(
+    "written, read, least, most",
+    [
+        (LANE, LANE // 8, 8, 8),  # eight lanes at each of four places, and no two at one bank
+        (LANE // 8, LANE, 8, 8),  # and the other way round: a word that eight lanes write is written eight times
+        (LANE // 8 * 32, LANE, 32, 32),  # in one bank
+        (
+            [0, 0, 1, 1],
+            [0, 1, 0, 2],
+            2,
+            4,
+        ),  # a chain: lanes 1 and 0 meet at a bank, 0 and 2 at a place, 2 and 3 at a bank
+        ([0, 0, 1, 1], [0, 0, 1, 1], 2, 2),  # two chains
+        ([0, 0, 0, 1, 1], [0, 1, 2, 3, 3], 3, 3),  # two chains: the shorter one is done meanwhile
+        ([0, 32, 1], [0, 1, 33], 2, 3),
+        ([], [], 0, 0),
+    ],
+)
+def test_a_copy_takes_from_the_busiest_end_to_the_longest_chain(written, read, least, most):
+    """In words of 4 bytes; the lanes that are not given take no part."""
+    ends = [np.full(32, -1) for _ in "wr"]
+    for end, words in zip(ends, (written, read), strict=True):
+        end[: len(words)] = np.array(words, int) * 4
+    counted = wavefronts(ends[0], 4, sources=np.maximum(ends[1], 0))
+    assert (counted.actual, counted.at_most, counted.exact) == (least, most, least == most)
+
+
+@given(widths.filter(lambda w: w >= 4), st.lists(st.tuples(*[st.integers(0, 200)] * 2), min_size=32, max_size=32))
+def test_no_order_of_serving_lanes_leaves_the_range(width, units):
+    """Lanes one after the other, each in the first wavefront that has its place and its bank free."""
+    written, read = np.array(units).T * width
+    counted, total = wavefronts(written, width, sources=read), 0
+    lanes = 32 // (width // 4)
+    for first in range(0, 32, lanes):
+        taken: list[set] = []
+        for w, r in zip(written[first : first + lanes] % 128, read[first : first + lanes] % 128, strict=True):
+            wanted = {("bank", w), ("place", r)}
+            slot = next((s for s in taken if not s & wanted), None)
+            taken.append(wanted) if slot is None else slot.update(wanted)
+        total += len(taken)
+    assert counted.ideal <= counted.actual <= total <= counted.at_most
+
+
+def test_a_load_that_rests_on_lanes_that_take_no_part_has_a_range():
+    shared = (LANE >> 1) * 16
+    assert wavefronts(shared, 16, load=True).exact
+    counted = wavefronts(np.where(LANE == 3, -1, shared), 16, load=True)
+    assert (counted.actual, counted.at_most, counted.exact) == (2, 3, False)
+    whole_pairs = wavefronts(np.where(LANE // 2 == 3, -1, shared), 16, load=True)
+    assert (whole_pairs.actual, whole_pairs.exact) == (2, True)
