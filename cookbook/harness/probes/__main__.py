@@ -155,7 +155,7 @@ def _forms(where: Kept) -> bool:
 
 
 def _brief(figures: dict[str, Any]) -> dict[str, Any]:
-    return {key: figures[key] for key in ("probes", "mismatches")}
+    return {key: figures[key] for key in ("probes", "mismatches", "ranges")}
 
 
 def _tma(where: Kept) -> bool:
@@ -197,17 +197,22 @@ def _keep(suite: str, dtype: str, figures: dict[str, Any], ok: bool, where: Kept
 
 
 def _print_measured(figures: dict[str, Any], measured: Sequence[Measured]) -> None:
-    table = Table("instruction", "pairs", "differ", *RULES, title=f"wavefronts {figures['counter']}", box=None)
+    table = Table(
+        "instruction", "pairs", "differ", "ranges", *RULES, title=f"wavefronts {figures['counter']}", box=None
+    )
     for name, row in figures["by_instruction"].items():
         holds = [str(row["rules"][rule]) for rule in RULES]
-        table.add_row(name, str(row["pairs"]), str(row["mismatches"]), *holds)
+        table.add_row(name, str(row["pairs"]), str(row["mismatches"]), str(row["ranges"]), *holds)
     console.print(table)
     console.print(
-        "by rule: on how many pairs it gives the count; cookbook.banks is 'phases' but for loads and cp.async"
+        "ranges: pairs of which cookbook.banks gives the least and the most; by rule: on how many pairs it gives the "
+        "count; cookbook.banks is 'phases' but for loads and cp.async"
     )
     for m in (m for m in measured if not m.ok):
-        console.print(f"  {escape(str(m.pair))}: {m.wavefronts:.4g}, predicted {m.pair.predicted}", highlight=False)
-    console.print(f"{figures['probes']} pairs, {figures['mismatches']} mismatches")
+        said = f"{m.pair.predicted} to {m.pair.at_most}" if m.pair.at_most > m.pair.predicted else m.pair.predicted
+        console.print(f"  {escape(str(m.pair))}: {m.wavefronts:.4g}, predicted {said}", highlight=False)
+    told = f"{figures['probes']} pairs, {figures['mismatches']} mismatches, {figures['ranges']} predicted as a range"
+    console.print(told)
 
 
 def _histogram(values: Sequence[int]) -> dict[int, int]:

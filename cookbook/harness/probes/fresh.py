@@ -66,7 +66,7 @@ def _identity(pair: Pair) -> tuple:
 def _pair(instruction: Instruction, rng: np.random.Generator, number: int) -> Pair:
     tile = _tile(rng, instruction.width)
     name, addresses = _addresses(rng, tile, instruction in WIDE_LOADS)
-    if not instruction.collective and rng.random() < 0.3:
+    if instruction.may_skip_lanes and rng.random() < 0.3:
         told, active = _mask(rng)
         name, addresses = f"{name}, {told}", np.where(active, addresses, -1)
     shared = tuple(access_of(instruction, addresses).addresses.tolist())

@@ -41,10 +41,13 @@ class Pair:
 
     @property
     def predicted(self) -> int:
-        """Wavefronts by `cookbook.banks`."""
-        sources = np.array(self.sources, np.int64) if self.sources else None
-        load = self.instruction.opcode == "LDS"
-        return banks.wavefronts(self.lanes, self.instruction.width, load=load, sources=sources).actual
+        """Wavefronts by `cookbook.banks`, the least where it gives a range."""
+        return _counted(self).actual
+
+    @property
+    def at_most(self) -> int:
+        """As many as `predicted`, or the end of the range."""
+        return _counted(self).at_most
 
     @property
     def lanes(self) -> np.ndarray:
@@ -52,6 +55,13 @@ class Pair:
 
     def __str__(self) -> str:
         return f"{self.instruction.name}: {self.access} of {self.layout}"
+
+
+@cache
+def _counted(pair: Pair) -> banks.Wavefronts:
+    sources = np.array(pair.sources, np.int64) if pair.sources else None
+    load = pair.instruction.opcode == "LDS"
+    return banks.wavefronts(pair.lanes, pair.instruction.width, load=load, sources=sources)
 
 
 @cache
@@ -220,6 +230,8 @@ def _copies(instruction: Instruction) -> Iterator[Pair]:
     """Where a warp writes, against how it reads global memory: memory nobody has read yet, then the same again."""
     width, used = instruction.width, 0
     for layout, name, addresses in _copy_targets(width):
+        if addresses.min() < 0 and not instruction.may_skip_lanes:
+            continue
         usual = (layout, name) in USUAL_COPIES
         for source, offsets in _copy_sources(width):
             if not usual and source != "adjacent":

@@ -40,7 +40,9 @@ def _row(suite: str, record: Record) -> list[str]:
     asked = ASKED[suite] + (f", seed {seed}" if seed is not None else "")
     asked += f", {record['dtype']}" if suite == "probes/tma" else ""
     unseen = f"{figures['not_counted']} more not counted" if figures.get("not_counted") else ""
-    told = "; ".join(filter(None, (unseen, "stale: the code has changed since" if records.is_stale(record) else "")))
+    ranges = f"{figures['ranges']} only within a range" if figures.get("ranges") else ""
+    stale = "stale: the code has changed since" if records.is_stale(record) else ""
+    told = "; ".join(filter(None, (ranges, unseen, stale)))
     return [
         asked,
         str(figures["probes"]),
