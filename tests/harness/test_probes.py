@@ -455,6 +455,6 @@ def test_the_pages_show_both_tables_and_the_forms(tmp_path):
     )
     told = shown.markdown(tmp_path)
     assert f"| wavefronts, a random table, seed 5 | {len(fresh_pairs(5))} | 16 |" in told
-    assert "| `STS.64` | 192 | 0 | 16 | 16 |" in told
+    assert "| `STS.64` | 192 | 0 | 0 | 16 | 0 | 16 |" in told
     assert "| 8 warps (`LDGSTS.E.BYPASS.LTC128B.128`) | 1 x 8 | 0, again 0; model 4 |" in told
     assert "not measured yet" in told  # TMA

@@ -54,13 +54,13 @@ def _row(suite: str, record: Record) -> list[str]:
 
 
 def _by_instruction(found: dict[str, list[Record]]) -> str:
-    """Pairs of each instruction in the standing table and in the random one, and how many differ from the model."""
+    """Pairs of each instruction in both tables, of how many the model gives a range only, and how many differ."""
     suites = [suite for suite in ("probes/shared_memory", "probes/fresh") if found[suite]]
     held = [found[suite][0]["figures"]["by_instruction"] for suite in suites]
     names = list(dict.fromkeys(name for figures in held for name in figures))
     header = [
         "instruction",
-        *(f"{ASKED[suite].split(', ')[1]}: {what}" for suite in suites for what in ("pairs", "differ")),
+        *(f"{ASKED[suite].split(', ')[1]}: {what}" for suite in suites for what in ("pairs", "as a range", "differ")),
     ]
     rows = [[f"`{name}`", *(cell for figures in held for cell in _cells(figures.get(name)))] for name in names]
     return table(header, rows) if suites else ""
@@ -68,9 +68,10 @@ def _by_instruction(found: dict[str, list[Record]]) -> str:
 
 def _cells(figures: dict | None) -> list[str]:
     if figures is None:
-        return ["", ""]
+        return ["", "", ""]
     seen = figures["wavefronts"] > 0  # no access takes none: this instruction was not counted
-    return [str(figures["pairs"]), str(figures["mismatches"]) if seen else "not counted"]
+    differ = str(figures["mismatches"]) if seen else "not counted"
+    return [str(figures["pairs"]), str(figures.get("ranges", "")), differ]
 
 
 def _forms(record: Record) -> str:
