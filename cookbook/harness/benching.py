@@ -5,7 +5,9 @@ instruction and nothing else (`cookbook.harness.ceilings`); a transpose's are to
 copy of as many bytes, which is the ceiling.
 
 One round times a batch of launches of every variant, each batch between two CUDA events, in an order that
-is drawn anew each round; the figures are the median, minimum and maximum over the rounds. Inputs are normal,
+is drawn anew each round. Before each comes a batch of the same variant that nobody times: a GPU at its power limit
+takes a while to settle on a clock, and would else bring it along from the variant before. The figures are the median,
+minimum and maximum over the rounds. Inputs are normal,
 and several sets of them rotate so that L2 does not hold them. Batches are CUDA graphs where all variants can
 be captured, so that the cost of a launch from Python does not count against anybody.
 
@@ -248,6 +250,7 @@ def time_contest(contest: Contest, rounds: int) -> dict[str, Any]:
     taken: dict[str, list[float]] = {name: [] for name in batches}
     for number in range(rounds):
         for name in shuffled(list(batches), number):
+            batches[name]()  # untimed: the clock settles on this variant, whatever ran before it
             taken[name].append(elapsed_ms(batches[name]) / per_batch * contest.scale.get(name, 1.0))
     timings = {name: Timing(tuple(ms)) for name, ms in taken.items()}
     figures: dict[str, Any] = {name: timing.figures(contest.work, contest.rate) for name, timing in timings.items()}
