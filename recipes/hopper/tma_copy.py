@@ -34,8 +34,10 @@
 # kernel of this page. Two smaller ones look inside: `dump` shows what TMA left in shared memory, byte by byte, and
 # `restore` has TMA read bytes that threads have put there.
 #
-# `copy(x)` at the end is for use, but its use is to be read: the loads, stages and barriers are those that
-# [the GEMM](tma_wgmma_gemm.ipynb) builds on. Which layout a tile wants, and why, is in
+# This is the first page of the track: there is no tensor core in it yet. `copy(x)` at the end is for use, but its use
+# is to be read: the loads, stages and barriers are those that [the GEMM](tma_wgmma_gemm.ipynb) builds on. A *stage* is
+# room for one tile in shared memory. There are several, so that tiles can be on their way while others are used, and
+# each has a *barrier* that says when its tile has come. Which layout a tile wants, and why, is in
 # [the atoms](../foundations/mma_smem_atoms.ipynb).
 
 # %%
@@ -944,7 +946,8 @@ Markdown(checked_table("hopper/tma_copy"))
 #
 # `copy` with its 128-byte mode beside torch's copy of the same bytes, which is what the device can do; in the other
 # modes; and the same memory taken as MN-major. All of them interleaved in one run on one GPU. A narrower mode moves the
-# same tile in more and narrower boxes.
+# same tile in more and narrower boxes. As long as TMA works through their lines faster than memory answers, that costs
+# nothing; look at which mode it begins to cost something.
 
 # %% tags=["lab"]
 Markdown(results_table("hopper/tma_copy"))
@@ -957,5 +960,7 @@ Markdown(results_table("hopper/tma_copy"))
 # swizzles, atoms across the lines first, a tile at a multiple of 1024 bytes, lines and corners of whole 16 bytes. Wait
 # on the mbarrier for what TMA wrote, fence for what it shall read.
 #
-# Next: [a GEMM](tma_wgmma_gemm.ipynb) puts a tensor core behind those loads. To use this:
-# `cookbook copy hopper/tma_copy my_tma.py`, then `from my_tma import copy`.
+# Next: [one GEMM in four swizzle modes](swizzle_modes_gemm.ipynb) puts tensor cores behind those loads, and asks what
+# each mode is worth to them.
+#
+# To use it: `cookbook copy hopper/tma_copy my_tma.py`, then `from my_tma import copy`.
