@@ -38,9 +38,10 @@
 # all four; the kernel contains no `if` about the mode. Before any of it is timed, the lab counts what each mode asks of
 # every unit, and predicts.
 #
-# The loads are [the previous page's](tma_copy.ipynb). The kernel is as simple as a fast one can be, and
-# [the next page](tma_wgmma_gemm.ipynb) takes it as it is, in its widest mode, and goes through it part by part. Which
-# modes there are, and how they place their chunks, is in [the atoms](../foundations/mma_smem_atoms.ipynb).
+# The loads are [the previous page's](tma_copy.ipynb); what is new is a reader, the tensor cores, and an output. The
+# kernel is as simple as a fast one can be, and [the next page](tma_wgmma_gemm.ipynb) takes it as it is, in its widest
+# mode, and goes through it part by part. Which modes there are, and how they place their chunks, is in
+# [the atoms](../foundations/mma_smem_atoms.ipynb).
 
 # %%
 from collections.abc import Callable
@@ -529,7 +530,7 @@ def matmul(
     a: (M, K), float16 or bfloat16, K-major (stride 1 along K).
     b: (K, N), the same dtype, K-major too: usually `weight.T` of a contiguous (N, K) weight.
     out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of a or b. Made if not given.
-    variant: one of VARIANTS: how A and B lie in shared memory. The product is the same, bit for bit.
+    variant: one of VARIANTS: how A and B lie in shared memory. All of them add along K in the same order.
 
     TMA reads rows that start at multiples of 16 bytes: the addresses of a and b and their row strides are such
     multiples (K is a multiple of 8, or the rows are padded). Needs a GPU of compute capability 9.0.
@@ -669,19 +670,24 @@ draw.access_view(core_matrices(described["sw128"]["a"][0], 64)[2], title="Four c
 #
 # ## The prediction
 #
-# One CTA has an SM to itself. What does *one k-tile* ask of each unit of the SM, in clocks?
+# One CTA has an SM to itself. What does *one k-tile*, the tiles of A and B for 64 of K, ask of each unit of the SM, in
+# clocks? (A *wavefront* is one turn of shared memory: as much as its banks can give or take in one clock.)
 #
 # * **Tensor cores**: tile_m x tile_n x tile_k multiply-adds; NVIDIA's figure for Hopper is 4 x 512 a clock.
 # * **wgmma's reads**: wavefronts of all core matrices by the bank model, one a clock. A is read by its own warpgroup, B
 #   by both.
-# * **TMA's lines**: the boxes, and the lines of all boxes. TMA works through a box line by line, each line a request to
-#   L2 and a write to shared memory. We put *one clock a line*, up to 128 bytes. NVIDIA documents no such figure; that
-#   is our assumption, and the measurement will say.
+# * **TMA's lines**: the boxes, and the lines of all boxes. We take TMA to work through a box line by line, each line a
+#   request to L2 and a write to shared memory, and put *one clock a line*, up to 128 bytes. NVIDIA documents no such
+#   figure; that is our assumption, and the measurement will say.
 # * **L2**: the bytes of the 32-byte sectors that the lines touch. A line of 16 bytes has half of one, and the other
 #   half is asked for by the next box: the tile is fetched twice. An SM takes 64 bytes a clock.
 #
 # How do they add up? *Best case*: each unit works beside the others, and the busiest one decides. *Worst case*: shared
 # memory does one thing a clock, so that lines written and wavefronts read take turns. The truth should lie between.
+#
+# What is counted is the loop over K, and in clocks. What is timed is a whole product, and in milliseconds: it also has
+# to start its CTAs, fill their first stages and store C, which costs every mode alike, and the GPU chooses its clock by
+# the power that the mode draws. Both bring the *ratios* of times nearer to 1 than those of the clocks counted here.
 
 
 # %% tags=["lab"]
@@ -827,6 +833,10 @@ Markdown(results_table("hopper/swizzle_modes_gemm"))
 # Predicted beside measured: how many times as long as in `sw128` the product takes. And, from the measurement, what one
 # line costs in each mode if lines are what it waits for: the time, in units in which `sw128`'s k-tile takes what the
 # tensor cores need, by the lines. We put 1; a mode that waits for something else shows more than its lines cost.
+#
+# How well can two times be told apart? "Ours" and `sw128` are *the same kernel*, timed twice in the same rounds: what
+# lies between these two is no difference between kernels, and what lies between two modes must be more than that to
+# mean anything.
 
 # %% tags=["lab"]
 from cookbook.harness import records
@@ -854,6 +864,15 @@ def beside_measured() -> str:
 Markdown(beside_measured())
 
 # %% [markdown] tags=["lab"]
+# On an H200 the order is the predicted one, and the modes lie at the *lower* end of their ranges or somewhat below.
+# The lower end says that the units work beside each other: `sw64`, which was to tell the two cases apart, costs nothing
+# that could be told from the spread, so lines do not take turns with `wgmma`'s reads. *Below* it there are three
+# possible reasons, and these times do not decide among them: the two named before the prediction, which make every
+# ratio smaller (a mode whose tensor cores wait most of the time draws less power, so its clock may be the higher), and
+# a TMA that needs a little less than the one clock a line that we put. The column *clocks a line* blames all of it on
+# the third: for a mode that waits for its lines, take it as a bound from below. Counted clocks in place of time would
+# tell.
+#
 # And the banks: does `wgmma` read as the bank model says? Wavefronts of one `wgmma` of a warpgroup, and how many of
 # them are conflicts' (ncu counts by warp; four of them are a warpgroup).
 
@@ -887,9 +906,11 @@ Markdown(beside_counted())
 #
 # Bank conflicts do not choose among the four modes: each of them gives the tensor cores every core matrix in one
 # wavefront. What chooses is the other end. A mode's width is the length of the lines in which TMA works, and a wider
-# mode moves the same tile in fewer of them. Hence the rule of one line that all libraries follow, *the widest mode
-# whose row divides the tile's contiguous extent*, and hence a second, for whoever picks tile sizes: make that extent
-# 128 bytes. A narrower tile along K is not a smaller version of the same thing, it is another mode.
+# mode moves the same tile in fewer of them; as soon as the lines take longer than the multiplications, the product
+# waits for them. Hence the rule of one line, *the widest mode whose row divides the tile's contiguous extent*, and
+# hence a second, for whoever picks tile sizes: make that extent 128 bytes. A narrower tile along K is not a smaller
+# version of the same thing, it is another mode.
 #
-# Next: [the GEMM in its widest mode](tma_wgmma_gemm.ipynb), part by part. To use this one:
-# `cookbook copy hopper/swizzle_modes_gemm my_gemm.py`, then `from my_gemm import matmul`.
+# Next: [the GEMM in its widest mode](tma_wgmma_gemm.ipynb), part by part.
+#
+# To use it: `cookbook copy hopper/swizzle_modes_gemm my_gemm.py`, then `from my_gemm import matmul`.
