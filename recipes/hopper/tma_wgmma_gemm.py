@@ -15,7 +15,7 @@
 #       is nearly all that a fast matrix product needs.
 #     track: hopper
 #     order: 30
-#     builds_on: null
+#     builds_on: hopper/swizzle_modes_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     dtypes: [bfloat16, float16]
@@ -33,8 +33,10 @@
 # on twice, once in the TMA descriptor and once in the matrix descriptor. Get the layout right and the hardware
 # does the rest; get it wrong and the product is silently wrong.
 #
-# You will see, in this order: how to choose that layout and write it down, the two roles and the pipeline between
-# them, an epilogue that takes any M and N, and then the checks that show that it is right and how fast it is.
+# It is [the kernel of the page before](swizzle_modes_gemm.ipynb) in its widest mode, without the choice, and this is
+# the page to begin with if you want one GEMM explained. You will see, in this order: how to choose that layout and
+# write it down, the two roles and the pipeline between them, an epilogue that takes any M and N, and then the checks
+# that show that it is right and how fast it is.
 #
 # `matmul(a, b)` at the end is for use: `a` is (M, K), `b` is (K, N), both K-major, as `x @ weight.T` is.
 
@@ -666,8 +668,10 @@ Markdown(results_table("hopper/tma_wgmma_gemm"))
 # ## Conclusion
 #
 # A rule of one line chose the layout; the same object described it to TMA, to `wgmma` and to the checks. What is left
-# to gain is at the edges of the tile loop: while one CTA stores its tile, its tensor cores wait, and neighbours load
-# the same rows of A and columns of B each for itself. Persistent CTAs with an overlapped epilogue, and multicast
-# within a cluster, are the next steps.
+# to gain is around the tile: the threads that only ask for tiles hold registers that those that multiply could use,
+# neighbours load the same rows of A and columns of B each for itself, and while a CTA stores its tile its tensor cores
+# wait. The pages that follow take these in turn.
+#
+# Next: [a producer that gives its registers away](warp_specialized_gemm.ipynb).
 #
 # To use it: `cookbook copy hopper/tma_wgmma_gemm my_gemm.py`, then `from my_gemm import matmul`.
