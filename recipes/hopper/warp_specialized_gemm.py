@@ -34,9 +34,9 @@
 # *warpgroup* keeps 24 a thread, two consumer warpgroups have 240, and a tile fits whose accumulators do not fit else.
 #
 # What is that worth? For the instruction itself, we predict: nothing at all. The same tile with more registers than it
-# needs is the same tile. A larger tile reads less; but its tiles are fewer, and the last wave of them may be emptier.
-# Both are arithmetic, and the lab does it before it shows what was measured. The registers will be needed for what
-# comes next on the ladder, where a thread holds more than accumulators.
+# needs is the same tile. A larger tile reads less. But the SMs compute tiles in *waves*, one tile each at a time:
+# larger tiles are fewer, and the last wave may be emptier. Both are arithmetic, and the lab does it before it shows
+# what was measured. The registers will be needed further up the ladder, where a thread holds more than accumulators.
 #
 # Compared with [the previous page](tma_wgmma_gemm.ipynb) there are two changes: the producer is a warpgroup now, of
 # which one warp works, and each role says how many registers it wants.
@@ -554,7 +554,7 @@ def matmul(
     a: (M, K), float16 or bfloat16, K-major (stride 1 along K).
     b: (K, N), the same dtype, K-major too: usually `weight.T` of a contiguous (N, K) weight.
     out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of a or b. Made if not given.
-    variant: one of VARIANTS: the registers of a thread, and the tile. The product is the same, bit for bit.
+    variant: one of VARIANTS: the registers of a thread, and the tile. All of them add along K in the same order.
 
     TMA reads rows that start at multiples of 16 bytes: the addresses of a and b and their row strides are such
     multiples (K is a multiple of 8, or the rows are padded). Needs a GPU of compute capability 9.0.
@@ -731,8 +731,8 @@ draw.access_view(access.of_copy(layouts.c, copies.r2s_c, "dst", "stmatrix", warp
 # %% [markdown] tags=["lab"]
 # ## The prediction
 #
-# **`setmaxnreg` on the same tile: nothing.** The loop has the same instructions and no spills either way. The price is
-# two instructions a CTA.
+# **`setmaxnreg` on the same tile: nothing.** The loop multiplies by the same instructions, and nothing is spilled either
+# way. The price is two instructions a CTA.
 #
 # **The larger tile: less traffic.** A k-tile brings tile_m + tile_n rows and is worth tile_m x tile_n products. Per
 # multiplication that is less from L2 for the larger tile. Per clock an SM takes at most 64 bytes from L2, and neither
@@ -746,6 +746,7 @@ draw.access_view(access.of_copy(layouts.c, copies.r2s_c, "dst", "stmatrix", warp
 #
 # with NVIDIA's 4 x 512 multiply-adds a clock of an SM. What a tile costs besides, for its first load and for its
 # epilogue, is left out: the larger tile has half as much again to store, and two thirds as many tiles to do it for.
+# So is the clock, which a GPU at its power limit lowers: these are clocks, and what is measured is time.
 
 # %% tags=["lab"]
 SMS, TENSOR_RATE = 132, 4 * 512  # of an H200; multiply-adds a clock of an SM
@@ -854,6 +855,10 @@ Markdown(results_table("hopper/warp_specialized_gemm"))
 
 # %% [markdown] tags=["lab"]
 # Predicted beside measured: how many times as fast as with equal shares.
+#
+# Before you read a gain off this table, look at two figures of the one above: "ours" and `setmaxnreg` are *the same
+# kernel*, timed twice in the same rounds. What lies between them says how far this measurement can tell two kernels
+# apart, and a gain that is not larger, above all one where nothing was predicted, is none.
 
 # %% tags=["lab"]
 from cookbook.harness import records
@@ -883,7 +888,10 @@ Markdown(beside_measured())
 # steps in which a product comes. Decide it by arithmetic, for the shapes you have; and look at the compiler's report
 # before you look at a clock.
 #
-# The steps can be made smaller without making the tile smaller: CTAs that stay and take tile after tile, and store one
-# while they multiply the next, are two pages further on, and they hold what an epilogue needs in the registers that the
-# producer gave. Before that, [the next page](multicast_gemm.ipynb) has neighbours share what they load. To use this
-# one: `cookbook copy hopper/warp_specialized_gemm my_gemm.py`, then `from my_gemm import matmul`.
+# What a tile costs besides its multiplications can be hidden: CTAs that stay and take tile after tile, and load the
+# next one while they store, are [two pages further on](persistent_gemm.ipynb). In [the last one](tuned_gemm.ipynb) the
+# registers that the producer gave hold a finished tile while the next is multiplied.
+#
+# Next: [a GEMM whose CTAs share their tiles](multicast_gemm.ipynb), in which neighbours load for each other.
+#
+# To use it: `cookbook copy hopper/warp_specialized_gemm my_gemm.py`, then `from my_gemm import matmul`.
