@@ -31,13 +31,14 @@
 # **Claim.** Two CTAs that compute tiles of C one above the other need the same tile of B, k-tile for k-tile. On their
 # own each asks L2 for all of it. As a *cluster* they can share: each asks for **half** of the tile and has TMA write
 # that half into the shared memory of **both**. Every SM still takes in what it took in before, but L2 is asked for a
-# third less, and reading less is time where L2 is the narrow place and energy everywhere.
+# third less. That is time where L2 is the narrow place, and energy everywhere; how much, only a measurement can say.
 #
 # The new idea takes few lines: a mask in the loads, a divided box, and *one number*, how many arrivals empty a stage.
 # That number is the whole difficulty, for from now on a CTA writes into memory that another one is reading. You will
 # see how it is counted, what happens when it is counted wrong, and what a CTA owes its neighbours before it may end.
 #
-# Everything else, the layouts, the roles of the warps and the epilogue, is that of `hopper/warp_specialized_gemm`.
+# Everything else, the layouts, the roles of the warps and the epilogue, is that of
+# [the page before](warp_specialized_gemm.ipynb).
 
 # %%
 from collections.abc import Callable
@@ -56,8 +57,9 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 # %% [markdown]
 # ## The sizes
 #
-# A cluster is a group of CTAs that the GPU starts together on neighbouring SMs, in one *GPC*; its CTAs can write into
-# each other's shared memory and arrive at each other's barriers. Ours is `cluster_m` tiles high and `cluster_n` wide:
+# A cluster is a group of CTAs that the GPU starts together on SMs of one *GPC* (a graphics processing cluster, one of
+# the handful of groups that a chip's SMs are built in). Its CTAs can write into each other's shared memory and arrive
+# at each other's barriers. Ours is `cluster_m` tiles high and `cluster_n` wide:
 #
 # | variant | the CTAs of a cluster share | L2 is asked, for each CTA and k-tile, for |
 # |---|---|---|
@@ -66,8 +68,8 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 # | `1x2` | the tile of A | A/2 + B |
 # | `2x2` | pairs of them each | A/2 + B/2 |
 #
-# A tile of B is twice as large as one of A here, so `2x1` saves more than `1x2`: the dimension to share along is the
-# one whose tiles are the larger. `2x2` saves most, and asks for four SMs of one GPC at once.
+# A tile of B is twice as large as one of A here, so `2x1` saves more bytes than `1x2`. `2x2` saves most, and asks for
+# four SMs of one GPC at once.
 
 
 # %%
@@ -626,7 +628,7 @@ def matmul(
     a: (M, K), float16 or bfloat16, K-major (stride 1 along K).
     b: (K, N), the same dtype, K-major too: usually `weight.T` of a contiguous (N, K) weight.
     out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of a or b. Made if not given.
-    variant: one of VARIANTS: the shape of the clusters. The product is the same, bit for bit.
+    variant: one of VARIANTS: the shape of the clusters. All of them add along K in the same order.
 
     TMA reads rows that start at multiples of 16 bytes: the addresses of a and b and their row strides are such
     multiples (K is a multiple of 8, or the rows are padded). Needs a GPU of compute capability 9.0.
@@ -729,11 +731,11 @@ heads = ["variant", "asked of L2", "of alone", "bytes a clock: an SM", "all SMs"
 Markdown(f"{'x'.join(map(str, SHAPE))}:\n\n" + table(heads, rows))
 
 # %% [markdown] tags=["lab"]
-# What L2 gives at most, `foundations/memory_ceiling` measures: it reads a buffer that L2 holds. But requests that come
-# in bursts wait for each other long before that limit. Loads that are answered sooner, from shorter queues, let the
-# same four stages bridge more; and a GPU that is held to a power limit spends on its clock what it saves on moving
-# bytes. How much that is, only a measurement says. What the arithmetic says is the *order* of the variants: if bytes
-# were all that counted, `2x2` would be best.
+# What L2 gives at most, [another page](../foundations/memory_ceiling.ipynb) measures: it reads a buffer that L2 holds.
+# But requests that come in bursts wait for each other before that limit. Loads that are answered sooner, from shorter
+# queues, let the same four stages bridge more; and a GPU that is held to a power limit spends on its clock what it
+# saves on moving bytes. How much that is, only a measurement says. What the arithmetic says is the *order* of the
+# variants: if bytes were all that counted, `2x2` would be best.
 #
 # ## In the lab: do they fit?
 #
@@ -881,7 +883,8 @@ from cookbook.harness.publishing import results_table
 Markdown(results_table("hopper/multicast_gemm"))
 
 # %% [markdown] tags=["lab"]
-# The bytes that we predicted, and the times that were measured, beside each other:
+# The bytes that we predicted, and the times that were measured, beside each other. ("Ours" and `2x1` above are *the
+# same kernel*, timed twice in the same rounds: differences no larger than theirs say nothing about variants.)
 
 # %% tags=["lab"]
 from cookbook.harness import records
@@ -907,14 +910,21 @@ def bytes_and_times() -> str:
 Markdown(bytes_and_times())
 
 # %% [markdown] tags=["lab"]
+# The times do not follow the bytes. `2x2`, which asks L2 for least, takes longest on an H200: that is the price of four
+# that must find room together and go in step, and it is no small one. Between two, see first whether a difference is
+# larger than the spread. Where L2 keeps up with what `alone` asks of it, fewer bytes shorten no wait, and what is left
+# to gain is energy.
+#
 # ## Conclusion
 #
 # A cluster is a second level of sharing, below L2: what one CTA has fetched, others need not. It costs a mask, a box
 # divided by the sharers, a barrier that counts all who read, and the patience to wait for a neighbour before one
-# leaves. Share along the side whose tiles are the larger, between two; four have to find room in a GPC together, and
-# all of them wait for the slowest.
+# leaves. Share between two: four have to find room in a GPC together, and all of them wait for the slowest. By bytes
+# the side to share along is the one whose tiles are the larger; let a measurement confirm it.
 #
 # What is still lost lies between the tiles: a CTA starts, fills its stages, multiplies, stores, and ends, and while it
-# stores nobody multiplies. The next step is a CTA that stays: `hopper/persistent_gemm`.
+# stores nobody multiplies.
+#
+# Next: [a GEMM whose CTAs stay](persistent_gemm.ipynb).
 #
 # To use it: `cookbook copy hopper/multicast_gemm my_gemm.py`, then `from my_gemm import matmul`.
