@@ -28,17 +28,20 @@
 # %% [markdown]
 # # A GEMM whose CTAs stay
 #
-# **Claim.** In `hopper/multicast_gemm` a CTA computes one tile and ends. While it begins, its stages are empty and
-# nobody multiplies; while it ends, C is on its way out and nobody loads. Here we start **as many CTAs as there are
-# SMs**, and each goes from tile to tile by itself. Its producer never stops: it fills the stages with the *next* tile
-# while the consumers store this one. For that C can no longer lie where A and B lie. It gets small buffers of its own,
-# and TMA carries it from there to global memory while the tensor cores already multiply again.
+# **Claim.** On [the page before](multicast_gemm.ipynb) a CTA computes one tile and ends. While it begins, its stages
+# are empty and nobody multiplies; while it ends, C is on its way out and nobody loads. Here we start **as many CTAs as
+# there are SMs**, and each goes from tile to tile by itself. Its producer never stops: it fills the stages with the
+# *next* tile while the consumers store this one. For that C can no longer lie where A and B lie. It gets small buffers
+# of its own, and TMA carries it from there to global memory while the tensor cores already multiply again.
 #
 # You will see the loop over tiles and how a barrier's phase follows from a number, the epilogue by TMA with all that it
-# needs (a proxy fence, two buffers, the right kind of waiting), and an order of k-tiles that finds more of A and B in
-# L2, at the price of two integer operations.
+# needs (a proxy fence, two buffers, the right kind of waiting), and an order of k-tiles that should find more of A and
+# B in L2, at the price of two integer operations.
 #
-# Layouts of A and B, multicast and the roles of the warps are those of the recipe before.
+# Two words are used all the way. A **turn** is a tile's place in the sequence of its CTA, 0 for the first; a **slot**
+# is a k-tile's place in the sequence of all the CTA's k-tiles, which does not begin anew with a tile.
+#
+# Layouts of A and B, multicast and the roles of the warps are those of the page before.
 
 # %%
 from collections.abc import Callable
@@ -251,10 +254,11 @@ def place_in_cluster(config: cutlass.Constexpr):
 # One loop more than before. It knows nothing of the epilogue: a stage is empty or it is not, whatever tile is in it, so
 # when the last k-tiles of a tile have been read, those of the next one come in, up to `stages` of them.
 #
-# **Serpentine.** All CTAs walk along K together, and what they read at the end of their tiles is what L2 holds when
-# they are through. The tiles of the next turn often lie in the same rows of A. If they begin at K's start, L2 has by
-# then replaced it; if they begin where the last turn ended, the end of the panels is still there. So every other turn
-# goes backwards. The sum's order changes with it, and the last bits of the result.
+# **Serpentine.** All CTAs walk along K together, and what they read at the end of their tiles is what L2 should hold
+# when they are through. The tiles of the next turn often lie in the same rows of A. If they begin at K's start, L2 has
+# by then replaced it; if they begin where the last turn ended, the end of the panels is still there. So every other
+# turn goes backwards. That is the idea; the lab models it, and measures what it is worth. The sum's order changes with
+# it, and the last bits of the result.
 
 
 # %%
@@ -508,8 +512,9 @@ def kernel(
 # How many CTAs? **As many as fit at once, and never more than there is work.** One of ours fills an SM, so that is the
 # number of SMs, in whole clusters. More would be a trap: a CTA that finds no place waits until another has done *all*
 # its tiles, and then begins its own full share. One cluster too many takes twice the time. (Clusters of two fit on the
-# pairs of SMs that a GPC is made of. For clusters of four `SMs // 4` would be too many: ask the driver, as the lab of
-# `hopper/multicast_gemm` does.)
+# pairs of SMs that a GPC is made of. For clusters of four `SMs // 4` would be too many, for the pairs of a GPC do not
+# always come out even: **this is the trap** of a persistent grid. Ask the driver, as
+# [the page before](multicast_gemm.ipynb) does in its lab.)
 #
 # The number is a run-time argument, for the same code runs on GPUs of different sizes.
 
@@ -945,7 +950,7 @@ Markdown(table(["read from memory, predicted", *(f"cache of {size / 1e6:.0f} MB"
 # Forwards, the model finds next to nothing again once a wave needs more than the cache holds: what is wanted first is
 # what was dropped last but for a little. Backwards, the more cache, the more is found. But where nearly everything
 # fits anyway, there is nothing to gain, and the wrong end may be dropped. (A real L2 does not drop the oldest line so
-# strictly, and finds more than the model in the forward order. `ncu --metrics dram__bytes_read.sum` counts it.)
+# strictly, and may find more than the model in the forward order. `ncu --metrics dram__bytes_read.sum` counts it.)
 #
 # ## In the lab: the trap
 #
@@ -1007,7 +1012,12 @@ from cookbook.harness.publishing import results_table
 Markdown(results_table("hopper/persistent_gemm"))
 
 # %% [markdown] tags=["lab"]
-# And the gain over one tile a CTA, predicted beside measured:
+# And the gain over one tile a CTA, predicted beside measured.
+#
+# "Ours" and `persistent` above are *the same kernel*, timed twice in the same rounds: what lies between them is the
+# spread. Hold `+ serpentine K` against that. Fewer bytes from memory are time only where the product waits for memory
+# or for power, so for a difference that is not larger than the spread the answer is: not shown. Then take the forward
+# order, which adds up along K the same way in every tile.
 
 # %% tags=["lab"]
 from cookbook.harness import records
@@ -1038,6 +1048,8 @@ Markdown(gains())
 #
 # What remains is the epilogue itself. While the consumers round and write their pieces, the tensor cores have nothing
 # to do, and the shorter K is, the more that weighs. To fill this gap too, somebody else must be multiplying in the
-# meantime: `hopper/pingpong_gemm`.
+# meantime.
+#
+# Next: [a GEMM whose warpgroups take turns](pingpong_gemm.ipynb).
 #
 # To use it: `cookbook copy hopper/persistent_gemm my_gemm.py`, then `from my_gemm import matmul`.
