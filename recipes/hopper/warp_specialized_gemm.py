@@ -731,8 +731,8 @@ draw.access_view(access.of_copy(layouts.c, copies.r2s_c, "dst", "stmatrix", warp
 # %% [markdown] tags=["lab"]
 # ## The prediction
 #
-# **`setmaxnreg` on the same tile: nothing.** The loop multiplies by the same instructions, and nothing is spilled either
-# way. The price is two instructions a CTA.
+# **`setmaxnreg` on the same tile: nothing.** The loop multiplies by the same instructions, and nothing is spilled
+# either way. The price is two instructions a CTA.
 #
 # **The larger tile: less traffic.** A k-tile brings tile_m + tile_n rows and is worth tile_m x tile_n products. Per
 # multiplication that is less from L2 for the larger tile. Per clock an SM takes at most 64 bytes from L2, and neither
