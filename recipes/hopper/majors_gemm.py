@@ -32,8 +32,8 @@
 # **Claim.** `wgmma` reads a tile along K or along M and N at the same rate, so an operand needs no transpose: its atom
 # is mirrored, its boxes lie the other way, and the instruction gets one bit.
 #
-# `hopper/pingpong_gemm` takes A and B *K-major*: the elements that are multiplied and summed lie next to each other,
-# as in `x @ weight.T`. Half of the products of a training step are not like that:
+# [The page before](pingpong_gemm.ipynb) takes A and B *K-major*: the elements that are multiplied and summed lie next
+# to each other, as in `x @ weight.T`. Most products of a training step are not like that:
 #
 # | letters | A (M, K) lies along | B (K, N) lies along | for example       |
 # |---------|---------------------|---------------------|-------------------|
@@ -45,10 +45,11 @@
 # The letters are BLAS's and CuTe's, the first for A, the second for B: is the matrix, stored by columns, to be
 # *transposed* or *not*?
 #
-# On Ampere it is `ldmatrix.trans` that turns an operand on its way to the registers (`ampere/majors_gemm`). Here there
-# is no way to the registers: the tensor cores read shared memory by themselves, and have to be told how a tile lies.
-# What changes with the letter of an operand is its **layout**, and two facts that follow from it. The producer, the
-# turns of the warpgroups, the multicast and the epilogue are those of `hopper/pingpong_gemm`, line for line.
+# On Ampere it is `ldmatrix.trans` that turns an operand on its way to the registers
+# ([there](../ampere/majors_gemm.ipynb)). Here there is no way to the registers: the tensor cores read shared memory by
+# themselves, and have to be told how a tile lies. What changes with the letter of an operand is its **layout**, and two
+# facts that follow from it. The producer, the turns of the warpgroups, the multicast and the epilogue are those of the
+# page before, line for line.
 
 # %%
 from collections.abc import Callable
@@ -69,9 +70,9 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 #
 # The majors are two more fields: the compiler makes one kernel for each pair that is used.
 #
-# There are two variants, the widest tiles of `hopper/pingpong_gemm`: a pair of warpgroups that shares one of 128 x 256,
-# and two that take turns at tiles of 128 x 192. Which of them is through first depends on how evenly C's
-# tiles go round among the SMs, and `matmul` chooses by that.
+# There are two variants, the widest tiles of the page before: a pair of warpgroups that shares one of 128 x 256,
+# and two that take turns at tiles of 128 x 192. `matmul` chooses by how evenly C's tiles go round among the SMs, and by
+# nothing else: a simple rule, and at large products not always the right one.
 
 
 # %%
@@ -241,7 +242,7 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 #
 # None of the following asks for the majors. Partitioned tensors have the same modes whichever way a tile lies, (TMA, k)
 # for the producer and descriptors (MMA, MMA_M, MMA_K, STAGE) for the consumers; only what is behind an index differs.
-# `hopper/pingpong_gemm` says why each line is as it is.
+# [The page before](pingpong_gemm.ipynb) says why each line is as it is.
 
 
 # %%
@@ -967,8 +968,9 @@ for bit in ("MN", "K"):
 # pieces of 128 either way; the same epilogue. The producer issues a few more copies for a k-tile, by a warp that has
 # hundreds of clocks to spare. So we predict that **no layout differs from `tn`**: a ratio of 1.
 #
-# What differs is the variant that suits a shape: the tiles of the busiest CTA, and the products in them, relative to
-# what 132 SMs would each have at an even share.
+# What differs is the variant that suits a shape. By this count it is the one with fewer products: the tiles of the
+# busiest CTA, and the products in them, relative to what 132 SMs would each have at an even share. It leaves out what
+# a narrower tile costs in bytes.
 
 # %% tags=["lab"]
 SMS = 132  # of an H200
@@ -1002,7 +1004,8 @@ for level in report.levels:
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# Ours and its peers, interleaved in one run on one GPU, all of them on operands of the same majors.
+# Ours and its peers, interleaved in one run on one GPU, all of them on operands of the same majors. "Ours" is `matmul`
+# without an argument, so one of the two variants: where the other one is faster, the count of products was not enough.
 
 # %% tags=["lab"]
 from cookbook.harness.publishing import results_table
@@ -1039,6 +1042,7 @@ Markdown(beside_tn())
 # epilogue did not change by a line. And a layout is chosen for the one who writes it as much as for the one who reads:
 # the tensor core takes the atoms in any order, TMA wants them in the one that makes its boxes tall.
 #
-# Next: `hopper/tuned_gemm`, which chooses among tiles and schedules for each shape.
+# Next: [the GEMM to use](tuned_gemm.ipynb), which chooses among tiles and schedules for each shape, by more than the
+# evenness of the waves.
 #
 # To use it: `cookbook copy hopper/majors_gemm my_gemm.py`, then `from my_gemm import matmul`.
