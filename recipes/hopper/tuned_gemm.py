@@ -27,13 +27,16 @@
 # %% [markdown]
 # # The GEMM to use
 #
-# **Claim.** Everything of the pages before this one, in one `matmul`: TMA with multicast, clusters, persistent CTAs,
-# warpgroups that take turns, PDL. Three things are new.
+# **Claim.** What the pages before this one have found, in one `matmul`: TMA with multicast, clusters of two, persistent
+# CTAs, warpgroups that take turns, and PDL (programmatic dependent launch: a kernel gets ready while the one before it
+# ends). Operands are K-major, as in [pingpong](pingpong_gemm.ipynb), whose kernel this one is nearest to. Three things
+# are new.
 #
 # * **The cooperative schedule stores late.** Two warpgroups that share a tile of 128 x 256 need the fewest bytes for
 #   each multiplication, but they both stop multiplying to store. Here they do not: they round the tile, keep it in
 #   registers, and store it *while the next tile is multiplied*.
-# * **K goes back and forth.** Every other tile of a CTA walks K from its end: what was read last is still in L2.
+# * **K goes back and forth.** Every other tile of a CTA walks K from its end: what was read last should still be in L2.
+#   That is the *serpentine* of [the persistent GEMM](persistent_gemm.ipynb), now in every variant.
 # * **A rule chooses.** Which tile and which schedule is best depends on M, N and K. `cost` is the rule: how many clocks
 #   the tensor cores need, and how many bytes they must be fed. `matmul` takes the cheapest of `VARIANTS`.
 
@@ -121,17 +124,30 @@ def config_for(arch: str, variant: str = "128x256") -> Config:
 # %% [markdown]
 # ## The rule
 #
-# A product takes as long as its busiest CTA. Tiles are whole, so count **waves**: with 2 x 66 clusters' worth of SMs
-# and 1056 cluster tiles there are 16 waves, with one tile more 17. A wave takes `tile_m * tile_n * K / 2048` clocks,
-# for that is how many multiply-adds the tensor cores of an SM do in one. Warpgroups that cooperate need some clocks
-# more between two tiles, to round (`ROUND`: from counted clocks at short K). When the last tile is over there is a
-# store that hides behind nothing.
+# A product takes as long as its busiest CTA. Tiles are whole, so count **waves**: 132 SMs hold 66 clusters of two,
+# which compute 66 *cluster tiles* (pairs of tiles) at a time; 1056 of them are 16 waves, one more is 17. A wave takes
+# `tile_m * tile_n * K / 2048` clocks, for 2048 multiply-adds are what the tensor cores of an SM do in one. Warpgroups
+# that cooperate need some clocks more between two tiles, to round (`ROUND`: from counted clocks at short K). When the
+# last tile is over there is a store that hides behind nothing.
 #
 # That would be all, were it not for **power**. A Hopper at work on a large product is at its power limit and lowers
 # its clock, so that energy is time, and bringing operands to the tensor cores takes energy: from memory, through L2,
-# across the chip, into shared memory. `LOAD` puts a figure on it: an element that is loaded costs as much as 14
-# multiply-adds. It is the one number here that was fitted, on the measured times of these variants; the lab below shows
-# how well it does. Without it the rule would always choose the smaller tile, whose waves fit better.
+# across the chip, into shared memory. `LOAD` puts a figure on it: an element that is loaded costs as much as so many
+# multiply-adds. Without it the rule would hardly ever choose the widest tile: smaller ones fit the waves better and
+# need not round, and that they load more for each product would count for nothing.
+#
+# **Where `LOAD` comes from.** It is fitted, and two times are enough to fit it. Take one product so large that power
+# decides, 8192 x 8192 x 8192, and two variants *p* and *q* timed in turns in one process. Call their times *T*, their
+# clocks by the paragraph on waves *C*, and what they load for one product *l* (`loaded` in the code below). The rule
+# says that T is proportional to C (1 + LOAD l). So with r = (T_p / C_p) / (T_q / C_q), the part of the ratio that the
+# waves do not explain,
+#
+#     LOAD  =  (r - 1) / (l_p - r l_q).
+#
+# The l of two variants differ by little, so a percent of error in one of the times moves LOAD by several: take the
+# variants that differ the most, `128x256` and `128x128 in turn`, and the medians of many rounds. And it is a figure of
+# *one chip*, an H200 at its power limit, multiplying normal numbers: another card, another limit or a warmer room has
+# another. The lab below shows how well the rule does with it.
 
 
 # %%
@@ -246,11 +262,11 @@ def state_at(slot, config: cutlass.Constexpr):
 # %% [markdown]
 # ## The producer
 #
-# One warp, as before, with one thing new: in every other turn it walks K **backwards**. The CTAs of a wave read the
-# same panels of A and B at the same time, and more of them than L2 can hold: when a wave is through, the beginning of K
-# is long gone from L2, but the end is there. The next wave needs many of the same rows of A. Starting at the end, it
-# finds them. The order of summation differs from tile to tile, but each tile's is always the same one: results repeat
-# bit by bit.
+# One warp, as before, and in every other turn it walks K **backwards**. The CTAs of a wave read the same panels of A
+# and B at the same time, and where that is more than L2 can hold, the beginning of K is gone from L2 when a wave is
+# through, but the end should be there. The next wave needs many of the same rows of A. Starting at the end, it should
+# find them; [the persistent GEMM](persistent_gemm.ipynb) models it. The order of summation differs from tile to tile,
+# but on one GPU each tile's is always the same.
 
 
 # %%
@@ -380,7 +396,7 @@ def cooperate(pipe, turns, order, mma, acc, rC, tCrA, tCrB, k_tiles, out, group,
 # %% [markdown]
 # ## Taking turns
 #
-# The other schedule, of [`hopper/pingpong_gemm`](pingpong_gemm.md): a warpgroup has a tile of its own and stores it
+# The other schedule, that of [pingpong](pingpong_gemm.ipynb): a warpgroup has a tile of its own and stores it
 # while the other one multiplies. It may begin only when the other has waited for all its slots: a barrier's phase is
 # one bit, and cannot tell the phase it wants from the one two before it.
 
@@ -862,7 +878,8 @@ for level in report.levels:
 # ## Time
 #
 # "ours" is `matmul` without an argument, so whatever the rule chose; beside it each variant, called by name, and the
-# peers, all interleaved in one run on one GPU.
+# peers, all interleaved in one run on one GPU. So the chosen kernel is in each row twice: what lies between its two
+# figures is the spread.
 
 # %% tags=["lab"]
 from cookbook.harness.publishing import results_table
@@ -897,9 +914,13 @@ Markdown(rule_beside_times())
 # ## Conclusion
 #
 # What a kernel for all sizes needs is not one more trick, but a way to say which of its shapes suits a problem. Clocks
-# alone do not say it, for the chip lowers its clock as it works; clocks and bytes together nearly do.
+# alone do not say it, for the chip lowers its clock as it works. Clocks and loads together come nearer; how near, the
+# table above says, for one chip.
 #
 # What is left: a product whose tiles fill one wave only. There the launch, the first loads and the last store stand
 # beside the multiplication, and nothing of this page makes them shorter; to cut K and share a tile among CTAs would.
+#
+# Next: what all of these kernels are held against,
+# [how fast the tensor cores can go](../foundations/tensor_core_ceiling.ipynb).
 #
 # To use it: `cookbook copy hopper/tuned_gemm my_gemm.py`, then `from my_gemm import matmul`.
