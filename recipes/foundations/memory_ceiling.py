@@ -77,9 +77,10 @@ def bytes_on_their_way(gb_per_s: float, latency_ns: float) -> float:
 # go from chunk to chunk: what counts is what each SM has on its way, `ctas * threads * unroll * 16` bytes.
 #
 # A small buffer is gone over several times, and **the trap** is what answers the second time. Loads go through the SM's
-# own L1 by default, and each CTA returns to the same chunks: 8 MiB spread over all SMs fit into their L1s, and what
-# looks like the rate of L2 would be that of L1, several times as high. So these loads ask for `ld.global.cg`, which
-# passes L1 by (SASS: `.STRONG.GPU`).
+# own L1 by default, and each CTA returns to the same chunks: spread over all SMs, a buffer of many MiB fits into their
+# L1s, up to 256 KiB each (NVIDIA H100 white paper). Read that way on an H200, they came several times as fast as TMA,
+# which passes L1 by, copied them: L1 had answered, not L2. So these loads ask for `ld.global.cg`, which passes L1 by
+# too (SASS: `.STRONG.GPU`).
 
 
 # %%
@@ -710,9 +711,11 @@ for level in checking.check("foundations/memory_ceiling").levels:
 # %% [markdown] tags=["lab"]
 # ## Measured
 #
-# Read the columns of a size from left to right, and then down: where the buffer no longer fits into L2 the rate falls
-# to that of DRAM. In the table of what is on its way the rate first grows with the bytes, and then no more. And shared
-# memory gives 128 bytes a clock, or that divided by the conflicts, which could be counted beforehand.
+# Read the columns of a size from left to right, and then down: where the buffer no longer fits into L2 the rate of
+# reading and copying falls to that of DRAM. (A copy needs room for two buffers, so it falls at half the size. Do not
+# expect the same step of writes: see whether the size matters to them at all.) In the table of what is on its way the
+# rate first grows with the bytes, and then hardly any more. And shared memory gives 128 bytes a clock, or that divided
+# by the conflicts, which could be counted beforehand.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -727,5 +730,5 @@ Markdown(ceiling_table("foundations/memory_ceiling"))
 # A kernel that moves bytes is measured against these: DRAM's rate, which no kernel passes; and enough bytes on their
 # way, without which it does not come near. `cookbook bench foundations/memory_ceiling` measures them on your GPU.
 #
-# Next: [how fast the tensor cores can go](tensor_core_ceiling.ipynb), or a kernel that lives on memory's rate alone,
-# [the transpose](matrix_transpose.ipynb).
+# Next: the track of kernels begins with [tiles by TMA](../hopper/tma_copy.ipynb). A kernel that lives on memory's rate
+# alone is [the transpose](matrix_transpose.ipynb).
