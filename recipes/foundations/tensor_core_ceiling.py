@@ -430,10 +430,10 @@ CONFIG = Wgmma()  # the one with the most shared memory
 # %% [markdown]
 # ### The trap: what is multiplied
 #
-# A multiplier whose inputs do not change draws next to nothing. With zeros, or with the small whole numbers that are so
-# handy in tests, a card stays below its power limit, keeps its highest clock, and shows a rate that no real matrix
-# will see. So operands are normal numbers, everywhere in this book; zeros are measured here, once, to show by how much
-# they flatter.
+# A multiplier whose inputs do not change draws little. With zeros, or with the small whole numbers that are so handy in
+# tests, a card has to lower its clock less, or not at all, and shows a rate that no real matrix will see. So operands
+# are normal numbers, everywhere in this book; zeros and small whole numbers are measured here, once, to show by how
+# much they flatter.
 
 
 # %%
@@ -680,8 +680,8 @@ for level in checking.check("foundations/tensor_core_ceiling").levels:
 #
 # Three tables. *Instructions*: compare the operations a clock, which belong to the instruction, with 4096, what the
 # white paper promises an SM for 16-bit operands; and see in the clock what the power leaves. *In flight*: how the rate
-# a clock grows with accumulators, warps and warpgroups, up to where the tensor cores are never idle. *Data*: the same
-# kernel on other numbers; look at the clock.
+# a clock grows with accumulators, warps and warpgroups, up to what the instruction can do. *Data*: the same kernel on
+# other numbers; look at the clock.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
