@@ -86,8 +86,8 @@ waves(order(row_by_row))[0], waves(order(lambda cta: in_groups(cta, 16)))[0]
 
 # %% [markdown]
 # `in_groups` is what the GEMM kernels of this book do. `tile_of_cta` in
-# [`hopper/tma_wgmma_gemm`](../hopper/tma_wgmma_gemm.md) and [`ampere/ldmatrix_gemm`](../ampere/ldmatrix_gemm.md) is
-# these lines on the CTA's index, and `Config.raster_group` is `group`.
+# [the Hopper GEMM](../hopper/tma_wgmma_gemm.ipynb) and [the Ampere one](../ampere/ldmatrix_gemm.ipynb) is these lines
+# on the CTA's index, and `Config.raster_group` is `group`.
 #
 # ## All waves, and how high a group?
 #
@@ -359,6 +359,11 @@ from cookbook.harness.study_tables import experiment_table
 Markdown(experiment_table("foundations/thread_block_swizzle"))
 
 # %% [markdown] tags=["lab"]
+# The groups come out in the model's order and near its figures. The two extremes read more than it allows them, as they
+# would if L2 lost part of what their waves need. In time all this is worth much less than in bytes: a product of this
+# size does not wait for memory most of the time, and the groups lie so close to each other that their own ranges
+# overlap.
+#
 # Two things to mind in the table. The model's bytes are no bound from below: what a wave leaves in L2, the next may
 # still find there. And a hit counted by L2 is not quite the model's hit: L2 is in two halves, and what a half fetches
 # from the other is looked up twice. The bytes from memory are the figure to compare.
@@ -370,5 +375,5 @@ Markdown(experiment_table("foundations/thread_block_swizzle"))
 # halves what a wave needs of A and B; the right height makes a wave's block square in elements. A cluster that loads
 # by multicast does the same one level lower: its CTAs share a row or column panel in shared memory.
 #
-# Next: [the transpose](matrix_transpose.md), which puts the swizzles of shared memory to work, or the kernel itself:
-# [`hopper/tma_wgmma_gemm`](../hopper/tma_wgmma_gemm.md).
+# Next: [the transpose](matrix_transpose.ipynb), which puts the swizzles of shared memory to work; or the kernel whose
+# tiles these are, [the Hopper GEMM](../hopper/tma_wgmma_gemm.ipynb).
