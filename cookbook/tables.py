@@ -151,6 +151,9 @@ def _compiled(figures: dict[str, Any]) -> str:
 def _ran(figures: dict[str, Any]) -> str:
     if "variants" in figures:
         return f"{figures['shapes']} shapes, bit for bit, by {' '.join(figures['variants'])}"
+    if "worst_error" not in figures:  # of a recipe that only moves bytes: how many runs of each of its kernels
+        runs = ", ".join(f"{count} of {kernel}" for kernel, count in figures.items() if isinstance(count, int))
+        return f"bit for bit: {runs}"
     ratio = figures["worst_ratio"]
     beside = f", {ratio:.3f} of torch.matmul's at worst" if ratio else ""
     by = f", by each of {', '.join(figures['by'])}" if "by" in figures else ""

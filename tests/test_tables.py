@@ -72,3 +72,10 @@ def test_every_kind_of_record_can_be_shown(level):
 def test_every_status_has_a_colour():
     statuses = (checking.PASSED, checking.FAILED, checking.RECORDED, checking.STALE, checking.NOT_CHECKED)
     assert all(status in tables.COLOURS for status in statuses)
+
+
+def test_a_run_that_has_no_error_says_how_many_of_each_kernel_it_was():
+    level = tables.describe(
+        checking.Level("ran", checking.PASSED, "uint8", figures={"copy": 192, "dump": 96, "failed": []})
+    )
+    assert level == "bit for bit: 192 of copy, 96 of dump"
