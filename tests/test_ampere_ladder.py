@@ -13,8 +13,8 @@ from cookbook.layouts import evaluate
 
 cutlass = pytest.importorskip("cutlass")
 
-SMEM, PIPELINED = "ampere/smem_gemm", "ampere/pipelined_gemm"
-WITH_VARIANTS = [SMEM, PIPELINED]
+SMEM, PIPELINED, TUNED = "ampere/smem_gemm", "ampere/pipelined_gemm", "ampere/tuned_gemm"
+WITH_VARIANTS = [SMEM, PIPELINED, TUNED]
 
 
 def layout_of_a(variant: str):
@@ -102,6 +102,59 @@ def test_five_stages_of_half_the_depth_compile_without_spills():
     except compiling.NoDisassembler as missing:
         pytest.skip(str(missing))
     assert compiled.spills == 0 and compiled.smem_bytes <= compiled.smem_limit
+
+
+# --- tuned_gemm ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90a", "sm_100a"])
+@pytest.mark.parametrize("operand", ["a", "b"])
+def test_addresses_made_by_hand_are_those_of_the_layout(arch, operand):
+    """As `fetch_piece` computes them: a k-block flips bits, pieces and stages are added."""
+    module = catalog.load(TUNED)
+    config = module.config_for(arch, "256x192")
+    layout = getattr(evaluate(module.smem_layouts, cutlass.BFloat16, config), operand)
+    at, warps = layout.byte_offsets(), config.warps_m if operand == "a" else config.warps_n
+    rows, row_bytes, step = at.shape[0], 2 * config.tile_k, 16 * warps
+    plain = (np.arange(step) * row_bytes)[:, None] + 2 * np.arange(16)  # of piece 0 and k-block 0, not swizzled
+    first = plain ^ ((plain >> 3) & (0x70 if config.tile_k % 64 == 0 else 0x30))
+    for stage, k, piece in itertools.product(range(config.stages), range(config.k_blocks), range(rows // step)):
+        by_hand = ((first + stage * rows * row_bytes) ^ (32 * k)) + piece * step * row_bytes
+        assert np.array_equal(by_hand, at[piece * step : (piece + 1) * step, 16 * k : 16 * k + 16, stage])
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90a", "sm_100a"])
+def test_fragments_in_place_are_those_that_the_mma_needs(arch):
+    """`multiply_in_place`, followed in numbers: each slot holds the (k-tile, k-block, piece) it is multiplied as."""
+    config = catalog.load(TUNED).config_for(arch, "256x192")
+    slots, blocks, pieces = config.b_slots, config.k_blocks, config.pieces_n
+    held, tile = {j: (0, 0, j) for j in range(slots)}, 0
+    for k_tile in range(3):
+        for k, j in itertools.product(range(blocks), range(pieces)):
+            slot = (k * pieces + j) % slots
+            assert held[slot] == (k_tile, k, j)
+            if k == blocks - 1 and j == pieces - slots:
+                tile += 1
+            further, later = divmod(j + slots, pieces)
+            held[slot] = (tile, (k + further) % blocks, later)
+
+
+def test_the_larger_tile_takes_less_through_shared_memory_but_is_coarser():
+    module = catalog.load(TUNED)
+    small, large = module.VARIANTS.values()
+    assert module.through_smem(small) == pytest.approx(2 / 64 + 1 / 128 + 1 / 256)
+    assert module.through_smem(large) == pytest.approx(1 / 64 + 1 / 96 + 1 / 256 + 1 / 192)
+    assert [module.waves(c, 4096, 4096, 132) for c in (small, large)] == [4, 3]  # of tiles half as large again
+    assert [module.waves(c, 8192, 8192, 132) for c in (small, large)] == [16, 11]
+    assert module.waves(small, 128 * 132, 256, 132) == 1 and module.waves(small, 128 * 132 + 1, 256, 132) == 2
+    assert module.choose(4096, 4096, 4096, 132) == "128x256" and module.choose(8192, 8192, 8192, 132) == "256x192"
+
+
+def test_auto_is_the_variant_that_costs_least():
+    module = catalog.load(TUNED)
+    for shape in itertools.product((1, 300, 4096, 9000), (8, 2000, 8192), (8, 520, 4096)):
+        costs = {name: module.cost(config, *shape, sms=108) for name, config in module.VARIANTS.items()}
+        assert costs[module.choose(*shape, sms=108)] == min(costs.values()) > 0
 
 
 # --- what all recipes with variants share -----------------------------------------------------------------------

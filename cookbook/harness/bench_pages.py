@@ -20,7 +20,7 @@ from cookbook.harness.publishing import NOT_MEASURED, figure, table
 from cookbook.harness.records import Record
 from cookbook.harness.running import Shape
 
-TUNED = ("hopper/tuned_gemm", "ampere/pipelined_gemm")  # of each track the one to use
+TUNED = ("hopper/tuned_gemm", "ampere/tuned_gemm")  # of each track the one to use
 LADDERS = ("hopper", "ampere")  # tracks
 RASTERS = "foundations/thread_block_swizzle"
 DTYPE = "bfloat16"

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.gpu
 RECIPES = [
     "ampere/smem_gemm",
     "ampere/pipelined_gemm",
+    "ampere/tuned_gemm",
     "hopper/swizzle_modes_gemm",
     "hopper/warp_specialized_gemm",
 ]

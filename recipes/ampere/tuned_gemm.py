@@ -1,0 +1,980 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   cookbook:
+#     title: The GEMM to use before Hopper
+#     claim: >-
+#       A larger tile for each warp takes fewer bytes through shared memory, if its fragments are replaced in place;
+#       where the larger tiles do not fit the number of SMs, a written rule takes the smaller ones.
+#     track: ampere
+#     order: 50
+#     builds_on: ampere/pipelined_gemm
+#     targets: [sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a]
+#     runs_on: sm_80+
+#     dtypes: [bfloat16, float16]
+#     path: cp.async -> swizzled shared memory -> ldmatrix, k-blocks ahead or in place -> mma.sync -> 16-byte stores
+#     instructions:
+#       all: [LDGSTS.E.BYPASS, LDSM.16.M88.4, HMMA.16816.F32, STG.E.128, LDS.128]
+#     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192]]
+# ---
+
+# %% [markdown]
+# # The GEMM to use before Hopper
+#
+# **Claim.** `ampere/pipelined_gemm` ends with two pipes that are both nearly full: the tensor cores, and the shared
+# memory that feeds them. With `mma.sync` a fragment goes through shared memory once for each warp that needs it, so
+# there is one way to need less of it: **a larger tile for each warp**. Three things are new.
+#
+# * **A warp tile of 64 x 96** instead of 64 x 64, in a CTA tile of 256 x 192. It fills the registers: 192 accumulators
+#   a thread leave no room for fragments of two k-blocks.
+# * **Fragments in place.** So there is one buffer for A, and half of one for B, and each fragment is overwritten by the
+#   next as soon as its last `mma` has been issued.
+# * **A rule chooses.** A larger tile is a coarser one, and the last wave of tiles may leave more SMs idle than the
+#   saving is worth. `cost` is the rule, and `matmul` takes the cheapest of `VARIANTS`: this one or the tile of the page
+#   before.
+#
+# The prediction comes before the measurement: first in the table of sizes, then in a cell.
+
+# %%
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from math import gcd
+from typing import NamedTuple
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import cutlass.memory
+import torch
+from cutlass.cute.nvgpu import cpasync, warp
+
+# %% [markdown]
+# ## The sizes
+#
+# What one multiply-add asks of shared memory, in thousandths of an element: `ldmatrix` reads 1 / 64 + 1 / 64 (or
+# 1 / 96), for each element of A serves a warp for as many products as its tile has columns, and each of B for as many
+# as it has rows; `cp.async` writes 1 / `tile_n` + 1 / `tile_m`.
+#
+# | variant | eight warps of | read | written | together | fragments a thread holds |
+# |---|---|---|---|---|---|
+# | `128x256` | 64 x 64 | 31.3 | 11.7 | 43.0 | two k-blocks: 64 registers |
+# | `256x192` | 64 x 96 | 26.0 | 9.1 | 35.2 | A of one, half of B: 28 registers |
+#
+# The first is `loads apart` of `ampere/pipelined_gemm`, the fastest form that we measured there. It asks in each k-tile
+# whether there is still something to load. The second has a loop of its own for the last k-tiles (`branch_free`), and
+# asks for A and B in one k-block (`loads_apart=False`), which the compiler can do with a few registers less.
+#
+# Chips with less shared memory keep both tiles, for it is the tiles that matter here, and get shallower stages.
+
+
+# %%
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the kernel, in elements or counts, and how a warp holds its fragments."""
+
+    tile_m: int = 128  # rows of C per CTA
+    tile_n: int = 256  # columns of C per CTA
+    tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four k-blocks of 16; 32 or more
+    stages: int = 4  # pairs of A and B tiles: one being read, the others arriving
+    warps_m: int = 2  # the warps stand in a warps_m x warps_n grid over the tile of C
+    warps_n: int = 4
+    b_slots: int = 0  # pieces of B, 16 columns each, that a warp holds and replaces in place; 0: all of two k-blocks
+    loads_apart: bool = True  # cp.async of A in the first k-block and of B in the next; False: both in the first
+    branch_free: bool = False  # the k-tiles with nothing left to load have a loop of their own
+    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps_m * self.warps_n
+
+    @property
+    def k_blocks(self) -> int:
+        return self.tile_k // 16
+
+    @property
+    def pieces_n(self) -> int:
+        """Pieces of 16 columns in the tile of a warp."""
+        return self.tile_n // (16 * self.warps_n)
+
+    @property
+    def smem_bytes(self) -> int:
+        ab = self.stages * (self.tile_m + self.tile_n) * self.tile_k
+        return 2 * max(ab, self.tile_m * self.tile_n)  # C is staged where A and B were
+
+
+IN_PLACE = Config(b_slots=3, loads_apart=False, branch_free=True)
+VARIANTS = {
+    "128x256": Config(),
+    "256x192": replace(IN_PLACE, tile_m=256, tile_n=192, warps_m=4, warps_n=2, raster_group=8),
+}
+DEFAULT = "auto"  # the one that `choose` names
+CONFIG = VARIANTS["128x256"]
+
+
+def config_for(arch: str, variant: str = "128x256") -> Config:
+    """A variant in the stages that fit the shared memory of an architecture such as "sm_89"; "" means the largest."""
+    chip, config = arch.rstrip("af"), VARIANTS[variant]
+    wide = config.b_slots > 0
+    if chip in ("sm_86", "sm_89", "sm_120", "sm_121"):  # 99 KiB: 24 or 28 KiB a stage of half the depth
+        return replace(config, tile_k=32, stages=3 if wide else 4)
+    if chip in ("sm_80", "sm_87"):  # 163 KiB: 28 KiB a stage of half the depth, 48 a whole one
+        return replace(config, tile_k=32, stages=5) if wide else replace(config, stages=3)
+    if (
+        wide and not chip.startswith("sm_9") and chip
+    ):  # 227 KiB, but for Blackwell a deep stage takes too many registers
+        return replace(config, tile_k=32, stages=8)
+    return config  # 227 KiB: 48 or 56 KiB a stage
+
+
+# %% [markdown]
+# ## The rule
+#
+# A CTA has an SM to itself, so tiles are worked off in **waves**, and what counts is how many there are: 512 tiles on
+# 132 SMs are four waves, as 528 would be. A wave takes the clocks of its tile's multiply-adds, and before and after
+# them others that nothing hides: until the first tiles have arrived (`START`), and until C has gone through shared
+# memory and out, 16 elements a clock.
+#
+# By that alone the rule would mostly choose the smaller tile. But an `mma` is seldom issued the clock it could be: a
+# warp waits for its fragments, and for its turn at pipes that others use. And a chip at work at its power limit pays
+# for moving bytes with its clock. Both grow with what goes through shared memory, and `THROUGH` puts a figure on both
+# together: an element through shared memory costs as much as 10 multiply-adds. It is the one number here that was
+# fitted, on measured times of these two tiles on an H200; the lab below shows how well it does.
+
+
+# %%
+RATE = 1357  # multiply-adds of an SM in a clock by mma.sync: foundations/tensor_core_ceiling, on an H200
+START = 800  # clocks until the first tile is there: put, as in ampere/pipelined_gemm
+THROUGH = 10  # multiply-adds that an element costs on its way through shared memory, in or out
+
+
+def through_smem(config: Config) -> float:
+    """Elements that go into or out of shared memory for one multiply-add."""
+    c = config
+    read = c.warps_m / c.tile_m + c.warps_n / c.tile_n  # by ldmatrix: 1 over the sides of a warp's tile
+    return read + 1 / c.tile_m + 1 / c.tile_n  # and written by cp.async
+
+
+def waves(config: Config, m: int, n: int, sms: int) -> int:
+    """How many tiles the busiest SM has to compute."""
+    return -(-(-(-m // config.tile_m) * -(-n // config.tile_n)) // sms)
+
+
+def cost(config: Config, m: int, n: int, k: int, sms: int) -> float:
+    """What C (m, n) over k costs on `sms` SMs: clocks, made dearer by what goes through shared memory meanwhile."""
+    tile = config.tile_m * config.tile_n
+    multiply = tile * -(-k // config.tile_k) * config.tile_k / RATE
+    each = multiply * (1 + THROUGH * through_smem(config)) + START + tile / 16
+    return waves(config, m, n, sms) * each
+
+
+def choose(m: int, n: int, k: int, sms: int) -> str:
+    """The variant that costs least."""
+    return min(VARIANTS, key=lambda name: cost(VARIANTS[name], m, n, k, sms))
+
+
+# %% [markdown]
+# ## The layout and the copies
+#
+# As in the pages before: rows of 128 bytes (64 where stages are shallower), swizzled, so that neither `cp.async` nor
+# `ldmatrix` has a conflict.
+# %%
+class SmemLayouts(NamedTuple):
+    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
+
+    a: cute.ComposedLayout  # (M, K, STAGE)
+    b: cute.ComposedLayout  # (N, K, STAGE)
+    c: cute.ComposedLayout  # (M, N)
+
+
+def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
+    """Rows of 128, 64, 32 or 16 bytes, the widest that divides `contiguous` elements, and the swizzle for it."""
+    bits = next(bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0)
+    width = (128 << bits) // dtype.width
+    rows = cute.make_layout((8, width), stride=(width, 1))
+    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
+
+
+def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+    """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
+    c = config
+    ab = smem_atom(dtype, c.tile_k)
+    return SmemLayouts(
+        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
+        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
+        c=cute.tile_to_shape(smem_atom(dtype, c.tile_n), (c.tile_m, c.tile_n), order=(0, 1)),
+    )
+
+
+# %%
+def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
+    """mma.sync m16n8k16, repeated over the warps; 16 columns a warp and step."""
+    op = warp.MmaF16BF16Op(dtype, cutlass.Float32, (16, 8, 16))
+    warps = cute.make_layout((config.warps_m, config.warps_n, 1))
+    return cute.make_tiled_mma(op, warps, permutation_mnk=(16 * config.warps_m, 16 * config.warps_n, 16))
+
+
+class TiledCopies(NamedTuple):
+    """The copies by software that touch shared memory."""
+
+    g2s_a: cute.TiledCopy  # cp.async, 16 bytes a thread
+    g2s_b: cute.TiledCopy
+    s2r_a: cute.TiledCopy  # ldmatrix.x4: four 8x8 matrices a warp
+    s2r_b: cute.TiledCopy
+    r2s_c: cute.TiledCopy  # st.shared, two elements a thread
+    s2g_c: cute.TiledCopy  # ld.shared and st.global, `vec` elements a thread
+
+
+def rowwise_copy(atom, threads: int, row: int, vec: int) -> cute.TiledCopy:
+    """Consecutive threads along a row of `row` elements, `vec` elements each."""
+    per_row = gcd(row // vec, threads)  # 192 columns are 24 pieces: 8 threads go over them three times
+    layout = cute.make_layout((threads // per_row, per_row), stride=(per_row, 1))
+    return cute.make_tiled_copy_tv(atom, layout, cute.make_layout((1, vec)))
+
+
+def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
+    """All copies; `vec` elements (8, 4, 2 or 1) of C go to global memory at a time."""
+    past_l1 = cpasync.CopyG2SOp(cache_mode=cute.nvgpu.LoadCacheMode.GLOBAL)
+    cp_async = cute.make_copy_atom(past_l1, dtype, num_bits_per_copy=128)
+    ldmatrix = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
+    pair = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=32)
+    wide = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=vec * dtype.width)
+    mma = tiled_mma(dtype, config)
+    return TiledCopies(
+        g2s_a=rowwise_copy(cp_async, config.threads, config.tile_k, 8),
+        g2s_b=rowwise_copy(cp_async, config.threads, config.tile_k, 8),
+        s2r_a=cute.make_tiled_copy_A(ldmatrix, mma),
+        s2r_b=cute.make_tiled_copy_B(ldmatrix, mma),
+        r2s_c=cute.make_tiled_copy_C(pair, mma),
+        s2g_c=rowwise_copy(wide, config.threads, config.tile_n, vec),
+    )
+
+
+# %% [markdown]
+# ## Loading
+#
+# As in `ampere/pipelined_gemm`, a whole operand in one k-block: rows outside the matrix are not read, and the k-tiles
+# *end* where K ends, so that only the first one can stick out, before the beginning; it is loaded before the loop.
+
+
+# %%
+class Load(NamedTuple):
+    """One thread's part in loading an operand."""
+
+    copy: cute.TiledCopy
+    src: cute.Tensor  # (CPY, CPY_M, CPY_K, k) global memory
+    dst: cute.Tensor  # (CPY, CPY_M, CPY_K, STAGE) shared memory
+    coords: cute.Tensor  # (CPY, CPY_M, CPY_K, k) coordinates (row, k) in the matrix
+    rows: cutlass.Int32  # of the matrix, from the tile's first one on
+    first: cutlass.Int32  # this thread's first row in the tile
+    rows_apart: int  # from one of its pieces to the next
+
+
+@cute.jit
+def make_load(copy, mX, sX, tile: cutlass.Constexpr, index, tidx):
+    """This thread's part of `tile` number `index` of the rows of mX (rows, K), for all k-tiles."""
+    before = mX.shape[1] - cute.round_up(mX.shape[1], tile[1])  # <= 0
+    shift = (0, cute.assume(before, divby=8), 0)  # whole 16-byte pieces, as K is
+    gX = cute.domain_offset(shift, cute.local_tile(mX, tile, (index, None)))  # (rows, K, k)
+    gX = cute.make_tensor(gX.iterator.align(16), gX.layout)
+    cX = cute.domain_offset(shift, cute.local_tile(cute.make_identity_tensor(mX.shape), tile, (index, None)))
+    thr = copy.get_slice(tidx)
+    src, dst, coords = thr.partition_S(gX), thr.partition_D(sX), thr.partition_S(cX)
+    start = index * tile[0]
+    return Load(copy, src, dst, coords, mX.shape[0] - start, coords[0, 0, 0, 0][0] - start, tile[0] // dst.shape[1])
+
+
+@cute.jit
+def rows_inside(load):
+    """Which pieces are rows of the matrix: (1, CPY_M, CPY_K). Asked each time, of one number for A and B and of
+    limits that all threads share: a register for each row would be too many."""
+    same_for_all_k = cute.make_layout((1, *load.dst.shape[1:3]), stride=(0, 1, 0))
+    inside = cute.make_rmem_tensor(same_for_all_k, cutlass.Boolean)
+    for m in cutlass.range_constexpr(load.dst.shape[1]):
+        inside[0, m, 0] = load.first < load.rows - m * load.rows_apart
+    return inside
+
+
+@cute.jit
+def load_first_tile(load):
+    """k-tile 0 into stage 0: what lies before the matrix becomes zero."""
+    src, dst = load.src[None, None, None, 0], load.dst[None, None, None, 0]
+    inside = rows_inside(load)
+    for k in cutlass.range_constexpr(dst.shape[2]):
+        if load.coords[0, 0, k, 0][1] >= 0:
+            cute.copy(load.copy, src[None, None, k], dst[None, None, k], pred=inside[None, None, k])
+        else:
+            dst[None, None, k].fill(0)
+
+
+@cute.jit
+def load_tile(load, k_tile, stage):
+    """k-tile `k_tile`, wholly inside K, into `stage`."""
+    src, dst, inside = load.src[None, None, None, k_tile], load.dst[None, None, None, stage], rows_inside(load)
+    for m in cutlass.range_constexpr(dst.shape[1]):
+        cute.copy(load.copy, src[None, m, None], dst[None, m, None], pred=inside[None, m, None])
+
+
+@cute.jit
+def ask_for_tile(k: cutlass.Constexpr, load_a, load_b, k_tile, write, config: cutlass.Constexpr):
+    """What k-block `k` loads of a k-tile. None belongs to the last one, in which the loop waits for the next tile."""
+    of_b = min(1, config.k_blocks - 2) if config.loads_apart else 0
+    if cutlass.const_expr(k == 0):
+        load_tile(load_a, k_tile, write)
+    if cutlass.const_expr(k == of_b):
+        load_tile(load_b, k_tile, write)
+
+
+# %% [markdown]
+# ## A warp's fragments
+#
+# A warp's tile of B is a row of *pieces*, 16 columns by one k-block, each fetched by one `ldmatrix.x4`; A's is a column
+# of them. `128x256` fetches all pieces of a k-block into one buffer while it multiplies the other: two buffers.
+#
+# `256x192` works through B piece by piece: four `mma` pairs with piece *j*, then the same registers take piece *j + 3*.
+# With three slots an `ldmatrix` has the time of two pieces, 16 `mma`, to arrive. The pieces of A are all needed until
+# the last piece of B; then each is replaced as soon as it has been used. Down with one piece of B, up with the next:
+# two `mma` in a row share a fragment of A or of B, which the register file then need not read again.
+#
+# ### Addresses by hand
+#
+# There is no register left for addresses either. CuTe computes that of each `ldmatrix` from the coordinates: add, then
+# XOR bits 7 to 9 into bits 4 to 6. But a thread's rows are all the same modulo 8, so those three bits are the same for
+# everything that it reads: only *one* address for A and one for B need be kept, of the thread's first row in stage 0
+# with the swizzle already applied. A k-block is 32 bytes further along K, which flips bits 5 and 6 only: **XOR with
+# 32 k**. Further pieces and stages are whole periods of the swizzle away: plain addition, which `ldmatrix` does itself.
+
+
+# %%
+class Operand(NamedTuple):
+    """A warp's way from shared memory to the tensor cores, for A or B."""
+
+    copy: cute.TiledCopy  # ldmatrix
+    smem: cute.Tensor  # (CPY, CPY_M, CPY_K, STAGE)
+    into: cute.Tensor  # (CPY, CPY_M, buffers): registers as ldmatrix fills them
+    regs: cute.Tensor  # (MMA, MMA_M, buffers): the same registers as mma takes them
+    address: cutlass.Int32  # of the thread's first row in stage 0, swizzled
+    stage_bytes: int
+    piece_bytes: int  # from one piece to the next
+
+
+@cute.jit
+def make_operand(copy, sX, regs, tidx, config: cutlass.Constexpr):
+    """This thread's part of an operand. sX: (rows, K, STAGE); regs: as `mma` takes them."""
+    thr = copy.get_slice(tidx)
+    smem, into = thr.partition_S(sX), thr.retile(regs)
+    first, chunks = smem.iterator.toint(), 0x70 if config.tile_k % 64 == 0 else 0x30  # 8 or 4 chunks in a row
+    address = first ^ ((first >> 3) & chunks)
+    stage_bytes = 2 * cute.size(sX, mode=[0]) * config.tile_k
+    piece_bytes = stage_bytes // cute.size(smem, mode=[1])
+    return Operand(copy, smem, into, regs, address, stage_bytes, piece_bytes)
+
+
+@cute.jit
+def fetch_block(x, stage, k: cutlass.Constexpr, buffer: cutlass.Constexpr):
+    """All pieces of a k-block."""
+    cute.copy(x.copy, x.smem[None, None, k, stage], x.into[None, None, buffer])
+
+
+@cute.jit
+def fetch_piece(x, stage, k: cutlass.Constexpr, piece: cutlass.Constexpr, slot: cutlass.Constexpr):
+    """One ldmatrix: a piece of k-block `k` into slot `slot` of the only buffer."""
+    address = ((x.address + stage * x.stage_bytes) ^ (32 * k)) + piece * x.piece_bytes
+    row = cute.make_ptr(x.smem.element_type, address, cute.AddressSpace.smem, assumed_align=16)
+    row = cute.make_tensor(row, cute.make_layout(((8, 1),), stride=((1, 0),)))  # 16 bytes, as ldmatrix takes them
+    cute.copy(x.copy, row, x.into[None, slot, 0])
+
+
+# %% [markdown]
+# ## The main loop
+#
+# `next_stage` is the one place where warps wait for each other. `128x256` goes there before the last k-block, for it
+# fetches the first of the next tile with it. `256x192` goes there in the *middle* of the last k-block, when the first
+# piece of the next tile is due: it still has half of a k-block to multiply.
+
+
+# %%
+@cute.jit
+def next_stage(read, config: cutlass.Constexpr):
+    """Wait until the next tile has arrived, everybody's part of it, and the oldest stage is free."""
+    cute.arch.cp_async_wait_group(config.stages - 2)
+    cute.arch.sync_threads()
+    return read + 1 if read + 1 < config.stages else cutlass.Int32(0)
+
+
+def single(fragment, rank: int):
+    """One mma's fragment, (MMA,), with the modes that `cute.gemm` goes over: (MMA, 1) or (MMA, 1, 1)."""
+    return cute.make_tensor(fragment.iterator, cute.append_ones(fragment.layout, up_to_rank=rank))
+
+
+@cute.jit
+def multiply_in_place(mma, acc, a, b, read, k: cutlass.Constexpr, config: cutlass.Constexpr):
+    """One k-block, each fragment replaced by a later one after its last mma. Returns the stage now being read."""
+    pieces_m, pieces_n, slots = cute.size(a.into, mode=[1]), config.pieces_n, config.b_slots
+    last_block = k == config.k_blocks - 1
+    for j in cutlass.range_constexpr(pieces_n):
+        slot, (further, later) = (k * pieces_n + j) % slots, divmod(j + slots, pieces_n)
+        for i in cutlass.range_constexpr(pieces_m):
+            m = i if j % 2 == 0 else pieces_m - 1 - i
+            for h in cutlass.range_constexpr(2):  # the halves of a piece, 8 columns each
+                half = h if i % 2 == 0 else 1 - h
+                c = single(acc[None, m, 2 * j + half], 3)
+                cute.gemm(mma, c, single(a.regs[None, m, 0], 2), single(b.regs[None, 2 * slot + half, 0], 2), c)
+            if cutlass.const_expr(j == pieces_n - 1):
+                fetch_piece(a, read, (k + 1) % config.k_blocks, m, m)
+        if cutlass.const_expr(last_block and j == pieces_n - slots):
+            read = next_stage(read, config)
+        fetch_piece(b, read, (k + further) % config.k_blocks, later, slot)
+    return read
+
+
+@cute.jit
+def mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config: cutlass.Constexpr):
+    """Multiply all k-tiles into `acc`; the first `stages - 1` have been asked for."""
+    stages, k_blocks, in_place = config.stages, config.k_blocks, config.b_slots > 0
+    read, write = cutlass.Int32(0), cutlass.Int32(stages - 1)
+    cute.arch.cp_async_wait_group(stages - 2)
+    cute.arch.sync_threads()
+    fetch_block(a, 0, 0, 0)
+    if cutlass.const_expr(in_place):
+        for j in cutlass.range_constexpr(config.b_slots):
+            fetch_piece(b, 0, 0, j, j)
+    else:
+        fetch_block(b, 0, 0, 0)
+    still_loading = cutlass.max(k_tiles - (stages - 1), 0)
+    if cutlass.const_expr(config.branch_free):
+        loops = ((0, still_loading, True), (still_loading, k_tiles, False))
+    else:
+        loops = ((0, k_tiles, True),)
+    for first, last, loading in loops:
+        for k_tile in cutlass.range(first, last, unroll=1):
+            for k in cutlass.range_constexpr(k_blocks):
+                if cutlass.const_expr(not in_place):
+                    if cutlass.const_expr(k == k_blocks - 1):
+                        read = next_stage(read, config)
+                    fetch_block(a, read, (k + 1) % k_blocks, (k + 1) % 2)
+                    fetch_block(b, read, (k + 1) % k_blocks, (k + 1) % 2)
+                if cutlass.const_expr(loading):
+                    if cutlass.const_expr(config.branch_free) or k_tile < still_loading:
+                        ask_for_tile(k, load_a, load_b, k_tile + stages - 1, write, config)
+                if cutlass.const_expr(k == min(1, k_blocks - 2)):
+                    cute.arch.cp_async_commit_group()  # an empty group too counts as one
+                    write = write + 1 if write + 1 < stages else cutlass.Int32(0)
+                if cutlass.const_expr(in_place):
+                    read = multiply_in_place(mma, acc, a, b, read, k, config)
+                else:
+                    cute.gemm(mma, acc, a.regs[None, None, k % 2], b.regs[None, None, k % 2], acc)
+
+
+# %% [markdown]
+# ## The epilogue
+#
+# Each thread holds scattered pairs of C. It writes them to a swizzled tile where A and B were, and the threads read
+# that back as rows. The store to global memory is as wide as the output allows: 16 bytes if N, the row stride and the
+# address permit, down to one element for an odd N. A vector is then either all inside the matrix or all outside, so
+# one comparison guards it.
+
+
+# %%
+@cute.jit
+def store(acc, sC, gC, cC, limit, copies, tidx):
+    """Registers -> swizzled shared memory -> global memory. gC, cC: (M, N) tile and its coordinates."""
+    rC = cute.make_fragment_like(acc, gC.element_type)
+    rC.store(acc.load().to(gC.element_type))
+    thr = copies.r2s_c.get_slice(tidx)
+    cute.arch.cp_async_wait_group(0)
+    cute.arch.sync_threads()  # every warp has read its last stage
+    cute.copy(copies.r2s_c, thr.retile(rC), thr.partition_D(sC))
+    cute.arch.sync_threads()
+    thr = copies.s2g_c.get_slice(tidx)
+    tCsC, tCgC, tCcC = thr.partition_S(sC), thr.partition_D(gC), thr.partition_D(cC)  # (VEC, REST_M, REST_N)
+    for m in cutlass.range(cute.size(tCsC, mode=[1]), unroll=8):
+        for n in cutlass.range_constexpr(cute.size(tCsC, mode=[2])):
+            if cute.elem_less(tCcC[0, m, n], limit):
+                cute.autovec_copy(tCsC[None, m, n], tCgC[None, m, n])
+
+
+# %% [markdown]
+# ## The kernel
+#
+# CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high, rather than a long
+# row: they share rows of A and columns of B in L2.
+
+
+# %%
+@cute.jit
+def tile_of_cta(shape_mn, config: cutlass.Constexpr):
+    """Which tile this CTA computes: column by column inside groups of `raster_group` rows of tiles."""
+    tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
+    tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
+    cta, _, _ = cute.arch.block_idx()
+    group, inside = cta // (config.raster_group * tiles_n), cta % (config.raster_group * tiles_n)
+    first = group * config.raster_group
+    height = cutlass.min(tiles_m - first, config.raster_group)  # the last group may be lower
+    return first + inside % height, inside // height
+
+
+@cute.kernel
+def kernel(
+    mA: cute.Tensor,  # (M, K)
+    mB: cute.Tensor,  # (N, K)
+    mC: cute.Tensor,  # (M, N)
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+    vec: cutlass.Constexpr,
+):
+    """One CTA computes one tile of C."""
+    tidx, _, _ = cute.arch.thread_idx()
+    tile_m, tile_n = tile_of_cta(mC.shape, config)
+    layouts, copies, mma = smem_layouts(dtype, config), tiled_copies(dtype, config, vec), tiled_mma(dtype, config)
+
+    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
+    smem = cutlass.memory.SmemAllocator().allocate(config.smem_bytes, 1024)
+    smem_b = smem + cute.size_in_bytes(dtype, layouts.a)
+    sA = cute.make_tensor(cute.recast_ptr(smem, layouts.a.inner, dtype), layouts.a.outer)
+    sB = cute.make_tensor(cute.recast_ptr(smem_b, layouts.b.inner, dtype), layouts.b.outer)
+    sC = cute.make_tensor(cute.recast_ptr(smem, layouts.c.inner, dtype), layouts.c.outer)
+
+    load_a = make_load(copies.g2s_a, mA, sA, (config.tile_m, config.tile_k), tile_m, tidx)
+    load_b = make_load(copies.g2s_b, mB, sB, (config.tile_n, config.tile_k), tile_n, tidx)
+    k_tiles = cute.size(load_a.src, mode=[3])
+    load_first_tile(load_a)
+    load_first_tile(load_b)
+    cute.arch.cp_async_commit_group()
+    for stage in cutlass.range_constexpr(1, config.stages - 1):
+        if stage < k_tiles:
+            load_tile(load_a, stage, stage)
+            load_tile(load_b, stage, stage)
+        cute.arch.cp_async_commit_group()
+
+    columns, buffers = 16 * config.warps_n * (config.b_slots or config.pieces_n), 1 if config.b_slots else 2
+    rA = cute.make_rmem_tensor(mma.partition_shape_A((config.tile_m, 16 * buffers)), dtype)  # (MMA, MMA_M, buffers)
+    rB = cute.make_rmem_tensor(mma.partition_shape_B((columns, 16 * buffers)), dtype)  # (MMA, MMA_N, buffers)
+    a = make_operand(copies.s2r_a, sA, rA, tidx, config)
+    b = make_operand(copies.s2r_b, sB, rB, tidx, config)
+    tile = (config.tile_m, config.tile_n)
+    gC = cute.local_tile(mC, tile, (tile_m, tile_n))
+    acc = cute.make_rmem_tensor(mma.get_slice(tidx).partition_C(gC).shape, cutlass.Float32)  # (MMA, MMA_M, MMA_N)
+    acc.fill(0.0)
+    mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config)
+    tile_m, tile_n = tile_of_cta(mC.shape, config)  # once more, rather than in registers all the while
+    gC = cute.local_tile(mC, tile, (tile_m, tile_n))
+    cC = cute.local_tile(cute.make_identity_tensor(mC.shape), tile, (tile_m, tile_n))
+    store(acc, sC, gC, cC, mC.shape, copies, tidx)
+
+
+# %% [markdown]
+# ## The launch
+#
+# Sizes and strides are run-time values: one compiled kernel serves all shapes.
+
+
+# %%
+@cute.jit
+def gemm(
+    pA: cute.Pointer,
+    pB: cute.Pointer,
+    pC: cute.Pointer,
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
+    stream: cuda.CUstream,
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+    vec: cutlass.Constexpr,
+):
+    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
+    m, n, k = mnk
+    lda, ldb, ldc = strides
+    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(cute.assume(lda, divby=8), 1)))
+    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1)))
+    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(cute.assume(ldc, divby=vec), 1)))
+    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
+    # Mostly no more than one CTA has room on an SM: the compiler need not save registers for others.
+    one = {"block": (config.threads, 1, 1), "min_blocks_per_mp": 1}
+    kernel(mA, mB, mC, dtype, config, vec).launch(grid=(tiles, 1, 1), **one, stream=stream)
+
+
+# %%
+def launch_arguments(dtype, pointers, mnk, strides, vec: int, stream: int) -> tuple:
+    """Plain addresses and integers as the typed values that `gemm` takes."""
+    align = (16, 16, vec * dtype.width // 8)  # bytes
+    gmem = cute.AddressSpace.gmem
+    return (
+        *(cute.runtime.make_ptr(dtype, pointers[i], gmem, assumed_align=align[i]) for i in range(3)),
+        tuple(cutlass.Int32(x) for x in mnk),
+        tuple(cutlass.Int64(x) for x in strides),
+        cuda.CUstream(stream),
+    )
+
+
+def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
+    """Compile for `arch` ("sm_80") with made-up pointers and sizes: no GPU is needed. "": the GPU that is here."""
+    made_up = launch_arguments(dtype, (16, 16, 16), (1, 1, 8), (8, 8, 8), vec, 0)
+    target = f"--gpu-arch {arch} " if arch else ""
+    config = config or config_for(arch)
+    return cute.compile(gemm, *made_up, dtype, config, vec, options=(target + options).strip() or None)
+
+
+# %% [markdown]
+# ## `matmul`
+#
+# What a user calls. It looks at everything that the kernel relies on before anything is launched, and says which
+# argument is at fault, what it got and what it needs.
+
+# %%
+DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
+
+
+def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
+    """Raise `error` about the argument `name` unless `ok`."""
+    if not ok:
+        raise error(f"{name}: got {got}; needed {needed}")
+
+
+def check_operand(name: str, x: torch.Tensor, dtype: torch.dtype | None) -> None:
+    """A non-empty matrix of a dtype the tensor cores take, and of `dtype` if that is given."""
+    require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
+    require(x.layout == torch.strided, name, f"layout {x.layout}", "torch.strided: a dense matrix", TypeError)
+    require(x.ndim == 2, name, f"{x.ndim} dimension(s)", "2")
+    require(x.dtype in DTYPES, name, x.dtype, "torch.float16 or torch.bfloat16", TypeError)
+    require(dtype in (None, x.dtype), name, x.dtype, f"{dtype}, the dtype of a", TypeError)
+    require(min(x.shape) > 0, name, f"shape {tuple(x.shape)}", "no empty dimension")
+    tracked = x.requires_grad and torch.is_grad_enabled()
+    require(not tracked, name, "requires_grad=True", "torch.no_grad(): there is no backward")
+
+
+def k_major_stride(name: str, x: torch.Tensor) -> int:
+    """The row stride, in elements, of `x` (rows, K), which 16-byte pieces must be able to read."""
+    (rows, k), (row, column) = x.shape, x.stride()
+    require(column == 1 or k == 1, name, f"stride {column} along K", "1: K-major")
+    row = row if rows > 1 else -(-k // 8) * 8  # a single row has no next one: any legal stride will do
+    apart = f"K = {k}, rows {2 * row} bytes apart"
+    require(row > 0 and row % 8 == 0, name, apart, "rows a multiple of 16 bytes apart")
+    require(x.data_ptr() % 16 == 0, name, f"address {x.data_ptr():#x}", "a multiple of 16 bytes")
+    return row
+
+
+def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether two matrices with adjacent columns may share a byte."""
+    size = x.element_size()
+    (x0, y0), (x_row, y_row) = (x.data_ptr(), y.data_ptr()), (x.stride(0) * size, y.stride(0) * size)
+    x_width, y_width = x.shape[1] * size, y.shape[1] * size
+    if x0 + (x.shape[0] - 1) * x_row + x_width <= y0 or y0 + (y.shape[0] - 1) * y_row + y_width <= x0:
+        return False
+    if x_row != y_row or x_row < max(x_width, y_width):
+        return True  # interleaved with different steps: not told apart
+    gap = (y0 - x0) % x_row  # the same step: columns of one wider matrix, perhaps
+    return gap < x_width or gap + y_width > x_row
+
+
+def check_out(out: torch.Tensor, a: torch.Tensor, bt: torch.Tensor) -> None:
+    """`out` can take the product of `a` (M, K) and `bt` (N, K)."""
+    check_operand("out", out, a.dtype)
+    (m, n), (row, column) = (a.shape[0], bt.shape[0]), out.stride()
+    require(out.shape == (m, n), "out", f"shape {tuple(out.shape)}", f"({m}, {n})")
+    require(column == 1 or n == 1, "out", f"stride {column} along N", "1: rows of adjacent elements")
+    require(row >= n or m == 1, "out", f"row stride {row}", f"at least N = {n}: rows that do not overlap")
+    require(out.device == a.device, "out", f"device {out.device}", f"{a.device}, where a is")
+    for name, x in (("a", a), ("b", bt)):
+        require(not overlap(out, x), "out", f"memory that overlaps {name}", "memory of its own")
+
+
+def store_width(out: torch.Tensor, ldc: int) -> int:
+    """Elements per store: the most (8 are 16 bytes) that divide N and to which every row is aligned."""
+    together = out.shape[1] | ldc | out.data_ptr() // out.element_size()
+    return next(vec for vec in (8, 4, 2, 1) if together % vec == 0)
+
+
+@cache
+def compiled(dtype: torch.dtype, vec: int, capability: tuple[int, int], variant: str) -> Callable[..., None]:
+    """The kernel for the present GPU: compiled at the first call that needs it, then kept.
+
+    TVM-FFI (the package apache-tvm-ffi) makes it a function that takes plain integers and tuples of them, and costs
+    little more to call than the launch itself. Without it each argument is a Python object made for the call.
+    """
+    return compile_for("", DTYPES[dtype], config_for("sm_{}{}".format(*capability), variant), vec, "--enable-tvm-ffi")
+
+
+# %% [markdown]
+# ### Checked once
+#
+# Those checks take longer than the GPU takes for a small product. But a program calls `matmul` with the same few kinds
+# of operands again and again, and their kind (shapes, strides, dtypes, devices, alignment, whether a gradient is
+# wanted) decides whether a call is legal. So the first call of a kind makes a *plan*, and later ones look it up. One
+# thing must be looked at each time, for it depends on addresses: whether `out` shares memory with an operand.
+
+
+# %%
+class Plan(NamedTuple):
+    """What the checks found out about calls of one kind: nothing is left but to launch."""
+
+    launch: Callable[..., None]  # compiled for this dtype, width of stores, and GPU
+    device: int  # of CUDA's
+    mnk: tuple[int, int, int]
+    strides: tuple[int, int, int]  # between the rows of A, B and C, in elements
+    spans: tuple[int, int, int]  # of A, B and C: from the first byte to the last one, in bytes
+
+
+PLANS: dict[tuple, Plan] = {}
+MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
+
+
+def kind(x: object) -> object:
+    """What the checks look at in an argument, but for where exactly it lies."""
+    if not isinstance(x, torch.Tensor) or x.layout != torch.strided:
+        return type(x)
+    return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16, x.requires_grad
+
+
+def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str) -> Plan:
+    """Check everything, choose a variant, compile what is needed. Raises what `matmul` raises."""
+    known = (DEFAULT, *VARIANTS)
+    require(variant in known, "variant", repr(variant), f"one of {', '.join(known)}")
+    check_operand("a", a, None)
+    check_operand("b", b, a.dtype)
+    (m, k), n, bt = a.shape, b.shape[1], b.T
+    require(b.shape[0] == k, "b", f"shape {tuple(b.shape)}", f"({k}, N), for a is {tuple(a.shape)}")
+    require(k % 8 == 0, "a", f"K = {k}", "a multiple of 8: whole 16-byte pieces")
+    lda, ldb = k_major_stride("a", a), k_major_stride("b", bt)
+    if out is not None:
+        check_out(out, a, bt)
+    require(a.is_cuda, "a", f"device {a.device}", "a CUDA device")
+    require(b.device == a.device, "b", f"device {b.device}", f"{a.device}, where a is")
+    capability = torch.cuda.get_device_capability(a.device)
+    require(capability >= (8, 0), "a", f"a GPU of compute capability {capability}", "(8, 0) or later")
+
+    c = a.new_empty(m, n) if out is None else out  # memory of torch's own is aligned alike each time
+    ldc = c.stride(0) if m > 1 else -(-n // 8) * 8
+    sms = torch.cuda.get_device_properties(a.device).multi_processor_count
+    variant = choose(m, n, k, sms) if variant == DEFAULT else variant
+    with torch.cuda.device(a.device):
+        launch = compiled(a.dtype, store_width(c, ldc), capability, variant)
+    spans = ((m - 1) * lda + k, (n - 1) * ldb + k, (m - 1) * ldc + n)
+    return Plan(launch, a.get_device(), (m, n, k), (lda, ldb, ldc), tuple(2 * elements for elements in spans))
+
+
+# %%
+def matmul(
+    a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None, variant: str = DEFAULT
+) -> torch.Tensor:
+    """`a @ b` on the tensor cores, accumulated in float32, on the current stream of `a`'s device.
+
+    a: (M, K), float16 or bfloat16, K-major (stride 1 along K).
+    b: (K, N), the same dtype, K-major too: usually `weight.T` of a contiguous (N, K) weight.
+    out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of a or b. Made if not given.
+    variant: one of VARIANTS, or "auto": the one that `choose` names for M, N and K. The bits are the same.
+
+    cp.async moves 16 bytes at a time: K is a multiple of 8, and the addresses of a and b and their row strides are
+    multiples of 16 bytes. Needs a GPU of compute capability 8.0 or later.
+    Any M, N, K >= 1 within that: ragged tiles are handled. There is no backward.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
+    argument, what it got and what it needs, and nothing has been launched.
+    """
+    key = (kind(a), kind(b), kind(out), torch.is_grad_enabled(), variant)
+    plan = PLANS.get(key)
+    if plan is None:
+        plan = make_plan(a, b, out, variant)
+        if len(PLANS) >= MAX_PLANS:
+            PLANS.clear()
+        PLANS[key] = plan
+    if torch.cuda.current_device() != plan.device:
+        with torch.cuda.device(plan.device):
+            return matmul(a, b, out=out, variant=variant)
+
+    (m, n, _), (a_span, b_span, c_span) = plan.mnk, plan.spans
+    out = a.new_empty(m, n) if out is None else out
+    pa, pb, pc = a.data_ptr(), b.data_ptr(), out.data_ptr()
+    if (pa < pc + c_span and pc < pa + a_span) or (pb < pc + c_span and pc < pb + b_span):
+        check_out(out, a, b.T)  # from first to last byte they meet, but may be columns of one wider matrix
+    plan.launch(pa, pb, pc, plan.mnk, plan.strides, torch.cuda.current_stream(plan.device).cuda_stream)
+    return out
+
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: the prediction
+#
+# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
+# out of your own code.
+#
+# First, how busy shared memory is while the tensor cores are as fast as `mma.sync` can make them. It serves 128 bytes a
+# clock and SM. What is left over is room for everything that does not go as planned.
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook import draw
+from cookbook.harness import records
+from cookbook.harness.publishing import table
+
+SMS = 132  # of an H200
+
+
+def bytes_a_clock(config: Config) -> float:
+    """Through shared memory, at RATE."""
+    return 2 * through_smem(config) * RATE
+
+
+bars = [
+    draw.Bar("at the ceiling of mma.sync", name, bytes_a_clock(config), note=f"{bytes_a_clock(config) / 128:.0%} busy")
+    for name, config in VARIANTS.items()
+]
+draw.bar_chart(bars, "bytes a clock", "Shared memory, computed", None, baseline=128, meaning="line: what it can serve")
+
+# %% [markdown] tags=["lab"]
+# Second, how much of the work of the SMs is asked for: the products of C over those of all tiles of all waves. Here the
+# larger tile loses at some sizes and not at others.
+
+# %% tags=["lab"]
+SHAPES = [(n, n, n) for n in (1024, 2048, 4096, 6144, 8192, 16384)] + [(4096, 14336, 4096), (16384, 4096, 4096)]
+
+
+def efficiency(config: Config, m: int, n: int, sms: int = SMS) -> float:
+    """The part of the SMs' time that goes into elements of C."""
+    return m * n / (waves(config, m, n, sms) * sms * config.tile_m * config.tile_n)
+
+
+def foretold(shape: tuple[int, int, int]) -> dict[str, float]:
+    """The cost of each variant, the cheapest one 1."""
+    costs = {name: cost(config, *shape, sms=SMS) for name, config in VARIANTS.items()}
+    return {name: value / min(costs.values()) for name, value in costs.items()}
+
+
+rows = []
+for shape in SHAPES:
+    each = [f"{waves(c, *shape[:2], SMS)}, {efficiency(c, *shape[:2]):.0%}" for c in VARIANTS.values()]
+    rows.append([" x ".join(map(str, shape)), *each, *(f"{x:.3f}" for x in foretold(shape).values())])
+    rows[-1].append(choose(*shape, sms=SMS))
+header = ["M x N x K", *(f"{v}: waves" for v in VARIANTS), *(f"{v}: cost" for v in VARIANTS), "chosen"]
+Markdown(table(header, rows))
+
+# %% [markdown] tags=["lab"]
+# The rate in the rule is a measured one. What `foundations/tensor_core_ceiling` has recorded:
+
+# %% tags=["lab"]
+STUDY, LOOP = "foundations/tensor_core_ceiling", "mma.sync m16n8k16, bf16"
+for r in records.read():
+    if r["recipe"] == STUDY and LOOP in r["figures"].get("instructions", {}):
+        per_clock = r["figures"]["instructions"][LOOP]["flops_per_clock"] / 2
+        print(f"{r['device']}: {per_clock:.0f} multiply-adds a clock and SM; in the rule: {RATE}")
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: the layout, and one address for all
+#
+# The tile of A of the large variant, and one `ldmatrix` of a warp:
+
+# %% tags=["lab"]
+from cookbook import access
+from cookbook.layouts import evaluate
+
+WIDE = VARIANTS["256x192"]
+layouts, copies = (evaluate(fn, cutlass.BFloat16, WIDE) for fn in (smem_layouts, tiled_copies))
+draw.swizzle_view(layouts.a)
+
+# %% tags=["lab"]
+every_ldmatrix = access.of_copy(layouts.a, copies.s2r_a, "src", "ldmatrix", warp=0)
+draw.access_view(every_ldmatrix[0])
+
+# %% [markdown] tags=["lab"]
+# That the address of k-block *k* is that of k-block 0 with 32 *k* XORed into it, and that pieces are whole periods of
+# the swizzle apart, holds for every element of a tile, so for every thread's:
+
+# %% tags=["lab"]
+for name, layout, warps in (("A", layouts.a, WIDE.warps_m), ("B", layouts.b, WIDE.warps_n)):
+    at = layout.byte_offsets()  # (rows, K, STAGE)
+    for k in range(WIDE.k_blocks):
+        assert (at[:, 16 * k : 16 * k + 16] == at[:, :16] ^ (32 * k)).all()
+    step, stage_bytes = 16 * warps, 2 * at.shape[0] * WIDE.tile_k
+    assert (at[step:] - at[:-step] == 2 * step * WIDE.tile_k).all()
+    assert (at[:, :, 1:] - at[:, :, :-1] == stage_bytes).all()
+    print(
+        f"{name}: {WIDE.k_blocks} k-blocks, {at.shape[0] // step} pieces, {WIDE.stages} stages: all as computed by hand"
+    )
+
+# %% [markdown] tags=["lab"]
+# ## What we tried, and what lost
+#
+# Each of these was built, seen right, and timed beside the others. None of them is in the kernel.
+#
+# * *Fragments in place for 64 x 64.* There a warp has room for two whole k-blocks, and using it is faster: replacing
+#   pieces one by one ties each `ldmatrix` to its place among the `mma`, and the compiler can move it less.
+# * *One barrier for each stage instead of one for the CTA* (`mbarrier`, as on Hopper). Warps may then drift apart, but
+#   every thread has more to do for each stage, and that costs more than the barrier did.
+# * *Warps that only load.* The others are rid of addresses and `cp.async`. But `setmaxnreg`, which takes registers from
+#   those who only load, is Hopper's, and works on whole warpgroups; and a warp that loads takes issue slots like any
+#   other.
+# * *Two CTAs an SM, of half the size.* One computes while the other stores. The tile of a CTA is what saves traffic
+#   with L2, and halving it costs more than the overlap brings.
+#
+# What helped besides the warp tile: half of B's fragments instead of all of them (registers are what the large tile is
+# short of), and a raster of half as many tiles, for its tiles are twice as high.
+
+# %% [markdown] tags=["lab"]
+# ## Check
+#
+# Every level looks at every variant.
+
+# %% tags=["lab"]
+from cookbook import tables
+from cookbook.harness import checking
+
+report = checking.check("ampere/tuned_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"], targets=["sm_90a"])
+for level in report.levels:
+    of = " ".join(filter(None, (level.target, level.variant)))
+    print(f"{level.level:10}{of:24}{level.status:13}{tables.describe(level)}")
+
+# %% [markdown] tags=["lab"]
+# ## Time
+#
+# "ours" is `matmul` without an argument, so whatever the rule chose; beside it each variant, called by name, and the
+# peers, all interleaved in one run on one GPU.
+
+# %% tags=["lab"]
+from cookbook.harness.publishing import results_table
+
+Markdown(results_table("ampere/tuned_gemm"))
+
+# %% [markdown] tags=["lab"]
+# How good is the rule? For each record: the variants' times relative to the faster one, foretold and measured, and what
+# `matmul` would have gained by knowing.
+
+# %% tags=["lab"]
+
+
+def rule_beside_times() -> str:
+    """Every current record, or that there is none."""
+    timed = [r for r in records.select("ampere/tuned_gemm", "timed") if not records.is_stale(r)]
+    rows = []
+    for r in timed:
+        shape = tuple(r["shape"])
+        found = {name: r["peers"][name]["median_ms"] for name in VARIANTS}
+        best, said, chosen = min(found.values()), foretold(shape), choose(*shape, sms=SMS)
+        each = [f"{said[name]:.3f} / {found[name] / best:.3f}" for name in VARIANTS]
+        lost = f"{found[chosen] / best - 1:.1%}"
+        rows.append([" x ".join(map(str, shape)) + f", {r['dtype']}", *each, chosen, lost])
+    header = ["M x N x K", *(f"{name}: foretold / measured" for name in VARIANTS), "chosen", "lost"]
+    return table(header, rows) if rows else "*Not measured yet.*"
+
+
+Markdown(rule_beside_times())
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# With the large tile shared memory is no longer a wall, and what then limits is `mma.sync` itself. Under ncu the tensor
+# pipe is busy most of the time, and what warps wait for is mostly a fixed time after an instruction (stall *wait*: an
+# `mma` reads three operands from the register file, and the next may not be issued before) and the tensor pipe (stall
+# *math pipe throttle*); barriers and shared memory come far behind. A chip at its power limit turns the rest into
+# clock. So no other order of the same instructions has much to gain. What has is another instruction: `wgmma` takes its
+# operands from shared memory, one issue for 64 rows: `hopper/tuned_gemm`.
+#
+# What is left here: products whose tiles do not fill a wave, which need their K divided among CTAs.
+#
+# To use it: `cookbook copy ampere/tuned_gemm my_gemm.py`, then `from my_gemm import matmul`.
