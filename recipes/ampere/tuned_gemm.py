@@ -901,7 +901,8 @@ for name, layout, warps in (("A", layouts.a, WIDE.warps_m), ("B", layouts.b, WID
 # %% [markdown] tags=["lab"]
 # ## What we tried, and what lost
 #
-# Each of these was built, seen right, and timed beside the others. None of them is in the kernel.
+# Each of these was built, seen right, and timed beside the others, once, on an H200; none of them is in the kernel. That
+# they lost was measured. The reasons are our reading of it, and were not.
 #
 # * *Fragments in place for 64 x 64.* There a warp has room for two whole k-blocks, and using it is faster: replacing
 #   pieces one by one ties each `ldmatrix` to its place among the `mma`, and the compiler can move it less.
@@ -968,12 +969,13 @@ Markdown(rule_beside_times())
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# With the large tile shared memory is no longer a wall, and what then limits is `mma.sync` itself. Under ncu the tensor
-# pipe is busy most of the time, and what warps wait for is mostly a fixed time after an instruction (stall *wait*: an
-# `mma` reads three operands from the register file, and the next may not be issued before) and the tensor pipe (stall
-# *math pipe throttle*); barriers and shared memory come far behind. A chip at its power limit turns the rest into
-# clock. So no other order of the same instructions has much to gain. What has is another instruction: `wgmma` takes its
-# operands from shared memory, one issue for 64 rows: `hopper/tuned_gemm`.
+# With the large tile shared memory is no longer a wall, and what then limits is `mma.sync` itself. In the experiment
+# that this kernel grew from, ncu found the tensor pipe busy most of the time, and warps waiting mostly for a fixed time
+# after an instruction (stall *wait*) and for the tensor pipe (stall *math pipe throttle*); barriers and shared memory
+# came far behind. We read the first as the price of operands in registers: three of them for every `mma`. A chip at its
+# power limit turns some of the rest into clock. We found no other order of the same instructions that gains more. What
+# would is another instruction: `wgmma` takes its operands from shared memory, one issue for 64 rows:
+# `hopper/tuned_gemm`.
 #
 # What is left here: products whose tiles do not fill a wave, which need their K divided among CTAs.
 #
