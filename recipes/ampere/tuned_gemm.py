@@ -901,8 +901,8 @@ for name, layout, warps in (("A", layouts.a, WIDE.warps_m), ("B", layouts.b, WID
 # %% [markdown] tags=["lab"]
 # ## What we tried, and what lost
 #
-# Each of these was built, seen right, and timed beside the others, once, on an H200; none of them is in the kernel. That
-# they lost was measured. The reasons are our reading of it, and were not.
+# Each of these was built, seen right, and timed beside the others, once, on an H200; none of them is in the kernel.
+# That they lost was measured. The reasons are our reading of it, and were not.
 #
 # * *Fragments in place for 64 x 64.* There a warp has room for two whole k-blocks, and using it is faster: replacing
 #   pieces one by one ties each `ldmatrix` to its place among the `mma`, and the compiler can move it less.
