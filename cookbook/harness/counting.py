@@ -27,7 +27,8 @@ from cookbook.harness import catalog, running, transposing
 from cookbook.harness.majors import DEFAULT
 from cookbook.harness.running import Shape
 
-COUNTED_SHAPE: Shape = (1024, 1024, 1024)  # whole tiles: every lane of every instruction is active
+# Whole tiles of 128, 192 and 256: every lane of every instruction is active.
+COUNTED_SHAPE: Shape = (1536, 1536, 1024)
 SANITIZED_SHAPES: tuple[Shape, ...] = ((200, 333, 200), (129, 255, 8), (300, 512, 512))  # edges in M, N and K
 TOOLS = ("memcheck", "racecheck")
 # Which copies of a recipe (fields of its TiledCopies) each SASS instruction carries out.
