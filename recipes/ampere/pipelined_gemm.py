@@ -655,6 +655,36 @@ draw.pipeline(stages=2, k_tiles=8, load_time=2, title="2 stages: the tensor core
 draw.pipeline(stages=4, k_tiles=8, load_time=2, title="4 stages: they wait for the first tile only (chosen time units)")
 
 # %% [markdown] tags=["lab"]
+# ## In the lab: fragments ahead
+#
+# Inside a stage the same again, in small: a warp fetches the fragments of a k-block with `ldmatrix`, and multiplies
+# them. With one set of registers it can fetch the next ones only when it has multiplied these; with two it fetches
+# while it multiplies. Times are chosen here too.
+
+# %% tags=["lab"]
+
+
+def warp_lanes(ahead: bool, k_blocks: int = 4, fetch: int = 2, multiply: int = 3) -> dict[str, list[draw.Span]]:
+    """The lanes of one warp: its fetches, and its multiplications."""
+    fetched, multiplied = [], []
+    fetch_done = busy_until = 0
+    for block in range(k_blocks):
+        start = fetch_done if ahead else busy_until  # the registers of two k-blocks, or of one
+        if ahead and block >= 2:
+            start = max(start, multiplied[block - 2].end)
+        fetch_done = start + fetch
+        fetched.append(draw.Span(start, fetch_done, f"{block}", "ldmatrix"))
+        begin = max(fetch_done, busy_until)
+        busy_until = begin + multiply
+        multiplied.append(draw.Span(begin, busy_until, f"{block}", "mma"))
+    return {"ldmatrix": fetched, "mma": multiplied}
+
+
+lanes = {f"one set: {lane}": spans for lane, spans in warp_lanes(ahead=False).items()} | {"": []}
+lanes |= {f"two sets: {lane}": spans for lane, spans in warp_lanes(ahead=True).items()}
+draw.lanes(lanes, "Four k-blocks of one warp", unit="chosen units of time", note="gaps: the lane has nothing to do")
+
+# %% [markdown] tags=["lab"]
 # ## In the lab: the order of the loads
 #
 # A thread has four `cp.async` of A and eight of B for each k-tile. Which of them it issues in which k-block:
