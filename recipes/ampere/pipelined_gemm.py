@@ -682,7 +682,9 @@ def warp_lanes(ahead: bool, k_blocks: int = 4, fetch: int = 2, multiply: int = 3
 
 lanes = {f"one set: {lane}": spans for lane, spans in warp_lanes(ahead=False).items()} | {"": []}
 lanes |= {f"two sets: {lane}": spans for lane, spans in warp_lanes(ahead=True).items()}
-draw.lanes(lanes, "Four k-blocks of one warp", unit="chosen units of time", note="gaps: the lane has nothing to do")
+draw.lanes(
+    lanes, "Four k-blocks of one warp (chosen time units)", unit="units", note="gaps: the lane has nothing to do"
+)
 
 # %% [markdown] tags=["lab"]
 # ## In the lab: the order of the loads
