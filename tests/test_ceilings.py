@@ -204,12 +204,15 @@ def test_a_gpu_without_the_instruction_has_no_ceiling(fake, monkeypatch):
 
 def test_times_are_those_of_as_much_work(monkeypatch):
     monkeypatch.setattr(benching, "batch_size", lambda call, sets: 1)
-    monkeypatch.setattr(benching, "make_batches", lambda variants, *_: (dict.fromkeys(variants, None), "stream"))
+    run = []  # every batch, in order
+    batches = {name: lambda name=name: run.append(name) for name in ("ours", "ceiling")}
+    monkeypatch.setattr(benching, "make_batches", lambda variants, *_: (batches, "stream"))
     monkeypatch.setattr(benching, "warm_up", lambda *_: None)
-    monkeypatch.setattr(benching, "elapsed_ms", lambda batch: 2.0)
+    monkeypatch.setattr(benching, "elapsed_ms", lambda batch: batch() or 2.0)
     two = benching.Contest({"ours": None, "ceiling": None}, [()], "ours", 1e9, scale={"ceiling": 0.75})
     timed = benching.time_contest(two, 7)
     assert (timed["ours"]["median_ms"], timed["ceiling"]["median_ms"]) == (2.0, 1.5)
+    assert len(run) == 2 * 2 * 7 and run[::2] == run[1::2]  # each timed batch comes after one of its own kind
 
 
 # --- recorded and shown -------------------------------------------------------------------------------------------
