@@ -186,8 +186,9 @@ def gemm_contest(module: Any, shape: Shape, dtype: str, majors: str = DEFAULT, q
 
 def own_variants(module: Any) -> dict[str, Call]:
     """The kernels of a recipe that has several, by name."""
-    named = getattr(module, "VARIANTS", ())
-    return {name: lambda a, b, out, name=name: module.matmul(a, b, out=out, variant=name) for name in named}
+    return {
+        name: lambda a, b, out, call=call: call(a, b, out=out) for name, call in running.matmuls(module).items() if name
+    }
 
 
 def peers(tuned: bool = True, quack: bool = True) -> dict[str, Call]:

@@ -74,11 +74,6 @@ def measure(name: str, on_progress: Callable[[str], None] = lambda text: None, *
     return records.make(LEVEL, name, "", None, passed=True, figures=found, device=device, distribution=DISTRIBUTION)
 
 
-def measure_all(on_progress: Callable[[str], None] = lambda text: None) -> list[Record]:
-    """Records of both studies, measured on this GPU now."""
-    return [measure(name, on_progress) for name in STUDIES]
-
-
 def implausible(found: dict[str, dict[str, dict[str, float]]]) -> list[str]:
     """What no GPU can have measured, in words: rates that are not positive, a spread that leaves its median out, an SM
     that does more than its tensor cores (8192 operations a clock, of 8 bits on Hopper) or banks (128 bytes) can."""
