@@ -1,83 +1,31 @@
 """Matrix descriptors: the 64 bits that tell a tensor core where an operand lies in shared memory.
 
-They are read off the layout itself: nothing here assumes how the layout was made. Hopper's are
-`cookbook.model.MatrixDescriptor`; Blackwell's have a version, and one more swizzle mode.
+They are read off the layout itself: nothing here assumes how the layout was made. What the bits mean is in the models:
+Hopper's are `cookbook.model.MatrixDescriptor`; Blackwell's, `BlackwellDescriptor`, have a version, and one more swizzle
+mode.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from cookbook.layouts import SmemLayout
-from cookbook.model.tma import SWIZZLES
-from cookbook.model.wgmma import CHUNK, FIELD, MODE_CODES, MatrixDescriptor
+from cookbook.model.smem_descriptor import (
+    BLACKWELL_CODES,
+    CORE,
+    MODES,
+    VERSION,
+    BlackwellDescriptor,
+    canonical_offsets,
+    lines_of,
+    swizzle_of,
+)
+from cookbook.model.wgmma import CHUNK, MODE_CODES, MatrixDescriptor
 from cookbook.swizzle import Swizzle
 
 __all__ = ["BlackwellDescriptor", "canonical_offsets", "describe", "field_table", "swizzle_of"]
 
-CORE = 8  # rows of a core matrix, each of 16 bytes
-VERSION = 0b001
-# (bytes of a swizzled row, bytes that stay together) -> the swizzle of byte addresses
-MODES = {(mode, 16): swizzle for mode, swizzle in SWIZZLES.items()} | {(128, 32): Swizzle(2, 5, 2)}
-BLACKWELL_CODES = {(0, 16): 0, (128, 32): 1, (128, 16): 2, (64, 16): 4, (32, 16): 6}
 HOPPER_CODES = {(mode, 16): code for mode, code in MODE_CODES.items()}
-
-
-@dataclass(frozen=True)
-class BlackwellDescriptor:
-    """The 64-bit shared memory descriptor of tcgen05.mma.
-
-    PTX ISA, "TensorCore 5th Generation Family Instructions": "Shared Memory Descriptor".
-
-    All in bytes, multiples of 16 below 2**18: where the matrix starts, `lbo` (leading dimension byte offset) and
-    `sbo` (stride dimension byte offset). `mode` is the swizzle, 0, 32, 64 or 128 bytes, `together` the bytes that it
-    keeps together: 16, or 32 under the 128-byte mode. The leading dimension is relative (bit 52 is 0).
-    """
-
-    start: int
-    lbo: int
-    sbo: int
-    mode: int
-    together: int = 16
-    base_offset: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("start", "lbo", "sbo"):
-            value = getattr(self, name)
-            if value % CHUNK or not 0 <= value <= FIELD * CHUNK:
-                raise ValueError(f"{name}: got {value}; needed a multiple of 16 in 0 to {FIELD * CHUNK}")
-        if (self.mode, self.together) not in BLACKWELL_CODES:
-            raise ValueError(f"mode, together: got {self.mode, self.together}; needed one of {list(BLACKWELL_CODES)}")
-        if not 0 <= self.base_offset <= 7:
-            raise ValueError(f"base_offset: got {self.base_offset}; needed 0 to 7")
-
-    def encode(self) -> int:
-        """The 64 bits: start 0-13, lbo 16-29, sbo 32-45, 0b001 in 46-48, base_offset 49-51, mode 61-63."""
-        word = self.start // CHUNK | self.lbo // CHUNK << 16 | self.sbo // CHUNK << 32
-        return word | VERSION << 46 | self.base_offset << 49 | BLACKWELL_CODES[self.mode, self.together] << 61
-
-    @classmethod
-    def decode(cls, word: int) -> BlackwellDescriptor:
-        """The descriptor that these 64 bits say.
-
-        Raises:
-            ValueError: not an unsigned 64-bit integer, a fixed field with another value, or no such mode.
-        """
-        known = FIELD | FIELD << 16 | FIELD << 32 | 7 << 46 | 7 << 49 | 7 << 61
-        codes = {code: mode for mode, code in BLACKWELL_CODES.items()}
-        if not 0 <= word < 1 << 64 or word & ~known or word >> 46 & 7 != VERSION or word >> 61 not in codes:
-            raise ValueError(
-                f"word: got {word:#x}; needed 0b001 in bits 46-48, a mode of {sorted(codes)}, zeros elsewhere"
-            )
-        start, lbo, sbo = ((word >> at & FIELD) * CHUNK for at in (0, 16, 32))
-        return cls(start, lbo, sbo, *codes[word >> 61], word >> 49 & 7)
-
-
-def swizzle_of(descriptor: MatrixDescriptor | BlackwellDescriptor) -> Swizzle:
-    """The swizzle of byte addresses that the hardware applies."""
-    return MODES[descriptor.mode, getattr(descriptor, "together", 16)]
 
 
 def describe(
@@ -122,26 +70,6 @@ def describe(
     return found
 
 
-def canonical_offsets(
-    descriptor: MatrixDescriptor | BlackwellDescriptor, major: str, shape: tuple[int, int], element_bits: int
-) -> np.ndarray:
-    """(mn, k) byte addresses that a descriptor names, before the swizzle.
-
-    PTX ISA, "Canonical Layouts"; the swizzle, `swizzle_of`, then acts on these addresses.
-    """
-    size = element_bits // 8
-    mn, k = np.indices(shape)
-    width, lines = descriptor.mode or CHUNK, _lines(getattr(descriptor, "together", 16))
-    if major == "K":
-        inside = k * size % CHUNK + k * size // CHUNK * (CHUNK if descriptor.mode else descriptor.lbo)
-        return descriptor.start + inside + mn % CORE * width + mn // CORE * descriptor.sbo
-    along, across = mn * size // width, k // lines
-    inside = descriptor.start + mn * size % width + k % lines * width
-    if descriptor.mode:
-        return inside + along * descriptor.lbo + across * descriptor.sbo
-    return inside + along * descriptor.sbo + across * descriptor.lbo
-
-
 def field_table(descriptor: MatrixDescriptor | BlackwellDescriptor) -> list[tuple[str, str, str, int]]:
     """(field, bits, value, encoded) of every field, lowest bits first."""
     byte_fields = [("start address", "0-13", descriptor.start), ("leading byte offset", "16-29", descriptor.lbo)]
@@ -152,7 +80,8 @@ def field_table(descriptor: MatrixDescriptor | BlackwellDescriptor) -> list[tupl
     offset = ("base offset", "49-51", str(descriptor.base_offset), descriptor.base_offset)
     if isinstance(descriptor, MatrixDescriptor):
         return [*rows, offset, ("swizzle mode", "62-63", said, HOPPER_CODES[mode])]
-    fixed = [("fixed", "46-48", "0b001", VERSION), offset, ("leading dimension mode", "52", "relative", 0)]
+    leading = ("leading dimension mode", "52", "absolute" if descriptor.lbo_absolute else "relative")
+    fixed = [("fixed", "46-48", "0b001", VERSION), offset, (*leading, int(descriptor.lbo_absolute))]
     return [*rows, *fixed, ("fixed", "53-60", "0", 0), ("swizzle mode", "61-63", said, BLACKWELL_CODES[mode])]
 
 
@@ -181,16 +110,11 @@ def _block(layout: SmemLayout, rows: int, origin: tuple[int, int]) -> np.ndarray
 
 def _strides(block: np.ndarray, major: str, mode: int, together: int, size: int) -> tuple[int, int]:
     """(lbo, sbo) in bytes of a block of byte offsets from its start."""
-    per_chunk, lines = CHUNK // size, _lines(together)
+    per_chunk, lines = CHUNK // size, lines_of(together)
     if major == "K":
         return CHUNK if mode else _at(block, 0, per_chunk), _at(block, CORE, 0)
     along, across = _at(block, (mode or CHUNK) // size, 0), _at(block, 0, lines)
     return (along, across) if mode else (across, along)
-
-
-def _lines(together: int) -> int:
-    """Lines of one swizzle atom along K: 8, or 4 in the mode of 32-byte atoms."""
-    return CORE * CHUNK // together
 
 
 def _at(block: np.ndarray, mn: int, k: int) -> int:

@@ -9,12 +9,19 @@ from cookbook.model.formats import from_float32, to_float32
 from cookbook.model.ldmatrix import ldmatrix, stmatrix
 from cookbook.model.mma_sync import mma_m16n8k16
 from cookbook.model.smem import SharedMemory
+from cookbook.model.smem_descriptor import BlackwellDescriptor
+from cookbook.model.tcgen05 import InstructionDescriptor
 from cookbook.model.tma import tma_load, tma_store
+from cookbook.model.tmem import TensorMemory, TmemAddress
 from cookbook.model.wgmma import MatrixDescriptor, operand_descriptors, wgmma
 
 __all__ = [
+    "BlackwellDescriptor",
+    "InstructionDescriptor",
     "MatrixDescriptor",
     "SharedMemory",
+    "TensorMemory",
+    "TmemAddress",
     "cp_async",
     "from_float32",
     "ldmatrix",
