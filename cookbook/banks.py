@@ -2,19 +2,28 @@
 
 Word w (4 bytes) lives in bank w mod 32, and a bank gives one word a wavefront, to every lane that asks for it. An
 instruction goes in phases: all 32 lanes for up to 4 bytes a lane, half-warps for 8, lanes 8q to 8q+7 for 16 (and so one
-8x8 matrix a phase for ldmatrix and stmatrix). Two things bend that rule, and both were found by counting on an H200
+8x8 matrix a phase for ldmatrix and stmatrix). Three things bend that rule, and all were found by counting on an H200
 (`python -m cookbook.harness.probes`), for NVIDIA documents the banks and not the phases:
 
 * A *load* of 8 or 16 bytes serves two neighbouring phases in one wavefront if lanes t and t^1, or t and t^2, share
   their address throughout both, and together they ask no bank for two words. A store does not. A lane that takes no
   part counts as sharing, as was seen in all pairs but one: where that matters the model gives a range.
-* *cp.async* has banks at both ends. Each lane wants its turn at a place in a 128-byte line of global memory, where it
-  reads, and at the banks that it writes; in a wavefront a place, and a bank, serves one lane, even where two want the
-  same word. So a phase takes at least as many wavefronts as lanes meet at the busiest place or bank: rows of 64 bytes,
-  128 bytes apart in global memory, are 2-way however they are swizzled. Lanes that meet at either end, and those that
-  meet them in turn, make a chain; while it lasts each wavefront serves at least one of its lanes, so a phase takes at
-  most as many wavefronts as its longest chain has lanes. Where the two agree the count is exact, as for any copy whose
-  lanes meet at one end only. Between them it is up to the order in which the hardware serves lanes, which is not known.
+* *cp.async through L1* has banks at both ends. Each lane wants its turn at a place in a 128-byte line of global
+  memory, where it reads, and at the banks that it writes; in a wavefront a place, and a bank, serves one lane, even
+  where two want the same word. So a phase takes at least as many wavefronts as lanes meet at the busiest place or
+  bank: rows of 64 bytes, 128 bytes apart in global memory, are 2-way however they are swizzled. Lanes that meet at
+  either end, and those that meet them in turn, make a chain; while it lasts each wavefront serves at least one of its
+  lanes, so a phase takes at most as many wavefronts as its longest chain has lanes. Where the two agree the count is
+  exact, as for any copy whose lanes meet at one end only. Between them it is up to the order in which the hardware
+  serves lanes, which is not known.
+* *cp.async past L1* (`.cg`) knows neither phases nor banks. A wavefront moves 32-byte sectors of one line of global
+  memory into one line of shared memory, and what the sectors of a wavefront have in common is how they are moved:
+  from the same half (the first 16 bytes, the second, or both), and by the same XOR of the two lowest bits of the
+  16-byte chunk's number; the third bit, which 64 bytes of the line a sector goes to, is each sector's own. Of lanes
+  that write the same 16 bytes only the first counts. So 8 lanes that fill a line from a line under a swizzle take one
+  wavefront, rows of 64 bytes take two for each line that they fill, and 32 lanes that write to 32 lines take 32
+  without any bank conflict. Where two lanes read the same 16 bytes and write them to two places of one line, only a
+  range is known.
 """
 
 from __future__ import annotations
@@ -31,6 +40,7 @@ __all__ = ["Phase", "Wavefronts", "linear_wavefronts", "wavefronts"]
 
 BANKS = 32
 WORD = 4  # bytes
+LINE, SECTOR, CHUNK = 128, 32, 16  # bytes
 PHASES = {1: 1, 2: 1, 4: 1, 8: 2, 16: 4}  # by bytes a lane
 
 
@@ -71,7 +81,12 @@ class Wavefronts:
 
 
 def wavefronts(
-    addresses: np.ndarray, width: int, *, load: bool = False, sources: np.ndarray | None = None
+    addresses: np.ndarray,
+    width: int,
+    *,
+    load: bool = False,
+    sources: np.ndarray | None = None,
+    past_l1: bool = False,
 ) -> Wavefronts:
     """Counts, for any addresses; exactly but where `Wavefronts.exact` says otherwise.
 
@@ -80,18 +95,24 @@ def wavefronts(
         width: bytes at each address: 1, 2, 4, 8 or 16. Rows of ldmatrix and stmatrix are 16.
         load: whether it is an ld.shared; two phases whose lanes share addresses may then be one.
         sources: for cp.async: (32,) byte addresses in global memory. If left out, each phase reads whole lines.
+        past_l1: whether that is a cp.async.cg, of 16 bytes. Its "phases" are the lines of shared memory it writes.
 
     Raises:
-        ValueError: as `cookbook.access.checked_lanes`.
+        ValueError: as `cookbook.access.checked_lanes`; past_l1 without sources, or of another width.
 
     >>> wavefronts(np.arange(32) * 128, 4).actual  # a column of 32x32 fp32
     32
     """
     lanes = checked_lanes(addresses, width)
+    if past_l1 and (sources is None or width != CHUNK):
+        got = f"width {width}" if sources is not None else "no sources"
+        raise ValueError(f"past_l1: got {got}; needed width {CHUNK} and sources: it depends on both ends")
     if sources is None:
         phases = [_phase(group, width) for group in lanes.reshape(PHASES[width], -1)]
         return Wavefronts(tuple(_merged(lanes, width, phases) if load else phases))
     read = checked_lanes(sources, width, "sources")
+    if past_l1:
+        return _copied_past_l1(lanes, read)
     groups = zip(lanes.reshape(PHASES[width], -1), read.reshape(PHASES[width], -1), strict=True)
     return Wavefronts(tuple(_copied(to, source, width) for to, source in groups))
 
@@ -116,6 +137,50 @@ def _copied(addresses: np.ndarray, sources: np.ndarray, width: int) -> Phase:
         chained = chained @ chained  # over bools: whether there is a way of twice the length
     least, most = (int(np.sum(x, axis=-1).max(initial=0)) for x in (meets, chained))
     return Phase(least, _phase(addresses, width).per_bank, most)
+
+
+def _copied_past_l1(addresses: np.ndarray, sources: np.ndarray) -> Wavefronts:
+    """A cp.async past L1: one Phase for each line of shared memory that it writes."""
+    writers: dict[int, int] = {}  # source by destination, of the first lane that writes it
+    for to, source in zip(addresses.tolist(), sources.tolist(), strict=True):
+        if to >= 0:
+            writers.setdefault(to, source)
+    by_lines: dict[tuple[int, int], list[tuple[int, int]]] = {}  # chunks (from, to) by lines (to, from)
+    for to, source in writers.items():
+        moved = (source % LINE // CHUNK, to % LINE // CHUNK)
+        by_lines.setdefault((to // LINE, source // LINE), []).append(moved)
+    phases = []
+    for line in sorted({line for line, _ in by_lines}):
+        counts = [_line_to_line(moves) for (into, _), moves in by_lines.items() if into == line]
+        written = np.array([to for to in writers if to // LINE == line])
+        least, most = (sum(count[i] for count in counts) for i in (0, 1))
+        phases.append(Phase(least, _phase(written, CHUNK).per_bank, most))
+    return Wavefronts(tuple(phases))
+
+
+def _line_to_line(moves: list[tuple[int, int]]) -> tuple[int, int]:
+    """The least and the most wavefronts that move chunks (from, to), 0 to 7 each, of one line to another."""
+    read = [source for source, _ in moves]
+    twice = [move for move in moves if read.count(move[0]) > 1]
+    if not twice:
+        count = _sector_wavefronts(moves)
+        return count, count
+    # Seen: more than if they were alone, or fewer. At least one for each way to move, at most each of `twice` alone.
+    ways = len({(source ^ to) & 3 for source, to in moves})
+    return ways, len(twice) + _sector_wavefronts([move for move in moves if move not in twice])
+
+
+def _sector_wavefronts(moves: list[tuple[int, int]]) -> int:
+    """Wavefronts of chunks no two of which are read from, or written to, the same place."""
+    halves: dict[tuple[int, int, int], int] = {}  # which halves of a sector go, by how they go, whence and whither
+    for source, to in moves:
+        key = ((source ^ to) & 3, source >> 1, to >> 1)
+        halves[key] = halves.get(key, 0) | 1 << (source & 1)
+    together: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for (way, source, to), which in halves.items():
+        together.setdefault((way, which), []).append((source, to))
+    # Two sectors that come from one place, or go to one, need a wavefront each.
+    return sum(max(max(map(end.count, end)) for end in zip(*pairs, strict=True)) for pairs in together.values())
 
 
 def _merged(lanes: np.ndarray, width: int, phases: list[Phase]) -> list[Phase]:

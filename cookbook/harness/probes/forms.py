@@ -40,7 +40,7 @@ class Form:
     def held(self) -> bool:
         """Whether it must be counted, and as predicted: one warp, issued as in the tables or through L1."""
         as_in_tables = self.instruction == BY_NAME[self.instruction.name]
-        return self.executions == 1 and (as_in_tables or "BYPASS" not in self.instruction.name)
+        return self.executions == 1 and (as_in_tables or not self.instruction.past_l1)
 
     @property
     def executions(self) -> int:

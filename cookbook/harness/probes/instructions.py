@@ -33,6 +33,11 @@ class Instruction:
         return self.name.split(".")[0]
 
     @property
+    def past_l1(self) -> bool:
+        """Whether it is a cp.async that leaves no copy in L1."""
+        return "BYPASS" in self.name
+
+    @property
     def loads(self) -> bool:
         """Whether it reads shared memory; the others write it."""
         return self.opcode in ("LDS", "LDSM")

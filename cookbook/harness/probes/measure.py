@@ -30,7 +30,7 @@ class Measured(NamedTuple):
     @property
     def counted(self) -> bool:
         """Whether the counter sees it at all: of a cp.async past L1 it can say 0, whatever the addresses."""
-        return self.wavefronts > 0 or "BYPASS" not in self.pair.instruction.name
+        return self.wavefronts > 0 or not self.pair.instruction.past_l1
 
     @property
     def ok(self) -> bool:

@@ -61,7 +61,8 @@ class Pair:
 def _counted(pair: Pair) -> banks.Wavefronts:
     sources = np.array(pair.sources, np.int64) if pair.sources else None
     load = pair.instruction.opcode == "LDS"
-    return banks.wavefronts(pair.lanes, pair.instruction.width, load=load, sources=sources)
+    past_l1 = pair.instruction.past_l1
+    return banks.wavefronts(pair.lanes, pair.instruction.width, load=load, sources=sources, past_l1=past_l1)
 
 
 @cache
