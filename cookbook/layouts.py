@@ -259,8 +259,24 @@ def _plain_composed(value: Any, element_bits: int | None) -> SmemLayout:
 
 
 def _plain_copy(value: Any) -> TiledCopyTV:
-    layouts = (_plain(x, None) for x in (value.layout_src_tv_tiled, value.layout_dst_tv_tiled))
-    return TiledCopyTV(*layouts, tuple(_extent(mode) for mode in value.tiler_mn))
+    tvs = (value.layout_src_tv_tiled, value.layout_dst_tv_tiled)
+    modes = [_mode(mode) for mode in value.tiler_mn]
+    if any(not isinstance(mode.shape, int) for mode in modes):
+        tvs = _unpermuted(tvs, modes)
+    return TiledCopyTV(*(_plain(x, None) for x in tvs), tuple(mode.size for mode in modes))
+
+
+def _unpermuted(tvs: tuple[Any, ...], modes: list[Layout]) -> list[Any]:
+    """(thread, value) layouts over a tiler whose modes rename coordinates, as layouts over the coordinates."""
+    import cutlass.cute as cute
+
+    scaled = [_scaled(mode.stride, 1 if i == 0 else modes[0].size) for i, mode in enumerate(modes)]
+    names = cute.make_layout(tuple(mode.shape for mode in modes), stride=tuple(scaled))
+    return [cute.composition(names, tv) for tv in tvs]
+
+
+def _scaled(stride: IntTuple, by: int) -> IntTuple:
+    return tuple(_scaled(s, by) for s in stride) if isinstance(stride, tuple) else stride * by
 
 
 def _plain_mma(value: Any) -> TiledMmaTV:
@@ -271,13 +287,12 @@ def _plain_mma(value: Any) -> TiledMmaTV:
     return TiledMmaTV(*(_plain(x, None) for x in layouts), tiler, _ints(value.shape_mnk), majors)
 
 
-def _extent(mode: Any) -> int:
-    """The size of a tiler's mode. One that is not contiguous would rename coordinates: not represented here."""
-    if isinstance(mode, int):
-        return mode
-    if not isinstance(mode.shape, int) or (mode.shape > 1 and mode.stride != 1):
-        raise ValueError(f"fn: returned a tiled copy with tiler mode {mode}; needed contiguous modes")
-    return mode.shape
+def _mode(mode: Any) -> Layout:
+    """A mode of a tiler: which coordinate its i-th index is. Tensor memory's copies take every 32nd lane in turn."""
+    found = Layout(mode, 1) if isinstance(mode, int) else _plain(mode, None)
+    if not np.array_equal(np.sort(found.table(), axis=None), np.arange(found.size)):
+        raise ValueError(f"fn: returned a tiled copy with tiler mode {mode}; needed each coordinate once")
+    return found if found.size > 1 else Layout(1, 1)
 
 
 def _ints(value: Any) -> IntTuple:

@@ -111,7 +111,7 @@ def test_records_stand_in_for_levels_that_cannot_run_here(monkeypatch, recipe, c
     assert level.status == status and says in level.reason
     assert level.device == "NVIDIA X" and level.date and level.figures == {"shapes": 69}
     (level,) = checking.recorded_levels(recipe, "ran", "float16", "no GPU")
-    assert level.status == "not checked" and level.reason == "no GPU; nothing recorded"
+    assert level.status == "not checked" and level.reason == "no GPU; nothing recorded: not run on hardware"
 
 
 def test_a_report_holds_unless_something_failed():

@@ -17,6 +17,7 @@ from cookbook.draw.masks import swizzle_bits
 from cookbook.draw.raster import tile_order
 from cookbook.draw.svg import Picture
 from cookbook.draw.timeline import pipeline
+from cookbook.draw.tmem import tensor_memory
 from cookbook.draw.toy import swizzle_progress, toy_transpose
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "swizzle_bits",
     "swizzle_progress",
     "swizzle_view",
+    "tensor_memory",
     "tile_order",
     "toy_transpose",
     "tv_view",

@@ -391,11 +391,22 @@ def compiled_level(recipe: Recipe, compiled: compiling.Compiled, config: Any = N
     if recipe.kind == "transpose":
         required += catalog.load(recipe.name).INSTRUCTIONS.get(config.variant, ())
     found = compiling.findings(compiled, required)
+    if "tcgen05.mma" in compiled.ptx:
+        found += _tcgen05_findings(recipe, compiled, config)
     if recipe.max_smem is not None:
         detail = f"{compiled.smem_bytes} bytes; at most {recipe.max_smem} by the recipe"
         found.append(Finding("max_smem", compiled.smem_bytes <= recipe.max_smem, detail))
     figures = compiled.figures() | {"instructions": {p: compiled.count(p) for p in required}}
     return _of_findings("compiled", found, dtype=dtype, target=target, figures=figures)
+
+
+def _tcgen05_findings(recipe: Recipe, compiled: compiling.Compiled, config: Any) -> list[Finding]:
+    """What the compiler wrote of descriptors and tensor memory, against the recipe's own layouts."""
+    from cookbook.harness import tcgen05_check
+    from cookbook.harness.evaluated import evaluated
+
+    found = evaluated(catalog.load(recipe.name), compiling.cutlass_dtype(compiled.dtype), config)
+    return tcgen05_check.compiled_findings(found, compiled, compiled.dtype)
 
 
 def _of_findings(level: str, found: list[Any], figures: dict[str, Any] | None = None, **where: Any) -> Level:
@@ -567,7 +578,8 @@ def recorded_levels(recipe: Recipe, level: str, dtype: str, reason: str, majors:
     """What results/ holds for a level that is not checked here."""
     found = records.select(recipe.name, level, dtype, majors=recipe.told_apart(majors))
     if not found:
-        return [Level(level, NOT_CHECKED, dtype, reason=f"{reason}; nothing recorded")]
+        missing = "nothing recorded" + (": not run on hardware" if level == "ran" else "")
+        return [Level(level, NOT_CHECKED, dtype, reason=f"{reason}; {missing}")]
     return [_recorded(record, reason) for record in found]
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
-from cookbook.layouts import SmemLayout, TiledCopyTV, TiledMmaTV, evaluate
+from cookbook.layouts import Layout, SmemLayout, TiledCopyTV, TiledMmaTV, evaluate
 
 __all__ = ["Evaluated", "evaluated", "vector_for"]
 
@@ -18,6 +18,12 @@ class Evaluated:
     smem: dict[str, SmemLayout]  # by field of the recipe's SmemLayouts
     copies: dict[str, TiledCopyTV]  # by field of its TiledCopies
     mma: TiledMmaTV
+    fragments: dict[str, Layout] = field(default_factory=dict)  # of tcgen05 alone: see `_fragments`
+
+    @property
+    def sums_in_tensor_memory(self) -> bool:
+        """Whether the MMA leaves its sums in tensor memory, as tcgen05 does: then a copy brings them to registers."""
+        return "t2r_c" in self.copies
 
     @property
     def reads_by_descriptor(self) -> bool:
@@ -40,13 +46,35 @@ def evaluated(module: ModuleType, dtype: Any, config: Any, vec: int = 8) -> Eval
         vec: elements per store of the output, for recipes whose `tiled_copies` has it.
     """
     vectors = (vec,) if "vec" in inspect.signature(module.tiled_copies).parameters else ()
+    arch = next(iter(getattr(module, "CAPABILITIES", {}).values()), "sm_90a")
 
-    def everything() -> tuple[Any, Any, Any]:
+    def everything() -> tuple[Any, Any, Any, dict[str, Any]]:
         copies = module.tiled_copies(dtype, config, *vectors)
-        return module.smem_layouts(dtype, config), copies, module.tiled_mma(dtype, config)
+        smem, mma = module.smem_layouts(dtype, config), module.tiled_mma(dtype, config)
+        fragments = _fragments(smem, mma, dtype, config) if hasattr(copies, "t2r_c") else {}
+        return smem, copies, mma, fragments
 
-    smem, copies, mma = evaluate(everything, element_bits=dtype.width)
-    return Evaluated(smem._asdict(), copies._asdict(), mma)
+    smem, copies, mma, fragments = evaluate(everything, element_bits=dtype.width, arch=arch)
+    return Evaluated(smem._asdict(), copies._asdict(), mma, fragments)
+
+
+def _fragments(smem: Any, mma: Any, dtype: Any, config: Any) -> dict[str, Any]:
+    """What CuTe makes of a tcgen05 MMA's operands and sums.
+
+    "a", "b": (MMA, MMA_M or MMA_N, MMA_K, STAGE) of descriptors, in units of 16 bytes from the first one's address.
+    "c": (MMA, MMA_M, MMA_N, STAGE) of addresses in tensor memory, lane << 16 | column, from the first one.
+    """
+    import cutlass.cute as cute
+
+    thr, stages = mma.get_slice(0), getattr(config, "acc_stages", 1)
+    base = cute.make_ptr(dtype, 0, cute.AddressSpace.smem, assumed_align=1024)
+    sA, sB = (cute.make_tensor(cute.recast_ptr(base, x.inner, dtype), x.outer) for x in (smem.a, smem.b))
+    sums = cute.append(mma.partition_shape_C((config.tile_m, config.tile_n)), stages)
+    return {
+        "a": mma.make_fragment_A(thr.partition_A(sA)).layout,
+        "b": mma.make_fragment_B(thr.partition_B(sB)).layout,
+        "c": mma.make_fragment_C(sums).layout,
+    }
 
 
 def vector_for(columns: int) -> int:

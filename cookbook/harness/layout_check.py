@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cookbook import access, banks
-from cookbook.harness import majors
+from cookbook.harness import majors, tcgen05_check
 from cookbook.harness.evaluated import Evaluated, evaluated
 from cookbook.harness.findings import Finding
 from cookbook.harness.walk_wgmma import boxes_of
@@ -31,6 +31,7 @@ def check_layouts(module: ModuleType, dtype: Any, config: Any) -> list[Finding]:
       `{"r2s_c": (4, "why")}`, in wavefronts per instruction
     * operands that the MMA reads by itself: the instruction has the major that the configuration says, and a matrix
       descriptor says where they are
+    * sums in tensor memory: they fit what is allocated, and each is loaded once, by a warp that can reach it
     * C, where it goes out by TMA: boxes that TMA can read, of which a whole number makes a tile
 
     A finding that fails says what was wrong; nothing is raised for a wrong layout.
@@ -44,7 +45,7 @@ def check_layouts(module: ModuleType, dtype: Any, config: Any) -> list[Finding]:
     findings = [_bijective(name, layout, padding if name in "ab" else 0) for name, layout in found.smem.items()]
     findings += [_aligned(name, layout) for name, layout in found.smem.items()]
     findings.append(_fits(found, config))
-    for field, copy in found.copies.items():
+    for field, copy in in_shared_memory(found).items():
         findings += _copy_findings(field, copy, found.smem[field[-1]], *expected.get(field, (0, "")))
     if found.stores_boxes:
         findings.append(_boxes(found.smem["c"], (config.tile_m, config.tile_n)))
@@ -53,8 +54,18 @@ def check_layouts(module: ModuleType, dtype: Any, config: Any) -> list[Finding]:
         for name, rows, index, major in operands:
             said = f"the instruction takes it {major}-major, config.{name}_major is {index!r}"
             findings.append(Finding(f"{name}.major", major == ("K" if index == "k" else "MN"), said))
-            findings.append(_descriptors(name, found.smem[name], rows, major))
+            if found.sums_in_tensor_memory:
+                findings.append(tcgen05_check.descriptor_finding(found, name))
+            else:
+                findings.append(_descriptors(name, found.smem[name], rows, major))
+    if found.sums_in_tensor_memory:
+        findings += tcgen05_check.tensor_memory_findings(found, config)
     return findings
+
+
+def in_shared_memory(found: Evaluated) -> dict[str, TiledCopyTV]:
+    """The copies with a side in shared memory: all but the one out of tensor memory."""
+    return {field: copy for field, copy in found.copies.items() if field[:3] in SIDES}
 
 
 def copy_wavefronts(field: str, copy: TiledCopyTV, layout: SmemLayout) -> Counter[tuple[int, int]]:
@@ -79,7 +90,7 @@ def predicted_wavefronts(module: ModuleType, dtype: Any, config: Any) -> dict[st
     """Wavefronts of one instruction by kind of copy (`{"g2s": 4, "s2r": 4, ...}`), where all of a kind agree."""
     found = evaluated(module, dtype, config)
     by_kind: dict[str, set[int]] = {}
-    for field, copy in found.copies.items():
+    for field, copy in in_shared_memory(found).items():
         counts = copy_wavefronts(field, copy, found.smem[field[-1]])
         by_kind.setdefault(field[:3], set()).update(actual for actual, _ in counts)
     return {kind: actual.pop() for kind, actual in by_kind.items() if len(actual) == 1}

@@ -1,10 +1,10 @@
 """Level "model": the product of two matrices by a recipe's own data path, walked in numpy.
 
 Each output tile goes the way its bytes go on the GPU: global memory -> TMA or cp.async -> swizzled shared memory ->
-matrix descriptors or ldmatrix -> MMA -> registers -> shared memory -> predicated stores, or boxes by TMA. The
-instructions are those of `cookbook.model`; which thread moves what, and where it lies, is read from the recipe's own
-layouts, tiled copies and tiled MMA, as CuTe evaluates them. Order in time is not modelled: loads are done when they
-are asked for.
+matrix descriptors or ldmatrix -> MMA -> registers (on Blackwell out of tensor memory) -> shared memory -> predicated
+stores, or boxes by TMA. The instructions are those of `cookbook.model`; which thread moves what, and where it lies, is
+read from the recipe's own layouts, tiled copies and tiled MMA, as CuTe evaluates them. Order in time is not modelled:
+loads are done when they are asked for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import numpy as np
 from cookbook.harness import majors
 from cookbook.harness.evaluated import Evaluated, evaluated, vector_for
 from cookbook.harness.walk_epilogue import BoxStores, VectorStores
-from cookbook.harness.walk_mma_sync import CpAsyncLdmatrix
+from cookbook.harness.walk_mma_sync import CpAsyncLdmatrix, TmaLdmatrix
+from cookbook.harness.walk_tcgen05 import TmaTcgen05
 from cookbook.harness.walk_wgmma import TmaWgmma
 from cookbook.model import SharedMemory, from_float32, to_float32
 
@@ -61,7 +62,7 @@ def walk_evaluated(
     """
     a_major, b_major = majors.of_config(config)
     along = (1 if a_major == "k" else 0, 1 if b_major == "k" else 0)
-    path = (TmaWgmma if reader.reads_by_descriptor else CpAsyncLdmatrix)(writer, reader, dtype, along)
+    path = _path(reader)(writer, reader, dtype, along)
     epilogue = (BoxStores if reader.stores_boxes else VectorStores)(
         writer, reader, path.c_coords, dtype, path.smem_bytes
     )
@@ -75,6 +76,15 @@ def walk_evaluated(
             smem.poison()  # C is staged where A and B were, or in buffers that hold an earlier tile's
             epilogue.store(smem, accumulators, out, row, column)
     return to_float32(out, dtype)
+
+
+def _path(reader: Evaluated) -> type[CpAsyncLdmatrix | TmaLdmatrix | TmaWgmma | TmaTcgen05]:
+    """The way of A and B that the recipe's MMA takes."""
+    if reader.sums_in_tensor_memory:
+        return TmaTcgen05
+    if reader.reads_by_descriptor:
+        return TmaWgmma
+    return CpAsyncLdmatrix if "g2s_a" in reader.copies else TmaLdmatrix
 
 
 def _global(x: np.ndarray, dtype: str, along: int) -> np.ndarray:

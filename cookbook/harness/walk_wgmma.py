@@ -12,7 +12,7 @@ from cookbook.layouts import SmemLayout
 from cookbook.model import MatrixDescriptor, SharedMemory, operand_descriptors, tma_load, wgmma
 from cookbook.model.tma import swizzle_mode
 
-__all__ = ["Boxes", "TmaWgmma", "boxes_of"]
+__all__ = ["Boxes", "TmaOperands", "TmaWgmma", "boxes_of"]
 
 BOX_LIMIT = 256  # elements along each side of a TMA box
 WARPGROUP = 128  # threads
@@ -61,14 +61,12 @@ def _packed(table: np.ndarray, high: int, pitch: int) -> bool:
     return bool((firsts - firsts[:, :1] == np.arange(high) * pitch).all())
 
 
-class TmaWgmma:
-    """The mainloop's tables, made once per configuration, and its walk over one output tile."""
+class TmaOperands:
+    """Where the stages of A and B lie, and the TMA boxes that fill them."""
 
-    def __init__(self, writer: Evaluated, reader: Evaluated, dtype: str, along: tuple[int, int] = (1, 1)) -> None:
+    def __init__(self, writer: Evaluated, reader: Evaluated, along: tuple[int, int] = (1, 1)) -> None:
         """along: the mode along which A (M, K) and B (N, K) are contiguous in global memory. How they lie in shared
-        memory the layouts say, and how `wgmma` takes them to lie there, the reader's MMA."""
-        self.dtype = dtype
-        self.majors = reader.mma.majors
+        memory the layouts say, and how the MMA takes them to lie there, the reader's."""
         layouts = [writer.smem[name] for name in ("a", "b")]
         (self.tile_m, self.tile_k, self.stages), (self.tile_n, *_) = (layout.outer.sizes for layout in layouts)
         align = max(1024, layouts[1].alignment)
@@ -77,6 +75,21 @@ class TmaWgmma:
         self.bases = (0, base_b)
         self.smem_bytes = -(-(base_b + size_b) // 16) * 16
         self.boxes = [boxes_of(layout, mode) for layout, mode in zip(layouts, along, strict=True)]
+
+    def load(self, smem: SharedMemory, k_tile: int, a: np.ndarray, b: np.ndarray, row: int, column: int) -> int:
+        """The k-th tiles of a at `row` and of b at `column`, each (rows, K), by TMA; returns the stage they go to."""
+        stage = k_tile % self.stages
+        for x, first, base, boxes in zip((a, b), (row, column), self.bases, self.boxes, strict=True):
+            _load(smem, base, boxes, stage, x, first, k_tile * self.tile_k)
+        return stage
+
+
+class TmaWgmma(TmaOperands):
+    """The mainloop's tables, made once per configuration, and its walk over one output tile."""
+
+    def __init__(self, writer: Evaluated, reader: Evaluated, dtype: str, along: tuple[int, int] = (1, 1)) -> None:
+        super().__init__(writer, reader, along)
+        self.dtype, self.majors = dtype, reader.mma.majors
         mma = reader.mma
         self.n = mma.shape_mnk[1]
         (m, n, k), tile = mma.tiler_mnk, (self.tile_m, self.tile_n, self.tile_k)
@@ -84,7 +97,7 @@ class TmaWgmma:
         a = fragment_coords(mma.a, (m, k), (tile[0], tile[2]), WARPGROUP)
         b = fragment_coords(mma.b, (n, k), (tile[1], tile[2]), WARPGROUP)
         self.a = _blocks(reader.smem["a"], 0, mma.shape_mnk[0], a, self.majors[0])
-        self.b = _blocks(reader.smem["b"], base_b, self.n, b, self.majors[1])
+        self.b = _blocks(reader.smem["b"], self.bases[1], self.n, b, self.majors[1])
         coords = fragment_coords(mma.c, (m, n), tile[:2])  # (threads, values, M, N, 2)
         self.c_shape = coords.shape[:-1]
         self.c_coords = coords.reshape(len(coords), -1, 2)
@@ -95,9 +108,7 @@ class TmaWgmma:
         majors = dict(zip(("major_a", "major_b"), self.majors, strict=True))
         acc = np.zeros((threads // WARPGROUP, m_blocks, n_blocks, WARPGROUP, values), np.float32)
         for k_tile in range(-(-a.shape[1] // self.tile_k)):
-            stage = k_tile % self.stages
-            for x, first, base, boxes in zip((a, b), (row, column), self.bases, self.boxes, strict=True):
-                _load(smem, base, boxes, stage, x, first, k_tile * self.tile_k)
+            stage = self.load(smem, k_tile, a, b, row, column)
             for group, m, n in np.ndindex(*acc.shape[:3]):
                 steps = zip(self.a[stage][group][m], self.b[stage][group][n], strict=True)
                 for left, right in steps:

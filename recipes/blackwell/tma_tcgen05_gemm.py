@@ -1,0 +1,751 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   cookbook:
+#     title: A GEMM fed by TMA, multiplied by tcgen05
+#     claim: >-
+#       On Blackwell one thread multiplies a whole 128 x 256 tile out of the same swizzled shared memory, and the sums
+#       stay in tensor memory until four warps fetch them.
+#     track: blackwell
+#     order: 10
+#     builds_on: hopper/tma_wgmma_gemm
+#     targets: [sm_100a, sm_103a]
+#     runs_on: sm_100
+#     dtypes: [bfloat16, float16]
+#     path: tma -> swizzled shared memory -> tcgen05.mma -> tensor memory -> tcgen05.ld -> 16-byte stores
+#     instructions:
+#       all: [UTMALDG.2D, UTCHMMA, UTCBAR, LDTM.x32, UTCATOMSWS, STS.128, SYNCS]
+# ---
+
+# %% [markdown]
+# # A GEMM fed by TMA, multiplied by tcgen05
+#
+# **Claim.** Blackwell's tensor core takes its operands exactly where Hopper's took them: in swizzled shared memory,
+# where TMA put them, by a matrix descriptor. What changed is the other end. `tcgen05.mma` is issued by *one thread*
+# for the whole CTA, not by the 128 threads of a warpgroup, and the sums stay in a memory of their own, *tensor
+# memory*, until somebody asks for them. No thread holds an accumulator while it multiplies.
+#
+# This is the twin of [the Hopper GEMM](../hopper/tma_wgmma_gemm.ipynb): the same names in the same order, the same
+# layouts, the same producer, the same `matmul`. Read the two side by side; what differs is what a port to Blackwell
+# takes.
+#
+# *This kernel has not run on hardware.* It is compiled for Blackwell, and its layouts, descriptors and data path are
+# checked against the PTX ISA document in numpy; the cells at the end show what that covers. No speed is claimed.
+#
+# `matmul(a, b)` at the end is for use: `a` is (M, K), `b` is (K, N), both K-major, as `x @ weight.T` is.
+
+# %%
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import cutlass.memory
+import cutlass.pipeline as pipeline
+import torch
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
+
+# %% [markdown]
+# ## The sizes
+#
+# A tile of C is 128 x 256, as on Hopper, but now it is *one instruction's* tile: `tcgen05.mma` multiplies 128 rows of A
+# by 256 columns of B. Tensor memory has 128 lanes and 512 columns of 32 bits. Row *m* of the tile lies in lane *m*,
+# column *n* in column *n*: the tile takes 256 columns, half of all there is.
+#
+# K goes by 64 elements, because 64 sixteen-bit elements are 128 bytes, the widest row that a swizzle mode covers.
+
+
+# %%
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the kernel, in elements or counts."""
+
+    tile_m: int = 128  # rows of C per CTA: one row in each lane of tensor memory
+    tile_n: int = 256  # columns of C per CTA: the widest tcgen05.mma
+    tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four tcgen05.mma steps of 16
+    stages: int = 4  # pairs of A and B tiles in flight or being read
+    epi_n: int = 32  # columns of C that leave tensor memory at once: as many registers a thread
+    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+
+    @property
+    def consumer_threads(self) -> int:
+        return 128  # four warps: each can reach 32 lanes of tensor memory, and no others
+
+    @property
+    def threads(self) -> int:
+        return self.consumer_threads + 32  # and one producer warp
+
+    @property
+    def tmem_columns(self) -> int:
+        return self.tile_n  # 32 bits each; allocated in powers of two, at least 32
+
+    @property
+    def stage_bytes(self) -> int:
+        return (self.tile_m + self.tile_n) * self.tile_k * 2
+
+    @property
+    def smem_bytes(self) -> int:
+        return 1024 + self.stages * self.stage_bytes  # the barriers, padded to the tiles' alignment
+
+
+CONFIG = Config()
+
+
+def config_for(arch: str) -> Config:
+    """The configuration for an architecture: the two chips with tcgen05 have the same sizes."""
+    return CONFIG
+
+
+# %% [markdown]
+# ## The layout
+#
+# Not a line of it differs from Hopper's. The tensor core reads a K-major operand as *8 rows of 16-byte chunks*, and
+# knows four ways to place them, named by the bytes of a row that stay together: none (16), 32, 64, 128. **The widest
+# row that divides the tile's contiguous extent** is the rule of CUTLASS's `sm100_smem_selector` too. What is new on
+# Blackwell, a fifth way for operands of 32-bit elements, 16-bit ones do not need.
+#
+# The 128-byte atom puts chunk *c* of row *r* at chunk slot *c XOR r*. In CuTe that is `make_swizzle(3, 4, 3)`: three
+# bits, above the lowest 4 (16 bytes stay together), XORed with the three bits that lie 3 higher (the row, of 128
+# bytes).
+#
+# **Mind the units.** The swizzle counts *bytes*: it acts on addresses, and is attached to the pointer. The layout
+# under it, `(8, 64):(64, 1)`, counts *elements*. Evaluating the composed layout as if it were one function mixes the
+# two: it sends element (1, 0) to 64, where the hardware has 72.
+
+
+# %%
+class SmemLayouts(NamedTuple):
+    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
+
+    a: cute.ComposedLayout  # (M, K, STAGE)
+    b: cute.ComposedLayout  # (N, K, STAGE)
+    c: cute.ComposedLayout  # (M, N)
+
+
+def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
+    """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
+    bits = next(bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0)
+    width = (128 << bits) // dtype.width
+    rows = cute.make_layout((8, width), stride=(width, 1))
+    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
+
+
+def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+    """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
+    c = config
+    ab = smem_atom(dtype, c.tile_k)
+    return SmemLayouts(
+        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
+        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
+        c=cute.tile_to_shape(smem_atom(dtype, c.tile_n), (c.tile_m, c.tile_n), order=(0, 1)),
+    )
+
+
+# %% [markdown]
+# ## Who multiplies, who copies
+#
+# One `tcgen05.mma` multiplies a 128 x 16 piece of A by a 16 x 256 piece of B, both in shared memory, and adds the
+# product to 256 columns of tensor memory. "Who" is a single thread; there is nothing to divide among threads, and the
+# tiled MMA has one.
+#
+# The result must come back through registers: there is no way from tensor memory to shared or global memory but
+# `tcgen05.ld`. The form used here, `32x32b`, gives thread *t* of a warp the row in lane *t* of the warp's 32 lanes,
+# `epi_n` columns at a time. So each thread has a stretch of one row: 8 adjacent columns of it are 16 bytes, stored
+# into a swizzled tile by a plain `st.shared`, with no need for `stmatrix`. From there on it is Hopper's epilogue:
+# ordinary 16-byte loads read C back row by row, so that a warp stores whole rows of C to global memory.
+
+
+# %%
+def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
+    """tcgen05.mma of 128 x N x 16 by one CTA, A and B from shared memory."""
+    shape, smem, k_major = (config.tile_m, config.tile_n, 16), tcgen05.OperandSource.SMEM, OperandMajorMode.K
+    op = tcgen05.MmaF16BF16Op(dtype, cutlass.Float32, shape, tcgen05.CtaGroup.ONE, smem, k_major, k_major)
+    return cute.make_tiled_mma(op)
+
+
+class TiledCopies(NamedTuple):
+    """The copies by software on the way of C."""
+
+    t2r_c: cute.TiledCopy  # tcgen05.ld: from tensor memory to registers, `epi_n` columns of a row a thread
+    r2s_c: cute.TiledCopy  # st.shared of 16 bytes
+    s2g_c: cute.TiledCopy  # ld.shared and st.global, `vec` elements a thread
+
+
+def pieces(accumulators: cute.Tensor, config: Config = CONFIG) -> cute.Tensor:
+    """The accumulators (MMA, MMA_M, MMA_N) in tensor memory as (M, EPI_N, 1, N / EPI_N)."""
+    return cute.flat_divide(accumulators[(None, None), 0, 0], (config.tile_m, config.epi_n))
+
+
+def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
+    """The three copies of the epilogue; `vec` elements (8, 4, 2 or 1) go to global memory at a time."""
+    mma = tiled_mma(dtype, config)
+    load = cute.make_copy_atom(tcgen05.Ld32x32bOp(tcgen05.Repetition(config.epi_n)), cutlass.Float32)
+    piece = pieces(mma.make_fragment_C(mma.partition_shape_C((config.tile_m, config.tile_n))), config)
+    t2r_c = tcgen05.make_tmem_copy(load, piece[None, None, 0, 0])
+    write = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=128)
+    store = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=vec * dtype.width)
+    per_row = min(config.tile_n // vec, config.consumer_threads)  # threads that share a row
+    threads = cute.make_layout((config.consumer_threads // per_row, per_row), stride=(per_row, 1))
+    return TiledCopies(
+        t2r_c=t2r_c,
+        r2s_c=cute.make_tiled_copy_D(write, t2r_c),
+        s2g_c=cute.make_tiled_copy_tv(store, threads, cute.make_layout((1, vec))),
+    )
+
+
+# %% [markdown]
+# ## The producer
+#
+# Hopper's, word for word: TMA does not know who will read. One warp runs ahead. For each k-tile it waits until a stage
+# is *empty*, announces how many bytes will come (`producer_acquire` does both), and issues two TMA copies that report
+# to the stage's barrier when they land. TMA fills what lies outside the matrix with zeros, so a ragged K needs nothing
+# here.
+
+
+# %%
+@cute.jit
+def produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB):
+    """Keep the stages full: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE) in shared memory."""
+    for k_tile in cutlass.range(cute.size(tAgA, mode=[1]), unroll=1):
+        pipe.producer_acquire(state)
+        barrier = pipe.producer_get_barrier(state)
+        cute.copy(tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier)
+        cute.copy(tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier)
+        state.advance()
+    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
+
+
+# %% [markdown]
+# ## The consumer
+#
+# Hopper's loop kept one batch of `wgmma` in flight and counted batches to know when a stage was free. Here nothing is
+# counted. `tcgen05.mma` runs in the order it was issued, and `tcgen05.commit` (inside `consumer_release`) makes the
+# tensor core itself signal a barrier once all that was issued before is done: the stage's *empty* barrier after each
+# k-tile, the accumulators' *full* barrier after the last. The issuing thread waits for data only, never for a product.
+#
+# Nor are the sums zeroed: the first `tcgen05.mma` of a tile is told not to accumulate, so it overwrites what was there.
+
+
+# %%
+@cute.jit
+def consume(pipe, read, mma, tCtC, tCrA, tCrB, k_tiles):
+    """One warp: multiply all k-tiles into tCtC (MMA, MMA_M, MMA_N) in tensor memory.
+
+    tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE). CuTe elects the one thread that issues.
+    """
+    mma.set(tcgen05.Field.ACCUMULATE, False)
+    for _ in cutlass.range(k_tiles, unroll=1):
+        pipe.consumer_wait(read)
+        for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
+            cute.gemm(mma, tCtC, tCrA[None, None, k, read.index], tCrB[None, None, k, read.index], tCtC)
+            mma.set(tcgen05.Field.ACCUMULATE, True)
+        pipe.consumer_release(read)  # once these are done, the stage may be overwritten
+        read.advance()
+
+
+# %% [markdown]
+# ## The epilogue
+#
+# Four warps fetch the tile, `epi_n` columns at a time, round it to the output's type, and write it where A and B were
+# (every stage has been read by then). Then the threads read it back as rows. The store to global memory is as wide as
+# the output allows: 16 bytes if N, the row stride and the address permit, down to one element for an odd N. A vector
+# is then either all inside the matrix or all outside, so one comparison guards it.
+
+
+# %%
+@cute.jit
+def stage_c(tCtC, sC, copies, tidx, config: cutlass.Constexpr):
+    """Tensor memory -> registers -> swizzled shared memory, a piece of (M, EPI_N) at a time."""
+    t2r, r2s = copies.t2r_c.get_slice(tidx), copies.r2s_c.get_slice(tidx)
+    tDtC = t2r.partition_S(pieces(tCtC, config))  # (LD, LD_M, LD_N, 1, PIECE)
+    sC_pieces = cute.flat_divide(sC, (config.tile_m, config.epi_n))
+    tDsC = r2s.partition_D(sC_pieces)  # (VEC, REST_M, REST_N, 1, PIECE)
+    rAcc = cute.make_rmem_tensor(t2r.partition_D(sC_pieces)[None, None, None, 0, 0].shape, cutlass.Float32)
+    rC = cute.make_rmem_tensor(rAcc.shape, sC.element_type)
+    for piece in cutlass.range_constexpr(cute.size(tDtC, mode=[4])):
+        cute.copy(copies.t2r_c, tDtC[None, None, None, 0, piece], rAcc)
+        cute.arch.fence_view_async_tmem_load()  # tcgen05.ld is asynchronous too: wait until the registers are there
+        rC.store(rAcc.load().to(sC.element_type))
+        cute.copy(copies.r2s_c, r2s.retile(rC), tDsC[None, None, None, 0, piece])
+
+
+@cute.jit
+def store(sC, gC, cC, limit, copies, tidx):
+    """Swizzled shared memory -> global memory. gC, cC: (M, N) tile and its coordinates."""
+    thr = copies.s2g_c.get_slice(tidx)
+    tCsC, tCgC, tCcC = thr.partition_S(sC), thr.partition_D(gC), thr.partition_D(cC)  # (VEC, REST_M, REST_N)
+    for m in cutlass.range(cute.size(tCsC, mode=[1]), unroll=8):
+        for n in cutlass.range_constexpr(cute.size(tCsC, mode=[2])):
+            if cute.elem_less(tCcC[0, m, n], limit):
+                cute.autovec_copy(tCsC[None, m, n], tCgC[None, m, n])
+
+
+# %% [markdown]
+# ## The kernel
+#
+# CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high, rather than a long
+# row: they share rows of A and columns of B in L2.
+#
+# Tensor memory is a resource that a warp asks for at run time and gives back. The warp that allocates it learns the
+# address in shared memory, and a barrier tells the others when it is there. It is freed after the last load of it.
+
+
+# %%
+@cute.jit
+def tile_of_cta(shape_mn, config: cutlass.Constexpr):
+    """Which tile this CTA computes: column by column inside groups of `raster_group` rows of tiles."""
+    tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
+    tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
+    cta, _, _ = cute.arch.block_idx()
+    group, inside = cta // (config.raster_group * tiles_n), cta % (config.raster_group * tiles_n)
+    first = group * config.raster_group
+    height = cutlass.min(tiles_m - first, config.raster_group)  # the last group may be lower
+    return first + inside % height, inside // height
+
+
+def accumulators(tmem, mma, config):
+    """Allocate tensor memory, all consumer warps together: its address, and the sums (MMA, MMA_M, MMA_N) in it."""
+    tmem.allocate(config.tmem_columns)  # by warp 0
+    tmem.relinquish_alloc_permit()  # another CTA of this SM may allocate now
+    tmem.wait_for_alloc()
+    address = tmem.retrieve_ptr(cutlass.Float32)
+    shape = mma.partition_shape_C((config.tile_m, config.tile_n))
+    return address, cute.make_tensor(address, mma.make_fragment_C(shape).layout)
+
+
+@cute.kernel
+def kernel(
+    tma_a: cute.CopyAtom,
+    mA: cute.Tensor,  # (M, K), as TMA coordinates
+    tma_b: cute.CopyAtom,
+    mB: cute.Tensor,  # (N, K), as TMA coordinates
+    mC: cute.Tensor,  # (M, N)
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+    vec: cutlass.Constexpr,
+):
+    """One CTA computes one tile of C."""
+    tidx, _, _ = cute.arch.thread_idx()
+    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    tile_m, tile_n = tile_of_cta(mC.shape, config)
+    layouts, copies, mma = smem_layouts(dtype, config), tiled_copies(dtype, config, vec), tiled_mma(dtype, config)
+
+    smem = cutlass.memory.SmemAllocator()
+    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages + 2)
+    tmem_address = smem.allocate_array(cutlass.Int32, 1)
+    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
+    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
+    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
+    sC = cute.make_tensor(cute.recast_ptr(sA.iterator, layouts.c.inner, dtype), layouts.c.outer)
+
+    one, all_consumers = (pipeline.CooperativeGroup(pipeline.Agent.Thread, n) for n in (1, config.consumer_threads))
+    pipe = pipeline.PipelineTmaUmma.create(
+        barrier_storage=barriers,
+        num_stages=config.stages,
+        producer_group=one,
+        consumer_group=one,
+        tx_count=config.stage_bytes,
+        defer_sync=True,
+    )
+    acc_pipe = pipeline.PipelineUmmaAsync.create(
+        barrier_storage=barriers + 2 * config.stages, num_stages=1, producer_group=one, consumer_group=all_consumers
+    )
+    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (tile_m, None))  # (M, K, k)
+    gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (tile_n, None))  # (N, K, k)
+
+    if warp_idx == config.consumer_threads // 32:
+        alone = cute.make_layout(1)  # no multicast: a cluster of one
+        tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, cute.group_modes(sA, 0, 2), cute.group_modes(gA, 0, 2))
+        tBsB, tBgB = cpasync.tma_partition(tma_b, 0, alone, cute.group_modes(sB, 0, 2), cute.group_modes(gB, 0, 2))
+        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+        produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB)
+    else:
+        barrier = pipeline.NamedBarrier(barrier_id=1, num_threads=config.consumer_threads)
+        tmem = cutlass.memory.TmemAllocator(tmem_address, barrier_for_retrieve=barrier)
+        address, tCtC = accumulators(tmem, mma, config)
+        if warp_idx == 0:
+            thr = mma.get_slice(0)
+            tCrA = mma.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
+            tCrB = mma.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
+            read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
+            consume(pipe, read, mma, tCtC, tCrA, tCrB, cute.size(gA, mode=[2]))
+            acc_pipe.producer_commit(pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1))
+        acc_pipe.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
+        cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
+        stage_c(tCtC, sC, copies, tidx, config)
+        cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
+        barrier.arrive_and_wait()  # all of C is in shared memory, and no longer needed in tensor memory
+        tmem.free(address)
+        tile = (config.tile_m, config.tile_n)
+        gC = cute.local_tile(mC, tile, (tile_m, tile_n))
+        cC = cute.local_tile(cute.make_identity_tensor(mC.shape), tile, (tile_m, tile_n))
+        store(sC, gC, cC, mC.shape, copies, tidx)
+
+
+# %% [markdown]
+# ## The launch
+#
+# The host function describes the matrices to TMA: address, extents, row strides, the box to fetch, and, taken from
+# the very same layout, the swizzle mode. Sizes and strides are run-time values: one compiled kernel serves all shapes.
+
+
+# %%
+@cute.jit
+def gemm(
+    pA: cute.Pointer,
+    pB: cute.Pointer,
+    pC: cute.Pointer,
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
+    stream: cuda.CUstream,
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+    vec: cutlass.Constexpr,
+):
+    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
+    m, n, k = mnk
+    lda, ldb, ldc = strides
+    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(cute.assume(lda, divby=8), 1)))
+    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1)))
+    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(cute.assume(ldc, divby=vec), 1)))
+    layouts = smem_layouts(dtype, config)
+    load = cpasync.CopyBulkTensorTileG2SOp()
+    a_stage, b_stage = (cute.slice_(x, (None, None, 0)) for x in (layouts.a, layouts.b))
+    tma_a, mA = cpasync.make_tiled_tma_atom(load, mA, a_stage, (config.tile_m, config.tile_k))
+    tma_b, mB = cpasync.make_tiled_tma_atom(load, mB, b_stage, (config.tile_n, config.tile_k))
+    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
+    kernel(tma_a, mA, tma_b, mB, mC, dtype, config, vec).launch(
+        grid=(tiles, 1, 1), block=(config.threads, 1, 1), stream=stream
+    )
+
+
+# %%
+def launch_arguments(dtype, pointers, mnk, strides, vec: int, stream: int) -> tuple:
+    """Plain addresses and integers as the typed values that `gemm` takes."""
+    align = (16, 16, vec * dtype.width // 8)  # bytes
+    gmem = cute.AddressSpace.gmem
+    return (
+        *(cute.runtime.make_ptr(dtype, pointers[i], gmem, assumed_align=align[i]) for i in range(3)),
+        tuple(cutlass.Int32(x) for x in mnk),
+        tuple(cutlass.Int64(x) for x in strides),
+        cuda.CUstream(stream),
+    )
+
+
+def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
+    """Compile for `arch` ("sm_100a") with made-up pointers and sizes: no GPU is needed. "": the GPU that is here."""
+    made_up = launch_arguments(dtype, (16, 16, 16), (1, 1, 8), (8, 8, 8), vec, 0)
+    target = f"--gpu-arch {arch} " if arch else ""
+    config = config or config_for(arch)
+    return cute.compile(gemm, *made_up, dtype, config, vec, options=(target + options).strip() or None)
+
+
+# %% [markdown]
+# ## `matmul`
+#
+# What a user calls. It looks at everything that the kernel relies on before anything is launched, and says which
+# argument is at fault, what it got and what it needs.
+
+# %%
+DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
+CAPABILITIES = {(10, 0): "sm_100a", (10, 3): "sm_103a"}  # of the GPUs that have tcgen05, and what to compile for them
+
+
+def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
+    """Raise `error` about the argument `name` unless `ok`."""
+    if not ok:
+        raise error(f"{name}: got {got}; needed {needed}")
+
+
+def check_operand(name: str, x: torch.Tensor, dtype: torch.dtype | None) -> None:
+    """A non-empty matrix of a dtype the tensor cores take, and of `dtype` if that is given."""
+    require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
+    require(x.layout == torch.strided, name, f"layout {x.layout}", "torch.strided: a dense matrix", TypeError)
+    require(x.ndim == 2, name, f"{x.ndim} dimension(s)", "2")
+    require(x.dtype in DTYPES, name, x.dtype, "torch.float16 or torch.bfloat16", TypeError)
+    require(dtype in (None, x.dtype), name, x.dtype, f"{dtype}, the dtype of a", TypeError)
+    require(min(x.shape) > 0, name, f"shape {tuple(x.shape)}", "no empty dimension")
+    tracked = x.requires_grad and torch.is_grad_enabled()
+    require(not tracked, name, "requires_grad=True", "torch.no_grad(): there is no backward")
+
+
+def k_major_stride(name: str, x: torch.Tensor) -> int:
+    """The row stride, in elements, of `x` (rows, K), which 16-byte pieces must be able to read."""
+    (rows, k), (row, column) = x.shape, x.stride()
+    require(column == 1 or k == 1, name, f"stride {column} along K", "1: K-major")
+    row = row if rows > 1 else -(-k // 8) * 8  # a single row has no next one: any legal stride will do
+    apart = f"K = {k}, rows {2 * row} bytes apart"
+    require(row > 0 and row % 8 == 0, name, apart, "rows a multiple of 16 bytes apart")
+    require(x.data_ptr() % 16 == 0, name, f"address {x.data_ptr():#x}", "a multiple of 16 bytes")
+    return row
+
+
+def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether two matrices with adjacent columns may share a byte."""
+    size = x.element_size()
+    (x0, y0), (x_row, y_row) = (x.data_ptr(), y.data_ptr()), (x.stride(0) * size, y.stride(0) * size)
+    x_width, y_width = x.shape[1] * size, y.shape[1] * size
+    if x0 + (x.shape[0] - 1) * x_row + x_width <= y0 or y0 + (y.shape[0] - 1) * y_row + y_width <= x0:
+        return False
+    if x_row != y_row or x_row < max(x_width, y_width):
+        return True  # interleaved with different steps: not told apart
+    gap = (y0 - x0) % x_row  # the same step: columns of one wider matrix, perhaps
+    return gap < x_width or gap + y_width > x_row
+
+
+def check_out(out: torch.Tensor, a: torch.Tensor, bt: torch.Tensor) -> None:
+    """`out` can take the product of `a` (M, K) and `bt` (N, K)."""
+    check_operand("out", out, a.dtype)
+    (m, n), (row, column) = (a.shape[0], bt.shape[0]), out.stride()
+    require(out.shape == (m, n), "out", f"shape {tuple(out.shape)}", f"({m}, {n})")
+    require(column == 1 or n == 1, "out", f"stride {column} along N", "1: rows of adjacent elements")
+    require(row >= n or m == 1, "out", f"row stride {row}", f"at least N = {n}: rows that do not overlap")
+    require(out.device == a.device, "out", f"device {out.device}", f"{a.device}, where a is")
+    for name, x in (("a", a), ("b", bt)):
+        require(not overlap(out, x), "out", f"memory that overlaps {name}", "memory of its own")
+
+
+def store_width(out: torch.Tensor, ldc: int) -> int:
+    """Elements per store: the most (8 are 16 bytes) that divide N and to which every row is aligned."""
+    together = out.shape[1] | ldc | out.data_ptr() // out.element_size()
+    return next(vec for vec in (8, 4, 2, 1) if together % vec == 0)
+
+
+@cache
+def compiled(dtype: torch.dtype, vec: int, capability: tuple[int, int]) -> Callable[..., None]:
+    """The kernel for the present GPU: compiled at the first call that needs it, then kept.
+
+    TVM-FFI (the package apache-tvm-ffi) makes it a function that takes plain integers and tuples of them, and costs
+    little more to call than the launch itself. Without it each argument is a Python object made for the call.
+    """
+    return compile_for("", DTYPES[dtype], CONFIG, vec, "--enable-tvm-ffi")
+
+
+# %% [markdown]
+# ### Checked once
+#
+# Those checks take longer than the GPU takes for a small product. But a program calls `matmul` with the same few kinds
+# of operands again and again, and their kind (shapes, strides, dtypes, devices, alignment, whether a gradient is
+# wanted) decides whether a call is legal. So the first call of a kind makes a *plan*, and later ones look it up. One
+# thing must be looked at each time, for it depends on addresses: whether `out` shares memory with an operand.
+
+
+# %%
+class Plan(NamedTuple):
+    """What the checks found out about calls of one kind: nothing is left but to launch."""
+
+    launch: Callable[..., None]  # compiled for this dtype, width of stores, and GPU
+    device: int  # of CUDA's
+    mnk: tuple[int, int, int]
+    strides: tuple[int, int, int]  # between the rows of A, B and C, in elements
+    spans: tuple[int, int, int]  # of A, B and C: from the first byte to the last one, in bytes
+
+
+PLANS: dict[tuple, Plan] = {}
+MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
+
+
+def kind(x: object) -> object:
+    """What the checks look at in an argument, but for where exactly it lies."""
+    if not isinstance(x, torch.Tensor) or x.layout != torch.strided:
+        return type(x)
+    return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16, x.requires_grad
+
+
+def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> Plan:
+    """Check everything, compile what is needed. Raises what `matmul` raises."""
+    check_operand("a", a, None)
+    check_operand("b", b, a.dtype)
+    (m, k), n, bt = a.shape, b.shape[1], b.T
+    require(b.shape[0] == k, "b", f"shape {tuple(b.shape)}", f"({k}, N), for a is {tuple(a.shape)}")
+    lda, ldb = k_major_stride("a", a), k_major_stride("b", bt)
+    if out is not None:
+        check_out(out, a, bt)
+    require(a.is_cuda, "a", f"device {a.device}", "a CUDA device")
+    require(b.device == a.device, "b", f"device {b.device}", f"{a.device}, where a is")
+    capability = torch.cuda.get_device_capability(a.device)
+    needed = " or ".join(map(str, CAPABILITIES))
+    require(capability in CAPABILITIES, "a", f"a GPU of compute capability {capability}", f"{needed}, for tcgen05")
+
+    c = a.new_empty(m, n) if out is None else out  # memory of torch's own is aligned alike each time
+    ldc = c.stride(0) if m > 1 else -(-n // 8) * 8
+    with torch.cuda.device(a.device):
+        launch = compiled(a.dtype, store_width(c, ldc), capability)
+    spans = ((m - 1) * lda + k, (n - 1) * ldb + k, (m - 1) * ldc + n)
+    return Plan(launch, a.get_device(), (m, n, k), (lda, ldb, ldc), tuple(2 * elements for elements in spans))
+
+
+# %%
+def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+    """`a @ b` on the tensor cores, accumulated in float32, on the current stream of `a`'s device.
+
+    a: (M, K), float16 or bfloat16, K-major (stride 1 along K).
+    b: (K, N), the same dtype, K-major too: usually `weight.T` of a contiguous (N, K) weight.
+    out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of a or b. Made if not given.
+
+    TMA reads rows that start at multiples of 16 bytes: the addresses of a and b and their row strides are such
+    multiples (K is a multiple of 8, or the rows are padded). Needs a GPU of compute capability 10.0 or 10.3.
+    Any M, N, K >= 1 within that: ragged tiles are handled. There is no backward.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
+    argument, what it got and what it needs, and nothing has been launched.
+    """
+    key = (kind(a), kind(b), kind(out), torch.is_grad_enabled())
+    plan = PLANS.get(key)
+    if plan is None:
+        plan = make_plan(a, b, out)
+        if len(PLANS) >= MAX_PLANS:
+            PLANS.clear()
+        PLANS[key] = plan
+    if torch.cuda.current_device() != plan.device:
+        with torch.cuda.device(plan.device):
+            return matmul(a, b, out=out)
+
+    (m, n, _), (a_span, b_span, c_span) = plan.mnk, plan.spans
+    out = a.new_empty(m, n) if out is None else out
+    pa, pb, pc = a.data_ptr(), b.data_ptr(), out.data_ptr()
+    if (pa < pc + c_span and pc < pa + a_span) or (pb < pc + c_span and pc < pb + b_span):
+        check_out(out, a, b.T)  # from first to last byte they meet, but may be columns of one wider matrix
+    plan.launch(pa, pb, pc, plan.mnk, plan.strides, torch.cuda.current_stream(plan.device).cuda_stream)
+    return out
+
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: the layout
+#
+# From here on the cells use the `cookbook` package: it draws and checks what the cells above made. Leave them out of
+# your own code.
+#
+# The layouts are evaluated by CuTe itself and read back as byte addresses. Each row of the picture is one 128-byte
+# line of shared memory, each column one of its eight 16-byte slots; the number is the chunk of the tile that lies
+# there. On the left the layout without its swizzle; on the right, what TMA writes and `tcgen05.mma` reads. Chunks of
+# one colour are one *column* of the tile: on the left they share a slot, and with it four banks, on the right they have
+# eight different ones.
+
+# %% tags=["lab"]
+from cookbook import access, banks, draw
+from cookbook.layouts import evaluate
+
+layouts = evaluate(smem_layouts, cutlass.BFloat16, arch="sm_100a")
+draw.swizzle_view(layouts.a)
+
+# %% [markdown] tags=["lab"]
+# Our rule, written out above, and CuTe's own selector for Blackwell give the same layouts. (CuTe's come cut up into the
+# pieces that one instruction reads, so the comparison is of the byte addresses.)
+
+# %% tags=["lab"]
+import cutlass.utils.blackwell_helpers as cute_helpers
+
+
+def layouts_by_cute(dtype, config=CONFIG):
+    mma, tile = tiled_mma(dtype, config), (config.tile_m, config.tile_n, config.tile_k)
+    return (
+        cute_helpers.make_smem_layout_a(mma, tile, dtype, config.stages),
+        cute_helpers.make_smem_layout_b(mma, tile, dtype, config.stages),
+    )
+
+
+cutes = evaluate(layouts_by_cute, cutlass.BFloat16, arch="sm_100a")
+for ours, by_cute in zip((layouts.a, layouts.b), cutes, strict=True):
+    # ((M, K), 1, MMA_K, STAGE) -> (M, K * MMA_K, STAGE), K fastest
+    rows, columns, stages = ours.outer.sizes
+    cut_up = by_cute.byte_offsets().reshape(16, rows, -1, stages)
+    assert (cut_up.transpose(1, 2, 0, 3).reshape(rows, columns, stages) == ours.byte_offsets()).all()
+print(layouts.a)
+
+# %% [markdown] tags=["lab"]
+# The epilogue's copies are software. One `st.shared` of a warp writes 16 bytes of each of 32 rows, in four phases of
+# eight lanes, and a phase should take one wavefront: eight rows of one column of chunks are in eight different slots.
+
+# %% tags=["lab"]
+copies = evaluate(tiled_copies, cutlass.BFloat16, arch="sm_100a")
+stores_of_warp_0 = access.of_copy(layouts.c, copies.r2s_c, "dst", "ldst", warp=0)
+counted = [banks.wavefronts(one.addresses, one.width) for one in stores_of_warp_0]
+assert all(one.excess == 0 for one in counted)
+print(f"{len(counted)} stores a warp; wavefronts each: {sorted({one.actual for one in counted})}, none above the ideal")
+draw.access_view(stores_of_warp_0[0])
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: the descriptors
+#
+# An instruction takes three words: where A lies, where B lies, and what kind of product this is. CuTe makes them out of
+# the layouts and the tiled MMA. Here they are made a second time, by the rules of the PTX ISA document and from the
+# byte addresses alone; the check below compares them with the constants that the compiler wrote, bit by bit.
+#
+# The start of A is a run-time address; everything else is known when the kernel is compiled. Eight rows of 128 bytes
+# are an atom of 1024 bytes: that is the stride byte offset.
+
+# %% tags=["lab"]
+from cookbook.descriptors import describe, field_table
+
+for name, bits, said, value in field_table(describe(layouts.a, "K", hopper=False, rows=CONFIG.tile_m)):
+    print(f"{name:24}{bits:7}{said:12}{value}")
+
+# %% tags=["lab"]
+from cookbook.model import InstructionDescriptor
+
+word = InstructionDescriptor("f16", CONFIG.tile_m, CONFIG.tile_n, "bfloat16").encode()
+places = {"D: float32": (4, 2), "A: bfloat16": (7, 3), "B: bfloat16": (10, 3), "A major": (15, 1), "B major": (16, 1)}
+places |= {"N / 8": (17, 6), "M / 16": (24, 5)}
+fields = [draw.Field(name, low, width, word >> low & (1 << width) - 1) for name, (low, width) in places.items()]
+draw.bit_fields(fields, 32, title="The instruction descriptor")
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: tensor memory
+#
+# Where CuTe says the sums lie: an address is a lane (its upper 16 bits) and a column. Row *m* is in lane *m*, so warp
+# *w*, which reaches lanes 32 *w* to 32 *w* + 31 and no others, has rows 32 *w* to 32 *w* + 31. A box is what one
+# `tcgen05.ld` of one warp brings: 32 rows, one to each thread, `epi_n` columns into as many registers.
+
+
+# %% tags=["lab"]
+def sums(dtype, config=CONFIG):
+    mma = tiled_mma(dtype, config)
+    return mma.make_fragment_C(mma.partition_shape_C((config.tile_m, config.tile_n))).layout
+
+
+addresses = evaluate(sums, cutlass.BFloat16, arch="sm_100a").table().reshape(CONFIG.tile_n, CONFIG.tile_m).T
+draw.tensor_memory(addresses, CONFIG.epi_n)
+
+# %% [markdown] tags=["lab"]
+# The tile takes 256 of 512 columns. The other half is idle here, and so is the tensor core while four warps empty this
+# half. [The page after this one](pipelined_gemm.ipynb) gives the second half to the next tile.
+#
+# ## Check
+#
+# *Layout*: the recipe's own layouts, copies and descriptors; every sum is loaded once, by a warp that can reach it.
+# *Model*: the product, walked tile by tile through modelled TMA, swizzled shared memory, descriptors, `tcgen05.mma`,
+# tensor memory and `tcgen05.ld`, on a ragged shape. *Compiled*: a real cubin, with as many of each instruction as the
+# tiles need, and with descriptors that are, bit by bit, those of the layouts. What needs a Blackwell GPU says *not
+# checked*: **this kernel has not run on hardware**, so neither the order in which its warps wait for one another nor
+# its speed has been seen.
+
+# %% tags=["lab"]
+from cookbook import tables
+from cookbook.harness import checking
+
+report = checking.check("blackwell/tma_tcgen05_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
+for level in report.levels:
+    print(f"{level.level:10}{level.target or '':10}{level.status:13}{tables.describe(level)}")
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# The layout rule of one line, the swizzle and the descriptor's idea came over from Hopper unchanged; so did the
+# producer. What is new is where the sums live. Because they are no thread's registers, one thread can issue, nobody
+# waits for a product, and the epilogue's registers are few; because they must be fetched, the epilogue begins with a
+# step that Hopper did not have.
+#
+# Next: [a kernel that keeps both halves of tensor memory busy](pipelined_gemm.ipynb).
+#
+# To use it: `cookbook copy blackwell/tma_tcgen05_gemm my_gemm.py`, then `from my_gemm import matmul`.
