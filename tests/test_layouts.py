@@ -171,3 +171,28 @@ def test_tiled_copy_fields():
     copy = TiledCopyTV(tv, tv, (32, 8))
     assert copy.src_coords()[3].tolist() == [[3, n] for n in range(8)]
     assert (copy.threads, copy.src_vector) == (32, 8)
+
+
+def test_evaluate_undoes_a_tiler_that_renames_rows():
+    """Tensor memory's copies take every 32nd row in turn: the coordinates read back are those CuTe partitions by."""
+    cutlass = pytest.importorskip("cutlass")
+    import cutlass.cute as cute
+    from cutlass.cute.nvgpu import OperandMajorMode, tcgen05
+
+    def copy_and_coordinates(dtype):
+        k = OperandMajorMode.K
+        source = tcgen05.OperandSource.SMEM
+        op = tcgen05.MmaF16BF16Op(dtype, cutlass.Float32, (128, 64, 16), tcgen05.CtaGroup.ONE, source, k, k)
+        mma = cute.make_tiled_mma(op)
+        sums = mma.make_fragment_C(mma.partition_shape_C((128, 64)))
+        piece = cute.flat_divide(sums[(None, None), 0, 0], (128, 16))[None, None, 0, 0]
+        load = cute.make_copy_atom(tcgen05.Ld32x32bOp(tcgen05.Repetition.x16), cutlass.Float32)
+        copy = tcgen05.make_tmem_copy(load, piece)
+        tile = cute.make_identity_tensor((128, 16))
+        parts = {t: copy.get_slice(t).partition_D(tile) for t in (0, 1, 37, 127)}
+        return copy, {t: [part[i] for i in range(cute.size(part))] for t, part in parts.items()}
+
+    copy, held = evaluate(copy_and_coordinates, cutlass.BFloat16, arch="sm_100a")
+    assert copy.tiler_mn == (128, 16) and copy.threads == 128
+    for thread, coordinates in held.items():
+        assert copy.dst_coords()[thread].tolist() == [list(c) for c in coordinates]
