@@ -52,7 +52,8 @@ def read_scales(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(m, count) and (n, count) uint8: the scale factors that one instruction reads from tensor memory.
 
-    Each CTA has those of its own rows of A, and of all rows of B: for D's columns are all computed in each.
+    Each CTA has those of its own rows of A, and of all rows of B: for D's columns are all computed in each. Bits 30-31
+    of a 32-bit address may name the first byte, as CuTe writes them; they must then agree with the id.
 
     Raises:
         ValueError: the bytes are not all in one cell, or the copies for the four warps differ.
@@ -60,13 +61,23 @@ def read_scales(
     for name, first in (("a_sf_id", a_id), ("b_sf_id", b_id)):
         if first + count > ATOM_FACTORS:
             raise ValueError(f"{name}: got {first}; needed {ATOM_FACTORS - count} at most for {count} scale factors")
+    scale_a, scale_b = _cell(scale_a, a_id, "scale_a"), _cell(scale_b, b_id, "scale_b")
     own = m // len(tmems)
     split = own == 64  # lanes 64 to 127 compute the second half of the columns: PTX ISA, layout B
-    a = np.concatenate([_rows(t, TmemAddress.of(scale_a), own, "scale_a", (0, 32, 64, 96)) for t in tmems])
-    b = [_columns(t, TmemAddress.of(scale_b), n, split) for t in tmems]
+    a = np.concatenate([_rows(t, scale_a, own, "scale_a", (0, 32, 64, 96)) for t in tmems])
+    b = [_columns(t, scale_b, n, split) for t in tmems]
     if any((x != b[0]).any() for x in b[1:]):
         raise ValueError("scale_b: got other scale factors of B in the two CTAs; needed the same")
     return a[:, a_id : a_id + count], b[0][:, b_id : b_id + count]
+
+
+def _cell(address: TmemAddress | int, first: int, name: str) -> TmemAddress:
+    """The cell of an address that may also name a byte of it."""
+    if isinstance(address, TmemAddress):
+        return address
+    if address >> 30 not in (0, first):
+        raise ValueError(f"{name}: got byte {address >> 30} in {address:#x}; needed {first}, the descriptor's id, or 0")
+    return TmemAddress.of(address & (1 << 30) - 1)
 
 
 def _columns(tmem: TensorMemory, address: TmemAddress, n: int, split: bool) -> np.ndarray:

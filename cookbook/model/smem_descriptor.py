@@ -157,6 +157,11 @@ def operand_addresses(descriptor: BlackwellDescriptor, rows: int, major: str, el
         raise ValueError("descriptor: got 32-byte atoms; needed a K-major mode, which keeps 16 bytes together")
     if major == "MN" and element_bits not in (8, 16, 32):
         raise ValueError(f"element_bits: got {element_bits}; needed 8, 16 or 32 for an MN-major operand")
+    if major == "MN" and (element_bits == 32) != (descriptor.together == 32):
+        raise ValueError(
+            f"descriptor: got {descriptor.together}-byte atoms; needed 32-byte ones for MN-major elements of 32 bits, "
+            "and those alone"
+        )
     shape = (rows, ROW_BYTES * 8 // element_bits)
     addresses = swizzle_of(descriptor)(canonical_offsets(descriptor, major, shape, element_bits))
     addresses = addresses[:, ::CHUNK] if major == "K" else addresses

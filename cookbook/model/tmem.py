@@ -40,8 +40,16 @@ class TmemAddress(NamedTuple):
 
     @classmethod
     def of(cls, address: TmemAddress | int) -> TmemAddress:
-        """The address itself, or the one that 32 bits say."""
-        return address if isinstance(address, cls) else cls(int(address) >> 16, int(address) & 0xFFFF)
+        """The address itself, or the one that 32 bits say.
+
+        Raises:
+            ValueError: not 32 bits, or a lane above 127.
+        """
+        if isinstance(address, cls):
+            return address
+        if not 0 <= address < LANES << 16:
+            raise ValueError(f"address: got {address:#x}; needed a lane below {LANES} in bits 16-31, a column below")
+        return cls(int(address) >> 16, int(address) & 0xFFFF)
 
     def right(self, columns: int) -> TmemAddress:
         """`columns` further, in the same lane."""
@@ -95,7 +103,7 @@ class TensorMemory:
 
     def write(self, lanes: np.ndarray, columns: np.ndarray, values: np.ndarray) -> None:
         """Write uint32 or float32 values; rules as of `read`."""
-        values = np.ascontiguousarray(values)
+        values = np.asarray(values, order="C")
         if values.dtype not in (np.uint32, np.float32):
             raise ValueError(f"values: got {values.dtype}; needed uint32 or float32, the 32 bits of a cell")
         self._cells[self._checked(lanes, columns)] = values.view(np.uint32)
