@@ -1,0 +1,783 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   cookbook:
+#     title: The GEMM for GeForce Blackwell
+#     claim: >-
+#       A GeForce Blackwell has Hopper's TMA and Ampere's tensor-core instruction. Let one warp load, let the others do
+#       nothing but ldmatrix and mma.sync, and a kernel for it is faster than one for Ampere, on a Hopper too.
+#     track: blackwell
+#     order: 90
+#     builds_on: ampere/tuned_gemm
+#     targets: [sm_90a, sm_120a, sm_121a]
+#     runs_on: sm_90
+#     dtypes: [bfloat16, float16]
+#     path: tma -> swizzled shared memory -> ldmatrix -> mma.sync -> stmatrix -> swizzled boxes -> tma
+#     instructions:
+#       all: [UTMALDG.2D, LDSM.16.M88.4, HMMA.16816.F32, STSM.16.M88.4, UTMASTG.2D, USETMAXREG, SYNCS]
+#     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192]]
+# ---
+
+# %%
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import NamedTuple
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import cutlass.memory
+import cutlass.pipeline as pipeline
+import torch
+from cutlass.cute.nvgpu import cpasync, warp
+
+
+# %%
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the kernel, in elements or counts, and how a warp holds its fragments."""
+
+    tile_m: int = 256  # rows of C of one tile: half of them for each consumer warpgroup
+    tile_n: int = 192  # its columns
+    tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four k-blocks of 16; or 32, of the SW64 atom
+    stages: int = 3  # pairs of A and B tiles in flight or being read
+    warps_m: int = 4  # the eight consumer warps stand in a warps_m x warps_n grid over the tile
+    warps_n: int = 2
+    b_slots: int = 3  # pieces of B, 16 columns each, that a warp holds and replaces in place; 0: all of two k-blocks
+    epi_n: int = 64  # columns of a piece of C that goes out by TMA
+    epi_buffers: int = 2  # pieces of C on their way out, for each warpgroup
+    cluster_m: int = 1  # CTAs of a cluster down C: they share tiles of B
+    cluster_n: int = 1  # and across: they share tiles of A
+    raster_group: int = 8  # tiles that are computed together cover this many rows of tiles
+    pdl: bool = True  # this kernel's launch may overlap the end of the one before, and the next one's the end of this
+
+    @property
+    def cluster(self) -> int:
+        return self.cluster_m * self.cluster_n
+
+    @property
+    def threads(self) -> int:
+        return 3 * 128  # two warpgroups of consumers and the producer's, of which one warp works
+
+    @property
+    def k_blocks(self) -> int:
+        return self.tile_k // 16
+
+    @property
+    def pieces_m(self) -> int:
+        """Pieces of 16 rows in the tile of a warp."""
+        return self.tile_m // (16 * self.warps_m)
+
+    @property
+    def step_m(self) -> int:
+        """Rows from one of them to the next: the pieces of the other warps of the warpgroup lie between."""
+        return 16 * (self.warps_m // 2)
+
+    @property
+    def pieces_n(self) -> int:
+        """Pieces of 16 columns in the tile of a warp."""
+        return self.tile_n // self.step_n
+
+    @property
+    def step_n(self) -> int:
+        """Columns from one of them to the next."""
+        return 16 * self.warps_n
+
+    @property
+    def stage_bytes(self) -> int:
+        return (self.tile_m + self.tile_n) * self.tile_k * 2
+
+    @property
+    def smem_bytes(self) -> int:
+        # the barriers, padded to the tiles' alignment; A and B; and C beside them
+        return 1024 + self.stages * self.stage_bytes + 2 * self.epi_buffers * 64 * self.epi_n * 2
+
+
+SQUARE = Config(tile_m=128, tile_n=256, warps_m=2, warps_n=4, stages=4, b_slots=4, epi_buffers=1, raster_group=16)
+VARIANTS = {
+    "wide": Config(),
+    "wide shared A": Config(b_slots=2, cluster_n=2),
+    "wide shared B": Config(b_slots=2, cluster_m=2),
+    "square": SQUARE,
+    "square shared B": replace(SQUARE, cluster_m=2),
+    "square ahead": replace(SQUARE, b_slots=0),
+}
+DEFAULT = "wide"
+CONFIG = VARIANTS[DEFAULT]
+REGISTERS = (24, 240)  # of a producer's thread and of a consumer's: 128 * 24 + 256 * 240 of an SM's 65536
+
+
+def config_for(arch: str, variant: str = DEFAULT) -> Config:
+    """A variant in the sizes that fit an architecture such as "sm_120a"; "" means the largest."""
+    config = VARIANTS[variant]
+    if arch.rstrip("af") not in ("sm_120", "sm_121"):
+        return config  # 227 KiB of shared memory
+    alone = {"cluster_m": 1, "cluster_n": 1, "raster_group": config.raster_group * config.cluster}  # no multicast
+    if config.tile_m == 256:
+        alone |= {"tile_n": 128, "b_slots": 2 * config.b_slots - 2}
+    return replace(config, tile_k=32, stages=3, epi_buffers=1, **alone)  # 99 KiB
+
+
+# %%
+class SmemLayouts(NamedTuple):
+    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
+
+    a: cute.ComposedLayout  # (M, K, STAGE)
+    b: cute.ComposedLayout  # (N, K, STAGE)
+    c: cute.ComposedLayout  # (64, EPI_N, BUFFER): first the buffers of warpgroup 0, then those of 1
+
+
+def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
+    """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
+    bits = next(bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0)
+    width = (128 << bits) // dtype.width
+    rows = cute.make_layout((8, width), stride=(width, 1))
+    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
+
+
+def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+    """The atoms, tiled to the size of the tiles: first down the rows, then along K or N, then over the stages."""
+    c = config
+    ab = smem_atom(dtype, c.tile_k)
+    return SmemLayouts(
+        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
+        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
+        c=cute.tile_to_shape(smem_atom(dtype, c.epi_n), (64, c.epi_n, 2 * c.epi_buffers), order=(0, 1, 2)),
+    )
+
+
+# %%
+def mma_op(dtype) -> warp.MmaF16BF16Op:
+    """mma.sync m16n8k16, float32 accumulators."""
+    return warp.MmaF16BF16Op(dtype, cutlass.Float32, (16, 8, 16))
+
+
+def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
+    """mma.sync repeated over the eight warps, 16 columns a warp and step; each warpgroup has one half of the rows."""
+    c = config
+    warps = cute.make_layout((c.warps_m, c.warps_n, 1), stride=(c.warps_n, 1, 0))
+    # 16 rows of one warp, 16 of the next of its warpgroup, and as many in the other half; and again, step_m further
+    rows = cute.make_layout((16, c.warps_m // 2, 2, c.pieces_m), stride=(1, 16, c.tile_m // 2, c.step_m))
+    return cute.make_tiled_mma(mma_op(dtype), warps, permutation_mnk=(rows, c.step_n, 16))
+
+
+class TiledCopies(NamedTuple):
+    """The copies by software that touch shared memory."""
+
+    s2r_a: cute.TiledCopy  # ldmatrix.x4: four 8x8 matrices a warp
+    s2r_b: cute.TiledCopy
+    r2s_c: cute.TiledCopy  # stmatrix.x4: one warpgroup, one piece of 64 x EPI_N
+
+
+def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
+    """ldmatrix for the whole tile, stmatrix for a piece of C."""
+    c = config
+    ldmatrix = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
+    stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
+    mma = tiled_mma(dtype, config)
+    warps = cute.make_layout((c.warps_m // 2, c.warps_n, 1), stride=(c.warps_n, 1, 0))  # of one warpgroup
+    piece = cute.make_tiled_mma(mma_op(dtype), warps, permutation_mnk=(c.step_m, c.step_n, 16))
+    return TiledCopies(
+        s2r_a=cute.make_tiled_copy_A(ldmatrix, mma),
+        s2r_b=cute.make_tiled_copy_B(ldmatrix, mma),
+        r2s_c=cute.make_tiled_copy_C(stmatrix, piece),
+    )
+
+
+# %% [markdown]
+# ## Which tile is next
+# %%
+class Work(NamedTuple):
+    """The numbers that a cluster is to do: `first`, `first + step`, ..., `turns` of them."""
+
+    first: cutlass.Int32
+    step: cutlass.Int32
+    turns: cutlass.Int32
+    grid: tuple[cutlass.Int32, cutlass.Int32]  # of clusters' tiles, down and across C
+
+
+@cute.jit
+def work_of_cluster(shape_mn, config: cutlass.Constexpr):
+    """What this CTA's cluster has to do."""
+    down = cute.ceil_div(shape_mn[0], config.tile_m * config.cluster_m)
+    across = cute.ceil_div(shape_mn[1], config.tile_n * config.cluster_n)
+    cta, _, _ = cute.arch.block_idx()
+    ctas, _, _ = cute.arch.grid_dim()
+    first, step = cta // config.cluster, ctas // config.cluster
+    return Work(first, step, (down * across - first + step - 1) // step, (down, across))
+
+
+@cute.jit
+def tile_of(work: Work, turn, place, config: cutlass.Constexpr):
+    """The tile (m, n) of C that the CTA at `place` in its cluster computes in a turn."""
+    down, across = work.grid
+    number, wanted = work.first + turn * work.step, config.raster_group // config.cluster_m
+    group, inside = number // (wanted * across), number % (wanted * across)
+    first = group * wanted
+    height = cutlass.min(down - first, wanted)  # the last group may be lower
+    m, n = first + inside % height, inside // height
+    return m * config.cluster_m + place[0], n * config.cluster_n + place[1]
+
+
+@cute.jit
+def place_in_cluster(config: cutlass.Constexpr):
+    """(row, column) of this CTA in its cluster."""
+    rank = cutlass.Int32(0)
+    if cutlass.const_expr(config.cluster > 1):
+        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+    return rank % config.cluster_m, rank // config.cluster_m
+
+
+# %% [markdown]
+# ## The producer
+# %%
+@cute.jit
+def multicast_masks(place, config: cutlass.Constexpr):
+    """Who is to get the part of A, and the part of B, that the CTA at `place` fetches: a bit for each rank."""
+    whole_row = sum(1 << n * config.cluster_m for n in range(config.cluster_n))  # of the CTA at (0, 0)
+    whole_column = (1 << config.cluster_m) - 1
+    return cutlass.Int16(whole_row) << place[0], cutlass.Int16(whole_column) << place[1] * config.cluster_m
+
+
+@cute.jit
+def load(tma, source, target, barrier, mask, sharers: cutlass.Constexpr):
+    """One TMA copy of this CTA's part of a tile, to itself and all others that share the tile."""
+    if cutlass.const_expr(sharers > 1):
+        cute.copy(tma, source, target, tma_bar_ptr=barrier, mcast_mask=mask)
+    else:
+        cute.copy(tma, source, target, tma_bar_ptr=barrier)
+
+
+@cute.jit
+def produce_tile(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, masks, config: cutlass.Constexpr):
+    """All k-tiles of one tile: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE) in shared memory."""
+    for k_tile in cutlass.range(cute.size(tAgA, mode=[1]), unroll=1):
+        pipe.producer_acquire(state)
+        barrier = pipe.producer_get_barrier(state)
+        load(tma_a, tAgA[None, k_tile], tAsA[None, state.index], barrier, masks[0], config.cluster_n)
+        load(tma_b, tBgB[None, k_tile], tBsB[None, state.index], barrier, masks[1], config.cluster_m)
+        state.advance()
+    return state
+
+
+@cute.jit
+def produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work: Work, place, config: cutlass.Constexpr):
+    """Keep the stages full, tile after tile. gA (M, K, m, k), gB (N, K, n, k) in global memory."""
+    row, column = place
+    across, down = cute.make_layout(config.cluster_n), cute.make_layout(config.cluster_m)
+    sA, sB = cute.group_modes(sA, 0, 2), cute.group_modes(sB, 0, 2)
+    tAsA, tAgA = cpasync.tma_partition(tma_a, column, across, sA, cute.group_modes(gA, 0, 2))  # (TMA, m, k)
+    tBsB, tBgB = cpasync.tma_partition(tma_b, row, down, sB, cute.group_modes(gB, 0, 2))  # (TMA, n, k)
+    masks = multicast_masks(place, config)
+    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+    for turn in cutlass.range(work.turns, unroll=1):
+        m, n = tile_of(work, turn, place, config)
+        tA, tB = tAgA[None, m, None], tBgB[None, n, None]
+        state = produce_tile(pipe, state, tma_a, tma_b, tA, tAsA, tB, tBsB, masks, config)
+    if cutlass.const_expr(config.pdl):
+        cute.arch.griddepcontrol_launch_dependents()  # nothing is left to ask for: the next kernel may come
+    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
+
+
+# %% [markdown]
+# ## A warp's fragments
+# %%
+class Operand(NamedTuple):
+    """A warp's way from shared memory to the tensor cores, for A or B."""
+
+    ldmatrix: cute.CopyAtom
+    regs: cute.Tensor  # (MMA, MMA_M or MMA_N, buffers): as mma takes them
+    address: cutlass.Int32  # of the thread's first row in stage 0, swizzled
+    stage_bytes: int
+    piece_bytes: int  # from one piece to the next
+
+
+@cute.jit
+def make_operand(copy, sX, regs, step: cutlass.Constexpr, config: cutlass.Constexpr):
+    """This thread's part of an operand. sX: (rows, K, STAGE); regs: as `mma` takes them; step: rows between pieces."""
+    tidx, _, _ = cute.arch.thread_idx()
+    chunks = 0x70 if config.tile_k % 64 == 0 else 0x30  # 8 or 4 chunks of 16 bytes in a row
+    first = copy.get_slice(tidx).partition_S(sX).iterator.toint()
+    address = first ^ ((first >> 3) & chunks)
+    stage_bytes = 2 * cute.size(sX, mode=[0]) * config.tile_k
+    ldmatrix = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(transpose=False, num_matrices=4), sX.element_type)
+    return Operand(ldmatrix, regs, address, stage_bytes, 2 * step * config.tile_k)
+
+
+@cute.jit
+def fetch_piece(x, stage, k: cutlass.Constexpr, piece: cutlass.Constexpr, slot: cutlass.Constexpr):
+    """One ldmatrix: a piece of k-block `k` into the registers of slot `slot`."""
+    eight = cute.make_layout(((8, 1),), stride=((1, 0),))  # 16 bytes of shared memory, or four registers
+    address = ((x.address + stage * x.stage_bytes) ^ (32 * k)) + piece * x.piece_bytes
+    row = cute.make_ptr(x.regs.element_type, address, cute.AddressSpace.smem, assumed_align=16)
+    cute.copy(x.ldmatrix, cute.make_tensor(row, eight), cute.make_tensor(x.regs.iterator + 8 * slot, eight))
+
+
+# %% [markdown]
+# ## The main loop
+# %%
+def slot_of(number, config: Config):
+    """The pipeline's state at k-tile `number`, counted over all tiles of the CTA."""
+    stage, phase = number % config.stages, number // config.stages & 1
+    return pipeline.PipelineState(config.stages, number, stage, phase)
+
+
+def single(fragment, rank: int):
+    """One mma's fragment, (MMA,), with the modes that `cute.gemm` goes over: (MMA, 1) or (MMA, 1, 1)."""
+    return cute.make_tensor(fragment.iterator, cute.append_ones(fragment.layout, up_to_rank=rank))
+
+
+@cute.jit
+def next_stage(pipe, read, last: cutlass.Constexpr):
+    """All that is in this stage has been asked for: give it back, and wait for the next one, if there is one."""
+    pipe.consumer_release(read)
+    read.advance()
+    if cutlass.const_expr(not last):
+        pipe.consumer_wait(read)
+    return read
+
+
+@cute.jit
+def multiply_in_place(pipe, read, mma, acc, a, b, k: cutlass.Constexpr, last: cutlass.Constexpr, config):
+    """One k-block, each fragment replaced by a later one after its last mma."""
+    pieces_m, pieces_n, slots, k_blocks = config.pieces_m, config.pieces_n, config.b_slots, config.k_blocks
+    last_block = k == k_blocks - 1
+    for j in cutlass.range_constexpr(pieces_n):
+        slot, (further, later) = (k * pieces_n + j) % slots, divmod(j + slots, pieces_n)
+        for i in cutlass.range_constexpr(pieces_m):
+            m = i if j % 2 == 0 else pieces_m - 1 - i
+            for h in cutlass.range_constexpr(2):  # the halves of a piece, 8 columns each
+                half = h if i % 2 == 0 else 1 - h
+                c = single(acc[None, m, 2 * j + half], 3)
+                cute.gemm(mma, c, single(a.regs[None, m, 0], 2), single(b.regs[None, 2 * slot + half, 0], 2), c)
+            if cutlass.const_expr(j == pieces_n - 1 and not (last and last_block)):
+                fetch_piece(a, read.index, (k + 1) % k_blocks, m, m)
+        if cutlass.const_expr(last_block and j == pieces_n - slots):
+            read = next_stage(pipe, read, last)
+        if cutlass.const_expr(not (last and last_block and further)):
+            fetch_piece(b, read.index, (k + further) % k_blocks, later, slot)
+    return read
+
+
+@cute.jit
+def fetch_block(a, b, stage, k: cutlass.Constexpr, buffer: cutlass.Constexpr, config: cutlass.Constexpr):
+    """All pieces of a k-block into one of two buffers."""
+    for i in cutlass.range_constexpr(config.pieces_m):
+        fetch_piece(a, stage, k, i, buffer * config.pieces_m + i)
+    for j in cutlass.range_constexpr(config.pieces_n):
+        fetch_piece(b, stage, k, j, buffer * config.pieces_n + j)
+
+
+@cute.jit
+def multiply_ahead(pipe, read, mma, acc, a, b, k: cutlass.Constexpr, last: cutlass.Constexpr, config):
+    """One k-block, while the next one's fragments arrive in the other buffer."""
+    last_block = k == config.k_blocks - 1
+    if cutlass.const_expr(last_block):
+        read = next_stage(pipe, read, last)
+    if cutlass.const_expr(not (last and last_block)):
+        fetch_block(a, b, read.index, (k + 1) % config.k_blocks, (k + 1) % 2, config)
+    cute.gemm(mma, acc, a.regs[None, None, k % 2], b.regs[None, None, k % 2], acc)
+    return read
+
+
+@cute.jit
+def multiply_stage(pipe, read, mma, acc, a, b, last: cutlass.Constexpr, config: cutlass.Constexpr):
+    """All k-blocks of a stage; in the last of them, the first fragments of the next stage."""
+    for k in cutlass.range_constexpr(config.k_blocks):
+        if cutlass.const_expr(config.b_slots > 0):
+            read = multiply_in_place(pipe, read, mma, acc, a, b, k, last, config)
+        else:
+            read = multiply_ahead(pipe, read, mma, acc, a, b, k, last, config)
+    return read
+
+
+@cute.jit
+def multiply_tile(pipe, slot, mma, acc, a, b, k_tiles, config: cutlass.Constexpr):
+    """Multiply the k-tiles of one tile, the first of which has this slot, into `acc`."""
+    read = slot_of(slot, config)
+    acc.fill(0.0)
+    pipe.consumer_wait(read)
+    if cutlass.const_expr(config.b_slots > 0):
+        for i in cutlass.range_constexpr(config.pieces_m):
+            fetch_piece(a, read.index, 0, i, i)
+        for j in cutlass.range_constexpr(config.b_slots):
+            fetch_piece(b, read.index, 0, j, j)
+    else:
+        fetch_block(a, b, read.index, 0, 0, config)
+    for _ in cutlass.range(k_tiles - 1, unroll=1):
+        read = multiply_stage(pipe, read, mma, acc, a, b, False, config)
+    multiply_stage(pipe, read, mma, acc, a, b, True, config)
+
+
+# %% [markdown]
+# ## The epilogue
+# %%
+@cute.jit
+def store(acc, sC, tma_c, gC, first, copy, group, config: cutlass.Constexpr):
+    """The rows of C that a warpgroup has, out by TMA, in pieces of 64 x EPI_N.
+
+    sC (64, EPI_N, BUFFER): all buffers; gC (64, EPI_N, m, n): all pieces of C; first: (m, n) of the tile's first piece.
+    """
+    tidx = cute.arch.shuffle_sync(cute.arch.thread_idx()[0] % 128, cute.arch.lane_idx())
+    barrier = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=128)
+    sends = cute.arch.make_warp_uniform(tidx // 32) == 0  # the warp that talks to TMA
+    thr = copy.get_slice(tidx)
+    tCsC = thr.partition_D(sC)  # (CPY, CPY_M, CPY_N, BUFFER)
+    whole = cute.make_layout(1)  # a piece is one box: nothing is divided among CTAs
+    bsC, bgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
+    down, across = config.tile_m // 128, config.tile_n // config.epi_n  # pieces of a warpgroup
+    held_m, held_n = config.pieces_m // down, 2 * config.pieces_n // across  # accumulator fragments of a piece
+    for piece in cutlass.range_constexpr(down * across):
+        row, column = divmod(piece, across)
+        buffer = group * config.epi_buffers + piece % config.epi_buffers
+        rC = cute.make_rmem_tensor(((2, 2), held_m, held_n), sC.element_type)
+        for m in cutlass.range_constexpr(held_m):
+            for n in cutlass.range_constexpr(held_n):
+                fragment = acc[None, row * held_m + m, column * held_n + n]
+                rC[None, m, n].store(fragment.load().to(sC.element_type))
+        if sends:
+            cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
+        barrier.arrive_and_wait()  # all know that the buffer is free
+        cute.copy(copy, thr.retile(rC), tCsC[None, None, None, buffer])
+        cute.arch.fence_proxy("async.shared", space="cta")
+        barrier.arrive_and_wait()  # all have written, and said so to TMA
+        if sends:
+            with cute.arch.elect_one():
+                cute.copy(tma_c, bsC[None, buffer], bgC[None, first[0] + group * down + row, first[1] + column])
+                cute.arch.cp_async_bulk_commit_group()
+
+
+@cute.jit
+def consume(pipe, dtype, sA, sB, sC, tma_c, gC, k_tiles, work: Work, place, config: cutlass.Constexpr):
+    """Multiply and store, tile after tile. gC (64, EPI_N, m, n): the pieces of the whole of C."""
+    tidx, _, _ = cute.arch.thread_idx()
+    group = cute.arch.make_warp_uniform(tidx // 128)
+    mma, copies = tiled_mma(dtype, config), tiled_copies(dtype, config)
+    columns, buffers = config.step_n * (config.b_slots or config.pieces_n), 1 if config.b_slots else 2
+    rA = cute.make_rmem_tensor(mma.partition_shape_A((config.tile_m, 16 * buffers)), dtype)  # (MMA, MMA_M, buffers)
+    rB = cute.make_rmem_tensor(mma.partition_shape_B((columns, 16 * buffers)), dtype)  # (MMA, MMA_N, buffers)
+    a = make_operand(copies.s2r_a, sA, rA, config.step_m, config)
+    b = make_operand(copies.s2r_b, sB, rB, config.step_n, config)
+    acc = cute.make_rmem_tensor(mma.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
+    down, across = config.tile_m // 64, config.tile_n // config.epi_n  # pieces of a tile
+    for turn in cutlass.range(work.turns, unroll=1):
+        multiply_tile(pipe, turn * k_tiles, mma, acc, a, b, k_tiles, config)
+        m, n = tile_of(work, turn, place, config)
+        store(acc, sC, tma_c, gC, (m * down, n * across), copies.r2s_c, group, config)
+    if tidx % 128 // 32 == 0:
+        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
+
+
+# %% [markdown]
+# ## The kernel
+# %%
+@cute.jit
+def make_pipeline(barriers, config: cutlass.Constexpr):
+    """The barriers of the stages, full and empty, of this CTA, in step with those of its cluster."""
+    sharers = config.cluster_m + config.cluster_n - 1  # CTAs with which this one has A or B in common, and itself
+    return pipeline.PipelineTmaAsync.create(
+        barrier_storage=barriers,
+        num_stages=config.stages,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 8 * sharers),
+        tx_count=config.stage_bytes,
+        cta_layout_vmnk=cute.make_layout((1, config.cluster_m, config.cluster_n, 1)),
+    )
+
+
+@cute.kernel
+def kernel(
+    tma_a: cute.CopyAtom,
+    mA: cute.Tensor,  # (M, K), as TMA coordinates
+    tma_b: cute.CopyAtom,
+    mB: cute.Tensor,  # (N, K), as TMA coordinates
+    tma_c: cute.CopyAtom,
+    mC: cute.Tensor,  # (M, N), as TMA coordinates
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """A CTA computes its share of the tiles of C, one after the other."""
+    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    place, work = place_in_cluster(config), work_of_cluster(mC.shape, config)
+    layouts = smem_layouts(dtype, config)
+    if warp_idx == 8:
+        for tma in (tma_a, tma_b, tma_c):
+            cpasync.prefetch_descriptor(tma)
+
+    smem = cutlass.memory.SmemAllocator()
+    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
+    # Every CTA allocates the same, so that what a multicast writes lies at the same offset in each.
+    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
+    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
+    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
+    pipe = make_pipeline(barriers, config)
+    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (None, None))  # (M, K, m, k)
+    gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (None, None))  # (N, K, n, k)
+    gC = cute.local_tile(mC, (64, config.epi_n), (None, None))  # (64, EPI_N, m, n)
+
+    if cutlass.const_expr(config.pdl):
+        cute.arch.griddepcontrol_wait()  # the kernel before has ended: from here on global memory may be touched
+    if warp_idx >= 8:
+        cute.arch.setmaxregister_decrease(REGISTERS[0])
+        if warp_idx == 8:
+            produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work, place, config)
+    else:
+        cute.arch.setmaxregister_increase(REGISTERS[1])
+        consume(pipe, dtype, sA, sB, sC, tma_c, gC, cute.size(gA, mode=[3]), work, place, config)
+
+
+# %% [markdown]
+# ## The launch
+# %%
+@cute.jit
+def gemm(
+    pA: cute.Pointer,
+    pB: cute.Pointer,
+    pC: cute.Pointer,
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
+    sms: cutlass.Int32,
+    stream: cuda.CUstream,
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
+    m, n, k = mnk
+    lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in strides)
+    layouts = smem_layouts(dtype, config)
+    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
+    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
+    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
+    tma_a, mA = make_tma(mA, layouts.a, (config.tile_m, config.tile_k), config.cluster_n)
+    tma_b, mB = make_tma(mB, layouts.b, (config.tile_n, config.tile_k), config.cluster_m)
+    tma_c, mC = cpasync.make_tiled_tma_atom(
+        cpasync.CopyBulkTensorTileS2GOp(), mC, cute.slice_(layouts.c, (None, None, 0)), (64, config.epi_n)
+    )
+    down = cute.ceil_div(m, config.tile_m * config.cluster_m)
+    across = cute.ceil_div(n, config.tile_n * config.cluster_n)
+    clusters = cutlass.min(down * across, sms // config.cluster)
+    kernel(tma_a, mA, tma_b, mB, tma_c, mC, dtype, config).launch(
+        grid=(clusters * config.cluster, 1, 1),
+        block=(config.threads, 1, 1),
+        cluster=(config.cluster, 1, 1),
+        stream=stream,
+        min_blocks_per_mp=1,
+        use_pdl=config.pdl,
+    )
+
+
+def make_tma(matrix: cute.Tensor, layout: cute.ComposedLayout, tile: tuple[int, int], sharers: int):
+    """The TMA load of a tile into one stage of `layout`, in as many parts as CTAs share the tile."""
+    load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
+    stage = cute.slice_(layout, (None, None, 0))
+    return cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers)
+
+
+# %%
+def launch_arguments(dtype, pointers, mnk, strides, sms: int, stream: int) -> tuple:
+    """Plain addresses and integers as the typed values that `gemm` takes."""
+    gmem = cute.AddressSpace.gmem
+    return (
+        *(cute.runtime.make_ptr(dtype, pointers[i], gmem, assumed_align=16) for i in range(3)),
+        tuple(cutlass.Int32(x) for x in mnk),
+        tuple(cutlass.Int64(x) for x in strides),
+        cutlass.Int32(sms),
+        cuda.CUstream(stream),
+    )
+
+
+def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
+    """Compile for `arch` ("sm_90a") with made-up pointers and sizes: no GPU is needed. "": the GPU that is here."""
+    made_up = launch_arguments(dtype, (16, 16, 16), (1, 1, 8), (8, 8, 8), 132, 0)
+    target = f"--gpu-arch {arch} " if arch else ""
+    config = config or config_for(arch)
+    return cute.compile(gemm, *made_up, dtype, config, options=(target + options).strip() or None)
+
+
+# %% [markdown]
+# ## `matmul`
+#
+# What a user calls. It looks at everything that the kernel relies on before anything is launched, and says which
+# argument is at fault, what it got and what it needs.
+
+# %%
+GPUS = ((9, 0), (12, 0), (12, 1))
+DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
+
+
+def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
+    """Raise `error` about the argument `name` unless `ok`."""
+    if not ok:
+        raise error(f"{name}: got {got}; needed {needed}")
+
+
+def check_operand(name: str, x: torch.Tensor, dtype: torch.dtype | None) -> None:
+    """A non-empty matrix of a dtype the tensor cores take, and of `dtype` if that is given."""
+    require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
+    require(x.layout == torch.strided, name, f"layout {x.layout}", "torch.strided: a dense matrix", TypeError)
+    require(x.ndim == 2, name, f"{x.ndim} dimension(s)", "2")
+    require(x.dtype in DTYPES, name, x.dtype, "torch.float16 or torch.bfloat16", TypeError)
+    require(dtype in (None, x.dtype), name, x.dtype, f"{dtype}, the dtype of a", TypeError)
+    require(min(x.shape) > 0, name, f"shape {tuple(x.shape)}", "no empty dimension")
+    tracked = x.requires_grad and torch.is_grad_enabled()
+    require(not tracked, name, "requires_grad=True", "torch.no_grad(): there is no backward")
+
+
+def k_major_stride(name: str, x: torch.Tensor) -> int:
+    """The row stride, in elements, of `x` (rows, K), which 16-byte pieces must be able to read."""
+    (rows, k), (row, column) = x.shape, x.stride()
+    require(column == 1 or k == 1, name, f"stride {column} along K", "1: K-major")
+    row = row if rows > 1 else -(-k // 8) * 8  # a single row has no next one: any legal stride will do
+    apart = f"K = {k}, rows {2 * row} bytes apart"
+    require(row > 0 and row % 8 == 0, name, apart, "rows a multiple of 16 bytes apart")
+    require(x.data_ptr() % 16 == 0, name, f"address {x.data_ptr():#x}", "a multiple of 16 bytes")
+    return row
+
+
+def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether two matrices with adjacent columns may share a byte."""
+    size = x.element_size()
+    (x0, y0), (x_row, y_row) = (x.data_ptr(), y.data_ptr()), (x.stride(0) * size, y.stride(0) * size)
+    x_width, y_width = x.shape[1] * size, y.shape[1] * size
+    if x0 + (x.shape[0] - 1) * x_row + x_width <= y0 or y0 + (y.shape[0] - 1) * y_row + y_width <= x0:
+        return False
+    if x_row != y_row or x_row < max(x_width, y_width):
+        return True  # interleaved with different steps: not told apart
+    gap = (y0 - x0) % x_row  # the same step: columns of one wider matrix, perhaps
+    return gap < x_width or gap + y_width > x_row
+
+
+def check_out(out: torch.Tensor, a: torch.Tensor, bt: torch.Tensor) -> None:
+    """`out` can take the product of `a` (M, K) and `bt` (N, K)."""
+    check_operand("out", out, a.dtype)
+    (m, n), (row, column) = (a.shape[0], bt.shape[0]), out.stride()
+    require(out.shape == (m, n), "out", f"shape {tuple(out.shape)}", f"({m}, {n})")
+    require(column == 1 or n == 1, "out", f"stride {column} along N", "1: rows of adjacent elements")
+    require(row >= n or m == 1, "out", f"row stride {row}", f"at least N = {n}: rows that do not overlap")
+    require(out.device == a.device, "out", f"device {out.device}", f"{a.device}, where a is")
+    for name, x in (("a", a), ("b", bt)):
+        require(not overlap(out, x), "out", f"memory that overlaps {name}", "memory of its own")
+
+
+def tma_can_write(out: torch.Tensor, ldc: int) -> bool:
+    """Whether rows of `out`, `ldc` elements apart, begin at multiples of 16 bytes and end there too."""
+    return (out.shape[1] | ldc) % 8 == 0 and out.data_ptr() % 16 == 0
+
+
+@cache
+def compiled(dtype: torch.dtype, capability: tuple[int, int], variant: str) -> Callable[..., None]:
+    """The kernel for the present GPU: compiled at the first call that needs it, then kept.
+
+    TVM-FFI (the package apache-tvm-ffi) makes it a function that takes plain integers and tuples of them, and costs
+    little more to call than the launch itself. Without it each argument is a Python object made for the call.
+    """
+    return compile_for("", DTYPES[dtype], config_for("sm_{}{}".format(*capability), variant), "--enable-tvm-ffi")
+
+
+# %% [markdown]
+# ### Checked once
+#
+# Those checks take longer than the GPU takes for a small product. But a program calls `matmul` with the same few kinds
+# of operands again and again, and their kind (shapes, strides, dtypes, devices, alignment, whether a gradient is
+# wanted) decides whether a call is legal. So the first call of a kind makes a *plan*, and later ones look it up. One
+# thing must be looked at each time, for it depends on addresses: whether `out` shares memory with an operand.
+
+
+# %%
+class Plan(NamedTuple):
+    """What the checks found out about calls of one kind: nothing is left but to launch."""
+
+    launch: Callable[..., None]  # compiled for this dtype, variant, and GPU
+    device: int  # of CUDA's
+    mnk: tuple[int, int, int]
+    strides: tuple[int, int, int]  # between the rows of A, B and what the kernel writes, in elements
+    sms: int  # of the GPU
+    direct: bool  # the kernel writes C itself, not padded rows that are copied
+    spans: tuple[int, int, int]  # of A, B and C: from the first byte to the last one, in bytes
+
+
+PLANS: dict[tuple, Plan] = {}
+MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
+
+
+def kind(x: object) -> object:
+    """What the checks look at in an argument, but for where exactly it lies."""
+    if not isinstance(x, torch.Tensor) or x.layout != torch.strided:
+        return type(x)
+    return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16, x.requires_grad
+
+
+def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str) -> Plan:
+    """Check everything, compile what is needed. Raises what `matmul` raises."""
+    require(variant in VARIANTS, "variant", repr(variant), f"one of {', '.join(VARIANTS)}")
+    check_operand("a", a, None)
+    check_operand("b", b, a.dtype)
+    (m, k), n, bt = a.shape, b.shape[1], b.T
+    require(b.shape[0] == k, "b", f"shape {tuple(b.shape)}", f"({k}, N), for a is {tuple(a.shape)}")
+    lda, ldb = k_major_stride("a", a), k_major_stride("b", bt)
+    if out is not None:
+        check_out(out, a, bt)
+    require(a.is_cuda, "a", f"device {a.device}", "a CUDA device")
+    require(b.device == a.device, "b", f"device {b.device}", f"{a.device}, where a is")
+    capability = torch.cuda.get_device_capability(a.device)
+    needed = f"one of {', '.join(map(str, GPUS))}: TMA and mma.sync, in registers enough"
+    require(capability in GPUS, "a", f"a GPU of compute capability {capability}", needed)
+
+    c = a.new_empty(m, n) if out is None else out  # memory of torch's own is aligned alike each time
+    ldc = c.stride(0) if m > 1 else -(-n // 8) * 8
+    direct = tma_can_write(c, ldc)
+    spans = tuple(2 * elements for elements in ((m - 1) * lda + k, (n - 1) * ldb + k, (m - 1) * ldc + n))
+    with torch.cuda.device(a.device):
+        launch = compiled(a.dtype, capability, variant)
+    sms = torch.cuda.get_device_properties(a.device).multi_processor_count
+    strides = (lda, ldb, ldc if direct else -(-n // 8) * 8)
+    return Plan(launch, a.get_device(), (m, n, k), strides, sms, direct, spans)
+
+
+# %%
+def matmul(
+    a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None, variant: str = DEFAULT
+) -> torch.Tensor:
+    """`a @ b` on the tensor cores, accumulated in float32, on the current stream of `a`'s device.
+
+    a: (M, K), float16 or bfloat16, K-major (stride 1 along K).
+    b: (K, N), the same dtype, K-major too: usually `weight.T` of a contiguous (N, K) weight.
+    out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of a or b. Made if not given.
+    variant: one of VARIANTS: sizes, and who shares loads. The bits are the same.
+
+    TMA reads rows that start at multiples of 16 bytes: the addresses of a and b and their row strides are such
+    multiples (K is a multiple of 8, or the rows are padded). Needs a GPU of compute capability 9.0, 12.0 or 12.1.
+    Any M, N, K >= 1 within that: ragged tiles are handled. TMA writes such rows too: for another `out`, or if N is no
+    multiple of 8, the product is made in padded rows and copied. There is no backward.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
+    argument, what it got and what it needs, and nothing has been launched.
+    """
+    key = (kind(a), kind(b), kind(out), torch.is_grad_enabled(), variant)
+    plan = PLANS.get(key)
+    if plan is None:
+        plan = make_plan(a, b, out, variant)
+        if len(PLANS) >= MAX_PLANS:
+            PLANS.clear()
+        PLANS[key] = plan
+    if torch.cuda.current_device() != plan.device:
+        with torch.cuda.device(plan.device):
+            return matmul(a, b, out=out, variant=variant)
+
+    (m, n, _), (a_span, b_span, c_span) = plan.mnk, plan.spans
+    out = a.new_empty(m, n) if out is None else out
+    pa, pb, pc = a.data_ptr(), b.data_ptr(), out.data_ptr()
+    if (pa < pc + c_span and pc < pa + a_span) or (pb < pc + c_span and pc < pb + b_span):
+        check_out(out, a, b.T)  # from first to last byte they meet, but may be columns of one wider matrix
+    made = out if plan.direct else a.new_empty(m, plan.strides[2])  # TMA finishes the last 16 bytes of a row
+    stream = torch.cuda.current_stream(plan.device).cuda_stream
+    plan.launch(pa, pb, made.data_ptr(), plan.mnk, plan.strides, plan.sms, stream)
+    return out if plan.direct else out.copy_(made[:, :n])
