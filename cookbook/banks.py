@@ -19,16 +19,16 @@ instruction goes in phases: all 32 lanes for up to 4 bytes a lane, half-warps fo
 * *cp.async past L1* (`.cg`) knows neither phases nor banks. A wavefront moves 32-byte sectors of one line of global
   memory into one line of shared memory, and what the sectors of a wavefront have in common is how they are moved:
   from the same half (the first 16 bytes, the second, or both), and by the same XOR of the two lowest bits of the
-  16-byte chunk's number; the third bit, which 64 bytes of the line a sector goes to, is each sector's own. Of lanes
-  that write the same 16 bytes only the first counts. So 8 lanes that fill a line from a line under a swizzle take one
-  wavefront, rows of 64 bytes take two for each line that they fill, and 32 lanes that write to 32 lines take 32
-  without any bank conflict. Where two lanes read the same 16 bytes and write them to two places of one line, only a
-  range is known.
+  16-byte chunk's number; the third bit, which 64 bytes of the line a sector goes to, is each sector's own. So 8 lanes
+  that fill a line from a line under a swizzle take one wavefront, rows of 64 bytes take two for each line that they
+  fill, and 32 lanes that write to 32 lines take 32 without any bank conflict. Of lanes that write the same 16 bytes
+  only the first counts. Of lanes that read the same 16 bytes, and either all exchange the halves of a sector or none
+  does, the last is served first, together with all others; what remains is then served likewise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -48,7 +48,7 @@ PHASES = {1: 1, 2: 1, 4: 1, 8: 2, 16: 4}  # by bytes a lane
 class Phase:
     wavefronts: int  # the most words that one bank has to give, of cp.async lanes to serve; 0 when no lane is active
     per_bank: tuple[int, ...]  # distinct words asked of each of the 32 banks
-    at_most: int  # more than `wavefronts` only where the rules leave a range: some copies, some loads
+    at_most: int  # more than `wavefronts` only where the rules leave a range: some copies through L1, some loads
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Wavefronts:
 
     @property
     def exact(self) -> bool:
-        """Whether `actual` is known to be the count: always, but for some of cp.async and of wide loads."""
+        """Whether `actual` is known to be the count: always, but for some cp.async through L1 and some wide loads."""
         return self.actual == self.at_most
 
     @property
@@ -151,27 +151,25 @@ def _copied_past_l1(addresses: np.ndarray, sources: np.ndarray) -> Wavefronts:
         by_lines.setdefault((to // LINE, source // LINE), []).append(moved)
     phases = []
     for line in sorted({line for line, _ in by_lines}):
-        counts = [_line_to_line(moves) for (into, _), moves in by_lines.items() if into == line]
+        count = sum(_line_to_line(moves) for (into, _), moves in by_lines.items() if into == line)
         written = np.array([to for to in writers if to // LINE == line])
-        least, most = (sum(count[i] for count in counts) for i in (0, 1))
-        phases.append(Phase(least, _phase(written, CHUNK).per_bank, most))
+        phases.append(Phase(count, _phase(written, CHUNK).per_bank, count))
     return Wavefronts(tuple(phases))
 
 
-def _line_to_line(moves: list[tuple[int, int]]) -> tuple[int, int]:
-    """The least and the most wavefronts that move chunks (from, to), 0 to 7 each, of one line to another."""
-    read = [source for source, _ in moves]
-    twice = [move for move in moves if read.count(move[0]) > 1]
-    if not twice:
-        count = _sector_wavefronts(moves)
-        return count, count
-    # Seen: more than if they were alone, or fewer. At least one for each way to move, at most each of `twice` alone.
-    ways = len({(source ^ to) & 3 for source, to in moves})
-    return ways, len(twice) + _sector_wavefronts([move for move in moves if move not in twice])
+def _line_to_line(moves: list[tuple[int, int]]) -> int:
+    """Wavefronts that move chunks (from, to), 0 to 7 each and in the order of their lanes, of one line to another."""
+    count = 0
+    while moves:
+        # Of those that read one chunk, and exchange the halves of its sector or do not, the last one of all comes now.
+        now = {(source, (source ^ to) & 1): (source, to) for source, to in moves}.values()
+        count += _sector_wavefronts(now)
+        moves = [move for move in moves if move not in now]
+    return count
 
 
-def _sector_wavefronts(moves: list[tuple[int, int]]) -> int:
-    """Wavefronts of chunks no two of which are read from, or written to, the same place."""
+def _sector_wavefronts(moves: Iterable[tuple[int, int]]) -> int:
+    """Wavefronts of chunks that are served together."""
     halves: dict[tuple[int, int, int], int] = {}  # which halves of a sector go, by how they go, whence and whither
     for source, to in moves:
         key = ((source ^ to) & 3, source >> 1, to >> 1)
