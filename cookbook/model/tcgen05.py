@@ -2,6 +2,9 @@
 
 A is (M, K) and B is (N, K), one row for each column of the product; D is (M, N) float32 in tensor memory. One
 instruction takes 32 bytes of K: 16 elements of 16 bits, 8 of tf32, 32 of 8 bits, 64 of 4 bits.
+
+The models of tcgen05 (this file, `smem_descriptor`, `tmem`, `scale_factors`) agree with the layouts and descriptors that
+CuTe makes for sm_100a. They have not been compared with a Blackwell GPU.
 """
 
 from __future__ import annotations
@@ -244,13 +247,14 @@ def mma(
         raise ValueError(f"idesc: got a D of {idesc.d_type}; needed float32: others are not modelled")
     if (scale_a is None, scale_b is None) != (not KINDS[idesc.kind].blocks,) * 2:
         raise ValueError(f"scale_a, scale_b: got {scale_a, scale_b}; needed both for the scaled kinds, else none")
-    left = _left(smems, tmems, a, idesc)
+    d = TmemAddress.of(d)
+    left = _left(smems, tmems, a, idesc, d)
     right = _matrix([_bytes_of(s, b, idesc, "b", len(smems)) for s in smems], idesc, "b")
     if scale_a is None:
         product = left @ right.T
     else:
         product = _scaled(tmems, left, right, scale_a, scale_b, idesc, block)
-    _add(tmems, TmemAddress.of(d), product, idesc, accumulate)
+    _add(tmems, d, product, idesc, accumulate)
 
 
 def _left(
@@ -258,12 +262,15 @@ def _left(
     tmems: list[TensorMemory],
     a: BlackwellDescriptor | TmemAddress | int,
     idesc: InstructionDescriptor,
+    d: TmemAddress,
 ) -> np.ndarray:
     """(M, K) float32."""
     if not isinstance(a, TmemAddress):
         return _matrix([_bytes_of(s, a, idesc, "a", len(smems)) for s in smems], idesc, "a")
     if idesc.a_major != "K" or KINDS[idesc.kind].blocks or (idesc.m, len(tmems)) == (128, 2):
         raise ValueError("a: got an address in tensor memory; needed K-major, not scaled, one row a lane")
+    if a.lane != d.lane:
+        raise ValueError(f"a: got lane {a.lane}; needed {d.lane}, D's: a row of A is in the lane of its row of D")
     _, lanes, _ = d_places(idesc.m, 1, len(tmems))
     lanes = lanes[: idesc.m // len(tmems)]
     cells = [t.read(lanes + a.lane, a.column + np.arange(ROW_BYTES // 4)[None, :]) for t in tmems]

@@ -20,6 +20,7 @@ from cookbook.swizzle import Swizzle
 ARCH = "sm_100a"
 A_BASE, B_BASE, SFA_BASE, SFB_BASE = 2048, 65536, 131072, 139264  # bytes of shared memory
 A_TMEM, SFA_TMEM, SFB_TMEM = 384, 256, 320  # columns of tensor memory; D is at 0
+FOUR_LINES = "MN_SW128_32B_of_4_lines"
 MAJORS = {"K": OperandMajorMode.K, "MN": OperandMajorMode.MN}
 DTYPES = {
     "float16": cutlass.Float16,
@@ -107,9 +108,16 @@ def smem_layouts(case: Case):
     shapes = mma.partition_shape_A((case.m, case.k)), mma.partition_shape_B((case.n, case.k))
     found = []
     for atom, dtype, shape in zip(case.atoms, case.types, shapes, strict=True):
-        kind = getattr(tcgen05.SmemLayoutAtomKind, atom)
-        found.append(tcgen05.tile_to_mma_shape(tcgen05.make_smem_layout_atom(kind, DTYPES[dtype]), shape))
+        found.append(tcgen05.tile_to_mma_shape(make_atom(atom, DTYPES[dtype]), shape))
     return found
+
+
+def make_atom(name: str, dtype):
+    """An atom of CuTe's by name, or the same of four lines: the smallest that 32-byte atoms repeat after."""
+    if name != FOUR_LINES:
+        return tcgen05.make_smem_layout_atom(getattr(tcgen05.SmemLayoutAtomKind, name), dtype)
+    width = 1024 // dtype.width
+    return cute.make_composed_layout(cute.make_swizzle(2, 5, 2), 0, cute.make_layout((width, 4), stride=(1, width)))
 
 
 def scale_layouts(case: Case):

@@ -10,7 +10,7 @@ from tcgen05_stage import BF16, F16, FP4, FP8, TF32, UE4M3, UE8M0, Stage, caught
 
 from cookbook import descriptors
 from cookbook.layouts import Layout, SmemLayout, evaluate
-from cookbook.model import BlackwellDescriptor, SharedMemory, TensorMemory
+from cookbook.model import BlackwellDescriptor, SharedMemory, TensorMemory, TmemAddress
 from cookbook.model.small_floats import FORMATS, decode, pack
 from cookbook.model.tcgen05 import KINDS, InstructionDescriptor, d_places, mma
 
@@ -30,6 +30,7 @@ PLAIN = [
     Case("f16", 256, 64, 64, BF16, ctas=2, a_in_tmem=True),
     Case("tf32", 128, 64, 32, TF32),
     Case("tf32", 128, 64, 32, TF32, ("MN_SW128_32B", "MN_SW128_32B")),
+    Case("tf32", 128, 64, 32, TF32, (dsl.FOUR_LINES, dsl.FOUR_LINES)),
     Case("tf32", 64, 32, 32, TF32, ("MN_SW128_32B", "K_SW64")),
     Case("tf32", 256, 64, 32, TF32, ("K_SW128", "MN_SW128_32B"), ctas=2),
     Case("f8f6f4", 128, 64, 128, FP8),
@@ -246,6 +247,8 @@ def test_fields_of_the_instruction_descriptor_bit_by_bit():
     assert mixed.encode() == 1 << 4 | 1 << 7 | 5 << 10 | 8 << 17 | 4 << 24
     scaled = InstructionDescriptor("mxf8f6f4", 128, 64, "e4m3", "e3m2", a_sf_id=3, b_sf_id=1)
     assert scaled.encode() == 1 << 4 | 4 << 10 | 8 << 17 | 1 << 23 | 1 << 27 | 3 << 29
+    fp4 = InstructionDescriptor("mxf4", 128, 64, "e2m1", a_sf_id=2)
+    assert fp4.encode() == 1 << 7 | 1 << 10 | 8 << 17 | 1 << 23 | 1 << 27 | 2 << 29
     nvfp4 = InstructionDescriptor("mxf4nvf4", 256, 64, "e2m1", scale_type="ue4m3", b_sf_id=2)
     assert nvfp4.encode() == 2 << 4 | 1 << 7 | 1 << 10 | 8 << 17 | 2 << 27
 
@@ -331,6 +334,11 @@ def test_mma_refuses():
         mma([smem, smem], tmem, d, operand, operand, idesc)
     with pytest.raises(ValueError, match="needed both for the scaled kinds"):
         mma(smem, tmem, d, operand, operand, idesc, scale_a=d, scale_b=d)
+    with pytest.raises(ValueError, match="a: got lane 16; needed 0"):
+        mma(smem, tmem, d, TmemAddress(16, 0), operand, idesc)
+    with pytest.raises(ValueError, match="needed K-major, not scaled, one row a lane"):
+        mn_major = InstructionDescriptor("f16", 128, 64, "bfloat16", a_major="MN")
+        mma(smem, tmem, d, TmemAddress(0, 0), operand, mn_major)
     with pytest.raises(ValueError, match="needed float32"):
         half = InstructionDescriptor("f16", 128, 64, "float16", d_type="float16")
         mma(smem, tmem, d, operand, operand, half)
