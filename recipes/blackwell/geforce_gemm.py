@@ -56,6 +56,7 @@ class Config:
     epi_buffers: int = 2  # pieces of C on their way out, for each warpgroup
     cluster_m: int = 1  # CTAs of a cluster down C: they share tiles of B
     cluster_n: int = 1  # and across: they share tiles of A
+    tail_n: int = 0  # columns of the narrower tiles that are computed last, if they make the waves fuller; 0: none
     raster_group: int = 8  # tiles that are computed together cover this many rows of tiles
     pdl: bool = True  # this kernel's launch may overlap the end of the one before, and the next one's the end of this
 
@@ -104,8 +105,9 @@ class Config:
 SQUARE = Config(tile_m=128, tile_n=256, warps_m=2, warps_n=4, stages=4, b_slots=4, epi_buffers=1, raster_group=16)
 VARIANTS = {
     "wide": Config(),
+    "wide, then narrow": Config(b_slots=2, tail_n=128),
     "wide shared A": Config(b_slots=2, cluster_n=2),
-    "wide shared B": Config(b_slots=2, cluster_m=2),
+    "wide, then narrow, shared B": Config(b_slots=2, cluster_m=2, tail_n=128),
     "square": SQUARE,
     "square shared B": replace(SQUARE, cluster_m=2),
     "square ahead": replace(SQUARE, b_slots=0),
@@ -122,7 +124,7 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
         return config  # 227 KiB of shared memory
     alone = {"cluster_m": 1, "cluster_n": 1, "raster_group": config.raster_group * config.cluster}  # no multicast
     if config.tile_m == 256:
-        alone |= {"tile_n": 128, "b_slots": 2 * config.b_slots - 2}
+        alone |= {"tile_n": 128, "tail_n": config.tail_n // 2, "b_slots": 2 * config.b_slots - 2}
     return replace(config, tile_k=32, stages=3, epi_buffers=1, **alone)  # 99 KiB
 
 
@@ -195,36 +197,75 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # %% [markdown]
 # ## Which tile is next
 # %%
+def wide_columns(config: Config, m: int, n: int, sms: int) -> int:
+    """Of C (m, n), how many columns of tiles are to be TILE_N wide; further ones are TAIL_N wide, if there are any."""
+    c, ctas = config, sms // config.cluster * config.cluster
+    most = c.cluster_n * -(-n // (c.tile_n * c.cluster_n))
+    if not c.tail_n:
+        return most
+    down = c.cluster_m * -(-m // (c.tile_m * c.cluster_m))
+
+    def busiest(wide: int) -> tuple[int, int]:
+        """Columns that the busiest CTA computes, tile after tile; among equals, rather wide tiles."""
+        narrow = max(0, -(-(n - wide * c.tile_n) // c.tail_n))
+        waves = -(-wide * down // ctas)
+        left = max(
+            0, (wide + narrow) * down - waves * ctas
+        )  # the last wave of wide tiles may have room for narrow ones
+        return waves * c.tile_n + -(-left // ctas) * c.tail_n, -wide
+
+    return min(range(most + 1), key=busiest)
+
+
 class Work(NamedTuple):
     """The numbers that a cluster is to do: `first`, `first + step`, ..., `turns` of them."""
 
     first: cutlass.Int32
     step: cutlass.Int32
     turns: cutlass.Int32
-    grid: tuple[cutlass.Int32, cutlass.Int32]  # of clusters' tiles, down and across C
+    down: cutlass.Int32  # clusters' tiles down C
+    wide: cutlass.Int32  # and across, wide ones
+    narrow: cutlass.Int32  # and then narrow ones
 
 
 @cute.jit
-def work_of_cluster(shape_mn, config: cutlass.Constexpr):
+def clusters_across(n, wide, config: cutlass.Constexpr):
+    """Columns of clusters' tiles, wide and narrow, of a C of n columns whose first `wide` columns of tiles are wide."""
+    narrow = cutlass.Int32(0)
+    if cutlass.const_expr(config.tail_n > 0):
+        narrow = cute.ceil_div(cutlass.max(n - wide * config.tile_n, 0), config.tail_n)
+    return wide // config.cluster_n, narrow
+
+
+@cute.jit
+def work_of_cluster(shape_mn, wide_columns, config: cutlass.Constexpr):
     """What this CTA's cluster has to do."""
     down = cute.ceil_div(shape_mn[0], config.tile_m * config.cluster_m)
-    across = cute.ceil_div(shape_mn[1], config.tile_n * config.cluster_n)
+    wide, narrow = clusters_across(shape_mn[1], wide_columns, config)
     cta, _, _ = cute.arch.block_idx()
     ctas, _, _ = cute.arch.grid_dim()
     first, step = cta // config.cluster, ctas // config.cluster
-    return Work(first, step, (down * across - first + step - 1) // step, (down, across))
+    return Work(first, step, (down * (wide + narrow) - first + step - 1) // step, down, wide, narrow)
 
 
 @cute.jit
 def tile_of(work: Work, turn, place, config: cutlass.Constexpr):
-    """The tile (m, n) of C that the CTA at `place` in its cluster computes in a turn."""
-    down, across = work.grid
+    """What the CTA at `place` in its cluster computes in a turn: the tile's row of tiles, its first column, its width.
+
+    The column and the width in pieces of EPI_N columns.
+    """
     number, wanted = work.first + turn * work.step, config.raster_group // config.cluster_m
+    across, start, width = work.wide, cutlass.Int32(0), cutlass.Int32(config.tile_n // config.epi_n)
+    if cutlass.const_expr(config.tail_n > 0):
+        before = work.down * work.wide
+        if number >= before:
+            number, across = number - before, work.narrow
+            start, width = work.wide * width, cutlass.Int32(config.tail_n // config.epi_n)
     group, inside = number // (wanted * across), number % (wanted * across)
     first = group * wanted
-    height = cutlass.min(down - first, wanted)  # the last group may be lower
+    height = cutlass.min(work.down - first, wanted)  # the last group may be lower
     m, n = first + inside % height, inside // height
-    return m * config.cluster_m + place[0], n * config.cluster_n + place[1]
+    return m * config.cluster_m + place[0], start + (n * config.cluster_n + place[1]) * width, width
 
 
 @cute.jit
@@ -269,19 +310,23 @@ def produce_tile(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, masks, confi
 
 
 @cute.jit
-def produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work: Work, place, config: cutlass.Constexpr):
-    """Keep the stages full, tile after tile. gA (M, K, m, k), gB (N, K, n, k) in global memory."""
+def produce(pipe, tma_a, tma_b, gA, mB, sA, sB, work: Work, place, config: cutlass.Constexpr):
+    """Keep the stages full, tile after tile. gA (M, K, m, k), mB (N, K) in global memory.
+
+    Of B always TILE_N rows: for a narrow tile, more than it needs.
+    """
     row, column = place
     across, down = cute.make_layout(config.cluster_n), cute.make_layout(config.cluster_m)
     sA, sB = cute.group_modes(sA, 0, 2), cute.group_modes(sB, 0, 2)
     tAsA, tAgA = cpasync.tma_partition(tma_a, column, across, sA, cute.group_modes(gA, 0, 2))  # (TMA, m, k)
-    tBsB, tBgB = cpasync.tma_partition(tma_b, row, down, sB, cute.group_modes(gB, 0, 2))  # (TMA, n, k)
     masks = multicast_masks(place, config)
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
     for turn in cutlass.range(work.turns, unroll=1):
-        m, n = tile_of(work, turn, place, config)
-        tA, tB = tAgA[None, m, None], tBgB[None, n, None]
-        state = produce_tile(pipe, state, tma_a, tma_b, tA, tAsA, tB, tBsB, masks, config)
+        m, column, _ = tile_of(work, turn, place, config)
+        own = cute.domain_offset((column * config.epi_n, 0), mB)  # narrow tiles begin anywhere
+        gB = cute.local_tile(own, (config.tile_n, config.tile_k), (0, None))  # (N, K, k)
+        tBsB, tBgB = cpasync.tma_partition(tma_b, row, down, sB, cute.group_modes(gB, 0, 2))  # (TMA, k)
+        state = produce_tile(pipe, state, tma_a, tma_b, tAgA[None, m, None], tAsA, tBgB, tBsB, masks, config)
     if cutlass.const_expr(config.pdl):
         cute.arch.griddepcontrol_launch_dependents()  # nothing is left to ask for: the next kernel may come
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
@@ -346,9 +391,9 @@ def next_stage(pipe, read, last: cutlass.Constexpr):
 
 
 @cute.jit
-def multiply_in_place(pipe, read, mma, acc, a, b, k: cutlass.Constexpr, last: cutlass.Constexpr, config):
+def multiply_in_place(pipe, read, mma, acc, a, b, k: cutlass.Constexpr, last: cutlass.Constexpr, width, config):
     """One k-block, each fragment replaced by a later one after its last mma."""
-    pieces_m, pieces_n, slots, k_blocks = config.pieces_m, config.pieces_n, config.b_slots, config.k_blocks
+    pieces_m, pieces_n, slots, k_blocks = config.pieces_m, width // config.step_n, config.b_slots, config.k_blocks
     last_block = k == k_blocks - 1
     for j in cutlass.range_constexpr(pieces_n):
         slot, (further, later) = (k * pieces_n + j) % slots, divmod(j + slots, pieces_n)
@@ -377,7 +422,7 @@ def fetch_block(a, b, stage, k: cutlass.Constexpr, buffer: cutlass.Constexpr, co
 
 
 @cute.jit
-def multiply_ahead(pipe, read, mma, acc, a, b, k: cutlass.Constexpr, last: cutlass.Constexpr, config):
+def multiply_ahead(pipe, read, mma, acc, a, b, k: cutlass.Constexpr, last: cutlass.Constexpr, width, config):
     """One k-block, while the next one's fragments arrive in the other buffer."""
     last_block = k == config.k_blocks - 1
     if cutlass.const_expr(last_block):
@@ -389,19 +434,17 @@ def multiply_ahead(pipe, read, mma, acc, a, b, k: cutlass.Constexpr, last: cutla
 
 
 @cute.jit
-def multiply_stage(pipe, read, mma, acc, a, b, last: cutlass.Constexpr, config: cutlass.Constexpr):
+def multiply_stage(pipe, read, mma, acc, a, b, last: cutlass.Constexpr, width: cutlass.Constexpr, config):
     """All k-blocks of a stage; in the last of them, the first fragments of the next stage."""
+    how = multiply_in_place if config.b_slots else multiply_ahead
     for k in cutlass.range_constexpr(config.k_blocks):
-        if cutlass.const_expr(config.b_slots > 0):
-            read = multiply_in_place(pipe, read, mma, acc, a, b, k, last, config)
-        else:
-            read = multiply_ahead(pipe, read, mma, acc, a, b, k, last, config)
+        read = how(pipe, read, mma, acc, a, b, k, last, width, config)
     return read
 
 
 @cute.jit
-def multiply_tile(pipe, slot, mma, acc, a, b, k_tiles, config: cutlass.Constexpr):
-    """Multiply the k-tiles of one tile, the first of which has this slot, into `acc`."""
+def multiply_tile(pipe, slot, mma, acc, a, b, k_tiles, width: cutlass.Constexpr, config: cutlass.Constexpr):
+    """Multiply the k-tiles of one tile, `width` columns wide, the first of which has this slot, into `acc`."""
     read = slot_of(slot, config)
     acc.fill(0.0)
     pipe.consumer_wait(read)
@@ -413,16 +456,16 @@ def multiply_tile(pipe, slot, mma, acc, a, b, k_tiles, config: cutlass.Constexpr
     else:
         fetch_block(a, b, read.index, 0, 0, config)
     for _ in cutlass.range(k_tiles - 1, unroll=1):
-        read = multiply_stage(pipe, read, mma, acc, a, b, False, config)
-    multiply_stage(pipe, read, mma, acc, a, b, True, config)
+        read = multiply_stage(pipe, read, mma, acc, a, b, False, width, config)
+    multiply_stage(pipe, read, mma, acc, a, b, True, width, config)
 
 
 # %% [markdown]
 # ## The epilogue
 # %%
 @cute.jit
-def store(acc, sC, tma_c, gC, first, copy, group, config: cutlass.Constexpr):
-    """The rows of C that a warpgroup has, out by TMA, in pieces of 64 x EPI_N.
+def store(acc, sC, tma_c, gC, first, copy, group, width: cutlass.Constexpr, config: cutlass.Constexpr):
+    """The rows of C that a warpgroup has, `width` columns, out by TMA, in pieces of 64 x EPI_N.
 
     sC (64, EPI_N, BUFFER): all buffers; gC (64, EPI_N, m, n): all pieces of C; first: (m, n) of the tile's first piece.
     """
@@ -433,8 +476,8 @@ def store(acc, sC, tma_c, gC, first, copy, group, config: cutlass.Constexpr):
     tCsC = thr.partition_D(sC)  # (CPY, CPY_M, CPY_N, BUFFER)
     whole = cute.make_layout(1)  # a piece is one box: nothing is divided among CTAs
     bsC, bgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
-    down, across = config.tile_m // 128, config.tile_n // config.epi_n  # pieces of a warpgroup
-    held_m, held_n = config.pieces_m // down, 2 * config.pieces_n // across  # accumulator fragments of a piece
+    down, across = config.tile_m // 128, width // config.epi_n  # pieces of a warpgroup
+    held_m, held_n = 64 // config.step_m, 2 * config.epi_n // config.step_n  # accumulator fragments of a piece
     for piece in cutlass.range_constexpr(down * across):
         row, column = divmod(piece, across)
         buffer = group * config.epi_buffers + piece % config.epi_buffers
@@ -467,11 +510,13 @@ def consume(pipe, dtype, sA, sB, sC, tma_c, gC, k_tiles, work: Work, place, conf
     a = make_operand(copies.s2r_a, sA, rA, config.step_m, config)
     b = make_operand(copies.s2r_b, sB, rB, config.step_n, config)
     acc = cute.make_rmem_tensor(mma.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
-    down, across = config.tile_m // 64, config.tile_n // config.epi_n  # pieces of a tile
     for turn in cutlass.range(work.turns, unroll=1):
-        multiply_tile(pipe, turn * k_tiles, mma, acc, a, b, k_tiles, config)
-        m, n = tile_of(work, turn, place, config)
-        store(acc, sC, tma_c, gC, (m * down, n * across), copies.r2s_c, group, config)
+        m, column, width = tile_of(work, turn, place, config)
+        first = (m * (config.tile_m // 64), column)
+        for each in (config.tile_n, config.tail_n) if config.tail_n else (config.tile_n,):
+            if cutlass.const_expr(config.tail_n == 0) or width == each // config.epi_n:
+                multiply_tile(pipe, turn * k_tiles, mma, acc, a, b, k_tiles, each, config)
+                store(acc, sC, tma_c, gC, first, copies.r2s_c, group, each, config)
     if tidx % 128 // 32 == 0:
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
 
@@ -501,12 +546,13 @@ def kernel(
     mB: cute.Tensor,  # (N, K), as TMA coordinates
     tma_c: cute.CopyAtom,
     mC: cute.Tensor,  # (M, N), as TMA coordinates
+    wide_columns: cutlass.Int32,  # of tiles
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
     """A CTA computes its share of the tiles of C, one after the other."""
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    place, work = place_in_cluster(config), work_of_cluster(mC.shape, config)
+    place, work = place_in_cluster(config), work_of_cluster(mC.shape, wide_columns, config)
     layouts = smem_layouts(dtype, config)
     if warp_idx == 8:
         for tma in (tma_a, tma_b, tma_c):
@@ -520,7 +566,6 @@ def kernel(
     sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
     pipe = make_pipeline(barriers, config)
     gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (None, None))  # (M, K, m, k)
-    gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (None, None))  # (N, K, n, k)
     gC = cute.local_tile(mC, (64, config.epi_n), (None, None))  # (64, EPI_N, m, n)
 
     if cutlass.const_expr(config.pdl):
@@ -528,7 +573,7 @@ def kernel(
     if warp_idx >= 8:
         cute.arch.setmaxregister_decrease(REGISTERS[0])
         if warp_idx == 8:
-            produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work, place, config)
+            produce(pipe, tma_a, tma_b, gA, mB, sA, sB, work, place, config)
     else:
         cute.arch.setmaxregister_increase(REGISTERS[1])
         consume(pipe, dtype, sA, sB, sC, tma_c, gC, cute.size(gA, mode=[3]), work, place, config)
@@ -545,6 +590,7 @@ def gemm(
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
     sms: cutlass.Int32,
+    wide_columns: cutlass.Int32,
     stream: cuda.CUstream,
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
@@ -562,9 +608,9 @@ def gemm(
         cpasync.CopyBulkTensorTileS2GOp(), mC, cute.slice_(layouts.c, (None, None, 0)), (64, config.epi_n)
     )
     down = cute.ceil_div(m, config.tile_m * config.cluster_m)
-    across = cute.ceil_div(n, config.tile_n * config.cluster_n)
-    clusters = cutlass.min(down * across, sms // config.cluster)
-    kernel(tma_a, mA, tma_b, mB, tma_c, mC, dtype, config).launch(
+    wide, narrow = clusters_across(n, wide_columns, config)
+    clusters = cutlass.min(down * (wide + narrow), sms // config.cluster)
+    kernel(tma_a, mA, tma_b, mB, tma_c, mC, wide_columns, dtype, config).launch(
         grid=(clusters * config.cluster, 1, 1),
         block=(config.threads, 1, 1),
         cluster=(config.cluster, 1, 1),
@@ -582,7 +628,7 @@ def make_tma(matrix: cute.Tensor, layout: cute.ComposedLayout, tile: tuple[int, 
 
 
 # %%
-def launch_arguments(dtype, pointers, mnk, strides, sms: int, stream: int) -> tuple:
+def launch_arguments(dtype, pointers, mnk, strides, sms: int, wide_columns: int, stream: int) -> tuple:
     """Plain addresses and integers as the typed values that `gemm` takes."""
     gmem = cute.AddressSpace.gmem
     return (
@@ -590,13 +636,14 @@ def launch_arguments(dtype, pointers, mnk, strides, sms: int, stream: int) -> tu
         tuple(cutlass.Int32(x) for x in mnk),
         tuple(cutlass.Int64(x) for x in strides),
         cutlass.Int32(sms),
+        cutlass.Int32(wide_columns),
         cuda.CUstream(stream),
     )
 
 
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a") with made-up pointers and sizes: no GPU is needed. "": the GPU that is here."""
-    made_up = launch_arguments(dtype, (16, 16, 16), (1, 1, 8), (8, 8, 8), 132, 0)
+    made_up = launch_arguments(dtype, (16, 16, 16), (1, 1, 8), (8, 8, 8), 132, 1, 0)
     target = f"--gpu-arch {arch} " if arch else ""
     config = config or config_for(arch)
     return cute.compile(gemm, *made_up, dtype, config, options=(target + options).strip() or None)
@@ -700,6 +747,7 @@ class Plan(NamedTuple):
     mnk: tuple[int, int, int]
     strides: tuple[int, int, int]  # between the rows of A, B and what the kernel writes, in elements
     sms: int  # of the GPU
+    wide_columns: int  # of tiles
     direct: bool  # the kernel writes C itself, not padded rows that are copied
     spans: tuple[int, int, int]  # of A, B and C: from the first byte to the last one, in bytes
 
@@ -739,7 +787,8 @@ def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, varian
         launch = compiled(a.dtype, capability, variant)
     sms = torch.cuda.get_device_properties(a.device).multi_processor_count
     strides = (lda, ldb, ldc if direct else -(-n // 8) * 8)
-    return Plan(launch, a.get_device(), (m, n, k), strides, sms, direct, spans)
+    wide = wide_columns(config_for("sm_{}{}".format(*capability), variant), m, n, sms)
+    return Plan(launch, a.get_device(), (m, n, k), strides, sms, wide, direct, spans)
 
 
 # %%
@@ -779,5 +828,5 @@ def matmul(
         check_out(out, a, b.T)  # from first to last byte they meet, but may be columns of one wider matrix
     made = out if plan.direct else a.new_empty(m, plan.strides[2])  # TMA finishes the last 16 bytes of a row
     stream = torch.cuda.current_stream(plan.device).cuda_stream
-    plan.launch(pa, pb, made.data_ptr(), plan.mnk, plan.strides, plan.sms, stream)
+    plan.launch(pa, pb, made.data_ptr(), plan.mnk, plan.strides, plan.sms, plan.wide_columns, stream)
     return out if plan.direct else out.copy_(made[:, :n])
