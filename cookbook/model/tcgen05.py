@@ -3,8 +3,8 @@
 A is (M, K) and B is (N, K), one row for each column of the product; D is (M, N) float32 in tensor memory. One
 instruction takes 32 bytes of K: 16 elements of 16 bits, 8 of tf32, 32 of 8 bits, 64 of 4 bits.
 
-The models of tcgen05 (this file, `smem_descriptor`, `tmem`, `scale_factors`) agree with the layouts and descriptors that
-CuTe makes for sm_100a. They have not been compared with a Blackwell GPU.
+The models of tcgen05 (this file, `smem_descriptor`, `tmem`, `scale_factors`) agree with the layouts and descriptors
+that CuTe makes for sm_100a. They have not been compared with a Blackwell GPU.
 """
 
 from __future__ import annotations
