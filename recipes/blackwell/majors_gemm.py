@@ -1,0 +1,860 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   cookbook:
+#     title: A GEMM for operands of either major, by tcgen05
+#     claim: >-
+#       tcgen05 reads a tile along K or along M and N, so an operand needs no transpose: its atom is mirrored, its boxes
+#       lie the other way, and the instruction descriptor gets one bit.
+#     track: blackwell
+#     order: 70
+#     builds_on: blackwell/pipelined_gemm
+#     targets: [sm_100a, sm_103a]
+#     runs_on: sm_100
+#     dtypes: [bfloat16, float16]
+#     majors: [tn, nt, nn, tt]
+#     path: tma -> swizzled shared memory -> tcgen05.mma of either major -> tensor memory -> tcgen05.ld -> boxes -> tma
+#     instructions:
+#       all: [UTMALDG.2D, UTCHMMA, UTCBAR, LDTM.x64, UTCATOMSWS, STS.128, UTMASTG.2D, SYNCS]
+# ---
+
+# %% [markdown]
+# # A GEMM for operands of either major, by tcgen05
+#
+# **Claim.** `tcgen05.mma` reads a tile along K or along M and N, so an operand needs no transpose: its atom is
+# mirrored, its boxes lie the other way, and the instruction descriptor gets one bit.
+#
+# [The kernel before](pipelined_gemm.ipynb) takes A and B *K-major*: the elements that are multiplied and summed lie
+# next to each other, as in `x @ weight.T`. Most products of a training step are not like that:
+#
+# | letters | A (M, K) lies along | B (K, N) lies along | for example       |
+# |---------|---------------------|---------------------|-------------------|
+# | `tn`    | K: row-major        | K: column-major     | `x @ weight.T`    |
+# | `tt`    | K: row-major        | N: row-major        | `dy @ weight`     |
+# | `nn`    | M: column-major     | K: column-major     | `x.T @ weight.T`  |
+# | `nt`    | M: column-major     | N: row-major        | `dy.T @ x`        |
+#
+# The letters are BLAS's and CuTe's, the first for A, the second for B: is the matrix, stored by columns, to be
+# *transposed* or *not*?
+#
+# [Hopper's page](../hopper/majors_gemm.ipynb) tells the same story of `wgmma`, and the layouts are the same. What is
+# Blackwell's own is where the bit stands, in a word that is a run-time operand of the instruction, and that a tile of B
+# is 256 columns wide: four boxes, and a descriptor with a second stride that counts.
+#
+# *This kernel has not run on hardware.* It is compiled for Blackwell, and its layouts, descriptors and data path are
+# checked against the PTX ISA document in numpy. No speed is claimed.
+
+# %%
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import NamedTuple
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import cutlass.memory
+import cutlass.pipeline as pipeline
+import torch
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
+
+# %% [markdown]
+# ## The sizes, and the majors
+#
+# The majors are two more fields: the compiler makes one kernel for each pair that is used. Everything else is as it
+# was, without the variant of one stage of sums.
+
+
+# %%
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the kernel, in elements or counts."""
+
+    tile_m: int = 128  # rows of C per tile: one row in each lane of tensor memory
+    tile_n: int = 256  # columns of C per tile: the widest tcgen05.mma
+    tile_k: int = 64  # 128 bytes of a K-major operand, eight atoms of an MN-major one; four tcgen05.mma steps of 16
+    stages: int = 4  # pairs of A and B tiles in flight or being read
+    acc_stages: int = 2  # tiles of sums in tensor memory
+    epi_n: int = 64  # columns of a piece of C: 128 bytes, and as many registers a thread
+    epi_buffers: int = 2  # pieces of C on their way out
+    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+    a_major: str = "k"  # "k" or "m": the index along which A is contiguous
+    b_major: str = "k"  # "k" or "n": the index along which B is contiguous
+
+    def __post_init__(self):
+        if self.a_major not in ("k", "m"):
+            raise ValueError(f"a_major: got {self.a_major!r}; needed 'k' or 'm'")
+        if self.b_major not in ("k", "n"):
+            raise ValueError(f"b_major: got {self.b_major!r}; needed 'k' or 'n'")
+
+    @property
+    def threads(self) -> int:
+        return 32 * WARPS
+
+    @property
+    def tmem_columns(self) -> int:
+        return self.acc_stages * self.tile_n  # 32 bits each; allocated in powers of two, at least 32
+
+    @property
+    def stage_bytes(self) -> int:
+        return (self.tile_m + self.tile_n) * self.tile_k * 2
+
+    @property
+    def smem_bytes(self) -> int:
+        # the barriers, padded to the tiles' alignment; A and B; and C beside them
+        return 1024 + self.stages * self.stage_bytes + self.epi_buffers * self.tile_m * self.epi_n * 2
+
+
+EPILOGUE_WARPS, MMA_WARP, TMA_WARP, WARPS = 4, 4, 5, 6  # warps 0 to 3: warp w reaches lanes 32 w to 32 w + 31
+CONFIG = Config()
+
+
+def config_for(arch: str) -> Config:
+    """The configuration for an architecture: the two chips with tcgen05 have the same sizes."""
+    return CONFIG
+
+
+# %% [markdown]
+# ## The layout
+#
+# TMA copies boxes, and the rows of a box are what is contiguous in global memory. It does not turn them. So an M-major
+# operand arrives in lines along M and stays like that, and its atom is the K-major one mirrored: not 8 rows of 64
+# elements along K, but **64 x 8, eight lines of 64 elements along M**, one line for each k. The swizzle is the same
+# `S<3,4,3>`, for it sees addresses: 16-byte chunk *c* of line *l* goes to slot *c XOR l*, whichever way the lines run.
+#
+# **In which order do the atoms fill the tile?** A descriptor has two strides. For an MN-major operand one of them, the
+# *stride byte offset*, leads from eight k to the next eight, the other, the *leading byte offset*, from 64 rows to the
+# next 64; the tensor core would take either order. TMA decides: a box in the 128-byte mode is one swizzle wide, 64
+# elements, and its lines lie *one below the other*. So all atoms along K come first, and after them the next 64 rows: a
+# box is 64 x 64. The other way round a box would be one atom, 64 x 8, and the producer would issue eight times as many
+# copies.
+
+
+# %%
+class SmemLayouts(NamedTuple):
+    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
+
+    a: cute.ComposedLayout  # (M, K, STAGE)
+    b: cute.ComposedLayout  # (N, K, STAGE)
+    c: cute.ComposedLayout  # (M, EPI_N, BUFFER)
+
+
+def smem_atom(dtype, contiguous: int, along: int = 1) -> cute.ComposedLayout:
+    """Eight lines along mode `along` and the swizzle for them: SW128, SW64, SW32 or INTER (none), the widest whose
+    line divides `contiguous` elements."""
+    bits = next(bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0)
+    width = (128 << bits) // dtype.width
+    lines = cute.make_layout((8, width), stride=(width, 1))
+    lines = lines if along == 1 else cute.select(lines, mode=[1, 0])  # (width, 8):(1, width)
+    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, lines)
+
+
+def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+    """The atoms, tiled to the size of the tiles: first across the lines, then along them, then over the stages."""
+
+    def staged(rows: int, major: str) -> cute.ComposedLayout:
+        along, order = (1, (0, 1, 2)) if major == "k" else (0, (1, 0, 2))
+        tile = (rows, config.tile_k, config.stages)
+        return cute.tile_to_shape(smem_atom(dtype, tile[along], along), tile, order=order)
+
+    buffers = (config.tile_m, config.epi_n, config.epi_buffers)
+    return SmemLayouts(
+        a=staged(config.tile_m, config.a_major),
+        b=staged(config.tile_n, config.b_major),
+        c=cute.tile_to_shape(smem_atom(dtype, config.epi_n), buffers, order=(0, 1, 2)),
+    )
+
+
+# %% [markdown]
+# ## One bit
+#
+# The instruction descriptor has a bit for each operand: the lines that the matrix descriptor describes run along K, or
+# along M or N. With the bit the tensor core turns each piece while it reads it. For 16-bit elements it takes any mode;
+# 32-bit ones need, along M and N, a mode of their own that keeps 32 bytes together.
+#
+# The bit is in the instruction descriptor, the strides are in the matrix descriptor, the swizzle is in that and in the
+# tensor map, and all of them must tell of the same tile. We say it once, in `Config`, and CuTe derives the descriptors
+# from the layout and the bit. What becomes of a wrong bit, the lab shows.
+
+
+# %%
+def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
+    """tcgen05.mma of 128 x N x 16 by one CTA, A and B from shared memory, of these majors."""
+    shape, smem = (config.tile_m, config.tile_n, 16), tcgen05.OperandSource.SMEM
+    index = (config.a_major, config.b_major)
+    majors = (OperandMajorMode.K if major == "k" else OperandMajorMode.MN for major in index)
+    op = tcgen05.MmaF16BF16Op(dtype, cutlass.Float32, shape, tcgen05.CtaGroup.ONE, smem, *majors)
+    return cute.make_tiled_mma(op)
+
+
+class TiledCopies(NamedTuple):
+    """The copies by software on the way of C, over one piece of it."""
+
+    t2r_c: cute.TiledCopy  # tcgen05.ld: from tensor memory to registers, `epi_n` columns of a row a thread
+    r2s_c: cute.TiledCopy  # st.shared of 16 bytes
+
+
+def pieces(sums: cute.Tensor, config: Config = CONFIG) -> cute.Tensor:
+    """The sums of one stage (MMA, MMA_M, MMA_N) as (M, EPI_N, 1, N / EPI_N)."""
+    return cute.flat_divide(sums[(None, None), 0, 0], (config.tile_m, config.epi_n))
+
+
+def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
+    """The two copies of the epilogue."""
+    mma = tiled_mma(dtype, config)
+    load = cute.make_copy_atom(tcgen05.Ld32x32bOp(tcgen05.Repetition(config.epi_n)), cutlass.Float32)
+    piece = pieces(mma.make_fragment_C(mma.partition_shape_C((config.tile_m, config.tile_n))), config)
+    t2r_c = tcgen05.make_tmem_copy(load, piece[None, None, 0, 0])
+    write = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=128)
+    return TiledCopies(t2r_c=t2r_c, r2s_c=cute.make_tiled_copy_D(write, t2r_c))
+
+
+# %% [markdown]
+# ## Unchanged: tiles, and the three roles
+#
+# None of the following asks for the majors. Partitioned tensors have the same modes whichever way a tile lies, (TMA, k)
+# for the warp that loads and descriptors (MMA, MMA_M, MMA_K, STAGE) for the one that multiplies; only what is behind an
+# index differs. [The kernel before](pipelined_gemm.ipynb) says why each line is as it is.
+
+
+# %%
+class Work(NamedTuple):
+    """The tiles that a CTA is to do: `first`, `first + step`, ..., `turns` of them."""
+
+    first: cutlass.Int32
+    step: cutlass.Int32
+    turns: cutlass.Int32
+    grid: tuple[cutlass.Int32, cutlass.Int32]  # of tiles, down and across C
+
+
+@cute.jit
+def work_of_cta(shape_mn, config: cutlass.Constexpr):
+    """What this CTA has to do."""
+    down, across = cute.ceil_div(shape_mn[0], config.tile_m), cute.ceil_div(shape_mn[1], config.tile_n)
+    first, _, _ = cute.arch.block_idx()
+    step, _, _ = cute.arch.grid_dim()
+    return Work(first, step, (down * across - first + step - 1) // step, (down, across))
+
+
+@cute.jit
+def tile_of(work: Work, turn, config: cutlass.Constexpr):
+    """The tile (m, n) of C that this CTA computes in a turn: column by column inside groups of rows of tiles."""
+    down, across = work.grid
+    number = work.first + turn * work.step
+    group, inside = number // (config.raster_group * across), number % (config.raster_group * across)
+    first = group * config.raster_group
+    height = cutlass.min(down - first, config.raster_group)  # the last group may be lower
+    return first + inside % height, inside // height
+
+
+# %%
+@cute.jit
+def produce_tile(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB):
+    """All k-tiles of one tile: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE) in shared memory."""
+    for k_tile in cutlass.range(cute.size(tAgA, mode=[1]), unroll=1):
+        pipe.producer_acquire(state)
+        barrier = pipe.producer_get_barrier(state)
+        cute.copy(tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier)
+        cute.copy(tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier)
+        state.advance()
+    return state
+
+
+@cute.jit
+def produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work: Work, config: cutlass.Constexpr):
+    """Keep the stages full, tile after tile. gA (M, K, m, k), gB (N, K, n, k) in global memory."""
+    alone = cute.make_layout(1)  # no multicast: a cluster of one
+    sA, sB = cute.group_modes(sA, 0, 2), cute.group_modes(sB, 0, 2)
+    tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, sA, cute.group_modes(gA, 0, 2))  # (TMA, m, k)
+    tBsB, tBgB = cpasync.tma_partition(tma_b, 0, alone, sB, cute.group_modes(gB, 0, 2))  # (TMA, n, k)
+    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+    for turn in cutlass.range(work.turns, unroll=1):
+        m, n = tile_of(work, turn, config)
+        state = produce_tile(pipe, state, tma_a, tma_b, tAgA[None, m, None], tAsA, tBgB[None, n, None], tBsB)
+    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
+
+
+# %%
+@cute.jit
+def multiply_tile(pipe, read, tCtC, tCrA, tCrB, k_tiles, dtype: cutlass.Constexpr, config: cutlass.Constexpr):
+    """Multiply all k-tiles of a tile into tCtC (MMA, MMA_M, MMA_N); returns where the next tile's begin.
+
+    tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE). CuTe elects the one thread that issues.
+    """
+    mma = tiled_mma(dtype, config)  # made for each tile: a field that changes is this tile's alone
+    mma.set(tcgen05.Field.ACCUMULATE, False)
+    for _ in cutlass.range(k_tiles, unroll=1):
+        pipe.consumer_wait(read)
+        for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements along K
+            cute.gemm(mma, tCtC, tCrA[None, None, k, read.index], tCrB[None, None, k, read.index], tCtC)
+            mma.set(tcgen05.Field.ACCUMULATE, True)
+        pipe.consumer_release(read)  # once these are done, the stage may be overwritten
+        read.advance()
+    return read
+
+
+@cute.jit
+def multiply(pipe, acc_pipe, tCtC, sA, sB, k_tiles, work: Work, config: cutlass.Constexpr):
+    """Tile after tile into the stages of tCtC (MMA, MMA_M, MMA_N, STAGE), in turn."""
+    dtype = sA.element_type
+    mma = tiled_mma(dtype, config)
+    thr = mma.get_slice(0)
+    tCrA = mma.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
+    tCrB = mma.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
+    read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
+    fill = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.acc_stages)
+    for _ in cutlass.range(work.turns, unroll=1):
+        acc_pipe.producer_acquire(fill)
+        cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
+        stage = tCtC[None, None, None, fill.index]
+        read = multiply_tile(pipe, read, stage, tCrA, tCrB, k_tiles, dtype, config)
+        acc_pipe.producer_commit(fill)  # full, once all these are done
+        fill.advance()
+
+
+# %%
+@cute.jit
+def send(rC, sC, bsC, target, tma_c, copy, buffer, sends, barrier, config: cutlass.Constexpr):
+    """One piece, from registers through a buffer and out by TMA. sC (CPY, CPY_M, CPY_N, BUFFER); bsC (TMA, BUFFER)."""
+    if sends:
+        cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
+    barrier.arrive_and_wait()  # all know that the buffer is free
+    cute.copy(copy, rC, sC[None, None, None, buffer])
+    cute.arch.fence_proxy("async.shared", space="cta")
+    barrier.arrive_and_wait()  # all have written, and said so to TMA
+    if sends:
+        with cute.arch.elect_one():
+            cute.copy(tma_c, bsC[None, buffer], target)
+            cute.arch.cp_async_bulk_commit_group()
+
+
+@cute.jit
+def store(acc_pipe, tCtC, sC, tma_c, gC, copies, barrier, work: Work, config: cutlass.Constexpr):
+    """Fetch and send tile after tile. tCtC (MMA, MMA_M, MMA_N, STAGE); gC (M, EPI_N, m, n): all pieces of C."""
+    tidx, _, _ = cute.arch.thread_idx()
+    sends = cute.arch.make_warp_uniform(tidx // 32) == 0  # the warp that talks to TMA
+    t2r, r2s = copies.t2r_c.get_slice(tidx), copies.r2s_c.get_slice(tidx)
+    tDsC = r2s.partition_D(sC)  # (VEC, REST_M, REST_N, BUFFER)
+    whole = cute.make_layout(1)  # a piece is one box: nothing is divided among CTAs
+    bsC, bgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
+    rAcc = cute.make_rmem_tensor(t2r.partition_D(sC)[None, None, None, 0].shape, cutlass.Float32)
+    across = config.tile_n // config.epi_n
+    fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.acc_stages)
+    for turn in cutlass.range(work.turns, unroll=1):
+        m, n = tile_of(work, turn, config)
+        acc_pipe.consumer_wait(fetch)
+        cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
+        tDtC = t2r.partition_S(pieces(tCtC[None, None, None, fetch.index], config))  # (LD, LD_M, LD_N, 1, PIECE)
+        for piece in cutlass.range_constexpr(across):
+            cute.copy(copies.t2r_c, tDtC[None, None, None, 0, piece], rAcc)
+            cute.arch.fence_view_async_tmem_load()  # tcgen05.ld is asynchronous too: wait until the registers are there
+            if cutlass.const_expr(piece == across - 1):
+                cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
+                with cute.arch.elect_one():
+                    acc_pipe.consumer_release(fetch)  # this half of tensor memory may be overwritten
+            rC = cute.make_rmem_tensor(rAcc.shape, sC.element_type)
+            rC.store(rAcc.load().to(sC.element_type))
+            buffer, target = piece % config.epi_buffers, bgC[None, m, n * across + piece]
+            send(r2s.retile(rC), tDsC, bsC, target, tma_c, copies.r2s_c, buffer, sends, barrier, config)
+        fetch.advance()
+    if sends:
+        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
+
+
+# %%
+@cute.jit
+def make_pipelines(barriers, config: cutlass.Constexpr):
+    """The barriers of the stages of A and B, and those of the stages of sums."""
+    one, warps = (pipeline.CooperativeGroup(pipeline.Agent.Thread, n) for n in (1, EPILOGUE_WARPS))
+    pipe = pipeline.PipelineTmaUmma.create(
+        barrier_storage=barriers,
+        num_stages=config.stages,
+        producer_group=one,
+        consumer_group=one,
+        tx_count=config.stage_bytes,
+        defer_sync=True,
+    )
+    acc_pipe = pipeline.PipelineUmmaAsync.create(
+        barrier_storage=barriers + 2 * config.stages,
+        num_stages=config.acc_stages,
+        producer_group=one,
+        consumer_group=warps,  # one thread of each signals
+    )
+    return pipe, acc_pipe
+
+
+def sums_in(tmem, dtype, config: Config):
+    """The address of tensor memory, once it is allocated, and the sums (MMA, MMA_M, MMA_N, STAGE) in it."""
+    mma = tiled_mma(dtype, config)
+    tmem.wait_for_alloc()
+    address = tmem.retrieve_ptr(cutlass.Float32)
+    shape = cute.append(mma.partition_shape_C((config.tile_m, config.tile_n)), config.acc_stages)
+    return address, cute.make_tensor(address, mma.make_fragment_C(shape).layout)
+
+
+@cute.kernel
+def kernel(
+    tma_a: cute.CopyAtom,
+    mA: cute.Tensor,  # (M, K), as TMA coordinates
+    tma_b: cute.CopyAtom,
+    mB: cute.Tensor,  # (N, K), as TMA coordinates
+    tma_c: cute.CopyAtom,
+    mC: cute.Tensor,  # (M, N), as TMA coordinates
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """A CTA computes its share of the tiles of C, one after the other."""
+    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    work, layouts = work_of_cta(mC.shape, config), smem_layouts(dtype, config)
+
+    smem = cutlass.memory.SmemAllocator()
+    barriers = smem.allocate_array(cutlass.Int64, 2 * (config.stages + config.acc_stages))
+    tmem_address = smem.allocate_array(cutlass.Int32, 1)
+    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
+    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
+    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
+    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
+    pipe, acc_pipe = make_pipelines(barriers, config)
+    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (None, None))  # (M, K, m, k)
+    gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (None, None))  # (N, K, n, k)
+    gC = cute.local_tile(mC, (config.tile_m, config.epi_n), (None, None))  # (M, EPI_N, m, n)
+    told = pipeline.NamedBarrier(barrier_id=1, num_threads=32 * (EPILOGUE_WARPS + 1))  # where tensor memory is
+    tmem = cutlass.memory.TmemAllocator(tmem_address, barrier_for_retrieve=told)
+
+    if warp_idx == TMA_WARP:
+        produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work, config)
+    elif warp_idx == MMA_WARP:
+        _, tCtC = sums_in(tmem, dtype, config)
+        multiply(pipe, acc_pipe, tCtC, sA, sB, cute.size(gA, mode=[3]), work, config)
+    else:
+        tmem.allocate(config.tmem_columns)  # by warp 0
+        tmem.relinquish_alloc_permit()  # another kernel's CTA on this SM may allocate what is free
+        address, tCtC = sums_in(tmem, dtype, config)
+        barrier = pipeline.NamedBarrier(barrier_id=2, num_threads=32 * EPILOGUE_WARPS)
+        store(acc_pipe, tCtC, sC, tma_c, gC, tiled_copies(dtype, config), barrier, work, config)
+        barrier.arrive_and_wait()  # all four have fetched their last sums
+        tmem.free(address)
+
+
+# %% [markdown]
+# ## The launch
+#
+# Here TMA is told. An operand has one stride that is 1 and one that is not; the majors say which is which. The kernel
+# sees (rows, K) either way, and `make_tiled_tma_atom` finds out from the tensor's strides and the tile's layout what a
+# box is.
+
+
+# %%
+def operand_layout(rows, k, stride, major: str) -> cute.Layout:
+    """(rows, K) of an operand whose lines, along K or along the rows, are `stride` elements apart."""
+    return cute.make_layout((rows, k), stride=(stride, 1) if major == "k" else (1, stride))
+
+
+@cute.jit
+def gemm(
+    pA: cute.Pointer,
+    pB: cute.Pointer,
+    pC: cute.Pointer,
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
+    sms: cutlass.Int32,
+    stream: cuda.CUstream,
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are elements between the lines of A, B, C."""
+    m, n, k = mnk
+    lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in strides)
+    mA = cute.make_tensor(pA, operand_layout(m, k, lda, config.a_major))
+    mB = cute.make_tensor(pB, operand_layout(n, k, ldb, config.b_major))
+    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
+    load, write = cpasync.CopyBulkTensorTileG2SOp(), cpasync.CopyBulkTensorTileS2GOp()
+    a_stage, b_stage, buffer = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
+    tma_a, mA = cpasync.make_tiled_tma_atom(load, mA, a_stage, (config.tile_m, config.tile_k))
+    tma_b, mB = cpasync.make_tiled_tma_atom(load, mB, b_stage, (config.tile_n, config.tile_k))
+    tma_c, mC = cpasync.make_tiled_tma_atom(write, mC, buffer, (config.tile_m, config.epi_n))
+    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
+    kernel(tma_a, mA, tma_b, mB, tma_c, mC, dtype, config).launch(
+        grid=(cutlass.min(tiles, sms), 1, 1), block=(config.threads, 1, 1), stream=stream, min_blocks_per_mp=1
+    )
+
+
+# %%
+def launch_arguments(dtype, pointers, mnk, strides, sms: int, stream: int) -> tuple:
+    """Plain addresses and integers as the typed values that `gemm` takes."""
+    gmem = cute.AddressSpace.gmem
+    return (
+        *(cute.runtime.make_ptr(dtype, pointers[i], gmem, assumed_align=16) for i in range(3)),
+        tuple(cutlass.Int32(x) for x in mnk),
+        tuple(cutlass.Int64(x) for x in strides),
+        cutlass.Int32(sms),
+        cuda.CUstream(stream),
+    )
+
+
+def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
+    """Compile for `arch` ("sm_100a") with made-up pointers and sizes: no GPU is needed. "": the GPU that is here."""
+    made_up = launch_arguments(dtype, (16, 16, 16), (1, 1, 8), (8, 8, 8), 148, 0)
+    target = f"--gpu-arch {arch} " if arch else ""
+    config = config or config_for(arch)
+    return cute.compile(gemm, *made_up, dtype, config, options=(target + options).strip() or None)
+
+
+# %% [markdown]
+# ## `matmul`
+#
+# What a user calls. There is no argument for the majors: the strides of a and b say them. Everything that the kernel
+# relies on is looked at before anything is launched; what is wrong is said with the argument's name, what it got and
+# what it needs.
+
+# %%
+DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
+CAPABILITIES = {(10, 0): "sm_100a", (10, 3): "sm_103a"}  # of the GPUs that have tcgen05, and what to compile for them
+
+
+def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
+    """Raise `error` about the argument `name` unless `ok`."""
+    if not ok:
+        raise error(f"{name}: got {got}; needed {needed}")
+
+
+def check_operand(name: str, x: torch.Tensor, dtype: torch.dtype | None) -> None:
+    """A non-empty matrix of a dtype the tensor cores take, and of `dtype` if that is given."""
+    require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
+    require(x.layout == torch.strided, name, f"layout {x.layout}", "torch.strided: a dense matrix", TypeError)
+    require(x.ndim == 2, name, f"{x.ndim} dimension(s)", "2")
+    require(x.dtype in DTYPES, name, x.dtype, "torch.float16 or torch.bfloat16", TypeError)
+    require(dtype in (None, x.dtype), name, x.dtype, f"{dtype}, the dtype of a", TypeError)
+    require(min(x.shape) > 0, name, f"shape {tuple(x.shape)}", "no empty dimension")
+    tracked = x.requires_grad and torch.is_grad_enabled()
+    require(not tracked, name, "requires_grad=True", "torch.no_grad(): there is no backward")
+
+
+class Major(NamedTuple):
+    """How an operand can be read by TMA."""
+
+    index: str  # along which it is contiguous: "k", or "m" or "n"
+    stride: int  # elements from one line to the next
+
+
+def objection(x: torch.Tensor, along: int, index: str, lines: str) -> tuple[str, str] | None:
+    """What keeps TMA from reading `x` in lines along mode `along`: (what it has, what is needed).
+
+    `index` and `lines` name that mode and what runs along it ("K", "rows") in the message.
+    """
+    extent, apart = x.shape[along], line_stride(x, along)
+    if x.stride(along) != 1 and extent > 1:
+        return f"stride {x.stride(along)} along {index}", "1: contiguous"
+    if apart <= 0 or apart % 8:
+        needed = f"{lines} a multiple of 16 bytes apart (a multiple of 8 elements, for TMA's 16-byte pieces)"
+        return f"{index} = {extent}, {lines} {2 * apart} bytes apart", needed
+    if x.data_ptr() % 16:
+        return f"address {x.data_ptr():#x}", "a multiple of 16 bytes"
+    return None
+
+
+def line_stride(x: torch.Tensor, along: int) -> int:
+    """Elements from one line along mode `along` to the next; where there is one line alone, any legal number."""
+    return x.stride(1 - along) if x.shape[1 - along] > 1 else -(-x.shape[along] // 8) * 8
+
+
+def major_of(name: str, x: torch.Tensor, k_mode: int) -> Major:
+    """The major of the operand `name`, whose mode `k_mode` is K: K-major if it can be read so, else the other."""
+    other = "m" if name == "a" else "n"
+    lines = {1: "rows", 0: "columns"}
+    found = {}
+    for index, along in (("k", k_mode), (other, 1 - k_mode)):
+        found[index] = objection(x, along, index.upper(), lines[along])
+        if found[index] is None:
+            return Major(index, line_stride(x, along))
+    near = [objected for objected in found.values() if not objected[0].startswith("stride")]
+    strided = f"strides {tuple(x.stride())}", f"one of them 1: contiguous along K or {other.upper()}"
+    require(False, name, *(near[0] if near else strided))
+
+
+def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether two matrices with adjacent columns may share a byte."""
+    size = x.element_size()
+    (x0, y0), (x_row, y_row) = (x.data_ptr(), y.data_ptr()), (x.stride(0) * size, y.stride(0) * size)
+    x_width, y_width = x.shape[1] * size, y.shape[1] * size
+    if x0 + (x.shape[0] - 1) * x_row + x_width <= y0 or y0 + (y.shape[0] - 1) * y_row + y_width <= x0:
+        return False
+    if x_row != y_row or x_row < max(x_width, y_width):
+        return True  # interleaved with different steps: not told apart
+    gap = (y0 - x0) % x_row  # the same step: columns of one wider matrix, perhaps
+    return gap < x_width or gap + y_width > x_row
+
+
+def check_out(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, majors: tuple[Major, Major]) -> None:
+    """`out` can take the product of `a` (M, K) and `b` (K, N)."""
+    check_operand("out", out, a.dtype)
+    (m, n), (row, column) = (a.shape[0], b.shape[1]), out.stride()
+    require(out.shape == (m, n), "out", f"shape {tuple(out.shape)}", f"({m}, {n})")
+    require(column == 1 or n == 1, "out", f"stride {column} along N", "1: rows of adjacent elements")
+    require(row >= n or m == 1, "out", f"row stride {row}", f"at least N = {n}: rows that do not overlap")
+    require(out.device == a.device, "out", f"device {out.device}", f"{a.device}, where a is")
+    by_lines = (a if majors[0].index == "k" else a.T), (b.T if majors[1].index == "k" else b)
+    for name, x in zip("ab", by_lines, strict=True):
+        require(not overlap(out, x), "out", f"memory that overlaps {name}", "memory of its own")
+
+
+def tma_can_write(out: torch.Tensor, ldc: int) -> bool:
+    """Whether rows of `out`, `ldc` elements apart, begin at multiples of 16 bytes and end there too."""
+    return (out.shape[1] | ldc) % 8 == 0 and out.data_ptr() % 16 == 0
+
+
+@cache
+def compiled(dtype: torch.dtype, a_major: str, b_major: str, capability: tuple[int, int]) -> Callable[..., None]:
+    """The kernel for the present GPU: compiled at the first call that needs it, then kept.
+
+    TVM-FFI (the package apache-tvm-ffi) makes it a function that takes plain integers and tuples of them, and costs
+    little more to call than the launch itself. Without it each argument is a Python object made for the call.
+    """
+    config = replace(CONFIG, a_major=a_major, b_major=b_major)
+    return compile_for("", DTYPES[dtype], config, "--enable-tvm-ffi")
+
+
+# %% [markdown]
+# ### Checked once
+#
+# Those checks take longer than the GPU takes for a small product. But a program calls `matmul` with the same few kinds
+# of operands again and again, and their kind (shapes, strides, dtypes, devices, alignment, whether a gradient is
+# wanted) decides whether a call is legal. So the first call of a kind makes a *plan*, and later ones look it up. One
+# thing must be looked at each time, for it depends on addresses: whether `out` shares memory with an operand.
+
+
+# %%
+class Plan(NamedTuple):
+    """What the checks found out about calls of one kind: nothing is left but to launch."""
+
+    launch: Callable[..., None]  # compiled for this dtype, these majors, and this GPU
+    device: int  # of CUDA's
+    mnk: tuple[int, int, int]
+    strides: tuple[int, int, int]  # from one line of A, B and what the kernel writes to the next, in elements
+    sms: int  # of the GPU
+    direct: bool  # the kernel writes C itself, not padded rows that are copied
+    spans: tuple[int, int, int]  # of A, B and C: from the first byte to the last one, in bytes
+
+
+PLANS: dict[tuple, Plan] = {}
+MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
+
+
+def kind(x: object) -> object:
+    """What the checks look at in an argument, but for where exactly it lies."""
+    if not isinstance(x, torch.Tensor) or x.layout != torch.strided:
+        return type(x)
+    return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16, x.requires_grad
+
+
+def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> Plan:
+    """Check everything, compile what is needed. Raises what `matmul` raises."""
+    check_operand("a", a, None)
+    check_operand("b", b, a.dtype)
+    (m, k), n = a.shape, b.shape[1]
+    require(b.shape[0] == k, "b", f"shape {tuple(b.shape)}", f"({k}, N), for a is {tuple(a.shape)}")
+    majors = major_of("a", a, k_mode=1), major_of("b", b, k_mode=0)
+    if out is not None:
+        check_out(out, a, b, majors)
+    require(a.is_cuda, "a", f"device {a.device}", "a CUDA device")
+    require(b.device == a.device, "b", f"device {b.device}", f"{a.device}, where a is")
+    capability = torch.cuda.get_device_capability(a.device)
+    needed = " or ".join(map(str, CAPABILITIES))
+    require(capability in CAPABILITIES, "a", f"a GPU of compute capability {capability}", f"{needed}, for tcgen05")
+
+    c = a.new_empty(m, n) if out is None else out  # memory of torch's own is aligned alike each time
+    ldc = c.stride(0) if m > 1 else -(-n // 8) * 8
+    direct = tma_can_write(c, ldc)
+    sms = torch.cuda.get_device_properties(a.device).multi_processor_count
+    with torch.cuda.device(a.device):
+        launch = compiled(a.dtype, *(x.index for x in majors), capability)
+    strides = (*(x.stride for x in majors), ldc if direct else -(-n // 8) * 8)
+    spans = tuple(2 * (1 + (x.shape[0] - 1) * x.stride(0) + (x.shape[1] - 1) * x.stride(1)) for x in (a, b, c))
+    return Plan(launch, a.get_device(), (m, n, k), strides, sms, direct, spans)
+
+
+# %%
+def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+    """`a @ b` on the tensor cores, accumulated in float32, on the current stream of `a`'s device.
+
+    a: (M, K), float16 or bfloat16, K-major (stride 1 along K) or M-major (stride 1 along M, such as `x.T`).
+    b: (K, N), the same dtype, K-major (stride 1 along K, such as `weight.T`) or N-major (stride 1 along N).
+    out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of a or b. Made if not given.
+
+    The strides say the majors; an operand that can be read both ways counts as K-major. TMA reads lines that start at
+    multiples of 16 bytes: the addresses of a and b and their other strides are such multiples. Any M, N, K >= 1 within
+    that: ragged tiles are handled. TMA also writes such rows: for another `out`, or an N that is no multiple of 8, the
+    product is made in padded rows and copied. Needs a GPU of compute capability 10.0 or 10.3. There is no backward.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
+    argument, what it got and what it needs, and nothing has been launched.
+    """
+    key = (kind(a), kind(b), kind(out), torch.is_grad_enabled())
+    plan = PLANS.get(key)
+    if plan is None:
+        plan = make_plan(a, b, out)
+        if len(PLANS) >= MAX_PLANS:
+            PLANS.clear()
+        PLANS[key] = plan
+    if torch.cuda.current_device() != plan.device:
+        with torch.cuda.device(plan.device):
+            return matmul(a, b, out=out)
+
+    (m, n, _), (a_span, b_span, c_span) = plan.mnk, plan.spans
+    out = a.new_empty(m, n) if out is None else out
+    pa, pb, pc = a.data_ptr(), b.data_ptr(), out.data_ptr()
+    if (pa < pc + c_span and pc < pa + a_span) or (pb < pc + c_span and pc < pb + b_span):
+        make_plan(a, b, out)  # from first to last byte they meet, but may be columns of one wider matrix
+    made = out if plan.direct else a.new_empty(m, plan.strides[2])  # TMA finishes the last 16 bytes of a row
+    stream = torch.cuda.current_stream(plan.device).cuda_stream
+    plan.launch(pa, pb, made.data_ptr(), plan.mnk, plan.strides, plan.sms, stream)
+    return out if plan.direct else out.copy_(made[:, :n])
+
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: the M-major tile
+#
+# From here on the cells use the `cookbook` package: it draws and checks what the cells above made. Leave them out of
+# your own code.
+#
+# Our own A for `nt`, as CuTe evaluates it. A row of the picture is one 128-byte line of shared memory: 64 elements
+# along M, of one k. The chunks are numbered along M; the swizzle is the one that a K-major tile has.
+
+# %% tags=["lab"]
+from cookbook import draw
+from cookbook.harness import majors
+from cookbook.layouts import evaluate
+
+BF16, ARCH = cutlass.BFloat16, "sm_100a"
+configs = {letters: majors.configured(CONFIG, letters) for letters in majors.MAJORS}
+layouts = {letters: evaluate(smem_layouts, BF16, config, arch=ARCH) for letters, config in configs.items()}
+draw.swizzle_view(layouts["nt"].a)
+
+# %% [markdown] tags=["lab"]
+# CuTe has a selector of its own for Blackwell. It agrees with ours for all four majors, byte by byte. (Its layouts come
+# cut up into the pieces that one instruction reads.)
+
+# %% tags=["lab"]
+import cutlass.utils.blackwell_helpers as cute_helpers
+
+
+def layouts_by_cute(config: Config):
+    mma, tile = tiled_mma(BF16, config), (config.tile_m, config.tile_n, config.tile_k)
+    return (
+        cute_helpers.make_smem_layout_a(mma, tile, BF16, config.stages),
+        cute_helpers.make_smem_layout_b(mma, tile, BF16, config.stages),
+    )
+
+
+for letters, config in configs.items():
+    cutes = evaluate(layouts_by_cute, config, element_bits=16, arch=ARCH)
+    for ours, by_cute in zip((layouts[letters].a, layouts[letters].b), cutes, strict=True):
+        rows, columns, stages = ours.outer.sizes
+        cut_up = by_cute.byte_offsets().reshape(16, rows, -1, stages)  # (K, M, MMA_K, STAGE)
+        assert (cut_up.transpose(1, 2, 0, 3).reshape(rows, columns, stages) == ours.byte_offsets()).all()
+    print(letters, "a:", layouts[letters].a.outer, " b:", layouts[letters].b.outer)
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: what TMA and the tensor core are told
+#
+# The boxes of a k-tile, lines x elements; the strides of the descriptor of the first 16 k, in bytes; and how far its
+# start moves from one k-block to the next. K-major, a k-block is 32 bytes further *in the same lines*; MN-major it is
+# 16 lines further, and the leading byte offset, which a swizzled K-major operand does not use, leads to the next 64
+# columns. The last column is the instruction descriptor with its two bits, 15 for A and 16 for B.
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.descriptors import describe
+from cookbook.harness.publishing import table
+from cookbook.harness.walk_wgmma import boxes_of
+from cookbook.model import InstructionDescriptor
+
+
+def told(layout, rows: int, major: str) -> list[str]:
+    """The boxes of a tile, and its descriptor."""
+    boxes = boxes_of(layout, along=1 if major == "k" else 0)
+    first, second = (describe(layout, "K" if major == "k" else "MN", False, rows, (0, k)) for k in (0, 16))
+    said = f"lbo {first.lbo}, sbo {first.sbo}, + {second.start - first.start}"
+    return [f"{len(boxes.origins)} of {boxes.shape[0]} x {boxes.shape[1]}", said]
+
+
+rows = []
+for letters, (a_major, b_major) in majors.MAJORS.items():
+    bits = {"a_major": "K" if a_major == "k" else "MN", "b_major": "K" if b_major == "k" else "MN"}
+    word = InstructionDescriptor("f16", CONFIG.tile_m, CONFIG.tile_n, "bfloat16", **bits).encode()
+    a, b = told(layouts[letters].a, CONFIG.tile_m, a_major), told(layouts[letters].b, CONFIG.tile_n, b_major)
+    rows.append([letters, *a, *b, f"{word:#x}"])
+heads = ["majors", "boxes of A", "descriptor of A", "boxes of B", "descriptor of B", "instruction descriptor"]
+Markdown(table(heads, rows, right=6))
+
+# %% [markdown] tags=["lab"]
+# **The trap: a wrong bit raises nothing.** The model's TMA puts an M-major tile of 128 x 128 into shared memory, and
+# the model's `tcgen05.mma` multiplies it by a K-major B, once with the right bit and once with the other one, by the
+# very same descriptor. The second product is not noise. It is that of the *transposed* tile, row for row: lines taken
+# for rows.
+
+# %% tags=["lab"]
+import numpy as np
+
+from cookbook.model import SharedMemory, TensorMemory, from_float32, tma_load
+from cookbook.model.tcgen05 import mma as modelled_mma
+
+
+def one_tile(rows: int, along: int) -> cute.ComposedLayout:
+    """A tile of rows x 128, one stage, in our order of atoms."""
+    return cute.tile_to_shape(smem_atom(BF16, 128, along), (rows, 128, 1), order=(1, 0, 2) if along == 0 else (0, 1, 2))
+
+
+rng = np.random.default_rng(0)
+a, b = rng.integers(-8, 9, (128, 128)).astype(np.float32), rng.integers(-8, 9, (128, 32)).astype(np.float32)
+m_major, k_major = evaluate(one_tile, 128, 0, element_bits=16), evaluate(one_tile, 32, 1, element_bits=16)
+smem, base = SharedMemory(m_major.size_bytes + k_major.size_bytes), m_major.size_bytes
+bits_of_a, bits_of_b = (from_float32(np.ascontiguousarray(x.T), "bfloat16") for x in (a, b))
+for column in (0, 64):
+    tma_load(smem, 256 * column, bits_of_a, (0, column), (128, 64), 128)  # lines along M
+    tma_load(smem, base + 64 * column, bits_of_b, (0, column), (32, 64), 128)  # lines along K
+left, right = describe(m_major, "MN", False, 128), describe(k_major, "K", False, 32, base=base)
+
+for bit in ("MN", "K"):
+    tmem = TensorMemory()
+    address = tmem.alloc(32)
+    word = InstructionDescriptor("f16", 128, 32, "bfloat16", a_major=bit)
+    modelled_mma(smem, tmem, address, left, right, word, accumulate=False)
+    found = tmem.read(np.arange(128)[:, None], np.arange(32)[None]).view(np.float32)
+    products = {"a @ b": a[:, :16] @ b[:16], "a.T @ b": a.T[:, :16] @ b[:16]}
+    agree = {name: f"{int((found == product).all(axis=1).sum())} rows" for name, product in products.items()}
+    print(f"a_major = {bit:3}", agree)
+
+# %% [markdown] tags=["lab"]
+# ## Check
+#
+# *Layout*, *model* and *compiled* for each of the majors: the model walks the tiles through TMA boxes, swizzled shared
+# memory, descriptors, `tcgen05.mma` of either major, both halves of tensor memory and `tcgen05.ld`; the descriptors
+# that the compiler wrote are compared with those of the layouts, bit by bit. What needs a Blackwell GPU says *not
+# checked*: **this kernel has not run on hardware**.
+
+# %% tags=["lab"]
+from cookbook import tables
+from cookbook.harness import checking
+
+report = checking.check("blackwell/majors_gemm", shapes=[(200, 328, 64)], dtypes=["bfloat16"])
+for level in report.levels:
+    of = " ".join(filter(None, (level.majors, level.target)))
+    print(f"{level.level:10}{of:12}{level.status:13}{tables.describe(level)}")
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# Nothing is transposed, neither in memory nor by a thread: TMA brings lines as they are, and the tensor core is told
+# which way they run. The code around it did not change by a line, from Hopper's pages to these: a major is a layout, a
+# box and a bit.
+#
+# To use it: `cookbook copy blackwell/majors_gemm my_gemm.py`, then `from my_gemm import matmul`.
