@@ -1,0 +1,122 @@
+"""Do a kernel's warps wait for one another as they should, in whatever order the hardware runs them?
+
+`explore` follows a GEMM's kernel, as CuTe traced it, for small problems, and checks every barrier, every stage of
+shared memory and every exit for *all* interleavings of its warps: see docs/pipelines.md.
+
+* `tracing`: the MLIR of a recipe, from CuTe's tracer; `reading`: its operations
+* `shapes`, `following`: the integers in it, for one warp of one problem; `programs`: what that warp waits for and does
+* `machine`: the rules, checked with vector clocks; `telling`: a fault in words
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cookbook.harness.findings import Finding
+from cookbook.harness.interleavings.machine import Machine
+from cookbook.harness.interleavings.programs import Problem, launched, parameters_of, programs
+from cookbook.harness.interleavings.reading import Module
+from cookbook.harness.interleavings.shapes import CannotFollow
+from cookbook.harness.interleavings.telling import story
+from cookbook.harness.interleavings.tracing import traced
+
+__all__ = ["CannotFollow", "Explored", "Problem", "check_pipelines", "explore", "problems", "trace_of"]
+
+
+@dataclass(frozen=True)
+class Explored:
+    """What the interleavings of one cluster's warps showed."""
+
+    problem: Problem
+    cluster: int  # its number in the grid
+    warps: int
+    barriers: int  # in shared memory, of all CTAs of the cluster
+    steps: int
+    faults: tuple[str, ...]  # in words, each with an order of steps that leads there
+
+    @property
+    def ok(self) -> bool:
+        return not self.faults
+
+
+def trace_of(module: Any, arch: str, dtype: Any, config: Any) -> Module:
+    """What CuTe traced of a GEMM recipe; arguments as of `tracing.traced`."""
+    return Module(traced(module, arch, dtype, config))
+
+
+def has_mbarriers(trace: Module) -> bool:
+    """Whether the kernel has barriers in shared memory: if not, there is no pipeline to explore."""
+    return bool(trace.find("nvvm.mbarrier.init"))
+
+
+def problems(config: Any) -> tuple[Problem, ...]:
+    """Small problems that go round the stages and the turns in different ways, for one cluster's worth of SMs.
+
+    In turns (tiles of C for a CTA that stays) and k-tiles: more k-tiles than stages, and not a multiple; fewer; one.
+    """
+    down, across = getattr(config, "cluster_m", 1), getattr(config, "cluster_n", 1)
+    stages = config.stages
+    return tuple(
+        Problem(turns * config.tile_m * down, config.tile_n * across, k_tiles * config.tile_k, down * across)
+        for turns, k_tiles in ((3, stages + 2), (4, 1), (5, max(stages - 1, 1)), (2, 2 * stages + 1))
+    )
+
+
+def explore(module: Any, trace: Module, problem: Problem) -> list[Explored]:
+    """All interleavings of the warps of the first cluster of a launch, and of the last if that is another.
+
+    Clusters have nothing to wait for in one another.
+
+    Args:
+        module: the recipe's.
+        trace: what `trace_of` returned for it.
+        problem: the sizes.
+
+    Raises:
+        CannotFollow: the kernel does something that the explorer does not know; the message names it and its line.
+    """
+    parameters = parameters_of(module)
+    _, launch = launched(trace, parameters, problem)
+    last = launch.grid[0] // launch.cluster[0] - 1
+    return [_explored(programs(trace, parameters, problem, n), problem, n) for n in sorted({0, last})]
+
+
+def _explored(found: Any, problem: Problem, cluster: int) -> Explored:
+    machine = Machine(found)
+    faults = machine.run()
+    return Explored(
+        problem,
+        cluster,
+        warps=len(machine.warps),
+        barriers=len(machine.barriers),
+        steps=len(machine.trace),
+        faults=tuple(story(machine, fault) for fault in faults),
+    )
+
+
+def check_pipelines(module: Any, arch: str, dtype: Any, config: Any) -> list[Finding]:
+    """One Finding for each problem; none for a kernel without barriers in shared memory.
+
+    Args:
+        module: a GEMM recipe's module.
+        arch: a compile target, `"sm_90a"`.
+        dtype: a `cutlass` numeric type.
+        config: the recipe's `Config`.
+    """
+    trace = trace_of(module, arch, dtype, config)
+    if not has_mbarriers(trace):
+        return []
+    found = []
+    for problem in problems(config):
+        try:
+            each = explore(module, trace, problem)
+        except CannotFollow as error:
+            found.append(Finding(str(problem), False, f"cannot be followed: {error}"))
+            break
+        bad = [fault for one in each for fault in one.faults]
+        told = f"{each[0].warps} warps, {each[0].barriers} mbarriers, {sum(one.steps for one in each)} steps"
+        found.append(Finding(str(problem), not bad, bad[0] if bad else told))
+        if bad:
+            break
+    return found

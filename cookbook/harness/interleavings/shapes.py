@@ -1,0 +1,364 @@
+"""CuTe's types as the IR spells them: nested tuples, layouts, views; and the bytes that a view covers.
+
+`!cute.memref<bf16, smem, align<1024>, S<3,4,3>, "((8,16),(64,1)):((64,512),(1,0))">` says everything about a view but
+where it begins. A leaf that is only known when the kernel runs is spelled `?`, and `_` is CuTe's "all of this mode".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from cookbook.swizzle import Swizzle
+
+Tree: TypeAlias = Any  # a leaf (an int, 32 of them, DYNAMIC, None for `_`, a string for a basis), or a tuple of Trees
+DYNAMIC = "?"
+GRANULE = 4  # bytes that one bit of a region stands for
+
+_LEAF = re.compile(r"(?P<value>\?(?:\{[^}]*\})?|_|-?\d+)(?P<basis>(?:@\d+)*)")
+_QUOTED = re.compile(r'"([^"]*)"')
+_SWIZZLE = re.compile(r"\bS<(\d+),(\d+),(\d+)>")
+_BITS = re.compile(r"^(?:i|ui|si|f|bf|tf)(\d+)|^f(\d)E")
+
+
+class CannotFollow(NotImplementedError):
+    """The kernel does something that the checker of pipelines does not know; the message names the operation."""
+
+
+# --- nested tuples -----------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4096)
+def tree(text: str) -> Tree:
+    """`"((8,?),_)"` -> `((8, DYNAMIC), None)`; a multiple of a basis vector, `"64@0"`, stays text."""
+    found, rest = _tree(text.replace(" div", "_div").replace(" ", ""))
+    if rest:
+        raise CannotFollow(f"a tuple that is spelled {text!r}")
+    return found
+
+
+def _tree(text: str) -> tuple[Tree, str]:
+    if text[:1] in ("(", "["):
+        parts, rest = [], text[1:]
+        while rest and rest[0] not in ")]":
+            part, rest = _tree(rest)
+            parts.append(part)
+            rest = rest[1:] if rest[:1] in (",", ";") else rest
+        return tuple(parts), rest[1:]
+    leaf = _LEAF.match(text)
+    if leaf is None:
+        raise CannotFollow(f"a tuple that goes on with {text!r}")
+    rest = text[leaf.end() :]
+    if leaf["basis"]:
+        return leaf[0], rest
+    if leaf["value"][0] == "?":
+        return DYNAMIC, rest
+    return (None if leaf["value"] == "_" else int(leaf["value"])), rest
+
+
+def leaves(value: Tree) -> Iterator[Any]:
+    """The leaves of a nested tuple, left to right."""
+    if isinstance(value, tuple):
+        for part in value:
+            yield from leaves(part)
+    else:
+        yield value
+
+
+def filled(pattern: Tree, values: Iterator[Any]) -> Tree:
+    """The pattern with its DYNAMIC leaves replaced by `values`, left to right; UNKNOWN when these run out."""
+    if isinstance(pattern, tuple):
+        return tuple(filled(part, values) for part in pattern)
+    return next(values, UNKNOWN) if is_dynamic(pattern) else pattern
+
+
+def is_dynamic(leaf: Any) -> bool:
+    return isinstance(leaf, str) and leaf == DYNAMIC
+
+
+class Unknown:
+    """A value that is not followed: data, or what follows from data."""
+
+    def __repr__(self) -> str:
+        return "unknown"
+
+
+UNKNOWN = Unknown()
+
+
+# --- layouts -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Lay:
+    """A layout: equally nested shape and stride. Only offsets into memory that is followed need known strides."""
+
+    shape: Tree
+    stride: Tree
+
+    @property
+    def modes(self) -> tuple[Lay, ...]:
+        if not isinstance(self.shape, tuple):
+            return (self,)
+        return tuple(Lay(s, d) for s, d in zip(self.shape, self.stride, strict=True))
+
+    @property
+    def size(self) -> Any:
+        found = list(leaves(self.shape))
+        return UNKNOWN if any(x is UNKNOWN for x in found) else prod(found)
+
+    def offset(self, coordinate: Tree) -> Any:
+        """Elements from the origin; a coordinate may be an index into a nested mode, and `_` counts as 0."""
+        return _offset(self.shape, self.stride, coordinate)
+
+    def coordinate(self, index: Any) -> Tree:
+        """The coordinate of an index, the first mode fastest, nested as the shape."""
+        return _coordinate(self.shape, index)[0]
+
+    def offsets(self) -> np.ndarray:
+        """int64: where every element lies, in elements."""
+        return _offsets(self)
+
+
+@lru_cache(maxsize=4096)
+def lay(text: str) -> Lay:
+    """`"(8,64):(64,1)"` or `"S<3,4,3> o 0 o (8,64):(64,1)"`, of which the layout under the swizzle."""
+    shape, _, stride = text.rpartition(" o ")[2].partition(":")
+    return Lay(tree(shape), tree(stride) if stride else ())
+
+
+def _offset(shape: Tree, stride: Tree, coordinate: Tree) -> Any:
+    if coordinate is None:
+        return 0
+    if isinstance(shape, tuple):
+        if not isinstance(coordinate, tuple):
+            coordinate = _coordinate(shape, coordinate)[0]
+        parts = [_offset(s, d, c) for s, d, c in zip(shape, stride, coordinate, strict=True)]
+        return UNKNOWN if any(part is UNKNOWN for part in parts) else sum(parts, 0)
+    while isinstance(coordinate, tuple):
+        (coordinate,) = coordinate
+    if coordinate is None or (isinstance(coordinate, int) and coordinate == 0):
+        return 0
+    if coordinate is UNKNOWN or not isinstance(stride, int):
+        return UNKNOWN
+    return coordinate * stride
+
+
+def _coordinate(shape: Tree, index: Any) -> tuple[Tree, Any]:
+    """The coordinate and what is left of the index above it."""
+    if isinstance(shape, tuple):
+        found = []
+        for part in shape:
+            coordinate, index = _coordinate(part, index)
+            found.append(coordinate)
+        return tuple(found), index
+    if index is UNKNOWN or not isinstance(shape, int):
+        return UNKNOWN, UNKNOWN
+    return index % shape, index // shape
+
+
+@lru_cache(maxsize=4096)
+def _offsets(layout: Lay) -> np.ndarray:
+    total = np.zeros(1, np.int64)
+    for shape, stride in zip(leaves(layout.shape), leaves(layout.stride), strict=True):
+        if not isinstance(shape, int) or not isinstance(stride, int):
+            raise CannotFollow(f"a view of shared memory with a layout known only at run time: {layout}")
+        if stride != 0:
+            total = (np.arange(shape, dtype=np.int64)[:, None] * stride + total[None, :]).ravel()
+    return total
+
+
+# --- what a type says --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the IR says of a pointer or view by its type."""
+
+    space: str  # smem, tmem, gmem, rmem; "coord" for coordinates
+    bits: int  # of an element
+    swizzle: Swizzle
+    layout: Lay | None  # of a view
+    align: int  # bytes
+
+
+@lru_cache(maxsize=4096)
+def kind(text: str) -> Kind:
+    """The Kind of a `!cute.memref`, `!cute.ptr`, `!cute.coord_tensor` or descriptor view.
+
+    Raises:
+        CannotFollow: it is none of these.
+    """
+    head, _, inside = text.partition("<")
+    quoted = _QUOTED.findall(text)
+    if head == "!cute.coord_tensor":
+        return Kind("coord", 32, Swizzle(0, 4, 3), lay(quoted[-1]), 1)
+    if "smem_desc" in head:
+        return Kind("smem", 128, Swizzle(0, 4, 3), lay(quoted[-1]), 16)
+    if head not in ("!cute.memref", "!cute.ptr"):
+        raise CannotFollow(f"a view or pointer of type {text}")
+    fields = [part.strip() for part in inside.split(",")]
+    found = _SWIZZLE.search(text)
+    align = re.search(r"align<(\d+)>", text)
+    return Kind(
+        fields[1].rstrip(">"),
+        element_bits(fields[0]),
+        Swizzle(*map(int, found.groups())) if found else Swizzle(0, 4, 3),
+        lay(quoted[-1]) if quoted else None,
+        int(align[1]) if align else 1,
+    )
+
+
+def element_bits(name: str) -> int:
+    """16 for `bf16`.
+
+    Raises:
+        CannotFollow: not a type of numbers.
+    """
+    if name in ("f4E2M1FN", "!cute.f4"):
+        return 4
+    if name.startswith("f8"):
+        return 8
+    found = _BITS.match(name)
+    if found is None:
+        raise CannotFollow(f"elements of type {name}")
+    return int(found[1] or found[2])
+
+
+def quoted(text: str) -> str:
+    """What stands in the (last) quotes of a type."""
+    return _QUOTED.findall(text)[-1]
+
+
+# --- where things are --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """An address, in bytes of its space. `cta`: a rank in the cluster; None: one's own.
+
+    A thread's share of a partitioned view begins somewhere else in each thread. `warp` then says, in bytes from
+    `address`, what the whole warp covers with mode 0 of the view; `closed`: with all of its modes.
+    """
+
+    space: str
+    address: Any
+    cta: Any = None
+    name: str = ""  # of registers: which array
+    warp: tuple[int, ...] | None = None
+    closed: bool = False
+
+    def moved(self, by: Any) -> Pointer:
+        """Further by so many bytes."""
+        if self.space not in FOLLOWED or self.closed:
+            return self
+        return replace(self, address=UNKNOWN if by is UNKNOWN or self.address is UNKNOWN else self.address + by)
+
+
+FOLLOWED = ("smem", "tmem")  # addresses in global memory and among registers are not
+
+
+@dataclass(frozen=True)
+class View:
+    """A tensor: where it begins, and how its elements lie."""
+
+    pointer: Pointer
+    layout: Lay
+    bits: int
+    swizzle: Swizzle
+
+    @property
+    def bytes(self) -> int:
+        """Of all its elements."""
+        return self.layout.size * self.bits // 8
+
+    def moved(self, elements: Any) -> Pointer:
+        """The pointer, further by so many elements."""
+        return self.pointer.moved(UNKNOWN if elements is UNKNOWN else elements * self.bits // 8)
+
+    def closed(self) -> Pointer:
+        """The pointer with all that a partitioned view's modes cover: what is made of it covers no more."""
+        warp = self.pointer.warp
+        if warp is None or self.pointer.closed:
+            return self.pointer
+        return replace(self.pointer, warp=_with_rest(warp, self.layout, self.bits), closed=True)
+
+
+def region(view: View) -> int:
+    """The granules of shared memory that a view covers, as bits of an integer.
+
+    Raises:
+        CannotFollow: the view begins at an address that is not known.
+    """
+    pointer = view.pointer
+    if not isinstance(pointer.address, (int, np.integer)):
+        raise CannotFollow(f"a view of shared memory that begins at {pointer.address}")
+    warp = pointer.warp
+    if warp is not None and not pointer.closed:
+        warp = _with_rest(warp, view.layout, view.bits)
+    layout = None if warp is not None else view.layout
+    return _region(int(pointer.address), layout, view.bits, view.swizzle, warp)
+
+
+@lru_cache(maxsize=4096)
+def _with_rest(warp: tuple[int, ...], layout: Lay, bits: int) -> tuple[int, ...]:
+    """Bytes: what mode 0 covers, at every coordinate of the other modes."""
+    rest = layout.modes[1:]
+    others = Lay(tuple(m.shape for m in rest), tuple(m.stride for m in rest)).offsets() * bits // 8
+    return tuple(np.unique((np.array(warp, np.int64)[:, None] + others[None, :]).ravel()).tolist())
+
+
+@lru_cache(maxsize=65536)
+def _region(address: int, layout: Lay | None, bits: int, swizzle: Swizzle, warp: tuple[int, ...] | None) -> int:
+    offsets = np.array(warp, np.int64) if layout is None else layout.offsets() * bits // 8
+    granules = np.unique(swizzle(address + offsets) // GRANULE)
+    if layout is not None and bits > 8 * GRANULE:
+        granules = (granules[:, None] + np.arange(bits // (8 * GRANULE))[None, :]).ravel()
+    flags = np.zeros(int(granules.max()) + 1, np.uint8)
+    flags[granules] = 1
+    return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
+
+
+@lru_cache(maxsize=4096)
+def tiler(text: str) -> tuple[int | None, ...]:
+    """`"[64:1;64:1]"` -> (64, 64); `"256:1"` -> (256,).
+
+    Raises:
+        CannotFollow: a tile whose elements are not adjacent.
+    """
+    parts = text.strip("[]").split(";")
+    found: list[int | None] = []
+    for part in parts:
+        size, _, stride = part.partition(":")
+        if stride not in ("", "1", "0") or not re.fullmatch(r"\d+|_", size):
+            raise CannotFollow(f"a tiler {text}")
+        found.append(None if size == "_" else int(size))
+    return tuple(found)
+
+
+@lru_cache(maxsize=1024)
+def covered(tv: Lay, tile: tuple[int, ...], layout: Lay, bits: int, threads: tuple[int, ...]) -> tuple[int, ...]:
+    """Offsets, in bytes, of what `threads` cover of the first tile of a view with `layout`.
+
+    Args:
+        tv: (thread, value) to a place in the tile, the first extent fastest.
+        tile: the tile's extents along the first modes of `layout`.
+        layout: of the view that is partitioned, in elements.
+        bits: of an element.
+        threads: numbers of threads.
+    """
+    thread, value = tv.modes
+    begins = np.array([thread.offset(t) for t in threads], np.int64)
+    places = np.unique((begins[:, None] + value.offsets()[None, :]).ravel())
+    total = np.zeros(len(places), np.int64)
+    for mode, extent in zip(layout.modes, tile, strict=False):
+        table = np.array([mode.offset(i) for i in range(extent)], np.int64)
+        total += table[places % extent]
+        places = places // extent
+    return tuple(np.unique(total * bits // 8).tolist())

@@ -1,0 +1,264 @@
+"""The explorer of interleavings accuses no recipe, and finds every fault planted in a recipe's source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from mutations import Mutation, mutant
+
+from cookbook.harness import catalog, compiling, interleavings
+
+PLAIN, MULTICAST = "hopper/tma_wgmma_gemm", "hopper/multicast_gemm"
+PERSISTENT, PINGPONG = "hopper/persistent_gemm", "hopper/pingpong_gemm"
+HOPPER = [recipe.name for recipe in catalog.recipes() if recipe.track == "hopper" and recipe.kind == "gemm"]
+
+
+class Planted(NamedTuple):
+    """A fault in a recipe's source, and the rules of which one must be found broken."""
+
+    mutation: Mutation
+    rules: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return str(self.mutation)
+
+
+def planted(recipe: str, what: str, old: str, new: str, *rules: str) -> Planted:
+    return Planted(Mutation(recipe, what, old, new), rules)
+
+
+MEET = "barrier.arrive_and_wait()"
+TURN = "pipeline.NamedBarrier(barrier_id=TURN_BARRIER + group, num_threads=256).arrive_and_wait()"
+HAND_OVER = "pipeline.NamedBarrier(barrier_id=TURN_BARRIER + 1 - group, num_threads=256).arrive()"
+SENDER_WAITS = "cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)"
+PRODUCER = "pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)"
+READER = "read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)"
+
+FAULTS = [
+    planted(PLAIN, "a stage is read before it is full", "pipe.consumer_wait(read)", "pass", "read too early"),
+    planted(PLAIN, "a stage is filled before it is empty", "pipe.producer_acquire(state)", "pass", "deadlock"),
+    planted(
+        PLAIN,
+        "the last stage is not given back",
+        "warpgroup.wait_group(0)\n    pipe.consumer_release(release)",
+        "warpgroup.wait_group(0)",
+        "deadlock",
+    ),
+    planted(
+        PLAIN,
+        "a stage is given back while wgmma reads it",
+        "warpgroup.wait_group(1)",
+        "warpgroup.wait_group(2)",
+        "overwritten",
+    ),
+    planted(
+        PLAIN,
+        "sixteen bytes too many are expected",
+        "tx_count=config.stage_bytes",
+        "tx_count=config.stage_bytes + 16",
+        "deadlock",
+    ),
+    planted(
+        PLAIN,
+        "half of the bytes are expected",
+        "tx_count=config.stage_bytes",
+        "tx_count=config.stage_bytes // 2",
+        "bytes",
+    ),
+    planted(
+        PLAIN,
+        "one arrival too few is needed",
+        "config.consumer_threads // 32),",
+        "config.consumer_threads // 32 - 1),",
+        "arrivals",
+        "early arrival",
+    ),
+    planted(
+        PLAIN,
+        "one arrival too many is needed",
+        "config.consumer_threads // 32),",
+        "config.consumer_threads // 32 + 1),",
+        "deadlock",
+    ),
+    planted(
+        PLAIN,
+        "the producer begins with the other phase",
+        PRODUCER,
+        PRODUCER.replace("Producer", "Consumer"),
+        "deadlock",
+    ),
+    planted(
+        PLAIN,
+        "the consumers begin with the other phase",
+        READER,
+        READER.replace("Consumer", "Producer"),
+        "read too early",
+    ),
+    planted(
+        PLAIN,
+        "the producer goes round one stage too few",
+        PRODUCER,
+        PRODUCER.replace("stages", "stages - 1"),
+        "overwritten",
+        "deadlock",
+        "early wait",
+    ),
+    planted(
+        PLAIN,
+        "the consumers go round one stage too few",
+        READER,
+        READER.replace("stages", "stages - 1"),
+        "deadlock",
+        "early wait",
+        "read too early",
+    ),
+    planted(PLAIN, "TMA always fills stage 0 of A", "tAsA[None, state.index]", "tAsA[None, 0]", "overwritten"),
+    planted(
+        PLAIN,
+        "wgmma always reads stage 1 of B",
+        "tCrB[None, None, k, stage]",
+        "tCrB[None, None, k, 1]",
+        "read too early",
+        "overwritten",
+    ),
+    planted(
+        PLAIN,
+        "B is not loaded",
+        "cute.copy(tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier)",
+        "pass",
+        "deadlock",
+    ),
+    planted(PLAIN, "C is written over a stage that is still read", f"{MEET}  # both", "pass  # both", "overwritten"),
+    planted(
+        PLAIN,
+        "C is read before all have written it",
+        f"thr.partition_D(sC))\n    {MEET}",
+        "thr.partition_D(sC))",
+        "read too early",
+    ),
+    planted(
+        PLAIN,
+        "a named barrier is for half of the threads",
+        "num_threads=config.consumer_threads)",
+        "num_threads=128)",
+        "named barrier",
+    ),
+    planted(PLAIN, "wgmma takes registers without a fence", "warpgroup.fence()", "pass", "wgmma fence"),
+    planted(
+        PLAIN,
+        "accumulators are read before wgmma ends",
+        "warpgroup.wait_group(0)",
+        "pass",
+        "overwritten",
+        "accumulators",
+    ),
+    planted(
+        MULTICAST,
+        "the arrivals of the peer are not counted",
+        "config.consumer_warps * sharers",
+        "config.consumer_warps",
+        "arrivals",
+        "early arrival",
+    ),
+    planted(
+        MULTICAST,
+        "a tile goes to its own CTA alone",
+        "whole_column = (1 << config.cluster_m) - 1",
+        "whole_column = 1",
+        "deadlock",
+    ),
+    planted(MULTICAST, "a CTA ends before its peer's last arrivals", "pipe.producer_tail(state)", "pass", "exit"),
+    planted(PERSISTENT, "a buffer of C is not waited for", SENDER_WAITS, "pass", "overwritten"),
+    planted(
+        PERSISTENT,
+        "one buffer of C too few is waited for",
+        SENDER_WAITS,
+        SENDER_WAITS.replace(" - 1", ""),
+        "overwritten",
+    ),
+    planted(
+        PERSISTENT,
+        "only one warp knows that the buffer is free",
+        f"{MEET}  # all know",
+        "pass  # all know",
+        "overwritten",
+    ),
+    planted(
+        PERSISTENT,
+        "TMA sends C before all have written it",
+        f"{MEET}  # all have",
+        "pass  # all have",
+        "read too early",
+    ),
+    planted(
+        PERSISTENT,
+        "no proxy fence before TMA sends C",
+        'cute.arch.fence_proxy("async.shared", space="cta")',
+        "pass",
+        "proxy fence",
+    ),
+    planted(
+        PERSISTENT,
+        "a CTA ends while TMA reads its C",
+        "cute.arch.cp_async_bulk_wait_group(0, read=True)",
+        "pass",
+        "exit",
+    ),
+    planted(
+        PERSISTENT,
+        "the phase is that of one stage more",
+        "number // config.stages & 1",
+        "number // (config.stages + 1) & 1",
+        "deadlock",
+        "early wait",
+        "read too early",
+    ),
+    planted(
+        PERSISTENT,
+        "the next tile begins one slot early",
+        "pipe, turn * k_tiles",
+        "pipe, turn * (k_tiles - 1)",
+        "deadlock",
+        "early wait",
+        "read too early",
+    ),
+    planted(PINGPONG, "nobody waits for a turn", TURN, "pass", "early wait"),
+    planted(
+        PINGPONG, "the barriers of the turns are swapped", TURN, TURN.replace("+ group", "+ 1 - group"), "deadlock"
+    ),
+    planted(PINGPONG, "nobody hands the turn over", HAND_OVER, "pass", "deadlock"),
+    planted(
+        PINGPONG, "the turns use the barriers of the epilogues", "TURN_BARRIER = 3", "TURN_BARRIER = 1", "named barrier"
+    ),
+    planted(
+        PINGPONG,
+        "memory is touched before the kernel before has ended",
+        "cute.arch.griddepcontrol_wait()",
+        "pass",
+        "dependent launch",
+    ),
+]
+
+
+def faults_of(module: object, config: object) -> list[str]:
+    """What is wrong with a module's kernel."""
+    found = interleavings.check_pipelines(module, "sm_90a", compiling.cutlass_dtype("bfloat16"), config)
+    assert found, "a kernel with barriers has pipelines to explore"
+    return [finding.detail for finding in found if not finding.ok]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_planted_fault_is_found(fault: Planted, tmp_path: Path) -> None:
+    module = mutant(fault.mutation, tmp_path)
+    found = faults_of(module, module.CONFIG)
+    assert found, "not found"
+    assert found[0].startswith(fault.rules), found[0]
+
+
+@pytest.mark.parametrize("name", HOPPER)
+def test_recipe_is_not_accused(name: str) -> None:
+    module = catalog.load(name)
+    for config in compiling.variants(module, "sm_90a").values() or [compiling.config_for(module, "sm_90a")]:
+        assert not faults_of(module, config)
