@@ -218,11 +218,11 @@ def wide_columns(config: Config, m: int, n: int, sms: int) -> int:
 
 
 class Work(NamedTuple):
-    """The numbers that a cluster is to do: `first`, `first + step`, ..., `turns` of them."""
+    """The numbers that a cluster is to do: `first`, `first + step`, ... below `total`."""
 
     first: cutlass.Int32
     step: cutlass.Int32
-    turns: cutlass.Int32
+    total: cutlass.Int32
     down: cutlass.Int32  # clusters' tiles down C
     wide: cutlass.Int32  # and across, wide ones
     narrow: cutlass.Int32  # and then narrow ones
@@ -244,17 +244,16 @@ def work_of_cluster(shape_mn, wide_columns, config: cutlass.Constexpr):
     wide, narrow = clusters_across(shape_mn[1], wide_columns, config)
     cta, _, _ = cute.arch.block_idx()
     ctas, _, _ = cute.arch.grid_dim()
-    first, step = cta // config.cluster, ctas // config.cluster
-    return Work(first, step, (down * (wide + narrow) - first + step - 1) // step, down, wide, narrow)
+    return Work(cta // config.cluster, ctas // config.cluster, down * (wide + narrow), down, wide, narrow)
 
 
 @cute.jit
-def tile_of(work: Work, turn, place, config: cutlass.Constexpr):
-    """What the CTA at `place` in its cluster computes in a turn: the tile's row of tiles, its first column, its width.
+def tile_of(work: Work, number, place, config: cutlass.Constexpr):
+    """The tile of the CTA at `place` in the cluster that does `number`: its row of tiles, its first column, its width.
 
     The column and the width in pieces of EPI_N columns.
     """
-    number, wanted = work.first + turn * work.step, config.raster_group // config.cluster_m
+    wanted = config.raster_group // config.cluster_m
     across, start, width = work.wide, cutlass.Int32(0), cutlass.Int32(config.tile_n // config.epi_n)
     if cutlass.const_expr(config.tail_n > 0):
         before = work.down * work.wide
@@ -321,8 +320,8 @@ def produce(pipe, tma_a, tma_b, gA, mB, sA, sB, work: Work, place, config: cutla
     tAsA, tAgA = cpasync.tma_partition(tma_a, column, across, sA, cute.group_modes(gA, 0, 2))  # (TMA, m, k)
     masks = multicast_masks(place, config)
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    for turn in cutlass.range(work.turns, unroll=1):
-        m, column, _ = tile_of(work, turn, place, config)
+    for number in cutlass.range(work.first, work.total, work.step, unroll=1):
+        m, column, _ = tile_of(work, number, place, config)
         own = cute.domain_offset((column * config.epi_n, 0), mB)  # narrow tiles begin anywhere
         gB = cute.local_tile(own, (config.tile_n, config.tile_k), (0, None))  # (N, K, k)
         tBsB, tBgB = cpasync.tma_partition(tma_b, row, down, sB, cute.group_modes(gB, 0, 2))  # (TMA, k)
@@ -510,13 +509,15 @@ def consume(pipe, dtype, sA, sB, sC, tma_c, gC, k_tiles, work: Work, place, conf
     a = make_operand(copies.s2r_a, sA, rA, config.step_m, config)
     b = make_operand(copies.s2r_b, sB, rB, config.step_n, config)
     acc = cute.make_rmem_tensor(mma.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
-    for turn in cutlass.range(work.turns, unroll=1):
-        m, column, width = tile_of(work, turn, place, config)
+    slot = cutlass.Int32(0)
+    for number in cutlass.range(work.first, work.total, work.step, unroll=1):
+        m, column, width = tile_of(work, number, place, config)
         first = (m * (config.tile_m // 64), column)
         for each in (config.tile_n, config.tail_n) if config.tail_n else (config.tile_n,):
             if cutlass.const_expr(config.tail_n == 0) or width == each // config.epi_n:
-                multiply_tile(pipe, turn * k_tiles, mma, acc, a, b, k_tiles, each, config)
+                multiply_tile(pipe, slot, mma, acc, a, b, k_tiles, each, config)
                 store(acc, sC, tma_c, gC, first, copies.r2s_c, group, each, config)
+        slot = slot + k_tiles
     if tidx % 128 // 32 == 0:
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
 
@@ -552,7 +553,6 @@ def kernel(
 ):
     """A CTA computes its share of the tiles of C, one after the other."""
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    place, work = place_in_cluster(config), work_of_cluster(mC.shape, wide_columns, config)
     layouts = smem_layouts(dtype, config)
     if warp_idx == 8:
         for tma in (tma_a, tma_b, tma_c):
@@ -573,9 +573,11 @@ def kernel(
     if warp_idx >= 8:
         cute.arch.setmaxregister_decrease(REGISTERS[0])
         if warp_idx == 8:
+            place, work = place_in_cluster(config), work_of_cluster(mC.shape, wide_columns, config)
             produce(pipe, tma_a, tma_b, gA, mB, sA, sB, work, place, config)
     else:
         cute.arch.setmaxregister_increase(REGISTERS[1])
+        place, work = place_in_cluster(config), work_of_cluster(mC.shape, wide_columns, config)
         consume(pipe, dtype, sA, sB, sC, tma_c, gC, cute.size(gA, mode=[3]), work, place, config)
 
 
