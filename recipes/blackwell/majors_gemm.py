@@ -738,6 +738,23 @@ layouts = {letters: evaluate(smem_layouts, BF16, config, arch=ARCH) for letters,
 draw.swizzle_view(layouts["nt"].a)
 
 # %% [markdown] tags=["lab"]
+# A smaller M-major tile, 128 x 16, to see the order of the atoms: two along K, two along M. A row is one k, a column 16
+# bytes along M; the number is the byte offset, the colour the atom, in the order of memory. The lines of one column of
+# atoms follow one another, 128 bytes apart, down to the last k: that is one box.
+
+# %% tags=["lab"]
+
+
+def one_tile(rows: int, k: int, along: int) -> cute.ComposedLayout:
+    """A tile of one stage, contiguous along mode `along`, in our order of atoms."""
+    order = (1, 0, 2) if along == 0 else (0, 1, 2)
+    return cute.tile_to_shape(smem_atom(BF16, (rows, k)[along], along), (rows, k, 1), order=order)
+
+
+small = evaluate(one_tile, 128, 16, 0, element_bits=16)
+draw.atom_tiling({"first along K": small}, (64, 8), "An M-major tile, its atoms first along K")
+
+# %% [markdown] tags=["lab"]
 # CuTe has a selector of its own for Blackwell. It agrees with ours for all four majors, byte by byte. (Its layouts come
 # cut up into the pieces that one instruction reads.)
 
@@ -767,7 +784,7 @@ for letters, config in configs.items():
 # The boxes of a k-tile, lines x elements; the strides of the descriptor of the first 16 k, in bytes; and how far its
 # start moves from one k-block to the next. K-major, a k-block is 32 bytes further *in the same lines*; MN-major it is
 # 16 lines further, and the leading byte offset, which a swizzled K-major operand does not use, leads to the next 64
-# columns. The last column is the instruction descriptor with its two bits, 15 for A and 16 for B.
+# along M or N. The last column is the instruction descriptor.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -796,6 +813,16 @@ heads = ["majors", "boxes of A", "descriptor of A", "boxes of B", "descriptor of
 Markdown(table(heads, rows, right=6))
 
 # %% [markdown] tags=["lab"]
+# The bits of the last one, `nt`: both operands along M and N.
+
+# %% tags=["lab"]
+places = {"D: float32": (4, 2), "A: bfloat16": (7, 3), "B: bfloat16": (10, 3), "A along M": (15, 1)}
+places |= {"B along N": (16, 1), "N / 8": (17, 6), "M / 16": (24, 5)}
+word = int(rows[-1][-1], 16)
+fields = [draw.Field(name, low, width, word >> low & (1 << width) - 1) for name, (low, width) in places.items()]
+draw.bit_fields(fields, 32, title="The instruction descriptor for nt")
+
+# %% [markdown] tags=["lab"]
 # **The trap: a wrong bit raises nothing.** The model's TMA puts an M-major tile of 128 x 128 into shared memory, and
 # the model's `tcgen05.mma` multiplies it by a K-major B, once with the right bit and once with the other one, by the
 # very same descriptor. The second product is not noise. It is that of the *transposed* tile, row for row: lines taken
@@ -807,15 +834,9 @@ import numpy as np
 from cookbook.model import SharedMemory, TensorMemory, from_float32, tma_load
 from cookbook.model.tcgen05 import mma as modelled_mma
 
-
-def one_tile(rows: int, along: int) -> cute.ComposedLayout:
-    """A tile of rows x 128, one stage, in our order of atoms."""
-    return cute.tile_to_shape(smem_atom(BF16, 128, along), (rows, 128, 1), order=(1, 0, 2) if along == 0 else (0, 1, 2))
-
-
 rng = np.random.default_rng(0)
 a, b = rng.integers(-8, 9, (128, 128)).astype(np.float32), rng.integers(-8, 9, (128, 32)).astype(np.float32)
-m_major, k_major = evaluate(one_tile, 128, 0, element_bits=16), evaluate(one_tile, 32, 1, element_bits=16)
+m_major, k_major = (evaluate(one_tile, *tile, element_bits=16) for tile in ((128, 128, 0), (32, 128, 1)))
 smem, base = SharedMemory(m_major.size_bytes + k_major.size_bytes), m_major.size_bytes
 bits_of_a, bits_of_b = (from_float32(np.ascontiguousarray(x.T), "bfloat16") for x in (a, b))
 for column in (0, 64):
@@ -849,6 +870,17 @@ report = checking.check("blackwell/majors_gemm", shapes=[(200, 328, 64)], dtypes
 for level in report.levels:
     of = " ".join(filter(None, (level.majors, level.target)))
     print(f"{level.level:10}{of:12}{level.status:13}{tables.describe(level)}")
+
+# %% [markdown] tags=["lab"]
+# ## Time
+#
+# Nothing has been timed: that takes a Blackwell GPU. The table is here once one has run
+# `cookbook bench blackwell/majors_gemm --record`.
+
+# %% tags=["lab"]
+from cookbook.harness.publishing import results_table
+
+Markdown(results_table("blackwell/majors_gemm"))
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion

@@ -791,6 +791,17 @@ for level in report.levels:
     print(f"{level.level:10}{of:28}{level.status:13}{tables.describe(level)}")
 
 # %% [markdown] tags=["lab"]
+# ## Time
+#
+# Nothing has been timed: that takes a Blackwell GPU. The table is here once one has run
+# `cookbook bench blackwell/pipelined_gemm --record`.
+
+# %% tags=["lab"]
+from cookbook.harness.publishing import results_table
+
+Markdown(results_table("blackwell/pipelined_gemm"))
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # Tensor memory turns the sums into one more thing that a pipeline can have stages of. The MMA warp fills them as TMA

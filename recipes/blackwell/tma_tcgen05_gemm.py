@@ -739,6 +739,19 @@ for level in report.levels:
     print(f"{level.level:10}{level.target or '':10}{level.status:13}{tables.describe(level)}")
 
 # %% [markdown] tags=["lab"]
+# ## Time
+#
+# Nothing has been timed: that takes a Blackwell GPU. The table is here once one has run
+# `cookbook bench blackwell/tma_tcgen05_gemm --record`.
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.harness.publishing import results_table
+
+Markdown(results_table("blackwell/tma_tcgen05_gemm"))
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # The layout rule of one line, the swizzle and the descriptor's idea came over from Hopper unchanged; so did the
