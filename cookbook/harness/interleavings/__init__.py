@@ -15,7 +15,7 @@ from typing import Any
 
 from cookbook.harness.findings import Finding
 from cookbook.harness.interleavings.machine import Machine
-from cookbook.harness.interleavings.programs import Problem, launched, parameters_of, programs
+from cookbook.harness.interleavings.programs import Problem, host_arguments, launched, of_cluster
 from cookbook.harness.interleavings.reading import Module
 from cookbook.harness.interleavings.shapes import CannotFollow
 from cookbook.harness.interleavings.telling import story
@@ -53,17 +53,17 @@ def has_mbarriers(trace: Module) -> bool:
 def problems(config: Any) -> tuple[Problem, ...]:
     """Small problems that go round the stages and the turns in different ways, for one cluster's worth of SMs.
 
-    In turns (tiles of C for a CTA that stays) and k-tiles: more k-tiles than stages, and not a multiple; fewer; one.
+    In turns (tiles of C for a CTA that stays) and k-tiles: more k-tiles than stages, and not a multiple; one; fewer.
+    The last has a column of tiles that is not full.
     """
-    down, across = getattr(config, "cluster_m", 1), getattr(config, "cluster_n", 1)
-    stages = config.stages
-    return tuple(
-        Problem(turns * config.tile_m * down, config.tile_n * across, k_tiles * config.tile_k, down * across)
-        for turns, k_tiles in ((3, stages + 2), (4, 1), (5, max(stages - 1, 1)), (2, 2 * stages + 1))
-    )
+    m, n = config.tile_m * getattr(config, "cluster_m", 1), config.tile_n * getattr(config, "cluster_n", 1)
+    sms = getattr(config, "cluster_m", 1) * getattr(config, "cluster_n", 1)
+    few, many = max(config.stages - 1, 1), config.stages + 2
+    chosen = ((3 * m, n, many), (4 * m, n, 1), (5 * m, n, few), (2 * m, n + 64, 2 * config.stages + 1))
+    return tuple(Problem(m, n, k_tiles * config.tile_k, sms) for m, n, k_tiles in chosen)
 
 
-def explore(module: Any, trace: Module, problem: Problem) -> list[Explored]:
+def explore(module: Any, trace: Module, config: Any, problem: Problem) -> list[Explored]:
     """All interleavings of the warps of the first cluster of a launch, and of the last if that is another.
 
     Clusters have nothing to wait for in one another.
@@ -71,15 +71,16 @@ def explore(module: Any, trace: Module, problem: Problem) -> list[Explored]:
     Args:
         module: the recipe's.
         trace: what `trace_of` returned for it.
+        config: the recipe's `Config`, the same.
         problem: the sizes.
 
     Raises:
         CannotFollow: the kernel does something that the explorer does not know; the message names it and its line.
     """
-    parameters = parameters_of(module)
-    _, launch = launched(trace, parameters, problem)
+    arguments = host_arguments(module, config, problem)
+    _, launch = launched(trace, arguments)
     last = launch.grid[0] // launch.cluster[0] - 1
-    return [_explored(programs(trace, parameters, problem, n), problem, n) for n in sorted({0, last})]
+    return [_explored(of_cluster(trace, arguments, n), problem, n) for n in sorted({0, last})]
 
 
 def _explored(found: Any, problem: Problem, cluster: int) -> Explored:
@@ -110,7 +111,7 @@ def check_pipelines(module: Any, arch: str, dtype: Any, config: Any) -> list[Fin
     found = []
     for problem in problems(config):
         try:
-            each = explore(module, trace, problem)
+            each = explore(module, trace, config, problem)
         except CannotFollow as error:
             found.append(Finding(str(problem), False, f"cannot be followed: {error}"))
             break

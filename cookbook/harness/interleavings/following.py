@@ -104,6 +104,8 @@ class Follower:
         if len(operation.results) == 1:
             self.values[operation.results[0]] = found
         elif operation.results:
+            if not isinstance(found, tuple) or len(found) != len(operation.results):
+                raise CannotFollow(f"line {operation.line}: {operation.name}, whose {len(operation.results)} results")
             self.values.update(zip(operation.results, found, strict=True))
 
     def same(self, value: Any) -> Any:
@@ -356,13 +358,21 @@ def _make_tile(f: Follower, op: Operation, args: list[Any]) -> Any:
     text = shapes.quoted(op.result_types[0])
     if re.fullmatch(r"\[?(\?(\{[^}]*\})?:1;?)+\]?", text):
         return tuple(args)
-    return UNKNOWN if args else shapes.tiler(text)  # of layouts, as only TMA's descriptors use it
+    return UNKNOWN if args else shapes.tile_sizes(text)  # of layouts: only TMA's descriptors use that
 
 
 @handles("cute.get_leaves")
 def _get_leaves(f: Follower, op: Operation, args: list[Any]) -> Any:
     found = list(shapes.leaves(args[0]))
+    if len(found) != len(op.results):  # of a tuple that is not known as a whole
+        found = [_constant_of(text) for text in op.result_types]
     return found[0] if len(op.results) == 1 else tuple(found)
+
+
+def _constant_of(text: str) -> Any:
+    """The number that a type spells, if it does."""
+    pattern = shapes.tree(shapes.quoted(text))
+    return UNKNOWN if shapes.is_dynamic(pattern) else pattern
 
 
 @handles("cute.get_scalars")
@@ -713,7 +723,7 @@ def _tma_partition(f: Follower, op: Operation, args: list[Any]) -> Any:
 def _copy_partition(f: Follower, op: Operation, args: list[Any]) -> Any:
     _, source, thread = args
     layout = layout_of(op, [source])
-    if source.pointer.space != "smem":
+    if source.pointer.space not in shapes.FOLLOWED:
         return viewed(op, source.pointer, layout)
     text = op.operand_types[0]
     tv = re.search(r'layout_copy_tv = <"([^"]*)">', text)
@@ -725,8 +735,8 @@ def _copy_partition(f: Follower, op: Operation, args: list[Any]) -> Any:
     if thread is UNKNOWN:
         raise CannotFollow("which thread's share of a copy it is depends on data")
     threads = tuple(sorted({int(t) for _, t in f.by_lane(thread)}))
-    extent = tuple(x for x in shapes.tiler(tile[1]) if x is not None)
-    warp = shapes.covered(shapes.lay(tv[1]), extent, source.layout, source.bits, threads)
+    taken = tuple(mode for mode in shapes.tiler(tile[1]) if mode is not None)
+    warp = shapes.covered(shapes.lay(tv[1]), taken, source.layout, source.bits, threads)
     return viewed(op, replace(source.pointer, warp=warp), layout)
 
 
@@ -749,6 +759,8 @@ def _first_row(f: Follower, op: Operation, thread: Any, source: View) -> Any:
     layout = shapes.lay(atoms[1])
     while isinstance(thread, tuple):
         (thread,) = thread
+    if "sm100" in text and "num_cta = 1," in text:
+        return (None,) * len(source.layout.modes)  # one CTA has it all
     if "sm90" not in text:
         raise CannotFollow(f"an MMA of type {text}")
     warpgroup = f.integer(thread // 128 if thread is not UNKNOWN else UNKNOWN, "which warpgroup's share it is")
@@ -769,9 +781,29 @@ def _place_in(atoms: Lay, number: int) -> tuple[int, ...]:
 
 @handles("cute.mma.make_fragment")
 def _make_fragment(f: Follower, op: Operation, args: list[Any]) -> Any:
-    source = args[1]
-    layout = layout_of(op, [])
+    """Descriptors of a tile in shared memory; or the place of accumulators."""
+    source, layout = args[1], layout_of(op, [])
+    found = shapes.kind(op.result_types[0])
+    if found.space == "tmem":
+        return View(Pointer("tmem", UNKNOWN), layout, found.bits, found.swizzle)
+    if found.space == "rmem":
+        return View(Pointer("rmem", 0, name=op.results[0]), layout, found.bits, found.swizzle)
     if not isinstance(source, View) or source.pointer.space != "smem":
         raise CannotFollow(f"a fragment of type {op.result_types[0]}")
     box = tuple(np.unique(source.layout.modes[0].offsets() * source.bits // 8).tolist())
     return View(replace(source.pointer, warp=box), layout, 128, source.swizzle)
+
+
+@handles("cute_nvgpu.atom.make_tmem_copy")
+def _tmem_copy(f: Follower, op: Operation, args: list[Any]) -> Any:
+    return Atom(op.result_types[0])
+
+
+@handles("nvvm.shfl.sync")
+def _shuffle(f: Follower, op: Operation, args: list[Any]) -> Any:
+    _, value, lane, _ = args
+    if "shfl_kind idx" not in op.properties:
+        raise CannotFollow(f"a shuffle of kind {op.properties}")
+    if isinstance(value, np.ndarray):
+        return UNKNOWN if lane is UNKNOWN else value[lane]
+    return value

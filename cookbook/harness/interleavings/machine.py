@@ -102,10 +102,12 @@ class Machine:
         self.named: dict[Any, NamedBarrier] = {}
         self.memory: dict[Any, dict[int, dict[tuple[int, bool], Access]]] = defaultdict(dict)
         self.counters: dict[tuple[str, Warp], int] = defaultdict(int)
-        self.accumulators: dict[tuple[Warp, str], int] = {}
+        self.coming: dict[tuple[Warp, str], tuple[int, int]] = {}  # registers that something writes: when that ends
         self.written: set[tuple[Warp, str]] = set()  # registers, since the last wgmma fence
         self.looked: dict[tuple[Warp, Barrier], np.ndarray] = {}
         self.meeting: dict[Warp, int] = {}  # the generation that a warp waits for
+        self.columns: dict[int, int] = {}  # of tensor memory, by CTA: what was allocated
+        self.allocated: set[int] = set()  # CTAs that have not freed it
         self.granted: set[Warp] = set()  # warps that have executed griddepcontrol.wait
         self.fences: dict[Warp, int] = {}  # the last fence of barriers
         self.arrivals_from_afar: list[tuple[int, Step]] = []  # (CTA, step)
@@ -129,7 +131,6 @@ class Machine:
                 elif event.what in ("come", "meet"):
                     self._component(("generations", (warp[0], event.number)))
                 elif event.what in AGENTS:
-                    self._component((AGENTS[event.what], warp))
                     self._component((f"{AGENTS[event.what]} done", warp))
         self._component(("generations", "cluster"))
 
@@ -367,16 +368,13 @@ class Machine:
     def _race(self, space: Any, access: Access, last: Access) -> None:
         fenced = self.components["fenced", last.step[0]]
         clock = self.clocks[access.step[0]]
-        verb = "writes" if access.write else "reads"
-        other = "written" if last.write else "read"
         if last.generic and clock[last.ends] >= last.value and clock[fenced] < last.value:
-            text = (
-                f"{self.who(access.step)} {verb} what {self.who(last.step)} has {other} without a proxy fence between"
-            )
+            text = f"{self.who(access.step)} comes after {self.who(last.step)}, but no proxy fence between them"
             self.fault("proxy fence", text, access.step, last.step)
         else:
-            text = f"{self.who(access.step)} {verb} while {self.who(last.step)} may not have {other} yet"
-            self.fault("overwritten" if access.write else "read too early", text, access.step, last.step)
+            early = "need not be over before" if not last.generic else "need not come before"
+            text = f"{self.who(last.step)} {early} {self.who(access.step)}, which touches the same bytes"
+            self.fault("race", text, access.step, last.step)
 
     def who(self, step: Step) -> str:
         """`CTA 0 warp 8, line 200 (load)`."""
@@ -421,7 +419,9 @@ class Machine:
         value = self.counters[agent, step[0]] + 1
         ends = self.components[f"{agent} done", step[0]]
         for cta, bits in event.targets:
-            self.touch(cta, bits, Access(step, ends, value, write, False), clock)
+            self.touch(cta, bits, Access(step, ends, value, False, False), clock)
+        for cta, bits in event.tensor:
+            self.touch(("tensor", cta), bits, Access(step, ends, value, write, False), clock)
         return value
 
     def _done(self, agent: str, left: int, step: Step, clock: np.ndarray) -> None:
@@ -433,7 +433,8 @@ class Machine:
         if (step[0], event.name) in self.written:
             self.fault("wgmma fence", "a wgmma takes registers that were written since the last wgmma.fence", step)
             self.written.discard((step[0], event.name))
-        self.accumulators[step[0], event.name] = self._later("wgmma", event, step, clock)
+        ends = self.components["wgmma done", step[0]]
+        self.coming[step[0], event.name] = ends, self._later("wgmma", event, step, clock)
 
     def mma_commit(self, event: Event, step: Step, clock: np.ndarray) -> None:
         self.counters["wgmma", step[0]] += 1
@@ -445,9 +446,9 @@ class Machine:
         self.written = {key for key in self.written if key[0] != step[0]}
 
     def _registers(self, event: Event, step: Step, clock: np.ndarray, what: str) -> None:
-        group = self.accumulators.get((step[0], event.name), 0)
-        if group and clock[self.components["wgmma done", step[0]]] < group:
-            self.fault("accumulators", f"accumulators are {what} while wgmmas that write them may be in flight", step)
+        ends, value = self.coming.get((step[0], event.name), (0, 0))
+        if value and clock[ends] < value:
+            self.fault("registers", f"registers are {what} while what fills them may be in flight", step)
 
     def registers_read(self, event: Event, step: Step, clock: np.ndarray) -> None:
         self._registers(event, step, clock, "read")
@@ -465,6 +466,49 @@ class Machine:
 
     def store_wait(self, event: Event, step: Step, clock: np.ndarray) -> None:
         self._done("store", event.count, step, clock)
+
+    # --- tensor memory -------------------------------------------------------------------------------------------
+
+    def tensor_mma(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        self._later("tensor", event, step, clock, write=True)
+
+    def tensor_commit(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        self.counters["tensor", step[0]] += 1
+        done = clock.copy()
+        done[self.components["tensor done", step[0]]] = self.counters["tensor", step[0]]
+        for where in event.barriers:
+            if where[0] != step[0][0]:
+                self.arrivals_from_afar.append((where[0], step))
+            self._arrive(where, event.count, 0, step, done, True)
+
+    def tensor_read(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        ends = self.components["tensor load done", step[0]]
+        self.coming[step[0], event.name] = ends, self._later("tensor load", event, step, clock)
+
+    def tensor_write(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        self._later("tensor store", event, step, clock, write=True)
+
+    def tensor_wait(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        agent = "tensor load" if event.flag else "tensor store"
+        self.counters[agent, step[0]] += 1
+        self._done(agent, 0, step, clock)
+
+    def _whole(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        for cta, bits in event.tensor:
+            self.touch(("tensor", cta), bits, Access(step, self.number[step[0]], step[1], True, False), clock)
+
+    def tensor_alloc(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        self._generic(event, step, clock, True)  # its address, for all to read
+        if self.columns.setdefault(step[0][0], event.count) != event.count or step[0][0] in self.allocated:
+            self.fault("tensor memory", "tensor memory is allocated a second time", step)
+        self.allocated.add(step[0][0])
+        self._whole(event, step, clock)
+
+    def tensor_free(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        if self.columns.get(step[0][0]) != event.count:
+            self.fault("tensor memory", f"{event.count} columns are freed, which were not allocated so", step)
+        self.allocated.discard(step[0][0])
+        self._whole(event, step, clock)
 
     # --- global memory, and the end ------------------------------------------------------------------------------
 
@@ -496,6 +540,8 @@ class Machine:
                     text = f"CTA {cta} may end while its shared memory is still to {verb}: {self.who(access.step)}"
                     self.fault("exit", text, step, access.step, clock)
                     return
+        if cta in self.allocated:
+            self.fault("tensor memory", f"CTA {cta} ends and has not freed its tensor memory", step)
         for where, arrival in self.arrivals_from_afar:
             if where == cta and clock[self.number[arrival[0]]] < arrival[1]:
                 text = f"CTA {cta} may end before {self.who(arrival)} signals a barrier of it"
@@ -535,7 +581,14 @@ class Machine:
                 return
 
 
-AGENTS = {"mma": "wgmma", "mma commit": "wgmma", "store": "store", "store commit": "store"}
+AGENTS = {
+    "mma": "wgmma",
+    "store": "store",
+    "tensor mma": "tensor",
+    "tensor commit": "tensor",
+    "tensor read": "tensor load",
+    "tensor write": "tensor store",
+}
 STEPS: dict[str, Callable[[Machine, Event, Step, np.ndarray], bool | None]] = {
     "init": Machine.init,
     "fence of barriers": Machine.fence_of_barriers,
@@ -560,6 +613,13 @@ STEPS: dict[str, Callable[[Machine, Event, Step, np.ndarray], bool | None]] = {
     "store": Machine.store,
     "store commit": Machine.store_commit,
     "store wait": Machine.store_wait,
+    "tensor mma": Machine.tensor_mma,
+    "tensor commit": Machine.tensor_commit,
+    "tensor read": Machine.tensor_read,
+    "tensor write": Machine.tensor_write,
+    "tensor wait": Machine.tensor_wait,
+    "tensor alloc": Machine.tensor_alloc,
+    "tensor free": Machine.tensor_free,
     "grid wait": Machine.grid_wait,
     "global": Machine.global_access,
     "exit": Machine.exit,

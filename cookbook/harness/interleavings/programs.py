@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +16,8 @@ import numpy as np
 
 from cookbook.harness.interleavings.following import LANES, TABLE, Atom, Follower, Place, handles
 from cookbook.harness.interleavings.reading import Module, Operation
-from cookbook.harness.interleavings.shapes import UNKNOWN, CannotFollow, Lay, Pointer, View, kind, region
+from cookbook.harness.interleavings.shapes import UNKNOWN, CannotFollow, Lay, Pointer, View, kind, region, tensor_region
+from cookbook.swizzle import Swizzle
 
 Barrier = tuple[int, int]  # rank of the CTA, and byte of its shared memory
 Target = tuple[int, int]  # rank of the CTA, and granules of its shared memory as bits
@@ -34,6 +34,7 @@ class Event:
     bytes: int = 0  # expected by an arrival, or brought by a copy to each of its targets
     number: int = 0  # of a named barrier
     targets: tuple[Target, ...] = ()
+    tensor: tuple[Target, ...] = ()  # the same of tensor memory
     barriers: tuple[Barrier, ...] = ()  # one for each target of a copy
     name: str = ""  # of an array of registers
     flag: bool = False
@@ -82,20 +83,19 @@ class Programs:
 class Recorder(Follower):
     """Follows one warp and records its events."""
 
-    def __init__(self, place: Place, launch: Launch | None = None) -> None:
+    def __init__(self, place: Place) -> None:
         super().__init__(place)
         self.events: list[Event] = []
-        self.launch = launch
         self.config: dict[str, Any] = {}  # of a launch that is being made
 
     def add(self, what: str, op: Operation, **fields: Any) -> None:
         """Record an event; neighbours of one kind that touch memory become one."""
         event = Event(what, op.line, **fields)
         last = self.events[-1] if self.events else None
-        if last and what in MERGED and replace(last, targets=(), line=0) == replace(event, targets=(), line=0):
-            mine, theirs = dict(last.targets), dict(event.targets)
-            both = {cta: mine.get(cta, 0) | theirs.get(cta, 0) for cta in {**mine, **theirs}}
-            self.events[-1] = replace(last, targets=tuple(both.items()))
+        bare = {"targets": (), "tensor": (), "line": 0}
+        if last and what in MERGED and replace(last, **bare) == replace(event, **bare):
+            both = {"targets": _union(last.targets, event.targets), "tensor": _union(last.tensor, event.tensor)}
+            self.events[-1] = replace(last, **both)
         else:
             self.events.append(event)
 
@@ -122,7 +122,12 @@ class Recorder(Follower):
         return int(self.active.sum())
 
 
-MERGED = ("read", "write", "mma", "tensor read")
+MERGED = ("read", "write", "mma", "tensor mma", "tensor read")
+
+
+def _union(a: tuple[Target, ...], b: tuple[Target, ...]) -> tuple[Target, ...]:
+    mine, theirs = dict(a), dict(b)
+    return tuple((cta, mine.get(cta, 0) | theirs.get(cta, 0)) for cta in {**mine, **theirs})
 
 
 # --- barriers ----------------------------------------------------------------------------------------------------
@@ -197,9 +202,11 @@ def _nothing(f: Recorder, op: Operation, args: list[Any]) -> None:
     """Orders one warp's accesses, which are taken to be in order anyhow."""
 
 
-@handles("llvm.inline_asm", "nvvm.griddepcontrol")
+@handles("llvm.inline_asm", "nvvm.inline_ptx", "nvvm.griddepcontrol")
 def _assembly(f: Recorder, op: Operation, args: list[Any]) -> Any:
     text = op.properties
+    if "tcgen05.fence::" in text:
+        return _nothing(f, op, args)
     if re.search(r"griddepcontrol\.wait|\bwait\b", text):
         f.add("grid wait", op)
     elif "launch_dependents" not in text:
@@ -251,18 +258,25 @@ def _part(target: View, parts: int) -> View:
 
 
 def _software_copy(f: Recorder, op: Operation, source: Any, target: Any) -> None:
+    if not isinstance(source, View) or not isinstance(target, View):
+        raise CannotFollow(f"a copy of {op.operand_types[1]}")
+    tensor = "tmem" in (source.pointer.space, target.pointer.space)  # ends later: what it does to registers too
     for what, view in (("read", source), ("write", target)):
-        if not isinstance(view, View):
-            raise CannotFollow(f"a copy of {op.operand_types[1]}")
         space = view.pointer.space
         if space == "smem":
             f.add(what, op, targets=f.mine(view))
         elif space == "rmem":
-            f.add(f"registers {what}", op, name=view.pointer.name)
+            if not tensor:
+                f.add(f"registers {what}", op, name=view.pointer.name)
         elif space == "tmem":
-            f.add(f"tensor {what}", op, targets=f.mine(view))
+            f.add(f"tensor {what}", op, tensor=((f.place.rank, tensor_region(view)),), name=_register(source, target))
         elif space != "coord":
             f.add("global", op)
+
+
+def _register(source: View, target: View) -> str:
+    """The array of registers that a copy from or to tensor memory has on its other side."""
+    return next((x.pointer.name for x in (source, target) if x.pointer.space == "rmem"), "")
 
 
 @handles("cute.memref.load_vec", "cute.memref.load", "cute.ptr.load")
@@ -319,11 +333,68 @@ def _mma_wait(f: Recorder, op: Operation, args: list[Any]) -> None:
 @handles("cute.gemm")
 def _gemm(f: Recorder, op: Operation, args: list[Any]) -> None:
     text = op.operand_types[0]
-    if "sm90" not in text:
-        raise CannotFollow(f"an MMA of type {text}")
     target, *operands = args[1:]
     views = [x for x in operands[:2] if isinstance(x, View) and x.pointer.space == "smem"]
-    f.add("mma", op, targets=f.mine(*views), name=target.pointer.name)
+    if "sm90.mma" in text:
+        f.add("mma", op, targets=f.mine(*views), name=target.pointer.name)
+    elif "sm100.mma" in text and len(views) == 2 and "num_cta = 1," in text:
+        f.add("tensor mma", op, targets=f.mine(*views), tensor=((f.place.rank, tensor_region(target)),))
+    elif not views and target.pointer.space == "rmem":
+        f.add("registers write", op, name=target.pointer.name)  # mma.sync
+    else:
+        raise CannotFollow(f"an MMA of type {text}")
+
+
+# --- tcgen05 -----------------------------------------------------------------------------------------------------
+
+
+@handles("nvvm.tcgen05.commit")
+def _tensor_commit(f: Recorder, op: Operation, args: list[Any]) -> None:
+    """When all MMAs that the thread has asked for so far are done, each of the barriers gets an arrival."""
+    cta, address = f.barrier(args[0])
+    ranks = [cta]
+    if len(args) > 1:
+        mask = f.integer(args[1], "the mask of a multicast")
+        ranks = [rank for rank in range(16) if mask >> rank & 1]
+    f.add("tensor commit", op, barriers=tuple((rank, address) for rank in ranks), count=f.lanes)
+
+
+@handles("nvvm.tcgen05.wait")
+def _tensor_wait(f: Recorder, op: Operation, args: list[Any]) -> None:
+    f.add("tensor wait", op, flag="load" in op.properties)
+
+
+@handles("cute_nvgpu.arch.sm100.alloc_tmem")
+def _tensor_alloc(f: Recorder, op: Operation, args: list[Any]) -> None:
+    columns = f.integer(args[0], "the columns of tensor memory")
+    f.add("tensor alloc", op, count=columns, targets=_word(f, args[1]), tensor=_columns(f, columns))
+
+
+@handles("cute_nvgpu.arch.sm100.dealloc_tmem")
+def _tensor_free(f: Recorder, op: Operation, args: list[Any]) -> None:
+    columns = f.integer(args[1], "the columns of tensor memory")
+    f.add("tensor free", op, count=columns, tensor=_columns(f, columns))
+
+
+@handles("cute_nvgpu.arch.sm100.retrieve_tmem_ptr")
+def _tensor_pointer(f: Recorder, op: Operation, args: list[Any]) -> Any:
+    """The address that the allocation left in shared memory; a kernel that allocates once has all columns from 0 on."""
+    f.add("read", op, targets=_word(f, args[0]))
+    return Pointer("tmem", 0)
+
+
+@handles("cute_nvgpu.arch.sm100.relinquish_tmem_alloc_permit")
+def _tensor_relinquish(f: Recorder, op: Operation, args: list[Any]) -> None:
+    """Concerns other CTAs of the SM."""
+
+
+def _word(f: Recorder, pointer: Pointer) -> tuple[Target, ...]:
+    return f.mine(View(pointer, Lay(1, 0), 32, Swizzle(0, 4, 3)))
+
+
+def _columns(f: Recorder, columns: int) -> tuple[Target, ...]:
+    view = View(Pointer("tmem", 0), Lay((128, columns), (1 << 16, 1)), 32, Swizzle(0, 4, 3))
+    return ((f.place.rank, tensor_region(view)),)
 
 
 # --- the launch --------------------------------------------------------------------------------------------------
@@ -357,71 +428,75 @@ def _launch_it(f: Recorder, op: Operation, args: list[Any]) -> Any:
     return UNKNOWN
 
 
-def launched(module: Module, parameters: list[str], problem: Problem) -> tuple[str, Launch]:
-    """The name of the kernel that the host function launches for a problem, and how.
+def launched(trace: Module, arguments: list[Any]) -> tuple[str, Launch]:
+    """The name of the kernel that the host function launches, and how.
 
     Args:
-        module: what was traced.
-        parameters: of the recipe's `gemm`, by name.
-        problem: the sizes.
+        trace: what was traced.
+        arguments: of the host function, as `host_arguments` makes them.
     """
-    host = module.find("func.func")[0].regions[0]
-    host_warp = Recorder(Place((1, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0), 0))
-    arguments = list(_arguments(parameters, problem))
+    host = trace.find("func.func")[0].regions[0]
+    warp = Recorder(Place((1, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0), 0))
     if len(arguments) != len(host.arguments):
         raise CannotFollow(f"a host function of {len(host.arguments)} arguments; {len(arguments)} are known")
-    values = [_argument(x, text) for x, text in zip(arguments, host.argument_types, strict=True)]
-    host_warp.run(host, values)
-    found = host_warp.config
-    sizes = {key: tuple(int(x) for x in found[key]) for key in ("grid", "cluster", "block")}
+    warp.run(host, [_argument(x, text) for x, text in zip(arguments, host.argument_types, strict=True)])
+    found = warp.config
+    sizes = {key: tuple(warp.integer(x, f"the {key}") for x in found[key]) for key in ("grid", "cluster", "block")}
     return found["kernel"], Launch(**sizes, arguments=found["arguments"], dependent=bool(found["dependent"]))
 
 
-def _arguments(parameters: list[str], problem: Problem) -> Iterator[Any]:
+def host_arguments(module: Any, config: Any, problem: Problem) -> list[Any]:
+    """What a recipe's `gemm` is called with for a problem, without what is known when it compiles.
+
+    A parameter that has a function of the same name in the recipe is what that function returns; it may take `config`,
+    `m`, `n`, `k` and `sms`.
+    """
+    sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "sms": problem.sms}
+    row = 8 * -(-problem.k // 8)
     known = {
         "mnk": (problem.m, problem.n, problem.k),
-        "strides": (8 * -(-problem.k // 8), 8 * -(-problem.k // 8), 8 * -(-problem.n // 8)),
+        "strides": (row, row, 8 * -(-problem.n // 8)),
         "sms": (problem.sms,),
     }
-    for name in parameters:
-        if name not in ("dtype", "config", "vec"):  # these are known when it compiles
-            yield from known.get(name, (UNKNOWN,))
+    found: list[Any] = []
+    for name in inspect.signature(module.gemm).parameters:
+        if name in ("dtype", "config", "vec"):
+            continue
+        if name not in known and inspect.isfunction(function := getattr(module, name, None)):
+            given = sizes | {"config": config}
+            known[name] = (function(**{key: given[key] for key in inspect.signature(function).parameters}),)
+        found += known.get(name, (UNKNOWN,))
+    return found
 
 
 def _argument(value: Any, text: str) -> Any:
     return Pointer(kind(text).space, UNKNOWN) if text.startswith("!cute.ptr") else value
 
 
-def programs(module: Module, parameters: list[str], problem: Problem, cluster: int = 0) -> Programs:
+def of_cluster(trace: Module, arguments: list[Any], number: int = 0) -> Programs:
     """The programs of the warps of one cluster.
 
     Args:
-        module: what was traced.
-        parameters: of the recipe's `gemm`, by name.
-        problem: the sizes.
-        cluster: its number in the grid, along x.
+        trace: what was traced.
+        arguments: of the host function, as `host_arguments` makes them.
+        number: the cluster's in the grid, along x.
 
     Raises:
         CannotFollow: the kernel does something that is not followed; the message names it and its line.
     """
-    name, launch = launched(module, parameters, problem)
-    kernels = [k for k in module.find("cuda.kernel") if f'sym_name = "{name}"' in k.properties]
-    body = (kernels or module.find("cuda.kernel"))[0].regions[0]
+    name, launch = launched(trace, arguments)
+    kernels = [k for k in trace.find("cuda.kernel") if f'sym_name = "{name}"' in k.properties]
+    body = (kernels or trace.find("cuda.kernel"))[0].regions[0]
     warps = -(-int(np.prod(launch.block)) // LANES)
+    x, y, z = launch.cluster
     found = {}
     for rank in range(launch.ctas):
-        x, y, z = launch.cluster
-        at = (cluster * x + rank % x, rank // x % y, rank // (x * y) % z)
+        at = (number * x + rank % x, rank // x % y, rank // (x * y) % z)
         for warp in range(warps):
-            recorder = Recorder(Place(launch.grid, launch.cluster, launch.block, at, warp), launch)
+            recorder = Recorder(Place(launch.grid, launch.cluster, launch.block, at, warp))
             recorder.run(body, launch.arguments)
             found[rank, warp] = (*recorder.events, Event("exit", 0))
     return Programs(launch, found)
-
-
-def parameters_of(module: Any) -> list[str]:
-    """The names of the parameters of a recipe's `gemm`."""
-    return list(inspect.signature(module.gemm).parameters)
 
 
 assert TABLE  # the handlers above are registered

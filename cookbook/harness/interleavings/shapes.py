@@ -122,8 +122,12 @@ class Lay:
         return _coordinate(self.shape, index)[0]
 
     def offsets(self) -> np.ndarray:
-        """int64: where every element lies, in elements."""
+        """int64: where the elements lie, in elements; a place that several share may be left out."""
         return _offsets(self)
+
+    def table(self) -> list[Any]:
+        """The offset of every index, in their order."""
+        return [self.offset(self.coordinate(index)) for index in range(self.size)]
 
 
 @lru_cache(maxsize=4096)
@@ -318,7 +322,39 @@ def _with_rest(warp: tuple[int, ...], layout: Lay, bits: int) -> tuple[int, ...]
 def _region(address: int, layout: Lay | None, bits: int, swizzle: Swizzle, warp: tuple[int, ...] | None) -> int:
     offsets = np.array(warp, np.int64) if layout is None else layout.offsets() * bits // 8
     granules = np.unique(swizzle(address + offsets) // GRANULE)
-    if layout is not None and bits > 8 * GRANULE:
+    return _bits(granules, bits if layout is not None else 8 * GRANULE)
+
+
+COLUMNS = 512  # of tensor memory, of 32 bits each, in each of 128 lanes
+
+
+def tensor_region(view: View) -> int:
+    """What a view covers of tensor memory: a bit for each 32 bits, 512 columns to a lane.
+
+    An address there is that of a lane times 2**16 and a column, PTX ISA "Tensor Memory Addressing"; views count bytes.
+
+    Raises:
+        CannotFollow: the view begins at an address that is not known.
+    """
+    pointer = view.pointer
+    if not isinstance(pointer.address, (int, np.integer)):
+        raise CannotFollow(f"a view of tensor memory that begins at {pointer.address}")
+    warp = pointer.warp if pointer.warp is None or pointer.closed else _with_rest(pointer.warp, view.layout, view.bits)
+    return _tensor_region(int(pointer.address), None if warp else view.layout, view.bits, warp)
+
+
+@lru_cache(maxsize=4096)
+def _tensor_region(address: int, layout: Lay | None, bits: int, warp: tuple[int, ...] | None) -> int:
+    offsets = np.array(warp, np.int64) if layout is None else layout.offsets() * bits // 8
+    words = (address + offsets) // 4
+    lanes, columns = words >> 16, words & 0xFFFF
+    if columns.max() >= COLUMNS or lanes.max() >= 128:
+        raise CannotFollow(f"tensor memory up to lane {lanes.max()}, column {columns.max()}")
+    return _bits(np.unique(lanes * COLUMNS + columns), 32)
+
+
+def _bits(granules: np.ndarray, bits: int) -> int:
+    if bits > 8 * GRANULE:
         granules = (granules[:, None] + np.arange(bits // (8 * GRANULE))[None, :]).ravel()
     flags = np.zeros(int(granules.max()) + 1, np.uint8)
     flags[granules] = 1
@@ -326,29 +362,32 @@ def _region(address: int, layout: Lay | None, bits: int, swizzle: Swizzle, warp:
 
 
 @lru_cache(maxsize=4096)
-def tiler(text: str) -> tuple[int | None, ...]:
-    """`"[64:1;64:1]"` -> (64, 64); `"256:1"` -> (256,).
+def tiler(text: str) -> tuple[Lay | None, ...]:
+    """`"[(4,32):(32,1);64:1]"` -> a layout for each mode of the tile; None for `_`, a mode that is left whole."""
+    parts = text.removeprefix("[").removesuffix("]").split(";")
+    return tuple(None if part == "_" else lay(part) for part in parts)
+
+
+@lru_cache(maxsize=4096)
+def tile_sizes(text: str) -> tuple[int | None, ...]:
+    """`"[64:1;64:1]"` -> (64, 64).
 
     Raises:
         CannotFollow: a tile whose elements are not adjacent.
     """
-    parts = text.strip("[]").split(";")
-    found: list[int | None] = []
-    for part in parts:
-        size, _, stride = part.partition(":")
-        if stride not in ("", "1", "0") or not re.fullmatch(r"\d+|_", size):
-            raise CannotFollow(f"a tiler {text}")
-        found.append(None if size == "_" else int(size))
-    return tuple(found)
+    found = tiler(text)
+    if any(mode is not None and mode.stride not in (0, 1) for mode in found):
+        raise CannotFollow(f"a tile {text}, whose elements are not adjacent")
+    return tuple(None if mode is None else mode.size for mode in found)
 
 
 @lru_cache(maxsize=1024)
-def covered(tv: Lay, tile: tuple[int, ...], layout: Lay, bits: int, threads: tuple[int, ...]) -> tuple[int, ...]:
+def covered(tv: Lay, tile: tuple[Lay, ...], layout: Lay, bits: int, threads: tuple[int, ...]) -> tuple[int, ...]:
     """Offsets, in bytes, of what `threads` cover of the first tile of a view with `layout`.
 
     Args:
         tv: (thread, value) to a place in the tile, the first extent fastest.
-        tile: the tile's extents along the first modes of `layout`.
+        tile: which elements of the first modes of `layout` are the tile's.
         layout: of the view that is partitioned, in elements.
         bits: of an element.
         threads: numbers of threads.
@@ -357,8 +396,8 @@ def covered(tv: Lay, tile: tuple[int, ...], layout: Lay, bits: int, threads: tup
     begins = np.array([thread.offset(t) for t in threads], np.int64)
     places = np.unique((begins[:, None] + value.offsets()[None, :]).ravel())
     total = np.zeros(len(places), np.int64)
-    for mode, extent in zip(layout.modes, tile, strict=False):
-        table = np.array([mode.offset(i) for i in range(extent)], np.int64)
-        total += table[places % extent]
-        places = places // extent
+    for mode, taken in zip(layout.modes, tile, strict=False):
+        table = np.array([mode.offset(int(i)) for i in taken.table()], np.int64)
+        total += table[places % taken.size]
+        places = places // taken.size
     return tuple(np.unique(total * bits // 8).tolist())
