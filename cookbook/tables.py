@@ -148,6 +148,11 @@ def _compiled(figures: dict[str, Any]) -> str:
     return f"{figures['registers']} registers, {figures['spills']} spilled, {smem}; {instructions}"
 
 
+def _pipeline(f: dict[str, Any]) -> str:
+    each = f"{f['problems']} problems, {f['warps']} warps, {f['barriers']} mbarriers"
+    return f"{each}: {f['steps']} steps, in any order"
+
+
 def _ran(figures: dict[str, Any]) -> str:
     if "variants" in figures:
         return f"{figures['shapes']} shapes, bit for bit, by {' '.join(figures['variants'])}"
@@ -205,6 +210,7 @@ def _ceiling(figures: dict[str, Any]) -> str:
 WORDS = {
     "layout": _layout,
     "model": _model,
+    "pipeline": _pipeline,
     "compiled": _compiled,
     "ran": _ran,
     "timed": _timed,

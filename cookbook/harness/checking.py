@@ -2,9 +2,9 @@
 
 Which levels there are depends on the recipe's kind: a study has layout (its facts), compiled if it has kernels, timed
 and counted if it measures something.
-layout, model and compiled run anywhere. ran and timed run where a GPU can run the recipe; counted and sanitized
-where NVIDIA's tools are there too, and only when asked for, for they take minutes. What does not run here is
-shown as results/ has it, or as not checked.
+layout, model, pipeline and compiled run anywhere. ran and timed run where a GPU can run the recipe; counted and
+sanitized where NVIDIA's tools are there too, and only when asked for, for they take minutes. What does not run here
+is shown as results/ has it, or as not checked.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
-from cookbook.harness import benching, catalog, compiling, records, running, transposing
+from cookbook.harness import benching, catalog, compiling, interleavings, records, running, transposing
 from cookbook.harness.catalog import Recipe
 from cookbook.harness.findings import Finding
 from cookbook.harness.majors import DEFAULT, align, configured, misfit
@@ -24,6 +24,7 @@ from cookbook.harness.running import Shape
 
 PASSED, FAILED, RECORDED, STALE, NOT_CHECKED = "passed", "failed", "recorded", "stale", "not checked"
 LEVELS = ("layout", "model", "compiled", "ran", "timed", "counted", "sanitized")
+PIPELINE = "pipeline"  # one more, of a GEMM whose warps meet at barriers in shared memory
 MODEL_SHAPES: tuple[Shape, ...] = ((200, 333, 64), (72, 40, 136))  # ragged in M and N; in K too
 TIMED_SHAPES: tuple[Shape, ...] = ((4096, 4096, 4096),)
 LARGEST_TRANSPOSED = 2**24  # elements
@@ -209,6 +210,8 @@ def plan(
         add("layout", d, m, layout_levels, d, targets)
         for s in shapes or model_shapes(recipe, m):
             add("model", d, m, model_levels, d, s, targets, shape=s)
+    for m in majors if interleavings.is_pipelined(recipe) else ():
+        add(PIPELINE, dtypes[0], m, pipeline_levels, dtypes[0], targets)  # its dtypes have one width, and one program
     for t, d, m in product(targets, dtypes, majors):
         add("compiled", d, m, compiled_levels, t, d, target=t)
     for d, m in product(dtypes, majors):
@@ -369,6 +372,19 @@ def transposed_level(recipe: Recipe, dtype: str, shape: Shape, config: Any) -> L
     wrong = transposing.walk_mismatches(module, shape, compiling.cutlass_dtype(dtype), config)
     bad = f"{wrong} of {shape[0] * shape[1]} elements are not where they belong" if wrong else ""
     return Level("model", FAILED if bad else PASSED, dtype, shape=shape, figures={"mismatches": wrong}, reason=bad)
+
+
+def pipeline_levels(recipe: Recipe, dtype: str, targets: tuple[str, ...], majors: str = DEFAULT) -> list[Level]:
+    """Every interleaving of the warps over their barriers, for small problems, of each configuration of `targets`."""
+    module, kind = catalog.load(recipe.name), compiling.cutlass_dtype(dtype)
+    levels = []
+    for config, where in configurations(recipe, targets, dtype, majors).items():
+        arch = next(t for t in targets if config in _variants(module, t, majors).values())
+        found = interleavings.explored(module, arch, kind, config)
+        figures = {"problems": len({one.problem for one in found}), "steps": sum(one.steps for one in found)}
+        figures |= {key: max((getattr(one, key) for one in found), default=0) for key in ("warps", "barriers")}
+        levels.append(_of_findings(PIPELINE, interleavings.findings(found), figures, dtype=dtype, **where))
+    return levels
 
 
 def compiled_levels(recipe: Recipe, target: str, dtype: str | None, majors: str = DEFAULT) -> list[Level]:

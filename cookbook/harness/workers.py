@@ -19,7 +19,7 @@ from cookbook.harness import catalog, checking
 from cookbook.harness.catalog import Recipe
 from cookbook.harness.checking import Level, Progress, Report, Step
 
-ANYWHERE = ("layout", "model", "compiled")  # the levels that workers take
+ANYWHERE = ("layout", "model", "pipeline", "compiled")  # the levels that workers take
 MOST = 4  # workers unless told otherwise: each holds torch and CuTe, about half a GiB
 WORTH = 8  # pieces of work below which starting workers, seconds of importing, costs more than it saves
 

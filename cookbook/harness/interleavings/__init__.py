@@ -10,9 +10,11 @@ shared memory and every exit for *all* interleavings of its warps: see docs/pipe
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
+from cookbook.harness.catalog import Recipe, without_lab
 from cookbook.harness.findings import Finding
 from cookbook.harness.interleavings.machine import Machine
 from cookbook.harness.interleavings.programs import Problem, host_arguments, launched, of_cluster
@@ -21,7 +23,17 @@ from cookbook.harness.interleavings.shapes import CannotFollow
 from cookbook.harness.interleavings.telling import story
 from cookbook.harness.interleavings.tracing import traced
 
-__all__ = ["CannotFollow", "Explored", "Problem", "check_pipelines", "explore", "problems", "trace_of"]
+__all__ = [
+    "CannotFollow",
+    "Explored",
+    "Problem",
+    "explore",
+    "explored",
+    "findings",
+    "is_pipelined",
+    "problems",
+    "trace_of",
+]
 
 
 @dataclass(frozen=True)
@@ -96,28 +108,38 @@ def _explored(found: Any, problem: Problem, cluster: int) -> Explored:
     )
 
 
-def check_pipelines(module: Any, arch: str, dtype: Any, config: Any) -> list[Finding]:
-    """One Finding for each problem; none for a kernel without barriers in shared memory.
+def explored(module: Any, arch: str, dtype: Any, config: Any) -> list[Explored]:
+    """A kernel's interleavings for each of `problems`, up to the first that has a fault; none without barriers.
 
     Args:
         module: a GEMM recipe's module.
         arch: a compile target, `"sm_90a"`.
         dtype: a `cutlass` numeric type.
         config: the recipe's `Config`.
+
+    Raises:
+        CannotFollow: as `explore`.
     """
     trace = trace_of(module, arch, dtype, config)
-    if not has_mbarriers(trace):
-        return []
-    found = []
-    for problem in problems(config):
-        try:
-            each = explore(module, trace, config, problem)
-        except CannotFollow as error:
-            found.append(Finding(str(problem), False, f"cannot be followed: {error}"))
-            break
-        bad = [fault for one in each for fault in one.faults]
-        told = f"{each[0].warps} warps, {each[0].barriers} mbarriers, {sum(one.steps for one in each)} steps"
-        found.append(Finding(str(problem), not bad, bad[0] if bad else told))
-        if bad:
+    found: list[Explored] = []
+    for problem in problems(config) if has_mbarriers(trace) else ():
+        found += explore(module, trace, config, problem)
+        if not all(one.ok for one in found):
             break
     return found
+
+
+def findings(found: list[Explored]) -> list[Finding]:
+    """What was explored, as lines of a level: a fault is told with an order of steps that leads there."""
+    told = [f"{one.warps} warps, {one.barriers} mbarriers, {one.steps} steps" for one in found]
+    names = [f"{one.problem}, cluster {one.cluster}" for one in found]
+    return [
+        Finding(name, one.ok, "\n".join(one.faults[:1]) or text)
+        for one, name, text in zip(found, names, told, strict=True)
+    ]
+
+
+def is_pipelined(recipe: Recipe) -> bool:
+    """Whether a recipe's source speaks of barriers in shared memory, so that there should be something to explore."""
+    source = without_lab(recipe.file.read_text(encoding="utf-8"))
+    return recipe.kind == "gemm" and re.search(r"pipeline\.Pipeline\w+|mbarrier_", source) is not None
