@@ -27,7 +27,7 @@ class Mutation(NamedTuple):
         return f"{self.recipe}: {self.what}"
 
 
-HOPPER, AMPERE = "hopper/tma_wgmma_gemm", "ampere/ldmatrix_gemm"
+HOPPER, AMPERE, BLACKWELL = "hopper/tma_wgmma_gemm", "ampere/ldmatrix_gemm", "blackwell/tma_tcgen05_gemm"
 PLAIN_STAGE = "cute.make_composed_layout(cute.make_swizzle(0, 4, 3), 0, cute.select(x.outer, mode=[0, 1]))"
 
 # Caught without a GPU, by the layout level or the model level.
@@ -38,6 +38,15 @@ LAYOUT_MUTATIONS = [
     Mutation(HOPPER, "the swizzle is dropped", "cute.make_swizzle(bits, 4, 3)", "cute.make_swizzle(0, 4, 3)"),
     Mutation(HOPPER, "the byte swizzle is given in elements", "make_swizzle(bits, 4, 3)", "make_swizzle(bits, 3, 3)"),
     Mutation(HOPPER, "the swizzle's source is one bit high", "make_swizzle(bits, 4, 3)", "make_swizzle(bits, 4, 4)"),
+    Mutation(BLACKWELL, "the swizzle is dropped", "cute.make_swizzle(bits, 4, 3)", "cute.make_swizzle(0, 4, 3)"),
+    Mutation(
+        BLACKWELL, "the byte swizzle is given in elements", "make_swizzle(bits, 4, 3)", "make_swizzle(bits, 3, 3)"
+    ),
+    Mutation(BLACKWELL, "the swizzle's source is one bit high", "make_swizzle(bits, 4, 3)", "make_swizzle(bits, 4, 4)"),
+    Mutation(
+        BLACKWELL, "half of the sums' columns are allocated", "return self.tile_n  #", "return self.tile_n // 2  #"
+    ),
+    Mutation(BLACKWELL, "A is taken for M-major", "smem, k_major, k_major)", "smem, OperandMajorMode.MN, k_major)"),
 ]
 
 # Caught on a GPU: the kernel compiles, or does not, and computes something else.

@@ -15,7 +15,7 @@ from cookbook.descriptors import describe
 from cookbook.harness.compiling import Compiled
 from cookbook.harness.evaluated import Evaluated
 from cookbook.harness.findings import Finding
-from cookbook.harness.walk_tcgen05 import descriptors_of, instruction_of, loads_of, tmem_columns
+from cookbook.harness.walk_tcgen05 import descriptors_of, instruction_of, loads_of, sums_of_a_cta, tmem_columns
 from cookbook.harness.walk_wgmma import boxes_of
 from cookbook.model import BlackwellDescriptor
 
@@ -25,13 +25,14 @@ MMA = re.compile(r"tcgen05\.mma\.\S+\s+\[%r\d+\], %rd\d+, %rd\d+, (%r\d+),")
 ALLOC = re.compile(r"tcgen05\.alloc\.\S+\s+\[%r\d+\], (%r\d+);")
 MOVE = re.compile(r"mov\.(?:b|u|s)32\s+(%r\d+), (-?\d+);")
 OR = re.compile(r"or\.b64\s+%rd\d+, %rd\d+, (-?\d+);")
+PACK = re.compile(r"mov\.b64\s+%rd\d+, \{%r\d+, (%r\d+)\};")
 VERSION = 0b001 << 46  # what tells a matrix descriptor's constant bits from other constants: PTX ISA, bits 46-48
 
 
 def descriptor_finding(found: Evaluated, name: str) -> Finding:
     """Whether CuTe's descriptor of every block and stage of operand "a" or "b" is the one that the layout needs."""
     layout, index = found.smem[name], "ab".index(name)
-    rows, depth, major = found.mma.shape_mnk[index], found.mma.shape_mnk[2], found.mma.majors[index]
+    rows, depth, major = found.mma.shape_mnk[index] // found.ctas, found.mma.shape_mnk[2], found.mma.majors[index]
     try:
         stages = descriptors_of(found, name)
         needed = [
@@ -60,28 +61,33 @@ def _strides(descriptor: BlackwellDescriptor) -> tuple[int, int, int]:
 
 
 def tensor_memory_findings(found: Evaluated, config: Any) -> list[Finding]:
-    """Whether the sums fit the allocation, and every one of them is loaded once, by a warp that can reach its lane."""
-    needed, taken = tmem_columns(found), config.tmem_columns
+    """Whether the sums fit the allocation, none over another, and every one is loaded once, by a warp that can."""
+    needed, taken, sums = tmem_columns(found), config.tmem_columns, found.fragments["c"]
     columns = f"{taken} columns; needed {needed}: a power of two in 32 to 512 that holds every stage"
-    fits = Finding("tmem.columns", needed == taken <= 512, columns)
-    tile = (config.tile_m, config.tile_n)
+    apart = f"{sums!r}: {sums.size} sums at {len(np.unique(sums.table()))} places"
+    fits = [
+        Finding("tmem.columns", needed == taken <= 512, columns),
+        Finding("tmem.injective", len(np.unique(sums.table())) == sums.size, apart),
+    ]
+    tile = sums_of_a_cta(found)
     try:
-        loads = loads_of(found.copies["t2r_c"], found.fragments["c"], tile)
+        loads = loads_of(found.copies["t2r_c"], sums, tile)
     except ValueError as error:
-        return [fits, Finding("t2r_c.loads", False, str(error))]
+        return [*fits, Finding("t2r_c.loads", False, str(error))]
     places = loads.coords.reshape(-1, 2) @ np.array([tile[1], 1])
     once = np.array_equal(np.sort(places), np.arange(tile[0] * tile[1]))
     stages, pieces, warps = loads.starts.shape
     lanes = (loads.starts >> 16 == np.arange(warps) * 32).all()
     detail = f"{pieces} of {loads.shape}.x{loads.num} by each of {warps} warps, {stages} stage(s)"
-    return [fits, Finding("t2r_c.loads", bool(once and lanes), detail)]
+    return [*fits, Finding("t2r_c.loads", bool(once and lanes), detail)]
 
 
 def compiled_findings(found: Evaluated, compiled: Compiled, dtype: str) -> list[Finding]:
     """Whether the compiler's descriptors are those of the layouts, bit by bit, and its instructions as many.
 
-    The PTX holds an instruction descriptor as a constant, and of a matrix descriptor all that is not its address: the
-    upper 32 bits and the leading byte offset. (The steps between addresses are CuTe's layouts: `descriptor_finding`.)
+    The PTX holds an instruction descriptor as a constant, and of a matrix descriptor all that is not its address, ORed
+    to it; or, where the leading byte offset is 0, the upper 32 bits, put beside it. (The steps between addresses are
+    CuTe's layouts: `descriptor_finding`.)
 
     Args:
         dtype: "float16" or "bfloat16".
@@ -93,6 +99,7 @@ def compiled_findings(found: Evaluated, compiled: Compiled, dtype: str) -> list[
         name: _of_registers(pattern, constants, compiled.ptx) for name, pattern in (("idesc", MMA), ("tmem", ALLOC))
     }
     words = {int(word) & (1 << 64) - 1 for word in OR.findall(compiled.ptx)}
+    words |= {(word & (1 << 32) - 1) << 32 for word in _of_registers(PACK, constants, compiled.ptx) if word != -1}
     said["descriptors"] = {word for word in words if word & 7 << 46 == VERSION}
     firsts = [descriptors_of(found, name)[0][0][0] for name in "ab"]
     needed = {
@@ -115,12 +122,12 @@ def _same(name: str, said: set[int], needed: set[int]) -> Finding:
 
 def _counts(found: Evaluated, compiled: Compiled) -> list[Finding]:
     """One loop over k-tiles multiplies one stage, and one load of a stage is one instruction for each box."""
-    (m, n, k), (rows, depth, _), (columns, *_) = (found.mma.shape_mnk, *(found.smem[x].outer.sizes for x in "ab"))
+    (m, n, k), (rows, columns), depth = found.mma.shape_mnk, sums_of_a_cta(found), found.smem["a"].outer.sizes[1]
     loads = loads_of(found.copies["t2r_c"], found.fragments["c"], (rows, columns))
     along = [1 if major == "K" else 0 for major in found.mma.majors]
     boxes = [len(boxes_of(found.smem[name], mode).origins) for name, mode in zip("ab", along, strict=True)]
     expected = {
-        "UTCHMMA": rows // m * (columns // n) * (depth // k),
+        "UTCHMMA": rows * found.ctas // m * (columns // n) * (depth // k),
         "LDTM": loads.starts.shape[1],
         "UTMALDG": sum(boxes),
     }

@@ -257,9 +257,14 @@ def consume(pipe, read, mma, tCtC, tCrA, tCrB, k_tiles):
 # ## The epilogue
 #
 # Four warps fetch the tile, `epi_n` columns at a time, round it to the output's type, and write it where A and B were
-# (every stage has been read by then). Then the threads read it back as rows. The store to global memory is as wide as
-# the output allows: 16 bytes if N, the row stride and the address permit, down to one element for an odd N. A vector
-# is then either all inside the matrix or all outside, so one comparison guards it.
+# (every stage has been read by then). Three things must be said that CuTe does not say by itself. `tcgen05.ld` is
+# asynchronous: its copy does not wait until the registers are there. And between a `tcgen05` instruction of one thread
+# and one of another the PTX ISA asks for a barrier *and* for fences: `after_thread_sync` by who has waited (here, for
+# the last product), `before_thread_sync` by who is done and says so (here, before tensor memory is freed).
+#
+# Then the threads read it back as rows. The store to global memory is as wide as the output allows: 16 bytes if N, the
+# row stride and the address permit, down to one element for an odd N. A vector is then either all inside the matrix or
+# all outside, so one comparison guards it.
 
 
 # %%
@@ -274,7 +279,7 @@ def stage_c(tCtC, sC, copies, tidx, config: cutlass.Constexpr):
     rC = cute.make_rmem_tensor(rAcc.shape, sC.element_type)
     for piece in cutlass.range_constexpr(cute.size(tDtC, mode=[4])):
         cute.copy(copies.t2r_c, tDtC[None, None, None, 0, piece], rAcc)
-        cute.arch.fence_view_async_tmem_load()  # tcgen05.ld is asynchronous too: wait until the registers are there
+        cute.arch.fence_view_async_tmem_load()  # tcgen05.wait::ld
         rC.store(rAcc.load().to(sC.element_type))
         cute.copy(copies.r2s_c, r2s.retile(rC), tDsC[None, None, None, 0, piece])
 

@@ -44,10 +44,12 @@ def failures(findings):
     return {f.name: f.detail for f in findings if not f.ok}
 
 
-@pytest.mark.parametrize("shape", [(128, 256, 64), (200, 336, 136), (8, 8, 8), (264, 520, 328)])
-@pytest.mark.parametrize("dtype", list(DTYPES))
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((128, 256, 64), "float16"), ((8, 8, 8), "bfloat16"), ((264, 520, 328), "bfloat16"), ((200, 336, 136), "float16")],
+)
 @pytest.mark.parametrize(("name", "which"), CASES)
-def test_equals_torch_on_integers(name, which, dtype, shape):
+def test_equals_torch_on_integers(name, which, shape, dtype):
     """Whole and ragged tiles, one k-tile and more of them than stages, one tile and several."""
     module, config, _ = looked_at(name, which)
     a, b = integers(*shape)
@@ -153,6 +155,16 @@ def test_an_allocation_of_another_size_is_a_finding(changes):
     assert tmem_columns(found) == config.tmem_columns
 
 
+def test_stages_over_one_another_are_a_finding():
+    """The second tile 128 columns after the first: as many columns are allocated as before, and half are shared."""
+    _, config, found = looked_at("blackwell/pipelined_gemm")
+    sums = found.fragments["c"]
+    closer = Layout(sums.shape, (*sums.stride[:3], sums.stride[3] // 2))
+    wrong = dataclasses.replace(found, fragments=found.fragments | {"c": closer})
+    assert not failures(tcgen05_check.tensor_memory_findings(found, config))
+    assert set(failures(tcgen05_check.tensor_memory_findings(wrong, config))) == {"tmem.injective"}
+
+
 # --- the compiler's own words ---------------------------------------------------------------------------------------
 
 
@@ -178,6 +190,32 @@ def test_other_descriptors_equal_the_compilers_too(changes):
     _, config, found = looked_at(**changes)
     built = compiling.compile_recipe(NAME, "sm_100a", "bfloat16", config=config)
     assert not failures(tcgen05_check.compiled_findings(found, built, "bfloat16"))
+
+
+@pytest.mark.parametrize("which", ["tt", "nt"])
+@pytest.mark.parametrize("changes", [{"tile_n": 64}, {"tile_n": 32, "epi_n": 32}, {"tile_n": 16, "epi_n": 16}])
+def test_narrow_tiles_along_n(changes, which):
+    """B's lines along N of 128, 64 and 32 bytes: other modes and other strides, in the model and in the PTX."""
+    module, config, found = looked_at("blackwell/majors_gemm", which, **changes)
+    assert not failures(check_layouts(module, cutlass.BFloat16, config))
+    built = compiling.compile_recipe("blackwell/majors_gemm", "sm_100a", "bfloat16", config=config)
+    assert not failures(tcgen05_check.compiled_findings(found, built, "bfloat16"))
+    assert descriptors_of(found, "b")[0][0][0].mode == min(128, 2 * config.tile_n)
+    a, b = integers(136, 72, 136)
+    assert np.array_equal(walk(module, a, b, cutlass.BFloat16, config), rounded(a @ b))
+
+
+def test_a_wrong_major_is_caught():
+    """M-major tiles read by an instruction that takes them for K-major: a finding, and the wrong product."""
+    _, config, found = looked_at("blackwell/majors_gemm", "nn")
+    wrong = dataclasses.replace(found, mma=dataclasses.replace(found.mma, majors=("K", "K")))
+    built = compiling.compile_recipe("blackwell/majors_gemm", "sm_100a", "bfloat16", config=config)
+    assert not failures(tcgen05_check.compiled_findings(found, built, "bfloat16"))
+    a, b = integers(128, 256, 64)
+    with pytest.raises(ValueError, match="which no K-major descriptor of the 128-byte mode says"):
+        walk_evaluated(found, wrong, a, b, "bfloat16", config)
+    with pytest.raises(ValueError, match="which no K-major descriptor"):
+        tcgen05_check.compiled_findings(wrong, built, "bfloat16")
 
 
 def test_what_the_words_say(compiled):
