@@ -26,6 +26,11 @@ class Evaluated:
         return "t2r_c" in self.copies
 
     @property
+    def ctas(self) -> int:
+        """CTAs that share one MMA: two of tcgen05 under .cta_group::2, whose "threads" they are to CuTe."""
+        return self.mma.threads if self.sums_in_tensor_memory else 1
+
+    @property
     def reads_by_descriptor(self) -> bool:
         """Whether the MMA reads A and B from shared memory itself: then no copy brings them to registers."""
         return "s2r_a" not in self.copies
@@ -63,16 +68,23 @@ def _fragments(smem: Any, mma: Any, dtype: Any, config: Any) -> dict[str, Any]:
 
     "a", "b": (MMA, MMA_M or MMA_N, MMA_K, STAGE) of descriptors, in units of 16 bytes from the first one's address.
     "c": (MMA, MMA_M, MMA_N, STAGE) of addresses in tensor memory, lane << 16 | column, from the first one.
+
+    All of one CTA: of a pair that shares the MMA, each has its half of the rows of A and of B, and of the sums.
     """
     import cutlass.cute as cute
 
-    thr, stages = mma.get_slice(0), getattr(config, "acc_stages", 1)
+    stages, ctas = getattr(config, "acc_stages", 1), cute.size(mma.thr_id)
+    m, n, k = mma.shape_mnk
     base = cute.make_ptr(dtype, 0, cute.AddressSpace.smem, assumed_align=1024)
-    sA, sB = (cute.make_tensor(cute.recast_ptr(base, x.inner, dtype), x.outer) for x in (smem.a, smem.b))
+
+    def blocks(layout: Any, rows: int) -> Any:
+        tile = cute.make_tensor(cute.recast_ptr(base, layout.inner, dtype), layout.outer)
+        return cute.group_modes(cute.flat_divide(tile, (rows, k)), 0, 2)
+
     sums = cute.append(mma.partition_shape_C((config.tile_m, config.tile_n)), stages)
     return {
-        "a": mma.make_fragment_A(thr.partition_A(sA)).layout,
-        "b": mma.make_fragment_B(thr.partition_B(sB)).layout,
+        "a": mma.make_fragment_A(blocks(smem.a, m // ctas)).layout,
+        "b": mma.make_fragment_B(blocks(smem.b, n // ctas)).layout,
         "c": mma.make_fragment_C(sums).layout,
     }
 

@@ -15,7 +15,7 @@ from cookbook.model import BlackwellDescriptor, InstructionDescriptor, SharedMem
 from cookbook.model.tcgen05 import d_places, mma
 from cookbook.model.tmem import ld, ld_coords
 
-__all__ = ["Loads", "TmaTcgen05", "descriptors_of", "instruction_of", "loads_of", "tmem_columns"]
+__all__ = ["Loads", "TmaTcgen05", "descriptors_of", "instruction_of", "loads_of", "sums_of_a_cta", "tmem_columns"]
 
 WARP = 32
 LANES = 128  # of tensor memory
@@ -39,12 +39,19 @@ def descriptors_of(found: Evaluated, name: str, base: int = 0) -> list[list[list
         ValueError: no descriptor says the layout.
     """
     index = "ab".index(name)
-    first = describe(found.smem[name], found.mma.majors[index], False, found.mma.shape_mnk[index], base=base)
+    rows = found.mma.shape_mnk[index] // found.ctas
+    first = describe(found.smem[name], found.mma.majors[index], False, rows, base=base)
     steps = found.fragments[name].table()[0]  # (blocks of rows, blocks of K, stages)
     return [
         [[replace(first, start=first.start + UNIT * step) for step in blocks] for blocks in stage]
         for stage in steps.transpose(2, 0, 1).tolist()
     ]
+
+
+def sums_of_a_cta(found: Evaluated) -> tuple[int, int]:
+    """(rows, columns) of the sums of a tile in one CTA's tensor memory: its own rows of A, but all CTAs' rows of B."""
+    (rows, *_), (columns, *_) = (found.smem[name].outer.sizes for name in "ab")
+    return rows, columns * found.ctas
 
 
 class Loads(NamedTuple):
@@ -62,7 +69,7 @@ def loads_of(copy: TiledCopyTV, sums: Layout, tile: tuple[int, int]) -> Loads:
     Args:
         copy: `t2r_c`.
         sums: (MMA, MMA_M, MMA_N, STAGE) of addresses in tensor memory, as CuTe lays D out.
-        tile: (tile_m, tile_n).
+        tile: (rows, columns) of the sums, as `sums_of_a_cta` says.
 
     Raises:
         ValueError: no `tcgen05.ld` gives each thread what the copy says; or a piece does not divide the tile.
@@ -93,6 +100,7 @@ class TmaTcgen05(TmaOperands):
     """The mainloop's tables, made once per configuration, and its walk over one output tile.
 
     Tiles take the stages of accumulators in turn, as a persistent kernel's do; what a tile before left there stays.
+    Where two CTAs share the MMA each has its own shared and tensor memory, and loads its half of A's rows and of B's.
     """
 
     def __init__(self, writer: Evaluated, reader: Evaluated, dtype: str, along: tuple[int, int] = (1, 1)) -> None:
@@ -100,31 +108,40 @@ class TmaTcgen05(TmaOperands):
         self.instruction = instruction_of(reader, dtype)
         self.a, self.b = (descriptors_of(reader, name, base) for name, base in zip("ab", self.bases, strict=True))
         sums = reader.fragments["c"]
-        self.loads = loads_of(reader.copies["t2r_c"], sums, (self.tile_m, self.tile_n))
-        self.c_coords = self.loads.coords
+        self.loads = loads_of(reader.copies["t2r_c"], sums, sums_of_a_cta(reader))
+        firsts = [np.array([cta * self.tile_m, 0]) for cta in range(reader.ctas)]
+        self.c_coords = np.concatenate([self.loads.coords + first for first in firsts])
         self.d = sums.table()[0]  # (MMA_M, MMA_N, stages): where each instruction's D begins
-        self.tmem = TensorMemory()
-        self.address = self.tmem.alloc(tmem_columns(reader))
+        self.tmem = [TensorMemory() for _ in firsts]
+        (self.address,) = {tmem.alloc(tmem_columns(reader)) for tmem in self.tmem}  # the same in both
+        self.others = [SharedMemory(self.smem_bytes) for _ in firsts[1:]]
         self.tiles = 0
-        _check_places(sums, self.instruction)
+        _check_places(sums, self.instruction, reader.ctas)
 
     def multiply(self, smem: SharedMemory, a: np.ndarray, b: np.ndarray, row: int, column: int) -> np.ndarray:
-        """(threads, values) float32 accumulators of the tile at (row, column) of a @ b.T; a and b are uint16."""
+        """(threads, values) float32 accumulators of the tile at (row, column) of a @ b.T; a and b are uint16.
+
+        The threads of all CTAs, one CTA after the other.
+        """
         turn = self.tiles % self.d.shape[2]
         self.tiles += 1
+        for other in self.others:
+            other.poison()
+        smems = [smem, *self.others]
         for k_tile in range(-(-a.shape[1] // self.tile_k)):
-            stage = self.load(smem, k_tile, a, b, row, column)
+            for cta, own in enumerate(smems):
+                stage = self.load(own, k_tile, a, b, row + cta * self.tile_m, column + cta * self.tile_n)
             for m, n in np.ndindex(self.d.shape[:2]):
                 d = self._at(self.d[m, n, turn])
                 for k, operands in enumerate(zip(self.a[stage][m], self.b[stage][n], strict=True)):
-                    mma(smem, self.tmem, d, *operands, self.instruction, accumulate=k_tile > 0 or k > 0)
-        return self._fetch(turn)
+                    mma(smems, self.tmem, d, *operands, self.instruction, accumulate=k_tile > 0 or k > 0)
+        return np.concatenate([self._fetch(tmem, turn) for tmem in self.tmem])
 
-    def _fetch(self, turn: int) -> np.ndarray:
-        """Every warp's loads, piece by piece: (threads, values) float32."""
+    def _fetch(self, tmem: TensorMemory, turn: int) -> np.ndarray:
+        """The loads of every warp of a CTA, piece by piece: (threads, values) float32."""
         loads = self.loads
         found = [
-            np.concatenate([ld(self.tmem, self._at(at), w, loads.shape, loads.num) for w, at in enumerate(warps)])
+            np.concatenate([ld(tmem, self._at(at), w, loads.shape, loads.num) for w, at in enumerate(warps)])
             for warps in loads.starts[turn]
         ]
         return np.concatenate(found, axis=1).view(np.float32)
@@ -133,9 +150,11 @@ class TmaTcgen05(TmaOperands):
         return TmemAddress.of(self.address.encode() + int(offset))
 
 
-def _check_places(sums: Layout, instruction: InstructionDescriptor) -> None:
-    """CuTe and the PTX ISA must agree where D lies."""
-    _, lane, column = d_places(instruction.m, instruction.n)
-    by_cute = sums.table()[:, 0, 0, 0].reshape(instruction.n, instruction.m).T
-    if (by_cute != (lane << 16) + column).any():
+def _check_places(sums: Layout, instruction: InstructionDescriptor, ctas: int) -> None:
+    """CuTe and the PTX ISA must agree where D lies, in each CTA."""
+    cta, lane, column = d_places(instruction.m, instruction.n, ctas)
+    by_cute = sums.table()[:, 0, 0, 0].reshape(instruction.n, -1).T
+    by_cute = np.concatenate([by_cute] * ctas)
+    rows = np.arange(instruction.m)[:, None] * ctas // instruction.m
+    if (by_cute != (lane << 16) + column).any() or (cta != rows).any():
         raise ValueError(f"fragment: got {sums!r}; needed D of {instruction.m} x {instruction.n} as the PTX ISA has it")
