@@ -12,7 +12,8 @@ from cookbook.harness import catalog, compiling, interleavings
 
 PLAIN, MULTICAST = "hopper/tma_wgmma_gemm", "hopper/multicast_gemm"
 PERSISTENT, PINGPONG = "hopper/persistent_gemm", "hopper/pingpong_gemm"
-HOPPER = [recipe.name for recipe in catalog.recipes() if recipe.track == "hopper" and recipe.kind == "gemm"]
+TCGEN05, TENSOR = "blackwell/tma_tcgen05_gemm", "blackwell/pipelined_gemm"
+PIPELINED = [recipe.name for recipe in catalog.recipes() if interleavings.is_pipelined(recipe)]
 
 
 class Planted(NamedTuple):
@@ -151,7 +152,7 @@ FAULTS = [
         "warpgroup.wait_group(0)",
         "pass",
         "race",
-        "accumulators",
+        "registers",
     ),
     planted(
         MULTICAST,
@@ -232,6 +233,62 @@ FAULTS = [
     planted(
         PINGPONG, "the turns use the barriers of the epilogues", "TURN_BARRIER = 3", "TURN_BARRIER = 1", "named barrier"
     ),
+    planted(TENSOR, "sums are fetched before all are there", "acc_pipe.consumer_wait(fetch)", "pass", "race"),
+    planted(TENSOR, "sums are overwritten before they are fetched", "acc_pipe.producer_acquire(fill)", "pass", "race"),
+    planted(TENSOR, "sums are never said to be there", "acc_pipe.producer_commit(fill)", "pass", "deadlock"),
+    planted(
+        TENSOR,
+        "tensor memory is given back while it is fetched",
+        "cute.arch.fence_view_async_tmem_load()",
+        "pass",
+        "race",
+        "registers",
+    ),
+    planted(
+        TENSOR,
+        "each lane gives tensor memory back",
+        "with cute.arch.elect_one():\n                    acc_pipe",
+        "if True:\n                    acc_pipe",
+        "arrivals",
+        "race",
+    ),
+    planted(TENSOR, "a stage is never given back", "pipe.consumer_release(read)", "pass", "deadlock"),
+    planted(
+        TENSOR,
+        "no fence after the wait for the sums",
+        'acc_pipe.consumer_wait(fetch)\n        cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")',
+        "acc_pipe.consumer_wait(fetch)",
+        "tensor fence",
+    ),
+    planted(
+        TENSOR,
+        "no fence before tensor memory is given back",
+        'cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")',
+        "pass",
+        "tensor fence",
+    ),
+    planted(TCGEN05, "the sums are fetched before all are there", "acc_pipe.consumer_wait(", "(", "race"),
+    planted(TCGEN05, "C is read before all have written it", f"{MEET}  # all of C", "pass  # all of C", "race"),
+    planted(TCGEN05, "bytes of A alone are expected", "tx_count=config.stage_bytes", "tx_count=16384", "early arrival"),
+    planted(TENSOR, "tensor memory is not freed", "tmem.free(address)", "pass", "tensor memory"),
+    planted(
+        TENSOR,
+        "the epilogue goes round one stage of sums",
+        "fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.acc_stages)",
+        "fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)",
+        "deadlock",
+        "race",
+        "early wait",
+    ),
+    planted(TENSOR, "nobody waits until tensor memory is allocated", "tmem.wait_for_alloc()", "pass", "race"),
+    planted(
+        TENSOR,
+        "the epilogue begins with the other phase",
+        "fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer",
+        "fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer",
+        "race",
+        "deadlock",
+    ),
     planted(
         PINGPONG,
         "memory is touched before the kernel before has ended",
@@ -242,23 +299,23 @@ FAULTS = [
 ]
 
 
-def faults_of(module: object, config: object) -> list[str]:
+def faults_of(module: object, arch: str, config: object) -> list[str]:
     """What is wrong with a module's kernel."""
-    found = interleavings.check_pipelines(module, "sm_90a", compiling.cutlass_dtype("bfloat16"), config)
+    found = interleavings.explored(module, arch, compiling.cutlass_dtype("bfloat16"), config)
     assert found, "a kernel with barriers has pipelines to explore"
-    return [finding.detail for finding in found if not finding.ok]
+    return [fault for one in found for fault in one.faults]
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_planted_fault_is_found(fault: Planted, tmp_path: Path) -> None:
-    module = mutant(fault.mutation, tmp_path)
-    found = faults_of(module, module.CONFIG)
+    module, target = mutant(fault.mutation, tmp_path), catalog.find(fault.mutation.recipe).targets[0]
+    found = faults_of(module, target, module.CONFIG)
     assert found, "not found"
     assert found[0].startswith(fault.rules), found[0]
 
 
-@pytest.mark.parametrize("name", HOPPER)
+@pytest.mark.parametrize("name", PIPELINED)
 def test_recipe_is_not_accused(name: str) -> None:
-    module = catalog.load(name)
-    for config in compiling.variants(module, "sm_90a").values() or [compiling.config_for(module, "sm_90a")]:
-        assert not faults_of(module, config)
+    module, target = catalog.load(name), catalog.find(name).targets[0]
+    for config in compiling.variants(module, target).values() or [compiling.config_for(module, target)]:
+        assert not faults_of(module, target, config)

@@ -68,8 +68,8 @@ def problems(config: Any) -> tuple[Problem, ...]:
     In turns (tiles of C for a CTA that stays) and k-tiles: more k-tiles than stages, and not a multiple; one; fewer.
     The last has a column of tiles that is not full.
     """
-    m, n = config.tile_m * getattr(config, "cluster_m", 1), config.tile_n * getattr(config, "cluster_n", 1)
-    sms = getattr(config, "cluster_m", 1) * getattr(config, "cluster_n", 1)
+    down, across = (getattr(config, f"cluster_{x}", getattr(config, f"pairs_{x}", 1)) for x in "mn")
+    m, n, sms = config.tile_m * down, config.tile_n * across, getattr(config, "cluster", down * across)
     few, many = max(config.stages - 1, 1), config.stages + 2
     chosen = ((3 * m, n, many), (4 * m, n, 1), (5 * m, n, few), (2 * m, n + 64, 2 * config.stages + 1))
     return tuple(Problem(m, n, k_tiles * config.tile_k, sms) for m, n, k_tiles in chosen)

@@ -80,6 +80,7 @@ class Access:
     value: int  # and from which value on
     write: bool
     generic: bool  # by ordinary loads and stores, not by TMA or the tensor core
+    published: int = -1  # of tcgen05: the component that knows that its warp has fenced it, for other warps
 
 
 class Machine:
@@ -108,6 +109,7 @@ class Machine:
         self.meeting: dict[Warp, int] = {}  # the generation that a warp waits for
         self.columns: dict[int, int] = {}  # of tensor memory, by CTA: what was allocated
         self.allocated: set[int] = set()  # CTAs that have not freed it
+        self.after: dict[Warp, np.ndarray] = {}  # the clock at a warp's last tcgen05.fence::after_thread_sync
         self.granted: set[Warp] = set()  # warps that have executed griddepcontrol.wait
         self.fences: dict[Warp, int] = {}  # the last fence of barriers
         self.arrivals_from_afar: list[tuple[int, Step]] = []  # (CTA, step)
@@ -132,6 +134,7 @@ class Machine:
                     self._component(("generations", (warp[0], event.number)))
                 elif event.what in AGENTS:
                     self._component((f"{AGENTS[event.what]} done", warp))
+                    self._component((f"{AGENTS[event.what]} published", warp))
         self._component(("generations", "cluster"))
 
     # --- running -------------------------------------------------------------------------------------------------
@@ -363,7 +366,14 @@ class Machine:
             return False
         if last.generic and last.write and not access.generic:
             return clock[self.components["fenced", last.step[0]]] >= last.value
-        return True
+        return not self._unfenced(access, last)
+
+    def _unfenced(self, access: Access, last: Access) -> bool:
+        """Whether two tcgen05 instructions of different warps lack a fence: PTX ISA, "tcgen05.fence"."""
+        if min(last.published, access.published) < 0 or last.step[0] == access.step[0]:
+            return False
+        after = self.after.get(access.step[0])
+        return after is None or after[last.published] < last.value
 
     def _race(self, space: Any, access: Access, last: Access) -> None:
         fenced = self.components["fenced", last.step[0]]
@@ -371,6 +381,9 @@ class Machine:
         if last.generic and clock[last.ends] >= last.value and clock[fenced] < last.value:
             text = f"{self.who(access.step)} comes after {self.who(last.step)}, but no proxy fence between them"
             self.fault("proxy fence", text, access.step, last.step)
+        elif clock[last.ends] >= last.value:
+            text = f"{self.who(access.step)} comes after {self.who(last.step)}, but no tcgen05.fence on both sides"
+            self.fault("tensor fence", text, access.step, last.step)
         else:
             early = "need not be over before" if not last.generic else "need not come before"
             text = f"{self.who(last.step)} {early} {self.who(access.step)}, which touches the same bytes"
@@ -420,8 +433,9 @@ class Machine:
         ends = self.components[f"{agent} done", step[0]]
         for cta, bits in event.targets:
             self.touch(cta, bits, Access(step, ends, value, False, False), clock)
+        published = self.components[f"{agent} published", step[0]]
         for cta, bits in event.tensor:
-            self.touch(("tensor", cta), bits, Access(step, ends, value, write, False), clock)
+            self.touch(("tensor", cta), bits, Access(step, ends, value, write, False, published), clock)
         return value
 
     def _done(self, agent: str, left: int, step: Step, clock: np.ndarray) -> None:
@@ -475,7 +489,8 @@ class Machine:
     def tensor_commit(self, event: Event, step: Step, clock: np.ndarray) -> None:
         self.counters["tensor", step[0]] += 1
         done = clock.copy()
-        done[self.components["tensor done", step[0]]] = self.counters["tensor", step[0]]
+        for what in ("done", "published"):  # a commit fences what it waits for
+            done[self.components[f"tensor {what}", step[0]]] = self.counters["tensor", step[0]]
         for where in event.barriers:
             if where[0] != step[0][0]:
                 self.arrivals_from_afar.append((where[0], step))
@@ -492,6 +507,15 @@ class Machine:
         agent = "tensor load" if event.flag else "tensor store"
         self.counters[agent, step[0]] += 1
         self._done(agent, 0, step, clock)
+
+    def tensor_fence(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        if event.flag:
+            self.after[step[0]] = clock.copy()
+            return
+        for agent in ("tensor load", "tensor store"):
+            done = self.components.get((f"{agent} done", step[0]))
+            if done is not None:
+                clock[self.components[f"{agent} published", step[0]]] = clock[done]
 
     def _whole(self, event: Event, step: Step, clock: np.ndarray) -> None:
         for cta, bits in event.tensor:
@@ -618,6 +642,7 @@ STEPS: dict[str, Callable[[Machine, Event, Step, np.ndarray], bool | None]] = {
     "tensor read": Machine.tensor_read,
     "tensor write": Machine.tensor_write,
     "tensor wait": Machine.tensor_wait,
+    "tensor fence": Machine.tensor_fence,
     "tensor alloc": Machine.tensor_alloc,
     "tensor free": Machine.tensor_free,
     "grid wait": Machine.grid_wait,

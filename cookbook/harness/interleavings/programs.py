@@ -206,7 +206,8 @@ def _nothing(f: Recorder, op: Operation, args: list[Any]) -> None:
 def _assembly(f: Recorder, op: Operation, args: list[Any]) -> Any:
     text = op.properties
     if "tcgen05.fence::" in text:
-        return _nothing(f, op, args)
+        f.add("tensor fence", op, flag="after_thread_sync" in text)
+        return UNKNOWN
     if re.search(r"griddepcontrol\.wait|\bwait\b", text):
         f.add("grid wait", op)
     elif "launch_dependents" not in text:
@@ -357,6 +358,11 @@ def _tensor_commit(f: Recorder, op: Operation, args: list[Any]) -> None:
         mask = f.integer(args[1], "the mask of a multicast")
         ranks = [rank for rank in range(16) if mask >> rank & 1]
     f.add("tensor commit", op, barriers=tuple((rank, address) for rank in ranks), count=f.lanes)
+
+
+@handles("nvvm.tcgen05.fence")
+def _tensor_fence(f: Recorder, op: Operation, args: list[Any]) -> None:
+    f.add("tensor fence", op, flag="after" in op.properties)
 
 
 @handles("nvvm.tcgen05.wait")
