@@ -857,10 +857,10 @@ for bit in ("MN", "K"):
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# *Layout*, *model* and *compiled* for each of the majors: the model walks the tiles through TMA boxes, swizzled shared
-# memory, descriptors, `tcgen05.mma` of either major, both halves of tensor memory and `tcgen05.ld`; the descriptors
-# that the compiler wrote are compared with those of the layouts, bit by bit. What needs a Blackwell GPU says *not
-# checked*: **this kernel has not run on hardware**.
+# *Layout*, *model*, *pipeline* and *compiled* for each of the majors: the model walks the tiles through TMA boxes,
+# swizzled shared memory, descriptors, `tcgen05.mma` of either major, both halves of tensor memory and `tcgen05.ld`; the
+# descriptors that the compiler wrote are compared with those of the layouts, bit by bit. What needs a Blackwell GPU
+# says *not checked*: **this kernel has not run on hardware**.
 
 # %% tags=["lab"]
 from cookbook import tables

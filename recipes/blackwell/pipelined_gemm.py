@@ -778,8 +778,9 @@ Markdown(table(["tensor core busy, by the rules", *(f"{k} k-tiles" for k in K_TI
 #
 # Every level looks at both variants. The model takes the stages of tensor memory in turn, never clears them, and sends
 # C as the kernel does: out of 32 lanes a warp, into a swizzled buffer, and from there box by box, clipped at the edges.
-# What needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**. The model does not see time:
-# that nobody fetches too early or overwrites too soon rests on the barriers and fences told above.
+# The model does not see time; level *pipeline* does, as far as barriers and fences go: it tries every order in which
+# the six warps may run, for small products. Take one of the waits or fences told above away, and it says what may then
+# happen. What needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
 
 # %% tags=["lab"]
 from cookbook import tables
