@@ -435,11 +435,23 @@ def _less(f: Follower, op: Operation, args: list[Any]) -> Any:
     return found
 
 
-@handles("cute.get_hier_coord", "cute.idx2crd")
+@handles("cute.get_hier_coord", "cute.get_flat_coord", "cute.idx2crd")
 def _coordinate(f: Follower, op: Operation, args: list[Any]) -> Any:
+    """Of a layout, the coordinate whose offset is the index; of a shape, that of the index, the first mode fastest."""
     index, of = args
-    shape = of.shape if isinstance(of, Lay) else of
-    return Lay(shape, shape).coordinate(index)
+    if not isinstance(of, Lay):
+        return Lay(of, of).coordinate(index)
+    found = _inverse(of.shape, of.stride, index)
+    return tuple(shapes.leaves(found)) if op.name.endswith("flat_coord") else found
+
+
+def _inverse(shape: Any, stride: Any, offset: Any) -> Any:
+    if isinstance(shape, tuple):
+        return tuple(_inverse(s, d, offset) for s, d in zip(shape, stride, strict=True))
+    if shape == 1 or stride == 0:
+        return 0
+    known = all(isinstance(x, (int, np.integer, np.ndarray)) for x in (shape, stride, offset))
+    return offset // stride % shape if known else UNKNOWN
 
 
 @handles("cute.crd2idx")

@@ -132,6 +132,8 @@ class Machine:
                     self._component(("phases", event.barrier))
                 elif event.what in ("come", "meet"):
                     self._component(("generations", (warp[0], event.number)))
+                elif event.what in ("tensor alloc", "tensor free"):
+                    self._component(("generations", ("pair", warp[0] // 2, event.what)))
                 elif event.what in AGENTS:
                     self._component((f"{AGENTS[event.what]} done", warp))
                     self._component((f"{AGENTS[event.what]} published", warp))
@@ -291,6 +293,7 @@ class Machine:
     def _come(self, key: Any, needed: int, step: Step, clock: np.ndarray) -> None:
         barrier = self._named(key)
         name = "the cluster's barrier" if key == "cluster" else f"named barrier {key[1]} of CTA {key[0]}"
+        name = f"the {key[2]} of a pair" if key[0] == "pair" else name
         if barrier.threads and barrier.needed != needed:
             self.fault("named barrier", f"{name} is met by {barrier.needed} threads and by {needed}", step)
         if clock[barrier.component] < barrier.generation:
@@ -517,22 +520,38 @@ class Machine:
             if done is not None:
                 clock[self.components[f"{agent} published", step[0]]] = clock[done]
 
+    def _together(self, event: Event, step: Step, clock: np.ndarray) -> bool:
+        """Under .cta_group::2 a warp of each CTA of a pair takes part, and the first may wait for the second."""
+        if not event.flag:
+            return True
+        key = ("pair", step[0][0] // 2, event.what)
+        if step[0] not in self.meeting:
+            self.meeting[step[0]] = self._named(key).generation
+            self._come(key, 64, step, clock)
+        return self._met(key, step, clock) is not False
+
     def _whole(self, event: Event, step: Step, clock: np.ndarray) -> None:
         for cta, bits in event.tensor:
             self.touch(("tensor", cta), bits, Access(step, self.number[step[0]], step[1], True, False), clock)
 
-    def tensor_alloc(self, event: Event, step: Step, clock: np.ndarray) -> None:
+    def tensor_alloc(self, event: Event, step: Step, clock: np.ndarray) -> bool | None:
+        if not self._together(event, step, clock):
+            return False
         self._generic(event, step, clock, True)  # its address, for all to read
         if self.columns.setdefault(step[0][0], event.count) != event.count or step[0][0] in self.allocated:
             self.fault("tensor memory", "tensor memory is allocated a second time", step)
         self.allocated.add(step[0][0])
         self._whole(event, step, clock)
+        return None
 
-    def tensor_free(self, event: Event, step: Step, clock: np.ndarray) -> None:
+    def tensor_free(self, event: Event, step: Step, clock: np.ndarray) -> bool | None:
+        if not self._together(event, step, clock):
+            return False
         if self.columns.get(step[0][0]) != event.count:
             self.fault("tensor memory", f"{event.count} columns are freed, which were not allocated so", step)
         self.allocated.discard(step[0][0])
         self._whole(event, step, clock)
+        return None
 
     # --- global memory, and the end ------------------------------------------------------------------------------
 
@@ -557,7 +576,7 @@ class Machine:
 
     def _left(self, cta: int, clock: np.ndarray, step: Step) -> None:
         """A CTA has ended: nothing may be on its way to its shared memory, or still read it."""
-        for earlier in self.memory[cta].values():
+        for earlier in (*self.memory[cta].values(), *self.memory["tensor", cta].values()):
             for access in earlier.values():
                 if not access.generic and clock[access.ends] < access.value:
                     verb = "bring data" if access.write else "be read"
@@ -587,6 +606,8 @@ class Machine:
     def _waits_for(self, warp: Warp) -> str:
         event = self.programs.warps[warp][self.at[warp]]
         head = f"CTA {warp[0]} warp {warp[1]} waits in line {event.line} for "
+        if event.what.startswith("tensor"):
+            return head + "the other CTA of its pair"
         if event.barrier is None:
             return head + ("the cluster" if event.what.startswith("cluster") else f"named barrier {event.number}")
         barrier = self.barriers.get(event.barrier)

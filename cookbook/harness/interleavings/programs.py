@@ -243,7 +243,8 @@ def _tma_load(f: Recorder, op: Operation, atom: Atom, target: View) -> None:
         raise CannotFollow("a TMA copy that reports to another CTA's barrier")
     part = _part(target, atom.values["parts"])
     covers, amount = region(part), part.bytes
-    barriers = tuple((rank, address) for rank in ranks)
+    pair = 2 if "num_cta = 2" in atom.type else 1  # what a pair of CTAs gets is told to the first one's barrier
+    barriers = tuple((rank // pair * pair, address) for rank in ranks)
     f.add("load", op, targets=tuple((rank, covers) for rank in ranks), barriers=barriers, bytes=amount)
 
 
@@ -338,8 +339,11 @@ def _gemm(f: Recorder, op: Operation, args: list[Any]) -> None:
     views = [x for x in operands[:2] if isinstance(x, View) and x.pointer.space == "smem"]
     if "sm90.mma" in text:
         f.add("mma", op, targets=f.mine(*views), name=target.pointer.name)
-    elif "sm100.mma" in text and len(views) == 2 and "num_cta = 1," in text:
-        f.add("tensor mma", op, targets=f.mine(*views), tensor=((f.place.rank, tensor_region(target)),))
+    elif "sm100.mma" in text and len(views) == 2:
+        ((rank, covers),) = f.mine(*views)
+        ranks = (rank, rank ^ 1) if "num_cta = 2" in text else (rank,)  # a pair's operands and sums lie in both alike
+        sums = tensor_region(target)
+        f.add("tensor mma", op, targets=tuple((r, covers) for r in ranks), tensor=tuple((r, sums) for r in ranks))
     elif not views and target.pointer.space == "rmem":
         f.add("registers write", op, name=target.pointer.name)  # mma.sync
     else:
@@ -373,13 +377,14 @@ def _tensor_wait(f: Recorder, op: Operation, args: list[Any]) -> None:
 @handles("cute_nvgpu.arch.sm100.alloc_tmem")
 def _tensor_alloc(f: Recorder, op: Operation, args: list[Any]) -> None:
     columns = f.integer(args[0], "the columns of tensor memory")
-    f.add("tensor alloc", op, count=columns, targets=_word(f, args[1]), tensor=_columns(f, columns))
+    pair = op.has("is_two_cta")
+    f.add("tensor alloc", op, count=columns, targets=_word(f, args[1]), tensor=_columns(f, columns), flag=pair)
 
 
 @handles("cute_nvgpu.arch.sm100.dealloc_tmem")
 def _tensor_free(f: Recorder, op: Operation, args: list[Any]) -> None:
     columns = f.integer(args[1], "the columns of tensor memory")
-    f.add("tensor free", op, count=columns, tensor=_columns(f, columns))
+    f.add("tensor free", op, count=columns, tensor=_columns(f, columns), flag=op.has("is_two_cta"))
 
 
 @handles("cute_nvgpu.arch.sm100.retrieve_tmem_ptr")
