@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+import cutlass
 import pytest
 from mutations import Mutation, mutant
 
-from cookbook.harness import catalog, compiling, interleavings
+from cookbook import tables
+from cookbook.harness import catalog, checking, compiling, interleavings
 
 PLAIN, MULTICAST = "hopper/tma_wgmma_gemm", "hopper/multicast_gemm"
 PERSISTENT, PINGPONG = "hopper/persistent_gemm", "hopper/pingpong_gemm"
@@ -319,3 +321,34 @@ def test_recipe_is_not_accused(name: str) -> None:
     module, target = catalog.load(name), catalog.find(name).targets[0]
     for config in compiling.variants(module, target).values() or [compiling.config_for(module, target)]:
         assert not faults_of(module, target, config)
+
+
+def test_check_says_what_was_explored() -> None:
+    recipe = catalog.find(PLAIN)
+    (step,) = (step for step in checking.plan(recipe, *checking.chosen(recipe, [], [], [])) if step.level == "pipeline")
+    (level,) = checking.run_step(step)
+    assert (level.status, level.dtype) == ("passed", recipe.dtypes[0])
+    assert level.figures["problems"] == 4 and level.figures["warps"] == 9 and level.figures["barriers"] == 8
+    assert tables.describe(level) == f"4 problems, 9 warps, 8 mbarriers: {level.figures['steps']} steps, in any order"
+
+
+def test_a_kernel_without_barriers_has_no_such_level() -> None:
+    recipe = catalog.find("ampere/ldmatrix_gemm")
+    assert "pipeline" not in {step.level for step in checking.plan(recipe, *checking.chosen(recipe, [], [], []))}
+
+
+def test_a_fault_is_told_with_an_order_of_steps(tmp_path: Path) -> None:
+    module = mutant(FAULTS[0].mutation, tmp_path)
+    told = faults_of(module, "sm_90a", module.CONFIG)[0].splitlines()
+    assert told[0].startswith("race: CTA 0 warp 8 in line ")  # the producer's copy need not be over
+    assert any("warp  0 (consumer)" in line and "issues wgmmas that read" in line for line in told[1:])
+    assert told[-1].startswith("  and not yet: CTA 0 warp  8 (producer)") and "asks TMA to fill 16384 bytes" in told[-1]
+
+
+def test_what_is_not_followed_is_named(tmp_path: Path) -> None:
+    """A loop whose bound is data: the checker says so, and does not guess."""
+    changed = Mutation(PLAIN, "a bound out of memory", "cutlass.range(k_tiles - 1,", "cutlass.range(bound(acc),")
+    module = mutant(changed, tmp_path)
+    module.bound = lambda acc: cutlass.Int32(acc[0])
+    with pytest.raises(interleavings.CannotFollow, match=r"line \d+: scf.for: the bound of a loop depends on data"):
+        faults_of(module, "sm_90a", module.CONFIG)
