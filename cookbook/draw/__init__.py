@@ -14,6 +14,7 @@ from cookbook.draw.grids import before_after, layout_grid
 from cookbook.draw.lanes import Span, lanes
 from cookbook.draw.layouts import bank_grid, swizzle_view
 from cookbook.draw.masks import swizzle_bits
+from cookbook.draw.pairs import pair_view
 from cookbook.draw.raster import tile_order
 from cookbook.draw.svg import Picture
 from cookbook.draw.timeline import pipeline
@@ -40,6 +41,7 @@ __all__ = [
     "layout_grid",
     "ldmatrix_view",
     "line_chart",
+    "pair_view",
     "pipeline",
     "swizzle_bits",
     "swizzle_progress",

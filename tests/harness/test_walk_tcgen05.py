@@ -20,7 +20,7 @@ from cookbook.model import BlackwellDescriptor, InstructionDescriptor  # noqa: E
 from cookbook.swizzle import Swizzle  # noqa: E402
 
 NAME = "blackwell/tma_tcgen05_gemm"
-RECIPES = [r.name for r in catalog.recipes() if "UTCHMMA" in r.instructions_for("sm_100a")]
+RECIPES = [r.name for r in catalog.recipes() if any(i.startswith("UTCHMMA") for i in r.instructions_for("sm_100a"))]
 CASES = [(name, which) for name in RECIPES for which in catalog.find(name).majors]
 DTYPES = {"float16": cutlass.Float16, "bfloat16": cutlass.BFloat16}
 

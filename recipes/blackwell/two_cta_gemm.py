@@ -1,0 +1,1012 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   cookbook:
+#     title: A GEMM in which two SMs multiply one tile
+#     claim: >-
+#       One tcgen05.mma can take half of its rows of A and half of its columns of B from each of two SMs, and leave half
+#       of its sums in each. An SM then fetches and holds a third less for the same work, and six stages fit where four
+#       did.
+#     track: blackwell
+#     order: 30
+#     builds_on: blackwell/pipelined_gemm
+#     targets: [sm_100a, sm_103a]
+#     runs_on: sm_100
+#     dtypes: [bfloat16, float16]
+#     path: tma -> shared memory of two SMs -> tcgen05.mma of both -> tensor memory -> tcgen05.ld -> boxes -> tma
+#     instructions:
+#       all:
+#         - UTMALDG.2D.2CTA
+#         - UTCHMMA.2CTA
+#         - UTCBAR.2CTA.MULTICAST
+#         - LDTM.x64
+#         - UTCATOMSWS.2CTA.FIND_AND_SET
+#         - UCGABAR_WAIT
+#         - STS.128
+#         - UTMASTG.2D
+#         - SYNCS
+# ---
+
+# %% [markdown]
+# # A GEMM in which two SMs multiply one tile
+#
+# **Claim.** [So far](pipelined_gemm.ipynb) each SM multiplies 128 rows of A by 256 columns of B, and brings in all of
+# both. Two SMs that work one above the other bring in the *same* 256 columns. On Hopper
+# [a multicast](../hopper/multicast_gemm.ipynb) made them ask L2 only once for these, but each still had to take in and
+# keep all of B. Blackwell goes further: **one `tcgen05.mma` may belong to two SMs.** Each holds its own 128 rows of A
+# and *half* of B, 128 columns. Both tensor cores take part, both halves of B are multiplied by all rows, and each SM
+# has the sums of its own 128 rows in its own tensor memory.
+#
+# Two CTAs of one cluster make such a **pair**. A tile of C is now 256 x 256, and for its part of it an SM fetches and
+# holds a third less than before. Six stages of A and B fit where four did.
+#
+# What is new is who speaks for whom. One CTA of the pair, the *leader*, issues every `tcgen05.mma`. Its barriers count
+# the bytes that arrive in both, and when it has multiplied it must tell both.
+#
+# *This kernel has not run on hardware.* It is compiled for Blackwell, and its layouts, descriptors and data path are
+# checked against the PTX ISA document in numpy. No speed is claimed.
+#
+# `matmul(a, b)` at the end is for use: `a` is (M, K), `b` is (K, N), both K-major, as `x @ weight.T` is.
+
+# %%
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import cutlass.memory
+import cutlass.pipeline as pipeline
+import torch
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
+
+# %% [markdown]
+# ## The sizes
+#
+# `tile_m` and `tile_n` are those of the pair. A CTA has `cta_m` = 128 rows of A and of C, one in each lane of its
+# tensor memory; of B it brings `cta_n` = 128 columns (rows of the K-major operand). Its sums are 128 x 256 as before,
+# and two tiles of them fill tensor memory as before. Six stages of A and B and the two buffers of C are 224 KiB, of 227
+# that a CTA may use.
+#
+# A cluster may have more pairs than one: `pairs_m` of them down C, `pairs_n` across. Pairs side by side share A, pairs
+# one above the other share B, and there [multicast](../hopper/multicast_gemm.ipynb) comes in after all:
+#
+# | variant | a cluster computes | each half tile is fetched for |
+# |---|---|---|
+# | `pair` | 256 x 256 | the CTA that asks for it |
+# | `2 pairs across` | 256 x 512 | A: the same half of two pairs, each asks for half of it |
+# | `2 pairs down` | 512 x 256 | B: the same half of two pairs, each asks for half of it |
+
+
+# %%
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the kernel, in elements or counts."""
+
+    tile_m: int = 256  # rows of C per pair of CTAs
+    tile_n: int = 256  # columns of C per pair: the widest tcgen05.mma
+    tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four tcgen05.mma steps of 16
+    stages: int = 6  # pairs of A and B tiles in flight or being read
+    acc_stages: int = 2  # tiles of sums in tensor memory
+    epi_n: int = 64  # columns of a piece of C: 128 bytes, and as many registers a thread
+    epi_buffers: int = 2  # pieces of C on their way out
+    pairs_m: int = 1  # pairs of a cluster down C: they share B
+    pairs_n: int = 1  # and across: they share A
+    raster_group: int = 8  # pairs that run together cover this many rows of tiles
+
+    @property
+    def cta_m(self) -> int:
+        return self.tile_m // PAIR  # rows of A, and of C, that one CTA has
+
+    @property
+    def cta_n(self) -> int:
+        return self.tile_n // PAIR  # rows of B that one CTA brings; it has sums of all tile_n columns
+
+    @property
+    def cluster(self) -> int:
+        return PAIR * self.pairs_m * self.pairs_n
+
+    @property
+    def threads(self) -> int:
+        return 32 * WARPS
+
+    @property
+    def tmem_columns(self) -> int:
+        return self.acc_stages * self.tile_n  # 32 bits each; allocated in powers of two, at least 32
+
+    @property
+    def stage_bytes(self) -> int:
+        return (self.cta_m + self.cta_n) * self.tile_k * 2  # of one CTA
+
+    @property
+    def smem_bytes(self) -> int:
+        # the barriers, padded to the tiles' alignment; A and B; and C beside them
+        return 1024 + self.stages * self.stage_bytes + self.epi_buffers * self.cta_m * self.epi_n * 2
+
+
+PAIR = 2  # CTAs that share a tcgen05.mma: its cta_group
+EPILOGUE_WARPS, MMA_WARP, TMA_WARP, WARPS = 4, 4, 5, 6  # warps 0 to 3: warp w reaches lanes 32 w to 32 w + 31
+VARIANTS = {"pair": Config(), "2 pairs across": Config(pairs_n=2), "2 pairs down": Config(pairs_m=2)}
+DEFAULT = "pair"
+CONFIG = VARIANTS[DEFAULT]
+
+
+def config_for(arch: str, variant: str = DEFAULT) -> Config:
+    """The configuration of a variant: the two chips with tcgen05 have the same sizes."""
+    return VARIANTS[variant]
+
+
+# %% [markdown]
+# ## Layouts, MMA and copies
+#
+# Every layout is that of *one* CTA, and there is nothing new in it but that B's tile is half as high: 128 rows. The MMA
+# is 256 x 256 x 16 and says that it is of two CTAs. To CuTe that makes the two CTAs its "threads": a slice of it is one
+# CTA's part.
+
+
+# %%
+class SmemLayouts(NamedTuple):
+    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
+
+    a: cute.ComposedLayout  # (M / 2, K, STAGE): what one CTA of the pair holds
+    b: cute.ComposedLayout  # (N / 2, K, STAGE)
+    c: cute.ComposedLayout  # (M / 2, EPI_N, BUFFER)
+
+
+def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
+    """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
+    bits = next(bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0)
+    width = (128 << bits) // dtype.width
+    rows = cute.make_layout((8, width), stride=(width, 1))
+    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
+
+
+def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+    """The atoms, tiled to the size of the tiles: first down the rows, then along K or N, then over the stages."""
+    c = config
+    ab = smem_atom(dtype, c.tile_k)
+    return SmemLayouts(
+        a=cute.tile_to_shape(ab, (c.cta_m, c.tile_k, c.stages), order=(0, 1, 2)),
+        b=cute.tile_to_shape(ab, (c.cta_n, c.tile_k, c.stages), order=(0, 1, 2)),
+        c=cute.tile_to_shape(smem_atom(dtype, c.epi_n), (c.cta_m, c.epi_n, c.epi_buffers), order=(0, 1, 2)),
+    )
+
+
+def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
+    """tcgen05.mma of 256 x N x 16 by a pair of CTAs, A and B from the shared memory of both."""
+    shape, smem, k_major = (config.tile_m, config.tile_n, 16), tcgen05.OperandSource.SMEM, OperandMajorMode.K
+    op = tcgen05.MmaF16BF16Op(dtype, cutlass.Float32, shape, tcgen05.CtaGroup.TWO, smem, k_major, k_major)
+    return cute.make_tiled_mma(op)
+
+
+class TiledCopies(NamedTuple):
+    """The copies by software on the way of C, over one piece of it."""
+
+    t2r_c: cute.TiledCopy  # tcgen05.ld: from tensor memory to registers, `epi_n` columns of a row a thread
+    r2s_c: cute.TiledCopy  # st.shared of 16 bytes
+
+
+def pieces(sums: cute.Tensor, config: Config = CONFIG) -> cute.Tensor:
+    """One CTA's sums of one stage (MMA, MMA_M, MMA_N) as (M / 2, EPI_N, 1, N / EPI_N)."""
+    return cute.flat_divide(sums[(None, None), 0, 0], (config.cta_m, config.epi_n))
+
+
+def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
+    """The two copies of the epilogue."""
+    mma = tiled_mma(dtype, config)
+    load = cute.make_copy_atom(tcgen05.Ld32x32bOp(tcgen05.Repetition(config.epi_n)), cutlass.Float32)
+    piece = pieces(mma.make_fragment_C(mma.partition_shape_C((config.tile_m, config.tile_n))), config)
+    t2r_c = tcgen05.make_tmem_copy(load, piece[None, None, 0, 0])
+    write = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=128)
+    return TiledCopies(t2r_c=t2r_c, r2s_c=cute.make_tiled_copy_D(write, t2r_c))
+
+
+# %% [markdown]
+# ## Which tile is next, and whose part of it
+#
+# What is numbered now are *clusters*, and blocks of C as large as a cluster computes. Nothing else has changed: cluster
+# *i* of *s* does the blocks i, i + s, i + 2s and so on, and the CTAs of a cluster go from block to block together.
+#
+# A CTA's **rank** in its cluster says its place: ranks 0 and 1 are the first pair, 2 and 3 the second. The even one of
+# a pair is the leader and has the upper 128 rows of C.
+
+
+# %%
+class Place(NamedTuple):
+    """Where a CTA is in its cluster."""
+
+    half: cutlass.Int32  # of its pair: 0, the leader and the upper rows, or 1
+    m: cutlass.Int32  # its pair's row of pairs
+    n: cutlass.Int32  # its pair's column of pairs
+
+
+class Work(NamedTuple):
+    """The blocks that a cluster is to do: `first`, `first + step`, ..., `turns` of them."""
+
+    first: cutlass.Int32
+    step: cutlass.Int32
+    turns: cutlass.Int32
+    grid: tuple[cutlass.Int32, cutlass.Int32]  # of blocks, down and across C
+    place: Place
+
+
+@cute.jit
+def work_of_cta(shape_mn, config: cutlass.Constexpr):
+    """What this CTA has to do."""
+    down = cute.ceil_div(shape_mn[0], config.tile_m * config.pairs_m)
+    across = cute.ceil_div(shape_mn[1], config.tile_n * config.pairs_n)
+    rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+    pair = rank // PAIR
+    place = Place(rank % PAIR, pair % config.pairs_m, pair // config.pairs_m)
+    cta, _, _ = cute.arch.block_idx()
+    ctas, _, _ = cute.arch.grid_dim()
+    first, step = cta // config.cluster, ctas // config.cluster
+    return Work(first, step, (down * across - first + step - 1) // step, (down, across), place)
+
+
+@cute.jit
+def tile_of(work: Work, turn, config: cutlass.Constexpr):
+    """The tile (m, n) of C that this CTA's pair computes in a turn: blocks column by column inside groups of rows."""
+    down, across = work.grid
+    number, wanted = work.first + turn * work.step, config.raster_group // config.pairs_m
+    group, inside = number // (wanted * across), number % (wanted * across)
+    first = group * wanted
+    height = cutlass.min(down - first, wanted)  # the last group may be lower
+    m, n = first + inside % height, inside // height
+    return m * config.pairs_m + work.place.m, n * config.pairs_n + work.place.n
+
+
+# %% [markdown]
+# A tile of a pair may lie outside C: in `2 pairs across`, for one, if C has an odd number of tiles across. Its CTAs do
+# all that the others do, for their neighbours wait for the halves that they fetch. TMA gives them zeros and stores
+# nothing.
+#
+# ## The warp that loads
+#
+# Every CTA fetches its own 128 rows of A and its own half of B, into its own shared memory. Where other pairs need the
+# same half the CTAs at the same place in these pairs share it: each asks for a part of it and multicasts that to all.
+# The mask has a bit for each rank that gets it.
+#
+# **The bytes are counted elsewhere.** The leader multiplies when *both* halves are there, so the loads of both CTAs
+# report to the *leader's* barrier, which expects the bytes of both. That is what `.cta_group::2` on a TMA load is for:
+# its barrier may be the other CTA's. CuTe takes the barrier at the same offset in the leader, by clearing one bit of
+# the address.
+#
+# So `producer_acquire` is not the same for both. Both wait until the stage of their own shared memory is *empty*; then
+# the leader alone tells its barrier how many bytes to expect. The other one's bytes may come before it does so. That is
+# no harm: the phase cannot end before the leader has arrived.
+
+
+# %%
+def multicast_masks(place: Place, config: Config):
+    """Who is to get the part of A, and the part of B, that a CTA fetches: a bit for each rank."""
+    across = sum(1 << PAIR * config.pairs_m * n for n in range(config.pairs_n))  # of the CTA at (0, 0, 0)
+    down = sum(1 << PAIR * m for m in range(config.pairs_m))
+    return across << place.half + PAIR * place.m, down << place.half + PAIR * config.pairs_m * place.n
+
+
+@cute.jit
+def load(tma, source, target, barrier, mask, sharers: cutlass.Constexpr):
+    """One TMA copy of this CTA's part of a half tile, to itself and all others that share it."""
+    if cutlass.const_expr(sharers > 1):
+        cute.copy(tma, source, target, tma_bar_ptr=barrier, mcast_mask=cutlass.Int16(mask))
+    else:
+        cute.copy(tma, source, target, tma_bar_ptr=barrier)
+
+
+@cute.jit
+def produce_tile(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, masks, config: cutlass.Constexpr):
+    """All k-tiles of one tile: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE) in shared memory."""
+    for k_tile in cutlass.range(cute.size(tAgA, mode=[1]), unroll=1):
+        pipe.producer_acquire(state)
+        barrier = pipe.producer_get_barrier(state)
+        load(tma_a, tAgA[None, k_tile], tAsA[None, state.index], barrier, masks[0], config.pairs_n)
+        load(tma_b, tBgB[None, k_tile], tBsB[None, state.index], barrier, masks[1], config.pairs_m)
+        state.advance()
+    return state
+
+
+@cute.jit
+def produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work: Work, config: cutlass.Constexpr):
+    """Keep the stages full, tile after tile. gA (M / 2, K, m, k), gB (N / 2, K, n, k) in global memory."""
+    place = work.place
+    sA, sB = cute.group_modes(sA, 0, 2), cute.group_modes(sB, 0, 2)
+    # The pairs of a row of the cluster divide each half of A's tile among them, those of a column B's.
+    across, down = cute.make_layout(config.pairs_n), cute.make_layout(config.pairs_m)
+    tAsA, tAgA = cpasync.tma_partition(tma_a, place.n, across, sA, cute.group_modes(gA, 0, 2))  # (TMA, m, k)
+    tBsB, tBgB = cpasync.tma_partition(tma_b, place.m, down, sB, cute.group_modes(gB, 0, 2))  # (TMA, n, k)
+    masks = multicast_masks(place, config)
+    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+    for turn in cutlass.range(work.turns, unroll=1):
+        m, n = tile_of(work, turn, config)
+        a, b = tAgA[None, m * PAIR + work.place.half, None], tBgB[None, n * PAIR + work.place.half, None]
+        state = produce_tile(pipe, state, tma_a, tma_b, a, tAsA, b, tBsB, masks, config)
+    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
+
+
+# %% [markdown]
+# ## The warp that multiplies
+#
+# It works in the leader alone; in the other CTA this warp has nothing to do. The descriptors that it gives to the
+# tensor core say where the operands lie in its *own* shared memory. The other CTA's are taken from the same addresses
+# of *its* shared memory, and its sums go to the same address of *its* tensor memory: both must be laid out alike.
+#
+# **When it has multiplied it tells both.** `consumer_release` is a `tcgen05.commit` with a multicast: it arrives at the
+# *empty* barriers of that stage in all CTAs that wrote into it. Likewise `producer_commit` arrives at the *full*
+# barriers of the sums in both CTAs of the pair, for each has an epilogue that waits.
+#
+# What the fences before a tile and in the epilogue are for [the page before](pipelined_gemm.ipynb) says.
+
+
+# %%
+def blocks(tile: cute.Tensor, rows: int) -> cute.Tensor:
+    """One CTA's tile (rows, K, STAGE) as (MMA, MMA_M or MMA_N, MMA_K, STAGE), MMA being what one instruction reads."""
+    return cute.group_modes(cute.flat_divide(tile, (rows, 16)), 0, 2)
+
+
+@cute.jit
+def multiply_tile(pipe, read, tCtC, tCrA, tCrB, k_tiles, dtype: cutlass.Constexpr, config: cutlass.Constexpr):
+    """Multiply all k-tiles of a tile into tCtC (MMA, MMA_M, MMA_N); returns where the next tile's begin.
+
+    tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE). CuTe elects the one thread that issues.
+    """
+    mma = tiled_mma(dtype, config)  # made for each tile: a field that changes is this tile's alone
+    mma.set(tcgen05.Field.ACCUMULATE, False)
+    for _ in cutlass.range(k_tiles, unroll=1):
+        pipe.consumer_wait(read)
+        for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
+            cute.gemm(mma, tCtC, tCrA[None, None, k, read.index], tCrB[None, None, k, read.index], tCtC)
+            mma.set(tcgen05.Field.ACCUMULATE, True)
+        pipe.consumer_release(read)  # once these are done, the stage may be overwritten
+        read.advance()
+    return read
+
+
+@cute.jit
+def multiply(pipe, acc_pipe, tCtC, sA, sB, k_tiles, work: Work, config: cutlass.Constexpr):
+    """Tile after tile into the stages of tCtC (MMA, MMA_M, MMA_N, STAGE), in turn, for both CTAs of the pair."""
+    dtype = sA.element_type
+    mma = tiled_mma(dtype, config)
+    tCrA = mma.make_fragment_A(blocks(sA, config.cta_m))  # (MMA, MMA_M, MMA_K, STAGE)
+    tCrB = mma.make_fragment_B(blocks(sB, config.cta_n))  # (MMA, MMA_N, MMA_K, STAGE)
+    read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
+    fill = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.acc_stages)
+    for _ in cutlass.range(work.turns, unroll=1):
+        acc_pipe.producer_acquire(fill)
+        cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
+        stage = tCtC[None, None, None, fill.index]
+        read = multiply_tile(pipe, read, stage, tCrA, tCrB, k_tiles, dtype, config)
+        acc_pipe.producer_commit(fill)  # full, once all these are done
+        fill.advance()
+
+
+# %% [markdown]
+# ## The warps that store
+#
+# Each CTA stores its own 128 rows of C, as before. Only that it gives its half of tensor memory back to the *leader*,
+# the one who may overwrite it: the leader's barrier waits for the four warps of both CTAs.
+
+
+# %%
+@cute.jit
+def send(rC, sC, bsC, target, tma_c, copy, buffer, sends, barrier, config: cutlass.Constexpr):
+    """One piece, from registers through a buffer and out by TMA. sC (CPY, CPY_M, CPY_N, BUFFER); bsC (TMA, BUFFER)."""
+    if sends:
+        cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
+    barrier.arrive_and_wait()  # all know that the buffer is free
+    cute.copy(copy, rC, sC[None, None, None, buffer])
+    cute.arch.fence_proxy("async.shared", space="cta")
+    barrier.arrive_and_wait()  # all have written, and said so to TMA
+    if sends:
+        with cute.arch.elect_one():
+            cute.copy(tma_c, bsC[None, buffer], target)
+            cute.arch.cp_async_bulk_commit_group()
+
+
+@cute.jit
+def store(acc_pipe, tCtC, sC, tma_c, gC, copies, barrier, work: Work, config: cutlass.Constexpr):
+    """Fetch and send tile after tile. tCtC (MMA, MMA_M, MMA_N, STAGE); gC (M / 2, EPI_N, m, n): all of C's pieces."""
+    tidx, _, _ = cute.arch.thread_idx()
+    sends = cute.arch.make_warp_uniform(tidx // 32) == 0  # the warp that talks to TMA
+    t2r, r2s = copies.t2r_c.get_slice(tidx), copies.r2s_c.get_slice(tidx)
+    tDsC = r2s.partition_D(sC)  # (VEC, REST_M, REST_N, BUFFER)
+    whole = cute.make_layout(1)  # a piece is one box: nothing is divided among CTAs
+    bsC, bgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
+    rAcc = cute.make_rmem_tensor(t2r.partition_D(sC)[None, None, None, 0].shape, cutlass.Float32)
+    across = config.tile_n // config.epi_n
+    fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.acc_stages)
+    for turn in cutlass.range(work.turns, unroll=1):
+        m, n = tile_of(work, turn, config)
+        row = m * PAIR + work.place.half
+        acc_pipe.consumer_wait(fetch)
+        cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
+        tDtC = t2r.partition_S(pieces(tCtC[None, None, None, fetch.index], config))  # (LD, LD_M, LD_N, 1, PIECE)
+        for piece in cutlass.range_constexpr(across):
+            cute.copy(copies.t2r_c, tDtC[None, None, None, 0, piece], rAcc)
+            cute.arch.fence_view_async_tmem_load()  # tcgen05.wait::ld
+            if cutlass.const_expr(piece == across - 1):
+                cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
+                with cute.arch.elect_one():
+                    acc_pipe.consumer_release(fetch)  # the leader may overwrite this half of tensor memory
+            rC = cute.make_rmem_tensor(rAcc.shape, sC.element_type)
+            rC.store(rAcc.load().to(sC.element_type))
+            buffer, target = piece % config.epi_buffers, bgC[None, row, n * across + piece]
+            send(r2s.retile(rC), tDsC, bsC, target, tma_c, copies.r2s_c, buffer, sends, barrier, config)
+        fetch.advance()
+    if sends:
+        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
+
+
+# %% [markdown]
+# ## The kernel
+#
+# Two counts of arrivals decide whether it works.
+#
+# * A stage of A and B is *empty* after one arrival from each pair that has read it. What a CTA writes is read by its
+#   own pair and by those that it multicasts to: `pairs_m + pairs_n - 1` of them.
+# * A stage of sums is *empty* after one arrival of each epilogue warp of **both** CTAs.
+#
+# The barriers must be there before anyone in another CTA uses them: the second `create` ends with a barrier of the
+# whole cluster. And **tensor memory is allocated for two.** A warp of each CTA asks for it, and both get the same
+# address. Before it is freed each waits for the other one's word: the leader must not free what its pair still reads,
+# nor end while the other CTA's last arrivals are on their way. That word needs a barrier of its own, `freed`.
+
+
+# %%
+@cute.jit
+def make_pipelines(barriers, config: cutlass.Constexpr):
+    """The barriers of the stages of A and B, and those of the stages of sums, in step with the cluster's."""
+    ranks = cute.make_layout((PAIR, config.pairs_m, config.pairs_n, 1))  # (half, m, n, k) -> rank
+    one = pipeline.CooperativeGroup(pipeline.Agent.Thread, 1)
+    pairs = pipeline.CooperativeGroup(pipeline.Agent.Thread, config.pairs_m + config.pairs_n - 1)
+    warps = pipeline.CooperativeGroup(pipeline.Agent.Thread, PAIR * EPILOGUE_WARPS)
+    pipe = pipeline.PipelineTmaUmma.create(
+        barrier_storage=barriers,
+        num_stages=config.stages,
+        producer_group=one,
+        consumer_group=pairs,  # the leader of each signals
+        tx_count=PAIR * config.stage_bytes,
+        cta_layout_vmnk=ranks,
+        defer_sync=True,
+    )
+    acc_pipe = pipeline.PipelineUmmaAsync.create(
+        barrier_storage=barriers + 2 * config.stages,
+        num_stages=config.acc_stages,
+        producer_group=one,
+        consumer_group=warps,  # one thread of each signals
+        cta_layout_vmnk=ranks,
+    )
+    return pipe, acc_pipe
+
+
+def sums_in(tmem, dtype, config: Config):
+    """The address of tensor memory, once it is allocated, and the sums (MMA, MMA_M, MMA_N, STAGE) in it."""
+    mma = tiled_mma(dtype, config)
+    tmem.wait_for_alloc()
+    address = tmem.retrieve_ptr(cutlass.Float32)
+    shape = cute.append(mma.partition_shape_C((config.tile_m, config.tile_n)), config.acc_stages)
+    return address, cute.make_tensor(address, mma.make_fragment_C(shape).layout)
+
+
+@cute.kernel
+def kernel(
+    tma_a: cute.CopyAtom,
+    mA: cute.Tensor,  # (M, K), as TMA coordinates
+    tma_b: cute.CopyAtom,
+    mB: cute.Tensor,  # (N, K), as TMA coordinates
+    tma_c: cute.CopyAtom,
+    mC: cute.Tensor,  # (M, N), as TMA coordinates
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """A pair of CTAs computes its share of the tiles of C, one after the other."""
+    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    work, layouts = work_of_cta(mC.shape, config), smem_layouts(dtype, config)
+
+    smem = cutlass.memory.SmemAllocator()
+    barriers = smem.allocate_array(cutlass.Int64, 2 * (config.stages + config.acc_stages))
+    freed = smem.allocate_array(cutlass.Int64, 1)
+    tmem_address = smem.allocate_array(cutlass.Int32, 1)
+    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
+    # Every CTA allocates the same, so that the pair's operands and what a multicast writes lie at the same offsets.
+    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
+    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
+    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
+    told = pipeline.NamedBarrier(barrier_id=1, num_threads=32 * (EPILOGUE_WARPS + 1))  # where tensor memory is
+    tmem = cutlass.memory.TmemAllocator(
+        tmem_address, barrier_for_retrieve=told, is_two_cta=True, two_cta_tmem_dealloc_mbar_ptr=freed
+    )
+    pipe, acc_pipe = make_pipelines(barriers, config)  # the last barriers: from here on the cluster has all of them
+    gA = cute.local_tile(mA, (config.cta_m, config.tile_k), (None, None))  # (M / 2, K, m, k)
+    gB = cute.local_tile(mB, (config.cta_n, config.tile_k), (None, None))  # (N / 2, K, n, k)
+    gC = cute.local_tile(mC, (config.cta_m, config.epi_n), (None, None))  # (M / 2, EPI_N, m, n)
+
+    if warp_idx == TMA_WARP:
+        produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work, config)
+    elif warp_idx == MMA_WARP:
+        _, tCtC = sums_in(tmem, dtype, config)
+        if work.place.half == 0:
+            multiply(pipe, acc_pipe, tCtC, sA, sB, cute.size(gA, mode=[3]), work, config)
+    else:
+        tmem.allocate(config.tmem_columns)  # by warp 0 of both CTAs
+        tmem.relinquish_alloc_permit()  # another kernel's CTA on this SM may allocate what is free
+        address, tCtC = sums_in(tmem, dtype, config)
+        barrier = pipeline.NamedBarrier(barrier_id=2, num_threads=32 * EPILOGUE_WARPS)
+        store(acc_pipe, tCtC, sC, tma_c, gC, tiled_copies(dtype, config), barrier, work, config)
+        barrier.arrive_and_wait()  # all four have fetched their last sums
+        tmem.free(address)  # once the other CTA says so too
+
+
+# %% [markdown]
+# ## The launch
+#
+# As many clusters as there are SMs for, and never more than there are blocks. The number of SMs is a run-time argument.
+# The loads are made for a box of one CTA: 128 rows of a tile, or the part of them that is left to it by its sharers.
+
+
+# %%
+def make_load(matrix: cute.Tensor, stage, box: tuple[int, int], sharers: int):
+    """The TMA load of one CTA's part of a stage, `box` rows and columns, divided among `sharers` that multicast it."""
+    kinds = (cpasync.CopyBulkTensorTileG2SOp, cpasync.CopyBulkTensorTileG2SMulticastOp)
+    return cpasync.make_tiled_tma_atom(kinds[sharers > 1](tcgen05.CtaGroup.TWO), matrix, stage, box, sharers)
+
+
+@cute.jit
+def gemm(
+    pA: cute.Pointer,
+    pB: cute.Pointer,
+    pC: cute.Pointer,
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
+    sms: cutlass.Int32,
+    stream: cuda.CUstream,
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
+    m, n, k = mnk
+    lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in strides)
+    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
+    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
+    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
+    write = cpasync.CopyBulkTensorTileS2GOp()
+    a_stage, b_stage, buffer = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
+    tma_a, mA = make_load(mA, a_stage, (config.cta_m, config.tile_k), config.pairs_n)
+    tma_b, mB = make_load(mB, b_stage, (config.cta_n, config.tile_k), config.pairs_m)
+    tma_c, mC = cpasync.make_tiled_tma_atom(write, mC, buffer, (config.cta_m, config.epi_n))
+    down = cute.ceil_div(m, config.tile_m * config.pairs_m)
+    across = cute.ceil_div(n, config.tile_n * config.pairs_n)
+    clusters = cutlass.min(down * across, sms // config.cluster)
+    kernel(tma_a, mA, tma_b, mB, tma_c, mC, dtype, config).launch(
+        grid=(clusters * config.cluster, 1, 1),
+        block=(config.threads, 1, 1),
+        cluster=(config.cluster, 1, 1),
+        stream=stream,
+        min_blocks_per_mp=1,
+    )
+
+
+# %%
+def launch_arguments(dtype, pointers, mnk, strides, sms: int, stream: int) -> tuple:
+    """Plain addresses and integers as the typed values that `gemm` takes."""
+    gmem = cute.AddressSpace.gmem
+    return (
+        *(cute.runtime.make_ptr(dtype, pointers[i], gmem, assumed_align=16) for i in range(3)),
+        tuple(cutlass.Int32(x) for x in mnk),
+        tuple(cutlass.Int64(x) for x in strides),
+        cutlass.Int32(sms),
+        cuda.CUstream(stream),
+    )
+
+
+def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
+    """Compile for `arch` ("sm_100a") with made-up pointers and sizes: no GPU is needed. "": the GPU that is here."""
+    made_up = launch_arguments(dtype, (16, 16, 16), (1, 1, 8), (8, 8, 8), 148, 0)
+    target = f"--gpu-arch {arch} " if arch else ""
+    config = config or config_for(arch)
+    return cute.compile(gemm, *made_up, dtype, config, options=(target + options).strip() or None)
+
+
+# %% [markdown]
+# ## `matmul`
+#
+# What a user calls. It looks at everything that the kernel relies on before anything is launched, and says which
+# argument is at fault, what it got and what it needs.
+
+# %%
+DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
+CAPABILITIES = {(10, 0): "sm_100a", (10, 3): "sm_103a"}  # of the GPUs that have tcgen05, and what to compile for them
+
+
+def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
+    """Raise `error` about the argument `name` unless `ok`."""
+    if not ok:
+        raise error(f"{name}: got {got}; needed {needed}")
+
+
+def check_operand(name: str, x: torch.Tensor, dtype: torch.dtype | None) -> None:
+    """A non-empty matrix of a dtype the tensor cores take, and of `dtype` if that is given."""
+    require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
+    require(x.layout == torch.strided, name, f"layout {x.layout}", "torch.strided: a dense matrix", TypeError)
+    require(x.ndim == 2, name, f"{x.ndim} dimension(s)", "2")
+    require(x.dtype in DTYPES, name, x.dtype, "torch.float16 or torch.bfloat16", TypeError)
+    require(dtype in (None, x.dtype), name, x.dtype, f"{dtype}, the dtype of a", TypeError)
+    require(min(x.shape) > 0, name, f"shape {tuple(x.shape)}", "no empty dimension")
+    tracked = x.requires_grad and torch.is_grad_enabled()
+    require(not tracked, name, "requires_grad=True", "torch.no_grad(): there is no backward")
+
+
+def k_major_stride(name: str, x: torch.Tensor) -> int:
+    """The row stride, in elements, of `x` (rows, K), which 16-byte pieces must be able to read."""
+    (rows, k), (row, column) = x.shape, x.stride()
+    require(column == 1 or k == 1, name, f"stride {column} along K", "1: K-major")
+    row = row if rows > 1 else -(-k // 8) * 8  # a single row has no next one: any legal stride will do
+    apart = f"K = {k}, rows {2 * row} bytes apart"
+    require(row > 0 and row % 8 == 0, name, apart, "rows a multiple of 16 bytes apart")
+    require(x.data_ptr() % 16 == 0, name, f"address {x.data_ptr():#x}", "a multiple of 16 bytes")
+    return row
+
+
+def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether two matrices with adjacent columns may share a byte."""
+    size = x.element_size()
+    (x0, y0), (x_row, y_row) = (x.data_ptr(), y.data_ptr()), (x.stride(0) * size, y.stride(0) * size)
+    x_width, y_width = x.shape[1] * size, y.shape[1] * size
+    if x0 + (x.shape[0] - 1) * x_row + x_width <= y0 or y0 + (y.shape[0] - 1) * y_row + y_width <= x0:
+        return False
+    if x_row != y_row or x_row < max(x_width, y_width):
+        return True  # interleaved with different steps: not told apart
+    gap = (y0 - x0) % x_row  # the same step: columns of one wider matrix, perhaps
+    return gap < x_width or gap + y_width > x_row
+
+
+def check_out(out: torch.Tensor, a: torch.Tensor, bt: torch.Tensor) -> None:
+    """`out` can take the product of `a` (M, K) and `bt` (N, K)."""
+    check_operand("out", out, a.dtype)
+    (m, n), (row, column) = (a.shape[0], bt.shape[0]), out.stride()
+    require(out.shape == (m, n), "out", f"shape {tuple(out.shape)}", f"({m}, {n})")
+    require(column == 1 or n == 1, "out", f"stride {column} along N", "1: rows of adjacent elements")
+    require(row >= n or m == 1, "out", f"row stride {row}", f"at least N = {n}: rows that do not overlap")
+    require(out.device == a.device, "out", f"device {out.device}", f"{a.device}, where a is")
+    for name, x in (("a", a), ("b", bt)):
+        require(not overlap(out, x), "out", f"memory that overlaps {name}", "memory of its own")
+
+
+def tma_can_write(out: torch.Tensor, ldc: int) -> bool:
+    """Whether rows of `out`, `ldc` elements apart, begin at multiples of 16 bytes and end there too."""
+    return (out.shape[1] | ldc) % 8 == 0 and out.data_ptr() % 16 == 0
+
+
+@cache
+def compiled(dtype: torch.dtype, capability: tuple[int, int], variant: str) -> Callable[..., None]:
+    """The kernel for the present GPU: compiled at the first call that needs it, then kept.
+
+    TVM-FFI (the package apache-tvm-ffi) makes it a function that takes plain integers and tuples of them, and costs
+    little more to call than the launch itself. Without it each argument is a Python object made for the call.
+    """
+    return compile_for("", DTYPES[dtype], VARIANTS[variant], "--enable-tvm-ffi")
+
+
+# %% [markdown]
+# ### Checked once
+#
+# Those checks take longer than the GPU takes for a small product. But a program calls `matmul` with the same few kinds
+# of operands again and again, and their kind (shapes, strides, dtypes, devices, alignment, whether a gradient is
+# wanted) decides whether a call is legal. So the first call of a kind makes a *plan*, and later ones look it up. One
+# thing must be looked at each time, for it depends on addresses: whether `out` shares memory with an operand.
+
+
+# %%
+class Plan(NamedTuple):
+    """What the checks found out about calls of one kind: nothing is left but to launch."""
+
+    launch: Callable[..., None]  # compiled for this dtype, variant, and GPU
+    device: int  # of CUDA's
+    mnk: tuple[int, int, int]
+    strides: tuple[int, int, int]  # between the rows of A, B and what the kernel writes, in elements
+    sms: int  # of the GPU
+    direct: bool  # the kernel writes C itself, not padded rows that are copied
+    spans: tuple[int, int, int]  # of A, B and C: from the first byte to the last one, in bytes
+
+
+PLANS: dict[tuple, Plan] = {}
+MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
+
+
+def kind(x: object) -> object:
+    """What the checks look at in an argument, but for where exactly it lies."""
+    if not isinstance(x, torch.Tensor) or x.layout != torch.strided:
+        return type(x)
+    return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16, x.requires_grad
+
+
+def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str) -> Plan:
+    """Check everything, compile what is needed. Raises what `matmul` raises."""
+    require(variant in VARIANTS, "variant", repr(variant), f"one of {', '.join(VARIANTS)}")
+    check_operand("a", a, None)
+    check_operand("b", b, a.dtype)
+    (m, k), n, bt = a.shape, b.shape[1], b.T
+    require(b.shape[0] == k, "b", f"shape {tuple(b.shape)}", f"({k}, N), for a is {tuple(a.shape)}")
+    lda, ldb = k_major_stride("a", a), k_major_stride("b", bt)
+    if out is not None:
+        check_out(out, a, bt)
+    require(a.is_cuda, "a", f"device {a.device}", "a CUDA device")
+    require(b.device == a.device, "b", f"device {b.device}", f"{a.device}, where a is")
+    capability = torch.cuda.get_device_capability(a.device)
+    needed = " or ".join(map(str, CAPABILITIES))
+    require(capability in CAPABILITIES, "a", f"a GPU of compute capability {capability}", f"{needed}, for tcgen05")
+
+    c = a.new_empty(m, n) if out is None else out  # memory of torch's own is aligned alike each time
+    ldc = c.stride(0) if m > 1 else -(-n // 8) * 8
+    direct = tma_can_write(c, ldc)
+    spans = tuple(2 * elements for elements in ((m - 1) * lda + k, (n - 1) * ldb + k, (m - 1) * ldc + n))
+    with torch.cuda.device(a.device):
+        launch = compiled(a.dtype, capability, variant)
+    sms = torch.cuda.get_device_properties(a.device).multi_processor_count
+    strides = (lda, ldb, ldc if direct else -(-n // 8) * 8)
+    return Plan(launch, a.get_device(), (m, n, k), strides, sms, direct, spans)
+
+
+# %%
+def matmul(
+    a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None, variant: str = DEFAULT
+) -> torch.Tensor:
+    """`a @ b` on the tensor cores, accumulated in float32, on the current stream of `a`'s device.
+
+    a: (M, K), float16 or bfloat16, K-major (stride 1 along K).
+    b: (K, N), the same dtype, K-major too: usually `weight.T` of a contiguous (N, K) weight.
+    out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of a or b. Made if not given.
+    variant: one of VARIANTS: how many pairs a cluster has.
+
+    TMA reads rows that start at multiples of 16 bytes: the addresses of a and b and their row strides are such
+    multiples (K is a multiple of 8, or the rows are padded). Needs a GPU of compute capability 10.0 or
+    10.3. Any M, N, K >= 1 within that: ragged tiles are handled. TMA writes such rows too: for another `out`, or if N
+    is no multiple of 8, the product is made in padded rows and copied. There is no backward.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
+    argument, what it got and what it needs, and nothing has been launched.
+    """
+    key = (kind(a), kind(b), kind(out), torch.is_grad_enabled(), variant)
+    plan = PLANS.get(key)
+    if plan is None:
+        plan = make_plan(a, b, out, variant)
+        if len(PLANS) >= MAX_PLANS:
+            PLANS.clear()
+        PLANS[key] = plan
+    if torch.cuda.current_device() != plan.device:
+        with torch.cuda.device(plan.device):
+            return matmul(a, b, out=out, variant=variant)
+
+    (m, n, _), (a_span, b_span, c_span) = plan.mnk, plan.spans
+    out = a.new_empty(m, n) if out is None else out
+    pa, pb, pc = a.data_ptr(), b.data_ptr(), out.data_ptr()
+    if (pa < pc + c_span and pc < pa + a_span) or (pb < pc + c_span and pc < pb + b_span):
+        check_out(out, a, b.T)  # from first to last byte they meet, but may be columns of one wider matrix
+    made = out if plan.direct else a.new_empty(m, plan.strides[2])  # TMA finishes the last 16 bytes of a row
+    stream = torch.cuda.current_stream(plan.device).cuda_stream
+    plan.launch(pa, pb, made.data_ptr(), plan.mnk, plan.strides, plan.sms, stream)
+    return out if plan.direct else out.copy_(made[:, :n])
+
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: who fetches what
+#
+# From here on the cells use the `cookbook` package: it draws and checks what the cells above made. Leave them out of
+# your own code.
+#
+# A number is a CTA's rank, its colour is on its rows of C and on what it fetches; a frame is a pair. In `pair` a CTA
+# keeps what it fetches for itself, and the MMA brings rows and columns together. With more pairs each half has several
+# takers, who share it.
+
+# %% tags=["lab"]
+from cookbook import draw
+
+draw.pair_view({name: (c.pairs_m, c.pairs_n) for name, c in VARIANTS.items()}, (CONFIG.cta_m, CONFIG.cta_n))
+
+# %% [markdown] tags=["lab"]
+# That this adds up can be computed with the kernel's own masks: every CTA sends its parts to those that its masks name,
+# and what arrives in a pair must be all of its stage, which is what the leader's barrier expects. The last column is
+# how many pairs read what one CTA writes: the arrivals that empty a stage.
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.harness.publishing import table
+
+
+def places(config: Config) -> list[Place]:
+    """The place of each rank."""
+    pairs = range(config.cluster // PAIR)
+    return [Place(half, p % config.pairs_m, p // config.pairs_m) for p in pairs for half in range(PAIR)]
+
+
+def who_gets(config: Config) -> list[tuple[list[int], list[int]]]:
+    """For each rank, the ranks that get its part of A, and those that get its part of B."""
+    ranks = range(config.cluster)
+    masks = (multicast_masks(place, config) for place in places(config))
+    return [tuple([r for r in ranks if mask >> r & 1] for mask in both) for both in masks]
+
+
+rows = []
+for name, c in VARIANTS.items():
+    parts = (c.cta_m // c.pairs_n * c.tile_k * 2, c.cta_n // c.pairs_m * c.tile_k * 2)  # bytes of A and of B
+    arrived = [0] * (c.cluster // PAIR)  # in each pair
+    for takers in who_gets(c):
+        for part, ranks in zip(parts, takers, strict=True):
+            for rank in ranks:
+                arrived[rank // PAIR] += part
+    readers = {len({rank // PAIR for rank in (*a, *b)}) for a, b in who_gets(c)}
+    assert set(arrived) == {PAIR * c.stage_bytes} and readers == {c.pairs_m + c.pairs_n - 1}
+    rows.append([name, *(f"{x} bytes" for x in (sum(parts), c.stage_bytes, arrived[0])), str(*readers)])
+heads = ["variant", "a CTA asks L2 for", "a CTA holds", "the leader counts", "readers"]
+Markdown("A stage of A and B:\n\n" + table(heads, rows))
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: what a pair saves
+#
+# A CTA on its own computes 128 x 256 of C from a stage of `(128 + 256) * tile_k` elements; a CTA of a pair computes as
+# much from `(128 + 128) * tile_k`. In `2x1` of the Hopper page a CTA asks for as little, but takes in and holds as much
+# as alone. So much of A and B can be on its way, beside the same two buffers of C:
+
+# %% tags=["lab"]
+LIMIT = 227 * 1024  # bytes of shared memory that a CTA may use
+
+
+def fits(stage_bytes: int) -> int:
+    """How many stages fit beside the barriers and the buffers of C."""
+    return (LIMIT - (CONFIG.smem_bytes - CONFIG.stages * CONFIG.stage_bytes)) // stage_bytes
+
+
+columns = {
+    "alone": ((128 + 256) * CONFIG.tile_k * 2, (128 + 256) * CONFIG.tile_k * 2),
+    "2x1 with multicast (Hopper's way)": ((128 + 128) * CONFIG.tile_k * 2, (128 + 256) * CONFIG.tile_k * 2),
+    "half of a pair": (CONFIG.stage_bytes, CONFIG.stage_bytes),
+}
+rows = [
+    [name, f"{asks // 1024} KiB", f"{holds // 1024} KiB", str(fits(holds)), f"{fits(holds) * CONFIG.tile_k}"]
+    for name, (asks, holds) in columns.items()
+]
+assert fits(CONFIG.stage_bytes) == CONFIG.stages
+heads = ["a CTA", "asks for", "takes in and holds", "stages that fit", "of K in flight"]
+Markdown("A k-tile for 128 x 256 of C:\n\n" + table(heads, rows))
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: one instruction, two memories
+#
+# The instruction descriptor says M = 256 and N = 256: the whole of it. How many CTAs it is for is in the instruction,
+# `.cta_group::2`. The matrix descriptors are of one CTA and have the strides they had: an operand of 128 rows.
+
+# %% tags=["lab"]
+from cookbook.harness import catalog
+from cookbook.harness.evaluated import evaluated
+from cookbook.harness.walk_tcgen05 import descriptors_of, instruction_of
+
+found = evaluated(catalog.load("blackwell/two_cta_gemm"), cutlass.BFloat16, CONFIG)
+word = instruction_of(found, "bfloat16").encode()
+places_of = {"D: float32": (4, 2), "A: bfloat16": (7, 3), "B: bfloat16": (10, 3), "N / 8": (17, 6), "M / 16": (24, 5)}
+fields = [draw.Field(name, low, wide, word >> low & (1 << wide) - 1) for name, (low, wide) in places_of.items()]
+for name in "ab":
+    print(name, descriptors_of(found, name)[0][0][0])
+draw.bit_fields(fields, 32, title="The instruction descriptor of a pair")
+
+# %% [markdown] tags=["lab"]
+# Where the model puts the sums of one such instruction (PTX ISA, tcgen05 "Data Path Layout Organization", layout A):
+# row *m* in CTA *m* / 128 and lane *m* mod 128, all 256 columns in both. CuTe's layout of a CTA's sums says the same.
+
+# %% tags=["lab"]
+from cookbook.model.tcgen05 import d_places
+
+cta, lane, column = d_places(CONFIG.tile_m, CONFIG.tile_n, PAIR)
+for m in (0, 127, 128, 255):
+    print(f"row {m:3}: CTA {cta[m, 0]}, lane {lane[m, 0]:3}, columns {column[m].min()} to {column[m].max()}")
+sums = found.fragments["c"].table().reshape(CONFIG.tile_n, CONFIG.cta_m, CONFIG.acc_stages).transpose(2, 1, 0)
+for half in range(PAIR):
+    mine = cta == half
+    assert (sums[0].ravel() == ((lane << 16) + column)[mine]).all()
+draw.tensor_memory(sums, CONFIG.epi_n, "Tensor memory of either CTA of a pair")
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: the trap
+#
+# **A pair that disagrees raises nothing.** The model multiplies one k-block as a pair, three times: as the kernel does
+# it; with the halves of B exchanged; and with B of the second CTA one kilobyte off, as it would lie if that CTA had
+# allocated something more before it. Which columns of the product are wrong?
+
+# %% tags=["lab"]
+import numpy as np
+
+from cookbook.model import SharedMemory, TensorMemory, from_float32, tma_load
+from cookbook.model.tcgen05 import mma as modelled_mma
+
+rng = np.random.default_rng(0)
+a, b = (rng.integers(-8, 9, (256, CONFIG.tile_k)).astype(np.float32) for _ in "ab")
+bits_of_a, bits_of_b = (from_float32(x, "bfloat16") for x in (a, b))
+OFFSET = CONFIG.cta_m * CONFIG.tile_k * 2  # where B lies: after A, a multiple of 1024 bytes
+
+
+def multiplied(halves: tuple[int, int], shift: int) -> np.ndarray:
+    """16 of K of a @ b.T by a pair: which half of b each CTA brings, and how far off the second one puts it."""
+    smems, tmems = [SharedMemory(2 * OFFSET + 1024) for _ in range(PAIR)], [TensorMemory() for _ in range(PAIR)]
+    for cta, (smem, half) in enumerate(zip(smems, halves, strict=True)):
+        box = (CONFIG.cta_m, CONFIG.tile_k)
+        tma_load(smem, 0, bits_of_a, (CONFIG.cta_m * cta, 0), box, 128)
+        tma_load(smem, OFFSET + shift * cta, bits_of_b, (CONFIG.cta_n * half, 0), box, 128)
+    addresses = {tmem.alloc(CONFIG.tile_n) for tmem in tmems}
+    descriptors = [descriptors_of(found, name, base)[0][0][0] for name, base in (("a", 0), ("b", OFFSET))]
+    modelled_mma(smems, tmems, *addresses, *descriptors, instruction_of(found, "bfloat16"), accumulate=False)
+    rows, columns = np.arange(CONFIG.cta_m)[:, None], np.arange(CONFIG.tile_n)[None]
+    return np.concatenate([tmem.read(rows, columns).view(np.float32) for tmem in tmems])
+
+
+exact = a[:, :16] @ b[:, :16].T
+cases = {"as the kernel does it": ((0, 1), 0), "halves exchanged": ((1, 0), 0), "1024 bytes off": ((0, 1), 1024)}
+for name, case in cases.items():
+    product = multiplied(*case)
+    bad = (product != exact).mean(axis=0) > 0.5
+    runs = [str(int(bad[half * CONFIG.cta_n :][: CONFIG.cta_n].sum())) for half in range(PAIR)]
+    print(f"{name:22} wrong columns in the two halves: {' and '.join(runs)}")
+
+# %% [markdown] tags=["lab"]
+# Wrong halves are wrong columns, in the rows of *both* CTAs. So a test that looks at the first CTA's rows alone still
+# sees it, but one that looks at the first 128 columns alone may not.
+#
+# ## Check
+#
+# Every level looks at every variant. The model gives each CTA of a pair shared and tensor memory of its own, has each
+# load its halves, and multiplies them as one instruction. It cannot tell the variants apart: where the bytes end up is
+# the same, whoever sends them. What needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
+
+# %% tags=["lab"]
+from cookbook import tables
+from cookbook.harness import checking
+
+report = checking.check("blackwell/two_cta_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
+for level in report.levels:
+    of = " ".join(filter(None, (level.target, level.variant)))
+    print(f"{level.level:10}{of:24}{level.status:13}{tables.describe(level)}")
+
+# %% [markdown] tags=["lab"]
+# The multicasts are in the machine code where pairs share something, and only there. Every load is of the kind that may
+# report to the other CTA of the pair:
+
+# %% tags=["lab"]
+from cookbook.harness import compiling
+
+try:
+    for name, config in VARIANTS.items():
+        made = compiling.compile_recipe("blackwell/two_cta_gemm", "sm_100a", "bfloat16", config=config)
+        of_pairs, shared = made.count("UTMALDG.2D.2CTA"), made.count("UTMALDG.2D.MULTICAST.2CTA")
+        print(f"{name:16}TMA loads of a pair: {of_pairs}, of these multicast: {shared}")
+except compiling.NoDisassembler as missing:
+    print(missing)
+
+# %% [markdown] tags=["lab"]
+# ## Time
+#
+# Nothing has been timed: that takes a Blackwell GPU. Once one has run
+# `cookbook bench blackwell/two_cta_gemm --record`, the table is here.
+
+# %% tags=["lab"]
+from cookbook.harness.publishing import results_table
+
+Markdown(results_table("blackwell/two_cta_gemm"))
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# A pair is two SMs that agree: on where operands and sums lie, on who issues, and on whom a barrier speaks for. In
+# return each of them fetches, takes in and holds a third less. The price is that they go in step: neither may be more
+# than `stages` k-tiles ahead of the other.
+#
+# Next: [tiles that are handed out while the kernel runs](persistent_clc_gemm.ipynb).
+#
+# To use it: `cookbook copy blackwell/two_cta_gemm my_gemm.py`, then `from my_gemm import matmul`.
