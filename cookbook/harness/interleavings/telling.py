@@ -32,6 +32,16 @@ VERBS = {
     "meet": "has met the others at",
     "come": "comes to",
     "exit": "ends",
+    "fence of barriers": "makes its barriers visible to all",
+    "fence of proxies": "makes its writes visible to TMA and the tensor core (fence.proxy.async)",
+    "mma fence": "orders its registers before wgmma (wgmma.fence)",
+    "registers read": "reads registers",
+    "registers write": "writes registers",
+    "global": "reads or writes global memory",
+    "grid wait": "has waited for the kernel before (griddepcontrol.wait)",
+    "tensor fence": "orders tcgen05 with other warps' (tcgen05.fence)",
+    "cluster arrive": "arrives at the cluster's barrier",
+    "cluster wait": "has waited for the cluster",
 }
 
 
@@ -78,4 +88,5 @@ def story(machine: Machine, fault: Fault, last: int = 12) -> str:
 
 def _line(machine: Machine, step: Step) -> str:
     warp, event = step[0], machine.event(step)
-    return f"CTA {warp[0]} warp {warp[1]:2} ({role(machine, warp)}), line {event.line}: {deed(event)}"
+    where = f", line {event.line}" if event.line else ""
+    return f"CTA {warp[0]} warp {warp[1]:2} ({role(machine, warp)}){where}: {deed(event)}"
