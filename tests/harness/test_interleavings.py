@@ -15,6 +15,7 @@ from cookbook.harness import catalog, checking, compiling, interleavings
 PLAIN, MULTICAST = "hopper/tma_wgmma_gemm", "hopper/multicast_gemm"
 PERSISTENT, PINGPONG = "hopper/persistent_gemm", "hopper/pingpong_gemm"
 TCGEN05, TENSOR = "blackwell/tma_tcgen05_gemm", "blackwell/pipelined_gemm"
+PAIRS = "blackwell/two_cta_gemm"
 PIPELINED = [recipe.name for recipe in catalog.recipes() if interleavings.is_pipelined(recipe)]
 
 
@@ -289,6 +290,19 @@ FAULTS = [
         "fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer",
         "fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer",
         "race",
+        "deadlock",
+    ),
+    planted(PAIRS, "the bytes of one CTA are expected", "tx_count=PAIR * config", "tx_count=config", "early arrival"),
+    planted(
+        PAIRS, "sums may go when one CTA has them", "PAIR * EPILOGUE_WARPS)", "EPILOGUE_WARPS)", "race", "arrivals"
+    ),
+    planted(
+        PAIRS,
+        "both CTAs multiply for the pair",
+        "if work.place.half == 0:",
+        "if work.place.half >= 0:",
+        "race",
+        "arrivals",
         "deadlock",
     ),
     planted(
