@@ -294,7 +294,7 @@ FAULTS = [
     ),
     planted(PAIRS, "the bytes of one CTA are expected", "tx_count=PAIR * config", "tx_count=config", "early arrival"),
     planted(
-        PAIRS, "sums may go when one CTA has them", "PAIR * EPILOGUE_WARPS)", "EPILOGUE_WARPS)", "race", "arrivals"
+        PAIRS, "sums may go when one CTA has them", "PAIR * EPILOGUE_WARPS)", "EPILOGUE_WARPS)", "race", "tensor fence"
     ),
     planted(
         PAIRS,
