@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from cookbook.harness import benching, catalog
+from cookbook.harness import benching, catalog, records
 
 
 def test_figures_are_median_and_spread():
@@ -162,3 +162,46 @@ def test_every_variant_is_timed_and_must_be_right(monkeypatch):
     assert benching._agrees("good", calls["good"], operands, "float16", ours)
     with pytest.raises(RuntimeError, match="bad is wrong"):
         benching._agrees("bad", calls["bad"], operands, "float16", ours)
+
+
+def test_a_recipe_named_in_the_front_matter_is_one_more_peer(monkeypatch):
+    """It is timed by its own name, and the record is stale once its code changes."""
+    import torch
+
+    def matmul(a, b, *, out=None):
+        return torch.matmul(a, b, out=out)
+
+    operands = torch.eye(8).half(), torch.randn(8, 8).half(), torch.empty(8, 8).half()
+    module = types.SimpleNamespace(matmul=matmul, CONFIG=None)
+    monkeypatch.setattr(benching, "input_sets", lambda *which: [operands])
+    monkeypatch.setattr(benching, "peers", lambda quack: {benching.TORCH: matmul_into})
+    monkeypatch.setattr(benching, "configured", lambda config, majors: config)
+    monkeypatch.setattr(benching.compiling, "arch_here", lambda: "sm_90a")
+    monkeypatch.setattr(benching.catalog, "load", lambda name: module)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    peer = "ampere/tuned_gemm"
+    contest = benching.gemm_contest(module, (8, 8, 8), "float16", beside=peer)
+    assert list(contest.variants) == [benching.OURS, benching.TORCH, peer] and contest.of == (peer,)
+    assert benching.gemm_contest(module, (8, 8, 8), "float16").of == ()
+    timed = {who: {"median_ms": ms} for who, ms in ((benching.OURS, 2.0), (benching.TORCH, 1.0), (peer, 3.0))}
+    timed |= {"rounds": 7, "batch": 1, "launches": "graph", "sets": 2}
+    record = benching.record_of("hopper/tuned_gemm", contest, (8, 8, 8), "float16", timed)
+    assert record["peers"][peer]["ratio"] == 1.5 and record["of"] == {peer: catalog.code_hash(peer)}
+    assert not records.is_stale(record) and records.is_stale(record | {"of": {peer: "0"}})
+
+
+def test_a_recipe_beside_that_is_wrong_is_left_out(monkeypatch):
+    import torch
+
+    operands = torch.eye(8).half(), torch.randn(8, 8).half(), torch.empty(8, 8).half()
+    module = types.SimpleNamespace(matmul=lambda a, b, out: torch.matmul(a, b, out=out), CONFIG=None)
+    monkeypatch.setattr(benching, "input_sets", lambda *which: [operands])
+    monkeypatch.setattr(benching, "peers", lambda quack: {})
+    monkeypatch.setattr(benching, "configured", lambda config, majors: config)
+    monkeypatch.setattr(benching.compiling, "arch_here", lambda: "sm_90a")
+    wrong = types.SimpleNamespace(matmul=lambda a, b, out: out.zero_())
+    monkeypatch.setattr(benching.catalog, "load", lambda name: wrong)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    contest = benching.gemm_contest(module, (8, 8, 8), "float16", beside="ampere/tuned_gemm")
+    assert list(contest.variants) == [benching.OURS] and contest.of == ()

@@ -127,6 +127,18 @@ def test_front_matter_becomes_a_recipe(tmp_path):
             lambda text: text.replace("#     title:", "#     kind: study\n#     bench_shapes: [[8, 8]]\n#     title:"),
             "a study has no shapes",
         ),
+        (
+            lambda text: text.replace("#     title:", "#     beside: ampere/none\n#     title:"),
+            "beside: got 'ampere/none'",
+        ),
+        (
+            lambda text: text.replace("#     title:", "#     beside: ampere/a\n#     title:"),
+            "needs the name of another",
+        ),
+        (
+            lambda text: text.replace("#     title:", "#     kind: study\n#     beside: ampere/b\n#     title:"),
+            "a study is not timed beside a GEMM",
+        ),
         (lambda text: text.removeprefix("# ---\n"), "needs the key jupyter.cookbook"),
     ],
 )

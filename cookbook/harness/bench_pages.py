@@ -213,7 +213,7 @@ def step(found: list[Record], device: str, shape: Shape) -> Step | None:
     """The best kernel of the current record of a recipe on a device at a shape; None if there is no such record."""
     for r in _current(found):
         if r["device"] == device and tuple(r["shape"]) == shape:
-            own = {who: f for who, f in r["peers"].items() if who not in (TORCH, QUACK, CEILING)}
+            own = {who: f for who, f in r["peers"].items() if who not in (TORCH, QUACK, CEILING, *r.get("of", ()))}
             kernels = {OURS: r["figures"], **own}
             best = min(kernels, key=lambda who: kernels[who]["median_ms"])
             torch = r["peers"].get(TORCH)

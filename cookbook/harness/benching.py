@@ -1,8 +1,8 @@
 """Level "timed": ours and its peers, interleaved in one process on one GPU.
 
-A GEMM's peers are torch.matmul, QuACK, and the ceiling: a kernel that does as many multiplications by the same
-instruction and nothing else (`cookbook.harness.ceilings`); a transpose's are torch's own, its other variants, and a
-copy of as many bytes, which is the ceiling.
+A GEMM's peers are torch.matmul, QuACK, the GEMM that its front matter names under `beside`, and the ceiling: a kernel
+that does as many multiplications by the same instruction and nothing else (`cookbook.harness.ceilings`). A transpose's
+are torch's own, its other variants, and a copy of as many bytes, which is the ceiling.
 
 One round times a batch of launches of every variant, each batch between two CUDA events, in an order that
 is drawn anew each round. Before each comes a batch of the same variant that nobody times: a GPU at its power limit
@@ -92,6 +92,7 @@ class Contest:
     config: Any = None  # ours
     majors: str | None = None  # of the operands, where the recipe takes several
     scale: dict[str, float] = field(default_factory=dict)  # how much more work than a variant's launch `work` is
+    of: tuple[str, ...] = ()  # other recipes among the variants: the record is stale when their code changes, too
     graphs: bool = True  # launch batches as CUDA graphs; a copy inside one is a slower engine's, not a kernel
 
 
@@ -167,28 +168,36 @@ def _contest(recipe: catalog.Recipe, module: Any, shape: Shape, dtype: str, majo
 
     if recipe.kind == "transpose":
         return transposing.contest(module, shape, dtype)
-    contest = replace(gemm_contest(module, shape, dtype, majors, quack), majors=recipe.told_apart(majors))
+    contest = gemm_contest(module, shape, dtype, majors, quack, recipe.beside)
+    contest = replace(contest, majors=recipe.told_apart(majors))
     return ceilings.beside(recipe, contest, dtype)
 
 
-def gemm_contest(module: Any, shape: Shape, dtype: str, majors: str = DEFAULT, quack: bool = True) -> Contest:
-    """A recipe's matmul, with all its variants, beside torch.matmul and QuACK.
+def gemm_contest(
+    module: Any, shape: Shape, dtype: str, majors: str = DEFAULT, quack: bool = True, beside: str | None = None
+) -> Contest:
+    """A recipe's matmul, with all its variants, beside torch.matmul, QuACK, and the recipe called `beside`.
 
     A wrong or failing peer is left out; of ours it is an error.
     """
     sets, own = input_sets(shape, dtype, majors), own_variants(module)
-    variants: dict[str, Call] = {OURS: lambda a, b, out: module.matmul(a, b, out=out), **peers(quack=quack), **own}
+    others = peers(quack=quack) | ({beside: _into(catalog.load(beside).matmul)} if beside else {})
+    variants: dict[str, Call] = {OURS: _into(module.matmul), **others, **own}
     ours = (OURS, *own)
     usable = {name: call for name, call in variants.items() if _agrees(name, call, sets[0], dtype, ours)}
     config = configured(compiling.config_for(module, compiling.arch_here()), majors)
-    return Contest(usable, sets, TORCH, 2.0 * shape[0] * shape[1] * shape[2], config=config)
+    of = (beside,) if beside in usable else ()
+    return Contest(usable, sets, TORCH, 2.0 * shape[0] * shape[1] * shape[2], config=config, of=of)
 
 
 def own_variants(module: Any) -> dict[str, Call]:
     """The kernels of a recipe that has several, by name."""
-    return {
-        name: lambda a, b, out, call=call: call(a, b, out=out) for name, call in running.matmuls(module).items() if name
-    }
+    return {name: _into(matmul) for name, matmul in running.matmuls(module).items() if name}
+
+
+def _into(matmul: Callable[..., Any]) -> Call:
+    """A recipe's matmul as a call of (a, b, out)."""
+    return lambda a, b, out: matmul(a, b, out=out)
 
 
 def peers(tuned: bool = True, quack: bool = True) -> dict[str, Call]:
@@ -381,6 +390,7 @@ def record_of(name: str, contest: Contest, shape: Shape, dtype: str, timed: dict
         figures=ours,
         peers=others,
         config=contest.config,
+        of=contest.of,
         majors=contest.majors,
         device=torch.cuda.get_device_name(),
     )

@@ -57,6 +57,7 @@ class Recipe:
     instructions: dict[str, tuple[str, ...]] = field(default_factory=dict)
     max_smem: int | None = None  # bytes a block may use; None: the chip's own limit
     bench_shapes: tuple[tuple[int, ...], ...] = ()  # what `cookbook bench` times; (): what it times of every recipe
+    beside: str | None = None  # another GEMM, of the same operands, that `cookbook bench` times as one more peer
 
     def instructions_for(self, target: str, majors: str = operand_majors.DEFAULT) -> tuple[str, ...]:
         """The SASS mnemonic prefixes that a cubin for `target` and operands of these majors must hold."""
@@ -188,6 +189,7 @@ def _described(name: str, file: Path, described: dict[str, Any]) -> Recipe:
         described[key] = tuple(described.get(key) or ())
     described["majors"] = _majors(file, kind, described)
     described["bench_shapes"] = _bench_shapes(file, kind, described)
+    _check_beside(name, file, kind, described.get("beside"))
     instructions = described.get("instructions") or {}
     if isinstance(instructions, list):
         instructions = {"all": instructions}
@@ -215,6 +217,16 @@ def _bench_shapes(file: Path, kind: str, described: dict[str, Any]) -> tuple[tup
     if not right or any(type(x) is not int or x < 1 for shape in found for x in shape) or (found and not extents):
         raise CatalogError(f"{file}: bench_shapes: got {found}, needs {needs}")
     return tuple(tuple(shape) for shape in found)
+
+
+def _check_beside(name: str, file: Path, kind: str, beside: Any) -> None:
+    """What a GEMM is timed beside is another recipe of the same folder of tracks."""
+    if beside is None:
+        return
+    if kind != "gemm":
+        raise CatalogError(f"{file}: beside: got {beside!r}, needs none: a {kind} is not timed beside a GEMM")
+    if beside == name or not (file.parents[1] / f"{beside}.py").is_file():
+        raise CatalogError(f"{file}: beside: got {beside!r}, needs the name of another recipe: <track>/<file name>")
 
 
 # --- cells ------------------------------------------------------------------------------------------------

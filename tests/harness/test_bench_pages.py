@@ -106,6 +106,12 @@ def test_other_shapes_and_own_variants(tmp_path):
     assert list(rows(shown.split("###")[1]))[-1] == "300 x 200 x 64" and "a variant" not in shown
 
 
+def test_a_recipe_that_was_timed_beside_is_no_variant_of_ours():
+    others = {"ampere/tuned_gemm": 1.0, "a variant": 1.5}
+    timed = record(others=others, of={"ampere/tuned_gemm": catalog.code_hash("ampere/tuned_gemm")})
+    assert bench_pages.step([timed], timed["device"], CUBE).kernel == "a variant"
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
