@@ -147,7 +147,8 @@ def _if(f: Follower, op: Operation, args: list[Any]) -> Any:
         return _results(op, found)
     if isinstance(args[0], np.ndarray):
         return _results(op, _both(f, op, args[0].astype(bool)))
-    held = [o.name for region in op.regions for o in walk(region) if SYNCHRONIZES.search(o.name)]
+    inside = [o for region in op.regions for o in walk(region)]
+    held = [o.name for o in inside if SYNCHRONIZES.search(o.name) or any("tma_" in t for t in o.operand_types)]
     if held:
         raise CannotFollow(f"a branch that depends on data holds {held[0]}")
     before, f.guessed = f.guessed, True

@@ -106,7 +106,7 @@ class Machine:
         self.coming: dict[tuple[Warp, str], tuple[int, int]] = {}  # registers that something writes: when that ends
         self.written: set[tuple[Warp, str]] = set()  # registers, since the last wgmma fence
         self.looked: dict[tuple[Warp, Barrier], np.ndarray] = {}
-        self.meeting: dict[Warp, int] = {}  # the generation that a warp waits for
+        self.meeting: dict[tuple[Warp, Any], int] = {}  # the generation of a barrier that a warp waits for
         self.columns: dict[int, int] = {}  # of tensor memory, by CTA: what was allocated
         self.allocated: set[int] = set()  # CTAs that have not freed it
         self.after: dict[Warp, np.ndarray] = {}  # the clock at a warp's last tcgen05.fence::after_thread_sync
@@ -114,6 +114,7 @@ class Machine:
         self.fences: dict[Warp, int] = {}  # the last fence of barriers
         self.arrivals_from_afar: list[tuple[int, Step]] = []  # (CTA, step)
         self.exited: dict[Warp, np.ndarray] = {}
+        self.gone: set[int] = set()  # CTAs all of whose warps have ended
         self.trace: list[Step] = []
         self.known: dict[Step, np.ndarray] = {}
         self.faults: list[Fault] = []
@@ -203,6 +204,9 @@ class Machine:
         barrier = self.barriers.get(where)
         if barrier is None:
             self.fault("barrier", f"{said(where)} is used before it is initialised", step)
+            return None
+        if where[0] in self.gone:
+            self.fault("exit", f"CTA {where[0]} may end before {self.who(step)} signals a barrier of it", step)
             return None
         warp, made = barrier.made
         known = clock[self.number[warp]]
@@ -317,27 +321,31 @@ class Machine:
 
     def meet(self, event: Event, step: Step, clock: np.ndarray) -> bool | None:
         key = (step[0][0], event.number)
-        if step[0] not in self.meeting:
-            self.meeting[step[0]] = self._named(key).generation
-            self._come(key, event.count, step, clock)
+        return self._meet(key, event.count, step, clock)
+
+    def _meet(self, key: Any, needed: int, step: Step, clock: np.ndarray) -> bool | None:
+        """Come to a barrier, if the warp has not yet, and wait for its round to be over."""
+        if (step[0], key) not in self.meeting:
+            self.meeting[step[0], key] = self._named(key).generation
+            self._come(key, needed, step, clock)
         return self._met(key, step, clock)
 
     def _met(self, key: Any, step: Step, clock: np.ndarray) -> bool | None:
-        barrier, mine = self._named(key), self.meeting[step[0]]
+        barrier, mine = self._named(key), self.meeting[step[0], key]
         if barrier.generation <= mine:
             return False
         np.maximum(clock, barrier.over[mine], out=clock)
-        del self.meeting[step[0]]
+        del self.meeting[step[0], key]
         return None
 
     def cluster_arrive(self, event: Event, step: Step, clock: np.ndarray) -> None:
-        if step[0] in self.meeting:
+        if (step[0], "cluster") in self.meeting:
             self.fault("cluster barrier", "a warp arrives twice and does not wait", step)
-        self.meeting[step[0]] = self._named("cluster").generation
+        self.meeting[step[0], "cluster"] = self._named("cluster").generation
         self._come("cluster", 32 * len(self.warps), step, clock)
 
     def cluster_wait(self, event: Event, step: Step, clock: np.ndarray) -> bool | None:
-        if step[0] not in self.meeting:
+        if (step[0], "cluster") not in self.meeting:
             self.fault("cluster barrier", "a warp waits where it has not arrived", step)
             return None
         return self._met("cluster", step, clock)
@@ -346,6 +354,10 @@ class Machine:
 
     def touch(self, space: Any, bits: int, access: Access, clock: np.ndarray) -> None:
         """An access; every earlier one that it must come after has to be over in every order."""
+        cta = space[1] if isinstance(space, tuple) else space
+        if cta in self.gone:
+            self.fault("exit", f"CTA {cta} may end before {self.who(access.step)} touches its memory", access.step)
+            return
         places = self.memory[space]
         for covers, earlier in places.items():
             if not self._overlap(covers, bits):
@@ -524,11 +536,7 @@ class Machine:
         """Under .cta_group::2 a warp of each CTA of a pair takes part, and the first may wait for the second."""
         if not event.flag:
             return True
-        key = ("pair", step[0][0] // 2, event.what)
-        if step[0] not in self.meeting:
-            self.meeting[step[0]] = self._named(key).generation
-            self._come(key, 64, step, clock)
-        return self._met(key, step, clock) is not False
+        return self._meet(("pair", step[0][0] // 2, event.what), 64, step, clock) is not False
 
     def _whole(self, event: Event, step: Step, clock: np.ndarray) -> None:
         for cta, bits in event.tensor:
@@ -576,6 +584,7 @@ class Machine:
 
     def _left(self, cta: int, clock: np.ndarray, step: Step) -> None:
         """A CTA has ended: nothing may be on its way to its shared memory, or still read it."""
+        self.gone.add(cta)
         for earlier in (*self.memory[cta].values(), *self.memory["tensor", cta].values()):
             for access in earlier.values():
                 if not access.generic and clock[access.ends] < access.value:

@@ -87,6 +87,7 @@ class Recorder(Follower):
         super().__init__(place)
         self.events: list[Event] = []
         self.config: dict[str, Any] = {}  # of a launch that is being made
+        self.answers = 0  # to requests for another cluster's work that were read: see `launch_control`
 
     def add(self, what: str, op: Operation, **fields: Any) -> None:
         """Record an event; neighbours of one kind that touch memory become one."""
@@ -111,7 +112,13 @@ class Recorder(Follower):
         return cta, self.integer(pointer.address, "the address of a barrier")
 
     def mine(self, *views: View) -> tuple[Target, ...]:
-        """What views cover of this CTA's shared memory."""
+        """What views cover of this CTA's shared memory.
+
+        Raises:
+            CannotFollow: another CTA's, or at an address that is not known.
+        """
+        if any(view.pointer.cta is not None for view in views):
+            raise CannotFollow("an access to the shared memory of another CTA")
         total = 0
         for view in views:
             total |= region(view)
