@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -475,14 +476,20 @@ def _coordinates_iterator(f: Follower, op: Operation, args: list[Any]) -> Any:
 
 def layout_of(op: Operation, sources: Sequence[Any], number: int = 0) -> Lay:
     """The layout that a result's type spells, the unknown extents of its shape those of the sources, in their order."""
-    text = shapes.quoted(op.result_types[number])
-    layout = shapes.lay(text)
-    wanted = sum(map(shapes.is_dynamic, shapes.leaves(layout.shape)))
+    layout, wanted = _spelled(op.result_types[number])
     if not wanted:
-        return Lay(layout.shape, _strides(layout.stride))
+        return layout
     found = [leaf for source in sources for leaf in _run_time_extents(source)]
     values = iter(found if len(found) == wanted else [UNKNOWN] * wanted)
-    return Lay(shapes.filled(layout.shape, values), _strides(layout.stride))
+    return Lay(shapes.filled(layout.shape, values), layout.stride)
+
+
+@lru_cache(maxsize=4096)
+def _spelled(text: str) -> tuple[Lay, int]:
+    """The layout that a type spells, and how many extents of its shape are known only when the kernel runs."""
+    layout = shapes.lay(shapes.quoted(text))
+    wanted = sum(map(shapes.is_dynamic, shapes.leaves(layout.shape)))
+    return Lay(layout.shape, _strides(layout.stride)), wanted
 
 
 def _strides(stride: Any) -> Any:

@@ -513,8 +513,14 @@ def of_cluster(trace: Module, arguments: list[Any], number: int = 0) -> Programs
         for warp in range(warps):
             recorder = Recorder(Place(launch.grid, launch.cluster, launch.block, at, warp))
             recorder.run(body, launch.arguments)
-            found[rank, warp] = (*recorder.events, Event("exit", 0))
+            found[rank, warp] = (*_that_matter(recorder.events), Event("exit", 0))
     return Programs(launch, found)
+
+
+def _that_matter(events: list[Event]) -> list[Event]:
+    """The events without those of registers that nothing fills later: they concern nobody else."""
+    filled = {event.name for event in events if event.what in ("mma", "tensor read")}
+    return [event for event in events if not event.what.startswith("registers") or event.name in filled]
 
 
 assert TABLE  # the handlers above are registered
