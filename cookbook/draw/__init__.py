@@ -16,6 +16,7 @@ from cookbook.draw.layouts import bank_grid, swizzle_view
 from cookbook.draw.masks import swizzle_bits
 from cookbook.draw.pairs import pair_view
 from cookbook.draw.raster import tile_order
+from cookbook.draw.scales import scale_atom
 from cookbook.draw.svg import Picture
 from cookbook.draw.timeline import pipeline
 from cookbook.draw.tmem import tensor_memory
@@ -43,6 +44,7 @@ __all__ = [
     "line_chart",
     "pair_view",
     "pipeline",
+    "scale_atom",
     "swizzle_bits",
     "swizzle_progress",
     "swizzle_view",

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
-from cookbook.harness import benching, catalog, compiling, interleavings, records, running, transposing
+from cookbook.harness import benching, catalog, compiling, interleavings, records, running, scaled, transposing
 from cookbook.harness.catalog import Recipe
 from cookbook.harness.findings import Finding
 from cookbook.harness.majors import DEFAULT, align, configured, misfit
@@ -166,6 +166,8 @@ def _fits(recipe: Recipe, shape: Shape) -> tuple[bool, str]:
         needed = "M,N,K of 1 or more, K a multiple of 8 (16-byte rows)"
         if len(recipe.majors) > 1:
             needed = "M,N,K of 1 or more, multiples of 8 where operands are contiguous (16-byte pieces)"
+        if recipe.operands:
+            return positive and len(shape) == 3 and not scaled.misfit(shape), f"M,N,K of 1 or more, {scaled.NEEDED}"
         return positive and len(shape) == 3 and any(not misfit(shape, m) for m in recipe.majors), needed
     fits = recipe.kind == "transpose" and positive and len(shape) == 2
     return fits, "M,N of 1 or more" if recipe.kind == "transpose" else "none"
@@ -226,7 +228,7 @@ def model_shapes(recipe: Recipe, majors: str) -> tuple[Shape, ...]:
     """What the model walks when nothing is said."""
     if recipe.kind == "transpose":
         return transposing.MODEL_SHAPES
-    return tuple(align(shape, majors) for shape in MODEL_SHAPES)
+    return tuple(scaled.align(shape) if recipe.operands else align(shape, majors) for shape in MODEL_SHAPES)
 
 
 def _plan_of_study(recipe: Recipe, targets: tuple[str, ...], tools: bool) -> list[Step]:
@@ -311,8 +313,9 @@ def model_level(recipe: Recipe, dtype: str, shape: Shape, config: Any) -> Level:
     if shape[0] * shape[1] * shape[2] > LARGEST_MODELLED:
         reason = f"{_x(shape)} is too large to walk in numpy: at most {LARGEST_MODELLED} multiply-adds"
         return Level("model", NOT_CHECKED, dtype, shape=shape, reason=reason)
-    exact = _walked(recipe, dtype, _integers(shape), config, integers=True)
-    error = _walked(recipe, dtype, _normals(shape), config, integers=False)
+    walked = _walked_scaled if recipe.operands else _walked
+    exact = walked(recipe, dtype, _integers(shape), config, integers=True)
+    error = walked(recipe, dtype, _normals(shape), config, integers=False)
     problems = []
     if exact:
         problems.append(f"{int(exact)} of {shape[0] * shape[1]} elements differ on integer inputs")
@@ -342,6 +345,27 @@ def _walked(recipe: Recipe, dtype: str, operands: tuple[Any, Any], config: Any, 
     exact = a.double() @ b.double()
     if integers:
         return float((got != exact.to(kind)).sum())
+    return running.relative_error(got, exact)
+
+
+def _walked_scaled(recipe: Recipe, dtype: str, operands: tuple[Any, Any], config: Any, integers: bool) -> float:
+    """`_walked` of block-scaled operands: against the product, in float64, of what they stand for."""
+    import torch
+
+    from cookbook.harness.walk_scaled import walk_scaled
+
+    (m, k), n, form = operands[0].shape, operands[1].shape[1], recipe.operands
+    if integers:
+        a, b = scaled.integers(m, k, form, 0), scaled.integers(n, k, form, 1)
+    else:
+        a, b = (scaled.quantized(x.float().numpy(), form) for x in (operands[0], operands[1].T))
+    product = walk_scaled(catalog.load(recipe.name), a, b, compiling.cutlass_dtype(dtype), config)
+    got, exact = (
+        torch.as_tensor(product),
+        torch.from_numpy(a.values()).double() @ torch.from_numpy(b.values()).double().T,
+    )
+    if integers:
+        return float((got != exact.to(getattr(torch, dtype)).float()).sum())
     return running.relative_error(got, exact)
 
 

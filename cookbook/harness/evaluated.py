@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
+from cookbook.harness import scaled
 from cookbook.layouts import Layout, SmemLayout, TiledCopyTV, TiledMmaTV, evaluate
 
 __all__ = ["Evaluated", "evaluated", "vector_for"]
@@ -19,6 +20,8 @@ class Evaluated:
     copies: dict[str, TiledCopyTV]  # by field of its TiledCopies
     mma: TiledMmaTV
     fragments: dict[str, Layout] = field(default_factory=dict)  # of tcgen05 alone: see `_fragments`
+    scaled: scaled.Format | None = None  # what block-scaled operands are made of
+    scale_columns: tuple[int, int] = (0, 0)  # the first in tensor memory of the scale factors of A and of B
 
     @property
     def sums_in_tensor_memory(self) -> bool:
@@ -52,15 +55,20 @@ def evaluated(module: ModuleType, dtype: Any, config: Any, vec: int = 8) -> Eval
     """
     vectors = (vec,) if "vec" in inspect.signature(module.tiled_copies).parameters else ()
     arch = next(iter(getattr(module, "CAPABILITIES", {}).values()), "sm_90a")
+    form = scaled.of_module(module)
 
     def everything() -> tuple[Any, Any, Any, dict[str, Any]]:
         copies = module.tiled_copies(dtype, config, *vectors)
         smem, mma = module.smem_layouts(dtype, config), module.tiled_mma(dtype, config)
-        fragments = _fragments(smem, mma, dtype, config) if hasattr(copies, "t2r_c") else {}
-        return smem, copies, mma, fragments
+        fragments = _fragments(smem, mma, dtype, config) if hasattr(copies, "t2r_c") and not form else {}
+        return smem, copies, mma, fragments or (_scaled_fragments(module, smem, mma, config) if form else {})
 
     smem, copies, mma, fragments = evaluate(everything, element_bits=dtype.width, arch=arch)
-    return Evaluated(smem._asdict(), copies._asdict(), mma, fragments)
+    found = Evaluated(smem._asdict(), copies._asdict(), mma, fragments)
+    if not form:
+        return found
+    in_bytes = {name: x if name == "c" else replace(x, element_bits=8) for name, x in found.smem.items()}
+    return replace(found, smem=in_bytes, scaled=form, scale_columns=(config.sfa_column, config.sfb_column))
 
 
 def _fragments(smem: Any, mma: Any, dtype: Any, config: Any) -> dict[str, Any]:
@@ -87,6 +95,34 @@ def _fragments(smem: Any, mma: Any, dtype: Any, config: Any) -> dict[str, Any]:
         "b": mma.make_fragment_B(blocks(smem.b, n // ctas)).layout,
         "c": mma.make_fragment_C(sums).layout,
     }
+
+
+def _scaled_fragments(module: ModuleType, smem: Any, mma: Any, config: Any) -> dict[str, Any]:
+    """ "a", "b" and "c" as `_fragments` has them; and of the scale factors of each operand, "sfa" and "sfb":
+
+    "sfa.boxes": the recipe's (BOX_M, BOX_K, STAGE) of 8-byte words in shared memory, from the first stage's.
+    "sfa.atoms": (CPY, CPY_ATOM, HIGH, WIDE, STAGE) of descriptors of tcgen05.cp, as of "a".
+    "sfa.copied": the same of bytes in tensor memory, four to a column, from `config.sfa_column`.
+    "sfa.steps": (MMA_K, STAGE) of such bytes, what each tcgen05.mma is told.
+    """
+    import cutlass
+    import cutlass.cute as cute
+
+    def tensor(layout: Any, dtype: Any) -> Any:
+        base = cute.make_ptr(dtype, 0, cute.AddressSpace.smem, assumed_align=1024)
+        return cute.make_tensor(cute.recast_ptr(base, layout.inner, dtype), layout.outer)
+
+    stored = module.ELEMENT if module.ELEMENT.width == 8 else cutlass.Uint8
+    tiles = [tensor(smem.a, stored), tensor(smem.b, stored)]
+    tiles += [tensor(smem.sfa, module.SCALE), tensor(smem.sfb, module.SCALE)]
+    address = cute.make_ptr(cutlass.Float32, 0, cute.AddressSpace.tmem, assumed_align=16)
+    sums = cute.append(mma.partition_shape_C((config.tile_m, config.tile_n)), config.acc_stages)
+    found = {"c": mma.make_fragment_C(sums).layout}
+    rows = (config.tile_m, config.tile_n)
+    for name, one, extent in zip("ab", module.operands(mma, tiles, address, config), rows, strict=True):
+        found |= {name: one.elements.layout, f"sf{name}.boxes": module.scale_views(extent, config).boxes}
+        found |= {f"sf{name}.{x}": getattr(one, x).layout for x in ("atoms", "copied", "steps")}
+    return found
 
 
 def vector_for(columns: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cookbook import access, banks
-from cookbook.harness import majors, tcgen05_check
+from cookbook.harness import majors, scaled_check, tcgen05_check
 from cookbook.harness.evaluated import Evaluated, evaluated
 from cookbook.harness.findings import Finding
 from cookbook.harness.walk_wgmma import boxes_of
@@ -32,6 +32,7 @@ def check_layouts(module: ModuleType, dtype: Any, config: Any) -> list[Finding]:
     * operands that the MMA reads by itself: the instruction has the major that the configuration says, and a matrix
       descriptor says where they are
     * sums in tensor memory: they fit what is allocated, and each is loaded once, by a warp that can reach it
+    * scale factors, where operands have them: each reaches the byte of tensor memory where the MMA looks for it
     * C, where it goes out by TMA: boxes that TMA can read, of which a whole number makes a tile
 
     A finding that fails says what was wrong; nothing is raised for a wrong layout.
@@ -60,6 +61,8 @@ def check_layouts(module: ModuleType, dtype: Any, config: Any) -> list[Finding]:
                 findings.append(_descriptors(name, found.smem[name], rows, major))
     if found.sums_in_tensor_memory:
         findings += tcgen05_check.tensor_memory_findings(found, config)
+    if found.scaled:
+        findings += scaled_check.scale_findings(found, config)
     return findings
 
 
@@ -126,7 +129,7 @@ def _fits(found: Evaluated, config: Any) -> Finding:
     """C may lie where A and B were: the larger of the two counts. Buffers that TMA empties lie beside them: while a
     tile goes out the next ones come in."""
     size = 0
-    for name in ("a", "b", "c") if found.stores_boxes else ("a", "b"):
+    for name in [x for x in found.smem if x != "c" or found.stores_boxes]:
         layout = found.smem[name]
         size = -(-size // layout.alignment) * layout.alignment + layout.size_bytes
     size = max([size, *(layout.size_bytes for layout in found.smem.values())])

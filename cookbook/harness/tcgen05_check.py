@@ -15,9 +15,13 @@ from cookbook.descriptors import describe
 from cookbook.harness.compiling import Compiled
 from cookbook.harness.evaluated import Evaluated
 from cookbook.harness.findings import Finding
+from cookbook.harness.scaled_check import column_finding
+from cookbook.harness.walk_scaled import atom_descriptor
 from cookbook.harness.walk_tcgen05 import descriptors_of, instruction_of, loads_of, sums_of_a_cta, tmem_columns
 from cookbook.harness.walk_wgmma import boxes_of
 from cookbook.model import BlackwellDescriptor
+from cookbook.model.scale_factors import ATOM_FACTORS, ATOM_ROWS
+from cookbook.model.smem_descriptor import ROW_BYTES
 
 __all__ = ["compiled_findings", "descriptor_finding", "tensor_memory_findings"]
 
@@ -25,6 +29,7 @@ MMA = re.compile(r"tcgen05\.mma\.\S+\s+\[%r\d+\], %rd\d+, %rd\d+, (%r\d+),")
 ALLOC = re.compile(r"tcgen05\.alloc\.\S+\s+\[%r\d+\], (%r\d+);")
 MOVE = re.compile(r"mov\.(?:b|u|s)32\s+(%r\d+), (-?\d+);")
 OR = re.compile(r"or\.b64\s+%rd\d+, %rd\d+, (-?\d+);")
+IDS = re.compile(r"or\.b32\s+(%r\d+), %r\d+, (\d+);")  # the bytes of scale factors, joined to an instruction descriptor
 PACK = re.compile(r"mov\.b64\s+%rd\d+, \{%r\d+, (%r\d+)\};")
 VERSION = 0b001 << 46  # what tells a matrix descriptor's constant bits from other constants: PTX ISA, bits 46-48
 
@@ -32,7 +37,8 @@ VERSION = 0b001 << 46  # what tells a matrix descriptor's constant bits from oth
 def descriptor_finding(found: Evaluated, name: str) -> Finding:
     """Whether CuTe's descriptor of every block and stage of operand "a" or "b" is the one that the layout needs."""
     layout, index = found.smem[name], "ab".index(name)
-    rows, depth, major = found.mma.shape_mnk[index] // found.ctas, found.mma.shape_mnk[2], found.mma.majors[index]
+    rows, major = found.mma.shape_mnk[index] // found.ctas, found.mma.majors[index]
+    depth = ROW_BYTES // layout.element_bytes
     try:
         stages = descriptors_of(found, name)
         needed = [
@@ -87,7 +93,8 @@ def compiled_findings(found: Evaluated, compiled: Compiled, dtype: str) -> list[
 
     The PTX holds an instruction descriptor as a constant, and of a matrix descriptor all that is not its address, ORed
     to it; or, where the leading byte offset is 0, the upper 32 bits, put beside it. (The steps between addresses are
-    CuTe's layouts: `descriptor_finding`.)
+    CuTe's layouts: `descriptor_finding`.) Of a block-scaled MMA the bytes where scale factors begin are put into its
+    instruction descriptor at run time; the constant has zeros there. Their atoms have a descriptor too.
 
     Args:
         dtype: "float16" or "bfloat16".
@@ -95,19 +102,22 @@ def compiled_findings(found: Evaluated, compiled: Compiled, dtype: str) -> list[
     constants: dict[str, set[int]] = {}
     for register, value in MOVE.findall(compiled.ptx):
         constants.setdefault(register, set()).add(int(value))
+    for register, value in IDS.findall(compiled.ptx) if found.scaled else ():
+        constants.setdefault(register, set()).add(int(value))
     said = {
         name: _of_registers(pattern, constants, compiled.ptx) for name, pattern in (("idesc", MMA), ("tmem", ALLOC))
     }
     words = {int(word) & (1 << 64) - 1 for word in OR.findall(compiled.ptx)}
     words |= {(word & (1 << 32) - 1) << 32 for word in _of_registers(PACK, constants, compiled.ptx) if word != -1}
     said["descriptors"] = {word for word in words if word & 7 << 46 == VERSION}
-    firsts = [descriptors_of(found, name)[0][0][0] for name in "ab"]
+    firsts = [descriptors_of(found, name)[0][0][0] for name in "ab"] + [atom_descriptor()] * bool(found.scaled)
     needed = {
         "idesc": {instruction_of(found, dtype).encode()},
         "tmem": {tmem_columns(found)},
         "descriptors": {first.encode() for first in firsts},
     }
-    return [*(_same(name, said[name], needed[name]) for name in needed), *_counts(found, compiled)]
+    columns = [column_finding(found, compiled.ptx)] if found.scaled else []
+    return [*(_same(name, said[name], needed[name]) for name in needed), *columns, *_counts(found, compiled)]
 
 
 def _of_registers(pattern: re.Pattern[str], constants: dict[str, set[int]], ptx: str) -> set[int]:
@@ -122,15 +132,19 @@ def _same(name: str, said: set[int], needed: set[int]) -> Finding:
 
 def _counts(found: Evaluated, compiled: Compiled) -> list[Finding]:
     """One loop over k-tiles multiplies one stage, and one load of a stage is one instruction for each box."""
-    (m, n, k), (rows, columns), depth = found.mma.shape_mnk, sums_of_a_cta(found), found.smem["a"].outer.sizes[1]
+    (m, n, _), (rows, columns), a = found.mma.shape_mnk, sums_of_a_cta(found), found.smem["a"]
     loads = loads_of(found.copies["t2r_c"], found.fragments["c"], (rows, columns))
     along = [1 if major == "K" else 0 for major in found.mma.majors]
     boxes = [len(boxes_of(found.smem[name], mode).origins) for name, mode in zip("ab", along, strict=True)]
+    steps = a.outer.sizes[1] * a.element_bytes // ROW_BYTES
     expected = {
-        "UTCHMMA": rows * found.ctas // m * (columns // n) * (depth // k),
+        found.scaled.sass if found.scaled else "UTCHMMA": rows * found.ctas // m * (columns // n) * steps,
         "LDTM": loads.starts.shape[1],
-        "UTMALDG": sum(boxes),
+        "UTMALDG": sum(boxes) + (2 if found.scaled else 0),  # scale factors: one box for A's, one for B's
     }
+    if found.scaled:
+        high, wide = (sum(found.smem[f"sf{x}"].outer.sizes[i] for x in "ab") for i in (0, 1))
+        expected["UTCCP"] = high // ATOM_ROWS * (wide // 2 // ATOM_FACTORS)
     counted = {name: compiled.count(name) for name in expected}
     return [
         Finding(f"{name}.count", counted[name] == n, f"{counted[name]} in the SASS; needed {n}")

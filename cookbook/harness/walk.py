@@ -63,16 +63,28 @@ def walk_evaluated(
     a_major, b_major = majors.of_config(config)
     along = (1 if a_major == "k" else 0, 1 if b_major == "k" else 0)
     path = _path(reader)(writer, reader, dtype, along)
+    a_bits, b_bits = _global(a, dtype, along[0]), _global(b.T, dtype, along[1])
+    return walk_tiles(path, writer, reader, a_bits, b_bits, dtype, config)
+
+
+def walk_tiles(path: Any, writer: Evaluated, reader: Evaluated, a: Any, b: Any, dtype: str, config: Any) -> np.ndarray:
+    """Every tile of the product of a (M, K) and b (N, K) in global memory: by `path`, then the epilogue's way.
+
+    Args:
+        path: made of the same `writer` and `reader`; `multiply(smem, a, b, row, column)` gives the sums of a tile.
+
+    Returns:
+        (M, N) float32, rounded to `dtype`.
+    """
     epilogue = (BoxStores if reader.stores_boxes else VectorStores)(
         writer, reader, path.c_coords, dtype, path.smem_bytes
     )
     smem = SharedMemory(max(path.smem_bytes, epilogue.smem_bytes))
-    a_bits, b_bits = _global(a, dtype, along[0]), _global(b.T, dtype, along[1])
-    out = _output(len(a_bits), len(b_bits))
-    for row in range(0, len(a_bits), config.tile_m):
-        for column in range(0, len(b_bits), config.tile_n):
+    out = _output(a.shape[0], b.shape[0])
+    for row in range(0, a.shape[0], config.tile_m):
+        for column in range(0, b.shape[0], config.tile_n):
             smem.poison()
-            accumulators = path.multiply(smem, a_bits, b_bits, row, column)
+            accumulators = path.multiply(smem, a, b, row, column)
             smem.poison()  # C is staged where A and B were, or in buffers that hold an earlier tile's
             epilogue.store(smem, accumulators, out, row, column)
     return to_float32(out, dtype)
@@ -85,6 +97,14 @@ def _path(reader: Evaluated) -> type[CpAsyncLdmatrix | TmaLdmatrix | TmaWgmma | 
     if reader.reads_by_descriptor:
         return TmaWgmma
     return CpAsyncLdmatrix if "g2s_a" in reader.copies else TmaLdmatrix
+
+
+def global_bytes(x: np.ndarray) -> np.ndarray:
+    """Bytes (rows, bytes) in global memory, rows a multiple of 16 apart; what lies between them is 0xFF."""
+    rows, width = x.shape
+    memory = np.full((rows, -(-width // 16) * 16), 0xFF, np.uint8)
+    memory[:, :width] = x
+    return memory[:, :width]
 
 
 def _global(x: np.ndarray, dtype: str, along: int) -> np.ndarray:

@@ -24,9 +24,15 @@ COLUMN = 0xFFFF  # the bits of an address in tensor memory that are its column
 
 
 def instruction_of(found: Evaluated, dtype: str) -> InstructionDescriptor:
-    """The instruction descriptor of the recipe's MMA: sums in float32."""
+    """The instruction descriptor of the recipe's MMA: sums in float32; its first scale factors, if it has any.
+
+    Args:
+        dtype: of A and B; of block-scaled ones `found` says it.
+    """
     m, n, _ = found.mma.shape_mnk
     a_major, b_major = found.mma.majors
+    if found.scaled:
+        return InstructionDescriptor(found.scaled.kind, m, n, found.scaled.element, scale_type=found.scaled.scale)
     return InstructionDescriptor("f16", m, n, dtype, a_major=a_major, b_major=b_major)
 
 
@@ -91,8 +97,14 @@ def loads_of(copy: TiledCopyTV, sums: Layout, tile: tuple[int, int]) -> Loads:
 
 
 def tmem_columns(found: Evaluated) -> int:
-    """Columns of tensor memory to allocate for the sums of all stages: the next power of two, at least 32."""
+    """Columns of tensor memory to allocate for the sums of all stages: the next power of two, at least 32.
+
+    Scale factors come after them: an atom of those takes four.
+    """
     wanted = int((found.fragments["c"].table() & COLUMN).max()) + 1
+    for name, first in zip("ab" if found.scaled else "", found.scale_columns, strict=False):
+        last = int((found.fragments[f"sf{name}.copied"].table() // 4 & COLUMN).max())
+        wanted = max(wanted, first + last + 1)
     return max(WARP, 1 << (wanted - 1).bit_length())
 
 
@@ -134,8 +146,20 @@ class TmaTcgen05(TmaOperands):
             for m, n in np.ndindex(self.d.shape[:2]):
                 d = self._at(self.d[m, n, turn])
                 for k, operands in enumerate(zip(self.a[stage][m], self.b[stage][n], strict=True)):
-                    mma(smems, self.tmem, d, *operands, self.instruction, accumulate=k_tile > 0 or k > 0)
+                    self.product(smems, d, operands, stage, k, accumulate=k_tile > 0 or k > 0)
         return np.concatenate([self._fetch(tmem, turn) for tmem in self.tmem])
+
+    def product(
+        self,
+        smems: list[SharedMemory],
+        d: TmemAddress,
+        operands: tuple[BlackwellDescriptor, BlackwellDescriptor],
+        stage: int,
+        k: int,
+        accumulate: bool,
+    ) -> None:
+        """One tcgen05.mma: the `k`-th of a stage."""
+        mma(smems, self.tmem, d, *operands, self.instruction, accumulate=accumulate)
 
     def _fetch(self, tmem: TensorMemory, turn: int) -> np.ndarray:
         """The loads of every warp of a CTA, piece by piece: (threads, values) float32."""

@@ -1,0 +1,170 @@
+"""Block-scaled operands: narrow floats, and one scale factor for every 16 or 32 of them along K.
+
+A row of such a matrix is cut into blocks; what an element stands for is its own value times its block's scale factor.
+The products of two elements and two scale factors are exact in float32, so a reference in float64 of what the operands
+stand for is a reference for the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cookbook.model.scale_factors import ATOM_BYTES
+from cookbook.model.small_floats import FORMATS as FLOATS
+from cookbook.model.small_floats import decode, encode, encode_ue8m0, pack
+
+__all__ = [
+    "FORMATS",
+    "K_STEP",
+    "Format",
+    "Scaled",
+    "align",
+    "as_matmul",
+    "atoms_as_words",
+    "integers",
+    "misfit",
+    "of_module",
+    "quantized",
+    "tensors",
+]
+
+K_STEP = 32  # a block of mxfp8; 16 bytes, which TMA asks of a row, of nvfp4
+NEEDED = f"K a multiple of {K_STEP} (whole blocks, 16-byte rows)"
+
+
+class Format(NamedTuple):
+    """What block-scaled operands are made of. Names of types are those of `cookbook.model.small_floats`, or torch's."""
+
+    kind: str  # of tcgen05.mma
+    element: str
+    scale: str
+    block: int  # elements along K to a scale factor
+    torch_element: str
+    torch_scale: str
+    sass: str  # the tensor core's instruction
+
+    @property
+    def bits(self) -> int:
+        """Of an element."""
+        return FLOATS[self.element].bits
+
+
+FORMATS = {
+    "mxfp8": Format("mxf8f6f4", "e4m3", "ue8m0", 32, "float8_e4m3fn", "float8_e8m0fnu", "UTCQMMA"),
+    "nvfp4": Format("mxf4nvf4", "e2m1", "ue4m3", 16, "float4_e2m1fn_x2", "float8_e4m3fn", "UTCOMMA"),
+}
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A or B, (rows, K), as patterns: `codes` (rows, K) uint8, one element each; `scales` (rows, K / block) uint8."""
+
+    format: str
+    codes: np.ndarray
+    scales: np.ndarray
+
+    @property
+    def stored(self) -> np.ndarray:
+        """(rows, bytes) uint8: the elements as memory has them, 4-bit ones in pairs, the first in the low bits."""
+        bits = FORMATS[self.format].bits
+        return pack(self.codes, bits) if bits < 8 else self.codes
+
+    def values(self) -> np.ndarray:
+        """(rows, K) float32: what the operand stands for, exactly."""
+        form = FORMATS[self.format]
+        return decode(self.codes, form.element) * np.repeat(decode(self.scales, form.scale), form.block, axis=1)
+
+
+def of_module(module: Any) -> Format | None:
+    """What the operands of a recipe are made of, if it is a block-scaled GEMM: it names ELEMENT, SCALE and BLOCK.
+
+    Raises:
+        ValueError: it names what no format is made of.
+    """
+    if not hasattr(module, "ELEMENT"):
+        return None
+    names = {"Float8E4M3FN": "e4m3", "Float4E2M1FN": "e2m1"}, {"Float8E8M0FNU": "ue8m0", "Float8E4M3FN": "ue4m3"}
+    types = (module.ELEMENT.__name__, module.SCALE.__name__)
+    said = (*(known.get(x) for known, x in zip(names, types, strict=True)), module.BLOCK)
+    for form in FORMATS.values():
+        if said == (form.element, form.scale, form.block):
+            return form
+    raise ValueError(f"ELEMENT, SCALE, BLOCK: got {(*types, module.BLOCK)}; needed those of one of {list(FORMATS)}")
+
+
+def quantized(values: np.ndarray, name: str) -> Scaled:
+    """The operand nearest to float32 `values` (rows, K): each block's largest element becomes the largest there is.
+
+    A scale factor of mxfp8 is a power of two, the smallest that makes everything fit; one of nvfp4 is rounded.
+
+    Raises:
+        ValueError: K is no multiple of the block.
+    """
+    form = FORMATS[name]
+    values = np.asarray(values, np.float32)
+    if values.ndim != 2 or values.shape[1] % form.block:
+        raise ValueError(f"values: got shape {values.shape}; needed (rows, K), K a multiple of {form.block}")
+    blocks = values.reshape(len(values), -1, form.block)
+    largest = np.nanmax(decode(np.arange(1 << form.bits, dtype=np.uint8), form.element))
+    wanted = np.abs(blocks).max(axis=2) / largest
+    scales = encode_ue8m0(wanted) if form.scale == "ue8m0" else encode(wanted, form.scale)
+    divisor = decode(scales, form.scale)
+    codes = encode(blocks / np.where(divisor == 0, 1, divisor)[..., None], form.element)
+    return Scaled(name, codes.reshape(values.shape), scales)
+
+
+def integers(rows: int, k: int, name: str, seed: int = 0) -> Scaled:
+    """A random operand of small halves, quarters and integers: sums of products are exact in float32, in any order.
+
+    The scale factors are 1/2, 1 and 2, and no two neighbours tell one another's value.
+    """
+    form, random = FORMATS[name], np.random.default_rng(seed)
+    codes = encode(random.choice(np.array([-3, -2, -1, -0.5, 0, 0.5, 1, 2, 3], np.float32), (rows, k)), form.element)
+    factors = random.choice(np.array([0.5, 1, 2], np.float32), (rows, k // form.block))
+    return Scaled(name, codes, encode_ue8m0(factors) if form.scale == "ue8m0" else encode(factors, form.scale))
+
+
+def tensors(operand: Scaled, device: str = "cpu") -> tuple[Any, Any]:
+    """(elements, scales) as torch tensors of the types that a recipe takes: (rows, bytes) and (rows, K / block)."""
+    import torch
+
+    form = FORMATS[operand.format]
+    pairs = ((operand.stored, form.torch_element), (operand.scales, form.torch_scale))
+    return tuple(torch.from_numpy(x).to(device).view(getattr(torch, dtype)) for x, dtype in pairs)
+
+
+def as_matmul(matmul: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A recipe's `matmul(a, b, a_scale, b_scale, out=)` as one of (a, b, out): torch tensors, quantized on the way."""
+
+    def call(a: Any, b: Any, out: Any = None) -> Any:
+        pairs = [quantized(x.float().cpu().numpy(), name) for x in (a, b.T)]
+        (a, a_scale), (bt, b_scale) = (tensors(x, str(out.device if out is not None else a.device)) for x in pairs)
+        return matmul(a, bt.T, a_scale, b_scale, out=out)
+
+    return call
+
+
+def misfit(shape: tuple[int, ...]) -> str:
+    """Which extent of (M, N, K) a block-scaled GEMM cannot have; or ""."""
+    return f"K = {shape[2]}" if shape[2] % K_STEP else ""
+
+
+def align(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape with K rounded up to what a block-scaled GEMM takes."""
+    return (*shape[:2], -(-shape[2] // K_STEP) * K_STEP)
+
+
+def atoms_as_words(atoms: np.ndarray, rows: int) -> np.ndarray:
+    """Atoms of scale factors (1-D uint8) as the matrix that TMA is given: (blocks of 128 rows, words of 8 bytes).
+
+    Raises:
+        ValueError: not whole atoms for so many rows.
+    """
+    high = -(-rows // 128)
+    if atoms.dtype != np.uint8 or atoms.ndim != 1 or not atoms.size or atoms.size % (high * ATOM_BYTES):
+        raise ValueError(f"atoms: got {atoms.size} of {atoms.dtype}; needed bytes, whole atoms for {rows} rows")
+    return np.ascontiguousarray(atoms).view(np.uint64).reshape(high, -1)
