@@ -19,6 +19,7 @@
 #     builds_on: blackwell/pipelined_gemm
 #     targets: [sm_100a, sm_103a]
 #     runs_on: sm_100
+#     beside: blackwell/pipelined_gemm
 #     dtypes: [bfloat16, float16]
 #     path: tma -> shared memory of two SMs -> tcgen05.mma of both -> tensor memory -> tcgen05.ld -> boxes -> tma
 #     instructions:
@@ -963,7 +964,10 @@ for name, case in cases.items():
 #
 # Every level looks at every variant. The model gives each CTA of a pair shared and tensor memory of its own, has each
 # load its halves, and multiplies them as one instruction. It cannot tell the variants apart: where the bytes end up is
-# the same, whoever sends them. What needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
+# the same, whoever sends them. Who waits for whom is level *pipeline*'s matter: it follows every warp of every CTA of a
+# cluster, over barriers that are each other's, in every order. Take the arrivals of the other CTA's epilogue away, or
+# count one reader too few, and it tells a way in which something is overwritten too soon. What needs a Blackwell GPU
+# says *not checked*: **this kernel has not run on hardware**.
 
 # %% tags=["lab"]
 from cookbook import tables

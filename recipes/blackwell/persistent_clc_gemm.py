@@ -1,0 +1,1005 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   cookbook:
+#     title: A GEMM whose tiles are handed out while it runs
+#     claim: >-
+#       Launch a cluster for every tile, and let those that run take the work of those that have not begun: whoever is
+#       free first gets the next tile, and nobody needs to know how many SMs there are, or how fast.
+#     track: blackwell
+#     order: 40
+#     builds_on: blackwell/two_cta_gemm
+#     targets: [sm_100a, sm_103a]
+#     runs_on: sm_100
+#     beside: blackwell/two_cta_gemm
+#     dtypes: [bfloat16, float16]
+#     path: tma -> shared memory of two SMs -> tcgen05.mma of both -> tensor memory -> tcgen05.ld -> boxes -> tma
+#     instructions:
+#       all: [UTMALDG.2D.2CTA, UTCHMMA.2CTA, UTCBAR.2CTA.MULTICAST, LDTM.x64, UCGABAR_WAIT, STS.128, UTMASTG.2D, SYNCS]
+# ---
+
+# %% [markdown]
+# # A GEMM whose tiles are handed out while it runs
+#
+# **Claim.** A kernel whose CTAs stay and go from tile to tile overlaps the end of one tile with the beginning of the
+# next. But [so far](two_cta_gemm.ipynb) the tiles were dealt out *before* it began: cluster *i* of *s* does the blocks
+# i, i + s, i + 2s. That is right if *s* clusters begin together and are equally fast. If another kernel still holds
+# some SMs, or some clusters wait longer for memory, the last ones to finish decide, and the others stand by.
+#
+# Blackwell can do both: **launch a cluster for every block, and let the running ones take over those that have not
+# begun.** With `clusterlaunchcontrol.try_cancel` a running cluster asks the GPU to *cancel* one that still waits to
+# start. The answer is the number of the cancelled one, whose work the asker now does, or "there is none left". What was
+# a multiplication in every warp's program becomes a message in shared memory, with barriers of its own.
+#
+# *This kernel has not run on hardware.* It is compiled for Blackwell, and its layouts, descriptors and data path are
+# checked against the PTX ISA document in numpy. No speed is claimed; what the lab draws of time is a prediction.
+#
+# `matmul(a, b)` at the end is for use: `a` is (M, K), `b` is (K, N), both K-major, as `x @ weight.T` is.
+
+# %%
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import cutlass.memory
+import cutlass.pipeline as pipeline
+import torch
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
+
+# %% [markdown]
+# ## The sizes
+#
+# A tile is 256 x 256 and belongs to a pair of CTAs, and all that [the page before](two_cta_gemm.ipynb) says of pairs
+# holds here. One warp more works in the first CTA of a cluster: it asks for blocks.
+#
+# | variant | a cluster's next block |
+# |---|---|
+# | `static` | is as many further as there are clusters: the schedule so far |
+# | `handed out` | is asked for while the present one is multiplied |
+# | `two ahead` | is asked for one block earlier |
+
+
+# %%
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the kernel, in elements or counts."""
+
+    tile_m: int = 256  # rows of C per pair of CTAs
+    tile_n: int = 256  # columns of C per pair: the widest tcgen05.mma
+    tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four tcgen05.mma steps of 16
+    stages: int = 6  # pairs of A and B tiles in flight or being read
+    acc_stages: int = 2  # tiles of sums in tensor memory
+    epi_n: int = 64  # columns of a piece of C: 128 bytes, and as many registers a thread
+    epi_buffers: int = 2  # pieces of C on their way out
+    pairs_m: int = 1  # pairs of a cluster down C: they share B
+    pairs_n: int = 1  # and across: they share A
+    raster_group: int = 8  # pairs that run together cover this many rows of tiles
+    answers: int = 1  # blocks that are asked for before they are needed; 0: none is, the schedule is static
+
+    @property
+    def cta_m(self) -> int:
+        return self.tile_m // PAIR  # rows of A, and of C, that one CTA has
+
+    @property
+    def cta_n(self) -> int:
+        return self.tile_n // PAIR  # rows of B that one CTA brings; it has sums of all tile_n columns
+
+    @property
+    def cluster(self) -> int:
+        return PAIR * self.pairs_m * self.pairs_n
+
+    @property
+    def threads(self) -> int:
+        return 32 * (WARPS if self.answers else ASKING_WARP)
+
+    @property
+    def tmem_columns(self) -> int:
+        return self.acc_stages * self.tile_n  # 32 bits each; allocated in powers of two, at least 32
+
+    @property
+    def stage_bytes(self) -> int:
+        return (self.cta_m + self.cta_n) * self.tile_k * 2  # of one CTA
+
+    @property
+    def smem_bytes(self) -> int:
+        # the barriers, padded to the tiles' alignment; A and B; and C beside them
+        return 1024 + self.stages * self.stage_bytes + self.epi_buffers * self.cta_m * self.epi_n * 2
+
+
+PAIR = 2  # CTAs that share a tcgen05.mma: its cta_group
+ANSWER_BYTES = 16  # of what the hardware says to a request for a block
+EPILOGUE_WARPS, MMA_WARP, TMA_WARP, ASKING_WARP, WARPS = 4, 4, 5, 6, 7  # warps 0 to 3: w reaches lanes from 32 w on
+VARIANTS = {"static": Config(answers=0), "handed out": Config(), "two ahead": Config(answers=2)}
+DEFAULT = "handed out"
+CONFIG = VARIANTS[DEFAULT]
+
+
+def config_for(arch: str, variant: str = DEFAULT) -> Config:
+    """The configuration of a variant: the two chips with tcgen05 have the same sizes."""
+    return VARIANTS[variant]
+
+
+# %% [markdown]
+# ## Layouts, MMA and copies
+#
+# All as before.
+
+
+# %%
+class SmemLayouts(NamedTuple):
+    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
+
+    a: cute.ComposedLayout  # (M / 2, K, STAGE): what one CTA of the pair holds
+    b: cute.ComposedLayout  # (N / 2, K, STAGE)
+    c: cute.ComposedLayout  # (M / 2, EPI_N, BUFFER)
+
+
+def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
+    """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
+    bits = next(bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0)
+    width = (128 << bits) // dtype.width
+    rows = cute.make_layout((8, width), stride=(width, 1))
+    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
+
+
+def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+    """The atoms, tiled to the size of the tiles: first down the rows, then along K or N, then over the stages."""
+    c = config
+    ab = smem_atom(dtype, c.tile_k)
+    return SmemLayouts(
+        a=cute.tile_to_shape(ab, (c.cta_m, c.tile_k, c.stages), order=(0, 1, 2)),
+        b=cute.tile_to_shape(ab, (c.cta_n, c.tile_k, c.stages), order=(0, 1, 2)),
+        c=cute.tile_to_shape(smem_atom(dtype, c.epi_n), (c.cta_m, c.epi_n, c.epi_buffers), order=(0, 1, 2)),
+    )
+
+
+def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
+    """tcgen05.mma of 256 x N x 16 by a pair of CTAs, A and B from the shared memory of both."""
+    shape, smem, k_major = (config.tile_m, config.tile_n, 16), tcgen05.OperandSource.SMEM, OperandMajorMode.K
+    op = tcgen05.MmaF16BF16Op(dtype, cutlass.Float32, shape, tcgen05.CtaGroup.TWO, smem, k_major, k_major)
+    return cute.make_tiled_mma(op)
+
+
+class TiledCopies(NamedTuple):
+    """The copies by software on the way of C, over one piece of it."""
+
+    t2r_c: cute.TiledCopy  # tcgen05.ld: from tensor memory to registers, `epi_n` columns of a row a thread
+    r2s_c: cute.TiledCopy  # st.shared of 16 bytes
+
+
+def pieces(sums: cute.Tensor, config: Config = CONFIG) -> cute.Tensor:
+    """One CTA's sums of one stage (MMA, MMA_M, MMA_N) as (M / 2, EPI_N, 1, N / EPI_N)."""
+    return cute.flat_divide(sums[(None, None), 0, 0], (config.cta_m, config.epi_n))
+
+
+def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
+    """The two copies of the epilogue."""
+    mma = tiled_mma(dtype, config)
+    load = cute.make_copy_atom(tcgen05.Ld32x32bOp(tcgen05.Repetition(config.epi_n)), cutlass.Float32)
+    piece = pieces(mma.make_fragment_C(mma.partition_shape_C((config.tile_m, config.tile_n))), config)
+    t2r_c = tcgen05.make_tmem_copy(load, piece[None, None, 0, 0])
+    write = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=128)
+    return TiledCopies(t2r_c=t2r_c, r2s_c=cute.make_tiled_copy_D(write, t2r_c))
+
+
+# %% [markdown]
+# ## Which tile is next
+#
+# Blocks of C are numbered as before, and a cluster begins with the one of its own number. What comes after that is in
+# an **answer**: 16 bytes in shared memory, which the hardware writes into *every* CTA of the cluster
+# (`.multicast::cluster::all`), reporting to a barrier in each. Every role reads it when it is through with a tile: is
+# it a yes, and if so which CTA was the first of the cancelled cluster? Only then may the answer be overwritten.
+#
+# The bytes come by the *async proxy*, as TMA's do, so a fence stands between reading an answer and giving its place
+# back: the next answer must not overtake the reading of this one.
+#
+# The static schedule fits into the same function: the number that comes `step` later, or none.
+
+
+# %%
+class Place(NamedTuple):
+    """Where a CTA is in its cluster."""
+
+    half: cutlass.Int32  # of its pair: 0, the leader and the upper rows, or 1
+    m: cutlass.Int32  # its pair's row of pairs
+    n: cutlass.Int32  # its pair's column of pairs
+
+
+class Work(NamedTuple):
+    """What a cluster is to do: block `first`, and then whatever `next_block` says."""
+
+    first: cutlass.Int32
+    step: cutlass.Int32  # clusters that were launched
+    blocks: cutlass.Int32  # of C
+    grid: tuple[cutlass.Int32, cutlass.Int32]  # of blocks, down and across C
+    place: Place
+
+
+@cute.jit
+def work_of_cta(shape_mn, config: cutlass.Constexpr):
+    """What this CTA has to do."""
+    down = cute.ceil_div(shape_mn[0], config.tile_m * config.pairs_m)
+    across = cute.ceil_div(shape_mn[1], config.tile_n * config.pairs_n)
+    rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+    pair = rank // PAIR
+    place = Place(rank % PAIR, pair % config.pairs_m, pair // config.pairs_m)
+    cta, _, _ = cute.arch.block_idx()
+    ctas, _, _ = cute.arch.grid_dim()
+    return Work(cta // config.cluster, ctas // config.cluster, down * across, (down, across), place)
+
+
+def first_answer(config: Config):
+    """Where the first answer will be; the static schedule, which has none, goes through the same motions."""
+    return pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, max(config.answers, 1))
+
+
+@cute.jit
+def next_block(asked, answers, read, number, work: Work, config: cutlass.Constexpr):
+    """The number of the block that comes after `number`, or -1 if that was the last; and where the next answer is."""
+    if cutlass.const_expr(config.answers == 0):
+        number += work.step
+        if number >= work.blocks:
+            number = cutlass.Int32(-1)
+    else:
+        asked.consumer_wait(read)
+        cta, _, _, yes = cute.arch.clc_response(answers + read.index)
+        cute.arch.fence_proxy("async.shared", space="cta")
+        cute.arch.sync_warp()  # all lanes have read it
+        with cute.arch.elect_one():
+            asked.consumer_release(read)
+        read.advance()
+        number = cutlass.Int32(-1)
+        if yes != 0:
+            number = cta // config.cluster
+    return number, read
+
+
+@cute.jit
+def tile_of(work: Work, number, config: cutlass.Constexpr):
+    """The tile (m, n) of C that this CTA's pair has in a block: blocks column by column inside groups of rows."""
+    down, across = work.grid
+    wanted = config.raster_group // config.pairs_m
+    group, inside = number // (wanted * across), number % (wanted * across)
+    first = group * wanted
+    height = cutlass.min(down - first, wanted)  # the last group may be lower
+    m, n = first + inside % height, inside // height
+    return m * config.pairs_m + work.place.m, n * config.pairs_n + work.place.n
+
+
+# %% [markdown]
+# ## The warp that asks
+#
+# It works in the first CTA of a cluster alone. `producer_acquire` waits until everyone in the cluster has read the
+# answer that was there, and tells each CTA's barrier to expect 16 bytes. It is a reader of its own answers too, for
+# **after a no it must not ask again**: PTX leaves that undefined.
+#
+# At the end it must stay longest. The last answer is read by warps of other CTAs too, and each of them arrives at a
+# barrier *here*: `producer_tail` waits for them.
+
+
+# %%
+@cute.jit
+def ask(asked, answers, work: Work, config: cutlass.Constexpr):
+    """Ask for one block after the other, for the whole cluster, until the answer is no."""
+    write = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.answers)
+    read, number = first_answer(config), work.first
+    while number >= 0:
+        asked.producer_acquire(write)
+        with cute.arch.elect_one():
+            cute.arch.issue_clc_query(asked.producer_get_barrier(write), answers + write.index)
+        write.advance()
+        number, read = next_block(asked, answers, read, number, work, config)
+    asked.producer_tail(write)  # all have read the last answer
+
+
+# %% [markdown]
+# ## The warp that loads
+#
+# The loops over turns are gone: each role keeps at it while there is a block. What it does in a block is as before.
+
+
+# %%
+def multicast_masks(place: Place, config: Config):
+    """Who is to get the part of A, and the part of B, that a CTA fetches: a bit for each rank."""
+    across = sum(1 << PAIR * config.pairs_m * n for n in range(config.pairs_n))  # of the CTA at (0, 0, 0)
+    down = sum(1 << PAIR * m for m in range(config.pairs_m))
+    return across << place.half + PAIR * place.m, down << place.half + PAIR * config.pairs_m * place.n
+
+
+@cute.jit
+def load(tma, source, target, barrier, mask, sharers: cutlass.Constexpr):
+    """One TMA copy of this CTA's part of a half tile, to itself and all others that share it."""
+    if cutlass.const_expr(sharers > 1):
+        cute.copy(tma, source, target, tma_bar_ptr=barrier, mcast_mask=cutlass.Int16(mask))
+    else:
+        cute.copy(tma, source, target, tma_bar_ptr=barrier)
+
+
+@cute.jit
+def produce_tile(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, masks, config: cutlass.Constexpr):
+    """All k-tiles of one tile: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE) in shared memory."""
+    for k_tile in cutlass.range(cute.size(tAgA, mode=[1]), unroll=1):
+        pipe.producer_acquire(state)
+        barrier = pipe.producer_get_barrier(state)
+        load(tma_a, tAgA[None, k_tile], tAsA[None, state.index], barrier, masks[0], config.pairs_n)
+        load(tma_b, tBgB[None, k_tile], tBsB[None, state.index], barrier, masks[1], config.pairs_m)
+        state.advance()
+    return state
+
+
+@cute.jit
+def produce(pipe, asked, answers, tma_a, tma_b, gA, gB, sA, sB, work: Work, config: cutlass.Constexpr):
+    """Keep the stages full, tile after tile. gA (M / 2, K, m, k), gB (N / 2, K, n, k) in global memory."""
+    place = work.place
+    sA, sB = cute.group_modes(sA, 0, 2), cute.group_modes(sB, 0, 2)
+    # The pairs of a row of the cluster divide each half of A's tile among them, those of a column B's.
+    across, down = cute.make_layout(config.pairs_n), cute.make_layout(config.pairs_m)
+    tAsA, tAgA = cpasync.tma_partition(tma_a, place.n, across, sA, cute.group_modes(gA, 0, 2))  # (TMA, m, k)
+    tBsB, tBgB = cpasync.tma_partition(tma_b, place.m, down, sB, cute.group_modes(gB, 0, 2))  # (TMA, n, k)
+    masks = multicast_masks(place, config)
+    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+    read, number = first_answer(config), work.first
+    while number >= 0:
+        m, n = tile_of(work, number, config)
+        a, b = tAgA[None, m * PAIR + work.place.half, None], tBgB[None, n * PAIR + work.place.half, None]
+        state = produce_tile(pipe, state, tma_a, tma_b, a, tAsA, b, tBsB, masks, config)
+        number, read = next_block(asked, answers, read, number, work, config)
+    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
+
+
+# %% [markdown]
+# ## The warp that multiplies
+#
+# It works in the leader of a pair alone, so it alone reads the answers: the counts of arrivals, below, must say so.
+
+
+# %%
+def blocks(tile: cute.Tensor, rows: int) -> cute.Tensor:
+    """One CTA's tile (rows, K, STAGE) as (MMA, MMA_M or MMA_N, MMA_K, STAGE), MMA being what one instruction reads."""
+    return cute.group_modes(cute.flat_divide(tile, (rows, 16)), 0, 2)
+
+
+@cute.jit
+def multiply_tile(pipe, read, tCtC, tCrA, tCrB, k_tiles, dtype: cutlass.Constexpr, config: cutlass.Constexpr):
+    """Multiply all k-tiles of a tile into tCtC (MMA, MMA_M, MMA_N); returns where the next tile's begin.
+
+    tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE). CuTe elects the one thread that issues.
+    """
+    mma = tiled_mma(dtype, config)  # made for each tile: a field that changes is this tile's alone
+    mma.set(tcgen05.Field.ACCUMULATE, False)
+    for _ in cutlass.range(k_tiles, unroll=1):
+        pipe.consumer_wait(read)
+        for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
+            cute.gemm(mma, tCtC, tCrA[None, None, k, read.index], tCrB[None, None, k, read.index], tCtC)
+            mma.set(tcgen05.Field.ACCUMULATE, True)
+        pipe.consumer_release(read)  # once these are done, the stage may be overwritten
+        read.advance()
+    return read
+
+
+@cute.jit
+def multiply(pipe, acc_pipe, asked, answers, tCtC, sA, sB, k_tiles, work: Work, config: cutlass.Constexpr):
+    """Tile after tile into the stages of tCtC (MMA, MMA_M, MMA_N, STAGE), in turn, for both CTAs of the pair."""
+    dtype = sA.element_type
+    mma = tiled_mma(dtype, config)
+    tCrA = mma.make_fragment_A(blocks(sA, config.cta_m))  # (MMA, MMA_M, MMA_K, STAGE)
+    tCrB = mma.make_fragment_B(blocks(sB, config.cta_n))  # (MMA, MMA_N, MMA_K, STAGE)
+    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
+    fill = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.acc_stages)
+    read, number = first_answer(config), work.first
+    while number >= 0:
+        acc_pipe.producer_acquire(fill)
+        cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
+        stage = tCtC[None, None, None, fill.index]
+        state = multiply_tile(pipe, state, stage, tCrA, tCrB, k_tiles, dtype, config)
+        acc_pipe.producer_commit(fill)  # full, once all these are done
+        fill.advance()
+        number, read = next_block(asked, answers, read, number, work, config)
+
+
+# %% [markdown]
+# ## The warps that store
+#
+# They are the last to read an answer: when C of a block is on its way. That is when the next one is asked for, while
+# the block after is being multiplied.
+
+
+# %%
+@cute.jit
+def send(rC, sC, bsC, target, tma_c, copy, buffer, sends, barrier, config: cutlass.Constexpr):
+    """One piece, from registers through a buffer and out by TMA. sC (CPY, CPY_M, CPY_N, BUFFER); bsC (TMA, BUFFER)."""
+    if sends:
+        cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
+    barrier.arrive_and_wait()  # all know that the buffer is free
+    cute.copy(copy, rC, sC[None, None, None, buffer])
+    cute.arch.fence_proxy("async.shared", space="cta")
+    barrier.arrive_and_wait()  # all have written, and said so to TMA
+    if sends:
+        with cute.arch.elect_one():
+            cute.copy(tma_c, bsC[None, buffer], target)
+            cute.arch.cp_async_bulk_commit_group()
+
+
+@cute.jit
+def store(acc_pipe, asked, answers, tCtC, sC, tma_c, gC, copies, barrier, work: Work, config: cutlass.Constexpr):
+    """Fetch and send tile after tile. tCtC (MMA, MMA_M, MMA_N, STAGE); gC (M / 2, EPI_N, m, n): all of C's pieces."""
+    tidx, _, _ = cute.arch.thread_idx()
+    sends = cute.arch.make_warp_uniform(tidx // 32) == 0  # the warp that talks to TMA
+    t2r, r2s = copies.t2r_c.get_slice(tidx), copies.r2s_c.get_slice(tidx)
+    tDsC = r2s.partition_D(sC)  # (VEC, REST_M, REST_N, BUFFER)
+    whole = cute.make_layout(1)  # a piece is one box: nothing is divided among CTAs
+    bsC, bgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
+    rAcc = cute.make_rmem_tensor(t2r.partition_D(sC)[None, None, None, 0].shape, cutlass.Float32)
+    across = config.tile_n // config.epi_n
+    fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.acc_stages)
+    read, number = first_answer(config), work.first
+    while number >= 0:
+        m, n = tile_of(work, number, config)
+        row = m * PAIR + work.place.half
+        acc_pipe.consumer_wait(fetch)
+        cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
+        tDtC = t2r.partition_S(pieces(tCtC[None, None, None, fetch.index], config))  # (LD, LD_M, LD_N, 1, PIECE)
+        for piece in cutlass.range_constexpr(across):
+            cute.copy(copies.t2r_c, tDtC[None, None, None, 0, piece], rAcc)
+            cute.arch.fence_view_async_tmem_load()  # tcgen05.wait::ld
+            if cutlass.const_expr(piece == across - 1):
+                cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
+                with cute.arch.elect_one():
+                    acc_pipe.consumer_release(fetch)  # the leader may overwrite this half of tensor memory
+            rC = cute.make_rmem_tensor(rAcc.shape, sC.element_type)
+            rC.store(rAcc.load().to(sC.element_type))
+            buffer, target = piece % config.epi_buffers, bgC[None, row, n * across + piece]
+            send(r2s.retile(rC), tDsC, bsC, target, tma_c, copies.r2s_c, buffer, sends, barrier, config)
+        fetch.advance()
+        number, read = next_block(asked, answers, read, number, work, config)
+    if sends:
+        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
+
+
+# %% [markdown]
+# ## The kernel
+#
+# A third count of arrivals joins those of [the page before](two_cta_gemm.ipynb). An answer is read when one thread of
+# each warp that reads it has arrived at the *first* CTA's barrier: in every CTA the warp that loads and the four that
+# store, in every leader the warp that multiplies, and once the warp that asks.
+
+
+# %%
+@cute.jit
+def make_pipelines(barriers, config: cutlass.Constexpr):
+    """The barriers of the stages of A and B, of the stages of sums, and of the answers, in step with the cluster's."""
+    ranks = cute.make_layout((PAIR, config.pairs_m, config.pairs_n, 1))  # (half, m, n, k) -> rank
+    one = pipeline.CooperativeGroup(pipeline.Agent.Thread, 1)
+    pairs = pipeline.CooperativeGroup(pipeline.Agent.Thread, config.pairs_m + config.pairs_n - 1)
+    warps = pipeline.CooperativeGroup(pipeline.Agent.Thread, PAIR * EPILOGUE_WARPS)
+    every_cta, every_pair = EPILOGUE_WARPS + 1, 1  # warps that read an answer
+    read_by = config.cluster * every_cta + config.cluster // PAIR * every_pair + 1
+    readers = pipeline.CooperativeGroup(pipeline.Agent.Thread, read_by)
+    pipe = pipeline.PipelineTmaUmma.create(
+        barrier_storage=barriers,
+        num_stages=config.stages,
+        producer_group=one,
+        consumer_group=pairs,  # the leader of each signals
+        tx_count=PAIR * config.stage_bytes,
+        cta_layout_vmnk=ranks,
+        defer_sync=True,
+    )
+    acc_pipe = pipeline.PipelineUmmaAsync.create(
+        barrier_storage=barriers + 2 * config.stages,
+        num_stages=config.acc_stages,
+        producer_group=one,
+        consumer_group=warps,  # one thread of each signals
+        cta_layout_vmnk=ranks,
+        defer_sync=True,
+    )
+    asked = pipeline.PipelineClcFetchAsync.create(
+        barrier_storage=barriers + 2 * (config.stages + config.acc_stages),
+        num_stages=max(config.answers, 1),
+        producer_group=one,
+        consumer_group=readers,
+        tx_count=ANSWER_BYTES,
+        cta_layout_vmnk=ranks,
+    )
+    return pipe, acc_pipe, asked
+
+
+def sums_in(tmem, dtype, config: Config):
+    """The address of tensor memory, once it is allocated, and the sums (MMA, MMA_M, MMA_N, STAGE) in it."""
+    mma = tiled_mma(dtype, config)
+    tmem.wait_for_alloc()
+    address = tmem.retrieve_ptr(cutlass.Float32)
+    shape = cute.append(mma.partition_shape_C((config.tile_m, config.tile_n)), config.acc_stages)
+    return address, cute.make_tensor(address, mma.make_fragment_C(shape).layout)
+
+
+@cute.kernel
+def kernel(
+    tma_a: cute.CopyAtom,
+    mA: cute.Tensor,  # (M, K), as TMA coordinates
+    tma_b: cute.CopyAtom,
+    mB: cute.Tensor,  # (N, K), as TMA coordinates
+    tma_c: cute.CopyAtom,
+    mC: cute.Tensor,  # (M, N), as TMA coordinates
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """A pair of CTAs computes its share of the tiles of C, one after the other."""
+    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    work, layouts = work_of_cta(mC.shape, config), smem_layouts(dtype, config)
+
+    smem = cutlass.memory.SmemAllocator()
+    answers = smem.allocate_array(cutlass.Int128, max(config.answers, 1), byte_alignment=16)
+    barriers = smem.allocate_array(cutlass.Int64, 2 * (config.stages + config.acc_stages + max(config.answers, 1)))
+    freed = smem.allocate_array(cutlass.Int64, 1)
+    tmem_address = smem.allocate_array(cutlass.Int32, 1)
+    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
+    # Every CTA allocates the same, so that the pair's operands and what a multicast writes lie at the same offsets.
+    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
+    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
+    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
+    told = pipeline.NamedBarrier(barrier_id=1, num_threads=32 * (EPILOGUE_WARPS + 1))  # where tensor memory is
+    tmem = cutlass.memory.TmemAllocator(
+        tmem_address, barrier_for_retrieve=told, is_two_cta=True, two_cta_tmem_dealloc_mbar_ptr=freed
+    )
+    pipe, acc_pipe, asked = make_pipelines(barriers, config)  # the last: from here on the cluster has all barriers
+    gA = cute.local_tile(mA, (config.cta_m, config.tile_k), (None, None))  # (M / 2, K, m, k)
+    gB = cute.local_tile(mB, (config.cta_n, config.tile_k), (None, None))  # (N / 2, K, n, k)
+    gC = cute.local_tile(mC, (config.cta_m, config.epi_n), (None, None))  # (M / 2, EPI_N, m, n)
+
+    if warp_idx == TMA_WARP:
+        produce(pipe, asked, answers, tma_a, tma_b, gA, gB, sA, sB, work, config)
+    elif warp_idx == MMA_WARP:
+        _, tCtC = sums_in(tmem, dtype, config)
+        if work.place.half == 0:
+            multiply(pipe, acc_pipe, asked, answers, tCtC, sA, sB, cute.size(gA, mode=[3]), work, config)
+    elif warp_idx == ASKING_WARP:  # is there if anything is asked for
+        if cutlass.const_expr(config.answers > 0):
+            if cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()) == 0:
+                ask(asked, answers, work, config)
+    else:
+        tmem.allocate(config.tmem_columns)  # by warp 0 of both CTAs
+        tmem.relinquish_alloc_permit()  # another kernel's CTA on this SM may allocate what is free
+        address, tCtC = sums_in(tmem, dtype, config)
+        barrier = pipeline.NamedBarrier(barrier_id=2, num_threads=32 * EPILOGUE_WARPS)
+        store(acc_pipe, asked, answers, tCtC, sC, tma_c, gC, tiled_copies(dtype, config), barrier, work, config)
+        barrier.arrive_and_wait()  # all four have fetched their last sums
+        tmem.free(address)  # once the other CTA says so too
+
+
+# %% [markdown]
+# ## The launch
+#
+# As many clusters as there are blocks, however many SMs there are. Those that find a place begin, and most of the
+# others never will: they are cancelled, and their work is done by those that run. Only `static` counts SMs.
+
+
+# %%
+def make_load(matrix: cute.Tensor, stage, box: tuple[int, int], sharers: int):
+    """The TMA load of one CTA's part of a stage, `box` rows and columns, divided among `sharers` that multicast it."""
+    kinds = (cpasync.CopyBulkTensorTileG2SOp, cpasync.CopyBulkTensorTileG2SMulticastOp)
+    return cpasync.make_tiled_tma_atom(kinds[sharers > 1](tcgen05.CtaGroup.TWO), matrix, stage, box, sharers)
+
+
+@cute.jit
+def gemm(
+    pA: cute.Pointer,
+    pB: cute.Pointer,
+    pC: cute.Pointer,
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
+    sms: cutlass.Int32,
+    stream: cuda.CUstream,
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
+    m, n, k = mnk
+    lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in strides)
+    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
+    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
+    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
+    write = cpasync.CopyBulkTensorTileS2GOp()
+    a_stage, b_stage, buffer = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
+    tma_a, mA = make_load(mA, a_stage, (config.cta_m, config.tile_k), config.pairs_n)
+    tma_b, mB = make_load(mB, b_stage, (config.cta_n, config.tile_k), config.pairs_m)
+    tma_c, mC = cpasync.make_tiled_tma_atom(write, mC, buffer, (config.cta_m, config.epi_n))
+    down = cute.ceil_div(m, config.tile_m * config.pairs_m)
+    across = cute.ceil_div(n, config.tile_n * config.pairs_n)
+    clusters = down * across
+    if cutlass.const_expr(config.answers == 0):
+        clusters = cutlass.min(clusters, sms // config.cluster)
+    kernel(tma_a, mA, tma_b, mB, tma_c, mC, dtype, config).launch(
+        grid=(clusters * config.cluster, 1, 1),
+        block=(config.threads, 1, 1),
+        cluster=(config.cluster, 1, 1),
+        stream=stream,
+        min_blocks_per_mp=1,
+    )
+
+
+# %%
+def launch_arguments(dtype, pointers, mnk, strides, sms: int, stream: int) -> tuple:
+    """Plain addresses and integers as the typed values that `gemm` takes."""
+    gmem = cute.AddressSpace.gmem
+    return (
+        *(cute.runtime.make_ptr(dtype, pointers[i], gmem, assumed_align=16) for i in range(3)),
+        tuple(cutlass.Int32(x) for x in mnk),
+        tuple(cutlass.Int64(x) for x in strides),
+        cutlass.Int32(sms),
+        cuda.CUstream(stream),
+    )
+
+
+def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
+    """Compile for `arch` ("sm_100a") with made-up pointers and sizes: no GPU is needed. "": the GPU that is here."""
+    made_up = launch_arguments(dtype, (16, 16, 16), (1, 1, 8), (8, 8, 8), 148, 0)
+    target = f"--gpu-arch {arch} " if arch else ""
+    config = config or config_for(arch)
+    return cute.compile(gemm, *made_up, dtype, config, options=(target + options).strip() or None)
+
+
+# %% [markdown]
+# ## `matmul`
+#
+# What a user calls. It looks at everything that the kernel relies on before anything is launched, and says which
+# argument is at fault, what it got and what it needs.
+
+# %%
+DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
+CAPABILITIES = {(10, 0): "sm_100a", (10, 3): "sm_103a"}  # of the GPUs that have tcgen05, and what to compile for them
+
+
+def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
+    """Raise `error` about the argument `name` unless `ok`."""
+    if not ok:
+        raise error(f"{name}: got {got}; needed {needed}")
+
+
+def check_operand(name: str, x: torch.Tensor, dtype: torch.dtype | None) -> None:
+    """A non-empty matrix of a dtype the tensor cores take, and of `dtype` if that is given."""
+    require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
+    require(x.layout == torch.strided, name, f"layout {x.layout}", "torch.strided: a dense matrix", TypeError)
+    require(x.ndim == 2, name, f"{x.ndim} dimension(s)", "2")
+    require(x.dtype in DTYPES, name, x.dtype, "torch.float16 or torch.bfloat16", TypeError)
+    require(dtype in (None, x.dtype), name, x.dtype, f"{dtype}, the dtype of a", TypeError)
+    require(min(x.shape) > 0, name, f"shape {tuple(x.shape)}", "no empty dimension")
+    tracked = x.requires_grad and torch.is_grad_enabled()
+    require(not tracked, name, "requires_grad=True", "torch.no_grad(): there is no backward")
+
+
+def k_major_stride(name: str, x: torch.Tensor) -> int:
+    """The row stride, in elements, of `x` (rows, K), which 16-byte pieces must be able to read."""
+    (rows, k), (row, column) = x.shape, x.stride()
+    require(column == 1 or k == 1, name, f"stride {column} along K", "1: K-major")
+    row = row if rows > 1 else -(-k // 8) * 8  # a single row has no next one: any legal stride will do
+    apart = f"K = {k}, rows {2 * row} bytes apart"
+    require(row > 0 and row % 8 == 0, name, apart, "rows a multiple of 16 bytes apart")
+    require(x.data_ptr() % 16 == 0, name, f"address {x.data_ptr():#x}", "a multiple of 16 bytes")
+    return row
+
+
+def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether two matrices with adjacent columns may share a byte."""
+    size = x.element_size()
+    (x0, y0), (x_row, y_row) = (x.data_ptr(), y.data_ptr()), (x.stride(0) * size, y.stride(0) * size)
+    x_width, y_width = x.shape[1] * size, y.shape[1] * size
+    if x0 + (x.shape[0] - 1) * x_row + x_width <= y0 or y0 + (y.shape[0] - 1) * y_row + y_width <= x0:
+        return False
+    if x_row != y_row or x_row < max(x_width, y_width):
+        return True  # interleaved with different steps: not told apart
+    gap = (y0 - x0) % x_row  # the same step: columns of one wider matrix, perhaps
+    return gap < x_width or gap + y_width > x_row
+
+
+def check_out(out: torch.Tensor, a: torch.Tensor, bt: torch.Tensor) -> None:
+    """`out` can take the product of `a` (M, K) and `bt` (N, K)."""
+    check_operand("out", out, a.dtype)
+    (m, n), (row, column) = (a.shape[0], bt.shape[0]), out.stride()
+    require(out.shape == (m, n), "out", f"shape {tuple(out.shape)}", f"({m}, {n})")
+    require(column == 1 or n == 1, "out", f"stride {column} along N", "1: rows of adjacent elements")
+    require(row >= n or m == 1, "out", f"row stride {row}", f"at least N = {n}: rows that do not overlap")
+    require(out.device == a.device, "out", f"device {out.device}", f"{a.device}, where a is")
+    for name, x in (("a", a), ("b", bt)):
+        require(not overlap(out, x), "out", f"memory that overlaps {name}", "memory of its own")
+
+
+def tma_can_write(out: torch.Tensor, ldc: int) -> bool:
+    """Whether rows of `out`, `ldc` elements apart, begin at multiples of 16 bytes and end there too."""
+    return (out.shape[1] | ldc) % 8 == 0 and out.data_ptr() % 16 == 0
+
+
+@cache
+def compiled(dtype: torch.dtype, capability: tuple[int, int], variant: str) -> Callable[..., None]:
+    """The kernel for the present GPU: compiled at the first call that needs it, then kept.
+
+    TVM-FFI (the package apache-tvm-ffi) makes it a function that takes plain integers and tuples of them, and costs
+    little more to call than the launch itself. Without it each argument is a Python object made for the call.
+    """
+    return compile_for("", DTYPES[dtype], VARIANTS[variant], "--enable-tvm-ffi")
+
+
+# %% [markdown]
+# ### Checked once
+#
+# Those checks take longer than the GPU takes for a small product. But a program calls `matmul` with the same few kinds
+# of operands again and again, and their kind (shapes, strides, dtypes, devices, alignment, whether a gradient is
+# wanted) decides whether a call is legal. So the first call of a kind makes a *plan*, and later ones look it up. One
+# thing must be looked at each time, for it depends on addresses: whether `out` shares memory with an operand.
+
+
+# %%
+class Plan(NamedTuple):
+    """What the checks found out about calls of one kind: nothing is left but to launch."""
+
+    launch: Callable[..., None]  # compiled for this dtype, variant, and GPU
+    device: int  # of CUDA's
+    mnk: tuple[int, int, int]
+    strides: tuple[int, int, int]  # between the rows of A, B and what the kernel writes, in elements
+    sms: int  # of the GPU
+    direct: bool  # the kernel writes C itself, not padded rows that are copied
+    spans: tuple[int, int, int]  # of A, B and C: from the first byte to the last one, in bytes
+
+
+PLANS: dict[tuple, Plan] = {}
+MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
+
+
+def kind(x: object) -> object:
+    """What the checks look at in an argument, but for where exactly it lies."""
+    if not isinstance(x, torch.Tensor) or x.layout != torch.strided:
+        return type(x)
+    return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16, x.requires_grad
+
+
+def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str) -> Plan:
+    """Check everything, compile what is needed. Raises what `matmul` raises."""
+    require(variant in VARIANTS, "variant", repr(variant), f"one of {', '.join(VARIANTS)}")
+    check_operand("a", a, None)
+    check_operand("b", b, a.dtype)
+    (m, k), n, bt = a.shape, b.shape[1], b.T
+    require(b.shape[0] == k, "b", f"shape {tuple(b.shape)}", f"({k}, N), for a is {tuple(a.shape)}")
+    lda, ldb = k_major_stride("a", a), k_major_stride("b", bt)
+    if out is not None:
+        check_out(out, a, bt)
+    require(a.is_cuda, "a", f"device {a.device}", "a CUDA device")
+    require(b.device == a.device, "b", f"device {b.device}", f"{a.device}, where a is")
+    capability = torch.cuda.get_device_capability(a.device)
+    needed = " or ".join(map(str, CAPABILITIES))
+    require(capability in CAPABILITIES, "a", f"a GPU of compute capability {capability}", f"{needed}, for tcgen05")
+
+    c = a.new_empty(m, n) if out is None else out  # memory of torch's own is aligned alike each time
+    ldc = c.stride(0) if m > 1 else -(-n // 8) * 8
+    direct = tma_can_write(c, ldc)
+    spans = tuple(2 * elements for elements in ((m - 1) * lda + k, (n - 1) * ldb + k, (m - 1) * ldc + n))
+    with torch.cuda.device(a.device):
+        launch = compiled(a.dtype, capability, variant)
+    sms = torch.cuda.get_device_properties(a.device).multi_processor_count
+    strides = (lda, ldb, ldc if direct else -(-n // 8) * 8)
+    return Plan(launch, a.get_device(), (m, n, k), strides, sms, direct, spans)
+
+
+# %%
+def matmul(
+    a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None, variant: str = DEFAULT
+) -> torch.Tensor:
+    """`a @ b` on the tensor cores, accumulated in float32, on the current stream of `a`'s device.
+
+    a: (M, K), float16 or bfloat16, K-major (stride 1 along K).
+    b: (K, N), the same dtype, K-major too: usually `weight.T` of a contiguous (N, K) weight.
+    out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of a or b. Made if not given.
+    variant: one of VARIANTS: how the next tile is found.
+
+    TMA reads rows that start at multiples of 16 bytes: the addresses of a and b and their row strides are such
+    multiples (K is a multiple of 8, or the rows are padded). Needs a GPU of compute capability 10.0 or
+    10.3. Any M, N, K >= 1 within that: ragged tiles are handled. TMA writes such rows too: for another `out`, or if N
+    is no multiple of 8, the product is made in padded rows and copied. There is no backward.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
+    argument, what it got and what it needs, and nothing has been launched.
+    """
+    key = (kind(a), kind(b), kind(out), torch.is_grad_enabled(), variant)
+    plan = PLANS.get(key)
+    if plan is None:
+        plan = make_plan(a, b, out, variant)
+        if len(PLANS) >= MAX_PLANS:
+            PLANS.clear()
+        PLANS[key] = plan
+    if torch.cuda.current_device() != plan.device:
+        with torch.cuda.device(plan.device):
+            return matmul(a, b, out=out, variant=variant)
+
+    (m, n, _), (a_span, b_span, c_span) = plan.mnk, plan.spans
+    out = a.new_empty(m, n) if out is None else out
+    pa, pb, pc = a.data_ptr(), b.data_ptr(), out.data_ptr()
+    if (pa < pc + c_span and pc < pa + a_span) or (pb < pc + c_span and pc < pb + b_span):
+        check_out(out, a, b.T)  # from first to last byte they meet, but may be columns of one wider matrix
+    made = out if plan.direct else a.new_empty(m, plan.strides[2])  # TMA finishes the last 16 bytes of a row
+    stream = torch.cuda.current_stream(plan.device).cuda_stream
+    plan.launch(pa, pb, made.data_ptr(), plan.mnk, plan.strides, plan.sms, stream)
+    return out if plan.direct else out.copy_(made[:, :n])
+
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: who does what
+#
+# From here on the cells use the `cookbook` package: it draws and checks what the cells above made. Leave them out of
+# your own code.
+#
+# A few lines are enough to see what the two schedules do. *Places* are pairs of SMs. In the static schedule place *p*
+# of *s* does the blocks p, p + s and so on, whenever it may begin. Handed out, a place takes the lowest number that is
+# left; and, when it begins a block, one more, for that is when it asks. Here there are four places and fourteen blocks,
+# and another kernel holds the last place for a while. (Times are chosen to show the mechanism: nothing is measured.)
+
+# %% tags=["lab"]
+import heapq
+from collections import deque
+
+from cookbook import draw
+
+
+def dealt(blocks: int, begins: list[float], took: Callable[[int, int], float], answers: int) -> list[list[tuple]]:
+    """For each place, (start, end, block) of what it does.
+
+    begins: when each place is free; took(place, block): how long it works on a block; answers: as of Config.
+    """
+    done: list[list[tuple]] = [[] for _ in begins]
+    if answers == 0:
+        for place, now in enumerate(begins):
+            for block in range(place, blocks, len(begins)):
+                done[place].append((now, now + took(place, block), block))
+                now = done[place][-1][1]
+        return done
+    left, mine = deque(range(blocks)), [deque() for _ in begins]
+    free = [(now, place) for place, now in enumerate(begins)]
+    heapq.heapify(free)
+    while free:
+        now, place = heapq.heappop(free)
+        while left and len(mine[place]) <= answers:  # the block that it begins, and those it has asked for
+            mine[place].append(left.popleft())
+        if mine[place]:
+            block = mine[place].popleft()
+            done[place].append((now, now + took(place, block), block))
+            heapq.heappush(free, (done[place][-1][1], place))
+    return done
+
+
+lanes = {}
+for name, config in VARIANTS.items():
+    if config.answers < 2:
+        found = dealt(14, [0.0, 0.0, 0.0, 2.5], lambda place, block: 1.0, config.answers)
+        lanes |= {"": []} if lanes else {}
+        for place, spans in enumerate(found):
+            row = [draw.Span(a, b, str(n), f"round {i}") for i, (a, b, n) in enumerate(spans)]
+            lanes[f"{name}: place {place}"] = row
+draw.lanes(lanes, "Fourteen blocks, four places, one of them late (a sketch)", unit="blocks", note="Chosen times.")
+
+# %% [markdown] tags=["lab"]
+# The same for 1024 blocks, an 8192 x 8192 product, on 74 places, the pairs of a GPU with 148 SMs: how much longer it
+# takes than the work divided by the places, from when they can begin.
+
+# %% tags=["lab"]
+import numpy as np
+from IPython.display import Markdown
+
+from cookbook.harness.publishing import table
+
+PLACES, BLOCKS = 74, (8192 // CONFIG.tile_m) * (8192 // CONFIG.tile_n)
+rng = np.random.default_rng(0)
+varied = 1 + 0.1 * rng.standard_normal(BLOCKS).clip(-2, 2)
+slow = 1 + 0.1 * rng.random(PLACES)
+together, late = [0.0] * PLACES, [0.0] * (PLACES - 18) + [4.0] * 18
+CASES = {
+    "all begin together, all blocks alike": (together, lambda place, block: 1.0),
+    "blocks differ (10 % deviation)": (together, lambda place, block: varied[block]),
+    "places differ (up to 10 % slower)": (together, lambda place, block: slow[place]),
+    "18 places are free 4 blocks later": (late, lambda place, block: 1.0),
+}
+rows = []
+for case, (begins, took) in CASES.items():
+    ends = {}
+    for name, config in VARIANTS.items():
+        done = dealt(BLOCKS, begins, took, config.answers)
+        work = sum(end - start for place in done for start, end, _ in place)
+        ideal = (work + sum(begins)) / PLACES
+        ends[name] = max(end for place in done for _, end, _ in place) / ideal
+    rows.append([case, *(f"{end:.3f}" for end in ends.values())])
+Markdown(table(["of the ideal, by these rules", *VARIANTS], rows))
+
+# %% [markdown] tags=["lab"]
+# Where all is even nothing is gained: the last round is not full, and it takes as long as a full one. Where it is not,
+# those who are free do the work of those who are late. Asking two blocks ahead keeps for a slow place what a fast one
+# could have had; it is for short tiles, whose epilogue ends late in the next block, so that one answer comes too late.
+#
+# ## In the lab: what is said
+#
+# The messages of one cluster that does three blocks, as level *pipeline* finds them in CuTe's trace of this kernel: for
+# each warp how often it waits for an answer's barrier, and how often it tells the first CTA that it has read one.
+
+# %% tags=["lab"]
+from cookbook.harness import catalog, interleavings
+from cookbook.harness.interleavings.programs import host_arguments, of_cluster
+
+module = catalog.load("blackwell/persistent_clc_gemm")
+trace = interleavings.trace_of(module, "sm_100a", cutlass.BFloat16, CONFIG)
+problem = interleavings.Problem(3 * CONFIG.tile_m, CONFIG.tile_n, CONFIG.tile_k, CONFIG.cluster)
+programs = of_cluster(trace, host_arguments(module, CONFIG, problem)).warps
+asks = [e for e in programs[0, ASKING_WARP] if e.what == "load"]
+full = {barrier for e in asks for barrier in e.barriers}  # one in each CTA
+(empty,) = {e.barrier for e in programs[0, ASKING_WARP] if e.what == "wait" and e.barrier not in full}
+names = {MMA_WARP: "multiplies", TMA_WARP: "loads", ASKING_WARP: "asks"}
+rows = []
+for (cta, warp), events in programs.items():
+    waits = sum(e.what == "wait" and e.barrier in full for e in events)
+    told = sum(e.what == "arrive" and e.barrier == empty for e in events)
+    rows.append([f"CTA {cta}, warp {warp}", names.get(warp, "stores"), str(waits), str(told)])
+readers = sum(told != "0" for *_, told in rows)
+assert readers == CONFIG.cluster * (EPILOGUE_WARPS + 1) + CONFIG.cluster // PAIR + 1
+heads = ["", "", "waits for answers", "gives back"]
+Markdown(f"{len(asks)} requests, {readers} readers of each answer:\n\n" + table(heads, rows, right=2))
+
+# %% [markdown] tags=["lab"]
+# Three blocks take three requests: two are granted, the third says that there is no more. The warps of the second CTA
+# that neither load nor store read nothing. Had the count of readers included them, the second request would wait for
+# ever; had it left out those of the second CTA, its answer could come over one that is still to be read. Level
+# *pipeline* finds both.
+#
+# ## Check
+#
+# Every level looks at every variant; layouts, descriptors and data path are those of the page before. Level *pipeline*
+# follows one outcome of the requests: the first cluster of the grid is granted all others, the last one none. What
+# needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
+
+# %% tags=["lab"]
+from cookbook import tables
+from cookbook.harness import checking
+
+report = checking.check("blackwell/persistent_clc_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
+for level in report.levels:
+    of = " ".join(filter(None, (level.target, level.variant)))
+    print(f"{level.level:10}{of:24}{level.status:13}{tables.describe(level)}")
+
+# %% [markdown] tags=["lab"]
+# The request is one instruction, and only kernels that ask have it:
+
+# %% tags=["lab"]
+from cookbook.harness import compiling
+
+try:
+    for name, config in VARIANTS.items():
+        made = compiling.compile_recipe("blackwell/persistent_clc_gemm", "sm_100a", "bfloat16", config=config)
+        print(f"{name:12}UGETNEXTWORKID.BROADCAST: {made.count('UGETNEXTWORKID.BROADCAST')}")
+except compiling.NoDisassembler as missing:
+    print(missing)
+
+# %% [markdown] tags=["lab"]
+# ## Time
+#
+# Nothing has been timed: that takes a Blackwell GPU. The table is here once one has run
+# `cookbook bench blackwell/persistent_clc_gemm --record`.
+
+# %% tags=["lab"]
+from cookbook.harness.publishing import results_table
+
+Markdown(results_table("blackwell/persistent_clc_gemm"))
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# A schedule that is made while the kernel runs costs one warp, 16 bytes of shared memory and two barriers. The kernel
+# no longer needs to know how many SMs there are, nor that they are its own. What it cannot mend is a last round that is
+# not full: for that the tiles must be smaller, or divided along K.
+#
+# Next: [operands in eight bits, with scale factors](mxfp8_gemm.ipynb).
+#
+# To use it: `cookbook copy blackwell/persistent_clc_gemm my_gemm.py`, then `from my_gemm import matmul`.
