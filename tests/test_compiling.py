@@ -127,3 +127,23 @@ def test_several_configurations_together_are_what_each_is_alone():
         alone = compiling.compile_recipe(name, "sm_90a", "bfloat16", config=config)
         assert compiled.sass_counts == alone.sass_counts and compiled.figures().keys() == alone.figures().keys()
         assert (compiled.registers, compiled.smem_bytes) == (alone.registers, alone.smem_bytes)
+
+
+def test_the_innermost_loop_around_an_instruction():
+    listing = """
+.L_x_0:
+        /*0000*/              @!P0 IADD3 R1, R1, 0x1, RZ ;
+.L_x_1:
+        /*0010*/                   HGMMA.64x128x16.F32.BF16 R24, gdesc[UR4], R24 ;
+        /*0020*/               @P0 BRA `(.L_x_1) ;
+        /*0030*/              @!P1 BRA `(.L_x_0) ;
+        /*0040*/                   BRA `(.L_x_2) ;
+.L_x_2:
+"""
+    assert [each.split()[0] for each in compiling.innermost_loop(listing, "HGMMA")] == [
+        "HGMMA.64x128x16.F32.BF16",
+        "BRA",
+    ]
+    assert compiling.innermost_loop(listing, "IADD3")[0].startswith("IADD3")
+    with pytest.raises(ValueError, match="no loop has one"):
+        compiling.innermost_loop(listing, "HMMA")

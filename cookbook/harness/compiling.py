@@ -51,6 +51,9 @@ _THREADS = re.compile(r"\.(?:reqntid|maxntid) (\d+)")  # the block's first exten
 _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.MULTILINE)
 
 _ADDRESS = re.compile(r"\s+/\*([0-9a-f]{4,})\*/")
+_STATEMENT = re.compile(r"\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z].*?)\s*;")
+_LABEL = re.compile(r"(\.L_\w+):")
+_TARGET = re.compile(r"`\((\.L_\w+)\)")
 
 
 class NoDisassembler(RuntimeError):
@@ -322,6 +325,32 @@ def disassemble_code(pieces: list[bytes], arch: str) -> list[str]:
         if address := _ADDRESS.match(line):
             listings[bisect_right(ends, int(address[1], 16))].append(line)
     return ["\n".join(lines) for lines in listings]
+
+
+def innermost_loop(sass: str, mnemonic: str) -> list[str]:
+    """The instructions, predicates left out, of the shortest loop with a `mnemonic` in it; see `matches`.
+
+    Args:
+        sass: a listing of `disassemble`, which has labels.
+
+    Raises:
+        ValueError: no loop has one.
+    """
+    labels: dict[str, int] = {}
+    found: list[str] = []
+    loops = []
+    for line in sass.splitlines():
+        if label := _LABEL.match(line):
+            labels[label[1]] = len(found)
+        elif (instruction := _STATEMENT.match(line)) is not None:
+            found.append(instruction[1])
+            target = _TARGET.search(instruction[1])
+            if target and instruction[1].startswith("BRA") and target[1] in labels:
+                loops.append(found[labels[target[1]] :])
+    inside = [loop for loop in loops if any(matches(each.split()[0], mnemonic) for each in loop)]
+    if not inside:
+        raise ValueError(f"mnemonic: got {mnemonic!r}; no loop has one")
+    return min(inside, key=len)
 
 
 @lru_cache(maxsize=1)

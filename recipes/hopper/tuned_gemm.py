@@ -11,7 +11,7 @@
 #   cookbook:
 #     title: The GEMM to use
 #     claim: >-
-#       Two schedules, three tiles, and one rule of two terms, clocks and bytes, that chooses among them for the sizes
+#       Two schedules, four tiles, and one rule of two terms, clocks and bytes, that chooses among them for the sizes
 #       it is given.
 #     track: hopper
 #     order: 90
@@ -32,9 +32,13 @@
 # ends). Operands are K-major, as in [pingpong](pingpong_gemm.ipynb), whose kernel this one is nearest to. Three things
 # are new.
 #
-# * **The cooperative schedule stores late.** Two warpgroups that share a tile of 128 x 256 need the fewest bytes for
-#   each multiplication, but they both stop multiplying to store. Here they do not: they round the tile, keep it in
+# * **The cooperative schedule stores late.** Two warpgroups that share a tile of 256 x 128 or 256 x 192 need few bytes
+#   for each multiplication, but they both stop multiplying to store. Here they do not: they round the tile, keep it in
 #   registers, and store it *while the next tile is multiplied*.
+# * **The tensor cores' operands cost no thread anything.** `wgmma` is told where its operands lie by two descriptors,
+#   and they are the same for all threads of a warpgroup. If the compiler can prove that, the warp has them in uniform
+#   registers and computes them once; if not, 32 lanes do, and each is moved over. Here it can, and the registers that
+#   this sets free are what makes room for storing late.
 # * **K goes back and forth.** Every other tile of a CTA walks K from its end: what was read last should still be in L2.
 #   That is the *serpentine* of [the persistent GEMM](persistent_gemm.ipynb), now in every variant.
 # * **A rule chooses.** Which tile and which schedule is best depends on M, N and K. `cost` is the rule: how many clocks
@@ -59,11 +63,14 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 #
 # | variant | a warpgroup holds | elements a CTA loads for 1000 products |
 # |---|---|---|
-# | `128x256` | half of 128 x 256, and the half before it, rounded | 1000 (1 / 256 + 1 / 2 / 128) = 7.8 |
-# | `128x192 in turn` | 128 x 192 | 9.1 |
+# | `256x128` | half of 256 x 128, and all of the half before it, rounded | 1000 (1 / 2 / 128 + 1 / 256) = 7.8 |
+# | `256x160` | half of 256 x 160, and most of the half before it | 7.0 |
+# | `256x192` | half of 256 x 192, and some of the half before it | 6.5 |
 # | `128x128 in turn` | 128 x 128 | 11.7 |
 #
-# The half under 2 is the cluster's: of two CTAs one above the other each loads half of the tile of B that both use.
+# The half over the 128 is the cluster's: of two CTAs side by side each loads half of the tile of A that both use.
+# What a warpgroup of 128 threads holds is limited by their registers, 240 each: 256 x 160 takes 160 for the sums, and
+# two rounded numbers to a register leaves room for eight boxes of 64 x 32 out of ten. The other two go out at once.
 
 
 # %%
@@ -71,17 +78,23 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 class Config:
     """Sizes of the kernel, in elements or counts, and how it is scheduled."""
 
-    tile_m: int = 128  # rows of C of one tile
-    tile_n: int = 256  # its columns
+    tile_m: int = 256  # rows of C of one tile
+    tile_n: int = 128  # its columns
     tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma steps of 16
     stages: int = 4  # pairs of A and B tiles in flight or being read
-    cluster_m: int = 2  # CTAs one above the other that share the tiles of B
-    pingpong: bool = False  # a warpgroup has a tile of its own; False: both share one, and store it late
+    cluster_m: int = 1  # CTAs one above the other: they share the tiles of B
+    cluster_n: int = 2  # or side by side: they share the tiles of A
+    pingpong: bool = False  # a warpgroup has a tile of its own; False: both share one
+    late: int = 4  # boxes that warpgroups which share a tile store late, while the next one is multiplied
     raster_group: int = 8  # clusters that run together cover this many rows of cluster tiles
     epi_n: int = 64  # columns of C that go out together: 128 bytes
     epi_buffers: int = 2  # for each warpgroup: one is written while TMA reads the other
     producer_registers: int = 24  # a thread; the three warpgroups together may have 65536
     consumer_registers: int = 240
+
+    @property
+    def cluster(self) -> int:
+        return self.cluster_m * self.cluster_n
 
     @property
     def warpgroups(self) -> int:
@@ -98,6 +111,11 @@ class Config:
         return self.tile_m // 64 * (self.tile_n // self.epi_n) // self.warpgroups
 
     @property
+    def min_k_tiles(self) -> int:
+        """Stages of a tile at least: one for each box that goes out late. TMA fills those past K with zeros."""
+        return 1 if self.pingpong else max(1, self.late)
+
+    @property
     def stage_bytes(self) -> int:
         return (self.tile_m + self.tile_n) * self.tile_k * 2
 
@@ -108,15 +126,16 @@ class Config:
 
 
 VARIANTS = {
-    "128x256": Config(),
-    "128x192 in turn": Config(tile_n=192, pingpong=True),
-    "128x128 in turn": Config(tile_n=128, stages=6, pingpong=True),
+    "256x128": Config(),
+    "256x160": Config(tile_n=160, epi_n=32, late=8),
+    "256x192": Config(tile_n=192, stages=3, epi_n=32, late=5),
+    "128x128 in turn": Config(tile_m=128, cluster_m=2, cluster_n=1, stages=6, pingpong=True),
 }
 DEFAULT = "auto"  # the one that `choose` names
-CONFIG = VARIANTS["128x256"]
+CONFIG = VARIANTS["256x128"]
 
 
-def config_for(arch: str, variant: str = "128x256") -> Config:
+def config_for(arch: str, variant: str = "256x128") -> Config:
     """A variant's configuration for an architecture: there is one Hopper."""
     return VARIANTS[variant]
 
@@ -130,40 +149,48 @@ def config_for(arch: str, variant: str = "128x256") -> Config:
 # that cooperate need some clocks more between two tiles, to round (`ROUND`: from counted clocks at short K). When the
 # last tile is over there is a store that hides behind nothing.
 #
-# That would be all, were it not for **power**. A Hopper at work on a large product is at its power limit and lowers
-# its clock, so that energy is time, and bringing operands to the tensor cores takes energy: from memory, through L2,
-# across the chip, into shared memory. `LOAD` puts a figure on it: an element that is loaded costs as much as so many
-# multiply-adds. Without it the rule would hardly ever choose the widest tile: smaller ones fit the waves better and
-# need not round, and that they load more for each product would count for nothing.
+# For a short product, that is all. A longer one takes the GPU to its **power** limit. It lowers its clock until it
+# stays within, so that energy is time, and two things change.
 #
-# **Where `LOAD` comes from.** It is fitted, and two times are enough to fit it. Take one product so large that power
-# decides, 8192 x 8192 x 8192, and two variants *p* and *q* timed in turns in one process. Call their times *T*, their
-# clocks by the paragraph on waves *C*, and what they load for one product *l* (`loaded` in the code below). The rule
-# says that T is proportional to C (1 + LOAD l). So with r = (T_p / C_p) / (T_q / C_q), the part of the ratio that the
-# waves do not explain,
+# * *Clocks count for less.* An SM that has nothing to do in the last wave takes little power, and the others run
+#   faster. A tile of which the waves are less full loses some of it, not all. `CLOCKS` is the power to which clocks
+#   count.
+# * *Bytes count.* To bring operands to the tensor cores takes energy: from memory, through L2, across the chip, into
+#   shared memory. `LOAD` puts a figure on it: an element that is loaded costs as much as so many multiply-adds.
 #
-#     LOAD  =  (r - 1) / (l_p - r l_q).
-#
-# The l of two variants differ by little, so a percent of error in one of the times moves LOAD by several: take the
-# variants that differ the most, `128x256` and `128x128 in turn`, and the medians of many rounds. And it is a figure of
-# *one chip*, an H200 at its power limit, multiplying normal numbers: another card, another limit or a warmer room has
-# another. The lab below shows how well the rule does with it.
+# Both are fitted, to the variants' times at several large sizes, by least squares of the logarithms: the lab below does
+# it again with the records. They are figures of *one chip*, an H200 at its power limit, multiplying normal numbers:
+# another card, another limit or a warmer room has others. Where "short" ends is known least: between the sizes that
+# follow the one law and those that follow the other.
 
 
 # %%
-LOAD = 14  # multiply-adds that loading one element costs
+SHORT = 100_000  # clocks of multiplying on each SM, below which a product is over before power matters
+CLOCKS = 0.5  # the power of the clocks that time is proportional to, at the power limit
+LOAD = 14  # multiply-adds that loading one element costs there
 ROUND = 800  # clocks from the last wgmma of a tile to the first of the next, where both warpgroups round it
+STORE = 350  # clocks for 64 x 64 of C that go out at once
+
+
+def clocks(config: Config, m: int, n: int, k: int, sms: int) -> float:
+    """What the busiest of `sms` SMs needs for C (m, n) over k."""
+    tiles = -(-m // (config.tile_m * config.cluster_m)) * -(-n // (config.tile_n * config.cluster_n))
+    waves = -(-tiles // (sms // config.cluster))
+    tile = config.tile_m * config.tile_n
+    multiply = tile * -(-k // config.tile_k) * config.tile_k / 2048
+    stop = 0 if config.pingpong else ROUND + STORE * (config.boxes - config.late) * config.epi_n / 64
+    return waves * (multiply + stop) + tile / 16
+
+
+def loaded(config: Config) -> float:
+    """Elements of A and B that a CTA loads for one product of two of them."""
+    return (config.tile_m / config.cluster_n + config.tile_n / config.cluster_m) / (config.tile_m * config.tile_n)
 
 
 def cost(config: Config, m: int, n: int, k: int, sms: int) -> float:
-    """What C (m, n) over k costs on `sms` SMs: clocks, each made dearer by what must be loaded meanwhile."""
-    tiles = -(-m // (config.tile_m * config.cluster_m)) * -(-n // config.tile_n)
-    waves = -(-tiles // (sms // config.cluster_m))
-    tile = config.tile_m * config.tile_n
-    multiply = tile * -(-k // config.tile_k) * config.tile_k / 2048
-    clocks = waves * (multiply + (0 if config.pingpong else ROUND)) + tile / 16
-    loaded = (config.tile_m + config.tile_n / config.cluster_m) / tile  # elements for one product
-    return clocks * (1 + LOAD * loaded)
+    """What C (m, n) over k costs on `sms` SMs, to be compared with that of another configuration."""
+    needed = clocks(config, m, n, k, sms)
+    return needed if m * n * k / 2048 / sms < SHORT else needed**CLOCKS * (1 + LOAD * loaded(config))
 
 
 def choose(m: int, n: int, k: int, sms: int) -> str:
@@ -174,8 +201,8 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 # %% [markdown]
 # ## The layouts and the MMA
 #
-# As in the pages before: K-major tiles in 128-byte rows, and C in boxes of 64 x 64, two for each warpgroup, beside A
-# and B instead of over them, for the next tile is loaded while this one is stored.
+# As in the pages before: K-major tiles in 128-byte rows, and C in boxes of 64 x 64 or 64 x 32, two for each warpgroup,
+# beside A and B instead of over them, for the next tile is loaded while this one is stored.
 
 
 # %%
@@ -243,14 +270,15 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 def tile_of(turn, order, config: cutlass.Constexpr):
     """This CTA's tile (m, n) of a turn. Cluster tiles are numbered column by column in groups of `raster_group` rows.
 
-    order: (first, step, cluster tiles down, across, the CTA's row in its cluster).
+    order: (first, step, cluster tiles down, across, (row, column) of the CTA in its cluster).
     """
-    first_work, step, tiles_m, tiles_n, row_in_cluster = order
+    first_work, step, tiles_m, tiles_n, place = order
     work = first_work + turn * step
     group, inside = work // (config.raster_group * tiles_n), work % (config.raster_group * tiles_n)
     first = group * config.raster_group
     height = cutlass.min(tiles_m - first, config.raster_group)  # the last group may be lower
-    return (first + inside % height) * config.cluster_m + row_in_cluster, inside // height
+    m, n = first + inside % height, inside // height
+    return m * config.cluster_m + place[0], n * config.cluster_n + place[1]
 
 
 @cute.jit
@@ -270,17 +298,21 @@ def state_at(slot, config: cutlass.Constexpr):
 
 
 # %%
+def to_all(sharers: int) -> dict:
+    """What a multicast copy is told: to write to all CTAs of a cluster of `sharers`, a bit for each."""
+    return {"mcast_mask": cutlass.Int16((1 << sharers) - 1)} if sharers > 1 else {}
+
+
 @cute.jit
-def produce(pipe, state, turn, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, mask_b, config: cutlass.Constexpr):
+def produce(pipe, state, turn, k_tiles, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, config: cutlass.Constexpr):
     """Fill a stage for each k-tile of one turn: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE)."""
-    shared = {"mcast_mask": mask_b} if config.cluster_m > 1 else {}
-    k_tiles = cute.size(tAgA, mode=[1])
     for i in cutlass.range(k_tiles, unroll=1):
         k_tile = i + (turn & 1) * (k_tiles - 1 - 2 * i)
         pipe.producer_acquire(state)
         barrier = pipe.producer_get_barrier(state)
-        cute.copy(tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier)
-        cute.copy(tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier, **shared)
+        a_to, b_to = to_all(config.cluster_n), to_all(config.cluster_m)
+        cute.copy(tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier, **a_to)
+        cute.copy(tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier, **b_to)
         state.advance()
     return state
 
@@ -319,22 +351,36 @@ def next_stage(pipe, read, release, mma, acc, tCrA, tCrB):
 # %% [markdown]
 # ## The consumers: one box of C
 #
-# A warpgroup stores its rows of a tile in boxes of 64 x 64, already rounded: `stmatrix` into a swizzled buffer, TMA
+# A warpgroup stores its rows of a tile in boxes of 64 rows, already rounded: `stmatrix` into a swizzled buffer, TMA
 # from there. Before a buffer is written again, TMA must have *read* it. Nothing here concerns the other warpgroup: the
 # barrier is of these 128 threads. TMA clips a box at the edge of the matrix.
 
 
 # %%
+def box_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
+    """A thread's part of the `i`th box in `values`, its accumulators: (MMA, 1, 1), as the MMA of one box has it."""
+    of_box = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))
+    return cute.make_tensor(values.iterator + i * cute.size(of_box), of_box)
+
+
 @cute.jit
-def store_box(i: cutlass.Constexpr, rC, out, tile, group, tidx, config: cutlass.Constexpr):
-    """Box `i` of this warpgroup's part of a tile. rC: its rounded accumulators; out: (sC, tma_c, gC, copies) with
-    sC (64, EPI_N, BUFFER) of this warpgroup, gC (M, N, m, n) as TMA coordinates; tidx: in the warpgroup."""
+def round_and_store(acc, first: cutlass.Constexpr, last: cutlass.Constexpr, out, tile, group, tidx, config):
+    """Boxes `first` to `last` - 1 of a tile, one after the other, straight from the accumulators."""
+    for i in cutlass.range_constexpr(first, last):
+        box = box_of(acc, i, config)
+        rBox = cute.make_rmem_tensor(box.shape, out[0].element_type)
+        rBox.store(box.load().to(rBox.element_type))
+        store_box(i, rBox, out, tile, group, tidx, config)
+
+
+@cute.jit
+def store_box(i: cutlass.Constexpr, rBox, out, tile, group, tidx, config: cutlass.Constexpr):
+    """Box `i` of this warpgroup's part of a tile. rBox: a thread's part of it, rounded; out: (sC, tma_c, gC, copies)
+    with sC (64, EPI_N, BUFFER) of this warpgroup, gC (M, N, m, n) as TMA coordinates; tidx: in the warpgroup."""
     sC, tma_c, gC, copies = out
     barrier = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=128)
     storing = cute.arch.make_warp_uniform(tidx // 32) == 0
     thr, buffer = copies.r2s_c.get_slice(tidx), i % config.epi_buffers
-    of_box = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))  # a thread's part of a box, as the MMA has it
-    rBox = cute.make_tensor(rC.iterator + i * cute.size(of_box), of_box)
     if storing:
         cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
     barrier.arrive_and_wait()  # TMA has read what was in this buffer
@@ -358,39 +404,49 @@ def store_box(i: cutlass.Constexpr, rC, out, tile, group, tidx, config: cutlass.
 # registers a thread take what 128 held, and the next tile can begin at once: its first batch is issued, and while the
 # tensor cores work on it the threads, which have nothing else to do, store the first box of the tile before. Then the
 # second batch and the second box, and so on: a batch takes the tensor cores longer than a box takes the threads. What
-# is left of the epilogue is the rounding, and the store of the very last tile.
+# is left of the epilogue is the rounding, and the store of the very last tile. Of a wider tile there is no room for
+# all: some of its boxes go out at once, the others late.
 #
-# It takes 128 + 64 registers a thread and some more, and `setmaxnreg` is what makes room for them.
+# So a tile needs as many batches as it has boxes that go out late. K may be too short for that. Then the producer asks
+# for k-tiles past its end, and TMA fills them with zeros: a loop whose first turns are always there is worth that.
+#
+# It takes 128 + 64 registers a thread and some more. `setmaxnreg` makes room for them, and so does that nothing is
+# computed for the tensor cores in each thread: see `consume`, below.
 
 
 # %%
 @cute.jit
 def multiply_and_store(pipe, turn, mma, acc, rC, tCrA, tCrB, k_tiles, out, before, group, tidx, config):
-    """Multiply this turn's tile into `acc`, and meanwhile store `rC`, the tile `before` it, if there was one."""
+    """Multiply this turn's tile into `acc`, and meanwhile store `rC`, of the tile `before` it, if there was one."""
     read, release = state_at(turn * k_tiles, config), state_at(turn * k_tiles, config)
     pipe.consumer_wait(read)
     multiply_stage(mma, acc, tCrA, tCrB, read.index, True)
     read.advance()
-    for i in cutlass.range_constexpr(config.boxes):
+    for i in cutlass.range_constexpr(config.late):
         if turn > 0:
-            store_box(i, rC, out, before, group, tidx, config)
-        if i + 1 < config.boxes and i + 1 < k_tiles:
+            store_box(config.boxes - config.late + i, box_of(rC, i, config), out, before, group, tidx, config)
+        if cutlass.const_expr(i + 1 < config.late):
             read, release = next_stage(pipe, read, release, mma, acc, tCrA, tCrB)
-    for _ in cutlass.range(cutlass.min(config.boxes, k_tiles), k_tiles, unroll=1):
+    for _ in cutlass.range(config.min_k_tiles, k_tiles, unroll=1):
         read, release = next_stage(pipe, read, release, mma, acc, tCrA, tCrB)
     warpgroup.wait_group(0)
     pipe.consumer_release(release)
 
 
 @cute.jit
-def cooperate(pipe, turns, order, mma, acc, rC, tCrA, tCrB, k_tiles, out, group, tidx, config: cutlass.Constexpr):
-    """All turns of a warpgroup that has half of every tile."""
+def cooperate(pipe, turns, order, mma, acc, tCrA, tCrB, k_tiles, out, group, tidx, config: cutlass.Constexpr):
+    """All turns of a warpgroup that has half of every tile. rC: the boxes of a tile that go out late, rounded."""
+    now = config.boxes - config.late  # boxes that go out at once
+    rC = cute.make_rmem_tensor(max(1, config.late) * config.epi_n // 2, out[0].element_type)
     for turn in cutlass.range(turns, unroll=1):
         before = tile_of(cutlass.max(turn - 1, 0), order, config)
         multiply_and_store(pipe, turn, mma, acc, rC, tCrA, tCrB, k_tiles, out, before, group, tidx, config)
-        rC.store(acc.load().to(rC.element_type))
-    for i in cutlass.range_constexpr(config.boxes):
-        store_box(i, rC, out, tile_of(turns - 1, order, config), group, tidx, config)
+        round_and_store(acc, 0, now, out, tile_of(turn, order, config), group, tidx, config)
+        for i in cutlass.range_constexpr(config.late):
+            box_of(rC, i, config).store(box_of(acc, now + i, config).load().to(rC.element_type))
+    for i in cutlass.range_constexpr(config.late):
+        tile = tile_of(turns - 1, order, config)
+        store_box(now + i, box_of(rC, i, config), out, tile, group, tidx, config)
 
 
 # %% [markdown]
@@ -406,7 +462,7 @@ TURN_BARRIER = 4  # the first of two named barriers; 1 and 2 are those of the bo
 
 
 @cute.jit
-def take_turns(pipe, turns, order, mma, acc, rC, tCrA, tCrB, k_tiles, out, group, tidx, config: cutlass.Constexpr):
+def take_turns(pipe, turns, order, mma, acc, tCrA, tCrB, k_tiles, out, group, tidx, config: cutlass.Constexpr):
     """Every other turn, all of its tile."""
     for turn in cutlass.range(group, turns, 2, unroll=1):
         read, release = state_at(turn * k_tiles, config), state_at(turn * k_tiles, config)
@@ -421,9 +477,7 @@ def take_turns(pipe, turns, order, mma, acc, rC, tCrA, tCrB, k_tiles, out, group
             pipeline.NamedBarrier(barrier_id=TURN_BARRIER + 1 - group, num_threads=256).arrive()
         warpgroup.wait_group(0)
         pipe.consumer_release(release)
-        rC.store(acc.load().to(rC.element_type))
-        for i in cutlass.range_constexpr(config.boxes):
-            store_box(i, rC, out, tile_of(turn, order, config), group, tidx, config)
+        round_and_store(acc, 0, config.boxes, out, tile_of(turn, order, config), group, tidx, config)
 
 
 # %% [markdown]
@@ -452,57 +506,78 @@ def kernel(
     if warp_idx == 8:
         for tma in (tma_a, tma_b, tma_c):
             cpasync.prefetch_descriptor(tma)
-    pipe, sA, sB, sC, row_in_cluster = set_up(smem_layouts(dtype, config), dtype, config)
+    pipe, sA, sB, sC, place = set_up(smem_layouts(dtype, config), dtype, config)
 
     gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (None, None))  # (M, K, m, k)
     gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (None, None))  # (N, K, n, k)
     gC = cute.local_tile(mC, (config.tile_m, config.tile_n), (None, None))  # (M, N, m, n)
-    k_tiles = cute.size(gA, mode=[3])
-    tiles_m, tiles_n = cute.ceil_div(cute.size(gA, mode=[2]), config.cluster_m), cute.size(gB, mode=[2])
+    k_tiles = cutlass.max(cute.size(gA, mode=[3]), config.min_k_tiles)
+    tiles_m = cute.ceil_div(cute.size(gA, mode=[2]), config.cluster_m)
+    tiles_n = cute.ceil_div(cute.size(gB, mode=[2]), config.cluster_n)
     cta, _, _ = cute.arch.block_idx()
     ctas, _, _ = cute.arch.grid_dim()
-    first, step = cta // config.cluster_m, ctas // config.cluster_m
+    first, step = cta // config.cluster, ctas // config.cluster
     turns = cute.ceil_div(tiles_m * tiles_n - first, step)
-    order = (first, step, tiles_m, tiles_n, row_in_cluster)
+    order = (first, step, tiles_m, tiles_n, place)
 
     cute.arch.griddepcontrol_wait()  # the kernel before has ended: from here on global memory may be touched
     if group == 2:
         cute.arch.setmaxregister_decrease(config.producer_registers)
         if warp_idx == 8:
-            sharing = cute.make_layout(config.cluster_m)
-            alone, grouped = cute.make_layout(1), [cute.group_modes(x, 0, 2) for x in (sA, gA, sB, gB)]
-            tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, grouped[0], grouped[1])
-            tBsB, tBgB = cpasync.tma_partition(tma_b, row_in_cluster, sharing, grouped[2], grouped[3])
-            everybody = cutlass.Int16((1 << config.cluster_m) - 1)  # a bit for each CTA of the cluster
+            across, down = cute.make_layout(config.cluster_n), cute.make_layout(config.cluster_m)
+            grouped = [cute.group_modes(x, 0, 2) for x in (sA, gA, sB, gB)]
+            tAsA, tAgA = cpasync.tma_partition(tma_a, place[1], across, grouped[0], grouped[1])
+            tBsB, tBgB = cpasync.tma_partition(tma_b, place[0], down, grouped[2], grouped[3])
             state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
             for turn in cutlass.range(turns, unroll=1):
                 m, n = tile_of(turn, order, config)
                 a, b = tAgA[None, m, None], tBgB[None, n, None]  # (TMA, k)
-                state = produce(pipe, state, turn, tma_a, tma_b, a, tAsA, b, tBsB, everybody, config)
+                state = produce(pipe, state, turn, k_tiles, tma_a, tma_b, a, tAsA, b, tBsB, config)
             cute.arch.griddepcontrol_launch_dependents()
             pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
     else:
-        cute.arch.setmaxregister_increase(config.consumer_registers)
-        overwrite, add = tiled_mma(dtype, config), tiled_mma(dtype, config)
-        overwrite.set(warpgroup.Field.ACCUMULATE, False)
-        add.set(warpgroup.Field.ACCUMULATE, True)
-        thr = add.get_slice(tidx % (128 * config.warpgroups))
-        acc = cute.make_rmem_tensor(thr.partition_C(gC[None, None, 0, 0]).shape, cutlass.Float32)
-        rC = cute.make_rmem_tensor(acc.shape, dtype)  # a tile, rounded, until it is stored
-        tCrA = add.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
-        tCrB = add.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
-        sC_own = cute.flat_divide(sC, (64, config.epi_n, config.epi_buffers))[None, None, None, 0, 0, group]
-        out = (sC_own, tma_c, gC, tiled_copies(dtype, config))
-        both = (overwrite, add)
-        schedule = take_turns if config.pingpong else cooperate
-        schedule(pipe, turns, order, both, acc, rC, tCrA, tCrB, k_tiles, out, group, tidx % 128, config)
-        if tidx % 128 < 32:
-            cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
+        consume(group, pipe, turns, order, sA, sB, sC, tma_c, gC, k_tiles, tidx % 128, config)
+
+
+# %% [markdown]
+# ## A consumer, and what it computes only once
+#
+# A matrix descriptor holds an address, and four batches of `wgmma` want a new pair of them each. All threads of a warp
+# have the same, so it belongs in the warp's *uniform* registers, where an addition is one operation and not 32. The
+# compiler puts it there if it can see two things:
+#
+# * that the address does not depend on the thread. `get_slice(tidx)`, as in the pages before, does not say so; the
+#   slice of the warpgroup's first thread gives the same descriptors, and `group` is known to be uniform;
+# * that the stage does not. It comes out of `state_at(turn * k_tiles)` and a loop, and it stays uniform as long as all
+#   threads are known to take the same way: an `if` about K around a batch was enough to lose it.
+#
+# The lab counts what is left.
+
+
+# %%
+@cute.jit
+def consume(group, pipe, turns, order, sA, sB, sC, tma_c, gC, k_tiles, tidx, config: cutlass.Constexpr):
+    """A warpgroup's share of all tiles; tidx: in the warpgroup."""
+    cute.arch.setmaxregister_increase(config.consumer_registers)
+    dtype = sC.element_type
+    overwrite, add = tiled_mma(dtype, config), tiled_mma(dtype, config)
+    overwrite.set(warpgroup.Field.ACCUMULATE, False)
+    add.set(warpgroup.Field.ACCUMULATE, True)
+    thr = add.get_slice(group % config.warpgroups * 128)  # of the warpgroup's first thread: the same for all
+    acc = cute.make_rmem_tensor(thr.partition_C(gC[None, None, 0, 0]).shape, cutlass.Float32)
+    tCrA = add.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
+    tCrB = add.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
+    sC_own = cute.flat_divide(sC, (64, config.epi_n, config.epi_buffers))[None, None, None, 0, 0, group]
+    out = (sC_own, tma_c, gC, tiled_copies(dtype, config))
+    schedule = take_turns if config.pingpong else cooperate
+    schedule(pipe, turns, order, (overwrite, add), acc, tCrA, tCrB, k_tiles, out, group, tidx, config)
+    if tidx < 32:
+        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
 
 
 @cute.jit
 def set_up(layouts, dtype, config: cutlass.Constexpr):
-    """Shared memory and the pipeline of a CTA: (pipe, sA, sB, sC, its row in the cluster)."""
+    """Shared memory and the pipeline of a CTA: (pipe, sA, sB, sC, its (row, column) in the cluster)."""
     smem = cutlass.memory.SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
     # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
@@ -510,25 +585,25 @@ def set_up(layouts, dtype, config: cutlass.Constexpr):
     sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
     sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
     # A stage is free when every warp that reads it has said so, to all CTAs that write it: its own and its neighbours.
-    arrivals = 4 * config.warpgroups * config.cluster_m
+    arrivals = 4 * config.warpgroups * config.cluster
     pipe = pipeline.PipelineTmaAsync.create(
         barrier_storage=barriers,
         num_stages=config.stages,
         producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
         consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, arrivals),
         tx_count=config.stage_bytes,
-        cta_layout_vmnk=cute.make_layout((1, config.cluster_m, 1, 1)),
+        cta_layout_vmnk=cute.make_layout((1, config.cluster_m, config.cluster_n, 1)),
         defer_sync=True,
     )
     cute.arch.mbarrier_init_fence()
-    row_in_cluster = 0
-    if cutlass.const_expr(config.cluster_m > 1):
+    rank = cutlass.Int32(0)
+    if cutlass.const_expr(config.cluster > 1):
         cute.arch.cluster_arrive_relaxed()  # nobody signals a neighbour's barrier before it is set up
         cute.arch.cluster_wait()
-        row_in_cluster = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
     else:
         cute.arch.sync_threads()
-    return pipe, sA, sB, sC, row_in_cluster
+    return pipe, sA, sB, sC, (rank % config.cluster_m, rank // config.cluster_m)
 
 
 # %% [markdown]
@@ -557,14 +632,14 @@ def gemm(
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
-    layouts, ctas = smem_layouts(dtype, config), config.cluster_m
+    layouts, ctas = smem_layouts(dtype, config), config.cluster
     a_stage, b_stage, c_box = (cute.slice_(x, (None, None, 0)) for x in layouts)
-    load, save = cpasync.CopyBulkTensorTileG2SOp(), cpasync.CopyBulkTensorTileS2GOp()
-    load_b = cpasync.CopyBulkTensorTileG2SMulticastOp() if ctas > 1 else load
-    tma_a, mA = cpasync.make_tiled_tma_atom(load, mA, a_stage, (config.tile_m, config.tile_k))
-    tma_b, mB = cpasync.make_tiled_tma_atom(load_b, mB, b_stage, (config.tile_n, config.tile_k), num_multicast=ctas)
+    tma_a, mA = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster_n)
+    tma_b, mB = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster_m)
+    save = cpasync.CopyBulkTensorTileS2GOp()
     tma_c, mC = cpasync.make_tiled_tma_atom(save, mC, c_box, (64, config.epi_n))
-    tiles = cute.ceil_div(cute.ceil_div(m, config.tile_m), ctas) * cute.ceil_div(n, config.tile_n)
+    down = cute.ceil_div(m, config.tile_m * config.cluster_m)
+    tiles = down * cute.ceil_div(n, config.tile_n * config.cluster_n)
     waves = cute.ceil_div(tiles, sms // ctas)
     kernel(tma_a, mA, tma_b, mB, tma_c, mC, dtype, config).launch(
         grid=(cute.ceil_div(tiles, waves) * ctas, 1, 1),
@@ -574,6 +649,12 @@ def gemm(
         min_blocks_per_mp=1,
         use_pdl=True,
     )
+
+
+def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int):
+    """The TMA load of a tile into one stage, in as many parts as CTAs share the tile."""
+    load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
+    return cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers)
 
 
 # %%
@@ -784,37 +865,35 @@ def matmul(
 # From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
 # out of your own code.
 #
-# One warpgroup of a pair, K = 512, by figures we put: a tile takes the clocks of its multiply-adds, a box 350, rounding
-# 800. Storing at once, the tensor cores stand still for as long as the boxes take. Storing late, a box goes out under
-# each of the next tile's first batches, and only the rounding is left.
+# One warpgroup of a pair, K = 512, by the figures of the rule: a tile takes the clocks of its multiply-adds, a box
+# `STORE`, rounding `ROUND`. Storing at once, the tensor cores stand still for as long as the boxes take. Storing late,
+# a box goes out under each of the next tile's first batches, and only the rounding is left.
 
 # %% tags=["lab"]
 from cookbook import draw
 
-BOX = 350  # clocks for a box of C: put, to see what follows
-
 
 def pair(late: bool, k: int = 512, turns: int = 3) -> dict[str, list[draw.Span]]:
-    """The lanes of the threads of a warpgroup and of the tensor cores; K-tiles of 128 x 256 x 64."""
+    """The lanes of the threads of a warpgroup and of the tensor cores; K-tiles of 256 x 128 x 64."""
     c = CONFIG
     tile, stage = c.tile_m * c.tile_n * k / 2048, c.tile_m * c.tile_n * c.tile_k / 2048
     threads, tensor, now = [], [], 0.0
     for turn in range(turns):
         tensor.append(draw.Span(now, now + tile, f"tile {turn}", "multiply"))
         if late and turn > 0:
-            threads += [draw.Span(now + i * stage, now + i * stage + BOX, "", "store") for i in range(c.boxes)]
+            threads += [draw.Span(now + i * stage, now + i * stage + STORE, "", "store") for i in range(c.boxes)]
         now += tile
         threads.append(draw.Span(now, now + ROUND, "", "round"))
         now += ROUND
         if not late:
-            threads.append(draw.Span(now, now + c.boxes * BOX, f"tile {turn}", "store"))
-            now += c.boxes * BOX
+            threads.append(draw.Span(now, now + c.boxes * STORE, f"tile {turn}", "store"))
+            now += c.boxes * STORE
     return {"threads": threads, "tensor cores": tensor}
 
 
 lanes = {f"at once: {lane}": spans for lane, spans in pair(late=False).items()} | {"": []}
 lanes |= {f"late: {lane}": spans for lane, spans in pair(late=True).items()}
-draw.lanes(lanes, "Three tiles of 128 x 256, K = 512: computed, not measured", note="gaps: the lane has nothing to do")
+draw.lanes(lanes, "Three tiles of 256 x 128, K = 512: computed, not measured", note="gaps: the lane has nothing to do")
 
 # %% [markdown] tags=["lab"]
 # A box goes through one of its warpgroup's two buffers, in the 128-byte mode. One `stmatrix` of it:
@@ -836,16 +915,42 @@ draw.access_view(stmatrix_of_warp_0[0])
 draw.swizzle_view(layouts.a)
 
 # %% [markdown] tags=["lab"]
+# ## In the lab: the loop of a consumer
+#
+# The instructions of its innermost loop, one stage, by who computes: every lane, or the warp once. `R2UR` moves a
+# number from the lanes' registers to the uniform ones. Beside ours, the loops of two pages where `get_slice` was asked
+# for each thread's slice:
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+import cookbook
+from cookbook.harness import compiling
+from cookbook.harness.publishing import table
+
+
+def counts(module, config) -> list[str]:
+    """Of the loop of a kernel's consumers: wgmmas, other instructions of every lane, of the warp, and moves."""
+    sass = compiling.compile_module(module, "loop", "sm_90a", "bfloat16", config).sass
+    names = [each.split()[0] for each in compiling.innermost_loop(sass, "HGMMA")]
+    multiply, moves = (sum(name.startswith(which) for name in names) for which in ("HGMMA", "R2UR"))
+    uniform = sum(name.startswith("U") for name in names)
+    return [str(n) for n in (multiply, len(names) - multiply - uniform - moves, uniform, moves)]
+
+
+here, pages = cookbook.load("hopper/tuned_gemm"), ("hopper/persistent_gemm", "hopper/tma_wgmma_gemm")
+rows = [[name, *counts(here, config)] for name, config in here.VARIANTS.items()]
+rows += [[page, *counts(cookbook.load(page), cookbook.load(page).CONFIG)] for page in pages]
+Markdown(table(["kernel", "wgmma", "every lane", "the warp once", "R2UR"], rows))
+
+# %% [markdown] tags=["lab"]
 # ## In the lab: the rule
 #
 # Waves and costs for an H200 (132 SMs), relative to the cheapest:
 
 # %% tags=["lab"]
-from IPython.display import Markdown
-
 from cookbook.harness import records
 from cookbook.harness.benching import DEFAULT_SHAPES
-from cookbook.harness.publishing import table
 
 
 def foretold(shape: tuple[int, int, int]) -> dict[str, float]:
@@ -909,6 +1014,43 @@ def rule_beside_times() -> str:
 
 
 Markdown(rule_beside_times())
+
+# %% [markdown] tags=["lab"]
+# And its figures, fitted again: the `CLOCKS` and the `LOAD` with which the logarithms of all those times, at sizes that
+# are not short, differ least from what the rule says.
+
+# %% tags=["lab"]
+import math
+import statistics
+from itertools import product
+
+
+def misfit(power: float, load: float, timed: list) -> float:
+    """Root mean square of what is left of log(time), after each size's own mean is taken out."""
+    left = []
+    for r in timed:
+        of = [(v, r["peers"][name]["median_ms"]) for name, v in VARIANTS.items() if name in r["peers"]]
+        said = [power * math.log(clocks(v, *r["shape"], 132)) + math.log(1 + load * loaded(v)) for v, _ in of]
+        logs = [math.log(ms) - x for (_, ms), x in zip(of, said, strict=True)]
+        left += [x - statistics.mean(logs) for x in logs]
+    return math.sqrt(statistics.mean(x * x for x in left))
+
+
+def fitted() -> str:
+    """The best figures by the current records, and how well they and the rule's own fit."""
+    timed = [r for r in records.select("hopper/tuned_gemm", "timed") if not records.is_stale(r)]
+    timed = [r for r in timed if math.prod(r["shape"]) / 2048 / 132 >= SHORT and r["dtype"] == "bfloat16"]
+    if not timed:
+        return "*Not measured yet.*"
+    best = min(product([x / 20 for x in range(4, 21)], range(0, 41)), key=lambda at: misfit(*at, timed))
+    rows = [
+        [name, f"{power:.2f}", str(load), f"{misfit(power, load, timed):.2%}"]
+        for name, (power, load) in {"the rule": (CLOCKS, LOAD), "fitted": best, "clocks alone": (1.0, 0)}.items()
+    ]
+    return table(["", "CLOCKS", "LOAD", f"misfit over {len(timed)} sizes"], rows)
+
+
+Markdown(fitted())
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion
