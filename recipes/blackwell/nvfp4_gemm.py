@@ -1,0 +1,964 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   cookbook:
+#     title: A GEMM of 4-bit floats with a scale factor for every 16 of them
+#     claim: >-
+#       A 4-bit float has eight sizes. With a factor of its own for every 16 elements it is enough for a matrix, and the
+#       tensor core multiplies twice as many at a time; to shared memory they are bytes, two elements in each.
+#     track: blackwell
+#     order: 60
+#     builds_on: blackwell/mxfp8_gemm
+#     operands: nvfp4
+#     targets: [sm_100a, sm_103a]
+#     runs_on: sm_100
+#     dtypes: [bfloat16]
+#     path: tma -> shared memory -> tcgen05.cp of scale factors, tcgen05.mma -> tensor memory -> tcgen05.ld -> tma
+#     instructions:
+#       all: [UTMALDG.2D, UTCCP, UTCOMMA, UTCBAR, LDTM.x32, UTCATOMSWS, STS.128, UTMASTG.2D, SYNCS]
+# ---
+
+# %% [markdown]
+# # A GEMM of 4-bit floats with a scale factor for every 16 of them
+#
+# **Claim.** An `e2m1` float has a sign, two bits of exponent and one of fraction: 0, 1/2, 1, 3/2, 2, 3, 4, 6 and their
+# negatives. NVFP4 gives every 16 of them along K a scale factor, an `e4m3` float without its sign. So an element takes
+# 4.5 bits in all, and `tcgen05.mma` takes 64 along K at a time where it took 32 eight-bit ones.
+#
+# What changes against [the page before](mxfp8_gemm.ipynb) is counting. Nothing in shared memory is smaller than a
+# byte, so TMA and the layouts count **bytes, two elements in each**; only the tensor core counts elements. And where
+# an instruction read one factor of each row, it now reads four: a whole cell of tensor memory.
+#
+# *This kernel has not run on hardware.* It is compiled for Blackwell, and its layouts, descriptors and data path are
+# checked against the PTX ISA document in numpy. No speed is claimed.
+#
+# `matmul(a, b, a_scale, b_scale)` at the end is for use: `a` is (M, K / 2), `b` is (K / 2, N), both K-major, as
+# `x @ weight.T` is, both of `float4_e2m1fn_x2`; the scale factors are `float8_e4m3fn`. Who quantizes to NVFP4 often has
+# one more factor, a float32 for the whole matrix: it is not this kernel's, but a factor of the product.
+
+# %%
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import cutlass.memory
+import cutlass.pipeline as pipeline
+import torch
+from cutlass.cute.nvgpu import cpasync, tcgen05
+
+# %% [markdown]
+# ## The sizes
+#
+# A k-tile is 256 elements, again 128 bytes, and four instructions of 64. But it has 16 scale factors a row, four times
+# as many: an atom for each instruction, 6 KiB in a stage of the wide tile. What is left of shared memory holds one
+# piece of C. In tensor memory a stage takes four times as many columns too, and there is still room.
+#
+# | variant | |
+# |---|---|
+# | `one wide tile` | tiles of 128 x 256, one stage of sums: the tensor core waits while a tile is fetched |
+# | `two narrow tiles` | tiles of 128 x 128, two stages of sums: it need not wait, but reads more for each product |
+
+
+# %%
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the kernel, in elements or counts."""
+
+    tile_m: int = 128  # rows of C per tile: one row in each lane of tensor memory
+    tile_n: int = 256  # columns of C per tile: the widest tcgen05.mma
+    tile_k: int = 256  # 128 bytes: one row of the SW128 atom, four tcgen05.mma steps of 64, 16 scale factors
+    stages: int = 4  # pairs of A and B tiles, with their scale factors, in flight or being read
+    acc_stages: int = 1  # tiles of sums in tensor memory
+    epi_n: int = 32  # columns of a piece of C: 64 bytes, and as many registers a thread
+    epi_buffers: int = 1  # pieces of C on their way out
+    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+
+    @property
+    def threads(self) -> int:
+        return 32 * WARPS
+
+    @property
+    def tile_bytes(self) -> int:
+        return self.tile_k // PER_BYTE  # along K, of A and B
+
+    @property
+    def atoms_k(self) -> int:
+        return self.tile_k // (ATOM_FACTORS * BLOCK)  # atoms of scale factors along K
+
+    @property
+    def sfa_column(self) -> int:
+        return self.acc_stages * self.tile_n  # of tensor memory: the scale factors of A follow the sums
+
+    @property
+    def sfb_column(self) -> int:
+        return self.sfa_column + self.stages * self.atoms_k * self.tile_m // 32  # an atom takes four columns
+
+    @property
+    def tmem_columns(self) -> int:
+        used = self.sfb_column + self.stages * self.atoms_k * self.tile_n // 32
+        return max(32, 1 << (used - 1).bit_length())  # 32 bits each; allocated in powers of two, at least 32
+
+    @property
+    def stage_bytes(self) -> int:
+        return (self.tile_m + self.tile_n) * (self.tile_bytes + self.tile_k // BLOCK)
+
+    @property
+    def smem_bytes(self) -> int:
+        # the barriers, padded to the tiles' alignment; A, B and their scale factors; and C beside them
+        return 1024 + self.stages * self.stage_bytes + self.epi_buffers * self.tile_m * self.epi_n * 2
+
+
+ELEMENT, SCALE = cutlass.Float4E2M1FN, cutlass.Float8E4M3FN  # of A and B, and of their scale factors
+BLOCK = 16  # elements along K that share a scale factor
+PER_BYTE = 2  # elements
+ATOM_ROWS, ATOM_FACTORS = 128, 4  # scale factors come in atoms of 512 bytes: 128 rows, 4 factors of each
+ATOM_BYTES = ATOM_ROWS * ATOM_FACTORS
+EPILOGUE_WARPS, MMA_WARP, TMA_WARP, WARPS = 4, 4, 5, 6  # warps 0 to 3: warp w reaches lanes 32 w to 32 w + 31
+VARIANTS = {"one wide tile": Config(), "two narrow tiles": Config(tile_n=128, stages=5, acc_stages=2)}
+DEFAULT = "one wide tile"
+CONFIG = VARIANTS[DEFAULT]
+
+
+def config_for(arch: str, variant: str = DEFAULT) -> Config:
+    """The configuration of a variant: the two chips with tcgen05 have the same sizes."""
+    return VARIANTS[variant]
+
+
+# %% [markdown]
+# ## Layouts, MMA and copies
+#
+# The layouts of A and B count bytes: rows of 128 under the 128-byte swizzle. The tensor core sees the same tile through
+# a tensor of 4-bit elements: the same swizzle on the same addresses, and a layout with twice as many places along K.
+#
+# Atoms of scale factors are as before, 128 rows with four factors of each; a row's four now stand for 64 elements.
+
+
+# %%
+class SmemLayouts(NamedTuple):
+    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
+
+    a: cute.ComposedLayout  # (M, K, STAGE), of bytes: K / 2 of them
+    b: cute.ComposedLayout  # (N, K, STAGE), likewise
+    sfa: cute.ComposedLayout  # (M, SF, STAGE): the scale factors of A
+    sfb: cute.ComposedLayout  # (N, SF, STAGE): those of B
+    c: cute.ComposedLayout  # (M, EPI_N, BUFFER)
+
+
+def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
+    """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
+    bits = next(bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0)
+    width = (128 << bits) // dtype.width
+    rows = cute.make_layout((8, width), stride=(width, 1))
+    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
+
+
+def scale_layout(rows: int, config: Config = CONFIG) -> cute.ComposedLayout:
+    """Bytes by (row, factor, stage): in an atom the four of row r are at 16 (r % 32) + 4 (r // 32)."""
+    high, wide = rows // ATOM_ROWS, config.atoms_k
+    shape = ((32, 4, high), (ATOM_FACTORS, wide), config.stages)
+    stride = ((16, 4, wide * ATOM_BYTES), (1, ATOM_BYTES), high * wide * ATOM_BYTES)
+    return cute.make_composed_layout(cute.make_swizzle(0, 4, 3), 0, cute.make_layout(shape, stride=stride))
+
+
+def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+    """The atoms, tiled to the size of the tiles: first down the rows, then along K or N, then over the stages."""
+    c = config
+    ab = smem_atom(cutlass.Uint8, c.tile_bytes)
+    return SmemLayouts(
+        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_bytes, c.stages), order=(0, 1, 2)),
+        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_bytes, c.stages), order=(0, 1, 2)),
+        sfa=scale_layout(c.tile_m, c),
+        sfb=scale_layout(c.tile_n, c),
+        c=cute.tile_to_shape(smem_atom(dtype, c.epi_n), (c.tile_m, c.epi_n, c.epi_buffers), order=(0, 1, 2)),
+    )
+
+
+def tiled_mma(dtype=None, config: Config = CONFIG) -> cute.TiledMma:
+    """tcgen05.mma of 128 x N x 64 by one CTA, A and B from shared memory, scale factors from tensor memory."""
+    shape, smem = (config.tile_m, config.tile_n, 64), tcgen05.OperandSource.SMEM
+    op = tcgen05.MmaMXF4NVF4Op(SCALE, shape, tcgen05.CtaGroup.ONE, smem)  # 4-bit elements are K-major always
+    return cute.make_tiled_mma(op)
+
+
+def as_elements(sX: cute.Tensor) -> cute.Tensor:
+    """A tile of bytes as one of elements. A cast drops the swizzle from the pointer: it is attached again."""
+    swizzle = smem_atom(cutlass.Uint8, cute.size(sX, mode=[1])).inner
+    pointer = cute.recast_ptr(sX.iterator, swizzle, dtype=ELEMENT)
+    return cute.make_tensor(pointer, cute.recast_layout(ELEMENT.width, 8, sX.layout))
+
+
+class TiledCopies(NamedTuple):
+    """The copies by software on the way of C, over one piece of it."""
+
+    t2r_c: cute.TiledCopy  # tcgen05.ld: from tensor memory to registers, `epi_n` columns of a row a thread
+    r2s_c: cute.TiledCopy  # st.shared of 16 bytes
+
+
+def pieces(sums: cute.Tensor, config: Config = CONFIG) -> cute.Tensor:
+    """The sums of one stage (MMA, MMA_M, MMA_N) as (M, EPI_N, 1, N / EPI_N)."""
+    return cute.flat_divide(sums[(None, None), 0, 0], (config.tile_m, config.epi_n))
+
+
+def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
+    """The two copies of the epilogue."""
+    mma = tiled_mma(dtype, config)
+    load = cute.make_copy_atom(tcgen05.Ld32x32bOp(tcgen05.Repetition(config.epi_n)), cutlass.Float32)
+    piece = pieces(mma.make_fragment_C(mma.partition_shape_C((config.tile_m, config.tile_n))), config)
+    t2r_c = tcgen05.make_tmem_copy(load, piece[None, None, 0, 0])
+    write = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=128)
+    return TiledCopies(t2r_c=t2r_c, r2s_c=cute.make_tiled_copy_D(write, t2r_c))
+
+
+# %% [markdown]
+# ## The way of the scale factors
+#
+# [The page before](mxfp8_gemm.ipynb) tells it: boxes of whole atoms by TMA, `tcgen05.cp` into four columns for each
+# atom, and an address for each `tcgen05.mma`. What is new:
+#
+# * A stage has four atoms along K for every 128 rows. In shared memory they follow one another along K, as in global
+#   memory. In tensor memory those of *one instruction* are neighbours: the rows of B, 256 of them, must have their
+#   factors in eight columns that follow one another. So the copy turns the order around, by strides alone.
+# * Each instruction reads all four bytes of its cells. Its address names a column, and byte 0.
+
+
+# %%
+class ScaleViews(NamedTuple):
+    """The scale factors of a tile of A or B on their way."""
+
+    boxes: cute.Layout  # (BOX_M, BOX_K, STAGE) of 8-byte words in shared memory, as TMA writes them
+    atoms: cute.Layout  # (ATOM, HIGH, WIDE, STAGE) of bytes there, as tcgen05.cp reads them; ATOM is ((32, 4), 16)
+    copied: cute.Layout  # the same in tensor memory, as tcgen05.cp writes them, bytes counted four to a column
+    steps: cute.Layout  # (MMA_K, STAGE) of bytes there: the first factor of the first row, for each tcgen05.mma
+
+
+def scale_views(rows: int, config: Config = CONFIG) -> ScaleViews:
+    """The scale factors of a tile of `rows` rows: HIGH atoms down, WIDE along K, in each stage."""
+    high, wide, stages = rows // ATOM_ROWS, config.atoms_k, config.stages
+    column, lane = 4, 4 << 16  # bytes to the next one: an address is lane << 16 | column
+    shape = (((32, 4), 16), high, wide, stages)
+    in_smem = (((16, 0), 1), wide * ATOM_BYTES, ATOM_BYTES, high * wide * ATOM_BYTES)  # 0: for four warps, read once
+    in_tmem = (((lane, 32 * lane), 1), 4 * column, 4 * high * column, 4 * high * wide * column)
+    words = ATOM_BYTES // 8
+    return ScaleViews(
+        boxes=cute.make_layout((high, wide * words, stages), stride=(wide * words, 1, high * wide * words)),
+        atoms=cute.make_layout(shape, stride=in_smem),
+        copied=cute.make_layout(shape, stride=in_tmem),
+        steps=cute.make_layout((wide, stages), stride=(in_tmem[2], in_tmem[3])),
+    )
+
+
+def as_boxes(sS: cute.Tensor, rows: int, config: Config) -> cute.Tensor:
+    """Scale factors in shared memory as the words that TMA writes: (BOX_M, BOX_K, STAGE)."""
+    return cute.make_tensor(cute.recast_ptr(sS.iterator, dtype=cutlass.Int64), scale_views(rows, config).boxes)
+
+
+def scale_copy() -> cute.CopyAtom:
+    """tcgen05.cp of an atom: 32 lines of 16 bytes into 4 columns of tensor memory, once for each warp's 32 lanes."""
+    return cute.make_copy_atom(tcgen05.Cp4x32x128bOp(tcgen05.CtaGroup.ONE), SCALE)
+
+
+class Operand(NamedTuple):
+    """What the tensor core is told of A or B: where it lies, and of its scale factors, whence and whereto."""
+
+    elements: cute.Tensor  # descriptors (MMA, MMA_M or MMA_N, MMA_K, STAGE)
+    atoms: cute.Tensor  # descriptors of atoms in shared memory (CPY, CPY_ATOM, HIGH, WIDE, STAGE)
+    copied: cute.Tensor  # their places in tensor memory, likewise
+    steps: cute.Tensor  # (MMA_K, STAGE) in tensor memory, what each tcgen05.mma is told
+
+
+def operand(elements, sS: cute.Tensor, column, rows: int, config: Config) -> Operand:
+    """elements: descriptors; sS: scale factors in shared memory; column: their first one in tensor memory."""
+    views, column = scale_views(rows, config), cute.recast_ptr(column, dtype=SCALE)
+    copied = cute.make_tensor(column, views.copied)
+    copy = tcgen05.make_s2t_copy(scale_copy(), copied[None, None, None, 0])
+    thr = copy.get_slice(0)
+    atoms = thr.partition_S(cute.make_tensor(sS.iterator, views.atoms))
+    steps = cute.make_tensor(column, views.steps)
+    return Operand(elements, tcgen05.get_s2t_smem_desc_tensor(copy, atoms), thr.partition_D(copied), steps)
+
+
+def operands(mma: cute.TiledMma, tiles, address, config: Config = CONFIG) -> tuple[Operand, Operand]:
+    """A and B. tiles: both and their scale factors in shared memory; address: of tensor memory, as 32-bit columns."""
+    thr, (sA, sB, sSFA, sSFB) = mma.get_slice(0), tiles
+    sA, sB = as_elements(sA), as_elements(sB)
+    a, b = mma.make_fragment_A(thr.partition_A(sA)), mma.make_fragment_B(thr.partition_B(sB))
+    return (
+        operand(a, sSFA, address + config.sfa_column, config.tile_m, config),
+        operand(b, sSFB, address + config.sfb_column, config.tile_n, config),
+    )
+
+
+# %% [markdown]
+# ## Which tile is next
+#
+# As before: CTA *i* of *s* that were started does the tiles i, i + s, i + 2s and so on, in groups of `raster_group`
+# rows of tiles, and each role works that out for itself.
+
+
+# %%
+class Work(NamedTuple):
+    """The tiles that a CTA is to do: `first`, `first + step`, ..., `turns` of them."""
+
+    first: cutlass.Int32
+    step: cutlass.Int32
+    turns: cutlass.Int32
+    grid: tuple[cutlass.Int32, cutlass.Int32]  # of tiles, down and across C
+
+
+@cute.jit
+def work_of_cta(shape_mn, config: cutlass.Constexpr):
+    """What this CTA has to do."""
+    down, across = cute.ceil_div(shape_mn[0], config.tile_m), cute.ceil_div(shape_mn[1], config.tile_n)
+    first, _, _ = cute.arch.block_idx()
+    step, _, _ = cute.arch.grid_dim()
+    return Work(first, step, (down * across - first + step - 1) // step, (down, across))
+
+
+@cute.jit
+def tile_of(work: Work, turn, config: cutlass.Constexpr):
+    """The tile (m, n) of C that this CTA computes in a turn: column by column inside groups of rows of tiles."""
+    down, across = work.grid
+    number = work.first + turn * work.step
+    group, inside = number // (config.raster_group * across), number % (config.raster_group * across)
+    first = group * config.raster_group
+    height = cutlass.min(down - first, config.raster_group)  # the last group may be lower
+    return first + inside % height, inside // height
+
+
+# %% [markdown]
+# ## The warp that loads
+#
+# As before: four boxes for each k-tile, one barrier for the bytes of all. To TMA, A and B are matrices of bytes.
+
+
+# %%
+@cute.jit
+def produce_tile(pipe, state, loads, sources, targets):
+    """All k-tiles of one tile: sources (TMA, k) in global memory, targets (TMA, STAGE) in shared memory."""
+    for k_tile in cutlass.range(cute.size(sources[0], mode=[1]), unroll=1):
+        pipe.producer_acquire(state)
+        barrier = pipe.producer_get_barrier(state)
+        for i in cutlass.range_constexpr(4):
+            cute.copy(loads[i], sources[i][None, k_tile], targets[i][None, state.index], tma_bar_ptr=barrier)
+        state.advance()
+    return state
+
+
+@cute.jit
+def produce(pipe, loads, sources, tiles, work: Work, config: cutlass.Constexpr):
+    """Keep the stages full, tile after tile: of A, B, and the scale factors of A and of B.
+
+    sources: matrices in global memory, as TMA coordinates; tiles: (M, K, STAGE) in shared memory.
+    """
+    alone = cute.make_layout(1)  # no multicast: a cluster of one
+    parts = []
+    for load, source, tile in zip(loads, sources, tiles, strict=True):
+        extents = (cute.size(tile, mode=[0]), cute.size(tile, mode=[1]))
+        cut = cute.local_tile(source, extents, (None, None))  # (M, K, m, k)
+        parts.append(cpasync.tma_partition(load, 0, alone, cute.group_modes(tile, 0, 2), cute.group_modes(cut, 0, 2)))
+    targets, parts = [part[0] for part in parts], [part[1] for part in parts]  # (TMA, STAGE); (TMA, m, k)
+    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+    for turn in cutlass.range(work.turns, unroll=1):
+        m, n = tile_of(work, turn, config)
+        of_tile = [parts[i][None, (m, n)[i % 2], None] for i in range(4)]
+        state = produce_tile(pipe, state, loads, of_tile, targets)
+    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
+
+
+# %% [markdown]
+# ## The warp that multiplies
+#
+# Twelve copies of atoms for a stage of the wide tile, four multiplications. All of them are asked for by one thread,
+# which waits for none.
+
+
+# %%
+@cute.jit
+def multiply_tile(pipe, read, tCtC, a: Operand, b: Operand, k_tiles, config: cutlass.Constexpr):
+    """Multiply all k-tiles of a tile into tCtC (MMA, MMA_M, MMA_N); returns where the next tile's begin.
+
+    CuTe elects the one thread that issues.
+    """
+    mma = tiled_mma(config=config)  # made for each tile: a field that changes is this tile's alone
+    mma.set(tcgen05.Field.ACCUMULATE, False)
+    for _ in cutlass.range(k_tiles, unroll=1):
+        pipe.consumer_wait(read)
+        stage = read.index
+        for x in (a, b):
+            cute.copy(scale_copy(), x.atoms[None, None, None, None, stage], x.copied[None, None, None, None, stage])
+        for k in cutlass.range_constexpr(cute.size(a.elements, mode=[2])):  # each step is 64 elements along K
+            mma.set(tcgen05.Field.SFA, a.steps.iterator + a.steps.layout((k, stage)))
+            mma.set(tcgen05.Field.SFB, b.steps.iterator + b.steps.layout((k, stage)))
+            cute.gemm(mma, tCtC, a.elements[None, None, k, stage], b.elements[None, None, k, stage], tCtC)
+            mma.set(tcgen05.Field.ACCUMULATE, True)
+        pipe.consumer_release(read)  # once these are done, the stage may be overwritten, and its scale factors
+        read.advance()
+    return read
+
+
+@cute.jit
+def multiply(pipe, acc_pipe, address, tCtC, tiles, k_tiles, work: Work, config: cutlass.Constexpr):
+    """Tile after tile into the stages of tCtC (MMA, MMA_M, MMA_N, STAGE), in turn. address: of tensor memory."""
+    a, b = operands(tiled_mma(config=config), tiles, address, config)
+    read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
+    fill = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.acc_stages)
+    for _ in cutlass.range(work.turns, unroll=1):
+        acc_pipe.producer_acquire(fill)
+        cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
+        stage = tCtC[None, None, None, fill.index]
+        read = multiply_tile(pipe, read, stage, a, b, k_tiles, config)
+        acc_pipe.producer_commit(fill)  # full, once all these are done
+        fill.advance()
+
+
+# %% [markdown]
+# ## The warps that store
+#
+# [The page before](pipelined_gemm.ipynb) tells all of it: four warps fetch a piece of the sums, round it, write it into
+# a buffer, and TMA carries the buffer away. The sums are float32 and know nothing of scale factors any more. C is
+# bfloat16.
+
+
+# %%
+@cute.jit
+def send(rC, sC, bsC, target, tma_c, copy, buffer, sends, barrier, config: cutlass.Constexpr):
+    """One piece, from registers through a buffer and out by TMA. sC (CPY, CPY_M, CPY_N, BUFFER); bsC (TMA, BUFFER)."""
+    if sends:
+        cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
+    barrier.arrive_and_wait()  # all know that the buffer is free
+    cute.copy(copy, rC, sC[None, None, None, buffer])
+    cute.arch.fence_proxy("async.shared", space="cta")
+    barrier.arrive_and_wait()  # all have written, and said so to TMA
+    if sends:
+        with cute.arch.elect_one():
+            cute.copy(tma_c, bsC[None, buffer], target)
+            cute.arch.cp_async_bulk_commit_group()
+
+
+@cute.jit
+def store(acc_pipe, tCtC, sC, tma_c, gC, copies, barrier, work: Work, config: cutlass.Constexpr):
+    """Fetch and send tile after tile. tCtC (MMA, MMA_M, MMA_N, STAGE); gC (M, EPI_N, m, n): all pieces of C."""
+    tidx, _, _ = cute.arch.thread_idx()
+    sends = cute.arch.make_warp_uniform(tidx // 32) == 0  # the warp that talks to TMA
+    t2r, r2s = copies.t2r_c.get_slice(tidx), copies.r2s_c.get_slice(tidx)
+    tDsC = r2s.partition_D(sC)  # (VEC, REST_M, REST_N, BUFFER)
+    whole = cute.make_layout(1)  # a piece is one box: nothing is divided among CTAs
+    bsC, bgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
+    rAcc = cute.make_rmem_tensor(t2r.partition_D(sC)[None, None, None, 0].shape, cutlass.Float32)
+    across = config.tile_n // config.epi_n
+    fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.acc_stages)
+    for turn in cutlass.range(work.turns, unroll=1):
+        m, n = tile_of(work, turn, config)
+        acc_pipe.consumer_wait(fetch)
+        cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
+        tDtC = t2r.partition_S(pieces(tCtC[None, None, None, fetch.index], config))  # (LD, LD_M, LD_N, 1, PIECE)
+        for piece in cutlass.range_constexpr(across):
+            cute.copy(copies.t2r_c, tDtC[None, None, None, 0, piece], rAcc)
+            cute.arch.fence_view_async_tmem_load()  # tcgen05.wait::ld
+            if cutlass.const_expr(piece == across - 1):
+                cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
+                with cute.arch.elect_one():
+                    acc_pipe.consumer_release(fetch)  # this half of tensor memory may be overwritten
+            rC = cute.make_rmem_tensor(rAcc.shape, sC.element_type)
+            rC.store(rAcc.load().to(sC.element_type))
+            buffer, target = piece % config.epi_buffers, bgC[None, m, n * across + piece]
+            send(r2s.retile(rC), tDsC, bsC, target, tma_c, copies.r2s_c, buffer, sends, barrier, config)
+        fetch.advance()
+    if sends:
+        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
+
+
+# %% [markdown]
+# ## The kernel
+#
+# The three roles, each in its own branch. Scale factors have places of their own in shared memory, each stage's a
+# multiple of 512 bytes.
+
+
+# %%
+@cute.jit
+def make_pipelines(barriers, config: cutlass.Constexpr):
+    """The barriers of the stages of A and B, and those of the stages of sums."""
+    one, warps = (pipeline.CooperativeGroup(pipeline.Agent.Thread, n) for n in (1, EPILOGUE_WARPS))
+    pipe = pipeline.PipelineTmaUmma.create(
+        barrier_storage=barriers,
+        num_stages=config.stages,
+        producer_group=one,
+        consumer_group=one,
+        tx_count=config.stage_bytes,
+        defer_sync=True,
+    )
+    acc_pipe = pipeline.PipelineUmmaAsync.create(
+        barrier_storage=barriers + 2 * config.stages,
+        num_stages=config.acc_stages,
+        producer_group=one,
+        consumer_group=warps,  # one thread of each signals
+    )
+    return pipe, acc_pipe
+
+
+def sums_in(tmem, dtype, config: Config):
+    """The address of tensor memory, once it is allocated, and the sums (MMA, MMA_M, MMA_N, STAGE) in it."""
+    mma = tiled_mma(dtype, config)
+    tmem.wait_for_alloc()
+    address = tmem.retrieve_ptr(cutlass.Float32)
+    shape = cute.append(mma.partition_shape_C((config.tile_m, config.tile_n)), config.acc_stages)
+    return address, cute.make_tensor(address, mma.make_fragment_C(shape).layout)
+
+
+@cute.kernel
+def kernel(
+    loads: tuple,  # TMA's copy atoms for A (M, K), B (N, K), of bytes, and their scale factors
+    sources: tuple,  # these four matrices, as TMA coordinates
+    tma_c: cute.CopyAtom,
+    mC: cute.Tensor,  # (M, N), as TMA coordinates
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """A CTA computes its share of the tiles of C, one after the other."""
+    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    work, layouts = work_of_cta(mC.shape, config), smem_layouts(dtype, config)
+
+    smem = cutlass.memory.SmemAllocator()
+    barriers = smem.allocate_array(cutlass.Int64, 2 * (config.stages + config.acc_stages))
+    tmem_address = smem.allocate_array(cutlass.Int32, 1)
+    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
+    sA = smem.allocate_tensor(cutlass.Uint8, layouts.a.outer, 1024, swizzle=layouts.a.inner)
+    sB = smem.allocate_tensor(cutlass.Uint8, layouts.b.outer, 1024, swizzle=layouts.b.inner)
+    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
+    sSFA = smem.allocate_tensor(SCALE, layouts.sfa.outer, ATOM_BYTES)
+    sSFB = smem.allocate_tensor(SCALE, layouts.sfb.outer, ATOM_BYTES)
+    pipe, acc_pipe = make_pipelines(barriers, config)
+    gC = cute.local_tile(mC, (config.tile_m, config.epi_n), (None, None))  # (M, EPI_N, m, n)
+    told = pipeline.NamedBarrier(barrier_id=1, num_threads=32 * (EPILOGUE_WARPS + 1))  # where tensor memory is
+    tmem = cutlass.memory.TmemAllocator(tmem_address, barrier_for_retrieve=told)
+
+    if warp_idx == TMA_WARP:
+        boxes = [as_boxes(x, rows, config) for x, rows in ((sSFA, config.tile_m), (sSFB, config.tile_n))]
+        produce(pipe, loads, sources, (sA, sB, *boxes), work, config)
+    elif warp_idx == MMA_WARP:
+        address, tCtC = sums_in(tmem, dtype, config)
+        k_tiles = cute.ceil_div(sources[0].shape[1], config.tile_bytes)
+        multiply(pipe, acc_pipe, address, tCtC, (sA, sB, sSFA, sSFB), k_tiles, work, config)
+    else:
+        tmem.allocate(config.tmem_columns)  # by warp 0
+        tmem.relinquish_alloc_permit()  # another kernel's CTA on this SM may allocate what is free
+        address, tCtC = sums_in(tmem, dtype, config)
+        barrier = pipeline.NamedBarrier(barrier_id=2, num_threads=32 * EPILOGUE_WARPS)
+        store(acc_pipe, tCtC, sC, tma_c, gC, tiled_copies(dtype, config), barrier, work, config)
+        barrier.arrive_and_wait()  # all four have fetched their last sums
+        tmem.free(address)
+
+
+# %% [markdown]
+# ## The launch
+#
+# As many CTAs as there are SMs, for one fills an SM, and never more than there are tiles. The atoms of scale factors
+# become a matrix for TMA: how many there are follows from M, N and K.
+
+
+# %%
+def scale_matrix(p, rows, k):
+    """The atoms of the scale factors of a matrix (rows, K) as TMA sees them: 8-byte words, a row for 128 rows."""
+    high, wide = cute.ceil_div(rows, ATOM_ROWS), cute.ceil_div(k, ATOM_FACTORS * BLOCK) * (ATOM_BYTES // 8)
+    p = cute.recast_ptr(p, dtype=cutlass.Int64)
+    return cute.make_tensor(p, cute.make_layout((high, wide), stride=(cute.assume(wide, divby=64), 1)))
+
+
+@cute.jit
+def gemm(
+    pA: cute.Pointer,
+    pB: cute.Pointer,
+    pSFA: cute.Pointer,
+    pSFB: cute.Pointer,
+    pC: cute.Pointer,
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
+    sms: cutlass.Int32,
+    stream: cuda.CUstream,
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """C (M, N) = A (M, K) times B (N, K) transposed; `strides`: of the rows of A and B in bytes, of C in elements."""
+    m, n, k = mnk
+    lda, ldb, ldc = (cute.assume(stride, divby=divby) for stride, divby in zip(strides, (16, 16, 8), strict=True))
+    mA = cute.make_tensor(pA, cute.make_layout((m, k // PER_BYTE), stride=(lda, 1)))
+    mB = cute.make_tensor(pB, cute.make_layout((n, k // PER_BYTE), stride=(ldb, 1)))
+    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
+    load, write = cpasync.CopyBulkTensorTileG2SOp(), cpasync.CopyBulkTensorTileS2GOp()
+    a_stage, b_stage, _, _, buffer = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
+    tma_a, mA = cpasync.make_tiled_tma_atom(load, mA, a_stage, (config.tile_m, config.tile_bytes))
+    tma_b, mB = cpasync.make_tiled_tma_atom(load, mB, b_stage, (config.tile_n, config.tile_bytes))
+    tma_c, mC = cpasync.make_tiled_tma_atom(write, mC, buffer, (config.tile_m, config.epi_n))
+    sfa, sfb = (cute.slice_(scale_views(x, config).boxes, (None, None, 0)) for x in (config.tile_m, config.tile_n))
+    tma_sfa, mSFA = cpasync.make_tiled_tma_atom(load, scale_matrix(pSFA, m, k), sfa, sfa.shape)
+    tma_sfb, mSFB = cpasync.make_tiled_tma_atom(load, scale_matrix(pSFB, n, k), sfb, sfb.shape)
+    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
+    kernel((tma_a, tma_b, tma_sfa, tma_sfb), (mA, mB, mSFA, mSFB), tma_c, mC, dtype, config).launch(
+        grid=(cutlass.min(tiles, sms), 1, 1), block=(config.threads, 1, 1), stream=stream, min_blocks_per_mp=1
+    )
+
+
+# %%
+def launch_arguments(dtype, pointers, mnk, strides, sms: int, stream: int) -> tuple:
+    """Plain addresses and integers as the typed values that `gemm` takes."""
+    types, gmem = (cutlass.Uint8, cutlass.Uint8, SCALE, SCALE, dtype), cute.AddressSpace.gmem
+    return (
+        *(cute.runtime.make_ptr(types[i], pointers[i], gmem, assumed_align=16) for i in range(5)),
+        tuple(cutlass.Int32(x) for x in mnk),
+        tuple(cutlass.Int64(x) for x in strides),
+        cutlass.Int32(sms),
+        cuda.CUstream(stream),
+    )
+
+
+def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
+    """Compile for `arch` ("sm_100a") with made-up pointers and sizes: no GPU is needed. "": the GPU that is here."""
+    made_up = launch_arguments(dtype, (16, 16, 16, 16, 16), (1, 1, 32), (32, 32, 8), 148, 0)
+    target = f"--gpu-arch {arch} " if arch else ""
+    config = config or config_for(arch)
+    return cute.compile(gemm, *made_up, dtype, config, options=(target + options).strip() or None)
+
+
+# %% [markdown]
+# ## Scale factors into atoms
+#
+# Who quantizes a matrix has its scale factors as a matrix too: one row for each row, one byte for every 16 elements.
+# The kernel wants them in atoms. The function below makes them so: it cuts the rows into groups of 128 = 4 x 32 and the
+# factors into groups of 4, and puts the 32 before the 4. It is one pass over K / 16 bytes a row; a weight's factors
+# need it once, and `matmul` takes what it returns as well.
+
+
+# %%
+def to_atoms(scales: torch.Tensor) -> torch.Tensor:
+    """Scale factors (rows, factors), a byte each, in the order of the atoms: 1-D uint8, atoms along K first.
+
+    Row r of an atom has its four factors at byte 16 (r % 32) + 4 (r // 32): PTX ISA, the layouts of scale factors of
+    `tcgen05.mma`. Where there are no rows or factors to fill the last atoms, bytes are 0. cuBLAS and `torch._scaled_mm`
+    take scale factors in the same order.
+    """
+    rows, factors = scales.shape
+    high, wide = -(-rows // ATOM_ROWS), -(-factors // ATOM_FACTORS)
+    whole = torch.zeros(high * ATOM_ROWS, wide * ATOM_FACTORS, dtype=torch.uint8, device=scales.device)
+    whole[:rows, :factors] = scales.view(torch.uint8)
+    return whole.view(high, 4, 32, wide, ATOM_FACTORS).permute(0, 3, 2, 1, 4).reshape(-1)
+
+
+# %% [markdown]
+# ## `matmul`
+#
+# What a user calls. It looks at everything that the kernel relies on before anything is launched, and says which
+# argument is at fault, what it got and what it needs.
+
+# %%
+ELEMENTS = (getattr(torch, "float4_e2m1fn_x2", torch.uint8), torch.uint8)  # older versions of torch lack the first
+SCALES = (torch.float8_e4m3fn, torch.uint8)
+DTYPES = {torch.bfloat16: cutlass.BFloat16}  # of C
+CAPABILITIES = {(10, 0): "sm_100a", (10, 3): "sm_103a"}  # of the GPUs that have tcgen05, and what to compile for them
+
+
+def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
+    """Raise `error` about the argument `name` unless `ok`."""
+    if not ok:
+        raise error(f"{name}: got {got}; needed {needed}")
+
+
+def check_tensor(name: str, x: torch.Tensor, dtypes: Iterable[torch.dtype], dimensions: tuple[int, ...] = (2,)) -> None:
+    """A dense tensor that is not empty, of one of `dtypes`, of so many dimensions."""
+    require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
+    require(x.layout == torch.strided, name, f"layout {x.layout}", "torch.strided: a dense matrix", TypeError)
+    require(x.ndim in dimensions, name, f"{x.ndim} dimension(s)", " or ".join(map(str, dimensions)))
+    require(x.dtype in dtypes, name, x.dtype, " or ".join(map(str, dict.fromkeys(dtypes))), TypeError)
+    require(min(x.shape) > 0, name, f"shape {tuple(x.shape)}", "no empty dimension")
+    tracked = x.requires_grad and torch.is_grad_enabled()
+    require(not tracked, name, "requires_grad=True", "torch.no_grad(): there is no backward")
+
+
+def k_major_stride(name: str, x: torch.Tensor) -> int:
+    """The row stride of `x` (rows, K / 2), of bytes, which 16-byte pieces must be able to read."""
+    (rows, width), (row, column) = x.shape, x.stride()
+    require(column == 1, name, f"stride {column} along K", "1: K-major")
+    require(width % 16 == 0, name, f"K = {PER_BYTE * width}", "a multiple of 32: whole blocks, in 16-byte pieces")
+    row = row if rows > 1 else width  # a single row has no next one: any legal stride will do
+    require(row > 0 and row % 16 == 0, name, f"rows {row} bytes apart", "rows a multiple of 16 bytes apart")
+    require(x.data_ptr() % 16 == 0, name, f"address {x.data_ptr():#x}", "a multiple of 16 bytes")
+    return row
+
+
+def check_scale(name: str, scale: torch.Tensor, x: torch.Tensor) -> int:
+    """`scale` has the scale factors of x (rows, K / 2), a matrix or atoms; returns how many bytes its atoms take."""
+    check_tensor(name, scale, SCALES, (1, 2))
+    rows, factors = x.shape[0], PER_BYTE * x.shape[1] // BLOCK
+    size = -(-rows // ATOM_ROWS) * -(-factors // ATOM_FACTORS) * ATOM_BYTES
+    needed = f"({rows}, {factors}), or ({size},) from to_atoms"
+    require(scale.shape in ((rows, factors), (size,)), name, f"shape {tuple(scale.shape)}", needed)
+    require(scale.device == x.device, name, f"device {scale.device}", f"{x.device}, where its matrix is")
+    if scale.ndim == 1:
+        require(scale.stride(0) == 1, name, f"stride {scale.stride(0)}", "1: adjacent bytes")
+        require(scale.data_ptr() % 16 == 0, name, f"address {scale.data_ptr():#x}", "a multiple of 16 bytes")
+    return size
+
+
+def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether two matrices with adjacent columns may share a byte."""
+    (x0, y0), sizes = (x.data_ptr(), y.data_ptr()), (x.element_size(), y.element_size())
+    (x_row, y_row), (x_width, y_width) = (
+        [extent * size for extent, size in zip(extents, sizes, strict=True)]
+        for extents in ((x.stride(0), y.stride(0)), (x.shape[1], y.shape[1]))
+    )
+    if x0 + (x.shape[0] - 1) * x_row + x_width <= y0 or y0 + (y.shape[0] - 1) * y_row + y_width <= x0:
+        return False
+    if x_row != y_row or x_row < max(x_width, y_width):
+        return True  # interleaved with different steps: not told apart
+    gap = (y0 - x0) % x_row  # the same step: columns of one wider matrix, perhaps
+    return gap < x_width or gap + y_width > x_row
+
+
+def check_out(out: torch.Tensor, a: torch.Tensor, bt: torch.Tensor) -> None:
+    """`out` can take the product of `a` (M, K) and `bt` (N, K)."""
+    check_tensor("out", out, DTYPES)
+    (m, n), (row, column) = (a.shape[0], bt.shape[0]), out.stride()
+    require(out.shape == (m, n), "out", f"shape {tuple(out.shape)}", f"({m}, {n})")
+    require(column == 1 or n == 1, "out", f"stride {column} along N", "1: rows of adjacent elements")
+    require(row >= n or m == 1, "out", f"row stride {row}", f"at least N = {n}: rows that do not overlap")
+    require(out.device == a.device, "out", f"device {out.device}", f"{a.device}, where a is")
+    for name, x in (("a", a), ("b", bt)):
+        require(not overlap(out, x), "out", f"memory that overlaps {name}", "memory of its own")
+
+
+def tma_can_write(out: torch.Tensor, ldc: int) -> bool:
+    """Whether rows of `out`, `ldc` elements apart, begin at multiples of 16 bytes and end there too."""
+    return (out.shape[1] | ldc) % 8 == 0 and out.data_ptr() % 16 == 0
+
+
+@cache
+def compiled(dtype: torch.dtype, capability: tuple[int, int], variant: str) -> Callable[..., None]:
+    """The kernel for the present GPU: compiled at the first call that needs it, then kept.
+
+    TVM-FFI (the package apache-tvm-ffi) makes it a function that takes plain integers and tuples of them, and costs
+    little more to call than the launch itself. Without it each argument is a Python object made for the call.
+    """
+    return compile_for("", DTYPES[dtype], VARIANTS[variant], "--enable-tvm-ffi")
+
+
+# %% [markdown]
+# ### Checked once
+#
+# As on [the pages before](tma_tcgen05_gemm.ipynb): the first call of a kind makes a *plan*, and later ones look it up.
+
+
+# %%
+class Plan(NamedTuple):
+    """What the checks found out about calls of one kind: nothing is left but to launch."""
+
+    launch: Callable[..., None]  # compiled for this variant and GPU
+    device: int  # of CUDA's
+    mnk: tuple[int, int, int]
+    strides: tuple[int, int, int]  # between the rows of A and B, in bytes, and of what the kernel writes, in elements
+    sms: int  # of the GPU
+    direct: bool  # the kernel writes C itself, not padded rows that are copied
+    spans: dict[str, int]  # of what is given: from the first byte to the last one, in bytes
+
+
+PLANS: dict[tuple, Plan] = {}
+MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
+
+
+def kind(x: object) -> object:
+    """What the checks look at in an argument, but for where exactly it lies."""
+    if not isinstance(x, torch.Tensor) or x.layout != torch.strided:
+        return type(x)
+    return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16, x.requires_grad
+
+
+def make_plan(a, b, a_scale, b_scale, out: torch.Tensor | None, variant: str) -> Plan:
+    """Check everything, compile what is needed. Raises what `matmul` raises."""
+    require(variant in VARIANTS, "variant", repr(variant), f"one of {', '.join(VARIANTS)}")
+    check_tensor("a", a, ELEMENTS)
+    check_tensor("b", b, ELEMENTS)
+    (m, width), n, bt = a.shape, b.shape[1], b.T  # width: K / 2 bytes
+    require(b.shape[0] == width, "b", f"shape {tuple(b.shape)}", f"({width}, N), for a is {tuple(a.shape)}")
+    lda, ldb = k_major_stride("a", a), k_major_stride("b", bt)
+    sizes = {"a_scale": check_scale("a_scale", a_scale, a), "b_scale": check_scale("b_scale", b_scale, bt)}
+    if out is not None:
+        check_out(out, a, bt)
+    require(a.is_cuda, "a", f"device {a.device}", "a CUDA device")
+    require(b.device == a.device, "b", f"device {b.device}", f"{a.device}, where a is")
+    capability = torch.cuda.get_device_capability(a.device)
+    needed = " or ".join(map(str, CAPABILITIES))
+    require(capability in CAPABILITIES, "a", f"a GPU of compute capability {capability}", f"{needed}, for tcgen05")
+
+    c = a.new_empty(m, n, dtype=torch.bfloat16) if out is None else out  # torch's own memory is aligned alike each time
+    ldc = c.stride(0) if m > 1 else -(-n // 8) * 8
+    direct = tma_can_write(c, ldc)
+    spans = {"a": (m - 1) * lda + width, "b": (n - 1) * ldb + width, **sizes, "out": 2 * ((m - 1) * ldc + n)}
+    with torch.cuda.device(a.device):
+        launch = compiled(c.dtype, capability, variant)
+    sms = torch.cuda.get_device_properties(a.device).multi_processor_count
+    strides = (lda, ldb, ldc if direct else -(-n // 8) * 8)
+    return Plan(launch, a.get_device(), (m, n, PER_BYTE * width), strides, sms, direct, spans)
+
+
+# %%
+def matmul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    a_scale: torch.Tensor,
+    b_scale: torch.Tensor,
+    *,
+    out: torch.Tensor | None = None,
+    variant: str = DEFAULT,
+) -> torch.Tensor:
+    """The product of what `a` and `b` stand for, on the tensor cores, accumulated in float32, rounded to bfloat16.
+
+    a: (M, K / 2), float4_e2m1fn_x2 (or its bytes as uint8), K-major (stride 1 along K). Byte (m, k // 2) has element
+        (m, k), in its low bits if k is even, in its high bits if k is odd; it stands for its value times
+        a_scale[m, k // 16].
+    b: (K / 2, N), the same, K-major too: usually `weight.T` of a contiguous (N, K / 2) weight.
+    a_scale: (M, K / 16), float8_e4m3fn, not negative; or the bytes as uint8; or 1-D, what `to_atoms` made of them.
+    b_scale: (N, K / 16), a row for each column of b; otherwise as a_scale.
+    out: (M, N), bfloat16, stride 1 along N, any row stride >= N, no memory of the others. Made if not given.
+    variant: one of VARIANTS: how wide a tile is, and how many of them tensor memory holds.
+
+    K is a multiple of 32. TMA reads rows that start at multiples of 16 bytes: the addresses of a and b (and of scale
+    factors in atoms) and the row strides of a and b are such multiples. Needs a GPU of compute capability 10.0 or 10.3.
+    Any M, N >= 1: ragged tiles are handled. TMA writes such rows too: for another `out`, or if N is no multiple of 8,
+    the product is made in padded rows and copied. There is no backward.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
+    argument, what it got and what it needs, and nothing has been launched.
+    """
+    given = (a, b, a_scale, b_scale)
+    key = (*map(kind, given), kind(out), torch.is_grad_enabled(), variant)
+    plan = PLANS.get(key)
+    if plan is None:
+        plan = make_plan(*given, out, variant)
+        if len(PLANS) >= MAX_PLANS:
+            PLANS.clear()
+        PLANS[key] = plan
+    if torch.cuda.current_device() != plan.device:
+        with torch.cuda.device(plan.device):
+            return matmul(*given, out=out, variant=variant)
+
+    m, n, _ = plan.mnk
+    out = a.new_empty(m, n, dtype=torch.bfloat16) if out is None else out
+    atoms = [x if x.ndim == 1 else to_atoms(x) for x in (a_scale, b_scale)]
+    pointers = [x.data_ptr() for x in (a, b, *atoms)]
+    pc, end = out.data_ptr(), out.data_ptr() + plan.spans["out"]
+    for name, start in zip(("a", "b", "a_scale", "b_scale"), pointers, strict=True):
+        if start < end and pc < start + plan.spans[name]:
+            check_out(out, a, b.T)  # from first to last byte they meet, but may be columns of one wider matrix
+            require(name in "ab", "out", f"memory that overlaps {name}", "memory of its own")
+    made = out if plan.direct else out.new_empty(m, plan.strides[2])  # TMA finishes the last 16 bytes of a row
+    stream = torch.cuda.current_stream(plan.device).cuda_stream
+    plan.launch(*pointers, made.data_ptr(), plan.mnk, plan.strides, plan.sms, stream)
+    return out if plan.direct else out.copy_(made[:, :n])
+
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: where the factors of one instruction lie
+#
+# From here on the cells use the `cookbook` package: it draws and checks what the cells above made. Leave them out of
+# your own code.
+#
+# An atom as before; its four bytes a row are what one `tcgen05.mma` reads.
+
+# %% tags=["lab"]
+from cookbook import draw
+from cookbook.layouts import evaluate
+
+layouts = evaluate(smem_layouts, cutlass.BFloat16, element_bits=8, arch="sm_100a")
+views = evaluate(scale_views, CONFIG.tile_n, arch="sm_100a")
+source, target = (view.table()[:, 0, 0, 0] for view in (views.atoms, views.copied))
+draw.scale_atom(layouts.sfb.byte_offsets()[:ATOM_ROWS, :ATOM_FACTORS, 0], source, target, BLOCK, ATOM_FACTORS)
+
+# %% [markdown] tags=["lab"]
+# A stage of B has two atoms down and four along K. In shared memory those along K are neighbours, as TMA brings them;
+# in tensor memory those of one instruction are. (The first byte of each atom in shared memory, and the first of its
+# four columns.)
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.harness.publishing import table
+
+first_bytes, first_columns = views.atoms.table()[0, :, :, 0], views.copied.table()[0, :, :, 0] // 4
+names = [f"tcgen05.mma {k}" for k in range(CONFIG.atoms_k)]
+lines = [
+    [f"rows {128 * high} to {128 * high + 127}", *(f"byte {a}, column {b}" for a, b in zip(at, to, strict=True))]
+    for high, (at, to) in enumerate(zip(first_bytes.tolist(), first_columns.tolist(), strict=True))
+]
+Markdown(table(["B", *names], lines))
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: bytes and elements
+#
+# The tensor core's descriptor of A says the same as it did for bytes: rows of 128, eight of them to an atom. One
+# instruction is 32 bytes along K, whatever the bytes hold.
+
+# %% tags=["lab"]
+from cookbook.descriptors import describe, field_table
+
+for name, bits, said, value in field_table(describe(layouts.a, "K", hopper=False, rows=CONFIG.tile_m)):
+    print(f"{name:24}{bits:7}{said:12}{value}")
+
+# %% [markdown] tags=["lab"]
+# The price of four bits: the error of a matrix of normal numbers, quantized, and how many bits an element takes with
+# its share of a scale factor.
+
+# %% tags=["lab"]
+import numpy as np
+
+from cookbook.harness import scaled
+
+values = np.random.default_rng(0).standard_normal((64, 1024)).astype(np.float32)
+for name, form in scaled.FORMATS.items():
+    error = np.linalg.norm(scaled.quantized(values, name).values() - values) / np.linalg.norm(values)
+    print(f"{name}: {form.bits + 8 / form.block:g} bits an element, relative error {error:.1%}")
+
+# %% [markdown] tags=["lab"]
+# ## Check
+#
+# The levels are those of the page before, with the same meaning: *layout* follows each scale factor to the byte of
+# tensor memory where the instruction looks for it, *model* compares the product with what the operands stand for,
+# *pipeline* tries every order of the warps' steps, *compiled* compares descriptors with the compiler's. What needs a
+# Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
+
+# %% tags=["lab"]
+from cookbook import tables
+from cookbook.harness import checking
+
+report = checking.check("blackwell/nvfp4_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
+for level in report.levels:
+    of = " ".join(filter(None, (level.target, level.variant)))
+    print(f"{level.level:10}{of:28}{level.status:13}{tables.describe(level)}")
+
+# %% [markdown] tags=["lab"]
+# ## Time
+#
+# Nothing has been timed: that takes a Blackwell GPU.
+
+# %% tags=["lab"]
+from cookbook.harness.publishing import results_table
+
+Markdown(results_table("blackwell/nvfp4_gemm"))
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# Four bits changed no layout. What had to be told is who counts what: TMA and shared memory bytes, the tensor core
+# elements, scale factors in atoms of 512 bytes that stand for 64 elements now instead of 128. There are four times as
+# many of them for each byte of A and B, and so the memories that hold them, not the instructions, set the sizes.
+#
+# To use it: `cookbook copy blackwell/nvfp4_gemm my_gemm.py`, then `from my_gemm import matmul`.
