@@ -23,7 +23,39 @@
 #     instructions:
 #       all: [UTMALDG.2D, LDSM.16.M88.4, HMMA.16816.F32, STSM.16.M88.4, UTMASTG.2D, USETMAXREG, SYNCS]
 #     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192]]
+#     beside: ampere/tuned_gemm
 # ---
+
+# %% [markdown]
+# # The GEMM for GeForce Blackwell
+#
+# **Claim.** A GeForce Blackwell (sm_120, sm_121) shares its name with the data centre's Blackwell (sm_100), but not
+# what a GEMM is made of. It has none of `tcgen05` and tensor memory, nor Hopper's `wgmma`: its tensor cores multiply by
+# **`mma.sync`**, from registers, as Ampere's do. What it does have of Hopper is **TMA**, mbarriers, `stmatrix` and
+# `setmaxnreg`. Let one warp load by TMA and let all others do nothing but `ldmatrix` and `mma.sync`, and the kernel is
+# faster than the best one here for Ampere. A Hopper has these instructions too, so the claim is measured there, against
+# [ampere/tuned_gemm](../ampere/tuned_gemm.ipynb) in the same run. **For sm_120a this kernel is compiled, and not run on
+# hardware.**
+#
+# | | loads | multiplies | sums |
+# |---|---|---|---|
+# | Ampere | `cp.async`, every thread | `mma.sync`, from registers | registers |
+# | Hopper | TMA, one thread | `wgmma`, from shared memory | registers |
+# | **GeForce Blackwell** | **TMA, one thread** | **`mma.sync`, from registers** | **registers** |
+# | data-centre Blackwell | TMA, one thread | `tcgen05.mma`, from shared memory | tensor memory |
+#
+# **What changes from ampere/tuned_gemm.** Its inner loop stays, fragment by fragment. Gone are `cp.async` with its
+# addresses and its predicates at the edges of A and B, for TMA knows the matrices' extents; the barrier of the whole
+# CTA, for every stage has mbarriers of its own; and the stores of C that come between two tiles, for a CTA goes
+# on to its next tile while TMA carries the last one away.
+#
+# **What changes from the Hopper pages.** The producer, the stages and the buffers of C are those of
+# [hopper/persistent_gemm](../hopper/persistent_gemm.ipynb). The consumers differ. `wgmma` is asynchronous and reads
+# shared memory by itself, so that a stage is busy until a *later* wait says it is not. `ldmatrix` copies: **when the
+# last fragment of a stage is in registers the stage is free**, with half a k-block still to be multiplied.
+#
+# Three ideas are left to try, one at a time, and `VARIANTS` has them in this order: a cluster that shares loads, the
+# larger warp tile, and a few narrower tiles at the end.
 
 # %%
 from collections.abc import Callable
@@ -39,6 +71,23 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import cpasync, warp
 
+# %% [markdown]
+# ## The sizes
+#
+# | variant | tile | a warp's | new |
+# |---|---|---|---|
+# | `square` | 128 x 256 | 64 x 64 | that of `ampere/tuned_gemm`, with fragments of two k-blocks: 64 registers |
+# | `square, shared B` | | | two CTAs, one above the other, load half of B's tile each, by multicast |
+# | `wide, shared B` | 256 x 192 | 64 x 96 | fragments replaced in place: 24 registers beside 192 sums |
+# | `wide, then narrow, shared B` | and 256 x 128 | | the last tiles are narrower, where that evens out the work |
+#
+# **On a GeForce** a CTA may have 99 KiB of shared memory instead of 227. Tiles keep their size, for they are what saves
+# traffic. Stages become half as deep, 32 elements of K, which are rows of 64 bytes and the 64-byte swizzle; the buffers
+# of C shrink. Nothing is shared: sm_120 has clusters, and the PTX ISA lets it multicast (`cp.async.bulk.tensor` asks
+# for sm_90 or higher), but it adds that `.multicast::cluster` is optimized for sm_90a and the sm_100 and sm_110
+# families and "may have substantially reduced performance on other targets". CUTLASS allows clusters of one CTA only
+# there. We have no such GPU to measure it on, and leave it out.
+
 
 # %%
 @dataclass(frozen=True)
@@ -51,18 +100,12 @@ class Config:
     stages: int = 3  # pairs of A and B tiles in flight or being read
     warps_m: int = 4  # the eight consumer warps stand in a warps_m x warps_n grid over the tile
     warps_n: int = 2
-    b_slots: int = 3  # pieces of B, 16 columns each, that a warp holds and replaces in place; 0: all of two k-blocks
-    epi_n: int = 64  # columns of a piece of C that goes out by TMA
-    epi_buffers: int = 2  # pieces of C on their way out, for each warpgroup
-    cluster_m: int = 1  # CTAs of a cluster down C: they share tiles of B
-    cluster_n: int = 1  # and across: they share tiles of A
+    b_slots: int = 2  # pieces of B, 16 columns each, that a warp holds and replaces in place; 0: all of two k-blocks
+    cluster: int = 1  # CTAs one above the other: each loads its part of the tile of B that all use
     tail_n: int = 0  # columns of the narrower tiles that are computed last, if they make the waves fuller; 0: none
     raster_group: int = 8  # tiles that are computed together cover this many rows of tiles
-    pdl: bool = True  # this kernel's launch may overlap the end of the one before, and the next one's the end of this
-
-    @property
-    def cluster(self) -> int:
-        return self.cluster_m * self.cluster_n
+    epi_n: int = 64  # columns of a piece of C that goes out by TMA
+    epi_buffers: int = 2  # pieces of C on their way out, for each warpgroup
 
     @property
     def threads(self) -> int:
@@ -73,24 +116,29 @@ class Config:
         return self.tile_k // 16
 
     @property
-    def pieces_m(self) -> int:
-        """Pieces of 16 rows in the tile of a warp."""
-        return self.tile_m // (16 * self.warps_m)
-
-    @property
     def step_m(self) -> int:
-        """Rows from one of them to the next: the pieces of the other warps of the warpgroup lie between."""
+        """Rows from one piece of a warp, 16 rows, to its next: those of its warpgroup's other warps lie between."""
         return 16 * (self.warps_m // 2)
 
     @property
+    def step_n(self) -> int:
+        """Columns from one piece of a warp, 16 columns, to its next."""
+        return 16 * self.warps_n
+
+    @property
+    def pieces_m(self) -> int:
+        """Pieces of A in the tile of a warp."""
+        return self.tile_m // (16 * self.warps_m)
+
+    @property
     def pieces_n(self) -> int:
-        """Pieces of 16 columns in the tile of a warp."""
+        """Pieces of B in the tile of a warp."""
         return self.tile_n // self.step_n
 
     @property
-    def step_n(self) -> int:
-        """Columns from one of them to the next."""
-        return 16 * self.warps_n
+    def widths(self) -> tuple[int, ...]:
+        """Columns of the tiles that there are."""
+        return (self.tile_n, self.tail_n) if self.tail_n else (self.tile_n,)
 
     @property
     def stage_bytes(self) -> int:
@@ -98,21 +146,18 @@ class Config:
 
     @property
     def smem_bytes(self) -> int:
-        # the barriers, padded to the tiles' alignment; A and B; and C beside them
-        return 1024 + self.stages * self.stage_bytes + 2 * self.epi_buffers * 64 * self.epi_n * 2
+        c = 2 * self.epi_buffers * 64 * self.epi_n * 2
+        return 1024 + self.stages * self.stage_bytes + c  # 1024: the barriers, padded to the tiles' alignment
 
 
-SQUARE = Config(tile_m=128, tile_n=256, warps_m=2, warps_n=4, stages=4, b_slots=4, epi_buffers=1, raster_group=16)
+SQUARE = Config(tile_m=128, tile_n=256, stages=4, warps_m=2, warps_n=4, b_slots=0, raster_group=16, epi_buffers=1)
 VARIANTS = {
-    "wide": Config(),
-    "wide, then narrow": Config(b_slots=2, tail_n=128),
-    "wide shared A": Config(b_slots=2, cluster_n=2),
-    "wide, then narrow, shared B": Config(b_slots=2, cluster_m=2, tail_n=128),
     "square": SQUARE,
-    "square shared B": replace(SQUARE, cluster_m=2),
-    "square ahead": replace(SQUARE, b_slots=0),
+    "square, shared B": replace(SQUARE, cluster=2),
+    "wide, shared B": Config(cluster=2),
+    "wide, then narrow, shared B": Config(cluster=2, tail_n=128),
 }
-DEFAULT = "wide"
+DEFAULT = "wide, then narrow, shared B"
 CONFIG = VARIANTS[DEFAULT]
 REGISTERS = (24, 240)  # of a producer's thread and of a consumer's: 128 * 24 + 256 * 240 of an SM's 65536
 
@@ -122,10 +167,23 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
     config = VARIANTS[variant]
     if arch.rstrip("af") not in ("sm_120", "sm_121"):
         return config  # 227 KiB of shared memory
-    alone = {"cluster_m": 1, "cluster_n": 1, "raster_group": config.raster_group * config.cluster}  # no multicast
-    if config.tile_m == 256:
-        alone |= {"tile_n": 128, "tail_n": config.tail_n // 2, "b_slots": 2 * config.b_slots - 2}
-    return replace(config, tile_k=32, stages=3, epi_buffers=1, **alone)  # 99 KiB
+    fits = {"tile_k": 32, "stages": 3, "epi_buffers": 1, "epi_n": 64 if config.tile_m == 128 else 32}  # 99 KiB
+    # No multicast: what a cluster would share is to be found in L2, so twice as many rows of tiles run together.
+    return replace(
+        config, **fits, tail_n=config.tail_n // 2, cluster=1, raster_group=config.raster_group * config.cluster
+    )
+
+
+# %% [markdown]
+# ## The layouts and the copies
+#
+# A and B lie in rows of 128 (or 64) bytes in the swizzle mode of that width. TMA writes them so, and it is the same
+# swizzle that makes `ldmatrix` free of conflicts: eight rows, eight different chunks. C goes out in pieces of
+# 64 x `epi_n`, swizzled likewise for `stmatrix` and TMA.
+#
+# TMA sends a piece for one warpgroup, so the warpgroup must have it all. Hence the permutation in `tiled_mma`: CuTe
+# would deal 16 rows to each of the four rows of warps in turn; here each warpgroup's rows of warps stay in one half of
+# the tile.
 
 
 # %%
@@ -196,149 +254,143 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 
 # %% [markdown]
 # ## Which tile is next
+#
+# A tile of 256 x 192 is coarse: in C of 4096 x 4096 there are 352, not three for each of 132 SMs, so that many SMs have
+# nothing to do in the third wave. Smaller tiles would fit better and read more through shared memory. So take both:
+# **wide tiles as long as they fill whole waves, narrow ones for the rest**. A narrow tile is the same code with fewer
+# columns. `wide_columns` tries every number of columns of wide tiles and keeps the one with which the busiest cluster
+# has least to do.
+#
+# All of this is in units of a *cluster's* tile, which is one tile for each of its CTAs, one above the other. Numbers go
+# down the rows of a group of tiles, then across, so that CTAs that run together share rows of A and B in L2.
+
+
 # %%
 def wide_columns(config: Config, m: int, n: int, sms: int) -> int:
     """Of C (m, n), how many columns of tiles are to be TILE_N wide; further ones are TAIL_N wide, if there are any."""
-    c, ctas = config, sms // config.cluster * config.cluster
-    most = c.cluster_n * -(-n // (c.tile_n * c.cluster_n))
+    c, clusters = config, sms // config.cluster
+    most = -(-n // c.tile_n)
     if not c.tail_n:
         return most
-    down = c.cluster_m * -(-m // (c.tile_m * c.cluster_m))
+    down = -(-m // (c.tile_m * c.cluster))
 
     def busiest(wide: int) -> tuple[int, int]:
-        """Columns that the busiest CTA computes, tile after tile; among equals, rather wide tiles."""
-        narrow = max(0, -(-(n - wide * c.tile_n) // c.tail_n))
-        waves = -(-wide * down // ctas)
-        left = max(
-            0, (wide + narrow) * down - waves * ctas
-        )  # the last wave of wide tiles may have room for narrow ones
-        return waves * c.tile_n + -(-left // ctas) * c.tail_n, -wide
+        """Columns that the busiest cluster computes, tile after tile; among equals, rather wide tiles."""
+        narrow = -(-max(0, n - wide * c.tile_n) // c.tail_n)
+        waves = -(-wide * down // clusters)
+        left = max(0, (wide + narrow) * down - waves * clusters)  # the last of these waves may take narrow ones too
+        return waves * c.tile_n + -(-left // clusters) * c.tail_n, -wide
 
     return min(range(most + 1), key=busiest)
 
 
 class Work(NamedTuple):
-    """The numbers that a cluster is to do: `first`, `first + step`, ... below `total`."""
+    """What there is to do, in tiles of a cluster: one for each of its CTAs, one above the other."""
 
-    first: cutlass.Int32
-    step: cutlass.Int32
-    total: cutlass.Int32
-    down: cutlass.Int32  # clusters' tiles down C
-    wide: cutlass.Int32  # and across, wide ones
-    narrow: cutlass.Int32  # and then narrow ones
+    down: cutlass.Int32  # tiles from the top of C to the bottom
+    wide: cutlass.Int32  # and from left to right: so many wide ones,
+    narrow: cutlass.Int32  # then so many narrow ones
+    k_tiles: cutlass.Int32  # of each
 
 
 @cute.jit
-def clusters_across(n, wide, config: cutlass.Constexpr):
-    """Columns of clusters' tiles, wide and narrow, of a C of n columns whose first `wide` columns of tiles are wide."""
-    narrow = cutlass.Int32(0)
-    if cutlass.const_expr(config.tail_n > 0):
-        narrow = cute.ceil_div(cutlass.max(n - wide * config.tile_n, 0), config.tail_n)
-    return wide // config.cluster_n, narrow
-
-
-@cute.jit
-def work_of_cluster(shape_mn, wide_columns, config: cutlass.Constexpr):
-    """What this CTA's cluster has to do."""
-    down = cute.ceil_div(shape_mn[0], config.tile_m * config.cluster_m)
-    wide, narrow = clusters_across(shape_mn[1], wide_columns, config)
-    cta, _, _ = cute.arch.block_idx()
-    ctas, _, _ = cute.arch.grid_dim()
-    return Work(cta // config.cluster, ctas // config.cluster, down * (wide + narrow), down, wide, narrow)
-
-
-@cute.jit
-def tile_of(work: Work, number, place, config: cutlass.Constexpr):
-    """The tile of the CTA at `place` in the cluster that does `number`: its row of tiles, its first column, its width.
-
-    The column and the width in pieces of EPI_N columns.
-    """
-    wanted = config.raster_group // config.cluster_m
-    across, start, width = work.wide, cutlass.Int32(0), cutlass.Int32(config.tile_n // config.epi_n)
+def tile_of(number, work: Work, config: cutlass.Constexpr):
+    """Where tile `number` of a cluster is: its row of tiles; its first column and its width in pieces of EPI_N."""
+    rows = config.raster_group // config.cluster
+    start, across, width = cutlass.Int32(0), work.wide, cutlass.Int32(config.tile_n // config.epi_n)
     if cutlass.const_expr(config.tail_n > 0):
         before = work.down * work.wide
-        if number >= before:
+        if number >= before:  # wide ones first: the last wave ends sooner if its tiles are narrow
             number, across = number - before, work.narrow
             start, width = work.wide * width, cutlass.Int32(config.tail_n // config.epi_n)
-    group, inside = number // (wanted * across), number % (wanted * across)
-    first = group * wanted
-    height = cutlass.min(work.down - first, wanted)  # the last group may be lower
-    m, n = first + inside % height, inside // height
-    return m * config.cluster_m + place[0], start + (n * config.cluster_n + place[1]) * width, width
+    group, inside = number // (rows * across), number % (rows * across)
+    height = cutlass.min(work.down - group * rows, rows)  # the last group may be lower
+    return group * rows + inside % height, start + inside // height * width, width
 
 
 @cute.jit
-def place_in_cluster(config: cutlass.Constexpr):
-    """(row, column) of this CTA in its cluster."""
-    rank = cutlass.Int32(0)
-    if cutlass.const_expr(config.cluster > 1):
-        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-    return rank % config.cluster_m, rank // config.cluster_m
+def tiles_of_cluster(work: Work, config: cutlass.Constexpr):
+    """The numbers of the tiles that this CTA's cluster computes, for `range`: first, end, step."""
+    cta, _, _ = cute.arch.block_idx()
+    ctas, _, _ = cute.arch.grid_dim()
+    return cta // config.cluster, work.down * (work.wide + work.narrow), ctas // config.cluster
 
 
 # %% [markdown]
 # ## The producer
+#
+# One warp. It asks for a stage's A and B as soon as the stage is free, tile after tile; what is outside of the matrices
+# TMA fills with zeros. With `shared B` each CTA of a cluster asks for its part of B *for all of them*, so a stage is
+# free when the consumers of all of them are done with it, and full when all parts have arrived.
+
+
 # %%
 @cute.jit
-def multicast_masks(place, config: cutlass.Constexpr):
-    """Who is to get the part of A, and the part of B, that the CTA at `place` fetches: a bit for each rank."""
-    whole_row = sum(1 << n * config.cluster_m for n in range(config.cluster_n))  # of the CTA at (0, 0)
-    whole_column = (1 << config.cluster_m) - 1
-    return cutlass.Int16(whole_row) << place[0], cutlass.Int16(whole_column) << place[1] * config.cluster_m
+def rank_in_cluster(config: cutlass.Constexpr):
+    """Which CTA of its cluster this is, from the top."""
+    rank = cutlass.Int32(0)
+    if cutlass.const_expr(config.cluster > 1):
+        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+    return rank
+
+
+def to_all(config: Config) -> dict:
+    """What a multicast copy is told: to write to all CTAs of the cluster, a bit for each."""
+    return {"mcast_mask": cutlass.Int16((1 << config.cluster) - 1)} if config.cluster > 1 else {}
 
 
 @cute.jit
-def load(tma, source, target, barrier, mask, sharers: cutlass.Constexpr):
-    """One TMA copy of this CTA's part of a tile, to itself and all others that share the tile."""
-    if cutlass.const_expr(sharers > 1):
-        cute.copy(tma, source, target, tma_bar_ptr=barrier, mcast_mask=mask)
-    else:
-        cute.copy(tma, source, target, tma_bar_ptr=barrier)
-
-
-@cute.jit
-def produce_tile(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, masks, config: cutlass.Constexpr):
+def produce_tile(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, k_tiles, config: cutlass.Constexpr):
     """All k-tiles of one tile: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE) in shared memory."""
-    for k_tile in cutlass.range(cute.size(tAgA, mode=[1]), unroll=1):
+    for k_tile in cutlass.range(k_tiles, unroll=1):
         pipe.producer_acquire(state)
         barrier = pipe.producer_get_barrier(state)
-        load(tma_a, tAgA[None, k_tile], tAsA[None, state.index], barrier, masks[0], config.cluster_n)
-        load(tma_b, tBgB[None, k_tile], tBsB[None, state.index], barrier, masks[1], config.cluster_m)
+        cute.copy(tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier)
+        cute.copy(tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier, **to_all(config))
         state.advance()
     return state
 
 
 @cute.jit
-def produce(pipe, tma_a, tma_b, gA, mB, sA, sB, work: Work, place, config: cutlass.Constexpr):
+def produce(pipe, tma_a, tma_b, gA, mB, sA, sB, work: Work, config: cutlass.Constexpr):
     """Keep the stages full, tile after tile. gA (M, K, m, k), mB (N, K) in global memory.
 
     Of B always TILE_N rows: for a narrow tile, more than it needs.
     """
-    row, column = place
-    across, down = cute.make_layout(config.cluster_n), cute.make_layout(config.cluster_m)
+    rank, alone, sharers = rank_in_cluster(config), cute.make_layout(1), cute.make_layout(config.cluster)
     sA, sB = cute.group_modes(sA, 0, 2), cute.group_modes(sB, 0, 2)
-    tAsA, tAgA = cpasync.tma_partition(tma_a, column, across, sA, cute.group_modes(gA, 0, 2))  # (TMA, m, k)
-    masks = multicast_masks(place, config)
+    tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, sA, cute.group_modes(gA, 0, 2))  # (TMA, m, k)
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    for number in cutlass.range(work.first, work.total, work.step, unroll=1):
-        m, column, _ = tile_of(work, number, place, config)
+    first, end, step = tiles_of_cluster(work, config)
+    for number in cutlass.range(first, end, step, unroll=1):
+        row, column, _ = tile_of(number, work, config)
+        mine = tAgA[None, row * config.cluster + rank, None]
         own = cute.domain_offset((column * config.epi_n, 0), mB)  # narrow tiles begin anywhere
         gB = cute.local_tile(own, (config.tile_n, config.tile_k), (0, None))  # (N, K, k)
-        tBsB, tBgB = cpasync.tma_partition(tma_b, row, down, sB, cute.group_modes(gB, 0, 2))  # (TMA, k)
-        state = produce_tile(pipe, state, tma_a, tma_b, tAgA[None, m, None], tAsA, tBgB, tBsB, masks, config)
-    if cutlass.const_expr(config.pdl):
-        cute.arch.griddepcontrol_launch_dependents()  # nothing is left to ask for: the next kernel may come
+        tBsB, tBgB = cpasync.tma_partition(tma_b, rank, sharers, sB, cute.group_modes(gB, 0, 2))  # (TMA, k)
+        state = produce_tile(pipe, state, tma_a, tma_b, mine, tAsA, tBgB, tBsB, work.k_tiles, config)
+    cute.arch.griddepcontrol_launch_dependents()  # nothing is left to ask for: the next kernel may come
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
 
 # %% [markdown]
 # ## A warp's fragments
+#
+# A warp fetches pieces of 16 x 16 elements, each by one `ldmatrix.x4`. Where they lie could be left to CuTe, which adds
+# up an address for each and swizzles it. But a thread reads rows that are all the same modulo 8, so that the swizzle
+# XORs the same bits into all its addresses, and [ampere/tuned_gemm](../ampere/tuned_gemm.ipynb) shows what follows:
+# keep *one* address for A and one for B, XOR 32 k for k-block k, add whole periods for other pieces and stages. We
+# compiled both: left to CuTe, the loop of the wide tile makes more integer instructions than it fetches fragments, and
+# on sm_120a it spills.
+
+
 # %%
 class Operand(NamedTuple):
     """A warp's way from shared memory to the tensor cores, for A or B."""
 
-    ldmatrix: cute.CopyAtom
-    regs: cute.Tensor  # (MMA, MMA_M or MMA_N, buffers): as mma takes them
+    ldmatrix: cute.TiledCopy
+    regs: cute.Tensor  # (MMA, MMA_M or MMA_N, buffer): as mma takes them
+    into: cute.Tensor  # (8, slot): the same registers as ldmatrix fills them
     address: cutlass.Int32  # of the thread's first row in stage 0, swizzled
     stage_bytes: int
     piece_bytes: int  # from one piece to the next
@@ -346,32 +398,45 @@ class Operand(NamedTuple):
 
 @cute.jit
 def make_operand(copy, sX, regs, step: cutlass.Constexpr, config: cutlass.Constexpr):
-    """This thread's part of an operand. sX: (rows, K, STAGE); regs: as `mma` takes them; step: rows between pieces."""
+    """This thread's part of an operand. sX: (rows, K, STAGE); regs: as mma takes them; step: rows between pieces."""
     tidx, _, _ = cute.arch.thread_idx()
-    chunks = 0x70 if config.tile_k % 64 == 0 else 0x30  # 8 or 4 chunks of 16 bytes in a row
-    first = copy.get_slice(tidx).partition_S(sX).iterator.toint()
-    address = first ^ ((first >> 3) & chunks)
-    stage_bytes = 2 * cute.size(sX, mode=[0]) * config.tile_k
-    ldmatrix = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(transpose=False, num_matrices=4), sX.element_type)
-    return Operand(ldmatrix, regs, address, stage_bytes, 2 * step * config.tile_k)
+    thr = copy.get_slice(tidx)
+    first, chunks = thr.partition_S(sX).iterator.toint(), 0x70 if config.tile_k % 64 == 0 else 0x30  # 8 or 4 in a row
+    into = cute.logical_divide(cute.coalesce(thr.retile(regs)), 8)
+    row_bytes = 2 * config.tile_k
+    stage_bytes = cute.size(sX, mode=[0]) * row_bytes
+    return Operand(copy, regs, into, first ^ ((first >> 3) & chunks), stage_bytes, step * row_bytes)
 
 
 @cute.jit
 def fetch_piece(x, stage, k: cutlass.Constexpr, piece: cutlass.Constexpr, slot: cutlass.Constexpr):
-    """One ldmatrix: a piece of k-block `k` into the registers of slot `slot`."""
-    eight = cute.make_layout(((8, 1),), stride=((1, 0),))  # 16 bytes of shared memory, or four registers
+    """One ldmatrix: a piece of k-block `k` into the registers of a slot."""
     address = ((x.address + stage * x.stage_bytes) ^ (32 * k)) + piece * x.piece_bytes
     row = cute.make_ptr(x.regs.element_type, address, cute.AddressSpace.smem, assumed_align=16)
-    cute.copy(x.ldmatrix, cute.make_tensor(row, eight), cute.make_tensor(x.regs.iterator + 8 * slot, eight))
+    cute.copy(x.ldmatrix, cute.make_tensor(row, cute.make_layout(8)), x.into[None, slot])
 
 
 # %% [markdown]
 # ## The main loop
+#
+# Two ways to have fragments ready when `mma` wants them, both from `ampere/tuned_gemm`.
+#
+# * `multiply_ahead` (`square`): two buffers of registers; all pieces of the next k-block are asked for before this one
+#   is multiplied.
+# * `multiply_in_place` (`wide`): one buffer, of all of A's pieces and two of B's; a piece is replaced by a later one as
+#   soon as its last `mma` has been issued. Down with one piece of B, up with the next: neighbours share a fragment.
+#
+# Either way the first fragments of the next stage are fetched while this one is still being multiplied. `next_stage`
+# stands where the last fragment of a stage has been asked for: it gives the stage back *there*, and waits for the next.
+#
+# Which stage, and which phase of its barrier? k-tiles are numbered through all tiles of a CTA, and this number, the
+# **slot**, says both.
+
+
 # %%
-def slot_of(number, config: Config):
-    """The pipeline's state at k-tile `number`, counted over all tiles of the CTA."""
-    stage, phase = number % config.stages, number // config.stages & 1
-    return pipeline.PipelineState(config.stages, number, stage, phase)
+def state_at(slot, config: Config):
+    """The consumer's place in the queue of stages at a slot."""
+    return pipeline.PipelineState(config.stages, slot, slot % config.stages, slot // config.stages & 1)
 
 
 def single(fragment, rank: int):
@@ -412,12 +477,11 @@ def multiply_in_place(pipe, read, mma, acc, a, b, k: cutlass.Constexpr, last: cu
 
 
 @cute.jit
-def fetch_block(a, b, stage, k: cutlass.Constexpr, buffer: cutlass.Constexpr, config: cutlass.Constexpr):
-    """All pieces of a k-block into one of two buffers."""
-    for i in cutlass.range_constexpr(config.pieces_m):
-        fetch_piece(a, stage, k, i, buffer * config.pieces_m + i)
-    for j in cutlass.range_constexpr(config.pieces_n):
-        fetch_piece(b, stage, k, j, buffer * config.pieces_n + j)
+def fetch_block(x, stage, k: cutlass.Constexpr):
+    """All pieces of k-block `k` into one of two buffers."""
+    pieces = cute.size(x.into, mode=[1]) // 2
+    for piece in cutlass.range_constexpr(pieces):
+        fetch_piece(x, stage, k, piece, piece + k % 2 * pieces)
 
 
 @cute.jit
@@ -427,7 +491,8 @@ def multiply_ahead(pipe, read, mma, acc, a, b, k: cutlass.Constexpr, last: cutla
     if cutlass.const_expr(last_block):
         read = next_stage(pipe, read, last)
     if cutlass.const_expr(not (last and last_block)):
-        fetch_block(a, b, read.index, (k + 1) % config.k_blocks, (k + 1) % 2, config)
+        fetch_block(a, read.index, (k + 1) % config.k_blocks)
+        fetch_block(b, read.index, (k + 1) % config.k_blocks)
     cute.gemm(mma, acc, a.regs[None, None, k % 2], b.regs[None, None, k % 2], acc)
     return read
 
@@ -443,8 +508,8 @@ def multiply_stage(pipe, read, mma, acc, a, b, last: cutlass.Constexpr, width: c
 
 @cute.jit
 def multiply_tile(pipe, slot, mma, acc, a, b, k_tiles, width: cutlass.Constexpr, config: cutlass.Constexpr):
-    """Multiply the k-tiles of one tile, `width` columns wide, the first of which has this slot, into `acc`."""
-    read = slot_of(slot, config)
+    """Multiply the k-tiles of one tile, `width` columns wide, into `acc`; `slot` is the first one's."""
+    read = state_at(slot, config)
     acc.fill(0.0)
     pipe.consumer_wait(read)
     if cutlass.const_expr(config.b_slots > 0):
@@ -453,7 +518,8 @@ def multiply_tile(pipe, slot, mma, acc, a, b, k_tiles, width: cutlass.Constexpr,
         for j in cutlass.range_constexpr(config.b_slots):
             fetch_piece(b, read.index, 0, j, j)
     else:
-        fetch_block(a, b, read.index, 0, 0, config)
+        fetch_block(a, read.index, 0)
+        fetch_block(b, read.index, 0)
     for _ in cutlass.range(k_tiles - 1, unroll=1):
         read = multiply_stage(pipe, read, mma, acc, a, b, False, width, config)
     multiply_stage(pipe, read, mma, acc, a, b, True, width, config)
@@ -461,17 +527,24 @@ def multiply_tile(pipe, slot, mma, acc, a, b, k_tiles, width: cutlass.Constexpr,
 
 # %% [markdown]
 # ## The epilogue
+#
+# A warpgroup sends its half of the tile piece by piece, as on Hopper: wait until TMA has read what was in the buffer,
+# `stmatrix`, a fence that makes the writes visible to TMA, and one thread asks for the copy. The producer is not
+# involved: it is already loading the next tile.
+
+
 # %%
 @cute.jit
-def store(acc, sC, tma_c, gC, first, copy, group, width: cutlass.Constexpr, config: cutlass.Constexpr):
+def store(acc, sC, tma_c, gC, corner, copy, width: cutlass.Constexpr, config: cutlass.Constexpr):
     """The rows of C that a warpgroup has, `width` columns, out by TMA, in pieces of 64 x EPI_N.
 
-    sC (64, EPI_N, BUFFER): all buffers; gC (64, EPI_N, m, n): all pieces of C; first: (m, n) of the tile's first piece.
+    sC (64, EPI_N, BUFFER): all buffers; gC (64, EPI_N, m, n): all pieces of C; corner: (m, n) of the tile's first one.
     """
-    tidx = cute.arch.shuffle_sync(cute.arch.thread_idx()[0] % 128, cute.arch.lane_idx())
+    tidx, _, _ = cute.arch.thread_idx()
+    group = cute.arch.make_warp_uniform(tidx // 128)
+    sends = cute.arch.make_warp_uniform(tidx % 128 // 32) == 0  # the warp that talks to TMA
     barrier = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=128)
-    sends = cute.arch.make_warp_uniform(tidx // 32) == 0  # the warp that talks to TMA
-    thr = copy.get_slice(tidx)
+    thr = copy.get_slice(tidx % 128)
     tCsC = thr.partition_D(sC)  # (CPY, CPY_M, CPY_N, BUFFER)
     whole = cute.make_layout(1)  # a piece is one box: nothing is divided among CTAs
     bsC, bgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
@@ -493,49 +566,51 @@ def store(acc, sC, tma_c, gC, first, copy, group, width: cutlass.Constexpr, conf
         barrier.arrive_and_wait()  # all have written, and said so to TMA
         if sends:
             with cute.arch.elect_one():
-                cute.copy(tma_c, bsC[None, buffer], bgC[None, first[0] + group * down + row, first[1] + column])
+                cute.copy(tma_c, bsC[None, buffer], bgC[None, corner[0] + group * down + row, corner[1] + column])
                 cute.arch.cp_async_bulk_commit_group()
 
 
 @cute.jit
-def consume(pipe, dtype, sA, sB, sC, tma_c, gC, k_tiles, work: Work, place, config: cutlass.Constexpr):
+def consume(pipe, dtype, sA, sB, sC, tma_c, gC, work: Work, config: cutlass.Constexpr):
     """Multiply and store, tile after tile. gC (64, EPI_N, m, n): the pieces of the whole of C."""
-    tidx, _, _ = cute.arch.thread_idx()
-    group = cute.arch.make_warp_uniform(tidx // 128)
     mma, copies = tiled_mma(dtype, config), tiled_copies(dtype, config)
     columns, buffers = config.step_n * (config.b_slots or config.pieces_n), 1 if config.b_slots else 2
-    rA = cute.make_rmem_tensor(mma.partition_shape_A((config.tile_m, 16 * buffers)), dtype)  # (MMA, MMA_M, buffers)
-    rB = cute.make_rmem_tensor(mma.partition_shape_B((columns, 16 * buffers)), dtype)  # (MMA, MMA_N, buffers)
+    rA = cute.make_rmem_tensor(mma.partition_shape_A((config.tile_m, 16 * buffers)), dtype)  # (MMA, MMA_M, buffer)
+    rB = cute.make_rmem_tensor(mma.partition_shape_B((columns, 16 * buffers)), dtype)  # (MMA, MMA_N, buffer)
     a = make_operand(copies.s2r_a, sA, rA, config.step_m, config)
     b = make_operand(copies.s2r_b, sB, rB, config.step_n, config)
     acc = cute.make_rmem_tensor(mma.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
     slot = cutlass.Int32(0)
-    for number in cutlass.range(work.first, work.total, work.step, unroll=1):
-        m, column, width = tile_of(work, number, place, config)
-        first = (m * (config.tile_m // 64), column)
-        for each in (config.tile_n, config.tail_n) if config.tail_n else (config.tile_n,):
-            if cutlass.const_expr(config.tail_n == 0) or width == each // config.epi_n:
-                multiply_tile(pipe, slot, mma, acc, a, b, k_tiles, each, config)
-                store(acc, sC, tma_c, gC, first, copies.r2s_c, group, each, config)
-        slot = slot + k_tiles
-    if tidx % 128 // 32 == 0:
-        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
+    first, end, step = tiles_of_cluster(work, config)
+    for number in cutlass.range(first, end, step, unroll=1):
+        row, column, pieces = tile_of(number, work, config)
+        corner = ((row * config.cluster + rank_in_cluster(config)) * (config.tile_m // 64), column)
+        for width in config.widths:  # each has code of its own
+            if cutlass.const_expr(config.tail_n == 0) or pieces == width // config.epi_n:
+                multiply_tile(pipe, slot, mma, acc, a, b, work.k_tiles, width, config)
+                store(acc, sC, tma_c, gC, corner, copies.r2s_c, width, config)
+        slot = slot + work.k_tiles
+    cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
 
 
 # %% [markdown]
 # ## The kernel
+#
+# Three warpgroups of 128 threads. A kernel starts with as many registers for each thread: of 65536 for 384 threads,
+# 168. `setmaxnreg` gives most of the producer's to the consumers, and 192 sums a thread fit with room to spare.
+
+
 # %%
 @cute.jit
 def make_pipeline(barriers, config: cutlass.Constexpr):
     """The barriers of the stages, full and empty, of this CTA, in step with those of its cluster."""
-    sharers = config.cluster_m + config.cluster_n - 1  # CTAs with which this one has A or B in common, and itself
     return pipeline.PipelineTmaAsync.create(
         barrier_storage=barriers,
         num_stages=config.stages,
         producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 8 * sharers),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 8 * config.cluster),
         tx_count=config.stage_bytes,
-        cta_layout_vmnk=cute.make_layout((1, config.cluster_m, config.cluster_n, 1)),
+        cta_layout_vmnk=cute.make_layout((1, config.cluster, 1, 1)),
     )
 
 
@@ -547,7 +622,7 @@ def kernel(
     mB: cute.Tensor,  # (N, K), as TMA coordinates
     tma_c: cute.CopyAtom,
     mC: cute.Tensor,  # (M, N), as TMA coordinates
-    wide_columns: cutlass.Int32,  # of tiles
+    work: Work,
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
@@ -568,21 +643,23 @@ def kernel(
     gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (None, None))  # (M, K, m, k)
     gC = cute.local_tile(mC, (64, config.epi_n), (None, None))  # (64, EPI_N, m, n)
 
-    if cutlass.const_expr(config.pdl):
-        cute.arch.griddepcontrol_wait()  # the kernel before has ended: from here on global memory may be touched
+    cute.arch.griddepcontrol_wait()  # the kernel before has ended: from here on global memory may be touched
     if warp_idx >= 8:
         cute.arch.setmaxregister_decrease(REGISTERS[0])
         if warp_idx == 8:
-            place, work = place_in_cluster(config), work_of_cluster(mC.shape, wide_columns, config)
-            produce(pipe, tma_a, tma_b, gA, mB, sA, sB, work, place, config)
+            produce(pipe, tma_a, tma_b, gA, mB, sA, sB, work, config)
     else:
         cute.arch.setmaxregister_increase(REGISTERS[1])
-        place, work = place_in_cluster(config), work_of_cluster(mC.shape, wide_columns, config)
-        consume(pipe, dtype, sA, sB, sC, tma_c, gC, cute.size(gA, mode=[3]), work, place, config)
+        consume(pipe, dtype, sA, sB, sC, tma_c, gC, work, config)
 
 
 # %% [markdown]
 # ## The launch
+#
+# As many clusters as there is room for, or work. What does not change from tile to tile is counted here, once, and
+# reaches the kernel as constants: a number computed in the kernel would be one more register for each consumer.
+
+
 # %%
 @cute.jit
 def gemm(
@@ -604,25 +681,34 @@ def gemm(
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
-    tma_a, mA = make_tma(mA, layouts.a, (config.tile_m, config.tile_k), config.cluster_n)
-    tma_b, mB = make_tma(mB, layouts.b, (config.tile_n, config.tile_k), config.cluster_m)
+    tma_a, mA = make_load(mA, layouts.a, (config.tile_m, config.tile_k), 1)
+    tma_b, mB = make_load(mB, layouts.b, (config.tile_n, config.tile_k), config.cluster)
     tma_c, mC = cpasync.make_tiled_tma_atom(
         cpasync.CopyBulkTensorTileS2GOp(), mC, cute.slice_(layouts.c, (None, None, 0)), (64, config.epi_n)
     )
-    down = cute.ceil_div(m, config.tile_m * config.cluster_m)
-    wide, narrow = clusters_across(n, wide_columns, config)
-    clusters = cutlass.min(down * (wide + narrow), sms // config.cluster)
-    kernel(tma_a, mA, tma_b, mB, tma_c, mC, wide_columns, dtype, config).launch(
+    work = work_of(m, n, k, wide_columns, config)
+    clusters = cutlass.min(work.down * (work.wide + work.narrow), sms // config.cluster)
+    kernel(tma_a, mA, tma_b, mB, tma_c, mC, work, dtype, config).launch(
         grid=(clusters * config.cluster, 1, 1),
         block=(config.threads, 1, 1),
         cluster=(config.cluster, 1, 1),
         stream=stream,
         min_blocks_per_mp=1,
-        use_pdl=config.pdl,
+        use_pdl=True,
     )
 
 
-def make_tma(matrix: cute.Tensor, layout: cute.ComposedLayout, tile: tuple[int, int], sharers: int):
+@cute.jit
+def work_of(m, n, k, wide_columns, config: cutlass.Constexpr):
+    """Tiles of clusters in C (m, n), the first `wide_columns` columns of them wide ones."""
+    narrow = cutlass.Int32(0)
+    if cutlass.const_expr(config.tail_n > 0):
+        narrow = cute.ceil_div(cutlass.max(n - wide_columns * config.tile_n, 0), config.tail_n)
+    down = cute.ceil_div(m, config.tile_m * config.cluster)
+    return Work(down, wide_columns, narrow, cute.ceil_div(k, config.tile_k))
+
+
+def make_load(matrix: cute.Tensor, layout: cute.ComposedLayout, tile: tuple[int, int], sharers: int):
     """The TMA load of a tile into one stage of `layout`, in as many parts as CTAs share the tile."""
     load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
     stage = cute.slice_(layout, (None, None, 0))
@@ -832,3 +918,209 @@ def matmul(
     stream = torch.cuda.current_stream(plan.device).cuda_stream
     plan.launch(pa, pb, made.data_ptr(), plan.mnk, plan.strides, plan.sms, plan.wide_columns, stream)
     return out if plan.direct else out.copy_(made[:, :n])
+
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: the layouts
+#
+# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
+# out of your own code.
+#
+# The tile of A as TMA writes it, on a Hopper and (64 bytes a row) on a GeForce:
+
+# %% tags=["lab"]
+from cookbook import access, banks, draw
+from cookbook.layouts import evaluate
+
+DTYPE = cutlass.BFloat16
+hopper, geforce = (config_for(arch) for arch in ("sm_90a", "sm_120a"))
+layouts, copies = (evaluate(made, DTYPE, hopper) for made in (smem_layouts, tiled_copies))
+draw.swizzle_view(layouts.a)
+
+# %% tags=["lab"]
+draw.swizzle_view(evaluate(smem_layouts, DTYPE, geforce).a)
+
+# %% [markdown] tags=["lab"]
+# One `ldmatrix` of A, and one `stmatrix` of a piece of C: four 8x8 matrices, four wavefronts, which is ideal.
+
+# %% tags=["lab"]
+draw.access_view(access.of_copy(layouts.a, copies.s2r_a, "src", "ldmatrix", warp=0)[0])
+
+# %% tags=["lab"]
+draw.access_view(access.of_copy(layouts.c, copies.r2s_c, "dst", "stmatrix", warp=0)[0])
+
+# %% [markdown] tags=["lab"]
+# The addresses by hand, against the layout, for all elements: XOR 32 k for a k-block, whole periods for pieces and
+# stages.
+
+# %% tags=["lab"]
+for arch, config in (("sm_90a", hopper), ("sm_120a", geforce)):
+    made = evaluate(smem_layouts, DTYPE, config)
+    for name, layout, step in (("A", made.a, config.step_m), ("B", made.b, config.step_n)):
+        at = layout.byte_offsets()  # (rows, K, STAGE)
+        for k in range(config.k_blocks):
+            assert (at[:, 16 * k : 16 * k + 16] == at[:, :16] ^ (32 * k)).all()
+        assert (at[step:] - at[:-step] == 2 * step * config.tile_k).all()
+        assert (at[:, :, 1:] - at[:, :, :-1] == 2 * at.shape[0] * config.tile_k).all()
+        print(
+            f"{arch}, {name}: {config.k_blocks} k-blocks, pieces {step} rows apart, {config.stages} stages: all right"
+        )
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: clocks of a k-tile
+#
+# What must happen for each k-tile, in clocks of one SM: the tensor cores multiply at the rate that
+# `foundations/tensor_core_ceiling` has measured for `mma.sync` on an H200; shared memory serves `ldmatrix`, one
+# wavefront a clock, and takes what TMA writes, 128 bytes a clock. The wavefronts are those of this recipe's own layouts
+# and copies. Shared memory that is busy all the time would leave nothing for a stage that comes late.
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.harness import records
+from cookbook.harness.publishing import table
+
+RATE = 1357  # multiply-adds of an SM in a clock by mma.sync: foundations/tensor_core_ceiling, on an H200
+STUDY, LOOP = "foundations/tensor_core_ceiling", "mma.sync m16n8k16, bf16"
+for r in records.read():
+    if r["recipe"] == STUDY and LOOP in r["figures"].get("instructions", {}):
+        per_clock = r["figures"]["instructions"][LOOP]["flops_per_clock"] / 2
+        print(f"{r['device']}: {per_clock:.0f} multiply-adds a clock and SM; used here: {RATE}")
+
+
+def wavefronts_of_k_tile(config: Config) -> int:
+    """Of all ldmatrix of the eight warps, for one k-tile of A and of B."""
+    lies, moves = (evaluate(made, DTYPE, config) for made in (smem_layouts, tiled_copies))
+    pairs = ((lies.a, moves.s2r_a), (lies.b, moves.s2r_b))
+    asked = [one for at, by in pairs for w in range(8) for one in access.of_copy(at, by, "src", "ldmatrix", warp=w)]
+    return sum(banks.wavefronts(one.addresses, one.width).actual for one in asked)
+
+
+rows = []
+for arch in ("sm_90a", "sm_120a"):
+    for name in VARIANTS:
+        c = config_for(arch, name)
+        multiply = c.tile_m * c.tile_n * c.tile_k / RATE
+        read, written = wavefronts_of_k_tile(c), c.stage_bytes // 128
+        sizes = f"{c.tile_m} x {c.tile_n} x {c.tile_k}, {c.stages} stages"
+        figures = [f"{multiply:.0f}", str(read), str(written), f"{(read + written) / multiply:.0%}"]
+        rows.append([f"{arch}: {name}", sizes, f"{c.smem_bytes / 1024:.0f} KiB", *figures])
+header = ["", "k-tile", "shared memory", "mma.sync", "ldmatrix", "TMA writes", "shared memory busy"]
+Markdown(table(header, rows))
+
+# %% [markdown] tags=["lab"]
+# The figures for sm_120a are in clocks of the *H200's* rate, for that is the one we have measured. A GeForce with a
+# lower rate a clock and SM leaves shared memory less to do.
+#
+# ## In the lab: waves
+#
+# Which part of the SMs' time goes into elements of C: all of them, over what the busiest CTA computes times the number
+# of CTAs. Multiplying can be no better than this.
+
+# %% tags=["lab"]
+SMS = 132  # of an H200
+
+
+def widths_in_order(config: Config, m: int, n: int, sms: int = SMS) -> list[int]:
+    """The width of each cluster's tile, by number."""
+    down, wide = -(-m // (config.tile_m * config.cluster)), wide_columns(config, m, n, sms)
+    narrow = -(-max(0, n - wide * config.tile_n) // config.tail_n) if config.tail_n else 0
+    return [config.tile_n] * (down * wide) + [config.tail_n] * (down * narrow)
+
+
+def busy(config: Config, m: int, n: int, sms: int = SMS) -> float:
+    """The part of the SMs' time that goes into elements of C (m, n)."""
+    clusters, widths = sms // config.cluster, widths_in_order(config, m, n, sms)
+    return m * n / (sms * config.tile_m * max(sum(widths[first::clusters]) for first in range(clusters)))
+
+
+rows = []
+for size in (1024, 2048, 4096, 6144, 8192, 16384):
+    order = widths_in_order(CONFIG, size, size)
+    mix = f"{order.count(CONFIG.tile_n)} wide, {order.count(CONFIG.tail_n)} narrow"
+    rows.append([f"{size} x {size}", *(f"{busy(c, size, size):.0%}" for c in VARIANTS.values()), mix])
+Markdown(table(["C", *VARIANTS, f"clusters' tiles of `{DEFAULT}`"], rows))
+
+# %% [markdown] tags=["lab"]
+# The tiles of three clusters for 4096 x 4096, by the number of columns computed so far, first all wide, then with
+# narrow ones:
+
+# %% tags=["lab"]
+lanes = {}
+for name in ("wide, shared B", DEFAULT):
+    config = VARIANTS[name]
+    clusters, order = SMS // config.cluster, widths_in_order(config, 4096, 4096)
+    for first in (0, clusters // 2, clusters - 1):
+        own, spans, now = order[first::clusters], [], 0
+        for width in own:
+            spans.append(draw.Span(now, now + width, str(width), "wide" if width == config.tile_n else "narrow"))
+            now += width
+        lanes[f"{'with narrow' if config.tail_n else 'all wide'}: cluster {first}"] = spans
+    lanes |= {"": []} if not config.tail_n else {}
+draw.lanes(lanes, "Tiles of three clusters, 4096 x 4096: computed", unit="columns", note="gaps: nothing left to do")
+
+# %% [markdown] tags=["lab"]
+# ## Check
+#
+# Every level looks at every variant, for a Hopper and for both GeForce targets. The data path is walked as the kernel
+# goes it: boxes by TMA, `ldmatrix`, `mma.sync`, `stmatrix`, boxes by TMA. **Nothing here has run on sm_120 or sm_121.**
+
+# %% tags=["lab"]
+from cookbook import tables
+from cookbook.harness import checking
+
+report = checking.check("blackwell/geforce_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
+for level in report.levels:
+    of = " ".join(filter(None, (level.target, level.variant)))
+    print(f"{level.level:10}{of:44}{level.status:13}{tables.describe(level)}")
+
+# %% [markdown] tags=["lab"]
+# ## Time
+#
+# On a Hopper. "ours" is `matmul` without an argument, so the last variant; beside it each variant by name, the peers,
+# and `ampere/tuned_gemm`, which the claim is about, all interleaved in one run. `torch.matmul` and QuACK use `wgmma`
+# there, which a GeForce does not have; the ceiling is that of `mma.sync`.
+
+# %% tags=["lab"]
+from cookbook.harness.publishing import results_table
+
+Markdown(results_table("blackwell/geforce_gemm"))
+
+# %% [markdown] tags=["lab"]
+# The claim, by itself: how many times as fast as `ampere/tuned_gemm` each variant was, and what part of the ceiling of
+# `mma.sync` it reached.
+
+# %% tags=["lab"]
+OTHER = "ampere/tuned_gemm"
+
+
+def beside_ampere() -> str:
+    """Every current record that has both, or that there is none."""
+    rows = []
+    for r in records.select("blackwell/geforce_gemm", "timed"):
+        if not records.is_stale(r) and OTHER in r["peers"]:
+            took = {name: figures["median_ms"] for name, figures in r["peers"].items()}
+            each = [f"{took[OTHER] / took[name]:.3f} x" for name in VARIANTS]
+            of_ceiling = f"{took['ceiling'] / min(took[name] for name in VARIANTS):.1%}" if "ceiling" in took else ""
+            rows.append([f"{' x '.join(map(str, r['shape']))}, {r['dtype']}, {r['device']}", *each, of_ceiling])
+    header = ["M x N x K", *VARIANTS, "the fastest, of the ceiling"]
+    return table(header, rows) if rows else "*Not measured yet.*"
+
+
+Markdown(beside_ampere())
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# The instruction that multiplies is the same as on an Ampere, and so is the loop around it. What the newer chip adds is
+# all in what no longer stands in that loop's way: loading costs the consumers nothing, a stage comes back the moment it
+# has been copied, C leaves in the background, and registers go to those who need them.
+#
+# What is left is `mma.sync` itself, three operands in registers each time, and between tiles an epilogue in which its
+# warps do not multiply. Two warpgroups that take turns, as in [hopper/pingpong_gemm](../hopper/pingpong_gemm.ipynb),
+# would hide that, with smaller tiles; we have not tried it here.
+#
+# What a GeForce makes of it all remains to be measured: its rate of `mma.sync`, its L2, and whether multicast is as
+# slow there as the PTX ISA warns.
+#
+# To use it: `cookbook copy blackwell/geforce_gemm my_gemm.py`, then `from my_gemm import matmul`.
