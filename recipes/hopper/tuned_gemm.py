@@ -11,7 +11,7 @@
 #   cookbook:
 #     title: The GEMM to use
 #     claim: >-
-#       Two schedules, four tiles, and one rule of two terms, clocks and bytes, that chooses among them for the sizes
+#       Two schedules, three tiles, and one rule of two terms, clocks and bytes, that chooses among them for the sizes
 #       it is given.
 #     track: hopper
 #     order: 90
@@ -32,7 +32,7 @@
 # ends). Operands are K-major, as in [pingpong](pingpong_gemm.ipynb), whose kernel this one is nearest to. Three things
 # are new.
 #
-# * **The cooperative schedule stores late.** Two warpgroups that share a tile of 256 x 128 or 256 x 192 need few bytes
+# * **The cooperative schedule stores late.** Two warpgroups that share a tile of 256 x 128 or 256 x 160 need few bytes
 #   for each multiplication, but they both stop multiplying to store. Here they do not: they round the tile, keep it in
 #   registers, and store it *while the next tile is multiplied*.
 # * **The tensor cores' operands cost no thread anything.** `wgmma` is told where its operands lie by two descriptors,
@@ -64,13 +64,12 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 # | variant | a warpgroup holds | elements a CTA loads for 1000 products |
 # |---|---|---|
 # | `256x128` | half of 256 x 128, and all of the half before it, rounded | 1000 (1 / 2 / 128 + 1 / 256) = 7.8 |
-# | `256x160` | half of 256 x 160, and most of the half before it | 7.0 |
-# | `256x192` | half of 256 x 192, and some of the half before it | 6.5 |
+# | `256x160` | half of 256 x 160, and nine tenths of the half before it | 7.0 |
 # | `128x128 in turn` | 128 x 128 | 11.7 |
 #
 # The half over the 128 is the cluster's: of two CTAs side by side each loads half of the tile of A that both use.
 # What a warpgroup of 128 threads holds is limited by their registers, 240 each: 256 x 160 takes 160 for the sums, and
-# two rounded numbers to a register leaves room for eight boxes of 64 x 32 out of ten. The other two go out at once.
+# two rounded numbers to a register leave room for nine boxes of 64 x 32 out of ten. The other one goes out at once.
 
 
 # %%
@@ -91,6 +90,11 @@ class Config:
     epi_buffers: int = 2  # for each warpgroup: one is written while TMA reads the other
     producer_registers: int = 24  # a thread; the three warpgroups together may have 65536
     consumer_registers: int = 240
+
+    def __post_init__(self):
+        if self.cluster_m > 1 and self.cluster_n > 1:
+            got = f"{self.cluster_m} x {self.cluster_n}"
+            raise ValueError(f"cluster_m x cluster_n: got {got}; needed 1 in one of them: a cluster shares one operand")
 
     @property
     def cluster(self) -> int:
@@ -127,8 +131,7 @@ class Config:
 
 VARIANTS = {
     "256x128": Config(),
-    "256x160": Config(tile_n=160, epi_n=32, late=8),
-    "256x192": Config(tile_n=192, stages=3, epi_n=32, late=5),
+    "256x160": Config(tile_n=160, epi_n=32, late=9),
     "128x128 in turn": Config(tile_m=128, cluster_m=2, cluster_n=1, stages=6, pingpong=True),
 }
 DEFAULT = "auto"  # the one that `choose` names
