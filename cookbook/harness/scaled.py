@@ -118,9 +118,9 @@ def quantized(values: np.ndarray, name: str) -> Scaled:
 
 
 def integers(rows: int, k: int, name: str, seed: int = 0) -> Scaled:
-    """A random operand of small halves, quarters and integers: sums of products are exact in float32, in any order.
+    """A random operand of small integers and halves: sums of products are exact in float32, in any order.
 
-    The scale factors are 1/2, 1 and 2, and no two neighbours tell one another's value.
+    The scale factors are 1/2, 1 and 2.
     """
     form, random = FORMATS[name], np.random.default_rng(seed)
     codes = encode(random.choice(np.array([-3, -2, -1, -0.5, 0, 0.5, 1, 2, 3], np.float32), (rows, k)), form.element)

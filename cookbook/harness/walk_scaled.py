@@ -15,6 +15,7 @@ from cookbook.descriptors import describe
 from cookbook.harness.evaluated import Evaluated, evaluated
 from cookbook.harness.scaled import Scaled, atoms_as_words, tensors
 from cookbook.harness.walk_tcgen05 import UNIT, TmaTcgen05
+from cookbook.harness.walk_wgmma import BOX_LIMIT
 from cookbook.layouts import Layout, SmemLayout
 from cookbook.model import BlackwellDescriptor, SharedMemory, TmemAddress, tma_load
 from cookbook.model.scale_factors import ATOM_BYTES
@@ -58,8 +59,9 @@ def scale_path(writer: Evaluated, reader: Evaluated, name: str) -> ScalePath:
     high, words, _ = boxes.sizes
     table = boxes.table() * WORD
     packed = np.arange(high)[:, None] * words * WORD + np.arange(words) * WORD
-    if (table - table[:1, :1] != packed[..., None]).any():
-        raise ValueError(f"sf{name}.boxes: got {boxes!r}; needed rows that follow one another, as TMA writes them")
+    if (table - table[:1, :1] != packed[..., None]).any() or max(high, words) > BOX_LIMIT:
+        needed = f"rows that follow one another, as TMA writes them, and at most {BOX_LIMIT} words and rows"
+        raise ValueError(f"sf{name}.boxes: got {boxes!r}; needed {needed}")
     atoms, copied, steps = (reader.fragments[f"sf{name}.{x}"].table() for x in ("atoms", "copied", "steps"))
     cells = copied[0, 0]
     if (cells % CELL).any():
