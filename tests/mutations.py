@@ -6,6 +6,7 @@ kernel may write where it should not, and prints whether and how it was caught.
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -93,6 +94,7 @@ def mutant(mutation: Mutation, root: Path) -> ModuleType:
     source = source.replace(mutation.old, mutation.new)
     if "plain(" in mutation.new:
         source = source.replace("# %%\nclass SmemLayouts", "# %%" + _PLAIN + "class SmemLayouts")
+    source = re.sub(r"^#     beside: .*$", "#", source, flags=re.MULTILINE)  # another recipe, which is not under `root`
     file = root / f"{mutation.recipe}.py"
     file.parent.mkdir(parents=True)
     file.write_text(source, encoding="utf-8")

@@ -30,17 +30,23 @@ def traced(module: Any, arch: str, dtype: Any, config: Any) -> str:
     from cutlass.cutlass_dsl import CuTeDSL
 
     settings = CuTeDSL._get_dsl().envar  # what the environment variables CUTE_DSL_* set, read once when cutlass starts
-    before = settings.keep_ir, settings.dump_dir, settings.lineinfo
+    before = {name: getattr(settings, name) for name in ("keep_ir", "dump_dir", "lineinfo", "dryrun")}
     with tempfile.TemporaryDirectory(prefix="cookbook-") as folder:
+        wanted = {"keep_ir": True, "dump_dir": folder, "lineinfo": True, "dryrun": True}  # dryrun: nothing is compiled
         try:
-            settings.keep_ir, settings.dump_dir, settings.lineinfo = True, folder, True
+            _set(settings, wanted)
             module.compile_for(arch, dtype, config)
         finally:
-            settings.keep_ir, settings.dump_dir, settings.lineinfo = before
+            _set(settings, before)
         written = [file.read_text(encoding="utf-8") for file in Path(folder).glob("*.mlir")]
     if len(written) != 1:
         raise RuntimeError(f"the tracer wrote {len(written)} files of MLIR; needed 1")
     return generic(written[0])
+
+
+def _set(settings: Any, values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        setattr(settings, name, value)
 
 
 def generic(text: str) -> str:
