@@ -4,7 +4,8 @@
 shared memory and every exit for *all* interleavings of its warps: see docs/pipelines.md.
 
 * `tracing`: the MLIR of a recipe, from CuTe's tracer; `reading`: its operations
-* `shapes`, `following`: the integers in it, for one warp of one problem; `programs`: what that warp waits for and does
+* `shapes`, `following`, `views`: the integers in it, for one warp of one problem
+* `programs`: what that warp waits for and does
 * `block_scaled`: the same of scale factors, which tcgen05.cp takes to tensor memory
 * `launch_control`: the same of a cluster that takes over the work of others
 * `machine`: the rules, checked with vector clocks; `telling`: a fault in words
@@ -18,7 +19,7 @@ from typing import Any
 
 from cookbook.harness.catalog import Recipe, without_lab
 from cookbook.harness.findings import Finding
-from cookbook.harness.interleavings import block_scaled, launch_control  # noqa: F401, their operations become known
+from cookbook.harness.interleavings import block_scaled, launch_control, views  # noqa: F401, their operations become known
 from cookbook.harness.interleavings.machine import Machine
 from cookbook.harness.interleavings.programs import Problem, host_arguments, launched, of_cluster
 from cookbook.harness.interleavings.reading import Module

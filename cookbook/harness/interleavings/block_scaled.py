@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.harness.interleavings.following import TABLE, Atom, handles, layout_of
+from cookbook.harness.interleavings.following import TABLE, Atom, handles
 from cookbook.harness.interleavings.programs import Recorder
 from cookbook.harness.interleavings.reading import Operation
 from cookbook.harness.interleavings.shapes import CannotFollow, Lay, Pointer, View, tensor_region
+from cookbook.harness.interleavings.views import layout_of
 from cookbook.swizzle import Swizzle
 
 __all__ = ["ATOM_BYTES"]
