@@ -220,7 +220,7 @@ def _bench_jobs(
 
     jobs = []
     for recipe, wanted in chosen:
-        if reason := checking.cannot_run(recipe, wanted.targets):
+        if reason := checking.cannot_run(recipe, wanted.targets) or (checking.UNTIMED if recipe.operands else ""):
             skipped[recipe.name] = reason
             continue
         if recipe.kind == "study":  # of ceilings: it has sizes of its own

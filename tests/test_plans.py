@@ -17,9 +17,13 @@ GEMMS = [r.name for r in catalog.recipes() if r.kind == "gemm" and not r.operand
 
 @pytest.fixture(params=GEMMS)
 def module(request, monkeypatch):
+    return pretended(request.param, monkeypatch)
+
+
+def pretended(name, monkeypatch):
     """A recipe without plans yet, its `.launched` (arguments) and `.planned` (how many calls were checked in full)."""
-    module = catalog.load(request.param)
-    digits = catalog.find(request.param).runs_on.removeprefix("sm_").rstrip("+")  # the first GPU that runs it
+    module = catalog.load(name)
+    digits = catalog.find(name).runs_on.removeprefix("sm_").rstrip("+")  # the first GPU that runs it
     capability = (int(digits[:-1]), int(digits[-1]))
     monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)

@@ -131,6 +131,10 @@ def bench(
     if not torch.cuda.is_available():
         raise RuntimeError("no CUDA device: nothing can be timed here")
     recipe, module = catalog.find(name), catalog.load(name)
+    if recipe.operands:
+        raise ValueError(
+            f"name: got {recipe.name}, needed operands of one of {recipe.dtypes}: {recipe.operands} not yet"
+        )
     if recipe.kind == "study":
         return [ceilings.measure(recipe.name, on_progress, rounds=rounds)]
     made = []

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
+from cookbook.harness import scaled
 from cookbook.harness.majors import DEFAULT, MAJORS, align
 
 Shape = tuple[int, ...]  # (M, N, K) of a GEMM, (M, N) of a transpose
@@ -170,12 +171,20 @@ def reference(a: Any, b: Any) -> Any:
 
 
 def run_case(
-    matmul: Callable[..., Any], shape: Shape, dtype: str, *, row_stride: int | None = None, majors: str = DEFAULT
+    matmul: Callable[..., Any],
+    shape: Shape,
+    dtype: str,
+    *,
+    row_stride: int | None = None,
+    majors: str = DEFAULT,
+    form: scaled.Format | None = None,
 ) -> Case:
-    """Run `matmul` once on fresh inputs into a poisoned, guarded `out`; compare."""
+    """Run `matmul` once on fresh inputs into a poisoned, guarded `out`; compare. form: of block-scaled operands."""
     import torch
 
     a, b = inputs(shape, dtype, majors=majors)
+    if form:  # torch.matmul then multiplies the same numbers: `dtype` holds each of them exactly
+        a, b = scaled.rounded(a, form), scaled.rounded(b.T, form).T
     out, intact = guarded(shape[0], shape[1], dtype, row_stride=row_stride)
     returned = matmul(a, b, out=out)
     torch.cuda.synchronize()
@@ -204,6 +213,7 @@ def run_checks(
     dtypes: Iterable[str] = ("bfloat16", "float16"),
     on_progress: Progress = lambda text: None,
     majors: str = DEFAULT,
+    form: scaled.Format | None = None,
 ) -> list[Case]:
     """Run every shape in every dtype: into rows that follow one another, with a gap between them, and with a gap that
     makes each begin at a multiple of 16 bytes, wherever it ends."""
@@ -212,21 +222,23 @@ def run_checks(
         for number, shape in enumerate(shapes):
             on_progress(f"ran {dtype} {'x'.join(map(str, shape))}")
             row = (shape[1], shape[1] + 24, -(-shape[1] // 8) * 8 + 8)[number % 3]
-            cases.append(run_case(matmul, shape, dtype, row_stride=row, majors=majors))
+            cases.append(run_case(matmul, shape, dtype, row_stride=row, majors=majors, form=form))
     return cases
 
 
 def matmuls(module: Any) -> dict[str, Callable[..., Any]]:
-    """A GEMM's entry point by variant; under the name "" if the recipe has no `VARIANTS`."""
-    named = getattr(module, "VARIANTS", ())
-    return {name: partial(module.matmul, variant=name) for name in named} or {"": module.matmul}
+    """A GEMM's entry point by variant, of (a, b, out); under the name "" if the recipe has no `VARIANTS`."""
+    named, form = getattr(module, "VARIANTS", ()), scaled.of_module(module)
+    found = {name: partial(module.matmul, variant=name) for name in named} or {"": module.matmul}
+    return {name: scaled.as_matmul(call, form) for name, call in found.items()} if form else found
 
 
 def run_variants(module: Any, shapes: Iterable[Shape], dtype: str, majors: str = DEFAULT) -> list[Case]:
     """`run_checks` of every variant of a recipe; a problem says whose it is."""
-    shapes, cases = tuple(shapes), []
+    form, cases = scaled.of_module(module), []
+    shapes = tuple(dict.fromkeys(map(scaled.align, shapes)) if form else shapes)
     for name, matmul in matmuls(module).items():
-        found = run_checks(matmul, shapes, [dtype], majors=majors)
+        found = run_checks(matmul, shapes, [dtype], majors=majors, form=form)
         cases += [replace(c, problem=f"{name}: {c.problem}" if name and c.problem else c.problem) for c in found]
     return cases
 

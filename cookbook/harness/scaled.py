@@ -29,6 +29,7 @@ __all__ = [
     "misfit",
     "of_module",
     "quantized",
+    "rounded",
     "tensors",
 ]
 
@@ -39,6 +40,7 @@ NEEDED = f"K a multiple of {K_STEP} (whole blocks, 16-byte rows)"
 class Format(NamedTuple):
     """What block-scaled operands are made of. Names of types are those of `cookbook.model.small_floats`, or torch's."""
 
+    name: str
     kind: str  # of tcgen05.mma
     element: str
     scale: str
@@ -53,10 +55,11 @@ class Format(NamedTuple):
         return FLOATS[self.element].bits
 
 
-FORMATS = {
-    "mxfp8": Format("mxf8f6f4", "e4m3", "ue8m0", 32, "float8_e4m3fn", "float8_e8m0fnu", "UTCQMMA"),
-    "nvfp4": Format("mxf4nvf4", "e2m1", "ue4m3", 16, "float4_e2m1fn_x2", "float8_e4m3fn", "UTCOMMA"),
-}
+_KNOWN = (
+    Format("mxfp8", "mxf8f6f4", "e4m3", "ue8m0", 32, "float8_e4m3fn", "float8_e8m0fnu", "UTCQMMA"),
+    Format("nvfp4", "mxf4nvf4", "e2m1", "ue4m3", 16, "float4_e2m1fn_x2", "float8_e4m3fn", "UTCOMMA"),
+)
+FORMATS = {form.name: form for form in _KNOWN}
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,7 @@ def integers(rows: int, k: int, name: str, seed: int = 0) -> Scaled:
     return Scaled(name, codes, encode_ue8m0(factors) if form.scale == "ue8m0" else encode(factors, form.scale))
 
 
-def tensors(operand: Scaled, device: str = "cpu") -> tuple[Any, Any]:
+def tensors(operand: Scaled, device: Any = "cpu") -> tuple[Any, Any]:
     """(elements, scales) as torch tensors of the types that a recipe takes: (rows, bytes) and (rows, K / block)."""
     import torch
 
@@ -137,13 +140,24 @@ def tensors(operand: Scaled, device: str = "cpu") -> tuple[Any, Any]:
     return tuple(torch.from_numpy(x).to(device).view(getattr(torch, dtype)) for x, dtype in pairs)
 
 
-def as_matmul(matmul: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A recipe's `matmul(a, b, a_scale, b_scale, out=)` as one of (a, b, out): torch tensors, quantized on the way."""
+def rounded(x: Any, form: Format) -> Any:
+    """A torch tensor (rows, K) as what its quantized form stands for: of the same dtype, which must hold it exactly."""
+    import torch
+
+    values = quantized(x.float().cpu().numpy(), form.name).values()
+    return torch.from_numpy(values).to(x.device, x.dtype)
+
+
+def as_matmul(matmul: Callable[..., Any], form: Format) -> Callable[..., Any]:
+    """A recipe's `matmul(a, b, a_scale, b_scale, out=)` as one of (a, b, out): torch tensors, quantized on the way.
+
+    Quantizing what is `rounded` already loses nothing.
+    """
 
     def call(a: Any, b: Any, out: Any = None) -> Any:
-        pairs = [quantized(x.float().cpu().numpy(), name) for x in (a, b.T)]
-        (a, a_scale), (bt, b_scale) = (tensors(x, str(out.device if out is not None else a.device)) for x in pairs)
-        return matmul(a, bt.T, a_scale, b_scale, out=out)
+        pairs = [tensors(quantized(x.float().cpu().numpy(), form.name), a.device) for x in (a, b.T)]
+        (elements, a_scale), (bt, b_scale) = pairs
+        return matmul(elements, bt.T, a_scale, b_scale, out=out)
 
     return call
 
