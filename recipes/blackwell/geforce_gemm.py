@@ -1104,7 +1104,7 @@ def beside_ampere() -> str:
             of_ceiling = f"{took['ceiling'] / min(took[name] for name in VARIANTS):.1%}" if "ceiling" in took else ""
             rows.append([f"{' x '.join(map(str, r['shape']))}, {r['dtype']}, {r['device']}", *each, of_ceiling])
     header = ["M x N x K", *VARIANTS, "the fastest, of the ceiling"]
-    return table(header, rows) if rows else "*Not measured yet.*"
+    return table(header, rows) if rows else "*There is no current record of both.*"
 
 
 Markdown(beside_ampere())
