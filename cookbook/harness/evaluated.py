@@ -22,6 +22,7 @@ class Evaluated:
     fragments: dict[str, Layout] = field(default_factory=dict)  # of tcgen05 alone: see `_fragments`
     scaled: scaled.Format | None = None  # what block-scaled operands are made of
     scale_columns: tuple[int, int] = (0, 0)  # the first in tensor memory of the scale factors of A and of B
+    mailbox: Layout | None = None  # where the CTAs that divide K put float32 sums: (THREAD, (VEC, VECTORS), SENDER)
 
     @property
     def sums_in_tensor_memory(self) -> bool:
@@ -41,7 +42,12 @@ class Evaluated:
     @property
     def stores_boxes(self) -> bool:
         """Whether C goes out in boxes by TMA, from buffers (64, EPI_N, BUFFER): then no copy reads it back."""
-        return "s2g_c" not in self.copies
+        return "s2g_c" not in self.copies and not self.stores_registers
+
+    @property
+    def stores_registers(self) -> bool:
+        """Whether C goes from registers to global memory with no stay in shared memory."""
+        return "c" not in self.smem
 
 
 @lru_cache(maxsize=16)
@@ -57,14 +63,15 @@ def evaluated(module: ModuleType, dtype: Any, config: Any, vec: int = 8) -> Eval
     arch = next(iter(getattr(module, "CAPABILITIES", {}).values()), "sm_90a")
     form = scaled.of_module(module)
 
-    def everything() -> tuple[Any, Any, Any, dict[str, Any]]:
+    def everything() -> tuple[Any, Any, Any, dict[str, Any], Any]:
         copies = module.tiled_copies(dtype, config, *vectors)
         smem, mma = module.smem_layouts(dtype, config), module.tiled_mma(dtype, config)
         fragments = _fragments(smem, mma, dtype, config) if hasattr(copies, "t2r_c") and not form else {}
-        return smem, copies, mma, fragments or (_scaled_fragments(module, smem, mma, config) if form else {})
+        mailbox = module.mailbox(config) if getattr(config, "split_k", 1) > 1 else None
+        return smem, copies, mma, fragments or (_scaled_fragments(module, smem, mma, config) if form else {}), mailbox
 
-    smem, copies, mma, fragments = evaluate(everything, element_bits=dtype.width, arch=arch)
-    found = Evaluated(smem._asdict(), copies._asdict(), mma, fragments)
+    smem, copies, mma, fragments, mailbox = evaluate(everything, element_bits=dtype.width, arch=arch)
+    found = Evaluated(smem._asdict(), copies._asdict(), mma, fragments, mailbox=mailbox)
     if not form:
         return found
     in_bytes = {name: x if name == "c" else replace(x, element_bits=8) for name, x in found.smem.items()}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cookbook import access, banks
-from cookbook.harness import majors, scaled_check, tcgen05_check
+from cookbook.harness import mailbox_check, majors, scaled_check, tcgen05_check
 from cookbook.harness.evaluated import Evaluated, evaluated
 from cookbook.harness.findings import Finding
 from cookbook.harness.walk_wgmma import boxes_of
@@ -63,7 +63,7 @@ def check_layouts(module: ModuleType, dtype: Any, config: Any) -> list[Finding]:
         findings += tcgen05_check.tensor_memory_findings(found, config)
     if found.scaled:
         findings += scaled_check.scale_findings(found, config)
-    return findings
+    return findings + mailbox_check.mailbox_findings(found, config)
 
 
 def in_shared_memory(found: Evaluated) -> dict[str, TiledCopyTV]:

@@ -18,6 +18,7 @@ from cookbook.harness import majors
 from cookbook.harness.evaluated import Evaluated, evaluated, vector_for
 from cookbook.harness.walk_epilogue import BoxStores, VectorStores
 from cookbook.harness.walk_mma_sync import CpAsyncLdmatrix, TmaLdmatrix
+from cookbook.harness.walk_split_k import RegisterStores, SplitK
 from cookbook.harness.walk_tcgen05 import TmaTcgen05
 from cookbook.harness.walk_wgmma import TmaWgmma
 from cookbook.model import SharedMemory, from_float32, to_float32
@@ -46,6 +47,8 @@ def walk(module: ModuleType, a: Any, b: Any, dtype: Any, config: Any) -> np.ndar
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0] or 0 in (*a.shape, *b.shape):
         raise ValueError(f"a, b: got shapes {a.shape} and {b.shape}; needed (M, K) and (K, N), none of them 0")
     found = evaluated(module, dtype, config, vector_for(b.shape[1]))
+    if getattr(module, "TRANSPOSED", False):  # the kernel's A is b, its B is a, and it computes C transposed
+        return walk_evaluated(found, found, b.T, a.T, name, config).T
     return walk_evaluated(found, found, a, b, name, config)
 
 
@@ -76,9 +79,8 @@ def walk_tiles(path: Any, writer: Evaluated, reader: Evaluated, a: Any, b: Any, 
     Returns:
         (M, N) float32, rounded to `dtype`.
     """
-    epilogue = (BoxStores if reader.stores_boxes else VectorStores)(
-        writer, reader, path.c_coords, dtype, path.smem_bytes
-    )
+    kinds = {reader.stores_boxes: BoxStores, reader.stores_registers: RegisterStores}
+    epilogue = kinds.get(True, VectorStores)(writer, reader, path.c_coords, dtype, path.smem_bytes)
     smem = SharedMemory(max(path.smem_bytes, epilogue.smem_bytes))
     out = _output(a.shape[0], b.shape[0])
     for row in range(0, a.shape[0], config.tile_m):
@@ -93,7 +95,7 @@ def walk_tiles(path: Any, writer: Evaluated, reader: Evaluated, a: Any, b: Any, 
 def _path(reader: Evaluated) -> type[CpAsyncLdmatrix | TmaLdmatrix | TmaWgmma | TmaTcgen05]:
     """The way of A and B that the recipe's MMA takes."""
     if reader.sums_in_tensor_memory:
-        return TmaTcgen05
+        return SplitK if reader.mailbox else TmaTcgen05
     if reader.reads_by_descriptor:
         return TmaWgmma
     return CpAsyncLdmatrix if "g2s_a" in reader.copies else TmaLdmatrix

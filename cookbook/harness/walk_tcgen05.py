@@ -125,7 +125,8 @@ class TmaTcgen05(TmaOperands):
         self.c_coords = np.concatenate([self.loads.coords + first for first in firsts])
         self.d = sums.table()[0]  # (MMA_M, MMA_N, stages): where each instruction's D begins
         self.tmem = [TensorMemory() for _ in firsts]
-        (self.address,) = {tmem.alloc(tmem_columns(reader)) for tmem in self.tmem}  # the same in both
+        self.columns = tmem_columns(reader)
+        (self.address,) = {tmem.alloc(self.columns) for tmem in self.tmem}  # the same in both
         self.others = [SharedMemory(self.smem_bytes) for _ in firsts[1:]]
         self.tiles = 0
         _check_places(sums, self.instruction, reader.ctas)
@@ -140,7 +141,7 @@ class TmaTcgen05(TmaOperands):
         for other in self.others:
             other.poison()
         smems = [smem, *self.others]
-        for k_tile in range(-(-a.shape[1] // self.tile_k)):
+        for k_tile in range(self.k_tiles(a)):
             for cta, own in enumerate(smems):
                 stage = self.load(own, k_tile, a, b, row + cta * self.tile_m, column + cta * self.tile_n)
             for m, n in np.ndindex(self.d.shape[:2]):
@@ -148,6 +149,10 @@ class TmaTcgen05(TmaOperands):
                 for k, operands in enumerate(zip(self.a[stage][m], self.b[stage][n], strict=True)):
                     self.product(smems, d, operands, stage, k, accumulate=k_tile > 0 or k > 0)
         return np.concatenate([self._fetch(tmem, turn) for tmem in self.tmem])
+
+    def k_tiles(self, a: np.ndarray) -> int:
+        """How many k-tiles a tile's sums take."""
+        return -(-a.shape[1] // self.tile_k)
 
     def product(
         self,
