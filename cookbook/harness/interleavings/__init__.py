@@ -21,7 +21,7 @@ from cookbook.harness.catalog import Recipe, without_lab
 from cookbook.harness.findings import Finding
 from cookbook.harness.interleavings import block_scaled, launch_control, views  # noqa: F401, their operations become known
 from cookbook.harness.interleavings.machine import Machine
-from cookbook.harness.interleavings.programs import Problem, host_arguments, launched, of_cluster
+from cookbook.harness.interleavings.programs import Problem, at_rest, host_arguments, launched, of_cluster
 from cookbook.harness.interleavings.reading import Module
 from cookbook.harness.interleavings.shapes import CannotFollow
 from cookbook.harness.interleavings.telling import story
@@ -76,7 +76,8 @@ def problems(config: Any) -> tuple[Problem, ...]:
     m, n, sms = config.tile_m * down, config.tile_n * across, getattr(config, "cluster", down * across)
     few, many = max(config.stages - 1, 1), config.stages + 2
     chosen = ((3 * m, n, many), (4 * m, n, 1), (5 * m, n, few), (2 * m, n + 64, 2 * config.stages + 1))
-    return tuple(Problem(m, n, k_tiles * config.tile_k, sms) for m, n, k_tiles in chosen)
+    k = config.tile_k * getattr(config, "split_k", 1)  # of all CTAs that divide it
+    return tuple(Problem(m, n, k_tiles * k, sms) for m, n, k_tiles in chosen)
 
 
 def explore(module: Any, trace: Module, config: Any, problem: Problem) -> list[Explored]:
@@ -96,7 +97,8 @@ def explore(module: Any, trace: Module, config: Any, problem: Problem) -> list[E
     arguments = host_arguments(module, config, problem)
     _, launch = launched(trace, arguments)
     last = launch.grid[0] // launch.cluster[0] - 1
-    return [_explored(of_cluster(trace, arguments, n), problem, n) for n in sorted({0, last})]
+    resting = at_rest(module, config)
+    return [_explored(of_cluster(trace, arguments, n, resting), problem, n) for n in sorted({0, last})]
 
 
 def _explored(found: Any, problem: Problem, cluster: int) -> Explored:

@@ -31,7 +31,7 @@ def _ask(f: Recorder, op: Operation, args: list[Any]) -> None:
     covers = region(View(args[0], Lay(1, 0), 8 * ANSWER_BYTES, Swizzle(0, 4, 3)))
     ranks = range(int(np.prod(f.place.cluster))) if op.has("multicast") else (cta,)
     barriers = tuple((rank, address) for rank in ranks)
-    f.add("load", op, targets=tuple((rank, covers) for rank in ranks), barriers=barriers, bytes=ANSWER_BYTES)
+    f.add("load", op, targets=tuple((rank, covers) for rank in ranks), barriers=barriers, bytes=ANSWER_BYTES, flag=True)
 
 
 @handles("nvvm.clusterlaunchcontrol.query.cancel")

@@ -295,9 +295,7 @@ class Machine:
         return self.named[key]
 
     def _come(self, key: Any, needed: int, step: Step, clock: np.ndarray) -> None:
-        barrier = self._named(key)
-        name = "the cluster's barrier" if key == "cluster" else f"named barrier {key[1]} of CTA {key[0]}"
-        name = f"the {key[2]} of a pair" if key[0] == "pair" else name
+        barrier, name = self._named(key), called(key)
         if barrier.threads and barrier.needed != needed:
             self.fault("named barrier", f"{name} is met by {barrier.needed} threads and by {needed}", step)
         if clock[barrier.component] < barrier.generation:
@@ -425,7 +423,8 @@ class Machine:
         np.maximum(clock[n : 2 * n], clock[:n], out=clock[n : 2 * n])
 
     def load(self, event: Event, step: Step, clock: np.ndarray) -> None:
-        self._global(step)
+        if not event.flag:
+            self._global(step)
         for (cta, bits), where in zip(event.targets, event.barriers, strict=True):
             barrier = self._barrier(where, step, clock, True)
             if barrier is None:
@@ -626,7 +625,12 @@ class Machine:
         return head + f"phase {barrier.phase} of {said(event.barrier)}, which lacks {lacks}"
 
     def _ended(self) -> None:
-        """All have ended: no barrier may be left in the middle of a phase."""
+        """All have ended: no barrier may be left in the middle of a phase, or half met."""
+        for key, named in self.named.items():
+            if named.threads:
+                text = f"{called(key)} is left with {named.threads} threads of {named.needed}"
+                self.faults.append(Fault("named barrier", text, None, None, tuple(self.trace)))
+                return
         for where, barrier in self.barriers.items():
             if barrier.bytes or barrier.pending != barrier.count:
                 came = barrier.count - barrier.pending
@@ -686,6 +690,13 @@ def said(barrier: Barrier | None) -> str:
     if barrier is None:
         return "a barrier"
     return f"mbarrier {barrier[1] // 8} of CTA {barrier[0]}"
+
+
+def called(key: Any) -> str:
+    """How a barrier of a CTA, of a pair or of the cluster is called."""
+    if key == "cluster":
+        return "the cluster's barrier"
+    return f"the {key[2]} of a pair" if key[0] == "pair" else f"named barrier {key[1]} of CTA {key[0]}"
 
 
 def ordinal(n: int) -> str:

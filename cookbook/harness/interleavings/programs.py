@@ -37,7 +37,7 @@ class Event:
     tensor: tuple[Target, ...] = ()  # the same of tensor memory
     barriers: tuple[Barrier, ...] = ()  # one for each target of a copy
     name: str = ""  # of an array of registers
-    flag: bool = False
+    flag: bool = False  # of a load: it reads nothing that the kernel before may write
 
 
 @dataclass(frozen=True)
@@ -121,8 +121,17 @@ class Recorder(Follower):
             raise CannotFollow("an access to the shared memory of another CTA")
         total = 0
         for view in views:
-            total |= region(view)
+            total |= self.covered(view)
         return ((self.place.rank, total),)
+
+    def covered(self, view: View) -> int:
+        """What the active lanes' views cover, where each has an address of its own, or all the same."""
+        if not isinstance(view.pointer.address, np.ndarray):
+            return region(view)
+        total = 0
+        for _, address in self.by_lane(view.pointer.address):
+            total |= region(replace(view, pointer=replace(view.pointer, address=address)))
+        return total
 
     @property
     def lanes(self) -> int:
@@ -233,6 +242,8 @@ def _copy(f: Recorder, op: Operation, args: list[Any]) -> None:
         _tma_load(f, op, atom, target)
     elif "tma_store" in text or "tma_reduce" in text:
         f.add("store", op, targets=f.mine(source))
+    elif "dsmem_store" in text:
+        _store_to_cluster(f, op, atom, target)
     elif "simt_async" in text or "cp_async" in text:
         raise CannotFollow("cp.async, whose groups are not followed")
     else:
@@ -252,7 +263,16 @@ def _tma_load(f: Recorder, op: Operation, atom: Atom, target: View) -> None:
     covers, amount = region(part), part.bytes
     pair = 2 if "num_cta = 2" in atom.type else 1  # what a pair of CTAs gets is told to the first one's barrier
     barriers = tuple((rank // pair * pair, address) for rank in ranks)
-    f.add("load", op, targets=tuple((rank, covers) for rank in ranks), barriers=barriers, bytes=amount)
+    targets, rests = tuple((rank, covers) for rank in ranks), atom.values.get("at rest", False)
+    f.add("load", op, targets=targets, barriers=barriers, bytes=amount, flag=rests)
+
+
+def _store_to_cluster(f: Recorder, op: Operation, atom: Atom, target: View) -> None:
+    """st.async: each lane's registers go to a CTA of the cluster, and its bytes are told to a barrier there."""
+    cta = f.integer(target.pointer.cta, "the CTA that is written to")
+    barrier = f.barrier(atom.values.get("mbar_ptr"))
+    amount = target.bytes * f.lanes
+    f.add("load", op, targets=((cta, f.covered(target)),), barriers=(barrier,), bytes=amount, flag=True)
 
 
 def _part(target: View, parts: int) -> View:
@@ -491,13 +511,23 @@ def _argument(value: Any, text: str) -> Any:
     return Pointer(kind(text).space, UNKNOWN) if text.startswith("!cute.ptr") else value
 
 
-def of_cluster(trace: Module, arguments: list[Any], number: int = 0) -> Programs:
+def at_rest(module: Any, config: Any) -> tuple[int, ...]:
+    """Which of a kernel's arguments read what no kernel before it may write.
+
+    A recipe that is promised so for a `config` names those parameters: `at_rest(config)`, `("tma_a",)`.
+    """
+    named = getattr(module, "at_rest", lambda _: ())(config)
+    return tuple(number for number, name in enumerate(inspect.signature(module.kernel).parameters) if name in named)
+
+
+def of_cluster(trace: Module, arguments: list[Any], number: int = 0, resting: tuple[int, ...] = ()) -> Programs:
     """The programs of the warps of one cluster.
 
     Args:
         trace: what was traced.
         arguments: of the host function, as `host_arguments` makes them.
         number: the cluster's in the grid, along x.
+        resting: what `at_rest` returned.
 
     Raises:
         CannotFollow: the kernel does something that is not followed; the message names it and its line.
@@ -507,12 +537,13 @@ def of_cluster(trace: Module, arguments: list[Any], number: int = 0) -> Programs
     body = (kernels or trace.find("cuda.kernel"))[0].regions[0]
     warps = -(-int(np.prod(launch.block)) // LANES)
     x, y, z = launch.cluster
+    given = [_resting(one) if place in resting else one for place, one in enumerate(launch.arguments)]
     found = {}
     for rank in range(launch.ctas):
         at = (number * x + rank % x, rank // x % y, rank // (x * y) % z)
         for warp in range(warps):
             recorder = Recorder(Place(launch.grid, launch.cluster, launch.block, at, warp))
-            recorder.run(body, launch.arguments)
+            recorder.run(body, given)
             found[rank, warp] = (*_that_matter(recorder.events), Event("exit", 0))
     return Programs(launch, found)
 
@@ -521,6 +552,12 @@ def _that_matter(events: list[Event]) -> list[Event]:
     """The events without those of registers that nothing fills later: they concern nobody else."""
     filled = {event.name for event in events if event.what in ("mma", "tensor read")}
     return [event for event in events if not event.what.startswith("registers") or event.name in filled]
+
+
+def _resting(argument: Any) -> Any:
+    if not isinstance(argument, Atom):
+        raise CannotFollow("an argument at rest that is no copy by TMA")
+    return replace(argument, values=argument.values | {"at rest": True})
 
 
 assert TABLE  # the handlers above are registered

@@ -135,7 +135,7 @@ def _get_iter(f: Follower, op: Operation, args: list[Any]) -> Any:
 
 
 @handles("cute.recast_iter", "builtin.unrealized_conversion_cast", "cute.ptrtoint", "cute.inttoptr")
-@handles("llvm.addrspacecast", "cute.address_space_cast")
+@handles("llvm.addrspacecast", "cute.address_space_cast", "llvm.ptrtoint", "cute.derefine")
 def _cast(f: Follower, op: Operation, args: list[Any]) -> Any:
     return args[0]
 
@@ -202,7 +202,7 @@ def _slice(f: Follower, op: Operation, args: list[Any]) -> Any:
             pointer = source.closed()
         used = (None, *coordinate[1:]) if isinstance(coordinate, tuple) else None
     elements = source.layout.offset(used)
-    if isinstance(elements, np.ndarray):
+    if isinstance(elements, np.ndarray) and f.same(elements) is not UNKNOWN:
         elements = f.same(elements)
     moved = replace(source, pointer=pointer).moved(0 if dice else elements)
     return viewed(op, moved, layout, swizzle=_kept_swizzle(op, source))
