@@ -1116,6 +1116,10 @@ Markdown(beside_ampere())
 # all in what no longer stands in that loop's way: loading costs the consumers nothing, a stage comes back the moment it
 # has been copied, C leaves in the background, and registers go to those who need them.
 #
+# Of the three steps after `square` only the last pays at both of the sizes measured. Sharing B pays at the larger one.
+# The wide tile alone, whatever it saves in shared memory, loses at 4096 x 4096, as its waves foretell. With narrow
+# tiles after it, it is the one to take for large products, and close to the square one for smaller ones.
+#
 # What is left is `mma.sync` itself, three operands in registers each time, and between tiles an epilogue in which its
 # warps do not multiply. Two warpgroups that take turns, as in [hopper/pingpong_gemm](../hopper/pingpong_gemm.ipynb),
 # would hide that, with smaller tiles; we have not tried it here.
