@@ -19,12 +19,14 @@ from cookbook.harness.interleavings.programs import Event, Launch, Programs
 STATES = 30000  # beyond that many a program is left out
 Program = tuple[Event, ...]
 FULL, EMPTY = 0, 64  # where the barriers of the stages lie
+TURN = 3  # the first of two named barriers
 
 
 def pipeline(rng: random.Random) -> tuple[list[Event], list[list[Event]]]:
     """A producer and consumers over one or two stages: what initialises the barriers, and what each warp does then."""
     stages, tiles, consumers = rng.choice(((1, 2, 1), (1, 3, 1), (2, 3, 1), (2, 4, 1), (1, 2, 2), (2, 3, 2), (1, 3, 2)))
-    turns = consumers > 1 and rng.random() < 0.5  # they take every other tile, and nobody says when
+    turns = consumers > 1 and rng.random() < 0.6  # they take every other tile
+    order = turns and rng.random() < 0.7  # and tell one another when, at named barriers
     later = rng.random() < 0.5  # consumers read by wgmma, which ends later
     inits = [Event("init", 1, barrier=(0, FULL + 8 * s), count=1) for s in range(stages)]
     count = 1 if turns else consumers
@@ -46,7 +48,10 @@ def pipeline(rng: random.Random) -> tuple[list[Event], list[list[Event]]]:
             Event("arrive", 9, barrier=empty, count=1),
         ]
         for number, body in enumerate(bodies):
-            body += takes if not turns or tile % consumers == number else []
+            if not turns or tile % consumers == number:
+                first = [Event("meet", 10, number=TURN + number, count=64)] if order and tile else []
+                last = [Event("come", 11, number=TURN + 1 - number, count=64)] if order and tile + 1 < tiles else []
+                body += [*first, *takes[:-1], *last, takes[-1]]
     return inits, [producer, *bodies]
 
 
@@ -55,6 +60,7 @@ def changed(rng: random.Random, inits: list[Event], bodies: list[list[Event]]) -
     body = rng.choice(bodies)
     place = rng.randrange(len(body))
     event, what = body[place], rng.choice(("drop", "twice", "swap", "parity", "barrier", "count", "bytes", "stage"))
+    what = rng.choice((what, "number")) if event.number else what
     if what == "drop" and len(body) > 1:
         del body[place]
     elif what == "twice":
@@ -65,6 +71,8 @@ def changed(rng: random.Random, inits: list[Event], bodies: list[list[Event]]) -
         body[place] = replace(event, count=1 - event.count)
     elif what == "barrier" and event.barrier:
         body[place] = replace(event, barrier=rng.choice(inits).barrier)
+    elif what == "number":
+        body[place] = replace(event, number=2 * TURN + 1 - event.number)
     elif what == "count":
         number = rng.randrange(len(inits))
         inits[number] = replace(inits[number], count=rng.choice((1, 2)))
@@ -89,8 +97,17 @@ class Found(Exception):
     """What is wrong in an order of steps."""
 
 
+def put(values: tuple, place: int, value) -> tuple:
+    """The values with another one at a place."""
+    return (*values[:place], value, *values[place + 1 :])
+
+
 class Search:
-    """All states of small programs: (places, barriers, copies in flight, wgmma groups in flight by warp)."""
+    """All states of small programs.
+
+    A state is (places, barriers, copies in flight, wgmma groups in flight by warp, named barriers, waiting): of a named
+    barrier the threads that have come and how often it was met; of a warp at one, how often it had been met before.
+    """
 
     def __init__(self, inits: list[Event], bodies: list[list[Event]]) -> None:
         self.bodies = bodies
@@ -104,6 +121,8 @@ class Search:
             tuple((0, self.counts[name], 0) for name in self.names),
             (),
             ((),) * len(self.bodies),
+            ((0, 0),) * 2,
+            (None,) * len(self.bodies),
         )
         seen, left = {start}, [start]
         try:
@@ -145,24 +164,45 @@ class Search:
     def _ended(self, state) -> None:
         if any(self._next(state, warp) is not None for warp in range(len(self.bodies))):
             raise Found("deadlock")
+        if any(threads for threads, _ in state[4]):
+            raise Found("unmet")
         if any(
             pending != self.counts[n] or amount for n, (_, pending, amount) in zip(self.names, state[1], strict=True)
         ):
             raise Found("arrivals")
 
     def _nexts(self, state) -> Iterator[tuple]:
-        places, barriers, copies, groups = state
+        places, barriers, copies, groups, named, waiting = state
         for warp in range(len(self.bodies)):
             event = self._next(state, warp)
-            after = self._step(event, barriers, copies, groups, warp) if event is not None else None
-            if after is not None:
-                yield ((*places[:warp], places[warp] + 1, *places[warp + 1 :]), *after)
+            if event is None:
+                continue
+            if event.number:
+                yield from self._at_named(event, state, warp)
+            elif (after := self._step(event, barriers, copies, groups, warp)) is not None:
+                yield put(places, warp, places[warp] + 1), *after, named, waiting
         for n, copy in enumerate(copies):
             rest = copies[:n] + copies[n + 1 :]
-            yield places, self._signalled(barriers, copy.barriers[0], 0, -copy.bytes), rest, groups
+            yield places, self._signalled(barriers, copy.barriers[0], 0, -copy.bytes), rest, groups, named, waiting
         for warp, mine in enumerate(groups):  # the oldest group ends, if it is committed
             if len(mine) > 1:
-                yield places, barriers, copies, (*groups[:warp], mine[1:], *groups[warp + 1 :])
+                yield places, barriers, copies, put(groups, warp, mine[1:]), named, waiting
+
+    def _at_named(self, event: Event, state, warp: int) -> Iterator[tuple]:
+        """A warp comes to a named barrier, and goes on at once, or when it has been met."""
+        places, *rest, named, waiting = state
+        number = event.number - TURN
+        threads, met = named[number]
+        if waiting[warp] is not None:
+            if met > waiting[warp]:
+                yield put(places, warp, places[warp] + 1), *rest, named, put(waiting, warp, None)
+            return
+        threads += 32
+        named = put(named, number, (threads % event.count, met + threads // event.count))
+        if event.what == "meet":
+            yield places, *rest, named, put(waiting, warp, met)
+        else:
+            yield put(places, warp, places[warp] + 1), *rest, named, waiting
 
     def _step(self, event: Event, barriers, copies, groups, warp: int) -> tuple | None:
         """What is left of the rest of the state after an event; None if it cannot happen yet."""
@@ -223,8 +263,11 @@ def test_one_order_speaks_for_all(first: int) -> None:
     assert min(verdicts.values()) > 100, verdicts
 
 
-@pytest.mark.parametrize(("rule", "seed"), [("early arrival", 117), ("late wait", 1433), ("early wait", 5590)])
-def test_each_rule_about_phases_finds_what_no_other_does(rule: str, seed: int, monkeypatch) -> None:
+RULES = [("early arrival", 117), ("late wait", 1433), ("early wait", 5198), ("named barrier", 654)]
+
+
+@pytest.mark.parametrize(("rule", "seed"), RULES)
+def test_each_rule_about_barriers_finds_what_no_other_does(rule: str, seed: int, monkeypatch) -> None:
     inits, bodies = a_case(seed)
     assert Search(inits, bodies).problem()
     assert Machine(programs_of(inits, bodies)).run()

@@ -235,6 +235,7 @@ def element_bits(name: str) -> int:
     return int(found[1] or found[2])
 
 
+@lru_cache(maxsize=4096)
 def quoted(text: str) -> str:
     """What stands in the (last) quotes of a type."""
     return _QUOTED.findall(text)[-1]
