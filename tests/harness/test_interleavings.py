@@ -234,6 +234,13 @@ FAULTS = [
     ),
     planted(PINGPONG, "nobody hands the turn over", HAND_OVER, "pass", "deadlock"),
     planted(
+        PINGPONG,
+        "the last turn is handed over to nobody",
+        "if turn + 1 < turns:  # all is issued",
+        "if turn + 1 <= turns:  # all is issued",
+        "named barrier",
+    ),
+    planted(
         PINGPONG, "the turns use the barriers of the epilogues", "TURN_BARRIER = 3", "TURN_BARRIER = 1", "named barrier"
     ),
     planted(TENSOR, "sums are fetched before all are there", "acc_pipe.consumer_wait(fetch)", "pass", "race"),
