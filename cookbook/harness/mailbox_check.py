@@ -30,18 +30,25 @@ def mailbox_findings(found: Evaluated, config: Any) -> list[Finding]:
     places = np.unique(table)
     bijective = len(places) == table.size == places.max() + 1
     size = f"{table.size * FLOAT_BYTES} bytes; the configuration counts {config.mail_bytes}"
-    vec = mail.modes[1].modes[0].size
-    counted = [
-        banks.wavefronts(FLOAT_BYTES * table[warp : warp + access.LANES, first, sender], FLOAT_BYTES * vec)
-        for warp in range(0, threads, access.LANES)
-        for first in range(0, share, vec)
-        for sender in range(senders)
-    ]
-    each = ", ".join(sorted({f"{w.actual} (ideal {w.ideal})" for w in counted}))
     return [
         Finding("mailbox.bijective", bool(bijective) and table.shape == asked, f"{holds}; needed {asked}"),
         Finding("mailbox.fits", table.size * FLOAT_BYTES == config.mail_bytes, size),
-        Finding(
-            "mailbox.wavefronts", not any(w.excess for w in counted), f"{len(counted)} of {4 * vec} bytes at {each}"
-        ),
+        _wavefronts(table * FLOAT_BYTES, mail.modes[1].modes[0].size),
     ]
+
+
+def _wavefronts(addresses: np.ndarray, vec: int) -> Finding:
+    """Of the accesses of every warp: `addresses` in bytes by (thread, sum, sender), `vec` sums at once."""
+    threads, share, senders = addresses.shape
+    name, width = "mailbox.wavefronts", FLOAT_BYTES * vec
+    try:
+        counted = [
+            banks.wavefronts(addresses[warp : warp + access.LANES, first, sender], width)
+            for warp in range(0, threads, access.LANES)
+            for first in range(0, share, vec)
+            for sender in range(senders)
+        ]
+    except ValueError as error:
+        return Finding(name, False, str(error))
+    each = ", ".join(sorted({f"{w.actual} (ideal {w.ideal})" for w in counted}))
+    return Finding(name, all(w.excess == 0 for w in counted), f"{len(counted)} of {width} bytes at {each}")

@@ -1,0 +1,869 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   cookbook:
+#     title: A GEMM for few rows, at low latency
+#     claim: >-
+#       With few rows a product is a stream of weights: let these be the tensor core's rows, ask for them before the
+#       kernel before has ended, divide K among the CTAs of a cluster, and add their sums through each other's shared
+#       memory.
+#     track: blackwell
+#     order: 80
+#     builds_on: blackwell/pipelined_gemm
+#     targets: [sm_100a, sm_103a]
+#     runs_on: sm_100
+#     beside: blackwell/pipelined_gemm
+#     dtypes: [bfloat16, float16]
+#     path: tma -> swizzled shared memory -> tcgen05.mma -> tensor memory -> tcgen05.ld -> mailboxes -> 2-byte stores
+#     instructions:
+#       all: [UTMALDG.2D, UTCHMMA, UTCBAR, LDTM, UTCATOMSWS, ACQBULK, PREEXIT, STG.E.U16, SYNCS]
+#     bench_shapes: [[8, 4096, 4096], [16, 14336, 4096], [64, 4096, 14336]]
+# ---
+
+# %% [markdown]
+# # A GEMM for few rows, at low latency
+#
+# **Claim.** When a language model writes, a layer multiplies a handful of rows (one for each text that is being
+# written) by a large weight. The tensor core has little to do. Every byte of the weight must come from memory once, and
+# the time that this takes is the time there is. What counts is how *early* the bytes are asked for, and how many SMs
+# ask. Four things help:
+#
+# 1. **The weight is the tensor core's A.** This `tcgen05.mma` always takes 128 rows of A, but as few as 8 of B. So the
+#    kernel computes the transpose of C: 128 columns of the weight by 8 to 64 rows of `a`.
+# 2. **Many stages.** A stage is little more than 16 KiB, and a dozen of them are on their way before anyone waits.
+# 3. **The weight is asked for early.** It is the same whatever the kernel before computes. With *programmatic dependent
+#    launch* the loads of the weight can go out while that kernel still runs; those of `a` must wait for it.
+# 4. **K is divided.** Four CTAs of a cluster each do a quarter of K for the same tile, so four times as many SMs ask.
+#    In the end each adds up a quarter of the tile: the sums of all four, which the others send it.
+#
+# *This kernel has not run on hardware.* It is compiled for Blackwell, and its layouts, descriptors and data path are
+# checked against the PTX ISA document in numpy. No speed is claimed.
+#
+# `matmul(a, b)` at the end is for use: `a` is (M, K), `b` is (K, N), both K-major, as `x @ weight.T` is. Any M works;
+# it is made for M up to 64.
+
+# %%
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import NamedTuple
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import cutlass.memory
+import cutlass.pipeline as pipeline
+import torch
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
+
+# %% [markdown]
+# ## The sizes
+#
+# **From here on A is the weight and B is what is multiplied by it**: `tile_m` counts columns of the product, `tile_n`
+# its rows. `gemm` exchanges them, and the rest of the kernel knows only of A and B.
+#
+# `tile_n` is the smallest of 8, 16, 32 and 64 that holds the rows of the product. Stages are as many as shared memory
+# has room for.
+#
+# | variant | |
+# |---|---|
+# | `whole K` | one CTA does a tile |
+# | `split K` | four do, each a quarter of K |
+# | `early weight` | and they ask for the weight before the kernel before has ended |
+
+
+# %%
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the kernel, in elements or counts."""
+
+    tile_m: int = 128  # rows of the weight per cluster: one in each lane of tensor memory
+    tile_n: int = 16  # rows of the product per cluster: 8, 16, 32 or 64
+    tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four tcgen05.mma steps of 16
+    split_k: int = 1  # CTAs of a cluster, that divide K among them; a divisor of tile_n
+    early: bool = False  # ask for the weight before the kernel before has ended
+
+    @property
+    def threads(self) -> int:
+        return 32 * WARPS
+
+    @property
+    def share(self) -> int:
+        return self.tile_n // self.split_k  # columns of sums that one CTA of a cluster adds up and stores
+
+    @property
+    def tmem_columns(self) -> int:
+        return max(32, self.tile_n)  # the fewest that can be allocated
+
+    @property
+    def mail_bytes(self) -> int:
+        return self.tile_m * self.tile_n * 4 if self.split_k > 1 else 0  # what the CTAs of a cluster send to one
+
+    @property
+    def stage_bytes(self) -> int:
+        return (self.tile_m + self.tile_n) * self.tile_k * 2
+
+    @property
+    def stages(self) -> int:
+        return (SMEM_LIMIT - 1024 - self.mail_bytes) // self.stage_bytes  # of A and B in flight: all that fit
+
+    @property
+    def smem_bytes(self) -> int:
+        return 1024 + self.mail_bytes + self.stages * self.stage_bytes  # the barriers, padded to the tiles' alignment
+
+
+SMEM_LIMIT = 227 * 1024  # bytes of shared memory that a CTA may use
+EPILOGUE_WARPS, MMA_WARP, A_WARP, B_WARP, WARPS = 4, 4, 5, 6, 7  # warps 0 to 3: warp w reaches lanes from 32 w on
+VARIANTS = {"whole K": Config(), "split K": Config(split_k=4), "early weight": Config(split_k=4, early=True)}
+DEFAULT = "split K"
+TRANSPOSED = True
+CONFIG = VARIANTS[DEFAULT]
+
+
+def config_for(arch: str, variant: str = DEFAULT) -> Config:
+    """The configuration of a variant: the two chips with tcgen05 have the same sizes."""
+    return VARIANTS[variant]
+
+
+def config_of(variant: str, m: int, n: int, sms: int) -> Config:
+    """The variant for a product of m x n on a GPU with so many SMs: K is divided as far as there are SMs for it."""
+    config = VARIANTS[variant]
+    tile_n = next((size for size in (8, 16, 32) if m <= size), 64)
+    tiles = -(-n // config.tile_m) * -(-m // tile_n)
+    split_k = next((s for s in (4, 2) if s <= config.split_k and tiles * s <= sms), 1)
+    return replace(config, tile_n=tile_n, split_k=split_k)
+
+
+# %% [markdown]
+# ## Layouts, MMA and copies
+#
+# A and B lie as before. C has no place in shared memory: a thread has one column of the product in its registers, and
+# its neighbours have the columns next to it, so what a warp stores of one row of C is 64 bytes in a row. Through shared
+# memory and TMA it would be longer on its way.
+
+
+# %%
+class SmemLayouts(NamedTuple):
+    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
+
+    a: cute.ComposedLayout  # (M, K, STAGE)
+    b: cute.ComposedLayout  # (N, K, STAGE)
+
+
+def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
+    """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
+    bits = next(bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0)
+    width = (128 << bits) // dtype.width
+    rows = cute.make_layout((8, width), stride=(width, 1))
+    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
+
+
+def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+    """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
+    c = config
+    ab = smem_atom(dtype, c.tile_k)
+    return SmemLayouts(
+        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
+        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
+    )
+
+
+def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
+    """tcgen05.mma of 128 x N x 16 by one CTA, A and B from shared memory."""
+    shape, smem, k_major = (config.tile_m, config.tile_n, 16), tcgen05.OperandSource.SMEM, OperandMajorMode.K
+    op = tcgen05.MmaF16BF16Op(dtype, cutlass.Float32, shape, tcgen05.CtaGroup.ONE, smem, k_major, k_major)
+    return cute.make_tiled_mma(op)
+
+
+class TiledCopies(NamedTuple):
+    """The copies by software on the way of C."""
+
+    t2r_c: cute.TiledCopy  # tcgen05.ld: from tensor memory to registers, all `tile_n` columns of a row a thread
+
+
+def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
+    """The copy of the epilogue. The registers go to global memory one by one."""
+    mma = tiled_mma(dtype, config)
+    load = cute.make_copy_atom(tcgen05.Ld32x32bOp(tcgen05.Repetition(config.tile_n)), cutlass.Float32)
+    sums = mma.make_fragment_C(mma.partition_shape_C((config.tile_m, config.tile_n)))
+    return TiledCopies(t2r_c=tcgen05.make_tmem_copy(load, sums[(None, None), 0, 0]))
+
+
+# %% [markdown]
+# The CTAs of a cluster send each other sums. A thread has `tile_n` of them, `share` for each of the CTAs. What it is
+# sent it finds in its **mailbox**: one place for each sender, itself among them, so that a tile is always added up in
+# the same order. Sixteen bytes, if a share has that many, go at once; those of the 128 threads lie side by side, so
+# that neither writing nor reading has bank conflicts.
+
+
+# %%
+def mailbox(config: Config) -> cute.Layout:
+    """Where float32 sums lie in a mailbox: (THREAD, (VEC, VECTORS), SENDER)."""
+    vec = min(config.share, 4)
+    threads, vectors = config.tile_m, config.share // vec
+    strides = (vec, (1, vec * threads), vec * threads * vectors)
+    return cute.make_layout((threads, (vec, vectors), config.split_k), stride=strides)
+
+
+# %% [markdown]
+# ## Which part is whose
+#
+# A CTA does one tile, or one part of K of a tile. All parts have equally many k-tiles. Those of the last CTAs may lie
+# outside K: TMA brings zeros for these, and a product with zeros does no harm, so that nobody needs to ask.
+
+
+# %%
+class Part(NamedTuple):
+    """What a CTA does: `k_tiles` k-tiles from `first` on of the tile (m, n)."""
+
+    m: cutlass.Int32
+    n: cutlass.Int32
+    rank: cutlass.Int32  # of the CTA in its cluster
+    first: cutlass.Int32
+    k_tiles: cutlass.Int32
+
+
+@cute.jit
+def part_of_cta(shape_mn, k_tiles, config: cutlass.Constexpr):
+    """The part of this CTA: tiles are numbered down the weight first."""
+    cta, _, _ = cute.arch.block_idx()
+    tile, rank = cta // config.split_k, cta % config.split_k
+    down, each = cute.ceil_div(shape_mn[0], config.tile_m), cute.ceil_div(k_tiles, config.split_k)
+    return Part(tile % down, tile // down, rank, rank * each, each)
+
+
+# %% [markdown]
+# ## The warps that load
+#
+# There are two: one for the weight, one for what is multiplied by it. A stage has one barrier for both, which is *full*
+# after two arrivals, each of which says how many bytes will come.
+#
+# With programmatic dependent launch, [told about on Hopper](../hopper/pingpong_gemm.ipynb), a kernel may begin before
+# the one before it has ended. `griddepcontrol.wait` comes back when that has, and what it wrote can be seen. Only who
+# reads or writes what that kernel may have touched must wait there. In `early weight` that is everyone but the warp
+# that loads the weight: **the caller promises that nothing before this kernel writes the weight**.
+
+
+# %%
+def at_rest(config: Config) -> tuple[str, ...]:
+    """The loads, by the kernel's names of them, of what nothing before the kernel writes: so the caller promises."""
+    return ("tma_a",) if config.early else ()
+
+
+@cute.jit
+def load(pipe, tma, tXgX, tXsX, part: Part, bytes: cutlass.Constexpr, waits: cutlass.Constexpr):
+    """One operand's k-tiles of this CTA's part: tXgX (TMA, k) in global, tXsX (TMA, STAGE) in shared memory."""
+    if cutlass.const_expr(waits):
+        cute.arch.griddepcontrol_wait()  # the kernel before has ended
+    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, pipe.num_stages)
+    for k_tile in cutlass.range(part.k_tiles, unroll=1):
+        pipe.producer_acquire(state, expected_tx=bytes)
+        barrier = pipe.producer_get_barrier(state)
+        cute.copy(tma, tXgX[None, part.first + k_tile], tXsX[None, state.index], tma_bar_ptr=barrier)
+        state.advance()
+    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
+
+
+# %% [markdown]
+# ## The warp that multiplies
+#
+# Nothing is new here. There is one tile, so tensor memory has one stage of sums, and it is filled once.
+
+
+# %%
+@cute.jit
+def multiply(pipe, acc_pipe, mma, tCtC, sA, sB, k_tiles):
+    """Multiply all k-tiles of the part into tCtC (MMA, MMA_M, MMA_N)."""
+    thr = mma.get_slice(0)
+    tCrA = mma.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
+    tCrB = mma.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
+    read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, pipe.num_stages)
+    mma.set(tcgen05.Field.ACCUMULATE, False)
+    for _ in cutlass.range(k_tiles, unroll=1):
+        pipe.consumer_wait(read)
+        for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
+            cute.gemm(mma, tCtC, tCrA[None, None, k, read.index], tCrB[None, None, k, read.index], tCtC)
+            mma.set(tcgen05.Field.ACCUMULATE, True)
+        pipe.consumer_release(read)  # once these are done, the stage may be overwritten
+        read.advance()
+    acc_pipe.producer_commit(pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1))
+
+
+# %% [markdown]
+# ## The warps that add and store
+#
+# `st.async` writes registers into the shared memory of another CTA of the cluster and reports the bytes to a barrier
+# there, as TMA does. So nobody asks for sums: they are sent as soon as they are there, and whoever has all that it
+# expects goes on. For that every CTA must have begun, and made its barrier: the cluster's own barrier says so. All
+# arrive there at the beginning, and it is waited for only now, when it has long been complete.
+
+
+# %%
+@cute.jit
+def exchanged(rAcc, sMail, arrived, part: Part, tidx, config: cutlass.Constexpr):
+    """This CTA's share of the sums, of all CTAs: (VEC, VECTORS). sMail (THREAD, (VEC, VECTORS), SENDER) of float32."""
+    (vec, vectors), senders = sMail.shape[1], config.split_k
+    sends = cute.make_copy_atom(cpasync.CopyDsmemStoreOp(), cutlass.Float32, num_bits_per_copy=32 * vec)
+    rParts = cute.make_tensor(rAcc.iterator, cute.make_layout((vec, vectors, senders)))
+    cute.arch.cluster_wait()  # all CTAs of the cluster have begun
+    for peer in cutlass.range_constexpr(senders):
+        for i in cutlass.range_constexpr(vectors):
+            place = cute.arch.map_dsmem_ptr(sMail[tidx, (None, i), part.rank].iterator, peer)
+            barrier = cute.arch.map_dsmem_ptr(arrived, peer)
+            cute.copy(sends, rParts[None, i, peer], cute.make_tensor(place, cute.make_layout(vec)), mbar_ptr=barrier)
+    cute.arch.mbarrier_wait(arrived, 0)
+    rSum = cute.make_rmem_tensor((vec, vectors), cutlass.Float32)
+    rSum.fill(0.0)
+    rMail = cute.make_fragment_like(rSum)
+    for sender in cutlass.range_constexpr(senders):
+        cute.autovec_copy(sMail[tidx, None, sender], cute.group_modes(rMail, 0, 2))
+        rSum.store(rSum.load() + rMail.load())
+    return rSum
+
+
+@cute.jit
+def store(acc_pipe, tCtC, sMail, arrived, mC, copies, part: Part, config: cutlass.Constexpr):
+    """Fetch the sums, add those of the cluster, and store this CTA's share. mC (M, N): C transposed."""
+    tidx, _, _ = cute.arch.thread_idx()
+    t2r = copies.t2r_c.get_slice(tidx)
+    cC = cute.local_tile(cute.make_identity_tensor(mC.shape), (config.tile_m, config.tile_n), (part.m, part.n))
+    tDcC = t2r.partition_D(cC)  # (LD, 1, 1)
+    rAcc = cute.make_rmem_tensor(tDcC.shape, cutlass.Float32)
+    acc_pipe.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
+    cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
+    cute.copy(copies.t2r_c, t2r.partition_S(tCtC[(None, None), 0, 0]), rAcc)
+    cute.arch.fence_view_async_tmem_load()  # tcgen05.ld is asynchronous too: wait until the registers are there
+    if cutlass.const_expr(config.split_k > 1):
+        rSum = exchanged(rAcc, sMail, arrived, part, tidx, config)
+    else:
+        rSum = rAcc
+    rC = cute.make_rmem_tensor(rSum.shape, mC.element_type)
+    rC.store(rSum.load().to(mC.element_type))
+    cute.arch.griddepcontrol_wait()  # whoever reads or writes C before this kernel has ended
+    for i in cutlass.range(config.share, unroll_full=True):
+        row, column = cC[tidx, part.rank * config.share + i]
+        if cute.elem_less((row, column), mC.shape):
+            mC[row, column] = rC[i]
+
+
+# %% [markdown]
+# ## The kernel
+#
+# A CTA's own mailbox expects the bytes of all senders from the beginning: nobody can send before the cluster's barrier.
+
+
+# %%
+@cute.jit
+def make_pipelines(barriers, config: cutlass.Constexpr):
+    """The barriers of the stages of A and B, and the one of the sums."""
+    one, two, warps = (pipeline.CooperativeGroup(pipeline.Agent.Thread, n) for n in (1, 2, EPILOGUE_WARPS))
+    pipe = pipeline.PipelineTmaUmma.create(
+        barrier_storage=barriers,
+        num_stages=config.stages,
+        producer_group=two,  # a thread of each of the warps that load
+        consumer_group=one,
+        tx_count=config.stage_bytes,  # each of them says its own part
+        defer_sync=True,
+    )
+    acc_pipe = pipeline.PipelineUmmaAsync.create(
+        barrier_storage=barriers + 2 * config.stages,
+        num_stages=1,
+        producer_group=one,
+        consumer_group=warps,
+        defer_sync=True,
+    )
+    return pipe, acc_pipe
+
+
+@cute.jit
+def begin(arrived, warp_idx, config: cutlass.Constexpr):
+    """The mailbox's barrier; then all barriers are there, for this CTA now, for the cluster at its barrier."""
+    if cutlass.const_expr(config.split_k > 1):
+        if warp_idx == 0:
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_init(arrived, 1)
+                cute.arch.mbarrier_arrive_and_expect_tx(arrived, config.tile_m * config.tile_n * 4)
+    cute.arch.mbarrier_init_fence()
+    cute.arch.sync_threads()
+    if cutlass.const_expr(config.split_k > 1):
+        cute.arch.cluster_arrive_relaxed()
+
+
+def sums_in(tmem, dtype, config: Config):
+    """The address of tensor memory, once it is allocated, and the sums (MMA, MMA_M, MMA_N) in it."""
+    mma = tiled_mma(dtype, config)
+    tmem.wait_for_alloc()
+    address = tmem.retrieve_ptr(cutlass.Float32)
+    shape = mma.partition_shape_C((config.tile_m, config.tile_n))
+    return address, cute.make_tensor(address, mma.make_fragment_C(shape).layout)
+
+
+@cute.kernel
+def kernel(
+    tma_a: cute.CopyAtom,
+    mA: cute.Tensor,  # (M, K), as TMA coordinates
+    tma_b: cute.CopyAtom,
+    mB: cute.Tensor,  # (N, K), as TMA coordinates
+    mC: cute.Tensor,  # (M, N)
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """A CTA computes its part of the sums of one tile, and stores its share of them."""
+    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    layouts, mma = smem_layouts(dtype, config), tiled_mma(dtype, config)
+
+    smem = cutlass.memory.SmemAllocator()
+    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages + 2)
+    arrived = smem.allocate_array(cutlass.Int64, 1)
+    tmem_address = smem.allocate_array(cutlass.Int32, 1)
+    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
+    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
+    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
+    sMail = None
+    if cutlass.const_expr(config.split_k > 1):
+        sMail = smem.allocate_tensor(cutlass.Float32, mailbox(config), 16)
+    pipe, acc_pipe = make_pipelines(barriers, config)
+    begin(arrived, warp_idx, config)
+    part = part_of_cta(mC.shape, cute.ceil_div(mA.shape[1], config.tile_k), config)
+    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (part.m, None))  # (M, K, k)
+    gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (part.n, None))  # (N, K, k)
+    told = pipeline.NamedBarrier(barrier_id=1, num_threads=32 * (EPILOGUE_WARPS + 1))  # where tensor memory is
+    tmem = cutlass.memory.TmemAllocator(tmem_address, barrier_for_retrieve=told)
+    alone, bytes = cute.make_layout(1), config.tile_k * 2  # no multicast; of a row of a stage
+
+    if warp_idx == A_WARP:
+        cute.arch.griddepcontrol_launch_dependents()  # the next kernel may get ready
+        tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, cute.group_modes(sA, 0, 2), cute.group_modes(gA, 0, 2))
+        load(pipe, tma_a, tAgA, tAsA, part, config.tile_m * bytes, "tma_a" not in at_rest(config))
+    elif warp_idx == B_WARP:
+        tBsB, tBgB = cpasync.tma_partition(tma_b, 0, alone, cute.group_modes(sB, 0, 2), cute.group_modes(gB, 0, 2))
+        load(pipe, tma_b, tBgB, tBsB, part, config.tile_n * bytes, "tma_b" not in at_rest(config))
+    elif warp_idx == MMA_WARP:
+        _, tCtC = sums_in(tmem, dtype, config)
+        multiply(pipe, acc_pipe, mma, tCtC, sA, sB, part.k_tiles)
+    else:
+        tmem.allocate(config.tmem_columns)  # by warp 0
+        tmem.relinquish_alloc_permit()  # another kernel's CTA on this SM may allocate what is free
+        address, tCtC = sums_in(tmem, dtype, config)
+        store(acc_pipe, tCtC, sMail, arrived, mC, tiled_copies(dtype, config), part, config)
+        cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
+        barrier = pipeline.NamedBarrier(barrier_id=2, num_threads=32 * EPILOGUE_WARPS)
+        barrier.arrive_and_wait()  # all four have fetched their sums
+        tmem.free(address)
+
+
+# %% [markdown]
+# ## The launch
+#
+# Here the operands change places: the tensor core's A is `b`, its B is `a`, and C is seen transposed, with adjacent
+# elements along its first mode. `use_pdl` asks for the overlap with the kernel before.
+
+
+# %%
+@cute.jit
+def gemm(
+    pA: cute.Pointer,
+    pB: cute.Pointer,
+    pC: cute.Pointer,
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
+    stream: cuda.CUstream,
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
+    (n, m, k), (ldb, lda, ldc) = mnk, strides
+    lda, ldb = (cute.assume(stride, divby=8) for stride in (lda, ldb))
+    mA = cute.make_tensor(pB, cute.make_layout((m, k), stride=(lda, 1)))
+    mB = cute.make_tensor(pA, cute.make_layout((n, k), stride=(ldb, 1)))
+    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(1, ldc)))
+    fetch = cpasync.CopyBulkTensorTileG2SOp()
+    a_stage, b_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
+    tma_a, mA = cpasync.make_tiled_tma_atom(fetch, mA, a_stage, (config.tile_m, config.tile_k))
+    tma_b, mB = cpasync.make_tiled_tma_atom(fetch, mB, b_stage, (config.tile_n, config.tile_k))
+    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
+    kernel(tma_a, mA, tma_b, mB, mC, dtype, config).launch(
+        grid=(tiles * config.split_k, 1, 1),
+        block=(config.threads, 1, 1),
+        cluster=(config.split_k, 1, 1),
+        stream=stream,
+        min_blocks_per_mp=1,
+        use_pdl=True,
+    )
+
+
+# %%
+def launch_arguments(dtype, pointers, mnk, strides, stream: int) -> tuple:
+    """Plain addresses and integers as the typed values that `gemm` takes."""
+    gmem = cute.AddressSpace.gmem
+    return (
+        *(cute.runtime.make_ptr(dtype, pointers[i], gmem, assumed_align=align) for i, align in enumerate((16, 16, 2))),
+        tuple(cutlass.Int32(x) for x in mnk),
+        tuple(cutlass.Int64(x) for x in strides),
+        cuda.CUstream(stream),
+    )
+
+
+def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
+    """Compile for `arch` ("sm_100a") with made-up pointers and sizes: no GPU is needed. "": the GPU that is here."""
+    made_up = launch_arguments(dtype, (16, 16, 16), (1, 1, 8), (8, 8, 8), 0)
+    target = f"--gpu-arch {arch} " if arch else ""
+    config = config or config_for(arch)
+    return cute.compile(gemm, *made_up, dtype, config, options=(target + options).strip() or None)
+
+
+# %% [markdown]
+# ## `matmul`
+#
+# What a user calls. It looks at everything that the kernel relies on before anything is launched, and says which
+# argument is at fault, what it got and what it needs.
+
+# %%
+DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
+CAPABILITIES = {(10, 0): "sm_100a", (10, 3): "sm_103a"}  # of the GPUs that have tcgen05, and what to compile for them
+
+
+def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
+    """Raise `error` about the argument `name` unless `ok`."""
+    if not ok:
+        raise error(f"{name}: got {got}; needed {needed}")
+
+
+def check_operand(name: str, x: torch.Tensor, dtype: torch.dtype | None) -> None:
+    """A non-empty matrix of a dtype the tensor cores take, and of `dtype` if that is given."""
+    require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
+    require(x.layout == torch.strided, name, f"layout {x.layout}", "torch.strided: a dense matrix", TypeError)
+    require(x.ndim == 2, name, f"{x.ndim} dimension(s)", "2")
+    require(x.dtype in DTYPES, name, x.dtype, "torch.float16 or torch.bfloat16", TypeError)
+    require(dtype in (None, x.dtype), name, x.dtype, f"{dtype}, the dtype of a", TypeError)
+    require(min(x.shape) > 0, name, f"shape {tuple(x.shape)}", "no empty dimension")
+    tracked = x.requires_grad and torch.is_grad_enabled()
+    require(not tracked, name, "requires_grad=True", "torch.no_grad(): there is no backward")
+
+
+def k_major_stride(name: str, x: torch.Tensor) -> int:
+    """The row stride, in elements, of `x` (rows, K), which 16-byte pieces must be able to read."""
+    (rows, k), (row, column) = x.shape, x.stride()
+    require(column == 1 or k == 1, name, f"stride {column} along K", "1: K-major")
+    row = row if rows > 1 else -(-k // 8) * 8  # a single row has no next one: any legal stride will do
+    apart = f"K = {k}, rows {2 * row} bytes apart"
+    require(row > 0 and row % 8 == 0, name, apart, "rows a multiple of 16 bytes apart")
+    require(x.data_ptr() % 16 == 0, name, f"address {x.data_ptr():#x}", "a multiple of 16 bytes")
+    return row
+
+
+def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether two matrices with adjacent columns may share a byte."""
+    size = x.element_size()
+    (x0, y0), (x_row, y_row) = (x.data_ptr(), y.data_ptr()), (x.stride(0) * size, y.stride(0) * size)
+    x_width, y_width = x.shape[1] * size, y.shape[1] * size
+    if x0 + (x.shape[0] - 1) * x_row + x_width <= y0 or y0 + (y.shape[0] - 1) * y_row + y_width <= x0:
+        return False
+    if x_row != y_row or x_row < max(x_width, y_width):
+        return True  # interleaved with different steps: not told apart
+    gap = (y0 - x0) % x_row  # the same step: columns of one wider matrix, perhaps
+    return gap < x_width or gap + y_width > x_row
+
+
+def check_out(out: torch.Tensor, a: torch.Tensor, bt: torch.Tensor) -> None:
+    """`out` can take the product of `a` (M, K) and `bt` (N, K)."""
+    check_operand("out", out, a.dtype)
+    (m, n), (row, column) = (a.shape[0], bt.shape[0]), out.stride()
+    require(out.shape == (m, n), "out", f"shape {tuple(out.shape)}", f"({m}, {n})")
+    require(column == 1 or n == 1, "out", f"stride {column} along N", "1: rows of adjacent elements")
+    require(row >= n or m == 1, "out", f"row stride {row}", f"at least N = {n}: rows that do not overlap")
+    require(out.device == a.device, "out", f"device {out.device}", f"{a.device}, where a is")
+    for name, x in (("a", a), ("b", bt)):
+        require(not overlap(out, x), "out", f"memory that overlaps {name}", "memory of its own")
+
+
+@cache
+def compiled(dtype: torch.dtype, capability: tuple[int, int], config: Config) -> Callable[..., None]:
+    """The kernel for the present GPU: compiled at the first call that needs it, then kept.
+
+    TVM-FFI (the package apache-tvm-ffi) makes it a function that takes plain integers and tuples of them, and costs
+    little more to call than the launch itself. Without it each argument is a Python object made for the call.
+    """
+    return compile_for("", DTYPES[dtype], config, "--enable-tvm-ffi")
+
+
+# %% [markdown]
+# ### Checked once
+#
+# Those checks take longer than the GPU takes for a small product. But a program calls `matmul` with the same few kinds
+# of operands again and again, and their kind (shapes, strides, dtypes, devices, alignment, whether a gradient is
+# wanted) decides whether a call is legal. So the first call of a kind makes a *plan*, and later ones look it up. One
+# thing must be looked at each time, for it depends on addresses: whether `out` shares memory with an operand.
+
+
+# %%
+class Plan(NamedTuple):
+    """What the checks found out about calls of one kind: nothing is left but to launch."""
+
+    launch: Callable[..., None]  # compiled for this dtype, configuration, and GPU
+    device: int  # of CUDA's
+    mnk: tuple[int, int, int]
+    strides: tuple[int, int, int]  # between the rows of A, B and C, in elements
+    spans: tuple[int, int, int]  # of A, B and C: from the first byte to the last one, in bytes
+
+
+PLANS: dict[tuple, Plan] = {}
+MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
+
+
+def kind(x: object) -> object:
+    """What the checks look at in an argument, but for where exactly it lies."""
+    if not isinstance(x, torch.Tensor) or x.layout != torch.strided:
+        return type(x)
+    return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16, x.requires_grad
+
+
+def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str) -> Plan:
+    """Check everything, compile what is needed. Raises what `matmul` raises."""
+    require(variant in VARIANTS, "variant", repr(variant), f"one of {', '.join(VARIANTS)}")
+    check_operand("a", a, None)
+    check_operand("b", b, a.dtype)
+    (m, k), n, bt = a.shape, b.shape[1], b.T
+    require(b.shape[0] == k, "b", f"shape {tuple(b.shape)}", f"({k}, N), for a is {tuple(a.shape)}")
+    lda, ldb = k_major_stride("a", a), k_major_stride("b", bt)
+    if out is not None:
+        check_out(out, a, bt)
+    require(a.is_cuda, "a", f"device {a.device}", "a CUDA device")
+    require(b.device == a.device, "b", f"device {b.device}", f"{a.device}, where a is")
+    capability = torch.cuda.get_device_capability(a.device)
+    needed = " or ".join(map(str, CAPABILITIES))
+    require(capability in CAPABILITIES, "a", f"a GPU of compute capability {capability}", f"{needed}, for tcgen05")
+
+    ldc = n if out is None or m == 1 else out.stride(0)
+    spans = tuple(2 * elements for elements in ((m - 1) * lda + k, (n - 1) * ldb + k, (m - 1) * ldc + n))
+    sms = torch.cuda.get_device_properties(a.device).multi_processor_count
+    with torch.cuda.device(a.device):
+        launch = compiled(a.dtype, capability, config_of(variant, m, n, sms))
+    return Plan(launch, a.get_device(), (m, n, k), (lda, ldb, ldc), spans)
+
+
+# %%
+def matmul(
+    a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None, variant: str = DEFAULT
+) -> torch.Tensor:
+    """`a @ b` on the tensor cores, accumulated in float32, on the current stream of `a`'s device.
+
+    a: (M, K), float16 or bfloat16, K-major (stride 1 along K).
+    b: (K, N), the same dtype, K-major too: usually `weight.T` of a contiguous (N, K) weight.
+    out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of a or b. Made if not given.
+    variant: one of VARIANTS. "early weight" is for a `b` that nothing queued on the stream before this call writes: it
+        is read before that has ended.
+
+    TMA reads rows that start at multiples of 16 bytes: the addresses of a and b and their row strides are such
+    multiples (K is a multiple of 8, or the rows are padded). Needs a GPU of compute capability 10.0 or
+    10.3. Any M, N, K >= 1 within that: ragged tiles are handled. There is no backward.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
+    argument, what it got and what it needs, and nothing has been launched.
+    """
+    key = (kind(a), kind(b), kind(out), torch.is_grad_enabled(), variant)
+    plan = PLANS.get(key)
+    if plan is None:
+        plan = make_plan(a, b, out, variant)
+        if len(PLANS) >= MAX_PLANS:
+            PLANS.clear()
+        PLANS[key] = plan
+    if torch.cuda.current_device() != plan.device:
+        with torch.cuda.device(plan.device):
+            return matmul(a, b, out=out, variant=variant)
+
+    (m, n, _), (a_span, b_span, c_span) = plan.mnk, plan.spans
+    out = a.new_empty(m, n) if out is None else out
+    pa, pb, pc = a.data_ptr(), b.data_ptr(), out.data_ptr()
+    if (pa < pc + c_span and pc < pa + a_span) or (pb < pc + c_span and pc < pb + b_span):
+        check_out(out, a, b.T)  # from first to last byte they meet, but may be columns of one wider matrix
+    stream = torch.cuda.current_stream(plan.device).cuda_stream
+    plan.launch(pa, pb, pc, plan.mnk, plan.strides, stream)
+    return out
+
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: how many ask, and for how much
+#
+# From here on the cells use the `cookbook` package: it draws and checks what the cells above made. Leave them out of
+# your own code.
+#
+# Weights of four sizes, for one row and for sixteen, on a GPU with 148 SMs: how many CTAs ask for them, and how many
+# bytes all of them can have on their way before the first product. To the right what must be on its way if memory gives
+# 8 TB/s and answers after one microsecond (figures to think with: nothing is measured).
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.harness.publishing import table
+
+SMS, NEEDED = 148, 8e12 * 1e-6  # bytes on their way: bandwidth times latency
+rows = []
+for n, k in ((1024, 4096), (4096, 4096), (4096, 14336), (28672, 4096)):
+    for m in (1, 16):
+        cells = []
+        for variant in ("whole K", "split K"):
+            c = config_of(variant, m, n, SMS)
+            ctas = -(-n // c.tile_m) * c.split_k
+            k_tiles = -(-k // (c.tile_k * c.split_k))
+            on_the_way = min(ctas, SMS) * min(c.stages, k_tiles) * c.stage_bytes
+            cells += [str(ctas), f"{on_the_way / 1e6:.1f} MB"]
+        rows.append([f"{m} x {n} x {k}", f"{n * k * 2 / 1e6:.0f} MB", *cells, f"{NEEDED / 1e6:.0f} MB"])
+heads = ["M x N x K", "weight", "CTAs, whole K", "on its way", "CTAs, split K", "on its way", "needed"]
+Markdown(table(heads, rows))
+
+# %% [markdown] tags=["lab"]
+# Where the weight has few columns, one CTA a tile leaves most SMs idle, and too little is asked for. Divided along K,
+# four times as many ask for four times as much. Where there are more tiles than SMs nothing is divided.
+#
+# ## In the lab: the mailbox
+#
+# What one warp writes at once into a mailbox: sixteen bytes a lane, 512 in a row. No bank is asked twice in a phase.
+
+# %% tags=["lab"]
+from cookbook import access, banks, draw
+from cookbook.layouts import evaluate
+
+mail = evaluate(mailbox, CONFIG)
+vec = mail.modes[1].modes[0].size
+sums = mail.table()  # (THREAD, SUM, SENDER), counted in float32
+first_warp = access.ldst(4 * sums[:32, 0, 0], 4 * vec)
+counted = banks.wavefronts(first_warp.addresses, first_warp.width)
+assert counted.excess == 0
+print(f"{mail}: {mail.size * 4} bytes for {CONFIG.split_k} senders; {counted.actual} wavefronts, ideal {counted.ideal}")
+draw.access_view(first_warp)
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: who adds what
+#
+# The model of the cluster, with integers, so that the sums are exact: each CTA's part of K alone is wrong, and what the
+# owners put together is right. The picture of the data path is the kernel's own: boxes by TMA, descriptors,
+# `tcgen05.mma`, `tcgen05.ld`, and the mailboxes as the layout above has them.
+
+# %% tags=["lab"]
+import numpy as np
+
+from cookbook.harness import catalog
+from cookbook.harness.evaluated import evaluated
+from cookbook.harness.walk_split_k import SplitK
+from cookbook.model import SharedMemory, from_float32
+
+rng = np.random.default_rng(0)
+K = 5 * CONFIG.tile_k  # not a multiple of what four CTAs do
+weight, x = (rng.integers(-3, 4, (rows, K)).astype(np.float32) for rows in (CONFIG.tile_m, CONFIG.tile_n))
+found = evaluated(catalog.load("blackwell/low_latency_gemm"), cutlass.BFloat16, CONFIG)
+path = SplitK(found, found, "bfloat16")
+bits = [from_float32(matrix, "bfloat16") for matrix in (weight, x)]
+together = path.multiply(SharedMemory(path.smem_bytes), *bits, 0, 0)
+assert (together == weight @ x.T).all()
+for rank in range(CONFIG.split_k):
+    inside = slice(rank * path.each * CONFIG.tile_k, (rank + 1) * path.each * CONFIG.tile_k)
+    alone = weight[:, inside] @ x[:, inside].T
+    mine = f"columns {rank * CONFIG.share} to {(rank + 1) * CONFIG.share - 1}"
+    print(f"CTA {rank}: K from {inside.start:4}, right alone in {(alone == together).mean():4.0%}; adds up {mine}")
+
+# %% [markdown] tags=["lab"]
+# The last CTA's part lies outside K. It multiplies the zeros that TMA gives it, sends zeros, and adds up its share like
+# the others.
+#
+# ## In the lab: an early start
+#
+# Three launches of one kernel after another. Without programmatic dependent launch it begins when the other has ended,
+# and some time after. With it, it is ready then. `early weight` uses the time before as well, as far as the stages
+# reach: they cannot be emptied before `a` is there. (Chosen times, in times of one k-tile's load.)
+
+# %% tags=["lab"]
+K_TILES, BEFORE, GAP, LATENCY, READY = 16, 14.0, 4.0, 3.0, 1.0
+
+
+def launched(pdl: bool, early: bool) -> dict[str, tuple[float, float]]:
+    """(start, end) of what this kernel does, after one that ends at BEFORE."""
+    may_read = BEFORE if pdl else BEFORE + GAP
+    ahead = min(CONFIG.stages, K_TILES) if early else 0
+    first = READY if early else may_read
+    filled = first + LATENCY + ahead  # the stages that are filled before `a` is there
+    rest = max(filled, may_read + LATENCY) + K_TILES - ahead
+    return {"weight": (first, rest), "a": (may_read, rest), "multiply": (may_read + LATENCY, rest + 1)}
+
+
+cases = {"one by one": (False, False), "PDL": (True, False), "PDL, early weight": (True, True)}
+lanes = {"kernel before": [draw.Span(0.0, BEFORE, "kernel before", "kernel before")], "": []}
+for name, case in cases.items():
+    for what, span in launched(*case).items():
+        lanes[f"{name}: {what}"] = [draw.Span(*span, what, what)]
+draw.lanes(lanes, "One kernel after another (a sketch)", unit="k-tiles", note="Times are chosen, not measured.")
+
+# %% [markdown] tags=["lab"]
+# **What is promised, and what is checked.** Level *pipeline* knows which loads `at_rest` names, and accuses every other
+# access to global memory that may come before `griddepcontrol.wait`. Take the promise away, and it accuses these too:
+
+# %% tags=["lab"]
+from cookbook.harness import interleavings
+
+module = catalog.load("blackwell/low_latency_gemm")
+promised, config = module.at_rest, VARIANTS["early weight"]
+trace = interleavings.trace_of(module, "sm_100a", cutlass.BFloat16, config)
+for said, promise in {"with the promise": promised, "without": lambda config: ()}.items():
+    module.at_rest = promise
+    explored = interleavings.explore(module, trace, config, interleavings.problems(config)[0])
+    faults = [fault.splitlines()[0] for one in explored for fault in one.faults]
+    print(f"{said}: {faults[0] if faults else 'nothing to accuse'}")
+module.at_rest = promised
+
+# %% [markdown] tags=["lab"]
+# ## Check
+#
+# Every level looks at every variant. The model computes the product as the kernel does, transposed, CTA by CTA of a
+# cluster, and C is put together from what each of them stores. What needs a Blackwell GPU says *not checked*: **this
+# kernel has not run on hardware**.
+
+# %% tags=["lab"]
+from cookbook import tables
+from cookbook.harness import checking
+
+report = checking.check("blackwell/low_latency_gemm", shapes=[(13, 333, 640)], dtypes=["bfloat16"])
+for level in report.levels:
+    of = " ".join(filter(None, (level.target, level.variant)))
+    print(f"{level.level:10}{of:24}{level.status:13}{tables.describe(level)}")
+
+# %% [markdown] tags=["lab"]
+# The stores to the mailboxes are in the machine code where K is divided, and one wait for the kernel before is missing
+# where the weight comes early:
+
+# %% tags=["lab"]
+from cookbook.harness import compiling
+
+try:
+    for name, config in VARIANTS.items():
+        made = compiling.compile_recipe("blackwell/low_latency_gemm", "sm_100a", "bfloat16", config=config)
+        waits, sent = made.count("ACQBULK"), made.count("STAS")
+        print(f"{name:14}STAS (st.async): {sent}, ACQBULK (griddepcontrol.wait): {waits}")
+except compiling.NoDisassembler as missing:
+    print(missing)
+
+# %% [markdown] tags=["lab"]
+# ## Time
+#
+# Nothing has been timed: that takes a Blackwell GPU. The table is here once one has run
+# `cookbook bench blackwell/low_latency_gemm --record`.
+
+# %% tags=["lab"]
+from cookbook.harness.publishing import results_table
+
+Markdown(results_table("blackwell/low_latency_gemm"))
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# A product of few rows is a race for bytes. The tensor core's large side goes to the weight, its small side to the
+# rows; more SMs ask if K is divided; and what does not depend on the kernel before need not wait for it. What is left to
+# do is small: a few kilobytes of sums go from CTA to CTA, and nobody has to ask for them.
+#
+# To use it: `cookbook copy blackwell/low_latency_gemm my_gemm.py`, then `from my_gemm import matmul`.
