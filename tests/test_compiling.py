@@ -20,7 +20,9 @@ def test_every_target_compiles_to_what_the_recipe_says(name, target, dtype, whic
     assert f".target {target}" in compiled.ptx
     assert sum(compiled.sass_counts.values()) > 200
     mma = {"bfloat16": "BF16", "float16": "F32"}[dtype]
-    assert any("MMA" in full and mma in full.split(".") for full in compiled.sass_counts)
+    products = [full for full in compiled.sass_counts if "MMA" in full]
+    # a descriptor says the types of tcgen05.mma: level "compiled" compares that
+    assert any(mma in full.split(".") or full.startswith("UTC") for full in products)
 
 
 def test_the_two_dtypes_differ_in_the_multiplication_alone():

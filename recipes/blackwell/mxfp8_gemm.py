@@ -192,7 +192,10 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
 
 
 def tiled_mma(dtype=None, config: Config = CONFIG) -> cute.TiledMma:
-    """tcgen05.mma of 128 x N x 32 by one CTA, A and B from shared memory, scale factors from tensor memory."""
+    """tcgen05.mma of 128 x N x 32 by one CTA, A and B from shared memory, scale factors from tensor memory.
+
+    `dtype`, of C, does not matter to it.
+    """
     shape, smem, k_major = (config.tile_m, config.tile_n, 32), tcgen05.OperandSource.SMEM, OperandMajorMode.K
     op = tcgen05.MmaMXF8F6F4Op(ELEMENT, ELEMENT, shape, tcgen05.CtaGroup.ONE, smem, k_major, k_major)
     return cute.make_tiled_mma(op)
@@ -232,9 +235,9 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # 3. It puts line *i* into lane *i* of *each* of the four warps, 16 bytes into four columns. Row *r* of the atom is then
 #    in lane *r* mod 32, column *r* div 32: every warp has the factors of all 128 rows.
 # 4. **`tcgen05.mma`** reads one byte of each of these cells, or two, or four: as many factors as there are blocks in
-#    what it takes along K. Here it is one block of 32, so its four steps over a k-tile read bytes 0, 1, 2, 3. An
-#    address in tensor memory that goes with `tcgen05.mma` names the byte in its top two bits; CuTe counts bytes, four
-#    to a column, and moves the two bits up.
+#    what it takes along K. Here it is one block of 32, so its four steps over a k-tile read bytes 0, 1, 2, 3. Two bits
+#    of the instruction descriptor name the byte. CuTe keeps them in the top bits of the address, from where the
+#    compiled code takes them at run time; the layouts here just count bytes, four to a column.
 
 
 # %%
@@ -385,9 +388,8 @@ def produce(pipe, loads, sources, tiles, work: Work, config: cutlass.Constexpr):
 # ## The warp that multiplies
 #
 # When a stage is full, one thread issues a `tcgen05.cp` for each atom, then the stage's `tcgen05.mma`. Nobody waits in
-# between: a copy and a multiplication that the same thread issues are done in that order. Each `tcgen05.mma` is told
-# where its scale factors begin, for A and for B, and its instruction descriptor, which is made at run time, has the two
-# bits of either byte.
+# between: a multiplication comes after a copy that the same thread issued before it. Each `tcgen05.mma` is told where
+# its scale factors begin, for A and for B, and two bits of its instruction descriptor name either byte.
 
 
 # %%
@@ -432,9 +434,9 @@ def multiply(pipe, acc_pipe, address, tCtC, tiles, k_tiles, work: Work, config: 
 # %% [markdown]
 # ## The warps that store
 #
-# [The page before](pipelined_gemm.ipynb) tells all of it: four warps fetch a piece of the sums, round it, write it into
-# a buffer, and TMA carries the buffer away. The sums are float32 and know nothing of scale factors any more. C is
-# bfloat16.
+# [The page on the roles](pipelined_gemm.ipynb) tells all of it: four warps fetch a piece of the sums, round it, write
+# it into a buffer, and TMA carries the buffer away. The sums are float32 and know nothing of scale factors any more.
+# C is bfloat16.
 
 
 # %%
@@ -476,7 +478,7 @@ def store(acc_pipe, tCtC, sC, tma_c, gC, copies, barrier, work: Work, config: cu
             if cutlass.const_expr(piece == across - 1):
                 cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
                 with cute.arch.elect_one():
-                    acc_pipe.consumer_release(fetch)  # this half of tensor memory may be overwritten
+                    acc_pipe.consumer_release(fetch)  # these sums may be overwritten
             rC = cute.make_rmem_tensor(rAcc.shape, sC.element_type)
             rC.store(rAcc.load().to(sC.element_type))
             buffer, target = piece % config.epi_buffers, bgC[None, m, n * across + piece]
@@ -924,8 +926,8 @@ Markdown(table(["variant", "sums", "factors of A", "factors of B", "together", "
 # %% [markdown] tags=["lab"]
 # ## In the lab: what the factors are good for
 #
-# A matrix whose rows differ by factors of up to a million, in 8-bit floats: with one scale for all of it, and with one for
-# every 32 elements of a row. The error is that of the operand, before anything is multiplied.
+# A matrix whose rows differ by factors of up to a million, in 8-bit floats: with one scale for all of it, and with one
+# for every 32 elements of a row. The error is that of the operand, before anything is multiplied.
 
 # %% tags=["lab"]
 import numpy as np

@@ -185,7 +185,10 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
 
 
 def tiled_mma(dtype=None, config: Config = CONFIG) -> cute.TiledMma:
-    """tcgen05.mma of 128 x N x 64 by one CTA, A and B from shared memory, scale factors from tensor memory."""
+    """tcgen05.mma of 128 x N x 64 by one CTA, A and B from shared memory, scale factors from tensor memory.
+
+    `dtype`, of C, does not matter to it.
+    """
     shape, smem = (config.tile_m, config.tile_n, 64), tcgen05.OperandSource.SMEM
     op = tcgen05.MmaMXF4NVF4Op(SCALE, shape, tcgen05.CtaGroup.ONE, smem)  # 4-bit elements are K-major always
     return cute.make_tiled_mma(op)
@@ -425,9 +428,9 @@ def multiply(pipe, acc_pipe, address, tCtC, tiles, k_tiles, work: Work, config: 
 # %% [markdown]
 # ## The warps that store
 #
-# [The page before](pipelined_gemm.ipynb) tells all of it: four warps fetch a piece of the sums, round it, write it into
-# a buffer, and TMA carries the buffer away. The sums are float32 and know nothing of scale factors any more. C is
-# bfloat16.
+# [The page on the roles](pipelined_gemm.ipynb) tells all of it: four warps fetch a piece of the sums, round it, write
+# it into a buffer, and TMA carries the buffer away. The sums are float32 and know nothing of scale factors any more.
+# C is bfloat16.
 
 
 # %%
@@ -469,7 +472,7 @@ def store(acc_pipe, tCtC, sC, tma_c, gC, copies, barrier, work: Work, config: cu
             if cutlass.const_expr(piece == across - 1):
                 cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
                 with cute.arch.elect_one():
-                    acc_pipe.consumer_release(fetch)  # this half of tensor memory may be overwritten
+                    acc_pipe.consumer_release(fetch)  # these sums may be overwritten
             rC = cute.make_rmem_tensor(rAcc.shape, sC.element_type)
             rC.store(rAcc.load().to(sC.element_type))
             buffer, target = piece % config.epi_buffers, bgC[None, m, n * across + piece]
