@@ -11,6 +11,7 @@ from mutations import Mutation, mutant
 
 from cookbook import tables
 from cookbook.harness import catalog, checking, compiling, interleavings
+from cookbook.harness.interleavings.__main__ import main
 
 PLAIN, MULTICAST = "hopper/tma_wgmma_gemm", "hopper/multicast_gemm"
 PERSISTENT, PINGPONG = "hopper/persistent_gemm", "hopper/pingpong_gemm"
@@ -377,3 +378,15 @@ def test_what_is_not_followed_is_named(tmp_path: Path) -> None:
     module.bound = lambda acc: cutlass.Int32(acc[0])
     with pytest.raises(interleavings.CannotFollow, match=r"line \d+: scf.for: the bound of a loop depends on data"):
         faults_of(module, "sm_90a", module.CONFIG)
+
+
+def test_a_copy_of_ones_own_can_be_explored(tmp_path: Path, monkeypatch, capsys) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(catalog.standalone_source(PLAIN).replace("pipe.consumer_wait(read)", "pass"), encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["interleavings", str(mine), "--arch", "sm_90a", "--programs"])
+    assert main() == 1
+    said = capsys.readouterr().out
+    assert "producer, warp 8:" in said and "race: CTA 0 warp 8" in said
+    monkeypatch.setattr("sys.argv", ["interleavings", PLAIN])
+    assert main() == 0
+    assert "9 warps, 8 mbarriers" in capsys.readouterr().out

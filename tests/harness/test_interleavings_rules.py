@@ -274,3 +274,14 @@ def test_each_rule_about_barriers_finds_what_no_other_does(rule: str, seed: int,
     known = Machine.fault
     monkeypatch.setattr(Machine, "fault", lambda self, name, *rest: None if name == rule else known(self, name, *rest))
     assert not Machine(programs_of(inits, bodies)).run()
+
+
+@pytest.mark.parametrize("relaxed", [False, True])
+def test_a_relaxed_arrival_orders_no_data(relaxed: bool) -> None:
+    place = ((0, 1),)
+    meet = [Event("cluster arrive", 2, flag=relaxed), Event("cluster wait", 3)]
+    writes = (Event("write", 1, targets=place), *meet, Event("exit", 0))
+    reads = (*meet, Event("read", 4, targets=place), Event("exit", 0))
+    launch = Launch((1, 1, 1), (1, 1, 1), (64, 1, 1), (), False)
+    faults = Machine(Programs(launch, {(0, 0): writes, (0, 1): reads})).run()
+    assert [fault.rule for fault in faults] == (["race"] if relaxed else [])

@@ -111,7 +111,7 @@ class Machine:
         self.allocated: set[int] = set()  # CTAs that have not freed it
         self.after: dict[Warp, np.ndarray] = {}  # the clock at a warp's last tcgen05.fence::after_thread_sync
         self.granted: set[Warp] = set()  # warps that have executed griddepcontrol.wait
-        self.fences: dict[Warp, int] = {}  # the last fence of barriers
+        self.fences: dict[Warp, np.ndarray] = {}  # the clock at a warp's last fence of barriers
         self.arrivals_from_afar: list[tuple[int, Step]] = []  # (CTA, step)
         self.exited: dict[Warp, np.ndarray] = {}
         self.gone: set[int] = set()  # CTAs all of whose warps have ended
@@ -197,7 +197,7 @@ class Machine:
         self.barriers[event.barrier] = made  # type: ignore[index]
 
     def fence_of_barriers(self, event: Event, step: Step, clock: np.ndarray) -> None:
-        self.fences[step[0]] = step[1]
+        self.fences[step[0]] = clock.copy()
 
     def _barrier(self, where: Barrier, step: Step, clock: np.ndarray, far: bool) -> MBarrier | None:
         """The barrier, if it is there in every order; `far`: for TMA, the tensor core or another CTA."""
@@ -212,7 +212,7 @@ class Machine:
         known = clock[self.number[warp]]
         if known < made:
             self.fault("barrier", f"{said(where)} may be used before it is initialised", step, barrier.made)
-        elif far and known < max(made, self.fences.get(warp, 1 << 30)):
+        elif far and (warp not in self.fences or known < max(made, self.fences[warp][self.number[warp]])):
             self.fault("barrier", f"no fence makes the initialised {said(where)} visible to all", step, barrier.made)
         return barrier
 
@@ -294,7 +294,7 @@ class Machine:
             self.named[key] = made
         return self.named[key]
 
-    def _come(self, key: Any, needed: int, step: Step, clock: np.ndarray) -> None:
+    def _come(self, key: Any, needed: int, step: Step, clock: np.ndarray, tells: np.ndarray | None = None) -> None:
         barrier, name = self._named(key), called(key)
         if barrier.threads and barrier.needed != needed:
             self.fault("named barrier", f"{name} is met by {barrier.needed} threads and by {needed}", step)
@@ -303,7 +303,7 @@ class Machine:
             self.fault("named barrier", text, step)
         barrier.needed = needed
         barrier.threads += 32
-        np.maximum(barrier.clock, clock, out=barrier.clock)
+        np.maximum(barrier.clock, clock if tells is None else tells, out=barrier.clock)
         if barrier.threads > needed:
             self.fault("named barrier", f"{barrier.threads} threads come to {name}, which is for {needed}", step)
         if barrier.threads >= needed:
@@ -340,7 +340,11 @@ class Machine:
         if (step[0], "cluster") in self.meeting:
             self.fault("cluster barrier", "a warp arrives twice and does not wait", step)
         self.meeting[step[0], "cluster"] = self._named("cluster").generation
-        self._come("cluster", 32 * len(self.warps), step, clock)
+        self._come("cluster", 32 * len(self.warps), step, clock, self._released(event, step, clock))
+
+    def _released(self, event: Event, step: Step, clock: np.ndarray) -> np.ndarray:
+        """What the others learn of an arrival: with `.relaxed`, which orders no memory, what was fenced before it."""
+        return self.fences.get(step[0], np.zeros_like(clock)) if event.flag else clock
 
     def cluster_wait(self, event: Event, step: Step, clock: np.ndarray) -> bool | None:
         if (step[0], "cluster") not in self.meeting:

@@ -200,7 +200,10 @@ def _named(f: Recorder, op: Operation, args: list[Any]) -> None:
 
 @handles("nvvm.cluster.arrive", "nvvm.cluster.arrive.relaxed", "nvvm.cluster.wait")
 def _cluster(f: Recorder, op: Operation, args: list[Any]) -> None:
-    f.add("cluster wait" if op.name.endswith("wait") else "cluster arrive", op)
+    if op.name.endswith("wait"):
+        f.add("cluster wait", op)
+    else:
+        f.add("cluster arrive", op, flag=op.name.endswith("relaxed"))
 
 
 @handles("nvvm.fence.mbarrier.init")
