@@ -334,7 +334,7 @@ def store(acc_pipe, tCtC, sMail, arrived, mC, copies, part: Part, config: cutlas
     tidx, _, _ = cute.arch.thread_idx()
     t2r = copies.t2r_c.get_slice(tidx)
     cC = cute.local_tile(cute.make_identity_tensor(mC.shape), (config.tile_m, config.tile_n), (part.m, part.n))
-    tDcC = t2r.partition_D(cC)  # (LD, 1, 1)
+    tDcC = t2r.partition_D(cC)  # (LD, 1, 1): where in C each of the thread's sums belongs
     rAcc = cute.make_rmem_tensor(tDcC.shape, cutlass.Float32)
     acc_pipe.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
     cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
@@ -348,7 +348,7 @@ def store(acc_pipe, tCtC, sMail, arrived, mC, copies, part: Part, config: cutlas
     rC.store(rSum.load().to(mC.element_type))
     cute.arch.griddepcontrol_wait()  # whoever reads or writes C before this kernel has ended
     for i in cutlass.range(config.share, unroll_full=True):
-        row, column = cC[tidx, part.rank * config.share + i]
+        row, column = tDcC[part.rank * config.share + i]
         if cute.elem_less((row, column), mC.shape):
             mC[row, column] = rC[i]
 
@@ -863,7 +863,7 @@ Markdown(results_table("blackwell/low_latency_gemm"))
 # ## Conclusion
 #
 # A product of few rows is a race for bytes. The tensor core's large side goes to the weight, its small side to the
-# rows; more SMs ask if K is divided; and what does not depend on the kernel before need not wait for it. What is left to
-# do is small: a few kilobytes of sums go from CTA to CTA, and nobody has to ask for them.
+# rows; more SMs ask if K is divided; and what does not depend on the kernel before need not wait for it. What is left
+# to do is small: a few kilobytes of sums go from CTA to CTA, and nobody has to ask for them.
 #
 # To use it: `cookbook copy blackwell/low_latency_gemm my_gemm.py`, then `from my_gemm import matmul`.
