@@ -258,13 +258,13 @@ def at_rest(config: Config) -> tuple[str, ...]:
 
 
 @cute.jit
-def load(pipe, tma, tXgX, tXsX, part: Part, bytes: cutlass.Constexpr, waits: cutlass.Constexpr):
+def load(pipe, tma, tXgX, tXsX, part: Part, k_tile_bytes: cutlass.Constexpr, waits: cutlass.Constexpr):
     """One operand's k-tiles of this CTA's part: tXgX (TMA, k) in global, tXsX (TMA, STAGE) in shared memory."""
     if cutlass.const_expr(waits):
         cute.arch.griddepcontrol_wait()  # the kernel before has ended
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, pipe.num_stages)
     for k_tile in cutlass.range(part.k_tiles, unroll=1):
-        pipe.producer_acquire(state, expected_tx=bytes)
+        pipe.producer_acquire(state, expected_tx=k_tile_bytes)
         barrier = pipe.producer_get_barrier(state)
         cute.copy(tma, tXgX[None, part.first + k_tile], tXsX[None, state.index], tma_bar_ptr=barrier)
         state.advance()
@@ -436,15 +436,15 @@ def kernel(
     gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (part.n, None))  # (N, K, k)
     told = pipeline.NamedBarrier(barrier_id=1, num_threads=32 * (EPILOGUE_WARPS + 1))  # where tensor memory is
     tmem = cutlass.memory.TmemAllocator(tmem_address, barrier_for_retrieve=told)
-    alone, bytes = cute.make_layout(1), config.tile_k * 2  # no multicast; of a row of a stage
+    alone, row_bytes = cute.make_layout(1), config.tile_k * 2  # no multicast; of a row of a stage
 
     if warp_idx == A_WARP:
         cute.arch.griddepcontrol_launch_dependents()  # the next kernel may get ready
         tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, cute.group_modes(sA, 0, 2), cute.group_modes(gA, 0, 2))
-        load(pipe, tma_a, tAgA, tAsA, part, config.tile_m * bytes, "tma_a" not in at_rest(config))
+        load(pipe, tma_a, tAgA, tAsA, part, config.tile_m * row_bytes, "tma_a" not in at_rest(config))
     elif warp_idx == B_WARP:
         tBsB, tBgB = cpasync.tma_partition(tma_b, 0, alone, cute.group_modes(sB, 0, 2), cute.group_modes(gB, 0, 2))
-        load(pipe, tma_b, tBgB, tBsB, part, config.tile_n * bytes, "tma_b" not in at_rest(config))
+        load(pipe, tma_b, tBgB, tBsB, part, config.tile_n * row_bytes, "tma_b" not in at_rest(config))
     elif warp_idx == MMA_WARP:
         _, tCtC = sums_in(tmem, dtype, config)
         multiply(pipe, acc_pipe, mma, tCtC, sA, sB, part.k_tiles)

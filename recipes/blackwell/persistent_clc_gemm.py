@@ -310,7 +310,7 @@ def ask(asked, answers, work: Work, config: cutlass.Constexpr):
 
 
 # %%
-def multicast_masks(place: Place, config: Config):
+def multicast_masks(place: Place, config: Config) -> tuple[int | cutlass.Int32, int | cutlass.Int32]:
     """Who is to get the part of A, and the part of B, that a CTA fetches: a bit for each rank."""
     across = sum(1 << PAIR * config.pairs_m * n for n in range(config.pairs_n))  # of the CTA at (0, 0, 0)
     down = sum(1 << PAIR * m for m in range(config.pairs_m))

@@ -288,7 +288,7 @@ def tile_of(work: Work, turn, config: cutlass.Constexpr):
 
 
 # %%
-def multicast_masks(place: Place, config: Config):
+def multicast_masks(place: Place, config: Config) -> tuple[int | cutlass.Int32, int | cutlass.Int32]:
     """Who is to get the part of A, and the part of B, that a CTA fetches: a bit for each rank."""
     across = sum(1 << PAIR * config.pairs_m * n for n in range(config.pairs_n))  # of the CTA at (0, 0, 0)
     down = sum(1 << PAIR * m for m in range(config.pairs_m))
@@ -860,6 +860,7 @@ Markdown("A stage of A and B:\n\n" + table(heads, rows))
 
 # %% tags=["lab"]
 LIMIT = 227 * 1024  # bytes of shared memory that a CTA may use
+ALONE = (CONFIG.cta_m + CONFIG.tile_n) * CONFIG.tile_k * 2  # of A and B for the same part of C, by one CTA
 
 
 def fits(stage_bytes: int) -> int:
@@ -868,8 +869,8 @@ def fits(stage_bytes: int) -> int:
 
 
 columns = {
-    "alone": ((128 + 256) * CONFIG.tile_k * 2, (128 + 256) * CONFIG.tile_k * 2),
-    "2x1 with multicast (Hopper's way)": ((128 + 128) * CONFIG.tile_k * 2, (128 + 256) * CONFIG.tile_k * 2),
+    "alone": (ALONE, ALONE),
+    "2x1 with multicast (Hopper's way)": (CONFIG.stage_bytes, ALONE),
     "half of a pair": (CONFIG.stage_bytes, CONFIG.stage_bytes),
 }
 rows = [
