@@ -126,7 +126,8 @@ def walk_scaled(module: ModuleType, a: Scaled, b: Scaled, dtype: Any, config: An
 
     Args:
         module: a recipe whose front matter names `operands`: see "A recipe" in docs/architecture.md.
-        a, b: scale factors as a matrix; the recipe's own `to_atoms` brings them into the order of atoms.
+        a: scale factors as a matrix; the recipe's own `to_atoms` brings them into the order of atoms.
+        b: likewise.
         dtype: the cutlass numeric type of the output.
         config: the recipe's Config.
 

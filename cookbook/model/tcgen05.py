@@ -229,7 +229,8 @@ def mma(
         d: lane 0, or 0 or 16 of M = 64; the first of N columns.
         a: a descriptor or its 64 bits; or a `TmemAddress`: row i in the lane of row i of D, 8 columns of packed K.
         b: a descriptor or its 64 bits.
-        scale_a, scale_b: of the kinds that have them, where the scale factors begin.
+        scale_a: of the kinds that have them, where the scale factors of A begin.
+        scale_b: those of B.
         block: elements to a scale factor (.block16, .block32); the kind's first if left out.
 
     Products are exact and added in float32 in numpy's order; the hardware's order and intermediate rounding are its

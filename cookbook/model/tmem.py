@@ -168,7 +168,9 @@ def ld(
     Args:
         address: the same for all threads of the warp.
         warp: of the CTA; it reaches lanes 32 * (warp % 4) to 32 * (warp % 4) + 31 alone.
-        shape, num, split: as of `ld_coords`
+        shape: as of `ld_coords`
+        num: likewise.
+        split: likewise.
 
     Raises:
         ValueError: the address is another warp's, or not where the shape may start; no such shape; not allocated.
@@ -227,8 +229,9 @@ def cp(
 
     Args:
         address: lane 0; of "4x256b", any lane below 32.
-        shape, multicast: "128x256b", "128x128b" or "4x256b"; "64x128b" with "warpx2::02_13" (rows 0-31 to warps 0 and
-            2, the others to 1 and 3) or "warpx2::01_23"; "32x128b" with "warpx4", to all four.
+        shape: "128x256b", "128x128b", "4x256b", "64x128b" or "32x128b".
+        multicast: of "64x128b" "warpx2::02_13" (rows 0-31 to warps 0 and 2, the others to 1 and 3) or "warpx2::01_23";
+            of "32x128b" "warpx4", to all four; else "".
 
     Raises:
         ValueError: no such shape with this multicast, a lane where it may not start, or an address outside.
