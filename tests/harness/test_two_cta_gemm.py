@@ -137,5 +137,7 @@ FAULTS = [
 @pytest.mark.parametrize(("variant", "what", "old", "new"), FAULTS, ids=[f"{f[0]}: {f[1]}" for f in FAULTS])
 def test_planted_pipeline_fault_is_found(variant: str, what: str, old: str, new: str, tmp_path: Path) -> None:
     module = mutant(Mutation(NAME, what, old, new), tmp_path)
-    found = interleavings.explored(module, "sm_100a", BF16, module.VARIANTS[variant])
+    config = module.VARIANTS[variant]
+    trace = interleavings.trace_of(module, "sm_100a", BF16, config)
+    found = interleavings.explore(module, trace, config, interleavings.problems(config)[0])
     assert [fault for one in found for fault in one.faults]
