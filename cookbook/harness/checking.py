@@ -584,7 +584,7 @@ def _config_here(recipe: Recipe, dtype: str, majors: str = DEFAULT) -> Any:
 
 def _counted(recipe: Recipe, dtype: str, majors: str) -> tuple[Shape, dict[str, Any], list[str]]:
     from cookbook.harness import counting
-    from cookbook.harness.layout_check import predicted_wavefronts
+    from cookbook.harness.layout_check import predicted_copies, predicted_wavefronts
 
     module = catalog.load(recipe.name)
     if recipe.kind == "transpose":
@@ -595,8 +595,9 @@ def _counted(recipe: Recipe, dtype: str, majors: str) -> tuple[Shape, dict[str, 
     kernels = counting.count_kernels(recipe.name, dtype, counting.COUNTED_SHAPE, majors)
     figures, problems = {}, [] if len(kernels) == len(configs) else [f"{len(kernels)} kernels; needed {len(configs)}"]
     for (name, config), lines in zip(configs.items(), kernels, strict=False):
-        predicted = predicted_wavefronts(module, compiling.cutlass_dtype(dtype), config)
-        found, bad = counting.compare(lines, predicted)
+        of = (module, compiling.cutlass_dtype(dtype), config)
+        copied = predicted_copies(*of, counting.COUNTED_SHAPE)
+        found, bad = counting.compare(lines, predicted_wavefronts(*of), copied)
         figures |= {f"{name} {opcode}".strip(): entry for opcode, entry in found.items()}
         problems += [f"{name}: {problem}" if name else problem for problem in bad]
     return counting.COUNTED_SHAPE, figures, problems

@@ -12,7 +12,7 @@
 #     title: What a shared-memory layout is worth
 #     claim: >-
 #       One GEMM, three layouts: plain rows, padded rows, swizzled rows. Wavefronts counted on paper predict what each
-#       of them gains; a swizzle gains what padding does, and costs no memory.
+#       of them gains; padding frees ldmatrix of its conflicts and hands some to cp.async, a swizzle frees both.
 #     track: ampere
 #     order: 10
 #     builds_on: null
@@ -108,7 +108,10 @@ def config_for(arch: str, variant: str = "swizzled") -> Config:
 # are, and how many bits the swizzle has.
 #
 # * `cp.async` writes *rows*: eight lanes, eight chunks of 16 bytes, 128 bytes of one row. Wherever the row begins,
-#   these are all 32 banks once. No layout does badly here.
+#   these are all 32 banks once, and by the banks no layout does badly here. But a copy past L1 does not go by the banks:
+#   it moves 32-byte sectors from a *line* of global memory to a *line* of shared memory, in one wavefront those that
+#   move alike (`cookbook.banks` has the rule). A swizzled row is one line, and its XOR moves all sectors alike. A padded
+#   row begins in the middle of a line and ends in the next.
 # * `ldmatrix` reads *columns of chunks*: eight rows, the same 16 bytes of each. Plain rows are 128 bytes apart, so all
 #   eight chunks lie in the same four banks and are served one after the other: eight wavefronts where one would do.
 #   Padded rows are 144 bytes apart: the eight chunks begin 4 banks apart, and together they cover all 32. So do the
@@ -710,12 +713,13 @@ header = ["layout", "ldmatrix", "cp.async", "mma.sync", "added up", "predicted g
 Markdown("Clocks of one SM for one k-block, Hopper:\n\n" + table(header, rows))
 
 # %% [markdown] tags=["lab"]
-# Read the columns. Only `ldmatrix` differs, by a factor of eight, for only its phases conflict. The plain layout's
-# shared memory is busy several times as long as the tensor cores are: nothing that a pipeline could do would help
-# before the conflicts are gone. And padding and swizzle come out *equal*: for the banks they are two answers to the
-# same question.
+# Read the columns. For `ldmatrix` padding and swizzle are two answers to one question: both are eight times as good as
+# plain rows, whose shared memory is busy several times as long as the tensor cores are; nothing that a pipeline could
+# do would help before those conflicts are gone. For `cp.async` they differ. Plain and swizzled rows are lines of shared
+# memory, and a warp's copy fills four of them in four wavefronts. Padded rows lie across two lines each, every row at
+# another place in them, and a copy takes more than twice as many.
 #
-# What tells them apart is what they cost. Padding takes 16 bytes in every 144. These are the stages that fit a block,
+# And padding takes memory: 16 bytes in every 144. These are the stages that fit a block,
 # in the tile that each chip gets:
 
 # %% tags=["lab"]
@@ -735,7 +739,8 @@ Markdown(table(["layout", *(f"{arch}, {limit // 1024} KiB" for arch, limit in ch
 # ## Check
 #
 # Every level looks at all three. *Layout*: each element has a place of its own, with no holes but the declared padding,
-# and each copy takes the wavefronts that are expected of it: for `plain`, too many. *Model*: the product, walked tile
+# and each copy takes the wavefronts that are expected of it: of `plain`, `ldmatrix` too many, and of `padded`,
+# `cp.async`. *Model*: the product, walked tile
 # by tile through modelled `cp.async`, shared memory, `ldmatrix` and `mma.sync`, on a ragged shape. *Compiled*: a real
 # cubin for every target. On a machine with a GPU the kernels also run here; elsewhere the recorded run is shown.
 
@@ -786,9 +791,9 @@ Markdown(measured_gains())
 # ## Conclusion
 #
 # Count the wavefronts, add the tensor cores' clocks, and you know before you write the kernel whether a layout is worth
-# your time: with plain rows shared memory sets the pace, and the tensor cores mostly wait. Padding and swizzle remove
-# the same conflicts; padding pays in shared memory, and it is a layout that `ldmatrix` alone can use: TMA does not
-# write it and `wgmma` does not read it, while the swizzle is the very one that both of them know.
+# your time: with plain rows shared memory sets the pace, and the tensor cores mostly wait. Padding removes the conflicts
+# of `ldmatrix`, takes memory, and makes the copies slower, which the banks alone would not have told. The swizzle costs
+# nothing; and it is the very layout that TMA writes and `wgmma` reads, while padding is for `ldmatrix` alone.
 #
 # What is left is not conflicts but waiting: a warp still loads first and multiplies then. `ampere/ldmatrix_gemm` loads
 # the next fragments meanwhile.

@@ -8,7 +8,7 @@ import cutlass.cute as cute  # noqa: E402
 
 from cookbook.harness import catalog, layout_check  # noqa: E402
 from cookbook.harness.evaluated import evaluated  # noqa: E402
-from cookbook.harness.layout_check import check_layouts, predicted_wavefronts  # noqa: E402
+from cookbook.harness.layout_check import check_layouts, predicted_copies, predicted_wavefronts  # noqa: E402
 from cookbook.layouts import Layout, TiledCopyTV  # noqa: E402
 
 HOPPER, AMPERE = "hopper/tma_wgmma_gemm", "ampere/ldmatrix_gemm"
@@ -176,3 +176,19 @@ def test_an_excess_may_depend_on_the_configuration():
     assert not failures(bare)
     swizzled = recipe(AMPERE, expected_excess=lambda config: {})
     assert not failures(swizzled)
+
+
+def test_copies_past_l1_of_plain_padded_and_swizzled_rows():
+    module = catalog.load("ampere/smem_gemm")
+    each = {}
+    for name, config in module.VARIANTS.items():
+        count, wavefronts = predicted_copies(module, cutlass.BFloat16, config, (1536, 1536, 1024))
+        each[name] = wavefronts / count
+    assert each == {"plain": 4.0, "padded": 10.5, "swizzled": 4.0}  # as counted on an H200
+
+
+def test_a_padded_tile_is_told_of_and_not_judged():
+    module = catalog.load("ampere/smem_gemm")
+    found = {f.name: f for f in check_layouts(module, cutlass.BFloat16, module.VARIANTS["padded"])}
+    assert found["g2s_a.wavefronts"].ok
+    assert "cp_async at 10 (ideal 4)" in found["g2s_a.wavefronts"].detail
