@@ -108,10 +108,10 @@ def config_for(arch: str, variant: str = "swizzled") -> Config:
 # are, and how many bits the swizzle has.
 #
 # * `cp.async` writes *rows*: eight lanes, eight chunks of 16 bytes, 128 bytes of one row. Wherever the row begins,
-#   these are all 32 banks once, and by the banks no layout does badly here. But a copy past L1 does not go by the banks:
-#   it moves 32-byte sectors from a *line* of global memory to a *line* of shared memory, in one wavefront those that
-#   move alike (`cookbook.banks` has the rule). A swizzled row is one line, and its XOR moves all sectors alike. A padded
-#   row begins in the middle of a line and ends in the next.
+#   these are all 32 banks once, and by the banks no layout does badly here. But a copy past L1 does not go by the
+#   banks: it moves 32-byte sectors from a *line* of global memory to a *line* of shared memory, in one wavefront those
+#   that move alike (`cookbook.banks` has the rule). A swizzled row is one line, and its XOR moves all sectors alike. A
+#   padded row begins in the middle of a line and ends in the next.
 # * `ldmatrix` reads *columns of chunks*: eight rows, the same 16 bytes of each. Plain rows are 128 bytes apart, so all
 #   eight chunks lie in the same four banks and are served one after the other: eight wavefronts where one would do.
 #   Padded rows are 144 bytes apart: the eight chunks begin 4 banks apart, and together they cover all 32. So do the
@@ -790,10 +790,11 @@ Markdown(measured_gains())
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# Count the wavefronts, add the tensor cores' clocks, and you know before you write the kernel whether a layout is worth
-# your time: with plain rows shared memory sets the pace, and the tensor cores mostly wait. Padding removes the conflicts
-# of `ldmatrix`, takes memory, and makes the copies slower, which the banks alone would not have told. The swizzle costs
-# nothing; and it is the very layout that TMA writes and `wgmma` reads, while padding is for `ldmatrix` alone.
+# Count the wavefronts, add the tensor cores' clocks, and you know before you write the kernel whether a layout is
+# worth your time: with plain rows shared memory sets the pace, and the tensor cores mostly wait. Padding removes the
+# conflicts of `ldmatrix`, takes memory, and makes the copies slower, which the banks alone would not have told. The
+# swizzle costs nothing; and it is the very layout that TMA writes and `wgmma` reads, while padding is for `ldmatrix`
+# alone.
 #
 # What is left is not conflicts but waiting: a warp still loads first and multiplies then. `ampere/ldmatrix_gemm` loads
 # the next fragments meanwhile.
