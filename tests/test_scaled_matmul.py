@@ -7,7 +7,7 @@ import pytest
 import torch
 from test_plans import NoDevice, pretended
 
-from cookbook.harness import catalog, running, scaled
+from cookbook.harness import catalog, formats, running, scaled
 from cookbook.model.scale_factors import to_atoms
 from cookbook.model.small_floats import unpack
 
@@ -18,7 +18,7 @@ M, N, K = 130, 40, 96
 @pytest.fixture(params=RECIPES)
 def case(request, monkeypatch):
     """(module, its format, what matmul takes: a, b, a_scale, b_scale)."""
-    form = scaled.FORMATS[catalog.find(request.param).operands]
+    form = formats.FORMATS[catalog.find(request.param).operands]
     (a, a_scale), (bt, b_scale) = (scaled.tensors(scaled.integers(rows, K, form.name, rows)) for rows in (M, N))
     operands = {"a": a, "b": bt.T, "a_scale": a_scale, "b_scale": b_scale}
     return pretended(request.param, monkeypatch), form, operands
@@ -130,7 +130,7 @@ def test_bad_input_is_refused_before_anything_is_launched(case):
 @pytest.mark.parametrize("name", RECIPES)
 def test_k_is_a_multiple_of_32(name):
     module = catalog.load(name)
-    form = scaled.FORMATS[catalog.find(name).operands]
+    form = formats.FORMATS[catalog.find(name).operands]
     narrow = torch.zeros(16, 48 * form.bits // 8, dtype=torch.uint8).view(getattr(torch, form.torch_element))
     scale = torch.zeros(16, -(-48 // form.block), dtype=torch.uint8)
     with pytest.raises(ValueError, match="a: got K = 48; needed a multiple of 32"):

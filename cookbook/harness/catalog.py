@@ -19,8 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from cookbook.harness import formats
 from cookbook.harness import majors as operand_majors
-from cookbook.harness import scaled
 
 TRACKS = ("foundations", "ampere", "hopper", "blackwell")
 KINDS = ("gemm", "transpose", "study")  # what a recipe defines: docs/architecture.md, "A recipe"
@@ -53,7 +53,7 @@ class Recipe:
     dtypes: tuple[str, ...] = ()  # torch's names: ("bfloat16", "float16")
     path: str = ""  # the way of the data: "tma -> wgmma"
     builds_on: str | None = None  # the name of another recipe
-    operands: str = ""  # what A and B are made of where that is not one of `dtypes`: see harness/scaled.py
+    operands: str = ""  # what A and B are made of where that is not one of `dtypes`: see harness/formats.py
     majors: tuple[str, ...] = (operand_majors.DEFAULT,)  # of the operands that a GEMM takes: see harness/majors.py
     # prefixes of SASS mnemonics that a cubin must hold, by target or majors; those under "all" every one must
     instructions: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -189,8 +189,8 @@ def _described(name: str, file: Path, described: dict[str, Any]) -> Recipe:
         raise CatalogError(f"{file}: runs_on: got {described['runs_on']!r}, needs sm_90 (exactly) or sm_80+")
     for key in ("targets", "dtypes"):
         described[key] = tuple(described.get(key) or ())
-    if described.get("operands", "") not in (("", *scaled.FORMATS) if kind == "gemm" else ("",)):
-        known_formats = ", ".join(scaled.FORMATS)
+    if described.get("operands", "") not in (("", *formats.FORMATS) if kind == "gemm" else ("",)):
+        known_formats = ", ".join(formats.FORMATS)
         raise CatalogError(f"{file}: operands: got {described['operands']!r}, needs one of {known_formats}, of a gemm")
     described["majors"] = _majors(file, kind, described)
     described["bench_shapes"] = _bench_shapes(file, kind, described)
@@ -323,7 +323,7 @@ def usage_of(recipe: Recipe) -> tuple[str, str, str]:
     if len(recipe.majors) > 1:
         return *USAGE["gemm"][:2], "a: (M, K), b: (K, N), each with rows or columns of adjacent elements"
     if recipe.operands:
-        block = scaled.FORMATS[recipe.operands].block
+        block = formats.FORMATS[recipe.operands].block
         where = f"a: (M, K), b: (K, N), K contiguous; scales: (M, K / {block}), (N, K / {block})"
         return "matmul", "c = matmul(a, b, a_scale, b_scale)", where
     return USAGE[recipe.kind]

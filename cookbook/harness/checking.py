@@ -16,7 +16,7 @@ from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
-from cookbook.harness import benching, catalog, compiling, interleavings, records, running, scaled, transposing
+from cookbook.harness import benching, catalog, compiling, formats, interleavings, records, running, scaled, transposing
 from cookbook.harness.catalog import Recipe
 from cookbook.harness.findings import Finding
 from cookbook.harness.majors import DEFAULT, align, configured, misfit
@@ -168,7 +168,7 @@ def _fits(recipe: Recipe, shape: Shape) -> tuple[bool, str]:
         if len(recipe.majors) > 1:
             needed = "M,N,K of 1 or more, multiples of 8 where operands are contiguous (16-byte pieces)"
         if recipe.operands:
-            return positive and len(shape) == 3 and not scaled.misfit(shape), f"M,N,K of 1 or more, {scaled.NEEDED}"
+            return positive and len(shape) == 3 and not formats.misfit(shape), f"M,N,K of 1 or more, {formats.NEEDED}"
         return positive and len(shape) == 3 and any(not misfit(shape, m) for m in recipe.majors), needed
     fits = recipe.kind == "transpose" and positive and len(shape) == 2
     return fits, "M,N of 1 or more" if recipe.kind == "transpose" else "none"
@@ -229,7 +229,7 @@ def model_shapes(recipe: Recipe, majors: str) -> tuple[Shape, ...]:
     """What the model walks when nothing is said."""
     if recipe.kind == "transpose":
         return transposing.MODEL_SHAPES
-    return tuple(scaled.align(shape) if recipe.operands else align(shape, majors) for shape in MODEL_SHAPES)
+    return tuple(formats.align(shape) if recipe.operands else align(shape, majors) for shape in MODEL_SHAPES)
 
 
 def _plan_of_study(recipe: Recipe, targets: tuple[str, ...], tools: bool) -> list[Step]:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
-from cookbook.harness import scaled
+from cookbook.harness import formats
 from cookbook.layouts import Layout, SmemLayout, TiledCopyTV, TiledMmaTV, evaluate
 
 __all__ = ["Evaluated", "evaluated", "vector_for"]
@@ -20,7 +20,7 @@ class Evaluated:
     copies: dict[str, TiledCopyTV]  # by field of its TiledCopies
     mma: TiledMmaTV
     fragments: dict[str, Layout] = field(default_factory=dict)  # of tcgen05 alone: see `_fragments`
-    scaled: scaled.Format | None = None  # what block-scaled operands are made of
+    scaled: formats.Format | None = None  # what block-scaled operands are made of
     scale_columns: tuple[int, int] = (0, 0)  # the first in tensor memory of the scale factors of A and of B
     mailbox: Layout | None = None  # where the CTAs that divide K put float32 sums: (THREAD, (VEC, VECTORS), SENDER)
 
@@ -61,7 +61,7 @@ def evaluated(module: ModuleType, dtype: Any, config: Any, vec: int = 8) -> Eval
     """
     vectors = (vec,) if "vec" in inspect.signature(module.tiled_copies).parameters else ()
     arch = next(iter(getattr(module, "CAPABILITIES", {}).values()), "sm_90a")
-    form = scaled.of_module(module)
+    form = formats.of_module(module)
 
     def everything() -> tuple[Any, Any, Any, dict[str, Any], Any]:
         copies = module.tiled_copies(dtype, config, *vectors)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from cookbook.harness import scaled
+from cookbook.harness import formats, scaled
 from cookbook.harness.majors import DEFAULT, MAJORS, align
 
 Shape = tuple[int, ...]  # (M, N, K) of a GEMM, (M, N) of a transpose
@@ -177,7 +177,7 @@ def run_case(
     *,
     row_stride: int | None = None,
     majors: str = DEFAULT,
-    form: scaled.Format | None = None,
+    form: formats.Format | None = None,
 ) -> Case:
     """Run `matmul` once on fresh inputs into a poisoned, guarded `out`; compare. form: of block-scaled operands."""
     import torch
@@ -213,7 +213,7 @@ def run_checks(
     dtypes: Iterable[str] = ("bfloat16", "float16"),
     on_progress: Progress = lambda text: None,
     majors: str = DEFAULT,
-    form: scaled.Format | None = None,
+    form: formats.Format | None = None,
 ) -> list[Case]:
     """Run every shape in every dtype: into rows that follow one another, with a gap between them, and with a gap that
     makes each begin at a multiple of 16 bytes, wherever it ends."""
@@ -228,15 +228,15 @@ def run_checks(
 
 def matmuls(module: Any) -> dict[str, Callable[..., Any]]:
     """A GEMM's entry point by variant, of (a, b, out); under the name "" if the recipe has no `VARIANTS`."""
-    named, form = getattr(module, "VARIANTS", ()), scaled.of_module(module)
+    named, form = getattr(module, "VARIANTS", ()), formats.of_module(module)
     found = {name: partial(module.matmul, variant=name) for name in named} or {"": module.matmul}
     return {name: scaled.as_matmul(call, form) for name, call in found.items()} if form else found
 
 
 def run_variants(module: Any, shapes: Iterable[Shape], dtype: str, majors: str = DEFAULT) -> list[Case]:
     """`run_checks` of every variant of a recipe; a problem says whose it is."""
-    form, cases = scaled.of_module(module), []
-    shapes = tuple(dict.fromkeys(map(scaled.align, shapes)) if form else shapes)
+    form, cases = formats.of_module(module), []
+    shapes = tuple(dict.fromkeys(map(formats.align, shapes)) if form else shapes)
     for name, matmul in matmuls(module).items():
         found = run_checks(matmul, shapes, [dtype], majors=majors, form=form)
         cases += [replace(c, problem=f"{name}: {c.problem}" if name and c.problem else c.problem) for c in found]

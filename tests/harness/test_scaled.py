@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from cookbook.harness import catalog, scaled
+from cookbook.harness import catalog, formats, scaled
 from cookbook.model.small_floats import decode
 
 torch = pytest.importorskip("torch")
 
-FORMATS = list(scaled.FORMATS)
+FORMATS = list(formats.FORMATS)
 
 
 def values_of(elements, scales, form):
@@ -28,7 +28,7 @@ def values_of(elements, scales, form):
 @pytest.mark.parametrize("name", FORMATS)
 def test_tensors_stand_for_the_values(name):
     operand = scaled.quantized(np.random.default_rng(0).standard_normal((40, 96)), name)
-    form = scaled.FORMATS[name]
+    form = formats.FORMATS[name]
     elements, scales = scaled.tensors(operand)
     assert (str(elements.dtype), str(scales.dtype)) == (f"torch.{form.torch_element}", f"torch.{form.torch_scale}")
     assert elements.shape == (40, 96 * form.bits // 8) and scales.shape == (40, 96 // form.block)
@@ -38,7 +38,7 @@ def test_tensors_stand_for_the_values(name):
 @pytest.mark.parametrize("name", FORMATS)
 def test_quantizing_is_as_near_as_the_format_allows(name):
     """No element is further off than half a step at its size, or half of the smallest step, of its block's scale."""
-    form, random = scaled.FORMATS[name], np.random.default_rng(1)
+    form, random = formats.FORMATS[name], np.random.default_rng(1)
     values = (random.standard_normal((64, 256)) * np.logspace(0, 3, 64)[:, None]).astype(np.float32)
     operand = scaled.quantized(values, name)
     scale = np.repeat(decode(operand.scales, form.scale), form.block, axis=1).astype(np.float64)
@@ -58,7 +58,7 @@ def test_quantizing_what_is_quantized_changes_nothing(name):
     assert np.array_equal(scaled.quantized(first, name).values(), first)
     tensor = torch.from_numpy(first).bfloat16()
     assert torch.equal(tensor.float(), torch.from_numpy(first))  # bfloat16 holds each exactly
-    assert torch.equal(scaled.rounded(tensor, scaled.FORMATS[name]), tensor)
+    assert torch.equal(scaled.rounded(tensor, formats.FORMATS[name]), tensor)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -78,8 +78,8 @@ def test_integers_use_all_scale_factors_and_sum_exactly(name):
 
 
 def test_shapes_that_have_no_whole_blocks():
-    assert scaled.misfit((5, 7, 64)) == "" and scaled.misfit((5, 7, 72)) == "K = 72"
-    assert scaled.align((5, 7, 72)) == (5, 7, 96)
+    assert formats.misfit((5, 7, 64)) == "" and formats.misfit((5, 7, 72)) == "K = 72"
+    assert formats.align((5, 7, 72)) == (5, 7, 96)
     with pytest.raises(ValueError, match=r"values: got shape \(4, 40\); needed \(rows, K\), K a multiple of 32"):
         scaled.quantized(np.zeros((4, 40)), "mxfp8")
 
@@ -92,13 +92,13 @@ def test_atoms_that_are_not_whole_are_refused():
 
 def test_a_recipe_says_what_its_front_matter_says():
     for recipe in catalog.recipes():
-        form = scaled.of_module(catalog.load(recipe.name)) if recipe.track == "blackwell" else None
+        form = formats.of_module(catalog.load(recipe.name)) if recipe.track == "blackwell" else None
         assert (form.name if form else "") == recipe.operands
     wrong = SimpleNamespace(
         ELEMENT=SimpleNamespace(__name__="Float8E5M2"), SCALE=SimpleNamespace(__name__="Int8"), BLOCK=32
     )
     with pytest.raises(ValueError, match=r"ELEMENT, SCALE, BLOCK: got .*'Float8E5M2', 'Int8', 32.*; needed"):
-        scaled.of_module(wrong)
+        formats.of_module(wrong)
 
 
 def test_front_matter_that_names_no_format_is_refused(tmp_path):

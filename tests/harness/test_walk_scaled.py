@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 import cutlass.utils.blockscaled_layout as blockscaled  # noqa: E402
 from mutations import Mutation, mutant  # noqa: E402
 
-from cookbook.harness import catalog, compiling, interleavings, running, scaled, tcgen05_check  # noqa: E402
+from cookbook.harness import catalog, compiling, formats, interleavings, running, scaled, tcgen05_check  # noqa: E402
 from cookbook.harness.evaluated import evaluated  # noqa: E402
 from cookbook.harness.layout_check import check_layouts  # noqa: E402
 from cookbook.harness.walk_scaled import scale_path, walk_scaled, walk_scaled_evaluated  # noqa: E402
@@ -141,9 +141,9 @@ def compiled():
 @pytest.mark.parametrize(
     ("change", "finding"),
     [
-        ({"scaled": scaled.FORMATS["nvfp4"]}, "idesc.bits"),
-        ({"scaled": scaled.FORMATS["mxfp8"]._replace(element="e5m2")}, "idesc.bits"),
-        ({"scaled": scaled.FORMATS["mxfp8"]._replace(sass="UTCOMMA")}, "UTCOMMA.count"),
+        ({"scaled": formats.FORMATS["nvfp4"]}, "idesc.bits"),
+        ({"scaled": formats.FORMATS["mxfp8"]._replace(element="e5m2")}, "idesc.bits"),
+        ({"scaled": formats.FORMATS["mxfp8"]._replace(sass="UTCOMMA")}, "UTCOMMA.count"),
         ({"scale_columns": (256, 280)}, "scales.columns"),
         ({"scale_columns": (260, 272)}, "scales.columns"),
     ],
@@ -268,7 +268,7 @@ def test_a_fault_in_the_order_of_steps_is_caught(fault, tmp_path):
 @pytest.mark.parametrize("name", RECIPES)
 @pytest.mark.parametrize("shape", [(128, 4), (1, 1), (130, 5), (384, 32), (77, 10)])
 def test_to_atoms_is_the_order_of_the_ptx_isa(name, shape):
-    form, module = scaled.FORMATS[catalog.find(name).operands], catalog.load(name)
+    form, module = formats.FORMATS[catalog.find(name).operands], catalog.load(name)
     codes = np.random.default_rng(0).integers(0, 120, shape, np.uint8)
     given = torch.from_numpy(codes)
     for scales in (given, given.view(getattr(torch, form.torch_scale)), given.T.contiguous().T):
