@@ -17,6 +17,7 @@ from cookbook.harness.evaluated import evaluated  # noqa: E402
 from cookbook.harness.layout_check import check_layouts  # noqa: E402
 from cookbook.harness.walk import walk, walk_evaluated  # noqa: E402
 from cookbook.harness.walk_tcgen05 import TmaTcgen05, descriptors_of, instruction_of, sums_of_a_cta  # noqa: E402
+from cookbook.layouts import tile_coords  # noqa: E402
 from cookbook.model import BlackwellDescriptor, InstructionDescriptor  # noqa: E402
 
 NAME = "blackwell/two_cta_gemm"
@@ -63,6 +64,19 @@ def test_each_cta_holds_half_of_a_and_b_and_of_the_sums():
     assert sums_of_a_cta(found) == (128, 256)
     assert instruction_of(found, "bfloat16") == InstructionDescriptor("f16", 256, 256, "bfloat16")
     assert descriptors_of(found, "b")[0][0][0] == BlackwellDescriptor(0, 16, 1024, 128)
+
+
+def test_the_halves_are_those_of_cutes_mma():
+    """To CuTe the CTAs of a pair are the MMA's threads: which rows of A, B and C it gives to each."""
+    module = catalog.load(NAME)
+    mma = evaluated(module, BF16, module.CONFIG).mma
+    m, n, k = mma.tiler_mnk
+    for tv, tiler, rows in ((mma.a, (m, k), 128), (mma.b, (n, k), 128), (mma.c, (m, n), 128)):
+        coords = tile_coords(tv, tiler)
+        assert len(coords) == module.PAIR
+        for half, of_cta in enumerate(coords):
+            assert set(of_cta[:, 0].tolist()) == set(range(half * rows, (half + 1) * rows))
+            assert set(of_cta[:, 1].tolist()) == set(range(tiler[1]))
 
 
 @pytest.mark.parametrize("changes", [{"tile_n": 128}, {"tile_k": 32}, {"tile_n": 64, "epi_n": 32, "stages": 3}])
