@@ -125,13 +125,22 @@ def check(
         int | None,
         typer.Option(min=1, help="Processes for what needs no GPU. Default: one a CPU, 4 at most.", show_default=False),
     ] = None,
+    on_hardware: Annotated[
+        bool,
+        typer.Option(
+            "--on-hardware",
+            help="All levels on this GPU, --tools and --record in one. With no NAME, every recipe that it runs.",
+        ),
+    ] = False,
     record: Record = False,
     as_json: Json = False,
 ) -> None:
     """Check recipes: layout, model and compiled anywhere; ran and timed on a GPU, else as recorded."""
     from cookbook.harness import workers
 
-    chosen = _chosen(_wanted(names, everything, "check"), shapes, dtypes, targets, everything, majors)
+    wanted = _for_this_gpu(names) if on_hardware else _wanted(names, everything, "check")
+    tools, record = tools or on_hardware, record or on_hardware
+    chosen = _chosen(wanted, shapes, dtypes, targets, everything, majors)
     plans = [workers.planned(recipe, *arguments, tools) for recipe, arguments in chosen]
     with _progress(sum(len(plan.steps) for plan in plans)) as advance:
         reports = workers.check(plans, jobs, advance)
@@ -139,6 +148,20 @@ def check(
         _write_records([level.record for r in reports for level in r.levels if level.record])
     _show_reports(reports, as_json)
     raise typer.Exit(0 if all(report.ok for report in reports) else 1)
+
+
+def _for_this_gpu(names: list[str] | None) -> list[catalog.Recipe]:
+    """The named recipes, all of which this GPU must run; without names, every recipe with a kernel that it runs."""
+    from cookbook.harness import checking
+
+    asked = [catalog.find(name) for name in names] if names else catalog.recipes()
+    asked = [recipe for recipe in asked if names or recipe.runs_on != catalog.ANYWHERE]
+    reasons = {recipe.name: checking.gpu_for(recipe)[1] for recipe in asked}
+    able = [recipe for recipe in asked if not reasons[recipe.name]]
+    if not able or (names and len(able) < len(asked)):
+        why = next(f"{name}: {reason}" for name, reason in reasons.items() if reason)
+        raise typer.BadParameter(f"--on-hardware: got a machine that does not run {why}")
+    return able
 
 
 def _show_reports(reports: list[Any], as_json: bool) -> None:
@@ -272,7 +295,7 @@ def copy(
         function, example, where = catalog.usage_of(recipe)
         _say(f"call it: from {file.stem} import {function}; {example}  # {where}")
     if recipe.runs_on != catalog.ANYWHERE:
-        _say(f"it runs on a GPU of {recipe.runs_on.replace('+', ' or later')}")
+        _say(f"it runs on a GPU of {recipe.needs_gpu}")
 
 
 @app.command(epilog="Example: cookbook results --stale")

@@ -152,7 +152,11 @@ def test_wrong_front_matter_is_named_with_its_file(tmp_path, change, says):
 
 @pytest.mark.parametrize(
     ("runs_on", "yes", "no"),
-    [("sm_90", [(9, 0)], [(8, 0), (10, 0), (12, 0)]), ("sm_80+", [(8, 0), (8, 9), (12, 0)], [(7, 5)])],
+    [
+        ("sm_90", [(9, 0)], [(8, 0), (10, 0), (12, 0)]),
+        ("sm_80+", [(8, 0), (8, 9), (12, 0)], [(7, 5)]),
+        ("sm_100, sm_103", [(10, 0), (10, 3)], [(9, 0), (11, 0), (12, 0)]),
+    ],
 )
 def test_runs_on(tmp_path, runs_on, yes, no):
     write(tmp_path, "ampere/a", runs_on=runs_on)

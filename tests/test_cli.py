@@ -207,6 +207,41 @@ def test_check_names_what_was_not_checked(monkeypatch):
     assert done.exit_code == 0 and "not checked here: ran bfloat16" in done.stdout
 
 
+@needs_no_gpu
+def test_on_hardware_without_a_gpu_is_refused():
+    done = call("check", NAME, "--on-hardware")
+    assert done.exit_code == 2 and "no CUDA device here" in done.output
+    assert call("check", "--on-hardware").exit_code == 2
+
+
+def test_on_hardware_takes_what_the_gpu_runs_with_tools_and_records_it(monkeypatch):
+    """As on a B200: every recipe of its own, none of Hopper's, each with all levels."""
+    from cookbook.harness import workers
+
+    def runs(recipe):
+        able = recipe.runs_on_capability(10, 0)
+        return ("a B200", "") if able else (None, f"runs on {recipe.runs_on}; this is a B200, sm_100")
+
+    seen, written = {}, []
+    record = {"level": "ran", "recipe": NAME}
+
+    def checked(plans, jobs, advance):
+        level = checking.Level("ran", checking.PASSED, "bfloat16", record=record)
+        return [checking.Report(plan.recipe, (level,)) for plan in plans]
+
+    monkeypatch.setattr(checking, "gpu_for", runs)
+    monkeypatch.setattr(cli, "_write_records", written.extend)
+    monkeypatch.setattr(workers, "check", checked)
+    real = workers.planned
+    monkeypatch.setattr(workers, "planned", lambda r, *a: seen.update({r.name: a[-1]}) or real(r, *a))
+    assert call("check", "--on-hardware").exit_code == 0
+    assert "blackwell/two_cta_gemm" in seen and "foundations/matrix_transpose" in seen
+    assert NAME not in seen and "blackwell/geforce_gemm" not in seen
+    assert all(seen.values()) and len(written) == len(seen)  # with the tools, and each report's record
+    refused = call("check", NAME, "--on-hardware")
+    assert refused.exit_code == 2 and "runs on sm_90" in refused.output
+
+
 def test_copy_writes_refuses_and_forces(tmp_path):
     dest = tmp_path / "new" / "kernel.py"
     done = call("copy", NAME, str(dest))

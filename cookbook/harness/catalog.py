@@ -49,7 +49,7 @@ class Recipe:
     order: int
     kind: str = "gemm"  # one of KINDS; only a study may leave out the next three
     targets: tuple[str, ...] = ()  # what it compiles for: ("sm_80", "sm_90a", ...)
-    runs_on: str = ANYWHERE  # "sm_90" exactly, or "sm_80+" for this compute capability and later ones
+    runs_on: str = ANYWHERE  # "sm_90" exactly, "sm_100, sm_103" for each of them, "sm_80+" for it and later ones
     dtypes: tuple[str, ...] = ()  # torch's names: ("bfloat16", "float16")
     path: str = ""  # the way of the data: "tma -> wgmma"
     builds_on: str | None = None  # the name of another recipe
@@ -73,9 +73,13 @@ class Recipe:
         """Whether a GPU of compute capability `major`.`minor` runs this recipe."""
         if self.runs_on == ANYWHERE:
             return True
-        digits = self.runs_on.removeprefix("sm_").rstrip("+")
-        wanted = (int(digits[:-1]), int(digits[-1]))
-        return (major, minor) >= wanted if self.runs_on.endswith("+") else (major, minor) == wanted
+        wanted = [(int(digits[:-1]), int(digits[-1])) for digits in re.findall(r"\d+", self.runs_on)]
+        return (major, minor) >= wanted[0] if self.runs_on.endswith("+") else (major, minor) in wanted
+
+    @property
+    def needs_gpu(self) -> str:
+        """`runs_on` in words: "sm_80 or later", "sm_100 or sm_103"."""
+        return self.runs_on.replace("+", " or later").replace(", ", " or ")
 
     def target_of(self, major: int, minor: int) -> str | None:
         """The compile target whose kernels a GPU of this capability runs, or None."""
@@ -83,6 +87,9 @@ class Recipe:
             if re.fullmatch(rf"sm_{major}{minor}[af]?", target):
                 return target
         return None
+
+
+_RUNS_ON = r"sm_\d{2,3}(\+|(, sm_\d{2,3})*)"
 
 
 class Cell(NamedTuple):
@@ -185,8 +192,9 @@ def _described(name: str, file: Path, described: dict[str, Any]) -> Recipe:
         raise CatalogError(f"{file}: the front matter has unknown keys: {', '.join(extra)}")
     if described["track"] != name.split("/")[0] or described["track"] not in TRACKS:
         raise CatalogError(f"{file}: track: got {described['track']!r}, needs its folder's name, one of {TRACKS}")
-    if "runs_on" in described and not re.fullmatch(r"sm_\d{2,3}\+?", str(described["runs_on"])):
-        raise CatalogError(f"{file}: runs_on: got {described['runs_on']!r}, needs sm_90 (exactly) or sm_80+")
+    if "runs_on" in described and not re.fullmatch(_RUNS_ON, str(described["runs_on"])):
+        needed = "sm_90 (exactly), several such with commas between them, or sm_80+"
+        raise CatalogError(f"{file}: runs_on: got {described['runs_on']!r}, needs {needed}")
     for key in ("targets", "dtypes"):
         described[key] = tuple(described.get(key) or ())
     if described.get("operands", "") not in (("", *formats.FORMATS) if kind == "gemm" else ("",)):
@@ -344,7 +352,7 @@ def standalone_source(name: str, module: str | None = None, root: Path | None = 
     if recipe.kind in USAGE:
         function, call, where = usage_of(recipe)
         usage = f"#\n#     from {module or recipe.file.stem} import {function}\n#     {call}    # {where}\n"
-    needs = "" if recipe.runs_on == ANYWHERE else f", and a GPU of {recipe.runs_on.replace('+', ' or later')} to run"
+    needs = "" if recipe.runs_on == ANYWHERE else f", and a GPU of {recipe.needs_gpu} to run"
     packages = "torch and nvidia-cutlass-dsl" if TVM_FFI not in body else "torch, apache-tvm-ffi and nvidia-cutlass-dsl"
     said = {"title": recipe.title, "version": __version__, "name": recipe.name, "usage": usage}
     return f"{_HEADER.format(packages=packages, needs=needs, **said)}\n{body}"

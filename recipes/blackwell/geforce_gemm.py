@@ -17,7 +17,7 @@
 #     order: 90
 #     builds_on: ampere/tuned_gemm
 #     targets: [sm_90a, sm_120a, sm_121a]
-#     runs_on: sm_90
+#     runs_on: sm_90, sm_120, sm_121
 #     dtypes: [bfloat16, float16]
 #     path: tma -> swizzled shared memory -> ldmatrix -> mma.sync -> stmatrix -> swizzled boxes -> tma
 #     instructions:

@@ -18,7 +18,7 @@
 #     order: 80
 #     builds_on: blackwell/pipelined_gemm
 #     targets: [sm_100a, sm_103a]
-#     runs_on: sm_100
+#     runs_on: sm_100, sm_103
 #     beside: blackwell/pipelined_gemm
 #     dtypes: [bfloat16, float16]
 #     path: tma -> swizzled shared memory -> tcgen05.mma -> tensor memory -> tcgen05.ld -> mailboxes -> 2-byte stores
@@ -865,5 +865,7 @@ Markdown(results_table("blackwell/low_latency_gemm"))
 # A product of few rows is a race for bytes. The tensor core's large side goes to the weight, its small side to the
 # rows; more SMs ask if K is divided; and what does not depend on the kernel before need not wait for it. What is left
 # to do is small: a few kilobytes of sums go from CTA to CTA, and nobody has to ask for them.
+#
+# Next: [the Blackwell that has no tensor memory](geforce_gemm.ipynb).
 #
 # To use it: `cookbook copy blackwell/low_latency_gemm my_gemm.py`, then `from my_gemm import matmul`.

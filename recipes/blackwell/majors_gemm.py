@@ -17,7 +17,7 @@
 #     order: 70
 #     builds_on: blackwell/pipelined_gemm
 #     targets: [sm_100a, sm_103a]
-#     runs_on: sm_100
+#     runs_on: sm_100, sm_103
 #     dtypes: [bfloat16, float16]
 #     majors: [tn, nt, nn, tt]
 #     path: tma -> swizzled shared memory -> tcgen05.mma of either major -> tensor memory -> tcgen05.ld -> boxes -> tma
@@ -888,5 +888,7 @@ Markdown(results_table("blackwell/majors_gemm"))
 # Nothing is transposed, neither in memory nor by a thread: TMA brings lines as they are, and the tensor core is told
 # which way they run. The code around it did not change by a line, from Hopper's pages to these: a major is a layout, a
 # box and a bit.
+#
+# Next: [products of few rows](low_latency_gemm.ipynb).
 #
 # To use it: `cookbook copy blackwell/majors_gemm my_gemm.py`, then `from my_gemm import matmul`.

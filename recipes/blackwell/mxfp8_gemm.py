@@ -18,7 +18,7 @@
 #     builds_on: blackwell/pipelined_gemm
 #     operands: mxfp8
 #     targets: [sm_100a, sm_103a]
-#     runs_on: sm_100
+#     runs_on: sm_100, sm_103
 #     dtypes: [bfloat16]
 #     path: tma -> shared memory -> tcgen05.cp of scale factors, tcgen05.mma -> tensor memory -> tcgen05.ld -> tma
 #     instructions:

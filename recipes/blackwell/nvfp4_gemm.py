@@ -18,7 +18,7 @@
 #     builds_on: blackwell/mxfp8_gemm
 #     operands: nvfp4
 #     targets: [sm_100a, sm_103a]
-#     runs_on: sm_100
+#     runs_on: sm_100, sm_103
 #     dtypes: [bfloat16]
 #     path: tma -> shared memory -> tcgen05.cp of scale factors, tcgen05.mma -> tensor memory -> tcgen05.ld -> tma
 #     instructions:
@@ -963,5 +963,7 @@ Markdown(results_table("blackwell/nvfp4_gemm"))
 # Four bits changed no layout. What had to be told is who counts what: TMA and shared memory bytes, the tensor core
 # elements, scale factors in atoms of 512 bytes that stand for 64 elements now instead of 128. There are four times as
 # many of them for each byte of A and B, and so the memories that hold them, not the instructions, set the sizes.
+#
+# Next: [operands that lie the other way](majors_gemm.ipynb).
 #
 # To use it: `cookbook copy blackwell/nvfp4_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -17,7 +17,7 @@
 #     order: 20
 #     builds_on: blackwell/tma_tcgen05_gemm
 #     targets: [sm_100a, sm_103a]
-#     runs_on: sm_100
+#     runs_on: sm_100, sm_103
 #     dtypes: [bfloat16, float16]
 #     path: tma -> swizzled shared memory -> tcgen05.mma -> tensor memory -> tcgen05.ld -> swizzled boxes -> tma
 #     instructions:
@@ -809,6 +809,6 @@ Markdown(results_table("blackwell/pipelined_gemm"))
 # fills the stages of A and B, the epilogue empties them, and nobody else is concerned. What was an art on Hopper, to
 # keep the tensor core busy during the epilogue, is two barriers here.
 #
-# Next: [operands that lie the other way](majors_gemm.ipynb).
+# Next: [two SMs, one tile](two_cta_gemm.ipynb).
 #
 # To use it: `cookbook copy blackwell/pipelined_gemm my_gemm.py`, then `from my_gemm import matmul`.

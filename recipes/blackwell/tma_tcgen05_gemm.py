@@ -17,7 +17,7 @@
 #     order: 10
 #     builds_on: hopper/tma_wgmma_gemm
 #     targets: [sm_100a, sm_103a]
-#     runs_on: sm_100
+#     runs_on: sm_100, sm_103
 #     dtypes: [bfloat16, float16]
 #     path: tma -> swizzled shared memory -> tcgen05.mma -> tensor memory -> tcgen05.ld -> 16-byte stores
 #     instructions:
