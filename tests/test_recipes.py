@@ -11,8 +11,10 @@ import pytest
 from cookbook.harness import catalog
 from cookbook.layouts import SmemLayout, evaluate
 
-NAMES = [recipe.name for recipe in catalog.recipes()]
-GEMMS = ["hopper/tma_wgmma_gemm", "ampere/ldmatrix_gemm", "ampere/majors_gemm"]
+RECIPES = catalog.recipes()
+NAMES = [recipe.name for recipe in RECIPES]
+GEMMS = [recipe.name for recipe in RECIPES if recipe.kind == "gemm"]
+HALVES = [recipe.name for recipe in RECIPES if recipe.kind == "gemm" and not recipe.operands]  # of 16 bits
 LONGEST_FUNCTION = 70  # lines
 CONTRACT = {
     "gemm": ("matmul", "compile_for", "smem_layouts", "tiled_mma", "tiled_copies"),
@@ -21,39 +23,64 @@ CONTRACT = {
 }
 
 
+EXTENTS = (8, 16, 24, 32, 40, 48, 64, 72, 96, 128, 192, 256)
+
+
+def parameters(name: str) -> dict[str, list[str]]:
+    """The names of every top-level function's parameters, read off the recipe's text: nothing is executed."""
+    tree = ast.parse(catalog.without_lab(catalog.find(name).file.read_text(encoding="utf-8")))
+    return {f.name: [argument.arg for argument in f.args.args] for f in tree.body if isinstance(f, ast.FunctionDef)}
+
+
+PARAMETERS = {name: parameters(name) for name in GEMMS}
+# Recipes that choose the atom of a tile by the length of its rows, as CuTe's selector does.
+CHOOSERS = [name for name, found in PARAMETERS.items() if "contiguous" in found.get("smem_atom", ())]
+
+
 def cutlass_dtypes() -> list:
     import cutlass
 
     return [cutlass.Float16, cutlass.BFloat16]
 
 
-@pytest.mark.parametrize("name", GEMMS)
-@pytest.mark.parametrize("extent", [8, 16, 24, 32, 40, 48, 64, 72, 96, 128, 192, 256])
-def test_atom_follows_the_rule_of_cutes_selector(name: str, extent: int) -> None:
+def test_the_lists_of_recipes_hold_some_of_every_track() -> None:
+    """A rule that finds nothing any more would leave its tests empty."""
+    for names in (GEMMS, HALVES, CHOOSERS):
+        assert {name.split("/")[0] for name in names} == {"ampere", "hopper", "blackwell"}
+    assert all("overlap" in found for found in PARAMETERS.values())
+    assert sum("store_width" in found for found in PARAMETERS.values()) >= 3
+
+
+@pytest.mark.parametrize("name", CHOOSERS)
+def test_atom_follows_the_rule_of_cutes_selector(name: str) -> None:
+    """At every extent at once: CuTe is asked a single time for each dtype."""
     import cutlass.utils.hopper_helpers as helpers
     from cutlass.cute.nvgpu import warpgroup
     from cutlass.tensor_utils import LayoutEnum
 
     def theirs(dtype):
-        kind = helpers.get_smem_layout_atom(LayoutEnum.ROW_MAJOR, dtype, extent)
-        return warpgroup.make_smem_layout_atom(kind, dtype)
+        kinds = [helpers.get_smem_layout_atom(LayoutEnum.ROW_MAJOR, dtype, extent) for extent in EXTENTS]
+        return [warpgroup.make_smem_layout_atom(kind, dtype) for kind in kinds]
 
+    module = catalog.load(name)
     for dtype in cutlass_dtypes():
-        ours = evaluate(catalog.load(name).smem_atom, dtype, extent)
-        assert ours == evaluate(theirs, dtype)
+        ours = evaluate(lambda dtype: [module.smem_atom(dtype, extent) for extent in EXTENTS], dtype)
+        differing = [e for e, x, y in zip(EXTENTS, ours, evaluate(theirs, dtype), strict=True) if x != y]
+        assert len(ours) == len(EXTENTS) and differing == []
 
 
-@pytest.mark.parametrize("name", GEMMS)
+@pytest.mark.parametrize("name", [name for name in CHOOSERS if name in HALVES])
 @pytest.mark.parametrize("tile_k", [16, 32, 64, 128])
 def test_staged_layouts_equal_cutes_helpers(name: str, tile_k: int) -> None:
+    """CuTe's helper is told how many rows there are: of a pair that shares the MMA a CTA has half of the tile's."""
     import cutlass.utils.hopper_helpers as helpers
     from cutlass.tensor_utils import LayoutEnum
 
     module = catalog.load(name)
     config = module.Config(tile_k=tile_k)
 
-    def theirs(dtype):
-        tile = (config.tile_m, config.tile_n, config.tile_k)
+    def theirs(dtype, rows_a, rows_b):
+        tile = (rows_a, rows_b, config.tile_k)
         return (
             helpers.make_smem_layout_a(LayoutEnum.ROW_MAJOR, tile, dtype, config.stages),
             helpers.make_smem_layout_b(LayoutEnum.ROW_MAJOR, tile, dtype, config.stages),
@@ -61,10 +88,13 @@ def test_staged_layouts_equal_cutes_helpers(name: str, tile_k: int) -> None:
 
     for dtype in cutlass_dtypes():
         ours = evaluate(module.smem_layouts, dtype, config)
-        assert (ours.a, ours.b) == evaluate(theirs, dtype)
+        rows = ours.a.outer.sizes[0], ours.b.outer.sizes[0]
+        ctas = config.tile_m // rows[0]
+        assert ctas in (1, 2) and (config.tile_m, config.tile_n) == tuple(ctas * each for each in rows)
+        assert (ours.a, ours.b) == evaluate(theirs, dtype, *rows)
 
 
-@pytest.mark.parametrize("name", [r.name for r in catalog.recipes() if len(r.majors) > 1])
+@pytest.mark.parametrize("name", [recipe.name for recipe in RECIPES if len(recipe.majors) > 1])
 @pytest.mark.parametrize("extent", [16, 32, 64, 128, 256])
 def test_mn_major_atom_follows_the_rule_of_cutes_selector(name: str, extent: int) -> None:
     """As the tile that the recipe makes of it: mode 0 is contiguous, in lines as wide as CuTe's atom."""
@@ -87,7 +117,7 @@ def test_mn_major_atom_follows_the_rule_of_cutes_selector(name: str, extent: int
         assert (ours.outer.table()[:width, :lines, 0] == atom.outer.table()).all()
 
 
-@pytest.mark.parametrize("name", GEMMS)
+@pytest.mark.parametrize("name", HALVES)
 def test_byte_true_offset_of_element_1_0(name: str) -> None:
     layout: SmemLayout = evaluate(catalog.load(name).smem_layouts, cutlass_dtypes()[1]).a
     assert layout.byte_offsets()[1, 0, 0] == 2 * 72
@@ -97,13 +127,23 @@ def test_byte_true_offset_of_element_1_0(name: str) -> None:
 
 @pytest.mark.parametrize("name", GEMMS)
 def test_tiles_fit_the_shared_memory_that_the_config_asks_for(name: str) -> None:
+    from cookbook.harness.evaluated import evaluated
+
     module = catalog.load(name)
     for config in {module.config_for(target) for target in catalog.find(name).targets}:
-        layouts = evaluate(module.smem_layouts, cutlass_dtypes()[0], config)
-        assert layouts.a.size_bytes + layouts.b.size_bytes <= config.smem_bytes
-        assert layouts.c.size_bytes <= layouts.a.size_bytes + layouts.b.size_bytes  # C is staged there
-        assert layouts.a.size_bytes % layouts.b.alignment == 0  # B follows A
-        assert math.prod(layouts.a.outer.sizes) == config.tile_m * config.tile_k * config.stages
+        found = evaluated(module, cutlass_dtypes()[1], config)
+        sizes = {which: layout.size_bytes for which, layout in found.smem.items()}
+        c = sizes.pop("c", 0)
+        if found.stores_boxes:
+            assert c > 0 and sum(sizes.values()) + c <= config.smem_bytes  # C lies beside A and B
+        else:
+            assert c <= sum(sizes.values()) <= config.smem_bytes  # C is staged there, if at all
+        assert sizes["a"] % found.smem["b"].alignment == 0  # B follows A
+        for which, rows in (("a", config.tile_m), ("b", config.tile_n)):
+            elements = rows // found.ctas * config.tile_k * config.stages
+            bits = found.scaled.bits if found.scaled else 16
+            layout = found.smem[which]
+            assert math.prod(layout.outer.sizes) * layout.element_bits == elements * bits
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -117,7 +157,7 @@ def test_functions_are_short_and_public_ones_documented(name: str) -> None:
         assert inspect.getdoc(getattr(module, function)), function
 
 
-@pytest.mark.parametrize("name", GEMMS)
+@pytest.mark.parametrize("name", [name for name, found in PARAMETERS.items() if "store_width" in found])
 def test_store_width_divides_everything(name: str) -> None:
     import torch
 
