@@ -2,9 +2,11 @@
 
 A page asks for a row by a mark that names functions, classes or constants of the recipes:
 
-    <!-- beside: smem_layouts -->              the same names in every recipe of RECIPES
-    <!-- beside: mainloop | consume -->        other names in each, in the order of RECIPES
-    <!-- beside facts -->                      what their front matter and results/ say
+    <!-- beside: smem_layouts -->                        the same names in every recipe of RECIPES
+    <!-- beside: mainloop | consume | consume -->        other names in each, in the order of RECIPES
+    <!-- beside: - | - | accumulators -->                `-`: a recipe has nothing of the kind
+    <!-- beside facts -->                                what their front matter and results/ say
+    <!-- beside shared -->                               which names mean the same code in which of them
 
 Nothing is pasted: what a recipe says today stands there, and a name that it has no more is an error.
 """
@@ -13,15 +15,16 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from cookbook.harness import bench_pages, catalog
+from cookbook.harness import bench_pages, catalog, records
 from cookbook.harness.publishing import fence, table
 
-RECIPES = ("ampere/ldmatrix_gemm", "hopper/tma_wgmma_gemm")
-FACTS = "<!-- beside facts -->"
-_ROW = re.compile(r"<!-- beside: (?P<names>[\w |]+?) -->")
+RECIPES = ("ampere/ldmatrix_gemm", "hopper/tma_wgmma_gemm", "blackwell/tma_tcgen05_gemm")
+FACTS, SHARED, NOTHING = "<!-- beside facts -->", "<!-- beside shared -->", "-"
+_ROW = re.compile(r"<!-- beside: (?P<names>[\w |-]+?) -->")
 
 
 def with_code(markdown: str) -> str:
@@ -31,24 +34,41 @@ def with_code(markdown: str) -> str:
         ValueError: a mark names what a recipe does not define, or not one list of names for each recipe.
     """
     markdown = _ROW.sub(lambda mark: row(mark["names"]), markdown)
-    return markdown.replace(FACTS, facts()) if FACTS in markdown else markdown
+    for mark, made in ((FACTS, facts), (SHARED, shared)):
+        markdown = markdown.replace(mark, made()) if mark in markdown else markdown
+    return markdown
 
 
 def row(names: str) -> str:
-    """One row of code: columns beside each other, or a single one if the recipes say the same."""
+    """One row of code: columns beside each other, and one column for all recipes that say the same."""
     each = [part.split() for part in names.split("|")]
     each = each * len(RECIPES) if len(each) == 1 else each
-    if len(each) != len(RECIPES) or not all(each):
+    if len(each) != len(RECIPES) or not all(each) or all(of == [NOTHING] for of in each):
         raise ValueError(f"beside: got {names!r}, needed names, or {len(RECIPES)} lists of them with | between")
-    codes = [source_of(recipe, of) for recipe, of in zip(RECIPES, each, strict=True)]
-    if len({catalog.normal_form(code) for code in codes}) == 1:
-        return f"*The same code in {' and '.join(f'`{name}`' for name in RECIPES)}:*\n\n{fence(codes[0], 'python')}"
-    cells = "\n".join(_column(recipe, code) for recipe, code in zip(RECIPES, codes, strict=True))
+    codes = {recipe: source_of(recipe, of) for recipe, of in zip(RECIPES, each, strict=True) if of != [NOTHING]}
+    alike = _alike(codes)
+    if len(alike) == 1 and len(codes) == len(RECIPES):
+        return f"*The same code in {_listed(RECIPES)}:*\n\n{fence(codes[RECIPES[0]], 'python')}"
+    cells = "\n".join(_column(recipes, codes[recipes[0]]) for recipes in alike)
     return f'<div class="beside" markdown>\n{cells}\n</div>'
 
 
-def _column(recipe: str, code: str) -> str:
-    return f"<div markdown>\n\n**`{recipe}`**\n\n{fence(code, 'python')}\n\n</div>"
+def _alike(codes: dict[str, str]) -> list[list[str]]:
+    """The recipes, those together whose code is the same up to comments, docstrings and line breaks."""
+    groups: dict[str, list[str]] = {}
+    for recipe, code in codes.items():
+        groups.setdefault(catalog.normal_form(code), []).append(recipe)
+    return list(groups.values())
+
+
+def _listed(names: Sequence[str]) -> str:
+    """`a`, `b` and `c`."""
+    *first, last = (f"`{name}`" for name in names)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _column(recipes: Sequence[str], code: str) -> str:
+    return f"<div markdown>\n\n**{_listed(recipes)}**\n\n{fence(code, 'python')}\n\n</div>"
 
 
 def source_of(recipe: str, names: list[str]) -> str:
@@ -58,11 +78,15 @@ def source_of(recipe: str, names: list[str]) -> str:
         UnknownRecipe: there is no such recipe.
         ValueError: it does not define one of the names.
     """
-    file = catalog.find(recipe).file
-    defined = _defined(file, file.read_text(encoding="utf-8"))
+    defined = _names_of(recipe)
     if missing := [name for name in names if name not in defined]:
         raise ValueError(f"names: got {', '.join(missing)}, needed what {recipe} defines: {', '.join(defined)}")
     return "\n\n\n".join(defined[name] for name in names)
+
+
+def _names_of(recipe: str) -> dict[str, str]:
+    file = catalog.find(recipe).file
+    return _defined(file, file.read_text(encoding="utf-8"))
 
 
 @cache
@@ -93,8 +117,27 @@ def facts() -> str:
     return table(["", *links], rows, right=1 + len(recipes))
 
 
+def shared() -> str:
+    """A line for each set of recipes: the functions and classes whose code is the same in these, and in no other."""
+    defined = {recipe: _names_of(recipe) for recipe in RECIPES}
+    names = dict.fromkeys(name for recipe in reversed(RECIPES) for name in defined[recipe] if not name.isupper())
+    held: dict[tuple[str, ...], list[str]] = {}
+    for name in names:
+        for recipes in _alike({recipe: defined[recipe][name] for recipe in RECIPES if name in defined[recipe]}):
+            held.setdefault(tuple(recipes), []).append(f"`{name}`")
+    rows = [[_listed(recipes), ", ".join(held[recipes])] for recipes in sorted(held, key=_by_number)]
+    return table(["the code is of", "names"], rows, right=2)
+
+
+def _by_number(recipes: tuple[str, ...]) -> tuple[int, ...]:
+    """Most recipes first, then in the order of RECIPES."""
+    return -len(recipes), *map(RECIPES.index, recipes)
+
+
 def _speed(name: str, shape: tuple[int, ...]) -> str:
     """Of every device that has a current record: its speed, device and day."""
+    if not records.select(name, "ran"):
+        return "not run on hardware"
     found = bench_pages.timed(name)
     said = []
     for device in sorted({r["device"] for r in found}):
