@@ -225,11 +225,11 @@ def bench(
 
 
 def _to_time(names: list[str] | None, everything: bool) -> list[catalog.Recipe]:
-    """The recipes wanted for `bench`: a study has nothing to time, unless it measures ceilings."""
-    from cookbook.harness import ceilings
+    """The recipes wanted for `bench`: most studies have nothing to time."""
+    from cookbook.harness import studying
 
     wanted = _wanted(names, everything, "bench")
-    studies = [recipe.name for recipe in wanted if recipe.kind == "study" and recipe.name not in ceilings.STUDIES]
+    studies = [recipe.name for recipe in wanted if recipe.kind == "study" and recipe.name not in studying.BENCHED]
     if studies and not everything:
         raise typer.BadParameter(f"NAME: got {studies[0]}, a study, needed a recipe with something to time")
     return [recipe for recipe in wanted if recipe.name not in studies]
@@ -239,15 +239,15 @@ def _bench_jobs(
     chosen: list[tuple[catalog.Recipe, Any]], skipped: dict[str, str], all_sizes: bool = False
 ) -> list[Any]:
     """What to time: (recipe, shape, dtype, majors). What cannot run here goes into `skipped` with the reason."""
-    from cookbook.harness import benching, checking
+    from cookbook.harness import benching, checking, studying
 
     jobs = []
     for recipe, wanted in chosen:
         if reason := checking.cannot_run(recipe, wanted.targets) or (checking.UNTIMED if recipe.operands else ""):
             skipped[recipe.name] = reason
             continue
-        if recipe.kind == "study":  # of ceilings: it has sizes of its own
-            jobs.append((recipe.name, None, None, None))
+        if recipe.kind == "study":  # it has sizes of its own
+            jobs += [(recipe.name, shape, None, None) for shape in studying.bench_shapes(recipe.name)]
             continue
         for dtype, which in product(wanted.dtypes, wanted.majors):
             shapes = benching.all_sizes(recipe, which) if all_sizes else benching.default_shapes(recipe)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import cutlass
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from cookbook import model
-from cookbook.harness import catalog, checking, compiling, copying
+from cookbook.harness import catalog, checking, compiling, copying, records, studying
 from cookbook.layouts import evaluate
 from cookbook.swizzle import Swizzle
 
@@ -160,7 +161,7 @@ class Fake:
     MODES, MAJORS = dict.fromkeys(MODES), MAJORS
 
     def __init__(self, module, fault=""):
-        self.LOOK, self.fault = module.LOOK, fault
+        self.LOOK, self.CONFIG, self.fault = module.LOOK, module.CONFIG, fault
 
     def copy(self, x, out, mode, major):
         lines, to = (x, out) if major == "k" else (x.t(), out.t())
@@ -210,6 +211,81 @@ def test_wrong_copies_and_looks_are_caught(module, on_cpu):
     looks = copying.run_looks(Fake(module, "shifted"), "bfloat16", "sw128", "k")
     inside = [case for case in looks if case.what == "dump" and not case.ok]
     assert len(inside) >= 8 and copying.summary(looks)["failed"]
+
+
+# --- what `cookbook check` and `cookbook bench` make of it ---------------------------------------------------------
+
+
+@pytest.fixture
+def as_if_on_gpu(on_cpu, monkeypatch, tmp_path):
+    """A GPU that runs the recipe, as far as the harness asks; few and small copies; results/ is the test's own."""
+    small = partial(copying.run_checks, sizes=((3, 5), (65, 17)))
+    monkeypatch.setattr(copying, "run_checks", small)
+    monkeypatch.setattr(checking, "gpu_for", lambda recipe: ("NVIDIA Test", ""))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "NVIDIA Test")
+    monkeypatch.setattr(records, "results_root", lambda: tmp_path)
+
+
+def timed(shape, rounds=12):
+    """A record as `timed_record` makes it, with figures that nobody measured."""
+    figures = {"median_ms": 1.0, "min_ms": 0.9, "max_ms": 1.1, "gbps": 3.0, "rounds": rounds}
+    peers = {copying.COPY: figures | {"ratio": 1.0}}
+    about = {"passed": True, "figures": figures, "peers": peers, "device": "NVIDIA Test"}
+    return records.make("timed", NAME, copying.BENCHED_DTYPE, shape, **about)
+
+
+@pytest.mark.parametrize("fault", ["", "last line"])
+def test_check_runs_every_dtype_and_a_wrong_copy_fails_it(module, as_if_on_gpu, monkeypatch, fault):
+    monkeypatch.setattr(catalog, "load", lambda name: Fake(module, fault))
+    levels = checking.study_levels(catalog.find(NAME), "ran", tools=False)
+    assert [level.dtype for level in levels] == list(copying.DTYPES)
+    assert {level.status for level in levels} == {"failed" if fault else "passed"}
+    copies = len(MODES) * len(MAJORS) * len(copying.GAPS) * 2
+    for level in levels:
+        assert level.figures["copy"] == copies and bool(level.figures["failed"]) == bool(fault)
+        assert ("bytes differ" in level.reason) == bool(fault)
+        assert level.record["recipe"] == NAME and not records.is_stale(level.record)
+
+
+def test_check_times_one_shape_and_counts_nothing(as_if_on_gpu, monkeypatch):
+    monkeypatch.setattr(copying, "timed_record", timed)
+    (level,) = checking.study_levels(catalog.find(NAME), "timed", tools=True)
+    assert (level.status, level.shape, level.dtype) == ("passed", copying.BENCHED_SHAPES[0], copying.BENCHED_DTYPE)
+    assert level.record["peers"][copying.COPY]["ratio"] == 1.0
+    assert checking.study_levels(catalog.find(NAME), "counted", tools=True) == []
+
+
+def test_without_a_gpu_check_shows_what_is_recorded(monkeypatch, tmp_path):
+    monkeypatch.setattr(records, "results_root", lambda: tmp_path)
+    monkeypatch.setattr(checking, "gpu_for", lambda recipe: (None, "no CUDA device here"))
+    (level,) = checking.study_levels(catalog.find(NAME), "ran", tools=True)
+    assert level.status == "not checked" and level.reason.endswith("nothing recorded: not run on hardware")
+    records.write([timed(copying.BENCHED_SHAPES[0]), timed(copying.BENCHED_SHAPES[1]) | {"code_hash": "0" * 64}])
+    levels = checking.study_levels(catalog.find(NAME), "timed", tools=True)
+    assert {level.shape: level.status for level in levels} == {
+        copying.BENCHED_SHAPES[0]: "recorded",
+        copying.BENCHED_SHAPES[1]: "stale",
+    }
+
+
+def test_bench_times_every_shape_and_keeps_the_records(as_if_on_gpu, monkeypatch, tmp_path):
+    from typer.testing import CliRunner
+
+    from cookbook.cli import app
+
+    monkeypatch.setattr(checking, "cannot_run", lambda recipe, targets: "")
+    monkeypatch.setattr(copying, "timed_record", timed)
+    done = CliRunner().invoke(app, ["bench", NAME, "--rounds", "7", "--record"])
+    assert done.exit_code == 0, done.output
+    made = records.read(tmp_path)
+    assert {tuple(r["shape"]) for r in made} == set(copying.BENCHED_SHAPES)
+    assert {r["figures"]["rounds"] for r in made} == {7}
+
+
+def test_bench_of_a_study_that_times_nothing_names_those_that_do():
+    with pytest.raises(ValueError, match=f"name: got 'foundations/xor_swizzle', needed one of .*{NAME}"):
+        studying.bench("foundations/xor_swizzle")
 
 
 # --- entry points -----------------------------------------------------------------------------------------------

@@ -106,7 +106,7 @@ def bench(
     quack: bool = True,
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> list[records.Record]:
-    """Time a recipe and its peers on this GPU; one record per majors, dtype and shape. One of a study of ceilings.
+    """Time a recipe and its peers on this GPU; one record per majors, dtype and shape. Of a study: `studying.bench`.
 
     Args:
         name: a recipe's name.
@@ -119,12 +119,12 @@ def bench(
 
     Raises:
         UnknownRecipe: there is no such recipe.
-        ValueError: too few rounds.
+        ValueError: too few rounds, block-scaled operands, or a study that is none of `studying.BENCHED`.
         RuntimeError: no CUDA device.
     """
     import torch
 
-    from cookbook.harness import ceilings
+    from cookbook.harness import studying
 
     if rounds < MIN_ROUNDS:
         raise ValueError(f"rounds: got {rounds}, needed at least {MIN_ROUNDS}")
@@ -136,7 +136,7 @@ def bench(
             f"name: got {recipe.name}, needed operands of one of {recipe.dtypes}: {recipe.operands} not yet"
         )
     if recipe.kind == "study":
-        return [ceilings.measure(recipe.name, on_progress, rounds=rounds)]
+        return studying.bench(recipe.name, shapes, on_progress, rounds)
     made = []
     for dtype, which in product(dtypes or recipe.dtypes, majors or recipe.majors):
         for shape in shapes or default_shapes(recipe):

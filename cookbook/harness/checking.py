@@ -1,7 +1,7 @@
 """`check`: a recipe through all levels, as far as this machine goes, and what is recorded for the others.
 
-Which levels there are depends on the recipe's kind: a study has layout (its facts), compiled if it has kernels, timed
-and counted if it measures something.
+Which levels there are depends on the recipe's kind: a study has layout (its facts), compiled if it has kernels, and
+those of ran, timed and counted at which it measures something.
 layout, model, pipeline and compiled run anywhere. ran and timed run where a GPU can run the recipe; counted and
 sanitized where NVIDIA's tools are there too, and only when asked for, for they take minutes. What does not run here
 is shown as results/ has it, or as not checked.
@@ -235,7 +235,8 @@ def model_shapes(recipe: Recipe, majors: str) -> tuple[Shape, ...]:
 def _plan_of_study(recipe: Recipe, targets: tuple[str, ...], tools: bool) -> list[Step]:
     facts = Step("layout", None, lambda: [facts_level(recipe)])
     compiles = [Step("compiled", None, lambda t=t: compiled_levels(recipe, t, None), target=t) for t in targets]
-    measured = [Step(level, None, lambda w=level: study_levels(recipe, w, tools)) for level in ("timed", "counted")]
+    on_gpu = ("ran", "timed", "counted")
+    measured = [Step(level, None, lambda w=level: study_levels(recipe, w, tools)) for level in on_gpu]
     return [facts, *compiles, *measured]
 
 
@@ -556,20 +557,22 @@ def tool_levels(recipe: Recipe, level: str, dtype: str, tools: bool, majors: str
 
 
 def study_levels(recipe: Recipe, level: str, tools: bool) -> list[Level]:
-    """What a study has timed or counted, or what is recorded; no level at all for one that measures nothing."""
+    """What a study measures at "ran", "timed" or "counted", or what is recorded; where that is nothing, no level."""
     from cookbook.harness import counting, studying
 
-    if (measurement := studying.measurement(recipe, level)) is None:
+    if not (wanted := studying.measurements(recipe, level)):
         return []
-    measure, runs = measurement
-    device, reason = gpu_for(runs)
+    device, reason = gpu_for(wanted[0].runs)
     if device is None or (level == "counted" and not tools):
         return recorded_levels(recipe, level, None, reason or "takes minutes: runs with --tools")
     try:
-        made, problems = measure()
+        found = [measurement.take() for measurement in wanted]
     except counting.ToolMissing as missing:
         return recorded_levels(recipe, level, None, str(missing))
-    return [replace(_of_record(made, FAILED if problems else PASSED, "; ".join(problems)), record=made)]
+    return [
+        replace(_of_record(made, FAILED if problems else PASSED, "; ".join(problems)), record=made)
+        for made, problems in found
+    ]
 
 
 def _config_here(recipe: Recipe, dtype: str, majors: str = DEFAULT) -> Any:

@@ -4,13 +4,12 @@
 `run_checks` copies matrices of every mode, major and size of element into poisoned memory, and `contest` is what is
 timed: the recipe's copy in every mode, beside torch's.
 
-    python -m cookbook.harness.copying [--record]     run, time, and with --record keep both in results/
+    cookbook check hopper/tma_copy      level "ran", and "timed" at the first of BENCHED_SHAPES
+    cookbook bench hopper/tma_copy      level "timed" at all of them
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from itertools import product
@@ -23,7 +22,7 @@ from cookbook import model
 from cookbook.harness import benching, catalog, records
 from cookbook.harness.running import Shape
 
-__all__ = ["DTYPES", "Case", "contest", "expected", "restored", "run_checks", "summary"]
+__all__ = ["DTYPES", "Case", "contest", "expected", "ran", "restored", "run_checks", "summary", "timed_record"]
 
 NAME = "hopper/tma_copy"
 COPY = "device copy"
@@ -210,13 +209,13 @@ def contest(module: ModuleType, shape: Shape, dtype: str) -> benching.Contest:
     return benching.Contest(variants, sets, COPY, float(set_bytes), "gbps", module.CONFIG, graphs=False)
 
 
-def ran_record(dtype: str) -> records.Record:
-    """Run everything on this GPU in one dtype."""
+def ran(dtype: str) -> tuple[records.Record, list[str]]:
+    """Run everything on this GPU in one dtype: the record, and what was wrong, in words."""
     import torch
 
     module = catalog.load(NAME)
     figures = summary(run_checks(module, dtype))
-    return records.make(
+    made = records.make(
         "ran",
         NAME,
         dtype,
@@ -227,36 +226,10 @@ def ran_record(dtype: str) -> records.Record:
         device=torch.cuda.get_device_name(),
         distribution="random bits",
     )
+    return made, figures["failed"]
 
 
 def timed_record(shape: Shape, dtype: str = BENCHED_DTYPE, rounds: int = benching.ROUNDS) -> records.Record:
     """Time one shape on this GPU."""
     found = contest(catalog.load(NAME), shape, dtype)
     return benching.record_of(NAME, found, shape, dtype, benching.time_contest(found, rounds))
-
-
-# --- command line ----------------------------------------------------------------------------------------------------
-
-
-def main(argv: list[str] | None = None) -> int:
-    """The command line in the module's text; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m cookbook.harness.copying")
-    parser.add_argument("--record", action="store_true", help="keep what was measured in results/")
-    given = parser.parse_args(argv)
-    ran = [ran_record(dtype) for dtype in DTYPES]
-    for record in ran:
-        sys.stdout.write(f"ran {record['dtype']}: {record['status']}, {record['figures']}\n")
-    if failed := [record for record in ran if record["status"] != "passed"]:
-        return len(failed)
-    timed = [timed_record(shape) for shape in BENCHED_SHAPES]
-    for record in timed:
-        everyone = {benching.OURS: record["figures"], **record["peers"]}
-        rates = ", ".join(f"{name} {figures['gbps']:.0f}" for name, figures in everyone.items())
-        sys.stdout.write(f"timed {record['shape']} {record['dtype']}, GB/s: {rates}\n")
-    if given.record:
-        records.write([*ran, *timed])
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -2,34 +2,103 @@
 
 A study with `KERNELS` has the wavefronts of each of them counted (level "counted") and held against what
 `cookbook.banks` says of its layout and its moves. One with an `EXPERIMENT` has another recipe's kernel measured:
-`cookbook.harness.experiments`.
+`cookbook.harness.experiments`. What hopper/tma_copy gives is in `cookbook.harness.copying`, what the studies of
+ceilings give in `cookbook.harness.ceilings`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from cookbook import banks
-from cookbook.harness import catalog, compiling, counting, experiments, records, transposing
+from cookbook.harness import (
+    benching,
+    catalog,
+    ceilings,
+    compiling,
+    copying,
+    counting,
+    experiments,
+    records,
+    transposing,
+)
 from cookbook.harness.catalog import Recipe
+from cookbook.harness.running import Shape
 from cookbook.layouts import Layout, SmemLayout, evaluate
 from cookbook.swizzle import Swizzle
 
-Measure = Callable[[], tuple[records.Record, list[str]]]  # the record, and what is wrong, in words
+BENCHED = (*ceilings.STUDIES, copying.NAME)  # the studies that `cookbook bench` takes
 
 
-def measurement(recipe: Recipe, level: str) -> tuple[Measure, Recipe] | None:
-    """How to take a study's record of a level on a GPU, and whose kernels that runs; None if it has none to take."""
+class Measurement(NamedTuple):
+    """One record of a study that can be taken on a GPU."""
+
+    take: Callable[[], tuple[records.Record, list[str]]]  # the record, and what is wrong, in words
+    runs: Recipe  # whose kernels that runs
+
+
+def measurements(recipe: Recipe, level: str) -> list[Measurement]:
+    """What there is to measure of a study for `cookbook check` at a level; nothing of most studies.
+
+    Args:
+        recipe: one of kind "study".
+        level: "ran", "timed" or "counted".
+    """
+    if recipe.name == copying.NAME:
+        return [Measurement(take, recipe) for take in _of_copies(level)]
     module = catalog.load(recipe.name)
     if hasattr(module, "EXPERIMENT"):
-        look = {"timed": experiments.timed, "counted": experiments.counted}[level]
-        return partial(look, recipe.name), catalog.find(module.EXPERIMENT.recipe)
+        look = {"timed": experiments.timed, "counted": experiments.counted}.get(level)
+        return [Measurement(partial(look, recipe.name), catalog.find(module.EXPERIMENT.recipe))] if look else []
     if hasattr(module, "KERNELS") and level == "counted":
-        return partial(counted, recipe.name), recipe
-    return None
+        return [Measurement(partial(counted, recipe.name), recipe)]
+    return []
+
+
+def _of_copies(level: str) -> list[Callable[[], tuple[records.Record, list[str]]]]:
+    """hopper/tma_copy in every dtype, or timed at the first shape: `cookbook bench` times the others, too."""
+    if level == "ran":
+        return [partial(copying.ran, dtype) for dtype in copying.DTYPES]
+    if level == "timed":
+        return [lambda: (copying.timed_record(copying.BENCHED_SHAPES[0]), [])]
+    return []
+
+
+def bench_shapes(name: str) -> tuple[Shape | None, ...]:
+    """What `cookbook bench` times of one of BENCHED, a record each; a study of ceilings chooses for itself: None."""
+    return copying.BENCHED_SHAPES if name == copying.NAME else (None,)
+
+
+def bench(
+    name: str,
+    shapes: Iterable[Shape | None] | None = None,
+    on_progress: Callable[[str], None] = lambda text: None,
+    rounds: int = benching.ROUNDS,
+) -> list[records.Record]:
+    """Time one of BENCHED on this GPU, with all that it is compared with; one record a shape.
+
+    Args:
+        name: one of BENCHED.
+        shapes: of `bench_shapes(name)`; all of them if left out.
+        on_progress: told what is being timed.
+        rounds: at least 7.
+
+    Raises:
+        ValueError: another recipe, or too few rounds.
+        RuntimeError: no CUDA device, or a kernel that is wrong.
+    """
+    if name not in BENCHED:
+        raise ValueError(f"name: got {name!r}, needed one of {', '.join(BENCHED)}")
+    if name in ceilings.STUDIES:
+        return [ceilings.measure(name, on_progress, rounds=rounds)]
+    made = []
+    for shape in shapes or bench_shapes(name):
+        on_progress(f"timed {name} {copying.BENCHED_DTYPE} {'x'.join(map(str, shape))}")
+        made.append(copying.timed_record(shape, rounds=rounds))
+    return made
 
 
 def launch(module: ModuleType) -> None:
