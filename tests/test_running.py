@@ -94,3 +94,24 @@ def test_summary_has_the_worst():
 def test_all_shapes_are_legal():
     assert len(set(running.SHAPES)) == len(running.SHAPES) >= 60
     assert all(min(shape) >= 1 and shape[2] % 8 == 0 for shape in running.SHAPES)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_verify_passes_a_product_and_names_what_is_wrong(dtype, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    kind = getattr(torch, dtype)
+    operands = torch.randn(64, 32).to(kind), torch.randn(32, 48).to(kind), torch.zeros(64, 48, dtype=kind)
+
+    def product(a, b, out):
+        return torch.matmul(a, b, out=out)
+
+    def but_one(a, b, out):
+        out[1:] = (a @ b)[1:]  # a row keeps the poison
+
+    def elsewhere(a, b, out):
+        return a @ b  # right, and not where it was asked for
+
+    running.verify("mine", product, operands, dtype)
+    for wrong in (but_one, elsewhere, lambda a, b, out: out.copy_(1.1 * (a @ b))):
+        with pytest.raises(RuntimeError, match="mine is wrong: relative error"):
+            running.verify("mine", wrong, operands, dtype)

@@ -273,21 +273,13 @@ def time_contest(contest: Contest, rounds: int) -> dict[str, Any]:
 
 def _agrees(name: str, call: Call, operands: tuple[Any, Any, Any], dtype: str, ours: tuple[str, ...] = (OURS,)) -> bool:
     """Whether a variant computes the product; one of `ours` that does not is an error."""
-    import torch
-
-    a, b, out = operands
-    out.fill_(float("nan"))
     try:
-        call(a, b, out)
-        torch.cuda.synchronize()
-        error = running.relative_error(out, torch.matmul(a, b).float())
+        running.verify(name, call, operands, dtype)
     except Exception:
         if name in ours:
             raise
         return False
-    if name in ours and not error <= 2 * running.tolerance(dtype):
-        raise RuntimeError(f"{name} is wrong by {error:.2e}: not timed")
-    return error <= 2 * running.tolerance(dtype)  # two roundings: its own and torch.matmul's
+    return True
 
 
 def input_sets(shape: Shape, dtype: str, majors: str = DEFAULT) -> list[tuple[Any, Any, Any]]:

@@ -75,23 +75,11 @@ def calls(experiment: Any) -> tuple[dict[str, Callable[..., Any]], str]:
     return {name: launcher(module, experiment.dtype, config) for name, config in made.items()}, standard
 
 
-def verify(name: str, call: Callable[..., Any], operands: tuple[Any, Any, Any], dtype: str) -> None:
-    """Raises RuntimeError unless `call` computes the product."""
-    import torch
-
-    a, b, out = operands
-    out.fill_(float("nan"))
-    error = running.relative_error(call(a, b, out), torch.matmul(a, b).float())
-    limit = 2 * running.tolerance(dtype)  # two roundings: its own and torch.matmul's
-    if not error <= limit:
-        raise RuntimeError(f"{name}: relative error {error:.2e}; at most {limit:.2e}")
-
-
 def launch(experiment: Any) -> None:
     """Launch each configuration once, in their order, and make sure that it was right."""
     (operands, *_), (variants, _) = benching.input_sets(experiment.shape, experiment.dtype), calls(experiment)
     for name, call in variants.items():
-        verify(name, call, operands, experiment.dtype)
+        running.verify(name, call, operands, experiment.dtype)
 
 
 def timed(name: str, rounds: int = benching.ROUNDS) -> tuple[records.Record, list[str]]:
@@ -100,7 +88,7 @@ def timed(name: str, rounds: int = benching.ROUNDS) -> tuple[records.Record, lis
     m, n, k = experiment.shape
     sets, (variants, standard) = benching.input_sets(experiment.shape, experiment.dtype), calls(experiment)
     for variant, call in variants.items():
-        verify(variant, call, sets[0], experiment.dtype)
+        running.verify(variant, call, sets[0], experiment.dtype)
     found = benching.time_contest(benching.Contest(variants, sets, standard, 2.0 * m * n * k), rounds)
     own = found[standard] | {key: value for key, value in found.items() if key not in variants}
     peers = {other: found[other] for other in variants if other != standard}

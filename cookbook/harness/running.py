@@ -170,6 +170,28 @@ def reference(a: Any, b: Any) -> Any:
     return a.to(exact) @ b.to(exact)
 
 
+def verify(name: str, call: Callable[..., Any], operands: tuple[Any, Any, Any], dtype: str) -> None:
+    """Make sure that a call (a, b, out) writes the product to `out`, before it is timed or counted.
+
+    Args:
+        name: what the error calls it.
+        operands: (M, K), (K, N) and (M, N); `out` is filled with NaN first.
+        dtype: torch's name of their type.
+
+    Raises:
+        RuntimeError: it does not; and whatever `call` raises.
+    """
+    import torch
+
+    a, b, out = operands
+    out.fill_(float("nan"))
+    call(a, b, out)
+    torch.cuda.synchronize()  # also what a call leaves to another stream, and errors of a kernel
+    error, limit = relative_error(out, torch.matmul(a, b).float()), 2 * tolerance(dtype)
+    if not error <= limit:  # two roundings: its own and torch.matmul's
+        raise RuntimeError(f"{name} is wrong: relative error {error:.2e}; at most {limit:.2e}")
+
+
 def run_case(
     matmul: Callable[..., Any],
     shape: Shape,
