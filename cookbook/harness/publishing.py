@@ -256,7 +256,8 @@ def _live(name: str) -> dict[str, Callable[[], str]]:
 
 def _cell(cell: Any, live: dict[str, Callable[[], str]]) -> list[str]:
     if cell.cell_type == "markdown":
-        return [re.sub(r"\]\(([\w/.]+)\.ipynb\)", r"](\1.md)", cell.source)]  # another recipe: its page
+        source = re.sub(r"\]\(([\w/.]+)\.ipynb\)", r"](\1.md)", cell.source)  # another recipe: its page
+        return [source.replace("](../../docs/", "](../../")]  # the site's pages lie in docs/recipes/<track>/
     if not cell.source.strip():
         return []
     code = fence(cell.source, "python")

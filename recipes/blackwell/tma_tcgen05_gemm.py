@@ -37,7 +37,9 @@
 # takes.
 #
 # *This kernel has not run on hardware.* It is compiled for Blackwell, and its layouts, descriptors and data path are
-# checked against the PTX ISA document in numpy; the cells at the end show what that covers. No speed is claimed.
+# checked against the PTX ISA document in numpy; the cells at the end show what that covers. [What is
+# checked](../../docs/checking.md#blackwell-what-hardware-has-confirmed) tells which part of it a Hopper GPU has
+# confirmed, and which rests on documents alone. No speed is claimed.
 #
 # `matmul(a, b)` at the end is for use: `a` is (M, K), `b` is (K, N), both K-major, as `x @ weight.T` is.
 

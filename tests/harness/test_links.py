@@ -1,4 +1,4 @@
-"""Links between recipes: notebooks name each other's .ipynb, their pages each other's page."""
+"""Links of recipes: notebooks name each other's .ipynb and files of docs/, their pages each other's page and docs'."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from cookbook.harness import catalog, notebooks, publishing
         ("Next: [b](b.ipynb).", "Next: [b](b.md)."),
         ("[c](../hopper/c.ipynb) and [d](d.py)", "[c](../hopper/c.md) and [d](d.py)"),
         ("`x.ipynb` is text", "`x.ipynb` is text"),
+        ("[e](../../docs/e.md#how)", "[e](../../e.md#how)"),
     ],
 )
 def test_a_link_to_a_notebook_becomes_one_to_its_page(source, shown):

@@ -60,8 +60,15 @@ def test_architectures_have_code_in_columns_and_code_shared(site):
     assert all(f'href="../recipes/{name}/"' in html for name in side_by_side.RECIPES)
 
 
-@pytest.mark.parametrize("page", ["benchmarks", "architectures"])
-def test_new_pages_are_linked_from_home_and_navigation(site, page):
+def test_what_hardware_has_confirmed_of_blackwell_is_found(site):
+    anchor = "checking/#blackwell-what-hardware-has-confirmed"
+    assert 'id="blackwell-what-hardware-has-confirmed"' in (site / "checking" / "index.html").read_text()
+    pages = {"index.html": "", "start/index.html": "../", "recipes/blackwell/tma_tcgen05_gemm/index.html": "../../../"}
+    assert [page for page, up in pages.items() if f'href="{up}{anchor}"' not in (site / page).read_text()] == []
+
+
+@pytest.mark.parametrize("page", ["benchmarks", "architectures", "pipelines", "checking"])
+def test_pages_are_linked_from_home_and_navigation(site, page):
     home = (site / "index.html").read_text()
     assert home.count(f'href="{page}/"') >= 2  # of the navigation, and of the text
 
