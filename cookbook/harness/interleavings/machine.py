@@ -25,9 +25,12 @@ from typing import Any
 import numpy as np
 
 from cookbook.harness.interleavings.programs import Barrier, Event, Programs
+from cookbook.harness.interleavings.shapes import COLUMNS
 
 Warp = tuple[int, int]  # rank of the CTA, number of the warp
 Step = tuple[Warp, int]  # a warp and the place of an event in its program, from 1 on
+QUARTER = 32  # lanes of tensor memory that one warp reaches: those of its number, counted round the warpgroup
+QUARTERS = tuple(((1 << QUARTER * COLUMNS) - 1) << n * QUARTER * COLUMNS for n in range(4))  # `tensor_region`'s bits
 
 
 @dataclass(frozen=True)
@@ -514,11 +517,22 @@ class Machine:
                 self.arrivals_from_afar.append((where[0], step))
             self._arrive(where, event.count, 0, step, done, True)
 
+    def _within_reach(self, event: Event, step: Step) -> None:
+        """A warp's loads and stores reach the quarter of the lanes that its number says: PTX ISA, tcgen05.ld."""
+        number = step[0][1] % len(QUARTERS)
+        for _, bits in event.tensor:
+            if bits & ~QUARTERS[number]:
+                first = number * QUARTER
+                text = f"{self.who(step)} in lanes other than its own, {first} to {first + QUARTER - 1}"
+                self.fault("tensor lanes", text, step)
+
     def tensor_read(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        self._within_reach(event, step)
         ends = self.components["tensor load done", step[0]]
         self.coming[step[0], event.name] = ends, self._later("tensor load", event, step, clock)
 
     def tensor_write(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        self._within_reach(event, step)
         self._later("tensor store", event, step, clock, write=True)
 
     def tensor_wait(self, event: Event, step: Step, clock: np.ndarray) -> None:
