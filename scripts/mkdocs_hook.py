@@ -9,6 +9,9 @@ from typing import Any
 from mkdocs.exceptions import PluginError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this source tree, installed or not
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import faults
 
 from cookbook.harness import bench_pages, notebooks, publishing, side_by_side
 from cookbook.harness.probes import shown
@@ -17,6 +20,7 @@ from cookbook.harness.probes import shown
 _MARKS = {
     "<!-- recipes -->": lambda: publishing.recipes_table(lambda recipe: f"recipes/{recipe.name}.md"),
     "<!-- probes -->": shown.markdown,
+    "<!-- faults -->": faults.markdown,
     "<!-- bench sizes -->": bench_pages.sizes,
     "<!-- bench ladder -->": bench_pages.ladder,
     "<!-- bench rasters -->": bench_pages.rasters,

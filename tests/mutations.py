@@ -23,12 +23,14 @@ class Mutation(NamedTuple):
     what: str
     old: str
     new: str
+    variant: str = ""  # the one of VARIANTS, or the operands' majors, in which it is looked for; "": as the recipe is
 
     def __str__(self) -> str:
-        return f"{self.recipe}: {self.what}"
+        return ", ".join(filter(None, (self.recipe, self.variant))) + f": {self.what}"
 
 
 HOPPER, AMPERE, BLACKWELL = "hopper/tma_wgmma_gemm", "ampere/ldmatrix_gemm", "blackwell/tma_tcgen05_gemm"
+MAJORS = "blackwell/majors_gemm"
 PLAIN_STAGE = "cute.make_composed_layout(cute.make_swizzle(0, 4, 3), 0, cute.select(x.outer, mode=[0, 1]))"
 
 # Caught without a GPU, by the layout level or the model level.
@@ -47,7 +49,22 @@ LAYOUT_MUTATIONS = [
     Mutation(
         BLACKWELL, "half of the sums' columns are allocated", "return self.tile_n  #", "return self.tile_n // 2  #"
     ),
+    Mutation(BLACKWELL, "a 64-byte swizzle over lines of 128", "make_swizzle(bits, 4, 3)", "make_swizzle(2, 4, 3)"),
     Mutation(BLACKWELL, "A is taken for M-major", "smem, k_major, k_major)", "smem, OperandMajorMode.MN, k_major)"),
+]
+
+READ_A = "mma.make_fragment_A(thr.partition_A(sA))"
+TILED = "cute.tile_to_shape(smem_atom({}), (config.tile_m, config.tile_k, config.stages), order=(0, 1, 2)).outer"
+BLOCKS_DOWN = f"cute.make_tensor(sA.iterator, {TILED.format('dtype, config.tile_m, 0')})"
+NARROW = "cute.recast_ptr(sA.iterator, cute.make_swizzle(2, 4, 3), dtype)"
+OTHER_MODE = f"cute.make_tensor({NARROW}, {TILED.format('dtype, config.tile_k // 2')})"
+
+# The layouts are right and the kernel does not keep to them: caught in what the compiler wrote.
+COMPILED_MUTATIONS = [
+    Mutation(MAJORS, "LBO and SBO of A change places", READ_A, READ_A.replace("sA", BLOCKS_DOWN), "nt"),
+    Mutation(
+        BLACKWELL, "tcgen05.mma reads A in the mode of the 64-byte swizzle", READ_A, READ_A.replace("sA", OTHER_MODE)
+    ),
 ]
 
 # Caught on a GPU: the kernel compiles, or does not, and computes something else.

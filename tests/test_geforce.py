@@ -14,10 +14,12 @@ import cutlass.cute as cute  # noqa: E402
 
 torch = pytest.importorskip("torch")
 
-from mutations import Mutation, mutant  # noqa: E402
+import planted  # noqa: E402
+from mutations import Mutation  # noqa: E402
+from planted import Suite  # noqa: E402
 
 from cookbook import access  # noqa: E402
-from cookbook.harness import catalog, compiling, interleavings, layout_check  # noqa: E402
+from cookbook.harness import catalog, compiling, layout_check  # noqa: E402
 from cookbook.harness.evaluated import evaluated  # noqa: E402
 from cookbook.harness.walk import walk  # noqa: E402
 from cookbook.layouts import evaluate  # noqa: E402
@@ -227,22 +229,22 @@ def test_no_copy_has_a_conflict(arch, variant):
 
 FAULTS = [
     ("a stage is read before it is full", "pipe.consumer_wait(read)", "pass", ("race", "early arrival")),
-    ("a stage is filled before it is empty", "pipe.producer_acquire(state)", "pass", "race"),
+    ("a stage is filled before it is empty", "pipe.producer_acquire(state)", "pass", ("race",)),
     ("a stage counts the warps of one CTA only", "Thread, 8 * config.cluster)", "Thread, 8)", ("race", "deadlock")),
     ("C is written while TMA reads it", "cp_async_bulk_wait_group(config.epi_buffers - 1", "cp_async_bulk_wait_group(1",
-     "race"),
+     ("race",)),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("what", "old", "new", "rules"), FAULTS)
-def test_a_fault_in_the_pipeline_is_found(what, old, new, rules, tmp_path):
+SUITES = [Suite(("pipeline",), [Mutation(NAME, *fault[:3], "square, shared B") for fault in FAULTS])]
+
+
+@pytest.mark.parametrize(("fault", "rules"), zip(SUITES[0].faults, [f[3] for f in FAULTS], strict=True), ids=str)
+def test_a_fault_in_the_pipeline_is_found(fault, rules, tmp_path):
     """By going through the orders in which the warps may run; without the fault none is found: level "pipeline"."""
-    module = mutant(Mutation(NAME, what, old, new), tmp_path)
-    config = module.VARIANTS["square, shared B"]
-    found = [
-        fault for one in interleavings.explored(module, "sm_90a", cutlass.BFloat16, config) for fault in one.faults
-    ]
-    assert found and found[0].startswith(rules)
+    found = planted.caught(fault, SUITES[0].levels, tmp_path)
+    planted.check(found, fault.recipe, fault.what, fault.variant)
+    assert found.by in rules
 
 
 # --- sizes ----------------------------------------------------------------------------------------------------

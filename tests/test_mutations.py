@@ -4,38 +4,25 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from mutations import LAYOUT_MUTATIONS, Mutation, mutant
 
-from cookbook.harness import catalog, layout_check, walk
+pytest.importorskip("cutlass")
 
+from mutations import COMPILED_MUTATIONS, LAYOUT_MUTATIONS, Mutation
+from planted import Suite, caught, check_caught
 
-def caught(mutation: Mutation, root: Path) -> str:
-    """How a level that needs no GPU catches the fault; empty if none does."""
-    import cutlass
-
-    module = mutant(mutation, root)
-    target = catalog.find(mutation.recipe).targets[0]
-    try:
-        found = layout_check.check_layouts(module, cutlass.BFloat16, module.config_for(target))
-    except ValueError as error:
-        return f"layout: {error}"
-    wrong = [f"{finding.name}: {finding.detail}" for finding in found if not finding.ok]
-    if wrong:
-        return "layout: " + "; ".join(wrong)
-    generator = np.random.default_rng(0)
-    a, b = (generator.integers(-3, 4, shape).astype(np.float32) for shape in ((200, 64), (64, 333)))
-    got = walk.walk(module, a, b, cutlass.BFloat16, module.config_for(target))
-    return "" if np.array_equal(got, a @ b) else "model: another product"
+SUITES = [Suite(("layout", "model"), LAYOUT_MUTATIONS), Suite(("compiled",), COMPILED_MUTATIONS)]
+CASES = [(suite, fault) for suite in SUITES for fault in suite.faults]
 
 
-@pytest.mark.parametrize("mutation", LAYOUT_MUTATIONS, ids=str)
-def test_planted_fault_is_caught_with_no_gpu(mutation: Mutation, tmp_path: Path) -> None:
-    assert caught(mutation, tmp_path)
+@pytest.mark.parametrize(("suite", "fault"), CASES, ids=[str(fault) for _, fault in CASES])
+def test_planted_fault_is_caught_with_no_gpu(suite: Suite, fault: Mutation, tmp_path: Path) -> None:
+    check_caught(fault, suite, tmp_path)
 
 
-@pytest.mark.parametrize("name", sorted({mutation.recipe for mutation in LAYOUT_MUTATIONS}))
-def test_the_recipe_itself_is_not_accused(name: str, tmp_path: Path) -> None:
-    nothing = Mutation(name, "nothing", "CONFIG = Config()", "CONFIG = Config()")
-    assert not caught(nothing, tmp_path)
+@pytest.mark.parametrize(
+    ("levels", "name", "variant"), sorted({(suite.levels, fault.recipe, fault.variant) for suite, fault in CASES})
+)
+def test_the_recipe_itself_is_not_accused(levels: tuple[str, ...], name: str, variant: str, tmp_path: Path) -> None:
+    nothing = Mutation(name, "nothing", "CONFIG", "CONFIG", variant)
+    assert not caught(nothing, levels, tmp_path).level

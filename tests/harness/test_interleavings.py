@@ -8,6 +8,7 @@ from typing import NamedTuple
 import cutlass
 import pytest
 from mutations import Mutation, mutant
+from planted import Suite, caught, check
 
 from cookbook import tables
 from cookbook.harness import catalog, checking, compiling, interleavings
@@ -16,7 +17,6 @@ from cookbook.harness.interleavings.__main__ import main
 PLAIN, MULTICAST = "hopper/tma_wgmma_gemm", "hopper/multicast_gemm"
 PERSISTENT, PINGPONG = "hopper/persistent_gemm", "hopper/pingpong_gemm"
 TCGEN05, TENSOR = "blackwell/tma_tcgen05_gemm", "blackwell/pipelined_gemm"
-PAIRS = "blackwell/two_cta_gemm"
 PIPELINED = [recipe.name for recipe in catalog.recipes() if interleavings.is_pipelined(recipe)]
 
 
@@ -40,6 +40,7 @@ HAND_OVER = "pipeline.NamedBarrier(barrier_id=TURN_BARRIER + 1 - group, num_thre
 SENDER_WAITS = "cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)"
 PRODUCER = "pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)"
 READER = "read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)"
+LANES = "copies.t2r_c.get_slice(tidx), copies.r2s_c"
 
 FAULTS = [
     planted(PLAIN, "a stage is read before it is full", "pipe.consumer_wait(read)", "pass", "race"),
@@ -300,19 +301,26 @@ FAULTS = [
         "race",
         "deadlock",
     ),
-    planted(PAIRS, "the bytes of one CTA are expected", "tx_count=PAIR * config", "tx_count=config", "early arrival"),
     planted(
-        PAIRS, "sums may go when one CTA has them", "PAIR * EPILOGUE_WARPS)", "EPILOGUE_WARPS)", "race", "tensor fence"
-    ),
-    planted(
-        PAIRS,
-        "both CTAs multiply for the pair",
-        "if work.place.half == 0:",
-        "if work.place.half >= 0:",
+        TENSOR,
+        "the producer goes round one stage too few",
+        PRODUCER,
+        PRODUCER.replace("stages", "stages - 1"),
         "race",
-        "arrivals",
         "deadlock",
+        "early wait",
     ),
+    planted(
+        TENSOR,
+        "the multiplying warp goes round one stage too few",
+        READER,
+        READER.replace("stages", "stages - 1"),
+        "race",
+        "deadlock",
+        "early wait",
+    ),
+    planted(TENSOR, "a warp asks for another's lanes", LANES, LANES.replace("tidx", "tidx ^ 32", 1), "tensor lanes"),
+    planted(TCGEN05, "a warp asks for another's lanes", LANES, LANES.replace("tidx", "tidx ^ 32", 1), "tensor lanes"),
     planted(
         PINGPONG,
         "memory is touched before the kernel before has ended",
@@ -321,6 +329,8 @@ FAULTS = [
         "dependent launch",
     ),
 ]
+
+SUITES = [Suite(("pipeline",), [fault.mutation for fault in FAULTS])]
 
 
 def faults_of(module: object, arch: str, config: object) -> list[str]:
@@ -332,10 +342,9 @@ def faults_of(module: object, arch: str, config: object) -> list[str]:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_planted_fault_is_found(fault: Planted, tmp_path: Path) -> None:
-    module, target = mutant(fault.mutation, tmp_path), catalog.find(fault.mutation.recipe).targets[0]
-    found = faults_of(module, target, module.CONFIG)
-    assert found, "not found"
-    assert found[0].startswith(fault.rules), found[0]
+    found, mutation = caught(fault.mutation, ("pipeline",), tmp_path), fault.mutation
+    check(found, mutation.recipe, mutation.what, mutation.variant)
+    assert found.by in fault.rules
 
 
 @pytest.mark.parametrize("name", PIPELINED)

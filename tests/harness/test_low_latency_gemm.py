@@ -12,9 +12,10 @@ import pytest
 cutlass = pytest.importorskip("cutlass")
 torch = pytest.importorskip("torch")
 
-from mutations import Mutation, mutant  # noqa: E402
+from mutations import Mutation  # noqa: E402
+from planted import Suite, check_caught  # noqa: E402
 
-from cookbook.harness import catalog, compiling, interleavings, tcgen05_check  # noqa: E402
+from cookbook.harness import catalog, compiling, tcgen05_check  # noqa: E402
 from cookbook.harness.evaluated import evaluated  # noqa: E402
 from cookbook.harness.layout_check import check_layouts  # noqa: E402
 from cookbook.harness.mailbox_check import mailbox_findings  # noqa: E402
@@ -121,10 +122,9 @@ FAULTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("variant", "what", "old", "new"), FAULTS, ids=[f"{f[0]}: {f[1]}" for f in FAULTS])
-def test_planted_pipeline_fault_is_found(variant: str, what: str, old: str, new: str, tmp_path: Path) -> None:
-    module = mutant(Mutation(NAME, what, old, new), tmp_path)
-    config = module.VARIANTS[variant]
-    trace = interleavings.trace_of(module, "sm_100a", BF16, config)
-    found = interleavings.explore(module, trace, config, interleavings.problems(config)[0])
-    assert [fault for one in found for fault in one.faults]
+SUITES = [Suite(("pipeline",), [Mutation(NAME, *change, variant) for variant, *change in FAULTS])]
+
+
+@pytest.mark.parametrize("fault", SUITES[0].faults, ids=str)
+def test_planted_pipeline_fault_is_found(fault: Mutation, tmp_path: Path) -> None:
+    check_caught(fault, SUITES[0], tmp_path)

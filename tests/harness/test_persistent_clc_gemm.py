@@ -9,7 +9,8 @@ import pytest
 
 cutlass = pytest.importorskip("cutlass")
 
-from mutations import Mutation, mutant  # noqa: E402
+from mutations import Mutation  # noqa: E402
+from planted import Suite, check_caught  # noqa: E402
 
 from cookbook.harness import catalog, compiling, interleavings  # noqa: E402
 from cookbook.harness.interleavings.launch_control import ANSWER_BYTES  # noqa: E402
@@ -72,7 +73,9 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize(("what", "old", "new"), FAULTS, ids=[f[0] for f in FAULTS])
-def test_planted_pipeline_fault_is_found(what: str, old: str, new: str, tmp_path: Path) -> None:
-    module = mutant(Mutation(NAME, what, old, new), tmp_path)
-    assert explored(module, module.CONFIG)
+SUITES = [Suite(("pipeline",), [Mutation(NAME, *fault) for fault in FAULTS])]
+
+
+@pytest.mark.parametrize("fault", SUITES[0].faults, ids=str)
+def test_planted_pipeline_fault_is_found(fault: Mutation, tmp_path: Path) -> None:
+    check_caught(fault, SUITES[0], tmp_path)

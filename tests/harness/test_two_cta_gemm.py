@@ -10,9 +10,10 @@ import pytest
 
 cutlass = pytest.importorskip("cutlass")
 
-from mutations import Mutation, mutant  # noqa: E402
+from mutations import Mutation  # noqa: E402
+from planted import Suite, check_caught  # noqa: E402
 
-from cookbook.harness import catalog, compiling, interleavings, tcgen05_check  # noqa: E402
+from cookbook.harness import catalog, compiling, tcgen05_check  # noqa: E402
 from cookbook.harness.evaluated import evaluated  # noqa: E402
 from cookbook.harness.layout_check import check_layouts  # noqa: E402
 from cookbook.harness.walk import walk, walk_evaluated  # noqa: E402
@@ -118,16 +119,6 @@ LAYOUT_FAULTS = [
 ]
 
 
-@pytest.mark.parametrize("fault", LAYOUT_FAULTS, ids=str)
-def test_planted_layout_fault_is_found(fault, tmp_path):
-    module = mutant(fault, tmp_path)
-    try:
-        found = failures(check_layouts(module, BF16, module.CONFIG))
-    except ValueError as refused:
-        found = {"refused": str(refused)}
-    assert found
-
-
 TX, IN_STEP, READERS = (
     "tx_count=PAIR * config.stage_bytes",
     "cta_layout_vmnk=ranks,\n    )",
@@ -148,10 +139,13 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize(("variant", "what", "old", "new"), FAULTS, ids=[f"{f[0]}: {f[1]}" for f in FAULTS])
-def test_planted_pipeline_fault_is_found(variant: str, what: str, old: str, new: str, tmp_path: Path) -> None:
-    module = mutant(Mutation(NAME, what, old, new), tmp_path)
-    config = module.VARIANTS[variant]
-    trace = interleavings.trace_of(module, "sm_100a", BF16, config)
-    found = interleavings.explore(module, trace, config, interleavings.problems(config)[0])
-    assert [fault for one in found for fault in one.faults]
+SUITES = [
+    Suite(("layout",), LAYOUT_FAULTS),
+    Suite(("pipeline",), [Mutation(NAME, *change, variant) for variant, *change in FAULTS]),
+]
+PLANTED = [(suite, fault) for suite in SUITES for fault in suite.faults]
+
+
+@pytest.mark.parametrize(("suite", "fault"), PLANTED, ids=[str(fault) for _, fault in PLANTED])
+def test_planted_fault_is_found(suite: Suite, fault: Mutation, tmp_path: Path) -> None:
+    check_caught(fault, suite, tmp_path)

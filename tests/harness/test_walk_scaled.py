@@ -11,9 +11,10 @@ cutlass = pytest.importorskip("cutlass")
 torch = pytest.importorskip("torch")
 
 import cutlass.utils.blockscaled_layout as blockscaled  # noqa: E402
-from mutations import Mutation, mutant  # noqa: E402
+from mutations import Mutation  # noqa: E402
+from planted import Suite, caught, check_caught, exact, operands  # noqa: E402
 
-from cookbook.harness import catalog, compiling, formats, interleavings, running, scaled, tcgen05_check  # noqa: E402
+from cookbook.harness import catalog, compiling, formats, running, scaled, tcgen05_check  # noqa: E402
 from cookbook.harness.evaluated import evaluated  # noqa: E402
 from cookbook.harness.layout_check import check_layouts  # noqa: E402
 from cookbook.harness.walk_scaled import scale_path, walk_scaled, walk_scaled_evaluated  # noqa: E402
@@ -34,17 +35,6 @@ def looked_at(name, variant=None, **changes):
 
 def failures(findings):
     return {f.name for f in findings if not f.ok}
-
-
-def exact(a, b):
-    """The product of what two operands stand for, rounded once."""
-    product = torch.from_numpy(a.values()).double() @ torch.from_numpy(b.values()).double().T
-    return product.to(torch.bfloat16).float().numpy()
-
-
-def operands(name, m, n, k):
-    form = catalog.find(name).operands
-    return scaled.integers(m, k, form, 1), scaled.integers(n, k, form, 2)
 
 
 @pytest.mark.parametrize("shape", [(128, 256, 128), (200, 333, 64), (72, 40, 160), (136, 264, 1312), (1, 1, 32)])
@@ -195,35 +185,19 @@ OF_NVFP4 = [
 ]
 PLANTED = [Mutation(name, *fault) for name in RECIPES for fault in FAULTS]
 PLANTED += [Mutation(MXFP8, *fault) for fault in OF_MXFP8] + [Mutation(NVFP4, *fault) for fault in OF_NVFP4]
-
-
-def caught(mutation, root):
-    """How the layout or the model level catches a fault; empty if neither does."""
-    module = mutant(mutation, root)
-    try:
-        found = failures(check_layouts(module, BF16, module.CONFIG))
-        if found:
-            return f"layout: {sorted(found)}"
-        a, b = operands(mutation.recipe, 200, 300, 320)
-        got = walk_scaled(module, a, b, BF16, module.CONFIG)
-    except Exception as error:  # CuTe refuses some, with errors of several kinds
-        return f"refused: {type(error).__name__}"
-    return "" if np.array_equal(got, exact(a, b)) else "model: another product"
+# With one atom along K their order is no fault.
+PLANTED = [m for m in PLANTED if "atoms along K" not in m.what or catalog.load(m.recipe).CONFIG.atoms_k > 1]
+LEVELS = ("layout", "model")
 
 
 @pytest.mark.parametrize("mutation", PLANTED, ids=str)
 def test_a_planted_fault_is_caught(mutation, tmp_path):
-    module = catalog.load(mutation.recipe)
-    if "atoms along K" in mutation.what and module.CONFIG.atoms_k == 1:
-        pytest.skip("there is one atom along K: it is no fault")
-    assert caught(mutation, tmp_path)
+    check_caught(mutation, SUITES[0], tmp_path)
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_recipe_itself_is_not_accused(name, tmp_path):
-    assert not caught(
-        Mutation(name, "nothing", "ATOM_ROWS, ATOM_FACTORS = 128, 4", "ATOM_ROWS, ATOM_FACTORS = 128, 4"), tmp_path
-    )
+    assert not caught(Mutation(name, "nothing", "ATOM_ROWS", "ATOM_ROWS"), LEVELS, tmp_path).level
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -254,12 +228,16 @@ PIPELINE_FAULTS = [
 ]
 
 
-@pytest.mark.parametrize("fault", PIPELINE_FAULTS, ids=lambda fault: fault[0])
+SUITES = [
+    Suite(LEVELS, PLANTED),
+    Suite(("pipeline",), [Mutation(MXFP8, *fault, "two narrow tiles") for fault in PIPELINE_FAULTS]),
+]
+
+
+@pytest.mark.parametrize("fault", SUITES[1].faults, ids=str)
 def test_a_fault_in_the_order_of_steps_is_caught(fault, tmp_path):
     """By the level that explores the interleavings, of the variant with two tiles of sums."""
-    module = mutant(Mutation(MXFP8, *fault), tmp_path)
-    found = interleavings.explored(module, "sm_100a", BF16, module.VARIANTS["two narrow tiles"])
-    assert not all(one.ok for one in found)
+    check_caught(fault, SUITES[1], tmp_path)
 
 
 # --- to_atoms -------------------------------------------------------------------------------------------------------

@@ -158,8 +158,8 @@ def field(name, **change):
 
 
 def caught(stage, **faults):
-    """Whether the product is refused or another one."""
+    """How a fault shows: the product is refused, or another one; empty if it does not."""
     try:
-        return not np.array_equal(stage.multiply(**faults), stage.true())
+        return "" if np.array_equal(stage.multiply(**faults), stage.true()) else "another product"
     except ValueError:
-        return True
+        return "refused: ValueError"

@@ -5,6 +5,7 @@ import dsl_tcgen05 as dsl
 import numpy as np
 import pytest
 from dsl_tcgen05 import Case
+from planted import WORDS, Caught, check
 from tcgen05_stage import FP4, FP8, UE4M3, UE8M0, Stage, caught, random_patterns
 
 from cookbook.layouts import Layout, evaluate
@@ -47,7 +48,7 @@ SCALE_FAULTS = {
 @pytest.mark.parametrize("name", SCALE_FAULTS)
 def test_a_fault_in_the_scale_factors_is_caught(name):
     case, change = SCALE_FAULTS[name]
-    assert caught(Stage(case), change=change)
+    check(Caught("model", caught(Stage(case), change=change)), WORDS, name)
     assert not caught(Stage(case), change=with_ids(0, 0))
 
 

@@ -6,6 +6,7 @@ import dsl_tcgen05 as dsl
 import numpy as np
 import pytest
 from dsl_tcgen05 import Case
+from planted import WORDS, Caught, check
 from tcgen05_stage import BF16, F16, FP4, FP8, TF32, UE4M3, UE8M0, Stage, caught, field, random_patterns
 
 from cookbook import descriptors
@@ -148,7 +149,7 @@ DESCRIPTOR_FAULTS = {
 @pytest.mark.parametrize("name", DESCRIPTOR_FAULTS)
 def test_a_planted_fault_is_caught(name):
     case, change = DESCRIPTOR_FAULTS[name]
-    assert caught(Stage(case), change=change)
+    check(Caught("model", caught(Stage(case), change=change)), WORDS, name)
     assert not caught(Stage(case))
 
 

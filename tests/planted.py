@@ -1,0 +1,146 @@
+"""Who catches a planted fault: a level is asked about a recipe with the fault in it, and the answer is on record.
+
+A test module that plants faults keeps them in `SUITES`. Its tests run each one and compare what caught it with the
+record, `faults.json`, which `python scripts/faults.py --write` makes by running them all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+from mutations import Mutation, mutant
+
+from cookbook.harness import catalog, compiling, interleavings, layout_check, majors, scaled, tcgen05_check, walk
+from cookbook.harness.catalog import Recipe
+from cookbook.harness.evaluated import evaluated
+from cookbook.harness.walk_scaled import walk_scaled
+
+RECORD = Path(__file__).with_name("faults.json")
+DTYPE = "bfloat16"  # of operands, or of C where the operands are block-scaled
+WORDS = "tcgen05.mma"  # what stands for a recipe where a fault is in the words of one instruction
+
+
+class Suite(NamedTuple):
+    """Faults, and the levels to ask about each: in this order, up to the first that catches it."""
+
+    levels: tuple[str, ...]
+    faults: Sequence[Mutation]
+
+
+class Caught(NamedTuple):
+    """The level that caught a fault, and by what: its findings, its rule, or what came of it. Empty: none did."""
+
+    level: str = ""
+    by: str = ""
+
+
+def caught(mutation: Mutation, levels: Iterable[str], root: Path) -> Caught:
+    """The first of `levels` that catches a fault; the mutant's source is written under `root`."""
+    module, recipe = mutant(mutation, root), catalog.find(mutation.recipe)
+    target = recipe.targets[0]
+    config = configured(module, mutation.variant, target)
+    for level in levels:
+        try:
+            by = _ASKED[level](module, recipe, target, config)
+        except Exception as error:
+            # An instruction or a layout that cannot be. CuTe refuses operands with errors of several kinds.
+            if level == "pipeline" or not (recipe.operands or isinstance(error, ValueError)):
+                raise
+            by = f"refused: {type(error).__name__}"
+        if by:
+            return Caught(level, by)
+    return Caught()
+
+
+def configured(module: ModuleType, variant: str, target: str) -> Any:
+    """The configuration in which a fault is planted: a variant's, or that of operands' majors ("nt")."""
+    if variant in getattr(module, "VARIANTS", {}):
+        return module.VARIANTS[variant]
+    own = compiling.config_for(module, target)
+    return majors.configured(own, variant) if variant else own
+
+
+def _layout(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
+    return _failed(layout_check.check_layouts(module, compiling.cutlass_dtype(DTYPE), config))
+
+
+def _model(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
+    dtype = compiling.cutlass_dtype(DTYPE)
+    if recipe.operands:
+        a, b = operands(recipe.name, 200, 300, 320)
+        got, right = walk_scaled(module, a, b, dtype, config), exact(a, b)
+    else:
+        generator = np.random.default_rng(0)
+        a, b = (generator.integers(-3, 4, shape).astype(np.float32) for shape in ((200, 64), (64, 333)))
+        got, right = walk.walk(module, a, b, dtype, config), a @ b  # at most 9 * 64: bfloat16 has to round some
+        right = rounded(right)
+    return "" if np.array_equal(got, right) else "another product"
+
+
+def _pipeline(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
+    found = interleavings.explored(module, target, compiling.cutlass_dtype(DTYPE), config)
+    assert found, "a kernel with barriers has pipelines to explore"
+    return next((fault.partition(":")[0] for one in found for fault in one.faults), "")
+
+
+def _compiled(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
+    built = compiling.compile_module(module, recipe.name, target, DTYPE, config)
+    found = evaluated(module, compiling.cutlass_dtype(DTYPE), config)
+    return _failed(tcgen05_check.compiled_findings(found, built, DTYPE))
+
+
+_ASKED = {"layout": _layout, "model": _model, "pipeline": _pipeline, "compiled": _compiled}
+
+
+def _failed(findings: Iterable[Any]) -> str:
+    return ", ".join(sorted(finding.name for finding in findings if not finding.ok))
+
+
+def operands(name: str, m: int, n: int, k: int) -> tuple[scaled.Scaled, scaled.Scaled]:
+    """A (m, k) and B (n, k) of a block-scaled recipe, of numbers whose products are exact."""
+    form = catalog.find(name).operands
+    return scaled.integers(m, k, form, 1), scaled.integers(n, k, form, 2)
+
+
+def exact(a: scaled.Scaled, b: scaled.Scaled) -> np.ndarray:
+    """The product of what two operands stand for, rounded once."""
+    import torch
+
+    product = torch.from_numpy(a.values()).double() @ torch.from_numpy(b.values()).double().T
+    return product.to(torch.bfloat16).float().numpy()
+
+
+def rounded(product: np.ndarray) -> np.ndarray:
+    """Float32 values rounded to bfloat16."""
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(product)).bfloat16().float().numpy()
+
+
+@lru_cache(maxsize=1)
+def record() -> dict[tuple[str, str, str], Caught]:
+    """What caught each fault, by recipe, variant and the fault in words, when the record was made."""
+    rows = json.loads(RECORD.read_text(encoding="utf-8"))
+    return {(row["recipe"], row["variant"], row["what"]): Caught(row["level"], row["by"]) for row in rows}
+
+
+def check(found: Caught, recipe: str, what: str, variant: str = "") -> None:
+    """A fault was caught, and by what the record says.
+
+    Raises:
+        AssertionError: nothing caught it; or the record says something else, or nothing.
+    """
+    assert found.level and found.by, f"nothing caught it: {recipe}: {what}"
+    said = record().get((recipe, variant, what))
+    assert found == said, f"on record is {said}: run `python scripts/faults.py --write`, and look at the difference"
+
+
+def check_caught(mutation: Mutation, suite: Suite, root: Path) -> None:
+    """Run a fault of a suite and `check` what caught it."""
+    check(caught(mutation, suite.levels, root), mutation.recipe, mutation.what, mutation.variant)
