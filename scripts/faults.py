@@ -97,7 +97,7 @@ def _table(rows: list[Row]) -> str:
     several = any(row["variant"] for row in rows)
     heads = ["what was changed", *["in the variant"] * several, "level", "what it said"]
     cells = [[row["what"], *[row["variant"]] * several, row["level"] or "missed", row["by"]] for row in rows]
-    return table(heads, cells)
+    return table(heads, cells, right=len(heads))
 
 
 def _find_tests() -> None:

@@ -239,7 +239,7 @@ FAULTS = [
 SUITES = [Suite(("pipeline",), [Mutation(NAME, *fault[:3], "square, shared B") for fault in FAULTS])]
 
 
-@pytest.mark.parametrize(("fault", "rules"), zip(SUITES[0].faults, [f[3] for f in FAULTS], strict=True), ids=str)
+@pytest.mark.parametrize(("fault", "rules"), list(zip(SUITES[0].faults, (f[3] for f in FAULTS), strict=True)), ids=str)
 def test_a_fault_in_the_pipeline_is_found(fault, rules, tmp_path):
     """By going through the orders in which the warps may run; without the fault none is found: level "pipeline"."""
     found = planted.caught(fault, SUITES[0].levels, tmp_path)
