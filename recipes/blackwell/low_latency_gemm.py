@@ -741,6 +741,12 @@ print(f"{mail}: {mail.size * 4} bytes for {CONFIG.split_k} senders; {counted.act
 draw.access_view(first_warp)
 
 # %% [markdown] tags=["lab"]
+# The weight and the rows lie in the atoms of all pages. The weight's tile, without its swizzle and with it:
+
+# %% tags=["lab"]
+draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, arch="sm_100a").a)
+
+# %% [markdown] tags=["lab"]
 # ## In the lab: who adds what
 #
 # The model of the cluster, with integers, so that the sums are exact: each CTA's part of K alone is wrong, and what the

@@ -924,6 +924,22 @@ for name, c in VARIANTS.items():
 Markdown(table(["variant", "sums", "factors of A", "factors of B", "together", "allocated"], rows_of_table))
 
 # %% [markdown] tags=["lab"]
+# ## In the lab: A, and a store of C
+#
+# The bytes of A lie as they always do: here without the swizzle, and with it. Below, one store of a warp into a buffer
+# of C, which asks no bank twice in a phase.
+
+# %% tags=["lab"]
+draw.swizzle_view(layouts.a)
+
+# %% tags=["lab"]
+from cookbook import access
+
+c_layout = evaluate(lambda dtype: smem_layouts(dtype).c, cutlass.BFloat16, arch="sm_100a")
+copies = evaluate(tiled_copies, cutlass.BFloat16, arch="sm_100a")
+draw.access_view(access.of_copy(c_layout, copies.r2s_c, "dst", "ldst")[0])
+
+# %% [markdown] tags=["lab"]
 # ## In the lab: what the factors are good for
 #
 # A matrix whose rows differ by factors of up to a million, in 8-bit floats: with one scale for all of it, and with one

@@ -931,6 +931,22 @@ for name, form in scaled.FORMATS.items():
     print(f"{name}: {form.bits + 8 / form.block:g} bits an element, relative error {error:.1%}")
 
 # %% [markdown] tags=["lab"]
+# ## In the lab: A, and a store of C
+#
+# The bytes of A lie as they always do: here without the swizzle, and with it. Below, one store of a warp into a buffer
+# of C, which asks no bank twice in a phase.
+
+# %% tags=["lab"]
+draw.swizzle_view(layouts.a)
+
+# %% tags=["lab"]
+from cookbook import access
+
+c_layout = evaluate(lambda dtype: smem_layouts(dtype).c, cutlass.BFloat16, arch="sm_100a")
+copies = evaluate(tiled_copies, cutlass.BFloat16, arch="sm_100a")
+draw.access_view(access.of_copy(c_layout, copies.r2s_c, "dst", "ldst")[0])
+
+# %% [markdown] tags=["lab"]
 # ## Check
 #
 # The levels are those of the page before, with the same meaning: *layout* follows each scale factor to the byte of

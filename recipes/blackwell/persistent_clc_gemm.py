@@ -917,6 +917,22 @@ for case, (begins, took) in CASES.items():
 Markdown(table(["of the ideal, by these rules", *VARIANTS], rows))
 
 # %% [markdown] tags=["lab"]
+# ## In the lab: the layouts
+#
+# Nothing about them is new. A stage of A, without its swizzle and with it; then one store of a warp into a buffer of
+# C, which asks no bank twice in a phase.
+
+# %% tags=["lab"]
+from cookbook import access
+from cookbook.layouts import evaluate
+
+layouts, copies = (evaluate(f, cutlass.BFloat16, arch="sm_100a") for f in (smem_layouts, tiled_copies))
+draw.swizzle_view(layouts.a)
+
+# %% tags=["lab"]
+draw.access_view(access.of_copy(layouts.c, copies.r2s_c, "dst", "ldst")[0])
+
+# %% [markdown] tags=["lab"]
 # Where all is even nothing is gained: the last round is not full, and it takes as long as a full one. Where it is not,
 # those who are free do the work of those who are late. Asking two blocks ahead keeps for a slow place what a fast one
 # could have had; it is for short tiles, whose epilogue ends late in the next block, so that one answer comes too late.
