@@ -11,7 +11,7 @@ __all__ = ["pair_view"]
 
 _PER_ELEMENT = 0.34  # units
 _DEEP = 40.0  # how far a tile of A or B reaches along K, in units: chosen, not to scale
-_TOP = 92.0
+_TOP = 108.0
 PAIR = 2
 
 
@@ -44,14 +44,14 @@ def pair_view(
         drawn, right, bottom = _cluster(name, shape, half, left)
         parts += drawn
         left, lowest = right + 36, max(lowest, bottom)
-    said = "; ".join(f"{name}: {_asked(shape, half)}" for name, shape in clusters.items())
+    said = "; ".join(f"{name}: {' '.join(_asked(shape, half))}" for name, shape in clusters.items())
     notes = {44: "one colour a CTA: its rows of C, and what it fetches of A (left) and B (top)"}
     return svg.picture(left, lowest + 16, title or "Who fetches what for a pair", said, parts, notes)
 
 
-def _asked(shape: tuple[int, int], half: tuple[int, int]) -> str:
+def _asked(shape: tuple[int, int], half: tuple[int, int]) -> list[str]:
     """What one CTA asks L2 for."""
-    return f"{half[0] // shape[1]} rows of A, {half[1] // shape[0]} columns of B a CTA"
+    return [f"a CTA: {half[0] // shape[1]} rows of A,", f"{half[1] // shape[0]} columns of B"]
 
 
 def _cluster(name: str, shape: tuple[int, int], half: tuple[int, int], left: float) -> tuple[list[str], float, float]:
@@ -60,7 +60,7 @@ def _cluster(name: str, shape: tuple[int, int], half: tuple[int, int], left: flo
     x0, y0 = left + _DEEP + 8, _TOP + _DEEP + 8
     parts = [
         svg.text(left, 70, name, 12, "ink", "start", bold=True),
-        svg.text(left, 85, _asked(shape, half), 11, "soft", "start"),
+        *(svg.text(left, 84 + 13 * i, line, 10, "soft", "start") for i, line in enumerate(_asked(shape, half))),
     ]
     for rank in range(PAIR * down * across):
         which, m, n = rank % PAIR, rank // PAIR % down, rank // PAIR // down
