@@ -5,6 +5,7 @@ No GPU: CPU tensors pass for CUDA's, and the kernel is a function that notes wha
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -23,7 +24,7 @@ def module(request, monkeypatch):
 def pretended(name, monkeypatch):
     """A recipe without plans yet, its `.launched` (arguments) and `.planned` (how many calls were checked in full)."""
     module = catalog.load(name)
-    digits = catalog.find(name).runs_on.removeprefix("sm_").rstrip("+")  # the first GPU that runs it
+    digits = re.findall(r"\d+", catalog.find(name).runs_on)[0]  # the first GPU that runs it
     capability = (int(digits[:-1]), int(digits[-1]))
     monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
