@@ -18,7 +18,7 @@ from cookbook.model import operand_descriptors
 
 __all__ = ["check_layouts", "copy_wavefronts", "predicted_copies", "predicted_wavefronts"]
 
-MATRIX_PITCH = 4096  # elements between the rows of a matrix that is copied from: a multiple of 128 bytes
+MATRIX_PITCH = 4096  # elements between the rows of a matrix that is copied from: whole lines, and longer than a tile
 SIDES = {"g2s": "dst", "s2r": "src", "r2s": "dst", "s2g": "src"}  # which side of a copy is in shared memory
 
 
@@ -101,10 +101,9 @@ def _past_l1(copy: TiledCopyTV, layout: SmemLayout) -> Counter[tuple[int, int]]:
     rows, columns = access.repeated(copy.src_coords(), copy.tiler_mn, layout.outer.sizes[:2])
     along_rows = bool(rows[0, 1] == rows[0, 0])  # else the matrix is M- or N-major, and a vector runs down a column
     inner, outer = (columns, rows) if along_rows else (rows, columns)
-    pitch = MATRIX_PITCH + inner.max() // MATRIX_PITCH * MATRIX_PITCH
-    sources = ((outer * pitch + inner) * layout.element_bytes)[:, :: copy.dst_vector].T  # (instructions, threads)
+    first = ((outer * MATRIX_PITCH + inner) * layout.element_bytes)[:, :: copy.dst_vector]  # byte of each vector
     counts: Counter[tuple[int, int]] = Counter()
-    for written, read in zip(access.copy_addresses(layout, copy, "dst"), sources, strict=True):
+    for written, read in zip(access.copy_addresses(layout, copy, "dst"), first.T, strict=True):
         for warp in range(0, len(written), access.LANES):
             lanes = slice(warp, warp + access.LANES)
             counted = banks.wavefronts(written[lanes], banks.CHUNK, sources=read[lanes], past_l1=True)
@@ -122,7 +121,7 @@ def predicted_wavefronts(module: ModuleType, dtype: Any, config: Any) -> dict[st
     return {kind: actual.pop() for kind, actual in by_kind.items() if len(actual) == 1}
 
 
-def predicted_copies(module: ModuleType, dtype: Any, config: Any, shape: tuple[int, int, int]) -> tuple[int, float]:
+def predicted_copies(module: ModuleType, dtype: Any, config: Any, shape: tuple[int, int, int]) -> tuple[int, int]:
     """Of a GEMM of whole tiles: cp.async instructions of all warps that move data, and the wavefronts of all of them.
 
     (0, 0) of a recipe that has none.
