@@ -14,8 +14,8 @@
 #       wgmma reads a tile along K or along M and N at the same rate, so an operand needs no transpose: its atom is
 #       mirrored, its boxes lie the other way, and the instruction gets one bit.
 #     track: hopper
-#     order: 80
-#     builds_on: hopper/pingpong_gemm
+#     order: 95
+#     builds_on: hopper/tuned_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     dtypes: [bfloat16, float16]
@@ -27,29 +27,24 @@
 # ---
 
 # %% [markdown]
-# # A GEMM for operands of either major, by WGMMA
+# # The GEMM to use
 #
-# **Claim.** `wgmma` reads a tile along K or along M and N at the same rate, so an operand needs no transpose: its atom
-# is mirrored, its boxes lie the other way, and the instruction gets one bit.
+# **Claim.** What the pages before this one have found, in one `matmul`: TMA with multicast, clusters of two, persistent
+# CTAs, warpgroups that take turns, and PDL (programmatic dependent launch: a kernel gets ready while the one before it
+# ends). Operands are K-major, as in [pingpong](pingpong_gemm.ipynb), whose kernel this one is nearest to. Three things
+# are new.
 #
-# [The page before](pingpong_gemm.ipynb) takes A and B *K-major*: the elements that are multiplied and summed lie next
-# to each other, as in `x @ weight.T`. Most products of a training step are not like that:
-#
-# | letters | A (M, K) lies along | B (K, N) lies along | for example       |
-# |---------|---------------------|---------------------|-------------------|
-# | `tn`    | K: row-major        | K: column-major     | `x @ weight.T`    |
-# | `tt`    | K: row-major        | N: row-major        | `dy @ weight`     |
-# | `nn`    | M: column-major     | K: column-major     | `x.T @ weight.T`  |
-# | `nt`    | M: column-major     | N: row-major        | `dy.T @ x`        |
-#
-# The letters are BLAS's and CuTe's, the first for A, the second for B: is the matrix, stored by columns, to be
-# *transposed* or *not*?
-#
-# On Ampere it is `ldmatrix.trans` that turns an operand on its way to the registers
-# ([there](../ampere/majors_gemm.ipynb)). Here there is no way to the registers: the tensor cores read shared memory by
-# themselves, and have to be told how a tile lies. What changes with the letter of an operand is its **layout**, and two
-# facts that follow from it. The producer, the turns of the warpgroups, the multicast and the epilogue are those of the
-# page before, line for line.
+# * **The cooperative schedule stores late.** Two warpgroups that share a tile of 256 x 128 or 256 x 160 need few bytes
+#   for each multiplication, but they both stop multiplying to store. Here they do not: they round the tile, keep it in
+#   registers, and store it *while the next tile is multiplied*.
+# * **The tensor cores' operands cost no thread anything.** `wgmma` is told where its operands lie by two descriptors,
+#   and they are the same for all threads of a warpgroup. If the compiler can prove that, the warp has them in uniform
+#   registers and computes them once; if not, 32 lanes do, and each is moved over. Here it can, and the registers that
+#   this sets free are what makes room for storing late.
+# * **K goes back and forth.** Every other tile of a CTA walks K from its end: what was read last should still be in L2.
+#   That is the *serpentine* of [the persistent GEMM](persistent_gemm.ipynb), now in every variant.
+# * **A rule chooses.** Which tile and which schedule is best depends on M, N and K. `cost` is the rule: how many clocks
+#   the tensor cores need, and how many bytes they must be fed. `matmul` takes the cheapest of `VARIANTS`.
 
 # %%
 from collections.abc import Callable
@@ -66,13 +61,17 @@ import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 
 # %% [markdown]
-# ## The sizes, and the majors
+# ## The sizes
 #
-# The majors are two more fields: the compiler makes one kernel for each pair that is used.
+# | variant | a warpgroup holds | elements a CTA loads for 1000 products |
+# |---|---|---|
+# | `256x128` | half of 256 x 128, and all of the half before it, rounded | 1000 (1 / 2 / 128 + 1 / 256) = 7.8 |
+# | `256x160` | half of 256 x 160, and nine tenths of the half before it | 7.0 |
+# | `128x128 in turn` | 128 x 128 | 11.7 |
 #
-# There are two variants, the widest tiles of the page before: a pair of warpgroups that shares one of 128 x 256,
-# and two that take turns at tiles of 128 x 192. `matmul` chooses by how evenly C's tiles go round among the SMs, and by
-# nothing else: a simple rule, and at large products not always the right one.
+# The half over the 128 is the cluster's: of two CTAs side by side each loads half of the tile of A that both use.
+# What a warpgroup of 128 threads holds is limited by their registers, 240 each: 256 x 160 takes 160 for the sums, and
+# two rounded numbers to a register leave room for nine boxes of 64 x 32 out of ten. The other one goes out at once.
 
 
 # %%
@@ -80,25 +79,29 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 class Config:
     """Sizes of the kernel, in elements or counts, how it is scheduled, and how its operands lie."""
 
-    tile_m: int = 128  # rows of C of one tile
-    tile_n: int = 192  # its columns
-    tile_k: int = 64  # 128 bytes of a K-major operand, eight atoms of an MN-major one; four wgmma steps of 16
+    tile_m: int = 256  # rows of C of one tile
+    tile_n: int = 128  # its columns
+    tile_k: int = 64  # a K-major operand's line of 128 bytes, eight atoms of another's; four wgmma steps of 16
     stages: int = 4  # pairs of A and B tiles in flight or being read
-    epi_n: int = 64  # columns of a piece of C: 128 bytes
-    epi_buffers: int = 2  # pieces of C on their way out, for each warpgroup
-    cluster_m: int = 2  # CTAs of a cluster down C: they share tiles of B
-    cluster_n: int = 1  # and across: they share tiles of A
-    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
-    pingpong: bool = True  # a warpgroup has a tile of its own; False: both share one
-    pdl: bool = True  # this kernel's launch may overlap the end of the one before, and the next one's the end of this
+    cluster_m: int = 1  # CTAs one above the other: they share the tiles of B
+    cluster_n: int = 2  # or side by side: they share the tiles of A
+    pingpong: bool = False  # a warpgroup has a tile of its own; False: both share one
+    late: int = 4  # boxes that warpgroups which share a tile store late, while the next one is multiplied
+    raster_group: int = 8  # clusters that run together cover this many rows of cluster tiles
+    epi_n: int = 64  # columns of C that go out together: 128 bytes
+    epi_buffers: int = 2  # for each warpgroup: one is written while TMA reads the other
+    producer_registers: int = 24  # a thread; the three warpgroups together may have 65536
+    consumer_registers: int = 240
     a_major: str = "k"  # "k" or "m": the index along which A is contiguous
     b_major: str = "k"  # "k" or "n": the index along which B is contiguous
 
     def __post_init__(self):
-        if self.a_major not in ("k", "m"):
-            raise ValueError(f"a_major: got {self.a_major!r}; needed 'k' or 'm'")
-        if self.b_major not in ("k", "n"):
-            raise ValueError(f"b_major: got {self.b_major!r}; needed 'k' or 'n'")
+        if self.cluster_m > 1 and self.cluster_n > 1:
+            got = f"{self.cluster_m} x {self.cluster_n}"
+            raise ValueError(f"cluster_m x cluster_n: got {got}; needed 1 in one of them: a cluster shares one operand")
+        for name, other in (("a_major", "m"), ("b_major", "n")):
+            if getattr(self, name) not in ("k", other):
+                raise ValueError(f"{name}: got {getattr(self, name)!r}; needed 'k' or {other!r}")
 
     @property
     def cluster(self) -> int:
@@ -106,61 +109,110 @@ class Config:
 
     @property
     def warpgroups(self) -> int:
-        return 2  # consumers
-
-    @property
-    def sharing(self) -> int:
-        return 1 if self.pingpong else self.warpgroups  # consumers of one tile
+        """Warpgroups that share a tile."""
+        return 1 if self.pingpong else 2
 
     @property
     def threads(self) -> int:
-        return 128 * self.warpgroups + 128  # and a producer warpgroup, of which one warp works
+        return 3 * 128  # two consumer warpgroups and the producer's, of which one warp works
+
+    @property
+    def boxes(self) -> int:
+        """Boxes of C that one warpgroup stores of a tile."""
+        return self.tile_m // 64 * (self.tile_n // self.epi_n) // self.warpgroups
+
+    @property
+    def min_k_tiles(self) -> int:
+        """Stages of a tile at least: one for each box that goes out late. TMA fills those past K with zeros."""
+        return 1 if self.pingpong else max(1, self.late)
 
     @property
     def stage_bytes(self) -> int:
         return (self.tile_m + self.tile_n) * self.tile_k * 2
 
     @property
-    def buffer_bytes(self) -> int:
-        return self.warpgroups * self.epi_buffers * 64 * self.epi_n * 2
-
-    @property
     def smem_bytes(self) -> int:
-        # the barriers, padded to the tiles' alignment; A and B; and C beside them
-        return 1024 + self.stages * self.stage_bytes + self.buffer_bytes
+        c = 2 * self.epi_buffers * 64 * self.epi_n * 2
+        return 1024 + self.stages * self.stage_bytes + c  # 1024: the barriers, padded to the tiles' alignment
 
 
 VARIANTS = {
-    "128x192 in turn": Config(),
-    "128x256 shared": Config(tile_n=256, pingpong=False),
+    "256x128": Config(),
+    "256x160": Config(tile_n=160, epi_n=32, late=9),
+    "128x128 in turn": Config(tile_m=128, cluster_m=2, cluster_n=1, stages=6, pingpong=True),
 }
-DEFAULT = "128x192 in turn"
-CONFIG = VARIANTS[DEFAULT]
-REGISTERS = (24, 240)  # of a producer's thread and of a consumer's: 128 * 24 + 256 * 240 of an SM's 65536
+DEFAULT = "auto"  # the one that `choose` names
+CONFIG = VARIANTS["256x128"]
 
 
-def config_for(arch: str, variant: str = DEFAULT) -> Config:
+def config_for(arch: str, variant: str = "256x128") -> Config:
     """A variant's configuration for an architecture: there is one Hopper."""
     return VARIANTS[variant]
 
 
 # %% [markdown]
-# ## The layout
+# ## The rule
 #
-# TMA copies boxes, and the rows of a box are what is contiguous in global memory. It does not turn them. So an M-major
-# operand arrives in lines along M and stays like that, and its atom is the K-major one mirrored: not 8 rows of 64
-# elements along K, but **64 x 8, eight lines of 64 elements along M**, one line for each k. The swizzle is the same
-# `S<3,4,3>`, for it sees addresses: 16-byte chunk *c* of line *l* goes to slot *c XOR l*, whichever way the lines run.
+# A product takes as long as its busiest CTA. Tiles are whole, so count **waves**: 132 SMs hold 66 clusters of two,
+# which compute 66 *cluster tiles* (pairs of tiles) at a time; 1056 of them are 16 waves, one more is 17. A wave takes
+# `tile_m * tile_n * K / 2048` clocks, for 2048 multiply-adds are what the tensor cores of an SM do in one. Warpgroups
+# that cooperate need some clocks more between two tiles, to round (`ROUND`: from counted clocks at short K). When the
+# last tile is over there is a store that hides behind nothing.
 #
-# **In which order do the atoms fill the tile?** The tensor core would take either. A matrix descriptor has two strides,
-# and for an MN-major operand one of them leads from eight k to the next eight, the other from 64 rows to the next 64.
-# TMA is what decides. A box in the 128-byte mode is one swizzle wide, 64 elements, and any number of lines high, which
-# then lie *one below the other*. So all atoms along K come first, and after them the next 64 rows: a box is 64 x 64.
-# The other way round a box would be one atom, 64 x 8, and the producer would issue eight times as many copies.
+# For a short product, that is all. A longer one takes the GPU to its **power** limit. It lowers its clock until it
+# stays within, so that energy is time, and two things change.
 #
-# For a K-major operand that is the order along M that we had; its box is as high as the tile. So there are several
-# boxes to an MN-major tile where there was one to a K-major tile, and `cute.copy` issues them all. Of a tile that two
-# CTAs share, each fetches half of *every* box.
+# * *Clocks count for less.* An SM that has nothing to do in the last wave takes little power, and the others run
+#   faster. A tile of which the waves are less full loses some of it, not all. `CLOCKS` is the power to which clocks
+#   count.
+# * *Bytes count.* To bring operands to the tensor cores takes energy: from memory, through L2, across the chip, into
+#   shared memory. `LOAD` puts a figure on it: an element that is loaded costs as much as so many multiply-adds.
+#
+# Both are fitted, to the variants' times at several large sizes, by least squares of the logarithms: the lab below does
+# it again with the records. They are figures of *one chip*, an H200 at its power limit, multiplying normal numbers:
+# another card, another limit or a warmer room has others. Where "short" ends is known least: between the sizes that
+# follow the one law and those that follow the other.
+
+
+# %%
+SHORT = 100_000  # clocks of multiplying on each SM, below which a product is over before power matters
+CLOCKS = 0.5  # the power of the clocks that time is proportional to, at the power limit
+LOAD = 14  # multiply-adds that loading one element costs there
+ROUND = 800  # clocks from the last wgmma of a tile to the first of the next, where both warpgroups round it
+STORE = 350  # clocks for 64 x 64 of C that go out at once
+
+
+def clocks(config: Config, m: int, n: int, k: int, sms: int) -> float:
+    """What the busiest of `sms` SMs needs for C (m, n) over k."""
+    tiles = -(-m // (config.tile_m * config.cluster_m)) * -(-n // (config.tile_n * config.cluster_n))
+    waves = -(-tiles // (sms // config.cluster))
+    tile = config.tile_m * config.tile_n
+    multiply = tile * -(-k // config.tile_k) * config.tile_k / 2048
+    stop = 0 if config.pingpong else ROUND + STORE * (config.boxes - config.late) * config.epi_n / 64
+    return waves * (multiply + stop) + tile / 16
+
+
+def loaded(config: Config) -> float:
+    """Elements of A and B that a CTA loads for one product of two of them."""
+    return (config.tile_m / config.cluster_n + config.tile_n / config.cluster_m) / (config.tile_m * config.tile_n)
+
+
+def cost(config: Config, m: int, n: int, k: int, sms: int) -> float:
+    """What C (m, n) over k costs on `sms` SMs, to be compared with that of another configuration."""
+    needed = clocks(config, m, n, k, sms)
+    return needed if m * n * k / 2048 / sms < SHORT else needed**CLOCKS * (1 + LOAD * loaded(config))
+
+
+def choose(m: int, n: int, k: int, sms: int) -> str:
+    """The variant that costs least."""
+    return min(VARIANTS, key=lambda name: cost(VARIANTS[name], m, n, k, sms))
+
+
+# %% [markdown]
+# ## The layouts and the MMA
+#
+# As in the pages before: K-major tiles in 128-byte rows, and C in boxes of 64 x 64 or 64 x 32, two for each warpgroup,
+# beside A and B instead of over them, for the next tile is loaded while this one is stored.
 
 
 # %%
@@ -169,12 +221,11 @@ class SmemLayouts(NamedTuple):
 
     a: cute.ComposedLayout  # (M, K, STAGE)
     b: cute.ComposedLayout  # (N, K, STAGE)
-    c: cute.ComposedLayout  # (64, EPI_N, BUFFER)
+    c: cute.ComposedLayout  # (64, EPI_N, BUFFER): first the buffers of warpgroup 0, then those of 1
 
 
 def smem_atom(dtype, contiguous: int, along: int = 1) -> cute.ComposedLayout:
-    """Eight lines along mode `along` and the swizzle for them: SW128, SW64, SW32 or INTER (none), the widest whose
-    line divides `contiguous` elements."""
+    """The widest atom whose line, along mode `along`, divides `contiguous` elements: SW128, SW64, SW32, or INTER."""
     bits = next(bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0)
     width = (128 << bits) // dtype.width
     lines = cute.make_layout((8, width), stride=(width, 1))
@@ -184,283 +235,276 @@ def smem_atom(dtype, contiguous: int, along: int = 1) -> cute.ComposedLayout:
 
 def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
     """The atoms, tiled to the size of the tiles: first across the lines, then along them, then over the stages."""
+    c = config
 
     def staged(rows: int, major: str) -> cute.ComposedLayout:
-        along, order = (1, (0, 1, 2)) if major == "k" else (0, (1, 0, 2))
-        tile = (rows, config.tile_k, config.stages)
+        tile, along, order = (rows, c.tile_k, c.stages), *((1, (0, 1, 2)) if major == "k" else (0, (1, 0, 2)))
         return cute.tile_to_shape(smem_atom(dtype, tile[along], along), tile, order=order)
 
-    pieces = (64, config.epi_n, config.warpgroups * config.epi_buffers)
     return SmemLayouts(
-        a=staged(config.tile_m, config.a_major),
-        b=staged(config.tile_n, config.b_major),
-        c=cute.tile_to_shape(smem_atom(dtype, config.epi_n), pieces, order=(0, 1, 2)),
+        a=staged(c.tile_m, c.a_major),
+        b=staged(c.tile_n, c.b_major),
+        c=cute.tile_to_shape(smem_atom(dtype, c.epi_n), (64, c.epi_n, 2 * c.epi_buffers), order=(0, 1, 2)),
     )
 
 
-# %% [markdown]
-# ## One bit
-#
-# `wgmma` has a bit for each operand, in PTX `imm-trans-a` and `imm-trans-b`: the lines that the descriptor describes
-# run along K, or along M or N. With the bit the tensor core turns each piece while it reads it. **For 16-bit elements
-# only**: with 8-bit or 32-bit ones both operands must be K-major.
-#
-# The bit is in the instruction, the strides are in the descriptor, the swizzle is in both the descriptor and the
-# tensor map, and all of them must tell of the same tile. We say it once, in `Config`, and CuTe derives the descriptor
-# from the layout and the bit. What becomes of a wrong bit, the lab shows.
-
-
-# %%
-def wgmma_op(dtype, columns: int, a_major: str = "k", b_major: str = "k") -> warpgroup.MmaF16BF16Op:
-    """wgmma m64nNk16, A and B from shared memory, of these majors."""
+def wgmma(dtype, columns: int, a_major: str = "k", b_major: str = "k") -> warpgroup.MmaF16BF16Op:
+    """64 rows of A times 16 x `columns` of B, both from shared memory, of these majors; float32 accumulators."""
     smem = warpgroup.OperandSource.SMEM
     majors = (OperandMajorMode.K if major == "k" else OperandMajorMode.MN for major in (a_major, b_major))
     return warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, (64, columns, 16), smem, *majors)
 
 
 def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
-    """The wgmmas of the warpgroups that share a tile: of two, or of one that goes down all its rows itself."""
-    op = wgmma_op(dtype, config.tile_n, config.a_major, config.b_major)
-    return cute.make_tiled_mma(op, (config.sharing, 1, 1))
+    """The wgmmas of the warpgroups that share a tile: of one, which then goes down all its rows itself, or of two."""
+    op = wgmma(dtype, config.tile_n, config.a_major, config.b_major)
+    return cute.make_tiled_mma(op, (config.warpgroups, 1, 1))
 
 
 class TiledCopies(NamedTuple):
     """The copies by software that touch shared memory."""
 
-    r2s_c: cute.TiledCopy  # stmatrix.x4: one warpgroup, one piece of 64 x EPI_N
+    r2s_c: cute.TiledCopy  # stmatrix.x4 of one warpgroup: a box of C, 64 x EPI_N
 
 
 def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
-    """The one copy of the epilogue."""
+    """The copy of the epilogue: a box has its accumulators where a wgmma of EPI_N columns would have them."""
     stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
-    piece = cute.make_tiled_mma(wgmma_op(dtype, config.epi_n), (1, 1, 1))
-    return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, piece))
+    box = cute.make_tiled_mma(wgmma(dtype, config.epi_n), (1, 1, 1))
+    return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, box))
 
 
 # %% [markdown]
-# ## Unchanged: tiles, producer, turns, epilogue
+# ## Turns and slots
 #
-# None of the following asks for the majors. Partitioned tensors have the same modes whichever way a tile lies, (TMA, k)
-# for the producer and descriptors (MMA, MMA_M, MMA_K, STAGE) for the consumers; only what is behind an index differs.
-# [The page before](pingpong_gemm.ipynb) says why each line is as it is.
+# The tiles of a CTA come one after the other: its first is number `first`, the next is `step` further. The position in
+# this sequence is the **turn**. K-tiles are numbered through, so turn `t` begins at **slot** `t * k_tiles` of the queue
+# of stages, and a slot says where it lies and which phase to wait for: nobody carries state from turn to turn.
 
 
 # %%
-class Work(NamedTuple):
-    """The numbers that a cluster is to do: `first`, `first + step`, ..., `turns` of them."""
-
-    first: cutlass.Int32
-    step: cutlass.Int32
-    turns: cutlass.Int32
-    grid: tuple[cutlass.Int32, cutlass.Int32]  # of clusters' tiles, down and across C
-
-
 @cute.jit
-def work_of_cluster(shape_mn, config: cutlass.Constexpr):
-    """What this CTA's cluster has to do."""
-    down = cute.ceil_div(shape_mn[0], config.tile_m * config.cluster_m)
-    across = cute.ceil_div(shape_mn[1], config.tile_n * config.cluster_n)
-    cta, _, _ = cute.arch.block_idx()
-    ctas, _, _ = cute.arch.grid_dim()
-    first, step = cta // config.cluster, ctas // config.cluster
-    return Work(first, step, (down * across - first + step - 1) // step, (down, across))
+def tile_of(turn, order, config: cutlass.Constexpr):
+    """This CTA's tile (m, n) of a turn. Cluster tiles are numbered column by column in groups of `raster_group` rows.
 
-
-@cute.jit
-def tile_of(work: Work, turn, place, config: cutlass.Constexpr):
-    """The tile (m, n) of C that the CTA at `place` in its cluster computes in a turn."""
-    down, across = work.grid
-    number, wanted = work.first + turn * work.step, config.raster_group // config.cluster_m
-    group, inside = number // (wanted * across), number % (wanted * across)
-    first = group * wanted
-    height = cutlass.min(down - first, wanted)  # the last group may be lower
+    order: (first, step, cluster tiles down, across, (row, column) of the CTA in its cluster).
+    """
+    first_work, step, tiles_m, tiles_n, place = order
+    work = first_work + turn * step
+    group, inside = work // (config.raster_group * tiles_n), work % (config.raster_group * tiles_n)
+    first = group * config.raster_group
+    height = cutlass.min(tiles_m - first, config.raster_group)  # the last group may be lower
     m, n = first + inside % height, inside // height
     return m * config.cluster_m + place[0], n * config.cluster_n + place[1]
 
 
 @cute.jit
-def place_in_cluster(config: cutlass.Constexpr):
-    """(row, column) of this CTA in its cluster."""
-    rank = cutlass.Int32(0)
-    if cutlass.const_expr(config.cluster > 1):
-        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-    return rank % config.cluster_m, rank // config.cluster_m
+def state_at(slot, config: cutlass.Constexpr):
+    """The consumer's place in the queue at a slot: (stage, phase), with no history."""
+    return pipeline.PipelineState(config.stages, slot, slot % config.stages, (slot // config.stages) & 1)
 
 
-def slot_of(number, config: Config):
-    """The pipeline's state at k-tile `number`, counted over all tiles of the CTA."""
-    stage, phase = number % config.stages, number // config.stages & 1
-    return pipeline.PipelineState(config.stages, number, stage, phase)
+# %% [markdown]
+# ## The producer
+#
+# One warp, as before, and in every other turn it walks K **backwards**. The CTAs of a wave read the same panels of A
+# and B at the same time, and where that is more than L2 can hold, the beginning of K is gone from L2 when a wave is
+# through, but the end should be there. The next wave needs many of the same rows of A. Starting at the end, it should
+# find them; [the persistent GEMM](persistent_gemm.ipynb) models it. The order of summation differs from tile to tile,
+# but on one GPU each tile's is always the same.
 
 
 # %%
-@cute.jit
-def multicast_masks(place, config: cutlass.Constexpr):
-    """Who is to get the part of A, and the part of B, that the CTA at `place` fetches: a bit for each rank."""
-    whole_row = sum(1 << n * config.cluster_m for n in range(config.cluster_n))  # of the CTA at (0, 0)
-    whole_column = (1 << config.cluster_m) - 1
-    return cutlass.Int16(whole_row) << place[0], cutlass.Int16(whole_column) << place[1] * config.cluster_m
+def to_all(sharers: int) -> dict:
+    """What a multicast copy is told: to write to all CTAs of a cluster of `sharers`, a bit for each."""
+    return {"mcast_mask": cutlass.Int16((1 << sharers) - 1)} if sharers > 1 else {}
 
 
 @cute.jit
-def load(tma, source, target, barrier, mask, sharers: cutlass.Constexpr):
-    """One TMA copy of this CTA's part of a tile, to itself and all others that share the tile."""
-    if cutlass.const_expr(sharers > 1):
-        cute.copy(tma, source, target, tma_bar_ptr=barrier, mcast_mask=mask)
-    else:
-        cute.copy(tma, source, target, tma_bar_ptr=barrier)
-
-
-@cute.jit
-def produce_tile(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, masks, config: cutlass.Constexpr):
-    """All k-tiles of one tile: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE) in shared memory."""
-    for k_tile in cutlass.range(cute.size(tAgA, mode=[1]), unroll=1):
+def produce(pipe, state, turn, k_tiles, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, config: cutlass.Constexpr):
+    """Fill a stage for each k-tile of one turn: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE)."""
+    for i in cutlass.range(k_tiles, unroll=1):
+        k_tile = i + (turn & 1) * (k_tiles - 1 - 2 * i)
         pipe.producer_acquire(state)
         barrier = pipe.producer_get_barrier(state)
-        load(tma_a, tAgA[None, k_tile], tAsA[None, state.index], barrier, masks[0], config.cluster_n)
-        load(tma_b, tBgB[None, k_tile], tBsB[None, state.index], barrier, masks[1], config.cluster_m)
+        a_to, b_to = to_all(config.cluster_n), to_all(config.cluster_m)
+        cute.copy(tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier, **a_to)
+        cute.copy(tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier, **b_to)
         state.advance()
     return state
 
 
-@cute.jit
-def produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work: Work, place, config: cutlass.Constexpr):
-    """Keep the stages full, tile after tile. gA (M, K, m, k), gB (N, K, n, k) in global memory."""
-    row, column = place
-    across, down = cute.make_layout(config.cluster_n), cute.make_layout(config.cluster_m)
-    sA, sB = cute.group_modes(sA, 0, 2), cute.group_modes(sB, 0, 2)
-    tAsA, tAgA = cpasync.tma_partition(tma_a, column, across, sA, cute.group_modes(gA, 0, 2))  # (TMA, m, k)
-    tBsB, tBgB = cpasync.tma_partition(tma_b, row, down, sB, cute.group_modes(gB, 0, 2))  # (TMA, n, k)
-    masks = multicast_masks(place, config)
-    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    for turn in cutlass.range(work.turns, unroll=1):
-        m, n = tile_of(work, turn, place, config)
-        tA, tB = tAgA[None, m, None], tBgB[None, n, None]
-        state = produce_tile(pipe, state, tma_a, tma_b, tA, tAsA, tB, tBsB, masks, config)
-    if cutlass.const_expr(config.pdl):
-        cute.arch.griddepcontrol_launch_dependents()  # nothing is left to ask for: the next kernel may come
-    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
+# %% [markdown]
+# ## The consumers: one stage
+#
+# A batch of wgmmas for a stage, then a wait for the batch *before* it, whose stage can be given back.
 
 
 # %%
-TURN_BARRIER = 3  # the first of two named barriers, 3 and 4; 1 and 2 are those of the epilogues
-
-
-class Mmas(NamedTuple):
-    """The same tiled MMA twice."""
-
-    overwrite: cute.TiledMma
-    accumulate: cute.TiledMma
-
-
-def both_mmas(dtype, config: Config) -> Mmas:
-    mmas = Mmas(tiled_mma(dtype, config), tiled_mma(dtype, config))
-    mmas.overwrite.set(warpgroup.Field.ACCUMULATE, False)
-    mmas.accumulate.set(warpgroup.Field.ACCUMULATE, True)
-    return mmas
-
-
 @cute.jit
-def multiply_stage(mmas, acc, tCrA, tCrB, stage, first: cutlass.Constexpr = False):
-    """Issue one stage's wgmmas as one batch. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
+def multiply_stage(mma, acc, tCrA, tCrB, stage, first: cutlass.Constexpr = False):
+    """Issue one stage's wgmmas as one batch. mma: one that overwrites `acc`, for the very first k-block, and one that
+    adds to it. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
+    overwrite, add = mma
     warpgroup.fence()
     for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements along K
-        mma = mmas.overwrite if first and k == 0 else mmas.accumulate
-        cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
+        each = overwrite if first and k == 0 else add
+        cute.gemm(each, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
     warpgroup.commit_group()
 
 
 @cute.jit
-def multiply_tile(pipe, turn, turns, mmas, acc, tCrA, tCrB, k_tiles, group, config: cutlass.Constexpr):
-    """Multiply the k-tiles of this turn's tile into `acc`."""
-    read, release = slot_of(turn * k_tiles, config), slot_of(turn * k_tiles, config)
-    if cutlass.const_expr(config.pingpong):
-        if turn > 0:
-            pipeline.NamedBarrier(barrier_id=TURN_BARRIER + group, num_threads=256).arrive_and_wait()
+def next_stage(pipe, read, release, mma, acc, tCrA, tCrB):
+    """Multiply the stage at `read`, and give back the one at `release`."""
     pipe.consumer_wait(read)
-    multiply_stage(mmas, acc, tCrA, tCrB, read.index, first=True)
+    multiply_stage(mma, acc, tCrA, tCrB, read.index)
     read.advance()
-    for _ in cutlass.range(k_tiles - 1, unroll=1):
-        pipe.consumer_wait(read)
-        multiply_stage(mmas, acc, tCrA, tCrB, read.index)
-        read.advance()
-        warpgroup.wait_group(1)  # the batch before this one is done: its stage may be overwritten
-        pipe.consumer_release(release)
-        release.advance()
-    if cutlass.const_expr(config.pingpong):
-        if turn + 1 < turns:  # all is issued: the other one's turn
-            pipeline.NamedBarrier(barrier_id=TURN_BARRIER + 1 - group, num_threads=256).arrive()
+    warpgroup.wait_group(1)  # the batch before this one is done: its stage may be overwritten
+    pipe.consumer_release(release)
+    release.advance()
+    return read, release
+
+
+# %% [markdown]
+# ## The consumers: one box of C
+#
+# A warpgroup stores its rows of a tile in boxes of 64 rows, already rounded: `stmatrix` into a swizzled buffer, TMA
+# from there. Before a buffer is written again, TMA must have *read* it. Nothing here concerns the other warpgroup: the
+# barrier is of these 128 threads. TMA clips a box at the edge of the matrix.
+
+
+# %%
+def box_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
+    """A thread's part of the `i`th box in `values`, its accumulators: (MMA, 1, 1), as the MMA of one box has it."""
+    of_box = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))
+    return cute.make_tensor(values.iterator + i * cute.size(of_box), of_box)
+
+
+@cute.jit
+def round_and_store(acc, first: cutlass.Constexpr, last: cutlass.Constexpr, out, tile, group, tidx, config):
+    """Boxes `first` to `last` - 1 of a tile, one after the other, straight from the accumulators."""
+    for i in cutlass.range_constexpr(first, last):
+        box = box_of(acc, i, config)
+        rBox = cute.make_rmem_tensor(box.shape, out[0].element_type)
+        rBox.store(box.load().to(rBox.element_type))
+        store_box(i, rBox, out, tile, group, tidx, config)
+
+
+@cute.jit
+def store_box(i: cutlass.Constexpr, rBox, out, tile, group, tidx, config: cutlass.Constexpr):
+    """Box `i` of this warpgroup's part of a tile. rBox: a thread's part of it, rounded; out: (sC, tma_c, gC, copies)
+    with sC (64, EPI_N, BUFFER) of this warpgroup, gC (M, N, m, n) as TMA coordinates; tidx: in the warpgroup."""
+    sC, tma_c, gC, copies = out
+    barrier = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=128)
+    storing = cute.arch.make_warp_uniform(tidx // 32) == 0
+    thr, buffer = copies.r2s_c.get_slice(tidx), i % config.epi_buffers
+    if storing:
+        cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
+    barrier.arrive_and_wait()  # TMA has read what was in this buffer
+    cute.copy(copies.r2s_c, thr.retile(rBox), thr.partition_D(sC)[None, None, None, buffer])
+    cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
+    barrier.arrive_and_wait()
+    if storing:
+        boxes = cute.zipped_divide(gC[None, None, tile[0], tile[1]], (64, config.epi_n))
+        bSsC, bSgC = cpasync.tma_partition(tma_c, 0, cute.make_layout(1), cute.group_modes(sC, 0, 2), boxes)
+        across = config.tile_n // config.epi_n
+        row = i // across * config.warpgroups + (0 if config.pingpong else group)
+        with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
+            cute.copy(tma_c, bSsC[None, buffer], bSgC[None, (row, i % across)])
+            cute.arch.cp_async_bulk_commit_group()
+
+
+# %% [markdown]
+# ## Cooperating, and storing late
+#
+# A pair that shares a tile finishes it together. If both then store, nobody multiplies; if they only *round*, 64
+# registers a thread take what 128 held, and the next tile can begin at once: its first batch is issued, and while the
+# tensor cores work on it the threads, which have nothing else to do, store the first box of the tile before. Then the
+# second batch and the second box, and so on: a batch takes the tensor cores longer than a box takes the threads. What
+# is left of the epilogue is the rounding, and the store of the very last tile. Of a wider tile there is no room for
+# all: some of its boxes go out at once, the others late.
+#
+# So a tile needs as many batches as it has boxes that go out late. K may be too short for that. Then the producer asks
+# for k-tiles past its end, and TMA fills them with zeros: a loop whose first turns are always there is worth that.
+#
+# It takes 128 + 64 registers a thread and some more. `setmaxnreg` makes room for them, and so does that nothing is
+# computed for the tensor cores in each thread: see `consume`, below.
+
+
+# %%
+@cute.jit
+def multiply_and_store(pipe, turn, mma, acc, rC, tCrA, tCrB, k_tiles, out, before, group, tidx, config):
+    """Multiply this turn's tile into `acc`, and meanwhile store `rC`, of the tile `before` it, if there was one."""
+    read, release = state_at(turn * k_tiles, config), state_at(turn * k_tiles, config)
+    pipe.consumer_wait(read)
+    multiply_stage(mma, acc, tCrA, tCrB, read.index, True)
+    read.advance()
+    for i in cutlass.range_constexpr(config.late):
+        if turn > 0:
+            store_box(config.boxes - config.late + i, box_of(rC, i, config), out, before, group, tidx, config)
+        if cutlass.const_expr(i + 1 < config.late):
+            read, release = next_stage(pipe, read, release, mma, acc, tCrA, tCrB)
+    for _ in cutlass.range(config.min_k_tiles, k_tiles, unroll=1):
+        read, release = next_stage(pipe, read, release, mma, acc, tCrA, tCrB)
     warpgroup.wait_group(0)
     pipe.consumer_release(release)
 
 
-# %%
 @cute.jit
-def store(acc, sC, tma_c, gC, first, copy, group, config: cutlass.Constexpr):
-    """The rows of C that a warpgroup has, out by TMA.
-
-    sC (64, EPI_N, BUFFER): all buffers; gC (64, EPI_N, m, n): all pieces of C; first: (m, n) of the tile's first piece.
-    """
-    tidx = cute.arch.thread_idx()[0] % 128
-    barrier = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=128)
-    sends = cute.arch.make_warp_uniform(tidx // 32) == 0  # the warp that talks to TMA
-    thr = copy.get_slice(tidx)
-    tCsC = thr.partition_D(sC)  # (CPY, CPY_M, CPY_N, BUFFER)
-    whole = cute.make_layout(1)  # a piece is one box: nothing is divided among CTAs
-    bsC, bgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
-    held = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))  # (MMA, MMA_M, MMA_N) of a thread in one piece
-    across = config.tile_n // config.epi_n
-    for piece in cutlass.range_constexpr(config.tile_m // 64 // config.sharing * across):
-        buffer = group * config.epi_buffers + piece % config.epi_buffers
-        down = piece // across if config.pingpong else group
-        if sends:
-            cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
-        barrier.arrive_and_wait()  # all know that the buffer is free
-        rC = cute.make_rmem_tensor(held, sC.element_type)
-        rC.store(cute.make_tensor(acc.iterator + piece * cute.size(held), held).load().to(sC.element_type))
-        cute.copy(copy, thr.retile(rC), tCsC[None, None, None, buffer])
-        cute.arch.fence_proxy("async.shared", space="cta")
-        barrier.arrive_and_wait()  # all have written, and said so to TMA
-        if sends:
-            with cute.arch.elect_one():
-                cute.copy(tma_c, bsC[None, buffer], bgC[None, first[0] + down, first[1] + piece % across])
-                cute.arch.cp_async_bulk_commit_group()
+def cooperate(pipe, turns, order, mma, acc, tCrA, tCrB, k_tiles, out, group, tidx, config: cutlass.Constexpr):
+    """All turns of a warpgroup that has half of every tile. rC: the boxes of a tile that go out late, rounded."""
+    now = config.boxes - config.late  # boxes that go out at once
+    rC = cute.make_rmem_tensor(max(1, config.late) * config.epi_n // 2, out[0].element_type)
+    for turn in cutlass.range(turns, unroll=1):
+        before = tile_of(cutlass.max(turn - 1, 0), order, config)
+        multiply_and_store(pipe, turn, mma, acc, rC, tCrA, tCrB, k_tiles, out, before, group, tidx, config)
+        round_and_store(acc, 0, now, out, tile_of(turn, order, config), group, tidx, config)
+        for i in cutlass.range_constexpr(config.late):
+            box_of(rC, i, config).store(box_of(acc, now + i, config).load().to(rC.element_type))
+    for i in cutlass.range_constexpr(config.late):
+        tile = tile_of(turns - 1, order, config)
+        store_box(now + i, box_of(rC, i, config), out, tile, group, tidx, config)
 
 
-@cute.jit
-def consume(pipe, mmas, sA, sB, sC, tma_c, gC, copy, k_tiles, work: Work, place, config: cutlass.Constexpr):
-    """Multiply and store: every tile, or every other one. gC (64, EPI_N, m, n): the pieces of the whole of C."""
-    tidx, _, _ = cute.arch.thread_idx()
-    group = cute.arch.make_warp_uniform(tidx // 128)
-    thr = mmas.accumulate.get_slice(tidx % (128 * config.sharing))
-    tCrA = thr.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
-    tCrB = thr.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
-    acc = cute.make_rmem_tensor(thr.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
-    down, across = config.tile_m // 64, config.tile_n // config.epi_n  # pieces of a tile
-    mine, every = (group, 2) if config.pingpong else (0, 1)
-    for turn in cutlass.range(mine, work.turns, every, unroll=1):
-        m, n = tile_of(work, turn, place, config)
-        multiply_tile(pipe, turn, work.turns, mmas, acc, tCrA, tCrB, k_tiles, group, config)
-        store(acc, sC, tma_c, gC, (m * down, n * across), copy, group, config)
-    if tidx % 128 // 32 == 0:
-        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
+# %% [markdown]
+# ## Taking turns
+#
+# The other schedule, that of [pingpong](pingpong_gemm.ipynb): a warpgroup has a tile of its own and stores it
+# while the other one multiplies. It may begin only when the other has waited for all its slots: a barrier's phase is
+# one bit, and cannot tell the phase it wants from the one two before it.
 
 
 # %%
+TURN_BARRIER = 4  # the first of two named barriers; 1 and 2 are those of the boxes, 0 is the CTA's
+
+
 @cute.jit
-def make_pipeline(barriers, config: cutlass.Constexpr):
-    """The barriers of the stages, full and empty, of this CTA, in step with those of its cluster."""
-    sharers = config.cluster_m + config.cluster_n - 1  # CTAs with which this one has A or B in common, and itself
-    return pipeline.PipelineTmaAsync.create(
-        barrier_storage=barriers,
-        num_stages=config.stages,
-        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 4 * config.sharing * sharers),
-        tx_count=config.stage_bytes,
-        cta_layout_vmnk=cute.make_layout((1, config.cluster_m, config.cluster_n, 1)),
-    )
+def take_turns(pipe, turns, order, mma, acc, tCrA, tCrB, k_tiles, out, group, tidx, config: cutlass.Constexpr):
+    """Every other turn, all of its tile."""
+    for turn in cutlass.range(group, turns, 2, unroll=1):
+        read, release = state_at(turn * k_tiles, config), state_at(turn * k_tiles, config)
+        if turn > 0:
+            pipeline.NamedBarrier(barrier_id=TURN_BARRIER + group, num_threads=256).arrive_and_wait()
+        pipe.consumer_wait(read)
+        multiply_stage(mma, acc, tCrA, tCrB, read.index, True)
+        read.advance()
+        for _ in cutlass.range(k_tiles - 1, unroll=1):
+            read, release = next_stage(pipe, read, release, mma, acc, tCrA, tCrB)
+        if turn + 1 < turns:  # all is issued: the other one's turn
+            pipeline.NamedBarrier(barrier_id=TURN_BARRIER + 1 - group, num_threads=256).arrive()
+        warpgroup.wait_group(0)
+        pipe.consumer_release(release)
+        round_and_store(acc, 0, config.boxes, out, tile_of(turn, order, config), group, tidx, config)
 
 
+# %% [markdown]
+# ## The kernel
+#
+# Set up, wait for the kernel before (PDL), and part: one warp produces, two warpgroups consume by one schedule or the
+# other.
+
+
+# %%
 @cute.kernel
 def kernel(
     tma_a: cute.CopyAtom,
@@ -472,43 +516,118 @@ def kernel(
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """A CTA computes its share of the tiles of C, one after the other."""
+    """A cluster computes cluster tiles `first`, `first + step`, ... of C."""
+    tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    place, work = place_in_cluster(config), work_of_cluster(mC.shape, config)
-    layouts = smem_layouts(dtype, config)
-    if warp_idx == 4 * config.warpgroups:
+    group = cute.arch.make_warp_uniform(tidx // 128)  # 0 and 1 multiply, 2 loads
+    if warp_idx == 8:
         for tma in (tma_a, tma_b, tma_c):
             cpasync.prefetch_descriptor(tma)
+    pipe, sA, sB, sC, place = set_up(smem_layouts(dtype, config), dtype, config)
 
+    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (None, None))  # (M, K, m, k)
+    gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (None, None))  # (N, K, n, k)
+    gC = cute.local_tile(mC, (config.tile_m, config.tile_n), (None, None))  # (M, N, m, n)
+    k_tiles = cutlass.max(cute.size(gA, mode=[3]), config.min_k_tiles)
+    tiles_m = cute.ceil_div(cute.size(gA, mode=[2]), config.cluster_m)
+    tiles_n = cute.ceil_div(cute.size(gB, mode=[2]), config.cluster_n)
+    cta, _, _ = cute.arch.block_idx()
+    ctas, _, _ = cute.arch.grid_dim()
+    first, step = cta // config.cluster, ctas // config.cluster
+    turns = cute.ceil_div(tiles_m * tiles_n - first, step)
+    order = (first, step, tiles_m, tiles_n, place)
+
+    cute.arch.griddepcontrol_wait()  # the kernel before has ended: from here on global memory may be touched
+    if group == 2:
+        cute.arch.setmaxregister_decrease(config.producer_registers)
+        if warp_idx == 8:
+            across, down = cute.make_layout(config.cluster_n), cute.make_layout(config.cluster_m)
+            grouped = [cute.group_modes(x, 0, 2) for x in (sA, gA, sB, gB)]
+            tAsA, tAgA = cpasync.tma_partition(tma_a, place[1], across, grouped[0], grouped[1])
+            tBsB, tBgB = cpasync.tma_partition(tma_b, place[0], down, grouped[2], grouped[3])
+            state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+            for turn in cutlass.range(turns, unroll=1):
+                m, n = tile_of(turn, order, config)
+                a, b = tAgA[None, m, None], tBgB[None, n, None]  # (TMA, k)
+                state = produce(pipe, state, turn, k_tiles, tma_a, tma_b, a, tAsA, b, tBsB, config)
+            cute.arch.griddepcontrol_launch_dependents()
+            pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
+    else:
+        consume(group, pipe, turns, order, sA, sB, sC, tma_c, gC, k_tiles, tidx % 128, config)
+
+
+# %% [markdown]
+# ## A consumer, and what it computes only once
+#
+# A matrix descriptor holds an address, and four batches of `wgmma` want a new pair of them each. All threads of a warp
+# have the same, so it belongs in the warp's *uniform* registers, where an addition is one operation and not 32. The
+# compiler puts it there if it can see two things:
+#
+# * that the address does not depend on the thread. `get_slice(tidx)`, as in the pages before, does not say so; the
+#   slice of the warpgroup's first thread gives the same descriptors, and `group` is known to be uniform;
+# * that the stage does not. It comes out of `state_at(turn * k_tiles)` and a loop, and it stays uniform as long as all
+#   threads are known to take the same way: an `if` about K around a batch was enough to lose it.
+#
+# The lab counts what is left.
+
+
+# %%
+@cute.jit
+def consume(group, pipe, turns, order, sA, sB, sC, tma_c, gC, k_tiles, tidx, config: cutlass.Constexpr):
+    """A warpgroup's share of all tiles; tidx: in the warpgroup."""
+    cute.arch.setmaxregister_increase(config.consumer_registers)
+    dtype = sC.element_type
+    overwrite, add = tiled_mma(dtype, config), tiled_mma(dtype, config)
+    overwrite.set(warpgroup.Field.ACCUMULATE, False)
+    add.set(warpgroup.Field.ACCUMULATE, True)
+    thr = add.get_slice(group % config.warpgroups * 128)  # of the warpgroup's first thread: the same for all
+    acc = cute.make_rmem_tensor(thr.partition_C(gC[None, None, 0, 0]).shape, cutlass.Float32)
+    tCrA = add.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
+    tCrB = add.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
+    sC_own = cute.flat_divide(sC, (64, config.epi_n, config.epi_buffers))[None, None, None, 0, 0, group]
+    out = (sC_own, tma_c, gC, tiled_copies(dtype, config))
+    schedule = take_turns if config.pingpong else cooperate
+    schedule(pipe, turns, order, (overwrite, add), acc, tCrA, tCrB, k_tiles, out, group, tidx, config)
+    if tidx < 32:
+        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
+
+
+@cute.jit
+def set_up(layouts, dtype, config: cutlass.Constexpr):
+    """Shared memory and the pipeline of a CTA: (pipe, sA, sB, sC, its (row, column) in the cluster)."""
     smem = cutlass.memory.SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
-    # Every CTA allocates the same, so that what a multicast writes lies at the same offset in each.
+    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
     sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
     sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
     sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
-    pipe = make_pipeline(barriers, config)
-    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (None, None))  # (M, K, m, k)
-    gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (None, None))  # (N, K, n, k)
-    gC = cute.local_tile(mC, (64, config.epi_n), (None, None))  # (64, EPI_N, m, n)
-
-    if cutlass.const_expr(config.pdl):
-        cute.arch.griddepcontrol_wait()  # the kernel before has ended: from here on global memory may be touched
-    if warp_idx >= 4 * config.warpgroups:
-        cute.arch.setmaxregister_decrease(REGISTERS[0])
-        if warp_idx == 4 * config.warpgroups:
-            produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work, place, config)
+    # A stage is free when every warp that reads it has said so, to all CTAs that write it: its own and its neighbours.
+    arrivals = 4 * config.warpgroups * config.cluster
+    pipe = pipeline.PipelineTmaAsync.create(
+        barrier_storage=barriers,
+        num_stages=config.stages,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, arrivals),
+        tx_count=config.stage_bytes,
+        cta_layout_vmnk=cute.make_layout((1, config.cluster_m, config.cluster_n, 1)),
+        defer_sync=True,
+    )
+    cute.arch.mbarrier_init_fence()
+    rank = cutlass.Int32(0)
+    if cutlass.const_expr(config.cluster > 1):
+        cute.arch.cluster_arrive_relaxed()  # nobody signals a neighbour's barrier before it is set up
+        cute.arch.cluster_wait()
+        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
     else:
-        cute.arch.setmaxregister_increase(REGISTERS[1])
-        mmas, copy = both_mmas(dtype, config), tiled_copies(dtype, config).r2s_c
-        consume(pipe, mmas, sA, sB, sC, tma_c, gC, copy, cute.size(gA, mode=[3]), work, place, config)
+        cute.arch.sync_threads()
+    return pipe, sA, sB, sC, (rank % config.cluster_m, rank // config.cluster_m)
 
 
 # %% [markdown]
 # ## The launch
 #
-# Here the second of the two facts is told, to TMA. An operand has one stride that is 1 and one that is not; the majors
-# say which is which. The kernel sees (rows, K) either way, and `make_tiled_tma_atom` finds out from the tensor's
-# strides and the tile's layout what a box is.
+# As many clusters as keep the number of waves: 16 waves of 64 clusters take as long as 16 of 66 of which the last is
+# not full, and all CTAs of them end together. `use_pdl` asks for the overlap with the kernel *before*.
 
 
 # %%
@@ -532,32 +651,31 @@ def gemm(
     """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are elements between the lines of A, B, C."""
     m, n, k = mnk
     lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in strides)
-    layouts = smem_layouts(dtype, config)
     mA = cute.make_tensor(pA, operand_layout(m, k, lda, config.a_major))
     mB = cute.make_tensor(pB, operand_layout(n, k, ldb, config.b_major))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
-    tma_a, mA = make_tma(mA, layouts.a, (config.tile_m, config.tile_k), config.cluster_n)
-    tma_b, mB = make_tma(mB, layouts.b, (config.tile_n, config.tile_k), config.cluster_m)
-    tma_c, mC = cpasync.make_tiled_tma_atom(
-        cpasync.CopyBulkTensorTileS2GOp(), mC, cute.slice_(layouts.c, (None, None, 0)), (64, config.epi_n)
-    )
+    layouts, ctas = smem_layouts(dtype, config), config.cluster
+    a_stage, b_stage, c_box = (cute.slice_(x, (None, None, 0)) for x in layouts)
+    tma_a, mA = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster_n)
+    tma_b, mB = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster_m)
+    save = cpasync.CopyBulkTensorTileS2GOp()
+    tma_c, mC = cpasync.make_tiled_tma_atom(save, mC, c_box, (64, config.epi_n))
     down = cute.ceil_div(m, config.tile_m * config.cluster_m)
-    across = cute.ceil_div(n, config.tile_n * config.cluster_n)
-    clusters = cutlass.min(down * across, sms // config.cluster)
+    tiles = down * cute.ceil_div(n, config.tile_n * config.cluster_n)
+    waves = cute.ceil_div(tiles, sms // ctas)
     kernel(tma_a, mA, tma_b, mB, tma_c, mC, dtype, config).launch(
-        grid=(clusters * config.cluster, 1, 1),
+        grid=(cute.ceil_div(tiles, waves) * ctas, 1, 1),
         block=(config.threads, 1, 1),
-        cluster=(config.cluster, 1, 1),
+        cluster=(ctas, 1, 1),
         stream=stream,
         min_blocks_per_mp=1,
-        use_pdl=config.pdl,
+        use_pdl=True,
     )
 
 
-def make_tma(matrix: cute.Tensor, layout: cute.ComposedLayout, tile: tuple[int, int], sharers: int):
-    """The TMA load of a tile into one stage of `layout`, in as many parts as CTAs share the tile."""
+def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int):
+    """The TMA load of a tile into one stage, in as many parts as CTAs share the tile."""
     load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
-    stage = cute.slice_(layout, (None, None, 0))
     return cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers)
 
 
@@ -566,7 +684,7 @@ def launch_arguments(dtype, pointers, mnk, strides, sms: int, stream: int) -> tu
     """Plain addresses and integers as the typed values that `gemm` takes."""
     gmem = cute.AddressSpace.gmem
     return (
-        *(cute.runtime.make_ptr(dtype, pointers[i], gmem, assumed_align=16) for i in range(3)),
+        *(cute.runtime.make_ptr(dtype, pointer, gmem, assumed_align=16) for pointer in pointers),
         tuple(cutlass.Int32(x) for x in mnk),
         tuple(cutlass.Int64(x) for x in strides),
         cutlass.Int32(sms),
@@ -585,9 +703,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## `matmul`
 #
-# What a user calls. There is no argument for the majors: the strides of a and b say them. Everything that the kernel
-# relies on is looked at before anything is launched; what is wrong is said with the argument's name, what it got and
-# what it needs.
+# What a user calls. It looks at everything that the kernel relies on before anything is launched, and says which
+# argument is at fault, what it got and what it needs.
 
 # %%
 DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
@@ -684,28 +801,14 @@ def tma_can_write(out: torch.Tensor, ldc: int) -> bool:
     return (out.shape[1] | ldc) % 8 == 0 and out.data_ptr() % 16 == 0
 
 
-def fewest_clocks(m: int, n: int, sms: int) -> str:
-    """The variant whose busiest CTA has least to multiply."""
-
-    def clocks(variant: str) -> int:
-        c = VARIANTS[variant]
-        tiles = -(-m // (c.tile_m * c.cluster_m)) * -(-n // (c.tile_n * c.cluster_n))
-        turns = -(-tiles // (sms // c.cluster))  # tiles of the CTA that has the most
-        return turns * c.tile_m * c.tile_n
-
-    return min(VARIANTS, key=clocks)
-
-
 @cache
-def compiled(
-    dtype: torch.dtype, variant: str, a_major: str, b_major: str, capability: tuple[int, int]
-) -> Callable[..., None]:
+def compiled(dtype: torch.dtype, capability: tuple[int, int], variant: str, *majors: str) -> Callable[..., None]:
     """The kernel for the present GPU: compiled at the first call that needs it, then kept.
 
     TVM-FFI (the package apache-tvm-ffi) makes it a function that takes plain integers and tuples of them, and costs
     little more to call than the launch itself. Without it each argument is a Python object made for the call.
     """
-    config = replace(VARIANTS[variant], a_major=a_major, b_major=b_major)
+    config = replace(VARIANTS[variant], a_major=majors[0], b_major=majors[1])
     return compile_for("", DTYPES[dtype], config, "--enable-tvm-ffi")
 
 
@@ -722,10 +825,10 @@ def compiled(
 class Plan(NamedTuple):
     """What the checks found out about calls of one kind: nothing is left but to launch."""
 
-    launch: Callable[..., None]  # compiled for this dtype, variant, and GPU
+    launch: Callable[..., None]  # compiled for this dtype, variant, these majors, and GPU
     device: int  # of CUDA's
     mnk: tuple[int, int, int]
-    strides: tuple[int, int, int]  # from one line of A, B and what the kernel writes to the next, in elements
+    strides: tuple[int, int, int]  # between the lines of A, B and the rows of what the kernel writes, in elements
     sms: int  # of the GPU
     direct: bool  # the kernel writes C itself, not padded rows that are copied
     spans: tuple[int, int, int]  # of A, B and C: from the first byte to the last one, in bytes
@@ -742,10 +845,10 @@ def kind(x: object) -> object:
     return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16, x.requires_grad
 
 
-def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str | None) -> Plan:
-    """Check everything, compile what is needed. Raises what `matmul` raises."""
-    names = ", ".join(map(repr, VARIANTS))
-    require(variant in (None, *VARIANTS), "variant", repr(variant), f"one of {names}, or None")
+def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str) -> Plan:
+    """Check everything, choose a variant, compile what is needed. Raises what `matmul` raises."""
+    known = (DEFAULT, *VARIANTS)
+    require(variant in known, "variant", repr(variant), f"one of {', '.join(known)}")
     check_operand("a", a, None)
     check_operand("b", b, a.dtype)
     (m, k), n = a.shape, b.shape[1]
@@ -761,30 +864,30 @@ def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, varian
     c = a.new_empty(m, n) if out is None else out  # memory of torch's own is aligned alike each time
     ldc = c.stride(0) if m > 1 else -(-n // 8) * 8
     direct = tma_can_write(c, ldc)
-    sms = torch.cuda.get_device_properties(a.device).multi_processor_count
-    with torch.cuda.device(a.device):
-        which = variant or fewest_clocks(m, n, sms)
-        launch = compiled(a.dtype, which, *(x.index for x in majors), capability)
-    strides = (*(x.stride for x in majors), ldc if direct else -(-n // 8) * 8)
     spans = tuple(2 * (1 + (x.shape[0] - 1) * x.stride(0) + (x.shape[1] - 1) * x.stride(1)) for x in (a, b, c))
+    sms = torch.cuda.get_device_properties(a.device).multi_processor_count
+    variant = choose(m, n, k, sms) if variant == DEFAULT else variant
+    with torch.cuda.device(a.device):
+        launch = compiled(a.dtype, capability, variant, *(major.index for major in majors))
+    strides = (*(major.stride for major in majors), ldc if direct else -(-n // 8) * 8)
     return Plan(launch, a.get_device(), (m, n, k), strides, sms, direct, spans)
 
 
 # %%
 def matmul(
-    a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None, variant: str | None = None
+    a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None, variant: str = DEFAULT
 ) -> torch.Tensor:
     """`a @ b` on the tensor cores, accumulated in float32, on the current stream of `a`'s device.
 
     a: (M, K), float16 or bfloat16, K-major (stride 1 along K) or M-major (stride 1 along M, such as `x.T`).
     b: (K, N), the same dtype, K-major (stride 1 along K, such as `weight.T`) or N-major (stride 1 along N).
     out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of a or b. Made if not given.
-    variant: one of VARIANTS; None for the one whose tiles go round most evenly.
+    variant: one of VARIANTS, or "auto": the one that `choose` names for M, N and K.
 
     The strides say the majors; an operand that can be read both ways counts as K-major. TMA reads lines that start at
-    multiples of 16 bytes: the addresses of a and b and their other strides are such multiples. Any M, N, K >= 1 within
-    that: ragged tiles are handled. TMA also writes such rows: for another `out`, or an N that is no multiple of 8, the
-    product is made in padded rows and copied. Needs a GPU of compute capability 9.0. There is no backward.
+    multiples of 16 bytes: the addresses of a and b and their other strides are such multiples. Needs a GPU of compute
+    capability 9.0. Any M, N, K >= 1 within that: ragged tiles are handled. TMA also writes such rows: for another
+    `out`, or an N that is no multiple of 8, the product is made in padded rows and copied. There is no backward.
 
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
     argument, what it got and what it needs, and nothing has been launched.
