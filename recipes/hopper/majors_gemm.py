@@ -138,7 +138,7 @@ class Config:
 
 VARIANTS = {
     "256x128": Config(),
-    "256x160": Config(tile_n=160, epi_n=32, late=9),
+    "256x160": Config(tile_n=160, epi_n=32, late=8),
     "128x128 in turn": Config(tile_m=128, cluster_m=2, cluster_n=1, stages=6, pingpong=True),
 }
 DEFAULT = "auto"  # the one that `choose` names
