@@ -20,31 +20,38 @@
 #     runs_on: sm_90
 #     dtypes: [bfloat16, float16]
 #     majors: [tn, nt, nn, tt]
-#     path: tma, multicast -> swizzled shared memory -> wgmma of either major -> stmatrix -> tma
+#     path: >-
+#       tma, multicast -> swizzled shared memory -> wgmma of either major -> stmatrix, while the next tile is multiplied
+#       -> tma
 #     instructions:
 #       sm_90a: [UTMALDG.2D.MULTICAST, HGMMA, STSM.16.M88.4, UTMASTG.2D, USETMAXREG, SYNCS]
 #     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192]]
 # ---
 
 # %% [markdown]
-# # The GEMM to use
+# # A GEMM for operands of either major, by WGMMA
 #
-# **Claim.** What the pages before this one have found, in one `matmul`: TMA with multicast, clusters of two, persistent
-# CTAs, warpgroups that take turns, and PDL (programmatic dependent launch: a kernel gets ready while the one before it
-# ends). Operands are K-major, as in [pingpong](pingpong_gemm.ipynb), whose kernel this one is nearest to. Three things
-# are new.
+# **Claim.** `wgmma` reads a tile along K or along M and N at the same rate, so an operand needs no transpose: its atom
+# is mirrored, its boxes lie the other way, and the instruction gets one bit.
 #
-# * **The cooperative schedule stores late.** Two warpgroups that share a tile of 256 x 128 or 256 x 160 need few bytes
-#   for each multiplication, but they both stop multiplying to store. Here they do not: they round the tile, keep it in
-#   registers, and store it *while the next tile is multiplied*.
-# * **The tensor cores' operands cost no thread anything.** `wgmma` is told where its operands lie by two descriptors,
-#   and they are the same for all threads of a warpgroup. If the compiler can prove that, the warp has them in uniform
-#   registers and computes them once; if not, 32 lanes do, and each is moved over. Here it can, and the registers that
-#   this sets free are what makes room for storing late.
-# * **K goes back and forth.** Every other tile of a CTA walks K from its end: what was read last should still be in L2.
-#   That is the *serpentine* of [the persistent GEMM](persistent_gemm.ipynb), now in every variant.
-# * **A rule chooses.** Which tile and which schedule is best depends on M, N and K. `cost` is the rule: how many clocks
-#   the tensor cores need, and how many bytes they must be fed. `matmul` takes the cheapest of `VARIANTS`.
+# [The page before](tuned_gemm.ipynb) takes A and B *K-major*: the elements that are multiplied and summed lie next
+# to each other, as in `x @ weight.T`. Most products of a training step are not like that:
+#
+# | letters | A (M, K) lies along | B (K, N) lies along | for example       |
+# |---------|---------------------|---------------------|-------------------|
+# | `tn`    | K: row-major        | K: column-major     | `x @ weight.T`    |
+# | `tt`    | K: row-major        | N: row-major        | `dy @ weight`     |
+# | `nn`    | M: column-major     | K: column-major     | `x.T @ weight.T`  |
+# | `nt`    | M: column-major     | N: row-major        | `dy.T @ x`        |
+#
+# The letters are BLAS's and CuTe's, the first for A, the second for B: is the matrix, stored by columns, to be
+# *transposed* or *not*?
+#
+# On Ampere it is `ldmatrix.trans` that turns an operand on its way to the registers
+# ([there](../ampere/majors_gemm.ipynb)). Here there is no way to the registers: the tensor cores read shared memory by
+# themselves, and have to be told how a tile lies. What changes with the letter of an operand is its **layout** and
+# **one bit**. The tiles, the rule that chooses among them, the late stores, the turns and the uniform descriptors are
+# those of the page before, line for line, and so this page explains none of them.
 
 # %%
 from collections.abc import Callable
@@ -61,17 +68,11 @@ import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 
 # %% [markdown]
-# ## The sizes
+# ## The sizes, and the majors
 #
-# | variant | a warpgroup holds | elements a CTA loads for 1000 products |
-# |---|---|---|
-# | `256x128` | half of 256 x 128, and all of the half before it, rounded | 1000 (1 / 2 / 128 + 1 / 256) = 7.8 |
-# | `256x160` | half of 256 x 160, and nine tenths of the half before it | 7.0 |
-# | `128x128 in turn` | 128 x 128 | 11.7 |
-#
-# The half over the 128 is the cluster's: of two CTAs side by side each loads half of the tile of A that both use.
-# What a warpgroup of 128 threads holds is limited by their registers, 240 each: 256 x 160 takes 160 for the sums, and
-# two rounded numbers to a register leave room for nine boxes of 64 x 32 out of ten. The other one goes out at once.
+# The majors are two more fields: the compiler makes one kernel for each pair that is used. The variants have the names
+# and the sizes that they had, but for one number: of ten boxes `256x160` keeps eight for later, not nine. The lab counts
+# why.
 
 
 # %%
@@ -151,28 +152,9 @@ def config_for(arch: str, variant: str = "256x128") -> Config:
 
 
 # %% [markdown]
-# ## The rule
+# ## Unchanged: the rule
 #
-# A product takes as long as its busiest CTA. Tiles are whole, so count **waves**: 132 SMs hold 66 clusters of two,
-# which compute 66 *cluster tiles* (pairs of tiles) at a time; 1056 of them are 16 waves, one more is 17. A wave takes
-# `tile_m * tile_n * K / 2048` clocks, for 2048 multiply-adds are what the tensor cores of an SM do in one. Warpgroups
-# that cooperate need some clocks more between two tiles, to round (`ROUND`: from counted clocks at short K). When the
-# last tile is over there is a store that hides behind nothing.
-#
-# For a short product, that is all. A longer one takes the GPU to its **power** limit. It lowers its clock until it
-# stays within, so that energy is time, and two things change.
-#
-# * *Clocks count for less.* An SM that has nothing to do in the last wave takes little power, and the others run
-#   faster. A tile of which the waves are less full loses some of it, not all. `CLOCKS` is the power to which clocks
-#   count.
-# * *Bytes count.* To bring operands to the tensor cores takes energy: from memory, through L2, across the chip, into
-#   shared memory. `LOAD` puts a figure on it: an element that is loaded costs as much as so many multiply-adds.
-#
-# Both are fitted, to the variants' times at several large sizes, by least squares of the logarithms: the lab below does
-# it again with the records. They are figures of *one chip*, an H200 at its power limit, multiplying normal numbers:
-# another card, another limit or a warmer room has others. Where "short" ends is known least: between the sizes that
-# follow the one law and those that follow the other.
-
+# The majors are not in it. They change neither the multiplications nor the bytes.
 
 # %%
 SHORT = 100_000  # clocks of multiplying on each SM, below which a product is over before power matters
@@ -209,10 +191,27 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 
 
 # %% [markdown]
-# ## The layouts and the MMA
+# ## The layout
 #
-# As in the pages before: K-major tiles in 128-byte rows, and C in boxes of 64 x 64 or 64 x 32, two for each warpgroup,
-# beside A and B instead of over them, for the next tile is loaded while this one is stored.
+# TMA copies boxes, and the rows of a box are what is contiguous in global memory. It does not turn them. So an M-major
+# operand arrives in lines along M and stays like that, and its atom is the K-major one mirrored: not 8 rows of 64
+# elements along K, but **64 x 8, eight lines of 64 elements along M**, one line for each k. The swizzle is the same
+# `S<3,4,3>`, for it sees addresses: 16-byte chunk *c* of line *l* goes to slot *c XOR l*, whichever way the lines run.
+#
+# **In which order do the atoms fill the tile?** The tensor core would take either. A matrix descriptor has two strides,
+# and for an MN-major operand one of them leads from eight k to the next eight, the other from 64 rows to the next 64.
+# TMA is what decides. A box in the 128-byte mode is one swizzle wide, 64 elements, and any number of lines high, which
+# then lie *one below the other*. So all atoms along K come first, and after them the next 64 rows: a box is 64 x 64.
+# The other way round a box would be one atom, 64 x 8, and the producer would issue eight times as many copies.
+#
+# For a K-major operand that is the order along M that we had; its box is as high as the tile. So there are several
+# boxes to an MN-major tile where there was one to a K-major tile, and `cute.copy` issues them all. Of a tile that two
+# CTAs share, each fetches half of *every* box.
+#
+# **160 columns are not whole lines of 64.** K-major that is no matter, for the lines run along K. But lines of an
+# N-major B run along its 160 columns. The rule for the atom is the same as ever, the widest whose line divides the
+# extent, and here it names another one: SW64, lines of 32 elements, 64 bytes, with `S<2,4,3>`. So `256x160` has B in the
+# 128-byte mode or in the 64-byte mode, by its major alone, and no line of the kernel says so.
 
 
 # %%
@@ -238,7 +237,8 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
     c = config
 
     def staged(rows: int, major: str) -> cute.ComposedLayout:
-        tile, along, order = (rows, c.tile_k, c.stages), *((1, (0, 1, 2)) if major == "k" else (0, (1, 0, 2)))
+        along, order = (1, (0, 1, 2)) if major == "k" else (0, (1, 0, 2))
+        tile = (rows, c.tile_k, c.stages)
         return cute.tile_to_shape(smem_atom(dtype, tile[along], along), tile, order=order)
 
     return SmemLayouts(
@@ -248,6 +248,19 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
     )
 
 
+# %% [markdown]
+# ## One bit
+#
+# `wgmma` has a bit for each operand, in PTX `imm-trans-a` and `imm-trans-b`: the lines that the descriptor describes
+# run along K, or along M or N. With the bit the tensor core turns each piece while it reads it. **For 16-bit elements
+# only**: with 8-bit or 32-bit ones both operands must be K-major.
+#
+# The bit is in the instruction, the strides are in the descriptor, the swizzle is in both the descriptor and the
+# tensor map, and all of them must tell of the same tile. We say it once, in `Config`, and CuTe derives the descriptor
+# from the layout and the bit. What becomes of a wrong bit, the lab shows.
+
+
+# %%
 def wgmma(dtype, columns: int, a_major: str = "k", b_major: str = "k") -> warpgroup.MmaF16BF16Op:
     """64 rows of A times 16 x `columns` of B, both from shared memory, of these majors; float32 accumulators."""
     smem = warpgroup.OperandSource.SMEM
@@ -275,11 +288,15 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 
 
 # %% [markdown]
-# ## Turns and slots
+# ## Unchanged: turns, producer, consumers, epilogue
 #
-# The tiles of a CTA come one after the other: its first is number `first`, the next is `step` further. The position in
-# this sequence is the **turn**. K-tiles are numbered through, so turn `t` begins at **slot** `t * k_tiles` of the queue
-# of stages, and a slot says where it lies and which phase to wait for: nobody carries state from turn to turn.
+# None of the following asks for the majors. Partitioned tensors have the same modes whichever way a tile lies, (TMA, k)
+# for the producer and descriptors (MMA, MMA_M, MMA_K, STAGE) for the consumers; only what is behind an index differs.
+# [The page before](tuned_gemm.ipynb) says why each line is as it is.
+#
+# Two of its habits have to do with K, and neither minds which way the lines run. Walking K backwards takes the same
+# boxes in another order. And what a box holds past the end of K, TMA fills with zeros: the ends of its lines if they run
+# along K, whole lines if they do not.
 
 
 # %%
@@ -304,16 +321,6 @@ def state_at(slot, config: cutlass.Constexpr):
     return pipeline.PipelineState(config.stages, slot, slot % config.stages, (slot // config.stages) & 1)
 
 
-# %% [markdown]
-# ## The producer
-#
-# One warp, as before, and in every other turn it walks K **backwards**. The CTAs of a wave read the same panels of A
-# and B at the same time, and where that is more than L2 can hold, the beginning of K is gone from L2 when a wave is
-# through, but the end should be there. The next wave needs many of the same rows of A. Starting at the end, it should
-# find them; [the persistent GEMM](persistent_gemm.ipynb) models it. The order of summation differs from tile to tile,
-# but on one GPU each tile's is always the same.
-
-
 # %%
 def to_all(sharers: int) -> dict:
     """What a multicast copy is told: to write to all CTAs of a cluster of `sharers`, a bit for each."""
@@ -332,12 +339,6 @@ def produce(pipe, state, turn, k_tiles, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, co
         cute.copy(tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier, **b_to)
         state.advance()
     return state
-
-
-# %% [markdown]
-# ## The consumers: one stage
-#
-# A batch of wgmmas for a stage, then a wait for the batch *before* it, whose stage can be given back.
 
 
 # %%
@@ -363,14 +364,6 @@ def next_stage(pipe, read, release, mma, acc, tCrA, tCrB):
     pipe.consumer_release(release)
     release.advance()
     return read, release
-
-
-# %% [markdown]
-# ## The consumers: one box of C
-#
-# A warpgroup stores its rows of a tile in boxes of 64 rows, already rounded: `stmatrix` into a swizzled buffer, TMA
-# from there. Before a buffer is written again, TMA must have *read* it. Nothing here concerns the other warpgroup: the
-# barrier is of these 128 threads. TMA clips a box at the edge of the matrix.
 
 
 # %%
@@ -414,23 +407,6 @@ def store_box(i: cutlass.Constexpr, rBox, out, tile, group, tidx, config: cutlas
             cute.arch.cp_async_bulk_commit_group()
 
 
-# %% [markdown]
-# ## Cooperating, and storing late
-#
-# A pair that shares a tile finishes it together. If both then store, nobody multiplies; if they only *round*, 64
-# registers a thread take what 128 held, and the next tile can begin at once: its first batch is issued, and while the
-# tensor cores work on it the threads, which have nothing else to do, store the first box of the tile before. Then the
-# second batch and the second box, and so on: a batch takes the tensor cores longer than a box takes the threads. What
-# is left of the epilogue is the rounding, and the store of the very last tile. Of a wider tile there is no room for
-# all: some of its boxes go out at once, the others late.
-#
-# So a tile needs as many batches as it has boxes that go out late. K may be too short for that. Then the producer asks
-# for k-tiles past its end, and TMA fills them with zeros: a loop whose first turns are always there is worth that.
-#
-# It takes 128 + 64 registers a thread and some more. `setmaxnreg` makes room for them, and so does that nothing is
-# computed for the tensor cores in each thread: see `consume`, below.
-
-
 # %%
 @cute.jit
 def multiply_and_store(pipe, turn, mma, acc, rC, tCrA, tCrB, k_tiles, out, before, group, tidx, config):
@@ -466,14 +442,6 @@ def cooperate(pipe, turns, order, mma, acc, tCrA, tCrB, k_tiles, out, group, tid
         store_box(now + i, box_of(rC, i, config), out, tile, group, tidx, config)
 
 
-# %% [markdown]
-# ## Taking turns
-#
-# The other schedule, that of [pingpong](pingpong_gemm.ipynb): a warpgroup has a tile of its own and stores it
-# while the other one multiplies. It may begin only when the other has waited for all its slots: a barrier's phase is
-# one bit, and cannot tell the phase it wants from the one two before it.
-
-
 # %%
 TURN_BARRIER = 4  # the first of two named barriers; 1 and 2 are those of the boxes, 0 is the CTA's
 
@@ -495,13 +463,6 @@ def take_turns(pipe, turns, order, mma, acc, tCrA, tCrB, k_tiles, out, group, ti
         warpgroup.wait_group(0)
         pipe.consumer_release(release)
         round_and_store(acc, 0, config.boxes, out, tile_of(turn, order, config), group, tidx, config)
-
-
-# %% [markdown]
-# ## The kernel
-#
-# Set up, wait for the kernel before (PDL), and part: one warp produces, two warpgroups consume by one schedule or the
-# other.
 
 
 # %%
@@ -554,21 +515,6 @@ def kernel(
             pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
     else:
         consume(group, pipe, turns, order, sA, sB, sC, tma_c, gC, k_tiles, tidx % 128, config)
-
-
-# %% [markdown]
-# ## A consumer, and what it computes only once
-#
-# A matrix descriptor holds an address, and four batches of `wgmma` want a new pair of them each. All threads of a warp
-# have the same, so it belongs in the warp's *uniform* registers, where an addition is one operation and not 32. The
-# compiler puts it there if it can see two things:
-#
-# * that the address does not depend on the thread. `get_slice(tidx)`, as in the pages before, does not say so; the
-#   slice of the warpgroup's first thread gives the same descriptors, and `group` is known to be uniform;
-# * that the stage does not. It comes out of `state_at(turn * k_tiles)` and a loop, and it stays uniform as long as all
-#   threads are known to take the same way: an `if` about K around a batch was enough to lose it.
-#
-# The lab counts what is left.
 
 
 # %%
@@ -626,8 +572,8 @@ def set_up(layouts, dtype, config: cutlass.Constexpr):
 # %% [markdown]
 # ## The launch
 #
-# As many clusters as keep the number of waves: 16 waves of 64 clusters take as long as 16 of 66 of which the last is
-# not full, and all CTAs of them end together. `use_pdl` asks for the overlap with the kernel *before*.
+# Here TMA is told. An operand has one stride that is 1 and one that is not; the majors say which is which. The kernel sees (rows, K) either way, and `make_tiled_tma_atom` finds out from the
+# tensor's strides and the tile's layout what a box is.
 
 
 # %%
@@ -703,8 +649,9 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## `matmul`
 #
-# What a user calls. It looks at everything that the kernel relies on before anything is launched, and says which
-# argument is at fault, what it got and what it needs.
+# What a user calls. There is no argument for the majors: the strides of a and b say them. Everything that the kernel
+# relies on is looked at before anything is launched; what is wrong is said with the argument's name, what it got and
+# what it needs.
 
 # %%
 DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
@@ -813,12 +760,9 @@ def compiled(dtype: torch.dtype, capability: tuple[int, int], variant: str, *maj
 
 
 # %% [markdown]
-# ### Checked once
+# ### Unchanged: checked once
 #
-# Those checks take longer than the GPU takes for a small product. But a program calls `matmul` with the same few kinds
-# of operands again and again, and their kind (shapes, strides, dtypes, devices, alignment, whether a gradient is
-# wanted) decides whether a call is legal. So the first call of a kind makes a *plan*, and later ones look it up. One
-# thing must be looked at each time, for it depends on addresses: whether `out` shares memory with an operand.
+# A plan for each kind of call. The majors are of the kind, for strides are.
 
 
 # %%
@@ -929,12 +873,26 @@ from cookbook.harness import majors
 from cookbook.layouts import evaluate
 
 BF16 = cutlass.BFloat16
-layouts = {letters: evaluate(smem_layouts, BF16, majors.configured(CONFIG, letters)) for letters in majors.MAJORS}
+
+
+def layouts_of(variant: str, letters: str):
+    """The recipe's own layouts for operands of these majors."""
+    return evaluate(smem_layouts, BF16, majors.configured(VARIANTS[variant], letters))
+
+
+layouts = {letters: layouts_of("256x128", letters) for letters in majors.MAJORS}
 draw.swizzle_view(layouts["nt"].a)
 
 # %% [markdown] tags=["lab"]
+# And B in the tile of 160 columns. A row of the picture is still 128 bytes of shared memory, but there are two lines
+# in it, of 32 elements each and of two k.
+
+# %% tags=["lab"]
+draw.swizzle_view(layouts_of("256x160", "nt").b)
+
+# %% [markdown] tags=["lab"]
 # CuTe has selectors of its own for Hopper, one for the atom and one for the order. They agree with ours for all four
-# majors and both variants:
+# majors and all variants:
 
 # %% tags=["lab"]
 import cutlass.utils.hopper_helpers as cute_helpers
@@ -951,8 +909,8 @@ def layouts_by_cute(config: Config):
 
 
 for letters in majors.MAJORS:
-    for config in VARIANTS.values():
-        ours = evaluate(smem_layouts, BF16, majors.configured(config, letters))
+    for variant, config in VARIANTS.items():
+        ours = layouts_of(variant, letters)
         assert evaluate(layouts_by_cute, majors.configured(config, letters), element_bits=16) == (ours.a, ours.b)
     print(letters, "a:", layouts[letters].a.outer, " b:", layouts[letters].b.outer)
 
@@ -986,54 +944,94 @@ draw.atom_tiling(
 )
 
 # %% [markdown] tags=["lab"]
-# What that is worth to the producer: the copies it issues for a k-tile. Both CTAs of a cluster fetch half of each box
-# of B, so the number is the same for a tile that is shared.
+# ## In the lab: the copies of a k-tile
+#
+# What that is worth to the producer: the boxes of a k-tile, each of them a copy to issue (of a tile that is shared a
+# CTA issues half of each box, so the number is the same), and their lines. Beside them the clocks that the tensor cores
+# have for the k-tile, at 2048 multiply-adds a clock.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
 
 from cookbook.harness.publishing import table
-from cookbook.harness.walk_wgmma import boxes_of
+from cookbook.harness.walk_wgmma import Boxes, boxes_of
 
 
-def boxes(layout, major: str) -> str:
+def boxes(layout, major: str) -> Boxes:
+    return boxes_of(layout, along=1 if major == "k" else 0)
+
+
+def described(found: Boxes) -> str:
     """How many boxes a tile takes, and their size: lines x elements."""
-    found = boxes_of(layout, along=1 if major == "k" else 0)
     return f"{len(found.origins)} of {found.shape[0]} x {found.shape[1]}"
 
 
 rows = []
-for letters, (a_major, b_major) in majors.MAJORS.items():
-    rows.append([letters, boxes(layouts[letters].a, a_major), boxes(layouts[letters].b, b_major)])
-other = evaluate(tile_in_order, (0, 1, 2), CONFIG.tile_m, CONFIG.tile_k, element_bits=16)
-rows.append(["A first along M", boxes(other, "m"), ""])
-Markdown(table(["majors", "boxes of A", "boxes of B"], rows))
+for variant, c in VARIANTS.items():
+    for letters, (a_major, b_major) in majors.MAJORS.items():
+        of = layouts_of(variant, letters)
+        both = boxes(of.a, a_major), boxes(of.b, b_major)
+        copies = sum(len(x.origins) for x in both)
+        lines = sum(len(x.origins) * x.shape[0] for x in both)
+        clocks_of_k_tile = c.tile_m * c.tile_n * c.tile_k // 2048
+        rows.append([variant, letters, *map(described, both), str(copies), str(lines), str(clocks_of_k_tile)])
+other = boxes(evaluate(tile_in_order, (0, 1, 2), CONFIG.tile_m, CONFIG.tile_k, element_bits=16), "m")
+rows.append(["256x128", "A first along M", described(other), "", "", "", ""])
+header = ["variant", "majors", "boxes of A", "boxes of B", "copies", "lines", "clocks of the tensor cores"]
+Markdown(table(header, rows, right=4))
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: what the tensor core is told
+# In the 64-byte mode B has twice as many lines. [The page of the modes](swizzle_modes_gemm.ipynb) puts one clock to a
+# line, and has measured that such lines cost nothing while the multiplications take longer; here they do, by far.
 #
-# The descriptor of the first 16 k of each operand: its strides in bytes, and how far its start moves from one k-block
-# to the next. K-major, a k-block is 32 bytes further *in the same lines*; MN-major it is 16 lines further. The machine
-# code has the bits: `tnspA`, `tnspB`.
+# The copies have another price. The warp that issues them keeps the coordinates of each box in its uniform registers,
+# for they do not change along K. A warp has 63 of these. Where that is not enough for the producer, the compiler moves
+# numbers that the *consumers* need too into registers of the lanes, and a consumer of `256x160` has none to spare. So
+# here are the bytes that the compiler spills, with nine boxes of ten kept for later, as on the page before, and with
+# eight:
 
 # %% tags=["lab"]
 from cookbook.harness import compiling
+
+kept = {late: replace(VARIANTS["256x160"], late=late) for late in (9, 8)}
+try:
+    rows = [[letters] for letters in majors.MAJORS]
+    for config in kept.values():
+        each = [majors.configured(config, letters) for letters in majors.MAJORS]
+        found = compiling.compile_recipes("hopper/majors_gemm", "sm_90a", "bfloat16", each)
+        rows = [[*row, str(one.spills)] for row, one in zip(rows, found, strict=True)]
+    shown = table(["256x160", *(f"{late} boxes late: bytes spilled" for late in kept)], rows)
+except compiling.NoDisassembler as missing:
+    shown = f"*{missing}*"
+Markdown(shown)
+
+# %% [markdown] tags=["lab"]
+# Only where both operands are turned does it spill. All four keep one box less, so that there is one kernel to tell of:
+# that is half of `STORE`, for the box is half as wide, once in a tile.
+#
+# ## In the lab: what the tensor core is told
+#
+# The descriptor of the first 16 k of each operand: the bytes that its mode keeps together, its strides in bytes, and
+# how far its start moves from one k-block to the next. K-major, a k-block is 32 bytes further *in the same lines*;
+# MN-major it is 16 lines further. The machine code has the bits: `tnspA`, `tnspB`.
+
+# %% tags=["lab"]
 from cookbook.model import operand_descriptors
 
 rows = []
-for letters, (a_major, b_major) in majors.MAJORS.items():
-    row = [letters]
-    for layout, lines, major in ((layouts[letters].a, 64, a_major), (layouts[letters].b, CONFIG.tile_n, b_major)):
+for variant, letters in [("256x128", letters) for letters in majors.MAJORS] + [("256x160", "nt")]:
+    config, of = majors.configured(VARIANTS[variant], letters), layouts_of(variant, letters)
+    row = [f"{variant}, {letters}"]
+    for layout, lines, major in ((of.a, 64, config.a_major), (of.b, config.tile_n, config.b_major)):
         first, second = operand_descriptors(layout, lines, major="K" if major == "k" else "MN")[:2]
-        row.append(f"lbo {first.lbo}, sbo {first.sbo}, + {second.start - first.start}")
+        row.append(f"mode {first.mode}, lbo {first.lbo}, sbo {first.sbo}, + {second.start - first.start}")
     try:
-        config = majors.configured(CONFIG, letters)
         sass = compiling.compile_recipe("hopper/majors_gemm", "sm_90a", "bfloat16", config=config).sass
         row += [f"{sass.count(bit)} of {sass.count('HGMMA')}" for bit in (".tnspA", ".tnspB")]
     except compiling.NoDisassembler:
         row += ["", ""]
     rows.append(row)
-Markdown(table(["majors", "descriptor of A", "descriptor of B", "HGMMA with tnspA", "with tnspB"], rows, right=5))
+Markdown(table(["kernel", "descriptor of A", "descriptor of B", "HGMMA with tnspA", "with tnspB"], rows, right=5))
 
 # %% [markdown] tags=["lab"]
 # **The trap: a wrong bit raises nothing.** The model's TMA puts an M-major tile of 64 x 64 into shared memory, and the
@@ -1068,30 +1066,13 @@ for bit in ("MN", "K"):
 # ## The prediction
 #
 # Clocks of the four majors side by side: the same multiplications; the same bytes through L2 and in shared memory, in
-# pieces of 128 either way; the same epilogue. The producer issues a few more copies for a k-tile, by a warp that has
-# hundreds of clocks to spare. So we predict that **no layout differs from `tn`**: a ratio of 1.
+# lines that take less time than the multiplications either way; the same epilogue. The producer issues a few more
+# copies for a k-tile, by a warp that has hundreds of clocks to spare. So we predict that **no layout differs from
+# `tn`**: a ratio of 1. And `tn` should be as fast as the kernel of the page before, for it is that kernel.
 #
-# What differs is the variant that suits a shape. By this count it is the one with fewer products: the tiles of the
-# busiest CTA, and the products in them, relative to what 132 SMs would each have at an even share. It leaves out what
-# a narrower tile costs in bytes.
-
-# %% tags=["lab"]
-SMS = 132  # of an H200
-
-rows = []
-for extent in (2048, 4096, 8192, 16384):
-    row = [f"{extent} x {extent}"]
-    for config in VARIANTS.values():
-        tiles = -(-extent // (config.tile_m * config.cluster_m)) * -(-extent // (config.tile_n * config.cluster_n))
-        turns = -(-tiles // (SMS // config.cluster))
-        row.append(f"{turns} ({turns * config.tile_m * config.tile_n * SMS / extent**2:.3f})")
-    rows.append([*row, fewest_clocks(extent, extent, SMS)])
-Markdown(table(["C", *(f"{variant}: tiles (relative)" for variant in VARIANTS), "chosen"], rows, right=4))
-
-# %% [markdown] tags=["lab"]
 # ## Check
 #
-# *Layout*, *model* and *compiled* for each of the majors and both variants: the model walks the tiles through TMA
+# *Layout*, *model* and *compiled* for each of the majors and every variant: the model walks the tiles through TMA
 # boxes, swizzled shared memory, matrix descriptors and `wgmma` of either major. On a machine with a Hopper GPU the
 # kernels also run here; elsewhere the recorded runs are shown.
 
@@ -1108,7 +1089,7 @@ for level in report.levels:
 # ## Time
 #
 # Ours and its peers, interleaved in one run on one GPU, all of them on operands of the same majors. "Ours" is `matmul`
-# without an argument, so one of the two variants: where the other one is faster, the count of products was not enough.
+# without an argument, so whatever the rule chose; beside it each variant, called by name.
 
 # %% tags=["lab"]
 from cookbook.harness.publishing import results_table
@@ -1138,14 +1119,39 @@ def beside_tn() -> str:
 Markdown(beside_tn())
 
 # %% [markdown] tags=["lab"]
+# The rule knows nothing of majors. Does what it foretells hold for all of them? The variants' times relative to the
+# fastest one, foretold and measured, and what `matmul` would have gained by knowing:
+
+# %% tags=["lab"]
+
+
+def rule_beside_times() -> str:
+    """Every current record, or that there is none."""
+    rows = []
+    for r in records.select("hopper/majors_gemm", "timed"):
+        if records.is_stale(r):
+            continue
+        costs = {name: cost(config, *r["shape"], sms=132) for name, config in VARIANTS.items()}
+        found = {name: r["peers"][name]["median_ms"] for name in VARIANTS}
+        least, best, chosen = min(costs.values()), min(found.values()), choose(*r["shape"], sms=132)
+        each = [f"{costs[name] / least:.3f} / {found[name] / best:.3f}" for name in VARIANTS]
+        of = " x ".join(map(str, r["shape"])) + f", {r['dtype']}"
+        rows.append([of, r["majors"], *each, chosen, f"{found[chosen] / best - 1:.1%}"])
+    header = ["M x N x K", "majors", *(f"{name}: foretold / measured" for name in VARIANTS), "chosen", "lost"]
+    return table(header, rows) if rows else "*Not measured yet.*"
+
+
+Markdown(rule_beside_times())
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # Nothing is transposed, neither in memory nor by a thread: TMA brings lines as they are, and the tensor core is told
 # which way they run. To the code around it the major is no more than a layout, which is why the loop, the turns and the
-# epilogue did not change by a line. And a layout is chosen for the one who writes it as much as for the one who reads:
-# the tensor core takes the atoms in any order, TMA wants them in the one that makes its boxes tall.
+# late stores did not change by a line. And a layout is chosen for the one who writes it as much as for the one who
+# reads: the tensor core takes the atoms in any order, TMA wants them in the one that makes its boxes tall.
 #
-# Next: [the GEMM to use](tuned_gemm.ipynb), which chooses among tiles and schedules for each shape, by more than the
-# evenness of the waves.
+# Next: what all of these kernels are held against,
+# [how fast the tensor cores can go](../foundations/tensor_core_ceiling.ipynb).
 #
 # To use it: `cookbook copy hopper/majors_gemm my_gemm.py`, then `from my_gemm import matmul`.
