@@ -71,8 +71,8 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 # ## The sizes, and the majors
 #
 # The majors are two more fields: the compiler makes one kernel for each pair that is used. The variants have the names
-# and the sizes that they had, but for one number: of ten boxes `256x160` keeps eight for later, not nine. The lab counts
-# why.
+# and the sizes that they had, but for one number: of ten boxes `256x160` keeps eight for later, not nine. The lab
+# counts why.
 
 
 # %%
@@ -210,8 +210,8 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 #
 # **160 columns are not whole lines of 64.** K-major that is no matter, for the lines run along K. But lines of an
 # N-major B run along its 160 columns. The rule for the atom is the same as ever, the widest whose line divides the
-# extent, and here it names another one: SW64, lines of 32 elements, 64 bytes, with `S<2,4,3>`. So `256x160` has B in the
-# 128-byte mode or in the 64-byte mode, by its major alone, and no line of the kernel says so.
+# extent, and here it names another one: SW64, lines of 32 elements, 64 bytes, with `S<2,4,3>`. So `256x160` has B in
+# the 128-byte mode or in the 64-byte mode, by its major alone, and no line of the kernel says so.
 
 
 # %%
@@ -295,8 +295,8 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # [The page before](tuned_gemm.ipynb) says why each line is as it is.
 #
 # Two of its habits have to do with K, and neither minds which way the lines run. Walking K backwards takes the same
-# boxes in another order. And what a box holds past the end of K, TMA fills with zeros: the ends of its lines if they run
-# along K, whole lines if they do not.
+# boxes in another order. And what a box holds past the end of K, TMA fills with zeros: the ends of its lines if they
+# run along K, whole lines if they do not.
 
 
 # %%
@@ -572,8 +572,9 @@ def set_up(layouts, dtype, config: cutlass.Constexpr):
 # %% [markdown]
 # ## The launch
 #
-# Here TMA is told. An operand has one stride that is 1 and one that is not; the majors say which is which. The kernel sees (rows, K) either way, and `make_tiled_tma_atom` finds out from the
-# tensor's strides and the tile's layout what a box is.
+# Here TMA is told. An operand has one stride that is 1 and one that is not; the majors say which is which. The kernel
+# sees (rows, K) either way, and `make_tiled_tma_atom` finds out from the tensor's strides and the tile's layout what a
+# box is.
 
 
 # %%
@@ -986,28 +987,23 @@ Markdown(table(header, rows, right=4))
 #
 # The copies have another price. The warp that issues them keeps the coordinates of each box in its uniform registers,
 # for they do not change along K. A warp has 63 of these. Where that is not enough for the producer, the compiler moves
-# numbers that the *consumers* need too into registers of the lanes, and a consumer of `256x160` has none to spare. So
-# here are the bytes that the compiler spills, with nine boxes of ten kept for later, as on the page before, and with
-# eight:
+# numbers that the *consumers* need too into registers of the lanes, and a consumer of `256x160` has none to spare if it
+# keeps nine boxes of ten for later, as on the page before. The bytes that it then spills:
 
 # %% tags=["lab"]
 from cookbook.harness import compiling
 
-kept = {late: replace(VARIANTS["256x160"], late=late) for late in (9, 8)}
+of_each = [majors.configured(replace(VARIANTS["256x160"], late=9), letters) for letters in majors.MAJORS]
 try:
-    rows = [[letters] for letters in majors.MAJORS]
-    for config in kept.values():
-        each = [majors.configured(config, letters) for letters in majors.MAJORS]
-        found = compiling.compile_recipes("hopper/majors_gemm", "sm_90a", "bfloat16", each)
-        rows = [[*row, str(one.spills)] for row, one in zip(rows, found, strict=True)]
-    shown = table(["256x160", *(f"{late} boxes late: bytes spilled" for late in kept)], rows)
+    found = compiling.compile_recipes("hopper/majors_gemm", "sm_90a", "bfloat16", of_each)
+    shown = table([*majors.MAJORS], [[str(one.spills) for one in found]], right=4)
 except compiling.NoDisassembler as missing:
     shown = f"*{missing}*"
 Markdown(shown)
 
 # %% [markdown] tags=["lab"]
-# Only where both operands are turned does it spill. All four keep one box less, so that there is one kernel to tell of:
-# that is half of `STORE`, for the box is half as wide, once in a tile.
+# With eight boxes none of the four spills, which the level *compiled* below confirms. The ninth goes out at once: by
+# the rule's figures half of `STORE` for a tile, the box being half as wide.
 #
 # ## In the lab: what the tensor core is told
 #
