@@ -1082,6 +1082,7 @@ Markdown(measured_gains())
 # And the order of the turns is what makes the queue *correct*: a wait by parity is a promise about the next phase, not
 # about any later one.
 #
-# Next: [a GEMM for operands of either major](majors_gemm.ipynb), which need not lie along K.
+# Next: [the GEMM to use](tuned_gemm.ipynb). It has both schedules, makes the cooperative one store late too, and a rule
+# that chooses.
 #
 # To use it: `cookbook copy hopper/pingpong_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -29,18 +29,19 @@
 #
 # **Claim.** What the pages before this one have found, in one `matmul`: TMA with multicast, clusters of two, persistent
 # CTAs, warpgroups that take turns, and PDL (programmatic dependent launch: a kernel gets ready while the one before it
-# ends). Operands are K-major, as in [pingpong](pingpong_gemm.ipynb), whose kernel this one is nearest to. Three things
-# are new.
+# ends). Operands are K-major, as in [pingpong](pingpong_gemm.ipynb), whose kernel this one is nearest to. Four things
+# are new. The first two are in the consumers, the third is in the producer, and the fourth is no part of the kernel.
 #
 # * **The cooperative schedule stores late.** Two warpgroups that share a tile of 256 x 128 or 256 x 160 need few bytes
 #   for each multiplication, but they both stop multiplying to store. Here they do not: they round the tile, keep it in
 #   registers, and store it *while the next tile is multiplied*.
 # * **The tensor cores' operands cost no thread anything.** `wgmma` is told where its operands lie by two descriptors,
 #   and they are the same for all threads of a warpgroup. If the compiler can prove that, the warp has them in uniform
-#   registers and computes them once; if not, 32 lanes do, and each is moved over. Here it can, and the registers that
-#   this sets free are what makes room for storing late.
+#   registers (a second, small register file, one value for a warp) and computes them once; if not, 32 lanes do, and
+#   each is moved over. Here it can, and the registers that this sets free are what makes room for storing late.
 # * **K goes back and forth.** Every other tile of a CTA walks K from its end: what was read last should still be in L2.
-#   That is the *serpentine* of [the persistent GEMM](persistent_gemm.ipynb), now in every variant.
+#   That is the *serpentine* of [the persistent GEMM](persistent_gemm.ipynb), which shows where it was worth something
+#   and where not. It costs two integer operations a k-tile, so that here every variant has it.
 # * **A rule chooses.** Which tile and which schedule is best depends on M, N and K. `cost` is the rule: how many clocks
 #   the tensor cores need, and how many bytes they must be fed. `matmul` takes the cheapest of `VARIANTS`.
 
@@ -155,9 +156,9 @@ def config_for(arch: str, variant: str = "256x128") -> Config:
 # For a short product, that is all. A longer one takes the GPU to its **power** limit. It lowers its clock until it
 # stays within, so that energy is time, and two things change.
 #
-# * *Clocks count for less.* An SM that has nothing to do in the last wave takes little power, and the others run
-#   faster. A tile of which the waves are less full loses some of it, not all. `CLOCKS` is the power to which clocks
-#   count.
+# * *Clocks count for less.* [A page before](warp_specialized_gemm.ipynb) saw a tile lose less by its waves than its
+#   clocks said. An SM that has nothing to do in the last wave takes little power, and the others run faster. A tile of
+#   which the waves are less full loses some of it, not all. `CLOCKS` is the exponent with which clocks count.
 # * *Bytes count.* To bring operands to the tensor cores takes energy: from memory, through L2, across the chip, into
 #   shared memory. `LOAD` puts a figure on it: an element that is loaded costs as much as so many multiply-adds.
 #
@@ -1065,7 +1066,9 @@ Markdown(fitted())
 # What is left: a product whose tiles fill one wave only. There the launch, the first loads and the last store stand
 # beside the multiplication, and nothing of this page makes them shorter; to cut K and share a tile among CTAs would.
 #
-# Next: what all of these kernels are held against,
-# [how fast the tensor cores can go](../foundations/tensor_core_ceiling.ipynb).
+# And operands must be K-major, which those of a training step mostly are not. A transpose of its own is not needed for
+# them: to TMA and to `wgmma` the major is one more question of layout.
+#
+# Next: [this kernel for operands of either major](majors_gemm.ipynb), the last page of the track.
 #
 # To use it: `cookbook copy hopper/tuned_gemm my_gemm.py`, then `from my_gemm import matmul`.
