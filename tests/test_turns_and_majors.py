@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import random
 import re
 
@@ -12,8 +14,9 @@ pytest.importorskip("torch")
 
 from cookbook.harness import catalog, compiling, majors  # noqa: E402
 from cookbook.layouts import evaluate  # noqa: E402
+from cookbook.swizzle import Swizzle  # noqa: E402
 
-PINGPONG, MAJORS = "hopper/pingpong_gemm", "hopper/majors_gemm"
+PINGPONG, MAJORS, TUNED = "hopper/pingpong_gemm", "hopper/majors_gemm", "hopper/tuned_gemm"
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +51,9 @@ def test_only_those_who_take_turns_signal_each_other(ptx):
 
 
 @pytest.mark.parametrize("which", majors.MAJORS)
-@pytest.mark.parametrize("tile", [(128, 192), (128, 256), (64, 96), (192, 32)])
+@pytest.mark.parametrize("tile", [(128, 192), (128, 256), (256, 160), (64, 96), (192, 32)])
 def test_layouts_of_any_major_are_those_of_cutes_helpers(which, tile):
     """Atoms of 128, 64 and 32 bytes, where the tile's extent asks for them."""
-    import dataclasses
-
     import cutlass.utils.hopper_helpers as helpers
     from cutlass.tensor_utils import LayoutEnum
 
@@ -69,22 +70,90 @@ def test_layouts_of_any_major_are_those_of_cutes_helpers(which, tile):
     assert (ours.a, ours.b) == evaluate(theirs, element_bits=16)
 
 
-def test_the_chosen_variant_leaves_the_busiest_cta_least_to_multiply():
+@pytest.mark.parametrize("which", majors.MAJORS)
+def test_160_columns_take_the_64_byte_mode_where_lines_run_along_them(which):
+    module = catalog.load(MAJORS)
+    for variant, config in module.VARIANTS.items():
+        found = evaluate(module.smem_layouts, cutlass.BFloat16, majors.configured(config, which))
+        assert found.a.swizzle == Swizzle(3, 4, 3)
+        half = variant == "256x160" and majors.MAJORS[which][1] == "n"
+        assert found.b.swizzle == Swizzle(2 if half else 3, 4, 3)
+
+
+@pytest.mark.parametrize(("which", "dtype"), [*((which, "bfloat16") for which in majors.MAJORS), ("nt", "float16")])
+def test_no_kernel_spills_and_each_has_the_bits_of_its_majors(which, dtype):
+    module = catalog.load(MAJORS)
+    configs = [majors.configured(config, which) for config in module.VARIANTS.values()]
+    try:
+        found = compiling.compile_recipes(MAJORS, "sm_90a", dtype, configs)
+    except compiling.NoDisassembler as missing:
+        pytest.skip(str(missing))
+    for one in found:
+        assert one.spills == 0
+        multiply = re.findall(r"HGMMA.*", one.sass)
+        for bit, major in zip((".tnspA", ".tnspB"), majors.MAJORS[which], strict=True):
+            assert {bit in each for each in multiply} == {major != "k"}
+
+
+# --- what is tuned_gemm's ---------------------------------------------------------------------------------------------
+
+ABOUT_MAJORS = {"Config", "smem_atom", "smem_layouts", "wgmma", "tiled_mma", "gemm"}
+ABOUT_STRIDES = {"check_out", "compiled", "make_plan", "matmul"}
+
+
+def defined(name: str) -> dict[str, str]:
+    """What a recipe's kernel cells define, by name, without comments, docstrings and line breaks."""
+    source = catalog.without_lab(catalog.find(name).file.read_text(encoding="utf-8"))
+    found = {}
+    for node in ast.parse(source).body:
+        names = [t.id for t in getattr(node, "targets", []) if isinstance(t, ast.Name)] or [getattr(node, "name", "")]
+        decorated = [ast.unparse(each) for each in getattr(node, "decorator_list", [])]
+        said = "\n".join([*decorated, catalog.normal_form(ast.get_source_segment(source, node))])
+        found |= dict.fromkeys(filter(None, names), said)
+    return found
+
+
+def test_what_does_not_ask_for_the_majors_is_tuned_gemms():
+    ours, theirs = defined(MAJORS), defined(TUNED)
+    assert set(theirs) - set(ours) == {"k_major_stride"}
+    assert set(ours) - set(theirs) == {"operand_layout", "Major", "objection", "line_stride", "major_of"}
+    changed = {name for name in set(ours) & set(theirs) if ours[name] != theirs[name]}
+    assert changed == ABOUT_MAJORS | ABOUT_STRIDES | {"VARIANTS"}
+    assert {"kernel", "produce", "consume", "cooperate", "take_turns", "store_box", "cost", "choose"} <= set(ours)
+
+
+def test_the_variants_are_tuned_gemms_but_for_one_box():
+    ours, theirs = (catalog.load(name).VARIANTS for name in (MAJORS, TUNED))
+    assert list(ours) == list(theirs)
+    for variant, config in ours.items():
+        own, other = dataclasses.asdict(config), dataclasses.asdict(theirs[variant])
+        assert own.pop("a_major") == own.pop("b_major") == "k" and own.keys() == other.keys()
+        different = {name: other[name] - own[name] for name in other if own[name] != other[name]}
+        assert different == ({"late": 1} if variant == "256x160" else {})
+
+
+def test_the_rule_counts_the_tiles_of_the_busiest_cta_and_takes_the_cheapest():
     """Against dealing the tiles out one by one."""
     module, draw = catalog.load(MAJORS), random.Random(5)
 
     def busiest(config, m, n, sms):
+        """Tiles of the CTA that has the most."""
         rows, columns = -(-m // (config.tile_m * config.cluster_m)), -(-n // (config.tile_n * config.cluster_n))
         hands = [0] * (sms // config.cluster)
         for number in range(rows * columns):
-            hands[number % len(hands)] += config.tile_m * config.tile_n
+            hands[number % len(hands)] += 1
         return max(hands)
 
     chosen = set()
     for _ in range(200):
-        m, n, sms = draw.randint(1, 20000), draw.randint(1, 20000), draw.choice([114, 132])
-        variant = module.fewest_clocks(m, n, sms)
-        least = min(busiest(config, m, n, sms) for config in module.VARIANTS.values())
-        assert busiest(module.VARIANTS[variant], m, n, sms) == least, (m, n, sms)
-        chosen.add(variant)
+        m, n, k = draw.randint(1, 20000), draw.randint(1, 20000), draw.randint(1, 8192)
+        sms = draw.choice([114, 132])
+        for config in module.VARIANTS.values():
+            tile, at_once = config.tile_m * config.tile_n, (config.boxes - config.late) * config.epi_n / 64
+            stop = 0 if config.pingpong else module.ROUND + module.STORE * at_once
+            turns = busiest(config, m, n, sms) * (tile * 64 * -(-k // 64) / 2048 + stop)
+            assert module.clocks(config, m, n, k, sms) == pytest.approx(turns + tile / 16)
+        costs = {name: module.cost(config, m, n, k, sms) for name, config in module.VARIANTS.items()}
+        assert costs[module.choose(m, n, k, sms)] == min(costs.values())
+        chosen.add(module.choose(m, n, k, sms))
     assert chosen == set(module.VARIANTS)
