@@ -22,6 +22,7 @@ _MARKS = {
     "<!-- probes -->": shown.markdown,
     "<!-- faults -->": faults.markdown,
     "<!-- bench sizes -->": bench_pages.sizes,
+    "<!-- bench growth -->": bench_pages.growth,
     "<!-- bench ladder -->": bench_pages.ladder,
     "<!-- bench rasters -->": bench_pages.rasters,
 }

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from cookbook import draw
 from cookbook.harness import catalog, ceilings, records, study_tables
-from cookbook.harness.benching import ALL_SIZES, OURS, QUACK, TORCH
+from cookbook.harness.benching import ALL_SIZES, GROWN_FROM, OURS, QUACK, TORCH, grown
 from cookbook.harness.catalog import Recipe
 from cookbook.harness.majors import DEFAULT
 from cookbook.harness.publishing import NOT_MEASURED, figure, table
@@ -141,7 +141,8 @@ def _peers(record: Record) -> dict[str, dict]:
 def size_table(found: list[Record], current: list[Record]) -> str:
     """A row for each of ALL_SIZES and for what else was measured: ours, and how it stands to its peers."""
     of_shape = {tuple(r["shape"]): r for r in current}
-    others = sorted(set(of_shape) - set(ALL_SIZES), key=lambda shape: (math.prod(shape), shape))
+    shown = {*ALL_SIZES, *(shape for dimension in range(3) for shape in grown(dimension))}  # there, or in `growth`
+    others = sorted(set(of_shape) - shown, key=lambda shape: (math.prod(shape), shape))
     header = ["M x N x K", "ours, ms (min to max)", "ours, TFLOP/s"]
     header += [f"{who}, TFLOP/s (ours / it)" for who in (TORCH, QUACK)] + ["of the ceiling"]
     rows = []
@@ -157,6 +158,61 @@ def _size_cells(record: Record) -> list[str]:
     for who in (TORCH, QUACK):
         cells.append(f"{peers[who]['tflops']:.0f} ({peers[who]['ratio']:.3f})" if who in peers else "not timed")
     return [*cells, f"{peers[CEILING]['ratio']:.1%}" if CEILING in peers else "not timed"]
+
+
+# --- by dimension -----------------------------------------------------------------------------------------------
+
+
+def growth(root: Path | None = None) -> str:
+    """Of each tuned recipe: its time as M, N or K grows and the two others stay, as lines and in a table.
+
+    Args:
+        root: the folder of the records; results/ if left out.
+    """
+    return "\n\n".join(_growth_of(name, root) for name in TUNED)
+
+
+def _growth_of(name: str, root: Path | None) -> str:
+    found = timed(name, root)
+    shapes = {shape for dimension in range(3) for shape in grown(dimension)}
+    current = [r for r in _current(found) if tuple(r["shape"]) in shapes]
+    parts = [f"### {_link(name)}"]
+    for device in _devices(current) or [_NO_DEVICE]:
+        here = {tuple(r["shape"]): r for r in current if r["device"] == device}
+        picture = growth_chart(name, here)
+        parts += [figure(picture.svg)] if picture else []
+        parts += [growth_table(found, here), origin(list(here.values()))]
+    return "\n\n".join(part for part in parts if part)
+
+
+def growth_chart(name: str, here: dict[Shape, Record]) -> draw.Picture | None:
+    """TFLOP/s of a recipe, a line for each dimension that grows: level where time is in proportion. None of none."""
+    lines: dict[str, list[draw.Point]] = {}
+    for dimension, letter in enumerate("MNK"):
+        for shape in grown(dimension):
+            if shape in here:
+                at = draw.Point(shape[dimension], here[shape]["figures"]["tflops"])
+                lines.setdefault(f"{letter} grows", []).append(at)
+    if not lines:
+        return None
+    device = next(iter(here.values()))["device"]
+    others = f"M, N or K; the two others {GROWN_FROM[0]}"
+    return draw.line_chart(lines, title=f"{name}, {DTYPE}, {device}", x_title=others, limit=None)
+
+
+def growth_table(found: list[Record], here: dict[Shape, Record]) -> str:
+    """A row for each size, and for each dimension that has it: ours, and how it stands to torch.matmul."""
+    header = ["size", *(f"as {letter}, ms (torch.matmul / ours)" for letter in "MNK")]
+    rows = []
+    for shapes in zip(*(grown(dimension) for dimension in range(3)), strict=True):
+        cells = [_growth_cell(here[shape]) if shape in here else absent(found, shape) for shape in shapes]
+        rows.append([str(shapes[0][0]), *cells])
+    return table(header, rows)
+
+
+def _growth_cell(record: Record) -> str:
+    ms, peers = f"{record['figures']['median_ms']:.4g}", _peers(record)
+    return f"{ms} ({peers[TORCH]['ratio']:.3f})" if TORCH in peers else ms
 
 
 # --- the ladder -------------------------------------------------------------------------------------------------

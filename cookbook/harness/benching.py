@@ -44,6 +44,9 @@ ALL_SIZES: tuple[Shape, ...] = (
     (8191, 8191, 8192),  # ragged: every edge tile is cut, and rows of C begin in the middle of 16 bytes
     (64, 8192, 8192),  # skinny: a few rows, so that reading B is all the work
 )
+# `cookbook bench --each-dimension`: from a cube, one of M, N and K grows or shrinks at a time.
+GROWN_FROM: Shape = (4096, 4096, 4096)
+GROWN_TO = (1024, 2048, 8192, 16384)
 OURS, TORCH, QUACK = "ours", "torch.matmul", "quack"
 ROUNDS = 12
 MIN_ROUNDS = 7
@@ -165,6 +168,20 @@ def all_sizes(recipe: catalog.Recipe, majors: str = DEFAULT) -> tuple[Shape, ...
     if recipe.kind != "gemm":
         return default_shapes(recipe)
     return tuple(shape for shape in ALL_SIZES if not misfit(shape, majors))
+
+
+def grown(dimension: int) -> tuple[Shape, ...]:
+    """GROWN_FROM with M, N or K (`dimension` 0, 1 or 2) of each of GROWN_TO and its own, from small to large."""
+    sizes = sorted({*GROWN_TO, GROWN_FROM[dimension]})
+    return tuple((*GROWN_FROM[:dimension], size, *GROWN_FROM[dimension + 1 :]) for size in sizes)
+
+
+def each_dimension(recipe: catalog.Recipe, majors: str = DEFAULT) -> tuple[Shape, ...]:
+    """The shapes of `grown` of all three dimensions, each once, that a GEMM can take; else `default_shapes`."""
+    if recipe.kind != "gemm":
+        return default_shapes(recipe)
+    shapes = dict.fromkeys(shape for dimension in range(3) for shape in grown(dimension))
+    return tuple(shape for shape in shapes if not misfit(shape, majors))
 
 
 def _contest(recipe: catalog.Recipe, module: Any, shape: Shape, dtype: str, majors: str, quack: bool = True) -> Contest:

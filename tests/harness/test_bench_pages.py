@@ -100,6 +100,26 @@ def test_lines_are_of_cubes_and_say_what_the_table_says(tmp_path):
     assert not groups(share, line="ceiling")
 
 
+def test_growth_has_a_line_and_a_column_for_each_dimension(tmp_path):
+    records.write(
+        [record(shape=shape, ms=0.5) for shape in ((4096,) * 3, (8192, 4096, 4096), (4096, 4096, 1024))], tmp_path
+    )
+    shown = bench_pages.growth(tmp_path)
+    of_tuned = rows(shown.split("###")[1])
+    assert of_tuned["8192"] == ["0.5 (4.200)", "not measured", "not measured"]
+    assert of_tuned["4096"] == ["0.5 (4.200)"] * 3 and of_tuned["1024"] == ["not measured"] * 2 + ["0.5 (4.200)"]
+    (chart,) = pictures(shown)
+    for letter, sizes in (("M", [4096, 8192]), ("N", [4096]), ("K", [1024, 4096])):
+        (line,) = groups(chart, line=f"{letter} grows")
+        assert sorted(float(g.get("data-x")) for g in line if g.get("data-x")) == sizes
+    assert "8192 x 4096 x 4096" not in bench_pages.sizes(tmp_path)  # shown once
+
+
+def test_growth_without_records_says_so(tmp_path):
+    shown = bench_pages.growth(tmp_path)
+    assert not pictures(shown) and shown.count("| not measured | not measured | not measured |") == 2 * 5
+
+
 def test_other_shapes_and_own_variants(tmp_path):
     records.write([record(shape=(300, 200, 64), others={"a variant": 1.0})], tmp_path)
     shown = bench_pages.sizes(tmp_path)
