@@ -39,9 +39,10 @@
 # every unit, and predicts.
 #
 # The loads are [the previous page's](tma_copy.ipynb); what is new is a reader, the tensor cores, and an output. The
-# kernel is as simple as a fast one can be, and [the next page](tma_wgmma_gemm.ipynb) takes it as it is, in its widest
-# mode, and goes through it part by part. Which modes there are, and how they place their chunks, is in
-# [the atoms](../foundations/mma_smem_atoms.ipynb).
+# reader's instruction is `wgmma`: a *warpgroup*, four warps, issues it together, and it multiplies tiles where they lie
+# in shared memory. The kernel is as simple as a fast one can be, and [the next page](tma_wgmma_gemm.ipynb) takes it as
+# it is, in its widest mode, and goes through it part by part. Read it there for how it works; here look at the modes
+# alone. Which modes there are, and how they place their chunks, is in [the atoms](../foundations/mma_smem_atoms.ipynb).
 
 # %%
 from collections.abc import Callable
@@ -112,8 +113,9 @@ def config_for(arch: str, variant: str = "sw128") -> Config:
 # The tensor core reads a K-major operand as *core matrices* of 8 rows x 16 bytes, two of them side by side for each
 # step of 16 along K. A mode says how core matrices lie:
 #
-# * `interleave`: the eight rows of one core matrix follow one another, 128 contiguous bytes. (The name is CUTLASS's. It
-#   is *not* the row-major tile: there, rows would be 128 bytes apart and all in the same banks.)
+# * `interleave`: the eight rows of one core matrix follow one another, 128 contiguous bytes. (The name is CUTLASS's; on
+#   the page before it was `none`. It is *not* the row-major tile: there, rows would be 128 bytes apart and all in the
+#   same banks.)
 # * `sw32`, `sw64`, `sw128`: 2, 4 or 8 core matrices lie side by side in rows of 32, 64 or 128 bytes, and the swizzle
 #   XORs the row's number into the 16-byte slot, so that one core matrix has a different slot in every line.
 #
@@ -835,8 +837,8 @@ Markdown(results_table("hopper/swizzle_modes_gemm"))
 # tensor cores need, by the lines. We put 1; a mode that waits for something else shows more than its lines cost.
 #
 # How well can two times be told apart? "Ours" and `sw128` are *the same kernel*, timed twice in the same rounds: what
-# lies between these two is no difference between kernels, and what lies between two modes must be more than that to
-# mean anything.
+# lies between these two, above each table, is no difference between kernels, and what lies between two modes must be
+# more than that to mean anything.
 
 # %% tags=["lab"]
 from cookbook.harness import records
@@ -855,7 +857,8 @@ def beside_measured() -> str:
             verdict = "between" if low <= times <= high else "below" if times < low else "above"
             a_line = times * predicted["sw128"][0] / asked[mode]["lines"]
             rows.append([mode, f"{low:.2f}x to {high:.2f}x", f"{times:.2f}x", verdict, f"{a_line:.2f}"])
-        title = f"{r['device']}, {r['dtype']}, {'x'.join(map(str, r['shape']))}:"
+        twice = abs(r["figures"]["median_ms"] / ms["sw128"] - 1)
+        title = f"{r['device']}, {r['dtype']}, {'x'.join(map(str, r['shape']))}; one kernel twice: {twice:.1%} apart:"
         header = ["mode", "predicted", "measured", "it lies", "clocks a line"]
         parts.append(title + "\n\n" + table(header, rows))
     return "\n\n".join(parts) or "*Not measured yet.*"
@@ -864,14 +867,17 @@ def beside_measured() -> str:
 Markdown(beside_measured())
 
 # %% [markdown] tags=["lab"]
-# On an H200 the order is the predicted one, and the modes lie at the *lower* end of their ranges or somewhat below.
-# The lower end says that the units work beside each other: `sw64`, which was to tell the two cases apart, costs nothing
-# that could be told from the spread, so lines do not take turns with `wgmma`'s reads. *Below* it there are three
-# possible reasons, and these times do not decide among them: the two named before the prediction, which make every
-# ratio smaller (a mode whose tensor cores wait most of the time draws less power, so its clock may be the higher), and
-# a TMA that needs a little less than the one clock a line that we put. The column *clocks a line* blames all of it on
-# the third: for a mode that waits for its lines, take it as a bound from below. Counted clocks in place of time would
-# tell.
+# On an H200 the order is the predicted one, and the modes lie in the *lower* half of their ranges, or just below. The
+# lower end says that the units work beside each other. `sw64`, which was to tell the two cases apart, costs a little:
+# more than the spread, and a small part of what it would cost if every line took turns with `wgmma`'s reads. Mostly,
+# then, they do not; a turn now and then would explain the rest, and so would a clock lowered for the work of more
+# lines.
+#
+# Why is `interleave` as fast as the lower end says, or faster? There are three possible reasons, and these times do not
+# decide among them: the two named before the prediction, which make every ratio smaller (a mode whose tensor cores wait
+# most of the time draws less power, so its clock may be the higher), and a TMA that needs a little less than the one
+# clock a line that we put. The column *clocks a line* blames all of it on the lines; for a mode that waits for them,
+# take it as a rough figure. Counted clocks in place of time would tell.
 #
 # And the banks: does `wgmma` read as the bank model says? Wavefronts of one `wgmma` of a warpgroup, and how many of
 # them are conflicts' (ncu counts by warp; four of them are a warpgroup).

@@ -185,9 +185,11 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
 # %% [markdown]
 # ## The producer
 #
-# One warp runs ahead. For each k-tile it waits until a stage is *empty*, announces how many bytes will come
-# (`producer_acquire` does both), and issues two TMA copies that report to the stage's barrier when they land. TMA
-# fills what lies outside the matrix with zeros, so a ragged K needs nothing here.
+# One warp runs ahead. A stage has two barriers in shared memory, one that says that it is *full* and one that it is
+# *empty*. ([The first page](tma_copy.ipynb) tells what such an `mbarrier` counts, and what its phases are; here
+# `cutlass.pipeline` keeps count.) For each k-tile the producer waits until a stage is empty, announces how many bytes
+# will come (`producer_acquire` does both), and issues two TMA copies that report to the full barrier when they land.
+# TMA fills what lies outside the matrix with zeros, so a ragged K needs nothing here.
 
 
 # %%
@@ -247,6 +249,9 @@ def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
 # has been read by then), and the threads read it back as rows. The store to global memory is as wide as the output
 # allows: 16 bytes if N, the row stride and the address permit, down to one element for an odd N. A vector is then
 # either all inside the matrix or all outside, so one comparison guards it.
+#
+# The barrier here is of another kind: a *named* one, where a given number of threads meet; a CTA has sixteen of them.
+# `sync_threads` would wait for all threads of the CTA, and the producer warp never comes.
 
 
 # %%
@@ -271,7 +276,8 @@ def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
 # ## The kernel
 #
 # CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high, rather than a long
-# row: they share rows of A and columns of B in L2.
+# row: they share rows of A and columns of B in L2. [Thread-block swizzle](../foundations/thread_block_swizzle.ipynb)
+# says how much that saves.
 
 
 # %%
@@ -618,7 +624,8 @@ print("the same swizzle, said in elements:", layouts.a.swizzle.in_elements(16))
 
 # %% [markdown] tags=["lab"]
 # TMA and `wgmma` follow the layout without any help. The epilogue's copies are software: one `stmatrix` of a warp
-# writes four 8x8 matrices, one phase each, and a phase should take one wavefront.
+# writes four 8x8 matrices, one phase each, and a phase should take one wavefront. (This *phase* is a part of one
+# instruction, which shared memory serves by itself; it has nothing to do with a barrier's.)
 
 # %% tags=["lab"]
 copies = evaluate(tiled_copies, cutlass.BFloat16)
@@ -637,6 +644,39 @@ draw.access_view(stmatrix_of_warp_0[0])
 draw.pipeline(stages=CONFIG.stages, k_tiles=10, load_time=3)
 
 # %% [markdown] tags=["lab"]
+# ## The prediction
+#
+# `cookbook bench` times one more kernel beside ours: a loop of nothing but `wgmma` with as many products, the
+# [ceiling](../foundations/tensor_core_ceiling.ipynb). How near to it should we come, by the clocks of an SM?
+#
+# * The tensor cores of an SM do 2048 multiply-adds a clock (NVIDIA H100 white paper). That is a tile's time, if they
+#   never wait.
+# * Before it the first load must come: we put 800 clocks. After it C goes through shared memory and out: we put 16
+#   elements a clock. Nothing hides these two, for a CTA computes one tile and ends.
+# * The SMs take one tile each at a time, so their number is rounded up to whole *waves*.
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.harness import records
+from cookbook.harness.publishing import table
+
+SMS, TENSOR_RATE, LATENCY, OUT = 132, 2048, 800, 16  # of an H200; multiply-adds; clocks, put; elements, put
+
+
+def predicted_share(m: int, n: int, k: int) -> float:
+    """The part of the ceiling: clocks in which C's products are made, of all clocks of the waves."""
+    tile, tiles = CONFIG.tile_m * CONFIG.tile_n, -(-m // CONFIG.tile_m) * -(-n // CONFIG.tile_n)
+    each = tile * -(-k // CONFIG.tile_k) * CONFIG.tile_k / TENSOR_RATE + LATENCY + tile / OUT
+    return m * n * k / TENSOR_RATE / SMS / (-(-tiles // SMS) * each)
+
+
+sizes = (1024, 2048, 4096, 8192, 16384)
+Markdown(table([f"{n} x {n} x {n}" for n in sizes], [[f"{predicted_share(n, n, n):.0%}" for n in sizes]], right=0))
+
+# %% [markdown] tags=["lab"]
+# So by the clocks little should be missing at large sizes, and at small ones there are too few tiles for the SMs.
+#
 # ## Check
 #
 # *Layout*: the recipe's own layouts and copies. *Model*: the product, walked tile by tile through modelled TMA,
@@ -658,19 +698,44 @@ for level in report.levels:
 # Ours and its peers, interleaved in one run on one GPU.
 
 # %% tags=["lab"]
-from IPython.display import Markdown
-
 from cookbook.harness.publishing import results_table
 
 Markdown(results_table("hopper/tma_wgmma_gemm"))
 
 # %% [markdown] tags=["lab"]
+# And the share of the ceiling, predicted beside measured, where there are tiles for most SMs:
+
+
+# %% tags=["lab"]
+def beside_measured() -> str:
+    """A line for every current record of a product that keeps most SMs busy, or that there is none."""
+    rows = []
+    for r in records.select("hopper/tma_wgmma_gemm", "timed"):
+        tiles = -(-r["shape"][0] // CONFIG.tile_m) * -(-r["shape"][1] // CONFIG.tile_n)
+        if not records.is_stale(r) and "ceiling" in r["peers"] and tiles > 0.9 * SMS:
+            share = r["peers"]["ceiling"]["median_ms"] / r["figures"]["median_ms"]
+            of = [" x ".join(map(str, r["shape"])), r["dtype"], f"{predicted_share(*r['shape']):.0%}"]
+            rows.append([*of, f"{share:.0%}"])
+    header = ["M x N x K", "dtype", "of the ceiling, predicted", "measured"]
+    return table(header, rows, right=2) if rows else "*Not measured yet.*"
+
+
+Markdown(beside_measured())
+
+# %% [markdown] tags=["lab"]
+# On an H200 the clocks foretell the short product and not the long ones, which lose much more than a start and an
+# epilogue. Clocks were counted, and time is measured: a GPU that works for longer comes to its power limit and lowers
+# its clock, and a GEMM spends power on bytes that the ceiling never moves. So there are two ways on from here: waste
+# fewer clocks, and move fewer bytes for a product. (A row beside a peer that takes many times as long is another
+# matter: its batches are short, and the clock may not have settled. Do not compare it with its neighbours.)
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # A rule of one line chose the layout; the same object described it to TMA, to `wgmma` and to the checks. What is left
-# to gain is around the tile: the threads that only ask for tiles hold registers that those that multiply could use,
-# neighbours load the same rows of A and columns of B each for itself, and while a CTA stores its tile its tensor cores
-# wait. The pages that follow take these in turn.
+# to gain is around the tile: the threads that only ask for tiles hold registers that those that multiply could use for
+# a larger one, neighbours load the same rows of A and columns of B each for itself, and while a CTA stores its tile its
+# tensor cores wait. The pages that follow take these in turn.
 #
 # Next: [a producer that gives its registers away](warp_specialized_gemm.ipynb).
 #
