@@ -1064,7 +1064,8 @@ for bit in ("MN", "K"):
 # Clocks of the four majors side by side: the same multiplications; the same bytes through L2 and in shared memory, in
 # lines that take less time than the multiplications either way; the same epilogue. The producer issues a few more
 # copies for a k-tile, by a warp that has hundreds of clocks to spare. So we predict that **no layout differs from
-# `tn`**: a ratio of 1. And `tn` should be as fast as the kernel of the page before, for it is that kernel.
+# `tn`**: a ratio of 1. And `tn` should be as fast as the kernel of the page before, for it is that kernel, but for the
+# one box.
 #
 # ## Check
 #
