@@ -1,4 +1,4 @@
-"""The `cookbook` command: list, show, check, bench, copy, results, doctor; `cli_layouts` adds those about layouts.
+"""The `cookbook` command: list, show, check, bench, limits, copy, results, doctor; `cli_layouts` adds more of layouts.
 
 Results go to stdout, progress and messages to stderr. Exit status: 0 when all that could be checked here
 holds, 1 when something does not, 2 when the command line is wrong.
@@ -192,6 +192,9 @@ def bench(
     all_sizes: Annotated[
         bool, typer.Option("--all-sizes", help="GEMMs at ten sizes: cubes of 512 to 16384, tall, wide, ragged, skinny.")
     ] = False,
+    each_dimension: Annotated[
+        bool, typer.Option("--each-dimension", help="GEMMs at M, N and K of 1024 to 16384, one at a time.")
+    ] = False,
     no_quack: Annotated[
         bool, typer.Option("--no-quack", help="Leave QuACK out: it tunes itself for some 15 s at every size.")
     ] = False,
@@ -204,12 +207,15 @@ def bench(
 
     if rounds < benching.MIN_ROUNDS:
         raise typer.BadParameter(f"--rounds: got {rounds}, needed at least {benching.MIN_ROUNDS}")
-    if all_sizes and shapes:
-        raise typer.BadParameter(f"--all-sizes: got --shape {shapes[0]} beside it, needed one of the two")
+    asked = ["--all-sizes"] * all_sizes + ["--each-dimension"] * each_dimension
+    asked += [f"--shape {shapes[0]}"] if shapes else []
+    if len(asked) > 1:
+        raise typer.BadParameter(f"{asked[0]}: got {asked[1]} beside it, needed one of the two")
+    sizes = benching.all_sizes if all_sizes else benching.each_dimension if each_dimension else None
     made: list[Any] = []
     skipped: dict[str, str] = {}
     chosen = _chosen(_to_time(names, everything), shapes, dtypes, targets, everything, majors)
-    jobs = _bench_jobs(chosen, skipped, all_sizes)
+    jobs = _bench_jobs(chosen, skipped, sizes)
     how = {"rounds": rounds, "quack": not no_quack}
     with _progress(len(jobs)) as advance:
         for name, shape, dtype, which in jobs:
@@ -236,9 +242,13 @@ def _to_time(names: list[str] | None, everything: bool) -> list[catalog.Recipe]:
 
 
 def _bench_jobs(
-    chosen: list[tuple[catalog.Recipe, Any]], skipped: dict[str, str], all_sizes: bool = False
+    chosen: list[tuple[catalog.Recipe, Any]], skipped: dict[str, str], sizes: Callable[..., Any] | None = None
 ) -> list[Any]:
-    """What to time: (recipe, shape, dtype, majors). What cannot run here goes into `skipped` with the reason."""
+    """What to time: (recipe, shape, dtype, majors). What cannot run here goes into `skipped` with the reason.
+
+    Args:
+        sizes: the shapes of a recipe and majors, where no shapes were asked for; `default_shapes` if left out.
+    """
     from cookbook.harness import benching, checking, studying
 
     jobs = []
@@ -250,7 +260,7 @@ def _bench_jobs(
             jobs += [(recipe.name, shape, None, None) for shape in studying.bench_shapes(recipe.name)]
             continue
         for dtype, which in product(wanted.dtypes, wanted.majors):
-            shapes = benching.all_sizes(recipe, which) if all_sizes else benching.default_shapes(recipe)
+            shapes = sizes(recipe, which) if sizes else benching.default_shapes(recipe)
             jobs += [(recipe.name, shape, dtype, which) for shape in wanted.shapes or shapes]
     return jobs
 
@@ -268,6 +278,70 @@ def _show_bench(made: list[Any], recorded: list[Any], skipped: dict[str, str], a
         _print(tables.of_records(made, lambda record: False))
     for name, reason in skipped.items():
         _say(f"{name}: not timed: {reason}")
+    if recorded:
+        _say("what was recorded elsewhere:")
+        _print(tables.of_records(recorded, records.is_stale))
+
+
+@app.command(epilog="Example: cookbook limits ampere/tuned_gemm --shape 8192,8192,8192 --record")
+def limits(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="GEMMs; see `cookbook list`.")],
+    shapes: Shapes = None,
+    dtypes: Dtypes = None,
+    majors: Majors = None,
+    record: Record = False,
+    as_json: Json = False,
+) -> None:
+    """Measure what limits GEMMs on this GPU: clock, power, tensor pipe, waits.
+
+    Each variant, torch.matmul and the ceiling run for a second and a half while nvidia-smi reports clock and power.
+    With ncu on PATH it looks at each variant, too. If nothing is said: 8192 cubed, the first dtype and majors.
+    """
+    from cookbook.harness import checking, records
+    from cookbook.harness import limits as measuring
+
+    wanted = [catalog.find(name) for name in names]
+    for recipe in wanted:
+        if reason := measuring.refusal(recipe):
+            raise typer.BadParameter(f"NAME: got {recipe.name}, {reason}")
+    given = _chosen(wanted, shapes or [",".join(map(str, measuring.SHAPE))], dtypes, None, False, majors)
+    skipped = {r.name: reason for r, chosen in given if (reason := checking.cannot_run(r, chosen.targets))}
+    jobs = []
+    for recipe, chosen in given:
+        kinds = chosen.dtypes[: None if dtypes else 1], chosen.majors[: None if majors else 1]
+        jobs += [(recipe.name, *job) for job in product(chosen.shapes, *kinds) if recipe.name not in skipped]
+    made: list[Any] = []
+    with _progress(len(jobs)) as advance:
+        for name, shape, dtype, which in jobs:
+            try:
+                made.append(measuring.measure(name, shape, dtype, which, on_progress=advance))
+            except measuring.Unmeasurable as error:
+                skipped[name] = str(error)
+                continue
+            if record:  # at once: a run that is cut short keeps what it has measured
+                records.write(made[-1:])
+    if record:
+        _write_records(made)
+    recorded = [r for r in records.read() if r["recipe"] in skipped and r["level"] == records.LIMITS]
+    _show_limits(made, recorded, skipped, as_json)
+    raise typer.Exit(1 if skipped else 0)
+
+
+def _show_limits(made: list[Any], recorded: list[Any], skipped: dict[str, str], as_json: bool) -> None:
+    from cookbook.harness import records
+
+    if as_json:
+        marked = [record | {"stale": records.is_stale(record)} for record in recorded]
+        _print_json({"limits": made, "not_measured_here": skipped, "recorded": marked})
+        return
+    from cookbook import tables
+
+    for shown in tables.of_limits(made):
+        _print(shown)
+    for reason in dict.fromkeys(r["figures"]["reason"] for r in made if "reason" in r["figures"]):
+        _say(f"without ncu: {reason}")
+    for name, reason in skipped.items():
+        _say(f"{name}: not measured: {reason}")
     if recorded:
         _say("what was recorded elsewhere:")
         _print(tables.of_records(recorded, records.is_stale))

@@ -74,6 +74,23 @@ def of_records(records: Iterable[dict[str, Any]], is_stale: Any) -> Table:
     return table
 
 
+def of_limits(records: Iterable[dict[str, Any]]) -> list[Table]:
+    """`cookbook limits`: two tables a record, what each sustains, and what ncu finds of our own variants."""
+    from cookbook.harness import limits
+
+    made = []
+    for r in records:
+        of = " ".join(word for word in (r.get("majors"), r["dtype"], "x".join(map(str, r["shape"]))) if word)
+        for columns, own in ((limits.SUSTAINED, False), (limits.PROFILED, True)):
+            header, rows = limits.rows(r, columns, own)
+            if header:
+                table = _table(f"{r['recipe']} {of}", *header)
+                for cells in rows:
+                    table.add_row(*map(escape, cells))
+                made.append(table)
+    return made
+
+
 def of_diagnoses(diagnoses: Iterable[Diagnosis]) -> Table:
     """`cookbook doctor`."""
     table = _table("what", "status", "found", "means", "mend")
@@ -207,6 +224,12 @@ def _ceiling(figures: dict[str, Any]) -> str:
     return ceilings.in_words(figures)
 
 
+def _limits(figures: dict[str, Any]) -> str:
+    from cookbook.harness import limits
+
+    return limits.in_words(figures)
+
+
 WORDS = {
     "layout": _layout,
     "model": _model,
@@ -218,4 +241,5 @@ WORDS = {
     "sanitized": _sanitized,
     "probed": _probed,
     "ceiling": _ceiling,
+    "limits": _limits,
 }

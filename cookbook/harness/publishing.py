@@ -129,6 +129,29 @@ def results_table(name: str, dtype: str | None = None, root: Path | None = None)
     return "\n\n".join(part for part in parts if part)
 
 
+def limits_table(name: str, root: Path | None = None) -> str:
+    """What limits a GEMM, as markdown: what each of its current records says; stale ones are only named.
+
+    Args:
+        name: a recipe's name.
+        root: the folder of the records; results/ if left out.
+    """
+    from cookbook.harness import limits
+
+    found = records.select(catalog.find(name).name, records.LIMITS, None, root)
+    current = [record for record in found if not records.is_stale(record)]
+    parts = []
+    for record in current:
+        parts.append(f"**{' '.join(filter(None, (_shape(record), record.get('majors'), record['dtype'])))}**")
+        for columns, own in ((limits.SUSTAINED, False), (limits.PROFILED, True)):
+            header, rows = limits.rows(record, columns, own)
+            parts += [table(["variant" if own else "variant or peer", *header], rows)] if header else []
+        parts += [limits.of_the_gpu(record), circumstances([record])]
+    if found and not current:
+        return "*What limits the code as it is now has not been measured.*"
+    return "\n\n".join(part for part in parts if part) or NOT_MEASURED
+
+
 def checked_table(name: str, root: Path | None = None) -> str:
     """What the records say about a recipe at each level that needs a GPU, as markdown."""
     name = catalog.find(name).name
@@ -244,7 +267,7 @@ def _live(name: str) -> dict[str, Callable[[], str]]:
     """What cells that call these functions show: results/ as it is now, not as it was when the notebook ran."""
     from cookbook.harness import ceilings, study_tables
 
-    made = {"results_table(": _measured}
+    made: dict[str, Callable[[str], str]] = {"results_table(": _measured, "limits_table(": limits_table}
     if catalog.find(name).kind == "study":
         made |= {
             "counted_table(": study_tables.counted_table,

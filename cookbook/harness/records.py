@@ -3,7 +3,7 @@
 A file is `{"device": "NVIDIA H200", "records": [...]}`. A record holds
 
     level         "ran", "timed", "counted" or "sanitized"; "probed" of a suite of probes; "ceiling" of a study
-                  that measures what the hardware gives at most
+                  that measures what the hardware gives at most; "limits" of a GEMM: what keeps it from its ceiling
     recipe        a name of the catalog, or of a suite: "probes/shared_memory", "probes/tma"
     code_hash     of the recipe's code when it was measured: another hash today makes the record stale
     of            only where the kernels were another recipe's: {name: its code_hash}, likewise
@@ -14,8 +14,12 @@ A file is `{"device": "NVIDIA H200", "records": [...]}`. A record holds
     figures       of this level; for "timed": median_ms, min_ms, max_ms, tflops (gbps of a transpose), rounds,
                   batch, launches, sets, and ratio: torch.matmul's (the device copy's) median over ours; of a GEMM
                   host_us and host_new_us, what a call takes of the host with `out` given and without; for
-                  "ceiling": {section: {name: {tflops or gbps, with _min and _max, or others}}}
-    peers         for "timed": figures by peer, ratio too: {"torch.matmul": {...}, "quack": {...}}
+                  "ceiling": {section: {name: {tflops or gbps, with _min and _max, or others}}}; for "limits":
+                  variants: {name: {tflops, clock_mhz, power_w, joules_per_tflop, flops_per_clock, capped, and of
+                  ncu what `limits.of_kernel` returns}}, gpu: its own limits, seconds, and the reason why ncu's are
+                  missing where they are
+    peers         for "timed": figures by peer, ratio too: {"torch.matmul": {...}, "quack": {...}}; for "limits"
+                  figures as a variant's, without ncu's
     config        the recipe's configuration
     distribution  of the inputs, e.g. "normal(0, 1)"
     date          UTC, to the minute
@@ -44,6 +48,8 @@ from cookbook.harness import catalog, probes
 LEVELS = ("ran", "timed", "counted", "sanitized")  # of a recipe
 PROBED = "probed"  # of a suite of probes: cookbook.harness.probes
 CEILING = "ceiling"  # of a study that measures what the hardware gives at most: cookbook.harness.ceilings
+LIMITS = "limits"  # of a GEMM: what keeps it from its ceiling: cookbook.harness.limits
+KNOWN = (*LEVELS, PROBED, CEILING, LIMITS)
 Record = dict[str, Any]
 
 
@@ -81,10 +87,10 @@ def make(
         majors: of the operands, if the recipe takes several.
 
     Raises:
-        ValueError: `level` is none of LEVELS, nor PROBED, nor CEILING.
+        ValueError: `level` is none of KNOWN.
     """
-    if level not in (*LEVELS, PROBED, CEILING):
-        raise ValueError(f"level: got {level!r}, needed one of {', '.join((*LEVELS, PROBED, CEILING))}")
+    if level not in KNOWN:
+        raise ValueError(f"level: got {level!r}, needed one of {', '.join(KNOWN)}")
     made = {
         "level": level,
         "recipe": recipe,
