@@ -421,7 +421,8 @@ def kernel(
 # ## The launch
 #
 # `make_tiled_tma_atom` is told among how many CTAs a tile is divided: its box is that much smaller. The grid is whole
-# clusters, some of which may hang over the edge of C.
+# clusters, some of which may hang over the edge of C. `min_blocks_per_mp=1` says that one CTA has an SM to itself, so
+# that the compiler need not save registers for a second.
 
 
 # %%
@@ -884,7 +885,8 @@ Markdown(results_table("hopper/multicast_gemm"))
 
 # %% [markdown] tags=["lab"]
 # The bytes that we predicted, and the times that were measured, beside each other. ("Ours" and `2x1` above are *the
-# same kernel*, timed twice in the same rounds: differences no larger than theirs say nothing about variants.)
+# same kernel*, timed twice in the same rounds: differences no larger than theirs, above each table, say nothing about
+# variants.)
 
 # %% tags=["lab"]
 from cookbook.harness import records
@@ -902,7 +904,9 @@ def bytes_and_times() -> str:
             for name, c in VARIANTS.items()
             for took in [r["peers"][name]["median_ms"]]
         ]
-        parts.append(f"{r['device']}, {r['dtype']}, {'x'.join(map(str, shape))}, of `alone`:\n\n")
+        twice = abs(r["figures"]["median_ms"] / r["peers"][DEFAULT]["median_ms"] - 1)
+        where = f"{r['device']}, {r['dtype']}, {'x'.join(map(str, shape))}"
+        parts.append(f"{where}, of `alone`; one kernel twice: {twice:.1%} apart:\n\n")
         parts[-1] += table(["variant", "bytes asked of L2 (predicted)", "time (measured)"], rows)
     return "\n\n".join(parts) or "*Not measured yet.*"
 
@@ -911,20 +915,22 @@ Markdown(bytes_and_times())
 
 # %% [markdown] tags=["lab"]
 # The times do not follow the bytes. `2x2`, which asks L2 for least, takes longest on an H200: that is the price of four
-# that must find room together and go in step, and it is no small one. Between two, see first whether a difference is
-# larger than the spread. Where L2 keeps up with what `alone` asks of it, fewer bytes shorten no wait, and what is left
-# to gain is energy.
+# that must find room together and go in step, and it is no small one. The pairs are no faster than `alone`, and `2x1`
+# is rather the slower. Where L2 keeps up with what `alone` asks of it, fewer bytes shorten no wait; what is left to
+# gain is energy, and here it does not outweigh going in step.
 #
 # ## Conclusion
 #
 # A cluster is a second level of sharing, below L2: what one CTA has fetched, others need not. It costs a mask, a box
 # divided by the sharers, a barrier that counts all who read, and the patience to wait for a neighbour before one
 # leaves. Share between two: four have to find room in a GPC together, and all of them wait for the slowest. By bytes
-# the side to share along is the one whose tiles are the larger; let a measurement confirm it.
+# the side to share along is the one whose tiles are the larger. In time nothing was gained here, on this GPU and at
+# these sizes: measure it before you take it over. The pages that follow keep a pair, for its bytes; if you do without,
+# their kernels become simpler by all that this page has added.
 #
 # What is still lost lies between the tiles: a CTA starts, fills its stages, multiplies, stores, and ends, and while it
 # stores nobody multiplies.
 #
-# Next: [a GEMM whose CTAs stay](persistent_gemm.ipynb).
+# Next: [a GEMM whose CTAs stay](persistent_gemm.ipynb) and go from tile to tile.
 #
 # To use it: `cookbook copy hopper/multicast_gemm my_gemm.py`, then `from my_gemm import matmul`.

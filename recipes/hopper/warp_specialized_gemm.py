@@ -36,10 +36,11 @@
 # What is that worth? For the instruction itself, we predict: nothing at all. The same tile with more registers than it
 # needs is the same tile. A larger tile reads less. But the SMs compute tiles in *waves*, one tile each at a time:
 # larger tiles are fewer, and the last wave may be emptier. Both are arithmetic, and the lab does it before it shows
-# what was measured. The registers will be needed further up the ladder, where a thread holds more than accumulators.
+# what was measured. The registers will be needed on a later page, where a thread holds more than accumulators.
 #
 # Compared with [the previous page](tma_wgmma_gemm.ipynb) there are two changes: the producer is a warpgroup now, of
-# which one warp works, and each role says how many registers it wants.
+# which one warp works, and each role says how many registers it wants. (What CTAs that run together cover is counted in
+# rows of C instead of tiles, so that tiles of two heights cover the same block.)
 
 # %%
 from collections.abc import Callable
@@ -858,7 +859,7 @@ Markdown(results_table("hopper/warp_specialized_gemm"))
 #
 # Before you read a gain off this table, look at two figures of the one above: "ours" and `setmaxnreg` are *the same
 # kernel*, timed twice in the same rounds. What lies between them says how far this measurement can tell two kernels
-# apart, and a gain that is not larger, above all one where nothing was predicted, is none.
+# apart (the last column), and a gain that is not larger, above all one where nothing was predicted, is none.
 
 # %% tags=["lab"]
 from cookbook.harness import records
@@ -871,26 +872,35 @@ def beside_measured() -> str:
         if records.is_stale(r):
             continue
         ms = {name: r["peers"][name]["median_ms"] for name in VARIANTS}
+        twice = abs(r["figures"]["median_ms"] / ms[DEFAULT] - 1)
         for name, gain in predicted(tuple(r["shape"])).items():
             where = ["x".join(map(str, r["shape"])), r["dtype"], name]
-            rows.append([*where, f"{gain:.2f}x", f"{ms['equal shares'] / ms[name]:.2f}x"])
-    header = ["M x N x K", "dtype", "variant", "predicted", "measured"]
+            rows.append([*where, f"{gain:.2f}x", f"{ms['equal shares'] / ms[name]:.3f}x", f"{twice:.1%}"])
+    header = ["M x N x K", "dtype", "variant", "predicted", "measured", "one kernel twice, apart"]
     return table(header, rows, right=3) if rows else "*Not measured yet.*"
 
 
 Markdown(beside_measured())
 
 # %% [markdown] tags=["lab"]
+# On an H200 `setmaxnreg` by itself is worth next to nothing, as predicted. The larger tile does better at both squares
+# than its waves say: at the smaller it loses less, and at the larger, where we predicted a loss, it gains a little. The
+# clocks leave out what was left out above. These products run at the power limit, where a tile of fewer bytes saves
+# energy and an idle SM leaves its share to the others, and both raise the clock. How much clocks count there, and how
+# much bytes do, becomes a rule on [a later page](tuned_gemm.ipynb).
+#
 # ## Conclusion
 #
 # `setmaxnreg` is room, not speed. It moves registers from a role that has no use for them to one that has, and what
 # comes of that depends on what they are used for. A larger tile is one use, and a mixed one: less traffic, larger
-# steps in which a product comes. Decide it by arithmetic, for the shapes you have; and look at the compiler's report
-# before you look at a clock.
+# steps in which a product comes. Do the arithmetic for the shapes you have, and measure where the two sides are close;
+# and look at the compiler's report before you look at a clock.
 #
 # What a tile costs besides its multiplications can be hidden: CTAs that stay and take tile after tile, and load the
-# next one while they store, are [two pages further on](persistent_gemm.ipynb). In [the last one](tuned_gemm.ipynb) the
-# registers that the producer gave hold a finished tile while the next is multiplied.
+# next one while they store, are [two pages further on](persistent_gemm.ipynb). In [the GEMM to use](tuned_gemm.ipynb)
+# the registers that the producer gave hold a finished tile while the next is multiplied.
+#
+# The traffic can be made less without a larger tile, too: neighbours need the same rows and columns.
 #
 # Next: [a GEMM whose CTAs share their tiles](multicast_gemm.ipynb), in which neighbours load for each other.
 #
