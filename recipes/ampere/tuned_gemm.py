@@ -967,15 +967,32 @@ def rule_beside_times() -> str:
 Markdown(rule_beside_times())
 
 # %% [markdown] tags=["lab"]
+# ## What limits it
+#
+# Each variant and peer by itself, again and again, while the GPU reports its clock and its power. A rate is *FLOP a
+# clock and SM* times the clock, so these two columns say how much of what is missing to the ceiling is which. It is
+# also power divided by *J for each TFLOP*: where the clock is lowered for power, of two kernels the one that needs
+# fewer joules is faster, even if it takes more clocks. The second table is ncu's, of one launch of each variant.
+
+# %% tags=["lab"]
+from cookbook.harness.publishing import limits_table
+
+Markdown(limits_table("ampere/tuned_gemm"))
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# With the large tile shared memory is no longer a wall, and what then limits is `mma.sync` itself. In the experiment
-# that this kernel grew from, ncu found the tensor pipe busy most of the time, and warps waiting mostly for a fixed time
-# after an instruction (stall *wait*) and for the tensor pipe (stall *math pipe throttle*); barriers and shared memory
-# came far behind. We read the first as the price of operands in registers: three of them for every `mma`. A chip at its
-# power limit turns some of the rest into clock. We found no other order of the same instructions that gains more. What
-# would is another instruction: `wgmma` takes its operands from shared memory, one issue for 64 rows:
-# `hopper/tuned_gemm`.
+# With the large tile shared memory is no longer a wall. In the experiment that this kernel grew from, ncu found the
+# tensor pipe busy most of the time, and warps waiting mostly for a fixed time after an instruction (stall *wait*) and
+# for the tensor pipe (stall *math pipe throttle*); barriers and shared memory came far behind. We read the first as the
+# price of operands in registers: three of them for every `mma`.
+#
+# What then limits is power, as the table above has it: joules for each product, and a clock that falls until the power
+# limit is kept. A wait that is taken away is not all gain there, for with more to do in each clock the clock falls
+# further; work that need not be done is. The ceiling is the same `mma.sync` with nothing around it. Whatever joules
+# this kernel needs above that go into what is around it: `ldmatrix`, `cp.async`, L2 and memory. We found no other order
+# of the same instructions that gains more. What would is another instruction: `wgmma` takes its operands from shared
+# memory, one issue for 64 rows: `hopper/tuned_gemm`.
 #
 # What is left here: products whose tiles do not fill a wave, which need their K divided among CTAs.
 #

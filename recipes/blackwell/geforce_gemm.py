@@ -1110,6 +1110,19 @@ def beside_ampere() -> str:
 Markdown(beside_ampere())
 
 # %% [markdown] tags=["lab"]
+# ## What limits it
+#
+# Each variant and peer by itself, again and again, while the GPU reports its clock and its power. Where the clock is
+# lowered for power, a rate is power divided by *J for each TFLOP*, and fewer joules are worth more than fewer clocks:
+# compare the variants with `ampere/tuned_gemm` and with the ceiling in both columns. The second table is ncu's, of one
+# launch of each variant; the warp that loads, which mostly waits, is part of its means.
+
+# %% tags=["lab"]
+from cookbook.harness.publishing import limits_table
+
+Markdown(limits_table("blackwell/geforce_gemm"))
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # The instruction that multiplies is the same as on an Ampere, and so is the loop around it. What the newer chip adds is

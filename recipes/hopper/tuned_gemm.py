@@ -1057,6 +1057,19 @@ def fitted() -> str:
 Markdown(fitted())
 
 # %% [markdown] tags=["lab"]
+# ## What limits it
+#
+# Why clocks alone do not say it: each variant and peer by itself, again and again, while the GPU reports its clock and
+# its power. Where the clock is lowered for power, a rate is power divided by *J for each TFLOP*, and of two kernels the
+# one that needs fewer joules is faster, even if it takes more clocks. The second table is ncu's, of one launch of each
+# variant; the warps that load, which mostly wait, are part of its means.
+
+# %% tags=["lab"]
+from cookbook.harness.publishing import limits_table
+
+Markdown(limits_table("hopper/tuned_gemm"))
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # What a kernel for all sizes needs is not one more trick, but a way to say which of its shapes suits a problem. Clocks

@@ -13,7 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 from cookbook import cli, tables
-from cookbook.harness import benching, catalog, counting, limits, publishing, records
+from cookbook.harness import benching, catalog, counting, limits, notebooks, publishing, records
 
 NAME = "ampere/tuned_gemm"
 needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="what a machine without a GPU does")
@@ -284,6 +284,13 @@ def test_cells_on_a_page_show_the_table_as_it_is_now(monkeypatch):
     monkeypatch.setattr(publishing, "limits_table", lambda name: f"limits of {name}")
     cell = SimpleNamespace(cell_type="code", source="Markdown(limits_table('x'))", metadata={}, outputs=[])
     assert publishing._cell(cell, publishing._live(NAME))[-1] == f"limits of {NAME}"
+
+
+@pytest.mark.parametrize("name", [r.name for r in catalog.recipes() if r.kind == "gemm"])
+def test_a_notebook_shows_the_table_as_it_is(name):
+    cells = [c for c in notebooks.read(name).cells if c.cell_type == "code" and "limits_table(" in c.source]
+    shown = ["".join(o["data"]["text/markdown"]) for c in cells for o in c.outputs]
+    assert shown == [publishing.limits_table(name)] * len(cells), "run: make notebooks"
 
 
 def test_the_record_in_words_and_on_the_command_line(monkeypatch):
