@@ -32,12 +32,18 @@
 # `mma.sync`. Both copies touch shared memory by *addresses that the threads compute*, so both can collide in the
 # banks: `cp.async` writes rows, `ldmatrix` reads columns of 16-byte pieces. One swizzle, made by hand, serves both.
 #
+# [The page before](smem_gemm.ipynb) has shown what that swizzle is worth, in a loop that loads fragments first and
+# multiplies them then. New in this one is the loop: **fragments are loaded a k-block ahead**, so that `ldmatrix` and
+# `mma.sync` work at the same time. A fourth stage, loads of A and B apart from each other, and a loop without a
+# question serve the same end. You can also begin here if you want one Ampere GEMM explained.
+#
 # This is still the way on every GPU since Ampere that has no `wgmma` or `tcgen05`: A100, Ada, GeForce Blackwell. The
 # kernel below compiles for all of them.
 #
 # You will see: the swizzle, the copies that go through it, a pipeline two deep (tiles through shared memory, fragments
 # through registers), the epilogue, and then the checks that show that it is right and how fast it is. Names, order
-# and contract are those of `hopper/tma_wgmma_gemm`, so that the two can be read side by side.
+# and contract are those of [Hopper's first GEMM](../hopper/tma_wgmma_gemm.ipynb), so that the two can be read side by
+# side.
 
 # %%
 from collections.abc import Callable
@@ -60,8 +66,9 @@ from cutlass.cute.nvgpu import cpasync, warp
 # and multiplies 64 x 64 x 16. Shared memory delivers 128 bytes a clock to the whole SM; with a smaller warp tile the
 # tensor cores would wait for it.
 #
-# What is left of the shared memory goes into stages: four of such tiles are 192 KiB. An A100 has room for three, and
-# chips with 99 KiB a block (Ada, GeForce) get the same kernel with half the tile.
+# K goes by *k-tiles* of 64, four *k-blocks* of 16 each. What is left of the shared memory goes into *stages*, each of
+# them room for one k-tile of A and of B: four of such tiles are 192 KiB. An A100 has room for three, and chips with 99
+# KiB a block (Ada, GeForce) get the same kernel with half the tile.
 
 
 # %%
@@ -266,7 +273,10 @@ def load_tile(load, k_tile, stage):
 # The loads of A and of B are issued in *different* k-blocks. Issued together they fill the memory pipe that `ldmatrix`
 # needs as well, and the tensor cores wait. And the loop stands twice: once for the k-tiles during which there is still
 # something to load, and once for the last ones. With a question in the loop instead, the compiler could not move
-# instructions across it.
+# instructions across it. ([The next page](pipelined_gemm.ipynb) takes each of these away again, to see what it brings.)
+#
+# A thread closes its `cp.async` into *groups* with `commit_group`, one for each k-tile; `wait_group(n)` waits until all
+# but its latest n groups have arrived, and the barrier behind it, until everybody's have.
 
 
 # %%
@@ -338,7 +348,8 @@ def store(acc, sC, gC, cC, limit, copies, tidx):
 # ## The kernel
 #
 # CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high, rather than a long
-# row: they share rows of A and columns of B in L2.
+# row: they share rows of A and columns of B in L2. [Thread-block swizzle](../foundations/thread_block_swizzle.ipynb)
+# says how much that saves.
 
 
 # %%
@@ -684,6 +695,68 @@ for name in copies._fields:
 draw.pipeline(stages=CONFIG.stages, k_tiles=10, load_time=2)
 
 # %% [markdown] tags=["lab"]
+# ## The prediction
+#
+# One CTA has an SM to itself. For a k-block we count what the SM's shared memory and its tensor cores are busy for, in
+# clocks:
+#
+# * *Shared memory* serves a wavefront a clock: those of all `ldmatrix` and `cp.async` of all warps.
+# * *The tensor cores* take the clocks of their multiply-adds, at the rate that
+#   [a loop of nothing but `mma.sync`](../foundations/tensor_core_ceiling.ipynb) was measured to reach. `cookbook bench`
+#   runs that loop beside every GEMM: the *ceiling*.
+#
+# Best case: both work beside each other, and the larger number counts. Worst case: one after the other, and they add
+# up. To a whole tile come the clocks until its first load is there (we put 800) and those in which C goes out (we put
+# 16 elements a clock); and the SMs take one tile each at a time, so that their number is rounded up to whole *waves*.
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.harness import records
+from cookbook.harness.layout_check import copy_wavefronts
+from cookbook.harness.publishing import table
+
+SMS, NVIDIA_RATE = 132, 2048  # of an H200; multiply-adds of an SM in a clock (NVIDIA H100 white paper)
+STUDY, LOOP = "foundations/tensor_core_ceiling", "mma.sync m16n8k16, bf16"
+START, OUT = 800, 16  # clocks; elements of C a clock: put
+
+studied = [
+    r["figures"].get("instructions", {}) for r in records.read() if r["recipe"] == STUDY and "H200" in r["device"]
+]
+found = [each[LOOP]["flops_per_clock"] / 2 for each in studied if LOOP in each]
+RATE = max(found, default=NVIDIA_RATE)  # multiply-adds of an SM in a clock, by mma.sync
+
+
+def busy() -> tuple[float, float]:
+    """Clocks of an SM for one k-block: of its shared memory, and of its tensor cores."""
+    fields = ("s2r_a", "s2r_b", "g2s_a", "g2s_b")
+    counted = [copy_wavefronts(field, getattr(copies, field), getattr(layouts, field[-1])) for field in fields]
+    wavefronts = sum(each * n for of_copy in counted for (each, _), n in of_copy.items())
+    return wavefronts / (CONFIG.tile_k // 16), CONFIG.tile_m * CONFIG.tile_n * 16 / RATE
+
+
+def predicted_shares(m: int, n: int, k: int) -> tuple[float, float]:
+    """The part of the ceiling that is reached: at worst, and at best."""
+    shared, tensor = busy()
+    tile, tiles = CONFIG.tile_m * CONFIG.tile_n, -(-m // CONFIG.tile_m) * -(-n // CONFIG.tile_n)
+    blocks, waves = -(-k // CONFIG.tile_k) * CONFIG.tile_k // 16, -(-tiles // SMS)
+    times = [waves * (blocks * block + START + tile / OUT) for block in (shared + tensor, max(shared, tensor))]
+    worst, best = (m * n * k / RATE / SMS / time for time in times)
+    return worst, best
+
+
+shared, tensor = busy()
+sizes = (2048, 4096, 8192, 16384)
+row = ["{:.0%} to {:.0%}".format(*predicted_shares(n, n, n)) for n in sizes]
+Markdown(
+    f"A k-block: shared memory {shared:.0f} clocks, tensor cores {tensor:.0f}. Predicted, of the ceiling:\n\n"
+    + table([f"{n} x {n} x {n}" for n in sizes], [row], right=0)
+)
+
+# %% [markdown] tags=["lab"]
+# Both are busy for nearly the same time. So the overlap is worth almost a factor of two if it is perfect, and there is
+# little slack on either side to make it so.
+# %% [markdown] tags=["lab"]
 # ## Check
 #
 # *Layout*: the recipe's own layouts and copies. *Model*: the product, walked tile by tile through modelled `cp.async`,
@@ -706,18 +779,42 @@ for level in report.levels:
 # does without.
 
 # %% tags=["lab"]
-from IPython.display import Markdown
-
 from cookbook.harness.publishing import results_table
 
 Markdown(results_table("ampere/ldmatrix_gemm"))
 
 # %% [markdown] tags=["lab"]
+# And the share of the ceiling, predicted beside measured, where there are tiles for most SMs:
+
+
+# %% tags=["lab"]
+def beside_measured() -> str:
+    """A line for every current record of a product that keeps most SMs busy, or that there is none."""
+    rows = []
+    for r in records.select("ampere/ldmatrix_gemm", "timed"):
+        tiles = -(-r["shape"][0] // CONFIG.tile_m) * -(-r["shape"][1] // CONFIG.tile_n)
+        if not records.is_stale(r) and "ceiling" in r["peers"] and tiles > 0.9 * SMS:
+            share = r["peers"]["ceiling"]["median_ms"] / r["figures"]["median_ms"]
+            said = "{:.0%} to {:.0%}".format(*predicted_shares(*r["shape"]))
+            rows.append([" x ".join(map(str, r["shape"])), r["dtype"], said, f"{share:.0%}"])
+    header = ["M x N x K", "dtype", "of the ceiling, predicted", "measured"]
+    return table(header, rows, right=2) if rows else "*Not measured yet.*"
+
+
+Markdown(beside_measured())
+
+# %% [markdown] tags=["lab"]
+# On an H200 every product lies between: a good part of the loads is hidden, and not all of it.
+#
 # ## Conclusion
 #
-# One swizzle served the writer and the reader of each tile, and every access is at its ideal. What limits the kernel is
-# no longer conflicts but the traffic itself: every fragment of A and B goes through shared memory and registers, and
-# each warp reads it for itself. That is what Hopper's `wgmma`, which reads shared memory directly and once for four
-# warps, does away with: `hopper/tma_wgmma_gemm` has the same tile, the same layout and the same epilogue.
+# One swizzle served the writer and the reader of each tile, and every access is at its ideal. What is left is not
+# conflicts but the traffic itself: every fragment of A and B goes through shared memory and registers, and each warp
+# reads it for itself. That is what Hopper's `wgmma`, which reads shared memory directly and once for four warps, does
+# away with: [Hopper's first GEMM](../hopper/tma_wgmma_gemm.ipynb) has the same tile, the same layout and the same
+# epilogue.
+#
+# Next: [a pipeline, step by step](pipelined_gemm.ipynb): this kernel once more, with a parameter for each thing that it
+# does at the same time as another.
 #
 # To use it: `cookbook copy ampere/ldmatrix_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -35,9 +35,10 @@
 # **Claim.** An operand that is stored along M or N instead of K needs no transpose of its own: `ldmatrix.trans` makes
 # the same fragments out of a tile whose lines run the other way.
 #
-# `ampere/ldmatrix_gemm` takes A and B *K-major*: the elements that are multiplied and summed lie next to each other,
-# as in `x @ weight.T`. Half of the products of a training step are not like that. The gradient of the weight is
-# `dy.T @ x`, where A lies along M and B along N; the gradient of the input is `dy @ weight`, with a B along N.
+# [ldmatrix_gemm](ldmatrix_gemm.ipynb), whose kernel this one is but for the majors, takes A and B *K-major*: the
+# elements that are multiplied and summed lie next to each other, as in `x @ weight.T`. Of the three products of a layer
+# in a training step the other two are not like that. The gradient of the weight is `dy.T @ x`, where A lies along M and
+# B along N; the gradient of the input is `dy @ weight`, with a B along N.
 #
 # The two letters that BLAS and CuTe use name the four cases, the first for A, the second for B. They ask whether a
 # matrix, stored by columns, must be *transposed* or *not*:
@@ -68,8 +69,8 @@ from cutlass.cute.nvgpu import cpasync, warp
 # %% [markdown]
 # ## The sizes, and the majors
 #
-# The tiles are those of `ampere/ldmatrix_gemm`. The majors are two more fields: the compiler makes one kernel for each
-# pair that is used.
+# The tiles are those of [ldmatrix_gemm](ldmatrix_gemm.ipynb). The majors are two more fields: the compiler makes one
+# kernel for each pair that is used.
 
 
 # %%
@@ -247,8 +248,8 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
 # %% [markdown]
 # ## Loading
 #
-# The edges are those of `ampere/ldmatrix_gemm`: rows beyond M or N are not read, and the k-tiles are laid so that they
-# *end* where K ends, with the one that sticks out before the beginning zeroed piece by piece.
+# The edges are those of [ldmatrix_gemm](ldmatrix_gemm.ipynb): rows beyond M or N are not read, and the k-tiles are laid
+# so that they *end* where K ends, with the one that sticks out before the beginning zeroed piece by piece.
 #
 # What a piece is depends on the major, and with it **which extent must be a multiple of eight**. A piece has to be all
 # inside the matrix or all outside. K-major, it is eight k of one row: K must be a multiple of 8, and the rows may end
@@ -310,9 +311,9 @@ def load_tile(load, k_tile, stage):
 # %% [markdown]
 # ## The main loop
 #
-# Line for line that of `ampere/ldmatrix_gemm`, which says why it is so: `cp.async` runs `stages - 1` k-tiles ahead
-# through shared memory, `ldmatrix` one k-block ahead through registers. Neither the copies' shapes nor the fragments'
-# have changed, so no line of it asks for the majors.
+# Line for line that of [ldmatrix_gemm](ldmatrix_gemm.ipynb), which says why it is so: `cp.async` runs `stages - 1`
+# k-tiles ahead through shared memory, `ldmatrix` one k-block ahead through registers. Neither the copies' shapes nor
+# the fragments' have changed, so no line of it asks for the majors.
 
 
 # %%
@@ -766,6 +767,10 @@ for letters, (a_major, b_major) in MAJORS.items():
     print(letters, "  ".join(f"{sorted(found[name])!s:9}" for name in copies._fields))
 
 # %% [markdown] tags=["lab"]
+# So we predict *no difference*: with any letters there are as many instructions, of as many wavefronts, and as many
+# bytes from global memory. What may differ is what this does not count: a line of an MN-major tile is a piece of
+# another row of memory, and L2 and DRAM may like one order of them more.
+#
 # ## Check
 #
 # *Layout*, *model* and *compiled* for each of the majors: the model walks the tiles through modelled `cp.async`,
@@ -784,7 +789,8 @@ for level in report.levels:
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# Ours and its peers, interleaved in one run on one GPU, all of them on operands of the same majors.
+# Ours and its peers, interleaved in one run on one GPU, all of them on operands of the same majors. Compare the rows of
+# one size with each other: the prediction is that they are alike.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -801,7 +807,10 @@ Markdown(results_table("ampere/majors_gemm"))
 # take as many wavefronts, and the swizzle is the same. What the major does decide is *which extent* must come in whole
 # 16-byte pieces.
 #
-# Hopper's `wgmma` reads shared memory by itself, so there is no `ldmatrix` to turn anything: there, one bit of the
-# instruction for each operand says that its lines run along M or N.
+# Hopper's `wgmma` reads shared memory by itself, so there is no `ldmatrix` to turn anything: there,
+# [one bit of the instruction](../hopper/majors_gemm.ipynb) for each operand says that its lines run along M or N.
+#
+# Next: [the GEMM to use before Hopper](tuned_gemm.ipynb). It is K-major again, and takes up what the pipeline had left:
+# less through shared memory for each product.
 #
 # To use it: `cookbook copy ampere/majors_gemm my_gemm.py`, then `from my_gemm import matmul`.

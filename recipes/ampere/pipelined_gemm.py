@@ -27,8 +27,8 @@
 # %% [markdown]
 # # A pipeline, step by step
 #
-# **Claim.** The GEMM of `ampere/ldmatrix_gemm` is a pipeline in which several things are done at once. Here each of
-# them is a parameter, so that a reader can take them away one by one and see what each brings:
+# **Claim.** [The GEMM of the page before](ldmatrix_gemm.ipynb) is a pipeline in which several things are done at once.
+# Here each of them is a parameter, so that a reader can take them away one by one and see what each brings:
 #
 # | step | parameter | what it is to hide |
 # |---|---|---|
@@ -37,9 +37,10 @@
 # | loads apart | `loads` | the wait of `ldmatrix` behind a burst of `cp.async` in the same memory pipe |
 # | no branch | `branch_free` | nothing: it spares every k-tile the question whether there is still something to load |
 #
-# and one step further, `loads spread`, which cuts that burst smaller still. The layouts, the copies and the epilogue
-# are those of `ampere/ldmatrix_gemm`, and so is the result: the same bits from every variant. The predictions come
-# before the measurement, and the cells below compute them.
+# and one step further, `loads spread`, which cuts that burst smaller still. `3 stages` is much like the simple loop of
+# [the first page](smem_gemm.ipynb); `no branch` does what the page before does. The layouts, the copies and the
+# epilogue are as they were, and so is the result: the same bits from every variant. The predictions come before the
+# measurement, and the cells below compute them.
 
 # %%
 from collections.abc import Callable
@@ -57,8 +58,8 @@ from cutlass.cute.nvgpu import cpasync, warp
 # %% [markdown]
 # ## The parameters
 #
-# The tile is that of `ampere/ldmatrix_gemm`: 128 x 256, eight warps of 64 x 64. Four stages of it are 192 KiB. Chips
-# with less shared memory get a narrower tile, so that every variant fits on every one of them.
+# The tile is that of the page before: 128 x 256, eight warps of 64 x 64. Four stages of it are 192 KiB. Chips with less
+# shared memory get a narrower tile, so that every variant fits on every one of them.
 
 
 # %%
@@ -115,7 +116,7 @@ def config_for(arch: str, variant: str = "no branch") -> Config:
 # %% [markdown]
 # ## The layout and the copies
 #
-# As in `ampere/ldmatrix_gemm`: rows of 128 bytes, swizzled, so that neither `cp.async` nor `ldmatrix` has a conflict.
+# As they were: rows of 128 bytes, swizzled, so that neither `cp.async` nor `ldmatrix` has a conflict.
 
 
 # %%
@@ -193,7 +194,7 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
 # %% [markdown]
 # ## Loading
 #
-# As there, too: rows outside the matrix are not read, and the k-tiles *end* where K ends, so that only the first one
+# As it was, too: rows outside the matrix are not read, and the k-tiles *end* where K ends, so that only the first one
 # can stick out, before the beginning; it is loaded once, before the loop.
 #
 # New is the *order*. A thread's part of a tile is a few pieces, one `cp.async` each. `order_of_loads` says which pieces
@@ -767,8 +768,8 @@ except compiling.NoDisassembler as missing:
 # * *Shared memory* serves a wavefront a clock: in k-block *k* those of `ldmatrix` and those of the `cp.async` that are
 #   issued in it, s(k) together.
 # * *The tensor cores* are busy for t clocks with a k-block. Their rate for `mma.sync` is what
-#   `foundations/tensor_core_ceiling` has recorded on a Hopper GPU; where it has recorded nothing, NVIDIA's figure for
-#   the chip, which `mma.sync` does not reach.
+#   [the study of the ceiling](../foundations/tensor_core_ceiling.ipynb) has recorded on a Hopper GPU; where it has
+#   recorded nothing, NVIDIA's figure for the chip, which `mma.sync` does not reach.
 # * Within a k-block the two overlap, and the longer one counts: **T = sum over k of max(s(k), t)**.
 # * Without fragments ahead, nothing is multiplied after the barrier until the first k-block's `ldmatrix` are served:
 #   **T + l**, with l their wavefronts.
@@ -883,7 +884,8 @@ from cookbook.harness.publishing import results_table
 Markdown(results_table("ampere/pipelined_gemm"))
 
 # %% [markdown] tags=["lab"]
-# And what each step brought, predicted beside measured:
+# And what each step brought, predicted beside measured. "Ours" and `no branch` are *the same kernel*, timed twice in
+# the same rounds: what lies between them, above each table, is the spread, and a step that is not larger says nothing.
 
 # %% tags=["lab"]
 
@@ -898,7 +900,8 @@ def measured_steps() -> str:
             [v, *(f"{p:.2f}x / {m:.2f}x" for p, m in zip(steps(predicted)[v], of_record[v], strict=True))]
             for v in VARIANTS
         ]
-        title = f"{r['device']}, {r['dtype']}, {'x'.join(map(str, r['shape']))}:"
+        twice = abs(r["figures"]["median_ms"] / r["peers"]["no branch"]["median_ms"] - 1)
+        title = f"{r['device']}, {r['dtype']}, {'x'.join(map(str, r['shape']))}; one kernel twice: {twice:.1%} apart:"
         parts.append(
             title + "\n\n" + table(["variant", *(f"{x}: predicted / measured" for x in ("step", "all"))], rows)
         )
@@ -908,13 +911,23 @@ def measured_steps() -> str:
 Markdown(measured_steps())
 
 # %% [markdown] tags=["lab"]
+# On an H200 more stages bring nothing, as predicted: two are enough here. Fragments ahead and loads apart are gains,
+# and each of them smaller than the clocks say. Without the branch the kernel is a little *slower*, which the clocks do
+# not explain, and to spread the loads brings nothing more. So the fastest of these is `loads apart`. Two things may
+# take from what was predicted: a k-block is not served as evenly as a sum of maxima has it, and a GPU at its power
+# limit pays for a clock that was won back with a clock that is lower.
+#
 # ## Conclusion
 #
 # Each part of the pipeline hides one wait, and the clocks say which wait there is to hide before the part is written.
 # Stages hide what lies between global and shared memory, and once a tile is in time, one more of them hides nothing.
-# Fragments ahead hide what lies between shared memory and the registers, where a barrier keeps the compiler from
-# hiding it. After that the two pipes themselves are what remains: with `mma.sync` every fragment goes through shared
-# memory once for each warp that needs it, and shared memory is busy nearly as long as the tensor cores are. No order
-# of instructions changes that. `wgmma` does, for it reads shared memory itself: `hopper/tma_wgmma_gemm`.
+# Fragments ahead hide what lies between shared memory and the registers, where a barrier keeps the compiler from hiding
+# it. After that the two pipes themselves are what remains: with `mma.sync` every fragment goes through shared memory
+# once for each warp that needs it, and shared memory is busy nearly as long as the tensor cores are. No order of
+# instructions changes that. A larger tile for each warp does, and [the last page of this track](tuned_gemm.ipynb) makes
+# one; `wgmma` does, for it reads shared memory itself: [Hopper's first GEMM](../hopper/tma_wgmma_gemm.ipynb).
+#
+# Next: [a GEMM for operands of either major](majors_gemm.ipynb), which need not lie along K. It leaves this pipeline as
+# it is.
 #
 # To use it: `cookbook copy ampere/pipelined_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -36,10 +36,13 @@
 # * `swizzled`: as plain, but the 16-byte chunks of row *r* change places: chunk *c* goes to slot *c XOR (r mod 8)*.
 #
 # Nothing else differs between the three: not the copies, not the loop, not the number of stages. What the layout is
-# worth can be worked out before anything runs, by counting wavefronts, and then measured.
+# worth can be worked out before anything runs, by counting *wavefronts*, and then measured. A wavefront is one turn of
+# shared memory, all that its 32 banks can give or take in one clock; lanes that want different words of one bank need
+# a turn each ([bank conflicts](../foundations/bank_conflicts.ipynb)). What a *fragment* is, and how `ldmatrix` hands it
+# out, is on [a page of its own](../foundations/fragments_and_ldmatrix.ipynb).
 #
-# This is the first rung of a ladder. `ampere/ldmatrix_gemm` keeps the swizzle and loads fragments ahead;
-# `ampere/pipelined_gemm` asks what each part of its pipeline brings.
+# This is the first rung of a ladder. [The second](ldmatrix_gemm.ipynb) keeps the swizzle and loads fragments ahead;
+# [the third](pipelined_gemm.ipynb) asks what each part of that pipeline brings.
 
 # %%
 from collections.abc import Callable
@@ -57,9 +60,11 @@ from cutlass.cute.nvgpu import cpasync, warp
 # %% [markdown]
 # ## The sizes
 #
-# Eight warps in a 2 x 4 grid over a 128 x 256 tile of C, 64 x 64 each. Three stages: one tile of A and of B is being
-# read while two are on their way. Padded, they take an eighth more, which is still within 163 KiB. Chips that give a
-# block 99 KiB get half the tile, four warps and two stages: there too all three layouts fit and stay comparable.
+# Eight warps in a 2 x 4 grid over a 128 x 256 tile of C, 64 x 64 each. K goes by *k-tiles* of 64, four *k-blocks* of
+# 16; 16 is the depth of one `mma.sync`. A *stage* is room for one k-tile of A and of B in shared memory. There are
+# three: one is being read while two are on their way. Padded, they take an eighth more, which is still within 163 KiB.
+# Chips that give a block 99 KiB get half the tile, four warps and two stages: there too all three layouts fit and stay
+# comparable.
 
 
 # %%
@@ -275,6 +280,10 @@ def load_tile(load, k_tile, stage):
 # As simple as a loop over stages can be: wait for the oldest tile, ask for a new one, multiply. A warp loads the
 # fragments of a k-block and then multiplies them; what it does not do is load the next ones meanwhile. So what
 # `ldmatrix` costs is easy to see here. While one warp waits for its fragments another may multiply, no more.
+#
+# How does a thread know that its `cp.async` have arrived? It closes them into *groups*, here one for each k-tile, with
+# `commit_group`, and `wait_group(n)` waits until all but the latest n groups are there. That says nothing of other
+# threads' copies: hence the barrier of the whole CTA behind it.
 
 
 # %%
@@ -307,10 +316,10 @@ def mainloop(mma, acc, copies, load_a, load_b, sA, sB, tidx, k_tiles, config: cu
 # %% [markdown]
 # ## The epilogue
 #
-# Each thread holds scattered pairs of C. It writes them to a swizzled tile where A and B were, and the threads read
-# that back as rows. The store to global memory is as wide as the output allows: 16 bytes if N, the row stride and the
-# address permit, down to one element for an odd N. A vector is then either all inside the matrix or all outside, so
-# one comparison guards it.
+# What is left after the loop is to bring C out. Each thread holds scattered pairs of it. It writes them to a swizzled
+# tile where A and B were, and the threads read that back as rows. The store to global memory is as wide as the output
+# allows: 16 bytes if N, the row stride and the address permit, down to one element for an odd N. A vector is then
+# either all inside the matrix or all outside, so one comparison guards it.
 
 
 # %%
@@ -336,7 +345,8 @@ def store(acc, sC, gC, cC, limit, copies, tidx):
 # ## The kernel
 #
 # CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high, rather than a long
-# row: they share rows of A and columns of B in L2.
+# row: they share rows of A and columns of B in L2. [Thread-block swizzle](../foundations/thread_block_swizzle.ipynb)
+# says how much that saves.
 
 
 # %%
@@ -788,6 +798,9 @@ def measured_gains() -> str:
 Markdown(measured_gains())
 
 # %% [markdown] tags=["lab"]
+# On an H200 the sum of the clocks comes close to all three gains. So the counting holds, also for the copies of padded
+# rows, of which the banks alone would have said nothing.
+#
 # ## Conclusion
 #
 # Count the wavefronts, add the tensor cores' clocks, and you know before you write the kernel whether a layout is
@@ -796,7 +809,8 @@ Markdown(measured_gains())
 # swizzle costs nothing; and it is the very layout that TMA writes and `wgmma` reads, while padding is for `ldmatrix`
 # alone.
 #
-# What is left is not conflicts but waiting: a warp still loads first and multiplies then. `ampere/ldmatrix_gemm` loads
-# the next fragments meanwhile.
+# What is left is not conflicts but waiting: a warp still loads first and multiplies then.
+#
+# Next: [a GEMM that loads the next fragments while it multiplies](ldmatrix_gemm.ipynb).
 #
 # To use it: `cookbook copy ampere/smem_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -730,5 +730,6 @@ Markdown(ceiling_table("foundations/memory_ceiling"))
 # A kernel that moves bytes is measured against these: DRAM's rate, which no kernel passes; and enough bytes on their
 # way, without which it does not come near. `cookbook bench foundations/memory_ceiling` measures them on your GPU.
 #
-# Next: the track of kernels begins with [tiles by TMA](../hopper/tma_copy.ipynb). A kernel that lives on memory's rate
-# alone is [the transpose](matrix_transpose.ipynb).
+# Next: the kernels. Their tracks begin with [what a shared-memory layout is worth](../ampere/smem_gemm.ipynb), for
+# Ampere and all after it, and with [tiles by TMA](../hopper/tma_copy.ipynb), for Hopper. A kernel that lives on
+# memory's rate alone is [the transpose](matrix_transpose.ipynb).
