@@ -28,17 +28,18 @@
 # %% [markdown]
 # # The GEMM to use before Hopper
 #
-# **Claim.** `ampere/pipelined_gemm` ends with two pipes that are both nearly full: the tensor cores, and the shared
-# memory that feeds them. With `mma.sync` a fragment goes through shared memory once for each warp that needs it, so
-# there is one way to need less of it: **a larger tile for each warp**. Three things are new.
+# **Claim.** [pipelined_gemm](pipelined_gemm.ipynb), on which this page builds, ends with two pipes that are both nearly
+# full: the tensor cores, and the shared memory that feeds them. With `mma.sync` a fragment goes through shared memory
+# once for each warp that needs it, so there is one way to need less of it: **a larger tile for each warp**. Three
+# things are new.
 #
 # * **A warp tile of 64 x 96** instead of 64 x 64, in a CTA tile of 256 x 192. It fills the registers: 192 accumulators
 #   a thread leave no room for fragments of two k-blocks.
 # * **Fragments in place.** So there is one buffer for A, and half of one for B, and each fragment is overwritten by the
 #   next as soon as its last `mma` has been issued.
 # * **A rule chooses.** A larger tile is a coarser one, and the last wave of tiles may leave more SMs idle than the
-#   saving is worth. `cost` is the rule, and `matmul` takes the cheapest of `VARIANTS`: this one or the tile of the page
-#   before.
+#   saving is worth. `cost` is the rule, and `matmul` takes the cheapest of `VARIANTS`: this one or the tile of the
+#   pages before.
 #
 # The prediction comes before the measurement: first in the table of sizes, then in a cell.
 
@@ -68,9 +69,10 @@ from cutlass.cute.nvgpu import cpasync, warp
 # | `128x256` | 64 x 64 | 31.3 | 11.7 | 43.0 | two k-blocks: 64 registers |
 # | `256x192` | 64 x 96 | 26.0 | 9.1 | 35.2 | A of one, half of B: 28 registers |
 #
-# The first is `loads apart` of `ampere/pipelined_gemm`, the fastest form that we measured there. It asks in each k-tile
-# whether there is still something to load. The second has a loop of its own for the last k-tiles (`branch_free`), and
-# asks for A and B in one k-block (`loads_apart=False`), which the compiler can do with a few registers less.
+# The first is `loads apart` of [pipelined_gemm](pipelined_gemm.ipynb), the fastest form that we measured there. It asks
+# in each k-tile whether there is still something to load. The second has a loop of its own for the last k-tiles
+# (`branch_free`), and asks for A and B in one k-block (`loads_apart=False`), which the compiler can do with a few
+# registers less.
 #
 # Chips with less shared memory keep both tiles, for it is the tiles that matter here, and get shallower stages.
 
@@ -260,8 +262,9 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
 # %% [markdown]
 # ## Loading
 #
-# As in `ampere/pipelined_gemm`, a whole operand in one k-block: rows outside the matrix are not read, and the k-tiles
-# *end* where K ends, so that only the first one can stick out, before the beginning; it is loaded before the loop.
+# As in [pipelined_gemm](pipelined_gemm.ipynb), a whole operand in one k-block: rows outside the matrix are not read,
+# and the k-tiles *end* where K ends, so that only the first one can stick out, before the beginning; it is loaded
+# before the loop.
 
 
 # %%
@@ -856,7 +859,8 @@ header = ["M x N x K", *(f"{v}: waves" for v in VARIANTS), *(f"{v}: cost" for v 
 Markdown(table(header, rows))
 
 # %% [markdown] tags=["lab"]
-# The rate in the rule is a measured one. What `foundations/tensor_core_ceiling` has recorded:
+# The rate in the rule is a measured one. What [the study of the ceiling](../foundations/tensor_core_ceiling.ipynb) has
+# recorded:
 
 # %% tags=["lab"]
 STUDY, LOOP = "foundations/tensor_core_ceiling", "mma.sync m16n8k16, bf16"
@@ -992,8 +996,12 @@ Markdown(limits_table("ampere/tuned_gemm"))
 # further; work that need not be done is. The ceiling is the same `mma.sync` with nothing around it. Whatever joules
 # this kernel needs above that go into what is around it: `ldmatrix`, `cp.async`, L2 and memory. We found no other order
 # of the same instructions that gains more. What would is another instruction: `wgmma` takes its operands from shared
-# memory, one issue for 64 rows: `hopper/tuned_gemm`.
+# memory, one issue for 64 rows: [the GEMM to use on Hopper](../hopper/tuned_gemm.ipynb).
 #
 # What is left here: products whose tiles do not fill a wave, which need their K divided among CTAs.
+#
+# This is the last page of the track. Next: [tiles by TMA](../hopper/tma_copy.ipynb), where Hopper's begins: there no
+# thread computes an address any more. On a GPU that has TMA but no `wgmma`, a GeForce Blackwell, the two meet:
+# [its GEMM](../blackwell/geforce_gemm.ipynb).
 #
 # To use it: `cookbook copy ampere/tuned_gemm my_gemm.py`, then `from my_gemm import matmul`.

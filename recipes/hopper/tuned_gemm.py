@@ -1074,7 +1074,7 @@ Markdown(limits_table("hopper/tuned_gemm"))
 #
 # What a kernel for all sizes needs is not one more trick, but a way to say which of its shapes suits a problem. Clocks
 # alone do not say it, for the chip lowers its clock as it works. Clocks and loads together come nearer; how near, the
-# table above says, for one chip.
+# table of the fit says, for one chip.
 #
 # What is left: a product whose tiles fill one wave only. There the launch, the first loads and the last store stand
 # beside the multiplication, and nothing of this page makes them shorter; to cut K and share a tile among CTAs would.
