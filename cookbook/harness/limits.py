@@ -208,11 +208,11 @@ def profiled(name: str, dtype: str, shape: Shape, majors: str = DEFAULT) -> tupl
 
 
 def _known_metrics() -> list[str]:
-    """Those of ours that ncu has for this GPU: it may refuse all for one that it does not know."""
-    asked = [*TENSOR_PIPE, HITS, MISSES, READ]
+    """What to ask ncu for: of several names those that it lists, for it may refuse all for one it does not know."""
     listed = counting._run([counting._tool("ncu"), "--query-metrics"]).stdout
     known = {line.split()[0] for line in listed.splitlines() if line.strip()}
-    return [metric for metric in asked if metric.split(".")[0] in known] or asked
+    pipe = [metric for metric in TENSOR_PIPE if metric.split(".")[0] in known]
+    return [*(pipe or TENSOR_PIPE[:1]), HITS, MISSES, READ]
 
 
 def parse_raw(page: str) -> list[dict[str, float]]:

@@ -993,10 +993,11 @@ Markdown(limits_table("ampere/tuned_gemm"))
 #
 # What then limits is power, as the table above has it: joules for each product, and a clock that falls until the power
 # limit is kept. A wait that is taken away is not all gain there, for with more to do in each clock the clock falls
-# further; work that need not be done is. The ceiling is the same `mma.sync` with nothing around it. Whatever joules
-# this kernel needs above that go into what is around it: `ldmatrix`, `cp.async`, L2 and memory. We found no other order
-# of the same instructions that gains more. What would is another instruction: `wgmma` takes its operands from shared
-# memory, one issue for 64 rows: [the GEMM to use on Hopper](../hopper/tuned_gemm.ipynb).
+# further; work that need not be done is. The ceiling is the same `mma.sync` with nothing around it. What joules this
+# kernel needs above that go into what is around it, `ldmatrix`, `cp.async`, L2 and memory, and into a chip that is
+# powered while its tensor cores wait. We found no other order of the same instructions that gains more. What would is
+# another instruction: `wgmma` takes its operands from shared memory, one issue for 64 rows:
+# [the GEMM to use on Hopper](../hopper/tuned_gemm.ipynb).
 #
 # What is left here: products whose tiles do not fill a wave, which need their K divided among CTAs.
 #

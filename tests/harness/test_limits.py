@@ -197,7 +197,7 @@ def ncu(monkeypatch):
             asked.update(command=command, collect=collect, which=which)
             return page
 
-        listed = "\n".join(f"{m.split('.')[0]:60} Counter" for m in (PIPE, limits.HITS, limits.MISSES))
+        listed = f"{OTHER_PIPE.split('.')[0]:60} Counter\n{'dram__bytes':60} Counter"
         monkeypatch.setattr(counting, "_tool", lambda name: name)
         monkeypatch.setattr(counting, "_run", lambda command: SimpleNamespace(stdout=f"Device X\n\n{listed}\n"))
         monkeypatch.setattr(counting, "profile", profile)
@@ -206,13 +206,15 @@ def ncu(monkeypatch):
     return install
 
 
-def test_every_variant_is_profiled_once_and_only_known_metrics_are_asked_for(ncu):
+def test_every_variant_is_profiled_once_and_only_known_metrics_are_asked_for(ncu, monkeypatch):
     asked = ncu(raw_page("90", "70"))
     found, reason = limits.profiled(NAME, "bfloat16", (1024, 512, 256))
     assert list(found) == list(catalog.load(NAME).VARIANTS) and not reason
     assert [f["tensor_pipe_pct"] for f in found.values()] == [90, 70]
     assert asked["command"][-4:] == [NAME, "bfloat16", "tn", "1024,512,256"] and asked["which"] == "raw"
-    assert asked["collect"][-1] == ",".join((PIPE, limits.HITS, limits.MISSES))
+    assert asked["collect"][-1] == ",".join((OTHER_PIPE, limits.HITS, limits.MISSES, limits.READ))
+    monkeypatch.setattr(counting, "_run", lambda command: SimpleNamespace(stdout=""))
+    assert limits._known_metrics() == [PIPE, limits.HITS, limits.MISSES, limits.READ]
 
 
 def test_without_ncu_or_with_other_kernels_the_reason_is_said(ncu, monkeypatch):
@@ -286,7 +288,7 @@ def test_cells_on_a_page_show_the_table_as_it_is_now(monkeypatch):
     assert publishing._cell(cell, publishing._live(NAME))[-1] == f"limits of {NAME}"
 
 
-@pytest.mark.parametrize("name", [r.name for r in catalog.recipes() if r.kind == "gemm"])
+@pytest.mark.parametrize("name", [r.name for r in catalog.recipes() if "limits_table(" in r.file.read_text()])
 def test_a_notebook_shows_the_table_as_it_is(name):
     cells = [c for c in notebooks.read(name).cells if c.cell_type == "code" and "limits_table(" in c.source]
     shown = ["".join(o["data"]["text/markdown"]) for c in cells for o in c.outputs]
