@@ -361,6 +361,11 @@ def test_the_command_measures_what_was_asked_for_and_records_each_at_once(monkey
     assert json.loads(failed.stdout)["not_measured_here"] == {NAME: "nvidia-smi is not on PATH"}
 
 
+def test_the_help_has_an_example():
+    done = call("limits", "--help")
+    assert done.exit_code == 0 and "Example: cookbook limits" in done.stdout
+
+
 def test_measure_refuses_what_is_no_gemm():
     with pytest.raises(ValueError, match="a study, needed a GEMM"):
         limits.measure("foundations/memory_ceiling")
