@@ -193,7 +193,7 @@ def bench(
         bool, typer.Option("--all-sizes", help="GEMMs at ten sizes: cubes of 512 to 16384, tall, wide, ragged, skinny.")
     ] = False,
     each_dimension: Annotated[
-        bool, typer.Option("--each-dimension", help="GEMMs at M, N and K of 1024 to 16384, one at a time.")
+        bool, typer.Option("--each-dimension", help="GEMMs, M, N and K one at a time from 1024 to 16384; no variants.")
     ] = False,
     no_quack: Annotated[
         bool, typer.Option("--no-quack", help="Leave QuACK out: it tunes itself for some 15 s at every size.")
@@ -219,7 +219,8 @@ def bench(
     how = {"rounds": rounds, "quack": not no_quack}
     with _progress(len(jobs)) as advance:
         for name, shape, dtype, which in jobs:
-            made += benching.bench(name, [shape], [dtype], majors=[which], on_progress=advance, **how)
+            own = not each_dimension or shape in benching.ALL_SIZES  # of these the tables show the variants
+            made += benching.bench(name, [shape], [dtype], majors=[which], own=own, on_progress=advance, **how)
             if record:  # at once: a run that is cut short keeps what it has measured
                 records.write(made[-1:])
     if record:

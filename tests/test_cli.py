@@ -116,9 +116,9 @@ def timed(monkeypatch, tmp_path):
 
     asked = []
 
-    def bench(name, shapes, dtypes, *, majors, rounds, quack, on_progress):
+    def bench(name, shapes, dtypes, *, majors, rounds, quack, own, on_progress):
         on_progress(f"timed {name} {shapes[0]}")
-        asked.append((*shapes, *dtypes, *majors, rounds, quack))
+        asked.append((*shapes, *dtypes, *majors, rounds, quack, own))
         figures = {"median_ms": 1.0, "min_ms": 1.0, "max_ms": 1.0, "tflops": 1.0, "ratio": 1.0}
         peers = {"torch.matmul": figures}
         return [records.make("timed", name, *dtypes, *shapes, passed=True, figures=figures, peers=peers, device="T")]
@@ -134,7 +134,7 @@ def test_bench_all_sizes_without_quack(timed):
 
     done = call("bench", NAME, "--all-sizes", "--no-quack", "--dtype", "bf16", "--rounds", "8")
     assert done.exit_code == 0, done.output
-    assert timed == [(shape, "bfloat16", "tn", 8, False) for shape in benching.ALL_SIZES]
+    assert timed == [(shape, "bfloat16", "tn", 8, False, True) for shape in benching.ALL_SIZES]
     assert f"[{len(timed)}/{len(timed)}] timed {NAME} {timed[-1][0]}" in done.stderr
 
 
@@ -142,7 +142,22 @@ def test_bench_times_quack_and_the_usual_sizes_if_nothing_is_said(timed):
     from cookbook.harness import benching
 
     assert call("bench", NAME, "--dtype", "bf16").exit_code == 0
-    assert timed == [(shape, "bfloat16", "tn", 12, True) for shape in benching.DEFAULT_SHAPES]
+    assert timed == [(shape, "bfloat16", "tn", 12, True, True) for shape in benching.DEFAULT_SHAPES]
+
+
+def test_bench_each_dimension_lets_one_grow_at_a_time(timed):
+    done = call("bench", NAME, "--each-dimension", "--dtype", "bf16")
+    assert done.exit_code == 0, done.output
+    shapes = [job[0] for job in timed]
+    assert {shape for shape, *_, own in timed if own} == {(4096, 4096, 4096), (16384, 4096, 4096)}  # of --all-sizes
+    assert len(shapes) == len(set(shapes)) == 13  # five sizes of each, the cube once
+    for dimension in range(3):
+        sizes = sorted(
+            shape[dimension] for shape in shapes if shape[:dimension] + shape[dimension + 1 :] == (4096, 4096)
+        )
+        assert sizes == [1024, 2048, 4096, 8192, 16384]
+    done = call("bench", NAME, "--all-sizes", "--each-dimension")
+    assert done.exit_code == 2 and "--all-sizes: got --each-dimension beside it" in " ".join(done.stderr.split())
 
 
 def test_all_sizes_and_a_shape_exclude_each_other(timed):

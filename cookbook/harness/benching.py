@@ -107,6 +107,7 @@ def bench(
     majors: Iterable[str] | None = None,
     rounds: int = ROUNDS,
     quack: bool = True,
+    own: bool = True,
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> list[records.Record]:
     """Time a recipe and its peers on this GPU; one record per majors, dtype and shape. Of a study: `studying.bench`.
@@ -118,6 +119,7 @@ def bench(
         majors: of the operands; all that the recipe takes if left out.
         rounds: at least 7.
         quack: whether QuACK is a peer, which tunes itself for some 15 seconds at every shape.
+        own: whether each variant of a GEMM is timed under its name too, beside what `matmul` takes by itself.
         on_progress: told what is being timed.
 
     Raises:
@@ -145,7 +147,7 @@ def bench(
         for shape in shapes or default_shapes(recipe):
             words = (recipe.name, recipe.told_apart(which), dtype, "x".join(map(str, shape)))
             on_progress("timed " + " ".join(word for word in words if word))
-            contest = _contest(recipe, module, shape, dtype, which, quack)
+            contest = _contest(recipe, module, shape, dtype, which, quack, own)
             timed = time_contest(contest, rounds)
             costs = host_costs(recipe.name, dtype, which, quack) if recipe.kind == "gemm" else {}
             for who, cost in costs.items():
@@ -184,27 +186,35 @@ def each_dimension(recipe: catalog.Recipe, majors: str = DEFAULT) -> tuple[Shape
     return tuple(shape for shape in shapes if not misfit(shape, majors))
 
 
-def _contest(recipe: catalog.Recipe, module: Any, shape: Shape, dtype: str, majors: str, quack: bool = True) -> Contest:
+def _contest(
+    recipe: catalog.Recipe, module: Any, shape: Shape, dtype: str, majors: str, quack: bool = True, own: bool = True
+) -> Contest:
     from cookbook.harness import ceilings, transposing
 
     if recipe.kind == "transpose":
         return transposing.contest(module, shape, dtype)
-    contest = gemm_contest(module, shape, dtype, majors, quack, recipe.beside)
+    contest = gemm_contest(module, shape, dtype, majors, quack, recipe.beside, own)
     contest = replace(contest, majors=recipe.told_apart(majors))
     return ceilings.beside(recipe, contest, dtype)
 
 
 def gemm_contest(
-    module: Any, shape: Shape, dtype: str, majors: str = DEFAULT, quack: bool = True, beside: str | None = None
+    module: Any,
+    shape: Shape,
+    dtype: str,
+    majors: str = DEFAULT,
+    quack: bool = True,
+    beside: str | None = None,
+    own: bool = True,
 ) -> Contest:
-    """A recipe's matmul, with all its variants, beside torch.matmul, QuACK, and the recipe called `beside`.
+    """A recipe's matmul, with all its variants if `own`, beside torch.matmul, QuACK, and the recipe called `beside`.
 
     A wrong or failing peer is left out; of ours it is an error.
     """
-    sets, own = input_sets(shape, dtype, majors), own_variants(module)
+    sets, variants_of_ours = input_sets(shape, dtype, majors), own_variants(module) if own else {}
     others = peers(quack=quack) | ({beside: _into(catalog.load(beside).matmul)} if beside else {})
-    variants: dict[str, Call] = {OURS: _into(module.matmul), **others, **own}
-    ours = (OURS, *own)
+    variants: dict[str, Call] = {OURS: _into(module.matmul), **others, **variants_of_ours}
+    ours = (OURS, *variants_of_ours)
     usable = {name: call for name, call in variants.items() if _agrees(name, call, sets[0], dtype, ours)}
     config = configured(compiling.config_for(module, compiling.arch_here()), majors)
     of = (beside,) if beside in usable else ()
