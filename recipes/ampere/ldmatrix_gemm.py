@@ -15,7 +15,7 @@
 #       memory at its ideal, and mma.sync busy.
 #     track: ampere
 #     order: 20
-#     builds_on: null
+#     builds_on: ampere/smem_gemm
 #     targets: [sm_80, sm_89, sm_90a, sm_100a, sm_120a]
 #     runs_on: sm_80+
 #     dtypes: [float16, bfloat16]

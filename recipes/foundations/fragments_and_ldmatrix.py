@@ -27,7 +27,7 @@
 # inverse answers "who holds element (m, k)?". And `ldmatrix`, which reads eight rows of 16 bytes, hands out exactly
 # what that layout asks for; with `.trans` it also turns the matrix over on the way.
 #
-# Needed before: layouts as shape and stride, and [bank conflicts](bank_conflicts.md). Nothing here needs a GPU.
+# Needed before: layouts as shape and stride, and [bank conflicts](bank_conflicts.ipynb). Nothing here needs a GPU.
 
 # %%
 import cutlass
@@ -403,5 +403,5 @@ print("phases of the bank model agree:", [
 # these reads are free of conflicts.
 #
 # Next: on Hopper and later the tensor core reads shared memory itself, and has to be told where things are:
-# [matrix descriptors](matrix_descriptors.md). A kernel that uses all of this page:
-# [`ampere/ldmatrix_gemm`](../ampere/ldmatrix_gemm.md).
+# [matrix descriptors](matrix_descriptors.ipynb). A kernel that uses all of this page:
+# [`ampere/ldmatrix_gemm`](../ampere/ldmatrix_gemm.ipynb).

@@ -27,7 +27,7 @@
 # a swizzle mode. You can read all four off the layout by asking it for the places of a few elements, and once you
 # have done that by hand you know what may go wrong.
 #
-# Needed before: [the eight atoms](mma_smem_atoms.md). Nothing here needs a GPU.
+# Needed before: [the eight atoms](mma_smem_atoms.ipynb). Nothing here needs a GPU.
 
 # %%
 from functools import cache
@@ -370,5 +370,5 @@ except ValueError as error:
 # check them, and you know the four ways to be wrong without being told: bytes that are not divided by 16, a swizzled
 # start, stride and leading exchanged, and a tile that is not made of atoms.
 #
-# Next: which *tile* a thread block takes, and why the order matters: [thread-block swizzle](thread_block_swizzle.md).
-# A kernel whose operands go this way: [`hopper/tma_wgmma_gemm`](../hopper/tma_wgmma_gemm.md).
+# Next: which *tile* a thread block takes, and why the order matters: [thread-block swizzle](thread_block_swizzle.ipynb).
+# A kernel whose operands go this way: [`hopper/tma_wgmma_gemm`](../hopper/tma_wgmma_gemm.ipynb).

@@ -27,7 +27,7 @@
 # tiles stored along M or N: eight *atoms*. You never design a layout for it. You choose an atom, and one line of
 # arithmetic does that.
 #
-# Needed before: what a bank conflict is, and how XOR removes one ([the XOR swizzle](xor_swizzle.md)). Nothing here
+# Needed before: what a bank conflict is, and how XOR removes one ([the XOR swizzle](xor_swizzle.ipynb)). Nothing here
 # needs a GPU.
 
 # %%
@@ -253,7 +253,7 @@ ask_cute(atom_of_32_bytes)
 # | INTER, atom of 8 x 8 = 64 | 64 ((m/8) 4 + k/8) | 64 ((k/8) 2 + m/8) |
 # | SW32, atom of 8 x 16 = 128 | 128 ((m/8) 2 + k/16) | 128 ((k/16) 2 + m/8) |
 #
-# Either is right for the tensor core, which is told the two distances ([its descriptor](matrix_descriptors.md) says
+# Either is right for the tensor core, which is told the two distances ([its descriptor](matrix_descriptors.ipynb) says
 # how). They differ in who fills them: one TMA box is as wide as one atom and packs its rows one below the other, so a
 # box writes *column-major* atoms. Row-major ones would take one box for each row of atoms.
 
@@ -472,5 +472,5 @@ except ValueError as error:
 # each column of chunks over the eight slots; TMA writes it, the tensor core reads it, and the only ways to go wrong are
 # to swizzle elements where bytes are meant, and to invent a swizzle that TMA does not have.
 #
-# Next: [what the threads of a warp then hold](fragments_and_ldmatrix.md), or
-# [how the tensor core is told where the atoms are](matrix_descriptors.md).
+# Next: [what the threads of a warp then hold](fragments_and_ldmatrix.ipynb), or
+# [how the tensor core is told where the atoms are](matrix_descriptors.ipynb).

@@ -27,7 +27,7 @@
 # collide when their difference is of a certain kind; and choosing a swizzle becomes choosing which differences may
 # collide. When no choice is left, you have a proof that none exists.
 #
-# Needed before: [the parameters B, M and S](swizzle_parameters.md). Nothing here needs a GPU. Most pictures use a toy
+# Needed before: [the parameters B, M and S](swizzle_parameters.ipynb). Nothing here needs a GPU. Most pictures use a toy
 # GPU of 8 banks, each one element wide, so that everything fits on a page.
 
 # %%
@@ -480,4 +480,4 @@ draw.gf2_matrix(answer.matrix, banks_of_32, inputs=logical, asked=(0, 1, 2, 5, 6
 # accesses can always be reconciled; with more, solve, and if the solver gives up, it can say why.
 #
 # Next: the accesses that you do not choose, and the layouts made for them:
-# [the atoms of the tensor cores](mma_smem_atoms.md).
+# [the atoms of the tensor cores](mma_smem_atoms.ipynb).
