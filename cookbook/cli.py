@@ -125,6 +125,10 @@ def check(
         int | None,
         typer.Option(min=1, help="Processes for what needs no GPU. Default: one a CPU, 4 at most.", show_default=False),
     ] = None,
+    gpu_jobs: Annotated[
+        int,
+        typer.Option(min=1, help="Processes that share the GPU at what is not timed; one a CPU is well."),
+    ] = 1,
     on_hardware: Annotated[
         bool,
         typer.Option(
@@ -142,12 +146,21 @@ def check(
     tools, record = tools or on_hardware, record or on_hardware
     chosen = _chosen(wanted, shapes, dtypes, targets, everything, majors)
     plans = [workers.planned(recipe, *arguments, tools) for recipe, arguments in chosen]
+    keep = _keep if record else lambda level: None
     with _progress(sum(len(plan.steps) for plan in plans)) as advance:
-        reports = workers.check(plans, jobs, advance)
+        reports = workers.check(plans, jobs, advance, gpu_jobs, keep)
     if record:
         _write_records([level.record for r in reports for level in r.levels if level.record])
     _show_reports(reports, as_json)
     raise typer.Exit(0 if all(report.ok for report in reports) else 1)
+
+
+def _keep(level: Any) -> None:
+    """Record a level at once: a check that is cut short keeps what it has measured."""
+    from cookbook.harness import records
+
+    if level.record:
+        records.write([level.record])
 
 
 def _for_this_gpu(names: list[str] | None) -> list[catalog.Recipe]:

@@ -231,25 +231,31 @@ def test_on_hardware_without_a_gpu_is_refused():
 
 def test_on_hardware_takes_what_the_gpu_runs_with_tools_and_records_it(monkeypatch):
     """As on a B200: every recipe of its own, none of Hopper's, each with all levels."""
-    from cookbook.harness import workers
+    from cookbook.harness import records, workers
 
     def runs(recipe):
         able = recipe.runs_on_capability(10, 0)
         return ("a B200", "") if able else (None, f"runs on {recipe.runs_on}; this is a B200, sm_100")
 
-    seen, written = {}, []
+    seen, written, kept, shared = {}, [], [], []
     record = {"level": "ran", "recipe": NAME}
 
-    def checked(plans, jobs, advance):
+    def checked(plans, jobs, advance, gpu_jobs, on_level):
+        shared.append(gpu_jobs)
         level = checking.Level("ran", checking.PASSED, "bfloat16", record=record)
+        for _ in plans:
+            on_level(level)
+            assert kept.pop() == [record]  # at once: a check that is cut short keeps it
         return [checking.Report(plan.recipe, (level,)) for plan in plans]
 
     monkeypatch.setattr(checking, "gpu_for", runs)
     monkeypatch.setattr(cli, "_write_records", written.extend)
+    monkeypatch.setattr(records, "write", kept.append)
     monkeypatch.setattr(workers, "check", checked)
     real = workers.planned
     monkeypatch.setattr(workers, "planned", lambda r, *a: seen.update({r.name: a[-1]}) or real(r, *a))
-    assert call("check", "--on-hardware").exit_code == 0
+    assert call("check", "--on-hardware", "--gpu-jobs", "3").exit_code == 0
+    assert shared == [3]
     assert "blackwell/two_cta_gemm" in seen and "foundations/matrix_transpose" in seen
     assert NAME not in seen and "blackwell/geforce_gemm" not in seen
     assert all(seen.values()) and len(written) == len(seen)  # with the tools, and each report's record

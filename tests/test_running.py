@@ -80,6 +80,16 @@ def test_shapes_for_majors_are_legal_and_as_varied(which):
     assert running.shapes_for() == running.SHAPES
 
 
+@pytest.mark.parametrize("which", majors.MAJORS)
+def test_drawn_shapes_are_legal_ragged_and_the_same_for_a_seed(which):
+    shapes = running.drawn(7, which)
+    assert len(set(shapes)) == len(shapes) == running.DRAWN and shapes == running.drawn(7, which)
+    assert not any(majors.misfit(shape, which) for shape in shapes) and set(shapes) != set(running.drawn(8, which))
+    assert max(max(shape) for shape in shapes) <= 2048 and min(min(shape) for shape in shapes) >= 1
+    whole = [shape for shape in shapes if shape[0] % 128 == 0 and shape[1] % 128 == 0]
+    assert len(whole) < len(shapes) / 4
+
+
 def test_summary_has_the_worst():
     cases = [
         Case((1, 1, 8), "bfloat16", 3e-3, 1e-3, ""),  # too small for its ratio to count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
@@ -58,6 +59,35 @@ def test_what_may_use_a_gpu_runs_here_after_the_workers(monkeypatch):
     (report,) = workers.check([workers.planned(catalog.find(STUDIES[0]), (), (), (), False)], 2)
     assert order == ["layout", "compiled", "ran", "timed", "counted"]
     assert [level.level for level in report.levels] == ["ran", "layout", "timed", "compiled", "counted"]
+
+
+def test_several_may_use_the_gpu_but_for_times(monkeypatch):
+    """Threads stand in for worker processes: how many there are at each turn, and what they are given."""
+    asked, by, kept = [], {}, []
+
+    def step(level: str) -> checking.Step:
+        def run():
+            by[level] = threading.current_thread() is threading.main_thread()
+            return [checking.Level(level, "passed")]
+
+        return checking.Step(level, None, run)
+
+    def pool(jobs, *rest):
+        asked.append(jobs)
+        return ThreadPoolExecutor(1)
+
+    steps = [step(level) for level in ("layout", "ran", "timed", "counted", "sanitized")]
+    monkeypatch.setattr(checking, "plan", lambda *arguments: steps)
+    monkeypatch.setattr(workers, "ProcessPoolExecutor", pool)
+    plan = workers.planned(catalog.find("ampere/ldmatrix_gemm"), (), (), (), True)
+    (report,) = workers.check([plan], 1, gpu_jobs=2, on_level=lambda level: kept.append(level.level))
+    assert asked == [2]
+    assert by == {"layout": True, "ran": False, "counted": False, "sanitized": False, "timed": True}
+    assert [level.level for level in report.levels] == [step.level for step in steps]
+    assert kept == ["ran", "counted", "sanitized", "layout", "timed"]  # each at once, what shares the GPU first
+    assert not workers.shared_pieces(plan_of(STUDIES[0]))  # a study may measure speed at any level
+    with pytest.raises(ValueError, match="gpu_jobs: got 0, needed 1 or more"):
+        workers.check([], gpu_jobs=0)
 
 
 def test_a_worker_that_dies_fails_its_levels_alone():

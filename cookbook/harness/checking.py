@@ -9,6 +9,7 @@ is shown as results/ has it, or as not checked.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
@@ -488,7 +489,7 @@ def cannot_run(recipe: Recipe, targets: tuple[str, ...]) -> str:
 
 
 def ran_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...], majors: str = DEFAULT) -> list[Level]:
-    """The kernel on this GPU over `shapes` (running.shapes_for(majors) if empty), or what is recorded."""
+    """The kernel on this GPU over `shapes` (`running.shapes_for` and `running.drawn` if empty), or what is recorded."""
     device, reason = gpu_for(recipe)
     if device is None:
         return recorded_levels(recipe, "ran", dtype, reason, majors)
@@ -497,9 +498,11 @@ def ran_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...], majors: st
         cases: list[Any] = transposing.run_checks(module, shapes or transposing.SHAPES, dtype)
         figures = transposing.summary(cases)
     else:
-        cases = running.run_variants(module, shapes or running.shapes_for(majors), dtype, majors)
+        seed = random.SystemRandom().randrange(2**32)  # in the record, so that the same can be drawn again
+        own = (*running.shapes_for(majors), *running.drawn(seed, majors))
+        cases = running.run_variants(module, shapes or own, dtype, majors)
         by = {"by": list(module.VARIANTS)} if hasattr(module, "VARIANTS") else {}
-        figures = running.summary(cases) | by
+        figures = running.summary(cases) | ({} if shapes else {"drawn": running.DRAWN, "seed": seed}) | by
     bad = "; ".join(f"{_x(case.shape)}: {case.problem}" for case in cases if not case.ok)
     made = None
     if not shapes:  # a record stands for the whole list of shapes

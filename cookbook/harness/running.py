@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -16,6 +17,7 @@ Progress = Callable[[str], None]
 GUARD = 512  # elements before and after `out` that must stay as they were
 GUARD_VALUE = 1234.0  # compared with its own rounding to the dtype
 RATIO_LIMIT = 1.05  # of torch.matmul's error
+DRAWN = 100  # shapes drawn anew by each check, beside those below
 RATIO_ELEMENTS = 4096  # with fewer outputs the ratio of two errors is chance
 DOUBLE_FLOPS = 1e12  # a float64 reference up to here, float32 above: GPUs for games are slow in float64
 
@@ -116,6 +118,18 @@ def shapes_for(majors: str = DEFAULT) -> tuple[Shape, ...]:
     """SHAPES as operands of these majors can have them: what they are contiguous along in whole 16-byte pieces."""
     fitted = dict.fromkeys(align(shape, majors) for shape in SHAPES)
     return (*fitted, *(() if "k" in MAJORS[majors] else ANY_K))
+
+
+def drawn(seed: int, majors: str = DEFAULT, count: int = DRAWN) -> tuple[Shape, ...]:
+    """`count` different shapes that nobody chose, mostly ragged, as operands of these majors can have them.
+
+    Sides are drawn evenly on a logarithmic scale, M and N from 1 to 2047, K from 8 to 2040 in whole 16-byte pieces.
+    """
+    rng, found = random.Random(seed), dict[Shape, None]()
+    while len(found) < count:
+        m, n, pieces = (int(2 ** rng.uniform(0, bits)) for bits in (11, 11, 8))
+        found[align((m, n, 8 * pieces), majors)] = None
+    return tuple(found)
 
 
 def inputs(

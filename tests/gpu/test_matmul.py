@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import random
 from functools import partial
 
 import pytest
@@ -50,6 +51,14 @@ def test_the_list_of_shapes_is_long_and_varied():
 def test_every_shape_into_contiguous_rows(matmul, shape, dtype):
     case = running.run_case(matmul, shape, dtype)
     assert case.ok, case
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("name", "which"), [(name, which) for name in here() for which in catalog.find(name).majors])
+def test_shapes_that_nobody_chose(name, which, dtype):
+    seed = random.SystemRandom().randrange(2**32)
+    cases = running.run_variants(catalog.load(name), running.drawn(seed, which), dtype, which)
+    assert [case for case in cases if not case.ok] == [], f"seed {seed}"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
