@@ -141,8 +141,7 @@ def _peers(record: Record) -> dict[str, dict]:
 def size_table(found: list[Record], current: list[Record]) -> str:
     """A row for each of ALL_SIZES and for what else was measured: ours, and how it stands to its peers."""
     of_shape = {tuple(r["shape"]): r for r in current}
-    shown = {*ALL_SIZES, *(shape for dimension in range(3) for shape in grown(dimension))}  # there, or in `growth`
-    others = sorted(set(of_shape) - shown, key=lambda shape: (math.prod(shape), shape))
+    others = sorted(set(of_shape) - {*ALL_SIZES} - _only_grown(), key=lambda shape: (math.prod(shape), shape))
     header = ["M x N x K", "ours, ms (min to max)", "ours, TFLOP/s"]
     header += [f"{who}, TFLOP/s (ours / it)" for who in (TORCH, QUACK)] + ["of the ceiling"]
     rows = []
@@ -183,6 +182,11 @@ def _growth_of(name: str, root: Path | None) -> str:
         parts += [figure(picture.svg)] if picture else []
         parts += [growth_table(found, here), origin(list(here.values()))]
     return "\n\n".join(part for part in parts if part)
+
+
+def _only_grown() -> set[Shape]:
+    """The shapes that `growth` shows and nothing else does."""
+    return {shape for dimension in range(3) for shape in grown(dimension)} - {*ALL_SIZES}
 
 
 def growth_chart(name: str, here: dict[Shape, Record]) -> draw.Picture | None:
@@ -363,7 +367,8 @@ def short(root: Path | None = None) -> str:
     parts, used = [], []
     for name in TUNED:
         found = timed(name, root)
-        current = sorted(_current(found), key=lambda r: (math.prod(r["shape"]), r["shape"]))
+        current = [r for r in _current(found) if tuple(r["shape"]) not in _only_grown()]
+        current.sort(key=lambda r: (math.prod(r["shape"]), r["shape"]))
         used += current
         missing = [shape for shape in ALL_SIZES if list(shape) not in [r["shape"] for r in current]]
         parts.append(f"**[`{name}`](recipes/{name}.py)**, {DTYPE}")

@@ -988,23 +988,24 @@ Markdown(limits_table("ampere/tuned_gemm"))
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# With the large tile shared memory is no longer a wall. In the experiment that this kernel grew from, ncu found the
-# tensor pipe busy most of the time, and warps waiting mostly for a fixed time after an instruction (stall *wait*) and
-# for the tensor pipe (stall *math pipe throttle*); barriers and shared memory came far behind. We read the first as the
-# price of operands in registers: three of them for every `mma`.
+# With the large tile shared memory is no longer a wall. The second table has the tensor pipe busy most of the time, and
+# warps that wait mostly for a fixed time after an instruction (*wait*) and for the tensor pipe (*math pipe throttle*);
+# the barrier comes far behind, and shared memory is not among the four. We read the first as the price of operands in
+# registers: three of them for every `mma`.
 #
-# What then limits is power, as the table above has it: joules for each product, and a clock that falls until the power
+# What then limits is power, as the first table has it: joules for each product, and a clock that falls until the power
 # limit is kept. A wait that is taken away is not all gain there, for with more to do in each clock the clock falls
 # further; work that need not be done is. The ceiling is the same `mma.sync` with nothing around it. What joules this
-# kernel needs above that go into what is around it, `ldmatrix`, `cp.async`, L2 and memory, and into a chip that is
-# powered while its tensor cores wait. We found no other order of the same instructions that gains more. What would is
-# another instruction: `wgmma` takes its operands from shared memory, one issue for 64 rows:
-# [the GEMM to use on Hopper](../hopper/tuned_gemm.ipynb).
+# kernel needs above that go into what is around it, and into a chip that is powered while its tensor cores wait. Most
+# of them go with `cp.async`: a copy of this kernel without its loads (the product is wrong) came much nearer to the
+# ceiling than one without `ldmatrix`, and one without the barrier hardly gained. How much there is to load is said by
+# the tile, and the tile by the registers. So what gains more is another instruction. TMA brings the same bytes more
+# cheaply: [the GEMM for GeForce Blackwell](../blackwell/geforce_gemm.ipynb), which also runs on a Hopper. And `wgmma`
+# takes its operands from shared memory, one issue for 64 rows: [the GEMM to use on Hopper](../hopper/tuned_gemm.ipynb).
 #
 # What is left here: products whose tiles do not fill a wave, which need their K divided among CTAs.
 #
 # This is the last page of the track. Next: [tiles by TMA](../hopper/tma_copy.ipynb), where Hopper's begins: there no
-# thread computes an address any more. On a GPU that has TMA but no `wgmma`, a GeForce Blackwell, the two meet:
-# [its GEMM](../blackwell/geforce_gemm.ipynb).
+# thread computes an address any more.
 #
 # To use it: `cookbook copy ampere/tuned_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -370,5 +370,6 @@ except ValueError as error:
 # check them, and you know the four ways to be wrong without being told: bytes that are not divided by 16, a swizzled
 # start, stride and leading exchanged, and a tile that is not made of atoms.
 #
-# Next: which *tile* a thread block takes, and why the order matters: [thread-block swizzle](thread_block_swizzle.ipynb).
-# A kernel whose operands go this way: [`hopper/tma_wgmma_gemm`](../hopper/tma_wgmma_gemm.ipynb).
+# Next: which *tile* a thread block takes, and why the order matters:
+# [thread-block swizzle](thread_block_swizzle.ipynb). A kernel whose operands go this way:
+# [`hopper/tma_wgmma_gemm`](../hopper/tma_wgmma_gemm.ipynb).

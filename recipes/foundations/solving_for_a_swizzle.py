@@ -27,8 +27,8 @@
 # collide when their difference is of a certain kind; and choosing a swizzle becomes choosing which differences may
 # collide. When no choice is left, you have a proof that none exists.
 #
-# Needed before: [the parameters B, M and S](swizzle_parameters.ipynb). Nothing here needs a GPU. Most pictures use a toy
-# GPU of 8 banks, each one element wide, so that everything fits on a page.
+# Needed before: [the parameters B, M and S](swizzle_parameters.ipynb). Nothing here needs a GPU. Most pictures use a
+# toy GPU of 8 banks, each one element wide, so that everything fits on a page.
 
 # %%
 import random
