@@ -14,7 +14,7 @@ from cookbook.layouts import evaluate
 cutlass = pytest.importorskip("cutlass")
 
 SMEM, PIPELINED, TUNED = "ampere/smem_gemm", "ampere/pipelined_gemm", "ampere/tuned_gemm"
-WITH_VARIANTS = [SMEM, PIPELINED, TUNED]
+WITH_VARIANTS = [SMEM, PIPELINED, "ampere/persistent_gemm", TUNED]
 
 
 def layout_of_a(variant: str):

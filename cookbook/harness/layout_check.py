@@ -163,10 +163,10 @@ def _aligned(name: str, layout: SmemLayout) -> Finding:
 
 
 def _fits(found: Evaluated, config: Any) -> Finding:
-    """C may lie where A and B were: the larger of the two counts. Buffers that TMA empties lie beside them: while a
-    tile goes out the next ones come in."""
+    """C may lie where A and B were: the larger of the two counts. Buffers of C lie beside them: while a tile goes out
+    the next ones come in."""
     size = 0
-    for name in [x for x in found.smem if x != "c" or found.stores_boxes]:
+    for name in [x for x, layout in found.smem.items() if x != "c" or len(layout.outer.sizes) == 3]:
         layout = found.smem[name]
         size = -(-size // layout.alignment) * layout.alignment + layout.size_bytes
     size = max([size, *(layout.size_bytes for layout in found.smem.values())])

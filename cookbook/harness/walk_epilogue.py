@@ -17,7 +17,11 @@ __all__ = ["BoxStores", "VectorStores"]
 
 
 class VectorStores:
-    """The whole tile through shared memory, then to global memory in vectors: `r2s_c` and `s2g_c`."""
+    """The tile through shared memory, then to global memory in vectors: `r2s_c` and `s2g_c`.
+
+    The whole tile at once, (M, N), over A and B; or, where C has a mode of buffers, (rows, N, BUFFER), so many rows at
+    a time beside them.
+    """
 
     def __init__(
         self, writer: Evaluated, reader: Evaluated, c_coords: np.ndarray, dtype: str, operand_bytes: int
@@ -26,18 +30,24 @@ class VectorStores:
 
         Args:
             c_coords: (threads, values, 2), the coordinate in the tile of each accumulator.
-            operand_bytes: of shared memory that A and B take; C lies over them.
+            operand_bytes: of shared memory that A and B take; C lies over them, or its buffers come after them.
         """
-        layout = writer.smem["c"]
-        to_global = reader.copies["s2g_c"]
+        layout, copy, to_global = writer.smem["c"], writer.copies["r2s_c"], reader.copies["s2g_c"]
+        rows, columns, *buffers = layout.outer.sizes
+        self.buffers = buffers[0] if buffers else 1
+        align = max(layout.alignment, reader.smem["c"].alignment)
+        base = -(-operand_bytes // align) * align if buffers else 0
         self.dtype = dtype
-        self.smem_bytes = -(-max(layout.size_bytes, reader.smem["c"].size_bytes) // 16) * 16
-        self.writing = Writing(writer.copies["r2s_c"], layout)
-        self.values = places_in(c_coords, self.writing.coords, "r2s_c")
-        self.write_at = access.copy_addresses(layout, writer.copies["r2s_c"], "dst")  # (instructions, threads)
-        self.read_at = access.copy_addresses(reader.smem["c"], to_global, "src")
+        self.smem_bytes = base + -(-max(layout.size_bytes, reader.smem["c"].size_bytes) // 16) * 16
+        self.writing = Writing(copy, layout)
+        firsts = range(0, int(c_coords[..., 0].max()) + 1, rows)
+        wanted = {first: self.writing.coords + np.array((first, 0)) for first in firsts}
+        self.pieces = [(first, places_in(c_coords, coords, "r2s_c")) for first, coords in wanted.items()]
+        each = range(self.buffers)
+        self.write_at = [base + access.copy_addresses(layout, copy, "dst", b) for b in each]  # (instructions, threads)
+        self.read_at = [base + access.copy_addresses(reader.smem["c"], to_global, "src", b) for b in each]
         self.width = to_global.src_vector
-        coords = np.stack(access.repeated(to_global.dst_coords(), to_global.tiler_mn, layout.outer.sizes), axis=-1)
+        coords = np.stack(access.repeated(to_global.dst_coords(), to_global.tiler_mn, (rows, columns)), axis=-1)
         self.goes_to = coords[:, :: self.width].transpose(1, 0, 2)  # (instructions, threads, 2): the first element
 
     def store(self, smem: SharedMemory, accumulators: np.ndarray, out: np.ndarray, row: int, column: int) -> None:
@@ -47,12 +57,14 @@ class VectorStores:
             accumulators: (threads, values) float32.
             out: (M, N) uint16, written where the tile lies inside it.
         """
-        bits = from_float32(np.take_along_axis(accumulators, self.values, axis=1), self.dtype)
-        self.writing.write(smem, self.write_at, bits)
-        data = smem.read(self.read_at, self.width)
-        rows, columns = self.goes_to[..., 0] + row, self.goes_to[..., 1] + column
-        inside = (rows < out.shape[0]) & (columns < out.shape[1])  # the first element speaks for its vector
-        out[rows[inside][:, None], columns[inside][:, None] + np.arange(self.width)] = data[inside]
+        for number, (first, values) in enumerate(self.pieces):
+            buffer = number % self.buffers
+            bits = from_float32(np.take_along_axis(accumulators, values, axis=1), self.dtype)
+            self.writing.write(smem, self.write_at[buffer], bits)
+            data = smem.read(self.read_at[buffer], self.width)
+            rows, columns = self.goes_to[..., 0] + row + first, self.goes_to[..., 1] + column
+            inside = (rows < out.shape[0]) & (columns < out.shape[1])  # the first element speaks for its vector
+            out[rows[inside][:, None], columns[inside][:, None] + np.arange(self.width)] = data[inside]
 
 
 class Piece(NamedTuple):

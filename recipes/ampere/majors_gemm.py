@@ -810,7 +810,7 @@ Markdown(results_table("ampere/majors_gemm"))
 # Hopper's `wgmma` reads shared memory by itself, so there is no `ldmatrix` to turn anything: there,
 # [one bit of the instruction](../hopper/majors_gemm.ipynb) for each operand says that its lines run along M or N.
 #
-# Next: [the GEMM to use before Hopper](tuned_gemm.ipynb). It is K-major again, and takes up what the pipeline had left:
-# less through shared memory for each product.
+# Next: [CTAs that stay](persistent_gemm.ipynb). It is K-major again, and takes up the pipeline where it ended: with
+# each tile.
 #
 # To use it: `cookbook copy ampere/majors_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -1,0 +1,864 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   cookbook:
+#     title: CTAs that stay, without TMA
+#     claim: >-
+#       Start one CTA on each SM and let it go from tile to tile: its threads ask for the next tile while they multiply
+#       this one, so that a pipeline is filled once, and not once for each tile.
+#     track: ampere
+#     order: 45
+#     builds_on: ampere/pipelined_gemm
+#     targets: [sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a]
+#     runs_on: sm_80+
+#     dtypes: [bfloat16, float16]
+#     path: cp.async, across tiles -> swizzled shared memory -> ldmatrix -> mma.sync -> pieces of C -> 16-byte stores
+#     instructions:
+#       all: [LDGSTS.E.BYPASS, LDSM.16.M88.4, HMMA.16816.F32, STG.E.128, LDS.128]
+#     bench_shapes: [[8192, 8192, 512], [8192, 8192, 1024], [4096, 4096, 4096], [8192, 8192, 8192]]
+# ---
+
+# %% [markdown]
+# # CTAs that stay, without TMA
+#
+# **Claim.** In [the pipeline](pipelined_gemm.ipynb) a CTA computes one tile and ends. While it begins, its stages are
+# empty, and nobody multiplies until the first tiles have come from global memory; and while it stores C, nothing is on
+# its way. Here we start **as many CTAs as there are SMs**, and each goes from tile to tile by itself. When it still
+# multiplies the last k-tiles of one tile, its threads already ask for the first k-tiles of the next. So the pipeline is
+# filled once, and not once for each tile.
+#
+# [On Hopper](../hopper/persistent_gemm.ipynb) a warp of its own does that: it only asks TMA for tiles, and need not
+# know what the others do. With `cp.async` every thread loads and multiplies. Three things follow.
+#
+# * **Two places in the work.** A thread must know the tile that it multiplies and, a few k-tiles ahead, the one that it
+#   asks for. The second is a *cursor*: two addresses and a few numbers.
+# * **C beside A and B.** The stages are never empty, so C can no longer be staged where they are. It goes through two
+#   small buffers, a quarter of the tile at a time.
+# * **No end of the loop.** The pipeline had to ask in each k-tile whether there was still something to load. Now there
+#   always is, up to the CTA's last tile; and what lies behind that is no different from rows outside the matrix:
+#   `cp.async` is told to copy nothing, and fills in zeros.
+#
+# Tile, warps, fragments and the order of what is done in a k-tile are those of `loads apart` in the pipeline.
+
+# %%
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import NamedTuple
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import cutlass.memory
+import torch
+from cutlass.cute.nvgpu import cpasync, warp
+
+# %% [markdown]
+# ## The sizes
+#
+# Four stages of A and B are 192 KiB; a tile of C is 64 KiB. Both together would be too much, and C need not be there at
+# once: pieces of 32 rows, 16 KiB each, go through two buffers in turn. A piece has 16 rows of each of the two rows of
+# warps, so that all of them have something to put into it.
+#
+# | variant | |
+# |---|---|
+# | `one tile a CTA` | this very kernel on a grid of as many CTAs as tiles |
+# | `persistent` | as many CTAs as SMs |
+#
+# Chips with less shared memory get stages of half the depth, or fewer of them, and one buffer of C.
+
+
+# %%
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the kernel, in elements or counts, and how tiles are given out."""
+
+    tile_m: int = 128  # rows of C per CTA
+    tile_n: int = 256  # columns of C per CTA
+    tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four k-blocks of 16; 32 or more
+    stages: int = 4  # pairs of A and B tiles: one being read, the others arriving
+    warps_m: int = 2  # the warps stand in a warps_m x warps_n grid over the tile of C
+    warps_n: int = 4
+    epi_buffers: int = 2  # pieces of C, 1 or 2: with 2, one is filled while the other is still read
+    persistent: bool = True  # a CTA computes tile after tile
+    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps_m * self.warps_n
+
+    @property
+    def k_blocks(self) -> int:
+        return self.tile_k // 16
+
+    @property
+    def epi_m(self) -> int:
+        """Rows of a piece of C: one mma's of each row of warps."""
+        return 16 * self.warps_m
+
+    @property
+    def smem_bytes(self) -> int:
+        ab = self.stages * (self.tile_m + self.tile_n) * self.tile_k
+        return 2 * (ab + self.epi_buffers * self.epi_m * self.tile_n)
+
+
+VARIANTS = {"one tile a CTA": Config(persistent=False), "persistent": Config()}
+DEFAULT = "persistent"
+CONFIG = VARIANTS[DEFAULT]
+
+
+def config_for(arch: str, variant: str = DEFAULT) -> Config:
+    """A variant in the stages that fit the shared memory of an architecture such as "sm_89"; "" means the largest."""
+    chip, config = arch.rstrip("af"), VARIANTS[variant]
+    if chip in ("sm_86", "sm_89", "sm_120", "sm_121"):  # 99 KiB: 24 KiB a stage of half the depth, 16 of C
+        return replace(config, tile_k=32, stages=3, epi_buffers=1)
+    return replace(config, stages=3, epi_buffers=1) if chip in ("sm_80", "sm_87") else config  # 163 KiB: 144 and 16
+
+
+# %% [markdown]
+# ## The layout and the copies
+#
+# As they were: rows of 128 bytes (64 where stages are shallower), swizzled, so that neither `cp.async` nor `ldmatrix`
+# has a conflict. The tiled copies of C go over a piece instead of a whole tile.
+
+
+# %%
+class SmemLayouts(NamedTuple):
+    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
+
+    a: cute.ComposedLayout  # (M, K, STAGE)
+    b: cute.ComposedLayout  # (N, K, STAGE)
+    c: cute.ComposedLayout  # (EPI_M, N, BUFFER)
+
+
+def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
+    """Rows of 128, 64, 32 or 16 bytes, the widest that divides `contiguous` elements, and the swizzle for it."""
+    bits = next(bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0)
+    width = (128 << bits) // dtype.width
+    rows = cute.make_layout((8, width), stride=(width, 1))
+    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
+
+
+def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+    """The atoms, tiled to the size of the tiles: first down the rows, then along K or N, then over what is staged."""
+    c = config
+    ab = smem_atom(dtype, c.tile_k)
+    return SmemLayouts(
+        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
+        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
+        c=cute.tile_to_shape(smem_atom(dtype, c.tile_n), (c.epi_m, c.tile_n, c.epi_buffers), order=(0, 1, 2)),
+    )
+
+
+# %%
+def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
+    """mma.sync m16n8k16, repeated over the warps; 16 columns a warp and step."""
+    op = warp.MmaF16BF16Op(dtype, cutlass.Float32, (16, 8, 16))
+    warps = cute.make_layout((config.warps_m, config.warps_n, 1))
+    return cute.make_tiled_mma(op, warps, permutation_mnk=(16 * config.warps_m, 16 * config.warps_n, 16))
+
+
+class TiledCopies(NamedTuple):
+    """The copies by software that touch shared memory."""
+
+    g2s_a: cute.TiledCopy  # cp.async, 16 bytes a thread
+    g2s_b: cute.TiledCopy
+    s2r_a: cute.TiledCopy  # ldmatrix.x4: four 8x8 matrices a warp
+    s2r_b: cute.TiledCopy
+    r2s_c: cute.TiledCopy  # st.shared, two elements a thread
+    s2g_c: cute.TiledCopy  # ld.shared and st.global, `vec` elements a thread
+
+
+def rowwise_copy(atom, threads: int, row: int, vec: int) -> cute.TiledCopy:
+    """Consecutive threads along a row of `row` elements, `vec` elements each."""
+    per_row = row // vec
+    layout = cute.make_layout((threads // per_row, per_row), stride=(per_row, 1))
+    return cute.make_tiled_copy_tv(atom, layout, cute.make_layout((1, vec)))
+
+
+def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
+    """All copies; `vec` elements (8, 4, 2 or 1) of C go to global memory at a time."""
+    past_l1 = cpasync.CopyG2SOp(cache_mode=cute.nvgpu.LoadCacheMode.GLOBAL)
+    cp_async = cute.make_copy_atom(past_l1, dtype, num_bits_per_copy=128)
+    ldmatrix = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
+    pair = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=32)
+    wide = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), dtype, num_bits_per_copy=vec * dtype.width)
+    mma = tiled_mma(dtype, config)
+    return TiledCopies(
+        g2s_a=rowwise_copy(cp_async, config.threads, config.tile_k, 8),
+        g2s_b=rowwise_copy(cp_async, config.threads, config.tile_k, 8),
+        s2r_a=cute.make_tiled_copy_A(ldmatrix, mma),
+        s2r_b=cute.make_tiled_copy_B(ldmatrix, mma),
+        r2s_c=cute.make_tiled_copy_C(pair, mma),
+        s2g_c=rowwise_copy(wide, config.threads, config.tile_n, vec),
+    )
+
+
+# %% [markdown]
+# ## Loading: a cursor
+#
+# What a thread loads of a k-tile is one 16-byte piece in every 32nd row (or 64th), of A and of B. Where they go to in
+# shared memory does not change from tile to tile; where they come from does. CuTe's tensors describe one tile, and to
+# keep two sets of them would take more registers than there are. So a thread keeps the *addresses* of its first
+# pieces, and steps: the next row that is its own lies `rows_apart` strides further, the next k-tile 128 bytes.
+#
+# Three kinds of pieces are not there: rows outside the matrix, k-tiles before it (k-tiles end where K ends, so the
+# first one may begin before), and the k-tiles of a tile that does not exist, for which the CTA asks at its end. One
+# number says all three: how many rows there are, counted from the thread's own first; none before K and behind the last
+# tile.
+#
+# A tile takes at least as many k-tiles as are on their way, so that there is only *one* tile to be asked for while one
+# is multiplied. With a shorter K the first of them are all zeros.
+
+
+# %%
+class Way(NamedTuple):
+    """One thread's part in loading an operand: what is the same for all tiles."""
+
+    source: cutlass.Int64  # address of the matrix's first row, at this thread's place along K in k-tile 0
+    row_bytes: cutlass.Int64  # from one row of the matrix to the next
+    rows: cutlass.Int32  # of the matrix
+    first: cutlass.Int32  # this thread's first row in a tile
+    rows_apart: int  # from one of its pieces to the next
+    pieces: int  # of a k-tile
+    target: cutlass.Int32  # where its first piece goes in stage 0, swizzled
+    stage_bytes: int
+
+
+@cute.jit
+def make_way(copy, mX, sX, before, tidx, config: cutlass.Constexpr):
+    """This thread's part of mX (rows, K), whose k-tiles begin at `before`, into sX (rows, K, STAGE)."""
+    target = copy.get_slice(tidx).partition_D(sX)  # (CPY, CPY_M, CPY_K, STAGE)
+    first, chunks = target.iterator.toint(), 0x70 if config.tile_k % 64 == 0 else 0x30  # 8 or 4 chunks in a row
+    across = config.tile_k // 8  # threads along a row
+    source = mX.iterator.toint() + 2 * (before + 8 * (tidx % across))
+    stage_bytes = 2 * cute.size(sX, mode=[0]) * config.tile_k
+    return Way(
+        source=source,
+        row_bytes=2 * mX.stride[0],
+        rows=mX.shape[0],
+        first=tidx // across,
+        rows_apart=config.threads // across,
+        pieces=target.shape[1],
+        target=first ^ ((first >> 3) & chunks),
+        stage_bytes=stage_bytes,
+    )
+
+
+class Cursor(NamedTuple):
+    """The k-tile that is to be asked for next."""
+
+    a: cutlass.Int64  # address of this thread's first piece of A
+    b: cutlass.Int64  # and of B
+    rows_a: cutlass.Int32  # rows from that piece's to the end of A: 0 or less if it is outside
+    rows_b: cutlass.Int32
+    k: cutlass.Int32  # this thread's place along K: negative before the matrix begins
+    left: cutlass.Int32  # k-tiles of the tile from here on
+    tile: cutlass.Int32  # its number
+
+
+class Problem(NamedTuple):
+    """What all tiles have in common."""
+
+    shape_mn: tuple[cutlass.Int32, cutlass.Int32]
+    before: cutlass.Int32  # where k-tiles begin along K: 0 or less
+    k_tiles: cutlass.Int32  # of a tile
+    tiles: cutlass.Int32  # of C
+
+
+@cute.jit
+def tile_of(number, problem: Problem, config: cutlass.Constexpr):
+    """Row and column of a tile: column by column inside groups of `raster_group` rows of tiles."""
+    tiles_m = cute.ceil_div(problem.shape_mn[0], config.tile_m)
+    tiles_n = cute.ceil_div(problem.shape_mn[1], config.tile_n)
+    group, inside = number // (config.raster_group * tiles_n), number % (config.raster_group * tiles_n)
+    first = group * config.raster_group
+    height = cutlass.min(tiles_m - first, config.raster_group)  # the last group may be lower
+    return first + inside % height, inside // height
+
+
+@cute.jit
+def cursor_at(number, way_a, way_b, problem: Problem, tidx, config: cutlass.Constexpr):
+    """The first k-tile of a tile; behind the last tile, one that has no rows."""
+    m, n = tile_of(cutlass.min(number, problem.tiles - 1), problem, config)
+    row_a, row_b = m * config.tile_m + way_a.first, n * config.tile_n + way_b.first
+    rows_a, rows_b = way_a.rows - row_a, way_b.rows - row_b
+    if number >= problem.tiles:
+        rows_a, rows_b = cutlass.Int32(0), cutlass.Int32(0)
+    return Cursor(
+        a=way_a.source + way_a.row_bytes * row_a,
+        b=way_b.source + way_b.row_bytes * row_b,
+        rows_a=rows_a,
+        rows_b=rows_b,
+        k=problem.before + 8 * (tidx % (config.tile_k // 8)),
+        left=problem.k_tiles,
+        tile=number,
+    )
+
+
+@cute.jit
+def following(c: Cursor, ctas, way_a, way_b, problem: Problem, tidx, config: cutlass.Constexpr):
+    """The k-tile after `c`: of the same tile, or the first of this CTA's next one."""
+    a, b = c.a + 2 * config.tile_k, c.b + 2 * config.tile_k
+    rows_a, rows_b, k, left, tile = c.rows_a, c.rows_b, c.k + config.tile_k, c.left - 1, c.tile
+    if left == 0:
+        n = cursor_at(tile + ctas, way_a, way_b, problem, tidx, config)
+        a, b, rows_a, rows_b, k, left, tile = n.a, n.b, n.rows_a, n.rows_b, n.k, n.left, n.tile
+    return Cursor(a, b, rows_a, rows_b, k, left, tile)
+
+
+def sixteen_bytes(dtype, address, space) -> cute.Tensor:
+    """One piece, as `cp.async` takes it."""
+    pointer = cute.make_ptr(dtype, address, space, assumed_align=16)
+    return cute.make_tensor(pointer, cute.make_layout(((8, 1),), stride=((1, 0),)))
+
+
+@cute.jit
+def load(dtype, atom, way, source, rows, k, stage):
+    """This thread's pieces of a k-tile into `stage`: zeros for what is not in the matrix."""
+    rows = rows if k >= 0 else 0
+    for i in cutlass.range_constexpr(way.pieces):
+        inside = cute.make_rmem_tensor(cute.make_layout((1,)), cutlass.Boolean)
+        inside[0] = i * way.rows_apart < rows
+        target = way.target + stage * way.stage_bytes + i * (way.stage_bytes // way.pieces)
+        piece = sixteen_bytes(dtype, source + i * way.rows_apart * way.row_bytes, cute.AddressSpace.gmem)
+        cute.copy(atom, piece, sixteen_bytes(dtype, target, cute.AddressSpace.smem), pred=inside)
+
+
+# %% [markdown]
+# ## The main loop
+#
+# One k-tile, in four k-blocks, as in the pipeline: fragments a k-block ahead, A asked for in the first k-block and B in
+# the next, and before the last one the only place where warps wait for each other. What is new is that neither the
+# loads nor the fragments mind where a tile ends. At the end of a tile's last k-tile the first fragments of the next
+# tile are in registers, and its first k-tiles in shared memory or on their way.
+
+
+# %%
+class Operand(NamedTuple):
+    """A warp's way from shared memory to the tensor cores, for A or B."""
+
+    copy: cute.TiledCopy  # ldmatrix
+    smem: cute.Tensor  # (CPY, CPY_M, CPY_K, STAGE)
+    into: cute.Tensor  # (CPY, CPY_M, 2): registers as ldmatrix fills them, of two k-blocks
+    regs: cute.Tensor  # (MMA, MMA_M, 2): the same registers as mma takes them
+
+
+def make_operand(copy, sX, regs, tidx) -> Operand:
+    """This thread's part of an operand. sX: (rows, K, STAGE); regs: as `mma` takes them."""
+    thr = copy.get_slice(tidx)
+    return Operand(copy, thr.partition_S(sX), thr.retile(regs), regs)
+
+
+@cute.jit
+def fetch(x, stage, k: cutlass.Constexpr, config: cutlass.Constexpr):
+    """The fragments of a k-block, the first one of the next k-tile among them, into one of two buffers."""
+    cute.copy(x.copy, x.smem[None, None, k % config.k_blocks, stage], x.into[None, None, k % 2])
+
+
+@cute.jit
+def next_stage(read, config: cutlass.Constexpr):
+    """Wait until the next k-tile has arrived, everybody's part of it, and the oldest stage is free."""
+    cute.arch.cp_async_wait_group(config.stages - 2)
+    cute.arch.sync_threads()
+    return read + 1 if read + 1 < config.stages else cutlass.Int32(0)
+
+
+@cute.jit
+def multiply_k_tile(mma, acc, a, b, read, write, cp_async, ways, c: Cursor, config: cutlass.Constexpr):
+    """One k-tile from stage `read`, while the one at the cursor is asked for into `write`. Returns the next to read."""
+    dtype = a.smem.element_type
+    of_b = min(1, config.k_blocks - 2)  # the k-block in which B is asked for: not the last, which waits
+    for k in cutlass.range_constexpr(config.k_blocks):
+        if cutlass.const_expr(k == config.k_blocks - 1):
+            read = next_stage(read, config)
+        fetch(a, read, k + 1, config)
+        fetch(b, read, k + 1, config)
+        if cutlass.const_expr(k == 0):
+            load(dtype, cp_async, ways[0], c.a, c.rows_a, c.k, write)
+        if cutlass.const_expr(k == of_b):
+            load(dtype, cp_async, ways[1], c.b, c.rows_b, c.k, write)
+            cute.arch.cp_async_commit_group()
+        cute.gemm(mma, acc, a.regs[None, None, k % 2], b.regs[None, None, k % 2], acc)
+    return read
+
+
+# %% [markdown]
+# ## The epilogue
+#
+# Piece by piece: each thread rounds and writes its pairs, all wait, and then the threads read rows and store them. With
+# two buffers one barrier is enough for a piece: whoever writes a piece has passed the barrier of the one before, so
+# everybody has read the one before *that*, from the same buffer. The `cp.async` of the next tile go on meanwhile.
+
+
+# %%
+@cute.jit
+def store(acc, sC, mC, tile, copies, tidx, config: cutlass.Constexpr):
+    """Registers -> swizzled shared memory -> global memory, EPI_M rows at a time. sC: (EPI_M, N, BUFFER)."""
+    write, read = copies.r2s_c.get_slice(tidx), copies.s2g_c.get_slice(tidx)
+    pieces = config.tile_m // config.epi_m
+    rC = cute.make_rmem_tensor((acc.shape[0], 1, acc.shape[2]), mC.element_type)  # what a thread has of a piece
+    for piece in cutlass.range_constexpr(pieces):
+        extent, where = (config.epi_m, config.tile_n), (tile[0] * pieces + piece, tile[1])
+        gC = cute.local_tile(mC, extent, where)
+        cC = cute.local_tile(cute.make_identity_tensor(mC.shape), extent, where)
+        staged = sC[None, None, piece % config.epi_buffers]
+        for n in cutlass.range_constexpr(acc.shape[2]):
+            rC[None, 0, n].store(acc[None, piece, n].load().to(mC.element_type))
+        if cutlass.const_expr(config.epi_buffers == 1 and piece > 0):
+            cute.arch.sync_threads()  # the piece before has been read
+        cute.copy(copies.r2s_c, write.retile(rC), write.partition_D(staged))
+        cute.arch.sync_threads()
+        tCsC, tCgC, tCcC = read.partition_S(staged), read.partition_D(gC), read.partition_D(cC)  # (VEC, REST_M, REST_N)
+        for m in cutlass.range_constexpr(tCsC.shape[1]):
+            for n in cutlass.range_constexpr(tCsC.shape[2]):
+                if cute.elem_less(tCcC[0, m, n], mC.shape):
+                    cute.autovec_copy(tCsC[None, m, n], tCgC[None, m, n])
+
+
+# %% [markdown]
+# ## The kernel
+
+
+# %%
+@cute.kernel
+def kernel(
+    mA: cute.Tensor,  # (M, K)
+    mB: cute.Tensor,  # (N, K)
+    mC: cute.Tensor,  # (M, N)
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+    vec: cutlass.Constexpr,
+):
+    """A CTA computes its share of the tiles of C, one after the other."""
+    tidx, _, _ = cute.arch.thread_idx()
+    cta, _, _ = cute.arch.block_idx()
+    ctas, _, _ = cute.arch.grid_dim()
+    layouts, copies, mma = smem_layouts(dtype, config), tiled_copies(dtype, config, vec), tiled_mma(dtype, config)
+
+    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
+    smem = cutlass.memory.SmemAllocator().allocate(config.smem_bytes, 1024)
+    smem_b = smem + cute.size_in_bytes(dtype, layouts.a)
+    smem_c = smem_b + cute.size_in_bytes(dtype, layouts.b)
+    sA = cute.make_tensor(cute.recast_ptr(smem, layouts.a.inner, dtype), layouts.a.outer)
+    sB = cute.make_tensor(cute.recast_ptr(smem_b, layouts.b.inner, dtype), layouts.b.outer)
+    sC = cute.make_tensor(cute.recast_ptr(smem_c, layouts.c.inner, dtype), layouts.c.outer)
+
+    (m, n), depth, ahead = mC.shape, mA.shape[1], config.stages - 1
+    k_tiles = cutlass.max(cute.ceil_div(depth, config.tile_k), ahead)
+    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
+    problem = Problem((m, n), depth - k_tiles * config.tile_k, k_tiles, tiles)
+    past_l1 = cpasync.CopyG2SOp(cache_mode=cute.nvgpu.LoadCacheMode.GLOBAL)
+    cp_async = cute.make_copy_atom(past_l1, dtype, num_bits_per_copy=128)
+    ways = (
+        make_way(copies.g2s_a, mA, sA, problem.before, tidx, config),
+        make_way(copies.g2s_b, mB, sB, problem.before, tidx, config),
+    )
+    c = cursor_at(cta, *ways, problem, tidx, config)
+    for stage in cutlass.range_constexpr(ahead):
+        load(dtype, cp_async, ways[0], c.a, c.rows_a, c.k, stage)
+        load(dtype, cp_async, ways[1], c.b, c.rows_b, c.k, stage)
+        cute.arch.cp_async_commit_group()
+        c = following(c, ctas, *ways, problem, tidx, config)
+
+    rA = cute.make_rmem_tensor(mma.partition_shape_A((config.tile_m, 32)), dtype)  # (MMA, MMA_M, 2): two k-blocks
+    rB = cute.make_rmem_tensor(mma.partition_shape_B((config.tile_n, 32)), dtype)
+    a, b = make_operand(copies.s2r_a, sA, rA, tidx), make_operand(copies.s2r_b, sB, rB, tidx)
+    acc = cute.make_rmem_tensor(mma.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
+    read, write = cutlass.Int32(0), cutlass.Int32(ahead)
+    cute.arch.cp_async_wait_group(config.stages - 2)
+    cute.arch.sync_threads()
+    fetch(a, 0, 0, config)
+    fetch(b, 0, 0, config)
+    for number in cutlass.range(cta, tiles, ctas, unroll=1):
+        acc.fill(0.0)
+        for _ in cutlass.range(k_tiles, unroll=1):
+            read = multiply_k_tile(mma, acc, a, b, read, write, cp_async, ways, c, config)
+            write = write + 1 if write + 1 < config.stages else cutlass.Int32(0)
+            c = following(c, ctas, *ways, problem, tidx, config)
+        store(acc, sC, mC, tile_of(number, problem, config), copies, tidx, config)
+    cute.arch.cp_async_wait_group(0)  # zeros may still be on their way into this CTA's shared memory
+
+
+# %% [markdown]
+# ## The launch
+#
+# Sizes, strides and the number of SMs are run-time values: one compiled kernel serves all shapes.
+
+
+# %%
+@cute.jit
+def gemm(
+    pA: cute.Pointer,
+    pB: cute.Pointer,
+    pC: cute.Pointer,
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
+    sms: cutlass.Int32,
+    stream: cuda.CUstream,
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+    vec: cutlass.Constexpr,
+):
+    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
+    m, n, k = mnk
+    lda, ldb, ldc = strides
+    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(cute.assume(lda, divby=8), 1)))
+    mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1)))
+    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(cute.assume(ldc, divby=vec), 1)))
+    ctas = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
+    if cutlass.const_expr(config.persistent):
+        ctas = cutlass.min(ctas, sms)
+    # No more than one CTA has room on an SM: the compiler need not save registers for others.
+    one = {"block": (config.threads, 1, 1), "min_blocks_per_mp": 1}
+    kernel(mA, mB, mC, dtype, config, vec).launch(grid=(ctas, 1, 1), **one, stream=stream)
+
+
+# %%
+def launch_arguments(dtype, pointers, mnk, strides, vec: int, sms: int, stream: int) -> tuple:
+    """Plain addresses and integers as the typed values that `gemm` takes."""
+    align = (16, 16, vec * dtype.width // 8)  # bytes
+    gmem = cute.AddressSpace.gmem
+    return (
+        *(cute.runtime.make_ptr(dtype, pointers[i], gmem, assumed_align=align[i]) for i in range(3)),
+        tuple(cutlass.Int32(x) for x in mnk),
+        tuple(cutlass.Int64(x) for x in strides),
+        cutlass.Int32(sms),
+        cuda.CUstream(stream),
+    )
+
+
+def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
+    """Compile for `arch` ("sm_80") with made-up pointers and sizes: no GPU is needed. "": the GPU that is here."""
+    made_up = launch_arguments(dtype, (16, 16, 16), (1, 1, 8), (8, 8, 8), vec, 132, 0)
+    target = f"--gpu-arch {arch} " if arch else ""
+    config = config or config_for(arch)
+    return cute.compile(gemm, *made_up, dtype, config, vec, options=(target + options).strip() or None)
+
+
+# %% [markdown]
+# ## `matmul`
+#
+# What a user calls. It looks at everything that the kernel relies on before anything is launched, and says which
+# argument is at fault, what it got and what it needs.
+
+# %%
+DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
+
+
+def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
+    """Raise `error` about the argument `name` unless `ok`."""
+    if not ok:
+        raise error(f"{name}: got {got}; needed {needed}")
+
+
+def check_operand(name: str, x: torch.Tensor, dtype: torch.dtype | None) -> None:
+    """A non-empty matrix of a dtype the tensor cores take, and of `dtype` if that is given."""
+    require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
+    require(x.layout == torch.strided, name, f"layout {x.layout}", "torch.strided: a dense matrix", TypeError)
+    require(x.ndim == 2, name, f"{x.ndim} dimension(s)", "2")
+    require(x.dtype in DTYPES, name, x.dtype, "torch.float16 or torch.bfloat16", TypeError)
+    require(dtype in (None, x.dtype), name, x.dtype, f"{dtype}, the dtype of a", TypeError)
+    require(min(x.shape) > 0, name, f"shape {tuple(x.shape)}", "no empty dimension")
+    tracked = x.requires_grad and torch.is_grad_enabled()
+    require(not tracked, name, "requires_grad=True", "torch.no_grad(): there is no backward")
+
+
+def k_major_stride(name: str, x: torch.Tensor) -> int:
+    """The row stride, in elements, of `x` (rows, K), which 16-byte pieces must be able to read."""
+    (rows, k), (row, column) = x.shape, x.stride()
+    require(column == 1 or k == 1, name, f"stride {column} along K", "1: K-major")
+    row = row if rows > 1 else -(-k // 8) * 8  # a single row has no next one: any legal stride will do
+    apart = f"K = {k}, rows {2 * row} bytes apart"
+    require(row > 0 and row % 8 == 0, name, apart, "rows a multiple of 16 bytes apart")
+    require(x.data_ptr() % 16 == 0, name, f"address {x.data_ptr():#x}", "a multiple of 16 bytes")
+    return row
+
+
+def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether two matrices with adjacent columns may share a byte."""
+    size = x.element_size()
+    (x0, y0), (x_row, y_row) = (x.data_ptr(), y.data_ptr()), (x.stride(0) * size, y.stride(0) * size)
+    x_width, y_width = x.shape[1] * size, y.shape[1] * size
+    if x0 + (x.shape[0] - 1) * x_row + x_width <= y0 or y0 + (y.shape[0] - 1) * y_row + y_width <= x0:
+        return False
+    if x_row != y_row or x_row < max(x_width, y_width):
+        return True  # interleaved with different steps: not told apart
+    gap = (y0 - x0) % x_row  # the same step: columns of one wider matrix, perhaps
+    return gap < x_width or gap + y_width > x_row
+
+
+def check_out(out: torch.Tensor, a: torch.Tensor, bt: torch.Tensor) -> None:
+    """`out` can take the product of `a` (M, K) and `bt` (N, K)."""
+    check_operand("out", out, a.dtype)
+    (m, n), (row, column) = (a.shape[0], bt.shape[0]), out.stride()
+    require(out.shape == (m, n), "out", f"shape {tuple(out.shape)}", f"({m}, {n})")
+    require(column == 1 or n == 1, "out", f"stride {column} along N", "1: rows of adjacent elements")
+    require(row >= n or m == 1, "out", f"row stride {row}", f"at least N = {n}: rows that do not overlap")
+    require(out.device == a.device, "out", f"device {out.device}", f"{a.device}, where a is")
+    for name, x in (("a", a), ("b", bt)):
+        require(not overlap(out, x), "out", f"memory that overlaps {name}", "memory of its own")
+
+
+def store_width(out: torch.Tensor, ldc: int) -> int:
+    """Elements per store: the most (8 are 16 bytes) that divide N and to which every row is aligned."""
+    together = out.shape[1] | ldc | out.data_ptr() // out.element_size()
+    return next(vec for vec in (8, 4, 2, 1) if together % vec == 0)
+
+
+@cache
+def compiled(dtype: torch.dtype, vec: int, capability: tuple[int, int], variant: str) -> Callable[..., None]:
+    """The kernel for the present GPU: compiled at the first call that needs it, then kept.
+
+    TVM-FFI (the package apache-tvm-ffi) makes it a function that takes plain integers and tuples of them, and costs
+    little more to call than the launch itself. Without it each argument is a Python object made for the call.
+    """
+    return compile_for("", DTYPES[dtype], config_for("sm_{}{}".format(*capability), variant), vec, "--enable-tvm-ffi")
+
+
+# %% [markdown]
+# ### Checked once
+#
+# Those checks take longer than the GPU takes for a small product. But a program calls `matmul` with the same few kinds
+# of operands again and again, and their kind (shapes, strides, dtypes, devices, alignment, whether a gradient is
+# wanted) decides whether a call is legal. So the first call of a kind makes a *plan*, and later ones look it up. One
+# thing must be looked at each time, for it depends on addresses: whether `out` shares memory with an operand.
+
+
+# %%
+class Plan(NamedTuple):
+    """What the checks found out about calls of one kind: nothing is left but to launch."""
+
+    launch: Callable[..., None]  # compiled for this dtype, width of stores, and GPU
+    device: int  # of CUDA's
+    mnk: tuple[int, int, int]
+    strides: tuple[int, int, int]  # between the rows of A, B and C, in elements
+    sms: int  # of the GPU
+    spans: tuple[int, int, int]  # of A, B and C: from the first byte to the last one, in bytes
+
+
+PLANS: dict[tuple, Plan] = {}
+MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
+
+
+def kind(x: object) -> object:
+    """What the checks look at in an argument, but for where exactly it lies."""
+    if not isinstance(x, torch.Tensor) or x.layout != torch.strided:
+        return type(x)
+    return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16, x.requires_grad
+
+
+def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str) -> Plan:
+    """Check everything, compile what is needed. Raises what `matmul` raises."""
+    require(variant in VARIANTS, "variant", repr(variant), f"one of {', '.join(VARIANTS)}")
+    check_operand("a", a, None)
+    check_operand("b", b, a.dtype)
+    (m, k), n, bt = a.shape, b.shape[1], b.T
+    require(b.shape[0] == k, "b", f"shape {tuple(b.shape)}", f"({k}, N), for a is {tuple(a.shape)}")
+    require(k % 8 == 0, "a", f"K = {k}", "a multiple of 8: whole 16-byte pieces")
+    lda, ldb = k_major_stride("a", a), k_major_stride("b", bt)
+    if out is not None:
+        check_out(out, a, bt)
+    require(a.is_cuda, "a", f"device {a.device}", "a CUDA device")
+    require(b.device == a.device, "b", f"device {b.device}", f"{a.device}, where a is")
+    capability = torch.cuda.get_device_capability(a.device)
+    require(capability >= (8, 0), "a", f"a GPU of compute capability {capability}", "(8, 0) or later")
+
+    c = a.new_empty(m, n) if out is None else out  # memory of torch's own is aligned alike each time
+    ldc = c.stride(0) if m > 1 else -(-n // 8) * 8
+    sms = torch.cuda.get_device_properties(a.device).multi_processor_count
+    with torch.cuda.device(a.device):
+        launch = compiled(a.dtype, store_width(c, ldc), capability, variant)
+    spans = ((m - 1) * lda + k, (n - 1) * ldb + k, (m - 1) * ldc + n)
+    return Plan(launch, a.get_device(), (m, n, k), (lda, ldb, ldc), sms, tuple(2 * elements for elements in spans))
+
+
+# %%
+def matmul(
+    a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None, variant: str = DEFAULT
+) -> torch.Tensor:
+    """`a @ b` on the tensor cores, accumulated in float32, on the current stream of `a`'s device.
+
+    a: (M, K), float16 or bfloat16, K-major (stride 1 along K).
+    b: (K, N), the same dtype, K-major too: usually `weight.T` of a contiguous (N, K) weight.
+    out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of a or b. Made if not given.
+    variant: one of VARIANTS. The bits are the same.
+
+    cp.async moves 16 bytes at a time: K is a multiple of 8, and the addresses of a and b and their row strides are
+    multiples of 16 bytes. Needs a GPU of compute capability 8.0 or later.
+    Any M, N, K >= 1 within that: ragged tiles are handled. There is no backward.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
+    argument, what it got and what it needs, and nothing has been launched.
+    """
+    key = (kind(a), kind(b), kind(out), torch.is_grad_enabled(), variant)
+    plan = PLANS.get(key)
+    if plan is None:
+        plan = make_plan(a, b, out, variant)
+        if len(PLANS) >= MAX_PLANS:
+            PLANS.clear()
+        PLANS[key] = plan
+    if torch.cuda.current_device() != plan.device:
+        with torch.cuda.device(plan.device):
+            return matmul(a, b, out=out, variant=variant)
+
+    (m, n, _), (a_span, b_span, c_span) = plan.mnk, plan.spans
+    out = a.new_empty(m, n) if out is None else out
+    pa, pb, pc = a.data_ptr(), b.data_ptr(), out.data_ptr()
+    if (pa < pc + c_span and pc < pa + a_span) or (pb < pc + c_span and pc < pb + b_span):
+        check_out(out, a, b.T)  # from first to last byte they meet, but may be columns of one wider matrix
+    plan.launch(pa, pb, pc, plan.mnk, plan.strides, plan.sms, torch.cuda.current_stream(plan.device).cuda_stream)
+    return out
+
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: what a thread asks for
+#
+# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
+# out of your own code.
+#
+# The cursor is integer arithmetic, and CuTe-DSL compiles it for this machine as well as for a GPU. So here it runs,
+# with no GPU: the first thread of CTA 1 of four, for a product of 300 x 600 over K = 200, nine tiles of four k-tiles.
+# Three k-tiles are asked for before the first multiplication, and from then on one with each. While the CTA multiplies
+# the last three of a tile, it asks for the next one's.
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.harness import catalog
+from cookbook.harness.cursor import asked_for
+from cookbook.harness.publishing import table
+
+SHAPE, CTA, CTAS, TILES, AHEAD = (300, 600, 200), 1, 4, 9, CONFIG.stages - 1
+k_tiles = -(-SHAPE[2] // CONFIG.tile_k)
+multiplied = [(tile, k) for tile in range(CTA, TILES, CTAS) for k in range(k_tiles)]
+((asked, _),) = asked_for(
+    catalog.load("ampere/persistent_gemm"), cutlass.BFloat16, CONFIG, SHAPE, CTA, CTAS, [0], AHEAD + len(multiplied)
+)
+rows = []
+for number, one in enumerate(asked):
+    now = f"tile {multiplied[number - AHEAD][0]}, k-tile {multiplied[number - AHEAD][1]}" if number >= AHEAD else ""
+    of = (one.inside_a, one.inside_b)
+    copied = [sum(inside) for inside in of]
+    what = f"tile {one.tile}" if one.tile < TILES else f"tile {one.tile}: there is none"
+    origin = f"A {one.a[0]}, B {one.b[0]}; K {one.a[1]}"
+    rows.append([now, what, origin, *(f"{n} of {len(x)}" for n, x in zip(copied, of, strict=True))])
+Markdown(table(["multiplied", "asked for meanwhile", "first rows; place", "pieces of A", "pieces of B"], rows, right=9))
+
+# %% [markdown] tags=["lab"]
+# K = 200 is no multiple of 64, so the first k-tile of each tile begins before the matrix, and this thread's pieces of
+# it are zeros. And of a tile that does not exist nothing is copied.
+#
+# ## In the lab: a piece of C
+#
+# One of the two buffers: 32 rows of 256 columns, as the threads of one warp write their pairs, and as they read rows.
+
+# %% tags=["lab"]
+from cookbook import access, draw
+from cookbook.layouts import evaluate
+
+layouts, copies = (evaluate(fn, cutlass.BFloat16, CONFIG) for fn in (smem_layouts, tiled_copies))
+draw.access_view(access.of_copy(layouts.c, copies.r2s_c, "dst", "ldst", warp=0)[0])
+
+# %% tags=["lab"]
+draw.access_view(access.of_copy(layouts.c, copies.s2g_c, "src", "ldst", warp=0)[0])
+
+# %% [markdown] tags=["lab"]
+# ## The prediction
+#
+# A CTA that ends lets the next one begin with empty stages: until its first k-tile has arrived nobody multiplies. What
+# that takes is put as in [the pipeline](pipelined_gemm.ipynb): 800 clocks until global memory answers, and the bytes of
+# a k-tile at an SM's share of L2. A CTA that stays pays it once. Storing C takes the same either way, 16 elements a
+# clock, for the same threads multiply and store. What it takes to launch a CTA is not in this; it would be spared, too.
+
+# %% tags=["lab"]
+from cookbook.harness import records
+
+SMS, LATENCY, L2_RATE, STORED = 132, 800, 5120, 16  # of an H200: SMs; clocks; bytes a clock of the chip; elements
+STUDY, LOOP, NVIDIA_RATE = "foundations/tensor_core_ceiling", "mma.sync m16n8k16, bf16", 2048
+BENCHED = [(8192, 8192, 512), (8192, 8192, 1024), (4096, 4096, 4096), (8192, 8192, 8192)]
+
+
+def rate() -> float:
+    """Multiply-adds of an SM in a clock by mma.sync: as recorded, or NVIDIA's figure for the chip."""
+    of_study = [r["figures"].get("instructions", {}) for r in records.read() if r["recipe"] == STUDY]
+    return max([each[LOOP]["flops_per_clock"] / 2 for each in of_study if LOOP in each], default=NVIDIA_RATE)
+
+
+def gain(m: int, n: int, k: int) -> float:
+    """How many times as fast CTAs that stay are."""
+    tiles = -(-m // CONFIG.tile_m) * -(-n // CONFIG.tile_n)
+    waves, tile = -(-tiles // SMS), CONFIG.tile_m * CONFIG.tile_n
+    arrive = LATENCY + 2 * (CONFIG.tile_m + CONFIG.tile_n) * CONFIG.tile_k / (L2_RATE / SMS)
+    busy = tile * k / rate() + tile / STORED
+    return waves * (arrive + busy) / (arrive + waves * busy)
+
+
+rows = [[" x ".join(map(str, shape)), f"{gain(*shape):.3f}x"] for shape in BENCHED]
+Markdown(table(["M x N x K", "predicted: persistent over one tile a CTA"], rows))
+
+# %% [markdown] tags=["lab"]
+# It is worth most where K is short, for then there is little to spread it over.
+#
+# ## Check
+#
+# Every level looks at both variants. None of them moves the cursor but the GPU's; the tests do, on the host, for many
+# shapes and threads.
+
+# %% tags=["lab"]
+from cookbook import tables
+from cookbook.harness import checking
+
+report = checking.check("ampere/persistent_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"], targets=["sm_90a"])
+for level in report.levels:
+    of = " ".join(filter(None, (level.target, level.variant)))
+    print(f"{level.level:10}{of:24}{level.status:13}{tables.describe(level)}")
+
+# %% [markdown] tags=["lab"]
+# ## Time
+#
+# "Ours" is `persistent`; both variants and the peers are interleaved in one run on one GPU.
+
+# %% tags=["lab"]
+from cookbook.harness.publishing import results_table
+
+Markdown(results_table("ampere/persistent_gemm"))
+
+# %% [markdown] tags=["lab"]
+# What it brought, predicted beside measured:
+
+# %% tags=["lab"]
+
+
+def predicted_beside_measured() -> str:
+    """Every current record of both variants, or that there is none."""
+    rows = []
+    for r in records.select("ampere/persistent_gemm", "timed"):
+        if records.is_stale(r) or not VARIANTS.keys() <= r["peers"].keys():
+            continue
+        first, stays = (r["peers"][variant]["median_ms"] for variant in VARIANTS)
+        shape = " x ".join(map(str, r["shape"])) + f", {r['dtype']}"
+        rows.append([r["device"], shape, f"{gain(*r['shape']):.3f}x", f"{first / stays:.3f}x"])
+    return table(["device", "shape", "predicted", "measured"], rows) if rows else "*Not measured yet.*"
+
+
+Markdown(predicted_beside_measured())
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# What a warp of its own does on Hopper is two addresses and five numbers a thread here, moved on once for each k-tile.
+# The price is that nobody asks for anything *while C is stored*, for all are storing: the k-tiles that were on their
+# way arrive, and no others. A producer that does nothing else has no such gap.
+#
+# Next: [the GEMM to use before Hopper](tuned_gemm.ipynb). It takes up the pipeline once more, at its other end: less
+# through shared memory for each product.
+#
+# To use it: `cookbook copy ampere/persistent_gemm my_gemm.py`, then `from my_gemm import matmul`.
