@@ -29,6 +29,7 @@ IN_RECIPES = (
     "test_two_cta_gemm",
     "test_persistent_clc_gemm",
     "test_low_latency_gemm",
+    "test_split_k_gemm",
     "test_walk_scaled",
     "test_geforce",
 )

@@ -257,7 +257,9 @@ def _ladder_of(steps: list[Recipe], found: dict[str, list[Record]], device: str,
 
 
 def _steps(track: str) -> list[Recipe]:
-    return [r for r in catalog.recipes() if (r.track, r.kind) == (track, "gemm") and DTYPE in r.dtypes]
+    """The GEMMs of a track that are timed at a shape of the ladder; one made for other shapes is no step of it."""
+    found = [r for r in catalog.recipes() if (r.track, r.kind) == (track, "gemm") and DTYPE in r.dtypes]
+    return [r for r in found if not r.bench_shapes or set(r.bench_shapes) & set(LADDER_SHAPES)]
 
 
 def before(recipe: Recipe, steps: list[Recipe]) -> Recipe | None:

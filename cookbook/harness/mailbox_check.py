@@ -26,7 +26,8 @@ def mailbox_findings(found: Evaluated, config: Any) -> list[Finding]:
     table = mail.table()
     threads, share, senders = table.shape
     holds = f"{mail!r}: {threads} threads of {share} sums from each of {senders} CTAs"
-    asked = (config.tile_m, config.tile_n // config.split_k, config.split_k)
+    owners = found.copies["t2r_c"].threads if found.sums_in_tensor_memory else found.mma.threads  # of a tile's sums
+    asked = (owners, config.tile_m * config.tile_n // owners // config.split_k, config.split_k)
     places = np.unique(table)
     bijective = len(places) == table.size == places.max() + 1
     size = f"{table.size * FLOAT_BYTES} bytes; the configuration counts {config.mail_bytes}"

@@ -18,7 +18,7 @@ from cookbook.harness import majors
 from cookbook.harness.evaluated import Evaluated, evaluated, vector_for
 from cookbook.harness.walk_epilogue import BoxStores, VectorStores
 from cookbook.harness.walk_mma_sync import CpAsyncLdmatrix, TmaLdmatrix
-from cookbook.harness.walk_split_k import RegisterStores, SplitK
+from cookbook.harness.walk_split_k import RegisterStores, SplitK, SplitKWgmma
 from cookbook.harness.walk_tcgen05 import TmaTcgen05
 from cookbook.harness.walk_wgmma import TmaWgmma
 from cookbook.model import SharedMemory, from_float32, to_float32
@@ -97,7 +97,7 @@ def _path(reader: Evaluated) -> type[CpAsyncLdmatrix | TmaLdmatrix | TmaWgmma | 
     if reader.sums_in_tensor_memory:
         return SplitK if reader.mailbox else TmaTcgen05
     if reader.reads_by_descriptor:
-        return TmaWgmma
+        return SplitKWgmma if reader.mailbox else TmaWgmma
     return CpAsyncLdmatrix if "g2s_a" in reader.copies else TmaLdmatrix
 
 

@@ -6,15 +6,19 @@ import numpy as np
 
 from cookbook.harness.evaluated import Evaluated
 from cookbook.harness.walk_tcgen05 import TmaTcgen05
+from cookbook.harness.walk_wgmma import TmaWgmma
 from cookbook.model import SharedMemory, TensorMemory, from_float32
 
-__all__ = ["RegisterStores", "SplitK"]
+__all__ = ["DividedK", "RegisterStores", "SplitK", "SplitKWgmma"]
 
 FLOAT_BYTES = 4
 
 
-class SplitK(TmaTcgen05):
-    """Each CTA of a cluster multiplies its part of K; they send each other sums, and each adds its share of them."""
+class DividedK:
+    """Each CTA of a cluster multiplies its part of K; they send each other sums, and each adds its share of them.
+
+    What one CTA multiplies with is the class that this one is mixed into.
+    """
 
     def __init__(self, writer: Evaluated, reader: Evaluated, dtype: str, along: tuple[int, int] = (1, 1)) -> None:
         """Tables, made once per configuration.
@@ -36,6 +40,9 @@ class SplitK(TmaTcgen05):
     def k_tiles(self, a: np.ndarray) -> int:
         return self.each
 
+    def begin(self) -> None:
+        """Another CTA: memories of its own beside shared memory are new."""
+
     def load(self, smem: SharedMemory, k_tile: int, a: np.ndarray, b: np.ndarray, row: int, column: int) -> int:
         """The k-tile of this CTA's part; beyond K, TMA gives zeros."""
         return super().load(smem, self.first + k_tile, a, b, row, column)
@@ -46,8 +53,7 @@ class SplitK(TmaTcgen05):
         parts = []
         for rank in range(self.ctas):
             smem.poison()  # every CTA has memories of its own
-            self.tmem = [TensorMemory()]
-            self.tmem[0].alloc(self.columns)
+            self.begin()
             self.first = rank * self.each
             parts.append(super().multiply(smem, a, b, row, column))
         return np.concatenate([self._added(owner, parts) for owner in range(self.ctas)], axis=1)
@@ -64,6 +70,18 @@ class SplitK(TmaTcgen05):
         for sender in range(self.ctas):
             total += mail.read(firsts[..., sender], self.vec, np.float32).reshape(threads, share)
         return total
+
+
+class SplitK(DividedK, TmaTcgen05):
+    """With the sums of each CTA in its tensor memory."""
+
+    def begin(self) -> None:
+        self.tmem = [TensorMemory()]
+        self.tmem[0].alloc(self.columns)
+
+
+class SplitKWgmma(DividedK, TmaWgmma):
+    """With the sums of each CTA in registers."""
 
 
 class RegisterStores:

@@ -107,13 +107,17 @@ class TmaWgmma(TmaOperands):
         threads, values, m_blocks, n_blocks = self.c_shape
         majors = dict(zip(("major_a", "major_b"), self.majors, strict=True))
         acc = np.zeros((threads // WARPGROUP, m_blocks, n_blocks, WARPGROUP, values), np.float32)
-        for k_tile in range(-(-a.shape[1] // self.tile_k)):
+        for k_tile in range(self.k_tiles(a)):
             stage = self.load(smem, k_tile, a, b, row, column)
             for group, m, n in np.ndindex(*acc.shape[:3]):
                 steps = zip(self.a[stage][group][m], self.b[stage][group][n], strict=True)
                 for left, right in steps:
                     acc[group, m, n] = wgmma(smem, left, right, acc[group, m, n], self.dtype, **majors)
         return acc.transpose(0, 3, 4, 1, 2).reshape(threads, -1)
+
+    def k_tiles(self, a: np.ndarray) -> int:
+        """How many k-tiles a tile's sums take."""
+        return -(-a.shape[1] // self.tile_k)
 
 
 def _load(smem: SharedMemory, base: int, boxes: Boxes, stage: int, x: np.ndarray, row: int, k: int) -> None:

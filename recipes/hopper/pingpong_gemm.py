@@ -1088,7 +1088,8 @@ Markdown(measured_gains())
 # And the order of the turns is what makes the queue *correct*: a wait by parity is a promise about the next phase, not
 # about any later one.
 #
-# Next: [the GEMM to use](tuned_gemm.ipynb). It has both schedules, makes the cooperative one store late too, and a rule
-# that chooses.
+# Next: [few tiles](split_k_gemm.ipynb), where most SMs would have none: K is divided among them. After it comes [the
+# GEMM to use](tuned_gemm.ipynb). That has both schedules, makes the cooperative one store late too, and a rule that
+# chooses.
 #
 # To use it: `cookbook copy hopper/pingpong_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -1078,8 +1078,9 @@ Markdown(limits_table("hopper/tuned_gemm"))
 # alone do not say it, for the chip lowers its clock as it works. Clocks and loads together come nearer; how near, the
 # table of the fit says, for one chip.
 #
-# What is left: a product whose tiles fill one wave only. There the launch, the first loads and the last store stand
-# beside the multiplication, and nothing of this page makes them shorter; to cut K and share a tile among CTAs would.
+# What is left: a product whose tiles fill one wave only, or less. There the launch, the first loads and the last store
+# stand beside the multiplication, and nothing of this page makes them shorter. Where SMs have nothing to do,
+# [the page before](split_k_gemm.ipynb) cuts K and shares a tile among CTAs.
 #
 # And operands must be K-major, which those of a training step mostly are not. A transpose of its own is not needed for
 # them: to TMA and to `wgmma` the major is one more question of layout.

@@ -200,7 +200,9 @@ def test_the_ladder_has_every_gemm_in_order(tmp_path):
     gemms = [
         r.name for track in ("hopper", "ampere") for r in catalog.recipes() if (r.track, r.kind) == (track, "gemm")
     ]
-    assert named == gemms and set(bench_pages.TUNED) <= set(named)
+    made_for_few_tiles = "hopper/split_k_gemm"  # the only one that is timed at none of the ladder's shapes
+    assert not set(catalog.find(made_for_few_tiles).bench_shapes) & set(bench_pages.LADDER_SHAPES)
+    assert named == [name for name in gemms if name != made_for_few_tiles] and set(bench_pages.TUNED) <= set(named)
 
 
 # --- rasters ----------------------------------------------------------------------------------------------------

@@ -246,7 +246,7 @@ def _copy(f: Recorder, op: Operation, args: list[Any]) -> None:
     elif "tma_store" in text or "tma_reduce" in text:
         f.add("store", op, targets=f.mine(source))
     elif "dsmem_store" in text:
-        _store_to_cluster(f, op, atom, target)
+        _store_to_cluster(f, op, atom, source, target)
     elif "simt_async" in text or "cp_async" in text:
         raise CannotFollow("cp.async, whose groups are not followed")
     else:
@@ -270,8 +270,9 @@ def _tma_load(f: Recorder, op: Operation, atom: Atom, target: View) -> None:
     f.add("load", op, targets=targets, barriers=barriers, bytes=amount, flag=rests)
 
 
-def _store_to_cluster(f: Recorder, op: Operation, atom: Atom, target: View) -> None:
+def _store_to_cluster(f: Recorder, op: Operation, atom: Atom, source: View, target: View) -> None:
     """st.async: each lane's registers go to a CTA of the cluster, and its bytes are told to a barrier there."""
+    f.add("registers read", op, name=source.pointer.name)
     cta = f.integer(target.pointer.cta, "the CTA that is written to")
     barrier = f.barrier(atom.values.get("mbar_ptr"))
     amount = target.bytes * f.lanes

@@ -83,7 +83,7 @@ def _identity_tensor(f: Follower, op: Operation, args: list[Any]) -> Any:
 
 
 @handles("cute.make_composed_layout", "cute.composed_get_outer", "cute.tile_to_shape", "cute.right_inverse")
-@handles("cute.left_inverse", "cute.make_ordered_layout", "cute.recast_layout", "cute.logical_product")
+@handles("cute.left_inverse", "cute.make_ordered_layout", "cute.recast_layout", "cute.logical_product", "cute.get")
 def _new_layout(f: Follower, op: Operation, args: list[Any]) -> Any:
     return layout_of(op, [x for x in args if isinstance(x, (Lay, View))])
 

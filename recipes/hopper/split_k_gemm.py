@@ -1,0 +1,1040 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   cookbook:
+#     title: A GEMM of few tiles
+#     claim: >-
+#       Where a product has fewer tiles than the GPU has SMs, divide K among the CTAs of a cluster: each multiplies a
+#       part of K for the same tile, and they add their sums through each other's shared memory.
+#     track: hopper
+#     order: 75
+#     builds_on: hopper/pingpong_gemm
+#     targets: [sm_90a]
+#     runs_on: sm_90
+#     beside: hopper/tuned_gemm
+#     dtypes: [bfloat16, float16]
+#     path: tma -> swizzled shared memory -> wgmma -> registers -> mailboxes of the cluster -> 2-byte stores
+#     instructions:
+#       sm_90a: [UTMALDG.2D, HGMMA, ACQBULK, PREEXIT, STG.E.U16, SYNCS]
+#     bench_shapes: [[512, 512, 512], [1024, 1024, 1024], [16, 8192, 8192], [64, 8192, 8192], [128, 4096, 4096]]
+# ---
+
+# %% [markdown]
+# # A GEMM of few tiles
+#
+# **Claim.** A kernel that gives each CTA a tile of C leaves most of the GPU idle if C has few tiles. Smaller tiles make
+# more of them, but every halving of a tile's side makes its CTA load more for each multiplication. There is a third
+# dimension to cut: **K**. The CTAs of a cluster each take a part of K *for the same tile*. Twice or four times as many
+# SMs are at work, on tiles as large as before. What it costs is that each of them ends with sums that are wrong by
+# themselves, and must be added to the others'.
+#
+# The sums need not go through memory for that. CTAs of one cluster reach each other's shared memory, so each
+# sends the others what they are to add up, and adds up its own share of the tile. Nothing is written twice, no second
+# kernel runs, and the order of the additions is fixed, so that the same call gives the same bits.
+#
+# Two kinds of products have few tiles: small ones, and those of a model that writes text, where a handful of rows meets
+# a large weight. The second kind is a stream of weights: its time is that of their bytes, and what counts is how many
+# SMs ask for them, and how much each can take in. So **the weight is the tensor core's A**. A `wgmma` always takes 64
+# rows of A, but as few as 8 of B: the kernel computes C transposed, and for 16 rows of `a` no more than 16 are
+# multiplied.
+#
+# [The same was done for Blackwell](../blackwell/low_latency_gemm.ipynb). Here the queue of stages is that of
+# [pingpong](pingpong_gemm.ipynb), the sums are in registers, and a rule chooses tile and division.
+#
+# `matmul(a, b)` at the end is for use: `a` is (M, K), `b` is (K, N), both K-major, as `x @ weight.T` is.
+
+# %%
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import cutlass.memory
+import cutlass.pipeline as pipeline
+import torch
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
+
+# %% [markdown]
+# ## The sizes
+#
+# **From here on A is the weight and B is what is multiplied by it**: `tile_m` counts columns of the product, `tile_n`
+# its rows. `gemm` exchanges them, and the rest of the kernel knows only of A and B.
+#
+# Each consumer warpgroup has 64 rows of the tile. Their accumulators are at most 64 a thread, so that nobody's
+# registers must be moved: one warp more loads, and that is the CTA. Stages are as many as shared memory has room for
+# beside the *mailbox*, where the other CTAs put their sums; for the many short parts of K are as good as loaded at
+# once.
+#
+# | variant | K is divided among | made for |
+# |---|---|---|
+# | `128x128` | nobody | what the others are held against; as many tiles as SMs, or more |
+# | `128x128 in 2` | a cluster of two | small products whose tiles are half as many as SMs |
+# | `128x64 in 2` | two | up to 64 rows, or some more |
+# | `64x64 in 2` | two | smaller products still |
+# | `64x64 in 4` | four | a long K and very few tiles |
+# | `128x16 in 2` | two | up to 16 rows |
+# | `64x16 in 4` | four | up to 16 rows of a small weight |
+#
+# The last four take **half of an SM's shared memory** (`per_sm`). Their stages still hold more than has to be on its
+# way (the lab counts it), and a second CTA finds room. It may be one of the next kernel, which can then get ready while
+# this one stores. Or it is one of the same, for clusters of four do not fill a GPU: the SMs of a cluster must belong
+# together on the chip, and the profiler says that 30 clusters of four find a place on the 132 SMs of an H200, not 33.
+
+
+# %%
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the kernel, in elements or counts."""
+
+    tile_m: int = 128  # rows of the weight per cluster, 64 for each warpgroup
+    tile_n: int = 128  # rows of the product per cluster
+    tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma steps of 16
+    split_k: int = 2  # CTAs of a cluster, that divide K among them; a divisor of a thread's sums
+    per_sm: int = 1  # CTAs that an SM has shared memory for
+
+    def __post_init__(self):
+        if self.sums % self.split_k:
+            raise ValueError(f"split_k: got {self.split_k}; needed a divisor of {self.sums}, the sums of a thread")
+
+    @property
+    def warpgroups(self) -> int:
+        return self.tile_m // 64  # that multiply
+
+    @property
+    def threads(self) -> int:
+        return 128 * self.warpgroups + 32  # and the warp that loads
+
+    @property
+    def sums(self) -> int:
+        return 64 * self.tile_n // 128  # accumulators of a thread
+
+    @property
+    def share(self) -> int:
+        return self.sums // self.split_k  # those of a thread's sums that one CTA of a cluster adds up and stores
+
+    @property
+    def mail_bytes(self) -> int:
+        return self.tile_m * self.tile_n * 4 if self.split_k > 1 else 0  # what the CTAs of a cluster send to one
+
+    @property
+    def stage_bytes(self) -> int:
+        return (self.tile_m + self.tile_n) * self.tile_k * 2
+
+    @property
+    def stages(self) -> int:
+        room = SM_SMEM // self.per_sm - 1024  # of each CTA the hardware keeps 1 KiB for itself
+        return (room - 1024 - self.mail_bytes) // self.stage_bytes  # of A and B in flight: all that fit
+
+    @property
+    def smem_bytes(self) -> int:
+        return 1024 + self.mail_bytes + self.stages * self.stage_bytes  # the barriers, padded to the tiles' alignment
+
+
+SM_SMEM = 228 * 1024  # bytes of shared memory that an SM has for its CTAs
+VARIANTS = {
+    "128x128": Config(split_k=1),
+    "128x128 in 2": Config(),
+    "128x64 in 2": Config(tile_n=64),
+    "64x64 in 2": Config(tile_m=64, tile_n=64, per_sm=2),
+    "64x64 in 4": Config(tile_m=64, tile_n=64, split_k=4, per_sm=2),
+    "128x16 in 2": Config(tile_n=16, per_sm=2),
+    "64x16 in 4": Config(tile_m=64, tile_n=16, split_k=4, per_sm=2),
+}
+DEFAULT = "auto"  # the one that `choose` names
+TRANSPOSED = True
+CONFIG = VARIANTS["128x64 in 2"]
+
+
+def config_for(arch: str, variant: str = "128x64 in 2") -> Config:
+    """A variant's configuration for an architecture: there is one Hopper."""
+    return VARIANTS[variant]
+
+
+# %% [markdown]
+# ## The rule
+#
+# How long a product takes, in clocks, is the longest of four things that go on at the same time, and one that comes
+# after them. `clocks` says it for a configuration:
+#
+# * **multiply.** A `wgmma` of N columns takes N / 2 clocks, or as long as shared memory needs for its operands at 128
+#   bytes a clock, if that is more: 16 clocks for A, N / 4 for B. The busiest SM counts.
+# * **load**: A and B of that SM's CTAs, at what one SM can take in.
+# * **L2**: all loads together, at what L2 gives.
+# * **memory**: A, B and C, once.
+# * Then, if K is divided, **exchange**: sums go to another SM, and are read there.
+#
+# Dividing K changes the first two, for there are more SMs to do the same. It does not change the others: the same tiles
+# load the same bytes, whoever does it. So it pays where few SMs are busy, and where nobody is idle it does not.
+#
+# What L2 and memory give comes from [the ceilings](../foundations/memory_ceiling.ipynb); the other figures are *put*,
+# not measured. A rule of such figures need not foretell a time. It must put the variants in the right order, and the
+# lab below holds it against what was measured.
+
+
+# %%
+L2, MEMORY = 5000, 2600  # bytes a clock for all SMs: reading what L2 holds, and what it does not
+SM_LOAD = 64  # bytes a clock that one SM can take in
+EXCHANGE = 1000  # clocks to send sums to another CTA and to see them there
+MAIL = 32  # bytes a clock that come into a mailbox
+
+
+def clusters_at_once(config: Config, sms: int) -> int:
+    """Clusters that find an SM for each of their CTAs: those of four leave an eleventh of the SMs over."""
+    return (sms if config.split_k <= 2 else sms * 10 // 11) // config.split_k
+
+
+def multiplying(config: Config, k_tiles: int) -> float:
+    """Clocks of the tensor cores for so many k-tiles of one CTA."""
+    wgmma = max(config.tile_n / 2, 16 + config.tile_n / 4)
+    return k_tiles * config.warpgroups * config.tile_k / 16 * wgmma
+
+
+def clocks(config: Config, m: int, n: int, k: int, sms: int) -> dict[str, float]:
+    """What a product of m x n over k takes on `sms` SMs, by the rules above."""
+    tiles = -(-n // config.tile_m) * -(-m // config.tile_n)
+    k_tiles = -(-k // (config.tile_k * config.split_k))  # of each CTA
+    turns = -(-tiles // clusters_at_once(config, sms))  # CTAs of the busiest SM
+    loaded = k_tiles * config.stage_bytes  # by each CTA
+    exchange = EXCHANGE + config.mail_bytes / MAIL if config.split_k > 1 else 0
+    return {
+        "multiply": turns * multiplying(config, k_tiles),
+        "load": turns * loaded / SM_LOAD,
+        "L2": tiles * config.split_k * loaded / L2,
+        "memory": 2 * (n * k + m * k + m * n) / MEMORY,
+        "exchange": -(-turns // config.per_sm) * exchange,
+    }
+
+
+def cost(config: Config, m: int, n: int, k: int, sms: int) -> float:
+    """Clocks of it all: the exchange begins when the rest is done."""
+    found = clocks(config, m, n, k, sms)
+    return found.pop("exchange") + max(found.values())
+
+
+def choose(m: int, n: int, k: int, sms: int) -> str:
+    """The variant that costs least."""
+    return min(VARIANTS, key=lambda name: cost(VARIANTS[name], m, n, k, sms))
+
+
+# %% [markdown]
+# ## Layouts and MMA
+#
+# A and B lie as in every kernel of this track: K-major tiles in 128-byte rows. C has no place in shared memory.
+
+
+# %%
+class SmemLayouts(NamedTuple):
+    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
+
+    a: cute.ComposedLayout  # (M, K, STAGE)
+    b: cute.ComposedLayout  # (N, K, STAGE)
+
+
+def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
+    """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
+    bits = next(bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0)
+    width = (128 << bits) // dtype.width
+    rows = cute.make_layout((8, width), stride=(width, 1))
+    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
+
+
+def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+    """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
+    c = config
+    ab = smem_atom(dtype, c.tile_k)
+    return SmemLayouts(
+        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
+        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
+    )
+
+
+def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
+    """wgmma m64nNk16 for each warpgroup, one below the other; A and B from shared memory, both K-major."""
+    smem, k_major = warpgroup.OperandSource.SMEM, OperandMajorMode.K
+    op = warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, (64, config.tile_n, 16), smem, k_major, k_major)
+    return cute.make_tiled_mma(op, (config.warpgroups, 1, 1))
+
+
+class TiledCopies(NamedTuple):
+    """The copies by software that touch shared memory: there are none."""
+
+
+def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
+    """No copy: TMA fills the stages, wgmma reads them, and C goes out of registers."""
+    return TiledCopies()
+
+
+# %% [markdown]
+# **The mailbox.** A thread has `tile_n / 2` sums of the tile, `share` for each CTA of the cluster: the first `share` of
+# every thread's are CTA 0's to add up, and so on. What a thread is sent comes from the thread of the same number
+# in each CTA. There is one place for each sender, oneself among them, so that a tile is always added up in the same
+# order. Sixteen bytes, if a share has that many, go at once; those of the threads of a warp lie side by side, so that
+# neither writing nor reading has bank conflicts.
+#
+# It is memory of its own, not the stages that have been multiplied already. Those of *this* CTA have been, when it
+# sends; those of the receiver need not have been, and to know it would take one more barrier of the whole cluster,
+# which nobody could pass before the slowest has multiplied its last k-tile. A mailbox of one's own is empty from the
+# beginning, so whoever is ready sends.
+
+
+# %%
+def mailbox(config: Config) -> cute.Layout:
+    """Where float32 sums lie in a mailbox: (THREAD, (VEC, VECTORS), SENDER)."""
+    vec, threads = min(config.share, 4), 128 * config.warpgroups
+    vectors = config.share // vec
+    strides = (vec, (1, vec * threads), vec * threads * vectors)
+    return cute.make_layout((threads, (vec, vectors), config.split_k), stride=strides)
+
+
+# %% [markdown]
+# ## Which part is whose
+#
+# A CTA does one part of K of one tile. All parts have equally many k-tiles. Those of the last CTAs may lie outside K,
+# some or all: TMA brings zeros for these, without asking memory for anything, and a product with zeros does no harm. So
+# every CTA has a part, no loop is ever empty, and nobody needs to ask. (`part_of` is plain arithmetic: the kernel calls
+# it, and so do the tests.)
+
+
+# %%
+class Part(NamedTuple):
+    """What a CTA does: `k_tiles` k-tiles from `first` on of the tile (m, n)."""
+
+    m: cutlass.Int32
+    n: cutlass.Int32
+    rank: cutlass.Int32  # of the CTA in its cluster
+    first: cutlass.Int32
+    k_tiles: cutlass.Int32
+
+
+def part_of(cta, shape_mn, k_tiles, config: Config) -> Part:
+    """The part of a CTA: tiles are numbered down the weight first, and the CTAs of a cluster follow one another."""
+    tile, rank = cta // config.split_k, cta % config.split_k
+    down = (shape_mn[0] + config.tile_m - 1) // config.tile_m
+    each = (k_tiles + config.split_k - 1) // config.split_k
+    return Part(tile % down, tile // down, rank, rank * each, each)
+
+
+# %% [markdown]
+# ## The warp that loads
+#
+# The queue of the pages before, for one tile. With *programmatic dependent launch* (PDL) this kernel may get ready
+# while the one before it ends: `griddepcontrol.wait` comes back when that has ended and what it wrote can be seen. When
+# nothing is left to ask for, the next kernel may come.
+
+
+# %%
+@cute.jit
+def produce(pipe, tma_a, tma_b, gA, gB, sA, sB, part: Part, config: cutlass.Constexpr):
+    """The k-tiles of this CTA's part. gA (M, K, k), gB (N, K, k) in global memory, of its tile."""
+    alone = cute.make_layout(1)  # no multicast
+    tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, cute.group_modes(sA, 0, 2), cute.group_modes(gA, 0, 2))
+    tBsB, tBgB = cpasync.tma_partition(tma_b, 0, alone, cute.group_modes(sB, 0, 2), cute.group_modes(gB, 0, 2))
+    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+    cute.arch.griddepcontrol_wait()  # before any load: the kernel before may have written A or B
+    for i in cutlass.range(part.k_tiles, unroll=1):
+        k_tile = part.first + i
+        pipe.producer_acquire(state)
+        barrier = pipe.producer_get_barrier(state)
+        cute.copy(tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier)
+        cute.copy(tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier)
+        state.advance()
+    cute.arch.griddepcontrol_launch_dependents()
+    if cutlass.const_expr(config.split_k > 1):
+        cute.arch.cluster_wait()  # whoever arrives at a barrier, as all threads did, waits there too
+    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
+
+
+# %% [markdown]
+# ## The warpgroups that multiply
+#
+# A batch of wgmmas for a stage, then a wait for the batch *before* it, whose stage can be given back. The slice of the
+# warpgroup's first thread gives descriptors that the compiler knows to be the same for all threads, so that they lie in
+# uniform registers; [tuned_gemm](tuned_gemm.ipynb) says more of that.
+
+
+# %%
+@cute.jit
+def multiply_stage(mma, acc, tCrA, tCrB, stage, first: cutlass.Constexpr = False):
+    """Issue one stage's wgmmas as one batch. mma: one that overwrites `acc`, for the very first k-block, and one that
+    adds to it. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
+    overwrite, add = mma
+    warpgroup.fence()
+    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
+        each = overwrite if first and k == 0 else add
+        cute.gemm(each, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
+    warpgroup.commit_group()
+
+
+@cute.jit
+def multiply(pipe, group, sA, sB, tCcC, k_tiles, dtype: cutlass.Constexpr, config: cutlass.Constexpr):
+    """All k-tiles of the part, at least one. tCcC (MMA, 1, 1): a thread's coordinates. Returns sums of that shape."""
+    overwrite, add = tiled_mma(dtype, config), tiled_mma(dtype, config)
+    overwrite.set(warpgroup.Field.ACCUMULATE, False)
+    add.set(warpgroup.Field.ACCUMULATE, True)
+    thr = add.get_slice(group * 128)  # of the warpgroup's first thread: the same for all
+    acc = cute.make_rmem_tensor(tCcC.shape, cutlass.Float32)
+    tCrA = add.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
+    tCrB = add.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
+    read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
+    release = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
+    pipe.consumer_wait(read)
+    multiply_stage((overwrite, add), acc, tCrA, tCrB, read.index, True)
+    read.advance()
+    for _ in cutlass.range(k_tiles - 1, unroll=1):
+        pipe.consumer_wait(read)
+        multiply_stage((overwrite, add), acc, tCrA, tCrB, read.index)
+        read.advance()
+        warpgroup.wait_group(1)  # the batch before this one is done: its stage may be overwritten
+        pipe.consumer_release(release)
+        release.advance()
+    warpgroup.wait_group(0)
+    pipe.consumer_release(release)
+    return acc
+
+
+# %% [markdown]
+# ## The exchange
+#
+# `st.async` writes registers into the shared memory of another CTA of the cluster and reports the bytes to a barrier
+# there, as TMA does. So nobody asks for sums: they are sent as soon as they are there, and whoever has all that it
+# expects goes on. Two things must hold:
+#
+# * **Nobody writes to a CTA that has not begun.** Its shared memory might be another kernel's still, and the barrier
+#   not made. All arrive at the cluster's own barrier at the beginning, once their mailbox has its barrier; it is waited
+#   for only now, when it has long been complete. (The warp that loads waits for it when it has asked for everything.)
+# * **Nobody ends while others write to it.** A second barrier of the cluster at the end would do. It is not needed:
+#   each CTA waits until all that it is to be sent has come, and nothing comes after. That a *sender* ends early does no
+#   harm: what it sent has left its registers.
+
+
+# %%
+@cute.jit
+def exchanged(acc, sMail, arrived, part: Part, tidx, config: cutlass.Constexpr):
+    """This CTA's share of the sums, of all CTAs: (VEC, VECTORS). sMail (THREAD, (VEC, VECTORS), SENDER) of float32."""
+    (vec, vectors), senders = sMail.shape[1], config.split_k
+    sends = cute.make_copy_atom(cpasync.CopyDsmemStoreOp(), cutlass.Float32, num_bits_per_copy=32 * vec)
+    rParts = cute.make_tensor(acc.iterator, cute.make_layout((vec, vectors, senders)))
+    cute.arch.cluster_wait()  # all CTAs of the cluster have begun
+    for peer in cutlass.range_constexpr(senders):
+        for i in cutlass.range_constexpr(vectors):
+            place = cute.arch.map_dsmem_ptr(sMail[tidx, (None, i), part.rank].iterator, peer)
+            barrier = cute.arch.map_dsmem_ptr(arrived, peer)
+            cute.copy(sends, rParts[None, i, peer], cute.make_tensor(place, cute.make_layout(vec)), mbar_ptr=barrier)
+    cute.arch.mbarrier_wait(arrived, 0)
+    rSum = cute.make_rmem_tensor((vec, vectors), cutlass.Float32)
+    rSum.fill(0.0)
+    rMail = cute.make_fragment_like(rSum)
+    for sender in cutlass.range_constexpr(senders):
+        cute.autovec_copy(sMail[tidx, None, sender], cute.group_modes(rMail, 0, 2))
+        rSum.store(rSum.load() + rMail.load())
+    return rSum
+
+
+# %% [markdown]
+# ## The store
+#
+# A thread of `wgmma` has two neighbours along its N and two along its M, eight apart: in C, which the kernel sees
+# transposed, the sums of eight threads follow one another, 16 bytes in a row. They are stored one by one, so that `out`
+# may begin anywhere and have rows of any length. There are few: a tile's, divided among its CTAs.
+
+
+# %%
+@cute.jit
+def store(rSum, tCcC, mC, part: Part, config: cutlass.Constexpr):
+    """Round this CTA's share of a thread's sums and store what lies inside. mC (M, N): C transposed."""
+    rC = cute.make_rmem_tensor(rSum.shape, mC.element_type)
+    rC.store(rSum.load().to(mC.element_type))
+    cute.arch.griddepcontrol_wait()  # whoever reads or writes C before this kernel has ended
+    for i in cutlass.range(config.share, unroll_full=True):
+        row, column = tCcC[part.rank * config.share + i]
+        if cute.elem_less((row, column), mC.shape):
+            mC[row, column] = rC[i]
+
+
+# %% [markdown]
+# ## The kernel
+#
+# A CTA's own mailbox expects the bytes of all senders from the beginning: nobody can send before the cluster's barrier.
+
+
+# %%
+@cute.jit
+def begin(barriers, arrived, warp_idx, config: cutlass.Constexpr):
+    """The queue, and the mailbox's barrier; then all barriers are there, for this CTA now, for the cluster at its."""
+    pipe = pipeline.PipelineTmaAsync.create(
+        barrier_storage=barriers,
+        num_stages=config.stages,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 4 * config.warpgroups),  # a thread of each warp
+        tx_count=config.stage_bytes,
+        defer_sync=True,
+    )
+    if cutlass.const_expr(config.split_k > 1):
+        if warp_idx == 0:
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_init(arrived, 1)
+                cute.arch.mbarrier_arrive_and_expect_tx(arrived, config.mail_bytes)
+    cute.arch.mbarrier_init_fence()
+    cute.arch.sync_threads()
+    if cutlass.const_expr(config.split_k > 1):
+        cute.arch.cluster_arrive_relaxed()
+    return pipe
+
+
+@cute.kernel
+def kernel(
+    tma_a: cute.CopyAtom,
+    mA: cute.Tensor,  # (M, K), as TMA coordinates
+    tma_b: cute.CopyAtom,
+    mB: cute.Tensor,  # (N, K), as TMA coordinates
+    mC: cute.Tensor,  # (M, N)
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """A CTA computes its part of the sums of one tile, and stores its share of them."""
+    tidx, _, _ = cute.arch.thread_idx()
+    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    group = cute.arch.make_warp_uniform(tidx // 128)
+    layouts = smem_layouts(dtype, config)
+    if warp_idx == 4 * config.warpgroups:
+        cpasync.prefetch_descriptor(tma_a)
+        cpasync.prefetch_descriptor(tma_b)
+
+    smem = cutlass.memory.SmemAllocator()
+    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
+    arrived = smem.allocate_array(cutlass.Int64, 1)
+    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
+    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
+    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
+    sMail = None
+    if cutlass.const_expr(config.split_k > 1):
+        sMail = smem.allocate_tensor(cutlass.Float32, mailbox(config), 16)
+    pipe = begin(barriers, arrived, warp_idx, config)
+    cta, _, _ = cute.arch.block_idx()
+    part = part_of(cta, mC.shape, cute.ceil_div(mA.shape[1], config.tile_k), config)
+
+    if warp_idx == 4 * config.warpgroups:
+        gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (part.m, None))  # (M, K, k)
+        gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (part.n, None))  # (N, K, k)
+        produce(pipe, tma_a, tma_b, gA, gB, sA, sB, part, config)
+    else:
+        cC = cute.local_tile(cute.make_identity_tensor(mC.shape), (config.tile_m, config.tile_n), (part.m, part.n))
+        tCcC = tiled_mma(dtype, config).get_slice(tidx).partition_C(cC)  # where in C each of a thread's sums belongs
+        acc = multiply(pipe, group, sA, sB, tCcC, part.k_tiles, dtype, config)
+        if cutlass.const_expr(config.split_k > 1):
+            store(exchanged(acc, sMail, arrived, part, tidx, config), tCcC, mC, part, config)
+        else:
+            store(acc, tCcC, mC, part, config)
+
+
+# %% [markdown]
+# ## The launch
+#
+# Here the operands change places: the tensor core's A is `b`, its B is `a`, and C is seen transposed, with adjacent
+# elements along its first mode. `use_pdl` asks for the overlap with the kernel before.
+
+
+# %%
+@cute.jit
+def gemm(
+    pA: cute.Pointer,
+    pB: cute.Pointer,
+    pC: cute.Pointer,
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
+    stream: cuda.CUstream,
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
+    (n, m, k), (ldb, lda, ldc) = mnk, strides
+    lda, ldb = (cute.assume(stride, divby=8) for stride in (lda, ldb))
+    mA = cute.make_tensor(pB, cute.make_layout((m, k), stride=(lda, 1)))
+    mB = cute.make_tensor(pA, cute.make_layout((n, k), stride=(ldb, 1)))
+    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(1, ldc)))
+    fetch = cpasync.CopyBulkTensorTileG2SOp()
+    a_stage, b_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
+    tma_a, mA = cpasync.make_tiled_tma_atom(fetch, mA, a_stage, (config.tile_m, config.tile_k))
+    tma_b, mB = cpasync.make_tiled_tma_atom(fetch, mB, b_stage, (config.tile_n, config.tile_k))
+    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
+    kernel(tma_a, mA, tma_b, mB, mC, dtype, config).launch(
+        grid=(tiles * config.split_k, 1, 1),
+        block=(config.threads, 1, 1),
+        cluster=(config.split_k, 1, 1),
+        stream=stream,
+        min_blocks_per_mp=1,
+        use_pdl=True,
+    )
+
+
+# %%
+def launch_arguments(dtype, pointers, mnk, strides, stream: int) -> tuple:
+    """Plain addresses and integers as the typed values that `gemm` takes."""
+    gmem = cute.AddressSpace.gmem
+    return (
+        *(cute.runtime.make_ptr(dtype, pointers[i], gmem, assumed_align=align) for i, align in enumerate((16, 16, 2))),
+        tuple(cutlass.Int32(x) for x in mnk),
+        tuple(cutlass.Int64(x) for x in strides),
+        cuda.CUstream(stream),
+    )
+
+
+def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
+    """Compile for `arch` ("sm_90a") with made-up pointers and sizes: no GPU is needed. "": the GPU that is here."""
+    made_up = launch_arguments(dtype, (16, 16, 16), (1, 1, 8), (8, 8, 8), 0)
+    target = f"--gpu-arch {arch} " if arch else ""
+    config = config or config_for(arch)
+    return cute.compile(gemm, *made_up, dtype, config, options=(target + options).strip() or None)
+
+
+# %% [markdown]
+# ## `matmul`
+#
+# What a user calls. It looks at everything that the kernel relies on before anything is launched, and says which
+# argument is at fault, what it got and what it needs.
+
+# %%
+DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
+
+
+def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
+    """Raise `error` about the argument `name` unless `ok`."""
+    if not ok:
+        raise error(f"{name}: got {got}; needed {needed}")
+
+
+def check_operand(name: str, x: torch.Tensor, dtype: torch.dtype | None) -> None:
+    """A non-empty matrix of a dtype the tensor cores take, and of `dtype` if that is given."""
+    require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
+    require(x.layout == torch.strided, name, f"layout {x.layout}", "torch.strided: a dense matrix", TypeError)
+    require(x.ndim == 2, name, f"{x.ndim} dimension(s)", "2")
+    require(x.dtype in DTYPES, name, x.dtype, "torch.float16 or torch.bfloat16", TypeError)
+    require(dtype in (None, x.dtype), name, x.dtype, f"{dtype}, the dtype of a", TypeError)
+    require(min(x.shape) > 0, name, f"shape {tuple(x.shape)}", "no empty dimension")
+    tracked = x.requires_grad and torch.is_grad_enabled()
+    require(not tracked, name, "requires_grad=True", "torch.no_grad(): there is no backward")
+
+
+def k_major_stride(name: str, x: torch.Tensor) -> int:
+    """The row stride, in elements, of `x` (rows, K), which 16-byte pieces must be able to read."""
+    (rows, k), (row, column) = x.shape, x.stride()
+    require(column == 1 or k == 1, name, f"stride {column} along K", "1: K-major")
+    row = row if rows > 1 else -(-k // 8) * 8  # a single row has no next one: any legal stride will do
+    apart = f"K = {k}, rows {2 * row} bytes apart"
+    require(row > 0 and row % 8 == 0, name, apart, "rows a multiple of 16 bytes apart")
+    require(x.data_ptr() % 16 == 0, name, f"address {x.data_ptr():#x}", "a multiple of 16 bytes")
+    return row
+
+
+def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether two matrices with adjacent columns may share a byte."""
+    size = x.element_size()
+    (x0, y0), (x_row, y_row) = (x.data_ptr(), y.data_ptr()), (x.stride(0) * size, y.stride(0) * size)
+    x_width, y_width = x.shape[1] * size, y.shape[1] * size
+    if x0 + (x.shape[0] - 1) * x_row + x_width <= y0 or y0 + (y.shape[0] - 1) * y_row + y_width <= x0:
+        return False
+    if x_row != y_row or x_row < max(x_width, y_width):
+        return True  # interleaved with different steps: not told apart
+    gap = (y0 - x0) % x_row  # the same step: columns of one wider matrix, perhaps
+    return gap < x_width or gap + y_width > x_row
+
+
+def check_out(out: torch.Tensor, a: torch.Tensor, bt: torch.Tensor) -> None:
+    """`out` can take the product of `a` (M, K) and `bt` (N, K)."""
+    check_operand("out", out, a.dtype)
+    (m, n), (row, column) = (a.shape[0], bt.shape[0]), out.stride()
+    require(out.shape == (m, n), "out", f"shape {tuple(out.shape)}", f"({m}, {n})")
+    require(column == 1 or n == 1, "out", f"stride {column} along N", "1: rows of adjacent elements")
+    require(row >= n or m == 1, "out", f"row stride {row}", f"at least N = {n}: rows that do not overlap")
+    require(out.device == a.device, "out", f"device {out.device}", f"{a.device}, where a is")
+    for name, x in (("a", a), ("b", bt)):
+        require(not overlap(out, x), "out", f"memory that overlaps {name}", "memory of its own")
+
+
+@cache
+def compiled(dtype: torch.dtype, capability: tuple[int, int], variant: str) -> Callable[..., None]:
+    """The kernel for the present GPU: compiled at the first call that needs it, then kept.
+
+    TVM-FFI (the package apache-tvm-ffi) makes it a function that takes plain integers and tuples of them, and costs
+    little more to call than the launch itself. Without it each argument is a Python object made for the call.
+    """
+    return compile_for("", DTYPES[dtype], VARIANTS[variant], "--enable-tvm-ffi")
+
+
+# %% [markdown]
+# ### Checked once
+#
+# Those checks take longer than the GPU takes for a small product. But a program calls `matmul` with the same few kinds
+# of operands again and again, and their kind (shapes, strides, dtypes, devices, alignment, whether a gradient is
+# wanted) decides whether a call is legal. So the first call of a kind makes a *plan*, and later ones look it up. One
+# thing must be looked at each time, for it depends on addresses: whether `out` shares memory with an operand.
+
+
+# %%
+class Plan(NamedTuple):
+    """What the checks found out about calls of one kind: nothing is left but to launch."""
+
+    launch: Callable[..., None]  # compiled for this dtype, variant, and GPU
+    device: int  # of CUDA's
+    mnk: tuple[int, int, int]
+    strides: tuple[int, int, int]  # between the rows of A, B and C, in elements
+    spans: tuple[int, int, int]  # of A, B and C: from the first byte to the last one, in bytes
+
+
+PLANS: dict[tuple, Plan] = {}
+MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
+
+
+def kind(x: object) -> object:
+    """What the checks look at in an argument, but for where exactly it lies."""
+    if not isinstance(x, torch.Tensor) or x.layout != torch.strided:
+        return type(x)
+    return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16, x.requires_grad
+
+
+def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str) -> Plan:
+    """Check everything, choose a variant, compile what is needed. Raises what `matmul` raises."""
+    known = (DEFAULT, *VARIANTS)
+    require(variant in known, "variant", repr(variant), f"one of {', '.join(known)}")
+    check_operand("a", a, None)
+    check_operand("b", b, a.dtype)
+    (m, k), n, bt = a.shape, b.shape[1], b.T
+    require(b.shape[0] == k, "b", f"shape {tuple(b.shape)}", f"({k}, N), for a is {tuple(a.shape)}")
+    lda, ldb = k_major_stride("a", a), k_major_stride("b", bt)
+    if out is not None:
+        check_out(out, a, bt)
+    require(a.is_cuda, "a", f"device {a.device}", "a CUDA device")
+    require(b.device == a.device, "b", f"device {b.device}", f"{a.device}, where a is")
+    capability = torch.cuda.get_device_capability(a.device)
+    require(capability == (9, 0), "a", f"a GPU of compute capability {capability}", "(9, 0), for wgmma")
+
+    ldc = n if out is None or m == 1 else out.stride(0)
+    spans = tuple(2 * elements for elements in ((m - 1) * lda + k, (n - 1) * ldb + k, (m - 1) * ldc + n))
+    sms = torch.cuda.get_device_properties(a.device).multi_processor_count
+    variant = choose(m, n, k, sms) if variant == DEFAULT else variant
+    with torch.cuda.device(a.device):
+        launch = compiled(a.dtype, capability, variant)
+    return Plan(launch, a.get_device(), (m, n, k), (lda, ldb, ldc), spans)
+
+
+# %%
+def matmul(
+    a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None, variant: str = DEFAULT
+) -> torch.Tensor:
+    """`a @ b` on the tensor cores, accumulated in float32, on the current stream of `a`'s device.
+
+    a: (M, K), float16 or bfloat16, K-major (stride 1 along K).
+    b: (K, N), the same dtype, K-major too: usually `weight.T` of a contiguous (N, K) weight.
+    out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of a or b. Made if not given.
+    variant: one of VARIANTS, or "auto": the one that `choose` names for M, N and K.
+
+    TMA reads rows that start at multiples of 16 bytes: the addresses of a and b and their row strides are such
+    multiples (K is a multiple of 8, or the rows are padded). Needs a GPU of compute capability 9.0.
+    Any M, N, K >= 1 within that: ragged tiles are handled. One call on one GPU gives the same bits each time. There is
+    no backward.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
+    argument, what it got and what it needs, and nothing has been launched.
+    """
+    key = (kind(a), kind(b), kind(out), torch.is_grad_enabled(), variant)
+    plan = PLANS.get(key)
+    if plan is None:
+        plan = make_plan(a, b, out, variant)
+        if len(PLANS) >= MAX_PLANS:
+            PLANS.clear()
+        PLANS[key] = plan
+    if torch.cuda.current_device() != plan.device:
+        with torch.cuda.device(plan.device):
+            return matmul(a, b, out=out, variant=variant)
+
+    (m, n, _), (a_span, b_span, c_span) = plan.mnk, plan.spans
+    out = a.new_empty(m, n) if out is None else out
+    pa, pb, pc = a.data_ptr(), b.data_ptr(), out.data_ptr()
+    if (pa < pc + c_span and pc < pa + a_span) or (pb < pc + c_span and pc < pb + b_span):
+        check_out(out, a, b.T)  # from first to last byte they meet, but may be columns of one wider matrix
+    stream = torch.cuda.current_stream(plan.device).cuda_stream
+    plan.launch(pa, pb, pc, plan.mnk, plan.strides, stream)
+    return out
+
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: who is busy, and with what
+#
+# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
+# out of your own code.
+#
+# The figures of the rule beside the records they come from:
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.harness import catalog, records
+from cookbook.harness.publishing import table
+
+SMS = 132  # of an H200
+found = records.select("foundations/memory_ceiling", "ceiling")
+rows = []
+for r in found:
+    read = r["figures"]["read"]
+    for size, figure in ((min(read, key=lambda x: int(x.split()[0])), L2), ("4096 MiB", MEMORY)):
+        clock = read[size]["gbps"] / figure
+        rows.append([r["device"], size, f"{read[size]['gbps']:.0f} GB/s", str(figure), f"{clock:.2f} GHz"])
+head = ["device", "read again and again", "measured", "the rule's, bytes a clock", "the same at a clock of"]
+Markdown(table(head, rows, right=2) if rows else "*No record of the ceilings.*")
+
+# %% [markdown] tags=["lab"]
+# **The prediction, in two numbers**: how many SMs are busy, and the clocks of the longest of what goes on at the same
+# time. Beside the tiles of the kernel for all sizes, [tuned_gemm](tuned_gemm.ipynb), the same tile with K whole and
+# with K divided; how many bytes a clock each busy SM then takes in; and what dividing adds.
+
+# %% tags=["lab"]
+from dataclasses import replace
+
+tuned = catalog.load("hopper/tuned_gemm")
+SHAPES = catalog.find("hopper/split_k_gemm").bench_shapes
+
+
+def tuned_tiles(m: int, n: int, k: int) -> int:
+    """Tiles of the variant that tuned_gemm chooses: as many CTAs, at most, have something to do."""
+    c = tuned.VARIANTS[tuned.choose(m, n, k, SMS)]
+    return -(-m // c.tile_m) * -(-n // c.tile_n)
+
+
+def busy(config: Config, shape: tuple[int, int, int]) -> list[str]:
+    """SMs that are busy; the largest term that is not the exchange, and which it is; bytes a clock of each SM."""
+    (m, n, _), terms = shape, clocks(config, *shape, SMS)
+    del terms["exchange"]
+    name = max(terms, key=terms.get)
+    ctas = -(-n // config.tile_m) * -(-m // config.tile_n) * config.split_k
+    return [str(min(SMS, ctas)), f"{terms[name]:.0f} ({name})", f"{SM_LOAD * terms['load'] / terms[name]:.0f}"]
+
+
+rows = []
+for shape in (*SHAPES, (1024, 4096, 4096)):
+    chosen = choose(*shape, SMS)
+    divided = VARIANTS[chosen] if VARIANTS[chosen].split_k > 1 else VARIANTS["128x128 in 2"]
+    tile = f"{divided.tile_m}x{divided.tile_n} in {divided.split_k}"
+    each = [tile, *busy(replace(divided, split_k=1), shape), *busy(divided, shape)]
+    added = f"{clocks(divided, *shape, SMS)['exchange']:.0f}"
+    rows.append([" x ".join(map(str, shape)), str(tuned_tiles(*shape)), *each, added, chosen])
+head = ["M x N x K", "tiles, tuned", "tile", "K whole: SMs", "clocks", "each", "divided: SMs", "clocks", "each"]
+Markdown(table([*head, "exchange", "chosen"], rows))
+
+# %% [markdown] tags=["lab"]
+# Three kinds of products:
+#
+# * **A stream of weights.** With 16 or 64 rows memory is the longest term, by these figures with K whole too. But then
+#   half of the SMs have to take in everything, and each comes near to what one SM can. With K divided it need not. (128
+#   rows of a smaller weight are still short of SMs, not of memory.)
+# * **Small products.** Few tiles, and nothing but their own loads and multiplications: half of K takes half as long,
+#   until L2 is the longest term. What dividing adds is as large as what it saves if K is short. By these figures that
+#   is so at 1024 x 1024 x 1024, and the rule keeps K whole there.
+# * **Tiles enough.** The last row has more tiles than SMs. Nothing is idle, so that there is nothing to gain.
+#
+# Memory gives its rate only if enough is asked for in advance. How much a CTA has on its way when all its stages are
+# filled, and at how many bytes on their way [the ceiling](../foundations/memory_ceiling.ipynb) was still rising:
+
+# %% tags=["lab"]
+rows = [
+    [name, str(c.stages), f"{c.stages * c.stage_bytes / 1024:.0f} KiB", str(c.per_sm)] for name, c in VARIANTS.items()
+]
+parts = [table(["variant", "stages", "on the way to a CTA", "CTAs an SM has room for"], rows)]
+for r in records.select("foundations/memory_ceiling", "ceiling"):
+    rows = [[name.split(":")[0], f"{f['gbps']:.0f}"] for name, f in r["figures"]["in flight"].items()]
+    best = dict(sorted(rows, key=lambda row: float(row[1])))  # of ways to have as many bytes in flight, the fastest
+    parts.append(table([f"in flight, {r['device']}", "read, GB/s"], [list(row) for row in best.items()]))
+Markdown("\n\n".join(parts))
+
+# %% [markdown] tags=["lab"]
+# One tile of 64 x 64, K = 8192, by a CTA, by two, by four:
+
+# %% tags=["lab"]
+from cookbook import draw
+
+lanes = {}
+for split in (1, 2, 4):
+    c = replace(VARIANTS["64x64 in 2"], split_k=split)
+    terms = clocks(c, 64, 64, 8192, SMS)
+    work = max(terms["multiply"], terms["load"])
+    for rank in range(split):
+        spans = [draw.Span(0, work, f"K, part {rank}" if split > 1 else "K", "load and multiply")]
+        if split > 1:
+            spans.append(draw.Span(work, work + terms["exchange"], "", "send, add, store"))
+        lanes[f"in {split}: SM {rank}" if split > 1 else "whole: SM 0"] = spans
+draw.lanes(lanes, "One tile, by the figures of the rule", note="computed, not measured")
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: the mailbox
+#
+# What one warp writes at once into a mailbox: sixteen bytes a lane, 512 in a row. No bank is asked twice in a phase.
+
+# %% tags=["lab"]
+import cutlass
+
+from cookbook import access, banks
+from cookbook.layouts import evaluate
+
+mail = evaluate(mailbox, CONFIG)
+vec = mail.modes[1].modes[0].size
+sums = mail.table()  # (THREAD, SUM, SENDER), counted in float32
+first_warp = access.ldst(4 * sums[:32, 0, 0], 4 * vec)
+counted = banks.wavefronts(first_warp.addresses, first_warp.width)
+assert counted.excess == 0
+print(f"{mail}: {mail.size * 4} bytes for {CONFIG.split_k} senders; {counted.actual} wavefronts, ideal {counted.ideal}")
+draw.access_view(first_warp)
+
+# %% [markdown] tags=["lab"]
+# The weight and the rows lie in the atoms of all pages. The weight's tile, without its swizzle and with it:
+
+# %% tags=["lab"]
+draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16).a)
+
+# %% [markdown] tags=["lab"]
+# ## In the lab: who adds what
+#
+# The model of a cluster of four, with integers, so that the sums are exact: each CTA's part of K alone is wrong, and
+# what the owners put together is right. Boxes by TMA, descriptors, `wgmma`, and the mailboxes are the kernel's own.
+
+# %% tags=["lab"]
+import numpy as np
+
+from cookbook.harness.evaluated import evaluated
+from cookbook.harness.walk_split_k import SplitKWgmma
+from cookbook.model import SharedMemory, from_float32
+
+FOUR = VARIANTS["64x64 in 4"]
+rng = np.random.default_rng(0)
+K = 5 * FOUR.tile_k  # not a multiple of what four CTAs do
+weight, x = (rng.integers(-3, 4, (rows, K)).astype(np.float32) for rows in (FOUR.tile_m, FOUR.tile_n))
+found = evaluated(catalog.load("hopper/split_k_gemm"), cutlass.BFloat16, FOUR)
+path = SplitKWgmma(found, found, dtype="bfloat16")
+bits = [from_float32(matrix, "bfloat16") for matrix in (weight, x)]
+sums = path.multiply(SharedMemory(path.smem_bytes), *bits, 0, 0)  # (threads, sums of a thread)
+together = np.zeros((FOUR.tile_m, FOUR.tile_n), np.float32)
+together[tuple(np.moveaxis(path.c_coords, -1, 0))] = sums
+assert (together == weight @ x.T).all()
+for rank in range(FOUR.split_k):
+    part = part_of(rank, together.shape, K // FOUR.tile_k, FOUR)
+    inside = slice(part.first * FOUR.tile_k, (part.first + part.k_tiles) * FOUR.tile_k)
+    alone = weight[:, inside] @ x[:, inside].T
+    owned = path.c_coords[:, rank * FOUR.share : (rank + 1) * FOUR.share, 1]
+    mine = f"rows {owned.min()} to {owned.max()} of the product"
+    print(f"CTA {rank}: K from {inside.start:3}, right alone in {(alone == together).mean():4.0%}; adds up {mine}")
+
+# %% [markdown] tags=["lab"]
+# The last CTA's part lies outside K. It multiplies the zeros that TMA gives it, sends zeros, and adds up its share like
+# the others.
+#
+# ## In the lab: the rule
+#
+# Costs relative to the cheapest variant, for products of both kinds, and for larger ones:
+
+# %% tags=["lab"]
+
+
+def foretold(shape: tuple[int, int, int]) -> dict[str, float]:
+    """The cost of each variant, the cheapest one 1."""
+    costs = {name: cost(config, *shape, SMS) for name, config in VARIANTS.items()}
+    return {name: value / min(costs.values()) for name, value in costs.items()}
+
+
+more = ((1, 4096, 4096), (16, 1024, 4096), (64, 1024, 8192), (256, 256, 8192), (1024, 4096, 4096), (4096, 4096, 4096))
+rows = [
+    [" x ".join(map(str, s)), *(f"{value:.2f}" for value in foretold(s).values()), choose(*s, SMS)]
+    for s in (*SHAPES, *more)
+]
+Markdown(table(["M x N x K", *VARIANTS, "chosen"], rows))
+
+# %% [markdown] tags=["lab"]
+# ## Check
+#
+# Every level looks at every variant. The model computes the product as the kernel does, transposed, CTA by CTA of a
+# cluster, and C is put together from what each of them stores. Level *pipeline* follows the warps of a whole cluster:
+# that nobody is sent anything before it has begun, that no sum is read before it has come, and that none comes too
+# late.
+
+# %% tags=["lab"]
+from cookbook import tables
+from cookbook.harness import checking
+
+report = checking.check("hopper/split_k_gemm", shapes=[(13, 333, 640)], dtypes=["bfloat16"])
+for level in report.levels:
+    of = " ".join(filter(None, (level.target, level.variant)))
+    print(f"{level.level:10}{of:24}{level.status:13}{tables.describe(level)}")
+
+# %% [markdown] tags=["lab"]
+# In the machine code, the stores to the mailboxes (`st.async` is `STAS`), and as many fewer to memory:
+
+# %% tags=["lab"]
+from cookbook.harness import compiling
+
+try:
+    for name, config in VARIANTS.items():
+        made = compiling.compile_recipe("hopper/split_k_gemm", "sm_90a", "bfloat16", config=config)
+        sent, stored = made.count("STAS"), made.count("STG")
+        print(f"{name:14}{config.stages:2} stages, {made.registers} registers, {sent:2} STAS, {stored:2} STG")
+except compiling.NoDisassembler as missing:
+    print(missing)
+
+# %% [markdown] tags=["lab"]
+# ## Time
+#
+# "ours" is `matmul` without an argument, so whatever the rule chose; beside it each variant, called by name, the kernel
+# for all sizes, and the peers, all interleaved in one run on one GPU.
+
+# %% tags=["lab"]
+from cookbook.harness.publishing import results_table
+
+Markdown(results_table("hopper/split_k_gemm"))
+
+# %% [markdown] tags=["lab"]
+# How good is the rule? For each record: the variants' times relative to the fastest one, foretold and measured, and
+# what `matmul` would have gained by knowing.
+
+# %% tags=["lab"]
+
+
+def rule_beside_times() -> str:
+    """Every current record of all variants, or that there is none."""
+    timed = [r for r in records.select("hopper/split_k_gemm", "timed") if not records.is_stale(r)]
+    rows = []
+    for r in timed:
+        if not VARIANTS.keys() <= r["peers"].keys():
+            continue
+        shape = tuple(r["shape"])
+        found = {name: r["peers"][name]["median_ms"] for name in VARIANTS}
+        best, said, chosen = min(found.values()), foretold(shape), choose(*shape, SMS)
+        each = [f"{said[name]:.2f} / {found[name] / best:.2f}" for name in VARIANTS]
+        rows.append([" x ".join(map(str, shape)) + f", {r['dtype']}", *each, chosen, f"{found[chosen] / best - 1:.1%}"])
+    header = ["M x N x K", *(f"{name}: foretold / measured" for name in VARIANTS), "chosen", "lost"]
+    return table(header, rows) if rows else "*No times yet to hold it against.*"
+
+
+Markdown(rule_beside_times())
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# Where tiles are few, K is the dimension that is left to divide. A cluster makes that cheap to write: sums go from
+# registers into a mailbox next door, a barrier counts their bytes, and nobody asks twice. What it gains is SMs; what it
+# does not gain is bytes, for the same tiles load the same. A product that is short of SMs wins by it, one that is short
+# of L2 or of memory does not.
+#
+# A model that writes text calls such a kernel again and again, with weights that nothing before it writes. They could
+# be asked for before the kernel before has ended: [the Blackwell page](../blackwell/low_latency_gemm.ipynb) has that as
+# a variant, and a promise that the caller must make for it.
+#
+# Next: [the GEMM to use](tuned_gemm.ipynb) where there are tiles enough. It has both schedules of
+# [pingpong](pingpong_gemm.ipynb), makes the cooperative one store late too, and a rule that chooses.
+#
+# To use it: `cookbook copy hopper/split_k_gemm my_gemm.py`, then `from my_gemm import matmul`.
