@@ -792,21 +792,41 @@ def rate() -> float:
     return max([each[LOOP]["flops_per_clock"] / 2 for each in of_study if LOOP in each], default=NVIDIA_RATE)
 
 
+ARRIVE = LATENCY + 2 * (CONFIG.tile_m + CONFIG.tile_n) * CONFIG.tile_k / (L2_RATE / SMS)  # of the first k-tile
+STORE = CONFIG.tile_m * CONFIG.tile_n / STORED
+
+
+def multiply(k: int) -> float:
+    """Clocks of a tile's multiply-adds."""
+    return CONFIG.tile_m * CONFIG.tile_n * k / rate()
+
+
 def gain(m: int, n: int, k: int) -> float:
     """How many times as fast CTAs that stay are."""
     tiles = -(-m // CONFIG.tile_m) * -(-n // CONFIG.tile_n)
-    waves, tile = -(-tiles // SMS), CONFIG.tile_m * CONFIG.tile_n
-    arrive = LATENCY + 2 * (CONFIG.tile_m + CONFIG.tile_n) * CONFIG.tile_k / (L2_RATE / SMS)
-    busy = tile * k / rate() + tile / STORED
-    return waves * (arrive + busy) / (arrive + waves * busy)
+    waves, busy = -(-tiles // SMS), multiply(k) + STORE
+    return waves * (ARRIVE + busy) / (ARRIVE + waves * busy)
 
 
 rows = [[" x ".join(map(str, shape)), f"{gain(*shape):.3f}x"] for shape in BENCHED]
 Markdown(table(["M x N x K", "predicted: persistent over one tile a CTA"], rows))
 
 # %% [markdown] tags=["lab"]
-# It is worth most where K is short, for then there is little to spread it over.
-#
+# It is worth most where K is short, for then there is little to spread it over. Three tiles of one SM, with K = 512:
+
+# %% tags=["lab"]
+lanes = {}
+for name, config in VARIANTS.items():
+    at, spans = 0.0, []
+    for number in range(3):
+        wait = 0 if config.persistent and number else ARRIVE
+        for clocks, what in ((wait, "wait for the first k-tile"), (multiply(512), "multiply"), (STORE, "store")):
+            spans += [draw.Span(at, at + clocks, f"tile {number}" * (what == "multiply"), what)] if clocks else []
+            at += clocks
+    lanes[name] = spans
+draw.lanes(lanes, "One SM, three tiles", note="computed, not measured")
+
+# %% [markdown] tags=["lab"]
 # ## Check
 #
 # Every level looks at both variants. None of them moves the cursor but the GPU's; the tests do, on the host, for many
