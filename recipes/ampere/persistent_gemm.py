@@ -866,7 +866,7 @@ def predicted_beside_measured() -> str:
         first, stays = (r["peers"][variant]["median_ms"] for variant in VARIANTS)
         shape = " x ".join(map(str, r["shape"])) + f", {r['dtype']}"
         rows.append([r["device"], shape, f"{gain(*r['shape']):.3f}x", f"{first / stays:.3f}x"])
-    return table(["device", "shape", "predicted", "measured"], rows) if rows else "*Not measured yet.*"
+    return table(["device", "shape", "predicted", "measured"], rows) if rows else "*No time of both variants yet.*"
 
 
 Markdown(predicted_beside_measured())
