@@ -101,8 +101,7 @@ def show(name: Name, as_json: Json = False) -> None:
     code_hash = catalog.code_hash(recipe.name)
     measured = [record for record in records.read() if record["recipe"] == recipe.name]
     if as_json:
-        marked = [record | {"stale": records.is_stale(record)} for record in measured]
-        _print_json(_recipe_json(recipe) | {"code_hash": code_hash, "records": marked})
+        _print_json(_recipe_json(recipe) | {"code_hash": code_hash, "records": _marked(measured)})
         return
     from cookbook import tables
 
@@ -280,21 +279,33 @@ def _bench_jobs(
 
 
 def _show_bench(made: list[Any], recorded: list[Any], skipped: dict[str, str], as_json: bool) -> None:
-    from cookbook.harness import records
-
     if as_json:
-        marked = [record | {"stale": records.is_stale(record)} for record in recorded]
-        _print_json({"timed": made, "not_timed_here": skipped, "recorded": marked})
+        _print_json({"timed": made, "not_timed_here": skipped, "recorded": _marked(recorded)})
         return
     from cookbook import tables
 
     if made:
         _print(tables.of_records(made, lambda record: False))
+    _show_skipped("not timed", skipped, recorded)
+
+
+def _show_skipped(what: str, skipped: dict[str, str], recorded: list[Any]) -> None:
+    """The recipes that this machine left out, each with the reason, and what results/ has of them."""
+    from cookbook import tables
+    from cookbook.harness import records
+
     for name, reason in skipped.items():
-        _say(f"{name}: not timed: {reason}")
+        _say(f"{name}: {what}: {reason}")
     if recorded:
         _say("what was recorded elsewhere:")
         _print(tables.of_records(recorded, records.is_stale))
+
+
+def _marked(found: list[Any]) -> list[Any]:
+    """Records, each told whether it is stale."""
+    from cookbook.harness import records
+
+    return [record | {"stale": records.is_stale(record)} for record in found]
 
 
 @app.command(epilog="Example: cookbook limits ampere/tuned_gemm --shape 8192,8192,8192 --record")
@@ -342,11 +353,8 @@ def limits(
 
 
 def _show_limits(made: list[Any], recorded: list[Any], skipped: dict[str, str], as_json: bool) -> None:
-    from cookbook.harness import records
-
     if as_json:
-        marked = [record | {"stale": records.is_stale(record)} for record in recorded]
-        _print_json({"limits": made, "not_measured_here": skipped, "recorded": marked})
+        _print_json({"limits": made, "not_measured_here": skipped, "recorded": _marked(recorded)})
         return
     from cookbook import tables
 
@@ -354,11 +362,7 @@ def _show_limits(made: list[Any], recorded: list[Any], skipped: dict[str, str], 
         _print(shown)
     for reason in dict.fromkeys(r["figures"]["reason"] for r in made if "reason" in r["figures"]):
         _say(f"without ncu: {reason}")
-    for name, reason in skipped.items():
-        _say(f"{name}: not measured: {reason}")
-    if recorded:
-        _say("what was recorded elsewhere:")
-        _print(tables.of_records(recorded, records.is_stale))
+    _show_skipped("not measured", skipped, recorded)
 
 
 @app.command(epilog="Example: cookbook copy ampere/ldmatrix_gemm kernels/gemm.py")
@@ -396,7 +400,7 @@ def results(
 
     found = records.stale() if stale else records.read()
     if as_json:
-        _print_json([record | {"stale": records.is_stale(record)} for record in found])
+        _print_json(_marked(found))
         return
     from cookbook import tables
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from cookbook import draw
 from cookbook.harness import catalog, ceilings, records, study_tables
-from cookbook.harness.benching import ALL_SIZES, GROWN_FROM, OURS, QUACK, TORCH, grown
+from cookbook.harness.benching import ALL_SIZES, GROWN_FROM, OURS, QUACK, TORCH, all_grown, grown
 from cookbook.harness.catalog import Recipe
 from cookbook.harness.majors import DEFAULT
 from cookbook.harness.publishing import NOT_MEASURED, figure, table
@@ -173,8 +173,7 @@ def growth(root: Path | None = None) -> str:
 
 def _growth_of(name: str, root: Path | None) -> str:
     found = timed(name, root)
-    shapes = {shape for dimension in range(3) for shape in grown(dimension)}
-    current = [r for r in _current(found) if tuple(r["shape"]) in shapes]
+    current = [r for r in _current(found) if tuple(r["shape"]) in all_grown()]
     parts = [f"### {_link(name)}"]
     for device in _devices(current) or [_NO_DEVICE]:
         here = {tuple(r["shape"]): r for r in current if r["device"] == device}
@@ -186,7 +185,7 @@ def _growth_of(name: str, root: Path | None) -> str:
 
 def _only_grown() -> set[Shape]:
     """The shapes that `growth` shows and nothing else does."""
-    return {shape for dimension in range(3) for shape in grown(dimension)} - {*ALL_SIZES}
+    return {*all_grown()} - {*ALL_SIZES}
 
 
 def growth_chart(name: str, here: dict[Shape, Record]) -> draw.Picture | None:

@@ -178,12 +178,16 @@ def grown(dimension: int) -> tuple[Shape, ...]:
     return tuple((*GROWN_FROM[:dimension], size, *GROWN_FROM[dimension + 1 :]) for size in sizes)
 
 
+def all_grown() -> tuple[Shape, ...]:
+    """The shapes of `grown` of all three dimensions, each once."""
+    return tuple(dict.fromkeys(shape for dimension in range(3) for shape in grown(dimension)))
+
+
 def each_dimension(recipe: catalog.Recipe, majors: str = DEFAULT) -> tuple[Shape, ...]:
-    """The shapes of `grown` of all three dimensions, each once, that a GEMM can take; else `default_shapes`."""
+    """Those of `all_grown` that a GEMM can take; else `default_shapes`."""
     if recipe.kind != "gemm":
         return default_shapes(recipe)
-    shapes = dict.fromkeys(shape for dimension in range(3) for shape in grown(dimension))
-    return tuple(shape for shape in shapes if not misfit(shape, majors))
+    return tuple(shape for shape in all_grown() if not misfit(shape, majors))
 
 
 def _contest(
