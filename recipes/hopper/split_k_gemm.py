@@ -483,10 +483,12 @@ def begin(barriers, arrived, warp_idx, config: cutlass.Constexpr):
         if warp_idx == 0:
             with cute.arch.elect_one():
                 cute.arch.mbarrier_init(arrived, 1)
-                cute.arch.mbarrier_arrive_and_expect_tx(arrived, config.mail_bytes)
     cute.arch.mbarrier_init_fence()
     cute.arch.sync_threads()
     if cutlass.const_expr(config.split_k > 1):
+        if warp_idx == 0:
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive_and_expect_tx(arrived, config.mail_bytes)
         cute.arch.cluster_arrive_relaxed()
     return pipe
 
