@@ -7,12 +7,15 @@ import dataclasses
 import random
 import re
 
+import numpy as np
 import pytest
+from mutations import Mutation, mutant
 
 cutlass = pytest.importorskip("cutlass")
 pytest.importorskip("torch")
 
-from cookbook.harness import catalog, compiling, majors  # noqa: E402
+from cookbook.harness import catalog, compiling, layout_check, majors  # noqa: E402
+from cookbook.harness.walk import walk  # noqa: E402
 from cookbook.layouts import evaluate  # noqa: E402
 from cookbook.swizzle import Swizzle  # noqa: E402
 
@@ -99,6 +102,8 @@ def test_no_kernel_spills_and_each_has_the_bits_of_its_majors(which, dtype):
 
 ABOUT_MAJORS = {"Config", "smem_atom", "smem_layouts", "wgmma", "tiled_mma", "gemm"}
 ABOUT_STRIDES = {"check_out", "compiled", "make_plan", "matmul"}
+TRANSPOSED = "208x256"  # tuned_gemm's alone, and what it needs beside the functions about majors
+ABOUT_TRANSPOSING = {"clocks", "tiled_copies"}
 
 
 def defined(name: str) -> dict[str, str]:
@@ -118,23 +123,26 @@ def test_what_does_not_ask_for_the_majors_is_tuned_gemms():
     assert set(theirs) - set(ours) == {"k_major_stride"}
     assert set(ours) - set(theirs) == {"operand_layout", "Major", "objection", "line_stride", "major_of"}
     changed = {name for name in set(ours) & set(theirs) if ours[name] != theirs[name]}
-    assert changed == ABOUT_MAJORS | ABOUT_STRIDES | {"VARIANTS"}
+    assert changed == ABOUT_MAJORS | ABOUT_STRIDES | ABOUT_TRANSPOSING | {"VARIANTS"}
     assert {"kernel", "produce", "consume", "cooperate", "take_turns", "store_box", "cost", "choose"} <= set(ours)
 
 
 def test_the_variants_are_tuned_gemms_but_for_one_box():
     ours, theirs = (catalog.load(name).VARIANTS for name in (MAJORS, TUNED))
-    assert list(ours) == list(theirs)
+    assert [*ours, TRANSPOSED] == sorted(theirs, key=TRANSPOSED.__eq__)
+    assert [variant for variant, config in theirs.items() if config.transposed] == [TRANSPOSED]
     for variant, config in ours.items():
         own, other = dataclasses.asdict(config), dataclasses.asdict(theirs[variant])
+        assert not other.pop("transposed")
         assert own.pop("a_major") == own.pop("b_major") == "k" and own.keys() == other.keys()
         different = {name: other[name] - own[name] for name in other if own[name] != other[name]}
         assert different == ({"late": 1} if variant == "256x160" else {})
 
 
-def test_the_rule_counts_the_tiles_of_the_busiest_cta_and_takes_the_cheapest():
+@pytest.mark.parametrize("name", [MAJORS, TUNED])
+def test_the_rule_counts_the_tiles_of_the_busiest_cta_and_takes_the_cheapest(name):
     """Against dealing the tiles out one by one."""
-    module, draw = catalog.load(MAJORS), random.Random(5)
+    module, draw = catalog.load(name), random.Random(5)
 
     def busiest(config, m, n, sms):
         """Tiles of the CTA that has the most."""
@@ -151,9 +159,45 @@ def test_the_rule_counts_the_tiles_of_the_busiest_cta_and_takes_the_cheapest():
         for config in module.VARIANTS.values():
             tile, at_once = config.tile_m * config.tile_n, (config.boxes - config.late) * config.epi_n / 64
             stop = 0 if config.pingpong else module.ROUND + module.STORE * at_once
-            turns = busiest(config, m, n, sms) * (tile * 64 * -(-k // 64) / 2048 + stop)
+            seen = (n, m) if name == TUNED and config.transposed else (m, n)
+            turns = busiest(config, *seen, sms) * (tile * 64 * -(-k // 64) / 2048 + stop)
             assert module.clocks(config, m, n, k, sms) == pytest.approx(turns + tile / 16)
         costs = {name: module.cost(config, m, n, k, sms) for name, config in module.VARIANTS.items()}
         assert costs[module.choose(m, n, k, sms)] == min(costs.values())
         chosen.add(module.choose(m, n, k, sms))
     assert chosen == set(module.VARIANTS)
+
+
+# --- the transposed variant of tuned_gemm -----------------------------------------------------------------------------
+
+
+def test_the_transposed_variant_alone_transposes_what_it_stores():
+    module = catalog.load(TUNED)
+    try:
+        found = compiling.compile_recipes(TUNED, "sm_90a", "bfloat16", module.VARIANTS.values())
+    except compiling.NoDisassembler as missing:
+        pytest.skip(str(missing))
+    for config, compiled in zip(module.VARIANTS.values(), found, strict=True):
+        assert set(re.findall(r"STSM\.16\.(\w+)\.4", compiled.sass)) == {"MT88" if config.transposed else "M88"}
+
+
+@pytest.mark.parametrize(
+    ("what", "old", "new"),
+    [
+        ("stmatrix does not transpose", "transpose=config.transposed", "transpose=False"),
+        ("a box lies by rows", "smem_atom(dtype, 64, True)", "smem_atom(dtype, 16)"),
+        ("a box has no swizzle", "if transposed:\n        rows", "if transposed:\n        bits = 0\n        rows"),
+        ("a box does not divide the tile", "epi_n=208", "epi_n=96"),
+    ],
+)
+def test_a_fault_in_the_transposed_tile_is_caught_with_no_gpu(tmp_path, what, old, new):
+    module = mutant(Mutation(TUNED, what, old, new), tmp_path)
+    config = module.VARIANTS[TRANSPOSED]
+    assert [f.name for f in layout_check.check_layouts(module, cutlass.BFloat16, config) if not f.ok], what
+
+
+def test_the_transposed_tile_gives_the_product_of_several_ragged_tiles():
+    module, rng = catalog.load(TUNED), np.random.default_rng(5)
+    a, b = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((230, 72), (72, 300)))
+    config = module.VARIANTS[TRANSPOSED]
+    assert np.array_equal(walk(module, a, b, cutlass.BFloat16, config), a @ b)

@@ -12,7 +12,7 @@ from cookbook import access, banks
 from cookbook.harness import mailbox_check, majors, scaled_check, tcgen05_check
 from cookbook.harness.evaluated import Evaluated, evaluated
 from cookbook.harness.findings import Finding
-from cookbook.harness.walk_wgmma import boxes_of
+from cookbook.harness.walk_wgmma import boxes_of, lines_along
 from cookbook.layouts import SmemLayout, TiledCopyTV
 from cookbook.model import operand_descriptors
 
@@ -180,7 +180,7 @@ def _boxes(layout: SmemLayout, tile: tuple[int, int]) -> Finding:
     if tile[0] % rows or tile[1] % columns:
         return Finding("c.boxes", False, f"pieces of {rows} x {columns}; needed ones that divide the tile, {tile}")
     try:
-        boxes = boxes_of(layout)
+        boxes = boxes_of(layout, lines_along(layout))
     except ValueError as error:
         return Finding("c.boxes", False, str(error))
     high, wide = boxes.shape

@@ -47,7 +47,7 @@ def walk(module: ModuleType, a: Any, b: Any, dtype: Any, config: Any) -> np.ndar
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0] or 0 in (*a.shape, *b.shape):
         raise ValueError(f"a, b: got shapes {a.shape} and {b.shape}; needed (M, K) and (K, N), none of them 0")
     found = evaluated(module, dtype, config, vector_for(b.shape[1]))
-    if getattr(module, "TRANSPOSED", False):  # the kernel's A is b, its B is a, and it computes C transposed
+    if getattr(config, "transposed", getattr(module, "TRANSPOSED", False)):  # A is b, B is a, and C is transposed
         return walk_evaluated(found, found, b.T, a.T, name, config).T
     return walk_evaluated(found, found, a, b, name, config)
 
@@ -82,7 +82,7 @@ def walk_tiles(path: Any, writer: Evaluated, reader: Evaluated, a: Any, b: Any, 
     kinds = {reader.stores_boxes: BoxStores, reader.stores_registers: RegisterStores}
     epilogue = kinds.get(True, VectorStores)(writer, reader, path.c_coords, dtype, path.smem_bytes)
     smem = SharedMemory(max(path.smem_bytes, epilogue.smem_bytes))
-    out = _output(a.shape[0], b.shape[0])
+    out = _output(a.shape[0], b.shape[0]) if epilogue.along == 1 else _output(b.shape[0], a.shape[0]).T
     for row in range(0, a.shape[0], config.tile_m):
         for column in range(0, b.shape[0], config.tile_n):
             smem.poison()

@@ -8,8 +8,8 @@ import numpy as np
 
 from cookbook import access
 from cookbook.harness.evaluated import Evaluated
-from cookbook.harness.walk_fragments import places_in
-from cookbook.harness.walk_wgmma import WARPGROUP, boxes_of
+from cookbook.harness.walk_fragments import places_in, transposes
+from cookbook.harness.walk_wgmma import WARPGROUP, boxes_of, lines_along
 from cookbook.layouts import SmemLayout, TiledCopyTV
 from cookbook.model import SharedMemory, from_float32, stmatrix, tma_store
 
@@ -22,6 +22,8 @@ class VectorStores:
     The whole tile at once, (M, N), over A and B; or, where C has a mode of buffers, (rows, N, BUFFER), so many rows at
     a time beside them.
     """
+
+    along = 1  # the mode that lines of C in global memory run along
 
     def __init__(
         self, writer: Evaluated, reader: Evaluated, c_coords: np.ndarray, dtype: str, operand_bytes: int
@@ -77,7 +79,10 @@ class Piece(NamedTuple):
 
 
 class BoxStores:
-    """The tile in pieces, each through a buffer and out by TMA: `r2s_c` is a warpgroup's copy of one piece."""
+    """The tile in pieces, each through a buffer and out by TMA: `r2s_c` is a warpgroup's copy of one piece.
+
+    Where lines of the buffer run along mode 0, so do those of C in global memory.
+    """
 
     def __init__(
         self, writer: Evaluated, reader: Evaluated, c_coords: np.ndarray, dtype: str, operand_bytes: int
@@ -103,20 +108,23 @@ class BoxStores:
         self.writing = Writing(copy, layout)
         self.buffers = layout.outer.sizes[2]
         self.write_at = [base + access.copy_addresses(layout, copy, "dst", stage) for stage in range(self.buffers)]
-        self.boxes = boxes_of(reader.smem["c"])
+        self.along = lines_along(reader.smem["c"])
+        self.boxes = boxes_of(reader.smem["c"], self.along)
         self.read_at = base + self.boxes.starts  # (buffers, boxes)
         self.pieces = _pieces(c_coords, self.writing.coords, layout.outer.sizes[:2])
 
     def store(self, smem: SharedMemory, accumulators: np.ndarray, out: np.ndarray, row: int, column: int) -> None:
         """Round, stage and store one tile, as `VectorStores.store` does; TMA leaves out what lies outside `out`."""
+        tensor = out if self.along == 1 else out.T
         for number, piece in enumerate(self.pieces):
             buffer = number % self.buffers
+            first = (row + piece.row, column + piece.column)
             of_group = accumulators[piece.warpgroup * WARPGROUP :][:WARPGROUP]
             bits = from_float32(np.take_along_axis(of_group, piece.values, axis=1), self.dtype)
             self.writing.write(smem, self.write_at[buffer], bits)
             for (line, at), start in zip(self.boxes.origins, self.read_at[buffer], strict=True):
-                origin = (row + piece.row + line, column + piece.column + at)
-                tma_store(smem, int(start), out, origin, self.boxes.shape, self.boxes.mode)
+                origin = (first[1 - self.along] + line, first[self.along] + at)
+                tma_store(smem, int(start), tensor, origin, self.boxes.shape, self.boxes.mode)
 
 
 class Writing:
@@ -127,13 +135,14 @@ class Writing:
         self.coords = np.stack(repeats, axis=-1)  # (threads, values, 2): the element that each value is
         self.vector = copy.src_vector
         self.exchanges = not np.array_equal(copy.src_tv.table(), copy.dst_tv.table())
+        self.trans = self.exchanges and transposes("r2s_c", copy.dst_coords(), copy.src_coords())
 
     def write(self, smem: SharedMemory, addresses: np.ndarray, bits: np.ndarray) -> None:
         """Write `bits` (threads, values) to `addresses` (instructions, threads)."""
         bits = bits.reshape(len(bits), -1, self.vector).transpose(1, 0, 2)  # (instructions, threads, vector)
         if self.exchanges:
-            warps = (len(addresses), -1, access.LANES)
-            stmatrix(smem, addresses.reshape(warps), bits.reshape(*addresses.reshape(warps).shape, self.vector // 2, 2))
+            by_warp = addresses.reshape(len(addresses), -1, access.LANES)
+            stmatrix(smem, by_warp, bits.reshape(*by_warp.shape, self.vector // 2, 2), self.trans)
         else:
             smem.write(addresses, bits)
 

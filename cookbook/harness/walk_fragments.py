@@ -6,7 +6,7 @@ import numpy as np
 
 from cookbook.layouts import Layout, tile_coords
 
-__all__ = ["fragment_coords", "places_in"]
+__all__ = ["fragment_coords", "places_in", "transposes"]
 
 
 def fragment_coords(tv: Layout, tiler: tuple[int, int], shape: tuple[int, int], every: int = 1) -> np.ndarray:
@@ -63,3 +63,21 @@ def places_in(held: np.ndarray, wanted: np.ndarray, what: str) -> np.ndarray:
         t, v = np.argwhere(flat[at] != asked)[0]
         raise ValueError(f"{what}: thread {t} is asked for {tuple(wanted[t, v].tolist())}, which it does not hold")
     return np.take_along_axis(order, at - thread * held.shape[1], axis=1)
+
+
+def transposes(what: str, rows: np.ndarray, held: np.ndarray) -> bool:
+    """Whether a lane of ldmatrix or stmatrix has, in a register, one element each of two rows (.trans) or two of one.
+
+    Args:
+        what: names the copy in the error.
+        rows: (threads, values, 2) coordinates on the side of shared memory: a lane's are those of the row it points to.
+        held: (threads, values, 2) coordinates on the side of the registers.
+
+    Raises:
+        ValueError: it has neither.
+    """
+    for other, trans in ((rows[0, 1], False), (rows[1, 0], True)):
+        if (held[0, 0] == rows[0, 0]).all() and (held[0, 1] == other).all():
+            return trans
+    got = f"lane 0 with {held[0, :2].tolist()} in its first register"
+    raise ValueError(f"{what}: got {got}; needed what ldmatrix, stmatrix or their .trans move")

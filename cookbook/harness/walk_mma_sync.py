@@ -8,7 +8,7 @@ import numpy as np
 
 from cookbook import access
 from cookbook.harness.evaluated import Evaluated
-from cookbook.harness.walk_fragments import fragment_coords, places_in
+from cookbook.harness.walk_fragments import fragment_coords, places_in, transposes
 from cookbook.harness.walk_wgmma import TmaOperands
 from cookbook.layouts import Layout, SmemLayout, TiledCopyTV
 from cookbook.model import SharedMemory, cp_async, ldmatrix, mma_m16n8k16
@@ -143,7 +143,7 @@ def _fetch(name: str, reader: Evaluated, tv: Layout, tiler: tuple[int, int], bas
     return Fetch(
         rows_at=rows_at.reshape(*rows_at.shape[:2], -1, 32),
         matrices=fetch.dst_vector // 2,
-        trans=_transposes(name, fetch),
+        trans=transposes(f"s2r_{name}", fetch.src_coords(), fetch.dst_coords()),
         registers=places_in(held, wanted.reshape(len(wanted), -1, 2), f"s2r_{name}"),
         shape=wanted.shape[1:4],
     )
@@ -156,16 +156,6 @@ def _check_vectors(name: str, load: TiledCopyTV, along: int) -> None:
     if load.src_vector != VECTOR or (steps[..., along] != np.arange(VECTOR)).any() or steps[..., 1 - along].any():
         index = INDICES[name][along]
         raise ValueError(f"g2s_{name}: got vectors that do not run along {index}; needed {VECTOR} elements there")
-
-
-def _transposes(name: str, fetch: TiledCopyTV) -> bool:
-    """Whether a lane ends with neighbours of one row that was read, or (.trans) with one element each of two rows."""
-    rows, held = fetch.src_coords(), fetch.dst_coords()
-    for other, trans in ((rows[0, 1], False), (rows[1, 0], True)):
-        if (held[0, 0] == rows[0, 0]).all() and (held[0, 1] == other).all():
-            return trans
-    got = f"lane 0 with {held[0, :2].tolist()} in its first register"
-    raise ValueError(f"s2r_{name}: got {got}; needed what ldmatrix or ldmatrix.trans puts there")
 
 
 def _addresses(layout: SmemLayout, copy: TiledCopyTV, side: str, stages: int) -> np.ndarray:

@@ -88,6 +88,7 @@ class RegisterStores:
     """No shared memory: each thread rounds the sums it has and stores them one by one."""
 
     smem_bytes = 0
+    along = 1  # as in VectorStores; single elements can go to lines along either mode
 
     def __init__(
         self, writer: Evaluated, reader: Evaluated, c_coords: np.ndarray, dtype: str, operand_bytes: int

@@ -12,7 +12,7 @@ from cookbook.layouts import SmemLayout
 from cookbook.model import MatrixDescriptor, SharedMemory, operand_descriptors, tma_load, wgmma
 from cookbook.model.tma import swizzle_mode
 
-__all__ = ["Boxes", "TmaOperands", "TmaWgmma", "boxes_of"]
+__all__ = ["Boxes", "TmaOperands", "TmaWgmma", "boxes_of", "lines_along"]
 
 BOX_LIMIT = 256  # elements along each side of a TMA box
 WARPGROUP = 128  # threads
@@ -26,6 +26,12 @@ class Boxes(NamedTuple):
     origins: list[tuple[int, int]]  # (row, column) of each box in the tile
     starts: np.ndarray  # (stages, boxes) byte offsets of each box
     along: int = 1  # the tile's mode that the rows of a box run along: with 0 all above is said of its transpose
+
+
+def lines_along(layout: SmemLayout) -> int:
+    """The mode along which elements of a tile (rows, columns, STAGE) are adjacent: 1, or 0 if it lies by columns."""
+    table = layout.outer.table()
+    return 1 if table[0, 1, 0] - table[0, 0, 0] == 1 else 0
 
 
 def boxes_of(layout: SmemLayout, along: int = 1) -> Boxes:

@@ -21,7 +21,7 @@
 #     dtypes: [bfloat16, float16]
 #     path: tma, multicast -> swizzled shared memory -> wgmma -> stmatrix, while the next tile is multiplied -> tma
 #     instructions:
-#       sm_90a: [UTMALDG.2D.MULTICAST, HGMMA, STSM.16.M88.4, UTMASTG.2D, USETMAXREG, SYNCS]
+#       sm_90a: [UTMALDG.2D.MULTICAST, HGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
 # ---
 
 # %% [markdown]
@@ -29,8 +29,9 @@
 #
 # **Claim.** What the pages before this one have found, in one `matmul`: TMA with multicast, clusters of two, persistent
 # CTAs, warpgroups that take turns, and PDL (programmatic dependent launch: a kernel gets ready while the one before it
-# ends). Operands are K-major, as in [pingpong](pingpong_gemm.ipynb), whose kernel this one is nearest to. Four things
-# are new. The first two are in the consumers, the third is in the producer, and the fourth is no part of the kernel.
+# ends). Operands are K-major, as in [pingpong](pingpong_gemm.ipynb), whose kernel this one is nearest to. Five things
+# are new. The first two are in the consumers, the third is in the producer, the fourth is a question of layouts, and
+# the fifth is no part of the kernel.
 #
 # * **The cooperative schedule stores late.** Two warpgroups that share a tile of 256 x 128 or 256 x 160 need few bytes
 #   for each multiplication, but they both stop multiplying to store. Here they do not: they round the tile, keep it in
@@ -42,6 +43,8 @@
 # * **K goes back and forth.** Every other tile of a CTA walks K from its end: what was read last should still be in L2.
 #   That is the *serpentine* of [the persistent GEMM](persistent_gemm.ipynb), which shows where it was worth something
 #   and where not. It costs two integer operations a k-tile, so that here every variant has it.
+# * **The widest tile is computed transposed.** C transposed is the product of the same operands in each other's places.
+#   It lets a tile have 208 rows, a number that suits the registers and no box of C.
 # * **A rule chooses.** Which tile and which schedule is best depends on M, N and K. `cost` is the rule: how many clocks
 #   the tensor cores need, and how many bytes they must be fed. `matmul` takes the cheapest of `VARIANTS`.
 
@@ -66,11 +69,18 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 # |---|---|---|
 # | `256x128` | half of 256 x 128, and all of the half before it, rounded | 1000 (1 / 2 / 128 + 1 / 256) = 7.8 |
 # | `256x160` | half of 256 x 160, and nine tenths of the half before it | 7.0 |
+# | `208x256` | half of 208 x 256 | 6.3 |
 # | `128x128 in turn` | 128 x 128 | 11.7 |
 #
 # The half over the 128 is the cluster's: of two CTAs side by side each loads half of the tile of A that both use.
 # What a warpgroup of 128 threads holds is limited by their registers, 240 each: 256 x 160 takes 160 for the sums, and
 # two rounded numbers to a register leave room for nine boxes of 64 x 32 out of ten. The other one goes out at once.
+#
+# The widest tile needs the fewest loads, and 208 sums a thread leave no registers to store late. It has another
+# difficulty: a box whose rows are 128 bytes has 64 columns, and 64 does not divide 208. Narrower boxes write less than
+# a line of L2 at a time. So this variant is **transposed**: the tensor cores compute C transposed from A and B in each
+# other's places, 256 rows of what they see as A are 256 *columns* of C, in four boxes of 64, and 208 is a number of
+# rows, which nothing has to divide.
 
 
 # %%
@@ -85,6 +95,7 @@ class Config:
     cluster_m: int = 1  # CTAs one above the other: they share the tiles of B
     cluster_n: int = 2  # or side by side: they share the tiles of A
     pingpong: bool = False  # a warpgroup has a tile of its own; False: both share one
+    transposed: bool = False  # A is b, B is a, C lies by columns: `tile_m` are columns of the product, `tile_n` rows
     late: int = 4  # boxes that warpgroups which share a tile store late, while the next one is multiplied
     raster_group: int = 8  # clusters that run together cover this many rows of cluster tiles
     epi_n: int = 64  # columns of C that go out together: 128 bytes
@@ -133,6 +144,7 @@ class Config:
 VARIANTS = {
     "256x128": Config(),
     "256x160": Config(tile_n=160, epi_n=32, late=9),
+    "208x256": Config(tile_n=208, stages=3, late=0, raster_group=16, epi_n=208, epi_buffers=1, transposed=True),
     "128x128 in turn": Config(tile_m=128, cluster_m=2, cluster_n=1, stages=6, pingpong=True),
 }
 DEFAULT = "auto"  # the one that `choose` names
@@ -178,6 +190,7 @@ STORE = 350  # clocks for 64 x 64 of C that go out at once
 
 def clocks(config: Config, m: int, n: int, k: int, sms: int) -> float:
     """What the busiest of `sms` SMs needs for C (m, n) over k."""
+    m, n = (n, m) if config.transposed else (m, n)
     tiles = -(-m // (config.tile_m * config.cluster_m)) * -(-n // (config.tile_n * config.cluster_n))
     waves = -(-tiles // (sms // config.cluster))
     tile = config.tile_m * config.tile_n
@@ -207,6 +220,11 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 #
 # As in the pages before: K-major tiles in 128-byte rows, and C in boxes of 64 x 64 or 64 x 32, two for each warpgroup,
 # beside A and B instead of over them, for the next tile is loaded while this one is stored.
+#
+# A transposed variant has the same A and B, for both are K-major and change places as they are. Its boxes lie by
+# columns: 64 of what the tensor cores see as rows follow one another in memory, 128 bytes of one row of C. The atom is
+# the same with its modes exchanged. And `stmatrix` has a form for it, `.trans`, which transposes each 8 x 8 matrix on
+# its way: a thread that holds two neighbours along what is N here writes them to two lines.
 
 
 # %%
@@ -218,11 +236,14 @@ class SmemLayouts(NamedTuple):
     c: cute.ComposedLayout  # (64, EPI_N, BUFFER): first the buffers of warpgroup 0, then those of 1
 
 
-def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
-    """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
+def smem_atom(dtype, contiguous: int, transposed: bool = False) -> cute.ComposedLayout:
+    """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle). Its rows run
+    along the second mode, or `transposed`, along the first."""
     bits = next(bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0)
     width = (128 << bits) // dtype.width
     rows = cute.make_layout((8, width), stride=(width, 1))
+    if transposed:
+        rows = cute.make_layout((width, 8), stride=(1, width))
     return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
 
 
@@ -230,10 +251,11 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
     """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
     c = config
     ab = smem_atom(dtype, c.tile_k)
+    box = smem_atom(dtype, 64, True) if c.transposed else smem_atom(dtype, c.epi_n)
     return SmemLayouts(
         a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
         b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
-        c=cute.tile_to_shape(smem_atom(dtype, c.epi_n), (64, c.epi_n, 2 * c.epi_buffers), order=(0, 1, 2)),
+        c=cute.tile_to_shape(box, (64, c.epi_n, 2 * c.epi_buffers), order=(0, 1, 2)),
     )
 
 
@@ -256,7 +278,7 @@ class TiledCopies(NamedTuple):
 
 def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
     """The copy of the epilogue: a box has its accumulators where a wgmma of EPI_N columns would have them."""
-    stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
+    stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=config.transposed, num_matrices=4), dtype)
     box = cute.make_tiled_mma(wgmma(dtype, config.epi_n), (1, 1, 1))
     return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, box))
 
@@ -630,12 +652,16 @@ def gemm(
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
+    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements. In a
+    transposed variant what is called C from here on is (N, M), and A and B change places."""
     m, n, k = mnk
     lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in strides)
+    along_n = (ldc, 1)
+    if cutlass.const_expr(config.transposed):
+        m, n, pA, pB, lda, ldb, along_n = n, m, pB, pA, ldb, lda, (1, ldc)
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
-    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
+    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=along_n))
     layouts, ctas = smem_layouts(dtype, config), config.cluster
     a_stage, b_stage, c_box = (cute.slice_(x, (None, None, 0)) for x in layouts)
     tma_a, mA = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster_n)
@@ -919,6 +945,18 @@ draw.access_view(stmatrix_of_warp_0[0])
 draw.swizzle_view(layouts.a)
 
 # %% [markdown] tags=["lab"]
+# And the box of the transposed tile. It lies by columns, and an `stmatrix.trans` writes 16 bytes of eight of them for
+# each matrix:
+
+# %% tags=["lab"]
+turned = evaluate(smem_layouts, cutlass.BFloat16, VARIANTS["208x256"])
+copies = evaluate(tiled_copies, cutlass.BFloat16, VARIANTS["208x256"])
+stmatrix_of_warp_0 = access.of_copy(turned.c, copies.r2s_c, "dst", "stmatrix", warp=0)
+counted = {banks.wavefronts(one.addresses, one.width).actual for one in stmatrix_of_warp_0}
+print(f"{len(stmatrix_of_warp_0)} stmatrix.trans a warp and box; wavefronts each: {sorted(counted)}")
+draw.access_view(stmatrix_of_warp_0[0])
+
+# %% [markdown] tags=["lab"]
 # ## In the lab: the loop of a consumer
 #
 # The instructions of its innermost loop, one stage, by who computes: every lane, or the warp once. `R2UR` moves a
@@ -997,7 +1035,7 @@ Markdown(results_table("hopper/tuned_gemm"))
 
 # %% [markdown] tags=["lab"]
 # How good is the rule? For each record: the variants' times relative to the fastest one, foretold and measured, and
-# what `matmul` would have gained by knowing.
+# what `matmul` would have gained by knowing; and beside it the spread, of the kernel that was chosen.
 
 # %% tags=["lab"]
 
@@ -1013,9 +1051,10 @@ def rule_beside_times() -> str:
         found = {name: r["peers"][name]["median_ms"] for name in VARIANTS}
         best, said, chosen = min(found.values()), foretold(shape), choose(*shape, sms=132)
         each = [f"{said[name]:.3f} / {found[name] / best:.3f}" for name in VARIANTS]
-        lost = f"{found[chosen] / best - 1:.1%}"
-        rows.append([" x ".join(map(str, shape)) + f", {r['dtype']}", *each, chosen, lost])
+        lost, twice = found[chosen] / best - 1, abs(r["figures"]["median_ms"] / found[chosen] - 1)
+        rows.append([" x ".join(map(str, shape)) + f", {r['dtype']}", *each, chosen, f"{lost:.1%}", f"{twice:.1%}"])
     header = ["M x N x K", *(f"{name}: foretold / measured" for name in VARIANTS), "chosen", "lost"]
+    header.append("one kernel twice, apart")
     return table(header, rows) if rows else "*Not measured yet.*"
 
 
@@ -1046,6 +1085,7 @@ def fitted() -> str:
     """The best figures by the current records, and how well they and the rule's own fit."""
     timed = [r for r in records.select("hopper/tuned_gemm", "timed") if not records.is_stale(r)]
     timed = [r for r in timed if math.prod(r["shape"]) / 2048 / 132 >= SHORT and r["dtype"] == "bfloat16"]
+    timed = [r for r in timed if VARIANTS.keys() <= r["peers"].keys()]
     if not timed:
         return "*Not measured yet.*"
     best = min(product([x / 20 for x in range(4, 21)], range(0, 41)), key=lambda at: misfit(*at, timed))
