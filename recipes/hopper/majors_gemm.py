@@ -70,9 +70,10 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 # %% [markdown]
 # ## The sizes, and the majors
 #
-# The majors are two more fields: the compiler makes one kernel for each pair that is used. The variants have the names
-# and the sizes that they had, but for one number: of ten boxes `256x160` keeps eight for later, not nine. The lab
-# counts why.
+# The majors are two more fields: the compiler makes one kernel for each pair that is used. Three of the variants of the
+# page before are here, with the names and the sizes that they had, but for one number: of ten boxes `256x160` keeps
+# eight for later, not nine. The lab counts why. (The other two, which win a little where they are chosen, would need
+# nothing that is not on these two pages.)
 
 
 # %%
