@@ -819,9 +819,14 @@ def epilogue(config: Config) -> float:
     return 2 * config.tile_m * config.tile_n * 2 / SMEM_BYTES + pieces * PIECE
 
 
+def cluster_tiles(config: Config, m: int, n: int) -> int:
+    """Tiles of all CTAs of a cluster together, that C is made of."""
+    return -(-m // (config.tile_m * config.cluster_m)) * -(-n // (config.tile_n * config.cluster_n))
+
+
 def turns_of(config: Config, m: int, n: int) -> int:
     """Tiles of the CTA that has the most."""
-    tiles = -(-m // (config.tile_m * config.cluster_m)) * -(-n // (config.tile_n * config.cluster_n))  # clusters'
+    tiles = cluster_tiles(config, m, n)
     return -(-tiles // min(tiles, SMS // config.cluster))
 
 
@@ -1073,17 +1078,40 @@ def measured_gains() -> str:
 Markdown(measured_gains())
 
 # %% [markdown] tags=["lab"]
-# On an H200 the turns gain at the shortest K, and less than the clocks foretell. With the narrow tile nothing of the
-# gain is left at the longer ones; the wide tile is ahead of both others at every K that was recorded, and so it is
-# what `matmul` takes by itself. What the formulas left out counts: bytes, and the power to move them, of which the wide
-# tile needs fewer. The part of PDL is small, and not always a gain.
+# Take 8192 x 8192 first. On an H200 the turns gain at the shortest K, and less than the clocks foretell. With the
+# narrow tile next to nothing of the gain is left at the second K, and from the third on it is slower than
+# `cooperative`. The wide tile is ahead of all others but at the longest K, where it is level with `cooperative`; so it
+# is what `matmul` takes by itself. What the formulas left out counts: bytes, and the power to move them, of which the
+# wide tile needs fewer than the narrow one. The part of PDL is small and not always a gain; at the shortest K, where
+# the clocks foretold the most of it, it is none.
+#
+# At the smaller cube the wide tile is the slowest of all, behind `torch.matmul` too. That was foretold, and it is
+# arithmetic: the tiles of the clusters, and how many each cluster has.
+
+# %% tags=["lab"]
+rows = []
+for m, n in ((8192, 8192), (4096, 4096)):
+    for (tile_m, tile_n), config in {(c.tile_m, c.tile_n): c for c in VARIANTS.values()}.items():
+        count, turns = cluster_tiles(config, m, n), turns_of(config, m, n)
+        useful = m * n / (turns * SMS * tile_m * tile_n)
+        each = (f"{count}", f"{count * config.cluster / SMS:.2f}", f"{turns}", f"{useful:.0%}")
+        rows.append([f"{m} x {n}", f"{tile_m} x {tile_n}", *each])
+header = ["M x N", "tile", "tiles of a cluster", "for each cluster", "rounded up", "useful time of the SMs"]
+Markdown(table(header, rows, right=2))
+
+# %% [markdown] tags=["lab"]
+# At 4096 x 4096 the wide tile leaves a last turn in which two thirds of the clusters have nothing to do, and its last
+# column of tiles hangs over the edge; the other tiles nearly fill all of their turns. At 8192 x 8192 it is the wide one
+# that comes out best. `matmul` does not count: it takes the wide tile for all sizes, unless it is told another variant.
+# [The GEMM to use](tuned_gemm.ipynb) counts before it chooses.
 #
 # ## Conclusion
 #
 # An epilogue costs next to nothing if somebody else multiplies meanwhile. Two warpgroups with a tile each do that with
 # two named barriers, and no other line of the kernel has become harder. The price is the tile: what one warpgroup can
-# hold is half of what two can, and every multiplication needs more bytes. So the turns win where K is short, a tile
-# should be as wide as its registers allow, and a kernel for all shapes must choose.
+# hold is half of what two can, and every multiplication needs more bytes. So the turns win where K is short; a tile
+# should be as wide as its registers allow, unless that leaves the last turn nearly empty; and a kernel for all shapes
+# must choose.
 #
 # And the order of the turns is what makes the queue *correct*: a wait by parity is a promise about the next phase, not
 # about any later one.
