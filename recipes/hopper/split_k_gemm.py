@@ -23,7 +23,8 @@
 #     path: tma -> swizzled shared memory -> wgmma -> registers -> mailboxes of the cluster -> 2-byte stores
 #     instructions:
 #       sm_90a: [UTMALDG.2D, HGMMA, ACQBULK, PREEXIT, STG.E.U16, SYNCS]
-#     bench_shapes: [[512, 512, 512], [1024, 1024, 1024], [16, 8192, 8192], [64, 8192, 8192], [128, 4096, 4096]]
+#     bench_shapes: [[1, 4096, 4096], [16, 4096, 4096], [16, 8192, 8192], [32, 8192, 8192], [64, 8192, 8192],
+#       [64, 1024, 8192], [128, 4096, 4096], [256, 2048, 8192], [256, 256, 8192], [512, 512, 512], [1024, 1024, 1024]]
 # ---
 
 # %% [markdown]
@@ -78,17 +79,21 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 # | variant | K is divided among | made for |
 # |---|---|---|
 # | `128x128` | nobody | what the others are held against; as many tiles as SMs, or more |
-# | `128x128 in 2` | a cluster of two | small products whose tiles are half as many as SMs |
-# | `128x64 in 2` | two | up to 64 rows, or some more |
-# | `64x64 in 2` | two | smaller products still |
+# | `128x128 in 2` | a cluster of two | products whose tiles are half as many as SMs |
+# | `64x128 in 2` | two | about 128 rows of a weight |
+# | `64x64` | nobody | short K: small products of more tiles than one for each SM |
+# | `64x64 in 2` | two | up to 64 rows; small products of fewer tiles |
 # | `64x64 in 4` | four | a long K and very few tiles |
-# | `128x16 in 2` | two | up to 16 rows |
-# | `64x16 in 4` | four | up to 16 rows of a small weight |
+# | `64x32 in 2` | two | up to 32 rows |
+# | `64x16 in 2` | two | up to 16 rows |
 #
-# The last four take **half of an SM's shared memory** (`per_sm`). Their stages still hold more than has to be on its
+# The last five take **half of an SM's shared memory** (`per_sm`). Their stages still hold more than has to be on its
 # way (the lab counts it), and a second CTA finds room. It may be one of the next kernel, which can then get ready while
 # this one stores. Or it is one of the same, for clusters of four do not fill a GPU: the SMs of a cluster must belong
 # together on the chip, and the profiler says that 30 clusters of four find a place on the 132 SMs of an H200, not 33.
+#
+# `tile_n` is made for the rows of the product, not larger: a TMA box that lies partly outside is not cheap, as the rule
+# will say.
 
 
 # %%
@@ -144,18 +149,19 @@ SM_SMEM = 228 * 1024  # bytes of shared memory that an SM has for its CTAs
 VARIANTS = {
     "128x128": Config(split_k=1),
     "128x128 in 2": Config(),
-    "128x64 in 2": Config(tile_n=64),
+    "64x128 in 2": Config(tile_m=64),
+    "64x64": Config(tile_m=64, tile_n=64, split_k=1, per_sm=2),
     "64x64 in 2": Config(tile_m=64, tile_n=64, per_sm=2),
     "64x64 in 4": Config(tile_m=64, tile_n=64, split_k=4, per_sm=2),
-    "128x16 in 2": Config(tile_n=16, per_sm=2),
-    "64x16 in 4": Config(tile_m=64, tile_n=16, split_k=4, per_sm=2),
+    "64x32 in 2": Config(tile_m=64, tile_n=32, per_sm=2),
+    "64x16 in 2": Config(tile_m=64, tile_n=16, per_sm=2),
 }
 DEFAULT = "auto"  # the one that `choose` names
 TRANSPOSED = True
-CONFIG = VARIANTS["128x64 in 2"]
+CONFIG = VARIANTS["64x64 in 2"]
 
 
-def config_for(arch: str, variant: str = "128x64 in 2") -> Config:
+def config_for(arch: str, variant: str = "64x64 in 2") -> Config:
     """A variant's configuration for an architecture: there is one Hopper."""
     return VARIANTS[variant]
 
@@ -163,29 +169,53 @@ def config_for(arch: str, variant: str = "128x64 in 2") -> Config:
 # %% [markdown]
 # ## The rule
 #
-# How long a product takes, in clocks, is the longest of four things that go on at the same time, and one that comes
-# after them. `clocks` says it for a configuration:
+# How long a product takes follows from five things that go on at the same time, and two that do not. `nanoseconds` says
+# them for a configuration:
 #
 # * **multiply.** A `wgmma` of N columns takes N / 2 clocks, or as long as shared memory needs for its operands at 128
 #   bytes a clock, if that is more: 16 clocks for A, N / 4 for B. The busiest SM counts.
 # * **load**: A and B of that SM's CTAs, at what one SM can take in.
-# * **L2**: all loads together, at what L2 gives.
-# * **memory**: A, B and C, once.
-# * Then, if K is divided, **exchange**: sums go to another SM, and are read there.
+# * **wait**: a CTA has all its stages on their way at once, and each takes a while to come (`latency`). So many k-tiles
+#   in that while, and no more: what one CTA alone can get.
+# * **L2**: all loads together, at what L2 gives. Elements outside of the operands, where a tile is larger than what is
+#   left, become zeros without being read. But they are *slower* than elements that are read. That is what the
+#   measurements say, not why.
+# * **memory**: A, B and C, once; a weight that L2 cannot hold, once for each turn that needs it.
+# * Before them: **start**, a CTA that begins, with its first load on the way. After them: **send**, what leaves the
+#   registers of a CTA: its sums to the mailboxes, if K is divided, and its part of C.
 #
-# Dividing K changes the first two, for there are more SMs to do the same. It does not change the others: the same tiles
-# load the same bytes, whoever does it. So it pays where few SMs are busy, and where nobody is idle it does not.
+# If SMs have more CTAs than there is room for, they take turns, and each turn starts and sends anew. The five do not
+# quite hide behind the longest of them: two that are equally long hinder each other. The fourth root of the sum of
+# their fourth powers is a little more than the longest one.
 #
-# What L2 and memory give comes from [the ceilings](../foundations/memory_ceiling.ipynb); the other figures are *put*,
-# not measured. A rule of such figures need not foretell a time. It must put the variants in the right order, and the
-# lab below holds it against what was measured.
+# Dividing K changes the first three, for there are more SMs to do the same. It does not change L2 and memory: the same
+# tiles load the same bytes, whoever does it. So it pays where few SMs are busy, or each gets too little. Where nobody
+# is idle it does not, and costs what there is to send.
+#
+# The six figures below are fitted to times on an H200 of the variants that divide K, at products of both kinds, by
+# least squares of logarithms: the lab does it again with the records. A time counts for less the further it is from the
+# fastest variant's, for the rule must know the good ones apart. They are figures of one chip, and of kernels called one
+# right after the other.
 
 
 # %%
-L2, MEMORY = 5000, 2600  # bytes a clock for all SMs: reading what L2 holds, and what it does not
-SM_LOAD = 64  # bytes a clock that one SM can take in
-EXCHANGE = 1000  # clocks to send sums to another CTA and to see them there
-MAIL = 32  # bytes a clock that come into a mailbox
+GHZ = 1.755  # of the SMs' clock: a round figure of an H200 at work, not fitted
+SM_LOAD = 64 * GHZ  # bytes a nanosecond that one SM can take in: 64 a clock, not fitted
+L2_HOLDS = 50e6  # bytes that are still in L2 when they are read again: the size of an H200's, not fitted
+
+
+class Figures(NamedTuple):
+    """What the rule knows of a GPU: nanoseconds, and bytes a nanosecond. Fitted to times on an H200."""
+
+    start: float = 1250  # of a turn: CTAs begin, and their first loads come
+    latency: float = 950  # from asking for a stage to asking for the same stage again, while all others ask too
+    l2: float = 13_000  # of A and B, from L2 into all SMs
+    outside: float = 3_000  # of zeros, where a box lies outside of A or B
+    memory: float = 4_200
+    send: float = 27  # out of the registers of a CTA: sums and C
+
+
+H200 = Figures()
 
 
 def clusters_at_once(config: Config, sms: int) -> int:
@@ -199,26 +229,32 @@ def multiplying(config: Config, k_tiles: int) -> float:
     return k_tiles * config.warpgroups * config.tile_k / 16 * wgmma
 
 
-def clocks(config: Config, m: int, n: int, k: int, sms: int) -> dict[str, float]:
+def nanoseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures = H200) -> dict[str, float]:
     """What a product of m x n over k takes on `sms` SMs, by the rules above."""
-    tiles = -(-n // config.tile_m) * -(-m // config.tile_n)
+    down, across = -(-n // config.tile_m), -(-m // config.tile_n)  # tiles
     k_tiles = -(-k // (config.tile_k * config.split_k))  # of each CTA
-    turns = -(-tiles // clusters_at_once(config, sms))  # CTAs of the busiest SM
+    ctas = -(-down * across // clusters_at_once(config, sms))  # of the busiest SM
+    turns = -(-ctas // config.per_sm)
     loaded = k_tiles * config.stage_bytes  # by each CTA
-    exchange = EXCHANGE + config.mail_bytes / MAIL if config.split_k > 1 else 0
+    inside = 2 * k * (across * n + down * m)  # of all that is loaded
+    outside = down * across * config.split_k * loaded - inside
+    weight = 2 * n * k * (min(across, turns) if 2 * n * k > L2_HOLDS else 1)
+    sent = config.mail_bytes + 2 * config.tile_m * config.tile_n / config.split_k  # by each CTA
     return {
-        "multiply": turns * multiplying(config, k_tiles),
-        "load": turns * loaded / SM_LOAD,
-        "L2": tiles * config.split_k * loaded / L2,
-        "memory": 2 * (n * k + m * k + m * n) / MEMORY,
-        "exchange": -(-turns // config.per_sm) * exchange,
+        "multiply": ctas * multiplying(config, k_tiles) / GHZ,
+        "load": ctas * loaded / SM_LOAD,
+        "wait": turns * k_tiles / config.stages * gpu.latency,
+        "L2": inside / gpu.l2 + outside / gpu.outside,
+        "memory": (weight + 2 * m * (k + n)) / gpu.memory,
+        "start": turns * gpu.start,
+        "send": turns * sent / gpu.send,
     }
 
 
-def cost(config: Config, m: int, n: int, k: int, sms: int) -> float:
-    """Clocks of it all: the exchange begins when the rest is done."""
-    found = clocks(config, m, n, k, sms)
-    return found.pop("exchange") + max(found.values())
+def cost(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures = H200) -> float:
+    """Nanoseconds of it all."""
+    *together, start, send = nanoseconds(config, m, n, k, sms, gpu).values()
+    return start + sum(x**4 for x in together) ** 0.25 + send
 
 
 def choose(m: int, n: int, k: int, sms: int) -> str:
@@ -446,25 +482,28 @@ def exchanged(acc, sMail, arrived, part: Part, tidx, config: cutlass.Constexpr):
 # A thread of `wgmma` has two neighbours along its N and two along its M, eight apart: in C, which the kernel sees
 # transposed, the sums of eight threads follow one another, 16 bytes in a row. They are stored one by one, so that `out`
 # may begin anywhere and have rows of any length. There are few: a tile's, divided among its CTAs.
+#
+# Each sum is rounded where it is stored. An earlier version rounded all of them first. That is the same work, but where
+# K is whole the compiler then made the multiplying loop wait after every single `wgmma`, in silence. The lab counts the
+# waits of each variant.
 
 
 # %%
 @cute.jit
 def store(rSum, tCcC, mC, part: Part, config: cutlass.Constexpr):
     """Round this CTA's share of a thread's sums and store what lies inside. mC (M, N): C transposed."""
-    rC = cute.make_rmem_tensor(rSum.shape, mC.element_type)
-    rC.store(rSum.load().to(mC.element_type))
     cute.arch.griddepcontrol_wait()  # whoever reads or writes C before this kernel has ended
     for i in cutlass.range(config.share, unroll_full=True):
         row, column = tCcC[part.rank * config.share + i]
         if cute.elem_less((row, column), mC.shape):
-            mC[row, column] = rC[i]
+            mC[row, column] = rSum[i].to(mC.element_type)
 
 
 # %% [markdown]
 # ## The kernel
 #
 # A CTA's own mailbox expects the bytes of all senders from the beginning: nobody can send before the cluster's barrier.
+# (It is told what to expect after the CTA's barrier, so that there is one between making it and arriving at it.)
 
 
 # %%
@@ -775,7 +814,9 @@ def matmul(
 # From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
 # out of your own code.
 #
-# The figures of the rule beside the records they come from:
+# The figures of the rule beside the ceilings that were measured. That of memory, fitted to products, stays a little
+# below what reading alone can have. That of L2 is above: there every SM read bytes of its own, here many ask for the
+# same ones at the same time.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -788,16 +829,14 @@ found = records.select("foundations/memory_ceiling", "ceiling")
 rows = []
 for r in found:
     read = r["figures"]["read"]
-    for size, figure in ((min(read, key=lambda x: int(x.split()[0])), L2), ("4096 MiB", MEMORY)):
-        clock = read[size]["gbps"] / figure
-        rows.append([r["device"], size, f"{read[size]['gbps']:.0f} GB/s", str(figure), f"{clock:.2f} GHz"])
-head = ["device", "read again and again", "measured", "the rule's, bytes a clock", "the same at a clock of"]
+    for size, figure in ((min(read, key=lambda x: int(x.split()[0])), H200.l2), ("4096 MiB", H200.memory)):
+        rows.append([r["device"], size, f"{read[size]['gbps']:.0f} GB/s", f"{figure:.0f} GB/s"])
+head = ["device", "read again and again", "measured", "the rule's"]
 Markdown(table(head, rows, right=2) if rows else "*No record of the ceilings.*")
 
 # %% [markdown] tags=["lab"]
-# **The prediction, in two numbers**: how many SMs are busy, and the clocks of the longest of what goes on at the same
-# time. Beside the tiles of the kernel for all sizes, [tuned_gemm](tuned_gemm.ipynb), the same tile with K whole and
-# with K divided; how many bytes a clock each busy SM then takes in; and what dividing adds.
+# **What the rule foretells**, for K whole and K divided with the same tile: how many SMs are busy, how long it takes,
+# and which of the five is the longest. Beside it the tiles of the kernel for all sizes, [tuned_gemm](tuned_gemm.ipynb).
 
 # %% tags=["lab"]
 from dataclasses import replace
@@ -813,12 +852,11 @@ def tuned_tiles(m: int, n: int, k: int) -> int:
 
 
 def busy(config: Config, shape: tuple[int, int, int]) -> list[str]:
-    """SMs that are busy; the largest term that is not the exchange, and which it is; bytes a clock of each SM."""
-    (m, n, _), terms = shape, clocks(config, *shape, SMS)
-    del terms["exchange"]
-    name = max(terms, key=terms.get)
+    """SMs that are busy; microseconds, and the longest of what goes on at the same time; those to send."""
+    (m, n, _), terms = shape, nanoseconds(config, *shape, SMS)
+    longest = max(list(terms)[:5], key=terms.get)
     ctas = -(-n // config.tile_m) * -(-m // config.tile_n) * config.split_k
-    return [str(min(SMS, ctas)), f"{terms[name]:.0f} ({name})", f"{SM_LOAD * terms['load'] / terms[name]:.0f}"]
+    return [str(min(SMS, ctas)), f"{cost(config, *shape, SMS) / 1000:.1f} ({longest})", f"{terms['send'] / 1000:.1f}"]
 
 
 rows = []
@@ -827,21 +865,19 @@ for shape in (*SHAPES, (1024, 4096, 4096)):
     divided = VARIANTS[chosen] if VARIANTS[chosen].split_k > 1 else VARIANTS["128x128 in 2"]
     tile = f"{divided.tile_m}x{divided.tile_n} in {divided.split_k}"
     each = [tile, *busy(replace(divided, split_k=1), shape), *busy(divided, shape)]
-    added = f"{clocks(divided, *shape, SMS)['exchange']:.0f}"
-    rows.append([" x ".join(map(str, shape)), str(tuned_tiles(*shape)), *each, added, chosen])
-head = ["M x N x K", "tiles, tuned", "tile", "K whole: SMs", "clocks", "each", "divided: SMs", "clocks", "each"]
-Markdown(table([*head, "exchange", "chosen"], rows))
+    rows.append([" x ".join(map(str, shape)), str(tuned_tiles(*shape)), *each, chosen])
+head = ["M x N x K", "tiles, tuned", "tile", "K whole: SMs", "µs", "to send", "divided: SMs", "µs", "to send", "chosen"]
+Markdown(table(head, rows))
 
 # %% [markdown] tags=["lab"]
 # Three kinds of products:
 #
-# * **A stream of weights.** With 16 or 64 rows memory is the longest term, by these figures with K whole too. But then
-#   half of the SMs have to take in everything, and each comes near to what one SM can. With K divided it need not. (128
-#   rows of a smaller weight are still short of SMs, not of memory.)
-# * **Small products.** Few tiles, and nothing but their own loads and multiplications: half of K takes half as long,
-#   until L2 is the longest term. What dividing adds is as large as what it saves if K is short. By these figures that
-#   is so at 1024 x 1024 x 1024, and the rule keeps K whole there.
-# * **Tiles enough.** The last row has more tiles than SMs. Nothing is idle, so that there is nothing to gain.
+# * **A long K and very few tiles.** With K whole most of the SMs are idle, and each of the others has all of K to load.
+#   Four times as many take about a third of the time.
+# * **A weight and some rows.** Memory is the longest term, or L2. A weight that is not large has tiles for half of the
+#   SMs, and dividing K still helps. The largest have tiles for nearly all of them: by these figures K whole would do.
+# * **Tiles enough, or a short K.** What is sent takes as long as what is saved, or longer. The last row has more tiles
+#   than SMs: nothing is idle, so that there is nothing to gain.
 #
 # Memory gives its rate only if enough is asked for in advance. How much a CTA has on its way when all its stages are
 # filled, and at how many bytes on their way [the ceiling](../foundations/memory_ceiling.ipynb) was still rising:
@@ -866,14 +902,14 @@ from cookbook import draw
 lanes = {}
 for split in (1, 2, 4):
     c = replace(VARIANTS["64x64 in 2"], split_k=split)
-    terms = clocks(c, 64, 64, 8192, SMS)
-    work = max(terms["multiply"], terms["load"])
+    terms = nanoseconds(c, 64, 64, 8192, SMS)
+    work = cost(c, 64, 64, 8192, SMS) - terms["send"]
     for rank in range(split):
         spans = [draw.Span(0, work, f"K, part {rank}" if split > 1 else "K", "load and multiply")]
         if split > 1:
-            spans.append(draw.Span(work, work + terms["exchange"], "", "send, add, store"))
+            spans.append(draw.Span(work, work + terms["send"], "", "send, add, store"))
         lanes[f"in {split}: SM {rank}" if split > 1 else "whole: SM 0"] = spans
-draw.lanes(lanes, "One tile, by the figures of the rule", note="computed, not measured")
+draw.lanes(lanes, "One tile, by the figures of the rule", "nanoseconds", note="computed, not measured")
 
 # %% [markdown] tags=["lab"]
 # ## In the lab: the mailbox
@@ -950,7 +986,7 @@ def foretold(shape: tuple[int, int, int]) -> dict[str, float]:
     return {name: value / min(costs.values()) for name, value in costs.items()}
 
 
-more = ((1, 4096, 4096), (16, 1024, 4096), (64, 1024, 8192), (256, 256, 8192), (1024, 4096, 4096), (4096, 4096, 4096))
+more = ((16, 1024, 4096), (64, 4096, 4096), (1024, 1024, 4096), (1024, 4096, 4096), (4096, 4096, 4096))
 rows = [
     [" x ".join(map(str, s)), *(f"{value:.2f}" for value in foretold(s).values()), choose(*s, SMS)]
     for s in (*SHAPES, *more)
@@ -975,7 +1011,8 @@ for level in report.levels:
     print(f"{level.level:10}{of:24}{level.status:13}{tables.describe(level)}")
 
 # %% [markdown] tags=["lab"]
-# In the machine code, the stores to the mailboxes (`st.async` is `STAS`), and as many fewer to memory:
+# In the machine code, the stores to the mailboxes (`st.async` is `STAS`), and as many fewer to memory. And the places
+# where a warp waits for its wgmmas (`WARPGROUP.DEPBAR`): in the loop and after it, nowhere else.
 
 # %% tags=["lab"]
 from cookbook.harness import compiling
@@ -983,8 +1020,9 @@ from cookbook.harness import compiling
 try:
     for name, config in VARIANTS.items():
         made = compiling.compile_recipe("hopper/split_k_gemm", "sm_90a", "bfloat16", config=config)
-        sent, stored = made.count("STAS"), made.count("STG")
-        print(f"{name:14}{config.stages:2} stages, {made.registers} registers, {sent:2} STAS, {stored:2} STG")
+        sent, stored, waits = (made.count(x) for x in ("STAS", "STG", "WARPGROUP.DEPBAR"))
+        found = f"{made.registers} registers, {sent:2} STAS, {stored:2} STG, {waits} DEPBAR"
+        print(f"{name:14}{config.stages:2} stages, {found}")
 except compiling.NoDisassembler as missing:
     print(missing)
 
@@ -993,6 +1031,16 @@ except compiling.NoDisassembler as missing:
 #
 # "ours" is `matmul` without an argument, so whatever the rule chose; beside it each variant, called by name, the kernel
 # for all sizes, and the peers, all interleaved in one run on one GPU.
+#
+# Before the variants were chosen, many more were timed beside cuBLAS, at more sizes than the table has. Dividing K was
+# ahead where a few rows meet a weight: most where the weight is not large, or where K is long and tiles are very few.
+# With the largest weights both take what memory gives, and little lies between them. It was behind where tiles are
+# about as many as SMs, and K is not long. There each SM has something to do without dividing K, and loads what its
+# neighbours load too: a kernel whose clusters share their loads ([multicast](multicast_gemm.ipynb)) is better.
+#
+# Two things had been expected otherwise. A `tile_n` larger than the rows was to cost little, for TMA does not read what
+# lies outside. It cost so much that there are four widths now. And clusters of four were made for 16 rows of a small
+# weight, to have twice as many SMs at work. They lost to clusters of two wherever rows were as few, and are gone.
 
 # %% tags=["lab"]
 from cookbook.harness.publishing import results_table
@@ -1001,36 +1049,75 @@ Markdown(results_table("hopper/split_k_gemm"))
 
 # %% [markdown] tags=["lab"]
 # How good is the rule? For each record: the variants' times relative to the fastest one, foretold and measured, and
-# what `matmul` would have gained by knowing.
+# what `matmul` would have gained by knowing. Then its figures, fitted again: those with which the logarithms of all
+# those times differ least from what the rule says.
 
 # %% tags=["lab"]
 
 
+def timed_variants() -> list[tuple[dict, dict[str, float]]]:
+    """The current records of all variants, and their nanoseconds."""
+    current = [r for r in records.select("hopper/split_k_gemm", "timed") if not records.is_stale(r)]
+    current = [r for r in current if VARIANTS.keys() <= r["peers"].keys()]
+    return [(r, {name: 1e6 * r["peers"][name]["median_ms"] for name in VARIANTS}) for r in current]
+
+
 def rule_beside_times() -> str:
-    """Every current record of all variants, or that there is none."""
-    timed = [r for r in records.select("hopper/split_k_gemm", "timed") if not records.is_stale(r)]
+    """A row for each record: how the variants should compare, and how they do."""
     rows = []
-    for r in timed:
-        if not VARIANTS.keys() <= r["peers"].keys():
-            continue
+    for r, found in timed_variants():
         shape = tuple(r["shape"])
-        found = {name: r["peers"][name]["median_ms"] for name in VARIANTS}
         best, said, chosen = min(found.values()), foretold(shape), choose(*shape, SMS)
         each = [f"{said[name]:.2f} / {found[name] / best:.2f}" for name in VARIANTS]
         rows.append([" x ".join(map(str, shape)) + f", {r['dtype']}", *each, chosen, f"{found[chosen] / best - 1:.1%}"])
     header = ["M x N x K", *(f"{name}: foretold / measured" for name in VARIANTS), "chosen", "lost"]
-    return table(header, rows) if rows else "*No times yet to hold it against.*"
+    return table(header, rows)
 
 
-Markdown(rule_beside_times())
+def differences(gpu: Figures, timed: list) -> np.ndarray:
+    """log(foretold / measured) of each time, less of those that are far from the fastest of their size."""
+    return np.array(
+        [
+            min(found.values()) / ns * np.log(cost(VARIANTS[name], *r["shape"], SMS, gpu) / ns)
+            for r, found in timed
+            for name, ns in found.items()
+        ]
+    )
+
+
+def fitted(timed: list) -> Figures:
+    """The figures of least squares, from the rule's own, by Gauss and Newton on their logarithms, half a step each."""
+    logs, nudge = np.log(H200), 1e-4
+    for _ in range(30):
+        at = differences(Figures(*np.exp(logs)), timed)
+        moved = [differences(Figures(*np.exp(logs + nudge * unit)), timed) for unit in np.eye(len(logs))]
+        slopes = (np.array(moved) - at).T / nudge
+        logs = logs - 0.5 * np.linalg.lstsq(slopes, at, rcond=None)[0]
+    return Figures(*map(float, np.exp(logs)))
+
+
+def rule_beside_fit() -> str:
+    """The rule's figures and the best ones, each with its root mean square of the differences."""
+    timed = [(r, found) for r, found in timed_variants() if r["dtype"] == "bfloat16"]
+    rows = []
+    for name, gpu in {"the rule": H200, "fitted": fitted(timed)}.items():
+        misfit = np.sqrt(np.mean(differences(gpu, timed) ** 2))
+        rows.append([name, *(f"{x:.0f}" for x in gpu), f"{misfit:.1%}"])
+    return table(["", *Figures._fields, f"misfit over {len(timed)} sizes"], rows)
+
+
+parts = (
+    [rule_beside_times(), rule_beside_fit()] if timed_variants() else []
+)  # the table of times says it if there is none
+Markdown("\n\n".join(parts))
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # Where tiles are few, K is the dimension that is left to divide. A cluster makes that cheap to write: sums go from
-# registers into a mailbox next door, a barrier counts their bytes, and nobody asks twice. What it gains is SMs; what it
-# does not gain is bytes, for the same tiles load the same. A product that is short of SMs wins by it, one that is short
-# of L2 or of memory does not.
+# registers into a mailbox next door, a barrier counts their bytes, and nobody asks twice. What it gains is SMs, each
+# with its own loads on the way; what it does not gain is bytes, for the same tiles load the same. A product that is
+# short of SMs wins by it. One whose tiles are as many as SMs does not: it wins by loading less.
 #
 # A model that writes text calls such a kernel again and again, with weights that nothing before it writes. They could
 # be asked for before the kernel before has ended: [the Blackwell page](../blackwell/low_latency_gemm.ipynb) has that as
