@@ -199,7 +199,7 @@ def config_for(arch: str, variant: str = "64x64 in 2") -> Config:
 
 
 # %%
-GHZ = 1.755  # of the SMs' clock: a round figure of an H200 at work, not fitted
+GHZ = 1.755  # of the SMs' clock: about what an H200 runs at, not fitted
 SM_LOAD = 64 * GHZ  # bytes a nanosecond that one SM can take in: 64 a clock, not fitted
 L2_HOLDS = 50e6  # bytes that are still in L2 when they are read again: the size of an H200's, not fitted
 
