@@ -125,33 +125,34 @@ def test_a_wrong_part_of_k_is_found(old, new, tmp_path):
 
 
 # Microseconds of each variant, in the order of VARIANTS, on an NVIDIA H200: bfloat16, medians of interleaved rounds,
-# launches one right after the other. The two with K whole (128x128 and 64x64) are those of a build that waited after
-# every wgmma: no more than bounds from above of what they take now.
+# launches one right after the other.
 MEASURED = {
+    (512, 512, 512): (5.6, 5.8, 4.1, 3.0, 3.2, 5.1, 3.1, 5.1),
+    (1024, 1024, 1024): (8.2, 8.1, 10.1, 6.5, 10.8, 15.7, 15.3, 26.5),
+    (256, 256, 8192): (39.5, 22.8, 12.5, 18.8, 12.6, 7.7, 9.7, 10.3),
+    (64, 1024, 8192): (38.8, 22.5, 14.6, 19.5, 13.3, 8.7, 10.5, 11.4),
+    (1, 4096, 4096): (20.5, 25.8, 21.3, 20.4, 21.8, 16.2, 14.2, 10.5),
+    (16, 4096, 4096): (20.6, 22.2, 19.5, 16.4, 17.8, 15.2, 11.0, 11.1),
+    (128, 4096, 4096): (22.0, 15.8, 12.2, 16.1, 15.4, 21.7, 25.0, 43.7),
+    (256, 2048, 8192): (41.0, 24.6, 20.7, 26.1, 28.8, 34.9, 45.4, 78.8),
+    (16, 8192, 8192): (65.0, 64.3, 95.9, 56.4, 55.3, 46.7, 34.3, 33.6),
+    (32, 8192, 8192): (64.8, 62.2, 88.2, 48.7, 46.7, 43.3, 34.2, 64.6),
+    (64, 8192, 8192): (53.7, 55.5, 77.8, 35.5, 35.8, 39.6, 65.7, 123.7),
+    # The two with K whole, 128x128 and 64x64, in a build that waited after every wgmma: bounds from above.
     (256, 256, 256): (3.9, 4.7, 3.0, 2.4, 2.2, 2.0, 1.8, 1.7),
     (768, 768, 768): (8.3, 7.7, 8.3, 6.2, 7.7, 9.6, 8.9, 13.5),
-    (1024, 1024, 1024): (9.3, 8.3, 10.2, 7.1, 10.6, 15.6, 15.1, 25.8),
-    (1536, 1536, 1536): (25.0, 26.0, 27.4, 26.4, 28.0, 36.5, 42.4, 79.7),
-    (256, 256, 8192): (48.5, 22.7, 12.4, 35.1, 12.5, 7.6, 9.5, 8.8),
     (512, 512, 4096): (25.9, 14.3, 9.4, 19.0, 8.2, 12.2, 9.1, 16.6),
+    (1536, 1536, 1536): (25.0, 26.0, 27.4, 26.4, 28.0, 36.5, 42.4, 79.7),
     (1024, 1024, 4096): (27.3, 16.3, 22.8, 23.1, 26.7, 34.8, 42.2, 75.5),
-    (64, 1024, 8192): (48.2, 22.6, 15.4, 35.3, 13.2, 8.7, 10.5, 9.8),
+    (8, 4096, 4096): (25.2, 22.5, 21.1, 18.9, 20.5, 15.2, 13.1, 9.5),
+    (32, 4096, 4096): (25.5, 22.4, 19.4, 18.8, 16.5, 14.4, 10.6, 13.5),
+    (64, 4096, 4096): (25.9, 17.8, 18.0, 19.2, 11.9, 14.5, 13.6, 23.1),
     (16, 2048, 8192): (48.2, 25.0, 32.0, 35.0, 19.4, 18.2, 12.1, 10.9),
     (64, 2048, 8192): (48.3, 23.6, 24.7, 35.2, 15.1, 15.4, 14.4, 20.0),
     (128, 2048, 8192): (49.2, 23.9, 15.5, 35.9, 16.0, 20.5, 22.3, 39.0),
-    (256, 2048, 8192): (52.5, 24.4, 20.4, 37.1, 27.8, 34.8, 44.5, 77.2),
-    (1, 4096, 4096): (25.1, 24.5, 22.3, 19.4, 21.9, 15.8, 14.4, 9.4),
-    (8, 4096, 4096): (25.2, 22.5, 21.1, 18.9, 20.5, 15.2, 13.1, 9.5),
-    (16, 4096, 4096): (25.3, 21.3, 21.1, 18.8, 19.6, 14.7, 10.9, 9.8),
-    (32, 4096, 4096): (25.5, 22.4, 19.4, 18.8, 16.5, 14.4, 10.6, 13.5),
-    (64, 4096, 4096): (25.9, 17.8, 18.0, 19.2, 11.9, 14.5, 13.6, 23.1),
-    (128, 4096, 4096): (26.8, 16.3, 12.0, 19.5, 15.1, 21.7, 24.7, 43.4),
     (16, 14336, 4096): (44.4, 62.8, 79.8, 42.0, 50.8, 50.1, 31.2, 30.4),
     (64, 14336, 4096): (42.3, 51.2, 64.1, 33.7, 33.2, 37.4, 61.0, 112.3),
     (128, 14336, 4096): (35.4, 40.8, 47.2, 62.4, 65.3, 68.8, 115.4, 216.2),
-    (16, 8192, 8192): (68.9, 62.1, 91.9, 61.4, 53.5, 46.4, 33.5, 33.0),
-    (32, 8192, 8192): (63.5, 61.8, 86.4, 53.4, 47.2, 43.1, 33.5, 63.4),
-    (64, 8192, 8192): (53.4, 53.5, 70.6, 40.2, 35.0, 40.7, 65.4, 126.0),
 }
 MADE_FOR = {
     "128x128": (4096, 4096, 4096),
@@ -202,7 +203,7 @@ def test_the_rule_foretells_the_times_of_the_variants_that_divide_k():
 
 @pytest.mark.parametrize("figure", catalog.load(NAME).Figures._fields)
 def test_no_figure_of_the_rule_is_idle(figure):
-    """Without it the times are foretold less well: much less, or, for the latency, products go to slower variants."""
+    """Without it the times are foretold less well: much less, but for the latency: the load of an SM is near."""
     module = catalog.load(NAME)
     free = module.H200._replace(**{figure: 1e-9 if figure in ("start", "latency") else 1e12})
 
@@ -216,11 +217,7 @@ def test_no_figure_of_the_rule_is_idle(figure):
         return np.sqrt(np.mean(np.square(offs)))
 
     assert misfit(module.H200) < 0.08
-    if figure == "latency":  # the load of an SM says nearly the same
-        worst = max(lost(lambda *s: min(module.VARIANTS, key=lambda v: module.cost(module.VARIANTS[v], *s, SMS, free))))
-        assert misfit(free) > 1.05 * misfit(module.H200) and worst > 0.1
-    else:
-        assert misfit(free) > 0.1
+    assert misfit(free) > (1.05 * misfit(module.H200) if figure == "latency" else 0.1)
 
 
 def test_the_rule_grows_with_the_work_and_not_with_the_gpu():
