@@ -1073,8 +1073,8 @@ Markdown(rule_beside_times())
 # By the clocks of the tensor cores alone `208x256`, which stores nothing late, would be behind `256x128` at all these
 # sizes. It is ahead because each element that it loads is used more often, where energy is time.
 #
-# And the figures of the rule, fitted again: the `CLOCKS` and the `LOAD` with which the logarithms of all those times, at
-# sizes that are not short, differ least from what the rule says.
+# And the figures of the rule, fitted again: the `CLOCKS` and the `LOAD` with which the logarithms of all those times,
+# at sizes that are not short, differ least from what the rule says.
 
 # %% tags=["lab"]
 import math
