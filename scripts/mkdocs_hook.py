@@ -23,6 +23,7 @@ _MARKS = {
     "<!-- faults -->": faults.markdown,
     "<!-- bench sizes -->": bench_pages.sizes,
     "<!-- bench growth -->": bench_pages.growth,
+    "<!-- bench apart -->": bench_pages.apart,
     "<!-- bench ladder -->": bench_pages.ladder,
     "<!-- bench rasters -->": bench_pages.rasters,
 }

@@ -336,6 +336,67 @@ def _step_cells(
     return [speed, ratio, f"{gain[0]:.2f} x `{gain[1]}`" if gain else ""]
 
 
+# --- made for other shapes --------------------------------------------------------------------------------------
+
+
+def apart(root: Path | None = None) -> str:
+    """The GEMMs that are timed at none of LADDER_SHAPES, each at the shapes that it is made for: a chart of its speed
+    and of the recipe's beside it, as multiples of torch.matmul's, and a table with times in microseconds."""
+    parts = []
+    for recipe in _made_for_others():
+        found = timed(recipe.name, root)
+        parts.append(f"### {_link(recipe.name)}")
+        for device in _devices(_current(found)) or [_NO_DEVICE]:
+            here = [r for r in _current(found) if r["device"] == device]
+            chart = apart_chart(recipe, here)
+            parts += [figure(chart.svg)] if chart else []
+            parts += [apart_table(recipe, found, here), origin(here)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _made_for_others() -> list[Recipe]:
+    """The GEMMs of the tracks of LADDERS that are no step of them."""
+    found = [r for r in catalog.recipes() if r.track in LADDERS and r.kind == "gemm" and DTYPE in r.dtypes]
+    return [r for r in found if r not in _steps(r.track)]
+
+
+def apart_chart(recipe: Recipe, current: list[Record]) -> draw.Picture | None:
+    """Bars at each shape: speed as a multiple of torch.matmul's in the same run; None if nothing was measured."""
+    bars = []
+    for r in (
+        r for shape in recipe.bench_shapes for r in current if tuple(r["shape"]) == shape and TORCH in r["peers"]
+    ):
+        torch = r["peers"][TORCH]["median_ms"]
+        for who, f in {recipe.name: r["figures"], recipe.beside: r["peers"].get(recipe.beside)}.items():
+            if f:
+                value, *spread = (torch / f[end] for end in ("median_ms", "max_ms", "min_ms"))
+                bars.append(draw.Bar(_by(r["shape"]), who.split("/")[1], value, *spread, f"{value:.3f}"))
+    if not bars:
+        return None
+    title = f"{recipe.name}, {DTYPE}, {current[0]['device']}"
+    own = recipe.name.split("/")[1]
+    return draw.bar_chart(bars, "times torch.matmul in the same run", title, highlight=own, baseline=None)
+
+
+def apart_table(recipe: Recipe, found: list[Record], current: list[Record]) -> str:
+    """A row for each shape that the recipe is timed at: microseconds, and how ours stands to its peers."""
+    of_shape = {tuple(r["shape"]): r for r in current}
+    peers = [TORCH, *([recipe.beside] if recipe.beside else [])]
+    rows = []
+    for shape in recipe.bench_shapes:
+        row = [_in_short(shape)]
+        if shape in of_shape:
+            r = of_shape[shape]
+            us = [1000 * r["figures"][end] for end in ("median_ms", "min_ms", "max_ms")]
+            row.append("{:.2f} ({:.2f} to {:.2f})".format(*us))
+            timed_too = (r["peers"].get(who) for who in peers)
+            row += [f"{1000 * f['median_ms']:.2f} ({f['ratio']:.3f})" if f else "not timed" for f in timed_too]
+        else:
+            row += [absent(found, shape), *[""] * len(peers)]
+        rows.append(row)
+    return table(["M x N x K", "ours, µs (min to max)", *(f"{who}, µs (ours / it)" for who in peers)], rows)
+
+
 # --- rasters ----------------------------------------------------------------------------------------------------
 
 
@@ -383,6 +444,12 @@ def short(root: Path | None = None) -> str:
         parts.append(table(header, rows, right=2 if devices else 1))
         if missing:
             parts.append(f"Not measured: {', '.join(map(_in_short, missing))}.")
+    for recipe in _made_for_others():
+        found = timed(recipe.name, root)
+        used += _current(found)
+        parts.append(f"**[`{recipe.name}`](recipes/{recipe.name}.py)**, {DTYPE}")
+        for device in _devices(_current(found)) or [_NO_DEVICE]:
+            parts.append(apart_table(recipe, found, [r for r in _current(found) if r["device"] == device]))
     ladders, more = _short_ladder(root)
     plots = (
         "Plots, and every step at more sizes, are on the site's page of [benchmarks](docs/benchmarks.md): `make serve`."

@@ -11,7 +11,7 @@
 #   cookbook:
 #     title: The GEMM to use
 #     claim: >-
-#       Two schedules, three tiles, and one rule of two terms, clocks and bytes, that chooses among them for the sizes
+#       Two schedules, five tiles, and one rule of two terms, clocks and bytes, that chooses among them for the sizes
 #       it is given.
 #     track: hopper
 #     order: 90

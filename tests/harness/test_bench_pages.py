@@ -205,6 +205,42 @@ def test_the_ladder_has_every_gemm_in_order(tmp_path):
     assert named == [name for name in gemms if name != made_for_few_tiles] and set(bench_pages.TUNED) <= set(named)
 
 
+# --- made for other shapes --------------------------------------------------------------------------------------
+
+APART = "hopper/split_k_gemm"
+
+
+def test_a_gemm_for_other_shapes_is_held_against_torch_and_the_one_it_names(tmp_path):
+    shape, *missing = catalog.find(APART).bench_shapes
+    old = record(APART, missing[0], code_hash="0" * 64)
+    records.write([old, record(APART, shape, ms=0.01, torch_ms=0.015, others={TUNED: 0.03, "64x64": 0.02})], tmp_path)
+    shown = bench_pages.apart(tmp_path)
+    here = rows(shown)
+    assert here.pop(bench_pages._in_short(shape)) == ["10.00 (9.00 to 12.50)", "15.00 (1.500)", "30.00 (3.000)"]
+    assert here.pop(bench_pages._in_short(missing[0])) == ["not measured since the code changed", "", ""]
+    assert [cells for name, cells in here.items() if "x" in name or "³" in name][-1] == ["not measured", "", ""]
+    (chart,) = pictures(shown)
+    for name, times in (("split_k_gemm", 1.5), ("tuned_gemm", 0.5)):
+        (bar,) = groups(chart, name=name)
+        assert float(bar.get("data-value")) == pytest.approx(times)
+    assert not groups(chart, name="64x64") and rows(bench_pages.short(tmp_path))[bench_pages._in_short(shape)]
+
+
+def test_a_gemm_for_other_shapes_without_its_peers_or_records(tmp_path):
+    empty = bench_pages.apart(tmp_path)
+    shapes = catalog.find(APART).bench_shapes
+    assert not pictures(empty) and empty.count("| not measured |") == len(shapes)
+    records.write([record(APART, shapes[0], others={})], tmp_path)
+    assert rows(bench_pages.apart(tmp_path))[bench_pages._in_short(shapes[0])][-1] == "not timed"
+
+
+def test_every_gemm_of_a_ladder_is_a_step_or_apart():
+    apart = [r.name for r in bench_pages._made_for_others()]
+    steps = [r.name for track in bench_pages.LADDERS for r in bench_pages._steps(track)]
+    gemms = [r.name for r in catalog.recipes() if r.track in bench_pages.LADDERS and r.kind == "gemm"]
+    assert sorted(steps + apart) == sorted(gemms) and apart == [APART]
+
+
 # --- rasters ----------------------------------------------------------------------------------------------------
 
 
