@@ -145,21 +145,12 @@ def check(
     tools, record = tools or on_hardware, record or on_hardware
     chosen = _chosen(wanted, shapes, dtypes, targets, everything, majors)
     plans = [workers.planned(recipe, *arguments, tools) for recipe, arguments in chosen]
-    keep = _keep if record else lambda level: None
+    recording = _Recording(record)
     with _progress(sum(len(plan.steps) for plan in plans)) as advance:
-        reports = workers.check(plans, jobs, advance, gpu_jobs, keep)
-    if record:
-        _write_records([level.record for r in reports for level in r.levels if level.record])
+        reports = workers.check(plans, jobs, advance, gpu_jobs, lambda level: recording.keep(level.record))
+    recording.say()
     _show_reports(reports, as_json)
     raise typer.Exit(0 if all(report.ok for report in reports) else 1)
-
-
-def _keep(level: Any) -> None:
-    """Record a level at once: a check that is cut short keeps what it has measured."""
-    from cookbook.harness import records
-
-    if level.record:
-        records.write([level.record])
 
 
 def _for_this_gpu(names: list[str] | None) -> list[catalog.Recipe]:
@@ -228,15 +219,14 @@ def bench(
     skipped: dict[str, str] = {}
     chosen = _chosen(_to_time(names, everything), shapes, dtypes, targets, everything, majors)
     jobs = _bench_jobs(chosen, skipped, sizes)
-    how = {"rounds": rounds, "quack": not no_quack}
+    how, recording = {"rounds": rounds, "quack": not no_quack}, _Recording(record)
     with _progress(len(jobs)) as advance:
         for name, shape, dtype, which in jobs:
             own = not each_dimension or shape in benching.ALL_SIZES  # of these the tables show the variants
-            made += benching.bench(name, [shape], [dtype], majors=[which], own=own, on_progress=advance, **how)
-            if record:  # at once: a run that is cut short keeps what it has measured
-                records.write(made[-1:])
-    if record:
-        _write_records(made)
+            new = benching.bench(name, [shape], [dtype], majors=[which], own=own, on_progress=advance, **how)
+            recording.keep(*new)
+            made += new
+    recording.say()
     levels = ("timed", records.CEILING)
     recorded = [r for r in records.read() if r["recipe"] in skipped and r["level"] in levels]
     _show_bench(made, recorded, skipped, as_json)
@@ -336,6 +326,7 @@ def limits(
         kinds = chosen.dtypes[: None if dtypes else 1], chosen.majors[: None if majors else 1]
         jobs += [(recipe.name, *job) for job in product(chosen.shapes, *kinds) if recipe.name not in skipped]
     made: list[Any] = []
+    recording = _Recording(record)
     with _progress(len(jobs)) as advance:
         for name, shape, dtype, which in jobs:
             try:
@@ -343,10 +334,8 @@ def limits(
             except measuring.Unmeasurable as error:
                 skipped[name] = str(error)
                 continue
-            if record:  # at once: a run that is cut short keeps what it has measured
-                records.write(made[-1:])
-    if record:
-        _write_records(made)
+            recording.keep(made[-1])
+    recording.say()
     recorded = [r for r in records.read() if r["recipe"] in skipped and r["level"] == records.LIMITS]
     _show_limits(made, recorded, skipped, as_json)
     raise typer.Exit(1 if skipped else 0)
@@ -480,11 +469,22 @@ def _recipe_json(recipe: catalog.Recipe) -> dict[str, Any]:
     return {key: str(value) if isinstance(value, Path) else value for key, value in vars(recipe).items()}
 
 
-def _write_records(made: list[Any]) -> None:
-    from cookbook.harness import records
+class _Recording:
+    """Writes records at once, so that a run that is cut short keeps what it has measured, and says at the end where."""
 
-    written = records.write(made)
-    _say("recorded in " + ", ".join(map(str, written)) if written else "nothing was measured here to record")
+    def __init__(self, wanted: bool) -> None:
+        self.wanted, self.files = wanted, {}
+
+    def keep(self, *made: Any) -> None:
+        """made: records, or None for what has none."""
+        from cookbook.harness import records
+
+        if self.wanted:
+            self.files |= dict.fromkeys(records.write(filter(None, made)))
+
+    def say(self) -> None:
+        if self.wanted:
+            _say("recorded in " + ", ".join(map(str, self.files)) if self.files else "nothing was measured to record")
 
 
 @contextmanager

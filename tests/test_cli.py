@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -237,28 +238,28 @@ def test_on_hardware_takes_what_the_gpu_runs_with_tools_and_records_it(monkeypat
         able = recipe.runs_on_capability(10, 0)
         return ("a B200", "") if able else (None, f"runs on {recipe.runs_on}; this is a B200, sm_100")
 
-    seen, written, kept, shared = {}, [], [], []
+    seen, kept, shared = {}, [], []
     record = {"level": "ran", "recipe": NAME}
 
     def checked(plans, jobs, advance, gpu_jobs, on_level):
         shared.append(gpu_jobs)
         level = checking.Level("ran", checking.PASSED, "bfloat16", record=record)
-        for _ in plans:
+        for number, _ in enumerate(plans, 1):
             on_level(level)
-            assert kept.pop() == [record]  # at once: a check that is cut short keeps it
+            assert kept == [record] * number  # at once: a check that is cut short keeps it
         return [checking.Report(plan.recipe, (level,)) for plan in plans]
 
     monkeypatch.setattr(checking, "gpu_for", runs)
-    monkeypatch.setattr(cli, "_write_records", written.extend)
-    monkeypatch.setattr(records, "write", kept.append)
+    monkeypatch.setattr(records, "write", lambda made: kept.extend(made) or [Path("results/b200.json")])
     monkeypatch.setattr(workers, "check", checked)
     real = workers.planned
     monkeypatch.setattr(workers, "planned", lambda r, *a: seen.update({r.name: a[-1]}) or real(r, *a))
-    assert call("check", "--on-hardware", "--gpu-jobs", "3").exit_code == 0
-    assert shared == [3]
+    done = call("check", "--on-hardware", "--gpu-jobs", "3")
+    assert done.exit_code == 0 and shared == [3]
+    assert done.stderr.count("recorded in") == 1 and "results/b200.json" in done.stderr
     assert "blackwell/two_cta_gemm" in seen and "foundations/matrix_transpose" in seen
     assert NAME not in seen and "blackwell/geforce_gemm" not in seen
-    assert all(seen.values()) and len(written) == len(seen)  # with the tools, and each report's record
+    assert all(seen.values()) and len(kept) == len(seen)  # with the tools; each report's record, and none twice
     refused = call("check", NAME, "--on-hardware")
     assert refused.exit_code == 2 and "runs on sm_90" in refused.output
 

@@ -1106,10 +1106,8 @@ def rule_beside_fit() -> str:
     return table(["", *Figures._fields, f"misfit over {len(timed)} sizes"], rows)
 
 
-parts = (
-    [rule_beside_times(), rule_beside_fit()] if timed_variants() else []
-)  # the table of times says it if there is none
-Markdown("\n\n".join(parts))
+# If there is nothing to hold the rule against, the table above has said so.
+Markdown("\n\n".join([rule_beside_times(), rule_beside_fit()] if timed_variants() else []))
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion
