@@ -949,8 +949,22 @@ draw.access_view(stmatrix_of_warp_0[0])
 draw.swizzle_view(layouts.a)
 
 # %% [markdown] tags=["lab"]
-# And the box of the transposed tile. It lies by columns, and an `stmatrix.trans` writes 16 bytes of eight of them for
-# each matrix:
+# And the box of the transposed tile: the first eight lines of both kinds. Small in each cell is the first of its eight
+# elements, (row, column) of what the tensor cores compute. They go on along the row in the one, down the column in the
+# other; either way a line is 128 bytes of a row of the product.
+
+# %% tags=["lab"]
+
+
+def first_lines(dtype) -> dict[str, cute.ComposedLayout]:
+    """Eight lines of a box of C, by variant."""
+    return {"256x128": smem_atom(dtype, 64), "208x256": smem_atom(dtype, 64, True)}
+
+
+draw.atom_orders(evaluate(first_lines, cutlass.BFloat16), title="Eight lines of a box of C, bfloat16")
+
+# %% [markdown] tags=["lab"]
+# An `stmatrix.trans` writes 16 bytes of eight of these columns for each of its matrices:
 
 # %% tags=["lab"]
 turned = evaluate(smem_layouts, cutlass.BFloat16, VARIANTS["208x256"])
