@@ -8,7 +8,7 @@ import math
 
 import pytest
 
-from cookbook.harness import catalog
+from cookbook.harness import catalog, checking
 from cookbook.layouts import SmemLayout, evaluate
 
 RECIPES = catalog.recipes()
@@ -198,3 +198,12 @@ def test_overlap_agrees_with_counting_bytes(name: str) -> None:
         refused += overlap(x, y) and not share
     assert missed == 0
     assert refused == 0
+
+
+@pytest.mark.parametrize("name", GEMMS)
+def test_every_layout_holds_on_every_target(name):
+    """Of each variant, for operands of all majors; one dtype: the others have as many bits."""
+    recipe, found = catalog.find(name), []
+    for which in recipe.majors:
+        found += checking.layout_levels(recipe, recipe.dtypes[0], recipe.targets, which)
+    assert found and [(one.target, one.variant, one.reason) for one in found if one.status != checking.PASSED] == []

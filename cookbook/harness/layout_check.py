@@ -96,7 +96,8 @@ def copy_wavefronts(field: str, copy: TiledCopyTV, layout: SmemLayout) -> Counte
 def _past_l1(copy: TiledCopyTV, layout: SmemLayout) -> Counter[tuple[int, int]]:
     """`copy_wavefronts` of a cp.async of 16 bytes, which goes past L1: it depends on where lanes read, too.
 
-    Rows of the matrix begin at multiples of 128 bytes there, and so does the tile.
+    Rows of the matrix begin at multiples of 128 bytes there, and so does the tile. A wavefront reads from one line, so
+    that no layout of shared memory can do with fewer wavefronts than lines are read: that is the ideal here.
     """
     rows, columns = access.repeated(copy.src_coords(), copy.tiler_mn, layout.outer.sizes[:2])
     along_rows = bool(rows[0, 1] == rows[0, 0])  # else the matrix is M- or N-major, and a vector runs down a column
@@ -107,7 +108,8 @@ def _past_l1(copy: TiledCopyTV, layout: SmemLayout) -> Counter[tuple[int, int]]:
         for warp in range(0, len(written), access.LANES):
             lanes = slice(warp, warp + access.LANES)
             counted = banks.wavefronts(written[lanes], banks.CHUNK, sources=read[lanes], past_l1=True)
-            counts[counted.actual, access.LANES * banks.CHUNK // banks.LINE] += 1
+            lines = len(np.unique(read[lanes] // banks.LINE))
+            counts[counted.actual, max(lines, access.LANES * banks.CHUNK // banks.LINE)] += 1
     return counts
 
 
