@@ -158,7 +158,8 @@ def _read(file: Path, root: Path, source: str) -> Recipe:
 
     header = front_matter(source)
     try:
-        described = yaml.safe_load("\n".join(header))["jupyter"]["cookbook"]
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C, where PyYAML has it
+        described = yaml.load("\n".join(header), Loader=loader)["jupyter"]["cookbook"]
     except (TypeError, KeyError, yaml.YAMLError) as error:
         raise CatalogError(f"{file}: the front matter needs the key jupyter.cookbook ({error!r})") from None
     name = file.relative_to(root).with_suffix("").as_posix()
