@@ -257,8 +257,11 @@ def _ladder_of(steps: list[Recipe], found: dict[str, list[Record]], device: str,
 
 def _steps(track: str) -> list[Recipe]:
     """The GEMMs of a track that are timed at a shape of the ladder; one made for other shapes is no step of it."""
-    found = [r for r in catalog.recipes() if (r.track, r.kind) == (track, "gemm") and DTYPE in r.dtypes]
-    return [r for r in found if not r.bench_shapes or set(r.bench_shapes) & set(LADDER_SHAPES)]
+    return [r for r in _gemms(track) if not r.bench_shapes or set(r.bench_shapes) & set(LADDER_SHAPES)]
+
+
+def _gemms(track: str) -> list[Recipe]:
+    return [r for r in catalog.recipes() if (r.track, r.kind) == (track, "gemm") and DTYPE in r.dtypes]
 
 
 def before(recipe: Recipe, steps: list[Recipe]) -> Recipe | None:
@@ -345,9 +348,10 @@ def apart(root: Path | None = None) -> str:
     parts = []
     for recipe in _made_for_others():
         found = timed(recipe.name, root)
+        current = _current(found)
         parts.append(f"### {_link(recipe.name)}")
-        for device in _devices(_current(found)) or [_NO_DEVICE]:
-            here = [r for r in _current(found) if r["device"] == device]
+        for device in _devices(current) or [_NO_DEVICE]:
+            here = [r for r in current if r["device"] == device]
             chart = apart_chart(recipe, here)
             parts += [figure(chart.svg)] if chart else []
             parts += [apart_table(recipe, found, here), origin(here)]
@@ -356,16 +360,14 @@ def apart(root: Path | None = None) -> str:
 
 def _made_for_others() -> list[Recipe]:
     """The GEMMs of the tracks of LADDERS that are no step of them."""
-    found = [r for r in catalog.recipes() if r.track in LADDERS and r.kind == "gemm" and DTYPE in r.dtypes]
-    return [r for r in found if r not in _steps(r.track)]
+    steps = {r.name for track in LADDERS for r in _steps(track)}
+    return [r for track in LADDERS for r in _gemms(track) if r.name not in steps]
 
 
 def apart_chart(recipe: Recipe, current: list[Record]) -> draw.Picture | None:
     """Bars at each shape: speed as a multiple of torch.matmul's in the same run; None if nothing was measured."""
-    bars = []
-    for r in (
-        r for shape in recipe.bench_shapes for r in current if tuple(r["shape"]) == shape and TORCH in r["peers"]
-    ):
+    bars, of_shape = [], {tuple(r["shape"]): r for r in current if TORCH in r["peers"]}
+    for r in filter(None, map(of_shape.get, recipe.bench_shapes)):
         torch = r["peers"][TORCH]["median_ms"]
         for who, f in {recipe.name: r["figures"], recipe.beside: r["peers"].get(recipe.beside)}.items():
             if f:
@@ -446,10 +448,11 @@ def short(root: Path | None = None) -> str:
             parts.append(f"Not measured: {', '.join(map(_in_short, missing))}.")
     for recipe in _made_for_others():
         found = timed(recipe.name, root)
-        used += _current(found)
+        current = _current(found)
+        used += current
         parts.append(f"**[`{recipe.name}`](recipes/{recipe.name}.py)**, {DTYPE}")
-        for device in _devices(_current(found)) or [_NO_DEVICE]:
-            parts.append(apart_table(recipe, found, [r for r in _current(found) if r["device"] == device]))
+        for device in _devices(current) or [_NO_DEVICE]:
+            parts.append(apart_table(recipe, found, [r for r in current if r["device"] == device]))
     ladders, more = _short_ladder(root)
     plots = (
         "Plots, and every step at more sizes, are on the site's page of [benchmarks](docs/benchmarks.md): `make serve`."
