@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from cookbook import draw
-from cookbook.harness import catalog, notebooks, records
+from cookbook.harness import catalog, ceilings, notebooks, records
+from cookbook.harness.benching import QUACK, TORCH
 from cookbook.harness.catalog import Recipe
 from cookbook.harness.records import Record
 
@@ -55,14 +56,22 @@ def _shape(record: Record) -> str:
     return " x ".join(map(str, record["shape"])) if record["shape"] else "many shapes"
 
 
-def _peer_names(timed: list[Record]) -> list[str]:
-    return list(dict.fromkeys(name for record in timed for name in record["peers"]))
+MANY = 8  # more of a recipe's own variants than this have a table to themselves, and no bars
+
+
+def _peer_names(timed: list[Record]) -> tuple[list[str], list[str]]:
+    """Who was timed beside ours: (what stands in the table of ours, a recipe's own variants if they are many)."""
+    names = list(dict.fromkeys(name for record in timed for name in record["peers"]))
+    own = [name for name in names if name not in (TORCH, QUACK, ceilings.PEER) and "/" not in name]
+    return ([name for name in names if name not in own], own) if len(own) > MANY else (names, [])
+
+
+def _timed_of(record: Record, majors: bool) -> list[str]:
+    return [_shape(record), *([record.get("majors", "")] if majors else []), record["dtype"]]
 
 
 def _timed_row(record: Record, peers: list[str], majors: bool) -> list[str]:
-    ours = record["figures"]
-    row = [_shape(record), *([record.get("majors", "")] if majors else []), record["dtype"]]
-    key = _rate(record)[0]
+    ours, key, row = record["figures"], _rate(record)[0], _timed_of(record, majors)
     row += [f"{ours['median_ms']:.4g} ({ours['min_ms']:.4g} to {ours['max_ms']:.4g})", f"{ours[key]:.0f}"]
     for name in peers:
         peer = record["peers"].get(name)
@@ -75,14 +84,25 @@ def _rate(record: Record) -> tuple[str, str]:
     return ("tflops", "TFLOP/s") if "tflops" in record["figures"] else ("gbps", "GB/s")
 
 
-def _timed_table(timed: list[Record]) -> str:
-    peers = _peer_names(timed)
+def _timed_tables(timed: list[Record]) -> str:
+    peers, own = _peer_names(timed)
     unit, sizes = _rate(timed[0])[1], "M x N x K"[: 4 * len(timed[0]["shape"]) - 3]
     majors = any(record.get("majors") for record in timed)  # else they go without saying
     header = [sizes, *(["majors"] if majors else []), "dtype", "ours, ms (min to max)", f"ours, {unit}"]
     header += [f"{name}, {unit} (ours / it)" for name in peers]
     timed = sorted(timed, key=lambda r: (r["dtype"], math.prod(r["shape"]), r["shape"], r.get("majors", "")))
-    return table(header, [_timed_row(record, peers, majors) for record in timed], right=3 if majors else 2)
+    of, right = len(_timed_of(timed[0], majors)), 3 if majors else 2
+    shown = table(header, [_timed_row(record, peers, majors) for record in timed], right)
+    several = [record for record in timed if record["peers"].keys() & set(own)]
+    if several:
+        rows = [_timed_of(record, majors) + _variants_row(record, own) for record in several]
+        shown += f"\n\nEach variant by name, {unit}:\n\n{table([*header[:of], *own], rows, right)}"
+    return shown
+
+
+def _variants_row(record: Record, own: list[str]) -> list[str]:
+    key, found = _rate(record)[0], record["peers"]
+    return [f"{found[name][key]:.0f}" if name in found else "not timed" for name in own]
 
 
 def _host_line(timed: list[Record]) -> str:
@@ -121,12 +141,31 @@ def results_table(name: str, dtype: str | None = None, root: Path | None = None)
     timed = [r for r in records.select(name, "timed", dtype, root) if r["shape"]]
     old = [r for r in timed if records.is_stale(r)]
     current = [r for r in timed if r not in old]
-    parts = [_timed_table(current), _host_line(current), circumstances(current)] if current else [NOT_MEASURED]
+    parts = [_timed_tables(current), _host_line(current), circumstances(current)] if current else [NOT_MEASURED]
     if old:
         if not current:
             parts = ["*The code as it is now has not been timed.*"]
-        parts += ["**Stale: measured on an earlier version of the code.**", _timed_table(old), circumstances(old)]
+        parts += ["**Stale: measured on an earlier version of the code.**", _timed_tables(old), circumstances(old)]
     return "\n\n".join(part for part in parts if part)
+
+
+def beside_tn(name: str, root: Path | None = None) -> str:
+    """How each layout of a GEMM's operands stands to `tn` and to torch.matmul, as markdown: of the current records.
+
+    Args:
+        name: the name of a recipe that takes operands of several majors.
+        root: the folder of the records; results/ if left out.
+    """
+    timed = [r for r in records.select(catalog.find(name).name, "timed", None, root) if not records.is_stale(r)]
+    timed = sorted(timed, key=lambda r: (r["device"], r["dtype"], math.prod(r["shape"]), r["shape"]))
+    tn = {(r["device"], r["dtype"], *r["shape"]): r["figures"] for r in timed if r["majors"] == "tn"}
+    rows = []
+    for r in timed:
+        own = tn.get((r["device"], r["dtype"], *r["shape"]))
+        ratio = f"{own['median_ms'] / r['figures']['median_ms']:.3f}" if own else "not timed"
+        rows.append([r["device"], _shape(r), r["dtype"], r["majors"], ratio, f"{r['figures']['ratio']:.3f}"])
+    header = ["device", "M x N x K", "dtype", "majors", "times its tn", "times torch.matmul"]
+    return table(header, rows, right=4) if rows else NOT_MEASURED
 
 
 def limits_table(name: str, root: Path | None = None) -> str:
@@ -184,7 +223,8 @@ def results_chart(name: str, root: Path | None = None) -> draw.Picture | None:
 
 def _bars(record: Record) -> list[draw.Bar]:
     key = _rate(record)[0]
-    everyone = {"ours": record["figures"], **record["peers"]}
+    _, own = _peer_names([record])
+    everyone = {"ours": record["figures"], **{name: f for name, f in record["peers"].items() if name not in own}}
     return [
         draw.Bar(
             " ".join(word for word in (_shape(record), record.get("majors")) if word),
@@ -265,9 +305,10 @@ def _output(output: Any) -> str:
 
 def _live(name: str) -> dict[str, Callable[[], str]]:
     """What cells that call these functions show: results/ as it is now, not as it was when the notebook ran."""
-    from cookbook.harness import ceilings, study_tables
+    from cookbook.harness import study_tables
 
-    made: dict[str, Callable[[str], str]] = {"results_table(": _measured, "limits_table(": limits_table}
+    made: dict[str, Callable[[str], str]] = {"results_table(": _measured}
+    made |= {"limits_table(": limits_table, "beside_tn(": beside_tn}
     if catalog.find(name).kind == "study":
         made |= {
             "counted_table(": study_tables.counted_table,

@@ -11,7 +11,7 @@
 #   cookbook:
 #     title: The GEMM to use
 #     claim: >-
-#       Two schedules, five tiles, and one rule of two terms, clocks and bytes, that chooses among them for the sizes
+#       Two schedules, ten tiles, and one rule of two terms, clocks and bytes, that chooses among them for the sizes
 #       it is given.
 #     track: hopper
 #     order: 90
@@ -43,8 +43,9 @@
 # * **K goes back and forth.** Every other tile of a CTA walks K from its end: what was read last should still be in L2.
 #   That is the *serpentine* of [the persistent GEMM](persistent_gemm.ipynb), which shows where it was worth something
 #   and where not. It costs two integer operations a k-tile, so that here every variant has it.
-# * **The widest tile is computed transposed.** C transposed is the product of the same operands in each other's places.
-#   It lets a tile have 208 rows, a number that suits the registers and no box of C.
+# * **Some tiles are computed transposed.** C transposed is the product of the same operands in each other's places. It
+#   lets a tile have 208 rows, a number that suits the registers, or 144, one that suits the number of SMs. Neither
+#   suits the boxes that C is stored in, and transposed it need not.
 # * **A rule chooses.** Which tile and which schedule is best depends on M, N and K. `cost` is the rule: how many clocks
 #   the tensor cores need, and how many bytes they must be fed. `matmul` takes the cheapest of `VARIANTS`.
 
@@ -71,19 +72,29 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 # | `256x160` | half of 256 x 160, and nine tenths of the half before it | 7.0 |
 # | `208x256` | half of 208 x 256 | 6.3 |
 # | `128x192 in turn` | 128 x 192 | 9.1 |
+# | `176x128 in turn` | 176 x 128 | 9.6 |
+# | `144x128 in turn` | 144 x 128 | 10.9 |
 # | `128x128 in turn` | 128 x 128 | 11.7 |
+# | `112x128 in turn` | 112 x 128 | 12.3 |
+# | `96x128 in turn` | 96 x 128 | 13.0 |
+# | `128x64 in turn` | 128 x 64 | 15.6 |
 #
 # The half over the 128 is the cluster's: of two CTAs side by side each loads half of the tile of A that both use.
 # What a warpgroup of 128 threads holds is limited by their registers, 240 each: 256 x 160 takes 160 for the sums, and
 # two rounded numbers to a register leave room for nine boxes of 64 x 32 out of ten. The other one goes out at once.
-# The two that take turns load more, and are for products of which a tile is over soon, or whose tiles just fill the
-# SMs if they have that size: tiles of five sizes leave fewer SMs idle than those of one.
 #
-# The widest tile needs the fewest loads, and 208 sums a thread leave no registers to store late. It has another
+# **The widest tile** needs the fewest loads, and 208 sums a thread leave no registers to store late. It has another
 # difficulty: a box whose rows are 128 bytes has 64 columns, and 64 does not divide 208. Narrower boxes write less than
 # a line of L2 at a time. So this variant is **transposed**: the tensor cores compute C transposed from A and B in each
 # other's places, 256 rows of what they see as A are 256 *columns* of C, in four boxes of 64, and 208 is a number of
 # rows, which nothing has to divide.
+#
+# **The tiles that take turns** load more. They are for products of which a tile is over soon, and for products of few
+# tiles. Take 1536 x 1536. It is 144 tiles of 128 x 128, and an H200 has 132 SMs: there are two *waves*, and in the
+# second one 120 SMs have nothing to do. But it is 132 tiles of 144 x 128, one wave, and a full one. So there should be
+# tiles of many sizes, and transposed that costs nothing: a number of rows may be any multiple of 16, two of the 8 x 8
+# matrices that `stmatrix` writes. Four such numbers are here. With the others they come near enough to most products;
+# the lab shows how near.
 
 
 # %%
@@ -144,12 +155,23 @@ class Config:
         return 1024 + self.stages * self.stage_bytes + c  # 1024: the barriers, padded to the tiles' alignment
 
 
+def in_turn(rows: int, stages: int, **cluster: int) -> Config:
+    """Tiles of `rows` x 128 in turn, transposed: `rows` may be any multiple of 16 that leaves room for two stages."""
+    boxes = {"epi_n": rows, "epi_buffers": 1, "transposed": True}
+    return Config(tile_m=128, tile_n=rows, stages=stages, pingpong=True, **boxes, **cluster)
+
+
 VARIANTS = {
     "256x128": Config(),
     "256x160": Config(tile_n=160, epi_n=32, late=9),
     "208x256": Config(tile_n=208, stages=3, late=0, raster_group=16, epi_n=208, epi_buffers=1, transposed=True),
     "128x192 in turn": Config(tile_m=128, tile_n=192, cluster_m=2, cluster_n=1, pingpong=True),
+    "176x128 in turn": in_turn(176, 4, cluster_m=2, cluster_n=1),
+    "144x128 in turn": in_turn(144, 5, cluster_m=2, cluster_n=1),
     "128x128 in turn": Config(tile_m=128, cluster_m=2, cluster_n=1, stages=6, pingpong=True),
+    "112x128 in turn": in_turn(112, 6),
+    "96x128 in turn": in_turn(96, 7),
+    "128x64 in turn": Config(tile_m=128, tile_n=64, stages=8, pingpong=True),
 }
 DEFAULT = "auto"  # the one that `choose` names
 CONFIG = VARIANTS["256x128"]
@@ -167,7 +189,8 @@ def config_for(arch: str, variant: str = "256x128") -> Config:
 # which compute 66 *cluster tiles* (pairs of tiles) at a time; 1056 of them are 16 waves, one more is 17. A wave takes
 # `tile_m * tile_n * K / 2048` clocks, for 2048 multiply-adds are what the tensor cores of an SM do in one. Warpgroups
 # that cooperate need some clocks more between two tiles, to round (`ROUND`: from counted clocks at short K). When the
-# last tile is over there is a store that hides behind nothing.
+# last tile is over there is a store that hides behind nothing. And the smallest tile waits for its operands: they come
+# into an SM at `ARRIVE` bytes a clock at most, by a fit to the times of products of one wave.
 #
 # For a short product, that is all. A longer one takes the GPU to its **power** limit. It lowers its clock until it
 # stays within, so that energy is time, and two things change.
@@ -180,16 +203,18 @@ def config_for(arch: str, variant: str = "256x128") -> Config:
 #
 # Both are fitted, to the variants' times at several large sizes, by least squares of the logarithms: the lab below does
 # it again with the records. They are figures of *one chip*, an H200 at its power limit, multiplying normal numbers:
-# another card, another limit or a warmer room has others. Where "short" ends is known least: between the sizes that
-# follow the one law and those that follow the other.
+# another card, another limit or a warmer room has others. `SHORT`, where the one law ends and the other begins, is
+# known least. Near it neither is wholly right: of products of that size those with a long K prefer few loads, the
+# others few clocks.
 
 
 # %%
-SHORT = 100_000  # clocks of multiplying on each SM, below which a product is over before power matters
+SHORT = 60_000  # clocks of multiplying on each SM, below which a product is over before power matters
 CLOCKS = 0.5  # the power of the clocks that time is proportional to, at the power limit
 LOAD = 14  # multiply-adds that loading one element costs there
 ROUND = 800  # clocks from the last wgmma of a tile to the first of the next, where both warpgroups round it
 STORE = 350  # clocks for 64 x 64 of C that go out at once
+ARRIVE = 80  # bytes of A and B that come into an SM in a clock
 
 
 def clocks(config: Config, m: int, n: int, k: int, sms: int) -> float:
@@ -198,9 +223,9 @@ def clocks(config: Config, m: int, n: int, k: int, sms: int) -> float:
     tiles = -(-m // (config.tile_m * config.cluster_m)) * -(-n // (config.tile_n * config.cluster_n))
     waves = -(-tiles // (sms // config.cluster))
     tile = config.tile_m * config.tile_n
-    multiply = tile * -(-k // config.tile_k) * config.tile_k / 2048
+    stage = max(tile * config.tile_k / 2048, config.stage_bytes / ARRIVE)
     stop = 0 if config.pingpong else ROUND + STORE * (config.boxes - config.late) * config.epi_n / 64
-    return waves * (multiply + stop) + tile / 16
+    return waves * (-(-k // config.tile_k) * stage + stop) + tile / 16
 
 
 def loaded(config: Config) -> float:
@@ -325,6 +350,11 @@ def state_at(slot, config: cutlass.Constexpr):
 # through, but the end should be there. The next wave needs many of the same rows of A. Starting at the end, it should
 # find them; [the persistent GEMM](persistent_gemm.ipynb) models it. The order of summation differs from tile to tile,
 # but on one GPU each tile's is always the same.
+#
+# Where a cluster sticks out of C, one of its CTAs may have **a tile that does not exist**. What it multiplies does not
+# matter, for TMA clips what is stored. What it *loads* does: its neighbour's stages are free only when its own are, and
+# TMA takes longer to fill a box with zeros, having found nothing, than to load it. With 11 tiles in a row the whole
+# product was a fifth slower. So it loads the last tile that there is once more.
 
 
 # %%
@@ -561,6 +591,8 @@ def kernel(
             state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
             for turn in cutlass.range(turns, unroll=1):
                 m, n = tile_of(turn, order, config)
+                # Where there is no such tile, load the last one: TMA is slow to find nothing.
+                m, n = cutlass.min(m, cute.size(gA, mode=[2]) - 1), cutlass.min(n, cute.size(gB, mode=[2]) - 1)
                 a, b = tAgA[None, m, None], tBgB[None, n, None]  # (TMA, k)
                 state = produce(pipe, state, turn, k_tiles, tma_a, tma_b, a, tAsA, b, tBsB, config)
             cute.arch.griddepcontrol_launch_dependents()
@@ -1004,9 +1036,28 @@ rows += [[page, *counts(cookbook.load(page), cookbook.load(page).CONFIG)] for pa
 Markdown(table(["kernel", "wgmma", "every lane", "the warp once", "R2UR"], rows))
 
 # %% [markdown] tags=["lab"]
+# ## In the lab: tiles that fill the waves
+#
+# In how many of the clocks that a product takes do its SMs multiply? By the rule, for cubes on an H200 (132 SMs): with
+# one tile the waves are now full and now nearly empty. With ten there is mostly one that fills them.
+
+# %% tags=["lab"]
+CUBES = range(512, 2561, 256)
+
+
+def filled(*names: str) -> list[draw.Point]:
+    """Percent of the clocks that are multiplied in, by the best of these variants, for each size."""
+    needed = {n: min(clocks(VARIANTS[name], n, n, n, 132) for name in names) for n in CUBES}
+    return [draw.Point(n, 100 * n**3 / 2048 / 132 / most) for n, most in needed.items()]
+
+
+lines = {"all ten": filled(*VARIANTS)} | {name: filled(name) for name in ("128x128 in turn", "256x128")}
+draw.line_chart(lines, "% of the clocks of 132 SMs", "M = N = K: computed, not measured", "M = N = K")
+
+# %% [markdown] tags=["lab"]
 # ## In the lab: the rule
 #
-# Waves and costs for an H200 (132 SMs), relative to the cheapest:
+# The three cheapest variants on an H200, and their costs relative to the cheapest, which is the one that is chosen:
 
 # %% tags=["lab"]
 from cookbook.harness import records
@@ -1014,16 +1065,19 @@ from cookbook.harness.benching import DEFAULT_SHAPES
 
 
 def foretold(shape: tuple[int, int, int]) -> dict[str, float]:
-    """The cost of each variant, the cheapest one 1."""
+    """The cost of each variant, the cheapest first: 1."""
     costs = {name: cost(config, *shape, sms=132) for name, config in VARIANTS.items()}
-    return {name: value / min(costs.values()) for name, value in costs.items()}
+    return {name: costs[name] / min(costs.values()) for name in sorted(costs, key=costs.get)}
 
 
-shapes = (*DEFAULT_SHAPES, (8192, 8192, 512), (1024, 1024, 8192))
-rows = [
-    [" x ".join(map(str, s)), *(f"{value:.3f}" for value in foretold(s).values()), choose(*s, sms=132)] for s in shapes
-]
-Markdown(table(["M x N x K", *VARIANTS, "chosen"], rows))
+def said(shape: tuple[int, int, int]) -> str:
+    """A product's sizes."""
+    return " x ".join(map(str, shape))
+
+
+shapes = (*DEFAULT_SHAPES, (8192, 8192, 512), (1024, 1024, 1024), (1536, 1536, 1536), (2304, 2304, 2304))
+rows = [[said(s), *(f"`{name}` {value:.3f}" for name, value in list(foretold(s).items())[:3])] for s in shapes]
+Markdown(table(["M x N x K", "chosen", "second", "third"], rows))
 
 # %% [markdown] tags=["lab"]
 # ## Check
@@ -1052,8 +1106,9 @@ from cookbook.harness.publishing import results_table
 Markdown(results_table("hopper/tuned_gemm"))
 
 # %% [markdown] tags=["lab"]
-# How good is the rule? For each record: the variants' times relative to the fastest one, foretold and measured, and
-# what `matmul` would have gained by knowing; and beside it the spread, of the kernel that was chosen.
+# How good is the rule? For each record: the three variants that it finds the cheapest, each with its time relative to
+# the fastest of all, foretold (the first one 1) and measured; what `matmul` would have gained by knowing; and beside it
+# the spread, of the kernel that was chosen.
 
 # %% tags=["lab"]
 
@@ -1067,11 +1122,12 @@ def rule_beside_times() -> str:
             continue
         shape = tuple(r["shape"])
         found = {name: r["peers"][name]["median_ms"] for name in VARIANTS}
-        best, said, chosen = min(found.values()), foretold(shape), choose(*shape, sms=132)
-        each = [f"{said[name]:.3f} / {found[name] / best:.3f}" for name in VARIANTS]
+        fastest, chosen = min(found, key=found.get), choose(*shape, sms=132)
+        best = found[fastest]
+        each = [f"`{name}` {x:.3f} / {found[name] / best:.3f}" for name, x in list(foretold(shape).items())[:3]]
         lost, twice = found[chosen] / best - 1, abs(r["figures"]["median_ms"] / found[chosen] - 1)
-        rows.append([" x ".join(map(str, shape)) + f", {r['dtype']}", *each, chosen, f"{lost:.1%}", f"{twice:.1%}"])
-    header = ["M x N x K", *(f"{name}: foretold / measured" for name in VARIANTS), "chosen", "lost"]
+        rows.append([f"{said(shape)}, {r['dtype']}", *each, f"`{fastest}`", f"{lost:.1%}", f"{twice:.1%}"])
+    header = ["M x N x K", "chosen: foretold / measured", "second", "third", "fastest", "lost"]
     header.append("one kernel twice, apart")
     return table(header, rows) if rows else "*Not measured yet.*"
 
@@ -1079,28 +1135,31 @@ def rule_beside_times() -> str:
 Markdown(rule_beside_times())
 
 # %% [markdown] tags=["lab"]
-# `CLOCKS` and `LOAD` are older than `208x256` and `128x192 in turn`: what is foretold of these two was foretold by
-# times of the other three. It came true. Where the transposed tile is chosen it is the fastest or within the spread of
-# it (at the ragged size the rounds lie too far apart to say); where its waves are less full it is neither. `128x192 in
-# turn` is ahead where its tiles just fill the SMs.
+# `CLOCKS` and `LOAD` are older than seven of the ten tiles: what is foretold of these was foretold by times of the
+# other three, and it came true where they are chosen. Where the tiles are as many as SMs, or few times as many, it is
+# the waves that decide, and the rule is seldom wrong. With a few rows it can be: no variant is made for them.
 #
-# By the clocks of the tensor cores alone `208x256`, which stores nothing late, would be behind `256x128` at all these
+# By the clocks of the tensor cores alone `208x256`, which stores nothing late, would be behind `256x128` at the largest
 # sizes. It is ahead because each element that it loads is used more often, where energy is time.
 #
-# And the figures of the rule, fitted again: the `CLOCKS` and the `LOAD` with which the logarithms of all those times,
-# at sizes that are not short, differ least from what the rule says.
+# And the figures of the rule, fitted again: the `CLOCKS` and the `LOAD` with which the logarithms of those times, at
+# sizes that are not short, differ least from what the rule says. Only the variants near the fastest count: the
+# smallest tiles ask more of L2 at such sizes than it gives. That is not in the rule, which would not take them anyway.
 
 # %% tags=["lab"]
 import math
 import statistics
 from itertools import product
 
+NEAR = 1.1  # times the fastest
+
 
 def misfit(power: float, load: float, timed: list) -> float:
     """Root mean square of what is left of log(time), after each size's own mean is taken out."""
     left = []
     for r in timed:
-        of = [(v, r["peers"][name]["median_ms"]) for name, v in VARIANTS.items() if name in r["peers"]]
+        of = [(v, r["peers"][name]["median_ms"]) for name, v in VARIANTS.items()]
+        of = [(v, ms) for v, ms in of if ms < NEAR * min(ms for _, ms in of)]
         said = [power * math.log(clocks(v, *r["shape"], 132)) + math.log(1 + load * loaded(v)) for v, _ in of]
         logs = [math.log(ms) - x for (_, ms), x in zip(of, said, strict=True)]
         left += [x - statistics.mean(logs) for x in logs]
@@ -1145,8 +1204,9 @@ Markdown(limits_table("hopper/tuned_gemm"))
 # table of the fit says, for one chip.
 #
 # What is left: a product whose tiles fill one wave only, or less. There the launch, the first loads and the last store
-# stand beside the multiplication, and nothing of this page makes them shorter. Where SMs have nothing to do,
-# [the page before](split_k_gemm.ipynb) cuts K and shares a tile among CTAs.
+# stand beside the multiplication, and nothing of this page makes them shorter. A tile that fits leaves no SM without
+# work, but a small one must load more. Where tiles are few and K is long, [the page before](split_k_gemm.ipynb) is the
+# better one: it cuts K and shares a tile among CTAs.
 #
 # And operands must be K-major, which those of a training step mostly are not. A transpose of its own is not needed for
 # them: to TMA and to `wgmma` the major is one more question of layout.

@@ -96,6 +96,38 @@ def test_a_peer_that_was_not_timed_everywhere(tmp_path):
     assert rows(publishing.results_table(NAME, root=tmp_path))[2][-1] == "not timed"
 
 
+def test_many_variants_have_a_table_to_themselves_and_no_bars(tmp_path):
+    figures = record()["peers"]["torch.matmul"]
+    names = [f"{i} in turn" for i in range(publishing.MANY)]
+    several = record(peers={"torch.matmul": figures, "other/recipe": figures, **dict.fromkeys(names, figures)})
+    records.write([several], tmp_path)
+    (header, *_) = rows(publishing.results_table(NAME, root=tmp_path))
+    assert all(any(cell.startswith(name) for cell in header) for name in names)
+
+    several["peers"]["one more"] = figures
+    records.write([several, record((64, 64, 64))], tmp_path)
+    ours, variants = publishing.results_table(NAME, root=tmp_path).split("Each variant by name, TFLOP/s:")
+    peers = [cell.split(",")[0] for cell in rows(ours)[0][4:]]
+    assert peers == ["torch.matmul", "other/recipe"] and len(rows(ours)) == 4
+    header, _, only = rows(variants)
+    assert header == ["M x N x K", "dtype", *names, "one more"] and only[:3] == ["4096 x 4096 x 4096", "float16", "137"]
+    assert "in turn" not in publishing.results_chart(NAME, tmp_path).svg
+
+
+def test_each_layout_stands_beside_its_tn(tmp_path):
+    assert publishing.beside_tn(NAME, tmp_path) == publishing.NOT_MEASURED
+    small, large = (64, 64, 64), (128, 128, 128)
+    timed = [record(large, majors=m, ratio=r) for m, r in (("tn", 1.25), ("nt", 0.75))] + [record(small, majors="nn")]
+    timed[1]["figures"]["median_ms"] = 2.5
+    records.write([*timed, record((256, 64, 64), majors="tn", code_hash="0" * 64)], tmp_path)
+    found = [row[1:] for row in rows(publishing.beside_tn(NAME, tmp_path))[2:]]
+    assert found[0] == ["64 x 64 x 64", "float16", "nn", "not timed", "0.500"]
+    assert sorted(found[1:]) == [
+        ["128 x 128 x 128", "float16", "nt", "0.800", "0.750"],
+        ["128 x 128 x 128", "float16", "tn", "1.000", "1.250"],
+    ]
+
+
 def test_results_table_of_one_dtype(tmp_path):
     records.write([record(), record(dtype="bfloat16")], tmp_path)
     assert {row[1] for row in rows(publishing.results_table(NAME, "bfloat16", tmp_path))[2:]} == {"bfloat16"}
