@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 cutlass = pytest.importorskip("cutlass")
 torch = pytest.importorskip("torch")
 
+import divided_k  # noqa: E402
+from divided_k import failures, integers, rounded  # noqa: E402
 from mutations import Mutation, mutant  # noqa: E402
 from planted import Suite, check_caught  # noqa: E402
 
@@ -25,24 +28,7 @@ from cookbook.layouts import Layout  # noqa: E402
 NAME = "hopper/split_k_gemm"
 BF16 = cutlass.BFloat16
 SMS = 132
-
-
-def integers(m, n, k, seed=0):
-    generator = np.random.default_rng(seed)
-    return (generator.integers(-3, 4, shape).astype(np.float32) for shape in ((m, k), (k, n)))
-
-
-def rounded(product):
-    return torch.from_numpy(np.ascontiguousarray(product)).bfloat16().float().numpy()
-
-
-def configured(**changes):
-    module = catalog.load(NAME)
-    return module, dataclasses.replace(module.CONFIG, **changes)
-
-
-def failures(findings):
-    return {f.name: f.detail for f in findings if not f.ok}
+configured = partial(divided_k.configured, NAME)
 
 
 @pytest.mark.parametrize(("tile_n", "split_k"), [(8, 1), (8, 2), (8, 4), *product((16, 64, 128), (1, 2, 4, 8))])

@@ -1,0 +1,36 @@
+"""What the tests of the GEMMs that divide K share: their operands, what their output is rounded to, other sizes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from cookbook.harness import catalog
+from cookbook.harness.findings import Finding
+
+
+def integers(m: int, n: int, k: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Operands (m, k) and (k, n) whose products are exact in float32."""
+    generator = np.random.default_rng(seed)
+    return generator.integers(-3, 4, (m, k)).astype(np.float32), generator.integers(-3, 4, (k, n)).astype(np.float32)
+
+
+def rounded(product: np.ndarray) -> np.ndarray:
+    """`product` as bfloat16 holds it."""
+    return torch.from_numpy(np.ascontiguousarray(product)).bfloat16().float().numpy()
+
+
+def configured(name: str, **changes: Any) -> tuple[ModuleType, Any]:
+    """A recipe, and its configuration with some fields changed."""
+    module = catalog.load(name)
+    return module, dataclasses.replace(module.CONFIG, **changes)
+
+
+def failures(findings: Iterable[Finding]) -> dict[str, str]:
+    """What does not hold, and why, by name."""
+    return {f.name: f.detail for f in findings if not f.ok}
