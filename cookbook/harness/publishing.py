@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from cookbook import draw
-from cookbook.harness import catalog, ceilings, notebooks, records
+from cookbook.harness import catalog, ceilings, notebooks, records, transposing
 from cookbook.harness.benching import QUACK, TORCH
 from cookbook.harness.catalog import Recipe
 from cookbook.harness.records import Record
@@ -56,13 +56,14 @@ def _shape(record: Record) -> str:
     return " x ".join(map(str, record["shape"])) if record["shape"] else "many shapes"
 
 
+PEERS = (TORCH, QUACK, ceilings.PEER, transposing.COPY, transposing.TORCH)
 MANY = 8  # more of a recipe's own variants than this have a table to themselves, and no bars
 
 
 def _peer_names(timed: list[Record]) -> tuple[list[str], list[str]]:
     """Who was timed beside ours: (what stands in the table of ours, a recipe's own variants if they are many)."""
     names = list(dict.fromkeys(name for record in timed for name in record["peers"]))
-    own = [name for name in names if name not in (TORCH, QUACK, ceilings.PEER) and "/" not in name]
+    own = [name for name in names if name not in PEERS and "/" not in name]
     return ([name for name in names if name not in own], own) if len(own) > MANY else (names, [])
 
 

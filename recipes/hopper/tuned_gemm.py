@@ -156,7 +156,7 @@ class Config:
 
 
 def in_turn(rows: int, stages: int, **cluster: int) -> Config:
-    """Tiles of `rows` x 128 in turn, transposed: `rows` may be any multiple of 16 that leaves room for two stages."""
+    """Tiles of `rows` x 128 in turn, transposed: `rows` is any multiple of 16 that a thread has registers for."""
     boxes = {"epi_n": rows, "epi_buffers": 1, "transposed": True}
     return Config(tile_m=128, tile_n=rows, stages=stages, pingpong=True, **boxes, **cluster)
 
@@ -1136,7 +1136,7 @@ Markdown(rule_beside_times())
 
 # %% [markdown] tags=["lab"]
 # `CLOCKS` and `LOAD` are older than seven of the ten tiles: what is foretold of these was foretold by times of the
-# other three, and it came true where they are chosen. Where the tiles are as many as SMs, or few times as many, it is
+# other three, and it came true where they are chosen. Where the tiles are as many as SMs, or a few times as many, it is
 # the waves that decide, and the rule is seldom wrong. With a few rows it can be: no variant is made for them.
 #
 # By the clocks of the tensor cores alone `208x256`, which stores nothing late, would be behind `256x128` at the largest
