@@ -37,6 +37,28 @@ def test_a_loop_goes_round_the_sets():
     assert seen == [0, 1, 2, 0, 1, 2, 0]
 
 
+def test_every_batch_takes_the_gpu_as_long_however_fast_its_variant_is(monkeypatch):
+    now = [0.0]
+
+    def call(ms):
+        now[0] += ms
+
+    def elapsed(batch):
+        before = now[0]
+        batch()
+        return now[0] - before
+
+    monkeypatch.setattr(benching, "elapsed_ms", elapsed)
+    variants = {"ours": lambda *_: call(2.0), "torch.matmul": lambda *_: call(12.5), "tiny": lambda *_: call(0.004)}
+    contest = benching.Contest(variants, [(), ()], "torch.matmul", 1e9, graphs=False)
+    counts = benching.batch_sizes(contest)
+    assert counts == {"ours": 50, "torch.matmul": 8, "tiny": 400}
+    batches, launches = benching.make_batches(variants, contest.sets, counts, graphs=False)
+    assert launches == "stream" and [round(elapsed(batch), 6) for batch in batches.values()] == [100.0, 100.0, 1.6]
+    timed = benching.time_contest(contest, 7)
+    assert [timed[name]["median_ms"] for name in variants] == [2.0, 12.5, 0.004] and timed["batch"] == 50
+
+
 def test_the_host_cost_is_of_the_calls_alone(monkeypatch):
     """A median over batches, of the calls and not of what the GPU still has to do; the first batch counts nothing."""
     now, calls, emptied = [0.0], {"ours": 0, "peer": 0}, []

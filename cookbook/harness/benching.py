@@ -6,10 +6,10 @@ are torch's own, its other variants, and a copy of as many bytes, which is the c
 
 One round times a batch of launches of every variant, each batch between two CUDA events, in an order that
 is drawn anew each round. Before each comes a batch of the same variant that nobody times: a GPU at its power limit
-takes a while to settle on a clock, and would else bring it along from the variant before. The figures are the median,
-minimum and maximum over the rounds. Inputs are normal,
-and several sets of them rotate so that L2 does not hold them. Batches are CUDA graphs where all variants can
-be captured, so that the cost of a launch from Python does not count against anybody.
+takes a while to settle on a clock, and would else bring it along from the variant before. So a variant's batch has as
+many launches as take that while, however fast the others are. The figures are the median, minimum and maximum over the
+rounds. Inputs are normal, and several sets of them rotate so that L2 does not hold them. Batches are CUDA graphs where
+all variants can be captured, so that the cost of a launch from Python does not count against anybody.
 
 That cost is measured by itself, of a GEMM and its peers, on a shape so small that the GPU keeps up: `host_costs`.
 """
@@ -289,17 +289,18 @@ def us_per_call(calls: dict[str, Callable[[], Any]], synchronize: Callable[[], A
 
 def time_contest(contest: Contest, rounds: int) -> dict[str, Any]:
     """Interleaved figures of every variant; see the module's text."""
-    per_batch = batch_size(contest.variants[contest.standard], contest.sets)
-    batches, launches = make_batches(contest.variants, contest.sets, per_batch, contest.graphs)
+    counts = batch_sizes(contest)
+    batches, launches = make_batches(contest.variants, contest.sets, counts, contest.graphs)
     warm_up(batches, WARM_UP_MS)
     taken: dict[str, list[float]] = {name: [] for name in batches}
     for number in range(rounds):
         for name in shuffled(list(batches), number):
             batches[name]()  # untimed: the clock settles on this variant, whatever ran before it
-            taken[name].append(elapsed_ms(batches[name]) / per_batch * contest.scale.get(name, 1.0))
+            taken[name].append(elapsed_ms(batches[name]) / counts[name] * contest.scale.get(name, 1.0))
     timings = {name: Timing(tuple(ms)) for name, ms in taken.items()}
     figures: dict[str, Any] = {name: timing.figures(contest.work, contest.rate) for name, timing in timings.items()}
-    return figures | {"rounds": rounds, "batch": per_batch, "launches": launches, "sets": len(contest.sets)}
+    batch = next(iter(counts.values()))
+    return figures | {"rounds": rounds, "batch": batch, "launches": launches, "sets": len(contest.sets)}
 
 
 def _agrees(name: str, call: Call, operands: tuple[Any, Any, Any], dtype: str, ours: tuple[str, ...] = (OURS,)) -> bool:
@@ -341,13 +342,18 @@ def batch_size(call: Call, sets: list[tuple[Any, ...]]) -> int:
     return -(-count // len(sets)) * len(sets)
 
 
+def batch_sizes(contest: Contest) -> dict[str, int]:
+    """`batch_size` of each variant."""
+    return {name: batch_size(call, contest.sets) for name, call in contest.variants.items()}
+
+
 def make_batches(
-    variants: dict[str, Call], sets: list[tuple[Any, ...]], count: int, graphs: bool = True
+    variants: dict[str, Call], sets: list[tuple[Any, ...]], counts: dict[str, int], graphs: bool = True
 ) -> tuple[dict[str, Batch], str]:
-    """One batch of `count` launches per variant, and how they are launched: all "graph", or all "stream"."""
+    """One batch of `counts[name]` launches per variant, and how they are launched: all "graph", or all "stream"."""
     loops = {}
     for name, call in variants.items():
-        loops[name] = _loop([lambda s=s, call=call: call(*s) for s in sets], count)
+        loops[name] = _loop([lambda s=s, call=call: call(*s) for s in sets], counts[name])
         loops[name]()
     if not graphs:
         return loops, "stream"

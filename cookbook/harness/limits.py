@@ -23,6 +23,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from cookbook.harness import benching, catalog, counting, records, running
@@ -330,14 +331,14 @@ def _of_contest(
 
     sms = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
     variants = {who: call for who, call in contest.variants.items() if who not in skip}
-    per_batch = benching.batch_size(variants[contest.standard], contest.sets)
-    batches, _ = benching.make_batches(variants, contest.sets, per_batch, contest.graphs)
+    counts = benching.batch_sizes(replace(contest, variants=variants))
+    batches, _ = benching.make_batches(variants, contest.sets, counts, contest.graphs)
     found, gpu = {}, {}
     with Sampler(gpu_id()) as sampler:
         benching.warm_up(batches, benching.WARM_UP_MS)
         for who, batch in batches.items():
             ms, measured = sustained(batch, sampler, seconds)
-            found[who] = rates(contest.work, ms / per_batch * contest.scale.get(who, 1.0), measured, sms)
+            found[who] = rates(contest.work, ms / counts[who] * contest.scale.get(who, 1.0), measured, sms)
             gpu |= {key: measured[key] for key in OF_THE_GPU if key in measured}
     return found, gpu
 

@@ -12,11 +12,11 @@ A file is `{"device": "NVIDIA H200", "records": [...]}`. A record holds
     majors        of the operands, "nt": only where the recipe takes several
     status        "passed" or "failed"
     figures       of this level; for "timed": median_ms, min_ms, max_ms, tflops (gbps of a transpose), rounds,
-                  batch, launches, sets, and ratio: torch.matmul's (the device copy's) median over ours; of a GEMM
-                  host_us and host_new_us, what a call takes of the host with `out` given and without; for
-                  "ceiling": {section: {name: {tflops or gbps, with _min and _max, or others}}}; for "limits":
-                  variants: {name: {tflops, clock_mhz, power_w, joules_per_tflop, flops_per_clock, capped, and of
-                  ncu what `limits.of_kernel` returns}}, gpu: its own limits, seconds, and the reason why ncu's are
+                  batch (how many launches of ours), launches, sets, and ratio: torch.matmul's (the device copy's)
+                  median over ours; of a GEMM host_us and host_new_us, what a call takes of the host with `out` given
+                  and without; for "ceiling": {section: {name: {tflops or gbps, with _min and _max, or others}}}; for
+                  "limits": variants: {name: {tflops, clock_mhz, power_w, joules_per_tflop, flops_per_clock, capped, and
+                  of ncu what `limits.of_kernel` returns}}, gpu: its own limits, seconds, and the reason why ncu's are
                   missing where they are
     peers         for "timed": figures by peer, ratio too: {"torch.matmul": {...}, "quack": {...}}; for "limits"
                   figures as a variant's, without ncu's
