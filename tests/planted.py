@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from mutations import Mutation, mutant
+from walked import integers, rounded
 
 from cookbook.harness import catalog, compiling, interleavings, layout_check, majors, scaled, tcgen05_check, walk
 from cookbook.harness.catalog import Recipe
@@ -76,8 +77,7 @@ def _model(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
         a, b = operands(recipe.name, 200, 300, 320)
         got, right = walk_scaled(module, a, b, dtype, config), exact(a, b)
     else:
-        generator = np.random.default_rng(0)
-        a, b = (generator.integers(-3, 4, shape).astype(np.float32) for shape in ((200, 64), (64, 333)))
+        a, b = integers(200, 333, 64)
         got, right = walk.walk(module, a, b, dtype, config), a @ b  # at most 9 * 64: bfloat16 has to round some
         right = rounded(right)
     return "" if np.array_equal(got, right) else "another product"
@@ -114,13 +114,6 @@ def exact(a: scaled.Scaled, b: scaled.Scaled) -> np.ndarray:
 
     product = torch.from_numpy(a.values()).double() @ torch.from_numpy(b.values()).double().T
     return product.to(torch.bfloat16).float().numpy()
-
-
-def rounded(product: np.ndarray) -> np.ndarray:
-    """Float32 values rounded to bfloat16."""
-    import torch
-
-    return torch.from_numpy(np.ascontiguousarray(product)).bfloat16().float().numpy()
 
 
 @lru_cache(maxsize=1)

@@ -51,7 +51,7 @@ def test_every_batch_takes_the_gpu_as_long_however_fast_its_variant_is(monkeypat
     monkeypatch.setattr(benching, "elapsed_ms", elapsed)
     variants = {"ours": lambda *_: call(2.0), "torch.matmul": lambda *_: call(12.5), "tiny": lambda *_: call(0.004)}
     contest = benching.Contest(variants, [(), ()], "torch.matmul", 1e9, graphs=False)
-    counts = benching.batch_sizes(contest)
+    counts = benching.batch_sizes(variants, contest.sets)
     assert counts == {"ours": 50, "torch.matmul": 8, "tiny": 400}
     batches, launches = benching.make_batches(variants, contest.sets, counts, graphs=False)
     assert launches == "stream" and [round(elapsed(batch), 6) for batch in batches.values()] == [100.0, 100.0, 1.6]

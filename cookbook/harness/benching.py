@@ -289,7 +289,7 @@ def us_per_call(calls: dict[str, Callable[[], Any]], synchronize: Callable[[], A
 
 def time_contest(contest: Contest, rounds: int) -> dict[str, Any]:
     """Interleaved figures of every variant; see the module's text."""
-    counts = batch_sizes(contest)
+    counts = batch_sizes(contest.variants, contest.sets)
     batches, launches = make_batches(contest.variants, contest.sets, counts, contest.graphs)
     warm_up(batches, WARM_UP_MS)
     taken: dict[str, list[float]] = {name: [] for name in batches}
@@ -342,9 +342,9 @@ def batch_size(call: Call, sets: list[tuple[Any, ...]]) -> int:
     return -(-count // len(sets)) * len(sets)
 
 
-def batch_sizes(contest: Contest) -> dict[str, int]:
+def batch_sizes(variants: dict[str, Call], sets: list[tuple[Any, ...]]) -> dict[str, int]:
     """`batch_size` of each variant."""
-    return {name: batch_size(call, contest.sets) for name, call in contest.variants.items()}
+    return {name: batch_size(call, sets) for name, call in variants.items()}
 
 
 def make_batches(

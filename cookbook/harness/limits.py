@@ -23,7 +23,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 
 from cookbook.harness import benching, catalog, counting, records, running
@@ -331,7 +330,7 @@ def _of_contest(
 
     sms = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
     variants = {who: call for who, call in contest.variants.items() if who not in skip}
-    counts = benching.batch_sizes(replace(contest, variants=variants))
+    counts = benching.batch_sizes(variants, contest.sets)
     batches, _ = benching.make_batches(variants, contest.sets, counts, contest.graphs)
     found, gpu = {}, {}
     with Sampler(gpu_id()) as sampler:

@@ -92,12 +92,12 @@ def _timed_tables(timed: list[Record]) -> str:
     header = [sizes, *(["majors"] if majors else []), "dtype", "ours, ms (min to max)", f"ours, {unit}"]
     header += [f"{name}, {unit} (ours / it)" for name in peers]
     timed = sorted(timed, key=lambda r: (r["dtype"], math.prod(r["shape"]), r["shape"], r.get("majors", "")))
-    of, right = len(_timed_of(timed[0], majors)), 3 if majors else 2
-    shown = table(header, [_timed_row(record, peers, majors) for record in timed], right)
+    of = len(_timed_of(timed[0], majors))
+    shown = table(header, [_timed_row(record, peers, majors) for record in timed], right=of)
     several = [record for record in timed if record["peers"].keys() & set(own)]
     if several:
         rows = [_timed_of(record, majors) + _variants_row(record, own) for record in several]
-        shown += f"\n\nEach variant by name, {unit}:\n\n{table([*header[:of], *own], rows, right)}"
+        shown += f"\n\nEach variant by name, {unit}:\n\n{table([*header[:of], *own], rows, right=of)}"
     return shown
 
 

@@ -796,19 +796,18 @@ for level in report.levels:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.publishing import results_table
+from cookbook.harness.publishing import beside_tn, results_table
 
 Markdown(results_table("ampere/majors_gemm"))
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import beside_tn
-
 Markdown(beside_tn("ampere/majors_gemm"))
 
 # %% [markdown] tags=["lab"]
 # Where one operand is turned the prediction holds to within what two runs of one kernel differ by. Where both are, the
-# kernel is a little slower, and no wavefront says why: ncu counts as many as for `tn`. It must be something that the
-# prediction does not count, such as the order in which rows of memory are asked for. Which, was not looked into.
+# kernel is a little slower, and no wavefront says why: `ldmatrix` takes as many as for `tn`, and no copy takes more
+# than foretold. It must be something that the prediction does not count, such as the order in which rows of memory are
+# asked for. Which, was not looked into.
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion

@@ -1070,13 +1070,13 @@ def foretold(shape: tuple[int, int, int]) -> dict[str, float]:
     return {name: costs[name] / min(costs.values()) for name in sorted(costs, key=costs.get)}
 
 
-def said(shape: tuple[int, int, int]) -> str:
-    """A product's sizes."""
+def sizes(shape: tuple[int, int, int]) -> str:
+    """M, N and K in words."""
     return " x ".join(map(str, shape))
 
 
 shapes = (*DEFAULT_SHAPES, (8192, 8192, 512), (1024, 1024, 1024), (1536, 1536, 1536), (2304, 2304, 2304))
-rows = [[said(s), *(f"`{name}` {value:.3f}" for name, value in list(foretold(s).items())[:3])] for s in shapes]
+rows = [[sizes(s), *(f"`{name}` {value:.3f}" for name, value in list(foretold(s).items())[:3])] for s in shapes]
 Markdown(table(["M x N x K", "chosen", "second", "third"], rows))
 
 # %% [markdown] tags=["lab"]
@@ -1126,7 +1126,7 @@ def rule_beside_times() -> str:
         best = found[fastest]
         each = [f"`{name}` {x:.3f} / {found[name] / best:.3f}" for name, x in list(foretold(shape).items())[:3]]
         lost, twice = found[chosen] / best - 1, abs(r["figures"]["median_ms"] / found[chosen] - 1)
-        rows.append([f"{said(shape)}, {r['dtype']}", *each, f"`{fastest}`", f"{lost:.1%}", f"{twice:.1%}"])
+        rows.append([f"{sizes(shape)}, {r['dtype']}", *each, f"`{fastest}`", f"{lost:.1%}", f"{twice:.1%}"])
     header = ["M x N x K", "chosen: foretold / measured", "second", "third", "fastest", "lost"]
     header.append("one kernel twice, apart")
     return table(header, rows) if rows else "*Not measured yet.*"
@@ -1154,13 +1154,18 @@ from itertools import product
 NEAR = 1.1  # times the fastest
 
 
+def near_fastest(record: dict) -> tuple[list[int], list[tuple[Config, float]]]:
+    """The shape of a record, and those variants near the fastest, with their milliseconds."""
+    found = {name: record["peers"][name]["median_ms"] for name in VARIANTS}
+    most = NEAR * min(found.values())
+    return record["shape"], [(VARIANTS[name], ms) for name, ms in found.items() if ms < most]
+
+
 def misfit(power: float, load: float, timed: list) -> float:
     """Root mean square of what is left of log(time), after each size's own mean is taken out."""
     left = []
-    for r in timed:
-        of = [(v, r["peers"][name]["median_ms"]) for name, v in VARIANTS.items()]
-        of = [(v, ms) for v, ms in of if ms < NEAR * min(ms for _, ms in of)]
-        said = [power * math.log(clocks(v, *r["shape"], 132)) + math.log(1 + load * loaded(v)) for v, _ in of]
+    for shape, of in timed:
+        said = [power * math.log(clocks(v, *shape, 132)) + math.log(1 + load * loaded(v)) for v, _ in of]
         logs = [math.log(ms) - x for (_, ms), x in zip(of, said, strict=True)]
         left += [x - statistics.mean(logs) for x in logs]
     return math.sqrt(statistics.mean(x * x for x in left))
@@ -1170,7 +1175,7 @@ def fitted() -> str:
     """The best figures by the current records, and how well they and the rule's own fit."""
     timed = [r for r in records.select("hopper/tuned_gemm", "timed") if not records.is_stale(r)]
     timed = [r for r in timed if math.prod(r["shape"]) / 2048 / 132 >= SHORT and r["dtype"] == "bfloat16"]
-    timed = [r for r in timed if VARIANTS.keys() <= r["peers"].keys()]
+    timed = [near_fastest(r) for r in timed if VARIANTS.keys() <= r["peers"].keys()]
     if not timed:
         return "*Not measured yet.*"
     best = min(product([x / 20 for x in range(4, 21)], range(0, 41)), key=lambda at: misfit(*at, timed))

@@ -13,10 +13,9 @@ import pytest
 cutlass = pytest.importorskip("cutlass")
 torch = pytest.importorskip("torch")
 
-import divided_k  # noqa: E402
-from divided_k import failures, integers, rounded  # noqa: E402
 from mutations import Mutation  # noqa: E402
 from planted import Suite, check_caught  # noqa: E402
+from walked import failures, integers, rounded, with_changes  # noqa: E402
 
 from cookbook.harness import catalog, compiling, tcgen05_check  # noqa: E402
 from cookbook.harness.evaluated import evaluated  # noqa: E402
@@ -27,7 +26,7 @@ from cookbook.layouts import Layout  # noqa: E402
 
 NAME = "blackwell/low_latency_gemm"
 BF16 = cutlass.BFloat16
-configured = partial(divided_k.configured, NAME)
+configured = partial(with_changes, NAME)
 
 
 @pytest.mark.parametrize(("tile_n", "split_k"), list(product((8, 16, 32, 64), (1, 2, 4, 8))))

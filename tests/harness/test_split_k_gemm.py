@@ -13,10 +13,10 @@ import pytest
 cutlass = pytest.importorskip("cutlass")
 torch = pytest.importorskip("torch")
 
-import divided_k  # noqa: E402
-from divided_k import failures, integers, rounded  # noqa: E402
 from mutations import Mutation, mutant  # noqa: E402
 from planted import Suite, check_caught  # noqa: E402
+from rules import lost  # noqa: E402
+from walked import failures, integers, rounded, with_changes  # noqa: E402
 
 from cookbook.harness import catalog, compiling  # noqa: E402
 from cookbook.harness.evaluated import evaluated  # noqa: E402
@@ -28,7 +28,7 @@ from cookbook.layouts import Layout  # noqa: E402
 NAME = "hopper/split_k_gemm"
 BF16 = cutlass.BFloat16
 SMS = 132
-configured = partial(divided_k.configured, NAME)
+configured = partial(with_changes, NAME)
 
 
 @pytest.mark.parametrize(("tile_n", "split_k"), [(8, 1), (8, 2), (8, 4), *product((16, 64, 128), (1, 2, 4, 8))])
@@ -152,12 +152,6 @@ MADE_FOR = {
 }
 
 
-def lost(choose):
-    """For each measured product, what `choose(m, n, k)` takes longer than the fastest variant, as a part of 1."""
-    names = list(catalog.load(NAME).VARIANTS)
-    return [times[names.index(choose(*shape))] / min(times) - 1 for shape, times in MEASURED.items()]
-
-
 def test_the_rule_takes_the_cheapest_and_each_variant_has_its_products():
     module = catalog.load(NAME)
     assert list(MADE_FOR) == list(module.VARIANTS)
@@ -168,10 +162,10 @@ def test_the_rule_takes_the_cheapest_and_each_variant_has_its_products():
 
 def test_the_rule_loses_little_of_what_was_measured():
     module = catalog.load(NAME)
-    losses = lost(lambda *shape: module.choose(*shape, SMS))
+    losses = lost(MEASURED, module.VARIANTS, lambda *shape: module.choose(*shape, SMS))
     assert max(losses) < 0.1 and np.mean(losses) < 0.01
     for one in module.VARIANTS:  # no variant is as good for all of them
-        assert np.mean(lost(lambda *_, one=one: one)) > 0.25
+        assert np.mean(lost(MEASURED, module.VARIANTS, lambda *_, one=one: one)) > 0.25
 
 
 def test_the_rule_foretells_the_times_of_the_variants_that_divide_k():

@@ -12,6 +12,7 @@ cutlass = pytest.importorskip("cutlass")
 
 from mutations import Mutation  # noqa: E402
 from planted import Suite, check_caught  # noqa: E402
+from walked import failures, integers  # noqa: E402
 
 from cookbook.harness import catalog, compiling, tcgen05_check  # noqa: E402
 from cookbook.harness.evaluated import evaluated  # noqa: E402
@@ -23,15 +24,6 @@ from cookbook.model import BlackwellDescriptor, InstructionDescriptor  # noqa: E
 
 NAME = "blackwell/two_cta_gemm"
 BF16 = cutlass.BFloat16
-
-
-def integers(m, n, k, seed=0):
-    generator = np.random.default_rng(seed)
-    return (generator.integers(-3, 4, shape).astype(np.float32) for shape in ((m, k), (k, n)))
-
-
-def failures(findings):
-    return {f.name: f.detail for f in findings if not f.ok}
 
 
 @pytest.mark.parametrize("variant", list(catalog.load(NAME).VARIANTS))

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 import cutlass.cute as cute  # noqa: E402
 from cutlass.cute.nvgpu import warp  # noqa: E402
+from walked import integers, rounded  # noqa: E402
 
 from cookbook.harness import catalog, majors  # noqa: E402
 from cookbook.harness.evaluated import evaluated, vector_for  # noqa: E402
@@ -27,20 +28,11 @@ AMPERE, HOPPER = "ampere/majors_gemm", "hopper/tma_wgmma_gemm"
 CASES = [(name, which) for name in RECIPES for which in catalog.find(name).majors]
 
 
-def operands(m, n, k, seed=0):
-    generator = np.random.default_rng(seed)
-    return (generator.integers(-3, 4, shape).astype(np.float32) for shape in ((m, k), (k, n)))
-
-
-def rounded(product):
-    return torch.from_numpy(product).bfloat16().float().numpy()
-
-
 @pytest.mark.parametrize("shape", [(128, 256, 64), (200, 328, 136), (8, 8, 8), (264, 520, 72)])
 @pytest.mark.parametrize(("name", "which"), CASES)
 def test_equals_the_product_on_integers(name, which, shape):
     module = catalog.load(name)
-    a, b = operands(*shape)
+    a, b = integers(*shape)
     got = walk(module, a, b, cutlass.BFloat16, majors.configured(module.CONFIG, which))
     assert np.array_equal(got, rounded(a @ b))
 
@@ -49,7 +41,7 @@ def test_equals_the_product_on_integers(name, which, shape):
 def test_extents_that_no_operand_is_contiguous_along_are_free(name):
     module = catalog.load(name)
     for which, shape in (("nt", (136, 264, 77)), ("nt", (8, 8, 1)), ("nn", (72, 33, 40)), ("tt", (33, 72, 40))):
-        a, b = operands(*shape)
+        a, b = integers(*shape)
         got = walk(module, a, b, cutlass.BFloat16, majors.configured(module.CONFIG, which))
         assert np.array_equal(got, rounded(a @ b)), (which, shape)
 
@@ -60,7 +52,7 @@ def test_other_configurations(changes, which):
     """32 rows make an M-major A choose the 64-byte swizzle; tile_k = 32 does the same for K-major operands."""
     module = catalog.load(AMPERE)
     config = dataclasses.replace(majors.configured(module.CONFIG, which), **changes)
-    a, b = operands(104, 264, 72)
+    a, b = integers(104, 264, 72)
     assert np.array_equal(walk(module, a, b, cutlass.BFloat16, config), rounded(a @ b))
     extents = {"a": config.tile_k if config.a_major == "k" else config.tile_m}
     extents["b"] = config.tile_k if config.b_major == "k" else config.tile_n
@@ -83,7 +75,7 @@ def test_other_configurations(changes, which):
 def test_part_of_a_vector_is_refused(which, shape, says):
     module = catalog.load(AMPERE)
     with pytest.raises(ValueError, match=says):
-        walk(module, *operands(*shape), cutlass.BFloat16, majors.configured(module.CONFIG, which))
+        walk(module, *integers(*shape), cutlass.BFloat16, majors.configured(module.CONFIG, which))
 
 
 @pytest.mark.parametrize("which", majors.MAJORS)
@@ -103,7 +95,7 @@ def test_a_different_swizzle_on_one_side_is_caught(field, swizzle, side):
     right = evaluated(module, cutlass.BFloat16, config, vector_for(256))
     layout = dataclasses.replace(right.smem[field], swizzle=Swizzle(*swizzle))
     wrong = dataclasses.replace(right, smem=right.smem | {field: layout})
-    a, b = operands(128, 256, 64)
+    a, b = integers(128, 256, 64)
     try:
         got = walk_evaluated(*((wrong, right) if side == "writer" else (right, wrong)), a, b, "bfloat16", config)
     except ValueError as refused:
@@ -132,7 +124,7 @@ def test_an_mn_major_tile_without_trans_is_caught():
     bad = {f.name: f.detail for f in check_layouts(module, cutlass.BFloat16, config) if not f.ok}
     assert set(bad) == {"s2r_a.wavefronts"} and "needed 8 adjacent elements" in bad["s2r_a.wavefronts"]
     with pytest.raises(ValueError, match="needed 8 adjacent elements"):
-        walk(module, *operands(128, 256, 64), cutlass.BFloat16, config)
+        walk(module, *integers(128, 256, 64), cutlass.BFloat16, config)
 
 
 def test_pieces_across_the_lines_of_global_memory_are_caught():
@@ -145,7 +137,7 @@ def test_pieces_across_the_lines_of_global_memory_are_caught():
         smem=right.smem | {"a": k_major.smem["a"]},
         copies=right.copies | {name: k_major.copies[name] for name in ("g2s_a", "s2r_a")},
     )
-    a, b = operands(128, 256, 64)
+    a, b = integers(128, 256, 64)
     with pytest.raises(ValueError, match="g2s_a: got vectors that do not run along M"):
         walk_evaluated(mixed, mixed, a, b, "bfloat16", majors.configured(original.CONFIG, "nn"))
 
@@ -189,7 +181,7 @@ def test_wgmma_reads_mn_major_tiles_that_tma_wrote(which, bits, k_first):
     }
     taken = tuple("K" if major == "k" else "MN" for major in majors.MAJORS[which])
     found = dataclasses.replace(found, smem=found.smem | turned, mma=dataclasses.replace(found.mma, majors=taken))
-    a, b = operands(200, 328, 72)
+    a, b = integers(200, 328, 72)
     assert np.array_equal(walk_evaluated(found, found, a, b, "bfloat16", config), rounded(a @ b))
 
 
@@ -208,7 +200,7 @@ def test_the_wrong_major_has_no_descriptor():
     found = evaluated(module, cutlass.BFloat16, module.CONFIG, vector_for(256))
     config = Majors(module.CONFIG.tile_m, module.CONFIG.tile_n, module.CONFIG.tile_k, "m", "k")
     with pytest.raises(ValueError, match="needed"):
-        walk_evaluated(found, found, *operands(128, 256, 64), "bfloat16", config)
+        walk_evaluated(found, found, *integers(128, 256, 64), "bfloat16", config)
 
 
 @pytest.mark.parametrize("which", majors.MAJORS)
@@ -225,7 +217,7 @@ def test_the_majors_of_wgmma_are_those_of_its_instruction(which):
     if turned:
         assert "the instruction takes it K-major" in bad[f"{min(turned)}.major"]
         with pytest.raises(ValueError, match="needed rows"):
-            walk(forgetful, *operands(128, 256, 64), cutlass.BFloat16, config)
+            walk(forgetful, *integers(128, 256, 64), cutlass.BFloat16, config)
 
 
 def test_mma_sync_takes_no_major():

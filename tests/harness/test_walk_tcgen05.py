@@ -10,6 +10,8 @@ import pytest
 cutlass = pytest.importorskip("cutlass")
 torch = pytest.importorskip("torch")
 
+from walked import failures, integers, rounded  # noqa: E402
+
 from cookbook.harness import catalog, compiling, majors, tcgen05_check  # noqa: E402
 from cookbook.harness.evaluated import evaluated, vector_for  # noqa: E402
 from cookbook.harness.layout_check import check_layouts  # noqa: E402
@@ -25,23 +27,10 @@ CASES = [(name, which) for name in RECIPES for which in catalog.find(name).major
 DTYPES = {"float16": cutlass.Float16, "bfloat16": cutlass.BFloat16}
 
 
-def integers(m, n, k, seed=0):
-    generator = np.random.default_rng(seed)
-    return (generator.integers(-3, 4, shape).astype(np.float32) for shape in ((m, k), (k, n)))
-
-
-def rounded(product, dtype="bfloat16"):
-    return torch.from_numpy(product).to(getattr(torch, dtype)).float().numpy()
-
-
 def looked_at(name=NAME, which="tn", dtype="bfloat16", **changes):
     module = catalog.load(name)
     config = majors.configured(dataclasses.replace(module.CONFIG, **changes), which)
     return module, config, evaluated(module, DTYPES[dtype], config)
-
-
-def failures(findings):
-    return {f.name: f.detail for f in findings if not f.ok}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the tests of the GEMMs that divide K share: their operands, what their output is rounded to, other sizes."""
+"""What the tests that walk a GEMM by the model share: operands, what the output is rounded to, what does not hold."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import torch
 
 from cookbook.harness import catalog
 from cookbook.harness.findings import Finding
@@ -20,12 +19,14 @@ def integers(m: int, n: int, k: int, seed: int = 0) -> tuple[np.ndarray, np.ndar
     return generator.integers(-3, 4, (m, k)).astype(np.float32), generator.integers(-3, 4, (k, n)).astype(np.float32)
 
 
-def rounded(product: np.ndarray) -> np.ndarray:
-    """`product` as bfloat16 holds it."""
-    return torch.from_numpy(np.ascontiguousarray(product)).bfloat16().float().numpy()
+def rounded(product: np.ndarray, dtype: str = "bfloat16") -> np.ndarray:
+    """float32 values rounded to `dtype`."""
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(product)).to(getattr(torch, dtype)).float().numpy()
 
 
-def configured(name: str, **changes: Any) -> tuple[ModuleType, Any]:
+def with_changes(name: str, **changes: Any) -> tuple[ModuleType, Any]:
     """A recipe, and its configuration with some fields changed."""
     module = catalog.load(name)
     return module, dataclasses.replace(module.CONFIG, **changes)
