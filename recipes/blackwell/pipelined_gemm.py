@@ -609,9 +609,12 @@ MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes ne
 
 def kind(x: object) -> object:
     """What the checks look at in an argument, but for where exactly it lies."""
-    if not isinstance(x, torch.Tensor) or x.layout != torch.strided:
+    if x is None:
+        return None
+    try:
+        return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16, x.requires_grad
+    except (AttributeError, RuntimeError):  # not a dense tensor: no call of its kind has a plan
         return type(x)
-    return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16, x.requires_grad
 
 
 def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str) -> Plan:
@@ -677,7 +680,7 @@ def matmul(
     if (pa < pc + c_span and pc < pa + a_span) or (pb < pc + c_span and pc < pb + b_span):
         check_out(out, a, b.T)  # from first to last byte they meet, but may be columns of one wider matrix
     made = out if plan.direct else a.new_empty(m, plan.strides[2])  # TMA finishes the last 16 bytes of a row
-    stream = torch.cuda.current_stream(plan.device).cuda_stream
+    stream = torch._C._cuda_getCurrentRawStream(plan.device)  # its number, for which torch makes no Stream object
     plan.launch(pa, pb, made.data_ptr(), plan.mnk, plan.strides, plan.sms, stream)
     return out if plan.direct else out.copy_(made[:, :n])
 

@@ -162,7 +162,7 @@ def config_for(arch: str, variant: str = "256x128") -> Config:
 # The majors are not in it. They change neither the multiplications nor the bytes.
 
 # %%
-SHORT = 60_000  # clocks of multiplying on each SM, below which a product is over before power matters
+SHORT = 50_000  # clocks of multiplying on each SM, below which a product is over before power matters
 CLOCKS = 0.5  # the power of the clocks that time is proportional to, at the power limit
 LOAD = 14  # multiply-adds that loading one element costs there
 ROUND = 800  # clocks from the last wgmma of a tile to the first of the next, where both warpgroups round it
@@ -793,9 +793,12 @@ MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes ne
 
 def kind(x: object) -> object:
     """What the checks look at in an argument, but for where exactly it lies."""
-    if not isinstance(x, torch.Tensor) or x.layout != torch.strided:
+    if x is None:
+        return None
+    try:
+        return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16, x.requires_grad
+    except (AttributeError, RuntimeError):  # not a dense tensor: no call of its kind has a plan
         return type(x)
-    return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16, x.requires_grad
 
 
 def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str) -> Plan:
@@ -862,7 +865,7 @@ def matmul(
     if (pa < pc + c_span and pc < pa + a_span) or (pb < pc + c_span and pc < pb + b_span):
         make_plan(a, b, out, variant)  # from first to last byte they meet, but may be columns of one wider matrix
     made = out if plan.direct else a.new_empty(m, plan.strides[2])  # TMA finishes the last 16 bytes of a row
-    stream = torch.cuda.current_stream(plan.device).cuda_stream
+    stream = torch._C._cuda_getCurrentRawStream(plan.device)  # its number, for which torch makes no Stream object
     plan.launch(pa, pb, made.data_ptr(), plan.mnk, plan.strides, plan.sms, stream)
     return out if plan.direct else out.copy_(made[:, :n])
 
