@@ -32,10 +32,10 @@
 # `mma.sync`. Both copies touch shared memory by *addresses that the threads compute*, so both can collide in the
 # banks: `cp.async` writes rows, `ldmatrix` reads columns of 16-byte pieces. One swizzle, made by hand, serves both.
 #
-# [The page before](smem_gemm.ipynb) has shown what that swizzle is worth, in a loop that loads fragments first and
-# multiplies them then. New in this one is the loop: **fragments are loaded a k-block ahead**, so that `ldmatrix` and
-# `mma.sync` work at the same time. A fourth stage, loads of A and B apart from each other, and a loop without a
-# question serve the same end. You can also begin here if you want one Ampere GEMM explained.
+# [The page before](smem_gemm.ipynb) has shown what that swizzle is worth, in a loop that after each barrier loads
+# fragments first and multiplies them then. New in this one is the loop: **fragments are loaded a k-block ahead**, so
+# that `ldmatrix` and `mma.sync` work at the same time. A fourth stage, loads of A and B apart from each other, and a
+# loop without a question serve the same end. You can also begin here if you want one Ampere GEMM explained.
 #
 # This is still the way on every GPU since Ampere that has no `wgmma` or `tcgen05`: A100, Ada, GeForce Blackwell. The
 # kernel below compiles for all of them.
@@ -651,8 +651,8 @@ draw.swizzle_view(layouts.a)
 # %% [markdown] tags=["lab"]
 # ## In the lab: one ldmatrix
 #
-# The 32 lanes of warp 0 give the addresses of 32 rows of 16 bytes, eight for each of the four matrices; a matrix is
-# one phase. First what happens *without* the swizzle, then with it.
+# The 32 lanes of warp 0 give the addresses of 32 rows of 16 bytes, eight for each of the four matrices; a matrix is one
+# *phase*, served for itself. First what happens *without* the swizzle, then with it.
 
 # %% tags=["lab"]
 from dataclasses import replace
@@ -815,8 +815,8 @@ Markdown(beside_measured())
 # One swizzle served the writer and the reader of each tile, and every access is at its ideal. What is left is not
 # conflicts but the traffic itself: every fragment of A and B goes through shared memory and registers, and each warp
 # reads it for itself. That is what Hopper's `wgmma`, which reads shared memory directly and once for four warps, does
-# away with: [Hopper's first GEMM](../hopper/tma_wgmma_gemm.ipynb) has the same tile, the same layout and the same
-# epilogue.
+# away with: [Hopper's first GEMM](../hopper/tma_wgmma_gemm.ipynb) has the same tile, the same layout, and an epilogue
+# that differs only in how C gets into shared memory.
 #
 # Next: [a pipeline, step by step](pipelined_gemm.ipynb): this kernel once more, with a parameter for each thing that it
 # does at the same time as another.

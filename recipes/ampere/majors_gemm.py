@@ -185,8 +185,8 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
 # addresses that the lanes supply are those of the lines, 16 bytes each, and take as many wavefronts as before:
 # the turning happens behind the banks.
 #
-# It turns matrices of 16-bit elements, and those alone: with 8-bit or 32-bit elements an MN-major operand has to be
-# transposed in some other way.
+# This form turns matrices of 16-bit elements, and those alone: with 8-bit or 32-bit elements an MN-major operand has to
+# be transposed in some other way. (Blackwell has one for 8 bits.)
 #
 # CuTe knows all this. `transpose=True` makes the atom, and `make_tiled_copy_A` finds out which line each lane must
 # point at so that the fragments come out as the MMA wants them.
@@ -312,8 +312,8 @@ def load_tile(load, k_tile, stage):
 # ## The main loop
 #
 # Line for line that of [ldmatrix_gemm](ldmatrix_gemm.ipynb), which says why it is so: `cp.async` runs `stages - 1`
-# k-tiles ahead through shared memory, `ldmatrix` one k-block ahead through registers. Neither the copies' shapes nor
-# the fragments' have changed, so no line of it asks for the majors.
+# k-tiles ahead through shared memory, `ldmatrix` one k-block ahead through registers. The fragments have the shapes
+# that they had, and a load is one `cute.copy` whatever its shape, so no line of it asks for the majors.
 
 
 # %%

@@ -903,14 +903,14 @@ def predicted_beside_measured() -> str:
 Markdown(predicted_beside_measured())
 
 # %% [markdown] tags=["lab"]
-# On an H200 to stay is worth about a tenth at the shortest K, and half of that at the next. Both are less than we
-# predicted, and close to the fourth column. So about as much time is spared as we put, and it is the tile that was put
-# too fast. That it takes time to launch a CTA, too, cannot be seen.
+# On an H200 to stay is worth about a tenth at the shortest K, and a few percent at the next. Both are less than we
+# predicted, for the tile was put too fast; the fourth column, of the time that was measured, comes nearer. That it
+# takes time to launch a CTA, too, cannot be seen.
 #
-# At the two cubes about a percent was predicted, and none was found. At the larger one it would drown in the spread; at
-# the smaller one it should have stood out. We have not measured why it does not. It may be power: at the largest cube
-# this tile has the GPU at its limit, as the page on the GEMM to use shows. There the clock falls until the limit is
-# kept, and a wait that is spared spares hardly any energy, so that clocks won back are paid for with a lower clock.
+# At the two cubes about a percent was predicted, and none was found. The spread is as large, so that little follows. It
+# may be power, too: at the largest cube this tile has the GPU at its limit, as the page on the GEMM to use shows. There
+# the clock falls until the limit is kept, and a wait that is spared spares hardly any energy, so that clocks won back
+# are paid for with a lower clock.
 #
 # ## Conclusion
 #

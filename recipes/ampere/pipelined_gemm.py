@@ -199,8 +199,8 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
 # can stick out, before the beginning; it is loaded once, before the loop.
 #
 # New is the *order*. A thread's part of a tile is a few pieces, one `cp.async` each. `order_of_loads` says which pieces
-# are issued in which k-block. None belongs to the last one: there the loop waits for the next tile, and a load that is
-# issued in the middle of that would have to be counted twice.
+# are issued in which k-block. None belongs to the last one: with fragments ahead the loop waits there for the next
+# k-tile, by counting groups, so that the group of this one must be closed before.
 
 
 # %%
@@ -268,10 +268,11 @@ def order_of_loads(pieces_a: int, pieces_b: int, config: Config) -> list[tuple[t
 # %% [markdown]
 # ## The main loop
 #
-# All variants are this one function. `register_buffers` says how far `ldmatrix` runs ahead of `mma`: by no k-block, or
-# by one. With one, a warp that comes out of the barrier between two tiles still has a k-block to multiply, and the
-# tensor cores work while the first fragments of the next tile arrive. With none they wait. *Inside* a tile the
-# compiler sees all four k-blocks, and moves loads ahead even if we do not ask for it; past a barrier it may not.
+# All variants are this one function. `register_buffers` says how far `ldmatrix` runs ahead of `mma`: with 2 buffers by
+# one k-block. Then a warp that comes out of the barrier between two k-tiles still has a k-block to multiply, and the
+# tensor cores work while the first fragments of the next k-tile arrive. With 1 it runs none ahead, and they wait.
+# *Inside* a tile the compiler sees all four k-blocks, and moves loads ahead even if we do not ask for it; past a
+# barrier it may not.
 #
 # `turn` is the k-block in which the loop goes over to the next tile: before the fetch that first needs it.
 
@@ -920,8 +921,8 @@ Markdown(measured_steps())
 # sizes; loads apart are one at the smaller size, and at the larger no more than the spread. Both gains are smaller than
 # the clocks say. Without the branch the kernel is a little *slower* at the smaller size, which the clocks do not
 # explain, and at the larger it is as fast. To spread the loads, of which the clocks promise as much as of setting them
-# apart, gains nothing on `no branch` at the one size and loses at the other. So the fastest of these is `loads apart`,
-# though at the larger size not by more than the spread, and `matmul` takes it by itself.
+# apart, gains nothing on `no branch` at either size. So the fastest of these is `loads apart`, though at the larger
+# size not by more than the spread, and `matmul` takes it by itself.
 #
 # Two things may take from what was predicted: a k-block is not served as evenly as a sum of maxima has it, and a GPU at
 # its power limit pays for a clock that was won back with a clock that is lower.
@@ -936,7 +937,7 @@ Markdown(measured_steps())
 # instructions changes that. A larger tile for each warp does, and [the last page of this track](tuned_gemm.ipynb) makes
 # one; `wgmma` does, for it reads shared memory itself: [Hopper's first GEMM](../hopper/tma_wgmma_gemm.ipynb).
 #
-# Next: [a GEMM for operands of either major](majors_gemm.ipynb), which need not lie along K. It leaves this pipeline as
-# it is.
+# Next: [a GEMM for operands of either major](majors_gemm.ipynb), which need not lie along K. It takes the kernel of
+# [ldmatrix_gemm](ldmatrix_gemm.ipynb), `no branch` here, and changes nothing in its loop.
 #
 # To use it: `cookbook copy ampere/pipelined_gemm my_gemm.py`, then `from my_gemm import matmul`.

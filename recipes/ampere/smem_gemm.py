@@ -113,10 +113,10 @@ def config_for(arch: str, variant: str = "swizzled") -> Config:
 # are, and how many bits the swizzle has.
 #
 # * `cp.async` writes *rows*: eight lanes, eight chunks of 16 bytes, 128 bytes of one row. Wherever the row begins,
-#   these are all 32 banks once, and by the banks no layout does badly here. But a copy past L1 does not go by the
-#   banks: it moves 32-byte sectors from a *line* of global memory to a *line* of shared memory, in one wavefront those
-#   that move alike (`cookbook.banks` has the rule). A swizzled row is one line, and its XOR moves all sectors alike. A
-#   padded row begins in the middle of a line and ends in the next.
+#   these are all 32 banks once, and by the banks no layout does badly here. But ours go past L1, and such a copy does
+#   not go by the banks: it moves 32-byte sectors from a *line* of global memory, 128 bytes, to a *line* of shared
+#   memory, in one wavefront those that move alike (`cookbook.banks` has the rule). A swizzled row is one line, and its
+#   XOR moves all sectors alike. A padded row begins in the middle of a line and ends in the next.
 # * `ldmatrix` reads *columns of chunks*: eight rows, the same 16 bytes of each. Plain rows are 128 bytes apart, so all
 #   eight chunks lie in the same four banks and are served one after the other: eight wavefronts where one would do.
 #   Padded rows are 144 bytes apart: the eight chunks begin 4 banks apart, and together they cover all 32. So do the
@@ -278,8 +278,9 @@ def load_tile(load, k_tile, stage):
 # ## The main loop
 #
 # As simple as a loop over stages can be: wait for the oldest tile, ask for a new one, multiply. A warp loads the
-# fragments of a k-block and then multiplies them; what it does not do is load the next ones meanwhile. So what
-# `ldmatrix` costs is easy to see here. While one warp waits for its fragments another may multiply, no more.
+# fragments of a k-block and then multiplies them. Within a k-tile the compiler moves loads ahead by itself; past the
+# barrier between two k-tiles it may not, and there every warp waits for its first fragments. So what `ldmatrix` costs
+# is easy to see here. While one warp waits for its fragments another may multiply, no more.
 #
 # How does a thread know that its `cp.async` have arrived? It closes them into *groups*, here one for each k-tile, with
 # `commit_group`, and `wait_group(n)` waits until all but the latest n groups are there. That says nothing of other
@@ -659,9 +660,9 @@ draw.bank_grid(layouts["swizzled"].a, label="bank", title="swizzled: chunk c of 
 # %% [markdown] tags=["lab"]
 # ## In the lab: one ldmatrix
 #
-# The 32 lanes of warp 0 give the addresses of 32 rows of 16 bytes, eight for each of the four matrices; a matrix is
-# one phase. Padded and swizzled take one turn a phase and look alike but for which lane has which bank; here is the
-# padded one beside the plain.
+# The 32 lanes of warp 0 give the addresses of 32 rows of 16 bytes, eight for each of the four matrices. Shared memory
+# serves one matrix after the other: each is a *phase* of the instruction. Padded and swizzled take one turn a phase and
+# look alike but for which lane has which bank; here is the padded one beside the plain.
 
 # %% tags=["lab"]
 draw.access_view(access.of_copy(layouts["plain"].a, copies.s2r_a, "src", "ldmatrix")[0], title="ldmatrix.x4, plain")
@@ -680,9 +681,9 @@ draw.access_view(access.of_copy(layouts["padded"].a, copies.s2r_a, "src", "ldmat
 #   NVIDIA's figure for the chip: 512 multiply-adds each on Hopper, 256 on an A100. (On Hopper `mma.sync` falls short of
 #   that figure; the prediction knows nothing of it.)
 #
-# Two times follow. In the worst case a k-block's loads and its multiplications come one after the other, and the
-# clocks *add up*. In the best case they overlap without a gap, and the *larger* of the two is all that counts. This
-# kernel loads nothing ahead: the sum is our prediction, and the maximum says what it could become.
+# Two times follow. In the worst case a k-block's loads and its multiplications come one after the other, and the clocks
+# *add up*. In the best case they overlap without a gap, and the *larger* of the two is all that counts. This kernel
+# asks for nothing ahead: the sum is our prediction, and the maximum says what it could become.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -730,8 +731,8 @@ Markdown("Clocks of one SM for one k-block, Hopper:\n\n" + table(header, rows))
 # Read the columns. For `ldmatrix` padding and swizzle are two answers to one question: both are eight times as good as
 # plain rows, whose shared memory is busy several times as long as the tensor cores are; nothing that a pipeline could
 # do would help before those conflicts are gone. For `cp.async` they differ. Plain and swizzled rows are lines of shared
-# memory, and a warp's copy fills four of them in four wavefronts. Padded rows lie across two lines each, every row at
-# another place in them, and a copy takes more than twice as many.
+# memory, and a warp's copy fills four of them in four wavefronts. Padded rows lie across two lines each, but for every
+# eighth, and every row at another place in them, and a copy takes more than twice as many.
 #
 # And padding takes memory: 16 bytes in every 144. These are the stages that fit a block,
 # in the tile that each chip gets:
@@ -753,10 +754,10 @@ Markdown(table(["layout", *(f"{arch}, {limit // 1024} KiB" for arch, limit in ch
 # ## Check
 #
 # Every level looks at all three. *Layout*: each element has a place of its own, with no holes but the declared padding,
-# and each copy takes the wavefronts that are expected of it: of `plain`, `ldmatrix` too many, and of `padded`,
-# `cp.async`. *Model*: the product, walked tile
-# by tile through modelled `cp.async`, shared memory, `ldmatrix` and `mma.sync`, on a ragged shape. *Compiled*: a real
-# cubin for every target. On a machine with a GPU the kernels also run here; elsewhere the recorded run is shown.
+# and each copy takes the wavefronts that are expected of it: of `plain`, `ldmatrix` too many. What `cp.async` takes for
+# padded rows is told, and not judged. *Model*: the product, walked tile by tile through modelled `cp.async`, shared
+# memory, `ldmatrix` and `mma.sync`, on a ragged shape. *Compiled*: a real cubin for every target. On a machine with a
+# GPU the kernels also run here; elsewhere the recorded run is shown.
 
 # %% tags=["lab"]
 from cookbook import tables
@@ -803,7 +804,9 @@ Markdown(measured_gains())
 
 # %% [markdown] tags=["lab"]
 # On an H200 the sum of the clocks comes close to all three gains. So the counting holds, also for the copies of padded
-# rows, of which the banks alone would have said nothing.
+# rows, of which the banks alone would have said nothing. (It is the sum with NVIDIA's rate. With the rate that
+# `mma.sync` was measured to reach, which [the next page](ldmatrix_gemm.ipynb) takes, it would be too small: part of the
+# loads is hidden after all.)
 #
 # ## Conclusion
 #
@@ -813,7 +816,7 @@ Markdown(measured_gains())
 # swizzle costs nothing; and it is the very layout that TMA writes and `wgmma` reads, while padding is for `ldmatrix`
 # alone.
 #
-# What is left is not conflicts but waiting: a warp still loads first and multiplies then.
+# What is left is not conflicts but waiting: after each barrier a warp loads first and multiplies then.
 #
 # Next: [a GEMM that loads the next fragments while it multiplies](ldmatrix_gemm.ipynb).
 #

@@ -41,7 +41,8 @@
 #   saving is worth. `cost` is the rule, and `matmul` takes the cheapest of `VARIANTS`: this one or the tile of the
 #   pages before.
 #
-# The prediction comes before the measurement: first in the table of sizes, then in a cell.
+# It has one CTA for each tile, as the pipeline has: [CTAs that stay](persistent_gemm.ipynb) gained nothing at the large
+# cubes. The prediction comes before the measurement: first in the table of sizes, then in a cell.
 
 # %%
 from collections.abc import Callable
@@ -74,7 +75,8 @@ from cutlass.cute.nvgpu import cpasync, warp
 # (`branch_free`), and asks for A and B in one k-block (`loads_apart=False`), which the compiler can do with a few
 # registers less.
 #
-# Chips with less shared memory keep both tiles, for it is the tiles that matter here, and get shallower stages.
+# Chips with less shared memory keep both tiles, for it is the tiles that matter here, and get fewer stages or shallower
+# ones.
 
 
 # %%
@@ -153,7 +155,7 @@ def config_for(arch: str, variant: str = "128x256") -> Config:
 
 # %%
 RATE = 1357  # multiply-adds of an SM in a clock by mma.sync: foundations/tensor_core_ceiling, on an H200
-START = 800  # clocks until the first tile is there: put, as in ampere/pipelined_gemm
+START = 800  # clocks until the first k-tile is there: put, as in ampere/ldmatrix_gemm
 THROUGH = 10  # multiply-adds that an element costs on its way through shared memory, in or out
 
 
@@ -352,7 +354,8 @@ def ask_for_tile(k: cutlass.Constexpr, load_a, load_b, k_tile, write, config: cu
 # XOR bits 7 to 9 into bits 4 to 6. But a thread's rows are all the same modulo 8, so those three bits are the same for
 # everything that it reads: only *one* address for A and one for B need be kept, of the thread's first row in stage 0
 # with the swizzle already applied. A k-block is 32 bytes further along K, which flips bits 5 and 6 only: **XOR with
-# 32 k**. Further pieces and stages are whole periods of the swizzle away: plain addition, which `ldmatrix` does itself.
+# 32 k**. Further pieces and stages are whole periods of the swizzle away: plain addition. That of a piece is a constant,
+# which `ldmatrix` adds itself.
 
 
 # %%
@@ -399,14 +402,14 @@ def fetch_piece(x, stage, k: cutlass.Constexpr, piece: cutlass.Constexpr, slot: 
 # ## The main loop
 #
 # `next_stage` is the one place where warps wait for each other. `128x256` goes there before the last k-block, for it
-# fetches the first of the next tile with it. `256x192` goes there in the *middle* of the last k-block, when the first
-# piece of the next tile is due: it still has half of a k-block to multiply.
+# fetches the first of the next k-tile with it. `256x192` goes there after four of the six pieces of the last k-block,
+# when the first piece of the next k-tile is due: it still has two pieces to multiply.
 
 
 # %%
 @cute.jit
 def next_stage(read, config: cutlass.Constexpr):
-    """Wait until the next tile has arrived, everybody's part of it, and the oldest stage is free."""
+    """Wait until the next k-tile has arrived, everybody's part of it, and the oldest stage is free."""
     cute.arch.cp_async_wait_group(config.stages - 2)
     cute.arch.sync_threads()
     return read + 1 if read + 1 < config.stages else cutlass.Int32(0)
@@ -983,8 +986,8 @@ def rule_beside_times() -> str:
 Markdown(rule_beside_times())
 
 # %% [markdown] tags=["lab"]
-# It chooses the faster tile wherever there is one. Where it does not, the two are level: what is lost is less than lies
-# between two times of one kernel, and so it foretold more of the larger tile than came.
+# What is lost is no more than lies between two times of one kernel. By how much the one tile is faster than the other
+# the rule knows to some percent only, now too much and now too little.
 #
 # ## What limits it
 #
@@ -1001,10 +1004,10 @@ Markdown(limits_table("ampere/tuned_gemm"))
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# With the large tile shared memory is no longer a wall. The second table has the tensor pipe busy most of the time, and
-# warps that wait mostly for a fixed time after an instruction (*wait*) and for the tensor pipe (*math pipe throttle*);
-# the barrier comes far behind, and shared memory is not among the four. We read the first as the price of operands in
-# registers: three of them for every `mma`.
+# The second table has the tensor pipe busy most of the time, and warps that wait mostly for a fixed time after an
+# instruction (*wait*) and for the tensor pipe (*math pipe throttle*); then comes the barrier, and shared memory is
+# among the four of neither tile. We read the first as the price of operands in registers: three of them for every
+# `mma`. The large tile does no more in a clock than the small one. It needs fewer joules, and its clock stays higher.
 #
 # What then limits is power, as the first table has it: joules for each product, and a clock that falls until the power
 # limit is kept. A wait that is taken away is not all gain there, for with more to do in each clock the clock falls

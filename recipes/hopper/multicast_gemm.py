@@ -66,7 +66,7 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 # | `alone` | nothing | A + B |
 # | `2x1` | the tile of B | A + B/2 |
 # | `1x2` | the tile of A | A/2 + B |
-# | `2x2` | pairs of them each | A/2 + B/2 |
+# | `2x2` | both: a row of CTAs its A, a column its B | A/2 + B/2 |
 #
 # A tile of B is twice as large as one of A here, so `2x1` saves more bytes than `1x2`. `2x2` saves most, and asks for
 # four SMs of one GPC at once.
@@ -929,8 +929,8 @@ Markdown(bytes_and_times())
 # divided by the sharers, a barrier that counts all who read, and the patience to wait for a neighbour before one
 # leaves. Share between two: four have to find room in a GPC together, and all of them wait for the slowest. By bytes
 # the side to share along is the one whose tiles are the larger. In time nothing was gained here, on this GPU and at
-# these sizes: measure it before you take it over. The pages that follow keep a pair, for its bytes; if you do without,
-# their kernels become simpler by all that this page has added.
+# these sizes: measure it before you take it over. The pages that follow, but for the one that divides K, keep a pair,
+# for its bytes; if you do without, their kernels become simpler by all that this page has added.
 #
 # What is still lost lies between the tiles: a CTA starts, fills its stages, multiplies, stores, and ends, and while it
 # stores nobody multiplies.

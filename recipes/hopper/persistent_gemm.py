@@ -864,8 +864,8 @@ draw.lanes(lanes, "Three tiles of one SM, K = 384 (predicted)", note="Short, so 
 
 # %% [markdown] tags=["lab"]
 # The loads of the next tile begin while this one is being multiplied, as soon as its last k-tiles leave stages free.
-# For the tensor cores the gap shrinks to the epilogue. What that is worth depends on K alone, for the gap has always
-# the same length:
+# For the tensor cores the gap shrinks to the epilogue. What that is worth depends on K, for the gap has always the same
+# length, and a little on the number of turns, for before a CTA's first tile nothing is spared:
 
 # %% tags=["lab"]
 
@@ -950,16 +950,17 @@ for shape in SHAPES:
 Markdown(table(["read from memory, predicted", *(f"cache of {size / 1e6:.0f} MB" for size in CACHES)], rows))
 
 # %% [markdown] tags=["lab"]
-# Forwards, the model finds next to nothing again once a wave needs more than the cache holds: what is wanted first is
-# what was dropped last but for a little. Backwards, the more cache, the more is found. But where nearly everything
-# fits anyway, there is nothing to gain, and the wrong end may be dropped. (A real L2 does not drop the oldest line so
-# strictly, and may find more than the model in the forward order. `ncu --metrics dram__bytes_read.sum` counts it.)
+# Forwards, the model finds next to nothing again once a wave needs more than the cache holds: what is wanted first was
+# dropped first, and each piece that is read again drops the one that is wanted next. Backwards, the more cache, the
+# more is found. But where nearly everything fits anyway, there is nothing to gain, and the wrong end may be dropped.
+# (A real L2 does not drop the oldest line so strictly, and may find more than the model in the forward order.
+# `ncu --metrics dram__bytes_read.sum` counts it.)
 #
 # ## In the lab: the trap
 #
 # What if the warp that waits is not the one that sends? Its `wait_group` returns at once. Here is the epilogue of one
-# warpgroup on the modelled instructions, in which TMA reads a buffer only some pieces *later*, as it may: first with
-# the wait in the right place, then without.
+# warpgroup on the modelled instructions, in which TMA reads a buffer only some pieces *later*, as it may: four times
+# without the wait, and then with the wait in the right place.
 
 # %% tags=["lab"]
 import numpy as np
@@ -1044,16 +1045,15 @@ def gains() -> str:
 Markdown(gains())
 
 # %% [markdown] tags=["lab"]
-# On an H200 to stay is a gain at both sizes, and at the smaller one several times what we predicted; the prediction
-# left out what it takes to start a CTA. The serpentine agrees with the model of the cache: where nearly all of A and B
-# fits into L2 nothing is to be seen of it, and at the larger size, where the model saves bytes, a little more than the
-# spread.
+# On an H200 to stay is a gain at both sizes, and several times what we predicted; the prediction left out what it takes
+# to start a CTA. The serpentine agrees with the model of the cache: where nearly all of A and B fits into L2 nothing is
+# to be seen of it, and at the larger size, where the model saves bytes, a little more than the spread.
 #
 # ## Conclusion
 #
-# A CTA that stays makes three overlaps out of none: loads run into the next tile, stores run out of the last one, and
-# starting is done once. What it took is a loop, a slot number from which stage and phase follow, buffers of C's own,
-# and care about who has read what: the fence between the proxies, and a wait by the thread that sent.
+# A CTA that stays gains three things: loads run into the next tile, stores run out of the last one, and starting is
+# done once. What it took is a loop, a slot number from which stage and phase follow, buffers of C's own, and care about
+# who has read what: the fence between the proxies, and a wait by the thread that sent.
 #
 # What remains is the epilogue itself. While the consumers round and write their pieces, the tensor cores have nothing
 # to do, and the shorter K is, the more that weighs. To fill this gap too, somebody else must be multiplying in the

@@ -65,13 +65,14 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 # thread has 240 registers, so 128 x 192 is as far as it goes. So the price of pingpong is a narrower tile, and a
 # narrower tile needs more bytes for each multiplication. There is a trade to be made, and `VARIANTS` has its sides:
 #
-# | variant | a warpgroup holds | elements loaded for 1000 products | stages |
+# | variant | a warpgroup holds | elements that come into an SM for 1000 products | stages |
 # |---|---|---|---|
 # | `cooperative` | half of 128 x 256 | 1000 (1 / 128 + 1 / 256) = 11.7 | 4 |
 # | `128x192 + PDL` | 128 x 192 | 13.0 | 4 |
 # | `128x128`, `128x128 + PDL` | 128 x 128 | 15.6 | 6 |
 #
-# The stages are one queue. Both warpgroups eat from it, a whole tile each, in turn.
+# (Half of the tile of B comes by the neighbour's multicast, so that a CTA asks L2 for fewer.) The stages are one queue.
+# Both warpgroups eat from it, a whole tile each, in turn.
 
 
 # %%
@@ -322,8 +323,8 @@ def produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work: Work, place, config: cutla
 # until the other has *issued* its whole tile, and says so when it has issued its own. Issued is enough. The tensor
 # cores take batches in order, and the next tile's first batch lies ready while the last one of this tile still runs.
 #
-# Two named barriers do it, one for each direction: 128 threads wait at it, 128 arrive at it and walk on. No turn waits
-# before the first, and nobody is told after the last.
+# Two named barriers do it, one for each direction: 128 threads wait at it, 128 arrive at it and walk on. The first turn
+# waits for nobody, and after the last one nobody is told.
 #
 # **The trap: a wait by parity sees only one phase far.** The order is not a matter of speed alone. A barrier in shared
 # memory has *one bit* for its phase, and `wait(phase)` asks: is the phase of that parity over? The queue is longer than
@@ -390,9 +391,9 @@ def multiply_tile(pipe, turn, turns, mmas, acc, tCrA, tCrB, k_tiles, group, conf
 # %% [markdown]
 # ## The epilogue
 #
-# Piece after piece through two buffers, as before: the same lines, for more pieces, if the warpgroup has all rows of
-# the tile. Nothing in them concerns the other warpgroup, which multiplies all the while: the barrier is of these 128
-# threads.
+# Piece after piece through two buffers, as before. A warpgroup that has all rows of a tile sends the pieces of its
+# first 64 rows, then those of the next (`down`). Nothing in them concerns the other warpgroup, which multiplies all the
+# while: the barrier is of these 128 threads.
 
 
 # %%
@@ -795,7 +796,7 @@ def matmul(
 #
 # * The tensor cores of an SM do 2048 multiply-adds a clock, so a tile takes **t** = tile_m x tile_n x K / 2048.
 # * An epilogue takes **e**: shared memory moves 128 bytes a clock, and every byte of C goes in once (`stmatrix`) and
-#   out once (TMA); and each piece of a warpgroup is a chain of its own, wait, round, barrier, write, fence, barrier: we
+#   out once (TMA); and each piece of a warpgroup is a chain of its own, wait, barrier, round, write, fence, barrier: we
 #   put 200 clocks.
 # * Cooperating, a tile takes **t + e**. In turns, the tensor cores need t for every tile, and a warpgroup is through
 #   with its tile after t + e, while two of them work: the larger of **t** and **(t + e) / 2** counts. Only the last
@@ -1120,7 +1121,7 @@ Markdown(table(header, rows, right=2))
 # about any later one.
 #
 # Next: [few tiles](split_k_gemm.ipynb), where most SMs would have none: K is divided among them. After it comes [the
-# GEMM to use](tuned_gemm.ipynb). That has both schedules, makes the cooperative one store late too, and a rule that
-# chooses.
+# GEMM to use](tuned_gemm.ipynb). That has both schedules and a rule that chooses, and where warpgroups share a tile
+# they store it while they multiply the next one.
 #
 # To use it: `cookbook copy hopper/pingpong_gemm my_gemm.py`, then `from my_gemm import matmul`.

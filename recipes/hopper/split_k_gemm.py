@@ -46,8 +46,9 @@
 # rows of A, but as few as 8 of B: the kernel computes C transposed, and for 16 rows of `a` no more than 16 are
 # multiplied.
 #
-# [The same was done for Blackwell](../blackwell/low_latency_gemm.ipynb). Here the queue of stages is that of
-# [pingpong](pingpong_gemm.ipynb), the sums are in registers, and a rule chooses tile and division.
+# [The same was done for Blackwell](../blackwell/low_latency_gemm.ipynb). Here the sums are in registers, and a rule
+# chooses tile and division. The queue of stages is that of [the first GEMM](tma_wgmma_gemm.ipynb): one tile a CTA, no
+# turns, no multicast, and C goes out without TMA. From [pingpong](pingpong_gemm.ipynb) comes only the launch, PDL.
 #
 # `matmul(a, b)` at the end is for use: `a` is (M, K), `b` is (K, N), both K-major, as `x @ weight.T` is.
 
@@ -192,10 +193,9 @@ def config_for(arch: str, variant: str = "64x64 in 2") -> Config:
 # tiles load the same bytes, whoever does it. So it pays where few SMs are busy, or each gets too little. Where nobody
 # is idle it does not, and costs what there is to send.
 #
-# The six figures below are fitted to times on an H200 of the variants that divide K, at products of both kinds, by
-# least squares of logarithms: the lab does it again with the records. A time counts for less the further it is from the
-# fastest variant's, for the rule must know the good ones apart. They are figures of one chip, and of kernels called one
-# right after the other.
+# The six figures below are fitted to times on an H200, at products of both kinds, by least squares of logarithms: the
+# lab does it again with the records. A time counts for less the further it is from the fastest variant's, for the rule
+# must know the good ones apart. They are figures of one chip, and of kernels called one right after the other.
 
 
 # %%
@@ -387,7 +387,7 @@ def produce(pipe, tma_a, tma_b, gA, gB, sA, sB, part: Part, config: cutlass.Cons
     cute.arch.griddepcontrol_launch_dependents()
     if cutlass.const_expr(config.split_k > 1):
         cute.arch.cluster_wait()  # whoever arrives at a barrier, as all threads did, waits there too
-    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
+    pipe.producer_tail(state)  # until all stages have been read
 
 
 # %% [markdown]
@@ -395,7 +395,7 @@ def produce(pipe, tma_a, tma_b, gA, gB, sA, sB, part: Part, config: cutlass.Cons
 #
 # A batch of wgmmas for a stage, then a wait for the batch *before* it, whose stage can be given back. The slice of the
 # warpgroup's first thread gives descriptors that the compiler knows to be the same for all threads, so that they lie in
-# uniform registers; [tuned_gemm](tuned_gemm.ipynb) says more of that.
+# *uniform* registers, which hold one value for a whole warp; [tuned_gemm](tuned_gemm.ipynb) says more of that.
 
 
 # %%
@@ -1014,8 +1014,9 @@ for level in report.levels:
     print(f"{level.level:10}{of:24}{level.status:13}{tables.describe(level)}")
 
 # %% [markdown] tags=["lab"]
-# In the machine code, the stores to the mailboxes (`st.async` is `STAS`), and as many fewer to memory. And the places
-# where a warp waits for its wgmmas (`WARPGROUP.DEPBAR`): in the loop and after it, nowhere else.
+# In the machine code, the stores to the mailboxes (`st.async` is `STAS`, of four sums), and fewer to memory, for a CTA
+# stores its share only. And the places where a warp waits for its wgmmas (`WARPGROUP.DEPBAR`): in the loop and after
+# it, nowhere else.
 
 # %% tags=["lab"]
 from cookbook.harness import compiling
@@ -1044,7 +1045,8 @@ except compiling.NoDisassembler as missing:
 #
 # Two things had been expected otherwise. A `tile_n` larger than the rows was to cost little, for TMA does not read what
 # lies outside. It cost so much that there are four widths now. And clusters of four were made for 16 rows of a small
-# weight, to have twice as many SMs at work. They lost to clusters of two wherever rows were as few, and are gone.
+# weight, too, to have twice as many SMs at work. They lost to clusters of two wherever rows were as few, and are gone;
+# `64x64 in 4` is for a long K.
 
 # %% tags=["lab"]
 from cookbook.harness.publishing import results_table
@@ -1126,6 +1128,7 @@ Markdown("\n\n".join([rule_beside_times(), rule_beside_fit()] if timed_variants(
 # a variant, and a promise that the caller must make for it.
 #
 # Next: [the GEMM to use](tuned_gemm.ipynb) where there are tiles enough. It has both schedules of
-# [pingpong](pingpong_gemm.ipynb), makes the cooperative one store late too, and a rule that chooses.
+# [pingpong](pingpong_gemm.ipynb) and a rule that chooses, and where warpgroups share a tile they store it while they
+# multiply the next one.
 #
 # To use it: `cookbook copy hopper/split_k_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -206,7 +206,7 @@ def produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB):
         cute.copy(tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier)
         cute.copy(tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier)
         state.advance()
-    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
+    pipe.producer_tail(state)  # until all stages have been read
 
 
 # %% [markdown]

@@ -113,9 +113,9 @@ class Config:
     transposed: bool = False  # A is b, B is a, C lies by columns: `tile_m` are columns of the product, `tile_n` rows
     late: int = 4  # boxes that warpgroups which share a tile store late, while the next one is multiplied
     raster_group: int = 8  # clusters that run together cover this many rows of cluster tiles
-    epi_n: int = 64  # columns of C that go out together: 128 bytes
+    epi_n: int = 64  # columns of C, as the tensor cores see it, that go out together: a box is 64 rows by that
     epi_buffers: int = 2  # for each warpgroup: one is written while TMA reads the other
-    producer_registers: int = 24  # a thread; the three warpgroups together may have 65536
+    producer_registers: int = 24  # a thread; with twice the consumers' that is three times the launch's 168: all
     consumer_registers: int = 240
 
     def __post_init__(self):
@@ -192,7 +192,8 @@ def config_for(arch: str, variant: str = "256x128") -> Config:
 # `tile_m * tile_n * K / 2048` clocks, for 2048 multiply-adds are what the tensor cores of an SM do in one. Warpgroups
 # that cooperate need some clocks more between two tiles, to round (`ROUND`: from counted clocks at short K). When the
 # last tile is over there is a store that hides behind nothing. And the smallest tile waits for its operands: they come
-# into an SM at `ARRIVE` bytes a clock at most, by a fit to the times of products of one wave.
+# into an SM at `ARRIVE` bytes a clock at most, by a fit to the times of products of one wave. (That counts the whole
+# stage, with what the neighbour's multicast brings. The 64 of the pages before are what an SM gets by itself.)
 #
 # For a short product, that is all. A longer one takes the GPU to its **power** limit. It lowers its clock until it
 # stays within, so that energy is time, and two things change.
@@ -253,9 +254,10 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 # beside A and B instead of over them, for the next tile is loaded while this one is stored.
 #
 # A transposed variant has the same A and B, for both are K-major and change places as they are. Its boxes lie by
-# columns: 64 of what the tensor cores see as rows follow one another in memory, 128 bytes of one row of C. The atom is
-# the same with its modes exchanged. And `stmatrix` has a form for it, `.trans`, which transposes each 8 x 8 matrix on
-# its way: a thread that holds two neighbours along what is N here writes them to two lines.
+# columns: 64 of what the tensor cores see as rows follow one another in memory, 128 bytes of one row of C. A box has
+# all rows that the tile has of C, and each warpgroup one buffer, not two. The atom is the same with its modes
+# exchanged. And `stmatrix` has a form for it, `.trans`, which transposes each 8 x 8 matrix on its way: a thread that
+# holds two neighbours along what is N here writes them to two lines.
 
 
 # %%
@@ -606,12 +608,12 @@ def kernel(
 # %% [markdown]
 # ## A consumer, and what it computes only once
 #
-# A matrix descriptor holds an address, and four batches of `wgmma` want a new pair of them each. All threads of a warp
-# have the same, so it belongs in the warp's *uniform* registers, where an addition is one operation and not 32. The
-# compiler puts it there if it can see two things:
+# A matrix descriptor holds an address, and each of the four k-steps of a batch wants a new pair of them. All threads of
+# a warp have the same, so it belongs in the warp's *uniform* registers, where an addition is one operation and not 32.
+# The compiler puts it there if it can see two things:
 #
-# * that the address does not depend on the thread. `get_slice(tidx)`, as in the pages before, does not say so; the
-#   slice of the warpgroup's first thread gives the same descriptors, and `group` is known to be uniform;
+# * that the address does not depend on the thread. `get_slice(tidx)`, as in [pingpong](pingpong_gemm.ipynb), does not
+#   say so; the slice of the warpgroup's first thread gives the same descriptors, and `group` is known to be uniform;
 # * that the stage does not. It comes out of `state_at(turn * k_tiles)` and a loop, and it stays uniform as long as all
 #   threads are known to take the same way: an `if` about K around a batch was enough to lose it.
 #
@@ -1101,9 +1103,9 @@ for level in report.levels:
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# "ours" is `matmul` without an argument, so whatever the rule chose; beside it each variant, called by name, and the
-# peers, all interleaved in one run on one GPU. So the chosen kernel is in each row twice: what lies between its two
-# figures is the spread.
+# "ours" is `matmul` without an argument, so whatever the rule chose; beside it the peers, and in the second table each
+# variant, called by name, all interleaved in one run on one GPU. So where the variants were timed the chosen kernel was
+# timed twice, as "ours" and by name: what lies between the two is the spread.
 
 # %% tags=["lab"]
 from cookbook.harness.publishing import results_table
@@ -1140,10 +1142,10 @@ def rule_beside_times() -> str:
 Markdown(rule_beside_times())
 
 # %% [markdown] tags=["lab"]
-# `CLOCKS` and `LOAD` are older than all but the first three tiles: what is foretold of the others was foretold by
-# times of those three, and it came true where they are chosen. Where the tiles are as many as SMs, or a few times as
-# many, it is the waves that decide, and the rule is seldom wrong. With a few rows it can be: no variant is made for
-# them.
+# `CLOCKS` and `LOAD` are older than all but the first three tiles: above `SHORT`, what is foretold of the others rests
+# on times of those three. Below it only clocks count. Where the tiles are as many as SMs, or a few times as many, it is
+# the waves that decide, and the rule is seldom wrong. With a few rows it can be: no variant is made for them. The
+# column *lost* says where it was.
 #
 # By the clocks of the tensor cores alone `208x256`, which stores nothing late, would be behind `256x128` at the largest
 # sizes. It is ahead because each element that it loads is used more often, where energy is time.
