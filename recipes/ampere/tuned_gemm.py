@@ -354,8 +354,8 @@ def ask_for_tile(k: cutlass.Constexpr, load_a, load_b, k_tile, write, config: cu
 # XOR bits 7 to 9 into bits 4 to 6. But a thread's rows are all the same modulo 8, so those three bits are the same for
 # everything that it reads: only *one* address for A and one for B need be kept, of the thread's first row in stage 0
 # with the swizzle already applied. A k-block is 32 bytes further along K, which flips bits 5 and 6 only: **XOR with
-# 32 k**. Further pieces and stages are whole periods of the swizzle away: plain addition. That of a piece is a constant,
-# which `ldmatrix` adds itself.
+# 32 k**. Further pieces and stages are whole periods of the swizzle away: plain addition. That of a piece is a
+# constant, which `ldmatrix` adds itself.
 
 
 # %%
