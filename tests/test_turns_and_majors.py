@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from mutations import Mutation, mutant
 from rules import lost
+from walked import integers
 
 cutlass = pytest.importorskip("cutlass")
 pytest.importorskip("torch")
@@ -249,7 +250,5 @@ def test_a_fault_in_the_transposed_tile_is_caught_with_no_gpu(tmp_path, what, ol
 
 @pytest.mark.parametrize("variant", TRANSPOSED)
 def test_a_transposed_tile_gives_the_product_of_several_ragged_tiles(variant):
-    module, rng = catalog.load(TUNED), np.random.default_rng(5)
-    a, b = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((230, 72), (72, 300)))
-    config = module.VARIANTS[variant]
-    assert np.array_equal(walk(module, a, b, cutlass.BFloat16, config), a @ b)
+    module, (a, b) = catalog.load(TUNED), integers(230, 300, 72, seed=5)
+    assert np.array_equal(walk(module, a, b, cutlass.BFloat16, module.VARIANTS[variant]), a @ b)

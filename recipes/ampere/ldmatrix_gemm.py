@@ -41,9 +41,8 @@
 # kernel below compiles for all of them.
 #
 # You will see: the swizzle, the copies that go through it, a pipeline two deep (tiles through shared memory, fragments
-# through registers), the epilogue, and then the checks that show that it is right and how fast it is. Names, order
-# and contract are those of [Hopper's first GEMM](../hopper/tma_wgmma_gemm.ipynb), so that the two can be read side by
-# side.
+# through registers), the epilogue, and then the checks that show that it is right and how fast it is. Names and order
+# are those of [Hopper's first GEMM](../hopper/tma_wgmma_gemm.ipynb), so that the two can be read side by side.
 
 # %%
 from collections.abc import Callable
