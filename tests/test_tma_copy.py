@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from cookbook import model
-from cookbook.harness import catalog, checking, compiling, copying, records, studying
+from cookbook.harness import catalog, checking, compiling, copying, poisoning, records, studying
 from cookbook.layouts import evaluate
 from cookbook.swizzle import Swizzle
 
@@ -192,6 +192,7 @@ class Fake:
 def on_cpu(monkeypatch):
     monkeypatch.setattr(copying, "DEVICE", "cpu")
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(poisoning, "shared_memory", lambda: None)
 
 
 @pytest.mark.parametrize(("dtype", "major"), list(product(copying.DTYPES, MAJORS)))

@@ -119,10 +119,13 @@ def run_copy(module: ModuleType, size: tuple[int, int], dtype: str, mode: str, m
     """Copy random bits into memory full of ones: equal inside, still ones around and between the lines."""
     import torch
 
+    from cookbook.harness import poisoning
+
     lines, line_bytes = size[0], 16 * size[1]
     x, _ = _random(lines, line_bytes, gap, dtype)
     out, buffer = _random(lines, line_bytes, 2 * gap, dtype, guard=2)
     buffer.fill_(POISON)
+    poisoning.shared_memory()
     module.copy(_as(x, major), _as(out, major), mode, major)
     torch.cuda.synchronize()
     wrong = int((out.view(torch.uint8) != x.view(torch.uint8)).sum())

@@ -215,13 +215,19 @@ def run_case(
     majors: str = DEFAULT,
     form: formats.Format | None = None,
 ) -> Case:
-    """Run `matmul` once on fresh inputs into a poisoned, guarded `out`; compare. form: of block-scaled operands."""
+    """Run `matmul` once on fresh inputs into a poisoned, guarded `out`, and with shared memory poisoned; compare.
+
+    form: of block-scaled operands.
+    """
     import torch
+
+    from cookbook.harness import poisoning
 
     a, b = inputs(shape, dtype, majors=majors)
     if form:  # torch.matmul then multiplies the same numbers: `dtype` holds each of them exactly
         a, b = scaled.rounded(a, form), scaled.rounded(b.T, form).T
     out, intact = guarded(shape[0], shape[1], dtype, row_stride=row_stride)
+    poisoning.shared_memory()
     returned = matmul(a, b, out=out)
     torch.cuda.synchronize()
     exact = reference(a, b)

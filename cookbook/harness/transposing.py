@@ -194,11 +194,17 @@ def run_case(module: ModuleType, shape: Shape, dtype: str, variant: str, gaps: t
 
 
 def run_checks(module: ModuleType, shapes: Iterable[Shape], dtype: str) -> list[Case]:
-    """Every variant over every shape: rows close together, whole vectors apart, and odd distances apart."""
+    """Every variant over every shape: rows close together, whole vectors apart, and odd distances apart.
+
+    Shared memory is poisoned here and not by `run_case`, for the tools that look on at `launch` are to see one kernel.
+    """
+    from cookbook.harness import poisoning
+
     cases = []
     for shape in shapes:
         for variant in ("auto", *module.VARIANTS):
             for gaps in ((0, 0), (8, 16), (3, 1)):
+                poisoning.shared_memory()
                 case = run_case(module, shape, dtype, variant, gaps)
                 cases += [case] if case else []
     return cases
