@@ -49,7 +49,8 @@ def compiled(smem_bytes: int, options: str = "") -> Any:
 def shared_memory() -> None:
     """Fill the shared memory of all SMs of torch's current GPU with NaN, on its current stream.
 
-    The next kernel of that stream finds it there, if no other process has used the GPU in between.
+    The next kernel of that stream finds it there, if no other process has used the GPU in between. Of a kernel after
+    that it is not certain: what one with little shared memory reads may lie there then, for L1 is the same memory.
     """
     import torch
 

@@ -39,31 +39,43 @@ def look(p_count: cute.Pointer, p_place: cute.Pointer, stream: cuda.CUstream, ct
     look_kernel(count, place, smem_bytes).launch(grid=(ctas, 1, 1), block=(THREADS, 1, 1), stream=stream)
 
 
-def looked() -> tuple[int, int]:
-    """Words that are not poison, and SMs that were looked at: a CTA takes all that an SM has."""
-    device = torch.cuda.get_device_properties()
-    ctas, smem_bytes = device.multi_processor_count, device.shared_memory_per_block_optin
-    count = torch.full((ctas, THREADS), -1, dtype=torch.int32, device="cuda")
-    place = torch.full((ctas,), -1, dtype=torch.int32, device="cuda")
-    pointers = [
-        cute.runtime.make_ptr(cutlass.Int32, x.data_ptr(), cute.AddressSpace.gmem, assumed_align=16)
-        for x in (count, place)
-    ]
-    stream = cuda.CUstream(torch.cuda.current_stream().cuda_stream)
-    look(*pointers, stream, cutlass.Int32(ctas), smem_bytes)
-    torch.cuda.synchronize()
-    assert count.min() >= 0
-    return int(count.sum()), len(place.unique())
+class Look:
+    """One launch that looks at all of shared memory: a CTA for each SM, which takes all that it has.
+
+    The kernel that fills `found` runs when this is made. In between it would leave traces, for L1 is the same memory.
+    """
+
+    def __init__(self) -> None:
+        device = torch.cuda.get_device_properties()
+        self.ctas, self.smem_bytes = device.multi_processor_count, device.shared_memory_per_block_optin
+        kind = {"dtype": torch.int32, "device": "cuda"}
+        self.found = torch.full((self.ctas, THREADS), -1, **kind), torch.full((self.ctas,), -1, **kind)
+        self.pointers = [
+            cute.runtime.make_ptr(cutlass.Int32, x.data_ptr(), cute.AddressSpace.gmem, assumed_align=16)
+            for x in self.found
+        ]
+
+    def launch(self) -> None:
+        stream = cuda.CUstream(torch.cuda.current_stream().cuda_stream)
+        look(*self.pointers, stream, cutlass.Int32(self.ctas), self.smem_bytes)
+
+    def words_and_sms(self) -> tuple[int, int]:
+        """Words that were not poison, and SMs that were looked at."""
+        torch.cuda.synchronize()
+        count, place = self.found
+        assert count.min() >= 0
+        return int(count.sum()), len(place.unique())
 
 
 def test_shared_memory_is_poisoned_on_every_sm():
-    device = torch.cuda.get_device_properties()
-    sms = device.multi_processor_count
-    words = sms * device.shared_memory_per_block_optin // 4
-    looked()  # compiles
+    compiles, first, second = Look(), Look(), Look()
+    poisoning.shared_memory()  # compiles
+    compiles.launch()
     poisoning.shared_memory()
-    assert looked() == (0, sms)
-    assert looked() == (words, sms)  # the zeros that the look before left: nothing else poisons
+    first.launch()
+    second.launch()
+    assert first.words_and_sms() == (0, first.ctas)
+    assert second.words_and_sms() == (second.ctas * second.smem_bytes // 4, second.ctas)  # zeros, by the first
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"])
