@@ -54,6 +54,7 @@ BATCH_MS = 100.0  # long against a launch, and against the time the GPU takes to
 WARM_UP_MS = 1000.0  # to reach the clocks the GPU sustains
 L2_MULTIPLE = 4  # the sets together are this many times as large as L2
 MAX_SETS = 64
+GRAPH = 1000  # launches in one CUDA graph; a longer batch replays it
 HOST_SHAPE: Shape = (64, 64, 64)
 HOST_BATCHES, HOST_CALLS = 15, 100  # fewer calls than a stream has room for: none of them waits
 
@@ -333,13 +334,19 @@ def how_many_sets(set_bytes: int) -> int:
 
 
 def batch_size(call: Call, sets: list[tuple[Any, ...]]) -> int:
-    """How many launches take about BATCH_MS, in whole turns through the sets where that is not too many."""
+    """How many launches take about BATCH_MS, in whole turns through the sets and whole graphs of `graph_size`."""
     calls = [lambda s=s: call(*s) for s in sets]
     launch_all = _loop(calls, 4)
     launch_all()
     one = elapsed_ms(launch_all) / 4
-    count = max(3, min(400, round(BATCH_MS / max(one, 1e-3))))
-    return -(-count // len(sets)) * len(sets)
+    count = max(3, round(BATCH_MS / max(one, 1e-3)))
+    graph = graph_size(count, len(sets))
+    return max(1, round(count / graph)) * graph
+
+
+def graph_size(count: int, sets: int) -> int:
+    """Launches in each graph of a batch of `count`: whole turns through so many sets, GRAPH of them or hardly more."""
+    return -(-min(count, GRAPH) // sets) * sets
 
 
 def batch_sizes(variants: dict[str, Call], sets: list[tuple[Any, ...]]) -> dict[str, int]:
@@ -350,15 +357,20 @@ def batch_sizes(variants: dict[str, Call], sets: list[tuple[Any, ...]]) -> dict[
 def make_batches(
     variants: dict[str, Call], sets: list[tuple[Any, ...]], counts: dict[str, int], graphs: bool = True
 ) -> tuple[dict[str, Batch], str]:
-    """One batch of `counts[name]` launches per variant, and how they are launched: all "graph", or all "stream"."""
-    loops = {}
-    for name, call in variants.items():
-        loops[name] = _loop([lambda s=s, call=call: call(*s) for s in sets], counts[name])
-        loops[name]()
+    """One batch per variant, and how they are launched: all "graph", or all "stream".
+
+    Args:
+        counts: launches of each batch, as `batch_sizes` gives them.
+        graphs: whether the variants can be captured.
+    """
+    calls = {name: [lambda s=s, call=call: call(*s) for s in sets] for name, call in variants.items()}
+    loops = {name: _loop(calls[name], counts[name]) for name in variants}
+    for each in calls.values():
+        _loop(each, len(sets))()  # what is made at the first call must not be made in a graph
     if not graphs:
         return loops, "stream"
     try:
-        return {name: _captured(loop) for name, loop in loops.items()}, "graph"
+        return {name: _captured(calls[name], counts[name]) for name in variants}, "graph"
     except Exception:  # a variant that allocates or synchronizes cannot be captured
         return loops, "stream"
 
@@ -371,14 +383,16 @@ def _loop(calls: list[Callable[[], Any]], count: int) -> Batch:
     return run
 
 
-def _captured(batch: Batch) -> Batch:
+def _captured(calls: list[Callable[[], Any]], count: int) -> Batch:
+    """`_loop` as a graph that is replayed: one of as many launches as a batch may have would take long to make."""
     import torch
 
+    size = graph_size(count, len(calls))
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        batch()
-    return graph.replay
+        _loop(calls, size)()
+    return _loop([graph.replay], count // size)
 
 
 def warm_up(batches: dict[str, Batch], milliseconds: float) -> None:
