@@ -1144,8 +1144,9 @@ Markdown(rule_beside_times())
 # %% [markdown] tags=["lab"]
 # `CLOCKS` and `LOAD` are older than all but the first three tiles: above `SHORT`, what is foretold of the others rests
 # on times of those three. Below it only clocks count. Where the tiles are as many as SMs, or a few times as many, it is
-# the waves that decide, and the rule is seldom wrong. With a few rows it can be: no variant is made for them. The
-# column *lost* says where it was.
+# the waves that decide, and the rule is seldom far off. With a few rows it can be: no variant is made for them. The
+# column *lost* says where it was. Near 2048 cubed it was, by a little: `SHORT` comes from batches that were over before
+# the clock had settled. At a settled clock, as these times are, loads count from shorter products on.
 #
 # By the clocks of the tensor cores alone `208x256`, which stores nothing late, would be behind `256x128` at the largest
 # sizes. It is ahead because each element that it loads is used more often, where energy is time.
