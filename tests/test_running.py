@@ -125,3 +125,12 @@ def test_verify_passes_a_product_and_names_what_is_wrong(dtype, monkeypatch):
     for wrong in (but_one, elsewhere, lambda a, b, out: out.copy_(1.1 * (a @ b))):
         with pytest.raises(RuntimeError, match="mine is wrong: relative error"):
             running.verify("mine", wrong, operands, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"])
+def test_what_shared_memory_is_filled_with_is_nan_of_every_type(dtype):
+    pytest.importorskip("cutlass")
+    from cookbook.harness import poisoning
+
+    word = torch.tensor([poisoning.WORD], dtype=torch.uint32).view(torch.uint8).view(getattr(torch, dtype))
+    assert word.float().isnan().all()

@@ -334,8 +334,11 @@ def how_many_sets(set_bytes: int) -> int:
 
 
 def batch_size(call: Call, sets: list[tuple[Any, ...]]) -> int:
-    """How many launches take about BATCH_MS, in whole turns through the sets and whole graphs of `graph_size`."""
-    calls = [lambda s=s: call(*s) for s in sets]
+    """How many launches take about BATCH_MS, in whole turns through the sets and whole graphs of `graph_size`.
+
+    Launches are timed as the host issues them: where that takes longer than the kernel, graphs take less than BATCH_MS.
+    """
+    calls = [partial(call, *operands) for operands in sets]
     launch_all = _loop(calls, 4)
     launch_all()
     one = elapsed_ms(launch_all) / 4
@@ -363,7 +366,7 @@ def make_batches(
         counts: launches of each batch, as `batch_sizes` gives them.
         graphs: whether the variants can be captured.
     """
-    calls = {name: [lambda s=s, call=call: call(*s) for s in sets] for name, call in variants.items()}
+    calls = {name: [partial(call, *operands) for operands in sets] for name, call in variants.items()}
     loops = {name: _loop(calls[name], counts[name]) for name in variants}
     for each in calls.values():
         _loop(each, len(sets))()  # what is made at the first call must not be made in a graph

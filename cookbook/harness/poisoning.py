@@ -55,5 +55,5 @@ def shared_memory() -> None:
     import torch
 
     device = torch.cuda.get_device_properties()
-    fill = compiled(device.shared_memory_per_block_optin)
-    fill(TURNS * device.multi_processor_count, cuda.CUstream(torch.cuda.current_stream().cuda_stream))
+    launch = compiled(device.shared_memory_per_block_optin)
+    launch(TURNS * device.multi_processor_count, cuda.CUstream(torch.cuda.current_stream().cuda_stream))

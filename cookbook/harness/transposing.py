@@ -173,18 +173,25 @@ def padded_input(shape: Shape, dtype: str, gap: int) -> Any:
     return wide[:, : shape[1]]
 
 
-def run_case(module: ModuleType, shape: Shape, dtype: str, variant: str, gaps: tuple[int, int] = (0, 0)) -> Case | None:
+def run_case(
+    module: ModuleType, shape: Shape, dtype: str, variant: str, gaps: tuple[int, int] = (0, 0), *, poison: bool = True
+) -> Case | None:
     """Run a variant once into a poisoned, guarded `out`; None if it does not take such matrices.
 
     Args:
         gaps: elements between the rows of x and between those of out.
+        poison: shared memory too, by a kernel of its own.
     """
     import torch
+
+    from cookbook.harness import poisoning
 
     x = padded_input(shape, dtype, gaps[0])
     out, intact = running.guarded(shape[1], shape[0], dtype, row_stride=shape[0] + gaps[1])
     if variant != "auto" and module.usable(x, out, torch.cuda.get_device_capability())[variant]:
         return None
+    if poison:
+        poisoning.shared_memory()
     returned = module.transpose(x, out=out, variant=variant)
     torch.cuda.synchronize()
     problem = "" if returned.data_ptr() == out.data_ptr() else "transpose did not return out"
@@ -194,17 +201,11 @@ def run_case(module: ModuleType, shape: Shape, dtype: str, variant: str, gaps: t
 
 
 def run_checks(module: ModuleType, shapes: Iterable[Shape], dtype: str) -> list[Case]:
-    """Every variant over every shape: rows close together, whole vectors apart, and odd distances apart.
-
-    Shared memory is poisoned here and not by `run_case`, for the tools that look on at `launch` are to see one kernel.
-    """
-    from cookbook.harness import poisoning
-
+    """Every variant over every shape: rows close together, whole vectors apart, and odd distances apart."""
     cases = []
     for shape in shapes:
         for variant in ("auto", *module.VARIANTS):
             for gaps in ((0, 0), (8, 16), (3, 1)):
-                poisoning.shared_memory()
                 case = run_case(module, shape, dtype, variant, gaps)
                 cases += [case] if case else []
     return cases
@@ -291,6 +292,6 @@ def launch(module: ModuleType, dtype: str, shapes: Iterable[Shape]) -> None:
     """Run every variant once per shape that it takes, for a tool that looks on, and make sure that it was right."""
     for shape in shapes:
         for variant in module.VARIANTS:
-            case = run_case(module, shape, dtype, variant)
+            case = run_case(module, shape, dtype, variant, poison=False)  # the tool is to see one kernel
             if case and not case.ok:
                 raise SystemExit(f"{variant} {dtype} {shape}: {case.problem}")
