@@ -162,9 +162,9 @@ def config_for(arch: str, variant: str = "256x128") -> Config:
 # The majors are not in it. They change neither the multiplications nor the bytes.
 
 # %%
-SHORT = 50_000  # clocks of multiplying on each SM, below which a product is over before power matters
+SHORT = 15_000  # clocks of multiplying on each SM, below which a product is over before power matters
 CLOCKS = 0.5  # the power of the clocks that time is proportional to, at the power limit
-LOAD = 14  # multiply-adds that loading one element costs there
+LOAD = 18  # multiply-adds that loading one element costs there
 ROUND = 800  # clocks from the last wgmma of a tile to the first of the next, where both warpgroups round it
 STORE = 350  # clocks for 64 x 64 of C that go out at once
 ARRIVE = 80  # bytes of A and B that come into an SM in a clock
@@ -504,7 +504,6 @@ def kernel(
     turns = cute.ceil_div(tiles_m * tiles_n - first, step)
     order = (first, step, tiles_m, tiles_n, place)
 
-    cute.arch.griddepcontrol_wait()  # the kernel before has ended: from here on global memory may be touched
     if group == 2:
         cute.arch.setmaxregister_decrease(config.producer_registers)
         if warp_idx == 8:
@@ -513,6 +512,7 @@ def kernel(
             tAsA, tAgA = cpasync.tma_partition(tma_a, place[1], across, grouped[0], grouped[1])
             tBsB, tBgB = cpasync.tma_partition(tma_b, place[0], down, grouped[2], grouped[3])
             state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+            cute.arch.griddepcontrol_wait()  # the kernel before has ended: global memory may be touched
             for turn in cutlass.range(turns, unroll=1):
                 m, n = tile_of(turn, order, config)
                 # Where there is no such tile, load the last one: TMA is slow to find nothing.
@@ -541,6 +541,7 @@ def consume(group, pipe, turns, order, sA, sB, sC, tma_c, gC, k_tiles, tidx, con
     sC_own = cute.flat_divide(sC, (64, config.epi_n, config.epi_buffers))[None, None, None, 0, 0, group]
     out = (sC_own, tma_c, gC, tiled_copies(dtype, config))
     schedule = take_turns if config.pingpong else cooperate
+    cute.arch.griddepcontrol_wait()  # what this warpgroup stores, the kernel before may still read or write
     schedule(pipe, turns, order, (overwrite, add), acc, tCrA, tCrB, k_tiles, out, group, tidx, config)
     if tidx < 32:
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it

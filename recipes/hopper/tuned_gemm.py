@@ -195,8 +195,9 @@ def config_for(arch: str, variant: str = "256x128") -> Config:
 # into an SM at `ARRIVE` bytes a clock at most, by a fit to the times of products of one wave. (That counts the whole
 # stage, with what the neighbour's multicast brings. The 64 of the pages before are what an SM gets by itself.)
 #
-# For a short product, that is all. A longer one takes the GPU to its **power** limit. It lowers its clock until it
-# stays within, so that energy is time, and two things change.
+# For a product that is over in some ten microseconds, that is all: much of them goes to its launch, its first loads and
+# its last store, in which little energy is used. A longer one, again and again, takes the GPU to its **power** limit.
+# It lowers its clock until it stays within, so that energy is time, and two things change.
 #
 # * *Clocks count for less.* [A page before](warp_specialized_gemm.ipynb) saw a tile lose less by its waves than its
 #   clocks said. An SM that has nothing to do in the last wave takes little power, and the others run faster. A tile of
@@ -207,14 +208,15 @@ def config_for(arch: str, variant: str = "256x128") -> Config:
 # Both are fitted, to the variants' times at several large sizes, by least squares of the logarithms: the lab below does
 # it again with the records. They are figures of *one chip*, an H200 at its power limit, multiplying normal numbers:
 # another card, another limit or a warmer room has others. `SHORT`, where the one law ends and the other begins, is
-# known least. Near it neither is wholly right: of products of that size those with a long K prefer few loads, the
-# others few clocks.
+# less sharp: between 10 000 and 25 000 clocks both choose nearly the same. It has to be measured at a clock that has
+# settled. One product of 30 microseconds, or a hundred, are over before the GPU lowers it, and prefer few clocks; the
+# products of a step of training, one after the other for hours, do not.
 
 
 # %%
-SHORT = 50_000  # clocks of multiplying on each SM, below which a product is over before power matters
+SHORT = 15_000  # clocks of multiplying on each SM, below which a product is over before power matters
 CLOCKS = 0.5  # the power of the clocks that time is proportional to, at the power limit
-LOAD = 14  # multiply-adds that loading one element costs there
+LOAD = 18  # multiply-adds that loading one element costs there
 ROUND = 800  # clocks from the last wgmma of a tile to the first of the next, where both warpgroups round it
 STORE = 350  # clocks for 64 x 64 of C that go out at once
 ARRIVE = 80  # bytes of A and B that come into an SM in a clock
@@ -547,8 +549,8 @@ def take_turns(pipe, turns, order, mma, acc, tCrA, tCrB, k_tiles, out, group, ti
 # %% [markdown]
 # ## The kernel
 #
-# Set up, wait for the kernel before (PDL), and part: one warp produces, two warpgroups consume by one schedule or the
-# other.
+# Set up, and part: one warp produces, two warpgroups consume by one schedule or the other. Each waits for the kernel
+# before (PDL) as late as it can, when it has its registers, its descriptors and its addresses.
 
 
 # %%
@@ -584,7 +586,6 @@ def kernel(
     turns = cute.ceil_div(tiles_m * tiles_n - first, step)
     order = (first, step, tiles_m, tiles_n, place)
 
-    cute.arch.griddepcontrol_wait()  # the kernel before has ended: from here on global memory may be touched
     if group == 2:
         cute.arch.setmaxregister_decrease(config.producer_registers)
         if warp_idx == 8:
@@ -593,6 +594,7 @@ def kernel(
             tAsA, tAgA = cpasync.tma_partition(tma_a, place[1], across, grouped[0], grouped[1])
             tBsB, tBgB = cpasync.tma_partition(tma_b, place[0], down, grouped[2], grouped[3])
             state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+            cute.arch.griddepcontrol_wait()  # the kernel before has ended: global memory may be touched
             for turn in cutlass.range(turns, unroll=1):
                 m, n = tile_of(turn, order, config)
                 # Where there is no such tile, load the last one: TMA is slow to find nothing.
@@ -636,6 +638,7 @@ def consume(group, pipe, turns, order, sA, sB, sC, tma_c, gC, k_tiles, tidx, con
     sC_own = cute.flat_divide(sC, (64, config.epi_n, config.epi_buffers))[None, None, None, 0, 0, group]
     out = (sC_own, tma_c, gC, tiled_copies(dtype, config))
     schedule = take_turns if config.pingpong else cooperate
+    cute.arch.griddepcontrol_wait()  # what this warpgroup stores, the kernel before may still read or write
     schedule(pipe, turns, order, (overwrite, add), acc, tCrA, tCrB, k_tiles, out, group, tidx, config)
     if tidx < 32:
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
