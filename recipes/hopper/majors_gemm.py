@@ -415,12 +415,16 @@ def store_box(i: cutlass.Constexpr, rBox, out, tile, group, tidx, config: cutlas
 
 # %%
 @cute.jit
-def multiply_and_store(pipe, turn, mma, acc, rC, tCrA, tCrB, k_tiles, out, before, group, tidx, config):
-    """Multiply this turn's tile into `acc`, and meanwhile store `rC`, of the tile `before` it, if there was one."""
+def multiply_and_store(pipe, turn, order, mma, acc, rC, tCrA, tCrB, k_tiles, out, before, group, tidx, config):
+    """Multiply this turn's tile into `acc`, and meanwhile store `rC`, of the tile `before` it, if there was one.
+
+    Returns this turn's tile (m, n): its divisions, too, go on beside the first batch.
+    """
     read, release = state_at(turn * k_tiles, config), state_at(turn * k_tiles, config)
     pipe.consumer_wait(read)
     multiply_stage(mma, acc, tCrA, tCrB, read.index, True)
     read.advance()
+    tile = tile_of(turn, order, config)
     for i in cutlass.range_constexpr(config.late):
         if turn > 0:
             store_box(config.boxes - config.late + i, box_of(rC, i, config), out, before, group, tidx, config)
@@ -430,6 +434,7 @@ def multiply_and_store(pipe, turn, mma, acc, rC, tCrA, tCrB, k_tiles, out, befor
         read, release = next_stage(pipe, read, release, mma, acc, tCrA, tCrB)
     warpgroup.wait_group(0)
     pipe.consumer_release(release)
+    return tile
 
 
 @cute.jit
@@ -437,14 +442,13 @@ def cooperate(pipe, turns, order, mma, acc, tCrA, tCrB, k_tiles, out, group, tid
     """All turns of a warpgroup that has half of every tile. rC: the boxes of a tile that go out late, rounded."""
     now = config.boxes - config.late  # boxes that go out at once
     rC = cute.make_rmem_tensor(max(1, config.late) * config.epi_n // 2, out[0].element_type)
+    tile = (cutlass.Int32(0), cutlass.Int32(0))
     for turn in cutlass.range(turns, unroll=1):
-        before = tile_of(cutlass.max(turn - 1, 0), order, config)
-        multiply_and_store(pipe, turn, mma, acc, rC, tCrA, tCrB, k_tiles, out, before, group, tidx, config)
-        round_and_store(acc, 0, now, out, tile_of(turn, order, config), group, tidx, config)
+        tile = multiply_and_store(pipe, turn, order, mma, acc, rC, tCrA, tCrB, k_tiles, out, tile, group, tidx, config)
+        round_and_store(acc, 0, now, out, tile, group, tidx, config)
         for i in cutlass.range_constexpr(config.late):
             box_of(rC, i, config).store(box_of(acc, now + i, config).load().to(rC.element_type))
     for i in cutlass.range_constexpr(config.late):
-        tile = tile_of(turns - 1, order, config)
         store_box(now + i, box_of(rC, i, config), out, tile, group, tidx, config)
 
 
@@ -462,13 +466,14 @@ def take_turns(pipe, turns, order, mma, acc, tCrA, tCrB, k_tiles, out, group, ti
         pipe.consumer_wait(read)
         multiply_stage(mma, acc, tCrA, tCrB, read.index, True)
         read.advance()
+        tile = tile_of(turn, order, config)  # beside the first batch
         for _ in cutlass.range(k_tiles - 1, unroll=1):
             read, release = next_stage(pipe, read, release, mma, acc, tCrA, tCrB)
         if turn + 1 < turns:  # all is issued: the other one's turn
             pipeline.NamedBarrier(barrier_id=TURN_BARRIER + 1 - group, num_threads=256).arrive()
         warpgroup.wait_group(0)
         pipe.consumer_release(release)
-        round_and_store(acc, 0, config.boxes, out, tile_of(turn, order, config), group, tidx, config)
+        round_and_store(acc, 0, config.boxes, out, tile, group, tidx, config)
 
 
 # %%
@@ -506,19 +511,23 @@ def kernel(
 
     if group == 2:
         cute.arch.setmaxregister_decrease(config.producer_registers)
+        # Divisions take long, and the compiler would put them off until after the wait, where every clock counts. An
+        # exchange between lanes, which changes nothing here, it must leave on this side of the branch.
+        tile = tuple(cute.arch.make_warp_uniform(x) for x in tile_of(0, order, config))
         if warp_idx == 8:
             across, down = cute.make_layout(config.cluster_n), cute.make_layout(config.cluster_m)
             grouped = [cute.group_modes(x, 0, 2) for x in (sA, gA, sB, gB)]
             tAsA, tAgA = cpasync.tma_partition(tma_a, place[1], across, grouped[0], grouped[1])
             tBsB, tBgB = cpasync.tma_partition(tma_b, place[0], down, grouped[2], grouped[3])
             state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+            last = (cute.size(gA, mode=[2]) - 1, cute.size(gB, mode=[2]) - 1)
             cute.arch.griddepcontrol_wait()  # the kernel before has ended: global memory may be touched
             for turn in cutlass.range(turns, unroll=1):
-                m, n = tile_of(turn, order, config)
                 # Where there is no such tile, load the last one: TMA is slow to find nothing.
-                m, n = cutlass.min(m, cute.size(gA, mode=[2]) - 1), cutlass.min(n, cute.size(gB, mode=[2]) - 1)
+                m, n = cutlass.min(tile[0], last[0]), cutlass.min(tile[1], last[1])
                 a, b = tAgA[None, m, None], tBgB[None, n, None]  # (TMA, k)
                 state = produce(pipe, state, turn, k_tiles, tma_a, tma_b, a, tAsA, b, tBsB, config)
+                tile = tile_of(cutlass.min(turn + 1, turns - 1), order, config)
             cute.arch.griddepcontrol_launch_dependents()
             pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
     else:
