@@ -105,7 +105,7 @@ def test_no_kernel_spills_and_each_has_the_bits_of_its_majors(which, dtype):
 ABOUT_MAJORS = {"Config", "smem_atom", "smem_layouts", "wgmma", "tiled_mma", "gemm"}
 ABOUT_STRIDES = {"check_out", "compiled", "make_plan", "matmul"}
 TRANSPOSED = ["208x256", *(f"{rows}x128 in turn" for rows in (176, 160, 144, 112, 96))]  # tuned_gemm's alone
-ABOUT_TRANSPOSING = {"clocks", "tiled_copies"}  # what they need beside the functions about majors
+ABOUT_TRANSPOSING = {"cluster_tiles", "tiled_copies"}  # what they need beside the functions about majors
 
 
 def defined(name: str) -> dict[str, str]:

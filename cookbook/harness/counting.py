@@ -37,6 +37,7 @@ COPIES_BY_OPCODE = {"LDGSTS": "g2s", "LDSM": "s2r", "STSM": "r2s", "STS": "r2s",
 _ERRORS = re.compile(r"ERROR SUMMARY: (\d+) errors?")
 _HAZARDS = re.compile(r"RACECHECK SUMMARY: (\d+) hazards? displayed \((\d+) errors?, (\d+) warnings?\)")
 _RACE = re.compile(r"^=+ ((?:Error|Warning): (?:Race|Potential) .*(?:\n=+  +\S.*)*)", re.MULTILINE)
+KERNELS = "kernel_cutlass_.*kernel"  # what the DSL calls functions with "kernel" in their names; recipes launch others
 _KERNEL = re.compile(r"\bkernel_cutlass_\w+")  # hundreds of letters: the types of all arguments
 
 
@@ -78,15 +79,15 @@ def profile(command: list[str], collect: list[str], page: str) -> str:
     """Run a command under ncu and return a page of its report ("source" or "raw") as CSV, kernel by kernel.
 
     Args:
-        collect: ncu's options that say what to collect, e.g. `["--section", "SourceCounters"]`. Only kernels of CuTe
-            are profiled, at the clocks the GPU happens to have.
+        collect: ncu's options that say what to collect, e.g. `["--section", "SourceCounters"]`. Only KERNELS are
+            profiled, at the clocks the GPU happens to have.
 
     Raises:
         ToolMissing: ncu is not there, or could not read the counters.
     """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.ncu-rep"
-        options = ["--clock-control", "none", "--kernel-name", "regex:kernel_cutlass", *collect]
+        options = ["--clock-control", "none", "--kernel-name", f"regex:{KERNELS}", *collect]
         ran = _run([_tool("ncu"), *options, "-o", str(report), *command])
         if not report.exists():
             raise ToolMissing(f"ncu wrote no report: {_tail(ran)}")

@@ -91,7 +91,8 @@ class Config:
     cluster_n: int = 2  # or side by side: they share the tiles of A
     pingpong: bool = False  # a warpgroup has a tile of its own; False: both share one
     late: int = 4  # boxes that warpgroups which share a tile store late, while the next one is multiplied
-    raster_group: int = 8  # clusters that run together cover this many rows of cluster tiles
+    raster_group: int = 8  # clusters in a row, which all need the panel that each loads for itself
+    seated: bool = True  # a cluster goes by its seat, not by its number: those of a GPC sit in a row
     epi_n: int = 64  # columns of C that go out together: 128 bytes
     epi_buffers: int = 2  # for each warpgroup: one is written while TMA reads the other
     producer_registers: int = 24  # a thread; with twice the consumers' that is three times the launch's 168: all
@@ -170,14 +171,29 @@ STORE = 350  # clocks for 64 x 64 of C that go out at once
 ARRIVE = 80  # bytes of A and B that come into an SM in a clock
 
 
+def cluster_tiles(config: Config, m: int, n: int) -> tuple[int, int]:
+    """Tiles of whole clusters that cover C (m, n): down, across."""
+    return -(-m // (config.tile_m * config.cluster_m)), -(-n // (config.tile_n * config.cluster_n))
+
+
+def waves(config: Config, m: int, n: int, sms: int) -> int:
+    """How many of them a cluster computes, if `sms` SMs are full of clusters."""
+    down, across = cluster_tiles(config, m, n)
+    return -(-down * across // (sms // config.cluster))
+
+
+def clusters(config: Config, m: int, n: int, sms: int) -> int:
+    """How many clusters are launched: no more than that number of waves needs."""
+    down, across = cluster_tiles(config, m, n)
+    return -(-down * across // waves(config, m, n, sms))
+
+
 def clocks(config: Config, m: int, n: int, k: int, sms: int) -> float:
     """What the busiest of `sms` SMs needs for C (m, n) over k."""
-    tiles = -(-m // (config.tile_m * config.cluster_m)) * -(-n // (config.tile_n * config.cluster_n))
-    waves = -(-tiles // (sms // config.cluster))
     tile = config.tile_m * config.tile_n
     stage = max(tile * config.tile_k / 2048, config.stage_bytes / ARRIVE)
     stop = 0 if config.pingpong else ROUND + STORE * (config.boxes - config.late) * config.epi_n / 64
-    return waves * (-(-k // config.tile_k) * stage + stop) + tile / 16
+    return waves(config, m, n, sms) * (-(-k // config.tile_k) * stage + stop) + tile / 16
 
 
 def loaded(config: Config) -> float:
@@ -308,16 +324,21 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # %%
 @cute.jit
 def tile_of(turn, order, config: cutlass.Constexpr):
-    """This CTA's tile (m, n) of a turn. Cluster tiles are numbered column by column in groups of `raster_group` rows.
+    """This CTA's tile (m, n) of a turn. Seats are in rows of `raster_group` cluster tiles, along which the panel stays
+    the same that a cluster does not share: down, if it shares A.
 
-    order: (first, step, cluster tiles down, across, (row, column) of the CTA in its cluster).
+    order: (seat, step, cluster tiles down, across, (row, column) of the CTA in its cluster).
     """
-    first_work, step, tiles_m, tiles_n, place = order
-    work = first_work + turn * step
-    group, inside = work // (config.raster_group * tiles_n), work % (config.raster_group * tiles_n)
+    seat, step, along, across, place = order
+    if cutlass.const_expr(config.cluster_m > 1):
+        along, across = across, along
+    work = seat + turn * step
+    group, inside = work // (config.raster_group * across), work % (config.raster_group * across)
     first = group * config.raster_group
-    height = cutlass.min(tiles_m - first, config.raster_group)  # the last group may be lower
-    m, n = first + inside % height, inside // height
+    length = cutlass.min(along - first, config.raster_group)  # the rows of the last group may be shorter
+    m, n = first + inside % length, inside // length
+    if cutlass.const_expr(config.cluster_m > 1):
+        m, n = n, m
     return m * config.cluster_m + place[0], n * config.cluster_n + place[1]
 
 
@@ -485,10 +506,16 @@ def kernel(
     mB: cute.Tensor,  # (N, K), as TMA coordinates
     tma_c: cute.CopyAtom,
     mC: cute.Tensor,  # (M, N), as TMA coordinates
+    seats: cute.Pointer,  # Int32, of each cluster
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """A cluster computes cluster tiles `first`, `first + step`, ... of C."""
+    """A cluster computes the cluster tiles `seat`, `seat + step`, ... of C."""
+    cta, _, _ = cute.arch.block_idx()
+    ctas, _, _ = cute.arch.grid_dim()
+    seat, step = cta // config.cluster, ctas // config.cluster
+    if cutlass.const_expr(config.seated):  # the answer takes longer than all that is set up meanwhile
+        seat = cute.make_tensor(seats, cute.make_layout(step))[seat]
     tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     group = cute.arch.make_warp_uniform(tidx // 128)  # 0 and 1 multiply, 2 loads
@@ -503,11 +530,9 @@ def kernel(
     k_tiles = cutlass.max(cute.size(gA, mode=[3]), config.min_k_tiles)
     tiles_m = cute.ceil_div(cute.size(gA, mode=[2]), config.cluster_m)
     tiles_n = cute.ceil_div(cute.size(gB, mode=[2]), config.cluster_n)
-    cta, _, _ = cute.arch.block_idx()
-    ctas, _, _ = cute.arch.grid_dim()
-    first, step = cta // config.cluster, ctas // config.cluster
-    turns = cute.ceil_div(tiles_m * tiles_n - first, step)
-    order = (first, step, tiles_m, tiles_n, place)
+    seat = cute.arch.make_warp_uniform(seat)
+    turns = cute.ceil_div(tiles_m * tiles_n - seat, step)
+    order = (seat, step, tiles_m, tiles_n, place)
 
     if group == 2:
         cute.arch.setmaxregister_decrease(config.producer_registers)
@@ -528,7 +553,8 @@ def kernel(
                 a, b = tAgA[None, m, None], tBgB[None, n, None]  # (TMA, k)
                 state = produce(pipe, state, turn, k_tiles, tma_a, tma_b, a, tAsA, b, tBsB, config)
                 tile = tile_of(cutlass.min(turn + 1, turns - 1), order, config)
-            cute.arch.griddepcontrol_launch_dependents()
+            if cutlass.const_expr(not config.seated):
+                cute.arch.griddepcontrol_launch_dependents()
             pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
     else:
         consume(group, pipe, turns, order, sA, sB, sC, tma_c, gC, k_tiles, tidx % 128, config)
@@ -606,9 +632,10 @@ def gemm(
     pA: cute.Pointer,
     pB: cute.Pointer,
     pC: cute.Pointer,
+    seats: cute.Pointer,
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
-    sms: cutlass.Int32,
+    clusters: cutlass.Int32,
     stream: cuda.CUstream,
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
@@ -625,11 +652,8 @@ def gemm(
     tma_b, mB = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster_m)
     save = cpasync.CopyBulkTensorTileS2GOp()
     tma_c, mC = cpasync.make_tiled_tma_atom(save, mC, c_box, (64, config.epi_n))
-    down = cute.ceil_div(m, config.tile_m * config.cluster_m)
-    tiles = down * cute.ceil_div(n, config.tile_n * config.cluster_n)
-    waves = cute.ceil_div(tiles, sms // ctas)
-    kernel(tma_a, mA, tma_b, mB, tma_c, mC, dtype, config).launch(
-        grid=(cute.ceil_div(tiles, waves) * ctas, 1, 1),
+    kernel(tma_a, mA, tma_b, mB, tma_c, mC, seats, dtype, config).launch(
+        grid=(clusters * ctas, 1, 1),
         block=(config.threads, 1, 1),
         cluster=(ctas, 1, 1),
         stream=stream,
@@ -645,24 +669,135 @@ def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, 
 
 
 # %%
-def launch_arguments(dtype, pointers, mnk, strides, sms: int, stream: int) -> tuple:
+def launch_arguments(dtype, pointers, mnk, strides, clusters: int, stream: int) -> tuple:
     """Plain addresses and integers as the typed values that `gemm` takes."""
     gmem = cute.AddressSpace.gmem
+    types = (dtype, dtype, dtype, cutlass.Int32)  # of A, B, C and the seats
     return (
-        *(cute.runtime.make_ptr(dtype, pointer, gmem, assumed_align=16) for pointer in pointers),
+        *(
+            cute.runtime.make_ptr(of, pointer, gmem, assumed_align=16)
+            for of, pointer in zip(types, pointers, strict=True)
+        ),
         tuple(cutlass.Int32(x) for x in mnk),
         tuple(cutlass.Int64(x) for x in strides),
-        cutlass.Int32(sms),
+        cutlass.Int32(clusters),
         cuda.CUstream(stream),
     )
 
 
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a") with made-up pointers and sizes: no GPU is needed. "": the GPU that is here."""
-    made_up = launch_arguments(dtype, (16, 16, 16), (1, 1, 8), (8, 8, 8), 132, 0)
+    made_up = launch_arguments(dtype, (16, 16, 16, 16), (1, 1, 8), (8, 8, 8), 66, 0)
     target = f"--gpu-arch {arch} " if arch else ""
     config = config or config_for(arch)
     return cute.compile(gemm, *made_up, dtype, config, options=(target + options).strip() or None)
+
+
+# %% [markdown]
+# ## Unchanged: seats
+#
+# Which panel a cluster shares and which it loads by itself does not depend on how the lines run. See
+# [there](tuned_gemm.ipynb#seats).
+
+
+# %%
+@cute.kernel
+def roll_call(smids: cute.Pointer, seed: cutlass.Int32, size: cutlass.Constexpr):
+    """Each CTA writes the number of its SM, and stays there for a while: some clusters long, some not."""
+    cutlass.memory.SmemAllocator().allocate_array(cutlass.Int64, 16 * 1024)  # more than half: one CTA an SM
+    start = cute.arch.clock64()
+    tidx, _, _ = cute.arch.thread_idx()
+    cta, _, _ = cute.arch.block_idx()
+    ctas, _, _ = cute.arch.grid_dim()
+    if tidx == 0:
+        cute.make_tensor(smids, cute.make_layout(ctas))[cta] = cute.arch.smid()
+    stay = 10_000 * (1 + (cta // size * 7 + seed * 3) % 5)
+    while cute.arch.clock64() - start < stay:
+        pass
+
+
+@cute.jit
+def call_roll(
+    smids: cute.Pointer, seed: cutlass.Int32, count: cutlass.Int32, stream: cuda.CUstream, size: cutlass.Constexpr
+):
+    """`count` clusters of `size` CTAs."""
+    roll_call(smids, seed, size).launch(
+        grid=(count * size, 1, 1), block=(32, 1, 1), cluster=(size, 1, 1), stream=stream
+    )
+
+
+def sms_of_clusters(size: int, count: int, calls: int) -> list[list[int]]:
+    """The SMs of each of `count` clusters of `size` CTAs, of the present device; and again, `calls` times in all."""
+    smids = torch.empty(count, size, dtype=torch.int32, device="cuda")
+    pointer = cute.runtime.make_ptr(cutlass.Int32, smids.data_ptr(), cute.AddressSpace.gmem, assumed_align=16)
+    stream = cuda.CUstream(torch.cuda.current_stream().cuda_stream)
+    call = cute.compile(call_roll, pointer, cutlass.Int32(0), cutlass.Int32(count), stream, size)
+    seen = []
+    for seed in range(calls):
+        torch.cuda.synchronize()  # nothing else runs
+        call(pointer, cutlass.Int32(seed), cutlass.Int32(count), stream)
+        seen += smids.tolist()
+    return seen
+
+
+def together(seen: list[list[int]]) -> dict[int, int]:
+    """The GPC of each SM, by the least of its SMs: which SMs were seen in one cluster, or are linked by such."""
+    gpc = {sm: sm for cluster in seen for sm in cluster}
+    for cluster in seen:
+        met = {gpc[sm] for sm in cluster}
+        if len(met) > 1:
+            gpc = {sm: min(met) if one in met else one for sm, one in gpc.items()}
+    return gpc
+
+
+@cache
+def dealt(device: int) -> tuple[int, ...]:
+    """The GPC of each cluster of two, in the order in which an idle GPU deals them out."""
+    with torch.cuda.device(device):
+        sms = torch.cuda.get_device_properties(device).multi_processor_count
+        pairs = sms_of_clusters(2, sms // 2, 2)
+        seen = [cluster for size in (7, 5) for cluster in sms_of_clusters(size, 4 * sms // size, 10)]
+    gpc = together(seen + pairs)
+    return tuple(gpc[sm] for sm, _ in pairs[-(sms // 2) :])
+
+
+def seating(gpcs: tuple[int, ...], row: int) -> list[int]:
+    """The seat of each cluster, given its GPC: rows of `row` clusters of one GPC; those that fill none come last."""
+    members: dict[int, list[int]] = {}
+    for cluster, gpc in enumerate(gpcs):
+        members.setdefault(gpc, []).append(cluster)
+    full = {gpc: len(each) // row * row for gpc, each in members.items()}
+    sitting = [cluster for gpc, each in members.items() for cluster in each[: full[gpc]]]
+    sitting += [cluster for gpc, each in members.items() for cluster in each[full[gpc] :]]
+    seats = [0] * len(gpcs)
+    for seat, cluster in enumerate(sitting):
+        seats[cluster] = seat
+    return seats
+
+
+FULL = 0.9  # of the clusters that fit: where there are fewer, seats gain nothing, and the next kernel is let in early
+SEATS: dict[tuple[int, int, int], torch.Tensor] = {}  # by device, number of clusters and length of a row
+
+
+def seats_of(device: int, config: Config, m: int, n: int, sms: int) -> int:
+    """The address of the seats of the clusters that compute C (m, n), Int32 on the device, or 0: they have none.
+
+    They have none where they are few, and where the roll was not called yet but a graph is captured, which must not be
+    disturbed.
+    """
+    count, (down, across) = clusters(config, m, n, sms), cluster_tiles(config, m, n)
+    row = min(config.raster_group, across if config.cluster_m > 1 else down)
+    if config.cluster != 2 or count < FULL * (sms // 2):
+        return 0
+    if (device, count, row) not in SEATS:
+        if torch.cuda.is_current_stream_capturing():
+            return 0
+        seats = torch.tensor(
+            seating(dealt(device)[:count], row), dtype=torch.int32, device=torch.device("cuda", device)
+        )
+        torch.cuda.synchronize(device)  # kernels read it without waiting for anything
+        SEATS[device, count, row] = seats
+    return SEATS[device, count, row].data_ptr()
 
 
 # %% [markdown]
@@ -768,13 +903,15 @@ def tma_can_write(out: torch.Tensor, ldc: int) -> bool:
 
 
 @cache
-def compiled(dtype: torch.dtype, capability: tuple[int, int], variant: str, *majors: str) -> Callable[..., None]:
+def compiled(
+    dtype: torch.dtype, capability: tuple[int, int], variant: str, seated: bool, *majors: str
+) -> Callable[..., None]:
     """The kernel for the present GPU: compiled at the first call that needs it, then kept.
 
     TVM-FFI (the package apache-tvm-ffi) makes it a function that takes plain integers and tuples of them, and costs
     little more to call than the launch itself. Without it each argument is a Python object made for the call.
     """
-    config = replace(VARIANTS[variant], a_major=majors[0], b_major=majors[1])
+    config = replace(VARIANTS[variant], seated=seated, a_major=majors[0], b_major=majors[1])
     return compile_for("", DTYPES[dtype], config, "--enable-tvm-ffi")
 
 
@@ -792,7 +929,8 @@ class Plan(NamedTuple):
     device: int  # of CUDA's
     mnk: tuple[int, int, int]
     strides: tuple[int, int, int]  # between the lines of A, B and the rows of what the kernel writes, in elements
-    sms: int  # of the GPU
+    clusters: int  # that compute it
+    seats: int  # address of theirs
     direct: bool  # the kernel writes C itself, not padded rows that are copied
     spans: tuple[int, int, int]  # of A, B and C: from the first byte to the last one, in bytes
 
@@ -833,10 +971,12 @@ def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, varian
     spans = tuple(2 * (1 + (x.shape[0] - 1) * x.stride(0) + (x.shape[1] - 1) * x.stride(1)) for x in (a, b, c))
     sms = torch.cuda.get_device_properties(a.device).multi_processor_count
     variant = choose(m, n, k, sms) if variant == DEFAULT else variant
+    config = VARIANTS[variant]
     with torch.cuda.device(a.device):
-        launch = compiled(a.dtype, capability, variant, *(major.index for major in majors))
+        seats = seats_of(a.get_device(), config, m, n, sms)
+        launch = compiled(a.dtype, capability, variant, seats != 0, *(major.index for major in majors))
     strides = (*(major.stride for major in majors), ldc if direct else -(-n // 8) * 8)
-    return Plan(launch, a.get_device(), (m, n, k), strides, sms, direct, spans)
+    return Plan(launch, a.get_device(), (m, n, k), strides, clusters(config, m, n, sms), seats, direct, spans)
 
 
 # %%
@@ -876,7 +1016,7 @@ def matmul(
         make_plan(a, b, out, variant)  # from first to last byte they meet, but may be columns of one wider matrix
     made = out if plan.direct else a.new_empty(m, plan.strides[2])  # TMA finishes the last 16 bytes of a row
     stream = torch._C._cuda_getCurrentRawStream(plan.device)  # its number, for which torch makes no Stream object
-    plan.launch(pa, pb, made.data_ptr(), plan.mnk, plan.strides, plan.sms, stream)
+    plan.launch(pa, pb, made.data_ptr(), plan.seats, plan.mnk, plan.strides, plan.clusters, stream)
     return out if plan.direct else out.copy_(made[:, :n])
 
 

@@ -29,9 +29,9 @@
 #
 # **Claim.** What the pages before this one have found, in one `matmul`: TMA with multicast, clusters of two, persistent
 # CTAs, warpgroups that take turns, and PDL (programmatic dependent launch: a kernel gets ready while the one before it
-# ends). Operands are K-major, as in [pingpong](pingpong_gemm.ipynb), whose kernel this one is nearest to. Five things
-# are new. The first two are in the consumers, the third is in the producer, the fourth is a question of layouts, and
-# the fifth is no part of the kernel.
+# ends). Operands are K-major, as in [pingpong](pingpong_gemm.ipynb), whose kernel this one is nearest to. Six things
+# are new. The first two are in the consumers, the third is in the producer, the fourth is a question of layouts, the
+# fifth of where on the chip a cluster runs, and the sixth is no part of the kernel.
 #
 # * **The cooperative schedule stores late.** Two warpgroups that share a tile of 256 x 128 or 256 x 160 need few bytes
 #   for each multiplication, but they both stop multiplying to store. Here they do not: they round the tile, keep it in
@@ -46,12 +46,14 @@
 # * **Some tiles are computed transposed.** C transposed is the product of the same operands in each other's places. It
 #   lets a tile have 208 rows, a number that suits the registers, or 144, one that suits the number of SMs. Neither
 #   suits the boxes that C is stored in, and transposed it need not.
+# * **Clusters have seats.** The SMs of a GPU are wired up in groups. What several SMs of a group ask for at once, L2 is
+#   asked once. So which tile a cluster computes is decided by where it runs: those of a group need the same panel.
 # * **A rule chooses.** Which tile and which schedule is best depends on M, N and K. `cost` is the rule: how many clocks
 #   the tensor cores need, and how many bytes they must be fed. `matmul` takes the cheapest of `VARIANTS`.
 
 # %%
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
@@ -112,7 +114,8 @@ class Config:
     pingpong: bool = False  # a warpgroup has a tile of its own; False: both share one
     transposed: bool = False  # A is b, B is a, C lies by columns: `tile_m` are columns of the product, `tile_n` rows
     late: int = 4  # boxes that warpgroups which share a tile store late, while the next one is multiplied
-    raster_group: int = 8  # clusters that run together cover this many rows of cluster tiles
+    raster_group: int = 8  # clusters in a row, which all need the panel that each loads for itself
+    seated: bool = True  # a cluster goes by its seat, not by its number: those of a GPC sit in a row
     epi_n: int = 64  # columns of C, as the tensor cores see it, that go out together: a box is 64 rows by that
     epi_buffers: int = 2  # for each warpgroup: one is written while TMA reads the other
     producer_registers: int = 24  # a thread; with twice the consumers' that is three times the launch's 168: all
@@ -165,7 +168,7 @@ def in_turn(rows: int, stages: int, **cluster: int) -> Config:
 VARIANTS = {
     "256x128": Config(),
     "256x160": Config(tile_n=160, epi_n=32, late=9),
-    "208x256": Config(tile_n=208, stages=3, late=0, raster_group=16, epi_n=208, epi_buffers=1, transposed=True),
+    "208x256": Config(tile_n=208, stages=3, late=0, epi_n=208, epi_buffers=1, transposed=True),
     "128x192 in turn": Config(tile_m=128, tile_n=192, cluster_m=2, cluster_n=1, pingpong=True),
     "176x128 in turn": in_turn(176, 4, cluster_m=2, cluster_n=1),
     "160x128 in turn": in_turn(160, 5),
@@ -222,15 +225,30 @@ STORE = 350  # clocks for 64 x 64 of C that go out at once
 ARRIVE = 80  # bytes of A and B that come into an SM in a clock
 
 
+def cluster_tiles(config: Config, m: int, n: int) -> tuple[int, int]:
+    """Tiles of whole clusters that cover C (m, n): down, across."""
+    m, n = (n, m) if config.transposed else (m, n)
+    return -(-m // (config.tile_m * config.cluster_m)), -(-n // (config.tile_n * config.cluster_n))
+
+
+def waves(config: Config, m: int, n: int, sms: int) -> int:
+    """How many of them a cluster computes, if `sms` SMs are full of clusters."""
+    down, across = cluster_tiles(config, m, n)
+    return -(-down * across // (sms // config.cluster))
+
+
+def clusters(config: Config, m: int, n: int, sms: int) -> int:
+    """How many clusters are launched: no more than that number of waves needs."""
+    down, across = cluster_tiles(config, m, n)
+    return -(-down * across // waves(config, m, n, sms))
+
+
 def clocks(config: Config, m: int, n: int, k: int, sms: int) -> float:
     """What the busiest of `sms` SMs needs for C (m, n) over k."""
-    m, n = (n, m) if config.transposed else (m, n)
-    tiles = -(-m // (config.tile_m * config.cluster_m)) * -(-n // (config.tile_n * config.cluster_n))
-    waves = -(-tiles // (sms // config.cluster))
     tile = config.tile_m * config.tile_n
     stage = max(tile * config.tile_k / 2048, config.stage_bytes / ARRIVE)
     stop = 0 if config.pingpong else ROUND + STORE * (config.boxes - config.late) * config.epi_n / 64
-    return waves * (-(-k // config.tile_k) * stage + stop) + tile / 16
+    return waves(config, m, n, sms) * (-(-k // config.tile_k) * stage + stop) + tile / 16
 
 
 def loaded(config: Config) -> float:
@@ -321,24 +339,30 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # %% [markdown]
 # ## Turns and slots
 #
-# The tiles of a CTA come one after the other: its first is number `first`, the next is `step` further. The position in
-# this sequence is the **turn**. K-tiles are numbered through, so turn `t` begins at **slot** `t * k_tiles` of the queue
-# of stages, and a slot says where it lies and which phase to wait for: nobody carries state from turn to turn.
+# The tiles of a CTA come one after the other: its first is that of its cluster's *seat*, of which more
+# [below](#seats), the next is `step` further. The position in this sequence is the **turn**. K-tiles are numbered
+# through, so turn `t` begins at **slot** `t * k_tiles` of the queue of stages, and a slot says where it lies and which
+# phase to wait for: nobody carries state from turn to turn.
 
 
 # %%
 @cute.jit
 def tile_of(turn, order, config: cutlass.Constexpr):
-    """This CTA's tile (m, n) of a turn. Cluster tiles are numbered column by column in groups of `raster_group` rows.
+    """This CTA's tile (m, n) of a turn. Seats are in rows of `raster_group` cluster tiles, along which the panel stays
+    the same that a cluster does not share: down, if it shares A.
 
-    order: (first, step, cluster tiles down, across, (row, column) of the CTA in its cluster).
+    order: (seat, step, cluster tiles down, across, (row, column) of the CTA in its cluster).
     """
-    first_work, step, tiles_m, tiles_n, place = order
-    work = first_work + turn * step
-    group, inside = work // (config.raster_group * tiles_n), work % (config.raster_group * tiles_n)
+    seat, step, along, across, place = order
+    if cutlass.const_expr(config.cluster_m > 1):
+        along, across = across, along
+    work = seat + turn * step
+    group, inside = work // (config.raster_group * across), work % (config.raster_group * across)
     first = group * config.raster_group
-    height = cutlass.min(tiles_m - first, config.raster_group)  # the last group may be lower
-    m, n = first + inside % height, inside // height
+    length = cutlass.min(along - first, config.raster_group)  # the rows of the last group may be shorter
+    m, n = first + inside % length, inside // length
+    if cutlass.const_expr(config.cluster_m > 1):
+        m, n = n, m
     return m * config.cluster_m + place[0], n * config.cluster_n + place[1]
 
 
@@ -567,10 +591,16 @@ def kernel(
     mB: cute.Tensor,  # (N, K), as TMA coordinates
     tma_c: cute.CopyAtom,
     mC: cute.Tensor,  # (M, N), as TMA coordinates
+    seats: cute.Pointer,  # Int32, of each cluster
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """A cluster computes cluster tiles `first`, `first + step`, ... of C."""
+    """A cluster computes the cluster tiles `seat`, `seat + step`, ... of C."""
+    cta, _, _ = cute.arch.block_idx()
+    ctas, _, _ = cute.arch.grid_dim()
+    seat, step = cta // config.cluster, ctas // config.cluster
+    if cutlass.const_expr(config.seated):  # the answer takes longer than all that is set up meanwhile
+        seat = cute.make_tensor(seats, cute.make_layout(step))[seat]
     tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     group = cute.arch.make_warp_uniform(tidx // 128)  # 0 and 1 multiply, 2 loads
@@ -585,11 +615,9 @@ def kernel(
     k_tiles = cutlass.max(cute.size(gA, mode=[3]), config.min_k_tiles)
     tiles_m = cute.ceil_div(cute.size(gA, mode=[2]), config.cluster_m)
     tiles_n = cute.ceil_div(cute.size(gB, mode=[2]), config.cluster_n)
-    cta, _, _ = cute.arch.block_idx()
-    ctas, _, _ = cute.arch.grid_dim()
-    first, step = cta // config.cluster, ctas // config.cluster
-    turns = cute.ceil_div(tiles_m * tiles_n - first, step)
-    order = (first, step, tiles_m, tiles_n, place)
+    seat = cute.arch.make_warp_uniform(seat)
+    turns = cute.ceil_div(tiles_m * tiles_n - seat, step)
+    order = (seat, step, tiles_m, tiles_n, place)
 
     if group == 2:
         cute.arch.setmaxregister_decrease(config.producer_registers)
@@ -610,7 +638,8 @@ def kernel(
                 a, b = tAgA[None, m, None], tBgB[None, n, None]  # (TMA, k)
                 state = produce(pipe, state, turn, k_tiles, tma_a, tma_b, a, tAsA, b, tBsB, config)
                 tile = tile_of(cutlass.min(turn + 1, turns - 1), order, config)
-            cute.arch.griddepcontrol_launch_dependents()
+            if cutlass.const_expr(not config.seated):
+                cute.arch.griddepcontrol_launch_dependents()
             pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
     else:
         consume(group, pipe, turns, order, sA, sB, sC, tma_c, gC, k_tiles, tidx % 128, config)
@@ -687,8 +716,9 @@ def set_up(layouts, dtype, config: cutlass.Constexpr):
 # %% [markdown]
 # ## The launch
 #
-# As many clusters as keep the number of waves: 16 waves of 64 clusters take as long as 16 of 66 of which the last is
-# not full, and all CTAs of them end together. `use_pdl` asks for the overlap with the kernel *before*.
+# As many clusters as keep the number of waves (`clusters`, in the rule): 16 waves of 64 take as long as 16 of 66 of
+# which the last is not full, and all CTAs of them end together. `use_pdl` asks for the overlap with the kernel
+# *before*.
 
 
 # %%
@@ -697,9 +727,10 @@ def gemm(
     pA: cute.Pointer,
     pB: cute.Pointer,
     pC: cute.Pointer,
+    seats: cute.Pointer,
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
-    sms: cutlass.Int32,
+    clusters: cutlass.Int32,
     stream: cuda.CUstream,
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
@@ -720,11 +751,8 @@ def gemm(
     tma_b, mB = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster_m)
     save = cpasync.CopyBulkTensorTileS2GOp()
     tma_c, mC = cpasync.make_tiled_tma_atom(save, mC, c_box, (64, config.epi_n))
-    down = cute.ceil_div(m, config.tile_m * config.cluster_m)
-    tiles = down * cute.ceil_div(n, config.tile_n * config.cluster_n)
-    waves = cute.ceil_div(tiles, sms // ctas)
-    kernel(tma_a, mA, tma_b, mB, tma_c, mC, dtype, config).launch(
-        grid=(cute.ceil_div(tiles, waves) * ctas, 1, 1),
+    kernel(tma_a, mA, tma_b, mB, tma_c, mC, seats, dtype, config).launch(
+        grid=(clusters * ctas, 1, 1),
         block=(config.threads, 1, 1),
         cluster=(ctas, 1, 1),
         stream=stream,
@@ -740,24 +768,155 @@ def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, 
 
 
 # %%
-def launch_arguments(dtype, pointers, mnk, strides, sms: int, stream: int) -> tuple:
+def launch_arguments(dtype, pointers, mnk, strides, clusters: int, stream: int) -> tuple:
     """Plain addresses and integers as the typed values that `gemm` takes."""
     gmem = cute.AddressSpace.gmem
+    types = (dtype, dtype, dtype, cutlass.Int32)  # of A, B, C and the seats
     return (
-        *(cute.runtime.make_ptr(dtype, pointer, gmem, assumed_align=16) for pointer in pointers),
+        *(
+            cute.runtime.make_ptr(of, pointer, gmem, assumed_align=16)
+            for of, pointer in zip(types, pointers, strict=True)
+        ),
         tuple(cutlass.Int32(x) for x in mnk),
         tuple(cutlass.Int64(x) for x in strides),
-        cutlass.Int32(sms),
+        cutlass.Int32(clusters),
         cuda.CUstream(stream),
     )
 
 
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a") with made-up pointers and sizes: no GPU is needed. "": the GPU that is here."""
-    made_up = launch_arguments(dtype, (16, 16, 16), (1, 1, 8), (8, 8, 8), 132, 0)
+    made_up = launch_arguments(dtype, (16, 16, 16, 16), (1, 1, 8), (8, 8, 8), 66, 0)
     target = f"--gpu-arch {arch} " if arch else ""
     config = config or config_for(arch)
     return cute.compile(gemm, *made_up, dtype, config, options=(target + options).strip() or None)
+
+
+# %% [markdown]
+# ## Seats
+#
+# The SMs of a GPU are grouped in **GPCs** (graphics processing clusters; an H200 has eight, most of them of 16 or 18
+# SMs). What they ask of L2 passes a unit that ncu calls LRC, the *L2 request coalescer*: where several SMs of a GPC ask
+# for the same line at about the same time, L2 is asked once. Counted by ncu with this kernel, that is so for what a CTA
+# loads for itself, and not for what it asks for in the name of its cluster, by multicast. So the clusters of a GPC
+# should be those that need the same panel of the operand that they do *not* share. Eight of them, in a row of cluster
+# tiles: L2 reads that panel once for all eight. It is energy that this saves, the way across the chip, and where power
+# is the limit energy is time.
+#
+# The hardware does the opposite. It deals clusters out to the GPCs one at a time, like cards, so that neighbours by
+# number are never in one GPC. So a cluster goes by its **seat**: a table, read at the very beginning, has one for each
+# number. No tile depends on where a cluster really runs: the table is a permutation, and whatever is wrong with it
+# costs time, nothing else.
+#
+# Which cluster runs where, nobody says. But a CTA can ask for the number of its SM (`%smid`), the CTAs of a cluster are
+# in one GPC, and to an *idle* GPU clusters are dealt in the same order each time. So the first call on a device **calls
+# the roll**: clusters of seven and of five CTAs tell which SMs belong together, and clusters of two the order.
+#
+# The GPU must be idle for that order, and with PDL it mostly is not: a kernel that is let in early gets its SMs in the
+# order in which the one before leaves them. So this one does **not let the next one in** (`launch_dependents`): that
+# starts when the last CTA has ended. It is still before all that was written is visible, and for this it waits where it
+# must. A product with few clusters has no seats (`FULL`): most GPCs have less than a row of them, and such kernels are
+# short, so that an early start is worth more.
+
+
+# %%
+@cute.kernel
+def roll_call(smids: cute.Pointer, seed: cutlass.Int32, size: cutlass.Constexpr):
+    """Each CTA writes the number of its SM, and stays there for a while: some clusters long, some not."""
+    cutlass.memory.SmemAllocator().allocate_array(cutlass.Int64, 16 * 1024)  # more than half: one CTA an SM
+    start = cute.arch.clock64()
+    tidx, _, _ = cute.arch.thread_idx()
+    cta, _, _ = cute.arch.block_idx()
+    ctas, _, _ = cute.arch.grid_dim()
+    if tidx == 0:
+        cute.make_tensor(smids, cute.make_layout(ctas))[cta] = cute.arch.smid()
+    stay = 10_000 * (1 + (cta // size * 7 + seed * 3) % 5)
+    while cute.arch.clock64() - start < stay:
+        pass
+
+
+@cute.jit
+def call_roll(
+    smids: cute.Pointer, seed: cutlass.Int32, count: cutlass.Int32, stream: cuda.CUstream, size: cutlass.Constexpr
+):
+    """`count` clusters of `size` CTAs."""
+    roll_call(smids, seed, size).launch(
+        grid=(count * size, 1, 1), block=(32, 1, 1), cluster=(size, 1, 1), stream=stream
+    )
+
+
+def sms_of_clusters(size: int, count: int, calls: int) -> list[list[int]]:
+    """The SMs of each of `count` clusters of `size` CTAs, of the present device; and again, `calls` times in all."""
+    smids = torch.empty(count, size, dtype=torch.int32, device="cuda")
+    pointer = cute.runtime.make_ptr(cutlass.Int32, smids.data_ptr(), cute.AddressSpace.gmem, assumed_align=16)
+    stream = cuda.CUstream(torch.cuda.current_stream().cuda_stream)
+    call = cute.compile(call_roll, pointer, cutlass.Int32(0), cutlass.Int32(count), stream, size)
+    seen = []
+    for seed in range(calls):
+        torch.cuda.synchronize()  # nothing else runs
+        call(pointer, cutlass.Int32(seed), cutlass.Int32(count), stream)
+        seen += smids.tolist()
+    return seen
+
+
+def together(seen: list[list[int]]) -> dict[int, int]:
+    """The GPC of each SM, by the least of its SMs: which SMs were seen in one cluster, or are linked by such."""
+    gpc = {sm: sm for cluster in seen for sm in cluster}
+    for cluster in seen:
+        met = {gpc[sm] for sm in cluster}
+        if len(met) > 1:
+            gpc = {sm: min(met) if one in met else one for sm, one in gpc.items()}
+    return gpc
+
+
+@cache
+def dealt(device: int) -> tuple[int, ...]:
+    """The GPC of each cluster of two, in the order in which an idle GPU deals them out."""
+    with torch.cuda.device(device):
+        sms = torch.cuda.get_device_properties(device).multi_processor_count
+        pairs = sms_of_clusters(2, sms // 2, 2)
+        seen = [cluster for size in (7, 5) for cluster in sms_of_clusters(size, 4 * sms // size, 10)]
+    gpc = together(seen + pairs)
+    return tuple(gpc[sm] for sm, _ in pairs[-(sms // 2) :])
+
+
+def seating(gpcs: tuple[int, ...], row: int) -> list[int]:
+    """The seat of each cluster, given its GPC: rows of `row` clusters of one GPC; those that fill none come last."""
+    members: dict[int, list[int]] = {}
+    for cluster, gpc in enumerate(gpcs):
+        members.setdefault(gpc, []).append(cluster)
+    full = {gpc: len(each) // row * row for gpc, each in members.items()}
+    sitting = [cluster for gpc, each in members.items() for cluster in each[: full[gpc]]]
+    sitting += [cluster for gpc, each in members.items() for cluster in each[full[gpc] :]]
+    seats = [0] * len(gpcs)
+    for seat, cluster in enumerate(sitting):
+        seats[cluster] = seat
+    return seats
+
+
+FULL = 0.9  # of the clusters that fit: where there are fewer, seats gain nothing, and the next kernel is let in early
+SEATS: dict[tuple[int, int, int], torch.Tensor] = {}  # by device, number of clusters and length of a row
+
+
+def seats_of(device: int, config: Config, m: int, n: int, sms: int) -> int:
+    """The address of the seats of the clusters that compute C (m, n), Int32 on the device, or 0: they have none.
+
+    They have none where they are few, and where the roll was not called yet but a graph is captured, which must not be
+    disturbed.
+    """
+    count, (down, across) = clusters(config, m, n, sms), cluster_tiles(config, m, n)
+    row = min(config.raster_group, across if config.cluster_m > 1 else down)
+    if config.cluster != 2 or count < FULL * (sms // 2):
+        return 0
+    if (device, count, row) not in SEATS:
+        if torch.cuda.is_current_stream_capturing():
+            return 0
+        seats = torch.tensor(
+            seating(dealt(device)[:count], row), dtype=torch.int32, device=torch.device("cuda", device)
+        )
+        torch.cuda.synchronize(device)  # kernels read it without waiting for anything
+        SEATS[device, count, row] = seats
+    return SEATS[device, count, row].data_ptr()
 
 
 # %% [markdown]
@@ -830,13 +989,13 @@ def tma_can_write(out: torch.Tensor, ldc: int) -> bool:
 
 
 @cache
-def compiled(dtype: torch.dtype, capability: tuple[int, int], variant: str) -> Callable[..., None]:
+def compiled(dtype: torch.dtype, capability: tuple[int, int], variant: str, seated: bool) -> Callable[..., None]:
     """The kernel for the present GPU: compiled at the first call that needs it, then kept.
 
     TVM-FFI (the package apache-tvm-ffi) makes it a function that takes plain integers and tuples of them, and costs
     little more to call than the launch itself. Without it each argument is a Python object made for the call.
     """
-    return compile_for("", DTYPES[dtype], VARIANTS[variant], "--enable-tvm-ffi")
+    return compile_for("", DTYPES[dtype], replace(VARIANTS[variant], seated=seated), "--enable-tvm-ffi")
 
 
 # %% [markdown]
@@ -856,7 +1015,8 @@ class Plan(NamedTuple):
     device: int  # of CUDA's
     mnk: tuple[int, int, int]
     strides: tuple[int, int, int]  # between the rows of A, B and what the kernel writes, in elements
-    sms: int  # of the GPU
+    clusters: int  # that compute it
+    seats: int  # address of theirs
     direct: bool  # the kernel writes C itself, not padded rows that are copied
     spans: tuple[int, int, int]  # of A, B and C: from the first byte to the last one, in bytes
 
@@ -897,10 +1057,12 @@ def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, varian
     spans = tuple(2 * elements for elements in ((m - 1) * lda + k, (n - 1) * ldb + k, (m - 1) * ldc + n))
     sms = torch.cuda.get_device_properties(a.device).multi_processor_count
     variant = choose(m, n, k, sms) if variant == DEFAULT else variant
+    config = VARIANTS[variant]
     with torch.cuda.device(a.device):
-        launch = compiled(a.dtype, capability, variant)
+        seats = seats_of(a.get_device(), config, m, n, sms)
+        launch = compiled(a.dtype, capability, variant, seats != 0)
     strides = (lda, ldb, ldc if direct else -(-n // 8) * 8)
-    return Plan(launch, a.get_device(), (m, n, k), strides, sms, direct, spans)
+    return Plan(launch, a.get_device(), (m, n, k), strides, clusters(config, m, n, sms), seats, direct, spans)
 
 
 # %%
@@ -940,7 +1102,7 @@ def matmul(
         check_out(out, a, b.T)  # from first to last byte they meet, but may be columns of one wider matrix
     made = out if plan.direct else a.new_empty(m, plan.strides[2])  # TMA finishes the last 16 bytes of a row
     stream = torch._C._cuda_getCurrentRawStream(plan.device)  # its number, for which torch makes no Stream object
-    plan.launch(pa, pb, made.data_ptr(), plan.mnk, plan.strides, plan.sms, stream)
+    plan.launch(pa, pb, made.data_ptr(), plan.seats, plan.mnk, plan.strides, plan.clusters, stream)
     return out if plan.direct else out.copy_(made[:, :n])
 
 
@@ -1074,12 +1236,84 @@ lines = {"all": filled(*VARIANTS)} | {name: filled(name) for name in ("128x128 i
 draw.line_chart(lines, "% of the clocks of 132 SMs", "M = N = K: computed, not measured", "M = N = K")
 
 # %% [markdown] tags=["lab"]
+# ## In the lab: seats
+#
+# What is there to save? C of 2048 x 2048 in tiles of 256 x 128 is 64 clusters in one wave, eight rows of eight cluster
+# tiles. For each k-tile, each cluster asks for 256 rows of A by multicast, which is merged with nothing, and its two
+# CTAs for 128 rows of B each. Deal the clusters out as an H200 was seen to: four to pairs of SMs that no larger cluster
+# ever gets, then to its GPCs in turn, as long as they have room. L2 is asked for those rows of B once by each GPC that
+# needs them:
+
+# %% tags=["lab"]
+import random
+from statistics import mean
+
+ALONE, ROOM = 4, (4, 8, 8, 8, 8, 8, 9, 9)  # clusters of two: in no GPC of which anything is known, and in each GPC
+
+
+def deal(count: int) -> tuple[int, ...]:
+    """The GPC of each of `count` clusters; those that are alone have negative numbers."""
+    turns = [gpc for turn in range(max(ROOM)) for gpc, room in enumerate(ROOM) if turn < room]
+    return (*range(-ALONE, 0), *turns)[:count]
+
+
+def rows_asked(seats: list[int], gpcs: tuple[int, ...]) -> int:
+    """Rows of B that L2 is asked for in one k-tile: 256 for each row of seats that a GPC has a cluster in."""
+    return 256 * len({(gpc, seat // CONFIG.raster_group) for gpc, seat in zip(gpcs, seats, strict=True)})
+
+
+gpcs, numbers, shuffle = deal(64), list(range(64)), random.Random(0)
+shuffled = mean(rows_asked(shuffle.sample(numbers, 64), gpcs) for _ in range(1000))
+ways = {"its number": rows_asked(numbers, gpcs), "chance": shuffled, "its seat": rows_asked(seating(gpcs, 8), gpcs)}
+all_of_it, by_multicast = 2 * 64 * 256, 64 * 256
+rows = [
+    [f"a cluster goes by {way}", f"{asked:.0f}", f"{(by_multicast + asked) / all_of_it:.0%}"]
+    for way, asked in ways.items()
+]
+Markdown(table(["", "rows of B, of 16384", "of A and B together, of what clusters ask for"], rows))
+
+# %% [markdown] tags=["lab"]
+# *Chance* is what becomes of numbers where the next kernel is let in early. And what ncu counts at L2, by variant, as a
+# part of all that its clusters ask for. What one half of L2 fetches from the other, it counts twice:
+
+# %% tags=["lab"]
+from cookbook.harness import records
+
+
+def counted_at_l2() -> str:
+    """Bytes read through L2 by each variant, by the current record, as a part of all that its clusters ask for."""
+    found = [r for r in records.select("hopper/tuned_gemm", records.LIMITS) if not records.is_stale(r)]
+    rows = []
+    for record in found:
+        m, n, k = record["shape"]
+        for name, figures in record["figures"]["variants"].items():
+            if "l2_read_bytes" not in figures:
+                continue
+            config = VARIANTS[name]
+            down, across = cluster_tiles(config, m, n)
+            tile = config.tile_m / config.cluster_n + config.tile_n / config.cluster_m
+            wanted = down * across * config.cluster * tile * k * 2
+            rows.append([f"`{name}`", sizes((m, n, k)), f"{figures['l2_read_bytes'] / wanted:.0%}"])
+    return (
+        table(["variant", "M x N x K", "read through L2, of what clusters ask for"], rows)
+        if rows
+        else "*Not measured yet.*"
+    )
+
+
+def sizes(shape: tuple[int, int, int]) -> str:
+    """M, N and K in words."""
+    return " x ".join(map(str, shape))
+
+
+Markdown(counted_at_l2())
+
+# %% [markdown] tags=["lab"]
 # ## In the lab: the rule
 #
 # The three cheapest variants on an H200, and their costs relative to the cheapest, which is the one that is chosen:
 
 # %% tags=["lab"]
-from cookbook.harness import records
 from cookbook.harness.benching import DEFAULT_SHAPES
 
 
@@ -1087,11 +1321,6 @@ def foretold(shape: tuple[int, int, int]) -> dict[str, float]:
     """The cost of each variant, the cheapest first: 1."""
     costs = {name: cost(config, *shape, sms=132) for name, config in VARIANTS.items()}
     return {name: costs[name] / min(costs.values()) for name in sorted(costs, key=costs.get)}
-
-
-def sizes(shape: tuple[int, int, int]) -> str:
-    """M, N and K in words."""
-    return " x ".join(map(str, shape))
 
 
 shapes = (*DEFAULT_SHAPES, (8192, 8192, 512), (1024, 1024, 1024), (1536, 1536, 1536), (2304, 2304, 2304))
@@ -1157,8 +1386,7 @@ Markdown(rule_beside_times())
 # `CLOCKS` and `LOAD` are older than all but the first three tiles: above `SHORT`, what is foretold of the others rests
 # on times of those three. Below it only clocks count. Where the tiles are as many as SMs, or a few times as many, it is
 # the waves that decide, and the rule is seldom far off. With a few rows it can be: no variant is made for them. The
-# column *lost* says where it was. Near 2048 cubed it was, by a little: `SHORT` comes from batches that were over before
-# the clock had settled. At a settled clock, as these times are, loads count from shorter products on.
+# column *lost* says where it was.
 #
 # By the clocks of the tensor cores alone `208x256`, which stores nothing late, would be behind `256x128` at the largest
 # sizes. It is ahead because each element that it loads is used more often, where energy is time.
@@ -1230,7 +1458,7 @@ Markdown(limits_table("hopper/tuned_gemm"))
 # table of the fit says, for one chip.
 #
 # What is left: a product whose tiles fill one wave only, or less. There the launch, the first loads and the last store
-# stand beside the multiplication, and nothing of this page makes them shorter. A tile that fits leaves no SM without
+# stand beside the multiplication, and little of this page makes them shorter. A tile that fits leaves no SM without
 # work, but a small one must load more. Where tiles are few and K is long, [the page before](split_k_gemm.ipynb) is the
 # better one: it cuts K and shares a tile among CTAs.
 #

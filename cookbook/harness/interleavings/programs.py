@@ -314,6 +314,11 @@ def _register(source: View, target: View) -> str:
 
 @handles("cute.memref.load_vec", "cute.memref.load", "cute.ptr.load")
 def _load(f: Recorder, op: Operation, args: list[Any]) -> Any:
+    if isinstance(args[0], View) and args[0].pointer.space == "table":
+        view, coordinate = args
+        start = f.integer(view.pointer.address, "a place in a table")
+        at = start * 8 // view.bits + f.integer(view.layout.offset(coordinate), "a place in a table")
+        return view.pointer.numbers[at]
     _touch(f, op, args[0], "read")
     return UNKNOWN
 
@@ -491,7 +496,7 @@ def host_arguments(module: Any, config: Any, problem: Problem) -> list[Any]:
     """What a recipe's `gemm` is called with for a problem, without what is known when it compiles.
 
     A parameter that has a function of the same name in the recipe is what that function returns; it may take `config`,
-    `m`, `n`, `k` and `sms`.
+    `m`, `n`, `k` and `sms`. `seats` is a table in global memory that no kernel writes: each cluster sits at its number.
     """
     sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "sms": problem.sms}
     row = 8 * -(-problem.k // 8)
@@ -499,6 +504,7 @@ def host_arguments(module: Any, config: Any, problem: Problem) -> list[Any]:
         "mnk": (problem.m, problem.n, problem.k),
         "strides": (row, row, 8 * -(-problem.n // 8)),
         "sms": (problem.sms,),
+        "seats": (tuple(range(problem.sms)),),
     }
     found: list[Any] = []
     for name in inspect.signature(module.gemm).parameters:
@@ -512,7 +518,9 @@ def host_arguments(module: Any, config: Any, problem: Problem) -> list[Any]:
 
 
 def _argument(value: Any, text: str) -> Any:
-    return Pointer(kind(text).space, UNKNOWN) if text.startswith("!cute.ptr") else value
+    if not text.startswith("!cute.ptr"):
+        return value
+    return Pointer("table", 0, numbers=value) if isinstance(value, tuple) else Pointer(kind(text).space, UNKNOWN)
 
 
 def at_rest(module: Any, config: Any) -> tuple[int, ...]:

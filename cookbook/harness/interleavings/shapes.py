@@ -256,6 +256,7 @@ class Pointer:
     address: Any
     cta: Any = None
     name: str = ""  # of registers: which array
+    numbers: tuple[int, ...] = ()  # of a table: what is in it
     warp: tuple[int, ...] | None = None
     closed: bool = False
 
@@ -266,7 +267,7 @@ class Pointer:
         return replace(self, address=UNKNOWN if by is UNKNOWN or self.address is UNKNOWN else self.address + by)
 
 
-FOLLOWED = ("smem", "tmem")  # addresses in global memory and among registers are not
+FOLLOWED = ("smem", "tmem", "table")  # addresses among registers are not, nor in global memory but for known tables
 
 
 @dataclass(frozen=True)

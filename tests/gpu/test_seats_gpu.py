@@ -1,0 +1,53 @@
+"""Seats on a GPU: whoever sits where, the product is right.
+
+`pytest -m gpu`; skipped where there is no Hopper GPU.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from cookbook.harness import catalog, running
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="needs a Hopper GPU"
+    ),
+]
+NAMES = ["hopper/tuned_gemm", "hopper/majors_gemm"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_seats_give_the_same_product(monkeypatch, name):
+    module, draw = catalog.load(name), random.Random(7)
+    dealt = module.dealt(torch.cuda.current_device())
+    sms = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+    assert len(dealt) == sms // 2 and len(set(dealt)) < sms // 4
+    for shape in ((2048, 2048, 256), (4096, 3000, 200), (5000, 5000, 72)):
+        a, b = running.inputs(shape, "bfloat16")
+        for variant in module.VARIANTS:
+            for mixed in (dealt, draw.sample(dealt, len(dealt)), range(len(dealt))):
+                monkeypatch.setattr(module, "SEATS", {})
+                monkeypatch.setattr(module, "PLANS", {})
+                monkeypatch.setattr(module, "dealt", lambda device, mixed=mixed: tuple(mixed))
+                error = running.relative_error(module.matmul(a, b, variant=variant), running.reference(a, b))
+                assert error <= running.tolerance("bfloat16")
+
+
+def test_a_first_call_within_a_capture_is_right_too(monkeypatch):
+    module = catalog.load(NAMES[0])
+    for cached in ("SEATS", "PLANS"):
+        monkeypatch.setattr(module, cached, {})
+    a, b = running.inputs((2048, 2048, 256), "bfloat16")
+    out, graph = torch.full((2048, 2048), float("nan"), dtype=a.dtype, device="cuda"), torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        module.matmul(a, b, out=out, variant="256x128")
+    graph.replay()
+    assert module.SEATS == {} and running.relative_error(out, running.reference(a, b)) <= running.tolerance("bfloat16")
+    module.PLANS.clear()
+    assert torch.equal(module.matmul(a, b, variant="256x128"), out) and module.SEATS
