@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
-import inspect
 import re
 from types import SimpleNamespace
 
@@ -71,16 +71,20 @@ def test_seats_halve_the_panels_that_the_gpcs_of_an_h200_ask_for():
 # --- which tile a seat is -------------------------------------------------------------------------------------------
 
 
-def plain_tile_of(monkeypatch):
-    """`tile_of` as a Python function of plain integers, and its module."""
+def plain_tile_of():
+    """`tile_of` for plain integers, and its module: made from the source, for CuTe rewrites what it traces."""
     module = catalog.load(TUNED)
-    monkeypatch.setattr(module, "cutlass", SimpleNamespace(min=min, const_expr=bool))
-    return inspect.unwrap(module.tile_of), module
+    tree = ast.parse(catalog.find(TUNED).file.read_text(encoding="utf-8"))
+    (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "tile_of")
+    function.decorator_list = []
+    plain = {"cutlass": SimpleNamespace(min=min, const_expr=bool, Constexpr=None)}
+    exec(compile(ast.Module([function], []), "tile_of", "exec"), plain)
+    return plain["tile_of"], module
 
 
 @pytest.mark.parametrize("size", [(2048, 2048), (3000, 3000), (1, 1), (16384, 33), (33, 16384), (8191, 8191)])
-def test_every_tile_is_computed_once_whoever_sits_where(monkeypatch, size):
-    tile_of, module = plain_tile_of(monkeypatch)
+def test_every_tile_is_computed_once_whoever_sits_where(size):
+    tile_of, module = plain_tile_of()
     for config in module.VARIANTS.values():
         down, across = module.cluster_tiles(config, *size)
         count = module.clusters(config, *size, 132)
@@ -96,8 +100,8 @@ def test_every_tile_is_computed_once_whoever_sits_where(monkeypatch, size):
         assert len(found) == len(set(found)) and set(found) == whole
 
 
-def test_a_row_of_seats_needs_one_panel_of_what_a_cluster_does_not_share(monkeypatch):
-    tile_of, module = plain_tile_of(monkeypatch)
+def test_a_row_of_seats_needs_one_panel_of_what_a_cluster_does_not_share():
+    tile_of, module = plain_tile_of()
     for config in module.VARIANTS.values():
         for row in range(6):
             order = (66, 16, 20, (0, 0))
