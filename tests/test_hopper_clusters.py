@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import re
 from types import SimpleNamespace
 
 import pytest
 from mutations import Mutation, mutant
+from plain import plain
 
 from cookbook.harness import catalog, compiling, layout_check
 
@@ -26,28 +26,19 @@ def compiled(name: str, variant: str) -> compiling.Compiled:
         pytest.skip(str(missing))
 
 
-def plain(monkeypatch, name: str, function: str):
-    """A @cute.jit function of a recipe as a Python function of plain integers."""
-    module = catalog.load(name)
-    monkeypatch.setattr(module, "cutlass", SimpleNamespace(min=min))
-    ceil_div = SimpleNamespace(ceil_div=lambda a, b: -(-a // b), arch=SimpleNamespace(block_idx=lambda: (0, 0, 0)))
-    monkeypatch.setattr(module, "cute", ceil_div)
-    return inspect.unwrap(getattr(module, function)), module
-
-
 # --- which tile ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", [(8192, 8192), (3000, 3000), (128, 256), (1, 1), (16384, 33), (33, 16384)])
 @pytest.mark.parametrize("variant", ["alone", "2x1", "1x2", "2x2"])
-def test_clusters_compute_every_tile_once(monkeypatch, variant, shape):
-    tile_of_cta, module = plain(monkeypatch, MULTICAST, "tile_of_cta")
-    config = module.VARIANTS[variant]
+def test_clusters_compute_every_tile_once(variant, shape):
+    config, arch = catalog.load(MULTICAST).VARIANTS[variant], SimpleNamespace()
+    tile_of_cta = plain(MULTICAST, "tile_of_cta", arch)
     down = -(-shape[0] // (config.tile_m * config.cluster_m))
     across = -(-shape[1] // (config.tile_n * config.cluster_n))
     found = []
     for cta in range(down * across * config.cluster):
-        module.cute.arch.block_idx = lambda cta=cta: (cta, 0, 0)
+        arch.block_idx = lambda cta=cta: (cta, 0, 0)
         rank = cta % config.cluster
         found.append(tile_of_cta(shape, rank % config.cluster_m, rank // config.cluster_m, config))
     whole = {(m, n) for m in range(down * config.cluster_m) for n in range(across * config.cluster_n)}
@@ -57,8 +48,8 @@ def test_clusters_compute_every_tile_once(monkeypatch, variant, shape):
 @pytest.mark.parametrize(
     ("down", "across", "clusters"), [(32, 32, 66), (12, 12, 66), (1, 1, 1), (64, 1, 64), (5, 7, 4)]
 )
-def test_turns_of_all_clusters_compute_every_tile_once(monkeypatch, down, across, clusters):
-    tile_of, module = plain(monkeypatch, PERSISTENT, "tile_of")
+def test_turns_of_all_clusters_compute_every_tile_once(down, across, clusters):
+    tile_of, module = plain(PERSISTENT, "tile_of"), catalog.load(PERSISTENT)
     found = []
     for first in range(clusters):
         turns = (down * across - first + clusters - 1) // clusters

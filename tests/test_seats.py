@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import re
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from plain import plain
 
 pytest.importorskip("cutlass")
 pytest.importorskip("torch")
@@ -71,20 +70,9 @@ def test_seats_halve_the_panels_that_the_gpcs_of_an_h200_ask_for():
 # --- which tile a seat is -------------------------------------------------------------------------------------------
 
 
-def plain_tile_of():
-    """`tile_of` for plain integers, and its module: made from the source, for CuTe rewrites what it traces."""
-    module = catalog.load(TUNED)
-    tree = ast.parse(catalog.find(TUNED).file.read_text(encoding="utf-8"))
-    (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "tile_of")
-    function.decorator_list = []
-    plain = {"cutlass": SimpleNamespace(min=min, const_expr=bool, Constexpr=None)}
-    exec(compile(ast.Module([function], []), "tile_of", "exec"), plain)
-    return plain["tile_of"], module
-
-
 @pytest.mark.parametrize("size", [(2048, 2048), (3000, 3000), (1, 1), (16384, 33), (33, 16384), (8191, 8191)])
 def test_every_tile_is_computed_once_whoever_sits_where(size):
-    tile_of, module = plain_tile_of()
+    tile_of, module = plain(TUNED, "tile_of"), catalog.load(TUNED)
     for config in module.VARIANTS.values():
         down, across = module.cluster_tiles(config, *size)
         count = module.clusters(config, *size, 132)
@@ -101,7 +89,7 @@ def test_every_tile_is_computed_once_whoever_sits_where(size):
 
 
 def test_a_row_of_seats_needs_one_panel_of_what_a_cluster_does_not_share():
-    tile_of, module = plain_tile_of()
+    tile_of, module = plain(TUNED, "tile_of"), catalog.load(TUNED)
     for config in module.VARIANTS.values():
         for row in range(6):
             order = (66, 16, 20, (0, 0))

@@ -9,15 +9,11 @@ import random
 
 import pytest
 import torch
+from marks import ON_HOPPER
 
 from cookbook.harness import catalog, running
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="needs a Hopper GPU"
-    ),
-]
+pytestmark = ON_HOPPER
 NAMES = ["hopper/tuned_gemm", "hopper/majors_gemm"]
 
 

@@ -7,15 +7,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from marks import ON_HOPPER
 
 from cookbook.harness import catalog, running
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="needs a Hopper GPU"
-    ),
-]
+pytestmark = ON_HOPPER
 RECIPES = ["hopper/pingpong_gemm", "hopper/majors_gemm"]
 CASES = [(name, variant) for name in RECIPES for variant in catalog.load(name).VARIANTS]
 

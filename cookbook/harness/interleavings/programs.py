@@ -316,9 +316,8 @@ def _register(source: View, target: View) -> str:
 def _load(f: Recorder, op: Operation, args: list[Any]) -> Any:
     if isinstance(args[0], View) and args[0].pointer.space == "table":
         view, coordinate = args
-        start = f.integer(view.pointer.address, "a place in a table")
-        at = start * 8 // view.bits + f.integer(view.layout.offset(coordinate), "a place in a table")
-        return view.pointer.numbers[at]
+        at = view.moved(view.layout.offset(coordinate)).address
+        return view.pointer.numbers[f.integer(at, "a place in a table") * 8 // view.bits]
     _touch(f, op, args[0], "read")
     return UNKNOWN
 
