@@ -102,7 +102,7 @@ def test_a_row_of_seats_needs_one_panel_of_what_a_cluster_does_not_share():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_few_clusters_have_no_seats_and_a_capture_calls_no_roll(monkeypatch, name):
+def test_few_clusters_and_short_products_have_no_seats_and_a_capture_calls_no_roll(monkeypatch, name):
     module = catalog.load(name)
 
     def no_roll(device):
@@ -110,13 +110,14 @@ def test_few_clusters_have_no_seats_and_a_capture_calls_no_roll(monkeypatch, nam
 
     monkeypatch.setattr(module, "dealt", no_roll)
     config = module.VARIANTS["256x128"]
-    assert module.seats_of(0, config, 512, 512, 132) == 0  # four clusters
-    assert module.seats_of(0, dataclasses.replace(config, cluster_n=1), 8192, 8192, 132) == 0
+    assert module.seats_of(0, config, 512, 512, 8192, 132) == 0  # four clusters
+    assert module.seats_of(0, config, 2048, 2048, 512, 132) == 0  # 64 clusters, soon over
+    assert module.seats_of(0, dataclasses.replace(config, cluster_n=1), 8192, 8192, 8192, 132) == 0
     with pytest.raises(AssertionError, match="roll"):
         monkeypatch.setattr(module.torch.cuda, "is_current_stream_capturing", lambda: False)
-        module.seats_of(0, config, 8192, 8192, 132)
+        module.seats_of(0, config, 8192, 8192, 8192, 132)
     monkeypatch.setattr(module.torch.cuda, "is_current_stream_capturing", lambda: True)
-    assert module.seats_of(0, config, 8192, 8192, 132) == 0
+    assert module.seats_of(0, config, 8192, 8192, 8192, 132) == 0
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -775,19 +775,19 @@ def seating(gpcs: tuple[int, ...], row: int) -> list[int]:
     return seats
 
 
-FULL = 0.9  # of the clusters that fit: where there are fewer, seats gain nothing, and the next kernel is let in early
+FULL = 0.9  # of the clusters that fit: where there are fewer, most GPCs have less than a row
 SEATS: dict[tuple[int, int, int], torch.Tensor] = {}  # by device, number of clusters and length of a row
 
 
-def seats_of(device: int, config: Config, m: int, n: int, sms: int) -> int:
-    """The address of the seats of the clusters that compute C (m, n), Int32 on the device, or 0: they have none.
+def seats_of(device: int, config: Config, m: int, n: int, k: int, sms: int) -> int:
+    """The address of the seats of the clusters that compute C (m, n) over k, Int32 on the device, or 0: they have none.
 
-    They have none where they are few, and where the roll was not called yet but a graph is captured, which must not be
-    disturbed.
+    They have none where they are few, where the product is over before power matters, and where the roll was not called
+    yet but a graph is captured, which must not be disturbed.
     """
     count, (down, across) = clusters(config, m, n, sms), cluster_tiles(config, m, n)
     row = min(config.raster_group, across if config.cluster_m > 1 else down)
-    if config.cluster != 2 or count < FULL * (sms // 2):
+    if config.cluster != 2 or count < FULL * (sms // 2) or m * n * k / 2048 / sms < SHORT:
         return 0
     if (device, count, row) not in SEATS:
         if torch.cuda.is_current_stream_capturing():
@@ -973,7 +973,7 @@ def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, varian
     variant = choose(m, n, k, sms) if variant == DEFAULT else variant
     config = VARIANTS[variant]
     with torch.cuda.device(a.device):
-        seats = seats_of(a.get_device(), config, m, n, sms)
+        seats = seats_of(a.get_device(), config, m, n, k, sms)
         launch = compiled(a.dtype, capability, variant, seats != 0, *(major.index for major in majors))
     strides = (*(major.stride for major in majors), ldc if direct else -(-n // 8) * 8)
     return Plan(launch, a.get_device(), (m, n, k), strides, clusters(config, m, n, sms), seats, direct, spans)

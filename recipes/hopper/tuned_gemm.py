@@ -815,8 +815,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # The GPU must be idle for that order, and with PDL it mostly is not: a kernel that is let in early gets its SMs in the
 # order in which the one before leaves them. So this one does **not let the next one in** (`launch_dependents`): that
 # starts when the last CTA has ended. It is still before all that was written is visible, and for this it waits where it
-# must. A product with few clusters has no seats (`FULL`): most GPCs have less than a row of them, and such kernels are
-# short, so that an early start is worth more.
+# must. Where clusters are few (`FULL`) most GPCs have less than a row of them; and a product that is over before power
+# matters (`SHORT`) gains more by an early start. Those have no seats, and let the next one in.
 
 
 # %%
@@ -894,19 +894,19 @@ def seating(gpcs: tuple[int, ...], row: int) -> list[int]:
     return seats
 
 
-FULL = 0.9  # of the clusters that fit: where there are fewer, seats gain nothing, and the next kernel is let in early
+FULL = 0.9  # of the clusters that fit: where there are fewer, most GPCs have less than a row
 SEATS: dict[tuple[int, int, int], torch.Tensor] = {}  # by device, number of clusters and length of a row
 
 
-def seats_of(device: int, config: Config, m: int, n: int, sms: int) -> int:
-    """The address of the seats of the clusters that compute C (m, n), Int32 on the device, or 0: they have none.
+def seats_of(device: int, config: Config, m: int, n: int, k: int, sms: int) -> int:
+    """The address of the seats of the clusters that compute C (m, n) over k, Int32 on the device, or 0: they have none.
 
-    They have none where they are few, and where the roll was not called yet but a graph is captured, which must not be
-    disturbed.
+    They have none where they are few, where the product is over before power matters, and where the roll was not called
+    yet but a graph is captured, which must not be disturbed.
     """
     count, (down, across) = clusters(config, m, n, sms), cluster_tiles(config, m, n)
     row = min(config.raster_group, across if config.cluster_m > 1 else down)
-    if config.cluster != 2 or count < FULL * (sms // 2):
+    if config.cluster != 2 or count < FULL * (sms // 2) or m * n * k / 2048 / sms < SHORT:
         return 0
     if (device, count, row) not in SEATS:
         if torch.cuda.is_current_stream_capturing():
@@ -1059,7 +1059,7 @@ def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, varian
     variant = choose(m, n, k, sms) if variant == DEFAULT else variant
     config = VARIANTS[variant]
     with torch.cuda.device(a.device):
-        seats = seats_of(a.get_device(), config, m, n, sms)
+        seats = seats_of(a.get_device(), config, m, n, k, sms)
         launch = compiled(a.dtype, capability, variant, seats != 0)
     strides = (lda, ldb, ldc if direct else -(-n // 8) * 8)
     return Plan(launch, a.get_device(), (m, n, k), strides, clusters(config, m, n, sms), seats, direct, spans)

@@ -23,7 +23,7 @@ def test_any_seats_give_the_same_product(monkeypatch, name):
     dealt = module.dealt(torch.cuda.current_device())
     sms = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
     assert len(dealt) == sms // 2 and len(set(dealt)) < sms // 4
-    for shape in ((2048, 2048, 256), (4096, 3000, 200), (5000, 5000, 72)):
+    for shape in ((2048, 2048, 1024), (4096, 3000, 400), (5000, 5000, 200)):
         a, b = running.inputs(shape, "bfloat16")
         for variant in module.VARIANTS:
             for mixed in (dealt, draw.sample(dealt, len(dealt)), range(len(dealt))):
@@ -38,7 +38,7 @@ def test_a_first_call_within_a_capture_is_right_too(monkeypatch):
     module = catalog.load(NAMES[0])
     for cached in ("SEATS", "PLANS"):
         monkeypatch.setattr(module, cached, {})
-    a, b = running.inputs((2048, 2048, 256), "bfloat16")
+    a, b = running.inputs((2048, 2048, 1024), "bfloat16")
     out, graph = torch.full((2048, 2048), float("nan"), dtype=a.dtype, device="cuda"), torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
     with torch.cuda.graph(graph):
