@@ -72,14 +72,16 @@ def test_seats_halve_the_panels_that_the_gpcs_of_an_h200_ask_for():
 
 @pytest.mark.parametrize("size", [(2048, 2048), (3000, 3000), (1, 1), (16384, 33), (33, 16384), (8191, 8191)])
 def test_every_tile_is_computed_once_whoever_sits_where(size):
-    tile_of, module = plain(TUNED, "tile_of"), catalog.load(TUNED)
+    tile_of, raster_of, module = plain(TUNED, "tile_of"), plain(TUNED, "raster_of"), catalog.load(TUNED)
     for config in module.VARIANTS.values():
         down, across = module.cluster_tiles(config, *size)
         count = module.clusters(config, *size, 132)
         assert count <= 66 and -(-down * across // count) == module.waves(config, *size, 132) == -(-down * across // 66)
+        tiles, along, by_step, *by = raster_of(*(size[::-1] if config.transposed else size), count, config)
+        assert (tiles, by_step) == (down * across, count)
         places = [(m, n) for m in range(config.cluster_m) for n in range(config.cluster_n)]
         found = [
-            tile_of(turn, (seat, count, down, across, place), config)
+            tile_of(turn, (seat, count, along, *by, place), config)
             for seat in range(count)
             for turn in range(-(-(down * across - seat) // count))
             for place in places
@@ -89,10 +91,12 @@ def test_every_tile_is_computed_once_whoever_sits_where(size):
 
 
 def test_a_row_of_seats_needs_one_panel_of_what_a_cluster_does_not_share():
-    tile_of, module = plain(TUNED, "tile_of"), catalog.load(TUNED)
+    tile_of, raster_of, module = plain(TUNED, "tile_of"), plain(TUNED, "raster_of"), catalog.load(TUNED)
     for config in module.VARIANTS.values():
+        size = (16 * config.tile_m * config.cluster_m, 32 * config.tile_n * config.cluster_n)
+        _, along, _, *by = raster_of(*size, 66, config)
         for row in range(6):
-            order = (66, 16, 20, (0, 0))
+            order = (66, along, *by, (0, 0))
             tiles = [tile_of(0, (seat, *order), config) for seat in range(8 * row, 8 * row + 8)]
             own, shared = ({tile[mode] for tile in tiles} for mode in ((1, 0) if config.cluster_n == 2 else (0, 1)))
             assert len(own) == 1 and len(shared) == 8
@@ -109,15 +113,15 @@ def test_few_clusters_and_short_products_have_no_seats_and_a_capture_calls_no_ro
         raise AssertionError("the roll is called")
 
     monkeypatch.setattr(module, "dealt", no_roll)
-    config = module.VARIANTS["256x128"]
-    assert module.seats_of(0, config, 512, 512, 8192, 132) == 0  # four clusters
-    assert module.seats_of(0, config, 2048, 2048, 512, 132) == 0  # 64 clusters, soon over
-    assert module.seats_of(0, dataclasses.replace(config, cluster_n=1), 8192, 8192, 8192, 132) == 0
+    config = module.VARIANTS["128x256"]
+    assert module.seats_of(0, config, 4, 512, 512, 8192, 132) == 0  # four clusters
+    assert module.seats_of(0, config, 64, 2048, 2048, 512, 132) == 0  # soon over
+    assert module.seats_of(0, dataclasses.replace(config, cluster_n=1), 66, 8192, 8192, 8192, 132) == 0
     with pytest.raises(AssertionError, match="roll"):
         monkeypatch.setattr(module.torch.cuda, "is_current_stream_capturing", lambda: False)
-        module.seats_of(0, config, 8192, 8192, 8192, 132)
+        module.seats_of(0, config, 66, 8192, 8192, 8192, 132)
     monkeypatch.setattr(module.torch.cuda, "is_current_stream_capturing", lambda: True)
-    assert module.seats_of(0, config, 8192, 8192, 8192, 132) == 0
+    assert module.seats_of(0, config, 66, 8192, 8192, 8192, 132) == 0
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -132,7 +136,7 @@ def test_only_kernels_without_seats_let_the_next_one_in(name):
         assert each.ptx.count("griddepcontrol.launch_dependents") == (not config.seated)
 
 
-@pytest.mark.parametrize("variant", ["256x128", "128x64 in turn"])
+@pytest.mark.parametrize("variant", ["128x256", "128x64 in turn"])
 def test_no_order_of_the_warps_is_wrong_without_seats_either(variant):
     module = catalog.load(TUNED)
     config = dataclasses.replace(module.VARIANTS[variant], seated=False)
@@ -145,9 +149,9 @@ def test_no_order_of_the_warps_is_wrong_without_seats_either(variant):
 def test_the_explorer_follows_a_cluster_to_its_seat():
     """Of five cluster tiles two clusters compute three and two; which of them, their seats say."""
     module = catalog.load(TUNED)
-    config = module.VARIANTS["256x128"]
+    config = module.VARIANTS["128x256"]
     trace = interleavings.trace_of(module, "sm_90a", compiling.cutlass_dtype("bfloat16"), config)
-    problem = interleavings.Problem(5 * 256, 256, 6 * 64, 4)
+    problem = interleavings.Problem(5 * 128, 512, 6 * 64, 4)
     arguments = interleavings.host_arguments(module, config, problem)
     numbers = (0, 1, 2, 3)
     assert arguments.count(numbers) == 1

@@ -71,8 +71,7 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 # ## The sizes, and the majors
 #
 # The majors are two more fields: the compiler makes one kernel for each pair that is used. Of the variants of the page
-# before those are here that are not transposed, with the names and the sizes that they had, but for one number: of ten
-# boxes `256x160` keeps eight for later, not nine. The lab counts why.
+# before those are here that are not transposed, with the names and the sizes that they had.
 #
 # The transposed ones would need nothing that is not on these two pages. But an M-major A of 208 rows has lines of 208
 # elements, and the widest swizzle that divides them is that of 32 bytes: many small boxes in place of a few large ones.
@@ -83,15 +82,15 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 class Config:
     """Sizes of the kernel, in elements or counts, how it is scheduled, and how its operands lie."""
 
-    tile_m: int = 256  # rows of C of one tile
-    tile_n: int = 128  # its columns
+    tile_m: int = 128  # rows of C of one tile
+    tile_n: int = 256  # its columns
     tile_k: int = 64  # a K-major operand's line of 128 bytes, eight atoms of another's; four wgmma steps of 16
     stages: int = 4  # pairs of A and B tiles in flight or being read
     cluster_m: int = 1  # CTAs one above the other: they share the tiles of B
     cluster_n: int = 2  # or side by side: they share the tiles of A
     pingpong: bool = False  # a warpgroup has a tile of its own; False: both share one
     late: int = 4  # boxes that warpgroups which share a tile store late, while the next one is multiplied
-    raster_group: int = 8  # clusters in a row, which all need the panel that each loads for itself
+    raster_group: int = 8  # cluster tiles in a row, which all need the panel that each cluster does not share
     seated: bool = True  # a cluster goes by its seat, not by its number: those of a GPC sit in a row
     epi_n: int = 64  # columns of C that go out together: 128 bytes
     epi_buffers: int = 2  # for each warpgroup: one is written while TMA reads the other
@@ -142,17 +141,17 @@ class Config:
 
 
 VARIANTS = {
-    "256x128": Config(),
-    "256x160": Config(tile_n=160, epi_n=32, late=8),
-    "128x192 in turn": Config(tile_m=128, tile_n=192, cluster_m=2, cluster_n=1, pingpong=True),
-    "128x128 in turn": Config(tile_m=128, cluster_m=2, cluster_n=1, stages=6, pingpong=True),
-    "128x64 in turn": Config(tile_m=128, tile_n=64, stages=8, pingpong=True),
+    "128x256": Config(),
+    "256x160": Config(tile_m=256, tile_n=160, epi_n=32, late=9),
+    "128x192 in turn": Config(tile_n=192, cluster_m=2, cluster_n=1, pingpong=True),
+    "128x128 in turn": Config(tile_n=128, cluster_m=2, cluster_n=1, stages=6, pingpong=True),
+    "128x64 in turn": Config(tile_n=64, stages=8, pingpong=True),
 }
 DEFAULT = "auto"  # the one that `choose` names
-CONFIG = VARIANTS["256x128"]
+CONFIG = VARIANTS["128x256"]
 
 
-def config_for(arch: str, variant: str = "256x128") -> Config:
+def config_for(arch: str, variant: str = "128x256") -> Config:
     """A variant's configuration for an architecture: there is one Hopper."""
     return VARIANTS[variant]
 
@@ -165,7 +164,7 @@ def config_for(arch: str, variant: str = "256x128") -> Config:
 # %%
 SHORT = 15_000  # clocks of multiplying on each SM, below which a product is over before power matters
 CLOCKS = 0.5  # the power of the clocks that time is proportional to, at the power limit
-LOAD = 18  # multiply-adds that loading one element costs there
+LOAD = 16  # multiply-adds that bringing one element into an SM costs there
 ROUND = 800  # clocks from the last wgmma of a tile to the first of the next, where both warpgroups round it
 STORE = 350  # clocks for 64 x 64 of C that go out at once
 ARRIVE = 80  # bytes of A and B that come into an SM in a clock
@@ -197,8 +196,8 @@ def clocks(config: Config, m: int, n: int, k: int, sms: int) -> float:
 
 
 def loaded(config: Config) -> float:
-    """Elements of A and B that a CTA loads for one product of two of them."""
-    return (config.tile_m / config.cluster_n + config.tile_n / config.cluster_m) / (config.tile_m * config.tile_n)
+    """Elements of A and B that come into an SM for one product of two of them."""
+    return (config.tile_m + config.tile_n) / (config.tile_m * config.tile_n)
 
 
 def cost(config: Config, m: int, n: int, k: int, sms: int) -> float:
@@ -327,16 +326,16 @@ def tile_of(turn, order, config: cutlass.Constexpr):
     """This CTA's tile (m, n) of a turn. Seats are in rows of `raster_group` cluster tiles, along which the panel stays
     the same that a cluster does not share: down, if it shares A.
 
-    order: (seat, step, cluster tiles down, across, (row, column) of the CTA in its cluster).
+    order: (seat, step, cluster tiles along which rows are cut off, what divides by the tiles of a group of rows, what
+    divides by the length of the last rows, (row, column) of the CTA in its cluster).
     """
-    seat, step, along, across, place = order
-    if cutlass.const_expr(config.cluster_m > 1):
-        along, across = across, along
-    work = seat + turn * step
-    group, inside = work // (config.raster_group * across), work % (config.raster_group * across)
+    seat, step, along, of_group, of_last, place = order
+    group, inside = divmod(seat + turn * step, of_group)
     first = group * config.raster_group
-    length = cutlass.min(along - first, config.raster_group)  # the rows of the last group may be shorter
-    m, n = first + inside % length, inside // length
+    other, one = inside // config.raster_group, inside % config.raster_group
+    if first + config.raster_group > along:  # the rows of the last group are shorter
+        other, one = divmod(inside, of_last)
+    m, n = first + one, other
     if cutlass.const_expr(config.cluster_m > 1):
         m, n = n, m
     return m * config.cluster_m + place[0], n * config.cluster_n + place[1]
@@ -439,7 +438,7 @@ def store_box(i: cutlass.Constexpr, rBox, out, tile, group, tidx, config: cutlas
 def multiply_and_store(pipe, turn, order, mma, acc, rC, tCrA, tCrB, k_tiles, out, before, group, tidx, config):
     """Multiply this turn's tile into `acc`, and meanwhile store `rC`, of the tile `before` it, if there was one.
 
-    Returns this turn's tile (m, n): its divisions, too, go on beside the first batch.
+    Returns this turn's tile (m, n), which is found beside the first batch.
     """
     read, release = state_at(turn * k_tiles, config), state_at(turn * k_tiles, config)
     pipe.consumer_wait(read)
@@ -507,6 +506,7 @@ def kernel(
     tma_c: cute.CopyAtom,
     mC: cute.Tensor,  # (M, N), as TMA coordinates
     seats: cute.Pointer,  # Int32, of each cluster
+    raster: tuple,  # how cluster tiles are numbered: see `raster_of`
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
@@ -528,16 +528,15 @@ def kernel(
     gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (None, None))  # (N, K, n, k)
     gC = cute.local_tile(mC, (config.tile_m, config.tile_n), (None, None))  # (M, N, m, n)
     k_tiles = cutlass.max(cute.size(gA, mode=[3]), config.min_k_tiles)
-    tiles_m = cute.ceil_div(cute.size(gA, mode=[2]), config.cluster_m)
-    tiles_n = cute.ceil_div(cute.size(gB, mode=[2]), config.cluster_n)
+    tiles, along, by_step, of_group, of_last = raster
     seat = cute.arch.make_warp_uniform(seat)
-    turns = cute.ceil_div(tiles_m * tiles_n - seat, step)
-    order = (seat, step, tiles_m, tiles_n, place)
+    turns = (tiles + step - 1 - seat) // by_step
+    order = (seat, step, along, of_group, of_last, place)
 
     if group == 2:
         cute.arch.setmaxregister_decrease(config.producer_registers)
-        # Divisions take long, and the compiler would put them off until after the wait, where every clock counts. An
-        # exchange between lanes, which changes nothing here, it must leave on this side of the branch.
+        # The compiler would put this off until after the wait, where every clock counts. An exchange between lanes,
+        # which changes nothing here, it must leave on this side of the branch.
         tile = tuple(cute.arch.make_warp_uniform(x) for x in tile_of(0, order, config))
         if warp_idx == 8:
             across, down = cute.make_layout(config.cluster_n), cute.make_layout(config.cluster_m)
@@ -652,7 +651,8 @@ def gemm(
     tma_b, mB = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster_m)
     save = cpasync.CopyBulkTensorTileS2GOp()
     tma_c, mC = cpasync.make_tiled_tma_atom(save, mC, c_box, (64, config.epi_n))
-    kernel(tma_a, mA, tma_b, mB, tma_c, mC, seats, dtype, config).launch(
+    raster = raster_of(m, n, clusters, config)
+    kernel(tma_a, mA, tma_b, mB, tma_c, mC, seats, raster, dtype, config).launch(
         grid=(clusters * ctas, 1, 1),
         block=(config.threads, 1, 1),
         cluster=(ctas, 1, 1),
@@ -660,6 +660,17 @@ def gemm(
         min_blocks_per_mp=1,
         use_pdl=True,
     )
+
+
+def raster_of(m, n, clusters, config: Config) -> tuple:
+    """How the cluster tiles of C (m, n) are numbered: (how many, how many along which rows are cut off, and what
+    divides by `clusters`, by the tiles of a group of rows, by the length of the last rows). See `tile_of`.
+    """
+    high, wide = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
+    down, across = cute.ceil_div(m, high), cute.ceil_div(n, wide)
+    along, rows = (across, down) if config.cluster_m > 1 else (down, across)
+    numbers = (clusters, config.raster_group * rows, cutlass.max(1, along % config.raster_group))
+    return along * rows, along, *(cute.FastDivmodDivisorV2(number) for number in numbers)
 
 
 def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int):
@@ -779,13 +790,14 @@ FULL = 0.9  # of the clusters that fit: where there are fewer, most GPCs have le
 SEATS: dict[tuple[int, int, int], torch.Tensor] = {}  # by device, number of clusters and length of a row
 
 
-def seats_of(device: int, config: Config, m: int, n: int, k: int, sms: int) -> int:
-    """The address of the seats of the clusters that compute C (m, n) over k, Int32 on the device, or 0: they have none.
+def seats_of(device: int, config: Config, count: int, m: int, n: int, k: int, sms: int) -> int:
+    """The address of the seats of the `count` clusters that compute C (m, n) over k, Int32 on the device, or 0: they
+    have none.
 
     They have none where they are few, where the product is over before power matters, and where the roll was not called
     yet but a graph is captured, which must not be disturbed.
     """
-    count, (down, across) = clusters(config, m, n, sms), cluster_tiles(config, m, n)
+    down, across = cluster_tiles(config, m, n)
     row = min(config.raster_group, across if config.cluster_m > 1 else down)
     if config.cluster != 2 or count < FULL * (sms // 2) or m * n * k / 2048 / sms < SHORT:
         return 0
@@ -972,11 +984,12 @@ def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, varian
     sms = torch.cuda.get_device_properties(a.device).multi_processor_count
     variant = choose(m, n, k, sms) if variant == DEFAULT else variant
     config = VARIANTS[variant]
+    count = clusters(config, m, n, sms)
     with torch.cuda.device(a.device):
-        seats = seats_of(a.get_device(), config, m, n, k, sms)
+        seats = seats_of(a.get_device(), config, count, m, n, k, sms)
         launch = compiled(a.dtype, capability, variant, seats != 0, *(major.index for major in majors))
     strides = (*(major.stride for major in majors), ldc if direct else -(-n // 8) * 8)
-    return Plan(launch, a.get_device(), (m, n, k), strides, clusters(config, m, n, sms), seats, direct, spans)
+    return Plan(launch, a.get_device(), (m, n, k), strides, count, seats, direct, spans)
 
 
 # %%
@@ -1042,7 +1055,7 @@ def layouts_of(variant: str, letters: str):
     return evaluate(smem_layouts, BF16, majors.configured(VARIANTS[variant], letters))
 
 
-layouts = {letters: layouts_of("256x128", letters) for letters in majors.MAJORS}
+layouts = {letters: layouts_of("128x256", letters) for letters in majors.MAJORS}
 draw.swizzle_view(layouts["nt"].a)
 
 # %% [markdown] tags=["lab"]
@@ -1138,34 +1151,15 @@ for variant, c in VARIANTS.items():
         clocks_of_k_tile = c.tile_m * c.tile_n * c.tile_k // 2048
         rows.append([variant, letters, *map(described, both), str(copies), str(lines), str(clocks_of_k_tile)])
 other = boxes(evaluate(tile_in_order, (0, 1, 2), CONFIG.tile_m, CONFIG.tile_k, element_bits=16), "m")
-rows.append(["256x128", "A first along M", described(other), "", "", "", ""])
+rows.append(["128x256", "A first along M", described(other), "", "", "", ""])
 header = ["variant", "majors", "boxes of A", "boxes of B", "copies", "lines", "clocks of the tensor cores"]
 Markdown(table(header, rows, right=4))
 
 # %% [markdown] tags=["lab"]
 # In the 64-byte mode B has twice as many lines. [The page of the modes](swizzle_modes_gemm.ipynb) puts one clock to a
 # line, and has measured that such lines cost nothing while the multiplications take longer; here they do, by far.
-#
-# The copies have another price. The warp that issues them keeps the coordinates of each box in its uniform registers,
-# for they do not change along K. A warp has 63 of these. Where that is not enough for the producer, the compiler moves
-# numbers that the *consumers* need too into registers of the lanes, and a consumer of `256x160` has none to spare if it
-# keeps nine boxes of ten for later, as on the page before. The bytes that it then spills:
-
-# %% tags=["lab"]
-from cookbook.harness import compiling
-
-of_each = [majors.configured(replace(VARIANTS["256x160"], late=9), letters) for letters in majors.MAJORS]
-try:
-    found = compiling.compile_recipes("hopper/majors_gemm", "sm_90a", "bfloat16", of_each)
-    shown = table([*majors.MAJORS], [[str(one.spills) for one in found]], right=4)
-except compiling.NoDisassembler as missing:
-    shown = f"*{missing}*"
-Markdown(shown)
 
 # %% [markdown] tags=["lab"]
-# With eight boxes none of the four spills, which the level *compiled* below confirms. The ninth goes out at once: by
-# the rule's figures half of `STORE` for a tile, the box being half as wide.
-#
 # ## In the lab: what the tensor core is told
 #
 # The descriptor of the first 16 k of each operand: the bytes that its mode keeps together, its strides in bytes, and
@@ -1173,10 +1167,11 @@ Markdown(shown)
 # MN-major it is 16 lines further. The machine code has the bits: `tnspA`, `tnspB`.
 
 # %% tags=["lab"]
+from cookbook.harness import compiling
 from cookbook.model import operand_descriptors
 
 rows = []
-for variant, letters in [("256x128", letters) for letters in majors.MAJORS] + [("256x160", "nt")]:
+for variant, letters in [("128x256", letters) for letters in majors.MAJORS] + [("256x160", "nt")]:
     config, of = majors.configured(VARIANTS[variant], letters), layouts_of(variant, letters)
     row = [f"{variant}, {letters}"]
     for layout, lines, major in ((of.a, 64, config.a_major), (of.b, config.tile_n, config.b_major)):

@@ -33,7 +33,7 @@
 # are new. The first two are in the consumers, the third is in the producer, the fourth is a question of layouts, the
 # fifth of where on the chip a cluster runs, and the sixth is no part of the kernel.
 #
-# * **The cooperative schedule stores late.** Two warpgroups that share a tile of 256 x 128 or 256 x 160 need few bytes
+# * **The cooperative schedule stores late.** Two warpgroups that share a tile of 128 x 256 or 256 x 160 need few bytes
 #   for each multiplication, but they both stop multiplying to store. Here they do not: they round the tile, keep it in
 #   registers, and store it *while the next tile is multiplied*.
 # * **The tensor cores' operands cost no thread anything.** `wgmma` is told where its operands lie by two descriptors,
@@ -68,21 +68,29 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 # %% [markdown]
 # ## The sizes
 #
-# | variant | a warpgroup holds | elements a CTA loads for 1000 products |
+# | variant | a warpgroup holds | elements that come into an SM for 1000 products |
 # |---|---|---|
-# | `256x128` | half of 256 x 128, and all of the half before it, rounded | 1000 (1 / 2 / 128 + 1 / 256) = 7.8 |
-# | `256x160` | half of 256 x 160, and nine tenths of the half before it | 7.0 |
-# | `208x256` | half of 208 x 256 | 6.3 |
-# | `128x192 in turn` | 128 x 192 | 9.1 |
-# | `176x128 in turn` | 176 x 128 | 9.6 |
-# | `160x128 in turn` | 160 x 128 | 10.9 |
-# | `144x128 in turn` | 144 x 128 | 10.9 |
-# | `128x128 in turn` | 128 x 128 | 11.7 |
-# | `112x128 in turn` | 112 x 128 | 12.3 |
-# | `96x128 in turn` | 96 x 128 | 13.0 |
-# | `128x64 in turn` | 128 x 64 | 15.6 |
+# | `128x256` | half of 128 x 256, and all of the half before it, rounded | 1000 (1 / 256 + 1 / 128) = 11.7 |
+# | `256x160` | half of 256 x 160, and nine tenths of the half before it | 10.2 |
+# | `208x256` | half of 208 x 256 | 8.7 |
+# | `128x192 in turn` | 128 x 192 | 13.0 |
+# | `176x128 in turn` | 176 x 128 | 13.5 |
+# | `160x128 in turn` | 160 x 128 | 14.1 |
+# | `144x128 in turn` | 144 x 128 | 14.8 |
+# | `128x128 in turn` | 128 x 128 | 15.6 |
+# | `112x128 in turn` | 112 x 128 | 16.7 |
+# | `96x128 in turn` | 96 x 128 | 18.2 |
+# | `128x64 in turn` | 128 x 64 | 23.4 |
 #
-# The half over the 128 is the cluster's: of two CTAs side by side each loads half of the tile of A that both use.
+# Clusters do not change that column: of two CTAs side by side each asks for half of the tile of A that both use, and
+# both get all of it. They change what L2 is asked for.
+#
+# **128 x 256 and not 256 x 128.** Both take in as much, and a thread holds as many sums. But a warpgroup's half of the
+# first is 64 x 256, which one `wgmma` computes; its half of the second takes two, and each of them reads B anew. For 16
+# elements of K the tensor cores read 2 (64 + 256) = 640 rows of shared memory, not 4 (64 + 128) = 768, and there are
+# half as many instructions to issue. And what the cluster does not share is the longer panel, 256 rows of B: of those
+# L2 is asked once for a whole row of clusters, as [below](#seats).
+#
 # What a warpgroup of 128 threads holds is limited by their registers, 240 each: 256 x 160 takes 160 for the sums, and
 # two rounded numbers to a register leave room for nine boxes of 64 x 32 out of ten. The other one goes out at once.
 #
@@ -105,8 +113,8 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 class Config:
     """Sizes of the kernel, in elements or counts, and how it is scheduled."""
 
-    tile_m: int = 256  # rows of C of one tile
-    tile_n: int = 128  # its columns
+    tile_m: int = 128  # rows of C of one tile
+    tile_n: int = 256  # its columns
     tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma steps of 16
     stages: int = 4  # pairs of A and B tiles in flight or being read
     cluster_m: int = 1  # CTAs one above the other: they share the tiles of B
@@ -114,7 +122,7 @@ class Config:
     pingpong: bool = False  # a warpgroup has a tile of its own; False: both share one
     transposed: bool = False  # A is b, B is a, C lies by columns: `tile_m` are columns of the product, `tile_n` rows
     late: int = 4  # boxes that warpgroups which share a tile store late, while the next one is multiplied
-    raster_group: int = 8  # clusters in a row, which all need the panel that each loads for itself
+    raster_group: int = 8  # cluster tiles in a row, which all need the panel that each cluster does not share
     seated: bool = True  # a cluster goes by its seat, not by its number: those of a GPC sit in a row
     epi_n: int = 64  # columns of C, as the tensor cores see it, that go out together: a box is 64 rows by that
     epi_buffers: int = 2  # for each warpgroup: one is written while TMA reads the other
@@ -162,27 +170,27 @@ class Config:
 def in_turn(rows: int, stages: int, **cluster: int) -> Config:
     """Tiles of `rows` x 128 in turn, transposed: `rows` is any multiple of 16 that a thread has registers for."""
     boxes = {"epi_n": rows, "epi_buffers": 1, "transposed": True}
-    return Config(tile_m=128, tile_n=rows, stages=stages, pingpong=True, **boxes, **cluster)
+    return Config(tile_n=rows, stages=stages, pingpong=True, **boxes, **cluster)
 
 
 VARIANTS = {
-    "256x128": Config(),
-    "256x160": Config(tile_n=160, epi_n=32, late=9),
-    "208x256": Config(tile_n=208, stages=3, late=0, epi_n=208, epi_buffers=1, transposed=True),
-    "128x192 in turn": Config(tile_m=128, tile_n=192, cluster_m=2, cluster_n=1, pingpong=True),
+    "128x256": Config(),
+    "256x160": Config(tile_m=256, tile_n=160, epi_n=32, late=9),
+    "208x256": Config(tile_m=256, tile_n=208, stages=3, late=0, epi_n=208, epi_buffers=1, transposed=True),
+    "128x192 in turn": Config(tile_n=192, cluster_m=2, cluster_n=1, pingpong=True),
     "176x128 in turn": in_turn(176, 4, cluster_m=2, cluster_n=1),
     "160x128 in turn": in_turn(160, 5),
     "144x128 in turn": in_turn(144, 5, cluster_m=2, cluster_n=1),
-    "128x128 in turn": Config(tile_m=128, cluster_m=2, cluster_n=1, stages=6, pingpong=True),
+    "128x128 in turn": Config(tile_n=128, cluster_m=2, cluster_n=1, stages=6, pingpong=True),
     "112x128 in turn": in_turn(112, 6),
     "96x128 in turn": in_turn(96, 7),
-    "128x64 in turn": Config(tile_m=128, tile_n=64, stages=8, pingpong=True),
+    "128x64 in turn": Config(tile_n=64, stages=8, pingpong=True),
 }
 DEFAULT = "auto"  # the one that `choose` names
-CONFIG = VARIANTS["256x128"]
+CONFIG = VARIANTS["128x256"]
 
 
-def config_for(arch: str, variant: str = "256x128") -> Config:
+def config_for(arch: str, variant: str = "128x256") -> Config:
     """A variant's configuration for an architecture: there is one Hopper."""
     return VARIANTS[variant]
 
@@ -206,10 +214,11 @@ def config_for(arch: str, variant: str = "256x128") -> Config:
 #   clocks said. An SM that has nothing to do in the last wave takes little power, and the others run faster. A tile of
 #   which the waves are less full loses some of it, not all. `CLOCKS` is the exponent with which clocks count.
 # * *Bytes count.* To bring operands to the tensor cores takes energy: from memory, through L2, across the chip, into
-#   shared memory. `LOAD` puts a figure on it: an element that is loaded costs as much as so many multiply-adds.
+#   shared memory. `LOAD` puts a figure on it: an element that comes into an SM costs as much as so many multiply-adds.
 #
-# Both are fitted, to the variants' times at several large sizes, by least squares of the logarithms: the lab below does
-# it again with the records. They are figures of *one chip*, an H200 at its power limit, multiplying normal numbers:
+# Both are such that over some forty products, timed in all variants that come near, the choices lose the least. There
+# are more such pairs, for a greater exponent asks for a greater `LOAD`; the lab below fits the two to the times
+# themselves, by the records. They are figures of *one chip*, an H200 at its power limit, multiplying normal numbers:
 # another card, another limit or a warmer room has others. `SHORT`, where the one law ends and the other begins, is
 # less sharp: between 10 000 and 25 000 clocks both choose nearly the same. It has to be measured at a clock that has
 # settled. One product of 30 microseconds, or a hundred, are over before the GPU lowers it, and prefer few clocks; the
@@ -219,7 +228,7 @@ def config_for(arch: str, variant: str = "256x128") -> Config:
 # %%
 SHORT = 15_000  # clocks of multiplying on each SM, below which a product is over before power matters
 CLOCKS = 0.5  # the power of the clocks that time is proportional to, at the power limit
-LOAD = 18  # multiply-adds that loading one element costs there
+LOAD = 16  # multiply-adds that bringing one element into an SM costs there
 ROUND = 800  # clocks from the last wgmma of a tile to the first of the next, where both warpgroups round it
 STORE = 350  # clocks for 64 x 64 of C that go out at once
 ARRIVE = 80  # bytes of A and B that come into an SM in a clock
@@ -252,8 +261,8 @@ def clocks(config: Config, m: int, n: int, k: int, sms: int) -> float:
 
 
 def loaded(config: Config) -> float:
-    """Elements of A and B that a CTA loads for one product of two of them."""
-    return (config.tile_m / config.cluster_n + config.tile_n / config.cluster_m) / (config.tile_m * config.tile_n)
+    """Elements of A and B that come into an SM for one product of two of them."""
+    return (config.tile_m + config.tile_n) / (config.tile_m * config.tile_n)
 
 
 def cost(config: Config, m: int, n: int, k: int, sms: int) -> float:
@@ -343,6 +352,13 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # [below](#seats), the next is `step` further. The position in this sequence is the **turn**. K-tiles are numbered
 # through, so turn `t` begins at **slot** `t * k_tiles` of the queue of stages, and a slot says where it lies and which
 # phase to wait for: nobody carries state from turn to turn.
+#
+# Which tile a seat is takes three **divisions**: by the number of clusters, by the tiles of a group of rows, and by the
+# length of a row. An SM has no instruction for it, and where the divisor is not known when the kernel is compiled, each
+# is some thirty instructions, one after the other. In the middle of a product they hide beside the multiplication. At
+# its beginning nothing hides them: no load can be asked for before its tile is known. So the *host* finds a multiplier
+# and a shift for each divisor (`FastDivmodDivisor`), which are arguments of the kernel, and what is left is a
+# multiplication each.
 
 
 # %%
@@ -351,16 +367,16 @@ def tile_of(turn, order, config: cutlass.Constexpr):
     """This CTA's tile (m, n) of a turn. Seats are in rows of `raster_group` cluster tiles, along which the panel stays
     the same that a cluster does not share: down, if it shares A.
 
-    order: (seat, step, cluster tiles down, across, (row, column) of the CTA in its cluster).
+    order: (seat, step, cluster tiles along which rows are cut off, what divides by the tiles of a group of rows, what
+    divides by the length of the last rows, (row, column) of the CTA in its cluster).
     """
-    seat, step, along, across, place = order
-    if cutlass.const_expr(config.cluster_m > 1):
-        along, across = across, along
-    work = seat + turn * step
-    group, inside = work // (config.raster_group * across), work % (config.raster_group * across)
+    seat, step, along, of_group, of_last, place = order
+    group, inside = divmod(seat + turn * step, of_group)
     first = group * config.raster_group
-    length = cutlass.min(along - first, config.raster_group)  # the rows of the last group may be shorter
-    m, n = first + inside % length, inside // length
+    other, one = inside // config.raster_group, inside % config.raster_group
+    if first + config.raster_group > along:  # the rows of the last group are shorter
+        other, one = divmod(inside, of_last)
+    m, n = first + one, other
     if cutlass.const_expr(config.cluster_m > 1):
         m, n = n, m
     return m * config.cluster_m + place[0], n * config.cluster_n + place[1]
@@ -509,7 +525,7 @@ def store_box(i: cutlass.Constexpr, rBox, out, tile, group, tidx, config: cutlas
 def multiply_and_store(pipe, turn, order, mma, acc, rC, tCrA, tCrB, k_tiles, out, before, group, tidx, config):
     """Multiply this turn's tile into `acc`, and meanwhile store `rC`, of the tile `before` it, if there was one.
 
-    Returns this turn's tile (m, n): its divisions, too, go on beside the first batch.
+    Returns this turn's tile (m, n), which is found beside the first batch.
     """
     read, release = state_at(turn * k_tiles, config), state_at(turn * k_tiles, config)
     pipe.consumer_wait(read)
@@ -592,6 +608,7 @@ def kernel(
     tma_c: cute.CopyAtom,
     mC: cute.Tensor,  # (M, N), as TMA coordinates
     seats: cute.Pointer,  # Int32, of each cluster
+    raster: tuple,  # how cluster tiles are numbered: see `raster_of`
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
@@ -613,16 +630,15 @@ def kernel(
     gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (None, None))  # (N, K, n, k)
     gC = cute.local_tile(mC, (config.tile_m, config.tile_n), (None, None))  # (M, N, m, n)
     k_tiles = cutlass.max(cute.size(gA, mode=[3]), config.min_k_tiles)
-    tiles_m = cute.ceil_div(cute.size(gA, mode=[2]), config.cluster_m)
-    tiles_n = cute.ceil_div(cute.size(gB, mode=[2]), config.cluster_n)
+    tiles, along, by_step, of_group, of_last = raster
     seat = cute.arch.make_warp_uniform(seat)
-    turns = cute.ceil_div(tiles_m * tiles_n - seat, step)
-    order = (seat, step, tiles_m, tiles_n, place)
+    turns = (tiles + step - 1 - seat) // by_step
+    order = (seat, step, along, of_group, of_last, place)
 
     if group == 2:
         cute.arch.setmaxregister_decrease(config.producer_registers)
-        # Divisions take long, and the compiler would put them off until after the wait, where every clock counts. An
-        # exchange between lanes, which changes nothing here, it must leave on this side of the branch.
+        # The compiler would put this off until after the wait, where every clock counts. An exchange between lanes,
+        # which changes nothing here, it must leave on this side of the branch.
         tile = tuple(cute.arch.make_warp_uniform(x) for x in tile_of(0, order, config))
         if warp_idx == 8:
             across, down = cute.make_layout(config.cluster_n), cute.make_layout(config.cluster_m)
@@ -751,7 +767,8 @@ def gemm(
     tma_b, mB = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster_m)
     save = cpasync.CopyBulkTensorTileS2GOp()
     tma_c, mC = cpasync.make_tiled_tma_atom(save, mC, c_box, (64, config.epi_n))
-    kernel(tma_a, mA, tma_b, mB, tma_c, mC, seats, dtype, config).launch(
+    raster = raster_of(m, n, clusters, config)
+    kernel(tma_a, mA, tma_b, mB, tma_c, mC, seats, raster, dtype, config).launch(
         grid=(clusters * ctas, 1, 1),
         block=(config.threads, 1, 1),
         cluster=(ctas, 1, 1),
@@ -759,6 +776,17 @@ def gemm(
         min_blocks_per_mp=1,
         use_pdl=True,
     )
+
+
+def raster_of(m, n, clusters, config: Config) -> tuple:
+    """How the cluster tiles of C (m, n) are numbered: (how many, how many along which rows are cut off, and what
+    divides by `clusters`, by the tiles of a group of rows, by the length of the last rows). See `tile_of`.
+    """
+    high, wide = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
+    down, across = cute.ceil_div(m, high), cute.ceil_div(n, wide)
+    along, rows = (across, down) if config.cluster_m > 1 else (down, across)
+    numbers = (clusters, config.raster_group * rows, cutlass.max(1, along % config.raster_group))
+    return along * rows, along, *(cute.FastDivmodDivisorV2(number) for number in numbers)
 
 
 def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int):
@@ -898,13 +926,14 @@ FULL = 0.9  # of the clusters that fit: where there are fewer, most GPCs have le
 SEATS: dict[tuple[int, int, int], torch.Tensor] = {}  # by device, number of clusters and length of a row
 
 
-def seats_of(device: int, config: Config, m: int, n: int, k: int, sms: int) -> int:
-    """The address of the seats of the clusters that compute C (m, n) over k, Int32 on the device, or 0: they have none.
+def seats_of(device: int, config: Config, count: int, m: int, n: int, k: int, sms: int) -> int:
+    """The address of the seats of the `count` clusters that compute C (m, n) over k, Int32 on the device, or 0: they
+    have none.
 
     They have none where they are few, where the product is over before power matters, and where the roll was not called
     yet but a graph is captured, which must not be disturbed.
     """
-    count, (down, across) = clusters(config, m, n, sms), cluster_tiles(config, m, n)
+    down, across = cluster_tiles(config, m, n)
     row = min(config.raster_group, across if config.cluster_m > 1 else down)
     if config.cluster != 2 or count < FULL * (sms // 2) or m * n * k / 2048 / sms < SHORT:
         return 0
@@ -1058,11 +1087,12 @@ def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, varian
     sms = torch.cuda.get_device_properties(a.device).multi_processor_count
     variant = choose(m, n, k, sms) if variant == DEFAULT else variant
     config = VARIANTS[variant]
+    count = clusters(config, m, n, sms)
     with torch.cuda.device(a.device):
-        seats = seats_of(a.get_device(), config, m, n, k, sms)
+        seats = seats_of(a.get_device(), config, count, m, n, k, sms)
         launch = compiled(a.dtype, capability, variant, seats != 0)
     strides = (lda, ldb, ldc if direct else -(-n // 8) * 8)
-    return Plan(launch, a.get_device(), (m, n, k), strides, clusters(config, m, n, sms), seats, direct, spans)
+    return Plan(launch, a.get_device(), (m, n, k), strides, count, seats, direct, spans)
 
 
 # %%
@@ -1121,7 +1151,7 @@ from cookbook import draw
 
 
 def pair(late: bool, k: int = 512, turns: int = 3) -> dict[str, list[draw.Span]]:
-    """The lanes of the threads of a warpgroup and of the tensor cores; K-tiles of 256 x 128 x 64."""
+    """The lanes of the threads of a warpgroup and of the tensor cores; K-tiles of 128 x 256 x 64."""
     c = CONFIG
     tile, stage = c.tile_m * c.tile_n * k / 2048, c.tile_m * c.tile_n * c.tile_k / 2048
     threads, tensor, now = [], [], 0.0
@@ -1140,7 +1170,7 @@ def pair(late: bool, k: int = 512, turns: int = 3) -> dict[str, list[draw.Span]]
 
 lanes = {f"at once: {lane}": spans for lane, spans in pair(late=False).items()} | {"": []}
 lanes |= {f"late: {lane}": spans for lane, spans in pair(late=True).items()}
-draw.lanes(lanes, "Three tiles of 256 x 128, K = 512: computed, not measured", note="gaps: the lane has nothing to do")
+draw.lanes(lanes, "Three tiles of 128 x 256, K = 512: computed, not measured", note="gaps: the lane has nothing to do")
 
 # %% [markdown] tags=["lab"]
 # A box goes through one of its warpgroup's two buffers, in the 128-byte mode. One `stmatrix` of it:
@@ -1171,7 +1201,7 @@ draw.swizzle_view(layouts.a)
 
 def first_lines(dtype) -> dict[str, cute.ComposedLayout]:
     """Eight lines of a box of C, by variant."""
-    return {"256x128": smem_atom(dtype, 64), "208x256": smem_atom(dtype, 64, True)}
+    return {"128x256": smem_atom(dtype, 64), "208x256": smem_atom(dtype, 64, True)}
 
 
 draw.atom_orders(evaluate(first_lines, cutlass.BFloat16), title="Eight lines of a box of C, bfloat16")
@@ -1232,17 +1262,17 @@ def filled(*names: str) -> list[draw.Point]:
     return [draw.Point(n, 100 * n**3 / 2048 / 132 / most) for n, most in needed.items()]
 
 
-lines = {"all": filled(*VARIANTS)} | {name: filled(name) for name in ("128x128 in turn", "256x128")}
+lines = {"all": filled(*VARIANTS)} | {name: filled(name) for name in ("128x128 in turn", "128x256")}
 draw.line_chart(lines, "% of the clocks of 132 SMs", "M = N = K: computed, not measured", "M = N = K")
 
 # %% [markdown] tags=["lab"]
 # ## In the lab: seats
 #
-# What is there to save? C of 2048 x 2048 in tiles of 256 x 128 is 64 clusters in one wave, eight rows of eight cluster
-# tiles. For each k-tile, each cluster asks for 256 rows of A by multicast, which is merged with nothing, and its two
-# CTAs for 128 rows of B each. Deal the clusters out as an H200 was seen to: four to pairs of SMs that no larger cluster
-# ever gets, then to its GPCs in turn, as long as they have room. L2 is asked for those rows of B once by each GPC that
-# needs them:
+# What is there to save? C of 2048 x 2048 in tiles of 128 x 256 is 64 clusters in one wave, sixteen of them down and
+# four across. For each k-tile, each cluster asks for 128 rows of A by multicast, which is merged with nothing, and its
+# two CTAs for 256 rows of B each. Deal the clusters out as an H200 was seen to: four to pairs of SMs that no larger
+# cluster ever gets, then to its GPCs in turn, as long as they have room. L2 is asked for those rows of B once by each
+# GPC that needs them:
 
 # %% tags=["lab"]
 import random
@@ -1258,19 +1288,19 @@ def deal(count: int) -> tuple[int, ...]:
 
 
 def rows_asked(seats: list[int], gpcs: tuple[int, ...]) -> int:
-    """Rows of B that L2 is asked for in one k-tile: 256 for each row of seats that a GPC has a cluster in."""
-    return 256 * len({(gpc, seat // CONFIG.raster_group) for gpc, seat in zip(gpcs, seats, strict=True)})
+    """Rows of B that L2 is asked for in one k-tile: 512 for each row of seats that a GPC has a cluster in."""
+    return 512 * len({(gpc, seat // CONFIG.raster_group) for gpc, seat in zip(gpcs, seats, strict=True)})
 
 
 gpcs, numbers, shuffle = deal(64), list(range(64)), random.Random(0)
 shuffled = mean(rows_asked(shuffle.sample(numbers, 64), gpcs) for _ in range(1000))
 ways = {"its number": rows_asked(numbers, gpcs), "chance": shuffled, "its seat": rows_asked(seating(gpcs, 8), gpcs)}
-all_of_it, by_multicast = 2 * 64 * 256, 64 * 256
+of_b, by_multicast = 64 * 512, 64 * 128
 rows = [
-    [f"a cluster goes by {way}", f"{asked:.0f}", f"{(by_multicast + asked) / all_of_it:.0%}"]
+    [f"a cluster goes by {way}", f"{asked:.0f}", f"{(by_multicast + asked) / (by_multicast + of_b):.0%}"]
     for way, asked in ways.items()
 ]
-Markdown(table(["", "rows of B, of 16384", "of A and B together, of what clusters ask for"], rows))
+Markdown(table(["", f"rows of B, of {of_b}", "of A and B together, of what clusters ask for"], rows))
 
 # %% [markdown] tags=["lab"]
 # *Chance* is what becomes of numbers where the next kernel is let in early. And what ncu counts at L2, by variant, as a
@@ -1383,16 +1413,15 @@ def rule_beside_times() -> str:
 Markdown(rule_beside_times())
 
 # %% [markdown] tags=["lab"]
-# `CLOCKS` and `LOAD` are older than all but the first three tiles: above `SHORT`, what is foretold of the others rests
-# on times of those three. Below it only clocks count. Where the tiles are as many as SMs, or a few times as many, it is
-# the waves that decide, and the rule is seldom far off. With a few rows it can be: no variant is made for them. The
-# column *lost* says where it was.
+# Above `SHORT` two numbers stand for all that a variant is, below it one. Where the tiles are as many as SMs, or a few
+# times as many, it is the waves that decide, and the rule is seldom far off. With a few rows it can be: no variant is
+# made for them. The column *lost* says where it was.
 #
-# By the clocks of the tensor cores alone `208x256`, which stores nothing late, would be behind `256x128` at the largest
-# sizes. It is ahead because each element that it loads is used more often, where energy is time.
+# By the clocks of the tensor cores alone `208x256`, which stores nothing late, would be behind `128x256` at the largest
+# sizes. It is ahead because each element that it takes in is used more often, where energy is time.
 #
-# And the figures of the rule, fitted again: the `CLOCKS` and the `LOAD` with which the logarithms of those times, at
-# sizes that are not short, differ least from what the rule says. Only the variants near the fastest count: the
+# And the figures of the rule, fitted: the `CLOCKS` and the `LOAD` with which the logarithms of those times, at sizes
+# that are not short, differ least from what the rule says. Only the variants near the fastest count: the
 # smallest tiles ask more of L2 at such sizes than it gives. That is not in the rule, which would not take them anyway.
 
 # %% tags=["lab"]

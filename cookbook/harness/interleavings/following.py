@@ -285,9 +285,15 @@ def _select(f: Follower, op: Operation, args: list[Any]) -> Any:
 
 
 @handles("arith.extui", "arith.extsi", "arith.index_cast", "arith.index_castui", "cuda.cast", "cute.assume")
-@handles("cute.to_int_tuple", "cute.fast_divmod.get_divisor")
+@handles("cute.to_int_tuple", "cute.fast_divmod.create_divisor", "cute.fast_divmod.get_divisor")
 def _same_value(f: Follower, op: Operation, args: list[Any]) -> Any:
     return args[0].astype(np.int64) if isinstance(args[0], np.ndarray) and args[0].dtype == bool else args[0]
+
+
+@handles("cute.fast_divmod.compute")
+def _divmod(f: Follower, op: Operation, args: list[Any]) -> Any:
+    """By its `create_divisor`, which is followed as the number itself."""
+    return tuple(_elementwise(BINARY[name])(f, op, args) for name in ("divui", "remui"))
 
 
 @handles("arith.trunci")
