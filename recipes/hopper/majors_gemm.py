@@ -332,7 +332,7 @@ def tile_of(turn, order, config: cutlass.Constexpr):
     seat, step, along, of_group, of_last, place = order
     group, inside = divmod(seat + turn * step, of_group)
     first = group * config.raster_group
-    other, one = inside // config.raster_group, inside % config.raster_group
+    other, one = inside // config.raster_group, inside % config.raster_group  # which panel, and where along it
     if first + config.raster_group > along:  # the rows of the last group are shorter
         other, one = divmod(inside, of_last)
     m, n = first + one, other
