@@ -326,8 +326,8 @@ def tile_of(turn, order, config: cutlass.Constexpr):
     """This CTA's tile (m, n) of a turn. Seats are in rows of `raster_group` cluster tiles, along which the panel stays
     the same that a cluster does not share: down, if it shares A.
 
-    order: (seat, step, cluster tiles along which rows are cut off, what divides by the tiles of a group of rows, what
-    divides by the length of the last rows, (row, column) of the CTA in its cluster).
+    order: (seat, step, how many cluster tiles there are in the direction of the rows, divisors: the tiles of a group of
+    rows, the length of the last rows, (row, column) of the CTA in its cluster).
     """
     seat, step, along, of_group, of_last, place = order
     group, inside = divmod(seat + turn * step, of_group)
@@ -663,8 +663,8 @@ def gemm(
 
 
 def raster_of(m, n, clusters, config: Config) -> tuple:
-    """How the cluster tiles of C (m, n) are numbered: (how many, how many along which rows are cut off, and what
-    divides by `clusters`, by the tiles of a group of rows, by the length of the last rows). See `tile_of`.
+    """How the cluster tiles of C (m, n) are numbered: (how many, how many in the direction of the rows, and divisors:
+    `clusters`, the tiles of a group of rows, the length of the last rows). See `tile_of`.
     """
     high, wide = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
     down, across = cute.ceil_div(m, high), cute.ceil_div(n, wide)
@@ -794,7 +794,7 @@ def seats_of(device: int, config: Config, count: int, m: int, n: int, k: int, sm
     """The address of the seats of the `count` clusters that compute C (m, n) over k, Int32 on the device, or 0: they
     have none.
 
-    They have none where they are few, where the product is over before power matters, and where the roll was not called
+    They have none where they are few, where the product is over before power matters, and where their table is not made
     yet but a graph is captured, which must not be disturbed.
     """
     down, across = cluster_tiles(config, m, n)
@@ -1221,7 +1221,7 @@ for bit in ("MN", "K"):
 # lines that take less time than the multiplications either way; the same epilogue. The producer issues a few more
 # copies for a k-tile, by a warp that has hundreds of clocks to spare. So we predict that **no layout differs from
 # `tn`**: a ratio of 1. And each variant should in `tn` be as fast as the one of that name on the page before, for it is
-# that kernel, but for the one box of `256x160`. Where that page chooses a transposed tile, this one is slower.
+# that kernel. Where that page chooses a transposed tile, this one is slower.
 #
 # ## Check
 #

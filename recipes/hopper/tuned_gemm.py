@@ -47,7 +47,8 @@
 #   lets a tile have 208 rows, a number that suits the registers, or 144, one that suits the number of SMs. Neither
 #   suits the boxes that C is stored in, and transposed it need not.
 # * **Clusters have seats.** The SMs of a GPU are wired up in groups. What several SMs of a group ask for at once, L2 is
-#   asked once. So which tile a cluster computes is decided by where it runs: those of a group need the same panel.
+#   asked once. So which tile a cluster computes goes by where it is expected to run: those of a group need the same
+#   *panel*, the rows of A or of B that a tile needs, over all of K.
 # * **A rule chooses.** Which tile and which schedule is best depends on M, N and K. `cost` is the rule: how many clocks
 #   the tensor cores need, and how many bytes they must be fed. `matmul` takes the cheapest of `VARIANTS`.
 
@@ -88,8 +89,9 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 # **128 x 256 and not 256 x 128.** Both take in as much, and a thread holds as many sums. But a warpgroup's half of the
 # first is 64 x 256, which one `wgmma` computes; its half of the second takes two, and each of them reads B anew. For 16
 # elements of K the tensor cores read 2 (64 + 256) = 640 rows of shared memory, not 4 (64 + 128) = 768, and there are
-# half as many instructions to issue. And what the cluster does not share is the longer panel, 256 rows of B: of those
-# L2 is asked once for a whole row of clusters, as [below](#seats).
+# half as many instructions to issue. And the panel that a cluster does not share is the larger one, 256 rows of B.
+# Multicast alone would rather share that. But what comes by multicast each cluster asks L2 for anew, and what it does
+# not share a whole row of clusters asks for once, where they have [seats](#seats).
 #
 # What a warpgroup of 128 threads holds is limited by their registers, 240 each: 256 x 160 takes 160 for the sums, and
 # two rounded numbers to a register leave room for nine boxes of 64 x 32 out of ten. The other one goes out at once.
@@ -201,10 +203,11 @@ def config_for(arch: str, variant: str = "128x256") -> Config:
 # A product takes as long as its busiest CTA. Tiles are whole, so count **waves**: 132 SMs hold 66 clusters of two,
 # which compute 66 *cluster tiles* (pairs of tiles) at a time; 1056 of them are 16 waves, one more is 17. A wave takes
 # `tile_m * tile_n * K / 2048` clocks, for 2048 multiply-adds are what the tensor cores of an SM do in one. Warpgroups
-# that cooperate need some clocks more between two tiles, to round (`ROUND`: from counted clocks at short K). When the
-# last tile is over there is a store that hides behind nothing. And the smallest tile waits for its operands: they come
-# into an SM at `ARRIVE` bytes a clock at most, by a fit to the times of products of one wave. (That counts the whole
-# stage, with what the neighbour's multicast brings. The 64 of the pages before are what an SM gets by itself.)
+# that cooperate need some clocks more between two tiles, to round (`ROUND`: from counted clocks at short K) and to
+# store each box that goes out at once (`STORE`). When the last tile is over there is a store that hides behind nothing.
+# And the smallest tile waits for its operands: they come into an SM at `ARRIVE` bytes a clock at most, by a fit to the
+# times of products of one wave. (That counts the whole stage, with what the neighbour's multicast brings. The 64 of the
+# pages before are what an SM gets by itself.)
 #
 # For a product that is over in some ten microseconds, that is all: much of them goes to its launch, its first loads and
 # its last store, in which little energy is used. A longer one, again and again, takes the GPU to its **power** limit.
@@ -348,17 +351,19 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # %% [markdown]
 # ## Turns and slots
 #
-# The tiles of a CTA come one after the other: its first is that of its cluster's *seat*, of which more
-# [below](#seats), the next is `step` further. The position in this sequence is the **turn**. K-tiles are numbered
-# through, so turn `t` begins at **slot** `t * k_tiles` of the queue of stages, and a slot says where it lies and which
-# phase to wait for: nobody carries state from turn to turn.
+# The tiles of a CTA come one after the other: its first is that of its cluster's *seat*, of which more [below](#seats)
+# (without seats, of its number), the next is `step`, the number of clusters, further. Seats are in **rows** of
+# `raster_group` cluster tiles, which all need the panel that their clusters do not share: if a cluster shares A, as
+# most here do, a row of seats runs *down* C. Rows side by side, over all of C, are a group. The position in this
+# sequence is the **turn**. K-tiles are numbered through, so turn `t` begins at **slot** `t * k_tiles` of the queue of
+# stages, and a slot says where it lies and which phase to wait for: nobody carries state from turn to turn.
 #
-# Which tile a seat is takes three **divisions**: by the number of clusters, by the tiles of a group of rows, and by the
-# length of a row. An SM has no instruction for it, and where the divisor is not known when the kernel is compiled, each
-# is some thirty instructions, one after the other. In the middle of a product they hide beside the multiplication. At
-# its beginning nothing hides them: no load can be asked for before its tile is known. So the *host* finds a multiplier
-# and a shift for each divisor (`FastDivmodDivisor`), which are arguments of the kernel, and what is left is a
-# multiplication each.
+# Three **divisions** say how many turns a seat has, and which tiles: by the number of clusters, by the tiles of a
+# group, and, in the last group, whose rows may be shorter, by their length. An SM has no instruction for it, and where
+# the divisor is not known when the kernel is compiled, each is some thirty instructions, one after the other. In the
+# middle of a product they hide beside the multiplication. At its beginning nothing hides them: no load can be asked for
+# before its tile is known. So the *host* finds a multiplier and shifts for each divisor (`FastDivmodDivisorV2`), which
+# are arguments of the kernel, and what is left are a multiplication and a few shifts.
 
 
 # %%
@@ -367,8 +372,8 @@ def tile_of(turn, order, config: cutlass.Constexpr):
     """This CTA's tile (m, n) of a turn. Seats are in rows of `raster_group` cluster tiles, along which the panel stays
     the same that a cluster does not share: down, if it shares A.
 
-    order: (seat, step, cluster tiles along which rows are cut off, what divides by the tiles of a group of rows, what
-    divides by the length of the last rows, (row, column) of the CTA in its cluster).
+    order: (seat, step, how many cluster tiles there are in the direction of the rows, divisors: the tiles of a group of
+    rows, the length of the last rows, (row, column) of the CTA in its cluster).
     """
     seat, step, along, of_group, of_last, place = order
     group, inside = divmod(seat + turn * step, of_group)
@@ -399,8 +404,8 @@ def state_at(slot, config: cutlass.Constexpr):
 #
 # Where a cluster sticks out of C, one of its CTAs may have **a tile that does not exist**. What it multiplies does not
 # matter, for TMA clips what is stored. What it *loads* does: its neighbour's stages are free only when its own are, and
-# TMA takes longer to fill a box with zeros, having found nothing, than to load it. With 11 tiles in a row the whole
-# product was a fifth slower. So it loads the last tile that there is once more.
+# TMA takes longer to fill a box with zeros, having found nothing, than to load it. With an odd number of tiles in a row
+# the whole product took longer. So it loads the last tile that there is once more.
 
 
 # %%
@@ -779,8 +784,8 @@ def gemm(
 
 
 def raster_of(m, n, clusters, config: Config) -> tuple:
-    """How the cluster tiles of C (m, n) are numbered: (how many, how many along which rows are cut off, and what
-    divides by `clusters`, by the tiles of a group of rows, by the length of the last rows). See `tile_of`.
+    """How the cluster tiles of C (m, n) are numbered: (how many, how many in the direction of the rows, and divisors:
+    `clusters`, the tiles of a group of rows, the length of the last rows). See `tile_of`.
     """
     high, wide = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
     down, across = cute.ceil_div(m, high), cute.ceil_div(n, wide)
@@ -828,8 +833,9 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # for the same line at about the same time, L2 is asked once. Counted by ncu with this kernel, that is so for what a CTA
 # loads for itself, and not for what it asks for in the name of its cluster, by multicast. So the clusters of a GPC
 # should be those that need the same panel of the operand that they do *not* share. Eight of them, in a row of cluster
-# tiles: L2 reads that panel once for all eight. It is energy that this saves, the way across the chip, and where power
-# is the limit energy is time.
+# tiles: L2 reads that panel once for all eight. (In later turns, too, if the clusters are a multiple of eight; if not,
+# the eight of a GPC move on by some places at each turn, and lie across two rows.) It is energy that this saves, the
+# way across the chip, and where power is the limit energy is time.
 #
 # The hardware does the opposite. It deals clusters out to the GPCs one at a time, like cards, so that neighbours by
 # number are never in one GPC. So a cluster goes by its **seat**: a table, read at the very beginning, has one for each
@@ -837,14 +843,15 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # costs time, nothing else.
 #
 # Which cluster runs where, nobody says. But a CTA can ask for the number of its SM (`%smid`), the CTAs of a cluster are
-# in one GPC, and to an *idle* GPU clusters are dealt in the same order each time. So the first call on a device **calls
-# the roll**: clusters of seven and of five CTAs tell which SMs belong together, and clusters of two the order.
+# in one GPC, and to an *idle* GPU clusters are dealt in the same order each time. So the first call on a device whose
+# clusters are to have seats **calls the roll**: clusters of seven and of five CTAs tell which SMs belong together, and
+# clusters of two the order.
 #
 # The GPU must be idle for that order, and with PDL it mostly is not: a kernel that is let in early gets its SMs in the
 # order in which the one before leaves them. So this one does **not let the next one in** (`launch_dependents`): that
-# starts when the last CTA has ended. It is still before all that was written is visible, and for this it waits where it
-# must. Where clusters are few (`FULL`) most GPCs have less than a row of them; and a product that is over before power
-# matters (`SHORT`) gains more by an early start. Those have no seats, and let the next one in.
+# starts when the last CTA has ended. Even then not all that was written may be visible, and for this the next one waits
+# where it must. Where clusters are few (`FULL`) most GPCs have less than a row of them; and a product that is over
+# before power matters (`SHORT`) gains more by an early start. Those have no seats, and let the next one in.
 
 
 # %%
@@ -930,7 +937,7 @@ def seats_of(device: int, config: Config, count: int, m: int, n: int, k: int, sm
     """The address of the seats of the `count` clusters that compute C (m, n) over k, Int32 on the device, or 0: they
     have none.
 
-    They have none where they are few, where the product is over before power matters, and where the roll was not called
+    They have none where they are few, where the product is over before power matters, and where their table is not made
     yet but a graph is captured, which must not be disturbed.
     """
     down, across = cluster_tiles(config, m, n)
@@ -1269,10 +1276,10 @@ draw.line_chart(lines, "% of the clocks of 132 SMs", "M = N = K: computed, not m
 # ## In the lab: seats
 #
 # What is there to save? C of 2048 x 2048 in tiles of 128 x 256 is 64 clusters in one wave, sixteen of them down and
-# four across. For each k-tile, each cluster asks for 128 rows of A by multicast, which is merged with nothing, and its
-# two CTAs for 256 rows of B each. Deal the clusters out as an H200 was seen to: four to pairs of SMs that no larger
-# cluster ever gets, then to its GPCs in turn, as long as they have room. L2 is asked for those rows of B once by each
-# GPC that needs them:
+# four across: a panel of B is two rows of seats long. For each k-tile, each cluster asks for 128 rows of A by
+# multicast, which is merged with nothing, and its two CTAs for 256 rows of B each. Deal the clusters out as an H200 was
+# seen to: four to pairs of SMs that no larger cluster ever gets, then to its GPCs in turn, as long as they have room.
+# L2 is asked for those rows of B once by each GPC that needs them:
 
 # %% tags=["lab"]
 import random
@@ -1288,8 +1295,8 @@ def deal(count: int) -> tuple[int, ...]:
 
 
 def rows_asked(seats: list[int], gpcs: tuple[int, ...]) -> int:
-    """Rows of B that L2 is asked for in one k-tile: 512 for each row of seats that a GPC has a cluster in."""
-    return 512 * len({(gpc, seat // CONFIG.raster_group) for gpc, seat in zip(gpcs, seats, strict=True)})
+    """Rows of B that L2 is asked for in one k-tile: 512 for each panel that a GPC has a cluster for."""
+    return 512 * len({(gpc, seat // CONFIG.raster_group % 4) for gpc, seat in zip(gpcs, seats, strict=True)})
 
 
 gpcs, numbers, shuffle = deal(64), list(range(64)), random.Random(0)
@@ -1415,7 +1422,7 @@ Markdown(rule_beside_times())
 # %% [markdown] tags=["lab"]
 # Above `SHORT` two numbers stand for all that a variant is, below it one. Where the tiles are as many as SMs, or a few
 # times as many, it is the waves that decide, and the rule is seldom far off. With a few rows it can be: no variant is
-# made for them. The column *lost* says where it was.
+# made for them. The column *lost* says where, of what was timed with the kernels of now.
 #
 # By the clocks of the tensor cores alone `208x256`, which stores nothing late, would be behind `128x256` at the largest
 # sizes. It is ahead because each element that it takes in is used more often, where energy is time.
