@@ -171,7 +171,7 @@ def test_the_rule_counts_the_tiles_of_the_busiest_cta_and_takes_the_cheapest(nam
 
 
 # Microseconds of each variant of tuned_gemm, in the order of VARIANTS, on an NVIDIA H200: bfloat16, medians of
-# interleaved rounds, each a batch of 100 ms after one as long: the clock has settled on the variant. They are of two
+# interleaved rounds, each a batch of 70 or 100 ms after one as long: the clock has settled on it. They are of two
 # runs: in the first one all were timed, with 256x128 in the place of 128x256; in the second one, of the larger products
 # and a few others, those that the first had found within an eighth of the fastest, and 128x256.
 MEASURED = {
