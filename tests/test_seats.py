@@ -54,7 +54,10 @@ def test_every_cluster_has_a_seat_of_its_own_and_full_rows_are_of_one_gpc(gpcs, 
 
 
 def panels(gpcs: tuple[str, ...], seats: list[int], row: int) -> int:
-    """How often L2 is asked for a panel in the first wave: once by each GPC for each row that it has a cluster in."""
+    """How often L2 is asked for a panel in the first wave: once by each GPC for each row that it has a cluster in.
+
+    That is where a row is as long as a panel.
+    """
     return len({(gpc, seat // row) for gpc, seat in zip(gpcs, seats, strict=True)})
 
 

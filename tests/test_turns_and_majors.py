@@ -220,7 +220,7 @@ MEASURED = {
 def test_the_rule_of_tuned_gemm_loses_little_of_what_was_measured():
     module = catalog.load(TUNED)
     losses = lost(MEASURED, module.VARIANTS, lambda *shape: module.choose(*shape, 132))
-    assert np.median(losses) == 0 and np.mean(losses) < 0.01 and np.mean(np.array(losses) < 0.012) > 0.9
+    assert np.median(losses) == 0 and np.mean(losses) < 0.01 and np.mean(np.array(losses) < 0.01) > 0.9
     assert max(loss for shape, loss in zip(MEASURED, losses, strict=True) if shape[0] > 64) < 0.05
     for one in module.VARIANTS:  # no variant is as good for all of them
         assert np.mean(lost(MEASURED, module.VARIANTS, lambda *_, one=one: one)) > 0.14

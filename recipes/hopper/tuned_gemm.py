@@ -1294,15 +1294,19 @@ def deal(count: int) -> tuple[int, ...]:
     return (*range(-ALONE, 0), *turns)[:count]
 
 
+down, across = cluster_tiles(CONFIG, 2048, 2048)
+count, row, wide = down * across, CONFIG.raster_group, CONFIG.tile_n * CONFIG.cluster_n
+
+
 def rows_asked(seats: list[int], gpcs: tuple[int, ...]) -> int:
-    """Rows of B that L2 is asked for in one k-tile: 512 for each panel that a GPC has a cluster for."""
-    return 512 * len({(gpc, seat // CONFIG.raster_group % 4) for gpc, seat in zip(gpcs, seats, strict=True)})
+    """Rows of B that L2 is asked for in one k-tile: `wide` for each panel that a GPC has a cluster for."""
+    return wide * len({(gpc, seat // row % across) for gpc, seat in zip(gpcs, seats, strict=True)})
 
 
-gpcs, numbers, shuffle = deal(64), list(range(64)), random.Random(0)
-shuffled = mean(rows_asked(shuffle.sample(numbers, 64), gpcs) for _ in range(1000))
-ways = {"its number": rows_asked(numbers, gpcs), "chance": shuffled, "its seat": rows_asked(seating(gpcs, 8), gpcs)}
-of_b, by_multicast = 64 * 512, 64 * 128
+gpcs, numbers, shuffle = deal(count), list(range(count)), random.Random(0)
+shuffled = mean(rows_asked(shuffle.sample(numbers, count), gpcs) for _ in range(1000))
+ways = {"its number": rows_asked(numbers, gpcs), "chance": shuffled, "its seat": rows_asked(seating(gpcs, row), gpcs)}
+of_b, by_multicast = count * wide, count * CONFIG.tile_m
 rows = [
     [f"a cluster goes by {way}", f"{asked:.0f}", f"{(by_multicast + asked) / (by_multicast + of_b):.0%}"]
     for way, asked in ways.items()

@@ -293,7 +293,7 @@ def _same_value(f: Follower, op: Operation, args: list[Any]) -> Any:
 @handles("cute.fast_divmod.compute")
 def _divmod(f: Follower, op: Operation, args: list[Any]) -> Any:
     """By its `create_divisor`, which is followed as the number itself."""
-    return tuple(_elementwise(BINARY[name])(f, op, args) for name in ("divui", "remui"))
+    return TABLE["arith.divui"](f, op, args), TABLE["arith.remui"](f, op, args)
 
 
 @handles("arith.trunci")
