@@ -80,7 +80,7 @@ def test_every_tile_is_computed_once_whoever_sits_where(size):
         down, across = module.cluster_tiles(config, *size)
         count = module.clusters(config, *size, 132)
         assert count <= 66 and -(-down * across // count) == module.waves(config, *size, 132) == -(-down * across // 66)
-        tiles, along, by_step, *by = raster_of(*size, count, config)
+        tiles, along, by_step, *by = raster_of(*(size[::-1] if config.transposed else size), count, config)
         assert (tiles, by_step) == (down * across, count)
         places = [(m, n) for m in range(config.cluster_m) for n in range(config.cluster_n)]
         found = [
@@ -97,7 +97,7 @@ def test_a_row_of_seats_needs_one_panel_of_what_a_cluster_does_not_share():
     tile_of, raster_of, module = plain(TUNED, "tile_of"), plain(TUNED, "raster_of"), catalog.load(TUNED)
     for config in module.VARIANTS.values():
         size = (16 * config.tile_m * config.cluster_m, 32 * config.tile_n * config.cluster_n)
-        _, along, _, *by = raster_of(*(size[::-1] if config.transposed else size), 66, config)
+        _, along, _, *by = raster_of(*size, 66, config)
         for row in range(6):
             order = (66, along, *by, (0, 0))
             tiles = [tile_of(0, (seat, *order), config) for seat in range(8 * row, 8 * row + 8)]

@@ -268,15 +268,10 @@ def loaded(config: Config) -> float:
     return (config.tile_m + config.tile_n) / (config.tile_m * config.tile_n)
 
 
-def soon_over(m: int, n: int, k: int, sms: int) -> bool:
-    """Whether C (m, n) over k is over before power matters."""
-    return m * n * k / 2048 / sms < SHORT
-
-
 def cost(config: Config, m: int, n: int, k: int, sms: int) -> float:
     """What C (m, n) over k costs on `sms` SMs, to be compared with that of another configuration."""
     needed = clocks(config, m, n, k, sms)
-    return needed if soon_over(m, n, k, sms) else needed**CLOCKS * (1 + LOAD * loaded(config))
+    return needed if m * n * k / 2048 / sms < SHORT else needed**CLOCKS * (1 + LOAD * loaded(config))
 
 
 def choose(m: int, n: int, k: int, sms: int) -> str:
@@ -383,10 +378,10 @@ def tile_of(turn, order, config: cutlass.Constexpr):
     seat, step, along, of_group, of_last, place = order
     group, inside = divmod(seat + turn * step, of_group)
     first = group * config.raster_group
-    panel, at = inside // config.raster_group, inside % config.raster_group  # which panel, and where along it
+    other, one = inside // config.raster_group, inside % config.raster_group  # which panel, and where along it
     if first + config.raster_group > along:  # the rows of the last group are shorter
-        panel, at = divmod(inside, of_last)
-    m, n = first + at, panel
+        other, one = divmod(inside, of_last)
+    m, n = first + one, other
     if cutlass.const_expr(config.cluster_m > 1):
         m, n = n, m
     return m * config.cluster_m + place[0], n * config.cluster_n + place[1]
@@ -777,7 +772,7 @@ def gemm(
     tma_b, mB = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster_m)
     save = cpasync.CopyBulkTensorTileS2GOp()
     tma_c, mC = cpasync.make_tiled_tma_atom(save, mC, c_box, (64, config.epi_n))
-    raster = raster_of(*mnk[:2], clusters, config)
+    raster = raster_of(m, n, clusters, config)
     kernel(tma_a, mA, tma_b, mB, tma_c, mC, seats, raster, dtype, config).launch(
         grid=(clusters * ctas, 1, 1),
         block=(config.threads, 1, 1),
@@ -792,7 +787,8 @@ def raster_of(m, n, clusters, config: Config) -> tuple:
     """How the cluster tiles of C (m, n) are numbered: (how many, how many in the direction of the rows, and divisors:
     `clusters`, the tiles of a group of rows, the length of the last rows). See `tile_of`.
     """
-    down, across = cluster_tiles(config, m, n)
+    high, wide = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
+    down, across = cute.ceil_div(m, high), cute.ceil_div(n, wide)
     along, rows = (across, down) if config.cluster_m > 1 else (down, across)
     numbers = (clusters, config.raster_group * rows, cutlass.max(1, along % config.raster_group))
     return along * rows, along, *(cute.FastDivmodDivisorV2(number) for number in numbers)
@@ -946,7 +942,7 @@ def seats_of(device: int, config: Config, count: int, m: int, n: int, k: int, sm
     """
     down, across = cluster_tiles(config, m, n)
     row = min(config.raster_group, across if config.cluster_m > 1 else down)
-    if config.cluster != 2 or count < FULL * (sms // 2) or soon_over(m, n, k, sms):
+    if config.cluster != 2 or count < FULL * (sms // 2) or m * n * k / 2048 / sms < SHORT:
         return 0
     if (device, count, row) not in SEATS:
         if torch.cuda.is_current_stream_capturing():
@@ -1131,8 +1127,7 @@ def matmul(
         plan = make_plan(a, b, out, variant)
         if len(PLANS) >= MAX_PLANS:
             PLANS.clear()
-        if not torch.cuda.is_current_stream_capturing():  # else it may lack seats, which later calls can have
-            PLANS[key] = plan
+        PLANS[key] = plan
     if torch.cuda.current_device() != plan.device:
         with torch.cuda.device(plan.device):
             return matmul(a, b, out=out, variant=variant)
@@ -1468,7 +1463,7 @@ def misfit(power: float, load: float, timed: list) -> float:
 def fitted() -> str:
     """The best figures by the current records, and how well they and the rule's own fit."""
     timed = [r for r in records.select("hopper/tuned_gemm", "timed") if not records.is_stale(r)]
-    timed = [r for r in timed if not soon_over(*r["shape"], sms=132) and r["dtype"] == "bfloat16"]
+    timed = [r for r in timed if math.prod(r["shape"]) / 2048 / 132 >= SHORT and r["dtype"] == "bfloat16"]
     timed = [near_fastest(r) for r in timed if VARIANTS.keys() <= r["peers"].keys()]
     if not timed:
         return "*Not measured yet.*"

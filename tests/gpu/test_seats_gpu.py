@@ -45,6 +45,5 @@ def test_a_first_call_within_a_capture_is_right_too(monkeypatch):
         module.matmul(a, b, out=out, variant="128x256")
     graph.replay()
     assert module.SEATS == {} and running.relative_error(out, running.reference(a, b)) <= running.tolerance("bfloat16")
-    module.matmul(a, b, out=out.fill_(float("nan")), variant="128x256")  # the same kind of call, and now with seats
-    graph.replay()
-    assert module.SEATS and torch.equal(module.matmul(a, b, variant="128x256"), out)
+    module.PLANS.clear()
+    assert torch.equal(module.matmul(a, b, variant="128x256"), out) and module.SEATS
