@@ -52,25 +52,27 @@ def test_every_batch_takes_the_gpu_as_long_however_fast_its_variant_is(monkeypat
     monkeypatch.setattr(benching, "elapsed_ms", elapsed)
     variants = {"ours": lambda *_: call(2.0), "torch.matmul": lambda *_: call(12.5), "tiny": lambda *_: call(0.004)}
     contest = benching.Contest(variants, [(), ()], "torch.matmul", 1e9, graphs=False)
-    counts = benching.batch_sizes(variants, contest.sets)
+    batches, counts, launches = benching.make_batches(variants, contest.sets, graphs=False)
     assert counts == {"ours": 50, "torch.matmul": 8, "tiny": 25_000}
-    batches, launches = benching.make_batches(variants, contest.sets, counts, graphs=False)
     assert launches == "stream" and [round(elapsed(batch), 6) for batch in batches.values()] == [100.0] * 3
     timed = benching.time_contest(contest, 7)
     assert [timed[name]["median_ms"] for name in variants] == [2.0, 12.5, 0.004] and timed["batch"] == 50
 
 
 @pytest.mark.parametrize("sets", [1, 7, 64])
-def test_a_graph_is_replayed_until_the_batch_is_full(monkeypatch, sets):
+@pytest.mark.parametrize(("host_ms", "gpu_ms"), [(0.03, 0.03), (0.03, 0.004), (2.0, 2.0), (60.0, 60.0)])
+def test_a_graph_is_replayed_until_the_gpu_has_worked_for_a_batch(monkeypatch, sets, host_ms, gpu_ms):
+    """However long the host takes to issue what the graph launches by itself."""
     import torch
 
     class Graph:
-        """Counts what is called while it captures, and again at each replay."""
+        """Counts what is called while it captures, and again at each replay, where only the GPU's time passes."""
 
         size = 0
 
         def replay(self):
             launched.append(self.size)
+            now[0] += self.size * gpu_ms
 
     @contextlib.contextmanager
     def capturing(graph):
@@ -79,17 +81,26 @@ def test_a_graph_is_replayed_until_the_batch_is_full(monkeypatch, sets):
         graph.size = len(seen) - before
         assert seen[before:] == [number % sets for number in range(graph.size)]
 
-    seen, launched, ms = [], [], 0.03
+    def call(number):
+        seen.append(number)
+        now[0] += host_ms
+
+    def elapsed(batch):
+        before = now[0]
+        batch()
+        return now[0] - before
+
+    seen, launched, now = [], [], [0.0]
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", capturing)
-    monkeypatch.setattr(benching, "elapsed_ms", lambda batch: 4 * ms)
-    variants, operands = {"ours": seen.append}, [(number,) for number in range(sets)]
-    counts = benching.batch_sizes(variants, operands)
-    batches, launches = benching.make_batches(variants, operands, counts)
-    batches["ours"]()
-    assert launches == "graph" and sum(launched) == counts["ours"] == pytest.approx(benching.BATCH_MS / ms, rel=0.2)
-    assert benching.GRAPH <= launched[0] < benching.GRAPH + sets and len(set(launched)) == 1
+    monkeypatch.setattr(benching, "elapsed_ms", elapsed)
+    batches, counts, launches = benching.make_batches({"ours": call}, [(number,) for number in range(sets)])
+    launched.clear()
+    took, size = elapsed(batches["ours"]), launched[0]
+    assert launches == "graph" and sum(launched) == counts["ours"] and set(launched) == {size}
+    assert size % sets == 0 and size < benching.GRAPH + sets
+    assert abs(took - benching.BATCH_MS) <= max(sets * gpu_ms, size * gpu_ms / 2) + 1e-6
 
 
 def test_the_host_cost_is_of_the_calls_alone(monkeypatch):

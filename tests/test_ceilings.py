@@ -203,10 +203,10 @@ def test_a_gpu_without_the_instruction_has_no_ceiling(fake, monkeypatch):
 
 
 def test_times_are_those_of_as_much_work(monkeypatch):
-    monkeypatch.setattr(benching, "batch_size", lambda call, sets: 1)
     run = []  # every batch, in order
     batches = {name: lambda name=name: run.append(name) for name in ("ours", "ceiling")}
-    monkeypatch.setattr(benching, "make_batches", lambda variants, *_: (batches, "stream"))
+    made = benching.Batches(batches, dict.fromkeys(batches, 1), "stream")
+    monkeypatch.setattr(benching, "make_batches", lambda *_: made)
     monkeypatch.setattr(benching, "warm_up", lambda *_: None)
     monkeypatch.setattr(benching, "elapsed_ms", lambda batch: batch() or 2.0)
     two = benching.Contest({"ours": None, "ceiling": None}, [()], "ours", 1e9, scale={"ceiling": 0.75})

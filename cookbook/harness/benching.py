@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import cycle, islice, product
-from typing import Any
+from typing import Any, NamedTuple
 
 from cookbook.harness import catalog, compiling, records, running
 from cookbook.harness.majors import DEFAULT, configured, misfit
@@ -290,8 +290,7 @@ def us_per_call(calls: dict[str, Callable[[], Any]], synchronize: Callable[[], A
 
 def time_contest(contest: Contest, rounds: int) -> dict[str, Any]:
     """Interleaved figures of every variant; see the module's text."""
-    counts = batch_sizes(contest.variants, contest.sets)
-    batches, launches = make_batches(contest.variants, contest.sets, counts, contest.graphs)
+    batches, counts, launches = make_batches(contest.variants, contest.sets, contest.graphs)
     warm_up(batches, WARM_UP_MS)
     taken: dict[str, list[float]] = {name: [] for name in batches}
     for number in range(rounds):
@@ -333,18 +332,37 @@ def how_many_sets(set_bytes: int) -> int:
     return max(2, min(-(-L2_MULTIPLE * properties.L2_cache_size // set_bytes), MAX_SETS))
 
 
-def batch_size(call: Call, sets: list[tuple[Any, ...]]) -> int:
-    """How many launches take about BATCH_MS, in whole turns through the sets and whole graphs of `graph_size`.
+class Batches(NamedTuple):
+    """What is timed of each variant, by name."""
 
-    Launches are timed as the host issues them: where that takes longer than the kernel, graphs take less than BATCH_MS.
+    run: dict[str, Batch]
+    counts: dict[str, int]  # launches of each batch
+    launches: str  # how they are launched: all "graph", or all "stream"
+
+
+def make_batches(variants: dict[str, Call], sets: list[tuple[Any, ...]], graphs: bool = True) -> Batches:
+    """A batch of each variant that takes the GPU about BATCH_MS, in whole turns through the sets.
+
+    Args:
+        graphs: whether the variants can be captured. A graph takes the GPU as long as its kernels do; what the host
+            issues takes as long as the host needs, if that is longer.
     """
-    calls = [partial(call, *operands) for operands in sets]
-    launch_all = _loop(calls, 4)
-    launch_all()
-    one = elapsed_ms(launch_all) / 4
-    count = max(3, round(BATCH_MS / max(one, 1e-3)))
-    graph = graph_size(count, len(sets))
-    return max(1, round(count / graph)) * graph
+    calls = {name: [partial(call, *operands) for operands in sets] for name, call in variants.items()}
+    for each in calls.values():
+        _loop(each, max(4, len(sets)))()  # what is made at the first call must not be made in a graph
+    counts = {name: batch_size(_loop(each, 4), 4, len(sets)) for name, each in calls.items()}
+    if graphs:
+        try:
+            return _of_graphs(calls, counts)
+        except Exception:  # a variant that allocates or synchronizes cannot be captured
+            pass
+    return Batches({name: _loop(each, counts[name]) for name, each in calls.items()}, counts, "stream")
+
+
+def batch_size(batch: Batch, launches: int, turn: int) -> int:
+    """How many launches take about BATCH_MS, in whole turns of `turn`, by one batch of so many `launches`."""
+    one = max(elapsed_ms(batch) / launches, 1e-3)
+    return max(1, round(BATCH_MS / one / turn)) * turn
 
 
 def graph_size(count: int, sets: int) -> int:
@@ -352,30 +370,27 @@ def graph_size(count: int, sets: int) -> int:
     return -(-min(count, GRAPH) // sets) * sets
 
 
-def batch_sizes(variants: dict[str, Call], sets: list[tuple[Any, ...]]) -> dict[str, int]:
-    """`batch_size` of each variant."""
-    return {name: batch_size(call, sets) for name, call in variants.items()}
+def _of_graphs(calls: dict[str, list[Callable[[], Any]]], counts: dict[str, int]) -> Batches:
+    """Batches of graphs that are replayed: one of as many launches as a batch may have would take long to make."""
+    run, launches = {}, {}
+    for name, each in calls.items():
+        size = graph_size(counts[name], len(each))
+        graph = _captured(each, size)
+        graph()  # the first time it is made ready
+        launches[name] = batch_size(graph, size, size)
+        run[name] = _loop([graph], launches[name] // size)
+    return Batches(run, launches, "graph")
 
 
-def make_batches(
-    variants: dict[str, Call], sets: list[tuple[Any, ...]], counts: dict[str, int], graphs: bool = True
-) -> tuple[dict[str, Batch], str]:
-    """One batch per variant, and how they are launched: all "graph", or all "stream".
+def _captured(calls: list[Callable[[], Any]], size: int) -> Batch:
+    """`_loop` as a graph."""
+    import torch
 
-    Args:
-        counts: launches of each batch, as `batch_sizes` gives them.
-        graphs: whether the variants can be captured.
-    """
-    calls = {name: [partial(call, *operands) for operands in sets] for name, call in variants.items()}
-    loops = {name: _loop(calls[name], counts[name]) for name in variants}
-    for each in calls.values():
-        _loop(each, len(sets))()  # what is made at the first call must not be made in a graph
-    if not graphs:
-        return loops, "stream"
-    try:
-        return {name: _captured(calls[name], counts[name]) for name in variants}, "graph"
-    except Exception:  # a variant that allocates or synchronizes cannot be captured
-        return loops, "stream"
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        _loop(calls, size)()
+    return graph.replay
 
 
 def _loop(calls: list[Callable[[], Any]], count: int) -> Batch:
@@ -384,18 +399,6 @@ def _loop(calls: list[Callable[[], Any]], count: int) -> Batch:
             call()
 
     return run
-
-
-def _captured(calls: list[Callable[[], Any]], count: int) -> Batch:
-    """`_loop` as a graph that is replayed: one of as many launches as a batch may have would take long to make."""
-    import torch
-
-    size = graph_size(count, len(calls))
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        _loop(calls, size)()
-    return _loop([graph.replay], count // size)
 
 
 def warm_up(batches: dict[str, Batch], milliseconds: float) -> None:

@@ -330,8 +330,7 @@ def _of_contest(
 
     sms = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
     variants = {who: call for who, call in contest.variants.items() if who not in skip}
-    counts = benching.batch_sizes(variants, contest.sets)
-    batches, _ = benching.make_batches(variants, contest.sets, counts, contest.graphs)
+    batches, counts, _ = benching.make_batches(variants, contest.sets, contest.graphs)
     found, gpu = {}, {}
     with Sampler(gpu_id()) as sampler:
         benching.warm_up(batches, benching.WARM_UP_MS)
