@@ -903,7 +903,7 @@ def predicted_beside_measured() -> str:
 Markdown(predicted_beside_measured())
 
 # %% [markdown] tags=["lab"]
-# On an H200 to stay is worth about a tenth at the shortest K, and a few percent at the next. Both are less than we
+# On an H200 to stay is worth nearly a tenth at the shortest K, and a few percent at the next. Both are less than we
 # predicted, for the tile was put too fast; the fourth column, of the time that was measured, comes nearer. That it
 # takes time to launch a CTA, too, cannot be seen.
 #

@@ -727,11 +727,10 @@ def beside_measured() -> str:
 Markdown(beside_measured())
 
 # %% [markdown] tags=["lab"]
-# On an H200 the clocks foretell the short product and not the long ones, which lose much more than a start and an
-# epilogue. Clocks were counted, and time is measured: a GPU that works for longer comes to its power limit and lowers
-# its clock, and a GEMM spends power on bytes that the ceiling never moves. So there are two ways on from here: waste
-# fewer clocks, and move fewer bytes for a product. (A row beside a peer that takes many times as long is another
-# matter: its batches are short, and the clock may not have settled. Do not compare it with its neighbours.)
+# On an H200 all of them lose much more than a start and an epilogue, the long ones above all. Clocks were counted, and
+# time is measured: a GPU that works for long, be it at one product or at many short ones, comes to its power limit and
+# lowers its clock, and a GEMM spends power on bytes that the ceiling never moves. So there are two ways on from here:
+# waste fewer clocks, and move fewer bytes for a product.
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion
