@@ -171,10 +171,10 @@ def test_the_rule_counts_the_tiles_of_the_busiest_cta_and_takes_the_cheapest(nam
 
 
 # Microseconds of each variant of tuned_gemm, in the order of VARIANTS, on an NVIDIA H200: bfloat16, medians of
-# interleaved rounds, each a batch of 70 or 100 ms after one as long: the clock has settled on it. Cubes, and what else
-# has a record, are as recorded of these kernels. The others are of two earlier runs: in the first one all were timed,
-# with 256x128 in the place of 128x256; in the second one, of the larger products and a few others, those that the first
-# had found within an eighth of the fastest, and 128x256.
+# interleaved rounds, each a batch of 70 or 100 ms after one as long: the clock has settled on it. What has a record
+# is as recorded of these kernels. The others are of two earlier runs: in the first one all were timed, with 256x128 in
+# the place of 128x256; in the second one, of the larger products and a few others, those that the first had found
+# within an eighth of the fastest, and 128x256.
 MEASURED = {
     (512, 512, 512): (7.7, 10.0, 11.3, 6.3, 6.2, 5.9, 5.5, 4.9, 4.7, 4.4, 3.5),
     (768, 768, 768): (10.1, 12.1, 15.1, 8.1, 7.9, 7.4, 6.9, 6.2, 5.9, 5.3, 4.5),
