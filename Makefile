@@ -33,7 +33,7 @@ demo: $(STAMP)  ## check the two GEMMs: layout, model, compiled; and on a GPU ra
 	@$(BIN)/cookbook check ampere/ldmatrix_gemm hopper/tma_wgmma_gemm
 
 test: $(STAMP) lint  ## ruff and pytest; the strict build of the site is a test, and a GPU's tests run where there is one
-	@$(RUN) -m pytest -q -n $(JOBS)
+	@$(RUN) -m pytest -q -n $(JOBS) --dist worksteal
 
 lint: $(STAMP)  ## ruff check and ruff format --check
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet . && echo "ruff: clean"
