@@ -100,6 +100,7 @@ def test_a_graph_is_replayed_until_the_gpu_has_worked_for_a_batch(monkeypatch, s
     took, size = elapsed(batches["ours"]), launched[0]
     assert launches == "graph" and sum(launched) == counts["ours"] and set(launched) == {size}
     assert size % sets == 0 and size < benching.GRAPH + sets
+    assert size >= min(benching.GRAPH, benching.BATCH_MS / host_ms - sets / 2)
     assert abs(took - benching.BATCH_MS) <= max(sets * gpu_ms, size * gpu_ms / 2) + 1e-6
 
 

@@ -41,15 +41,36 @@ def test_list_names_every_recipe_and_imports_nothing_heavy():
     assert all(recipe.name in done.stdout for recipe in catalog.recipes())
 
 
+# The least that a command of typer which prints a table of rich can be.
+LEAST = """
+import typer
+from rich.console import Console
+from rich.table import Table
+
+def command(as_json: bool = False):
+    table = Table("recipe")
+    table.add_row("one")
+    Console().print(table)
+
+typer.run(command)
+"""
+
+
+def processor_seconds(*command: str) -> float:
+    before = os.times()
+    subprocess.run(command, capture_output=True, check=True)
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
+
+
 def test_list_is_quick():
-    """Under 0.5 s; processor time, and the best of three, because the other tests are running beside this one."""
-    times = []
-    for _ in range(3):
-        before = os.times()
-        assert process("list").returncode == 0
-        after = os.times()
-        times.append(sum(after[2:4]) - sum(before[2:4]))
-    assert min(times) < 0.5, times
+    """Under twice the least: how long that takes is the machine's doing, and what the list adds to it is ours.
+
+    Processor time, and the best of three in turn, because the other tests are running beside this one.
+    """
+    pairs = [(processor_seconds(*RUN, "list"), processor_seconds(sys.executable, "-c", LEAST)) for _ in range(3)]
+    ours, least = map(min, zip(*pairs, strict=True))
+    assert ours < 2 * least, pairs
 
 
 def test_list_json_is_json_and_nothing_else():
