@@ -374,8 +374,13 @@ def code_hash(name: str, root: Path | None = None) -> str:
 
     The same for every Python that runs the cookbook: see `normal_form`.
     """
-    source = without_lab(find(name, root).file.read_text(encoding="utf-8"))
-    return hashlib.sha256(normal_form(source).encode("utf-8")).hexdigest()
+    return _code_hash(find(name, root).file.read_text(encoding="utf-8"))
+
+
+@lru_cache(maxsize=256)
+def _code_hash(source: str) -> str:
+    """`code_hash`, once for each text: pages ask it of each record that they show, and it takes a tenth of a second."""
+    return hashlib.sha256(normal_form(without_lab(source)).encode("utf-8")).hexdigest()
 
 
 def normal_form(source: str) -> str:
