@@ -227,6 +227,15 @@ def test_hash_sees_code_alone(tmp_path):
         assert catalog.code_hash("a", tmp_path) != before
 
 
+def test_hash_is_made_once_for_each_text(tmp_path, monkeypatch):
+    made, normal_form = [], catalog.normal_form
+    monkeypatch.setattr(catalog, "normal_form", lambda source: made.append(source) or normal_form(source))
+    file = write(tmp_path, "ampere/a", body="# %%\nonce = 1\n")
+    first = [catalog.code_hash("a", tmp_path) for _ in range(3)]
+    file.write_text(file.read_text().replace("once = 1", "once = 2"))
+    assert len({*first, catalog.code_hash("a", tmp_path)}) == len(made) == 2
+
+
 def test_normal_form_joins_what_versions_split():
     joined = catalog.normal_form("f'ab{x:>{w}}'")
     assert catalog.normal_form("f'a' 'b' f'{x:>{w}}'") == catalog.normal_form('f"a" f"b{x:>{w}}" f""') == joined
