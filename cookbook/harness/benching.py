@@ -370,16 +370,20 @@ def graph_size(count: int, sets: int) -> int:
     return -(-min(count, GRAPH) // sets) * sets
 
 
-def _of_graphs(calls: dict[str, list[Callable[[], Any]]], counts: dict[str, int]) -> Batches:
-    """Batches of graphs that are replayed: one of as many launches as a batch may have would take long to make."""
-    run, launches = {}, {}
+def _of_graphs(calls: dict[str, list[Callable[[], Any]]], by_host: dict[str, int]) -> Batches:
+    """Batches of graphs that are replayed: one of as many launches as a batch may have would take long to make.
+
+    Args:
+        by_host: launches that fill a batch of each variant where the host issues them; a graph's may be more.
+    """
+    run, counts = {}, {}
     for name, each in calls.items():
-        size = graph_size(counts[name], len(each))
+        size = graph_size(by_host[name], len(each))
         graph = _captured(each, size)
         graph()  # the first time it is made ready
-        launches[name] = batch_size(graph, size, size)
-        run[name] = _loop([graph], launches[name] // size)
-    return Batches(run, launches, "graph")
+        counts[name] = batch_size(graph, size, size)
+        run[name] = _loop([graph], counts[name] // size)
+    return Batches(run, counts, "graph")
 
 
 def _captured(calls: list[Callable[[], Any]], size: int) -> Batch:
