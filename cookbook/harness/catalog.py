@@ -374,13 +374,16 @@ def code_hash(name: str, root: Path | None = None) -> str:
 
     The same for every Python that runs the cookbook: see `normal_form`.
     """
-    return _code_hash(find(name, root).file.read_text(encoding="utf-8"))
+    return hash_of(without_lab(find(name, root).file.read_text(encoding="utf-8")))
 
 
 @lru_cache(maxsize=256)
-def _code_hash(source: str) -> str:
-    """`code_hash`, once for each text: pages ask it of each record that they show, and it takes a tenth of a second."""
-    return hashlib.sha256(normal_form(without_lab(source)).encode("utf-8")).hexdigest()
+def hash_of(*sources: str) -> str:
+    """SHA-256 (hex) of the code of Python texts, as `normal_form` writes it.
+
+    Made once for each: it takes a tenth of a second, and pages and tables ask it of every record that they show.
+    """
+    return hashlib.sha256("".join(map(normal_form, sources)).encode("utf-8")).hexdigest()
 
 
 def normal_form(source: str) -> str:

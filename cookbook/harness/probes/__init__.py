@@ -12,7 +12,6 @@ rules of `cookbook.banks` were found on that.
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 __all__ = ["SUITES", "code_hash"]
@@ -35,7 +34,6 @@ SUITES: dict[str, tuple[Path, ...]] = {
 
 def code_hash(suite: str) -> str:
     """SHA-256 (hex) of a suite's code and of the model it checks, without comments and docstrings."""
-    from cookbook.harness.catalog import normal_form
+    from cookbook.harness.catalog import hash_of
 
-    code = "".join(normal_form(file.read_text(encoding="utf-8")) for file in SUITES[suite])
-    return hashlib.sha256(code.encode("utf-8")).hexdigest()
+    return hash_of(*(file.read_text(encoding="utf-8") for file in SUITES[suite]))
