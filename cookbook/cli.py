@@ -109,7 +109,7 @@ def show(name: Name, as_json: Json = False) -> None:
     _print(tables.of_records(measured, records.is_stale) if measured else "nothing measured yet")
 
 
-@app.command(epilog="Examples: cookbook check --all    cookbook check hopper/tma_wgmma_gemm --shape 200,333,64 --json")
+@app.command(epilog="Examples: cookbook check hopper/tma_wgmma_gemm --shape 200,333,64    cookbook check my_gemm.py")
 def check(
     names: Names = None,
     everything: Everything = False,
@@ -138,10 +138,14 @@ def check(
     record: Record = False,
     as_json: Json = False,
 ) -> None:
-    """Check recipes: layout, model and compiled anywhere; ran and timed on a GPU, else as recorded."""
+    """Check recipes, or copies of them: NAME may be a file such as my_gemm.py.
+
+    With no GPU: layouts, the data path simulated through them, barriers, compiled code. No level of these reads the
+    kernel's own coordinates, guards or accumulators: that takes a GPU (ran), or what is recorded of one.
+    """
     from cookbook.harness import workers
 
-    wanted = _for_this_gpu(names) if on_hardware else _wanted(names, everything, "check")
+    wanted = _for_this_gpu(names) if on_hardware else _subjects(names, everything)
     tools, record = tools or on_hardware, record or on_hardware
     chosen = _chosen(wanted, shapes, dtypes, targets, everything, majors)
     plans = [workers.planned(recipe, *arguments, tools) for recipe, arguments in chosen]
@@ -151,6 +155,18 @@ def check(
     recording.say()
     _show_reports(reports, as_json)
     raise typer.Exit(0 if all(report.ok for report in reports) else 1)
+
+
+def _subjects(names: list[str] | None, everything: bool) -> list[catalog.Recipe]:
+    """The recipes wanted for `check`; of a file's name, the recipe that the file is a copy of, with its code."""
+    from cookbook.harness import subjects
+
+    if everything or not any(name.endswith(".py") for name in names or ()):
+        return _wanted(names, everything, "check")
+    try:
+        return [subjects.of_file(Path(n)) if n.endswith(".py") else catalog.find(n) for n in names or ()]
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def _for_this_gpu(names: list[str] | None) -> list[catalog.Recipe]:
@@ -178,7 +194,7 @@ def _show_reports(reports: list[Any], as_json: bool) -> None:
         status = "holds" if report.ok else "FAILS"
         missing = sorted({f"{level.level} {level.dtype or ''}".strip() for level in report.not_checked})
         rest = f"; not checked here: {', '.join(missing)}" if missing else ""
-        _print(f"{report.recipe}: all that could be checked here {status}{rest}")
+        _print(f"{report.checked}: all that could be checked here {status}{rest}")
 
 
 @app.command(

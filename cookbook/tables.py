@@ -25,6 +25,9 @@ COLOURS = {
 }
 
 
+SIMULATED = "the layouts, simulated (not the kernel's own coordinates)"  # what level "model" is
+
+
 def coloured(status: str) -> str:
     """A status in the colour that it has in every table."""
     return f"[{COLOURS[status]}]{status}[/]"
@@ -155,8 +158,8 @@ def _layout(figures: dict[str, Any]) -> str:
 
 def _model(figures: dict[str, Any]) -> str:
     if "mismatches" in figures:
-        return "every element where it belongs"
-    return f"integers exact; normals {figures['relative_error']:.0e}"
+        return f"{SIMULATED}: every element where it belongs"
+    return f"{SIMULATED}: integers exact, normals {figures['relative_error']:.0e}"
 
 
 def _compiled(figures: dict[str, Any]) -> str:

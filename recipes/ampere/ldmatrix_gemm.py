@@ -768,12 +768,9 @@ Markdown(
 # shown.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("ampere/ldmatrix_gemm", shapes=[(200, 333, 64)], dtypes=["float16"])
-for level in report.levels:
-    print(f"{level.level:10}{level.target or '':10}{level.status:13}{tables.describe(level)}")
+lab.check_cells("ampere/ldmatrix_gemm", shapes=[(200, 333, 64)], dtypes=["float16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time

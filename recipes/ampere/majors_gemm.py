@@ -783,12 +783,9 @@ for letters, (a_major, b_major) in MAJORS.items():
 # elsewhere the recorded runs are shown.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("ampere/majors_gemm", shapes=[(200, 328, 64)], dtypes=["float16"], targets=["sm_80", "sm_90a"])
-for level in report.levels:
-    print(f"{level.level:10}{level.majors:4}{level.target or '':14}{level.status:13}{tables.describe(level)}")
+lab.check_cells("ampere/majors_gemm", shapes=[(200, 328, 64)], dtypes=["float16"], targets=["sm_80", "sm_90a"])
 
 # %% [markdown] tags=["lab"]
 # ## Time

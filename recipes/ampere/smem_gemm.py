@@ -760,13 +760,9 @@ Markdown(table(["layout", *(f"{arch}, {limit // 1024} KiB" for arch, limit in ch
 # GPU the kernels also run here; elsewhere the recorded run is shown.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("ampere/smem_gemm", shapes=[(200, 333, 64)], dtypes=["float16"], targets=["sm_90a"])
-for level in report.levels:
-    of = " ".join(filter(None, (level.target, level.variant)))
-    print(f"{level.level:10}{of:17}{level.status:13}{tables.describe(level)}")
+lab.check_cells("ampere/smem_gemm", shapes=[(200, 333, 64)], dtypes=["float16"], targets=["sm_90a"])
 
 # %% [markdown] tags=["lab"]
 # ## Time

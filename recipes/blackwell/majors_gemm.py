@@ -866,13 +866,9 @@ for bit in ("MN", "K"):
 # says *not checked*: **this kernel has not run on hardware**.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("blackwell/majors_gemm", shapes=[(200, 328, 64)], dtypes=["bfloat16"])
-for level in report.levels:
-    of = " ".join(filter(None, (level.majors, level.target)))
-    print(f"{level.level:10}{of:12}{level.status:13}{tables.describe(level)}")
+lab.check_cells("blackwell/majors_gemm", shapes=[(200, 328, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time

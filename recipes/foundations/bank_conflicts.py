@@ -542,11 +542,9 @@ same = sum(turns(lanes.tolist()) == banks.wavefronts(lanes, 4).actual for lanes 
 print(f"1000 random accesses: {same} counted alike")
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-for level in checking.check("foundations/bank_conflicts").levels:
-    print(f"{level.level:10}{level.target or '':10}{level.status:13}{tables.describe(level)}")
+lab.check_cells("foundations/bank_conflicts")
 
 # %% [markdown] tags=["lab"]
 # ## In the lab: counted by a profiler

@@ -738,13 +738,9 @@ for dtype in (cutlass.Float32, cutlass.BFloat16):
 # run is shown.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("foundations/matrix_transpose", dtypes=["float32"], targets=["sm_90a"])
-for level in report.levels:
-    of = " ".join(map(str, filter(None, (level.target, level.variant, level.shape))))
-    print(f"{level.level:10}{of:24}{level.status:13}{tables.describe(level)}")
+lab.check_cells("foundations/matrix_transpose", dtypes=["float32"], targets=["sm_90a"])
 
 # %% [markdown] tags=["lab"]
 # ## Time

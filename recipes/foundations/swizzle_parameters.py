@@ -635,11 +635,9 @@ for bits in (0, 3):
     print(f"{layout.swizzle!r} on bytes: store {stored.actual}, load {loaded.actual}, ideal {loaded.ideal}")
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-for level in checking.check("foundations/swizzle_parameters").levels:
-    print(f"{level.level:10}{level.target or '':10}{level.status:13}{tables.describe(level)}")
+lab.check_cells("foundations/swizzle_parameters")
 
 # %% [markdown] tags=["lab"]
 # ## In the lab: counted by a profiler

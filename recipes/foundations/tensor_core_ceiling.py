@@ -669,11 +669,9 @@ except compiling.NoDisassembler as missing:
 # ## Check
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-for level in checking.check("foundations/tensor_core_ceiling").levels:
-    print(f"{level.level:10}{level.target or '':10}{level.status:13}{tables.describe(level)}")
+lab.check_cells("foundations/tensor_core_ceiling")
 
 # %% [markdown] tags=["lab"]
 # ## Measured

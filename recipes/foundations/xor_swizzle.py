@@ -528,11 +528,9 @@ for bits in (0, 5):
     print(f"{layout.swizzle!r} on bytes: one-to-one {layout.is_bijective()}, row {across}, column {down} wavefronts")
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-for level in checking.check("foundations/xor_swizzle").levels:
-    print(f"{level.level:10}{level.target or '':10}{level.status:13}{tables.describe(level)}")
+lab.check_cells("foundations/xor_swizzle")
 
 # %% [markdown] tags=["lab"]
 # ## In the lab: counted by a profiler

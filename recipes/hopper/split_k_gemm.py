@@ -1005,13 +1005,9 @@ Markdown(table(["M x N x K", *VARIANTS, "chosen"], rows))
 # late.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("hopper/split_k_gemm", shapes=[(13, 333, 640)], dtypes=["bfloat16"])
-for level in report.levels:
-    of = " ".join(filter(None, (level.target, level.variant)))
-    print(f"{level.level:10}{of:24}{level.status:13}{tables.describe(level)}")
+lab.check_cells("hopper/split_k_gemm", shapes=[(13, 333, 640)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # In the machine code, the stores to the mailboxes (`st.async` is `STAS`, of four sums), and fewer to memory, for a CTA

@@ -952,13 +952,10 @@ Markdown(table(["mode", "boxes of a tile", "lines of a tile", "bytes of its sect
 # for looks into shared memory, byte by byte against the model.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 from cookbook.harness.publishing import checked_table, results_table
 
-report = checking.check("hopper/tma_copy", targets=["sm_90a"])
-for level in report.levels:
-    print(f"{level.level:10}{level.target or '':10}{level.status:13}{tables.describe(level)}")
+lab.check_cells("hopper/tma_copy", targets=["sm_90a"])
 
 # %% tags=["lab"]
 Markdown(checked_table("hopper/tma_copy"))
