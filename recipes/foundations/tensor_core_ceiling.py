@@ -639,7 +639,7 @@ asked = [
     for n in (32, 64, 128, 256)
     for where, a_from in WHERE.items()
 ]
-draw.bar_chart(asked, unit="bytes a clock", title="What wgmma asks for", highlight="A in shared memory", baseline=None)
+draw.bar_chart(asked, unit="bytes a clock", title="What wgmma asks for", highlight="A in shared memory", ratios=False)
 
 # %% [markdown] tags=["lab"]
 # The operands lie there as in a GEMM, in the 128-byte swizzle; the picture is of the 64 rows of A of one warpgroup.

@@ -858,8 +858,8 @@ def schedule(turns: int, k_tiles: int, persistent: bool) -> dict[str, list[tuple
 lanes = {}
 for name, persistent in (("one tile a CTA", False), ("persistent", True)):
     found, lanes = schedule(3, 6, persistent), lanes | ({"": []} if lanes else {})
-    for row, kind in (("loads", "loads"), ("tensor cores", "multiply"), ("stmatrix", "store")):
-        lanes[f"{name}: {row}"] = [draw.Span(*span, f"tile {i}", f"tile {i}") for i, span in enumerate(found[kind])]
+    for row, what in (("loads", "loads"), ("tensor cores", "multiply"), ("stmatrix", "store")):
+        lanes[f"{name}: {row}"] = [draw.Span(*span, f"tile {i}", f"tile {i}") for i, span in enumerate(found[what])]
 draw.lanes(lanes, "Three tiles of one SM, K = 384 (predicted)", note="Short, so that there is something to see.")
 
 # %% [markdown] tags=["lab"]

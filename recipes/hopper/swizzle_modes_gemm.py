@@ -750,9 +750,7 @@ Markdown("One SM, one k-tile:\n\n" + table([*header, "predicted clocks", "of sw1
 # %% tags=["lab"]
 units = {"tensor cores": "tensor", "wgmma's reads": "wavefronts", "TMA's lines": "lines", "L2": "L2"}
 bars = [draw.Bar(mode, unit, of["tensor"] / of[key]) for mode, of in asked.items() for unit, key in units.items()]
-draw.bar_chart(
-    bars, unit="k-tiles in the time of one", title="Predicted: which unit holds up the others", baseline=None
-)
+draw.bar_chart(bars, unit="k-tiles in the time of one", title="Predicted: which unit holds up the others")
 
 # %% [markdown] tags=["lab"]
 # In `sw128` the tensor cores are the busiest, and shared memory has just enough clocks for its lines and wavefronts

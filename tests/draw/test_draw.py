@@ -217,8 +217,10 @@ def test_bar_chart_lengths_and_labels():
     ours, theirs = (cells(draw.bar_chart(BARS), name=name)[0] for name in ("ours", "torch.matmul"))
     width = [float(g.find(f"{NS}rect").get("width")) for g in (ours, theirs)]
     assert width[0] / width[1] == pytest.approx(0.8, abs=1e-3)
-    assert [t.text for t in ours.iter(f"{NS}text")] == ["ours", "400 (0.80x)"]
-    assert [t.text for t in theirs.iter(f"{NS}text")] == ["torch.matmul", "500"]
+    assert [t.text for t in ours.iter(f"{NS}text")] == ["ours", "400"]
+    assert [t.text for t in theirs.iter(f"{NS}text")] == ["torch.matmul", "500 (0.80)"]  # above 1 ours is faster
+    assert "in brackets: ours / it" in draw.bar_chart(BARS).svg
+    assert "brackets" not in draw.bar_chart(BARS, ratios=False).svg and "(0.80)" not in draw.bar_chart(BARS[1:]).svg
     assert not list(theirs.iter(f"{NS}line"))
     spread = [tuple(float(part.get(end)) for end in ("x1", "x2")) for part in ours.iter(f"{NS}line")]
     left, per_unit = float(ours.find(f"{NS}rect").get("x")), width[0] / 400
@@ -235,7 +237,7 @@ def test_a_bar_may_say_something_of_its_own():
 
 POINTS = {
     "ours": [draw.Point(1024, 300, 250, 330), draw.Point(512, 100), draw.Point(4096, 400)],
-    "ceiling": [draw.Point(512, 450), draw.Point(4096, 450)],
+    "ceiling": [draw.Point(512, 450), draw.Point(1024, 450), draw.Point(4096, 450)],
 }
 
 
@@ -261,6 +263,28 @@ def test_line_chart_shows_spreads_and_greys_the_limit():
     assert (
         not list(parse(alone).iter(f"{NS}polyline")) and len(cells(alone, line="a")) == 1 and "strokes" not in alone.svg
     )
+
+
+def test_a_line_joins_measured_points_only():
+    lines = POINTS | {"peer": [draw.Point(512, 90), draw.Point(1024, 280), draw.Point(8192, 390)]}
+    picture = draw.line_chart(lines | {"late": [draw.Point(1024, 3), draw.Point(8192, 4)]})
+    ends = {
+        name: [len(path.get("points").split()) for path in cells(picture, line=name)[0].iter(f"{NS}polyline")]
+        for name in ("ours", "peer", "late")
+    }
+    assert ends == {"ours": [3], "peer": [2], "late": []}  # nothing between 1024 and 8192, where ours has 4096
+    assert len([g for g in cells(picture, line="peer")[0] if g.get("data-x")]) == 3
+    assert "gap: not timed there" in picture.svg and "gap" not in draw.line_chart(POINTS).svg
+
+
+@pytest.mark.parametrize("sizes", [(512, 768, 1024, 1280, 1536, 1600, 1792, 2048, 2304, 3072, 4096, 16384), (7, 8, 9)])
+def test_labels_of_sizes_do_not_touch(sizes):
+    picture = draw.line_chart({"ours": [draw.Point(size, 1) for size in sizes]})
+    labels = [t for t in parse(picture).iter(f"{NS}text") if t.text in {str(size) for size in sizes}]
+    spans = sorted((float(t.get("x")), len(t.text) * 0.6 * 12) for t in labels)
+    assert all(x1 - w1 / 2 - (x0 + w0 / 2) > 2 for (x0, w0), (x1, w1) in itertools.pairwise(spans))
+    kept = {int(t.text) for t in labels}
+    assert {sizes[0], sizes[-1]} <= kept and {size for size in sizes if size & (size - 1) == 0} <= kept
 
 
 def test_names_at_the_ends_of_lines_do_not_touch():

@@ -138,8 +138,10 @@ def test_chart_draws_what_the_table_says(tmp_path):
     root = ET.fromstring(publishing.results_chart(NAME, tmp_path).svg)
     bars = {g.get("data-name"): g for g in root.iter("{http://www.w3.org/2000/svg}g") if g.get("data-name")}
     assert {name: float(g.get("data-value")) for name, g in bars.items()} == {"ours": 68.72, "torch.matmul": 137.44}
-    labels = [t.text for t in bars["ours"].iter("{http://www.w3.org/2000/svg}text")]
-    assert labels == ["ours", "68.72 (0.50x)"]
+    labels = {name: [t.text for t in bar.iter("{http://www.w3.org/2000/svg}text")] for name, bar in bars.items()}
+    assert labels == {"ours": ["ours", "68.72"], "torch.matmul": ["torch.matmul", "137.4 (0.50)"]}
+    header, _, row = rows(publishing.results_table(NAME, root=tmp_path))
+    assert header[-1] == "torch.matmul, TFLOP/s (speed-up of ours)" and row[-1] == "137 (0.500)"
 
 
 def test_checked_table_counts_failures(tmp_path):
