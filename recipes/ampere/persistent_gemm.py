@@ -839,6 +839,9 @@ draw.lanes(lanes, "One SM, three tiles", note="computed, not measured")
 #
 # Every level looks at both variants. None of them moves the cursor but the GPU's; the tests do, on the host, for many
 # shapes and threads.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
 from cookbook import lab

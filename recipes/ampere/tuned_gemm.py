@@ -932,6 +932,9 @@ for name, layout, warps in (("A", layouts.a, WIDE.warps_m), ("B", layouts.b, WID
 # ## Check
 #
 # Every level looks at every variant.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
 from cookbook import lab

@@ -832,6 +832,9 @@ module.at_rest = promised
 # Every level looks at every variant. The model computes the product as the kernel does, transposed, CTA by CTA of a
 # cluster, and C is put together from what each of them stores. What needs a Blackwell GPU says *not checked*: **this
 # kernel has not run on hardware**.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
 from cookbook import lab

@@ -956,6 +956,9 @@ draw.access_view(access.of_copy(c_layout, copies.r2s_c, "dst", "ldst")[0])
 # tensor memory where the instruction looks for it, *model* compares the product with what the operands stand for,
 # *pipeline* tries every order of the warps' steps, *compiled* compares descriptors with the compiler's. What needs a
 # Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
 from cookbook import lab

@@ -978,6 +978,9 @@ Markdown(f"{len(asks)} requests, {readers} readers of each answer:\n\n" + table(
 # Every level looks at every variant; layouts, descriptors and data path are those of the page before. Level *pipeline*
 # follows one outcome of the requests: the first cluster of the grid is granted all others, the last one none. What
 # needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
 from cookbook import lab

@@ -784,6 +784,9 @@ Markdown(table(["tensor core busy, by the rules", *(f"{k} k-tiles" for k in K_TI
 # The model does not see time; level *pipeline* does, as far as barriers and fences go: it tries every order in which
 # the six warps may run, for small products. Take one of the waits or fences told above away, and it says what may then
 # happen. What needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
 from cookbook import lab

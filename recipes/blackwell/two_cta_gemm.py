@@ -972,6 +972,9 @@ for name, case in cases.items():
 # cluster, over barriers that are each other's, in every order. Take the arrivals of the other CTA's epilogue away, or
 # count one reader too few, and it tells a way in which something is overwritten too soon. What needs a Blackwell GPU
 # says *not checked*: **this kernel has not run on hardware**.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
 from cookbook import lab

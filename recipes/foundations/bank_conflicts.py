@@ -522,6 +522,8 @@ draw.access_view(access.ldst(pitched_column(1, 33, 2), 2), title="Column 1 of bf
 # ## In the lab: compared
 #
 # `turns` against `cookbook.banks`, and the tile's addresses against CuTe's own layouts.
+#
+# The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
 import numpy as np

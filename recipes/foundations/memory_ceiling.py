@@ -701,6 +701,8 @@ except compiling.NoDisassembler as missing:
 
 # %% [markdown] tags=["lab"]
 # ## Check
+#
+# The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
 from cookbook import lab

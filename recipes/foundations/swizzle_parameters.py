@@ -625,6 +625,8 @@ except ValueError as error:
 # %% [markdown] tags=["lab"]
 # The kernel's layout, asked from CuTe: wavefronts of its 16-byte store of rows and of its read of a column of pieces.
 # Four phases, so 4 is the ideal.
+#
+# The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
 for bits in (0, 3):

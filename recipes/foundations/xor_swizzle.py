@@ -509,6 +509,8 @@ draw.toy_transpose(store, wrong_load, step=-1, title="The trap: shared[i][i ^ t]
 #
 # `col ^ row` on 8 x 8 is CuTe's `Swizzle<3,0,3>` over `(8,8):(8,1)`. The kernel's layout is asked from CuTe itself, and
 # its row and its column are counted on the 32 banks.
+#
+# The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
 import numpy as np

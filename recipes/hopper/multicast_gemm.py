@@ -851,8 +851,11 @@ draw.lanes(
 #
 # ## Check
 #
-# Every level looks at every variant. The walk in numpy cannot tell the variants apart: where the bytes end up is the
-# same, whoever sends them. What the page is about, who waits for whom, the levels on a GPU show.
+# Every level looks at every variant. The simulation in numpy cannot tell the variants apart: where the bytes end up is
+# the same, whoever sends them. What the page is about, who waits for whom, the levels on a GPU show.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
 from cookbook import lab

@@ -995,6 +995,9 @@ for late, waits in ((0, False), (1, False), (2, False), (3, False), (3, True)):
 #
 # Every level looks at every variant. The model sends C as the kernel does: `stmatrix` into a buffer, and from there box
 # by box, clipped at the edges.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
 from cookbook import lab

@@ -1003,6 +1003,9 @@ Markdown(table(["M x N x K", *VARIANTS, "chosen"], rows))
 # cluster, and C is put together from what each of them stores. Level *pipeline* follows the warps of a whole cluster:
 # that nobody is sent anything before it has begun, that no sum is read before it has come, and that none comes too
 # late.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
 from cookbook import lab

@@ -810,9 +810,12 @@ Markdown(table(["written \\ read", *MODES], rows))
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# Every level looks at every mode: *layout* at its shared memory and descriptors, *model* at its product, walked in
-# numpy on a ragged shape, *compiled* at a real cubin. On a machine with a Hopper GPU the kernels also run here;
-# elsewhere the recorded run is shown.
+# Every level looks at every mode: *layout* at its shared memory and descriptors, *model* at the product by its layouts,
+# simulated in numpy on a ragged shape, *compiled* at a real cubin. On a machine with a Hopper GPU the kernels also run
+# here; elsewhere the recorded run is shown.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
 from cookbook import lab

@@ -1372,6 +1372,9 @@ Markdown(table(["M x N x K", "chosen", "second", "third"], rows))
 # ## Check
 #
 # Every level looks at every variant.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
 from cookbook import lab

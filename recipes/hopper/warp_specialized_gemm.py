@@ -834,9 +834,12 @@ draw.lanes(rows, "Waves of tiles on 132 SMs, predicted", note="a number: tiles o
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# Every level looks at every variant: *layout* at its shared memory, *model* at its product, walked in numpy on a ragged
-# shape, *compiled* at a real cubin, with no spills in it. On a machine with a Hopper GPU the kernels also run here;
-# elsewhere the recorded run is shown.
+# Every level looks at every variant: *layout* at its shared memory, *model* at the product by its layouts, simulated in
+# numpy on a ragged shape, *compiled* at a real cubin, with no spills in it. On a machine with a Hopper GPU the kernels
+# also run here; elsewhere the recorded run is shown.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
 from cookbook import lab

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from cookbook import cli
 from cookbook.harness import catalog, checking, interleavings, subjects
+from cookbook.harness.workers import ANYWHERE
 
 NAME = "ampere/ldmatrix_gemm"
 SOUND, BROKEN = "make_swizzle(bits, 4, 3)", "make_swizzle(0, 4, 3)"
@@ -122,3 +123,25 @@ def test_a_copy_with_mbarriers_is_explored(tmp_path):
 def test_what_cannot_be_explored_is_one_line(files, arguments, says):
     done = explored(str(files / arguments[0]), *arguments[1:])
     assert done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        (NAME, "cp_async_wait_group(stages - 2)", "cp_async_wait_group(stages - 1)"),
+        (NAME, "coords[0, m, 0, 0][0] < mX.shape[0]", "coords[0, m, 0, 0][0] <= mX.shape[0]"),
+        ("hopper/tma_wgmma_gemm", "cute.local_tile(mC, tile, (tile_m, tile_n))", "cute.local_tile(mC, tile, (0, 0))"),
+    ],
+    ids=["Ampere's waits", "a guard", "a coordinate"],
+)
+def test_what_the_pages_say_is_read_on_a_gpu_only(name, old, new, tmp_path):
+    """docs/checking.md says that these faults pass wherever there is no GPU. Once a level finds them, it says less."""
+    text = catalog.standalone_source(name)
+    assert old in text
+    (tmp_path / "wrong.py").write_text(text.replace(old, new))
+    recipe = subjects.of_file(tmp_path / "wrong.py")
+    wanted = checking.chosen(recipe, [(72, 40, 136)], recipe.dtypes[:1], recipe.targets[:1])
+    levels = [x for step in checking.plan(recipe, *wanted) if step.level in ANYWHERE for x in checking.run_step(step)]
+    assert recipe.differing and {level.status for level in levels} == {"passed"}
+    said = " ".join((catalog.recipes_root().parent / "docs" / "checking.md").read_text().split())
+    assert "**its own coordinates, guards and accumulators, and the synchronization of an Ampere kernel" in said
