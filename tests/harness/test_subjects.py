@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cookbook import cli
-from cookbook.harness import catalog, checking, interleavings, subjects
+from cookbook.harness import catalog, checking, interleavings, subjects, workers
 from cookbook.harness.workers import ANYWHERE
 
 NAME = "ampere/ldmatrix_gemm"
@@ -145,3 +145,27 @@ def test_what_the_pages_say_is_read_on_a_gpu_only(name, old, new, tmp_path):
     assert recipe.differing and {level.status for level in levels} == {"passed"}
     said = " ".join((catalog.recipes_root().parent / "docs" / "checking.md").read_text().split())
     assert "**its own coordinates, guards and accumulators, and the synchronization of an Ampere kernel" in said
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_on_a_gpu_the_module_itself_runs_and_nothing_of_it_is_recorded(files, monkeypatch, changed):
+    """With stand-ins for the GPU: what is timed and counted is the packaged recipe, so nothing of changed code."""
+    ran, named = [], []
+    monkeypatch.setattr(checking, "gpu_for", lambda recipe: ("NVIDIA X", ""))
+    monkeypatch.setattr(checking.running, "run_variants", lambda module, *rest: ran.append(module) or [])
+    monkeypatch.setattr(checking.running, "summary", lambda cases: {})
+    monkeypatch.setattr(checking.benching, "bench", lambda *arguments, **how: named.append(arguments) or [])
+    recipe = subjects.of_file(files / ("broken.py" if changed else "my_gemm.py"))
+    (level,) = checking.ran_levels(recipe, "float16", ())
+    assert ran == [recipe.module] and level.status == "passed" and level.record is None
+    timed = checking.timed_levels(recipe, "float16", ())
+    assert bool(named) is not changed and [level.status for level in timed] == (["not checked"] if changed else [])
+    if changed:
+        (counted,) = checking.tool_levels(recipe, "counted", "float16", tools=True)
+        assert counted.reason == f"measured of packaged recipes only; no record: {recipe.said}"
+
+
+def test_a_module_stays_in_the_process_that_has_it(files):
+    recipe = subjects.of_file(files / "my_gemm.py")
+    plan = workers.planned(recipe, *checking.chosen(recipe, (), (), ()), False)
+    assert len(plan.steps) > workers.WORTH and workers.pieces(plan) == workers.shared_pieces(plan) == []
