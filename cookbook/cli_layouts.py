@@ -6,6 +6,7 @@ and exit status 1; a wrong argument is exit status 2.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from cookbook.design import Solution
-    from cookbook.patterns import Pattern
+    from cookbook.instructions import Pattern
     from cookbook.swizzle import Swizzle
 
 swizzle_app = typer.Typer(
@@ -33,9 +34,12 @@ Accesses = Annotated[
     list[str],
     typer.Option(
         "--access",
-        metavar="RxC[/RSxCS]",
-        help="What one instruction asks for: rows x columns, with a row and column step if not 1; or a basis of "
-        "offsets, as 1,33,66. Repeatable.",
+        metavar="[NAME@]RxC[/RSxCS]",
+        help="What one instruction of a warp asks for. As an instruction: NAME@RxC, such as ldmatrix.x4@16x16, "
+        "ld128@32x8, st64@8x8/down; names: ld8 to ld128, st8 to st128, cp.async4, cp.async8, cp.async16, ldmatrix.x1, "
+        ".x2, .x4 and stmatrix alike; /RSxCS: steps in rows and vectors; /down: lanes run down the rows. As elements: "
+        "RxC[/RSxCS], along the rows in vectors of up to 16 bytes (so no ldmatrix, which takes 8 rows at a time). As a "
+        "basis of element offsets: 1,33,66. Repeatable.",
     ),
 ]
 Swizzled = Annotated[
@@ -329,25 +333,25 @@ def _wrong_command_line() -> Iterator[None]:
 
 def _pair(text: str, option: str) -> tuple[int, int]:
     """`"8x24"` -> (8, 24)."""
+    parts = text.lower().split("x")
+    if len(parts) > 2 and all(part.isdigit() for part in parts):
+        *leading, last = map(int, parts)
+        raise ValueError(
+            f"{option}: got {text!r}; needed two integers: flatten the leading modes, {math.prod(leading)}x{last}, the "
+            "contiguous one last"
+        )
     try:
-        first, second = (int(part) for part in text.lower().split("x"))
+        first, second = (int(part) for part in parts)
     except ValueError:
         raise ValueError(f"{option}: got {text!r}; needed two integers, such as 8x32") from None
     return first, second
 
 
 def _access(text: str) -> Pattern:
-    """`"4x2"`, `"4x2/2x1"` (steps) or `"1,33,66"` (a basis of offsets)."""
-    from cookbook.patterns import Block, Span
+    """`"4x2"`, `"4x2/2x1"` (steps), `"1,33,66"` (a basis of offsets) or `"ldmatrix.x4@16x16"` (an instruction)."""
+    from cookbook.instructions import parse
 
-    if "x" not in text.lower():
-        try:
-            return Span(tuple(int(part) for part in text.split(",")))
-        except ValueError as error:
-            needed = f"RxC, RxC/RSxCS or offsets such as 1,33,66 ({error})"
-            raise ValueError(f"--access: got {text!r}; needed {needed}") from None
-    shape, _, steps = text.partition("/")
-    return Block(*_pair(shape, "--access"), *(_pair(steps, "--access") if steps else (1, 1)))
+    return parse(text, "--access")
 
 
 def _swizzle(text: str | None) -> Swizzle | None:

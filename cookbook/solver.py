@@ -16,7 +16,8 @@ import numpy as np
 
 from cookbook import gf2, patterns
 from cookbook.avoiding import BankMap, Frame, Tree, Undecided, avoid, avoidable
-from cookbook.patterns import Banks, Pattern, log2
+from cookbook.instructions import Instruction, Pattern, phase_of
+from cookbook.patterns import Banks, log2
 from cookbook.proofs import CountingProof, TreeProof, Unsolvable
 from cookbook.swizzle import Swizzle
 
@@ -83,15 +84,15 @@ def linear_problem(
         Unsolvable: one access asks for more vectors at once than the banks hold.
     """
     bits = log2(tile[0] * tile[1])
-    bases = [access.basis(tile) for access in accesses]
-    vector = min(bits, _vector(bases, element_bits, vector_elements, banks))
+    vector = min(bits, _vector(accesses, tile, element_bits, vector_elements, banks))
     within_word = min(vector, max(0, log2(banks.bytes * 8) - log2(element_bits)))
     bank_bits = log2(banks.line * 8) - log2(element_bits) - vector if vector > within_word else log2(banks.count)
     if vector == within_word:  # an element wider than a word takes several banks
         bank_bits -= max(0, log2(element_bits) - log2(banks.bytes * 8))
     spans, phases = [], []
-    for index, basis in enumerate(bases):
-        together, count = patterns.phase(basis, element_bits, banks)
+    for index, access in enumerate(accesses):
+        basis, count = phase_of(access, tile, element_bits, banks)
+        together = basis[: len(basis) - log2(count)]
         span = _vectors_of(together, within_word, vector)
         if len(span) > bank_bits:
             offsets = tuple(gf2.span(together).tolist())
@@ -102,15 +103,16 @@ def linear_problem(
     return Problem(bits, vector, bank_bits, tuple(spans), tuple(phases))
 
 
-def _vector(bases: list[list[int]], element_bits: int, vector_elements: int | None, banks: Banks) -> int:
-    """log2 of the elements to keep together: what all accesses take whole, and a word at least."""
+def _vector(
+    accesses: Sequence[Pattern], tile: tuple[int, int], element_bits: int, vector_elements: int | None, banks: Banks
+) -> int:
+    """log2 of the elements to keep together: a word at least, each instruction's vector, what all blocks take whole."""
     most = max(0, log2(min(patterns.MAX_VECTOR, banks.line)) + 3 - log2(element_bits))
     word = max(0, log2(banks.bytes) + 3 - log2(element_bits))
-    if vector_elements is None:
-        return max(word, min(most, *(patterns.contiguous(basis) for basis in bases)))
-    if not patterns.is_power_of_two(vector_elements) or vector_elements > 1 << most:
-        raise ValueError(f"vector_elements: got {vector_elements}; needed a power of two, {1 << most} at most")
-    return max(word, log2(vector_elements))
+    lanes = [log2(a.vector(element_bits)) for a in accesses if isinstance(a, Instruction)]
+    blocks = [patterns.contiguous(a.basis(tile)) for a in accesses if not isinstance(a, Instruction)]
+    shared = max(lanes) if lanes else min(most, *blocks)
+    return max(word, shared, log2(patterns.checked_vector(vector_elements, tile, 1 << most)))
 
 
 def _vectors_of(basis: Sequence[int], within_word: int, vector: int) -> list[int]:

@@ -150,7 +150,7 @@ def test_draw_writes_a_picture(what, options, contains, tmp_path):
         (("swizzle", "explain", "3", "4", "2"), "nearest legal swizzle is S<3,4,3>"),
         (("swizzle", "explain", "3", "4", "3", "--bits", "12"), "element_bits: got 12"),
         (("swizzle", "explain", "3", "4", "3", "--unit", "words"), "--unit: got 'words'"),
-        (("swizzle", "design", "--row", "48"), "needed a power of two, such as 32"),
+        (("swizzle", "design", "--row", "48"), "needed a power of two (nearest: 32)"),
         (("swizzle", "solve", "--tile", "8", "--access", "8x1"), "--tile: got '8'"),
         (("swizzle", "solve", "--tile", "8x8", "--access", "a"), "--access: got 'a'"),
         (("swizzle", "solve", "--tile", "8x8", "--access", "16x1"), "needed one inside 8x8"),
