@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cookbook.console import show, show_json
+from cookbook.console import say, show, show_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -101,24 +101,23 @@ def design(
 
     with _wrong_command_line():
         found = designer.column_swizzle(row, bits, vector)
-    in_bytes = found.in_bytes(bits)
-    along = min(row, 32 * vector)
-    accesses = {"row store": (32 * vector // along, along), "column read": (32, vector)}
-    counts = []
-    for name, access in accesses.items():
-        swizzled, plain = (_offsets((32, row), swizzle) for swizzle in (found, None))
-        before, now = (designer.wavefronts_of(table, bits, access) for table in (plain, swizzled))
-        _, ideal = designer.phases_in((32, row), bits, designer.Block(*access), designer.Banks())
-        counts.append((name, before, now, ideal))
+        counts = designer.column_counts(found, row, bits, vector)
+    in_bytes, code = found.in_bytes(bits), designer.column_code(found, row, bits)
+    rows = -(-32 * vector // row)
+    request = f"--tile {max(32, rows)}x{row} --bits {bits} --access {rows}x{row // max(1, row // (32 * vector))}"
+    more = f"cookbook swizzle solve {request} --access 32x{vector}"
     if as_json:
-        said = {name: {"plain": before, "now": now, "ideal": ideal} for name, before, now, ideal in counts}
-        show_json({"in_elements": _numbers(found), "in_bytes": _numbers(in_bytes), "wavefronts": said})
+        said = {name: {"plain": before, "now": now, "ideal": ideal} for name, (before, now, ideal) in counts.items()}
+        numbers = {"in_elements": _numbers(found), "in_bytes": _numbers(in_bytes)}
+        show_json(numbers | {"wavefronts": said, "cute_code": code, "other_accesses": more})
         return
     from cookbook import terminal
 
     show(terminal.of_facts([("in elements", repr(found)), ("in bytes", repr(in_bytes)), ("TMA", _tma(in_bytes))]))
-    rows_shown = [(name, *map(str, counted)) for name, *counted in counts]
+    rows_shown = [(name, *map(str, counted)) for name, counted in counts.items()]
     show(terminal.of_wavefronts(rows_shown, "32 lanes", "plain", "now", "ideal"))
+    show(_code(code))
+    show(f"Other accesses: {more} --access ..., and instructions such as ldmatrix.x4@16x16.")
 
 
 @swizzle_app.command(epilog="Example: cookbook swizzle solve --tile 8x8 --bits 32 --access 1x8 --access 8x1")
@@ -130,6 +129,9 @@ def solve(
         int | None, typer.Option("--vector", help="Elements that must stay together, if more than accesses share.")
     ] = None,
     bank_count: Annotated[int, typer.Option("--banks", help="How many banks; a toy GPU has 8.")] = 32,
+    check: Annotated[
+        bool, typer.Option("--check/--no-check", help="Whether to check a proof that none exists.")
+    ] = True,
     as_json: Json = False,
 ) -> None:
     """Find the address map that serves all accesses without a conflict, or prove that there is none."""
@@ -141,7 +143,7 @@ def solve(
         try:
             found = solver(shape, bits, wanted, vector_elements=vector, banks=bank_count)
         except Unsolvable as error:
-            _show_unsolvable(error, as_json)
+            _show_unsolvable(error, as_json, check)
             raise typer.Exit(1) from None
     if as_json:
         show_json(_solution_json(found))
@@ -493,8 +495,8 @@ def _solution_json(found: Solution) -> dict[str, Any]:
     }
 
 
-def _show_unsolvable(error: Any, as_json: bool) -> None:
-    checked = error.proof.check()
+def _show_unsolvable(error: Any, as_json: bool, check: bool) -> None:
+    checked = error.proof.check(_progress("checking the proof")) if check else None
     if as_json:
         show_json(
             {
@@ -506,7 +508,22 @@ def _show_unsolvable(error: Any, as_json: bool) -> None:
         )
         return
     show(str(error))
-    show(f"proof checked: {'it holds' if checked else 'it does NOT hold'}")
+    verdict = {True: "proof checked: it holds", False: "proof checked: it does NOT hold", None: "proof not checked"}
+    show(verdict[checked])
+
+
+def _progress(what: str) -> Callable[[int, int], None]:
+    """Says on stderr, every two seconds, how far something has come."""
+    import time
+
+    said = [time.monotonic()]
+
+    def tell(done: int, total: int) -> None:
+        if time.monotonic() - said[0] > 2:
+            said[0] = time.monotonic()
+            say(f"{what}: {done} of {total} steps")
+
+    return tell
 
 
 def _code(source: str) -> Any:

@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cookbook import gf2, irregular, patterns
+from cookbook.access import LANES
 from cookbook.arguments import instance, integer, integers, is_integer, pair, shown, wrong_type
+from cookbook.banks import wavefronts
 from cookbook.instructions import ELEMENTS, Instruction, Pattern, as_pattern, check_banks, phase_of
 from cookbook.layouts import Layout, SmemLayout
 from cookbook.patterns import MAX_BANK_BYTES, MAX_BANKS, MAX_ELEMENTS, Banks, Block, Span, is_power_of_two, log2
@@ -25,10 +27,13 @@ __all__ = [
     "Banks",
     "Block",
     "CountingProof",
+    "Instruction",
     "Solution",
     "Span",
     "TreeProof",
     "Unsolvable",
+    "column_code",
+    "column_counts",
     "column_swizzle",
     "phases_in",
     "solve",
@@ -77,6 +82,49 @@ def column_swizzle(row_elements: int, element_bits: int, vector_elements: int) -
     return Swizzle(min(across, along), base, max(across, along))
 
 
+def column_counts(
+    swizzle: Swizzle, row_elements: int, element_bits: int, vector_elements: int
+) -> dict[str, tuple[int, int, int]]:
+    """Wavefronts of 32 lanes with a vector each, in a row-major tile: {access: (plain, under the swizzle, ideal)}.
+
+    The accesses are the "row store", of whole rows or one row's beginning, and the "column read", of 32 rows. Counted
+    by `cookbook.banks` at the tile's corner; elsewhere in the tile the counts are the same.
+
+    Args:
+        swizzle: of element offsets, such as `column_swizzle` gives for the same numbers.
+    """
+    lanes, size = np.arange(LANES), element_bits // 8
+    places = {"row store": lanes * vector_elements, "column read": lanes * row_elements}
+    found = {}
+    for name, offsets in places.items():
+        plain, moved = (wavefronts(table * size, vector_elements * size) for table in (offsets, swizzle(offsets)))
+        found[name] = plain.actual, moved.actual, moved.ideal
+    return found
+
+
+def column_code(swizzle: Swizzle, row_elements: int, element_bits: int) -> str:
+    """CuTe-DSL source of `smem_layout(rows)`, the row-major layout of a swizzle of element offsets.
+
+    The function is to be called inside a jit function. Its swizzle acts on bytes, its strides count elements.
+    """
+    return _layout_source("rows", f"(rows, {row_elements})", f"({row_elements}, 1)", swizzle, element_bits)
+
+
+def _layout_source(parameters: str, shape: str, stride: str, swizzle: Swizzle, element_bits: int) -> str:
+    s = _in_bytes(swizzle, element_bits)
+    return (
+        f"import cutlass.cute as cute\n\n\ndef smem_layout({parameters}):\n"
+        f"    outer = cute.make_layout({shape}, stride={stride})  # elements of {element_bits} bits\n"
+        f"    swizzle = cute.make_swizzle({s.bits}, {s.base}, {s.shift})  # bytes; {swizzle!r} in elements\n"
+        "    return cute.make_composed_layout(swizzle, 0, outer)\n"
+    )
+
+
+def _in_bytes(swizzle: Swizzle, element_bits: int) -> Swizzle:
+    """CuTe says every swizzle of no bits as S<0,4,3>."""
+    return swizzle.in_bytes(element_bits) if swizzle.bits else Swizzle(0, 4, 3)
+
+
 @dataclass(frozen=True)
 class Solution:
     """An address map that serves every access with as few wavefronts as its bytes need.
@@ -106,9 +154,7 @@ class Solution:
         """The layout as a kernel uses it, the swizzle on bytes; None when no one swizzle says it."""
         if self.swizzle is None:
             return None
-        # CuTe says every swizzle of no bits as S<0,4,3>.
-        swizzle = self.swizzle.in_bytes(self.element_bits) if self.swizzle.bits else Swizzle(0, 4, 3)
-        return SmemLayout(self.layout, swizzle, self.element_bits)
+        return SmemLayout(self.layout, _in_bytes(self.swizzle, self.element_bits), self.element_bits)
 
     def byte_offsets(self) -> np.ndarray:
         """(rows, columns) byte address of each element."""
@@ -131,18 +177,11 @@ class Solution:
         `smem_offset(row, column)` returns the element offset instead.
         """
         shape, stride = (_source(value) for value in (self.layout.shape, self.layout.stride))
-        made = f"cute.make_layout({shape}, stride={stride})"
-        if self.swizzle is None:
-            moved = "".join(f" ^ ((offset >> {shift}) & {mask})" for mask, shift in self.terms)
-            body = f"    offset = {made}((row, column))\n    return offset{moved}\n"
-            return f"import cutlass.cute as cute\n\n\ndef smem_offset(row, column):\n{body}"
-        s = self.smem_layout.swizzle
-        return (
-            "import cutlass.cute as cute\n\n\ndef smem_layout():\n"
-            f"    outer = {made}  # elements of {self.element_bits} bits\n"
-            f"    swizzle = cute.make_swizzle({s.bits}, {s.base}, {s.shift})  # bytes; {self.swizzle!r} in elements\n"
-            "    return cute.make_composed_layout(swizzle, 0, outer)\n"
-        )
+        if self.swizzle is not None:
+            return _layout_source("", shape, stride, self.swizzle, self.element_bits)
+        moved = "".join(f" ^ ((offset >> {shift}) & {mask})" for mask, shift in self.terms)
+        body = f"    offset = cute.make_layout({shape}, stride={stride})((row, column))\n    return offset{moved}\n"
+        return f"import cutlass.cute as cute\n\n\ndef smem_offset(row, column):\n{body}"
 
 
 def solve(

@@ -259,9 +259,7 @@ def test_irregular_answers_are_the_first_free_candidate():
         phases = [phases_of(tile, 32, access, memory)[0] for access in accesses]
         kept = min(access.vector(tile, 32) for access in accesses)
         free = (
-            c
-            for c in candidates(tile, kept)
-            if all(worst(c.offsets().reshape(-1), p, 32, memory) == 1 for p in phases)
+            c for c in candidates(tile, kept) if all(worst(c.offsets().reshape(-1), p, 32, memory) == 1 for p in phases)
         )
         first = next(free, None)
         if first is None:
