@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cookbook.arguments import choice, integer, shown
-from cookbook.console import show, show_json
+from cookbook.console import say, show, show_json
 from cookbook.usage import of_library, whole
 
 if TYPE_CHECKING:
@@ -126,45 +126,65 @@ def explain(
 
 @swizzle_app.command(epilog="Example: cookbook swizzle design --row 64 --bits 16 --vector 8")
 def design(
-    row: Annotated[int, typer.Option("--row", help="Elements of a row, a power of two.")],
+    row: Annotated[int, typer.Option("--row", parser=whole, metavar="N", help="Elements of a row, a power of two.")],
     bits: Bits = 16,
-    vector: Annotated[int, typer.Option("--vector", help="Elements that one lane moves: 16 bytes at most.")] = 1,
+    vector: Annotated[
+        int, typer.Option("--vector", parser=whole, metavar="N", help="Elements that one lane moves: 16 bytes at most.")
+    ] = 1,
     as_json: Json = False,
 ) -> None:
-    """The swizzle that frees the row store and the column read of a row-major tile."""
+    """The swizzle that frees the row store and the column read of a row-major tile, and its CuTe code."""
     from cookbook import design as designer
 
     with of_library(OPTIONS):
         found = designer.column_swizzle(row, bits, vector)
-    in_bytes = found.in_bytes(bits)
-    along = min(row, 32 * vector)
-    accesses = {"row store": (32 * vector // along, along), "column read": (32, vector)}
-    counts = []
-    for name, access in accesses.items():
-        swizzled, plain = (_offsets((32, row), bits, swizzle) for swizzle in (found, None))
-        before, now = (designer.wavefronts_of(table, bits, access) for table in (plain, swizzled))
-        _, ideal = designer.phases_in((32, row), bits, designer.Block(*access), designer.Banks())
-        counts.append((name, before, now, ideal))
+        counts = designer.column_counts(found, row, bits, vector)
+    in_bytes, code, more = (
+        found.in_bytes(bits),
+        designer.column_code(found, row, bits),
+        _solve_command(row, bits, vector),
+    )
     if as_json:
-        said = {name: {"plain": before, "now": now, "ideal": ideal} for name, before, now, ideal in counts}
-        show_json({"in_elements": _numbers(found), "in_bytes": _numbers(in_bytes), "wavefronts": said})
+        said = {name: {"plain": before, "now": now, "ideal": ideal} for name, (before, now, ideal) in counts.items()}
+        numbers = {"in_elements": _numbers(found), "in_bytes": _numbers(in_bytes)}
+        show_json(numbers | {"wavefronts": said, "cute_code": code, "other_accesses": more})
         return
     from cookbook import terminal
 
     show(terminal.of_facts([("in elements", repr(found)), ("in bytes", repr(in_bytes)), ("TMA", _tma(in_bytes))]))
-    rows_shown = [(name, *map(str, counted)) for name, *counted in counts]
+    rows_shown = [(name, *map(str, counted)) for name, counted in counts.items()]
     show(terminal.of_wavefronts(rows_shown, "32 lanes", "plain", "now", "ideal"))
+    show(_code(code))
+    show(f"For other accesses: {more}")
 
 
-@swizzle_app.command(epilog="Example: cookbook swizzle solve --tile 8x8 --bits 32 --access 1x8 --access 8x1")
+def _solve_command(row: int, bits: int, vector: int) -> str:
+    """The command that asks for the same as `design`, to which accesses can be added."""
+    if 32 * row > MOST_ELEMENTS:
+        return f"cookbook swizzle solve, of tiles of up to {MOST_ELEMENTS} elements"
+    along = min(row, 32 * vector)
+    store, load = f"st{vector * bits}@{32 * vector // along}x{along}", f"ld{vector * bits}@32x{vector}"
+    tile = f"{max(32, 32 * vector // along)}x{row}"
+    return f"cookbook swizzle solve --tile {tile} --bits {bits} --access {store} --access {load} --access ..."
+
+
+@swizzle_app.command(
+    epilog="Example: cookbook swizzle solve --tile 128x64 --bits 16 --access ldmatrix.x4@16x16 --access cp.async16@4x64"
+)
 def solve(
     tile: Tile,
     accesses: Accesses,
     bits: Bits = 32,
     vector: Annotated[
-        int | None, typer.Option("--vector", help="Elements that must stay together, if more than accesses share.")
+        int | None,
+        typer.Option(
+            "--vector", parser=whole, metavar="N", help="Elements that must stay together, if more than accesses share."
+        ),
     ] = None,
-    bank_count: Annotated[int, typer.Option("--banks", help="How many banks; a toy GPU has 8.")] = 32,
+    bank_count: BankCount = 32,
+    check: Annotated[
+        bool, typer.Option("--check/--no-check", help="Whether to check a proof that none exists.")
+    ] = True,
     as_json: Json = False,
 ) -> None:
     """Find the address map that serves all accesses without a conflict, or prove that there is none."""
@@ -176,7 +196,7 @@ def solve(
         try:
             found = solver(shape, bits, wanted, vector_elements=vector, banks=bank_count)
         except Unsolvable as error:
-            _show_unsolvable(error, as_json)
+            _show_unsolvable(error, as_json, check)
             raise typer.Exit(1) from None
     if as_json:
         show_json(_solution_json(found))
@@ -186,8 +206,25 @@ def solve(
     show(f"{found}")
     for part in terminal.of_solution(found):
         show(part)
+    for note in _notes(wanted, bits, bank_count):
+        show(note)
     show("")
     show(_code(found.cute_code()))
+
+
+def _notes(accesses: list[Pattern], bits: int, bank_count: int) -> list[str]:
+    """Of blocks that may be meant as an ldmatrix: that they are counted as something else."""
+    from cookbook.patterns import Block
+
+    found = []
+    for access in accesses:
+        if bank_count != 32 or not isinstance(access, Block) or (access.row_step, access.column_step) != (1, 1):
+            continue
+        chunks, rest = divmod(access.columns * bits, 128)
+        num = access.rows // 8 * chunks
+        if not rest and not access.rows % 8 and num in (1, 2, 4):
+            found.append(f"{access} is taken along its rows; an ldmatrix of it is ldmatrix.x{num}@{access}")
+    return found
 
 
 # --- atom, banks, draw ------------------------------------------------------------------------------------------
@@ -569,8 +606,8 @@ def _solution_json(found: Solution) -> dict[str, Any]:
     }
 
 
-def _show_unsolvable(error: Any, as_json: bool) -> None:
-    checked = error.proof.check()
+def _show_unsolvable(error: Any, as_json: bool, check: bool) -> None:
+    checked = error.proof.check(_progress("checking the proof")) if check else None
     if as_json:
         show_json(
             {
@@ -582,7 +619,22 @@ def _show_unsolvable(error: Any, as_json: bool) -> None:
         )
         return
     show(str(error))
-    show(f"proof checked: {'it holds' if checked else 'it does NOT hold'}")
+    verdict = {True: "proof checked: it holds", False: "proof checked: it does NOT hold", None: "proof not checked"}
+    show(verdict[checked])
+
+
+def _progress(what: str) -> Callable[[int, int], None]:
+    """Says on stderr, every two seconds, how far something has come."""
+    import time
+
+    said = [time.monotonic()]
+
+    def tell(done: int, total: int) -> None:
+        if time.monotonic() - said[0] > 2:
+            said[0] = time.monotonic()
+            say(f"{what}: {done} of {total} steps")
+
+    return tell
 
 
 def _code(source: str) -> Any:

@@ -6,17 +6,30 @@ Offsets and vectors count elements; `Solution.byte_offsets` and what `cute_code`
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from cookbook import gf2, irregular, patterns
-from cookbook.arguments import instance, integer, integers, is_integer, pair, shown, wrong_type
-from cookbook.instructions import ELEMENTS, Instruction, Pattern, as_pattern, check_banks, phase_of
+from cookbook.access import LANES
+from cookbook.arguments import checked, instance, integer, integers, wrong_type
+from cookbook.banks import wavefronts
+from cookbook.instructions import Instruction, Pattern, as_pattern, check_banks, phase_of
 from cookbook.layouts import Layout, SmemLayout
-from cookbook.patterns import MAX_BANK_BYTES, MAX_BANKS, MAX_ELEMENTS, Banks, Block, Span, is_power_of_two, log2
+from cookbook.patterns import (
+    ELEMENTS,
+    MAX_BANK_BYTES,
+    MAX_BANKS,
+    Banks,
+    Block,
+    Span,
+    checked_tile,
+    is_power_of_two,
+    log2,
+)
 from cookbook.proofs import CountingProof, TreeProof, Unsolvable
 from cookbook.solver import LinearMap, linear_problem, solve_linear
 from cookbook.swizzle import Swizzle
@@ -25,10 +38,13 @@ __all__ = [
     "Banks",
     "Block",
     "CountingProof",
+    "Instruction",
     "Solution",
     "Span",
     "TreeProof",
     "Unsolvable",
+    "column_code",
+    "column_counts",
     "column_swizzle",
     "phases_in",
     "solve",
@@ -77,6 +93,64 @@ def column_swizzle(row_elements: int, element_bits: int, vector_elements: int) -
     return Swizzle(min(across, along), base, max(across, along))
 
 
+def column_counts(
+    swizzle: Swizzle, row_elements: int, element_bits: int, vector_elements: int
+) -> dict[str, tuple[int, int, int]]:
+    """Wavefronts of 32 lanes with a vector each, in a row-major tile: {access: (plain, under the swizzle, ideal)}.
+
+    The accesses are the "row store", of whole rows or one row's beginning, and the "column read", of 32 rows. Counted
+    by `cookbook.banks` at the tile's corner; elsewhere in the tile the counts are the same.
+
+    Args:
+        swizzle: of element offsets, such as `column_swizzle` gives for the same numbers.
+    """
+    _check_column(swizzle, row_elements, element_bits, vector_elements)
+    lanes, size = np.arange(LANES), element_bits // 8
+    places = {"row store": lanes * vector_elements, "column read": lanes * row_elements}
+    found = {}
+    for name, offsets in places.items():
+        plain, moved = (wavefronts(table * size, vector_elements * size) for table in (offsets, swizzle(offsets)))
+        found[name] = plain.actual, moved.actual, moved.ideal
+    return found
+
+
+def column_code(swizzle: Swizzle, row_elements: int, element_bits: int) -> str:
+    """CuTe-DSL source of `smem_layout(rows)`, the row-major layout of a swizzle of element offsets.
+
+    The function is to be called inside a jit function. Its swizzle acts on bytes, its strides count elements.
+    """
+    _check_column(swizzle, row_elements, element_bits, 1)
+    return _layout_source("rows", f"(rows, {row_elements})", f"({row_elements}, 1)", swizzle, element_bits)
+
+
+def _check_column(swizzle: Swizzle, row_elements: int, element_bits: int, vector_elements: int) -> None:
+    instance("swizzle", swizzle, Swizzle)
+    integer("element_bits", element_bits, one_of=ELEMENTS)
+    row = integer("row_elements", row_elements, at_least=1, at_most=MAX_ROW)
+    vector = integer("vector_elements", vector_elements, at_least=1, at_most=128 // element_bits, power_of_two=True)
+    if row % vector:
+        raise ValueError(f"row_elements: got {row}; needed a multiple of {vector}, a vector")
+    if swizzle.period > MAX_OFFSET or (swizzle.bits and swizzle.base < log2(vector)):
+        needed = f"one that keeps {vector} elements together and repeats after {MAX_OFFSET} at most"
+        raise ValueError(f"swizzle: got {swizzle!r}; needed {needed}")
+
+
+def _layout_source(parameters: str, shape: str, stride: str, swizzle: Swizzle, element_bits: int) -> str:
+    s = _in_bytes(swizzle, element_bits)
+    return (
+        f"import cutlass.cute as cute\n\n\ndef smem_layout({parameters}):\n"
+        f"    outer = cute.make_layout({shape}, stride={stride})  # elements of {element_bits} bits\n"
+        f"    swizzle = cute.make_swizzle({s.bits}, {s.base}, {s.shift})  # bytes; {swizzle!r} in elements\n"
+        "    return cute.make_composed_layout(swizzle, 0, outer)\n"
+    )
+
+
+def _in_bytes(swizzle: Swizzle, element_bits: int) -> Swizzle:
+    """CuTe says every swizzle of no bits as S<0,4,3>."""
+    return swizzle.in_bytes(element_bits) if swizzle.bits else Swizzle(0, 4, 3)
+
+
+@checked
 @dataclass(frozen=True)
 class Solution:
     """An address map that serves every access with as few wavefronts as its bytes need.
@@ -106,9 +180,7 @@ class Solution:
         """The layout as a kernel uses it, the swizzle on bytes; None when no one swizzle says it."""
         if self.swizzle is None:
             return None
-        # CuTe says every swizzle of no bits as S<0,4,3>.
-        swizzle = self.swizzle.in_bytes(self.element_bits) if self.swizzle.bits else Swizzle(0, 4, 3)
-        return SmemLayout(self.layout, swizzle, self.element_bits)
+        return SmemLayout(self.layout, _in_bytes(self.swizzle, self.element_bits), self.element_bits)
 
     def byte_offsets(self) -> np.ndarray:
         """(rows, columns) byte address of each element."""
@@ -131,24 +203,17 @@ class Solution:
         `smem_offset(row, column)` returns the element offset instead.
         """
         shape, stride = (_source(value) for value in (self.layout.shape, self.layout.stride))
-        made = f"cute.make_layout({shape}, stride={stride})"
-        if self.swizzle is None:
-            moved = "".join(f" ^ ((offset >> {shift}) & {mask})" for mask, shift in self.terms)
-            body = f"    offset = {made}((row, column))\n    return offset{moved}\n"
-            return f"import cutlass.cute as cute\n\n\ndef smem_offset(row, column):\n{body}"
-        s = self.smem_layout.swizzle
-        return (
-            "import cutlass.cute as cute\n\n\ndef smem_layout():\n"
-            f"    outer = {made}  # elements of {self.element_bits} bits\n"
-            f"    swizzle = cute.make_swizzle({s.bits}, {s.base}, {s.shift})  # bytes; {self.swizzle!r} in elements\n"
-            "    return cute.make_composed_layout(swizzle, 0, outer)\n"
-        )
+        if self.swizzle is not None:
+            return _layout_source("", shape, stride, self.swizzle, self.element_bits)
+        moved = "".join(f" ^ ((offset >> {shift}) & {mask})" for mask, shift in self.terms)
+        body = f"    offset = cute.make_layout({shape}, stride={stride})((row, column))\n    return offset{moved}\n"
+        return f"import cutlass.cute as cute\n\n\ndef smem_offset(row, column):\n{body}"
 
 
 def solve(
     tile: tuple[int, int],
     element_bits: int,
-    accesses: Sequence[Pattern | Sequence[int]],
+    accesses: Sequence[Pattern | str | Sequence[int]],
     *,
     vector_elements: int | None = None,
     banks: int = 32,
@@ -177,7 +242,7 @@ def solve(
     S<3,0,3>
     """
     bits = integer("element_bits", element_bits, one_of=ELEMENTS)
-    shape, memory = _checked_tile(tile), _checked_banks(banks, bank_bytes, bits)
+    shape, memory = checked_tile(tile), _checked_banks(banks, bank_bytes, bits)
     wanted = _checked_accesses(accesses)
     if all(map(is_power_of_two, shape)):
         problem = linear_problem(shape, bits, wanted, vector_elements, memory)
@@ -190,7 +255,7 @@ def solve(
 
 
 def wavefronts_of(
-    offsets: np.ndarray, element_bits: int, access: Pattern | Sequence[int], banks: Banks | None = None
+    offsets: np.ndarray, element_bits: int, access: Pattern | str | Sequence[int], banks: Banks | None = None
 ) -> int:
     """The wavefronts of one instruction with this access on a layout, at the worst place in the tile, by brute force.
 
@@ -202,17 +267,40 @@ def wavefronts_of(
     table = integers("offsets", offsets, ndim=2, at_least=0, at_most=MAX_OFFSET)
     if not 0 < table.size <= MAX_TABLE:
         raise ValueError(f"offsets: got {table.size} elements; needed 1 to {MAX_TABLE}")
-    phases, count = phases_in(table.shape, element_bits, as_pattern(access, "access"), banks)
+    with _said_of("access"):
+        phases, count = _phases(table.shape, element_bits, as_pattern(access), banks)
     return irregular.worst(table.reshape(-1), phases, element_bits, banks, count)
 
 
-def phases_in(tile: tuple[int, int], element_bits: int, access: Pattern, banks: Banks) -> tuple[np.ndarray, int]:
+def phases_in(
+    tile: tuple[int, int], element_bits: int, access: Pattern | str | Sequence[int], banks: Banks
+) -> tuple[np.ndarray, int]:
     """All that is ever asked for together, and how many phases one access has.
 
     Returns:
         (places * phases of an access, elements) int64 row-major offsets, the phases of one place one after the other;
         and the number of phases of an access.
+
+    Raises:
+        ValueError, TypeError: an argument, named, with what it got and needs.
     """
+    shape, bits = checked_tile(tile, MAX_TABLE), integer("element_bits", element_bits, one_of=ELEMENTS)
+    with _said_of("access"):
+        return _phases(shape, bits, as_pattern(access), instance("banks", banks, Banks))
+
+
+@contextmanager
+def _said_of(name: str) -> Iterator[None]:
+    """What is wrong with one of several accesses is said of the one that there is."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise type(error)(re.sub("^accesses", name, str(error))) from None
+
+
+def _phases(tile: tuple[int, int], element_bits: int, access: Pattern, banks: Banks) -> tuple[np.ndarray, int]:
+    if banks.line * 8 < element_bits:
+        raise ValueError(f"banks: got {banks}; needed more, to give one element of {element_bits // 8} bytes")
     if isinstance(access, Instruction):
         check_banks(access, banks)
     if not isinstance(access, Span) and not (all(map(is_power_of_two, tile)) and access.regular):
@@ -258,7 +346,7 @@ def _irregular_solution(
 def _solution(tile, element_bits, accesses, banks, made, nodes, offsets, matrix) -> Solution:
     plain = np.arange(tile[0] * tile[1]).reshape(tile)
     offsets.flags.writeable = False
-    phases = [phases_in(tile, element_bits, access, banks) for access in accesses]
+    phases = [_phases(tile, element_bits, access, banks) for access in accesses]
     ideal = tuple(count for _, count in phases)
     counts, before = (
         tuple(irregular.worst(table.reshape(-1), p, element_bits, banks, n) for p, n in phases)
@@ -289,18 +377,6 @@ def _mode(places: Sequence[int]) -> tuple:
 
 def _source(value) -> str:
     return f"({', '.join(map(_source, value))})" if isinstance(value, tuple) else str(value)
-
-
-def _checked_tile(tile: tuple[int, int]) -> tuple[int, int]:
-    if isinstance(tile, (tuple, list)) and len(tile) > 2 and all(map(is_integer, tile)):
-        flat = f"({math.prod(map(int, tile[:-1]))}, {tile[-1]})"
-        raise ValueError(f"tile: got {shown(tile)}; needed (rows, columns): flatten it to {flat}, contiguous mode last")
-    rows, columns = pair("tile", tile, of="rows, columns", at_least=1, at_most=MAX_ELEMENTS)
-    if rows * columns > MAX_ELEMENTS:
-        raise ValueError(
-            f"tile: got ({rows}, {columns}); needed {MAX_ELEMENTS} elements at most. Take fewer rows: a pattern repeats"
-        )
-    return rows, columns
 
 
 def _checked_banks(banks: int, bank_bytes: int, element_bits: int) -> Banks:

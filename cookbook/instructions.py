@@ -31,10 +31,13 @@ from cookbook.access import LANES, Access
 from cookbook.arguments import boolean, integer, integers, shown, string, wrong_type
 from cookbook.gf2 import span
 from cookbook.patterns import (
+    ELEMENTS,
     MAX_VECTOR,
     Banks,
     Block,
     Span,
+    check_powers,
+    checked_tile,
     contiguous,
     in_lane_order,
     is_power_of_two,
@@ -47,7 +50,6 @@ __all__ = ["NAMES", "Instruction", "Pattern", "as_pattern", "parse", "warp_acces
 
 MATRIX_ROWS, MATRIX_BYTES = 8, 16
 LINE = 128  # bytes that one phase asks for at most
-ELEMENTS = (8, 16, 32, 64, 128)  # bits
 
 _MATRICES = {
     f"{name}.x{num}{trans}": num for name in ("ldmatrix", "stmatrix") for num in (1, 2, 4) for trans in ("", ".trans")
@@ -136,34 +138,36 @@ class Instruction:
 
     def check(self, tile: tuple[int, int], element_bits: int) -> None:
         """Raises ValueError when the instruction cannot be one, or does not fit in the tile of (rows, columns)."""
-        vector, got = self.vector(element_bits), f"accesses: got {self} of {element_bits}-bit elements"
-        if self.columns % vector:
-            raise ValueError(f"{got}; needed columns that are a multiple of {vector}, a lane's vector")
-        if self.matrices:
-            self._check_matrices(vector, got)
-        elif (lanes := self.rows * self.columns // vector) > LANES:
-            fitting = f"{min(self.rows, LANES)}x{max(1, LANES // self.rows) * vector}"
-            raise ValueError(f"{got}, which is {lanes} lanes; needed {LANES} at most, such as {self.name}@{fitting}")
+        tile = checked_tile(tile)
+        self._check_lanes(element_bits)
+        vector = self.vector(element_bits)
         reach = (self.rows - 1) * self.row_step + 1, ((self.columns // vector - 1) * self.column_step + 1) * vector
         if reach[0] > tile[0] or reach[1] > tile[1]:
-            raise ValueError(f"{got}, which spans {reach[0]}x{reach[1]}; needed one inside {tile[0]}x{tile[1]}")
+            raise ValueError(f"tile: got {tile[0]}x{tile[1]}; needed {reach[0]}x{reach[1]} at least to hold {self}")
         if tile[0] > 1 and tile[1] % vector:
             raise ValueError(
-                f"{got} in rows of {tile[1]}; needed rows of a multiple of {vector} elements, for each lane's "
-                f"{self.width} bytes to be aligned"
+                f"tile: got {tile[0]}x{tile[1]} for {self} of {element_bits}-bit elements; needed columns that are a "
+                f"multiple of {vector}, for each lane's {self.width} bytes to be aligned"
             )
 
-    def _check_matrices(self, vector: int, got: str) -> None:
-        matrices, rest = divmod(self.rows, MATRIX_ROWS)
-        matrices *= self.columns // vector
-        if rest or matrices != self.matrices:
-            fitting = f"{MATRIX_ROWS * min(self.matrices, 2)}x{vector * max(1, self.matrices // 2)}"
-            raise ValueError(
-                f"{got}; needed {self.matrices} matrices of {MATRIX_ROWS}x{vector}, such as {self.name}@{fitting}"
-            )
+    def _check_lanes(self, element_bits: int) -> None:
+        vector, got = self.vector(element_bits), f"got {self} of {element_bits}-bit elements"
+        if self.columns % vector:
+            needed = f"columns that are a multiple of {vector}, a lane's vector"
+            raise ValueError(f"accesses: {got}; needed {needed}")
+        lanes = self.rows * self.columns // vector
+        if self.matrices and (self.rows % MATRIX_ROWS or lanes != MATRIX_ROWS * self.matrices):
+            shape = f"{MATRIX_ROWS * min(self.matrices, 2)}x{vector * max(1, self.matrices // 2)}"
+            needed = f"{self.matrices} matrices of {MATRIX_ROWS}x{vector}, such as {self.name}@{shape}"
+            raise ValueError(f"accesses: {got}; needed {needed}")
+        if lanes > LANES:
+            shape = f"{min(self.rows, LANES)}x{max(1, LANES // self.rows) * vector}"
+            needed = f"{LANES} at most, such as {self.name}@{shape}"
+            raise ValueError(f"accesses: {got}, which is {lanes} lanes; needed {needed}")
 
     def lane_places(self, element_bits: int) -> tuple[np.ndarray, np.ndarray]:
         """(rows, columns) of the first element of each active lane, from the corner of what is covered, as int64."""
+        self._check_lanes(element_bits)
         vector = self.vector(element_bits)
         across = self.columns // vector
         if self.matrices:  # 8 rows of a matrix, then the matrices below, then those to the right
@@ -192,25 +196,21 @@ class Instruction:
             ValueError: as `check`; or a side or step that is no power of two.
         """
         self.check(tile, element_bits)
-        for name in ("rows", "columns", "row_step", "column_step"):
-            if not is_power_of_two(value := getattr(self, name)):
-                raise ValueError(
-                    f"accesses: got {self} with {name} = {value}; needed a power of two, {1 << log2(value)}, "
-                    f"on a {tile[0]}x{tile[1]} tile"
-                )
+        check_powers(self)
         vector = self.vector(element_bits)
         row, column = self.lane_places(element_bits)
         lanes = [1 << i for i in range(log2(len(row)))]
         return [1 << i for i in range(log2(vector))] + [int(row[lane] * tile[1] + column[lane]) for lane in lanes]
 
     def phase(self, tile: tuple[int, int], element_bits: int) -> tuple[list[int], int]:
-        """A basis in the order of the lanes, as element offsets, and how many phases there are."""
+        """A basis in the order of the lanes, as element offsets, and how many phases there are. Raises as `basis`."""
         basis = self.basis(tile, element_bits)
         most = log2(self.lanes_per_phase * self.vector(element_bits))
         return basis, 1 << max(0, len(basis) - most)
 
     def starts(self, tile: tuple[int, int], element_bits: int) -> tuple[list[int], list[int]]:
-        """The rows, and the columns, that the corner of the instruction can lie at in a tile."""
+        """The rows, and the columns, that the corner of the instruction can lie at in a tile. Raises as `check`."""
+        self.check(tile, element_bits)
         vector = self.vector(element_bits)
         columns = starts(tile[1] // vector, self.columns // vector, self.column_step)
         return starts(tile[0], self.rows, self.row_step), [vector * column for column in columns]
@@ -242,7 +242,7 @@ class Instruction:
         return (lanes_of_a_warp.cp_async if self.name.startswith("cp") else lanes_of_a_warp.ldst)(full, self.width)
 
 
-Pattern: TypeAlias = "Block | Span | Instruction"
+Pattern: TypeAlias = Block | Span | Instruction
 
 
 def parse(text: str, name: str = "text") -> Pattern:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from cookbook.arguments import integer, shown, wrong_type
+from cookbook.arguments import integer, is_integer, pair, shown, wrong_type
 from cookbook.gf2 import rank_of_ints
 
-__all__ = ["Banks", "Block", "Span", "is_power_of_two", "log2"]
+__all__ = ["Banks", "Block", "Span"]
 
+ELEMENTS = (8, 16, 32, 64, 128)  # bits
 MAX_VECTOR = 16  # bytes: the widest access of one lane
 MAX_ELEMENTS = 1 << 16  # of a tile: far more than repeats
 MAX_BANKS, MAX_BANK_BYTES = 256, 16  # what the search can hold in memory
@@ -69,17 +71,19 @@ class Block:
 
     def vector(self, tile: tuple[int, int], element_bits: int) -> int:
         """Elements that a lane moves at once: neighbours in a row, a power of two, aligned, up to 16 bytes."""
+        tile, element_bits = checked_tile(tile), integer("element_bits", element_bits, one_of=ELEMENTS)
         if self.column_step > 1:
             return 1
         most = max(1, MAX_VECTOR * 8 // element_bits)
         return math.gcd(tile[1] if tile[0] > 1 else self.columns, self.columns, most)
 
     def check(self, tile: tuple[int, int]) -> None:
-        """Raises ValueError when the block does not fit in the tile."""
+        """Raises ValueError when the block does not fit in the tile of (rows, columns)."""
+        tile = checked_tile(tile)
         reach = (self.rows - 1) * self.row_step + 1, (self.columns - 1) * self.column_step + 1
         if reach[0] > tile[0] or reach[1] > tile[1]:
             raise ValueError(
-                f"accesses: got {self}, which spans {reach[0]}x{reach[1]}; needed one inside {tile[0]}x{tile[1]}"
+                f"tile: got {tile[0]}x{tile[1]}; needed {reach[0]}x{reach[1]} at least to hold access {self}"
             )
 
     def basis(self, tile: tuple[int, int]) -> list[int]:
@@ -89,14 +93,19 @@ class Block:
             ValueError: a side or step that is no power of two, or a block that does not fit.
         """
         self.check(tile)
-        for name in ("rows", "columns", "row_step", "column_step"):
-            if not is_power_of_two(getattr(self, name)):
-                value = getattr(self, name)
-                raise ValueError(
-                    f"accesses: got {self} with {name} = {value}; needed a power of two, {1 << log2(value)}"
-                )
+        check_powers(self)
         columns = [self.column_step << i for i in range(log2(self.columns))]
-        return columns + [tile[1] * self.row_step << i for i in range(log2(self.rows))]
+        return columns + [int(tile[1]) * self.row_step << i for i in range(log2(self.rows))]
+
+
+def check_powers(access: Any) -> None:
+    """Raises ValueError when a side or step of an access is no power of two."""
+    for name in ("rows", "columns", "row_step", "column_step"):
+        if not is_power_of_two(value := getattr(access, name)):
+            raise ValueError(
+                f"accesses: got {access}, with {name} = {value}; needed a power of two, {1 << log2(value)}, on "
+                "a tile whose sides are powers of two"
+            )
 
 
 @dataclass(frozen=True)
@@ -119,14 +128,28 @@ class Span:
 
     def basis(self, tile: tuple[int, int]) -> list[int]:
         """The offsets, once they are seen to lie in a tile whose sides are powers of two."""
+        tile = checked_tile(tile)
         if not all(map(is_power_of_two, tile)):
             raise ValueError(
-                f"accesses: got {self} on a {tile[0]}x{tile[1]} tile; needed a block or an instruction, for only where "
-                "both sides are powers of two does an XOR of offsets stay in the tile"
+                f"tile: got {tile[0]}x{tile[1]} for {self}; needed powers of two, or a block or an instruction "
+                "instead, for an XOR of offsets stays in no other tile"
             )
         if self.offsets and max(self.offsets) >= tile[0] * tile[1]:
             raise ValueError(f"accesses: got {self}; needed offsets below {tile[0] * tile[1]}")
         return list(self.offsets)
+
+
+def checked_tile(tile: tuple[int, int], at_most: int = MAX_ELEMENTS) -> tuple[int, int]:
+    """The (rows, columns) of a tile, two integers whose product is `at_most` or less."""
+    if isinstance(tile, (tuple, list)) and len(tile) > 2 and all(map(is_integer, tile)):
+        flat = f"({shown(math.prod(map(int, tile[:-1])))}, {shown(tile[-1])})"
+        raise ValueError(f"tile: got {shown(tile)}; needed (rows, columns): flatten it to {flat}, contiguous mode last")
+    rows, columns = pair("tile", tile, of="rows, columns", at_least=1, at_most=at_most)
+    if rows * columns > at_most:
+        raise ValueError(
+            f"tile: got ({rows}, {columns}); needed {at_most} elements at most. Take fewer rows: a pattern repeats"
+        )
+    return rows, columns
 
 
 def contiguous(basis: Sequence[int]) -> int:

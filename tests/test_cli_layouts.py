@@ -256,7 +256,7 @@ def test_draw_writes_a_picture(what, options, contains, tmp_path):
         (("swizzle", "design", "--row", "48"), "needed a power of two (nearest: 32)"),
         (("swizzle", "solve", "--tile", "8", "--access", "8x1"), "--tile: got '8'"),
         (("swizzle", "solve", "--tile", "8x8", "--access", "a"), "--access: got 'a'"),
-        (("swizzle", "solve", "--tile", "8x8", "--access", "16x1"), "needed one inside 8x8"),
+        (("swizzle", "solve", "--tile", "8x8", "--access", "16x1"), "needed 16x1 at least to hold access 16x1"),
         (("swizzle", "solve", "--tile", "8x8", "--access", "8x1", "--banks", "7"), "--banks: got 7"),
         (("atom", "--major", "Q", "--tile", "64x64"), "--major: got 'Q'"),
         (("atom", "--major", "K", "--tile", "64x64", "--arch", "sm_75"), "--arch: got 'sm_75'; needed sm_80, "),

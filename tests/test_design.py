@@ -343,12 +343,12 @@ def test_column_swizzle_refuses(arguments, says):
         (((1024, 1024), 32, [(8, 1)]), "65536 elements at most"),
         (((8, 8), 24, [(8, 1)]), "element_bits: got 24"),
         (((8, 8), 32, []), "accesses: got none"),
-        (((8, 8), 32, [(16, 1)]), "needed one inside 8x8"),
+        (((8, 8), 32, [(16, 1)]), "tile: got 8x8; needed 16x1 at least"),
         (((8, 8), 32, [(3, 1)]), "rows = 3; needed a power of two, 2"),
         (((8, 8), 32, [(0, 1)]), "rows: got 0"),
         (((8, 8), 32, [Span((64,))]), "needed offsets below 64"),
-        (((8, 9), 32, [Span((8,))]), "needed a block or an instruction"),
-        (((8, 9), 32, [(9, 1)]), "needed one inside 8x9"),
+        (((8, 9), 32, [Span((8,))]), "needed powers of two, or a block or an instruction"),
+        (((8, 9), 32, [(9, 1)]), "tile: got 8x9; needed 9x1 at least"),
     ],
 )
 def test_solve_refuses(request_, says):
