@@ -98,20 +98,20 @@ def test_an_unknown_recipe_is_exit_2_with_a_suggestion(command, tmp_path):
     rest = (str(tmp_path / "x.py"),) if command == ("copy",) else ()
     done = process(*command, "hopper/tma_wgma_gemm", *rest)
     assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr == f"error: name: no recipe is called 'hopper/tma_wgma_gemm'; did you mean {NAME}?\n"
+    assert done.stderr == f"NAME: got 'hopper/tma_wgma_gemm'; needed the name of a recipe: did you mean {NAME}?\n"
 
 
 @pytest.mark.parametrize("command", ["check", "bench"])
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--shape", "1,2"), "got (1, 2), needed M,N,K of 1 or more"),
-        (("--shape", "a,b,c"), "got 'a,b,c', needed M,N,K"),
-        (("--shape", "0,8,8"), "got (0, 8, 8), needed M,N,K of 1 or more"),
+        (("--shape", "1,2"), "got (1, 2); needed M,N,K of 1 or more"),
+        (("--shape", "a,b,c"), "got 'a,b,c'; needed M,N,K"),
+        (("--shape", "0,8,8"), "got (0, 8, 8); needed M,N,K of 1 or more"),
         (("--shape", "8,8,12"), "K a multiple of 8"),
-        (("--dtype", "fp8"), "got 'fp8', needed one of bf16"),
-        (("--dtype", "fp32"), "got 'float32', needed one of bfloat16"),
-        (("--target", "sm_70"), "got 'sm_70', needed one of sm_90a"),
+        (("--dtype", "fp8"), "got 'fp8'; needed one of bf16"),
+        (("--dtype", "fp32"), "got 'float32'; needed one of bfloat16"),
+        (("--target", "sm_70"), "got 'sm_70'; needed one of sm_90a"),
     ],
 )
 def test_a_wrong_option_is_exit_2_and_named(command, options, says):
@@ -128,7 +128,7 @@ def test_names_or_all(command):
 
 def test_bench_wants_seven_rounds():
     done = call("bench", NAME, "--rounds", "3")
-    assert done.exit_code == 2 and "got 3, needed at least 7" in done.stderr
+    assert done.exit_code == 2 and "got 3; needed at least 7" in done.stderr
 
 
 @pytest.fixture

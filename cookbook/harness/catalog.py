@@ -136,7 +136,7 @@ def find(name: str, root: Path | None = None) -> Recipe:
     best = max(likeness.values(), default=0.0)  # one letter off is no question of which
     near = [n for n, like in likeness.items() if like >= max(0.6, best - 0.05)][:3]
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(full) or 'none'}"
-    raise UnknownRecipe(f"name: no recipe is called {name!r}; {hint}")
+    raise UnknownRecipe(f"name: got {name!r}; needed the name of a recipe: {hint}")
 
 
 def _likeness(a: str, b: str) -> float:
