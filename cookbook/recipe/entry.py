@@ -11,6 +11,7 @@ look it up. One thing is looked at each time, for it depends on addresses: wheth
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
@@ -30,16 +31,27 @@ def require(ok: bool, name: str, got: object, needed: str, error: type[Exception
         raise error(f"{name}: got {got}; needed {needed}")
 
 
-def compile_gemm(gemm, arch: str, pointers: tuple, constants: tuple, numbers: tuple = (), options: str = ""):
-    """Compile gemm(*pointers, mnk, strides, *numbers, stream, *constants), with dummy addresses and sizes.
+def compile_host(host, arch: str, pointers: tuple, constants: tuple, numbers: tuple = (), options: str = "", modes=3):
+    """Compile host(*pointers, sizes, strides, *numbers, stream, *constants), with dummy addresses and numbers.
 
     arch: "sm_90a", which needs no GPU; "": the GPU that is here. pointers: (element type, alignment in bytes) each.
+    modes: how many sizes (Int32) and strides (Int64) there are. numbers: Int32.
     """
     dummies = [cute.runtime.make_ptr(of, 16, cute.AddressSpace.gmem, assumed_align=align) for of, align in pointers]
-    dummies += [(cutlass.Int32(8),) * 3, (cutlass.Int64(32),) * 3, *map(cutlass.Int32, numbers), cuda.CUstream(0)]
+    sizes, strides = (cutlass.Int32(8),) * modes, (cutlass.Int64(32),) * modes
+    dummies += [sizes, strides, *map(cutlass.Int32, numbers), cuda.CUstream(0)]
     options = f"--gpu-arch {arch} {options}" if arch else options
     with COMPILING:
-        return cute.compile(gemm, *dummies, *constants, options=options.strip() or None)
+        return cute.compile(host, *dummies, *constants, options=options.strip() or None)
+
+
+def once(kept: dict, key: tuple, make: Callable) -> Callable[..., None]:
+    """`make()`, a compiled kernel, kept by `key`: threads that ask for it at once get the same one."""
+    if key not in kept:
+        with COMPILING:
+            if key not in kept:
+                kept[key] = make()
+    return kept[key]
 
 
 def check_tensor(name: str, x: torch.Tensor, dtypes: Iterable | None, dimensions: tuple[int, ...] = (2,)) -> None:
@@ -144,8 +156,8 @@ def check_gpu(name: str, x: torch.Tensor, gpus: tuple, needs: str) -> str:
 
 def kind(x: object) -> object:
     """What the checks look at in an argument, but for where exactly it lies."""
-    if x is None:
-        return None
+    if x is None or type(x) is str:
+        return x
     try:
         return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16, x.requires_grad, x.is_neg()
     except (AttributeError, RuntimeError):  # not a dense tensor: no call of its kind has a plan
@@ -185,7 +197,7 @@ class Gemm:
     kernels: dict[tuple, Callable[..., None]] = field(default_factory=dict)
 
     def __call__(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str = "") -> torch.Tensor:
-        key = kind(a), kind(b), kind(out), torch.is_grad_enabled(), variant
+        key = kind(a), kind(b), kind(out), torch.is_grad_enabled(), kind(variant)
         call, launch, arguments = self.plans.get(key) or self.plan(key, a, b, out, variant)
         if torch.cuda.current_device() != call.device:
             with torch.cuda.device(call.device):
@@ -205,18 +217,20 @@ class Gemm:
         call = self.check(*given)
         with torch.cuda.device(call.device), COMPILING:
             which, arguments = self.prepare(call)
-            which = call.arch, DTYPES[call.dtype], *which
-            if which not in self.kernels:  # TVM-FFI makes it a function of plain integers, little dearer than a launch
-                self.kernels[which] = self.compile_for("", *which[1:], options="--enable-tvm-ffi")
+            which = DTYPES[call.dtype], *which
+            # TVM-FFI makes it a function of plain integers, which costs little more to call than the launch itself.
+            make = partial(self.compile_for, "", *which, options="--enable-tvm-ffi")
+            plan = call, once(self.kernels, (call.arch, *which), make), arguments
             if len(self.plans) >= MAX_PLANS:
                 self.plans.clear()
-            if not torch.cuda.is_current_stream_capturing():  # a capture forbids to look at some things: not to be kept
-                self.plans[key] = call, self.kernels[which], arguments
-        return call, self.kernels[which], arguments
+            if not torch.cuda.is_current_stream_capturing():  # what a capture forbids to ask for, the plan may lack
+                self.plans[key] = plan
+        return plan
 
     def check(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str) -> Call:
         """What is to be known of a legal call."""
-        require(variant in self.variants, "variant", repr(variant), f"one of {', '.join(self.variants)}")
+        known = tuple(self.variants)  # a tuple may be asked about what a dict could not hold
+        require(variant in known, "variant", repr(variant), f"one of {', '.join(known)}")
         check_tensor("a", a, self.takes)
         check_tensor("b", b, self.takes)
         dtype = self.takes[a.dtype]

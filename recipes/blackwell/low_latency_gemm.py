@@ -61,7 +61,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
 
-from cookbook.recipe.entry import Call, Gemm, compile_gemm, require
+from cookbook.recipe.entry import Call, Gemm, compile_host, require
 
 # %% [markdown]
 # ## The sizes
@@ -504,7 +504,7 @@ def gemm(
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_100a"), which needs no GPU; "": for the GPU that is here."""
     pointers = (dtype, 16), (dtype, 16), (dtype, 2)
-    return compile_gemm(gemm, arch, pointers, (dtype, config or config_for(arch)), options=options)
+    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch)), options=options)
 
 
 # %% [markdown]

@@ -63,7 +63,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
 
-from cookbook.recipe.entry import Call, Gemm, compile_gemm, either_major, require
+from cookbook.recipe.entry import Call, Gemm, compile_host, either_major, require
 
 # %% [markdown]
 # ## The sizes, and the majors
@@ -491,7 +491,7 @@ def gemm(
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_100a"), which needs no GPU; "": for the GPU that is here."""
     pointers = ((dtype, 16),) * 3
-    return compile_gemm(gemm, arch, pointers, (dtype, config or config_for(arch)), (148,), options=options)
+    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch)), (148,), options=options)
 
 
 # %% [markdown]

@@ -55,7 +55,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import cpasync, tcgen05
 
-from cookbook.recipe.entry import Call, Gemm, check_apart, check_tensor, compile_gemm, kind, line_stride, require
+from cookbook.recipe.entry import Call, Gemm, check_apart, check_tensor, compile_host, kind, line_stride, require
 
 # %% [markdown]
 # ## The sizes
@@ -618,7 +618,7 @@ def gemm(
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_100a"), which needs no GPU; "": for the GPU that is here."""
     pointers = (cutlass.Uint8, 16), (cutlass.Uint8, 16), (SCALE, 16), (SCALE, 16), (dtype, 16)
-    return compile_gemm(gemm, arch, pointers, (dtype, config or config_for(arch)), (148,), options=options)
+    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch)), (148,), options=options)
 
 
 # %% [markdown]
@@ -682,7 +682,7 @@ class ScaledGemm(Gemm):
     """A `Gemm` of operands that have scale factors: they are operands too."""
 
     def __call__(self, given: tuple, out: torch.Tensor | None, variant: str) -> torch.Tensor:
-        key = (*map(kind, given), kind(out), torch.is_grad_enabled(), variant)
+        key = (*map(kind, given), kind(out), torch.is_grad_enabled(), kind(variant))
         call, launch, arguments = self.plans.get(key) or self.plan(key, *given, out, variant)
         if torch.cuda.current_device() != call.device:
             with torch.cuda.device(call.device):

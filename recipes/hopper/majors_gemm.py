@@ -66,7 +66,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 
-from cookbook.recipe.entry import Call, Gemm, compile_gemm, either_major, require
+from cookbook.recipe.entry import Call, Gemm, compile_host, either_major, require
 
 # %% [markdown]
 # ## The sizes, and the majors
@@ -685,7 +685,7 @@ def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, 
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     pointers = *((dtype, 16),) * 3, (cutlass.Int32, 16)  # the last one to the seats
-    return compile_gemm(gemm, arch, pointers, (dtype, config or config_for(arch)), (66,), options=options)
+    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch)), (66,), options=options)
 
 
 # %% [markdown]

@@ -55,7 +55,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 
-from cookbook.recipe.entry import Call, Gemm, compile_gemm, require
+from cookbook.recipe.entry import Call, Gemm, compile_host, require
 
 # %% [markdown]
 # ## The sizes
@@ -79,7 +79,7 @@ class Config:
     tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma steps of 16
     stages: int = 4  # pairs of A and B tiles in flight or being read
     registers: tuple[int, int] | None = (24, 240)  # of a producer's and a consumer's thread; None: the launch's for all
-    producer_threads: int = 128  # a warpgroup; 32: a warp, as on the previous page, and then no `registers`
+    producer_threads: int = 128  # a warpgroup; 32: a single warp, and then no `registers`
     raster_rows: int = 2048  # CTAs that run together cover this many rows of C
 
     def __post_init__(self) -> None:
@@ -396,7 +396,7 @@ def gemm(
 def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     pointers = (dtype, 16), (dtype, 16), (dtype, vec * dtype.width // 8)
-    return compile_gemm(gemm, arch, pointers, (dtype, config or config_for(arch), vec), options=options)
+    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch), vec), options=options)
 
 
 # %% [markdown]
