@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from cookbook.harness import formats
 from cookbook.harness import majors as operand_majors
+from cookbook.recipe import copy
 
 TRACKS = ("foundations", "ampere", "hopper", "blackwell")
 KINDS = ("gemm", "transpose", "study")  # what a recipe defines: docs/architecture.md, "A recipe"
@@ -339,7 +340,7 @@ def usage_of(recipe: Recipe) -> tuple[str, str, str]:
 
 
 def standalone_source(name: str, module: str | None = None, root: Path | None = None) -> str:
-    """The recipe as one file that imports nothing of this package: its non-lab cells under a header.
+    """The recipe as one file that imports nothing of this package: the code of its non-lab cells under a header.
 
     Args:
         name: a recipe's name.
@@ -361,9 +362,8 @@ def standalone_source(name: str, module: str | None = None, root: Path | None = 
 
 def _kept_text(source: str) -> str:
     lines = source.splitlines()
-    kept = [lines[c.start : c.stop] for c in cells(source) if "lab" not in c.tags]
-    text = "\n".join(line for block in kept for line in block).strip() + "\n"
-    return re.sub(r"\n{4,}", "\n\n\n", text)
+    kept = [c for c in cells(source) if "lab" not in c.tags and c.kind == "code"]
+    return copy.alone("\n".join(lines[c.start + 1 : c.stop]) for c in kept)
 
 
 # --- hash -------------------------------------------------------------------------------------------------
