@@ -86,11 +86,13 @@ def test_every_help_has_an_example(command):
 
 
 def test_show_says_what_a_recipe_is():
+    from cookbook.harness import records
+
     recipe = catalog.find(NAME)
     done = call("show", NAME)
     assert done.exit_code == 0 and NAME in done.stdout and recipe.title in done.stdout
     shown = json.loads(call("show", NAME, "--json").stdout)
-    assert shown["code_hash"] == catalog.code_hash(NAME) and isinstance(shown["records"], list)
+    assert shown["code"] == records.code_of(NAME) and isinstance(shown["records"], list)
 
 
 @pytest.mark.parametrize("command", [("show",), ("check",), ("bench",), ("copy",)])
@@ -315,7 +317,7 @@ def test_results_stale_lists_only_what_changed(monkeypatch):
     from cookbook.harness import records
 
     fresh = records.make("timed", NAME, "bfloat16", (8, 8, 8), passed=True, figures={}, device="X")
-    old = fresh | {"code_hash": "0", "shape": [16, 8, 8]}
+    old = fresh | {"code": "0", "shape": [16, 8, 8]}
     monkeypatch.setattr(records, "read", lambda root=None: [fresh, old])
     assert [r["shape"] for r in json.loads(call("results", "--stale", "--json").stdout)] == [[16, 8, 8]]
     assert [r["stale"] for r in json.loads(call("results", "--json").stdout)] == [False, True]

@@ -99,7 +99,7 @@ def test_the_table_shows_measured_beside_predicted_or_says_that_nothing_was(tmp_
     shown = study_tables.counted_table(name, tmp_path)
     assert "| pitch 32 | `LDS` | 32 | 32 | 32 | 1 |" in shown and "| pitch 33 | `LDS` | 32 | 1 | 1 | 1 |" in shown
     assert "Every count is the predicted one." in shown and "NVIDIA Test" in shown
-    records.write([record(name, "counted", figures, code_hash="0" * 64)], tmp_path)
+    records.write([record(name, "counted", figures, code="0" * 64)], tmp_path)
     shown = study_tables.counted_table(name, tmp_path)
     assert "Not measured on the code as it is now" in shown and "|" not in shown
 
@@ -300,5 +300,5 @@ def test_a_record_of_an_experiment_is_stale_when_either_code_has_changed(tmp_pat
     written(tmp_path, experiment, of={experiment.recipe: "0" * 64})
     assert all(records.is_stale(r) for r in records.read(tmp_path))
     assert "Not measured on the code as it is now" in study_tables.experiment_table(ORDERS, tmp_path)
-    written(tmp_path, experiment, code_hash="0" * 64)
+    written(tmp_path, experiment, code="0" * 64)
     assert all(records.is_stale(r) for r in records.read(tmp_path))

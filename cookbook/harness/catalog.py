@@ -1,4 +1,4 @@
-"""The recipes: found on disk, described by their front matter, loaded as modules, copied as files, hashed.
+"""The recipes: found on disk, described by their front matter, loaded as modules, copied as files.
 
 Nothing here imports torch or CuTe; only `load` does, by executing a recipe.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import difflib
-import hashlib
 import importlib.machinery
 import importlib.util
 import re
@@ -366,24 +365,7 @@ def _kept_text(source: str) -> str:
     return copy.alone("\n".join(lines[c.start + 1 : c.stop]) for c in kept)
 
 
-# --- hash -------------------------------------------------------------------------------------------------
-
-
-def code_hash(name: str, root: Path | None = None) -> str:
-    """SHA-256 (hex) of the recipe's code: its non-lab cells without comments and docstrings.
-
-    The same for every Python that runs the cookbook: see `normal_form`.
-    """
-    return hash_of(without_lab(find(name, root).file.read_text(encoding="utf-8")))
-
-
-@lru_cache(maxsize=256)
-def hash_of(*sources: str) -> str:
-    """SHA-256 (hex) of the code of Python texts, as `normal_form` writes it.
-
-    Made once for each: it takes a tenth of a second, and pages and tables ask it of every record that they show.
-    """
-    return hashlib.sha256("".join(map(normal_form, sources)).encode("utf-8")).hexdigest()
+# --- text without comments ----------------------------------------------------------------------------------
 
 
 def normal_form(source: str) -> str:
