@@ -5,8 +5,7 @@
 Both launch the kernel of hopper/tma_wgmma_gemm. `ours` is its `matmul`: checks in Python, once for each kind of call,
 then addresses and integers. `signature` is the same host function compiled for tensors of symbolic sizes: TVM-FFI
 checks each call's tensors and reads sizes, strides and the current stream from them. It needs `out`, and one kernel for
-each width of stores, so a `matmul` over it would have to choose. docs/architecture.md says what was found, and why `matmul` is
-not built on it.
+each width of stores, so a `matmul` over it would have to choose. docs/architecture.md says what was found.
 """
 
 from __future__ import annotations
@@ -50,12 +49,14 @@ def of_nothing(mA: cute.Tensor, mB: cute.Tensor, mC: cute.Tensor):
     """The same signature with no kernel, which a machine without a GPU can call: for its error messages."""
 
 
-def signature(dtype: Any = cutlass.BFloat16, vec: int = 8) -> tuple:
+def signature(dtype: Any = cutlass.BFloat16, vec: int = 8, on: Any = cute.AddressSpace.gmem) -> tuple:
     """A (M, K), B (N, K), C (M, N): rows of adjacent elements, apart by multiples of 8, 8 and `vec` elements."""
     m, n, k = (cute.sym_int32(symbol=name) for name in "mnk")
     shapes, divisors = ((m, k), (n, k), (m, n)), (8, 8, vec)
     return tuple(
-        make_fake_tensor(dtype, shape, (cute.sym_int64(divisibility=divisor), 1), assumed_align=2 * divisor)
+        make_fake_tensor(
+            dtype, shape, (cute.sym_int64(divisibility=divisor), 1), memspace=on, assumed_align=2 * divisor
+        )
         for shape, divisor in zip(shapes, divisors, strict=True)
     )
 
@@ -113,12 +114,13 @@ def answer(call: Callable[[], Any]) -> str:
 def main() -> None:
     on_hopper = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
     print("seconds to compile:", {who: round(seconds, 2) for who, seconds in compile_times().items()})
-    checked = cute.compile(of_nothing, *signature(), options="--enable-tvm-ffi")  # only the checks, on any machine
+    on = cute.AddressSpace.gmem if on_hopper else cute.AddressSpace.generic  # of a GPU, or of the CPU
+    checked = cute.compile(of_nothing, *signature(on=on), options="--enable-tvm-ffi")  # nothing but the checks
     for name, (a, b, out) in wrong_calls("cuda" if on_hopper else "cpu").items():
         print(f"{name}\n  ours       {answer(partial(RECIPE.matmul, a, b, out=out))}")
         print(f"  signature  {answer(partial(checked, a, getattr(b, 'T', b), out))}")
     if not on_hopper:
-        print("no Hopper GPU: no times, no capture; the signature looks at the device before it looks at dtypes")
+        print("no Hopper GPU: no times, no capture")
         return
     a, b, out = benching.input_sets(SHAPE, "bfloat16")[0]
     kernel, bt = compile_of_tensors(), b.T
