@@ -32,6 +32,7 @@ from cookbook.arguments import boolean, integer, integers, shown, string, wrong_
 from cookbook.gf2 import span
 from cookbook.patterns import (
     ELEMENTS,
+    MAX_ELEMENTS,
     MAX_VECTOR,
     Banks,
     Block,
@@ -48,6 +49,7 @@ from cookbook.patterns import (
 
 __all__ = ["NAMES", "Instruction", "Pattern", "as_pattern", "parse", "warp_accesses"]
 
+MAX_ADDRESS = 1 << 40  # bytes
 MATRIX_ROWS, MATRIX_BYTES = 8, 16
 LINE = 128  # bytes that one phase asks for at most
 
@@ -226,7 +228,7 @@ class Instruction:
             ValueError: as `check`; a start from which it leaves the tile; or a layout that does not keep a lane's
                 vector in one aligned piece.
         """
-        table = integers("byte_offsets", byte_offsets, ndim=2, at_least=0)
+        table = _checked_table(byte_offsets)
         self.check(table.shape, element_bits)
         rows, columns = self.lane_places(element_bits)
         vector = self.vector(element_bits)
@@ -260,6 +262,7 @@ def parse(text: str, name: str = "text") -> Pattern:
     >>> parse("ld128@8x32/down")
     ld128@8x32/down
     """
+    string("name", name)
     string(name, text, "an access, such as '32x1' or 'ldmatrix.x4@16x16'")
     try:
         if "@" in text:
@@ -319,6 +322,7 @@ def as_pattern(value: Pattern | str | Sequence[int], name: str = "accesses") -> 
     Raises:
         TypeError, ValueError: it is none of these.
     """
+    string("name", name)
     if isinstance(value, (Block, Span, Instruction)):
         return value
     if isinstance(value, str):
@@ -370,7 +374,7 @@ def warp_accesses(pattern: Pattern | str | Sequence[int], byte_offsets: np.ndarr
     """
     integer("element_bits", element_bits, one_of=ELEMENTS)
     pattern = as_pattern(pattern, "pattern")
-    table = integers("byte_offsets", byte_offsets, ndim=2, at_least=0)
+    table = _checked_table(byte_offsets)
     if isinstance(pattern, Instruction):
         return [pattern.access(table, element_bits)]
     rows, columns, vector = _elements(pattern, table.shape, element_bits)
@@ -399,6 +403,13 @@ def _elements(pattern: Block | Span, tile: tuple[int, int], element_bits: int) -
     pattern.check(tile)
     row, column = np.divmod(np.arange(pattern.rows * pattern.columns), pattern.columns)
     return row * pattern.row_step, column * pattern.column_step, pattern.vector(tile, element_bits)
+
+
+def _checked_table(byte_offsets: np.ndarray) -> np.ndarray:
+    table = integers("byte_offsets", byte_offsets, ndim=2, at_least=0, at_most=MAX_ADDRESS)
+    if not 0 < table.size <= MAX_ELEMENTS:
+        raise ValueError(f"byte_offsets: got {table.size} elements; needed 1 to {MAX_ELEMENTS}")
+    return table
 
 
 def _vectors(

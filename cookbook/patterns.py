@@ -117,6 +117,8 @@ class Span:
     def __post_init__(self) -> None:
         if not isinstance(self.offsets, (tuple, list)):
             wrong_type("offsets", self.offsets, "a tuple of integers of 1 or more")
+        if not self.offsets:
+            raise ValueError("offsets: got none; needed one at least")
         most = MAX_ELEMENTS - 1
         found = tuple(integer("offsets", v, at_least=1, at_most=most) for v in self.offsets)
         if rank_of_ints(found) < len(found):
