@@ -166,7 +166,7 @@ class TreeProof:
         kept = f" and that keep {self.kept.elements} neighbours together" if self.kept.elements > 1 else ""
         lines = [
             f"accesses {names} cannot be served together by maps that are linear{kept}; {fewer}. Linear: each bit of "
-            "the address is an XOR of bits of the offset, as under swizzles of layouts whose strides are powers of two.",
+            "the address is an XOR of bits of the offset, as in swizzles of layouts whose strides are powers of two.",
             f"A free bank map has a kernel that meets each of their {len(self.spans)} spans in 0 alone, and has one "
             f"vector in every coset of span {self.conflicting[self.frame.largest]}.",
         ]
