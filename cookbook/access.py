@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cookbook.arguments import checked, choice, integer, integers, wrong_value
+from cookbook.arguments import checked, choice, integer, integers, string, wrong_value
 from cookbook.layouts import SmemLayout, TiledCopyTV
 
 __all__ = ["Access", "checked_lanes", "copy_addresses", "cp_async", "ldmatrix", "ldst", "of_copy", "stmatrix"]
@@ -37,6 +37,7 @@ def checked_lanes(addresses: np.ndarray, width: int, name: str = "addresses") ->
         ValueError: another width, not 32 of them, one below -1, or one that is no multiple of `width`.
         TypeError: what is not integers.
     """
+    string("name", name)
     width = integer("width", width, one_of=WIDTHS, needed="1, 2, 4, 8 or 16 bytes")
     array = integers(name, addresses, needed="32 integers (-1: none)", shape=(LANES,))
     if array.min() < -1 or array.max() >= LARGEST:

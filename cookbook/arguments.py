@@ -7,18 +7,21 @@ nor is a float that happens to be whole; a numpy integer is one, and becomes an 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import math
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
 
 __all__ = [
+    "Integers",
     "boolean",
+    "broadcast",
     "checked",
     "choice",
     "instance",
@@ -28,12 +31,14 @@ __all__ = [
     "number",
     "numbers",
     "pair",
+    "renamed",
     "shown",
     "string",
     "wrong_type",
     "wrong_value",
 ]
 
+Integers: TypeAlias = Annotated[np.ndarray, "of integers"]  # for `checked`: an array, or lists, of integers alone
 SHOWN = 80  # characters of a value that a message repeats
 INT64 = (-(2**63), 2**63 - 1)
 
@@ -69,6 +74,27 @@ def wrong_type(name: str, value: Any, needed: str) -> NoReturn:
 def wrong_value(name: str, value: Any, needed: str) -> NoReturn:
     """Raises the ValueError `name: got value; needed this`."""
     raise ValueError(f"{name}: got {shown(value)}; needed {needed}")
+
+
+@contextlib.contextmanager
+def renamed(**names: str) -> Iterator[None]:
+    """What is refused within under one name is refused under another: `renamed(word="descriptor")`."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        name, colon, rest = str(error).partition(":")
+        if name not in names:
+            raise
+        raise type(error)(names[name] + colon + rest) from None
+
+
+def broadcast(**arrays: Any) -> list[np.ndarray]:
+    """The arrays at one shape, as `numpy.broadcast_arrays` has them; what does not fit together is named."""
+    try:
+        return list(np.broadcast_arrays(*arrays.values()))
+    except ValueError:
+        shapes = ", ".join(str(np.shape(array)) for array in arrays.values())
+        raise ValueError(f"{', '.join(arrays)}: got shapes {shapes}; needed shapes that broadcast together") from None
 
 
 def is_integer(value: Any) -> bool:
@@ -142,10 +168,11 @@ def integers(
     if not needed:
         size = f" of shape {_shape(shape)}" if shape is not None else f" of {ndim} dimensions" if ndim else ""
         needed = _needed(f"integers{size}", at_least, at_most, None, 1, False)
-    found = _array(name, value, needed)
+    found = np.asarray(value) if isinstance(value, np.integer) else _array(name, value, needed)
     if found.dtype == object and found.size and all(map(is_integer, found.flat)):
-        beyond = next(x for x in found.flat if not INT64[0] <= int(x) <= INT64[1])
-        wrong_value(name, int(beyond), f"{needed}, each within 64 bits")
+        for beyond in (int(x) for x in found.flat if not INT64[0] <= int(x) <= INT64[1]):
+            wrong_value(name, beyond, f"{needed}, each within 64 bits")
+        found = found.astype(np.int64)
     if not (np.issubdtype(found.dtype, np.integer) or found.size == 0) or _has_bools(value):
         wrong_type(name, value, needed)
     _check_shape(name, found, shape, ndim, needed)
@@ -324,7 +351,7 @@ def _guarded(function: Callable[..., Any], read: Callable[[], dict[str, Rule]]) 
 
 def _rules(hinted: Any, called: Callable[..., Any]) -> dict[str, Rule]:
     """The rule of each parameter, positional ones first and in order."""
-    hints = typing.get_type_hints(hinted)
+    hints = typing.get_type_hints(hinted, include_extras=True)
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     taken = [p for p in inspect.signature(called).parameters.values() if p.kind in (*positional, p.KEYWORD_ONLY)]
     return {p.name: _as_given if p.name == "self" else _rule(hints.get(p.name, Any)) for p in taken}
@@ -341,6 +368,8 @@ def _rule(hint: Any) -> Rule:
         return _as_given
     if hint in SCALARS:
         return SCALARS[hint]
+    if origin is typing.Annotated:
+        return integers if hint == Integers else _rule(inner[0])
     if origin in (typing.Union, types.UnionType):
         return _union(inner)
     if origin is tuple and (len(inner) != 2 or inner[1] is not ...):
@@ -359,6 +388,8 @@ def said(hint: Any) -> str:
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if hint in WORDS:
         return WORDS[hint]
+    if origin is typing.Annotated:
+        return "an array of integers" if hint == Integers else said(inner[0])
     if origin in (typing.Union, types.UnionType):
         return " or ".join(said(part) for part in inner)
     if origin is tuple and inner[-1:] != (...,):
@@ -388,8 +419,8 @@ def _none(name: str, value: Any) -> None:
 
 def _real(name: str, value: Any) -> np.ndarray:
     needed = WORDS[np.ndarray]
-    found = _array(name, value, needed)
-    if found.dtype.kind not in "biuf" and found.size:
+    found = np.asarray(value) if isinstance(value, np.generic) else _array(name, value, needed)
+    if (found.dtype.kind not in "biuf" and found.size) or isinstance(value, np.bool_):
         wrong_type(name, value, needed)
     return found
 

@@ -54,6 +54,10 @@ class Atom:
     layout: SmemLayout
     reason: str  # why it was selected, in words
 
+    def __post_init__(self) -> None:
+        choice("name", self.name, ATOMS)
+        choice("major", self.major, ("K", "MN"))
+
 
 @checked
 def atom(name: str, element_bits: int) -> Atom:

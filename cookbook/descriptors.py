@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cookbook.arguments import checked, choice
+from cookbook.arguments import checked, choice, wrong_value
 from cookbook.layouts import Layout, SmemLayout
 from cookbook.model.smem_descriptor import (
     BLACKWELL_CODES,
@@ -21,7 +21,7 @@ from cookbook.model.smem_descriptor import (
     lines_of,
     swizzle_of,
 )
-from cookbook.model.wgmma import CHUNK, MODE_CODES, MatrixDescriptor
+from cookbook.model.wgmma import CHUNK, FIELD, MODE_CODES, MatrixDescriptor
 from cookbook.swizzle import Swizzle
 
 __all__ = ["BlackwellDescriptor", "canonical_offsets", "describe", "field_table", "swizzle_of"]
@@ -57,6 +57,8 @@ def describe(
         raise ValueError(f"base: got {base}; needed a multiple of {layout.alignment} for {layout.swizzle!r}")
     block = _block(layout, rows, origin)
     start = int(block[0, 0])
+    if base + start > FIELD * CHUNK:
+        wrong_value("base", base, f"{FIELD * CHUNK - start} at most, which a descriptor can say")
     lbo, sbo = _strides(block - start, major, mode, together, layout.element_bytes)
     if min(lbo, sbo) < 0:
         raise ValueError(f"layout: got lbo {lbo} and sbo {sbo}; needed offsets that grow: not a canonical layout")

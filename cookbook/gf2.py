@@ -5,7 +5,7 @@ Matrices are numpy arrays of 0 and 1; row and column i stand for bit i, least si
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -79,10 +79,9 @@ def _checked(matrix: np.ndarray) -> np.ndarray:
 
 def _vectors(name: str, vectors: Iterable[int]) -> list[int]:
     """Bit vectors as ints: no bools, no floats, none negative."""
-    try:
-        given = list(vectors)
-    except TypeError:
-        raise TypeError(f"{name}: got {shown(vectors)}; needed integers >= 0") from None
+    if not isinstance(vectors, Iterable) or isinstance(vectors, (str, bytes, Mapping)):
+        raise TypeError(f"{name}: got {shown(vectors)}; needed integers >= 0")
+    given = list(vectors)
     whole = "integers >= 0"  # the solver asks often, so plain ints go first
     return [v if type(v) is int and v >= 0 else integer(name, v, at_least=0, needed=whole) for v in given]
 

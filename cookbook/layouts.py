@@ -26,6 +26,7 @@ MOST = 1 << 24  # coordinates of which a table is made
 WIDTHS = (8, 16, 32, 64, 128)  # bits of an element
 
 
+@checked
 @dataclass(frozen=True)
 class Layout:
     """A function from coordinates to offsets: `shape` and `stride` are ints or equally nested tuples of ints.
@@ -155,6 +156,10 @@ class TiledCopyTV:
     src_tv: Layout
     dst_tv: Layout
     tiler_mn: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        for extent in self.tiler_mn:
+            integer("tiler_mn", extent, at_least=1, at_most=MOST)
 
     @property
     def threads(self) -> int:
@@ -384,10 +389,10 @@ def _text(value: IntTuple) -> str:
 def _offset(shape: IntTuple, stride: IntTuple, coord: IntTuple) -> int:
     if isinstance(coord, tuple):
         if not isinstance(shape, tuple) or len(coord) != len(shape):
-            raise ValueError(f"coord: got {coord}; needed the nesting of shape {_text(shape)}")
+            raise ValueError(f"coord: got {shown(coord)}; needed the nesting of shape {_text(shape)}")
         return sum(map(_offset, shape, stride, coord))
     if not 0 <= coord < _size(shape):
-        raise ValueError(f"coord: got {coord}; needed 0 <= coord < {_size(shape)}")
+        raise ValueError(f"coord: got {shown(coord)}; needed 0 <= coord < {_size(shape)}")
     if not isinstance(shape, tuple):
         return int(coord) * stride
     total = 0

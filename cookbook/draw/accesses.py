@@ -9,7 +9,7 @@ import numpy as np
 
 from cookbook import banks
 from cookbook.access import Access, checked_lanes
-from cookbook.arguments import wrong_type
+from cookbook.arguments import checked, wrong_type
 from cookbook.design import phases_in
 from cookbook.draw import svg
 from cookbook.instructions import Instruction, Pattern
@@ -80,6 +80,7 @@ def _cells(asked: dict[int, dict[int, list[int]]], phase: int, left: float, top:
     return parts
 
 
+@checked
 def worst_place(offsets: np.ndarray, element_bits: int, access: Pattern) -> list[Access]:
     """What a warp asks for at the place of a tile where an access takes the most wavefronts, the first such place.
 
@@ -160,6 +161,7 @@ def _check(access: Any) -> tuple[np.ndarray, int]:
         raise type(error)(f"access.{error}") from None
 
 
+@checked
 def access_view(access: Access | Sequence[Access], title: str | None = None) -> svg.Picture:
     """Instructions of a warp: for each phase, which lane each of the 32 banks serves, and when.
 
