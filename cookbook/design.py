@@ -98,7 +98,7 @@ def column_swizzle(row_elements: int, element_bits: int, vector_elements: int) -
 def column_counts(
     swizzle: Swizzle, row_elements: int, element_bits: int, vector_elements: int
 ) -> dict[str, tuple[int, int, int]]:
-    """Wavefronts of 32 lanes with a vector each, in a row-major tile: {access: (plain, under the swizzle, ideal)}.
+    """Wavefronts of 32 lanes with a vector each, in a row-major tile: {access: (unswizzled, swizzled, ideal)}.
 
     The accesses are the "row store", of whole rows or one row's beginning, and the "column read", of 32 rows. Counted
     by `cookbook.banks` at the tile's corner; elsewhere in the tile the counts are the same.

@@ -3,7 +3,7 @@
 `ldmatrix.x4@16x16` is an ldmatrix.x4 of 16 rows by 16 columns of a row-major tile; `ld128@32x8` is a load of 16
 bytes a lane, each lane in a row of its own. The text before the @ is one of `NAMES`:
 
-* `ld8` to `ld128` and `st8` to `st128`: ld.shared and st.shared of so many bits a lane.
+* `ld8` to `ld128` and `st8` to `st128`: ld.shared and st.shared of 8 to 128 bits a lane.
 * `cp.async4`, `cp.async8`, `cp.async16`: the shared-memory side of cp.async, bytes a lane.
 * `ldmatrix.x1`, `.x2`, `.x4` and `stmatrix.x1`, `.x2`, `.x4`, with or without `.trans`: matrices of 8 rows of 16
   bytes. `.trans` changes who holds what, and no address.

@@ -177,7 +177,7 @@ def _clashes(offsets: np.ndarray, element_bits: int, banks: Banks) -> np.ndarray
 
 
 def candidates(tile: tuple[int, int], vector_elements: int) -> Iterator[Candidate]:
-    """Plain, then plain rows under every legal swizzle, then other row orders alone, then with every swizzle.
+    """Rows in order, then these under every legal swizzle, then other row orders alone, then with every swizzle.
 
     Args:
         vector_elements: how many neighbours a swizzle must keep together, a power of two.

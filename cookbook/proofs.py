@@ -130,13 +130,13 @@ class TreeProof:
 
     @checked
     def check(self, progress: Callable[[int, int], None] | None = None) -> bool:
-        """Walk the tree with sets of integers alone; True if every branch ends blocked and no vector is left out.
+        """Go through the tree with sets of integers alone; True if every branch ends blocked and no vector is left out.
 
         Args:
             progress: called with (steps done, steps in all) as the check goes on.
         """
         spans = [_span(basis) for basis in self.spans]
-        return self._spans_hold(spans) and self._frame_holds(spans) and _Walk(self, spans, progress).holds()
+        return self._spans_hold(spans) and self._frame_holds(spans) and _Exhausted(self, spans, progress).holds()
 
     def _spans_hold(self, spans: list[set[int]]) -> bool:
         """That the spans are what the accesses ask for."""
@@ -177,12 +177,12 @@ class TreeProof:
             )
         else:
             lines.append(
-                f"The {self.tree.nodes} steps of the search leave none in some coset; proof.check() walks them."
+                f"The {self.tree.nodes} steps of the search leave none in some coset; proof.check() goes through them."
             )
         return "\n".join(lines)
 
 
-class _Walk:
+class _Exhausted:
     """Through the tree of a proof, with the set of vectors that the kernel so far excludes: bit v of an integer each.
 
     Directions that no offset has are added to the largest span, one bit each above all others (`fresh`). A map that is
@@ -236,7 +236,7 @@ class _Walk:
 
 
 def _without(bit: int, bits: int) -> int:
-    """The set of the integers of so many bits that have this one clear."""
+    """The integers of `bits` bits that have this one clear, as a set."""
     found = (1 << (1 << bit)) - 1
     for i in range(bit + 1, bits):
         found |= found << (1 << i)

@@ -15,7 +15,7 @@ from cookbook.instructions import NAMES, as_pattern, parse, warp_accesses
 from cookbook.swizzle import Swizzle
 
 
-def plain(rows, columns, bits):
+def unswizzled(rows, columns, bits):
     return np.arange(rows * columns).reshape(rows, columns) * (bits // 8)
 
 
@@ -61,17 +61,17 @@ def test_instructions_are_solved_for(tile, bits, accesses, swizzle):
 
 
 def test_the_lanes_of_ldmatrix_are_rows_of_one_matrix_after_the_other():
-    lanes = parse("ldmatrix.x4@16x16").access(plain(32, 64, 16), 16).addresses.reshape(4, 8)
+    lanes = parse("ldmatrix.x4@16x16").access(unswizzled(32, 64, 16), 16).addresses.reshape(4, 8)
     corners = [(0, 0), (8, 0), (0, 8), (8, 8)]  # as the A of mma.m16n8k16 wants them
     assert lanes.tolist() == [[(r + i) * 128 + c * 2 for i in range(8)] for r, c in corners]
-    two = parse("ldmatrix.x2.trans@16x8").access(plain(32, 64, 16), 16).addresses
+    two = parse("ldmatrix.x2.trans@16x8").access(unswizzled(32, 64, 16), 16).addresses
     assert (two[16:] == -1).all() and np.array_equal(two[:16], lanes.reshape(-1)[:16])
-    wide = parse("stmatrix.x2@8x16").access(plain(32, 64, 16), 16)
+    wide = parse("stmatrix.x2@8x16").access(unswizzled(32, 64, 16), 16)
     assert wide.kind == "stmatrix" and wide.addresses[8] == 16
 
 
 def test_lanes_run_along_rows_or_down_them_with_steps_in_rows_and_vectors():
-    table = plain(32, 64, 16)
+    table = unswizzled(32, 64, 16)
     assert parse("ld64@8x16").access(table, 16).addresses[:5].tolist() == [0, 8, 16, 24, 128]
     assert parse("ld64@8x16/down").access(table, 16).addresses[:9].tolist() == [*range(0, 1024, 128), 8]
     assert parse("ld64@8x16/2x3").access(table, 16).addresses[:5].tolist() == [0, 24, 48, 72, 256]
@@ -115,15 +115,15 @@ def test_a_start_is_never_in_the_middle_of_a_vector():
 
 
 def test_a_block_is_as_many_instructions_as_its_lanes_need():
-    column = warp_accesses((64, 1), plain(64, 32, 32), 32)
+    column = warp_accesses((64, 1), unswizzled(64, 32, 32), 32)
     assert [a.width for a in column] == [4, 4] and column[1].addresses[0] == 32 * 128
     assert sum(banks.wavefronts(a.addresses, a.width).actual for a in column) == 64
     assert wavefronts_of(np.arange(64 * 32).reshape(64, 32), 32, (64, 1)) == 64
-    (wide,) = warp_accesses("8x32", plain(8, 64, 16), 16)
+    (wide,) = warp_accesses("8x32", unswizzled(8, 64, 16), 16)
     assert wide.width == 16 and wide.addresses[:5].tolist() == [0, 16, 32, 48, 128]
-    (split,) = warp_accesses((1, 64), Swizzle(1, 2, 4)(plain(8, 64, 16)), 16)  # the layout keeps 4 bytes together
+    (split,) = warp_accesses((1, 64), Swizzle(1, 2, 4)(unswizzled(8, 64, 16)), 16)  # the layout keeps 4 bytes together
     assert split.width == 4 and (split.addresses >= 0).all()
-    (span,) = warp_accesses("2,1,64", plain(8, 64, 16), 16)
+    (span,) = warp_accesses("2,1,64", unswizzled(8, 64, 16), 16)
     assert span.width == 8 and span.addresses[:3].tolist() == [0, 128, -1]
 
 
@@ -139,7 +139,7 @@ def test_every_name_is_read_and_written(name):
     bits = 16 if "matrix" in name else min(access.width * 8, 128)
     bits = bits if bits != 128 else 64
     access.check((16, 32), bits)
-    assert access.access(plain(16, 32, bits), bits).width == access.width
+    assert access.access(unswizzled(16, 32, bits), bits).width == access.width
 
 
 def test_other_accesses_are_texts_too():
@@ -193,11 +193,11 @@ def test_other_refusals():
     with pytest.raises(ValueError, match="banks: got 8 of 4 bytes with ld32@8x1; needed 32 of 4 bytes"):
         solve((8, 8), 32, ["ld32@8x1"], banks=8)
     with pytest.raises(ValueError, match="column: got 4; needed"):
-        parse("ld128@8x8").access(plain(16, 64, 16), 16, column=4)
+        parse("ld128@8x8").access(unswizzled(16, 64, 16), 16, column=4)
     with pytest.raises(ValueError, match="row: got 9; needed"):
-        parse("ld128@8x8").access(plain(16, 64, 16), 16, row=9)
+        parse("ld128@8x8").access(unswizzled(16, 64, 16), 16, row=9)
     with pytest.raises(ValueError, match="byte_offsets: got the elements of one vector of ld128@8x8 at bytes"):
-        parse("ld128@8x8").access(Swizzle(2, 2, 5)(plain(16, 64, 16)), 16)
+        parse("ld128@8x8").access(Swizzle(2, 2, 5)(unswizzled(16, 64, 16)), 16)
     for field, value in (("rows", 8.0), ("columns", True), ("row_step", "2"), ("down", 1), ("name", 5)):
         given = {"name": "ld32", "rows": 8, "columns": 1, field: value}
         with pytest.raises(TypeError, match=f"{field}: got"):
