@@ -4,7 +4,8 @@
 bytes a lane, each lane in a row of its own. The text before the @ is one of `NAMES`:
 
 * `ld8` to `ld128` and `st8` to `st128`: ld.shared and st.shared of 8 to 128 bits a lane.
-* `cp.async4`, `cp.async8`, `cp.async16`: the shared-memory side of cp.async, bytes a lane.
+* `cp.async4`, `cp.async8`, `cp.async16`: the shared-memory side of cp.async, bytes a lane, counted as a store. What
+  its source in global memory adds is for `cookbook.banks.wavefronts`.
 * `ldmatrix.x1`, `.x2`, `.x4` and `stmatrix.x1`, `.x2`, `.x4`, with or without `.trans`: matrices of 8 rows of 16
   bytes. `.trans` changes who holds what, and no address.
 

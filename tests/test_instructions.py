@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 import solver_requests
 
+import cookbook
+from cookbook import access as lanes_of
 from cookbook import banks
 from cookbook.design import Block, Instruction, Span, Unsolvable, solve, wavefronts_of
+from cookbook.harness.evaluated import evaluated
 from cookbook.instructions import NAMES, as_pattern, parse, warp_accesses
 from cookbook.swizzle import Swizzle
 
@@ -79,6 +82,24 @@ def test_lanes_run_along_rows_or_down_them_with_steps_in_rows_and_vectors():
     assert few.kind == "cp_async" and few.addresses.tolist()[:4] == [0, 16, 32, 128] and (few.addresses[9:] == -1).all()
     moved = parse("st128@2x8").access(table, 16, row=5, column=24)
     assert moved.kind == "ldst" and moved.addresses[:3].tolist() == [5 * 128 + 48, 6 * 128 + 48, -1]
+
+
+def test_lanes_are_those_of_cutes_tiled_copies():
+    """The first instruction of each copy of a GEMM that reads operands by ldmatrix, lane for lane."""
+    cutlass = pytest.importorskip("cutlass")
+    module = cookbook.load("ampere/ldmatrix_gemm")
+    found = evaluated(module, cutlass.BFloat16, module.CONFIG)
+    smem = {name: layout.byte_offsets() for name, layout in found.smem.items()}
+    for copy, of, side, kind, said in (
+        ("s2r_a", "a", "src", "ldmatrix", "ldmatrix.x4@16x16"),
+        ("g2s_a", "a", "dst", "cp_async", "cp.async16@4x64"),
+        ("r2s_c", "c", "dst", "ldst", "st32@8x8"),
+    ):
+        first = lanes_of.of_copy(found.smem[of], found.copies[copy], side, kind)[0]
+        table = smem[of][..., 0] if smem[of].ndim == 3 else smem[of]
+        mine = parse(said).access(table, 16)
+        assert (mine.width, mine.kind) == (first.width, first.kind), said
+        assert np.array_equal(mine.addresses, first.addresses), said
 
 
 @pytest.mark.parametrize("seed", range(4))
