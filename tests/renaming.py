@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 HOST = (  # what recipes define for the host
-    *("matmul", "make_plan", "check_operand", "check_out", "check_matrix", "overlap", "kind", "require", "transpose"),
+    *("matmul", "make_plan", "check_operand", "check_out", "check_matrix", "overlap", "kind", "require"),
     *("usable", "copy", "dump", "restore", "measure", "facts", "try_out", "k_major_stride", "major_of", "line_stride"),
     *("store_width", "choose", "cost"),
 )

@@ -174,6 +174,12 @@ def test_a_module_of_the_cookbook_is_part_of_what_imports_it(tmp_path):
     assert before == hashes(tmp_path, BODY)[0] != after and host != hashes(tmp_path, BODY)[1]
 
 
+@pytest.mark.parametrize("line", ["import cookbook.gf2", "from cookbook import gf2 as cookbook"])
+def test_a_module_that_is_imported_whole_counts_whole(line):
+    used = BODY.replace("import cutlass\n", f"import cutlass\n{line}\n").replace("return [x * by", "return [cookbook.y")
+    assert {("rank", "cookbook.gf2"), ("solve", "cookbook.gf2")} <= device_code._recipe(HEADER + used).device()
+
+
 def test_hash_is_made_once_for_each_text(tmp_path, monkeypatch):
     made, real = [], device_code._Module
     monkeypatch.setattr(device_code, "_Module", lambda source: made.append(source) or real(source))

@@ -229,11 +229,12 @@ class _Module:
                 imported, what = module.imports[name]
                 if imported.split(".")[0] != PACKAGE:
                     continue
-                whole = f"{imported}.{what}" if what and _file_of(f"{imported}.{what}") else imported
-                if not what or whole != imported:
-                    waiting += [(each, whole) for each in _module_of(whole).names()]
-                else:
+                whole = f"{imported}.{what}"
+                if what and _file_of(whole) is None:
                     waiting.append((what, imported))
+                    continue
+                for each in {whole} if what else {imported, *module.of_package()}:  # `import cookbook.x`: any of them
+                    waiting += [(inside, each) for inside in _module_of(each).names()]
             elif name in module.bound and (name, where) not in found:
                 found.add((name, where))
                 waiting += [(each, where) for number in module.bound[name] for each in module._write(number)[1]]
