@@ -53,7 +53,7 @@ __all__ = [
     "wavefronts_of",
 ]
 
-MAX_ACCESSES = 128  # of a request
+MAX_ACCESSES = 64  # of a request
 MAX_TABLE = 1 << 18  # elements of a layout that accesses are counted on, at all places
 MAX_OFFSET = 1 << 32
 MAX_ROW = 1 << 20  # elements: more than any shared memory holds
@@ -237,7 +237,7 @@ def solve(
         tile: (rows, columns) of a row-major tile, in elements, 65536 of them at most. Of a tile of more modes, flatten
             the leading ones.
         element_bits: 8, 16, 32, 64 or 128.
-        accesses: 1 to 128 of them.
+        accesses: 1 to 64 of them.
         vector_elements: how many neighbours of a row stay together, where that is to be more than the accesses
             say, for TMA: a power of two that divides the columns, 16 bytes at most.
         banks: of the memory; a power of two, 256 at most. Toy GPUs of 8 banks are good for worked examples;
