@@ -108,5 +108,6 @@ def _wanted(param: Any) -> str:
 
 def _shortened(text: str) -> str:
     """On one line, no word of it longer than `LONGEST_WORD` characters."""
-    text = re.sub(rf"[^\s;]{{{LONGEST_WORD},}}", lambda word: word[0][: LONGEST_WORD - 3] + "...", " ".join(text.split()))
-    return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
+    short = " ".join(text.split())
+    short = re.sub(rf"[^\s;]{{{LONGEST_WORD},}}", lambda word: word[0][: LONGEST_WORD - 3] + "...", short)
+    return short if len(short) <= LONGEST else short[: LONGEST - 3] + "..."

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cookbook import access, atoms, design, draw, instructions, solver
+from cookbook import access, atoms, design, draw, instructions
 from cookbook.layouts import Layout, SmemLayout, TiledCopyTV
 from cookbook.model import (
     BlackwellDescriptor,
@@ -69,10 +69,6 @@ def tmem_addresses() -> np.ndarray:
     return (np.arange(128)[:, None] << 16) + np.arange(64)
 
 
-def problem() -> solver.Problem:
-    return solver.linear_problem((8, 8), 32, [Block(1, 8), Block(8, 1)], None, Banks(8))
-
-
 def unsolvable(*request: Any, **memory: int) -> Any:
     """The proof that a request has no answer."""
     try:
@@ -118,8 +114,6 @@ CALLS: dict[str, Any] = {
     "cookbook.atoms.select": lambda: {"major": "K", "element_bits": 16, "tile": (128, 64), "arch": "sm_90a"},
     "cookbook.atoms.tile": lambda: {"atom": K_SW128, "shape": (64, 64), "order": "row"},
     "cookbook.atoms.tma_mode": lambda: {"swizzle": Swizzle(3, 4, 3)},
-    "cookbook.avoiding.avoid": lambda: {"spans": [[1, 2], [4, 8]], "n": 4, "rank": 2},
-    "cookbook.avoiding.avoidable": lambda: {"spans": [[1, 2], [4, 8]], "n": 4, "rank": 2, "most": 100},
     "cookbook.banks.linear_wavefronts": lambda: {"lane_images": [128, 256, 512, 1024, 2048], "width": 4},
     "cookbook.banks.wavefronts": lambda: {
         "addresses": 16 * LANES,
@@ -336,27 +330,6 @@ CALLS: dict[str, Any] = {
     "cookbook.irregular.ExhaustionProof.check": lambda: {
         "self": unsolvable((6, 10), 32, [(1, 8), (6, 1), (2, 4)], banks=8),
         "progress": None,
-    },
-    "cookbook.irregular.candidates": lambda: {"tile": (6, 6), "vector_elements": 2},
-    "cookbook.irregular.phases_of": lambda: {
-        "tile": (6, 6),
-        "element_bits": 32,
-        "access": Block(6, 1),
-        "banks": Banks(8),
-    },
-    "cookbook.irregular.solve_irregular": lambda: {
-        "tile": (6, 6),
-        "element_bits": 32,
-        "accesses": [Block(1, 6), Block(2, 2)],
-        "banks": Banks(8),
-        "vector_elements": 1,
-    },
-    "cookbook.irregular.worst": lambda: {
-        "flat": OFFSETS.reshape(-1),
-        "phases": OFFSETS,
-        "element_bits": 32,
-        "banks": Banks(),
-        "count": 1,
     },
     "cookbook.layouts.Layout": lambda: {"shape": (8, (2, 4)), "stride": (8, (1, 2))},
     "cookbook.layouts.Layout.__call__": lambda: {"self": Layout(8, 2), "coord": 3},
@@ -584,11 +557,6 @@ CALLS: dict[str, Any] = {
         "self": unsolvable((2, 4), 32, [Span((1, 2)), Span((1, 4)), Span((1, 6))], banks=4),
         "progress": None,
     },
-    "cookbook.solver.LinearMap.__call__": lambda: {
-        "self": solver.solve_linear(problem(), [Block(1, 8), Block(8, 1)]),
-        "offsets": np.arange(64),
-    },
-    "cookbook.solver.solve_linear": lambda: {"problem": problem(), "accesses": [Block(1, 8), Block(8, 1)]},
     "cookbook.swizzle.Swizzle": lambda: {"bits": 3, "base": 4, "shift": 3},
     "cookbook.swizzle.Swizzle.__call__": lambda: {"self": Swizzle(3, 4, 3), "offset": 144},
     "cookbook.swizzle.Swizzle.in_elements": lambda: {"self": Swizzle(3, 4, 3), "element_bits": 16},
