@@ -15,7 +15,7 @@ import numpy as np
 
 from cookbook import gf2, irregular, patterns
 from cookbook.access import LANES
-from cookbook.arguments import checked, instance, integer, integers, wrong_type
+from cookbook.arguments import checked, instance, integer, integers, renamed, wrong_type
 from cookbook.avoiding import Undecided
 from cookbook.banks import wavefronts
 from cookbook.instructions import Instruction, Pattern, as_pattern, check_banks, phase_of
@@ -284,7 +284,7 @@ def wavefronts_of(
     table = integers("offsets", offsets, ndim=2, at_least=0, at_most=MAX_OFFSET)
     if not 0 < table.size <= MAX_TABLE:
         raise ValueError(f"offsets: got {table.size} elements; needed 1 to {MAX_TABLE}")
-    with _said_of("access"):
+    with _said_of("access"), renamed(tile="offsets"):
         phases, count = _phases(table.shape, element_bits, as_pattern(access), banks)
     return irregular.worst(table.reshape(-1), phases, element_bits, banks, count)
 
