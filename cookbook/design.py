@@ -6,9 +6,7 @@ Offsets and vectors count elements; `Solution.byte_offsets` and what `cute_code`
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -284,7 +282,7 @@ def wavefronts_of(
     table = integers("offsets", offsets, ndim=2, at_least=0, at_most=MAX_OFFSET)
     if not 0 < table.size <= MAX_TABLE:
         raise ValueError(f"offsets: got {table.size} elements; needed 1 to {MAX_TABLE}")
-    with _said_of("access"), renamed(tile="offsets"):
+    with renamed(accesses="access", tile="offsets"):
         phases, count = _phases(table.shape, element_bits, as_pattern(access), banks)
     return irregular.worst(table.reshape(-1), phases, element_bits, banks, count)
 
@@ -302,22 +300,13 @@ def phases_in(
         ValueError, TypeError: an argument, named, with what it got and needs.
     """
     shape, bits = checked_tile(tile, MAX_TABLE), integer("element_bits", element_bits, one_of=ELEMENTS)
-    with _said_of("access"):
+    with renamed(accesses="access"):
         return _phases(shape, bits, as_pattern(access), instance("banks", banks, Banks))
-
-
-@contextmanager
-def _said_of(name: str) -> Iterator[None]:
-    """What is wrong with one of several accesses is said of the one that there is."""
-    try:
-        yield
-    except (ValueError, TypeError) as error:
-        raise type(error)(re.sub("^accesses", name, str(error))) from None
 
 
 def _phases(tile: tuple[int, int], element_bits: int, access: Pattern, banks: Banks) -> tuple[np.ndarray, int]:
     if banks.line * 8 < element_bits:
-        raise ValueError(f"banks: got {banks}; needed more, to give one element of {element_bits // 8} bytes")
+        raise ValueError(f"banks: got {banks.count} of {banks.bytes} bytes; needed more, to give one element of {element_bits // 8} bytes")
     if isinstance(access, Instruction):
         check_banks(access, banks)
     if not isinstance(access, Span) and not (all(map(is_power_of_two, tile)) and access.regular):
