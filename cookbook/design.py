@@ -306,7 +306,8 @@ def phases_in(
 
 def _phases(tile: tuple[int, int], element_bits: int, access: Pattern, banks: Banks) -> tuple[np.ndarray, int]:
     if banks.line * 8 < element_bits:
-        raise ValueError(f"banks: got {banks.count} of {banks.bytes} bytes; needed more, to give one element of {element_bits // 8} bytes")
+        needed = f"more, to give one element of {element_bits // 8} bytes"
+        raise ValueError(f"banks: got {banks.count} of {banks.bytes} bytes; needed {needed}")
     if isinstance(access, Instruction):
         check_banks(access, banks)
     if not isinstance(access, Span) and not (all(map(is_power_of_two, tile)) and access.regular):
