@@ -7,7 +7,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from cookbook.arguments import checked
 from cookbook.draw import svg
+
+__all__ = ["Bar", "Point", "bar_chart", "line_chart"]
 
 _H, _GAP, _SCALE = 20.0, 14.0, 380.0
 
@@ -41,13 +44,13 @@ def _check(bars: Iterable[Bar]) -> list[Bar]:
     checked = []
     for bar in bars:
         if not isinstance(bar, Bar):
-            raise TypeError(f"bars: got {type(bar).__name__}, need cookbook.draw.Bar")
+            raise TypeError(f"bars: got {type(bar).__name__}; needed cookbook.draw.Bar")
         spread = [x for x in (bar.value, bar.low, bar.high) if x is not None]
         if not all(math.isfinite(x) and x >= 0 for x in spread):
-            raise ValueError(f"bars: got {bar}, need finite figures that are not negative")
+            raise ValueError(f"bars: got {bar}; needed finite figures that are not negative")
         checked.append(bar)
     if not checked:
-        raise ValueError("bars: got none, need at least one")
+        raise ValueError("bars: got none; needed at least one")
     return checked
 
 
@@ -72,6 +75,7 @@ def _bar(bar: Bar, x: float, y: float, per_unit: float, colour: str, note: str) 
     return svg.group(parts, group=bar.group, name=bar.name, value=f"{bar.value:g}")
 
 
+@checked
 def bar_chart(
     bars: Iterable[Bar],
     unit: str = "TFLOP/s",
@@ -117,12 +121,13 @@ def bar_chart(
 def _points(lines: Mapping[str, Iterable[Point]]) -> dict[str, list[Point]]:
     found = {name: sorted(points) for name, points in lines.items()}
     if not 1 <= len(found) <= len(LINES) + 1 or not all(found.values()):
-        raise ValueError(f"lines: got {len(found)} of {list(map(len, found.values()))} points, need 1 to 6, none empty")
+        counts = list(map(len, found.values()))
+        raise ValueError(f"lines: got {len(found)} of {counts} points; needed 1 to 6, none empty")
     for name, points in found.items():
         for point in points:
             figures = [x for x in point if x is not None]
             if not all(math.isfinite(x) and x >= 0 for x in figures) or point.x <= 0:
-                raise ValueError(f"lines: {name} has {point}, need finite figures, x positive, none negative")
+                raise ValueError(f"lines: {name} has {point}; needed finite figures, x positive, none negative")
     return found
 
 
@@ -183,6 +188,7 @@ def _line(
     return parts
 
 
+@checked
 def line_chart(
     lines: Mapping[str, Iterable[Point]],
     unit: str = "TFLOP/s",

@@ -680,7 +680,7 @@ def _of_record(record: records.Record, status: str, reason: str = "") -> Level:
         status,
         record["dtype"],
         shape=tuple(record["shape"]) if record["shape"] else None,
-        figures=record["figures"] | ({"peers": record["peers"]} if record["peers"] else {}),
+        figures=records.figures_of(record),
         reason=reason,
         device=record["device"],
         date=record["date"],

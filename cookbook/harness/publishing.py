@@ -107,9 +107,10 @@ def _variants_row(record: Record, own: list[str]) -> list[str]:
 
 def _host_line(timed: list[Record]) -> str:
     """What a call takes of the host beside its peers, from the newest record that knows; "" if none does."""
-    known = [r for r in timed if "host_us" in r["figures"]]
+    timed = [r for r in timed if records.has_host_times(r["figures"])]
+    known = [r for r in timed if not records.host_is_stale(r)]
     if not known:
-        return ""
+        return "What a call takes of the host has not been timed since the host's code changed." if timed else ""
     newest = max(known, key=lambda r: r["date"])
     costs = {"ours": newest["figures"], **newest["peers"]}
     said = [f"{who} {f['host_us']:.1f} ({f['host_new_us']:.1f})" for who, f in costs.items() if "host_us" in f]
@@ -123,9 +124,7 @@ def circumstances(found: list[Record]) -> str:
         versions = ", ".join(f"{name} {version}" for name, version in r["versions"].items() if version)
         driver = f", driver {r['driver']}" if r.get("driver") else ""
         day = r["date"].split()[0]
-        said.append(
-            f"{r['device']}, {day}, inputs {r['distribution']}; {versions}{driver}; code {r['code_hash'][:12]}."
-        )
+        said.append(f"{r['device']}, {day}, inputs {r['distribution']}; {versions}{driver}; code {r['code'][:12]}.")
     return " ".join(dict.fromkeys(said))
 
 

@@ -398,7 +398,7 @@ def try_out(pitch: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 # %%
 def facts() -> list[tuple[str, bool, str]]:
-    """The claims of this page: a name, whether it holds, what was found."""
+    """The claims: a name, whether it holds, what was found."""
     row, same, down = ([step * lane for lane in LANES] for step in (4, 0, 128))
     two_in_one = turns([0, 128] + [4 * lane for lane in range(2, 32)])
     found = [turns(row), turns(same), turns(down), two_in_one, crosspoints(32, 32)]

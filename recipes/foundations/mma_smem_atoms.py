@@ -386,7 +386,7 @@ def rules_differ(dtype, major: str) -> list[int]:
 
 
 def facts() -> list[tuple[str, bool, str]]:
-    """The claims of this page: a name, whether it holds, what was found."""
+    """The claims: a name, whether it holds, what was found."""
     pairs = ask_cute(both_ways, cutlass.BFloat16)
     orders = {bits: lines(bits) for bits in ORDERS}
     conflicts = [(turns(bits, False), turns(bits, True)) for bits in range(4)]

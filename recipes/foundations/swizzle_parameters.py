@@ -462,7 +462,7 @@ def try_out(bits: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 # %%
 def facts() -> list[tuple[str, bool, str]]:
-    """The claims of this page: a name, whether it holds, what was found."""
+    """The claims: a name, whether it holds, what was found."""
     knobs = all((together(B, M, S), period(B, M, S)) == (1 << M, 1 << (B + M + abs(S))) for B, M, S in CASES)
     below = (masks(2, 3, -3), swizzle(8, 2, 3, -3)) == ((0b11000, 0b11000000), 72)
     legal = (undoes_itself(3, 0, 3), undoes_itself(3, 0, 2)) == (True, False)

@@ -549,7 +549,7 @@ def rates(kernels: dict[str, Ceiling], rounds: int, milliseconds: float) -> dict
 
 
 def measure(rounds: int = 7, milliseconds: float = 40.0) -> dict[str, dict[str, dict[str, float]]]:
-    """Everything of this page on the current GPU: {"instructions", "in flight", "data"}, each {name: rates}.
+    """Every measurement, on the current GPU: {"instructions", "in flight", "data"}, each {name: rates}.
 
     Raises:
         ValueError: too few rounds for a median with a spread.
@@ -601,7 +601,7 @@ def accumulator_registers(config: MmaSync | Wgmma) -> int:
 
 
 def facts() -> list[tuple[str, bool, str]]:
-    """The claims of this page: a name, whether it holds, what was found."""
+    """The claims: a name, whether it holds, what was found."""
     work = [flops(config.instruction) for config in (MmaSync(k=8), MmaSync(), Wgmma(n=64), Wgmma())]
     reads = [bytes_per_clock(Wgmma(n=n)) for n in (32, 64, 128, 256)]
     spared = [bytes_per_clock(Wgmma(n=n, a_from="registers")) for n in (32, 64)]

@@ -293,7 +293,7 @@ RAGGED = (10, 6)
 
 # %%
 def facts() -> list[tuple[str, bool, str]]:
-    """The claims of this page: a name, whether it holds, what was found."""
+    """The claims: a name, whether it holds, what was found."""
     wanted = {"row by row": 8816, "groups of 8": 5696, "groups of 16": 4672, "groups of 32": 5600, "Hilbert": 5248}
     found = {name: mean_of_waves(tiles) for name, tiles in orders.items()}
     first = [waves(orders[name])[0] for name in ("row by row", "groups of 16")]

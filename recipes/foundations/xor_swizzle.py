@@ -387,7 +387,7 @@ def try_out(bits: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 # %%
 def facts() -> list[tuple[str, bool, str]]:
-    """The claims of this page: a name, whether it holds, what was found."""
+    """The claims: a name, whether it holds, what was found."""
     two, three, six = swizzled_rows(2, 2), swizzled_rows(2, 3), swizzled_rows(4, 6)
     agree = all(stays_inside(r, c) == law(r, c) for r in range(1, 33) for c in range(1, 130))
     eight = {cols: stays_inside(8, cols) for cols in (12, 20, 24)}

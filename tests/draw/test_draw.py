@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from cookbook import draw
+from cookbook.access import Access
 from cookbook.draw import charts, svg
 from cookbook.draw.accesses import lanes_by_bank
 from cookbook.draw.layouts import chunk_by_slot
@@ -140,12 +141,8 @@ def test_chunk_by_slot_marks_gaps():
     assert chunk_by_slot(np.array([0, 48, 128])).tolist() == [[0, -1, -1, 1, -1, -1, -1, -1], [2] + [-1] * 7]
 
 
-class Ask(SimpleNamespace):
-    pass
-
-
 def ask(addresses, width, kind="test"):
-    return Ask(addresses=np.asarray(addresses, dtype=np.int64), width=width, kind=kind)
+    return Access(np.asarray(addresses, dtype=np.int64), width, kind)
 
 
 def test_access_view_of_a_row_is_free():
@@ -361,7 +358,7 @@ def test_save_writes_the_document(tmp_path):
     [
         (lambda: draw.bank_grid(3), TypeError, "smem_layout: got int"),
         (lambda: draw.bank_grid(SW128, rows=0), ValueError, "rows: got 0"),
-        (lambda: draw.bank_grid(SW128, cols=1.5), TypeError, "cols: got float"),
+        (lambda: draw.bank_grid(SW128, cols=1.5), TypeError, "cols: got 1.5"),
         (lambda: draw.bank_grid(SW128, unit="page"), ValueError, "unit: got 'page'"),
         (lambda: draw.bank_grid(SW128, label="x"), ValueError, "label: got 'x'"),
         (lambda: draw.bank_grid(SW128, axes=("M",)), ValueError, "axes: got"),
@@ -370,14 +367,14 @@ def test_save_writes_the_document(tmp_path):
         (lambda: draw.bank_grid(Tile(8, 6, 0)), ValueError, "keeps no 16 bytes"),
         (lambda: draw.swizzle_view(Tile(8, 6, 0)), ValueError, "keeps no 16 bytes"),
         (lambda: draw.swizzle_view(SW128, lines=-1), ValueError, "lines: got -1"),
-        (lambda: draw.access_view([0] * 32), TypeError, "access: got list"),
-        (lambda: draw.access_view(ask(np.zeros(8), 4)), ValueError, r"shape \(8,\)"),
-        (lambda: draw.access_view(ask(np.zeros(32), 3)), ValueError, "width 3"),
+        (lambda: draw.access_view([0] * 32), TypeError, "access: got list of 32 items"),
+        (lambda: draw.access_view(ask(np.zeros(8, int), 4)), ValueError, r"access.addresses: got shape \(8,\)"),
+        (lambda: draw.access_view(ask(np.zeros(32, int), 3)), ValueError, "access.width: got 3"),
         (lambda: draw.pipeline(0, 4), ValueError, "stages: got 0"),
-        (lambda: draw.pipeline(2, "4"), TypeError, "k_tiles: got str"),
+        (lambda: draw.pipeline(2, "4"), TypeError, "k_tiles: got '4'"),
         (lambda: draw.pipeline(2, 100), ValueError, "at most 32 and 64"),
         (lambda: draw.bar_chart([]), ValueError, "bars: got none"),
-        (lambda: draw.bar_chart([("a", 1)]), TypeError, "bars: got tuple"),
+        (lambda: draw.bar_chart([("a", 1)]), TypeError, r"bars: got \[\('a', 1\)\]"),
         (lambda: draw.bar_chart([draw.Bar("g", "n", float("nan"))]), ValueError, "finite"),
         (lambda: draw.line_chart({}), ValueError, "lines: got 0"),
         (lambda: draw.line_chart({"a": []}), ValueError, "lines: got 1 of .0. points"),

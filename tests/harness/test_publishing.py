@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 import nbformat
 import pytest
 
-from cookbook.harness import catalog, notebooks, publishing, records
+from cookbook.harness import catalog, device_code, notebooks, publishing, records
 
 NAME = "ampere/ldmatrix_gemm"
 ROOT = catalog.recipes_root().parent
@@ -24,7 +24,7 @@ def record(shape=(4096, 4096, 4096), dtype="float16", ratio=0.5, **changed):
     made = {
         "level": "timed",
         "recipe": NAME,
-        "code_hash": catalog.code_hash(NAME),
+        "code": records.code_of(NAME),
         "dtype": dtype,
         "shape": list(shape),
         "status": "passed",
@@ -59,9 +59,9 @@ def test_current_record_shows_figures_peers_and_circumstances(tmp_path):
     assert "quack" not in shown and "tale" not in shown
 
 
-def test_the_cost_on_the_host_is_said_once(tmp_path):
-    def costed(shape, date, ours, peer):
-        made = record(shape, date=date)
+def test_the_cost_on_the_host_is_said_once_while_the_host_is_the_same(tmp_path):
+    def costed(shape, date, ours, peer, host=None):
+        made = record(shape, date=date, host=host or device_code.host_hash(NAME))
         made["figures"] |= {"host_us": ours, "host_new_us": ours + 2}
         made["peers"]["torch.matmul"] |= {"host_us": peer, "host_new_us": peer + 1}
         made["peers"]["ceiling"] = dict(record()["peers"]["torch.matmul"])
@@ -72,10 +72,15 @@ def test_the_cost_on_the_host_is_said_once(tmp_path):
     shown = publishing.results_table(NAME, root=tmp_path)
     (line,) = (line for line in shown.splitlines() if "microseconds" in line)
     assert line.endswith("`out` given (without): ours 4.0 (6.0), torch.matmul 6.0 (7.0).")
+    records.write([costed(*dated[0], host="0")], tmp_path)
+    assert "ours 9.0 (11.0)" in publishing.results_table(NAME, root=tmp_path)
+    records.write([costed(*dated[1], host="0")], tmp_path)
+    shown = publishing.results_table(NAME, root=tmp_path)
+    assert "microseconds" not in shown and "since the host's code changed" in shown and "Stale" not in shown
 
 
 def test_a_changed_hash_makes_a_record_stale_and_never_current(tmp_path):
-    records.write([record(code_hash="0123456789abcdef")], tmp_path)
+    records.write([record(code="0123456789abcdef")], tmp_path)
     shown = publishing.results_table(NAME, root=tmp_path)
     assert shown.index("has not been timed") < shown.index("Stale") < shown.index("4096 x 4096 x 4096")
     assert "code 0123456789ab" in shown
@@ -84,7 +89,7 @@ def test_a_changed_hash_makes_a_record_stale_and_never_current(tmp_path):
 
 
 def test_current_and_stale_stand_apart(tmp_path):
-    records.write([record(), record((256, 256, 256), code_hash="0" * 64)], tmp_path)
+    records.write([record(), record((256, 256, 256), code="0" * 64)], tmp_path)
     current, old = publishing.results_table(NAME, root=tmp_path).split("**Stale")
     assert "4096 x 4096" in current and "256 x 256" not in current
     assert "256 x 256" in old and "4096 x 4096" not in old
@@ -119,7 +124,7 @@ def test_each_layout_stands_beside_its_tn(tmp_path):
     small, large = (64, 64, 64), (128, 128, 128)
     timed = [record(large, majors=m, ratio=r) for m, r in (("tn", 1.25), ("nt", 0.75))] + [record(small, majors="nn")]
     timed[1]["figures"]["median_ms"] = 2.5
-    records.write([*timed, record((256, 64, 64), majors="tn", code_hash="0" * 64)], tmp_path)
+    records.write([*timed, record((256, 64, 64), majors="tn", code="0" * 64)], tmp_path)
     found = [row[1:] for row in rows(publishing.beside_tn(NAME, tmp_path))[2:]]
     assert found[0] == ["64 x 64 x 64", "float16", "nn", "not timed", "0.500"]
     assert sorted(found[1:]) == [

@@ -33,7 +33,7 @@ SUITES: dict[str, tuple[Path, ...]] = {
 
 
 def code_hash(suite: str) -> str:
-    """SHA-256 (hex) of a suite's code and of the model it checks, without comments and docstrings."""
-    from cookbook.harness.catalog import hash_of
+    """SHA-256 (hex) of a suite's code and of the model it checks: see `device_code.of_files`."""
+    from cookbook.harness import device_code
 
-    return hash_of(*(file.read_text(encoding="utf-8") for file in SUITES[suite]))
+    return device_code.of_files(SUITES[suite])

@@ -179,7 +179,7 @@ def _keep(suite: str, dtype: str, figures: dict[str, Any], ok: bool, where: Kept
     if where.record:
         import torch
 
-        from cookbook.harness import records
+        from cookbook.harness import freshness, records
 
         device = torch.cuda.get_device_name()
         made = records.make(
@@ -193,7 +193,8 @@ def _keep(suite: str, dtype: str, figures: dict[str, Any], ok: bool, where: Kept
             config=config,
             distribution="counting",
         )
-        console.print(f"recorded in {records.write([made])[0]}", highlight=False)
+        stamped, _ = freshness.stamp([made])
+        console.print(f"recorded in {records.write(stamped or [made])[0]}", highlight=False)
 
 
 def _print_measured(figures: dict[str, Any], measured: Sequence[Measured]) -> None:
