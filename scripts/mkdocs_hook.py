@@ -13,13 +13,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import faults
 
-from cookbook.harness import bench_pages, notebooks, publishing, side_by_side
-from cookbook.harness.probes import shown
+from cookbook.harness import bench_pages, notebooks, probe_tables, publishing, side_by_side
 
 # What a page asks for, and what makes it.
 _MARKS = {
     "<!-- recipes -->": lambda: publishing.recipes_table(lambda recipe: f"recipes/{recipe.name}.md"),
-    "<!-- probes -->": shown.markdown,
+    "<!-- probes -->": probe_tables.markdown,
     "<!-- faults -->": faults.markdown,
     "<!-- bench sizes -->": bench_pages.sizes,
     "<!-- bench growth -->": bench_pages.growth,

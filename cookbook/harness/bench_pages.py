@@ -13,16 +13,16 @@ from typing import NamedTuple, TypeAlias
 
 from cookbook import draw
 from cookbook.harness import catalog, ceilings, records, study_tables
-from cookbook.harness.benching import ALL_SIZES, GROWN_FROM, OURS, QUACK, TORCH, all_grown, grown
+from cookbook.harness.benching import ALL_SIZES, GROWN_FROM, all_grown, grown
 from cookbook.harness.catalog import Recipe
+from cookbook.harness.contest import OURS
 from cookbook.harness.majors import DEFAULT
-from cookbook.harness.publishing import NOT_MEASURED, figure, table
+from cookbook.harness.markdown import NOT_MEASURED, figure, table
+from cookbook.harness.peers import QUACK, TORCH
 from cookbook.harness.records import Record
 from cookbook.harness.running import Shape
 
-TUNED = ("hopper/tuned_gemm", "ampere/tuned_gemm")  # of each track the one to use
 LADDERS = ("hopper", "ampere")  # tracks
-RASTERS = "foundations/thread_block_swizzle"
 DTYPE = "bfloat16"
 Shapes: TypeAlias = tuple[Shape, ...]
 LADDER_SHAPES: Shapes = ((4096, 4096, 4096), (8192, 8192, 8192))
@@ -33,6 +33,11 @@ _NO_DEVICE = ""
 
 
 # --- records ----------------------------------------------------------------------------------------------------
+
+
+def tuned() -> tuple[str, ...]:
+    """Of each track of LADDERS the GEMM to use, by name."""
+    return tuple(r.name for track in LADDERS for r in catalog.recipes() if r.tuned and r.track == track)
 
 
 def timed(name: str, root: Path | None = None) -> list[Record]:
@@ -85,7 +90,7 @@ def sizes(root: Path | None = None) -> str:
     Args:
         root: the folder of the records; results/ if left out.
     """
-    return "\n\n".join(_sizes_of(name, root) for name in TUNED)
+    return "\n\n".join(_sizes_of(name, root) for name in tuned())
 
 
 def _sizes_of(name: str, root: Path | None) -> str:
@@ -168,7 +173,7 @@ def growth(root: Path | None = None) -> str:
     Args:
         root: the folder of the records; results/ if left out.
     """
-    return "\n\n".join(_growth_of(name, root) for name in TUNED)
+    return "\n\n".join(_growth_of(name, root) for name in tuned())
 
 
 def _growth_of(name: str, root: Path | None) -> str:
@@ -307,7 +312,7 @@ def ladder_chart(steps: list[Recipe], best: dict, device: str, shapes: Shapes) -
                 bars.append(draw.Bar(_by(shape), recipe.name.split("/")[1], one.to_torch, *one.spread, note))
     if not bars:
         return None
-    own = next((n.split("/")[1] for n in TUNED if n in {r.name for r in steps}), OURS)
+    own = next((n.split("/")[1] for n in tuned() if n in {r.name for r in steps}), OURS)
     unit, meaning = "times torch.matmul in the same run", "in brackets: times the step before; line: min to max"
     title = f"{steps[0].track}, {DTYPE}, {device}"
     return draw.bar_chart(bars, unit, title, highlight=own, baseline=None, meaning=meaning)
@@ -403,15 +408,19 @@ def apart_table(recipe: Recipe, found: list[Record], current: list[Record]) -> s
 
 
 def rasters(root: Path | None = None) -> str:
-    """The orders of tiles: what each reads and how often L2 has it, beside the model, and its time."""
-    pictures = (_read_chart(root), study_tables.experiment_chart(RASTERS, root))
+    """The experiments with orders of tiles: what each reads and how often L2 has it, beside the model, and its time."""
+    return "\n\n".join(_experiment(r.name, root) for r in catalog.recipes() if r.measures == "experiment")
+
+
+def _experiment(name: str, root: Path | None) -> str:
+    pictures = (_read_chart(name, root), study_tables.experiment_chart(name, root))
     shown = [figure(picture.svg) for picture in pictures if picture]
-    return "\n\n".join([*shown, study_tables.experiment_table(RASTERS, root)])
+    return "\n\n".join([*shown, study_tables.experiment_table(name, root)])
 
 
-def _read_chart(root: Path | None) -> draw.Picture | None:
+def _read_chart(name: str, root: Path | None) -> draw.Picture | None:
     """Bytes from memory by order, by the model and as counted; None if none were counted."""
-    found = [r for r in records.select(RASTERS, "counted", None, root) if not records.is_stale(r)]
+    found = [r for r in records.select(name, "counted", None, root) if not records.is_stale(r)]
     if not found:
         return None
     bars = []
@@ -429,7 +438,7 @@ def _read_chart(root: Path | None) -> draw.Picture | None:
 def short(root: Path | None = None) -> str:
     """The block of README: the tuned recipes by shape, then all steps at one shape."""
     parts, used = [], []
-    for name in TUNED:
+    for name in tuned():
         found = timed(name, root)
         current = [r for r in _current(found) if tuple(r["shape"]) not in _only_grown()]
         current.sort(key=lambda r: (math.prod(r["shape"]), r["shape"]))

@@ -2,7 +2,7 @@
 
 A study that has one defines `EXPERIMENT`, with these attributes:
 
-    recipe      whose kernel it is, e.g. "hopper/tma_wgmma_gemm"
+    recipe      the name of the GEMM whose kernel it is
     shape       (M, N, K), M and N multiples of 8
     dtype       torch's name of one
     configs     {name: {field: value}}: what changes in the recipe's configuration; one must be the recipe's own
@@ -16,7 +16,8 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
-from cookbook.harness import benching, catalog, compiling, counting, records, running
+from cookbook.harness import catalog, compiling, counting, peers, records, running
+from cookbook.harness.contest import ROUNDS, Contest, time_contest
 
 VEC = 8  # elements per store of the output: 16 bytes
 HITS, MISSES = (f"lts__t_sectors_op_read_lookup_{which}.sum" for which in ("hit", "miss"))  # of L2, in sectors
@@ -77,24 +78,24 @@ def calls(experiment: Any) -> tuple[dict[str, Callable[..., Any]], str]:
 
 def launch(experiment: Any) -> None:
     """Launch each configuration once, in their order, and make sure that it was right."""
-    (operands, *_), (variants, _) = benching.input_sets(experiment.shape, experiment.dtype), calls(experiment)
+    (operands, *_), (variants, _) = peers.input_sets(experiment.shape, experiment.dtype), calls(experiment)
     for name, call in variants.items():
         running.verify(name, call, operands, experiment.dtype)
 
 
-def timed(name: str, rounds: int = benching.ROUNDS) -> tuple[records.Record, list[str]]:
+def timed(name: str, rounds: int = ROUNDS) -> tuple[records.Record, list[str]]:
     """All configurations timed interleaved: the recipe's own, and the others as its peers. Needs a GPU."""
     experiment = catalog.load(name).EXPERIMENT
     m, n, k = experiment.shape
-    sets, (variants, standard) = benching.input_sets(experiment.shape, experiment.dtype), calls(experiment)
+    sets, (variants, standard) = peers.input_sets(experiment.shape, experiment.dtype), calls(experiment)
     for variant, call in variants.items():
         running.verify(variant, call, sets[0], experiment.dtype)
-    found = benching.time_contest(benching.Contest(variants, sets, standard, 2.0 * m * n * k), rounds)
+    found = time_contest(Contest(variants, sets, standard, 2.0 * m * n * k), rounds)
     own = found[standard] | {key: value for key, value in found.items() if key not in variants}
-    peers = {other: found[other] for other in variants if other != standard}
-    for figures in peers.values():
+    others = {other: found[other] for other in variants if other != standard}
+    for figures in others.values():
         figures["ratio"] = round(figures["median_ms"] / own["median_ms"], 4)
-    return _record(name, "timed", own | {"name": standard}, peers), []
+    return _record(name, "timed", own | {"name": standard}, others), []
 
 
 def counted(name: str) -> tuple[records.Record, list[str]]:

@@ -43,7 +43,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from cookbook.harness import catalog, probes
+from cookbook.harness import catalog, suites
 
 LEVELS = ("ran", "timed", "counted", "sanitized")  # of a recipe
 PROBED = "probed"  # of a suite of probes: cookbook.harness.probes
@@ -191,20 +191,20 @@ def write(new: Iterable[Record], root: Path | None = None) -> list[Path]:
 # --- current or stale ---------------------------------------------------------------------------------------
 
 
-def code_hash(name: str) -> str:
-    """SHA-256 (hex) of the code of a recipe or of a suite of probes.
+def code_hash(name: str) -> str | None:
+    """SHA-256 (hex) of the code of a recipe or of a suite of probes; None of a suite whose code is not here.
 
     Raises:
         UnknownRecipe: there is neither of that name.
     """
-    return probes.code_hash(name) if name in probes.SUITES else catalog.code_hash(name)
+    return suites.code_hash(name) if name in suites.SUITES else catalog.code_hash(name)
 
 
 def is_stale(record: Record) -> bool:
     """Whether the code of the recipe, or of another whose kernels were run, has changed since, or is gone."""
     hashes = {record["recipe"]: record["code_hash"], **record.get("of", {})}
     try:
-        return any(code_hash(name) != measured for name, measured in hashes.items())
+        return any(code_hash(name) not in (None, measured) for name, measured in hashes.items())
     except catalog.UnknownRecipe:
         return True
 

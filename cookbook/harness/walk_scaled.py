@@ -14,6 +14,7 @@ import numpy as np
 from cookbook.descriptors import describe
 from cookbook.harness.evaluated import Evaluated, evaluated
 from cookbook.harness.scaled import Scaled, atoms_as_words, tensors
+from cookbook.harness.walk import global_bytes, walk_tiles
 from cookbook.harness.walk_tcgen05 import UNIT, TmaTcgen05
 from cookbook.harness.walk_wgmma import BOX_LIMIT
 from cookbook.layouts import Layout, SmemLayout
@@ -145,8 +146,6 @@ def walk_scaled_evaluated(
     writer: Evaluated, reader: Evaluated, module: ModuleType, a: Scaled, b: Scaled, config: Any
 ) -> np.ndarray:
     """`walk_scaled` to bfloat16, with the layouts of those who write memory and of those who read it told apart."""
-    from cookbook.harness.walk import global_bytes, walk_tiles
-
     if a.format != b.format or a.codes.shape[1] != b.codes.shape[1]:
         raise ValueError(
             f"a, b: got {a.format} of K = {a.codes.shape[1]}, {b.format} of {b.codes.shape[1]}; needed one"
