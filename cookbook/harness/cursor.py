@@ -51,7 +51,7 @@ def asked_for(
     """The first `steps` k-tiles that each of `threads` of a CTA asks for.
 
     Args:
-        module: a recipe with `Problem`, `make_way`, `cursor_at` and `following`: `ampere/persistent_gemm`.
+        module: a recipe with `Problem`, `make_way`, `cursor_at` and `following`.
         dtype: a cutlass numeric type.
         shape: (M, N, K), the rows of A and B following one another.
         cta: of `ctas` in the grid.

@@ -55,7 +55,7 @@ def evaluated(module: ModuleType, dtype: Any, config: Any, vec: int = 8) -> Eval
     """Ask CuTe for everything at once.
 
     Args:
-        module: a recipe: see "A recipe" in docs/architecture.md.
+        module: a recipe, `contract.Gemm`.
         dtype: a cutlass numeric type.
         vec: elements per store of the output, for recipes whose `tiled_copies` has it.
     """

@@ -1,12 +1,6 @@
 """An experiment of a study: another recipe's GEMM in several configurations, timed beside each other and counted.
 
-A study that has one defines `EXPERIMENT`, with these attributes:
-
-    recipe      the name of the GEMM whose kernel it is
-    shape       (M, N, K), M and N multiples of 8
-    dtype       torch's name of one
-    configs     {name: {field: value}}: what changes in the recipe's configuration; one must be the recipe's own
-    read_bytes  {name: bytes} that the study's model lets each read from memory
+What such a study defines is `cookbook.harness.contract.Experiment`.
 """
 
 from __future__ import annotations
@@ -18,13 +12,14 @@ from typing import Any
 
 from cookbook.harness import catalog, compiling, counting, peers, records, running
 from cookbook.harness.contest import ROUNDS, Contest, time_contest
+from cookbook.harness.contract import Experiment
 
 VEC = 8  # elements per store of the output: 16 bytes
 HITS, MISSES = (f"lts__t_sectors_op_read_lookup_{which}.sum" for which in ("hit", "miss"))  # of L2, in sectors
 READ = "dram__bytes_read.sum"
 
 
-def configs(experiment: Any) -> tuple[dict[str, Any], str]:
+def configs(experiment: Experiment) -> tuple[dict[str, Any], str]:
     """The configurations by name, for the GPU that is here, and the name of the recipe's own.
 
     Raises:
@@ -69,14 +64,14 @@ def launcher(module: ModuleType, dtype: str, config: Any) -> Callable[..., Any]:
     return call
 
 
-def calls(experiment: Any) -> tuple[dict[str, Callable[..., Any]], str]:
+def calls(experiment: Experiment) -> tuple[dict[str, Callable[..., Any]], str]:
     """The kernel in each configuration, compiled for the GPU that is here, and the name of the recipe's own."""
     made, standard = configs(experiment)
     module = catalog.load(experiment.recipe)
     return {name: launcher(module, experiment.dtype, config) for name, config in made.items()}, standard
 
 
-def launch(experiment: Any) -> None:
+def launch(experiment: Experiment) -> None:
     """Launch each configuration once, in their order, and make sure that it was right."""
     (operands, *_), (variants, _) = peers.input_sets(experiment.shape, experiment.dtype), calls(experiment)
     for name, call in variants.items():
@@ -111,7 +106,7 @@ def counted(name: str) -> tuple[records.Record, list[str]]:
     return _record(name, "counted", figures, passed=not problems), problems
 
 
-def traffic(experiment: Any, page: str) -> tuple[dict[str, Any], list[str]]:
+def traffic(experiment: Experiment, page: str) -> tuple[dict[str, Any], list[str]]:
     """The figures in ncu's raw page (CSV) of one launch of each configuration: by its name
 
         read_bytes       from memory

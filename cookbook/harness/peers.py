@@ -166,9 +166,8 @@ def transpose_contest(module: Any, shape: Shape, dtype: str) -> Contest:
     }
     variants |= {name: lambda x, out, name=name: module.transpose(x, out=out, variant=name) for name in able}
     arch, known = "sm_{}{}".format(*capability), compiling.cutlass_dtype(dtype)
-    if hasattr(module, "beside"):
-        others = {name: config for name, config in module.beside(arch, known).items() if config.variant in able}
-        variants |= {name: lambda x, out, c=config: module.run(x, out, c) for name, config in others.items()}
+    others = {name: config for name, config in module.beside(arch, known).items() if config.variant in able}
+    variants |= {name: lambda x, out, c=config: module.run(x, out, c) for name, config in others.items()}
     for name in variants.keys() - {COPY, TORCH_TRANSPOSE}:
         out.fill_(float("nan"))
         variants[name](x, out)

@@ -61,6 +61,11 @@ def test_architectures_have_code_in_columns_and_code_shared(site):
     assert all(f'href="../recipes/{name}/"' in html for name in side_by_side.recipes_of(page))
 
 
+def test_architecture_shows_the_contract_as_the_code_has_it(site):
+    html = (site / "architecture" / "index.html").read_text()
+    assert "<!-- contract" not in html and "Whether an architecture has the instruction." in html
+
+
 def test_what_hardware_has_confirmed_of_blackwell_is_found(site):
     anchor = "checking/#blackwell-what-hardware-has-confirmed"
     assert 'id="blackwell-what-hardware-has-confirmed"' in (site / "checking" / "index.html").read_text()
