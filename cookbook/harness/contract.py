@@ -49,18 +49,23 @@ class Gemm(Protocol):
 
     def smem_layouts(self, dtype: Any, config: Any) -> Any:
         """Named tuple of composed layouts a (M, K, STAGE), b (N, K, STAGE), and c unless C stays in registers."""
+        ...
 
     def tiled_mma(self, dtype: Any, config: Any) -> Any:
         """The cute.TiledMma."""
+        ...
 
     def tiled_copies(self, dtype: Any, config: Any) -> Any:
         """Named tuple of the cute.TiledCopy of each copy that touches shared memory: g2s_a, s2r_a, r2s_c, s2g_c, ..."""
+        ...
 
     def compile_for(self, arch: str, dtype: Any, config: Any = None, *, options: str = "") -> Any:
         """The compiled kernel; no GPU is needed. arch: "sm_90a"; "" is the GPU that is here."""
+        ...
 
     def matmul(self, a: Any, b: Any, *, out: Any = None) -> Any:
         """The public entry point: a (M, K) times b (K, N)."""
+        ...
 
 
 @runtime_checkable
@@ -69,6 +74,7 @@ class SizedByChip(Protocol):
 
     def config_for(self, arch: str) -> Any:
         """The Config for an architecture; without this, CONFIG serves them all."""
+        ...
 
 
 @runtime_checkable
@@ -88,12 +94,15 @@ class BlockScaled(Protocol):
 
     def to_atoms(self, scales: Any) -> Any:
         """Scale factors (rows, factors) in the order of atoms of 512 bytes."""
+        ...
 
     def scale_views(self, rows: int, config: Any) -> Any:
         """Named tuple boxes, atoms, copied, steps: a tile's factors as TMA, tcgen05.cp and tcgen05.mma see them."""
+        ...
 
     def operands(self, mma: Any, tiles: Any, address: Any, config: Any) -> Any:
         """Of A and of B: named tuple elements, atoms, copied, steps: what the tensor core is told."""
+        ...
 
 
 @runtime_checkable
@@ -102,6 +111,7 @@ class DividedK(Protocol):
 
     def mailbox(self, config: Any) -> Any:
         """Layout, in float32, of the reduction buffer: (THREAD, (VEC, VECTORS), SENDER)."""
+        ...
 
 
 # --- transposes -------------------------------------------------------------------------------------------------------
@@ -125,30 +135,39 @@ class Transpose(Protocol):
 
     def configs_for(self, arch: str, dtype: Any) -> dict[str, Any]:
         """Config by variant, those that the architecture has."""
+        ...
 
     def beside(self, arch: str, dtype: Any) -> dict[str, Any]:
         """Configs by name that are timed too, and are none of the variants."""
+        ...
 
     def smem_layouts(self, dtype: Any, config: Any) -> dict[str, Any]:
         """Composed layouts "x" (M, N) and "y" (N, M), those it uses."""
+        ...
 
     def moves(self, config: Any) -> dict[str, Move]:
         """Every access to shared memory: r2s_x, s2g_x an element at a time; r2s_y, s2g_y blocks; s2r_x after TMA."""
+        ...
 
     def expected_excess(self, config: Any) -> dict[str, tuple[int, str]]:
         """By move: wavefronts above the ideal of each instruction, and why."""
+        ...
 
     def usable(self, x: Any, out: Any, capability: tuple[int, int]) -> dict[str, str]:
         """By variant, fastest first: what forbids it, or ""."""
+        ...
 
     def compile_for(self, arch: str, dtype: Any, config: Any = None, options: str = "") -> Any:
         """As a GEMM's."""
+        ...
 
     def transpose(self, x: Any, *, out: Any = None, variant: str = "auto") -> Any:
         """The public entry point."""
+        ...
 
     def run(self, x: Any, out: Any, config: Any) -> Any:
         """The kernel in any Config."""
+        ...
 
 
 # --- studies ----------------------------------------------------------------------------------------------------------
@@ -160,6 +179,7 @@ class Study(Protocol):
 
     def facts(self) -> list[tuple[str, bool, str]]:
         """A name, whether it holds, what was found and needed; each computed when this is called."""
+        ...
 
 
 @runtime_checkable
@@ -173,9 +193,11 @@ class Wavefronts(Protocol):
 
     def smem_layout(self, which: Any) -> Any:
         """The tile of (rows, columns)."""
+        ...
 
     def try_out(self, which: Any) -> tuple[Any, Any]:
         """Launch one kernel: what it gave, and what it should have."""
+        ...
 
 
 class Experiment(Protocol):
@@ -201,6 +223,7 @@ class Ceilings(Protocol):
 
     def measure(self, rounds: int = 7) -> dict[str, dict[str, dict[str, float]]]:
         """By section and name: tflops or gbps, with _min and _max, or other figures."""
+        ...
 
 
 @runtime_checkable
@@ -209,6 +232,7 @@ class InstructionCeilings(Protocol):
 
     def runs_on(self, config: Any, arch: str) -> bool:
         """Whether an architecture has the instruction."""
+        ...
 
     Ceiling: Callable[..., Any]  # Ceiling(config)(rounds) launches; .turn_flops is the work of one round
 
@@ -224,12 +248,15 @@ class Copies(Protocol):
 
     def copy(self, x: Any, out: Any = None, mode: str = "", major: str = "") -> Any:
         """The public entry point."""
+        ...
 
     def dump(self, x: Any, origin: tuple[int, int], mode: str, major: str, base: int) -> Any:
         """What TMA leaves in shared memory."""
+        ...
 
     def restore(self, memory: Any, out: Any, origin: tuple[int, int], mode: str, major: str, base: int) -> Any:
         """What TMA makes of shared memory."""
+        ...
 
 
 # --- which of them ----------------------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ def peers(tuned: bool = True, quack: bool = True) -> dict[str, Call]:
     if not quack:
         return found
     try:
-        from quack.gemm_interface import gemm
+        from quack.gemm_interface import gemm  # pyright: ignore[reportMissingImports]  # a peer that few have
     except Exception:  # not installed, or not for this machine: it is then no peer here
         return found
     return found | {QUACK: lambda a, b, out: gemm(a, b, out=out, tuned=tuned)}

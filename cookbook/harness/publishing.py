@@ -137,10 +137,9 @@ def _facts(recipe: Recipe) -> str:
     return table(["recipe", f"`{recipe.name}`"], rows, right=2)
 
 
-def _diff(recipe: Recipe) -> str:
-    base = catalog.find(recipe.builds_on)
-    texts = [catalog.without_lab(r.file.read_text(encoding="utf-8")).splitlines() for r in (base, recipe)]
-    lines = difflib.unified_diff(*texts, base.name, recipe.name, lineterm="", n=2)
+def _diff(recipe: Recipe, base: Recipe) -> str:
+    old, new = (catalog.without_lab(r.file.read_text(encoding="utf-8")).splitlines() for r in (base, recipe))
+    lines = difflib.unified_diff(old, new, base.name, recipe.name, lineterm="", n=2)
     return folded(f"All changes from {base.name}", fence("\n".join(lines), "diff"))
 
 
@@ -163,7 +162,7 @@ def page(name: str) -> str:
     if recipe.kind != "study":
         parts += ["## Recorded checks", checked_table(recipe.name)]
     if recipe.builds_on:
-        parts += [f"## What changed from {recipe.builds_on}", _diff(recipe)]
+        parts += [f"## What changed from {recipe.builds_on}", _diff(recipe, catalog.find(recipe.builds_on))]
     return "\n\n".join(parts) + "\n"
 
 

@@ -44,7 +44,8 @@ def walk_layouts(
     In a right kernel they are the same. Giving two different ones shows what a kernel with the swizzle on one side
     only would make.
     """
-    way = {("r2s_x", "s2g_x"): _scalars, ("r2s_y", "s2g_y"): _vectors, ("s2r_x", "r2s_y"): _tma}[tuple(moves)]
+    first, second = moves
+    way = {("r2s_x", "s2g_x"): _scalars, ("r2s_y", "s2g_y"): _vectors, ("s2r_x", "r2s_y"): _tma}[first, second]
     y = np.full(x.shape[::-1], np.iinfo(x.dtype).max, x.dtype)
     tile = SharedMemory(2 * max(layout.outer.size * x.itemsize * 2 for layout in writer.values()))
     for row in range(0, x.shape[0], config.tile_m):

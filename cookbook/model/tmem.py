@@ -45,7 +45,7 @@ class TmemAddress(NamedTuple):
         Raises:
             ValueError: not 32 bits, or a lane above 127.
         """
-        if isinstance(address, cls):
+        if isinstance(address, TmemAddress):
             return address
         if not 0 <= address < LANES << 16:
             raise ValueError(f"address: got {address:#x}; needed a lane below {LANES} in bits 16-31, a column below")
@@ -123,7 +123,8 @@ class TensorMemory:
             raise ValueError(
                 f"columns: got {columns.min()} to {columns.max()}; needed allocated ones, {self._taken or 'of none'}"
             )
-        return np.broadcast_arrays(lanes, columns)
+        lanes, columns = np.broadcast_arrays(lanes, columns)
+        return lanes, columns
 
 
 @lru_cache(maxsize=128)
