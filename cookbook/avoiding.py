@@ -68,11 +68,11 @@ class BankMap:
     nodes: int  # steps of the search, dead ends included
 
 
-class Undecided(RuntimeError):
+class Undecided(ValueError):
     """The search was given fewer steps than it needs."""
 
 
-def avoid(spans: Sequence[Sequence[int]], n: int, rank: int) -> BankMap | tuple[Frame, Tree]:
+def avoid(spans: Sequence[Sequence[int]], n: int, rank: int, most: int | None = None) -> BankMap | tuple[Frame, Tree]:
     """A linear map from n bits to `rank` bits that is injective on every span; or why there is none.
 
     The spans of blocks take a handful of steps, as do up to eight arbitrary ones. Hard are thirty arbitrary spans of
@@ -80,12 +80,16 @@ def avoid(spans: Sequence[Sequence[int]], n: int, rank: int) -> BankMap | tuple[
 
     Args:
         spans: a basis each, of dimension `rank` at most.
+        most: nodes after which to give up.
 
     Returns:
         The map, or the frame and the tree of a proof; `cookbook.proofs` checks it.
+
+    Raises:
+        Undecided: (a ValueError) `most` nodes were not enough.
     """
     search = _Search(spans, n, rank)
-    found = search.run()
+    found = search.run(most)
     frame = search.frame
     return (frame, search.tree()) if found is None else BankMap(_extended(frame, found, n), search.steps)
 

@@ -12,17 +12,23 @@ if TYPE_CHECKING:
     from cookbook.harness.catalog import Recipe
     from cookbook.harness.checking import Level, Report
     from cookbook.harness.doctor import Diagnosis
+    from cookbook.harness.freshness import Verdict
 
 COLOURS = {
     "passed": "green",
     "ok": "green",
     "recorded": "cyan",
     "stale": "yellow",
+    "differs": "bold red",
+    "not compared": "yellow",
     "not checked": "yellow",
     "limited": "yellow",
     "failed": "bold red",
     "missing": "bold red",
 }
+
+
+SIMULATED = "the layouts, simulated (not the kernel's own coordinates)"  # what level "model" is
 
 
 def coloured(status: str) -> str:
@@ -64,14 +70,26 @@ def describe(level: Level) -> str:
 
 def of_records(records: Iterable[dict[str, Any]], is_stale: Any) -> Table:
     """`cookbook results`."""
+    from cookbook.harness.records import figures_of
+
     table = _table("recipe", "level", "of", "status", "figures", "device", "date")
     for r in records:
         shape = "x".join(map(str, r["shape"])) if r["shape"] else ""
-        words = WORDS[r["level"]](r["figures"] | ({"peers": r["peers"]} if r["peers"] else {}))
+        words = WORDS[r["level"]](figures_of(r))
         status = "stale" if is_stale(r) else r["status"]
         of = " ".join(word for word in (r.get("majors"), r["dtype"], shape) if word)
         table.add_row(r["recipe"], r["level"], of, coloured(status), escape(words), r["device"], r["date"])
     return table
+
+
+def of_verdicts(verdicts: Iterable[Verdict]) -> Table | str:
+    """`cookbook results --exact`: what is not current, and why."""
+    table = _table("recipe", "level", "of", "status", "why")
+    for record, status, why in verdicts:
+        words = (record.get("majors"), record["dtype"], "x".join(map(str, record["shape"] or ())))
+        of = " ".join(word for word in words if word)
+        table.add_row(record["recipe"], record["level"], of, coloured(status), escape(why))
+    return table if table.row_count else "every record is of the kernels that are compiled today"
 
 
 def of_limits(records: Iterable[dict[str, Any]]) -> list[Table]:
@@ -99,7 +117,7 @@ def of_diagnoses(diagnoses: Iterable[Diagnosis]) -> Table:
     return table
 
 
-def of_recipe(recipe: Recipe, code_hash: str) -> Table:
+def of_recipe(recipe: Recipe, code: str) -> Table:
     """`cookbook show`."""
     table = Table.grid(padding=(0, 2))
     instructions = [f"{key}: {' '.join(value)}" for key, value in recipe.instructions.items()]
@@ -116,7 +134,7 @@ def of_recipe(recipe: Recipe, code_hash: str) -> Table:
         "runs on": recipe.runs_on,
         "instructions": "\n".join(instructions),
         "file": str(recipe.file),
-        "code hash": code_hash[:16],
+        "code hash": code[:16],
     }
     for key, value in rows.items():
         table.add_row(f"[dim]{key}[/]", value)
@@ -155,8 +173,8 @@ def _layout(figures: dict[str, Any]) -> str:
 
 def _model(figures: dict[str, Any]) -> str:
     if "mismatches" in figures:
-        return "every element where it belongs"
-    return f"integers exact; normals {figures['relative_error']:.0e}"
+        return f"{SIMULATED}: every element where it belongs"
+    return f"{SIMULATED}: integers exact, normals {figures['relative_error']:.0e}"
 
 
 def _compiled(figures: dict[str, Any]) -> str:
@@ -188,6 +206,7 @@ def _timed(figures: dict[str, Any]) -> str:
     spread = f"{figures['min_ms']:.4g}-{figures['max_ms']:.4g}"
     host = {"ours": figures, **peers} if "host_us" in figures else {}
     calls = ", ".join(f"{who} {each['host_us']:.1f}" for who, each in host.items() if "host_us" in each)
+    calls = calls or figures.get("host", "")
     return f"{figures['median_ms']:.4g} ms ({spread}), {rate(figures)}; {ratios}" + (calls and f"; us a call: {calls}")
 
 

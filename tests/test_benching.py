@@ -254,7 +254,7 @@ def test_a_recipe_named_in_the_front_matter_is_one_more_peer(monkeypatch):
     timed = {who: {"median_ms": ms} for who, ms in ((contest.OURS, 2.0), (peers.TORCH, 1.0), (peer, 3.0))}
     timed |= {"rounds": 7, "batch": 1, "launches": "graph", "sets": 2}
     record = contest.record_of("hopper/tuned_gemm", held, (8, 8, 8), "float16", timed)
-    assert record["peers"][peer]["ratio"] == 1.5 and record["of"] == {peer: catalog.code_hash(peer)}
+    assert record["peers"][peer]["ratio"] == 1.5 and record["of"] == {peer: records.code_of(peer)}
     assert not records.is_stale(record) and records.is_stale(record | {"of": {peer: "0"}})
 
 

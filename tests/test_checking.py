@@ -101,7 +101,7 @@ def made(passed=True):
     ("change", "status", "says"),
     [
         ({}, "recorded", "no GPU"),
-        ({"code_hash": "0"}, "stale", "code has changed"),
+        ({"code": "0"}, "stale", "code has changed"),
         ({"status": "failed"}, "failed", "recorded as failed"),
     ],
 )

@@ -129,8 +129,8 @@ def test_fact_18_rows_that_are_no_power_of_two():
 
 def test_fact_18_pairing_the_rows_of_8x9():
     toy, block = Banks(8), Block(4, 2)
-    phases = phases_of((8, 9), 32, block, toy)
-    plain = [c for c in candidates((8, 9), 32, [block], toy) if c.layout.shape == (8, 9)]
+    phases, _ = phases_of((8, 9), 32, block, toy)
+    plain = [c for c in candidates((8, 9), 1) if c.layout.shape == (8, 9)]
     assert len(plain) > 10 and all(worst(c.offsets().reshape(-1), phases, 32, toy) > 1 for c in plain)
     found = solve((8, 9), 32, [block], **TOY)
     assert found.kind == "permuted" and not found.swizzle.bits
@@ -256,11 +256,10 @@ def test_irregular_answers_are_the_first_free_candidate():
     for _ in range(60):
         tile, memory = (rng.randint(3, 12), rng.choice((3, 5, 6, 7, 9, 12, 24))), Banks(8)
         accesses = [Block(rng.randint(1, min(4, tile[0])), rng.randint(1, 3)) for _ in range(rng.randint(1, 3))]
-        phases = [phases_of(tile, 32, access, memory) for access in accesses]
+        phases = [phases_of(tile, 32, access, memory)[0] for access in accesses]
+        kept = min(access.vector(tile, 32) for access in accesses)
         free = (
-            c
-            for c in candidates(tile, 32, accesses, memory)
-            if all(worst(c.offsets().reshape(-1), p, 32, memory) == 1 for p in phases)
+            c for c in candidates(tile, kept) if all(worst(c.offsets().reshape(-1), p, 32, memory) == 1 for p in phases)
         )
         first = next(free, None)
         if first is None:
@@ -325,7 +324,7 @@ def cutes_own_bytes(smem_layout, tile, size):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ((48, 16, 8), "row_elements: got 48; needed a power of two, such as 32"),
+        ((48, 16, 8), r"row_elements: got 48; needed a power of two \(nearest: 32\)"),
         ((64, 16, 3), "vector_elements: got 3"),
         ((64, 16, 16), "needed 8 at most: 16 bytes"),
         ((4, 16, 8), "row_elements: got 4; needed 8 at least"),
@@ -344,12 +343,12 @@ def test_column_swizzle_refuses(arguments, says):
         (((1024, 1024), 32, [(8, 1)]), "65536 elements at most"),
         (((8, 8), 24, [(8, 1)]), "element_bits: got 24"),
         (((8, 8), 32, []), "accesses: got none"),
-        (((8, 8), 32, [(16, 1)]), "needed one inside 8x8"),
+        (((8, 8), 32, [(16, 1)]), "tile: got 8x8; needed 16x1 at least"),
         (((8, 8), 32, [(3, 1)]), "rows = 3; needed a power of two, 2"),
         (((8, 8), 32, [(0, 1)]), "rows: got 0"),
         (((8, 8), 32, [Span((64,))]), "needed offsets below 64"),
-        (((8, 9), 32, [Span((8,))]), "needed blocks"),
-        (((8, 9), 32, [(9, 1)]), "needed one inside 8x9"),
+        (((8, 9), 32, [Span((8,))]), "needed powers of two, or a block or an instruction"),
+        (((8, 9), 32, [(9, 1)]), "tile: got 8x9; needed 9x1 at least"),
     ],
 )
 def test_solve_refuses(request_, says):
@@ -364,9 +363,9 @@ def test_solve_refuses_other_things():
         Span((1, 2, 3))
     with pytest.raises(ValueError, match="banks: got 12"):
         solve((8, 8), 32, [(8, 1)], banks=12)
-    with pytest.raises(ValueError, match="vector_elements: got 8; needed a power of two, 4 at most"):
+    with pytest.raises(ValueError, match="vector_elements: got 8; needed a power of two, 1 to 4"):
         solve((8, 8), 32, [(8, 1)], vector_elements=8)
-    with pytest.raises(ValueError, match="needed None there"):
+    with pytest.raises(ValueError, match="vector_elements: got 4 for rows of 9 elements; needed a divisor of that, 1"):
         solve((8, 9), 32, [(8, 1)], vector_elements=4)
 
 

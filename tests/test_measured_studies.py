@@ -101,7 +101,7 @@ def test_the_table_shows_measured_beside_predicted_or_says_that_nothing_was(tmp_
     shown = study_tables.counted_table(name, tmp_path)
     assert "| pitch 32 | `LDS` | 32 | 32 | 32 | 1 |" in shown and "| pitch 33 | `LDS` | 32 | 1 | 1 | 1 |" in shown
     assert "Every count is the predicted one." in shown and "NVIDIA Test" in shown
-    records.write([record(name, "counted", figures, code_hash="0" * 64)], tmp_path)
+    records.write([record(name, "counted", figures, code="0" * 64)], tmp_path)
     shown = study_tables.counted_table(name, tmp_path)
     assert "Not measured on the code as it is now" in shown and "|" not in shown
 
@@ -178,15 +178,14 @@ def test_the_traffic_of_every_order_is_read_from_the_report(experiment):
 def test_a_launcher_hands_the_kernel_what_it_takes_and_refuses_the_rest(monkeypatch):
     took = []
     module = SimpleNamespace(
-        compile_for=lambda arch, dtype, config, vec: lambda *arguments: took.append((arch, config, vec, *arguments)),
-        launch_arguments=lambda dtype, pointers, mnk, strides, vec, stream: (pointers, mnk, strides, stream),
+        compile_for=lambda arch, dtype, config, vec, options: lambda *each: took.append((arch, config, vec, *each)),
     )
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=7))
     call = experiments.launcher(module, "bfloat16", "a config")
     a, b, out = torch.zeros(16, 24), torch.zeros(40, 24).T, torch.zeros(16, 40)
     assert call(a, b, out) is out
     pointers = (a.data_ptr(), b.data_ptr(), out.data_ptr())
-    assert took == [("", "a config", 8, pointers, (16, 40, 24), (24, 24, 40), 7)]
+    assert took == [("", "a config", 8, *pointers, (16, 40, 24), (24, 24, 40), 7)]
     with pytest.raises(ValueError, match=r"b: got shape \(40, 24\), strides \(1, 40\); needed contiguous rows"):
         call(a, torch.zeros(24, 40), out)
     with pytest.raises(ValueError, match=r"out: got shape \(16, 36\)"):
@@ -303,5 +302,5 @@ def test_a_record_of_an_experiment_is_stale_when_either_code_has_changed(tmp_pat
     written(tmp_path, experiment, of={experiment.recipe: "0" * 64})
     assert all(records.is_stale(r) for r in records.read(tmp_path))
     assert "Not measured on the code as it is now" in study_tables.experiment_table(ORDERS, tmp_path)
-    written(tmp_path, experiment, code_hash="0" * 64)
+    written(tmp_path, experiment, code="0" * 64)
     assert all(records.is_stale(r) for r in records.read(tmp_path))

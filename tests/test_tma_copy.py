@@ -262,9 +262,8 @@ def test_without_a_gpu_check_shows_what_is_recorded(monkeypatch, tmp_path):
     monkeypatch.setattr(checking, "gpu_for", lambda recipe: (None, "no CUDA device here"))
     (level,) = checking.study_levels(catalog.find(NAME), "ran", tools=True)
     assert level.status == "not checked" and level.reason.endswith("nothing recorded: not run on hardware")
-    records.write(
-        [timed(NAME, copying.BENCHED_SHAPES[0]), timed(NAME, copying.BENCHED_SHAPES[1]) | {"code_hash": "0" * 64}]
-    )
+    old = timed(NAME, copying.BENCHED_SHAPES[1]) | {"code": "0" * 64}
+    records.write([timed(NAME, copying.BENCHED_SHAPES[0]), old])
     levels = checking.study_levels(catalog.find(NAME), "timed", tools=True)
     assert {level.shape: level.status for level in levels} == {
         copying.BENCHED_SHAPES[0]: "recorded",

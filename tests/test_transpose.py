@@ -14,6 +14,7 @@ from cookbook import banks
 from cookbook.design import column_swizzle
 from cookbook.harness import catalog, checking, compiling, counting, moves, transposing, walk_transpose
 from cookbook.layouts import Layout, SmemLayout
+from cookbook.recipe import entry
 from cookbook.swizzle import Swizzle
 
 NAME = "foundations/matrix_transpose"
@@ -267,16 +268,16 @@ def test_which_variants_can_take_what(module):
         reasons = module.usable(x, torch.empty(n, m + out_gap, dtype=dtype)[:, :m], capability)
         return [name for name, reason in reasons.items() if not reason]
 
-    assert able(64, 128) == ["vectorised", "tma", "swizzled", "padded", "naive"]
-    assert able(64, 128, capability=(8, 9)) == ["vectorised", "swizzled", "padded", "naive"]
-    assert able(64, 60, x_gap=4) == ["tma", "swizzled", "padded", "naive"]  # rows of x end inside 16 bytes
-    assert able(60, 128, out_gap=4) == ["swizzled", "padded", "naive"]  # and rows of out, which TMA would write past
-    assert able(60, 128) == able(64, 128, x_gap=1) == ["swizzled", "padded", "naive"]
+    assert able(64, 128) == ["vectorised", "tma", "padded", "swizzled", "naive"]
+    assert able(64, 128, capability=(8, 9)) == ["vectorised", "padded", "swizzled", "naive"]
+    assert able(64, 60, x_gap=4) == ["tma", "padded", "swizzled", "naive"]  # rows of x end inside 16 bytes
+    assert able(60, 128, out_gap=4) == ["padded", "swizzled", "naive"]  # and rows of out, which TMA would write past
+    assert able(60, 128) == able(64, 128, x_gap=1) == ["padded", "swizzled", "naive"]
     assert able(60, 128, dtype=torch.float32)[:2] == ["vectorised", "tma"]
-    assert able(1, 8) == ["swizzled", "padded", "naive"]  # out's rows are 2 bytes apart
+    assert able(1, 8) == ["padded", "swizzled", "naive"]  # out's rows are 2 bytes apart
 
 
-def test_overlap_agrees_with_counting_bytes(module):
+def test_overlap_agrees_with_counting_bytes():
     buffer, generator = torch.zeros(400), torch.Generator().manual_seed(0)
 
     def integer(low, high):
@@ -290,7 +291,7 @@ def test_overlap_agrees_with_counting_bytes(module):
         x, y = view(row), view(row)
         buffer.zero_()
         x += 1
-        assert bool((y != 0).any()) == module.overlap(x, y)
+        assert bool((y != 0).any()) == entry.overlap(x, y)
 
 
 # --- what a GPU has to tell, as far as the machine code shows it ----------------------------------------------------
@@ -326,3 +327,14 @@ def test_the_other_order_of_tiles_is_another_kernel_and_no_variant(module):
     assert by_rows.sass != by_columns.sass and by_rows.spills == 0
     for needed in module.INSTRUCTIONS["vectorised"]:
         assert by_rows.count(needed) == by_columns.count(needed)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_variants_are_tried_in_the_order_of_their_records(module, dtype):
+    from cookbook.harness import records
+
+    timed = [r for r in records.select(NAME, "timed", dtype) if set(module.VARIANTS) <= set(r["peers"])]
+    assert timed
+    for record in timed:
+        by_time = sorted(module.VARIANTS, key=lambda name: record["peers"][name]["median_ms"])
+        assert tuple(by_time) == module.FASTEST_FIRST

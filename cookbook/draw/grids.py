@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from cookbook.arguments import checked
 from cookbook.draw import svg
 from cookbook.draw.crossbar import turns
 
@@ -23,15 +24,15 @@ _LABELS = ("offset", "byte", "hex", "bank")
 def offsets_of(layout: Any, element_bits: int) -> np.ndarray:
     """Byte offsets, (rows, columns), of what the pictures here accept: see `layout_grid`."""
     if element_bits not in (8, 16, 32, 64, 128):
-        raise ValueError(f"element_bits: got {element_bits}, need 8, 16, 32, 64 or 128")
+        raise ValueError(f"element_bits: got {element_bits}; needed 8, 16, 32, 64 or 128")
     if hasattr(layout, "byte_offsets"):
         table = np.asarray(layout.byte_offsets())
     else:
         table = np.asarray(layout.table() if hasattr(layout, "table") else layout) * (element_bits // 8)
     if table.ndim != 2 or not np.issubdtype(table.dtype, np.integer) or (table < 0).any():
-        raise ValueError(f"layout: got {table.dtype} of shape {table.shape}, need a 2-D table of offsets >= 0")
+        raise ValueError(f"layout: got {table.dtype} of shape {table.shape}; needed a 2-D table of offsets >= 0")
     if not 1 <= table.size <= _MAX_CELLS:
-        raise ValueError(f"layout: got {table.size} cells, need 1 to {_MAX_CELLS}: draw a part of it")
+        raise ValueError(f"layout: got {table.size} cells; needed 1 to {_MAX_CELLS}: draw a part of it")
     return table
 
 
@@ -39,7 +40,7 @@ def _marked(mark: Iterable[tuple[int, int]], shape: tuple[int, ...]) -> list[tup
     cells = [(int(row), int(col)) for row, col in mark]
     for row, col in cells:
         if not (0 <= row < shape[0] and 0 <= col < shape[1]):
-            raise ValueError(f"mark: got ({row}, {col}), need a cell of the {shape[0]} x {shape[1]} grid")
+            raise ValueError(f"mark: got ({row}, {col}); needed a cell of the {shape[0]} x {shape[1]} grid")
     return cells
 
 
@@ -81,6 +82,7 @@ def _counted(count: int, cells: int) -> str:
     return f"{cells} marked: {count} turn{'s' if count != 1 else ''}" if cells else ""
 
 
+@checked
 def layout_grid(
     layout: Any,
     element_bits: int = 32,
@@ -112,13 +114,14 @@ def layout_grid(
 
 def _prepared(layout: Any, element_bits: int, banks: int, label: str, mark: Any) -> tuple[np.ndarray, list]:
     if label not in _LABELS:
-        raise ValueError(f"label: got {label!r}, need one of {_LABELS}")
+        raise ValueError(f"label: got {label!r}; needed one of {_LABELS}")
     if not 1 <= banks <= 32:
-        raise ValueError(f"banks: got {banks}, need 1 to 32")
+        raise ValueError(f"banks: got {banks}; needed 1 to 32")
     table = offsets_of(layout, element_bits)
     return table, _marked(mark, table.shape)
 
 
+@checked
 def before_after(
     before: Any,
     after: Any,

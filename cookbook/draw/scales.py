@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cookbook.arguments import checked
 from cookbook.draw import svg
 
 __all__ = ["scale_atom"]
@@ -16,6 +17,7 @@ _TOP, _LEFT, _GAP = 112.0, 66.0, 124.0
 _ZOOM = 26.0  # height of a byte of the cell drawn large
 
 
+@checked
 def scale_atom(
     offsets: np.ndarray, source: np.ndarray, target: np.ndarray, block: int, per_step: int, title: str | None = None
 ) -> svg.Picture:
@@ -57,7 +59,7 @@ def _words(offsets: np.ndarray) -> np.ndarray:
     first = offsets[:, :1]
     whole = offsets.shape == (_ROWS, _FACTORS) and (offsets - first == np.arange(_FACTORS)).all()
     if not whole or sorted(first[:, 0] // _WORD) != list(range(_ROWS)) or (first % _WORD).any():
-        raise ValueError("offsets: got factors of a row apart, need (128, 4), four in each word of 512 bytes")
+        raise ValueError("offsets: got factors of a row apart; needed (128, 4), four in each word of 512 bytes")
     rows = np.empty(_ROWS, int)
     rows[first[:, 0] // _WORD] = np.arange(_ROWS)
     return rows
@@ -66,14 +68,14 @@ def _words(offsets: np.ndarray) -> np.ndarray:
 def _cells(words: np.ndarray, source: np.ndarray, target: np.ndarray) -> np.ndarray:
     """(128 lanes, 4 columns): the row whose factors each cell gets."""
     if source.shape != target.shape or source.ndim != 1 or (source % _WORD != target % _WORD).any():
-        raise ValueError(f"target: got {target.shape} for {source.shape}, need a place for each byte, words in cells")
+        raise ValueError(f"target: got {target.shape} for {source.shape}; needed a place for each byte, words in cells")
     rows = np.full((_LANES, _WORDS), -1)
     lane, column = target // _WORD >> 16, target // _WORD & 0xFFFF
     if lane.max() >= _LANES or column.max() >= _WORDS or source.max() >= _ROWS * _WORD:
-        raise ValueError(f"target: got lane {lane.max()}, column {column.max()}, need 128 lanes, 4 columns, one atom")
+        raise ValueError(f"target: got lane {lane.max()}, column {column.max()}; needed 128 lanes, 4 columns, one atom")
     rows[lane, column] = words[source // _WORD]
     if (rows < 0).any():
-        raise ValueError("target: got cells that nothing is copied to, need all of 128 lanes by 4 columns")
+        raise ValueError("target: got cells that nothing is copied to; needed all of 128 lanes by 4 columns")
     return rows
 
 

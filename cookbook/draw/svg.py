@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 
+from cookbook.arguments import checked
+
+__all__ = ["Picture", "picture"]
+
 FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 CHAR_WIDTH = 0.62  # of the font size: the widest of the fonts above
 
@@ -127,6 +131,7 @@ def text_width(content: object, size: float = 12) -> float:
     return len(str(content)) * CHAR_WIDTH * size
 
 
+@checked
 @dataclass(frozen=True)
 class Picture:
     """A finished picture: a whole SVG document in `svg`. Notebooks show it; `save` writes it to a file."""
@@ -139,11 +144,12 @@ class Picture:
     def __str__(self) -> str:
         return self.svg
 
+    @checked
     def save(self, path: str | Path) -> Path:
         """Writes the picture as UTF-8. `path` must end in `.svg`; returns it as a Path."""
         path = Path(path)
         if path.suffix != ".svg":
-            raise ValueError(f"path: got {str(path)!r}, need a name that ends in .svg")
+            raise ValueError(f"path: got {str(path)!r}; needed a name that ends in .svg")
         path.write_text(self.svg + "\n", encoding="utf-8")
         return path
 

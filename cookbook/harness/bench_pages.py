@@ -28,6 +28,7 @@ Shapes: TypeAlias = tuple[Shape, ...]
 LADDER_SHAPES: Shapes = ((4096, 4096, 4096), (8192, 8192, 8192))
 SHORT_SHAPE = LADDER_SHAPES[1]
 CEILING = ceilings.PEER
+SPEED_UP = "speed-up of ours"  # the time of a peer over ours: above 1 ours is faster
 MISSING, OLD = "not measured", "not measured since the code changed"
 _NO_DEVICE = ""
 
@@ -148,7 +149,7 @@ def size_table(found: list[Record], current: list[Record]) -> str:
     of_shape = {tuple(r["shape"]): r for r in current}
     others = sorted(set(of_shape) - {*ALL_SIZES} - _only_grown(), key=lambda shape: (math.prod(shape), shape))
     header = ["M x N x K", "ours, ms (min to max)", "ours, TFLOP/s"]
-    header += [f"{who}, TFLOP/s (ours / it)" for who in (TORCH, QUACK)] + ["of the ceiling"]
+    header += [f"{who}, TFLOP/s ({SPEED_UP})" for who in (TORCH, QUACK)] + ["of the ceiling"]
     rows = []
     for shape in (*ALL_SIZES, *others):
         cells = _size_cells(of_shape[shape]) if shape in of_shape else [absent(found, shape), *[""] * 4]
@@ -210,7 +211,7 @@ def growth_chart(name: str, here: dict[Shape, Record]) -> draw.Picture | None:
 
 def growth_table(found: list[Record], here: dict[Shape, Record]) -> str:
     """A row for each size, and for each dimension that has it: ours, and how it stands to torch.matmul."""
-    header = ["size", *(f"as {letter}, ms (torch.matmul / ours)" for letter in "MNK")]
+    header = ["size", *(f"as {letter}, ms ({SPEED_UP} over {TORCH})" for letter in "MNK")]
     rows = []
     for shapes in zip(*(grown(dimension) for dimension in range(3)), strict=True):
         cells = [_growth_cell(here[shape]) if shape in here else absent(found, shape) for shape in shapes]
@@ -321,7 +322,7 @@ def ladder_chart(steps: list[Recipe], best: Best, device: str, shapes: Shapes) -
     own = next((n.split("/")[1] for n in tuned() if n in {r.name for r in steps}), OURS)
     unit, meaning = "times torch.matmul in the same run", "in brackets: times the step before; line: min to max"
     title = f"{steps[0].track}, {DTYPE}, {device}"
-    return draw.bar_chart(bars, unit, title, highlight=own, baseline=None, meaning=meaning)
+    return draw.bar_chart(bars, unit, title, highlight=own, meaning=meaning)
 
 
 def ladder_table(steps: list[Recipe], best: Best, found: dict[str, list[Record]], shapes: Shapes) -> str:
@@ -388,7 +389,7 @@ def apart_chart(recipe: Recipe, current: list[Record]) -> draw.Picture | None:
         return None
     title = f"{recipe.name}, {DTYPE}, {current[0]['device']}"
     own = recipe.name.split("/")[1]
-    return draw.bar_chart(bars, "times torch.matmul in the same run", title, highlight=own, baseline=None)
+    return draw.bar_chart(bars, "times torch.matmul in the same run", title, highlight=own)
 
 
 def apart_table(recipe: Recipe, found: list[Record], current: list[Record]) -> str:
@@ -407,7 +408,7 @@ def apart_table(recipe: Recipe, found: list[Record], current: list[Record]) -> s
         else:
             row += [absent(found, shape), *[""] * len(peers)]
         rows.append(row)
-    return table(["M x N x K", "ours, µs (min to max)", *(f"{who}, µs (ours / it)" for who in peers)], rows)
+    return table(["M x N x K", "ours, µs (min to max)", *(f"{who}, µs ({SPEED_UP})" for who in peers)], rows)
 
 
 # --- rasters ----------------------------------------------------------------------------------------------------
@@ -435,7 +436,7 @@ def _read_chart(name: str, root: Path | None) -> draw.Picture | None:
         note = f"{f['read_bytes'] / study_tables.GB:.3g}, L2 hits {f['l2_hit_rate']:.0%}"
         bars.append(draw.Bar(order, "counted", f["read_bytes"] / study_tables.GB, note=note))
     title = f"Read from memory, {found[0]['device']}"
-    return draw.bar_chart(bars, "GB", title, "counted", None, meaning="shorter is better")
+    return draw.bar_chart(bars, "GB", title, "counted", ratios=False, meaning="shorter is better")
 
 
 # --- README -----------------------------------------------------------------------------------------------------
@@ -457,7 +458,7 @@ def short(root: Path | None = None) -> str:
         devices = len(_devices(current)) > 1
         rows = [[_in_short(r["shape"]), *([r["device"]] if devices else []), *_size_cells(r)[1:]] for r in current]
         header = ["M x N x K", *(["on"] if devices else []), "ours, TFLOP/s"]
-        header += [f"{who} (ours / it)" for who in (TORCH, QUACK)] + ["of the ceiling"]
+        header += [f"{who} ({SPEED_UP})" for who in (TORCH, QUACK)] + ["of the ceiling"]
         parts.append(table(header, rows, right=2 if devices else 1))
         if missing:
             parts.append(f"Not measured: {', '.join(map(_in_short, missing))}.")

@@ -1,4 +1,4 @@
-"""The recipes: found on disk, described by their front matter, loaded as modules, copied as files, hashed.
+"""The recipes: found on disk, described by their front matter, loaded as modules, copied as files.
 
 Nothing here imports torch or CuTe; only `load` does, by executing a recipe.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import difflib
-import hashlib
 import importlib.machinery
 import importlib.util
 import re
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple
 
 from cookbook.harness import formats
 from cookbook.harness import majors as operand_majors
+from cookbook.recipe import copy
 
 TRACKS = ("foundations", "ampere", "hopper", "blackwell")
 KINDS = ("gemm", "transpose", "study")  # what a recipe defines: docs/architecture.md, "A recipe"
@@ -141,7 +141,7 @@ def find(name: str, root: Path | None = None) -> Recipe:
     best = max(likeness.values(), default=0.0)  # one letter off is no question of which
     near = [n for n, like in likeness.items() if like >= max(0.6, best - 0.05)][:3]
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(full) or 'none'}"
-    raise UnknownRecipe(f"name: no recipe is called {name!r}; {hint}")
+    raise UnknownRecipe(f"name: got {name!r}; needed the name of a recipe: {hint}")
 
 
 def _likeness(a: str, b: str) -> float:
@@ -356,7 +356,7 @@ def usage_of(recipe: Recipe) -> tuple[str, str, str]:
 
 
 def standalone_source(name: str, module: str | None = None, root: Path | None = None) -> str:
-    """The recipe as one file that imports nothing of this package: its non-lab cells under a header.
+    """The recipe as one file that imports nothing of this package: the code of its non-lab cells under a header.
 
     Args:
         name: a recipe's name.
@@ -378,29 +378,11 @@ def standalone_source(name: str, module: str | None = None, root: Path | None = 
 
 def _kept_text(source: str) -> str:
     lines = source.splitlines()
-    kept = [lines[c.start : c.stop] for c in cells(source) if "lab" not in c.tags]
-    text = "\n".join(line for block in kept for line in block).strip() + "\n"
-    return re.sub(r"\n{4,}", "\n\n\n", text)
+    kept = [c for c in cells(source) if "lab" not in c.tags and c.kind == "code"]
+    return copy.alone("\n".join(lines[c.start + 1 : c.stop]) for c in kept)
 
 
-# --- hash -------------------------------------------------------------------------------------------------
-
-
-def code_hash(name: str, root: Path | None = None) -> str:
-    """SHA-256 (hex) of the recipe's code: its non-lab cells without comments and docstrings.
-
-    The same for every Python that runs the cookbook: see `normal_form`.
-    """
-    return hash_of(without_lab(find(name, root).file.read_text(encoding="utf-8")))
-
-
-@lru_cache(maxsize=256)
-def hash_of(*sources: str) -> str:
-    """SHA-256 (hex) of the code of Python texts, as `normal_form` writes it.
-
-    Made once for each: it takes a tenth of a second, and pages and tables ask it of every record that they show.
-    """
-    return hashlib.sha256("".join(map(normal_form, sources)).encode("utf-8")).hexdigest()
+# --- text without comments ----------------------------------------------------------------------------------
 
 
 def normal_form(source: str) -> str:

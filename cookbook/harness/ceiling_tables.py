@@ -45,7 +45,7 @@ def ceiling_chart(name: str, root: Path | None = None) -> draw.Picture | None:
     bars = [_bar(size, section, some[size]) for size in sizes for section, some in by_size.items() if size in some]
     bars = bars or [_bar(s, entry, f) for s in ("instructions", "data") for entry, f in figures[s].items()]
     unit, title = ("GB/s" if by_size else "TFLOP/s"), f"{name}, {found[0]['device']}"
-    return draw.bar_chart(bars, unit=unit, title=title, highlight="read", baseline=None)
+    return draw.bar_chart(bars, unit=unit, title=title, highlight="read", ratios=False)
 
 
 def ceiling_report(name: str) -> str:

@@ -127,7 +127,11 @@ def compile_recipes(name: str, arch: str, dtype: str | None, configs: Iterable[A
     Raises:
         UnknownRecipe, ValueError, NoDisassembler: as `compile_recipe`.
     """
-    module, name = catalog.load(name), catalog.find(name).name
+    return compile_modules(catalog.load(name), catalog.find(name).name, arch, dtype, configs)
+
+
+def compile_modules(module: Any, name: str, arch: str, dtype: str | None, configs: Iterable[Any]) -> list[Compiled]:
+    """`compile_recipes` for a module that is already loaded; `name` only labels the results."""
     with tempfile.TemporaryDirectory(prefix="cookbook-") as folder:
         built = []
         for number, config in enumerate(configs):

@@ -71,7 +71,7 @@ def evaluated(module: ModuleType, dtype: Any, config: Any, vec: int = 8) -> Eval
         vec: elements per store of the output, for recipes whose `tiled_copies` has it.
     """
     vectors = (vec,) if "vec" in inspect.signature(module.tiled_copies).parameters else ()
-    arch = next(iter(getattr(module, "CAPABILITIES", {}).values()), "sm_90a")
+    arch = "sm_100a" if module.GEMM.gpus[0] >= (10, 0) else "sm_90a"  # CuTe has tcgen05's MMAs for that one alone
     form = formats.of_module(module)
 
     def everything() -> tuple[Any, Any, Any, dict[str, Any], Any]:

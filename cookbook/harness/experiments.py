@@ -47,7 +47,7 @@ def launcher(module: ModuleType, dtype: str, config: Any) -> Callable[..., Any]:
     import torch
 
     kind = compiling.cutlass_dtype(dtype)
-    kernel = module.compile_for("", kind, config, VEC)
+    kernel = module.compile_for("", kind, config, VEC, catalog.TVM_FFI)
 
     def call(a: Any, b: Any, out: Any) -> Any:
         operands = {"a": a, "b": b.T, "out": out}
@@ -58,7 +58,7 @@ def launcher(module: ModuleType, dtype: str, config: Any) -> Callable[..., Any]:
         pointers = tuple(x.data_ptr() for x in operands.values())
         strides = tuple(x.stride(0) for x in operands.values())
         stream = torch.cuda.current_stream().cuda_stream
-        kernel(*module.launch_arguments(kind, pointers, (*out.shape, a.shape[1]), strides, VEC, stream))
+        kernel(*pointers, (*out.shape, a.shape[1]), strides, stream)
         return out
 
     return call

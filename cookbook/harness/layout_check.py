@@ -214,7 +214,9 @@ def _wavefronts(field: str, copy: TiledCopyTV, layout: SmemLayout, excess: int, 
     """`padded`: it copies past L1 into rows that begin in the middle of lines. Never ideal: told, not judged."""
     counts = copy_wavefronts(field, copy, layout)
     ok = padded or all(actual - ideal == excess for actual, ideal in counts)
-    each = ", ".join(f"{n} {_kind(field, copy)} at {a} (ideal {i})" for (a, i), n in sorted(counts.items()))
+    each = ", ".join(
+        f"{n} {_kind(field, copy)} take {a} wavefronts each (ideal {i})" for (a, i), n in sorted(counts.items())
+    )
     wanted = f"; expected an excess of {excess} each: {why}" if excess else ""
     return Finding(f"{field}.wavefronts", ok, each + wanted)
 

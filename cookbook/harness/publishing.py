@@ -10,9 +10,9 @@ No figure is typed by hand anywhere: a figure on a page is in a table that one o
 from __future__ import annotations
 
 import argparse
+import ast
 import difflib
 import re
-import shutil
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -131,10 +131,24 @@ def _facts(recipe: Recipe) -> str:
         *([["majors", ", ".join(recipe.majors)]] if len(recipe.majors) > 1 else []),
         ["compiles for", " ".join(recipe.targets) or "nothing: it has no kernel"],
         ["runs on", _runs_on(recipe)],
-        ["download", f"[{stem}.py]({stem}.py), [{stem}.ipynb]({stem}.ipynb)"],
-        ["copy without the lab", f"`cookbook copy {recipe.name} my_{stem}.py`"],
+        ["download the code", f"[{stem}.py]({stem}.py): {_stands_alone(recipe)}"],
+        ["download the page", f"[{stem}.ipynb]({stem}.ipynb): a notebook, with the checks; needs this package too"],
     ]
     return table(["recipe", f"`{recipe.name}`"], rows, right=2)
+
+
+def _stands_alone(recipe: Recipe) -> str:
+    packages = ", ".join(sorted(_imported(catalog.standalone_source(recipe.name)) - sys.stdlib_module_names))
+    needs = f"needs {packages}" if packages else "needs nothing else"
+    return f"one file, as `cookbook copy {recipe.name} {recipe.name.split('/')[1]}.py` writes it; {needs}"
+
+
+def _imported(source: str) -> set[str]:
+    """The top-level packages that a Python text imports."""
+    nodes = list(ast.walk(ast.parse(source)))
+    plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    named = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    return {name.split(".")[0] for name in plain | named}
 
 
 def _diff(recipe: Recipe, base: Recipe) -> str:
@@ -167,18 +181,17 @@ def page(name: str) -> str:
 
 
 def write_pages(docs: Path | None = None) -> list[Recipe]:
-    """Writes docs/recipes/<track>/<name>.md with the .py and .ipynb it offers beside it; files that would not change
-    are left alone, so that a server that watches them does not build for ever."""
+    """Writes docs/recipes/<track>/<name>.md with what it offers beside it: the code as one file that stands alone, and
+    the notebook. Files that would not change are left alone, so that a server that watches them does not build for
+    ever."""
     docs = docs or catalog.recipes_root().parent / "docs"
     found = catalog.recipes()
     for recipe in found:
         path = docs / "recipes" / f"{recipe.name}.md"
         path.parent.mkdir(parents=True, exist_ok=True)
         _write(path, page(recipe.name))
-        for source in (recipe.file, notebooks.notebook_path(recipe.name)):
-            copy = path.with_suffix(source.suffix)
-            if not copy.exists() or copy.read_bytes() != source.read_bytes():
-                shutil.copyfile(source, copy)
+        _write(path.with_suffix(".py"), catalog.standalone_source(recipe.name))
+        _write(path.with_suffix(".ipynb"), notebooks.notebook_path(recipe.name).read_text(encoding="utf-8"))
     for stray in (docs / "recipes").rglob("*.md"):
         if stray.relative_to(docs / "recipes").with_suffix("").as_posix() not in {r.name for r in found}:
             stray.unlink()

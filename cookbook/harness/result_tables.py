@@ -131,7 +131,7 @@ def _timed_tables(timed: list[Record]) -> str:
     unit, sizes = _rate(timed[0])[1], "M x N x K"[: 4 * len(timed[0]["shape"]) - 3]
     majors = any(record.get("majors") for record in timed)  # else they go without saying
     header = [sizes, *(["majors"] if majors else []), "dtype", "ours, ms (min to max)", f"ours, {unit}"]
-    header += [f"{name}, {unit} (ours / it)" for name in peers]
+    header += [f"{name}, {unit} (speed-up of ours)" for name in peers]
     timed = sorted(timed, key=lambda r: (r["dtype"], math.prod(r["shape"]), r["shape"], r.get("majors", "")))
     of = len(_timed_of(timed[0], majors))
     shown = table(header, [_timed_row(record, peers, majors) for record in timed], right=of)
@@ -149,9 +149,10 @@ def _variants_row(record: Record, own: list[str]) -> list[str]:
 
 def _host_line(timed: list[Record]) -> str:
     """What a call takes of the host beside its peers, from the newest record that knows; "" if none does."""
-    known = [r for r in timed if "host_us" in r["figures"]]
+    timed = [r for r in timed if records.has_host_times(r["figures"])]
+    known = [r for r in timed if not records.host_is_stale(r)]
     if not known:
-        return ""
+        return "What a call takes of the host has not been timed since the host's code changed." if timed else ""
     newest = max(known, key=lambda r: r["date"])
     costs = {"ours": newest["figures"], **newest["peers"]}
     said = [f"{who} {f['host_us']:.1f} ({f['host_new_us']:.1f})" for who, f in costs.items() if "host_us" in f]
@@ -170,8 +171,7 @@ def results_chart(name: str, root: Path | None = None) -> draw.Picture | None:
     timed = [r for r in timed if r["dtype"] == timed[0]["dtype"]]
     bars = [bar for record in timed for bar in _bars(record)]
     title = f"{recipe.name}, {timed[0]['dtype']}, {timed[0]['device']}"
-    standard = next(iter(timed[0]["peers"]), None)
-    return draw.bar_chart(bars, unit=_rate(timed[0])[1], title=title, baseline=standard)
+    return draw.bar_chart(bars, unit=_rate(timed[0])[1], title=title)
 
 
 def _bars(record: Record) -> list[draw.Bar]:

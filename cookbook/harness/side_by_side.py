@@ -14,7 +14,6 @@ Nothing is pasted: what a recipe says today stands there, and a name that it has
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -22,6 +21,7 @@ from pathlib import Path
 
 from cookbook.harness import bench_pages, catalog, records
 from cookbook.harness.markdown import fence, table
+from cookbook.harness.subjects import definitions
 
 FACTS, SHARED, NOTHING = "<!-- beside facts -->", "<!-- beside shared -->", "-"
 _OF = re.compile(r"<!-- beside of: (?P<names>[\w/ |]+?) -->\n?")
@@ -106,15 +106,7 @@ def _names_of(recipe: str) -> dict[str, str]:
 @cache
 def _defined(file: Path, source: str) -> dict[str, str]:
     """The text of each function, class and assignment of a recipe's cells but the lab's, by name."""
-    lines = source.splitlines()
-    found = {}
-    for node in ast.parse(catalog.without_lab(source)).body:
-        named = [node.name] if isinstance(node, (ast.FunctionDef, ast.ClassDef)) else []
-        if isinstance(node, ast.Assign):
-            named = [target.id for target in node.targets if isinstance(target, ast.Name)]
-        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
-        found |= dict.fromkeys(named, "\n".join(lines[first - 1 : node.end_lineno]))
-    return found
+    return definitions(catalog.without_lab(source))
 
 
 def facts(names: Sequence[str]) -> str:

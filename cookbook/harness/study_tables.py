@@ -79,7 +79,7 @@ def experiment_chart(name: str, root: Path | None = None) -> draw.Picture | None
     ]
     own = record["figures"]["name"]
     title = f"{', '.join(record['of'])}, {record['dtype']}, {record['device']}"
-    return draw.bar_chart(bars, title=title, highlight=own, baseline=own)
+    return draw.bar_chart(bars, title=title, highlight=own)
 
 
 def experiment_report(name: str) -> str:

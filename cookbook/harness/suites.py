@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cookbook.harness import catalog
+from cookbook.harness import device_code
 
 __all__ = ["SUITES", "code_hash"]
 
@@ -34,11 +34,11 @@ SUITES: dict[str, tuple[str, ...]] = {
 
 
 def code_hash(suite: str) -> str | None:
-    """SHA-256 (hex) of a suite's code and of the model it checks, without comments and docstrings.
+    """SHA-256 (hex) of a suite's code and of the model it checks: see `device_code.of_files`.
 
     None where the source tree is not there.
     """
     files = [_ROOT / file for file in SUITES[suite]]
     if not all(file.is_file() for file in files):
         return None
-    return catalog.hash_of(*(file.read_text(encoding="utf-8") for file in files))
+    return device_code.of_files(files)

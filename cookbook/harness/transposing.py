@@ -62,7 +62,9 @@ def _move_findings(name: str, move: Any, layout: SmemLayout, config: Any, excess
         counts = move_wavefronts(layout, move, config.threads)
     except ValueError as error:
         return [once, Finding(f"{name}.wavefronts", False, str(error))]
-    each = ", ".join(f"{n} at {actual} (ideal {ideal})" for (actual, ideal), n in sorted(counts.items()))
+    each = ", ".join(
+        f"{n} accesses take {actual} wavefronts each (ideal {ideal})" for (actual, ideal), n in sorted(counts.items())
+    )
     wanted = f"; expected an excess of {excess} each: {why}" if excess else ""
     ok = all(actual - ideal == excess for actual, ideal in counts)
     return [once, Finding(f"{name}.wavefronts", ok, each + wanted)]

@@ -170,7 +170,7 @@ def test_it_can_be_captured_in_a_graph(matmul):
 
 def test_one_plan_serves_other_addresses_streams_and_graphs(matmul):
     """Calls of one kind share a plan: whatever depends on the call alone (addresses, stream) must be that call's."""
-    shape, plans = (192, 328, 256), matmul.__globals__["PLANS"]
+    shape, plans = (192, 328, 256), matmul.__globals__["GEMM"].plans
     sets = [running.inputs(shape, "bfloat16") for _ in range(4)]
     expected = [running.reference(a, b) for a, b in sets]
     outs = [torch.full(shape[:2], torch.nan, dtype=torch.bfloat16, device="cuda") for _ in sets]

@@ -26,7 +26,7 @@ def record(name=TUNED, shape=CUBE, ms=2.0, torch_ms=2.1, others=None, **changed)
     made = {
         "level": "timed",
         "recipe": name,
-        "code_hash": catalog.code_hash(name),
+        "code": records.code_of(name),
         "dtype": "bfloat16",
         "shape": list(shape),
         "status": "passed",
@@ -128,14 +128,14 @@ def test_other_shapes_and_own_variants(tmp_path):
 
 def test_a_recipe_that_was_timed_beside_is_no_variant_of_ours():
     others = {"ampere/tuned_gemm": 1.0, "a variant": 1.5}
-    timed = record(others=others, of={"ampere/tuned_gemm": catalog.code_hash("ampere/tuned_gemm")})
+    timed = record(others=others, of={"ampere/tuned_gemm": records.code_of("ampere/tuned_gemm")})
     assert bench_pages.step([timed], timed["device"], CUBE).kernel == "a variant"
 
 
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"code_hash": "0" * 64}, "not measured since the code changed"),
+        ({"code": "0" * 64}, "not measured since the code changed"),
         ({"status": "failed"}, "not measured since the code changed"),
         ({"dtype": "float16"}, "not measured"),
         ({"majors": "nt"}, "not measured"),
@@ -212,7 +212,7 @@ APART = "hopper/split_k_gemm"
 
 def test_a_gemm_for_other_shapes_is_held_against_torch_and_the_one_it_names(tmp_path):
     shape, *missing = catalog.find(APART).bench_shapes
-    old = record(APART, missing[0], code_hash="0" * 64)
+    old = record(APART, missing[0], code="0" * 64)
     records.write([old, record(APART, shape, ms=0.01, torch_ms=0.015, others={TUNED: 0.03, "64x64": 0.02})], tmp_path)
     shown = bench_pages.apart(tmp_path)
     here = rows(shown)
@@ -255,17 +255,17 @@ def test_rasters_show_the_model_beside_the_counts(tmp_path):
     times["figures"]["name"] = "in groups"
     times["peers"] = {"row by row": times["peers"]["torch.matmul"]}
     records.write(
-        [counted, times | {"of": {"hopper/tma_wgmma_gemm": catalog.code_hash("hopper/tma_wgmma_gemm")}}], tmp_path
+        [counted, times | {"of": {"hopper/tma_wgmma_gemm": records.code_of("hopper/tma_wgmma_gemm")}}], tmp_path
     )
     shown = bench_pages.rasters(tmp_path)
     assert rows(shown)["in groups"] == ["1.00", "2.00", "75.0%", "2 (1.8 to 2.5)", "550"]
     read, time = pictures(shown)
     assert [texts(g)[-1] for g in groups(read, group="in groups")] == ["1", "2, L2 hits 75%"]
-    assert texts(groups(time, name="row by row")[0])[-1] == "523.6 (0.95x)"
+    assert texts(groups(time, name="row by row")[0])[-1] == "523.6 (1.05)"  # the highlighted one over it
 
 
 def test_rasters_of_another_code_are_not_shown(tmp_path):
-    old = record(RASTERS, level="counted", code_hash="0" * 64, figures={}, peers={})
+    old = record(RASTERS, level="counted", code="0" * 64, figures={}, peers={})
     records.write([old], tmp_path)
     assert not pictures(
         bench_pages.rasters(tmp_path)
@@ -288,5 +288,5 @@ def test_short_has_the_tuned_first_then_the_steps_and_what_is_missing(tmp_path):
 
 
 def test_short_says_that_the_code_has_changed(tmp_path):
-    records.write([record(code_hash="0" * 64)], tmp_path)
+    records.write([record(code="0" * 64)], tmp_path)
     assert "*Not measured since the code changed.*" in bench_pages.short(tmp_path)

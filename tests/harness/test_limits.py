@@ -276,7 +276,7 @@ def test_without_ncu_there_is_one_table(tmp_path):
 
 
 def test_a_stale_record_is_not_shown_as_current(tmp_path):
-    records.write([record(code_hash="0" * 64)], tmp_path)
+    records.write([record(code="0" * 64)], tmp_path)
     shown = result_tables.limits_table(NAME, tmp_path)
     assert "has not been measured" in shown and "462" not in shown
     assert [r["level"] for r in records.stale(NAME, tmp_path)] == ["limits"]
@@ -346,7 +346,7 @@ def test_the_command_measures_what_was_asked_for_and_records_each_at_once(monkey
         asked.append((name, shape, dtype, majors))
         if len(asked) == 3:
             raise limits.Unmeasurable("nvidia-smi is not on PATH")
-        return record(shape) | {"recipe": name, "code_hash": catalog.code_hash(name)}
+        return record(shape) | {"recipe": name, "code": records.code_of(name)}
 
     monkeypatch.setattr(checking, "cannot_run", lambda recipe, targets: "")
     monkeypatch.setattr(limits, "measure", measure)

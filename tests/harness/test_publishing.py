@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 import nbformat
 import pytest
 
-from cookbook.harness import catalog, markdown, notebooks, publishing, records, result_tables
+from cookbook.harness import catalog, device_code, markdown, notebooks, publishing, records, result_tables
 
 NAME = "ampere/ldmatrix_gemm"
 ROOT = catalog.recipes_root().parent
@@ -24,7 +24,7 @@ def record(shape=(4096, 4096, 4096), dtype="float16", ratio=0.5, **changed):
     made = {
         "level": "timed",
         "recipe": NAME,
-        "code_hash": catalog.code_hash(NAME),
+        "code": records.code_of(NAME),
         "dtype": dtype,
         "shape": list(shape),
         "status": "passed",
@@ -61,9 +61,9 @@ def test_current_record_shows_figures_peers_and_circumstances(tmp_path):
     assert "quack" not in shown and "tale" not in shown
 
 
-def test_the_cost_on_the_host_is_said_once(tmp_path):
-    def costed(shape, date, ours, peer):
-        made = record(shape, date=date)
+def test_the_cost_on_the_host_is_said_once_while_the_host_is_the_same(tmp_path):
+    def costed(shape, date, ours, peer, host=None):
+        made = record(shape, date=date, host=host or device_code.host_hash(NAME))
         made["figures"] |= {"host_us": ours, "host_new_us": ours + 2}
         made["peers"]["torch.matmul"] |= {"host_us": peer, "host_new_us": peer + 1}
         made["peers"]["ceiling"] = dict(record()["peers"]["torch.matmul"])
@@ -74,10 +74,15 @@ def test_the_cost_on_the_host_is_said_once(tmp_path):
     shown = result_tables.results_table(NAME, root=tmp_path)
     (line,) = (line for line in shown.splitlines() if "microseconds" in line)
     assert line.endswith("`out` given (without): ours 4.0 (6.0), torch.matmul 6.0 (7.0).")
+    records.write([costed(*dated[0], host="0")], tmp_path)
+    assert "ours 9.0 (11.0)" in result_tables.results_table(NAME, root=tmp_path)
+    records.write([costed(*dated[1], host="0")], tmp_path)
+    shown = result_tables.results_table(NAME, root=tmp_path)
+    assert "microseconds" not in shown and "since the host's code changed" in shown and "Stale" not in shown
 
 
 def test_a_changed_hash_makes_a_record_stale_and_never_current(tmp_path):
-    records.write([record(code_hash="0123456789abcdef")], tmp_path)
+    records.write([record(code="0123456789abcdef")], tmp_path)
     shown = result_tables.results_table(NAME, root=tmp_path)
     assert shown.index("has not been timed") < shown.index("Stale") < shown.index("4096 x 4096 x 4096")
     assert "code 0123456789ab" in shown
@@ -86,7 +91,7 @@ def test_a_changed_hash_makes_a_record_stale_and_never_current(tmp_path):
 
 
 def test_current_and_stale_stand_apart(tmp_path):
-    records.write([record(), record((256, 256, 256), code_hash="0" * 64)], tmp_path)
+    records.write([record(), record((256, 256, 256), code="0" * 64)], tmp_path)
     current, old = result_tables.results_table(NAME, root=tmp_path).split("**Stale")
     assert "4096 x 4096" in current and "256 x 256" not in current
     assert "256 x 256" in old and "4096 x 4096" not in old
@@ -121,7 +126,7 @@ def test_each_layout_stands_beside_its_tn(tmp_path):
     small, large = (64, 64, 64), (128, 128, 128)
     timed = [record(large, majors=m, ratio=r) for m, r in (("tn", 1.25), ("nt", 0.75))] + [record(small, majors="nn")]
     timed[1]["figures"]["median_ms"] = 2.5
-    records.write([*timed, record((256, 64, 64), majors="tn", code_hash="0" * 64)], tmp_path)
+    records.write([*timed, record((256, 64, 64), majors="tn", code="0" * 64)], tmp_path)
     found = [row[1:] for row in rows(result_tables.beside_tn(NAME, tmp_path))[2:]]
     assert found[0] == ["64 x 64 x 64", "float16", "nn", "not timed", "0.500"]
     assert sorted(found[1:]) == [
@@ -140,8 +145,10 @@ def test_chart_draws_what_the_table_says(tmp_path):
     root = ET.fromstring(result_tables.results_chart(NAME, tmp_path).svg)
     bars = {g.get("data-name"): g for g in root.iter("{http://www.w3.org/2000/svg}g") if g.get("data-name")}
     assert {name: float(g.get("data-value")) for name, g in bars.items()} == {"ours": 68.72, "torch.matmul": 137.44}
-    labels = [t.text for t in bars["ours"].iter("{http://www.w3.org/2000/svg}text")]
-    assert labels == ["ours", "68.72 (0.50x)"]
+    labels = {name: [t.text for t in bar.iter("{http://www.w3.org/2000/svg}text")] for name, bar in bars.items()}
+    assert labels == {"ours": ["ours", "68.72"], "torch.matmul": ["torch.matmul", "137.4 (0.50)"]}
+    header, _, row = rows(result_tables.results_table(NAME, root=tmp_path))
+    assert header[-1] == "torch.matmul, TFLOP/s (speed-up of ours)" and row[-1] == "137 (0.500)"
 
 
 def test_checked_table_counts_failures(tmp_path):
@@ -295,7 +302,8 @@ def test_page_has_text_code_pictures_results_and_downloads(name):
         2 if catalog.find(name).kind == "study" else 3
     )
     assert page.count(result_tables.results_table(name)) == timed
-    assert f"[{stem}.py]({stem}.py), [{stem}.ipynb]({stem}.ipynb)" in page and f"cookbook copy {name}" in page
+    assert f"[{stem}.py]({stem}.py): one file" in page and f"[{stem}.ipynb]({stem}.ipynb): a notebook" in page
+    assert f"`cookbook copy {name} {stem}.py`" in page
     for svg in re.findall(r"<figure[^>]*>(.*?)</figure>", page):
         ET.fromstring(svg)
 
@@ -308,6 +316,9 @@ def test_write_pages_leaves_what_is_right_alone_and_removes_strays(tmp_path):
     publishing.write_pages(tmp_path)
     written = sorted(p for p in tmp_path.rglob("*") if p.is_file())
     assert len(written) == 3 * len(catalog.recipes())
+    for recipe in catalog.recipes():  # the code that a page offers is one file that stands alone
+        offered = (tmp_path / f"recipes/{recipe.name}.py").read_text()
+        assert offered == catalog.standalone_source(recipe.name) and "cookbook" not in publishing._imported(offered)
     before = [p.stat().st_mtime_ns for p in written]
     (tmp_path / "recipes/ampere/gone.md").write_text("x")
     publishing.write_pages(tmp_path)

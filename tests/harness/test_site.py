@@ -38,8 +38,8 @@ def test_recipe_page_its_pictures_and_its_downloads(site, name):
         >= (2 if catalog.find(name).kind == "study" else 3)
     )
     assert 'id="measured"' in html or 'id="time"' in html or catalog.find(name).kind == "study"
-    for suffix, source in ((".py", ROOT / f"recipes/{name}.py"), (".ipynb", ROOT / f"notebooks/{name}.ipynb")):
-        assert (site / f"recipes/{name}{suffix}").read_bytes() == source.read_bytes()
+    assert (site / f"recipes/{name}.py").read_text() == catalog.standalone_source(name)
+    assert (site / f"recipes/{name}.ipynb").read_bytes() == (ROOT / f"notebooks/{name}.ipynb").read_bytes()
 
 
 def test_home_lists_every_recipe(site):
@@ -97,6 +97,18 @@ def test_reference_keeps_angle_brackets_and_examples(site):
     html = (site / "api" / "layouts" / "index.html").read_text()
     assert "Swizzle&lt;B,M,S" in html
     assert '<span class="gp">&gt;&gt;&gt; </span>' in html and "<blockquote>" not in html
+
+
+def test_what_is_copied_from_a_console_block_is_a_command(site):
+    """The button's script takes the text that is shown while `data-md-copying` is set: prompts and outputs are not."""
+    html = (site / "start" / "index.html").read_text()
+    prompt = '<span class="gp">$ </span>'
+    blocks = [block for block in re.findall(r"<pre><span></span><code>(.*?)\n</code>", html, re.S) if prompt in block]
+    assert len(blocks) >= 5 and all(line.startswith(prompt) for block in blocks for line in block.splitlines())
+    hidden = r"\.highlight code\[data-md-copying\] :is\(\.gp, \.go\) \{ display: none; \}"
+    assert re.search(hidden, (site / "assets" / "cookbook.css").read_text())
+    (script,) = (site / "assets" / "javascripts").glob("bundle.*.min.js")
+    assert re.search(r'setAttribute\("data-md-copying".{0,120}\.innerText', script.read_text())
 
 
 def test_nothing_is_fetched_from_another_site(site):
