@@ -22,7 +22,7 @@ from cookbook.harness import (
     study_tables,
     studying,
 )
-from cookbook.tables import describe
+from cookbook.harness.words import describe
 
 ORDERS = "foundations/thread_block_swizzle"
 COUNTED = {

@@ -316,6 +316,7 @@ def load(name: str, root: Path | None = None) -> ModuleType:
         return loaded
     loader = _RecipeLoader(module_name, str(recipe.file))
     spec = importlib.util.spec_from_file_location(module_name, recipe.file, loader=loader)
+    assert spec is not None  # with a loader there is one
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module  # before execution: dataclasses look their module up by name
     try:
@@ -437,7 +438,7 @@ def _joined(parts: list[ast.expr]) -> list[ast.expr]:
             if part.value == "":
                 continue
             if out and isinstance(out[-1], ast.Constant):
-                out[-1] = ast.Constant(out[-1].value + part.value)
+                out[-1] = ast.Constant(f"{out[-1].value}{part.value}")
                 continue
         out.append(part)
     return out

@@ -26,7 +26,7 @@ from cookbook.harness.majors import DEFAULT
 from cookbook.harness.running import Shape
 
 # Whole tiles of 128, 192 and 256: every lane of every instruction is active.
-COUNTED_SHAPE: Shape = (1536, 1536, 1024)
+COUNTED_SHAPE = (1536, 1536, 1024)
 SANITIZED_SHAPES: tuple[Shape, ...] = ((200, 333, 200), (129, 255, 8), (300, 512, 512))  # edges in M, N and K
 TOOLS = ("memcheck", "racecheck")
 # Which copies of a recipe (fields of its TiledCopies) each SASS instruction carries out.

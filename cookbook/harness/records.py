@@ -1,6 +1,6 @@
 """results/<device>/<track>/<recipe>.json: what was measured on hardware, when, with which versions, on which code.
 
-A file is `{"device": "NVIDIA H200", "recipe": "hopper/tuned_gemm", "kernels": {...}, "records": [...]}`; of a suite of
+A file is `{"device": "NVIDIA H200", "recipe": "<track>/<name>", "kernels": {...}, "records": [...]}`; of a suite of
 probes it is results/<device>/probes/<suite>.json. A record holds
 
     level         "ran", "timed", "counted" or "sanitized"; "probed" of a suite of probes; "ceiling" of a study
@@ -118,14 +118,14 @@ def make(
         "status": "passed" if passed else "failed",
         "figures": figures,
         "peers": peers or {},
-        "config": asdict(config) if is_dataclass(config) else config,
+        "config": asdict(config) if is_dataclass(config) and not isinstance(config, type) else config,
         "distribution": distribution,
         "date": f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M}",
         "device": device,
         "driver": driver_version(),
         "versions": versions(),
     }
-    others = {"of": {name: code_of(name) for name in of}} if of else {}
+    others: dict[str, Any] = {"of": {name: code_of(name) for name in of}} if of else {}
     if has_host_times(figures):
         others["host"] = device_code.host_hash(recipe)
     return made | others | ({"majors": majors} if majors else {})

@@ -124,7 +124,7 @@ class TensorMemory:
             mask[first : first + columns] = True
         return mask
 
-    def _checked(self, lanes: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _checked(self, lanes: Integers | int, columns: Integers | int) -> tuple[np.ndarray, np.ndarray]:
         lanes, columns = broadcast(lanes=lanes, columns=columns)
         if lanes.size and (lanes.min() < 0 or lanes.max() >= LANES):
             raise ValueError(f"lanes: got {lanes.min()} to {lanes.max()}; needed 0 to {LANES - 1}")

@@ -13,7 +13,18 @@ import torch
 from typer.testing import CliRunner
 
 from cookbook import cli, tables
-from cookbook.harness import catalog, contest, counting, limits, markdown, notebooks, publishing, records, result_tables
+from cookbook.harness import (
+    catalog,
+    contest,
+    counting,
+    limits,
+    markdown,
+    notebooks,
+    publishing,
+    records,
+    result_tables,
+    words,
+)
 
 NAME = "ampere/tuned_gemm"
 needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="what a machine without a GPU does")
@@ -298,7 +309,7 @@ def test_a_notebook_shows_the_table_as_it_is(name):
 def test_the_record_in_words_and_on_the_command_line(monkeypatch):
     made = record()
     monkeypatch.setattr(records, "read", lambda root=None: [made])
-    assert tables.WORDS["limits"](made["figures"] | {"peers": made["peers"]}).startswith(
+    assert words.WORDS["limits"](made["figures"] | {"peers": made["peers"]}).startswith(
         "128x256: 440 TFLOP/s, 1400 MHz, 690 W, 1.57 J/TFLOP; 256x192: 462 TFLOP/s, 1400 MHz, 690 W, 1.49 J/TFLOP, 91 %"
     )
     assert json.loads(call("results", "--json").stdout)[0]["level"] == "limits"
