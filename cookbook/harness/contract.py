@@ -63,6 +63,12 @@ class Gemm(Protocol):
         """The compiled kernel; no GPU is needed. arch: "sm_90a"; "" is the GPU that is here."""
         ...
 
+    def prepare(self, call: Any) -> tuple[tuple, tuple]:
+        """For an `entry.Call`: what `compile_for` takes after the dtype, what the kernel takes before the stream."""
+        ...
+
+    GEMM: Any  # the host side: `entry.Gemm(compile_for, prepare, gpus=..., needs=...)`
+
     def matmul(self, a: Any, b: Any, *, out: Any = None) -> Any:
         """The public entry point: a (M, K) times b (K, N)."""
         ...

@@ -33,4 +33,4 @@ def test_what_a_module_lacks_is_named():
     module = ModuleType("mine")
     module.Config = module.CONFIG = module.smem_layouts = module.tiled_copies = module.matmul = object
     recipe = RECIPES["hopper/tma_wgmma_gemm"]
-    assert contract.missing(recipe, module) == ["Gemm: tiled_mma", "Gemm: compile_for"]
+    assert contract.missing(recipe, module) == ["Gemm: GEMM", "Gemm: tiled_mma", "Gemm: compile_for", "Gemm: prepare"]
