@@ -16,6 +16,7 @@ import numpy as np
 from cookbook import gf2, irregular, patterns
 from cookbook.access import LANES
 from cookbook.arguments import checked, instance, integer, integers, wrong_type
+from cookbook.avoiding import Undecided
 from cookbook.banks import wavefronts
 from cookbook.instructions import Instruction, Pattern, as_pattern, check_banks, phase_of
 from cookbook.layouts import Layout, SmemLayout
@@ -42,6 +43,7 @@ __all__ = [
     "Solution",
     "Span",
     "TreeProof",
+    "Undecided",
     "Unsolvable",
     "column_code",
     "column_counts",
@@ -96,7 +98,7 @@ def column_swizzle(row_elements: int, element_bits: int, vector_elements: int) -
 def column_counts(
     swizzle: Swizzle, row_elements: int, element_bits: int, vector_elements: int
 ) -> dict[str, tuple[int, int, int]]:
-    """Wavefronts of 32 lanes with a vector each, in a row-major tile: {access: (plain, under the swizzle, ideal)}.
+    """Wavefronts of 32 lanes with a vector each, in a row-major tile: {access: (unswizzled, swizzled, ideal)}.
 
     The accesses are the "row store", of whole rows or one row's beginning, and the "column read", of 32 rows. Counted
     by `cookbook.banks` at the tile's corner; elsewhere in the tile the counts are the same.
@@ -221,25 +223,36 @@ def solve(
 ) -> Solution:
     """The address map that serves all accesses, each with as few wavefronts as its bytes need.
 
-    An access is what one instruction asks for: see `Block` (also written (rows, columns) or (rows, columns, row
-    step, column step)) and `Span`. Elements that all accesses take as neighbours, and those of one word, stay
-    neighbours. For tiles whose sides are powers of two the answer is exact: a map is found if there is a linear
-    one. For others see `cookbook.irregular`.
+    An access is what one instruction of a warp asks for. Say it as one where you know it: "ldmatrix.x4@16x16",
+    "ld128@32x8" (see `Instruction`); then its lanes and phases are those of the hardware, and the vector of each lane
+    stays together. Or say which elements: a `Block`, also written (rows, columns) or (rows, columns, row step, column
+    step), whose lanes run along the rows, or a `Span`. Of these alone, elements that all take as neighbours stay
+    neighbours.
+
+    Tiles whose sides are powers of two: words stay in one piece, and the answer is exact for linear maps, whose
+    address bits are XORs of offset bits. A map is found if there is a linear one. Other tiles: see
+    `cookbook.irregular`.
 
     Args:
-        tile: (rows, columns) of a row-major tile, in elements.
+        tile: (rows, columns) of a row-major tile, in elements, 65536 of them at most. Of a tile of more modes, flatten
+            the leading ones.
         element_bits: 8, 16, 32, 64 or 128.
+        accesses: 1 to 128 of them.
         vector_elements: how many neighbours of a row stay together, where that is to be more than the accesses
-            say, for TMA or ldmatrix: a power of two, 16 bytes at most.
-        banks: of the memory; a power of two. Toy GPUs of 8 banks are good for worked examples.
-        bank_bytes: of a word of a bank; a power of two.
+            say, for TMA: a power of two that divides the columns, 16 bytes at most.
+        banks: of the memory; a power of two, 256 at most. Toy GPUs of 8 banks are good for worked examples;
+            instructions are for 32.
+        bank_bytes: of a word of a bank; a power of two, 16 at most.
 
     Raises:
-        Unsolvable: (a ValueError) no map does it; `.proof` says why and `.proof.check()` verifies that.
+        Unsolvable: (a ValueError) no map of that kind does it; `.proof` says why and `.proof.check()` verifies that.
+        Undecided: (a ValueError) the search takes too long; it says what to reduce.
         ValueError, TypeError: an argument, named, with what it got and needs.
 
     >>> solve((8, 8), 32, [(1, 8), (8, 1)], banks=8).swizzle
     S<3,0,3>
+    >>> solve((128, 64), 16, ["ldmatrix.x4@16x16", "cp.async16@4x64"]).swizzle
+    S<3,3,3>
     """
     bits = integer("element_bits", element_bits, one_of=ELEMENTS)
     shape, memory = checked_tile(tile), _checked_banks(banks, bank_bytes, bits)
@@ -260,7 +273,11 @@ def wavefronts_of(
     """The wavefronts of one instruction with this access on a layout, at the worst place in the tile, by brute force.
 
     Args:
-        offsets: (rows, columns) element offsets.
+        offsets: (rows, columns) element offsets, integers of 0 or more.
+        access: as `solve` takes them.
+
+    Raises:
+        ValueError, TypeError: an argument, named, with what it got and needs.
     """
     integer("element_bits", element_bits, one_of=ELEMENTS)
     banks = Banks() if banks is None else instance("banks", banks, Banks)

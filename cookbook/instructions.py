@@ -3,8 +3,9 @@
 `ldmatrix.x4@16x16` is an ldmatrix.x4 of 16 rows by 16 columns of a row-major tile; `ld128@32x8` is a load of 16
 bytes a lane, each lane in a row of its own. The text before the @ is one of `NAMES`:
 
-* `ld8` to `ld128` and `st8` to `st128`: ld.shared and st.shared of so many bits a lane.
-* `cp.async4`, `cp.async8`, `cp.async16`: the shared-memory side of cp.async, bytes a lane.
+* `ld8` to `ld128` and `st8` to `st128`: ld.shared and st.shared of 8 to 128 bits a lane.
+* `cp.async4`, `cp.async8`, `cp.async16`: the shared-memory side of cp.async, bytes a lane, counted as a store. What
+  its source in global memory adds is for `cookbook.banks.wavefronts`.
 * `ldmatrix.x1`, `.x2`, `.x4` and `stmatrix.x1`, `.x2`, `.x4`, with or without `.trans`: matrices of 8 rows of 16
   bytes. `.trans` changes who holds what, and no address.
 
@@ -32,6 +33,7 @@ from cookbook.arguments import boolean, integer, integers, shown, string, wrong_
 from cookbook.gf2 import span
 from cookbook.patterns import (
     ELEMENTS,
+    MAX_ELEMENTS,
     MAX_VECTOR,
     Banks,
     Block,
@@ -48,6 +50,7 @@ from cookbook.patterns import (
 
 __all__ = ["NAMES", "Instruction", "Pattern", "as_pattern", "parse", "warp_accesses"]
 
+MAX_ADDRESS = 1 << 40  # bytes
 MATRIX_ROWS, MATRIX_BYTES = 8, 16
 LINE = 128  # bytes that one phase asks for at most
 
@@ -226,7 +229,7 @@ class Instruction:
             ValueError: as `check`; a start from which it leaves the tile; or a layout that does not keep a lane's
                 vector in one aligned piece.
         """
-        table = integers("byte_offsets", byte_offsets, ndim=2, at_least=0)
+        table = _checked_table(byte_offsets)
         self.check(table.shape, element_bits)
         rows, columns = self.lane_places(element_bits)
         vector = self.vector(element_bits)
@@ -260,6 +263,7 @@ def parse(text: str, name: str = "text") -> Pattern:
     >>> parse("ld128@8x32/down")
     ld128@8x32/down
     """
+    string("name", name)
     string(name, text, "an access, such as '32x1' or 'ldmatrix.x4@16x16'")
     try:
         if "@" in text:
@@ -319,6 +323,7 @@ def as_pattern(value: Pattern | str | Sequence[int], name: str = "accesses") -> 
     Raises:
         TypeError, ValueError: it is none of these.
     """
+    string("name", name)
     if isinstance(value, (Block, Span, Instruction)):
         return value
     if isinstance(value, str):
@@ -370,7 +375,7 @@ def warp_accesses(pattern: Pattern | str | Sequence[int], byte_offsets: np.ndarr
     """
     integer("element_bits", element_bits, one_of=ELEMENTS)
     pattern = as_pattern(pattern, "pattern")
-    table = integers("byte_offsets", byte_offsets, ndim=2, at_least=0)
+    table = _checked_table(byte_offsets)
     if isinstance(pattern, Instruction):
         return [pattern.access(table, element_bits)]
     rows, columns, vector = _elements(pattern, table.shape, element_bits)
@@ -399,6 +404,13 @@ def _elements(pattern: Block | Span, tile: tuple[int, int], element_bits: int) -
     pattern.check(tile)
     row, column = np.divmod(np.arange(pattern.rows * pattern.columns), pattern.columns)
     return row * pattern.row_step, column * pattern.column_step, pattern.vector(tile, element_bits)
+
+
+def _checked_table(byte_offsets: np.ndarray) -> np.ndarray:
+    table = integers("byte_offsets", byte_offsets, ndim=2, at_least=0, at_most=MAX_ADDRESS)
+    if not 0 < table.size <= MAX_ELEMENTS:
+        raise ValueError(f"byte_offsets: got {table.size} elements; needed 1 to {MAX_ELEMENTS}")
+    return table
 
 
 def _vectors(

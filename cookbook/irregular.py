@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cookbook.arguments import integer
+from cookbook.arguments import checked, integer
 from cookbook.instructions import Instruction, Pattern
 from cookbook.layouts import Layout
 from cookbook.patterns import MAX_VECTOR, Banks, Block, Span, checked_vector, log2, starts
 from cookbook.swizzle import Swizzle
 
-__all__ = ["Candidate", "ExhaustionProof", "candidates", "phases_of", "solve_irregular", "worst"]
+__all__ = ["Candidate", "ExhaustionProof"]
 
 MAX_PLACES = 1 << 22  # elements that all places of the accesses ask for: seconds
 COUNTED = 1 << 14  # phases that are counted at once
@@ -26,6 +26,7 @@ SAMPLE = 4  # phases or so of each access that a candidate must pass before more
 CHUNK = 64  # phases that are then counted at first; eight times as many each time
 
 
+@checked
 @dataclass(frozen=True)
 class Candidate:
     """offset = swizzle(layout(row, column)), all in elements."""
@@ -38,6 +39,7 @@ class Candidate:
         return self.swizzle(self.layout.table())
 
 
+@checked
 @dataclass(frozen=True)
 class ExhaustionProof:
     """No candidate serves all accesses: each has a phase in which it puts two words into one bank.
@@ -68,6 +70,7 @@ class ExhaustionProof:
         """All accesses of the request."""
         return tuple(range(len(self.accesses)))
 
+    @checked
     def check(self, progress: Callable[[int, int], None] | None = None) -> bool:
         """Go through every candidate and count the one phase that it is said to fail in, element by element.
 
@@ -174,7 +177,7 @@ def _clashes(offsets: np.ndarray, element_bits: int, banks: Banks) -> np.ndarray
 
 
 def candidates(tile: tuple[int, int], vector_elements: int) -> Iterator[Candidate]:
-    """Plain, then plain rows under every legal swizzle, then other row orders alone, then with every swizzle.
+    """Rows in order, then these under every legal swizzle, then other row orders alone, then with every swizzle.
 
     Args:
         vector_elements: how many neighbours a swizzle must keep together, a power of two.

@@ -46,8 +46,8 @@ class Block:
     """rows x columns elements, `row_step` rows and `column_step` columns apart; aligned to its own size.
 
     Lanes run along a row first, each with a vector of up to 16 contiguous bytes. What is more than the banks
-    give at once is served in phases, so name the 8 x 16 bytes of one phase where the instruction (ldmatrix)
-    orders its lanes down the rows.
+    give at once is served in phases. An ldmatrix is something else, for its lanes run down the rows: say it as an
+    instruction, "ldmatrix.x4@16x16" (`cookbook.instructions`).
     """
 
     rows: int
@@ -117,6 +117,8 @@ class Span:
     def __post_init__(self) -> None:
         if not isinstance(self.offsets, (tuple, list)):
             wrong_type("offsets", self.offsets, "a tuple of integers of 1 or more")
+        if not self.offsets:
+            raise ValueError("offsets: got none; needed one at least")
         most = MAX_ELEMENTS - 1
         found = tuple(integer("offsets", v, at_least=1, at_most=most) for v in self.offsets)
         if rank_of_ints(found) < len(found):

@@ -6,10 +6,11 @@ excludes the linear ones (over GF(2): each address bit an XOR of offset bits) th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cookbook.arguments import checked, integer, integers
 from cookbook.avoiding import Frame, Tree
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class Unsolvable(ValueError):
         self.proof = proof
 
 
+@checked
 @dataclass(frozen=True)
 class Vectors:
     """What stays in one piece, in elements, and how much of it the banks hold.
@@ -37,19 +39,27 @@ class Vectors:
     word: int  # elements of a bank's word; 1 if an element is as wide or wider
     line: int  # elements that all banks give in one wavefront
 
+    def __post_init__(self) -> None:
+        for name in ("elements", "word", "line"):
+            integer(name, getattr(self, name), at_least=1, at_most=1 << 16, power_of_two=True)
+
     @property
     def places(self) -> int:
         """Vectors that all banks together hold once, side by side."""
         return self.line // self.elements
 
-    def at_one_word(self, offsets: Iterable[int]) -> dict[int, set[int]]:
-        """The vectors that offsets ask for, by the word of their vector that they lie in."""
+    def at_one_word(self, offsets: Sequence[int]) -> dict[int, set[int]]:
+        """The vectors that element offsets of 0 or more ask for, by the word of their vector that they lie in."""
         found: dict[int, set[int]] = {}
-        for offset in offsets:
+        listed = integers("offsets", offsets, ndim=1, at_least=0, at_most=1 << 16).tolist()
+        if not listed:
+            raise ValueError("offsets: got none; needed one at least")
+        for offset in listed:
             found.setdefault(offset % self.elements // self.word, set()).add(offset // self.elements)
         return found
 
 
+@checked
 @dataclass(frozen=True)
 class CountingProof:
     """One phase asks for the same word of more vectors than there are places for vectors across the banks."""
@@ -78,6 +88,7 @@ class CountingProof:
         """How many steps `check` takes: one."""
         return 1
 
+    @checked
     def check(self, progress: Callable[[int, int], None] | None = None) -> bool:
         """Whether the count holds: by the pigeonhole principle two of those words then share a bank."""
         return self.vectors > self.places
@@ -92,6 +103,7 @@ class CountingProof:
         )
 
 
+@checked
 @dataclass(frozen=True)
 class TreeProof:
     """An exhausted search over the kernel of the bank map, for accesses that do not agree.
@@ -116,14 +128,15 @@ class TreeProof:
         """How many steps `check` takes: one for each node of the tree."""
         return self.tree.nodes
 
+    @checked
     def check(self, progress: Callable[[int, int], None] | None = None) -> bool:
-        """Walk the tree with sets of integers alone; True if every branch ends blocked and no vector is left out.
+        """Go through the tree with sets of integers alone; True if every branch ends blocked and no vector is left out.
 
         Args:
             progress: called with (steps done, steps in all) as the check goes on.
         """
         spans = [_span(basis) for basis in self.spans]
-        return self._spans_hold(spans) and self._frame_holds(spans) and _Walk(self, spans, progress).holds()
+        return self._spans_hold(spans) and self._frame_holds(spans) and _Exhausted(self, spans, progress).holds()
 
     def _spans_hold(self, spans: list[set[int]]) -> bool:
         """That the spans are what the accesses ask for."""
@@ -147,12 +160,13 @@ class TreeProof:
 
     def __str__(self) -> str:
         names = ", ".join(map(str, self.conflicting))
-        some = f"though any {len(self.conflicting) - 1} of them can"
-        fewer = f", {some}" if self.smallest else "; perhaps fewer of them cannot either"
-        together = f" that keeps {self.kept.elements} neighbours together" if self.kept.elements > 1 else ""
+        fewer = (
+            f"any {len(self.conflicting) - 1} of them can" if self.smallest else "perhaps fewer of them cannot either"
+        )
+        kept = f" and that keep {self.kept.elements} neighbours together" if self.kept.elements > 1 else ""
         lines = [
-            f"accesses {names} cannot be served together{fewer}: by no linear map{together}, that is one whose address "
-            "bits are XORs of offset bits, as any swizzle of any layout of power-of-two strides is.",
+            f"accesses {names} cannot be served together by maps that are linear{kept}; {fewer}. Linear: each bit of "
+            "the address is an XOR of bits of the offset, as in swizzles of layouts whose strides are powers of two.",
             f"A free bank map has a kernel that meets each of their {len(self.spans)} spans in 0 alone, and has one "
             f"vector in every coset of span {self.conflicting[self.frame.largest]}.",
         ]
@@ -163,12 +177,12 @@ class TreeProof:
             )
         else:
             lines.append(
-                f"The {self.tree.nodes} steps of the search leave none in some coset; proof.check() walks them."
+                f"The {self.tree.nodes} steps of the search leave none in some coset; proof.check() goes through them."
             )
         return "\n".join(lines)
 
 
-class _Walk:
+class _Exhausted:
     """Through the tree of a proof, with the set of vectors that the kernel so far excludes: bit v of an integer each.
 
     Directions that no offset has are added to the largest span, one bit each above all others (`fresh`). A map that is
@@ -222,7 +236,7 @@ class _Walk:
 
 
 def _without(bit: int, bits: int) -> int:
-    """The set of the integers of so many bits that have this one clear."""
+    """The integers of `bits` bits that have this one clear, as a set."""
     found = (1 << (1 << bit)) - 1
     for i in range(bit + 1, bits):
         found |= found << (1 << i)

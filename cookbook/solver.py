@@ -21,7 +21,7 @@ from cookbook.patterns import Banks, log2
 from cookbook.proofs import CountingProof, TreeProof, Unsolvable, Vectors
 from cookbook.swizzle import Swizzle
 
-__all__ = ["LinearMap", "Problem", "solve_linear"]
+__all__: list[str] = []  # `cookbook.design.solve` is the door
 
 PERMUTED_NODES = 2_000  # of the search for a permuted layout; beyond it (many random spans) the general map stands
 
@@ -164,13 +164,13 @@ def _search(problem: Problem) -> BankMap | tuple[Frame, Tree]:
     Raises:
         Undecided: the search takes more steps than it is given: seconds.
     """
-    cosets = max(problem.cosets, 1 << 9)
+    steps = WORK // max(problem.cosets << max(0, problem.bank_bits - 5), 1 << 9)
     try:
-        return avoid(problem.spans, problem.vector_bits, problem.bank_bits, WORK // cosets)
+        return avoid(problem.spans, problem.vector_bits, problem.bank_bits, steps)
     except Undecided:
         raise Undecided(
-            f"accesses: got {len(problem.spans)} on a tile of {1 << problem.bits} elements, which more than "
-            f"{WORK // cosets} steps leave undecided; needed fewer accesses, or fewer rows"
+            f"accesses: got {len(problem.spans)} on a tile of {1 << problem.bits} elements, too much for a search of "
+            f"{steps} steps; needed fewer accesses, rows or banks"
         ) from None
 
 

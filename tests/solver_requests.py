@@ -5,7 +5,7 @@ bank at every place of every access. A proof must pass its own check; and where 
 that the proof excludes may serve the request. Linear maps are gone through by their kernels, and on up to 8 vectors one
 by one; a count is tried on every permutation of the vectors; swizzles of tiles of any size are tried one by one.
 
-`python tests/solver_requests.py 20000` runs so many requests and says what was among them.
+`python tests/solver_requests.py 20000` judges 20000 requests and counts the kinds of answers.
 """
 
 from __future__ import annotations
@@ -423,7 +423,7 @@ def _swizzled(size: int, kept: int) -> np.ndarray:
 
 
 def run(count: int, seed: int) -> collections.Counter:
-    """So many requests, each judged; how many there were of each kind of answer."""
+    """Judge `count` requests; how many there were of each kind of answer."""
     rng, seen = random.Random(seed), collections.Counter()
     for done in range(count):
         seen[judge(some_request(rng))] += 1
