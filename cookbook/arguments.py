@@ -333,8 +333,9 @@ def checked(target: Target) -> Target:
     through. Limits of values are for the function itself.
     """
     if isinstance(target, type):
-        target.__init__ = _guarded(target.__init__, lambda: _rules(target, target.__init__))
-        return target
+        made: Any = target  # a class whose __init__ is another one now is still that class
+        made.__init__ = _guarded(target.__init__, lambda: _rules(target, made.__init__))
+        return made
     return _guarded(target, lambda: _rules(target, target))
 
 

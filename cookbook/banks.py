@@ -226,8 +226,8 @@ def linear_wavefronts(lane_images: Sequence[int], width: int) -> int:
     >>> linear_wavefronts([128, 256, 512, 1024, 2048], 4)
     32
     """
-    lane_images = integers("lane_images", lane_images, shape=(5,), at_least=0, needed=FIVE)
-    checked_lanes(np.resize(np.asarray(lane_images), LANES), width, "lane_images")
+    images = integers("lane_images", lane_images, shape=(5,), at_least=0, needed=FIVE)
+    checked_lanes(np.resize(images, LANES), width, "lane_images")
     phases = PHASES[width]
     in_phase = lane_images[: 5 - (phases.bit_length() - 1)]
     inside = [WORD << i for i in range(max(1, width // WORD).bit_length() - 1)]

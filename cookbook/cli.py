@@ -238,11 +238,10 @@ def bench(
 ) -> None:
     """Time recipes beside their peers (torch, QuACK, a copy), interleaved, on this GPU."""
     from cookbook.harness import benching, records
+    from cookbook.harness.contest import MIN_ROUNDS
 
-    if not benching.MIN_ROUNDS <= rounds <= MOST_ROUNDS:
-        raise typer.BadParameter(
-            f"--rounds: got {rounds}; needed at least {benching.MIN_ROUNDS}, {MOST_ROUNDS} at most"
-        )
+    if not MIN_ROUNDS <= rounds <= MOST_ROUNDS:
+        raise typer.BadParameter(f"--rounds: got {rounds}; needed at least {MIN_ROUNDS}, {MOST_ROUNDS} at most")
     asked = ["--all-sizes"] * all_sizes + ["--each-dimension"] * each_dimension
     asked += [f"--shape {shapes[0]}"] if shapes else []
     if len(asked) > 1:
@@ -271,7 +270,7 @@ def _to_time(names: list[str] | None, everything: bool) -> list[catalog.Recipe]:
     from cookbook.harness import studying
 
     wanted = _wanted(names, everything, "bench")
-    studies = [recipe.name for recipe in wanted if recipe.kind == "study" and recipe.name not in studying.BENCHED]
+    studies = [recipe.name for recipe in wanted if recipe.kind == "study" and not studying.is_benched(recipe)]
     if studies and not everything:
         raise typer.BadParameter(f"NAME: got {studies[0]}, a study; needed a recipe with something to time")
     return [recipe for recipe in wanted if recipe.name not in studies]
@@ -293,7 +292,7 @@ def _bench_jobs(
             skipped[recipe.name] = reason
             continue
         if recipe.kind == "study":  # it has sizes of its own
-            jobs += [(recipe.name, shape, None, None) for shape in studying.bench_shapes(recipe.name)]
+            jobs += [(recipe.name, shape, None, None) for shape in studying.bench_shapes(recipe)]
             continue
         for dtype, which in product(wanted.dtypes, wanted.majors):
             shapes = sizes(recipe, which) if sizes else benching.default_shapes(recipe)

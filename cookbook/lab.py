@@ -6,8 +6,7 @@ import re
 import sys
 from collections.abc import Iterable
 
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook.harness import checking, words
 from cookbook.harness.checking import Level, Report, Shape
 
 __all__ = ["CheckFailed", "check_cells"]
@@ -50,7 +49,7 @@ def check_cells(
 def _lines(report: Report) -> str:
     """Which code was checked, then one line a level."""
     wide = max(len(_of(level)) for level in report.levels)
-    said = ([*tables.describe(level).splitlines(), ""][0] for level in report.levels)  # a compiler's error is long
+    said = ([*words.describe(level).splitlines(), ""][0] for level in report.levels)  # a compiler's error is long
     lines = [f"{x.level:10} {_of(x):{wide}} {x.status:12} {text}" for x, text in zip(report.levels, said, strict=True)]
     return _ANSI.sub("", "\n".join([f"Checked: {report.checked}.", *lines]))
 

@@ -305,7 +305,8 @@ def _plain_copy(value: Any) -> TiledCopyTV:
     modes = [_mode(mode) for mode in value.tiler_mn]
     if any(not isinstance(mode.shape, int) for mode in modes):
         tvs = _unpermuted(tvs, modes)
-    return TiledCopyTV(*(_plain(x, None) for x in tvs), tuple(mode.size for mode in modes))
+    (source, destination), (m, n) = (_plain(x, None) for x in tvs), (mode.size for mode in modes)
+    return TiledCopyTV(source, destination, (m, n))
 
 
 def _unpermuted(tvs: tuple[Any, ...], modes: list[Layout]) -> list[Any]:
@@ -323,10 +324,11 @@ def _scaled(stride: IntTuple, by: int) -> IntTuple:
 
 def _plain_mma(value: Any) -> TiledMmaTV:
     layouts = (value.tv_layout_A_tiled, value.tv_layout_B_tiled, value.tv_layout_C_tiled)
-    tiler = tuple(int(value.get_tile_size(mode)) for mode in range(3))
-    said = (value.op.a_major_mode, value.op.b_major_mode) if hasattr(value.op, "a_major_mode") else None
-    majors = said and tuple(mode.name for mode in said)
-    return TiledMmaTV(*(_plain(x, None) for x in layouts), tiler, _ints(value.shape_mnk), majors)
+    a, b, c = (_plain(x, None) for x in layouts)
+    m, n, k = (int(value.get_tile_size(mode)) for mode in range(3))
+    op = value.op
+    majors = (op.a_major_mode.name, op.b_major_mode.name) if hasattr(op, "a_major_mode") else None
+    return TiledMmaTV(a, b, c, (m, n, k), _ints(value.shape_mnk), majors)
 
 
 def _mode(mode: Any) -> Layout:
@@ -337,7 +339,8 @@ def _mode(mode: Any) -> Layout:
     return found if found.size > 1 else Layout(1, 1)
 
 
-def _ints(value: Any) -> IntTuple:
+def _ints(value: Any) -> Any:  # an IntTuple, of the profile that `value` has
+
     if isinstance(value, tuple):
         return tuple(_ints(v) for v in value)
     if isinstance(value, bool) or not isinstance(value, int):
@@ -357,7 +360,7 @@ def _size(shape: IntTuple) -> int:
 def _congruent(shape: IntTuple, stride: IntTuple) -> bool:
     if isinstance(shape, tuple) and isinstance(stride, tuple):
         return len(shape) == len(stride) and all(map(_congruent, shape, stride))
-    return all(isinstance(x, int) for x in (shape, stride)) and shape >= 1
+    return isinstance(shape, int) and isinstance(stride, int) and shape >= 1
 
 
 def _int_tuple(name: str, value: IntTuple, least: int | None) -> IntTuple:

@@ -38,8 +38,8 @@ class Swizzle:
     def __post_init__(self) -> None:
         for name in ("bits", "base", "shift"):
             needed = f"an integer of magnitude {OFFSET_BITS} at most: so many bits has an offset"
-            limits = {"at_least": -OFFSET_BITS, "at_most": OFFSET_BITS}
-            object.__setattr__(self, name, integer(name, getattr(self, name), needed=needed, **limits))
+            whole = integer(name, getattr(self, name), at_least=-OFFSET_BITS, at_most=OFFSET_BITS, needed=needed)
+            object.__setattr__(self, name, whole)
         if self.bits < 0 or self.base < 0:
             nearest = f"S<{max(0, self.bits)},{max(0, self.base)},{self.shift}>"
             raise ValueError(f"bits, base: got {self.bits}, {self.base}; needed both >= 0, nearest {nearest}")

@@ -40,7 +40,8 @@ class OneLine(TyperGroup):
                 raise
             say(_shortened("NAME" + str(error).removeprefix("name")))
             sys.exit(WRONG)
-        except Exception as error:
+        except Exception as raised:
+            error: Any = raised
             if not hasattr(error, "format_message"):  # what is no error of click's is one of ours
                 raise
             if "NoArgs" in type(error).__name__:

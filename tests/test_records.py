@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cookbook.harness import catalog, device_code, probes, records
+from cookbook.harness import catalog, device_code, records, suites
 
 NAME = "ampere/ldmatrix_gemm"
 
@@ -120,7 +120,7 @@ def test_a_file_that_is_no_records_is_named(tmp_path):
 
 
 def test_every_record_in_the_repository_can_be_read_and_says_its_device():
-    known = {r.name for r in catalog.recipes()} | set(probes.SUITES)
+    known = {r.name for r in catalog.recipes()} | set(suites.SUITES)
     for found in records.read():
         assert found["level"] in records.KNOWN and found["device"] and found["date"] and found["versions"]
         assert found["recipe"] in known and len(found["code"]) == 64 and found["target"] == "sm_90a"

@@ -107,10 +107,11 @@ def worst_place(offsets: np.ndarray, element_bits: int, access: Pattern) -> list
         found = worst(flat, phases[low * count : middle * count], element_bits, Banks(), count) == most
         low, high = (low, middle) if found else (middle, high)
     addresses = flat[phases[low * count : (low + 1) * count]] * (element_bits // 8)
-    return _instructions(addresses, element_bits // 8, access, table.shape)
+    rows, columns = table.shape
+    return _instructions(addresses, element_bits // 8, access, (rows, columns))
 
 
-def _instructions(phases: np.ndarray, size: int, access: Pattern, tile: tuple[int, ...]) -> list[Access]:
+def _instructions(phases: np.ndarray, size: int, access: Pattern, tile: tuple[int, int]) -> list[Access]:
     """The phases of one place, as byte addresses of elements in the order of the lanes, as instructions.
 
     Args:
@@ -141,7 +142,7 @@ def _kind(access: Pattern) -> str:
     return {"ldm": "ldmatrix", "stm": "stmatrix", "cp.": "cp_async"}.get(name[:3], "ldst")
 
 
-def _vector(access: Block | Span, tile: tuple[int, ...], element_bits: int) -> int:
+def _vector(access: Block | Span, tile: tuple[int, int], element_bits: int) -> int:
     """Elements that a lane of a block or span moves at once."""
     most = max(1, MAX_VECTOR * 8 // element_bits)
     if isinstance(access, Span):

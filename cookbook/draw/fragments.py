@@ -37,7 +37,7 @@ def tv_view(
         raise ValueError(f"tile: got {tile}; needed at most {_MAX_CELLS} elements")
     coords = tile_coords(tv, tile)
     held = np.full((*tile, 2), -1)
-    held[coords[..., 0], coords[..., 1]] = np.stack(np.indices(coords.shape[:2]), axis=-1)
+    held[coords[..., 0], coords[..., 1]] = np.moveaxis(np.indices(coords.shape[:2]), 0, -1)
     if (held < 0).any() or tv.size != tile[0] * tile[1]:
         raise ValueError(f"tv: got {tv!r}; needed each element of {tile} exactly once")
     w, h, left, top, parts = 64.0, 24.0, 60.0, 80.0, []

@@ -157,7 +157,12 @@ class Picture:
 
 @checked
 def picture(
-    width: float, height: float, title: str, description: str, elements: Iterable[str], notes: dict[float, str]
+    width: float,
+    height: float,
+    title: str,
+    description: str,
+    elements: Iterable[str],
+    notes: dict[float, str] | dict[int, str],
 ) -> Picture:
     """Puts elements on a card under a visible title, with a text for readers who do not see it.
 

@@ -21,19 +21,26 @@ from typing import Any, NamedTuple
 from cookbook.harness import (
     benching,
     compiling,
+    counting,
     formats,
     interleavings,
     records,
     running,
     scaled,
+    studying,
     subjects,
+    tcgen05_check,
     transposing,
 )
 from cookbook.harness.catalog import Recipe
+from cookbook.harness.evaluated import evaluated
 from cookbook.harness.findings import Finding
+from cookbook.harness.layout_check import check_layouts, predicted_copies, predicted_wavefronts
 from cookbook.harness.majors import DEFAULT, align, configured, misfit
 from cookbook.harness.running import Shape
 from cookbook.harness.subjects import Local, module_of
+from cookbook.harness.walk import walk
+from cookbook.harness.walk_scaled import walk_scaled
 
 PASSED, FAILED, RECORDED, STALE, NOT_CHECKED = "passed", "failed", "recorded", "stale", "not checked"
 LEVELS = ("layout", "model", "compiled", "ran", "timed", "counted", "sanitized")
@@ -216,7 +223,7 @@ class Step:
     @property
     def text(self) -> str:
         """What to show while it runs."""
-        words = (self.level, self.target, self.majors, self.dtype, self.shape and _x(self.shape))
+        words = (self.level, self.target, self.majors, self.dtype, _x(self.shape or ()))
         return " ".join(word for word in words if word)
 
 
@@ -291,7 +298,7 @@ def configurations(
     That is the variant where a recipe has several, else the targets it is for where these differ.
     """
     module = module_of(recipe)
-    if recipe.kind == "transpose":
+    if recipe.kind == "transpose" and dtype is not None:
         variants = [module.configs_for(target, compiling.cutlass_dtype(dtype)) for target in targets]
         return {config: {"variant": name} for configs in variants for name, config in configs.items()}
     by_config: dict[Any, tuple[str, list[str]]] = {}
@@ -313,8 +320,6 @@ def _variants(module: Any, target: str, majors: str) -> dict[str, Any]:
 
 def layout_levels(recipe: Recipe, dtype: str, targets: tuple[str, ...], majors: str = DEFAULT) -> list[Level]:
     """The recipe's own shared-memory layouts: bijective, in bounds, the expected wavefronts of each copy."""
-    from cookbook.harness.layout_check import check_layouts
-
     module, kind = module_of(recipe), compiling.cutlass_dtype(dtype)
     look = transposing.check_layouts if recipe.kind == "transpose" else check_layouts
     return [
@@ -367,8 +372,6 @@ def _walked(recipe: Recipe, dtype: str, operands: tuple[Any, Any], config: Any, 
     """Walk the model; how many elements differ (integers), or the relative error (otherwise)."""
     import torch
 
-    from cookbook.harness.walk import walk
-
     module, kind = module_of(recipe), getattr(torch, dtype)
     a, b = (x.to(kind) for x in operands)
     product = walk(module, a.float().numpy(), b.float().numpy(), compiling.cutlass_dtype(dtype), config)
@@ -382,8 +385,6 @@ def _walked(recipe: Recipe, dtype: str, operands: tuple[Any, Any], config: Any, 
 def _walked_scaled(recipe: Recipe, dtype: str, operands: tuple[Any, Any], config: Any, integers: bool) -> float:
     """`_walked` of block-scaled operands: against the product, in float64, of what they stand for."""
     import torch
-
-    from cookbook.harness.walk_scaled import walk_scaled
 
     (m, k), n, form = operands[0].shape, operands[1].shape[1], recipe.operands
     if integers:
@@ -473,11 +474,9 @@ def compiled_level(recipe: Recipe, compiled: compiling.Compiled, config: Any = N
 
 def _tcgen05_findings(recipe: Recipe, compiled: compiling.Compiled, config: Any) -> list[Finding]:
     """What the compiler wrote of descriptors and tensor memory, against the recipe's own layouts."""
-    from cookbook.harness import tcgen05_check
-    from cookbook.harness.evaluated import evaluated
-
-    found = evaluated(module_of(recipe), compiling.cutlass_dtype(compiled.dtype), config)
-    return tcgen05_check.compiled_findings(found, compiled, compiled.dtype)
+    dtype = compiled.dtype or recipe.dtypes[0]
+    found = evaluated(module_of(recipe), compiling.cutlass_dtype(dtype), config)
+    return tcgen05_check.compiled_findings(found, compiled, dtype)
 
 
 def _of_findings(level: str, found: list[Any], figures: dict[str, Any] | None = None, **where: Any) -> Level:
@@ -561,8 +560,6 @@ def timed_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...], majors: 
 
 def tool_levels(recipe: Recipe, level: str, dtype: str, tools: bool, majors: str = DEFAULT) -> list[Level]:
     """counted (under ncu) or sanitized (under compute-sanitizer), or what is recorded."""
-    from cookbook.harness import counting
-
     device, reason = gpu_for(recipe)
     if device is None or not tools or recipe.operands or subjects.differing(recipe):
         reason = reason or (
@@ -591,8 +588,6 @@ def tool_levels(recipe: Recipe, level: str, dtype: str, tools: bool, majors: str
 
 def study_levels(recipe: Recipe, level: str, tools: bool) -> list[Level]:
     """What a study measures at "ran", "timed" or "counted", or what is recorded; where that is nothing, no level."""
-    from cookbook.harness import counting, studying
-
     if not (wanted := studying.measurements(recipe, level)):
         return []
     device, reason = gpu_for(wanted[0].runs)
@@ -621,9 +616,6 @@ def _config_here(recipe: Recipe, dtype: str, majors: str = DEFAULT) -> Any:
 
 
 def _counted(recipe: Recipe, dtype: str, majors: str) -> tuple[Shape, dict[str, Any], list[str]]:
-    from cookbook.harness import counting
-    from cookbook.harness.layout_check import predicted_copies, predicted_wavefronts
-
     module = module_of(recipe)
     if recipe.kind == "transpose":
         shape, arch = transposing.COUNTED_SHAPE, compiling.arch_here()
@@ -642,8 +634,6 @@ def _counted(recipe: Recipe, dtype: str, majors: str) -> tuple[Shape, dict[str, 
 
 
 def _sanitized(recipe: Recipe, dtype: str, majors: str) -> tuple[None, dict[str, Any], list[str]]:
-    from cookbook.harness import counting
-
     shapes = transposing.SANITIZED_SHAPES
     if recipe.kind == "gemm":
         shapes = tuple(align(shape, majors) for shape in counting.SANITIZED_SHAPES)
@@ -655,7 +645,7 @@ def _sanitized(recipe: Recipe, dtype: str, majors: str) -> tuple[None, dict[str,
     return None, figures, problems
 
 
-def recorded_levels(recipe: Recipe, level: str, dtype: str, reason: str, majors: str = DEFAULT) -> list[Level]:
+def recorded_levels(recipe: Recipe, level: str, dtype: str | None, reason: str, majors: str = DEFAULT) -> list[Level]:
     """What results/ holds for a level that is not checked here; nothing, of code that differs from the recipe's."""
     if own := subjects.differing(recipe):
         return [Level(level, NOT_CHECKED, dtype, reason=f"{reason}; no record: {own}")]

@@ -16,7 +16,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from cookbook.harness import catalog
 
@@ -27,6 +27,7 @@ DECORATORS = ("jit", "kernel")  # of `cute`
 PACKAGE = "cookbook"
 _FOLDER = Path(__file__).resolve().parents[1]
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _SKIPPED = {"ctx", "type_comment", "kind", "type_ignores", "returns"}
 
@@ -196,7 +197,7 @@ class _Module:
         """What device code is made of: see `reachable`."""
         return self.reachable(self.roots())
 
-    def _decorated(self, function: ast.AST) -> bool:
+    def _decorated(self, function: _Function) -> bool:
         return any(isinstance(d, ast.Attribute) and d.attr in DECORATORS for d in function.decorator_list)
 
     def is_kernel(self, node: ast.AST) -> bool:
@@ -281,7 +282,7 @@ class _Scope(NamedTuple):
     """What a function, a lambda or a comprehension binds."""
 
     names: set[str]
-    functions: dict[str, ast.AST]  # those that `def` alone binds, by name
+    functions: dict[str, _Function]  # those that `def` alone binds, by name
     numbers: dict[str, str]  # what each name is written as, once it has come
 
 
@@ -423,7 +424,7 @@ class _Writer:
     def _name(self, node: ast.Name) -> None:
         self.out.append(self._named(node.id) + " ")
 
-    def _names(self, node: ast.AST) -> None:
+    def _names(self, node: ast.Global | ast.Nonlocal) -> None:
         self.out.append(f"({type(node).__name__} {' '.join(sorted(map(self._named, node.names)))})")
 
     def _binding(self, node: ast.AST) -> None:
@@ -451,7 +452,7 @@ class _Writer:
             self.write(keyword.value)
         self.out.append(")")
 
-    def _function(self, func: ast.AST) -> ast.AST | None:
+    def _function(self, func: ast.AST) -> _Function | None:
         """The function that a name stands for, where its text says so."""
         if not isinstance(func, ast.Name):
             return None
@@ -468,7 +469,7 @@ class _Writer:
         literal = ""
         for part in node.values:
             if isinstance(part, ast.Constant):
-                literal += part.value
+                literal += str(part.value)
                 continue
             self.out.append(repr(literal))
             literal = ""
@@ -527,14 +528,14 @@ class _Writer:
                 self.out.append(f"{ast.unparse(statement.target)} ")
                 self._node(statement, ("target",))
             elif isinstance(statement, ast.Assign) and all(isinstance(t, ast.Name) for t in statement.targets):
-                self.out.append(" ".join(t.id for t in statement.targets))
+                self.out.append(" ".join(t.id for t in statement.targets if isinstance(t, ast.Name)))
                 self.write(statement.value)
             else:
                 self.write(statement)
         self.top = outer
         self.out.append(")")
 
-    def _method(self, node: ast.FunctionDef) -> None:
+    def _method(self, node: _Function) -> None:
         self.write(node.decorator_list)
         self._body(node.args, _documented(node.body), None, bool(node.decorator_list))
 

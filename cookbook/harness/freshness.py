@@ -26,7 +26,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from cookbook.harness import catalog, compiling, copying, device_code, majors, probes, records, workers
+from cookbook.harness import catalog, compiling, copying, device_code, majors, records, suites, workers
 from cookbook.harness.records import Record
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "NOT_COMPARED",
     "STATUSES",
     "Kernel",
+    "Probes",
     "Verdict",
     "compare",
     "how_many",
@@ -42,6 +43,7 @@ __all__ = [
     "kernels_of",
     "restamp",
     "stamp",
+    "use_probes",
 ]
 
 STATUSES = (CURRENT, DIFFERS, NOT_COMPARED) = ("current", "differs", "not compared")
@@ -103,6 +105,25 @@ class Verdict(NamedTuple):
         return {key: self.record.get(key) for key in about} | {"status": self.status, "why": self.why}
 
 
+# --- suites of probes ------------------------------------------------------------------------------------------------
+
+
+class Probes(NamedTuple):
+    """How the kernels of suites of probes are named and compiled. The probes are no part of this package."""
+
+    launches: Callable[[Record], list[tuple[tuple[str, Any], ...]]]  # `Kernel.changes` of each kernel of a record
+    compile_launch: Callable[[str, str, dict[str, Any]], Any]  # of a suite, a dtype and such changes
+    model_hash: Callable[[Record], str]  # of what the model said of the record's tables
+
+
+_probes: list[Probes] = []
+
+
+def use_probes(*probes: Probes) -> None:
+    """Records of probes are compared by these from now on; without any, they are not compared."""
+    _probes[:] = probes
+
+
 # --- which kernels a record is of -----------------------------------------------------------------------------------
 
 
@@ -115,10 +136,9 @@ def kernels_of(record: Record) -> list[Kernel]:
     target = record.get("target")
     if not target:
         return []
-    if record["recipe"] in probes.SUITES:
-        from cookbook.harness.probes import bound
-
-        return [Kernel(record["recipe"], target, record["dtype"], changes=c) for c in bound.launches(record)]
+    if record["recipe"] in suites.SUITES:
+        launches = _probes[0].launches(record) if _probes else []
+        return [Kernel(record["recipe"], target, record["dtype"], changes=changes) for changes in launches]
     found = _kernels(record["recipe"], record, target)
     for name in record.get("of", {}):
         experiment = getattr(catalog.load(record["recipe"]), "EXPERIMENT", None)
@@ -129,7 +149,7 @@ def kernels_of(record: Record) -> list[Kernel]:
 def _kernels(name: str, record: Record, target: str) -> list[Kernel]:
     recipe, module = catalog.find(name), catalog.load(name)
     dtype = record["dtype"]
-    if recipe.name == copying.NAME:
+    if recipe.measures == "copies":
         looks = record["level"] in SHAPES
         return [Kernel(name, target, dtype, changes=changes) for changes in copying.launches(module, looks)]
     if recipe.kind == "study":
@@ -183,12 +203,10 @@ def code(kernel: Kernel) -> Code:
 
 
 def _compile(kernel: Kernel) -> Any:
-    if kernel.recipe in probes.SUITES:
-        from cookbook.harness.probes import bound
-
-        return bound.compile_launch(kernel.recipe, kernel.dtype, dict(kernel.changes))
+    if kernel.recipe in suites.SUITES:
+        return _probes[0].compile_launch(kernel.recipe, kernel.dtype, dict(kernel.changes))
     recipe, module = catalog.find(kernel.recipe), catalog.load(kernel.recipe)
-    if recipe.name == copying.NAME:
+    if recipe.measures == "copies":
         return copying.compile_launch(module, kernel.dtype, dict(kernel.changes))
     if recipe.kind == "study":
         return module.compile_for(kernel.target)
@@ -279,7 +297,8 @@ def compile_all(
             found[kernel] = code(kernel)
             on_progress(str(kernel))
         return found
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+    spawned = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, spawned, initializer=use_probes, initargs=tuple(_probes)) as pool:
         for future in as_completed(pool.submit(_codes, batch) for batch in batches):
             for kernel, made in future.result():
                 found[kernel] = made
@@ -335,6 +354,8 @@ def obstacle(record: Record) -> str:
     measured, here = record["versions"].get(DSL), records.package_version(DSL)
     if measured != here:
         return f"{DSL} {here or 'is not installed'} here; the record is of {measured}"
+    if record["recipe"] in suites.SUITES and not _probes:
+        return "a suite of probes: `python -m cookbook.harness.probes --restamp` compares those"
     if not record.get("kernels"):
         return "the record names no kernels"
     return ""
@@ -349,11 +370,8 @@ def _verdict(record: Record, made: dict[Kernel, Code]) -> Verdict:
         for what, then, now in (("PTX", held["ptx"], ptx), ("launch", held["launch"], launch)):
             if then != now:
                 return Verdict(record, DIFFERS, f"{kernel}: another {what}")
-    if record["recipe"] in probes.SUITES:
-        from cookbook.harness.probes import bound
-
-        if bound.model_hash(record) != record.get("model"):
-            return Verdict(record, DIFFERS, "the model says something else")
+    if _model(record).get("model") != record.get("model"):
+        return Verdict(record, DIFFERS, "the model says something else")
     return Verdict(record, CURRENT)
 
 
@@ -431,8 +449,4 @@ def _unstampable(record: Record) -> str:
 
 
 def _model(record: Record) -> dict[str, str]:
-    if record["recipe"] not in probes.SUITES:
-        return {}
-    from cookbook.harness.probes import bound
-
-    return {"model": bound.model_hash(record)}
+    return {"model": _probes[0].model_hash(record)} if record["recipe"] in suites.SUITES else {}

@@ -53,7 +53,7 @@ def check_layouts(module: ModuleType, dtype: Any, config: Any) -> list[Finding]:
     if found.stores_boxes:
         findings.append(_boxes(found.smem["c"], (config.tile_m, config.tile_n)))
     if found.reads_by_descriptor:
-        operands = zip("ab", found.mma.shape_mnk, majors.of_config(config), found.mma.majors, strict=False)
+        operands = zip("ab", found.mma.shape_mnk, majors.of_config(config), found.majors, strict=False)
         for name, rows, index, major in operands:
             said = f"the instruction takes it {major}-major, config.{name}_major is {index!r}"
             findings.append(Finding(f"{name}.major", major == ("K" if index == "k" else "MN"), said))

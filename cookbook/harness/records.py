@@ -1,6 +1,6 @@
 """results/<device>/<track>/<recipe>.json: what was measured on hardware, when, with which versions, on which code.
 
-A file is `{"device": "NVIDIA H200", "recipe": "hopper/tuned_gemm", "kernels": {...}, "records": [...]}`; of a suite of
+A file is `{"device": "NVIDIA H200", "recipe": "<track>/<name>", "kernels": {...}, "records": [...]}`; of a suite of
 probes it is results/<device>/probes/<suite>.json. A record holds
 
     level         "ran", "timed", "counted" or "sanitized"; "probed" of a suite of probes; "ceiling" of a study
@@ -51,7 +51,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from cookbook.harness import catalog, device_code, probes
+from cookbook.harness import catalog, device_code, suites
 
 LEVELS = ("ran", "timed", "counted", "sanitized")  # of a recipe
 PROBED = "probed"  # of a suite of probes: cookbook.harness.probes
@@ -118,14 +118,14 @@ def make(
         "status": "passed" if passed else "failed",
         "figures": figures,
         "peers": peers or {},
-        "config": asdict(config) if is_dataclass(config) else config,
+        "config": asdict(config) if is_dataclass(config) and not isinstance(config, type) else config,
         "distribution": distribution,
         "date": f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M}",
         "device": device,
         "driver": driver_version(),
         "versions": versions(),
     }
-    others = {"of": {name: code_of(name) for name in of}} if of else {}
+    others: dict[str, Any] = {"of": {name: code_of(name) for name in of}} if of else {}
     if has_host_times(figures):
         others["host"] = device_code.host_hash(recipe)
     return made | others | ({"majors": majors} if majors else {})
@@ -256,20 +256,20 @@ def _json(value: Any, indent: str = "") -> str:
 # --- current or stale ---------------------------------------------------------------------------------------
 
 
-def code_of(name: str) -> str:
-    """Hash of the device code of a recipe, or of the code of a suite of probes.
+def code_of(name: str) -> str | None:
+    """Hash of the device code of a recipe, or of the code of a suite of probes; None of a suite that is not here.
 
     Raises:
         UnknownRecipe: there is neither of that name.
     """
-    return probes.code_hash(name) if name in probes.SUITES else device_code.device_hash(name)
+    return suites.code_hash(name) if name in suites.SUITES else device_code.device_hash(name)
 
 
 def is_stale(record: Record) -> bool:
     """Whether the device code of the recipe, or of another whose kernels were run, has changed since, or is gone."""
     hashes = {record["recipe"]: record.get("code"), **record.get("of", {})}
     try:
-        return any(code_of(name) != measured for name, measured in hashes.items())
+        return any(code_of(name) not in (None, measured) for name, measured in hashes.items())
     except catalog.UnknownRecipe:
         return True
 

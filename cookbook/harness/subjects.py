@@ -88,6 +88,7 @@ def load_file(path: Path) -> ModuleType:
     name = f"cookbook_file_{re.sub(r'[^0-9A-Za-z]', '_', str(path.resolve()))}"
     loader = catalog._RecipeLoader(name, str(path.resolve()))
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    assert spec is not None  # with a loader there is one
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # before execution: dataclasses look their module up by name
     loader.exec_module(module)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -166,7 +166,7 @@ class InstructionDescriptor:
             raise ValueError(
                 f"word: got {word:#010x}; needed 32 bits with zeros outside {known:#010x}, types of {types} for {kind}"
             )
-        fields = {"m": (word >> 24 & 31) * 16, "n": (word >> 17 & 63) * 8}
+        fields: dict[str, Any] = {"m": (word >> 24 & 31) * 16, "n": (word >> 17 & 63) * 8}
         fields |= {"a_type": types[codes[0]], "b_type": types[codes[1]]}
         fields |= {"a_negate": bool(word >> 13 & 1), "b_negate": bool(word >> 14 & 1)}
         fields |= {"a_major": "MN" if word >> 15 & 1 else "K", "b_major": "MN" if word >> 16 & 1 else "K"}
@@ -264,7 +264,7 @@ def mma(
         left = _left(smems, tmems, a, idesc, d)
     with renamed(word="b", descriptor="b"):
         right = _matrix([_bytes_of(s, b, idesc, "b", len(smems)) for s in smems], idesc, "b")
-    if scale_a is None:
+    if scale_a is None or scale_b is None:
         product = left @ right.T
     else:
         product = _scaled(tmems, left, right, scale_a, scale_b, idesc, block)

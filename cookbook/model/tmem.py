@@ -47,7 +47,7 @@ class TmemAddress(NamedTuple):
         Raises:
             ValueError: not 32 bits, or a lane above 127.
         """
-        if isinstance(address, cls):
+        if isinstance(address, TmemAddress):
             return address
         if not 0 <= address < LANES << 16:
             raise ValueError(f"address: got {address:#x}; needed a lane below {LANES} in bits 16-31, a column below")
@@ -124,7 +124,7 @@ class TensorMemory:
             mask[first : first + columns] = True
         return mask
 
-    def _checked(self, lanes: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _checked(self, lanes: Integers | int, columns: Integers | int) -> tuple[np.ndarray, np.ndarray]:
         lanes, columns = broadcast(lanes=lanes, columns=columns)
         if lanes.size and (lanes.min() < 0 or lanes.max() >= LANES):
             raise ValueError(f"lanes: got {lanes.min()} to {lanes.max()}; needed 0 to {LANES - 1}")

@@ -166,7 +166,7 @@ def _block_descriptor(block: np.ndarray, base: int, mode: int, major: str) -> Ma
     chunks = SWIZZLES[mode](base + lines[:, :: CHUNK // 2])
     inside = lines - np.repeat(lines[:, :: CHUNK // 2], CHUNK // 2, axis=1)
     adjacent = (inside == np.arange(lines.shape[1]) % 8 * 2).all()
-    if not adjacent or (chunks != operand_addresses(descriptor, rows, major)).any():
+    if not adjacent or not np.array_equal(chunks, operand_addresses(descriptor, rows, major)):
         raise ValueError(
             f"layout: got a block at byte {start} that no {major}-major descriptor of the {mode}-byte mode reads; "
             f"needed {'rows' if major == 'K' else 'lines of one k'} {mode or CHUNK} bytes apart in groups of 8, "

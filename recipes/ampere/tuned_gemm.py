@@ -15,6 +15,7 @@
 #       where the larger tiles do not fit the number of SMs, a written rule takes the smaller ones.
 #     track: ampere
 #     order: 50
+#     tuned: true
 #     builds_on: ampere/pipelined_gemm
 #     targets: [sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a]
 #     runs_on: sm_80+

@@ -14,6 +14,7 @@
 #       Shared memory serves a whole warp in one turn unless two lanes want different words of one bank, and eight
 #       lines of Python say how many turns an access takes.
 #     kind: study
+#     measures: wavefronts
 #     track: foundations
 #     order: 10
 #     targets: [sm_80, sm_90a, sm_100a]

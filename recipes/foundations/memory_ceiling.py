@@ -14,6 +14,7 @@
 #       Kernels that only read, only write, or only copy say what a GPU's memories give at most, and how many bytes
 #       must be on their way for that.
 #     kind: study
+#     measures: ceiling
 #     track: foundations
 #     order: 110
 #     targets: [sm_80, sm_90a]
@@ -722,7 +723,7 @@ lab.check_cells("foundations/memory_ceiling")
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.ceilings import ceiling_table
+from cookbook.harness.ceiling_tables import ceiling_table
 
 Markdown(ceiling_table("foundations/memory_ceiling"))
 

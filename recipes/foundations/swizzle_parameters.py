@@ -14,6 +14,7 @@
 #       The swizzle (B, M, S) keeps 2^M elements together and XORs B bits onto them from S higher; three logarithms of
 #       your tile give the values that make its rows and columns free.
 #     kind: study
+#     measures: wavefronts
 #     track: foundations
 #     order: 30
 #     targets: [sm_80, sm_90a, sm_100a]

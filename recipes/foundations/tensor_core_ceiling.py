@@ -14,6 +14,8 @@
 #       A loop of nothing but matrix instructions, fed with normal numbers, says how fast a GPU's tensor cores really
 #       go, and that figure, not the data sheet's, is what a GEMM can be measured against.
 #     kind: study
+#     measures: ceiling
+#     ceiling_of: {wgmma: Wgmma, mma.sync: MmaSync}
 #     track: foundations
 #     order: 100
 #     targets: [sm_80, sm_90a]
@@ -686,7 +688,7 @@ lab.check_cells("foundations/tensor_core_ceiling")
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.ceilings import ceiling_table
+from cookbook.harness.ceiling_tables import ceiling_table
 
 Markdown(ceiling_table("foundations/tensor_core_ceiling"))
 

@@ -16,6 +16,7 @@
 #     track: foundations
 #     order: 80
 #     kind: study
+#     measures: experiment
 #     path: global memory -> L2 -> the CTAs of one wave
 # ---
 

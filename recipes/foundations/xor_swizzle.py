@@ -14,6 +14,7 @@
 #       Storing element (row, col) at column col XOR row makes rows and columns free at once, and it stays inside the
 #       tile exactly when the number of columns is a multiple of 2^ceil(log2 rows).
 #     kind: study
+#     measures: wavefronts
 #     track: foundations
 #     order: 20
 #     targets: [sm_80, sm_90a, sm_100a]

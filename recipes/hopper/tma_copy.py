@@ -16,6 +16,7 @@
 #     track: hopper
 #     order: 10
 #     kind: study
+#     measures: copies
 #     targets: [sm_90a, sm_100a, sm_120a]
 #     runs_on: sm_90+
 #     path: global memory -> TMA -> swizzled shared memory -> TMA -> global memory

@@ -15,6 +15,7 @@
 #       it is given.
 #     track: hopper
 #     order: 90
+#     tuned: true
 #     builds_on: hopper/pingpong_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90

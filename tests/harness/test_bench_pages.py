@@ -7,10 +7,10 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from cookbook.harness import bench_pages, catalog, publishing, records
+from cookbook.harness import bench_pages, catalog, markdown, records
 from cookbook.harness.benching import ALL_SIZES
 
-TUNED = "hopper/tuned_gemm"
+TUNED, RASTERS = "hopper/tuned_gemm", "foundations/thread_block_swizzle"
 CUBE = (8192, 8192, 8192)
 
 
@@ -65,9 +65,9 @@ def texts(element):
 
 def test_without_records_every_size_is_named_as_not_measured(tmp_path):
     shown = bench_pages.sizes(tmp_path)
-    for name in bench_pages.TUNED:
+    for name in bench_pages.tuned():
         assert f"(recipes/{name}.md)" in shown
-    assert shown.count("| not measured |") == len(ALL_SIZES) * len(bench_pages.TUNED)
+    assert shown.count("| not measured |") == len(ALL_SIZES) * len(bench_pages.tuned())
     assert not pictures(shown) and "TFLOP/s" in shown
 
 
@@ -202,7 +202,7 @@ def test_the_ladder_has_every_gemm_in_order(tmp_path):
     ]
     made_for_few_tiles = "hopper/split_k_gemm"  # the only one that is timed at none of the ladder's shapes
     assert not set(catalog.find(made_for_few_tiles).bench_shapes) & set(bench_pages.LADDER_SHAPES)
-    assert named == [name for name in gemms if name != made_for_few_tiles] and set(bench_pages.TUNED) <= set(named)
+    assert named == [name for name in gemms if name != made_for_few_tiles] and set(bench_pages.tuned()) <= set(named)
 
 
 # --- made for other shapes --------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ def test_rasters_show_the_model_beside_the_counts(tmp_path):
         "row by row": {"read_bytes": 4e9, "predicted_bytes": 3e9, "l2_hit_rate": 0.5},
         "in groups": {"read_bytes": 2e9, "predicted_bytes": 1e9, "l2_hit_rate": 0.75},
     }
-    name = bench_pages.RASTERS
+    name = RASTERS
     counted = record(name, level="counted", figures=counts, peers={})
     times = record(name, ms=2.0, torch_ms=2.1, others={})
     times["figures"]["name"] = "in groups"
@@ -265,7 +265,7 @@ def test_rasters_show_the_model_beside_the_counts(tmp_path):
 
 
 def test_rasters_of_another_code_are_not_shown(tmp_path):
-    old = record(bench_pages.RASTERS, level="counted", code="0" * 64, figures={}, peers={})
+    old = record(RASTERS, level="counted", code="0" * 64, figures={}, peers={})
     records.write([old], tmp_path)
     assert not pictures(
         bench_pages.rasters(tmp_path)
@@ -276,7 +276,7 @@ def test_rasters_of_another_code_are_not_shown(tmp_path):
 
 
 def test_short_has_the_tuned_first_then_the_steps_and_what_is_missing(tmp_path):
-    assert bench_pages.short(tmp_path).count(publishing.NOT_MEASURED) == len(bench_pages.TUNED)
+    assert bench_pages.short(tmp_path).count(markdown.NOT_MEASURED) == len(bench_pages.tuned())
     records.write([record(), record("hopper/pingpong_gemm", ms=2.1)], tmp_path)
     shown = bench_pages.short(tmp_path)
     assert rows(shown)["8192³"] == ["550", "524 (1.050)", "500 (1.100)", "75.0%"]

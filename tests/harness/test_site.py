@@ -57,7 +57,13 @@ def test_benchmarks_show_every_gemm_measured_or_not(site):
 def test_architectures_have_code_in_columns_and_code_shared(site):
     html = (site / "architectures" / "index.html").read_text()
     assert "<!-- beside" not in html and 'class="beside"' in html and "The same code in" in html
-    assert all(f'href="../recipes/{name}/"' in html for name in side_by_side.RECIPES)
+    page = (catalog.recipes_root().parent / "docs" / "architectures.md").read_text()
+    assert all(f'href="../recipes/{name}/"' in html for name in side_by_side.recipes_of(page))
+
+
+def test_architecture_shows_the_contract_as_the_code_has_it(site):
+    html = (site / "architecture" / "index.html").read_text()
+    assert "<!-- contract" not in html and "Whether an architecture has the instruction." in html
 
 
 def test_what_hardware_has_confirmed_of_blackwell_is_found(site):

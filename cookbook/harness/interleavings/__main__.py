@@ -27,7 +27,7 @@ NO_BARRIERS = (
 
 def main() -> int:
     """Explore; the exit status: see above."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", help="a recipe's name, or a Python file")
     parser.add_argument("--arch", help="what to compile for: sm_90a; a recipe's first target if left out")
     parser.add_argument("--dtype", default="bfloat16")
