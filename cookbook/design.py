@@ -6,16 +6,14 @@ Offsets and vectors count elements; `Solution.byte_offsets` and what `cute_code`
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from cookbook import gf2, irregular, patterns
 from cookbook.access import LANES
-from cookbook.arguments import checked, instance, integer, integers, wrong_type
+from cookbook.arguments import checked, instance, integer, integers, renamed, wrong_type
 from cookbook.avoiding import Undecided
 from cookbook.banks import wavefronts
 from cookbook.instructions import Instruction, Pattern, as_pattern, check_banks, phase_of
@@ -53,7 +51,7 @@ __all__ = [
     "wavefronts_of",
 ]
 
-MAX_ACCESSES = 128  # of a request
+MAX_ACCESSES = 64  # of a request
 MAX_TABLE = 1 << 18  # elements of a layout that accesses are counted on, at all places
 MAX_OFFSET = 1 << 32
 MAX_ROW = 1 << 20  # elements: more than any shared memory holds
@@ -237,7 +235,7 @@ def solve(
         tile: (rows, columns) of a row-major tile, in elements, 65536 of them at most. Of a tile of more modes, flatten
             the leading ones.
         element_bits: 8, 16, 32, 64 or 128.
-        accesses: 1 to 128 of them.
+        accesses: 1 to 64 of them.
         vector_elements: how many neighbours of a row stay together, where that is to be more than the accesses
             say, for TMA: a power of two that divides the columns, 16 bytes at most.
         banks: of the memory; a power of two, 256 at most. Toy GPUs of 8 banks are good for worked examples;
@@ -284,7 +282,7 @@ def wavefronts_of(
     table = integers("offsets", offsets, ndim=2, at_least=0, at_most=MAX_OFFSET)
     if not 0 < table.size <= MAX_TABLE:
         raise ValueError(f"offsets: got {table.size} elements; needed 1 to {MAX_TABLE}")
-    with _said_of("access"):
+    with renamed(accesses="access", tile="offsets"):
         phases, count = _phases(table.shape, element_bits, as_pattern(access), memory)
     return irregular.worst(table.reshape(-1), phases, element_bits, memory, count)
 
@@ -302,22 +300,14 @@ def phases_in(
         ValueError, TypeError: an argument, named, with what it got and needs.
     """
     shape, bits = checked_tile(tile, MAX_TABLE), integer("element_bits", element_bits, one_of=ELEMENTS)
-    with _said_of("access"):
+    with renamed(accesses="access"):
         return _phases(shape, bits, as_pattern(access), instance("banks", banks, Banks))
-
-
-@contextmanager
-def _said_of(name: str) -> Iterator[None]:
-    """What is wrong with one of several accesses is said of the one that there is."""
-    try:
-        yield
-    except (ValueError, TypeError) as error:
-        raise type(error)(re.sub("^accesses", name, str(error))) from None
 
 
 def _phases(tile: tuple[int, int], element_bits: int, access: Pattern, banks: Banks) -> tuple[np.ndarray, int]:
     if banks.line * 8 < element_bits:
-        raise ValueError(f"banks: got {banks}; needed more, to give one element of {element_bits // 8} bytes")
+        needed = f"more, to give one element of {element_bits // 8} bytes"
+        raise ValueError(f"banks: got {banks.count} of {banks.bytes} bytes; needed {needed}")
     if isinstance(access, Instruction):
         check_banks(access, banks)
     if not isinstance(access, Span) and not (all(map(is_power_of_two, tile)) and access.regular):

@@ -29,7 +29,7 @@ import numpy as np
 
 from cookbook import access as lanes_of_a_warp
 from cookbook.access import LANES, Access
-from cookbook.arguments import boolean, integer, integers, shown, string, wrong_type
+from cookbook.arguments import boolean, integer, integers, renamed, shown, string, wrong_type
 from cookbook.gf2 import span
 from cookbook.patterns import (
     ELEMENTS,
@@ -378,7 +378,8 @@ def warp_accesses(pattern: Pattern | str | Sequence[int], byte_offsets: np.ndarr
     table = _checked_table(byte_offsets)
     if isinstance(pattern, Instruction):
         return [pattern.access(table, element_bits)]
-    rows, columns, vector = _elements(pattern, table.shape, element_bits)
+    with renamed(tile="byte_offsets"):
+        rows, columns, vector = _elements(pattern, table.shape, element_bits)
     word = min(vector, max(1, 32 // element_bits))
     while True:
         starts_at = slice(None, None, vector)

@@ -20,6 +20,7 @@ from cookbook.console import say
 __all__ = ["OneLine", "of_library", "whole"]
 
 WRONG = 2  # the exit status
+LONGEST_WORD = 100
 LONGEST = 400  # characters of a line
 
 
@@ -107,5 +108,7 @@ def _wanted(param: Any) -> str:
 
 
 def _shortened(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
+    """On one line, no word of it longer than `LONGEST_WORD` characters."""
+    short = " ".join(text.split())
+    short = re.sub(rf"[^\s;]{{{LONGEST_WORD},}}", lambda word: word[0][: LONGEST_WORD - 3] + "...", short)
+    return short if len(short) <= LONGEST else short[: LONGEST - 3] + "..."

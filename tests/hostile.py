@@ -71,6 +71,7 @@ RESULTS = {
     "Solution",
     "Tree",
     "TreeProof",
+    "Vectors",
     "Wavefronts",
 }
 
@@ -100,7 +101,7 @@ def public() -> dict[str, Any]:
             elif not issubclass(value, BaseException):
                 if not hasattr(value, "_fields") and parameters(value) and name not in RESULTS:
                     found[full] = value
-                found |= {f"{full}.{method}": f for method, f in methods(value) if parameters(f)}
+                found |= {f"{full}.{method}": f for method, f in methods(value) if parameters(f) and name != "Vectors"}
     return found
 
 
@@ -342,7 +343,7 @@ def _bounded() -> None:
     with open("/proc/self/statm") as statm:
         now = int(statm.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (now + BYTES, now + BYTES))
-    signal.signal(signal.SIGALRM, _alarm)
+    signal.signal(signal.SIGPROF, _alarm)
     warnings.simplefilter("error", RuntimeWarning)
 
 
@@ -359,8 +360,8 @@ def tries(name: str, function: Any, kwargs: dict[str, Any]) -> Iterator[Try]:
 
 def attempt(function: Any, kwargs: dict[str, Any]) -> tuple[Any, BaseException | None, float]:
     """(answer, error, seconds)."""
-    begun = time.perf_counter()
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    begun = time.process_time()
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         rest = dict(kwargs)
         several = [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.VAR_POSITIONAL]
@@ -371,8 +372,8 @@ def attempt(function: Any, kwargs: dict[str, Any]) -> tuple[Any, BaseException |
     except (Exception, OutOfTime) as raised:
         answer, error = None, raised
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-    return answer, error, time.perf_counter() - begun
+        signal.setitimer(signal.ITIMER_PROF, 0)
+    return answer, error, time.process_time() - begun
 
 
 def explore(calls: Mapping[str, Callable[[], dict[str, Any]]], takes: Mapping[tuple[str, str], Iterable[str]]) -> dict:
@@ -384,7 +385,9 @@ def explore(calls: Mapping[str, Callable[[], dict[str, Any]]], takes: Mapping[tu
     """
     known, wrong, count, slowest = public(), [], 0, 0.0
     for name, make in calls.items():
-        function = known[name]
+        if (function := known.get(name)) is None:
+            wrong.append(f"{name}: there is no such public function")
+            continue
         valid, error, _ = attempt(*_bound(function, make()))
         if error is not None:
             wrong.append(f"{name}: the valid call fails: {error!r}")

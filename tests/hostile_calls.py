@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cookbook import access, atoms, draw, instructions, irregular, solver
+from cookbook import access, atoms, design, draw, instructions
 from cookbook.layouts import Layout, SmemLayout, TiledCopyTV
 from cookbook.model import (
     BlackwellDescriptor,
@@ -69,12 +69,13 @@ def tmem_addresses() -> np.ndarray:
     return (np.arange(128)[:, None] << 16) + np.arange(64)
 
 
-def problem() -> solver.Problem:
-    return solver.linear_problem((8, 8), 32, [Block(1, 8), Block(8, 1)], None, Banks(8))
-
-
-def no_swizzle() -> irregular.ExhaustionProof:
-    return irregular.solve_irregular((6, 6), 32, [Block(1, 6), Block(6, 1)], Banks(4))
+def unsolvable(*request: Any, **memory: int) -> Any:
+    """The proof that a request has no answer."""
+    try:
+        design.solve(*request, **memory)
+    except design.Unsolvable as error:
+        return error.proof
+    raise AssertionError("it is solvable")
 
 
 def layouts() -> Layout:
@@ -113,8 +114,6 @@ CALLS: dict[str, Any] = {
     "cookbook.atoms.select": lambda: {"major": "K", "element_bits": 16, "tile": (128, 64), "arch": "sm_90a"},
     "cookbook.atoms.tile": lambda: {"atom": K_SW128, "shape": (64, 64), "order": "row"},
     "cookbook.atoms.tma_mode": lambda: {"swizzle": Swizzle(3, 4, 3)},
-    "cookbook.avoiding.avoid": lambda: {"spans": [[1, 2], [4, 8]], "n": 4, "rank": 2},
-    "cookbook.avoiding.avoidable": lambda: {"spans": [[1, 2], [4, 8]], "n": 4, "rank": 2, "most": 100},
     "cookbook.banks.linear_wavefronts": lambda: {"lane_images": [128, 256, 512, 1024, 2048], "width": 4},
     "cookbook.banks.wavefronts": lambda: {
         "addresses": 16 * LANES,
@@ -133,6 +132,13 @@ CALLS: dict[str, Any] = {
     },
     "cookbook.descriptors.field_table": lambda: {"descriptor": HOPPER},
     "cookbook.design.column_swizzle": lambda: {"row_elements": 64, "element_bits": 16, "vector_elements": 8},
+    "cookbook.design.column_code": lambda: {"swizzle": Swizzle(3, 3, 3), "row_elements": 64, "element_bits": 16},
+    "cookbook.design.column_counts": lambda: {
+        "swizzle": Swizzle(3, 3, 3),
+        "row_elements": 64,
+        "element_bits": 16,
+        "vector_elements": 8,
+    },
     "cookbook.design.phases_in": lambda: {
         "tile": (32, 32),
         "element_bits": 32,
@@ -321,27 +327,9 @@ CALLS: dict[str, Any] = {
         "byte_offsets": 4 * OFFSETS,
         "element_bits": 32,
     },
-    "cookbook.irregular.ExhaustionProof.check": lambda: {"self": no_swizzle(), "progress": None},
-    "cookbook.irregular.candidates": lambda: {"tile": (6, 6), "vector_elements": 2},
-    "cookbook.irregular.phases_of": lambda: {
-        "tile": (6, 6),
-        "element_bits": 32,
-        "access": Block(6, 1),
-        "banks": Banks(8),
-    },
-    "cookbook.irregular.solve_irregular": lambda: {
-        "tile": (6, 6),
-        "element_bits": 32,
-        "accesses": [Block(1, 6), Block(2, 2)],
-        "banks": Banks(8),
-        "vector_elements": 1,
-    },
-    "cookbook.irregular.worst": lambda: {
-        "flat": OFFSETS.reshape(-1),
-        "phases": OFFSETS,
-        "element_bits": 32,
-        "banks": Banks(),
-        "count": 1,
+    "cookbook.irregular.ExhaustionProof.check": lambda: {
+        "self": unsolvable((6, 10), 32, [(1, 8), (6, 1), (2, 4)], banks=8),
+        "progress": None,
     },
     "cookbook.layouts.Layout": lambda: {"shape": (8, (2, 4)), "stride": (8, (1, 2))},
     "cookbook.layouts.Layout.__call__": lambda: {"self": Layout(8, 2), "coord": 3},
@@ -561,13 +549,14 @@ CALLS: dict[str, Any] = {
     "cookbook.patterns.Block.basis": lambda: {"self": Block(8, 4), "tile": (32, 32)},
     "cookbook.patterns.Span": lambda: {"offsets": (1, 33)},
     "cookbook.patterns.Span.basis": lambda: {"self": Span((1, 33)), "tile": (32, 32)},
-    "cookbook.patterns.is_power_of_two": lambda: {"value": 8},
-    "cookbook.patterns.log2": lambda: {"value": 8},
-    "cookbook.solver.LinearMap.__call__": lambda: {
-        "self": solver.solve_linear(problem(), [Block(1, 8), Block(8, 1)]),
-        "offsets": np.arange(64),
+    "cookbook.proofs.CountingProof.check": lambda: {
+        "self": unsolvable((16, 32), 8, [Span((17, 34, 64, 128, 256))], vector_elements=16),
+        "progress": None,
     },
-    "cookbook.solver.solve_linear": lambda: {"problem": problem(), "accesses": [Block(1, 8), Block(8, 1)]},
+    "cookbook.proofs.TreeProof.check": lambda: {
+        "self": unsolvable((2, 4), 32, [Span((1, 2)), Span((1, 4)), Span((1, 6))], banks=4),
+        "progress": None,
+    },
     "cookbook.swizzle.Swizzle": lambda: {"bits": 3, "base": 4, "shift": 3},
     "cookbook.swizzle.Swizzle.__call__": lambda: {"self": Swizzle(3, 4, 3), "offset": 144},
     "cookbook.swizzle.Swizzle.in_elements": lambda: {"self": Swizzle(3, 4, 3), "element_bits": 16},
@@ -623,4 +612,31 @@ TAKES: dict[tuple[str, str], tuple[str, ...]] = {
     ("cookbook.model.wgmma.MatrixDescriptor.decode", "word"): ("2**62",),
     ("cookbook.model.wgmma.wgmma", "a"): ("2**62",),
     ("cookbook.model.wgmma.wgmma", "b"): ("2**62",),
+    # nothing marked, no field, no word asked for: a picture, or an answer, all the same
+    ("cookbook.draw.bits.bit_fields", "fields"): NONE,
+    ("cookbook.draw.bits.gf2_matrix", "marked"): NONE,
+    ("cookbook.draw.bits.gf2_matrix", "asked"): NONE,
+    ("cookbook.draw.grids.before_after", "mark"): NONE,
+    ("cookbook.draw.grids.layout_grid", "mark"): NONE,
+    ("cookbook.draw.masks.swizzle_bits", "fields"): NONE,
+    ("cookbook.draw.svg.picture", "elements"): ("[]", "()", "empty array"),
+    ("cookbook.draw.svg.picture", "notes"): NONE,
+    ("cookbook.draw.crossbar.turns", "words"): ("[]", "()", "empty array", "(2**62, 2**62)"),
+    ("cookbook.draw.crossbar.crossbar", "words"): ("(2**62, 2**62)",),
+    # text as it is
+    ("cookbook.draw.svg.Picture", "svg"): TEXT,
+    ("cookbook.draw.svg.picture", "description"): TEXT,
+    # counted from the end
+    ("cookbook.draw.toy.toy_transpose", "step"): ("-1",),
+    # what another function raises is its own affair
+    **{
+        (f"cookbook.draw.toy.{name}", argument): ("a class", "a function")
+        for name, argument in (
+            ("swizzle_progress", "place"),
+            ("toy_transpose", "store"),
+            ("toy_transpose", "load"),
+            ("transpose_steps", "store"),
+            ("transpose_steps", "load"),
+        )
+    },
 }

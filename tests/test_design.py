@@ -479,7 +479,7 @@ def test_solve_names_the_argument_that_is_wrong(change, says):
 
 
 def test_counting_refuses_what_it_would_have_counted_wrong():
-    with pytest.raises(ValueError, match=r"tile: got 10x37 for span\(1,2\); needed powers of two"):
+    with pytest.raises(ValueError, match=r"offsets: got 10x37 for span\(1,2\); needed powers of two"):
         wavefronts_of(np.arange(370).reshape(10, 37), 32, Span((1, 2)))
     with pytest.raises(ValueError, match="offsets: got -1; needed"):
         wavefronts_of(np.full((8, 8), -1), 32, (8, 1))

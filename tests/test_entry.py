@@ -13,6 +13,7 @@ import threading
 import time
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from test_plans import pretended
@@ -218,6 +219,16 @@ def test_what_cannot_be_a_key_is_named(name, monkeypatch):
                 module.matmul(**given, variant=variant)
 
 
+@pytest.mark.parametrize("name", [name for name in GEMMS if "VARIANTS" in vars(catalog.load(name))])
+def test_a_variant_is_of_the_kind_also_where_its_name_is_another_kind_of_string(name, monkeypatch):
+    module, given = pretended(name, monkeypatch), operands(name)
+    for variant in module.VARIANTS:
+        for _ in range(2):
+            module.matmul(**given, variant=np.str_(variant))
+    asked = {which[2] for which, _ in module.launched}
+    assert len(module.GEMM.plans) == len(module.VARIANTS) and len(asked) > 1
+
+
 # --- threads --------------------------------------------------------------------------------------------------------
 
 
@@ -263,7 +274,7 @@ def test_a_kernel_that_threads_ask_for_at_once_is_compiled_once():
     assert found == ["kernel"] * 8 and len(made) == 1
 
 
-@pytest.mark.parametrize("name", HALVES)
+@pytest.mark.parametrize("name", GEMMS)
 def test_threads_that_first_call_a_matmul_at_once_compile_one_kernel(name, monkeypatch):
     module, compiled = pretended(name, monkeypatch), []
     compile_for = module.GEMM.compile_for

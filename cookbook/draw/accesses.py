@@ -9,7 +9,7 @@ import numpy as np
 
 from cookbook import banks
 from cookbook.access import Access, checked_lanes
-from cookbook.arguments import checked, wrong_type
+from cookbook.arguments import checked, integer, integers, renamed, wrong_type
 from cookbook.design import phases_in
 from cookbook.draw import svg
 from cookbook.instructions import Instruction, Pattern
@@ -94,8 +94,12 @@ def worst_place(offsets: np.ndarray, element_bits: int, access: Pattern) -> list
     Raises:
         ValueError: the access does not fit in the tile, or the layout splits what one lane moves.
     """
-    table = np.asarray(offsets)
-    phases, count = phases_in(table.shape, element_bits, access, Banks())
+    integer("element_bits", element_bits, one_of=(8, 16, 32, 64, 128))
+    table = integers("offsets", offsets, ndim=2, at_least=0, at_most=1 << 40)
+    if not 1 <= table.size <= 1 << 20:
+        raise ValueError(f"offsets: got {table.size} elements; needed 1 to {1 << 20}")
+    with renamed(accesses="access", tile="offsets"):
+        phases, count = phases_in(table.shape, element_bits, access, Banks())
     flat, low, high = table.reshape(-1), 0, len(phases) // count
     most = worst(flat, phases, element_bits, Banks(), count)
     while high - low > 1:  # the first half that has a worst place, halved again

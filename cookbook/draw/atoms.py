@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cookbook.arguments import checked
+from cookbook.arguments import checked, integer
 from cookbook.draw import svg
 from cookbook.draw.layouts import CHUNK, PER_LINE, _chunk_starts, _contiguous_mode, _offsets, chunk_by_slot
 from cookbook.layouts import SmemLayout
@@ -86,8 +86,7 @@ def atom_orders(layouts: Mapping[str, SmemLayout], columns: int = 2, title: str 
     """
     if not layouts:
         raise ValueError("layouts: got none; needed at least one")
-    if columns < 1:
-        raise ValueError(f"columns: got {columns}; needed at least 1")
+    integer("columns", columns, at_least=1, at_most=64)
     names, parts, top, tallest = list(layouts), [], 112.0, 0.0
     for i, name in enumerate(names):
         column = i % columns

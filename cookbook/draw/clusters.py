@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cookbook.arguments import checked
+from cookbook.arguments import checked, pair
 from cookbook.draw import svg
 
 __all__ = ["cluster_view"]
@@ -29,6 +29,7 @@ def cluster_view(
     Raises:
         ValueError: a cluster with no CTA, or with too many.
     """
+    pair("tile", tile, of="rows, columns", at_least=1, at_most=1 << 12)
     for name, (down, across) in clusters.items():
         if min(down, across) < 1 or down * across > len(svg.GROUPS):
             raise ValueError(f"clusters: {name} is {down} x {across}; needed 1 to {len(svg.GROUPS)} CTAs")

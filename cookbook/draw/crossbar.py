@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cookbook.arguments import checked
+from cookbook.arguments import checked, integer
 from cookbook.draw import frames, svg
 
 __all__ = ["crossbar", "turns"]
@@ -23,8 +23,9 @@ def turns(words: Sequence[int], banks: int) -> list[int]:
     >>> turns([0, 8, 3, 0], banks=8)  # words 0 and 8 share bank 0; two lanes want word 0
     [0, 1, 0, 0]
     """
-    if banks < 1:
-        raise ValueError(f"banks: got {banks}; needed at least 1")
+    integer("banks", banks, at_least=1, at_most=1 << 20)
+    for word in words:
+        integer("words", word, at_least=0)
     queues: dict[int, list[int]] = {}
     served = []
     for word in words:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.arguments import checked
+from cookbook.arguments import checked, integer, integers
 from cookbook.draw import svg
 
 __all__ = ["bank_grid", "chunk_by_slot", "swizzle_view"]
@@ -57,11 +57,7 @@ def _chunk_starts(offsets: np.ndarray, element_bytes: int, mode: int) -> np.ndar
 def _check_count(name: str, value: int | None, limit: int) -> int:
     if value is None:
         return limit
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
-        raise TypeError(f"{name}: got {type(value).__name__}; needed an int")
-    if value < 1:
-        raise ValueError(f"{name}: got {value}; needed at least 1")
-    return min(int(value), limit)
+    return min(integer(name, value, at_least=1, at_most=1 << 24), limit)
 
 
 def _group_colour(byte: int) -> str:
@@ -180,7 +176,10 @@ def chunk_by_slot(starts: np.ndarray) -> np.ndarray:
     Returns:
         (lines, 8) integers, line r being bytes 128r to 128r + 127; -1 where no chunk lies.
     """
-    slots = np.asarray(starts).reshape(-1) // CHUNK
+    starts = integers("starts", starts, at_least=0, at_most=(1 << 24) - CHUNK)
+    if not starts.size:
+        raise ValueError("starts: got none; needed the byte offset of one chunk at least")
+    slots = starts.reshape(-1) // CHUNK
     held = np.full(-(-(int(slots.max()) + 1) // PER_LINE) * PER_LINE, -1, dtype=np.int64)
     held[slots] = np.arange(slots.size)
     return held.reshape(-1, PER_LINE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import product
 
-from cookbook.arguments import checked
+from cookbook.arguments import checked, pair
 from cookbook.draw import svg
 
 __all__ = ["pair_view"]
@@ -34,6 +34,7 @@ def pair_view(
     Raises:
         ValueError: a cluster with no pair, or with too many; or none at all.
     """
+    pair("half", half, of="rows of A, columns of B", at_least=1, at_most=1 << 12)
     most = len(svg.GROUPS) // PAIR
     for name, (down, across) in clusters.items():
         if min(down, across) < 1 or down * across > most:

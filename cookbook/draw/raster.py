@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from cookbook.arguments import checked
+from cookbook.arguments import checked, integer, pair
 from cookbook.draw import svg
 
 __all__ = ["tile_order"]
@@ -99,8 +99,8 @@ def tile_order(
     """
     if not orders:
         raise ValueError("orders: got none; needed at least one")
-    if columns < 1:
-        raise ValueError(f"columns: got {columns}; needed at least 1")
+    integer("columns", columns, at_least=1, at_most=64)
+    pair("tile", tile, of="rows, columns", at_least=1, at_most=1 << 16)
     found = {name: _wave(name, order, wave, show) for name, order in orders.items()}
     rows, cols = max(one.rows for one in found.values()), max(one.cols for one in found.values())
     size = max(4.0, min(18.0, 280 / cols, 520 / rows))

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 
-from cookbook.arguments import checked
+from cookbook.arguments import checked, shown
 
 __all__ = ["Picture", "picture"]
 
 FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
+LARGEST = 10_000_000  # units of a picture
 CHAR_WIDTH = 0.62  # of the font size: the widest of the fonts above
 
 # One hue per group of four banks (16 bytes); all light enough for dark text, so they serve both themes.
@@ -154,6 +155,7 @@ class Picture:
         return path
 
 
+@checked
 def picture(
     width: float,
     height: float,
@@ -167,6 +169,9 @@ def picture(
     The card is `width` by `height` units, wider if the title or a note needs it; `notes` are lines of text by their
     height. The document's ids come from its content, so several fit on one page and a picture made
     twice is the same text."""
+    for name, extent in (("width", width), ("height", height)):
+        if not 0 <= extent <= LARGEST:
+            raise ValueError(f"{name}: got {shown(extent)}; needed 0 to {LARGEST} units")
     width = max(width, text_width(title, 14) + 32, *(text_width(note, 11) + 32 for note in notes.values()))
     body = "".join([*elements, *(text(16, y, note, 11, "soft", "start") for y, note in notes.items())])
     key = hashlib.sha256((title + description + body).encode()).hexdigest()[:10]

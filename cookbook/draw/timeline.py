@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cookbook.arguments import checked
+from cookbook.arguments import checked, integer
 from cookbook.draw import svg
+
+MOST = 10_000  # k tiles, stages, units of time
 
 __all__ = ["Step", "pipeline", "schedule"]
 
@@ -37,10 +39,7 @@ def schedule(stages: int, k_tiles: int, load_time: int = 3, math_time: int = 1) 
     """
     values = {"stages": stages, "k_tiles": k_tiles, "load_time": load_time, "math_time": math_time}
     for name, value in values.items():
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise TypeError(f"{name}: got {type(value).__name__}; needed an int")
-        if value < 1:
-            raise ValueError(f"{name}: got {value}; needed at least 1")
+        integer(name, value, at_least=1, at_most=MOST)
     steps: list[Step] = []
     for tile in range(k_tiles):
         empty = steps[tile - stages].math_end if tile >= stages else 0

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cookbook.arguments import checked
+from cookbook.arguments import Integers, checked
 from cookbook.draw import svg
 
 __all__ = ["tensor_memory"]
@@ -27,7 +27,7 @@ class _Block(NamedTuple):
 
 
 @checked
-def tensor_memory(addresses: np.ndarray, piece: int, title: str | None = None) -> svg.Picture:
+def tensor_memory(addresses: Integers, piece: int, title: str | None = None) -> svg.Picture:
     """All of tensor memory, 128 lanes by 512 columns, with the sums of each stage where they lie.
 
     A rectangle is what one warp loads at once: 32 rows of the tile, `piece` columns. A colour is a piece.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from cookbook.arguments import checked
+from cookbook.arguments import checked, pair
 from cookbook.draw import frames, svg
 from cookbook.draw.crossbar import turns
 
@@ -55,7 +55,7 @@ def transpose_steps(store: Place, load: Place, n: int = 8) -> list[Step]:
 
 
 def _inside(kind: str, cell: tuple[int, int], n: int) -> tuple[int, int]:
-    row, slot = cell
+    row, slot = pair(kind, cell, of=f"row, slot of the {n} x {n} shared memory")
     if not (0 <= row < n and 0 <= slot < n):
         raise ValueError(f"{kind}: got {cell}; needed a cell of the {n} x {n} shared memory")
     return row, slot

@@ -10,6 +10,7 @@ into poisoned memory, and `contest` is what is timed: the study's copy in every 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from itertools import product
@@ -197,9 +198,9 @@ def compile_launch(module: ModuleType, dtype: str, changes: dict[str, Any]) -> A
     """Compile one of `launches`, for the target that CuTe is set to."""
     bits, where = 8 * _size(dtype), {key: changes[key] for key in ("mode", "major")}
     if "base" not in changes:
-        return module.compiled_copy.__wrapped__(bits, replace(module.CONFIG, **where), (0, 0))
+        return inspect.unwrap(module.compiled_copy)(bits, replace(module.CONFIG, **where), (0, 0))
     look = replace(module.LOOK, **where)
-    return module.compiled_look.__wrapped__(bits, look, changes["base"], changes["restores"], (0, 0))
+    return inspect.unwrap(module.compiled_look)(bits, look, changes["base"], changes["restores"], (0, 0))
 
 
 # --- timed -----------------------------------------------------------------------------------------------------------

@@ -47,8 +47,8 @@ def host_hash(name: str, root: Path | None = None) -> str:
     Raises:
         UnknownRecipe: there is none of that name.
     """
-    source = _text(name, root)
-    return digest(_host(source), *(canonical(text) for text in _imported(source)))
+    own, imported = _host(_text(name, root))
+    return digest(own, *map(canonical, _texts(imported)))
 
 
 def digest(*texts: str) -> str:
@@ -73,17 +73,17 @@ def canonical(source: str) -> str:
 
 
 def _text(name: str, root: Path | None) -> str:
-    """The non-lab cells of a recipe."""
+    """The text of a recipe."""
     file = (root or catalog.recipes_root()) / f"{name}.py"
     if name.count("/") != 1 or not file.is_file():
         file = catalog.find(name, root).file
-    return catalog.without_lab(file.read_text(encoding="utf-8"))
+    return file.read_text(encoding="utf-8")
 
 
 @lru_cache(maxsize=256)
 def _device(source: str) -> str:
     """The hash of a recipe's device code: made once for each text."""
-    module = _read(source)
+    module = _recipe(source)
     found = module.device()
     own = {name for name, of in found if of is None}
     others = (_together(_module_of(of), {name}) for name, of in sorted(found, key=str) if of is not None)
@@ -91,10 +91,16 @@ def _device(source: str) -> str:
 
 
 @lru_cache(maxsize=256)
-def _host(source: str) -> str:
-    """The hash of a recipe's host code, likewise."""
-    module = _read(source)
-    return digest(_together(module, module.names() - {name for name, of in module.device() if of is None}))
+def _host(source: str) -> tuple[str, tuple[str, ...]]:
+    """The hash of a recipe's own host code, likewise; the cookbook's modules that it imports."""
+    module = _recipe(source)
+    own = digest(_together(module, module.names() - {name for name, of in module.device() if of is None}))
+    return own, tuple(module.of_package())
+
+
+@lru_cache(maxsize=64)
+def _recipe(source: str) -> _Module:
+    return _Module(catalog.without_lab(source))
 
 
 def _together(module: _Module, names: set[str]) -> str:
@@ -125,27 +131,16 @@ def _read(source: str) -> _Module:
     return _Module(source)
 
 
-def _imported(source: str) -> list[str]:
-    """The texts of the cookbook's modules that `source` imports, and of those that these import, by their names."""
+def _texts(modules: Iterable[str]) -> list[str]:
+    """The texts of modules of the cookbook and of those that they import, by their names."""
     found: dict[str, str] = {}
-    waiting = [source] if PACKAGE in source else []
+    waiting = list(modules)
     while waiting:
-        for node in _walk(ast.parse(waiting.pop())):
-            for name in _modules_in(node):
-                if name not in found and (file := _file_of(name)) is not None:
-                    found[name] = file.read_text(encoding="utf-8")
-                    waiting.append(found[name])
+        name = waiting.pop()
+        if name not in found and (file := _file_of(name)) is not None:
+            found[name] = file.read_text(encoding="utf-8")
+            waiting += _read(found[name]).of_package()
     return [found[name] for name in sorted(found)]
-
-
-def _modules_in(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Import):
-        names = [alias.name for alias in node.names]
-    elif isinstance(node, ast.ImportFrom) and node.module:
-        names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    else:
-        names = []
-    yield from (name for name in names if name.split(".")[0] == PACKAGE)
 
 
 # --- a module -------------------------------------------------------------------------------------------------------
@@ -155,7 +150,7 @@ class _Module:
     """The statements of a module, by the names that they bind."""
 
     def __init__(self, source: str) -> None:
-        self.statements = ast.parse(source).body
+        self.source, self.statements = source, ast.parse(source).body
         self.bound: dict[str, list[int]] = {}  # numbers of statements
         self.imports: dict[str, tuple[str, str]] = {}  # name: (module, what of it; "" for the module itself)
         self._written: dict[int, tuple[str, set[str]]] = {}
@@ -167,7 +162,18 @@ class _Module:
                 if name in self.bound or not isinstance(statement, ast.Expr):
                     self.bound.setdefault(name, []).append(number)
         self.functions = {s.name: s for s in self.statements if isinstance(s, _FUNCTIONS)}
+        classes = [s for s in self.statements if isinstance(s, ast.ClassDef)]
+        self.attributes = {name for c in classes for name in _scope(c.body).names}  # what a function may be kept in
+        self.records = {c.name for c in classes if all(getattr(s, "name", "") != "__init__" for s in c.body)}
         self.by_keyword = _Keywords(self)
+
+    def of_package(self) -> list[str]:
+        """What the module imports of the cookbook, inside functions too."""
+        if PACKAGE not in self.source:
+            return []
+        paths = [path for node in _walk(*self.statements) for path in _imports(node).values()]
+        paths = [path for path in paths if path[0].split(".")[0] == PACKAGE]
+        return [name for module, what in paths for name in (module, f"{module}.{what}")]
 
     def names(self) -> set[str]:
         return set(self.bound)
@@ -194,6 +200,11 @@ class _Module:
     def _decorated(self, function: _Function) -> bool:
         return any(isinstance(d, ast.Attribute) and d.attr in DECORATORS for d in function.decorator_list)
 
+    def is_kernel(self, node: ast.AST) -> bool:
+        """Whether `node` is a call of a kernel of the module."""
+        function = self.functions.get(getattr(getattr(node, "func", None), "id", ""))
+        return function is not None and self._decorated(function)
+
     def _calls_compile(self, function: ast.AST) -> bool:
         calls = (node.func for node in _walk(function) if isinstance(node, ast.Call))
         return any(self.path(call) == "cutlass.cute.compile" for call in calls)
@@ -219,23 +230,27 @@ class _Module:
                 imported, what = module.imports[name]
                 if imported.split(".")[0] != PACKAGE:
                     continue
-                whole = f"{imported}.{what}" if what and _file_of(f"{imported}.{what}") else imported
-                if not what or whole != imported:
-                    waiting += [(each, whole) for each in _module_of(whole).names()]
-                else:
+                whole = f"{imported}.{what}"
+                if what and _file_of(whole) is None:
                     waiting.append((what, imported))
+                    continue
+                for each in {whole} if what else {imported, *module.of_package()}:  # `import cookbook.x`: any of them
+                    waiting += [(inside, each) for inside in _module_of(each).names()]
             elif name in module.bound and (name, where) not in found:
                 found.add((name, where))
                 waiting += [(each, where) for number in module.bound[name] for each in module._write(number)[1]]
         return found
 
 
-def _imports(statement: ast.Import | ast.ImportFrom) -> dict[str, tuple[str, str]]:
+def _imports(statement: ast.AST) -> dict[str, tuple[str, str]]:
+    """What each name that an import binds stands for: (module, what of it). Another statement binds none."""
     if isinstance(statement, ast.ImportFrom):
-        return {a.asname or a.name: ("." * statement.level + (statement.module or ""), a.name) for a in statement.names}
-    return {
-        a.asname or a.name.split(".")[0]: (a.name if a.asname else a.name.split(".")[0], "") for a in statement.names
-    }
+        module = "." * statement.level + (statement.module or "")
+        return {alias.asname or alias.name: (module, alias.name) for alias in statement.names}
+    if not isinstance(statement, ast.Import):
+        return {}
+    first = {alias.name: alias.name.split(".")[0] for alias in statement.names}  # `import a.b` binds `a`
+    return {a.asname or first[a.name]: (a.name if a.asname else first[a.name], "") for a in statement.names}
 
 
 def _bound_by(statement: ast.stmt) -> list[str]:
@@ -341,13 +356,14 @@ class _Keywords:
     def _known(call: ast.Call, module: _Module) -> bool:
         """Whether a call's keywords are of no function that this module could have handed on."""
         func = call.func
-        if isinstance(func, ast.Name) and func.id in module.functions:
+        if isinstance(func, ast.Name) and func.id in (module.functions.keys() | module.records):
             return True
-        if isinstance(func, ast.Attribute) and func.attr == "launch":
+        if isinstance(func, ast.Attribute) and func.attr == "launch" and module.is_kernel(func.value):
             return True  # kernel(...).launch(grid=..., stream=...)
         handed = [*call.args, *(k.value for k in call.keywords)]
         mine = any(isinstance(n, ast.Name) and n.id in module.functions for n in handed)
-        return bool(module.path(func)) and not mine
+        foreign = isinstance(func, ast.Attribute) and func.attr not in module.attributes
+        return (foreign or bool(module.path(func))) and not mine
 
     def kept(self, function: str | None, name: str) -> bool:
         """function: a function of the module by name; None: another, which anything may call."""
@@ -509,10 +525,8 @@ class _Writer:
                 self.out.append(f"{statement.name} ")  # a method's name is the class's
                 self._method(statement)
             elif isinstance(statement, ast.AnnAssign):  # a field
+                self.out.append(f"{ast.unparse(statement.target)} ")
                 self._node(statement, ("target",))
-                self.out.append(
-                    ast.dump(statement.target) if not isinstance(statement.target, ast.Name) else statement.target.id
-                )
             elif isinstance(statement, ast.Assign) and all(isinstance(t, ast.Name) for t in statement.targets):
                 self.out.append(" ".join(t.id for t in statement.targets if isinstance(t, ast.Name)))
                 self.write(statement.value)

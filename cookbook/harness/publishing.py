@@ -10,7 +10,6 @@ No figure is typed by hand anywhere: a figure on a page is in a table that one o
 from __future__ import annotations
 
 import argparse
-import ast
 import difflib
 import re
 import sys
@@ -131,24 +130,10 @@ def _facts(recipe: Recipe) -> str:
         *([["majors", ", ".join(recipe.majors)]] if len(recipe.majors) > 1 else []),
         ["compiles for", " ".join(recipe.targets) or "nothing: it has no kernel"],
         ["runs on", _runs_on(recipe)],
-        ["download the code", f"[{stem}.py]({stem}.py): {_stands_alone(recipe)}"],
-        ["download the page", f"[{stem}.ipynb]({stem}.ipynb): a notebook, with the checks; needs this package too"],
+        ["code", f"[{stem}.py]({stem}.py): one file that stands alone, as `cookbook copy {recipe.name} .` writes it"],
+        ["notebook", f"[{stem}.ipynb]({stem}.ipynb): this page, with its checks; they need this package"],
     ]
     return table(["recipe", f"`{recipe.name}`"], rows, right=2)
-
-
-def _stands_alone(recipe: Recipe) -> str:
-    packages = ", ".join(sorted(_imported(catalog.standalone_source(recipe.name)) - sys.stdlib_module_names))
-    needs = f"needs {packages}" if packages else "needs nothing else"
-    return f"one file, as `cookbook copy {recipe.name} {recipe.name.split('/')[1]}.py` writes it; {needs}"
-
-
-def _imported(source: str) -> set[str]:
-    """The top-level packages that a Python text imports."""
-    nodes = list(ast.walk(ast.parse(source)))
-    plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    named = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
-    return {name.split(".")[0] for name in plain | named}
 
 
 def _diff(recipe: Recipe, base: Recipe) -> str:

@@ -1,11 +1,8 @@
 """The host side of a GEMM: operands are checked, a plan is kept for each kind of call, a kernel is compiled once.
 
 The checks take longer than a GPU takes for a small product. But a program calls `matmul` with the same few kinds of
-operands again and again, and their kind (shapes, strides, dtypes, devices, alignment, whether a gradient is wanted)
-decides whether a call is legal and which kernel serves it. So the first call of a kind makes a plan, and later ones
-look it up. One thing is looked at each time, for it depends on addresses: whether `out` shares memory with an operand.
-
-`cookbook copy` writes what a recipe uses of this text into the copied file: it imports torch and CuTe alone.
+operands again and again, and their kind (shapes, strides, dtypes, devices, alignment) decides whether a call is legal
+and which kernel serves it. `cookbook copy` writes what a recipe uses of this text into the copied file.
 """
 
 import threading
@@ -147,16 +144,16 @@ def store_width(out: torch.Tensor, ldc: int) -> int:
 def check_gpu(name: str, x: torch.Tensor, gpus: tuple, needs: str) -> str:
     """The GPU of `x` as "sm_90": its compute capability is one of `gpus`; ((8, 0), ...) is that one or a later one."""
     require(x.is_cuda, name, f"device {x.device}", "a CUDA device")
-    found, later = torch.cuda.get_device_capability(x.device), gpus[-1] is ...
-    needed = f"{gpus[0]} or later" if later else " or ".join(map(str, gpus))
-    fits = found >= gpus[0] if later else found in gpus
+    found = torch.cuda.get_device_capability(x.device)
+    needed = " or ".join(map(str, gpus)).replace("Ellipsis", "later")
+    fits = found in gpus or (gpus[-1] is ... and found >= gpus[0])
     require(fits, name, f"a GPU of compute capability {found}", f"{needed}, for {needs}")
     return "sm_{}{}".format(*found)
 
 
 def kind(x: Any) -> object:
     """What the checks look at in an argument, but for where exactly it lies."""
-    if x is None or type(x) is str:
+    if x is None or isinstance(x, str):
         return x
     try:
         return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16, x.requires_grad, x.is_neg()

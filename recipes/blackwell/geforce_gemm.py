@@ -743,7 +743,7 @@ GEMM = Gemm(
     compile_for,
     prepare,
     gpus=((9, 0), (12, 0), (12, 1)),
-    needs="TMA and mma.sync, in registers enough",
+    needs="TMA and mma.sync",
     variants=VARIANTS,
     padded=True,
 )

@@ -73,7 +73,7 @@ def test_what_a_notebook_defines_last_counts(files):
         (7, "", TypeError, "what: got int; needed a recipe's name or a module"),
         (types.ModuleType("bare"), NAME, ValueError, "what: got bare, a module without a file"),
         (catalog, "", ValueError, "recipe: got none; needed the name of the recipe that cookbook.harness.catalog"),
-        ("ampere/none", "", catalog.UnknownRecipe, "no recipe is called 'ampere/none'"),
+        ("ampere/none", "", catalog.UnknownRecipe, "name: got 'ampere/none'; needed the name of a recipe"),
     ],
 )
 def test_what_is_no_subject_is_named(what, recipe, error, says):

@@ -6,6 +6,7 @@ the `seed` of a table that is drawn, or the `number` of a kernel of boxes.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -44,11 +45,11 @@ def compile_launch(suite: str, dtype: str, changes: dict[str, Any]) -> Any:
     from cookbook.harness.probes import kernels, tma_kernel
 
     if suite == BOXES:
-        return tma_kernel.compiled.__wrapped__(_shapes(dtype)[changes["number"]])
+        return inspect.unwrap(tma_kernel.compiled)(_shapes(dtype)[changes["number"]])
     mode, number, seed = changes["mode"], changes["number"], changes.get("seed", 0)
     table, grid = launch.launched(mode, seed)[number], launch.grids(mode, seed)[number]
     verify = mode in launch.VERIFIED
-    return kernels.compiled.__wrapped__(table[0].instruction, len(table), verify, grid)
+    return inspect.unwrap(kernels.compiled)(table[0].instruction, len(table), verify, grid)
 
 
 def model_hash(record: dict[str, Any]) -> str:
