@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -179,7 +180,7 @@ class _Search:
             Undecided: `most` nodes were not enough.
         """
         start = np.full(1, -1)
-        stack = [(0, self._free, self._assigned, start, start)]
+        stack: list[tuple[Any, ...]] = [(0, self._free, self._assigned, start, start)]
         while stack:
             if most is not None and self.nodes > most:
                 raise Undecided(f"most: got {most}; more nodes are needed")

@@ -278,13 +278,13 @@ def wavefronts_of(
         ValueError, TypeError: an argument, named, with what it got and needs.
     """
     integer("element_bits", element_bits, one_of=ELEMENTS)
-    banks = Banks() if banks is None else instance("banks", banks, Banks)
+    memory = Banks() if banks is None else instance("banks", banks, Banks)
     table = integers("offsets", offsets, ndim=2, at_least=0, at_most=MAX_OFFSET)
     if not 0 < table.size <= MAX_TABLE:
         raise ValueError(f"offsets: got {table.size} elements; needed 1 to {MAX_TABLE}")
     with renamed(accesses="access", tile="offsets"):
-        phases, count = _phases(table.shape, element_bits, as_pattern(access), banks)
-    return irregular.worst(table.reshape(-1), phases, element_bits, banks, count)
+        phases, count = _phases(table.shape, element_bits, as_pattern(access), memory)
+    return irregular.worst(table.reshape(-1), phases, element_bits, memory, count)
 
 
 def phases_in(
@@ -351,6 +351,7 @@ def _irregular_solution(
 
 
 def _solution(tile, element_bits, accesses, banks, made, nodes, offsets, matrix) -> Solution:
+    kind, swizzle, layout, terms = made
     plain = np.arange(tile[0] * tile[1]).reshape(tile)
     offsets.flags.writeable = False
     phases = [_phases(tile, element_bits, access, banks) for access in accesses]
@@ -359,7 +360,8 @@ def _solution(tile, element_bits, accesses, banks, made, nodes, offsets, matrix)
         tuple(irregular.worst(table.reshape(-1), p, element_bits, banks, n) for p, n in phases)
         for table in (offsets, plain)
     )
-    return Solution(tile, element_bits, accesses, banks, *made, counts, ideal, before, nodes, offsets, matrix)
+    known = (kind, swizzle, layout, terms, counts, ideal, before, nodes, offsets, matrix)
+    return Solution(tile, element_bits, accesses, banks, *known)
 
 
 def _bit_layout(tile: tuple[int, int], order: Sequence[int]) -> Layout:

@@ -113,8 +113,9 @@ def solve_irregular(
     Raises:
         ValueError: an access that does not fit, a Span, or accesses that can lie at too many places to count them.
     """
-    kept = _kept(tile, element_bits, accesses, vector_elements)
-    phases = [phases_of(tile, element_bits, access, banks)[0] for access in accesses]
+    placed = _placed(tile, accesses)
+    kept = _kept(tile, element_bits, placed, vector_elements)
+    phases = [phases_of(tile, element_bits, access, banks)[0] for access in placed]
     if sum(p.size for p in phases) > MAX_PLACES:
         names = ", ".join(map(str, accesses))
         raise ValueError(
@@ -129,7 +130,7 @@ def solve_irregular(
             if found is None:
                 return Candidate(layout, swizzle), len(witnesses) + 1
             witnesses.append(found)
-    return ExhaustionProof(tile, element_bits, tuple(accesses), banks, kept, tuple(witnesses))
+    return ExhaustionProof(tile, element_bits, placed, banks, kept, tuple(witnesses))
 
 
 def _screened(
@@ -219,13 +220,31 @@ def _swizzles(tile: tuple[int, int], vector: int) -> Iterator[Swizzle]:
                         yield swizzle
 
 
-def _kept(tile: tuple[int, int], element_bits: int, accesses: Sequence[Pattern], vector_elements: int | None) -> int:
-    """The elements that a swizzle must keep together: each instruction's vector, or what all blocks take whole."""
+def _placed(tile: tuple[int, int], accesses: Sequence[Pattern]) -> tuple[Block | Instruction, ...]:
+    """The accesses, if none of them is a Span.
+
+    Raises:
+        ValueError: what a Span says of a tile that is no power of two.
+    """
+    placed = []
     for access in accesses:
         if isinstance(access, Span):
-            access.basis(tile)  # which says why it cannot be one
+            access.basis(tile)
+        else:
+            placed.append(access)
+    return tuple(placed)
+
+
+def _kept(
+    tile: tuple[int, int],
+    element_bits: int,
+    accesses: Sequence[Block | Instruction],
+    vector_elements: int | None,
+) -> int:
+    """The elements that a swizzle must keep together: each instruction's vector, or what all blocks take whole."""
     lanes = [a.vector(element_bits) for a in accesses if isinstance(a, Instruction)]
-    shared = max(lanes) if lanes else min(a.vector(tile, element_bits) for a in accesses)
+    blocks = [a.vector(tile, element_bits) for a in accesses if isinstance(a, Block)]
+    shared = max(lanes) if lanes else min(blocks)
     most = max(1, MAX_VECTOR * 8 // element_bits)
     return max(shared, checked_vector(vector_elements, tile, most))
 

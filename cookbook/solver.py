@@ -193,7 +193,9 @@ def _unsolvable(problem: Problem, accesses: Sequence[Pattern], frame: Frame, tre
             kept = trial
     spans = tuple(problem.spans[i] for i in kept)
     if len(kept) < len(problem.spans):
-        frame, tree = avoid(spans, n, rank)
+        refuted = avoid(spans, n, rank)
+        assert isinstance(refuted, tuple)  # what `kept` refutes was refuted above
+        frame, tree = refuted
     asked = tuple(tuple(gf2.span(problem.together[i]).tolist()) for i in kept)
     proof = TreeProof(tuple(kept), asked, problem.kept, spans, rank, frame, tree, smallest)
     names = ", ".join(str(accesses[i]) for i in kept)

@@ -39,8 +39,8 @@ def of_tensors(
     vec: cutlass.Constexpr,
 ):
     """The recipe's host function, which takes its numbers from tensors."""
-    (m, k), n = mA.shape, mB.shape[0]
-    strides = mA.stride[0], mB.stride[0], mC.stride[0]
+    (m, k), n = mA.shape, mB.shape[0]  # pyright: ignore[reportGeneralTypeIssues, reportIndexIssue]  # an IntTuple
+    strides = mA.stride[0], mB.stride[0], mC.stride[0]  # pyright: ignore[reportIndexIssue]  # likewise
     RECIPE.gemm(mA.iterator, mB.iterator, mC.iterator, (m, n, k), strides, stream, dtype, config, vec)
 
 

@@ -333,13 +333,13 @@ def test_without_a_gpu_the_command_says_so_and_shows_what_is_recorded(monkeypatc
 @pytest.mark.parametrize(
     "arguments, says",
     [
-        (("foundations/memory_ceiling",), "got foundations/memory_ceiling, a study, needed a GEMM"),
-        (("foundations/matrix_transpose",), "a transpose, needed a GEMM"),
+        (("foundations/memory_ceiling",), "got foundations/memory_ceiling, a study; needed a GEMM"),
+        (("foundations/matrix_transpose",), "a transpose; needed a GEMM"),
         (("blackwell/mxfp8_gemm",), "needed one of 16-bit operands"),
         ((NAME, "--shape", "8,8,12"), "K a multiple of 8"),
-        ((NAME, "--dtype", "fp32"), "got 'float32', needed one of bfloat16"),
+        ((NAME, "--dtype", "fp32"), "got 'float32'; needed one of bfloat16"),
         ((NAME, "--major", "nn"), "needed one of tn"),
-        ((), "Missing argument"),
+        ((), "NAME: got none; needed a value"),
     ],
 )
 def test_a_wrong_command_line_is_exit_2_and_named(arguments, says):

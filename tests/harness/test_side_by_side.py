@@ -7,7 +7,7 @@ import re
 import pytest
 
 from cookbook import descriptors
-from cookbook.harness import catalog, side_by_side
+from cookbook.harness import catalog, compiling, side_by_side
 from cookbook.layouts import evaluate
 
 PAGE = catalog.recipes_root().parent / "docs" / "architectures.md"
@@ -99,12 +99,11 @@ def test_a_page_names_its_recipes_or_has_no_marks():
 
 @pytest.mark.parametrize("operand", ["a", "b"])
 def test_the_page_is_right_that_the_descriptors_differ_in_the_version_alone(operand):
-    from cookbook.recipe.entry import DTYPES
 
     words = []
     for name, arch in ((HOPPER, "sm_90a"), (BLACKWELL, "sm_100a")):
         module = catalog.load(name)
-        layouts = evaluate(module.smem_layouts, next(iter(DTYPES.values())), arch=arch)
+        layouts = evaluate(module.smem_layouts, compiling.cutlass_dtype(catalog.find(name).dtypes[0]), arch=arch)
         rows = 64 if name == HOPPER else 128
         found = descriptors.describe(getattr(layouts, operand), "K", name == HOPPER, rows)
         words.append(found.encode())
