@@ -145,7 +145,9 @@ def _needed(what: str, at_least, at_most, one_of, multiple_of: int, power_of_two
         what = what.replace("an integer", f"a multiple of {multiple_of}")
     if at_least is not None and at_most is not None:
         return f"{what}, {at_least} to {at_most}"
-    return what + (f", {at_least} or more" if at_least is not None else f", {at_most} at most" if at_most else "")
+    if at_most is not None:
+        return f"{what}, {at_most} at most"
+    return what + (f", {at_least} or more" if at_least is not None else "")
 
 
 def integers(
@@ -483,7 +485,7 @@ def _sequence(hint: Any, each: Rule) -> Rule:
 
     def rule(name: str, value: Any) -> Any:
         items = _items(name, value, said(hint), lazy=typing.get_origin(hint) is Iterable)
-        return made(_each(name, items, ((each, item) for item in items), said(hint)))
+        return made(_each(name, value, ((each, item) for item in items), said(hint)))
 
     return rule
 

@@ -80,7 +80,7 @@ def bar_chart(
     bars: Iterable[Bar],
     unit: str = "TFLOP/s",
     title: str = "Measured",
-    highlight: str = "ours",
+    highlight: str | None = "ours",
     baseline: str | None = "torch.matmul",
     meaning: str = "longer is faster; line: min to max",
 ) -> svg.Picture:
@@ -90,7 +90,7 @@ def bar_chart(
         bars: `Bar`s in the order to draw them; bars of a group must follow one another to share a heading.
         unit: what the figures are in.
         title: the picture's title; say the device here.
-        highlight: the name whose bars get the strong colour.
+        highlight: the name whose bars get the strong colour; None for no such name.
         baseline: a name; other bars of its group also say their ratio to it. None for no ratios.
     """
     bars = _check(bars)

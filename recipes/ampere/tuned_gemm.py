@@ -836,7 +836,7 @@ bars = [
     draw.Bar("at the ceiling of mma.sync", name, bytes_a_clock(config), note=f"{bytes_a_clock(config) / 128:.0%} busy")
     for name, config in VARIANTS.items()
 ]
-draw.bar_chart(bars, "bytes a clock", "Shared memory, computed", None, baseline=128, meaning="line: what it can serve")
+draw.bar_chart(bars, "bytes a clock", "Shared memory, computed", None, None, "it can serve 128")
 
 # %% [markdown] tags=["lab"]
 # Second, how much of the work of the SMs is asked for: the products of C over those of all tiles of all waves. Here the
