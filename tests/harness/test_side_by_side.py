@@ -9,6 +9,7 @@ import pytest
 from cookbook import descriptors
 from cookbook.harness import catalog, side_by_side
 from cookbook.layouts import evaluate
+from cookbook.recipe import entry
 
 PAGE = catalog.recipes_root().parent / "docs" / "architectures.md"
 AMPERE, HOPPER, BLACKWELL = side_by_side.RECIPES
@@ -93,7 +94,7 @@ def test_the_page_is_right_that_the_descriptors_differ_in_the_version_alone(oper
     words = []
     for name, arch in ((HOPPER, "sm_90a"), (BLACKWELL, "sm_100a")):
         module = catalog.load(name)
-        layouts = evaluate(module.smem_layouts, next(iter(module.DTYPES.values())), arch=arch)
+        layouts = evaluate(module.smem_layouts, next(iter(entry.DTYPES.values())), arch=arch)
         rows = 64 if name == HOPPER else 128
         found = descriptors.describe(getattr(layouts, operand), "K", name == HOPPER, rows)
         words.append(found.encode())
