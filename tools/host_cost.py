@@ -21,7 +21,7 @@ import cutlass.cute as cute
 import torch
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
-from cookbook.harness import benching, catalog
+from cookbook.harness import catalog, contest, peers
 
 NAME, SHAPE = "hopper/tma_wgmma_gemm", (256, 256, 256)
 RECIPE = catalog.load(NAME)
@@ -122,7 +122,7 @@ def main() -> None:
     if not on_hopper:
         print("no Hopper GPU: no times, no capture")
         return
-    a, b, out = benching.input_sets(SHAPE, "bfloat16")[0]
+    a, b, out = peers.input_sets(SHAPE, "bfloat16")[0]
     kernel, bt = compile_of_tensors(), b.T
     calls = {
         "ours": lambda: RECIPE.matmul(a, b, out=out),
@@ -141,7 +141,7 @@ def main() -> None:
         graph.replay()
         error = ((out.float() - expected).norm() / expected.norm()).item()
         print(f"{who}: captured and replayed, relative difference to torch.matmul {error:.1e}")
-    for who, us in benching.us_per_call(calls, torch.cuda.synchronize).items():
+    for who, us in contest.us_per_call(calls, torch.cuda.synchronize).items():
         print(f"{who}: {us:.2f} us of the host a call, out given")
 
 

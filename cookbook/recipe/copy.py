@@ -48,6 +48,11 @@ def _module_of(node: ast.AST) -> str:
     return (node.module or "") if isinstance(node, ast.ImportFrom) else ""
 
 
+def _end(node: ast.stmt) -> int:
+    """The number of the last line of what `ast.parse` made."""
+    return node.end_lineno or node.lineno
+
+
 def _pieces(source: str) -> Iterator[tuple[ast.stmt, str]]:
     """Each statement at the top level with its text: with the comments right above it, and its decorators."""
     lines, end = source.splitlines(), 0
@@ -55,7 +60,7 @@ def _pieces(source: str) -> Iterator[tuple[ast.stmt, str]]:
         start = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))]) - 1
         while start > end and lines[start - 1].startswith("#"):
             start -= 1
-        end = node.end_lineno
+        end = _end(node)
         yield node, "\n".join(lines[start:end])
 
 
@@ -64,7 +69,7 @@ def _without_imports(cell: str) -> str:
     lines = cell.splitlines()
     for node in ast.parse(cell).body:
         if isinstance(node, _IMPORTS):
-            lines[node.lineno - 1 : node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)
+            lines[node.lineno - 1 : _end(node)] = [""] * (_end(node) - node.lineno + 1)
     return "\n".join(lines).strip("\n")
 
 

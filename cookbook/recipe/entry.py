@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cuda.bindings.driver as cuda
 import cutlass
@@ -19,7 +19,7 @@ import torch
 DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
 MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
 # CuTe compiles with state of the whole process: two threads at it abort. One lock, which all copies of this file share.
-COMPILING = vars(cutlass).setdefault("_one_compile_at_a_time", threading.RLock())
+COMPILING = cutlass.__dict__.setdefault("_one_compile_at_a_time", threading.RLock())
 
 
 def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
@@ -151,7 +151,7 @@ def check_gpu(name: str, x: torch.Tensor, gpus: tuple, needs: str) -> str:
     return "sm_{}{}".format(*found)
 
 
-def kind(x: object) -> object:
+def kind(x: Any) -> object:
     """What the checks look at in an argument, but for where exactly it lies."""
     if x is None:
         return None

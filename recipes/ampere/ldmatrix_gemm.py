@@ -612,18 +612,18 @@ Markdown(
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# *Layout*: the recipe's own layouts and copies. *Model*: the product, walked tile by tile through modelled `cp.async`,
-# swizzled shared memory, `ldmatrix` and `mma.sync`, on a ragged shape. *Compiled*: a real cubin for every target, with
-# the instructions it must contain. On a machine with a GPU the kernel also runs here; elsewhere the recorded run is
-# shown.
+# *Layout*: the recipe's own layouts and copies. *Model*: the product by these layouts, simulated tile by tile through
+# modelled `cp.async`, swizzled shared memory, `ldmatrix` and `mma.sync`, on a ragged shape. *Compiled*: a real cubin
+# for every target, with the instructions it must contain. On a machine with a GPU the kernel also runs here; elsewhere
+# the recorded run is shown.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("ampere/ldmatrix_gemm", shapes=[(200, 333, 64)], dtypes=["float16"])
-for level in report.levels:
-    print(f"{level.level:10}{level.target or '':10}{level.status:13}{tables.describe(level)}")
+lab.check_cells("ampere/ldmatrix_gemm", shapes=[(200, 333, 64)], dtypes=["float16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time

@@ -594,18 +594,18 @@ for letters, (a_major, b_major) in MAJORS.items():
 #
 # ## Check
 #
-# *Layout*, *model* and *compiled* for each of the majors: the model walks the tiles through modelled `cp.async`,
-# swizzled shared memory, `ldmatrix` with and without `.trans`, and `mma.sync`; the cubins must hold `LDSM` with `MT88`
-# where an operand is to be turned, and with `M88` where not. On a machine with a GPU the kernels also run here;
-# elsewhere the recorded runs are shown.
+# *Layout*, *model* and *compiled* for each of the majors: the model simulates the layouts: tiles go through modelled
+# `cp.async`, swizzled shared memory, `ldmatrix` with and without `.trans`, and `mma.sync`; the cubins must hold `LDSM`
+# with `MT88` where an operand is to be turned, and with `M88` where not. On a machine with a GPU the kernels also run
+# here; elsewhere the recorded runs are shown.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("ampere/majors_gemm", shapes=[(200, 328, 64)], dtypes=["float16"], targets=["sm_80", "sm_90a"])
-for level in report.levels:
-    print(f"{level.level:10}{level.majors:4}{level.target or '':14}{level.status:13}{tables.describe(level)}")
+lab.check_cells("ampere/majors_gemm", shapes=[(200, 328, 64)], dtypes=["float16"], targets=["sm_80", "sm_90a"])
 
 # %% [markdown] tags=["lab"]
 # ## Time

@@ -685,15 +685,14 @@ draw.lanes(lanes, "One SM, three tiles", note="computed, not measured")
 #
 # Every level looks at both variants. None of them moves the cursor but the GPU's; the tests do, on the host, for many
 # shapes and threads.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("ampere/persistent_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"], targets=["sm_90a"])
-for level in report.levels:
-    of = " ".join(filter(None, (level.target, level.variant)))
-    print(f"{level.level:10}{of:24}{level.status:13}{tables.describe(level)}")
+lab.check_cells("ampere/persistent_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"], targets=["sm_90a"])
 
 # %% [markdown] tags=["lab"]
 # ## Time

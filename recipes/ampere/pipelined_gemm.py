@@ -714,19 +714,18 @@ Markdown(table(["latency", "2 stages", "3 stages", "4 stages"], rows))
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# Every level looks at every variant: *layout* at its shared memory, *model* at its product, walked in numpy on a ragged
-# shape, *compiled* at a real cubin. On a machine with a GPU the kernels also run here; elsewhere the recorded run is
-# shown. (The numpy walk does not know in which order a kernel does things: that the pipeline waits where it must, the
-# levels on a GPU show.)
+# Every level looks at every variant: *layout* at its shared memory, *model* at the product by its layouts, simulated in
+# numpy on a ragged shape, *compiled* at a real cubin. On a machine with a GPU the kernels also run here; elsewhere the
+# recorded run is shown. (The simulation in numpy does not know in which order a kernel does things: that the pipeline
+# waits where it must, the levels on a GPU show.)
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("ampere/pipelined_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"], targets=["sm_90a"])
-for level in report.levels:
-    of = " ".join(filter(None, (level.target, level.variant)))
-    print(f"{level.level:10}{of:24}{level.status:13}{tables.describe(level)}")
+lab.check_cells("ampere/pipelined_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"], targets=["sm_90a"])
 
 # %% [markdown] tags=["lab"]
 # ## Time

@@ -603,18 +603,17 @@ Markdown(table(["layout", *(f"{arch}, {limit // 1024} KiB" for arch, limit in ch
 #
 # Every level looks at all three. *Layout*: each element has a place of its own, with no holes but the declared padding,
 # and each copy takes the wavefronts that are expected of it: of `plain`, `ldmatrix` too many. What `cp.async` takes for
-# padded rows is told, and not judged. *Model*: the product, walked tile by tile through modelled `cp.async`, shared
-# memory, `ldmatrix` and `mma.sync`, on a ragged shape. *Compiled*: a real cubin for every target. On a machine with a
-# GPU the kernels also run here; elsewhere the recorded run is shown.
+# padded rows is told, and not judged. *Model*: the product by these layouts, simulated tile by tile through modelled
+# `cp.async`, shared memory, `ldmatrix` and `mma.sync`, on a ragged shape. *Compiled*: a real cubin for every target. On
+# a machine with a GPU the kernels also run here; elsewhere the recorded run is shown.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("ampere/smem_gemm", shapes=[(200, 333, 64)], dtypes=["float16"], targets=["sm_90a"])
-for level in report.levels:
-    of = " ".join(filter(None, (level.target, level.variant)))
-    print(f"{level.level:10}{of:17}{level.status:13}{tables.describe(level)}")
+lab.check_cells("ampere/smem_gemm", shapes=[(200, 333, 64)], dtypes=["float16"], targets=["sm_90a"])
 
 # %% [markdown] tags=["lab"]
 # ## Time

@@ -913,17 +913,17 @@ draw.lanes(lanes, "Tiles of three clusters, 4096 x 4096: computed", unit="column
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# Every level looks at every variant, for a Hopper and for both GeForce targets. The data path is walked as the kernel
-# goes it: boxes by TMA, `ldmatrix`, `mma.sync`, `stmatrix`, boxes by TMA. **Nothing here has run on sm_120 or sm_121.**
+# Every level looks at every variant, for a Hopper and for both GeForce targets. The data path of these layouts is
+# simulated: boxes by TMA, `ldmatrix`, `mma.sync`, `stmatrix`, boxes by TMA. **Nothing here has run on sm_120 or
+# sm_121.**
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("blackwell/geforce_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
-for level in report.levels:
-    of = " ".join(filter(None, (level.target, level.variant)))
-    print(f"{level.level:10}{of:44}{level.status:13}{tables.describe(level)}")
+lab.check_cells("blackwell/geforce_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time

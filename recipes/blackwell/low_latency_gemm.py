@@ -688,15 +688,14 @@ module.at_rest = promised
 # Every level looks at every variant. The model computes the product as the kernel does, transposed, CTA by CTA of a
 # cluster, and C is put together from what each of them stores. What needs a Blackwell GPU says *not checked*: **this
 # kernel has not run on hardware**.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("blackwell/low_latency_gemm", shapes=[(13, 333, 640)], dtypes=["bfloat16"])
-for level in report.levels:
-    of = " ".join(filter(None, (level.target, level.variant)))
-    print(f"{level.level:10}{of:24}{level.status:13}{tables.describe(level)}")
+lab.check_cells("blackwell/low_latency_gemm", shapes=[(13, 333, 640)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # The stores to the mailboxes are in the machine code where K is divided, and one wait for the kernel before is missing

@@ -674,19 +674,18 @@ for bit in ("MN", "K"):
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# *Layout*, *model*, *pipeline* and *compiled* for each of the majors: the model walks the tiles through TMA boxes,
-# swizzled shared memory, descriptors, `tcgen05.mma` of either major, both halves of tensor memory and `tcgen05.ld`; the
-# descriptors that the compiler wrote are compared with those of the layouts, bit by bit. What needs a Blackwell GPU
-# says *not checked*: **this kernel has not run on hardware**.
+# *Layout*, *model*, *pipeline* and *compiled* for each of the majors: the model simulates the layouts: tiles go through
+# TMA boxes, swizzled shared memory, descriptors, `tcgen05.mma` of either major, both halves of tensor memory and
+# `tcgen05.ld`; the descriptors that the compiler wrote are compared with those of the layouts, bit by bit. What needs a
+# Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("blackwell/majors_gemm", shapes=[(200, 328, 64)], dtypes=["bfloat16"])
-for level in report.levels:
-    of = " ".join(filter(None, (level.majors, level.target)))
-    print(f"{level.level:10}{of:12}{level.status:13}{tables.describe(level)}")
+lab.check_cells("blackwell/majors_gemm", shapes=[(200, 328, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time

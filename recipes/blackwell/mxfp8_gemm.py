@@ -855,19 +855,18 @@ for name, found in kept.items():
 #
 # *Layout*: beside what every Blackwell page looks at, each scale factor's way: the order of bytes in atoms, the boxes,
 # the atoms that `tcgen05.cp` takes, and that every `tcgen05.mma` is told the byte where its factors then are. *Model*:
-# the product, walked through modelled TMA, `tcgen05.cp`, tensor memory and block-scaled `tcgen05.mma`, equals what the
-# operands stand for, exactly. *Pipeline*: no order of the warps' steps overwrites scale factors, in shared or in tensor
-# memory, before they were read. *Compiled*: a real cubin, with the descriptors that the layouts need, bit by bit. What
-# needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
+# the product by these layouts, simulated through modelled TMA, `tcgen05.cp`, tensor memory and block-scaled
+# `tcgen05.mma`, equals what the operands stand for, exactly. *Pipeline*: no order of the warps' steps overwrites scale
+# factors, in shared or in tensor memory, before they were read. *Compiled*: a real cubin, with the descriptors that the
+# layouts need, bit by bit. What needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("blackwell/mxfp8_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
-for level in report.levels:
-    of = " ".join(filter(None, (level.target, level.variant)))
-    print(f"{level.level:10}{of:28}{level.status:13}{tables.describe(level)}")
+lab.check_cells("blackwell/mxfp8_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time

@@ -844,15 +844,14 @@ draw.access_view(access.of_copy(c_layout, copies.r2s_c, "dst", "ldst")[0])
 # tensor memory where the instruction looks for it, *model* compares the product with what the operands stand for,
 # *pipeline* tries every order of the warps' steps, *compiled* compares descriptors with the compiler's. What needs a
 # Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("blackwell/nvfp4_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
-for level in report.levels:
-    of = " ".join(filter(None, (level.target, level.variant)))
-    print(f"{level.level:10}{of:28}{level.status:13}{tables.describe(level)}")
+lab.check_cells("blackwell/nvfp4_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time

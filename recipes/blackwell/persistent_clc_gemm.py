@@ -822,15 +822,14 @@ Markdown(f"{len(asks)} requests, {readers} readers of each answer:\n\n" + table(
 # Every level looks at every variant; layouts, descriptors and data path are those of the page before. Level *pipeline*
 # follows one outcome of the requests: the first cluster of the grid is granted all others, the last one none. What
 # needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("blackwell/persistent_clc_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
-for level in report.levels:
-    of = " ".join(filter(None, (level.target, level.variant)))
-    print(f"{level.level:10}{of:24}{level.status:13}{tables.describe(level)}")
+lab.check_cells("blackwell/persistent_clc_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # The request is one instruction, and only kernels that ask have it:

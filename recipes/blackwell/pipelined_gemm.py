@@ -627,15 +627,14 @@ Markdown(table(["tensor core busy, by the rules", *(f"{k} k-tiles" for k in K_TI
 # The model does not see time; level *pipeline* does, as far as barriers and fences go: it tries every order in which
 # the six warps may run, for small products. Take one of the waits or fences told above away, and it says what may then
 # happen. What needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("blackwell/pipelined_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
-for level in report.levels:
-    of = " ".join(filter(None, (level.target, level.variant)))
-    print(f"{level.level:10}{of:28}{level.status:13}{tables.describe(level)}")
+lab.check_cells("blackwell/pipelined_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time

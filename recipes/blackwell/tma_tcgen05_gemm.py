@@ -584,20 +584,20 @@ draw.tensor_memory(addresses, CONFIG.epi_n)
 # ## Check
 #
 # *Layout*: the recipe's own layouts, copies and descriptors; every sum is loaded once, by a warp that can reach it.
-# *Model*: the product, walked tile by tile through modelled TMA, swizzled shared memory, descriptors, `tcgen05.mma`,
-# tensor memory and `tcgen05.ld`, on a ragged shape. *Pipeline*: every order in which the warps may run, for small
-# products, as far as barriers, fences and asynchronous instructions decide it: nothing is read before it is there or
-# overwritten before it was read, and nobody waits for ever. *Compiled*: a real cubin, with as many of each instruction
-# as the tiles need, and with descriptors that are, bit by bit, those of the layouts. What needs a Blackwell GPU says
-# *not checked*: **this kernel has not run on hardware**.
+# *Model*: the product by these layouts, simulated tile by tile through modelled TMA, swizzled shared memory,
+# descriptors, `tcgen05.mma`, tensor memory and `tcgen05.ld`, on a ragged shape. *Pipeline*: every order in which the
+# warps may run, for small products, as far as barriers, fences and asynchronous instructions decide it: nothing is read
+# before it is there or overwritten before it was read, and nobody waits for ever. *Compiled*: a real cubin, with as
+# many of each instruction as the tiles need, and with descriptors that are, bit by bit, those of the layouts. What
+# needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("blackwell/tma_tcgen05_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
-for level in report.levels:
-    print(f"{level.level:10}{level.target or '':10}{level.status:13}{tables.describe(level)}")
+lab.check_cells("blackwell/tma_tcgen05_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time

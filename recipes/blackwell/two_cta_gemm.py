@@ -815,15 +815,14 @@ for name, case in cases.items():
 # cluster, over barriers that are each other's, in every order. Take the arrivals of the other CTA's epilogue away, or
 # count one reader too few, and it tells a way in which something is overwritten too soon. What needs a Blackwell GPU
 # says *not checked*: **this kernel has not run on hardware**.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("blackwell/two_cta_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
-for level in report.levels:
-    of = " ".join(filter(None, (level.target, level.variant)))
-    print(f"{level.level:10}{of:24}{level.status:13}{tables.describe(level)}")
+lab.check_cells("blackwell/two_cta_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # The multicasts are in the machine code where pairs share something, and only there. Every load is of the kind that may

@@ -14,6 +14,7 @@
 #       Kernels that only read, only write, or only copy say what a GPU's memories give at most, and how many bytes
 #       must be on their way for that.
 #     kind: study
+#     measures: ceiling
 #     track: foundations
 #     order: 110
 #     targets: [sm_80, sm_90a]
@@ -701,13 +702,13 @@ except compiling.NoDisassembler as missing:
 
 # %% [markdown] tags=["lab"]
 # ## Check
+#
+# The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-for level in checking.check("foundations/memory_ceiling").levels:
-    print(f"{level.level:10}{level.target or '':10}{level.status:13}{tables.describe(level)}")
+lab.check_cells("foundations/memory_ceiling")
 
 # %% [markdown] tags=["lab"]
 # ## Measured
@@ -722,7 +723,7 @@ for level in checking.check("foundations/memory_ceiling").levels:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.ceilings import ceiling_table
+from cookbook.harness.ceiling_tables import ceiling_table
 
 Markdown(ceiling_table("foundations/memory_ceiling"))
 

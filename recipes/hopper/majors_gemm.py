@@ -1043,18 +1043,17 @@ for bit in ("MN", "K"):
 #
 # ## Check
 #
-# *Layout*, *model* and *compiled* for each of the majors and every variant: the model walks the tiles through TMA
-# boxes, swizzled shared memory, matrix descriptors and `wgmma` of either major. On a machine with a Hopper GPU the
-# kernels also run here; elsewhere the recorded runs are shown.
+# *Layout*, *model* and *compiled* for each of the majors and every variant: the model simulates the layouts: tiles go
+# through TMA boxes, swizzled shared memory, matrix descriptors and `wgmma` of either major. On a machine with a Hopper
+# GPU the kernels also run here; elsewhere the recorded runs are shown.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("hopper/majors_gemm", shapes=[(200, 328, 64)], dtypes=["bfloat16"])
-for level in report.levels:
-    of = " ".join(filter(None, (level.majors, level.target, level.variant)))
-    print(f"{level.level:10}{of:28}{level.status:13}{tables.describe(level)}")
+lab.check_cells("hopper/majors_gemm", shapes=[(200, 328, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time

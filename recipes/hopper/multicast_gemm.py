@@ -701,17 +701,16 @@ draw.lanes(
 #
 # ## Check
 #
-# Every level looks at every variant. The walk in numpy cannot tell the variants apart: where the bytes end up is the
-# same, whoever sends them. What the page is about, who waits for whom, the levels on a GPU show.
+# Every level looks at every variant. The simulation in numpy cannot tell the variants apart: where the bytes end up is
+# the same, whoever sends them. What the page is about, who waits for whom, the levels on a GPU show.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("hopper/multicast_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
-for level in report.levels:
-    of = " ".join(filter(None, (level.target, level.variant)))
-    print(f"{level.level:10}{of:24}{level.status:13}{tables.describe(level)}")
+lab.check_cells("hopper/multicast_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # The multicasts are in the machine code of the clusters, and only there:

@@ -703,8 +703,8 @@ def schedule(turns: int, k_tiles: int, persistent: bool) -> dict[str, list[tuple
 lanes = {}
 for name, persistent in (("one tile a CTA", False), ("persistent", True)):
     found, lanes = schedule(3, 6, persistent), lanes | ({"": []} if lanes else {})
-    for row, kind in (("loads", "loads"), ("tensor cores", "multiply"), ("stmatrix", "store")):
-        lanes[f"{name}: {row}"] = [draw.Span(*span, f"tile {i}", f"tile {i}") for i, span in enumerate(found[kind])]
+    for row, what in (("loads", "loads"), ("tensor cores", "multiply"), ("stmatrix", "store")):
+        lanes[f"{name}: {row}"] = [draw.Span(*span, f"tile {i}", f"tile {i}") for i, span in enumerate(found[what])]
 draw.lanes(lanes, "Three tiles of one SM, K = 384 (predicted)", note="Short, so that there is something to see.")
 
 # %% [markdown] tags=["lab"]
@@ -840,15 +840,14 @@ for late, waits in ((0, False), (1, False), (2, False), (3, False), (3, True)):
 #
 # Every level looks at every variant. The model sends C as the kernel does: `stmatrix` into a buffer, and from there box
 # by box, clipped at the edges.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("hopper/persistent_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
-for level in report.levels:
-    of = " ".join(filter(None, (level.target, level.variant)))
-    print(f"{level.level:10}{of:24}{level.status:13}{tables.describe(level)}")
+lab.check_cells("hopper/persistent_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time

@@ -870,23 +870,22 @@ Markdown(
 
 # %% [markdown] tags=["lab"]
 # Three things that these formulas leave out. Shared memory has to deliver more operands for each multiplication of a
-# narrow tile, and may not keep up with the tensor cores. Memory has to take C in, and where K is short that is
-# most of its traffic. And a GPU at its power limit lowers its clock, so that what saves energy gains time: the longer K
-# is, the more that counts, and the wider tile needs less energy.
+# narrow tile, and may not keep up with the tensor cores. Memory has to take C in, and where K is short that is most of
+# its traffic. And a GPU at its power limit lowers its clock, so that what saves energy gains time: the longer K is, the
+# more that counts, and the wider tile needs less energy.
 #
 # ## Check
 #
-# Every level looks at every variant. (The numpy walk does not know in which order a kernel does things: that the turns
-# are kept, the levels on a GPU show.)
+# Every level looks at every variant. (The simulation in numpy does not know in which order a kernel does things: that
+# the turns are kept, the levels on a GPU show.)
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("hopper/pingpong_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
-for level in report.levels:
-    of = " ".join(filter(None, (level.target, level.variant)))
-    print(f"{level.level:10}{of:24}{level.status:13}{tables.describe(level)}")
+lab.check_cells("hopper/pingpong_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time

@@ -859,15 +859,14 @@ Markdown(table(["M x N x K", *VARIANTS, "chosen"], rows))
 # cluster, and C is put together from what each of them stores. Level *pipeline* follows the warps of a whole cluster:
 # that nobody is sent anything before it has begun, that no sum is read before it has come, and that none comes too
 # late.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("hopper/split_k_gemm", shapes=[(13, 333, 640)], dtypes=["bfloat16"])
-for level in report.levels:
-    of = " ".join(filter(None, (level.target, level.variant)))
-    print(f"{level.level:10}{of:24}{level.status:13}{tables.describe(level)}")
+lab.check_cells("hopper/split_k_gemm", shapes=[(13, 333, 640)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # In the machine code, the stores to the mailboxes (`st.async` is `STAS`, of four sums), and fewer to memory, for a CTA

@@ -599,9 +599,7 @@ Markdown("One SM, one k-tile:\n\n" + table([*header, "predicted clocks", "of sw1
 # %% tags=["lab"]
 units = {"tensor cores": "tensor", "wgmma's reads": "wavefronts", "TMA's lines": "lines", "L2": "L2"}
 bars = [draw.Bar(mode, unit, of["tensor"] / of[key]) for mode, of in asked.items() for unit, key in units.items()]
-draw.bar_chart(
-    bars, unit="k-tiles in the time of one", title="Predicted: which unit holds up the others", baseline=None
-)
+draw.bar_chart(bars, unit="k-tiles in the time of one", title="Predicted: which unit holds up the others")
 
 # %% [markdown] tags=["lab"]
 # In `sw128` the tensor cores are the busiest, and shared memory has just enough clocks for its lines and wavefronts
@@ -661,18 +659,17 @@ Markdown(table(["written \\ read", *MODES], rows))
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# Every level looks at every mode: *layout* at its shared memory and descriptors, *model* at its product, walked in
-# numpy on a ragged shape, *compiled* at a real cubin. On a machine with a Hopper GPU the kernels also run here;
-# elsewhere the recorded run is shown.
+# Every level looks at every mode: *layout* at its shared memory and descriptors, *model* at the product by its layouts,
+# simulated in numpy on a ragged shape, *compiled* at a real cubin. On a machine with a Hopper GPU the kernels also run
+# here; elsewhere the recorded run is shown.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("hopper/swizzle_modes_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
-for level in report.levels:
-    of = " ".join(filter(None, (level.target, level.variant)))
-    print(f"{level.level:10}{of:20}{level.status:13}{tables.describe(level)}")
+lab.check_cells("hopper/swizzle_modes_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time

@@ -16,6 +16,7 @@
 #     track: hopper
 #     order: 10
 #     kind: study
+#     measures: copies
 #     targets: [sm_90a, sm_100a, sm_120a]
 #     runs_on: sm_90+
 #     path: global memory -> TMA -> swizzled shared memory -> TMA -> global memory
@@ -932,15 +933,14 @@ Markdown(table(["mode", "boxes of a tile", "lines of a tile", "bytes of its sect
 # *Layout*: the facts above. *Compiled*: all kernels of this page, for each target. What a GPU said is recorded: *ran*
 # stands for copies in every mode and major, of elements of 1, 2 and 4 bytes, ragged, with gaps between the lines, and
 # for looks into shared memory, byte by byte against the model.
+#
+# The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 from cookbook.harness.publishing import checked_table, results_table
 
-report = checking.check("hopper/tma_copy", targets=["sm_90a"])
-for level in report.levels:
-    print(f"{level.level:10}{level.target or '':10}{level.status:13}{tables.describe(level)}")
+lab.check_cells("hopper/tma_copy", targets=["sm_90a"])
 
 # %% tags=["lab"]
 Markdown(checked_table("hopper/tma_copy"))

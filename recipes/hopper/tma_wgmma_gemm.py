@@ -534,18 +534,18 @@ Markdown(table([f"{n} x {n} x {n}" for n in sizes], [[f"{predicted_share(n, n, n
 #
 # ## Check
 #
-# *Layout*: the recipe's own layouts and copies. *Model*: the product, walked tile by tile through modelled TMA,
-# swizzled shared memory, matrix descriptors and `wgmma`, on a ragged shape. *Compiled*: a real cubin, with the
-# instructions it must contain. On a machine with a Hopper GPU the kernel also runs here; elsewhere the recorded run is
-# shown.
+# *Layout*: the recipe's own layouts and copies. *Model*: the product by these layouts, simulated tile by tile through
+# modelled TMA, swizzled shared memory, matrix descriptors and `wgmma`, on a ragged shape. *Compiled*: a real cubin,
+# with the instructions it must contain. On a machine with a Hopper GPU the kernel also runs here; elsewhere the
+# recorded run is shown.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("hopper/tma_wgmma_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
-for level in report.levels:
-    print(f"{level.level:10}{level.target or '':10}{level.status:13}{tables.describe(level)}")
+lab.check_cells("hopper/tma_wgmma_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time

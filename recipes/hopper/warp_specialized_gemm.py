@@ -684,18 +684,17 @@ draw.lanes(rows, "Waves of tiles on 132 SMs, predicted", note="a number: tiles o
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# Every level looks at every variant: *layout* at its shared memory, *model* at its product, walked in numpy on a ragged
-# shape, *compiled* at a real cubin, with no spills in it. On a machine with a Hopper GPU the kernels also run here;
-# elsewhere the recorded run is shown.
+# Every level looks at every variant: *layout* at its shared memory, *model* at the product by its layouts, simulated in
+# numpy on a ragged shape, *compiled* at a real cubin, with no spills in it. On a machine with a Hopper GPU the kernels
+# also run here; elsewhere the recorded run is shown.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("hopper/warp_specialized_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
-for level in report.levels:
-    of = " ".join(filter(None, (level.target, level.variant)))
-    print(f"{level.level:10}{of:28}{level.status:13}{tables.describe(level)}")
+lab.check_cells("hopper/warp_specialized_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time
