@@ -38,5 +38,5 @@ def circumstances(found: list[Record]) -> str:
         versions = ", ".join(f"{name} {version}" for name, version in r["versions"].items() if version)
         driver = f", driver {r['driver']}" if r.get("driver") else ""
         day = r["date"].split()[0]
-        said.append(f"{r['device']}, {day}, inputs {r['distribution']}; {versions}{driver}; code {r['code'][:12]}.")
+        said.append(f"{r['device']}, {day}, inputs {r['distribution']}; {versions}{driver}.")
     return " ".join(dict.fromkeys(said))

@@ -153,12 +153,12 @@ def check_gpu(name: str, x: torch.Tensor, gpus: tuple, needs: str) -> str:
 
 def kind(x: Any) -> object:
     """What the checks look at in an argument, but for where exactly it lies."""
-    if x is None or isinstance(x, str):
-        return x
+    if x is None:
+        return None
     try:
         return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16, x.requires_grad, x.is_neg()
     except (AttributeError, RuntimeError):  # not a dense tensor: no call of its kind has a plan
-        return type(x)
+        return x if isinstance(x, str) else type(x)
 
 
 class Call(NamedTuple):
@@ -193,21 +193,25 @@ class Gemm:
     plans: dict[tuple, tuple] = field(default_factory=dict)  # by the kind of call
     kernels: dict[tuple, Callable[..., None]] = field(default_factory=dict)
 
-    def __call__(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str = "") -> torch.Tensor:
-        key = kind(a), kind(b), kind(out), torch.is_grad_enabled(), kind(variant)
+    def matmul(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str = "") -> torch.Tensor:
+        """`a @ b`; what is legal, and what is raised of the rest, the recipe's `matmul` says."""
+        key = kind(a), kind(b), kind(out), torch.is_grad_enabled(), variant if type(variant) is str else kind(variant)
         call, launch, arguments = self.plans.get(key) or self.plan(key, a, b, out, variant)
         if torch.cuda.current_device() != call.device:
             with torch.cuda.device(call.device):
-                return self(a, b, out, variant)
+                return self.matmul(a, b, out, variant)
         (m, n, _), (a_span, b_span, c_span) = call.mnk, call.spans
         out = a.new_empty(m, n) if out is None else out
         pa, pb, pc = a.data_ptr(), b.data_ptr(), out.data_ptr()
         if (pa < pc + c_span and pc < pa + a_span) or (pb < pc + c_span and pc < pb + b_span):
             check_apart(out, a=a, b=b)  # from first to last byte they meet, but may be columns of one wider matrix
-        made = out if call.direct else a.new_empty(m, call.strides[2])  # TMA finishes the last 16 bytes of a row
         stream = torch._C._cuda_getCurrentRawStream(call.device)  # its number, for which torch makes no Stream object
+        if call.direct:
+            launch(pa, pb, pc, *arguments, stream)
+            return out
+        made = a.new_empty(m, call.strides[2])  # TMA finishes the last 16 bytes of a row
         launch(pa, pb, made.data_ptr(), *arguments, stream)
-        return out if call.direct else out.copy_(made[:, :n])
+        return out.copy_(made[:, :n])
 
     def plan(self, key: tuple, *given) -> tuple[Call, Callable[..., None], tuple]:
         """Check a call; prepare, compile and keep what all of its kind need. Raises what `matmul` raises."""

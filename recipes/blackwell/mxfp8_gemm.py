@@ -687,12 +687,13 @@ def check_scale(name: str, scale: torch.Tensor, x: torch.Tensor) -> int:
 class ScaledGemm(Gemm):
     """A `Gemm` of operands that have scale factors: they are operands too."""
 
-    def __call__(self, given: tuple, out: torch.Tensor | None, variant: str) -> torch.Tensor:
+    def matmul(self, given: tuple, out: torch.Tensor | None, variant: str) -> torch.Tensor:
+        """The product of `given`: a, b, a_scale, b_scale."""
         key = (*map(kind, given), kind(out), torch.is_grad_enabled(), kind(variant))
         call, launch, arguments = self.plans.get(key) or self.plan(key, *given, out, variant)
         if torch.cuda.current_device() != call.device:
             with torch.cuda.device(call.device):
-                return self(given, out, variant)
+                return self.matmul(given, out, variant)
         (m, n, _), (a, b, *scales) = call.mnk, given
         out = a.new_empty(m, n, dtype=call.dtype) if out is None else out
         operands = (a, b, *(x if x.ndim == 1 else to_atoms(x) for x in scales))
@@ -759,7 +760,7 @@ def matmul(
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
     argument, what it got and what it needs, and nothing has been launched.
     """
-    return GEMM((a, b, a_scale, b_scale), out, variant)
+    return GEMM.matmul((a, b, a_scale, b_scale), out, variant)
 
 
 # %% [markdown] tags=["lab"]

@@ -99,6 +99,7 @@ def test_a_page_names_its_recipes_or_has_no_marks():
 
 @pytest.mark.parametrize("operand", ["a", "b"])
 def test_the_page_is_right_that_the_descriptors_differ_in_the_version_alone(operand):
+
     words = []
     for name, arch in ((HOPPER, "sm_90a"), (BLACKWELL, "sm_100a")):
         module = catalog.load(name)
