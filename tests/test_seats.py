@@ -75,18 +75,18 @@ def test_seats_halve_the_panels_that_the_gpcs_of_an_h200_ask_for():
 
 @pytest.mark.parametrize("size", [(2048, 2048), (3000, 3000), (1, 1), (16384, 33), (33, 16384), (8191, 8191)])
 def test_every_tile_is_computed_once_whoever_sits_where(size):
-    tile_of, raster_of, module = plain(TUNED, "tile_of"), plain(TUNED, "raster_of"), catalog.load(TUNED)
+    work_tile, rasterize, module = plain(TUNED, "work_tile"), plain(TUNED, "rasterize"), catalog.load(TUNED)
     for config in module.VARIANTS.values():
         down, across = module.cluster_tiles(config, *size)
         count = module.clusters(config, *size, 132)
         assert count <= 66 and -(-down * across // count) == module.waves(config, *size, 132) == -(-down * across // 66)
-        tiles, along, by_step, *by = raster_of(*(size[::-1] if config.transposed else size), count, config)
-        assert (tiles, by_step) == (down * across, count)
+        raster = rasterize(*(size[::-1] if config.swap_ab else size), count, config)
+        assert (raster.tiles, raster.by_step) == (down * across, count)
         places = [(m, n) for m in range(config.cluster_m) for n in range(config.cluster_n)]
         found = [
-            tile_of(turn, (seat, count, along, *by, place), config)
-            for seat in range(count)
-            for turn in range(-(-(down * across - seat) // count))
+            work_tile(module.Scheduler(raster, first, count, None, place), i, config)
+            for first in range(count)
+            for i in range(-(-(down * across - first) // count))
             for place in places
         ]
         whole = {(m, n) for m in range(down * config.cluster_m) for n in range(across * config.cluster_n)}
@@ -94,13 +94,13 @@ def test_every_tile_is_computed_once_whoever_sits_where(size):
 
 
 def test_a_row_of_seats_needs_one_panel_of_what_a_cluster_does_not_share():
-    tile_of, raster_of, module = plain(TUNED, "tile_of"), plain(TUNED, "raster_of"), catalog.load(TUNED)
+    work_tile, rasterize, module = plain(TUNED, "work_tile"), plain(TUNED, "rasterize"), catalog.load(TUNED)
     for config in module.VARIANTS.values():
         size = (16 * config.tile_m * config.cluster_m, 32 * config.tile_n * config.cluster_n)
-        _, along, _, *by = raster_of(*size, 66, config)
+        raster = rasterize(*size, 66, config)
         for row in range(6):
-            order = (66, along, *by, (0, 0))
-            tiles = [tile_of(0, (seat, *order), config) for seat in range(8 * row, 8 * row + 8)]
+            schedulers = [module.Scheduler(raster, 8 * row + i, 66, None, (0, 0)) for i in range(8)]
+            tiles = [work_tile(scheduler, 0, config) for scheduler in schedulers]
             own, shared = ({tile[mode] for tile in tiles} for mode in ((1, 0) if config.cluster_n == 2 else (0, 1)))
             assert len(own) == 1 and len(shared) == 8
 
@@ -131,18 +131,18 @@ def test_few_clusters_and_short_products_have_no_seats_and_a_capture_calls_no_ro
 def test_only_kernels_without_seats_let_the_next_one_in(name):
     """And nothing but the table of seats, which nobody writes, is read before the kernel before has ended."""
     module, access = catalog.load(name), re.compile(r"\b(cp\.async\.bulk\.tensor|ld\.global|st\.global)")
-    configs = [dataclasses.replace(module.CONFIG, seated=seated) for seated in (True, False)]
+    configs = [dataclasses.replace(module.CONFIG, gpc_aware=gpc_aware) for gpc_aware in (True, False)]
     for config, each in zip(configs, compiling.compile_recipes(name, "sm_90a", "bfloat16", configs), strict=True):
         waits = [found.start() for found in re.finditer(r"griddepcontrol\.wait", each.ptx)]
         early = [found[1] for found in access.finditer(each.ptx) if found.start() < min(waits)]
-        assert early == ["ld.global"] * config.seated
-        assert each.ptx.count("griddepcontrol.launch_dependents") == (not config.seated)
+        assert early == ["ld.global"] * config.gpc_aware
+        assert each.ptx.count("griddepcontrol.launch_dependents") == (not config.gpc_aware)
 
 
 @pytest.mark.parametrize("variant", ["128x256", "128x64 in turn"])
 def test_no_order_of_the_warps_is_wrong_without_seats_either(variant):
     module = catalog.load(TUNED)
-    config = dataclasses.replace(module.VARIANTS[variant], seated=False)
+    config = dataclasses.replace(module.VARIANTS[variant], gpc_aware=False)
     trace = interleavings.trace_of(module, "sm_90a", compiling.cutlass_dtype("bfloat16"), config)
     problem = interleavings.problems(config)[0]
     explored = interleavings.explore(module, trace, config, problem)

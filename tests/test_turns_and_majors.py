@@ -126,16 +126,16 @@ def test_what_does_not_ask_for_the_majors_is_tuned_gemms():
     assert set(ours) - set(theirs) == {"operand_layout", "Major", "objection", "line_stride", "major_of"}
     changed = {name for name in set(ours) & set(theirs) if ours[name] != theirs[name]}
     assert changed == ABOUT_MAJORS | ABOUT_STRIDES | ABOUT_TRANSPOSING | {"VARIANTS"}
-    assert {"kernel", "produce", "consume", "cooperate", "take_turns", "store_box", "cost", "choose"} <= set(ours)
+    assert {"kernel", "produce", "consume", "cooperative", "pingpong", "store_subtile", "cost", "choose"} <= set(ours)
 
 
 def test_the_variants_are_tuned_gemms():
     ours, theirs = (catalog.load(name).VARIANTS for name in (MAJORS, TUNED))
     assert list(ours) == [variant for variant in theirs if variant not in TRANSPOSED]
-    assert [variant for variant, config in theirs.items() if config.transposed] == TRANSPOSED
+    assert [variant for variant, config in theirs.items() if config.swap_ab] == TRANSPOSED
     for variant, config in ours.items():
         own, other = dataclasses.asdict(config), dataclasses.asdict(theirs[variant])
-        assert not other.pop("transposed")
+        assert not other.pop("swap_ab")
         assert own.pop("a_major") == own.pop("b_major") == "k" and own.keys() == other.keys()
         assert own == other, variant
 
@@ -158,9 +158,9 @@ def test_the_rule_counts_the_tiles_of_the_busiest_cta_and_takes_the_cheapest(nam
         m, n, k = draw.randint(1, 20000), draw.randint(1, 20000), draw.randint(1, 8192)
         sms = draw.choice([114, 132])
         for config in module.VARIANTS.values():
-            tile, at_once = config.tile_m * config.tile_n, (config.boxes - config.late) * config.epi_n / 64
+            tile, at_once = config.tile_m * config.tile_n, (config.subtiles - config.overlapped) * config.epi_n / 64
             stop = 0 if config.pingpong else module.ROUND + module.STORE * at_once
-            seen = (n, m) if name == TUNED and config.transposed else (m, n)
+            seen = (n, m) if name == TUNED and config.swap_ab else (m, n)
             stage = max(tile * 64 / 2048, (config.tile_m + config.tile_n) * 64 * 2 / module.ARRIVE)
             turns = busiest(config, *seen, sms) * (-(-k // 64) * stage + stop)
             assert module.clocks(config, m, n, k, sms) == pytest.approx(turns + tile / 16)
@@ -237,13 +237,13 @@ def test_the_transposed_variants_alone_transpose_what_they_store():
     except compiling.NoDisassembler as missing:
         pytest.skip(str(missing))
     for config, compiled in zip(module.VARIANTS.values(), found, strict=True):
-        assert set(re.findall(r"STSM\.16\.(\w+)\.4", compiled.sass)) == {"MT88" if config.transposed else "M88"}
+        assert set(re.findall(r"STSM\.16\.(\w+)\.4", compiled.sass)) == {"MT88" if config.swap_ab else "M88"}
 
 
 @pytest.mark.parametrize(
     ("what", "old", "new"),
     [
-        ("stmatrix does not transpose", "transpose=config.transposed", "transpose=False"),
+        ("stmatrix does not transpose", "transpose=config.swap_ab", "transpose=False"),
         ("a box lies by rows", "smem_atom(dtype, 64, True)", "smem_atom(dtype, 16)"),
         ("a box has no swizzle", "if transposed:\n        rows", "if transposed:\n        bits = 0\n        rows"),
         ("a box does not divide the tile", "epi_n=208", "epi_n=96"),

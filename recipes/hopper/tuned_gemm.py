@@ -122,12 +122,12 @@ class Config:
     cluster_m: int = 1  # CTAs one above the other: they share the tiles of B
     cluster_n: int = 2  # or side by side: they share the tiles of A
     pingpong: bool = False  # a warpgroup has a tile of its own; False: both share one
-    transposed: bool = False  # A is b, B is a, C lies by columns: `tile_m` are columns of the product, `tile_n` rows
-    late: int = 4  # boxes that warpgroups which share a tile store late, while the next one is multiplied
-    raster_group: int = 8  # cluster tiles in a row, which all need the panel that each cluster does not share
-    seated: bool = True  # a cluster goes by its seat, not by its number: those of a GPC sit in a row
+    swap_ab: bool = False  # A is b, B is a, C lies by columns: `tile_m` are columns of the product, `tile_n` rows
+    overlapped: int = 4  # boxes that warpgroups which share a tile store late, while the next one is multiplied
+    swizzle_size: int = 8  # cluster tiles in a row, which all need the panel that each cluster does not share
+    gpc_aware: bool = True  # a cluster goes by its seat, not by its number: those of a GPC sit in a row
     epi_n: int = 64  # columns of C, as the tensor cores see it, that go out together: a box is 64 rows by that
-    epi_buffers: int = 2  # for each warpgroup: one is written while TMA reads the other
+    epi_stages: int = 2  # for each warpgroup: one is written while TMA reads the other
     producer_registers: int = 24  # a thread; with twice the consumers' that is three times the launch's 168: all
     consumer_registers: int = 240
 
@@ -150,14 +150,19 @@ class Config:
         return 3 * 128  # two consumer warpgroups and the producer's, of which one warp works
 
     @property
-    def boxes(self) -> int:
+    def subtiles(self) -> int:
         """Boxes of C that one warpgroup stores of a tile."""
         return self.tile_m // 64 * (self.tile_n // self.epi_n) // self.warpgroups
 
     @property
+    def epi_tile(self) -> tuple[int, int]:
+        """Rows and columns of an epilogue subtile."""
+        return 64, self.epi_n
+
+    @property
     def min_k_tiles(self) -> int:
         """Stages of a tile at least: one for each box that goes out late. TMA fills those past K with zeros."""
-        return 1 if self.pingpong else max(1, self.late)
+        return 1 if self.pingpong else max(1, self.overlapped)
 
     @property
     def stage_bytes(self) -> int:
@@ -165,20 +170,20 @@ class Config:
 
     @property
     def smem_bytes(self) -> int:
-        c = 2 * self.epi_buffers * 64 * self.epi_n * 2
+        c = 2 * self.epi_stages * 64 * self.epi_n * 2
         return 1024 + self.stages * self.stage_bytes + c  # 1024: the barriers, padded to the tiles' alignment
 
 
 def in_turn(rows: int, stages: int, **cluster: int) -> Config:
     """Tiles of `rows` x 128 in turn, transposed: `rows` is any multiple of 16 that a thread has registers for."""
-    boxes = {"epi_n": rows, "epi_buffers": 1, "transposed": True}
+    boxes = {"epi_n": rows, "epi_stages": 1, "swap_ab": True}
     return Config(tile_n=rows, stages=stages, pingpong=True, **boxes, **cluster)
 
 
 VARIANTS = {
     "128x256": Config(),
-    "256x160": Config(tile_m=256, tile_n=160, epi_n=32, late=9),
-    "208x256": Config(tile_m=256, tile_n=208, stages=3, late=0, epi_n=208, epi_buffers=1, transposed=True),
+    "256x160": Config(tile_m=256, tile_n=160, epi_n=32, overlapped=9),
+    "208x256": Config(tile_m=256, tile_n=208, stages=3, overlapped=0, epi_n=208, epi_stages=1, swap_ab=True),
     "128x192 in turn": Config(tile_n=192, cluster_m=2, cluster_n=1, pingpong=True),
     "176x128 in turn": in_turn(176, 4, cluster_m=2, cluster_n=1),
     "160x128 in turn": in_turn(160, 5),
@@ -239,7 +244,7 @@ ARRIVE = 80  # bytes of A and B that come into an SM in a clock
 
 def cluster_tiles(config: Config, m: int, n: int) -> tuple[int, int]:
     """Tiles of whole clusters that cover C (m, n): down, across."""
-    m, n = (n, m) if config.transposed else (m, n)
+    m, n = (n, m) if config.swap_ab else (m, n)
     return -(-m // (config.tile_m * config.cluster_m)), -(-n // (config.tile_n * config.cluster_n))
 
 
@@ -259,7 +264,7 @@ def clocks(config: Config, m: int, n: int, k: int, sms: int) -> float:
     """What the busiest of `sms` SMs needs for C (m, n) over k."""
     tile = config.tile_m * config.tile_n
     stage = max(tile * config.tile_k / 2048, config.stage_bytes / ARRIVE)
-    stop = 0 if config.pingpong else ROUND + STORE * (config.boxes - config.late) * config.epi_n / 64
+    stop = 0 if config.pingpong else ROUND + STORE * (config.subtiles - config.overlapped) * config.epi_n / 64
     return waves(config, m, n, sms) * (-(-k // config.tile_k) * stage + stop) + tile / 16
 
 
@@ -316,11 +321,11 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
     """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
     c = config
     ab = smem_atom(dtype, c.tile_k)
-    box = smem_atom(dtype, 64, True) if c.transposed else smem_atom(dtype, c.epi_n)
+    box = smem_atom(dtype, 64, True) if c.swap_ab else smem_atom(dtype, c.epi_n)
     return SmemLayouts(
         a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
         b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
-        c=cute.tile_to_shape(box, (64, c.epi_n, 2 * c.epi_buffers), order=(0, 1, 2)),
+        c=cute.tile_to_shape(box, (64, c.epi_n, 2 * c.epi_stages), order=(0, 1, 2)),
     )
 
 
@@ -343,376 +348,427 @@ class TiledCopies(NamedTuple):
 
 def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
     """The copy of the epilogue: a box has its accumulators where a wgmma of EPI_N columns would have them."""
-    stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=config.transposed, num_matrices=4), dtype)
+    stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=config.swap_ab, num_matrices=4), dtype)
     box = cute.make_tiled_mma(wgmma(dtype, config.epi_n), (1, 1, 1))
     return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, box))
 
 
 # %% [markdown]
-# ## Turns and slots
+# ## The tile scheduler
 #
-# The tiles of a CTA come one after the other: its first is that of its cluster's *seat*, of which more [below](#seats)
-# (without seats, of its number), the next is `step`, the number of clusters, further. Seats are in **rows** of
-# `raster_group` cluster tiles, which all need the panel that their clusters do not share: if a cluster shares A, as
-# most here do, a row of seats runs *down* C. Rows side by side, over all of C, are a group. The position in this
-# sequence is the **turn**. K-tiles are numbered through, so turn `t` begins at **slot** `t * k_tiles` of the queue of
-# stages, and a slot says where it lies and which phase to wait for: nobody carries state from turn to turn.
+# A persistent CTA computes several **work tiles**. Its cluster starts at the cluster tile of its own number, or at the
+# one that the [GPC-aware remapping](#gpc-aware-remapping) gives it. Each next tile is `step` further, and `step` is the
+# number of clusters.
 #
-# Three **divisions** say how many turns a seat has, and which tiles: by the number of clusters, by the tiles of a
-# group, and, in the last group, whose rows may be shorter, by their length. An SM has no instruction for it, and where
-# the divisor is not known when the kernel is compiled, each is some thirty instructions, one after the other. In the
-# middle of a product they hide beside the multiplication. At its beginning nothing hides them: no load can be asked for
-# before its tile is known. So the *host* finds a multiplier and shifts for each divisor (`FastDivmodDivisorV2`), which
-# are arguments of the kernel, and what is left are a multiplication and a few shifts.
+# **Rasterization.** Cluster tiles are numbered in groups of `swizzle_size`. Inside a group, consecutive numbers need
+# the same tiles of the operand that is *not* multicast. Where a cluster shares A, as most do here, consecutive numbers
+# go *down* C and need the same columns of B. The last group may be smaller.
+#
+# **Divisions.** The row and the column of a tile take two divisions, the number of work tiles takes a third. The
+# divisors are not known at compile time. An SM has no instruction for division: each one is some thirty dependent
+# instructions, and the first load must wait for them. So the *host* finds a multiplier and shifts for each divisor
+# (`FastDivmodDivisorV2`), and the kernel multiplies.
+#
+# **No pipeline state to carry.** K-tiles are counted through over all work tiles: work tile `i` begins at k-tile
+# `i * k_tiles`. Stage and phase of the pipeline follow from that count.
 
 
 # %%
-@cute.jit
-def tile_of(turn, order, config: cutlass.Constexpr):
-    """This CTA's tile (m, n) of a turn. Seats are in rows of `raster_group` cluster tiles, along which the panel stays
-    the same that a cluster does not share: down, if it shares A.
+class Raster(NamedTuple):
+    """The rasterization of C: how its cluster tiles are numbered."""
 
-    order: (seat, step, how many cluster tiles there are in the direction of the rows, divisors: the tiles of a group of
-    rows, the length of the last rows, (row, column) of the CTA in its cluster).
-    """
-    seat, step, along, of_group, of_last, place = order
-    group, inside = divmod(seat + turn * step, of_group)
-    first = group * config.raster_group
-    other, one = inside // config.raster_group, inside % config.raster_group  # which panel, and where along it
-    if first + config.raster_group > along:  # the rows of the last group are shorter
-        other, one = divmod(inside, of_last)
-    m, n = first + one, other
+    tiles: cutlass.Int32  # cluster tiles of C
+    along: cutlass.Int32  # of these, in the direction of consecutive numbers
+    by_step: cute.FastDivmodDivisorV2  # divides by the number of clusters
+    by_group: cute.FastDivmodDivisorV2  # divides by the cluster tiles of a group
+    by_last: cute.FastDivmodDivisorV2  # divides by the swizzle size of the last group
+
+
+class Scheduler(NamedTuple):
+    """The work tiles of one CTA."""
+
+    raster: Raster
+    first: cutlass.Int32  # number of its cluster's first cluster tile
+    step: cutlass.Int32  # from one to the next: the clusters of the grid
+    count: cutlass.Int32  # of work tiles
+    rank: tuple  # (row, column) of the CTA in its cluster
+
+
+def rasterize(m, n, clusters, config: Config) -> Raster:
+    """The rasterization of C (m, n) for `clusters` clusters; the host computes it."""
+    high, wide = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
+    down, across = cute.ceil_div(m, high), cute.ceil_div(n, wide)
+    along, other = (across, down) if config.cluster_m > 1 else (down, across)
+    numbers = (clusters, config.swizzle_size * other, cutlass.max(1, along % config.swizzle_size))
+    return Raster(along * other, along, *(cute.FastDivmodDivisorV2(number) for number in numbers))
+
+
+@cute.jit
+def work_tile(scheduler: Scheduler, i, config: cutlass.Constexpr):
+    """(m, n): the row and column, in tiles, of this CTA's work tile `i`."""
+    raster = scheduler.raster
+    group, inside = divmod(scheduler.first + i * scheduler.step, raster.by_group)
+    start = group * config.swizzle_size
+    other, one = inside // config.swizzle_size, inside % config.swizzle_size
+    if start + config.swizzle_size > raster.along:  # the last group is smaller
+        other, one = divmod(inside, raster.by_last)
+    m, n = start + one, other
     if cutlass.const_expr(config.cluster_m > 1):
         m, n = n, m
-    return m * config.cluster_m + place[0], n * config.cluster_n + place[1]
+    return m * config.cluster_m + scheduler.rank[0], n * config.cluster_n + scheduler.rank[1]
 
 
 @cute.jit
-def state_at(slot, config: cutlass.Constexpr):
-    """The consumer's place in the queue at a slot: (stage, phase), with no history."""
-    return pipeline.PipelineState(config.stages, slot, slot % config.stages, (slot // config.stages) & 1)
+def consumer_states(k_tile, config: cutlass.Constexpr):
+    """The pipeline states (next stage to read, next to release) at a k-tile, counted over all work tiles."""
+    stage, phase = k_tile % config.stages, (k_tile // config.stages) & 1
+    return tuple(pipeline.PipelineState(config.stages, k_tile, stage, phase) for _ in range(2))
 
 
 # %% [markdown]
 # ## The producer
 #
-# One warp, as before, and in every other turn it walks K **backwards**. The CTAs of a wave read the same panels of A
-# and B at the same time, and where that is more than L2 can hold, the beginning of K is gone from L2 when a wave is
-# through, but the end should be there. The next wave needs many of the same rows of A. Starting at the end, it should
-# find them; [the persistent GEMM](persistent_gemm.ipynb) models it. The order of summation differs from tile to tile,
-# but on one GPU each tile's is always the same.
+# One warp issues all loads. In every second work tile it goes through K **backwards**. The CTAs of a wave read the same
+# rows of A and columns of B at the same time. Where these are more than L2 can hold, the beginning of K has left L2 at
+# the end of a wave, and the end of K should still be there. The next wave needs many of the same rows of A, so it
+# starts at the end; [the persistent GEMM](persistent_gemm.ipynb) models it. The order of summation differs from tile to
+# tile; for one shape on one GPU it is always the same.
 #
-# Where a cluster sticks out of C, one of its CTAs may have **a tile that does not exist**. What it multiplies does not
-# matter, for TMA clips what is stored. What it *loads* does: its neighbour's stages are free only when its own are, and
-# TMA takes longer to fill a box with zeros, having found nothing, than to load it. With an odd number of tiles in a row
-# the whole product took longer. So it loads the last tile that there is once more.
+# **Dummy tiles.** Where a cluster reaches over the edge of C, one of its CTAs has a tile that does not exist. TMA clips
+# what it stores. Its loads still matter: a neighbour's stage is free only when its own is, and TMA takes longer to fill
+# a box with zeros than to load it. So such a CTA loads the last tile that exists once more.
 
 
 # %%
-def to_all(sharers: int) -> dict:
-    """What a multicast copy is told: to write to all CTAs of a cluster of `sharers`, a bit for each."""
+class Loads(NamedTuple):
+    """What the producer copies: for A and for B, a TMA atom, its source and its destination."""
+
+    tma_a: cute.CopyAtom
+    tAgA: cute.Tensor  # (TMA, m, k), TMA coordinates
+    tAsA: cute.Tensor  # (TMA, STAGE)
+    tma_b: cute.CopyAtom
+    tBgB: cute.Tensor  # (TMA, n, k), TMA coordinates
+    tBsB: cute.Tensor  # (TMA, STAGE)
+
+
+def multicast(sharers: int) -> dict:
+    """Arguments of a TMA copy to all CTAs of a cluster of `sharers`: a bit for each."""
     return {"mcast_mask": cutlass.Int16((1 << sharers) - 1)} if sharers > 1 else {}
 
 
 @cute.jit
-def produce(pipe, state, turn, k_tiles, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, config: cutlass.Constexpr):
-    """Fill a stage for each k-tile of one turn: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE)."""
+def load_tile(pipe, loads: Loads, state, tile, backwards, k_tiles, config: cutlass.Constexpr):
+    """Load the k-tiles of work tile (m, n), a stage each; `backwards` is 1 or 0. Returns the pipeline state."""
+    tAgA = loads.tAgA[None, tile[0], None]  # (TMA, k)
+    tBgB = loads.tBgB[None, tile[1], None]  # (TMA, k)
+    tAsA, tBsB = loads.tAsA, loads.tBsB  # (TMA, STAGE)
     for i in cutlass.range(k_tiles, unroll=1):
-        k_tile = i + (turn & 1) * (k_tiles - 1 - 2 * i)
+        k_tile = i + backwards * (k_tiles - 1 - 2 * i)
         pipe.producer_acquire(state)
         barrier = pipe.producer_get_barrier(state)
-        a_to, b_to = to_all(config.cluster_n), to_all(config.cluster_m)
-        cute.copy(tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier, **a_to)
-        cute.copy(tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier, **b_to)
+        a_to, b_to = multicast(config.cluster_n), multicast(config.cluster_m)
+        cute.copy(loads.tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier, **a_to)
+        cute.copy(loads.tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier, **b_to)
         state.advance()
     return state
 
 
+@cute.jit
+def produce(pipe, loads: Loads, scheduler: Scheduler, tile, k_tiles, config: cutlass.Constexpr):
+    """Load all work tiles of this CTA; `tile` is the first of them."""
+    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+    last = cute.size(loads.tAgA, mode=[1]) - 1, cute.size(loads.tBgB, mode=[1]) - 1
+    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel has ended, global memory may be touched
+    for i in cutlass.range(scheduler.count, unroll=1):
+        m, n = cutlass.min(tile[0], last[0]), cutlass.min(tile[1], last[1])  # a dummy tile loads the last one
+        state = load_tile(pipe, loads, state, (m, n), i & 1, k_tiles, config)
+        tile = work_tile(scheduler, cutlass.min(i + 1, scheduler.count - 1), config)
+    if cutlass.const_expr(not config.gpc_aware):
+        cute.arch.griddepcontrol_launch_dependents()
+    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
+
+
 # %% [markdown]
-# ## The consumers: one stage
+# ## The consumers' main loop
 #
-# A batch of wgmmas for a stage, then a wait for the batch *before* it, whose stage can be given back.
+# The wgmmas of a k-tile are one **commit group**. A warpgroup issues it, waits for the group *before* it, and releases
+# that group's stage.
 
 
 # %%
+class Mainloop(NamedTuple):
+    """What a consumer warpgroup multiplies: the pipeline, the operands and the accumulators."""
+
+    pipe: pipeline.PipelineTmaAsync
+    k_tiles: cutlass.Int32  # of each work tile
+    overwrite: cute.TiledMma  # acc = A B, for the first k-block of a work tile
+    accumulate: cute.TiledMma  # acc += A B
+    tCrA: cute.Tensor  # descriptors of A, (MMA, MMA_M, MMA_K, STAGE)
+    tCrB: cute.Tensor  # descriptors of B, (MMA, MMA_N, MMA_K, STAGE)
+    acc: cute.Tensor  # float32 in registers, (MMA, MMA_M, MMA_N)
+
+
 @cute.jit
-def multiply_stage(mma, acc, tCrA, tCrB, stage, first: cutlass.Constexpr = False):
-    """Issue one stage's wgmmas as one batch. mma: one that overwrites `acc`, for the very first k-block, and one that
-    adds to it. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
-    overwrite, add = mma
+def issue_wgmmas(main: Mainloop, stage, first: cutlass.Constexpr = False):
+    """Issue the wgmmas of one stage as one commit group; `first`: of a work tile, its first one overwrites `acc`."""
+    acc, tCrA, tCrB = main.acc, main.tCrA, main.tCrB
     warpgroup.fence()
-    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
-        each = overwrite if first and k == 0 else add
-        cute.gemm(each, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
+    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # 16 elements, 32 bytes, along K
+        mma = main.overwrite if first and k == 0 else main.accumulate
+        cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
     warpgroup.commit_group()
 
 
 @cute.jit
-def next_stage(pipe, read, release, mma, acc, tCrA, tCrB):
-    """Multiply the stage at `read`, and give back the one at `release`."""
-    pipe.consumer_wait(read)
-    multiply_stage(mma, acc, tCrA, tCrB, read.index)
+def first_k_tile(main: Mainloop, read):
+    """Issue the first k-tile of a work tile, which is at `read`."""
+    main.pipe.consumer_wait(read)
+    issue_wgmmas(main, read.index, True)
     read.advance()
-    warpgroup.wait_group(1)  # the batch before this one is done: its stage may be overwritten
-    pipe.consumer_release(release)
+    return read
+
+
+@cute.jit
+def next_k_tile(main: Mainloop, read, release):
+    """Issue the k-tile at `read`, and release the stage at `release`."""
+    main.pipe.consumer_wait(read)
+    issue_wgmmas(main, read.index)
+    read.advance()
+    warpgroup.wait_group(1)  # the group before this one is complete: its stage may be overwritten
+    main.pipe.consumer_release(release)
     release.advance()
     return read, release
 
 
+@cute.jit
+def last_k_tile(main: Mainloop, release):
+    """Wait for the last group, and release its stage."""
+    warpgroup.wait_group(0)
+    main.pipe.consumer_release(release)
+
+
 # %% [markdown]
-# ## The consumers: one box of C
+# ## The epilogue: one subtile of C
 #
-# A warpgroup stores its rows of a tile in boxes of 64 rows, already rounded: `stmatrix` into a swizzled buffer, TMA
-# from there. Before a buffer is written again, TMA must have *read* it. Nothing here concerns the other warpgroup: the
-# barrier is of these 128 threads. TMA clips a box at the edge of the matrix.
+# A warpgroup stores its part of a tile in **epilogue subtiles** of 64 x `epi_n`: it rounds the accumulators, writes
+# them with `stmatrix` into a swizzled buffer, and TMA stores the buffer. Before it writes a buffer again, TMA must have
+# *read* it. The barrier is among the 128 threads of one warpgroup. TMA clips a subtile at the edge of C.
 
 
 # %%
-def box_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
-    """A thread's part of the `i`th box in `values`, its accumulators: (MMA, 1, 1), as the MMA of one box has it."""
-    of_box = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))
-    return cute.make_tensor(values.iterator + i * cute.size(of_box), of_box)
+class Epilogue(NamedTuple):
+    """Where one consumer warpgroup stores its part of a tile, and by which copies."""
+
+    sC: cute.Tensor  # its own buffers, (EPI_M, EPI_N, EPI_STAGE)
+    gC: cute.Tensor  # all tiles of C as TMA coordinates, (TILE_M, TILE_N, m, n)
+    r2s_c: cute.TiledCopy
+    tma_c: cute.CopyAtom
+    warpgroup: cutlass.Int32  # 0 or 1
+    thread: cutlass.Int32  # in the warpgroup
+
+
+def subtile_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
+    """A thread's values of the `i`th subtile in `values`: (MMA, 1, 1), as the MMA of one subtile has them."""
+    layout = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))
+    return cute.make_tensor(values.iterator + i * cute.size(layout), layout)
 
 
 @cute.jit
-def round_and_store(acc, first: cutlass.Constexpr, last: cutlass.Constexpr, out, tile, group, tidx, config):
-    """Boxes `first` to `last` - 1 of a tile, one after the other, straight from the accumulators."""
-    for i in cutlass.range_constexpr(first, last):
-        box = box_of(acc, i, config)
-        rBox = cute.make_rmem_tensor(box.shape, out[0].element_type)
-        rBox.store(box.load().to(rBox.element_type))
-        store_box(i, rBox, out, tile, group, tidx, config)
+def round_and_store(epi: Epilogue, acc, last: cutlass.Constexpr, tile, config: cutlass.Constexpr):
+    """Round and store subtiles 0 to `last` - 1 of a tile, one after the other."""
+    for i in cutlass.range_constexpr(last):
+        tCrC = subtile_of(acc, i, config)  # (MMA, 1, 1), float32
+        rounded = cute.make_rmem_tensor(tCrC.shape, epi.sC.element_type)
+        rounded.store(tCrC.load().to(rounded.element_type))
+        store_subtile(epi, i, rounded, tile, config)
 
 
 @cute.jit
-def store_box(i: cutlass.Constexpr, rBox, out, tile, group, tidx, config: cutlass.Constexpr):
-    """Box `i` of this warpgroup's part of a tile. rBox: a thread's part of it, rounded; out: (sC, tma_c, gC, copies)
-    with sC (64, EPI_N, BUFFER) of this warpgroup, gC (M, N, m, n) as TMA coordinates; tidx: in the warpgroup."""
-    sC, tma_c, gC, copies = out
-    barrier = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=128)
-    storing = cute.arch.make_warp_uniform(tidx // 32) == 0
-    thr, buffer = copies.r2s_c.get_slice(tidx), i % config.epi_buffers
+def store_subtile(epi: Epilogue, i: cutlass.Constexpr, rC, tile, config: cutlass.Constexpr):
+    """Store subtile `i` of this warpgroup's part of a tile (m, n). rC: a thread's rounded values, (MMA, 1, 1)."""
+    barrier = pipeline.NamedBarrier(barrier_id=1 + epi.warpgroup, num_threads=128)
+    storing = cute.arch.make_warp_uniform(epi.thread // 32) == 0
+    thr, buffer = epi.r2s_c.get_slice(epi.thread), i % config.epi_stages
     if storing:
-        cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
+        cute.arch.cp_async_bulk_wait_group(config.epi_stages - 1, read=True)
     barrier.arrive_and_wait()  # TMA has read what was in this buffer
-    cute.copy(copies.r2s_c, thr.retile(rBox), thr.partition_D(sC)[None, None, None, buffer])
+    cute.copy(epi.r2s_c, thr.retile(rC), thr.partition_D(epi.sC)[None, None, None, buffer])
     cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
     barrier.arrive_and_wait()
     if storing:
-        boxes = cute.zipped_divide(gC[None, None, tile[0], tile[1]], (64, config.epi_n))
-        bSsC, bSgC = cpasync.tma_partition(tma_c, 0, cute.make_layout(1), cute.group_modes(sC, 0, 2), boxes)
+        gC = cute.zipped_divide(epi.gC[None, None, tile[0], tile[1]], config.epi_tile)  # (EPI_TILE, subtiles)
+        sC = cute.group_modes(epi.sC, 0, 2)  # (EPI_TILE, EPI_STAGE)
+        bSsC, bSgC = cpasync.tma_partition(epi.tma_c, 0, cute.make_layout(1), sC, gC)
         across = config.tile_n // config.epi_n
-        row = i // across * config.warpgroups + (0 if config.pingpong else group)
+        row = i // across * config.warpgroups + (0 if config.pingpong else epi.warpgroup)
         with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
-            cute.copy(tma_c, bSsC[None, buffer], bSgC[None, (row, i % across)])
+            cute.copy(epi.tma_c, bSsC[None, buffer], bSgC[None, (row, i % across)])
             cute.arch.cp_async_bulk_commit_group()
 
 
 # %% [markdown]
-# ## Cooperating, and storing late
+# ## Cooperative, with an overlapped epilogue
 #
-# A pair that shares a tile finishes it together. If both then store, nobody multiplies; if they only *round*, 64
-# registers a thread take what 128 held, and the next tile can begin at once: its first batch is issued, and while the
-# tensor cores work on it the threads, which have nothing else to do, store the first box of the tile before. Then the
-# second batch and the second box, and so on: a batch takes the tensor cores longer than a box takes the threads. What
-# is left of the epilogue is the rounding, and the store of the very last tile. Of a wider tile there is no room for
-# all: some of its boxes go out at once, the others late.
+# Two warpgroups that share a tile finish it together. If both then store, the tensor cores wait. Here both only
+# *round*: 64 registers a thread now hold what 128 held, and the next tile can begin. Its first commit group is issued,
+# and while the tensor cores work the threads store the first subtile of the tile before. Then come the second group and
+# the second subtile, and so on. A group takes the tensor cores longer than a subtile takes the threads.
 #
-# So a tile needs as many batches as it has boxes that go out late. K may be too short for that. Then the producer asks
-# for k-tiles past its end, and TMA fills them with zeros: a loop whose first turns are always there is worth that.
+# What is left of the epilogue is the rounding, and the stores of the very last tile. Of a wider tile the registers
+# cannot hold all subtiles: it stores some of them at once, and `overlapped` of them later.
 #
-# It takes 128 + 64 registers a thread and some more. `setmaxnreg` makes room for them, and so does that nothing is
-# computed for the tensor cores in each thread: see `consume`, below.
+# A tile therefore needs as many k-tiles as it has overlapped subtiles. Where K is shorter, the producer asks for
+# k-tiles past the end, which TMA fills with zeros.
 
 
 # %%
 @cute.jit
-def multiply_and_store(pipe, turn, order, mma, acc, rC, tCrA, tCrB, k_tiles, out, before, group, tidx, config):
-    """Multiply this turn's tile into `acc`, and meanwhile store `rC`, of the tile `before` it, if there was one.
+def overlapped_mainloop(main: Mainloop, epi: Epilogue, scheduler: Scheduler, i, rC, before, config: cutlass.Constexpr):
+    """Multiply work tile `i`, and meanwhile store `rC`, the rounded subtiles of the tile `before` it (m, n).
 
-    Returns this turn's tile (m, n), which is found beside the first batch.
+    Returns the work tile (m, n): it is computed while the first commit group runs.
     """
-    read, release = state_at(turn * k_tiles, config), state_at(turn * k_tiles, config)
-    pipe.consumer_wait(read)
-    multiply_stage(mma, acc, tCrA, tCrB, read.index, True)
-    read.advance()
-    tile = tile_of(turn, order, config)
-    for i in cutlass.range_constexpr(config.late):
-        if turn > 0:
-            store_box(config.boxes - config.late + i, box_of(rC, i, config), out, before, group, tidx, config)
-        if cutlass.const_expr(i + 1 < config.late):
-            read, release = next_stage(pipe, read, release, mma, acc, tCrA, tCrB)
-    for _ in cutlass.range(config.min_k_tiles, k_tiles, unroll=1):
-        read, release = next_stage(pipe, read, release, mma, acc, tCrA, tCrB)
-    warpgroup.wait_group(0)
-    pipe.consumer_release(release)
+    read, release = consumer_states(i * main.k_tiles, config)
+    read = first_k_tile(main, read)
+    tile = work_tile(scheduler, i, config)
+    for j in cutlass.range_constexpr(config.overlapped):
+        if i > 0:
+            store_subtile(epi, config.subtiles - config.overlapped + j, subtile_of(rC, j, config), before, config)
+        if cutlass.const_expr(j + 1 < config.overlapped):
+            read, release = next_k_tile(main, read, release)
+    for _ in cutlass.range(config.min_k_tiles, main.k_tiles, unroll=1):
+        read, release = next_k_tile(main, read, release)
+    last_k_tile(main, release)
     return tile
 
 
 @cute.jit
-def cooperate(pipe, turns, order, mma, acc, tCrA, tCrB, k_tiles, out, group, tidx, config: cutlass.Constexpr):
-    """All turns of a warpgroup that has half of every tile. rC: the boxes of a tile that go out late, rounded."""
-    now = config.boxes - config.late  # boxes that go out at once
-    rC = cute.make_rmem_tensor(max(1, config.late) * config.epi_n // 2, out[0].element_type)
+def cooperative(main: Mainloop, epi: Epilogue, scheduler: Scheduler, config: cutlass.Constexpr):
+    """All work tiles of a warpgroup that computes half of each."""
+    at_once = config.subtiles - config.overlapped
+    rC = cute.make_rmem_tensor(max(1, config.overlapped) * config.epi_n // 2, epi.sC.element_type)  # rounded
     tile = (cutlass.Int32(0), cutlass.Int32(0))
-    for turn in cutlass.range(turns, unroll=1):
-        tile = multiply_and_store(pipe, turn, order, mma, acc, rC, tCrA, tCrB, k_tiles, out, tile, group, tidx, config)
-        round_and_store(acc, 0, now, out, tile, group, tidx, config)
-        for i in cutlass.range_constexpr(config.late):
-            box_of(rC, i, config).store(box_of(acc, now + i, config).load().to(rC.element_type))
-    for i in cutlass.range_constexpr(config.late):
-        store_box(now + i, box_of(rC, i, config), out, tile, group, tidx, config)
+    for i in cutlass.range(scheduler.count, unroll=1):
+        tile = overlapped_mainloop(main, epi, scheduler, i, rC, tile, config)
+        round_and_store(epi, main.acc, at_once, tile, config)
+        for j in cutlass.range_constexpr(config.overlapped):
+            subtile_of(rC, j, config).store(subtile_of(main.acc, at_once + j, config).load().to(rC.element_type))
+    for j in cutlass.range_constexpr(config.overlapped):
+        store_subtile(epi, at_once + j, subtile_of(rC, j, config), tile, config)
 
 
 # %% [markdown]
-# ## Taking turns
+# ## Ping-pong
 #
-# The other schedule, that of [pingpong](pingpong_gemm.ipynb): a warpgroup has a tile of its own and stores it
-# while the other one multiplies. It may begin only when the other has waited for all its slots: a barrier's phase is
-# one bit, and cannot tell the phase it wants from the one two before it.
+# The other schedule is that of [pingpong](pingpong_gemm.ipynb): each warpgroup has work tiles of its own, and stores
+# one while the other warpgroup multiplies. It may begin only when the other has issued all its k-tiles: an mbarrier's
+# phase is one bit, and cannot tell the phase it waits for from the one two before it.
 
 
 # %%
-TURN_BARRIER = 4  # the first of two named barriers; 1 and 2 are those of the boxes, 0 is the CTA's
+PINGPONG_BARRIER = 4  # the first of two named barriers; 1 and 2 belong to the epilogues, 0 to the CTA
 
 
 @cute.jit
-def take_turns(pipe, turns, order, mma, acc, tCrA, tCrB, k_tiles, out, group, tidx, config: cutlass.Constexpr):
-    """Every other turn, all of its tile."""
-    for turn in cutlass.range(group, turns, 2, unroll=1):
-        read, release = state_at(turn * k_tiles, config), state_at(turn * k_tiles, config)
-        if turn > 0:
-            pipeline.NamedBarrier(barrier_id=TURN_BARRIER + group, num_threads=256).arrive_and_wait()
-        pipe.consumer_wait(read)
-        multiply_stage(mma, acc, tCrA, tCrB, read.index, True)
-        read.advance()
-        tile = tile_of(turn, order, config)  # beside the first batch
-        for _ in cutlass.range(k_tiles - 1, unroll=1):
-            read, release = next_stage(pipe, read, release, mma, acc, tCrA, tCrB)
-        if turn + 1 < turns:  # all is issued: the other one's turn
-            pipeline.NamedBarrier(barrier_id=TURN_BARRIER + 1 - group, num_threads=256).arrive()
-        warpgroup.wait_group(0)
-        pipe.consumer_release(release)
-        round_and_store(acc, 0, config.boxes, out, tile, group, tidx, config)
+def pingpong(main: Mainloop, epi: Epilogue, scheduler: Scheduler, config: cutlass.Constexpr):
+    """Every second work tile, all of it."""
+    for i in cutlass.range(epi.warpgroup, scheduler.count, 2, unroll=1):
+        read, release = consumer_states(i * main.k_tiles, config)
+        if i > 0:
+            pipeline.NamedBarrier(barrier_id=PINGPONG_BARRIER + epi.warpgroup, num_threads=256).arrive_and_wait()
+        read = first_k_tile(main, read)
+        tile = work_tile(scheduler, i, config)  # computed while the first commit group runs
+        for _ in cutlass.range(main.k_tiles - 1, unroll=1):
+            read, release = next_k_tile(main, read, release)
+        if i + 1 < scheduler.count:  # all is issued: the other warpgroup may begin
+            pipeline.NamedBarrier(barrier_id=PINGPONG_BARRIER + 1 - epi.warpgroup, num_threads=256).arrive()
+        last_k_tile(main, release)
+        round_and_store(epi, main.acc, config.subtiles, tile, config)
 
 
 # %% [markdown]
 # ## The kernel
 #
-# Set up, and part: one warp produces, two warpgroups consume by one schedule or the other. Each waits for the kernel
-# before (PDL) as late as it can, when it has its registers, its descriptors and its addresses.
+# The kernel sets up, then parts: one warp produces, two warpgroups consume by one schedule or the other. Each waits for
+# the previous kernel (PDL) as late as it can: after its registers, its descriptors and its addresses.
 
 
 # %%
+class TmaTensor(NamedTuple):
+    """A matrix as TMA sees it."""
+
+    atom: cute.CopyAtom
+    coords: cute.Tensor  # TMA coordinates: (M, K), (N, K) or (M, N), or tiles of these
+
+
+class Cta(NamedTuple):
+    """What the warps of a CTA share."""
+
+    pipe: pipeline.PipelineTmaAsync
+    sA: cute.Tensor  # (TILE_M, TILE_K, STAGE)
+    sB: cute.Tensor  # (TILE_N, TILE_K, STAGE)
+    sC: cute.Tensor  # (EPI_M, EPI_N, EPI_STAGE): first the buffers of warpgroup 0, then those of 1
+    rank: tuple  # its (row, column) in the cluster
+
+
 @cute.kernel
 def kernel(
-    tma_a: cute.CopyAtom,
-    mA: cute.Tensor,  # (M, K), as TMA coordinates
-    tma_b: cute.CopyAtom,
-    mB: cute.Tensor,  # (N, K), as TMA coordinates
-    tma_c: cute.CopyAtom,
-    mC: cute.Tensor,  # (M, N), as TMA coordinates
-    seats: cute.Pointer,  # Int32, of each cluster
-    raster: tuple,  # how cluster tiles are numbered: see `raster_of`
+    a: TmaTensor,  # (M, K)
+    b: TmaTensor,  # (N, K)
+    c: TmaTensor,  # (M, N)
+    remap: cute.Pointer,  # Int32, by cluster: the number of its first cluster tile
+    raster: Raster,
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """A cluster computes the cluster tiles `seat`, `seat + step`, ... of C."""
-    cta, _, _ = cute.arch.block_idx()
-    ctas, _, _ = cute.arch.grid_dim()
-    seat, step = cta // config.cluster, ctas // config.cluster
-    if cutlass.const_expr(config.seated):  # the answer takes longer than all that is set up meanwhile
-        seat = cute.make_tensor(seats, cute.make_layout(step))[seat]
+    """Each cluster computes every `step`th cluster tile of C, `step` being the number of clusters."""
+    block, _, _ = cute.arch.block_idx()
+    blocks, _, _ = cute.arch.grid_dim()
+    first, step = block // config.cluster, blocks // config.cluster
+    if cutlass.const_expr(config.gpc_aware):  # this load takes longer than all that is set up meanwhile
+        first = cute.make_tensor(remap, cute.make_layout(step))[first]
     tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    group = cute.arch.make_warp_uniform(tidx // 128)  # 0 and 1 multiply, 2 loads
+    group = cute.arch.make_warp_uniform(tidx // 128)  # warpgroups 0 and 1 multiply, 2 loads
     if warp_idx == 8:
-        for tma in (tma_a, tma_b, tma_c):
-            cpasync.prefetch_descriptor(tma)
-    pipe, sA, sB, sC, place = set_up(smem_layouts(dtype, config), dtype, config)
+        for atom in (a.atom, b.atom, c.atom):
+            cpasync.prefetch_descriptor(atom)
+    cta = set_up(smem_layouts(dtype, config), dtype, config)
 
-    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (None, None))  # (M, K, m, k)
-    gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (None, None))  # (N, K, n, k)
-    gC = cute.local_tile(mC, (config.tile_m, config.tile_n), (None, None))  # (M, N, m, n)
+    gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (None, None))  # (TILE_M, TILE_K, m, k)
+    gB = cute.local_tile(b.coords, (config.tile_n, config.tile_k), (None, None))  # (TILE_N, TILE_K, n, k)
+    gC = cute.local_tile(c.coords, (config.tile_m, config.tile_n), (None, None))  # (TILE_M, TILE_N, m, n)
     k_tiles = cutlass.max(cute.size(gA, mode=[3]), config.min_k_tiles)
-    tiles, along, by_step, of_group, of_last = raster
-    seat = cute.arch.make_warp_uniform(seat)
-    turns = (tiles + step - 1 - seat) // by_step
-    order = (seat, step, along, of_group, of_last, place)
+    first = cute.arch.make_warp_uniform(first)
+    count = (raster.tiles + step - 1 - first) // raster.by_step
+    scheduler = Scheduler(raster, first, step, count, cta.rank)
 
     if group == 2:
         cute.arch.setmaxregister_decrease(config.producer_registers)
-        # The compiler would put this off until after the wait, where every clock counts. An exchange between lanes,
-        # which changes nothing here, it must leave on this side of the branch.
-        tile = tuple(cute.arch.make_warp_uniform(x) for x in tile_of(0, order, config))
+        # The compiler would sink this below the wait for the previous kernel, where every clock counts. It must leave
+        # an exchange between lanes, which changes nothing here, on this side of the branch.
+        tile = tuple(cute.arch.make_warp_uniform(x) for x in work_tile(scheduler, 0, config))
         if warp_idx == 8:
             across, down = cute.make_layout(config.cluster_n), cute.make_layout(config.cluster_m)
-            grouped = [cute.group_modes(x, 0, 2) for x in (sA, gA, sB, gB)]
-            tAsA, tAgA = cpasync.tma_partition(tma_a, place[1], across, grouped[0], grouped[1])
-            tBsB, tBgB = cpasync.tma_partition(tma_b, place[0], down, grouped[2], grouped[3])
-            state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-            last = (cute.size(gA, mode=[2]) - 1, cute.size(gB, mode=[2]) - 1)
-            cute.arch.griddepcontrol_wait()  # the kernel before has ended: global memory may be touched
-            for turn in cutlass.range(turns, unroll=1):
-                # Where there is no such tile, load the last one: TMA is slow to find nothing.
-                m, n = cutlass.min(tile[0], last[0]), cutlass.min(tile[1], last[1])
-                a, b = tAgA[None, m, None], tBgB[None, n, None]  # (TMA, k)
-                state = produce(pipe, state, turn, k_tiles, tma_a, tma_b, a, tAsA, b, tBsB, config)
-                tile = tile_of(cutlass.min(turn + 1, turns - 1), order, config)
-            if cutlass.const_expr(not config.seated):
-                cute.arch.griddepcontrol_launch_dependents()
-            pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
+            grouped = [cute.group_modes(x, 0, 2) for x in (cta.sA, gA, cta.sB, gB)]
+            tAsA, tAgA = cpasync.tma_partition(a.atom, cta.rank[1], across, grouped[0], grouped[1])
+            tBsB, tBgB = cpasync.tma_partition(b.atom, cta.rank[0], down, grouped[2], grouped[3])
+            loads = Loads(a.atom, tAgA, tAsA, b.atom, tBgB, tBsB)
+            produce(cta.pipe, loads, scheduler, tile, k_tiles, config)
     else:
-        consume(group, pipe, turns, order, sA, sB, sC, tma_c, gC, k_tiles, tidx % 128, config)
-
-
-# %% [markdown]
-# ## A consumer, and what it computes only once
-#
-# A matrix descriptor holds an address, and each of the four k-steps of a batch wants a new pair of them. All threads of
-# a warp have the same, so it belongs in the warp's *uniform* registers, where an addition is one operation and not 32.
-# The compiler puts it there if it can see two things:
-#
-# * that the address does not depend on the thread. `get_slice(tidx)`, as in [pingpong](pingpong_gemm.ipynb), does not
-#   say so; the slice of the warpgroup's first thread gives the same descriptors, and `group` is known to be uniform;
-# * that the stage does not. It comes out of `state_at(turn * k_tiles)` and a loop, and it stays uniform as long as all
-#   threads are known to take the same way: an `if` about K around a batch was enough to lose it.
-#
-# The lab counts what is left.
-
-
-# %%
-@cute.jit
-def consume(group, pipe, turns, order, sA, sB, sC, tma_c, gC, k_tiles, tidx, config: cutlass.Constexpr):
-    """A warpgroup's share of all tiles; tidx: in the warpgroup."""
-    cute.arch.setmaxregister_increase(config.consumer_registers)
-    dtype = sC.element_type
-    overwrite, add = tiled_mma(dtype, config), tiled_mma(dtype, config)
-    overwrite.set(warpgroup.Field.ACCUMULATE, False)
-    add.set(warpgroup.Field.ACCUMULATE, True)
-    thr = add.get_slice(group % config.warpgroups * 128)  # of the warpgroup's first thread: the same for all
-    acc = cute.make_rmem_tensor(thr.partition_C(gC[None, None, 0, 0]).shape, cutlass.Float32)
-    tCrA = add.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
-    tCrB = add.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
-    sC_own = cute.flat_divide(sC, (64, config.epi_n, config.epi_buffers))[None, None, None, 0, 0, group]
-    out = (sC_own, tma_c, gC, tiled_copies(dtype, config))
-    schedule = take_turns if config.pingpong else cooperate
-    cute.arch.griddepcontrol_wait()  # what this warpgroup stores, the kernel before may still read or write
-    schedule(pipe, turns, order, (overwrite, add), acc, tCrA, tCrB, k_tiles, out, group, tidx, config)
-    if tidx < 32:
-        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
+        consume(cta, TmaTensor(c.atom, gC), scheduler, k_tiles, group, tidx % 128, config)
 
 
 @cute.jit
 def set_up(layouts, dtype, config: cutlass.Constexpr):
-    """Shared memory and the pipeline of a CTA: (pipe, sA, sB, sC, its (row, column) in the cluster)."""
+    """Allocate the shared memory of a CTA, and make its pipeline. Returns a `Cta`."""
     smem = cutlass.memory.SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
     # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
-    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
-    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
-    # A stage is free when every warp that reads it has said so, to all CTAs that write it: its own and its neighbours.
+    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)  # (TILE_M, TILE_K, STAGE)
+    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)  # (TILE_N, TILE_K, STAGE)
+    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)  # (EPI_M, EPI_N, EPI_STAGE)
+    # A stage is free when every warp that reads it has signalled all CTAs that write it: its own and its neighbours.
     arrivals = 4 * config.warpgroups * config.cluster
     pipe = pipeline.PipelineTmaAsync.create(
         barrier_storage=barriers,
@@ -726,20 +782,60 @@ def set_up(layouts, dtype, config: cutlass.Constexpr):
     cute.arch.mbarrier_init_fence()
     rank = cutlass.Int32(0)
     if cutlass.const_expr(config.cluster > 1):
-        cute.arch.cluster_arrive_relaxed()  # nobody signals a neighbour's barrier before it is set up
+        cute.arch.cluster_arrive_relaxed()  # a neighbour's barrier must be set up before it is signalled
         cute.arch.cluster_wait()
         rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
     else:
         cute.arch.sync_threads()
-    return pipe, sA, sB, sC, (rank % config.cluster_m, rank // config.cluster_m)
+    return Cta(pipe, sA, sB, sC, (rank % config.cluster_m, rank // config.cluster_m))
+
+
+# %% [markdown]
+# ## Uniform descriptors
+#
+# A matrix descriptor holds an address, and each of the four k-blocks of a stage needs a new pair of them. All threads
+# of a warp need the same one, so it belongs in the warp's *uniform* registers, where an addition is one operation and
+# not 32. The compiler puts it there if it can prove two things:
+#
+# * **The address does not depend on the thread.** `get_slice(thread)`, as in [pingpong](pingpong_gemm.ipynb), does not
+#   say so. The slice of the warpgroup's first thread gives the same descriptors, and the warpgroup is known to be
+#   uniform.
+# * **The stage does not either.** It comes out of `consumer_state(i * k_tiles)` and a loop. It stays uniform as long as
+#   all threads are known to take the same branch: an `if` about K around a commit group was enough to lose it.
+#
+# The appendix counts the instructions that are left.
+
+
+# %%
+@cute.jit
+def consume(cta: Cta, out: TmaTensor, scheduler: Scheduler, k_tiles, group, thread, config: cutlass.Constexpr):
+    """The part of consumer warpgroup `group` (0 or 1) of all work tiles. out: tiles of C; thread: in the warpgroup."""
+    cute.arch.setmaxregister_increase(config.consumer_registers)
+    dtype = cta.sC.element_type
+    overwrite, accumulate = tiled_mma(dtype, config), tiled_mma(dtype, config)
+    overwrite.set(warpgroup.Field.ACCUMULATE, False)
+    accumulate.set(warpgroup.Field.ACCUMULATE, True)
+    thr = accumulate.get_slice(group % config.warpgroups * 128)  # of its first thread: the same for all
+    tCgC = thr.partition_C(out.coords[None, None, 0, 0])  # (MMA, MMA_M, MMA_N)
+    acc = cute.make_rmem_tensor(tCgC.shape, cutlass.Float32)
+    tCrA = accumulate.make_fragment_A(thr.partition_A(cta.sA))  # (MMA, MMA_M, MMA_K, STAGE)
+    tCrB = accumulate.make_fragment_B(thr.partition_B(cta.sB))  # (MMA, MMA_N, MMA_K, STAGE)
+    main = Mainloop(cta.pipe, k_tiles, overwrite, accumulate, tCrA, tCrB, acc)
+    sC = cute.flat_divide(cta.sC, (*config.epi_tile, config.epi_stages))[None, None, None, 0, 0, group]
+    epi = Epilogue(sC, out.coords, tiled_copies(dtype, config).r2s_c, out.atom, group, thread)
+    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel may still read or write what this warpgroup stores
+    schedule = pingpong if config.pingpong else cooperative
+    schedule(main, epi, scheduler, config)
+    if thread < 32:
+        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
 
 
 # %% [markdown]
 # ## The launch
 #
-# As many clusters as keep the number of waves (`clusters`, in the rule): 16 waves of 64 take as long as 16 of 66 of
-# which the last is not full, and all CTAs of them end together. `use_pdl` asks for the overlap with the kernel
-# *before*.
+# As few clusters as keep the number of waves (`clusters`, in the heuristics): 16 waves of 64 clusters take as long as
+# 16 waves of 66 of which the last is not full, and all CTAs end together. `use_pdl` lets this kernel overlap the
+# *previous* one.
 
 
 # %%
@@ -748,7 +844,7 @@ def gemm(
     pA: cute.Pointer,
     pB: cute.Pointer,
     pC: cute.Pointer,
-    seats: cute.Pointer,
+    remap: cute.Pointer,
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
     clusters: cutlass.Int32,
@@ -756,24 +852,23 @@ def gemm(
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements. In a
-    transposed variant what is called C from here on is (N, M), and A and B change places."""
+    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements. With
+    `swap_ab`, what is called C from here on is (N, M), and A and B are swapped."""
     m, n, k = mnk
     lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in strides)
-    along_n = (ldc, 1)
-    if cutlass.const_expr(config.transposed):
-        m, n, pA, pB, lda, ldb, along_n = n, m, pB, pA, ldb, lda, (1, ldc)
+    stride_c = (ldc, 1)
+    if cutlass.const_expr(config.swap_ab):
+        m, n, pA, pB, lda, ldb, stride_c = n, m, pB, pA, ldb, lda, (1, ldc)
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
-    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=along_n))
+    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=stride_c))
     layouts, ctas = smem_layouts(dtype, config), config.cluster
-    a_stage, b_stage, c_box = (cute.slice_(x, (None, None, 0)) for x in layouts)
-    tma_a, mA = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster_n)
-    tma_b, mB = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster_m)
-    save = cpasync.CopyBulkTensorTileS2GOp()
-    tma_c, mC = cpasync.make_tiled_tma_atom(save, mC, c_box, (64, config.epi_n))
-    raster = raster_of(m, n, clusters, config)
-    kernel(tma_a, mA, tma_b, mB, tma_c, mC, seats, raster, dtype, config).launch(
+    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in layouts)
+    a = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster_n)
+    b = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster_m)
+    c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, config.epi_tile))
+    raster = rasterize(m, n, clusters, config)
+    kernel(a, b, c, remap, raster, dtype, config).launch(
         grid=(clusters * ctas, 1, 1),
         block=(config.threads, 1, 1),
         cluster=(ctas, 1, 1),
@@ -783,28 +878,17 @@ def gemm(
     )
 
 
-def raster_of(m, n, clusters, config: Config) -> tuple:
-    """How the cluster tiles of C (m, n) are numbered: (how many, how many in the direction of the rows, and divisors:
-    `clusters`, the tiles of a group of rows, the length of the last rows). See `tile_of`.
-    """
-    high, wide = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
-    down, across = cute.ceil_div(m, high), cute.ceil_div(n, wide)
-    along, rows = (across, down) if config.cluster_m > 1 else (down, across)
-    numbers = (clusters, config.raster_group * rows, cutlass.max(1, along % config.raster_group))
-    return along * rows, along, *(cute.FastDivmodDivisorV2(number) for number in numbers)
-
-
-def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int):
+def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int) -> TmaTensor:
     """The TMA load of a tile into one stage, in as many parts as CTAs share the tile."""
     load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
-    return cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers)
+    return TmaTensor(*cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers))
 
 
 # %%
 def launch_arguments(dtype, pointers, mnk, strides, clusters: int, stream: int) -> tuple:
     """Plain addresses and integers as the typed values that `gemm` takes."""
     gmem = cute.AddressSpace.gmem
-    types = (dtype, dtype, dtype, cutlass.Int32)  # of A, B, C and the seats
+    types = (dtype, dtype, dtype, cutlass.Int32)  # of A, B, C and the table of the remapping
     return (
         *(
             cute.runtime.make_ptr(of, pointer, gmem, assumed_align=16)
@@ -818,11 +902,11 @@ def launch_arguments(dtype, pointers, mnk, strides, clusters: int, stream: int) 
 
 
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
-    """Compile for `arch` ("sm_90a") with made-up pointers and sizes: no GPU is needed. "": the GPU that is here."""
-    made_up = launch_arguments(dtype, (16, 16, 16, 16), (1, 1, 8), (8, 8, 8), 66, 0)
+    """Compile for `arch` ("sm_90a") with dummy pointers and sizes: no GPU is needed. "": the GPU that is here."""
+    dummies = launch_arguments(dtype, (16, 16, 16, 16), (1, 1, 8), (8, 8, 8), 66, 0)
     target = f"--gpu-arch {arch} " if arch else ""
     config = config or config_for(arch)
-    return cute.compile(gemm, *made_up, dtype, config, options=(target + options).strip() or None)
+    return cute.compile(gemm, *dummies, dtype, config, options=(target + options).strip() or None)
 
 
 # %% [markdown]
@@ -941,7 +1025,7 @@ def seats_of(device: int, config: Config, count: int, m: int, n: int, k: int, sm
     yet but a graph is captured, which must not be disturbed.
     """
     down, across = cluster_tiles(config, m, n)
-    row = min(config.raster_group, across if config.cluster_m > 1 else down)
+    row = min(config.swizzle_size, across if config.cluster_m > 1 else down)
     if config.cluster != 2 or count < FULL * (sms // 2) or m * n * k / 2048 / sms < SHORT:
         return 0
     if (device, count, row) not in SEATS:
@@ -1025,13 +1109,13 @@ def tma_can_write(out: torch.Tensor, ldc: int) -> bool:
 
 
 @cache
-def compiled(dtype: torch.dtype, capability: tuple[int, int], variant: str, seated: bool) -> Callable[..., None]:
+def compiled(dtype: torch.dtype, capability: tuple[int, int], variant: str, gpc_aware: bool) -> Callable[..., None]:
     """The kernel for the present GPU: compiled at the first call that needs it, then kept.
 
     TVM-FFI (the package apache-tvm-ffi) makes it a function that takes plain integers and tuples of them, and costs
     little more to call than the launch itself. Without it each argument is a Python object made for the call.
     """
-    return compile_for("", DTYPES[dtype], replace(VARIANTS[variant], seated=seated), "--enable-tvm-ffi")
+    return compile_for("", DTYPES[dtype], replace(VARIANTS[variant], gpc_aware=gpc_aware), "--enable-tvm-ffi")
 
 
 # %% [markdown]
@@ -1165,13 +1249,13 @@ def pair(late: bool, k: int = 512, turns: int = 3) -> dict[str, list[draw.Span]]
     for turn in range(turns):
         tensor.append(draw.Span(now, now + tile, f"tile {turn}", "multiply"))
         if late and turn > 0:
-            threads += [draw.Span(now + i * stage, now + i * stage + STORE, "", "store") for i in range(c.boxes)]
+            threads += [draw.Span(now + i * stage, now + i * stage + STORE, "", "store") for i in range(c.subtiles)]
         now += tile
         threads.append(draw.Span(now, now + ROUND, "", "round"))
         now += ROUND
         if not late:
-            threads.append(draw.Span(now, now + c.boxes * STORE, f"tile {turn}", "store"))
-            now += c.boxes * STORE
+            threads.append(draw.Span(now, now + c.subtiles * STORE, f"tile {turn}", "store"))
+            now += c.subtiles * STORE
     return {"threads": threads, "tensor cores": tensor}
 
 
@@ -1295,7 +1379,7 @@ def deal(count: int) -> tuple[int, ...]:
 
 
 down, across = cluster_tiles(CONFIG, 2048, 2048)
-count, row, wide = down * across, CONFIG.raster_group, CONFIG.tile_n * CONFIG.cluster_n
+count, row, wide = down * across, CONFIG.swizzle_size, CONFIG.tile_n * CONFIG.cluster_n
 
 
 def rows_asked(seats: list[int], gpcs: tuple[int, ...]) -> int:
