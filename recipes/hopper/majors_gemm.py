@@ -21,8 +21,8 @@
 #     dtypes: [bfloat16, float16]
 #     majors: [tn, nt, nn, tt]
 #     path: >-
-#       tma, multicast -> swizzled shared memory -> wgmma of either major -> stmatrix, while the next tile is multiplied
-#       -> tma
+#       tma, multicast -> swizzled shared memory -> wgmma of either major -> stmatrix, overlapped with the next main
+#       loop -> tma
 #     instructions:
 #       sm_90a: [UTMALDG.2D.MULTICAST, HGMMA, STSM.16.M88.4, UTMASTG.2D, USETMAXREG, SYNCS]
 #     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192]]
@@ -48,13 +48,13 @@
 # *transposed* or *not*?
 #
 # On Ampere it is `ldmatrix.trans` that turns an operand on its way to the registers
-# ([there](../ampere/majors_gemm.ipynb)). Here there is no way to the registers: the tensor cores read shared memory by
-# themselves, and have to be told how a tile lies. What changes with the letter of an operand is its **layout** and
-# **one bit**. The tiles, the rule that chooses among them, the late stores, the turns and the uniform descriptors are
-# those of the page before, line for line, and so this page explains none of them.
+# ([there](../ampere/majors_gemm.ipynb)). Here nothing goes through the registers: the tensor cores read shared memory
+# directly, and have to be told how a tile lies. What changes with the letter of an operand is its **layout** and
+# **one bit**. The tiles, the heuristics, the overlapped epilogue, both schedules and the uniform descriptors are those
+# of the page before, line for line, and this page explains none of them.
 
 # %%
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
@@ -71,10 +71,10 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 # ## The sizes, and the majors
 #
 # The majors are two more fields: the compiler makes one kernel for each pair that is used. Of the variants of the page
-# before those are here that are not transposed, with the names and the sizes that they had.
+# before, those are here that do not swap A and B, with the same names and sizes.
 #
-# The transposed ones would need nothing that is not on these two pages. But an M-major A of 208 rows has lines of 208
-# elements, and the widest swizzle that divides them is that of 32 bytes: many small boxes in place of a few large ones.
+# The others would need nothing that is not on these two pages. But an M-major A of 208 rows has lines of 208 elements,
+# and the widest swizzle that divides them is that of 32 bytes: many small boxes instead of a few large ones.
 
 
 # %%
@@ -84,16 +84,16 @@ class Config:
 
     tile_m: int = 128  # rows of C of one tile
     tile_n: int = 256  # its columns
-    tile_k: int = 64  # a K-major operand's line of 128 bytes, eight atoms of another's; four wgmma steps of 16
+    tile_k: int = 64  # a K-major operand's line of 128 bytes, eight atoms of another's; four wgmma k-blocks of 16
     stages: int = 4  # pairs of A and B tiles in flight or being read
     cluster_m: int = 1  # CTAs one above the other: they share the tiles of B
     cluster_n: int = 2  # or side by side: they share the tiles of A
-    pingpong: bool = False  # a warpgroup has a tile of its own; False: both share one
-    overlapped: int = 4  # boxes that warpgroups which share a tile store late, while the next one is multiplied
-    swizzle_size: int = 8  # cluster tiles in a row, which all need the panel that each cluster does not share
-    gpc_aware: bool = True  # a cluster goes by its seat, not by its number: those of a GPC sit in a row
-    epi_n: int = 64  # columns of C that go out together: 128 bytes
-    epi_stages: int = 2  # for each warpgroup: one is written while TMA reads the other
+    pingpong: bool = False  # each warpgroup has work tiles of its own; False: cooperative, both share one
+    overlapped: int = 4  # epilogue subtiles of a cooperative warpgroup stored during the next tile's main loop
+    swizzle_size: int = 8  # consecutive cluster tiles that need the same tiles of the operand that is not multicast
+    gpc_aware: bool = True  # cluster tiles go to clusters by a table, so that consecutive ones run in one GPC
+    epi_n: int = 64  # columns of an epilogue subtile, 128 bytes; it has 64 rows
+    epi_stages: int = 2  # buffers of a warpgroup: one is written while TMA reads the other
     producer_registers: int = 24  # a thread; with twice the consumers' that is three times the launch's 168: all
     consumer_registers: int = 240
     a_major: str = "k"  # "k" or "m": the index along which A is contiguous
@@ -113,7 +113,7 @@ class Config:
 
     @property
     def warpgroups(self) -> int:
-        """Warpgroups that share a tile."""
+        """Consumer warpgroups that share a tile."""
         return 1 if self.pingpong else 2
 
     @property
@@ -121,18 +121,18 @@ class Config:
         return 3 * 128  # two consumer warpgroups and the producer's, of which one warp works
 
     @property
-    def subtiles(self) -> int:
-        """Boxes of C that one warpgroup stores of a tile."""
-        return self.tile_m // 64 * (self.tile_n // self.epi_n) // self.warpgroups
-
-    @property
     def epi_tile(self) -> tuple[int, int]:
         """Rows and columns of an epilogue subtile."""
         return 64, self.epi_n
 
     @property
+    def subtiles(self) -> int:
+        """Epilogue subtiles of a tile that one warpgroup stores."""
+        return self.tile_m // 64 * (self.tile_n // self.epi_n) // self.warpgroups
+
+    @property
     def min_k_tiles(self) -> int:
-        """Stages of a tile at least: one for each box that goes out late. TMA fills those past K with zeros."""
+        """K-tiles at least: one for each overlapped subtile. TMA fills those past K with zeros."""
         return 1 if self.pingpong else max(1, self.overlapped)
 
     @property
@@ -148,9 +148,9 @@ class Config:
 VARIANTS = {
     "128x256": Config(),
     "256x160": Config(tile_m=256, tile_n=160, epi_n=32, overlapped=9),
-    "128x192 in turn": Config(tile_n=192, cluster_m=2, cluster_n=1, pingpong=True),
-    "128x128 in turn": Config(tile_n=128, cluster_m=2, cluster_n=1, stages=6, pingpong=True),
-    "128x64 in turn": Config(tile_n=64, stages=8, pingpong=True),
+    "128x192 pingpong": Config(tile_n=192, cluster_m=2, cluster_n=1, pingpong=True),
+    "128x128 pingpong": Config(tile_n=128, cluster_m=2, cluster_n=1, stages=6, pingpong=True),
+    "128x64 pingpong": Config(tile_n=64, stages=8, pingpong=True),
 }
 DEFAULT = "auto"  # the one that `choose` names
 CONFIG = VARIANTS["128x256"]
@@ -162,17 +162,35 @@ def config_for(arch: str, variant: str = "128x256") -> Config:
 
 
 # %% [markdown]
-# ## Unchanged: the rule
+# ## Unchanged: the heuristics
 #
-# The majors are not in it. They change neither the multiplications nor the bytes.
+# The majors are not in them. They change neither the multiplications nor the loads.
+
 
 # %%
-SHORT = 15_000  # clocks of multiplying on each SM, below which a product is over before power matters
-CLOCKS = 0.5  # the power of the clocks that time is proportional to, at the power limit
-LOAD = 16  # multiply-adds that bringing one element into an SM costs there
-ROUND = 800  # clocks from the last wgmma of a tile to the first of the next, where both warpgroups round it
-STORE = 350  # clocks for 64 x 64 of C that go out at once
-ARRIVE = 80  # bytes of A and B that come into an SM in a clock
+@dataclass(frozen=True)
+class Calibration:
+    """What the heuristics and the remapping know of one chip: the defaults are of an H200."""
+
+    short: float = 15_000  # clocks of multiplying on each SM, below which a product is over before power matters
+    clock_exponent: float = 0.5  # at the power limit, time is proportional to this power of the clocks
+    load_cost: float = 16  # multiply-adds that loading one operand element into an SM costs there
+    round_clocks: float = 800  # from the last wgmma of a tile to the first of the next, where both warpgroups round it
+    store_clocks: float = 350  # for 64 x 64 of C that is not overlapped
+    load_rate: float = 80  # bytes of A and B that come into an SM in a clock, what a neighbour multicasts included
+    # The GPC of each cluster of two, in the order in which an idle GPU starts them. Any letters; () is "not known".
+    gpcs: tuple[object, ...] = tuple("wxyz" + 4 * "abcdefgh" + 4 * "bcdefgh" + "gh")
+
+
+CALIBRATION = Calibration()
+
+
+def calibrate(**figures) -> Calibration:
+    """Replace figures of `Calibration` by those of this machine's GPU, before the first `matmul`."""
+    global CALIBRATION
+    CALIBRATION = replace(CALIBRATION, **figures)
+    PLANS.clear()  # they hold choices by the old figures
+    return CALIBRATION
 
 
 def cluster_tiles(config: Config, m: int, n: int) -> tuple[int, int]:
@@ -181,34 +199,42 @@ def cluster_tiles(config: Config, m: int, n: int) -> tuple[int, int]:
 
 
 def waves(config: Config, m: int, n: int, sms: int) -> int:
-    """How many of them a cluster computes, if `sms` SMs are full of clusters."""
+    """Cluster tiles that the busiest cluster computes, if `sms` SMs are full of clusters."""
     down, across = cluster_tiles(config, m, n)
     return -(-down * across // (sms // config.cluster))
 
 
 def clusters(config: Config, m: int, n: int, sms: int) -> int:
-    """How many clusters are launched: no more than that number of waves needs."""
+    """The number of clusters to launch: no more than that number of waves needs."""
     down, across = cluster_tiles(config, m, n)
     return -(-down * across // waves(config, m, n, sms))
 
 
 def clocks(config: Config, m: int, n: int, k: int, sms: int) -> float:
     """What the busiest of `sms` SMs needs for C (m, n) over k."""
-    tile = config.tile_m * config.tile_n
-    stage = max(tile * config.tile_k / 2048, config.stage_bytes / ARRIVE)
-    stop = 0 if config.pingpong else ROUND + STORE * (config.subtiles - config.overlapped) * config.epi_n / 64
+    tile, chip = config.tile_m * config.tile_n, CALIBRATION
+    stage = max(tile * config.tile_k / 2048, config.stage_bytes / chip.load_rate)
+    at_once = (config.subtiles - config.overlapped) * config.epi_n / 64
+    stop = 0 if config.pingpong else chip.round_clocks + chip.store_clocks * at_once
     return waves(config, m, n, sms) * (-(-k // config.tile_k) * stage + stop) + tile / 16
 
 
-def loaded(config: Config) -> float:
-    """Elements of A and B that come into an SM for one product of two of them."""
+def loads_per_multiply_add(config: Config) -> float:
+    """Operand elements loaded into an SM per multiply-add."""
     return (config.tile_m + config.tile_n) / (config.tile_m * config.tile_n)
 
 
+def is_short(m: int, n: int, k: int, sms: int) -> bool:
+    """Whether the product is over before power matters."""
+    return m * n * k / 2048 / sms < CALIBRATION.short
+
+
 def cost(config: Config, m: int, n: int, k: int, sms: int) -> float:
-    """What C (m, n) over k costs on `sms` SMs, to be compared with that of another configuration."""
+    """What C (m, n) over k costs on `sms` SMs, to be compared with the cost of another configuration."""
     needed = clocks(config, m, n, k, sms)
-    return needed if m * n * k / 2048 / sms < SHORT else needed**CLOCKS * (1 + LOAD * loaded(config))
+    if is_short(m, n, k, sms):
+        return needed
+    return needed**CALIBRATION.clock_exponent * (1 + CALIBRATION.load_cost * loads_per_multiply_add(config))
 
 
 def choose(m: int, n: int, k: int, sms: int) -> str:
@@ -244,9 +270,9 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 class SmemLayouts(NamedTuple):
     """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
 
-    a: cute.ComposedLayout  # (M, K, STAGE)
-    b: cute.ComposedLayout  # (N, K, STAGE)
-    c: cute.ComposedLayout  # (64, EPI_N, BUFFER): first the buffers of warpgroup 0, then those of 1
+    a: cute.ComposedLayout  # (TILE_M, TILE_K, STAGE)
+    b: cute.ComposedLayout  # (TILE_N, TILE_K, STAGE)
+    c: cute.ComposedLayout  # (EPI_M, EPI_N, EPI_STAGE): first the buffers of warpgroup 0, then those of 1
 
 
 def smem_atom(dtype, contiguous: int, along: int = 1) -> cute.ComposedLayout:
@@ -270,7 +296,7 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
     return SmemLayouts(
         a=staged(c.tile_m, c.a_major),
         b=staged(c.tile_n, c.b_major),
-        c=cute.tile_to_shape(smem_atom(dtype, c.epi_n), (64, c.epi_n, 2 * c.epi_stages), order=(0, 1, 2)),
+        c=cute.tile_to_shape(smem_atom(dtype, c.epi_n), (*c.epi_tile, 2 * c.epi_stages), order=(0, 1, 2)),
     )
 
 
@@ -303,26 +329,26 @@ def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
 class TiledCopies(NamedTuple):
     """The copies by software that touch shared memory."""
 
-    r2s_c: cute.TiledCopy  # stmatrix.x4 of one warpgroup: a box of C, 64 x EPI_N
+    r2s_c: cute.TiledCopy  # stmatrix.x4 of one warpgroup: an epilogue subtile
 
 
 def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
-    """The copy of the epilogue: a box has its accumulators where a wgmma of EPI_N columns would have them."""
+    """The copy of the epilogue: a subtile has its accumulators where a wgmma of EPI_N columns would have them."""
     stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
-    box = cute.make_tiled_mma(wgmma(dtype, config.epi_n), (1, 1, 1))
-    return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, box))
+    subtile = cute.make_tiled_mma(wgmma(dtype, config.epi_n), (1, 1, 1))
+    return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, subtile))
 
 
 # %% [markdown]
-# ## Unchanged: turns, producer, consumers, epilogue
+# ## Unchanged: tile scheduler, producer, consumers, epilogue
 #
-# None of the following asks for the majors. Partitioned tensors have the same modes whichever way a tile lies, (TMA, k)
-# for the producer and descriptors (MMA, MMA_M, MMA_K, STAGE) for the consumers; only what is behind an index differs.
-# [The page before](tuned_gemm.ipynb) says why each line is as it is.
+# None of the following depends on the majors. Partitioned tensors have the same modes whichever way a tile lies:
+# (TMA, k) for the producer, descriptors (MMA, MMA_M, MMA_K, STAGE) for the consumers. Only what is behind an index
+# differs. [The page before](tuned_gemm.ipynb) says why each line is as it is.
 #
-# Two of its habits have to do with K, and neither minds which way the lines run. Walking K backwards takes the same
-# boxes in another order. And what a box holds past the end of K, TMA fills with zeros: the ends of its lines if they
-# run along K, whole lines if they do not.
+# Two things have to do with K, and neither depends on how the lines run. Going through K backwards takes the same boxes
+# in another order. And what a box holds past the end of K, TMA fills with zeros: the ends of its lines if they run
+# along K, whole lines if they do not.
 
 
 # %%
@@ -788,111 +814,50 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 
 # %% [markdown]
-# ## Unchanged: seats
+# ## Unchanged: GPC-aware remapping
 #
-# Which panel a cluster shares and which it loads by itself does not depend on how the lines run. See
-# [there](tuned_gemm.ipynb#seats).
+# Which operand a cluster shares does not depend on how the lines run: see
+# [the page before](tuned_gemm.ipynb#gpc-aware-remapping).
 
 
 # %%
-@cute.kernel
-def roll_call(smids: cute.Pointer, seed: cutlass.Int32, size: cutlass.Constexpr):
-    """Each CTA writes the number of its SM, and stays there for a while: some clusters long, some not."""
-    cutlass.memory.SmemAllocator().allocate_array(cutlass.Int64, 16 * 1024)  # more than half: one CTA an SM
-    start = cute.arch.clock64()
-    tidx, _, _ = cute.arch.thread_idx()
-    cta, _, _ = cute.arch.block_idx()
-    ctas, _, _ = cute.arch.grid_dim()
-    if tidx == 0:
-        cute.make_tensor(smids, cute.make_layout(ctas))[cta] = cute.arch.smid()
-    stay = 10_000 * (1 + (cta // size * 7 + seed * 3) % 5)
-    while cute.arch.clock64() - start < stay:
-        pass
+FULL = 0.9  # of the clusters that fit: where there are fewer, most GPCs have less than one group
+REMAPS: dict[tuple, torch.Tensor] = {}  # by device, GPC of each cluster, and length of a group
 
 
-@cute.jit
-def call_roll(
-    smids: cute.Pointer, seed: cutlass.Int32, count: cutlass.Int32, stream: cuda.CUstream, size: cutlass.Constexpr
-):
-    """`count` clusters of `size` CTAs."""
-    roll_call(smids, seed, size).launch(
-        grid=(count * size, 1, 1), block=(32, 1, 1), cluster=(size, 1, 1), stream=stream
-    )
+def remapping(gpcs: Sequence, together: int) -> list[int]:
+    """The number of the first cluster tile of each cluster, given its GPC: `together` consecutive numbers are of one
+    GPC, as long as it has clusters; those that fill no group come last."""
+    groups, rest = [], []
+    for gpc in dict.fromkeys(gpcs):
+        members = [cluster for cluster, each in enumerate(gpcs) if each == gpc]
+        full = len(members) // together * together
+        groups, rest = groups + members[:full], rest + members[full:]
+    number = {cluster: i for i, cluster in enumerate(groups + rest)}
+    return [number[cluster] for cluster in range(len(gpcs))]
 
 
-def sms_of_clusters(size: int, count: int, calls: int) -> list[list[int]]:
-    """The SMs of each of `count` clusters of `size` CTAs, of the present device; and again, `calls` times in all."""
-    smids = torch.empty(count, size, dtype=torch.int32, device="cuda")
-    pointer = cute.runtime.make_ptr(cutlass.Int32, smids.data_ptr(), cute.AddressSpace.gmem, assumed_align=16)
-    stream = cuda.CUstream(torch.cuda.current_stream().cuda_stream)
-    call = cute.compile(call_roll, pointer, cutlass.Int32(0), cutlass.Int32(count), stream, size)
-    seen = []
-    for seed in range(calls):
-        torch.cuda.synchronize()  # nothing else runs
-        call(pointer, cutlass.Int32(seed), cutlass.Int32(count), stream)
-        seen += smids.tolist()
-    return seen
+def remap_of(device: int, config: Config, count: int, m: int, n: int, k: int, sms: int) -> int:
+    """The address of the table for `count` clusters that compute C (m, n) over k, Int32 on the device; 0: no table.
 
-
-def together(seen: list[list[int]]) -> dict[int, int]:
-    """The GPC of each SM, by the least of its SMs: which SMs were seen in one cluster, or are linked by such."""
-    gpc = {sm: sm for cluster in seen for sm in cluster}
-    for cluster in seen:
-        met = {gpc[sm] for sm in cluster}
-        if len(met) > 1:
-            gpc = {sm: min(met) if one in met else one for sm, one in gpc.items()}
-    return gpc
-
-
-@cache
-def dealt(device: int) -> tuple[int, ...]:
-    """The GPC of each cluster of two, in the order in which an idle GPU deals them out."""
-    with torch.cuda.device(device):
-        sms = torch.cuda.get_device_properties(device).multi_processor_count
-        pairs = sms_of_clusters(2, sms // 2, 2)
-        seen = [cluster for size in (7, 5) for cluster in sms_of_clusters(size, 4 * sms // size, 10)]
-    gpc = together(seen + pairs)
-    return tuple(gpc[sm] for sm, _ in pairs[-(sms // 2) :])
-
-
-def seating(gpcs: tuple[int, ...], row: int) -> list[int]:
-    """The seat of each cluster, given its GPC: rows of `row` clusters of one GPC; those that fill none come last."""
-    members: dict[int, list[int]] = {}
-    for cluster, gpc in enumerate(gpcs):
-        members.setdefault(gpc, []).append(cluster)
-    full = {gpc: len(each) // row * row for gpc, each in members.items()}
-    sitting = [cluster for gpc, each in members.items() for cluster in each[: full[gpc]]]
-    sitting += [cluster for gpc, each in members.items() for cluster in each[full[gpc] :]]
-    seats = [0] * len(gpcs)
-    for seat, cluster in enumerate(sitting):
-        seats[cluster] = seat
-    return seats
-
-
-FULL = 0.9  # of the clusters that fit: where there are fewer, most GPCs have less than a row
-SEATS: dict[tuple[int, int, int], torch.Tensor] = {}  # by device, number of clusters and length of a row
-
-
-def seats_of(device: int, config: Config, count: int, m: int, n: int, k: int, sms: int) -> int:
-    """The address of the seats of the `count` clusters that compute C (m, n) over k, Int32 on the device, or 0: they
-    have none.
-
-    They have none where they are few, where the product is over before power matters, and where their table is not made
-    yet but a graph is captured, which must not be disturbed.
+    There is none where clusters are few, where the product is short, where the GPCs are not known, and within the
+    capture of a graph, which allows no copy to the device.
     """
-    down, across = cluster_tiles(config, m, n)
-    row = min(config.swizzle_size, across if config.cluster_m > 1 else down)
-    if config.cluster != 2 or count < FULL * (sms // 2) or m * n * k / 2048 / sms < SHORT:
+    known = CALIBRATION.gpcs
+    if config.cluster != 2 or count < FULL * (sms // 2) or is_short(m, n, k, sms) or len(known) != sms // 2:
         return 0
-    if (device, count, row) not in SEATS:
+    down, across = cluster_tiles(config, m, n)
+    together = min(config.swizzle_size, across if config.cluster_m > 1 else down)
+    key = device, known[:count], together
+    if key not in REMAPS:
         if torch.cuda.is_current_stream_capturing():
             return 0
-        seats = torch.tensor(
-            seating(dealt(device)[:count], row), dtype=torch.int32, device=torch.device("cuda", device)
-        )
-        torch.cuda.synchronize(device)  # kernels read it without waiting for anything
-        SEATS[device, count, row] = seats
-    return SEATS[device, count, row].data_ptr()
+        stream = torch.cuda.Stream(device)  # of its own: no work of the caller's is waited for
+        with torch.cuda.stream(stream):
+            table = remapping(known[:count], together)
+            REMAPS[key] = torch.tensor(table, dtype=torch.int32, device=torch.device("cuda", device))
+        stream.synchronize()  # kernels read the table without waiting for anything
+    return REMAPS[key].data_ptr()
 
 
 # %% [markdown]
@@ -1025,7 +990,7 @@ class Plan(NamedTuple):
     mnk: tuple[int, int, int]
     strides: tuple[int, int, int]  # between the lines of A, B and the rows of what the kernel writes, in elements
     clusters: int  # that compute it
-    seats: int  # address of theirs
+    remap: int  # address of their table
     direct: bool  # the kernel writes C itself, not padded rows that are copied
     spans: tuple[int, int, int]  # of A, B and C: from the first byte to the last one, in bytes
 
@@ -1069,10 +1034,10 @@ def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, varian
     config = VARIANTS[variant]
     count = clusters(config, m, n, sms)
     with torch.cuda.device(a.device):
-        seats = seats_of(a.get_device(), config, count, m, n, k, sms)
-        launch = compiled(a.dtype, capability, variant, seats != 0, *(major.index for major in majors))
+        remap = remap_of(a.get_device(), config, count, m, n, k, sms)
+        launch = compiled(a.dtype, capability, variant, remap != 0, *(major.index for major in majors))
     strides = (*(major.stride for major in majors), ldc if direct else -(-n // 8) * 8)
-    return Plan(launch, a.get_device(), (m, n, k), strides, count, seats, direct, spans)
+    return Plan(launch, a.get_device(), (m, n, k), strides, count, remap, direct, spans)
 
 
 # %%
@@ -1112,7 +1077,7 @@ def matmul(
         make_plan(a, b, out, variant)  # from first to last byte they meet, but may be columns of one wider matrix
     made = out if plan.direct else a.new_empty(m, plan.strides[2])  # TMA finishes the last 16 bytes of a row
     stream = torch._C._cuda_getCurrentRawStream(plan.device)  # its number, for which torch makes no Stream object
-    plan.launch(pa, pb, made.data_ptr(), plan.seats, plan.mnk, plan.strides, plan.clusters, stream)
+    plan.launch(pa, pb, made.data_ptr(), plan.remap, plan.mnk, plan.strides, plan.clusters, stream)
     return out if plan.direct else out.copy_(made[:, :n])
 
 
@@ -1304,11 +1269,11 @@ for bit in ("MN", "K"):
 # lines that take less time than the multiplications either way; the same epilogue. The producer issues a few more
 # copies for a k-tile, by a warp that has hundreds of clocks to spare. So we predict that **no layout differs from
 # `tn`**: a ratio of 1. And each variant should in `tn` be as fast as the one of that name on the page before, for it is
-# that kernel. Where that page chooses a transposed tile, this one is slower.
+# that kernel. Where that page chooses a tile with A and B swapped, this one is slower.
 #
 # ## Check
 #
-# *Layout*, *model* and *compiled* for each of the majors and every variant: the model walks the tiles through TMA
+# *Layout*, *model* and *compiled* for each of the majors and every variant: the model takes the tiles through TMA
 # boxes, swizzled shared memory, matrix descriptors and `wgmma` of either major. On a machine with a Hopper GPU the
 # kernels also run here; elsewhere the recorded runs are shown.
 
@@ -1325,7 +1290,7 @@ for level in report.levels:
 # ## Time
 #
 # Ours and its peers, interleaved in one run on one GPU, all of them on operands of the same majors. "Ours" is `matmul`
-# without an argument, so whatever the rule chose; beside it each variant, called by name.
+# without an argument: whatever the heuristics chose. The variants were called by name.
 
 # %% tags=["lab"]
 from cookbook.harness.publishing import results_table
@@ -1342,14 +1307,14 @@ from cookbook.harness.publishing import beside_tn
 Markdown(beside_tn("hopper/majors_gemm"))
 
 # %% [markdown] tags=["lab"]
-# On an H200 all of them are within a few percent of `tn`, at both sizes. The rule knows nothing of majors. Does what it
-# foretells hold for all of them? The variants' times relative to the fastest one, foretold and measured, and what
-# `matmul` would have gained by knowing:
+# On an H200 all of them are within a few percent of `tn`, at both sizes. The heuristics know nothing of majors. Do they
+# predict all four? The variants' times relative to the fastest one, predicted and measured, and what `matmul` would
+# have gained by knowing:
 
 # %% tags=["lab"]
 
 
-def rule_beside_times() -> str:
+def heuristics_against_times() -> str:
     """Every current record of all variants, or that there is none."""
     rows = []
     for r in records.select("hopper/majors_gemm", "timed"):
@@ -1361,19 +1326,19 @@ def rule_beside_times() -> str:
         each = [f"{costs[name] / least:.3f} / {found[name] / best:.3f}" for name in VARIANTS]
         of = " x ".join(map(str, r["shape"])) + f", {r['dtype']}"
         rows.append([of, r["majors"], *each, chosen, f"{found[chosen] / best - 1:.1%}"])
-    header = ["M x N x K", "majors", *(f"{name}: foretold / measured" for name in VARIANTS), "chosen", "lost"]
+    header = ["M x N x K", "majors", *(f"{name}: predicted / measured" for name in VARIANTS), "chosen", "lost"]
     return table(header, rows) if rows else "*Not measured yet.*"
 
 
-Markdown(rule_beside_times())
+Markdown(heuristics_against_times())
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # Nothing is transposed, neither in memory nor by a thread: TMA brings lines as they are, and the tensor core is told
-# which way they run. To the code around it the major is no more than a layout, which is why the loop, the turns and the
-# late stores did not change by a line. And a layout is chosen for the one who writes it as much as for the one who
-# reads: the tensor core takes the atoms in any order, TMA wants them in the one that makes its boxes tall.
+# which way they run. To the code around it the major is no more than a layout: the main loop, the schedules and the
+# epilogue did not change by a line. And a layout is chosen for its writer as much as for its reader: the tensor core
+# takes the atoms in any order, TMA wants them in the one that makes its boxes tall.
 #
 # Next: what all of these kernels are held against,
 # [how fast the tensor cores can go](../foundations/tensor_core_ceiling.ipynb).

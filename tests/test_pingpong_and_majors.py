@@ -49,7 +49,7 @@ def test_the_next_kernel_is_let_in_after_the_last_load_was_asked_for(ptx):
             assert loads and max(loads) < ptx[variant].index("griddepcontrol.launch_dependents")
 
 
-def test_only_those_who_take_turns_signal_each_other(ptx):
+def test_only_pingpong_warpgroups_signal_each_other(ptx):
     """One `barrier.arrive` of 256 threads, behind the tile; the wait for it before."""
     for variant, config in catalog.load(PINGPONG).VARIANTS.items():
         assert bool(re.search(r"\b(bar|barrier)(\.cta)?\.arrive", ptx[variant])) == config.pingpong
@@ -104,8 +104,8 @@ def test_no_kernel_spills_and_each_has_the_bits_of_its_majors(which, dtype):
 
 ABOUT_MAJORS = {"Config", "smem_atom", "smem_layouts", "wgmma", "tiled_mma", "gemm"}
 ABOUT_STRIDES = {"check_out", "compiled", "make_plan", "matmul"}
-TRANSPOSED = ["208x256", *(f"{rows}x128 in turn" for rows in (176, 160, 144, 112, 96))]  # tuned_gemm's alone
-ABOUT_TRANSPOSING = {"cluster_tiles", "tiled_copies"}  # what they need beside the functions about majors
+SWAPPED = ["208x256", *(f"{rows}x128 pingpong" for rows in (176, 160, 144, 112, 96))]  # tuned_gemm's alone
+ABOUT_SWAPPING = {"cluster_tiles", "tiled_copies"}  # what they need beside the functions about majors
 
 
 def defined(name: str) -> dict[str, str]:
@@ -122,17 +122,17 @@ def defined(name: str) -> dict[str, str]:
 
 def test_what_does_not_ask_for_the_majors_is_tuned_gemms():
     ours, theirs = defined(MAJORS), defined(TUNED)
-    assert set(theirs) - set(ours) == {"k_major_stride", "in_turn"}
+    assert set(theirs) - set(ours) == {"k_major_stride", "swapped_pingpong"}
     assert set(ours) - set(theirs) == {"operand_layout", "Major", "objection", "line_stride", "major_of"}
     changed = {name for name in set(ours) & set(theirs) if ours[name] != theirs[name]}
-    assert changed == ABOUT_MAJORS | ABOUT_STRIDES | ABOUT_TRANSPOSING | {"VARIANTS"}
+    assert changed == ABOUT_MAJORS | ABOUT_STRIDES | ABOUT_SWAPPING | {"VARIANTS"}
     assert {"kernel", "produce", "consume", "cooperative", "pingpong", "store_subtile", "cost", "choose"} <= set(ours)
 
 
 def test_the_variants_are_tuned_gemms():
     ours, theirs = (catalog.load(name).VARIANTS for name in (MAJORS, TUNED))
-    assert list(ours) == [variant for variant in theirs if variant not in TRANSPOSED]
-    assert [variant for variant, config in theirs.items() if config.swap_ab] == TRANSPOSED
+    assert list(ours) == [variant for variant in theirs if variant not in SWAPPED]
+    assert [variant for variant, config in theirs.items() if config.swap_ab] == SWAPPED
     for variant, config in ours.items():
         own, other = dataclasses.asdict(config), dataclasses.asdict(theirs[variant])
         assert not other.pop("swap_ab")
@@ -141,8 +141,8 @@ def test_the_variants_are_tuned_gemms():
 
 
 @pytest.mark.parametrize("name", [MAJORS, TUNED])
-def test_the_rule_counts_the_tiles_of_the_busiest_cta_and_takes_the_cheapest(name):
-    """Against dealing the tiles out one by one."""
+def test_the_heuristics_count_the_tiles_of_the_busiest_cta_and_take_the_cheapest(name):
+    """Against giving the tiles to clusters one by one."""
     module, draw = catalog.load(name), random.Random(5)
 
     def busiest(config, m, n, sms):
@@ -159,11 +159,12 @@ def test_the_rule_counts_the_tiles_of_the_busiest_cta_and_takes_the_cheapest(nam
         sms = draw.choice([114, 132])
         for config in module.VARIANTS.values():
             tile, at_once = config.tile_m * config.tile_n, (config.subtiles - config.overlapped) * config.epi_n / 64
-            stop = 0 if config.pingpong else module.ROUND + module.STORE * at_once
+            chip = module.CALIBRATION
+            stop = 0 if config.pingpong else chip.round_clocks + chip.store_clocks * at_once
             seen = (n, m) if name == TUNED and config.swap_ab else (m, n)
-            stage = max(tile * 64 / 2048, (config.tile_m + config.tile_n) * 64 * 2 / module.ARRIVE)
-            turns = busiest(config, *seen, sms) * (-(-k // 64) * stage + stop)
-            assert module.clocks(config, m, n, k, sms) == pytest.approx(turns + tile / 16)
+            stage = max(tile * 64 / 2048, (config.tile_m + config.tile_n) * 64 * 2 / chip.load_rate)
+            needed = busiest(config, *seen, sms) * (-(-k // 64) * stage + stop)
+            assert module.clocks(config, m, n, k, sms) == pytest.approx(needed + tile / 16)
         costs = {name: module.cost(config, m, n, k, sms) for name, config in module.VARIANTS.items()}
         assert costs[module.choose(m, n, k, sms)] == min(costs.values())
         chosen.add(module.choose(m, n, k, sms))
@@ -218,7 +219,7 @@ MEASURED = {
 }
 
 
-def test_the_rule_of_tuned_gemm_loses_little_of_what_was_measured():
+def test_the_heuristics_lose_little_of_what_was_measured():
     module = catalog.load(TUNED)
     losses = lost(MEASURED, module.VARIANTS, lambda *shape: module.choose(*shape, 132))
     assert np.median(losses) == 0 and np.mean(losses) < 0.01 and np.mean(np.array(losses) < 0.01) > 0.9
@@ -227,10 +228,10 @@ def test_the_rule_of_tuned_gemm_loses_little_of_what_was_measured():
         assert np.mean(lost(MEASURED, module.VARIANTS, lambda *_, one=one: one)) > 0.13
 
 
-# --- the transposed variants of tuned_gemm ----------------------------------------------------------------------------
+# --- the variants of tuned_gemm that swap A and B ---------------------------------------------------------------------
 
 
-def test_the_transposed_variants_alone_transpose_what_they_store():
+def test_only_variants_that_swap_a_and_b_transpose_what_they_store():
     module = catalog.load(TUNED)
     try:
         found = compiling.compile_recipes(TUNED, "sm_90a", "bfloat16", module.VARIANTS.values())
@@ -244,18 +245,22 @@ def test_the_transposed_variants_alone_transpose_what_they_store():
     ("what", "old", "new"),
     [
         ("stmatrix does not transpose", "transpose=config.swap_ab", "transpose=False"),
-        ("a box lies by rows", "smem_atom(dtype, 64, True)", "smem_atom(dtype, 16)"),
-        ("a box has no swizzle", "if transposed:\n        rows", "if transposed:\n        bits = 0\n        rows"),
-        ("a box does not divide the tile", "epi_n=208", "epi_n=96"),
+        ("a subtile lies by rows", "smem_atom(dtype, 64, True)", "smem_atom(dtype, 16)"),
+        (
+            "a subtile has no swizzle",
+            "if by_columns:\n        lines",
+            "if by_columns:\n        bits = 0\n        lines",
+        ),
+        ("a subtile does not divide the tile", "epi_n=208", "epi_n=96"),
     ],
 )
-def test_a_fault_in_the_transposed_tile_is_caught_with_no_gpu(tmp_path, what, old, new):
+def test_a_fault_in_a_swapped_tile_is_caught_with_no_gpu(tmp_path, what, old, new):
     module = mutant(Mutation(TUNED, what, old, new), tmp_path)
     config = module.VARIANTS["208x256"]
     assert [f.name for f in layout_check.check_layouts(module, cutlass.BFloat16, config) if not f.ok], what
 
 
-@pytest.mark.parametrize("variant", TRANSPOSED)
-def test_a_transposed_tile_gives_the_product_of_several_ragged_tiles(variant):
+@pytest.mark.parametrize("variant", SWAPPED)
+def test_a_swapped_tile_gives_the_product_of_several_ragged_tiles(variant):
     module, (a, b) = catalog.load(TUNED), integers(230, 300, 72, seed=5)
     assert np.array_equal(walk(module, a, b, cutlass.BFloat16, module.VARIANTS[variant]), a @ b)
