@@ -22,6 +22,7 @@ from cookbook.layouts import evaluate  # noqa: E402
 from cookbook.swizzle import Swizzle  # noqa: E402
 
 PINGPONG, MAJORS, TUNED = "hopper/pingpong_gemm", "hopper/majors_gemm", "hopper/tuned_gemm"
+OVERLAPPED, SWAP_AB = "hopper/overlapped_epilogue_gemm", "hopper/swap_ab_gemm"
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +128,37 @@ def test_what_does_not_ask_for_the_majors_is_tuned_gemms():
     changed = {name for name in set(ours) & set(theirs) if ours[name] != theirs[name]}
     assert changed == ABOUT_MAJORS | ABOUT_STRIDES | ABOUT_SWAPPING | {"VARIANTS"}
     assert {"kernel", "produce", "consume", "cooperative", "pingpong", "store_subtile", "cost", "choose"} <= set(ours)
+
+
+def changed(ours: str, theirs: str) -> tuple[set[str], set[str], set[str]]:
+    """What only the one recipe defines, what only the other one does, and what differs."""
+    one, other = defined(ours), defined(theirs)
+    return set(one) - set(other), set(other) - set(one), {n for n in set(one) & set(other) if one[n] != other[n]}
+
+
+def test_swap_ab_changes_the_epilogues_layout_and_the_launch_and_nothing_else():
+    new, gone, other = changed(SWAP_AB, OVERLAPPED)
+    assert new == {"SWAPPED"} and gone == set()
+    assert other == {"Config", "VARIANTS", "DEFAULT", "smem_atom", "smem_layouts", "tiled_copies", "gemm"}
+
+
+def test_tuned_gemm_has_the_consumers_of_the_steps_before_it():
+    """And the layouts of swap A/B: what is new is in the scheduler, the producer, and the second schedule."""
+    for step in (OVERLAPPED, SWAP_AB):
+        same = set(defined(step)) - changed(TUNED, step)[2] - changed(TUNED, step)[1]
+        assert {"Mainloop", "issue_wgmmas", "first_k_tile", "next_k_tile", "last_k_tile", "consumer_states"} <= same
+        assert {"Epilogue", "subtile_of", "round_and_store", "overlapped_mainloop", "cooperative", "set_up"} <= same
+    assert {"smem_atom", "smem_layouts", "tiled_copies", "wgmma"} <= same
+
+
+def test_only_overlapped_variants_store_within_the_main_loop():
+    """Subtiles are stored twice in the code where some are overlapped: in the main loop, and after the last tile."""
+    module = catalog.load(OVERLAPPED)
+    for config in module.VARIANTS.values():
+        ptx = compiling.compile_recipe(OVERLAPPED, "sm_90a", "bfloat16", config=config).ptx
+        stores = len(re.findall(r"cp\.async\.bulk\.tensor\S*global\.shared", ptx))
+        assert stores == config.subtiles + config.overlapped
+        assert config.min_k_tiles == max(1, config.overlapped)
 
 
 def test_the_variants_are_tuned_gemms():
@@ -241,6 +273,7 @@ def test_only_variants_that_swap_a_and_b_transpose_what_they_store():
         assert set(re.findall(r"STSM\.16\.(\w+)\.4", compiled.sass)) == {"MT88" if config.swap_ab else "M88"}
 
 
+@pytest.mark.parametrize(("recipe", "variant"), [(TUNED, "208x256"), (SWAP_AB, "208x256 swapped")])
 @pytest.mark.parametrize(
     ("what", "old", "new"),
     [
@@ -254,9 +287,9 @@ def test_only_variants_that_swap_a_and_b_transpose_what_they_store():
         ("a subtile does not divide the tile", "epi_n=208", "epi_n=96"),
     ],
 )
-def test_a_fault_in_a_swapped_tile_is_caught_with_no_gpu(tmp_path, what, old, new):
-    module = mutant(Mutation(TUNED, what, old, new), tmp_path)
-    config = module.VARIANTS["208x256"]
+def test_a_fault_in_a_swapped_tile_is_caught_with_no_gpu(tmp_path, recipe, variant, what, old, new):
+    module = mutant(Mutation(recipe, what, old, new), tmp_path)
+    config = module.VARIANTS[variant]
     assert [f.name for f in layout_check.check_layouts(module, cutlass.BFloat16, config) if not f.ok], what
 
 

@@ -245,25 +245,25 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 # %% [markdown]
 # ## The layout
 #
-# TMA copies boxes, and the rows of a box are what is contiguous in global memory. It does not turn them. So an M-major
-# operand arrives in lines along M and stays like that, and its atom is the K-major one mirrored: not 8 rows of 64
-# elements along K, but **64 x 8, eight lines of 64 elements along M**, one line for each k. The swizzle is the same
-# `S<3,4,3>`, for it sees addresses: 16-byte chunk *c* of line *l* goes to slot *c XOR l*, whichever way the lines run.
+# TMA copies boxes. The rows of a box are what is contiguous in global memory, and TMA does not transpose them. So an
+# M-major operand arrives in lines along M, and its atom is the K-major one mirrored: not 8 rows of 64 elements along K,
+# but **64 x 8, eight lines of 64 elements along M**, one line for each k. The swizzle is the same `S<3,4,3>`, for it
+# sees addresses: 16-byte chunk *c* of line *l* goes to place *c XOR l*, whichever way the lines run.
 #
-# **In which order do the atoms fill the tile?** The tensor core would take either. A matrix descriptor has two strides,
-# and for an MN-major operand one of them leads from eight k to the next eight, the other from 64 rows to the next 64.
-# TMA is what decides. A box in the 128-byte mode is one swizzle wide, 64 elements, and any number of lines high, which
-# then lie *one below the other*. So all atoms along K come first, and after them the next 64 rows: a box is 64 x 64.
-# The other way round a box would be one atom, 64 x 8, and the producer would issue eight times as many copies.
+# **In which order do the atoms fill the tile?** The tensor core takes either. A matrix descriptor has two strides. For
+# an MN-major operand one of them leads from eight k to the next eight, the other from 64 rows to the next 64.
 #
-# For a K-major operand that is the order along M that we had; its box is as high as the tile. So there are several
-# boxes to an MN-major tile where there was one to a K-major tile, and `cute.copy` issues them all. Of a tile that two
-# CTAs share, each fetches half of *every* box.
+# TMA decides. A box in the 128-byte mode is one swizzle wide, 64 elements, and any number of lines high, which lie *one
+# below the other*. So all atoms along K come first, and after them the next 64 rows: a box is 64 x 64. The other way
+# round a box would be one atom, 64 x 8, and the producer would issue eight times as many copies.
 #
-# **160 columns are not whole lines of 64.** K-major that is no matter, for the lines run along K. But lines of an
-# N-major B run along its 160 columns. The rule for the atom is the same as ever, the widest whose line divides the
-# extent, and here it names another one: SW64, lines of 32 elements, 64 bytes, with `S<2,4,3>`. So `256x160` has B in
-# the 128-byte mode or in the 64-byte mode, by its major alone, and no line of the kernel says so.
+# For a K-major operand the box is as high as the tile. So an MN-major tile has several boxes where a K-major tile has
+# one, and `cute.copy` issues them all. Of a tile that two CTAs share, each loads half of *every* box.
+#
+# **160 columns are not whole lines of 64.** For a K-major B that does not matter: its lines run along K. But lines of
+# an N-major B run along its 160 columns. The widest atom whose line divides 160 elements is SW64, lines of 32 elements,
+# 64 bytes, with `S<2,4,3>`. So `256x160` has B in the 128-byte mode or in the 64-byte mode, by its major alone, and no
+# line of the kernel says so.
 
 
 # %%
@@ -344,7 +344,7 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 #
 # None of the following depends on the majors. Partitioned tensors have the same modes whichever way a tile lies:
 # (TMA, k) for the producer, descriptors (MMA, MMA_M, MMA_K, STAGE) for the consumers. Only what is behind an index
-# differs. [The page before](tuned_gemm.ipynb) says why each line is as it is.
+# differs. [The page before](tuned_gemm.ipynb) and the two before it say why each line is as it is.
 #
 # Two things have to do with K, and neither depends on how the lines run. Going through K backwards takes the same boxes
 # in another order. And what a box holds past the end of K, TMA fills with zeros: the ends of its lines if they run
@@ -1265,11 +1265,12 @@ for bit in ("MN", "K"):
 # %% [markdown] tags=["lab"]
 # ## The prediction
 #
-# Clocks of the four majors side by side: the same multiplications; the same bytes through L2 and in shared memory, in
-# lines that take less time than the multiplications either way; the same epilogue. The producer issues a few more
-# copies for a k-tile, by a warp that has hundreds of clocks to spare. So we predict that **no layout differs from
-# `tn`**: a ratio of 1. And each variant should in `tn` be as fast as the one of that name on the page before, for it is
-# that kernel. Where that page chooses a tile with A and B swapped, this one is slower.
+# The four majors have the same multiplications, the same bytes through L2 and in shared memory, and the same epilogue.
+# The producer issues a few more copies for a k-tile, by a warp that has hundreds of clocks to spare. So we predict that
+# **no layout differs from `tn`**: a ratio of 1.
+#
+# Each variant should in `tn` be as fast as the one of that name on the page before, for it is that kernel. Where that
+# page chooses a tile with A and B swapped, this one is slower.
 #
 # ## Check
 #

@@ -15,7 +15,7 @@
 #       each M, N and K.
 #     track: hopper
 #     order: 90
-#     builds_on: hopper/pingpong_gemm
+#     builds_on: hopper/swap_ab_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     dtypes: [bfloat16, float16]
@@ -31,21 +31,17 @@
 # *heuristics* that choose among them: a cost of two terms, the clocks of the tensor cores and the elements that they
 # must be fed.
 #
-# The kernel has what the pages before found: TMA with multicast, clusters of two, persistent CTAs, cooperative and
-# ping-pong warpgroups, PDL (programmatic dependent launch). Operands are K-major. It is nearest to
-# [pingpong](pingpong_gemm.ipynb), and adds five things:
+# The kernel joins what the pages before found: cooperative warpgroups with [an overlapped
+# epilogue](overlapped_epilogue_gemm.ipynb), [ping-pong](pingpong_gemm.ipynb) and [swap A/B](swap_ab_gemm.ipynb).
+# Operands are K-major. New are the heuristics, and three things in the kernel:
 #
-# * **An overlapped epilogue.** Two cooperative warpgroups share a tile of 128 x 256 or 256 x 160. They round it, keep
-#   it in registers, and store it *during the main loop of the next tile*.
-# * **Uniform descriptors.** The compiler computes the operands' descriptors once for a warp instead of once for each
-#   lane. That frees the registers that the overlapped epilogue needs.
 # * **Serpentine K.** Every second work tile goes through K from its end, as in
 #   [the persistent GEMM](persistent_gemm.ipynb).
-# * **Swap A/B.** Six variants compute C transposed. Their tiles can have 208 or 144 rows: a multiple of 16, and not
-#   only of 64.
+# * **Divisions by the host.** The tile scheduler multiplies where it divided.
 # * **GPC-aware cluster remapping.** Clusters that run in one GPC (a group of SMs) get tiles that need the same columns
 #   of B, or rows of A, and L2 delivers these once. [A page of its own](../foundations/gpc_remapping.ipynb)
 #   explains and measures it; here it is optional.
+
 
 # %%
 from collections.abc import Callable, Sequence
@@ -65,24 +61,13 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 # ## The variants
 #
 # A variant is a tile, a schedule and a direction of its cluster. Larger tiles load fewer elements per multiply-add.
-# Smaller ones fill the SMs where C is small, and their last wave wastes less.
+# Smaller ones fill the SMs where C is small, and their last wave wastes less. With A and B swapped, a tile can have any
+# multiple of 16 rows; the five ping-pong tiles of that kind come near enough to most sizes.
 #
 # **128 x 256 and not 256 x 128.** Both load as much, and a thread holds as many accumulators. But a warpgroup's half of
 # the first is 64 x 256: one `wgmma`. Its half of the second takes two, and each of them reads B again. For 16 elements
 # of K the tensor cores read 2 (64 + 256) = 640 rows of shared memory instead of 4 (64 + 128) = 768, with half as many
 # instructions.
-#
-# **Registers are the limit.** A thread of a consumer has 240. For 256 x 160 it holds 160 accumulators, and two rounded
-# numbers to a register leave room for nine epilogue subtiles of 64 x 32 out of ten. The tenth is stored at once.
-#
-# **Swap A/B.** 208 x 256 needs the fewest loads, and its 208 accumulators leave no registers to overlap anything. A
-# second difficulty: a subtile of 128-byte lines has 64 columns, and 64 does not divide 208. Narrower lines write less
-# than a line of L2 at a time. So this variant computes C transposed, from B and A: its 256 rows are 256 *columns* of C,
-# in four subtiles of 64, and 208 is a number of rows, which nothing has to divide.
-#
-# **Tiles that fill a wave.** Take 1536 x 1536. It is 144 tiles of 128 x 128, and an H200 has 132 SMs: in the second
-# *wave* 120 SMs have no work. It is also 132 tiles of 144 x 128, one full wave. With A and B swapped, a number of rows
-# may be any multiple of 16 (two of the 8 x 8 matrices that `stmatrix` writes). Five such numbers are here.
 
 
 # %%
@@ -349,13 +334,8 @@ Markdown(table(["M x N x K", "chosen", "second", "third"], rows))
 # %% [markdown]
 # ## The layouts and the MMA
 #
-# A and B are K-major tiles of 128-byte rows. C has subtiles of 64 x 64 or 64 x 32, two buffers for each warpgroup,
-# beside A and B and not over them: the next tile is loaded while this one is stored.
-#
-# With A and B swapped, both are K-major still. The subtiles of C lie by columns: 64 of what the tensor cores see as
-# rows follow one another in memory, 128 bytes of one row of C. A subtile has all rows that the tile has of C, and each
-# warpgroup one buffer. The atom is the same with its modes exchanged. `stmatrix.trans` transposes each 8 x 8 matrix on
-# its way: a thread that holds two neighbours along what is N here writes them to two lines.
+# A and B are K-major tiles of 128-byte rows. C has epilogue subtiles of 64 x 64 or 64 x 32, two buffers for each
+# warpgroup; with A and B swapped they lie by columns, one buffer of 64 x `tile_n` each.
 
 
 # %%
@@ -413,47 +393,6 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
     subtile = cute.make_tiled_mma(wgmma(dtype, config.epi_n), (1, 1, 1))
     return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, subtile))
 
-
-# %% [markdown] tags=["lab"]
-# A subtile goes through one of its warpgroup's two buffers, in the 128-byte mode. One `stmatrix` of it:
-
-# %% tags=["lab"]
-from cookbook import access, banks
-from cookbook.layouts import evaluate
-
-
-def stmatrix_of(variant: str) -> list[access.Access]:
-    """Every stmatrix of a warp, into one subtile."""
-    layouts = evaluate(smem_layouts, cutlass.BFloat16, VARIANTS[variant])
-    copies = evaluate(tiled_copies, cutlass.BFloat16, VARIANTS[variant])
-    found = access.of_copy(layouts.c, copies.r2s_c, "dst", "stmatrix", warp=0)
-    counted = {banks.wavefronts(one.addresses, one.width).actual for one in found}
-    print(f"{variant}: {len(found)} stmatrix a warp and subtile; wavefronts each: {sorted(counted)}; 4 is ideal")
-    return found
-
-
-draw.access_view(stmatrix_of("128x256")[0])
-
-# %% [markdown] tags=["lab"]
-# With A and B swapped: the first eight lines of both kinds of subtile. Small in each cell is the first of its eight
-# elements, (row, column) of what the tensor cores compute. They go on along the row in the one, down the column in the
-# other; either way a line is 128 bytes of a row of the product.
-
-# %% tags=["lab"]
-
-
-def first_lines(dtype) -> dict[str, cute.ComposedLayout]:
-    """Eight lines of a subtile of C, by variant."""
-    return {"128x256": smem_atom(dtype, 64), "208x256": smem_atom(dtype, 64, True)}
-
-
-draw.atom_orders(evaluate(first_lines, cutlass.BFloat16), title="Eight lines of an epilogue subtile, bfloat16")
-
-# %% [markdown] tags=["lab"]
-# A `stmatrix.trans` writes 16 bytes of eight of these columns for each of its matrices:
-
-# %% tags=["lab"]
-draw.access_view(stmatrix_of("208x256")[0])
 
 # %% [markdown]
 # ## The tile scheduler
@@ -530,15 +469,11 @@ def consumer_states(k_tile, config: cutlass.Constexpr):
 # %% [markdown]
 # ## The producer
 #
-# One warp issues all loads. In every second work tile it goes through K **backwards**. The CTAs of a wave read the same
-# rows of A and columns of B at the same time. Where these are more than L2 can hold, the beginning of K has left L2 at
-# the end of a wave, and the end of K should still be there. The next wave needs many of the same rows of A, so it
-# starts at the end; [the persistent GEMM](persistent_gemm.ipynb) models it. The order of summation differs from tile to
-# tile; for one shape on one GPU it is always the same.
+# In every second work tile the producer goes through K **backwards**. The CTAs of a wave read the same rows of A and
+# columns of B at the same time. Where these are more than L2 can hold, the beginning of K has left L2 at the end of a
+# wave, and the end of K should still be there. The next wave needs many of the same rows of A, so it starts at the end.
 #
-# **Dummy tiles.** Where a cluster reaches over the edge of C, one of its CTAs has a tile that does not exist. TMA clips
-# what it stores. Its loads still matter: a neighbour's stage is free only when its own is, and TMA takes longer to fill
-# a box with zeros than to load it. So such a CTA loads the last tile that exists once more.
+# The order of summation differs from tile to tile; for one shape on one GPU it is always the same.
 
 
 # %%
@@ -591,10 +526,9 @@ def produce(pipe, loads: Loads, scheduler: Scheduler, tile, k_tiles, config: cut
 
 
 # %% [markdown]
-# ## The consumers' main loop
+# ## Unchanged: main loop and epilogue
 #
-# The wgmmas of a k-tile are one **commit group**. A warpgroup issues it, waits for the group *before* it, and releases
-# that group's stage.
+# One commit group of wgmmas for each k-tile; epilogue subtiles of 64 x `epi_n` that go through shared memory to TMA.
 
 
 # %%
@@ -649,14 +583,6 @@ def last_k_tile(main: Mainloop, release):
     main.pipe.consumer_release(release)
 
 
-# %% [markdown]
-# ## The epilogue: one subtile of C
-#
-# A warpgroup stores its part of a tile in **epilogue subtiles** of 64 x `epi_n`: it rounds the accumulators, writes
-# them with `stmatrix` into a swizzled buffer, and TMA stores the buffer. Before it writes a buffer again, TMA must have
-# *read* it. The barrier is among the 128 threads of one warpgroup. TMA clips a subtile at the edge of C.
-
-
 # %%
 class Epilogue(NamedTuple):
     """Where one consumer warpgroup stores its part of a tile, and by which copies."""
@@ -709,18 +635,10 @@ def store_subtile(epi: Epilogue, i: cutlass.Constexpr, rC, tile, config: cutlass
 
 
 # %% [markdown]
-# ## Cooperative, with an overlapped epilogue
+# ## Both schedules
 #
-# Two warpgroups that share a tile finish it together. If both then store, the tensor cores wait. Here both only
-# *round*: 64 registers a thread now hold what 128 held, and the next tile can begin. Its first commit group is issued,
-# and while the tensor cores work the threads store the first subtile of the tile before. Then come the second group and
-# the second subtile, and so on. A group takes the tensor cores longer than a subtile takes the threads.
-#
-# What is left of the epilogue is the rounding, and the stores of the very last tile. Of a wider tile the registers
-# cannot hold all subtiles: it stores some of them at once, and `overlapped` of them later.
-#
-# A tile therefore needs as many k-tiles as it has overlapped subtiles. Where K is shorter, the producer asks for
-# k-tiles past the end, which TMA fills with zeros.
+# Cooperative warpgroups store `overlapped` of their subtiles during the main loop of the next tile. In ping-pong each
+# warpgroup has work tiles of its own, and begins when the other has issued all its k-tiles.
 
 
 # %%
@@ -759,43 +677,6 @@ def cooperative(main: Mainloop, epi: Epilogue, scheduler: Scheduler, config: cut
         store_subtile(epi, at_once + j, subtile_of(rC, j, config), tile, config)
 
 
-# %% [markdown] tags=["lab"]
-# One warpgroup of a pair, K = 512, by the figures of `CALIBRATION`. With the epilogue after each tile, the tensor cores
-# stand still for as long as the stores take. With the overlapped one, only the rounding is left.
-
-# %% tags=["lab"]
-
-
-def pair(overlap: bool, k: int = 512, tiles: int = 3) -> dict[str, list[draw.Span]]:
-    """The lanes of the threads of a warpgroup and of the tensor cores; K-tiles of 128 x 256 x 64."""
-    c, store, rounding = CONFIG, CALIBRATION.store_clocks, CALIBRATION.round_clocks
-    tile, stage = c.tile_m * c.tile_n * k / 2048, c.tile_m * c.tile_n * c.tile_k / 2048
-    threads, tensor, now = [], [], 0.0
-    for i in range(tiles):
-        tensor.append(draw.Span(now, now + tile, f"tile {i}", "multiply"))
-        if overlap and i > 0:
-            threads += [draw.Span(now + j * stage, now + j * stage + store, "", "store") for j in range(c.subtiles)]
-        now += tile
-        threads.append(draw.Span(now, now + rounding, "", "round"))
-        now += rounding
-        if not overlap:
-            threads.append(draw.Span(now, now + c.subtiles * store, f"tile {i}", "store"))
-            now += c.subtiles * store
-    return {"threads": threads, "tensor cores": tensor}
-
-
-lanes = {f"after the tile: {lane}": spans for lane, spans in pair(overlap=False).items()} | {"": []}
-lanes |= {f"overlapped: {lane}": spans for lane, spans in pair(overlap=True).items()}
-draw.lanes(lanes, "Three tiles of 128 x 256, K = 512: computed, not measured", note="gaps: the lane has nothing to do")
-
-# %% [markdown]
-# ## Ping-pong
-#
-# The other schedule is that of [pingpong](pingpong_gemm.ipynb): each warpgroup has work tiles of its own, and stores
-# one while the other warpgroup multiplies. It may begin only when the other has issued all its k-tiles: an mbarrier's
-# phase is one bit, and cannot tell the phase it waits for from the one two before it.
-
-
 # %%
 PINGPONG_BARRIER = 4  # the first of two named barriers; 1 and 2 belong to the epilogues, 0 to the CTA
 
@@ -820,8 +701,8 @@ def pingpong(main: Mainloop, epi: Epilogue, scheduler: Scheduler, config: cutlas
 # %% [markdown]
 # ## The kernel
 #
-# The kernel sets up, then parts: one warp produces, two warpgroups consume by one schedule or the other. Each waits for
-# the previous kernel (PDL) as late as it can: after its registers, its descriptors and its addresses.
+# One warp produces, two warpgroups consume by one schedule or the other. Each waits for the previous kernel (PDL) as
+# late as it can.
 
 
 # %%
@@ -921,22 +802,6 @@ def set_up(layouts, dtype, config: cutlass.Constexpr):
     return Cta(pipe, sA, sB, sC, (rank % config.cluster_m, rank // config.cluster_m))
 
 
-# %% [markdown]
-# ## Uniform descriptors
-#
-# A matrix descriptor holds an address, and each of the four k-blocks of a stage needs a new pair of them. All threads
-# of a warp need the same one, so it belongs in the warp's *uniform* registers, where an addition is one operation and
-# not 32. The compiler puts it there if it can prove two things:
-#
-# * **The address does not depend on the thread.** `get_slice(thread)`, as in [pingpong](pingpong_gemm.ipynb), does not
-#   say so. The slice of the warpgroup's first thread gives the same descriptors, and the warpgroup is known to be
-#   uniform.
-# * **The stage does not either.** It comes out of `consumer_state(i * k_tiles)` and a loop. It stays uniform as long as
-#   all threads are known to take the same branch: an `if` about K around a commit group was enough to lose it.
-#
-# The table below counts the instructions that are left.
-
-
 # %%
 @cute.jit
 def consume(cta: Cta, out: TmaTensor, scheduler: Scheduler, k_tiles, group, thread, config: cutlass.Constexpr):
@@ -960,30 +825,6 @@ def consume(cta: Cta, out: TmaTensor, scheduler: Scheduler, k_tiles, group, thre
     if thread < 32:
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
 
-
-# %% [markdown] tags=["lab"]
-# The instructions of the innermost loop, one stage, by who executes them: every lane, or the warp once. `R2UR` moves a
-# number from the lanes' registers to the uniform ones. The last two rows are pages that ask `get_slice` for each
-# thread's slice:
-
-# %% tags=["lab"]
-import cookbook
-from cookbook.harness import compiling
-
-
-def counts(module, config) -> list[str]:
-    """Of the loop of a kernel's consumers: wgmmas, other instructions of every lane, of the warp, and moves."""
-    sass = compiling.compile_module(module, "loop", "sm_90a", "bfloat16", config).sass
-    names = [each.split()[0] for each in compiling.innermost_loop(sass, "HGMMA")]
-    multiply, moves = (sum(name.startswith(which) for name in names) for which in ("HGMMA", "R2UR"))
-    uniform = sum(name.startswith("U") for name in names)
-    return [str(n) for n in (multiply, len(names) - multiply - uniform - moves, uniform, moves)]
-
-
-here, pages = cookbook.load("hopper/tuned_gemm"), ("hopper/persistent_gemm", "hopper/tma_wgmma_gemm")
-rows = [[name, *counts(here, config)] for name, config in here.VARIANTS.items()]
-rows += [[page, *counts(cookbook.load(page), cookbook.load(page).CONFIG)] for page in pages]
-Markdown(table(["kernel", "wgmma", "every lane", "the warp once", "R2UR"], rows))
 
 # %% [markdown]
 # ## The launch

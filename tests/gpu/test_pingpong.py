@@ -12,7 +12,7 @@ from marks import ON_HOPPER
 from cookbook.harness import catalog, running
 
 pytestmark = ON_HOPPER
-RECIPES = ["hopper/pingpong_gemm", "hopper/majors_gemm"]
+RECIPES = ["hopper/pingpong_gemm", "hopper/overlapped_epilogue_gemm", "hopper/majors_gemm"]
 CASES = [(name, variant) for name in RECIPES for variant in catalog.load(name).VARIANTS]
 
 
