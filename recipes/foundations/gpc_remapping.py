@@ -60,7 +60,7 @@ import torch
 # An idle GPU starts clusters in one GPC after the other, like a dealer of cards. So clusters with neighbouring numbers
 # are never in one GPC. Below is that order as one H200 has it, for the 66 clusters of two that fit, a letter for each
 # GPC. The first four run on pairs of SMs that never were in a larger cluster: their GPC is not known. Then the eight
-# GPCs follow in turns, and those with more SMs have more turns.
+# GPCs follow, one cluster each, again and again; those with more SMs still have room at the end.
 
 
 # %%

@@ -1082,10 +1082,9 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the M-major tile
+# ## The M-major tile
 #
-# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
-# out of your own code.
+# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made.
 #
 # Our own A for `nt`, as CuTe evaluates it. A row of the picture is one 128-byte line of shared memory: 64 elements
 # along M, of one k. The chunks are numbered along M; the swizzle is the one that a K-major tile has.
@@ -1138,7 +1137,7 @@ for letters in majors.MAJORS:
     print(letters, "a:", layouts[letters].a.outer, " b:", layouts[letters].b.outer)
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the order of the atoms
+# ## The order of the atoms
 #
 # A smaller M-major tile, 128 x 16: two atoms along K, two along M. A row of the picture is one k, a column 16 bytes
 # along M; the number is the byte offset, the colour the atom, in the order of memory. In our order the lines of one
@@ -1167,10 +1166,10 @@ draw.atom_tiling(
 )
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the copies of a k-tile
+# ## The copies of a k-tile
 #
-# What that is worth to the producer: the boxes of a k-tile, each of them a copy to issue (of a tile that is shared a
-# CTA issues half of each box, so the number is the same), and their lines. Beside them the clocks that the tensor cores
+# What that is worth to the producer: the boxes of a k-tile and their lines. Each box is a copy to issue; of a shared
+# tile a CTA issues half of each box, so the number is the same. The last column is the clocks that the tensor cores
 # have for the k-tile, at 2048 multiply-adds a clock.
 
 # %% tags=["lab"]
@@ -1208,7 +1207,7 @@ Markdown(table(header, rows, right=4))
 # line, and has measured that such lines cost nothing while the multiplications take longer; here they do, by far.
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: what the tensor core is told
+# ## What the tensor core is told
 #
 # The descriptor of the first 16 k of each operand: the bytes that its mode keeps together, its strides in bytes, and
 # how far its start moves from one k-block to the next. K-major, a k-block is 32 bytes further *in the same lines*;
@@ -1299,7 +1298,7 @@ from cookbook.harness.publishing import results_table
 Markdown(results_table("hopper/majors_gemm"))
 
 # %% [markdown] tags=["lab"]
-# Each layout beside its own `tn`, predicted to be 1, and beside `torch.matmul` on operands of the same majors:
+# Each layout against its own `tn`, predicted to be 1, and against `torch.matmul` on operands of the same majors:
 
 # %% tags=["lab"]
 from cookbook.harness import records

@@ -1265,7 +1265,7 @@ Markdown(fitted())
 # %% [markdown] tags=["lab"]
 # ## What limits it
 #
-# Why clocks alone do not say it: each variant and peer by itself, again and again, while the GPU reports its clock and
+# Why clocks alone do not say it: each variant and peer runs alone, again and again, while the GPU reports its clock and
 # its power. Where power limits the clock, a rate is power divided by *J for each TFLOP*: of two kernels the one that
 # needs fewer joules is faster, even if it takes more clocks. The second table is ncu's, of one launch of each variant;
 # the loading warps, which mostly wait, are part of its means.
