@@ -168,10 +168,19 @@ def test_an_unknown_chip_and_a_capture_have_none(recipe, monkeypatch):
 def test_calibrate_replaces_figures_and_forgets_the_plans_made_by_the_old_ones(recipe, monkeypatch):
     monkeypatch.setattr(recipe, "PLANS", {"kind": "plan"})
     before = recipe.cost(recipe.CONFIG, *LONG, 132)
-    assert recipe.calibrate(load_cost=0).load_cost == 0 and recipe.PLANS == {}
+    assert recipe.calibrate(load_cost=1).load_cost == 1 and recipe.PLANS == {}
     assert recipe.cost(recipe.CONFIG, *LONG, 132) < before
+    assert recipe.calibrate(gpcs=[3, 5, 3]).gpcs == (3, 5, 3), "hashable: tables are kept by it"
+
+
+def test_a_figure_that_cannot_be_is_refused_and_changes_nothing(recipe):
+    before = recipe.CALIBRATION
     with pytest.raises(TypeError, match="lode_cost"):
-        recipe.calibrate(lode_cost=0)
+        recipe.calibrate(lode_cost=1)
+    for wrong in (0, -1, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=f"^load_rate: got {wrong}; needed a finite number above 0$"):
+            recipe.calibrate(load_rate=wrong)
+    assert recipe.CALIBRATION is before
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -181,6 +181,12 @@ class Calibration:
     # The GPC of each cluster of two, in the order in which an idle GPU starts them. Any letters; () is "not known".
     gpcs: tuple[object, ...] = tuple("wxyz" + 4 * "abcdefgh" + 4 * "bcdefgh" + "gh")
 
+    def __post_init__(self):
+        object.__setattr__(self, "gpcs", tuple(self.gpcs))
+        for name, value in vars(self).items():
+            if name != "gpcs" and not 0 < value < float("inf"):
+                raise ValueError(f"{name}: got {value}; needed a finite number above 0")
+
 
 CALIBRATION = Calibration()
 
