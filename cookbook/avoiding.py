@@ -9,20 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
+from cookbook.arguments import checked
 from cookbook.gf2 import echelon, kernel, span
 
-__all__ = ["BankMap", "Frame", "Tree", "Undecided", "avoid", "avoidable"]
+__all__ = ["BankMap", "Frame", "Tree", "Undecided"]
 
 GREEDY = 16  # steps for which the search follows its first choice; then it takes many branches at once
 BATCH = 128
+BATCH_BYTES = 1 << 26  # of the states that may follow a batch
+LARGEST = 21  # log2 of the vectors that a search can look at
 _ONES = np.array([i.bit_count() for i in range(1 << 16)], np.uint8)
 # The bits of a word whose number has bit i clear.
 _EVEN = [sum(1 << k for k in range(64) if not k >> i & 1) for i in range(6)]
 
 
+@checked
 @dataclass(frozen=True)
 class Frame:
     """The coordinates that the search works in.
@@ -44,6 +49,7 @@ class Frame:
         return len(self.within) + self.fresh
 
 
+@checked
 @dataclass(frozen=True)
 class Tree:
     """One step of an exhausted search: no vector of the coset can be chosen.
@@ -60,6 +66,7 @@ class Tree:
         return 1 + sum(tree.nodes for tree in self.branches.values())
 
 
+@checked
 @dataclass(frozen=True)
 class BankMap:
     """`images[j]`: the bank bits of unit vector j."""
@@ -68,11 +75,11 @@ class BankMap:
     nodes: int  # steps of the search, dead ends included
 
 
-class Undecided(RuntimeError):
+class Undecided(ValueError):
     """The search was given fewer steps than it needs."""
 
 
-def avoid(spans: Sequence[Sequence[int]], n: int, rank: int) -> BankMap | tuple[Frame, Tree]:
+def avoid(spans: Sequence[Sequence[int]], n: int, rank: int, most: int | None = None) -> BankMap | tuple[Frame, Tree]:
     """A linear map from n bits to `rank` bits that is injective on every span; or why there is none.
 
     The spans of blocks take a handful of steps, as do up to eight arbitrary ones. Hard are thirty arbitrary spans of
@@ -80,12 +87,19 @@ def avoid(spans: Sequence[Sequence[int]], n: int, rank: int) -> BankMap | tuple[
 
     Args:
         spans: a basis each, of dimension `rank` at most.
+        most: nodes after which to give up.
 
     Returns:
         The map, or the frame and the tree of a proof; `cookbook.proofs` checks it.
+
+    Raises:
+        Undecided: (a ValueError) `most` nodes were not enough.
     """
+    total = echelon(v for basis in spans for v in basis)
+    if len(total) <= rank:  # room for all at once
+        return BankMap(_injective(total, n), 0)
     search = _Search(spans, n, rank)
-    found = search.run()
+    found = search.run(most)
     frame = search.frame
     return (frame, search.tree()) if found is None else BankMap(_extended(frame, found, n), search.steps)
 
@@ -139,6 +153,8 @@ class _Search:
         if max(map(len, bases)) > rank:
             raise ValueError(f"spans: got one of dimension {max(map(len, bases))}; needed {rank} at most")
         self.frame = frame = _frame(bases, n, rank)
+        if len(frame.across) + frame.width > LARGEST:
+            raise Undecided(f"rank: got {rank}; the search would look at 2**{len(frame.across) + frame.width} vectors")
         blocked = _forbidden(frame, bases)
         self._cosets = len(blocked)
         self._low = min(frame.width, 6)  # bits of a position inside a word
@@ -146,6 +162,7 @@ class _Search:
         self._depth = len(frame.across)
         bits = (~blocked).reshape(-1, 1 << self._low).astype(np.uint64)
         words = (bits << np.arange(1 << self._low, dtype=np.uint64)).sum(axis=1, dtype=np.uint64)
+        self._batch = max(1, min(BATCH, BATCH_BYTES >> len(frame.across) + 2 * frame.width - 3))
         self._dtype = np.uint16 if self._low <= 4 else np.uint32 if self._low == 5 else np.uint64
         self._free = words.astype(self._dtype)[None]
         self._assigned = np.zeros((1, self._cosets), bool)
@@ -163,12 +180,12 @@ class _Search:
             Undecided: `most` nodes were not enough.
         """
         start = np.full(1, -1)
-        stack = [(0, self._free, self._assigned, start, start)]
+        stack: list[tuple[Any, ...]] = [(0, self._free, self._assigned, start, start)]
         while stack:
             if most is not None and self.nodes > most:
                 raise Undecided(f"most: got {most}; more nodes are needed")
             depth, *state = stack.pop()
-            many = 1 if self.steps < GREEDY else BATCH
+            many = 1 if self.steps < GREEDY else self._batch
             if len(state[0]) > many:
                 stack.append((depth, *(rows[many:] for rows in state)))
             free, assigned, parent, position = (rows[:many] for rows in state)
@@ -263,6 +280,12 @@ def _shuffle(count: int, by: np.ndarray) -> np.ndarray:
 def _taken(table: np.ndarray, row: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Of each of these rows of a table, these columns."""
     return table.reshape(-1).take(columns + (row * table.shape[1])[:, None])
+
+
+def _injective(basis: Sequence[int], n: int) -> tuple[int, ...]:
+    """The images of the unit vectors under a map that sends each vector of a basis to a bit of its own."""
+    whole = _Coordinates([*basis, *_completed(basis, [1 << i for i in range(n)])])
+    return tuple(whole(1 << j) & (1 << len(basis)) - 1 for j in range(n))
 
 
 def _extended(frame: Frame, chosen: list[tuple[int, int]], n: int) -> tuple[int, ...]:

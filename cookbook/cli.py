@@ -20,9 +20,11 @@ from cookbook.console import say as _say
 from cookbook.console import show as _print
 from cookbook.console import show_json as _print_json
 from cookbook.harness import catalog
+from cookbook.usage import OneLine, of_library, whole
 
 app = typer.Typer(
     name="cookbook",
+    cls=OneLine,
     no_args_is_help=True,
     add_completion=False,
     help="CuTe-DSL kernels to read, check, time and copy.",
@@ -32,15 +34,18 @@ app = typer.Typer(
 )
 
 
+MOST_JOBS, MOST_ROUNDS = 1024, 100_000
+
+
 def _shape(text: str) -> tuple[int, ...]:
     """`"200,333,64"` -> (200, 333, 64); anything but two or three integers is a wrong command line."""
     try:
-        sizes = tuple(int(part) for part in text.replace("x", ",").split(","))
-    except ValueError:
+        sizes = tuple(whole(part) for part in text.replace("x", ",").split(","))
+    except typer.BadParameter:
         sizes = ()
     if len(sizes) not in (2, 3):
         needed = "M,N,K: three integers such as 200,333,64, or two, M,N, for a transpose"
-        raise typer.BadParameter(f"got {text!r}, needed {needed}")
+        raise typer.BadParameter(f"--shape: got {text!r}; needed {needed}")
     return sizes
 
 
@@ -57,7 +62,7 @@ _DTYPES = {
 
 def _dtype(text: str) -> str:
     if text not in _DTYPES:
-        raise typer.BadParameter(f"got {text!r}, needed one of {', '.join(_DTYPES)}")
+        raise typer.BadParameter(f"--dtype: got {text!r}; needed one of {', '.join(_DTYPES)}")
     return _DTYPES[text]
 
 
@@ -98,18 +103,18 @@ def show(name: Name, as_json: Json = False) -> None:
     from cookbook.harness import records
 
     recipe = catalog.find(name)
-    code_hash = catalog.code_hash(recipe.name)
+    code = records.code_of(recipe.name)
     measured = [record for record in records.read() if record["recipe"] == recipe.name]
     if as_json:
-        _print_json(_recipe_json(recipe) | {"code_hash": code_hash, "records": _marked(measured)})
+        _print_json(_recipe_json(recipe) | {"code": code, "records": _marked(measured)})
         return
     from cookbook import tables
 
-    _print(tables.of_recipe(recipe, code_hash))
+    _print(tables.of_recipe(recipe, code))
     _print(tables.of_records(measured, records.is_stale) if measured else "nothing measured yet")
 
 
-@app.command(epilog="Examples: cookbook check --all    cookbook check hopper/tma_wgmma_gemm --shape 200,333,64 --json")
+@app.command(epilog="Examples: cookbook check hopper/tma_wgmma_gemm --shape 200,333,64    cookbook check my_gemm.py")
 def check(
     names: Names = None,
     everything: Everything = False,
@@ -122,11 +127,18 @@ def check(
     ] = False,
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, help="Processes for what needs no GPU. Default: one a CPU, 4 at most.", show_default=False),
+        typer.Option(
+            parser=whole,
+            metavar="N",
+            help="Processes for what needs no GPU. Default: one a CPU, 4 at most.",
+            show_default=False,
+        ),
     ] = None,
     gpu_jobs: Annotated[
         int,
-        typer.Option(min=1, help="Processes that share the GPU at what is not timed; one a CPU is well."),
+        typer.Option(
+            parser=whole, metavar="N", help="Processes that share the GPU at what is not timed; one a CPU is well."
+        ),
     ] = 1,
     on_hardware: Annotated[
         bool,
@@ -138,10 +150,17 @@ def check(
     record: Record = False,
     as_json: Json = False,
 ) -> None:
-    """Check recipes: layout, model and compiled anywhere; ran and timed on a GPU, else as recorded."""
+    """Check recipes, or copies of them: NAME may be a file such as my_gemm.py.
+
+    With no GPU: layouts, the data path simulated through them, barriers, compiled code. No level of these reads the
+    kernel's own coordinates, guards or accumulators: that takes a GPU (ran), or what is recorded of one.
+    """
     from cookbook.harness import workers
 
-    wanted = _for_this_gpu(names) if on_hardware else _wanted(names, everything, "check")
+    for option, count in (("--jobs", jobs), ("--gpu-jobs", gpu_jobs)):
+        if count is not None and not 1 <= count <= MOST_JOBS:
+            raise typer.BadParameter(f"{option}: got {count}; needed 1 to {MOST_JOBS} processes")
+    wanted = _for_this_gpu(names) if on_hardware else _subjects(names, everything)
     tools, record = tools or on_hardware, record or on_hardware
     chosen = _chosen(wanted, shapes, dtypes, targets, everything, majors)
     plans = [workers.planned(recipe, *arguments, tools) for recipe, arguments in chosen]
@@ -151,6 +170,18 @@ def check(
     recording.say()
     _show_reports(reports, as_json)
     raise typer.Exit(0 if all(report.ok for report in reports) else 1)
+
+
+def _subjects(names: list[str] | None, everything: bool) -> list[catalog.Recipe]:
+    """The recipes wanted for `check`; of a file's name, the recipe that the file is a copy of, with its code."""
+    from cookbook.harness import subjects
+
+    if everything or not any(name.endswith(".py") for name in names or ()):
+        return _wanted(names, everything, "check")
+    try:
+        return [subjects.of_file(Path(n)) if n.endswith(".py") else catalog.find(n) for n in names or ()]
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def _for_this_gpu(names: list[str] | None) -> list[catalog.Recipe]:
@@ -163,7 +194,7 @@ def _for_this_gpu(names: list[str] | None) -> list[catalog.Recipe]:
     able = [recipe for recipe in asked if not reasons[recipe.name]]
     if not able or (names and len(able) < len(asked)):
         why = next(f"{name}: {reason}" for name, reason in reasons.items() if reason)
-        raise typer.BadParameter(f"--on-hardware: got a machine that does not run {why}")
+        raise typer.BadParameter(f"--on-hardware: got {why}; needed a GPU that runs every recipe named")
     return able
 
 
@@ -178,7 +209,7 @@ def _show_reports(reports: list[Any], as_json: bool) -> None:
         status = "holds" if report.ok else "FAILS"
         missing = sorted({f"{level.level} {level.dtype or ''}".strip() for level in report.not_checked})
         rest = f"; not checked here: {', '.join(missing)}" if missing else ""
-        _print(f"{report.recipe}: all that could be checked here {status}{rest}")
+        _print(f"{report.checked}: all that could be checked here {status}{rest}")
 
 
 @app.command(
@@ -201,19 +232,20 @@ def bench(
     no_quack: Annotated[
         bool, typer.Option("--no-quack", help="Leave QuACK out: it tunes itself for some 15 s at every size.")
     ] = False,
-    rounds: Annotated[int, typer.Option(help="Interleaved rounds; at least 7.")] = 12,
+    rounds: Annotated[int, typer.Option(parser=whole, metavar="N", help="Interleaved rounds; at least 7.")] = 12,
     record: Record = False,
     as_json: Json = False,
 ) -> None:
     """Time recipes beside their peers (torch, QuACK, a copy), interleaved, on this GPU."""
     from cookbook.harness import benching, records
+    from cookbook.harness.contest import MIN_ROUNDS
 
-    if rounds < benching.MIN_ROUNDS:
-        raise typer.BadParameter(f"--rounds: got {rounds}, needed at least {benching.MIN_ROUNDS}")
+    if not MIN_ROUNDS <= rounds <= MOST_ROUNDS:
+        raise typer.BadParameter(f"--rounds: got {rounds}; needed at least {MIN_ROUNDS}, {MOST_ROUNDS} at most")
     asked = ["--all-sizes"] * all_sizes + ["--each-dimension"] * each_dimension
     asked += [f"--shape {shapes[0]}"] if shapes else []
     if len(asked) > 1:
-        raise typer.BadParameter(f"{asked[0]}: got {asked[1]} beside it, needed one of the two")
+        raise typer.BadParameter(f"{asked[0]}: got {asked[1]} beside it; needed one of the two")
     sizes = benching.all_sizes if all_sizes else benching.each_dimension if each_dimension else None
     made: list[Any] = []
     skipped: dict[str, str] = {}
@@ -238,9 +270,9 @@ def _to_time(names: list[str] | None, everything: bool) -> list[catalog.Recipe]:
     from cookbook.harness import studying
 
     wanted = _wanted(names, everything, "bench")
-    studies = [recipe.name for recipe in wanted if recipe.kind == "study" and recipe.name not in studying.BENCHED]
+    studies = [recipe.name for recipe in wanted if recipe.kind == "study" and not studying.is_benched(recipe)]
     if studies and not everything:
-        raise typer.BadParameter(f"NAME: got {studies[0]}, a study, needed a recipe with something to time")
+        raise typer.BadParameter(f"NAME: got {studies[0]}, a study; needed a recipe with something to time")
     return [recipe for recipe in wanted if recipe.name not in studies]
 
 
@@ -260,7 +292,7 @@ def _bench_jobs(
             skipped[recipe.name] = reason
             continue
         if recipe.kind == "study":  # it has sizes of its own
-            jobs += [(recipe.name, shape, None, None) for shape in studying.bench_shapes(recipe.name)]
+            jobs += [(recipe.name, shape, None, None) for shape in studying.bench_shapes(recipe)]
             continue
         for dtype, which in product(wanted.dtypes, wanted.majors):
             shapes = sizes(recipe, which) if sizes else benching.default_shapes(recipe)
@@ -295,7 +327,7 @@ def _marked(found: list[Any]) -> list[Any]:
     """Records, each told whether it is stale."""
     from cookbook.harness import records
 
-    return [record | {"stale": records.is_stale(record)} for record in found]
+    return [r | {"stale": records.is_stale(r), "host_stale": records.host_is_stale(r)} for r in found]
 
 
 @app.command(epilog="Example: cookbook limits ampere/tuned_gemm --shape 8192,8192,8192 --record")
@@ -318,7 +350,7 @@ def limits(
     wanted = [catalog.find(name) for name in names]
     for recipe in wanted:
         if reason := measuring.refusal(recipe):
-            raise typer.BadParameter(f"NAME: got {recipe.name}, {reason}")
+            raise typer.BadParameter(f"NAME: got {recipe.name}, {reason.replace(', needed', '; needed')}")
     given = _chosen(wanted, shapes or [",".join(map(str, measuring.SHAPE))], dtypes, None, False, majors)
     skipped = {r.name: reason for r, chosen in given if (reason := checking.cannot_run(r, chosen.targets))}
     jobs = []
@@ -364,13 +396,13 @@ def copy(
     recipe = catalog.find(name)
     file = dest / f"{recipe.file.stem}.py" if dest.is_dir() else dest
     if file.exists() and not force:
-        raise typer.BadParameter(f"DEST: {file} exists, needed a new file, or --force to write over it")
+        raise typer.BadParameter(f"DEST: got {file}, which exists; needed a new file, or --force to write over it")
     source = catalog.standalone_source(recipe.name, file.stem)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(source, encoding="utf-8")
     except OSError as error:
-        raise typer.BadParameter(f"DEST: got {file}, needed a file that can be written ({error})") from None
+        raise typer.BadParameter(f"DEST: got {file}; needed a file that can be written ({error})") from None
     _say(f"wrote {file}: {len(source.splitlines())} lines that stand alone; the first say what they need")
     if recipe.kind in catalog.USAGE:
         function, example, where = catalog.usage_of(recipe)
@@ -379,14 +411,33 @@ def copy(
         _say(f"it runs on a GPU of {recipe.needs_gpu}")
 
 
-@app.command(epilog="Example: cookbook results --stale")
+@app.command(epilog="Examples: cookbook results --stale    cookbook results --exact --jobs 2")
 def results(
     stale: Annotated[bool, typer.Option("--stale", help="Only records of code that has changed since.")] = False,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Compile what every record is of, and compare: minutes, no GPU.")
+    ] = False,
+    restamp: Annotated[
+        bool,
+        typer.Option("--restamp", help="Compile what stale records are of; renew those whose kernels are the same."),
+    ] = False,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes that compile. Default: one a CPU, 4 at most.", show_default=False),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """List what was measured; with --stale what must be measured again."""
+    """List what was measured; with --stale what must be measured again.
+
+    --stale reads the recipes' text and takes a second. --exact and --restamp compile: exit status 1 if a record's
+    kernels differ from today's, or if --restamp refuses one.
+    """
     from cookbook.harness import records
 
+    if stale + exact + restamp > 1:
+        raise typer.BadParameter("got several of --stale, --exact and --restamp; needed one at most")
+    if exact or restamp:
+        raise typer.Exit(_exact(jobs, as_json) if exact else _restamp(jobs, as_json))
     found = records.stale() if stale else records.read()
     if as_json:
         _print_json(_marked(found))
@@ -395,8 +446,45 @@ def results(
 
     if not found:
         _print("no stale record" if stale else "nothing measured yet")
-        return
-    _print(tables.of_records(found, records.is_stale))
+    else:
+        _print(tables.of_records(found, records.is_stale))
+    if stale and (hosts := sum(not records.is_stale(r) and records.host_is_stale(r) for r in records.read())):
+        _say(f"{hosts} current records have times of the host that are stale: its code has changed since")
+
+
+def _exact(jobs: int | None, as_json: bool) -> int:
+    """Compare every record with what is compiled now, and say so; the exit status."""
+    from cookbook import tables
+    from cookbook.harness import freshness, records
+
+    found = records.read()
+    with _progress(freshness.how_many(found)) as advance:
+        verdicts = freshness.compare(found, jobs, advance)
+    if as_json:
+        _print_json([v.to_json() for v in verdicts])
+    else:
+        _print(tables.of_verdicts([v for v in verdicts if v.status != freshness.CURRENT]))
+    counts = [f"{sum(v.status == status for v in verdicts)} {status}" for status in freshness.STATUSES]
+    _say(f"{len(found)} records: {', '.join(counts)}")
+    return int(any(v.status == freshness.DIFFERS for v in verdicts))
+
+
+def _restamp(jobs: int | None, as_json: bool) -> int:
+    """Renew the records that may be, and say which may not; the exit status."""
+    from cookbook import tables
+    from cookbook.harness import freshness, records
+
+    found = records.read()
+    with _progress(freshness.how_many(r for r in found if not freshness.is_settled(r))) as advance:
+        done = freshness.restamp(found, jobs=jobs, on_progress=advance)
+    if as_json:
+        counted = {key: len(getattr(done, key)) for key in ("current", "renewed", "stamped")}
+        _print_json(counted | {"refused": [verdict.to_json() for verdict in done.refused]})
+    counts = f"{len(done.current)} were current, {len(done.renewed)} renewed, {len(done.stamped)} stamped"
+    _say(f"{len(found)} records: {counts}, {len(done.refused)} refused")
+    if done.refused and not as_json:
+        _print(tables.of_verdicts(done.refused))
+    return int(bool(done.refused))
 
 
 @app.command(epilog="Example: cookbook doctor")
@@ -423,7 +511,8 @@ cli_layouts.attach(app)
 def _wanted(names: list[str] | None, everything: bool, command: str) -> list[catalog.Recipe]:
     if everything == bool(names):
         example = f"cookbook {command} hopper/tma_wgmma_gemm"
-        raise typer.BadParameter(f"needed either --all or the names of recipes, such as: {example}")
+        got = "names and --all" if names else "none"
+        raise typer.BadParameter(f"NAME: got {got}; needed names of recipes or --all, such as: {example}")
     return catalog.recipes() if everything else [catalog.find(name) for name in names or ()]
 
 
@@ -451,11 +540,9 @@ def _chosen(
                 words = (str(v) for what, values in given.items() if not fitting[name][what] for v in values)
                 _say(f"{name}: left out: not made for {', '.join(words)}")
             asked = kept
-    try:
+    with of_library({what: f"--{what}" for what in given}):
         chosen = [(r, asked[r.name]) for r in recipes if r.name in asked]
         return [(r, checking.chosen(r, *(a[what] for what in given))) for r, a in chosen]
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
 
 
 def _fitting(recipe: catalog.Recipe, given: dict[str, list[Any]]) -> dict[str, list[Any]]:
@@ -473,16 +560,25 @@ class _Recording:
     """Writes records at once, so that a run that is cut short keeps what it has measured, and says at the end where."""
 
     def __init__(self, wanted: bool) -> None:
-        self.wanted, self.files = wanted, {}
+        self.wanted, self.files, self.made = wanted, {}, []
 
     def keep(self, *made: Any) -> None:
         """made: records, or None for what has none."""
         from cookbook.harness import records
 
         if self.wanted:
+            self.made += filter(None, made)
             self.files |= dict.fromkeys(records.write(filter(None, made)))
 
     def say(self) -> None:
+        """Compile what the records are of, for the hashes of their kernels, and say where they are."""
+        from cookbook.harness import freshness, records
+
+        if self.wanted and self.made:
+            stamped, refused = freshness.stamp(self.made)
+            records.write(stamped)
+            for record, _, why in refused:
+                _say(f"{record['recipe']} {record['level']}: no hashes of its kernels: {why}")
         if self.wanted:
             _say("recorded in " + ", ".join(map(str, self.files)) if self.files else "nothing was measured to record")
 
@@ -519,7 +615,7 @@ def main() -> None:
     """The entry point of the `cookbook` command."""
     try:
         app()
-    except (catalog.UnknownRecipe, catalog.CatalogError) as error:
+    except catalog.CatalogError as error:
         _say(f"error: {error}")
         sys.exit(2)
 

@@ -16,13 +16,16 @@ import numpy as np
 
 from cookbook import gf2, patterns
 from cookbook.avoiding import BankMap, Frame, Tree, Undecided, avoid, avoidable
-from cookbook.patterns import Banks, Pattern, log2
-from cookbook.proofs import CountingProof, TreeProof, Unsolvable
+from cookbook.instructions import Instruction, Pattern, phase_of
+from cookbook.patterns import Banks, log2
+from cookbook.proofs import CountingProof, TreeProof, Unsolvable, Vectors
 from cookbook.swizzle import Swizzle
 
-__all__ = ["LinearMap", "Problem", "solve_linear"]
+__all__: list[str] = []  # `cookbook.design.solve` is the door
 
 PERMUTED_NODES = 2_000  # of the search for a permuted layout; beyond it (many random spans) the general map stands
+
+WORK = 1 << 25  # steps of the search times cosets that a step looks at: seconds
 
 SMALLEST_NODES = 2_000  # of the searches for a smallest set of accesses that do not agree
 
@@ -34,13 +37,20 @@ class Problem:
     bits: int
     vector: int
     bank_bits: int  # of the offsets of vectors, how many choose the banks
+    kept: Vectors
+    together: tuple[tuple[int, ...], ...]  # of each access, a basis of the element offsets of one phase
     spans: tuple[tuple[int, ...], ...]  # of each access, over offsets of vectors
-    phases: tuple[int, ...]
 
     @property
     def vector_bits(self) -> int:
         """Bits of the offset of a vector."""
         return self.bits - self.vector
+
+    @property
+    def cosets(self) -> int:
+        """Of the largest span in the sum of all."""
+        total = gf2.rank_of_ints(v for span in self.spans for v in span)
+        return 1 << total - max(map(len, self.spans))
 
 
 @dataclass(frozen=True)
@@ -83,34 +93,37 @@ def linear_problem(
         Unsolvable: one access asks for more vectors at once than the banks hold.
     """
     bits = log2(tile[0] * tile[1])
-    bases = [access.basis(tile) for access in accesses]
-    vector = min(bits, _vector(bases, element_bits, vector_elements, banks))
+    vector = min(bits, _vector(accesses, tile, element_bits, vector_elements, banks))
     within_word = min(vector, max(0, log2(banks.bytes * 8) - log2(element_bits)))
     bank_bits = log2(banks.line * 8) - log2(element_bits) - vector if vector > within_word else log2(banks.count)
     if vector == within_word:  # an element wider than a word takes several banks
         bank_bits -= max(0, log2(element_bits) - log2(banks.bytes * 8))
-    spans, phases = [], []
-    for index, basis in enumerate(bases):
-        together, count = patterns.phase(basis, element_bits, banks)
+    line = max(1, banks.line * 8 // element_bits)
+    kept = Vectors(1 << vector, 1 << within_word, line)
+    phases, spans = [], []
+    for index, access in enumerate(accesses):
+        basis, count = phase_of(access, tile, element_bits, banks)
+        together = basis[: len(basis) - log2(count)]
         span = _vectors_of(together, within_word, vector)
         if len(span) > bank_bits:
-            offsets = tuple(gf2.span(together).tolist())
-            proof = CountingProof(index, offsets, 1 << vector, 1 << bank_bits)
-            raise Unsolvable(f"accesses: {accesses[index]} alone conflicts under every address map", proof)
+            whole = f" that keeps {kept.elements} neighbours together" if vector else ""
+            proof = CountingProof(index, tuple(gf2.span(together).tolist()), kept)
+            raise Unsolvable(f"accesses: {access} alone conflicts under every address map{whole}", proof)
+        phases.append(tuple(together))
         spans.append(tuple(span))
-        phases.append(count)
-    return Problem(bits, vector, bank_bits, tuple(spans), tuple(phases))
+    return Problem(bits, vector, bank_bits, kept, tuple(phases), tuple(spans))
 
 
-def _vector(bases: list[list[int]], element_bits: int, vector_elements: int | None, banks: Banks) -> int:
-    """log2 of the elements to keep together: what all accesses take whole, and a word at least."""
+def _vector(
+    accesses: Sequence[Pattern], tile: tuple[int, int], element_bits: int, vector_elements: int | None, banks: Banks
+) -> int:
+    """log2 of the elements to keep together: a word at least, each instruction's vector, what all blocks take whole."""
     most = max(0, log2(min(patterns.MAX_VECTOR, banks.line)) + 3 - log2(element_bits))
     word = max(0, log2(banks.bytes) + 3 - log2(element_bits))
-    if vector_elements is None:
-        return max(word, min(most, *(patterns.contiguous(basis) for basis in bases)))
-    if not patterns.is_power_of_two(vector_elements) or vector_elements > 1 << most:
-        raise ValueError(f"vector_elements: got {vector_elements}; needed a power of two, {1 << most} at most")
-    return max(word, log2(vector_elements))
+    lanes = [log2(a.vector(element_bits)) for a in accesses if isinstance(a, Instruction)]
+    blocks = [patterns.contiguous(a.basis(tile)) for a in accesses if not isinstance(a, Instruction)]
+    shared = max(lanes) if lanes else min(most, *blocks)
+    return max(word, shared, log2(patterns.checked_vector(vector_elements, tile, 1 << most)))
 
 
 def _vectors_of(basis: Sequence[int], within_word: int, vector: int) -> list[int]:
@@ -131,9 +144,10 @@ def solve_linear(problem: Problem, accesses: Sequence[Pattern]) -> LinearMap:
 
     Raises:
         Unsolvable: with an exhausted search as its proof, over a smallest set of accesses where that is found quickly.
+        Undecided: (a ValueError) the search takes too many steps.
     """
     bank_bits = min(problem.bank_bits, problem.vector_bits)
-    found = avoid(problem.spans, problem.vector_bits, problem.bank_bits)
+    found = _search(problem)
     if not isinstance(found, BankMap):
         raise _unsolvable(problem, accesses, *found)
     if (plain := _plain(problem, bank_bits)) is not None:
@@ -142,6 +156,22 @@ def solve_linear(problem: Problem, accesses: Sequence[Pattern]) -> LinearMap:
     if labels is not None:
         return _permuted(problem, labels, bank_bits, found.nodes + nodes)
     return _general(problem, found, bank_bits, found.nodes + nodes)
+
+
+def _search(problem: Problem) -> BankMap | tuple[Frame, Tree]:
+    """A kernel for the bank map, or why there is none.
+
+    Raises:
+        Undecided: the search takes more steps than it is given: seconds.
+    """
+    steps = WORK // max(problem.cosets << max(0, problem.bank_bits - 5), 1 << 9)
+    try:
+        return avoid(problem.spans, problem.vector_bits, problem.bank_bits, steps)
+    except Undecided:
+        raise Undecided(
+            f"accesses: got {len(problem.spans)} on a tile of {1 << problem.bits} elements, too much for a search of "
+            f"{steps} steps; needed fewer accesses, rows or banks"
+        ) from None
 
 
 def _unsolvable(problem: Problem, accesses: Sequence[Pattern], frame: Frame, tree: Tree) -> Unsolvable:
@@ -163,10 +193,13 @@ def _unsolvable(problem: Problem, accesses: Sequence[Pattern], frame: Frame, tre
             kept = trial
     spans = tuple(problem.spans[i] for i in kept)
     if len(kept) < len(problem.spans):
-        frame, tree = avoid(spans, n, rank)
-    proof = TreeProof(tuple(kept), spans, rank, frame, tree, smallest)
+        refuted = avoid(spans, n, rank)
+        assert isinstance(refuted, tuple)  # what `kept` refutes was refuted above
+        frame, tree = refuted
+    asked = tuple(tuple(gf2.span(problem.together[i]).tolist()) for i in kept)
+    proof = TreeProof(tuple(kept), asked, problem.kept, spans, rank, frame, tree, smallest)
     names = ", ".join(str(accesses[i]) for i in kept)
-    return Unsolvable(f"accesses: no address map serves {names} together", proof)
+    return Unsolvable(f"accesses: no linear address map serves {names} together", proof)
 
 
 # --- Swizzle<B,M,S> of the plain layout -------------------------------------------------------------------------

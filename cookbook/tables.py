@@ -12,12 +12,15 @@ if TYPE_CHECKING:
     from cookbook.harness.catalog import Recipe
     from cookbook.harness.checking import Level, Report
     from cookbook.harness.doctor import Diagnosis
+    from cookbook.harness.freshness import Verdict
 
 COLOURS = {
     "passed": "green",
     "ok": "green",
     "recorded": "cyan",
     "stale": "yellow",
+    "differs": "bold red",
+    "not compared": "yellow",
     "not checked": "yellow",
     "limited": "yellow",
     "failed": "bold red",
@@ -40,6 +43,8 @@ def of_recipes(recipes: Iterable[Recipe]) -> Table:
 
 def of_reports(reports: Iterable[Report]) -> Table:
     """`cookbook check`: one line per recipe and level, lines that say the same made one."""
+    from cookbook.harness.words import describe
+
     table = _table("recipe", "level", "of", "status", "figures")
     for number, report in enumerate(reports):
         if number:
@@ -53,25 +58,29 @@ def of_reports(reports: Iterable[Report]) -> Table:
     return table
 
 
-def describe(level: Level) -> str:
-    """A level's figures in words: what failed comes first, where it was recorded comes last."""
-    if level.status in ("failed", "not checked"):
-        return level.reason
-    words = WORDS[level.level](level.figures)
-    when = f" ({level.device}, {level.date} UTC)" if level.date else f" ({level.device})" if level.device else ""
-    return f"{words}{when}" + ("; the code has changed since" if level.status == "stale" else "")
-
-
 def of_records(records: Iterable[dict[str, Any]], is_stale: Any) -> Table:
     """`cookbook results`."""
+    from cookbook.harness.records import figures_of
+    from cookbook.harness.words import WORDS
+
     table = _table("recipe", "level", "of", "status", "figures", "device", "date")
     for r in records:
         shape = "x".join(map(str, r["shape"])) if r["shape"] else ""
-        words = WORDS[r["level"]](r["figures"] | ({"peers": r["peers"]} if r["peers"] else {}))
+        words = WORDS[r["level"]](figures_of(r))
         status = "stale" if is_stale(r) else r["status"]
         of = " ".join(word for word in (r.get("majors"), r["dtype"], shape) if word)
         table.add_row(r["recipe"], r["level"], of, coloured(status), escape(words), r["device"], r["date"])
     return table
+
+
+def of_verdicts(verdicts: Iterable[Verdict]) -> Table | str:
+    """`cookbook results --exact`: what is not current, and why."""
+    table = _table("recipe", "level", "of", "status", "why")
+    for record, status, why in verdicts:
+        words = (record.get("majors"), record["dtype"], "x".join(map(str, record["shape"] or ())))
+        of = " ".join(word for word in words if word)
+        table.add_row(record["recipe"], record["level"], of, coloured(status), escape(why))
+    return table if table.row_count else "every record is of the kernels that are compiled today"
 
 
 def of_limits(records: Iterable[dict[str, Any]]) -> list[Table]:
@@ -99,7 +108,7 @@ def of_diagnoses(diagnoses: Iterable[Diagnosis]) -> Table:
     return table
 
 
-def of_recipe(recipe: Recipe, code_hash: str) -> Table:
+def of_recipe(recipe: Recipe, code: str | None) -> Table:
     """`cookbook show`."""
     table = Table.grid(padding=(0, 2))
     instructions = [f"{key}: {' '.join(value)}" for key, value in recipe.instructions.items()]
@@ -116,7 +125,7 @@ def of_recipe(recipe: Recipe, code_hash: str) -> Table:
         "runs on": recipe.runs_on,
         "instructions": "\n".join(instructions),
         "file": str(recipe.file),
-        "code hash": code_hash[:16],
+        "code hash": (code or "")[:16],
     }
     for key, value in rows.items():
         table.add_row(f"[dim]{key}[/]", value)
@@ -140,106 +149,3 @@ def _of(levels: Iterable[Level]) -> str:
         for names, name in zip(said, (level.target, level.variant, level.majors, level.dtype, shape), strict=True):
             names.update({name: None} if name else {})
     return " ".join(name for names in said for name in names)
-
-
-def _layout(figures: dict[str, Any]) -> str:
-    """The findings by what they look at: `a.bijective, b.bijective` is `bijective: a b`. Of a study, its facts."""
-    if "facts" in figures:
-        return f"{len(figures['facts'])} facts: {', '.join(figures['facts'])}"
-    subjects: dict[str, list[str]] = {}
-    for name in figures:
-        subject, _, what = name.rpartition(".")
-        subjects.setdefault(what, []).append(subject)
-    return "; ".join(f"{what}: {' '.join(filter(None, found))}" for what, found in subjects.items())
-
-
-def _model(figures: dict[str, Any]) -> str:
-    if "mismatches" in figures:
-        return "every element where it belongs"
-    return f"integers exact; normals {figures['relative_error']:.0e}"
-
-
-def _compiled(figures: dict[str, Any]) -> str:
-    instructions = ", ".join(f"{count} {name}" for name, count in figures["instructions"].items())
-    smem = f"{figures['smem_bytes'] / 1024:.0f} of {figures['smem_limit'] // 1024} KiB"
-    return f"{figures['registers']} registers, {figures['spills']} spilled, {smem}; {instructions}"
-
-
-def _pipeline(f: dict[str, Any]) -> str:
-    each = f"{f['problems']} problems, {f['warps']} warps, {f['barriers']} mbarriers"
-    return f"{each}: {f['steps']} steps, in any order"
-
-
-def _ran(figures: dict[str, Any]) -> str:
-    if "variants" in figures:
-        return f"{figures['shapes']} shapes, bit for bit, by {' '.join(figures['variants'])}"
-    if "worst_error" not in figures:  # of a recipe that only moves bytes: how many runs of each of its kernels
-        runs = ", ".join(f"{count} of {kernel}" for kernel, count in figures.items() if isinstance(count, int))
-        return f"bit for bit: {runs}"
-    ratio = figures["worst_ratio"]
-    beside = f", {ratio:.3f} of torch.matmul's at worst" if ratio else ""
-    by = f", by each of {', '.join(figures['by'])}" if "by" in figures else ""
-    return f"{figures['shapes']} shapes{by}; error {figures['worst_error']:.1e}{beside}"
-
-
-def _timed(figures: dict[str, Any]) -> str:
-    peers = figures.get("peers", {})
-    ratios = ", ".join(f"{peer['ratio']:.3f} of {name}" for name, peer in peers.items())
-    spread = f"{figures['min_ms']:.4g}-{figures['max_ms']:.4g}"
-    host = {"ours": figures, **peers} if "host_us" in figures else {}
-    calls = ", ".join(f"{who} {each['host_us']:.1f}" for who, each in host.items() if "host_us" in each)
-    return f"{figures['median_ms']:.4g} ms ({spread}), {rate(figures)}; {ratios}" + (calls and f"; us a call: {calls}")
-
-
-def rate(figures: dict[str, Any]) -> str:
-    """A timing's work a second, with its unit."""
-    return f"{figures['tflops']:.0f} TFLOP/s" if "tflops" in figures else f"{figures['gbps']:.0f} GB/s"
-
-
-def _counted(figures: dict[str, Any]) -> str:
-    """Figures by instruction, as `counting.compare` gives them, in wavefronts of one execution; or an experiment's."""
-    if figures and all("read_bytes" in f for f in figures.values()):
-        return "read from memory: " + ", ".join(f"{f['read_bytes'] / 1e9:.2f} GB {name}" for name, f in figures.items())
-    each = [f"{f['wavefronts'] / f['executed']:.3g} for {name}" for name, f in figures.items()]
-    return f"wavefronts: {', '.join(each)}; {sum(f['excess'] for f in figures.values())} in excess"
-
-
-def _sanitized(figures: dict[str, Any]) -> str:
-    from cookbook.harness import counting
-
-    found = {tool: figures[tool] for tool in counting.TOOLS}
-    found["racecheck"] = counting.hazards(figures) or figures["racecheck"]
-    each = ", ".join(f"{tool} {number}" for tool, number in found.items())
-    return f"{each} over {len(figures['shapes'])} shapes"
-
-
-# A level's figures in words.
-def _probed(f: dict[str, Any]) -> str:
-    return f"{f['mismatches']} of {f['probes']} {f['unit']} differ from the model"
-
-
-def _ceiling(figures: dict[str, Any]) -> str:
-    from cookbook.harness import ceilings
-
-    return ceilings.in_words(figures)
-
-
-def _limits(figures: dict[str, Any]) -> str:
-    from cookbook.harness import limits
-
-    return limits.in_words(figures)
-
-
-WORDS = {
-    "layout": _layout,
-    "model": _model,
-    "pipeline": _pipeline,
-    "compiled": _compiled,
-    "ran": _ran,
-    "timed": _timed,
-    "counted": _counted,
-    "sanitized": _sanitized,
-    "probed": _probed,
-    "ceiling": _ceiling,
-    "limits": _limits,
-}

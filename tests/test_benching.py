@@ -9,23 +9,23 @@ import types
 
 import pytest
 
-from cookbook.harness import benching, catalog, records
+from cookbook.harness import benching, catalog, contest, peers, records
 
 
 def test_figures_are_median_and_spread():
-    figures = benching.Timing((1.0, 5.0, 2.0, 1.5, 1.2, 1.1, 9.0)).figures(2 * 4096**3)
+    figures = contest.Timing((1.0, 5.0, 2.0, 1.5, 1.2, 1.1, 9.0)).figures(2 * 4096**3)
     assert (figures["median_ms"], figures["min_ms"], figures["max_ms"]) == (1.5, 1.0, 9.0)
     assert figures["tflops"] == pytest.approx(2 * 4096**3 / 1.5e-3 / 1e12, abs=0.01)
 
 
 def test_the_rate_of_a_copy_is_in_bytes():
-    figures = benching.Timing((0.5, 0.4, 0.6)).figures(2 * 4 * 16384**2, "gbps")
+    figures = contest.Timing((0.5, 0.4, 0.6)).figures(2 * 4 * 16384**2, "gbps")
     assert figures["gbps"] == pytest.approx(2 * 4 * 16384**2 / 0.5e-3 / 1e9, abs=0.01) and "tflops" not in figures
 
 
 def test_over_the_rounds_every_variant_follows_every_other():
     names = ["ours", "torch.matmul", "quack"]
-    orders = [benching.shuffled(names, n) for n in range(benching.ROUNDS)]
+    orders = [contest.shuffled(names, n) for n in range(contest.ROUNDS)]
     assert all(sorted(order) == sorted(names) for order in orders)
     assert {order[0] for order in orders} == set(names)
     pairs = {pair for order in orders for pair in itertools.pairwise(order)}
@@ -34,7 +34,7 @@ def test_over_the_rounds_every_variant_follows_every_other():
 
 def test_a_loop_goes_round_the_sets():
     seen = []
-    benching._loop([lambda i=i: seen.append(i) for i in range(3)], 7)()
+    contest._loop([lambda i=i: seen.append(i) for i in range(3)], 7)()
     assert seen == [0, 1, 2, 0, 1, 2, 0]
 
 
@@ -49,13 +49,13 @@ def test_every_batch_takes_the_gpu_as_long_however_fast_its_variant_is(monkeypat
         batch()
         return now[0] - before
 
-    monkeypatch.setattr(benching, "elapsed_ms", elapsed)
+    monkeypatch.setattr(contest, "elapsed_ms", elapsed)
     variants = {"ours": lambda *_: call(2.0), "torch.matmul": lambda *_: call(12.5), "tiny": lambda *_: call(0.004)}
-    contest = benching.Contest(variants, [(), ()], "torch.matmul", 1e9, graphs=False)
-    batches, counts, launches = benching.make_batches(variants, contest.sets, graphs=False)
+    held = contest.Contest(variants, [(), ()], "torch.matmul", 1e9, graphs=False)
+    batches, counts, launches = contest.make_batches(variants, held.sets, graphs=False)
     assert counts == {"ours": 50, "torch.matmul": 8, "tiny": 25_000}
     assert launches == "stream" and [round(elapsed(batch), 6) for batch in batches.values()] == [100.0] * 3
-    timed = benching.time_contest(contest, 7)
+    timed = contest.time_contest(held, 7)
     assert [timed[name]["median_ms"] for name in variants] == [2.0, 12.5, 0.004] and timed["batch"] == 50
 
 
@@ -94,35 +94,35 @@ def test_a_graph_is_replayed_until_the_gpu_has_worked_for_a_batch(monkeypatch, s
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", capturing)
-    monkeypatch.setattr(benching, "elapsed_ms", elapsed)
-    batches, counts, launches = benching.make_batches({"ours": call}, [(number,) for number in range(sets)])
+    monkeypatch.setattr(contest, "elapsed_ms", elapsed)
+    batches, counts, launches = contest.make_batches({"ours": call}, [(number,) for number in range(sets)])
     launched.clear()
     took, size = elapsed(batches["ours"]), launched[0]
     assert launches == "graph" and sum(launched) == counts["ours"] and set(launched) == {size}
-    assert size % sets == 0 and size < benching.GRAPH + sets
-    assert size >= min(benching.GRAPH, benching.BATCH_MS / host_ms - sets / 2)
-    assert abs(took - benching.BATCH_MS) <= max(sets * gpu_ms, size * gpu_ms / 2) + 1e-6
+    assert size % sets == 0 and size < contest.GRAPH + sets
+    assert size >= min(contest.GRAPH, contest.BATCH_MS / host_ms - sets / 2)
+    assert abs(took - contest.BATCH_MS) <= max(sets * gpu_ms, size * gpu_ms / 2) + 1e-6
 
 
 def test_the_host_cost_is_of_the_calls_alone(monkeypatch):
     """A median over batches, of the calls and not of what the GPU still has to do; the first batch counts nothing."""
     now, calls, emptied = [0.0], {"ours": 0, "peer": 0}, []
-    monkeypatch.setattr(benching.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(contest.time, "perf_counter", lambda: now[0])
 
     def call(who, seconds):
         calls[who] += 1
-        now[0] += seconds if calls[who] > benching.HOST_CALLS else 1.0  # the first batch compiles, say
-        now[0] += 1.0 if calls[who] % (3 * benching.HOST_CALLS) == 0 else 0.0  # one batch in three is disturbed
+        now[0] += seconds if calls[who] > contest.HOST_CALLS else 1.0  # the first batch compiles, say
+        now[0] += 1.0 if calls[who] % (3 * contest.HOST_CALLS) == 0 else 0.0  # one batch in three is disturbed
 
     def synchronize():
         emptied.append(dict(calls))
         now[0] += 0.5
 
     each = {"ours": lambda: call("ours", 4e-6), "peer": lambda: call("peer", 7e-6)}
-    assert benching.us_per_call(each, synchronize) == {"ours": 4.0, "peer": 7.0}
-    assert set(calls.values()) == {(benching.HOST_BATCHES + 1) * benching.HOST_CALLS}
-    assert all(n % benching.HOST_CALLS == 0 for state in emptied for n in state.values())
-    assert len(emptied) == 2 * (benching.HOST_BATCHES + 1)
+    assert contest.us_per_call(each, synchronize) == {"ours": 4.0, "peer": 7.0}
+    assert set(calls.values()) == {(contest.HOST_BATCHES + 1) * contest.HOST_CALLS}
+    assert all(n % contest.HOST_CALLS == 0 for state in emptied for n in state.values())
+    assert len(emptied) == 2 * (contest.HOST_BATCHES + 1)
 
 
 def test_the_host_cost_of_ours_and_of_each_peer_that_is_right(monkeypatch):
@@ -135,13 +135,13 @@ def test_the_host_cost_of_ours_and_of_each_peer_that_is_right(monkeypatch):
         outs.append(out)
         return torch.matmul(a, b, out=out)
 
-    wrong = {benching.TORCH: matmul_into, benching.QUACK: lambda a, b, out: torch.add(a, b, out=out)}
-    monkeypatch.setattr(benching, "peers", lambda tuned, quack: wrong)
-    monkeypatch.setattr(benching, "input_sets", lambda *which: [(a, b, out)])
-    monkeypatch.setattr(benching.catalog, "load", lambda name: types.SimpleNamespace(matmul=matmul))
+    wrong = {peers.TORCH: matmul_into, peers.QUACK: lambda a, b, out: torch.add(a, b, out=out)}
+    monkeypatch.setattr(peers, "peers", lambda tuned, quack: wrong)
+    monkeypatch.setattr(peers, "input_sets", lambda *which: [(a, b, out)])
+    monkeypatch.setattr(peers.catalog, "load", lambda name: types.SimpleNamespace(matmul=matmul))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    costs = benching.host_costs.__wrapped__("any", "float16")
-    assert set(costs) == {benching.OURS, benching.TORCH}
+    costs = peers.host_costs.__wrapped__("any", "float16")
+    assert set(costs) == {contest.OURS, peers.TORCH}
     assert all(set(cost) == {"host_us", "host_new_us"} and min(cost.values()) > 0 for cost in costs.values())
     assert outs.count(None) == len(outs) // 2  # one more is the look whether ours is right
 
@@ -161,7 +161,7 @@ def test_torch_is_always_a_peer():
     import torch
 
     a, b, out = torch.eye(3), torch.randn(3, 3), torch.empty(3, 3)
-    benching.peers()[benching.TORCH](a, b, out)
+    peers.peers()[peers.TORCH](a, b, out)
     assert torch.equal(out, b)
 
 
@@ -176,8 +176,8 @@ def test_quack_can_be_left_out(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "quack", types.ModuleType("quack"))
     monkeypatch.setitem(sys.modules, "quack.gemm_interface", Quack("quack.gemm_interface"))
-    assert list(benching.peers(quack=False)) == [benching.TORCH] and not imported
-    assert list(benching.peers()) == [benching.TORCH, benching.QUACK] and "gemm" in imported
+    assert list(peers.peers(quack=False)) == [peers.TORCH] and not imported
+    assert list(peers.peers()) == [peers.TORCH, peers.QUACK] and "gemm" in imported
 
 
 def test_all_sizes_are_those_that_the_majors_can_have():
@@ -199,14 +199,14 @@ def test_a_peer_that_fails_or_is_wrong_is_left_out(monkeypatch):
     def broken(a, b, out):
         raise RuntimeError("no kernel for this machine")
 
-    assert benching._agrees("quack", lambda a, b, out: torch.matmul(a, b, out=out), operands, "float16")
-    assert not benching._agrees("quack", lambda a, b, out: out.zero_(), operands, "float16")
-    assert not benching._agrees("quack", lambda a, b, out: None, operands, "float16")  # leaves the poison
-    assert not benching._agrees("quack", broken, operands, "float16")
+    assert peers._agrees("quack", lambda a, b, out: torch.matmul(a, b, out=out), operands, "float16")
+    assert not peers._agrees("quack", lambda a, b, out: out.zero_(), operands, "float16")
+    assert not peers._agrees("quack", lambda a, b, out: None, operands, "float16")  # leaves the poison
+    assert not peers._agrees("quack", broken, operands, "float16")
     with pytest.raises(RuntimeError, match="no kernel"):
-        benching._agrees(benching.OURS, broken, operands, "float16")
+        peers._agrees(contest.OURS, broken, operands, "float16")
     with pytest.raises(RuntimeError, match="ours is wrong"):
-        benching._agrees(benching.OURS, lambda a, b, out: out.zero_(), operands, "float16")
+        peers._agrees(contest.OURS, lambda a, b, out: out.zero_(), operands, "float16")
 
 
 def test_every_variant_is_timed_and_must_be_right(monkeypatch):
@@ -216,19 +216,19 @@ def test_every_variant_is_timed_and_must_be_right(monkeypatch):
         return out.zero_() if variant == "bad" else torch.matmul(a, b, out=out)
 
     a, b, out = torch.eye(3), torch.randn(3, 3), torch.empty(3, 3)
-    calls = benching.own_variants(types.SimpleNamespace(matmul=matmul, VARIANTS={"good": None, "bad": None}))
+    calls = peers.own_variants(types.SimpleNamespace(matmul=matmul, VARIANTS={"good": None, "bad": None}))
     assert list(calls) == ["good", "bad"]
     calls["good"](a, b, out)
     assert torch.equal(out, b)
     calls["bad"](a, b, out)
     assert not out.any()
-    assert benching.own_variants(types.SimpleNamespace(matmul=matmul)) == {}
+    assert peers.own_variants(types.SimpleNamespace(matmul=matmul)) == {}
 
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    operands, ours = (a.half(), b.half(), out.half()), (benching.OURS, *calls)
-    assert benching._agrees("good", calls["good"], operands, "float16", ours)
+    operands, ours = (a.half(), b.half(), out.half()), (contest.OURS, *calls)
+    assert peers._agrees("good", calls["good"], operands, "float16", ours)
     with pytest.raises(RuntimeError, match="bad is wrong"):
-        benching._agrees("bad", calls["bad"], operands, "float16", ours)
+        peers._agrees("bad", calls["bad"], operands, "float16", ours)
 
 
 def test_a_recipe_named_in_the_front_matter_is_one_more_peer(monkeypatch):
@@ -240,21 +240,21 @@ def test_a_recipe_named_in_the_front_matter_is_one_more_peer(monkeypatch):
 
     operands = torch.eye(8).half(), torch.randn(8, 8).half(), torch.empty(8, 8).half()
     module = types.SimpleNamespace(matmul=matmul, CONFIG=None)
-    monkeypatch.setattr(benching, "input_sets", lambda *which: [operands])
-    monkeypatch.setattr(benching, "peers", lambda quack: {benching.TORCH: matmul_into})
-    monkeypatch.setattr(benching, "configured", lambda config, majors: config)
-    monkeypatch.setattr(benching.compiling, "arch_here", lambda: "sm_90a")
-    monkeypatch.setattr(benching.catalog, "load", lambda name: module)
+    monkeypatch.setattr(peers, "input_sets", lambda *which: [operands])
+    monkeypatch.setattr(peers, "peers", lambda quack: {peers.TORCH: matmul_into})
+    monkeypatch.setattr(peers, "configured", lambda config, majors: config)
+    monkeypatch.setattr(peers.compiling, "arch_here", lambda: "sm_90a")
+    monkeypatch.setattr(peers.catalog, "load", lambda name: module)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
     peer = "ampere/tuned_gemm"
-    contest = benching.gemm_contest(module, (8, 8, 8), "float16", beside=peer)
-    assert list(contest.variants) == [benching.OURS, benching.TORCH, peer] and contest.of == (peer,)
-    assert benching.gemm_contest(module, (8, 8, 8), "float16").of == ()
-    timed = {who: {"median_ms": ms} for who, ms in ((benching.OURS, 2.0), (benching.TORCH, 1.0), (peer, 3.0))}
+    held = peers.gemm_contest(module, (8, 8, 8), "float16", beside=peer)
+    assert list(held.variants) == [contest.OURS, peers.TORCH, peer] and held.of == (peer,)
+    assert peers.gemm_contest(module, (8, 8, 8), "float16").of == ()
+    timed = {who: {"median_ms": ms} for who, ms in ((contest.OURS, 2.0), (peers.TORCH, 1.0), (peer, 3.0))}
     timed |= {"rounds": 7, "batch": 1, "launches": "graph", "sets": 2}
-    record = benching.record_of("hopper/tuned_gemm", contest, (8, 8, 8), "float16", timed)
-    assert record["peers"][peer]["ratio"] == 1.5 and record["of"] == {peer: catalog.code_hash(peer)}
+    record = contest.record_of("hopper/tuned_gemm", held, (8, 8, 8), "float16", timed)
+    assert record["peers"][peer]["ratio"] == 1.5 and record["of"] == {peer: records.code_of(peer)}
     assert not records.is_stale(record) and records.is_stale(record | {"of": {peer: "0"}})
 
 
@@ -263,12 +263,12 @@ def test_a_recipe_beside_that_is_wrong_is_left_out(monkeypatch):
 
     operands = torch.eye(8).half(), torch.randn(8, 8).half(), torch.empty(8, 8).half()
     module = types.SimpleNamespace(matmul=lambda a, b, out: torch.matmul(a, b, out=out), CONFIG=None)
-    monkeypatch.setattr(benching, "input_sets", lambda *which: [operands])
-    monkeypatch.setattr(benching, "peers", lambda quack: {})
-    monkeypatch.setattr(benching, "configured", lambda config, majors: config)
-    monkeypatch.setattr(benching.compiling, "arch_here", lambda: "sm_90a")
+    monkeypatch.setattr(peers, "input_sets", lambda *which: [operands])
+    monkeypatch.setattr(peers, "peers", lambda quack: {})
+    monkeypatch.setattr(peers, "configured", lambda config, majors: config)
+    monkeypatch.setattr(peers.compiling, "arch_here", lambda: "sm_90a")
     wrong = types.SimpleNamespace(matmul=lambda a, b, out: out.zero_())
-    monkeypatch.setattr(benching.catalog, "load", lambda name: wrong)
+    monkeypatch.setattr(peers.catalog, "load", lambda name: wrong)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    contest = benching.gemm_contest(module, (8, 8, 8), "float16", beside="ampere/tuned_gemm")
-    assert list(contest.variants) == [benching.OURS] and contest.of == ()
+    held = peers.gemm_contest(module, (8, 8, 8), "float16", beside="ampere/tuned_gemm")
+    assert list(held.variants) == [contest.OURS] and held.of == ()

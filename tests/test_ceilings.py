@@ -9,18 +9,20 @@ import pytest
 
 from cookbook import access, banks
 from cookbook.cli import app
-from cookbook.harness import benching, catalog, ceilings, compiling, publishing, records
+from cookbook.harness import catalog, ceiling_tables, ceilings, compiling, contest, markdown, publishing, records
 from cookbook.layouts import evaluate
+
+TENSOR_CORES, MEMORY = ceilings.studies()
 
 
 @pytest.fixture(scope="module")
 def tensor_cores():
-    return catalog.load(ceilings.TENSOR_CORES)
+    return catalog.load(TENSOR_CORES)
 
 
 @pytest.fixture(scope="module")
 def memory():
-    return catalog.load(ceilings.MEMORY)
+    return catalog.load(MEMORY)
 
 
 # --- the loops ----------------------------------------------------------------------------------------------------
@@ -30,9 +32,9 @@ def memory():
 def loops():
     found = {}
     for name, target in (
-        (ceilings.TENSOR_CORES, "sm_80"),
-        (ceilings.TENSOR_CORES, "sm_90a"),
-        (ceilings.MEMORY, "sm_90a"),
+        (TENSOR_CORES, "sm_80"),
+        (TENSOR_CORES, "sm_90a"),
+        (MEMORY, "sm_90a"),
     ):
         compiled = compiling.compile_recipe(name, target)
         assert compiled.spills == 0
@@ -48,7 +50,7 @@ def of(loops, opcode):
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 def test_a_loop_of_mma_sync_is_64_of_them_and_its_counter(loops, target):
-    found = of(loops[ceilings.TENSOR_CORES, target], "HMMA")
+    found = of(loops[TENSOR_CORES, target], "HMMA")
     assert len(found) == 4 and {count for _, count in found} == {64}
     for loop, _ in found:
         rest = {name.split(".")[0]: n for name, n in loop.items() if not name.startswith("HMMA")}
@@ -56,7 +58,7 @@ def test_a_loop_of_mma_sync_is_64_of_them_and_its_counter(loops, target):
 
 
 def test_a_loop_of_wgmma_is_eight_of_them_and_no_access_to_memory(loops):
-    everything = loops[ceilings.TENSOR_CORES, "sm_90a"]
+    everything = loops[TENSOR_CORES, "sm_90a"]
     found = of(everything, "HGMMA") + of(everything, "QGMMA")
     assert len(found) == 9 and {count for _, count in found} == {8}
     for loop, _ in found:
@@ -68,7 +70,7 @@ def test_a_loop_of_wgmma_is_eight_of_them_and_no_access_to_memory(loops):
 
 
 def test_loops_of_memory_move_what_they_should(loops):
-    everything = loops[ceilings.MEMORY, "sm_90a"]
+    everything = loops[MEMORY, "sm_90a"]
     reads, writes = of(everything, "LDG.E.128"), of(everything, "STG.E.128")
     assert [count for _, count in reads] == [4, 4] and [count for _, count in writes] == [4, 4]
     assert sum("STG.E.128" in loop for loop, _ in reads) == 1  # the copy
@@ -153,8 +155,10 @@ def test_an_architecture_gets_the_kernels_it_has(tensor_cores, memory, arch, wgm
 
 
 def test_the_gemms_are_held_against_the_instruction_they_use():
-    assert ceilings.unit_of(catalog.find("hopper/tma_wgmma_gemm")) == "wgmma"
-    assert ceilings.unit_of(catalog.find("ampere/ldmatrix_gemm")) == "mma.sync"
+    study = catalog.find(TENSOR_CORES)
+    assert ceilings.unit_of(catalog.find("hopper/tma_wgmma_gemm")) == ("wgmma", study)
+    assert ceilings.unit_of(catalog.find("ampere/ldmatrix_gemm")) == ("mma.sync", study)
+    assert ceilings.unit_of(catalog.find("blackwell/tma_tcgen05_gemm")) is None
 
 
 class FakeCeiling:
@@ -179,16 +183,16 @@ def fake(tensor_cores, monkeypatch):
     return made
 
 
-def contest(work):
-    return benching.Contest({"ours": None, "torch.matmul": None}, [()], "torch.matmul", work)
+def held(work):
+    return contest.Contest({"ours": None, "torch.matmul": None}, [()], "torch.matmul", work)
 
 
 def test_a_contest_gets_the_ceiling_with_as_much_work(fake, tensor_cores):
-    found = ceilings.beside(catalog.find("hopper/tma_wgmma_gemm"), contest(15_600.0), "float16")
+    found = ceilings.beside(catalog.find("hopper/tma_wgmma_gemm"), held(15_600.0), "float16")
     found.variants[ceilings.PEER](1, 2, 3)
     assert fake[0].config == tensor_cores.Wgmma("float16") and fake[0].turns == [16]
     assert found.scale == {"ceiling": pytest.approx(15.6 / 16)} and list(found.variants)[:2] == ["ours", "torch.matmul"]
-    small = ceilings.beside(catalog.find("ampere/ldmatrix_gemm"), contest(10.0), "bfloat16")
+    small = ceilings.beside(catalog.find("ampere/ldmatrix_gemm"), held(10.0), "bfloat16")
     small.variants[ceilings.PEER]()
     assert fake[1].config == tensor_cores.MmaSync("bfloat16") and fake[1].turns == [1]
     assert small.scale == {"ceiling": pytest.approx(0.01)}
@@ -198,19 +202,19 @@ def test_a_gpu_without_the_instruction_has_no_ceiling(fake, monkeypatch):
     import torch
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (12, 0))
-    unchanged = contest(1e6)
+    unchanged = held(1e6)
     assert ceilings.beside(catalog.find("hopper/tma_wgmma_gemm"), unchanged, "float16") is unchanged
 
 
 def test_times_are_those_of_as_much_work(monkeypatch):
     run = []  # every batch, in order
     batches = {name: lambda name=name: run.append(name) for name in ("ours", "ceiling")}
-    made = benching.Batches(batches, dict.fromkeys(batches, 1), "stream")
-    monkeypatch.setattr(benching, "make_batches", lambda *_: made)
-    monkeypatch.setattr(benching, "warm_up", lambda *_: None)
-    monkeypatch.setattr(benching, "elapsed_ms", lambda batch: batch() or 2.0)
-    two = benching.Contest({"ours": None, "ceiling": None}, [()], "ours", 1e9, scale={"ceiling": 0.75})
-    timed = benching.time_contest(two, 7)
+    made = contest.Batches(batches, dict.fromkeys(batches, 1), "stream")
+    monkeypatch.setattr(contest, "make_batches", lambda *_: made)
+    monkeypatch.setattr(contest, "warm_up", lambda *_: None)
+    monkeypatch.setattr(contest, "elapsed_ms", lambda batch: batch() or 2.0)
+    two = contest.Contest({"ours": None, "ceiling": None}, [()], "ours", 1e9, scale={"ceiling": 0.75})
+    timed = contest.time_contest(two, 7)
     assert (timed["ours"]["median_ms"], timed["ceiling"]["median_ms"]) == (2.0, 1.5)
     assert len(run) == 2 * 2 * 7 and run[::2] == run[1::2]  # each timed batch comes after one of its own kind
 
@@ -224,7 +228,7 @@ INSTRUCTIONS = {
     "data": {"zeros": RATE},
 }
 BYTES = {"gbps": 4000.4, "gbps_min": 3900.0, "gbps_max": 4100.0}
-MEMORY = {
+OF_MEMORY = {
     "read": {"8 MiB": BYTES, "4096 MiB": BYTES | {"gbps": 4050.0}},
     "copy by torch": {"4096 MiB": BYTES},
     "in flight": {"2 KiB an SM": BYTES},
@@ -238,12 +242,12 @@ def measured(name, figures):
 
 @pytest.fixture
 def root(tmp_path):
-    records.write([measured(ceilings.TENSOR_CORES, INSTRUCTIONS), measured(ceilings.MEMORY, MEMORY)], tmp_path)
+    records.write([measured(TENSOR_CORES, INSTRUCTIONS), measured(MEMORY, OF_MEMORY)], tmp_path)
     return tmp_path
 
 
 def test_tables_show_every_figure(root):
-    text = ceilings.ceiling_table(ceilings.TENSOR_CORES, root)
+    text = ceiling_tables.ceiling_table(TENSOR_CORES, root)
     assert "| wgmma m64n256k16, bf16 | 700 (690 to 706) | 4090 | 1.30 |" in text
     assert (
         text.index("**Instructions**")
@@ -251,38 +255,38 @@ def test_tables_show_every_figure(root):
         < text.index("**Data**")
         < text.index("NVIDIA Test 1")
     )
-    text = ceilings.ceiling_table(ceilings.MEMORY, root)
+    text = ceiling_tables.ceiling_table(MEMORY, root)
     assert "| buffer | read | copy by torch |" in text
     assert "| 8 MiB | 4000 |  |" in text and "| 4096 MiB | 4050 | 4000 |" in text
     assert "| 16 bytes a lane, 32 apart | 63.9 | 64 |" in text and "| 2 KiB an SM | 4000 (3900 to 4100) |" in text
 
 
 def test_charts_are_of_rates(root):
-    assert "691" in ceilings.ceiling_chart(ceilings.TENSOR_CORES, root).svg
-    svg = ceilings.ceiling_chart(ceilings.MEMORY, root).svg
+    assert "691" in ceiling_tables.ceiling_chart(TENSOR_CORES, root).svg
+    svg = ceiling_tables.ceiling_chart(MEMORY, root).svg
     assert "8 MiB" in svg and "GB/s" in svg
 
 
 def test_nothing_measured_and_stale_are_said(root, tmp_path_factory):
     empty = tmp_path_factory.mktemp("empty")
-    assert ceilings.ceiling_table(ceilings.MEMORY, empty) == ceilings.NOT_MEASURED
-    assert ceilings.ceiling_chart(ceilings.MEMORY, empty) is None
-    (file,) = root.glob("*.json")
-    file.write_text(re.sub(r'"code_hash": "\w+"', '"code_hash": "0"', file.read_text()))
-    assert "on an earlier version" in ceilings.ceiling_table(ceilings.MEMORY, root)
-    assert ceilings.ceiling_chart(ceilings.MEMORY, root) is None
+    assert ceiling_tables.ceiling_table(MEMORY, empty) == markdown.NOT_MEASURED_ON_A_GPU
+    assert ceiling_tables.ceiling_chart(MEMORY, empty) is None
+    for file in root.glob("*/*/*.json"):
+        file.write_text(re.sub(r'"code": "\w+"', '"code": "0"', file.read_text()))
+    assert "on an earlier version" in ceiling_tables.ceiling_table(MEMORY, root)
+    assert ceiling_tables.ceiling_chart(MEMORY, root) is None
 
 
 def test_a_page_shows_the_records_as_they_are(monkeypatch):
-    monkeypatch.setattr(ceilings, "ceiling_report", lambda name: f"now: {name}")
-    shown = publishing._live(ceilings.MEMORY)
+    monkeypatch.setattr(ceiling_tables, "ceiling_report", lambda name: f"now: {name}")
+    shown = publishing._live(MEMORY)
     cell = SimpleNamespace(cell_type="code", source="Markdown(ceiling_table('x'))", metadata={}, outputs=[])
-    assert publishing._cell(cell, shown)[1:] == [f"now: {ceilings.MEMORY}"]
+    assert publishing._cell(cell, shown)[1:] == [f"now: {MEMORY}"]
 
 
 def test_a_record_in_words():
     assert ceilings.in_words(INSTRUCTIONS).startswith("instructions: at most 700 TFLOP/s (wgmma m64n256k16, bf16); in")
-    assert "shared memory: at most 63.9 bytes a clock and SM" in ceilings.in_words(MEMORY)
+    assert "shared memory: at most 63.9 bytes a clock and SM" in ceilings.in_words(OF_MEMORY)
 
 
 @pytest.mark.parametrize(
@@ -296,7 +300,7 @@ def test_a_record_in_words():
 )
 def test_what_cannot_be_is_not_recorded(figures, says):
     assert ceilings.implausible({"x": {"y": figures}}) == [says]
-    assert ceilings.implausible(INSTRUCTIONS) == ceilings.implausible(MEMORY) == []
+    assert ceilings.implausible(INSTRUCTIONS) == ceilings.implausible(OF_MEMORY) == []
 
 
 def test_what_does_not_hold_on_a_gpu_raises(memory, monkeypatch):
@@ -305,7 +309,7 @@ def test_what_does_not_hold_on_a_gpu_raises(memory, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(memory, "measure", lambda rounds: {"read": {"8 MiB": BYTES | {"gbps": 1.0}}})
     with pytest.raises(RuntimeError, match=r"read, 8 MiB: gbps 1\.0 outside"):
-        ceilings.measure(ceilings.MEMORY, rounds=7)
+        ceilings.measure(MEMORY, rounds=7)
     with pytest.raises(ValueError, match="name: got 'foundations/xor_swizzle', needed one of"):
         ceilings.measure("foundations/xor_swizzle")
 
@@ -313,7 +317,7 @@ def test_what_does_not_hold_on_a_gpu_raises(memory, monkeypatch):
 def test_bench_takes_these_studies_and_no_other():
     from typer.testing import CliRunner
 
-    done = CliRunner().invoke(app, ["bench", ceilings.MEMORY, "--shape", "8,8,8"])
+    done = CliRunner().invoke(app, ["bench", MEMORY, "--shape", "8,8,8"])
     assert done.exit_code == 2 and "needed none" in done.output
     done = CliRunner().invoke(app, ["bench", "foundations/xor_swizzle"])
     assert done.exit_code == 2 and "a study" in done.output

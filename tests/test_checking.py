@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import types
-
 import numpy as np
 import pytest
 
@@ -19,13 +16,6 @@ def recipe():
     return catalog.find(NAME)
 
 
-def stand_in(monkeypatch, module: str, **names):
-    """Put a module of these names in the place of a part of the harness."""
-    made = types.ModuleType(module)
-    vars(made).update(names)
-    monkeypatch.setitem(sys.modules, module, made)
-
-
 def exact_walk(module, a, b, dtype, config):
     return a.astype(np.float64) @ b.astype(np.float64)
 
@@ -35,7 +25,7 @@ def one_config(recipe):
 
 
 def test_the_model_passes_when_the_product_is_right(monkeypatch, recipe):
-    stand_in(monkeypatch, "cookbook.harness.walk", walk=exact_walk)
+    monkeypatch.setattr(checking, "walk", exact_walk)
     level = checking.model_level(recipe, "bfloat16", (20, 30, 64), one_config(recipe))
     assert level.status == "passed" and level.shape == (20, 30, 64)
     assert level.figures["integer_mismatches"] == 0 and 0 < level.figures["relative_error"] < 3e-3
@@ -47,7 +37,7 @@ def test_the_model_fails_on_a_single_wrong_element(monkeypatch, recipe):
         product[3, 4] += 100
         return product
 
-    stand_in(monkeypatch, "cookbook.harness.walk", walk=walk)
+    monkeypatch.setattr(checking, "walk", walk)
     level = checking.model_level(recipe, "float16", (200, 300, 64), one_config(recipe))
     assert level.status == "failed" and "1 of 60000 elements differ on integer inputs" in level.reason
 
@@ -59,10 +49,10 @@ def test_too_large_a_model_is_named_not_walked(recipe):
 
 def test_findings_become_a_level(monkeypatch, recipe):
     found = [Finding("a", True, "fine"), Finding("b", False, "7 wavefronts; needed 4")]
-    stand_in(monkeypatch, "cookbook.harness.layout_check", check_layouts=lambda *a: found)
+    monkeypatch.setattr(checking, "check_layouts", lambda *a: found)
     (level,) = checking.layout_levels(recipe, "float16", ("sm_80",))
     assert level.status == "failed" and level.reason == "b: 7 wavefronts; needed 4"
-    stand_in(monkeypatch, "cookbook.harness.layout_check", check_layouts=lambda *a: [])
+    monkeypatch.setattr(checking, "check_layouts", lambda *a: [])
     (level,) = checking.layout_levels(recipe, "float16", ("sm_80",))
     assert level.status == "failed" and level.reason == "nothing was looked at"
 
@@ -101,7 +91,7 @@ def made(passed=True):
     ("change", "status", "says"),
     [
         ({}, "recorded", "no GPU"),
-        ({"code_hash": "0"}, "stale", "code has changed"),
+        ({"code": "0"}, "stale", "code has changed"),
         ({"status": "failed"}, "failed", "recorded as failed"),
     ],
 )
@@ -182,7 +172,7 @@ def test_levels_say_their_majors_and_are_of_their_configuration(monkeypatch):
         seen.append((config.a_major, config.b_major))
         return [Finding("a", True)]
 
-    stand_in(monkeypatch, "cookbook.harness.layout_check", check_layouts=check_layouts)
+    monkeypatch.setattr(checking, "check_layouts", check_layouts)
     wanted = checking.chosen(recipe, [], ["float16"], ["sm_80"], ["nn", "nt"])
     levels = [level for step in checking.plan(recipe, *wanted)[:1] for level in checking.run_step(step)]
     assert seen == [("m", "k")] and [level.majors for level in levels] == ["nn"]

@@ -86,11 +86,13 @@ def test_every_help_has_an_example(command):
 
 
 def test_show_says_what_a_recipe_is():
+    from cookbook.harness import records
+
     recipe = catalog.find(NAME)
     done = call("show", NAME)
     assert done.exit_code == 0 and NAME in done.stdout and recipe.title in done.stdout
     shown = json.loads(call("show", NAME, "--json").stdout)
-    assert shown["code_hash"] == catalog.code_hash(NAME) and isinstance(shown["records"], list)
+    assert shown["code"] == records.code_of(NAME) and isinstance(shown["records"], list)
 
 
 @pytest.mark.parametrize("command", [("show",), ("check",), ("bench",), ("copy",)])
@@ -98,20 +100,20 @@ def test_an_unknown_recipe_is_exit_2_with_a_suggestion(command, tmp_path):
     rest = (str(tmp_path / "x.py"),) if command == ("copy",) else ()
     done = process(*command, "hopper/tma_wgma_gemm", *rest)
     assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr == f"error: name: no recipe is called 'hopper/tma_wgma_gemm'; did you mean {NAME}?\n"
+    assert done.stderr == f"NAME: got 'hopper/tma_wgma_gemm'; needed the name of a recipe: did you mean {NAME}?\n"
 
 
 @pytest.mark.parametrize("command", ["check", "bench"])
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--shape", "1,2"), "got (1, 2), needed M,N,K of 1 or more"),
-        (("--shape", "a,b,c"), "got 'a,b,c', needed M,N,K"),
-        (("--shape", "0,8,8"), "got (0, 8, 8), needed M,N,K of 1 or more"),
+        (("--shape", "1,2"), "got (1, 2); needed M,N,K of 1 or more"),
+        (("--shape", "a,b,c"), "got 'a,b,c'; needed M,N,K"),
+        (("--shape", "0,8,8"), "got (0, 8, 8); needed M,N,K of 1 or more"),
         (("--shape", "8,8,12"), "K a multiple of 8"),
-        (("--dtype", "fp8"), "got 'fp8', needed one of bf16"),
-        (("--dtype", "fp32"), "got 'float32', needed one of bfloat16"),
-        (("--target", "sm_70"), "got 'sm_70', needed one of sm_90a"),
+        (("--dtype", "fp8"), "got 'fp8'; needed one of bf16"),
+        (("--dtype", "fp32"), "got 'float32'; needed one of bfloat16"),
+        (("--target", "sm_70"), "got 'sm_70'; needed one of sm_90a"),
     ],
 )
 def test_a_wrong_option_is_exit_2_and_named(command, options, says):
@@ -128,7 +130,7 @@ def test_names_or_all(command):
 
 def test_bench_wants_seven_rounds():
     done = call("bench", NAME, "--rounds", "3")
-    assert done.exit_code == 2 and "got 3, needed at least 7" in done.stderr
+    assert done.exit_code == 2 and "got 3; needed at least 7" in done.stderr
 
 
 @pytest.fixture
@@ -315,7 +317,7 @@ def test_results_stale_lists_only_what_changed(monkeypatch):
     from cookbook.harness import records
 
     fresh = records.make("timed", NAME, "bfloat16", (8, 8, 8), passed=True, figures={}, device="X")
-    old = fresh | {"code_hash": "0", "shape": [16, 8, 8]}
+    old = fresh | {"code": "0", "shape": [16, 8, 8]}
     monkeypatch.setattr(records, "read", lambda root=None: [fresh, old])
     assert [r["shape"] for r in json.loads(call("results", "--stale", "--json").stdout)] == [[16, 8, 8]]
     assert [r["stale"] for r in json.loads(call("results", "--json").stdout)] == [False, True]

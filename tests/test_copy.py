@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from cookbook.harness import catalog
+from cookbook.recipe import copy, entry
 
 NAMES = [r.name for r in catalog.recipes()]
+ENTRY = Path(entry.__file__)
 GEMMS = [r.name for r in catalog.recipes() if r.kind == "gemm"]
 
 # Runs beside the copied file. What it needs of the recipe is what a stranger would call.
@@ -78,10 +82,41 @@ def test_a_copied_recipe_imports_torch_and_cutlass_alone(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_copied_recipe_says_where_it_is_from_and_how_to_call_it(name):
     source = catalog.standalone_source(name, "mine")
+    compile(source, "mine.py", "exec")
     head = source[:800]
     usage = {"gemm": "from mine import matmul", "transpose": "from mine import transpose", "study": ""}
     assert f"recipe {name}" in head and "Apache-2.0" in head and usage[catalog.find(name).kind] in head
     assert "# ---\n" not in source and "jupytext" not in source and 'tags=["lab"]' not in source
     assert ("Needs torch, apache-tvm-ffi and nvidia-cutlass-dsl" in head) == ("--enable-tvm-ffi" in source)
-    original = catalog.find(name).file.read_text()
-    assert catalog.normal_form(source) == catalog.normal_form(catalog.without_lab(original))
+    assert not re.search(r"\.ipynb|\]\([^)]*\.(md|py|html)|https?://|\bthis page|[Nn]otebook|recipe page", source)
+
+
+def statements(source: str) -> list[str]:
+    """What a text defines and does at its top level, imports and docstring left out."""
+    dropped = (ast.Import, ast.ImportFrom)
+    body = [node for node in ast.parse(source).body if not isinstance(node, dropped)]
+    text = isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
+    return [catalog.normal_form(ast.unparse(node)) for node in body[text:]]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_copied_recipe_is_the_recipe_and_what_it_uses_of_the_host_side(name):
+    """Each statement of the recipe, in order and unchanged; the others are statements of entry.py, in its order."""
+    copied = statements(catalog.standalone_source(name))
+    own = statements(catalog.without_lab(catalog.find(name).file.read_text(encoding="utf-8")))
+    shared = [each for each in copied if each not in own]
+    assert [each for each in copied if each in own] == own
+    assert shared == [each for each in statements(ENTRY.read_text(encoding="utf-8")) if each in shared]
+    assert bool(shared) == (catalog.find(name).kind != "study" or name == "hopper/tma_copy")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_of_the_host_side_are_not_the_recipes(name):
+    """Nor is anything defined twice in a copied file."""
+    defined = [node.name for node in ast.parse(catalog.standalone_source(name)).body if hasattr(node, "name")]
+    assert len(defined) == len(set(defined))
+
+
+def test_another_import_of_cookbook_cannot_be_copied():
+    with pytest.raises(ValueError, match=r"cells: got an import of cookbook; needed none of cookbook but"):
+        copy.alone(["from cookbook import banks", "banks.wavefronts([0], 4)"])

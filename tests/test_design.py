@@ -14,7 +14,18 @@ import pytest
 
 from cookbook import banks as hardware
 from cookbook import gf2
-from cookbook.design import Banks, Block, Span, Unsolvable, column_swizzle, solve, wavefronts_of
+from cookbook.design import (
+    Banks,
+    Block,
+    Span,
+    Unsolvable,
+    column_code,
+    column_counts,
+    column_swizzle,
+    phases_in,
+    solve,
+    wavefronts_of,
+)
 from cookbook.irregular import candidates, phases_of, worst
 from cookbook.layouts import evaluate
 from cookbook.swizzle import Swizzle
@@ -129,8 +140,8 @@ def test_fact_18_rows_that_are_no_power_of_two():
 
 def test_fact_18_pairing_the_rows_of_8x9():
     toy, block = Banks(8), Block(4, 2)
-    phases = phases_of((8, 9), 32, block, toy)
-    plain = [c for c in candidates((8, 9), 32, [block], toy) if c.layout.shape == (8, 9)]
+    phases, _ = phases_of((8, 9), 32, block, toy)
+    plain = [c for c in candidates((8, 9), 1) if c.layout.shape == (8, 9)]
     assert len(plain) > 10 and all(worst(c.offsets().reshape(-1), phases, 32, toy) > 1 for c in plain)
     found = solve((8, 9), 32, [block], **TOY)
     assert found.kind == "permuted" and not found.swizzle.bits
@@ -256,11 +267,10 @@ def test_irregular_answers_are_the_first_free_candidate():
     for _ in range(60):
         tile, memory = (rng.randint(3, 12), rng.choice((3, 5, 6, 7, 9, 12, 24))), Banks(8)
         accesses = [Block(rng.randint(1, min(4, tile[0])), rng.randint(1, 3)) for _ in range(rng.randint(1, 3))]
-        phases = [phases_of(tile, 32, access, memory) for access in accesses]
+        phases = [phases_of(tile, 32, access, memory)[0] for access in accesses]
+        kept = min(access.vector(tile, 32) for access in accesses)
         free = (
-            c
-            for c in candidates(tile, 32, accesses, memory)
-            if all(worst(c.offsets().reshape(-1), p, 32, memory) == 1 for p in phases)
+            c for c in candidates(tile, kept) if all(worst(c.offsets().reshape(-1), p, 32, memory) == 1 for p in phases)
         )
         first = next(free, None)
         if first is None:
@@ -325,7 +335,7 @@ def cutes_own_bytes(smem_layout, tile, size):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ((48, 16, 8), "row_elements: got 48; needed a power of two, such as 32"),
+        ((48, 16, 8), r"row_elements: got 48; needed a power of two \(nearest: 32\)"),
         ((64, 16, 3), "vector_elements: got 3"),
         ((64, 16, 16), "needed 8 at most: 16 bytes"),
         ((4, 16, 8), "row_elements: got 4; needed 8 at least"),
@@ -344,12 +354,12 @@ def test_column_swizzle_refuses(arguments, says):
         (((1024, 1024), 32, [(8, 1)]), "65536 elements at most"),
         (((8, 8), 24, [(8, 1)]), "element_bits: got 24"),
         (((8, 8), 32, []), "accesses: got none"),
-        (((8, 8), 32, [(16, 1)]), "needed one inside 8x8"),
+        (((8, 8), 32, [(16, 1)]), "tile: got 8x8; needed 16x1 at least"),
         (((8, 8), 32, [(3, 1)]), "rows = 3; needed a power of two, 2"),
         (((8, 8), 32, [(0, 1)]), "rows: got 0"),
         (((8, 8), 32, [Span((64,))]), "needed offsets below 64"),
-        (((8, 9), 32, [Span((8,))]), "needed blocks"),
-        (((8, 9), 32, [(9, 1)]), "needed one inside 8x9"),
+        (((8, 9), 32, [Span((8,))]), "needed powers of two, or a block or an instruction"),
+        (((8, 9), 32, [(9, 1)]), "tile: got 8x9; needed 9x1 at least"),
     ],
 )
 def test_solve_refuses(request_, says):
@@ -364,23 +374,119 @@ def test_solve_refuses_other_things():
         Span((1, 2, 3))
     with pytest.raises(ValueError, match="banks: got 12"):
         solve((8, 8), 32, [(8, 1)], banks=12)
-    with pytest.raises(ValueError, match="vector_elements: got 8; needed a power of two, 4 at most"):
+    with pytest.raises(ValueError, match="vector_elements: got 8; needed a power of two, 1 to 4"):
         solve((8, 8), 32, [(8, 1)], vector_elements=8)
-    with pytest.raises(ValueError, match="needed None there"):
+    with pytest.raises(ValueError, match="vector_elements: got 4 for rows of 9 elements; needed a divisor of that, 1"):
         solve((8, 9), 32, [(8, 1)], vector_elements=4)
 
 
 def test_the_reference_page_says_what_its_code_prints(capsys):
     page = Path(__file__).parent.parent / "docs" / "api" / "design.md"
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.S | re.M)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     for block in blocks:
         exec(compile(block, str(page), "exec"), {})
     printed = capsys.readouterr().out
-    for claim in ("S<5,0,5> of the permuted layout ((4,8),32):((256,32),1)", "(1, 32, 4) (1, 1, 1)", "K_SW128", "True"):
+    for claim in (
+        "S<5,0,5> of the permuted layout ((4,8),32):((256,32),1)",
+        "(1, 32, 4) (1, 1, 1)",
+        "K_SW128",
+        "True",
+        "S<3,3,3> of the plain",
+        "S<2,4,2> 8",
+    ):
         assert claim in printed
 
 
 def test_design_needs_neither_torch_nor_cute():
     code = "import sys, cookbook.design; print([m for m in ('torch', 'cutlass') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
+# --- the closed form's counts and code, and what is refused -----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("row", "bits", "vector"), [(64, 16, 8), (4096, 32, 1), (8, 32, 1), (1 << 20, 128, 1), (4, 8, 2)]
+)
+def test_column_counts_are_those_of_brute_force(row, bits, vector):
+    swizzle = column_swizzle(row, bits, vector)
+    counts = column_counts(swizzle, row, bits, vector)
+    assert set(counts) == {"row store", "column read"} and all(now == ideal for _, now, ideal in counts.values())
+    if row * 32 > 1 << 16:
+        assert counts["column read"][0] == 32
+        return
+    tiles = np.arange(32 * row).reshape(32, row), row_major(32, row, swizzle)
+    name = f"{vector * bits}@32x{vector}"
+    assert counts["column read"][:2] == tuple(wavefronts_of(tile, bits, f"ld{name}") for tile in tiles)
+
+
+def test_column_code_builds_the_layout_in_cute():
+    pytest.importorskip("cutlass")
+    swizzle, made = column_swizzle(64, 16, 8), {}
+    exec(column_code(swizzle, 64, 16), made)
+    theirs = evaluate(made["smem_layout"], 32, element_bits=16)
+    assert repr(theirs.outer) == "(32,64):(64,1)" and theirs.swizzle == Swizzle(3, 4, 3)
+    assert np.array_equal(theirs.byte_offsets(), row_major(32, 64, swizzle) * 2)
+
+
+def test_vectors_stay_together_on_tiles_of_any_size():
+    found = solve((12, 24), 16, [(1, 24), (12, 1)], vector_elements=2)
+    assert found.swizzle.base >= 1 and found.wavefronts == found.ideal
+    pieces = found.offsets.reshape(-1, 2)
+    assert (pieces[:, 1] == pieces[:, 0] + 1).all() and not (pieces[:, 0] % 2).any()
+    with pytest.raises(Unsolvable, match="keeps 8 neighbours together"):
+        solve((24, 40), 16, ["ldmatrix.x4@16x16", "st128@8x32"])
+
+
+def test_the_phases_of_an_access_add_up_at_each_place():
+    """An access of 40 lanes on a padded tile: its two phases, not twice the worse one."""
+    padded = np.arange(48)[:, None] * 33 + np.arange(32)
+    assert wavefronts_of(padded, 32, (40, 1)) == 2
+    steep = np.where(np.arange(64) < 32, np.arange(64) * 32, 32 * 32 + np.arange(64))[:, None]  # 32-way, then free
+    assert wavefronts_of(steep, 32, (64, 1)) == 33
+    assert phases_in((64, 32), 32, (64, 1), Banks())[1] == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"tile": 8}, "tile: got 8; needed"),
+        ({"tile": (8.0, 8)}, r"tile: got \(8.0, 8\); needed"),
+        ({"tile": (True, 8)}, r"tile: got \(True, 8\)"),
+        ({"tile": (4, 8, 64)}, r"tile: got \(4, 8, 64\); needed \(rows, columns\): flatten it to \(32, 64\)"),
+        ({"accesses": None}, "accesses: got None; needed"),
+        ({"accesses": "8x1"}, "accesses: got '8x1'; needed a list"),
+        ({"accesses": [(8.5, 1)]}, r"accesses: got \(8.5, 1\); needed a Block \(rows: got 8.5"),
+        ({"accesses": [(-8, 1)]}, "needed a Block"),
+        ({"accesses": ["ldmatrix.x9@8x8"]}, "accesses: got 'ldmatrix.x9@8x8'; needed one of ld8"),
+        ({"banks": "8"}, "banks: got '8'; needed"),
+        ({"banks": True}, "banks: got True"),
+        ({"banks": float("nan")}, "banks: got nan"),
+        ({"bank_bytes": 3}, "bank_bytes: got 3; needed a power of two"),
+        ({"banks": 2, "bank_bytes": 1}, "banks: got 2 of 1 bytes; needed 4 at least, to give one element"),
+        ({"element_bits": 32.0}, "element_bits: got 32.0"),
+        ({"vector_elements": 16}, "vector_elements: got 16; needed a power of two"),
+        ({"vector_elements": True}, "vector_elements: got True"),
+        ({"tile": (8, 2), "accesses": [(8, 1)], "vector_elements": 4}, "vector_elements: got 4 for rows of 2 elements"),
+        ({"tile": (10, 37), "accesses": [Span((1, 2))]}, r"tile: got 10x37 for span\(1,2\); needed powers of two"),
+    ],
+)
+def test_solve_names_the_argument_that_is_wrong(change, says):
+    given = {"tile": (8, 8), "element_bits": 32, "accesses": [(1, 8), (8, 1)]} | change
+    with pytest.raises((TypeError, ValueError), match=says):
+        solve(**given)
+
+
+def test_counting_refuses_what_it_would_have_counted_wrong():
+    with pytest.raises(ValueError, match=r"offsets: got 10x37 for span\(1,2\); needed powers of two"):
+        wavefronts_of(np.arange(370).reshape(10, 37), 32, Span((1, 2)))
+    with pytest.raises(ValueError, match="offsets: got -1; needed"):
+        wavefronts_of(np.full((8, 8), -1), 32, (8, 1))
+    with pytest.raises(TypeError, match="offsets: got an array of float64"):
+        wavefronts_of(np.zeros((8, 8)), 32, (8, 1))
+    for wrong in ((1.5, 2), (True,), ("1",)):
+        with pytest.raises(TypeError, match="offsets: got"):
+            Span(wrong)
+    assert Block(np.int64(8), np.int32(1)) == Block(8, 1) and type(Block(np.int64(8), 1).rows) is int
+    assert solve((np.int64(8), 8), np.int64(32), [(np.int32(8), 1)], banks=np.int64(8)).wavefronts == (1,)

@@ -132,6 +132,23 @@ def test_fact_23_the_widest_that_divides_except_mn_major_32_bit() -> None:
     assert recipe.ask_cute(recipe.atom_of_32_bytes) == "S<2,5,2> o 0 o (32,8):(1,32)"
 
 
+def test_fact_23_wider_atoms_take_fewer_requests_and_from_32_bytes_up_as_many_sectors() -> None:
+    recipe = study("mma_smem_atoms")
+    assert [recipe.requests_and_sectors(bits) for bits in range(3)] == [(8, 8), (4, 4), (2, 4)]
+    for bits in range(3):  # by bytes: chunk c of a tile of 64-byte rows lies at byte 16 c
+        touched = {byte // 32 for chunk in recipe.chunks_of_first_line(bits) for byte in (16 * chunk, 16 * chunk + 15)}
+        assert len(touched) == recipe.requests_and_sectors(bits)[1]
+
+
+def test_the_page_shows_the_atoms_of_tf32_that_the_rule_of_the_package_selects() -> None:
+    text = catalog.find("foundations/mma_smem_atoms").file.read_text()
+    (cell,) = (c for c in catalog.cells(text) if "def of_tf32(" in "\n".join(text.splitlines()[c.start : c.stop]))
+    made: dict = {}
+    exec("\n".join(text.splitlines()[cell.start : cell.stop]).partition("\n\n\nfor ")[0], made)
+    assert "lab" in cell.tags and made["of_tf32"](64) == "MN_SW128_32B"
+    assert all(made["of_tf32"](extent).startswith("refused: tile: got") for extent in (8, 16, 24, 40, 48))
+
+
 @pytest.mark.parametrize("extent", [0, 4, 7, 12])
 def test_fact_23_an_extent_that_no_atom_divides_is_refused(extent: int) -> None:
     from cutlass import BFloat16

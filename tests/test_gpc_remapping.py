@@ -166,9 +166,9 @@ def test_an_unknown_chip_and_a_capture_have_none(recipe, monkeypatch):
 
 
 def test_calibrate_replaces_figures_and_forgets_the_plans_made_by_the_old_ones(recipe, monkeypatch):
-    monkeypatch.setattr(recipe, "PLANS", {"kind": "plan"})
+    monkeypatch.setattr(recipe.GEMM, "plans", {"kind": "plan"})
     before = recipe.cost(recipe.CONFIG, *LONG, 132)
-    assert recipe.calibrate(load_cost=1).load_cost == 1 and recipe.PLANS == {}
+    assert recipe.calibrate(load_cost=1).load_cost == 1 and recipe.GEMM.plans == {}
     assert recipe.cost(recipe.CONFIG, *LONG, 132) < before
     assert recipe.calibrate(gpcs=[3, 5, 3]).gpcs == (3, 5, 3), "hashable: tables are kept by it"
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from mutations import Mutation, mutant
 from plain import plain
+from test_plans import pretended
 
 from cookbook.harness import catalog, compiling, layout_check
 
@@ -116,13 +117,16 @@ def test_the_first_wgmma_of_a_tile_overwrites():
     assert values == [0] + [1] * 7
 
 
-def test_which_rows_tma_can_write():
-    module, memory = catalog.load(PERSISTENT), torch.zeros(4096, dtype=torch.bfloat16)
+def test_which_rows_tma_can_write(monkeypatch):
+    """Into others it writes padded rows, which are copied."""
+    module, memory = pretended(PERSISTENT, monkeypatch), torch.zeros(4096, dtype=torch.bfloat16)
     assert memory.data_ptr() % 16 == 0
     for columns, row, offset, fits in ((16, 16, 0, True), (16, 24, 8, True), (12, 16, 0, False), (16, 20, 0, False),
                                        (16, 16, 4, False), (1, 8, 0, False)):  # fmt: skip
         out = memory.as_strided((3, columns), (row, 1), offset)
-        assert module.tma_can_write(out, row) == fits, (columns, row, offset)
+        module.matmul(memory[:96].view(3, 32).clone(), torch.zeros(columns, 32, dtype=memory.dtype).T, out=out)
+        _, (_, _, written, _, (*_, apart), *_) = module.launched[-1]
+        assert (written == out.data_ptr()) == fits and apart == (row if fits else -(-columns // 8) * 8)
 
 
 def test_shared_memory_is_nearly_all_of_an_sm():

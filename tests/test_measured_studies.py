@@ -8,19 +8,21 @@ import pytest
 import torch
 
 from cookbook.harness import (
-    benching,
     catalog,
     checking,
     compiling,
     counting,
     experiments,
+    launch,
+    markdown,
     notebooks,
+    peers,
     publishing,
     records,
     study_tables,
     studying,
 )
-from cookbook.tables import describe
+from cookbook.harness.words import describe
 
 ORDERS = "foundations/thread_block_swizzle"
 COUNTED = {
@@ -93,13 +95,13 @@ def record(name: str, level: str, figures: dict, **changed) -> records.Record:
 
 def test_the_table_shows_measured_beside_predicted_or_says_that_nothing_was(tmp_path):
     name = "foundations/bank_conflicts"
-    assert study_tables.counted_table(name, tmp_path) == study_tables.NOT_MEASURED
+    assert study_tables.counted_table(name, tmp_path) == markdown.NOT_MEASURED_ON_A_GPU
     figures, _ = studying.compare(catalog.load(name), [lines(1, 32), lines(1, 1)])
     records.write([record(name, "counted", figures)], tmp_path)
     shown = study_tables.counted_table(name, tmp_path)
     assert "| pitch 32 | `LDS` | 32 | 32 | 32 | 1 |" in shown and "| pitch 33 | `LDS` | 32 | 1 | 1 | 1 |" in shown
     assert "Every count is the predicted one." in shown and "NVIDIA Test" in shown
-    records.write([record(name, "counted", figures, code_hash="0" * 64)], tmp_path)
+    records.write([record(name, "counted", figures, code="0" * 64)], tmp_path)
     shown = study_tables.counted_table(name, tmp_path)
     assert "Not measured on the code as it is now" in shown and "|" not in shown
 
@@ -176,15 +178,14 @@ def test_the_traffic_of_every_order_is_read_from_the_report(experiment):
 def test_a_launcher_hands_the_kernel_what_it_takes_and_refuses_the_rest(monkeypatch):
     took = []
     module = SimpleNamespace(
-        compile_for=lambda arch, dtype, config, vec: lambda *arguments: took.append((arch, config, vec, *arguments)),
-        launch_arguments=lambda dtype, pointers, mnk, strides, vec, stream: (pointers, mnk, strides, stream),
+        compile_for=lambda arch, dtype, config, vec, options: lambda *each: took.append((arch, config, vec, *each)),
     )
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=7))
     call = experiments.launcher(module, "bfloat16", "a config")
     a, b, out = torch.zeros(16, 24), torch.zeros(40, 24).T, torch.zeros(16, 40)
     assert call(a, b, out) is out
     pointers = (a.data_ptr(), b.data_ptr(), out.data_ptr())
-    assert took == [("", "a config", 8, pointers, (16, 40, 24), (24, 24, 40), 7)]
+    assert took == [("", "a config", 8, *pointers, (16, 40, 24), (24, 24, 40), 7)]
     with pytest.raises(ValueError, match=r"b: got shape \(40, 24\), strides \(1, 40\); needed contiguous rows"):
         call(a, torch.zeros(24, 40), out)
     with pytest.raises(ValueError, match=r"out: got shape \(16, 36\)"):
@@ -212,7 +213,7 @@ def written(tmp_path, experiment, **changed) -> None:
 
 
 def test_the_table_of_an_experiment_and_its_conclusion_come_from_the_records(tmp_path, experiment):
-    assert study_tables.experiment_table(ORDERS, tmp_path) == study_tables.NOT_MEASURED
+    assert study_tables.experiment_table(ORDERS, tmp_path) == markdown.NOT_MEASURED_ON_A_GPU
     assert study_tables.experiment_chart(ORDERS, tmp_path) is None
     written(tmp_path, experiment)
     shown = study_tables.experiment_table(ORDERS, tmp_path)
@@ -234,7 +235,7 @@ def device(monkeypatch, experiment):
     small = experiment._replace(shape=(64, 64, 64))
     monkeypatch.setattr(catalog.load(ORDERS), "EXPERIMENT", small)
     a, b = torch.randn(64, 64).bfloat16(), torch.randn(64, 64).bfloat16()
-    monkeypatch.setattr(benching, "input_sets", lambda *_: [(a, b, torch.empty(64, 64).bfloat16())])
+    monkeypatch.setattr(peers, "input_sets", lambda *_: [(a, b, torch.empty(64, 64).bfloat16())])
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA Test")
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(
@@ -249,7 +250,7 @@ def test_timing_makes_a_record_of_the_recipe_s_own_order_and_its_peers(device, m
         figures = {name: timed_figures(2.0 if name == given.standard else 3.0) for name in given.variants}
         return figures | {"rounds": rounds, "batch": 4, "launches": "graph", "sets": 1}
 
-    monkeypatch.setattr(benching, "time_contest", contest)
+    monkeypatch.setattr(experiments, "time_contest", contest)
     made, problems = experiments.timed(ORDERS, rounds=7)
     assert problems == [] and made["config"]["raster_group"] == 16 and made["shape"] == [64, 64, 64]
     assert made["figures"] == timed_figures(2.0) | {
@@ -269,10 +270,10 @@ def test_counting_makes_a_record_and_a_wrong_kernel_is_never_measured(device, mo
     made, problems = experiments.counted(ORDERS)
     assert problems == [] and made["status"] == "passed" and made["level"] == "counted"
     assert [f["read_bytes"] for f in made["figures"].values()] == [10, 20, 30, 40, 50]
-    counting.launch(ORDERS)
+    launch.launch(ORDERS)
     monkeypatch.setattr(experiments, "launcher", lambda *_: lambda a, b, out: out.copy_(a))
     with pytest.raises(RuntimeError, match="row by row is wrong: relative error"):
-        counting.launch(ORDERS)
+        launch.launch(ORDERS)
 
 
 def test_counting_the_kernels_of_a_study_makes_a_record(monkeypatch):
@@ -301,5 +302,5 @@ def test_a_record_of_an_experiment_is_stale_when_either_code_has_changed(tmp_pat
     written(tmp_path, experiment, of={experiment.recipe: "0" * 64})
     assert all(records.is_stale(r) for r in records.read(tmp_path))
     assert "Not measured on the code as it is now" in study_tables.experiment_table(ORDERS, tmp_path)
-    written(tmp_path, experiment, code_hash="0" * 64)
+    written(tmp_path, experiment, code="0" * 64)
     assert all(records.is_stale(r) for r in records.read(tmp_path))

@@ -5,6 +5,7 @@ No GPU: CPU tensors pass for CUDA's, and the kernel is a function that notes wha
 
 from __future__ import annotations
 
+import inspect
 import re
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from cookbook.harness import catalog
+from cookbook.recipe import entry
 
 GEMMS = [r.name for r in catalog.recipes() if r.kind == "gemm" and not r.operands]
 
@@ -33,10 +35,17 @@ def pretended(name, monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)  # what get_device() says of a CPU tensor
     monkeypatch.setattr(torch.cuda, "device", NoDevice)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 7, raising=False)
-    launched, planned, make_plan = [], [], module.make_plan
-    monkeypatch.setattr(module, "compiled", lambda *which: lambda *arguments: launched.append((which, arguments)))
-    monkeypatch.setattr(module, "make_plan", lambda *args: planned.append(args) or make_plan(*args))
-    monkeypatch.setattr(module, "PLANS", {})
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    launched, planned, check = [], [], module.GEMM.check
+
+    def compile_for(*which, options):
+        assert options == "--enable-tvm-ffi"
+        return lambda *arguments: launched.append((which, arguments))
+
+    monkeypatch.setattr(module.GEMM, "compile_for", compile_for)
+    monkeypatch.setattr(module.GEMM, "check", lambda *args: planned.append(args) or check(*args))
+    monkeypatch.setattr(module.GEMM, "plans", {})
+    monkeypatch.setattr(module.GEMM, "kernels", {})
     monkeypatch.setattr(module, "launched", launched, raising=False)
     monkeypatch.setattr(module, "planned", planned, raising=False)
     return module
@@ -74,7 +83,7 @@ def test_a_second_call_of_a_kind_is_launched_without_the_checks(module):
     a, b, other_a, other_b = a_(), b_(), a_(), b_()
     first = module.matmul(a, b)
     second = module.matmul(other_a, other_b)
-    assert len(module.planned) == 1 and len(module.PLANS) == 1
+    assert len(module.planned) == 1 and len(module.GEMM.plans) == 1
     expected = [(a, b, first), (other_a, other_b, second)]
     for (_, arguments), operands in zip(module.launched, expected, strict=True):
         assert arguments[:3] == tuple(x.data_ptr() for x in operands)
@@ -115,12 +124,12 @@ def test_a_plan_knows_how_out_is_aligned(module):
     for out in outs:
         assert module.matmul(a_(), b_(), out=out) is out
     assert len(module.planned) == 2
-    if hasattr(module, "store_width"):
-        assert [which[1] for which, _ in module.launched] == [8, 1, 8, 1]
+    if "vec" in inspect.signature(module.compile_for).parameters:
+        assert [which[-1] for which, _ in module.launched] == [8, 1, 8, 1]
     else:
         written = [arguments[2] for _, arguments in module.launched]
         direct = [pointer == out.data_ptr() for pointer, out in zip(written, outs, strict=True)]
-        if "direct" in module.Plan._fields:
+        if module.GEMM.padded:
             assert direct == [True, False, True, False] and all(pointer % 16 == 0 for pointer in written)
         else:
             assert all(direct)  # stored element by element
@@ -143,7 +152,7 @@ def test_bad_input_is_refused_each_time(module):
     for error, message, kind in wrong * 2:
         with pytest.raises(error, match=message):
             module.matmul(**kind)
-    assert len(module.launched) == 1 and len(module.PLANS) == 1
+    assert len(module.launched) == 1 and len(module.GEMM.plans) == 1
     with torch.no_grad():
         module.matmul(a_().requires_grad_(), b)
     with pytest.raises(ValueError, match="a: got requires_grad=True"):  # the plan of no_grad is not this call's
@@ -160,7 +169,7 @@ def test_where_out_lies_is_looked_at_each_time(module):
         for start in (0, 8, 16, 24):
             with pytest.raises(ValueError, match="out: got memory that overlaps a; needed memory of its own"):
                 module.matmul(a, b, out=wide[:, start : start + 32])
-    assert len(module.launched) == 4 and len(module.PLANS) == 1
+    assert len(module.launched) == 4 and len(module.GEMM.plans) == 1
     square = b_(32, 32)
     module.matmul(a_(32), square, out=torch.zeros(32, 32, dtype=torch.bfloat16))
     with pytest.raises(ValueError, match="out: got memory that overlaps b"):
@@ -168,10 +177,10 @@ def test_where_out_lies_is_looked_at_each_time(module):
 
 
 def test_the_plans_do_not_grow_without_end(module, monkeypatch):
-    monkeypatch.setattr(module, "MAX_PLANS", 3)
+    monkeypatch.setattr(entry, "MAX_PLANS", 3)
     for m in (8, 16, 24, 32, 40):
         module.matmul(a_(m), b_())
-    assert [plan.mnk[0] for plan in module.PLANS.values()] == [32, 40]
+    assert [call.mnk[0] for call, _, _ in module.GEMM.plans.values()] == [32, 40]
 
 
 def test_the_device_of_the_operands_is_current_at_the_launch(module, monkeypatch):
@@ -186,13 +195,13 @@ def test_the_device_of_the_operands_is_current_at_the_launch(module, monkeypatch
 
 def test_majors_are_of_the_kind(module):
     """Where a recipe takes several: the transpose of an operand has another plan, with its own overlap and strides."""
-    if not hasattr(module, "major_of"):
+    if module.GEMM.major_of is entry.k_major:
         pytest.skip("K-major operands only")
     a, b, wide = a_(32), b_(32, 32), torch.zeros(32, 64, dtype=torch.bfloat16)
     for left in (a, a.T, a, a.T):
         module.matmul(left, b)
-    of_a = [next(x for x in which if x in ("k", "m")) for which, _ in module.launched]  # what `compiled` is asked for
-    assert of_a == ["k", "m", "k", "m"] and len(module.PLANS) == 2
+    of_a = [which[2].a_major for which, _ in module.launched]  # of the configuration that is compiled
+    assert of_a == ["k", "m", "k", "m"] and len(module.GEMM.plans) == 2
     for _ in range(2):
         module.matmul(wide[:, :32].T, b, out=wide[:, 32:])
         with pytest.raises(ValueError, match="out: got memory that overlaps a"):

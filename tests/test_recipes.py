@@ -47,8 +47,6 @@ def test_the_lists_of_recipes_hold_some_of_every_track() -> None:
     """A rule that finds nothing any more would leave its tests empty."""
     for names in (GEMMS, HALVES, CHOOSERS):
         assert {name.split("/")[0] for name in names} == {"ampere", "hopper", "blackwell"}
-    assert all("overlap" in found for found in PARAMETERS.values())
-    assert sum("store_width" in found for found in PARAMETERS.values()) >= 3
 
 
 @pytest.mark.parametrize("name", CHOOSERS)
@@ -155,49 +153,6 @@ def test_functions_are_short_and_public_ones_documented(name: str) -> None:
     module = catalog.load(name)
     for function in CONTRACT[catalog.find(name).kind]:
         assert inspect.getdoc(getattr(module, function)), function
-
-
-@pytest.mark.parametrize("name", [name for name, found in PARAMETERS.items() if "store_width" in found])
-def test_store_width_divides_everything(name: str) -> None:
-    import torch
-
-    module = catalog.load(name)
-    buffer = torch.empty(4096, dtype=torch.float16)
-    start = -buffer.data_ptr() % 16 // 2
-    for offset in range(9):
-        for n in (1, 2, 6, 8, 12, 16, 20, 24):
-            for gap in (0, 1, 2, 4, 8):
-                out = buffer.as_strided((3, n), (n + gap, 1), start + offset)
-                vec = module.store_width(out, n + gap)
-                wider = 2 * vec
-                assert n % vec == 0 and (n + gap) % vec == 0 and out.data_ptr() % (2 * vec) == 0
-                assert vec == 8 or n % wider or (n + gap) % wider or out.data_ptr() % (2 * wider)
-
-
-@pytest.mark.parametrize("name", GEMMS)
-def test_overlap_agrees_with_counting_bytes(name: str) -> None:
-    import torch
-
-    overlap = catalog.load(name).overlap
-    buffer = torch.zeros(400, dtype=torch.float16)
-    generator = torch.Generator().manual_seed(0)
-
-    def view(row: int):
-        rows, columns = (int(torch.randint(1, 6, (1,), generator=generator)) for _ in range(2))
-        start = int(torch.randint(0, 120, (1,), generator=generator))
-        return buffer.as_strided((rows, columns), (row, 1), start)
-
-    missed, refused = 0, 0
-    for _ in range(400):
-        row = int(torch.randint(6, 12, (1,), generator=generator))
-        x, y = view(row), view(row)  # the same row stride: told apart exactly, but for single rows
-        buffer.zero_()
-        x += 1
-        share = bool((y != 0).any())
-        missed += share and not overlap(x, y)
-        refused += overlap(x, y) and not share
-    assert missed == 0
-    assert refused == 0
 
 
 @pytest.mark.parametrize("name", GEMMS)

@@ -42,8 +42,8 @@ def sanitized(monkeypatch, written: dict[str, str], returncode: int = 0) -> dict
         tool = command[command.index("--tool") + 1]
         return subprocess.CompletedProcess(command, returncode, written[tool], "")
 
-    monkeypatch.setattr(counting, "_run", run)
-    monkeypatch.setattr(counting, "_tool", lambda name: name)
+    monkeypatch.setattr(counting, "run", run)
+    monkeypatch.setattr(counting, "path_of", lambda name: name)
     return counting.sanitize(NAME, "float32", [(8, 512)])
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 from functools import cache
 
 import numpy as np
 import pytest
+import solver_requests
 
 from cookbook import gf2
 from cookbook.avoiding import BankMap, Undecided, avoid, avoidable
@@ -145,6 +147,83 @@ def test_ten_thousand_requests_agree_with_brute_force_and_with_every_legal_swizz
     assert min(seen.values()) > 50, seen  # every kind of answer was among them
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_answers_and_proofs_of_any_request_hold_before_judges_that_share_no_code_with_the_solver(seed):
+    """`python tests/solver_requests.py 20000` asks more: sub-word elements, toys, tiles of any size, instructions."""
+    seen = solver_requests.run(150, seed)
+    assert sum(seen.values()) == 150 and min(seen[kind] for kind in ("plain", "permuted", "exhausted", "tree")) > 0
+
+
+def test_the_judges_see_what_is_wrong(monkeypatch):
+    """An answer that conflicts, a proof that does not check, and one of something that is not so."""
+    request = solver_requests.Request((8, 8), 32, (Block(8, 1), Block(1, 8)), None, 8, 4)
+    assert solver_requests.judge(request) == "plain"
+    plain = solve((8, 8), 32, [(1, 1)], banks=8)
+    monkeypatch.setattr(solver_requests, "solve", lambda *_, **__: plain)
+    with pytest.raises((AssertionError, IndexError)):
+        solver_requests.judge(request)
+    planes = [Span((1, 2)), Span((1, 4)), Span((1, 6))]
+    proof = attempt((2, 4), planes, 4).proof
+
+    def refuse(*_, **__):
+        raise Unsolvable("none", proof)
+
+    monkeypatch.setattr(solver_requests, "solve", refuse)
+    assert solver_requests.judge(solver_requests.Request((2, 4), 32, tuple(planes), None, 4, 4)) == "tree"
+    with pytest.raises(AssertionError):
+        solver_requests.judge(solver_requests.Request((2, 4), 32, (*planes[:2], Span((2, 4))), None, 4, 4))
+
+
+def test_the_proofs_that_were_false():
+    """A count of bytes where the banks give words; and a swizzle of single bytes that was not tried."""
+    with pytest.raises(Unsolvable, match="under every address map that keeps 16 neighbours") as caught:
+        solve((16, 32), 8, [Span((17, 34, 64, 128, 256))], vector_elements=16)
+    assert caught.value.proof.vectors == 32 and caught.value.proof.places == 8 and caught.value.proof.check()
+    found = solve((10, 37), 8, [(2, 8), (10, 2)])
+    assert found.swizzle == Swizzle(1, 1, -2) and found.wavefronts == (1, 1) == found.ideal
+
+
+def test_a_search_says_that_it_excludes_linear_maps_and_no_others():
+    planes = [Span((1, 2)), Span((1, 4)), Span((1, 6))]
+    with pytest.raises(Unsolvable, match="no linear address map serves") as caught:
+        solve((2, 4), 32, planes, banks=4)
+    assert "by maps that are linear and that keep 2 neighbours together; any 2 of them can. Linear: each bit" in str(
+        caught.value.proof
+    )
+
+
+def test_checks_are_quick_and_tell_how_far_they_are():
+    rng = random.Random(2)
+    spans = [Span(tuple(gf2.echelon(rng.randrange(1, 4096) for _ in range(5)))) for _ in range(30)]
+    with pytest.raises(Unsolvable) as caught:
+        solve((64, 64), 32, spans)
+    proof, told = caught.value.proof, []
+    assert proof.steps > 2000 and proof.check(lambda done, total: told.append((done, total)))
+    assert len(told) == proof.steps // 256 and {total for _, total in told} == {proof.steps}
+    with pytest.raises(Unsolvable) as caught:
+        solve((48, 1365), 8, [(1, 32), (48, 1), (7, 3)])
+    assert caught.value.proof.check(lambda *_: told.append(None)) and told[-1] is None
+    fewer = dataclasses.replace(caught.value.proof, witnesses=caught.value.proof.witnesses[:-1])
+    assert not fewer.check()
+    elsewhere = tuple((0, 0) for _ in caught.value.proof.witnesses)
+    assert not dataclasses.replace(caught.value.proof, witnesses=elsewhere).check()
+
+
+def test_too_much_to_search_is_an_error_that_says_what_to_reduce():
+    rng = random.Random(1)
+    spans = [Span(tuple(gf2.echelon(rng.randrange(1, 1 << 14) for _ in range(5)))) for _ in range(40)]
+    with pytest.raises(Undecided, match=r"accesses: got 40 .* needed fewer accesses, rows or banks"):
+        solve((128, 128), 32, spans)
+    with pytest.raises(ValueError, match=r"accesses: got 16x16, which can lie at .* Take fewer rows"):
+        solve((255, 257), 16, [(16, 16)])
+    with pytest.raises(ValueError, match="Take fewer accesses or fewer rows"):
+        solve((240, 273), 32, [(32, 1), (1, 32), (16, 2), (2, 16), (8, 4), (4, 8)])
+    with pytest.raises(ValueError, match="accesses: got 200; needed 1 to 64"):
+        solve((8, 8), 32, [(8, 1)] * 200)
+    with pytest.raises(ValueError, match="banks: got 268435456; needed a power of two, 1 to 256"):
+        solve((8, 8), 32, [(8, 1)], banks=268435456)
+
+
 def check_by_counting(found: Solution, whole: list[list[int]], banks: int) -> None:
     """The map is a bijection, and each access, wherever it lies, takes the wavefronts that were promised."""
     address = found.offsets.reshape(-1)
@@ -191,7 +270,8 @@ def test_two_accesses_never_stick():
         found = avoid(spans, n, rank)
         largest = max(map(len, spans))
         assert isinstance(found, BankMap)
-        assert found.nodes == gf2.rank_of_ints(spans[0] + spans[1]) - largest + 1
+        total = gf2.rank_of_ints(spans[0] + spans[1])
+        assert found.nodes == (total - largest + 1 if total > rank else 0)
         for span in spans:
             assert gf2.rank_of_ints(image(found, v) for v in span) == len(span)
 

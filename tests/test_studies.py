@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cookbook.harness import catalog, checking, compiling
-from cookbook.tables import describe
+from cookbook.harness.words import describe
 
 HEADER = """\
 # ---

@@ -5,12 +5,15 @@ from __future__ import annotations
 import pytest
 
 from cookbook import tables
-from cookbook.harness import checking, records
+from cookbook.harness import checking, records, words
 from cookbook.harness.checking import Level
 
 FIGURES = {
     "layout": ({"a.bijective": "", "b.bijective": "", "smem.fits": ""}, "bijective: a b; fits: smem"),
-    "model": ({"integer_mismatches": 0, "relative_error": 1.7e-3}, "integers exact; normals 2e-03"),
+    "model": (
+        {"integer_mismatches": 0, "relative_error": 1.7e-3},
+        "the layouts, simulated (not the kernel's own coordinates): integers exact, normals 2e-03",
+    ),
     "compiled": (
         {"registers": 154, "spills": 0, "smem_bytes": 2048, "smem_limit": 4096, "instructions": {"HGMMA": 8}},
         "154 registers, 0 spilled, 2 of 4 KiB; 8 HGMMA",
@@ -35,25 +38,25 @@ FIGURES = {
 
 
 def test_the_host_cost_beside_the_peers_that_have_one():
-    figures, words = FIGURES["timed"]
+    figures, text = FIGURES["timed"]
     peers = {"torch.matmul": {"ratio": 1.5, "host_us": 6.04}, "ceiling": {"ratio": 0.5}}
-    said = tables.describe(Level("timed", "passed", figures=figures | {"host_us": 4.26, "peers": peers}))
-    assert said.split("; ")[0] == words.split("; ")[0]
+    said = words.describe(Level("timed", "passed", figures=figures | {"host_us": 4.26, "peers": peers}))
+    assert said.split("; ")[0] == text.split("; ")[0]
     assert said.endswith("; 1.500 of torch.matmul, 0.500 of ceiling; us a call: ours 4.3, torch.matmul 6.0")
 
 
 @pytest.mark.parametrize("level", checking.LEVELS)
 def test_figures_in_words(level):
-    figures, words = FIGURES[level]
-    assert tables.describe(Level(level, "passed", figures=figures)) == words
-    assert tables.describe(Level(level, "failed", figures=figures, reason="why")) == "why"
+    figures, text = FIGURES[level]
+    assert words.describe(Level(level, "passed", figures=figures)) == text
+    assert words.describe(Level(level, "failed", figures=figures, reason="why")) == "why"
     old = Level(level, "stale", figures=figures, device="NVIDIA X", date="2026-01-01 00:00")
-    assert tables.describe(old) == f"{words} (NVIDIA X, 2026-01-01 00:00 UTC); the code has changed since"
+    assert words.describe(old) == f"{text} (NVIDIA X, 2026-01-01 00:00 UTC); the code has changed since"
 
 
 @pytest.mark.parametrize("level", records.LEVELS)
 def test_every_kind_of_record_can_be_shown(level):
-    figures, words = FIGURES[level]
+    figures, text = FIGURES[level]
     bare = {key: value for key, value in figures.items() if key != "peers"}
     made = records.make(
         level,
@@ -66,7 +69,7 @@ def test_every_kind_of_record_can_be_shown(level):
         device="NVIDIA X",
     )
     table = tables.of_records([made], records.is_stale)
-    assert [next(iter(column.cells)) for column in table.columns[3:5]] == ["[green]passed[/]", words]
+    assert [next(iter(column.cells)) for column in table.columns[3:5]] == ["[green]passed[/]", text]
 
 
 def test_every_status_has_a_colour():
@@ -75,7 +78,7 @@ def test_every_status_has_a_colour():
 
 
 def test_a_run_that_has_no_error_says_how_many_of_each_kernel_it_was():
-    level = tables.describe(
+    level = words.describe(
         checking.Level("ran", checking.PASSED, "uint8", figures={"copy": 192, "dump": 96, "failed": []})
     )
     assert level == "bit for bit: 192 of copy, 96 of dump"

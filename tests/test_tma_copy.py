@@ -228,12 +228,12 @@ def as_if_on_gpu(on_cpu, monkeypatch, tmp_path):
     monkeypatch.setattr(records, "results_root", lambda: tmp_path)
 
 
-def timed(shape, rounds=12):
+def timed(name, shape, rounds=12):
     """A record as `timed_record` makes it, with figures that nobody measured."""
     figures = {"median_ms": 1.0, "min_ms": 0.9, "max_ms": 1.1, "gbps": 3.0, "rounds": rounds}
     peers = {copying.COPY: figures | {"ratio": 1.0}}
     about = {"passed": True, "figures": figures, "peers": peers, "device": "NVIDIA Test"}
-    return records.make("timed", NAME, copying.BENCHED_DTYPE, shape, **about)
+    return records.make("timed", name, copying.BENCHED_DTYPE, shape, **about)
 
 
 @pytest.mark.parametrize("fault", ["", "last line"])
@@ -262,7 +262,8 @@ def test_without_a_gpu_check_shows_what_is_recorded(monkeypatch, tmp_path):
     monkeypatch.setattr(checking, "gpu_for", lambda recipe: (None, "no CUDA device here"))
     (level,) = checking.study_levels(catalog.find(NAME), "ran", tools=True)
     assert level.status == "not checked" and level.reason.endswith("nothing recorded: not run on hardware")
-    records.write([timed(copying.BENCHED_SHAPES[0]), timed(copying.BENCHED_SHAPES[1]) | {"code_hash": "0" * 64}])
+    old = timed(NAME, copying.BENCHED_SHAPES[1]) | {"code": "0" * 64}
+    records.write([timed(NAME, copying.BENCHED_SHAPES[0]), old])
     levels = checking.study_levels(catalog.find(NAME), "timed", tools=True)
     assert {level.shape: level.status for level in levels} == {
         copying.BENCHED_SHAPES[0]: "recorded",
@@ -286,7 +287,7 @@ def test_bench_times_every_shape_and_keeps_the_records(as_if_on_gpu, monkeypatch
 
 def test_bench_of_a_study_that_times_nothing_names_those_that_do():
     with pytest.raises(ValueError, match=f"name: got 'foundations/xor_swizzle', needed one of .*{NAME}"):
-        studying.bench("foundations/xor_swizzle")
+        studying.bench(catalog.find("foundations/xor_swizzle"))
 
 
 # --- entry points -----------------------------------------------------------------------------------------------

@@ -12,8 +12,9 @@ import torch
 
 from cookbook import banks
 from cookbook.design import column_swizzle
-from cookbook.harness import catalog, checking, compiling, counting, transposing, walk_transpose
+from cookbook.harness import catalog, checking, compiling, counting, moves, transposing, walk_transpose
 from cookbook.layouts import Layout, SmemLayout
+from cookbook.recipe import entry
 from cookbook.swizzle import Swizzle
 
 NAME = "foundations/matrix_transpose"
@@ -32,7 +33,7 @@ def config_of(module, variant: str, dtype: str = "float32"):
 
 
 def predicted(module, config, dtype: str = "float32") -> dict[str, int]:
-    return transposing.predicted_wavefronts(module, DTYPES[dtype], config)
+    return moves.predicted_wavefronts(module, DTYPES[dtype], config)
 
 
 # --- wavefronts -------------------------------------------------------------------------------------------------
@@ -49,16 +50,16 @@ def test_every_move_takes_the_wavefronts_that_the_text_says(module, variant, dty
 
 def test_fact_2_a_column_of_32x32_floats_is_32_way(module):
     config = config_of(module, "naive")
-    layout = transposing.layouts(module, cutlass.Float32, config)["x"]
+    layout = moves.layouts(module, cutlass.Float32, config)["x"]
     assert (config.tile_m, config.tile_n) == (32, 32)
-    for one in transposing.accesses(layout, module.moves(config)["s2g_x"], config.threads):
+    for one in moves.accesses(layout, module.moves(config)["s2g_x"], config.threads):
         assert sorted(set(np.diff(one.addresses))) == [128] and banks.wavefronts(one.addresses, 4).actual == 32
 
 
 def test_fact_6_padding_by_one_word(module):
     config = config_of(module, "padded")
-    layout = transposing.layouts(module, cutlass.Float32, config)["x"]
-    column = transposing.accesses(layout, module.moves(config)["s2g_x"], config.threads)[0].addresses // 4
+    layout = moves.layouts(module, cutlass.Float32, config)["x"]
+    column = moves.accesses(layout, module.moves(config)["s2g_x"], config.threads)[0].addresses // 4
     assert column.tolist() == [33 * row for row in range(32)] and column[-1] == 1023
     assert (column % 32).tolist() == list(range(32))
     assert config.smem_bytes == 32 * 33 * 4  # what it costs: 128 bytes, and TMA cannot write it
@@ -96,7 +97,7 @@ def test_every_shape_of_tile_is_free_of_conflicts_and_right(module, variant, dty
 def test_fact_26_trap_lanes_side_by_side_load_freely_and_store_into_few_slots(module, dtype, wavefronts):
     """Two block shapes must be free at once; under the swizzle that TMA gives, only a diagonal of lanes is."""
     config, lane = config_of(module, "tma", dtype), np.arange(32)
-    layout, v = transposing.layouts(module, DTYPES[dtype], config), config.vector
+    layout, v = moves.layouts(module, DTYPES[dtype], config), config.vector
     x, y = layout["x"].byte_offsets(), layout["y"].byte_offsets()
     across, down = lane % 8, lane // 8
     assert banks.wavefronts(x[v * down, v * across], 16).actual == 4
@@ -112,9 +113,9 @@ def test_fact_26_trap_lanes_side_by_side_load_freely_and_store_into_few_slots(mo
 def test_the_swizzle_of_the_tensor_cores_does_not_serve_the_blocks_of_vectorised(module, dtype):
     """Its own swizzle takes the row's number divided by a vector; SW128 takes the number itself."""
     config = config_of(module, "vectorised", dtype)
-    layout, store = transposing.layouts(module, DTYPES[dtype], config)["y"], module.moves(config)["r2s_y"]
+    layout, store = moves.layouts(module, DTYPES[dtype], config)["y"], module.moves(config)["r2s_y"]
     sw128 = replace(layout, swizzle=Swizzle(3, 4, 3))
-    assert min(actual for actual, _ in transposing.move_wavefronts(sw128, store, config.threads)) > 4
+    assert min(actual for actual, _ in moves.move_wavefronts(sw128, store, config.threads)) > 4
 
 
 # --- the model --------------------------------------------------------------------------------------------------
@@ -136,7 +137,7 @@ def test_odd_shapes_arrive_an_element_at_a_time(module, shape, variant):
 @pytest.mark.parametrize("variant", ["swizzled", "vectorised", "tma"])
 def test_a_swizzle_on_one_side_only_is_another_matrix(module, variant):
     config = config_of(module, variant)
-    right = transposing.layouts(module, cutlass.Float32, config)
+    right = moves.layouts(module, cutlass.Float32, config)
     first = next(iter(right))  # of tma: x's tile, which TMA writes and threads read
     plain = right | {first: replace(right[first], swizzle=Swizzle(0, 4, 3))}
     x = transposing.random_bits((64, 64), 32)
@@ -148,8 +149,8 @@ def test_a_swizzle_on_one_side_only_is_another_matrix(module, variant):
 def test_threads_exchange_what_they_hold(module, variant):
     """Whence the barrier: a thread that loads what it stored itself needs none, and transposes nothing."""
     config = config_of(module, variant)
-    (layout,) = transposing.layouts(module, cutlass.Float32, config).values()
-    stored, loaded = (transposing.addresses(layout, m, config.threads) for m in module.moves(config).values())
+    (layout,) = moves.layouts(module, cutlass.Float32, config).values()
+    stored, loaded = (moves.addresses(layout, m, config.threads) for m in module.moves(config).values())
     assert (stored != loaded).mean() > 0.9
 
 
@@ -267,16 +268,16 @@ def test_which_variants_can_take_what(module):
         reasons = module.usable(x, torch.empty(n, m + out_gap, dtype=dtype)[:, :m], capability)
         return [name for name, reason in reasons.items() if not reason]
 
-    assert able(64, 128) == ["vectorised", "tma", "swizzled", "padded", "naive"]
-    assert able(64, 128, capability=(8, 9)) == ["vectorised", "swizzled", "padded", "naive"]
-    assert able(64, 60, x_gap=4) == ["tma", "swizzled", "padded", "naive"]  # rows of x end inside 16 bytes
-    assert able(60, 128, out_gap=4) == ["swizzled", "padded", "naive"]  # and rows of out, which TMA would write past
-    assert able(60, 128) == able(64, 128, x_gap=1) == ["swizzled", "padded", "naive"]
+    assert able(64, 128) == ["vectorised", "tma", "padded", "swizzled", "naive"]
+    assert able(64, 128, capability=(8, 9)) == ["vectorised", "padded", "swizzled", "naive"]
+    assert able(64, 60, x_gap=4) == ["tma", "padded", "swizzled", "naive"]  # rows of x end inside 16 bytes
+    assert able(60, 128, out_gap=4) == ["padded", "swizzled", "naive"]  # and rows of out, which TMA would write past
+    assert able(60, 128) == able(64, 128, x_gap=1) == ["padded", "swizzled", "naive"]
     assert able(60, 128, dtype=torch.float32)[:2] == ["vectorised", "tma"]
-    assert able(1, 8) == ["swizzled", "padded", "naive"]  # out's rows are 2 bytes apart
+    assert able(1, 8) == ["padded", "swizzled", "naive"]  # out's rows are 2 bytes apart
 
 
-def test_overlap_agrees_with_counting_bytes(module):
+def test_overlap_agrees_with_counting_bytes():
     buffer, generator = torch.zeros(400), torch.Generator().manual_seed(0)
 
     def integer(low, high):
@@ -290,7 +291,7 @@ def test_overlap_agrees_with_counting_bytes(module):
         x, y = view(row), view(row)
         buffer.zero_()
         x += 1
-        assert bool((y != 0).any()) == module.overlap(x, y)
+        assert bool((y != 0).any()) == entry.overlap(x, y)
 
 
 # --- what a GPU has to tell, as far as the machine code shows it ----------------------------------------------------
@@ -326,3 +327,14 @@ def test_the_other_order_of_tiles_is_another_kernel_and_no_variant(module):
     assert by_rows.sass != by_columns.sass and by_rows.spills == 0
     for needed in module.INSTRUCTIONS["vectorised"]:
         assert by_rows.count(needed) == by_columns.count(needed)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_variants_are_tried_in_the_order_of_their_records(module, dtype):
+    from cookbook.harness import records
+
+    timed = [r for r in records.select(NAME, "timed", dtype) if set(module.VARIANTS) <= set(r["peers"])]
+    assert timed
+    for record in timed:
+        by_time = sorted(module.VARIANTS, key=lambda name: record["peers"][name]["median_ms"])
+        assert tuple(by_time) == module.FASTEST_FIRST

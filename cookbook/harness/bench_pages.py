@@ -13,26 +13,32 @@ from typing import NamedTuple, TypeAlias
 
 from cookbook import draw
 from cookbook.harness import catalog, ceilings, records, study_tables
-from cookbook.harness.benching import ALL_SIZES, GROWN_FROM, OURS, QUACK, TORCH, all_grown, grown
+from cookbook.harness.benching import ALL_SIZES, GROWN_FROM, all_grown, grown
 from cookbook.harness.catalog import Recipe
+from cookbook.harness.contest import OURS
 from cookbook.harness.majors import DEFAULT
-from cookbook.harness.publishing import NOT_MEASURED, figure, table
+from cookbook.harness.markdown import NOT_MEASURED, figure, table
+from cookbook.harness.peers import QUACK, TORCH
 from cookbook.harness.records import Record
 from cookbook.harness.running import Shape
 
-TUNED = ("hopper/tuned_gemm", "ampere/tuned_gemm")  # of each track the one to use
 LADDERS = ("hopper", "ampere")  # tracks
-RASTERS = "foundations/thread_block_swizzle"
 DTYPE = "bfloat16"
 Shapes: TypeAlias = tuple[Shape, ...]
 LADDER_SHAPES: Shapes = ((4096, 4096, 4096), (8192, 8192, 8192))
 SHORT_SHAPE = LADDER_SHAPES[1]
 CEILING = ceilings.PEER
+SPEED_UP = "speed-up of ours"  # the time of a peer over ours: above 1 ours is faster
 MISSING, OLD = "not measured", "not measured since the code changed"
 _NO_DEVICE = ""
 
 
 # --- records ----------------------------------------------------------------------------------------------------
+
+
+def tuned() -> tuple[str, ...]:
+    """Of each track of LADDERS the GEMM to use, by name."""
+    return tuple(r.name for track in LADDERS for r in catalog.recipes() if r.tuned and r.track == track)
 
 
 def timed(name: str, root: Path | None = None) -> list[Record]:
@@ -85,7 +91,7 @@ def sizes(root: Path | None = None) -> str:
     Args:
         root: the folder of the records; results/ if left out.
     """
-    return "\n\n".join(_sizes_of(name, root) for name in TUNED)
+    return "\n\n".join(_sizes_of(name, root) for name in tuned())
 
 
 def _sizes_of(name: str, root: Path | None) -> str:
@@ -143,7 +149,7 @@ def size_table(found: list[Record], current: list[Record]) -> str:
     of_shape = {tuple(r["shape"]): r for r in current}
     others = sorted(set(of_shape) - {*ALL_SIZES} - _only_grown(), key=lambda shape: (math.prod(shape), shape))
     header = ["M x N x K", "ours, ms (min to max)", "ours, TFLOP/s"]
-    header += [f"{who}, TFLOP/s (ours / it)" for who in (TORCH, QUACK)] + ["of the ceiling"]
+    header += [f"{who}, TFLOP/s ({SPEED_UP})" for who in (TORCH, QUACK)] + ["of the ceiling"]
     rows = []
     for shape in (*ALL_SIZES, *others):
         cells = _size_cells(of_shape[shape]) if shape in of_shape else [absent(found, shape), *[""] * 4]
@@ -168,7 +174,7 @@ def growth(root: Path | None = None) -> str:
     Args:
         root: the folder of the records; results/ if left out.
     """
-    return "\n\n".join(_growth_of(name, root) for name in TUNED)
+    return "\n\n".join(_growth_of(name, root) for name in tuned())
 
 
 def _growth_of(name: str, root: Path | None) -> str:
@@ -205,7 +211,7 @@ def growth_chart(name: str, here: dict[Shape, Record]) -> draw.Picture | None:
 
 def growth_table(found: list[Record], here: dict[Shape, Record]) -> str:
     """A row for each size, and for each dimension that has it: ours, and how it stands to torch.matmul."""
-    header = ["size", *(f"as {letter}, ms (torch.matmul / ours)" for letter in "MNK")]
+    header = ["size", *(f"as {letter}, ms ({SPEED_UP} over {TORCH})" for letter in "MNK")]
     rows = []
     for shapes in zip(*(grown(dimension) for dimension in range(3)), strict=True):
         cells = [_growth_cell(here[shape]) if shape in here else absent(found, shape) for shape in shapes]
@@ -231,8 +237,13 @@ class Step(NamedTuple):
 
     @property
     def spread(self) -> tuple[float, float]:
-        """`to_torch` with the slowest and the fastest round of ours."""
-        return tuple(self.to_torch * self.figures["median_ms"] / self.figures[end] for end in ("max_ms", "min_ms"))
+        """`to_torch` with the slowest and the fastest round of ours; NaN where torch.matmul was not timed."""
+        at_median = math.nan if self.to_torch is None else self.to_torch * self.figures["median_ms"]
+        return at_median / self.figures["max_ms"], at_median / self.figures["min_ms"]
+
+
+_UNMEASURED = Step({}, OURS, {}, None)
+Best: TypeAlias = dict[tuple[str, Shape], Step | None]  # by recipe and shape
 
 
 def ladder(root: Path | None = None) -> str:
@@ -286,17 +297,17 @@ def step(found: list[Record], device: str, shape: Shape) -> Step | None:
     return None
 
 
-def _gain(recipe: Recipe, shape: Shape, steps: list[Recipe], best: dict) -> tuple[float, str] | None:
+def _gain(recipe: Recipe, shape: Shape, steps: list[Recipe], best: Best) -> tuple[float, str] | None:
     """How many times as fast as the step before, and that step's name; both measured against torch.matmul in their own
     runs, so that the clocks of the two runs fall out. None if one of them was not measured."""
     other = before(recipe, steps)
-    pair = (best[recipe.name, shape], best[other.name, shape] if other else None)
-    if any(one is None or one.to_torch is None for one in pair):
+    if other is None:
         return None
-    return pair[0].to_torch / pair[1].to_torch, other.name.split("/")[1]
+    ours, theirs = ((best[r.name, shape] or _UNMEASURED).to_torch for r in (recipe, other))
+    return (ours / theirs, other.name.split("/")[1]) if ours is not None and theirs is not None else None
 
 
-def ladder_chart(steps: list[Recipe], best: dict, device: str, shapes: Shapes) -> draw.Picture | None:
+def ladder_chart(steps: list[Recipe], best: Best, device: str, shapes: Shapes) -> draw.Picture | None:
     """Bars: each step's speed as a multiple of torch.matmul's, in brackets as one of the step before; or None."""
     bars = []
     for shape in shapes:
@@ -304,16 +315,17 @@ def ladder_chart(steps: list[Recipe], best: dict, device: str, shapes: Shapes) -
             one, gain = best[recipe.name, shape], _gain(recipe, shape, steps, best)
             if one is not None and one.to_torch is not None:
                 note = f"{one.to_torch:.3f}" + (f" ({gain[0]:.2f}x)" if gain else "")
-                bars.append(draw.Bar(_by(shape), recipe.name.split("/")[1], one.to_torch, *one.spread, note))
+                low, high = one.spread
+                bars.append(draw.Bar(_by(shape), recipe.name.split("/")[1], one.to_torch, low, high, note))
     if not bars:
         return None
-    own = next((n.split("/")[1] for n in TUNED if n in {r.name for r in steps}), OURS)
+    own = next((n.split("/")[1] for n in tuned() if n in {r.name for r in steps}), OURS)
     unit, meaning = "times torch.matmul in the same run", "in brackets: times the step before; line: min to max"
     title = f"{steps[0].track}, {DTYPE}, {device}"
-    return draw.bar_chart(bars, unit, title, highlight=own, baseline=None, meaning=meaning)
+    return draw.bar_chart(bars, unit, title, highlight=own, meaning=meaning)
 
 
-def ladder_table(steps: list[Recipe], best: dict, found: dict[str, list[Record]], shapes: Shapes) -> str:
+def ladder_table(steps: list[Recipe], best: Best, found: dict[str, list[Record]], shapes: Shapes) -> str:
     """A row for each step: its best kernel, TFLOP/s, its speed as a multiple of torch.matmul's and a step's."""
     header = ["step"]
     for shape in shapes:
@@ -328,7 +340,7 @@ def ladder_table(steps: list[Recipe], best: dict, found: dict[str, list[Record]]
 
 
 def _step_cells(
-    recipe: Recipe, shape: Shape, steps: list[Recipe], best: dict, found: dict[str, list[Record]]
+    recipe: Recipe, shape: Shape, steps: list[Recipe], best: Best, found: dict[str, list[Record]]
 ) -> list[str]:
     one = best[recipe.name, shape]
     if one is None:
@@ -369,15 +381,15 @@ def apart_chart(recipe: Recipe, current: list[Record]) -> draw.Picture | None:
     bars, of_shape = [], {tuple(r["shape"]): r for r in current if TORCH in r["peers"]}
     for r in filter(None, map(of_shape.get, recipe.bench_shapes)):
         torch = r["peers"][TORCH]["median_ms"]
-        for who, f in {recipe.name: r["figures"], recipe.beside: r["peers"].get(recipe.beside)}.items():
+        for who, f in ((recipe.name, r["figures"]), (recipe.beside or "", r["peers"].get(recipe.beside))):
             if f:
-                value, *spread = (torch / f[end] for end in ("median_ms", "max_ms", "min_ms"))
-                bars.append(draw.Bar(_by(r["shape"]), who.split("/")[1], value, *spread, f"{value:.3f}"))
+                value, low, high = (torch / f[end] for end in ("median_ms", "max_ms", "min_ms"))
+                bars.append(draw.Bar(_by(r["shape"]), who.split("/")[1], value, low, high, f"{value:.3f}"))
     if not bars:
         return None
     title = f"{recipe.name}, {DTYPE}, {current[0]['device']}"
     own = recipe.name.split("/")[1]
-    return draw.bar_chart(bars, "times torch.matmul in the same run", title, highlight=own, baseline=None)
+    return draw.bar_chart(bars, "times torch.matmul in the same run", title, highlight=own)
 
 
 def apart_table(recipe: Recipe, found: list[Record], current: list[Record]) -> str:
@@ -396,22 +408,26 @@ def apart_table(recipe: Recipe, found: list[Record], current: list[Record]) -> s
         else:
             row += [absent(found, shape), *[""] * len(peers)]
         rows.append(row)
-    return table(["M x N x K", "ours, µs (min to max)", *(f"{who}, µs (ours / it)" for who in peers)], rows)
+    return table(["M x N x K", "ours, µs (min to max)", *(f"{who}, µs ({SPEED_UP})" for who in peers)], rows)
 
 
 # --- rasters ----------------------------------------------------------------------------------------------------
 
 
 def rasters(root: Path | None = None) -> str:
-    """The orders of tiles: what each reads and how often L2 has it, beside the model, and its time."""
-    pictures = (_read_chart(root), study_tables.experiment_chart(RASTERS, root))
+    """The experiments with orders of tiles: what each reads and how often L2 has it, beside the model, and its time."""
+    return "\n\n".join(_experiment(r.name, root) for r in catalog.recipes() if r.measures == "experiment")
+
+
+def _experiment(name: str, root: Path | None) -> str:
+    pictures = (_read_chart(name, root), study_tables.experiment_chart(name, root))
     shown = [figure(picture.svg) for picture in pictures if picture]
-    return "\n\n".join([*shown, study_tables.experiment_table(RASTERS, root)])
+    return "\n\n".join([*shown, study_tables.experiment_table(name, root)])
 
 
-def _read_chart(root: Path | None) -> draw.Picture | None:
+def _read_chart(name: str, root: Path | None) -> draw.Picture | None:
     """Bytes from memory by order, by the model and as counted; None if none were counted."""
-    found = [r for r in records.select(RASTERS, "counted", None, root) if not records.is_stale(r)]
+    found = [r for r in records.select(name, "counted", None, root) if not records.is_stale(r)]
     if not found:
         return None
     bars = []
@@ -420,7 +436,7 @@ def _read_chart(root: Path | None) -> draw.Picture | None:
         note = f"{f['read_bytes'] / study_tables.GB:.3g}, L2 hits {f['l2_hit_rate']:.0%}"
         bars.append(draw.Bar(order, "counted", f["read_bytes"] / study_tables.GB, note=note))
     title = f"Read from memory, {found[0]['device']}"
-    return draw.bar_chart(bars, "GB", title, "counted", None, meaning="shorter is better")
+    return draw.bar_chart(bars, "GB", title, "counted", ratios=False, meaning="shorter is better")
 
 
 # --- README -----------------------------------------------------------------------------------------------------
@@ -429,7 +445,7 @@ def _read_chart(root: Path | None) -> draw.Picture | None:
 def short(root: Path | None = None) -> str:
     """The block of README: the tuned recipes by shape, then all steps at one shape."""
     parts, used = [], []
-    for name in TUNED:
+    for name in tuned():
         found = timed(name, root)
         current = [r for r in _current(found) if tuple(r["shape"]) not in _only_grown()]
         current.sort(key=lambda r: (math.prod(r["shape"]), r["shape"]))
@@ -442,7 +458,7 @@ def short(root: Path | None = None) -> str:
         devices = len(_devices(current)) > 1
         rows = [[_in_short(r["shape"]), *([r["device"]] if devices else []), *_size_cells(r)[1:]] for r in current]
         header = ["M x N x K", *(["on"] if devices else []), "ours, TFLOP/s"]
-        header += [f"{who} (ours / it)" for who in (TORCH, QUACK)] + ["of the ceiling"]
+        header += [f"{who} ({SPEED_UP})" for who in (TORCH, QUACK)] + ["of the ceiling"]
         parts.append(table(header, rows, right=2 if devices else 1))
         if missing:
             parts.append(f"Not measured: {', '.join(map(_in_short, missing))}.")
@@ -467,7 +483,7 @@ def _short_ladder(root: Path | None) -> tuple[str, list[Record]]:
     for track in LADDERS:
         steps, found = _steps(track), {r.name: timed(r.name, root) for r in _steps(track)}
         for device in _devices([r for some in found.values() for r in _current(some)]):
-            best = {(r.name, SHORT_SHAPE): step(found[r.name], device, SHORT_SHAPE) for r in steps}
+            best: Best = {(r.name, SHORT_SHAPE): step(found[r.name], device, SHORT_SHAPE) for r in steps}
             used += [one.record for one in best.values() if one]
             for r in steps:
                 if best[r.name, SHORT_SHAPE]:

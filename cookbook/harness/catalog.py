@@ -1,4 +1,4 @@
-"""The recipes: found on disk, described by their front matter, loaded as modules, copied as files, hashed.
+"""The recipes: found on disk, described by their front matter, loaded as modules, copied as files.
 
 Nothing here imports torch or CuTe; only `load` does, by executing a recipe.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import difflib
-import hashlib
 import importlib.machinery
 import importlib.util
 import re
@@ -21,9 +20,11 @@ from typing import Any, NamedTuple
 
 from cookbook.harness import formats
 from cookbook.harness import majors as operand_majors
+from cookbook.recipe import copy
 
 TRACKS = ("foundations", "ampere", "hopper", "blackwell")
 KINDS = ("gemm", "transpose", "study")  # what a recipe defines: docs/architecture.md, "A recipe"
+MEASURES = ("wavefronts", "experiment", "copies", "ceiling")  # what a study may measure: recipe contract, likewise
 ANYWHERE = "anywhere"
 _PACKAGE = Path(__file__).resolve().parents[1]
 _TAGS = re.compile(r"tags=\[(?P<tags>[^\]]*)\]")
@@ -60,6 +61,10 @@ class Recipe:
     max_smem: int | None = None  # bytes a block may use; None: the chip's own limit
     bench_shapes: tuple[tuple[int, ...], ...] = ()  # what `cookbook bench` times; (): what it times of every recipe
     beside: str | None = None  # another GEMM, of the same operands, that `cookbook bench` times as one more peer
+    tuned: bool = False  # whether it is the GEMM to use on its track: pages show it size by size
+    measures: str = ""  # what a study measures on a GPU, one of MEASURES; "" if nothing
+    # of a study that measures ceilings: instruction -> the class that its module has for it
+    ceiling_of: dict[str, str] = field(default_factory=dict)
 
     def instructions_for(self, target: str, majors: str = operand_majors.DEFAULT) -> tuple[str, ...]:
         """The SASS mnemonic prefixes that a cubin for `target` and operands of these majors must hold."""
@@ -136,7 +141,7 @@ def find(name: str, root: Path | None = None) -> Recipe:
     best = max(likeness.values(), default=0.0)  # one letter off is no question of which
     near = [n for n, like in likeness.items() if like >= max(0.6, best - 0.05)][:3]
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(full) or 'none'}"
-    raise UnknownRecipe(f"name: no recipe is called {name!r}; {hint}")
+    raise UnknownRecipe(f"name: got {name!r}; needed the name of a recipe: {hint}")
 
 
 def _likeness(a: str, b: str) -> float:
@@ -204,6 +209,7 @@ def _described(name: str, file: Path, described: dict[str, Any]) -> Recipe:
     described["majors"] = _majors(file, kind, described)
     described["bench_shapes"] = _bench_shapes(file, kind, described)
     _check_beside(name, file, kind, described.get("beside"))
+    _check_measures(file, kind, described)
     instructions = described.get("instructions") or {}
     if isinstance(instructions, list):
         instructions = {"all": instructions}
@@ -241,6 +247,17 @@ def _check_beside(name: str, file: Path, kind: str, beside: Any) -> None:
         raise CatalogError(f"{file}: beside: got {beside!r}, needs none: a {kind} is not timed beside a GEMM")
     if beside == name or not (file.parents[1] / f"{beside}.py").is_file():
         raise CatalogError(f"{file}: beside: got {beside!r}, needs the name of another recipe: <track>/<file name>")
+
+
+def _check_measures(file: Path, kind: str, described: dict[str, Any]) -> None:
+    """Only a study measures something of its own, only one of ceilings has ceilings, and only a GEMM is tuned."""
+    measures = described.get("measures", "")
+    if measures not in (("", *MEASURES) if kind == "study" else ("",)):
+        raise CatalogError(f"{file}: measures: got {measures!r}, needs one of {', '.join(MEASURES)}, of a study")
+    if described.get("ceiling_of") and measures != "ceiling":
+        raise CatalogError(f"{file}: ceiling_of: got {described['ceiling_of']}, needs `measures: ceiling` beside it")
+    if described.get("tuned") and kind != "gemm":
+        raise CatalogError(f"{file}: tuned: got {described['tuned']!r}, needs none: a {kind} is no GEMM")
 
 
 # --- cells ------------------------------------------------------------------------------------------------
@@ -299,6 +316,7 @@ def load(name: str, root: Path | None = None) -> ModuleType:
         return loaded
     loader = _RecipeLoader(module_name, str(recipe.file))
     spec = importlib.util.spec_from_file_location(module_name, recipe.file, loader=loader)
+    assert spec is not None  # with a loader there is one
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module  # before execution: dataclasses look their module up by name
     try:
@@ -339,7 +357,7 @@ def usage_of(recipe: Recipe) -> tuple[str, str, str]:
 
 
 def standalone_source(name: str, module: str | None = None, root: Path | None = None) -> str:
-    """The recipe as one file that imports nothing of this package: its non-lab cells under a header.
+    """The recipe as one file that imports nothing of this package: the code of its non-lab cells under a header.
 
     Args:
         name: a recipe's name.
@@ -361,29 +379,11 @@ def standalone_source(name: str, module: str | None = None, root: Path | None = 
 
 def _kept_text(source: str) -> str:
     lines = source.splitlines()
-    kept = [lines[c.start : c.stop] for c in cells(source) if "lab" not in c.tags]
-    text = "\n".join(line for block in kept for line in block).strip() + "\n"
-    return re.sub(r"\n{4,}", "\n\n\n", text)
+    kept = [c for c in cells(source) if "lab" not in c.tags and c.kind == "code"]
+    return copy.alone("\n".join(lines[c.start + 1 : c.stop]) for c in kept)
 
 
-# --- hash -------------------------------------------------------------------------------------------------
-
-
-def code_hash(name: str, root: Path | None = None) -> str:
-    """SHA-256 (hex) of the recipe's code: its non-lab cells without comments and docstrings.
-
-    The same for every Python that runs the cookbook: see `normal_form`.
-    """
-    return hash_of(without_lab(find(name, root).file.read_text(encoding="utf-8")))
-
-
-@lru_cache(maxsize=256)
-def hash_of(*sources: str) -> str:
-    """SHA-256 (hex) of the code of Python texts, as `normal_form` writes it.
-
-    Made once for each: it takes a tenth of a second, and pages and tables ask it of every record that they show.
-    """
-    return hashlib.sha256("".join(map(normal_form, sources)).encode("utf-8")).hexdigest()
+# --- text without comments ----------------------------------------------------------------------------------
 
 
 def normal_form(source: str) -> str:
@@ -438,7 +438,7 @@ def _joined(parts: list[ast.expr]) -> list[ast.expr]:
             if part.value == "":
                 continue
             if out and isinstance(out[-1], ast.Constant):
-                out[-1] = ast.Constant(out[-1].value + part.value)
+                out[-1] = ast.Constant(f"{out[-1].value}{part.value}")
                 continue
         out.append(part)
     return out

@@ -15,19 +15,39 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import product
+from types import ModuleType
 from typing import Any, NamedTuple
 
-from cookbook.harness import benching, catalog, compiling, formats, interleavings, records, running, scaled, transposing
+from cookbook.harness import (
+    benching,
+    compiling,
+    counting,
+    formats,
+    interleavings,
+    records,
+    running,
+    scaled,
+    studying,
+    subjects,
+    tcgen05_check,
+    transposing,
+)
 from cookbook.harness.catalog import Recipe
+from cookbook.harness.evaluated import evaluated
 from cookbook.harness.findings import Finding
+from cookbook.harness.layout_check import check_layouts, predicted_copies, predicted_wavefronts
 from cookbook.harness.majors import DEFAULT, align, configured, misfit
 from cookbook.harness.running import Shape
+from cookbook.harness.subjects import Local, module_of
+from cookbook.harness.walk import walk
+from cookbook.harness.walk_scaled import walk_scaled
 
 PASSED, FAILED, RECORDED, STALE, NOT_CHECKED = "passed", "failed", "recorded", "stale", "not checked"
 LEVELS = ("layout", "model", "compiled", "ran", "timed", "counted", "sanitized")
 PIPELINE = "pipeline"  # one more, of a GEMM whose warps meet at barriers in shared memory
 MODEL_SHAPES: tuple[Shape, ...] = ((200, 333, 64), (72, 40, 136))  # ragged in M and N; in K too
 TIMED_SHAPES: tuple[Shape, ...] = ((4096, 4096, 4096),)
+BY_NAME = "measured of packaged recipes only"
 UNTIMED = "not done yet for block-scaled operands"  # levels that call matmul(a, b) with two operands
 LARGEST_TRANSPOSED = 2**24  # elements
 LARGEST_MODELLED = 2**28  # multiply-adds; numpy walks about 2**26 of them in a second
@@ -63,6 +83,7 @@ class Report:
 
     recipe: str
     levels: tuple[Level, ...]
+    checked: str = ""  # which code was looked at, in words
 
     @property
     def ok(self) -> bool:
@@ -70,46 +91,59 @@ class Report:
         return all(level.status != FAILED for level in self.levels)
 
     @property
+    def failed(self) -> tuple[Level, ...]:
+        """The levels that do not hold."""
+        return tuple(level for level in self.levels if level.status == FAILED)
+
+    @property
     def not_checked(self) -> tuple[Level, ...]:
         """The levels that this machine could not check and no current record covers."""
         return tuple(level for level in self.levels if level.status in (STALE, NOT_CHECKED))
 
     def to_json(self) -> dict[str, Any]:
-        """`{"recipe", "ok", "levels": [...]}`."""
-        return {"recipe": self.recipe, "ok": self.ok, "levels": [level.to_json() for level in self.levels]}
+        """`{"recipe", "checked", "ok", "levels": [...]}`."""
+        levels = [level.to_json() for level in self.levels]
+        return {"recipe": self.recipe, "checked": self.checked, "ok": self.ok, "levels": levels}
 
 
 def check(
-    name: str,
+    what: str | ModuleType,
     shapes: Iterable[Shape] = (),
     dtypes: Iterable[str] = (),
     targets: Iterable[str] = (),
     on_progress: Progress = lambda text: None,
     tools: bool = False,
     majors: Iterable[str] = (),
+    recipe: str = "",
 ) -> Report:
-    """Check a recipe at every level that this machine can.
+    """Check a recipe, or the module that a notebook or a copied file is, at every level that this machine can.
 
     Args:
-        name: a recipe's name.
+        what: a recipe's name, or a module: in a notebook `cookbook.lab.check_cells` gives the one of its cells.
         shapes: (M, N, K), or (M, N) of a transpose, for model, ran and timed; each level's own if left out.
         dtypes: of the recipe's; all of them if left out.
         targets: to compile for; all of the recipe's if left out.
         on_progress: told each step before it is done; `plan` says how many there will be.
         tools: on a GPU also run the kernel under ncu and compute-sanitizer.
         majors: of the operands, out of the recipe's; all that can have the shapes if left out.
+        recipe: of a module, the name of the recipe that it is made from; the head of a copied file says it.
+
+    Returns:
+        The report; `checked` says which code it is of. Of a module whose code differs from the packaged recipe's,
+        levels that only a GPU can do say that they were not checked: no record is of that code.
 
     Raises:
         UnknownRecipe: there is no such recipe.
+        TypeError: `what` is neither a name nor a module.
         ValueError: a dtype, a target or majors that are not of the recipe's, or a shape is none.
     """
-    recipe = catalog.find(name)
-    wanted = chosen(recipe, shapes, dtypes, targets, majors)
+    subject = subjects.find(what, recipe)
+    wanted = chosen(subject, shapes, dtypes, targets, majors)
     levels: list[Level] = []
-    for step in plan(recipe, *wanted, tools):
+    for step in plan(subject, *wanted, tools):
         on_progress(step.text)
         levels += run_step(step)
-    return Report(recipe.name, tuple(levels))
+    return Report(subject.name, tuple(levels), subjects.said(subject))
 
 
 class Chosen(NamedTuple):
@@ -189,7 +223,7 @@ class Step:
     @property
     def text(self) -> str:
         """What to show while it runs."""
-        words = (self.level, self.target, self.majors, self.dtype, self.shape and _x(self.shape))
+        words = (self.level, self.target, self.majors, self.dtype, _x(self.shape or ()))
         return " ".join(word for word in words if word)
 
 
@@ -214,7 +248,7 @@ def plan(
         add("layout", d, m, layout_levels, d, targets)
         for s in shapes or model_shapes(recipe, m):
             add("model", d, m, model_levels, d, s, targets, shape=s)
-    for m in majors if interleavings.is_pipelined(recipe) else ():
+    for m in majors if interleavings.is_pipelined(recipe, getattr(recipe, "source", "")) else ():
         add(PIPELINE, dtypes[0], m, pipeline_levels, dtypes[0], targets)  # its dtypes have one width, and one program
     for t, d, m in product(targets, dtypes, majors):
         add("compiled", d, m, compiled_levels, t, d, target=t)
@@ -263,8 +297,8 @@ def configurations(
 
     That is the variant where a recipe has several, else the targets it is for where these differ.
     """
-    module = catalog.load(recipe.name)
-    if recipe.kind == "transpose":
+    module = module_of(recipe)
+    if recipe.kind == "transpose" and dtype is not None:
         variants = [module.configs_for(target, compiling.cutlass_dtype(dtype)) for target in targets]
         return {config: {"variant": name} for configs in variants for name, config in configs.items()}
     by_config: dict[Any, tuple[str, list[str]]] = {}
@@ -286,9 +320,7 @@ def _variants(module: Any, target: str, majors: str) -> dict[str, Any]:
 
 def layout_levels(recipe: Recipe, dtype: str, targets: tuple[str, ...], majors: str = DEFAULT) -> list[Level]:
     """The recipe's own shared-memory layouts: bijective, in bounds, the expected wavefronts of each copy."""
-    from cookbook.harness.layout_check import check_layouts
-
-    module, kind = catalog.load(recipe.name), compiling.cutlass_dtype(dtype)
+    module, kind = module_of(recipe), compiling.cutlass_dtype(dtype)
     look = transposing.check_layouts if recipe.kind == "transpose" else check_layouts
     return [
         _of_findings("layout", look(module, kind, config), dtype=dtype, **where)
@@ -298,7 +330,7 @@ def layout_levels(recipe: Recipe, dtype: str, targets: tuple[str, ...], majors: 
 
 def facts_level(recipe: Recipe) -> Level:
     """What a study claims: its `facts()`, each one computed anew."""
-    found = [Finding(*fact) for fact in catalog.load(recipe.name).facts()]
+    found = [Finding(*fact) for fact in module_of(recipe).facts()]
     return _of_findings("layout", found, figures={"facts": {f.name: f.detail for f in found}})
 
 
@@ -312,7 +344,8 @@ def model_levels(
 
 
 def model_level(recipe: Recipe, dtype: str, shape: Shape, config: Any) -> Level:
-    """The data path walked in numpy, against torch.matmul: exact on integers, to rounding on normals."""
+    """The data path of the *layouts*, simulated in numpy, against torch.matmul: exact on integers, to rounding on
+    normals. The kernel is not looked at: not its coordinates, its guards, its accumulators or its order."""
     if shape[0] * shape[1] * shape[2] > LARGEST_MODELLED:
         reason = f"{_x(shape)} is too large to walk in numpy: at most {LARGEST_MODELLED} multiply-adds"
         return Level("model", NOT_CHECKED, dtype, shape=shape, reason=reason)
@@ -339,9 +372,7 @@ def _walked(recipe: Recipe, dtype: str, operands: tuple[Any, Any], config: Any, 
     """Walk the model; how many elements differ (integers), or the relative error (otherwise)."""
     import torch
 
-    from cookbook.harness.walk import walk
-
-    module, kind = catalog.load(recipe.name), getattr(torch, dtype)
+    module, kind = module_of(recipe), getattr(torch, dtype)
     a, b = (x.to(kind) for x in operands)
     product = walk(module, a.float().numpy(), b.float().numpy(), compiling.cutlass_dtype(dtype), config)
     got = torch.as_tensor(product).to(kind)
@@ -355,14 +386,12 @@ def _walked_scaled(recipe: Recipe, dtype: str, operands: tuple[Any, Any], config
     """`_walked` of block-scaled operands: against the product, in float64, of what they stand for."""
     import torch
 
-    from cookbook.harness.walk_scaled import walk_scaled
-
     (m, k), n, form = operands[0].shape, operands[1].shape[1], recipe.operands
     if integers:
         a, b = scaled.integers(m, k, form, 0), scaled.integers(n, k, form, 1)
     else:
         a, b = (scaled.quantized(x.float().numpy(), form) for x in (operands[0], operands[1].T))
-    product = walk_scaled(catalog.load(recipe.name), a, b, compiling.cutlass_dtype(dtype), config)
+    product = walk_scaled(module_of(recipe), a, b, compiling.cutlass_dtype(dtype), config)
     got, exact = (
         torch.as_tensor(product),
         torch.from_numpy(a.values()).double() @ torch.from_numpy(b.values()).double().T,
@@ -389,7 +418,7 @@ def _normals(shape: Shape) -> tuple[Any, Any]:
 
 def transposed_level(recipe: Recipe, dtype: str, shape: Shape, config: Any) -> Level:
     """The data path of a transpose walked in numpy on random bits: every one must be where it belongs."""
-    module = catalog.load(recipe.name)
+    module = module_of(recipe)
     if shape[0] * shape[1] > LARGEST_TRANSPOSED:
         reason = f"{_x(shape)} is too large to walk in numpy: at most {LARGEST_TRANSPOSED} elements"
     else:
@@ -403,7 +432,7 @@ def transposed_level(recipe: Recipe, dtype: str, shape: Shape, config: Any) -> L
 
 def pipeline_levels(recipe: Recipe, dtype: str, targets: tuple[str, ...], majors: str = DEFAULT) -> list[Level]:
     """Every interleaving of the warps over their barriers, for small problems, of each configuration of `targets`."""
-    module, kind = catalog.load(recipe.name), compiling.cutlass_dtype(dtype)
+    module, kind = module_of(recipe), compiling.cutlass_dtype(dtype)
     levels = []
     for config, where in configurations(recipe, targets, dtype, majors).items():
         arch = next(t for t in targets if config in _variants(module, t, majors).values())
@@ -418,9 +447,9 @@ def compiled_levels(recipe: Recipe, target: str, dtype: str | None, majors: str 
     """A real cubin for one target, of every variant where a recipe has several: what `compiled_level` says of each."""
     try:
         if recipe.kind == "study":
-            return [compiled_level(recipe, compiling.compile_recipe(recipe.name, target))]
+            return [compiled_level(recipe, compiling.compile_module(module_of(recipe), recipe.name, target))]
         found = configurations(recipe, (target,), dtype, majors)
-        each = compiling.compile_recipes(recipe.name, target, dtype, found)
+        each = compiling.compile_modules(module_of(recipe), recipe.name, target, dtype, found)
     except compiling.NoDisassembler as missing:
         return [Level("compiled", NOT_CHECKED, dtype, target, reason=str(missing))]
     levels = [compiled_level(recipe, compiled, config, majors) for compiled, config in zip(each, found, strict=True)]
@@ -432,7 +461,7 @@ def compiled_level(recipe: Recipe, compiled: compiling.Compiled, config: Any = N
     target, dtype = compiled.arch, compiled.dtype
     required = recipe.instructions_for(target, majors)
     if recipe.kind == "transpose":
-        required += catalog.load(recipe.name).INSTRUCTIONS.get(config.variant, ())
+        required += module_of(recipe).INSTRUCTIONS.get(config.variant, ())
     found = compiling.findings(compiled, required)
     if "tcgen05.mma" in compiled.ptx:
         found += _tcgen05_findings(recipe, compiled, config)
@@ -445,11 +474,9 @@ def compiled_level(recipe: Recipe, compiled: compiling.Compiled, config: Any = N
 
 def _tcgen05_findings(recipe: Recipe, compiled: compiling.Compiled, config: Any) -> list[Finding]:
     """What the compiler wrote of descriptors and tensor memory, against the recipe's own layouts."""
-    from cookbook.harness import tcgen05_check
-    from cookbook.harness.evaluated import evaluated
-
-    found = evaluated(catalog.load(recipe.name), compiling.cutlass_dtype(compiled.dtype), config)
-    return tcgen05_check.compiled_findings(found, compiled, compiled.dtype)
+    dtype = compiled.dtype or recipe.dtypes[0]
+    found = evaluated(module_of(recipe), compiling.cutlass_dtype(dtype), config)
+    return tcgen05_check.compiled_findings(found, compiled, dtype)
 
 
 def _of_findings(level: str, found: list[Any], figures: dict[str, Any] | None = None, **where: Any) -> Level:
@@ -493,7 +520,7 @@ def ran_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...], majors: st
     device, reason = gpu_for(recipe)
     if device is None:
         return recorded_levels(recipe, "ran", dtype, reason, majors)
-    module = catalog.load(recipe.name)
+    module = module_of(recipe)
     if recipe.kind == "transpose":
         cases: list[Any] = transposing.run_checks(module, shapes or transposing.SHAPES, dtype)
         figures = transposing.summary(cases)
@@ -505,7 +532,7 @@ def ran_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...], majors: st
         figures = running.summary(cases) | ({} if shapes else {"drawn": running.DRAWN, "seed": seed}) | by
     bad = "; ".join(f"{_x(case.shape)}: {case.problem}" for case in cases if not case.ok)
     made = None
-    if not shapes:  # a record stands for the whole list of shapes
+    if not shapes and not isinstance(recipe, Local):  # a record is of the whole list, and of packaged code
         made = records.make(
             "ran",
             recipe.name,
@@ -524,8 +551,8 @@ def ran_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...], majors: st
 def timed_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...], majors: str = DEFAULT) -> list[Level]:
     """Ours beside its peers on this GPU over `shapes` (TIMED_SHAPES if empty), or what is recorded."""
     device, reason = gpu_for(recipe)
-    if device is None or recipe.operands:
-        return recorded_levels(recipe, "timed", dtype, reason or UNTIMED, majors)
+    if device is None or recipe.operands or subjects.differing(recipe):
+        return recorded_levels(recipe, "timed", dtype, reason or (UNTIMED if recipe.operands else BY_NAME), majors)
     own = transposing.TIMED_SHAPES if recipe.kind == "transpose" else TIMED_SHAPES
     made = benching.bench(recipe.name, shapes or own, [dtype], majors=[majors])
     return [replace(_of_record(record, PASSED), record=record) for record in made]
@@ -533,11 +560,11 @@ def timed_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...], majors: 
 
 def tool_levels(recipe: Recipe, level: str, dtype: str, tools: bool, majors: str = DEFAULT) -> list[Level]:
     """counted (under ncu) or sanitized (under compute-sanitizer), or what is recorded."""
-    from cookbook.harness import counting
-
     device, reason = gpu_for(recipe)
-    if device is None or not tools or recipe.operands:
-        reason = reason or (UNTIMED if recipe.operands else "takes minutes: runs with --tools")
+    if device is None or not tools or recipe.operands or subjects.differing(recipe):
+        reason = reason or (
+            UNTIMED if recipe.operands else "takes minutes: runs with --tools" if not tools else BY_NAME
+        )
         return recorded_levels(recipe, level, dtype, reason, majors)
     look = {"counted": _counted, "sanitized": _sanitized}[level]
     try:
@@ -561,11 +588,11 @@ def tool_levels(recipe: Recipe, level: str, dtype: str, tools: bool, majors: str
 
 def study_levels(recipe: Recipe, level: str, tools: bool) -> list[Level]:
     """What a study measures at "ran", "timed" or "counted", or what is recorded; where that is nothing, no level."""
-    from cookbook.harness import counting, studying
-
     if not (wanted := studying.measurements(recipe, level)):
         return []
     device, reason = gpu_for(wanted[0].runs)
+    if subjects.differing(recipe):
+        return recorded_levels(recipe, level, None, reason or BY_NAME)
     if device is None or (level == "counted" and not tools):
         return recorded_levels(recipe, level, None, reason or "takes minutes: runs with --tools")
     try:
@@ -580,7 +607,7 @@ def study_levels(recipe: Recipe, level: str, tools: bool) -> list[Level]:
 
 def _config_here(recipe: Recipe, dtype: str, majors: str = DEFAULT) -> Any:
     """The configuration that this GPU runs, or all of them by variant."""
-    module, arch = catalog.load(recipe.name), compiling.arch_here()
+    module, arch = module_of(recipe), compiling.arch_here()
     if recipe.kind == "transpose":
         configs = module.configs_for(arch, compiling.cutlass_dtype(dtype))
         return {variant: asdict(config) for variant, config in configs.items()}
@@ -589,10 +616,7 @@ def _config_here(recipe: Recipe, dtype: str, majors: str = DEFAULT) -> Any:
 
 
 def _counted(recipe: Recipe, dtype: str, majors: str) -> tuple[Shape, dict[str, Any], list[str]]:
-    from cookbook.harness import counting
-    from cookbook.harness.layout_check import predicted_copies, predicted_wavefronts
-
-    module = catalog.load(recipe.name)
+    module = module_of(recipe)
     if recipe.kind == "transpose":
         shape, arch = transposing.COUNTED_SHAPE, compiling.arch_here()
         kernels = counting.count_kernels(recipe.name, dtype, shape)
@@ -610,8 +634,6 @@ def _counted(recipe: Recipe, dtype: str, majors: str) -> tuple[Shape, dict[str, 
 
 
 def _sanitized(recipe: Recipe, dtype: str, majors: str) -> tuple[None, dict[str, Any], list[str]]:
-    from cookbook.harness import counting
-
     shapes = transposing.SANITIZED_SHAPES
     if recipe.kind == "gemm":
         shapes = tuple(align(shape, majors) for shape in counting.SANITIZED_SHAPES)
@@ -623,8 +645,10 @@ def _sanitized(recipe: Recipe, dtype: str, majors: str) -> tuple[None, dict[str,
     return None, figures, problems
 
 
-def recorded_levels(recipe: Recipe, level: str, dtype: str, reason: str, majors: str = DEFAULT) -> list[Level]:
-    """What results/ holds for a level that is not checked here."""
+def recorded_levels(recipe: Recipe, level: str, dtype: str | None, reason: str, majors: str = DEFAULT) -> list[Level]:
+    """What results/ holds for a level that is not checked here; nothing, of code that differs from the recipe's."""
+    if own := subjects.differing(recipe):
+        return [Level(level, NOT_CHECKED, dtype, reason=f"{reason}; no record: {own}")]
     found = records.select(recipe.name, level, dtype, majors=recipe.told_apart(majors))
     if not found:
         missing = "nothing recorded" + (": not run on hardware" if level == "ran" else "")
@@ -646,7 +670,7 @@ def _of_record(record: records.Record, status: str, reason: str = "") -> Level:
         status,
         record["dtype"],
         shape=tuple(record["shape"]) if record["shape"] else None,
-        figures=record["figures"] | ({"peers": record["peers"]} if record["peers"] else {}),
+        figures=records.figures_of(record),
         reason=reason,
         device=record["device"],
         date=record["date"],

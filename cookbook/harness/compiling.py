@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from cookbook.harness import catalog
+from cookbook.harness.contract import SizedByChip, Variants
 from cookbook.harness.findings import Finding
 
 KIB = 1024
@@ -126,7 +127,11 @@ def compile_recipes(name: str, arch: str, dtype: str | None, configs: Iterable[A
     Raises:
         UnknownRecipe, ValueError, NoDisassembler: as `compile_recipe`.
     """
-    module, name = catalog.load(name), catalog.find(name).name
+    return compile_modules(catalog.load(name), catalog.find(name).name, arch, dtype, configs)
+
+
+def compile_modules(module: Any, name: str, arch: str, dtype: str | None, configs: Iterable[Any]) -> list[Compiled]:
+    """`compile_recipes` for a module that is already loaded; `name` only labels the results."""
     with tempfile.TemporaryDirectory(prefix="cookbook-") as folder:
         built = []
         for number, config in enumerate(configs):
@@ -191,14 +196,15 @@ def _compiled(built: _Built, sass: str) -> Compiled:
 
 def config_for(module: Any, arch: str) -> Any:
     """The configuration a recipe uses on `arch`: its `config_for(arch)`, else its `CONFIG`; a study may have none."""
-    return module.config_for(arch) if hasattr(module, "config_for") else getattr(module, "CONFIG", None)
+    return module.config_for(arch) if isinstance(module, SizedByChip) else getattr(module, "CONFIG", None)
 
 
 def variants(module: Any, arch: str) -> dict[str, Any]:
     """The configurations of a GEMM's `VARIANTS` on `arch`, by name; none of a recipe that has a single kernel."""
-    named = getattr(module, "VARIANTS", {})
-    fitting = getattr(module, "config_for", lambda _, name: named[name])
-    return {name: fitting(arch, name) for name in named}
+    if not isinstance(module, Variants):
+        return {}
+    fitting = getattr(module, "config_for", lambda _, name: module.VARIANTS[name])
+    return {name: fitting(arch, name) for name in module.VARIANTS}
 
 
 def findings(compiled: Compiled, required: tuple[str, ...] = ()) -> list[Finding]:

@@ -1,15 +1,16 @@
-"""hopper/tma_copy against the model, on a GPU, and beside the device's own copy.
+"""A study of copies by TMA, held against the model and the device's own copy.
 
-`expected` and `restored` are what `cookbook.model` makes of the recipe's `dump` and `restore`. The rest needs a GPU:
-`run_checks` copies matrices of every mode, major and size of element into poisoned memory, and `contest` is what is
-timed: the recipe's copy in every mode, beside torch's.
+Such a study says `measures: copies` in its front matter. `expected` and `restored` are what `cookbook.model` makes of
+its `dump` and `restore`. The rest needs a GPU: `run_checks` copies matrices of every mode, major and size of element
+into poisoned memory, and `contest` is what is timed: the study's copy in every mode, beside torch's.
 
-    cookbook check hopper/tma_copy      level "ran", and "timed" at the first of BENCHED_SHAPES
-    cookbook bench hopper/tma_copy      level "timed" at all of them
+    cookbook check NAME      level "ran", and "timed" at the first of BENCHED_SHAPES
+    cookbook bench NAME      level "timed" at all of them
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from itertools import product
@@ -19,12 +20,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cookbook import model
-from cookbook.harness import benching, catalog, records
+from cookbook.harness import catalog, poisoning, records
+from cookbook.harness.contest import OURS, ROUNDS, Call, Contest, how_many_sets, record_of, time_contest
 from cookbook.harness.running import Shape
 
 __all__ = ["DTYPES", "Case", "contest", "expected", "ran", "restored", "run_checks", "summary", "timed_record"]
 
-NAME = "hopper/tma_copy"
 COPY = "device copy"
 DTYPES = ("uint8", "bfloat16", "float32")  # one of each size
 # (lines, 16-byte pieces of a line): whole tiles and ragged ones, less than a box, more tiles than CTAs
@@ -119,8 +120,6 @@ def run_copy(module: ModuleType, size: tuple[int, int], dtype: str, mode: str, m
     """Copy random bits into memory full of ones: equal inside, still ones around and between the lines."""
     import torch
 
-    from cookbook.harness import poisoning
-
     lines, line_bytes = size[0], 16 * size[1]
     x, _ = _random(lines, line_bytes, gap, dtype)
     out, buffer = _random(lines, line_bytes, 2 * gap, dtype, guard=2)
@@ -182,10 +181,32 @@ def summary(cases: list[Case]) -> dict[str, Any]:
     return counts | {"failed": [str(case) for case in cases if not case.ok][:40]}
 
 
+# --- what is launched ----------------------------------------------------------------------------------------------
+
+
+def launches(module: ModuleType, looks: bool) -> list[tuple[tuple[str, Any], ...]]:
+    """What tells the kernels of `run_checks` (looks: those of `dump` and `restore` too) or of `contest` apart."""
+    found = []
+    for mode, major in product(module.MODES, module.MAJORS):
+        found.append((("major", major), ("mode", mode)))
+        for base, restores in product(BASES, (False, True)) if looks else ():
+            found.append((("base", base), ("major", major), ("mode", mode), ("restores", restores)))
+    return found
+
+
+def compile_launch(module: ModuleType, dtype: str, changes: dict[str, Any]) -> Any:
+    """Compile one of `launches`, for the target that CuTe is set to."""
+    bits, where = 8 * _size(dtype), {key: changes[key] for key in ("mode", "major")}
+    if "base" not in changes:
+        return inspect.unwrap(module.compiled_copy)(bits, replace(module.CONFIG, **where), (0, 0))
+    look = replace(module.LOOK, **where)
+    return inspect.unwrap(module.compiled_look)(bits, look, changes["base"], changes["restores"], (0, 0))
+
+
 # --- timed -----------------------------------------------------------------------------------------------------------
 
 
-def contest(module: ModuleType, shape: Shape, dtype: str) -> benching.Contest:
+def contest(module: ModuleType, shape: Shape, dtype: str) -> Contest:
     """The copy in its default mode beside torch's, the other modes, and the same memory taken as MN-major.
 
     Raises:
@@ -195,10 +216,10 @@ def contest(module: ModuleType, shape: Shape, dtype: str) -> benching.Contest:
 
     set_bytes = 2 * shape[0] * shape[1] * _size(dtype)  # read and written
     kind = {"device": "cuda", "dtype": getattr(torch, dtype)}
-    sets = [(torch.randn(shape, **kind), torch.empty(shape, **kind)) for _ in range(benching.how_many_sets(set_bytes))]
+    sets = [(torch.randn(shape, **kind), torch.empty(shape, **kind)) for _ in range(how_many_sets(set_bytes))]
     own = module.CONFIG.mode
-    variants: dict[str, benching.Call] = {
-        benching.OURS: lambda x, out: module.copy(x, out),
+    variants: dict[str, Call] = {
+        OURS: lambda x, out: module.copy(x, out),
         COPY: lambda x, out: out.copy_(x),
     }
     variants |= {m: lambda x, out, m=m: module.copy(x, out, m) for m in reversed(module.MODES) if m != own}
@@ -209,18 +230,18 @@ def contest(module: ModuleType, shape: Shape, dtype: str) -> benching.Contest:
         call(x, out)
         if not torch.equal(out, x):
             raise RuntimeError(f"{name} is wrong: not timed")
-    return benching.Contest(variants, sets, COPY, float(set_bytes), "gbps", module.CONFIG, graphs=False)
+    return Contest(variants, sets, COPY, float(set_bytes), "gbps", module.CONFIG, graphs=False)
 
 
-def ran(dtype: str) -> tuple[records.Record, list[str]]:
-    """Run everything on this GPU in one dtype: the record, and what was wrong, in words."""
+def ran(name: str, dtype: str) -> tuple[records.Record, list[str]]:
+    """Run all of a study's copies on this GPU in one dtype: the record, and what was wrong, in words."""
     import torch
 
-    module = catalog.load(NAME)
+    module = catalog.load(name)
     figures = summary(run_checks(module, dtype))
     made = records.make(
         "ran",
-        NAME,
+        name,
         dtype,
         None,
         passed=not figures["failed"],
@@ -232,7 +253,7 @@ def ran(dtype: str) -> tuple[records.Record, list[str]]:
     return made, figures["failed"]
 
 
-def timed_record(shape: Shape, dtype: str = BENCHED_DTYPE, rounds: int = benching.ROUNDS) -> records.Record:
-    """Time one shape on this GPU."""
-    found = contest(catalog.load(NAME), shape, dtype)
-    return benching.record_of(NAME, found, shape, dtype, benching.time_contest(found, rounds))
+def timed_record(name: str, shape: Shape, dtype: str = BENCHED_DTYPE, rounds: int = ROUNDS) -> records.Record:
+    """Time a study's copies at one shape on this GPU."""
+    found = contest(catalog.load(name), shape, dtype)
+    return record_of(name, found, shape, dtype, time_contest(found, rounds))

@@ -4,9 +4,7 @@
 wavefronts it took; `compare` holds them against what `cookbook.banks` says of the recipe's own layouts and copies.
 `sanitize` runs compute-sanitizer's memcheck and racecheck.
 
-Each starts a Python of its own that launches `matmul` once per shape: `python -m cookbook.harness.counting NAME
-DTYPE MAJORS M,N,K [M,N,K ...]`; of a study, each kernel that it wants looked at: `python -m
-cookbook.harness.counting NAME`.
+Each starts a Python of its own that launches what is looked at: `cookbook.harness.launch`.
 """
 
 from __future__ import annotations
@@ -24,12 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from cookbook.access import LANES
-from cookbook.harness import catalog, running, transposing
 from cookbook.harness.majors import DEFAULT
 from cookbook.harness.running import Shape
 
 # Whole tiles of 128, 192 and 256: every lane of every instruction is active.
-COUNTED_SHAPE: Shape = (1536, 1536, 1024)
+COUNTED_SHAPE = (1536, 1536, 1024)
 SANITIZED_SHAPES: tuple[Shape, ...] = ((200, 333, 200), (129, 255, 8), (300, 512, 512))  # edges in M, N and K
 TOOLS = ("memcheck", "racecheck")
 # Which copies of a recipe (fields of its TiledCopies) each SASS instruction carries out.
@@ -71,7 +68,7 @@ def count(name: str, dtype: str, shape: Shape = COUNTED_SHAPE, majors: str = DEF
 
 def count_kernels(name: str, dtype: str, shape: Shape, majors: str = DEFAULT) -> list[list[Line]]:
     """`count`, one list for each kernel: a transpose launches every variant, in the order of its VARIANTS."""
-    page = profile(_launcher(name, dtype, [shape], majors), ["--section", "SourceCounters"], "source")
+    page = profile(launcher(name, dtype, [shape], majors), ["--section", "SourceCounters"], "source")
     return [[line for line in kernel if line.wavefronts] for kernel in parse_kernels(page)]
 
 
@@ -88,11 +85,11 @@ def profile(command: list[str], collect: list[str], page: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.ncu-rep"
         options = ["--clock-control", "none", "--kernel-name", f"regex:{KERNELS}", *collect]
-        ran = _run([_tool("ncu"), *options, "-o", str(report), *command])
+        ran = run([path_of("ncu"), *options, "-o", str(report), *command])
         if not report.exists():
             raise ToolMissing(f"ncu wrote no report: {_tail(ran)}")
         units = ["--print-units", "base"] if page == "raw" else []  # else bytes may come as Mbyte, or as Gbyte
-        return _run([_tool("ncu"), "-i", str(report), "--page", page, "--csv", *units]).stdout
+        return run([path_of("ncu"), "-i", str(report), "--page", page, "--csv", *units]).stdout
 
 
 def parse(page: str) -> list[Line]:
@@ -208,7 +205,7 @@ def sanitize(
     for tool in TOOLS:
         # The runtime asks the driver for functions it may not have; that is no error of the kernel's.
         options = ["--tool", tool, "--report-api-errors", "no"]
-        ran = _run([_tool("compute-sanitizer"), *options, *_launcher(name, dtype, shapes, majors)])
+        ran = run([path_of("compute-sanitizer"), *options, *launcher(name, dtype, shapes, majors)])
         figures = parse_sanitizer(tool, ran.stdout)
         if figures is None or ran.returncode != 0:
             raise ToolMissing(f"compute-sanitizer --tool {tool} gave no summary: {_tail(ran)}")
@@ -241,47 +238,32 @@ def hazards(figures: dict[str, Any]) -> str:
     return f"{words[0]} ({words[1]}, {words[2]})"
 
 
-def _tool(name: str) -> str:
+def path_of(name: str) -> str:
+    """Where one of NVIDIA's tools lies.
+
+    Raises:
+        ToolMissing: it is not on PATH.
+    """
     path = shutil.which(name)
     if path is None:
         raise ToolMissing(f"{name} is not on PATH: it comes with the CUDA toolkit")
     return path
 
 
-def _launcher(name: str, dtype: str, shapes: Iterable[Shape], majors: str) -> list[str]:
+def launcher(name: str, dtype: str, shapes: Iterable[Shape], majors: str) -> list[str]:
+    """The command that launches a GEMM, or each variant of it or of a transpose, once per shape."""
     return [*study_launcher(name), dtype, majors, *(",".join(map(str, shape)) for shape in shapes)]
 
 
 def study_launcher(name: str) -> list[str]:
     """The command that launches a study's kernels, each once."""
-    return [sys.executable, "-m", "cookbook.harness.counting", name]
+    return [sys.executable, "-m", "cookbook.harness.launch", name]
 
 
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; what it printed is text."""
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def _tail(ran: subprocess.CompletedProcess[str]) -> str:
     return " | ".join((ran.stdout + ran.stderr).strip().splitlines()[-3:])
-
-
-def launch(name: str, dtype: str = "", majors: str = DEFAULT, shapes: Iterable[Shape] = ()) -> None:
-    """Call the recipe's matmul, or each of its variants, once per shape, and make sure that it was right."""
-    module, kind = catalog.load(name), catalog.find(name).kind
-    if kind == "transpose":
-        return transposing.launch(module, dtype, shapes)
-    if kind == "study":
-        from cookbook.harness import studying
-
-        return studying.launch(module)
-    calls = running.matmuls(module)
-    for shape in shapes:
-        a, b = running.inputs(shape, dtype, majors=majors)
-        for variant, matmul in calls.items():
-            error = running.relative_error(matmul(a, b), running.reference(a, b))
-            if not error <= running.tolerance(dtype):
-                raise SystemExit(f"{name} {variant} {dtype} {majors} {shape}: relative error {error:.2e}")
-
-
-if __name__ == "__main__":
-    launch(*sys.argv[1:4], shapes=[tuple(map(int, text.split(","))) for text in sys.argv[4:]])

@@ -51,7 +51,7 @@ def asked_for(
     """The first `steps` k-tiles that each of `threads` of a CTA asks for.
 
     Args:
-        module: a recipe with `Problem`, `make_way`, `cursor_at` and `following`: `ampere/persistent_gemm`.
+        module: a recipe with `Problem`, `make_way`, `cursor_at` and `following`.
         dtype: a cutlass numeric type.
         shape: (M, N, K), the rows of A and B following one another.
         cta: of `ctas` in the grid.
@@ -69,11 +69,12 @@ def _thread(cursors: list[list[int]], way: list[int], depth: int) -> Thread:
     for row in cursors:
         c = dict(zip(_CURSOR, row, strict=True))
         at = [divmod((address - base) // 2 - c["k"], depth) for address, base in ((c["a"], A_AT), (c["b"], B_AT))]
-        inside = [
+        inside_a, inside_b = (
             tuple(c["k"] >= 0 and i * step < rows for i in range(count))
             for step, count, rows in zip(apart, pieces, (c["rows_a"], c["rows_b"]), strict=True)
-        ]
-        asked.append(Asked(c["tile"], *((m, over + c["k"]) for m, over in at), *inside))
+        )
+        a, b = ((m, over + c["k"]) for m, over in at)
+        asked.append(Asked(c["tile"], a, b, inside_a, inside_b))
     return Thread(asked, targets)
 
 

@@ -30,6 +30,17 @@ class Evaluated:
         return "t2r_c" in self.copies
 
     @property
+    def majors(self) -> tuple[str, str]:
+        """How the MMA takes A and B to lie in shared memory, "K" or "MN" each.
+
+        Raises:
+            ValueError: it takes them from registers.
+        """
+        if self.mma.majors is None:
+            raise ValueError(f"mma: got {self.mma!r}; needed one that reads A and B from shared memory")
+        return self.mma.majors
+
+    @property
     def ctas(self) -> int:
         """CTAs that share one MMA: two of tcgen05 under .cta_group::2, whose "threads" they are to CuTe."""
         return self.mma.threads if self.sums_in_tensor_memory else 1
@@ -55,12 +66,12 @@ def evaluated(module: ModuleType, dtype: Any, config: Any, vec: int = 8) -> Eval
     """Ask CuTe for everything at once.
 
     Args:
-        module: a recipe: see "A recipe" in docs/architecture.md.
+        module: a recipe, `contract.Gemm`.
         dtype: a cutlass numeric type.
         vec: elements per store of the output, for recipes whose `tiled_copies` has it.
     """
     vectors = (vec,) if "vec" in inspect.signature(module.tiled_copies).parameters else ()
-    arch = next(iter(getattr(module, "CAPABILITIES", {}).values()), "sm_90a")
+    arch = "sm_100a" if module.GEMM.gpus[0] >= (10, 0) else "sm_90a"  # CuTe has tcgen05's MMAs for that one alone
     form = formats.of_module(module)
 
     def everything() -> tuple[Any, Any, Any, dict[str, Any], Any]:

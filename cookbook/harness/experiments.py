@@ -1,12 +1,6 @@
 """An experiment of a study: another recipe's GEMM in several configurations, timed beside each other and counted.
 
-A study that has one defines `EXPERIMENT`, with these attributes:
-
-    recipe      whose kernel it is, e.g. "hopper/tma_wgmma_gemm"
-    shape       (M, N, K), M and N multiples of 8
-    dtype       torch's name of one
-    configs     {name: {field: value}}: what changes in the recipe's configuration; one must be the recipe's own
-    read_bytes  {name: bytes} that the study's model lets each read from memory
+What such a study defines is `cookbook.harness.contract.Experiment`.
 """
 
 from __future__ import annotations
@@ -16,14 +10,16 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
-from cookbook.harness import benching, catalog, compiling, counting, records, running
+from cookbook.harness import catalog, compiling, counting, peers, records, running
+from cookbook.harness.contest import ROUNDS, Contest, time_contest
+from cookbook.harness.contract import Experiment
 
 VEC = 8  # elements per store of the output: 16 bytes
 HITS, MISSES = (f"lts__t_sectors_op_read_lookup_{which}.sum" for which in ("hit", "miss"))  # of L2, in sectors
 READ = "dram__bytes_read.sum"
 
 
-def configs(experiment: Any) -> tuple[dict[str, Any], str]:
+def configs(experiment: Experiment) -> tuple[dict[str, Any], str]:
     """The configurations by name, for the GPU that is here, and the name of the recipe's own.
 
     Raises:
@@ -51,7 +47,7 @@ def launcher(module: ModuleType, dtype: str, config: Any) -> Callable[..., Any]:
     import torch
 
     kind = compiling.cutlass_dtype(dtype)
-    kernel = module.compile_for("", kind, config, VEC)
+    kernel = module.compile_for("", kind, config, VEC, catalog.TVM_FFI)
 
     def call(a: Any, b: Any, out: Any) -> Any:
         operands = {"a": a, "b": b.T, "out": out}
@@ -62,39 +58,39 @@ def launcher(module: ModuleType, dtype: str, config: Any) -> Callable[..., Any]:
         pointers = tuple(x.data_ptr() for x in operands.values())
         strides = tuple(x.stride(0) for x in operands.values())
         stream = torch.cuda.current_stream().cuda_stream
-        kernel(*module.launch_arguments(kind, pointers, (*out.shape, a.shape[1]), strides, VEC, stream))
+        kernel(*pointers, (*out.shape, a.shape[1]), strides, stream)
         return out
 
     return call
 
 
-def calls(experiment: Any) -> tuple[dict[str, Callable[..., Any]], str]:
+def calls(experiment: Experiment) -> tuple[dict[str, Callable[..., Any]], str]:
     """The kernel in each configuration, compiled for the GPU that is here, and the name of the recipe's own."""
     made, standard = configs(experiment)
     module = catalog.load(experiment.recipe)
     return {name: launcher(module, experiment.dtype, config) for name, config in made.items()}, standard
 
 
-def launch(experiment: Any) -> None:
+def launch(experiment: Experiment) -> None:
     """Launch each configuration once, in their order, and make sure that it was right."""
-    (operands, *_), (variants, _) = benching.input_sets(experiment.shape, experiment.dtype), calls(experiment)
+    (operands, *_), (variants, _) = peers.input_sets(experiment.shape, experiment.dtype), calls(experiment)
     for name, call in variants.items():
         running.verify(name, call, operands, experiment.dtype)
 
 
-def timed(name: str, rounds: int = benching.ROUNDS) -> tuple[records.Record, list[str]]:
+def timed(name: str, rounds: int = ROUNDS) -> tuple[records.Record, list[str]]:
     """All configurations timed interleaved: the recipe's own, and the others as its peers. Needs a GPU."""
     experiment = catalog.load(name).EXPERIMENT
     m, n, k = experiment.shape
-    sets, (variants, standard) = benching.input_sets(experiment.shape, experiment.dtype), calls(experiment)
+    sets, (variants, standard) = peers.input_sets(experiment.shape, experiment.dtype), calls(experiment)
     for variant, call in variants.items():
         running.verify(variant, call, sets[0], experiment.dtype)
-    found = benching.time_contest(benching.Contest(variants, sets, standard, 2.0 * m * n * k), rounds)
+    found = time_contest(Contest(variants, sets, standard, 2.0 * m * n * k), rounds)
     own = found[standard] | {key: value for key, value in found.items() if key not in variants}
-    peers = {other: found[other] for other in variants if other != standard}
-    for figures in peers.values():
+    others = {other: found[other] for other in variants if other != standard}
+    for figures in others.values():
         figures["ratio"] = round(figures["median_ms"] / own["median_ms"], 4)
-    return _record(name, "timed", own | {"name": standard}, peers), []
+    return _record(name, "timed", own | {"name": standard}, others), []
 
 
 def counted(name: str) -> tuple[records.Record, list[str]]:
@@ -110,7 +106,7 @@ def counted(name: str) -> tuple[records.Record, list[str]]:
     return _record(name, "counted", figures, passed=not problems), problems
 
 
-def traffic(experiment: Any, page: str) -> tuple[dict[str, Any], list[str]]:
+def traffic(experiment: Experiment, page: str) -> tuple[dict[str, Any], list[str]]:
     """The figures in ncu's raw page (CSV) of one launch of each configuration: by its name
 
         read_bytes       from memory

@@ -22,18 +22,12 @@ class Format(NamedTuple):
     torch_element: str
     torch_scale: str
     sass: str  # the tensor core's instruction
-
-    @property
-    def bits(self) -> int:
-        """Of an element."""
-        from cookbook.model.small_floats import FORMATS as FLOATS
-
-        return FLOATS[self.element].bits
+    bits: int  # of an element
 
 
 _KNOWN = (
-    Format("mxfp8", "mxf8f6f4", "e4m3", "ue8m0", 32, "float8_e4m3fn", "float8_e8m0fnu", "UTCQMMA"),
-    Format("nvfp4", "mxf4nvf4", "e2m1", "ue4m3", 16, "float4_e2m1fn_x2", "float8_e4m3fn", "UTCOMMA"),
+    Format("mxfp8", "mxf8f6f4", "e4m3", "ue8m0", 32, "float8_e4m3fn", "float8_e8m0fnu", "UTCQMMA", 8),
+    Format("nvfp4", "mxf4nvf4", "e2m1", "ue4m3", 16, "float4_e2m1fn_x2", "float8_e4m3fn", "UTCOMMA", 4),
 )
 FORMATS = {form.name: form for form in _KNOWN}
 

@@ -53,7 +53,7 @@ def check_layouts(module: ModuleType, dtype: Any, config: Any) -> list[Finding]:
     if found.stores_boxes:
         findings.append(_boxes(found.smem["c"], (config.tile_m, config.tile_n)))
     if found.reads_by_descriptor:
-        operands = zip("ab", found.mma.shape_mnk, majors.of_config(config), found.mma.majors, strict=False)
+        operands = zip("ab", found.mma.shape_mnk, majors.of_config(config), found.majors, strict=False)
         for name, rows, index, major in operands:
             said = f"the instruction takes it {major}-major, config.{name}_major is {index!r}"
             findings.append(Finding(f"{name}.major", major == ("K" if index == "k" else "MN"), said))
@@ -214,7 +214,9 @@ def _wavefronts(field: str, copy: TiledCopyTV, layout: SmemLayout, excess: int, 
     """`padded`: it copies past L1 into rows that begin in the middle of lines. Never ideal: told, not judged."""
     counts = copy_wavefronts(field, copy, layout)
     ok = padded or all(actual - ideal == excess for actual, ideal in counts)
-    each = ", ".join(f"{n} {_kind(field, copy)} at {a} (ideal {i})" for (a, i), n in sorted(counts.items()))
+    each = ", ".join(
+        f"{n} {_kind(field, copy)} take {a} wavefronts each (ideal {i})" for (a, i), n in sorted(counts.items())
+    )
     wanted = f"; expected an excess of {excess} each: {why}" if excess else ""
     return Finding(f"{field}.wavefronts", ok, each + wanted)
 

@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from cookbook.harness import benching, catalog, counting, records, running
+from cookbook.harness import catalog, contest, counting, peers, records, running
 from cookbook.harness.experiments import HITS, MISSES, READ
 from cookbook.harness.majors import DEFAULT
 from cookbook.harness.running import Shape
@@ -160,7 +160,7 @@ def gpu_id() -> str:
 
 
 def sustained(
-    batch: benching.Batch, sampler: Sampler, seconds: float = SECONDS, settle: float = SETTLE
+    batch: contest.Batch, sampler: Sampler, seconds: float = SECONDS, settle: float = SETTLE
 ) -> tuple[float, dict[str, float]]:
     """Run a batch again and again for `seconds`: the median of its milliseconds, and of clock and power.
 
@@ -171,7 +171,7 @@ def sustained(
     """
     start, taken = time.monotonic(), []
     while (began := time.monotonic()) - start < seconds:
-        taken.append((began - start, benching.elapsed_ms(batch)))
+        taken.append((began - start, contest.elapsed_ms(batch)))
     settled = [ms for after, ms in taken if after >= settle] or [taken[-1][1]]
     samples = sampler.between(start + settle, time.monotonic())
     if not samples:
@@ -195,10 +195,10 @@ def rates(work: float, ms: float, measured: dict[str, float], sms: int) -> dict[
 
 def profiled(name: str, dtype: str, shape: Shape, majors: str = DEFAULT) -> tuple[dict[str, dict[str, Any]], str]:
     """What ncu finds of each own variant of a recipe, by name, or {} and the reason why there is nothing."""
-    variants = [variant or benching.OURS for variant in running.matmuls(catalog.load(name))]
+    variants = [variant or contest.OURS for variant in running.matmuls(catalog.load(name))]
     try:
         collect = ["--section", STALLS, "--metrics", ",".join(_known_metrics())]
-        page = counting.profile(counting._launcher(name, dtype, [shape], majors), collect, "raw")
+        page = counting.profile(counting.launcher(name, dtype, [shape], majors), collect, "raw")
         kernels = [of_kernel(raw) for raw in parse_raw(page)]
     except counting.ToolMissing as error:
         return {}, str(error)
@@ -209,7 +209,7 @@ def profiled(name: str, dtype: str, shape: Shape, majors: str = DEFAULT) -> tupl
 
 def _known_metrics() -> list[str]:
     """What to ask ncu for: of several names those that it lists, for it may refuse all for one it does not know."""
-    listed = counting._run([counting._tool("ncu"), "--query-metrics"]).stdout
+    listed = counting.run([counting.path_of("ncu"), "--query-metrics"]).stdout
     known = {line.split()[0] for line in listed.splitlines() if line.strip()}
     pipe = [metric for metric in TENSOR_PIPE if metric.split(".")[0] in known]
     return [*(pipe or TENSOR_PIPE[:1]), HITS, MISSES, READ]
@@ -292,13 +292,13 @@ def measure(
     dtype, majors = dtype or recipe.dtypes[0], majors or recipe.majors[0]
     words = (LEVEL, recipe.name, recipe.told_apart(majors), dtype, "x".join(map(str, shape)))
     on_progress(" ".join(word for word in words if word))
-    contest = benching._contest(recipe, catalog.load(recipe.name), shape, dtype, majors, quack=False)
-    own = list(benching.own_variants(catalog.load(recipe.name))) or [benching.OURS]
-    skip = {benching.OURS} - set(own)  # it is one of the variants
-    found, gpu = _of_contest(contest, skip, seconds)
+    held = peers.contest_of(recipe, shape, dtype, majors, quack=False)
+    own = list(peers.own_variants(catalog.load(recipe.name))) or [contest.OURS]
+    skip = {contest.OURS} - set(own)  # it is one of the variants
+    found, gpu = _of_contest(held, skip, seconds)
     counts, reason = profiled(recipe.name, dtype, shape, majors)
     for variant, figures in counts.items():
-        found[variant] |= _a_second(figures, contest.work / found[variant]["tflops"] / 1e12)
+        found[variant] |= _a_second(figures, held.work / found[variant]["tflops"] / 1e12)
     figures = {"variants": {who: found.pop(who) for who in own}, "gpu": gpu, "seconds": seconds}
     return records.make(
         LEVEL,
@@ -308,9 +308,9 @@ def measure(
         passed=True,
         figures=figures | ({"reason": reason} if reason else {}),
         peers=found,
-        config=contest.config,
-        of=contest.of,
-        majors=contest.majors,
+        config=held.config,
+        of=held.of,
+        majors=held.majors,
         device=torch.cuda.get_device_name(),
     )
 
@@ -323,20 +323,20 @@ def refusal(recipe: catalog.Recipe) -> str:
 
 
 def _of_contest(
-    contest: benching.Contest, skip: set[str], seconds: float
+    held: contest.Contest, skip: set[str], seconds: float
 ) -> tuple[dict[str, dict[str, Any]], dict[str, float]]:
     """`rates` of each variant but `skip`, by name, and the figures of the GPU itself."""
     import torch
 
     sms = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
-    variants = {who: call for who, call in contest.variants.items() if who not in skip}
-    batches, counts, _ = benching.make_batches(variants, contest.sets, contest.graphs)
+    variants = {who: call for who, call in held.variants.items() if who not in skip}
+    batches, counts, _ = contest.make_batches(variants, held.sets, held.graphs)
     found, gpu = {}, {}
     with Sampler(gpu_id()) as sampler:
-        benching.warm_up(batches, benching.WARM_UP_MS)
+        contest.warm_up(batches, contest.WARM_UP_MS)
         for who, batch in batches.items():
             ms, measured = sustained(batch, sampler, seconds)
-            found[who] = rates(contest.work, ms / counts[who] * contest.scale.get(who, 1.0), measured, sms)
+            found[who] = rates(held.work, ms / counts[who] * held.scale.get(who, 1.0), measured, sms)
             gpu |= {key: measured[key] for key in OF_THE_GPU if key in measured}
     return found, gpu
 

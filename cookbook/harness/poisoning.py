@@ -7,15 +7,8 @@ faulty kernel should have written itself, or zeros.
     matmul(a, b, out=out)
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
-
-import cuda.bindings.driver as cuda
-import cutlass
-import cutlass.cute as cute
-import cutlass.memory
 
 __all__ = ["WORD", "compiled", "shared_memory"]
 
@@ -24,25 +17,32 @@ THREADS = 1024
 TURNS = 4  # CTAs for each SM, one at a time: one that ends early must not leave an SM without any
 
 
-@cute.kernel
-def fill_kernel(smem_bytes: cutlass.Constexpr):
-    """Write WORD over all of a CTA's shared memory, which is all that the SM can give."""
-    tidx, _, _ = cute.arch.thread_idx()
-    words = cute.make_layout(smem_bytes // 4)
-    memory = cutlass.memory.SmemAllocator().allocate_tensor(cutlass.Uint32, words, 128)
-    for i in cutlass.range(tidx, smem_bytes // 4, THREADS, unroll=1):
-        memory[i] = cutlass.Uint32(WORD)
-
-
-@cute.jit
-def fill(ctas: cutlass.Int32, stream: cuda.CUstream, smem_bytes: cutlass.Constexpr):
-    """One launch of `ctas` CTAs."""
-    fill_kernel(smem_bytes).launch(grid=(ctas, 1, 1), block=(THREADS, 1, 1), stream=stream)
-
-
 @cache
 def compiled(smem_bytes: int, options: str = "") -> Any:
-    """The kernel, of CTAs with so many bytes of shared memory. options: "--gpu-arch sm_90a" where there is no GPU."""
+    """The kernel, of CTAs with so many bytes of shared memory. options: "--gpu-arch sm_90a" where there is no GPU.
+
+    It is defined in here so that whoever imports this module has not yet imported CuTe.
+    """
+    import cuda.bindings.driver as cuda
+    import cutlass
+    import cutlass.cute as cute
+    import cutlass.memory
+
+    @cute.kernel
+    def fill_kernel(smem_bytes: cutlass.Constexpr):
+        """Write WORD over all of a CTA's shared memory, which is all that the SM can give."""
+        tidx, _, _ = cute.arch.thread_idx()
+        words = cute.make_layout(smem_bytes // 4)
+        memory = cutlass.memory.SmemAllocator().allocate_tensor(cutlass.Uint32, words, 128)
+        for i in cutlass.range(tidx, smem_bytes // 4, THREADS, unroll=1):
+            memory[i] = cutlass.Uint32(WORD)
+
+    @cute.jit
+    def fill(ctas: cutlass.Int32, stream: cuda.CUstream, smem_bytes: cutlass.Constexpr):
+        """One launch of `ctas` CTAs."""
+        kernel: Any = fill_kernel(smem_bytes)  # the decorator makes it what can be launched
+        kernel.launch(grid=(ctas, 1, 1), block=(THREADS, 1, 1), stream=stream)
+
     return cute.compile(fill, cutlass.Int32(1), cuda.CUstream(0), smem_bytes, options=options or None)
 
 
@@ -52,6 +52,7 @@ def shared_memory() -> None:
     The next kernel of that stream finds it there, if no other process has used the GPU in between. Of a kernel after
     that it is not certain: what one with little shared memory reads may lie there then, for L1 is the same memory.
     """
+    import cuda.bindings.driver as cuda
     import torch
 
     device = torch.cuda.get_device_properties()

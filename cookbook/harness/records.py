@@ -1,12 +1,19 @@
-"""results/<device>.json: what was measured on hardware, when, with which versions, on which code.
+"""results/<device>/<track>/<recipe>.json: what was measured on hardware, when, with which versions, on which code.
 
-A file is `{"device": "NVIDIA H200", "records": [...]}`. A record holds
+A file is `{"device": "NVIDIA H200", "recipe": "<track>/<name>", "kernels": {...}, "records": [...]}`; of a suite of
+probes it is results/<device>/probes/<suite>.json. A record holds
 
     level         "ran", "timed", "counted" or "sanitized"; "probed" of a suite of probes; "ceiling" of a study
                   that measures what the hardware gives at most; "limits" of a GEMM: what keeps it from its ceiling
     recipe        a name of the catalog, or of a suite: "probes/shared_memory", "probes/tma"
-    code_hash     of the recipe's code when it was measured: another hash today makes the record stale
-    of            only where the kernels were another recipe's: {name: its code_hash}, likewise
+    code          hash of the recipe's device code when it was measured: another one today makes the record stale
+    of            only where the kernels were another recipe's: {name: hash of its device code}, likewise
+    host          only beside times of the host: hash of the host code. Another one today makes those times stale, and
+                  nothing else of the record
+    target        what the kernels were compiled for: "sm_90a"
+    kernels       every kernel that may have been launched, as `cookbook.harness.freshness` names it, with hashes of its
+                  PTX and of its launch. In a file these stand once, and a record holds their keys
+    model         of a suite of probes: hash of what the model said
     dtype         torch's name
     shape         [M, N, K], [M, N] of a transpose, or null where the record sums up many shapes
     majors        of the operands, "nt": only where the recipe takes several
@@ -32,6 +39,7 @@ and there is one per (level, recipe, dtype, shape, majors): a newer one replaces
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
 import platform
 import re
@@ -43,14 +51,21 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from cookbook.harness import catalog, probes
+from cookbook.harness import catalog, device_code, suites
 
 LEVELS = ("ran", "timed", "counted", "sanitized")  # of a recipe
 PROBED = "probed"  # of a suite of probes: cookbook.harness.probes
 CEILING = "ceiling"  # of a study that measures what the hardware gives at most: cookbook.harness.ceilings
 LIMITS = "limits"  # of a GEMM: what keeps it from its ceiling: cookbook.harness.limits
+HOST_TIMES = ("host_us", "host_new_us")  # figures that the host code decides: see `host_is_stale`
 KNOWN = (*LEVELS, PROBED, CEILING, LIMITS)
 Record = dict[str, Any]
+# The fields of a record in a file, in their order: what was measured, then of what.
+FIELDS = (
+    "level", "dtype", "shape", "majors", "status", "figures", "peers", "config", "distribution", "date", "driver",
+    "versions", "target", "code", "of", "host", "model", "kernels",
+)  # fmt: skip
+WIDTH = 120  # of a line of a file
 
 
 def results_root() -> Path:
@@ -80,10 +95,12 @@ def make(
     of: tuple[str, ...] = (),
     majors: str | None = None,
 ) -> Record:
-    """A record of what was just measured here, with the date, the versions and the code's hash filled in.
+    """A record of what was just measured here, with the date, the versions and the code's hashes filled in.
+
+    The hashes of its kernels are not: `freshness.stamp` compiles them.
 
     Args:
-        of: other recipes whose kernels were run; their code's hashes are kept too.
+        of: other recipes whose kernels were run; hashes of their device code are kept too.
         majors: of the operands, if the recipe takes several.
 
     Raises:
@@ -94,21 +111,34 @@ def make(
     made = {
         "level": level,
         "recipe": recipe,
-        "code_hash": code_hash(recipe),
+        "code": code_of(recipe),
+        "target": target_here(),
         "dtype": dtype,
         "shape": list(shape) if shape else None,
         "status": "passed" if passed else "failed",
         "figures": figures,
         "peers": peers or {},
-        "config": asdict(config) if is_dataclass(config) else config,
+        "config": asdict(config) if is_dataclass(config) and not isinstance(config, type) else config,
         "distribution": distribution,
         "date": f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M}",
         "device": device,
         "driver": driver_version(),
         "versions": versions(),
     }
-    others = {"of": {name: code_hash(name) for name in of}} if of else {}
+    others: dict[str, Any] = {"of": {name: code_of(name) for name in of}} if of else {}
+    if has_host_times(figures):
+        others["host"] = device_code.host_hash(recipe)
     return made | others | ({"majors": majors} if majors else {})
+
+
+def target_here() -> str | None:
+    """What CuTe compiles for on the GPU that is here, "sm_90a"; None without one."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
 
 
 def versions() -> dict[str, str | None]:
@@ -159,58 +189,121 @@ def read(root: Path | None = None) -> list[Record]:
     Raises:
         ValueError: a file is not what this module writes; the message names it.
     """
-    found: list[Record] = []
-    for file in sorted((root or results_root()).glob("*.json")):
-        try:
-            content = json.loads(file.read_text(encoding="utf-8"))
-            device, held = content["device"], content["records"]
-            found += [{**record, "device": device} for record in held]
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
-            raise ValueError(f"{file}: not a file of records ({error!r})") from None
-    return found
+    return [record for file in sorted((root or results_root()).glob("*/*/*.json")) for record in _read(file)]
+
+
+def _read(file: Path) -> list[Record]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        about = {key: content[key] for key in ("device", "recipe")}
+        kernels = content["kernels"]
+        return [
+            record | about | ({"kernels": [kernels[k] for k in record["kernels"]]} if "kernels" in record else {})
+            for record in content["records"]
+        ]
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{file}: not a file of records ({error!r})") from None
 
 
 def write(new: Iterable[Record], root: Path | None = None) -> list[Path]:
-    """Merge `new` into the files of their devices; returns the files written."""
+    """Merge `new` into the files of their devices and recipes; returns the files written."""
     root = root or results_root()
-    root.mkdir(parents=True, exist_ok=True)
-    by_device: dict[str, list[Record]] = {}
+    by_file: dict[Path, list[Record]] = {}
     for record in new:
-        by_device.setdefault(record["device"], []).append(record)
-    written = []
-    for device, records in by_device.items():
-        file = root / f"{slug(device)}.json"
-        old = json.loads(file.read_text(encoding="utf-8"))["records"] if file.exists() else []
-        bare = [{k: v for k, v in r.items() if k != "device"} for r in merge(old, records)]
-        content = {"device": device, "records": bare}
-        file.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        written.append(file)
-    return written
+        by_file.setdefault(root / slug(record["device"]) / f"{record['recipe']}.json", []).append(record)
+    for file, found in by_file.items():
+        kept = merge(_read(file) if file.exists() else (), found)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(as_text(kept), encoding="utf-8")
+    return list(by_file)
+
+
+def as_text(kept: list[Record]) -> str:
+    """The file of the records of one recipe on one device: fields and kernels in an order that never changes."""
+    kernels: dict[str, Any] = {}
+    bare = []
+    for record in kept:
+        others = sorted(record.keys() - {*FIELDS, "device", "recipe"})
+        held = {key: record[key] for key in (*FIELDS, *others) if key in record}
+        if "kernels" in record:
+            made = {_key_of(kernel): kernel for kernel in record["kernels"]}
+            kernels |= made
+            held["kernels"] = list(made)
+        bare.append(held)
+    content = {"device": kept[0]["device"], "recipe": kept[0]["recipe"], "kernels": dict(sorted(kernels.items()))}
+    return _json(content | {"records": bare}) + "\n"
+
+
+def _key_of(kernel: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(kernel, sort_keys=True).encode("utf-8")).hexdigest()[:12]
+
+
+def _json(value: Any, indent: str = "") -> str:
+    """JSON in lines, as `json.dumps(value, indent=1)`, but for a list or a mapping of plain values that fits one."""
+    flat = json.dumps(value, ensure_ascii=False)
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if not inside or (len(flat) <= WIDTH and not any(isinstance(each, (dict, list)) for each in inside)):
+        return flat
+    deeper = indent + " "
+    if isinstance(value, dict):
+        lines = [f"{json.dumps(k, ensure_ascii=False)}: {_json(v, deeper)}" for k, v in value.items()]
+    else:
+        lines = [_json(each, deeper) for each in value]
+    begin, end = "{}" if isinstance(value, dict) else "[]"
+    return f"{begin}\n" + ",\n".join(deeper + line for line in lines) + f"\n{indent}{end}"
 
 
 # --- current or stale ---------------------------------------------------------------------------------------
 
 
-def code_hash(name: str) -> str:
-    """SHA-256 (hex) of the code of a recipe or of a suite of probes.
+def code_of(name: str) -> str | None:
+    """Hash of the device code of a recipe, or of the code of a suite of probes; None of a suite that is not here.
 
     Raises:
         UnknownRecipe: there is neither of that name.
     """
-    return probes.code_hash(name) if name in probes.SUITES else catalog.code_hash(name)
+    return suites.code_hash(name) if name in suites.SUITES else device_code.device_hash(name)
 
 
 def is_stale(record: Record) -> bool:
-    """Whether the code of the recipe, or of another whose kernels were run, has changed since, or is gone."""
-    hashes = {record["recipe"]: record["code_hash"], **record.get("of", {})}
+    """Whether the device code of the recipe, or of another whose kernels were run, has changed since, or is gone."""
+    hashes = {record["recipe"]: record.get("code"), **record.get("of", {})}
     try:
-        return any(code_hash(name) != measured for name, measured in hashes.items())
+        return any(code_of(name) not in (None, measured) for name, measured in hashes.items())
     except catalog.UnknownRecipe:
         return True
 
 
+def has_host_times(figures: dict[str, Any]) -> bool:
+    """Whether figures of level "timed" say what a call takes of the host."""
+    return HOST_TIMES[0] in figures
+
+
+def host_is_stale(record: Record) -> bool:
+    """Whether the record has times of the host, and the host code has changed since."""
+    if not has_host_times(record["figures"]):
+        return False
+    try:
+        return device_code.host_hash(record["recipe"]) != record.get("host")
+    except catalog.UnknownRecipe:
+        return True
+
+
+def figures_of(record: Record) -> Record:
+    """The figures of a record, with its peers' under "peers"; without times of the host that are stale.
+
+    Where some are left out, "host" says why.
+    """
+    found, peers = dict(record["figures"]), record["peers"]
+    if host_is_stale(record):
+        found, *rest = ({k: v for k, v in f.items() if k not in HOST_TIMES} for f in (found, *peers.values()))
+        peers = dict(zip(peers, rest, strict=True))
+        found["host"] = "the host's code has changed since"
+    return found | ({"peers": peers} if peers else {})
+
+
 def stale(name: str | None = None, root: Path | None = None) -> list[Record]:
-    """The stale records, of one recipe or of all."""
+    """The stale records, of one recipe or of all; one whose times of the host alone are stale is none of them."""
     return [r for r in read(root) if name in (None, r["recipe"]) and is_stale(r)]
 
 

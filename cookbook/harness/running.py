@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from cookbook.harness import formats, scaled
+from cookbook.harness import formats, poisoning, scaled
 from cookbook.harness.majors import DEFAULT, MAJORS, align
 
 Shape = tuple[int, ...]  # (M, N, K) of a GEMM, (M, N) of a transpose
@@ -220,8 +220,6 @@ def run_case(
     form: of block-scaled operands.
     """
     import torch
-
-    from cookbook.harness import poisoning
 
     a, b = inputs(shape, dtype, majors=majors)
     if form:  # torch.matmul then multiplies the same numbers: `dtype` holds each of them exactly

@@ -78,7 +78,8 @@ def tensors(operand: Scaled, device: Any = "cpu") -> tuple[Any, Any]:
 
     form = FORMATS[operand.format]
     pairs = ((operand.stored, form.torch_element), (operand.scales, form.torch_scale))
-    return tuple(torch.from_numpy(x).to(device).view(getattr(torch, dtype)) for x, dtype in pairs)
+    elements, scales = (torch.from_numpy(x).to(device).view(getattr(torch, dtype)) for x, dtype in pairs)
+    return elements, scales
 
 
 def rounded(x: Any, form: Format) -> Any:

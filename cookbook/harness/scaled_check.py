@@ -13,6 +13,7 @@ import numpy as np
 
 from cookbook.harness.evaluated import Evaluated
 from cookbook.harness.findings import Finding
+from cookbook.harness.formats import Format
 from cookbook.harness.walk_scaled import CELL, ScalePath, scale_path
 from cookbook.harness.walk_tcgen05 import COLUMN
 from cookbook.model.scale_factors import ATOM_BYTES, ATOM_FACTORS, ATOM_ROWS, atom_offsets
@@ -26,7 +27,9 @@ WARP = 32
 
 def scale_findings(found: Evaluated, config: Any) -> list[Finding]:
     """The scale factors of A and of B: the order of their bytes, TMA's boxes, atoms, and what `tcgen05.mma` is told."""
-    findings = []
+    findings: list[Finding] = []
+    if (form := found.scaled) is None:
+        return findings
     for name, rows in zip("ab", (config.tile_m, config.tile_n), strict=True):
         try:
             path = scale_path(found, found, name)
@@ -34,7 +37,7 @@ def scale_findings(found: Evaluated, config: Any) -> list[Finding]:
             findings.append(Finding(f"sf{name}.path", False, str(error)))
             continue
         findings += [_order(found, name), _boxes(found, name, path), _atoms(found, name, path)]
-        findings.append(_steps(found, name, path, rows, config.tile_k))
+        findings.append(_steps(name, form, path, rows, config.tile_k))
     return [*findings, _apart(found)]
 
 
@@ -67,9 +70,8 @@ def _atoms(found: Evaluated, name: str, path: ScalePath) -> Finding:
     return Finding(f"sf{name}.atoms", bool(ok), detail)
 
 
-def _steps(found: Evaluated, name: str, path: ScalePath, rows: int, depth: int) -> Finding:
+def _steps(name: str, form: Format, path: ScalePath, rows: int, depth: int) -> Finding:
     """What each tcgen05.mma is told is where the first of its factors of row 0 is, and row r is r / 32 columns on."""
-    form = found.scaled
     each = KINDS[form.kind].k // form.block  # factors that one tcgen05.mma reads of a row
     steps, stages = path.steps.shape
     row, k = np.arange(0, rows, WARP)[:, None, None], np.arange(steps)[:, None]

@@ -1,9 +1,10 @@
 """The GEMM of each architecture side by side: for docs/architectures.md, cut from the recipes when the site is built.
 
-A page asks for a row by a mark that names functions, classes or constants of the recipes:
+The page names its recipes once, and asks for a row by a mark that names functions, classes or constants of them:
 
-    <!-- beside: smem_layouts -->                        the same names in every recipe of RECIPES
-    <!-- beside: mainloop | consume | consume -->        other names in each, in the order of RECIPES
+    <!-- beside of: TRACK/NAME | TRACK/NAME -->          the recipes
+    <!-- beside: smem_layouts -->                        the same names in every recipe
+    <!-- beside: mainloop | consume | consume -->        other names in each, in the order of the recipes
     <!-- beside: - | - | accumulators -->                `-`: a recipe has nothing of the kind
     <!-- beside facts -->                                what their front matter and results/ say
     <!-- beside shared -->                               which names mean the same code in which of them
@@ -13,17 +14,17 @@ Nothing is pasted: what a recipe says today stands there, and a name that it has
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 from cookbook.harness import bench_pages, catalog, records
-from cookbook.harness.publishing import fence, table
+from cookbook.harness.markdown import fence, table
+from cookbook.harness.subjects import definitions
 
-RECIPES = ("ampere/ldmatrix_gemm", "hopper/tma_wgmma_gemm", "blackwell/tma_tcgen05_gemm")
 FACTS, SHARED, NOTHING = "<!-- beside facts -->", "<!-- beside shared -->", "-"
+_OF = re.compile(r"<!-- beside of: (?P<names>[\w/ |]+?) -->\n?")
 _ROW = re.compile(r"<!-- beside: (?P<names>[\w |-]+?) -->")
 
 
@@ -31,25 +32,38 @@ def with_code(markdown: str) -> str:
     """`markdown` with the code of the recipes in place of its marks.
 
     Raises:
-        ValueError: a mark names what a recipe does not define, or not one list of names for each recipe.
+        ValueError: a mark names what a recipe does not define, or not one list of names for each recipe; or no mark
+            names the recipes.
+        UnknownRecipe: there is no recipe of a name.
     """
-    markdown = _ROW.sub(lambda mark: row(mark["names"]), markdown)
+    if "<!-- beside" not in markdown:
+        return markdown
+    recipes = recipes_of(markdown)
+    markdown = _ROW.sub(lambda mark: row(mark["names"], recipes), _OF.sub("", markdown))
     for mark, made in ((FACTS, facts), (SHARED, shared)):
-        markdown = markdown.replace(mark, made()) if mark in markdown else markdown
+        markdown = markdown.replace(mark, made(recipes)) if mark in markdown else markdown
     return markdown
 
 
-def row(names: str) -> str:
-    """One row of code: columns beside each other, and one column for all recipes that say the same."""
+def recipes_of(markdown: str) -> tuple[str, ...]:
+    """The names of the recipes that a page sets side by side."""
+    named = _OF.search(markdown)
+    if named is None:
+        raise ValueError("markdown: got no mark that names the recipes, needed <!-- beside of: TRACK/NAME | ... -->")
+    return tuple(name.strip() for name in named["names"].split("|"))
+
+
+def row(names: str, recipes: Sequence[str]) -> str:
+    """One row of code: columns beside each other, and one column for all of `recipes` that say the same."""
     each = [part.split() for part in names.split("|")]
-    each = each * len(RECIPES) if len(each) == 1 else each
-    if len(each) != len(RECIPES) or not all(each) or all(of == [NOTHING] for of in each):
-        raise ValueError(f"beside: got {names!r}, needed names, or {len(RECIPES)} lists of them with | between")
-    codes = {recipe: source_of(recipe, of) for recipe, of in zip(RECIPES, each, strict=True) if of != [NOTHING]}
+    each = each * len(recipes) if len(each) == 1 else each
+    if len(each) != len(recipes) or not all(each) or all(of == [NOTHING] for of in each):
+        raise ValueError(f"beside: got {names!r}, needed names, or {len(recipes)} lists of them with | between")
+    codes = {recipe: source_of(recipe, of) for recipe, of in zip(recipes, each, strict=True) if of != [NOTHING]}
     alike = _alike(codes)
-    if len(alike) == 1 and len(codes) == len(RECIPES):
-        return f"*The same code in {_listed(RECIPES)}:*\n\n{fence(codes[RECIPES[0]], 'python')}"
-    cells = "\n".join(_column(recipes, codes[recipes[0]]) for recipes in alike)
+    if len(alike) == 1 and len(codes) == len(recipes):
+        return f"*The same code in {_listed(recipes)}:*\n\n{fence(codes[recipes[0]], 'python')}"
+    cells = "\n".join(_column(some, codes[some[0]]) for some in alike)
     return f'<div class="beside" markdown>\n{cells}\n</div>'
 
 
@@ -92,20 +106,12 @@ def _names_of(recipe: str) -> dict[str, str]:
 @cache
 def _defined(file: Path, source: str) -> dict[str, str]:
     """The text of each function, class and assignment of a recipe's cells but the lab's, by name."""
-    lines = source.splitlines()
-    found = {}
-    for node in ast.parse(catalog.without_lab(source)).body:
-        named = [node.name] if isinstance(node, (ast.FunctionDef, ast.ClassDef)) else []
-        if isinstance(node, ast.Assign):
-            named = [target.id for target in node.targets if isinstance(target, ast.Name)]
-        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
-        found |= dict.fromkeys(named, "\n".join(lines[first - 1 : node.end_lineno]))
-    return found
+    return definitions(catalog.without_lab(source))
 
 
-def facts() -> str:
+def facts(names: Sequence[str]) -> str:
     """A column for each recipe: data path, instructions, targets, and its speed as a multiple of torch.matmul's."""
-    recipes = [catalog.find(name) for name in RECIPES]
+    recipes = [catalog.find(name) for name in names]
     shape = bench_pages.SHORT_SHAPE
     rows = [
         ["runs on", *(r.runs_on.replace("+", " and later") for r in recipes)],
@@ -117,21 +123,18 @@ def facts() -> str:
     return table(["", *links], rows, right=1 + len(recipes))
 
 
-def shared() -> str:
+def shared(recipes: Sequence[str]) -> str:
     """A line for each set of recipes: the functions and classes whose code is the same in these, and in no other."""
-    defined = {recipe: _names_of(recipe) for recipe in RECIPES}
-    names = dict.fromkeys(name for recipe in reversed(RECIPES) for name in defined[recipe] if not name.isupper())
+    defined = {recipe: _names_of(recipe) for recipe in recipes}
+    names = dict.fromkeys(name for recipe in reversed(recipes) for name in defined[recipe] if not name.isupper())
     held: dict[tuple[str, ...], list[str]] = {}
     for name in names:
-        for recipes in _alike({recipe: defined[recipe][name] for recipe in RECIPES if name in defined[recipe]}):
-            held.setdefault(tuple(recipes), []).append(f"`{name}`")
-    rows = [[_listed(recipes), ", ".join(held[recipes])] for recipes in sorted(held, key=_by_number)]
+        for some in _alike({recipe: defined[recipe][name] for recipe in recipes if name in defined[recipe]}):
+            held.setdefault(tuple(some), []).append(f"`{name}`")
+    # Most recipes first, then in their order.
+    order = sorted(held, key=lambda some: (-len(some), *map(recipes.index, some)))
+    rows = [[_listed(some), ", ".join(held[some])] for some in order]
     return table(["the code is of", "names"], rows, right=2)
-
-
-def _by_number(recipes: tuple[str, ...]) -> tuple[int, ...]:
-    """Most recipes first, then in the order of RECIPES."""
-    return -len(recipes), *map(RECIPES.index, recipes)
 
 
 def _speed(name: str, shape: tuple[int, ...]) -> str:

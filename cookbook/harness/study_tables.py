@@ -11,11 +11,10 @@ from typing import Any
 
 from cookbook import draw
 from cookbook.harness import catalog, records
-from cookbook.harness.publishing import circumstances, figure, table
+from cookbook.harness.markdown import NOT_MEASURED_ON_A_GPU, circumstances, figure, table
 from cookbook.harness.records import Record
 
 GB = 1e9
-NOT_MEASURED = "*Not measured on a GPU yet.*"
 
 
 def counted_table(name: str, root: Path | None = None) -> str:
@@ -38,7 +37,7 @@ def _shown(found: list[Record], shown: Callable[[list[Record]], str]) -> str:
     if found:
         last = max(found, key=lambda r: r["date"])
         return f"*Not measured on the code as it is now; last on {last['date'].split()[0]}, on an earlier version.*"
-    return NOT_MEASURED
+    return NOT_MEASURED_ON_A_GPU
 
 
 def _wavefronts(found: list[Record]) -> str:
@@ -80,7 +79,7 @@ def experiment_chart(name: str, root: Path | None = None) -> draw.Picture | None
     ]
     own = record["figures"]["name"]
     title = f"{', '.join(record['of'])}, {record['dtype']}, {record['device']}"
-    return draw.bar_chart(bars, title=title, highlight=own, baseline=own)
+    return draw.bar_chart(bars, title=title, highlight=own)
 
 
 def experiment_report(name: str) -> str:

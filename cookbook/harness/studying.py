@@ -1,9 +1,10 @@
-"""What a study measures on a GPU, if it measures anything: see docs/architecture.md for what it then defines.
+"""What a study measures on a GPU: the key `measures` of its front matter says it, and with it what the study defines.
 
-A study with `KERNELS` has the wavefronts of each of them counted (level "counted") and held against what
-`cookbook.banks` says of its layout and its moves. One with an `EXPERIMENT` has another recipe's kernel measured:
-`cookbook.harness.experiments`. What hopper/tma_copy gives is in `cookbook.harness.copying`, what the studies of
-ceilings give in `cookbook.harness.ceilings`.
+"wavefronts"   its KERNELS are counted (level "counted") and held against what `cookbook.banks` says of its layout and
+               its moves: here
+"experiment"   another recipe's kernel is timed and counted: `cookbook.harness.experiments`
+"copies"       TMA copies are run and timed: `cookbook.harness.copying`
+"ceiling"      what the hardware gives at most: `cookbook.harness.ceilings`
 """
 
 from __future__ import annotations
@@ -14,23 +15,12 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from cookbook import banks
-from cookbook.harness import (
-    benching,
-    catalog,
-    ceilings,
-    compiling,
-    copying,
-    counting,
-    experiments,
-    records,
-    transposing,
-)
+from cookbook.harness import catalog, ceilings, compiling, copying, counting, experiments, moves, records
 from cookbook.harness.catalog import Recipe
+from cookbook.harness.contest import ROUNDS
 from cookbook.harness.running import Shape
 from cookbook.layouts import Layout, SmemLayout, evaluate
 from cookbook.swizzle import Swizzle
-
-BENCHED = (*ceilings.STUDIES, copying.NAME)  # the studies that `cookbook bench` takes
 
 
 class Measurement(NamedTuple):
@@ -47,42 +37,40 @@ def measurements(recipe: Recipe, level: str) -> list[Measurement]:
         recipe: one of kind "study".
         level: "ran", "timed" or "counted".
     """
-    if recipe.name == copying.NAME:
-        return [Measurement(take, recipe) for take in _of_copies(level)]
-    module = catalog.load(recipe.name)
-    if hasattr(module, "EXPERIMENT"):
-        look = {"timed": experiments.timed, "counted": experiments.counted}.get(level)
-        return [Measurement(partial(look, recipe.name), catalog.find(module.EXPERIMENT.recipe))] if look else []
-    if hasattr(module, "KERNELS") and level == "counted":
-        return [Measurement(partial(counted, recipe.name), recipe)]
-    return []
+    name, wanted = recipe.name, (recipe.measures, level)
+    if wanted == ("copies", "ran"):
+        return [Measurement(partial(copying.ran, name, dtype), recipe) for dtype in copying.DTYPES]
+    if wanted == ("copies", "timed"):  # at the first shape: `cookbook bench` times the others, too
+        return [Measurement(lambda: (copying.timed_record(name, copying.BENCHED_SHAPES[0]), []), recipe)]
+    if wanted == ("wavefronts", "counted"):
+        return [Measurement(partial(counted, name), recipe)]
+    look = {("experiment", "timed"): experiments.timed, ("experiment", "counted"): experiments.counted}.get(wanted)
+    if look is None:
+        return []
+    return [Measurement(partial(look, name), catalog.find(catalog.load(name).EXPERIMENT.recipe))]
 
 
-def _of_copies(level: str) -> list[Callable[[], tuple[records.Record, list[str]]]]:
-    """hopper/tma_copy in every dtype, or timed at the first shape: `cookbook bench` times the others, too."""
-    if level == "ran":
-        return [partial(copying.ran, dtype) for dtype in copying.DTYPES]
-    if level == "timed":
-        return [lambda: (copying.timed_record(copying.BENCHED_SHAPES[0]), [])]
-    return []
+def is_benched(recipe: Recipe) -> bool:
+    """Whether `cookbook bench` takes a study."""
+    return recipe.measures in ("ceiling", "copies")
 
 
-def bench_shapes(name: str) -> tuple[Shape | None, ...]:
-    """What `cookbook bench` times of one of BENCHED, a record each; a study of ceilings chooses for itself: None."""
-    return copying.BENCHED_SHAPES if name == copying.NAME else (None,)
+def bench_shapes(recipe: Recipe) -> tuple[Shape | None, ...]:
+    """What `cookbook bench` times of a study, a record each; one of ceilings chooses for itself: None."""
+    return copying.BENCHED_SHAPES if recipe.measures == "copies" else (None,)
 
 
 def bench(
-    name: str,
+    recipe: Recipe,
     shapes: Iterable[Shape | None] | None = None,
     on_progress: Callable[[str], None] = lambda text: None,
-    rounds: int = benching.ROUNDS,
+    rounds: int = ROUNDS,
 ) -> list[records.Record]:
-    """Time one of BENCHED on this GPU, with all that it is compared with; one record a shape.
+    """Time a study on this GPU, with all that it is compared with; one record a shape.
 
     Args:
-        name: one of BENCHED.
-        shapes: of `bench_shapes(name)`; all of them if left out.
+        recipe: a study that `is_benched`.
+        shapes: of `bench_shapes(recipe)`; all of them if left out.
         on_progress: told what is being timed.
         rounds: at least 7.
 
@@ -90,22 +78,24 @@ def bench(
         ValueError: another recipe, or too few rounds.
         RuntimeError: no CUDA device, or a kernel that is wrong.
     """
-    if name not in BENCHED:
-        raise ValueError(f"name: got {name!r}, needed one of {', '.join(BENCHED)}")
-    if name in ceilings.STUDIES:
-        return [ceilings.measure(name, on_progress, rounds=rounds)]
+    if not is_benched(recipe):
+        known = ", ".join(other.name for other in catalog.recipes() if is_benched(other))
+        raise ValueError(f"name: got {recipe.name!r}, needed one of {known}")
+    if recipe.measures == "ceiling":
+        return [ceilings.measure(recipe.name, on_progress, rounds=rounds)]
     made = []
-    for shape in shapes or bench_shapes(name):
-        on_progress(f"timed {name} {copying.BENCHED_DTYPE} {'x'.join(map(str, shape))}")
-        made.append(copying.timed_record(shape, rounds=rounds))
+    for shape in filter(None, shapes or bench_shapes(recipe)):
+        on_progress(f"timed {recipe.name} {copying.BENCHED_DTYPE} {'x'.join(map(str, shape))}")
+        made.append(copying.timed_record(recipe.name, shape, rounds=rounds))
     return made
 
 
-def launch(module: ModuleType) -> None:
+def launch(recipe: Recipe) -> None:
     """Launch each kernel that is to be looked at once, and make sure that what it gave was right."""
     import torch
 
-    if hasattr(module, "EXPERIMENT"):
+    module = catalog.load(recipe.name)
+    if recipe.measures == "experiment":
         return experiments.launch(module.EXPERIMENT)
     for name, which in module.KERNELS.items():
         got, wanted = module.try_out(which)
@@ -136,7 +126,7 @@ def predicted(module: ModuleType) -> dict[str, dict[str, int]]:
 
 
 def _each(layout: SmemLayout, name: str, move: Any, module: ModuleType) -> int:
-    every = transposing.accesses(layout, move, module.CONFIG.threads)
+    every = moves.accesses(layout, move, module.CONFIG.threads)
     taken = {banks.wavefronts(a.addresses, a.width, load=name.startswith("s2")).actual for a in every}
     if len(taken) != 1:
         raise ValueError(f"MOVES: the steps of {name} take {sorted(taken)} wavefronts, needed the same number each")
@@ -152,8 +142,8 @@ def compare(module: ModuleType, kernels: list[list[counting.Line]]) -> tuple[dic
     wanted, figures, problems = predicted(module), {}, []
     if len(kernels) != len(wanted):
         problems.append(f"{len(kernels)} kernels were counted; needed one for each of {', '.join(wanted)}")
-    for (name, moves), lines in zip(wanted.items(), kernels, strict=False):
-        found, bad = counting.compare([line for line in lines if line.wavefronts], moves)
+    for (name, each), lines in zip(wanted.items(), kernels, strict=False):
+        found, bad = counting.compare([line for line in lines if line.wavefronts], each)
         figures |= {f"{name} {opcode}": entry for opcode, entry in found.items()}
         problems += [f"{name}: {problem}" for problem in bad]
     return figures, problems

@@ -11,13 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.descriptors import describe
 from cookbook.harness.compiling import Compiled
 from cookbook.harness.evaluated import Evaluated
 from cookbook.harness.findings import Finding
 from cookbook.harness.scaled_check import column_finding
 from cookbook.harness.walk_scaled import atom_descriptor
-from cookbook.harness.walk_tcgen05 import descriptors_of, instruction_of, loads_of, sums_of_a_cta, tmem_columns
+from cookbook.harness.walk_tcgen05 import (
+    describe_blackwell,
+    descriptors_of,
+    instruction_of,
+    loads_of,
+    sums_of_a_cta,
+    tmem_columns,
+)
 from cookbook.harness.walk_wgmma import boxes_of
 from cookbook.model import BlackwellDescriptor
 from cookbook.model.scale_factors import ATOM_FACTORS, ATOM_ROWS
@@ -37,12 +43,12 @@ VERSION = 0b001 << 46  # what tells a matrix descriptor's constant bits from oth
 def descriptor_finding(found: Evaluated, name: str) -> Finding:
     """Whether CuTe's descriptor of every block and stage of operand "a" or "b" is the one that the layout needs."""
     layout, index = found.smem[name], "ab".index(name)
-    rows, major = found.mma.shape_mnk[index] // found.ctas, found.mma.majors[index]
+    rows, major = found.mma.shape_mnk[index] // found.ctas, found.majors[index]
     depth = ROW_BYTES // layout.element_bytes
     try:
         stages = descriptors_of(found, name)
         needed = [
-            [describe(layout, major, False, rows, (m * rows, k * depth)) for k in range(len(stages[0][0]))]
+            [describe_blackwell(layout, major, rows, (m * rows, k * depth)) for k in range(len(stages[0][0]))]
             for m in range(len(stages[0]))
         ]
     except ValueError as error:
@@ -134,7 +140,7 @@ def _counts(found: Evaluated, compiled: Compiled) -> list[Finding]:
     """One loop over k-tiles multiplies one stage, and one load of a stage is one instruction for each box."""
     (m, n, _), (rows, columns), a = found.mma.shape_mnk, sums_of_a_cta(found), found.smem["a"]
     loads = loads_of(found.copies["t2r_c"], found.fragments["c"], (rows, columns))
-    along = [1 if major == "K" else 0 for major in found.mma.majors]
+    along = [1 if major == "K" else 0 for major in found.majors]
     boxes = [len(boxes_of(found.smem[name], mode).origins) for name, mode in zip("ab", along, strict=True)]
     steps = a.outer.sizes[1] * a.element_bytes // ROW_BYTES
     expected = {

@@ -6,19 +6,19 @@ The result of a transpose is its input's bits in another order, so every compari
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from cookbook import access, banks
-from cookbook.harness import compiling, running
+from cookbook.harness import counting, poisoning, running
 from cookbook.harness.findings import Finding
+from cookbook.harness.moves import coordinates, layouts, move_wavefronts, predicted_wavefronts
 from cookbook.harness.running import Shape
-from cookbook.layouts import SmemLayout, evaluate
+from cookbook.harness.walk_transpose import walk
+from cookbook.layouts import SmemLayout
 
 MODEL_SHAPES: tuple[Shape, ...] = ((160, 224), (136, 72), (8, 8))  # ragged, and in vectors of 16 bytes
 SHAPES: tuple[Shape, ...] = (
@@ -30,55 +30,6 @@ SHAPES: tuple[Shape, ...] = (
 
 
 # --- shared memory ----------------------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=32)
-def layouts(module: ModuleType, dtype: Any, config: Any) -> dict[str, SmemLayout]:
-    """The tiles in shared memory by name, as CuTe evaluates them; `dtype` is a cutlass numeric type."""
-    return evaluate(module.smem_layouts, dtype, config, element_bits=dtype.width)
-
-
-def coordinates(move: Any, threads: int) -> tuple[np.ndarray, np.ndarray]:
-    """(steps, threads) rows and columns of the first element that each thread touches in each step of a move."""
-    thread = np.arange(threads)
-    places = [np.broadcast_arrays(*move.place(thread, step), thread)[:2] for step in range(move.steps)]
-    rows, columns = (np.stack([place[side] for place in places]) for side in (0, 1))
-    return rows, columns
-
-
-def addresses(layout: SmemLayout, move: Any, threads: int) -> np.ndarray:
-    """(steps, threads) byte addresses of a move.
-
-    Raises:
-        ValueError: an access whose elements are not adjacent in shared memory: no instruction makes it at once.
-    """
-    rows, columns = coordinates(move, threads)
-    places = layout.byte_offsets()[rows[..., None], columns[..., None] + np.arange(move.width)]
-    steps = places - places[..., :1]
-    if (steps != np.arange(move.width) * layout.element_bytes).any():
-        raise ValueError(f"place: an access of {move.width} elements is not adjacent under {layout.swizzle!r}")
-    return places[..., 0]
-
-
-def accesses(layout: SmemLayout, move: Any, threads: int) -> list[access.Access]:
-    """Every access of a warp in a move: the steps of warp 0, then those of warp 1, and so on."""
-    by_warp = addresses(layout, move, threads).reshape(move.steps, -1, access.LANES).transpose(1, 0, 2)
-    width = move.width * layout.element_bytes
-    return [access.ldst(lanes, width) for lanes in by_warp.reshape(-1, access.LANES)]
-
-
-def move_wavefronts(layout: SmemLayout, move: Any, threads: int) -> Counter[tuple[int, int]]:
-    """How many instructions of all warps take (actual, ideal) wavefronts in a move."""
-    counted = (banks.wavefronts(one.addresses, one.width) for one in accesses(layout, move, threads))
-    return Counter((one.actual, one.ideal) for one in counted)
-
-
-def predicted_wavefronts(module: ModuleType, dtype: Any, config: Any) -> dict[str, int]:
-    """Wavefronts of one instruction by move (`{"r2s_x": 1, "s2g_x": 32}`), where all of a move agree."""
-    found = layouts(module, dtype, config)
-    counts = {n: move_wavefronts(found[m.tile], m, config.threads) for n, m in module.moves(config).items()}
-    actual = {name: {each for each, _ in counted} for name, counted in counts.items()}
-    return {name: each.pop() for name, each in actual.items() if len(each) == 1}
 
 
 def check_layouts(module: ModuleType, dtype: Any, config: Any) -> list[Finding]:
@@ -111,7 +62,9 @@ def _move_findings(name: str, move: Any, layout: SmemLayout, config: Any, excess
         counts = move_wavefronts(layout, move, config.threads)
     except ValueError as error:
         return [once, Finding(f"{name}.wavefronts", False, str(error))]
-    each = ", ".join(f"{n} at {actual} (ideal {ideal})" for (actual, ideal), n in sorted(counts.items()))
+    each = ", ".join(
+        f"{n} accesses take {actual} wavefronts each (ideal {ideal})" for (actual, ideal), n in sorted(counts.items())
+    )
     wanted = f"; expected an excess of {excess} each: {why}" if excess else ""
     ok = all(actual - ideal == excess for actual, ideal in counts)
     return [once, Finding(f"{name}.wavefronts", ok, each + wanted)]
@@ -137,8 +90,6 @@ def random_bits(shape: Shape, bits: int) -> np.ndarray:
 
 def walk_mismatches(module: ModuleType, shape: Shape, dtype: Any, config: Any) -> int:
     """How many elements the walked data path puts elsewhere."""
-    from cookbook.harness.walk_transpose import walk
-
     x = random_bits(shape, dtype.width)
     return int((walk(module, x, dtype, config) != x.T).sum())
 
@@ -184,8 +135,6 @@ def run_case(
     """
     import torch
 
-    from cookbook.harness import poisoning
-
     x = padded_input(shape, dtype, gaps[0])
     out, intact = running.guarded(shape[1], shape[0], dtype, row_stride=shape[0] + gaps[1])
     if variant != "auto" and module.usable(x, out, torch.cuda.get_device_capability())[variant]:
@@ -222,44 +171,8 @@ def summary(cases: list[Case]) -> dict[str, Any]:
 
 # --- timed ---------------------------------------------------------------------------------------------------------
 
-COPY, TORCH = "device copy", "torch"
 TIMED_SHAPES: tuple[Shape, ...] = ((16384, 16384),)
 BENCHED_SHAPES: tuple[Shape, ...] = ((4096, 4096), (16384, 16384), (32768, 8192), (8192, 32768))
-
-
-def contest(module: ModuleType, shape: Shape, dtype: str) -> Any:
-    """The fastest variant beside a copy of the same bytes, torch's transpose, the other variants and `beside`'s.
-
-    Raises:
-        RuntimeError: a variant is wrong: nothing is timed.
-    """
-    import torch
-
-    from cookbook.harness import benching
-
-    (m, n), kind = shape, getattr(torch, dtype)
-    set_bytes = 2 * m * n * kind.itemsize
-    count = benching.how_many_sets(set_bytes)
-    sets = [(padded_input(shape, dtype, 0), torch.empty(n, m, device="cuda", dtype=kind)) for _ in range(count)]
-    (x, out), capability = sets[0], torch.cuda.get_device_capability()
-    able = [name for name, reason in module.usable(x, out, capability).items() if not reason]
-    variants: dict[str, Callable[..., Any]] = {
-        benching.OURS: lambda x, out: module.transpose(x, out=out),
-        COPY: lambda x, out: out.view(m, n).copy_(x),
-        TORCH: lambda x, out: out.copy_(x.t()),
-    }
-    variants |= {name: lambda x, out, name=name: module.transpose(x, out=out, variant=name) for name in able}
-    arch, known = "sm_{}{}".format(*capability), compiling.cutlass_dtype(dtype)
-    if hasattr(module, "beside"):
-        others = {name: config for name, config in module.beside(arch, known).items() if config.variant in able}
-        variants |= {name: lambda x, out, c=config: module.run(x, out, c) for name, config in others.items()}
-    for name in variants.keys() - {COPY, TORCH}:
-        out.fill_(float("nan"))
-        variants[name](x, out)
-        if not torch.equal(out, x.t()):
-            raise RuntimeError(f"{name} is wrong: not timed")
-    config = module.configs_for(arch, known)[able[0]]
-    return benching.Contest(variants, sets, COPY, float(set_bytes), "gbps", config, graphs=False)
 
 
 # --- under NVIDIA's tools -------------------------------------------------------------------------------------------
@@ -274,8 +187,6 @@ def compare(module: ModuleType, dtype: Any, arch: str, kernels: list[list[Any]])
     Args:
         kernels: what `counting.count_kernels` found, in the order of the recipe's VARIANTS.
     """
-    from cookbook.harness import counting
-
     configs, figures, problems = module.configs_for(arch, dtype), {}, []
     if len(kernels) != len(configs):
         problems.append(f"{len(kernels)} kernels were counted; needed one for each of {', '.join(configs)}")

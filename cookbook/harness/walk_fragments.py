@@ -28,7 +28,7 @@ def fragment_coords(tv: Layout, tiler: tuple[int, int], shape: tuple[int, int], 
         raise ValueError(f"tv: got {tv!r}; needed values in modes (instruction, (repeat, repeat))")
     inside = tile_coords(tv, tiler)[::every]
     inside = inside.reshape(len(inside), repeats[1], repeats[0], -1, 2)
-    steps = np.stack(np.indices((shape[0] // tiler[0], shape[1] // tiler[1])), axis=-1) * np.array(tiler)
+    steps = np.moveaxis(np.indices((shape[0] // tiler[0], shape[1] // tiler[1])), 0, -1) * np.array(tiler)
     # (thread, step 0, step 1, repeat 1, repeat 0, value) -> (thread, value, step 0, repeat 0, step 1, repeat 1)
     coords = (inside[:, None, None] + steps[None, :, :, None, None, None]).transpose(0, 5, 1, 4, 2, 3, 6)
     counts = (coords.shape[2] * coords.shape[3], coords.shape[4] * coords.shape[5])

@@ -136,7 +136,8 @@ def _load_tables(name: str, writer: Evaluated, base: int, along: int) -> Load:
 
 def _fetch(name: str, reader: Evaluated, tv: Layout, tiler: tuple[int, int], base: int) -> Fetch:
     read, fetch = reader.smem[name], reader.copies[f"s2r_{name}"]
-    shape, stages = read.outer.sizes[:2], read.outer.sizes[2]
+    rows, columns, stages = read.outer.sizes
+    shape = rows, columns
     held = np.stack(access.repeated(fetch.dst_coords(), fetch.tiler_mn, shape), axis=-1)
     wanted = fragment_coords(tv, tiler, shape)
     rows_at = _addresses(read, fetch, "src", stages) + base

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cookbook.descriptors import describe
 from cookbook.harness.evaluated import Evaluated, evaluated
 from cookbook.harness.scaled import Scaled, atoms_as_words, tensors
-from cookbook.harness.walk_tcgen05 import UNIT, TmaTcgen05
+from cookbook.harness.walk import global_bytes, walk_tiles
+from cookbook.harness.walk_tcgen05 import UNIT, TmaTcgen05, describe_blackwell
 from cookbook.harness.walk_wgmma import BOX_LIMIT
 from cookbook.layouts import Layout, SmemLayout
 from cookbook.model import BlackwellDescriptor, SharedMemory, TmemAddress, tma_load
@@ -36,7 +36,7 @@ def atom_descriptor() -> BlackwellDescriptor:
     Such a line is one chunk of 16 bytes, so no second one is `lbo` away; CuTe writes 16.
     """
     lines = SmemLayout(Layout((32, 16), (16, 1)), Swizzle(0, 4, 3), 8)
-    return replace(describe(lines, "K", False, 32), lbo=UNIT)
+    return replace(describe_blackwell(lines, "K", 32), lbo=UNIT)
 
 
 class ScalePath(NamedTuple):
@@ -145,14 +145,12 @@ def walk_scaled_evaluated(
     writer: Evaluated, reader: Evaluated, module: ModuleType, a: Scaled, b: Scaled, config: Any
 ) -> np.ndarray:
     """`walk_scaled` to bfloat16, with the layouts of those who write memory and of those who read it told apart."""
-    from cookbook.harness.walk import global_bytes, walk_tiles
-
     if a.format != b.format or a.codes.shape[1] != b.codes.shape[1]:
         raise ValueError(
             f"a, b: got {a.format} of K = {a.codes.shape[1]}, {b.format} of {b.codes.shape[1]}; needed one"
         )
-    operands = [Operand(global_bytes(x.stored), _words(module, x)) for x in (a, b)]
-    return walk_tiles(TmaScaled(writer, reader, "bfloat16"), writer, reader, *operands, "bfloat16", config)
+    left, right = (Operand(global_bytes(x.stored), _words(module, x)) for x in (a, b))
+    return walk_tiles(TmaScaled(writer, reader, "bfloat16"), writer, reader, left, right, "bfloat16", config)
 
 
 def _words(module: ModuleType, operand: Scaled) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from cookbook.harness.evaluated import Evaluated
@@ -12,9 +14,13 @@ from cookbook.model import SharedMemory, TensorMemory, from_float32
 __all__ = ["DividedK", "RegisterStores", "SplitK", "SplitKWgmma"]
 
 FLOAT_BYTES = 4
+if TYPE_CHECKING:
+    _Mixed = TmaWgmma  # or TmaTcgen05: for the type checker, what both have
+else:
+    _Mixed = object
 
 
-class DividedK:
+class DividedK(_Mixed):
     """Each CTA of a cluster multiplies its part of K; they send each other sums, and each adds its share of them.
 
     What one CTA multiplies with is the class that this one is mixed into.
@@ -27,10 +33,9 @@ class DividedK:
             ValueError: the mailbox is not for this tile.
         """
         super().__init__(writer, reader, along=along, dtype=dtype)
-        self.mail = reader.mailbox
-        assert self.mail is not None, "only kernels with a mailbox are walked like this"
-        self.vec = self.mail.modes[1].modes[0].size
-        self.at = FLOAT_BYTES * self.mail.table()  # (threads, values, senders) byte addresses
+        assert reader.mailbox is not None, "only kernels with a reduction buffer are simulated like this"
+        self.vec = reader.mailbox.modes[1].modes[0].size
+        self.at = FLOAT_BYTES * reader.mailbox.table()  # (threads, values, senders) byte addresses
         threads, share, self.ctas = self.at.shape
         if (threads, share * self.ctas) != self.c_coords.shape[:2]:
             have = f"{threads} threads of {share} sums for each of {self.ctas} CTAs"

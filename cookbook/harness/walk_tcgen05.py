@@ -10,7 +10,7 @@ import numpy as np
 from cookbook.descriptors import describe
 from cookbook.harness.evaluated import Evaluated
 from cookbook.harness.walk_wgmma import TmaOperands
-from cookbook.layouts import Layout, TiledCopyTV
+from cookbook.layouts import Layout, SmemLayout, TiledCopyTV
 from cookbook.model import BlackwellDescriptor, InstructionDescriptor, SharedMemory, TensorMemory, TmemAddress
 from cookbook.model.tcgen05 import d_places, mma
 from cookbook.model.tmem import ld, ld_coords
@@ -30,10 +30,19 @@ def instruction_of(found: Evaluated, dtype: str) -> InstructionDescriptor:
         dtype: of A and B; of block-scaled ones `found` says it.
     """
     m, n, _ = found.mma.shape_mnk
-    a_major, b_major = found.mma.majors
+    a_major, b_major = found.majors
     if found.scaled:
         return InstructionDescriptor(found.scaled.kind, m, n, found.scaled.element, scale_type=found.scaled.scale)
     return InstructionDescriptor("f16", m, n, dtype, a_major=a_major, b_major=b_major)
+
+
+def describe_blackwell(
+    layout: SmemLayout, major: str, rows: int, origin: tuple[int, int] = (0, 0), base: int = 0
+) -> BlackwellDescriptor:
+    """`cookbook.descriptors.describe` for tcgen05."""
+    found = describe(layout, major, False, rows, origin, base)
+    assert isinstance(found, BlackwellDescriptor)
+    return found
 
 
 def descriptors_of(found: Evaluated, name: str, base: int = 0) -> list[list[list[BlackwellDescriptor]]]:
@@ -46,7 +55,7 @@ def descriptors_of(found: Evaluated, name: str, base: int = 0) -> list[list[list
     """
     index = "ab".index(name)
     rows = found.mma.shape_mnk[index] // found.ctas
-    first = describe(found.smem[name], found.mma.majors[index], False, rows, base=base)
+    first = describe_blackwell(found.smem[name], found.majors[index], rows, base=base)
     steps = found.fragments[name].table()[0]  # (blocks of rows, blocks of K, stages)
     return [
         [[replace(first, start=first.start + UNIT * step) for step in blocks] for blocks in stage]

@@ -95,7 +95,7 @@ class TmaWgmma(TmaOperands):
 
     def __init__(self, writer: Evaluated, reader: Evaluated, dtype: str, along: tuple[int, int] = (1, 1)) -> None:
         super().__init__(writer, reader, along)
-        self.dtype, self.majors = dtype, reader.mma.majors
+        self.dtype, self.majors = dtype, reader.majors
         mma = reader.mma
         self.n = mma.shape_mnk[1]
         (m, n, k), tile = mma.tiler_mnk, (self.tile_m, self.tile_n, self.tile_k)
@@ -111,14 +111,16 @@ class TmaWgmma(TmaOperands):
     def multiply(self, smem: SharedMemory, a: np.ndarray, b: np.ndarray, row: int, column: int) -> np.ndarray:
         """(threads, values) float32 accumulators of the tile at (row, column) of a @ b.T; a and b are uint16."""
         threads, values, m_blocks, n_blocks = self.c_shape
-        majors = dict(zip(("major_a", "major_b"), self.majors, strict=True))
+        major_a, major_b = self.majors
         acc = np.zeros((threads // WARPGROUP, m_blocks, n_blocks, WARPGROUP, values), np.float32)
         for k_tile in range(self.k_tiles(a)):
             stage = self.load(smem, k_tile, a, b, row, column)
             for group, m, n in np.ndindex(*acc.shape[:3]):
                 steps = zip(self.a[stage][group][m], self.b[stage][group][n], strict=True)
                 for left, right in steps:
-                    acc[group, m, n] = wgmma(smem, left, right, acc[group, m, n], self.dtype, **majors)
+                    acc[group, m, n] = wgmma(
+                        smem, left, right, acc[group, m, n], self.dtype, major_a=major_a, major_b=major_b
+                    )
         return acc.transpose(0, 3, 4, 1, 2).reshape(threads, -1)
 
     def k_tiles(self, a: np.ndarray) -> int:

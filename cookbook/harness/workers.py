@@ -16,9 +16,10 @@ from concurrent.futures.process import BrokenProcessPool
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from cookbook.harness import catalog, checking
+from cookbook.harness import catalog, checking, subjects
 from cookbook.harness.catalog import Recipe
 from cookbook.harness.checking import Level, Progress, Report, Step
+from cookbook.harness.subjects import Local
 
 ANYWHERE = ("layout", "model", "pipeline", "compiled")  # the levels that workers take
 SHARED = ("ran", "counted", "sanitized")  # those for which several may use the GPU at once
@@ -84,7 +85,11 @@ def check(
                 for level in levels:
                     on_level(level)
     return [
-        Report(p.recipe.name, tuple(level for n in range(len(p.steps)) for level in found[p.recipe.name, n]))
+        Report(
+            p.recipe.name,
+            tuple(level for n in range(len(p.steps)) for level in found[p.recipe.name, n]),
+            subjects.said(p.recipe),
+        )
         for p in plans
     ]
 
@@ -102,13 +107,15 @@ def pieces(plan: Planned) -> list[Piece]:
         step = plan.steps[number]
         return (step.dtype,) if step.level in ("layout", "model") else (step.dtype, step.target, number)
 
+    if isinstance(plan.recipe, Local):  # a module is not sent to another process
+        return []
     numbers = [number for number, step in enumerate(plan.steps) if step.level in ANYWHERE]
     return [Piece(plan.recipe.name, plan.arguments, tuple(together)) for _, together in groupby(numbers, key)]
 
 
 def shared_pieces(plan: Planned) -> list[Piece]:
     """The steps of a plan that may share the GPU, each by itself. A study's may not: some of them measure speed."""
-    if plan.recipe.kind == "study":
+    if plan.recipe.kind == "study" or isinstance(plan.recipe, Local):
         return []
     numbers = [number for number, step in enumerate(plan.steps) if step.level in SHARED]
     return [Piece(plan.recipe.name, plan.arguments, (number,)) for number in numbers]

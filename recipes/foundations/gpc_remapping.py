@@ -295,7 +295,7 @@ def launch_order(device: int | None = None) -> tuple[int, ...]:
 
 # %%
 def facts() -> list[tuple[str, bool, str]]:
-    """The claims of this page: a name, whether it holds, what was found."""
+    """The claims: a name, whether it holds, what was found."""
     counts, groups = range(1, len(H200) + 1), range(1, 11)
     wrong = [
         (count, together)
@@ -324,13 +324,13 @@ def facts() -> list[tuple[str, bool, str]]:
 
 # %% [markdown] tags=["lab"]
 # ## Check
+#
+# The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-for level in checking.check("foundations/gpc_remapping").levels:
-    print(f"{level.level:10}{level.target or '':10}{level.status:13}{tables.describe(level)}")
+lab.check_cells("foundations/gpc_remapping")
 
 # %% [markdown] tags=["lab"]
 # ## Measured

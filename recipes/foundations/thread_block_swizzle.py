@@ -16,6 +16,7 @@
 #     track: foundations
 #     order: 80
 #     kind: study
+#     measures: experiment
 #     path: global memory -> L2 -> the CTAs of one wave
 # ---
 
@@ -210,7 +211,8 @@ EXPERIMENT = Experiment(
     read_bytes={name: read_bytes(group) for name, group in RASTERS.items()},
 )
 {name: f"{read / 1e9:.2f} GB" for name, read in EXPERIMENT.read_bytes.items()}
-#
+
+# %% [markdown]
 # ## The same as a CuTe layout
 #
 # With 64 rows of tiles and groups of 16, the order is a layout: from the CTA's number to m + 64 n. Sixteen tiles down
@@ -292,7 +294,7 @@ RAGGED = (10, 6)
 
 # %%
 def facts() -> list[tuple[str, bool, str]]:
-    """The claims of this page: a name, whether it holds, what was found."""
+    """The claims: a name, whether it holds, what was found."""
     wanted = {"row by row": 8816, "groups of 8": 5696, "groups of 16": 4672, "groups of 32": 5600, "Hilbert": 5248}
     found = {name: mean_of_waves(tiles) for name, tiles in orders.items()}
     first = [waves(orders[name])[0] for name in ("row by row", "groups of 16")]

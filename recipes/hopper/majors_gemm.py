@@ -54,9 +54,8 @@
 # of the page before, line for line, and this page explains none of them.
 
 # %%
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
@@ -66,6 +65,8 @@ import cutlass.memory
 import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
+
+from cookbook.recipe.entry import Call, Gemm, compile_host, either_major, require
 
 # %% [markdown]
 # ## The sizes, and the majors
@@ -195,7 +196,7 @@ def calibrate(**figures) -> Calibration:
     """Replace figures of `Calibration` by those of this machine's GPU, before the first `matmul`."""
     global CALIBRATION
     CALIBRATION = replace(CALIBRATION, **figures)
-    PLANS.clear()  # they hold choices by the old figures
+    GEMM.plans.clear()  # they hold choices by the old figures
     return CALIBRATION
 
 
@@ -283,7 +284,8 @@ class SmemLayouts(NamedTuple):
 
 def smem_atom(dtype, contiguous: int, along: int = 1) -> cute.ComposedLayout:
     """The widest atom whose line, along mode `along`, divides `contiguous` elements: SW128, SW64, SW32, or INTER."""
-    bits = next(bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0)
+    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
+    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
     width = (128 << bits) // dtype.width
     lines = cute.make_layout((8, width), stride=(width, 1))
     lines = lines if along == 1 else cute.select(lines, mode=[1, 0])  # (width, 8):(1, width)
@@ -795,28 +797,10 @@ def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, 
 
 
 # %%
-def launch_arguments(dtype, pointers, mnk, strides, clusters: int, stream: int) -> tuple:
-    """Plain addresses and integers as the typed values that `gemm` takes."""
-    gmem = cute.AddressSpace.gmem
-    types = (dtype, dtype, dtype, cutlass.Int32)  # of A, B, C and the table of the remapping
-    return (
-        *(
-            cute.runtime.make_ptr(of, pointer, gmem, assumed_align=16)
-            for of, pointer in zip(types, pointers, strict=True)
-        ),
-        tuple(cutlass.Int32(x) for x in mnk),
-        tuple(cutlass.Int64(x) for x in strides),
-        cutlass.Int32(clusters),
-        cuda.CUstream(stream),
-    )
-
-
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
-    """Compile for `arch` ("sm_90a") with dummy pointers and sizes: no GPU is needed. "": the GPU that is here."""
-    dummies = launch_arguments(dtype, (16, 16, 16, 16), (1, 1, 8), (8, 8, 8), 66, 0)
-    target = f"--gpu-arch {arch} " if arch else ""
-    config = config or config_for(arch)
-    return cute.compile(gemm, *dummies, dtype, config, options=(target + options).strip() or None)
+    """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
+    pointers = *((dtype, 16),) * 3, (cutlass.Int32, 16)  # the last one to the table of the remapping
+    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch)), (66,), options=options)
 
 
 # %% [markdown]
@@ -867,183 +851,36 @@ def remap_of(device: int, config: Config, count: int, m: int, n: int, k: int, sm
 
 
 # %% [markdown]
-# ## `matmul`
+# ## `matmul`: what a user calls
 #
-# What a user calls. There is no argument for the majors: the strides of a and b say them. Everything that the kernel
-# relies on is looked at before anything is launched; what is wrong is said with the argument's name, what it got and
-# what it needs.
-
-# %%
-DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
-
-
-def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
-    """Raise `error` about the argument `name` unless `ok`."""
-    if not ok:
-        raise error(f"{name}: got {got}; needed {needed}")
-
-
-def check_operand(name: str, x: torch.Tensor, dtype: torch.dtype | None) -> None:
-    """A non-empty matrix of a dtype the tensor cores take, and of `dtype` if that is given."""
-    require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
-    require(x.layout == torch.strided, name, f"layout {x.layout}", "torch.strided: a dense matrix", TypeError)
-    require(x.ndim == 2, name, f"{x.ndim} dimension(s)", "2")
-    require(x.dtype in DTYPES, name, x.dtype, "torch.float16 or torch.bfloat16", TypeError)
-    require(dtype in (None, x.dtype), name, x.dtype, f"{dtype}, the dtype of a", TypeError)
-    require(min(x.shape) > 0, name, f"shape {tuple(x.shape)}", "no empty dimension")
-    tracked = x.requires_grad and torch.is_grad_enabled()
-    require(not tracked, name, "requires_grad=True", "torch.no_grad(): there is no backward")
-
-
-class Major(NamedTuple):
-    """How an operand can be read by TMA."""
-
-    index: str  # along which it is contiguous: "k", or "m" or "n"
-    stride: int  # elements from one line to the next
-
-
-def objection(x: torch.Tensor, along: int, index: str, lines: str) -> tuple[str, str] | None:
-    """What keeps TMA from reading `x` in lines along mode `along`: (what it has, what is needed).
-
-    `index` and `lines` name that mode and what runs along it ("K", "rows") in the message.
-    """
-    extent, apart = x.shape[along], line_stride(x, along)
-    if x.stride(along) != 1 and extent > 1:
-        return f"stride {x.stride(along)} along {index}", "1: contiguous"
-    if apart <= 0 or apart % 8:
-        needed = f"{lines} a multiple of 16 bytes apart (a multiple of 8 elements, for TMA's 16-byte pieces)"
-        return f"{index} = {extent}, {lines} {2 * apart} bytes apart", needed
-    if x.data_ptr() % 16:
-        return f"address {x.data_ptr():#x}", "a multiple of 16 bytes"
-    return None
-
-
-def line_stride(x: torch.Tensor, along: int) -> int:
-    """Elements from one line along mode `along` to the next; where there is one line alone, any legal number."""
-    return x.stride(1 - along) if x.shape[1 - along] > 1 else -(-x.shape[along] // 8) * 8
-
-
-def major_of(name: str, x: torch.Tensor, k_mode: int) -> Major:
-    """The major of the operand `name`, whose mode `k_mode` is K: K-major if it can be read so, else the other."""
-    other = "m" if name == "a" else "n"
-    lines = {1: "rows", 0: "columns"}
-    found = {}
-    for index, along in (("k", k_mode), (other, 1 - k_mode)):
-        found[index] = objection(x, along, index.upper(), lines[along])
-        if found[index] is None:
-            return Major(index, line_stride(x, along))
-    near = [objected for objected in found.values() if not objected[0].startswith("stride")]
-    strided = f"strides {tuple(x.stride())}", f"one of them 1: contiguous along K or {other.upper()}"
-    require(False, name, *(near[0] if near else strided))
-
-
-def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
-    """Whether two matrices with adjacent columns may share a byte."""
-    size = x.element_size()
-    (x0, y0), (x_row, y_row) = (x.data_ptr(), y.data_ptr()), (x.stride(0) * size, y.stride(0) * size)
-    x_width, y_width = x.shape[1] * size, y.shape[1] * size
-    if x0 + (x.shape[0] - 1) * x_row + x_width <= y0 or y0 + (y.shape[0] - 1) * y_row + y_width <= x0:
-        return False
-    if x_row != y_row or x_row < max(x_width, y_width):
-        return True  # interleaved with different steps: not told apart
-    gap = (y0 - x0) % x_row  # the same step: columns of one wider matrix, perhaps
-    return gap < x_width or gap + y_width > x_row
-
-
-def check_out(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, majors: tuple[Major, Major]) -> None:
-    """`out` can take the product of `a` (M, K) and `b` (K, N)."""
-    check_operand("out", out, a.dtype)
-    (m, n), (row, column) = (a.shape[0], b.shape[1]), out.stride()
-    require(out.shape == (m, n), "out", f"shape {tuple(out.shape)}", f"({m}, {n})")
-    require(column == 1 or n == 1, "out", f"stride {column} along N", "1: rows of adjacent elements")
-    require(row >= n or m == 1, "out", f"row stride {row}", f"at least N = {n}: rows that do not overlap")
-    require(out.device == a.device, "out", f"device {out.device}", f"{a.device}, where a is")
-    by_lines = (a if majors[0].index == "k" else a.T), (b.T if majors[1].index == "k" else b)
-    for name, x in zip("ab", by_lines, strict=True):
-        require(not overlap(out, x), "out", f"memory that overlaps {name}", "memory of its own")
-
-
-def tma_can_write(out: torch.Tensor, ldc: int) -> bool:
-    """Whether rows of `out`, `ldc` elements apart, begin at multiples of 16 bytes and end there too."""
-    return (out.shape[1] | ldc) % 8 == 0 and out.data_ptr() % 16 == 0
-
-
-@cache
-def compiled(
-    dtype: torch.dtype, capability: tuple[int, int], variant: str, gpc_aware: bool, *majors: str
-) -> Callable[..., None]:
-    """The kernel for the present GPU: compiled at the first call that needs it, then kept.
-
-    TVM-FFI (the package apache-tvm-ffi) makes it a function that takes plain integers and tuples of them, and costs
-    little more to call than the launch itself. Without it each argument is a Python object made for the call.
-    """
-    config = replace(VARIANTS[variant], gpc_aware=gpc_aware, a_major=majors[0], b_major=majors[1])
-    return compile_for("", DTYPES[dtype], config, "--enable-tvm-ffi")
-
-
-# %% [markdown]
-# ### Unchanged: checked once
+# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
+# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
+# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
+# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
 #
-# A plan for each kind of call. The majors are of the kind, for strides are.
+# There is no argument for the majors: the strides of a and b say them.
 
 
 # %%
-class Plan(NamedTuple):
-    """What the checks found out about calls of one kind: nothing is left but to launch."""
-
-    launch: Callable[..., None]  # compiled for this dtype, variant, these majors, and GPU
-    device: int  # of CUDA's
-    mnk: tuple[int, int, int]
-    strides: tuple[int, int, int]  # between the lines of A, B and the rows of what the kernel writes, in elements
-    clusters: int  # that compute it
-    remap: int  # address of their table
-    direct: bool  # the kernel writes C itself, not padded rows that are copied
-    spans: tuple[int, int, int]  # of A, B and C: from the first byte to the last one, in bytes
+def prepare(call: Call) -> tuple[tuple, tuple]:
+    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    (m, n, k), (a_major, b_major) = call.mnk, call.majors
+    config = VARIANTS[choose(m, n, k, call.sms) if call.variant == DEFAULT else call.variant]
+    count = clusters(config, m, n, call.sms)
+    remap = remap_of(call.device, config, count, m, n, k, call.sms)
+    config = replace(config, gpc_aware=remap != 0, a_major=a_major, b_major=b_major)
+    return (config,), (remap, call.mnk, call.strides, count)
 
 
-PLANS: dict[tuple, Plan] = {}
-MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
-
-
-def kind(x: object) -> object:
-    """What the checks look at in an argument, but for where exactly it lies."""
-    if x is None:
-        return None
-    try:
-        return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16, x.requires_grad
-    except (AttributeError, RuntimeError):  # not a dense tensor: no call of its kind has a plan
-        return type(x)
-
-
-def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str) -> Plan:
-    """Check everything, choose a variant, compile what is needed. Raises what `matmul` raises."""
-    known = (DEFAULT, *VARIANTS)
-    require(variant in known, "variant", repr(variant), f"one of {', '.join(known)}")
-    check_operand("a", a, None)
-    check_operand("b", b, a.dtype)
-    (m, k), n = a.shape, b.shape[1]
-    require(b.shape[0] == k, "b", f"shape {tuple(b.shape)}", f"({k}, N), for a is {tuple(a.shape)}")
-    majors = major_of("a", a, k_mode=1), major_of("b", b, k_mode=0)
-    if out is not None:
-        check_out(out, a, b, majors)
-    require(a.is_cuda, "a", f"device {a.device}", "a CUDA device")
-    require(b.device == a.device, "b", f"device {b.device}", f"{a.device}, where a is")
-    capability = torch.cuda.get_device_capability(a.device)
-    require(capability == (9, 0), "a", f"a GPU of compute capability {capability}", "(9, 0), for wgmma")
-
-    c = a.new_empty(m, n) if out is None else out  # memory of torch's own is aligned alike each time
-    ldc = c.stride(0) if m > 1 else -(-n // 8) * 8
-    direct = tma_can_write(c, ldc)
-    spans = tuple(2 * (1 + (x.shape[0] - 1) * x.stride(0) + (x.shape[1] - 1) * x.stride(1)) for x in (a, b, c))
-    sms = torch.cuda.get_device_properties(a.device).multi_processor_count
-    variant = choose(m, n, k, sms) if variant == DEFAULT else variant
-    config = VARIANTS[variant]
-    count = clusters(config, m, n, sms)
-    with torch.cuda.device(a.device):
-        remap = remap_of(a.get_device(), config, count, m, n, k, sms)
-        launch = compiled(a.dtype, capability, variant, remap != 0, *(major.index for major in majors))
-    strides = (*(major.stride for major in majors), ldc if direct else -(-n // 8) * 8)
-    return Plan(launch, a.get_device(), (m, n, k), strides, count, remap, direct, spans)
+GEMM = Gemm(
+    compile_for,
+    prepare,
+    gpus=((9, 0),),
+    needs="wgmma",
+    variants=(DEFAULT, *VARIANTS),
+    major_of=either_major,
+    padded=True,
+)
 
 
 # %%
@@ -1065,26 +902,7 @@ def matmul(
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
     argument, what it got and what it needs, and nothing has been launched.
     """
-    key = (kind(a), kind(b), kind(out), torch.is_grad_enabled(), variant)
-    plan = PLANS.get(key)
-    if plan is None:
-        plan = make_plan(a, b, out, variant)
-        if len(PLANS) >= MAX_PLANS:
-            PLANS.clear()
-        PLANS[key] = plan
-    if torch.cuda.current_device() != plan.device:
-        with torch.cuda.device(plan.device):
-            return matmul(a, b, out=out, variant=variant)
-
-    (m, n, _), (a_span, b_span, c_span) = plan.mnk, plan.spans
-    out = a.new_empty(m, n) if out is None else out
-    pa, pb, pc = a.data_ptr(), b.data_ptr(), out.data_ptr()
-    if (pa < pc + c_span and pc < pa + a_span) or (pb < pc + c_span and pc < pb + b_span):
-        make_plan(a, b, out, variant)  # from first to last byte they meet, but may be columns of one wider matrix
-    made = out if plan.direct else a.new_empty(m, plan.strides[2])  # TMA finishes the last 16 bytes of a row
-    stream = torch._C._cuda_getCurrentRawStream(plan.device)  # its number, for which torch makes no Stream object
-    plan.launch(pa, pb, made.data_ptr(), plan.remap, plan.mnk, plan.strides, plan.clusters, stream)
-    return out if plan.direct else out.copy_(made[:, :n])
+    return GEMM.matmul(a, b, out, variant)
 
 
 # %% [markdown] tags=["lab"]
@@ -1282,15 +1100,14 @@ for bit in ("MN", "K"):
 # *Layout*, *model* and *compiled* for each of the majors and every variant: the model takes the tiles through TMA
 # boxes, swizzled shared memory, matrix descriptors and `wgmma` of either major. On a machine with a Hopper GPU the
 # kernels also run here; elsewhere the recorded runs are shown.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("hopper/majors_gemm", shapes=[(200, 328, 64)], dtypes=["bfloat16"])
-for level in report.levels:
-    of = " ".join(filter(None, (level.majors, level.target, level.variant)))
-    print(f"{level.level:10}{of:28}{level.status:13}{tables.describe(level)}")
+lab.check_cells("hopper/majors_gemm", shapes=[(200, 328, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time

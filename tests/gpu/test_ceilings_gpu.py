@@ -9,7 +9,7 @@ from cookbook.harness import benching, catalog, ceilings
 
 pytestmark = pytest.mark.gpu
 
-TENSOR_CORES, MEMORY = (catalog.load(name) for name in ceilings.STUDIES)
+TENSOR_CORES, MEMORY = (catalog.load(name) for name in ceilings.studies())
 CONFIGS = {**TENSOR_CORES.INSTRUCTIONS, **TENSOR_CORES.IN_FLIGHT}
 
 

@@ -170,7 +170,7 @@ def test_it_can_be_captured_in_a_graph(matmul):
 
 def test_one_plan_serves_other_addresses_streams_and_graphs(matmul):
     """Calls of one kind share a plan: whatever depends on the call alone (addresses, stream) must be that call's."""
-    shape, plans = (192, 328, 256), matmul.__globals__["PLANS"]
+    shape, plans = (192, 328, 256), matmul.__globals__["GEMM"].plans
     sets = [running.inputs(shape, "bfloat16") for _ in range(4)]
     expected = [running.reference(a, b) for a, b in sets]
     outs = [torch.full(shape[:2], torch.nan, dtype=torch.bfloat16, device="cuda") for _ in sets]
@@ -234,14 +234,14 @@ def test_another_device_than_the_current_one(matmul):
 @pytest.mark.parametrize("name", here())
 def test_the_cost_on_the_host_is_known(name):
     """Printed, not judged: it is the host's as much as ours."""
-    from cookbook.harness import benching
+    from cookbook.harness import contest, peers
 
-    costs = benching.host_costs(name, "bfloat16", catalog.find(name).majors[0])
+    costs = peers.host_costs(name, "bfloat16", catalog.find(name).majors[0])
     print(f"\n{name}: microseconds a call, out given (made):")
     for who, cost in costs.items():
         assert cost["host_us"] > 0 and cost["host_new_us"] > 0
         print(f"  {who:14}{cost['host_us']:8.2f} ({cost['host_new_us']:.2f})")
-    assert {benching.OURS, benching.TORCH} <= costs.keys()
+    assert {contest.OURS, peers.TORCH} <= costs.keys()
 
 
 def test_many_calls_leak_no_memory(matmul):

@@ -10,6 +10,7 @@ import torch
 
 from cookbook.harness import catalog, copying
 
+NAME = "hopper/tma_copy"
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(
@@ -22,7 +23,7 @@ MODES, MAJORS = ("none", "sw32", "sw64", "sw128"), ("k", "mn")
 
 @pytest.fixture
 def module():
-    return catalog.load(copying.NAME)
+    return catalog.load(NAME)
 
 
 @pytest.mark.parametrize(("mode", "major", "dtype"), list(product(MODES, MAJORS, copying.DTYPES)))
@@ -96,8 +97,8 @@ def test_offsets_beyond_2_to_the_31(module):
 def test_a_record_of_what_was_timed(tmp_path):
     from cookbook.harness import records
 
-    made = copying.timed_record((2048, 4096), rounds=7)
+    made = copying.timed_record(NAME, (2048, 4096), rounds=7)
     records.write([made], tmp_path)
-    (record,) = records.select(copying.NAME, "timed", root=tmp_path)
+    (record,) = records.select(NAME, "timed", root=tmp_path)
     assert set(record["peers"]) == {copying.COPY, "none", "sw32", "sw64", "sw128 MN-major"}
     assert record["figures"]["ratio"] == record["peers"][copying.COPY]["ratio"] > 0

@@ -7,10 +7,10 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from cookbook.harness import bench_pages, catalog, publishing, records
+from cookbook.harness import bench_pages, catalog, markdown, records
 from cookbook.harness.benching import ALL_SIZES
 
-TUNED = "hopper/tuned_gemm"
+TUNED, RASTERS = "hopper/tuned_gemm", "foundations/thread_block_swizzle"
 CUBE = (8192, 8192, 8192)
 
 
@@ -26,7 +26,7 @@ def record(name=TUNED, shape=CUBE, ms=2.0, torch_ms=2.1, others=None, **changed)
     made = {
         "level": "timed",
         "recipe": name,
-        "code_hash": catalog.code_hash(name),
+        "code": records.code_of(name),
         "dtype": "bfloat16",
         "shape": list(shape),
         "status": "passed",
@@ -65,9 +65,9 @@ def texts(element):
 
 def test_without_records_every_size_is_named_as_not_measured(tmp_path):
     shown = bench_pages.sizes(tmp_path)
-    for name in bench_pages.TUNED:
+    for name in bench_pages.tuned():
         assert f"(recipes/{name}.md)" in shown
-    assert shown.count("| not measured |") == len(ALL_SIZES) * len(bench_pages.TUNED)
+    assert shown.count("| not measured |") == len(ALL_SIZES) * len(bench_pages.tuned())
     assert not pictures(shown) and "TFLOP/s" in shown
 
 
@@ -128,14 +128,14 @@ def test_other_shapes_and_own_variants(tmp_path):
 
 def test_a_recipe_that_was_timed_beside_is_no_variant_of_ours():
     others = {"ampere/tuned_gemm": 1.0, "a variant": 1.5}
-    timed = record(others=others, of={"ampere/tuned_gemm": catalog.code_hash("ampere/tuned_gemm")})
+    timed = record(others=others, of={"ampere/tuned_gemm": records.code_of("ampere/tuned_gemm")})
     assert bench_pages.step([timed], timed["device"], CUBE).kernel == "a variant"
 
 
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"code_hash": "0" * 64}, "not measured since the code changed"),
+        ({"code": "0" * 64}, "not measured since the code changed"),
         ({"status": "failed"}, "not measured since the code changed"),
         ({"dtype": "float16"}, "not measured"),
         ({"majors": "nt"}, "not measured"),
@@ -202,7 +202,7 @@ def test_the_ladder_has_every_gemm_in_order(tmp_path):
     ]
     made_for_few_tiles = "hopper/split_k_gemm"  # the only one that is timed at none of the ladder's shapes
     assert not set(catalog.find(made_for_few_tiles).bench_shapes) & set(bench_pages.LADDER_SHAPES)
-    assert named == [name for name in gemms if name != made_for_few_tiles] and set(bench_pages.TUNED) <= set(named)
+    assert named == [name for name in gemms if name != made_for_few_tiles] and set(bench_pages.tuned()) <= set(named)
 
 
 # --- made for other shapes --------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ APART = "hopper/split_k_gemm"
 
 def test_a_gemm_for_other_shapes_is_held_against_torch_and_the_one_it_names(tmp_path):
     shape, *missing = catalog.find(APART).bench_shapes
-    old = record(APART, missing[0], code_hash="0" * 64)
+    old = record(APART, missing[0], code="0" * 64)
     records.write([old, record(APART, shape, ms=0.01, torch_ms=0.015, others={TUNED: 0.03, "64x64": 0.02})], tmp_path)
     shown = bench_pages.apart(tmp_path)
     here = rows(shown)
@@ -249,23 +249,23 @@ def test_rasters_show_the_model_beside_the_counts(tmp_path):
         "row by row": {"read_bytes": 4e9, "predicted_bytes": 3e9, "l2_hit_rate": 0.5},
         "in groups": {"read_bytes": 2e9, "predicted_bytes": 1e9, "l2_hit_rate": 0.75},
     }
-    name = bench_pages.RASTERS
+    name = RASTERS
     counted = record(name, level="counted", figures=counts, peers={})
     times = record(name, ms=2.0, torch_ms=2.1, others={})
     times["figures"]["name"] = "in groups"
     times["peers"] = {"row by row": times["peers"]["torch.matmul"]}
     records.write(
-        [counted, times | {"of": {"hopper/tma_wgmma_gemm": catalog.code_hash("hopper/tma_wgmma_gemm")}}], tmp_path
+        [counted, times | {"of": {"hopper/tma_wgmma_gemm": records.code_of("hopper/tma_wgmma_gemm")}}], tmp_path
     )
     shown = bench_pages.rasters(tmp_path)
     assert rows(shown)["in groups"] == ["1.00", "2.00", "75.0%", "2 (1.8 to 2.5)", "550"]
     read, time = pictures(shown)
     assert [texts(g)[-1] for g in groups(read, group="in groups")] == ["1", "2, L2 hits 75%"]
-    assert texts(groups(time, name="row by row")[0])[-1] == "523.6 (0.95x)"
+    assert texts(groups(time, name="row by row")[0])[-1] == "523.6 (1.05)"  # the highlighted one over it
 
 
 def test_rasters_of_another_code_are_not_shown(tmp_path):
-    old = record(bench_pages.RASTERS, level="counted", code_hash="0" * 64, figures={}, peers={})
+    old = record(RASTERS, level="counted", code="0" * 64, figures={}, peers={})
     records.write([old], tmp_path)
     assert not pictures(
         bench_pages.rasters(tmp_path)
@@ -276,7 +276,7 @@ def test_rasters_of_another_code_are_not_shown(tmp_path):
 
 
 def test_short_has_the_tuned_first_then_the_steps_and_what_is_missing(tmp_path):
-    assert bench_pages.short(tmp_path).count(publishing.NOT_MEASURED) == len(bench_pages.TUNED)
+    assert bench_pages.short(tmp_path).count(markdown.NOT_MEASURED) == len(bench_pages.tuned())
     records.write([record(), record("hopper/swap_ab_gemm", ms=2.1)], tmp_path)
     shown = bench_pages.short(tmp_path)
     assert rows(shown)["8192³"] == ["550", "524 (1.050)", "500 (1.100)", "75.0%"]
@@ -288,5 +288,5 @@ def test_short_has_the_tuned_first_then_the_steps_and_what_is_missing(tmp_path):
 
 
 def test_short_says_that_the_code_has_changed(tmp_path):
-    records.write([record(code_hash="0" * 64)], tmp_path)
+    records.write([record(code="0" * 64)], tmp_path)
     assert "*Not measured since the code changed.*" in bench_pages.short(tmp_path)

@@ -10,8 +10,7 @@ import pytest
 from mutations import Mutation, mutant
 from planted import Suite, caught, check
 
-from cookbook import tables
-from cookbook.harness import catalog, checking, compiling, interleavings
+from cookbook.harness import catalog, checking, compiling, interleavings, words
 from cookbook.harness.interleavings.__main__ import main
 
 PLAIN, MULTICAST = "hopper/tma_wgmma_gemm", "hopper/multicast_gemm"
@@ -364,7 +363,7 @@ def test_check_says_what_was_explored() -> None:
     (level,) = checking.run_step(step)
     assert (level.status, level.dtype) == ("passed", recipe.dtypes[0])
     assert level.figures["problems"] == 4 and level.figures["warps"] == 9 and level.figures["barriers"] == 8
-    assert tables.describe(level) == f"4 problems, 9 warps, 8 mbarriers: {level.figures['steps']} steps, in any order"
+    assert words.describe(level) == f"4 problems, 9 warps, 8 mbarriers: {level.figures['steps']} steps, in any order"
 
 
 def test_a_kernel_without_barriers_has_no_such_level() -> None:

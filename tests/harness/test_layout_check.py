@@ -68,7 +68,7 @@ def test_predictions_by_kind():
 def test_swizzle_dropped_conflicts_on_ampere():
     bad = failures(with_swizzle(AMPERE, 0, 4, 3))
     assert set(bad) == {"s2r_a.wavefronts", "s2r_b.wavefronts", "r2s_c.wavefronts"}
-    assert "at 32 (ideal 4)" in bad["s2r_a.wavefronts"]
+    assert "take 32 wavefronts each (ideal 4)" in bad["s2r_a.wavefronts"]
 
 
 def test_swizzle_dropped_has_no_descriptor_on_hopper():
@@ -191,4 +191,4 @@ def test_a_padded_tile_is_told_of_and_not_judged():
     module = catalog.load("ampere/smem_gemm")
     found = {f.name: f for f in check_layouts(module, cutlass.BFloat16, module.VARIANTS["padded"])}
     assert found["g2s_a.wavefronts"].ok
-    assert "cp_async at 10 (ideal 4)" in found["g2s_a.wavefronts"].detail
+    assert "cp_async take 10 wavefronts each (ideal 4)" in found["g2s_a.wavefronts"].detail

@@ -13,7 +13,18 @@ import torch
 from typer.testing import CliRunner
 
 from cookbook import cli, tables
-from cookbook.harness import benching, catalog, counting, limits, notebooks, publishing, records
+from cookbook.harness import (
+    catalog,
+    contest,
+    counting,
+    limits,
+    markdown,
+    notebooks,
+    publishing,
+    records,
+    result_tables,
+    words,
+)
 
 NAME = "ampere/tuned_gemm"
 needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="what a machine without a GPU does")
@@ -62,7 +73,7 @@ def smi(tmp_path, monkeypatch):
 @pytest.fixture
 def quick(monkeypatch):
     """Batches that take 20 ms of the clock on the wall and claim to have taken 4 ms of the GPU."""
-    monkeypatch.setattr(benching, "elapsed_ms", lambda batch: batch() or time.sleep(0.02) or 4.0)
+    monkeypatch.setattr(contest, "elapsed_ms", lambda batch: batch() or time.sleep(0.02) or 4.0)
 
 
 def test_samples_are_read_while_a_batch_runs(smi, quick):
@@ -96,7 +107,7 @@ def test_what_was_before_the_clock_settled_does_not_count(monkeypatch):
         return 2.0 if now[0] <= 0.5 else 3.0
 
     monkeypatch.setattr(limits.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(benching, "elapsed_ms", elapsed)
+    monkeypatch.setattr(contest, "elapsed_ms", elapsed)
     sampler = limits.Sampler.__new__(limits.Sampler)
     sampler.samples = [(0.1 * i, {"clock_mhz": 1980.0 if i < 5 else 1300.0 + i}) for i in range(30)]
     ms, found = limits.sustained(lambda: None, sampler)
@@ -198,8 +209,8 @@ def ncu(monkeypatch):
             return page
 
         listed = f"{OTHER_PIPE.split('.')[0]:60} Counter\n{'dram__bytes':60} Counter"
-        monkeypatch.setattr(counting, "_tool", lambda name: name)
-        monkeypatch.setattr(counting, "_run", lambda command: SimpleNamespace(stdout=f"Device X\n\n{listed}\n"))
+        monkeypatch.setattr(counting, "path_of", lambda name: name)
+        monkeypatch.setattr(counting, "run", lambda command: SimpleNamespace(stdout=f"Device X\n\n{listed}\n"))
         monkeypatch.setattr(counting, "profile", profile)
         return asked
 
@@ -213,7 +224,7 @@ def test_every_variant_is_profiled_once_and_only_known_metrics_are_asked_for(ncu
     assert [f["tensor_pipe_pct"] for f in found.values()] == [90, 70]
     assert asked["command"][-4:] == [NAME, "bfloat16", "tn", "1024,512,256"] and asked["which"] == "raw"
     assert asked["collect"][-1] == ",".join((OTHER_PIPE, limits.HITS, limits.MISSES, limits.READ))
-    monkeypatch.setattr(counting, "_run", lambda command: SimpleNamespace(stdout=""))
+    monkeypatch.setattr(counting, "run", lambda command: SimpleNamespace(stdout=""))
     assert limits._known_metrics() == [PIPE, limits.HITS, limits.MISSES, limits.READ]
 
 
@@ -250,9 +261,9 @@ def rows_of(markdown):
 
 
 def test_a_table_on_a_page_says_what_was_recorded(tmp_path):
-    assert publishing.limits_table(NAME, tmp_path) == publishing.NOT_MEASURED
+    assert result_tables.limits_table(NAME, tmp_path) == markdown.NOT_MEASURED
     records.write([record()], tmp_path)
-    shown = publishing.limits_table(NAME, tmp_path)
+    shown = result_tables.limits_table(NAME, tmp_path)
     found = {row[0]: row[1:] for row in rows_of(shown)[:6]}
     assert list(found) == ["variant or peer", "---", "128x256", "256x192", "torch.matmul", "ceiling"]
     assert found["256x192"] == ["462", "1400", "690", "1.494", "2500", "100%"]
@@ -272,12 +283,12 @@ def test_without_ncu_there_is_one_table(tmp_path):
     bare = record()
     bare["figures"]["variants"] = {"256x192": figures(462.0)}
     records.write([bare], tmp_path)
-    assert "tensor pipe" not in publishing.limits_table(NAME, tmp_path)
+    assert "tensor pipe" not in result_tables.limits_table(NAME, tmp_path)
 
 
 def test_a_stale_record_is_not_shown_as_current(tmp_path):
-    records.write([record(code_hash="0" * 64)], tmp_path)
-    shown = publishing.limits_table(NAME, tmp_path)
+    records.write([record(code="0" * 64)], tmp_path)
+    shown = result_tables.limits_table(NAME, tmp_path)
     assert "has not been measured" in shown and "462" not in shown
     assert [r["level"] for r in records.stale(NAME, tmp_path)] == ["limits"]
 
@@ -292,13 +303,13 @@ def test_cells_on_a_page_show_the_table_as_it_is_now(monkeypatch):
 def test_a_notebook_shows_the_table_as_it_is(name):
     cells = [c for c in notebooks.read(name).cells if c.cell_type == "code" and "limits_table(" in c.source]
     shown = ["".join(o["data"]["text/markdown"]) for c in cells for o in c.outputs]
-    assert shown == [publishing.limits_table(name)] * len(cells), "run: make notebooks"
+    assert shown == [result_tables.limits_table(name)] * len(cells), "run: make notebooks"
 
 
 def test_the_record_in_words_and_on_the_command_line(monkeypatch):
     made = record()
     monkeypatch.setattr(records, "read", lambda root=None: [made])
-    assert tables.WORDS["limits"](made["figures"] | {"peers": made["peers"]}).startswith(
+    assert words.WORDS["limits"](made["figures"] | {"peers": made["peers"]}).startswith(
         "128x256: 440 TFLOP/s, 1400 MHz, 690 W, 1.57 J/TFLOP; 256x192: 462 TFLOP/s, 1400 MHz, 690 W, 1.49 J/TFLOP, 91 %"
     )
     assert json.loads(call("results", "--json").stdout)[0]["level"] == "limits"
@@ -322,13 +333,13 @@ def test_without_a_gpu_the_command_says_so_and_shows_what_is_recorded(monkeypatc
 @pytest.mark.parametrize(
     "arguments, says",
     [
-        (("foundations/memory_ceiling",), "got foundations/memory_ceiling, a study, needed a GEMM"),
-        (("foundations/matrix_transpose",), "a transpose, needed a GEMM"),
+        (("foundations/memory_ceiling",), "got foundations/memory_ceiling, a study; needed a GEMM"),
+        (("foundations/matrix_transpose",), "a transpose; needed a GEMM"),
         (("blackwell/mxfp8_gemm",), "needed one of 16-bit operands"),
         ((NAME, "--shape", "8,8,12"), "K a multiple of 8"),
-        ((NAME, "--dtype", "fp32"), "got 'float32', needed one of bfloat16"),
+        ((NAME, "--dtype", "fp32"), "got 'float32'; needed one of bfloat16"),
         ((NAME, "--major", "nn"), "needed one of tn"),
-        ((), "Missing argument"),
+        ((), "NAME: got none; needed a value"),
     ],
 )
 def test_a_wrong_command_line_is_exit_2_and_named(arguments, says):
@@ -346,7 +357,7 @@ def test_the_command_measures_what_was_asked_for_and_records_each_at_once(monkey
         asked.append((name, shape, dtype, majors))
         if len(asked) == 3:
             raise limits.Unmeasurable("nvidia-smi is not on PATH")
-        return record(shape) | {"recipe": name, "code_hash": catalog.code_hash(name)}
+        return record(shape) | {"recipe": name, "code": records.code_of(name)}
 
     monkeypatch.setattr(checking, "cannot_run", lambda recipe, targets: "")
     monkeypatch.setattr(limits, "measure", measure)

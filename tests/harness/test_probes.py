@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from cookbook import banks
-from cookbook.harness import counting, probes, records
+from cookbook.harness import counting, probe_tables, records, suites
 from cookbook.harness.probes import __main__ as cli
-from cookbook.harness.probes import boxes, dry, forms, launch, measure, rules, shown
+from cookbook.harness.probes import boxes, dry, forms, launch, measure, rules
 from cookbook.harness.probes.fresh import fresh_pairs
 from cookbook.harness.probes.instructions import BY_NAME, INSTRUCTIONS, SMEM_BYTES, SOURCE_BYTES
 from cookbook.harness.probes.pairs import Pair, pairs, pairs_of
@@ -249,12 +249,12 @@ def test_box_kernels_compile_without_a_gpu(monkeypatch):
 
 
 def test_a_suite_has_a_hash_and_records(tmp_path):
-    assert len({probes.code_hash(suite) for suite in probes.SUITES}) == len(probes.SUITES)
+    assert len({suites.code_hash(suite) for suite in suites.SUITES}) == len(suites.SUITES)
     figures = {"probes": 2, "mismatches": 0, "unit": "boxes"}
     made = records.make("probed", "probes/tma", "uint16", None, passed=True, figures=figures, device="NVIDIA Test")
     records.write([made], tmp_path)
     (read,) = records.select("probes/tma", "probed", root=tmp_path)
-    assert not records.is_stale(read) and records.is_stale(read | {"code_hash": "0"})
+    assert not records.is_stale(read) and records.is_stale(read | {"code": "0"})
 
 
 def test_the_command_exits_1_where_the_model_is_wrong(monkeypatch, tmp_path):
@@ -436,7 +436,7 @@ def test_forms_compile_without_a_gpu(form):
 
 
 def test_the_pages_show_both_tables_and_the_forms(tmp_path):
-    assert shown.markdown(tmp_path) == "*Not measured yet.*"
+    assert probe_tables.markdown(tmp_path) == "*Not measured yet.*"
     standing = measure.figures(measure.from_lines(source_page()), "by SASS line")
     page = bare_page("fresh", lambda pair, warps: pair.predicted + (pair.instruction.name == "STS.64"), 5)
     fresh = measure.figures(measure.from_lines(page, "fresh", 5), "by SASS line")
@@ -453,7 +453,7 @@ def test_the_pages_show_both_tables_and_the_forms(tmp_path):
         ],
         tmp_path,
     )
-    told = shown.markdown(tmp_path)
+    told = probe_tables.markdown(tmp_path)
     assert f"| wavefronts, a random table, seed 5 | {len(fresh_pairs(5))} | 16 |" in told
     assert "| `STS.64` | 192 | 0 | 0 | 16 | 0 | 16 |" in told
     assert "| 8 warps (`LDGSTS.E.BYPASS.LTC128B.128`) | 1 x 8 | 0, again 0; model 4 |" in told

@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 import nbformat
 import pytest
 
-from cookbook.harness import catalog, notebooks, publishing, records
+from cookbook.harness import catalog, device_code, markdown, notebooks, publishing, records, result_tables
 
 NAME = "ampere/ldmatrix_gemm"
 ROOT = catalog.recipes_root().parent
@@ -24,7 +24,7 @@ def record(shape=(4096, 4096, 4096), dtype="float16", ratio=0.5, **changed):
     made = {
         "level": "timed",
         "recipe": NAME,
-        "code_hash": catalog.code_hash(NAME),
+        "code": records.code_of(NAME),
         "dtype": dtype,
         "shape": list(shape),
         "status": "passed",
@@ -44,14 +44,16 @@ def rows(markdown):
 
 
 def test_no_record_says_not_measured(tmp_path):
-    assert publishing.results_table(NAME, root=tmp_path) == publishing.NOT_MEASURED
-    assert publishing.results_chart(NAME, tmp_path) is None
-    assert {tuple(row[1:]) for row in rows(publishing.checked_table(NAME, tmp_path))[2:]} == {("not measured", "", "")}
+    assert result_tables.results_table(NAME, root=tmp_path) == markdown.NOT_MEASURED
+    assert result_tables.results_chart(NAME, tmp_path) is None
+    assert {tuple(row[1:]) for row in rows(result_tables.checked_table(NAME, tmp_path))[2:]} == {
+        ("not measured", "", "")
+    }
 
 
 def test_current_record_shows_figures_peers_and_circumstances(tmp_path):
     records.write([record(), record((128, 128, 64), ratio=1.5)], tmp_path)
-    shown = publishing.results_table(NAME, root=tmp_path)
+    shown = result_tables.results_table(NAME, root=tmp_path)
     small, large = rows(shown)[2:]
     assert small[0] == "128 x 128 x 64" and small[-1].endswith("(1.500)")
     assert large == ["4096 x 4096 x 4096", "float16", "2 (1.8 to 2.5)", "69", "137 (0.500)"]
@@ -59,9 +61,9 @@ def test_current_record_shows_figures_peers_and_circumstances(tmp_path):
     assert "quack" not in shown and "tale" not in shown
 
 
-def test_the_cost_on_the_host_is_said_once(tmp_path):
-    def costed(shape, date, ours, peer):
-        made = record(shape, date=date)
+def test_the_cost_on_the_host_is_said_once_while_the_host_is_the_same(tmp_path):
+    def costed(shape, date, ours, peer, host=None):
+        made = record(shape, date=date, host=host or device_code.host_hash(NAME))
         made["figures"] |= {"host_us": ours, "host_new_us": ours + 2}
         made["peers"]["torch.matmul"] |= {"host_us": peer, "host_new_us": peer + 1}
         made["peers"]["ceiling"] = dict(record()["peers"]["torch.matmul"])
@@ -69,23 +71,27 @@ def test_the_cost_on_the_host_is_said_once(tmp_path):
 
     dated = (((64, 64, 64), "2031-05-07 00:00", 4.04, 6.0), ((128, 64, 64), "2031-05-06 00:00", 9.0, 9.0))
     records.write([record(), *(costed(*each) for each in dated)], tmp_path)
-    shown = publishing.results_table(NAME, root=tmp_path)
+    shown = result_tables.results_table(NAME, root=tmp_path)
     (line,) = (line for line in shown.splitlines() if "microseconds" in line)
     assert line.endswith("`out` given (without): ours 4.0 (6.0), torch.matmul 6.0 (7.0).")
+    records.write([costed(*dated[0], host="0")], tmp_path)
+    assert "ours 9.0 (11.0)" in result_tables.results_table(NAME, root=tmp_path)
+    records.write([costed(*dated[1], host="0")], tmp_path)
+    shown = result_tables.results_table(NAME, root=tmp_path)
+    assert "microseconds" not in shown and "since the host's code changed" in shown and "Stale" not in shown
 
 
 def test_a_changed_hash_makes_a_record_stale_and_never_current(tmp_path):
-    records.write([record(code_hash="0123456789abcdef")], tmp_path)
-    shown = publishing.results_table(NAME, root=tmp_path)
+    records.write([record(code="0123456789abcdef")], tmp_path)
+    shown = result_tables.results_table(NAME, root=tmp_path)
     assert shown.index("has not been timed") < shown.index("Stale") < shown.index("4096 x 4096 x 4096")
-    assert "code 0123456789ab" in shown
-    assert publishing.results_chart(NAME, tmp_path) is None
-    assert rows(publishing.checked_table(NAME, tmp_path))[3][:2] == ["timed", "stale: the code has changed since"]
+    assert result_tables.results_chart(NAME, tmp_path) is None
+    assert rows(result_tables.checked_table(NAME, tmp_path))[3][:2] == ["timed", "stale: the code has changed since"]
 
 
 def test_current_and_stale_stand_apart(tmp_path):
-    records.write([record(), record((256, 256, 256), code_hash="0" * 64)], tmp_path)
-    current, old = publishing.results_table(NAME, root=tmp_path).split("**Stale")
+    records.write([record(), record((256, 256, 256), code="0" * 64)], tmp_path)
+    current, old = result_tables.results_table(NAME, root=tmp_path).split("**Stale")
     assert "4096 x 4096" in current and "256 x 256" not in current
     assert "256 x 256" in old and "4096 x 4096" not in old
 
@@ -93,34 +99,34 @@ def test_current_and_stale_stand_apart(tmp_path):
 def test_a_peer_that_was_not_timed_everywhere(tmp_path):
     alone = record((128, 128, 128), dtype="bfloat16", peers={})
     records.write([record(), alone], tmp_path)
-    assert rows(publishing.results_table(NAME, root=tmp_path))[2][-1] == "not timed"
+    assert rows(result_tables.results_table(NAME, root=tmp_path))[2][-1] == "not timed"
 
 
 def test_many_variants_have_a_table_to_themselves_and_no_bars(tmp_path):
     figures = record()["peers"]["torch.matmul"]
-    names = [f"{i} in turn" for i in range(publishing.MANY)]
+    names = [f"{i} in turn" for i in range(result_tables.MANY)]
     several = record(peers={"torch.matmul": figures, "other/recipe": figures, **dict.fromkeys(names, figures)})
     records.write([several], tmp_path)
-    (header, *_) = rows(publishing.results_table(NAME, root=tmp_path))
+    (header, *_) = rows(result_tables.results_table(NAME, root=tmp_path))
     assert all(any(cell.startswith(name) for cell in header) for name in names)
 
     several["peers"]["one more"] = figures
     records.write([several, record((64, 64, 64))], tmp_path)
-    ours, variants = publishing.results_table(NAME, root=tmp_path).split("Each variant by name, TFLOP/s:")
+    ours, variants = result_tables.results_table(NAME, root=tmp_path).split("Each variant by name, TFLOP/s:")
     peers = [cell.split(",")[0] for cell in rows(ours)[0][4:]]
     assert peers == ["torch.matmul", "other/recipe"] and len(rows(ours)) == 4
     header, _, only = rows(variants)
     assert header == ["M x N x K", "dtype", *names, "one more"] and only[:3] == ["4096 x 4096 x 4096", "float16", "137"]
-    assert "in turn" not in publishing.results_chart(NAME, tmp_path).svg
+    assert "in turn" not in result_tables.results_chart(NAME, tmp_path).svg
 
 
 def test_each_layout_stands_beside_its_tn(tmp_path):
-    assert publishing.beside_tn(NAME, tmp_path) == publishing.NOT_MEASURED
+    assert result_tables.beside_tn(NAME, tmp_path) == markdown.NOT_MEASURED
     small, large = (64, 64, 64), (128, 128, 128)
     timed = [record(large, majors=m, ratio=r) for m, r in (("tn", 1.25), ("nt", 0.75))] + [record(small, majors="nn")]
     timed[1]["figures"]["median_ms"] = 2.5
-    records.write([*timed, record((256, 64, 64), majors="tn", code_hash="0" * 64)], tmp_path)
-    found = [row[1:] for row in rows(publishing.beside_tn(NAME, tmp_path))[2:]]
+    records.write([*timed, record((256, 64, 64), majors="tn", code="0" * 64)], tmp_path)
+    found = [row[1:] for row in rows(result_tables.beside_tn(NAME, tmp_path))[2:]]
     assert found[0] == ["64 x 64 x 64", "float16", "nn", "not timed", "0.500"]
     assert sorted(found[1:]) == [
         ["128 x 128 x 128", "float16", "nt", "0.800", "0.750"],
@@ -130,21 +136,23 @@ def test_each_layout_stands_beside_its_tn(tmp_path):
 
 def test_results_table_of_one_dtype(tmp_path):
     records.write([record(), record(dtype="bfloat16")], tmp_path)
-    assert {row[1] for row in rows(publishing.results_table(NAME, "bfloat16", tmp_path))[2:]} == {"bfloat16"}
+    assert {row[1] for row in rows(result_tables.results_table(NAME, "bfloat16", tmp_path))[2:]} == {"bfloat16"}
 
 
 def test_chart_draws_what_the_table_says(tmp_path):
     records.write([record()], tmp_path)
-    root = ET.fromstring(publishing.results_chart(NAME, tmp_path).svg)
+    root = ET.fromstring(result_tables.results_chart(NAME, tmp_path).svg)
     bars = {g.get("data-name"): g for g in root.iter("{http://www.w3.org/2000/svg}g") if g.get("data-name")}
     assert {name: float(g.get("data-value")) for name, g in bars.items()} == {"ours": 68.72, "torch.matmul": 137.44}
-    labels = [t.text for t in bars["ours"].iter("{http://www.w3.org/2000/svg}text")]
-    assert labels == ["ours", "68.72 (0.50x)"]
+    labels = {name: [t.text for t in bar.iter("{http://www.w3.org/2000/svg}text")] for name, bar in bars.items()}
+    assert labels == {"ours": ["ours", "68.72"], "torch.matmul": ["torch.matmul", "137.4 (0.50)"]}
+    header, _, row = rows(result_tables.results_table(NAME, root=tmp_path))
+    assert header[-1] == "torch.matmul, TFLOP/s (speed-up of ours)" and row[-1] == "137 (0.500)"
 
 
 def test_checked_table_counts_failures(tmp_path):
     records.write([record(level="ran"), record((1, 1, 8), level="ran", status="failed")], tmp_path)
-    assert rows(publishing.checked_table(NAME, tmp_path))[2] == ["ran", "1 of 2 failed", "Test GPU", "2031-05-06"]
+    assert rows(result_tables.checked_table(NAME, tmp_path))[2] == ["ran", "1 of 2 failed", "Test GPU", "2031-05-06"]
 
 
 def test_with_blocks_replaces_between_marks_and_only_there():
@@ -220,7 +228,7 @@ def test_notebook_is_in_step_executed_and_without_errors(name):
 def test_notebook_shows_the_results_as_they_are(name):
     cells = [c for c in notebooks.read(name).cells if c.cell_type == "code" and "results_table(" in c.source]
     shown = ["".join(o["data"]["text/markdown"]) for c in cells for o in c.outputs]
-    assert shown == [publishing.results_table(name)], "run: make notebooks"
+    assert shown == [result_tables.results_table(name)], "run: make notebooks"
 
 
 def small_notebook():
@@ -292,8 +300,9 @@ def test_page_has_text_code_pictures_results_and_downloads(name):
     assert f"def {entry}(" in page and page.count('<figure class="picture"><svg') >= drawn >= (
         2 if catalog.find(name).kind == "study" else 3
     )
-    assert page.count(publishing.results_table(name)) == timed
-    assert f"[{stem}.py]({stem}.py), [{stem}.ipynb]({stem}.ipynb)" in page and f"cookbook copy {name}" in page
+    assert page.count(result_tables.results_table(name)) == timed
+    assert f"[{stem}.py]({stem}.py): one file" in page and f"[{stem}.ipynb]({stem}.ipynb): this page" in page
+    assert f"`cookbook copy {name} .`" in page
     for svg in re.findall(r"<figure[^>]*>(.*?)</figure>", page):
         ET.fromstring(svg)
 
@@ -306,6 +315,11 @@ def test_write_pages_leaves_what_is_right_alone_and_removes_strays(tmp_path):
     publishing.write_pages(tmp_path)
     written = sorted(p for p in tmp_path.rglob("*") if p.is_file())
     assert len(written) == 3 * len(catalog.recipes())
+    for recipe in catalog.recipes():  # the code that a page offers is one file that stands alone
+        offered = (tmp_path / f"recipes/{recipe.name}.py").read_text()
+        assert offered == catalog.standalone_source(recipe.name) and not re.search(
+            r"^\s*(import|from) cookbook\b", offered, re.M
+        )
     before = [p.stat().st_mtime_ns for p in written]
     (tmp_path / "recipes/ampere/gone.md").write_text("x")
     publishing.write_pages(tmp_path)
@@ -326,8 +340,8 @@ def test_a_page_computes_only_what_its_cells_show(monkeypatch):
 
 
 def test_fence_is_longer_than_what_it_holds():
-    assert publishing.fence("a ```` b", "text") == "`````text\na ```` b\n`````"
+    assert markdown.fence("a ```` b", "text") == "`````text\na ```` b\n`````"
 
 
 def test_figure_holds_no_line_break():
-    assert publishing.figure("<svg>\n\n<g/>\n</svg>") == '<figure class="picture"><svg> <g/> </svg></figure>'
+    assert markdown.figure("<svg>\n\n<g/>\n</svg>") == '<figure class="picture"><svg> <g/> </svg></figure>'

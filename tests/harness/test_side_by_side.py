@@ -7,12 +7,13 @@ import re
 import pytest
 
 from cookbook import descriptors
-from cookbook.harness import catalog, side_by_side
+from cookbook.harness import catalog, compiling, side_by_side
 from cookbook.layouts import evaluate
 
 PAGE = catalog.recipes_root().parent / "docs" / "architectures.md"
-AMPERE, HOPPER, BLACKWELL = side_by_side.RECIPES
-SOURCES = {name: catalog.find(name).file.read_text() for name in side_by_side.RECIPES}
+RECIPES = side_by_side.recipes_of(PAGE.read_text())
+AMPERE, HOPPER, BLACKWELL = RECIPES
+SOURCES = {name: catalog.find(name).file.read_text() for name in RECIPES}
 HEADINGS = "Sizes", "Layout", "The MMA", "Tensor memory", "Loading", "Main loop", "Epilogue", "Kernel", "Launch"
 
 
@@ -27,32 +28,32 @@ def test_code_is_the_recipes_own_to_the_letter():
 
 
 def test_those_that_differ_stand_beside_each_other_in_order():
-    made = side_by_side.row("mainloop | multiply_stage consume | consume")
+    made = side_by_side.row("mainloop | multiply_stage consume | consume", RECIPES)
     assert made.startswith('<div class="beside" markdown>') and made.count("```python") == 3
     places = [made.index(said) for said in (AMPERE, "def mainloop", HOPPER, "wait_group(1)", BLACKWELL, "elects")]
     assert places == sorted(places)
 
 
 def test_all_that_are_the_same_but_for_comments_stand_once():
-    made = side_by_side.row("smem_atom")
+    made = side_by_side.row("smem_atom", RECIPES)
     assert made.count("def smem_atom") == 1 and "beside" not in made
     assert made.startswith(f"*The same code in `{AMPERE}`, `{HOPPER}` and `{BLACKWELL}`:*")
 
 
 def test_two_of_three_that_are_the_same_share_a_column():
-    made = side_by_side.row("gemm")
+    made = side_by_side.row("gemm", RECIPES)
     assert made.count("def gemm") == 2 and f"**`{HOPPER}` and `{BLACKWELL}`**" in made and f"**`{AMPERE}`**" in made
 
 
 def test_a_recipe_that_has_nothing_of_the_kind_has_no_column():
-    made = side_by_side.row("- | - | accumulators")
+    made = side_by_side.row("- | - | accumulators", RECIPES)
     assert made.count("```python") == 1 and BLACKWELL in made and AMPERE not in made and HOPPER not in made
-    same = side_by_side.row("- | produce | produce")  # not of all three: a column that names the two
+    same = side_by_side.row("- | produce | produce", RECIPES)  # not of all three: a column that names the two
     assert same.count("def produce") == 1 and f"**`{HOPPER}` and `{BLACKWELL}`**" in same
 
 
 def test_every_name_is_said_once_for_each_recipe_that_has_it():
-    rows = [line.split(" | ") for line in side_by_side.shared().splitlines()[2:]]
+    rows = [line.split(" | ") for line in side_by_side.shared(RECIPES).splitlines()[2:]]
     said = [
         (recipe, name)
         for recipes, names in rows
@@ -62,13 +63,13 @@ def test_every_name_is_said_once_for_each_recipe_that_has_it():
     assert len(said) == len(set(said))
     assert all(re.search(rf"^(def|class) {name}\b", SOURCES[recipe], re.M) for recipe, name in said)
     everywhere, alone = rows[0], rows[-1]
-    assert all(recipe in everywhere[0] for recipe in side_by_side.RECIPES) and "`matmul`" in everywhere[1]
+    assert all(recipe in everywhere[0] for recipe in RECIPES) and "`matmul`" in everywhere[1]
     assert alone[0] == f"| `{BLACKWELL}`" and "`accumulators`" in alone[1] and "`produce`" not in alone[1]
-    assert "CONFIG" not in side_by_side.shared()
+    assert "CONFIG" not in side_by_side.shared(RECIPES)
 
 
 def test_what_never_ran_says_so():
-    speeds = side_by_side.facts().splitlines()[-1].split(" | ")
+    speeds = side_by_side.facts(RECIPES).splitlines()[-1].split(" | ")
     assert speeds[-1] == "not run on hardware |" and "not run" not in "".join(speeds[:-1])
 
 
@@ -85,15 +86,24 @@ def test_what_never_ran_says_so():
 )
 def test_a_row_that_cannot_be_is_an_error(names, said):
     with pytest.raises(ValueError, match=re.escape(said)):
-        side_by_side.with_code(f"<!-- beside: {names} -->")
+        side_by_side.with_code(f"<!-- beside of: {' | '.join(RECIPES)} -->\n<!-- beside: {names} -->")
+
+
+def test_a_page_names_its_recipes_or_has_no_marks():
+    assert side_by_side.with_code("no marks") == "no marks"
+    with pytest.raises(ValueError, match="got no mark that names the recipes"):
+        side_by_side.with_code("<!-- beside: kernel -->")
+    with pytest.raises(catalog.UnknownRecipe):
+        side_by_side.with_code("<!-- beside of: hopper/none -->\n<!-- beside: kernel -->")
 
 
 @pytest.mark.parametrize("operand", ["a", "b"])
 def test_the_page_is_right_that_the_descriptors_differ_in_the_version_alone(operand):
+
     words = []
     for name, arch in ((HOPPER, "sm_90a"), (BLACKWELL, "sm_100a")):
         module = catalog.load(name)
-        layouts = evaluate(module.smem_layouts, next(iter(module.DTYPES.values())), arch=arch)
+        layouts = evaluate(module.smem_layouts, compiling.cutlass_dtype(catalog.find(name).dtypes[0]), arch=arch)
         rows = 64 if name == HOPPER else 128
         found = descriptors.describe(getattr(layouts, operand), "K", name == HOPPER, rows)
         words.append(found.encode())
@@ -122,7 +132,7 @@ def test_the_page_goes_from_sizes_to_launch_and_every_mark_is_filled():
         (section,) = re.findall(rf"^## {heading}\n(.*?)(?=^## |\Z)", made, re.M | re.S)
         prose, code = section.split("```python", 1)
         assert len(prose.split()) > 20 and ("def " in code or "class " in code)
-    for recipe in side_by_side.RECIPES:
+    for recipe in RECIPES:
         assert f"(recipes/{recipe}.md)" in made and catalog.find(recipe).path in made
     assert "not run on hardware" in made.split("## Sizes")[0]
 

@@ -38,8 +38,8 @@ def test_recipe_page_its_pictures_and_its_downloads(site, name):
         >= (2 if catalog.find(name).kind == "study" else 3)
     )
     assert 'id="measured"' in html or 'id="time"' in html or catalog.find(name).kind == "study"
-    for suffix, source in ((".py", ROOT / f"recipes/{name}.py"), (".ipynb", ROOT / f"notebooks/{name}.ipynb")):
-        assert (site / f"recipes/{name}{suffix}").read_bytes() == source.read_bytes()
+    assert (site / f"recipes/{name}.py").read_text() == catalog.standalone_source(name)
+    assert (site / f"recipes/{name}.ipynb").read_bytes() == (ROOT / f"notebooks/{name}.ipynb").read_bytes()
 
 
 def test_home_lists_every_recipe(site):
@@ -57,7 +57,13 @@ def test_benchmarks_show_every_gemm_measured_or_not(site):
 def test_architectures_have_code_in_columns_and_code_shared(site):
     html = (site / "architectures" / "index.html").read_text()
     assert "<!-- beside" not in html and 'class="beside"' in html and "The same code in" in html
-    assert all(f'href="../recipes/{name}/"' in html for name in side_by_side.RECIPES)
+    page = (catalog.recipes_root().parent / "docs" / "architectures.md").read_text()
+    assert all(f'href="../recipes/{name}/"' in html for name in side_by_side.recipes_of(page))
+
+
+def test_architecture_shows_the_contract_as_the_code_has_it(site):
+    html = (site / "architecture" / "index.html").read_text()
+    assert "<!-- contract" not in html and "Whether an architecture has the instruction." in html
 
 
 def test_what_hardware_has_confirmed_of_blackwell_is_found(site):
@@ -91,6 +97,18 @@ def test_reference_keeps_angle_brackets_and_examples(site):
     html = (site / "api" / "layouts" / "index.html").read_text()
     assert "Swizzle&lt;B,M,S" in html
     assert '<span class="gp">&gt;&gt;&gt; </span>' in html and "<blockquote>" not in html
+
+
+def test_what_is_copied_from_a_console_block_is_a_command(site):
+    """The button's script takes the text that is shown while `data-md-copying` is set: prompts and outputs are not."""
+    html = (site / "start" / "index.html").read_text()
+    prompt = '<span class="gp">$ </span>'
+    blocks = [block for block in re.findall(r"<pre><span></span><code>(.*?)\n</code>", html, re.S) if prompt in block]
+    assert len(blocks) >= 5 and all(line.startswith(prompt) for block in blocks for line in block.splitlines())
+    hidden = r"\.highlight code\[data-md-copying\] :is\(\.gp, \.go\) \{ display: none; \}"
+    assert re.search(hidden, (site / "assets" / "cookbook.css").read_text())
+    (script,) = (site / "assets" / "javascripts").glob("bundle.*.min.js")
+    assert re.search(r'setAttribute\("data-md-copying".{0,120}\.innerText', script.read_text())
 
 
 def test_nothing_is_fetched_from_another_site(site):

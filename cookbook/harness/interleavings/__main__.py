@@ -1,59 +1,76 @@
 """`python -m cookbook.harness.interleavings hopper/pingpong_gemm`, or a file of one's own: its pipelines, in any order.
 
 A file is a copy of a recipe that may have been changed: it needs `gemm`, `compile_for` and `CONFIG` (or `VARIANTS`).
-`--programs` also shows what each kind of warp waits for and does, for the first problem.
+`--programs` also shows what each kind of warp waits for and does, for the first problem. The exit status is 0 if there
+is no fault, 1 if there is one, and 2 if nothing was looked at: no such file, or a kernel without mbarriers.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
-from cookbook.harness import catalog, compiling, interleavings
+from cookbook.harness import catalog, compiling, interleavings, subjects
 from cookbook.harness.interleavings.machine import Machine
 from cookbook.harness.interleavings.programs import Event, host_arguments, of_cluster
 from cookbook.harness.interleavings.telling import deed, role
 
+FAULT, NOTHING = 1, 2  # exit statuses
+NO_BARRIERS = (
+    "the kernel has no mbarriers. That says nothing of its correctness: with no GPU, nothing checks cp.async and "
+    "barriers of the whole CTA; on one, compute-sanitizer does (cookbook check NAME --tools)"
+)
+
 
 def main() -> int:
-    """Explore; 1 if there is a fault."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Explore; the exit status: see above."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", help="a recipe's name, or a Python file")
     parser.add_argument("--arch", help="what to compile for: sm_90a; a recipe's first target if left out")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--programs", action="store_true", help="show what each kind of warp does")
     asked = parser.parse_args()
     module, arch = loaded(asked.what, asked.arch)
+    if missing := [name for name in ("gemm", "compile_for") if not hasattr(module, name)]:
+        _refuse(f"what: got {asked.what}, which defines no {' and no '.join(missing)}; needed a GEMM")
     dtype = compiling.cutlass_dtype(asked.dtype)
-    bad = False
+    bad, looked_at = False, False
     for name, config in (compiling.variants(module, arch) or {"": compiling.config_for(module, arch)}).items():
         print(f"{asked.what} {name}".strip())
-        if asked.programs:
+        if asked.programs and interleavings.has_mbarriers(interleavings.trace_of(module, arch, dtype, config)):
             print("\n".join(programs(module, arch, dtype, config)))
-        for finding in interleavings.findings(interleavings.explored(module, arch, dtype, config)):
+        found = interleavings.findings(interleavings.explored(module, arch, dtype, config))
+        looked_at |= bool(found)
+        if not found:
+            print(f"  nothing was looked at: {NO_BARRIERS}")
+        for finding in found:
             print(f"  {finding.name}: {finding.detail if finding.ok else ''}")
             bad |= not finding.ok
             if not finding.ok:
                 print("    " + finding.detail.replace("\n", "\n    "))
-    return int(bad)
+    return FAULT if bad else 0 if looked_at else NOTHING
 
 
 def loaded(what: str, arch: str | None) -> tuple[ModuleType, str]:
     """The module of a recipe or file, and what to compile it for."""
     if not what.endswith(".py"):
-        return catalog.load(what), arch or catalog.find(what).targets[0]
+        try:
+            return catalog.load(what), arch or catalog.find(what).targets[0]
+        except catalog.UnknownRecipe as error:
+            _refuse(str(error))
+    if not Path(what).is_file():
+        _refuse(f"what: got {what}; needed a recipe's name, or a file that exists")
     if arch is None:
-        sys.exit("--arch: a file does not say what it is for; needed sm_90a or the like")
-    spec = importlib.util.spec_from_file_location(Path(what).stem, what)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module, arch
+        _refuse("--arch: got none; needed sm_90a or the like: a file does not say what it is for")
+    return subjects.load_file(Path(what)), arch
+
+
+def _refuse(why: str) -> NoReturn:
+    print(f"error: {why}", file=sys.stderr)
+    sys.exit(NOTHING)
 
 
 def programs(module: Any, arch: str, dtype: Any, config: Any) -> list[str]:

@@ -20,7 +20,7 @@ from cookbook.harness.interleavings.shapes import UNKNOWN, CannotFollow, Lay, Po
 
 LANES = 32
 STEPS = 2_000_000  # operations of one warp: more than any problem worth exploring
-Handler = Callable[["Follower", Operation, list[Any]], Any]
+Handler = Callable[[Any, Operation, list[Any]], Any]  # the first: the Follower, or a kind of it that adds handlers
 TABLE: dict[str, Handler] = {}
 
 

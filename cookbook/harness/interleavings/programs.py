@@ -487,8 +487,15 @@ def launched(trace: Module, arguments: list[Any]) -> tuple[str, Launch]:
         raise CannotFollow(f"a host function of {len(host.arguments)} arguments; {len(arguments)} are known")
     warp.run(host, [_argument(x, text) for x, text in zip(arguments, host.argument_types, strict=True)])
     found = warp.config
-    sizes = {key: tuple(warp.integer(x, f"the {key}") for x in found[key]) for key in ("grid", "cluster", "block")}
-    return found["kernel"], Launch(**sizes, arguments=found["arguments"], dependent=bool(found["dependent"]))
+    grid, cluster, block = (_three(warp, found[key], f"the {key}") for key in ("grid", "cluster", "block"))
+    return found["kernel"], Launch(
+        grid, cluster, block, arguments=found["arguments"], dependent=bool(found["dependent"])
+    )
+
+
+def _three(warp: Recorder, sizes: Any, what: str) -> tuple[int, int, int]:
+    x, y, z = (warp.integer(size, what) for size in sizes)
+    return x, y, z
 
 
 def host_arguments(module: Any, config: Any, problem: Problem) -> list[Any]:

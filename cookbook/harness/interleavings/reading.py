@@ -42,7 +42,7 @@ class Operation:
             raise KeyError(f"{self.name} has no property {key}: {self.properties}")
         if found is None:
             return int(default or 0)
-        return {"true": 1, "false": 0}.get(found[1]) if found[1] in ("true", "false") else int(found[1])
+        return int(found[1] == "true") if found[1] in ("true", "false") else int(found[1])
 
     def has(self, words: str) -> bool:
         """Whether the properties hold these words."""

@@ -51,15 +51,16 @@ def _set(settings: Any, values: dict[str, Any]) -> None:
 
 def generic(text: str) -> str:
     """The module with equal expressions merged and constants folded, every operation printed in the generic form."""
-    from cutlass._mlir import ir
-    from cutlass._mlir.passmanager import PassManager
+    from cutlass._mlir import ir, passmanager
 
     lines = text.splitlines()
     aliases = [line for line in lines if line.startswith("#loc")]
     rest = [_BARRIER.sub(_generic_barrier, line) for line in lines if not line.startswith("#loc")]
-    with ir.Context():
-        module = ir.Module.parse("\n".join(aliases + rest))
-        PassManager.parse("builtin.module(canonicalize,cse)").run(module.operation)
+    mlir: Any = ir  # its classes are compiled: no type checker sees them
+    passes: Any = passmanager
+    with mlir.Context():
+        module = mlir.Module.parse("\n".join(aliases + rest))
+        passes.PassManager.parse("builtin.module(canonicalize,cse)").run(module.operation)
         return module.operation.get_asm(print_generic_op_form=True, enable_debug_info=True, large_elements_limit=4)
 
 

@@ -230,7 +230,7 @@ def _local_tile(f: Follower, op: Operation, args: list[Any]) -> Any:
     for mode, extent, c in zip(modes, tile, at, strict=False):
         if c is None and extent is not None:
             run_time = any(isinstance(leaf, Extent) for leaf in shapes.leaves(mode.shape))
-            tiles = UNKNOWN if mode.size is UNKNOWN else -(-mode.size // extent)
+            tiles: Any = UNKNOWN if mode.size is UNKNOWN else -(-mode.size // extent)
             rests.append(Extent(tiles) if run_time and tiles is not UNKNOWN else tiles)
     untiled = [mode.shape for mode in modes[len(tile) :]]
     layout = layout_of(op, [tuple(rests), tuple(untiled)])

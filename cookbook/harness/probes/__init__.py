@@ -9,31 +9,3 @@ rules of `cookbook.banks` were found on that.
 
 `python -m cookbook.harness.probes --help`
 """
-
-from __future__ import annotations
-
-from pathlib import Path
-
-__all__ = ["SUITES", "code_hash"]
-
-_HERE = Path(__file__).resolve().parent
-_COOKBOOK = _HERE.parents[1]
-# What a record of each suite vouches for: the probes, and the model they were held against.
-_COUNTED = (
-    *(_HERE / f"{name}.py" for name in ("instructions", "kernels", "launch", "pairs")),
-    _COOKBOOK / "banks.py",
-    _COOKBOOK / "model" / "ldmatrix.py",
-)
-SUITES: dict[str, tuple[Path, ...]] = {
-    "probes/shared_memory": _COUNTED,
-    "probes/fresh": (*_COUNTED, _HERE / "fresh.py"),
-    "probes/past_l1": (*_COUNTED, _HERE / "forms.py"),
-    "probes/tma": (_HERE / "boxes.py", _HERE / "tma_kernel.py", _COOKBOOK / "model" / "tma.py"),
-}
-
-
-def code_hash(suite: str) -> str:
-    """SHA-256 (hex) of a suite's code and of the model it checks, without comments and docstrings."""
-    from cookbook.harness.catalog import hash_of
-
-    return hash_of(*(file.read_text(encoding="utf-8") for file in SUITES[suite]))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from cookbook.harness import records
-from cookbook.harness.probes import SUITES
-from cookbook.harness.publishing import NOT_MEASURED, table
+from cookbook.harness.markdown import NOT_MEASURED, table
 from cookbook.harness.records import Record
+from cookbook.harness.suites import SUITES
 
 __all__ = ["markdown"]
 
