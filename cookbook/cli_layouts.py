@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cookbook.arguments import choice, integer, shown
 from cookbook.console import say, show, show_json
 from cookbook.usage import of_library, whole
 
@@ -355,6 +354,8 @@ def draw(
     ] = None,
 ) -> None:
     """Draw a layout as SVG: its banks before and after, its lines, its masks, its matrix, an access, the atoms."""
+    from cookbook.arguments import choice, shown
+
     with of_library(OF_SWIZZLE | {"smem_layout": "--tile, --swizzle", "layout": "--tile"}):
         choice("WHAT", what, PICTURES)
         shape = _pair(tile, "--tile")
@@ -463,6 +464,7 @@ def _access(text: str) -> Pattern:
 
 
 def _swizzle(text: str | None) -> Swizzle | None:
+    from cookbook.arguments import shown
     from cookbook.swizzle import Swizzle
 
     if text is None:
@@ -482,6 +484,8 @@ def _given(swizzle: Swizzle | None, what: str) -> Swizzle:
 def _offsets(shape: tuple[int, int], bits: int, swizzle: Swizzle | None, pitch: int | None = None) -> np.ndarray:
     """(rows, columns) element offsets of a row-major tile."""
     import numpy as np
+
+    from cookbook.arguments import integer
 
     integer("--bits", bits, one_of=(8, 16, 32, 64, 128))
     if min(shape) < 1 or shape[0] * shape[1] > MOST_ELEMENTS:
@@ -512,6 +516,7 @@ def _first_phase(shape: tuple[int, int], bits: int, access: Pattern) -> tuple[li
 
 def _both(b: int, m: int, s: int, bits: int, unit: str) -> tuple[Swizzle, Swizzle | None, str]:
     """(on bytes, on elements or None, why none)."""
+    from cookbook.arguments import choice
     from cookbook.swizzle import Swizzle
 
     choice("--unit", unit, ("bytes", "elements"), "bytes or elements")

@@ -20,13 +20,14 @@ HOST = (  # what recipes define for the host
 
 
 def renamed(source: str, seed: int = 0) -> str:
-    """`source` with every local name and parameter of its functions called otherwise; methods stay as they are.
+    """`source` with every local name and parameter of its functions called otherwise.
 
+    Methods stay as they are, and `compile_for`: it is called from elsewhere, by keyword.
     The new names are drawn: their order says nothing of the old ones'.
     """
     tree, drawn = ast.parse(source), random.Random(seed)
     tables = {t.get_name(): t for t in symtable.symtable(source, "recipe.py", "exec").get_children()}
-    functions = {node.name: node for node in tree.body if isinstance(node, FUNCTIONS)}
+    functions = {node.name for node in tree.body if isinstance(node, FUNCTIONS)} - {"compile_for"}
     names = {name: _new_names(tables[name], drawn) for name in functions}
     for node in tree.body:
         own = names.get(getattr(node, "name", ""), {}) if isinstance(node, FUNCTIONS) else {}

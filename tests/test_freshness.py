@@ -171,7 +171,7 @@ def test_normal_launch_keeps_what_is_launched():
     assert len({first, freshness.normal_launch(launch("a", 2)), freshness.normal_launch(launch("a", 1, "ne"))}) == 3
 
 
-def codes(edit=None) -> dict[str, freshness.Code]:
+def codes() -> dict[str, freshness.Code]:
     found = {name: freshness.code(kernel) for name, kernel in ONE_A_TRACK.items()}
     assert not any(made.error for made in found.values()), found
     return found
@@ -240,7 +240,7 @@ def test_restamp_renews_what_compiles_to_the_same(recipes, stamped):
 
 
 def test_restamp_refuses_what_compiles_to_something_else(recipes, stamped):
-    assert recipes(STUDY, lambda source: changed_in(source, "transpose_tile", another_constant)) is not None
+    assert recipes(STUDY, lambda source: changed_in(source, "transpose_kernel", another_constant)) is not None
     before = records.read()
     done = call("--exact", "--jobs", "1")
     assert done.exit_code == 1 and "1 differs" in done.stderr and "differs" in done.stdout

@@ -225,6 +225,7 @@ def as_if_on_gpu(on_cpu, monkeypatch, tmp_path):
     monkeypatch.setattr(checking, "gpu_for", lambda recipe: ("NVIDIA Test", ""))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "NVIDIA Test")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
     monkeypatch.setattr(records, "results_root", lambda: tmp_path)
 
 

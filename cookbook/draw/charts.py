@@ -54,7 +54,7 @@ def _check(bars: Iterable[Bar]) -> list[Bar]:
     return checked
 
 
-def _colours(bars: list[Bar], highlight: str) -> Mapping[str, str]:
+def _colours(bars: list[Bar], highlight: str | None) -> Mapping[str | None, str]:
     """The highlighted name gets the strong colour, the others the rest in order of appearance."""
     others = dict.fromkeys(bar.name for bar in bars if bar.name != highlight)
     return {highlight: svg.GROUPS[1], **dict(zip(others, svg.GROUPS[:1] + svg.GROUPS[2:], strict=False))}

@@ -156,8 +156,8 @@ class Machine:
             for warp in order(self.warps):
                 while len(self.faults) < self.most and self._advance(warp):
                     moved = True
-        if not self.faults:
-            self._stuck() or self._ended()
+        if not self.faults and not self._stuck():
+            self._ended()
         return self.faults
 
     def event(self, step: Step) -> Event:
