@@ -196,18 +196,18 @@ def test_a_plan_made_within_a_capture_serves_that_call_alone(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["hopper/tuned_gemm", "hopper/majors_gemm"])
-def test_a_first_call_within_a_capture_leaves_later_ones_their_clusters_places(name, monkeypatch):
+def test_a_first_call_within_a_capture_leaves_later_ones_their_remapping(name, monkeypatch):
     module = pretended(name, monkeypatch)
     capturing, table = [True], torch.zeros(66, dtype=torch.int32)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
-    monkeypatch.setattr(module, "seats_of", lambda *_: 0 if capturing[0] else table.data_ptr())
+    monkeypatch.setattr(module, "remap_of", lambda *_: 0 if capturing[0] else table.data_ptr())
     a, b = torch.zeros(256, 64, dtype=torch.bfloat16), torch.zeros(256, 64, dtype=torch.bfloat16).T
     module.matmul(a, b, variant="128x256")
     capturing[0] = False
     module.matmul(a, b, variant="128x256")
     module.matmul(a, b, variant="128x256")
     assert [arguments[3] for _, arguments in module.launched] == [0, table.data_ptr(), table.data_ptr()]
-    assert [which[2].seated for which, _ in module.launched] == [False, True, True]
+    assert [which[2].gpc_aware for which, _ in module.launched] == [False, True, True]
 
 
 @pytest.mark.parametrize("name", GEMMS)

@@ -50,7 +50,7 @@ STATUSES = (CURRENT, DIFFERS, NOT_COMPARED) = ("current", "differs", "not compar
 DSL = "nvidia-cutlass-dsl"
 WIDTHS = (8, 4, 2, 1)  # elements per store of C, where software stores it: the widest that fits
 SHAPES = ("ran", "sanitized")  # levels of many shapes, and so of stores of any width
-SEATED = "seated"  # a field of a configuration that the host chooses for each call
+GPC_AWARE = "gpc_aware"  # a field of a configuration that the host chooses for each call
 BATCH = 6  # kernels that a worker compiles before it reports: those of one recipe follow each other
 
 Progress = Callable[[str], None]
@@ -157,13 +157,14 @@ def _kernels(name: str, record: Record, target: str) -> list[Kernel]:
     if recipe.kind == "transpose":
         return [Kernel(name, target, dtype, variant=variant) for variant in _transposes(module, target, dtype)]
     variants = list(compiling.variants(module, target)) or [""]
-    seated = [((SEATED, True),), ((SEATED, False),)] if hasattr(compiling.config_for(module, target), SEATED) else [()]
+    chosen = hasattr(compiling.config_for(module, target), GPC_AWARE)
+    by_host = [((GPC_AWARE, True),), ((GPC_AWARE, False),)] if chosen else [()]
     of = record.get("majors") or (majors.DEFAULT if len(recipe.majors) > 1 else "")
     return [
         Kernel(name, target, dtype, of, variant, vec, changes)
         for variant in variants
         for vec in _widths(module, record)
-        for changes in seated
+        for changes in by_host
     ]
 
 

@@ -47,7 +47,7 @@ def walk(module: ModuleType, a: Any, b: Any, dtype: Any, config: Any) -> np.ndar
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0] or 0 in (*a.shape, *b.shape):
         raise ValueError(f"a, b: got shapes {a.shape} and {b.shape}; needed (M, K) and (K, N), none of them 0")
     found = evaluated(module, dtype, config, vector_for(b.shape[1]))
-    if getattr(config, "transposed", getattr(module, "TRANSPOSED", False)):  # A is b, B is a, and C is transposed
+    if getattr(config, "swap_ab", getattr(module, "TRANSPOSED", False)):  # A is b, B is a, and C is transposed
         return walk_evaluated(found, found, b.T, a.T, name, config).T
     return walk_evaluated(found, found, a, b, name, config)
 

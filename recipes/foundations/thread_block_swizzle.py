@@ -370,9 +370,9 @@ Markdown(experiment_table("foundations/thread_block_swizzle"))
 # still find there. And a hit counted by L2 is not quite the model's hit: L2 is in two halves, and what a half fetches
 # from the other is looked up twice. The bytes from memory are the figure to compare.
 #
-# And one thing that the model leaves out: where on the chip a CTA runs. What several SMs of one group of SMs ask for at
-# about the same time, L2 is asked once, so that the same order of tiles can cost L2 more reads or fewer. That has
-# [a section of its own](../hopper/tuned_gemm.ipynb#seats).
+# And one thing that the model leaves out: where on the chip a CTA runs. Simultaneous requests for one line by the SMs
+# of a GPC reach L2 once, so that the same order of tiles can cost L2 more reads or fewer. That is
+# [GPC-aware cluster remapping](gpc_remapping.ipynb).
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion

@@ -190,7 +190,7 @@ def test_a_step_is_its_best_kernel_against_torch_in_the_same_run(tmp_path):
 def test_the_step_before_is_what_a_recipe_builds_on_else_the_one_before_it():
     steps = bench_pages._steps("hopper")
     before = {r.name: getattr(bench_pages.before(r, steps), "name", None) for r in steps}
-    assert before["hopper/tuned_gemm"] == catalog.find("hopper/tuned_gemm").builds_on == "hopper/pingpong_gemm"
+    assert before["hopper/tuned_gemm"] == catalog.find("hopper/tuned_gemm").builds_on == "hopper/swap_ab_gemm"
     assert before["hopper/tma_wgmma_gemm"] == "hopper/swizzle_modes_gemm" and before[steps[0].name] is None
 
 
@@ -277,12 +277,12 @@ def test_rasters_of_another_code_are_not_shown(tmp_path):
 
 def test_short_has_the_tuned_first_then_the_steps_and_what_is_missing(tmp_path):
     assert bench_pages.short(tmp_path).count(markdown.NOT_MEASURED) == len(bench_pages.tuned())
-    records.write([record(), record("hopper/pingpong_gemm", ms=2.1)], tmp_path)
+    records.write([record(), record("hopper/swap_ab_gemm", ms=2.1)], tmp_path)
     shown = bench_pages.short(tmp_path)
     assert rows(shown)["8192³"] == ["550", "524 (1.050)", "500 (1.100)", "75.0%"]
     assert "Not measured: 512³, " in shown and "64 x 8192 x 8192." in shown
-    assert rows(shown)[TUNED] == ["Test GPU", "550", "1.050", "1.05 x `pingpong_gemm`"]
-    assert shown.index("tuned_gemm") < shown.index("pingpong_gemm") and shown.index("driver 1.2.") < shown.index(
+    assert rows(shown)[TUNED] == ["Test GPU", "550", "1.050", "1.05 x `swap_ab_gemm`"]
+    assert shown.index("tuned_gemm") < shown.index("swap_ab_gemm") and shown.index("driver 1.2.") < shown.index(
         "(docs/benchmarks.md)"
     )
 

@@ -502,7 +502,7 @@ def host_arguments(module: Any, config: Any, problem: Problem) -> list[Any]:
     """What a recipe's `gemm` is called with for a problem, without what is known when it compiles.
 
     A parameter that has a function of the same name in the recipe is what that function returns; it may take `config`,
-    `m`, `n`, `k` and `sms`. `seats` is a table in global memory that no kernel writes: each cluster sits at its number.
+    `m`, `n`, `k` and `sms`. `remap` is a table in global memory that no kernel writes: here, the identity.
     """
     sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "sms": problem.sms}
     row = 8 * -(-problem.k // 8)
@@ -510,7 +510,7 @@ def host_arguments(module: Any, config: Any, problem: Problem) -> list[Any]:
         "mnk": (problem.m, problem.n, problem.k),
         "strides": (row, row, 8 * -(-problem.n // 8)),
         "sms": (problem.sms,),
-        "seats": (tuple(range(problem.sms)),),
+        "remap": (tuple(range(problem.sms)),),
     }
     found: list[Any] = []
     for name in inspect.signature(module.gemm).parameters:

@@ -22,6 +22,7 @@ from cookbook.layouts import evaluate  # noqa: E402
 from cookbook.swizzle import Swizzle  # noqa: E402
 
 PINGPONG, MAJORS, TUNED = "hopper/pingpong_gemm", "hopper/majors_gemm", "hopper/tuned_gemm"
+OVERLAPPED, SWAP_AB = "hopper/overlapped_epilogue_gemm", "hopper/swap_ab_gemm"
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,7 @@ def test_the_next_kernel_is_let_in_after_the_last_load_was_asked_for(ptx):
             assert loads and max(loads) < ptx[variant].index("griddepcontrol.launch_dependents")
 
 
-def test_only_those_who_take_turns_signal_each_other(ptx):
+def test_only_pingpong_warpgroups_signal_each_other(ptx):
     """One `barrier.arrive` of 256 threads, behind the tile; the wait for it before."""
     for variant, config in catalog.load(PINGPONG).VARIANTS.items():
         assert bool(re.search(r"\b(bar|barrier)(\.cta)?\.arrive", ptx[variant])) == config.pingpong
@@ -104,8 +105,8 @@ def test_no_kernel_spills_and_each_has_the_bits_of_its_majors(which, dtype):
 
 ABOUT_MAJORS = {"Config", "smem_atom", "smem_layouts", "wgmma", "tiled_mma", "gemm"}
 ABOUT_STRIDES = {"prepare", "GEMM"}
-TRANSPOSED = ["208x256", *(f"{rows}x128 in turn" for rows in (176, 160, 144, 112, 96))]  # tuned_gemm's alone
-ABOUT_TRANSPOSING = {"cluster_tiles", "tiled_copies"}  # what they need beside the functions about majors
+SWAPPED = ["208x256", *(f"{rows}x128 pingpong" for rows in (176, 160, 144, 112, 96))]  # tuned_gemm's alone
+ABOUT_SWAPPING = {"cluster_tiles", "tiled_copies"}  # what they need beside the functions about majors
 
 
 def defined(name: str) -> dict[str, str]:
@@ -122,27 +123,58 @@ def defined(name: str) -> dict[str, str]:
 
 def test_what_does_not_ask_for_the_majors_is_tuned_gemms():
     ours, theirs = defined(MAJORS), defined(TUNED)
-    assert set(theirs) - set(ours) == {"in_turn"}
+    assert set(theirs) - set(ours) == {"swapped_pingpong"}
     assert set(ours) - set(theirs) == {"operand_layout"}
     changed = {name for name in set(ours) & set(theirs) if ours[name] != theirs[name]}
-    assert changed == ABOUT_MAJORS | ABOUT_STRIDES | ABOUT_TRANSPOSING | {"VARIANTS"}
-    assert {"kernel", "produce", "consume", "cooperate", "take_turns", "store_box", "cost", "choose"} <= set(ours)
+    assert changed == ABOUT_MAJORS | ABOUT_STRIDES | ABOUT_SWAPPING | {"VARIANTS"}
+    assert {"kernel", "produce", "consume", "cooperative", "pingpong", "store_subtile", "cost", "choose"} <= set(ours)
+
+
+def changed(ours: str, theirs: str) -> tuple[set[str], set[str], set[str]]:
+    """What only the one recipe defines, what only the other one does, and what differs."""
+    one, other = defined(ours), defined(theirs)
+    return set(one) - set(other), set(other) - set(one), {n for n in set(one) & set(other) if one[n] != other[n]}
+
+
+def test_swap_ab_changes_the_epilogues_layout_and_the_launch_and_nothing_else():
+    new, gone, other = changed(SWAP_AB, OVERLAPPED)
+    assert new == {"SWAPPED"} and gone == set()
+    assert other == {"Config", "VARIANTS", "DEFAULT", "smem_atom", "smem_layouts", "tiled_copies", "gemm"}
+
+
+def test_tuned_gemm_has_the_consumers_of_the_steps_before_it():
+    """And the layouts of swap A/B: what is new is in the scheduler, the producer, and the second schedule."""
+    for step in (OVERLAPPED, SWAP_AB):
+        same = set(defined(step)) - changed(TUNED, step)[2] - changed(TUNED, step)[1]
+        assert {"Mainloop", "issue_wgmmas", "first_k_tile", "next_k_tile", "last_k_tile", "consumer_states"} <= same
+        assert {"Epilogue", "subtile_of", "round_and_store", "overlapped_mainloop", "cooperative", "set_up"} <= same
+    assert {"smem_atom", "smem_layouts", "tiled_copies", "wgmma"} <= same
+
+
+def test_only_overlapped_variants_store_within_the_main_loop():
+    """Subtiles are stored twice in the code where some are overlapped: in the main loop, and after the last tile."""
+    module = catalog.load(OVERLAPPED)
+    for config in module.VARIANTS.values():
+        ptx = compiling.compile_recipe(OVERLAPPED, "sm_90a", "bfloat16", config=config).ptx
+        stores = len(re.findall(r"cp\.async\.bulk\.tensor\S*global\.shared", ptx))
+        assert stores == config.subtiles + config.overlapped
+        assert config.min_k_tiles == max(1, config.overlapped)
 
 
 def test_the_variants_are_tuned_gemms():
     ours, theirs = (catalog.load(name).VARIANTS for name in (MAJORS, TUNED))
-    assert list(ours) == [variant for variant in theirs if variant not in TRANSPOSED]
-    assert [variant for variant, config in theirs.items() if config.transposed] == TRANSPOSED
+    assert list(ours) == [variant for variant in theirs if variant not in SWAPPED]
+    assert [variant for variant, config in theirs.items() if config.swap_ab] == SWAPPED
     for variant, config in ours.items():
         own, other = dataclasses.asdict(config), dataclasses.asdict(theirs[variant])
-        assert not other.pop("transposed")
+        assert not other.pop("swap_ab")
         assert own.pop("a_major") == own.pop("b_major") == "k" and own.keys() == other.keys()
         assert own == other, variant
 
 
 @pytest.mark.parametrize("name", [MAJORS, TUNED])
-def test_the_rule_counts_the_tiles_of_the_busiest_cta_and_takes_the_cheapest(name):
-    """Against dealing the tiles out one by one."""
+def test_the_heuristics_count_the_tiles_of_the_busiest_cta_and_take_the_cheapest(name):
+    """Against giving the tiles to clusters one by one."""
     module, draw = catalog.load(name), random.Random(5)
 
     def busiest(config, m, n, sms):
@@ -158,12 +190,13 @@ def test_the_rule_counts_the_tiles_of_the_busiest_cta_and_takes_the_cheapest(nam
         m, n, k = draw.randint(1, 20000), draw.randint(1, 20000), draw.randint(1, 8192)
         sms = draw.choice([114, 132])
         for config in module.VARIANTS.values():
-            tile, at_once = config.tile_m * config.tile_n, (config.boxes - config.late) * config.epi_n / 64
-            stop = 0 if config.pingpong else module.ROUND + module.STORE * at_once
-            seen = (n, m) if name == TUNED and config.transposed else (m, n)
-            stage = max(tile * 64 / 2048, (config.tile_m + config.tile_n) * 64 * 2 / module.ARRIVE)
-            turns = busiest(config, *seen, sms) * (-(-k // 64) * stage + stop)
-            assert module.clocks(config, m, n, k, sms) == pytest.approx(turns + tile / 16)
+            tile, at_once = config.tile_m * config.tile_n, (config.subtiles - config.overlapped) * config.epi_n / 64
+            chip = module.CALIBRATION
+            stop = 0 if config.pingpong else chip.round_clocks + chip.store_clocks * at_once
+            seen = (n, m) if name == TUNED and config.swap_ab else (m, n)
+            stage = max(tile * 64 / 2048, (config.tile_m + config.tile_n) * 64 * 2 / chip.load_rate)
+            needed = busiest(config, *seen, sms) * (-(-k // 64) * stage + stop)
+            assert module.clocks(config, m, n, k, sms) == pytest.approx(needed + tile / 16)
         costs = {name: module.cost(config, m, n, k, sms) for name, config in module.VARIANTS.items()}
         assert costs[module.choose(m, n, k, sms)] == min(costs.values())
         chosen.add(module.choose(m, n, k, sms))
@@ -218,7 +251,7 @@ MEASURED = {
 }
 
 
-def test_the_rule_of_tuned_gemm_loses_little_of_what_was_measured():
+def test_the_heuristics_lose_little_of_what_was_measured():
     module = catalog.load(TUNED)
     losses = lost(MEASURED, module.VARIANTS, lambda *shape: module.choose(*shape, 132))
     assert np.median(losses) == 0 and np.mean(losses) < 0.01 and np.mean(np.array(losses) < 0.01) > 0.9
@@ -227,35 +260,40 @@ def test_the_rule_of_tuned_gemm_loses_little_of_what_was_measured():
         assert np.mean(lost(MEASURED, module.VARIANTS, lambda *_, one=one: one)) > 0.13
 
 
-# --- the transposed variants of tuned_gemm ----------------------------------------------------------------------------
+# --- the variants of tuned_gemm that swap A and B ---------------------------------------------------------------------
 
 
-def test_the_transposed_variants_alone_transpose_what_they_store():
+def test_only_variants_that_swap_a_and_b_transpose_what_they_store():
     module = catalog.load(TUNED)
     try:
         found = compiling.compile_recipes(TUNED, "sm_90a", "bfloat16", module.VARIANTS.values())
     except compiling.NoDisassembler as missing:
         pytest.skip(str(missing))
     for config, compiled in zip(module.VARIANTS.values(), found, strict=True):
-        assert set(re.findall(r"STSM\.16\.(\w+)\.4", compiled.sass)) == {"MT88" if config.transposed else "M88"}
+        assert set(re.findall(r"STSM\.16\.(\w+)\.4", compiled.sass)) == {"MT88" if config.swap_ab else "M88"}
 
 
+@pytest.mark.parametrize(("recipe", "variant"), [(TUNED, "208x256"), (SWAP_AB, "208x256 swapped")])
 @pytest.mark.parametrize(
     ("what", "old", "new"),
     [
-        ("stmatrix does not transpose", "transpose=config.transposed", "transpose=False"),
-        ("a box lies by rows", "smem_atom(dtype, 64, True)", "smem_atom(dtype, 16)"),
-        ("a box has no swizzle", "if transposed:\n        rows", "if transposed:\n        bits = 0\n        rows"),
-        ("a box does not divide the tile", "epi_n=208", "epi_n=96"),
+        ("stmatrix does not transpose", "transpose=config.swap_ab", "transpose=False"),
+        ("a subtile lies by rows", "smem_atom(dtype, 64, True)", "smem_atom(dtype, 16)"),
+        (
+            "a subtile has no swizzle",
+            "if by_columns:\n        lines",
+            "if by_columns:\n        bits = 0\n        lines",
+        ),
+        ("a subtile does not divide the tile", "epi_n=208", "epi_n=96"),
     ],
 )
-def test_a_fault_in_the_transposed_tile_is_caught_with_no_gpu(tmp_path, what, old, new):
-    module = mutant(Mutation(TUNED, what, old, new), tmp_path)
-    config = module.VARIANTS["208x256"]
+def test_a_fault_in_a_swapped_tile_is_caught_with_no_gpu(tmp_path, recipe, variant, what, old, new):
+    module = mutant(Mutation(recipe, what, old, new), tmp_path)
+    config = module.VARIANTS[variant]
     assert [f.name for f in layout_check.check_layouts(module, cutlass.BFloat16, config) if not f.ok], what
 
 
-@pytest.mark.parametrize("variant", TRANSPOSED)
-def test_a_transposed_tile_gives_the_product_of_several_ragged_tiles(variant):
+@pytest.mark.parametrize("variant", SWAPPED)
+def test_a_swapped_tile_gives_the_product_of_several_ragged_tiles(variant):
     module, (a, b) = catalog.load(TUNED), integers(230, 300, 72, seed=5)
     assert np.array_equal(walk(module, a, b, cutlass.BFloat16, module.VARIANTS[variant]), a @ b)

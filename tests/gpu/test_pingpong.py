@@ -1,4 +1,4 @@
-"""Kernels whose warpgroups take turns and whose launches overlap: nobody reads what is not yet there.
+"""Ping-pong kernels, and kernels whose launches overlap: none reads what is not yet there.
 
 `pytest -m gpu`; skipped where there is no Hopper GPU.
 """
@@ -12,18 +12,18 @@ from marks import ON_HOPPER
 from cookbook.harness import catalog, running
 
 pytestmark = ON_HOPPER
-RECIPES = ["hopper/pingpong_gemm", "hopper/majors_gemm"]
+RECIPES = ["hopper/pingpong_gemm", "hopper/overlapped_epilogue_gemm", "hopper/majors_gemm"]
 CASES = [(name, variant) for name in RECIPES for variant in catalog.load(name).VARIANTS]
 
 
 @pytest.mark.parametrize("k", [8, 256, 320, 448, 1024])  # fewer k-tiles than stages, as many, more
-@pytest.mark.parametrize("turns", [1, 2, 3, 4])
+@pytest.mark.parametrize("work_tiles", [1, 2, 3, 4])
 @pytest.mark.parametrize(("name", "variant"), CASES)
-def test_any_number_of_turns_gives_the_same_bits_again_and_again(name, variant, turns, k):
+def test_any_number_of_work_tiles_gives_the_same_bits_again_and_again(name, variant, work_tiles, k):
     module = catalog.load(name)
     config = module.VARIANTS[variant]
     sms = torch.cuda.get_device_properties(0).multi_processor_count
-    m = config.tile_m * config.cluster_m * (sms // config.cluster) * turns - 72  # the last turn is ragged
+    m = config.tile_m * config.cluster_m * (sms // config.cluster) * work_tiles - 72  # the last wave is ragged
     a, b = running.inputs((m, config.tile_n, k), "bfloat16")
     first = module.matmul(a, b, variant=variant)
     assert running.relative_error(first, a.float() @ b.float()) <= running.tolerance("bfloat16")
