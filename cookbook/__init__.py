@@ -23,7 +23,7 @@ def load(name: str) -> ModuleType:
     Raises:
         LookupError: there is no such recipe; the message suggests the nearest names.
     """
-    from cookbook.harness import catalog
+    from cookbook.recipe import catalog
 
     return catalog.load(name)
 

@@ -3,7 +3,7 @@
 Word w (4 bytes) lives in bank w mod 32, and a bank gives one word a wavefront, to every lane that asks for it. An
 instruction goes in phases: all 32 lanes for up to 4 bytes a lane, half-warps for 8, lanes 8q to 8q+7 for 16 (and so one
 8x8 matrix a phase for ldmatrix and stmatrix). Three things bend that rule, and all were found by counting on an H200
-(`python -m cookbook.harness.probes`), for NVIDIA documents the banks and not the phases:
+(`python -m tools.probes`), for NVIDIA documents the banks and not the phases:
 
 * A *load* of 8 or 16 bytes serves two neighbouring phases in one wavefront if lanes t and t^1, or t and t^2, share
   their address throughout both, and together they ask no bank for two words. A store does not. A lane that takes no

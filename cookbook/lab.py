@@ -6,8 +6,9 @@ import re
 import sys
 from collections.abc import Iterable
 
-from cookbook.harness import checking, words
-from cookbook.harness.checking import Level, Report, Shape
+from cookbook.check import levels
+from cookbook.check.levels import Level, Report, Shape
+from cookbook.publish import words
 
 __all__ = ["CheckFailed", "check_cells"]
 
@@ -40,7 +41,7 @@ def check_cells(
         ValueError: a dtype, a target or majors that are not of the recipe's, or a shape is none.
     """
     cells = sys.modules["__main__"]
-    report = checking.check(cells, shapes, dtypes, targets, majors=majors, recipe=recipe)
+    report = levels.check(cells, shapes, dtypes, targets, majors=majors, recipe=recipe)
     print(_lines(report))
     if not report.ok:
         raise CheckFailed(_failures(report))

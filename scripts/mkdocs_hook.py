@@ -15,19 +15,21 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import faults
 
-from cookbook.harness import bench_pages, contract, notebooks, probe_tables, publishing, side_by_side
-from cookbook.harness.markdown import fence
+from cookbook.publish import benchmarks, notebooks, probe_tables, side_by_side
+from cookbook.publish import pages as publishing
+from cookbook.publish.markdown import fence
+from cookbook.recipe import contract
 
 # What a page asks for, and what makes it.
 _MARKS = {
     "<!-- recipes -->": lambda: publishing.recipes_table(lambda recipe: f"recipes/{recipe.name}.md"),
     "<!-- probes -->": probe_tables.markdown,
     "<!-- faults -->": faults.markdown,
-    "<!-- bench sizes -->": bench_pages.sizes,
-    "<!-- bench growth -->": bench_pages.growth,
-    "<!-- bench apart -->": bench_pages.apart,
-    "<!-- bench ladder -->": bench_pages.ladder,
-    "<!-- bench rasters -->": bench_pages.rasters,
+    "<!-- bench sizes -->": benchmarks.sizes,
+    "<!-- bench growth -->": benchmarks.growth,
+    "<!-- bench apart -->": benchmarks.apart,
+    "<!-- bench ladder -->": benchmarks.ladder,
+    "<!-- bench rasters -->": benchmarks.rasters,
 }
 _CONTRACT = re.compile(r"<!-- contract: (?P<names>[\w ]+) -->")
 
@@ -60,5 +62,5 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def _protocols(names: list[str]) -> str:
-    """The text of these classes of `cookbook.harness.contract`."""
+    """The text of these classes of `cookbook.recipe.contract`."""
     return fence("\n\n".join(inspect.getsource(getattr(contract, name)) for name in names), "python")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cookbook import access, atoms, design, draw, instructions
+from cookbook import access, atoms, draw
 from cookbook.layouts import Layout, SmemLayout, TiledCopyTV
 from cookbook.model import (
     BlackwellDescriptor,
@@ -22,7 +22,8 @@ from cookbook.model import (
     TensorMemory,
     TmemAddress,
 )
-from cookbook.patterns import Banks, Block, Span
+from cookbook.solve import design, instructions
+from cookbook.solve.patterns import Banks, Block, Span
 from cookbook.swizzle import Swizzle
 
 LANES = np.arange(32)
@@ -131,21 +132,21 @@ CALLS: dict[str, Any] = {
         "base": 1024,
     },
     "cookbook.descriptors.field_table": lambda: {"descriptor": HOPPER},
-    "cookbook.design.column_swizzle": lambda: {"row_elements": 64, "element_bits": 16, "vector_elements": 8},
-    "cookbook.design.column_code": lambda: {"swizzle": Swizzle(3, 3, 3), "row_elements": 64, "element_bits": 16},
-    "cookbook.design.column_counts": lambda: {
+    "cookbook.solve.design.column_swizzle": lambda: {"row_elements": 64, "element_bits": 16, "vector_elements": 8},
+    "cookbook.solve.design.column_code": lambda: {"swizzle": Swizzle(3, 3, 3), "row_elements": 64, "element_bits": 16},
+    "cookbook.solve.design.column_counts": lambda: {
         "swizzle": Swizzle(3, 3, 3),
         "row_elements": 64,
         "element_bits": 16,
         "vector_elements": 8,
     },
-    "cookbook.design.phases_in": lambda: {
+    "cookbook.solve.design.phases_in": lambda: {
         "tile": (32, 32),
         "element_bits": 32,
         "access": Block(32, 1),
         "banks": Banks(),
     },
-    "cookbook.design.solve": lambda: {
+    "cookbook.solve.design.solve": lambda: {
         "tile": (8, 8),
         "element_bits": 32,
         "accesses": [(1, 8), (8, 1)],
@@ -153,7 +154,7 @@ CALLS: dict[str, Any] = {
         "banks": 8,
         "bank_bytes": 4,
     },
-    "cookbook.design.wavefronts_of": lambda: {
+    "cookbook.solve.design.wavefronts_of": lambda: {
         "offsets": OFFSETS,
         "element_bits": 32,
         "access": (32, 1),
@@ -297,7 +298,7 @@ CALLS: dict[str, Any] = {
     "cookbook.gf2.rank": lambda: {"matrix": np.array([[1, 1], [0, 1]])},
     "cookbook.gf2.rank_of_ints": lambda: {"vectors": [3, 6, 5]},
     "cookbook.gf2.span": lambda: {"vectors": [1, 4]},
-    "cookbook.instructions.Instruction": lambda: {
+    "cookbook.solve.instructions.Instruction": lambda: {
         "name": "ld128",
         "rows": 8,
         "columns": 32,
@@ -306,28 +307,28 @@ CALLS: dict[str, Any] = {
         "down": True,
     },
     **{
-        f"cookbook.instructions.Instruction.{name}": lambda: {"self": LD, "tile": (64, 64), "element_bits": 16}
+        f"cookbook.solve.instructions.Instruction.{name}": lambda: {"self": LD, "tile": (64, 64), "element_bits": 16}
         for name in ("check", "offsets", "basis", "phase", "starts")
     },
     **{
-        f"cookbook.instructions.Instruction.{name}": lambda: {"self": LD, "element_bits": 16}
+        f"cookbook.solve.instructions.Instruction.{name}": lambda: {"self": LD, "element_bits": 16}
         for name in ("vector", "lane_places")
     },
-    "cookbook.instructions.Instruction.access": lambda: {
+    "cookbook.solve.instructions.Instruction.access": lambda: {
         "self": LD,
         "byte_offsets": 2 * OFFSETS,
         "element_bits": 16,
         "row": 0,
         "column": 8,
     },
-    "cookbook.instructions.as_pattern": lambda: {"value": (8, 4), "name": "value"},
-    "cookbook.instructions.parse": lambda: {"text": "ld128@8x32", "name": "text"},
-    "cookbook.instructions.warp_accesses": lambda: {
+    "cookbook.solve.instructions.as_pattern": lambda: {"value": (8, 4), "name": "value"},
+    "cookbook.solve.instructions.parse": lambda: {"text": "ld128@8x32", "name": "text"},
+    "cookbook.solve.instructions.warp_accesses": lambda: {
         "pattern": "32x1",
         "byte_offsets": 4 * OFFSETS,
         "element_bits": 32,
     },
-    "cookbook.irregular.ExhaustionProof.check": lambda: {
+    "cookbook.solve.irregular.ExhaustionProof.check": lambda: {
         "self": unsolvable((6, 10), 32, [(1, 8), (6, 1), (2, 4)], banks=8),
         "progress": None,
     },
@@ -542,18 +543,18 @@ CALLS: dict[str, Any] = {
         "major_a": "K",
         "major_b": "K",
     },
-    "cookbook.patterns.Banks": lambda: {"count": 32, "bytes": 4},
-    "cookbook.patterns.Block": lambda: {"rows": 8, "columns": 4, "row_step": 2, "column_step": 1},
-    "cookbook.patterns.Block.vector": lambda: {"self": Block(8, 4), "tile": (32, 32), "element_bits": 32},
-    "cookbook.patterns.Block.check": lambda: {"self": Block(8, 4), "tile": (32, 32)},
-    "cookbook.patterns.Block.basis": lambda: {"self": Block(8, 4), "tile": (32, 32)},
-    "cookbook.patterns.Span": lambda: {"offsets": (1, 33)},
-    "cookbook.patterns.Span.basis": lambda: {"self": Span((1, 33)), "tile": (32, 32)},
-    "cookbook.proofs.CountingProof.check": lambda: {
+    "cookbook.solve.patterns.Banks": lambda: {"count": 32, "bytes": 4},
+    "cookbook.solve.patterns.Block": lambda: {"rows": 8, "columns": 4, "row_step": 2, "column_step": 1},
+    "cookbook.solve.patterns.Block.vector": lambda: {"self": Block(8, 4), "tile": (32, 32), "element_bits": 32},
+    "cookbook.solve.patterns.Block.check": lambda: {"self": Block(8, 4), "tile": (32, 32)},
+    "cookbook.solve.patterns.Block.basis": lambda: {"self": Block(8, 4), "tile": (32, 32)},
+    "cookbook.solve.patterns.Span": lambda: {"offsets": (1, 33)},
+    "cookbook.solve.patterns.Span.basis": lambda: {"self": Span((1, 33)), "tile": (32, 32)},
+    "cookbook.solve.proofs.CountingProof.check": lambda: {
         "self": unsolvable((16, 32), 8, [Span((17, 34, 64, 128, 256))], vector_elements=16),
         "progress": None,
     },
-    "cookbook.proofs.TreeProof.check": lambda: {
+    "cookbook.solve.proofs.TreeProof.check": lambda: {
         "self": unsolvable((2, 4), 32, [Span((1, 2)), Span((1, 4)), Span((1, 6))], banks=4),
         "progress": None,
     },
@@ -588,8 +589,8 @@ TAKES: dict[tuple[str, str], tuple[str, ...]] = {
     },
     # how a message names the argument is free
     ("cookbook.access.checked_lanes", "name"): TEXT,
-    ("cookbook.instructions.as_pattern", "name"): TEXT,
-    ("cookbook.instructions.parse", "name"): TEXT,
+    ("cookbook.solve.instructions.as_pattern", "name"): TEXT,
+    ("cookbook.solve.instructions.parse", "name"): TEXT,
     # a function that is not one for `evaluate` raises what it raises
     ("cookbook.layouts.evaluate", "fn"): ("a function", "a class"),
     # an offset of 62 bits is one; of no offsets there are no swizzled ones

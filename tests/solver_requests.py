@@ -20,8 +20,8 @@ from functools import cache
 
 import numpy as np
 
-from cookbook.design import Block, Instruction, Solution, Span, Unsolvable, solve
-from cookbook.proofs import CountingProof, TreeProof
+from cookbook.solve.design import Block, Instruction, Solution, Span, Unsolvable, solve
+from cookbook.solve.proofs import CountingProof, TreeProof
 
 MOST_VECTOR = 16  # bytes
 

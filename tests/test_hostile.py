@@ -22,7 +22,8 @@ from hostile_calls import CALLS
 from typer.testing import CliRunner
 
 from cookbook import cli
-from cookbook.harness import benching, limits, workers
+from cookbook.check import workers
+from cookbook.measure import bench, limits
 
 ROOT = Path(__file__).parent.parent
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -151,7 +152,7 @@ def spoiled(name: str, folder: Path) -> Iterator[tuple[list[str], str, bool]]:
 def quick(monkeypatch, tmp_path):
     """What takes long once the arguments are known to be right is left out; results/ is not written."""
     monkeypatch.setattr(workers, "check", lambda *a, **k: [])
-    monkeypatch.setattr(benching, "bench", lambda *a, **k: [])
+    monkeypatch.setattr(bench, "bench", lambda *a, **k: [])
     monkeypatch.setattr(limits, "measure", lambda *a, **k: {})
     monkeypatch.chdir(tmp_path)
     return tmp_path

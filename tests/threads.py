@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cookbook.harness import catalog
+from cookbook.recipe import catalog
 
 COPIES = ("hopper/tma_wgmma_gemm", "ampere/ldmatrix_gemm", "hopper/persistent_gemm")
 

@@ -21,7 +21,8 @@ import cutlass.cute as cute
 import torch
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
-from cookbook.harness import catalog, contest, peers
+from cookbook.measure import contest, peers
+from cookbook.recipe import catalog
 
 NAME, SHAPE = "hopper/tma_wgmma_gemm", (256, 256, 256)
 RECIPE = catalog.load(NAME)

@@ -10,11 +10,11 @@ import numpy as np
 from cookbook import banks
 from cookbook.access import Access, checked_lanes
 from cookbook.arguments import checked, integer, integers, renamed, wrong_type
-from cookbook.design import phases_in
 from cookbook.draw import svg
-from cookbook.instructions import Instruction, Pattern
-from cookbook.irregular import worst
-from cookbook.patterns import MAX_VECTOR, Banks, Block, Span, contiguous
+from cookbook.solve.design import phases_in
+from cookbook.solve.instructions import Instruction, Pattern
+from cookbook.solve.irregular import worst
+from cookbook.solve.patterns import MAX_VECTOR, Banks, Block, Span, contiguous
 
 __all__ = ["access_view", "worst_place"]
 
@@ -85,11 +85,11 @@ def worst_place(offsets: np.ndarray, element_bits: int, access: Pattern) -> list
     """What a warp asks for at the place of a tile where an access takes the most wavefronts, the first such place.
 
     Where an access takes several instructions, there are as many. Their wavefronts are those of
-    `cookbook.design.wavefronts_of`.
+    `cookbook.solve.design.wavefronts_of`.
 
     Args:
         offsets: (rows, columns) element offsets of a layout.
-        access: see `cookbook.instructions`.
+        access: see `cookbook.solve.instructions`.
 
     Raises:
         ValueError: the access does not fit in the tile, or the layout splits what one lane moves.

@@ -565,9 +565,9 @@ draw.pipeline(stages=CONFIG.stages, k_tiles=10, load_time=2)
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness import records
-from cookbook.harness.layout_check import copy_wavefronts
-from cookbook.harness.publishing import table
+from cookbook.check.layout import copy_wavefronts
+from cookbook.measure import records
+from cookbook.publish.pages import table
 
 SMS, NVIDIA_RATE = 132, 2048  # of an H200; multiply-adds of an SM in a clock (NVIDIA H100 white paper)
 STUDY, LOOP = "foundations/tensor_core_ceiling", "mma.sync m16n8k16, bf16"
@@ -632,7 +632,7 @@ lab.check_cells("ampere/ldmatrix_gemm", shapes=[(200, 333, 64)], dtypes=["float1
 # does without.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import results_table
+from cookbook.publish.pages import results_table
 
 Markdown(results_table("ampere/ldmatrix_gemm"))
 

@@ -617,7 +617,7 @@ lab.check_cells("ampere/majors_gemm", shapes=[(200, 328, 64)], dtypes=["float16"
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.publishing import beside_tn, results_table
+from cookbook.publish.pages import beside_tn, results_table
 
 Markdown(results_table("ampere/majors_gemm"))
 

@@ -582,9 +582,9 @@ def matmul(
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness import catalog
-from cookbook.harness.cursor import asked_for
-from cookbook.harness.publishing import table
+from cookbook.check.cursor import asked_for
+from cookbook.publish.pages import table
+from cookbook.recipe import catalog
 
 SHAPE, CTA, CTAS, TILES, AHEAD = (300, 600, 200), 1, 4, 9, CONFIG.stages - 1
 k_tiles = -(-SHAPE[2] // CONFIG.tile_k)
@@ -629,7 +629,7 @@ draw.access_view(access.of_copy(layouts.c, copies.s2g_c, "src", "ldst", warp=0)[
 # clock, for the same threads multiply and store. What it takes to launch a CTA is not in this; it would be spared, too.
 
 # %% tags=["lab"]
-from cookbook.harness import records
+from cookbook.measure import records
 
 SMS, LATENCY, L2_RATE, STORED = 132, 800, 5120, 16  # of an H200: SMs; clocks; bytes a clock of the chip; elements
 STUDY, LOOP, NVIDIA_RATE = "foundations/tensor_core_ceiling", "mma.sync m16n8k16, bf16", 2048
@@ -700,7 +700,7 @@ lab.check_cells("ampere/persistent_gemm", shapes=[(200, 333, 64)], dtypes=["bflo
 # "Ours" is `persistent`; both variants and the peers are interleaved in one run on one GPU.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import results_table
+from cookbook.publish.pages import results_table
 
 Markdown(results_table("ampere/persistent_gemm"))
 

@@ -550,8 +550,8 @@ draw.lanes(
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.publishing import table
 from cookbook.layouts import evaluate
+from cookbook.publish.pages import table
 
 
 def pieces(config: Config) -> tuple[int, int]:
@@ -581,7 +581,7 @@ Markdown(table(["loads", *(f"k-block {k}" for k in range(CONFIG.k_blocks))], row
 # %% tags=["lab"]
 import re
 
-from cookbook.harness import compiling
+from cookbook.check import compiled
 
 SIGNS = {"HMMA": ".", "LDSM": "L", "LDGSTS": "C", "BAR": "|"}
 OPCODE = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z]+)")
@@ -608,10 +608,10 @@ def by_k_block(signs: str) -> str:
 
 try:
     for variant in ("4 stages", "fragments ahead", "loads apart", "loads spread"):
-        sass = compiling.compile_recipe("ampere/pipelined_gemm", "sm_90a", "float16", config=VARIANTS[variant]).sass
+        sass = compiled.compile_recipe("ampere/pipelined_gemm", "sm_90a", "float16", config=VARIANTS[variant]).sass
         (loop,) = (signs for signs in loops(sass) if "C" in signs and "." in signs)
         print(f"{variant}\n{by_k_block(loop)}\n")
-except compiling.NoDisassembler as missing:
+except compiled.NoDisassembler as missing:
     print(missing)
 
 # %% [markdown] tags=["lab"]
@@ -638,8 +638,8 @@ except compiling.NoDisassembler as missing:
 # %% tags=["lab"]
 from collections.abc import Iterator
 
-from cookbook.harness import records
-from cookbook.harness.layout_check import copy_wavefronts
+from cookbook.check.layout import copy_wavefronts
+from cookbook.measure import records
 
 SMS, NVIDIA_RATE = 132, 2048  # of an H200; multiply-adds of an SM in a clock (NVIDIA H100 white paper)
 LATENCY, L2_RATE = 800, 5120  # clocks; bytes a clock of the chip
@@ -733,7 +733,7 @@ lab.check_cells("ampere/pipelined_gemm", shapes=[(200, 333, 64)], dtypes=["bfloa
 # All variants and their peers, interleaved in one run on one GPU; "ours" is `loads apart`, called without an argument.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import results_table
+from cookbook.publish.pages import results_table
 
 Markdown(results_table("ampere/pipelined_gemm"))
 

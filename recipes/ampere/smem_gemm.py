@@ -492,7 +492,7 @@ def matmul(
 
 # %% tags=["lab"]
 from cookbook import access, draw
-from cookbook.harness.layout_check import copy_wavefronts
+from cookbook.check.layout import copy_wavefronts
 from cookbook.layouts import evaluate
 
 layouts = {name: evaluate(smem_layouts, cutlass.Float16, config) for name, config in VARIANTS.items()}
@@ -536,7 +536,7 @@ draw.access_view(access.of_copy(layouts["padded"].a, copies.s2r_a, "src", "ldmat
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.publishing import table
+from cookbook.publish.pages import table
 
 TENSOR_CORES, FMA_A_CLOCK = 4, {"sm_90a": 512, "sm_80": 256}  # of an SM; of each of them
 
@@ -586,7 +586,7 @@ Markdown("Clocks of one SM for one k-block, Hopper:\n\n" + table(header, rows))
 # in the tile that each chip gets:
 
 # %% tags=["lab"]
-from cookbook.harness.compiling import SMEM_LIMITS
+from cookbook.check.compiled import SMEM_LIMITS
 
 
 def stages_that_fit(variant: str, arch: str, limit: int) -> int:
@@ -621,7 +621,7 @@ lab.check_cells("ampere/smem_gemm", shapes=[(200, 333, 64)], dtypes=["float16"],
 # All three and their peers, interleaved in one run on one GPU; "ours" is the swizzled one, called without an argument.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import results_table
+from cookbook.publish.pages import results_table
 
 Markdown(results_table("ampere/smem_gemm"))
 
@@ -630,7 +630,7 @@ Markdown(results_table("ampere/smem_gemm"))
 # and by the medians of the recorded run.
 
 # %% tags=["lab"]
-from cookbook.harness import records
+from cookbook.measure import records
 
 
 def measured_gains() -> str:

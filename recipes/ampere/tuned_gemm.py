@@ -669,8 +669,8 @@ def matmul(
 from IPython.display import Markdown
 
 from cookbook import draw
-from cookbook.harness import records
-from cookbook.harness.publishing import table
+from cookbook.measure import records
+from cookbook.publish.pages import table
 
 SMS = 132  # of an H200
 
@@ -796,7 +796,7 @@ lab.check_cells("ampere/tuned_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"
 # peers, all interleaved in one run on one GPU.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import results_table
+from cookbook.publish.pages import results_table
 
 Markdown(results_table("ampere/tuned_gemm"))
 
@@ -844,7 +844,7 @@ Markdown(rule_beside_times())
 # fewer joules is faster, even if it takes more clocks. The second table is ncu's, of one launch of each variant.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import limits_table
+from cookbook.publish.pages import limits_table
 
 Markdown(limits_table("ampere/tuned_gemm"))
 

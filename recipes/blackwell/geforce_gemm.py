@@ -828,8 +828,8 @@ for arch, config in (("sm_90a", hopper), ("sm_120a", geforce)):
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness import records
-from cookbook.harness.publishing import table
+from cookbook.measure import records
+from cookbook.publish.pages import table
 
 RATE = 1357  # multiply-adds of an SM in a clock by mma.sync: foundations/tensor_core_ceiling, on an H200
 STUDY, LOOP = "foundations/tensor_core_ceiling", "mma.sync m16n8k16, bf16"
@@ -933,7 +933,7 @@ lab.check_cells("blackwell/geforce_gemm", shapes=[(200, 333, 64)], dtypes=["bflo
 # there, which a GeForce does not have; the ceiling is that of `mma.sync`.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import results_table
+from cookbook.publish.pages import results_table
 
 Markdown(results_table("blackwell/geforce_gemm"))
 
@@ -969,7 +969,7 @@ Markdown(beside_ampere())
 # launch of each variant; the warp that loads, which mostly waits, is part of its means.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import limits_table
+from cookbook.publish.pages import limits_table
 
 Markdown(limits_table("blackwell/geforce_gemm"))
 

@@ -561,7 +561,7 @@ def matmul(
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.publishing import table
+from cookbook.publish.pages import table
 
 SMS, NEEDED = 148, 8e12 * 1e-6  # bytes on their way: bandwidth times latency
 rows = []
@@ -615,10 +615,10 @@ draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, arch="sm_100a").a)
 # %% tags=["lab"]
 import numpy as np
 
-from cookbook.harness import catalog
-from cookbook.harness.evaluated import evaluated
-from cookbook.harness.walk_split_k import SplitK
+from cookbook.check.evaluated import evaluated
+from cookbook.check.model.split_k import SplitK
 from cookbook.model import SharedMemory, from_float32
+from cookbook.recipe import catalog
 
 rng = np.random.default_rng(0)
 K = 5 * CONFIG.tile_k  # not a multiple of what four CTAs do
@@ -670,7 +670,7 @@ draw.lanes(lanes, "One kernel after another (a sketch)", unit="k-tiles", note="T
 # access to global memory that may come before `griddepcontrol.wait`. Take the promise away, and it accuses these too:
 
 # %% tags=["lab"]
-from cookbook.harness import interleavings
+from cookbook.check import pipeline as interleavings
 
 module = catalog.load("blackwell/low_latency_gemm")
 promised, config = module.at_rest, VARIANTS["early weight"]
@@ -702,14 +702,14 @@ lab.check_cells("blackwell/low_latency_gemm", shapes=[(13, 333, 640)], dtypes=["
 # where the weight comes early:
 
 # %% tags=["lab"]
-from cookbook.harness import compiling
+from cookbook.check import compiled
 
 try:
     for name, config in VARIANTS.items():
-        made = compiling.compile_recipe("blackwell/low_latency_gemm", "sm_100a", "bfloat16", config=config)
+        made = compiled.compile_recipe("blackwell/low_latency_gemm", "sm_100a", "bfloat16", config=config)
         waits, sent = made.count("ACQBULK"), made.count("STAS")
         print(f"{name:14}STAS (st.async): {sent}, ACQBULK (griddepcontrol.wait): {waits}")
-except compiling.NoDisassembler as missing:
+except compiled.NoDisassembler as missing:
     print(missing)
 
 # %% [markdown] tags=["lab"]
@@ -719,7 +719,7 @@ except compiling.NoDisassembler as missing:
 # `cookbook bench blackwell/low_latency_gemm --record`.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import results_table
+from cookbook.publish.pages import results_table
 
 Markdown(results_table("blackwell/low_latency_gemm"))
 

@@ -546,8 +546,8 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 
 # %% tags=["lab"]
 from cookbook import draw
-from cookbook.harness import majors
 from cookbook.layouts import evaluate
+from cookbook.recipe import majors
 
 BF16, ARCH = cutlass.BFloat16, "sm_100a"
 configs = {letters: majors.configured(CONFIG, letters) for letters in majors.MAJORS}
@@ -606,10 +606,10 @@ for letters, config in configs.items():
 # %% tags=["lab"]
 from IPython.display import Markdown
 
+from cookbook.check.model.wgmma import boxes_of
 from cookbook.descriptors import describe
-from cookbook.harness.publishing import table
-from cookbook.harness.walk_wgmma import boxes_of
 from cookbook.model import InstructionDescriptor
+from cookbook.publish.pages import table
 
 
 def told(layout, rows: int, major: str) -> list[str]:
@@ -694,7 +694,7 @@ lab.check_cells("blackwell/majors_gemm", shapes=[(200, 328, 64)], dtypes=["bfloa
 # `cookbook bench blackwell/majors_gemm --record`.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import results_table
+from cookbook.publish.pages import results_table
 
 Markdown(results_table("blackwell/majors_gemm"))
 

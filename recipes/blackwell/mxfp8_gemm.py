@@ -805,7 +805,7 @@ print(f"{places.size} scale factors in {places.size // ATOM_BYTES} atoms, each w
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.publishing import table
+from cookbook.publish.pages import table
 
 rows_of_table = []
 for name, c in VARIANTS.items():
@@ -838,7 +838,7 @@ draw.access_view(access.of_copy(c_layout, copies.r2s_c, "dst", "ldst")[0])
 # %% tags=["lab"]
 import numpy as np
 
-from cookbook.harness import scaled
+from cookbook.check import scaled
 from cookbook.model.small_floats import decode, encode
 
 values = np.random.default_rng(0).standard_normal((64, 1024)).astype(np.float32)
@@ -874,7 +874,7 @@ lab.check_cells("blackwell/mxfp8_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat
 # Nothing has been timed: that takes a Blackwell GPU.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import results_table
+from cookbook.publish.pages import results_table
 
 Markdown(results_table("blackwell/mxfp8_gemm"))
 

@@ -785,7 +785,7 @@ draw.scale_atom(layouts.sfb.byte_offsets()[:ATOM_ROWS, :ATOM_FACTORS, 0], source
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.publishing import table
+from cookbook.publish.pages import table
 
 first_bytes, first_columns = views.atoms.table()[0, :, :, 0], views.copied.table()[0, :, :, 0] // 4
 names = [f"tcgen05.mma {k}" for k in range(CONFIG.atoms_k)]
@@ -814,7 +814,7 @@ for name, bits, said, value in field_table(describe(layouts.a, "K", hopper=False
 # %% tags=["lab"]
 import numpy as np
 
-from cookbook.harness import scaled
+from cookbook.check import scaled
 
 values = np.random.default_rng(0).standard_normal((64, 1024)).astype(np.float32)
 for name, form in scaled.FORMATS.items():
@@ -859,7 +859,7 @@ lab.check_cells("blackwell/nvfp4_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat
 # Nothing has been timed: that takes a Blackwell GPU.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import results_table
+from cookbook.publish.pages import results_table
 
 Markdown(results_table("blackwell/nvfp4_gemm"))
 

@@ -739,7 +739,7 @@ draw.lanes(lanes, "Fourteen blocks, four places, one of them late (a sketch)", u
 import numpy as np
 from IPython.display import Markdown
 
-from cookbook.harness.publishing import table
+from cookbook.publish.pages import table
 
 PLACES, BLOCKS = 74, (8192 // CONFIG.tile_m) * (8192 // CONFIG.tile_n)
 rng = np.random.default_rng(0)
@@ -790,8 +790,9 @@ draw.access_view(access.of_copy(layouts.c, copies.r2s_c, "dst", "ldst")[0])
 # each warp how often it waits for an answer's barrier, and how often it tells the first CTA that it has read one.
 
 # %% tags=["lab"]
-from cookbook.harness import catalog, interleavings
-from cookbook.harness.interleavings.programs import host_arguments, of_cluster
+from cookbook.check import pipeline as interleavings
+from cookbook.check.pipeline.programs import host_arguments, of_cluster
+from cookbook.recipe import catalog
 
 module = catalog.load("blackwell/persistent_clc_gemm")
 trace = interleavings.trace_of(module, "sm_100a", cutlass.BFloat16, CONFIG)
@@ -835,13 +836,13 @@ lab.check_cells("blackwell/persistent_clc_gemm", shapes=[(200, 333, 64)], dtypes
 # The request is one instruction, and only kernels that ask have it:
 
 # %% tags=["lab"]
-from cookbook.harness import compiling
+from cookbook.check import compiled
 
 try:
     for name, config in VARIANTS.items():
-        made = compiling.compile_recipe("blackwell/persistent_clc_gemm", "sm_100a", "bfloat16", config=config)
+        made = compiled.compile_recipe("blackwell/persistent_clc_gemm", "sm_100a", "bfloat16", config=config)
         print(f"{name:12}UGETNEXTWORKID.BROADCAST: {made.count('UGETNEXTWORKID.BROADCAST')}")
-except compiling.NoDisassembler as missing:
+except compiled.NoDisassembler as missing:
     print(missing)
 
 # %% [markdown] tags=["lab"]
@@ -851,7 +852,7 @@ except compiling.NoDisassembler as missing:
 # `cookbook bench blackwell/persistent_clc_gemm --record`.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import results_table
+from cookbook.publish.pages import results_table
 
 Markdown(results_table("blackwell/persistent_clc_gemm"))
 

@@ -607,7 +607,7 @@ draw.lanes(lanes, title, unit="k-tiles", note=note)
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.publishing import table
+from cookbook.publish.pages import table
 
 TILES, K_TILES = 64, (2, 4, 8, 16, 32, 64)
 rows = []
@@ -643,7 +643,7 @@ lab.check_cells("blackwell/pipelined_gemm", shapes=[(200, 333, 64)], dtypes=["bf
 # `cookbook bench blackwell/pipelined_gemm --record`.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import results_table
+from cookbook.publish.pages import results_table
 
 Markdown(results_table("blackwell/pipelined_gemm"))
 

@@ -608,7 +608,7 @@ lab.check_cells("blackwell/tma_tcgen05_gemm", shapes=[(200, 333, 64)], dtypes=["
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.publishing import results_table
+from cookbook.publish.pages import results_table
 
 Markdown(results_table("blackwell/tma_tcgen05_gemm"))
 

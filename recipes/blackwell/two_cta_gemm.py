@@ -667,7 +667,7 @@ draw.pair_view({name: (c.pairs_m, c.pairs_n) for name, c in VARIANTS.items()}, (
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.publishing import table
+from cookbook.publish.pages import table
 
 
 def places(config: Config) -> list[Place]:
@@ -734,9 +734,9 @@ Markdown("A k-tile for 128 x 256 of C:\n\n" + table(heads, rows))
 # `.cta_group::2`. The matrix descriptors are of one CTA and have the strides they had: an operand of 128 rows.
 
 # %% tags=["lab"]
-from cookbook.harness import catalog
-from cookbook.harness.evaluated import evaluated
-from cookbook.harness.walk_tcgen05 import descriptors_of, instruction_of
+from cookbook.check.evaluated import evaluated
+from cookbook.check.model.tcgen05 import descriptors_of, instruction_of
+from cookbook.recipe import catalog
 
 found = evaluated(catalog.load("blackwell/two_cta_gemm"), cutlass.BFloat16, CONFIG)
 word = instruction_of(found, "bfloat16").encode()
@@ -829,14 +829,14 @@ lab.check_cells("blackwell/two_cta_gemm", shapes=[(200, 333, 64)], dtypes=["bflo
 # report to the other CTA of the pair:
 
 # %% tags=["lab"]
-from cookbook.harness import compiling
+from cookbook.check import compiled
 
 try:
     for name, config in VARIANTS.items():
-        made = compiling.compile_recipe("blackwell/two_cta_gemm", "sm_100a", "bfloat16", config=config)
+        made = compiled.compile_recipe("blackwell/two_cta_gemm", "sm_100a", "bfloat16", config=config)
         of_pairs, shared = made.count("UTMALDG.2D.2CTA"), made.count("UTMALDG.2D.MULTICAST.2CTA")
         print(f"{name:16}TMA loads of a pair: {of_pairs}, of these multicast: {shared}")
-except compiling.NoDisassembler as missing:
+except compiled.NoDisassembler as missing:
     print(missing)
 
 # %% [markdown] tags=["lab"]
@@ -846,7 +846,7 @@ except compiling.NoDisassembler as missing:
 # `cookbook bench blackwell/two_cta_gemm --record`, the table is here.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import results_table
+from cookbook.publish.pages import results_table
 
 Markdown(results_table("blackwell/two_cta_gemm"))
 

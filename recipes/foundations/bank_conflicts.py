@@ -559,7 +559,7 @@ lab.check_cells("foundations/bank_conflicts")
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.study_tables import counted_table
+from cookbook.publish.study_tables import counted_table
 
 Markdown(counted_table("foundations/bank_conflicts"))
 

@@ -155,7 +155,7 @@ draw.tile_order(
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.publishing import table
+from cookbook.publish.pages import table
 
 
 def by_order() -> dict[str, float]:
@@ -340,7 +340,7 @@ lab.check_cells("foundations/gpc_remapping")
 
 # %% tags=["lab"]
 import cookbook
-from cookbook.harness import records
+from cookbook.measure import records
 
 
 def counted_at_l2(recipe: str = "hopper/tuned_gemm") -> str:

@@ -639,7 +639,7 @@ def transpose(x: torch.Tensor, *, out: torch.Tensor | None = None, variant: str 
 
 # %% tags=["lab"]
 from cookbook import banks, draw
-from cookbook.harness import transposing
+from cookbook.check import transpose as transposing
 from cookbook.layouts import evaluate
 
 
@@ -712,7 +712,7 @@ lab.check_cells("foundations/matrix_transpose", dtypes=["float32"], targets=["sm
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.publishing import results_table
+from cookbook.publish.pages import results_table
 
 Markdown(results_table("foundations/matrix_transpose"))
 

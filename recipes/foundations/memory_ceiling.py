@@ -690,7 +690,8 @@ for name, config in LOADS.items():
 # The loops, as they are in the machine code: what a turn of each loop holds.
 
 # %% tags=["lab"]
-from cookbook.harness import ceilings, compiling
+from cookbook.check import compiled as compiling
+from cookbook.measure import ceilings
 
 try:
     sass = compiling.compile_recipe("foundations/memory_ceiling", "sm_90a").sass
@@ -723,7 +724,7 @@ lab.check_cells("foundations/memory_ceiling")
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.ceiling_tables import ceiling_table
+from cookbook.publish.ceiling_tables import ceiling_table
 
 Markdown(ceiling_table("foundations/memory_ceiling"))
 

@@ -412,7 +412,8 @@ def facts() -> list[tuple[str, bool, str]]:
 # eight banks.
 
 # %% tags=["lab"]
-from cookbook import design, draw, gf2
+from cookbook import draw, gf2
+from cookbook.solve import design
 from cookbook.swizzle import Swizzle
 
 BANK_ROWS = {0: "bank bit 0", 1: "bank bit 1", 2: "bank bit 2"}

@@ -652,7 +652,7 @@ lab.check_cells("foundations/swizzle_parameters")
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.study_tables import counted_table
+from cookbook.publish.study_tables import counted_table
 
 Markdown(counted_table("foundations/swizzle_parameters"))
 

@@ -657,7 +657,8 @@ draw.swizzle_view(evaluate(smem_layout, cutlass.BFloat16, 64))
 # which make the descriptors; they run while the tensor cores are at work.
 
 # %% tags=["lab"]
-from cookbook.harness import ceilings, compiling
+from cookbook.check import compiled as compiling
+from cookbook.measure import ceilings
 
 try:
     sass = compiling.compile_recipe("foundations/tensor_core_ceiling", "sm_90a").sass
@@ -688,7 +689,7 @@ lab.check_cells("foundations/tensor_core_ceiling")
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.ceiling_tables import ceiling_table
+from cookbook.publish.ceiling_tables import ceiling_table
 
 Markdown(ceiling_table("foundations/tensor_core_ceiling"))
 

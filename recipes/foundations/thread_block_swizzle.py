@@ -356,7 +356,7 @@ for name in ("ampere/ldmatrix_gemm", "hopper/tma_wgmma_gemm"):
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.study_tables import experiment_table
+from cookbook.publish.study_tables import experiment_table
 
 Markdown(experiment_table("foundations/thread_block_swizzle"))
 

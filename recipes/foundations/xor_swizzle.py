@@ -545,7 +545,7 @@ lab.check_cells("foundations/xor_swizzle")
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.study_tables import counted_table
+from cookbook.publish.study_tables import counted_table
 
 Markdown(counted_table("foundations/xor_swizzle"))
 

@@ -915,8 +915,8 @@ def matmul(
 
 # %% tags=["lab"]
 from cookbook import draw
-from cookbook.harness import majors
 from cookbook.layouts import evaluate
+from cookbook.recipe import majors
 
 BF16 = cutlass.BFloat16
 
@@ -999,8 +999,8 @@ draw.atom_tiling(
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.publishing import table
-from cookbook.harness.walk_wgmma import Boxes, boxes_of
+from cookbook.check.model.wgmma import Boxes, boxes_of
+from cookbook.publish.pages import table
 
 
 def boxes(layout, major: str) -> Boxes:
@@ -1038,7 +1038,7 @@ Markdown(table(header, rows, right=4))
 # MN-major it is 16 lines further. The machine code has the bits: `tnspA`, `tnspB`.
 
 # %% tags=["lab"]
-from cookbook.harness import compiling
+from cookbook.check import compiled
 from cookbook.model import operand_descriptors
 
 rows = []
@@ -1049,9 +1049,9 @@ for variant, letters in [("128x256", letters) for letters in majors.MAJORS] + [(
         first, second = operand_descriptors(layout, lines, major="K" if major == "k" else "MN")[:2]
         row.append(f"mode {first.mode}, lbo {first.lbo}, sbo {first.sbo}, + {second.start - first.start}")
     try:
-        sass = compiling.compile_recipe("hopper/majors_gemm", "sm_90a", "bfloat16", config=config).sass
+        sass = compiled.compile_recipe("hopper/majors_gemm", "sm_90a", "bfloat16", config=config).sass
         row += [f"{sass.count(bit)} of {sass.count('HGMMA')}" for bit in (".tnspA", ".tnspB")]
-    except compiling.NoDisassembler:
+    except compiled.NoDisassembler:
         row += ["", ""]
     rows.append(row)
 Markdown(table(["kernel", "descriptor of A", "descriptor of B", "HGMMA with tnspA", "with tnspB"], rows, right=5))
@@ -1116,7 +1116,7 @@ lab.check_cells("hopper/majors_gemm", shapes=[(200, 328, 64)], dtypes=["bfloat16
 # without an argument: whatever the heuristics chose. The variants were called by name.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import results_table
+from cookbook.publish.pages import results_table
 
 Markdown(results_table("hopper/majors_gemm"))
 
@@ -1124,8 +1124,8 @@ Markdown(results_table("hopper/majors_gemm"))
 # Each layout against its own `tn`, predicted to be 1, and against `torch.matmul` on operands of the same majors:
 
 # %% tags=["lab"]
-from cookbook.harness import records
-from cookbook.harness.publishing import beside_tn
+from cookbook.measure import records
+from cookbook.publish.pages import beside_tn
 
 Markdown(beside_tn("hopper/majors_gemm"))
 

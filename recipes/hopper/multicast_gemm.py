@@ -550,7 +550,7 @@ draw.swizzle_view(b)
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.publishing import table
+from cookbook.publish.pages import table
 
 SMS, TENSOR_RATE = 132, 2048  # of an H200; multiply-adds of an SM in a clock (NVIDIA H100 white paper)
 
@@ -716,14 +716,14 @@ lab.check_cells("hopper/multicast_gemm", shapes=[(200, 333, 64)], dtypes=["bfloa
 # The multicasts are in the machine code of the clusters, and only there:
 
 # %% tags=["lab"]
-from cookbook.harness import compiling
+from cookbook.check import compiled
 
 try:
     for name, config in VARIANTS.items():
-        made = compiling.compile_recipe("hopper/multicast_gemm", "sm_90a", "bfloat16", config=config)
+        made = compiled.compile_recipe("hopper/multicast_gemm", "sm_90a", "bfloat16", config=config)
         loads = {op: made.count(op) for op in ("UTMALDG.2D", "UTMALDG.2D.MULTICAST")}
         print(f"{name:8}TMA loads: {loads['UTMALDG.2D']}, of these multicast: {loads['UTMALDG.2D.MULTICAST']}")
-except compiling.NoDisassembler as missing:
+except compiled.NoDisassembler as missing:
     print(missing)
 
 # %% [markdown] tags=["lab"]
@@ -732,7 +732,7 @@ except compiling.NoDisassembler as missing:
 # All variants and their peers, interleaved in one run on one GPU; "ours" is `2x1`, called without an argument.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import results_table
+from cookbook.publish.pages import results_table
 
 Markdown(results_table("hopper/multicast_gemm"))
 
@@ -742,7 +742,7 @@ Markdown(results_table("hopper/multicast_gemm"))
 # variants.)
 
 # %% tags=["lab"]
-from cookbook.harness import records
+from cookbook.measure import records
 
 
 def bytes_and_times() -> str:

@@ -667,14 +667,14 @@ def consume(cta: Cta, out: TmaTensor, scheduler: Scheduler, k_tiles, group, thre
 from IPython.display import Markdown
 
 import cookbook
-from cookbook.harness import compiling
-from cookbook.harness.publishing import table
+from cookbook.check import compiled
+from cookbook.publish.pages import table
 
 
 def counts(module, config) -> list[str]:
     """Of the loop of a kernel's consumers: wgmmas, other instructions of every lane, of the warp, and moves."""
-    sass = compiling.compile_module(module, "loop", "sm_90a", "bfloat16", config).sass
-    names = [each.split()[0] for each in compiling.innermost_loop(sass, "HGMMA")]
+    sass = compiled.compile_module(module, "loop", "sm_90a", "bfloat16", config).sass
+    names = [each.split()[0] for each in compiled.innermost_loop(sass, "HGMMA")]
     multiply, moves = (sum(name.startswith(which) for name in names) for which in ("HGMMA", "R2UR"))
     uniform = sum(name.startswith("U") for name in names)
     return [str(n) for n in (multiply, len(names) - multiply - uniform - moves, uniform, moves)]
@@ -788,7 +788,7 @@ def matmul(
 # of the overlapped epilogue is a number of clocks for each tile, so it is larger where K is short.
 
 # %% tags=["lab"]
-from cookbook.harness import records
+from cookbook.measure import records
 
 SMS, ROUND, STORE = 132, 800, 350  # of an H200; clocks, of 64 x 64 for the store
 PAIRS = {name: name.replace("overlapped", "after the tile") for name in VARIANTS if name.endswith("overlapped")}
@@ -834,7 +834,7 @@ lab.check_cells("hopper/overlapped_epilogue_gemm", shapes=[(200, 333, 64)], dtyp
 # All variants and their peers, interleaved in one run on one GPU; "ours" is the default, called without an argument.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import results_table
+from cookbook.publish.pages import results_table
 
 Markdown(results_table("hopper/overlapped_epilogue_gemm"))
 

@@ -640,7 +640,7 @@ draw.access_view(of_warp_0[0])
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.publishing import table
+from cookbook.publish.pages import table
 
 SMS = 132  # of an H200
 
@@ -670,7 +670,7 @@ Markdown(table(["C", "tiles", f"turns with {SMS} CTAs", "SMs busy", "CTAs that n
 # this recipe's own layouts. A new CTA finds its stages empty; a persistent one finds them full.
 
 # %% tags=["lab"]
-from cookbook.harness.layout_check import copy_wavefronts
+from cookbook.check.layout import copy_wavefronts
 
 TENSOR_RATE, LATENCY = 2048, 800  # multiply-adds of an SM in a clock (NVIDIA H100 white paper); clocks
 K_TILE = CONFIG.tile_m * CONFIG.tile_n * CONFIG.tile_k // TENSOR_RATE
@@ -855,7 +855,7 @@ lab.check_cells("hopper/persistent_gemm", shapes=[(200, 333, 64)], dtypes=["bflo
 # All variants and their peers, interleaved in one run on one GPU; "ours" is `persistent`, called without an argument.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import results_table
+from cookbook.publish.pages import results_table
 
 Markdown(results_table("hopper/persistent_gemm"))
 
@@ -868,7 +868,7 @@ Markdown(results_table("hopper/persistent_gemm"))
 # shown. Then take the forward order, which adds up along K the same way in every tile.
 
 # %% tags=["lab"]
-from cookbook.harness import records
+from cookbook.measure import records
 
 
 def gains() -> str:

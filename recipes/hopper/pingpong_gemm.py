@@ -836,8 +836,8 @@ draw.access_view(stmatrix_of_warp_0[0])
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness import records
-from cookbook.harness.publishing import table
+from cookbook.measure import records
+from cookbook.publish.pages import table
 
 KS = (512, 1024, 2048, 8192)
 
@@ -894,7 +894,7 @@ lab.check_cells("hopper/pingpong_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat
 # Launches follow one another without a gap, as in a model's forward pass: that is where PDL has something to hide.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import results_table
+from cookbook.publish.pages import results_table
 
 Markdown(results_table("hopper/pingpong_gemm"))
 

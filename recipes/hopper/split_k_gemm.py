@@ -680,8 +680,9 @@ def matmul(
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness import catalog, records
-from cookbook.harness.publishing import table
+from cookbook.measure import records
+from cookbook.publish.pages import table
+from cookbook.recipe import catalog
 
 SMS = 132  # of an H200
 found = records.select("foundations/memory_ceiling", "ceiling")
@@ -805,8 +806,8 @@ draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16).a)
 # %% tags=["lab"]
 import numpy as np
 
-from cookbook.harness.evaluated import evaluated
-from cookbook.harness.walk_split_k import SplitKWgmma
+from cookbook.check.evaluated import evaluated
+from cookbook.check.model.split_k import SplitKWgmma
 from cookbook.model import SharedMemory, from_float32
 
 FOUR = VARIANTS["64x64 in 4"]
@@ -874,15 +875,15 @@ lab.check_cells("hopper/split_k_gemm", shapes=[(13, 333, 640)], dtypes=["bfloat1
 # it, nowhere else.
 
 # %% tags=["lab"]
-from cookbook.harness import compiling
+from cookbook.check import compiled
 
 try:
     for name, config in VARIANTS.items():
-        made = compiling.compile_recipe("hopper/split_k_gemm", "sm_90a", "bfloat16", config=config)
+        made = compiled.compile_recipe("hopper/split_k_gemm", "sm_90a", "bfloat16", config=config)
         sent, stored, waits = (made.count(x) for x in ("STAS", "STG", "WARPGROUP.DEPBAR"))
         found = f"{made.registers} registers, {sent:2} STAS, {stored:2} STG, {waits} DEPBAR"
         print(f"{name:14}{config.stages:2} stages, {found}")
-except compiling.NoDisassembler as missing:
+except compiled.NoDisassembler as missing:
     print(missing)
 
 # %% [markdown] tags=["lab"]
@@ -904,7 +905,7 @@ except compiling.NoDisassembler as missing:
 # `64x64 in 4` is for a long K.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import results_table
+from cookbook.publish.pages import results_table
 
 Markdown(results_table("hopper/split_k_gemm"))
 

@@ -433,12 +433,12 @@ import numpy as np
 from IPython.display import Markdown
 
 from cookbook import access, banks, draw
-from cookbook.harness import compiling
-from cookbook.harness.publishing import table
-from cookbook.harness.walk_wgmma import boxes_of
+from cookbook.check import compiled
+from cookbook.check.model.wgmma import boxes_of
 from cookbook.layouts import evaluate
 from cookbook.model import MatrixDescriptor, operand_descriptors
 from cookbook.model.wgmma import operand_addresses
+from cookbook.publish.pages import table
 
 
 def first_rows(dtype):
@@ -481,7 +481,7 @@ Markdown(table(["mode", "operand", "lbo, bytes", "sbo, bytes", "the four k-steps
 # %% tags=["lab"]
 def descriptors_in_ptx(mode: str) -> list[tuple[int, int, int]]:
     """The distinct (swizzle, lbo, sbo) among the 64-bit constants that go into descriptors."""
-    ptx = compiling.compile_recipe("hopper/swizzle_modes_gemm", "sm_90a", "bfloat16", config=VARIANTS[mode]).ptx
+    ptx = compiled.compile_recipe("hopper/swizzle_modes_gemm", "sm_90a", "bfloat16", config=VARIANTS[mode]).ptx
     words = [int(number) % 2**64 for number in re.findall(r"or\.b64\s+%rd\d+, %rd\d+, (-?\d{9,});", ptx)]
     found = [MatrixDescriptor.decode(word) for word in words]
     return sorted({(one.mode, one.lbo, one.sbo) for one in found})
@@ -613,7 +613,7 @@ draw.bar_chart(bars, unit="k-tiles in the time of one", title="Predicted: which 
 
 # %% tags=["lab"]
 for mode, config in VARIANTS.items():
-    made = compiling.compile_recipe("hopper/swizzle_modes_gemm", "sm_90a", "bfloat16", config=config)
+    made = compiled.compile_recipe("hopper/swizzle_modes_gemm", "sm_90a", "bfloat16", config=config)
     found = f"{made.count('UTMALDG.2D'):2} UTMALDG (boxes: {asked[mode]['boxes']:2}), {made.count('HGMMA')} HGMMA"
     print(f"{mode:11} {found}, {made.registers} registers, {made.spills} bytes spilled")
 
@@ -639,8 +639,8 @@ print(f"published, B200: {PUBLISHED[128] / PUBLISHED[16]:.2f}x; predicted here: 
 
 # %% tags=["lab"]
 import cookbook
-from cookbook.harness.evaluated import evaluated
-from cookbook.harness.walk import walk_evaluated
+from cookbook.check.evaluated import evaluated
+from cookbook.check.model.product import walk_evaluated
 
 rng = np.random.default_rng(0)
 a, b = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((64, 64), (64, 64)))
@@ -677,7 +677,7 @@ lab.check_cells("hopper/swizzle_modes_gemm", shapes=[(200, 333, 64)], dtypes=["b
 # The four modes and their peers, interleaved in one run on one GPU; "ours" is `sw128`, called without an argument.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import results_table
+from cookbook.publish.pages import results_table
 
 Markdown(results_table("hopper/swizzle_modes_gemm"))
 
@@ -691,7 +691,7 @@ Markdown(results_table("hopper/swizzle_modes_gemm"))
 # more than that to mean anything.
 
 # %% tags=["lab"]
-from cookbook.harness import records
+from cookbook.measure import records
 
 
 def beside_measured() -> str:

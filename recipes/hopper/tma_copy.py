@@ -827,8 +827,8 @@ def facts() -> list[tuple[str, bool, str]]:
 import numpy as np
 
 from cookbook import draw
-from cookbook.harness import copying
 from cookbook.layouts import evaluate
+from cookbook.measure import tma_copies
 
 
 def first_stages(dtype, major):
@@ -856,7 +856,7 @@ counting = np.arange(LOOK.lines * LOOK.line_bytes // 2, dtype=np.uint16).reshape
 has_tma = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
 for major in MAJORS:
     for mode in MODES:
-        by_model = copying.expected(counting, replace(LOOK, mode=mode, major=major))
+        by_model = tma_copies.expected(counting, replace(LOOK, mode=mode, major=major))
         places = layouts[major][f"{mode}, {major}-major"].byte_offsets()
         by_cute = by_model.view(np.uint16)[(places if major == "k" else places.T) // 2]
         said = f"{mode:6} {major:2}  CuTe's layout finds all: {(by_cute == counting).all()}"
@@ -875,7 +875,7 @@ for major in MAJORS:
 # %% tags=["lab"]
 def slots_by_model(base):
     chunks = np.arange(8 * 64, dtype=np.uint16).reshape(8, 64)
-    memory = copying.expected(chunks, Config(lines=8, line_bytes=128, stages=1), base=base).view(np.uint16)
+    memory = tma_copies.expected(chunks, Config(lines=8, line_bytes=128, stages=1), base=base).view(np.uint16)
     return np.argsort(memory[::8]).reshape(8, 8) % 8  # of each chunk, counted along the lines
 
 
@@ -913,7 +913,7 @@ print("\n".join(spelled_out(7)))
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.publishing import table
+from cookbook.publish.pages import table
 
 SECTOR = 32  # bytes
 rows = []
@@ -938,7 +938,7 @@ Markdown(table(["mode", "boxes of a tile", "lines of a tile", "bytes of its sect
 
 # %% tags=["lab"]
 from cookbook import lab
-from cookbook.harness.publishing import checked_table, results_table
+from cookbook.publish.pages import checked_table, results_table
 
 lab.check_cells("hopper/tma_copy", targets=["sm_90a"])
 

@@ -513,8 +513,8 @@ draw.pipeline(stages=CONFIG.stages, k_tiles=10, load_time=3)
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness import records
-from cookbook.harness.publishing import table
+from cookbook.measure import records
+from cookbook.publish.pages import table
 
 SMS, TENSOR_RATE, LATENCY, OUT = 132, 2048, 800, 16  # of an H200; multiply-adds; clocks, put; elements, put
 
@@ -553,7 +553,7 @@ lab.check_cells("hopper/tma_wgmma_gemm", shapes=[(200, 333, 64)], dtypes=["bfloa
 # Ours and its peers, interleaved in one run on one GPU.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import results_table
+from cookbook.publish.pages import results_table
 
 Markdown(results_table("hopper/tma_wgmma_gemm"))
 

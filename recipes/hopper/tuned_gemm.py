@@ -279,7 +279,7 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.publishing import table
+from cookbook.publish.pages import table
 
 Markdown(
     table(
@@ -321,7 +321,7 @@ draw.line_chart(lines, "% of the clocks of 132 SMs", "M = N = K: computed, not m
 # The three variants with the lowest cost, relative to the first, which `choose` takes:
 
 # %% tags=["lab"]
-from cookbook.harness.benching import DEFAULT_SHAPES
+from cookbook.measure.bench import DEFAULT_SHAPES
 
 
 def predicted(shape: tuple[int, int, int]) -> dict[str, float]:
@@ -1019,7 +1019,7 @@ lab.check_cells("hopper/tuned_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"
 # difference is the spread.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import results_table
+from cookbook.publish.pages import results_table
 
 Markdown(results_table("hopper/tuned_gemm"))
 
@@ -1034,7 +1034,7 @@ import math
 import statistics
 from itertools import product
 
-from cookbook.harness import records
+from cookbook.measure import records
 
 
 def timed_in_all_variants() -> list[dict]:
@@ -1117,7 +1117,7 @@ Markdown(fitted())
 # the loading warps, which mostly wait, are part of its means.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import limits_table
+from cookbook.publish.pages import limits_table
 
 Markdown(limits_table("hopper/tuned_gemm"))
 

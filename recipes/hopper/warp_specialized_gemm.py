@@ -454,10 +454,10 @@ from dataclasses import replace
 from IPython.display import Markdown
 
 from cookbook import access, draw
+from cookbook.check import compiled
 from cookbook.draw import Span
-from cookbook.harness import compiling
-from cookbook.harness.publishing import table
 from cookbook.layouts import evaluate
+from cookbook.publish.pages import table
 
 LARGE = VARIANTS["setmaxnreg, 256x192"]
 
@@ -505,7 +505,7 @@ draw.lanes(
 # %% tags=["lab"]
 def compiled_row(name: str, config: Config) -> list[str]:
     """Of one compile: the tile's accumulators, what a thread has at launch and later, what was spilled."""
-    made = compiling.compile_recipe("hopper/warp_specialized_gemm", "sm_90a", "bfloat16", config=config)
+    made = compiled.compile_recipe("hopper/warp_specialized_gemm", "sm_90a", "bfloat16", config=config)
     later = config.registers[1] if config.registers else config.at_launch
     loads = sum(n for name, n in made.sass_counts.items() if name.startswith("LDL"))
     figures = (accumulators(config), config.threads, config.at_launch, later, made.registers, made.spills, loads)
@@ -548,7 +548,7 @@ Markdown(table(header, [compiled_row(name, config) for name, config in tried.ite
 # %% tags=["lab"]
 def around(mnemonic: str, before: int, after: int) -> str:
     """Lines of the kernel's code around the first `mnemonic`, without addresses and encodings."""
-    sass = compiling.compile_recipe("hopper/warp_specialized_gemm", "sm_90a", "bfloat16").sass.splitlines()
+    sass = compiled.compile_recipe("hopper/warp_specialized_gemm", "sm_90a", "bfloat16").sass.splitlines()
     code = [line.partition("*/")[2].strip() or line for line in sass]  # a label has no address
     at = next(number for number, line in enumerate(code) if mnemonic in line)
     return "\n".join(code[at - before : at + after + 1])
@@ -575,7 +575,7 @@ for wanted in ((24, 240), (32, 240), (24, 248), (24, 236)):
 # with 128 bytes each time. Both of its copies should still be at their ideal:
 
 # %% tags=["lab"]
-from cookbook.harness.layout_check import copy_wavefronts
+from cookbook.check.layout import copy_wavefronts
 
 layouts, copies = (evaluate(of, cutlass.BFloat16, LARGE) for of in (smem_layouts, tiled_copies))
 for field in copies._fields:
@@ -703,7 +703,7 @@ lab.check_cells("hopper/warp_specialized_gemm", shapes=[(200, 333, 64)], dtypes=
 # without an argument.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import results_table
+from cookbook.publish.pages import results_table
 
 Markdown(results_table("hopper/warp_specialized_gemm"))
 
@@ -715,7 +715,7 @@ Markdown(results_table("hopper/warp_specialized_gemm"))
 # apart (the last column), and a gain that is not larger, above all one where nothing was predicted, is none.
 
 # %% tags=["lab"]
-from cookbook.harness import records
+from cookbook.measure import records
 
 
 def beside_measured() -> str:

@@ -11,7 +11,8 @@ import pytest
 import torch
 from marks import ON_HOPPER
 
-from cookbook.harness import catalog, running
+from cookbook.check import ran
+from cookbook.recipe import catalog
 
 pytestmark = ON_HOPPER
 STUDY, NAMES = "foundations/gpc_remapping", ["hopper/tuned_gemm", "hopper/majors_gemm"]
@@ -35,12 +36,12 @@ def test_any_table_gives_the_same_product(monkeypatch, order, name):
     module, draw = catalog.load(name), random.Random(7)
     monkeypatch.setattr(module, "CALIBRATION", module.CALIBRATION)  # restored afterwards
     for shape in ((2048, 2048, 1024), (4096, 3000, 400), (5000, 5000, 200)):
-        a, b = running.inputs(shape, "bfloat16")
+        a, b = ran.inputs(shape, "bfloat16")
         for variant in module.VARIANTS:
             for mixed in (order, draw.sample(order, len(order)), range(len(order)), ()):
                 module.calibrate(gpcs=tuple(mixed))
-                error = running.relative_error(module.matmul(a, b, variant=variant), running.reference(a, b))
-                assert error <= running.tolerance("bfloat16")
+                error = ran.relative_error(module.matmul(a, b, variant=variant), ran.reference(a, b))
+                assert error <= ran.tolerance("bfloat16")
     module.calibrate()  # forgets the plans
 
 
@@ -49,12 +50,12 @@ def test_a_first_call_within_a_capture_is_right_too(monkeypatch, order):
     monkeypatch.setattr(module, "CALIBRATION", module.CALIBRATION)
     monkeypatch.setattr(module, "REMAPS", {})
     module.calibrate(gpcs=order)
-    a, b = running.inputs((2048, 2048, 1024), "bfloat16")
+    a, b = ran.inputs((2048, 2048, 1024), "bfloat16")
     out, graph = torch.full((2048, 2048), float("nan"), dtype=a.dtype, device="cuda"), torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
     with torch.cuda.graph(graph):
         module.matmul(a, b, out=out, variant="128x256")
     graph.replay()
-    assert module.REMAPS == {} and running.relative_error(out, running.reference(a, b)) <= running.tolerance("bfloat16")
+    assert module.REMAPS == {} and ran.relative_error(out, ran.reference(a, b)) <= ran.tolerance("bfloat16")
     assert not module.GEMM.plans  # what a capture forbids to ask for is asked for at the next call
     assert torch.equal(module.matmul(a, b, variant="128x256"), out) and module.REMAPS

@@ -9,7 +9,8 @@ import pytest
 import torch
 from marks import ON_HOPPER
 
-from cookbook.harness import catalog, running
+from cookbook.check import ran
+from cookbook.recipe import catalog
 
 pytestmark = ON_HOPPER
 RECIPES = ["hopper/pingpong_gemm", "hopper/overlapped_epilogue_gemm", "hopper/majors_gemm"]
@@ -24,9 +25,9 @@ def test_any_number_of_work_tiles_gives_the_same_bits_again_and_again(name, vari
     config = module.VARIANTS[variant]
     sms = torch.cuda.get_device_properties(0).multi_processor_count
     m = config.tile_m * config.cluster_m * (sms // config.cluster) * work_tiles - 72  # the last wave is ragged
-    a, b = running.inputs((m, config.tile_n, k), "bfloat16")
+    a, b = ran.inputs((m, config.tile_n, k), "bfloat16")
     first = module.matmul(a, b, variant=variant)
-    assert running.relative_error(first, a.float() @ b.float()) <= running.tolerance("bfloat16")
+    assert ran.relative_error(first, a.float() @ b.float()) <= ran.tolerance("bfloat16")
     out = torch.empty_like(first)
     for _ in range(20):
         module.matmul(a, b, out=out.fill_(float("nan")), variant=variant)
@@ -37,7 +38,7 @@ def test_any_number_of_work_tiles_gives_the_same_bits_again_and_again(name, vari
 def test_a_product_waits_for_the_one_it_reads(name, variant):
     """A chain, each product an operand of the next, without a pause and with one after each."""
     module = catalog.load(name)
-    x, weight = running.inputs((2048, 2048, 2048), "bfloat16")
+    x, weight = ran.inputs((2048, 2048, 2048), "bfloat16")
     weight /= 2048**0.5  # the products stay of one size
 
     def chain(pause: bool) -> torch.Tensor:
@@ -59,7 +60,7 @@ def test_a_product_waits_for_the_one_it_reads(name, variant):
 def test_a_product_keeps_its_place_among_other_kernels(name, variant):
     """What is written just before is what is multiplied, and what is written just after is not."""
     module = catalog.load(name)
-    x, b = running.inputs((4096, 1024, 512), "bfloat16")
+    x, b = ran.inputs((4096, 1024, 512), "bfloat16")
     expected, a = module.matmul(x, b, variant=variant), torch.empty_like(x)
     out = torch.empty_like(expected)
     for _ in range(20):

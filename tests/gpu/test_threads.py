@@ -10,7 +10,8 @@ import torch
 from marks import ON_HOPPER
 from threads import FIRST_CALLS, run_beside_copies
 
-from cookbook.harness import catalog, running
+from cookbook.check import ran
+from cookbook.recipe import catalog
 
 pytestmark = ON_HOPPER
 
@@ -26,7 +27,7 @@ def test_a_call_after_a_capture_is_remapped_though_the_captured_one_could_not_be
     module = catalog.load(name)
     monkeypatch.setattr(module, "SEATS", {})
     monkeypatch.setattr(module.GEMM, "plans", {})
-    a, b = running.inputs((8192, 8192, 512), "bfloat16")
+    a, b = ran.inputs((8192, 8192, 512), "bfloat16")
     out, graph = torch.empty(8192, 8192, dtype=a.dtype, device="cuda"), torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
     with torch.cuda.graph(graph):
@@ -38,7 +39,7 @@ def test_a_call_after_a_capture_is_remapped_though_the_captured_one_could_not_be
 
 
 def test_a_negative_view_is_refused_and_its_resolved_copy_is_right():
-    a, b = running.inputs((256, 256, 256), "bfloat16")
+    a, b = ran.inputs((256, 256, 256), "bfloat16")
     matmul = catalog.load("hopper/tma_wgmma_gemm").matmul
     product = matmul(a, b)
     with pytest.raises(ValueError, match="a: got a view with PyTorch's neg bit"):

@@ -1,0 +1,116 @@
+"""Block-scaled operands: narrow floats, and one scale factor for every 16 or 32 of them along K.
+
+A row of such a matrix is cut into blocks; what an element stands for is its own value times its block's scale factor.
+The products of two elements and two scale factors are exact in float32, so a reference in float64 of what the operands
+stand for is a reference for the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cookbook.model.scale_factors import ATOM_BYTES
+from cookbook.model.small_floats import decode, encode, encode_ue8m0, pack
+from cookbook.recipe.formats import FORMATS, Format
+
+__all__ = ["Scaled", "as_matmul", "atoms_as_words", "integers", "quantized", "rounded", "tensors"]
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A or B, (rows, K), as patterns: `codes` (rows, K) uint8, one element each; `scales` (rows, K / block) uint8."""
+
+    format: str
+    codes: np.ndarray
+    scales: np.ndarray
+
+    @property
+    def stored(self) -> np.ndarray:
+        """(rows, bytes) uint8: the elements as memory has them, 4-bit ones in pairs, the first in the low bits."""
+        bits = FORMATS[self.format].bits
+        return pack(self.codes, bits) if bits < 8 else self.codes
+
+    def values(self) -> np.ndarray:
+        """(rows, K) float32: what the operand stands for, exactly."""
+        form = FORMATS[self.format]
+        return decode(self.codes, form.element) * np.repeat(decode(self.scales, form.scale), form.block, axis=1)
+
+
+def quantized(values: np.ndarray, name: str) -> Scaled:
+    """The operand nearest to float32 `values` (rows, K): each block's largest element becomes the largest there is.
+
+    A scale factor of mxfp8 is a power of two, the smallest that makes everything fit; one of nvfp4 is rounded.
+
+    Raises:
+        ValueError: K is no multiple of the block.
+    """
+    form = FORMATS[name]
+    values = np.asarray(values, np.float32)
+    if values.ndim != 2 or values.shape[1] % form.block:
+        raise ValueError(f"values: got shape {values.shape}; needed (rows, K), K a multiple of {form.block}")
+    blocks = values.reshape(len(values), -1, form.block)
+    largest = np.nanmax(decode(np.arange(1 << form.bits, dtype=np.uint8), form.element))
+    wanted = np.abs(blocks).max(axis=2) / largest
+    scales = encode_ue8m0(wanted) if form.scale == "ue8m0" else encode(wanted, form.scale)
+    divisor = decode(scales, form.scale)
+    codes = encode(blocks / np.where(divisor == 0, 1, divisor)[..., None], form.element)
+    return Scaled(name, codes.reshape(values.shape), scales)
+
+
+def integers(rows: int, k: int, name: str, seed: int = 0) -> Scaled:
+    """A random operand of small integers and halves: sums of products are exact in float32, in any order.
+
+    The scale factors are 1/2, 1 and 2.
+    """
+    form, random = FORMATS[name], np.random.default_rng(seed)
+    codes = encode(random.choice(np.array([-3, -2, -1, -0.5, 0, 0.5, 1, 2, 3], np.float32), (rows, k)), form.element)
+    factors = random.choice(np.array([0.5, 1, 2], np.float32), (rows, k // form.block))
+    return Scaled(name, codes, encode_ue8m0(factors) if form.scale == "ue8m0" else encode(factors, form.scale))
+
+
+def tensors(operand: Scaled, device: Any = "cpu") -> tuple[Any, Any]:
+    """(elements, scales) as torch tensors of the types that a recipe takes: (rows, bytes) and (rows, K / block)."""
+    import torch
+
+    form = FORMATS[operand.format]
+    pairs = ((operand.stored, form.torch_element), (operand.scales, form.torch_scale))
+    elements, scales = (torch.from_numpy(x).to(device).view(getattr(torch, dtype)) for x, dtype in pairs)
+    return elements, scales
+
+
+def rounded(x: Any, form: Format) -> Any:
+    """A torch tensor (rows, K) as what its quantized form stands for: of the same dtype, which must hold it exactly."""
+    import torch
+
+    values = quantized(x.float().cpu().numpy(), form.name).values()
+    return torch.from_numpy(values).to(x.device, x.dtype)
+
+
+def as_matmul(matmul: Callable[..., Any], form: Format) -> Callable[..., Any]:
+    """A recipe's `matmul(a, b, a_scale, b_scale, out=)` as one of (a, b, out): torch tensors, quantized on the way.
+
+    Quantizing what is `rounded` already loses nothing.
+    """
+
+    def call(a: Any, b: Any, out: Any = None) -> Any:
+        pairs = [tensors(quantized(x.float().cpu().numpy(), form.name), a.device) for x in (a, b.T)]
+        (elements, a_scale), (bt, b_scale) = pairs
+        return matmul(elements, bt.T, a_scale, b_scale, out=out)
+
+    return call
+
+
+def atoms_as_words(atoms: np.ndarray, rows: int) -> np.ndarray:
+    """Atoms of scale factors (1-D uint8) as the matrix that TMA is given: (blocks of 128 rows, words of 8 bytes).
+
+    Raises:
+        ValueError: not whole atoms for so many rows.
+    """
+    high = -(-rows // 128)
+    if atoms.dtype != np.uint8 or atoms.ndim != 1 or not atoms.size or atoms.size % (high * ATOM_BYTES):
+        raise ValueError(f"atoms: got {atoms.size} of {atoms.dtype}; needed bytes, whole atoms for {rows} rows")
+    return np.ascontiguousarray(atoms).view(np.uint64).reshape(high, -1)
