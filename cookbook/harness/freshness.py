@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from itertools import groupby
+from itertools import count, groupby
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -259,11 +259,13 @@ def normal_ptx(ptx: str) -> str:
 
 _TEXT = re.compile(r'llvm\.mlir\.constant\("(?:[^"\\]|\\.)*"\)')
 _SYMBOL = re.compile(r'@(?:"(?:[^"\\]|\\.)*"|[\w$.:]+)')
+_CONSTANT = re.compile(r"\s*(?P<name>%\w+) = llvm\.mlir\.(?P<value>(?:constant|poison|undef|zero)\b.*)")
+_VALUE = re.compile(r"%\w+")
 _RUNTIME = ("@_cu", "@printf", "@cuda_")  # functions that are not of the recipe
 
 
 def normal_launch(module: str) -> str:
-    """What CuTe made of a launch function (MLIR, lowered), without the cubin, names and texts."""
+    """What CuTe made of a launch function (lowered MLIR), without the cubin, names, texts and places of constants."""
     lines = (line for line in module.splitlines() if not line.lstrip().startswith("llvm.mlir.global internal constant"))
     text = re.sub(r"array<\d+ x i8>", "text", _TEXT.sub("text", "\n".join(lines)))  # names are as long as they are
     numbers: dict[str, str] = {}
@@ -272,7 +274,27 @@ def normal_launch(module: str) -> str:
         name = found[0]
         return name if name.startswith(_RUNTIME) else numbers.setdefault(name, f"@{len(numbers)}")
 
-    return _SYMBOL.sub(number, text)
+    return _SYMBOL.sub(number, "\n".join(_values_numbered(text.splitlines())))
+
+
+def _values_numbered(lines: list[str]) -> Iterator[str]:
+    """Lines of MLIR with each constant where it is used, and a function's other values numbered as they come.
+
+    A constant has no effect where it is made. CuTe makes one for each number that Python meets, so that the order of
+    two arguments, or a number that is written twice, would change every line after it.
+    """
+    values: dict[str, str] = {}
+    number = count()
+    for line in lines:
+        if "llvm.func" in line:
+            values, number = {}, count()
+        if made := _CONSTANT.match(line):
+            values[made["name"]] = f"<{made['value']}>"
+        else:
+            for name in _VALUE.findall(line):
+                if name not in values:
+                    values[name] = f"%{next(number)}"
+            yield _VALUE.sub(lambda found, known=values: known[found[0]], line)
 
 
 def compile_all(
