@@ -864,7 +864,7 @@ Markdown(limits_table("ampere/tuned_gemm"))
 # ceiling than one without `ldmatrix`, and one without the barrier hardly gained. How much there is to load is said by
 # the tile, and the tile by the registers. So what gains more is another instruction. TMA brings the same bytes more
 # cheaply: [the GEMM for GeForce Blackwell](../blackwell/geforce_gemm.ipynb), which also runs on a Hopper. And `wgmma`
-# takes its operands from shared memory, one issue for 64 rows: [the GEMM to use on Hopper](../hopper/tuned_gemm.ipynb).
+# takes its operands from shared memory, one issue for 64 rows: [the tuned GEMM of Hopper](../hopper/tuned_gemm.ipynb).
 #
 # What is left here: products whose tiles do not fill a wave, which need their K divided among CTAs. The first rows of
 # the table of times are such.

@@ -951,7 +951,7 @@ Markdown(table(header, rows, right=2))
 # At 4096 x 4096 the wide tile leaves a last turn in which two thirds of the clusters have nothing to do, and its last
 # column of tiles hangs over the edge; the other tiles nearly fill all of their turns. At 8192 x 8192 it is the wide one
 # that comes out best. `matmul` does not count: it takes the wide tile for all sizes, unless it is told another variant.
-# [The GEMM to use](tuned_gemm.ipynb) counts before it chooses.
+# [The tuned GEMM](tuned_gemm.ipynb) counts before it chooses.
 #
 # ## Conclusion
 #
@@ -964,8 +964,8 @@ Markdown(table(header, rows, right=2))
 # And the order of the turns is what makes the queue *correct*: a wait by parity is a promise about the next phase, not
 # about any later one.
 #
-# Next: [few tiles](split_k_gemm.ipynb), where most SMs would have none: K is divided among them. After it comes [the
-# GEMM to use](tuned_gemm.ipynb). That has both schedules and a rule that chooses, and where warpgroups share a tile
-# they store it while they multiply the next one.
+# Next: [split-K](split_k_gemm.ipynb), for products of few tiles. After it,
+# [an overlapped epilogue](overlapped_epilogue_gemm.ipynb) hides the stores of a shared tile, and
+# [the tuned GEMM](tuned_gemm.ipynb) chooses between the schedules.
 #
 # To use it: `cookbook copy hopper/pingpong_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -983,8 +983,7 @@ Markdown("\n\n".join([rule_beside_times(), rule_beside_fit()] if timed_variants(
 # be asked for before the kernel before has ended: [the Blackwell page](../blackwell/low_latency_gemm.ipynb) has that as
 # a variant, and a promise that the caller must make for it.
 #
-# Next: [the GEMM to use](tuned_gemm.ipynb) where there are tiles enough. It has both schedules of
-# [pingpong](pingpong_gemm.ipynb) and a rule that chooses, and where warpgroups share a tile they store it while they
-# multiply the next one.
+# Next: products with many tiles again. [An overlapped epilogue](overlapped_epilogue_gemm.ipynb) stores one tile while
+# the next one is multiplied.
 #
 # To use it: `cookbook copy hopper/split_k_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -757,7 +757,7 @@ Markdown(beside_measured())
 # and look at the compiler's report before you look at a clock.
 #
 # What a tile costs besides its multiplications can be hidden: CTAs that stay and take tile after tile, and load the
-# next one while they store, are [two pages further on](persistent_gemm.ipynb). In [the GEMM to use](tuned_gemm.ipynb)
+# next one while they store, are [two pages further on](persistent_gemm.ipynb). In [the tuned GEMM](tuned_gemm.ipynb)
 # the registers that the producer gave hold a finished tile while the next is multiplied.
 #
 # The traffic can be made less without a larger tile, too: neighbours need the same rows and columns.
