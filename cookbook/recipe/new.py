@@ -50,8 +50,8 @@ def skeleton(name: str, base: str = "", root: Path | None = None) -> dict[Path, 
     gemms = [recipe for recipe in known if recipe.kind == "gemm"]
     old = next((recipe for recipe in gemms if base in ("", recipe.name, recipe.name.partition("/")[2])), None)
     if old is None:
-        needed = f"one of {', '.join(recipe.name for recipe in gemms) or 'none: the track has no GEMM'}"
-        raise ValueError(f"from: got {base!r}; needed {needed}")
+        names = ", ".join(recipe.name for recipe in gemms)
+        raise ValueError(f"from: got {base!r}; needed {f'one of {names}' if names else 'a track with a GEMM'}")
     text = _retold(old, name, order=max(recipe.order for recipe in known) + 10)
     test = _TEST.format(name=name, dtype=old.dtypes[0], target=old.targets[0])
     return {root / f"{name}.py": text, tests / f"test_{stem}.py": test}
