@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A GEMM fed by cp.async and ldmatrix
+#     title: A GEMM with cp.async, ldmatrix and mma.sync
 #     claim: >-
-#       With nothing but copies that any thread can issue, one swizzle made by hand keeps every access to shared
-#       memory at its ideal, and mma.sync busy.
+#       A hand-made swizzle keeps every access to shared memory at its ideal; with copies that any thread can issue, it
+#       keeps mma.sync busy.
 #     track: ampere
 #     order: 20
 #     builds_on: ampere/smem_gemm
@@ -25,7 +25,7 @@
 # ---
 
 # %% [markdown]
-# # A GEMM fed by cp.async and ldmatrix
+# # A GEMM with cp.async, ldmatrix and mma.sync
 #
 # **Claim.** Before there was a copy engine, threads moved the tiles themselves: `cp.async` from global to shared
 # memory, 16 bytes a thread; `ldmatrix` from shared memory into the registers, four 8x8 matrices a warp; then

@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A GEMM for operands of either major
+#     title: Operand majors with ldmatrix.trans
 #     claim: >-
-#       An operand that is stored along M or N instead of K needs no transpose of its own: ldmatrix.trans makes the
-#       same fragments out of a tile whose lines run the other way.
+#       An operand that is stored along M or N instead of K needs no transpose: ldmatrix.trans makes the same fragments
+#       from the mirrored tile.
 #     track: ampere
 #     order: 40
 #     builds_on: ampere/ldmatrix_gemm
@@ -30,7 +30,7 @@
 # ---
 
 # %% [markdown]
-# # A GEMM for operands of either major
+# # Operand majors with ldmatrix.trans
 #
 # **Claim.** An operand that is stored along M or N instead of K needs no transpose of its own: `ldmatrix.trans` makes
 # the same fragments out of a tile whose lines run the other way.

@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: CTAs that stay, without TMA
+#     title: Persistent CTAs without TMA
 #     claim: >-
-#       Start one CTA on each SM and let it go from tile to tile: its threads ask for the next tile while they multiply
-#       this one, so that a pipeline is filled once, and not once for each tile.
+#       A persistent CTA loads its next work tile with cp.async while it multiplies the current one, so its pipeline is
+#       filled once and not once for each tile.
 #     track: ampere
 #     order: 45
 #     builds_on: ampere/pipelined_gemm
@@ -26,7 +26,7 @@
 # ---
 
 # %% [markdown]
-# # CTAs that stay, without TMA
+# # Persistent CTAs without TMA
 #
 # **Claim.** In [the pipeline](pipelined_gemm.ipynb) a CTA computes one tile and ends. While it begins, its stages are
 # empty, and nobody multiplies until the first tiles have come from global memory; and while it stores C, nothing is on

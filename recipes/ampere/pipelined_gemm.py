@@ -9,10 +9,9 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A pipeline, step by step
+#     title: "A pipelined GEMM: stages and register double buffering"
 #     claim: >-
-#       Stages, fragments loaded ahead, loads issued apart, no branch: each step of a GEMM's pipeline is one parameter,
-#       so that what it brings can be predicted from clocks and then measured.
+#       Each step of a GEMM's pipeline is one parameter, so its gain can be predicted from clocks and then measured.
 #     track: ampere
 #     order: 30
 #     builds_on: ampere/ldmatrix_gemm
@@ -25,7 +24,7 @@
 # ---
 
 # %% [markdown]
-# # A pipeline, step by step
+# # A pipelined GEMM: stages and register double buffering
 #
 # **Claim.** [The GEMM of the page before](ldmatrix_gemm.ipynb) is a pipeline in which several things are done at once.
 # Here each of them is a parameter, so that a reader can take them away one by one and see what each brings:

@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: What a shared-memory layout is worth
+#     title: "Shared-memory layouts: plain, padded, swizzled"
 #     claim: >-
-#       One GEMM, three layouts: plain rows, padded rows, swizzled rows. Wavefronts counted on paper predict what each
-#       of them gains; padding frees ldmatrix of its conflicts and hands some to cp.async, a swizzle frees both.
+#       Counted wavefronts predict what each of three shared-memory layouts gains: padding frees ldmatrix of conflicts
+#       and hands some to cp.async, a swizzle frees both.
 #     track: ampere
 #     order: 10
 #     builds_on: null
@@ -25,7 +25,7 @@
 # ---
 
 # %% [markdown]
-# # What a shared-memory layout is worth
+# # Shared-memory layouts: plain, padded, swizzled
 #
 # **Claim.** Take a GEMM as plain as it can be and still be one for the tensor cores: `cp.async` brings tiles of A and B
 # into shared memory, `ldmatrix` takes fragments of them into registers, `mma.sync` multiplies. One parameter says how a

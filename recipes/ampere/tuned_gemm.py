@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: The GEMM to use before Hopper
+#     title: "The tuned GEMM before Hopper: warp tiles and a heuristic"
 #     claim: >-
-#       A larger tile for each warp takes fewer bytes through shared memory, if its fragments are replaced in place;
-#       where the larger tiles do not fit the number of SMs, a written rule takes the smaller ones.
+#       A larger warp tile reads fewer bytes from shared memory for the same work; a written heuristic chooses smaller
+#       tiles where large ones fill the SMs badly.
 #     track: ampere
 #     order: 50
 #     tuned: true
@@ -27,7 +27,7 @@
 # ---
 
 # %% [markdown]
-# # The GEMM to use before Hopper
+# # The tuned GEMM before Hopper: warp tiles and a heuristic
 #
 # **Claim.** [pipelined_gemm](pipelined_gemm.ipynb), on which this page builds, ends with two pipes that are both nearly
 # full: the tensor cores, and the shared memory that feeds them. With `mma.sync` a fragment goes through shared memory

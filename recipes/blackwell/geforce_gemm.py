@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: The GEMM for GeForce Blackwell
+#     title: The tuned GEMM for GeForce Blackwell
 #     claim: >-
-#       A GeForce Blackwell has Hopper's TMA and Ampere's tensor-core instruction. Let one warp load, let the others do
-#       nothing but ldmatrix and mma.sync, and a kernel for it is faster than one for Ampere, on a Hopper too.
+#       One warp loads by TMA and the other warps only run ldmatrix and mma.sync: this is faster than an Ampere kernel,
+#       on a Hopper too.
 #     track: blackwell
 #     order: 90
 #     builds_on: ampere/tuned_gemm
@@ -27,7 +27,7 @@
 # ---
 
 # %% [markdown]
-# # The GEMM for GeForce Blackwell
+# # The tuned GEMM for GeForce Blackwell
 #
 # **Claim.** A GeForce Blackwell (sm_120, sm_121) shares its name with the data centre's Blackwell (sm_100), but not
 # what a GEMM is made of. It has none of `tcgen05` and tensor memory, nor Hopper's `wgmma`: its tensor cores multiply by

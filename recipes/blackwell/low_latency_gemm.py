@@ -9,11 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A GEMM for few rows, at low latency
+#     title: "Low-latency GEMM: swap A/B, split-K and PDL"
 #     claim: >-
-#       With few rows a product is a stream of weights: let these be the tensor core's rows, ask for them before the
-#       kernel before has ended, divide K among the CTAs of a cluster, and add their sums through each other's shared
-#       memory.
+#       With few rows a product is a stream of weights: make the weights the tensor core's A, load them early, and
+#       divide K among the CTAs of a cluster.
 #     track: blackwell
 #     order: 80
 #     builds_on: blackwell/pipelined_gemm
@@ -28,7 +27,7 @@
 # ---
 
 # %% [markdown]
-# # A GEMM for few rows, at low latency
+# # Low-latency GEMM: swap A/B, split-K and PDL
 #
 # **Claim.** When a language model writes, a layer multiplies a handful of rows (one for each text that is being
 # written) by a large weight. The tensor core has little to do. Every byte of the weight must come from memory once, and

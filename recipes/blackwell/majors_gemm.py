@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A GEMM for operands of either major, by tcgen05
+#     title: Operand majors with tcgen05
 #     claim: >-
-#       tcgen05 reads a tile along K or along M and N, so an operand needs no transpose: its atom is mirrored, its boxes
-#       lie the other way, and the instruction descriptor gets one bit.
+#       tcgen05 reads a tile along K or along M and N, so an operand needs no transpose: its layout is mirrored and the
+#       instruction descriptor gets one bit.
 #     track: blackwell
 #     order: 70
 #     builds_on: blackwell/pipelined_gemm
@@ -26,7 +26,7 @@
 # ---
 
 # %% [markdown]
-# # A GEMM for operands of either major, by tcgen05
+# # Operand majors with tcgen05
 #
 # **Claim.** `tcgen05.mma` reads a tile along K or along M and N, so an operand needs no transpose: its atom is
 # mirrored, its boxes lie the other way, and the instruction descriptor gets one bit.

@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A GEMM of 8-bit floats with a scale factor for every 32 of them
+#     title: "MXFP8: block-scaled 8-bit GEMM"
 #     claim: >-
-#       An 8-bit float has too little range for a matrix, so MXFP8 gives every 32 elements of a row a power of two of
-#       their own. Blackwell's tensor core multiplies by it on the way, if the factors lie in tensor memory just so.
+#       MXFP8 gives every 32 elements of a row a scale factor, and the tensor core multiplies by it when the factors lie
+#       in tensor memory in its layout.
 #     track: blackwell
 #     order: 50
 #     builds_on: blackwell/pipelined_gemm
@@ -26,7 +26,7 @@
 # ---
 
 # %% [markdown]
-# # A GEMM of 8-bit floats with a scale factor for every 32 of them
+# # MXFP8: block-scaled 8-bit GEMM
 #
 # **Claim.** An `e4m3` float has eight bits: a sign, four of exponent, three of fraction. It reaches from 2<sup>-9</sup>
 # to 448, which is too little for a matrix of weights or activations. The MX formats (of the Open Compute Project) mend

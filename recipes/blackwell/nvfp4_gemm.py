@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A GEMM of 4-bit floats with a scale factor for every 16 of them
+#     title: "NVFP4: block-scaled 4-bit GEMM"
 #     claim: >-
-#       A 4-bit float has eight sizes. With a factor of its own for every 16 elements it is enough for a matrix, and the
-#       tensor core multiplies twice as many at a time; to shared memory they are bytes, two elements in each.
+#       NVFP4 gives every 16 elements of a row a scale factor; the tensor core multiplies such elements twice as fast as
+#       8-bit ones.
 #     track: blackwell
 #     order: 60
 #     builds_on: blackwell/mxfp8_gemm
@@ -26,7 +26,7 @@
 # ---
 
 # %% [markdown]
-# # A GEMM of 4-bit floats with a scale factor for every 16 of them
+# # NVFP4: block-scaled 4-bit GEMM
 #
 # **Claim.** An `e2m1` float has a sign, two bits of exponent and one of fraction: 0, 1/2, 1, 3/2, 2, 3, 4, 6 and their
 # negatives. NVFP4 gives every 16 of them along K a scale factor, an `e4m3` float without its sign. So an element takes

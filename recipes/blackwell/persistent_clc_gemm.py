@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A GEMM whose tiles are handed out while it runs
+#     title: Dynamic tile scheduler with cluster launch control
 #     claim: >-
-#       Launch a cluster for every tile, and let those that run take the work of those that have not begun: whoever is
-#       free first gets the next tile, and nobody needs to know how many SMs there are, or how fast.
+#       Launch a cluster for every tile and let running clusters cancel waiting ones and take their work: the first free
+#       cluster gets the next tile.
 #     track: blackwell
 #     order: 40
 #     builds_on: blackwell/two_cta_gemm
@@ -26,7 +26,7 @@
 # ---
 
 # %% [markdown]
-# # A GEMM whose tiles are handed out while it runs
+# # Dynamic tile scheduler with cluster launch control
 #
 # **Claim.** A kernel whose CTAs stay and go from tile to tile overlaps the end of one tile with the beginning of the
 # next. But [so far](two_cta_gemm.ipynb) the tiles were dealt out *before* it began: cluster *i* of *s* does the blocks

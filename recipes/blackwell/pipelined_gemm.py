@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A GEMM that uses both halves of tensor memory
+#     title: "Warp-specialized tcgen05: two accumulator stages"
 #     claim: >-
-#       Give each warp one thing to do and the sums two places to be: while four warps fetch and store one tile, the
-#       tensor core multiplies the next one into the other half of tensor memory, and never waits for the epilogue.
+#       With two accumulator stages in tensor memory the tensor core multiplies the next tile while four warps store
+#       this one, and does not wait for the epilogue.
 #     track: blackwell
 #     order: 20
 #     builds_on: blackwell/tma_tcgen05_gemm
@@ -25,7 +25,7 @@
 # ---
 
 # %% [markdown]
-# # A GEMM that uses both halves of tensor memory
+# # Warp-specialized tcgen05: two accumulator stages
 #
 # **Claim.** In [the kernel before](tma_tcgen05_gemm.ipynb) the tensor core and the epilogue take turns: while four
 # warps fetch the sums, nobody may multiply into them. But the sums of a tile fill only half of tensor memory. Here each

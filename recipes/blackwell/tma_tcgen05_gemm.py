@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A GEMM fed by TMA, multiplied by tcgen05
+#     title: A GEMM with TMA and tcgen05
 #     claim: >-
-#       On Blackwell one thread multiplies a whole 128 x 256 tile out of the same swizzled shared memory, and the sums
-#       stay in tensor memory until four warps fetch them.
+#       On Blackwell one thread multiplies a 128 x 256 tile from swizzled shared memory, and the accumulators stay in
+#       tensor memory until four warps load them.
 #     track: blackwell
 #     order: 10
 #     builds_on: hopper/tma_wgmma_gemm
@@ -25,7 +25,7 @@
 # ---
 
 # %% [markdown]
-# # A GEMM fed by TMA, multiplied by tcgen05
+# # A GEMM with TMA and tcgen05
 #
 # **Claim.** Blackwell's tensor core takes its operands exactly where Hopper's took them: in swizzled shared memory,
 # where TMA put them, by a matrix descriptor. What changed is the other end. `tcgen05.mma` is issued by *one thread*

@@ -9,11 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A GEMM in which two SMs multiply one tile
+#     title: "Two-CTA MMA: tcgen05 with cta_group::2"
 #     claim: >-
-#       One tcgen05.mma can take half of its rows of A and half of its columns of B from each of two SMs, and leave half
-#       of its sums in each. An SM then fetches and holds a third less for the same work, and six stages fit where four
-#       did.
+#       A tcgen05.mma of two CTAs reads half of its operands from each SM, so an SM holds a third less and six stages
+#       fit where four did.
 #     track: blackwell
 #     order: 30
 #     builds_on: blackwell/pipelined_gemm
@@ -36,7 +35,7 @@
 # ---
 
 # %% [markdown]
-# # A GEMM in which two SMs multiply one tile
+# # Two-CTA MMA: tcgen05 with cta_group::2
 #
 # **Claim.** [So far](pipelined_gemm.ipynb) each SM multiplies 128 rows of A by 256 columns of B, and brings in all of
 # both. Two SMs that work one above the other bring in the *same* 256 columns. On Hopper

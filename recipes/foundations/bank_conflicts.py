@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: Bank conflicts, counted
+#     title: Bank conflicts
 #     claim: >-
-#       Shared memory serves a whole warp in one turn unless two lanes want different words of one bank, and eight
-#       lines of Python say how many turns an access takes.
+#       Shared memory serves a warp in one wavefront unless two lanes want different words of one bank, and eight lines
+#       of Python count the wavefronts.
 #     kind: study
 #     measures: wavefronts
 #     track: foundations
@@ -24,7 +24,7 @@
 # ---
 
 # %% [markdown]
-# # Bank conflicts, counted
+# # Bank conflicts
 #
 # **Claim.** Shared memory serves a whole warp in one turn unless two lanes want *different words of one bank*. How many
 # turns an access takes can be counted on paper, and whoever can count them can choose a layout.

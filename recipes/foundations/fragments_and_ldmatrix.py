@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: Fragments, and the instruction that fills them
+#     title: Fragments and ldmatrix
 #     claim: >-
-#       Which thread holds which element of an operand is one small layout, its inverse answers the question the other
-#       way round, and ldmatrix is built to hand out exactly that.
+#       One small layout says which thread holds which element of an operand, its inverse answers the reverse question,
+#       and ldmatrix delivers exactly that layout.
 #     track: foundations
 #     order: 60
 #     kind: study
@@ -20,7 +20,7 @@
 # ---
 
 # %% [markdown]
-# # Fragments, and the instruction that fills them
+# # Fragments and ldmatrix
 #
 # **Claim.** `mma.sync` multiplies matrices that lie scattered over the registers of 32 threads. Who holds what looks
 # like a riddle in the manual's figures, and is *one small layout*: from (thread, value) to the place in the matrix. Its

@@ -11,8 +11,8 @@
 #   cookbook:
 #     title: GPC-aware cluster remapping
 #     claim: >-
-#       Simultaneous requests for one line by the SMs of a GPC reach L2 once, so the clusters of a GPC should compute
-#       tiles that need the same rows of A or columns of B.
+#       Simultaneous requests for one line by the SMs of a GPC reach L2 once, so a GPC's clusters should share rows of A
+#       or columns of B.
 #     kind: study
 #     track: foundations
 #     order: 85

@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A matrix transpose, five times
+#     title: "Matrix transpose: padding, swizzle, vectors and TMA"
 #     claim: >-
-#       A transpose asks one tile for rows and for columns; padding, a swizzle made for the accesses, or accesses made
-#       for the layout each serve both without a conflict, and what is left is to move bytes as a copy does.
+#       A transpose reads rows and writes columns; padding, a swizzle or a suited access pattern serves both without
+#       bank conflicts.
 #     kind: transpose
 #     track: foundations
 #     order: 90
@@ -25,7 +25,7 @@
 # ---
 
 # %% [markdown]
-# # A matrix transpose, five times
+# # Matrix transpose: padding, swizzle, vectors and TMA
 #
 # **Claim.** A transpose computes nothing. It reads rows and writes rows, and what was a row going in is a column coming
 # out; shared memory is where the two meet. A tile there is written one way and read the other, and *both* ways must

@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: How fast memory can go
+#     title: Memory bandwidth ceilings
 #     claim: >-
-#       Kernels that only read, only write, or only copy say what a GPU's memories give at most, and how many bytes
-#       must be on their way for that.
+#       Kernels that only read, write or copy measure the bandwidth of a GPU's memories, and the bytes in flight that it
+#       needs.
 #     kind: study
 #     measures: ceiling
 #     track: foundations
@@ -26,7 +26,7 @@
 # ---
 
 # %% [markdown]
-# # How fast memory can go
+# # Memory bandwidth ceilings
 #
 # **Claim.** Kernels that *only read, only write, or only copy* say what a GPU's memories give at most, and how many
 # bytes must be on their way for that. A transpose can do no better than a copy of the same bytes; a matrix product with

@@ -11,8 +11,8 @@
 #   cookbook:
 #     title: The shared-memory atoms of the tensor cores
 #     claim: >-
-#       The tensor cores know eight small layouts of shared memory, and one line of arithmetic chooses among them:
-#       the widest whose row divides the tile.
+#       The tensor cores know eight small layouts of shared memory, and one line of arithmetic chooses among them: the
+#       widest whose row divides the tile.
 #     track: foundations
 #     order: 50
 #     kind: study

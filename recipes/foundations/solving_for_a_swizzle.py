@@ -11,8 +11,8 @@
 #   cookbook:
 #     title: Solving for a swizzle
 #     claim: >-
-#       An access is a handful of bit vectors, a bank conflict is a vector that two lanes differ by, and so a swizzle
-#       can be solved for - or proved not to exist - with a few lines of linear algebra over bits.
+#       A bank conflict is a bit vector that two lanes differ by, so linear algebra over bits finds a swizzle or proves
+#       that none exists.
 #     track: foundations
 #     order: 40
 #     kind: study

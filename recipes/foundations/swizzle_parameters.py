@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: What B, M and S do, and how to choose them
+#     title: The swizzle parameters B, M and S
 #     claim: >-
-#       The swizzle (B, M, S) keeps 2^M elements together and XORs B bits onto them from S higher; three logarithms of
-#       your tile give the values that make its rows and columns free.
+#       The swizzle (B, M, S) keeps 2^M elements together and XORs B bits from S places higher; three logarithms of the
+#       tile give the values.
 #     kind: study
 #     measures: wavefronts
 #     track: foundations
@@ -24,7 +24,7 @@
 # ---
 
 # %% [markdown]
-# # What B, M and S do, and how to choose them
+# # The swizzle parameters B, M and S
 #
 # **Claim.** `Swizzle<B,M,S>` is `col ^ row` with three knobs: **M** says how many elements stay together, **B** how
 # many bits are mixed, **S** how far above they are taken from. For a row-major tile whose sizes are powers of two, all

@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: How fast the tensor cores can go
+#     title: Tensor-core throughput ceilings
 #     claim: >-
-#       A loop of nothing but matrix instructions, fed with normal numbers, says how fast a GPU's tensor cores really
-#       go, and that figure, not the data sheet's, is what a GEMM can be measured against.
+#       A loop of matrix instructions on normal numbers measures the tensor cores' real rate, which a GEMM should be
+#       compared with instead of the data sheet's.
 #     kind: study
 #     measures: ceiling
 #     ceiling_of: {wgmma: Wgmma, mma.sync: MmaSync}
@@ -28,7 +28,7 @@
 # ---
 
 # %% [markdown]
-# # How fast the tensor cores can go
+# # Tensor-core throughput ceilings
 #
 # **Claim.** A loop of *nothing but matrix instructions*, fed with normal numbers, says how fast a GPU's tensor cores
 # really go. That figure, not the data sheet's, is what a GEMM can be measured against.

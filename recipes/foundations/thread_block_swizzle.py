@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: Thread-block swizzle
+#     title: "Thread-block swizzle: rasterization and L2"
 #     claim: >-
-#       The order in which tiles of the product are computed decides how much of A and B the GPU reads at a time, and
-#       five lines of integer arithmetic halve it.
+#       Rasterization, the order in which tiles are computed, decides how much of A and B the GPU reads, and five lines
+#       of integer arithmetic halve it.
 #     track: foundations
 #     order: 80
 #     kind: study
@@ -21,7 +21,7 @@
 # ---
 
 # %% [markdown]
-# # Thread-block swizzle
+# # Thread-block swizzle: rasterization and L2
 #
 # **Claim.** A GPU computes the tiles of a matrix product in *waves*: as many as fit on it at once. What one wave reads,
 # it shares through L2. Which tiles run together is your choice, made by the few lines that turn a CTA's number into a

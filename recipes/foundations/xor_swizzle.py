@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: XOR from the ground up
+#     title: XOR swizzle
 #     claim: >-
-#       Storing element (row, col) at column col XOR row makes rows and columns free at once, and it stays inside the
-#       tile exactly when the number of columns is a multiple of 2^ceil(log2 rows).
+#       Storing element (row, col) at column col XOR row makes rows and columns conflict-free if the number of columns
+#       is a multiple of 2^ceil(log2 rows).
 #     kind: study
 #     measures: wavefronts
 #     track: foundations
@@ -24,7 +24,7 @@
 # ---
 
 # %% [markdown]
-# # XOR from the ground up
+# # XOR swizzle
 #
 # **Claim.** Store element (row, col) at column `col ^ row` of its row, and every row *and* every column of the tile is
 # spread over the banks. It costs one XOR where you store and the same XOR where you load. It stays inside the tile

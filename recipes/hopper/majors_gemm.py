@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A GEMM for operands of either major, by WGMMA
+#     title: Operand majors with WGMMA
 #     claim: >-
-#       wgmma reads a tile along K or along M and N at the same rate, so an operand needs no transpose: its atom is
-#       mirrored, its boxes lie the other way, and the instruction gets one bit.
+#       wgmma reads a tile along K or along M and N at the same rate, so an operand needs no transpose: its layout is
+#       mirrored and one bit changes.
 #     track: hopper
 #     order: 95
 #     builds_on: hopper/tuned_gemm
@@ -29,7 +29,7 @@
 # ---
 
 # %% [markdown]
-# # A GEMM for operands of either major, by WGMMA
+# # Operand majors with WGMMA
 #
 # **Claim.** `wgmma` reads a tile along K or along M and N at the same rate, so an operand needs no transpose: its atom
 # is mirrored, its boxes lie the other way, and the instruction gets one bit.

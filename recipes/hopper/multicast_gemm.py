@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A GEMM whose CTAs share their tiles
+#     title: TMA multicast in a cluster
 #     claim: >-
-#       Two CTAs of a cluster need the same tile of B: each fetches half of it and has TMA deliver that half to both. L2
-#       is asked for a third less, and the price is a barrier that counts the consumers of both.
+#       Each of two CTAs loads half of their common tile and TMA multicasts it to both: L2 gets a third fewer requests,
+#       and a barrier counts both CTAs' consumers.
 #     track: hopper
 #     order: 50
 #     builds_on: hopper/warp_specialized_gemm
@@ -26,7 +26,7 @@
 # ---
 
 # %% [markdown]
-# # A GEMM whose CTAs share their tiles
+# # TMA multicast in a cluster
 #
 # **Claim.** Two CTAs that compute tiles of C one above the other need the same tile of B, k-tile for k-tile. On their
 # own each asks L2 for all of it. As a *cluster* they can share: each asks for **half** of the tile and has TMA write

@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A GEMM whose CTAs stay
+#     title: Persistent CTAs
 #     claim: >-
-#       Start one CTA on each SM and let it go from tile to tile: the loads of the next tile come in while this one is
-#       stored, and TMA carries C out of swizzled buffers while the tensor cores are at work again.
+#       One persistent CTA on each SM loads its next work tile while it stores this one, and TMA stores C while the
+#       tensor cores multiply again.
 #     track: hopper
 #     order: 60
 #     builds_on: hopper/multicast_gemm
@@ -26,7 +26,7 @@
 # ---
 
 # %% [markdown]
-# # A GEMM whose CTAs stay
+# # Persistent CTAs
 #
 # **Claim.** On [the page before](multicast_gemm.ipynb) a CTA computes one tile and ends. While it begins, its stages
 # are empty and nobody multiplies; while it ends, C is on its way out and nobody loads. Here we start **as many CTAs as

@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A GEMM whose warpgroups take turns
+#     title: Ping-pong
 #     claim: >-
-#       Give each consumer warpgroup a tile of its own and let them alternate: while one stores, the other multiplies,
-#       and the tensor cores see no epilogue. It pays most where K is short.
+#       Each consumer warpgroup has its own tile and the two alternate: while one stores, the other multiplies, which
+#       pays most where K is short.
 #     track: hopper
 #     order: 70
 #     builds_on: hopper/persistent_gemm
@@ -26,7 +26,7 @@
 # ---
 
 # %% [markdown]
-# # A GEMM whose warpgroups take turns
+# # Ping-pong
 #
 # **Claim.** On [the page before](persistent_gemm.ipynb) two warpgroups *cooperate*: they share a tile, multiply it
 # together, and then both store it. TMA carries the stores away in the background, but somebody must first round the

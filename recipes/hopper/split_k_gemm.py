@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A GEMM of few tiles
+#     title: Split-K within a cluster
 #     claim: >-
-#       Where a product has fewer tiles than the GPU has SMs, divide K among the CTAs of a cluster: each multiplies a
-#       part of K for the same tile, and they add their sums through each other's shared memory.
+#       Where a product has fewer tiles than the GPU has SMs, the CTAs of a cluster each multiply a part of K and add
+#       their accumulators through DSMEM.
 #     track: hopper
 #     order: 75
 #     builds_on: hopper/pingpong_gemm
@@ -28,7 +28,7 @@
 # ---
 
 # %% [markdown]
-# # A GEMM of few tiles
+# # Split-K within a cluster
 #
 # **Claim.** A kernel that gives each CTA a tile of C leaves most of the GPU idle if C has few tiles. Smaller tiles make
 # more of them, but every halving of a tile's side makes its CTA load more for each multiplication. There is a third

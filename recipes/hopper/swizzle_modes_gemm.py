@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: One GEMM in four swizzle modes
+#     title: TMA swizzle modes in a GEMM
 #     claim: >-
-#       The tensor cores read a tile in any of the four swizzle modes without a bank conflict; TMA works in lines of 16,
-#       32, 64 or 128 bytes, and the number of lines, counted on paper, predicts what each mode is worth to a GEMM.
+#       The tensor cores read all four swizzle modes without bank conflicts; the number of lines that TMA writes
+#       predicts what each mode is worth to a GEMM.
 #     track: hopper
 #     order: 20
 #     builds_on: hopper/tma_copy
@@ -26,7 +26,7 @@
 # ---
 
 # %% [markdown]
-# # One GEMM in four swizzle modes
+# # TMA swizzle modes in a GEMM
 #
 # **Claim.** A tile for `wgmma` may lie in shared memory in four modes, named by the bytes of a row that stay together:
 # 16 (no swizzle), 32, 64, 128. Everybody takes 128, and the reason that is usually given is bank conflicts. That is

@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: Tiles by TMA, in four swizzle modes
+#     title: TMA copies in four swizzle modes
 #     claim: >-
-#       TMA writes a tile into shared memory in one of four modes and reads it back in the same one; the layout that you
-#       hand over says which, and you never compute an address.
+#       TMA writes a tile into shared memory in one of four swizzle modes and reads it back; the layout says which, and
+#       you compute no address.
 #     track: hopper
 #     order: 10
 #     kind: study
@@ -24,7 +24,7 @@
 # ---
 
 # %% [markdown]
-# # Tiles by TMA, in four swizzle modes
+# # TMA copies in four swizzle modes
 #
 # **Claim.** The Tensor Memory Accelerator (TMA) moves a *tile* of a matrix between global and shared memory. One
 # thread asks for it by the coordinates of its corner; the unit does the addresses, the edges and the swizzle. The

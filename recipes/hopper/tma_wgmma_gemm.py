@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A GEMM fed by TMA, multiplied by WGMMA
+#     title: A GEMM with TMA and WGMMA
 #     claim: >-
-#       One warp asks TMA for tiles, two warpgroups multiply them straight from swizzled shared memory, and that
-#       is nearly all that a fast matrix product needs.
+#       One warp loads tiles by TMA and two warpgroups multiply them from swizzled shared memory: that is nearly all
+#       that a fast matrix product needs.
 #     track: hopper
 #     order: 30
 #     builds_on: hopper/swizzle_modes_gemm
@@ -25,7 +25,7 @@
 # ---
 
 # %% [markdown]
-# # A GEMM fed by TMA, multiplied by WGMMA
+# # A GEMM with TMA and WGMMA
 #
 # **Claim.** On Hopper a matrix product needs very little code to be fast. *One warp* asks the Tensor Memory
 # Accelerator (TMA) for tiles; *two warpgroups* multiply them straight out of shared memory with `wgmma`. Neither

@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A producer that gives its registers away
+#     title: Warp specialization and setmaxnreg
 #     claim: >-
-#       A warpgroup that only asks TMA for tiles needs two dozen registers a thread; setmaxnreg hands the rest to those
-#       that multiply, and a tile fits whose accumulators did not fit before. Whether that tile is faster is arithmetic.
+#       A producer warpgroup needs two dozen registers a thread; setmaxnreg gives the rest to the consumers, so that a
+#       tile with more accumulators fits.
 #     track: hopper
 #     order: 40
 #     builds_on: hopper/tma_wgmma_gemm
@@ -26,7 +26,7 @@
 # ---
 
 # %% [markdown]
-# # A producer that gives its registers away
+# # Warp specialization and setmaxnreg
 #
 # **Claim.** An SM has 65,536 registers, and a block's threads share them equally: launched with 384 threads, each gets
 # 168, the one that only waits for barriers as much as the one that holds 192 accumulators. Hopper can change that *in
