@@ -541,8 +541,8 @@ for name in copies._fields:
 # %% [markdown] tags=["lab"]
 # ## In the lab: the pipeline
 #
-# How many stages? Enough that a load, asked for as soon as a stage is free, is there when its turn comes. The times
-# in the picture are chosen to show the mechanism, not measured.
+# How many stages? Enough that a load, asked for as soon as a stage is free, is there when it is needed. The times in
+# the picture are chosen to show the mechanism, not measured.
 
 # %% tags=["lab"]
 draw.pipeline(stages=CONFIG.stages, k_tiles=10, load_time=2)

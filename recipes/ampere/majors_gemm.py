@@ -51,7 +51,7 @@
 # | `nt`    | M: column-major     | N: row-major        | `dy.T @ x`        |
 #
 # Three things change with the letter of an operand, and nothing else: which way its lines run in shared memory, which
-# way `cp.async` walks them, and one bit of `ldmatrix`. The main loop, the MMA and the epilogue are untouched.
+# way `cp.async` goes through them, and one bit of `ldmatrix`. The main loop, the MMA and the epilogue are untouched.
 
 # %%
 from dataclasses import dataclass, replace
@@ -186,8 +186,8 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
 # addresses that the lanes supply are those of the lines, 16 bytes each, and take as many wavefronts as before:
 # the turning happens behind the banks.
 #
-# This form turns matrices of 16-bit elements, and those alone: with 8-bit or 32-bit elements an MN-major operand has to
-# be transposed in some other way. (Blackwell has one for 8 bits.)
+# This form transposes matrices of 16-bit elements, and those alone: with 8-bit or 32-bit elements an MN-major operand
+# has to be transposed in some other way. (Blackwell has one for 8 bits.)
 #
 # CuTe knows all this. `transpose=True` makes the atom, and `make_tiled_copy_A` finds out which line each lane must
 # point at so that the fragments come out as the MMA wants them.
@@ -627,7 +627,7 @@ Markdown(beside_tn("ampere/majors_gemm"))
 # %% [markdown] tags=["lab"]
 # Where one operand is turned the prediction holds to within what two runs of one kernel differ by. Where both are, the
 # kernel is a little slower, and no wavefront says why: `ldmatrix` takes as many as for `tn`, and no copy takes more
-# than foretold. It must be something that the prediction does not count, such as the order in which rows of memory are
+# than predicted. It must be something that the prediction does not count, such as the order in which rows of memory are
 # asked for. Which, was not looked into.
 
 # %% [markdown] tags=["lab"]
@@ -638,10 +638,10 @@ Markdown(beside_tn("ampere/majors_gemm"))
 # take as many wavefronts, and the swizzle is the same. What the major does decide is *which extent* must come in whole
 # 16-byte pieces.
 #
-# Hopper's `wgmma` reads shared memory by itself, so there is no `ldmatrix` to turn anything: there,
-# [one bit of the instruction](../hopper/majors_gemm.ipynb) for each operand says that its lines run along M or N.
+# Hopper's `wgmma` reads shared memory by itself, so there is no `ldmatrix` to transpose anything: there, [one bit of
+# the instruction](../hopper/majors_gemm.ipynb) for each operand says that its lines run along M or N.
 #
-# Next: [CTAs that stay](persistent_gemm.ipynb). It is K-major again, and takes up the pipeline where it ended: with
+# Next: [persistent CTAs](persistent_gemm.ipynb). It is K-major again, and takes up the pipeline where it ended: with
 # each tile.
 #
 # To use it: `cookbook copy ampere/majors_gemm my_gemm.py`, then `from my_gemm import matmul`.

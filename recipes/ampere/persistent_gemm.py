@@ -64,7 +64,7 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 # ## The sizes
 #
 # Four stages of A and B are 192 KiB; a tile of C is 64 KiB. Both together would be too much, and C need not be there at
-# once: pieces of 32 rows, 16 KiB each, go through two buffers in turn. A piece has 16 rows of each of the two rows of
+# once: pieces of 32 rows, 16 KiB each, alternate between two buffers. A piece has 16 rows of each of the two rows of
 # warps, so that all of them have something to put into it.
 #
 # | variant | |
@@ -625,7 +625,7 @@ draw.access_view(access.of_copy(layouts.c, copies.s2g_c, "src", "ldst", warp=0)[
 #
 # A CTA that ends lets the next one begin with empty stages: until its first k-tile has arrived nobody multiplies. What
 # that takes is put as in [the pipeline](pipelined_gemm.ipynb): 800 clocks until global memory answers, and the bytes of
-# a k-tile at an SM's share of L2. A CTA that stays pays it once. Storing C takes the same either way, 16 elements a
+# a k-tile at an SM's share of L2. A persistent CTA pays it once. Storing C takes the same either way, 16 elements a
 # clock, for the same threads multiply and store. What it takes to launch a CTA is not in this; it would be spared, too.
 
 # %% tags=["lab"]
@@ -657,7 +657,7 @@ def tiles_of_an_sm(m: int, n: int) -> int:
 
 
 def gain(m: int, n: int, k: int) -> float:
-    """How many times as fast CTAs that stay are."""
+    """How many times as fast persistent CTAs are."""
     tiles, busy = tiles_of_an_sm(m, n), multiply(k) + STORE
     return tiles * (ARRIVE + busy) / (ARRIVE + tiles * busy)
 
@@ -723,7 +723,7 @@ def clock(device: str) -> float | None:
 
 
 def gain_of_measured(record: dict) -> str:
-    """How many times as fast CTAs that stay are, if the waits that they are spared come out of a measured time."""
+    """How many times as fast persistent CTAs are, if the waits that they are spared come out of a measured time."""
     mhz, took = clock(record["device"]), record["peers"]["one tile a CTA"]["median_ms"]
     if mhz is None:
         return "no clock recorded"
@@ -764,7 +764,7 @@ Markdown(predicted_beside_measured())
 # stored*, for all are storing: the k-tiles that were on their way arrive, and no others. A producer that does nothing
 # else has no such gap.
 #
-# Next: [the GEMM to use before Hopper](tuned_gemm.ipynb). It takes up the pipeline once more, at its other end: less
+# Next: [the tuned GEMM before Hopper](tuned_gemm.ipynb). It takes up the pipeline once more, at its other end: less
 # through shared memory for each product.
 #
 # To use it: `cookbook copy ampere/persistent_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -274,7 +274,7 @@ def order_of_loads(pieces_a: int, pieces_b: int, config: Config) -> list[tuple[t
 # *Inside* a tile the compiler sees all four k-blocks, and moves loads ahead even if we do not ask for it; past a
 # barrier it may not.
 #
-# `turn` is the k-block in which the loop goes over to the next tile: before the fetch that first needs it.
+# `switch` is the k-block in which the loop goes over to the next tile: before the fetch that first needs it.
 
 
 # %%
@@ -291,7 +291,7 @@ def mainloop(mma, acc, copies, load_a, load_b, sA, sB, tidx, k_tiles, config: cu
     order = order_of_loads(cute.size(load_a.dst, mode=[1]), cute.size(load_b.dst, mode=[1]), config)
 
     ahead = buffers - 1
-    turn = (k_blocks - ahead) % k_blocks
+    switch = (k_blocks - ahead) % k_blocks
     read, write = cutlass.Int32(0 if ahead else stages - 1), cutlass.Int32(stages - 1)
     if cutlass.const_expr(ahead):  # the first k-block of all
         cute.arch.cp_async_wait_group(stages - 2)
@@ -306,7 +306,7 @@ def mainloop(mma, acc, copies, load_a, load_b, sA, sB, tidx, k_tiles, config: cu
     for first, last, loading in loops:
         for k_tile in cutlass.range(first, last, unroll=1):
             for k in cutlass.range_constexpr(k_blocks):
-                if cutlass.const_expr(k == turn):
+                if cutlass.const_expr(k == switch):
                     read = read + 1 if read + 1 < stages else cutlass.Int32(0)
                     cute.arch.cp_async_wait_group(stages - 2)  # the next tile has arrived,
                     cute.arch.sync_threads()  # everybody's part of it, and the oldest stage is free
@@ -497,8 +497,8 @@ def matmul(
 # out of your own code.
 #
 # In these pictures a tile takes as long to arrive as two tiles take to multiply, and a load begins the moment its stage
-# is free. Two stages keep the tensor cores waiting; four do not. (Our threads load and multiply in turn, so they ask
-# for a tile only after they have waited for the one before: with two stages they wait even longer.) The times are
+# is free. Two stages keep the tensor cores waiting; four do not. (Our threads alternately load and multiply, so they
+# ask for a tile only after they have waited for the one before: with two stages they wait even longer.) The times are
 # chosen to show the mechanism, not measured.
 
 # %% tags=["lab"]
@@ -621,9 +621,9 @@ except compiled.NoDisassembler as missing:
 #
 # * *Shared memory* serves a wavefront a clock: in k-block *k* those of `ldmatrix` and those of the `cp.async` that are
 #   issued in it, s(k) together.
-# * *The tensor cores* are busy for t clocks with a k-block. Their rate for `mma.sync` is what
-#   [the study of the ceiling](../foundations/tensor_core_ceiling.ipynb) has recorded on a Hopper GPU; where it has
-#   recorded nothing, NVIDIA's figure for the chip, which `mma.sync` does not reach.
+# * *The tensor cores* are busy for t clocks with a k-block. Their rate for `mma.sync` is what [the tensor-core
+#   ceilings](../foundations/tensor_core_ceiling.ipynb) has recorded on a Hopper GPU; where it has recorded nothing,
+#   NVIDIA's figure for the chip, which `mma.sync` does not reach.
 # * Within a k-block the two overlap, and the longer one counts: **T = sum over k of max(s(k), t)**.
 # * Without fragments ahead, nothing is multiplied after the barrier until the first k-block's `ldmatrix` are served:
 #   **T + l**, with l their wavefronts.

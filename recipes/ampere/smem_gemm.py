@@ -36,10 +36,10 @@
 # * `swizzled`: as plain, but the 16-byte chunks of row *r* change places: chunk *c* goes to slot *c XOR (r mod 8)*.
 #
 # Nothing else differs between the three: not the copies, not the loop, not the number of stages. What the layout is
-# worth can be worked out before anything runs, by counting *wavefronts*, and then measured. A wavefront is one turn of
-# shared memory, all that its 32 banks can give or take in one clock; lanes that want different words of one bank need
-# a turn each ([bank conflicts](../foundations/bank_conflicts.ipynb)). What a *fragment* is, and how `ldmatrix` hands it
-# out, is on [a page of its own](../foundations/fragments_and_ldmatrix.ipynb).
+# worth can be worked out before anything runs, by counting *wavefronts*, and then measured. A wavefront is one access
+# of shared memory, all that its 32 banks can give or take in one clock; lanes that want different words of one bank
+# need a wavefront each ([bank conflicts](../foundations/bank_conflicts.ipynb)). What a *fragment* is, and how
+# `ldmatrix` hands it out, is on [a page of its own](../foundations/fragments_and_ldmatrix.ipynb).
 #
 # This is the first rung of a ladder. [The second](ldmatrix_gemm.ipynb) keeps the swizzle and loads fragments ahead;
 # [the third](pipelined_gemm.ipynb) asks what each part of that pipeline brings.
@@ -488,7 +488,7 @@ def matmul(
 #
 # The layouts are evaluated by CuTe itself and read back as byte addresses. Eight rows of A, sixteen bytes a cell; a
 # cell says in which bank it begins, and has a colour of its own for each. `ldmatrix` reads down the columns: a column
-# of one colour is eight turns at the same four banks, a column of eight colours is one.
+# of one colour is eight wavefronts at the same four banks, a column of eight colours is one.
 
 # %% tags=["lab"]
 from cookbook import access, draw
@@ -509,8 +509,8 @@ draw.bank_grid(layouts["swizzled"].a, label="bank", title="swizzled: chunk c of 
 # ## In the lab: one ldmatrix
 #
 # The 32 lanes of warp 0 give the addresses of 32 rows of 16 bytes, eight for each of the four matrices. Shared memory
-# serves one matrix after the other: each is a *phase* of the instruction. Padded and swizzled take one turn a phase and
-# look alike but for which lane has which bank; here is the padded one beside the plain.
+# serves one matrix after the other: each is a *phase* of the instruction. Padded and swizzled take one wavefront a
+# phase and look alike but for which lane has which bank; here is the padded one beside the plain.
 
 # %% tags=["lab"]
 draw.access_view(access.of_copy(layouts["plain"].a, copies.s2r_a, "src", "ldmatrix")[0], title="ldmatrix.x4, plain")

@@ -42,8 +42,8 @@
 #   saving is worth. `cost` is the rule, and `matmul` takes the cheapest of `VARIANTS`: this one or the tile of the
 #   pages before.
 #
-# It has one CTA for each tile, as the pipeline has: [CTAs that stay](persistent_gemm.ipynb) gained nothing at the large
-# cubes. The prediction comes before the measurement: first in the table of sizes, then in a cell.
+# It has one CTA for each tile, as the pipeline has: [persistent CTAs](persistent_gemm.ipynb) gained nothing at the
+# large cubes. The prediction comes before the measurement: first in the table of sizes, then in a cell.
 
 # %%
 from dataclasses import dataclass, replace
@@ -699,7 +699,7 @@ def efficiency(config: Config, m: int, n: int, sms: int = SMS) -> float:
     return m * n / (waves(config, m, n, sms) * sms * config.tile_m * config.tile_n)
 
 
-def foretold(shape: tuple[int, int, int]) -> dict[str, float]:
+def predicted(shape: tuple[int, int, int]) -> dict[str, float]:
     """The cost of each variant, the cheapest one 1."""
     costs = {name: cost(config, *shape, sms=SMS) for name, config in VARIANTS.items()}
     return {name: value / min(costs.values()) for name, value in costs.items()}
@@ -708,13 +708,13 @@ def foretold(shape: tuple[int, int, int]) -> dict[str, float]:
 rows = []
 for shape in SHAPES:
     each = [f"{waves(c, *shape[:2], SMS)}, {efficiency(c, *shape[:2]):.0%}" for c in VARIANTS.values()]
-    rows.append([" x ".join(map(str, shape)), *each, *(f"{x:.3f}" for x in foretold(shape).values())])
+    rows.append([" x ".join(map(str, shape)), *each, *(f"{x:.3f}" for x in predicted(shape).values())])
     rows[-1].append(choose(*shape, sms=SMS))
 header = ["M x N x K", *(f"{v}: waves" for v in VARIANTS), *(f"{v}: cost" for v in VARIANTS), "chosen"]
 Markdown(table(header, rows))
 
 # %% [markdown] tags=["lab"]
-# The rate in the rule is a measured one. What [the study of the ceiling](../foundations/tensor_core_ceiling.ipynb) has
+# The rate in the rule is a measured one. What [the tensor-core ceilings](../foundations/tensor_core_ceiling.ipynb) has
 # recorded:
 
 # %% tags=["lab"]
@@ -806,8 +806,8 @@ Markdown(results_table("ampere/tuned_gemm"))
 # the ceiling there, so it must multiply by another instruction, and that is `wgmma`. Hold ours against the ceiling. At
 # the small cubes and with few rows, where most SMs have no tile, it is at a third of `torch.matmul` or so.
 #
-# How good is the rule? For each record: the variants' times relative to the faster one, foretold and measured, and what
-# `matmul` would have gained by knowing; and beside it what lies between two times of the kernel that was chosen.
+# How good is the rule? For each record: the variants' times relative to the faster one, predicted and measured, and
+# what `matmul` would have gained by knowing; and beside it what lies between two times of the kernel that was chosen.
 
 # %% tags=["lab"]
 
@@ -821,11 +821,11 @@ def rule_beside_times() -> str:
             continue
         shape = tuple(r["shape"])
         found = {name: r["peers"][name]["median_ms"] for name in VARIANTS}
-        best, said, chosen = min(found.values()), foretold(shape), choose(*shape, sms=SMS)
+        best, said, chosen = min(found.values()), predicted(shape), choose(*shape, sms=SMS)
         each = [f"{said[name]:.3f} / {found[name] / best:.3f}" for name in VARIANTS]
         lost, twice = found[chosen] / best - 1, abs(r["figures"]["median_ms"] / found[chosen] - 1)
         rows.append([" x ".join(map(str, shape)) + f", {r['dtype']}", *each, chosen, f"{lost:.1%}", f"{twice:.1%}"])
-    header = ["M x N x K", *(f"{name}: foretold / measured" for name in VARIANTS), "chosen", "lost"]
+    header = ["M x N x K", *(f"{name}: predicted / measured" for name in VARIANTS), "chosen", "lost"]
     header.append("one kernel twice, apart")
     return table(header, rows) if rows else "*Not measured yet.*"
 
@@ -866,8 +866,8 @@ Markdown(limits_table("ampere/tuned_gemm"))
 # cheaply: [the GEMM for GeForce Blackwell](../blackwell/geforce_gemm.ipynb), which also runs on a Hopper. And `wgmma`
 # takes its operands from shared memory, one issue for 64 rows: [the tuned GEMM of Hopper](../hopper/tuned_gemm.ipynb).
 #
-# What is left here: products whose tiles do not fill a wave, which need their K divided among CTAs. The first rows of
-# the table of times are such.
+# What is left here: products whose tiles do not fill a wave, which need their split-K among CTAs. The first rows of the
+# table of times are such.
 #
 # This is the last page of the track. Next: [tiles by TMA](../hopper/tma_copy.ipynb), where Hopper's begins: there no
 # thread computes an address any more.

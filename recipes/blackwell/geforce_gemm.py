@@ -37,7 +37,7 @@
 # [ampere/tuned_gemm](../ampere/tuned_gemm.ipynb) in the same run. **For sm_120a this kernel is compiled, and not run on
 # hardware.**
 #
-# | | loads | multiplies | sums |
+# | | loads | multiplies | accumulators |
 # |---|---|---|---|
 # | Ampere | `cp.async`, every thread | `mma.sync`, from registers | registers |
 # | Hopper | TMA, one thread | `wgmma`, from shared memory | registers |
@@ -78,7 +78,7 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 # |---|---|---|---|
 # | `square` | 128 x 256 | 64 x 64 | that of `ampere/tuned_gemm`, with fragments of two k-blocks: 64 registers |
 # | `square, shared B` | | | two CTAs, one above the other, load half of B's tile each, by multicast |
-# | `wide, shared B` | 256 x 192 | 64 x 96 | fragments replaced in place: 24 registers beside 192 sums |
+# | `wide, shared B` | 256 x 192 | 64 x 96 | fragments replaced in place: 24 registers beside 192 accumulators |
 # | `wide, then narrow, shared B` | and 256 x 128 | | the last tiles are narrower, where that evens out the work |
 #
 # **On a GeForce** a CTA may have 99 KiB of shared memory instead of 227. Tiles keep their size, for they are what saves
@@ -182,8 +182,8 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # 64 x `epi_n`, swizzled likewise for `stmatrix` and TMA.
 #
 # TMA sends a piece for one warpgroup, so the warpgroup must have it all. Hence the permutation in `tiled_mma`: CuTe
-# would deal 16 rows to each of the four rows of warps in turn; here each warpgroup's rows of warps stay in one half of
-# the tile.
+# would give 16 rows at a time to each of the four rows of warps; here each warpgroup's rows of warps stay in one half
+# of the tile.
 
 
 # %%
@@ -289,8 +289,8 @@ class Work(NamedTuple):
     """What there is to do, in tiles of a cluster: one for each of its CTAs, one above the other."""
 
     down: cutlass.Int32  # tiles from the top of C to the bottom
-    wide: cutlass.Int32  # and from left to right: so many wide ones,
-    narrow: cutlass.Int32  # then so many narrow ones
+    wide: cutlass.Int32  # and from left to right: the number of wide ones,
+    narrow: cutlass.Int32  # then the number of narrow ones
     k_tiles: cutlass.Int32  # of each
 
 
@@ -436,7 +436,7 @@ def fetch_piece(x, stage, k: cutlass.Constexpr, piece: cutlass.Constexpr, slot: 
 
 # %%
 def state_at(slot, config: Config):
-    """The consumer's place in the queue of stages at a slot."""
+    """The consumer's place in the queue of stages at a k-tile index."""
     return pipeline.PipelineState(config.stages, slot, slot % config.stages, slot // config.stages & 1)
 
 
@@ -598,7 +598,7 @@ def consume(pipe, dtype, sA, sB, sC, tma_c, gC, work: Work, config: cutlass.Cons
 # ## The kernel
 #
 # Three warpgroups of 128 threads. A kernel starts with as many registers for each thread: of 65536 for 384 threads,
-# 168. `setmaxnreg` gives most of the producer's to the consumers, and 192 sums a thread fit with room to spare.
+# 168. `setmaxnreg` gives most of the producer's to the consumers, and 192 accumulators a thread fit with room to spare.
 
 
 # %%
@@ -981,12 +981,12 @@ Markdown(limits_table("blackwell/geforce_gemm"))
 # has been copied, C leaves in the background, and registers go to those who need them.
 #
 # Of the three steps after `square` only the last pays at both of the sizes measured. Sharing B pays at the larger one.
-# The wide tile alone, whatever it saves in shared memory, loses at 4096 x 4096, as its waves foretell. With narrow
-# tiles after it, it is the one to take for large products, and close to the square one for smaller ones.
+# The wide tile alone, whatever it saves in shared memory, loses at 4096 x 4096, as its waves predict. With narrow tiles
+# after it, it is the one to take for large products, and close to the square one for smaller ones.
 #
 # What is left is `mma.sync` itself, three operands in registers each time, and between tiles an epilogue in which its
-# warps do not multiply. Two warpgroups that take turns, as in [hopper/pingpong_gemm](../hopper/pingpong_gemm.ipynb),
-# would hide that, with smaller tiles; we have not tried it here.
+# warps do not multiply. Two ping-pong warpgroups, as in [hopper/pingpong_gemm](../hopper/pingpong_gemm.ipynb), would
+# hide that, with smaller tiles; we have not tried it here.
 #
 # What a GeForce makes of it all remains to be measured: its rate of `mma.sync`, its L2, and whether multicast is as
 # slow there as the PTX ISA warns.

@@ -28,8 +28,8 @@
 # # A GEMM with TMA and tcgen05
 #
 # **Claim.** Blackwell's tensor core takes its operands exactly where Hopper's took them: in swizzled shared memory,
-# where TMA put them, by a matrix descriptor. What changed is the other end. `tcgen05.mma` is issued by *one thread*
-# for the whole CTA, not by the 128 threads of a warpgroup, and the sums stay in a memory of their own, *tensor
+# where TMA put them, by a matrix descriptor. What changed is the other end. `tcgen05.mma` is issued by *one thread* for
+# the whole CTA, not by the 128 threads of a warpgroup, and the accumulators stay in a memory of their own, *tensor
 # memory*, until somebody asks for them. No thread holds an accumulator while it multiplies.
 #
 # This is the twin of [the Hopper GEMM](../hopper/tma_wgmma_gemm.ipynb): the same names in the same order, the same
@@ -231,12 +231,14 @@ def produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB):
 # %% [markdown]
 # ## The consumer
 #
-# Hopper's loop kept one batch of `wgmma` in flight and counted batches to know when a stage was free. Here nothing is
-# counted. `tcgen05.mma` runs in the order it was issued, and `tcgen05.commit` (inside `consumer_release`) makes the
-# tensor core itself signal a barrier once all that was issued before is done: the stage's *empty* barrier after each
-# k-tile, the accumulators' *full* barrier after the last. The issuing thread waits for data only, never for a product.
+# Hopper's loop kept one commit group of `wgmma` in flight and counted commit groups to know when a stage was free. Here
+# nothing is counted. `tcgen05.mma` runs in the order it was issued, and `tcgen05.commit` (inside `consumer_release`)
+# makes the tensor core itself signal a barrier once all that was issued before is done: the stage's *empty* barrier
+# after each k-tile, the accumulators' *full* barrier after the last. The issuing thread waits for data only, never for
+# a product.
 #
-# Nor are the sums zeroed: the first `tcgen05.mma` of a tile is told not to accumulate, so it overwrites what was there.
+# Nor are the accumulators zeroed: the first `tcgen05.mma` of a tile is told not to accumulate, so it overwrites what
+# was there.
 
 
 # %%
@@ -322,7 +324,7 @@ def tile_of_cta(shape_mn, config: cutlass.Constexpr):
 
 
 def accumulators(tmem, mma, config):
-    """Allocate tensor memory, all consumer warps together: its address, and the sums (MMA, MMA_M, MMA_N) in it."""
+    """Allocate tensor memory, by all consumer warps: its address, and the accumulators (MMA, MMA_M, MMA_N) in it."""
     tmem.allocate(config.tmem_columns)  # by warp 0
     tmem.relinquish_alloc_permit()  # another CTA of this SM may allocate now
     tmem.wait_for_alloc()
@@ -563,9 +565,9 @@ draw.bit_fields(fields, 32, title="The instruction descriptor")
 # %% [markdown] tags=["lab"]
 # ## In the lab: tensor memory
 #
-# Where CuTe says the sums lie: an address is a lane (its upper 16 bits) and a column. Row *m* is in lane *m*, so warp
-# *w*, which reaches lanes 32 *w* to 32 *w* + 31 and no others, has rows 32 *w* to 32 *w* + 31. A box is what one
-# `tcgen05.ld` of one warp brings: 32 rows, one to each thread, `epi_n` columns into as many registers.
+# Where CuTe says the accumulators lie: an address is a lane (its upper 16 bits) and a column. Row *m* is in lane *m*,
+# so warp *w*, which reaches lanes 32 *w* to 32 *w* + 31 and no others, has rows 32 *w* to 32 *w* + 31. A box is what
+# one `tcgen05.ld` of one warp brings: 32 rows, one to each thread, `epi_n` columns into as many registers.
 
 
 # %% tags=["lab"]
@@ -616,9 +618,9 @@ Markdown(results_table("blackwell/tma_tcgen05_gemm"))
 # ## Conclusion
 #
 # The layout rule of one line, the swizzle and the descriptor's idea came over from Hopper unchanged; so did the
-# producer. What is new is where the sums live. Because they are no thread's registers, one thread can issue, nobody
-# waits for a product, and the epilogue's registers are few; because they must be fetched, the epilogue begins with a
-# step that Hopper did not have.
+# producer. What is new is where the accumulators live. Because they are no thread's registers, one thread can issue,
+# nobody waits for a product, and the epilogue's registers are few; because they must be fetched, the epilogue begins
+# with a step that Hopper did not have.
 #
 # Next: [a kernel that keeps both halves of tensor memory busy](pipelined_gemm.ipynb).
 #

@@ -36,7 +36,7 @@
 # | variant | shared memory | a thread moves | what it shows |
 # |---|---|---|---|
 # | `naive` | rows after rows | one element | a column lies in one bank |
-# | `padded` | rows one word apart | one element | the classic mend, and what it costs |
+# | `padded` | rows one word apart | one element | the classic fix, and what it costs |
 # | `swizzled` | `S<B,M,S>` by a closed form | one element | the same, with nothing added |
 # | `vectorised` | a swizzle for blocks | 16 bytes at both ends | blocks are transposed in registers |
 # | `tma` | TMA's own 128-byte swizzle | 16 bytes; TMA at both ends | the layout is given, the threads are chosen |
@@ -273,7 +273,9 @@ def expected_excess(config: Config) -> dict[str, tuple[int, str]]:
     """Wavefronts above the ideal that each instruction of a move takes: {move: (how many, why)}."""
     if config.variant != "naive":
         return {}
-    ways = min(32, config.tile_n * config.bits // 32)  # words from one row to the next: so many rows share a bank
+    ways = min(
+        32, config.tile_n * config.bits // 32
+    )  # words from one row to the next: this number of rows shares a bank
     return {"s2g_x": (ways - 1, "rows of a column's words lie in the same banks")}
 
 

@@ -234,7 +234,7 @@ def bulk_kernel(
     layout = cute.make_layout((config.chunk_bytes // 4, config.stages))
     sX = smem.allocate_tensor(cutlass.Uint32, layout, 128)  # (WORD, STAGE)
     chunks = cute.size(mX, mode=[3])
-    mine = (chunks - cta + ctas - 1) // ctas  # chunks of this CTA in one turn: cta, cta + ctas, ...
+    mine = (chunks - cta + ctas - 1) // ctas  # chunks of this CTA in one iteration: cta, cta + ctas, ...
     count = mine * turns
     if tidx == 0:
         for i in cutlass.range_constexpr(config.stages):
@@ -273,17 +273,17 @@ class Shared:
     stride: int = 16  # bytes from lane to lane
     threads: int = 1024
 
-    unroll = 8  # loads of a thread in one turn of the loop
+    unroll = 8  # loads of a thread in one iteration of the loop
     smem_bytes = 32 * KIB
 
     @property
     def turn_bytes(self) -> int:
-        """What the threads of a CTA load in one turn."""
+        """What the threads of a CTA load in one iteration."""
         return self.threads * self.width * self.unroll
 
 
 def wavefronts(config: Shared) -> int:
-    """Turns that shared memory takes for one load of a warp: in each group of lanes that it serves together (32 of 4
+    """Wavefronts of shared memory for one load of a warp: in each group of lanes that it serves together (32 of 4
     bytes, 16 of 8, 8 of 16), as many as the busiest bank has different words to give."""
     together, total = 128 // config.width, 0
     for first in range(0, 32, together):
@@ -296,7 +296,7 @@ def wavefronts(config: Shared) -> int:
 
 
 def bytes_per_clock(config: Shared) -> float:
-    """What a warp's load brings, over the turns that it takes."""
+    """What a warp's load brings, over the wavefronts that it takes."""
     return 32 * config.width / wavefronts(config)
 
 
@@ -432,11 +432,11 @@ def shared_arguments(addresses, repeats: int, ctas: int, cuda_stream: int) -> tu
 def compile_one(config: Stream | Bulk | Shared, arch: str = "", options: str = ""):
     """Compile one kernel for `arch` ("sm_90a") with made-up pointers: no GPU is needed. "": the GPU that is here."""
     if isinstance(config, Shared):
-        function, made_up = shared, shared_arguments((128, 128), 1, 1, 0)
+        function, dummy = shared, shared_arguments((128, 128), 1, 1, 0)
     else:
-        function, made_up = stream, stream_arguments((128, 128, 128), 1, 1, 1, 0, 0)
+        function, dummy = stream, stream_arguments((128, 128, 128), 1, 1, 1, 0, 0)
     target = f"--gpu-arch {arch} " if arch else ""
-    return cute.compile(function, *made_up, config, options=(target + options).strip() or None)
+    return cute.compile(function, *dummy, config, options=(target + options).strip() or None)
 
 
 @cute.jit
@@ -452,9 +452,9 @@ def launch_each(three: tuple, two: tuple, number, value, cuda_stream: cuda.CUstr
 def compile_for(arch: str, options: str = ""):
     """Compile the kernels of `STREAMS` and `LOADS` that `arch` has, all in one; no GPU is needed."""
     configs = [config for config in (*STREAMS.values(), *LOADS.values()) if runs_on(config, arch)]
-    made_up = stream_arguments((128, 128, 128), 1, 1, 1, 0, 0)
-    three, two = made_up[:3], shared_arguments((128, 128), 1, 1, 0)[:2]
-    number, value, cuda_stream = made_up[3], made_up[6], made_up[7]
+    dummy = stream_arguments((128, 128, 128), 1, 1, 1, 0, 0)
+    three, two = dummy[:3], shared_arguments((128, 128), 1, 1, 0)[:2]
+    number, value, cuda_stream = dummy[3], dummy[6], dummy[7]
     target = f"--gpu-arch {arch} {options}".strip()
     return cute.compile(launch_each, three, two, number, value, cuda_stream, configs, options=target)
 
@@ -524,7 +524,7 @@ def stream_over(x: torch.Tensor, y: torch.Tensor, config: Stream | Bulk, turns: 
 
 
 def load_shared(config: Shared, repeats: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """`repeats` turns of loads by every thread of every SM: (CTA, THREAD) sums, and (CTA) clocks of the loop."""
+    """`repeats` iterations of loads by every thread of every SM: (CTA, THREAD) sums, and (CTA) clocks of the loop."""
     ctas = multiprocessors()
     sums = torch.empty((ctas, config.threads), dtype=torch.int32, device="cuda")
     clocks = torch.empty(ctas, dtype=torch.int64, device="cuda")
@@ -537,8 +537,8 @@ def load_shared(config: Shared, repeats: int) -> tuple[torch.Tensor, torch.Tenso
 # %% [markdown]
 # ## Measuring
 #
-# All kernels take turns, seven rounds of them. A launch moves some GiB whatever the buffer's size, so that what it
-# costs to start one does not count; a copy moves every byte twice, once in and once out, and both are counted.
+# The kernels alternate, for seven rounds. A launch moves some GiB whatever the buffer's size, so that what it costs to
+# start one does not count; a copy moves every byte twice, once in and once out, and both are counted.
 
 
 # %%
@@ -622,7 +622,7 @@ def shared_rate(config: Shared, repeats: int = 20_000) -> dict[str, float]:
 
 # %%
 def touched(config: Stream, chunks: int, ctas: int) -> list[int]:
-    """The vectors that all threads of a launch touch in one turn, as the kernel's loops go."""
+    """The vectors that all threads of a launch touch in one iteration, as the kernel's loops go."""
     return [
         vector_of(chunk, step, thread, config)
         for cta in range(ctas)
@@ -687,7 +687,7 @@ for name, config in LOADS.items():
     print(f"{name}: {counted.actual} wavefronts, ideal {counted.ideal}; counted above: {wavefronts(config)}")
 
 # %% [markdown] tags=["lab"]
-# The loops, as they are in the machine code: what a turn of each loop holds.
+# The loops, as they are in the machine code: what an iteration of each loop holds.
 
 # %% tags=["lab"]
 from cookbook.check import compiled as compiling

@@ -172,8 +172,8 @@ orders["Hilbert"] = hilbert_order()
 
 # %% [markdown]
 # The model is simple: it knows no cache size, no lines that are evicted, no CTA that runs ahead. All the CTAs of a wave
-# walk along K together, so what L2 must hold at any moment is a slice of these panels, which fits. It says which order
-# is better and why; by how much, only a measurement can say.
+# go along K together, so what L2 must hold at any moment is a slice of these panels, which fits. It says which order is
+# better and why; by how much, only a measurement can say.
 #
 # ## An experiment
 #
@@ -350,8 +350,8 @@ for name in ("ampere/ldmatrix_gemm", "hopper/tma_wgmma_gemm"):
 # ## In the lab: measured
 #
 # The experiment, in `bfloat16`. `cookbook check foundations/thread_block_swizzle --tools --record` runs it on an H200:
-# the five orders are timed in turn in one process, and Nsight Compute counts what each reads from memory and how many
-# of its reads L2 can answer, beginning with an empty L2.
+# the five orders are timed alternately in one process, and Nsight Compute counts what each reads from memory and how
+# many of its reads L2 can answer, beginning with an empty L2.
 
 # %% tags=["lab"]
 from IPython.display import Markdown

@@ -295,7 +295,7 @@ def make_pipeline(barriers, config: cutlass.Constexpr):
 # %%
 @cute.jit
 def multiply_stage(mma, acc, tCrA, tCrB, stage):
-    """Issue one stage's wgmmas as one batch. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
+    """Issue one stage's wgmmas as one commit group. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
     warpgroup.fence()
     for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
         cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
@@ -304,7 +304,7 @@ def multiply_stage(mma, acc, tCrA, tCrB, stage):
 
 @cute.jit
 def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
-    """Multiply all k-tiles into `acc`, one batch of wgmma always in flight."""
+    """Multiply all k-tiles into `acc`, one wgmma commit group always in flight."""
     mma.set(warpgroup.Field.ACCUMULATE, True)
     acc.fill(0.0)
     pipe.consumer_wait(read)
@@ -314,7 +314,7 @@ def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
         pipe.consumer_wait(read)
         multiply_stage(mma, acc, tCrA, tCrB, read.index)
         read.advance()
-        warpgroup.wait_group(1)  # the batch before this one is done: its stage may be overwritten
+        warpgroup.wait_group(1)  # the commit group before this one is done: its stage may be overwritten
         pipe.consumer_release(release)
         release.advance()
     warpgroup.wait_group(0)
@@ -543,9 +543,9 @@ draw.swizzle_view(b)
 # %% [markdown] tags=["lab"]
 # ## In the lab: the prediction
 #
-# What L2 is asked for is a formula: tiles x k-tiles x (A's bytes / `cluster_n` + B's bytes / `cluster_m`). What each
-# SM takes in stays the same, for a multicast arrives everywhere in full. If the tensor cores of every SM were never
-# kept waiting (2048 multiply-adds in a clock), L2 would have to give so many bytes a clock:
+# What L2 is asked for is a formula: tiles x k-tiles x (A's bytes / `cluster_n` + B's bytes / `cluster_m`). What each SM
+# takes in stays the same, for a multicast arrives everywhere in full. If the tensor cores of every SM were never kept
+# waiting (2048 multiply-adds in a clock), L2 would have to give this many bytes a clock:
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -638,8 +638,8 @@ else:
 # `consumer_group` wants the number of arrivals. Suppose that it were given the warps of *one* CTA, as in the recipe
 # before. The arrivals of both CTAs still come, so half of them are enough, whoever they are from, and the other half
 # completes another phase. To see what that does, here is a part of it in a few lines: CTA 0's producer takes a stage
-# for empty as soon as its *own* consumers have read it. CTA 1 is slow in one k-tile, by so many units of time. (Times
-# are chosen, not measured.)
+# for empty as soon as its *own* consumers have read it. CTA 1 is slow in one k-tile, by some units of time. (Times are
+# chosen, not measured.)
 
 # %% tags=["lab"]
 LOAD, STAGES, K_TILES, SLOW = 3, 4, 12, 3  # units of time that a load takes; k-tile in which CTA 1 is slow
@@ -784,6 +784,6 @@ Markdown(bytes_and_times())
 # What is still lost lies between the tiles: a CTA starts, fills its stages, multiplies, stores, and ends, and while it
 # stores nobody multiplies.
 #
-# Next: [a GEMM whose CTAs stay](persistent_gemm.ipynb) and go from tile to tile.
+# Next: [persistent CTAs](persistent_gemm.ipynb) and go from tile to tile.
 #
 # To use it: `cookbook copy hopper/multicast_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -212,14 +212,15 @@ def produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB):
 # %% [markdown]
 # ## The consumers
 #
-# Two warpgroups multiply, one batch of `wgmma` always in flight. From one k-step to the next a descriptor's start
-# advances: by 32 bytes inside a row that is wide enough, else to the next atom. The layout knows; here it is just `k`.
+# Two warpgroups multiply, one commit group of `wgmma` always in flight. From one k-step to the next a descriptor's
+# start advances: by 32 bytes inside a row that is wide enough, else to the next atom. The layout knows; here it is just
+# `k`.
 
 
 # %%
 @cute.jit
 def multiply_stage(mma, acc, tCrA, tCrB, stage):
-    """Issue one stage's wgmmas as one batch. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
+    """Issue one stage's wgmmas as one commit group. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
     warpgroup.fence()
     for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
         cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
@@ -228,7 +229,7 @@ def multiply_stage(mma, acc, tCrA, tCrB, stage):
 
 @cute.jit
 def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
-    """Multiply all k-tiles into `acc`, one batch of wgmma always in flight."""
+    """Multiply all k-tiles into `acc`, one wgmma commit group always in flight."""
     mma.set(warpgroup.Field.ACCUMULATE, True)
     acc.fill(0.0)
     pipe.consumer_wait(read)
@@ -238,7 +239,7 @@ def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
         pipe.consumer_wait(read)
         multiply_stage(mma, acc, tCrA, tCrB, read.index)
         read.advance()
-        warpgroup.wait_group(1)  # the batch before this one is done: its stage may be overwritten
+        warpgroup.wait_group(1)  # the commit group before this one is done: its stage may be overwritten
         pipe.consumer_release(release)
         release.advance()
     warpgroup.wait_group(0)
@@ -495,7 +496,7 @@ for mode in MODES:
 # %% [markdown] tags=["lab"]
 # Now the banks. The tensor core wants core matrices, eight chunks of 16 bytes each: 128 bytes, and thirty-two banks of
 # four bytes make 128. First what everybody fears, and no mode does: rows of 128 bytes, one after the other, without a
-# swizzle. The chunks of one column are all in the same four banks; a core matrix takes eight turns.
+# swizzle. The chunks of one column are all in the same four banks; a core matrix takes eight wavefronts.
 
 # %% tags=["lab"]
 draw.access_view(access.ldmatrix(np.arange(32) * 128, 4), title="Four core matrices, plain rows of 128 bytes: no mode")
@@ -526,7 +527,7 @@ draw.access_view(core_matrices(described["sw128"]["a"][0], 64)[2], title="Four c
 # ## The prediction
 #
 # One CTA has an SM to itself. What does *one k-tile*, the tiles of A and B for 64 of K, ask of each unit of the SM, in
-# clocks? (A *wavefront* is one turn of shared memory: as much as its banks can give or take in one clock.)
+# clocks? (A *wavefront* is one access of shared memory: as much as its banks can give or take in one clock.)
 #
 # * **Tensor cores**: tile_m x tile_n x tile_k multiply-adds; NVIDIA's figure for Hopper is 4 x 512 a clock.
 # * **wgmma's reads**: wavefronts of all core matrices by the bank model, one a clock. A is read by its own warpgroup, B
@@ -538,7 +539,7 @@ draw.access_view(core_matrices(described["sw128"]["a"][0], 64)[2], title="Four c
 #   half is asked for by the next box: the tile is fetched twice. An SM takes 64 bytes a clock.
 #
 # How do they add up? *Best case*: each unit works beside the others, and the busiest one decides. *Worst case*: shared
-# memory does one thing a clock, so that lines written and wavefronts read take turns. The truth should lie between.
+# memory does one thing a clock, so that lines written and wavefronts read alternate. The truth should lie between.
 #
 # What is counted is the loop over K, and in clocks. What is timed is a whole product, and in milliseconds: it also has
 # to start its CTAs, fill their first stages and store C, which costs every mode alike, and the GPU chooses its clock by
@@ -572,7 +573,7 @@ def demands(mode: str) -> dict[str, float]:
 
 
 def bounds(of: dict[str, float]) -> tuple[float, float]:
-    """Clocks of a k-tile: all units beside each other; lines and wavefronts in turns."""
+    """Clocks of a k-tile: all units overlapped; lines and wavefronts one after the other."""
     beside = max(of["tensor"], of["L2"], of["lines"], of["wavefronts"])
     return beside, max(beside, of["lines"] + of["wavefronts"])
 
@@ -603,10 +604,9 @@ draw.bar_chart(bars, unit="k-tiles in the time of one", title="Predicted: which 
 
 # %% [markdown] tags=["lab"]
 # In `sw128` the tensor cores are the busiest, and shared memory has just enough clocks for its lines and wavefronts
-# even if they take turns. `sw64` doubles the lines, and they still take less time than the multiplications: if all
-# units work beside each other, `sw64` costs *nothing*; if lines and `wgmma`'s reads take turns at shared memory, it
-# already costs something. So this one mode tells the two cases apart. In `sw32` and `interleave` the lines dominate in
-# both.
+# even if they alternate. `sw64` doubles the lines, and they still take less time than the multiplications: if all units
+# overlap, `sw64` costs *nothing*; if lines and `wgmma`'s reads alternate at shared memory, it already costs something.
+# So this one mode tells the two cases apart. In `sw32` and `interleave` the lines dominate in both.
 #
 # Two things the arithmetic takes for granted. The machine code must issue as many TMA instructions as there are boxes,
 # and the number of `wgmma`s must not depend on the mode:
@@ -633,9 +633,8 @@ print(f"published, B200: {PUBLISHED[128] / PUBLISHED[16]:.2f}x; predicted here: 
 # ## The trap: two modes at once
 #
 # The mode is agreed on twice, in the tensor map and in the matrix descriptor. Nobody compares the two. Here TMA writes
-# in one mode and `wgmma` reads in another, walked through the model: the relative error of the product, where random
-# numbers in place of the product would have about 1.4. Off the diagonal everything is wrong, and nothing is
-# reported.
+# in one mode and `wgmma` reads in another, simulated by the model: the relative error of the product, where random
+# numbers in place of the product would have about 1.4. Off the diagonal everything is wrong, and nothing is reported.
 
 # %% tags=["lab"]
 import cookbook
@@ -718,10 +717,9 @@ Markdown(beside_measured())
 
 # %% [markdown] tags=["lab"]
 # On an H200 the order is the predicted one, and the modes lie in the *lower* half of their ranges, or just below. The
-# lower end says that the units work beside each other. `sw64`, which was to tell the two cases apart, costs a little:
-# more than the spread, and a small part of what it would cost if every line took turns with `wgmma`'s reads. Mostly,
-# then, they do not; a turn now and then would explain the rest, and so would a clock lowered for the work of more
-# lines.
+# lower end says that the units overlap. `sw64`, which was to tell the two cases apart, costs a little: more than the
+# spread, and a small part of what it would cost if every line alternated with `wgmma`'s reads. Mostly, then, they do
+# not; an alternation now and then would explain the rest, and so would a clock lowered for the work of more lines.
 #
 # Why is `interleave` as fast as the lower end says, or faster? There are three possible reasons, and these times do not
 # decide among them: the two named before the prediction, which make every ratio smaller (a mode whose tensor cores wait

@@ -96,7 +96,7 @@ class Config:
     lines: int = 64  # of a tile: rows if K-major, columns if MN-major; eights, and 256 at most: a box has them all
     line_bytes: int = 256  # of a line, contiguous in global memory; one box or several side by side
     stages: int = 4  # tiles of shared memory
-    ctas_per_sm: int = 3  # so many fit
+    ctas_per_sm: int = 3  # as many as fit
 
     @property
     def threads(self) -> int:
@@ -240,8 +240,8 @@ def pointer_to(dtype, address: int) -> cute.Pointer:
 # complete, and it starts the next one by itself, with the same number of arrivals to come.
 #
 # 1. `mbarrier_init(b, 1)`: one arrival completes a phase. And a fence, so that the TMA unit sees a barrier there too.
-# 2. `mbarrier_arrive_and_expect_tx(b, bytes)`: our one arrival, and so many bytes are to come. The bytes are those of
-#    whole boxes: what lies outside the matrix arrives as zeros, and counts.
+# 2. `mbarrier_arrive_and_expect_tx(b, bytes)`: our one arrival, and the announced bytes are to come. The bytes are
+#    those of whole boxes: what lies outside the matrix arrives as zeros, and counts.
 # 3. The load names `b`; as its bytes land, the unit takes them off.
 # 4. `mbarrier_wait(b, parity)`: until the phase of that parity is complete. Phases have no number, only a parity: the
 #    first is 0, then 1, then 0 again. So the n-th use of a barrier waits for parity n mod 2, and a wait must never be
@@ -262,8 +262,8 @@ def pointer_to(dtype, address: int) -> cute.Pointer:
 # ## The copy
 #
 # Each stage has a barrier. The warp first asks for all stages but one, and then goes round: wait for a tile, store it,
-# and refill the stage of the tile *before*, whose store has had a turn's time to read it. Both ends are TMA, so no
-# thread touches a byte, and nothing has to be swizzled or even known by anybody.
+# and refill the stage of the tile *before*, whose store has had an iteration's time to read it. Both ends are TMA, so
+# no thread touches a byte, and nothing has to be swizzled or even known by anybody.
 
 
 # %%
@@ -727,7 +727,7 @@ def found(written: str, read: str) -> float:
 {written: {read: f"{found(written, read):.0%}" for read in MODES} for written in MODES}
 
 # %% [markdown]
-# **The layout is legal, and no large box fits it.** Here CuTe's help turns against you: it looks for the largest box
+# **The layout is legal, and no large box fits it.** Here CuTe's help works against you: it looks for the largest box
 # that the layout allows, and says nothing when that is a small one. Below, the boxes of a tile of 64 lines of 256
 # bytes: as it should be; with the atoms along the lines first; and in lines of 256 bytes under the 128-byte swizzle, as
 # if the tile were just a row-major array. The last takes an instruction for every half of every line.
@@ -840,7 +840,7 @@ layouts = {major: evaluate(first_stages, cutlass.BFloat16, major) for major in M
 draw.atom_orders(layouts["k"], title="16 lines of 128 bytes, K-major, bfloat16")
 
 # %% [markdown] tags=["lab"]
-# MN-major: the lines run along M, and memory is the same. TMA never turns a tile over. It knows a contiguous dimension
+# MN-major: the lines run along M, and memory is the same. TMA never transposes a tile. It knows a contiguous dimension
 # and another one, and which of them you call M is your affair; whether what reads the tile can read it that way is
 # [another question](../foundations/mma_smem_atoms.ipynb).
 

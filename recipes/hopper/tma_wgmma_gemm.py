@@ -209,15 +209,16 @@ def produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB):
 # %% [markdown]
 # ## The consumers
 #
-# `wgmma` is asynchronous: a batch is issued, committed, and waited for later. The loop keeps one batch in flight while
-# it issues the next, so the tensor core never idles between stages. A stage may be handed back to the producer only
-# once the batch that read it is *done*, hence the second pipeline state, `release`, one step behind `read`.
+# `wgmma` is asynchronous: a commit group is issued, committed, and waited for later. The loop keeps one commit group in
+# flight while it issues the next, so the tensor core never idles between stages. A stage may be handed back to the
+# producer only once the commit group that read it is *done*, hence the second pipeline state, `release`, one step
+# behind `read`.
 
 
 # %%
 @cute.jit
 def multiply_stage(mma, acc, tCrA, tCrB, stage):
-    """Issue one stage's wgmmas as one batch. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
+    """Issue one stage's wgmmas as one commit group. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
     warpgroup.fence()
     for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
         cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
@@ -226,7 +227,7 @@ def multiply_stage(mma, acc, tCrA, tCrB, stage):
 
 @cute.jit
 def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
-    """Multiply all k-tiles into `acc`, one batch of wgmma always in flight."""
+    """Multiply all k-tiles into `acc`, one wgmma commit group always in flight."""
     mma.set(warpgroup.Field.ACCUMULATE, True)
     acc.fill(0.0)
     pipe.consumer_wait(read)
@@ -236,7 +237,7 @@ def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
         pipe.consumer_wait(read)
         multiply_stage(mma, acc, tCrA, tCrB, read.index)
         read.advance()
-        warpgroup.wait_group(1)  # the batch before this one is done: its stage may be overwritten
+        warpgroup.wait_group(1)  # the commit group before this one is done: its stage may be overwritten
         pipe.consumer_release(release)
         release.advance()
     warpgroup.wait_group(0)
@@ -492,8 +493,8 @@ draw.access_view(stmatrix_of_warp_0[0])
 # %% [markdown] tags=["lab"]
 # ## In the lab: the pipeline
 #
-# How many stages? Enough that a load, asked for as soon as a stage is free, is there when its turn comes. The times
-# in the picture are chosen to show the mechanism, not measured.
+# How many stages? Enough that a load, asked for as soon as a stage is free, is there when it is needed. The times in
+# the picture are chosen to show the mechanism, not measured.
 
 # %% tags=["lab"]
 draw.pipeline(stages=CONFIG.stages, k_tiles=10, load_time=3)
@@ -589,8 +590,8 @@ Markdown(beside_measured())
 # A rule of one line chose the layout; the same object described it to TMA, to `wgmma` and to the checks. What is left
 # to gain is around the tile: the threads that only ask for tiles hold registers that those that multiply could use for
 # a larger one, neighbours load the same rows of A and columns of B each for itself, and while a CTA stores its tile its
-# tensor cores wait. The pages that follow take these in turn.
+# tensor cores wait. The pages that follow take these one by one.
 #
-# Next: [a producer that gives its registers away](warp_specialized_gemm.ipynb).
+# Next: [warp specialization and setmaxnreg](warp_specialized_gemm.ipynb).
 #
 # To use it: `cookbook copy hopper/tma_wgmma_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -224,7 +224,7 @@ def produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB):
 # %%
 @cute.jit
 def multiply_stage(mma, acc, tCrA, tCrB, stage):
-    """Issue one stage's wgmmas as one batch. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
+    """Issue one stage's wgmmas as one commit group. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
     warpgroup.fence()
     for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
         cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
@@ -233,7 +233,7 @@ def multiply_stage(mma, acc, tCrA, tCrB, stage):
 
 @cute.jit
 def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
-    """Multiply all k-tiles into `acc`, one batch of wgmma always in flight."""
+    """Multiply all k-tiles into `acc`, one wgmma commit group always in flight."""
     mma.set(warpgroup.Field.ACCUMULATE, True)
     acc.fill(0.0)
     pipe.consumer_wait(read)
@@ -243,7 +243,7 @@ def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
         pipe.consumer_wait(read)
         multiply_stage(mma, acc, tCrA, tCrB, read.index)
         read.advance()
-        warpgroup.wait_group(1)  # the batch before this one is done: its stage may be overwritten
+        warpgroup.wait_group(1)  # the commit group before this one is done: its stage may be overwritten
         pipe.consumer_release(release)
         release.advance()
     warpgroup.wait_group(0)
@@ -756,12 +756,12 @@ Markdown(beside_measured())
 # steps in which a product comes. Do the arithmetic for the shapes you have, and measure where the two sides are close;
 # and look at the compiler's report before you look at a clock.
 #
-# What a tile costs besides its multiplications can be hidden: CTAs that stay and take tile after tile, and load the
+# What a tile costs besides its multiplications can be hidden: persistent CTAs and take tile after tile, and load the
 # next one while they store, are [two pages further on](persistent_gemm.ipynb). In [the tuned GEMM](tuned_gemm.ipynb)
 # the registers that the producer gave hold a finished tile while the next is multiplied.
 #
 # The traffic can be made less without a larger tile, too: neighbours need the same rows and columns.
 #
-# Next: [a GEMM whose CTAs share their tiles](multicast_gemm.ipynb), in which neighbours load for each other.
+# Next: [TMA multicast in a cluster](multicast_gemm.ipynb), in which neighbours load for each other.
 #
 # To use it: `cookbook copy hopper/warp_specialized_gemm my_gemm.py`, then `from my_gemm import matmul`.
