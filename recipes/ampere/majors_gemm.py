@@ -180,11 +180,12 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
 # wants. Lines along M are not: lane 0 would get M0K0 and M1K0, and no later instruction could pair M0K0 with M0K1
 # but by a shuffle for every register.
 #
-# With `.trans` the 8x8 matrix is turned over between shared memory and the registers: lane *l* gets elements 2(*l*
-# mod 4) and 2(*l* mod 4) + 1 of *column* *l* / 4, one out of each of two lines. Column 0 of the lines along M is row
-# M0: lane 0 gets M0K0 and M0K1. **The same registers in the same lanes**, so that what follows need not know. The
-# addresses that the lanes supply are those of the lines, 16 bytes each, and take as many wavefronts as before:
-# the turning happens behind the banks.
+# With `.trans` the 8x8 matrix is turned over between shared memory and the registers: lane *l* gets elements 2(*l* mod
+# 4) and 2(*l* mod 4) + 1 of *column* *l* / 4, one out of each of two lines.
+#
+# Column 0 of the lines along M is row M0: lane 0 gets M0K0 and M0K1. **The same registers in the same lanes**, so that
+# what follows need not know. The addresses that the lanes supply are those of the lines, 16 bytes each, and take as
+# many wavefronts as before. The transposition happens behind the banks.
 #
 # This form transposes matrices of 16-bit elements, and those alone: with 8-bit or 32-bit elements an MN-major operand
 # has to be transposed in some other way. (Blackwell has one for 8 bits.)

@@ -30,9 +30,11 @@
 #
 # **Claim.** In [the pipeline](pipelined_gemm.ipynb) a CTA computes one tile and ends. While it begins, its stages are
 # empty, and nobody multiplies until the first tiles have come from global memory; and while it stores C, nothing is on
-# its way. Here we start **as many CTAs as there are SMs**, and each goes from tile to tile by itself. When it still
-# multiplies the last k-tiles of one tile, its threads already ask for the first k-tiles of the next. So the pipeline is
-# filled once, and not once for each tile.
+# its way.
+#
+# Here we start **as many CTAs as there are SMs**: *persistent CTAs*, each of which goes from one work tile to the next.
+# When it still multiplies the last k-tiles of one tile, its threads already ask for the first k-tiles of the next. So
+# the pipeline is filled once, and not once for each tile.
 #
 # [On Hopper](../hopper/persistent_gemm.ipynb) a warp of its own does that: it only asks TMA for tiles, and need not
 # know what the others do. With `cp.async` every thread loads and multiplies. Three things follow.

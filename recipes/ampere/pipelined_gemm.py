@@ -766,10 +766,12 @@ Markdown(measured_steps())
 # %% [markdown] tags=["lab"]
 # On an H200 more stages bring next to nothing, as predicted: two are enough here. Fragments ahead are a gain at both
 # sizes; loads apart are one at the smaller size, and at the larger no more than the spread. Both gains are smaller than
-# the clocks say. Without the branch the kernel is a little *slower* at the smaller size, which the clocks do not
-# explain, and at the larger it is as fast. To spread the loads, of which the clocks promise as much as of setting them
-# apart, gains nothing on `no branch` at either size. So the fastest of these is `loads apart`, though at the larger
-# size not by more than the spread, and `matmul` takes it by itself.
+# the clocks say.
+#
+# Without the branch the kernel is a little *slower* at the smaller size, which the clocks do not explain, and at the
+# larger it is as fast. To spread the loads, of which the clocks promise as much as of setting them apart, gains nothing
+# on `no branch` at either size. So the fastest of these is `loads apart`, though at the larger size not by more than
+# the spread. It is the default of `matmul`.
 #
 # Two things may take from what was predicted: a k-block is not served as evenly as a sum of maxima has it, and a GPU at
 # its power limit pays for a clock that was won back with a clock that is lower.
@@ -779,8 +781,10 @@ Markdown(measured_steps())
 # Each part of the pipeline hides one wait, and the clocks say which wait there is to hide before the part is written.
 # Stages hide what lies between global and shared memory, and once a tile is in time, one more of them hides nothing.
 # Fragments ahead hide what lies between shared memory and the registers, where a barrier keeps the compiler from hiding
-# it. After that the two pipes themselves are what remains: with `mma.sync` every fragment goes through shared memory
-# once for each warp that needs it, and shared memory is busy nearly as long as the tensor cores are. No order of
+# it.
+#
+# After that the two pipes themselves are what remains: with `mma.sync` every fragment goes through shared memory once
+# for each warp that needs it, and shared memory is busy nearly as long as the tensor cores are. No order of
 # instructions changes that. A larger tile for each warp does, and [the last page of this track](tuned_gemm.ipynb) makes
 # one; `wgmma` does, for it reads shared memory itself: [Hopper's first GEMM](../hopper/tma_wgmma_gemm.ipynb).
 #

@@ -61,10 +61,11 @@ from cookbook.recipe.entry import Call, Gemm, compile_host
 # ## The sizes
 #
 # Eight warps in a 2 x 4 grid over a 128 x 256 tile of C, 64 x 64 each. K goes by *k-tiles* of 64, four *k-blocks* of
-# 16; 16 is the depth of one `mma.sync`. A *stage* is room for one k-tile of A and of B in shared memory. There are
-# three: one is being read while two are on their way. Padded, they take an eighth more, which is still within 163 KiB.
-# Chips that give a block 99 KiB get half the tile, four warps and two stages: there too all three layouts fit and stay
-# comparable.
+# 16; 16 is the depth of one `mma.sync`. A *stage* is room for one k-tile of A and of B in shared memory.
+#
+# There are three: one is being read while two are on their way. Padded, they take an eighth more, which is still within
+# 163 KiB. Chips that give a block 99 KiB get half the tile, four warps and two stages: there too all three layouts fit
+# and stay comparable.
 
 
 # %%
@@ -113,10 +114,12 @@ def config_for(arch: str, variant: str = "swizzled") -> Config:
 # are, and how many bits the swizzle has.
 #
 # * `cp.async` writes *rows*: eight lanes, eight chunks of 16 bytes, 128 bytes of one row. Wherever the row begins,
-#   these are all 32 banks once, and by the banks no layout does badly here. But ours go past L1, and such a copy does
-#   not go by the banks: it moves 32-byte sectors from a *line* of global memory, 128 bytes, to a *line* of shared
-#   memory, in one wavefront those that move alike (`cookbook.banks` has the rule). A swizzled row is one line, and its
-#   XOR moves all sectors alike. A padded row begins in the middle of a line and ends in the next.
+#   these are all 32 banks once, and by the banks no layout does badly here.
+#
+#   But ours go past L1, and such a copy does not go by the banks: it moves 32-byte sectors from a *line* of global
+#   memory, 128 bytes, to a *line* of shared memory, in one wavefront those that move alike (`cookbook.banks` has the
+#   rule). A swizzled row is one line, and its XOR moves all sectors alike. A padded row begins in the middle of a line
+#   and ends in the next.
 # * `ldmatrix` reads *columns of chunks*: eight rows, the same 16 bytes of each. Plain rows are 128 bytes apart, so all
 #   eight chunks lie in the same four banks and are served one after the other: eight wavefronts where one would do.
 #   Padded rows are 144 bytes apart: the eight chunks begin 4 banks apart, and together they cover all 32. So do the
@@ -577,10 +580,12 @@ Markdown("Clocks of one SM for one k-block, Hopper:\n\n" + table(header, rows))
 
 # %% [markdown] tags=["lab"]
 # Read the columns. For `ldmatrix` padding and swizzle are two answers to one question: both are eight times as good as
-# plain rows, whose shared memory is busy several times as long as the tensor cores are; nothing that a pipeline could
-# do would help before those conflicts are gone. For `cp.async` they differ. Plain and swizzled rows are lines of shared
-# memory, and a warp's copy fills four of them in four wavefronts. Padded rows lie across two lines each, but for every
-# eighth, and every row at another place in them, and a copy takes more than twice as many.
+# plain rows. With plain rows shared memory is busy several times as long as the tensor cores, and no pipeline helps
+# before those conflicts are gone.
+#
+# For `cp.async` they differ. Plain and swizzled rows are lines of shared memory, and a warp's copy fills four of them
+# in four wavefronts. Padded rows lie across two lines each, but for every eighth, and every row at another place in
+# them, and a copy takes more than twice as many.
 #
 # And padding takes memory: 16 bytes in every 144. These are the stages that fit a block,
 # in the tile that each chip gets:
@@ -603,9 +608,11 @@ Markdown(table(["layout", *(f"{arch}, {limit // 1024} KiB" for arch, limit in ch
 #
 # Every level looks at all three. *Layout*: each element has a place of its own, with no holes but the declared padding,
 # and each copy takes the wavefronts that are expected of it: of `plain`, `ldmatrix` too many. What `cp.async` takes for
-# padded rows is told, and not judged. *Model*: the product by these layouts, simulated tile by tile through modelled
-# `cp.async`, shared memory, `ldmatrix` and `mma.sync`, on a ragged shape. *Compiled*: a real cubin for every target. On
-# a machine with a GPU the kernels also run here; elsewhere the recorded run is shown.
+# padded rows is told, and not judged.
+#
+# *Model*: the product by these layouts, simulated tile by tile through modelled `cp.async`, shared memory, `ldmatrix`
+# and `mma.sync`, on a ragged shape. *Compiled*: a real cubin for every target. On a machine with a GPU the kernels also
+# run here; elsewhere the recorded run is shown.
 #
 # The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
 # coordinates, guards and accumulators.

@@ -147,11 +147,13 @@ def config_for(arch: str, variant: str = "128x256") -> Config:
 # them others that nothing hides: until the first tiles have arrived (`START`), and until C has gone through shared
 # memory and out, 16 elements a clock.
 #
-# By that alone the rule would mostly choose the smaller tile. But an `mma` is seldom issued the clock it could be: a
-# warp waits for its fragments, and for its turn at pipes that others use. And a chip at work at its power limit pays
-# for moving bytes with its clock. Both grow with what goes through shared memory, and `THROUGH` puts a figure on both
-# together: an element through shared memory costs as much as 10 multiply-adds. It is the one number here that was
-# fitted, on measured times of these two tiles on an H200; the lab below shows how well it does.
+# By that alone the heuristic would mostly choose the smaller tile. But an `mma` is seldom issued in the first possible
+# clock: a warp waits for its fragments, and for pipes that other warps use. And a chip at work at its power limit pays
+# for moving bytes with its clock.
+#
+# Both grow with what goes through shared memory, and `THROUGH` puts a figure on both together: an element through
+# shared memory costs as much as 10 multiply-adds. It is the one number here that was fitted, on measured times of these
+# two tiles on an H200; the lab below shows how well it does.
 
 
 # %%
@@ -347,17 +349,20 @@ def ask_for_tile(k: cutlass.Constexpr, load_a, load_b, k_tile, write, config: cu
 #
 # `256x192` works through B piece by piece: four `mma` pairs with piece *j*, then the same registers take piece *j + 3*.
 # With three slots an `ldmatrix` has the time of two pieces, 16 `mma`, to arrive. The pieces of A are all needed until
-# the last piece of B; then each is replaced as soon as it has been used. Down with one piece of B, up with the next:
-# two `mma` in a row share a fragment of A or of B, which the register file then need not read again.
+# the last piece of B; then each is replaced as soon as it has been used.
+#
+# Down with one piece of B, up with the next: two `mma` in a row share a fragment of A or of B, which the register file
+# then need not read again.
 #
 # ### Addresses by hand
 #
 # There is no register left for addresses either. CuTe computes that of each `ldmatrix` from the coordinates: add, then
 # XOR bits 7 to 9 into bits 4 to 6. But a thread's rows are all the same modulo 8, so those three bits are the same for
 # everything that it reads: only *one* address for A and one for B need be kept, of the thread's first row in stage 0
-# with the swizzle already applied. A k-block is 32 bytes further along K, which flips bits 5 and 6 only: **XOR with
-# 32 k**. Further pieces and stages are whole periods of the swizzle away: plain addition. That of a piece is a
-# constant, which `ldmatrix` adds itself.
+# with the swizzle already applied.
+#
+# A k-block is 32 bytes further along K, which flips bits 5 and 6 only: **XOR with 32 k**. Further pieces and stages are
+# whole periods of the swizzle away: plain addition. That of a piece is a constant, which `ldmatrix` adds itself.
 
 
 # %%
@@ -857,14 +862,17 @@ Markdown(limits_table("ampere/tuned_gemm"))
 # `mma`. The large tile does no more in a clock than the small one. It needs fewer joules, and its clock stays higher.
 #
 # What then limits is power, as the first table has it: joules for each product, and a clock that falls until the power
-# limit is kept. A wait that is taken away is not all gain there, for with more to do in each clock the clock falls
-# further; work that need not be done is. The ceiling is the same `mma.sync` with nothing around it. What joules this
-# kernel needs above that go into what is around it, and into a chip that is powered while its tensor cores wait. Most
-# of them go with `cp.async`: a copy of this kernel without its loads (the product is wrong) came much nearer to the
-# ceiling than one without `ldmatrix`, and one without the barrier hardly gained. How much there is to load is said by
-# the tile, and the tile by the registers. So what gains more is another instruction. TMA brings the same bytes more
-# cheaply: [the GEMM for GeForce Blackwell](../blackwell/geforce_gemm.ipynb), which also runs on a Hopper. And `wgmma`
-# takes its operands from shared memory, one issue for 64 rows: [the tuned GEMM of Hopper](../hopper/tuned_gemm.ipynb).
+# limit is kept. There a removed wait is not all gain: with more to do in each clock the clock falls further. Removed
+# work is all gain. The ceiling is the same `mma.sync` with nothing around it. The joules that this kernel needs above
+# that go into the rest of the kernel, and into a chip that is powered while its tensor cores wait.
+#
+# Most of them go with `cp.async`. We timed copies of this kernel with one part removed, so that the product is wrong:
+# without its loads it came much nearer to the ceiling than without `ldmatrix`, and without the barrier it hardly
+# gained. The tile decides how much there is to load, and the registers decide the tile.
+#
+# So what gains more is another instruction. TMA brings the same bytes more cheaply: [the GEMM for GeForce
+# Blackwell](../blackwell/geforce_gemm.ipynb), which also runs on a Hopper. And `wgmma` takes its operands from shared
+# memory, one issue for 64 rows: [the tuned GEMM of Hopper](../hopper/tuned_gemm.ipynb).
 #
 # What is left here: products whose tiles do not fill a wave, which need their split-K among CTAs. The first rows of the
 # table of times are such.

@@ -32,8 +32,12 @@
 # **Claim.** A GeForce Blackwell (sm_120, sm_121) shares its name with the data centre's Blackwell (sm_100), but not
 # what a GEMM is made of. It has none of `tcgen05` and tensor memory, nor Hopper's `wgmma`: its tensor cores multiply by
 # **`mma.sync`**, from registers, as Ampere's do. What it does have of Hopper is **TMA**, mbarriers, `stmatrix` and
-# `setmaxnreg`. Let one warp load by TMA and let all others do nothing but `ldmatrix` and `mma.sync`, and the kernel is
-# faster than the best one here for Ampere. A Hopper has these instructions too, so the claim is measured there, against
+# `setmaxnreg`.
+#
+# Let one warp load by TMA and let all others do nothing but `ldmatrix` and `mma.sync`, and the kernel is faster than
+# the best one here for Ampere.
+#
+# A Hopper has these instructions too, so the claim is measured there, against
 # [ampere/tuned_gemm](../ampere/tuned_gemm.ipynb) in the same run. **For sm_120a this kernel is compiled, and not run on
 # hardware.**
 #
@@ -83,10 +87,13 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 #
 # **On a GeForce** a CTA may have 99 KiB of shared memory instead of 227. Tiles keep their size, for they are what saves
 # traffic. Stages become half as deep, 32 elements of K, which are rows of 64 bytes and the 64-byte swizzle; the buffers
-# of C shrink. Nothing is shared: sm_120 has clusters, and the PTX ISA lets it multicast (`cp.async.bulk.tensor` asks
-# for sm_90 or higher), but it adds that `.multicast::cluster` is optimized for sm_90a and the sm_100 and sm_110
-# families and "may have substantially reduced performance on other targets". CUTLASS allows clusters of one CTA only
-# there. We have no such GPU to measure it on, and leave it out.
+# of C shrink.
+#
+# Nothing is shared: sm_120 has clusters, and the PTX ISA lets it multicast (`cp.async.bulk.tensor` asks for sm_90 or
+# higher), but it adds that `.multicast::cluster` is optimized for sm_90a and the sm_100 and sm_110 families and "may
+# have substantially reduced performance on other targets".
+#
+# CUTLASS allows clusters of one CTA only there. We have no such GPU to measure it on, and leave it out.
 
 
 # %%
@@ -257,10 +264,11 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # ## Which tile is next
 #
 # A tile of 256 x 192 is coarse: in C of 4096 x 4096 there are 352, not three for each of 132 SMs, so that many SMs have
-# nothing to do in the third wave. Smaller tiles would fit better and read more through shared memory. So take both:
-# **wide tiles as long as they fill whole waves, narrow ones for the rest**. A narrow tile is the same code with fewer
-# columns. `wide_columns` tries every number of columns of wide tiles and keeps the one with which the busiest cluster
-# has least to do.
+# nothing to do in the third wave. Smaller tiles would fit better and read more through shared memory.
+#
+# So take both: **wide tiles as long as they fill whole waves, narrow ones for the rest**. A narrow tile is the same
+# code with fewer columns. `wide_columns` tries every number of columns of wide tiles and keeps the one with which the
+# busiest cluster has least to do.
 #
 # All of this is in units of a *cluster's* tile, which is one tile for each of its CTAs, one above the other. Numbers go
 # down the rows of a group of tiles, then across, so that CTAs that run together share rows of A and B in L2.
@@ -380,9 +388,10 @@ def produce(pipe, tma_a, tma_b, gA, mB, sA, sB, work: Work, config: cutlass.Cons
 # A warp fetches pieces of 16 x 16 elements, each by one `ldmatrix.x4`. Where they lie could be left to CuTe, which adds
 # up an address for each and swizzles it. But a thread reads rows that are all the same modulo 8, so that the swizzle
 # XORs the same bits into all its addresses, and [ampere/tuned_gemm](../ampere/tuned_gemm.ipynb) shows what follows:
-# keep *one* address for A and one for B, XOR 32 k for k-block k, add whole periods for other pieces and stages. We
-# compiled both: left to CuTe, the loop of the wide tile makes more integer instructions than it fetches fragments, and
-# on sm_120a it spills.
+# keep *one* address for A and one for B, XOR 32 k for k-block k, add whole periods for other pieces and stages.
+#
+# We compiled both: left to CuTe, the loop of the wide tile makes more integer instructions than it fetches fragments,
+# and on sm_120a it spills.
 
 
 # %%

@@ -36,9 +36,12 @@
 #
 # 1. **The weight is the tensor core's A.** This `tcgen05.mma` always takes 128 rows of A, but as few as 8 of B. So the
 #    kernel computes the transpose of C: 128 columns of the weight by 8 to 64 rows of `a`.
+#
 # 2. **Many stages.** A stage is little more than 16 KiB, and a dozen of them are on their way before anyone waits.
+#
 # 3. **The weight is asked for early.** It is the same whatever the kernel before computes. With *programmatic dependent
 #    launch* the loads of the weight can go out while that kernel still runs; those of `a` must wait for it.
+#
 # 4. **K is split.** Four CTAs of a cluster each do a quarter of K for the same tile, so four times as many SMs ask. In
 #    the end each adds up a quarter of the tile: the accumulators of all four, which the others send it.
 #

@@ -232,9 +232,12 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # 1. **TMA** carries whole atoms. In global memory atoms follow one another along K, so a matrix of them has a row for
 #    every 128 rows of A, and TMA needs no swizzle, only boxes. It counts in words of 8 bytes, for a box may be 256
 #    elements wide at most.
+#
 # 2. **`tcgen05.cp`**, in its form `32x128b.warpx4`, takes an atom out of shared memory: 32 lines of 16 bytes.
+#
 # 3. It puts line *i* into lane *i* of *each* of the four warps, 16 bytes into four columns. Row *r* of the atom is then
 #    in lane *r* mod 32, column *r* div 32: every warp has the factors of all 128 rows.
+#
 # 4. **`tcgen05.mma`** reads one byte of each of these cells, or two, or four: as many factors as there are blocks in
 #    what it takes along K. Here it is one block of 32, so its four steps over a k-tile read bytes 0, 1, 2, 3. Two bits
 #    of the instruction descriptor name the byte. CuTe keeps them in the top bits of the address, from where the
@@ -853,12 +856,17 @@ for name, found in kept.items():
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# *Layout*: beside what every Blackwell page looks at, each scale factor's way: the order of bytes in atoms, the boxes,
-# the atoms that `tcgen05.cp` takes, and that every `tcgen05.mma` is told the byte where its factors then are. *Model*:
-# the product by these layouts, simulated through modelled TMA, `tcgen05.cp`, tensor memory and block-scaled
-# `tcgen05.mma`, equals what the operands stand for, exactly. *Pipeline*: no order of the warps' steps overwrites scale
-# factors, in shared or in tensor memory, before they were read. *Compiled*: a real cubin, with the descriptors that the
-# layouts need, bit by bit. What needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
+# *Layout*: what every Blackwell page checks, and each scale factor's way: the order of bytes in atoms, the boxes, the
+# atoms that `tcgen05.cp` takes, and that every `tcgen05.mma` is told the byte where its factors then are.
+#
+# *Model*: the product by these layouts, simulated through modelled TMA, `tcgen05.cp`, tensor memory and block-scaled
+# `tcgen05.mma`, equals what the operands stand for, exactly.
+#
+# *Pipeline*: no order of the warps' steps overwrites scale factors, in shared or in tensor memory, before they were
+# read.
+#
+# *Compiled*: a real cubin, with the descriptors that the layouts need, bit by bit. What needs a Blackwell GPU says *not
+# checked*: **this kernel has not run on hardware**.
 #
 # The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
 # coordinates, guards and accumulators.

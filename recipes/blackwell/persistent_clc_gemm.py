@@ -686,8 +686,10 @@ def matmul(
 #
 # A few lines are enough to see what the two schedules do. *Places* are pairs of SMs. In the static schedule place *p*
 # of *s* does the blocks p, p + s and so on, whenever it may begin. Handed out, a place takes the lowest number that is
-# left; and, when it begins a block, one more, for that is when it asks. Here there are four places and fourteen blocks,
-# and another kernel holds the last place for a while. (Times are chosen to show the mechanism: nothing is measured.)
+# left; and, when it begins a block, one more, for that is when it asks.
+#
+# Here there are four places and fourteen blocks, and another kernel holds the last place for a while. (Times are chosen
+# to show the mechanism: nothing is measured.)
 
 # %% tags=["lab"]
 import heapq

@@ -61,9 +61,11 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 # ## The sizes
 #
 # As before a tile of C is 128 x 256, and takes 256 of tensor memory's 512 columns; `acc_stages` is two, and that is all
-# there is. C can no longer lie over A and B in shared memory, for these are in use all the time: it leaves in pieces of
-# 64 columns (128 bytes, a row of the widest swizzle) through two buffers of its own, 16 KiB each, and TMA carries them
-# to global memory. Four stages of A and B and the two buffers are 224 KiB, of 227 that a CTA may use.
+# there is.
+#
+# C can no longer lie over A and B in shared memory, for these are in use all the time: it leaves in epilogue subtiles
+# of 64 columns (128 bytes, a row of the widest swizzle) through two buffers of its own, 16 KiB each, and TMA carries
+# them to global memory. Four stages of A and B and the two buffers are 224 KiB, of 227 that a CTA may use.
 #
 # | variant | |
 # |---|---|
@@ -183,10 +185,10 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # %% [markdown]
 # ## Which tile is next
 #
-# Tiles are numbered, in groups of `raster_group` rows of tiles. CTA *i* of *s* that were started does the
-# numbers i, i + s, i + 2s and so on. The schedule is *static*: the three roles each work it out for themselves, and need not talk
-# about it. A tile's place in the sequence of its CTA is its **tile iteration**; tile and half of tensor memory go
-# together, iteration by iteration.
+# Tiles are numbered, in groups of `raster_group` rows of tiles. CTA *i* of *s* that were started does the numbers
+# i, i + s, i + 2s and so on. The *tile scheduler* is static: the three roles each work it out for themselves, and
+# need not talk about it. A tile's place in the sequence of its CTA is its **tile iteration**; tile and half of tensor
+# memory go together, iteration by iteration.
 
 
 # %%
@@ -625,9 +627,11 @@ Markdown(table(["tensor core busy, by the rules", *(f"{k} k-tiles" for k in K_TI
 #
 # Every level looks at both variants. The model takes the stages of tensor memory alternately, never clears them, and
 # sends C as the kernel does: out of 32 lanes a warp, into a swizzled buffer, and from there box by box, clipped at the
-# edges. The model does not see time; level *pipeline* does, as far as barriers and fences go: it tries every order in
-# which the six warps may run, for small products. Take one of the waits or fences told above away, and it says what may
-# then happen. What needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
+# edges.
+#
+# The model does not see time; level *pipeline* does, as far as barriers and fences go: it tries every order in which
+# the six warps may run, for small products. Take one of the waits or fences told above away, and it says what may then
+# happen. What needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
 #
 # The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
 # coordinates, guards and accumulators.

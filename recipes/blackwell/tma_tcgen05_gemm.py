@@ -163,9 +163,11 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
 #
 # The result must come back through registers: there is no way from tensor memory to shared or global memory but
 # `tcgen05.ld`. The form used here, `32x32b`, gives thread *t* of a warp the row in lane *t* of the warp's 32 lanes,
-# `epi_n` columns at a time. So each thread has a stretch of one row: 8 adjacent columns of it are 16 bytes, stored
-# into a swizzled tile by a plain `st.shared`, with no need for `stmatrix`. From there on it is Hopper's epilogue:
-# ordinary 16-byte loads read C back row by row, so that a warp stores whole rows of C to global memory.
+# `epi_n` columns at a time. So each thread has a stretch of one row: 8 adjacent columns of it are 16 bytes, stored into
+# a swizzled tile by a plain `st.shared`, with no need for `stmatrix`.
+#
+# From there on it is Hopper's epilogue: ordinary 16-byte loads read C back row by row, so that a warp stores whole rows
+# of C to global memory.
 
 
 # %%
@@ -263,9 +265,11 @@ def consume(pipe, read, mma, tCtC, tCrA, tCrB, k_tiles):
 #
 # Four warps fetch the tile, `epi_n` columns at a time, round it to the output's type, and write it where A and B were
 # (every stage has been read by then). Three things must be said that CuTe does not say by itself. `tcgen05.ld` is
-# asynchronous: its copy does not wait until the registers are there. And between a `tcgen05` instruction of one thread
-# and one of another the PTX ISA asks for a barrier *and* for fences: `after_thread_sync` by who has waited (here, for
-# the last product), `before_thread_sync` by who is done and says so (here, before tensor memory is freed).
+# asynchronous: its copy does not wait until the registers are there.
+#
+# And between a `tcgen05` instruction of one thread and one of another the PTX ISA asks for a barrier *and* for fences:
+# `after_thread_sync` by who has waited (here, for the last product), `before_thread_sync` by who is done and says so
+# (here, before tensor memory is freed).
 #
 # Then the threads read it back as rows. The store to global memory is as wide as the output allows: 16 bytes if N, the
 # row stride and the address permit, down to one element for an odd N. A vector is then either all inside the matrix or
@@ -488,11 +492,12 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 # From here on the cells use the `cookbook` package: it draws and checks what the cells above made. Leave them out of
 # your own code.
 #
-# The layouts are evaluated by CuTe itself and read back as byte addresses. Each row of the picture is one 128-byte
-# line of shared memory, each column one of its eight 16-byte slots; the number is the chunk of the tile that lies
-# there. On the left the layout without its swizzle; on the right, what TMA writes and `tcgen05.mma` reads. Chunks of
-# one colour are one *column* of the tile: on the left they share a slot, and with it four banks, on the right they have
-# eight different ones.
+# The layouts are evaluated by CuTe itself and read back as byte addresses. Each row of the picture is one 128-byte line
+# of shared memory, each column one of its eight 16-byte slots; the number is the chunk of the tile that lies there. On
+# the left the layout without its swizzle; on the right, what TMA writes and `tcgen05.mma` reads.
+#
+# Chunks of one colour are one *column* of the tile: on the left they share a slot, and with it four banks, on the right
+# they have eight different ones.
 
 # %% tags=["lab"]
 from cookbook import access, banks, draw
@@ -586,12 +591,18 @@ draw.tensor_memory(addresses, CONFIG.epi_n)
 # ## Check
 #
 # *Layout*: the recipe's own layouts, copies and descriptors; every sum is loaded once, by a warp that can reach it.
+#
 # *Model*: the product by these layouts, simulated tile by tile through modelled TMA, swizzled shared memory,
-# descriptors, `tcgen05.mma`, tensor memory and `tcgen05.ld`, on a ragged shape. *Pipeline*: every order in which the
-# warps may run, for small products, as far as barriers, fences and asynchronous instructions decide it: nothing is read
-# before it is there or overwritten before it was read, and nobody waits for ever. *Compiled*: a real cubin, with as
-# many of each instruction as the tiles need, and with descriptors that are, bit by bit, those of the layouts. What
-# needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
+# descriptors, `tcgen05.mma`, tensor memory and `tcgen05.ld`, on a ragged shape.
+#
+# *Pipeline*: every order in which the warps may run, for small products, as far as barriers, fences and asynchronous
+# instructions decide it: nothing is read before it is there or overwritten before it was read, and nobody waits for
+# ever.
+#
+# *Compiled*: a real cubin, with as many of each instruction as the tiles need, and with descriptors that are, bit by
+# bit, those of the layouts.
+#
+# What needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
 #
 # The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
 # coordinates, guards and accumulators.

@@ -40,9 +40,11 @@
 # **Claim.** [So far](pipelined_gemm.ipynb) each SM multiplies 128 rows of A by 256 columns of B, and brings in all of
 # both. Two SMs that work one above the other bring in the *same* 256 columns. On Hopper [a
 # multicast](../hopper/multicast_gemm.ipynb) made them ask L2 only once for these, but each still had to take in and
-# keep all of B. Blackwell goes further: **one `tcgen05.mma` may belong to two SMs.** Each holds its own 128 rows of A
-# and *half* of B, 128 columns. Both tensor cores take part, both halves of B are multiplied by all rows, and each SM
-# has the accumulators of its own 128 rows in its own tensor memory.
+# keep all of B.
+#
+# Blackwell goes further: **one `tcgen05.mma` may belong to two SMs.** Each holds its own 128 rows of A and *half* of B,
+# 128 columns. Both tensor cores take part, both halves of B are multiplied by all rows, and each SM has the
+# accumulators of its own 128 rows in its own tensor memory.
 #
 # Two CTAs of one cluster make such a **pair**. A tile of C is now 256 x 256, and for its part of it an SM fetches and
 # holds a third less than before. Six stages of A and B fit where four did.
@@ -812,10 +814,12 @@ for name, case in cases.items():
 #
 # Every level looks at every variant. The model gives each CTA of a pair shared and tensor memory of its own, has each
 # load its halves, and multiplies them as one instruction. It cannot tell the variants apart: where the bytes end up is
-# the same, whoever sends them. Who waits for whom is level *pipeline*'s matter: it follows every warp of every CTA of a
-# cluster, over barriers that are each other's, in every order. Take the arrivals of the other CTA's epilogue away, or
-# count one reader too few, and it tells a way in which something is overwritten too soon. What needs a Blackwell GPU
-# says *not checked*: **this kernel has not run on hardware**.
+# the same, whoever sends them.
+#
+# Who waits for whom is level *pipeline*'s matter: it follows every warp of every CTA of a cluster, over barriers that
+# are each other's, in every order. Take the arrivals of the other CTA's epilogue away, or count one reader too few, and
+# it tells a way in which something is overwritten too soon. What needs a Blackwell GPU says *not checked*: **this
+# kernel has not run on hardware**.
 #
 # The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
 # coordinates, guards and accumulators.

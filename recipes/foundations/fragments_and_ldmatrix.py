@@ -44,9 +44,11 @@ from cutlass.cute.nvgpu import warp
 #
 # Read it as a recipe for one number. The first half, `(4,8):(32,1)`, is for the thread, the second, `(2,2):(16,8)`, for
 # the value. Take thread 22, value 0. Split 22 by the shape (4, 8), first part fastest: 22 = 2 + 4 x 5. So the thread
-# adds 2 x 32 + 5 x 1 = 69; value 0 adds nothing. The number 69 is a place in the matrix, *counted down the columns*: 16
-# rows in each, so 69 = 5 + 16 x 4. Row 5, column 4: **thread 22 holds M5K4 first.** Its value 1 adds 16, the next
-# column: M5K5. Value 2 adds 8, eight rows down: M13K4. Value 3: M13K5.
+# adds 2 x 32 + 5 x 1 = 69; value 0 adds nothing.
+#
+# The number 69 is a place in the matrix, *counted down the columns*: 16 rows in each, so 69 = 5 + 16 x 4. Row 5, column
+# 4: **thread 22 holds M5K4 first.** Its value 1 adds 16, the next column: M5K5. Value 2 adds 8, eight rows down: M13K4.
+# Value 3: M13K5.
 #
 # The same in six lines:
 
@@ -130,9 +132,11 @@ holder_of(5, 4), both_ways_agree()
 
 # %% [markdown]
 # B is 8 columns of C (N) by 8 (K), and half as large: `((4,8),2):((16,1),8)`, counted by n + 8 k. Thread 22 = 2 + 4 x 5
-# adds 2 x 16 + 5 = 37 = 5 + 8 x 4: N5K4, and its value 1 adds 8: N5K5. The same picture as the upper half of A. That is
-# no accident: one *8 x 8 matrix of 16-bit elements, two neighbours in each of 32 threads*, is the piece that all of
-# this is made of. A of m16n8k8 is two of them, one below the other; A of m16n8k16 is four.
+# adds 2 x 16 + 5 = 37 = 5 + 8 x 4: N5K4, and its value 1 adds 8: N5K5.
+#
+# The same picture as the upper half of A. That is no accident: one *8 x 8 matrix of 16-bit elements, two neighbours in
+# each of 32 threads*, is the piece that all of this is made of. A of m16n8k8 is two of them, one below the other; A of
+# m16n8k16 is four.
 #
 # ## ldmatrix: eight rows in, 32 pairs out
 #

@@ -80,9 +80,10 @@ def bytes_on_their_way(gb_per_s: float, latency_ns: float) -> float:
 #
 # A small buffer is gone over several times, and **the trap** is what answers the second time. Loads go through the SM's
 # own L1 by default, and each CTA returns to the same chunks: spread over all SMs, a buffer of many MiB fits into their
-# L1s, up to 256 KiB each (NVIDIA H100 white paper). Read that way on an H200, they came several times as fast as TMA,
-# which passes L1 by, copied them: L1 had answered, not L2. So these loads ask for `ld.global.cg`, which passes L1 by
-# too (SASS: `.STRONG.GPU`).
+# L1s, up to 256 KiB each (NVIDIA H100 white paper).
+#
+# Read that way on an H200, they came several times as fast as TMA, which passes L1 by, copied them: L1 had answered,
+# not L2. So these loads ask for `ld.global.cg`, which passes L1 by too (SASS: `.STRONG.GPU`).
 
 
 # %%
@@ -717,9 +718,10 @@ lab.check_cells("foundations/memory_ceiling")
 # Read the columns of a size from left to right, and then down: where the buffer no longer fits into L2 the rate of
 # reading and copying falls to that of DRAM. (A copy needs room for two buffers, so it falls at half the size. Do not
 # expect the same step of writes: see whether the size matters to them at all. And of the copies the fastest counts: at
-# the sizes where torch's own was timed that is torch's, by a few percent.) In the table of what is on its way the rate
-# first grows with the bytes, and then hardly any more. And shared memory gives 128 bytes a clock, or that divided by
-# the conflicts, which could be counted beforehand.
+# the sizes where torch's own was timed that is torch's, by a few percent.)
+#
+# In the table of what is on its way the rate first grows with the bytes, and then hardly any more. And shared memory
+# gives 128 bytes a clock, or that divided by the conflicts, which could be counted beforehand.
 
 # %% tags=["lab"]
 from IPython.display import Markdown

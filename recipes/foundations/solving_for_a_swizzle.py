@@ -318,6 +318,7 @@ def cute_says_the_same() -> bool:
 #
 # **8 x 9, read in blocks of 4 x 2.** With rows of 9 the row is nowhere in the bits. Four rows are 9 apart: banks 0, 1,
 # 2, 3, and with the column beside them 1, 2, 3, 4. They collide, and no XOR of the column fixes it inside nine columns.
+#
 # Move *rows* instead. Store row 4 right behind row 0, row 5 behind row 1: the tile becomes 4 x 18, the rows of a block
 # lie 18 apart, in banks 0, 2, 4, 6, and their neighbours fill 1, 3, 5, 7.
 

@@ -177,10 +177,12 @@ orders["Hilbert"] = hilbert_order()
 #
 # ## An experiment
 #
-# `raster_group` is all it takes to change the order of a GEMM of this book. Groups of a single row *are* the order row
-# by row, and one group as high as C goes column by column, for which a wave is 64 tiles high and hardly more than two
-# wide. So one kernel can be run in five orders that differ in nothing else: how much does each read from memory, and
-# how long does it take? Beside the counts will stand what the model allows each wave, in bytes.
+# `raster_group` changes the rasterization of a GEMM of this book. (CUTLASS calls it the swizzle size, Triton
+# `GROUP_SIZE_M`.) Groups of a single row *are* the order row by row, and one group as high as C goes column by column,
+# for which a wave is 64 tiles high and hardly more than two wide.
+#
+# So one kernel can be run in five orders that differ in nothing else: how much does each read from memory, and how long
+# does it take? Beside the counts will stand what the model allows each wave, in bytes.
 
 
 # %%

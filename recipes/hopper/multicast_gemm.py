@@ -30,8 +30,10 @@
 #
 # **Claim.** Two CTAs that compute tiles of C one above the other need the same tile of B, k-tile for k-tile. On their
 # own each asks L2 for all of it. As a *cluster* they can share: each asks for **half** of the tile and has TMA write
-# that half into the shared memory of **both**. Every SM still takes in what it took in before, but L2 is asked for a
-# third less. That is time where L2 is the narrow place, and energy everywhere; how much, only a measurement can say.
+# that half into the shared memory of **both**.
+#
+# Every SM still takes in what it took in before, but L2 is asked for a third less. That is time where L2 is the narrow
+# place, and energy everywhere; how much, only a measurement can say.
 #
 # The new idea takes few lines: a mask in the loads, a divided box, and *one number*, how many arrivals empty a stage.
 # That number is the whole difficulty, for from now on a CTA writes into memory that another one is reading. You will
@@ -249,9 +251,10 @@ def produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, masks, config: cu
 # **Before it ends.** `producer_tail` waits until the last k-tile has been read, by the consumers of *all* the CTAs that
 # got a part of it from here. It used to be good manners, and now it is what keeps the cluster alive. A consumer of the
 # neighbour arrives at *our* barrier: if we had ended, that barrier would be in shared memory that belongs to no one, or
-# already to a CTA of another cluster. (A warp hands back its stages in order, so with the last one it is through. The
-# other direction is safe by itself: no CTA can end before everything that others multicast to it has come, for its own
-# consumers wait for it.)
+# already to a CTA of another cluster.
+#
+# (A warp hands back its stages in order, so with the last one it is through. The other direction is safe by itself: no
+# CTA can end before everything that others multicast to it has come, for its own consumers wait for it.)
 #
 # At the beginning it is the same: nobody may multicast to a CTA whose barriers are not initialised. `create` therefore
 # ends with a barrier of the whole *cluster*, once it is told that there is one, with `cta_layout_vmnk`.
@@ -589,8 +592,9 @@ Markdown(f"{'x'.join(map(str, SHAPE))}:\n\n" + table(heads, rows))
 # What L2 gives at most, [another page](../foundations/memory_ceiling.ipynb) measures: it reads a buffer that L2 holds.
 # But requests that come in bursts wait for each other before that limit. Loads that are answered sooner, from shorter
 # queues, let the same four stages bridge more; and a GPU that is held to a power limit spends on its clock what it
-# saves on moving bytes. How much that is, only a measurement says. What the arithmetic says is the *order* of the
-# variants: if bytes were all that counted, `2x2` would be best.
+# saves on moving bytes. How much that is, only a measurement says.
+#
+# What the arithmetic says is the *order* of the variants: if bytes were all that counted, `2x2` would be best.
 #
 # ## In the lab: do they fit?
 #
@@ -637,9 +641,10 @@ else:
 #
 # `consumer_group` wants the number of arrivals. Suppose that it were given the warps of *one* CTA, as in the recipe
 # before. The arrivals of both CTAs still come, so half of them are enough, whoever they are from, and the other half
-# completes another phase. To see what that does, here is a part of it in a few lines: CTA 0's producer takes a stage
-# for empty as soon as its *own* consumers have read it. CTA 1 is slow in one k-tile, by some units of time. (Times are
-# chosen, not measured.)
+# completes another phase.
+#
+# To see what that does, here is a part of it in a few lines: CTA 0's producer takes a stage for empty as soon as its
+# *own* consumers have read it. CTA 1 is slow in one k-tile, by some units of time. (Times are chosen, not measured.)
 
 # %% tags=["lab"]
 LOAD, STAGES, K_TILES, SLOW = 3, 4, 12, 3  # units of time that a load takes; k-tile in which CTA 1 is slow
@@ -776,10 +781,14 @@ Markdown(bytes_and_times())
 #
 # A cluster is a second level of sharing, below L2: what one CTA has fetched, others need not. It costs a mask, a box
 # divided by the sharers, a barrier that counts all who read, and the patience to wait for a neighbour before one
-# leaves. Share between two: four have to find room in a GPC together, and all of them wait for the slowest. By bytes
-# the side to share along is the one whose tiles are the larger. In time nothing was gained here, on this GPU and at
-# these sizes: measure it before you take it over. The pages that follow, but for the one that divides K, keep a pair,
-# for its bytes; if you do without, their kernels become simpler by all that this page has added.
+# leaves.
+#
+# Share between two: four have to find room in a GPC together, and all of them wait for the slowest. By bytes the side
+# to share along is the one whose tiles are the larger.
+#
+# In time nothing was gained here, on this GPU and at these sizes: measure it before you take it over. The pages that
+# follow, but for the one that divides K, keep a pair, for its bytes; if you do without, their kernels become simpler by
+# all that this page has added.
 #
 # What is still lost lies between the tiles: a CTA starts, fills its stages, multiplies, stores, and ends, and while it
 # stores nobody multiplies.

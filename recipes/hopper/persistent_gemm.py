@@ -29,10 +29,12 @@
 # # Persistent CTAs
 #
 # **Claim.** On [the page before](multicast_gemm.ipynb) a CTA computes one tile and ends. While it begins, its stages
-# are empty and nobody multiplies; while it ends, C is on its way out and nobody loads. Here we start **as many CTAs as
-# there are SMs**, and each goes from tile to tile by itself. Its producer never stops: it fills the stages with the
-# *next* tile while the consumers store this one. For that C can no longer lie where A and B lie. It gets small buffers
-# of its own, and TMA carries it from there to global memory while the tensor cores already multiply again.
+# are empty and the tensor cores wait. While it ends, C is on its way out and no loads run.
+#
+# Here we start **as many CTAs as there are SMs**: *persistent CTAs*, each of which goes from one work tile to the next.
+# Its producer never stops: it fills the stages with the *next* tile while the consumers store this one. For that C can
+# no longer lie where A and B lie. It gets small buffers of its own, and TMA carries it from there to global memory
+# while the tensor cores already multiply again.
 #
 # You will see the loop over tiles and how a barrier's phase follows from a number, the epilogue by TMA with all that it
 # needs (a proxy fence, two buffers, the right kind of waiting), and an order of k-tiles that should find more of A and
@@ -62,9 +64,11 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 # ## The sizes
 #
 # Four stages of A and B take 192 KiB, and a tile of C in bfloat16 is 64 KiB: together they are more than the 227 KiB
-# that a CTA may use. But C need not be in shared memory all at once. Each of the two warpgroups sends its half, 64 x
-# 256, in four *pieces* of 64 x 64, alternating between **two buffers**: 8 KiB each, 32 KiB in all. Sixty-four columns
-# are 128 bytes, a row of the widest swizzle, and so a piece is one TMA box.
+# that a CTA may use.
+#
+# But C need not be in shared memory all at once. Each of the two warpgroups sends its half, 64 x 256, in four *epilogue
+# subtiles* of 64 x 64, alternating between **two buffers**: 8 KiB each, 32 KiB in all. Sixty-four columns are 128
+# bytes, a row of the widest swizzle, and so a subtile is one TMA box.
 #
 # | variant | |
 # |---|---|
@@ -258,8 +262,9 @@ def place_in_cluster(config: cutlass.Constexpr):
 #
 # **Serpentine.** All CTAs go along K together, and what they read at the end of their tiles is what L2 should hold when
 # they are through. The tiles of the next tile iteration often lie in the same rows of A. If they begin at K's start, L2
-# has by then replaced it; if they begin where the last tile iteration ended, the end of the panels is still there. So
-# every other tile iteration goes backwards. That is the idea; the lab models it, and measures what it is worth. The
+# has by then replaced it; if they begin where the last tile iteration ended, the end of the panels is still there.
+#
+# So every other tile iteration goes backwards. That is the idea; the lab models it, and measures what it is worth. The
 # sum's order changes with it, and the last bits of the result.
 
 
@@ -513,10 +518,11 @@ def kernel(
 #
 # How many CTAs? **As many as fit at once, and never more than there is work.** One of ours fills an SM, so that is the
 # number of SMs, in whole clusters. More would be a trap: a CTA that finds no place waits until another has done *all*
-# its tiles, and then begins its own full share. One cluster too many takes twice the time. (Clusters of two fit on the
-# pairs of SMs that a GPC is made of. For clusters of four `SMs // 4` would be too many, for the pairs of a GPC do not
-# always come out even: **this is the trap** of a persistent grid. Ask the driver, as
-# [the page before](multicast_gemm.ipynb) does in its lab.)
+# its tiles, and then begins its own full share. One cluster too many takes twice the time.
+#
+# (Clusters of two fit on the pairs of SMs that a GPC is made of. For clusters of four `SMs // 4` would be too many, for
+# the pairs of a GPC do not always come out even: **this is the trap** of a persistent grid. Ask the driver, as [the
+# page before](multicast_gemm.ipynb) does in its lab.)
 #
 # The number is a run-time argument, for the same code runs on GPUs of different sizes.
 
@@ -802,8 +808,9 @@ Markdown(table(["read from memory, predicted", *(f"cache of {size / 1e6:.0f} MB"
 # Forwards, the model finds next to nothing again once a wave needs more than the cache holds: what is wanted first was
 # dropped first, and each piece that is read again drops the one that is wanted next. Backwards, the more cache, the
 # more is found. But where nearly everything fits anyway, there is nothing to gain, and the wrong end may be dropped.
-# (A real L2 does not drop the oldest line so strictly, and may find more than the model in the forward order.
-# `ncu --metrics dram__bytes_read.sum` counts it.)
+#
+# (A real L2 does not drop the oldest line so strictly, and may find more than the model in the forward order. `ncu
+# --metrics dram__bytes_read.sum` counts it.)
 #
 # ## In the lab: the trap
 #

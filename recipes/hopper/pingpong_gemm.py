@@ -330,13 +330,17 @@ def produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work: Work, place, config: cutla
 # iteration waits for nobody, and after the last one nobody is told.
 #
 # **The trap: a wait by parity sees only one phase far.** The order is not a matter of speed alone. A barrier in shared
-# memory has *one bit* for its phase, and `wait(phase)` asks: is the phase of that parity over? The queue is longer than
-# that bit. Warpgroup 1 begins `k_tiles` k-tiles ahead of warpgroup 0; left to itself it would ask a stage's barrier for
-# phase 1 while not even phase 0 is complete. The barrier says yes, for *the phase of that parity before* is over: that
-# is how the producer finds empty stages at the start. Warpgroup 1 multiplies what happens to lie there, and then gives
-# away a stage that it never had. The result is wrong, or the kernel fails, and only sometimes. Once the other warpgroup
-# has waited for all its k-tiles the bit is enough: the k-tile that follows in each stage is the next phase, and the one
-# after that cannot come before we have released ours. The lab below has a model of this to play with.
+# memory has *one bit* for its phase, and `wait(phase)` asks: is the phase of that parity over?
+#
+# The queue is longer than that bit. Warpgroup 1 begins `k_tiles` k-tiles ahead of warpgroup 0; left to itself it would
+# ask a stage's barrier for phase 1 while not even phase 0 is complete. The barrier says yes, for *the phase of that
+# parity before* is over: that is how the producer finds empty stages at the start. Warpgroup 1 multiplies what happens
+# to lie there, and then gives away a stage that it never had. The result is wrong, or the kernel fails, and only
+# sometimes.
+#
+# Once the other warpgroup has waited for all its k-tiles the bit is enough: the k-tile that follows in each stage is
+# the next phase, and the one after that cannot come before we have released ours. The lab below has a model of this to
+# play with.
 
 
 # %%
@@ -935,9 +939,11 @@ Markdown(measured_gains())
 # Take 8192 x 8192 first. On an H200 ping-pong gains at the shortest K, and less than the clocks predict. With the
 # narrow tile next to nothing of the gain is left at the second K, and from the third on it is slower than
 # `cooperative`. The wide tile is ahead of all others but at the longest K, where it is level with `cooperative`; so it
-# is what `matmul` takes by itself. What the formulas left out counts: bytes, and the power to move them, of which the
-# wide tile needs fewer than the narrow one. The part of PDL is small and not always a gain; at the shortest K, where
-# the clocks predicted the most of it, it is none.
+# is the default of `matmul`.
+#
+# What the formulas left out counts: bytes, and the power to move them, of which the wide tile needs fewer than the
+# narrow one. The part of PDL is small and not always a gain; at the shortest K, where the clocks predicted the most of
+# it, it is none.
 #
 # At the smaller cube the wide tile is the slowest of all, behind `torch.matmul` too. That was predicted, and it is
 # arithmetic: the tiles of the clusters, and how many each cluster has.

@@ -31,20 +31,22 @@
 # # Split-K within a cluster
 #
 # **Claim.** A kernel that gives each CTA a tile of C leaves most of the GPU idle if C has few tiles. Smaller tiles make
-# more of them, but every halving of a tile's side makes its CTA load more for each multiplication. There is a third
-# dimension to cut: **K**. The CTAs of a cluster each take a part of K *for the same tile*. Twice or four times as many
-# SMs are at work, on tiles as large as before. What it costs is that each of them ends with accumulators that are wrong
-# by themselves, and must be added to the others'.
+# more of them, but every halving of a tile's side makes its CTA load more for each multiplication.
+#
+# There is a third dimension to cut: **K**. This is *split-K*. The CTAs of a cluster each take a part of K *for the same
+# tile*. Two or four times as many SMs are at work, on tiles as large as before. The cost: the accumulators of each are
+# only a part of the sum, and must be added to the others'.
 #
 # The accumulators need not go through memory for that. CTAs of one cluster reach each other's shared memory, so each
 # sends the others what they are to add up, and adds up its own share of the tile. Nothing is written twice, no second
 # kernel runs, and the order of the additions is fixed, so that the same call gives the same bits.
 #
-# Two kinds of products have few tiles: small ones, and those of a model that writes text, where a handful of rows meets
-# a large weight. The second kind is a stream of weights: its time is that of their bytes, and what counts is how many
-# SMs ask for them, and how much each can take in. So **the weight is the tensor core's A**. A `wgmma` always takes 64
-# rows of A, but as few as 8 of B: the kernel computes C transposed, and for 16 rows of `a` no more than 16 are
-# multiplied.
+# Two kinds of products have few tiles: small ones, and LLM decode, where few rows (M <= 64) meet a large weight. The
+# second kind is a stream of weights: its time is that of their bytes, and what counts is how many SMs ask for them, and
+# how much each can take in.
+#
+# So **the weight is the tensor core's A** (swap A/B). A `wgmma` always takes 64 rows of A, but as few as 8 of B: the
+# kernel computes C transposed, and for 16 rows of `a` no more than 16 are multiplied.
 #
 # [The same was done for Blackwell](../blackwell/low_latency_gemm.ipynb). Here the accumulators are in registers, and a
 # rule chooses tile and division. The queue of stages is that of [the first GEMM](tma_wgmma_gemm.ipynb): one tile a CTA,
@@ -89,9 +91,11 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 # | `64x16 in 2` | two | up to 16 rows |
 #
 # The last five take **half of an SM's shared memory** (`per_sm`). Their stages still hold more than has to be on its
-# way (the lab counts it), and a second CTA finds room. It may be one of the next kernel, which can then get ready while
-# this one stores. Or it is one of the same, for clusters of four do not fill a GPU: the SMs of a cluster must belong
-# together on the chip, and the profiler says that 30 clusters of four find a place on the 132 SMs of an H200, not 33.
+# way (the lab counts it), and a second CTA finds room.
+#
+# It may be one of the next kernel, which can then get ready while this one stores. Or it is one of the same, for
+# clusters of four do not fill a GPU: the SMs of a cluster must belong together on the chip, and the profiler says that
+# 30 clusters of four find a place on the 132 SMs of an H200, not 33.
 #
 # `tile_n` is made for the rows of the product, not larger: a TMA box that lies partly outside is not cheap, as the rule
 # will say.
@@ -899,10 +903,12 @@ except compiled.NoDisassembler as missing:
 #
 # Before the variants were chosen, many more were timed beside cuBLAS, at more sizes than the table has. Dividing K was
 # ahead where a few rows meet a weight: most where the weight is not large, or where K is long and tiles are very few.
-# With the largest weights both take what memory gives, and little lies between them. It was behind where tiles are
-# about as many as SMs, and K is not long. There each SM has something to do without dividing K, and loads what its
-# neighbours load too: a kernel whose clusters share their loads ([multicast](multicast_gemm.ipynb)) is better, if it
-# has a tile small enough. The kernel for all sizes does, and is ahead of this one at the largest cube of the table.
+# With the largest weights both take what memory gives, and little lies between them.
+#
+# It was behind where tiles are about as many as SMs, and K is not long. There each SM has something to do without
+# dividing K, and loads what its neighbours load too: a kernel whose clusters share their loads
+# ([multicast](multicast_gemm.ipynb)) is better, if it has a tile small enough. The kernel for all sizes does, and is
+# ahead of this one at the largest cube of the table.
 #
 # Two things had been expected otherwise. A `tile_n` larger than the rows was to cost little, for TMA does not read what
 # lies outside. It cost so much that there are four widths now. And clusters of four were made for 16 rows of a small

@@ -29,10 +29,11 @@
 # # TMA swizzle modes in a GEMM
 #
 # **Claim.** A tile for `wgmma` may lie in shared memory in four modes, named by the bytes of a row that stay together:
-# 16 (no swizzle), 32, 64, 128. Everybody takes 128, and the reason that is usually given is bank conflicts. That is
-# not it: *in all four modes* the tensor cores read without one. The difference lies on the way in. TMA fills a tile
-# line by line, and a line is as long as the mode is wide: a tile of 64 columns is one box of 128-byte lines, or eight
-# boxes of 16-byte lines. The same bytes, eight times as many pieces.
+# 16 (no swizzle), 32, 64, 128. Everybody takes 128, and the reason that is usually given is bank conflicts. That is not
+# it: *in all four modes* the tensor cores read without one.
+#
+# The difference lies on the way in. TMA fills a tile line by line, and a line is as long as the mode is wide: a tile of
+# 64 columns is one box of 128-byte lines, or eight boxes of 16-byte lines. The same bytes, eight times as many pieces.
 #
 # So here is a whole GEMM with one parameter, the mode. Its tiles, its stages and its multiplications are the same in
 # all four; the kernel contains no `if` about the mode. Before any of it is timed, the lab counts what each mode asks of
@@ -40,9 +41,11 @@
 #
 # The loads are [the previous page's](tma_copy.ipynb); what is new is a reader, the tensor cores, and an output. The
 # reader's instruction is `wgmma`: a *warpgroup*, four warps, issues it together, and it multiplies tiles where they lie
-# in shared memory. The kernel is as simple as a fast one can be, and [the next page](tma_wgmma_gemm.ipynb) takes it as
-# it is, in its widest mode, and goes through it part by part. Read it there for how it works; here look at the modes
-# alone. Which modes there are, and how they place their chunks, is in [the atoms](../foundations/mma_smem_atoms.ipynb).
+# in shared memory.
+#
+# The kernel is as simple as a fast one can be, and [the next page](tma_wgmma_gemm.ipynb) takes it as it is, in its
+# widest mode, and goes through it part by part. Read it there for how it works; here look at the modes alone. Which
+# modes there are, and how they place their chunks, is in [the atoms](../foundations/mma_smem_atoms.ipynb).
 
 # %%
 from dataclasses import dataclass
@@ -424,6 +427,7 @@ def matmul(
 # Sixteen rows of A in each mode, by the recipe's own layout. A row of a panel is a 128-byte line of shared memory, a
 # column one of its eight 16-byte slots; the number is the chunk of the tile, counted along its rows, the small pair the
 # (row, column) of its first element. A colour is a *column of chunks*: of one colour, eight rows make a core matrix.
+#
 # Look at what a line of shared memory holds. In `interleave` it is eight rows' chunks of one colour, from eight places
 # in global memory; in `sw128` it is one row, from one place.
 
@@ -724,8 +728,10 @@ Markdown(beside_measured())
 # Why is `interleave` as fast as the lower end says, or faster? There are three possible reasons, and these times do not
 # decide among them: the two named before the prediction, which make every ratio smaller (a mode whose tensor cores wait
 # most of the time draws less power, so its clock may be the higher), and a TMA that needs a little less than the one
-# clock a line that we put. The column *clocks a line* blames all of it on the lines; for a mode that waits for them,
-# take it as a rough figure. Counted clocks in place of time would tell.
+# clock a line that we put.
+#
+# The column *clocks a line* blames all of it on the lines; for a mode that waits for them, take it as a rough figure.
+# Counted clocks in place of time would tell.
 #
 # And the banks: does `wgmma` read as the bank model says? Wavefronts of one `wgmma` of a warpgroup, and how many of
 # them are conflicts' (ncu counts by warp; four of them are a warpgroup).
@@ -761,9 +767,11 @@ Markdown(beside_counted())
 # Bank conflicts do not choose among the four modes: each of them gives the tensor cores every core matrix in one
 # wavefront. What chooses is the other end. A mode's width is the length of the lines in which TMA works, and a wider
 # mode moves the same tile in fewer of them; as soon as the lines take longer than the multiplications, the product
-# waits for them. Hence the rule of one line, *the widest mode whose row divides the tile's contiguous extent*, and
-# hence a second, for whoever picks tile sizes: make that extent 128 bytes. A narrower tile along K is not a smaller
-# version of the same thing, it is another mode.
+# waits for them.
+#
+# Hence the rule of one line, *the widest mode whose row divides the tile's contiguous extent*, and hence a second, for
+# whoever picks tile sizes: make that extent 128 bytes. A narrower tile along K is not a smaller version of the same
+# thing, it is another mode.
 #
 # Next: [the GEMM in its widest mode](tma_wgmma_gemm.ipynb), part by part.
 #

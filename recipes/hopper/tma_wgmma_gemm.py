@@ -188,9 +188,11 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
 #
 # One warp runs ahead. A stage has two barriers in shared memory, one that says that it is *full* and one that it is
 # *empty*. ([The first page](tma_copy.ipynb) tells what such an `mbarrier` counts, and what its phases are; here
-# `cutlass.pipeline` keeps count.) For each k-tile the producer waits until a stage is empty, announces how many bytes
-# will come (`producer_acquire` does both), and issues two TMA copies that report to the full barrier when they land.
-# TMA fills what lies outside the matrix with zeros, so a ragged K needs nothing here.
+# `cutlass.pipeline` keeps count.)
+#
+# For each k-tile the producer waits until a stage is empty, announces how many bytes will come (`producer_acquire` does
+# both), and issues two TMA copies that report to the full barrier when they land. TMA fills what lies outside the
+# matrix with zeros, so a ragged K needs nothing here.
 
 
 # %%
@@ -436,11 +438,12 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 # From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
 # out of your own code.
 #
-# The layouts are evaluated by CuTe itself and read back as byte addresses. Each row of the picture is one 128-byte
-# line of shared memory, each column one of its eight 16-byte slots; the number is the chunk of the tile that lies
-# there. On the left the layout without its swizzle; on the right, what TMA writes and `wgmma` reads. Chunks of one
-# colour are one *column* of the tile, the eight chunks that the tensor core wants at once: on the left they share a
-# slot, and with it four banks, on the right they have eight different ones.
+# The layouts are evaluated by CuTe itself and read back as byte addresses. Each row of the picture is one 128-byte line
+# of shared memory, each column one of its eight 16-byte slots; the number is the chunk of the tile that lies there. On
+# the left the layout without its swizzle; on the right, what TMA writes and `wgmma` reads.
+#
+# Chunks of one colour are one *column* of the tile, the eight chunks that the tensor core wants at once: on the left
+# they share a slot, and with it four banks, on the right they have eight different ones.
 
 # %% tags=["lab"]
 from cookbook import access, banks, draw

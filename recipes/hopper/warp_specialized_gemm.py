@@ -736,18 +736,20 @@ def beside_measured() -> str:
 Markdown(beside_measured())
 
 # %% [markdown] tags=["lab"]
-# On an H200 `setmaxnreg` by itself is worth next to nothing, as predicted: hardly more than the spread. The larger tile
+# On an H200 `setmaxnreg` alone is worth next to nothing, as predicted: hardly more than the spread. The larger tile
 # does better at both squares than its waves say: at the smaller it loses less, and at the larger, where we predicted a
-# loss, there is none that stands out, or a small gain. At the third shape, where it fills its one wave and the smaller
-# tile not two thirds of its second, it gains most of what the waves say and not all. There it is ahead of
-# `torch.matmul`, which the smaller tile is well behind.
+# loss, there is none that stands out, or a small gain.
+#
+# At the third shape, where it fills its one wave and the smaller tile not two thirds of its second, it gains most of
+# what the waves say and not all. There it is ahead of `torch.matmul`, which the smaller tile is well behind.
 #
 # The clocks leave out what was left out above. A product that lasts runs at the power limit. There a tile of fewer
 # bytes saves energy, and an idle SM leaves its share to the others: both raise the clock. The first speaks for the
 # larger tile everywhere. The second speaks for the tile whose waves are less full: for the larger one at the squares,
-# against it at the third shape, where the SMs that are idle are the smaller tile's. That agrees with all three, but no
-# clock was recorded here. How much clocks count, and how much bytes do, becomes a rule on
-# [a later page](tuned_gemm.ipynb).
+# against it at the third shape, where the SMs that are idle are the smaller tile's.
+#
+# That agrees with all three, but no clock was recorded here. How much clocks count, and how much bytes do, becomes a
+# rule on [a later page](tuned_gemm.ipynb).
 #
 # ## Conclusion
 #
