@@ -29,8 +29,8 @@
 # # Persistent CTAs without TMA
 #
 # **Claim.** In [the pipeline](pipelined_gemm.ipynb) a CTA computes one tile and ends. While it begins, its stages are
-# empty, and nobody multiplies until the first tiles have come from global memory; and while it stores C, nothing is on
-# its way.
+# empty, and the tensor cores wait until the first tiles have come from global memory; and while it stores C, nothing is
+# on its way.
 #
 # Here we start **as many CTAs as there are SMs**: *persistent CTAs*, each of which goes from one work tile to the next.
 # When it still multiplies the last k-tiles of one tile, its threads already ask for the first k-tiles of the next. So
@@ -66,8 +66,8 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 # ## The sizes
 #
 # Four stages of A and B are 192 KiB; a tile of C is 64 KiB. Both together would be too much, and C need not be there at
-# once: pieces of 32 rows, 16 KiB each, alternate between two buffers. A piece has 16 rows of each of the two rows of
-# warps, so that all of them have something to put into it.
+# once: epilogue subtiles of 32 rows, 16 KiB each, alternate between two buffers. A subtile has 16 rows of each of the
+# two rows of warps, so that all of them have something to put into it.
 #
 # | variant | |
 # |---|---|
@@ -88,9 +88,9 @@ class Config:
     stages: int = 4  # pairs of A and B tiles: one being read, the others arriving
     warps_m: int = 2  # the warps stand in a warps_m x warps_n grid over the tile of C
     warps_n: int = 4
-    epi_buffers: int = 2  # pieces of C, 1 or 2: with 2, one is filled while the other is still read
+    epi_buffers: int = 2  # epilogue subtiles of C, 1 or 2: with 2, one is filled while the other is still read
     persistent: bool = True  # a CTA computes tile after tile
-    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
 
     @property
     def threads(self) -> int:
@@ -102,7 +102,7 @@ class Config:
 
     @property
     def epi_m(self) -> int:
-        """Rows of a piece of C: one mma's of each row of warps."""
+        """Rows of an epilogue subtile of C: one mma's of each row of warps."""
         return 16 * self.warps_m
 
     @property
@@ -278,7 +278,7 @@ class Problem(NamedTuple):
 
 @cute.jit
 def tile_of(number, problem: Problem, config: cutlass.Constexpr):
-    """Row and column of a tile: column by column inside groups of `raster_group` rows of tiles."""
+    """The tile scheduler: row and column of a tile, column by column inside groups of `raster_group` rows."""
     tiles_m = cute.ceil_div(problem.shape_mn[0], config.tile_m)
     tiles_n = cute.ceil_div(problem.shape_mn[1], config.tile_n)
     group, inside = number // (config.raster_group * tiles_n), number % (config.raster_group * tiles_n)
@@ -608,7 +608,7 @@ Markdown(table(["multiplied", "asked for meanwhile", "first rows; place", "piece
 # K = 200 is no multiple of 64, so the first k-tile of each tile begins before the matrix, and this thread's pieces of
 # it are zeros. And of a tile that does not exist nothing is copied.
 #
-# ## In the lab: a piece of C
+# ## In the lab: an epilogue subtile of C
 #
 # One of the two buffers: 32 rows of 256 columns, as the threads of one warp write their pairs, and as they read rows.
 
@@ -625,10 +625,11 @@ draw.access_view(access.of_copy(layouts.c, copies.s2g_c, "src", "ldst", warp=0)[
 # %% [markdown] tags=["lab"]
 # ## The prediction
 #
-# A CTA that ends lets the next one begin with empty stages: until its first k-tile has arrived nobody multiplies. What
-# that takes is put as in [the pipeline](pipelined_gemm.ipynb): 800 clocks until global memory answers, and the bytes of
-# a k-tile at an SM's share of L2. A persistent CTA pays it once. Storing C takes the same either way, 16 elements a
-# clock, for the same threads multiply and store. What it takes to launch a CTA is not in this; it would be spared, too.
+# A CTA that ends lets the next one begin with empty stages: until its first k-tile has arrived the tensor cores wait.
+# What that takes is put as in [the pipeline](pipelined_gemm.ipynb): 800 clocks until global memory answers, and the
+# bytes of a k-tile at an SM's share of L2. A persistent CTA pays it once. Storing C takes the same either way, 16
+# elements a clock, for the same threads multiply and store. What it takes to launch a CTA is not in this; it would be
+# spared, too.
 
 # %% tags=["lab"]
 from cookbook.measure import records

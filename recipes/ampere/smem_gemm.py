@@ -80,7 +80,7 @@ class Config:
     stages: int = 3  # pairs of A and B tiles: one being read, the others arriving
     warps_m: int = 2  # the warps stand in a warps_m x warps_n grid over the tile of C
     warps_n: int = 4
-    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
 
     @property
     def padding(self) -> int:
@@ -120,6 +120,7 @@ def config_for(arch: str, variant: str = "swizzled") -> Config:
 #   memory, 128 bytes, to a *line* of shared memory, in one wavefront those that move alike (`cookbook.banks` has the
 #   rule). A swizzled row is one line, and its XOR moves all sectors alike. A padded row begins in the middle of a line
 #   and ends in the next.
+#
 # * `ldmatrix` reads *columns of chunks*: eight rows, the same 16 bytes of each. Plain rows are 128 bytes apart, so all
 #   eight chunks lie in the same four banks and are served one after the other: eight wavefronts where one would do.
 #   Padded rows are 144 bytes apart: the eight chunks begin 4 banks apart, and together they cover all 32. So do the
@@ -226,9 +227,9 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
 #
 # * *Rows* beyond M or N are not read. What shared memory holds there only reaches rows and columns of C that are
 #   never stored.
-# * *K* matters: garbage there would be summed into every element. The k-tiles are laid so that they *end* where K
-#   ends, and only the first one can stick out, before the beginning. It is loaded once, before the loop, piece by
-#   piece: copied where the matrix is, zeroed where it is not. The loop itself never looks at K.
+# * *K* matters: garbage there would be summed into every element. The k-tiles are laid so that they *end* where K ends,
+#   and only the first one can stick out, before the beginning. It is loaded once, in the prologue before the loop,
+#   piece by piece: copied where the matrix is, zeroed where it is not. The loop itself never looks at K.
 
 
 # %%
@@ -348,15 +349,15 @@ def store(acc, sC, gC, cC, limit, copies, tidx):
 # %% [markdown]
 # ## The kernel
 #
-# CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high, rather than a long
-# row: they share rows of A and columns of B in L2. [Thread-block swizzle](../foundations/thread_block_swizzle.ipynb)
-# says how much that saves.
+# **Rasterization.** CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high,
+# rather than a long row: they share rows of A and columns of B in L2. [Thread-block
+# swizzle](../foundations/thread_block_swizzle.ipynb) says how much that saves.
 
 
 # %%
 @cute.jit
 def tile_of_cta(shape_mn, config: cutlass.Constexpr):
-    """Which tile this CTA computes: column by column inside groups of `raster_group` rows of tiles."""
+    """Rasterization: this CTA's tile, column by column inside groups of `raster_group` rows of tiles."""
     tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
     tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
     cta, _, _ = cute.arch.block_idx()

@@ -38,8 +38,8 @@
 #   a thread leave no room for fragments of two k-blocks.
 # * **Fragments in place.** So there is one buffer for A, and half of one for B, and each fragment is overwritten by the
 #   next as soon as its last `mma` has been issued.
-# * **A rule chooses.** A larger tile is a coarser one, and the last wave of tiles may leave more SMs idle than the
-#   saving is worth. `cost` is the rule, and `matmul` takes the cheapest of `VARIANTS`: this one or the tile of the
+# * **A heuristic chooses.** A larger tile is a coarser one, and the last wave of tiles may leave more SMs idle than the
+#   saving is worth. `cost` is the heuristic, and `matmul` takes the cheapest of `VARIANTS`: this one or the tile of the
 #   pages before.
 #
 # It has one CTA for each tile, as the pipeline has: [persistent CTAs](persistent_gemm.ipynb) gained nothing at the
@@ -94,7 +94,7 @@ class Config:
     b_slots: int = 0  # pieces of B, 16 columns each, that a warp holds and replaces in place; 0: all of two k-blocks
     loads_apart: bool = True  # cp.async of A in the first k-block and of B in the next; False: both in the first
     branch_free: bool = False  # the k-tiles with nothing left to load have a loop of their own
-    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
 
     @property
     def threads(self) -> int:
@@ -140,7 +140,7 @@ def config_for(arch: str, variant: str = "128x256") -> Config:
 
 
 # %% [markdown]
-# ## The rule
+# ## The heuristic
 #
 # A CTA has an SM to itself, so tiles are worked off in **waves**, and what counts is how many there are: 512 tiles on
 # 132 SMs are four waves, as 528 would be. A wave takes the clocks of its tile's multiply-adds, and before and after
@@ -517,14 +517,14 @@ def store(acc, sC, gC, cC, limit, copies, tidx):
 # %% [markdown]
 # ## The kernel
 #
-# CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high, rather than a long
-# row: they share rows of A and columns of B in L2.
+# **Rasterization.** CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high,
+# rather than a long row: they share rows of A and columns of B in L2.
 
 
 # %%
 @cute.jit
 def tile_of_cta(shape_mn, config: cutlass.Constexpr):
-    """Which tile this CTA computes: column by column inside groups of `raster_group` rows of tiles."""
+    """Rasterization: this CTA's tile, column by column inside groups of `raster_group` rows of tiles."""
     tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
     tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
     cta, _, _ = cute.arch.block_idx()
@@ -719,8 +719,8 @@ header = ["M x N x K", *(f"{v}: waves" for v in VARIANTS), *(f"{v}: cost" for v 
 Markdown(table(header, rows))
 
 # %% [markdown] tags=["lab"]
-# The rate in the rule is a measured one. What [the tensor-core ceilings](../foundations/tensor_core_ceiling.ipynb) has
-# recorded:
+# The rate in the heuristic is a measured one. What [the tensor-core ceilings](../foundations/tensor_core_ceiling.ipynb)
+# has recorded:
 
 # %% tags=["lab"]
 STUDY, LOOP = "foundations/tensor_core_ceiling", "mma.sync m16n8k16, bf16"
@@ -797,8 +797,8 @@ lab.check_cells("ampere/tuned_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# "ours" is `matmul` without an argument, so whatever the rule chose; beside it each variant, called by name, and the
-# peers, all interleaved in one run on one GPU.
+# "ours" is `matmul` without an argument, so whatever the heuristic chose; beside it each variant, called by name, and
+# the peers, all interleaved in one run on one GPU.
 
 # %% tags=["lab"]
 from cookbook.publish.pages import results_table
@@ -811,8 +811,9 @@ Markdown(results_table("ampere/tuned_gemm"))
 # the ceiling there, so it must multiply by another instruction, and that is `wgmma`. Hold ours against the ceiling. At
 # the small cubes and with few rows, where most SMs have no tile, it is at a third of `torch.matmul` or so.
 #
-# How good is the rule? For each record: the variants' times relative to the faster one, predicted and measured, and
-# what `matmul` would have gained by knowing; and beside it what lies between two times of the kernel that was chosen.
+# How good is the heuristic? For each record: the variants' times relative to the faster one, predicted and measured,
+# and what `matmul` would have gained by knowing; and beside it what lies between two times of the kernel that was
+# chosen.
 
 # %% tags=["lab"]
 
@@ -839,7 +840,7 @@ Markdown(rule_beside_times())
 
 # %% [markdown] tags=["lab"]
 # What is lost is no more than lies between two times of one kernel. By how much the one tile is faster than the other
-# the rule knows to some percent only, now too much and now too little.
+# the heuristic knows to some percent only, now too much and now too little.
 #
 # ## What limits it
 #

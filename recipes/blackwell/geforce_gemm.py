@@ -110,9 +110,9 @@ class Config:
     b_slots: int = 2  # pieces of B, 16 columns each, that a warp holds and replaces in place; 0: all of two k-blocks
     cluster: int = 1  # CTAs one above the other: each loads its part of the tile of B that all use
     tail_n: int = 0  # columns of the narrower tiles that are computed last, if they make the waves fuller; 0: none
-    raster_group: int = 8  # tiles that are computed together cover this many rows of tiles
-    epi_n: int = 64  # columns of a piece of C that goes out by TMA
-    epi_buffers: int = 2  # pieces of C on their way out, for each warpgroup
+    raster_group: int = 8  # swizzle size: tiles computed together cover this many rows of tiles
+    epi_n: int = 64  # columns of an epilogue subtile of C that goes out by TMA
+    epi_buffers: int = 2  # epilogue subtiles of C on their way out, for each warpgroup
 
     @property
     def threads(self) -> int:
@@ -185,10 +185,10 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # ## The layouts and the copies
 #
 # A and B lie in rows of 128 (or 64) bytes in the swizzle mode of that width. TMA writes them so, and it is the same
-# swizzle that makes `ldmatrix` free of conflicts: eight rows, eight different chunks. C goes out in pieces of
-# 64 x `epi_n`, swizzled likewise for `stmatrix` and TMA.
+# swizzle that makes `ldmatrix` free of conflicts: eight rows, eight different chunks. C goes out in epilogue subtiles
+# of 64 x `epi_n`, swizzled likewise for `stmatrix` and TMA.
 #
-# TMA sends a piece for one warpgroup, so the warpgroup must have it all. Hence the permutation in `tiled_mma`: CuTe
+# TMA sends a subtile for one warpgroup, so the warpgroup must have it all. Hence the permutation in `tiled_mma`: CuTe
 # would give 16 rows at a time to each of the four rows of warps; here each warpgroup's rows of warps stay in one half
 # of the tile.
 
@@ -242,11 +242,11 @@ class TiledCopies(NamedTuple):
 
     s2r_a: cute.TiledCopy  # ldmatrix.x4: four 8x8 matrices a warp
     s2r_b: cute.TiledCopy
-    r2s_c: cute.TiledCopy  # stmatrix.x4: one warpgroup, one piece of 64 x EPI_N
+    r2s_c: cute.TiledCopy  # stmatrix.x4: one warpgroup, one subtile of 64 x EPI_N
 
 
 def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
-    """ldmatrix for the whole tile, stmatrix for a piece of C."""
+    """ldmatrix for the whole tile, stmatrix for an epilogue subtile of C."""
     c = config
     ldmatrix = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
     stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
@@ -261,14 +261,14 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 
 
 # %% [markdown]
-# ## Which tile is next
+# ## The tile scheduler: which tile is next
 #
 # A tile of 256 x 192 is coarse: in C of 4096 x 4096 there are 352, not three for each of 132 SMs, so that many SMs have
 # nothing to do in the third wave. Smaller tiles would fit better and read more through shared memory.
 #
 # So take both: **wide tiles as long as they fill whole waves, narrow ones for the rest**. A narrow tile is the same
-# code with fewer columns. `wide_columns` tries every number of columns of wide tiles and keeps the one with which the
-# busiest cluster has least to do.
+# code with fewer columns. `wide_columns` is the heuristic: it tries every number of columns of wide tiles and keeps the
+# one with which the busiest cluster has least to do.
 #
 # All of this is in units of a *cluster's* tile, which is one tile for each of its CTAs, one above the other. Numbers go
 # down the rows of a group of tiles, then across, so that CTAs that run together share rows of A and B in L2.
@@ -538,17 +538,17 @@ def multiply_tile(pipe, slot, mma, acc, a, b, k_tiles, width: cutlass.Constexpr,
 # %% [markdown]
 # ## The epilogue
 #
-# A warpgroup sends its half of the tile piece by piece, as on Hopper: wait until TMA has read what was in the buffer,
-# `stmatrix`, a fence that makes the writes visible to TMA, and one thread asks for the copy. The producer is not
-# involved: it is already loading the next tile.
+# A warpgroup sends its half of the tile subtile by subtile, as on Hopper: wait until TMA has read what was in the
+# buffer, `stmatrix`, a fence that makes the writes visible to TMA, and one thread asks for the copy. The producer is
+# not involved: it is already loading the next tile.
 
 
 # %%
 @cute.jit
 def store(acc, sC, tma_c, gC, corner, copy, width: cutlass.Constexpr, config: cutlass.Constexpr):
-    """The rows of C that a warpgroup has, `width` columns, out by TMA, in pieces of 64 x EPI_N.
+    """The rows of C that a warpgroup has, `width` columns, out by TMA, in subtiles of 64 x EPI_N.
 
-    sC (64, EPI_N, BUFFER): all buffers; gC (64, EPI_N, m, n): all pieces of C; corner: (m, n) of the tile's first one.
+    sC (64, EPI_N, BUFFER): all buffers; gC (64, EPI_N, m, n): all subtiles of C; corner: (m, n) of the first one.
     """
     tidx, _, _ = cute.arch.thread_idx()
     group = cute.arch.make_warp_uniform(tidx // 128)
@@ -556,10 +556,10 @@ def store(acc, sC, tma_c, gC, corner, copy, width: cutlass.Constexpr, config: cu
     barrier = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=128)
     thr = copy.get_slice(tidx % 128)
     tCsC = thr.partition_D(sC)  # (CPY, CPY_M, CPY_N, BUFFER)
-    whole = cute.make_layout(1)  # a piece is one box: nothing is divided among CTAs
+    whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
     bsC, bgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
-    down, across = config.tile_m // 128, width // config.epi_n  # pieces of a warpgroup
-    held_m, held_n = 64 // config.step_m, 2 * config.epi_n // config.step_n  # accumulator fragments of a piece
+    down, across = config.tile_m // 128, width // config.epi_n  # subtiles of a warpgroup
+    held_m, held_n = 64 // config.step_m, 2 * config.epi_n // config.step_n  # accumulator fragments of a subtile
     for piece in cutlass.range_constexpr(down * across):
         row, column = divmod(piece, across)
         buffer = group * config.epi_buffers + piece % config.epi_buffers
@@ -582,7 +582,7 @@ def store(acc, sC, tma_c, gC, corner, copy, width: cutlass.Constexpr, config: cu
 
 @cute.jit
 def consume(pipe, dtype, sA, sB, sC, tma_c, gC, work: Work, config: cutlass.Constexpr):
-    """Multiply and store, tile after tile. gC (64, EPI_N, m, n): the pieces of the whole of C."""
+    """Multiply and store, tile after tile. gC (64, EPI_N, m, n): the subtiles of the whole of C."""
     mma, copies = tiled_mma(dtype, config), tiled_copies(dtype, config)
     columns, buffers = config.step_n * (config.b_slots or config.pieces_n), 1 if config.b_slots else 2
     rA = cute.make_rmem_tensor(mma.partition_shape_A((config.tile_m, 16 * buffers)), dtype)  # (MMA, MMA_M, buffer)
@@ -801,7 +801,8 @@ draw.swizzle_view(layouts.a)
 draw.swizzle_view(evaluate(smem_layouts, DTYPE, geforce).a)
 
 # %% [markdown] tags=["lab"]
-# One `ldmatrix` of A, and one `stmatrix` of a piece of C: four 8x8 matrices, four wavefronts, which is ideal.
+# One `ldmatrix` of A, and one `stmatrix` of an epilogue subtile of C: four 8x8 matrices, four wavefronts, which is
+# ideal.
 
 # %% tags=["lab"]
 draw.access_view(access.of_copy(layouts.a, copies.s2r_a, "src", "ldmatrix", warp=0)[0])

@@ -219,7 +219,7 @@ def mailbox(config: Config) -> cute.Layout:
 # ## Which part is whose
 #
 # A CTA does one tile, or one part of K of a tile. All parts have equally many k-tiles. Those of the last CTAs may lie
-# outside K: TMA brings zeros for these, and a product with zeros does no harm, so that nobody needs to ask.
+# outside K: TMA brings zeros for these, and a product with zeros does no harm, so that no check is needed.
 
 
 # %%
@@ -303,7 +303,7 @@ def multiply(pipe, acc_pipe, mma, tCtC, sA, sB, k_tiles):
 # ## The warps that add and store
 #
 # `st.async` writes registers into the shared memory of another CTA of the cluster and reports the bytes to a barrier
-# there, as TMA does. So nobody asks for accumulators: they are sent as soon as they are there, and whoever has all that
+# there, as TMA does. So no CTA requests accumulators: they are sent as soon as they are there, and whoever has all that
 # it expects goes on. For that every CTA must have begun, and made its barrier: the cluster's own barrier says so. All
 # arrive there at the beginning, and it is waited for only now, when it has long been complete.
 
@@ -730,7 +730,7 @@ Markdown(results_table("blackwell/low_latency_gemm"))
 #
 # A product of few rows is a race for bytes. The tensor core's large side goes to the weight, its small side to the
 # rows; more SMs ask if K is split; and what does not depend on the kernel before need not wait for it. What is left to
-# do is small: a few kilobytes of accumulators go from CTA to CTA, and nobody has to ask for them.
+# do is small: a few kilobytes of accumulators go from CTA to CTA, and no CTA has to request them.
 #
 # Next: [the Blackwell that has no tensor memory](geforce_gemm.ipynb).
 #

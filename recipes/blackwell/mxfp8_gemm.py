@@ -76,7 +76,7 @@ from cookbook.recipe.entry import Call, Gemm, check_apart, check_tensor, compile
 #
 # Every stage of A and B has columns of its own for its scale factors. NVIDIA's kernels do with one set for all. But
 # then a copy overwrites what an MMA issued before it reads; the PTX ISA lists the pairs of instructions that keep their
-# order, and names the copy before the MMA, not the MMA before the copy. This way nobody need know: the stage's *empty*
+# order, and names the copy before the MMA, not the MMA before the copy. This way no warp need know: the stage's *empty*
 # barrier waits for the MMA, and so speaks for the factors too.
 
 
@@ -90,9 +90,9 @@ class Config:
     tile_k: int = 128  # 128 bytes: one row of the SW128 atom, four tcgen05.mma steps of 32, four scale factors
     stages: int = 4  # pairs of A and B tiles, with their scale factors, in flight or being read
     acc_stages: int = 1  # accumulator tiles in tensor memory
-    epi_n: int = 32  # columns of a piece of C: 64 bytes, and as many registers a thread
-    epi_buffers: int = 2  # pieces of C on their way out
-    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+    epi_n: int = 32  # columns of an epilogue subtile of C: 64 bytes, and as many registers a thread
+    epi_buffers: int = 2  # epilogue subtiles of C on their way out
+    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
 
     @property
     def threads(self) -> int:
@@ -203,7 +203,7 @@ def tiled_mma(dtype=None, config: Config = CONFIG) -> cute.TiledMma:
 
 
 class TiledCopies(NamedTuple):
-    """The copies by software on the way of C, over one piece of it."""
+    """The copies by software on the way of C, over one subtile of it."""
 
     t2r_c: cute.TiledCopy  # tcgen05.ld: from tensor memory to registers, `epi_n` columns of a row a thread
     r2s_c: cute.TiledCopy  # st.shared of 16 bytes
@@ -311,7 +311,7 @@ def operands(mma: cute.TiledMma, tiles, address, config: Config = CONFIG) -> tup
 
 
 # %% [markdown]
-# ## Which tile is next
+# ## The tile scheduler: which tile is next
 #
 # As before: CTA *i* of *s* that were started does the tiles i, i + s, i + 2s and so on, in groups of `raster_group`
 # rows of tiles, and each role works that out for itself.
@@ -438,15 +438,15 @@ def multiply(pipe, acc_pipe, address, tCtC, tiles, k_tiles, work: Work, config: 
 # %% [markdown]
 # ## The warps that store
 #
-# [The page on the roles](pipelined_gemm.ipynb) tells all of it: four warps fetch a piece of the accumulators, round it,
-# write it into a buffer, and TMA carries the buffer away. The accumulators are float32 and know nothing of scale
-# factors any more. C is bfloat16.
+# [The page on the roles](pipelined_gemm.ipynb) tells all of it: four warps fetch an epilogue subtile of the
+# accumulators, round it, write it into a buffer, and TMA carries the buffer away. The accumulators are float32 and know
+# nothing of scale factors any more. C is bfloat16.
 
 
 # %%
 @cute.jit
 def send(rC, sC, bsC, target, tma_c, copy, buffer, sends, barrier, config: cutlass.Constexpr):
-    """One piece, from registers through a buffer and out by TMA. sC (CPY, CPY_M, CPY_N, BUFFER); bsC (TMA, BUFFER)."""
+    """A subtile, from registers through a buffer and out by TMA. sC (CPY, CPY_M, CPY_N, BUFFER); bsC (TMA, BUFFER)."""
     if sends:
         cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
     barrier.arrive_and_wait()  # all know that the buffer is free
@@ -461,12 +461,12 @@ def send(rC, sC, bsC, target, tma_c, copy, buffer, sends, barrier, config: cutla
 
 @cute.jit
 def store(acc_pipe, tCtC, sC, tma_c, gC, copies, barrier, work: Work, config: cutlass.Constexpr):
-    """Fetch and send tile after tile. tCtC (MMA, MMA_M, MMA_N, STAGE); gC (M, EPI_N, m, n): all pieces of C."""
+    """Fetch and send tile after tile. tCtC (MMA, MMA_M, MMA_N, STAGE); gC (M, EPI_N, m, n): all subtiles of C."""
     tidx, _, _ = cute.arch.thread_idx()
     sends = cute.arch.make_warp_uniform(tidx // 32) == 0  # the warp that talks to TMA
     t2r, r2s = copies.t2r_c.get_slice(tidx), copies.r2s_c.get_slice(tidx)
     tDsC = r2s.partition_D(sC)  # (VEC, REST_M, REST_N, BUFFER)
-    whole = cute.make_layout(1)  # a piece is one box: nothing is divided among CTAs
+    whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
     bsC, bgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
     rAcc = cute.make_rmem_tensor(t2r.partition_D(sC)[None, None, None, 0].shape, cutlass.Float32)
     across = config.tile_n // config.epi_n

@@ -28,7 +28,9 @@
 # # Warp-specialized tcgen05: two accumulator stages
 #
 # **Claim.** In [the kernel before](tma_tcgen05_gemm.ipynb) the tensor core and the epilogue alternate: while four warps
-# fetch the accumulators, nobody may multiply into them. But the accumulators of a tile fill only half of tensor memory.
+# fetch the accumulators, the tensor core may not multiply into them. But the accumulators of a tile fill only half of
+# tensor memory.
+#
 # Here each CTA is persistent and goes from tile to tile, and the tiles alternate between the two halves: **while four
 # warps empty one half, the tensor core fills the other**. On Hopper this takes [two warpgroups that swap
 # roles](../hopper/pingpong_gemm.ipynb), for accumulators are registers there. On Blackwell it takes a second stage of a
@@ -83,9 +85,9 @@ class Config:
     tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four tcgen05.mma steps of 16
     stages: int = 4  # pairs of A and B tiles in flight or being read
     acc_stages: int = 2  # accumulator tiles in tensor memory
-    epi_n: int = 64  # columns of a piece of C: 128 bytes, and as many registers a thread
-    epi_buffers: int = 2  # pieces of C on their way out
-    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+    epi_n: int = 64  # columns of an epilogue subtile of C: 128 bytes, and as many registers a thread
+    epi_buffers: int = 2  # epilogue subtiles of C on their way out
+    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
 
     @property
     def threads(self) -> int:
@@ -119,9 +121,9 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # %% [markdown]
 # ## Layouts, MMA and copies
 #
-# A and B lie as before, and the MMA is the same. A buffer of C holds all 128 rows of a piece, atoms one above the
-# other: row *m* is written by the thread that fetched it from lane *m*, 16 bytes at a time, and TMA reads the buffer as
-# one box.
+# A and B lie as before, and the MMA is the same. A buffer of C holds all 128 rows of an epilogue subtile, atoms one
+# above the other: row *m* is written by the thread that fetched it from lane *m*, 16 bytes at a time, and TMA reads the
+# buffer as one box.
 
 
 # %%
@@ -161,7 +163,7 @@ def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
 
 
 class TiledCopies(NamedTuple):
-    """The copies by software on the way of C, over one piece of it."""
+    """The copies by software on the way of C, over one subtile of it."""
 
     t2r_c: cute.TiledCopy  # tcgen05.ld: from tensor memory to registers, `epi_n` columns of a row a thread
     r2s_c: cute.TiledCopy  # st.shared of 16 bytes
@@ -183,7 +185,7 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 
 
 # %% [markdown]
-# ## Which tile is next
+# ## The tile scheduler: which tile is next
 #
 # Tiles are numbered, in groups of `raster_group` rows of tiles. CTA *i* of *s* that were started does the numbers
 # i, i + s, i + 2s and so on. The *tile scheduler* is static: the three roles each work it out for themselves, and
@@ -308,17 +310,18 @@ def multiply(pipe, acc_pipe, tCtC, sA, sB, k_tiles, work: Work, config: cutlass.
 # %% [markdown]
 # ## The warps that store
 #
-# Four warps fetch a piece of 64 columns, round it, write it into a buffer, and one thread of them asks TMA to carry the
-# buffer away. [Hopper's page](../hopper/persistent_gemm.ipynb) tells what must be waited for there, and by whom.
+# Four warps fetch an epilogue subtile of 64 columns, round it, write it into a buffer, and one thread of them asks TMA
+# to carry the buffer away. [Hopper's page](../hopper/persistent_gemm.ipynb) tells what must be waited for there, and by
+# whom.
 #
-# New is *when the half of tensor memory is given back*: not when C is stored, but as soon as the last piece is in
-# registers. From there on the tensor core may overwrite it, while the last pieces are still on their way.
+# New is *when the half of tensor memory is given back*: not when C is stored, but as soon as the last subtile is in
+# registers. From there on the tensor core may overwrite it, while the last subtiles are still on their way.
 
 
 # %%
 @cute.jit
 def send(rC, sC, bsC, target, tma_c, copy, buffer, sends, barrier, config: cutlass.Constexpr):
-    """One piece, from registers through a buffer and out by TMA. sC (CPY, CPY_M, CPY_N, BUFFER); bsC (TMA, BUFFER)."""
+    """A subtile, from registers through a buffer and out by TMA. sC (CPY, CPY_M, CPY_N, BUFFER); bsC (TMA, BUFFER)."""
     if sends:
         cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
     barrier.arrive_and_wait()  # all know that the buffer is free
@@ -333,12 +336,12 @@ def send(rC, sC, bsC, target, tma_c, copy, buffer, sends, barrier, config: cutla
 
 @cute.jit
 def store(acc_pipe, tCtC, sC, tma_c, gC, copies, barrier, work: Work, config: cutlass.Constexpr):
-    """Fetch and send tile after tile. tCtC (MMA, MMA_M, MMA_N, STAGE); gC (M, EPI_N, m, n): all pieces of C."""
+    """Fetch and send tile after tile. tCtC (MMA, MMA_M, MMA_N, STAGE); gC (M, EPI_N, m, n): all subtiles of C."""
     tidx, _, _ = cute.arch.thread_idx()
     sends = cute.arch.make_warp_uniform(tidx // 32) == 0  # the warp that talks to TMA
     t2r, r2s = copies.t2r_c.get_slice(tidx), copies.r2s_c.get_slice(tidx)
     tDsC = r2s.partition_D(sC)  # (VEC, REST_M, REST_N, BUFFER)
-    whole = cute.make_layout(1)  # a piece is one box: nothing is divided among CTAs
+    whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
     bsC, bgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
     rAcc = cute.make_rmem_tensor(t2r.partition_D(sC)[None, None, None, 0].shape, cutlass.Float32)
     across = config.tile_n // config.epi_n

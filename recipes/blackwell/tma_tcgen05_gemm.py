@@ -77,7 +77,7 @@ class Config:
     tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four tcgen05.mma steps of 16
     stages: int = 4  # pairs of A and B tiles in flight or being read
     epi_n: int = 32  # columns of C that leave tensor memory at once: as many registers a thread
-    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
 
     @property
     def consumer_threads(self) -> int:
@@ -279,7 +279,7 @@ def consume(pipe, read, mma, tCtC, tCrA, tCrB, k_tiles):
 # %%
 @cute.jit
 def stage_c(tCtC, sC, copies, tidx, config: cutlass.Constexpr):
-    """Tensor memory -> registers -> swizzled shared memory, a piece of (M, EPI_N) at a time."""
+    """Tensor memory -> registers -> swizzled shared memory, an epilogue subtile of (M, EPI_N) at a time."""
     t2r, r2s = copies.t2r_c.get_slice(tidx), copies.r2s_c.get_slice(tidx)
     tDtC = t2r.partition_S(pieces(tCtC, config))  # (LD, LD_M, LD_N, 1, PIECE)
     sC_pieces = cute.flat_divide(sC, (config.tile_m, config.epi_n))
@@ -307,8 +307,8 @@ def store(sC, gC, cC, limit, copies, tidx):
 # %% [markdown]
 # ## The kernel
 #
-# CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high, rather than a long
-# row: they share rows of A and columns of B in L2.
+# **Rasterization.** CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high,
+# rather than a long row: they share rows of A and columns of B in L2.
 #
 # Tensor memory is a resource that a warp asks for at run time and gives back. The warp that allocates it learns the
 # address in shared memory, and a barrier tells the others when it is there. It is freed after the last load of it.
@@ -317,7 +317,7 @@ def store(sC, gC, cC, limit, copies, tidx):
 # %%
 @cute.jit
 def tile_of_cta(shape_mn, config: cutlass.Constexpr):
-    """Which tile this CTA computes: column by column inside groups of `raster_group` rows of tiles."""
+    """Rasterization: this CTA's tile, column by column inside groups of `raster_group` rows of tiles."""
     tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
     tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
     cta, _, _ = cute.arch.block_idx()
@@ -596,7 +596,7 @@ draw.tensor_memory(addresses, CONFIG.epi_n)
 # descriptors, `tcgen05.mma`, tensor memory and `tcgen05.ld`, on a ragged shape.
 #
 # *Pipeline*: every order in which the warps may run, for small products, as far as barriers, fences and asynchronous
-# instructions decide it: nothing is read before it is there or overwritten before it was read, and nobody waits for
+# instructions decide it: nothing is read before it is there or overwritten before it was read, and no warp waits for
 # ever.
 #
 # *Compiled*: a real cubin, with as many of each instruction as the tiles need, and with descriptors that are, bit by

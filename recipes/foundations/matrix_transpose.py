@@ -201,8 +201,9 @@ def smem_layouts(dtype, config: Config) -> dict[str, cute.ComposedLayout]:
 #
 # For `tma` the choice is in `block_of`. A square of 8 x 8 blocks is 128 bytes wide in x, and 128 bytes wide in y. The
 # eight lanes of a phase (16 bytes a lane: lanes 8q to 8q+7) must find eight different slots when they load a row of
-# their blocks from x, and again when they store a row of the transposed blocks to y. Lanes side by side along a row
-# would load well and store 4- or 8-way; lanes down a column the other way round.
+# their blocks from x, and again when they store a row of the transposed blocks to y.
+#
+# Lanes side by side along a row would load well and store 4- or 8-way; lanes down a column the other way round.
 #
 # So lane p takes column p *and* row p XOR k: a *diagonal* of the square, on which all rows and all columns differ.
 # Eight values of k make the square.

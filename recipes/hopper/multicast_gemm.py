@@ -85,7 +85,7 @@ class Config:
     stages: int = 4  # pairs of A and B tiles in flight or being read
     cluster_m: int = 1  # CTAs of a cluster down C: they share tiles of B
     cluster_n: int = 1  # and across: they share tiles of A
-    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
 
     @property
     def cluster(self) -> int:
@@ -256,7 +256,7 @@ def produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, masks, config: cu
 # (A warp hands back its stages in order, so with the last one it is through. The other direction is safe by itself: no
 # CTA can end before everything that others multicast to it has come, for its own consumers wait for it.)
 #
-# At the beginning it is the same: nobody may multicast to a CTA whose barriers are not initialised. `create` therefore
+# At the beginning it is the same: no CTA may multicast to a CTA whose barriers are not initialised. `create` therefore
 # ends with a barrier of the whole *cluster*, once it is told that there is one, with `cta_layout_vmnk`.
 #
 # And **a CTA outside C still works.** With 3 rows of tiles, a cluster two high has one row outside. Its CTA must not
@@ -344,14 +344,14 @@ def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
 # %% [markdown]
 # ## The kernel
 #
-# Clusters are what is now numbered, in groups as CTAs were before: those that run together form a block of C,
-# `raster_group` tiles high. The CTAs of a cluster find their tile by their place in it.
+# **Rasterization.** Clusters are what is now numbered, in groups as CTAs were before: those that run together form a
+# block of C, `raster_group` tiles high. The CTAs of a cluster find their tile by their place in it.
 
 
 # %%
 @cute.jit
 def tile_of_cta(shape_mn, row, column, config: cutlass.Constexpr):
-    """Which tile the CTA at (row, column) of its cluster computes: the cluster's, column by column inside groups."""
+    """Rasterization: the tile of the CTA at (row, column) of its cluster, column by column inside groups."""
     clusters_m = cute.ceil_div(shape_mn[0], config.tile_m * config.cluster_m)
     clusters_n = cute.ceil_div(shape_mn[1], config.tile_n * config.cluster_n)
     cta, _, _ = cute.arch.block_idx()
@@ -419,7 +419,7 @@ def kernel(
 
 # %% [markdown]
 # **Why C may still lie where A and B were.** The epilogue writes over the stages. Could a neighbour's multicast land
-# there meanwhile? No: this CTA's consumers have waited for every byte of the last k-tile, and nobody fetches a k-tile
+# there meanwhile? No: this CTA's consumers have waited for every byte of the last k-tile, and no CTA fetches a k-tile
 # beyond the last.
 #
 # ## The launch
@@ -791,7 +791,7 @@ Markdown(bytes_and_times())
 # all that this page has added.
 #
 # What is still lost lies between the tiles: a CTA starts, fills its stages, multiplies, stores, and ends, and while it
-# stores nobody multiplies.
+# stores the tensor cores wait.
 #
 # Next: [persistent CTAs](persistent_gemm.ipynb) and go from tile to tile.
 #

@@ -72,7 +72,7 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 #
 # | variant | |
 # |---|---|
-# | `one tile a CTA` | this very kernel, on a grid of as many CTAs as tiles: what the new epilogue is worth by itself |
+# | `one tile a CTA` | this very kernel, on a grid of as many CTAs as tiles: what the new epilogue alone is worth |
 # | `persistent` | as many CTAs as SMs |
 # | `+ serpentine K` | and every other tile goes along K backwards |
 
@@ -86,11 +86,11 @@ class Config:
     tile_n: int = 256  # columns of C per CTA: the widest wgmma
     tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma steps of 16
     stages: int = 4  # pairs of A and B tiles in flight or being read
-    epi_n: int = 64  # columns of a piece of C: 128 bytes
-    epi_buffers: int = 2  # pieces of C on their way out, for each warpgroup
+    epi_n: int = 64  # columns of an epilogue subtile of C: 128 bytes
+    epi_buffers: int = 2  # epilogue subtiles of C on their way out, for each warpgroup
     cluster_m: int = 2  # CTAs of a cluster down C: they share tiles of B
     cluster_n: int = 1  # and across: they share tiles of A
-    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
     persistent: bool = True  # a CTA computes tile after tile
     serpentine: bool = False  # every other of them backwards along K
 
@@ -142,9 +142,9 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # after buffer, first those of warpgroup 0. They are written by `stmatrix` and read by TMA, so the swizzle must please
 # both: the banks when a warp stores four 8x8 matrices, and TMA's 128-byte mode. The atom that serves `wgmma` does.
 #
-# Of software copies one is left: `stmatrix`, by one warpgroup, over one piece. It is made from the layout that a
-# 64 x 64 `wgmma` *would* give its accumulators. The accumulators of a 64 x 256 `wgmma` are four of these side by side:
-# a thread holds, eight columns after eight columns, the same places in each.
+# Of software copies one is left: `stmatrix`, by one warpgroup, over one subtile. It is made from the layout that a 64 x
+# 64 `wgmma` *would* give its accumulators. The accumulators of a 64 x 256 `wgmma` are four of these side by side: a
+# thread holds, eight columns after eight columns, the same places in each.
 
 
 # %%
@@ -191,7 +191,7 @@ def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
 class TiledCopies(NamedTuple):
     """The copies by software that touch shared memory."""
 
-    r2s_c: cute.TiledCopy  # stmatrix.x4: one warpgroup, one piece of 64 x EPI_N
+    r2s_c: cute.TiledCopy  # stmatrix.x4: one warpgroup, one subtile of 64 x EPI_N
 
 
 def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
@@ -202,12 +202,12 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 
 
 # %% [markdown]
-# ## Which tile is next
+# ## The tile scheduler: which tile is next
 #
-# Work is numbered as CTAs were: a number is a cluster's tile, in groups of `raster_group` rows of tiles. Cluster
-# *i* of *s* that were started does the numbers i, i + s, i + 2s and so on. All of them finish their first tile at about
-# the same time, then their second: waves, as before, only that nobody has to start or end between them. The schedule
-# is *static*; producer and consumers of a CTA each work it out for themselves, and need not talk about it.
+# The rasterization is as before: a number is a cluster's tile, in groups of `raster_group` rows of tiles. Cluster *i*
+# of *s* that were started does the numbers i, i + s, i + 2s and so on. All of them finish their first tile at about the
+# same time, then their second: waves, as before, only that no CTA has to start or end between them. The schedule is
+# *static*; producer and consumers of a CTA each work it out for themselves, and need not talk about it.
 #
 # With `persistent=False` as many clusters are started as there is work, and the loop runs once.
 
@@ -385,9 +385,9 @@ def multiply_tile(pipe, k_index, mmas, acc, tCrA, tCrB, k_tiles, config: cutlass
 # %% [markdown]
 # ## The epilogue
 #
-# A warpgroup sends its 64 rows in pieces of 64 columns. For each: wait for a buffer, round, `stmatrix`, and one thread
-# asks TMA to carry the buffer away. Then the next piece, at once, into the other buffer. Four things deserve a
-# look:
+# A warpgroup sends its 64 rows in epilogue subtiles of 64 columns. For each: wait for a buffer, round, `stmatrix`, and
+# one thread asks TMA to carry the buffer away. Then the next subtile, at once, into the other buffer. Four things
+# deserve a look:
 #
 # * **The fence.** `stmatrix` writes through the *generic proxy*, TMA reads through the *async proxy*, and nothing
 #   orders the two, not even a barrier. `fence_proxy` does: each thread says that what it has written is to be seen by
@@ -410,16 +410,16 @@ def multiply_tile(pipe, k_index, mmas, acc, tCrA, tCrB, k_tiles, config: cutlass
 def store(acc, sC, tma_c, gC, first, copy, group, config: cutlass.Constexpr):
     """The 64 rows of C that a warpgroup has, out by TMA.
 
-    sC (64, EPI_N, BUFFER): all buffers; gC (64, EPI_N, m, n): all pieces of C; first: (m, n) of the tile's first piece.
+    sC (64, EPI_N, BUFFER): all buffers; gC (64, EPI_N, m, n): all subtiles of C; first: (m, n) of the tile's first one.
     """
     tidx = cute.arch.thread_idx()[0] % 128
     barrier = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=128)
     sends = cute.arch.make_warp_uniform(tidx // 32) == 0  # the warp that talks to TMA
     thr = copy.get_slice(tidx)
     tCsC = thr.partition_D(sC)  # (CPY, CPY_M, CPY_N, BUFFER)
-    whole = cute.make_layout(1)  # a piece is one box: nothing is divided among CTAs
+    whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
     bsC, bgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
-    held = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))  # (MMA, MMA_M, MMA_N) of a thread in one piece
+    held = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))  # (MMA, MMA_M, MMA_N) of a thread in one subtile
     for piece in cutlass.range_constexpr(config.tile_n // config.epi_n):
         buffer = group * config.epi_buffers + piece % config.epi_buffers
         if sends:
@@ -438,14 +438,14 @@ def store(acc, sC, tma_c, gC, first, copy, group, config: cutlass.Constexpr):
 
 @cute.jit
 def consume(pipe, mmas, sA, sB, sC, tma_c, gC, copy, k_tiles, work: Work, place, config: cutlass.Constexpr):
-    """Multiply and store, tile after tile. gC (64, EPI_N, m, n): the pieces of the whole of C."""
+    """Multiply and store, tile after tile. gC (64, EPI_N, m, n): the subtiles of the whole of C."""
     tidx, _, _ = cute.arch.thread_idx()
     group = cute.arch.make_warp_uniform(tidx // 128)
     thr = mmas.accumulate.get_slice(tidx)
     tCrA = thr.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
     tCrB = thr.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
     acc = cute.make_rmem_tensor(thr.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
-    down, across = config.warpgroups, config.tile_n // config.epi_n  # pieces of a tile
+    down, across = config.warpgroups, config.tile_n // config.epi_n  # subtiles of a tile
     for iteration in cutlass.range(work.turns, unroll=1):
         m, n = tile_of(work, iteration, place, config)
         multiply_tile(pipe, iteration * k_tiles, mmas, acc, tCrA, tCrB, k_tiles, config)
@@ -455,8 +455,9 @@ def consume(pipe, mmas, sA, sB, sC, tma_c, gC, copy, k_tiles, work: Work, place,
 
 
 # %% [markdown]
-# Where is the overlap? The consumers do stop multiplying while they round and write their pieces. But they do not wait
-# for C to arrive anywhere, only for shared memory to be read, and when they return to their stages, these are full.
+# Where is the overlap? The consumers do stop multiplying while they round and write their subtiles. But they do not
+# wait for C to arrive anywhere, only for shared memory to be read, and when they return to their stages, these are
+# full.
 #
 # ## The kernel
 
@@ -910,7 +911,7 @@ Markdown(gains())
 # done once. What it took is a loop, a k-tile index from which stage and phase follow, buffers of C's own, and care
 # about who has read what: the fence between the proxies, and a wait by the thread that sent.
 #
-# What remains is the epilogue itself. While the consumers round and write their pieces, the tensor cores have nothing
+# What remains is the epilogue itself. While the consumers round and write their subtiles, the tensor cores have nothing
 # to do, and the shorter K is, the more that weighs. To fill this gap too, somebody else must be multiplying in the
 # meantime.
 #

@@ -84,11 +84,11 @@ class Config:
     tile_n: int = 192  # its columns
     tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma steps of 16
     stages: int = 4  # pairs of A and B tiles in flight or being read
-    epi_n: int = 64  # columns of a piece of C: 128 bytes
-    epi_buffers: int = 2  # pieces of C on their way out, for each warpgroup
+    epi_n: int = 64  # columns of an epilogue subtile of C: 128 bytes
+    epi_buffers: int = 2  # epilogue subtiles of C on their way out, for each warpgroup
     cluster_m: int = 2  # CTAs of a cluster down C: they share tiles of B
     cluster_n: int = 1  # and across: they share tiles of A
-    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
     pingpong: bool = True  # a warpgroup has a tile of its own; False: both share one
     pdl: bool = True  # this kernel's launch may overlap the end of the one before, and the next one's the end of this
 
@@ -141,9 +141,9 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # %% [markdown]
 # ## The layouts and the MMA
 #
-# As before: K-major tiles in 128-byte rows, and C in pieces of 64 x 64, two buffers for each warpgroup. One word is
-# new: `sharing`, how many warpgroups a tile has. It is the number of times that the MMA is repeated down M, and if it
-# is one, a warpgroup goes down all the rows of its tile itself, 64 at a time.
+# As before: K-major tiles in 128-byte rows, and C in epilogue subtiles of 64 x 64, two buffers for each warpgroup. One
+# word is new: `sharing`, how many warpgroups a tile has. It is the number of times that the MMA is repeated down M, and
+# if it is one, a warpgroup goes down all the rows of its tile itself, 64 at a time.
 
 
 # %%
@@ -190,7 +190,7 @@ def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
 class TiledCopies(NamedTuple):
     """The copies by software that touch shared memory."""
 
-    r2s_c: cute.TiledCopy  # stmatrix.x4: one warpgroup, one piece of 64 x EPI_N
+    r2s_c: cute.TiledCopy  # stmatrix.x4: one warpgroup, one subtile of 64 x EPI_N
 
 
 def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
@@ -201,7 +201,7 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 
 
 # %% [markdown]
-# ## Whose tile is it?
+# ## The tile scheduler: whose tile is it?
 #
 # The tiles of a CTA come one after the other, as in any persistent kernel, and their place in this sequence is the
 # **tile iteration**. Iteration 0 is warpgroup 0's, iteration 1 is warpgroup 1's, iteration 2 is 0's again. The producer
@@ -321,13 +321,13 @@ def produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work: Work, place, config: cutla
 # ## The ping-pong order
 #
 # Two warpgroups that both have a tile to multiply would get in each other's way: wgmmas of both would mix, both tiles
-# would be done late and at the same time, and both epilogues would again find nobody multiplying. So a warpgroup waits
+# would be done late and at the same time, and both epilogues would again find idle tensor cores. So a warpgroup waits
 # until the other has *issued* its whole tile, and says so when it has issued its own. Issued is enough. The tensor
 # cores take commit groups in order, and the next tile's first commit group lies ready while the last one of this tile
 # still runs.
 #
 # Two named barriers do it, one for each direction: 128 threads wait at it, 128 arrive at it and go on. The first tile
-# iteration waits for nobody, and after the last one nobody is told.
+# iteration does not wait, and the last one does not arrive.
 #
 # **The trap: a wait by parity sees only one phase far.** The order is not a matter of speed alone. A barrier in shared
 # memory has *one bit* for its phase, and `wait(phase)` asks: is the phase of that parity over?
@@ -398,9 +398,9 @@ def multiply_tile(pipe, iteration, turns, mmas, acc, tCrA, tCrB, k_tiles, group,
 # %% [markdown]
 # ## The epilogue
 #
-# Piece after piece through two buffers, as before. A warpgroup that has all rows of a tile sends the pieces of its
-# first 64 rows, then those of the next (`down`). Nothing in them concerns the other warpgroup, which multiplies all the
-# while: the barrier is of these 128 threads.
+# Epilogue subtile after epilogue subtile through two buffers, as before. A warpgroup that has all rows of a tile sends
+# the subtiles of its first 64 rows, then those of the next (`down`). Nothing in them concerns the other warpgroup,
+# which multiplies all the while: the barrier is of these 128 threads.
 
 
 # %%
@@ -408,16 +408,16 @@ def multiply_tile(pipe, iteration, turns, mmas, acc, tCrA, tCrB, k_tiles, group,
 def store(acc, sC, tma_c, gC, first, copy, group, config: cutlass.Constexpr):
     """The rows of C that a warpgroup has, out by TMA.
 
-    sC (64, EPI_N, BUFFER): all buffers; gC (64, EPI_N, m, n): all pieces of C; first: (m, n) of the tile's first piece.
+    sC (64, EPI_N, BUFFER): all buffers; gC (64, EPI_N, m, n): all subtiles of C; first: (m, n) of the tile's first one.
     """
     tidx = cute.arch.thread_idx()[0] % 128
     barrier = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=128)
     sends = cute.arch.make_warp_uniform(tidx // 32) == 0  # the warp that talks to TMA
     thr = copy.get_slice(tidx)
     tCsC = thr.partition_D(sC)  # (CPY, CPY_M, CPY_N, BUFFER)
-    whole = cute.make_layout(1)  # a piece is one box: nothing is divided among CTAs
+    whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
     bsC, bgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
-    held = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))  # (MMA, MMA_M, MMA_N) of a thread in one piece
+    held = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))  # (MMA, MMA_M, MMA_N) of a thread in one subtile
     across = config.tile_n // config.epi_n
     for piece in cutlass.range_constexpr(config.tile_m // 64 // config.sharing * across):
         buffer = group * config.epi_buffers + piece % config.epi_buffers
@@ -438,14 +438,14 @@ def store(acc, sC, tma_c, gC, first, copy, group, config: cutlass.Constexpr):
 
 @cute.jit
 def consume(pipe, mmas, sA, sB, sC, tma_c, gC, copy, k_tiles, work: Work, place, config: cutlass.Constexpr):
-    """Multiply and store: every tile, or every other one. gC (64, EPI_N, m, n): the pieces of the whole of C."""
+    """Multiply and store: every tile, or every other one. gC (64, EPI_N, m, n): the subtiles of the whole of C."""
     tidx, _, _ = cute.arch.thread_idx()
     group = cute.arch.make_warp_uniform(tidx // 128)
     thr = mmas.accumulate.get_slice(tidx % (128 * config.sharing))
     tCrA = thr.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
     tCrB = thr.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
     acc = cute.make_rmem_tensor(thr.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
-    down, across = config.tile_m // 64, config.tile_n // config.epi_n  # pieces of a tile
+    down, across = config.tile_m // 64, config.tile_n // config.epi_n  # subtiles of a tile
     mine, every = (group, 2) if config.pingpong else (0, 1)
     for iteration in cutlass.range(mine, work.turns, every, unroll=1):
         m, n = tile_of(work, iteration, place, config)
@@ -647,8 +647,8 @@ def matmul(
 #
 # * The tensor cores of an SM do 2048 multiply-adds a clock, so a tile takes **t** = tile_m x tile_n x K / 2048.
 # * An epilogue takes **e**: shared memory moves 128 bytes a clock, and every byte of C goes in once (`stmatrix`) and
-#   out once (TMA); and each piece of a warpgroup is a chain of its own, wait, barrier, round, write, fence, barrier: we
-#   put 200 clocks.
+#   out once (TMA); and each subtile of a warpgroup is a chain of its own, wait, barrier, round, write, fence, barrier:
+#   we put 200 clocks.
 # * Cooperative, a tile takes **t + e**. In ping-pong, the tensor cores need t for every tile, and a warpgroup is
 #   through with its tile after t + e, while two of them work: the larger of **t** and **(t + e) / 2** counts. Only the
 #   last epilogue of all is seen.
@@ -822,7 +822,7 @@ assert all(rehearse(k_tiles, ordered=True)["right"] == 300 for k_tiles in (1, 4,
 # Where a tile has fewer k-tiles than there are stages it never goes wrong: the first k-tile of iteration 1 lies in the
 # first round of the queue, and the bit can say so. A test with a small K would have passed.
 #
-# ## In the lab: a piece of C
+# ## In the lab: an epilogue subtile of C
 #
 # The epilogue's `stmatrix` writes a piece of 64 x 64 in the 128-byte mode that TMA reads. One of a warp's:
 

@@ -49,8 +49,9 @@
 # kernel computes C transposed, and for 16 rows of `a` no more than 16 are multiplied.
 #
 # [The same was done for Blackwell](../blackwell/low_latency_gemm.ipynb). Here the accumulators are in registers, and a
-# rule chooses tile and division. The queue of stages is that of [the first GEMM](tma_wgmma_gemm.ipynb): one tile a CTA,
-# no turns, no multicast, and C goes out without TMA. From [pingpong](pingpong_gemm.ipynb) comes only the launch, PDL.
+# heuristic chooses tile and division. The queue of stages is that of [the first GEMM](tma_wgmma_gemm.ipynb): one tile a
+# CTA, no turns, no multicast, and C goes out without TMA. From [pingpong](pingpong_gemm.ipynb) comes only the launch,
+# PDL.
 #
 # `matmul(a, b)` at the end is for use: `a` is (M, K), `b` is (K, N), both K-major, as `x @ weight.T` is.
 
@@ -97,8 +98,8 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 # clusters of four do not fill a GPU: the SMs of a cluster must belong together on the chip, and the profiler says that
 # 30 clusters of four find a place on the 132 SMs of an H200, not 33.
 #
-# `tile_n` is made for the rows of the product, not larger: a TMA box that lies partly outside is not cheap, as the rule
-# will say.
+# `tile_n` is made for the rows of the product, not larger: a TMA box that lies partly outside is not cheap, as the
+# heuristic will say.
 
 
 # %%
@@ -174,7 +175,7 @@ def config_for(arch: str, variant: str = "64x64 in 2") -> Config:
 
 
 # %% [markdown]
-# ## The rule
+# ## The heuristic
 #
 # How long a product takes follows from five things that go on at the same time, and two that do not. `nanoseconds` says
 # them for a configuration:
@@ -200,8 +201,9 @@ def config_for(arch: str, variant: str = "64x64 in 2") -> Config:
 # is idle it does not, and costs what there is to send.
 #
 # The six figures below are fitted to times on an H200, at products of both kinds, by least squares of logarithms: the
-# lab does it again with the records. A time counts for less the further it is from the fastest variant's, for the rule
-# must know the good ones apart. They are figures of one chip, and of kernels called one right after the other.
+# lab does it again with the records. A time counts for less the further it is from the fastest variant's, for the
+# heuristic must know the good ones apart. They are figures of one chip, and of kernels called one right after the
+# other.
 
 
 # %%
@@ -211,7 +213,7 @@ L2_HOLDS = 50e6  # bytes that are still in L2 when they are read again: the size
 
 
 class Figures(NamedTuple):
-    """What the rule knows of a GPU: nanoseconds, and bytes a nanosecond. Fitted to times on an H200."""
+    """What the heuristic knows of a GPU: nanoseconds, and bytes a nanosecond. Fitted to times on an H200."""
 
     start: float = 1250  # of a round: CTAs begin, and their first loads come
     latency: float = 950  # from asking for a stage to asking for the same stage again, while all others ask too
@@ -344,7 +346,7 @@ def mailbox(config: Config) -> cute.Layout:
 #
 # A CTA does one part of K of one tile. All parts have equally many k-tiles. Those of the last CTAs may lie outside K,
 # some or all: TMA brings zeros for these, without asking memory for anything, and a product with zeros does no harm. So
-# every CTA has a part, no loop is ever empty, and nobody needs to ask. (`part_of` is plain arithmetic: the kernel calls
+# every CTA has a part, no loop is ever empty, and no check is needed. (`part_of` is plain arithmetic: the kernel calls
 # it, and so do the tests.)
 
 
@@ -450,13 +452,13 @@ def multiply(pipe, group, sA, sB, tCcC, k_tiles, dtype: cutlass.Constexpr, confi
 # ## The exchange
 #
 # `st.async` writes registers into the shared memory of another CTA of the cluster and reports the bytes to a barrier
-# there, as TMA does. So nobody asks for accumulators: they are sent as soon as they are there, and whoever has all that
+# there, as TMA does. So no CTA requests accumulators: they are sent as soon as they are there, and whoever has all that
 # it expects goes on. Two things must hold:
 #
 # * **Nobody writes to a CTA that has not begun.** Its shared memory might be another kernel's still, and the barrier
 #   not made. All arrive at the cluster's own barrier at the beginning, once their mailbox has its barrier; it is waited
 #   for only now, when it has long been complete. (The warp that loads waits for it when it has asked for everything.)
-# * **Nobody ends while others write to it.** A second barrier of the cluster at the end would do. It is not needed:
+# * **No CTA ends while others write to it.** A second barrier of the cluster at the end would do. It is not needed:
 #   each CTA waits until all that it is to be sent has come, and nothing comes after. That a *sender* ends early does no
 #   harm: what it sent has left its registers.
 
@@ -682,9 +684,9 @@ def matmul(
 # From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
 # out of your own code.
 #
-# The figures of the rule beside the ceilings that were measured. That of memory, fitted to products, stays a little
-# below what reading alone can have. That of L2 is above: there every SM read bytes of its own, here many ask for the
-# same ones at the same time.
+# The figures of the heuristic beside the ceilings that were measured. That of memory, fitted to products, stays a
+# little below what reading alone can have. That of L2 is above: there every SM read bytes of its own, here many ask for
+# the same ones at the same time.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -704,8 +706,8 @@ head = ["device", "read again and again", "measured", "the rule's"]
 Markdown(table(head, rows, right=2) if rows else "*No record of the ceilings.*")
 
 # %% [markdown] tags=["lab"]
-# **What the rule predicts**, for K whole and split-K with the same tile: how many SMs are busy, how long it takes, and
-# which of the five is the longest. Beside it the tiles of the kernel for all sizes, [tuned_gemm](tuned_gemm.ipynb).
+# **What the heuristic predicts**, for K whole and split-K with the same tile: how many SMs are busy, how long it takes,
+# and which of the five is the longest. Beside it the tiles of the kernel for all sizes, [tuned_gemm](tuned_gemm.ipynb).
 
 # %% tags=["lab"]
 from dataclasses import replace
@@ -842,7 +844,7 @@ for rank in range(FOUR.split_k):
 # The last CTA's part lies outside K. It multiplies the zeros that TMA gives it, sends zeros, and adds up its share like
 # the others.
 #
-# ## In the lab: the rule
+# ## In the lab: the heuristic
 #
 # Costs relative to the cheapest variant, for products of both kinds, and for larger ones:
 
@@ -898,8 +900,8 @@ except compiled.NoDisassembler as missing:
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# "ours" is `matmul` without an argument, so whatever the rule chose; beside it each variant, called by name, the kernel
-# for all sizes, and the peers, all interleaved in one run on one GPU.
+# "ours" is `matmul` without an argument, so whatever the heuristic chose; beside it each variant, called by name, the
+# kernel for all sizes, and the peers, all interleaved in one run on one GPU.
 #
 # Before the variants were chosen, many more were timed beside cuBLAS, at more sizes than the table has. Dividing K was
 # ahead where a few rows meet a weight: most where the weight is not large, or where K is long and tiles are very few.
@@ -921,9 +923,9 @@ from cookbook.publish.pages import results_table
 Markdown(results_table("hopper/split_k_gemm"))
 
 # %% [markdown] tags=["lab"]
-# How good is the rule? For each record: the variants' times relative to the fastest one, predicted and measured, and
-# what `matmul` would have gained by knowing. Then its figures, fitted again: those with which the logarithms of all
-# those times differ least from what the rule says.
+# How good is the heuristic? For each record: the variants' times relative to the fastest one, predicted and measured,
+# and what `matmul` would have gained by knowing. Then its figures, fitted again: those with which the logarithms of all
+# those times differ least from what the heuristic says.
 
 # %% tags=["lab"]
 
@@ -959,7 +961,7 @@ def differences(gpu: Figures, timed: list) -> np.ndarray:
 
 
 def fitted(timed: list) -> Figures:
-    """The figures of least squares, from the rule's own, by Gauss and Newton on their logarithms, half a step each."""
+    """The figures of least squares, from the heuristic's own: Gauss-Newton on their logarithms, half a step each."""
     logs, nudge = np.log(H200), 1e-4
     for _ in range(30):
         at = differences(Figures(*np.exp(logs)), timed)
@@ -970,7 +972,7 @@ def fitted(timed: list) -> Figures:
 
 
 def rule_beside_fit() -> str:
-    """The rule's figures and the best ones, each with its root mean square of the differences."""
+    """The heuristic's figures and the best ones, each with its root mean square of the differences."""
     timed = [(r, found) for r, found in timed_variants() if r["dtype"] == "bfloat16"]
     rows = []
     for name, gpu in {"the rule": H200, "fitted": fitted(timed)}.items():
@@ -979,7 +981,7 @@ def rule_beside_fit() -> str:
     return table(["", *Figures._fields, f"misfit over {len(timed)} sizes"], rows)
 
 
-# If there is nothing to hold the rule against, the table above has said so.
+# If there is nothing to hold the heuristic against, the table above has said so.
 Markdown("\n\n".join([rule_beside_times(), rule_beside_fit()] if timed_variants() else []))
 
 # %% [markdown] tags=["lab"]

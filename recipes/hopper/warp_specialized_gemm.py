@@ -284,7 +284,7 @@ def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
 # %%
 @cute.jit
 def tile_of_cta(shape_mn, config: cutlass.Constexpr):
-    """Which tile this CTA computes: column by column inside groups of `raster_rows` rows."""
+    """Rasterization: this CTA's tile, column by column inside groups of `raster_rows` rows."""
     tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
     tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
     cta, _, _ = cute.arch.block_idx()
