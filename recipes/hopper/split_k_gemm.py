@@ -593,8 +593,8 @@ def kernel(
 # %% [markdown]
 # ## The launch
 #
-# Here the operands change places: the tensor core's A is `b`, its B is `a`, and C is seen transposed, with adjacent
-# elements along its first mode. `use_pdl` asks for the overlap with the kernel before.
+# Swap A/B: the tensor core's A is `b`, its B is `a`, and C is seen transposed, with adjacent elements along its first
+# mode. `use_pdl` asks for the overlap with the kernel before.
 
 
 # %%
