@@ -9,11 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A GEMM for few rows, at low latency
+#     title: "Low-latency GEMM: swap A/B, split-K and PDL"
 #     claim: >-
-#       With few rows a product is a stream of weights: let these be the tensor core's rows, ask for them before the
-#       kernel before has ended, divide K among the CTAs of a cluster, and add their sums through each other's shared
-#       memory.
+#       With few rows a product is a stream of weights: make the weights the tensor core's A, load them early, and
+#       divide K among the CTAs of a cluster.
 #     track: blackwell
 #     order: 80
 #     builds_on: blackwell/pipelined_gemm
@@ -28,7 +27,7 @@
 # ---
 
 # %% [markdown]
-# # A GEMM for few rows, at low latency
+# # Low-latency GEMM: swap A/B, split-K and PDL
 #
 # **Claim.** When a language model writes, a layer multiplies a handful of rows (one for each text that is being
 # written) by a large weight. The tensor core has little to do. Every byte of the weight must come from memory once, and
@@ -37,11 +36,14 @@
 #
 # 1. **The weight is the tensor core's A.** This `tcgen05.mma` always takes 128 rows of A, but as few as 8 of B. So the
 #    kernel computes the transpose of C: 128 columns of the weight by 8 to 64 rows of `a`.
+#
 # 2. **Many stages.** A stage is little more than 16 KiB, and a dozen of them are on their way before anyone waits.
+#
 # 3. **The weight is asked for early.** It is the same whatever the kernel before computes. With *programmatic dependent
 #    launch* the loads of the weight can go out while that kernel still runs; those of `a` must wait for it.
-# 4. **K is divided.** Four CTAs of a cluster each do a quarter of K for the same tile, so four times as many SMs ask.
-#    In the end each adds up a quarter of the tile: the sums of all four, which the others send it.
+#
+# 4. **K is split.** Four CTAs of a cluster each do a quarter of K for the same tile, so four times as many SMs ask. In
+#    the end each adds up a quarter of the tile: the accumulators of all four, which the others send it.
 #
 # *This kernel has not run on hardware.* It is compiled for Blackwell, and its layouts, descriptors and data path are
 # checked against the PTX ISA document in numpy. No speed is claimed.
@@ -96,7 +98,7 @@ class Config:
 
     @property
     def share(self) -> int:
-        return self.tile_n // self.split_k  # columns of sums that one CTA of a cluster adds up and stores
+        return self.tile_n // self.split_k  # columns of accumulators that one CTA of a cluster adds up and stores
 
     @property
     def tmem_columns(self) -> int:
@@ -133,7 +135,7 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 
 
 def config_of(variant: str, m: int, n: int, sms: int) -> Config:
-    """The variant for a product of m x n on a GPU with so many SMs: K is divided as far as there are SMs for it."""
+    """The variant for a product of m x n on a GPU with `sms` SMs: K is split as far as there are SMs for it."""
     config = VARIANTS[variant]
     tile_n = next((size for size in (8, 16, 32) if m <= size), 64)
     tiles = -(-n // config.tile_m) * -(-m // tile_n)
@@ -217,7 +219,7 @@ def mailbox(config: Config) -> cute.Layout:
 # ## Which part is whose
 #
 # A CTA does one tile, or one part of K of a tile. All parts have equally many k-tiles. Those of the last CTAs may lie
-# outside K: TMA brings zeros for these, and a product with zeros does no harm, so that nobody needs to ask.
+# outside K: TMA brings zeros for these, and a product with zeros does no harm, so that no check is needed.
 
 
 # %%
@@ -275,7 +277,7 @@ def load(pipe, tma, tXgX, tXsX, part: Part, k_tile_bytes: cutlass.Constexpr, wai
 # %% [markdown]
 # ## The warp that multiplies
 #
-# Nothing is new here. There is one tile, so tensor memory has one stage of sums, and it is filled once.
+# Nothing is new here. There is one tile, so tensor memory has one accumulator stage, and it is filled once.
 
 
 # %%
@@ -301,15 +303,15 @@ def multiply(pipe, acc_pipe, mma, tCtC, sA, sB, k_tiles):
 # ## The warps that add and store
 #
 # `st.async` writes registers into the shared memory of another CTA of the cluster and reports the bytes to a barrier
-# there, as TMA does. So nobody asks for sums: they are sent as soon as they are there, and whoever has all that it
-# expects goes on. For that every CTA must have begun, and made its barrier: the cluster's own barrier says so. All
+# there, as TMA does. So no CTA requests accumulators: they are sent as soon as they are there, and whoever has all that
+# it expects goes on. For that every CTA must have begun, and made its barrier: the cluster's own barrier says so. All
 # arrive there at the beginning, and it is waited for only now, when it has long been complete.
 
 
 # %%
 @cute.jit
 def exchanged(rAcc, sMail, arrived, part: Part, tidx, config: cutlass.Constexpr):
-    """This CTA's share of the sums, of all CTAs: (VEC, VECTORS). sMail (THREAD, (VEC, VECTORS), SENDER) of float32."""
+    """This CTA's share of all CTAs' accumulators: (VEC, VECTORS). sMail (THREAD, (VEC, VECTORS), SENDER) of float32."""
     (vec, vectors), senders = sMail.shape[1], config.split_k
     sends = cute.make_copy_atom(cpasync.CopyDsmemStoreOp(), cutlass.Float32, num_bits_per_copy=32 * vec)
     rParts = cute.make_tensor(rAcc.iterator, cute.make_layout((vec, vectors, senders)))
@@ -331,11 +333,11 @@ def exchanged(rAcc, sMail, arrived, part: Part, tidx, config: cutlass.Constexpr)
 
 @cute.jit
 def store(acc_pipe, tCtC, sMail, arrived, mC, copies, part: Part, config: cutlass.Constexpr):
-    """Fetch the sums, add those of the cluster, and store this CTA's share. mC (M, N): C transposed."""
+    """Fetch the accumulators, add those of the cluster, and store this CTA's share. mC (M, N): C transposed."""
     tidx, _, _ = cute.arch.thread_idx()
     t2r = copies.t2r_c.get_slice(tidx)
     cC = cute.local_tile(cute.make_identity_tensor(mC.shape), (config.tile_m, config.tile_n), (part.m, part.n))
-    tDcC = t2r.partition_D(cC)  # (LD, 1, 1): where in C each of the thread's sums belongs
+    tDcC = t2r.partition_D(cC)  # (LD, 1, 1): where in C each of the thread's accumulators belongs
     rAcc = cute.make_rmem_tensor(tDcC.shape, cutlass.Float32)
     acc_pipe.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
     cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
@@ -363,7 +365,7 @@ def store(acc_pipe, tCtC, sMail, arrived, mC, copies, part: Part, config: cutlas
 # %%
 @cute.jit
 def make_pipelines(barriers, config: cutlass.Constexpr):
-    """The barriers of the stages of A and B, and the one of the sums."""
+    """The barriers of the stages of A and B, and the one of the accumulators."""
     one, two, warps = (pipeline.CooperativeGroup(pipeline.Agent.Thread, n) for n in (1, 2, EPILOGUE_WARPS))
     pipe = pipeline.PipelineTmaUmma.create(
         barrier_storage=barriers,
@@ -398,7 +400,7 @@ def begin(arrived, warp_idx, config: cutlass.Constexpr):
 
 
 def sums_in(tmem, dtype, config: Config):
-    """The address of tensor memory, once it is allocated, and the sums (MMA, MMA_M, MMA_N) in it."""
+    """The address of tensor memory, once it is allocated, and the accumulators (MMA, MMA_M, MMA_N) in it."""
     mma = tiled_mma(dtype, config)
     tmem.wait_for_alloc()
     address = tmem.retrieve_ptr(cutlass.Float32)
@@ -416,7 +418,7 @@ def kernel(
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """A CTA computes its part of the sums of one tile, and stores its share of them."""
+    """A CTA computes its part of the accumulators of one tile, and stores its share of them."""
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     layouts, mma = smem_layouts(dtype, config), tiled_mma(dtype, config)
 
@@ -456,15 +458,15 @@ def kernel(
         store(acc_pipe, tCtC, sMail, arrived, mC, tiled_copies(dtype, config), part, config)
         cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
         barrier = pipeline.NamedBarrier(barrier_id=2, num_threads=32 * EPILOGUE_WARPS)
-        barrier.arrive_and_wait()  # all four have fetched their sums
+        barrier.arrive_and_wait()  # all four have fetched their accumulators
         tmem.free(address)
 
 
 # %% [markdown]
 # ## The launch
 #
-# Here the operands change places: the tensor core's A is `b`, its B is `a`, and C is seen transposed, with adjacent
-# elements along its first mode. `use_pdl` asks for the overlap with the kernel before.
+# Swap A/B: the tensor core's A is `b`, its B is `a`, and C is seen transposed, with adjacent elements along its first
+# mode. `use_pdl` asks for the overlap with the kernel before.
 
 
 # %%
@@ -727,8 +729,8 @@ Markdown(results_table("blackwell/low_latency_gemm"))
 # ## Conclusion
 #
 # A product of few rows is a race for bytes. The tensor core's large side goes to the weight, its small side to the
-# rows; more SMs ask if K is divided; and what does not depend on the kernel before need not wait for it. What is left
-# to do is small: a few kilobytes of sums go from CTA to CTA, and nobody has to ask for them.
+# rows; more SMs ask if K is split; and what does not depend on the kernel before need not wait for it. What is left to
+# do is small: a few kilobytes of accumulators go from CTA to CTA, and no CTA has to request them.
 #
 # Next: [the Blackwell that has no tensor memory](geforce_gemm.ipynb).
 #
