@@ -22,7 +22,7 @@ class Evaluated:
     fragments: dict[str, Layout] = field(default_factory=dict)  # of tcgen05 alone: see `_fragments`
     scaled: formats.Format | None = None  # what block-scaled operands are made of
     scale_columns: tuple[int, int] = (0, 0)  # the first in tensor memory of the scale factors of A and of B
-    mailbox: Layout | None = None  # where the CTAs that divide K put float32 sums: (THREAD, (VEC, VECTORS), SENDER)
+    reduction_buffer: Layout | None = None  # of split-K, in float32: (THREAD, (VEC, VECTORS), SENDER)
 
     @property
     def sums_in_tensor_memory(self) -> bool:
@@ -78,11 +78,12 @@ def evaluated(module: ModuleType, dtype: Any, config: Any, vec: int = 8) -> Eval
         copies = module.tiled_copies(dtype, config, *vectors)
         smem, mma = module.smem_layouts(dtype, config), module.tiled_mma(dtype, config)
         fragments = _fragments(smem, mma, dtype, config) if hasattr(copies, "t2r_c") and not form else {}
-        mailbox = module.mailbox(config) if getattr(config, "split_k", 1) > 1 else None
-        return smem, copies, mma, fragments or (_scaled_fragments(module, smem, mma, config) if form else {}), mailbox
+        fragments = fragments or (_scaled_fragments(module, smem, mma, config) if form else {})
+        buffer = module.reduction_buffer(config) if getattr(config, "split_k", 1) > 1 else None
+        return smem, copies, mma, fragments, buffer
 
-    smem, copies, mma, fragments, mailbox = evaluate(everything, element_bits=dtype.width, arch=arch)
-    found = Evaluated(smem._asdict(), copies._asdict(), mma, fragments, mailbox=mailbox)
+    smem, copies, mma, fragments, buffer = evaluate(everything, element_bits=dtype.width, arch=arch)
+    found = Evaluated(smem._asdict(), copies._asdict(), mma, fragments, reduction_buffer=buffer)
     if not form:
         return found
     in_bytes = {name: x if name == "c" else replace(x, element_bits=8) for name, x in found.smem.items()}

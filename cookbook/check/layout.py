@@ -66,7 +66,7 @@ def check_layouts(module: ModuleType, dtype: Any, config: Any) -> list[Finding]:
         findings += tensor_memory.tensor_memory_findings(found, config)
     if found.scaled:
         findings += scale_factors.scale_findings(found, config)
-    return findings + reduction_buffer.mailbox_findings(found, config)
+    return findings + reduction_buffer.reduction_buffer_findings(found, config)
 
 
 def in_shared_memory(found: Evaluated) -> dict[str, TiledCopyTV]:

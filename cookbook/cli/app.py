@@ -493,7 +493,7 @@ def _restamp(jobs: int | None, as_json: bool) -> int:
 
 @app.command(epilog="Example: cookbook doctor")
 def doctor(as_json: Json = False) -> None:
-    """Say what this machine has, what will and won't work, and the mend."""
+    """Say what this machine has, what will and won't work, and the fix."""
     from cookbook.measure import doctor as examiner
 
     diagnoses = examiner.examine()

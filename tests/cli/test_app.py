@@ -312,7 +312,7 @@ def test_doctor_says_what_works_and_the_mend():
     said = json.loads(call("doctor", "--json").stdout)
     found = {d["what"]: d for d in said["diagnoses"]}
     assert said["ok"] and found["CuTe DSL"]["status"] == found["torch"]["status"] == "ok"
-    assert all(d["mend"] for d in said["diagnoses"] if d["status"] != "ok")
+    assert all(d["fix"] for d in said["diagnoses"] if d["status"] != "ok")
     table = call("doctor")
     assert table.exit_code == 0 and "CuTe DSL" in table.stdout
 

@@ -91,7 +91,7 @@ class TmaOperands:
 
 
 class TmaWgmma(TmaOperands):
-    """The mainloop's tables, made once per configuration, and its walk over one output tile."""
+    """The mainloop's tables, made once per configuration, and its simulation of one output tile."""
 
     def __init__(self, writer: Evaluated, reader: Evaluated, dtype: str, along: tuple[int, int] = (1, 1)) -> None:
         super().__init__(writer, reader, along)
