@@ -162,7 +162,7 @@ def test_evaluate_refuses():
         evaluate(composed, 0)
     with pytest.raises(ValueError, match=r"S<B,M,S> o 0 o layout"):
         evaluate(composed, 16, element_bits=16)
-    with pytest.raises(TypeError, match="returned a object"):
+    with pytest.raises(TypeError, match="fn: got a object from it"):
         evaluate(object)
 
 

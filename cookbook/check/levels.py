@@ -182,7 +182,7 @@ def refusal(recipe: Recipe, what: str, value: Any) -> str:
         known = {"dtype": recipe.dtypes, "target": recipe.targets}.get(what, recipe.majors)
         known = () if what == "major" and recipe.kind != "gemm" else known
         fits, needed = value in known, f"one of {', '.join(known)}" if known else "none"
-    return "" if fits else f"{what}: got {value!r}, needed {needed} for {recipe.name}"
+    return "" if fits else f"{what}: got {value!r}; needed {needed} for {recipe.name}"
 
 
 def _fits(recipe: Recipe, shape: Shape) -> tuple[bool, str]:

@@ -71,7 +71,7 @@ def check(
     """
     for name, count in (("jobs", jobs), ("gpu_jobs", gpu_jobs)):
         if count is not None and count < 1:
-            raise ValueError(f"{name}: got {count}, needed 1 or more")
+            raise ValueError(f"{name}: got {count}; needed 1 or more")
     work = [piece for plan in plans for piece in pieces(plan)]
     shared = [piece for plan in plans for piece in shared_pieces(plan)] if gpu_jobs > 1 else []
     found: dict[tuple[str, int], list[Level]] = {}

@@ -354,7 +354,7 @@ def limits(
     wanted = [catalog.find(name) for name in names]
     for recipe in wanted:
         if reason := measuring.refusal(recipe):
-            raise typer.BadParameter(f"NAME: got {recipe.name}, {reason.replace(', needed', '; needed')}")
+            raise typer.BadParameter(f"NAME: got {recipe.name}, {reason}")
     given = _chosen(wanted, shapes or [",".join(map(str, measuring.SHAPE))], dtypes, None, False, majors)
     skipped = {r.name: reason for r, chosen in given if (reason := checking.cannot_run(r, chosen.targets))}
     jobs = []

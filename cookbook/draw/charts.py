@@ -127,7 +127,7 @@ def _points(lines: Mapping[str, Iterable[Point]]) -> dict[str, list[Point]]:
         for point in points:
             figures = [x for x in point if x is not None]
             if not all(math.isfinite(x) and x >= 0 for x in figures) or point.x <= 0:
-                raise ValueError(f"lines: {name} has {point}; needed finite figures, x positive, none negative")
+                raise ValueError(f"lines: got {point} in {name}; needed finite figures, x positive, none negative")
     return found
 
 

@@ -231,7 +231,9 @@ def swizzle_view(smem_layout: Any, lines: int | None = 8, title: str | None = No
     offsets, element_bytes = _offsets(smem_layout)
     mode = _contiguous_mode(offsets, element_bytes)
     if mode is None:
-        raise ValueError("smem_layout: keeps no 16 bytes together; needed one that does, or bank_grid(unit='element')")
+        raise ValueError(
+            "smem_layout: got one that keeps no 16 bytes together; needed one that does, or bank_grid(unit='element')"
+        )
     table = np.asarray(smem_layout.outer.table()) * element_bytes
     plain, _ = _offsets(smem_layout, table)
     before = chunk_by_slot(_chunk_starts(plain, element_bytes, mode))

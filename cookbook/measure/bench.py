@@ -67,13 +67,13 @@ def bench(
     import torch
 
     if rounds < MIN_ROUNDS:
-        raise ValueError(f"rounds: got {rounds}, needed at least {MIN_ROUNDS}")
+        raise ValueError(f"rounds: got {rounds}; needed at least {MIN_ROUNDS}")
     if not torch.cuda.is_available():
         raise RuntimeError("no CUDA device: nothing can be timed here")
     recipe = catalog.find(name)
     if recipe.operands:
         raise ValueError(
-            f"name: got {recipe.name}, needed operands of one of {recipe.dtypes}: {recipe.operands} not yet"
+            f"name: got {recipe.name}; needed operands of one of {recipe.dtypes}: {recipe.operands} not yet"
         )
     if recipe.kind == "study":
         return studies.bench(recipe, shapes, on_progress, rounds)

@@ -62,7 +62,7 @@ def measure(name: str, on_progress: Callable[[str], None] = lambda text: None, *
     import torch
 
     if name not in studies():
-        raise ValueError(f"name: got {name!r}, needed one of {', '.join(studies())}")
+        raise ValueError(f"name: got {name!r}; needed one of {', '.join(studies())}")
     if not torch.cuda.is_available():
         raise RuntimeError("no CUDA device: nothing can be measured here")
     on_progress(f"{LEVEL} {name}")

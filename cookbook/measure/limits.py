@@ -205,7 +205,7 @@ def profiled(name: str, dtype: str, shape: Shape, majors: str = DEFAULT) -> tupl
     except counted.ToolMissing as error:
         return {}, str(error)
     if len(kernels) != len(variants):
-        return {}, f"ncu saw {len(kernels)} kernels, needed {len(variants)}: one of each variant"
+        return {}, f"ncu saw {len(kernels)} kernels; needed {len(variants)}: one of each variant"
     return dict(zip(variants, kernels, strict=True)), ""
 
 
@@ -320,8 +320,8 @@ def measure(
 def refusal(recipe: catalog.Recipe) -> str:
     """Why nothing says what limits a recipe, "needed ..."; empty if it can be measured."""
     if recipe.kind != "gemm":
-        return f"a {recipe.kind}, needed a GEMM"
-    return f"a GEMM of {recipe.operands} operands, needed one of 16-bit operands" if recipe.operands else ""
+        return f"a {recipe.kind}; needed a GEMM"
+    return f"a GEMM of {recipe.operands} operands; needed one of 16-bit operands" if recipe.operands else ""
 
 
 def _of_contest(

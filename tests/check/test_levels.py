@@ -118,11 +118,11 @@ def test_a_report_holds_unless_something_failed():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"shapes": [(1, 2)]}, "shape: got (1, 2), needed M,N,K"),
+        ({"shapes": [(1, 2)]}, "shape: got (1, 2); needed M,N,K"),
         ({"shapes": [(1, 2, 12)]}, "K a multiple of 8"),
-        ({"dtypes": ["float32"]}, "dtype: got 'float32', needed one of"),
-        ({"targets": ["sm_75"]}, "target: got 'sm_75', needed one of sm_80"),
-        ({"majors": ["nt"]}, "major: got 'nt', needed one of tn"),
+        ({"dtypes": ["float32"]}, "dtype: got 'float32'; needed one of"),
+        ({"targets": ["sm_75"]}, "target: got 'sm_75'; needed one of sm_80"),
+        ({"majors": ["nt"]}, "major: got 'nt'; needed one of tn"),
     ],
 )
 def test_wrong_arguments_are_named(arguments, says):
@@ -161,7 +161,7 @@ def test_shapes_choose_the_majors_that_can_have_them():
     ):
         checking.chosen(recipe, [(200, 333, 64)], [], [], ["tt"])
     with pytest.raises(
-        ValueError, match=r"shape: got \(200, 333, 65\), needed M,N,K of 1 or more, multiples of 8 where"
+        ValueError, match=r"shape: got \(200, 333, 65\); needed M,N,K of 1 or more, multiples of 8 where"
     ):
         checking.chosen(recipe, [(200, 333, 65)], [], [])
     with pytest.raises(ValueError, match="needed a multiple of 8"):

@@ -154,7 +154,7 @@ def matmul_into(a, b, out):
 
 
 def test_too_few_rounds_are_refused():
-    with pytest.raises(ValueError, match="rounds: got 6, needed at least 7"):
+    with pytest.raises(ValueError, match="rounds: got 6; needed at least 7"):
         bench.bench("hopper/tma_wgmma_gemm", rounds=6)
 
 

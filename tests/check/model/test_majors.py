@@ -60,7 +60,7 @@ def test_other_configurations(changes, which):
     assert [name for name, finding in found.items() if not finding.ok] == []
     # Past L1 a line is filled from one line: of lines of 64 bytes in global memory it takes twice as many.
     for name, extent in extents.items():
-        assert f"at {8 if 2 * extent < 128 else 4} " in found[f"g2s_{name}.wavefronts"].detail
+        assert f"take {8 if 2 * extent < 128 else 4} " in found[f"g2s_{name}.wavefronts"].detail
 
 
 @pytest.mark.parametrize(
