@@ -332,7 +332,7 @@ def _plain_mma(value: Any) -> TiledMmaTV:
 
 
 def _mode(mode: Any) -> Layout:
-    """A mode of a tiler: which coordinate its i-th index is. Tensor memory's copies take every 32nd lane in turn."""
+    """A mode of a tiler: which coordinate its i-th index is. A copy of tensor memory takes every 32nd lane."""
     found = Layout(mode, 1) if isinstance(mode, int) else _plain(mode, None)
     if not np.array_equal(np.sort(found.table(), axis=None), np.arange(found.size)):
         raise ValueError(f"fn: got a tiled copy with tiler mode {mode}; needed each coordinate once")

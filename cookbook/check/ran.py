@@ -122,7 +122,7 @@ def shapes_for(majors: str = DEFAULT) -> tuple[Shape, ...]:
 
 
 def drawn(seed: int, majors: str = DEFAULT, count: int = DRAWN) -> tuple[Shape, ...]:
-    """`count` different shapes that nobody chose, mostly ragged, as operands of these majors can have them.
+    """`count` different random shapes, mostly ragged, as operands of these majors can have them.
 
     Sides are drawn evenly on a logarithmic scale, M and N from 1 to 2047, K from 8 to 2040 in whole 16-byte pieces.
     """

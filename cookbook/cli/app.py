@@ -236,7 +236,7 @@ def bench(
     record: Record = False,
     as_json: Json = False,
 ) -> None:
-    """Time recipes beside their peers (torch, QuACK, a copy), interleaved, on this GPU."""
+    """Time recipes against their peers (torch, QuACK, a copy), interleaved, on this GPU."""
     from cookbook.measure import bench as benching
     from cookbook.measure import records
     from cookbook.measure.contest import MIN_ROUNDS
@@ -493,7 +493,7 @@ def _restamp(jobs: int | None, as_json: bool) -> int:
 
 @app.command(epilog="Example: cookbook doctor")
 def doctor(as_json: Json = False) -> None:
-    """Say what this machine has, what will and won't work, and the fix."""
+    """Report this machine's set-up, what works, and how to fix what does not."""
     from cookbook.measure import doctor as examiner
 
     diagnoses = examiner.examine()

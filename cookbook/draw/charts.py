@@ -1,4 +1,4 @@
-"""Measured figures: bars of ours beside its peers, and lines over sizes, both with the spread of the rounds."""
+"""Measured figures: bars of ours against its peers, and lines over sizes, both with the spread of the rounds."""
 
 from __future__ import annotations
 

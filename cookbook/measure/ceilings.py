@@ -1,4 +1,4 @@
-"""Ceilings: how fast this GPU could be at most, measured, recorded, and timed beside every GEMM.
+"""Ceilings: how fast this GPU could be at most, measured, recorded, and timed with every GEMM.
 
 The studies that measure them say `measures: ceiling` in their front matter and define `measure()`, which returns
 `{section: {name: figures}}`; a record of level "ceiling" holds that, one for each study and device. One that names

@@ -1,4 +1,4 @@
-"""What this machine has, what will and won't work with it, and the fix."""
+"""This machine's set-up, what works with it, and how to fix what does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An experiment of a study: another recipe's GEMM in several configurations, timed beside each other and counted.
+"""An experiment of a study: another recipe's GEMM in several configurations, timed against each other and counted.
 
 What such a study defines is `cookbook.recipe.contract.Experiment`.
 """

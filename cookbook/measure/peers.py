@@ -35,7 +35,7 @@ def contest_of(
         dtype: torch's name.
         majors: of the operands of a GEMM.
         quack: whether QuACK is a peer.
-        own: whether each variant of a GEMM is in it too, beside what `matmul` takes by itself.
+        own: whether each variant of a GEMM is in it too, next to what `matmul` takes by default.
 
     Raises:
         RuntimeError: a kernel of ours is wrong: nothing is timed.

@@ -67,7 +67,7 @@ def processor_seconds(*command: str) -> float:
 def test_list_is_quick():
     """Under twice the least: how long that takes is the machine's doing, and what the list adds to it is ours.
 
-    Processor time, and the best of three in turn, because the other tests are running beside this one.
+    Processor time, and the best of three runs, because the other tests are running beside this one.
     """
     pairs = [(processor_seconds(*RUN, "list"), processor_seconds(sys.executable, "-c", LEAST)) for _ in range(3)]
     ours, least = map(min, zip(*pairs, strict=True))

@@ -36,7 +36,7 @@ def lines(stores: int, loads: int, steps: int = 32) -> list[counted.Line]:
 
 
 @pytest.mark.parametrize("name", COUNTED)
-def test_the_wavefronts_of_every_kernel_are_foretold(name):
+def test_the_wavefronts_of_every_kernel_are_predicted(name):
     assert studies.predicted(catalog.load(name)) == COUNTED[name]
 
 

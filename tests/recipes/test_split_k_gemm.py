@@ -169,7 +169,7 @@ def test_the_rule_loses_little_of_what_was_measured():
         assert np.mean(lost(MEASURED, module.VARIANTS, lambda *_, one=one: one)) > 0.25
 
 
-def test_the_rule_foretells_the_times_of_the_variants_that_divide_k():
+def test_the_rule_predicts_the_times_of_the_variants_that_divide_k():
     """Those it was fitted to: the better a variant is, the nearer."""
     module = catalog.load(NAME)
     near, far = [], []
@@ -184,7 +184,7 @@ def test_the_rule_foretells_the_times_of_the_variants_that_divide_k():
 
 @pytest.mark.parametrize("figure", catalog.load(NAME).Figures._fields)
 def test_no_figure_of_the_rule_is_idle(figure):
-    """Without it the times are foretold less well: much less, but for the latency: the load of an SM is near."""
+    """Without it the times are predicted less well: much less, but for the latency: the load of an SM is near."""
     module = catalog.load(NAME)
     free = module.H200._replace(**{figure: 1e-9 if figure in ("start", "latency") else 1e12})
 

@@ -46,7 +46,7 @@ class DividedK(_Mixed):
         return self.each
 
     def begin(self) -> None:
-        """Another CTA: memories of its own beside shared memory are new."""
+        """Another CTA: memories of its own besides shared memory are new."""
 
     def load(self, smem: SharedMemory, k_tile: int, a: np.ndarray, b: np.ndarray, row: int, column: int) -> int:
         """The k-tile of this CTA's part; beyond K, TMA gives zeros."""

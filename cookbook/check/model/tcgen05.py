@@ -120,7 +120,7 @@ def tmem_columns(found: Evaluated) -> int:
 class TmaTcgen05(TmaOperands):
     """The mainloop's tables, made once per configuration, and its simulation of one output tile.
 
-    Tiles take the stages of accumulators in turn, as a persistent kernel's do; what a tile before left there stays.
+    Tiles take one accumulator stage after the other, as in a persistent kernel; what a tile before left there stays.
     Where two CTAs share the MMA each has its own shared and tensor memory, and loads its half of A's rows and of B's.
     """
 

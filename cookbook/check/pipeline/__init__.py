@@ -67,9 +67,9 @@ def has_mbarriers(trace: Module) -> bool:
 
 
 def problems(config: Any) -> tuple[Problem, ...]:
-    """Small problems that go round the stages and the turns in different ways, for one cluster's worth of SMs.
+    """Small problems that go round the stages and the work tiles in different ways, for one cluster's worth of SMs.
 
-    In turns (tiles of C for a CTA that stays) and k-tiles: more k-tiles than stages, and not a multiple; one; fewer.
+    Work tiles of a persistent CTA and k-tiles: more k-tiles than stages, and not a multiple; one; fewer.
     The last has a column of tiles that is not full.
     """
     down, across = (getattr(config, f"cluster_{x}", getattr(config, f"pairs_{x}", 1)) for x in "mn")
