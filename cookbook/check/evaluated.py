@@ -26,7 +26,7 @@ class Evaluated:
 
     @property
     def sums_in_tensor_memory(self) -> bool:
-        """Whether the MMA leaves its sums in tensor memory, as tcgen05 does: then a copy brings them to registers."""
+        """Whether the MMA leaves its accumulators in tensor memory, as tcgen05 does; a copy loads them."""
         return "t2r_c" in self.copies
 
     @property
@@ -47,7 +47,7 @@ class Evaluated:
 
     @property
     def reads_by_descriptor(self) -> bool:
-        """Whether the MMA reads A and B from shared memory itself: then no copy brings them to registers."""
+        """Whether the MMA reads A and B from shared memory itself: then no copy loads them."""
         return "s2r_a" not in self.copies
 
     @property
@@ -91,12 +91,12 @@ def evaluated(module: ModuleType, dtype: Any, config: Any, vec: int = 8) -> Eval
 
 
 def _fragments(smem: Any, mma: Any, dtype: Any, config: Any) -> dict[str, Any]:
-    """What CuTe makes of a tcgen05 MMA's operands and sums.
+    """What CuTe makes of a tcgen05 MMA's operands and accumulators.
 
     "a", "b": (MMA, MMA_M or MMA_N, MMA_K, STAGE) of descriptors, in units of 16 bytes from the first one's address.
     "c": (MMA, MMA_M, MMA_N, STAGE) of addresses in tensor memory, lane << 16 | column, from the first one.
 
-    All of one CTA: of a pair that shares the MMA, each has its half of the rows of A and of B, and of the sums.
+    All of one CTA: of a pair that shares the MMA, each has its half of the rows of A and of B, and of the accumulators.
     """
     import cutlass.cute as cute
 

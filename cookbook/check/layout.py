@@ -33,7 +33,7 @@ def check_layouts(module: ModuleType, dtype: Any, config: Any) -> list[Finding]:
       `{"r2s_c": (4, "why")}`, in wavefronts per instruction
     * operands that the MMA reads by itself: the instruction has the major that the configuration says, and a matrix
       descriptor says where they are
-    * sums in tensor memory: they fit what is allocated, and each is loaded once, by a warp that can reach it
+    * accumulators in tensor memory: they fit what is allocated, and each is loaded once, by a warp that can reach it
     * scale factors, where operands have them: each reaches the byte of tensor memory where the MMA looks for it
     * C, where it goes out by TMA: boxes that TMA can read, of which a whole number makes a tile
 

@@ -1,4 +1,4 @@
-"""Level "layout" of a GEMM that divides K among the CTAs of a cluster: where the sums lie that they send each other."""
+"""Level "layout" of split-K in a cluster: where the partial accumulators lie that its CTAs send each other."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def reduction_buffer_findings(found: Evaluated, config: Any) -> list[Finding]:
     table = buffer.table()
     threads, share, senders = table.shape
     holds = f"{buffer!r}: {threads} threads of {share} sums from each of {senders} CTAs"
-    owners = found.copies["t2r_c"].threads if found.sums_in_tensor_memory else found.mma.threads  # of a tile's sums
+    owners = (
+        found.copies["t2r_c"].threads if found.sums_in_tensor_memory else found.mma.threads
+    )  # of a tile's accumulators
     asked = (owners, config.tile_m * config.tile_n // owners // config.split_k, config.split_k)
     places = np.unique(table)
     bijective = len(places) == table.size == places.max() + 1

@@ -92,7 +92,7 @@ def _apart(found: Evaluated) -> Finding:
         cells = found.fragments[f"sf{name}.copied"].table() // CELL & COLUMN
         sets.append(np.unique(cells + first))
     together = len(np.unique(np.concatenate(sets)))
-    detail = f"{', '.join(str(len(x)) for x in sets)} columns of sums, factors of A, of B; {together} in all"
+    detail = f"{', '.join(str(len(x)) for x in sets)} columns of accumulators, factors of A, of B; {together} in all"
     return Finding("tmem.apart", together == sum(map(len, sets)), detail)
 
 

@@ -186,7 +186,7 @@ def chunk_by_slot(starts: np.ndarray) -> np.ndarray:
 
 
 def _lines(held: np.ndarray, home: dict[int, int], left: float, top: float, caption: str, side: str) -> list[str]:
-    """One half of the swizzle view. A chunk keeps the colour of its slot in the plain layout."""
+    """One half of the swizzle view. A chunk keeps the colour of its slot in the unswizzled layout."""
     w, h = 40.0, 24.0
     parts = [svg.text(left, top - 30, caption, 12, "ink", "start", bold=True)]
     parts += [svg.text(left + (p + 0.5) * w, top - 10, p, 10, "soft") for p in range(PER_LINE)]

@@ -75,7 +75,7 @@ def test_the_cost_on_the_host_is_said_once_while_the_host_is_the_same(tmp_path):
     records.write([record(), *(costed(*each) for each in dated)], tmp_path)
     shown = result_tables.results_table(NAME, root=tmp_path)
     (line,) = (line for line in shown.splitlines() if "microseconds" in line)
-    assert line.endswith("`out` given (without): ours 4.0 (6.0), torch.matmul 6.0 (7.0).")
+    assert line.endswith("preallocated `out` (without): ours 4.0 (6.0), torch.matmul 6.0 (7.0).")
     records.write([costed(*dated[0], host="0")], tmp_path)
     assert "ours 9.0 (11.0)" in result_tables.results_table(NAME, root=tmp_path)
     records.write([costed(*dated[1], host="0")], tmp_path)

@@ -78,7 +78,7 @@ class DividedK(_Mixed):
 
 
 class SplitK(DividedK, TmaTcgen05):
-    """With the sums of each CTA in its tensor memory."""
+    """With the accumulators of each CTA in its tensor memory."""
 
     def begin(self) -> None:
         self.tmem = [TensorMemory()]
@@ -86,11 +86,11 @@ class SplitK(DividedK, TmaTcgen05):
 
 
 class SplitKWgmma(DividedK, TmaWgmma):
-    """With the sums of each CTA in registers."""
+    """With the accumulators of each CTA in registers."""
 
 
 class RegisterStores:
-    """No shared memory: each thread rounds the sums it has and stores them one by one."""
+    """No shared memory: each thread rounds its accumulators and stores them one by one."""
 
     smem_bytes = 0
     along = 1  # as in VectorStores; single elements can go to lines along either mode

@@ -124,7 +124,7 @@ class TmaWgmma(TmaOperands):
         return acc.transpose(0, 3, 4, 1, 2).reshape(threads, -1)
 
     def k_tiles(self, a: np.ndarray) -> int:
-        """How many k-tiles a tile's sums take."""
+        """How many k-tiles a tile takes."""
         return -(-a.shape[1] // self.tile_k)
 
 
