@@ -166,7 +166,7 @@ def _aligned(name: str, layout: SmemLayout) -> Finding:
 
 
 def _fits(found: Evaluated, config: Any) -> Finding:
-    """C may lie where A and B were: the larger of the two counts. Buffers of C lie beside them: while a tile goes out
+    """C may lie where A and B were: the larger of the two counts. Buffers of C lie next to them: while a tile goes out
     the next ones come in."""
     size = 0
     for name in [x for x, layout in found.smem.items() if x != "c" or len(layout.outer.sizes) == 3]:

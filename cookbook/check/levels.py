@@ -539,7 +539,7 @@ def ran_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...], majors: st
 
 
 def timed_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...], majors: str = DEFAULT) -> list[Level]:
-    """Ours beside its peers on this GPU over `shapes` (TIMED_SHAPES if empty), or what is recorded."""
+    """Ours against its peers on this GPU over `shapes` (TIMED_SHAPES if empty), or what is recorded."""
     device, reason = gpu_for(recipe)
     if device is None or recipe.operands or subjects.differing(recipe):
         return recorded_levels(recipe, "timed", dtype, reason or (UNTIMED if recipe.operands else BY_NAME), majors)

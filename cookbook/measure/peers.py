@@ -147,7 +147,7 @@ def host_costs(name: str, dtype: str, majors: str = DEFAULT, quack: bool = True)
 
 
 def transpose_contest(module: Any, shape: Shape, dtype: str) -> Contest:
-    """The fastest variant beside a copy of the same bytes, torch's transpose, the other variants and `beside`'s.
+    """The fastest variant against a copy of the same bytes, torch's transpose, the other variants and `beside`'s.
 
     Raises:
         RuntimeError: a variant is wrong: nothing is timed.

@@ -100,12 +100,12 @@ def test_front_matter_becomes_a_recipe(tmp_path):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda text: text.replace("#     title: A recipe\n", ""), "lacks title"),
+        (lambda text: text.replace("#     title: A recipe\n", ""), "got no title"),
         (lambda text: text.replace("#     title:", "#     flavour: x\n#     title:"), "got unknown keys flavour"),
         (lambda text: text.replace("track: ampere", "track: hopper"), "track: got 'hopper'"),
         (lambda text: text.replace("sm_80+", "A100"), "runs_on: got 'A100'"),
         (lambda text: text.replace("#     title:", "#     kind: poem\n#     title:"), "kind: got 'poem'"),
-        (lambda text: text.replace("#     dtypes: [bfloat16]\n", ""), "lacks dtypes"),
+        (lambda text: text.replace("#     dtypes: [bfloat16]\n", ""), "got no dtypes"),
         (lambda text: text.replace("#     runs_on: sm_80+\n", "#     kind: study\n"), "got no runs_on"),
         (lambda text: text.replace("[HMMA]", "{sm_75: [HMMA]}"), "got sm_75; needed targets of this recipe"),
         (lambda text: text.replace("[HMMA]", "{nt: [HMMA]}"), "instructions: got nt; needed targets of this recipe"),

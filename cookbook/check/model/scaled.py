@@ -1,4 +1,4 @@
-"""The way of block-scaled operands: as on Blackwell's other pages, and beside it that of their scale factors.
+"""The way of block-scaled operands: as on Blackwell's other pages, and with it that of their scale factors.
 
 Atoms of scale factors by TMA into the stages, by tcgen05.cp into tensor memory, and from there into tcgen05.mma.
 """

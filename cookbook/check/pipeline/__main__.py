@@ -1,4 +1,4 @@
-"""`python -m cookbook.check.pipeline hopper/pingpong_gemm`, or a file of one's own: its pipelines, in any order.
+"""`python -m cookbook.check.pipeline hopper/pingpong_gemm`, or a file of one's own: its pipelines, every interleaving.
 
 A file is a copy of a recipe that may have been changed: it needs `gemm`, `compile_for` and `CONFIG` (or `VARIANTS`).
 `--programs` also shows what each kind of warp waits for and does, for the first problem. The exit status is 0 if there
