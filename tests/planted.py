@@ -19,8 +19,8 @@ from walked import integers, rounded
 
 from cookbook.check import compiled, layout, pipeline, scaled, tensor_memory
 from cookbook.check.evaluated import evaluated
-from cookbook.check.model import product as walk
-from cookbook.check.model.scaled import walk_scaled
+from cookbook.check.model import product as model
+from cookbook.check.model.scaled import simulate_scaled
 from cookbook.recipe import catalog, majors
 from cookbook.recipe.catalog import Recipe
 
@@ -77,10 +77,10 @@ def _model(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
     dtype = compiled.cutlass_dtype(DTYPE)
     if recipe.operands:
         a, b = operands(recipe.name, 200, 300, 320)
-        got, right = walk_scaled(module, a, b, dtype, config), exact(a, b)
+        got, right = simulate_scaled(module, a, b, dtype, config), exact(a, b)
     else:
         a, b = integers(200, 333, 64)
-        got, right = walk.walk(module, a, b, dtype, config), a @ b  # at most 9 * 64: bfloat16 has to round some
+        got, right = model.simulate(module, a, b, dtype, config), a @ b  # at most 9 * 64: bfloat16 has to round some
         right = rounded(right)
     return "" if np.array_equal(got, right) else "another product"
 

@@ -20,7 +20,7 @@
 #     runs_on: sm_100, sm_103
 #     beside: blackwell/pipelined_gemm
 #     dtypes: [bfloat16, float16]
-#     path: tma -> swizzled shared memory -> tcgen05.mma -> tensor memory -> tcgen05.ld -> mailboxes -> 2-byte stores
+#     path: tma -> swizzled shared memory -> tcgen05.mma -> tensor memory -> tcgen05.ld -> DSMEM -> 2-byte stores
 #     instructions:
 #       all: [UTMALDG.2D, UTCHMMA, UTCBAR, LDTM, UTCATOMSWS, ACQBULK, PREEXIT, STG.E.U16, SYNCS]
 #     bench_shapes: [[8, 4096, 4096], [16, 14336, 4096], [64, 4096, 14336]]
@@ -105,7 +105,7 @@ class Config:
         return max(32, self.tile_n)  # the fewest that can be allocated
 
     @property
-    def mail_bytes(self) -> int:
+    def reduction_bytes(self) -> int:
         return self.tile_m * self.tile_n * 4 if self.split_k > 1 else 0  # what the CTAs of a cluster send to one
 
     @property
@@ -114,11 +114,11 @@ class Config:
 
     @property
     def stages(self) -> int:
-        return (SMEM_LIMIT - 1024 - self.mail_bytes) // self.stage_bytes  # of A and B in flight: all that fit
+        return (SMEM_LIMIT - 1024 - self.reduction_bytes) // self.stage_bytes  # of A and B in flight: all that fit
 
     @property
     def smem_bytes(self) -> int:
-        return 1024 + self.mail_bytes + self.stages * self.stage_bytes  # the barriers, padded to the tiles' alignment
+        return 1024 + self.reduction_bytes + self.stages * self.stage_bytes  # barriers, padded to the tiles' alignment
 
 
 SMEM_LIMIT = 227 * 1024  # bytes of shared memory that a CTA may use
@@ -201,14 +201,14 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 
 # %% [markdown]
 # The CTAs of a cluster send each other sums. A thread has `tile_n` of them, `share` for each of the CTAs. What it is
-# sent it finds in its **mailbox**: one place for each sender, itself among them, so that a tile is always added up in
-# the same order. Sixteen bytes, if a share has that many, go at once; those of the 128 threads lie side by side, so
-# that neither writing nor reading has bank conflicts.
+# sent it finds in its **reduction buffer**: one place for each sender, itself among them, so that a tile is always
+# added up in the same order. Sixteen bytes, if a share has that many, go at once; those of the 128 threads lie side by
+# side, so that neither writing nor reading has bank conflicts.
 
 
 # %%
-def mailbox(config: Config) -> cute.Layout:
-    """Where float32 sums lie in a mailbox: (THREAD, (VEC, VECTORS), SENDER)."""
+def reduction_buffer(config: Config) -> cute.Layout:
+    """Where float32 sums lie in a reduction buffer: (THREAD, (VEC, VECTORS), SENDER)."""
     vec = min(config.share, 4)
     threads, vectors = config.tile_m, config.share // vec
     strides = (vec, (1, vec * threads), vec * threads * vectors)
@@ -310,29 +310,29 @@ def multiply(pipe, acc_pipe, mma, tCtC, sA, sB, k_tiles):
 
 # %%
 @cute.jit
-def exchanged(rAcc, sMail, arrived, part: Part, tidx, config: cutlass.Constexpr):
-    """This CTA's share of all CTAs' accumulators: (VEC, VECTORS). sMail (THREAD, (VEC, VECTORS), SENDER) of float32."""
-    (vec, vectors), senders = sMail.shape[1], config.split_k
+def exchanged(rAcc, sReduce, arrived, part: Part, tidx, config: cutlass.Constexpr):
+    """This CTA's share of all CTAs' accumulators: (VEC, VECTORS). sReduce (THREAD, (VEC, VECTORS), SENDER)."""
+    (vec, vectors), senders = sReduce.shape[1], config.split_k
     sends = cute.make_copy_atom(cpasync.CopyDsmemStoreOp(), cutlass.Float32, num_bits_per_copy=32 * vec)
     rParts = cute.make_tensor(rAcc.iterator, cute.make_layout((vec, vectors, senders)))
     cute.arch.cluster_wait()  # all CTAs of the cluster have begun
     for peer in cutlass.range_constexpr(senders):
         for i in cutlass.range_constexpr(vectors):
-            place = cute.arch.map_dsmem_ptr(sMail[tidx, (None, i), part.rank].iterator, peer)
+            place = cute.arch.map_dsmem_ptr(sReduce[tidx, (None, i), part.rank].iterator, peer)
             barrier = cute.arch.map_dsmem_ptr(arrived, peer)
             cute.copy(sends, rParts[None, i, peer], cute.make_tensor(place, cute.make_layout(vec)), mbar_ptr=barrier)
     cute.arch.mbarrier_wait(arrived, 0)
     rSum = cute.make_rmem_tensor((vec, vectors), cutlass.Float32)
     rSum.fill(0.0)
-    rMail = cute.make_fragment_like(rSum)
+    rSent = cute.make_fragment_like(rSum)
     for sender in cutlass.range_constexpr(senders):
-        cute.autovec_copy(sMail[tidx, None, sender], cute.group_modes(rMail, 0, 2))
-        rSum.store(rSum.load() + rMail.load())
+        cute.autovec_copy(sReduce[tidx, None, sender], cute.group_modes(rSent, 0, 2))
+        rSum.store(rSum.load() + rSent.load())
     return rSum
 
 
 @cute.jit
-def store(acc_pipe, tCtC, sMail, arrived, mC, copies, part: Part, config: cutlass.Constexpr):
+def store(acc_pipe, tCtC, sReduce, arrived, mC, copies, part: Part, config: cutlass.Constexpr):
     """Fetch the accumulators, add those of the cluster, and store this CTA's share. mC (M, N): C transposed."""
     tidx, _, _ = cute.arch.thread_idx()
     t2r = copies.t2r_c.get_slice(tidx)
@@ -344,7 +344,7 @@ def store(acc_pipe, tCtC, sMail, arrived, mC, copies, part: Part, config: cutlas
     cute.copy(copies.t2r_c, t2r.partition_S(tCtC[(None, None), 0, 0]), rAcc)
     cute.arch.fence_view_async_tmem_load()  # tcgen05.ld is asynchronous too: wait until the registers are there
     if cutlass.const_expr(config.split_k > 1):
-        rSum = exchanged(rAcc, sMail, arrived, part, tidx, config)
+        rSum = exchanged(rAcc, sReduce, arrived, part, tidx, config)
     else:
         rSum = rAcc
     rC = cute.make_rmem_tensor(rSum.shape, mC.element_type)
@@ -359,7 +359,8 @@ def store(acc_pipe, tCtC, sMail, arrived, mC, copies, part: Part, config: cutlas
 # %% [markdown]
 # ## The kernel
 #
-# A CTA's own mailbox expects the bytes of all senders from the beginning: nobody can send before the cluster's barrier.
+# A CTA's own reduction buffer expects the bytes of all senders from the beginning: nobody can send before the cluster's
+# barrier.
 
 
 # %%
@@ -387,7 +388,7 @@ def make_pipelines(barriers, config: cutlass.Constexpr):
 
 @cute.jit
 def begin(arrived, warp_idx, config: cutlass.Constexpr):
-    """The mailbox's barrier; then all barriers are there, for this CTA now, for the cluster at its barrier."""
+    """The reduction buffer's barrier; then all barriers are there, for this CTA now, for the cluster at its barrier."""
     if cutlass.const_expr(config.split_k > 1):
         if warp_idx == 0:
             with cute.arch.elect_one():
@@ -429,9 +430,9 @@ def kernel(
     # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
     sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
     sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
-    sMail = None
+    sReduce = None
     if cutlass.const_expr(config.split_k > 1):
-        sMail = smem.allocate_tensor(cutlass.Float32, mailbox(config), 16)
+        sReduce = smem.allocate_tensor(cutlass.Float32, reduction_buffer(config), 16)
     pipe, acc_pipe = make_pipelines(barriers, config)
     begin(arrived, warp_idx, config)
     part = part_of_cta(mC.shape, cute.ceil_div(mA.shape[1], config.tile_k), config)
@@ -455,7 +456,7 @@ def kernel(
         tmem.allocate(config.tmem_columns)  # by warp 0
         tmem.relinquish_alloc_permit()  # another kernel's CTA on this SM may allocate what is free
         address, tCtC = sums_in(tmem, dtype, config)
-        store(acc_pipe, tCtC, sMail, arrived, mC, tiled_copies(dtype, config), part, config)
+        store(acc_pipe, tCtC, sReduce, arrived, mC, tiled_copies(dtype, config), part, config)
         cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
         barrier = pipeline.NamedBarrier(barrier_id=2, num_threads=32 * EPILOGUE_WARPS)
         barrier.arrive_and_wait()  # all four have fetched their accumulators
@@ -584,21 +585,23 @@ Markdown(table(heads, rows))
 # Where the weight has few columns, one CTA a tile leaves most SMs idle, and too little is asked for. Divided along K,
 # four times as many ask for four times as much. Where there are more tiles than SMs nothing is divided.
 #
-# ## In the lab: the mailbox
+# ## In the lab: the reduction buffer
 #
-# What one warp writes at once into a mailbox: sixteen bytes a lane, 512 in a row. No bank is asked twice in a phase.
+# What one warp writes at once into a reduction buffer: sixteen bytes a lane, 512 in a row. No bank is asked twice in a
+# phase.
 
 # %% tags=["lab"]
 from cookbook import access, banks, draw
 from cookbook.layouts import evaluate
 
-mail = evaluate(mailbox, CONFIG)
-vec = mail.modes[1].modes[0].size
-sums = mail.table()  # (THREAD, SUM, SENDER), counted in float32
+buffer = evaluate(reduction_buffer, CONFIG)
+vec = buffer.modes[1].modes[0].size
+sums = buffer.table()  # (THREAD, SUM, SENDER), counted in float32
 first_warp = access.ldst(4 * sums[:32, 0, 0], 4 * vec)
 counted = banks.wavefronts(first_warp.addresses, first_warp.width)
 assert counted.excess == 0
-print(f"{mail}: {mail.size * 4} bytes for {CONFIG.split_k} senders; {counted.actual} wavefronts, ideal {counted.ideal}")
+size = f"{buffer.size * 4} bytes for {CONFIG.split_k} senders"
+print(f"{buffer}: {size}; {counted.actual} wavefronts, ideal {counted.ideal}")
 draw.access_view(first_warp)
 
 # %% [markdown] tags=["lab"]
@@ -612,7 +615,7 @@ draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, arch="sm_100a").a)
 #
 # The model of the cluster, with integers, so that the sums are exact: each CTA's part of K alone is wrong, and what the
 # owners put together is right. The picture of the data path is the kernel's own: boxes by TMA, descriptors,
-# `tcgen05.mma`, `tcgen05.ld`, and the mailboxes as the layout above has them.
+# `tcgen05.mma`, `tcgen05.ld`, and the reduction buffers as the layout above has them.
 
 # %% tags=["lab"]
 import numpy as np
@@ -700,8 +703,8 @@ from cookbook import lab
 lab.check_cells("blackwell/low_latency_gemm", shapes=[(13, 333, 640)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
-# The stores to the mailboxes are in the machine code where K is divided, and one wait for the kernel before is missing
-# where the weight comes early:
+# The stores to the reduction buffers are in the machine code where K is divided, and one wait for the kernel before is
+# missing where the weight comes early:
 
 # %% tags=["lab"]
 from cookbook.check import compiled

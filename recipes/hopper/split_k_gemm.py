@@ -20,7 +20,7 @@
 #     runs_on: sm_90
 #     beside: hopper/tuned_gemm
 #     dtypes: [bfloat16, float16]
-#     path: tma -> swizzled shared memory -> wgmma -> registers -> mailboxes of the cluster -> 2-byte stores
+#     path: tma -> swizzled shared memory -> wgmma -> registers -> DSMEM reduction buffers -> 2-byte stores
 #     instructions:
 #       sm_90a: [UTMALDG.2D, HGMMA, ACQBULK, PREEXIT, STG.E.U16, SYNCS]
 #     bench_shapes: [[1, 4096, 4096], [16, 4096, 4096], [16, 8192, 8192], [32, 8192, 8192], [64, 8192, 8192],
@@ -77,8 +77,8 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 #
 # Each consumer warpgroup has 64 rows of the tile. Their accumulators are at most 64 a thread, so that nobody's
 # registers must be moved: one warp more loads, and that is the CTA. Stages are as many as shared memory has room for
-# beside the *mailbox*, where the other CTAs put their sums; for the many short parts of K are as good as loaded at
-# once.
+# beside the *reduction buffer*, where the other CTAs put their sums; for the many short parts of K are as good as
+# loaded at once.
 #
 # | variant | K is split among | made for |
 # |---|---|---|
@@ -131,12 +131,11 @@ class Config:
 
     @property
     def share(self) -> int:
-        return (
-            self.sums // self.split_k
-        )  # those of a thread's accumulators that one CTA of a cluster adds up and stores
+        # those of a thread's accumulators that one CTA of a cluster adds up and stores
+        return self.sums // self.split_k
 
     @property
-    def mail_bytes(self) -> int:
+    def reduction_bytes(self) -> int:
         return self.tile_m * self.tile_n * 4 if self.split_k > 1 else 0  # what the CTAs of a cluster send to one
 
     @property
@@ -146,11 +145,11 @@ class Config:
     @property
     def stages(self) -> int:
         room = SM_SMEM // self.per_sm - 1024  # of each CTA the hardware keeps 1 KiB for itself
-        return (room - 1024 - self.mail_bytes) // self.stage_bytes  # of A and B in flight: all that fit
+        return (room - 1024 - self.reduction_bytes) // self.stage_bytes  # of A and B in flight: all that fit
 
     @property
     def smem_bytes(self) -> int:
-        return 1024 + self.mail_bytes + self.stages * self.stage_bytes  # the barriers, padded to the tiles' alignment
+        return 1024 + self.reduction_bytes + self.stages * self.stage_bytes  # barriers, padded to the tiles' alignment
 
 
 SM_SMEM = 228 * 1024  # bytes of shared memory that an SM has for its CTAs
@@ -190,7 +189,7 @@ def config_for(arch: str, variant: str = "64x64 in 2") -> Config:
 #   measurements say, not why.
 # * **memory**: A, B and C, once; a weight that L2 cannot hold, once for each round that needs it.
 # * Before them: **start**, a CTA that begins, with its first load on the way. After them: **send**, what leaves the
-#   registers of a CTA: its sums to the mailboxes, if K is divided, and its part of C.
+#   registers of a CTA: its sums to the reduction buffers, if K is divided, and its part of C.
 #
 # If SMs have more CTAs than there is room for, they run in rounds, and each round starts and sends anew. The five do
 # not quite hide behind the longest of them: two that are equally long hinder each other. The fourth root of the sum of
@@ -247,7 +246,7 @@ def nanoseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures =
     inside = 2 * k * (across * n + down * m)  # of all that is loaded
     outside = down * across * config.split_k * loaded - inside
     weight = 2 * n * k * (min(across, rounds) if 2 * n * k > L2_HOLDS else 1)
-    sent = config.mail_bytes + 2 * config.tile_m * config.tile_n / config.split_k  # by each CTA
+    sent = config.reduction_bytes + 2 * config.tile_m * config.tile_n / config.split_k  # by each CTA
     return {
         "multiply": ctas * multiplying(config, k_tiles) / GHZ,
         "load": ctas * loaded / SM_LOAD,
@@ -320,21 +319,21 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 
 
 # %% [markdown]
-# **The mailbox.** A thread has `tile_n / 2` sums of the tile, `share` for each CTA of the cluster: the first `share` of
-# every thread's are CTA 0's to add up, and so on. What a thread is sent comes from the thread of the same number
-# in each CTA. There is one place for each sender, oneself among them, so that a tile is always added up in the same
-# order. Sixteen bytes, if a share has that many, go at once; those of the threads of a warp lie side by side, so that
-# neither writing nor reading has bank conflicts.
+# **The DSMEM reduction buffer.** A thread has `tile_n / 2` sums of the tile, `share` for each CTA of the cluster: the
+# first `share` of every thread's are CTA 0's to add up, and so on. What a thread is sent comes from the thread of the
+# same number in each CTA. There is one place for each sender, oneself among them, so that a tile is always added up in
+# the same order. Sixteen bytes, if a share has that many, go at once; those of the threads of a warp lie side by side,
+# so that neither writing nor reading has bank conflicts.
 #
 # It is memory of its own, not the stages that have been multiplied already. Those of *this* CTA have been, when it
 # sends; those of the receiver need not have been, and to know it would take one more barrier of the whole cluster,
-# which nobody could pass before the slowest has multiplied its last k-tile. A mailbox of one's own is empty from the
-# beginning, so whoever is ready sends.
+# which nobody could pass before the slowest has multiplied its last k-tile. A reduction buffer of one's own is empty
+# from the beginning, so whoever is ready sends.
 
 
 # %%
-def mailbox(config: Config) -> cute.Layout:
-    """Where float32 sums lie in a mailbox: (THREAD, (VEC, VECTORS), SENDER)."""
+def reduction_buffer(config: Config) -> cute.Layout:
+    """Where float32 sums lie in a reduction buffer: (THREAD, (VEC, VECTORS), SENDER)."""
     vec, threads = min(config.share, 4), 128 * config.warpgroups
     vectors = config.share // vec
     strides = (vec, (1, vec * threads), vec * threads * vectors)
@@ -456,8 +455,9 @@ def multiply(pipe, group, sA, sB, tCcC, k_tiles, dtype: cutlass.Constexpr, confi
 # it expects goes on. Two things must hold:
 #
 # * **Nobody writes to a CTA that has not begun.** Its shared memory might be another kernel's still, and the barrier
-#   not made. All arrive at the cluster's own barrier at the beginning, once their mailbox has its barrier; it is waited
-#   for only now, when it has long been complete. (The warp that loads waits for it when it has asked for everything.)
+#   not made. All arrive at the cluster's own barrier at the beginning, once their reduction buffer has its barrier.
+#   Only now it is waited for, when it has long been complete. (The warp that loads waits for it when it has asked for
+#   everything.)
 # * **No CTA ends while others write to it.** A second barrier of the cluster at the end would do. It is not needed:
 #   each CTA waits until all that it is to be sent has come, and nothing comes after. That a *sender* ends early does no
 #   harm: what it sent has left its registers.
@@ -465,24 +465,24 @@ def multiply(pipe, group, sA, sB, tCcC, k_tiles, dtype: cutlass.Constexpr, confi
 
 # %%
 @cute.jit
-def exchanged(acc, sMail, arrived, part: Part, tidx, config: cutlass.Constexpr):
-    """This CTA's share of all CTAs' accumulators: (VEC, VECTORS). sMail (THREAD, (VEC, VECTORS), SENDER) of float32."""
-    (vec, vectors), senders = sMail.shape[1], config.split_k
+def exchanged(acc, sReduce, arrived, part: Part, tidx, config: cutlass.Constexpr):
+    """This CTA's share of all CTAs' accumulators: (VEC, VECTORS). sReduce (THREAD, (VEC, VECTORS), SENDER)."""
+    (vec, vectors), senders = sReduce.shape[1], config.split_k
     sends = cute.make_copy_atom(cpasync.CopyDsmemStoreOp(), cutlass.Float32, num_bits_per_copy=32 * vec)
     rParts = cute.make_tensor(acc.iterator, cute.make_layout((vec, vectors, senders)))
     cute.arch.cluster_wait()  # all CTAs of the cluster have begun
     for peer in cutlass.range_constexpr(senders):
         for i in cutlass.range_constexpr(vectors):
-            place = cute.arch.map_dsmem_ptr(sMail[tidx, (None, i), part.rank].iterator, peer)
+            place = cute.arch.map_dsmem_ptr(sReduce[tidx, (None, i), part.rank].iterator, peer)
             barrier = cute.arch.map_dsmem_ptr(arrived, peer)
             cute.copy(sends, rParts[None, i, peer], cute.make_tensor(place, cute.make_layout(vec)), mbar_ptr=barrier)
     cute.arch.mbarrier_wait(arrived, 0)
     rSum = cute.make_rmem_tensor((vec, vectors), cutlass.Float32)
     rSum.fill(0.0)
-    rMail = cute.make_fragment_like(rSum)
+    rSent = cute.make_fragment_like(rSum)
     for sender in cutlass.range_constexpr(senders):
-        cute.autovec_copy(sMail[tidx, None, sender], cute.group_modes(rMail, 0, 2))
-        rSum.store(rSum.load() + rMail.load())
+        cute.autovec_copy(sReduce[tidx, None, sender], cute.group_modes(rSent, 0, 2))
+        rSum.store(rSum.load() + rSent.load())
     return rSum
 
 
@@ -512,14 +512,15 @@ def store(rSum, tCcC, mC, part: Part, config: cutlass.Constexpr):
 # %% [markdown]
 # ## The kernel
 #
-# A CTA's own mailbox expects the bytes of all senders from the beginning: nobody can send before the cluster's barrier.
-# (It is told what to expect after the CTA's barrier, so that there is one between making it and arriving at it.)
+# A CTA's own reduction buffer expects the bytes of all senders from the beginning: nobody can send before the cluster's
+# barrier. (It is told what to expect after the CTA's barrier, so that there is one between making it and arriving at
+# it.)
 
 
 # %%
 @cute.jit
 def begin(barriers, arrived, warp_idx, config: cutlass.Constexpr):
-    """The queue, and the mailbox's barrier; then all barriers are there, for this CTA now, for the cluster at its."""
+    """The queue, and the buffer's barrier; then all barriers are there, for this CTA now, for the cluster at its."""
     pipe = pipeline.PipelineTmaAsync.create(
         barrier_storage=barriers,
         num_stages=config.stages,
@@ -537,7 +538,7 @@ def begin(barriers, arrived, warp_idx, config: cutlass.Constexpr):
     if cutlass.const_expr(config.split_k > 1):
         if warp_idx == 0:
             with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive_and_expect_tx(arrived, config.mail_bytes)
+                cute.arch.mbarrier_arrive_and_expect_tx(arrived, config.reduction_bytes)
         cute.arch.cluster_arrive_relaxed()
     return pipe
 
@@ -567,9 +568,9 @@ def kernel(
     # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
     sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
     sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
-    sMail = None
+    sReduce = None
     if cutlass.const_expr(config.split_k > 1):
-        sMail = smem.allocate_tensor(cutlass.Float32, mailbox(config), 16)
+        sReduce = smem.allocate_tensor(cutlass.Float32, reduction_buffer(config), 16)
     pipe = begin(barriers, arrived, warp_idx, config)
     cta, _, _ = cute.arch.block_idx()
     part = part_of(cta, mC.shape, cute.ceil_div(mA.shape[1], config.tile_k), config)
@@ -580,12 +581,11 @@ def kernel(
         produce(pipe, tma_a, tma_b, gA, gB, sA, sB, part, config)
     else:
         cC = cute.local_tile(cute.make_identity_tensor(mC.shape), (config.tile_m, config.tile_n), (part.m, part.n))
-        tCcC = (
-            tiled_mma(dtype, config).get_slice(tidx).partition_C(cC)
-        )  # where in C each of a thread's accumulators belongs
+        # where in C each of a thread's accumulators belongs
+        tCcC = tiled_mma(dtype, config).get_slice(tidx).partition_C(cC)
         acc = multiply(pipe, group, sA, sB, tCcC, part.k_tiles, dtype, config)
         if cutlass.const_expr(config.split_k > 1):
-            store(exchanged(acc, sMail, arrived, part, tidx, config), tCcC, mC, part, config)
+            store(exchanged(acc, sReduce, arrived, part, tidx, config), tCcC, mC, part, config)
         else:
             store(acc, tCcC, mC, part, config)
 
@@ -783,9 +783,10 @@ for split in (1, 2, 4):
 draw.lanes(lanes, "One tile, by the figures of the rule", "nanoseconds", note="computed, not measured")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the mailbox
+# ## In the lab: the reduction buffer
 #
-# What one warp writes at once into a mailbox: sixteen bytes a lane, 512 in a row. No bank is asked twice in a phase.
+# What one warp writes at once into a reduction buffer: sixteen bytes a lane, 512 in a row. No bank is asked twice in a
+# phase.
 
 # %% tags=["lab"]
 import cutlass
@@ -793,13 +794,14 @@ import cutlass
 from cookbook import access, banks
 from cookbook.layouts import evaluate
 
-mail = evaluate(mailbox, CONFIG)
-vec = mail.modes[1].modes[0].size
-sums = mail.table()  # (THREAD, SUM, SENDER), counted in float32
+buffer = evaluate(reduction_buffer, CONFIG)
+vec = buffer.modes[1].modes[0].size
+sums = buffer.table()  # (THREAD, SUM, SENDER), counted in float32
 first_warp = access.ldst(4 * sums[:32, 0, 0], 4 * vec)
 counted = banks.wavefronts(first_warp.addresses, first_warp.width)
 assert counted.excess == 0
-print(f"{mail}: {mail.size * 4} bytes for {CONFIG.split_k} senders; {counted.actual} wavefronts, ideal {counted.ideal}")
+size = f"{buffer.size * 4} bytes for {CONFIG.split_k} senders"
+print(f"{buffer}: {size}; {counted.actual} wavefronts, ideal {counted.ideal}")
 draw.access_view(first_warp)
 
 # %% [markdown] tags=["lab"]
@@ -812,7 +814,8 @@ draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16).a)
 # ## In the lab: who adds what
 #
 # The model of a cluster of four, with integers, so that the sums are exact: each CTA's part of K alone is wrong, and
-# what the owners put together is right. Boxes by TMA, descriptors, `wgmma`, and the mailboxes are the kernel's own.
+# what the owners put together is right. Boxes by TMA, descriptors, `wgmma`, and the reduction buffers are the kernel's
+# own.
 
 # %% tags=["lab"]
 import numpy as np
@@ -881,9 +884,9 @@ from cookbook import lab
 lab.check_cells("hopper/split_k_gemm", shapes=[(13, 333, 640)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
-# In the machine code, the stores to the mailboxes (`st.async` is `STAS`, of four sums), and fewer to memory, for a CTA
-# stores its share only. And the places where a warp waits for its wgmmas (`WARPGROUP.DEPBAR`): in the loop and after
-# it, nowhere else.
+# In the machine code, the stores to the reduction buffers (`st.async` is `STAS`, of four sums), and fewer to memory,
+# for a CTA stores its share only. And the places where a warp waits for its wgmmas (`WARPGROUP.DEPBAR`): in the loop
+# and after it, nowhere else.
 
 # %% tags=["lab"]
 from cookbook.check import compiled
@@ -988,9 +991,9 @@ Markdown("\n\n".join([rule_beside_times(), rule_beside_fit()] if timed_variants(
 # ## Conclusion
 #
 # Where tiles are few, K is the dimension that is left to divide. A cluster makes that cheap to write: sums go from
-# registers into a mailbox next door, a barrier counts their bytes, and nobody asks twice. What it gains is SMs, each
-# with its own loads on the way; what it does not gain is bytes, for the same tiles load the same. A product that is
-# short of SMs wins by it. One whose tiles are as many as SMs does not: it wins by loading less.
+# registers into a reduction buffer next door, a barrier counts their bytes, and nobody asks twice. What it gains is
+# SMs, each with its own loads on the way; what it does not gain is bytes, for the same tiles load the same. A product
+# that is short of SMs wins by it. One whose tiles are as many as SMs does not: it wins by loading less.
 #
 # A model that writes text calls such a kernel again and again, with weights that nothing before it writes. They could
 # be asked for before the kernel before has ended: [the Blackwell page](../blackwell/low_latency_gemm.ipynb) has that as

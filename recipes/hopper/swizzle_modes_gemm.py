@@ -643,7 +643,7 @@ print(f"published, B200: {PUBLISHED[128] / PUBLISHED[16]:.2f}x; predicted here: 
 # %% tags=["lab"]
 import cookbook
 from cookbook.check.evaluated import evaluated
-from cookbook.check.model.product import walk_evaluated
+from cookbook.check.model.product import simulate_evaluated
 
 rng = np.random.default_rng(0)
 a, b = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((64, 64), (64, 64)))
@@ -652,7 +652,7 @@ found = {mode: evaluated(module, cutlass.BFloat16, config) for mode, config in m
 
 
 def error(written: str, read: str) -> float:
-    product = walk_evaluated(found[written], found[read], a, b, "bfloat16", CONFIG)
+    product = simulate_evaluated(found[written], found[read], a, b, "bfloat16", CONFIG)
     return float(np.linalg.norm(product - a @ b) / np.linalg.norm(a @ b))
 
 
