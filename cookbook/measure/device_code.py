@@ -249,8 +249,11 @@ def _imports(statement: ast.AST) -> dict[str, tuple[str, str]]:
         return {alias.asname or alias.name: (module, alias.name) for alias in statement.names}
     if not isinstance(statement, ast.Import):
         return {}
-    first = {alias.name: alias.name.split(".")[0] for alias in statement.names}  # `import a.b` binds `a`
-    return {a.asname or first[a.name]: (a.name if a.asname else first[a.name], "") for a in statement.names}
+    found = {}
+    for alias in statement.names:
+        first = alias.name.split(".")[0]  # `import a.b` binds `a`; of our own package it is b that is meant
+        found[alias.asname or first] = (alias.name if alias.asname or first == PACKAGE else first, "")
+    return found
 
 
 def _bound_by(statement: ast.stmt) -> list[str]:
