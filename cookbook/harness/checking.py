@@ -352,17 +352,19 @@ def _walked(recipe: Recipe, dtype: str, operands: tuple[Any, Any], config: Any, 
 
 
 def _walked_scaled(recipe: Recipe, dtype: str, operands: tuple[Any, Any], config: Any, integers: bool) -> float:
-    """`_walked` of block-scaled operands: against the product, in float64, of what they stand for."""
+    """`_walked` of scaled operands: against the product, in float64, of what they stand for."""
     import torch
 
+    from cookbook.harness.walk_fp8 import walk_fp8
     from cookbook.harness.walk_scaled import walk_scaled
 
+    walk = walk_scaled if formats.FORMATS[recipe.operands].block else walk_fp8
     (m, k), n, form = operands[0].shape, operands[1].shape[1], recipe.operands
     if integers:
         a, b = scaled.integers(m, k, form, 0), scaled.integers(n, k, form, 1)
     else:
         a, b = (scaled.quantized(x.float().numpy(), form) for x in (operands[0], operands[1].T))
-    product = walk_scaled(catalog.load(recipe.name), a, b, compiling.cutlass_dtype(dtype), config)
+    product = walk(catalog.load(recipe.name), a, b, compiling.cutlass_dtype(dtype), config)
     got, exact = (
         torch.as_tensor(product),
         torch.from_numpy(a.values()).double() @ torch.from_numpy(b.values()).double().T,

@@ -20,7 +20,7 @@ class Evaluated:
     copies: dict[str, TiledCopyTV]  # by field of its TiledCopies
     mma: TiledMmaTV
     fragments: dict[str, Layout] = field(default_factory=dict)  # of tcgen05 alone: see `_fragments`
-    scaled: formats.Format | None = None  # what block-scaled operands are made of
+    scaled: formats.Format | None = None  # what scaled operands are made of
     scale_columns: tuple[int, int] = (0, 0)  # the first in tensor memory of the scale factors of A and of B
     mailbox: Layout | None = None  # where the CTAs that divide K put float32 sums: (THREAD, (VEC, VECTORS), SENDER)
 
@@ -62,20 +62,23 @@ def evaluated(module: ModuleType, dtype: Any, config: Any, vec: int = 8) -> Eval
     vectors = (vec,) if "vec" in inspect.signature(module.tiled_copies).parameters else ()
     arch = next(iter(getattr(module, "CAPABILITIES", {}).values()), "sm_90a")
     form = formats.of_module(module)
+    blocks = form and form.block  # scale factors go through shared and tensor memory, as operands do
 
     def everything() -> tuple[Any, Any, Any, dict[str, Any], Any]:
         copies = module.tiled_copies(dtype, config, *vectors)
         smem, mma = module.smem_layouts(dtype, config), module.tiled_mma(dtype, config)
         fragments = _fragments(smem, mma, dtype, config) if hasattr(copies, "t2r_c") and not form else {}
         mailbox = module.mailbox(config) if getattr(config, "split_k", 1) > 1 else None
-        return smem, copies, mma, fragments or (_scaled_fragments(module, smem, mma, config) if form else {}), mailbox
+        fragments = fragments or (_scaled_fragments(module, smem, mma, config) if blocks else {})
+        return smem, copies, mma, fragments, mailbox
 
     smem, copies, mma, fragments, mailbox = evaluate(everything, element_bits=dtype.width, arch=arch)
     found = Evaluated(smem._asdict(), copies._asdict(), mma, fragments, mailbox=mailbox)
     if not form:
         return found
     in_bytes = {name: x if name == "c" else replace(x, element_bits=8) for name, x in found.smem.items()}
-    return replace(found, smem=in_bytes, scaled=form, scale_columns=(config.sfa_column, config.sfb_column))
+    columns = (config.sfa_column, config.sfb_column) if blocks else (0, 0)
+    return replace(found, smem=in_bytes, scaled=form, scale_columns=columns)
 
 
 def _fragments(smem: Any, mma: Any, dtype: Any, config: Any) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def check_layouts(module: ModuleType, dtype: Any, config: Any) -> list[Finding]:
                 findings.append(_descriptors(name, found.smem[name], rows, major))
     if found.sums_in_tensor_memory:
         findings += tcgen05_check.tensor_memory_findings(found, config)
-    if found.scaled:
+    if found.scaled and found.scaled.block:
         findings += scaled_check.scale_findings(found, config)
     return findings + mailbox_check.mailbox_findings(found, config)
 
@@ -226,4 +226,4 @@ def _descriptors(name: str, layout: SmemLayout, rows: int, major: str) -> Findin
         return Finding(f"{name}.descriptor", False, str(error))
     first = found[0]
     fields = f"{first.mode}-byte mode, lbo {first.lbo}, sbo {first.sbo}"
-    return Finding(f"{name}.descriptor", True, f"{len(found)} blocks of {rows} x 16: {fields}")
+    return Finding(f"{name}.descriptor", True, f"{len(found)} blocks of {rows} x {256 // layout.element_bits}: {fields}")
