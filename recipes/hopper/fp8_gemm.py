@@ -49,46 +49,39 @@ class Config:
     tile_n: int = 256  # its columns
     tile_k: int = 128  # 128 bytes: one row of the SW128 atom, four wgmma steps of 32
     stages: int = 4  # pairs of A and B tiles in flight or being read
-    cluster_m: int = 1  # CTAs of a cluster down C: they share tiles of B
-    cluster_n: int = 2  # and across: they share tiles of A
-    pingpong: bool = False  # a warpgroup has a work tile of its own; False: both share one (cooperative)
-    swap_ab: bool = False  # the kernel computes C transposed: A is b, B is a; `tile_m` counts columns of C
-    deferred: int = 4  # epilogue subtiles of a warpgroup that are stored while the next work tile is multiplied
-    promote_every: int = 0  # k-tiles after which partial sums are added to a second set of registers; 0: never
-    swizzle_size: int = 8  # cluster tiles of a group that share the operand which is not multicast
-    remapped: bool = True  # a cluster's first tile goes by its GPC, not by its number
-    epi_n: int = 64  # columns of an epilogue subtile: 64 rows by that
+    promote_every: int = 0  # k-tiles after which partial sums go to a second set of registers; 0: never (fast)
+    swizzle_size: int = 8  # cluster tiles down C that share tiles of B before the rasterization moves across
+    remapped: bool = True  # a cluster's first work tile goes by its GPC, not by its number
+    epi_n: int = 64  # columns of an epilogue subtile: 64 rows of 128 bytes
     epi_stages: int = 2  # for each warpgroup: one is written while TMA reads the other
-    skew: int = 0
+    order: int = 0
     registers: tuple[int, int] = (24, 240)  # of a producer's thread and of a consumer's
+
+    @property
+    def cluster_m(self) -> int:
+        return 1
+
+    @property
+    def cluster_n(self) -> int:
+        return 2  # side by side: both CTAs get each tile of A by multicast
 
     @property
     def cluster(self) -> int:
         return self.cluster_m * self.cluster_n
 
     @property
-    def sharing(self) -> int:
-        """Warpgroups that share a work tile."""
-        return 1 if self.pingpong else 2
-
-    @property
     def threads(self) -> int:
-        return 3 * 128  # two consumer warpgroups and the producer's, of which one warp works
-
-    @property
-    def rows(self) -> int:
-        """Rows of a work tile that one warpgroup holds."""
-        return self.tile_m // self.sharing
+        return 3 * 128  # two consumer warpgroups, 64 rows each, and the producer's, of which one warp works
 
     @property
     def subtiles(self) -> int:
         """Epilogue subtiles of one warpgroup."""
-        return self.rows // 64 * (self.tile_n // self.epi_n)
+        return self.tile_n // self.epi_n
 
     @property
-    def min_k_tiles(self) -> int:
-        """A deferred subtile is stored under a k-tile each. TMA fills k-tiles past K with zeros."""
-        return max(1, self.deferred)
+    def first_k_tiles(self) -> int:
+        """K-tiles under which the work tile before is stored. TMA fills those past K with zeros."""
+        return 1 if self.promote_every else self.subtiles
 
     @property
     def stage_bytes(self) -> int:
@@ -96,8 +89,8 @@ class Config:
 
     @property
     def scales(self) -> int:
-        """Scale factors that one warpgroup needs for its part of a work tile."""
-        return self.rows + self.tile_n
+        """Scale factors that one warpgroup needs for its half of a work tile."""
+        return 64 + self.tile_n
 
     @property
     def smem_bytes(self) -> int:
@@ -107,19 +100,14 @@ class Config:
 
 
 VARIANTS = {
-    "128x256": Config(),
-    "256x160": Config(tile_m=256, tile_n=160, epi_n=32, deferred=9),
-    "208x256": Config(
-        tile_m=256, tile_n=208, stages=3, deferred=0, epi_n=16, epi_stages=8, swap_ab=True
-    ),
-    "128x192 pingpong": Config(tile_n=192, cluster_m=2, cluster_n=1, pingpong=True, deferred=0),
-    "128x192 promoted": Config(tile_n=192, stages=4, deferred=0, promote_every=1),
-    "128x128 promoted": Config(tile_n=128, stages=6, deferred=2, promote_every=1),
+    "fast": Config(),
+    "promoted": Config(tile_n=192, promote_every=1),
 }
-CONFIG = VARIANTS["128x256"]
+DEFAULT = "fast"
+CONFIG = VARIANTS[DEFAULT]
 
 
-def config_for(arch: str, variant: str = "128x256") -> Config:
+def config_for(arch: str, variant: str = DEFAULT) -> Config:
     """A variant's configuration for an architecture: there is one Hopper."""
     return VARIANTS[variant]
 
@@ -137,13 +125,11 @@ class SmemLayouts(NamedTuple):
     c: cute.ComposedLayout  # (64, EPI_N, STAGE): first the stages of warpgroup 0, then those of 1
 
 
-def smem_atom(dtype, contiguous: int, along_m: bool = False) -> cute.ComposedLayout:
+def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
     """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
     bits = next(bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0)
     width = (128 << bits) // dtype.width
     rows = cute.make_layout((8, width), stride=(width, 1))
-    if along_m:
-        rows = cute.make_layout((width, 8), stride=(1, width))
     return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
 
 
@@ -151,11 +137,10 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
     """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
     c = config
     ab = smem_atom(E4M3, c.tile_k)
-    subtile = smem_atom(dtype, 64, True) if c.swap_ab else smem_atom(dtype, c.epi_n)
     return SmemLayouts(
         a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
         b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
-        c=cute.tile_to_shape(subtile, (64, c.epi_n, 2 * c.epi_stages), order=(0, 1, 2)),
+        c=cute.tile_to_shape(smem_atom(dtype, c.epi_n), (64, c.epi_n, 2 * c.epi_stages), order=(0, 1, 2)),
     )
 
 
@@ -167,7 +152,7 @@ def wgmma(columns: int, a=E4M3, b=E4M3) -> warpgroup.MmaF8Op:
 
 def tiled_mma(dtype, config: Config = CONFIG, a=E4M3, b=E4M3) -> cute.TiledMma:
     """The wgmmas of the warpgroups that share a work tile."""
-    return cute.make_tiled_mma(wgmma(config.tile_n, a, b), (config.sharing, 1, 1))
+    return cute.make_tiled_mma(wgmma(config.tile_n, a, b), (2, 1, 1))
 
 
 class TiledCopies(NamedTuple):
@@ -178,8 +163,7 @@ class TiledCopies(NamedTuple):
 
 def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
     """A subtile has its accumulators where a wgmma of EPI_N columns would have them."""
-    matrices = 4 if config.epi_n % 16 == 0 else 2
-    stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=config.swap_ab, num_matrices=matrices), dtype)
+    stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
     return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, cute.make_tiled_mma(wgmma(config.epi_n), (1, 1, 1))))
 
 
@@ -190,10 +174,10 @@ class Schedule(NamedTuple):
     first: cutlass.Int32
     step: cutlass.Int32
     count: cutlass.Int32
-    along: cutlass.Int32  # cluster tiles in the direction of a group's rows
+    down: cutlass.Int32  # cluster tiles down C
     of_group: object  # divisor: the cluster tiles of a group
-    of_last: object  # divisor: the length of the last group's rows
-    rank: tuple[cutlass.Int32, cutlass.Int32]  # (row, column) of the CTA in its cluster
+    of_last: object  # divisor: the height of the last group
+    rank: cutlass.Int32  # of the CTA in its cluster
 
 
 @cute.jit
@@ -201,13 +185,10 @@ def tile_of(i, schedule: Schedule, config: cutlass.Constexpr):
     """This CTA's i-th work tile: (m, n)."""
     group, inside = divmod(schedule.first + i * schedule.step, schedule.of_group)
     start = group * config.swizzle_size
-    other, one = inside // config.swizzle_size, inside % config.swizzle_size
-    if start + config.swizzle_size > schedule.along:  # the rows of the last group are shorter
-        other, one = divmod(inside, schedule.of_last)
-    m, n = start + one, other
-    if cutlass.const_expr(config.cluster_m > 1):
-        m, n = n, m
-    return m * config.cluster_m + schedule.rank[0], n * config.cluster_n + schedule.rank[1]
+    n, m = inside // config.swizzle_size, inside % config.swizzle_size
+    if start + config.swizzle_size > schedule.down:  # the last group is lower
+        n, m = divmod(inside, schedule.of_last)
+    return start + m, n * config.cluster_n + schedule.rank
 
 
 @cute.jit
@@ -218,6 +199,17 @@ def state_at(k_tile, config: cutlass.Constexpr):
 
 
 # %%
+def cluster_tiles(config: Config, m: int, n: int) -> int:
+    """How many tiles of whole clusters cover C (m, n)."""
+    return -(-m // (config.tile_m * config.cluster_m)) * -(-n // (config.tile_n * config.cluster_n))
+
+
+def clusters(config: Config, m: int, n: int, sms: int) -> int:
+    """How many clusters are launched: no more than the number of waves needs."""
+    tiles = cluster_tiles(config, m, n)
+    return -(-tiles // -(-tiles // (sms // config.cluster)))
+
+
 def to_all(sharers: int) -> dict:
     """What a multicast copy is told: to write to all CTAs of a cluster of `sharers`, a bit for each."""
     return {"mcast_mask": cutlass.Int16((1 << sharers) - 1)} if sharers > 1 else {}
@@ -297,12 +289,14 @@ class Consumer(NamedTuple):
 
 
 @cute.jit
-def multiply_stage(me: Consumer, stage, first: cutlass.Constexpr = False):
+def multiply_stage(me: Consumer, stage, first: cutlass.Constexpr = False, groups: cutlass.Constexpr = 1):
     """Issue one stage's wgmmas as one commit group."""
     warpgroup.fence()
     for k in cutlass.range_constexpr(cute.size(me.tCrA, mode=[2])):  # each step is 32 elements, 32 bytes, along K
         mma = me.overwrite if first and k == 0 else me.add
         cute.gemm(mma, me.acc, me.tCrA[None, None, k, stage], me.tCrB[None, None, k, stage], me.acc)
+        if cutlass.const_expr(groups == 2 and k == 1):
+            warpgroup.commit_group()
     warpgroup.commit_group()
 
 
@@ -318,34 +312,17 @@ def next_stage(me: Consumer, read, release):
     return read, release
 
 
-@cute.jit
-def promote(me: Consumer, read, stages: cutlass.Constexpr):
-    """Multiply `stages` stages from zero, and add the partial sums to the totals in float32."""
-    release = read.clone()
-    for i in cutlass.range_constexpr(stages):
-        me.pipe.consumer_wait(read)
-        multiply_stage(me, read.index, i == 0)
-        read.advance()
-    warpgroup.wait_group(0)
-    for _ in cutlass.range_constexpr(stages):
-        me.pipe.consumer_release(release)
-        release.advance()
-    me.total.store(me.total.load() + me.acc.load())
-    return read
-
-
 # %%
 @cute.jit
 def fetch_scales(me: Consumer, tile, config: cutlass.Constexpr):
     """The scale factors of this warpgroup's part of a work tile, spread over its threads."""
     rS = cute.make_rmem_tensor(-(-config.scales // 128), cutlass.Float32)
     last = tuple(cute.size(x) - 1 for x in me.scales)
-    group = 0 if config.pingpong else me.group
     for i in cutlass.range_constexpr(cute.size(rS)):
         at = me.tidx + 128 * i
-        m = tile[0] * config.tile_m + (at // 64 * config.sharing + group) * 64 + at % 64
-        n = tile[1] * config.tile_n + at - config.rows
-        if at < config.rows:
+        m = tile[0] * config.tile_m + me.group * 64 + at
+        n = tile[1] * config.tile_n + at - 64
+        if at < 64:
             rS[i] = me.scales[0][cutlass.min(m, last[0])]
         else:
             rS[i] = me.scales[1][cutlass.min(n, last[1])]
@@ -371,10 +348,8 @@ def subtile_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
 @cute.jit
 def scaled(me: Consumer, i: cutlass.Constexpr, config: cutlass.Constexpr):
     """A thread's part of subtile `i`, times its rows' and columns' scale factors, rounded."""
-    across = config.tile_n // config.epi_n
-    row, column = i // across * 64, config.rows + i % across * config.epi_n
-    rows = cute.make_tensor(me.sS.iterator + row, cute.make_layout((64, config.epi_n), stride=(1, 0)))
-    columns = cute.make_tensor(me.sS.iterator + column, cute.make_layout((64, config.epi_n), stride=(0, 1)))
+    rows = cute.make_tensor(me.sS.iterator, cute.make_layout((64, config.epi_n), stride=(1, 0)))
+    columns = cute.make_tensor(me.sS.iterator + 64 + i * config.epi_n, cute.make_layout((64, config.epi_n), stride=(0, 1)))
     thr = cute.make_tiled_mma(wgmma(config.epi_n), (1, 1, 1)).get_slice(me.tidx)
     tCsR, tCsN = thr.partition_C(rows), thr.partition_C(columns)  # (MMA, 1, 1)
     rR, rN = cute.make_rmem_tensor(2, cutlass.Float32), cute.make_rmem_tensor((2, config.epi_n // 8), cutlass.Float32)
@@ -403,117 +378,104 @@ def store_subtile(i: cutlass.Constexpr, rC, me: Consumer, tile, config: cutlass.
         subtiles = cute.zipped_divide(me.gC[None, None, tile[0], tile[1]], (64, config.epi_n))
         whole, sC = cute.make_layout(1), cute.group_modes(me.sC, 0, 2)
         bSsC, bSgC = cpasync.tma_partition(me.tma_c, 0, whole, sC, subtiles)
-        across = config.tile_n // config.epi_n
-        row = i // across * config.sharing + (0 if config.pingpong else me.group)
         with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
-            cute.copy(me.tma_c, bSsC[None, stage], bSgC[None, (row, i % across)])
+            cute.copy(me.tma_c, bSsC[None, stage], bSgC[None, (me.group, i)])
             cute.arch.cp_async_bulk_commit_group()
 
 
-@cute.jit
-def scale_and_store(first: cutlass.Constexpr, last: cutlass.Constexpr, me: Consumer, tile, config: cutlass.Constexpr):
-    """Subtiles `first` to `last` - 1, one after the other, straight from the accumulators."""
-    for i in cutlass.range_constexpr(first, last):
-        rC = cute.make_rmem_tensor(((2, 2, config.epi_n // 8), 1, 1), me.sC.element_type)
-        rC.store(scaled(me, i, config))
-        store_subtile(i, rC, me, tile, config)
-
-
 # %%
-SKEW_BARRIER = 3
-ORDER_BARRIER = 4  # the first of two named barriers; 1 and 2 are those of the epilogues, 0 is the CTA's
+ORDER_BARRIER = 3  # and 4; 1 and 2 are those of the epilogues, 0 is the CTA's
 
 
 @cute.jit
-def first_stages(me: Consumer, i, rC, schedule: Schedule, k_tiles, before, config: cutlass.Constexpr):
-    """Begin the i-th work tile, and store the deferred subtiles of the one before meanwhile."""
+def begin_tile(me: Consumer, i, rC, schedule: Schedule, k_tiles, before, config: cutlass.Constexpr):
+    """Multiply the first k-tiles of the i-th work tile, and meanwhile store the one before and fetch scale factors."""
     read, release = state_at(i * k_tiles, config), state_at(i * k_tiles, config)
     me.pipe.consumer_wait(read)
     multiply_stage(me, read.index, True)
     read.advance()
     tile = tile_of(i, schedule, config)
     rS = fetch_scales(me, tile, config)
-    for j in cutlass.range_constexpr(config.deferred):
+    for j in cutlass.range_constexpr(config.subtiles):
         if i > 0:
-            at = config.subtiles - config.deferred + j
-            store_subtile(at, subtile_of(rC, j, config), me, before, config)
-        if cutlass.const_expr(j + 1 < config.deferred):
+            store_subtile(j, subtile_of(rC, j, config), me, before, config)
+        if cutlass.const_expr(j + 1 < config.first_k_tiles):
             read, release = next_stage(me, read, release)
     keep_scales(me, rS, config)
     return read, release, tile
 
 
 @cute.jit
-def cooperate(me: Consumer, schedule: Schedule, k_tiles, config: cutlass.Constexpr):
-    """All work tiles of a warpgroup that has half of each."""
-    now = config.subtiles - config.deferred  # subtiles that are stored at once
-    rC = cute.make_rmem_tensor(max(1, config.deferred) * config.epi_n // 2, me.sC.element_type)
-    tile = (cutlass.Int32(0), cutlass.Int32(0))
-    for i in cutlass.range(schedule.count, unroll=1):
-        read, release, tile = first_stages(me, i, rC, schedule, k_tiles, tile, config)
-        for _ in cutlass.range(config.min_k_tiles, k_tiles, unroll=1):
-            read, release = next_stage(me, read, release)
-        warpgroup.wait_group(0)
-        me.pipe.consumer_release(release)
-        me.barrier.arrive_and_wait()  # the scale factors are there
-        scale_and_store(0, now, me, tile, config)
-        for j in cutlass.range_constexpr(config.deferred):
-            subtile_of(rC, j, config).store(scaled(me, now + j, config))
-    for j in cutlass.range_constexpr(config.deferred):
-        store_subtile(now + j, subtile_of(rC, j, config), me, tile, config)
+def accumulate(me: Consumer, read, release, k_tiles, config: cutlass.Constexpr):
+    """The rest of a work tile, all in the accumulators of wgmma."""
+    for _ in cutlass.range(config.first_k_tiles, k_tiles, unroll=1):
+        read, release = next_stage(me, read, release)
+    warpgroup.wait_group(0)
+    me.pipe.consumer_release(release)
 
 
 @cute.jit
-def cooperate_promoted(me: Consumer, schedule: Schedule, k_tiles, config: cutlass.Constexpr):
-    """All work tiles of a warpgroup that has half of each, partial sums promoted."""
-    now = config.subtiles - config.deferred
-    rC = cute.make_rmem_tensor(max(1, config.deferred) * config.epi_n // 2, me.sC.element_type)
-    before = (cutlass.Int32(0), cutlass.Int32(0))
-    for i in cutlass.range(schedule.count, unroll=1):
-        tile = tile_of(i, schedule, config)
-        rS = fetch_scales(me, tile, config)
-        keep_scales(me, rS, config)
-        me.total.fill(0.0)
-        read = state_at(i * k_tiles, config)
-        for j in cutlass.range_constexpr(config.deferred):
-            read = promote(me, read, 1)
-            if i > 0:
-                store_subtile(now + j, subtile_of(rC, j, config), me, before, config)
-        left = k_tiles - config.deferred
-        for _ in cutlass.range(left // config.promote_every, unroll=1):
-            read = promote(me, read, config.promote_every)
-        if cutlass.const_expr(config.promote_every > 1):
-            for _ in cutlass.range(left % config.promote_every, unroll=1):
-                read = promote(me, read, 1)
-        me.barrier.arrive_and_wait()  # the scale factors are there
-        scale_and_store(0, now, me, tile, config)
-        for j in cutlass.range_constexpr(config.deferred):
-            subtile_of(rC, j, config).store(scaled(me, now + j, config))
-        before = tile
-    for j in cutlass.range_constexpr(config.deferred):
-        store_subtile(now + j, subtile_of(rC, j, config), me, before, config)
+def accumulate_promoted(me: Consumer, read, release, k_tiles, config: cutlass.Constexpr):
+    """The rest of a work tile; every so many k-tiles partial sums are added to the totals in float32."""
+    warpgroup.wait_group(0)
+    me.pipe.consumer_release(release)
+    me.total.store(me.acc.load())
+    every, left = config.promote_every, k_tiles - 1
+    for _ in cutlass.range(left // every, unroll=1):
+        read = promote(me, read, every, config)
+    if cutlass.const_expr(every > 1):
+        for _ in cutlass.range(left % every, unroll=1):
+            read = promote(me, read, 1, config)
 
 
 @cute.jit
-def take_turns(me: Consumer, schedule: Schedule, k_tiles, config: cutlass.Constexpr):
-    """Every other work tile, all of it (ping-pong)."""
-    for i in cutlass.range(me.group, schedule.count, 2, unroll=1):
-        read, release = state_at(i * k_tiles, config), state_at(i * k_tiles, config)
-        if i > 0:
-            pipeline.NamedBarrier(barrier_id=ORDER_BARRIER + me.group, num_threads=256).arrive_and_wait()
+def promote(me: Consumer, read, k_tiles: cutlass.Constexpr, config: cutlass.Constexpr):
+    """Multiply `k_tiles` k-tiles from zero, and add the partial sums to the totals."""
+    release = read.clone()
+    for j in cutlass.range_constexpr(k_tiles):
         me.pipe.consumer_wait(read)
-        multiply_stage(me, read.index, True)
+        if cutlass.const_expr(config.order == 1 and j == 0):
+            pipeline.NamedBarrier(barrier_id=ORDER_BARRIER + me.group, num_threads=256).arrive_and_wait()
+        multiply_stage(me, read.index, j == 0, 2 if config.order == 1 and j == k_tiles - 1 else 1)
         read.advance()
-        tile = tile_of(i, schedule, config)
-        keep_scales(me, fetch_scales(me, tile, config), config)
-        for _ in cutlass.range(k_tiles - 1, unroll=1):
-            read, release = next_stage(me, read, release)
-        if i + 1 < schedule.count:  # all is issued: the other warpgroup may begin
-            pipeline.NamedBarrier(barrier_id=ORDER_BARRIER + 1 - me.group, num_threads=256).arrive()
-        warpgroup.wait_group(0)
-        me.pipe.consumer_release(release)
-        me.barrier.arrive_and_wait()
-        scale_and_store(0, config.subtiles, me, tile, config)
+        if cutlass.const_expr(j > 0):
+            warpgroup.wait_group(2 if config.order == 1 and j == k_tiles - 1 else 1)
+            me.pipe.consumer_release(release)
+            release.advance()
+    if cutlass.const_expr(config.order == 1):
+        warpgroup.wait_group(1)
+        pipeline.NamedBarrier(barrier_id=ORDER_BARRIER + 1 - me.group, num_threads=256).arrive()
+    warpgroup.wait_group(0)
+    me.pipe.consumer_release(release)
+    me.total.store(me.total.load() + me.acc.load())
+    return read
+
+
+@cute.jit
+def multiply_and_store(me: Consumer, schedule: Schedule, k_tiles, config: cutlass.Constexpr):
+    """A warpgroup's half of all work tiles."""
+    rC = cute.make_rmem_tensor(config.tile_n // 2, me.sC.element_type)  # the work tile before, rounded
+    tile = (cutlass.Int32(0), cutlass.Int32(0))
+    if cutlass.const_expr(config.order == 1):
+        if me.group == 1:
+            pipeline.NamedBarrier(barrier_id=ORDER_BARRIER, num_threads=256).arrive()
+    if cutlass.const_expr(config.order == 2):
+        if me.group == 1:
+            me.pipe.consumer_wait(state_at(cutlass.Int32(0), config))
+            start = cute.arch.clock64()
+            while cute.arch.clock64() - start < 400:
+                pass
+    for i in cutlass.range(schedule.count, unroll=1):
+        read, release, tile = begin_tile(me, i, rC, schedule, k_tiles, tile, config)
+        if cutlass.const_expr(config.promote_every):
+            accumulate_promoted(me, read, release, k_tiles, config)
+        else:
+            accumulate(me, read, release, k_tiles, config)
+        me.barrier.arrive_and_wait()  # the scale factors are in shared memory
+        for j in cutlass.range_constexpr(config.subtiles):
+            subtile_of(rC, j, config).store(scaled(me, j, config))
+    for j in cutlass.range_constexpr(config.subtiles):
+        store_subtile(j, subtile_of(rC, j, config), me, tile, config)
 
 
 # %%
@@ -552,7 +514,7 @@ def set_up(dtypes: cutlass.Constexpr, config: cutlass.Constexpr):
     sB = smem.allocate_tensor(b, layouts.b.outer, 1024, swizzle=layouts.b.inner)
     sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
     # A stage is free when every warp that reads it has said so, to all CTAs that write it: its own and its neighbours.
-    arrivals = 4 * config.sharing * config.cluster
+    arrivals = 4 * 2 * config.cluster
     pipe = pipeline.PipelineTmaAsync.create(
         barrier_storage=barriers,
         num_stages=config.stages,
@@ -563,14 +525,9 @@ def set_up(dtypes: cutlass.Constexpr, config: cutlass.Constexpr):
         defer_sync=True,
     )
     cute.arch.mbarrier_init_fence()
-    rank = cutlass.Int32(0)
-    if cutlass.const_expr(config.cluster > 1):
-        cute.arch.cluster_arrive_relaxed()  # nobody signals a neighbour's barrier before it is set up
-        cute.arch.cluster_wait()
-        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-    else:
-        cute.arch.sync_threads()
-    return Shared(pipe, sA, sB, sC, sS), (rank % config.cluster_m, rank // config.cluster_m)
+    cute.arch.cluster_arrive_relaxed()  # nobody signals a neighbour's barrier before it is set up
+    cute.arch.cluster_wait()
+    return Shared(pipe, sA, sB, sC, sS)
 
 
 @cute.kernel
@@ -589,17 +546,18 @@ def kernel(
     if warp_idx == 8:
         for tma in (op.tma_a, op.tma_b, op.tma_c):
             cpasync.prefetch_descriptor(tma)
-    shared, rank = set_up(dtypes, config)
-    tiles, along, by_step, of_group, of_last = raster
+    shared = set_up(dtypes, config)
+    rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+    tiles, down, by_step, of_group, of_last = raster
     first = cute.arch.make_warp_uniform(first)
-    schedule = Schedule(first, step, (tiles + step - 1 - first) // by_step, along, of_group, of_last, rank)
-    k_tiles = cutlass.max(cute.ceil_div(cute.size(op.mA, mode=[1]), config.tile_k), config.min_k_tiles)
+    schedule = Schedule(first, step, (tiles + step - 1 - first) // by_step, down, of_group, of_last, rank)
+    k_tiles = cutlass.max(cute.ceil_div(cute.size(op.mA, mode=[1]), config.tile_k), config.first_k_tiles)
     if group == 2:
         cute.arch.setmaxregister_decrease(config.registers[0])
         if warp_idx == 8:
             tile_a, tile_b = (config.tile_m, config.tile_k), (config.tile_n, config.tile_k)
-            a = load_of(op.tma_a, op.mA, shared.sA, tile_a, rank[1], config.cluster_n)
-            b = load_of(op.tma_b, op.mB, shared.sB, tile_b, rank[0], config.cluster_m)
+            a = load_of(op.tma_a, op.mA, shared.sA, tile_a, rank, config.cluster_n)
+            b = load_of(op.tma_b, op.mB, shared.sB, tile_b, cutlass.Int32(0), config.cluster_m)
             produce(shared.pipe, schedule, k_tiles, a, b, config)
     else:
         cute.arch.setmaxregister_increase(config.registers[1])
@@ -614,7 +572,7 @@ def consume(group, tidx, op: Operands, shared: Shared, schedule: Schedule, k_til
     overwrite.set(warpgroup.Field.ACCUMULATE, False)
     add.set(warpgroup.Field.ACCUMULATE, True)
     gC = cute.local_tile(op.mC, (config.tile_m, config.tile_n), (None, None))  # (M, N, m, n)
-    thr = add.get_slice(group % config.sharing * 128)  # of the warpgroup's first thread: the same for all
+    thr = add.get_slice(group * 128)  # of the warpgroup's first thread: the same for all
     shape = thr.partition_shape_C((config.tile_m, config.tile_n))
     acc = cute.make_rmem_tensor(shape, cutlass.Float32)
     me = Consumer(
@@ -634,16 +592,8 @@ def consume(group, tidx, op: Operands, shared: Shared, schedule: Schedule, k_til
         group=group,
         tidx=tidx,
     )
-    scheduled = take_turns if config.pingpong else cooperate_promoted if config.promote_every else cooperate
-    cute.arch.griddepcontrol_wait()  # what this warpgroup stores, the kernel before may still read or write
-    if cutlass.const_expr(config.skew > 0):
-        if group == 1:
-            pipe_state = state_at(cutlass.Int32(config.skew), config)
-            me.pipe.consumer_wait(pipe_state)
-            start = cute.arch.clock64()
-            while cute.arch.clock64() - start < 512 * config.skew:
-                pass
-    scheduled(me, schedule, k_tiles, config)
+    cute.arch.griddepcontrol_wait()  # what this warpgroup reads and stores, the kernel before may still write
+    multiply_and_store(me, schedule, k_tiles, config)
     if tidx < 32:
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
 
@@ -651,7 +601,8 @@ def consume(group, tidx, op: Operands, shared: Shared, schedule: Schedule, k_til
 # %%
 @cute.jit
 def gemm(
-    pointers: tuple[cute.Pointer, cute.Pointer, cute.Pointer, cute.Pointer, cute.Pointer, cute.Pointer],
+    pointers: tuple[cute.Pointer, cute.Pointer, cute.Pointer, cute.Pointer, cute.Pointer],
+    remap: cute.Pointer,
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64, cutlass.Int64, cutlass.Int64],
     clusters: cutlass.Int32,
@@ -661,25 +612,21 @@ def gemm(
 ):
     """C (M, N) = scale_a (M, 1) * A (M, K) times B (N, K) transposed * scale_b (1, N).
 
-    pointers: A, B, C, scale_a, scale_b, remap; strides: row strides of A, B, C, and those of the scale factors.
+    pointers: A, B, C, scale_a, scale_b; strides: row strides of A, B, C, and those of the scale factors.
     """
-    pA, pB, pC, pSA, pSB, remap = pointers
+    pA, pB, pC, pSA, pSB = pointers
     m, n, k = mnk
     lda, ldb, ldc = (cute.assume(stride, divby=by) for stride, by in zip(strides[:3], (16, 16, 8), strict=True))
-    ssa, ssb, along_n = strides[3], strides[4], (ldc, 1)
-    if cutlass.const_expr(config.swap_ab):
-        m, n, pA, pB, lda, ldb, along_n = n, m, pB, pA, ldb, lda, (1, ldc)
-        pSA, pSB, ssa, ssb = pSB, pSA, ssb, ssa
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
-    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=along_n))
+    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
     layouts, ctas = smem_layouts(dtypes[2], config), config.cluster
     a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in layouts)
     tma_a, mA = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster_n)
     tma_b, mB = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster_m)
     tma_c, mC = cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n))
-    sa = cute.make_tensor(pSA, cute.make_layout((m,), stride=(ssa,)))
-    sb = cute.make_tensor(pSB, cute.make_layout((n,), stride=(ssb,)))
+    sa = cute.make_tensor(pSA, cute.make_layout((m,), stride=(strides[3],)))
+    sb = cute.make_tensor(pSB, cute.make_layout((n,), stride=(strides[4],)))
     op = Operands(tma_a, mA, tma_b, mB, tma_c, mC, sa, sb)
     kernel(op, remap, raster_of(m, n, clusters, config), dtypes, config).launch(
         grid=(clusters * ctas, 1, 1),
@@ -692,14 +639,12 @@ def gemm(
 
 
 def raster_of(m, n, clusters, config: Config) -> tuple:
-    """How the cluster tiles of C (m, n) are numbered: (how many, how many in the direction of the rows, and divisors:
-    `clusters`, the tiles of a group of rows, the length of the last rows). See `tile_of`.
+    """How the cluster tiles of C (m, n) are numbered: (how many, how many down C, and divisors: `clusters`, the tiles
+    of a group, the height of the last group). See `tile_of`.
     """
-    high, wide = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
-    down, across = cute.ceil_div(m, high), cute.ceil_div(n, wide)
-    along, rows = (across, down) if config.cluster_m > 1 else (down, across)
-    numbers = (clusters, config.swizzle_size * rows, cutlass.max(1, along % config.swizzle_size))
-    return along * rows, along, *(cute.FastDivmodDivisorV2(number) for number in numbers)
+    down, across = cute.ceil_div(m, config.tile_m * config.cluster_m), cute.ceil_div(n, config.tile_n * config.cluster_n)
+    numbers = (clusters, config.swizzle_size * across, cutlass.max(1, down % config.swizzle_size))
+    return down * across, down, *(cute.FastDivmodDivisorV2(number) for number in numbers)
 
 
 def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int):
@@ -709,12 +654,13 @@ def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, 
 
 
 # %%
-def launch_arguments(dtypes, pointers, mnk, strides, clusters: int, stream: int) -> tuple:
+def launch_arguments(dtypes, pointers, remap: int, mnk, strides, clusters: int, stream: int) -> tuple:
     """Plain addresses and integers as the typed values that `gemm` takes."""
     gmem, f32 = cute.AddressSpace.gmem, cutlass.Float32
-    types = zip((*dtypes, f32, f32, cutlass.Int32), pointers, (16, 16, 16, 4, 4, 4), strict=True)
+    types = zip((*dtypes, f32, f32), pointers, (16, 16, 16, 4, 4), strict=True)
     return (
         tuple(cute.runtime.make_ptr(of, pointer, gmem, assumed_align=align) for of, pointer, align in types),
+        cute.runtime.make_ptr(cutlass.Int32, remap, gmem, assumed_align=4),
         tuple(cutlass.Int32(x) for x in mnk),
         tuple(cutlass.Int64(x) for x in strides),
         cutlass.Int32(clusters),
@@ -725,8 +671,7 @@ def launch_arguments(dtypes, pointers, mnk, strides, clusters: int, stream: int)
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = "", a=E4M3, b=E4M3):
     """Compile for `arch` ("sm_90a") with dummy pointers and sizes: no GPU is needed. "": the GPU that is here."""
     dtypes = (a, b, dtype)
-    dummy = launch_arguments(dtypes, (16,) * 6, (1, 1, 16), (16, 16, 8, 1, 1), 66, 0)
+    dummy = launch_arguments(dtypes, (16,) * 5, 16, (1, 1, 16), (16, 16, 8, 1, 1), 66, 0)
     target = f"--gpu-arch {arch} " if arch else ""
     config = config or config_for(arch)
-    swapped = (b, a, dtype) if config.swap_ab else dtypes
-    return cute.compile(gemm, *dummy, swapped, config, options=(target + options).strip() or None)
+    return cute.compile(gemm, *dummy, dtypes, config, options=(target + options).strip() or None)

@@ -10,7 +10,7 @@ import inspect
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -495,7 +495,8 @@ def host_arguments(module: Any, config: Any, problem: Problem) -> list[Any]:
     """What a recipe's `gemm` is called with for a problem, without what is known when it compiles.
 
     A parameter that has a function of the same name in the recipe is what that function returns; it may take `config`,
-    `m`, `n`, `k` and `sms`. `seats` is a table in global memory that no kernel writes: each cluster sits at its number.
+    `m`, `n`, `k` and `sms`. `seats`, or `remap`, is a table in global memory that no kernel writes: each cluster is at
+    its number. Of a tuple, what nobody knows comes last: other strides than those of rows, say.
     """
     sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "sms": problem.sms}
     row = 8 * -(-problem.k // 8)
@@ -504,15 +505,17 @@ def host_arguments(module: Any, config: Any, problem: Problem) -> list[Any]:
         "strides": (row, row, 8 * -(-problem.n // 8)),
         "sms": (problem.sms,),
         "seats": (tuple(range(problem.sms)),),
+        "remap": (tuple(range(problem.sms)),),
     }
     found: list[Any] = []
-    for name in inspect.signature(module.gemm).parameters:
-        if name in ("dtype", "config", "vec"):
+    for name, parameter in inspect.signature(module.gemm).parameters.items():
+        if name in ("dtype", "dtypes", "config", "vec"):
             continue
         if name not in known and inspect.isfunction(function := getattr(module, name, None)):
             given = sizes | {"config": config}
             known[name] = (function(**{key: given[key] for key in inspect.signature(function).parameters}),)
-        found += known.get(name, (UNKNOWN,))
+        values = known.get(name, ())
+        found += values + (UNKNOWN,) * (max(1, len(get_args(parameter.annotation))) - len(values))
     return found
 
 
