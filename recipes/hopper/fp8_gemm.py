@@ -54,7 +54,6 @@ class Config:
     remapped: bool = True  # a cluster's first work tile goes by its GPC, not by its number
     epi_n: int = 64  # columns of an epilogue subtile: 64 rows of 128 bytes
     epi_stages: int = 2  # for each warpgroup: one is written while TMA reads the other
-    order: int = 0
     registers: tuple[int, int] = (24, 240)  # of a producer's thread and of a consumer's
 
     @property
@@ -102,6 +101,7 @@ class Config:
 VARIANTS = {
     "fast": Config(),
     "promoted": Config(tile_n=192, promote_every=1),
+    "promoted, every 2": Config(tile_n=192, promote_every=2),
 }
 DEFAULT = "fast"
 CONFIG = VARIANTS[DEFAULT]
@@ -289,14 +289,12 @@ class Consumer(NamedTuple):
 
 
 @cute.jit
-def multiply_stage(me: Consumer, stage, first: cutlass.Constexpr = False, groups: cutlass.Constexpr = 1):
+def multiply_stage(me: Consumer, stage, first: cutlass.Constexpr = False):
     """Issue one stage's wgmmas as one commit group."""
     warpgroup.fence()
     for k in cutlass.range_constexpr(cute.size(me.tCrA, mode=[2])):  # each step is 32 elements, 32 bytes, along K
         mma = me.overwrite if first and k == 0 else me.add
         cute.gemm(mma, me.acc, me.tCrA[None, None, k, stage], me.tCrB[None, None, k, stage], me.acc)
-        if cutlass.const_expr(groups == 2 and k == 1):
-            warpgroup.commit_group()
     warpgroup.commit_group()
 
 
@@ -316,16 +314,13 @@ def next_stage(me: Consumer, read, release):
 @cute.jit
 def fetch_scales(me: Consumer, tile, config: cutlass.Constexpr):
     """The scale factors of this warpgroup's part of a work tile, spread over its threads."""
-    rS = cute.make_rmem_tensor(-(-config.scales // 128), cutlass.Float32)
-    last = tuple(cute.size(x) - 1 for x in me.scales)
-    for i in cutlass.range_constexpr(cute.size(rS)):
-        at = me.tidx + 128 * i
-        m = tile[0] * config.tile_m + me.group * 64 + at
-        n = tile[1] * config.tile_n + at - 64
-        if at < 64:
-            rS[i] = me.scales[0][cutlass.min(m, last[0])]
-        else:
-            rS[i] = me.scales[1][cutlass.min(n, last[1])]
+    rS = cute.make_rmem_tensor(1 + -(-config.tile_n // 128), cutlass.Float32)
+    (scale_a, scale_b), (m, n) = me.scales, tile
+    first = m * config.tile_m + me.group * 64
+    rS[0] = scale_a[cutlass.min(first + me.tidx % 64, cute.size(scale_a) - 1)]
+    for i in cutlass.range_constexpr(1, cute.size(rS)):
+        column = n * config.tile_n + 128 * (i - 1) + me.tidx
+        rS[i] = scale_b[cutlass.min(column, cute.size(scale_b) - 1)]
     return rS
 
 
@@ -333,10 +328,12 @@ def fetch_scales(me: Consumer, tile, config: cutlass.Constexpr):
 def keep_scales(me: Consumer, rS, config: cutlass.Constexpr):
     """Into shared memory, when all threads are through with those of the work tile before."""
     me.barrier.arrive_and_wait()
-    for i in cutlass.range_constexpr(cute.size(rS)):
-        at = me.tidx + 128 * i
-        if at < config.scales:
-            me.sS[at] = rS[i]
+    if me.tidx < 64:
+        me.sS[me.tidx] = rS[0]
+    for i in cutlass.range_constexpr(1, cute.size(rS)):
+        column = 128 * (i - 1) + me.tidx
+        if column < config.tile_n:
+            me.sS[64 + column] = rS[i]
 
 
 def subtile_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
@@ -384,9 +381,6 @@ def store_subtile(i: cutlass.Constexpr, rC, me: Consumer, tile, config: cutlass.
 
 
 # %%
-ORDER_BARRIER = 3  # and 4; 1 and 2 are those of the epilogues, 0 is the CTA's
-
-
 @cute.jit
 def begin_tile(me: Consumer, i, rC, schedule: Schedule, k_tiles, before, config: cutlass.Constexpr):
     """Multiply the first k-tiles of the i-th work tile, and meanwhile store the one before and fetch scale factors."""
@@ -422,29 +416,24 @@ def accumulate_promoted(me: Consumer, read, release, k_tiles, config: cutlass.Co
     me.total.store(me.acc.load())
     every, left = config.promote_every, k_tiles - 1
     for _ in cutlass.range(left // every, unroll=1):
-        read = promote(me, read, every, config)
+        read = promote(me, read, every)
     if cutlass.const_expr(every > 1):
         for _ in cutlass.range(left % every, unroll=1):
-            read = promote(me, read, 1, config)
+            read = promote(me, read, 1)
 
 
 @cute.jit
-def promote(me: Consumer, read, k_tiles: cutlass.Constexpr, config: cutlass.Constexpr):
+def promote(me: Consumer, read, k_tiles: cutlass.Constexpr):
     """Multiply `k_tiles` k-tiles from zero, and add the partial sums to the totals."""
     release = read.clone()
     for j in cutlass.range_constexpr(k_tiles):
         me.pipe.consumer_wait(read)
-        if cutlass.const_expr(config.order == 1 and j == 0):
-            pipeline.NamedBarrier(barrier_id=ORDER_BARRIER + me.group, num_threads=256).arrive_and_wait()
-        multiply_stage(me, read.index, j == 0, 2 if config.order == 1 and j == k_tiles - 1 else 1)
+        multiply_stage(me, read.index, j == 0)
         read.advance()
         if cutlass.const_expr(j > 0):
-            warpgroup.wait_group(2 if config.order == 1 and j == k_tiles - 1 else 1)
+            warpgroup.wait_group(1)
             me.pipe.consumer_release(release)
             release.advance()
-    if cutlass.const_expr(config.order == 1):
-        warpgroup.wait_group(1)
-        pipeline.NamedBarrier(barrier_id=ORDER_BARRIER + 1 - me.group, num_threads=256).arrive()
     warpgroup.wait_group(0)
     me.pipe.consumer_release(release)
     me.total.store(me.total.load() + me.acc.load())
@@ -456,15 +445,6 @@ def multiply_and_store(me: Consumer, schedule: Schedule, k_tiles, config: cutlas
     """A warpgroup's half of all work tiles."""
     rC = cute.make_rmem_tensor(config.tile_n // 2, me.sC.element_type)  # the work tile before, rounded
     tile = (cutlass.Int32(0), cutlass.Int32(0))
-    if cutlass.const_expr(config.order == 1):
-        if me.group == 1:
-            pipeline.NamedBarrier(barrier_id=ORDER_BARRIER, num_threads=256).arrive()
-    if cutlass.const_expr(config.order == 2):
-        if me.group == 1:
-            me.pipe.consumer_wait(state_at(cutlass.Int32(0), config))
-            start = cute.arch.clock64()
-            while cute.arch.clock64() - start < 400:
-                pass
     for i in cutlass.range(schedule.count, unroll=1):
         read, release, tile = begin_tile(me, i, rC, schedule, k_tiles, tile, config)
         if cutlass.const_expr(config.promote_every):
