@@ -56,6 +56,11 @@ class Config:
     epi_stages: int = 2  # for each warpgroup: one is written while TMA reads the other
     registers: tuple[int, int] = (24, 240)  # of a producer's thread and of a consumer's
 
+    def __post_init__(self):
+        if self.subtiles % self.epi_stages:
+            needed = f"a divisor of the {self.subtiles} subtiles: a work tile begins with the stage written longest ago"
+            raise ValueError(f"epi_stages: got {self.epi_stages}; needed {needed}")
+
     @property
     def cluster_m(self) -> int:
         return 1
@@ -100,8 +105,8 @@ class Config:
 
 VARIANTS = {
     "fast": Config(),
-    "promoted": Config(tile_n=192, promote_every=1),
-    "promoted, every 2": Config(tile_n=192, promote_every=2),
+    "promoted": Config(tile_n=192, epi_stages=3, promote_every=1),
+    "promoted, every 2": Config(tile_n=192, epi_stages=3, promote_every=2),
 }
 DEFAULT = "fast"
 CONFIG = VARIANTS[DEFAULT]
@@ -345,14 +350,14 @@ def subtile_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
 @cute.jit
 def scaled(me: Consumer, i: cutlass.Constexpr, config: cutlass.Constexpr):
     """A thread's part of subtile `i`, times its rows' and columns' scale factors, rounded."""
-    rows = cute.make_tensor(me.sS.iterator, cute.make_layout((64, config.epi_n), stride=(1, 0)))
-    columns = cute.make_tensor(me.sS.iterator + 64 + i * config.epi_n, cute.make_layout((64, config.epi_n), stride=(0, 1)))
-    thr = cute.make_tiled_mma(wgmma(config.epi_n), (1, 1, 1)).get_slice(me.tidx)
-    tCsR, tCsN = thr.partition_C(rows), thr.partition_C(columns)  # (MMA, 1, 1)
-    rR, rN = cute.make_rmem_tensor(2, cutlass.Float32), cute.make_rmem_tensor((2, config.epi_n // 8), cutlass.Float32)
+    lane = me.tidx % 32
+    rR = cute.make_rmem_tensor(2, cutlass.Float32)
     for j in cutlass.range_constexpr(2):
-        rR[j] = tCsR[(0, j, 0), 0, 0]
-    cute.autovec_copy(tCsN[(None, 0, None), 0, 0], rN)
+        rR[j] = me.sS[me.tidx // 32 * 16 + lane // 4 + 8 * j]
+    first = cute.assume(64 + i * config.epi_n + lane % 4 * 2, divby=2)
+    sN = cute.make_tensor(me.sS.iterator + first, cute.make_layout((2, config.epi_n // 8), stride=(1, 8)))
+    rN = cute.make_rmem_tensor(sN.shape, cutlass.Float32)
+    cute.autovec_copy(sN, rN)
     wide = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1), stride=((0, 1, 0), 0, 0))
     deep = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1), stride=((1, 0, 2), 0, 0))
     values = subtile_of(me.total, i, config).load()
