@@ -26,6 +26,7 @@ from itertools import cycle, islice, product
 from typing import Any, NamedTuple
 
 from cookbook.harness import catalog, compiling, records, running
+from cookbook.harness.formats import FORMATS
 from cookbook.harness.majors import DEFAULT, configured, misfit
 from cookbook.harness.running import Shape
 
@@ -137,7 +138,7 @@ def bench(
     if not torch.cuda.is_available():
         raise RuntimeError("no CUDA device: nothing can be timed here")
     recipe, module = catalog.find(name), catalog.load(name)
-    if recipe.operands:
+    if recipe.operands and FORMATS[recipe.operands].block:
         raise ValueError(
             f"name: got {recipe.name}, needed operands of one of {recipe.dtypes}: {recipe.operands} not yet"
         )
@@ -150,7 +151,8 @@ def bench(
             on_progress("timed " + " ".join(word for word in words if word))
             contest = _contest(recipe, module, shape, dtype, which, quack, own)
             timed = time_contest(contest, rounds)
-            costs = host_costs(recipe.name, dtype, which, quack) if recipe.kind == "gemm" else {}
+            plain = recipe.kind == "gemm" and not recipe.operands
+            costs = host_costs(recipe.name, dtype, which, quack) if plain else {}
             for who, cost in costs.items():
                 timed[who] = timed.get(who, {}) | cost
             made.append(record_of(recipe.name, contest, shape, dtype, timed))
@@ -194,10 +196,12 @@ def each_dimension(recipe: catalog.Recipe, majors: str = DEFAULT) -> tuple[Shape
 def _contest(
     recipe: catalog.Recipe, module: Any, shape: Shape, dtype: str, majors: str, quack: bool = True, own: bool = True
 ) -> Contest:
-    from cookbook.harness import ceilings, transposing
+    from cookbook.harness import benching_fp8, ceilings, transposing
 
     if recipe.kind == "transpose":
         return transposing.contest(module, shape, dtype)
+    if recipe.operands:
+        return benching_fp8.contest(module, shape, dtype, own)
     contest = gemm_contest(module, shape, dtype, majors, quack, recipe.beside, own)
     contest = replace(contest, majors=recipe.told_apart(majors))
     return ceilings.beside(recipe, contest, dtype)

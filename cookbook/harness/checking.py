@@ -526,7 +526,7 @@ def ran_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...], majors: st
 def timed_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...], majors: str = DEFAULT) -> list[Level]:
     """Ours beside its peers on this GPU over `shapes` (TIMED_SHAPES if empty), or what is recorded."""
     device, reason = gpu_for(recipe)
-    if device is None or recipe.operands:
+    if device is None or (recipe.operands and formats.FORMATS[recipe.operands].block):
         return recorded_levels(recipe, "timed", dtype, reason or UNTIMED, majors)
     own = transposing.TIMED_SHAPES if recipe.kind == "transpose" else TIMED_SHAPES
     made = benching.bench(recipe.name, shapes or own, [dtype], majors=[majors])

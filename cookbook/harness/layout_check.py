@@ -226,4 +226,6 @@ def _descriptors(name: str, layout: SmemLayout, rows: int, major: str) -> Findin
         return Finding(f"{name}.descriptor", False, str(error))
     first = found[0]
     fields = f"{first.mode}-byte mode, lbo {first.lbo}, sbo {first.sbo}"
-    return Finding(f"{name}.descriptor", True, f"{len(found)} blocks of {rows} x {256 // layout.element_bits}: {fields}")
+    return Finding(
+        f"{name}.descriptor", True, f"{len(found)} blocks of {rows} x {256 // layout.element_bits}: {fields}"
+    )

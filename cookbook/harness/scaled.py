@@ -1,8 +1,8 @@
 """Scaled operands: narrow floats, and one scale factor for every 16 or 32 of them along K, or for a whole row.
 
 A row of a block-scaled matrix is cut into blocks; what an element stands for is its own value times its block's scale
-factor. Where a row has one factor, the row is the block. The products of two elements and two scale factors are exact in float32, so a reference in float64 of what the operands
-stand for is a reference for the kernel.
+factor. Where a row has one factor, the row is the block. The products of two elements and two scale factors are exact
+in float32, so a reference in float64 of what the operands stand for is a reference for the kernel.
 """
 
 from __future__ import annotations
@@ -17,7 +17,17 @@ from cookbook.harness.formats import FORMATS, Format
 from cookbook.model.scale_factors import ATOM_BYTES
 from cookbook.model.small_floats import decode, encode, encode_ue8m0, pack
 
-__all__ = ["Scaled", "as_matmul", "atoms_as_words", "integers", "quantized", "rounded", "tensors"]
+__all__ = [
+    "Scaled",
+    "as_matmul",
+    "atoms_as_words",
+    "integers",
+    "peer_error",
+    "quantized",
+    "rounded",
+    "row_quantized",
+    "tensors",
+]
 
 
 @dataclass(frozen=True)
@@ -85,7 +95,7 @@ def _factors(wanted: np.ndarray, form: Format) -> np.ndarray:
 
 
 def tensors(operand: Scaled, device: Any = "cpu") -> tuple[Any, Any]:
-    """(elements, scales) as torch tensors of the types that a recipe takes: (rows, bytes) and (rows, K / block), or (rows, 1)."""
+    """(elements, scales) as torch tensors of the types that a recipe takes: (rows, bytes) and (rows, K / block)."""
     import torch
 
     form = FORMATS[operand.format]
@@ -97,6 +107,9 @@ def rounded(x: Any, form: Format) -> Any:
     """A torch tensor (rows, K) as what its quantized form stands for: of the same dtype, which must hold it exactly."""
     import torch
 
+    if not form.block:
+        elements, scales = row_quantized(x)
+        return (elements.float() * scales).to(x.dtype)
     values = quantized(x.float().cpu().numpy(), form.name).values()
     return torch.from_numpy(values).to(x.device, x.dtype)
 
@@ -107,12 +120,41 @@ def as_matmul(matmul: Callable[..., Any], form: Format) -> Callable[..., Any]:
     Quantizing what is `rounded` already loses nothing.
     """
 
+    def by_rows(a: Any, b: Any, out: Any = None) -> Any:
+        (elements, a_scale), (bt, b_scale) = row_quantized(a), row_quantized(b.T)
+        return matmul(elements, bt.T, a_scale, b_scale.T, out=out)
+
     def call(a: Any, b: Any, out: Any = None) -> Any:
         pairs = [tensors(quantized(x.float().cpu().numpy(), form.name), a.device) for x in (a, b.T)]
         (elements, a_scale), (bt, b_scale) = pairs
-        return matmul(elements, bt.T, a_scale, b_scale if form.block else b_scale.T, out=out)
+        return matmul(elements, bt.T, a_scale, b_scale, out=out)
 
-    return call
+    return call if form.block else by_rows
+
+
+def row_quantized(x: Any) -> tuple[Any, Any]:
+    """`quantized(x, "fp8")` on the device of a torch tensor (rows, K): elements (rows, K), scale factors (rows, 1)."""
+    import torch
+
+    wanted = x.float().abs().amax(dim=1, keepdim=True).clamp(min=1e-30) / torch.finfo(torch.float8_e4m3fn).max
+    scales = torch.exp2(torch.ceil(torch.log2(wanted)))
+    return (x.float() / scales).to(torch.float8_e4m3fn), scales
+
+
+def peer_error(a: Any, b: Any, exact: Any, dtype: Any) -> float:
+    """The relative error of torch's own GEMM of row-scaled 8-bit operands, with fast accumulation.
+
+    It takes N in multiples of 16; columns of zeros are added and left out again.
+    """
+    import torch
+
+    (elements, a_scale), (bt, b_scale) = row_quantized(a), row_quantized(b.T)
+    more = -len(bt) % 16
+    bt = torch.nn.functional.pad(bt.view(torch.uint8), (0, 0, 0, more)).view(bt.dtype)
+    b_scale = torch.nn.functional.pad(b_scale, (0, 0, 0, more), value=1.0)
+    found = torch._scaled_mm(elements, bt.T, a_scale, b_scale.T, out_dtype=torch.bfloat16, use_fast_accum=True)
+    difference = found[:, : b.shape[1]].to(dtype).to(exact.dtype) - exact
+    return (difference.norm() / exact.norm()).item()
 
 
 def atoms_as_words(atoms: np.ndarray, rows: int) -> np.ndarray:

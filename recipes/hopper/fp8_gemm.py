@@ -9,25 +9,47 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: "FP8 operands: row-wise scales, fast and promoted accumulation"
+#     title: FP8 operands with row-wise scales
 #     claim: >-
-#       Half of the bytes and twice the rate of bfloat16, with the same kernel: the 128-byte swizzle does not change,
-#       scale factors meet the accumulators in the epilogue, and promotion to float32 is one field of the configuration.
+#       An 8-bit GEMM has the same tiles in bytes and the same swizzle as a 16-bit one. What is new are scale factors in
+#       the epilogue, and accumulators of wgmma that keep 13 bits of a fraction unless they are promoted.
 #     track: hopper
-#     order: 110
+#     order: 100
 #     builds_on: hopper/tuned_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     operands: fp8
 #     dtypes: [bfloat16, float16]
-#     path: tma, multicast -> swizzled shared memory -> wgmma e4m3 -> scales -> stmatrix, deferred -> tma
+#     path: tma, multicast -> swizzled shared memory -> wgmma e4m3 -> scale factors -> stmatrix -> tma
 #     instructions:
 #       sm_90a: [UTMALDG.2D.MULTICAST, QGMMA, STSM.16.M88.4, UTMASTG.2D, USETMAXREG, SYNCS]
+#     bench_shapes: [[8192, 8192, 8192], [4096, 4096, 4096], [4096, 7168, 2048]]
 # ---
+
+# %% [markdown]
+# # FP8 operands with row-wise scales
+#
+# **Claim.** `C = (A * scale_a) @ (B * scale_b)`, where A and B are 8-bit floats (e4m3 or e5m2), each row of A and each
+# column of B has a float32 scale factor, and C is bfloat16 or float16. Half the bytes of bfloat16 operands and twice
+# the rate of the tensor cores: 4096 multiply-adds of an SM in a clock. Three questions are new:
+#
+# * **What becomes of the swizzle?** In bytes, nothing. In elements it has another name.
+# * **Where do scale factors go?** Into the epilogue: they come out of the sum over K.
+# * **How exact is the sum?** The accumulators of an 8-bit `wgmma` are float32 registers, but an addition keeps 13 bits
+#   of a fraction. *Promoted* accumulation adds the partial sums of some k-tiles to a second set of registers, in full
+#   float32. Fast or promoted is one field of the configuration.
+#
+# The rest is that of [the GEMM to use](tuned_gemm.ipynb): persistent CTAs, clusters of two with TMA multicast, two
+# consumer warpgroups that share a work tile, a deferred epilogue, PDL (programmatic dependent launch), a GPC-aware
+# remapping of clusters.
+#
+# **Two numbers first**, for 8192 x 8192 x 8192 on an H200. Operations: 8192 cubed multiply-adds over 132 SMs x 4096 are
+# 1.02 million clocks, 0.7 ms at the 1.4 to 1.5 GHz to which the GPU lowers its clock at its power limit. Bytes: A, B
+# and C once are 268 MB, 0.06 ms at 4.26 TB/s. So the tensor cores and the power that they take are the limit.
 
 # %%
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
@@ -38,6 +60,19 @@ import cutlass.memory
 import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
+
+# %% [markdown]
+# ## The sizes
+#
+# | variant | work tile | registers of a thread: accumulators, totals, C rounded | stages |
+# |---|---|---|---|
+# | `fast` | 128 x 256 | 128 + 0 + 64 | 4 |
+# | `promoted` | 128 x 192 | 96 + 96 + 48, of which two at a time | 4 |
+# | `promoted, every 2` | the same | the same | 4 |
+#
+# A k-tile is 128 *bytes* of a row in every recipe of this track: 64 elements of 16 bits, 128 of 8. So stages, boxes of
+# TMA and shared memory are as large as before, and a k-tile of `fast` takes as many clocks (128 x 256 x 128 / 4096 =
+# 1024). Promotion doubles the accumulators; two consumer warpgroups have room for that if the tile is narrower.
 
 
 # %%
@@ -117,9 +152,27 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
     return VARIANTS[variant]
 
 
+# %% [markdown]
+# ## The layouts: what stays 3, and what changes
+#
+# The 128-byte swizzle XORs bits 7 to 9 of a byte's address (which of eight rows) into bits 4 to 6 (which 16-byte chunk
+# of the row). TMA writes so and `wgmma` reads so, whatever the bytes mean: `S<3,4,3>`, always. What changes is how many
+# elements are in a chunk, so what the same permutation is called when one counts *elements*:
+#
+# | elements | a row of the atom | a 16-byte chunk | the swizzle in bytes | in elements | one wgmma step along K |
+# |---|---|---|---|---|---|
+# | 8 bits | 128 | 16 | `S<3,4,3>` | `S<3,4,3>` | 32 elements, 32 bytes |
+# | 16 bits | 64 | 8 | `S<3,4,3>` | `S<3,3,3>` | 16 elements, 32 bytes |
+# | 32 bits | 32 | 4 | `S<3,4,3>` | `S<3,2,3>` | 8 elements, 32 bytes |
+#
+# Both 3s (how many bits, how far apart) stay in every row: eight rows, eight chunks. The one in the middle counts the
+# bits of an address *inside* a chunk, and there are fewer elements than bytes. So `smem_layouts` is the function of the
+# pages before, and takes another type. One thing is lost: `wgmma` takes 8-bit operands K-major only.
+
+
 # %%
 E4M3, E5M2 = cutlass.Float8E4M3FN, cutlass.Float8E5M2
-ELEMENT, SCALE, BLOCK = E4M3, cutlass.Float32, 0
+ELEMENT, SCALE, BLOCK = E4M3, cutlass.Float32, 0  # what the checks multiply; 0: a row has one scale factor
 
 
 class SmemLayouts(NamedTuple):
@@ -172,6 +225,24 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
     return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, cute.make_tiled_mma(wgmma(config.epi_n), (1, 1, 1))))
 
 
+# %% tags=["lab"]
+from cookbook import draw
+from cookbook.layouts import evaluate
+
+evaluated_layouts = evaluate(smem_layouts, cutlass.BFloat16, element_bits=8)
+draw.swizzle_view(evaluated_layouts.a)
+
+# %% [markdown] tags=["lab"]
+# The eight rows of an atom of A. A cell is a chunk of 16 bytes, here 16 elements. Chunk `c` of row `r` lies at `c ^ r`.
+
+# %% [markdown]
+# ## The tile scheduler
+#
+# Cluster tiles (two work tiles side by side) are numbered in groups of `swizzle_size` down C, and a cluster computes
+# the numbers `first`, `first + step`, ... Eight clusters of a group share tiles of B; where these eight run on one GPC,
+# L2 reads such a tile once for all of them. Which number a cluster begins with is therefore looked up (`remap`).
+
+
 # %%
 class Schedule(NamedTuple):
     """Which work tiles a cluster computes: numbers `first`, `first + step`, ..., `count` of them."""
@@ -203,18 +274,13 @@ def state_at(k_tile, config: cutlass.Constexpr):
     return pipeline.PipelineState(config.stages, k_tile, stage, phase)
 
 
+# %% [markdown]
+# ## The producer
+#
+# One warp. Every other work tile walks K from its end, for what was read last is still in L2 (serpentine).
+
+
 # %%
-def cluster_tiles(config: Config, m: int, n: int) -> int:
-    """How many tiles of whole clusters cover C (m, n)."""
-    return -(-m // (config.tile_m * config.cluster_m)) * -(-n // (config.tile_n * config.cluster_n))
-
-
-def clusters(config: Config, m: int, n: int, sms: int) -> int:
-    """How many clusters are launched: no more than the number of waves needs."""
-    tiles = cluster_tiles(config, m, n)
-    return -(-tiles // -(-tiles // (sms // config.cluster)))
-
-
 def to_all(sharers: int) -> dict:
     """What a multicast copy is told: to write to all CTAs of a cluster of `sharers`, a bit for each."""
     return {"mcast_mask": cutlass.Int16((1 << sharers) - 1)} if sharers > 1 else {}
@@ -268,6 +334,16 @@ def produce(pipe, schedule: Schedule, k_tiles, a: Load, b: Load, config: cutlass
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
 
+# %% [markdown]
+# ## The consumers: fast and promoted
+#
+# `accumulate` is the main loop as ever: issue the wgmmas of a k-tile as one commit group, wait for the group before,
+# give its stage back. All k-tiles are added up in the accumulators.
+#
+# `promote` begins at zero every so many k-tiles, waits until the accumulators are complete, and adds them to `total`.
+# While one warpgroup adds, the other one's wgmmas keep the tensor cores busy.
+
+
 # %%
 class Consumer(NamedTuple):
     """What a consumer warpgroup works with."""
@@ -313,6 +389,59 @@ def next_stage(me: Consumer, read, release):
     me.pipe.consumer_release(release)
     release.advance()
     return read, release
+
+
+@cute.jit
+def accumulate(me: Consumer, read, release, k_tiles, config: cutlass.Constexpr):
+    """The rest of a work tile, all in the accumulators of wgmma."""
+    for _ in cutlass.range(config.first_k_tiles, k_tiles, unroll=1):
+        read, release = next_stage(me, read, release)
+    warpgroup.wait_group(0)
+    me.pipe.consumer_release(release)
+
+
+@cute.jit
+def accumulate_promoted(me: Consumer, read, release, k_tiles, config: cutlass.Constexpr):
+    """The rest of a work tile; every so many k-tiles partial sums are added to the totals in float32."""
+    warpgroup.wait_group(0)
+    me.pipe.consumer_release(release)
+    me.total.store(me.acc.load())
+    every, left = config.promote_every, k_tiles - 1
+    for _ in cutlass.range(left // every, unroll=1):
+        read = promote(me, read, every)
+    if cutlass.const_expr(every > 1):
+        for _ in cutlass.range(left % every, unroll=1):
+            read = promote(me, read, 1)
+
+
+@cute.jit
+def promote(me: Consumer, read, k_tiles: cutlass.Constexpr):
+    """Multiply `k_tiles` k-tiles from zero, and add the partial sums to the totals."""
+    release = read.clone()
+    for j in cutlass.range_constexpr(k_tiles):
+        me.pipe.consumer_wait(read)
+        multiply_stage(me, read.index, j == 0)
+        read.advance()
+        if cutlass.const_expr(j > 0):
+            warpgroup.wait_group(1)
+            me.pipe.consumer_release(release)
+            release.advance()
+    warpgroup.wait_group(0)
+    me.pipe.consumer_release(release)
+    me.total.store(me.total.load() + me.acc.load())
+    return read
+
+
+# %% [markdown]
+# ## Scale factors
+#
+# A factor of a row of A or of a column of B comes out of the sum over K, so it meets a finished accumulator: one
+# multiplication by the row's factor, one by the column's, then the rounding. A thread holds two rows of an accumulator
+# tile, `lane / 4` and 8 below, and of every 8 columns two: `lane % 4 * 2` and the next.
+#
+# A warpgroup needs 64 + 256 factors of a work tile. Its threads fetch them with plain loads while the first k-tile is
+# multiplied, and put them into shared memory later; at the tile's end they are there. A scale of the whole matrix is
+# the special case of stride 0.
 
 
 # %%
@@ -365,6 +494,20 @@ def scaled(me: Consumer, i: cutlass.Constexpr, config: cutlass.Constexpr):
     return values.to(me.sC.element_type)
 
 
+# %% [markdown]
+# ## The deferred epilogue
+#
+# At the end of a work tile a warpgroup scales and rounds its accumulators into `rC`, half as many registers, and begins
+# the next work tile. Under the first k-tiles of that it stores `rC` in subtiles of 64 x 64: `stmatrix` into swizzled
+# shared memory, TMA from there.
+#
+# A subtile goes to stage `j % epi_stages`, and one `wait_group` lets the stage be written that was stored the longest
+# ago. Across work tiles that is right only if `epi_stages` divides the number of subtiles: `Config` asks for it. The
+# first version of `promoted` had 3 subtiles and 2 stages. It gave right results on a GPU each time; level *pipeline*
+# found the race.
+
+
+# %%
 @cute.jit
 def store_subtile(i: cutlass.Constexpr, rC, me: Consumer, tile, config: cutlass.Constexpr):
     """Subtile `i` of this warpgroup's part of a work tile. rC: a thread's part of it, rounded."""
@@ -385,7 +528,6 @@ def store_subtile(i: cutlass.Constexpr, rC, me: Consumer, tile, config: cutlass.
             cute.arch.cp_async_bulk_commit_group()
 
 
-# %%
 @cute.jit
 def begin_tile(me: Consumer, i, rC, schedule: Schedule, k_tiles, before, config: cutlass.Constexpr):
     """Multiply the first k-tiles of the i-th work tile, and meanwhile store the one before and fetch scale factors."""
@@ -405,47 +547,6 @@ def begin_tile(me: Consumer, i, rC, schedule: Schedule, k_tiles, before, config:
 
 
 @cute.jit
-def accumulate(me: Consumer, read, release, k_tiles, config: cutlass.Constexpr):
-    """The rest of a work tile, all in the accumulators of wgmma."""
-    for _ in cutlass.range(config.first_k_tiles, k_tiles, unroll=1):
-        read, release = next_stage(me, read, release)
-    warpgroup.wait_group(0)
-    me.pipe.consumer_release(release)
-
-
-@cute.jit
-def accumulate_promoted(me: Consumer, read, release, k_tiles, config: cutlass.Constexpr):
-    """The rest of a work tile; every so many k-tiles partial sums are added to the totals in float32."""
-    warpgroup.wait_group(0)
-    me.pipe.consumer_release(release)
-    me.total.store(me.acc.load())
-    every, left = config.promote_every, k_tiles - 1
-    for _ in cutlass.range(left // every, unroll=1):
-        read = promote(me, read, every)
-    if cutlass.const_expr(every > 1):
-        for _ in cutlass.range(left % every, unroll=1):
-            read = promote(me, read, 1)
-
-
-@cute.jit
-def promote(me: Consumer, read, k_tiles: cutlass.Constexpr):
-    """Multiply `k_tiles` k-tiles from zero, and add the partial sums to the totals."""
-    release = read.clone()
-    for j in cutlass.range_constexpr(k_tiles):
-        me.pipe.consumer_wait(read)
-        multiply_stage(me, read.index, j == 0)
-        read.advance()
-        if cutlass.const_expr(j > 0):
-            warpgroup.wait_group(1)
-            me.pipe.consumer_release(release)
-            release.advance()
-    warpgroup.wait_group(0)
-    me.pipe.consumer_release(release)
-    me.total.store(me.total.load() + me.acc.load())
-    return read
-
-
-@cute.jit
 def multiply_and_store(me: Consumer, schedule: Schedule, k_tiles, config: cutlass.Constexpr):
     """A warpgroup's half of all work tiles."""
     rC = cute.make_rmem_tensor(config.tile_n // 2, me.sC.element_type)  # the work tile before, rounded
@@ -461,6 +562,12 @@ def multiply_and_store(me: Consumer, schedule: Schedule, k_tiles, config: cutlas
             subtile_of(rC, j, config).store(scaled(me, j, config))
     for j in cutlass.range_constexpr(config.subtiles):
         store_subtile(j, subtile_of(rC, j, config), me, tile, config)
+
+
+# %% [markdown]
+# ## The kernel
+#
+# What a CTA shares, what a launch hands over, and who does what: one warp produces, two warpgroups consume.
 
 
 # %%
@@ -516,9 +623,7 @@ def set_up(dtypes: cutlass.Constexpr, config: cutlass.Constexpr):
 
 
 @cute.kernel
-def kernel(
-    op: Operands, remap: cute.Pointer, raster: tuple, dtypes: cutlass.Constexpr, config: cutlass.Constexpr
-):
+def kernel(op: Operands, remap: cute.Pointer, raster: tuple, dtypes: cutlass.Constexpr, config: cutlass.Constexpr):
     """A cluster computes the cluster tiles `first`, `first + step`, ... of C."""
     cta, _, _ = cute.arch.block_idx()
     ctas, _, _ = cute.arch.grid_dim()
@@ -583,6 +688,13 @@ def consume(group, tidx, op: Operands, shared: Shared, schedule: Schedule, k_til
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
 
 
+# %% [markdown]
+# ## The launch
+#
+# As many clusters as the number of waves needs. A cluster that waits for the kernel before (`use_pdl`) has set itself
+# up by then. With remapping no CTA lets the next kernel in early, for that would mix up where clusters run.
+
+
 # %%
 @cute.jit
 def gemm(
@@ -623,11 +735,25 @@ def gemm(
     )
 
 
+def cluster_tiles(config: Config, m: int, n: int) -> int:
+    """How many tiles of whole clusters cover C (m, n)."""
+    return -(-m // (config.tile_m * config.cluster_m)) * -(-n // (config.tile_n * config.cluster_n))
+
+
+def clusters(config: Config, m: int, n: int, sms: int) -> int:
+    """How many clusters are launched: no more than the number of waves needs."""
+    tiles = cluster_tiles(config, m, n)
+    return -(-tiles // -(-tiles // (sms // config.cluster)))
+
+
 def raster_of(m, n, clusters, config: Config) -> tuple:
     """How the cluster tiles of C (m, n) are numbered: (how many, how many down C, and divisors: `clusters`, the tiles
     of a group, the height of the last group). See `tile_of`.
     """
-    down, across = cute.ceil_div(m, config.tile_m * config.cluster_m), cute.ceil_div(n, config.tile_n * config.cluster_n)
+    down, across = (
+        cute.ceil_div(m, config.tile_m * config.cluster_m),
+        cute.ceil_div(n, config.tile_n * config.cluster_n),
+    )
     numbers = (clusters, config.swizzle_size * across, cutlass.max(1, down % config.swizzle_size))
     return down * across, down, *(cute.FastDivmodDivisorV2(number) for number in numbers)
 
@@ -660,3 +786,366 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
     target = f"--gpu-arch {arch} " if arch else ""
     config = config or config_for(arch)
     return cute.compile(gemm, *dummy, dtypes, config, options=(target + options).strip() or None)
+
+
+# %% [markdown]
+# ## GPC-aware remapping
+#
+# The SMs of a GPU are in groups, its GPCs, and the hardware gives clusters to GPCs one at a time. Which cluster ran
+# where can be asked (`%smid`), and an *idle* GPU deals clusters out in the same order each time. So the first large
+# product on a device launches small kernels that report it, and `remap` lists the first cluster tile of each cluster so
+# that eight in a row are on one GPC. It is a permutation: a wrong guess costs time and nothing else.
+# [The GEMM to use](tuned_gemm.ipynb#seats) has more about it.
+
+
+# %%
+@cute.kernel
+def report_sm(smids: cute.Pointer, seed: cutlass.Int32, size: cutlass.Constexpr):
+    """Each CTA writes the number of its SM, and stays there for a while: some clusters long, some not."""
+    cutlass.memory.SmemAllocator().allocate_array(cutlass.Int64, 16 * 1024)  # more than half: one CTA an SM
+    start = cute.arch.clock64()
+    tidx, _, _ = cute.arch.thread_idx()
+    cta, _, _ = cute.arch.block_idx()
+    ctas, _, _ = cute.arch.grid_dim()
+    if tidx == 0:
+        cute.make_tensor(smids, cute.make_layout(ctas))[cta] = cute.arch.smid()
+    stay = 10_000 * (1 + (cta // size * 7 + seed * 3) % 5)
+    while cute.arch.clock64() - start < stay:
+        pass
+
+
+@cute.jit
+def report_sms(
+    smids: cute.Pointer, seed: cutlass.Int32, count: cutlass.Int32, stream: cuda.CUstream, size: cutlass.Constexpr
+):
+    """`count` clusters of `size` CTAs."""
+    report_sm(smids, seed, size).launch(
+        grid=(count * size, 1, 1), block=(32, 1, 1), cluster=(size, 1, 1), stream=stream
+    )
+
+
+def sms_of_clusters(size: int, count: int, calls: int) -> list[list[int]]:
+    """The SMs of each of `count` clusters of `size` CTAs, of the present device; and again, `calls` times in all."""
+    smids = torch.empty(count, size, dtype=torch.int32, device="cuda")
+    pointer = cute.runtime.make_ptr(cutlass.Int32, smids.data_ptr(), cute.AddressSpace.gmem, assumed_align=16)
+    stream = cuda.CUstream(torch.cuda.current_stream().cuda_stream)
+    call = cute.compile(report_sms, pointer, cutlass.Int32(0), cutlass.Int32(count), stream, size)
+    seen = []
+    for seed in range(calls):
+        torch.cuda.synchronize()  # nothing else runs
+        call(pointer, cutlass.Int32(seed), cutlass.Int32(count), stream)
+        seen += smids.tolist()
+    return seen
+
+
+@cache
+def gpcs_of(device: int) -> tuple[int, ...]:
+    """The GPC of each cluster of two, in the order in which an idle GPU deals them out; GPCs by their least SM."""
+    with torch.cuda.device(device):
+        sms = torch.cuda.get_device_properties(device).multi_processor_count
+        pairs = sms_of_clusters(2, sms // 2, 2)
+        seen = [cluster for size in (7, 5) for cluster in sms_of_clusters(size, 4 * sms // size, 10)]
+    gpc = {sm: sm for cluster in seen + pairs for sm in cluster}
+    for cluster in seen + pairs:  # SMs that were seen in one cluster, or are linked by such
+        met = {gpc[sm] for sm in cluster}
+        gpc = {sm: min(met) if one in met else one for sm, one in gpc.items()}
+    return tuple(gpc[sm] for sm, _ in pairs[-(sms // 2) :])
+
+
+def remapping(gpcs: tuple[int, ...], row: int) -> list[int]:
+    """The first cluster tile of each cluster, given its GPC: rows of `row` clusters of one GPC, then all others."""
+    members: dict[int, list[int]] = {}
+    for cluster, gpc in enumerate(gpcs):
+        members.setdefault(gpc, []).append(cluster)
+    full = {gpc: len(each) // row * row for gpc, each in members.items()}
+    listed = [cluster for gpc, each in members.items() for cluster in each[: full[gpc]]]
+    listed += [cluster for gpc, each in members.items() for cluster in each[full[gpc] :]]
+    return [listed.index(cluster) for cluster in range(len(gpcs))]
+
+
+FULL, LONG = 0.9, 15_000  # of the clusters that fit; clocks of multiplying: below either, remapping is not worth it
+REMAPS: dict[tuple[int, int, int], torch.Tensor] = {}  # by device, number of clusters and length of a row
+
+
+def remap_of(device: int, config: Config, mnk: tuple[int, int, int], sms: int) -> int:
+    """The address of the table of first cluster tiles, Int32 on the device; or 0: a cluster's is its number.
+
+    None where clusters are few or the product is short, nor while a graph is captured and the table is not made yet.
+    """
+    m, n, k = mnk
+    count, row = clusters(config, m, n, sms), min(config.swizzle_size, -(-m // config.tile_m))
+    if count < FULL * (sms // config.cluster) or m * n * k / 4096 / sms < LONG:
+        return 0
+    if (device, count, row) not in REMAPS:
+        if torch.cuda.is_current_stream_capturing():
+            return 0
+        table = torch.tensor(remapping(gpcs_of(device)[:count], row), dtype=torch.int32)
+        REMAPS[device, count, row] = table.to(torch.device("cuda", device))
+        torch.cuda.synchronize(device)  # kernels read it without waiting for anything
+    return REMAPS[device, count, row].data_ptr()
+
+
+# %% [markdown]
+# ## `matmul`
+#
+# What a user calls. It looks at everything that the kernel relies on before anything is launched, and says which
+# argument is at fault, what it got and what it needs. What it found out about calls of one kind (shapes, strides,
+# dtypes, devices, alignment) is kept as a `Plan`.
+
+# %%
+ELEMENTS = {torch.float8_e4m3fn: E4M3, torch.float8_e5m2: E5M2}
+OUTPUTS = {torch.bfloat16: cutlass.BFloat16, torch.float16: cutlass.Float16}
+
+
+def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
+    """Raise `error` about the argument `name` unless `ok`."""
+    if not ok:
+        raise error(f"{name}: got {got}; needed {needed}")
+
+
+def check_matrix(name: str, x: torch.Tensor, dtypes: tuple[torch.dtype, ...], shape: tuple[int | None, ...]) -> None:
+    """A dense, non-empty matrix of one of `dtypes`; None in `shape` is any extent."""
+    require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
+    require(x.layout == torch.strided, name, f"layout {x.layout}", "torch.strided: a dense matrix", TypeError)
+    require(x.dtype in dtypes, name, x.dtype, " or ".join(map(str, dtypes)), TypeError)
+    wanted = ", ".join("any" if extent is None else str(extent) for extent in shape)
+    fits = x.ndim == 2 and all(want in (None, got) for want, got in zip(shape, x.shape, strict=True))
+    require(fits and min(x.shape) > 0, name, f"shape {tuple(x.shape)}", f"({wanted}), not empty")
+    tracked = x.requires_grad and torch.is_grad_enabled()
+    require(not tracked, name, "requires_grad=True", "torch.no_grad(): there is no backward")
+
+
+def k_major_stride(name: str, x: torch.Tensor) -> int:
+    """The row stride, in bytes, of an 8-bit `x` (rows, K), which 16-byte pieces must be able to read."""
+    (rows, k), (row, column) = x.shape, x.stride()
+    require(column == 1 or k == 1, name, f"stride {column} along K", "1: K-major")
+    row = row if rows > 1 else -(-k // 16) * 16  # a single row has no next one: any legal stride will do
+    require(row > 0 and row % 16 == 0, name, f"K = {k}, rows {row} bytes apart", "rows a multiple of 16 bytes apart")
+    require(x.data_ptr() % 16 == 0, name, f"address {x.data_ptr():#x}", "a multiple of 16 bytes")
+    return row
+
+
+def scale_stride(name: str, scale: torch.Tensor, extent: int, along: int, device: torch.device) -> int:
+    """The stride, in elements, of `extent` scale factors along mode `along`; 0 of one for all."""
+    shape = (extent, 1) if along == 0 else (1, extent)
+    one = isinstance(scale, torch.Tensor) and scale.numel() == 1
+    check_matrix(name, scale.reshape(1, 1) if one else scale, (torch.float32,), (1, 1) if one else shape)
+    require(scale.device == device, name, f"device {scale.device}", f"{device}, where a is")
+    return 0 if one else scale.stride(along)
+
+
+def span(x: torch.Tensor) -> tuple[int, int]:
+    """The addresses of the first byte of `x` and of the one after the last."""
+    last = sum((extent - 1) * stride for extent, stride in zip(x.shape, x.stride(), strict=True))
+    return x.data_ptr(), x.data_ptr() + (last + 1) * x.element_size()
+
+
+class Plan(NamedTuple):
+    """What the checks found out about calls of one kind: nothing is left but to launch."""
+
+    launch: Callable[..., None]  # compiled for these dtypes, this variant, and this GPU
+    device: int  # of CUDA's
+    remap: int  # address of the table
+    mnk: tuple[int, int, int]
+    strides: tuple[int, int, int, int, int]  # rows of A, B and what the kernel writes; scale factors; in elements
+    clusters: int
+    direct: bool  # the kernel writes C itself, not padded rows that are copied
+
+
+PLANS: dict[tuple, Plan] = {}
+MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
+
+
+@cache
+def compiled(dtypes: tuple[torch.dtype, ...], capability: tuple[int, int], config: Config) -> Callable[..., None]:
+    """The kernel for the GPU that is here, of (a, b, C): a function of plain integers, by TVM-FFI."""
+    a, b, c = dtypes
+    return compile_for("", OUTPUTS[c], config, "--enable-tvm-ffi", ELEMENTS[a], ELEMENTS[b])
+
+
+def make_plan(a, b, scale_a, scale_b, out: torch.Tensor, variant: str) -> Plan:
+    """Check everything, compile what is needed. Raises what `matmul` raises."""
+    require(variant in VARIANTS, "variant", repr(variant), f"one of {', '.join(VARIANTS)}")
+    (m, k), n = a.shape, b.shape[1]
+    lda, ldb = k_major_stride("a", a), k_major_stride("b", b.T)
+    check_matrix("out", out, tuple(OUTPUTS), (m, n))
+    row, column = out.stride()
+    require(column == 1 or n == 1, "out", f"stride {column} along N", "1: rows of adjacent elements")
+    require(row >= n or m == 1, "out", f"row stride {row}", f"at least N = {n}: rows that do not overlap")
+    require(a.is_cuda, "a", f"device {a.device}", "a CUDA device")
+    for name, x in (("b", b), ("out", out)):
+        require(x.device == a.device, name, f"device {x.device}", f"{a.device}, where a is")
+    ssa = scale_stride("scale_a", scale_a, m, 0, a.device)
+    ssb = scale_stride("scale_b", scale_b, n, 1, a.device)
+    capability = torch.cuda.get_device_capability(a.device)
+    require(capability == (9, 0), "a", f"a GPU of compute capability {capability}", "(9, 0), for wgmma")
+
+    padded = -(-n // 8) * 8
+    ldc = row if m > 1 else padded
+    direct = (n | ldc) % 8 == 0 and out.data_ptr() % 16 == 0  # TMA writes whole rows of 16-byte pieces
+    sms, config = torch.cuda.get_device_properties(a.device).multi_processor_count, VARIANTS[variant]
+    with torch.cuda.device(a.device):
+        remap = remap_of(a.get_device(), config, (m, n, k), sms)
+        launch = compiled((a.dtype, b.dtype, out.dtype), capability, replace(config, remapped=remap != 0))
+    strides = (lda, ldb, ldc if direct else padded, ssa, ssb)
+    return Plan(launch, a.get_device(), remap, (m, n, k), strides, clusters(config, m, n, sms), direct)
+
+
+# %%
+def matmul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    *,
+    out: torch.Tensor | None = None,
+    out_dtype: torch.dtype = torch.bfloat16,
+    variant: str = DEFAULT,
+) -> torch.Tensor:
+    """`(a * scale_a) @ (b * scale_b)` on the tensor cores, on the current stream of `a`'s device.
+
+    a: (M, K), float8_e4m3fn or float8_e5m2, K-major (stride 1 along K).
+    b: (K, N), either of the two, K-major too: usually `weight.T` of a contiguous (N, K) weight.
+    scale_a, scale_b: float32 on the same device: (M, 1) and (1, N) of any stride, or one element for all.
+    out: (M, N), bfloat16 or float16, stride 1 along N, any row stride >= N, no memory of the others. Made of
+        `out_dtype` if not given.
+    variant: one of VARIANTS: "fast", or a promoted one.
+
+    TMA reads rows that start at multiples of 16 bytes: the addresses of a and b and their row strides are such
+    multiples (K is a multiple of 16, or the rows are padded). Any M, N, K >= 1 within that. For an `out` whose rows TMA
+    cannot write, the product is made in padded rows and copied. Needs compute capability 9.0. There is no backward.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
+    argument, what it got and what it needs, and nothing has been launched.
+    """
+    check_matrix("a", a, tuple(ELEMENTS), (None, None))
+    check_matrix("b", b, tuple(ELEMENTS), (a.shape[1], None))
+    require(out_dtype in OUTPUTS, "out_dtype", out_dtype, " or ".join(map(str, OUTPUTS)), TypeError)
+    out = a.new_empty(a.shape[0], b.shape[1], dtype=out_dtype) if out is None else out
+    given = {"a": a, "b": b, "scale_a": scale_a, "scale_b": scale_b, "out": out}
+    for name, x in given.items():
+        require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
+    tensors = tuple(given.values())
+    key = (*((x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16) for x in tensors), variant)
+    plan = PLANS.get(key)
+    if plan is None:
+        plan = make_plan(a, b, scale_a, scale_b, out, variant)
+        if len(PLANS) >= MAX_PLANS:
+            PLANS.clear()
+        PLANS[key] = plan
+    first, last = span(out)
+    for name, x in list(given.items())[:4]:
+        begin, end = span(x)
+        require(end <= first or last <= begin, "out", f"memory that overlaps {name}", "memory of its own")
+    if torch.cuda.current_device() != plan.device:
+        with torch.cuda.device(plan.device):
+            return matmul(a, b, scale_a, scale_b, out=out, variant=variant)
+    made = out if plan.direct else out.new_empty(out.shape[0], plan.strides[2])
+    pointers = tuple(x.data_ptr() for x in (a, b, made, scale_a, scale_b))
+    stream = torch._C._cuda_getCurrentRawStream(plan.device)
+    plan.launch(pointers, plan.remap, plan.mnk, plan.strides, plan.clusters, stream)
+    return out if plan.direct else out.copy_(made[:, : out.shape[1]])
+
+
+# %% [markdown] tags=["lab"]
+# ## How exact is the sum? A model, and a prediction
+#
+# What the tensor cores do inside an addition is not documented. This model says what is known about it: in each step
+# of 32 products, the sum so far and the products are *cut off* (not rounded) below the 13th bit of a fraction, counted
+# from the largest of them, and then added. `promoted_after` products the sum is added to a total in full precision. A
+# relative error of many sums, as the page's own measure:
+
+# %% tags=["lab"]
+import numpy as np
+
+from cookbook.harness.publishing import table
+from cookbook.model.small_floats import decode, encode
+
+FRACTION, STEP = 13, 32  # bits that an addition keeps; products of one wgmma step
+
+
+def cut(values: np.ndarray, largest: np.ndarray) -> np.ndarray:
+    """`values` without what lies below bit FRACTION of a fraction whose first bit is that of `largest`."""
+    unit = np.exp2(np.floor(np.log2(np.maximum(largest, 1e-30))) - FRACTION)
+    return np.trunc(values / unit) * unit
+
+
+def summed(products: np.ndarray, promoted_after: int) -> np.ndarray:
+    """The sum of each row of products as the model has it."""
+    total, partial = np.zeros(len(products)), np.zeros(len(products))
+    for k in range(0, products.shape[1], STEP):
+        step = products[:, k : k + STEP]
+        largest = np.maximum(np.abs(partial), np.abs(step).max(axis=1))
+        partial = cut(partial, largest) + cut(step, largest[:, None]).sum(axis=1)
+        if (k + STEP) % promoted_after == 0:
+            total, partial = total + partial, np.zeros(len(products))
+    return total + partial
+
+
+def predicted_error(k: int, promoted_after: int | None = None, sums: int = 1000) -> float:
+    """Of sums over k products of normal numbers, rounded to e4m3; promoted_after: in products, or never."""
+    random = np.random.default_rng(k)
+    a, b = (decode(encode(random.standard_normal((sums, k)), "e4m3"), "e4m3").astype(np.float64) for _ in range(2))
+    exact = (a * b).sum(axis=1)
+    return float(np.linalg.norm(summed(a * b, promoted_after or k) - exact) / np.linalg.norm(exact))
+
+
+from IPython.display import Markdown
+
+rows = [[f"{k}", *(f"{predicted_error(k, after):.1e}" for after in (None, 128, 256))] for k in (512, 2048, 8192)]
+Markdown(table(["K", "fast", "promoted after 128", "promoted after 256"], rows))
+
+# %% [markdown] tags=["lab"]
+# The fast error grows with K, a little faster than its square root. The promoted one does not grow. Rounding C to
+# bfloat16 adds 1.7e-3 to either (the squares add up), which hides the fast error up to K of about 2048 and not at 8192.
+# The model is a claim about hardware, so a test measures it: `tests/gpu/test_fp8_gemm.py` takes the error of float16
+# results on a GPU and demands that it is within 10% of what these functions say.
+#
+# ## The wavefronts of the epilogue
+#
+# `stmatrix` writes a subtile as in every recipe of this track, and a factor is read by 8 lanes at once, which is free:
+
+# %% tags=["lab"]
+from cookbook import access, banks
+
+copies = evaluate(tiled_copies, cutlass.BFloat16)
+box = evaluate(smem_layouts, cutlass.BFloat16, element_bits=16).c
+counted = [banks.wavefronts(x.addresses, x.width) for x in access.of_copy(box, copies.r2s_c, "dst", "stmatrix", warp=0)]
+lanes = np.arange(32)
+factors = {"of rows": (lanes // 4 * 4, 4), "of columns": (lanes % 4 * 8, 8)}
+print(f"stmatrix: {len(counted)} a warp and subtile, wavefronts {sorted({one.actual for one in counted})} (4 is ideal)")
+for name, (addresses, width) in factors.items():
+    print(f"factors {name}: {banks.wavefronts(addresses, width).actual} wavefront")
+
+# %% [markdown] tags=["lab"]
+# ## Check
+
+# %% tags=["lab"]
+from cookbook import tables
+from cookbook.harness import checking
+
+report = checking.check("hopper/fp8_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
+for level in report.levels:
+    of = " ".join(filter(None, (level.target, level.variant)))
+    print(f"{level.level:10}{of:28}{level.status:13}{tables.describe(level)}")
+
+# %% [markdown] tags=["lab"]
+# ## Time
+#
+# Peers: `torch._scaled_mm` with row-wise scales, with `use_fast_accum` and without, interleaved with ours in one run,
+# the same operands: normal numbers, scale factors between 0.5 and 1.5.
+
+# %% tags=["lab"]
+from cookbook.harness.publishing import results_table
+
+Markdown(results_table("hopper/fp8_gemm"))
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# Seen in bytes, an 8-bit GEMM is a 16-bit one: the same k-tile of 128 bytes, the same swizzle, the same stages and
+# boxes, and a tensor core that does twice as much with them. What it needs besides are two multiplications for each
+# element of C, and a decision about the sum. Fast accumulation loses bits with every step, by a rule simple enough to
+# predict its error; promotion every 128 products ends that for a narrower tile and an addition for each product tile.
+#
+# To use it: `cookbook copy hopper/fp8_gemm my_gemm.py`, then `from my_gemm import matmul`.
