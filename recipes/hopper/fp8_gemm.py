@@ -1084,7 +1084,7 @@ Markdown(table(["K", *modes], rows))
 #
 # ## The wavefronts of the epilogue
 #
-# `stmatrix` writes a subtile as in every recipe of this track, and a factor is read by 8 lanes at once, which is free:
+# `stmatrix` writes a subtile as in every recipe of this track, and lanes that need the same factor read it at once:
 
 # %% tags=["lab"]
 import numpy as np
@@ -1098,7 +1098,8 @@ lanes = np.arange(32)
 factors = {"of rows": (lanes // 4 * 4, 4), "of columns": (lanes % 4 * 8, 8)}
 print(f"stmatrix: {len(counted)} a warp and subtile, wavefronts {sorted({one.actual for one in counted})} (4 is ideal)")
 for name, (addresses, width) in factors.items():
-    print(f"factors {name}: {banks.wavefronts(addresses, width).actual} wavefront")
+    one = banks.wavefronts(addresses, width)
+    print(f"factors {name}: {one.actual} wavefront(s), {one.ideal} is ideal")
 
 # %% [markdown] tags=["lab"]
 # ## Check

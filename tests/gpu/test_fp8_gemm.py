@@ -78,8 +78,7 @@ def test_any_shape_is_as_exact_as_torchs(variant):
         assert torch.equal(out, again), shape
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("types", [(E4M3, E5M2), (E5M2, E4M3)], ids=["e4m3-e5m2", "e5m2-e4m3"])
+@pytest.mark.parametrize(("types", "variant"), [((E4M3, E5M2), "fast"), ((E5M2, E4M3), "promoted")], ids=str)
 def test_mixed_types_into_float16(types, variant):
     module, shape = catalog.load("hopper/fp8_gemm"), (300, 520, 512)
     a, b, scale_a, scale_b = operands(shape, *types)
