@@ -60,8 +60,6 @@ def walk_fp8(module: ModuleType, a: Scaled, b: Scaled, dtype: Any, config: Any) 
     """
     found = evaluated(module, dtype, config)
     name = {"Float16": "float16", "BFloat16": "bfloat16"}[dtype.__name__]
-    if getattr(config, "swap_ab", False):
-        return walk_fp8_evaluated(found, found, b, a, name, config).T
     return walk_fp8_evaluated(found, found, a, b, name, config)
 
 
