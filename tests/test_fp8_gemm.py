@@ -7,6 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from mutations import Mutation
+from planted import caught
 
 from cookbook.harness import catalog, compiling, interleavings
 from cookbook.layouts import evaluate
@@ -55,6 +57,33 @@ def test_the_pipeline_checker_finds_that_race(module):
     found = interleavings.explored(module, "sm_90a", compiling.cutlass_dtype("bfloat16"), config)
     assert not found[-1].ok
     assert "race" in found[-1].faults[0] and "(store)" in found[-1].faults[0]
+
+
+# --- planted faults ------------------------------------------------------------------------------------------
+
+SWIZZLE, READ = "cute.make_swizzle(bits, 4, 3)", "cp_async_bulk_wait_group(config.epi_stages - 1, read=True)"
+THERE = "me.barrier.arrive_and_wait()  # the scale factors are in shared memory"
+PROMOTED = "    warpgroup.wait_group({})\n    me.pipe.consumer_release(release)\n    me.total.store(me.total"
+FAULTS = [
+    ("layout", "the swizzle is dropped", SWIZZLE, "cute.make_swizzle(0, 4, 3)", "fast"),
+    ("layout", "the byte swizzle is that of 16-bit elements", SWIZZLE, "cute.make_swizzle(bits, 3, 3)", "fast"),
+    ("pipeline", "factors are read before all are there", THERE, "pass", "fast"),
+    ("pipeline", "a stage is given back early", "wait_group(1)  # the commit", "wait_group(2)  # the commit", "fast"),
+    ("pipeline", "a promoted stage is given back early", PROMOTED.format(0), PROMOTED.format(1), "promoted"),
+    ("pipeline", "a subtile is written while TMA reads it", READ, READ.replace(" - 1", ""), "promoted"),
+    (
+        "pipeline",
+        "no fence between stmatrix and TMA",
+        'cute.arch.fence_proxy("async.shared", space="cta")',
+        "pass",
+        "fast",
+    ),
+]
+
+
+@pytest.mark.parametrize(("level", "what", "old", "new", "variant"), FAULTS, ids=[fault[1] for fault in FAULTS])
+def test_a_planted_fault_is_caught(level, what, old, new, variant, tmp_path):
+    assert caught(Mutation(NAME, what, old, new, variant), (level,), tmp_path).level == level
 
 
 # --- the host side -------------------------------------------------------------------------------------------
