@@ -17,9 +17,20 @@ import numpy as np
 from mutations import Mutation, mutant
 from walked import integers, rounded
 
-from cookbook.harness import catalog, compiling, interleavings, layout_check, majors, scaled, tcgen05_check, walk
+from cookbook.harness import (
+    catalog,
+    compiling,
+    formats,
+    interleavings,
+    layout_check,
+    majors,
+    scaled,
+    tcgen05_check,
+    walk,
+)
 from cookbook.harness.catalog import Recipe
 from cookbook.harness.evaluated import evaluated
+from cookbook.harness.walk_fp8 import walk_fp8
 from cookbook.harness.walk_scaled import walk_scaled
 
 RECORD = Path(__file__).with_name("faults.json")
@@ -75,7 +86,8 @@ def _model(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
     dtype = compiling.cutlass_dtype(DTYPE)
     if recipe.operands:
         a, b = operands(recipe.name, 200, 300, 320)
-        got, right = walk_scaled(module, a, b, dtype, config), exact(a, b)
+        walked = walk_scaled if formats.FORMATS[recipe.operands].block else walk_fp8
+        got, right = walked(module, a, b, dtype, config), exact(a, b)
     else:
         a, b = integers(200, 333, 64)
         got, right = walk.walk(module, a, b, dtype, config), a @ b  # at most 9 * 64: bfloat16 has to round some

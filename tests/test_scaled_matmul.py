@@ -11,7 +11,7 @@ from cookbook.harness import catalog, formats, running, scaled
 from cookbook.model.scale_factors import to_atoms
 from cookbook.model.small_floats import unpack
 
-RECIPES = [r.name for r in catalog.recipes() if r.operands]
+RECIPES = [r.name for r in catalog.recipes() if r.operands and formats.FORMATS[r.operands].block]
 M, N, K = 130, 40, 96
 
 

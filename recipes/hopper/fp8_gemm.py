@@ -1092,25 +1092,6 @@ Markdown(table(["K", *modes], rows))
 #
 # The model is a claim about hardware, so a test measures it: `tests/gpu/test_fp8_gemm.py` takes the error of float16
 # results on a GPU and demands that it is within a tenth of what the model says.
-#
-# ## The wavefronts of the epilogue
-#
-# `stmatrix` writes a subtile as in every recipe of this track, and lanes that need the same factor read it at once:
-
-# %% tags=["lab"]
-import numpy as np
-
-from cookbook import access, banks
-
-copies = evaluate(tiled_copies, cutlass.BFloat16)
-box = evaluate(smem_layouts, cutlass.BFloat16, element_bits=16).c
-counted = [banks.wavefronts(x.addresses, x.width) for x in access.of_copy(box, copies.r2s_c, "dst", "stmatrix", warp=0)]
-lanes = np.arange(32)
-factors = {"of rows": (lanes // 4 * 4, 4), "of columns": (lanes % 4 * 8, 8)}
-print(f"stmatrix: {len(counted)} a warp and subtile, wavefronts {sorted({one.actual for one in counted})} (4 is ideal)")
-for name, (addresses, width) in factors.items():
-    one = banks.wavefronts(addresses, width)
-    print(f"factors {name}: {one.actual} wavefront(s), {one.ideal} is ideal")
 
 # %% [markdown] tags=["lab"]
 # ## Check

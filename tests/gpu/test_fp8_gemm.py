@@ -100,7 +100,7 @@ def test_one_scale_for_all_and_scales_of_any_stride():
 
 
 @pytest.mark.parametrize("k", [2048, 8192])
-@pytest.mark.parametrize(("variant", "after"), zip(VARIANTS, (None, 128, 256), strict=True))
+@pytest.mark.parametrize(("variant", "after"), list(zip(VARIANTS, (None, 128, 256), strict=True)))
 def test_the_error_is_the_one_predicted(variant, after, k):
     """Of float16 results, whose own rounding is small beside it; its square comes off."""
     module = catalog.load("hopper/fp8_gemm")
