@@ -277,7 +277,8 @@ def state_at(k_tile, config: cutlass.Constexpr):
 # %% [markdown]
 # ## The producer
 #
-# One warp. Every other work tile walks K from its end, for what was read last is still in L2 (serpentine).
+# One warp. Every other work tile takes its k-tiles from the last to the first, for what was read last is still in L2
+# (a serpentine order).
 
 
 # %%
@@ -305,7 +306,7 @@ def load_of(tma, mX, sX, tile, part, sharers: cutlass.Constexpr):
 
 @cute.jit
 def produce_tile(pipe, state, i, k_tiles, a: Load, b: Load, tile):
-    """Fill a stage for each k-tile of the i-th work tile; every other one walks K from its end."""
+    """Fill a stage for each k-tile of the i-th work tile; every other one from the last to the first."""
     # Where there is no such tile, load the last one: TMA is slow to find nothing.
     m, n = (cutlass.min(t, cute.size(x.source, mode=[1]) - 1) for t, x in zip(tile, (a, b), strict=True))
     tAgA, tBgB = a.source[None, m, None], b.source[None, n, None]  # (TMA, k)
@@ -340,7 +341,8 @@ def produce(pipe, schedule: Schedule, k_tiles, a: Load, b: Load, config: cutlass
 # `accumulate` is the main loop as ever: issue the wgmmas of a k-tile as one commit group, wait for the group before,
 # give its stage back. All k-tiles are added up in the accumulators.
 #
-# `promote` begins at zero every so many k-tiles, waits until the accumulators are complete, and adds them to `total`.
+# `promote` begins at zero every `promote_every` k-tiles, waits until the accumulators are complete, and adds them to
+# `total`.
 # While one warpgroup adds, the other one's wgmmas keep the tensor cores busy.
 
 
@@ -402,7 +404,7 @@ def accumulate(me: Consumer, read, release, k_tiles, config: cutlass.Constexpr):
 
 @cute.jit
 def accumulate_promoted(me: Consumer, read, release, k_tiles, config: cutlass.Constexpr):
-    """The rest of a work tile; every so many k-tiles partial sums are added to the totals in float32."""
+    """The rest of a work tile; after `promote_every` k-tiles partial sums are added to the totals in float32."""
     warpgroup.wait_group(0)
     me.pipe.consumer_release(release)
     me.total.store(me.acc.load())
@@ -530,7 +532,7 @@ def store_subtile(i: cutlass.Constexpr, rC, me: Consumer, tile, config: cutlass.
 
 @cute.jit
 def begin_tile(me: Consumer, i, rC, schedule: Schedule, k_tiles, before, config: cutlass.Constexpr):
-    """Multiply the first k-tiles of the i-th work tile, and meanwhile store the one before and fetch scale factors."""
+    """Multiply the first k-tiles of the i-th work tile, and under them store the one before and fetch scale factors."""
     read, release = state_at(i * k_tiles, config), state_at(i * k_tiles, config)
     me.pipe.consumer_wait(read)
     multiply_stage(me, read.index, True)
@@ -617,7 +619,7 @@ def set_up(dtypes: cutlass.Constexpr, config: cutlass.Constexpr):
         defer_sync=True,
     )
     cute.arch.mbarrier_init_fence()
-    cute.arch.cluster_arrive_relaxed()  # nobody signals a neighbour's barrier before it is set up
+    cute.arch.cluster_arrive_relaxed()  # no CTA signals its neighbour's barrier before that is set up
     cute.arch.cluster_wait()
     return Shared(pipe, sA, sB, sC, sS)
 
@@ -628,7 +630,7 @@ def kernel(op: Operands, remap: cute.Pointer, raster: tuple, dtypes: cutlass.Con
     cta, _, _ = cute.arch.block_idx()
     ctas, _, _ = cute.arch.grid_dim()
     first, step = cta // config.cluster, ctas // config.cluster
-    if cutlass.const_expr(config.remapped):  # the answer takes longer than all that is set up meanwhile
+    if cutlass.const_expr(config.remapped):  # the load takes longer than all that is set up after it
         first = cute.make_tensor(remap, cute.make_layout(step))[first]
     tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
@@ -792,7 +794,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # ## GPC-aware remapping
 #
 # The SMs of a GPU are in groups, its GPCs, and the hardware gives clusters to GPCs one at a time. Which cluster ran
-# where can be asked (`%smid`), and an *idle* GPU deals clusters out in the same order each time. So the first large
+# where can be asked (`%smid`), and an *idle* GPU places clusters in the same order each time. So the first large
 # product on a device launches small kernels that report it, and `remap` lists the first cluster tile of each cluster so
 # that eight in a row are on one GPC. It is a permutation: a wrong guess costs time and nothing else.
 # [The GEMM to use](tuned_gemm.ipynb#seats) has more about it.
@@ -840,7 +842,7 @@ def sms_of_clusters(size: int, count: int, calls: int) -> list[list[int]]:
 
 @cache
 def gpcs_of(device: int) -> tuple[int, ...]:
-    """The GPC of each cluster of two, in the order in which an idle GPU deals them out; GPCs by their least SM."""
+    """The GPC of each cluster of two, in the order in which an idle GPU places them; GPCs by their least SM."""
     with torch.cuda.device(device):
         sms = torch.cuda.get_device_properties(device).multi_processor_count
         pairs = sms_of_clusters(2, sms // 2, 2)
