@@ -35,14 +35,16 @@ demo: $(STAMP)  ## check the two GEMMs: layout, model, compiled; and on a GPU ra
 test: $(STAMP) lint  ## ruff and pytest; the strict build of the site is a test, and a GPU's tests run where there is one
 	@$(RUN) -m pytest -q -n $(JOBS) --dist worksteal
 
-lint: $(STAMP)  ## ruff check and ruff format --check
+lint: $(STAMP)  ## ruff, which room imports which (import-linter), types (basedpyright)
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet . && echo "ruff: clean"
+	@$(BIN)/lint-imports --no-logo | tail -n 1
+	@$(BIN)/basedpyright --pythonpath $(RUN)
 
 format: $(STAMP)  ## rewrite the code in the one format
 	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format --quiet .
 
 notebooks: $(STAMP)  ## make and execute notebooks/ from recipes/
-	@$(RUN) -m cookbook.harness.publishing notebooks
+	@$(RUN) -m cookbook.publish.pages notebooks
 
 site: $(STAMP)  ## build the website into site/
 	@$(BIN)/mkdocs build --strict --quiet && echo "site/index.html is ready"

@@ -1,6 +1,6 @@
 """The CuTe-DSL Kernel Cookbook.
 
-`cookbook.load("hopper/tma_wgmma_gemm")` returns a recipe as a module; its `matmul` is the kernel. Importing
+`cookbook.load("<track>/<name>")` returns a recipe as a module; its `matmul` is the kernel. Importing
 this package imports neither torch nor CuTe: what needs them imports them when it is called.
 """
 
@@ -18,12 +18,12 @@ __all__ = ["Swizzle", "__version__", "load"]
 
 
 def load(name: str) -> ModuleType:
-    """The recipe `name` (such as `"hopper/tma_wgmma_gemm"`) as a module, without its lab cells.
+    """The recipe `name` (`"<track>/<file name>"`, as `cookbook list` prints it) as a module, without its lab cells.
 
     Raises:
         LookupError: there is no such recipe; the message suggests the nearest names.
     """
-    from cookbook.harness import catalog
+    from cookbook.recipe import catalog
 
     return catalog.load(name)
 

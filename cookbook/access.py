@@ -9,12 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cookbook.arguments import checked, choice, integer, integers, string, wrong_value
 from cookbook.layouts import SmemLayout, TiledCopyTV
 
 __all__ = ["Access", "checked_lanes", "copy_addresses", "cp_async", "ldmatrix", "ldst", "of_copy", "stmatrix"]
 
 LANES = 32
 WIDTHS = (1, 2, 4, 8, 16)  # bytes
+LARGEST = 1 << 62  # an address and what lies behind it fit a signed word
 KINDS = ("ldst", "ldmatrix", "stmatrix", "cp_async")
 
 
@@ -32,16 +34,15 @@ def checked_lanes(addresses: np.ndarray, width: int, name: str = "addresses") ->
         name: of the argument, for messages.
 
     Raises:
-        ValueError: another width, not 32 integers, one below -1, or one that is no multiple of `width`.
+        ValueError: another width, not 32 of them, one below -1, or one that is no multiple of `width`.
+        TypeError: what is not integers.
     """
-    if width not in WIDTHS:
-        raise ValueError(f"width: got {width}; needed 1, 2, 4, 8 or 16 bytes")
-    array = np.asarray(addresses)
-    if array.shape != (LANES,) or not np.issubdtype(array.dtype, np.integer):
-        raise ValueError(f"{name}: got {array.dtype} of shape {array.shape}; needed 32 integers (-1: none)")
-    array = array.astype(np.int64)
-    if (array < -1).any():
-        raise ValueError(f"{name}: got {array.min()}; needed byte addresses >= 0, or -1 for an inactive lane")
+    string("name", name)
+    width = integer("width", width, one_of=WIDTHS, needed="1, 2, 4, 8 or 16 bytes")
+    array = integers(name, addresses, needed="32 integers (-1: none)", shape=(LANES,))
+    if array.min() < -1 or array.max() >= LARGEST:
+        bad = array.min() if array.min() < -1 else array.max()
+        wrong_value(name, int(bad), "byte addresses >= 0 and below 2**62, or -1 for an inactive lane")
     bad = (array >= 0) & (array % width != 0)
     if bad.any():
         lane = int(np.flatnonzero(bad)[0])
@@ -60,8 +61,7 @@ def ldst(addresses: np.ndarray, width: int) -> Access:
 
 def cp_async(addresses: np.ndarray, width: int = 16) -> Access:
     """The shared-memory side of cp.async: `width` bytes a lane, 4, 8 or 16 (PTX ISA, "cp.async")."""
-    if width not in (4, 8, 16):
-        raise ValueError(f"width: got {width}; needed 4, 8 or 16 bytes")
+    width = integer("width", width, one_of=(4, 8, 16), needed="4, 8 or 16 bytes")
     return Access(checked_lanes(addresses, width), width, "cp_async")
 
 
@@ -82,6 +82,7 @@ def stmatrix(row_addresses: np.ndarray, num: int) -> Access:
     return Access(_rows(row_addresses, num), 16, "stmatrix")
 
 
+@checked
 def copy_addresses(layout: SmemLayout, copy: TiledCopyTV, side: str, stage: int = 0) -> np.ndarray:
     """(instructions, threads) byte addresses that a tiled copy supplies on `side` to move the whole tile.
 
@@ -93,6 +94,7 @@ def copy_addresses(layout: SmemLayout, copy: TiledCopyTV, side: str, stage: int 
             in shared memory (then no instruction moves it at once).
     """
     offsets = layout.byte_offsets()
+    integer("stage", stage, at_least=0, at_most=offsets.shape[2] - 1 if offsets.ndim == 3 else 0)
     offsets = offsets[..., stage] if offsets.ndim == 3 else offsets
     coords, vector = _side(copy, side)
     m, n = repeated(coords, copy.tiler_mn, offsets.shape)
@@ -107,6 +109,7 @@ def copy_addresses(layout: SmemLayout, copy: TiledCopyTV, side: str, stage: int 
     return places[..., 0].T
 
 
+@checked
 def of_copy(layout: SmemLayout, copy: TiledCopyTV, side: str, kind: str, warp: int = 0, stage: int = 0) -> list[Access]:
     """The accesses of one warp of a tiled copy that moves the whole of `layout`'s tile: one per instruction.
 
@@ -118,8 +121,7 @@ def of_copy(layout: SmemLayout, copy: TiledCopyTV, side: str, kind: str, warp: i
     Raises:
         ValueError: as `copy_addresses`, or there is no such kind or warp.
     """
-    if kind not in KINDS:
-        raise ValueError(f"kind: got {kind!r}; needed one of {KINDS}")
+    choice("kind", kind, KINDS)
     if not 0 <= warp < copy.threads // LANES:
         raise ValueError(f"warp: got {warp}; needed 0 <= warp < {copy.threads // LANES}")
     rows = copy_addresses(layout, copy, side, stage)[:, LANES * warp : LANES * (warp + 1)]
@@ -157,11 +159,11 @@ def _side(copy: TiledCopyTV, side: str) -> tuple[np.ndarray, int]:
 
 
 def _rows(row_addresses: np.ndarray, num: int) -> np.ndarray:
-    if num not in (1, 2, 4):
-        raise ValueError(f"num: got {num}; needed 1, 2 or 4 matrices")
-    given = np.asarray(row_addresses)
-    if given.ndim != 1 or not 8 * num <= len(given) <= LANES:
-        raise ValueError(f"row_addresses: got shape {given.shape}; needed {8 * num} to {LANES} addresses")
+    num = integer("num", num, one_of=(1, 2, 4), needed="1, 2 or 4 matrices")
+    needed = f"{8 * num} to {LANES} addresses"
+    given = integers("row_addresses", row_addresses, ndim=1, needed=needed)
+    if not 8 * num <= len(given) <= LANES:
+        raise ValueError(f"row_addresses: got shape {given.shape}; needed {needed}")
     rows = np.full(LANES, -1, np.int64)
     rows[: 8 * num] = given[: 8 * num]
     if (rows[: 8 * num] < 0).any():

@@ -3,7 +3,7 @@
 Word w (4 bytes) lives in bank w mod 32, and a bank gives one word a wavefront, to every lane that asks for it. An
 instruction goes in phases: all 32 lanes for up to 4 bytes a lane, half-warps for 8, lanes 8q to 8q+7 for 16 (and so one
 8x8 matrix a phase for ldmatrix and stmatrix). Three things bend that rule, and all were found by counting on an H200
-(`python -m cookbook.harness.probes`), for NVIDIA documents the banks and not the phases:
+(`python -m tools.probes`), for NVIDIA documents the banks and not the phases:
 
 * A *load* of 8 or 16 bytes serves two neighbouring phases in one wavefront if lanes t and t^1, or t and t^2, share
   their address throughout both, and together they ask no bank for two words. A store does not. A lane that takes no
@@ -34,6 +34,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cookbook.access import LANES, checked_lanes
+from cookbook.arguments import boolean, checked, integers
 from cookbook.gf2 import rank_of_ints
 
 __all__ = ["Phase", "Wavefronts", "linear_wavefronts", "wavefronts"]
@@ -41,9 +42,11 @@ __all__ = ["Phase", "Wavefronts", "linear_wavefronts", "wavefronts"]
 BANKS = 32
 WORD = 4  # bytes
 LINE, SECTOR, CHUNK = 128, 32, 16  # bytes
+FIVE = "5 byte addresses >= 0, one for each bit of the lane"
 PHASES = {1: 1, 2: 1, 4: 1, 8: 2, 16: 4}  # by bytes a lane
 
 
+@checked
 @dataclass(frozen=True)
 class Phase:
     wavefronts: int  # the most words that one bank has to give, of cp.async lanes to serve; 0 when no lane is active
@@ -51,6 +54,7 @@ class Phase:
     at_most: int  # more than `wavefronts` only where the rules leave a range: some copies through L1, some loads
 
 
+@checked
 @dataclass(frozen=True)
 class Wavefronts:
     phases: tuple[Phase, ...]
@@ -104,6 +108,7 @@ def wavefronts(
     32
     """
     lanes = checked_lanes(addresses, width)
+    load, past_l1 = boolean("load", load), boolean("past_l1", past_l1)
     if past_l1 and (sources is None or width != CHUNK):
         got = f"width {width}" if sources is not None else "no sources"
         raise ValueError(f"past_l1: got {got}; needed width {CHUNK} and sources: it depends on both ends")
@@ -221,9 +226,8 @@ def linear_wavefronts(lane_images: Sequence[int], width: int) -> int:
     >>> linear_wavefronts([128, 256, 512, 1024, 2048], 4)
     32
     """
-    if len(lane_images) != 5:
-        raise ValueError(f"lane_images: got {len(lane_images)}; needed 5, one for each bit of the lane")
-    checked_lanes(np.resize(np.asarray(lane_images), LANES), width, "lane_images")
+    images = integers("lane_images", lane_images, shape=(5,), at_least=0, needed=FIVE)
+    checked_lanes(np.resize(images, LANES), width, "lane_images")
     phases = PHASES[width]
     in_phase = lane_images[: 5 - (phases.bit_length() - 1)]
     inside = [WORD << i for i in range(max(1, width // WORD).bit_length() - 1)]

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cookbook.layouts import SmemLayout
+from cookbook.arguments import checked, choice, wrong_value
+from cookbook.layouts import Layout, SmemLayout
 from cookbook.model.smem_descriptor import (
     BLACKWELL_CODES,
     CORE,
@@ -20,14 +21,16 @@ from cookbook.model.smem_descriptor import (
     lines_of,
     swizzle_of,
 )
-from cookbook.model.wgmma import CHUNK, MODE_CODES, MatrixDescriptor
+from cookbook.model.wgmma import CHUNK, FIELD, MODE_CODES, MatrixDescriptor
 from cookbook.swizzle import Swizzle
 
 __all__ = ["BlackwellDescriptor", "canonical_offsets", "describe", "field_table", "swizzle_of"]
 
+MOST_ROWS = 1 << 16
 HOPPER_CODES = {(mode, 16): code for mode, code in MODE_CODES.items()}
 
 
+@checked
 def describe(
     layout: SmemLayout, major: str, hopper: bool, rows: int, origin: tuple[int, int] = (0, 0), base: int = 0
 ) -> MatrixDescriptor | BlackwellDescriptor:
@@ -48,11 +51,14 @@ def describe(
     Raises:
         ValueError: the base is misaligned, the block is not in the tile, or no descriptor says this layout.
     """
+    choice("major", major, ("K", "MN"))
     mode, together = _mode(layout.swizzle, hopper)
-    if base % layout.alignment:
+    if base < 0 or base % layout.alignment:
         raise ValueError(f"base: got {base}; needed a multiple of {layout.alignment} for {layout.swizzle!r}")
     block = _block(layout, rows, origin)
     start = int(block[0, 0])
+    if base + start > FIELD * CHUNK:
+        wrong_value("base", base, f"{FIELD * CHUNK - start} at most, which a descriptor can say")
     lbo, sbo = _strides(block - start, major, mode, together, layout.element_bytes)
     if min(lbo, sbo) < 0:
         raise ValueError(f"layout: got lbo {lbo} and sbo {sbo}; needed offsets that grow: not a canonical layout")
@@ -70,6 +76,7 @@ def describe(
     return found
 
 
+@checked
 def field_table(descriptor: MatrixDescriptor | BlackwellDescriptor) -> list[tuple[str, str, str, int]]:
     """(field, bits, value, encoded) of every field, lowest bits first."""
     byte_fields = [("start address", "0-13", descriptor.start), ("leading byte offset", "16-29", descriptor.lbo)]
@@ -96,16 +103,19 @@ def _mode(swizzle: Swizzle, hopper: bool) -> tuple[int, int]:
 
 def _block(layout: SmemLayout, rows: int, origin: tuple[int, int]) -> np.ndarray:
     """(rows, k) byte offsets before the swizzle, of the first stage."""
-    offsets = layout.outer.table() * layout.element_bytes
-    if offsets.ndim not in (2, 3):
+    sizes, modes = layout.outer.sizes, layout.outer.modes
+    if len(sizes) not in (2, 3):
         raise ValueError(f"layout: got {layout.outer!r}; needed modes (MN, K) or (MN, K, STAGE)")
-    offsets = offsets[..., 0] if offsets.ndim == 3 else offsets
-    if rows % CORE or not 0 < rows <= offsets.shape[0] - origin[0]:
-        raise ValueError(f"rows: got {rows}; needed a multiple of 8, {offsets.shape[0] - origin[0]} at most")
-    depth = min(2 * CHUNK // layout.element_bytes, offsets.shape[1] - origin[1])
-    if min(origin) < 0 or depth <= 0:
-        raise ValueError(f"origin: got {origin}; needed a place inside {offsets.shape}")
-    return offsets[origin[0] : origin[0] + rows, origin[1] : origin[1] + depth]
+    depth = min(2 * CHUNK // layout.element_bytes, sizes[1] - origin[1])
+    if min(origin) < 0 or depth <= 0 or origin[0] >= sizes[0]:
+        raise ValueError(f"origin: got {origin}; needed a place inside {sizes[:2]}")
+    if rows % CORE or not 0 < rows <= min(MOST_ROWS, sizes[0] - origin[0]):
+        most = min(MOST_ROWS, sizes[0] - origin[0])
+        raise ValueError(f"rows: got {rows}; needed a multiple of 8, {most} at most")
+    # Each mode by itself: a table of the whole tile may be large.
+    mn, k = (Layout((mode.shape,), (mode.stride,)).table() for mode in modes[:2])
+    block = mn[origin[0] : origin[0] + rows, None] + k[origin[1] : origin[1] + depth]
+    return block * layout.element_bytes
 
 
 def _strides(block: np.ndarray, major: str, mode: int, together: int, size: int) -> tuple[int, int]:

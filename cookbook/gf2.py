@@ -5,11 +5,16 @@ Matrices are numpy arrays of 0 and 1; row and column i stand for bit i, least si
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from cookbook.arguments import integer, shown
+
 __all__ = ["annihilator", "echelon", "inverse", "kernel", "rank", "rank_of_ints", "span"]
+
+LARGEST = 1024  # bits of a matrix: more than any address has
+LARGEST_SPAN = 24  # vectors whose sums are all listed
 
 
 def rank(matrix: np.ndarray) -> int:
@@ -29,10 +34,7 @@ def rank_of_ints(vectors: Iterable[int]) -> int:
     2
     """
     basis: list[int] = []
-    for vector in vectors:
-        value = int(vector)
-        if value < 0:
-            raise ValueError(f"vectors: got {value}; needed integers >= 0")
+    for value in _vectors("vectors", vectors):
         for element in basis:
             value = min(value, value ^ element)
         if value:
@@ -64,10 +66,24 @@ def inverse(matrix: np.ndarray) -> np.ndarray:
 
 
 def _checked(matrix: np.ndarray) -> np.ndarray:
+    """As uint8; a bool is a bit here."""
     array = np.asarray(matrix)
-    if array.ndim != 2 or not np.isin(array, (0, 1)).all():
+    if array.dtype.kind not in "biu" and array.size:
+        raise TypeError(f"matrix: got {shown(matrix)}; needed a 2-D array of 0 and 1")
+    if array.ndim != 2 or not ((array == 0) | (array == 1)).all():
         raise ValueError(f"matrix: got an array of shape {array.shape}; needed a 2-D array of 0 and 1")
+    if max(array.shape) > LARGEST:
+        raise ValueError(f"matrix: got shape {array.shape}; needed {LARGEST} x {LARGEST} at most")
     return array.astype(np.uint8)
+
+
+def _vectors(name: str, vectors: Iterable[int]) -> list[int]:
+    """Bit vectors as ints: no bools, no floats, none negative."""
+    if not isinstance(vectors, Iterable) or isinstance(vectors, (str, bytes, Mapping)):
+        raise TypeError(f"{name}: got {shown(vectors)}; needed integers >= 0")
+    given = list(vectors)
+    whole = "integers >= 0"  # the solver asks often, so plain ints go first
+    return [v if type(v) is int and v >= 0 else integer(name, v, at_least=0, needed=whole) for v in given]
 
 
 def echelon(vectors: Iterable[int]) -> list[int]:
@@ -77,7 +93,7 @@ def echelon(vectors: Iterable[int]) -> list[int]:
     ['0b11', '0b101']
     """
     basis: list[int] = []
-    for vector in vectors:
+    for vector in _vectors("vectors", vectors):
         for element in basis:
             vector = min(vector, vector ^ element)
         if vector:
@@ -94,7 +110,11 @@ def span(vectors: Sequence[int]) -> np.ndarray:
     [0, 1, 4, 5]
     """
     found = np.zeros(1, np.int64)
-    for vector in vectors:
+    given = _vectors("vectors", vectors)
+    if len(given) > LARGEST_SPAN or any(vector >> 63 for vector in given):
+        needed = f"{LARGEST_SPAN} of them at most, each below 2**63"
+        raise ValueError(f"vectors: got {shown(given)}; needed {needed}")
+    for vector in given:
         found = np.concatenate([found, found ^ vector])
     return found
 
@@ -107,7 +127,7 @@ def kernel(images: Sequence[int]) -> list[int]:
     """
     found: list[int] = []
     pivots: list[tuple[int, int]] = []  # (image, vector)
-    for bit, image in enumerate(images):
+    for bit, image in enumerate(_vectors("images", images)):
         vector = 1 << bit
         for known, source in pivots:
             if image ^ known < image:
@@ -125,5 +145,5 @@ def annihilator(vectors: Iterable[int], n: int) -> list[int]:
     >>> annihilator([0b011], 3)
     [3, 4]
     """
-    basis = list(vectors)
+    n, basis = integer("n", n, at_least=0, at_most=LARGEST), _vectors("vectors", vectors)
     return kernel([sum((v >> j & 1) << i for i, v in enumerate(basis)) for j in range(n)])

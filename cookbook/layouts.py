@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from cookbook.arguments import checked, choice, integer, is_integer, shown, string, wrong_type
 from cookbook.swizzle import Swizzle
 
 __all__ = ["Layout", "SmemLayout", "TiledCopyTV", "TiledMmaTV", "evaluate"]
 
 IntTuple: TypeAlias = Any  # an int, or a tuple of IntTuples
+LARGEST = 1 << 62  # offsets and sizes are below it
+MOST = 1 << 24  # coordinates of which a table is made
+WIDTHS = (8, 16, 32, 64, 128)  # bits of an element
 
 
+@checked
 @dataclass(frozen=True)
 class Layout:
     """A function from coordinates to offsets: `shape` and `stride` are ints or equally nested tuples of ints.
@@ -33,8 +39,15 @@ class Layout:
     stride: IntTuple
 
     def __post_init__(self) -> None:
+        for name, least in (("shape", 1), ("stride", None)):
+            object.__setattr__(self, name, _int_tuple(name, getattr(self, name), least))
         if not _congruent(self.shape, self.stride):
-            raise ValueError(f"stride: got {self.stride}; needed ints nested as in {self.shape}")
+            raise ValueError(f"stride: got {shown(self.stride)}; needed ints nested as in {shown(self.shape)}")
+        reach = _reach(self.shape, self.stride)
+        if max(reach, self.size) >= LARGEST:
+            raise ValueError(
+                f"shape, stride: got {shown(self.shape)}, {shown(self.stride)}; needed offsets below 2**62"
+            )
 
     def __repr__(self) -> str:
         return f"{_text(self.shape)}:{_text(self.stride)}"
@@ -63,16 +76,25 @@ class Layout:
         """
         if len(coord) != len(self.modes):
             raise ValueError(f"coord: got {len(coord)} coordinates; needed {len(self.modes)} for {self!r}")
+        for part in coord:
+            _int_tuple("coord", part, None)
         return sum(_offset(m.shape, m.stride, c) for m, c in zip(self.modes, coord, strict=True))
 
     def table(self) -> np.ndarray:
-        """int64 offsets of every coordinate, of shape `sizes`; a nested mode is flattened, first index fastest."""
+        """int64 offsets of every coordinate, of shape `sizes`; a nested mode is flattened, first index fastest.
+
+        Raises:
+            ValueError: more than 2**24 coordinates.
+        """
+        if self.size > MOST:
+            raise ValueError(f"shape: got {self.size} coordinates; needed {MOST} at most to list them")
         total = np.zeros((), np.int64)
         for mode in self.modes:
             total = total[..., None] + _mode_offsets(mode.shape, mode.stride)
         return total
 
 
+@checked
 @dataclass(frozen=True)
 class SmemLayout:
     """A shared-memory layout as a kernel uses it: `outer` counts elements, `swizzle` acts on byte addresses.
@@ -85,8 +107,9 @@ class SmemLayout:
     element_bits: int
 
     def __post_init__(self) -> None:
-        if self.element_bits not in (8, 16, 32, 64, 128):
-            raise ValueError(f"element_bits: got {self.element_bits}; needed 8, 16, 32, 64 or 128")
+        integer("element_bits", self.element_bits, one_of=WIDTHS)
+        if _least(self.outer.shape, self.outer.stride) < 0:
+            raise ValueError(f"outer: got {self.outer!r}, with offsets below 0; needed an address for each element")
 
     @property
     def element_bytes(self) -> int:
@@ -119,6 +142,7 @@ class SmemLayout:
         return self.is_injective() and self.outer.size * self.element_bytes == self.size_bytes
 
 
+@checked
 @dataclass(frozen=True)
 class TiledCopyTV:
     """A tiled copy: which coordinates of a tile of `tiler_mn` elements each thread reads and writes.
@@ -132,6 +156,10 @@ class TiledCopyTV:
     src_tv: Layout
     dst_tv: Layout
     tiler_mn: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        for extent in self.tiler_mn:
+            integer("tiler_mn", extent, at_least=1, at_most=MOST)
 
     @property
     def threads(self) -> int:
@@ -154,6 +182,7 @@ class TiledCopyTV:
         return tile_coords(self.dst_tv, self.tiler_mn)
 
 
+@checked
 @dataclass(frozen=True)
 class TiledMmaTV:
     """A tiled MMA: who holds what of one tile of `tiler_mnk` elements.
@@ -170,6 +199,13 @@ class TiledMmaTV:
     tiler_mnk: tuple[int, int, int]
     shape_mnk: tuple[int, int, int]
     majors: tuple[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("tiler_mnk", "shape_mnk"):
+            for extent in getattr(self, name):
+                integer(name, extent, at_least=1, at_most=MOST)
+        for major in self.majors or ():
+            choice("majors", major, ("K", "MN"))
 
     @property
     def threads(self) -> int:
@@ -208,6 +244,12 @@ def evaluate(
     """
     import cutlass.cute as cute
 
+    if not callable(fn):
+        wrong_type("fn", fn, "a function")
+    if element_bits is not None:
+        integer("element_bits", element_bits, one_of=WIDTHS)
+    if not re.fullmatch(r"sm_\d+[af]?", string("arch", arch)):
+        raise ValueError(f"arch: got {shown(arch)}; needed the name of a target, such as sm_90a")
     if element_bits is None:
         widths = {a.width for a in (*args, *kwargs.values()) if isinstance(a, type) and hasattr(a, "width")}
         element_bits = widths.pop() if len(widths) == 1 else None
@@ -263,7 +305,8 @@ def _plain_copy(value: Any) -> TiledCopyTV:
     modes = [_mode(mode) for mode in value.tiler_mn]
     if any(not isinstance(mode.shape, int) for mode in modes):
         tvs = _unpermuted(tvs, modes)
-    return TiledCopyTV(*(_plain(x, None) for x in tvs), tuple(mode.size for mode in modes))
+    (source, destination), (m, n) = (_plain(x, None) for x in tvs), (mode.size for mode in modes)
+    return TiledCopyTV(source, destination, (m, n))
 
 
 def _unpermuted(tvs: tuple[Any, ...], modes: list[Layout]) -> list[Any]:
@@ -281,10 +324,11 @@ def _scaled(stride: IntTuple, by: int) -> IntTuple:
 
 def _plain_mma(value: Any) -> TiledMmaTV:
     layouts = (value.tv_layout_A_tiled, value.tv_layout_B_tiled, value.tv_layout_C_tiled)
-    tiler = tuple(int(value.get_tile_size(mode)) for mode in range(3))
-    said = (value.op.a_major_mode, value.op.b_major_mode) if hasattr(value.op, "a_major_mode") else None
-    majors = said and tuple(mode.name for mode in said)
-    return TiledMmaTV(*(_plain(x, None) for x in layouts), tiler, _ints(value.shape_mnk), majors)
+    a, b, c = (_plain(x, None) for x in layouts)
+    m, n, k = (int(value.get_tile_size(mode)) for mode in range(3))
+    op = value.op
+    majors = (op.a_major_mode.name, op.b_major_mode.name) if hasattr(op, "a_major_mode") else None
+    return TiledMmaTV(a, b, c, (m, n, k), _ints(value.shape_mnk), majors)
 
 
 def _mode(mode: Any) -> Layout:
@@ -295,7 +339,8 @@ def _mode(mode: Any) -> Layout:
     return found if found.size > 1 else Layout(1, 1)
 
 
-def _ints(value: Any) -> IntTuple:
+def _ints(value: Any) -> Any:  # an IntTuple, of the profile that `value` has
+
     if isinstance(value, tuple):
         return tuple(_ints(v) for v in value)
     if isinstance(value, bool) or not isinstance(value, int):
@@ -315,7 +360,29 @@ def _size(shape: IntTuple) -> int:
 def _congruent(shape: IntTuple, stride: IntTuple) -> bool:
     if isinstance(shape, tuple) and isinstance(stride, tuple):
         return len(shape) == len(stride) and all(map(_congruent, shape, stride))
-    return all(isinstance(x, int) for x in (shape, stride)) and shape >= 1
+    return isinstance(shape, int) and isinstance(stride, int) and shape >= 1
+
+
+def _int_tuple(name: str, value: IntTuple, least: int | None) -> IntTuple:
+    """The value with its integers as int. A bool or a float is none; `least` is the smallest that may stand there."""
+    if isinstance(value, tuple):
+        return tuple(_int_tuple(name, v, least) for v in value)
+    needed = "an integer, or nested tuples of integers" + (f", {least} or more" if least is not None else "")
+    return integer(name, value, at_least=least, needed=needed) if is_integer(value) else wrong_type(name, value, needed)
+
+
+def _least(shape: IntTuple, stride: IntTuple) -> int:
+    """The smallest offset."""
+    if isinstance(shape, tuple):
+        return sum(map(_least, shape, stride))
+    return min(0, (shape - 1) * stride)
+
+
+def _reach(shape: IntTuple, stride: IntTuple) -> int:
+    """A bound of the magnitude of all offsets."""
+    if isinstance(shape, tuple):
+        return sum(map(_reach, shape, stride))
+    return (shape - 1) * abs(stride)
 
 
 def _text(value: IntTuple) -> str:
@@ -325,10 +392,10 @@ def _text(value: IntTuple) -> str:
 def _offset(shape: IntTuple, stride: IntTuple, coord: IntTuple) -> int:
     if isinstance(coord, tuple):
         if not isinstance(shape, tuple) or len(coord) != len(shape):
-            raise ValueError(f"coord: got {coord}; needed the nesting of shape {_text(shape)}")
+            raise ValueError(f"coord: got {shown(coord)}; needed the nesting of shape {_text(shape)}")
         return sum(map(_offset, shape, stride, coord))
     if not 0 <= coord < _size(shape):
-        raise ValueError(f"coord: got {coord}; needed 0 <= coord < {_size(shape)}")
+        raise ValueError(f"coord: got {shown(coord)}; needed 0 <= coord < {_size(shape)}")
     if not isinstance(shape, tuple):
         return int(coord) * stride
     total = 0

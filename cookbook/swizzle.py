@@ -13,7 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from cookbook.arguments import integer, shown, wrong_type, wrong_value
+
 __all__ = ["Swizzle"]
+
+OFFSET_BITS = 62  # of the largest offset there is: it and its size fit a signed word
+WIDEST = 1024  # bits of an element, far above the 128 of any instruction
 
 
 @dataclass(frozen=True)
@@ -32,10 +37,9 @@ class Swizzle:
 
     def __post_init__(self) -> None:
         for name in ("bits", "base", "shift"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-                raise TypeError(f"{name}: got {value!r}; needed an int")
-            object.__setattr__(self, name, int(value))
+            needed = f"an integer of magnitude {OFFSET_BITS} at most: so many bits has an offset"
+            whole = integer(name, getattr(self, name), at_least=-OFFSET_BITS, at_most=OFFSET_BITS, needed=needed)
+            object.__setattr__(self, name, whole)
         if self.bits < 0 or self.base < 0:
             nearest = f"S<{max(0, self.bits)},{max(0, self.base)},{self.shift}>"
             raise ValueError(f"bits, base: got {self.bits}, {self.base}; needed both >= 0, nearest {nearest}")
@@ -45,6 +49,11 @@ class Swizzle:
                 f"shift: got {self.shift} in {self!r}; needed |shift| >= bits, or the yyy and zzz bits overlap. "
                 "cute.make_swizzle raises nothing here and silently becomes the identity S<0,4,3>. "
                 f"The nearest legal swizzle is S<{self.bits},{self.base},{legal}>"
+            )
+        if (top := self.bits + self.base + abs(self.shift)) > OFFSET_BITS:
+            raise ValueError(
+                f"bits, base, shift: got {self!r}, which reads or moves bit {top - 1}; "
+                f"needed bits + base + |shift| of {OFFSET_BITS} at most"
             )
 
     def __repr__(self) -> str:
@@ -66,19 +75,25 @@ class Swizzle:
         return 1 << (self.bits + self.base + abs(self.shift))
 
     def __call__(self, offset):
-        """The swizzled offset of an int >= 0, or of each entry of an integer array (a new array)."""
+        """The swizzled offset of an int >= 0, or of each entry of an integer array (a new array).
+
+        Raises:
+            TypeError: no integers. ValueError: one that is negative, or an array too narrow for the masks.
+        """
+        needed = "an integer >= 0, or an array of them"
         if isinstance(offset, np.ndarray):
             if not np.issubdtype(offset.dtype, np.integer):
-                raise TypeError(f"offset: got an array of {offset.dtype}; needed integers")
+                wrong_type("offset", offset, needed)
             return self._array(offset)
-        if isinstance(offset, bool) or not isinstance(offset, (int, np.integer)):
-            raise TypeError(f"offset: got {offset!r}; needed an int or an array of ints")
+        integer("offset", offset, at_least=0, at_most=(1 << OFFSET_BITS + 1) - 1, needed=f"{needed}, below 2**63")
         source = int(offset) & self.yyy
         return type(offset)(int(offset) ^ (source >> self.shift if self.shift >= 0 else source << -self.shift))
 
     def _array(self, offset: np.ndarray) -> np.ndarray:
         if (self.yyy | self.zzz) > np.iinfo(offset.dtype).max:
-            raise ValueError(f"offset: got an array of {offset.dtype}, too narrow for the masks of {self!r}")
+            raise ValueError(f"offset: got {shown(offset)}, too narrow; needed room for the masks of {self!r}")
+        if offset.size and offset.dtype.kind == "i" and (least := offset.min()) < 0:
+            wrong_value("offset", int(least), "offsets >= 0")
         source = offset & offset.dtype.type(self.yyy)
         moved = source >> abs(self.shift) if self.shift >= 0 else source << abs(self.shift)
         return offset ^ moved.astype(offset.dtype)
@@ -109,6 +124,7 @@ class Swizzle:
         Raises:
             ValueError: n bits do not hold the yyy and zzz bits.
         """
+        n = integer("n", n, at_most=OFFSET_BITS)
         if n < 0 or (self.yyy | self.zzz) >> n:
             needed = self.bits + self.base + abs(self.shift)
             raise ValueError(f"n: got {n}; needed at least {needed} bits for {self!r}")
@@ -143,7 +159,8 @@ class Swizzle:
 
 def _byte_bits(element_bits: int) -> int:
     """log2 of the bytes of an element."""
-    size, rest = divmod(element_bits, 8)
-    if rest or size < 1 or size & (size - 1):
-        raise ValueError(f"element_bits: got {element_bits}; needed 8 times a power of two (8, 16, 32, ...)")
+    needed = f"8 times a power of two (8, 16, 32, ...), {WIDEST} at most"
+    size, rest = divmod(integer("element_bits", element_bits, at_least=8, at_most=WIDEST, needed=needed), 8)
+    if rest or size & (size - 1):
+        wrong_value("element_bits", element_bits, needed)
     return size.bit_length() - 1

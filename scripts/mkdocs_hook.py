@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,20 +15,23 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import faults
 
-from cookbook.harness import bench_pages, notebooks, publishing, side_by_side
-from cookbook.harness.probes import shown
+from cookbook.publish import benchmarks, notebooks, probe_tables, side_by_side
+from cookbook.publish import pages as publishing
+from cookbook.publish.markdown import fence
+from cookbook.recipe import contract
 
 # What a page asks for, and what makes it.
 _MARKS = {
     "<!-- recipes -->": lambda: publishing.recipes_table(lambda recipe: f"recipes/{recipe.name}.md"),
-    "<!-- probes -->": shown.markdown,
+    "<!-- probes -->": probe_tables.markdown,
     "<!-- faults -->": faults.markdown,
-    "<!-- bench sizes -->": bench_pages.sizes,
-    "<!-- bench growth -->": bench_pages.growth,
-    "<!-- bench apart -->": bench_pages.apart,
-    "<!-- bench ladder -->": bench_pages.ladder,
-    "<!-- bench rasters -->": bench_pages.rasters,
+    "<!-- bench sizes -->": benchmarks.sizes,
+    "<!-- bench growth -->": benchmarks.growth,
+    "<!-- bench apart -->": benchmarks.apart,
+    "<!-- bench ladder -->": benchmarks.ladder,
+    "<!-- bench rasters -->": benchmarks.rasters,
 }
+_CONTRACT = re.compile(r"<!-- contract: (?P<names>[\w ]+) -->")
 
 
 def on_config(config: Any) -> Any:
@@ -49,7 +54,13 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     for mark, made in _MARKS.items():
         if mark in markdown:
             markdown = markdown.replace(mark, made())
+    markdown = _CONTRACT.sub(lambda mark: _protocols(mark["names"].split()), markdown)
     try:
         return side_by_side.with_code(markdown)
     except ValueError as error:
         raise PluginError(f"{page.file.src_path}: {error}") from None
+
+
+def _protocols(names: list[str]) -> str:
+    """The text of these classes of `cookbook.recipe.contract`."""
+    return fence("\n\n".join(inspect.getsource(getattr(contract, name)) for name in names), "python")

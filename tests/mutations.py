@@ -13,7 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
-from cookbook.harness import catalog, running
+from cookbook.check import ran
+from cookbook.recipe import catalog
 
 
 class Mutation(NamedTuple):
@@ -124,7 +125,7 @@ def caught_on_gpu(mutation: Mutation) -> str:
     with tempfile.TemporaryDirectory() as root:
         module = mutant(mutation, Path(root))
         try:
-            cases = [case for _ in range(3) for case in running.run_checks(module.matmul, shapes, ["bfloat16"])]
+            cases = [case for _ in range(3) for case in ran.run_checks(module.matmul, shapes, ["bfloat16"])]
         except Exception as error:  # it did not compile, or the GPU stopped it
             return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
     return next((f"{case.shape}: {case.problem}" for case in cases if not case.ok), "")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from cookbook.harness import catalog
+from cookbook.recipe import catalog
 
 
 def plain(name: str, function: str, arch: SimpleNamespace | None = None) -> Callable[..., Any]:

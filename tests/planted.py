@@ -1,7 +1,7 @@
 """Who catches a planted fault: a level is asked about a recipe with the fault in it, and the answer is on record.
 
 A test module that plants faults keeps them in `SUITES`. Its tests run each one and compare what caught it with the
-record, `faults.json`, which `python scripts/faults.py --write` makes by running them all.
+record, `faults.json`, which `python tools/faults.py --write` makes by running them all.
 """
 
 from __future__ import annotations
@@ -17,21 +17,13 @@ import numpy as np
 from mutations import Mutation, mutant
 from walked import integers, rounded
 
-from cookbook.harness import (
-    catalog,
-    compiling,
-    formats,
-    interleavings,
-    layout_check,
-    majors,
-    scaled,
-    tcgen05_check,
-    walk,
-)
-from cookbook.harness.catalog import Recipe
-from cookbook.harness.evaluated import evaluated
-from cookbook.harness.walk_fp8 import walk_fp8
-from cookbook.harness.walk_scaled import walk_scaled
+from cookbook.check import compiled, layout, pipeline, scaled, tensor_memory
+from cookbook.check.evaluated import evaluated
+from cookbook.check.model import product as walk
+from cookbook.check.model.fp8 import walk_fp8
+from cookbook.check.model.scaled import walk_scaled
+from cookbook.recipe import catalog, formats, majors
+from cookbook.recipe.catalog import Recipe
 
 RECORD = Path(__file__).with_name("faults.json")
 DTYPE = "bfloat16"  # of operands, or of C where the operands are block-scaled
@@ -74,16 +66,16 @@ def configured(module: ModuleType, variant: str, target: str) -> Any:
     """The configuration in which a fault is planted: a variant's, or that of operands' majors ("nt")."""
     if variant in getattr(module, "VARIANTS", {}):
         return module.VARIANTS[variant]
-    own = compiling.config_for(module, target)
+    own = compiled.config_for(module, target)
     return majors.configured(own, variant) if variant else own
 
 
 def _layout(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
-    return _failed(layout_check.check_layouts(module, compiling.cutlass_dtype(DTYPE), config))
+    return _failed(layout.check_layouts(module, compiled.cutlass_dtype(DTYPE), config))
 
 
 def _model(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
-    dtype = compiling.cutlass_dtype(DTYPE)
+    dtype = compiled.cutlass_dtype(DTYPE)
     if recipe.operands:
         a, b = operands(recipe.name, 200, 300, 320)
         walked = walk_scaled if formats.FORMATS[recipe.operands].block else walk_fp8
@@ -96,15 +88,15 @@ def _model(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
 
 
 def _pipeline(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
-    found = interleavings.explored(module, target, compiling.cutlass_dtype(DTYPE), config)
+    found = pipeline.explored(module, target, compiled.cutlass_dtype(DTYPE), config)
     assert found, "a kernel with barriers has pipelines to explore"
     return next((fault.partition(":")[0] for one in found for fault in one.faults), "")
 
 
 def _compiled(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
-    built = compiling.compile_module(module, recipe.name, target, DTYPE, config)
-    found = evaluated(module, compiling.cutlass_dtype(DTYPE), config)
-    return _failed(tcgen05_check.compiled_findings(found, built, DTYPE))
+    built = compiled.compile_module(module, recipe.name, target, DTYPE, config)
+    found = evaluated(module, compiled.cutlass_dtype(DTYPE), config)
+    return _failed(tensor_memory.compiled_findings(found, built, DTYPE))
 
 
 _ASKED = {"layout": _layout, "model": _model, "pipeline": _pipeline, "compiled": _compiled}
@@ -143,7 +135,7 @@ def check(found: Caught, recipe: str, what: str, variant: str = "") -> None:
     """
     assert found.level and found.by, f"nothing caught it: {recipe}: {what}"
     said = record().get((recipe, variant, what))
-    assert found == said, f"on record is {said}: run `python scripts/faults.py --write`, and look at the difference"
+    assert found == said, f"on record is {said}: run `python tools/faults.py --write`, and look at the difference"
 
 
 def check_caught(mutation: Mutation, suite: Suite, root: Path) -> None:

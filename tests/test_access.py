@@ -89,7 +89,7 @@ def test_addresses():
         access.ldst(np.arange(32) * 4, 8)
     with pytest.raises(ValueError, match="32 integers"):
         access.ldst(np.arange(31) * 4, 4)
-    with pytest.raises(ValueError, match="32 integers"):
+    with pytest.raises(TypeError, match="32 integers"):
         access.ldst(np.arange(32) * 4.0, 4)
     with pytest.raises(ValueError, match=">= 0"):
         access.ldst(np.full(32, -4), 4)

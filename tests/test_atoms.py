@@ -273,6 +273,57 @@ def test_fact_29_tma_writes_these_swizzles_alone():
         atoms.tma_mode(Swizzle(3, 3, 3))
 
 
+# --- the architectures that multiply from registers, narrow elements, the code ---------------------------------------
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_120a", "sm_121"])
+@pytest.mark.parametrize("extent", [8, 16, 32, 64, 96, 128])
+def test_ldmatrix_reads_the_atom_that_the_recipes_choose(arch, extent):
+    """The recipes of sm_80 and sm_120 take the widest of 128, 64, 32, 16 bytes that divides the extent."""
+    for major, tile in (("K", (128, extent)), ("MN", (extent, 32))):
+        found = atoms.select(major, 16, tile, arch)
+        bits = next(bits for bits in (3, 2, 1, 0) if extent * 16 % (128 << bits) == 0)
+        assert found.layout.swizzle == Swizzle(bits, 4, 3) and found.layout.outer.size == 8 * (128 << bits) // 16
+        assert atoms.reader(arch, major) == ("ldmatrix" if major == "K" else "ldmatrix.trans")
+        rows = atoms.tile(found, tile).byte_offsets()
+        rows = rows[:8, 0] if major == "K" else rows[0, :8]
+        assert hardware.wavefronts(np.resize(rows, 32), 16, load=False).actual == 4
+    with pytest.raises(ValueError, match="ldmatrix takes addresses instead"):
+        atoms.descriptor(atoms.atom("K_SW128", 16), arch=arch)
+    assert atoms.reader("sm_90a") == "wgmma" and atoms.reader("sm_100f", "MN") == "tcgen05.mma"
+
+
+@pytest.mark.parametrize(("extent", "name"), [(256, "K_SW128"), (128, "K_SW64"), (64, "K_SW32"), (96, "K_INTER")])
+def test_elements_of_4_bits_lie_in_bytes(extent, name):
+    """As nvfp4_gemm lays them out: the atom of the bytes that they fill."""
+    found = atoms.select("K", 4, (128, extent))
+    same = atoms.select("K", 8, (128, extent // 2))
+    assert found.name == same.name == name and found.layout == same.layout
+    assert "Two elements lie in a byte" in found.reason
+
+
+def test_numpy_integers_are_integers():
+    made = atoms.select("K", np.int32(16), (np.int64(128), np.uint8(64)))
+    assert made == atoms.select("K", 16, (128, 64)) == atoms.select("K", 16, np.array([128, 64]))
+
+
+@pytest.mark.parametrize("order", ["column", "row"])
+def test_the_code_makes_the_layout(order):
+    """What `cute_code` writes, run by CuTe, is `tile`, stage after stage."""
+    pytest.importorskip("cutlass")
+    cases = [("K", 16, (128, 64)), ("MN", 16, (96, 64)), ("K", 8, (64, 32)), ("MN", 32, (64, 32)), ("K", 32, (32, 8))]
+    for major, bits, shape in cases:
+        chosen = atoms.select(major, bits, shape)
+        names: dict = {}
+        exec(atoms.cute_code(chosen, shape, order), names)
+        theirs = evaluate(names["smem_layout"], 3, element_bits=bits)
+        ours = atoms.tile(chosen, shape, order)
+        assert theirs.outer.sizes == (*shape, 3)
+        for stage in range(3):
+            start = stage * ours.size_bytes
+            assert np.array_equal(theirs.byte_offsets()[..., stage], start + ours.byte_offsets()), (major, bits, shape)
+
+
 # --- bad input --------------------------------------------------------------------------------------------------
 
 
@@ -280,11 +331,14 @@ def test_fact_29_tma_writes_these_swizzles_alone():
     ("arguments", "says"),
     [
         (("M", 16, (128, 64)), "major: got 'M'"),
-        (("K", 4, (128, 64)), "element_bits: got 4"),
-        (("K", 64, (128, 64)), "needed 8, 16 or 32"),
+        (("K", 4, (128, 64), "sm_90"), "element_bits: got 4; needed 8, 16 or 32 on sm_90: e2m1 came with Blackwell"),
+        (("MN", 4, (128, 64)), "major: got 'MN' with 4-bit elements; needed 'K'"),
+        (("K", 64, (128, 64)), "needed 4, 8, 16 or 32"),
+        (("K", 16, (1 << 16, 1 << 16)), "tile: got .*needed 232448 bytes of shared memory at most"),
         (("K", 16, (128, 20)), r"such as \(128, 24\)"),
         (("K", 8, (128, 24)), "multiple of 16 bytes for the narrowest atom, such as 32"),
-        (("K", 16, (128, 64), "sm_80"), "multiply from registers"),
+        (("K", 16, (128, 64), "sm_75"), r"arch: got 'sm_75'; needed sm_80, .* \(ldmatrix\); sm_90 \(wgmma\); sm_100,"),
+        (("MN", 8, (128, 64), "sm_80"), "ldmatrix.m8n8.trans moves elements of 16 bits alone"),
         (("MN", 8, (128, 64), "sm_90a"), "takes MN-major operands of 16 bits alone"),
     ],
 )

@@ -121,7 +121,7 @@ LANE = np.arange(32)
     ],
 )
 def test_phases_of_a_load_whose_lanes_share_addresses_are_one(units, width, load, store):
-    """As counted on an H200 by `python -m cookbook.harness.probes`."""
+    """As counted on an H200 by `python -m tools.probes`."""
     addresses = np.where(units < 0, -1, units * width)
     assert wavefronts(addresses, width, load=True).actual == load
     assert wavefronts(addresses, width).actual == store
@@ -141,7 +141,7 @@ def test_phases_of_a_load_whose_lanes_share_addresses_are_one(units, width, load
     ],
 )
 def test_cp_async_has_banks_at_both_ends(width, sources, expected):
-    """As counted on an H200 by `python -m cookbook.harness.probes`; the writes alone are free of conflicts."""
+    """As counted on an H200 by `python -m tools.probes`; the writes alone are free of conflicts."""
     assert wavefronts(LANE * width, width).excess == 0
     assert wavefronts(LANE * width, width, sources=sources).actual == expected
 

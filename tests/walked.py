@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.harness import catalog
-from cookbook.harness.findings import Finding
+from cookbook.check.findings import Finding
+from cookbook.recipe import catalog
 
 
 def integers(m: int, n: int, k: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cookbook.arguments import checked, integer
 from cookbook.draw import svg
 from cookbook.draw.layouts import CHUNK, PER_LINE, _chunk_starts, _contiguous_mode, _offsets, chunk_by_slot
 from cookbook.layouts import SmemLayout
@@ -32,7 +33,7 @@ def _chunks(name: str, layout: SmemLayout) -> _Chunks:
     offsets, element_bytes = _offsets(layout)
     mode = _contiguous_mode(offsets, element_bytes)
     if mode is None:
-        raise ValueError(f"{name}: keeps no 16 bytes together; need a layout of 16-byte chunks")
+        raise ValueError(f"{name}: keeps no 16 bytes together; needed a layout of 16-byte chunks")
     return _Chunks(_chunk_starts(offsets, element_bytes, mode), mode, CHUNK // element_bytes)
 
 
@@ -47,7 +48,7 @@ def _panel(name: str, layout: SmemLayout, left: float, top: float) -> tuple[list
     chunks = _chunks(name, layout)
     lines = chunk_by_slot(chunks.starts)
     if len(lines) > _MAX_LINES:
-        raise ValueError(f"layouts: {name} takes {len(lines)} lines of 128 bytes; need at most {_MAX_LINES}")
+        raise ValueError(f"layouts: {name} takes {len(lines)} lines of 128 bytes; needed at most {_MAX_LINES}")
     parts = [svg.text(left, top - 26, f"{name}: {layout.swizzle!r}", 12, "ink", "start", bold=True)]
     parts += [svg.text(left + (slot + 0.5) * _W, top - 9, slot, 9, "soft") for slot in range(PER_LINE)]
     for r, line in enumerate(lines.tolist()):
@@ -70,6 +71,7 @@ def _chunk_cell(chunks: _Chunks, name: str, chunk: int, place: tuple[int, int], 
     return svg.group([box, number, svg.text(x + _W / 2, y + 24, first, 9, svg.ON_COLOUR)], first=first, **data)
 
 
+@checked
 def atom_orders(layouts: Mapping[str, SmemLayout], columns: int = 2, title: str | None = None) -> svg.Picture:
     """What each 128-byte line of shared memory holds, for several small layouts side by side.
 
@@ -83,9 +85,8 @@ def atom_orders(layouts: Mapping[str, SmemLayout], columns: int = 2, title: str 
         title: a title of your own.
     """
     if not layouts:
-        raise ValueError("layouts: got none, need at least one")
-    if columns < 1:
-        raise ValueError(f"columns: got {columns}, need at least 1")
+        raise ValueError("layouts: got none; needed at least one")
+    integer("columns", columns, at_least=1, at_most=64)
     names, parts, top, tallest = list(layouts), [], 112.0, 0.0
     for i, name in enumerate(names):
         column = i % columns
@@ -103,11 +104,11 @@ def _atom_places(layout: SmemLayout, atom: tuple[int, int]) -> np.ndarray:
     """Which place in memory, counted in atoms, each atom of the grid takes: (atom rows, atom columns)."""
     rows, cols = layout.outer.sizes[:2]
     if rows % atom[0] or cols % atom[1]:
-        raise ValueError(f"atom: got {atom}, need a shape that divides the tile's {(rows, cols)}")
+        raise ValueError(f"atom: got {atom}; needed a shape that divides the tile's {(rows, cols)}")
     table = layout.outer.table().reshape(rows, cols, -1)[:, :, 0]
     places, rest = np.divmod(table[:: atom[0], :: atom[1]], atom[0] * atom[1])
     if rest.any() or len(np.unique(places)) != places.size:
-        raise ValueError(f"atom: got {atom}, need the shape of the blocks that lie together in {layout.outer!r}")
+        raise ValueError(f"atom: got {atom}; needed the shape of the blocks that lie together in {layout.outer!r}")
     return places
 
 
@@ -127,6 +128,7 @@ def _tile_panel(name: str, layout: SmemLayout, atom: tuple[int, int], left: floa
     return parts
 
 
+@checked
 def atom_tiling(tilings: Mapping[str, SmemLayout], atom: tuple[int, int], title: str | None = None) -> svg.Picture:
     """Tiles made of atoms, side by side: each cell is a 16-byte chunk with its byte offset, a colour is an atom.
 
@@ -138,12 +140,12 @@ def atom_tiling(tilings: Mapping[str, SmemLayout], atom: tuple[int, int], title:
         title: a title of your own.
     """
     if not tilings:
-        raise ValueError("tilings: got none, need at least one")
+        raise ValueError("tilings: got none; needed at least one")
     left, top, parts, heights = 46.0, 110.0, [], []
     for name, layout in tilings.items():
         starts = _chunks(name, layout).starts
         if starts.size > 1024:
-            raise ValueError(f"tilings: {name} has {starts.size} chunks, need at most 1024")
+            raise ValueError(f"tilings: {name} has {starts.size} chunks; needed at most 1024")
         parts += _tile_panel(name, layout, atom, left, top)
         left += max(starts.shape[1] * _W, svg.text_width(name, 12)) + 56
         heights.append(starts.shape[0] * 24)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cookbook.arguments import checked
 from cookbook.draw import svg
 
 __all__ = ["Field", "bit_fields", "gf2_matrix"]
@@ -26,9 +27,9 @@ def _placed(fields: Iterable[Field], width: int) -> list[Field]:
     placed, at = [], 0
     for f in sorted(fields, key=lambda f: f.low):
         if f.low < at or f.width < 1 or f.low + f.width > width:
-            raise ValueError(f"fields: got {f.name!r} at bits {f.low} to {f.low + f.width - 1}, need room for it")
+            raise ValueError(f"fields: got {f.name!r} at bits {f.low} to {f.low + f.width - 1}; needed room for it")
         if not 0 <= f.value < 1 << f.width:
-            raise ValueError(f"fields: got {f.name!r} = {f.value}, need a value of {f.width} bits")
+            raise ValueError(f"fields: got {f.name!r} = {f.value}; needed a value of {f.width} bits")
         if f.low > at:
             placed.append(Field("", at, f.low - at, 0))
         placed.append(f)
@@ -36,6 +37,7 @@ def _placed(fields: Iterable[Field], width: int) -> list[Field]:
     return [*placed, Field("", at, width - at, 0)] if at < width else placed
 
 
+@checked
 def bit_fields(fields: Iterable[Field], width: int = 64, title: str | None = None) -> svg.Picture:
     """A word of `width` bits as a bar: each bit, with its fields below in colour, and a line for each value.
 
@@ -47,7 +49,7 @@ def bit_fields(fields: Iterable[Field], width: int = 64, title: str | None = Non
         title: a title of your own.
     """
     if not 1 <= width <= 64:
-        raise ValueError(f"width: got {width}, need 1 to 64 bits")
+        raise ValueError(f"width: got {width}; needed 1 to 64 bits")
     placed = _placed(fields, width)
     w, h, left, top, parts = 15.0, 24.0, 20.0, 70.0, []
     word = sum(f.value << f.low for f in placed)
@@ -71,6 +73,7 @@ def bit_fields(fields: Iterable[Field], width: int = 64, title: str | None = Non
     return svg.picture(left + width * w + 16, bottom, title or f"{width} bits", description, parts, notes)
 
 
+@checked
 def gf2_matrix(
     matrix: np.ndarray,
     marked: Mapping[int, str] | None = None,
@@ -92,14 +95,14 @@ def gf2_matrix(
     """
     bits = np.asarray(matrix)
     if bits.ndim != 2 or not bits.size or max(bits.shape) > 32 or not np.isin(bits, (0, 1)).all():
-        raise ValueError(f"matrix: got an array of shape {bits.shape}, need 0 and 1, at most 32 x 32")
+        raise ValueError(f"matrix: got an array of shape {bits.shape}; needed 0 and 1, at most 32 x 32")
     marked, asked = dict(marked or {}), set(asked)
     names = list(inputs) if inputs is not None else [f"x{j}" for j in range(bits.shape[1])]
     if len(names) != bits.shape[1]:
-        raise ValueError(f"inputs: got {len(names)} names, need {bits.shape[1]}, one a column")
+        raise ValueError(f"inputs: got {len(names)} names; needed {bits.shape[1]}, one a column")
     stray = [i for i in marked if not 0 <= i < bits.shape[0]] + [j for j in asked if not 0 <= j < bits.shape[1]]
     if stray:
-        raise ValueError(f"marked, asked: got {stray[0]}, need a row or column of {bits.shape}")
+        raise ValueError(f"marked, asked: got {stray[0]}; needed a row or column of {bits.shape}")
     w, left, top, parts = 34.0, 60.0, 96.0, []
     for j, name in enumerate(names):
         parts.append(

@@ -7,7 +7,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from cookbook.arguments import checked
 from cookbook.draw import svg
+
+__all__ = ["Bar", "Point", "bar_chart", "line_chart"]
 
 _H, _GAP, _SCALE = 20.0, 14.0, 380.0
 
@@ -25,7 +28,7 @@ class Bar(NamedTuple):
     value: float
     low: float | None = None
     high: float | None = None
-    note: str | None = None  # what stands behind the bar; the value, and its ratio to the baseline, if left out
+    note: str | None = None  # what stands behind the bar; the value, and ours as a multiple of it, if left out
 
 
 class Point(NamedTuple):
@@ -41,17 +44,17 @@ def _check(bars: Iterable[Bar]) -> list[Bar]:
     checked = []
     for bar in bars:
         if not isinstance(bar, Bar):
-            raise TypeError(f"bars: got {type(bar).__name__}, need cookbook.draw.Bar")
+            raise TypeError(f"bars: got {type(bar).__name__}; needed cookbook.draw.Bar")
         spread = [x for x in (bar.value, bar.low, bar.high) if x is not None]
         if not all(math.isfinite(x) and x >= 0 for x in spread):
-            raise ValueError(f"bars: got {bar}, need finite figures that are not negative")
+            raise ValueError(f"bars: got {bar}; needed finite figures that are not negative")
         checked.append(bar)
     if not checked:
-        raise ValueError("bars: got none, need at least one")
+        raise ValueError("bars: got none; needed at least one")
     return checked
 
 
-def _colours(bars: list[Bar], highlight: str) -> Mapping[str, str]:
+def _colours(bars: list[Bar], highlight: str | None) -> Mapping[str | None, str]:
     """The highlighted name gets the strong colour, the others the rest in order of appearance."""
     others = dict.fromkeys(bar.name for bar in bars if bar.name != highlight)
     return {highlight: svg.GROUPS[1], **dict(zip(others, svg.GROUPS[:1] + svg.GROUPS[2:], strict=False))}
@@ -72,12 +75,13 @@ def _bar(bar: Bar, x: float, y: float, per_unit: float, colour: str, note: str) 
     return svg.group(parts, group=bar.group, name=bar.name, value=f"{bar.value:g}")
 
 
+@checked
 def bar_chart(
     bars: Iterable[Bar],
     unit: str = "TFLOP/s",
     title: str = "Measured",
-    highlight: str = "ours",
-    baseline: str | None = "torch.matmul",
+    highlight: str | None = "ours",
+    ratios: bool = True,
     meaning: str = "longer is faster; line: min to max",
 ) -> svg.Picture:
     """Horizontal bars, grouped, all on one scale that starts at zero.
@@ -86,15 +90,17 @@ def bar_chart(
         bars: `Bar`s in the order to draw them; bars of a group must follow one another to share a heading.
         unit: what the figures are in.
         title: the picture's title; say the device here.
-        highlight: the name whose bars get the strong colour.
-        baseline: a name; other bars of its group also say their ratio to it. None for no ratios.
+        highlight: the name whose bars get the strong colour; None for no such name.
+        ratios: whether the other bars of a group also say, in brackets, the highlighted one's value over theirs: above
+            1 ours is faster.
+        meaning: what the lengths mean.
     """
     bars = _check(bars)
     colours = _colours(bars, highlight)
-    base = {bar.group: bar.value for bar in bars if bar.name == baseline}
+    ours = {bar.group: bar.value for bar in bars if bar.name == highlight and ratios}
     top = max(max(bar.value, bar.high or 0) for bar in bars) or 1.0
     left = max(svg.text_width(bar.name) for bar in bars) + 34
-    y, group, parts = 62.0, None, []
+    y, group, parts, compared = 62.0, None, [], False
     for bar in bars:
         if bar.group != group:
             y += _GAP if group is not None else 0
@@ -103,23 +109,25 @@ def bar_chart(
         note = bar.note
         if note is None:
             note = f"{bar.value:.4g}"
-            if bar.name != baseline and base.get(bar.group):
-                note += f" ({bar.value / base[bar.group]:.2f}x)"
+            if bar.name != highlight and bar.group in ours and bar.value:
+                note, compared = f"{note} ({ours[bar.group] / bar.value:.2f})", True
         parts.append(_bar(bar, left, y, _SCALE / top, colours.get(bar.name, svg.GROUPS[-1]), note))
         y += _H
     described = "; ".join(f"{bar.group}, {bar.name}: {bar.value:.4g} {unit}" for bar in bars)
-    return svg.picture(left + _SCALE + 150, y + 18, title, described, parts, {44: f"{unit}, {meaning}"})
+    brackets = f"; in brackets: {highlight} / it" if compared else ""
+    return svg.picture(left + _SCALE + 150, y + 18, title, described, parts, {44: f"{unit}, {meaning}{brackets}"})
 
 
 def _points(lines: Mapping[str, Iterable[Point]]) -> dict[str, list[Point]]:
     found = {name: sorted(points) for name, points in lines.items()}
     if not 1 <= len(found) <= len(LINES) + 1 or not all(found.values()):
-        raise ValueError(f"lines: got {len(found)} of {list(map(len, found.values()))} points, need 1 to 6, none empty")
+        counts = list(map(len, found.values()))
+        raise ValueError(f"lines: got {len(found)} of {counts} points; needed 1 to 6, none empty")
     for name, points in found.items():
         for point in points:
             figures = [x for x in point if x is not None]
             if not all(math.isfinite(x) and x >= 0 for x in figures) or point.x <= 0:
-                raise ValueError(f"lines: {name} has {point}, need finite figures, x positive, none negative")
+                raise ValueError(f"lines: {name} has {point}; needed finite figures, x positive, none negative")
     return found
 
 
@@ -140,9 +148,37 @@ def _apart(heights: list[float], least: float = 16.0) -> list[float]:
     return [y - shift for y in placed]
 
 
-def _line(points: list[Point], at: Callable[[float, float], tuple[float, float]], colour: str) -> list[str]:
-    """A line through its points: a square at each, and the spread as a stroke down through it."""
-    parts = [svg.path([at(p.x, p.y) for p in points], colour, 2)] if len(points) > 1 else []
+def _runs(points: list[Point], sizes: list[float]) -> list[list[Point]]:
+    """The points in runs of neighbours: where a size between two of them has none of this line, it is broken."""
+    runs: list[list[Point]] = []
+    for point in points:
+        place = sizes.index(point.x)
+        if runs and sizes.index(runs[-1][-1].x) == place - 1:
+            runs[-1].append(point)
+        else:
+            runs.append([point])
+    return runs
+
+
+def _labelled(sizes: list[float], places: list[float]) -> list[tuple[float, float]]:
+    """(size, place) of those whose labels have room: the ends first, then powers of two, then the rest."""
+
+    def rank(i: int) -> tuple[bool, bool, float]:
+        return i not in (0, len(sizes) - 1), not math.log2(sizes[i]).is_integer(), sizes[i]
+
+    kept: list[int] = []
+    for i in sorted(range(len(sizes)), key=rank):
+        widths = ((svg.text_width(f"{sizes[i]:g}") + svg.text_width(f"{sizes[j]:g}")) / 2 + 6 for j in kept)
+        if all(abs(places[i] - places[j]) >= width for j, width in zip(kept, widths, strict=True)):
+            kept.append(i)
+    return [(sizes[i], places[i]) for i in sorted(kept)]
+
+
+def _line(
+    points: list[Point], sizes: list[float], at: Callable[[float, float], tuple[float, float]], colour: str
+) -> list[str]:
+    """A line through neighbouring points: a square at each, and the spread as a stroke down through it."""
+    parts = [svg.path([at(p.x, p.y) for p in run], colour, 2) for run in _runs(points, sizes) if len(run) > 1]
     for point in points:
         x, y = at(point.x, point.y)
         mark = [svg.rect(x - 3, y - 3, 6, 6, colour)]
@@ -152,6 +188,7 @@ def _line(points: list[Point], at: Callable[[float, float], tuple[float, float]]
     return parts
 
 
+@checked
 def line_chart(
     lines: Mapping[str, Iterable[Point]],
     unit: str = "TFLOP/s",
@@ -160,6 +197,8 @@ def line_chart(
     limit: str | None = "ceiling",
 ) -> svg.Picture:
     """Lines over sizes. x is logarithmic, to the base of 2; y begins at zero.
+
+    A line joins neighbouring sizes only: where it has no point at a size that another line has, it is broken.
 
     Args:
         lines: by name, the points of each, in any order; at most six lines. The first one is ours.
@@ -181,10 +220,12 @@ def line_chart(
 
     parts = [svg.line(left, at(sizes[0], y)[1], left + _WIDE, at(sizes[0], y)[1]) for y in ticks]
     parts += [svg.text(left - 10, at(sizes[0], y)[1], f"{y:g}", 12, "soft", "end") for y in ticks]
-    parts += [svg.text(at(x, 0)[0], top + _HIGH + 16, f"{x:g}", 12, "soft") for x in sizes]
+    places = [at(x, 0)[0] for x in sizes]
+    parts += [svg.line(x, top + _HIGH, x, top + _HIGH + 5) for x in places]
+    parts += [svg.text(x, top + _HIGH + 16, f"{size:g}", 12, "soft") for size, x in _labelled(sizes, places)]
     parts.append(svg.text(left + _WIDE / 2, top + _HIGH + 38, x_title, 12, "soft"))
     for name, points in reversed(found.items()):  # ours on top
-        parts.append(svg.group(_line(points, at, colours[name]), line=name))
+        parts.append(svg.group(_line(points, sizes, at, colours[name]), line=name))
     ends = {name: at(points[-1].x, points[-1].y)[1] for name, points in found.items()}
     for name, y in zip(found, _apart(list(ends.values())), strict=True):
         parts.append(svg.rect(left + _WIDE + 14, y - 5, 10, 10, colours[name]))
@@ -192,5 +233,6 @@ def line_chart(
     width = left + _WIDE + 30 + max(svg.text_width(name) for name in found) + 24
     said = "; ".join(f"{name}: " + ", ".join(f"{p.y:.4g} at {p.x:g}" for p in pts) for name, pts in found.items())
     spread = "; strokes: min to max" if any(p.low is not None for p in everything) else ""
-    note = {44: f"{unit}, higher is faster{spread}"}
+    broken = any(len(_runs(points, sizes)) > 1 for points in found.values())
+    note = {44: f"{unit}, higher is faster{spread}{'; gap: not timed there' if broken else ''}"}
     return svg.picture(width, top + _HIGH + 58, title, f"{unit}. {said}", parts, note)

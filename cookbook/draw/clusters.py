@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from cookbook.arguments import checked, pair
 from cookbook.draw import svg
 
 __all__ = ["cluster_view"]
@@ -12,6 +13,7 @@ _PER_ELEMENT = 0.5  # units
 _DEEP = 40.0  # how far a tile of A or B reaches along K, in units: chosen, not to scale
 
 
+@checked
 def cluster_view(
     clusters: Mapping[str, tuple[int, int]], tile: tuple[int, int] = (128, 256), title: str | None = None
 ) -> svg.Picture:
@@ -27,11 +29,12 @@ def cluster_view(
     Raises:
         ValueError: a cluster with no CTA, or with too many.
     """
+    pair("tile", tile, of="rows, columns", at_least=1, at_most=1 << 12)
     for name, (down, across) in clusters.items():
         if min(down, across) < 1 or down * across > len(svg.GROUPS):
-            raise ValueError(f"clusters: {name} is {down} x {across}, need 1 to {len(svg.GROUPS)} CTAs")
+            raise ValueError(f"clusters: {name} is {down} x {across}; needed 1 to {len(svg.GROUPS)} CTAs")
     if not clusters:
-        raise ValueError("clusters: got none, need at least one")
+        raise ValueError("clusters: got none; needed at least one")
     parts: list[str] = []
     left, lowest = 16.0, 0.0
     for name, shape in clusters.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cookbook.arguments import checked, integer
 from cookbook.draw import frames, svg
 
 __all__ = ["crossbar", "turns"]
@@ -11,6 +12,7 @@ __all__ = ["crossbar", "turns"]
 _LEFT, _TOP = 112.0, 78.0
 
 
+@checked
 def turns(words: Sequence[int], banks: int) -> list[int]:
     """The turn in which each lane is served, from 0: a bank gives one word a turn, to every lane that wants it.
 
@@ -21,8 +23,9 @@ def turns(words: Sequence[int], banks: int) -> list[int]:
     >>> turns([0, 8, 3, 0], banks=8)  # words 0 and 8 share bank 0; two lanes want word 0
     [0, 1, 0, 0]
     """
-    if banks < 1:
-        raise ValueError(f"banks: got {banks}, need at least 1")
+    integer("banks", banks, at_least=1, at_most=1 << 20)
+    for word in words:
+        integer("words", word, at_least=0)
     queues: dict[int, list[int]] = {}
     served = []
     for word in words:
@@ -36,11 +39,11 @@ def turns(words: Sequence[int], banks: int) -> list[int]:
 def _check(words: Sequence[int], banks: int) -> list[int]:
     words = [int(word) for word in words]
     if not 1 <= len(words) <= 32:
-        raise ValueError(f"words: got {len(words)} lanes, need 1 to 32")
+        raise ValueError(f"words: got {len(words)} lanes; needed 1 to 32")
     if not 1 <= banks <= 32:
-        raise ValueError(f"banks: got {banks}, need 1 to 32")
+        raise ValueError(f"banks: got {banks}; needed 1 to 32")
     if min(words) < 0:
-        raise ValueError(f"words: got {min(words)}, need word addresses >= 0")
+        raise ValueError(f"words: got {min(words)}; needed word addresses >= 0")
     return words
 
 
@@ -82,6 +85,7 @@ def _closed(words: list[int], served: list[int], banks: int, step: float, only: 
     return parts
 
 
+@checked
 def crossbar(words: Sequence[int], banks: int = 8, title: str | None = None, animated: bool = False) -> svg.Picture:
     """Lanes on the left, banks below, a crosspoint wherever two wires meet; the closed ones say in which turn.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cookbook.arguments import checked
 from cookbook.draw import svg
 from cookbook.layouts import Layout, tile_coords
 from cookbook.model import SharedMemory, ldmatrix
@@ -13,6 +14,7 @@ __all__ = ["ldmatrix_view", "tv_view"]
 _MAX_CELLS = 1024
 
 
+@checked
 def tv_view(
     tv: Layout, tile: tuple[int, int], axes: tuple[str, str] = ("M", "K"), title: str | None = None
 ) -> svg.Picture:
@@ -30,14 +32,14 @@ def tv_view(
         ValueError: tv leaves the tile, holds an element more than once or not at all, or the tile is too large.
     """
     if len(axes) != 2:
-        raise ValueError(f"axes: got {axes!r}, need the names of two modes, such as ('M', 'K')")
+        raise ValueError(f"axes: got {axes!r}; needed the names of two modes, such as ('M', 'K')")
     if tile[0] * tile[1] > _MAX_CELLS:
-        raise ValueError(f"tile: got {tile}, need at most {_MAX_CELLS} elements")
+        raise ValueError(f"tile: got {tile}; needed at most {_MAX_CELLS} elements")
     coords = tile_coords(tv, tile)
     held = np.full((*tile, 2), -1)
-    held[coords[..., 0], coords[..., 1]] = np.stack(np.indices(coords.shape[:2]), axis=-1)
+    held[coords[..., 0], coords[..., 1]] = np.moveaxis(np.indices(coords.shape[:2]), 0, -1)
     if (held < 0).any() or tv.size != tile[0] * tile[1]:
-        raise ValueError(f"tv: got {tv!r}, need each element of {tile} exactly once")
+        raise ValueError(f"tv: got {tv!r}; needed each element of {tile} exactly once")
     w, h, left, top, parts = 64.0, 24.0, 60.0, 80.0, []
     parts += [svg.text(left + (c + 0.5) * w, top - 10, c, 10, "soft") for c in range(tile[1])]
     parts.append(svg.text(left - 10, top - 10, f"{axes[0]} \\ {axes[1]}", 10, "soft", "end"))
@@ -72,6 +74,7 @@ def _name(m: int, k: int) -> str:
     return f"M{m}K{k}"
 
 
+@checked
 def ldmatrix_view(mn_major: bool = False, trans: bool = False, title: str | None = None) -> svg.Picture:
     """One 8x8 matrix of 16-bit elements through ldmatrix.x1: shared memory on the left, registers on the right.
 

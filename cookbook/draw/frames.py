@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cookbook.arguments import checked
 from cookbook.draw import svg
 
 __all__ = ["animate", "build_up"]
 
 
+@checked
 def animate(frames: Sequence[str], seconds: float = 1.0, still: int = -1) -> list[str]:
     """SVG elements that show each of `frames` for `seconds`, over and over; the pointer on the picture stops it.
 
@@ -22,7 +24,7 @@ def animate(frames: Sequence[str], seconds: float = 1.0, still: int = -1) -> lis
     """
     count = _checked(frames, seconds)
     if not -count <= still < count:
-        raise ValueError(f"still: got {still}, need {-count} <= still < {count}")
+        raise ValueError(f"still: got {still}; needed {-count} <= still < {count}")
     name = f"ckf-{count}-{svg.num(1000 * seconds)}"  # the same name means the same rules, wherever on the page
     parts = [f"<style>{_rules(name, count, count * seconds)}</style>"]
     for number, frame in enumerate(frames):
@@ -32,6 +34,7 @@ def animate(frames: Sequence[str], seconds: float = 1.0, still: int = -1) -> lis
     return parts
 
 
+@checked
 def build_up(frames: Sequence[str], seconds: float = 1.0) -> list[str]:
     """As `animate`, in step with it, but what a frame shows stays until all begin again: draw only what is new.
 
@@ -54,9 +57,9 @@ _PAUSED = "animation-play-state:paused"
 
 def _checked(frames: Sequence[str], seconds: float) -> int:
     if len(frames) < 1:
-        raise ValueError("frames: got none, need at least one")
+        raise ValueError("frames: got none; needed at least one")
     if not 0.4 <= seconds <= 10:
-        raise ValueError(f"seconds: got {seconds}, need 0.4 to 10")
+        raise ValueError(f"seconds: got {seconds}; needed 0.4 to 10")
     return len(frames)
 
 

@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from cookbook.arguments import checked, integer, integers
 from cookbook.draw import svg
 from cookbook.draw.crossbar import turns
+from cookbook.layouts import Layout
 
 __all__ = ["before_after", "layout_grid"]
 
@@ -20,18 +22,17 @@ _MAX_CELLS = 2048
 _LABELS = ("offset", "byte", "hex", "bank")
 
 
-def offsets_of(layout: Any, element_bits: int) -> np.ndarray:
+def offsets_of(layout: Any, element_bits: int, name: str = "layout") -> np.ndarray:
     """Byte offsets, (rows, columns), of what the pictures here accept: see `layout_grid`."""
-    if element_bits not in (8, 16, 32, 64, 128):
-        raise ValueError(f"element_bits: got {element_bits}, need 8, 16, 32, 64 or 128")
-    if hasattr(layout, "byte_offsets"):
-        table = np.asarray(layout.byte_offsets())
+    integer("element_bits", element_bits, one_of=(8, 16, 32, 64, 128))
+    needed = "a 2-D table of offsets >= 0, or a layout"
+    if hasattr(layout, "byte_offsets") and not isinstance(layout, type):
+        table = integers(name, layout.byte_offsets(), ndim=2, at_least=0, needed=needed)
     else:
-        table = np.asarray(layout.table() if hasattr(layout, "table") else layout) * (element_bits // 8)
-    if table.ndim != 2 or not np.issubdtype(table.dtype, np.integer) or (table < 0).any():
-        raise ValueError(f"layout: got {table.dtype} of shape {table.shape}, need a 2-D table of offsets >= 0")
+        given = layout.table() if isinstance(layout, Layout) else layout
+        table = integers(name, given, ndim=2, at_least=0, at_most=1 << 40, needed=needed) * (element_bits // 8)
     if not 1 <= table.size <= _MAX_CELLS:
-        raise ValueError(f"layout: got {table.size} cells, need 1 to {_MAX_CELLS}: draw a part of it")
+        raise ValueError(f"{name}: got {table.size} cells; needed 1 to {_MAX_CELLS}: draw a part of it")
     return table
 
 
@@ -39,7 +40,7 @@ def _marked(mark: Iterable[tuple[int, int]], shape: tuple[int, ...]) -> list[tup
     cells = [(int(row), int(col)) for row, col in mark]
     for row, col in cells:
         if not (0 <= row < shape[0] and 0 <= col < shape[1]):
-            raise ValueError(f"mark: got ({row}, {col}), need a cell of the {shape[0]} x {shape[1]} grid")
+            raise ValueError(f"mark: got ({row}, {col}); needed a cell of the {shape[0]} x {shape[1]} grid")
     return cells
 
 
@@ -67,11 +68,12 @@ def _grid(
             said = _label(label, byte, element_bytes, banks)
             place = (left + c * w, top + r * h, w, h, said, svg.GROUPS[bank * 8 // banks % 8])
             parts.append(svg.cell(*place, size=11, side=side, row=r, col=c, byte=byte, bank=bank))
-    words = [int(table[cell]) // 4 for cell in mark]
-    served = turns(words, banks)
-    crowded = {word % banks for word, turn in zip(words, served, strict=True) if turn}
-    for (r, c), word in zip(mark, words, strict=True):
-        state = "conflict" if word % banks in crowded else "free"
+    words = [[int(table[cell]) // 4 + i for i in range(max(1, element_bytes // 4))] for cell in mark]
+    asked = [word for cell in words for word in cell]
+    served = turns(asked, banks)
+    crowded = {word % banks for word, turn in zip(asked, served, strict=True) if turn}
+    for (r, c), cell in zip(mark, words, strict=True):
+        state = "conflict" if any(word % banks in crowded for word in cell) else "free"
         colour = svg.CONFLICT if state == "conflict" else "ink"
         parts.append(svg.frame(left + c * w, top + r * h, w, h, colour, side=side, marked=f"{r},{c}", state=state))
     return parts, left + table.shape[1] * w, max(served, default=-1) + 1
@@ -81,6 +83,7 @@ def _counted(count: int, cells: int) -> str:
     return f"{cells} marked: {count} turn{'s' if count != 1 else ''}" if cells else ""
 
 
+@checked
 def layout_grid(
     layout: Any,
     element_bits: int = 32,
@@ -98,7 +101,7 @@ def layout_grid(
         banks: 4 bytes wide each; cells of bank b get colour 8 b / `banks`.
         label: what a cell says: "offset" (in elements), "byte", "hex" (that, in base 16) or "bank".
         mark: the (row, column) of the elements that one access asks for; red where two of them want different words
-            of a bank. 4 bytes or less each: an access in one phase.
+            of a bank. One phase of an access.
         title: a title of your own.
     """
     table, cells = _prepared(layout, element_bits, banks, label, mark)
@@ -110,15 +113,18 @@ def layout_grid(
     return svg.picture(right + 16, 84 + 24 * len(table) + 16, title, described, parts, notes)
 
 
-def _prepared(layout: Any, element_bits: int, banks: int, label: str, mark: Any) -> tuple[np.ndarray, list]:
+def _prepared(
+    layout: Any, element_bits: int, banks: int, label: str, mark: Any, name: str = "layout"
+) -> tuple[np.ndarray, list]:
     if label not in _LABELS:
-        raise ValueError(f"label: got {label!r}, need one of {_LABELS}")
+        raise ValueError(f"label: got {label!r}; needed one of {_LABELS}")
     if not 1 <= banks <= 32:
-        raise ValueError(f"banks: got {banks}, need 1 to 32")
-    table = offsets_of(layout, element_bits)
+        raise ValueError(f"banks: got {banks}; needed 1 to 32")
+    table = offsets_of(layout, element_bits, name)
     return table, _marked(mark, table.shape)
 
 
+@checked
 def before_after(
     before: Any,
     after: Any,
@@ -136,7 +142,7 @@ def before_after(
     mark = list(mark)
     parts, left, costs = [], 44.0, []
     for side, layout, name in (("before", before, titles[0]), ("after", after, titles[1])):
-        table, cells = _prepared(layout, element_bits, banks, label, mark)
+        table, cells = _prepared(layout, element_bits, banks, label, mark, side)
         drawn, right, count = _grid(table, element_bits // 8, banks, label, cells, left, side)
         said = f"{name}: {_counted(count, len(cells))}" if cells else name
         parts += [*drawn, svg.text(left, 56, said, 12, "ink", "start", bold=True)]

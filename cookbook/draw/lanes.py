@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from cookbook.arguments import checked
 from cookbook.draw import svg
 
 __all__ = ["Span", "lanes"]
@@ -22,6 +23,7 @@ class Span(NamedTuple):
     kind: str
 
 
+@checked
 def lanes(rows: Mapping[str, Sequence[Span]], title: str, unit: str = "clocks", note: str = "") -> svg.Picture:
     """One lane for each row, time to the right, a colour for each kind of span; a gap is waiting.
 
@@ -37,14 +39,14 @@ def lanes(rows: Mapping[str, Sequence[Span]], title: str, unit: str = "clocks", 
     """
     spans = [span for row in rows.values() for span in row]
     if not 1 <= len(spans) <= _MAX:
-        raise ValueError(f"rows: got {len(spans)} spans, need 1 to {_MAX}")
+        raise ValueError(f"rows: got {len(spans)} spans; needed 1 to {_MAX}")
     for name, row in rows.items():
         for before, after in zip([Span(0, 0, "", ""), *row], row, strict=False):
             if not before.end <= after.start <= after.end < math.inf:
-                raise ValueError(f"rows: got {after} after {before} in {name!r}, need spans in order without overlap")
+                raise ValueError(f"rows: got {after} after {before} in {name!r}; needed spans in order without overlap")
     kinds = dict(zip(dict.fromkeys(span.kind for span in spans), svg.GROUPS, strict=False))
     if missing := {span.kind for span in spans} - set(kinds):
-        raise ValueError(f"rows: got {len(kinds) + len(missing)} kinds of spans, need at most {len(kinds)}")
+        raise ValueError(f"rows: got {len(kinds) + len(missing)} kinds of spans; needed at most {len(kinds)}")
     end = max(span.end for span in spans) or 1.0
     left, y = max(svg.text_width(name, 11) for name in rows) + 26, 62.0
     parts, x = _legend(kinds), _WIDTH / end

@@ -10,7 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from cookbook.arguments import checked, integer, integers
 from cookbook.draw import svg
+
+__all__ = ["bank_grid", "chunk_by_slot", "swizzle_view"]
 
 CHUNK = 16  # bytes: the unit the swizzles of TMA and of the tensor cores move
 LINE = 128  # bytes: one row of 32 banks
@@ -22,13 +25,13 @@ _MAX_CELLS = 4096
 def _offsets(smem_layout: Any, table: Any = None) -> tuple[np.ndarray, int]:
     """Byte offsets of the first stage as a 2-D array, and bytes per element."""
     if not hasattr(smem_layout, "byte_offsets"):
-        raise TypeError(f"smem_layout: got {type(smem_layout).__name__}, need a cookbook.layouts.SmemLayout")
+        raise TypeError(f"smem_layout: got {type(smem_layout).__name__}; needed a cookbook.layouts.SmemLayout")
     bits = smem_layout.element_bits
     if bits % 8 or not 8 <= bits <= 8 * CHUNK:
-        raise ValueError(f"smem_layout: got elements of {bits} bits, need whole bytes, at most {CHUNK}")
+        raise ValueError(f"smem_layout: got elements of {bits} bits; needed whole bytes, at most {CHUNK}")
     offsets = np.asarray(smem_layout.byte_offsets() if table is None else table)
     if offsets.ndim < 2:
-        raise ValueError(f"smem_layout: got {offsets.ndim} mode(s), need at least two, such as (M, K)")
+        raise ValueError(f"smem_layout: got {offsets.ndim} mode(s); needed at least two, such as (M, K)")
     return offsets.reshape(*offsets.shape[:2], -1)[:, :, 0], bits // 8
 
 
@@ -54,11 +57,7 @@ def _chunk_starts(offsets: np.ndarray, element_bytes: int, mode: int) -> np.ndar
 def _check_count(name: str, value: int | None, limit: int) -> int:
     if value is None:
         return limit
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
-        raise TypeError(f"{name}: got {type(value).__name__}, need an int")
-    if value < 1:
-        raise ValueError(f"{name}: got {value}, need at least 1")
-    return min(int(value), limit)
+    return min(integer(name, value, at_least=1, at_most=1 << 24), limit)
 
 
 def _group_colour(byte: int) -> str:
@@ -74,22 +73,23 @@ def _legend(x: float, y: float) -> str:
 
 def _axis_names(axes: Any, mode: int) -> tuple[str, str]:
     if len(axes) != 2:
-        raise ValueError(f"axes: got {axes!r}, need the names of two modes, such as ('M', 'K')")
+        raise ValueError(f"axes: got {axes!r}; needed the names of two modes, such as ('M', 'K')")
     return (str(axes[1 - mode]), str(axes[mode]))
 
 
 def _grid_values(offsets: np.ndarray, element_bytes: int, unit: str) -> tuple[np.ndarray, int, int]:
     """(byte offsets to draw, mode drawn left to right, elements per cell)."""
     if unit not in ("chunk", "element"):
-        raise ValueError(f"unit: got {unit!r}, need 'chunk' (16 bytes a cell) or 'element'")
+        raise ValueError(f"unit: got {unit!r}; needed 'chunk' (16 bytes a cell) or 'element'")
     mode = _contiguous_mode(offsets, element_bytes)
     if unit == "element":
         return (np.moveaxis(offsets, 1 if mode is None else mode, 1), 1 if mode is None else mode, 1)
     if mode is None:
-        raise ValueError("unit: got 'chunk', need 'element': this layout keeps no 16 bytes together")
+        raise ValueError("unit: got 'chunk'; needed 'element': this layout keeps no 16 bytes together")
     return _chunk_starts(offsets, element_bytes, mode), mode, CHUNK // element_bytes
 
 
+@checked
 def bank_grid(
     smem_layout: Any,
     rows: int | None = 8,
@@ -121,10 +121,10 @@ def bank_grid(
     values, mode, per_cell = _grid_values(offsets, element_bytes, unit)
     say = {"byte": lambda b: b, "chunk": lambda b: b // CHUNK, "bank": lambda b: b // 4 % 32}
     if label not in say:
-        raise ValueError(f"label: got {label!r}, need 'byte', 'chunk' or 'bank'")
+        raise ValueError(f"label: got {label!r}; needed 'byte', 'chunk' or 'bank'")
     values = values[: _check_count("rows", rows, values.shape[0]), : _check_count("cols", cols, values.shape[1])]
     if values.size > _MAX_CELLS:
-        raise ValueError(f"rows, cols: got {values.size} cells, need at most {_MAX_CELLS}: ask for fewer")
+        raise ValueError(f"rows, cols: got {values.size} cells; needed at most {_MAX_CELLS}: ask for fewer")
     down, across = _axis_names(axes, mode)
     (w, h), left, top = _CELL, 82.0, 72.0
     parts = []
@@ -166,6 +166,7 @@ def _name(smem_layout: Any) -> str:
     return f"S<{swizzle.bits},{swizzle.base},{swizzle.shift}> on bytes, {smem_layout.element_bits}-bit elements"
 
 
+@checked
 def chunk_by_slot(starts: np.ndarray) -> np.ndarray:
     """Turns "where does chunk c lie" into "which chunk lies in slot p of line r".
 
@@ -175,7 +176,10 @@ def chunk_by_slot(starts: np.ndarray) -> np.ndarray:
     Returns:
         (lines, 8) integers, line r being bytes 128r to 128r + 127; -1 where no chunk lies.
     """
-    slots = np.asarray(starts).reshape(-1) // CHUNK
+    starts = integers("starts", starts, at_least=0, at_most=(1 << 24) - CHUNK)
+    if not starts.size:
+        raise ValueError("starts: got none; needed the byte offset of one chunk at least")
+    slots = starts.reshape(-1) // CHUNK
     held = np.full(-(-(int(slots.max()) + 1) // PER_LINE) * PER_LINE, -1, dtype=np.int64)
     held[slots] = np.arange(slots.size)
     return held.reshape(-1, PER_LINE)
@@ -209,6 +213,7 @@ def _lines(held: np.ndarray, home: dict[int, int], left: float, top: float, capt
     return parts
 
 
+@checked
 def swizzle_view(smem_layout: Any, lines: int | None = 8, title: str | None = None) -> svg.Picture:
     """What each 128-byte line of shared memory holds, without the swizzle (left) and with it (right).
 
@@ -226,7 +231,7 @@ def swizzle_view(smem_layout: Any, lines: int | None = 8, title: str | None = No
     offsets, element_bytes = _offsets(smem_layout)
     mode = _contiguous_mode(offsets, element_bytes)
     if mode is None:
-        raise ValueError("smem_layout: keeps no 16 bytes together; need one that does, or bank_grid(unit='element')")
+        raise ValueError("smem_layout: keeps no 16 bytes together; needed one that does, or bank_grid(unit='element')")
     table = np.asarray(smem_layout.outer.table()) * element_bytes
     plain, _ = _offsets(smem_layout, table)
     before = chunk_by_slot(_chunk_starts(plain, element_bytes, mode))
@@ -234,7 +239,7 @@ def swizzle_view(smem_layout: Any, lines: int | None = 8, title: str | None = No
     home = {chunk: slot for row in before.tolist() for slot, chunk in enumerate(row)}
     count = _check_count("lines", lines, len(before))
     if count * PER_LINE > _MAX_CELLS:
-        raise ValueError(f"lines: got {count}, need at most {_MAX_CELLS // PER_LINE}")
+        raise ValueError(f"lines: got {count}; needed at most {_MAX_CELLS // PER_LINE}")
     left, top = 44.0, 96.0
     right = left + PER_LINE * 40 + 60
     notes = {44: "rows: 128-byte lines; columns: 16-byte slots; cell: chunk of the tile"}

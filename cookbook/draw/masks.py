@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from cookbook.arguments import checked
 from cookbook.draw import svg
 from cookbook.swizzle import Swizzle
 
@@ -54,6 +55,7 @@ def _fields(fields: Mapping[str, int], x: dict[int, float], n: int, y: float) ->
     return parts
 
 
+@checked
 def swizzle_bits(
     swizzle: Swizzle, n: int | None = None, fields: Mapping[str, int] | None = None, title: str | None = None
 ) -> svg.Picture:
@@ -67,11 +69,11 @@ def swizzle_bits(
         title: a title of your own.
     """
     if not isinstance(swizzle, Swizzle):
-        raise TypeError(f"swizzle: got {type(swizzle).__name__}, need a cookbook.swizzle.Swizzle")
+        raise TypeError(f"swizzle: got {type(swizzle).__name__}; needed a cookbook.swizzle.Swizzle")
     needed = (swizzle.yyy | swizzle.zzz | 1).bit_length()
     n = max(needed, swizzle.base) if n is None else n
     if not needed <= n <= 32:
-        raise ValueError(f"n: got {n}, need {needed} to 32 bits for {swizzle!r}")
+        raise ValueError(f"n: got {n}; needed {needed} to 32 bits for {swizzle!r}")
     x = {bit: _LEFT + (n - bit - 0.5) * _W for bit in range(n)}
     top = 76.0 + (22 if fields else 0)
     bottom = top + _H + 34 + 12 * swizzle.bits

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import product
 
+from cookbook.arguments import checked, pair
 from cookbook.draw import svg
 
 __all__ = ["pair_view"]
@@ -15,6 +16,7 @@ _TOP = 108.0
 PAIR = 2
 
 
+@checked
 def pair_view(
     clusters: Mapping[str, tuple[int, int]], half: tuple[int, int] = (128, 128), title: str | None = None
 ) -> svg.Picture:
@@ -32,12 +34,13 @@ def pair_view(
     Raises:
         ValueError: a cluster with no pair, or with too many; or none at all.
     """
+    pair("half", half, of="rows of A, columns of B", at_least=1, at_most=1 << 12)
     most = len(svg.GROUPS) // PAIR
     for name, (down, across) in clusters.items():
         if min(down, across) < 1 or down * across > most:
-            raise ValueError(f"clusters: {name} is {down} x {across}, need 1 to {most} pairs")
+            raise ValueError(f"clusters: {name} is {down} x {across}; needed 1 to {most} pairs")
     if not clusters:
-        raise ValueError("clusters: got none, need at least one")
+        raise ValueError("clusters: got none; needed at least one")
     parts: list[str] = []
     left, lowest = 16.0, 0.0
     for name, shape in clusters.items():

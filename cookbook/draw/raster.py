@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
+from cookbook.arguments import checked, integer, pair
 from cookbook.draw import svg
 
 __all__ = ["tile_order"]
@@ -25,12 +26,12 @@ class _Wave(NamedTuple):
 def _wave(name: str, order: Order, wave: int, show: int) -> _Wave:
     tiles = [(int(m), int(n)) for m, n in order]
     if not 1 <= len(tiles) <= _MAX_TILES:
-        raise ValueError(f"orders: {name} has {len(tiles)} tiles, need 1 to {_MAX_TILES}")
+        raise ValueError(f"orders: {name} has {len(tiles)} tiles; needed 1 to {_MAX_TILES}")
     rows, cols = (max(mn[i] for mn in tiles) + 1 for i in (0, 1))
     if len(set(tiles)) != len(tiles) or len(tiles) != rows * cols or min(map(min, tiles)) < 0:
-        raise ValueError(f"orders: {name} has {len(tiles)} tiles, need each of {rows} x {cols} exactly once")
+        raise ValueError(f"orders: {name} has {len(tiles)} tiles; needed each of {rows} x {cols} exactly once")
     if wave < 1 or not 0 <= show * wave < len(tiles):
-        raise ValueError(f"wave, show: got {wave}, {show}, need a wave among {len(tiles)} tiles")
+        raise ValueError(f"wave, show: got {wave}, {show}; needed a wave among {len(tiles)} tiles")
     at = {mn: i for i, mn in enumerate(tiles[show * wave : (show + 1) * wave])}
     return _Wave(rows, cols, at, ({m for m, _ in at}, {n for _, n in at}))
 
@@ -73,6 +74,7 @@ def _empty_grid(one: _Wave, left: float, top: float, size: float) -> list[str]:
     return parts
 
 
+@checked
 def tile_order(
     orders: Mapping[str, Order],
     wave: int = 132,
@@ -96,9 +98,9 @@ def tile_order(
         title: a title of your own.
     """
     if not orders:
-        raise ValueError("orders: got none, need at least one")
-    if columns < 1:
-        raise ValueError(f"columns: got {columns}, need at least 1")
+        raise ValueError("orders: got none; needed at least one")
+    integer("columns", columns, at_least=1, at_most=64)
+    pair("tile", tile, of="rows, columns", at_least=1, at_most=1 << 16)
     found = {name: _wave(name, order, wave, show) for name, order in orders.items()}
     rows, cols = max(one.rows for one in found.values()), max(one.cols for one in found.values())
     size = max(4.0, min(18.0, 280 / cols, 520 / rows))

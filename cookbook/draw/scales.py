@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from cookbook.arguments import Integers, checked, integer
 from cookbook.draw import svg
 
 __all__ = ["scale_atom"]
 
+_MOST_BLOCK = 1024  # elements of K to a scale factor, far above the 32 of any format
 _ROWS, _FACTORS, _LINES, _WORDS, _WORD = 128, 4, 32, 4, 4  # rows; factors of each; lines of 16 bytes; words in a line
 _LANES, _WARPS = 128, 4
 _W, _H = 40.0, 11.0  # of a word in shared memory
@@ -16,8 +18,9 @@ _TOP, _LEFT, _GAP = 112.0, 66.0, 124.0
 _ZOOM = 26.0  # height of a byte of the cell drawn large
 
 
+@checked
 def scale_atom(
-    offsets: np.ndarray, source: np.ndarray, target: np.ndarray, block: int, per_step: int, title: str | None = None
+    offsets: Integers, source: Integers, target: Integers, block: int, per_step: int, title: str | None = None
 ) -> svg.Picture:
     """Both places of an atom's rows, 128 of them, and what the four bytes of a row are for.
 
@@ -34,8 +37,10 @@ def scale_atom(
     Raises:
         ValueError: factors of a row that do not fill a word, or a copy that does not take whole words to cells.
     """
-    words = _words(np.asarray(offsets))
-    cells = _cells(words, np.asarray(source), np.asarray(target))
+    integer("block", block, at_least=1, at_most=_MOST_BLOCK)
+    integer("per_step", per_step, at_least=1, at_most=_FACTORS)
+    words = _words(offsets)
+    cells = _cells(words, source, target)
     parts = _shared(words) + _tensor(cells)
     x, y = _LEFT, _TOP + _LINES * _H + 54
     parts += _bytes(x, y, block, per_step)
@@ -54,10 +59,12 @@ def scale_atom(
 
 def _words(offsets: np.ndarray) -> np.ndarray:
     """(128,): the row whose factors each word of the atom holds."""
+    if offsets.shape != (_ROWS, _FACTORS):
+        raise ValueError(f"offsets: got shape {offsets.shape}; needed (128, 4), four in each word of 512 bytes")
     first = offsets[:, :1]
     whole = offsets.shape == (_ROWS, _FACTORS) and (offsets - first == np.arange(_FACTORS)).all()
     if not whole or sorted(first[:, 0] // _WORD) != list(range(_ROWS)) or (first % _WORD).any():
-        raise ValueError("offsets: got factors of a row apart, need (128, 4), four in each word of 512 bytes")
+        raise ValueError("offsets: got factors of a row apart; needed (128, 4), four in each word of 512 bytes")
     rows = np.empty(_ROWS, int)
     rows[first[:, 0] // _WORD] = np.arange(_ROWS)
     return rows
@@ -66,14 +73,14 @@ def _words(offsets: np.ndarray) -> np.ndarray:
 def _cells(words: np.ndarray, source: np.ndarray, target: np.ndarray) -> np.ndarray:
     """(128 lanes, 4 columns): the row whose factors each cell gets."""
     if source.shape != target.shape or source.ndim != 1 or (source % _WORD != target % _WORD).any():
-        raise ValueError(f"target: got {target.shape} for {source.shape}, need a place for each byte, words in cells")
+        raise ValueError(f"target: got {target.shape} for {source.shape}; needed a place for each byte, words in cells")
     rows = np.full((_LANES, _WORDS), -1)
     lane, column = target // _WORD >> 16, target // _WORD & 0xFFFF
     if lane.max() >= _LANES or column.max() >= _WORDS or source.max() >= _ROWS * _WORD:
-        raise ValueError(f"target: got lane {lane.max()}, column {column.max()}, need 128 lanes, 4 columns, one atom")
+        raise ValueError(f"target: got lane {lane.max()}, column {column.max()}; needed 128 lanes, 4 columns, one atom")
     rows[lane, column] = words[source // _WORD]
     if (rows < 0).any():
-        raise ValueError("target: got cells that nothing is copied to, need all of 128 lanes by 4 columns")
+        raise ValueError("target: got cells that nothing is copied to; needed all of 128 lanes by 4 columns")
     return rows
 
 

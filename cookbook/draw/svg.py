@@ -13,7 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 
+from cookbook.arguments import checked, shown
+
+__all__ = ["Picture", "picture"]
+
 FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
+LARGEST = 10_000_000  # units of a picture
 CHAR_WIDTH = 0.62  # of the font size: the widest of the fonts above
 
 # One hue per group of four banks (16 bytes); all light enough for dark text, so they serve both themes.
@@ -127,6 +132,7 @@ def text_width(content: object, size: float = 12) -> float:
     return len(str(content)) * CHAR_WIDTH * size
 
 
+@checked
 @dataclass(frozen=True)
 class Picture:
     """A finished picture: a whole SVG document in `svg`. Notebooks show it; `save` writes it to a file."""
@@ -139,23 +145,33 @@ class Picture:
     def __str__(self) -> str:
         return self.svg
 
+    @checked
     def save(self, path: str | Path) -> Path:
         """Writes the picture as UTF-8. `path` must end in `.svg`; returns it as a Path."""
         path = Path(path)
         if path.suffix != ".svg":
-            raise ValueError(f"path: got {str(path)!r}, need a name that ends in .svg")
+            raise ValueError(f"path: got {str(path)!r}; needed a name that ends in .svg")
         path.write_text(self.svg + "\n", encoding="utf-8")
         return path
 
 
+@checked
 def picture(
-    width: float, height: float, title: str, description: str, elements: Iterable[str], notes: dict[float, str]
+    width: float,
+    height: float,
+    title: str,
+    description: str,
+    elements: Iterable[str],
+    notes: dict[float, str] | dict[int, str],
 ) -> Picture:
     """Puts elements on a card under a visible title, with a text for readers who do not see it.
 
     The card is `width` by `height` units, wider if the title or a note needs it; `notes` are lines of text by their
     height. The document's ids come from its content, so several fit on one page and a picture made
     twice is the same text."""
+    for name, extent in (("width", width), ("height", height)):
+        if not 0 <= extent <= LARGEST:
+            raise ValueError(f"{name}: got {shown(extent)}; needed 0 to {LARGEST} units")
     width = max(width, text_width(title, 14) + 32, *(text_width(note, 11) + 32 for note in notes.values()))
     body = "".join([*elements, *(text(16, y, note, 11, "soft", "start") for y, note in notes.items())])
     key = hashlib.sha256((title + description + body).encode()).hexdigest()[:10]

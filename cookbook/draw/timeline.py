@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from cookbook.arguments import checked, integer
 from cookbook.draw import svg
+
+MOST = 10_000  # k tiles, stages, units of time
+
+__all__ = ["Step", "pipeline", "schedule"]
 
 
 class Step(NamedTuple):
@@ -18,6 +23,7 @@ class Step(NamedTuple):
     math_end: int
 
 
+@checked
 def schedule(stages: int, k_tiles: int, load_time: int = 3, math_time: int = 1) -> list[Step]:
     """When each k tile is loaded and used.
 
@@ -33,10 +39,7 @@ def schedule(stages: int, k_tiles: int, load_time: int = 3, math_time: int = 1) 
     """
     values = {"stages": stages, "k_tiles": k_tiles, "load_time": load_time, "math_time": math_time}
     for name, value in values.items():
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise TypeError(f"{name}: got {type(value).__name__}, need an int")
-        if value < 1:
-            raise ValueError(f"{name}: got {value}, need at least 1")
+        integer(name, value, at_least=1, at_most=MOST)
     steps: list[Step] = []
     for tile in range(k_tiles):
         empty = steps[tile - stages].math_end if tile >= stages else 0
@@ -47,6 +50,7 @@ def schedule(stages: int, k_tiles: int, load_time: int = 3, math_time: int = 1) 
     return steps
 
 
+@checked
 def pipeline(
     stages: int, k_tiles: int, load_time: int = 3, math_time: int = 1, title: str | None = None
 ) -> svg.Picture:
@@ -58,7 +62,7 @@ def pipeline(
     """
     steps = schedule(stages, k_tiles, load_time, math_time)
     if k_tiles > 64 or stages > 32:
-        raise ValueError(f"stages, k_tiles: got {stages}, {k_tiles}, need at most 32 and 64 to be readable")
+        raise ValueError(f"stages, k_tiles: got {stages}, {k_tiles}; needed at most 32 and 64 to be readable")
     unit, h, left, top = 34.0, 28.0, 104.0, 66.0
     load, math = svg.GROUPS[0], svg.GROUPS[1]
     end = steps[-1].math_end

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cookbook.arguments import Integers, checked
 from cookbook.draw import svg
 
 __all__ = ["tensor_memory"]
@@ -25,7 +26,8 @@ class _Block(NamedTuple):
     cells: tuple[int, int]  # columns of tensor memory
 
 
-def tensor_memory(addresses: np.ndarray, piece: int, title: str | None = None) -> svg.Picture:
+@checked
+def tensor_memory(addresses: Integers, piece: int, title: str | None = None) -> svg.Picture:
     """All of tensor memory, 128 lanes by 512 columns, with the sums of each stage where they lie.
 
     A rectangle is what one warp loads at once: 32 rows of the tile, `piece` columns. A colour is a piece.
@@ -69,11 +71,11 @@ def tensor_memory(addresses: np.ndarray, piece: int, title: str | None = None) -
 def _check(addresses: np.ndarray, piece: int) -> None:
     if addresses.ndim != 3 or piece < 1 or addresses.shape[2] % piece or addresses.shape[1] % _WARP_LANES:
         needed = f"(STAGE, M, N), M a multiple of {_WARP_LANES}, N of the piece, {piece}"
-        raise ValueError(f"addresses: got shape {addresses.shape}, need {needed}")
+        raise ValueError(f"addresses: got shape {addresses.shape}; needed {needed}")
     if addresses.min() < 0 or (addresses >> 16).max() >= _LANES or (addresses & 0xFFFF).max() >= _COLUMNS:
-        raise ValueError(f"addresses: got {addresses.min():#x} to {addresses.max():#x}, need 128 lanes, 512 columns")
+        raise ValueError(f"addresses: got {addresses.min():#x} to {addresses.max():#x}; needed 128 lanes, 512 columns")
     if len(np.unique(addresses)) != addresses.size:
-        raise ValueError("addresses: got one twice, need a place for each sum")
+        raise ValueError("addresses: got one twice; needed a place for each sum")
 
 
 def _block(addresses: np.ndarray, stage: int, row: int, column: int, piece: int) -> _Block:
@@ -81,7 +83,7 @@ def _block(addresses: np.ndarray, stage: int, row: int, column: int, piece: int)
     lanes, cells = inside >> 16, inside & 0xFFFF
     spans = [(int(x.min()), int(x.max())) for x in (lanes, cells)]
     if any(last - first + 1 != extent for (first, last), extent in zip(spans, inside.shape, strict=True)):
-        raise ValueError(f"addresses: got rows from {row}, columns from {column} apart, need them in one rectangle")
+        raise ValueError(f"addresses: got rows from {row}, columns from {column} apart; needed them in one rectangle")
     return _Block(stage, (row, row + _WARP_LANES - 1), (column, column + piece - 1), *spans)
 
 

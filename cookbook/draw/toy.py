@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from cookbook.arguments import checked, pair
 from cookbook.draw import frames, svg
 from cookbook.draw.crossbar import turns
 
@@ -26,6 +27,7 @@ class Step(NamedTuple):
     output: tuple[tuple[int | None, ...], ...]
 
 
+@checked
 def transpose_steps(store: Place, load: Place, n: int = 8) -> list[Step]:
     """n stores of input rows, then n loads of output rows. Element (r, c) of the input is the number r * n + c.
 
@@ -35,7 +37,7 @@ def transpose_steps(store: Place, load: Place, n: int = 8) -> list[Step]:
         n: threads, banks, and rows and columns of the tile: 2 to 8.
     """
     if not 2 <= n <= 8:
-        raise ValueError(f"n: got {n}, need 2 to 8")
+        raise ValueError(f"n: got {n}; needed 2 to 8")
     shared: list[list[int | None]] = [[None] * n for _ in range(n)]
     output: list[list[int | None]] = [[None] * n for _ in range(n)]
     steps = []
@@ -53,9 +55,9 @@ def transpose_steps(store: Place, load: Place, n: int = 8) -> list[Step]:
 
 
 def _inside(kind: str, cell: tuple[int, int], n: int) -> tuple[int, int]:
-    row, slot = cell
+    row, slot = pair(kind, cell, of=f"row, slot of the {n} x {n} shared memory")
     if not (0 <= row < n and 0 <= slot < n):
-        raise ValueError(f"{kind}: got {cell}, need a cell of the {n} x {n} shared memory")
+        raise ValueError(f"{kind}: got {cell}; needed a cell of the {n} x {n} shared memory")
     return row, slot
 
 
@@ -112,6 +114,7 @@ def _frame(steps: list[Step], number: int, lefts: tuple[float, ...]) -> str:
     return "".join([*_around(step, lefts), svg.text(24, 50, said, 12, "ink", "start")])
 
 
+@checked
 def toy_transpose(
     store: Place, load: Place, n: int = 8, step: int | None = None, title: str | None = None
 ) -> svg.Picture:
@@ -130,7 +133,7 @@ def toy_transpose(
     """
     steps = transpose_steps(store, load, n)
     if step is not None and not -len(steps) <= step < len(steps):
-        raise ValueError(f"step: got {step}, need {-len(steps)} <= step < {len(steps)}, or None for all")
+        raise ValueError(f"step: got {step}; needed {-len(steps)} <= step < {len(steps)}, or None for all")
     total = sum(s.turns for s in steps)
     right = all(v == c * n + r for r, row in enumerate(steps[-1].output) for c, v in enumerate(row))
     said = f"{total} turns; the output is {'the transpose' if right else 'wrong'}"
@@ -149,6 +152,7 @@ def toy_transpose(
     return svg.picture(24 + 3 * (n * _C + 44) - 20, bottom + 40, title, described, parts, {})
 
 
+@checked
 def swizzle_progress(place: Place, n: int = 8, column: int = 0, title: str | None = None) -> svg.Picture:
     """What a read of one column costs as row after row of the tile is swizzled: one small picture a row.
 
@@ -158,7 +162,7 @@ def swizzle_progress(place: Place, n: int = 8, column: int = 0, title: str | Non
         column: the one that is read.
     """
     if not 2 <= n <= 8 or not 0 <= column < n:
-        raise ValueError(f"n, column: got {n}, {column}, need 2 to 8, and a column less than n")
+        raise ValueError(f"n, column: got {n}, {column}; needed 2 to 8, and a column less than n")
     size, across = 20.0, min(n, 4)
     pitch_x, pitch_y = n * size + 28, n * size + 44
     parts, costs = [], []

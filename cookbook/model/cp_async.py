@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
+from cookbook.arguments import Integers, broadcast, checked, renamed, wrong_type
 from cookbook.model.smem import SharedMemory
 
 __all__ = ["cp_async"]
 
 
+@checked
 def cp_async(
     smem: SharedMemory,
-    dst: np.ndarray,
+    dst: Integers,
     memory: np.ndarray,
-    src: np.ndarray,
+    src: Integers,
     *,
-    src_size: np.ndarray | int | None = None,
+    src_size: Integers | int | None = None,
     predicate: np.ndarray | bool = True,
 ) -> None:
     """cp.async.cg.shared.global with cp-size 16 (PTX ISA, "Data Movement and Conversion Instructions: cp.async").
@@ -30,7 +32,10 @@ def cp_async(
     Raises:
         ValueError: a misaligned address, a byte outside either memory, or a src_size outside 0 to 16.
     """
-    dst, src, size, active = np.broadcast_arrays(dst, src, 16 if src_size is None else src_size, predicate)
+    if np.asarray(predicate).dtype != bool:
+        wrong_type("predicate", predicate, "True or False, or an array of them")
+    given = {"dst": dst, "src": src, "src_size": 16 if src_size is None else src_size, "predicate": predicate}
+    dst, src, size, active = broadcast(**given)
     dst, src, size = dst[active], src[active], size[active]
     if size.size and (size.min() < 0 or size.max() > 16):
         raise ValueError(f"src_size: got {size.min()} to {size.max()}; needed 0 to 16 bytes")
@@ -44,4 +49,5 @@ def cp_async(
     lane = np.arange(16)
     inside = lane < size[:, None]
     places = np.where(inside, src[:, None] + lane, 0)
-    smem.write(dst, np.where(inside, data[places], 0).astype(np.uint8))
+    with renamed(addresses="dst"):
+        smem.write(dst, np.where(inside, data[places], 0).astype(np.uint8))

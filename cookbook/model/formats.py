@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from cookbook.arguments import checked
+
 __all__ = ["from_float32", "to_float32"]
 
 DTYPES = ("float16", "bfloat16")
 
 
+@checked
 def to_float32(bits: np.ndarray, dtype: str) -> np.ndarray:
     """The float32 values, exact, of uint16 bit patterns of `dtype` ("float16" or "bfloat16"); same shape."""
     array = np.asarray(bits)
@@ -19,6 +22,7 @@ def to_float32(bits: np.ndarray, dtype: str) -> np.ndarray:
     return (array.astype(np.uint32) << 16).view(np.float32)
 
 
+@checked
 def from_float32(values: np.ndarray, dtype: str) -> np.ndarray:
     """uint16 bit patterns of `dtype` nearest to float32 values, ties to even; a NaN stays a NaN; same shape."""
     array = np.asarray(values, np.float32)

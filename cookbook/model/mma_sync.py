@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cookbook.arguments import checked
 from cookbook.model.formats import to_float32
 
 __all__ = ["A_COORDS", "B_COORDS", "C_COORDS", "mma_m16n8k16"]
@@ -22,6 +23,7 @@ B_COORDS = _coords(4, lambda g, t, i: 2 * t + i % 2 + 8 * (i // 2), lambda g, t,
 C_COORDS = _coords(4, lambda g, t, i: g + 8 * (i // 2), lambda g, t, i: 2 * t + i % 2)  # (m, n)
 
 
+@checked
 def mma_m16n8k16(a: np.ndarray, b: np.ndarray, c: np.ndarray, dtype: str) -> np.ndarray:
     """mma.sync.aligned.m16n8k16.row.col.f32.T.T.f32, T being `dtype`.
 

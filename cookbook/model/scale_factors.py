@@ -12,34 +12,41 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from cookbook.arguments import checked, integer, integers
 from cookbook.model.tmem import TensorMemory, TmemAddress
 
 __all__ = ["ATOM_BYTES", "atom_offsets", "read_scales", "to_atoms"]
 
+MOST = 1 << 12  # rows, or factors, that a table is made of
 ATOM_ROWS, ATOM_FACTORS, ATOM_BYTES = 128, 4, 512
 WARP_LANES = 32
 
 
+@checked
 def atom_offsets(rows: int, factors: int) -> np.ndarray:
     """(rows, factors) int64: the byte of each row's each scale factor, atoms along K first.
 
     PTX ISA, tcgen05 "Scale Factor" layouts of scale_vec::1X, 2X and 4X, as one atom of 128 x 4 bytes has them.
     """
+    for name, extent in (("rows", rows), ("factors", factors)):
+        integer(name, extent, at_least=0, at_most=MOST)
     row, k = np.indices((rows, factors))
     along = -(-factors // ATOM_FACTORS)
     atom = row // ATOM_ROWS * along + k // ATOM_FACTORS
     return atom * ATOM_BYTES + row % 32 * 16 + row % ATOM_ROWS // 32 * 4 + k % ATOM_FACTORS
 
 
+@checked
 def to_atoms(scales: np.ndarray) -> np.ndarray:
     """1-D uint8: the scale factors (rows, factors) in the order of `atom_offsets`, whole atoms, zero where none is."""
-    scales = np.asarray(scales, np.uint8)
+    scales = integers("scales", scales, shape=(None, None), at_least=0, at_most=255).astype(np.uint8)
     rows, factors = scales.shape
     out = np.zeros(-(-rows // ATOM_ROWS) * -(-factors // ATOM_FACTORS) * ATOM_BYTES, np.uint8)
     out[atom_offsets(rows, factors)] = scales
     return out
 
 
+@checked
 def read_scales(
     tmems: Sequence[TensorMemory],
     m: int,
@@ -58,9 +65,13 @@ def read_scales(
     Raises:
         ValueError: the bytes are not all in one cell, or the copies for the four warps differ.
     """
-    for name, first in (("a_sf_id", a_id), ("b_sf_id", b_id)):
-        if first + count > ATOM_FACTORS:
-            raise ValueError(f"{name}: got {first}; needed {ATOM_FACTORS - count} at most for {count} scale factors")
+    integer("count", count, at_least=1, at_most=ATOM_FACTORS)
+    for name, first in (("a_id", a_id), ("b_id", b_id)):
+        integer(name, first, at_least=0, at_most=ATOM_FACTORS - count)
+    for name, extent in (("m", m), ("n", n)):
+        integer(name, extent, at_least=1, at_most=256)
+    if not tmems or m % len(tmems):
+        raise ValueError(f"tmems: got {len(tmems)}; needed one for each CTA, 1 or 2 that divide {m}")
     scale_a, scale_b = _cell(scale_a, a_id, "scale_a"), _cell(scale_b, b_id, "scale_b")
     own = m // len(tmems)
     split = own == 64  # lanes 64 to 127 compute the second half of the columns: PTX ISA, layout B

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cookbook.arguments import checked, integer, integers
+
 __all__ = ["FORMATS", "decode", "encode", "encode_ue8m0", "pack", "unpack"]
 
 
@@ -39,6 +41,7 @@ FORMATS = {
 }
 
 
+@checked
 def decode(bits: np.ndarray, name: str) -> np.ndarray:
     """The float32 values, exact, of patterns of a format of `FORMATS`, one in the low bits of each uint8; same shape.
 
@@ -52,6 +55,7 @@ def decode(bits: np.ndarray, name: str) -> np.ndarray:
     return table[array]
 
 
+@checked
 def encode(values: np.ndarray, name: str) -> np.ndarray:
     """The patterns (uint8) nearest to float32 values, ties to even, too large ones the largest; same shape.
 
@@ -73,6 +77,7 @@ def encode(values: np.ndarray, name: str) -> np.ndarray:
     return (code | sign.astype(np.int64) << form.bits - 1).astype(np.uint8)
 
 
+@checked
 def encode_ue8m0(values: np.ndarray, up: bool = True) -> np.ndarray:
     """The power of two next to float32 values, at least as large (cvt.rp) or, if not `up`, as small (cvt.rz); uint8.
 
@@ -87,22 +92,31 @@ def encode_ue8m0(values: np.ndarray, up: bool = True) -> np.ndarray:
     return np.where(bad, 255, code).astype(np.uint8)
 
 
+@checked
 def pack(codes: np.ndarray, bits: int) -> np.ndarray:
     """Patterns of `bits` each along the last axis, uint8, into bytes, the first in the lowest bits.
 
     Raises:
         ValueError: they do not fill whole bytes.
     """
-    codes = np.asarray(codes, np.uint8)
+    integer("bits", bits, at_least=1, at_most=8)
+    codes = integers("codes", codes, at_least=0, at_most=(1 << bits) - 1).astype(np.uint8)
+    if codes.ndim < 1:
+        raise ValueError("codes: got a single one; needed an axis of them")
     if codes.shape[-1] * bits % 8:
         raise ValueError(f"codes: got {codes.shape[-1]} of {bits} bits; needed whole bytes")
     stream = codes[..., None] >> np.arange(bits, dtype=np.uint8) & 1
     return np.packbits(stream.reshape(*codes.shape[:-1], -1), axis=-1, bitorder="little")
 
 
+@checked
 def unpack(packed: np.ndarray, bits: int) -> np.ndarray:
     """The way back of `pack`: uint8 patterns, one a byte."""
-    stream = np.unpackbits(np.asarray(packed, np.uint8), axis=-1, bitorder="little")
+    integer("bits", bits, at_least=1, at_most=8)
+    array = integers("packed", packed, at_least=0, at_most=255).astype(np.uint8)
+    if array.ndim < 1 or array.shape[-1] * 8 % bits:
+        raise ValueError(f"packed: got shape {array.shape}; needed bytes that {bits}-bit patterns fill")
+    stream = np.unpackbits(array, axis=-1, bitorder="little")
     stream = stream.reshape(*stream.shape[:-1], -1, bits)
     return (stream << np.arange(bits, dtype=np.uint8)).sum(axis=-1, dtype=np.uint8)
 

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from cookbook.arguments import checked, choice, integer, pair, renamed
 from cookbook.model.smem import SharedMemory
 from cookbook.model.tma import SWIZZLES
 from cookbook.model.wgmma import CHUNK, FIELD, MAJORS, MatrixDescriptor
@@ -18,6 +19,7 @@ from cookbook.swizzle import Swizzle
 
 __all__ = ["BlackwellDescriptor", "canonical_offsets", "operand_bytes", "swizzle_of"]
 
+MOST = 1 << 12  # rows, or columns, of an operand: above any
 CORE = 8  # rows of a core matrix, each of 16 bytes
 ROW_BYTES = 2 * CHUNK  # bytes of K that one instruction reads of each row, whatever the type
 VERSION = 0b001
@@ -26,6 +28,7 @@ MODES = {(mode, 16): swizzle for mode, swizzle in SWIZZLES.items()} | {(128, 32)
 BLACKWELL_CODES = {(0, 16): 0, (128, 32): 1, (128, 16): 2, (64, 16): 4, (32, 16): 6}
 
 
+@checked
 @dataclass(frozen=True)
 class BlackwellDescriptor:
     """The 64-bit shared memory descriptor of tcgen05.mma and tcgen05.cp.
@@ -66,6 +69,7 @@ class BlackwellDescriptor:
         return word | BLACKWELL_CODES[self.mode, self.together] << 61
 
     @classmethod
+    @checked
     def decode(cls, word: int) -> BlackwellDescriptor:
         """The descriptor that these 64 bits say.
 
@@ -82,11 +86,13 @@ class BlackwellDescriptor:
         return cls(start, lbo, sbo, *codes[word >> 61], word >> 49 & 7, bool(word >> 52 & 1))
 
 
+@checked
 def swizzle_of(descriptor: MatrixDescriptor | BlackwellDescriptor) -> Swizzle:
     """The swizzle of byte addresses that the hardware applies."""
     return MODES[descriptor.mode, getattr(descriptor, "together", 16)]
 
 
+@checked
 def canonical_offsets(
     descriptor: MatrixDescriptor | BlackwellDescriptor, major: str, shape: tuple[int, int], element_bits: int
 ) -> np.ndarray:
@@ -94,7 +100,9 @@ def canonical_offsets(
 
     PTX ISA, "Canonical Layouts"; the swizzle, `swizzle_of`, then acts on these addresses.
     """
-    size = element_bits // 8
+    choice("major", major, MAJORS)
+    size = integer("element_bits", element_bits, one_of=(8, 16, 32, 64, 128)) // 8
+    pair("shape", shape, of="mn, k", at_least=1, at_most=MOST)
     mn, k = np.indices(shape)
     width, lines = descriptor.mode or CHUNK, lines_of(getattr(descriptor, "together", 16))
     if major == "K":
@@ -112,6 +120,7 @@ def lines_of(together: int) -> int:
     return CORE * CHUNK // together
 
 
+@checked
 def operand_bytes(
     smem: SharedMemory,
     descriptor: BlackwellDescriptor | int,
@@ -135,7 +144,10 @@ def operand_bytes(
         ValueError: a field that is not modelled, a major that the mode does not have, or an address outside.
     """
     if not isinstance(descriptor, BlackwellDescriptor):
-        descriptor = BlackwellDescriptor.decode(descriptor)
+        with renamed(word="descriptor"):
+            descriptor = BlackwellDescriptor.decode(descriptor)
+    integer("width", width, one_of=(CHUNK, ROW_BYTES))
+    integer("element_bits", element_bits, one_of=(4, 8, 16, 32))
     if major == "K":
         chunks = operand_addresses(descriptor, rows, "K", 8)[:, : width // CHUNK]
         return smem.read(chunks, CHUNK, np.uint8).reshape(rows, width)
@@ -149,8 +161,7 @@ def operand_addresses(descriptor: BlackwellDescriptor, rows: int, major: str, el
     """Read-only byte addresses, the swizzle applied: (rows, 2) of 16-byte chunks, or MN-major (rows, K) of elements."""
     if major not in MAJORS:
         raise ValueError(f"major: got {major!r}; needed one of {MAJORS}")
-    if rows < 1:
-        raise ValueError(f"rows: got {rows}; needed a positive number")
+    integer("rows", rows, at_least=1, at_most=MOST)
     if descriptor.base_offset or descriptor.lbo_absolute:
         raise ValueError(f"descriptor: got {descriptor}; needed base_offset 0 and a relative lbo: others not modelled")
     if major == "K" and descriptor.together != CHUNK:

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from cookbook.arguments import checked, integer, renamed
 from cookbook.model.formats import to_float32
 from cookbook.model.scale_factors import read_scales
 from cookbook.model.small_floats import FORMATS, decode, unpack
@@ -55,6 +56,7 @@ KINDS = {
 MN_MAJOR_TYPES = ("float16", "bfloat16", "tfloat32", "e4m3", "e5m2")
 
 
+@checked
 @dataclass(frozen=True)
 class InstructionDescriptor:
     """The 32 bits that tell tcgen05.mma shapes, types and majors, and the .kind that they are read under.
@@ -116,6 +118,7 @@ class InstructionDescriptor:
         """Elements of K that one instruction takes."""
         return KINDS[self.kind].k
 
+    @checked
     def check(self, cta_group: int, a_in_tmem: bool = False) -> None:
         """PTX ISA, tcgen05 "Matrix Shape": whether these M and N exist under .cta_group::1 or ::2.
 
@@ -146,6 +149,7 @@ class InstructionDescriptor:
         return word | D_TYPES[self.d_type] << 4
 
     @classmethod
+    @checked
     def decode(cls, word: int, kind: str) -> InstructionDescriptor:
         """What these 32 bits say to an instruction of this .kind.
 
@@ -162,7 +166,7 @@ class InstructionDescriptor:
             raise ValueError(
                 f"word: got {word:#010x}; needed 32 bits with zeros outside {known:#010x}, types of {types} for {kind}"
             )
-        fields = {"m": (word >> 24 & 31) * 16, "n": (word >> 17 & 63) * 8}
+        fields: dict[str, Any] = {"m": (word >> 24 & 31) * 16, "n": (word >> 17 & 63) * 8}
         fields |= {"a_type": types[codes[0]], "b_type": types[codes[1]]}
         fields |= {"a_negate": bool(word >> 13 & 1), "b_negate": bool(word >> 14 & 1)}
         fields |= {"a_major": "MN" if word >> 15 & 1 else "K", "b_major": "MN" if word >> 16 & 1 else "K"}
@@ -172,7 +176,10 @@ class InstructionDescriptor:
         else:
             d_types = {code: name for name, code in D_TYPES.items()}
             fields["d_type"] = d_types.get(word >> 4 & 3, "int32")
-        return cls(kind, **fields)
+        try:
+            return cls(kind, **fields)
+        except ValueError as error:
+            raise ValueError(f"word: got {word:#010x}, in which {error}") from None
 
 
 def _sf_ids(kind: Kind) -> tuple[int, ...]:
@@ -182,6 +189,7 @@ def _sf_ids(kind: Kind) -> tuple[int, ...]:
     return tuple(range(0, 4, max(1, kind.k // max(kind.blocks))))
 
 
+@checked
 @lru_cache(maxsize=64)
 def d_places(m: int, n: int, cta_group: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(CTA, lane, column) of every element of D, three read-only (m, n) arrays; columns count from D's address.
@@ -193,6 +201,7 @@ def d_places(m: int, n: int, cta_group: int = 1) -> tuple[np.ndarray, np.ndarray
     Raises:
         ValueError: no such M under this cta_group.
     """
+    integer("n", n, at_least=1, at_most=512)
     if m not in (64 * cta_group, 128 * cta_group) or cta_group not in (1, 2):
         raise ValueError(f"m, cta_group: got {m, cta_group}; needed 64 or 128 with 1, 128 or 256 with 2")
     row, column = np.indices((m, n))
@@ -207,6 +216,7 @@ def d_places(m: int, n: int, cta_group: int = 1) -> tuple[np.ndarray, np.ndarray
     return places
 
 
+@checked
 def mma(
     smem: SharedMemory | Sequence[SharedMemory],
     tmem: TensorMemory | Sequence[TensorMemory],
@@ -248,10 +258,13 @@ def mma(
         raise ValueError(f"idesc: got a D of {idesc.d_type}; needed float32: others are not modelled")
     if (scale_a is None, scale_b is None) != (not KINDS[idesc.kind].blocks,) * 2:
         raise ValueError(f"scale_a, scale_b: got {scale_a, scale_b}; needed both for the scaled kinds, else none")
-    d = TmemAddress.of(d)
-    left = _left(smems, tmems, a, idesc, d)
-    right = _matrix([_bytes_of(s, b, idesc, "b", len(smems)) for s in smems], idesc, "b")
-    if scale_a is None:
+    with renamed(address="d"):
+        d = TmemAddress.of(d)
+    with renamed(word="a", descriptor="a"):
+        left = _left(smems, tmems, a, idesc, d)
+    with renamed(word="b", descriptor="b"):
+        right = _matrix([_bytes_of(s, b, idesc, "b", len(smems)) for s in smems], idesc, "b")
+    if scale_a is None or scale_b is None:
         product = left @ right.T
     else:
         product = _scaled(tmems, left, right, scale_a, scale_b, idesc, block)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cookbook.arguments import checked, integer, renamed
 from cookbook.model.smem import SharedMemory
 from cookbook.swizzle import Swizzle
 
@@ -11,12 +12,13 @@ __all__ = ["COORDINATE_BYTES", "SWIZZLES", "swizzle_mode", "tma_load", "tma_stor
 
 CHUNK = 16  # bytes that every swizzle keeps together
 # A box begins a multiple of 16 bytes into the rows of the tensor, and a stored one not before it. The PTX ISA does not
-# say so; an H200 stops the kernel with an illegal instruction otherwise (`python -m cookbook.harness.probes --tma`).
+# say so; an H200 stops the kernel with an illegal instruction otherwise (`python -m tools.probes --tma`).
 COORDINATE_BYTES = 16
 # Swizzle modes by the bytes of a row; the swizzle acts on absolute shared-memory addresses.
 SWIZZLES = {0: Swizzle(0, 4, 3), 32: Swizzle(1, 4, 3), 64: Swizzle(2, 4, 3), 128: Swizzle(3, 4, 3)}
 
 
+@checked
 def swizzle_mode(swizzle: Swizzle) -> int:
     """The mode (0, 32, 64 or 128 bytes) that lays memory out as this swizzle of byte addresses.
 
@@ -29,6 +31,7 @@ def swizzle_mode(swizzle: Swizzle) -> int:
     raise ValueError(f"swizzle: got {swizzle!r}; needed one of {list(SWIZZLES.values())}, which TMA writes")
 
 
+@checked
 def tma_load(
     smem: SharedMemory,
     base: int,
@@ -63,9 +66,11 @@ def tma_load(
     data = np.zeros(box, tensor.dtype)
     data[inside] = tensor[there]
     chunks = data.reshape(-1, CHUNK // tensor.itemsize)
-    smem.write(_chunk_addresses(base, len(chunks), mode), chunks)
+    with renamed(addresses="base"):
+        smem.write(_chunk_addresses(base, len(chunks), mode), chunks)
 
 
+@checked
 def tma_store(
     smem: SharedMemory,
     base: int,
@@ -89,7 +94,9 @@ def tma_store(
     _check_origin(origin, tensor.itemsize, store=True)
     there, inside = _inside(tensor, origin, box)
     addresses = _chunk_addresses(base, box[0] * box[1] * tensor.itemsize // CHUNK, mode)
-    tensor[there] = smem.read(addresses, CHUNK // tensor.itemsize, tensor.dtype).reshape(box)[inside]
+    with renamed(addresses="base"):
+        found = smem.read(addresses, CHUNK // tensor.itemsize, tensor.dtype)
+    tensor[there] = found.reshape(box)[inside]
 
 
 def _inside(tensor: np.ndarray, origin: tuple[int, int], box: tuple[int, int]) -> tuple[tuple, tuple]:
@@ -119,8 +126,8 @@ def _check_tensor(tensor: np.ndarray) -> None:
 def _check_box(base: int, box: tuple[int, int], mode: int, itemsize: int) -> None:
     if mode not in SWIZZLES:
         raise ValueError(f"mode: got {mode}; needed one of {list(SWIZZLES)}")
-    if base < 0 or base % 128:
-        raise ValueError(f"base: got {base}; needed a multiple of 128")
+    if not 0 <= base < 1 << 32 or base % 128:
+        raise ValueError(f"base: got {base}; needed a multiple of 128 below 2**32")
     if not all(1 <= extent <= 256 for extent in box):
         raise ValueError(f"box: got {box}; needed extents of 1 to 256 elements")
     width = box[1] * itemsize
@@ -133,6 +140,8 @@ def _check_box(base: int, box: tuple[int, int], mode: int, itemsize: int) -> Non
 
 
 def _check_origin(origin: tuple[int, int], itemsize: int, *, store: bool) -> None:
+    for coordinate in origin:
+        integer("origin", coordinate, at_least=-(2**31), at_most=2**31 - 1, needed="coordinates of 32 bits")
     if origin[1] * itemsize % COORDINATE_BYTES:
         raise ValueError(f"origin: got column {origin[1]}, byte {origin[1] * itemsize}; needed a multiple of 16 bytes")
     if store and min(origin) < 0:

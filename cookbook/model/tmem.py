@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cookbook.arguments import Integers, broadcast, checked, integer, renamed
 from cookbook.model.smem import SharedMemory
 from cookbook.model.smem_descriptor import BlackwellDescriptor, operand_bytes
 
@@ -39,20 +40,23 @@ class TmemAddress(NamedTuple):
         return self.lane << 16 | self.column
 
     @classmethod
+    @checked
     def of(cls, address: TmemAddress | int) -> TmemAddress:
         """The address itself, or the one that 32 bits say.
 
         Raises:
             ValueError: not 32 bits, or a lane above 127.
         """
-        if isinstance(address, cls):
+        if isinstance(address, TmemAddress):
             return address
         if not 0 <= address < LANES << 16:
             raise ValueError(f"address: got {address:#x}; needed a lane below {LANES} in bits 16-31, a column below")
         return cls(int(address) >> 16, int(address) & 0xFFFF)
 
+    @checked
     def right(self, columns: int) -> TmemAddress:
         """`columns` further, in the same lane."""
+        integer("columns", columns, at_least=-self.column, at_most=COLUMNS)
         return self._replace(column=self.column + columns)
 
 
@@ -66,6 +70,7 @@ class TensorMemory:
         self._cells = np.full((LANES, COLUMNS), POISON, np.uint32)
         self._taken: dict[int, int] = {}  # first column -> columns
 
+    @checked
     def alloc(self, columns: int) -> TmemAddress:
         """tcgen05.alloc: the first column that so many free ones follow.
 
@@ -81,6 +86,7 @@ class TensorMemory:
                 return TmemAddress(0, first)
         raise ValueError(f"columns: got {columns}; needed a free place, with {self._taken} taken: it would block")
 
+    @checked
     def dealloc(self, address: TmemAddress | int, columns: int) -> None:
         """tcgen05.dealloc of one allocation, as it was made; its cells are poisoned.
 
@@ -93,7 +99,8 @@ class TensorMemory:
         del self._taken[first]
         self._cells[:, first : first + columns] = POISON
 
-    def read(self, lanes: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    @checked
+    def read(self, lanes: Integers | int, columns: Integers | int) -> np.ndarray:
         """uint32 cells of lanes and columns broadcast together.
 
         Raises:
@@ -101,12 +108,15 @@ class TensorMemory:
         """
         return self._cells[self._checked(lanes, columns)]
 
-    def write(self, lanes: np.ndarray, columns: np.ndarray, values: np.ndarray) -> None:
+    @checked
+    def write(self, lanes: Integers | int, columns: Integers | int, values: np.ndarray) -> None:
         """Write uint32 or float32 values; rules as of `read`."""
         values = np.asarray(values, order="C")
         if values.dtype not in (np.uint32, np.float32):
             raise ValueError(f"values: got {values.dtype}; needed uint32 or float32, the 32 bits of a cell")
-        self._cells[self._checked(lanes, columns)] = values.view(np.uint32)
+        cells = self._checked(lanes, columns)
+        broadcast(values=values, cells=cells[0])
+        self._cells[cells] = values.view(np.uint32)
 
     def _allocated(self) -> np.ndarray:
         mask = np.zeros(COLUMNS, bool)
@@ -114,8 +124,8 @@ class TensorMemory:
             mask[first : first + columns] = True
         return mask
 
-    def _checked(self, lanes: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        lanes, columns = np.asarray(lanes), np.asarray(columns)
+    def _checked(self, lanes: Integers | int, columns: Integers | int) -> tuple[np.ndarray, np.ndarray]:
+        lanes, columns = broadcast(lanes=lanes, columns=columns)
         if lanes.size and (lanes.min() < 0 or lanes.max() >= LANES):
             raise ValueError(f"lanes: got {lanes.min()} to {lanes.max()}; needed 0 to {LANES - 1}")
         outside = columns.size and (columns.min() < 0 or columns.max() >= COLUMNS)
@@ -123,9 +133,10 @@ class TensorMemory:
             raise ValueError(
                 f"columns: got {columns.min()} to {columns.max()}; needed allocated ones, {self._taken or 'of none'}"
             )
-        return np.broadcast_arrays(lanes, columns)
+        return lanes, columns
 
 
+@checked
 @lru_cache(maxsize=128)
 def ld_coords(shape: str, num: int = 1, split: int = 0) -> np.ndarray:
     """(32, registers, 2), read-only: the (lane, column) of each of a thread's registers, from the address.
@@ -145,6 +156,7 @@ def ld_coords(shape: str, num: int = 1, split: int = 0) -> np.ndarray:
     each = SHAPES[shape][1]
     if num not in (1, 2, 4, 8, 16, 32, 64, 128) or num * each > MAX_REGISTERS:
         raise ValueError(f"num: got {num}; needed a power of two, {MAX_REGISTERS // each} at most for {shape}")
+    integer("split", split, at_least=0, at_most=COLUMNS - 1)
     t, r = np.arange(32)[:, None], np.arange(num * each)[None, :]
     lane, column = {
         "32x32b": (t, r),
@@ -158,6 +170,7 @@ def ld_coords(shape: str, num: int = 1, split: int = 0) -> np.ndarray:
     return coords
 
 
+@checked
 def ld(
     tmem: TensorMemory, address: TmemAddress | int, warp: int, shape: str = "32x32b", num: int = 1, split: int = 0
 ) -> np.ndarray:
@@ -179,6 +192,7 @@ def ld(
     return tmem.read(lanes, columns)
 
 
+@checked
 def st(
     tmem: TensorMemory,
     address: TmemAddress | int,
@@ -204,6 +218,7 @@ def _warp_cells(
 ) -> tuple[np.ndarray, np.ndarray]:
     coords = ld_coords(shape, num, split)
     lane, column = TmemAddress.of(address)
+    integer("warp", warp, at_least=0, at_most=31)
     first = WARP_LANES * (warp % 4)
     allowed = range(first, first + WARP_LANES, SHAPES[shape][0])
     if lane not in allowed:
@@ -214,6 +229,7 @@ def _warp_cells(
     return lane + coords[..., 0], column + coords[..., 1]
 
 
+@checked
 def cp(
     smem: SharedMemory,
     tmem: TensorMemory,
@@ -242,7 +258,8 @@ def cp(
     lane, column = TmemAddress.of(address)
     if not 0 <= lane < (WARP_LANES if rows == 4 else 1):
         raise ValueError(f"address: got lane {lane}; needed {'0 to 31' if rows == 4 else '0'} for {shape}")
-    cells = operand_bytes(smem, descriptor, rows, width=width).view(np.uint32)
+    with renamed(word="descriptor"):
+        cells = operand_bytes(smem, descriptor, rows, width=width).view(np.uint32)
     step = WARP_LANES if rows == 4 else 1
     row = np.arange(rows)[:, None]
     if multicast == "warpx2::01_23":

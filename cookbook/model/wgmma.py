@@ -12,6 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from cookbook.arguments import checked, choice, integer, renamed
 from cookbook.layouts import SmemLayout
 from cookbook.model.formats import to_float32
 from cookbook.model.small_floats import decode
@@ -30,6 +31,7 @@ MODE_CODES = {0: 0, 128: 1, 64: 2, 32: 3}
 FIELD = (1 << 14) - 1  # addresses and offsets are 14 bits, in units of 16 bytes
 
 
+@checked
 @dataclass(frozen=True)
 class MatrixDescriptor:
     """The 64-bit matrix descriptor.
@@ -66,6 +68,7 @@ class MatrixDescriptor:
         return word | self.base_offset << 49 | MODE_CODES[self.mode] << 62
 
     @classmethod
+    @checked
     def decode(cls, word: int) -> MatrixDescriptor:
         """The descriptor that these 64 bits say.
 
@@ -80,6 +83,7 @@ class MatrixDescriptor:
         return cls(start, lbo, sbo, mode, word >> 49 & 7)
 
 
+@checked
 @lru_cache(maxsize=1024)
 def operand_addresses(descriptor: MatrixDescriptor, rows: int, major: str = "K") -> np.ndarray:
     """Read-only byte addresses of the 16-byte chunks of an operand of rows x 32 bytes.
@@ -93,8 +97,7 @@ def operand_addresses(descriptor: MatrixDescriptor, rows: int, major: str = "K")
     Raises:
         ValueError: rows is not a multiple of 8, no such major, or base_offset is not 0 (not modelled).
     """
-    if rows < CORE_ROWS or rows % CORE_ROWS:
-        raise ValueError(f"rows: got {rows}; needed a positive multiple of 8")
+    integer("rows", rows, at_least=CORE_ROWS, at_most=1 << 12, multiple_of=CORE_ROWS)
     if major not in MAJORS:
         raise ValueError(f"major: got {major!r}; needed one of {MAJORS}")
     if descriptor.base_offset:
@@ -122,6 +125,7 @@ def _mn_major_chunks(descriptor: MatrixDescriptor, rows: int) -> np.ndarray:
     return descriptor.start + line + along % width + along // width * next_mn
 
 
+@checked
 def operand_descriptors(layout: SmemLayout, rows: int, base: int = 0, major: str = "K") -> list[MatrixDescriptor]:
     """The descriptors of every block of `rows` x 32 bytes of a tile: k blocks fastest, then row blocks, then stages.
 
@@ -138,6 +142,9 @@ def operand_descriptors(layout: SmemLayout, rows: int, base: int = 0, major: str
         ValueError: the layout is not one of the canonical ones of this major, the base is misaligned, or the blocks
             do not divide the tile.
     """
+    integer("rows", rows, at_least=CORE_ROWS, at_most=1 << 12, multiple_of=CORE_ROWS)
+    choice("major", major, MAJORS)
+    integer("base", base, at_least=0, at_most=FIELD * CHUNK)
     offsets = layout.outer.table() * layout.element_bytes
     offsets = offsets[..., None] if offsets.ndim == 2 else offsets
     if layout.element_bits not in (8, 16) or offsets.ndim != 3:
@@ -166,7 +173,7 @@ def _block_descriptor(block: np.ndarray, base: int, mode: int, major: str) -> Ma
     chunks = SWIZZLES[mode](base + lines[:, ::chunk])
     inside = lines - np.repeat(lines[:, ::chunk], chunk, axis=1)
     adjacent = (inside == np.arange(lines.shape[1]) % chunk * (CHUNK // chunk)).all()
-    if not adjacent or (chunks != operand_addresses(descriptor, rows, major)).any():
+    if not adjacent or not np.array_equal(chunks, operand_addresses(descriptor, rows, major)):
         raise ValueError(
             f"layout: got a block at byte {start} that no {major}-major descriptor of the {mode}-byte mode reads; "
             f"needed {'rows' if major == 'K' else 'lines of one k'} {mode or CHUNK} bytes apart in groups of 8, "
@@ -189,6 +196,7 @@ def _mn_major_strides(block: np.ndarray, mode: int) -> tuple[int, int]:
     return (next_mn, next_k) if mode else (next_k, next_mn)
 
 
+@checked
 @lru_cache(maxsize=32)
 def d_coords(n: int) -> np.ndarray:
     """(128, n // 2, 2), read-only: the (m, n) of each of a thread's accumulators.
@@ -205,6 +213,7 @@ def d_coords(n: int) -> np.ndarray:
     return coords
 
 
+@checked
 def wgmma(
     smem: SharedMemory,
     a: MatrixDescriptor | int,
@@ -235,8 +244,10 @@ def wgmma(
         raise ValueError(f"d: got {d.dtype} of shape {d.shape}; needed float32 (128, N / 2)")
     n = 2 * d.shape[1]
     coords = d_coords(n)
-    left = _values(smem, _decoded(a), 64, major_a, dtype)
-    right = _values(smem, _decoded(b), n, major_b, dtype)
+    with renamed(word="a", major="major_a", descriptor="a"):
+        left = _values(smem, _decoded(a), 64, major_a, dtype)
+    with renamed(word="b", major="major_b", descriptor="b"):
+        right = _values(smem, _decoded(b), n, major_b, dtype)
     return d + (left @ right.T)[coords[..., 0], coords[..., 1]]
 
 

@@ -54,9 +54,7 @@
 # way `cp.async` walks them, and one bit of `ldmatrix`. The main loop, the MMA and the epilogue are untouched.
 
 # %%
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
@@ -65,6 +63,8 @@ import cutlass.cute as cute
 import cutlass.memory
 import torch
 from cutlass.cute.nvgpu import cpasync, warp
+
+from cookbook.recipe.entry import Call, Gemm, compile_host, either_major, require
 
 # %% [markdown]
 # ## The sizes, and the majors
@@ -146,7 +146,8 @@ class SmemLayouts(NamedTuple):
 def smem_atom(dtype, contiguous: int, along: int = 1) -> cute.ComposedLayout:
     """Eight lines along mode `along` and the swizzle for them: 128, 64, 32 or 16 bytes, the widest that divides
     `contiguous` elements."""
-    bits = next(bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0)
+    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
+    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
     width = (128 << bits) // dtype.width
     lines = cute.make_layout((8, width), stride=(width, 1))
     lines = lines if along == 1 else cute.select(lines, mode=[1, 0])  # (width, 8):(1, width)
@@ -478,198 +479,32 @@ def gemm(
 
 
 # %%
-def launch_arguments(dtype, pointers, mnk, strides, vec: int, stream: int) -> tuple:
-    """Plain addresses and integers as the typed values that `gemm` takes."""
-    align = (16, 16, vec * dtype.width // 8)  # bytes
-    gmem = cute.AddressSpace.gmem
-    return (
-        *(cute.runtime.make_ptr(dtype, pointers[i], gmem, assumed_align=align[i]) for i in range(3)),
-        tuple(cutlass.Int32(x) for x in mnk),
-        tuple(cutlass.Int64(x) for x in strides),
-        cuda.CUstream(stream),
-    )
-
-
 def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
-    """Compile for `arch` ("sm_80") with made-up pointers and sizes: no GPU is needed. "": the GPU that is here."""
-    made_up = launch_arguments(dtype, (16, 16, 16), (1, 1, 8), (8, 8, 8), vec, 0)
-    target = f"--gpu-arch {arch} " if arch else ""
-    config = config or config_for(arch)
-    return cute.compile(gemm, *made_up, dtype, config, vec, options=(target + options).strip() or None)
+    """Compile for `arch` ("sm_80"), which needs no GPU; "": for the GPU that is here."""
+    pointers = (dtype, 16), (dtype, 16), (dtype, vec * dtype.width // 8)
+    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch), vec), options=options)
 
 
 # %% [markdown]
-# ## `matmul`
+# ## `matmul`: what a user calls
 #
-# What a user calls. There is no argument for the majors: the strides of a and b say them. Everything that the kernel
-# relies on is looked at before anything is launched; what is wrong is said with the argument's name, what it got and
-# what it needs.
-
-# %%
-DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
-
-
-def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
-    """Raise `error` about the argument `name` unless `ok`."""
-    if not ok:
-        raise error(f"{name}: got {got}; needed {needed}")
-
-
-def check_operand(name: str, x: torch.Tensor, dtype: torch.dtype | None) -> None:
-    """A non-empty matrix of a dtype the tensor cores take, and of `dtype` if that is given."""
-    require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
-    require(x.layout == torch.strided, name, f"layout {x.layout}", "torch.strided: a dense matrix", TypeError)
-    require(x.ndim == 2, name, f"{x.ndim} dimension(s)", "2")
-    require(x.dtype in DTYPES, name, x.dtype, "torch.float16 or torch.bfloat16", TypeError)
-    require(dtype in (None, x.dtype), name, x.dtype, f"{dtype}, the dtype of a", TypeError)
-    require(min(x.shape) > 0, name, f"shape {tuple(x.shape)}", "no empty dimension")
-    tracked = x.requires_grad and torch.is_grad_enabled()
-    require(not tracked, name, "requires_grad=True", "torch.no_grad(): there is no backward")
-
-
-class Major(NamedTuple):
-    """How an operand can be read in 16-byte pieces."""
-
-    index: str  # along which it is contiguous: "k", or "m" or "n"
-    stride: int  # elements from one line to the next
-
-
-def objection(x: torch.Tensor, along: int, index: str, lines: str) -> tuple[str, str] | None:
-    """What keeps `x` from being read in 16-byte pieces along mode `along`: (what it has, what is needed).
-
-    `index` and `lines` name that mode and what runs along it ("K", "rows") in the message.
-    """
-    extent, apart = x.shape[along], line_stride(x, along)
-    if x.stride(along) != 1 and extent > 1:
-        return f"stride {x.stride(along)} along {index}", "1: contiguous"
-    if extent % 8:
-        return f"{index} = {extent}, contiguous", f"{index} a multiple of 8: whole 16-byte pieces"
-    if apart <= 0 or apart % 8:
-        return f"{index} = {extent}, {lines} {2 * apart} bytes apart", f"{lines} a multiple of 16 bytes apart"
-    if x.data_ptr() % 16:
-        return f"address {x.data_ptr():#x}", "a multiple of 16 bytes"
-    return None
-
-
-def line_stride(x: torch.Tensor, along: int) -> int:
-    """Elements from one line along mode `along` to the next; where there is one line alone, any legal number."""
-    return x.stride(1 - along) if x.shape[1 - along] > 1 else -(-x.shape[along] // 8) * 8
-
-
-def major_of(name: str, x: torch.Tensor, k_mode: int) -> Major:
-    """The major of the operand `name`, whose mode `k_mode` is K: K-major if it can be read so, else the other."""
-    other = "m" if name == "a" else "n"
-    lines = {1: "rows", 0: "columns"}
-    found = {}
-    for index, along in (("k", k_mode), (other, 1 - k_mode)):
-        found[index] = objection(x, along, index.upper(), lines[along])
-        if found[index] is None:
-            return Major(index, line_stride(x, along))
-    near = [objected for objected in found.values() if not objected[0].startswith("stride")]
-    strided = f"strides {tuple(x.stride())}", f"one of them 1: contiguous along K or {other.upper()}"
-    require(False, name, *(near[0] if near else strided))
-
-
-def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
-    """Whether two matrices with adjacent columns may share a byte."""
-    size = x.element_size()
-    (x0, y0), (x_row, y_row) = (x.data_ptr(), y.data_ptr()), (x.stride(0) * size, y.stride(0) * size)
-    x_width, y_width = x.shape[1] * size, y.shape[1] * size
-    if x0 + (x.shape[0] - 1) * x_row + x_width <= y0 or y0 + (y.shape[0] - 1) * y_row + y_width <= x0:
-        return False
-    if x_row != y_row or x_row < max(x_width, y_width):
-        return True  # interleaved with different steps: not told apart
-    gap = (y0 - x0) % x_row  # the same step: columns of one wider matrix, perhaps
-    return gap < x_width or gap + y_width > x_row
-
-
-def check_out(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, majors: tuple[Major, Major]) -> None:
-    """`out` can take the product of `a` (M, K) and `b` (K, N)."""
-    check_operand("out", out, a.dtype)
-    (m, n), (row, column) = (a.shape[0], b.shape[1]), out.stride()
-    require(out.shape == (m, n), "out", f"shape {tuple(out.shape)}", f"({m}, {n})")
-    require(column == 1 or n == 1, "out", f"stride {column} along N", "1: rows of adjacent elements")
-    require(row >= n or m == 1, "out", f"row stride {row}", f"at least N = {n}: rows that do not overlap")
-    require(out.device == a.device, "out", f"device {out.device}", f"{a.device}, where a is")
-    by_lines = (a if majors[0].index == "k" else a.T), (b.T if majors[1].index == "k" else b)
-    for name, x in zip("ab", by_lines, strict=True):
-        require(not overlap(out, x), "out", f"memory that overlaps {name}", "memory of its own")
-
-
-def store_width(out: torch.Tensor, ldc: int) -> int:
-    """Elements per store: the most (8 are 16 bytes) that divide N and to which every row is aligned."""
-    together = out.shape[1] | ldc | out.data_ptr() // out.element_size()
-    return next(vec for vec in (8, 4, 2, 1) if together % vec == 0)
-
-
-@cache
-def compiled(
-    dtype: torch.dtype, vec: int, a_major: str, b_major: str, capability: tuple[int, int]
-) -> Callable[..., None]:
-    """The kernel for the present GPU: compiled at the first call that needs it, then kept.
-
-    TVM-FFI (the package apache-tvm-ffi) makes it a function that takes plain integers and tuples of them, and costs
-    little more to call than the launch itself. Without it each argument is a Python object made for the call.
-    """
-    config = replace(config_for("sm_{}{}".format(*capability)), a_major=a_major, b_major=b_major)
-    return compile_for("", DTYPES[dtype], config, vec, "--enable-tvm-ffi")
-
-
-# %% [markdown]
-# ### Checked once
+# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
+# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
+# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
+# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
 #
-# Those checks take longer than the GPU takes for a small product. But a program calls `matmul` with the same few kinds
-# of operands again and again, and their kind (shapes, strides, dtypes, devices, alignment, whether a gradient is
-# wanted) decides whether a call is legal. So the first call of a kind makes a *plan*, and later ones look it up. One
-# thing must be looked at each time, for it depends on addresses: whether `out` shares memory with an operand.
+# There is no argument for the majors: the strides of a and b say them.
 
 
 # %%
-class Plan(NamedTuple):
-    """What the checks found out about calls of one kind: nothing is left but to launch."""
-
-    launch: Callable[..., None]  # compiled for this dtype, width of stores, and GPU
-    device: int  # of CUDA's
-    mnk: tuple[int, int, int]
-    strides: tuple[int, int, int]  # from one line of A, B and C to the next, in elements
-    spans: tuple[int, int, int]  # of A, B and C: from the first byte to the last one, in bytes
+def prepare(call: Call) -> tuple[tuple, tuple]:
+    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    a_major, b_major = call.majors
+    config = replace(config_for(call.arch), a_major=a_major, b_major=b_major)
+    return (config, call.vec), (call.mnk, call.strides)
 
 
-PLANS: dict[tuple, Plan] = {}
-MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
-
-
-def kind(x: object) -> object:
-    """What the checks look at in an argument, but for where exactly it lies."""
-    if x is None:
-        return None
-    try:
-        return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16, x.requires_grad
-    except (AttributeError, RuntimeError):  # not a dense tensor: no call of its kind has a plan
-        return type(x)
-
-
-def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> Plan:
-    """Check everything, compile what is needed. Raises what `matmul` raises."""
-    check_operand("a", a, None)
-    check_operand("b", b, a.dtype)
-    (m, k), n = a.shape, b.shape[1]
-    require(b.shape[0] == k, "b", f"shape {tuple(b.shape)}", f"({k}, N), for a is {tuple(a.shape)}")
-    majors = major_of("a", a, k_mode=1), major_of("b", b, k_mode=0)
-    if out is not None:
-        check_out(out, a, b, majors)
-    require(a.is_cuda, "a", f"device {a.device}", "a CUDA device")
-    require(b.device == a.device, "b", f"device {b.device}", f"{a.device}, where a is")
-    capability = torch.cuda.get_device_capability(a.device)
-    require(capability >= (8, 0), "a", f"a GPU of compute capability {capability}", "(8, 0) or later")
-
-    c = a.new_empty(m, n) if out is None else out  # memory of torch's own is aligned alike each time
-    ldc = c.stride(0) if m > 1 else -(-n // 8) * 8
-    with torch.cuda.device(a.device):
-        launch = compiled(a.dtype, store_width(c, ldc), *(x.index for x in majors), capability)
-    strides = (*(x.stride for x in majors), ldc)
-    spans = tuple(2 * (1 + (x.shape[0] - 1) * x.stride(0) + (x.shape[1] - 1) * x.stride(1)) for x in (a, b, c))
-    return Plan(launch, a.get_device(), (m, n, k), strides, spans)
+GEMM = Gemm(compile_for, prepare, gpus=((8, 0), ...), needs="cp.async", major_of=either_major, whole=True)
 
 
 # %%
@@ -688,25 +523,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
     argument, what it got and what it needs, and nothing has been launched.
     """
-    key = (kind(a), kind(b), kind(out), torch.is_grad_enabled())
-    plan = PLANS.get(key)
-    if plan is None:
-        plan = make_plan(a, b, out)
-        if len(PLANS) >= MAX_PLANS:
-            PLANS.clear()
-        PLANS[key] = plan
-    if torch.cuda.current_device() != plan.device:
-        with torch.cuda.device(plan.device):
-            return matmul(a, b, out=out)
-
-    (m, n, _), (a_span, b_span, c_span) = plan.mnk, plan.spans
-    out = a.new_empty(m, n) if out is None else out
-    pa, pb, pc = a.data_ptr(), b.data_ptr(), out.data_ptr()
-    if (pa < pc + c_span and pc < pa + a_span) or (pb < pc + c_span and pc < pb + b_span):
-        make_plan(a, b, out)  # from first to last byte they meet, but may be columns of one wider matrix
-    stream = torch._C._cuda_getCurrentRawStream(plan.device)  # its number, for which torch makes no Stream object
-    plan.launch(pa, pb, pc, plan.mnk, plan.strides, stream)
-    return out
+    return GEMM.matmul(a, b, out)
 
 
 # %% [markdown] tags=["lab"]
@@ -777,18 +594,18 @@ for letters, (a_major, b_major) in MAJORS.items():
 #
 # ## Check
 #
-# *Layout*, *model* and *compiled* for each of the majors: the model walks the tiles through modelled `cp.async`,
-# swizzled shared memory, `ldmatrix` with and without `.trans`, and `mma.sync`; the cubins must hold `LDSM` with `MT88`
-# where an operand is to be turned, and with `M88` where not. On a machine with a GPU the kernels also run here;
-# elsewhere the recorded runs are shown.
+# *Layout*, *model* and *compiled* for each of the majors: the model simulates the layouts: tiles go through modelled
+# `cp.async`, swizzled shared memory, `ldmatrix` with and without `.trans`, and `mma.sync`; the cubins must hold `LDSM`
+# with `MT88` where an operand is to be turned, and with `M88` where not. On a machine with a GPU the kernels also run
+# here; elsewhere the recorded runs are shown.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("ampere/majors_gemm", shapes=[(200, 328, 64)], dtypes=["float16"], targets=["sm_80", "sm_90a"])
-for level in report.levels:
-    print(f"{level.level:10}{level.majors:4}{level.target or '':14}{level.status:13}{tables.describe(level)}")
+lab.check_cells("ampere/majors_gemm", shapes=[(200, 328, 64)], dtypes=["float16"], targets=["sm_80", "sm_90a"])
 
 # %% [markdown] tags=["lab"]
 # ## Time
@@ -800,7 +617,7 @@ for level in report.levels:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.publishing import beside_tn, results_table
+from cookbook.publish.pages import beside_tn, results_table
 
 Markdown(results_table("ampere/majors_gemm"))
 

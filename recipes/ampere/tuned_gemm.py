@@ -15,6 +15,7 @@
 #       where the larger tiles do not fit the number of SMs, a written rule takes the smaller ones.
 #     track: ampere
 #     order: 50
+#     tuned: true
 #     builds_on: ampere/pipelined_gemm
 #     targets: [sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a]
 #     runs_on: sm_80+
@@ -45,9 +46,7 @@
 # cubes. The prediction comes before the measurement: first in the table of sizes, then in a cell.
 
 # %%
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
 from math import gcd
 from typing import NamedTuple
 
@@ -57,6 +56,8 @@ import cutlass.cute as cute
 import cutlass.memory
 import torch
 from cutlass.cute.nvgpu import cpasync, warp
+
+from cookbook.recipe.entry import Call, Gemm, compile_host, require
 
 # %% [markdown]
 # ## The sizes
@@ -200,7 +201,8 @@ class SmemLayouts(NamedTuple):
 
 def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
     """Rows of 128, 64, 32 or 16 bytes, the widest that divides `contiguous` elements, and the swizzle for it."""
-    bits = next(bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0)
+    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
+    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
     width = (128 << bits) // dtype.width
     rows = cute.make_layout((8, width), stride=(width, 1))
     return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
@@ -608,165 +610,29 @@ def gemm(
 
 
 # %%
-def launch_arguments(dtype, pointers, mnk, strides, vec: int, stream: int) -> tuple:
-    """Plain addresses and integers as the typed values that `gemm` takes."""
-    align = (16, 16, vec * dtype.width // 8)  # bytes
-    gmem = cute.AddressSpace.gmem
-    return (
-        *(cute.runtime.make_ptr(dtype, pointers[i], gmem, assumed_align=align[i]) for i in range(3)),
-        tuple(cutlass.Int32(x) for x in mnk),
-        tuple(cutlass.Int64(x) for x in strides),
-        cuda.CUstream(stream),
-    )
-
-
 def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
-    """Compile for `arch` ("sm_80") with made-up pointers and sizes: no GPU is needed. "": the GPU that is here."""
-    made_up = launch_arguments(dtype, (16, 16, 16), (1, 1, 8), (8, 8, 8), vec, 0)
-    target = f"--gpu-arch {arch} " if arch else ""
-    config = config or config_for(arch)
-    return cute.compile(gemm, *made_up, dtype, config, vec, options=(target + options).strip() or None)
+    """Compile for `arch` ("sm_80"), which needs no GPU; "": for the GPU that is here."""
+    pointers = (dtype, 16), (dtype, 16), (dtype, vec * dtype.width // 8)
+    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch), vec), options=options)
 
 
 # %% [markdown]
-# ## `matmul`
+# ## `matmul`: what a user calls
 #
-# What a user calls. It looks at everything that the kernel relies on before anything is launched, and says which
-# argument is at fault, what it got and what it needs.
-
-# %%
-DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
-
-
-def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
-    """Raise `error` about the argument `name` unless `ok`."""
-    if not ok:
-        raise error(f"{name}: got {got}; needed {needed}")
-
-
-def check_operand(name: str, x: torch.Tensor, dtype: torch.dtype | None) -> None:
-    """A non-empty matrix of a dtype the tensor cores take, and of `dtype` if that is given."""
-    require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
-    require(x.layout == torch.strided, name, f"layout {x.layout}", "torch.strided: a dense matrix", TypeError)
-    require(x.ndim == 2, name, f"{x.ndim} dimension(s)", "2")
-    require(x.dtype in DTYPES, name, x.dtype, "torch.float16 or torch.bfloat16", TypeError)
-    require(dtype in (None, x.dtype), name, x.dtype, f"{dtype}, the dtype of a", TypeError)
-    require(min(x.shape) > 0, name, f"shape {tuple(x.shape)}", "no empty dimension")
-    tracked = x.requires_grad and torch.is_grad_enabled()
-    require(not tracked, name, "requires_grad=True", "torch.no_grad(): there is no backward")
-
-
-def k_major_stride(name: str, x: torch.Tensor) -> int:
-    """The row stride, in elements, of `x` (rows, K), which 16-byte pieces must be able to read."""
-    (rows, k), (row, column) = x.shape, x.stride()
-    require(column == 1 or k == 1, name, f"stride {column} along K", "1: K-major")
-    row = row if rows > 1 else -(-k // 8) * 8  # a single row has no next one: any legal stride will do
-    apart = f"K = {k}, rows {2 * row} bytes apart"
-    require(row > 0 and row % 8 == 0, name, apart, "rows a multiple of 16 bytes apart")
-    require(x.data_ptr() % 16 == 0, name, f"address {x.data_ptr():#x}", "a multiple of 16 bytes")
-    return row
-
-
-def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
-    """Whether two matrices with adjacent columns may share a byte."""
-    size = x.element_size()
-    (x0, y0), (x_row, y_row) = (x.data_ptr(), y.data_ptr()), (x.stride(0) * size, y.stride(0) * size)
-    x_width, y_width = x.shape[1] * size, y.shape[1] * size
-    if x0 + (x.shape[0] - 1) * x_row + x_width <= y0 or y0 + (y.shape[0] - 1) * y_row + y_width <= x0:
-        return False
-    if x_row != y_row or x_row < max(x_width, y_width):
-        return True  # interleaved with different steps: not told apart
-    gap = (y0 - x0) % x_row  # the same step: columns of one wider matrix, perhaps
-    return gap < x_width or gap + y_width > x_row
-
-
-def check_out(out: torch.Tensor, a: torch.Tensor, bt: torch.Tensor) -> None:
-    """`out` can take the product of `a` (M, K) and `bt` (N, K)."""
-    check_operand("out", out, a.dtype)
-    (m, n), (row, column) = (a.shape[0], bt.shape[0]), out.stride()
-    require(out.shape == (m, n), "out", f"shape {tuple(out.shape)}", f"({m}, {n})")
-    require(column == 1 or n == 1, "out", f"stride {column} along N", "1: rows of adjacent elements")
-    require(row >= n or m == 1, "out", f"row stride {row}", f"at least N = {n}: rows that do not overlap")
-    require(out.device == a.device, "out", f"device {out.device}", f"{a.device}, where a is")
-    for name, x in (("a", a), ("b", bt)):
-        require(not overlap(out, x), "out", f"memory that overlaps {name}", "memory of its own")
-
-
-def store_width(out: torch.Tensor, ldc: int) -> int:
-    """Elements per store: the most (8 are 16 bytes) that divide N and to which every row is aligned."""
-    together = out.shape[1] | ldc | out.data_ptr() // out.element_size()
-    return next(vec for vec in (8, 4, 2, 1) if together % vec == 0)
-
-
-@cache
-def compiled(dtype: torch.dtype, vec: int, capability: tuple[int, int], variant: str) -> Callable[..., None]:
-    """The kernel for the present GPU: compiled at the first call that needs it, then kept.
-
-    TVM-FFI (the package apache-tvm-ffi) makes it a function that takes plain integers and tuples of them, and costs
-    little more to call than the launch itself. Without it each argument is a Python object made for the call.
-    """
-    return compile_for("", DTYPES[dtype], config_for("sm_{}{}".format(*capability), variant), vec, "--enable-tvm-ffi")
-
-
-# %% [markdown]
-# ### Checked once
-#
-# Those checks take longer than the GPU takes for a small product. But a program calls `matmul` with the same few kinds
-# of operands again and again, and their kind (shapes, strides, dtypes, devices, alignment, whether a gradient is
-# wanted) decides whether a call is legal. So the first call of a kind makes a *plan*, and later ones look it up. One
-# thing must be looked at each time, for it depends on addresses: whether `out` shares memory with an operand.
+# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
+# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
+# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
+# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
 
 
 # %%
-class Plan(NamedTuple):
-    """What the checks found out about calls of one kind: nothing is left but to launch."""
-
-    launch: Callable[..., None]  # compiled for this dtype, width of stores, and GPU
-    device: int  # of CUDA's
-    mnk: tuple[int, int, int]
-    strides: tuple[int, int, int]  # between the rows of A, B and C, in elements
-    spans: tuple[int, int, int]  # of A, B and C: from the first byte to the last one, in bytes
+def prepare(call: Call) -> tuple[tuple, tuple]:
+    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    variant = choose(*call.mnk, call.sms) if call.variant == DEFAULT else call.variant
+    return (config_for(call.arch, variant), call.vec), (call.mnk, call.strides)
 
 
-PLANS: dict[tuple, Plan] = {}
-MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
-
-
-def kind(x: object) -> object:
-    """What the checks look at in an argument, but for where exactly it lies."""
-    if x is None:
-        return None
-    try:
-        return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16, x.requires_grad
-    except (AttributeError, RuntimeError):  # not a dense tensor: no call of its kind has a plan
-        return type(x)
-
-
-def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str) -> Plan:
-    """Check everything, choose a variant, compile what is needed. Raises what `matmul` raises."""
-    known = (DEFAULT, *VARIANTS)
-    require(variant in known, "variant", repr(variant), f"one of {', '.join(known)}")
-    check_operand("a", a, None)
-    check_operand("b", b, a.dtype)
-    (m, k), n, bt = a.shape, b.shape[1], b.T
-    require(b.shape[0] == k, "b", f"shape {tuple(b.shape)}", f"({k}, N), for a is {tuple(a.shape)}")
-    require(k % 8 == 0, "a", f"K = {k}", "a multiple of 8: whole 16-byte pieces")
-    lda, ldb = k_major_stride("a", a), k_major_stride("b", bt)
-    if out is not None:
-        check_out(out, a, bt)
-    require(a.is_cuda, "a", f"device {a.device}", "a CUDA device")
-    require(b.device == a.device, "b", f"device {b.device}", f"{a.device}, where a is")
-    capability = torch.cuda.get_device_capability(a.device)
-    require(capability >= (8, 0), "a", f"a GPU of compute capability {capability}", "(8, 0) or later")
-
-    c = a.new_empty(m, n) if out is None else out  # memory of torch's own is aligned alike each time
-    ldc = c.stride(0) if m > 1 else -(-n // 8) * 8
-    sms = torch.cuda.get_device_properties(a.device).multi_processor_count
-    variant = choose(m, n, k, sms) if variant == DEFAULT else variant
-    with torch.cuda.device(a.device):
-        launch = compiled(a.dtype, store_width(c, ldc), capability, variant)
-    spans = ((m - 1) * lda + k, (n - 1) * ldb + k, (m - 1) * ldc + n)
-    return Plan(launch, a.get_device(), (m, n, k), (lda, ldb, ldc), tuple(2 * elements for elements in spans))
+GEMM = Gemm(compile_for, prepare, gpus=((8, 0), ...), needs="cp.async", variants=(DEFAULT, *VARIANTS), whole=True)
 
 
 # %%
@@ -787,25 +653,7 @@ def matmul(
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
     argument, what it got and what it needs, and nothing has been launched.
     """
-    key = (kind(a), kind(b), kind(out), torch.is_grad_enabled(), variant)
-    plan = PLANS.get(key)
-    if plan is None:
-        plan = make_plan(a, b, out, variant)
-        if len(PLANS) >= MAX_PLANS:
-            PLANS.clear()
-        PLANS[key] = plan
-    if torch.cuda.current_device() != plan.device:
-        with torch.cuda.device(plan.device):
-            return matmul(a, b, out=out, variant=variant)
-
-    (m, n, _), (a_span, b_span, c_span) = plan.mnk, plan.spans
-    out = a.new_empty(m, n) if out is None else out
-    pa, pb, pc = a.data_ptr(), b.data_ptr(), out.data_ptr()
-    if (pa < pc + c_span and pc < pa + a_span) or (pb < pc + c_span and pc < pb + b_span):
-        check_out(out, a, b.T)  # from first to last byte they meet, but may be columns of one wider matrix
-    stream = torch._C._cuda_getCurrentRawStream(plan.device)  # its number, for which torch makes no Stream object
-    plan.launch(pa, pb, pc, plan.mnk, plan.strides, stream)
-    return out
+    return GEMM.matmul(a, b, out, variant)
 
 
 # %% [markdown] tags=["lab"]
@@ -821,8 +669,8 @@ def matmul(
 from IPython.display import Markdown
 
 from cookbook import draw
-from cookbook.harness import records
-from cookbook.harness.publishing import table
+from cookbook.measure import records
+from cookbook.publish.pages import table
 
 SMS = 132  # of an H200
 
@@ -836,7 +684,7 @@ bars = [
     draw.Bar("at the ceiling of mma.sync", name, bytes_a_clock(config), note=f"{bytes_a_clock(config) / 128:.0%} busy")
     for name, config in VARIANTS.items()
 ]
-draw.bar_chart(bars, "bytes a clock", "Shared memory, computed", None, baseline=128, meaning="line: what it can serve")
+draw.bar_chart(bars, "bytes a clock", "Shared memory, computed", None, meaning="it can serve 128")
 
 # %% [markdown] tags=["lab"]
 # Second, how much of the work of the SMs is asked for: the products of C over those of all tiles of all waves. Here the
@@ -932,15 +780,14 @@ for name, layout, warps in (("A", layouts.a, WIDE.warps_m), ("B", layouts.b, WID
 # ## Check
 #
 # Every level looks at every variant.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("ampere/tuned_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"], targets=["sm_90a"])
-for level in report.levels:
-    of = " ".join(filter(None, (level.target, level.variant)))
-    print(f"{level.level:10}{of:24}{level.status:13}{tables.describe(level)}")
+lab.check_cells("ampere/tuned_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"], targets=["sm_90a"])
 
 # %% [markdown] tags=["lab"]
 # ## Time
@@ -949,7 +796,7 @@ for level in report.levels:
 # peers, all interleaved in one run on one GPU.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import results_table
+from cookbook.publish.pages import results_table
 
 Markdown(results_table("ampere/tuned_gemm"))
 
@@ -997,7 +844,7 @@ Markdown(rule_beside_times())
 # fewer joules is faster, even if it takes more clocks. The second table is ncu's, of one launch of each variant.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import limits_table
+from cookbook.publish.pages import limits_table
 
 Markdown(limits_table("ampere/tuned_gemm"))
 
@@ -1017,7 +864,7 @@ Markdown(limits_table("ampere/tuned_gemm"))
 # ceiling than one without `ldmatrix`, and one without the barrier hardly gained. How much there is to load is said by
 # the tile, and the tile by the registers. So what gains more is another instruction. TMA brings the same bytes more
 # cheaply: [the GEMM for GeForce Blackwell](../blackwell/geforce_gemm.ipynb), which also runs on a Hopper. And `wgmma`
-# takes its operands from shared memory, one issue for 64 rows: [the GEMM to use on Hopper](../hopper/tuned_gemm.ipynb).
+# takes its operands from shared memory, one issue for 64 rows: [the tuned GEMM of Hopper](../hopper/tuned_gemm.ipynb).
 #
 # What is left here: products whose tiles do not fill a wave, which need their K divided among CTAs. The first rows of
 # the table of times are such.

@@ -50,9 +50,7 @@
 # it is made for M up to 64.
 
 # %%
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
@@ -62,6 +60,8 @@ import cutlass.memory
 import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
+
+from cookbook.recipe.entry import Call, Gemm, compile_host, require
 
 # %% [markdown]
 # ## The sizes
@@ -159,7 +159,8 @@ class SmemLayouts(NamedTuple):
 
 def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
     """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
-    bits = next(bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0)
+    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
+    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
     width = (128 << bits) // dtype.width
     rows = cute.make_layout((8, width), stride=(width, 1))
     return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
@@ -500,156 +501,29 @@ def gemm(
 
 
 # %%
-def launch_arguments(dtype, pointers, mnk, strides, stream: int) -> tuple:
-    """Plain addresses and integers as the typed values that `gemm` takes."""
-    gmem = cute.AddressSpace.gmem
-    return (
-        *(cute.runtime.make_ptr(dtype, pointers[i], gmem, assumed_align=align) for i, align in enumerate((16, 16, 2))),
-        tuple(cutlass.Int32(x) for x in mnk),
-        tuple(cutlass.Int64(x) for x in strides),
-        cuda.CUstream(stream),
-    )
-
-
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
-    """Compile for `arch` ("sm_100a") with made-up pointers and sizes: no GPU is needed. "": the GPU that is here."""
-    made_up = launch_arguments(dtype, (16, 16, 16), (1, 1, 8), (8, 8, 8), 0)
-    target = f"--gpu-arch {arch} " if arch else ""
-    config = config or config_for(arch)
-    return cute.compile(gemm, *made_up, dtype, config, options=(target + options).strip() or None)
+    """Compile for `arch` ("sm_100a"), which needs no GPU; "": for the GPU that is here."""
+    pointers = (dtype, 16), (dtype, 16), (dtype, 2)
+    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch)), options=options)
 
 
 # %% [markdown]
-# ## `matmul`
+# ## `matmul`: what a user calls
 #
-# What a user calls. It looks at everything that the kernel relies on before anything is launched, and says which
-# argument is at fault, what it got and what it needs.
-
-# %%
-DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
-CAPABILITIES = {(10, 0): "sm_100a", (10, 3): "sm_103a"}  # of the GPUs that have tcgen05, and what to compile for them
-
-
-def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
-    """Raise `error` about the argument `name` unless `ok`."""
-    if not ok:
-        raise error(f"{name}: got {got}; needed {needed}")
-
-
-def check_operand(name: str, x: torch.Tensor, dtype: torch.dtype | None) -> None:
-    """A non-empty matrix of a dtype the tensor cores take, and of `dtype` if that is given."""
-    require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
-    require(x.layout == torch.strided, name, f"layout {x.layout}", "torch.strided: a dense matrix", TypeError)
-    require(x.ndim == 2, name, f"{x.ndim} dimension(s)", "2")
-    require(x.dtype in DTYPES, name, x.dtype, "torch.float16 or torch.bfloat16", TypeError)
-    require(dtype in (None, x.dtype), name, x.dtype, f"{dtype}, the dtype of a", TypeError)
-    require(min(x.shape) > 0, name, f"shape {tuple(x.shape)}", "no empty dimension")
-    tracked = x.requires_grad and torch.is_grad_enabled()
-    require(not tracked, name, "requires_grad=True", "torch.no_grad(): there is no backward")
-
-
-def k_major_stride(name: str, x: torch.Tensor) -> int:
-    """The row stride, in elements, of `x` (rows, K), which 16-byte pieces must be able to read."""
-    (rows, k), (row, column) = x.shape, x.stride()
-    require(column == 1 or k == 1, name, f"stride {column} along K", "1: K-major")
-    row = row if rows > 1 else -(-k // 8) * 8  # a single row has no next one: any legal stride will do
-    apart = f"K = {k}, rows {2 * row} bytes apart"
-    require(row > 0 and row % 8 == 0, name, apart, "rows a multiple of 16 bytes apart")
-    require(x.data_ptr() % 16 == 0, name, f"address {x.data_ptr():#x}", "a multiple of 16 bytes")
-    return row
-
-
-def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
-    """Whether two matrices with adjacent columns may share a byte."""
-    size = x.element_size()
-    (x0, y0), (x_row, y_row) = (x.data_ptr(), y.data_ptr()), (x.stride(0) * size, y.stride(0) * size)
-    x_width, y_width = x.shape[1] * size, y.shape[1] * size
-    if x0 + (x.shape[0] - 1) * x_row + x_width <= y0 or y0 + (y.shape[0] - 1) * y_row + y_width <= x0:
-        return False
-    if x_row != y_row or x_row < max(x_width, y_width):
-        return True  # interleaved with different steps: not told apart
-    gap = (y0 - x0) % x_row  # the same step: columns of one wider matrix, perhaps
-    return gap < x_width or gap + y_width > x_row
-
-
-def check_out(out: torch.Tensor, a: torch.Tensor, bt: torch.Tensor) -> None:
-    """`out` can take the product of `a` (M, K) and `bt` (N, K)."""
-    check_operand("out", out, a.dtype)
-    (m, n), (row, column) = (a.shape[0], bt.shape[0]), out.stride()
-    require(out.shape == (m, n), "out", f"shape {tuple(out.shape)}", f"({m}, {n})")
-    require(column == 1 or n == 1, "out", f"stride {column} along N", "1: rows of adjacent elements")
-    require(row >= n or m == 1, "out", f"row stride {row}", f"at least N = {n}: rows that do not overlap")
-    require(out.device == a.device, "out", f"device {out.device}", f"{a.device}, where a is")
-    for name, x in (("a", a), ("b", bt)):
-        require(not overlap(out, x), "out", f"memory that overlaps {name}", "memory of its own")
-
-
-@cache
-def compiled(dtype: torch.dtype, capability: tuple[int, int], config: Config) -> Callable[..., None]:
-    """The kernel for the present GPU: compiled at the first call that needs it, then kept.
-
-    TVM-FFI (the package apache-tvm-ffi) makes it a function that takes plain integers and tuples of them, and costs
-    little more to call than the launch itself. Without it each argument is a Python object made for the call.
-    """
-    return compile_for("", DTYPES[dtype], config, "--enable-tvm-ffi")
-
-
-# %% [markdown]
-# ### Checked once
-#
-# Those checks take longer than the GPU takes for a small product. But a program calls `matmul` with the same few kinds
-# of operands again and again, and their kind (shapes, strides, dtypes, devices, alignment, whether a gradient is
-# wanted) decides whether a call is legal. So the first call of a kind makes a *plan*, and later ones look it up. One
-# thing must be looked at each time, for it depends on addresses: whether `out` shares memory with an operand.
+# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
+# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
+# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
+# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
 
 
 # %%
-class Plan(NamedTuple):
-    """What the checks found out about calls of one kind: nothing is left but to launch."""
-
-    launch: Callable[..., None]  # compiled for this dtype, configuration, and GPU
-    device: int  # of CUDA's
-    mnk: tuple[int, int, int]
-    strides: tuple[int, int, int]  # between the rows of A, B and C, in elements
-    spans: tuple[int, int, int]  # of A, B and C: from the first byte to the last one, in bytes
+def prepare(call: Call) -> tuple[tuple, tuple]:
+    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    m, n, _ = call.mnk
+    return (config_of(call.variant, m, n, call.sms),), (call.mnk, call.strides)
 
 
-PLANS: dict[tuple, Plan] = {}
-MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
-
-
-def kind(x: object) -> object:
-    """What the checks look at in an argument, but for where exactly it lies."""
-    if x is None:
-        return None
-    try:
-        return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16, x.requires_grad
-    except (AttributeError, RuntimeError):  # not a dense tensor: no call of its kind has a plan
-        return type(x)
-
-
-def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str) -> Plan:
-    """Check everything, compile what is needed. Raises what `matmul` raises."""
-    require(variant in VARIANTS, "variant", repr(variant), f"one of {', '.join(VARIANTS)}")
-    check_operand("a", a, None)
-    check_operand("b", b, a.dtype)
-    (m, k), n, bt = a.shape, b.shape[1], b.T
-    require(b.shape[0] == k, "b", f"shape {tuple(b.shape)}", f"({k}, N), for a is {tuple(a.shape)}")
-    lda, ldb = k_major_stride("a", a), k_major_stride("b", bt)
-    if out is not None:
-        check_out(out, a, bt)
-    require(a.is_cuda, "a", f"device {a.device}", "a CUDA device")
-    require(b.device == a.device, "b", f"device {b.device}", f"{a.device}, where a is")
-    capability = torch.cuda.get_device_capability(a.device)
-    needed = " or ".join(map(str, CAPABILITIES))
-    require(capability in CAPABILITIES, "a", f"a GPU of compute capability {capability}", f"{needed}, for tcgen05")
-
-    ldc = n if out is None or m == 1 else out.stride(0)
-    spans = tuple(2 * elements for elements in ((m - 1) * lda + k, (n - 1) * ldb + k, (m - 1) * ldc + n))
-    sms = torch.cuda.get_device_properties(a.device).multi_processor_count
-    with torch.cuda.device(a.device):
-        launch = compiled(a.dtype, capability, config_of(variant, m, n, sms))
-    return Plan(launch, a.get_device(), (m, n, k), (lda, ldb, ldc), spans)
+GEMM = Gemm(compile_for, prepare, gpus=((10, 0), (10, 3)), needs="tcgen05", variants=VARIANTS)
 
 
 # %%
@@ -671,25 +545,7 @@ def matmul(
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
     argument, what it got and what it needs, and nothing has been launched.
     """
-    key = (kind(a), kind(b), kind(out), torch.is_grad_enabled(), variant)
-    plan = PLANS.get(key)
-    if plan is None:
-        plan = make_plan(a, b, out, variant)
-        if len(PLANS) >= MAX_PLANS:
-            PLANS.clear()
-        PLANS[key] = plan
-    if torch.cuda.current_device() != plan.device:
-        with torch.cuda.device(plan.device):
-            return matmul(a, b, out=out, variant=variant)
-
-    (m, n, _), (a_span, b_span, c_span) = plan.mnk, plan.spans
-    out = a.new_empty(m, n) if out is None else out
-    pa, pb, pc = a.data_ptr(), b.data_ptr(), out.data_ptr()
-    if (pa < pc + c_span and pc < pa + a_span) or (pb < pc + c_span and pc < pb + b_span):
-        check_out(out, a, b.T)  # from first to last byte they meet, but may be columns of one wider matrix
-    stream = torch._C._cuda_getCurrentRawStream(plan.device)  # its number, for which torch makes no Stream object
-    plan.launch(pa, pb, pc, plan.mnk, plan.strides, stream)
-    return out
+    return GEMM.matmul(a, b, out, variant)
 
 
 # %% [markdown] tags=["lab"]
@@ -705,7 +561,7 @@ def matmul(
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.publishing import table
+from cookbook.publish.pages import table
 
 SMS, NEEDED = 148, 8e12 * 1e-6  # bytes on their way: bandwidth times latency
 rows = []
@@ -759,10 +615,10 @@ draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, arch="sm_100a").a)
 # %% tags=["lab"]
 import numpy as np
 
-from cookbook.harness import catalog
-from cookbook.harness.evaluated import evaluated
-from cookbook.harness.walk_split_k import SplitK
+from cookbook.check.evaluated import evaluated
+from cookbook.check.model.split_k import SplitK
 from cookbook.model import SharedMemory, from_float32
+from cookbook.recipe import catalog
 
 rng = np.random.default_rng(0)
 K = 5 * CONFIG.tile_k  # not a multiple of what four CTAs do
@@ -814,7 +670,7 @@ draw.lanes(lanes, "One kernel after another (a sketch)", unit="k-tiles", note="T
 # access to global memory that may come before `griddepcontrol.wait`. Take the promise away, and it accuses these too:
 
 # %% tags=["lab"]
-from cookbook.harness import interleavings
+from cookbook.check import pipeline as interleavings
 
 module = catalog.load("blackwell/low_latency_gemm")
 promised, config = module.at_rest, VARIANTS["early weight"]
@@ -832,29 +688,28 @@ module.at_rest = promised
 # Every level looks at every variant. The model computes the product as the kernel does, transposed, CTA by CTA of a
 # cluster, and C is put together from what each of them stores. What needs a Blackwell GPU says *not checked*: **this
 # kernel has not run on hardware**.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("blackwell/low_latency_gemm", shapes=[(13, 333, 640)], dtypes=["bfloat16"])
-for level in report.levels:
-    of = " ".join(filter(None, (level.target, level.variant)))
-    print(f"{level.level:10}{of:24}{level.status:13}{tables.describe(level)}")
+lab.check_cells("blackwell/low_latency_gemm", shapes=[(13, 333, 640)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # The stores to the mailboxes are in the machine code where K is divided, and one wait for the kernel before is missing
 # where the weight comes early:
 
 # %% tags=["lab"]
-from cookbook.harness import compiling
+from cookbook.check import compiled
 
 try:
     for name, config in VARIANTS.items():
-        made = compiling.compile_recipe("blackwell/low_latency_gemm", "sm_100a", "bfloat16", config=config)
+        made = compiled.compile_recipe("blackwell/low_latency_gemm", "sm_100a", "bfloat16", config=config)
         waits, sent = made.count("ACQBULK"), made.count("STAS")
         print(f"{name:14}STAS (st.async): {sent}, ACQBULK (griddepcontrol.wait): {waits}")
-except compiling.NoDisassembler as missing:
+except compiled.NoDisassembler as missing:
     print(missing)
 
 # %% [markdown] tags=["lab"]
@@ -864,7 +719,7 @@ except compiling.NoDisassembler as missing:
 # `cookbook bench blackwell/low_latency_gemm --record`.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import results_table
+from cookbook.publish.pages import results_table
 
 Markdown(results_table("blackwell/low_latency_gemm"))
 

@@ -47,9 +47,7 @@
 # is, both of `float8_e4m3fn`; the scale factors are `float8_e8m0fnu`.
 
 # %%
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
@@ -59,6 +57,8 @@ import cutlass.memory
 import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
+
+from cookbook.recipe.entry import Call, Gemm, check_apart, check_tensor, compile_host, kind, line_stride, require
 
 # %% [markdown]
 # ## The sizes
@@ -164,7 +164,8 @@ class SmemLayouts(NamedTuple):
 
 def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
     """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
-    bits = next(bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0)
+    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
+    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
     width = (128 << bits) // dtype.width
     rows = cute.make_layout((8, width), stride=(width, 1))
     return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
@@ -620,24 +621,10 @@ def gemm(
 
 
 # %%
-def launch_arguments(dtype, pointers, mnk, strides, sms: int, stream: int) -> tuple:
-    """Plain addresses and integers as the typed values that `gemm` takes."""
-    types, gmem = (ELEMENT, ELEMENT, SCALE, SCALE, dtype), cute.AddressSpace.gmem
-    return (
-        *(cute.runtime.make_ptr(types[i], pointers[i], gmem, assumed_align=16) for i in range(5)),
-        tuple(cutlass.Int32(x) for x in mnk),
-        tuple(cutlass.Int64(x) for x in strides),
-        cutlass.Int32(sms),
-        cuda.CUstream(stream),
-    )
-
-
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
-    """Compile for `arch` ("sm_100a") with made-up pointers and sizes: no GPU is needed. "": the GPU that is here."""
-    made_up = launch_arguments(dtype, (16, 16, 16, 16, 16), (1, 1, 32), (32, 32, 8), 148, 0)
-    target = f"--gpu-arch {arch} " if arch else ""
-    config = config or config_for(arch)
-    return cute.compile(gemm, *made_up, dtype, config, options=(target + options).strip() or None)
+    """Compile for `arch` ("sm_100a"), which needs no GPU; "": for the GPU that is here."""
+    pointers = (ELEMENT, 16), (ELEMENT, 16), (SCALE, 16), (SCALE, 16), (dtype, 16)
+    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch)), (148,), options=options)
 
 
 # %% [markdown]
@@ -665,49 +652,26 @@ def to_atoms(scales: torch.Tensor) -> torch.Tensor:
 
 
 # %% [markdown]
-# ## `matmul`
+# ## `matmul`: what a user calls
 #
-# What a user calls. It looks at everything that the kernel relies on before anything is launched, and says which
-# argument is at fault, what it got and what it needs.
+# `Gemm`, which all recipes share, is the host side: checks, a plan for each kind of call, compilation, the launch. It
+# knows products of two matrices. Here are four, so this kernel adds what scale factors ask for: that K is whole blocks,
+# that the scale factors are of these matrices, and that they come in atoms.
 
 # %%
 ELEMENTS = (torch.float8_e4m3fn,)
 SCALES = (getattr(torch, "float8_e8m0fnu", torch.uint8), torch.uint8)  # older versions of torch lack the first
-DTYPES = {torch.bfloat16: cutlass.BFloat16}  # of C
-CAPABILITIES = {(10, 0): "sm_100a", (10, 3): "sm_103a"}  # of the GPUs that have tcgen05, and what to compile for them
 
 
-def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
-    """Raise `error` about the argument `name` unless `ok`."""
-    if not ok:
-        raise error(f"{name}: got {got}; needed {needed}")
-
-
-def check_tensor(name: str, x: torch.Tensor, dtypes: Iterable[torch.dtype], dimensions: tuple[int, ...] = (2,)) -> None:
-    """A dense tensor that is not empty, of one of `dtypes`, of so many dimensions."""
-    require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
-    require(x.layout == torch.strided, name, f"layout {x.layout}", "torch.strided: a dense matrix", TypeError)
-    require(x.ndim in dimensions, name, f"{x.ndim} dimension(s)", " or ".join(map(str, dimensions)))
-    require(x.dtype in dtypes, name, x.dtype, " or ".join(map(str, dict.fromkeys(dtypes))), TypeError)
-    require(min(x.shape) > 0, name, f"shape {tuple(x.shape)}", "no empty dimension")
-    tracked = x.requires_grad and torch.is_grad_enabled()
-    require(not tracked, name, "requires_grad=True", "torch.no_grad(): there is no backward")
-
-
-def k_major_stride(name: str, x: torch.Tensor) -> int:
-    """The row stride of `x` (rows, K), of bytes, which 16-byte pieces must be able to read."""
-    (rows, k), (row, column) = x.shape, x.stride()
-    require(column == 1, name, f"stride {column} along K", "1: K-major")
-    require(k % BLOCK == 0, name, f"K = {k}", f"a multiple of {BLOCK}: whole blocks")
-    row = row if rows > 1 else k  # a single row has no next one: any legal stride will do
-    require(row > 0 and row % 16 == 0, name, f"rows {row} bytes apart", "rows a multiple of 16 bytes apart")
-    require(x.data_ptr() % 16 == 0, name, f"address {x.data_ptr():#x}", "a multiple of 16 bytes")
-    return row
+def k_in_blocks(name: str, x: torch.Tensor, k_mode: int, whole: bool) -> tuple[str, int]:
+    """The major of an operand and the bytes from one of its lines to the next: K-major, and K is whole blocks."""
+    require(x.shape[k_mode] % BLOCK == 0, name, f"K = {x.shape[k_mode]}", f"a multiple of {BLOCK}: whole blocks")
+    return "k", line_stride(name, x, k_mode, "K")
 
 
 def check_scale(name: str, scale: torch.Tensor, x: torch.Tensor) -> int:
-    """`scale` has the scale factors of x (rows, K), as a matrix or in atoms; returns how many bytes its atoms take."""
-    check_tensor(name, scale, SCALES, (1, 2))
+    """`scale` has the scale factors of x (rows, K), a matrix or atoms; returns how many bytes its atoms take."""
+    check_tensor(name, scale, dict.fromkeys(SCALES), (1, 2))
     rows, factors = x.shape[0], x.shape[1] // BLOCK
     size = -(-rows // ATOM_ROWS) * -(-factors // ATOM_FACTORS) * ATOM_BYTES
     needed = f"({rows}, {factors}), or ({size},) from to_atoms"
@@ -719,107 +683,54 @@ def check_scale(name: str, scale: torch.Tensor, x: torch.Tensor) -> int:
     return size
 
 
-def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
-    """Whether two matrices with adjacent columns may share a byte."""
-    (x0, y0), sizes = (x.data_ptr(), y.data_ptr()), (x.element_size(), y.element_size())
-    (x_row, y_row), (x_width, y_width) = (
-        [extent * size for extent, size in zip(extents, sizes, strict=True)]
-        for extents in ((x.stride(0), y.stride(0)), (x.shape[1], y.shape[1]))
-    )
-    if x0 + (x.shape[0] - 1) * x_row + x_width <= y0 or y0 + (y.shape[0] - 1) * y_row + y_width <= x0:
-        return False
-    if x_row != y_row or x_row < max(x_width, y_width):
-        return True  # interleaved with different steps: not told apart
-    gap = (y0 - x0) % x_row  # the same step: columns of one wider matrix, perhaps
-    return gap < x_width or gap + y_width > x_row
-
-
-def check_out(out: torch.Tensor, a: torch.Tensor, bt: torch.Tensor) -> None:
-    """`out` can take the product of `a` (M, K) and `bt` (N, K)."""
-    check_tensor("out", out, DTYPES)
-    (m, n), (row, column) = (a.shape[0], bt.shape[0]), out.stride()
-    require(out.shape == (m, n), "out", f"shape {tuple(out.shape)}", f"({m}, {n})")
-    require(column == 1 or n == 1, "out", f"stride {column} along N", "1: rows of adjacent elements")
-    require(row >= n or m == 1, "out", f"row stride {row}", f"at least N = {n}: rows that do not overlap")
-    require(out.device == a.device, "out", f"device {out.device}", f"{a.device}, where a is")
-    for name, x in (("a", a), ("b", bt)):
-        require(not overlap(out, x), "out", f"memory that overlaps {name}", "memory of its own")
-
-
-def tma_can_write(out: torch.Tensor, ldc: int) -> bool:
-    """Whether rows of `out`, `ldc` elements apart, begin at multiples of 16 bytes and end there too."""
-    return (out.shape[1] | ldc) % 8 == 0 and out.data_ptr() % 16 == 0
-
-
-@cache
-def compiled(dtype: torch.dtype, capability: tuple[int, int], variant: str) -> Callable[..., None]:
-    """The kernel for the present GPU: compiled at the first call that needs it, then kept.
-
-    TVM-FFI (the package apache-tvm-ffi) makes it a function that takes plain integers and tuples of them, and costs
-    little more to call than the launch itself. Without it each argument is a Python object made for the call.
-    """
-    return compile_for("", DTYPES[dtype], VARIANTS[variant], "--enable-tvm-ffi")
-
-
-# %% [markdown]
-# ### Checked once
-#
-# As on [the pages before](tma_tcgen05_gemm.ipynb): the first call of a kind makes a *plan*, and later ones look it up.
-
-
 # %%
-class Plan(NamedTuple):
-    """What the checks found out about calls of one kind: nothing is left but to launch."""
+class ScaledGemm(Gemm):
+    """A `Gemm` of operands that have scale factors: they are operands too."""
 
-    launch: Callable[..., None]  # compiled for this variant and GPU
-    device: int  # of CUDA's
-    mnk: tuple[int, int, int]
-    strides: tuple[int, int, int]  # between the rows of A, B and what the kernel writes, in elements
-    sms: int  # of the GPU
-    direct: bool  # the kernel writes C itself, not padded rows that are copied
-    spans: dict[str, int]  # of what is given: from the first byte to the last one, in bytes
+    def matmul(self, given: tuple, out: torch.Tensor | None, variant: str) -> torch.Tensor:
+        """The product of `given`: a, b, a_scale, b_scale."""
+        key = (*map(kind, given), kind(out), torch.is_grad_enabled(), kind(variant))
+        call, launch, arguments = self.plans.get(key) or self.plan(key, *given, out, variant)
+        if torch.cuda.current_device() != call.device:
+            with torch.cuda.device(call.device):
+                return self.matmul(given, out, variant)
+        (m, n, _), (a, b, *scales) = call.mnk, given
+        out = a.new_empty(m, n, dtype=call.dtype) if out is None else out
+        operands = (a, b, *(x if x.ndim == 1 else to_atoms(x) for x in scales))
+        pointers = [x.data_ptr() for x in operands]
+        start, (*spans, size) = out.data_ptr(), call.spans
+        for name, pointer, span in zip(("a", "b", "a_scale", "b_scale"), pointers, spans, strict=True):
+            if pointer < start + size and start < pointer + span:
+                check_apart(out, a=a, b=b)  # from first to last byte they meet, but may be columns of one matrix
+                require(name in "ab", "out", f"memory that overlaps {name}", "memory of its own")
+        made = out if call.direct else out.new_empty(m, call.strides[2])  # TMA finishes the last 16 bytes of a row
+        stream = torch._C._cuda_getCurrentRawStream(call.device)  # its number, for which torch makes no Stream object
+        launch(*pointers, made.data_ptr(), *arguments, stream)
+        return out if call.direct else out.copy_(made[:, :n])
+
+    def check(self, a, b, a_scale, b_scale, out: torch.Tensor | None, variant: str) -> Call:
+        """What is to be known of a legal call."""
+        call = super().check(a, b, out, variant)
+        sizes = check_scale("a_scale", a_scale, a), check_scale("b_scale", b_scale, b.T)
+        a_span, b_span, out_span = call.spans
+        return call._replace(spans=(a_span, b_span, *sizes, out_span))
 
 
-PLANS: dict[tuple, Plan] = {}
-MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
+def prepare(call: Call) -> tuple[tuple, tuple]:
+    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    return (VARIANTS[call.variant],), (call.mnk, call.strides, call.sms)
 
 
-def kind(x: object) -> object:
-    """What the checks look at in an argument, but for where exactly it lies."""
-    if x is None:
-        return None
-    try:
-        return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16, x.requires_grad
-    except (AttributeError, RuntimeError):  # not a dense tensor: no call of its kind has a plan
-        return type(x)
-
-
-def make_plan(a, b, a_scale, b_scale, out: torch.Tensor | None, variant: str) -> Plan:
-    """Check everything, compile what is needed. Raises what `matmul` raises."""
-    require(variant in VARIANTS, "variant", repr(variant), f"one of {', '.join(VARIANTS)}")
-    check_tensor("a", a, ELEMENTS)
-    check_tensor("b", b, ELEMENTS)
-    (m, k), n, bt = a.shape, b.shape[1], b.T
-    require(b.shape[0] == k, "b", f"shape {tuple(b.shape)}", f"({k}, N), for a is {tuple(a.shape)}")
-    lda, ldb = k_major_stride("a", a), k_major_stride("b", bt)
-    sizes = {"a_scale": check_scale("a_scale", a_scale, a), "b_scale": check_scale("b_scale", b_scale, bt)}
-    if out is not None:
-        check_out(out, a, bt)
-    require(a.is_cuda, "a", f"device {a.device}", "a CUDA device")
-    require(b.device == a.device, "b", f"device {b.device}", f"{a.device}, where a is")
-    capability = torch.cuda.get_device_capability(a.device)
-    needed = " or ".join(map(str, CAPABILITIES))
-    require(capability in CAPABILITIES, "a", f"a GPU of compute capability {capability}", f"{needed}, for tcgen05")
-
-    c = a.new_empty(m, n, dtype=torch.bfloat16) if out is None else out  # torch's own memory is aligned alike each time
-    ldc = c.stride(0) if m > 1 else -(-n // 8) * 8
-    direct = tma_can_write(c, ldc)
-    spans = {"a": (m - 1) * lda + k, "b": (n - 1) * ldb + k, **sizes, "out": 2 * ((m - 1) * ldc + n)}
-    with torch.cuda.device(a.device):
-        launch = compiled(c.dtype, capability, variant)
-    sms = torch.cuda.get_device_properties(a.device).multi_processor_count
-    strides = (lda, ldb, ldc if direct else -(-n // 8) * 8)
-    return Plan(launch, a.get_device(), (m, n, k), strides, sms, direct, spans)
+GEMM = ScaledGemm(
+    compile_for,
+    prepare,
+    gpus=((10, 0), (10, 3)),
+    needs="tcgen05",
+    variants=VARIANTS,
+    major_of=k_in_blocks,
+    padded=True,
+    takes=dict.fromkeys(ELEMENTS, torch.bfloat16),
+)
 
 
 # %%
@@ -849,31 +760,7 @@ def matmul(
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
     argument, what it got and what it needs, and nothing has been launched.
     """
-    given = (a, b, a_scale, b_scale)
-    key = (*map(kind, given), kind(out), torch.is_grad_enabled(), variant)
-    plan = PLANS.get(key)
-    if plan is None:
-        plan = make_plan(*given, out, variant)
-        if len(PLANS) >= MAX_PLANS:
-            PLANS.clear()
-        PLANS[key] = plan
-    if torch.cuda.current_device() != plan.device:
-        with torch.cuda.device(plan.device):
-            return matmul(*given, out=out, variant=variant)
-
-    m, n, _ = plan.mnk
-    out = a.new_empty(m, n, dtype=torch.bfloat16) if out is None else out
-    atoms = [x if x.ndim == 1 else to_atoms(x) for x in (a_scale, b_scale)]
-    pointers = [x.data_ptr() for x in (a, b, *atoms)]
-    pc, end = out.data_ptr(), out.data_ptr() + plan.spans["out"]
-    for name, start in zip(("a", "b", "a_scale", "b_scale"), pointers, strict=True):
-        if start < end and pc < start + plan.spans[name]:
-            check_out(out, a, b.T)  # from first to last byte they meet, but may be columns of one wider matrix
-            require(name in "ab", "out", f"memory that overlaps {name}", "memory of its own")
-    made = out if plan.direct else out.new_empty(m, plan.strides[2])  # TMA finishes the last 16 bytes of a row
-    stream = torch._C._cuda_getCurrentRawStream(plan.device)  # its number, for which torch makes no Stream object
-    plan.launch(*pointers, made.data_ptr(), plan.mnk, plan.strides, plan.sms, stream)
-    return out if plan.direct else out.copy_(made[:, :n])
+    return GEMM.matmul((a, b, a_scale, b_scale), out, variant)
 
 
 # %% [markdown] tags=["lab"]
@@ -918,7 +805,7 @@ print(f"{places.size} scale factors in {places.size // ATOM_BYTES} atoms, each w
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.publishing import table
+from cookbook.publish.pages import table
 
 rows_of_table = []
 for name, c in VARIANTS.items():
@@ -951,7 +838,7 @@ draw.access_view(access.of_copy(c_layout, copies.r2s_c, "dst", "ldst")[0])
 # %% tags=["lab"]
 import numpy as np
 
-from cookbook.harness import scaled
+from cookbook.check import scaled
 from cookbook.model.small_floats import decode, encode
 
 values = np.random.default_rng(0).standard_normal((64, 1024)).astype(np.float32)
@@ -968,19 +855,18 @@ for name, found in kept.items():
 #
 # *Layout*: beside what every Blackwell page looks at, each scale factor's way: the order of bytes in atoms, the boxes,
 # the atoms that `tcgen05.cp` takes, and that every `tcgen05.mma` is told the byte where its factors then are. *Model*:
-# the product, walked through modelled TMA, `tcgen05.cp`, tensor memory and block-scaled `tcgen05.mma`, equals what the
-# operands stand for, exactly. *Pipeline*: no order of the warps' steps overwrites scale factors, in shared or in tensor
-# memory, before they were read. *Compiled*: a real cubin, with the descriptors that the layouts need, bit by bit. What
-# needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
+# the product by these layouts, simulated through modelled TMA, `tcgen05.cp`, tensor memory and block-scaled
+# `tcgen05.mma`, equals what the operands stand for, exactly. *Pipeline*: no order of the warps' steps overwrites scale
+# factors, in shared or in tensor memory, before they were read. *Compiled*: a real cubin, with the descriptors that the
+# layouts need, bit by bit. What needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("blackwell/mxfp8_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
-for level in report.levels:
-    of = " ".join(filter(None, (level.target, level.variant)))
-    print(f"{level.level:10}{of:28}{level.status:13}{tables.describe(level)}")
+lab.check_cells("blackwell/mxfp8_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time
@@ -988,7 +874,7 @@ for level in report.levels:
 # Nothing has been timed: that takes a Blackwell GPU.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import results_table
+from cookbook.publish.pages import results_table
 
 Markdown(results_table("blackwell/mxfp8_gemm"))
 

@@ -14,6 +14,7 @@
 #       Shared memory serves a whole warp in one turn unless two lanes want different words of one bank, and eight
 #       lines of Python say how many turns an access takes.
 #     kind: study
+#     measures: wavefronts
 #     track: foundations
 #     order: 10
 #     targets: [sm_80, sm_90a, sm_100a]
@@ -398,7 +399,7 @@ def try_out(pitch: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 # %%
 def facts() -> list[tuple[str, bool, str]]:
-    """The claims of this page: a name, whether it holds, what was found."""
+    """The claims: a name, whether it holds, what was found."""
     row, same, down = ([step * lane for lane in LANES] for step in (4, 0, 128))
     two_in_one = turns([0, 128] + [4 * lane for lane in range(2, 32)])
     found = [turns(row), turns(same), turns(down), two_in_one, crosspoints(32, 32)]
@@ -522,6 +523,8 @@ draw.access_view(access.ldst(pitched_column(1, 33, 2), 2), title="Column 1 of bf
 # ## In the lab: compared
 #
 # `turns` against `cookbook.banks`, and the tile's addresses against CuTe's own layouts.
+#
+# The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
 import numpy as np
@@ -542,11 +545,9 @@ same = sum(turns(lanes.tolist()) == banks.wavefronts(lanes, 4).actual for lanes 
 print(f"1000 random accesses: {same} counted alike")
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-for level in checking.check("foundations/bank_conflicts").levels:
-    print(f"{level.level:10}{level.target or '':10}{level.status:13}{tables.describe(level)}")
+lab.check_cells("foundations/bank_conflicts")
 
 # %% [markdown] tags=["lab"]
 # ## In the lab: counted by a profiler
@@ -558,7 +559,7 @@ for level in checking.check("foundations/bank_conflicts").levels:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.study_tables import counted_table
+from cookbook.publish.study_tables import counted_table
 
 Markdown(counted_table("foundations/bank_conflicts"))
 

@@ -270,7 +270,7 @@ two_shapes((0, 2, 5), (0, 4, 3))
 
 # %%
 def facts() -> list[tuple[str, bool, str]]:
-    """The claims of this page: a name, whether it holds, what was found."""
+    """The claims: a name, whether it holds, what was found."""
     a, back, b, _ = ask_cute(operands).values()
     k, m, turned = ldmatrix_x1(along_k), ldmatrix_x1(along_m), ldmatrix_x1(along_m, trans=True)
     phases = [turns_of_phases([width * lane for lane in range(32)], width) for width in (4, 8, 16)]

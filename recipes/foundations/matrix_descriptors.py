@@ -272,7 +272,7 @@ def fields(word: int, version: str) -> dict[str, int]:
 
 
 def facts() -> list[tuple[str, bool, str]]:
-    """The claims of this page: a name, whether it holds, what was found."""
+    """The claims: a name, whether it holds, what was found."""
     derived = blocks("K", 3, (0, 1))
     on_hopper, on_blackwell = fields(hopper(by_hand), "hopper"), fields(blackwell(by_hand), "blackwell")
     cases = [(m, bits, order) for m in ("K", "MN") for bits in range(4) for order in ((0, 1), (1, 0))]

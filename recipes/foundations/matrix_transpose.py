@@ -47,7 +47,7 @@
 # %%
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
@@ -56,6 +56,8 @@ import cutlass.cute as cute
 import cutlass.memory
 import torch
 from cutlass.cute.nvgpu import cpasync
+
+from cookbook.recipe.entry import check_apart, check_gpu, check_tensor, compile_host, once, require
 
 # %% [markdown]
 # ## The sizes
@@ -511,57 +513,33 @@ def launch(
 
 
 # %%
-def launch_arguments(dtype, pointers, mn, strides, config: Config, stream: int) -> tuple:
-    """Plain addresses and integers as the typed values that `launch` takes."""
-    align = dtype.width // 8 if config.variant in SCALAR else 16  # bytes
-    gmem = cute.AddressSpace.gmem
-    return (
-        *(cute.runtime.make_ptr(dtype, pointer, gmem, assumed_align=align) for pointer in pointers),
-        tuple(cutlass.Int32(x) for x in mn),
-        tuple(cutlass.Int64(x) for x in strides),
-        cuda.CUstream(stream),
-    )
-
-
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
-    """Compile for `arch` ("sm_90a") with made-up pointers and sizes: no GPU is needed. "": the GPU that is here.
+    """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here.
 
     config: of one variant; the last of `configs_for(arch, dtype)` if left out.
     """
     config = config or list(configs_for(arch, dtype).values())[-1]
-    made_up = launch_arguments(dtype, (16, 16), (8, 8), (8, 8), config, 0)
-    target = f"--gpu-arch {arch} " if arch else ""
-    return cute.compile(launch, *made_up, dtype, config, options=(target + options).strip() or None)
+    pointers = ((dtype, dtype.width // 8 if config.variant in SCALAR else 16),) * 2
+    return compile_host(launch, arch, pointers, (dtype, config), options=options, modes=2)
 
 
 # %% [markdown]
 # ## `transpose`
 #
-# What a user calls. It looks at everything that the kernels rely on before anything is launched, and says which
+# What a user calls. It checks everything that the kernels rely on before anything is launched, and says which
 # argument is at fault, what it got and what it needs. Left to itself it takes the fastest variant that the matrices
 # allow: 16 bytes at a time need rows that start at multiples of 16 bytes.
 
 # %%
 DTYPES = {torch.float32: cutlass.Float32, torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
 LONGEST = 2**31 - 2**10  # rows or columns: rounded up to whole tiles, they still are 32-bit numbers
-FASTEST_FIRST = ("vectorised", "tma", "swizzled", "padded", "naive")
-
-
-def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
-    """Raise `error` about the argument `name` unless `ok`."""
-    if not ok:
-        raise error(f"{name}: got {got}; needed {needed}")
+FASTEST_FIRST = ("vectorised", "tma", "padded", "swizzled", "naive")  # as measured: see "Time"
 
 
 def check_matrix(name: str, x: torch.Tensor) -> None:
     """A non-empty matrix of a dtype and a size that the kernels take, with adjacent columns."""
-    require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
-    require(x.ndim == 2, name, f"{x.ndim} dimension(s)", "2")
-    require(x.dtype in DTYPES, name, x.dtype, "torch.float32, torch.float16 or torch.bfloat16", TypeError)
-    require(min(x.shape) > 0, name, f"shape {tuple(x.shape)}", "no empty dimension")
+    check_tensor(name, x, DTYPES)
     require(max(x.shape) <= LONGEST, name, f"shape {tuple(x.shape)}", f"sides of at most {LONGEST}")
-    tracked = x.requires_grad and torch.is_grad_enabled()
-    require(not tracked, name, "requires_grad=True", "torch.no_grad(): there is no backward")
     rows, columns = x.stride()
     require(columns == 1 or x.shape[1] == 1, name, f"stride {columns} along its rows", "1: rows of adjacent elements")
     apart = f"rows {rows} elements apart"
@@ -571,20 +549,6 @@ def check_matrix(name: str, x: torch.Tensor) -> None:
 def row_stride(x: torch.Tensor) -> int:
     """In elements. A single row has no next one: any stride will do, and this one suits every variant."""
     return x.stride(0) if x.shape[0] > 1 else -(-x.shape[1] // 8) * 8
-
-
-def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
-    """Whether two matrices with adjacent columns may share a byte; rows of different strides are not told apart."""
-    size = x.element_size()
-    (x0, x1), (y0, y1) = (
-        (t.data_ptr(), t.data_ptr() + ((t.shape[0] - 1) * t.stride(0) + t.shape[1]) * size) for t in (x, y)
-    )
-    if x1 <= y0 or y1 <= x0:
-        return False
-    if x.stride(0) != y.stride(0) or min(x.shape[0], y.shape[0]) == 1:
-        return True
-    gap = (y0 - x0) // size % x.stride(0)  # columns of one wider matrix, perhaps
-    return gap < x.shape[1] or gap + y.shape[1] > x.stride(0)
 
 
 def usable(x: torch.Tensor, out: torch.Tensor, capability: tuple[int, int]) -> dict[str, str]:
@@ -611,17 +575,10 @@ def check_out(out: torch.Tensor, x: torch.Tensor) -> None:
     require(out.dtype == x.dtype, "out", out.dtype, f"{x.dtype}, the dtype of x", TypeError)
     require(out.shape == (n, m), "out", f"shape {tuple(out.shape)}", f"({n}, {m})")
     require(out.device == x.device, "out", f"device {out.device}", f"{x.device}, where x is")
-    require(not overlap(out, x), "out", "memory that overlaps x", "memory of its own")
+    check_apart(out, x=x)
 
 
-@cache
-def compiled(dtype: torch.dtype, config: Config, capability: tuple[int, int]):
-    """The kernel for the present GPU, compiled at the first call that needs it, then kept.
-
-    TVM-FFI (the package apache-tvm-ffi) makes it a function that takes plain integers and tuples of them, and costs
-    little more to call than the launch itself. Without it each argument is a Python object made for the call.
-    """
-    return compile_for("", DTYPES[dtype], config, "--enable-tvm-ffi")
+KERNELS: dict[tuple, Callable[..., None]] = {}  # by dtype, configuration and compute capability
 
 
 @cache
@@ -632,8 +589,9 @@ def configs(dtype: torch.dtype, capability: tuple[int, int]) -> dict[str, Config
 
 def run(x: torch.Tensor, out: torch.Tensor, config: Config) -> None:
     """Transpose `x` into `out` as `config` says; they are known to suit it."""
+    make = partial(compile_for, "", DTYPES[x.dtype], config, "--enable-tvm-ffi")
     with torch.cuda.device(x.device):
-        kernel_of_config = compiled(x.dtype, config, torch.cuda.get_device_capability())
+        kernel_of_config = once(KERNELS, (x.dtype, config, torch.cuda.get_device_capability()), make)
         stream = torch.cuda.current_stream().cuda_stream
         kernel_of_config(x.data_ptr(), out.data_ptr(), tuple(x.shape), (row_stride(x), row_stride(out)), stream)
 
@@ -658,9 +616,8 @@ def transpose(x: torch.Tensor, *, out: torch.Tensor | None = None, variant: str 
     (m, n) = x.shape
     if out is not None:
         check_out(out, x)
-    require(x.is_cuda, "x", f"device {x.device}", "a CUDA device")
+    check_gpu("x", x, ((8, 0), ...), "its shared memory")
     capability = torch.cuda.get_device_capability(x.device)
-    require(capability >= (8, 0), "x", f"a GPU of compute capability {capability}", "(8, 0) or later")
 
     out = torch.empty((n, m), dtype=x.dtype, device=x.device) if out is None else out
     reasons = usable(x, out, capability)
@@ -682,7 +639,7 @@ def transpose(x: torch.Tensor, *, out: torch.Tensor | None = None, variant: str 
 
 # %% tags=["lab"]
 from cookbook import banks, draw
-from cookbook.harness import transposing
+from cookbook.check import transpose as transposing
 from cookbook.layouts import evaluate
 
 
@@ -733,29 +690,29 @@ for dtype in (cutlass.Float32, cutlass.BFloat16):
 # ## Check
 #
 # *Layout*: every element has a place of its own, each move touches every element once, in the wavefronts expected of
-# it. *Model*: every element walked from x through the modelled shared memory (and TMA) to y, on ragged shapes.
-# *Compiled*: a real cubin of every variant. On a machine with a GPU the kernels also run here; elsewhere the recorded
-# run is shown.
+# it. *Model*: every element followed from x, by these layouts, through the modelled shared memory (and TMA) to y, on
+# ragged shapes. *Compiled*: a real cubin of every variant. On a machine with a GPU the kernels also run here; elsewhere
+# the recorded run is shown.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("foundations/matrix_transpose", dtypes=["float32"], targets=["sm_90a"])
-for level in report.levels:
-    of = " ".join(map(str, filter(None, (level.target, level.variant, level.shape))))
-    print(f"{level.level:10}{of:24}{level.status:13}{tables.describe(level)}")
+lab.check_cells("foundations/matrix_transpose", dtypes=["float32"], targets=["sm_90a"])
 
 # %% [markdown] tags=["lab"]
 # ## Time
 #
 # The fastest variant, the others, `vectorised` with its tiles in the other order, torch's own transpose, and the
-# ceiling: a copy of the same bytes. All of them interleaved in one run on one GPU.
+# ceiling: a copy of the same bytes. All of them interleaved in one run on one GPU. `transpose` tries the variants in
+# the order of this table. Padding and the swizzle both take the conflicts away, and padding is a little faster.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.publishing import results_table
+from cookbook.publish.pages import results_table
 
 Markdown(results_table("foundations/matrix_transpose"))
 

@@ -14,6 +14,7 @@
 #       Kernels that only read, only write, or only copy say what a GPU's memories give at most, and how many bytes
 #       must be on their way for that.
 #     kind: study
+#     measures: ceiling
 #     track: foundations
 #     order: 110
 #     targets: [sm_80, sm_90a]
@@ -589,7 +590,7 @@ def measure_streams(rounds: int, arch: str, launch_bytes: int) -> dict[str, dict
 
 
 def measure(rounds: int = 7, launch_bytes: int = 4 * 1024 * MIB) -> dict[str, dict[str, dict[str, float]]]:
-    """Everything of this page on the current GPU; needs 8 GiB of its memory. {section: {name: rates}}.
+    """Every measurement, on the current GPU; needs 8 GiB of its memory. {section: {name: rates}}.
 
     Raises:
         ValueError: too few rounds for a median with a spread.
@@ -632,7 +633,7 @@ def touched(config: Stream, chunks: int, ctas: int) -> list[int]:
 
 
 def facts() -> list[tuple[str, bool, str]]:
-    """The claims of this page: a name, whether it holds, what was found."""
+    """The claims: a name, whether it holds, what was found."""
     small = Stream("read", 64, 2, 1)
     once = sorted(touched(small, 7, 3)) == list(range(7 * small.chunk_bytes // 16))
     whole = [(size, config) for size in SIZES_MIB for config in STREAMS.values() if size * MIB % config.chunk_bytes]
@@ -689,7 +690,8 @@ for name, config in LOADS.items():
 # The loops, as they are in the machine code: what a turn of each loop holds.
 
 # %% tags=["lab"]
-from cookbook.harness import ceilings, compiling
+from cookbook.check import compiled as compiling
+from cookbook.measure import ceilings
 
 try:
     sass = compiling.compile_recipe("foundations/memory_ceiling", "sm_90a").sass
@@ -701,13 +703,13 @@ except compiling.NoDisassembler as missing:
 
 # %% [markdown] tags=["lab"]
 # ## Check
+#
+# The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-for level in checking.check("foundations/memory_ceiling").levels:
-    print(f"{level.level:10}{level.target or '':10}{level.status:13}{tables.describe(level)}")
+lab.check_cells("foundations/memory_ceiling")
 
 # %% [markdown] tags=["lab"]
 # ## Measured
@@ -722,7 +724,7 @@ for level in checking.check("foundations/memory_ceiling").levels:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.ceilings import ceiling_table
+from cookbook.publish.ceiling_tables import ceiling_table
 
 Markdown(ceiling_table("foundations/memory_ceiling"))
 

@@ -175,8 +175,9 @@ ask_cute(where_is_element_1_0)
 # * SW32 puts two columns there: four pieces of 32 bytes;
 # * SW64 puts two whole rows there: two pieces of 64 bytes.
 #
-# Longer pieces mean fewer requests and fewer sectors for the same bytes. The tile has no more than 64 bytes a row, so
-# SW128 is out; of the three that fit, SW64 is best.
+# Longer pieces mean fewer requests. Memory is read in *sectors* of 32 bytes, so pieces of 16 bytes also touch twice the
+# sectors that they use; from 32 bytes up the sectors are the same, and only the requests get fewer. The tile has no
+# more than 64 bytes a row, so SW128 is out; of the three that fit, SW64 is best.
 
 
 # %%
@@ -193,6 +194,20 @@ def chunks_of_first_line(bits: int, row_bytes: int = 64) -> list[int]:
 
 
 {16 << bits: chunks_of_first_line(bits) for bits in range(3)}
+
+# %% [markdown]
+# Counted: the pieces that fill this line, and the sectors that they touch.
+
+
+# %%
+def requests_and_sectors(bits: int) -> tuple[int, int]:
+    """Contiguous pieces of global memory that fill line 0, and the 32-byte sectors in which they lie."""
+    chunks = sorted(chunks_of_first_line(bits))
+    width = 1 << bits  # chunks of a piece: those of one row of the atom
+    return len({chunk // width for chunk in chunks}), len({chunk // 2 for chunk in chunks})
+
+
+{16 << bits: requests_and_sectors(bits) for bits in range(3)}  # row bytes: (requests, sectors)
 
 
 # %%
@@ -225,13 +240,32 @@ def selectors_agree(dtype, major: str) -> dict[int, tuple[str, str, str]]:
 {extent: found for extent, found in ask_cute(selectors_agree, cutlass.BFloat16, "K").items() if extent <= 64}
 
 # %% [markdown]
-# One exception, and it is Blackwell's. A 32-bit type stored along M or N (for tf32) gets an atom of its own in place of
-# SW128: `MN_SW128_32B`, whose swizzle is `S<2,5,2>`. It keeps *32* bytes together and moves such pairs of chunks, and
-# is one of the variants of the 128-byte mode that TMA knows too. Hopper does not come that far: its `wgmma` reads
-# operands stored along M or N in 16-bit types only, whatever the layout helper answers.
+# One exception, and it is Blackwell's. For a 32-bit type stored along M or N (tf32) `tcgen05` takes one atom alone:
+# `MN_SW128_32B`, whose swizzle is `S<2,5,2>`. It keeps *32* bytes together and moves such pairs of chunks, and is one
+# of the variants of the 128-byte mode that TMA knows too. So the extent must be a multiple of 32 elements. Hopper does
+# not come that far: its `wgmma` reads operands stored along M or N in 16-bit types only.
+#
+# **The trap: the helpers answer all the same.** For narrower tiles both of CuTe's selectors name an atom that the MMA
+# does not take. Each row: the extent, what Blackwell's selector names, and what `cookbook.atoms.select` says.
 
-# %%
-{extent: found for extent, found in ask_cute(selectors_agree, cutlass.Float32, "MN").items() if extent <= 64}
+# %% tags=["lab"]
+from cookbook.atoms import select
+
+
+def of_tf32(extent: int) -> str:
+    """The atom that tcgen05 takes for a tile with `extent` elements along M or N, or why there is none."""
+    try:
+        return select("MN", 32, (extent, 64), arch="sm_100a").name
+    except ValueError as refusal:
+        return f"refused: {refusal}"
+
+
+for extent, found in ask_cute(selectors_agree, cutlass.Float32, "MN").items():
+    if extent <= 64:
+        print(f"{extent:3} {found[-1]:13} {of_tf32(extent)}")
+
+# %% [markdown]
+# The atom itself, as CuTe makes it:
 
 
 # %%
@@ -352,11 +386,12 @@ def rules_differ(dtype, major: str) -> list[int]:
 
 
 def facts() -> list[tuple[str, bool, str]]:
-    """The claims of this page: a name, whether it holds, what was found."""
+    """The claims: a name, whether it holds, what was found."""
     pairs = ask_cute(both_ways, cutlass.BFloat16)
     orders = {bits: lines(bits) for bits in ORDERS}
     conflicts = [(turns(bits, False), turns(bits, True)) for bits in range(4)]
     first = {bits: chunks_of_first_line(bits) for bits in FIRST_LINES}
+    costs = [requests_and_sectors(bits) for bits in range(3)]
     narrow = [ask_cute(rules_differ, dtype, major) for dtype in (cutlass.BFloat16, cutlass.Float8E4M3FN)
               for major in ("K", "MN")]  # fmt: skip
     exception = ask_cute(rules_differ, cutlass.Float32, "MN")
@@ -368,6 +403,7 @@ def facts() -> list[tuple[str, bool, str]]:
         ("fact_22_chunk_orders", orders == ORDERS, f"{orders[1][1]} in line 1 of SW32"),
         ("fact_22_turns", conflicts == [(1, 1), (2, 1), (4, 1), (8, 1)], f"(linear, swizzled) by width: {conflicts}"),
         ("fact_23_first_line", first == FIRST_LINES, f"{first}"),
+        ("fact_23_requests_and_sectors", costs == [(8, 8), (4, 4), (2, 4)], f"for 128 bytes of 64-byte rows: {costs}"),
         ("fact_23_widest", narrow == [[], [], [], []], f"extents where CuTe differs, 16- and 8-bit: {narrow}"),
         (
             "fact_23_exception",

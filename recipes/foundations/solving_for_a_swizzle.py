@@ -361,7 +361,7 @@ def pairs_are_solved(count: int = 100, offset_bits: int = 6, bank_bits: int = 3)
 
 
 def facts() -> list[tuple[str, bool, str]]:
-    """The claims of this page: a name, whether it holds, what was found."""
+    """The claims: a name, whether it holds, what was found."""
     images = [swizzled(vector, *S303) & 7 for vector in COLUMN]
     everything = [(bits, base, shift) for bits in range(4) for base in range(4) for shift in range(max(bits, 1), 4)]
     agree = all(turns(a, p) == brute(a, p) for a in (ROW, COLUMN, block(4, 2, 8)) for p in everything)
@@ -412,7 +412,8 @@ def facts() -> list[tuple[str, bool, str]]:
 # eight banks.
 
 # %% tags=["lab"]
-from cookbook import design, draw, gf2
+from cookbook import draw, gf2
+from cookbook.solve import design
 from cookbook.swizzle import Swizzle
 
 BANK_ROWS = {0: "bank bit 0", 1: "bank bit 1", 2: "bank bit 2"}

@@ -14,6 +14,7 @@
 #       The swizzle (B, M, S) keeps 2^M elements together and XORs B bits onto them from S higher; three logarithms of
 #       your tile give the values that make its rows and columns free.
 #     kind: study
+#     measures: wavefronts
 #     track: foundations
 #     order: 30
 #     targets: [sm_80, sm_90a, sm_100a]
@@ -462,7 +463,7 @@ def try_out(bits: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 # %%
 def facts() -> list[tuple[str, bool, str]]:
-    """The claims of this page: a name, whether it holds, what was found."""
+    """The claims: a name, whether it holds, what was found."""
     knobs = all((together(B, M, S), period(B, M, S)) == (1 << M, 1 << (B + M + abs(S))) for B, M, S in CASES)
     below = (masks(2, 3, -3), swizzle(8, 2, 3, -3)) == ((0b11000, 0b11000000), 72)
     legal = (undoes_itself(3, 0, 3), undoes_itself(3, 0, 2)) == (True, False)
@@ -625,6 +626,8 @@ except ValueError as error:
 # %% [markdown] tags=["lab"]
 # The kernel's layout, asked from CuTe: wavefronts of its 16-byte store of rows and of its read of a column of pieces.
 # Four phases, so 4 is the ideal.
+#
+# The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
 for bits in (0, 3):
@@ -635,11 +638,9 @@ for bits in (0, 3):
     print(f"{layout.swizzle!r} on bytes: store {stored.actual}, load {loaded.actual}, ideal {loaded.ideal}")
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-for level in checking.check("foundations/swizzle_parameters").levels:
-    print(f"{level.level:10}{level.target or '':10}{level.status:13}{tables.describe(level)}")
+lab.check_cells("foundations/swizzle_parameters")
 
 # %% [markdown] tags=["lab"]
 # ## In the lab: counted by a profiler
@@ -651,7 +652,7 @@ for level in checking.check("foundations/swizzle_parameters").levels:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.study_tables import counted_table
+from cookbook.publish.study_tables import counted_table
 
 Markdown(counted_table("foundations/swizzle_parameters"))
 

@@ -14,6 +14,8 @@
 #       A loop of nothing but matrix instructions, fed with normal numbers, says how fast a GPU's tensor cores really
 #       go, and that figure, not the data sheet's, is what a GEMM can be measured against.
 #     kind: study
+#     measures: ceiling
+#     ceiling_of: {wgmma: Wgmma, mma.sync: MmaSync}
 #     track: foundations
 #     order: 100
 #     targets: [sm_80, sm_90a]
@@ -549,7 +551,7 @@ def rates(kernels: dict[str, Ceiling], rounds: int, milliseconds: float) -> dict
 
 
 def measure(rounds: int = 7, milliseconds: float = 40.0) -> dict[str, dict[str, dict[str, float]]]:
-    """Everything of this page on the current GPU: {"instructions", "in flight", "data"}, each {name: rates}.
+    """Every measurement, on the current GPU: {"instructions", "in flight", "data"}, each {name: rates}.
 
     Raises:
         ValueError: too few rounds for a median with a spread.
@@ -601,7 +603,7 @@ def accumulator_registers(config: MmaSync | Wgmma) -> int:
 
 
 def facts() -> list[tuple[str, bool, str]]:
-    """The claims of this page: a name, whether it holds, what was found."""
+    """The claims: a name, whether it holds, what was found."""
     work = [flops(config.instruction) for config in (MmaSync(k=8), MmaSync(), Wgmma(n=64), Wgmma())]
     reads = [bytes_per_clock(Wgmma(n=n)) for n in (32, 64, 128, 256)]
     spared = [bytes_per_clock(Wgmma(n=n, a_from="registers")) for n in (32, 64)]
@@ -639,7 +641,7 @@ asked = [
     for n in (32, 64, 128, 256)
     for where, a_from in WHERE.items()
 ]
-draw.bar_chart(asked, unit="bytes a clock", title="What wgmma asks for", highlight="A in shared memory", baseline=None)
+draw.bar_chart(asked, unit="bytes a clock", title="What wgmma asks for", highlight="A in shared memory", ratios=False)
 
 # %% [markdown] tags=["lab"]
 # The operands lie there as in a GEMM, in the 128-byte swizzle; the picture is of the 64 rows of A of one warpgroup.
@@ -655,7 +657,8 @@ draw.swizzle_view(evaluate(smem_layout, cutlass.BFloat16, 64))
 # which make the descriptors; they run while the tensor cores are at work.
 
 # %% tags=["lab"]
-from cookbook.harness import ceilings, compiling
+from cookbook.check import compiled as compiling
+from cookbook.measure import ceilings
 
 try:
     sass = compiling.compile_recipe("foundations/tensor_core_ceiling", "sm_90a").sass
@@ -667,13 +670,13 @@ except compiling.NoDisassembler as missing:
 
 # %% [markdown] tags=["lab"]
 # ## Check
+#
+# The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-for level in checking.check("foundations/tensor_core_ceiling").levels:
-    print(f"{level.level:10}{level.target or '':10}{level.status:13}{tables.describe(level)}")
+lab.check_cells("foundations/tensor_core_ceiling")
 
 # %% [markdown] tags=["lab"]
 # ## Measured
@@ -686,7 +689,7 @@ for level in checking.check("foundations/tensor_core_ceiling").levels:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.ceilings import ceiling_table
+from cookbook.publish.ceiling_tables import ceiling_table
 
 Markdown(ceiling_table("foundations/tensor_core_ceiling"))
 

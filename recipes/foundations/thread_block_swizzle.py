@@ -16,6 +16,7 @@
 #     track: foundations
 #     order: 80
 #     kind: study
+#     measures: experiment
 #     path: global memory -> L2 -> the CTAs of one wave
 # ---
 
@@ -210,7 +211,8 @@ EXPERIMENT = Experiment(
     read_bytes={name: read_bytes(group) for name, group in RASTERS.items()},
 )
 {name: f"{read / 1e9:.2f} GB" for name, read in EXPERIMENT.read_bytes.items()}
-#
+
+# %% [markdown]
 # ## The same as a CuTe layout
 #
 # With 64 rows of tiles and groups of 16, the order is a layout: from the CTA's number to m + 64 n. Sixteen tiles down
@@ -292,7 +294,7 @@ RAGGED = (10, 6)
 
 # %%
 def facts() -> list[tuple[str, bool, str]]:
-    """The claims of this page: a name, whether it holds, what was found."""
+    """The claims: a name, whether it holds, what was found."""
     wanted = {"row by row": 8816, "groups of 8": 5696, "groups of 16": 4672, "groups of 32": 5600, "Hilbert": 5248}
     found = {name: mean_of_waves(tiles) for name, tiles in orders.items()}
     first = [waves(orders[name])[0] for name in ("row by row", "groups of 16")]
@@ -354,7 +356,7 @@ for name in ("ampere/ldmatrix_gemm", "hopper/tma_wgmma_gemm"):
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.study_tables import experiment_table
+from cookbook.publish.study_tables import experiment_table
 
 Markdown(experiment_table("foundations/thread_block_swizzle"))
 
@@ -368,9 +370,9 @@ Markdown(experiment_table("foundations/thread_block_swizzle"))
 # still find there. And a hit counted by L2 is not quite the model's hit: L2 is in two halves, and what a half fetches
 # from the other is looked up twice. The bytes from memory are the figure to compare.
 #
-# And one thing that the model leaves out: where on the chip a CTA runs. What several SMs of one group of SMs ask for at
-# about the same time, L2 is asked once, so that the same order of tiles can cost L2 more reads or fewer. That has
-# [a section of its own](../hopper/tuned_gemm.ipynb#seats).
+# And one thing that the model leaves out: where on the chip a CTA runs. Simultaneous requests for one line by the SMs
+# of a GPC reach L2 once, so that the same order of tiles can cost L2 more reads or fewer. That is
+# [GPC-aware cluster remapping](gpc_remapping.ipynb).
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion

@@ -14,6 +14,7 @@
 #       Storing element (row, col) at column col XOR row makes rows and columns free at once, and it stays inside the
 #       tile exactly when the number of columns is a multiple of 2^ceil(log2 rows).
 #     kind: study
+#     measures: wavefronts
 #     track: foundations
 #     order: 20
 #     targets: [sm_80, sm_90a, sm_100a]
@@ -387,7 +388,7 @@ def try_out(bits: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 # %%
 def facts() -> list[tuple[str, bool, str]]:
-    """The claims of this page: a name, whether it holds, what was found."""
+    """The claims: a name, whether it holds, what was found."""
     two, three, six = swizzled_rows(2, 2), swizzled_rows(2, 3), swizzled_rows(4, 6)
     agree = all(stays_inside(r, c) == law(r, c) for r in range(1, 33) for c in range(1, 130))
     eight = {cols: stays_inside(8, cols) for cols in (12, 20, 24)}
@@ -509,6 +510,8 @@ draw.toy_transpose(store, wrong_load, step=-1, title="The trap: shared[i][i ^ t]
 #
 # `col ^ row` on 8 x 8 is CuTe's `Swizzle<3,0,3>` over `(8,8):(8,1)`. The kernel's layout is asked from CuTe itself, and
 # its row and its column are counted on the 32 banks.
+#
+# The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
 import numpy as np
@@ -528,11 +531,9 @@ for bits in (0, 5):
     print(f"{layout.swizzle!r} on bytes: one-to-one {layout.is_bijective()}, row {across}, column {down} wavefronts")
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-for level in checking.check("foundations/xor_swizzle").levels:
-    print(f"{level.level:10}{level.target or '':10}{level.status:13}{tables.describe(level)}")
+lab.check_cells("foundations/xor_swizzle")
 
 # %% [markdown] tags=["lab"]
 # ## In the lab: counted by a profiler
@@ -544,7 +545,7 @@ for level in checking.check("foundations/xor_swizzle").levels:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.study_tables import counted_table
+from cookbook.publish.study_tables import counted_table
 
 Markdown(counted_table("foundations/xor_swizzle"))
 

@@ -48,9 +48,8 @@
 # and C once are 268 MB, 0.06 ms at 4.26 TB/s. So the tensor cores and the power that they take are the limit.
 
 # %%
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
@@ -60,6 +59,8 @@ import cutlass.memory
 import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
+
+from cookbook.recipe.entry import DTYPES, Call, Gemm, check_apart, check_tensor, compile_host, kind, require
 
 # %% [markdown]
 # ## The sizes
@@ -86,7 +87,7 @@ class Config:
     stages: int = 4  # pairs of A and B tiles in flight or being read
     promote_every: int = 0  # k-tiles after which partial sums go to a second set of registers; 0: never (fast)
     swizzle_size: int = 8  # cluster tiles down C that share tiles of B before the rasterization moves across
-    remapped: bool = True  # a cluster's first work tile goes by its GPC, not by its number
+    gpc_aware: bool = True  # a cluster's first cluster tile goes by its GPC, not by its number
     epi_n: int = 64  # columns of an epilogue subtile: 64 rows of 128 bytes
     epi_stages: int = 2  # for each warpgroup: one is written while TMA reads the other
     registers: tuple[int, int] = (24, 240)  # of a producer's thread and of a consumer's
@@ -330,7 +331,7 @@ def produce(pipe, schedule: Schedule, k_tiles, a: Load, b: Load, config: cutlass
     for i in cutlass.range(schedule.count, unroll=1):
         state = produce_tile(pipe, state, i, k_tiles, a, b, tile)
         tile = tile_of(cutlass.min(i + 1, schedule.count - 1), schedule, config)
-    if cutlass.const_expr(not config.remapped):
+    if cutlass.const_expr(not config.gpc_aware):
         cute.arch.griddepcontrol_launch_dependents()
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
@@ -630,7 +631,7 @@ def kernel(op: Operands, remap: cute.Pointer, raster: tuple, dtypes: cutlass.Con
     cta, _, _ = cute.arch.block_idx()
     ctas, _, _ = cute.arch.grid_dim()
     first, step = cta // config.cluster, ctas // config.cluster
-    if cutlass.const_expr(config.remapped):  # the load takes longer than all that is set up after it
+    if cutlass.const_expr(config.gpc_aware):  # the load takes longer than all that is set up after it
         first = cute.make_tensor(remap, cute.make_layout(step))[first]
     tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
@@ -700,22 +701,27 @@ def consume(group, tidx, op: Operands, shared: Shared, schedule: Schedule, k_til
 # %%
 @cute.jit
 def gemm(
-    pointers: tuple[cute.Pointer, cute.Pointer, cute.Pointer, cute.Pointer, cute.Pointer],
+    pA: cute.Pointer,
+    pB: cute.Pointer,
+    pC: cute.Pointer,
+    pSA: cute.Pointer,
+    pSB: cute.Pointer,
     remap: cute.Pointer,
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
-    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64, cutlass.Int64, cutlass.Int64],
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
     clusters: cutlass.Int32,
+    stride_sa: cutlass.Int32,
+    stride_sb: cutlass.Int32,
     stream: cuda.CUstream,
     dtypes: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
     """C (M, N) = scale_a (M, 1) * A (M, K) times B (N, K) transposed * scale_b (1, N).
 
-    pointers: A, B, C, scale_a, scale_b; strides: row strides of A, B, C, and those of the scale factors.
+    strides: row strides of A, B, C, in elements; stride_sa, stride_sb: from one scale factor to the next.
     """
-    pA, pB, pC, pSA, pSB = pointers
     m, n, k = mnk
-    lda, ldb, ldc = (cute.assume(stride, divby=by) for stride, by in zip(strides[:3], (16, 16, 8), strict=True))
+    lda, ldb, ldc = (cute.assume(stride, divby=by) for stride, by in zip(strides, (16, 16, 8), strict=True))
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
@@ -724,8 +730,8 @@ def gemm(
     tma_a, mA = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster_n)
     tma_b, mB = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster_m)
     tma_c, mC = cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n))
-    sa = cute.make_tensor(pSA, cute.make_layout((m,), stride=(strides[3],)))
-    sb = cute.make_tensor(pSB, cute.make_layout((n,), stride=(strides[4],)))
+    sa = cute.make_tensor(pSA, cute.make_layout((m,), stride=(cutlass.Int64(stride_sa),)))
+    sb = cute.make_tensor(pSB, cute.make_layout((n,), stride=(cutlass.Int64(stride_sb),)))
     op = Operands(tma_a, mA, tma_b, mB, tma_c, mC, sa, sb)
     kernel(op, remap, raster_of(m, n, clusters, config), dtypes, config).launch(
         grid=(clusters * ctas, 1, 1),
@@ -767,243 +773,137 @@ def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, 
 
 
 # %%
-def launch_arguments(dtypes, pointers, remap: int, mnk, strides, clusters: int, stream: int) -> tuple:
-    """Plain addresses and integers as the typed values that `gemm` takes."""
-    gmem, f32 = cute.AddressSpace.gmem, cutlass.Float32
-    types = zip((*dtypes, f32, f32), pointers, (16, 16, 16, 4, 4), strict=True)
-    return (
-        tuple(cute.runtime.make_ptr(of, pointer, gmem, assumed_align=align) for of, pointer, align in types),
-        cute.runtime.make_ptr(cutlass.Int32, remap, gmem, assumed_align=4),
-        tuple(cutlass.Int32(x) for x in mnk),
-        tuple(cutlass.Int64(x) for x in strides),
-        cutlass.Int32(clusters),
-        cuda.CUstream(stream),
-    )
-
-
-def compile_for(arch: str, dtype, config: Config | None = None, options: str = "", a=E4M3, b=E4M3):
-    """Compile for `arch` ("sm_90a") with dummy pointers and sizes: no GPU is needed. "": the GPU that is here."""
-    dtypes = (a, b, dtype)
-    dummy = launch_arguments(dtypes, (16,) * 5, 16, (1, 1, 16), (16, 16, 8, 1, 1), 66, 0)
-    target = f"--gpu-arch {arch} " if arch else ""
-    config = config or config_for(arch)
-    return cute.compile(gemm, *dummy, dtypes, config, options=(target + options).strip() or None)
+def compile_for(arch: str, dtype, config: Config | None = None, a=E4M3, b=E4M3, options: str = ""):
+    """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here. a, b: their element types."""
+    scale = cutlass.Float32, 4
+    pointers = (a, 16), (b, 16), (dtype, 16), scale, scale, (cutlass.Int32, 4)  # the last one to the remapping's table
+    constants = (a, b, dtype), config or config_for(arch)
+    return compile_host(gemm, arch, pointers, constants, (66, 1, 1), options=options)
 
 
 # %% [markdown]
 # ## GPC-aware remapping
 #
-# The SMs of a GPU are in groups, its GPCs, and the hardware gives clusters to GPCs one at a time. Which cluster ran
-# where can be asked (`%smid`), and an *idle* GPU places clusters in the same order each time. So the first large
-# product on a device launches small kernels that report it, and `remap` lists the first cluster tile of each cluster so
-# that eight in a row are on one GPC. It is a permutation: a wrong guess costs time and nothing else.
-# [The GEMM to use](tuned_gemm.ipynb#seats) has more about it.
+# As in [the tuned GEMM](tuned_gemm.ipynb#gpc-aware-remapping): a table of Int32 gives each cluster the number of its
+# first cluster tile, so that eight in a row run in one GPC. It is a permutation: a wrong table costs time and nothing
+# else. `GPCS` says which GPC each cluster starts in, of an H200;
+# [a page of its own](../foundations/gpc_remapping.ipynb) finds that out on another GPU. With `()`, or another number of
+# SMs, there is no table.
 
 
 # %%
-@cute.kernel
-def report_sm(smids: cute.Pointer, seed: cutlass.Int32, size: cutlass.Constexpr):
-    """Each CTA writes the number of its SM, and stays there for a while: some clusters long, some not."""
-    cutlass.memory.SmemAllocator().allocate_array(cutlass.Int64, 16 * 1024)  # more than half: one CTA an SM
-    start = cute.arch.clock64()
-    tidx, _, _ = cute.arch.thread_idx()
-    cta, _, _ = cute.arch.block_idx()
-    ctas, _, _ = cute.arch.grid_dim()
-    if tidx == 0:
-        cute.make_tensor(smids, cute.make_layout(ctas))[cta] = cute.arch.smid()
-    stay = 10_000 * (1 + (cta // size * 7 + seed * 3) % 5)
-    while cute.arch.clock64() - start < stay:
-        pass
+GPCS: Sequence = tuple("wxyz" + 4 * "abcdefgh" + 4 * "bcdefgh" + "gh")  # any letters, a cluster of two each
+FULL, LONG = 0.9, 15_000  # of the clusters that fit; clocks of multiplying: below either, a table is not worth it
+REMAPS: dict[tuple, torch.Tensor] = {}  # by device, GPC of each cluster, and length of a group
 
 
-@cute.jit
-def report_sms(
-    smids: cute.Pointer, seed: cutlass.Int32, count: cutlass.Int32, stream: cuda.CUstream, size: cutlass.Constexpr
-):
-    """`count` clusters of `size` CTAs."""
-    report_sm(smids, seed, size).launch(
-        grid=(count * size, 1, 1), block=(32, 1, 1), cluster=(size, 1, 1), stream=stream
-    )
+def remapping(gpcs: Sequence, together: int) -> list[int]:
+    """The number of the first cluster tile of each cluster, given its GPC: `together` consecutive numbers are of one
+    GPC, as long as it has clusters; those that fill no group come last."""
+    groups, rest = [], []
+    for gpc in dict.fromkeys(gpcs):
+        members = [cluster for cluster, each in enumerate(gpcs) if each == gpc]
+        full = len(members) // together * together
+        groups, rest = groups + members[:full], rest + members[full:]
+    number = {cluster: i for i, cluster in enumerate(groups + rest)}
+    return [number[cluster] for cluster in range(len(gpcs))]
 
 
-def sms_of_clusters(size: int, count: int, calls: int) -> list[list[int]]:
-    """The SMs of each of `count` clusters of `size` CTAs, of the present device; and again, `calls` times in all."""
-    smids = torch.empty(count, size, dtype=torch.int32, device="cuda")
-    pointer = cute.runtime.make_ptr(cutlass.Int32, smids.data_ptr(), cute.AddressSpace.gmem, assumed_align=16)
-    stream = cuda.CUstream(torch.cuda.current_stream().cuda_stream)
-    call = cute.compile(report_sms, pointer, cutlass.Int32(0), cutlass.Int32(count), stream, size)
-    seen = []
-    for seed in range(calls):
-        torch.cuda.synchronize()  # nothing else runs
-        call(pointer, cutlass.Int32(seed), cutlass.Int32(count), stream)
-        seen += smids.tolist()
-    return seen
+def remap_of(call: Call, config: Config, count: int) -> int:
+    """The address of the table for `count` clusters, Int32 on the device; 0: no table.
 
-
-@cache
-def gpcs_of(device: int) -> tuple[int, ...]:
-    """The GPC of each cluster of two, in the order in which an idle GPU places them; GPCs by their least SM."""
-    with torch.cuda.device(device):
-        sms = torch.cuda.get_device_properties(device).multi_processor_count
-        pairs = sms_of_clusters(2, sms // 2, 2)
-        seen = [cluster for size in (7, 5) for cluster in sms_of_clusters(size, 4 * sms // size, 10)]
-    gpc = {sm: sm for cluster in seen + pairs for sm in cluster}
-    for cluster in seen + pairs:  # SMs that were seen in one cluster, or are linked by such
-        met = {gpc[sm] for sm in cluster}
-        gpc = {sm: min(met) if one in met else one for sm, one in gpc.items()}
-    return tuple(gpc[sm] for sm, _ in pairs[-(sms // 2) :])
-
-
-def remapping(gpcs: tuple[int, ...], row: int) -> list[int]:
-    """The first cluster tile of each cluster, given its GPC: rows of `row` clusters of one GPC, then all others."""
-    members: dict[int, list[int]] = {}
-    for cluster, gpc in enumerate(gpcs):
-        members.setdefault(gpc, []).append(cluster)
-    full = {gpc: len(each) // row * row for gpc, each in members.items()}
-    listed = [cluster for gpc, each in members.items() for cluster in each[: full[gpc]]]
-    listed += [cluster for gpc, each in members.items() for cluster in each[full[gpc] :]]
-    return [listed.index(cluster) for cluster in range(len(gpcs))]
-
-
-FULL, LONG = 0.9, 15_000  # of the clusters that fit; clocks of multiplying: below either, remapping is not worth it
-REMAPS: dict[tuple[int, int, int], torch.Tensor] = {}  # by device, number of clusters and length of a row
-
-
-def remap_of(device: int, config: Config, mnk: tuple[int, int, int], sms: int) -> int:
-    """The address of the table of first cluster tiles, Int32 on the device; or 0: a cluster's is its number.
-
-    None where clusters are few or the product is short, nor while a graph is captured and the table is not made yet.
+    There is none where clusters are few, where the product is short, where the GPCs are not known, and within the
+    capture of a graph, which allows no copy to the device.
     """
-    m, n, k = mnk
-    count, row = clusters(config, m, n, sms), min(config.swizzle_size, -(-m // config.tile_m))
-    if count < FULL * (sms // config.cluster) or m * n * k / 4096 / sms < LONG:
+    (m, n, k), most, known = call.mnk, call.sms // config.cluster, tuple(GPCS)
+    if count < FULL * most or m * n * k / 4096 / call.sms < LONG or len(known) != most:
         return 0
-    if (device, count, row) not in REMAPS:
+    together = min(config.swizzle_size, -(-m // config.tile_m))
+    key = call.device, known[:count], together
+    if key not in REMAPS:
         if torch.cuda.is_current_stream_capturing():
             return 0
-        table = torch.tensor(remapping(gpcs_of(device)[:count], row), dtype=torch.int32)
-        REMAPS[device, count, row] = table.to(torch.device("cuda", device))
-        torch.cuda.synchronize(device)  # kernels read it without waiting for anything
-    return REMAPS[device, count, row].data_ptr()
+        stream = torch.cuda.Stream(call.device)  # of its own: no work of the caller's is waited for
+        with torch.cuda.stream(stream):
+            table = remapping(known[:count], together)
+            REMAPS[key] = torch.tensor(table, dtype=torch.int32, device=torch.device("cuda", call.device))
+        stream.synchronize()  # kernels read the table without waiting for anything
+    return REMAPS[key].data_ptr()
 
 
 # %% [markdown]
 # ## `matmul`
 #
-# What a user calls. It looks at everything that the kernel relies on before anything is launched, and says which
-# argument is at fault, what it got and what it needs. What it found out about calls of one kind (shapes, strides,
-# dtypes, devices, alignment) is kept as a `Plan`.
+# What a user calls. `Gemm`, which all recipes share, is the host side: it checks everything that the kernel relies on,
+# and keeps what it found out about calls of one kind as a plan. `RowScaledGemm` adds the scale factors, which are
+# operands too.
 
 # %%
 ELEMENTS = {torch.float8_e4m3fn: E4M3, torch.float8_e5m2: E5M2}
-OUTPUTS = {torch.bfloat16: cutlass.BFloat16, torch.float16: cutlass.Float16}
-
-
-def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
-    """Raise `error` about the argument `name` unless `ok`."""
-    if not ok:
-        raise error(f"{name}: got {got}; needed {needed}")
-
-
-def check_matrix(name: str, x: torch.Tensor, dtypes: tuple[torch.dtype, ...], shape: tuple[int | None, ...]) -> None:
-    """A dense, non-empty matrix of one of `dtypes`; None in `shape` is any extent."""
-    require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
-    require(x.layout == torch.strided, name, f"layout {x.layout}", "torch.strided: a dense matrix", TypeError)
-    require(x.dtype in dtypes, name, x.dtype, " or ".join(map(str, dtypes)), TypeError)
-    wanted = ", ".join("any" if extent is None else str(extent) for extent in shape)
-    fits = x.ndim == 2 and all(want in (None, got) for want, got in zip(shape, x.shape, strict=True))
-    require(fits and min(x.shape) > 0, name, f"shape {tuple(x.shape)}", f"({wanted}), not empty")
-    tracked = x.requires_grad and torch.is_grad_enabled()
-    require(not tracked, name, "requires_grad=True", "torch.no_grad(): there is no backward")
-
-
-def k_major_stride(name: str, x: torch.Tensor) -> int:
-    """The row stride, in bytes, of an 8-bit `x` (rows, K), which 16-byte pieces must be able to read."""
-    (rows, k), (row, column) = x.shape, x.stride()
-    require(column == 1 or k == 1, name, f"stride {column} along K", "1: K-major")
-    row = row if rows > 1 else -(-k // 16) * 16  # a single row has no next one: any legal stride will do
-    require(row > 0 and row % 16 == 0, name, f"K = {k}, rows {row} bytes apart", "rows a multiple of 16 bytes apart")
-    require(x.data_ptr() % 16 == 0, name, f"address {x.data_ptr():#x}", "a multiple of 16 bytes")
-    return row
 
 
 def scale_stride(name: str, scale: torch.Tensor, extent: int, along: int, device: torch.device) -> int:
     """The stride, in elements, of `extent` scale factors along mode `along`; 0 of one for all."""
-    shape = (extent, 1) if along == 0 else (1, extent)
     one = isinstance(scale, torch.Tensor) and scale.numel() == 1
-    check_matrix(name, scale.reshape(1, 1) if one else scale, (torch.float32,), (1, 1) if one else shape)
+    scale = scale.reshape(1, 1) if one else scale
+    check_tensor(name, scale, (torch.float32,))
+    shape = (extent, 1) if along == 0 else (1, extent)
+    require(one or scale.shape == shape, name, f"shape {tuple(scale.shape)}", f"{shape}, or one element")
     require(scale.device == device, name, f"device {scale.device}", f"{device}, where a is")
-    return 0 if one else scale.stride(along)
+    stride = 0 if one else scale.stride(along)
+    require(stride < 1 << 31, name, f"stride {stride}", "one below 2**31")
+    return stride
 
 
-def span(x: torch.Tensor) -> tuple[int, int]:
-    """The addresses of the first byte of `x` and of the one after the last."""
-    last = sum((extent - 1) * stride for extent, stride in zip(x.shape, x.stride(), strict=True))
-    return x.data_ptr(), x.data_ptr() + (last + 1) * x.element_size()
+class RowScaledGemm(Gemm):
+    """A `Gemm` of operands of which each row of A and each column of B has a scale factor."""
+
+    def matmul(self, given: tuple, out: torch.Tensor | None, variant: str) -> torch.Tensor:
+        """The scaled product of `given`: a, b, scale_a, scale_b."""
+        key = (*map(kind, given), kind(out), torch.is_grad_enabled(), kind(variant))
+        call, launch, arguments = self.plans.get(key) or self.plan(key, *given, out, variant)
+        if torch.cuda.current_device() != call.device:
+            with torch.cuda.device(call.device):
+                return self.matmul(given, out, variant)
+        (m, n, _), (a, b, scale_a, scale_b) = call.mnk, given
+        out = a.new_empty(m, n, dtype=call.dtype) if out is None else out
+        pa, pb, *scales = [x.data_ptr() for x in given]
+        start, (*spans, size) = out.data_ptr(), call.spans
+        if any(x < start + size and start < x + span for x, span in zip((pa, pb, *scales), spans, strict=True)):
+            check_apart(out, a=a, b=b, scale_a=scale_a.reshape(-1, 1), scale_b=scale_b.reshape(-1, 1))
+        made = out if call.direct else out.new_empty(m, call.strides[2])  # TMA finishes the last 16 bytes of a row
+        stream = torch._C._cuda_getCurrentRawStream(call.device)  # its number, for which torch makes no Stream object
+        launch(pa, pb, made.data_ptr(), *scales, *arguments, stream)
+        return out if call.direct else out.copy_(made[:, :n])
+
+    def check(self, a, b, scale_a, scale_b, out: torch.Tensor | None, variant: str) -> Call:
+        """What is to be known of a legal call."""
+        call = super().check(a, b, out, variant)
+        (m, n, _), (a_span, b_span, out_span) = call.mnk, call.spans
+        along = scale_stride("scale_a", scale_a, m, 0, a.device), scale_stride("scale_b", scale_b, n, 1, a.device)
+        spans = (4 * (stride * (x.numel() - 1) + 1) for stride, x in zip(along, (scale_a, scale_b), strict=True))
+        return call._replace(strides=(*call.strides, *along), spans=(a_span, b_span, *spans, out_span))
 
 
-def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
-    """Whether two matrices with adjacent columns may share a byte."""
-    (x0, x1), (y0, y1) = span(x), span(y)
-    x_row, y_row = x.stride(0) * x.element_size(), y.stride(0) * y.element_size()
-    x_width, y_width = x.shape[1] * x.element_size(), y.shape[1] * y.element_size()
-    if x1 <= y0 or y1 <= x0:
-        return False
-    if x_row != y_row or x_row < max(x_width, y_width):
-        return True  # interleaved with different steps: not told apart
-    gap = (y0 - x0) % x_row  # the same step: columns of one wider matrix, perhaps
-    return gap < x_width or gap + y_width > x_row
+def prepare(call: Call) -> tuple[tuple, tuple]:
+    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    config, (m, n, _), (*strides, stride_sa, stride_sb) = VARIANTS[call.variant], call.mnk, call.strides
+    count = clusters(config, m, n, call.sms)
+    remap = remap_of(call, config, count)
+    which = replace(config, gpc_aware=remap != 0), *(ELEMENTS[each] for each in call.operands)
+    return which, (remap, call.mnk, tuple(strides), count, stride_sa, stride_sb)
 
 
-class Plan(NamedTuple):
-    """What the checks found out about calls of one kind: nothing is left but to launch."""
-
-    launch: Callable[..., None]  # compiled for these dtypes, this variant, and this GPU
-    device: int  # of CUDA's
-    remap: int  # address of the table
-    mnk: tuple[int, int, int]
-    strides: tuple[int, int, int, int, int]  # rows of A, B and what the kernel writes; scale factors; in elements
-    clusters: int
-    direct: bool  # the kernel writes C itself, not padded rows that are copied
+def gemm_into(dtype: torch.dtype) -> RowScaledGemm:
+    """The host side for C of one dtype."""
+    takes = dict.fromkeys(ELEMENTS, dtype)
+    return RowScaledGemm(
+        compile_for, prepare, gpus=((9, 0),), needs="wgmma", variants=VARIANTS, padded=True, takes=takes
+    )
 
 
-PLANS: dict[tuple, Plan] = {}
-MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
-
-
-@cache
-def compiled(dtypes: tuple[torch.dtype, ...], capability: tuple[int, int], config: Config) -> Callable[..., None]:
-    """The kernel for the GPU that is here, of (a, b, C): a function of plain integers, by TVM-FFI."""
-    a, b, c = dtypes
-    return compile_for("", OUTPUTS[c], config, "--enable-tvm-ffi", ELEMENTS[a], ELEMENTS[b])
-
-
-def make_plan(a, b, scale_a, scale_b, out: torch.Tensor, variant: str) -> Plan:
-    """Check everything, compile what is needed. Raises what `matmul` raises."""
-    require(variant in VARIANTS, "variant", repr(variant), f"one of {', '.join(VARIANTS)}")
-    (m, k), n = a.shape, b.shape[1]
-    lda, ldb = k_major_stride("a", a), k_major_stride("b", b.T)
-    check_matrix("out", out, tuple(OUTPUTS), (m, n))
-    row, column = out.stride()
-    require(column == 1 or n == 1, "out", f"stride {column} along N", "1: rows of adjacent elements")
-    require(row >= n or m == 1, "out", f"row stride {row}", f"at least N = {n}: rows that do not overlap")
-    require(a.is_cuda, "a", f"device {a.device}", "a CUDA device")
-    for name, x in (("b", b), ("out", out)):
-        require(x.device == a.device, name, f"device {x.device}", f"{a.device}, where a is")
-    ssa = scale_stride("scale_a", scale_a, m, 0, a.device)
-    ssb = scale_stride("scale_b", scale_b, n, 1, a.device)
-    capability = torch.cuda.get_device_capability(a.device)
-    require(capability == (9, 0), "a", f"a GPU of compute capability {capability}", "(9, 0), for wgmma")
-
-    padded = -(-n // 8) * 8
-    ldc = row if m > 1 else padded
-    direct = (n | ldc) % 8 == 0 and out.data_ptr() % 16 == 0  # TMA writes whole rows of 16-byte pieces
-    sms, config = torch.cuda.get_device_properties(a.device).multi_processor_count, VARIANTS[variant]
-    with torch.cuda.device(a.device):
-        remap = remap_of(a.get_device(), config, (m, n, k), sms)
-        launch = compiled((a.dtype, b.dtype, out.dtype), capability, replace(config, remapped=remap != 0))
-    strides = (lda, ldb, ldc if direct else padded, ssa, ssb)
-    return Plan(launch, a.get_device(), remap, (m, n, k), strides, clusters(config, m, n, sms), direct)
+GEMMS = {dtype: gemm_into(dtype) for dtype in DTYPES}
+GEMM = GEMMS[torch.bfloat16]
 
 
 # %%
@@ -1033,31 +933,9 @@ def matmul(
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
     argument, what it got and what it needs, and nothing has been launched.
     """
-    check_matrix("a", a, tuple(ELEMENTS), (None, None))
-    check_matrix("b", b, tuple(ELEMENTS), (a.shape[1], None))
-    require(out_dtype in OUTPUTS, "out_dtype", out_dtype, " or ".join(map(str, OUTPUTS)), TypeError)
-    out = a.new_empty(a.shape[0], b.shape[1], dtype=out_dtype) if out is None else out
-    given = {"a": a, "b": b, "scale_a": scale_a, "scale_b": scale_b, "out": out}
-    for name, x in given.items():
-        require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
-    tensors = tuple(given.values())
-    key = (*((x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16) for x in tensors), variant)
-    plan = PLANS.get(key)
-    if plan is None:
-        plan = make_plan(a, b, scale_a, scale_b, out, variant)
-        if len(PLANS) >= MAX_PLANS:
-            PLANS.clear()
-        PLANS[key] = plan
-    for name, x in (("a", a), ("b", b.T), ("scale_a", scale_a.reshape(-1, 1)), ("scale_b", scale_b.reshape(-1, 1))):
-        require(not overlap(out, x), "out", f"memory that overlaps {name}", "memory of its own")
-    if torch.cuda.current_device() != plan.device:
-        with torch.cuda.device(plan.device):
-            return matmul(a, b, scale_a, scale_b, out=out, variant=variant)
-    made = out if plan.direct else out.new_empty(out.shape[0], plan.strides[2])
-    pointers = tuple(x.data_ptr() for x in (a, b, made, scale_a, scale_b))
-    stream = torch._C._cuda_getCurrentRawStream(plan.device)
-    plan.launch(pointers, plan.remap, plan.mnk, plan.strides, plan.clusters, stream)
-    return out if plan.direct else out.copy_(made[:, : out.shape[1]])
+    name, dtype = ("out_dtype", out_dtype) if out is None else ("out", getattr(out, "dtype", type(out).__name__))
+    require(dtype in tuple(GEMMS), name, dtype, " or ".join(map(str, GEMMS)), TypeError)
+    return GEMMS[dtype].matmul((a, b, scale_a, scale_b), out, variant)
 
 
 # %% [markdown] tags=["lab"]
@@ -1073,8 +951,8 @@ import math
 
 from IPython.display import Markdown
 
-from cookbook.harness.publishing import table
 from cookbook.model.fp8_sums import predicted_error
+from cookbook.publish.pages import table
 
 ROUNDING = 1.66e-3  # of C to bfloat16
 
@@ -1099,13 +977,9 @@ Markdown(table(["K", *modes], rows))
 # ## Check
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("hopper/fp8_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
-for level in report.levels:
-    of = " ".join(filter(None, (level.target, level.variant)))
-    print(f"{level.level:10}{of:28}{level.status:13}{tables.describe(level)}")
+lab.check_cells("hopper/fp8_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time
@@ -1114,7 +988,7 @@ for level in report.levels:
 # the same operands: normal numbers, scale factors between 0.5 and 1.5.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import results_table
+from cookbook.publish.pages import results_table
 
 Markdown(results_table("hopper/fp8_gemm"))
 

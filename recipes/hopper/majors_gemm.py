@@ -21,8 +21,8 @@
 #     dtypes: [bfloat16, float16]
 #     majors: [tn, nt, nn, tt]
 #     path: >-
-#       tma, multicast -> swizzled shared memory -> wgmma of either major -> stmatrix, while the next tile is multiplied
-#       -> tma
+#       tma, multicast -> swizzled shared memory -> wgmma of either major -> stmatrix, overlapped with the next main
+#       loop -> tma
 #     instructions:
 #       sm_90a: [UTMALDG.2D.MULTICAST, HGMMA, STSM.16.M88.4, UTMASTG.2D, USETMAXREG, SYNCS]
 #     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192]]
@@ -48,15 +48,14 @@
 # *transposed* or *not*?
 #
 # On Ampere it is `ldmatrix.trans` that turns an operand on its way to the registers
-# ([there](../ampere/majors_gemm.ipynb)). Here there is no way to the registers: the tensor cores read shared memory by
-# themselves, and have to be told how a tile lies. What changes with the letter of an operand is its **layout** and
-# **one bit**. The tiles, the rule that chooses among them, the late stores, the turns and the uniform descriptors are
-# those of the page before, line for line, and so this page explains none of them.
+# ([there](../ampere/majors_gemm.ipynb)). Here nothing goes through the registers: the tensor cores read shared memory
+# directly, and have to be told how a tile lies. What changes with the letter of an operand is its **layout** and
+# **one bit**. The tiles, the heuristics, the overlapped epilogue, both schedules and the uniform descriptors are those
+# of the page before, line for line, and this page explains none of them.
 
 # %%
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
@@ -67,14 +66,16 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 
+from cookbook.recipe.entry import Call, Gemm, compile_host, either_major, require
+
 # %% [markdown]
 # ## The sizes, and the majors
 #
 # The majors are two more fields: the compiler makes one kernel for each pair that is used. Of the variants of the page
-# before those are here that are not transposed, with the names and the sizes that they had.
+# before, those are here that do not swap A and B, with the same names and sizes.
 #
-# The transposed ones would need nothing that is not on these two pages. But an M-major A of 208 rows has lines of 208
-# elements, and the widest swizzle that divides them is that of 32 bytes: many small boxes in place of a few large ones.
+# The others would need nothing that is not on these two pages. But an M-major A of 208 rows has lines of 208 elements,
+# and the widest swizzle that divides them is that of 32 bytes: many small boxes instead of a few large ones.
 
 
 # %%
@@ -84,16 +85,16 @@ class Config:
 
     tile_m: int = 128  # rows of C of one tile
     tile_n: int = 256  # its columns
-    tile_k: int = 64  # a K-major operand's line of 128 bytes, eight atoms of another's; four wgmma steps of 16
+    tile_k: int = 64  # a K-major operand's line of 128 bytes, eight atoms of another's; four wgmma k-blocks of 16
     stages: int = 4  # pairs of A and B tiles in flight or being read
     cluster_m: int = 1  # CTAs one above the other: they share the tiles of B
     cluster_n: int = 2  # or side by side: they share the tiles of A
-    pingpong: bool = False  # a warpgroup has a tile of its own; False: both share one
-    late: int = 4  # boxes that warpgroups which share a tile store late, while the next one is multiplied
-    raster_group: int = 8  # cluster tiles in a row, which all need the panel that each cluster does not share
-    seated: bool = True  # a cluster goes by its seat, not by its number: those of a GPC sit in a row
-    epi_n: int = 64  # columns of C that go out together: 128 bytes
-    epi_buffers: int = 2  # for each warpgroup: one is written while TMA reads the other
+    pingpong: bool = False  # each warpgroup has work tiles of its own; False: cooperative, both share one
+    overlapped: int = 4  # epilogue subtiles of a cooperative warpgroup stored during the next tile's main loop
+    swizzle_size: int = 8  # consecutive cluster tiles that need the same tiles of the operand that is not multicast
+    gpc_aware: bool = True  # cluster tiles go to clusters by a table, so that consecutive ones run in one GPC
+    epi_n: int = 64  # columns of an epilogue subtile, 128 bytes; it has 64 rows
+    epi_stages: int = 2  # buffers of a warpgroup: one is written while TMA reads the other
     producer_registers: int = 24  # a thread; with twice the consumers' that is three times the launch's 168: all
     consumer_registers: int = 240
     a_major: str = "k"  # "k" or "m": the index along which A is contiguous
@@ -113,7 +114,7 @@ class Config:
 
     @property
     def warpgroups(self) -> int:
-        """Warpgroups that share a tile."""
+        """Consumer warpgroups that share a tile."""
         return 1 if self.pingpong else 2
 
     @property
@@ -121,14 +122,19 @@ class Config:
         return 3 * 128  # two consumer warpgroups and the producer's, of which one warp works
 
     @property
-    def boxes(self) -> int:
-        """Boxes of C that one warpgroup stores of a tile."""
+    def epi_tile(self) -> tuple[int, int]:
+        """Rows and columns of an epilogue subtile."""
+        return 64, self.epi_n
+
+    @property
+    def subtiles(self) -> int:
+        """Epilogue subtiles of a tile that one warpgroup stores."""
         return self.tile_m // 64 * (self.tile_n // self.epi_n) // self.warpgroups
 
     @property
     def min_k_tiles(self) -> int:
-        """Stages of a tile at least: one for each box that goes out late. TMA fills those past K with zeros."""
-        return 1 if self.pingpong else max(1, self.late)
+        """K-tiles at least: one for each overlapped subtile. TMA fills those past K with zeros."""
+        return 1 if self.pingpong else max(1, self.overlapped)
 
     @property
     def stage_bytes(self) -> int:
@@ -136,16 +142,16 @@ class Config:
 
     @property
     def smem_bytes(self) -> int:
-        c = 2 * self.epi_buffers * 64 * self.epi_n * 2
+        c = 2 * self.epi_stages * 64 * self.epi_n * 2
         return 1024 + self.stages * self.stage_bytes + c  # 1024: the barriers, padded to the tiles' alignment
 
 
 VARIANTS = {
     "128x256": Config(),
-    "256x160": Config(tile_m=256, tile_n=160, epi_n=32, late=9),
-    "128x192 in turn": Config(tile_n=192, cluster_m=2, cluster_n=1, pingpong=True),
-    "128x128 in turn": Config(tile_n=128, cluster_m=2, cluster_n=1, stages=6, pingpong=True),
-    "128x64 in turn": Config(tile_n=64, stages=8, pingpong=True),
+    "256x160": Config(tile_m=256, tile_n=160, epi_n=32, overlapped=9),
+    "128x192 pingpong": Config(tile_n=192, cluster_m=2, cluster_n=1, pingpong=True),
+    "128x128 pingpong": Config(tile_n=128, cluster_m=2, cluster_n=1, stages=6, pingpong=True),
+    "128x64 pingpong": Config(tile_n=64, stages=8, pingpong=True),
 }
 DEFAULT = "auto"  # the one that `choose` names
 CONFIG = VARIANTS["128x256"]
@@ -157,17 +163,41 @@ def config_for(arch: str, variant: str = "128x256") -> Config:
 
 
 # %% [markdown]
-# ## Unchanged: the rule
+# ## Unchanged: the heuristics
 #
-# The majors are not in it. They change neither the multiplications nor the bytes.
+# The majors are not in them. They change neither the multiplications nor the loads.
+
 
 # %%
-SHORT = 15_000  # clocks of multiplying on each SM, below which a product is over before power matters
-CLOCKS = 0.5  # the power of the clocks that time is proportional to, at the power limit
-LOAD = 16  # multiply-adds that bringing one element into an SM costs there
-ROUND = 800  # clocks from the last wgmma of a tile to the first of the next, where both warpgroups round it
-STORE = 350  # clocks for 64 x 64 of C that go out at once
-ARRIVE = 80  # bytes of A and B that come into an SM in a clock
+@dataclass(frozen=True)
+class Calibration:
+    """What the heuristics and the remapping know of one chip: the defaults are of an H200."""
+
+    short: float = 15_000  # clocks of multiplying on each SM, below which a product is over before power matters
+    clock_exponent: float = 0.5  # at the power limit, time is proportional to this power of the clocks
+    load_cost: float = 16  # multiply-adds that loading one operand element into an SM costs there
+    round_clocks: float = 800  # from the last wgmma of a tile to the first of the next, where both warpgroups round it
+    store_clocks: float = 350  # for 64 x 64 of C that is not overlapped
+    load_rate: float = 80  # bytes of A and B that come into an SM in a clock, what a neighbour multicasts included
+    # The GPC of each cluster of two, in the order in which an idle GPU starts them. Any letters; () is "not known".
+    gpcs: tuple[object, ...] = tuple("wxyz" + 4 * "abcdefgh" + 4 * "bcdefgh" + "gh")
+
+    def __post_init__(self):
+        object.__setattr__(self, "gpcs", tuple(self.gpcs))
+        for name, value in vars(self).items():
+            if name != "gpcs" and not 0 < value < float("inf"):
+                raise ValueError(f"{name}: got {value}; needed a finite number above 0")
+
+
+CALIBRATION = Calibration()
+
+
+def calibrate(**figures) -> Calibration:
+    """Replace figures of `Calibration` by those of this machine's GPU, before the first `matmul`."""
+    global CALIBRATION
+    CALIBRATION = replace(CALIBRATION, **figures)
+    GEMM.plans.clear()  # they hold choices by the old figures
+    return CALIBRATION
 
 
 def cluster_tiles(config: Config, m: int, n: int) -> tuple[int, int]:
@@ -176,34 +206,42 @@ def cluster_tiles(config: Config, m: int, n: int) -> tuple[int, int]:
 
 
 def waves(config: Config, m: int, n: int, sms: int) -> int:
-    """How many of them a cluster computes, if `sms` SMs are full of clusters."""
+    """Cluster tiles that the busiest cluster computes, if `sms` SMs are full of clusters."""
     down, across = cluster_tiles(config, m, n)
     return -(-down * across // (sms // config.cluster))
 
 
 def clusters(config: Config, m: int, n: int, sms: int) -> int:
-    """How many clusters are launched: no more than that number of waves needs."""
+    """The number of clusters to launch: no more than that number of waves needs."""
     down, across = cluster_tiles(config, m, n)
     return -(-down * across // waves(config, m, n, sms))
 
 
 def clocks(config: Config, m: int, n: int, k: int, sms: int) -> float:
     """What the busiest of `sms` SMs needs for C (m, n) over k."""
-    tile = config.tile_m * config.tile_n
-    stage = max(tile * config.tile_k / 2048, config.stage_bytes / ARRIVE)
-    stop = 0 if config.pingpong else ROUND + STORE * (config.boxes - config.late) * config.epi_n / 64
+    tile, chip = config.tile_m * config.tile_n, CALIBRATION
+    stage = max(tile * config.tile_k / 2048, config.stage_bytes / chip.load_rate)
+    at_once = (config.subtiles - config.overlapped) * config.epi_n / 64
+    stop = 0 if config.pingpong else chip.round_clocks + chip.store_clocks * at_once
     return waves(config, m, n, sms) * (-(-k // config.tile_k) * stage + stop) + tile / 16
 
 
-def loaded(config: Config) -> float:
-    """Elements of A and B that come into an SM for one product of two of them."""
+def loads_per_multiply_add(config: Config) -> float:
+    """Operand elements loaded into an SM per multiply-add."""
     return (config.tile_m + config.tile_n) / (config.tile_m * config.tile_n)
 
 
+def is_short(m: int, n: int, k: int, sms: int) -> bool:
+    """Whether the product is over before power matters."""
+    return m * n * k / 2048 / sms < CALIBRATION.short
+
+
 def cost(config: Config, m: int, n: int, k: int, sms: int) -> float:
-    """What C (m, n) over k costs on `sms` SMs, to be compared with that of another configuration."""
+    """What C (m, n) over k costs on `sms` SMs, to be compared with the cost of another configuration."""
     needed = clocks(config, m, n, k, sms)
-    return needed if m * n * k / 2048 / sms < SHORT else needed**CLOCKS * (1 + LOAD * loaded(config))
+    if is_short(m, n, k, sms):
+        return needed
+    return needed**CALIBRATION.clock_exponent * (1 + CALIBRATION.load_cost * loads_per_multiply_add(config))
 
 
 def choose(m: int, n: int, k: int, sms: int) -> str:
@@ -214,39 +252,40 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 # %% [markdown]
 # ## The layout
 #
-# TMA copies boxes, and the rows of a box are what is contiguous in global memory. It does not turn them. So an M-major
-# operand arrives in lines along M and stays like that, and its atom is the K-major one mirrored: not 8 rows of 64
-# elements along K, but **64 x 8, eight lines of 64 elements along M**, one line for each k. The swizzle is the same
-# `S<3,4,3>`, for it sees addresses: 16-byte chunk *c* of line *l* goes to slot *c XOR l*, whichever way the lines run.
+# TMA copies boxes. The rows of a box are what is contiguous in global memory, and TMA does not transpose them. So an
+# M-major operand arrives in lines along M, and its atom is the K-major one mirrored: not 8 rows of 64 elements along K,
+# but **64 x 8, eight lines of 64 elements along M**, one line for each k. The swizzle is the same `S<3,4,3>`, for it
+# sees addresses: 16-byte chunk *c* of line *l* goes to place *c XOR l*, whichever way the lines run.
 #
-# **In which order do the atoms fill the tile?** The tensor core would take either. A matrix descriptor has two strides,
-# and for an MN-major operand one of them leads from eight k to the next eight, the other from 64 rows to the next 64.
-# TMA is what decides. A box in the 128-byte mode is one swizzle wide, 64 elements, and any number of lines high, which
-# then lie *one below the other*. So all atoms along K come first, and after them the next 64 rows: a box is 64 x 64.
-# The other way round a box would be one atom, 64 x 8, and the producer would issue eight times as many copies.
+# **In which order do the atoms fill the tile?** The tensor core takes either. A matrix descriptor has two strides. For
+# an MN-major operand one of them leads from eight k to the next eight, the other from 64 rows to the next 64.
 #
-# For a K-major operand that is the order along M that we had; its box is as high as the tile. So there are several
-# boxes to an MN-major tile where there was one to a K-major tile, and `cute.copy` issues them all. Of a tile that two
-# CTAs share, each fetches half of *every* box.
+# TMA decides. A box in the 128-byte mode is one swizzle wide, 64 elements, and any number of lines high, which lie *one
+# below the other*. So all atoms along K come first, and after them the next 64 rows: a box is 64 x 64. The other way
+# round a box would be one atom, 64 x 8, and the producer would issue eight times as many copies.
 #
-# **160 columns are not whole lines of 64.** K-major that is no matter, for the lines run along K. But lines of an
-# N-major B run along its 160 columns. The rule for the atom is the same as ever, the widest whose line divides the
-# extent, and here it names another one: SW64, lines of 32 elements, 64 bytes, with `S<2,4,3>`. So `256x160` has B in
-# the 128-byte mode or in the 64-byte mode, by its major alone, and no line of the kernel says so.
+# For a K-major operand the box is as high as the tile. So an MN-major tile has several boxes where a K-major tile has
+# one, and `cute.copy` issues them all. Of a tile that two CTAs share, each loads half of *every* box.
+#
+# **160 columns are not whole lines of 64.** For a K-major B that does not matter: its lines run along K. But lines of
+# an N-major B run along its 160 columns. The widest atom whose line divides 160 elements is SW64, lines of 32 elements,
+# 64 bytes, with `S<2,4,3>`. So `256x160` has B in the 128-byte mode or in the 64-byte mode, by its major alone, and no
+# line of the kernel says so.
 
 
 # %%
 class SmemLayouts(NamedTuple):
     """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
 
-    a: cute.ComposedLayout  # (M, K, STAGE)
-    b: cute.ComposedLayout  # (N, K, STAGE)
-    c: cute.ComposedLayout  # (64, EPI_N, BUFFER): first the buffers of warpgroup 0, then those of 1
+    a: cute.ComposedLayout  # (TILE_M, TILE_K, STAGE)
+    b: cute.ComposedLayout  # (TILE_N, TILE_K, STAGE)
+    c: cute.ComposedLayout  # (EPI_M, EPI_N, EPI_STAGE): first the buffers of warpgroup 0, then those of 1
 
 
 def smem_atom(dtype, contiguous: int, along: int = 1) -> cute.ComposedLayout:
     """The widest atom whose line, along mode `along`, divides `contiguous` elements: SW128, SW64, SW32, or INTER."""
-    bits = next(bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0)
+    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
+    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
     width = (128 << bits) // dtype.width
     lines = cute.make_layout((8, width), stride=(width, 1))
     lines = lines if along == 1 else cute.select(lines, mode=[1, 0])  # (width, 8):(1, width)
@@ -265,7 +304,7 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
     return SmemLayouts(
         a=staged(c.tile_m, c.a_major),
         b=staged(c.tile_n, c.b_major),
-        c=cute.tile_to_shape(smem_atom(dtype, c.epi_n), (64, c.epi_n, 2 * c.epi_buffers), order=(0, 1, 2)),
+        c=cute.tile_to_shape(smem_atom(dtype, c.epi_n), (*c.epi_tile, 2 * c.epi_stages), order=(0, 1, 2)),
     )
 
 
@@ -298,299 +337,365 @@ def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
 class TiledCopies(NamedTuple):
     """The copies by software that touch shared memory."""
 
-    r2s_c: cute.TiledCopy  # stmatrix.x4 of one warpgroup: a box of C, 64 x EPI_N
+    r2s_c: cute.TiledCopy  # stmatrix.x4 of one warpgroup: an epilogue subtile
 
 
 def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
-    """The copy of the epilogue: a box has its accumulators where a wgmma of EPI_N columns would have them."""
+    """The copy of the epilogue: a subtile has its accumulators where a wgmma of EPI_N columns would have them."""
     stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
-    box = cute.make_tiled_mma(wgmma(dtype, config.epi_n), (1, 1, 1))
-    return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, box))
+    subtile = cute.make_tiled_mma(wgmma(dtype, config.epi_n), (1, 1, 1))
+    return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, subtile))
 
 
 # %% [markdown]
-# ## Unchanged: turns, producer, consumers, epilogue
+# ## Unchanged: tile scheduler, producer, consumers, epilogue
 #
-# None of the following asks for the majors. Partitioned tensors have the same modes whichever way a tile lies, (TMA, k)
-# for the producer and descriptors (MMA, MMA_M, MMA_K, STAGE) for the consumers; only what is behind an index differs.
-# [The page before](tuned_gemm.ipynb) says why each line is as it is.
+# None of the following depends on the majors. Partitioned tensors have the same modes whichever way a tile lies:
+# (TMA, k) for the producer, descriptors (MMA, MMA_M, MMA_K, STAGE) for the consumers. Only what is behind an index
+# differs. [The page before](tuned_gemm.ipynb) and the two before it say why each line is as it is.
 #
-# Two of its habits have to do with K, and neither minds which way the lines run. Walking K backwards takes the same
-# boxes in another order. And what a box holds past the end of K, TMA fills with zeros: the ends of its lines if they
-# run along K, whole lines if they do not.
+# Two things have to do with K, and neither depends on how the lines run. Going through K backwards takes the same boxes
+# in another order. And what a box holds past the end of K, TMA fills with zeros: the ends of its lines if they run
+# along K, whole lines if they do not.
 
 
 # %%
-@cute.jit
-def tile_of(turn, order, config: cutlass.Constexpr):
-    """This CTA's tile (m, n) of a turn. Seats are in rows of `raster_group` cluster tiles, along which the panel stays
-    the same that a cluster does not share: down, if it shares A.
+class Raster(NamedTuple):
+    """The rasterization of C: how its cluster tiles are numbered."""
 
-    order: (seat, step, how many cluster tiles there are in the direction of the rows, divisors: the tiles of a group of
-    rows, the length of the last rows, (row, column) of the CTA in its cluster).
-    """
-    seat, step, along, of_group, of_last, place = order
-    group, inside = divmod(seat + turn * step, of_group)
-    first = group * config.raster_group
-    other, one = inside // config.raster_group, inside % config.raster_group  # which panel, and where along it
-    if first + config.raster_group > along:  # the rows of the last group are shorter
-        other, one = divmod(inside, of_last)
-    m, n = first + one, other
+    tiles: cutlass.Int32  # cluster tiles of C
+    along: cutlass.Int32  # of these, in the direction of consecutive numbers
+    by_step: cute.FastDivmodDivisorV2  # divides by the number of clusters
+    by_group: cute.FastDivmodDivisorV2  # divides by the cluster tiles of a group
+    by_last: cute.FastDivmodDivisorV2  # divides by the swizzle size of the last group
+
+
+class Scheduler(NamedTuple):
+    """The work tiles of one CTA."""
+
+    raster: Raster
+    first: cutlass.Int32  # number of its cluster's first cluster tile
+    step: cutlass.Int32  # from one to the next: the clusters of the grid
+    count: cutlass.Int32  # of work tiles
+    rank: tuple  # (row, column) of the CTA in its cluster
+
+
+def rasterize(m, n, clusters, config: Config) -> Raster:
+    """The rasterization of C (m, n) for `clusters` clusters; the host computes it."""
+    high, wide = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
+    down, across = cute.ceil_div(m, high), cute.ceil_div(n, wide)
+    along, other = (across, down) if config.cluster_m > 1 else (down, across)
+    numbers = (clusters, config.swizzle_size * other, cutlass.max(1, along % config.swizzle_size))
+    return Raster(along * other, along, *(cute.FastDivmodDivisorV2(number) for number in numbers))
+
+
+@cute.jit
+def work_tile(scheduler: Scheduler, i, config: cutlass.Constexpr):
+    """(m, n): the row and column, in tiles, of this CTA's work tile `i`."""
+    raster = scheduler.raster
+    group, inside = divmod(scheduler.first + i * scheduler.step, raster.by_group)
+    start = group * config.swizzle_size
+    other, one = inside // config.swizzle_size, inside % config.swizzle_size
+    if start + config.swizzle_size > raster.along:  # the last group is smaller
+        other, one = divmod(inside, raster.by_last)
+    m, n = start + one, other
     if cutlass.const_expr(config.cluster_m > 1):
         m, n = n, m
-    return m * config.cluster_m + place[0], n * config.cluster_n + place[1]
+    return m * config.cluster_m + scheduler.rank[0], n * config.cluster_n + scheduler.rank[1]
 
 
 @cute.jit
-def state_at(slot, config: cutlass.Constexpr):
-    """The consumer's place in the queue at a slot: (stage, phase), with no history."""
-    return pipeline.PipelineState(config.stages, slot, slot % config.stages, (slot // config.stages) & 1)
+def consumer_states(k_tile, config: cutlass.Constexpr):
+    """The pipeline states (next stage to read, next to release) at a k-tile, counted over all work tiles."""
+    stage, phase = k_tile % config.stages, (k_tile // config.stages) & 1
+    return tuple(pipeline.PipelineState(config.stages, k_tile, stage, phase) for _ in range(2))
 
 
 # %%
-def to_all(sharers: int) -> dict:
-    """What a multicast copy is told: to write to all CTAs of a cluster of `sharers`, a bit for each."""
+class Loads(NamedTuple):
+    """What the producer copies: for A and for B, a TMA atom, its source and its destination."""
+
+    tma_a: cute.CopyAtom
+    tAgA: cute.Tensor  # (TMA, m, k), TMA coordinates
+    tAsA: cute.Tensor  # (TMA, STAGE)
+    tma_b: cute.CopyAtom
+    tBgB: cute.Tensor  # (TMA, n, k), TMA coordinates
+    tBsB: cute.Tensor  # (TMA, STAGE)
+
+
+def multicast(sharers: int) -> dict:
+    """Arguments of a TMA copy to all CTAs of a cluster of `sharers`: a bit for each."""
     return {"mcast_mask": cutlass.Int16((1 << sharers) - 1)} if sharers > 1 else {}
 
 
 @cute.jit
-def produce(pipe, state, turn, k_tiles, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, config: cutlass.Constexpr):
-    """Fill a stage for each k-tile of one turn: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE)."""
+def load_tile(pipe, loads: Loads, state, tile, backwards, k_tiles, config: cutlass.Constexpr):
+    """Load the k-tiles of work tile (m, n), a stage each; `backwards` is 1 or 0. Returns the pipeline state."""
+    tAgA = loads.tAgA[None, tile[0], None]  # (TMA, k)
+    tBgB = loads.tBgB[None, tile[1], None]  # (TMA, k)
+    tAsA, tBsB = loads.tAsA, loads.tBsB  # (TMA, STAGE)
     for i in cutlass.range(k_tiles, unroll=1):
-        k_tile = i + (turn & 1) * (k_tiles - 1 - 2 * i)
+        k_tile = i + backwards * (k_tiles - 1 - 2 * i)
         pipe.producer_acquire(state)
         barrier = pipe.producer_get_barrier(state)
-        a_to, b_to = to_all(config.cluster_n), to_all(config.cluster_m)
-        cute.copy(tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier, **a_to)
-        cute.copy(tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier, **b_to)
+        a_to, b_to = multicast(config.cluster_n), multicast(config.cluster_m)
+        cute.copy(loads.tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier, **a_to)
+        cute.copy(loads.tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier, **b_to)
         state.advance()
     return state
 
 
-# %%
 @cute.jit
-def multiply_stage(mma, acc, tCrA, tCrB, stage, first: cutlass.Constexpr = False):
-    """Issue one stage's wgmmas as one batch. mma: one that overwrites `acc`, for the very first k-block, and one that
-    adds to it. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
-    overwrite, add = mma
+def produce(pipe, loads: Loads, scheduler: Scheduler, tile, k_tiles, config: cutlass.Constexpr):
+    """Load all work tiles of this CTA; `tile` is the first of them."""
+    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+    last = cute.size(loads.tAgA, mode=[1]) - 1, cute.size(loads.tBgB, mode=[1]) - 1
+    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel has ended, global memory may be touched
+    for i in cutlass.range(scheduler.count, unroll=1):
+        m, n = cutlass.min(tile[0], last[0]), cutlass.min(tile[1], last[1])  # a dummy tile loads the last one
+        state = load_tile(pipe, loads, state, (m, n), i & 1, k_tiles, config)
+        tile = work_tile(scheduler, cutlass.min(i + 1, scheduler.count - 1), config)
+    if cutlass.const_expr(not config.gpc_aware):
+        cute.arch.griddepcontrol_launch_dependents()
+    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
+
+
+# %%
+class Mainloop(NamedTuple):
+    """What a consumer warpgroup multiplies: the pipeline, the operands and the accumulators."""
+
+    pipe: pipeline.PipelineTmaAsync
+    k_tiles: cutlass.Int32  # of each work tile
+    overwrite: cute.TiledMma  # acc = A B, for the first k-block of a work tile
+    accumulate: cute.TiledMma  # acc += A B
+    tCrA: cute.Tensor  # descriptors of A, (MMA, MMA_M, MMA_K, STAGE)
+    tCrB: cute.Tensor  # descriptors of B, (MMA, MMA_N, MMA_K, STAGE)
+    acc: cute.Tensor  # float32 in registers, (MMA, MMA_M, MMA_N)
+
+
+@cute.jit
+def issue_wgmmas(main: Mainloop, stage, first: cutlass.Constexpr = False):
+    """Issue the wgmmas of one stage as one commit group; `first`: of a work tile, its first one overwrites `acc`."""
+    acc, tCrA, tCrB = main.acc, main.tCrA, main.tCrB
     warpgroup.fence()
-    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements along K
-        each = overwrite if first and k == 0 else add
-        cute.gemm(each, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
+    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # 16 elements along K
+        mma = main.overwrite if first and k == 0 else main.accumulate
+        cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
     warpgroup.commit_group()
 
 
 @cute.jit
-def next_stage(pipe, read, release, mma, acc, tCrA, tCrB):
-    """Multiply the stage at `read`, and give back the one at `release`."""
-    pipe.consumer_wait(read)
-    multiply_stage(mma, acc, tCrA, tCrB, read.index)
+def first_k_tile(main: Mainloop, read):
+    """Issue the first k-tile of a work tile, which is at `read`."""
+    main.pipe.consumer_wait(read)
+    issue_wgmmas(main, read.index, True)
     read.advance()
-    warpgroup.wait_group(1)  # the batch before this one is done: its stage may be overwritten
-    pipe.consumer_release(release)
+    return read
+
+
+@cute.jit
+def next_k_tile(main: Mainloop, read, release):
+    """Issue the k-tile at `read`, and release the stage at `release`."""
+    main.pipe.consumer_wait(read)
+    issue_wgmmas(main, read.index)
+    read.advance()
+    warpgroup.wait_group(1)  # the group before this one is complete: its stage may be overwritten
+    main.pipe.consumer_release(release)
     release.advance()
     return read, release
 
 
+@cute.jit
+def last_k_tile(main: Mainloop, release):
+    """Wait for the last group, and release its stage."""
+    warpgroup.wait_group(0)
+    main.pipe.consumer_release(release)
+
+
 # %%
-def box_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
-    """A thread's part of the `i`th box in `values`, its accumulators: (MMA, 1, 1), as the MMA of one box has it."""
-    of_box = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))
-    return cute.make_tensor(values.iterator + i * cute.size(of_box), of_box)
+class Epilogue(NamedTuple):
+    """Where one consumer warpgroup stores its part of a tile, and by which copies."""
+
+    sC: cute.Tensor  # its own buffers, (EPI_M, EPI_N, EPI_STAGE)
+    gC: cute.Tensor  # all tiles of C as TMA coordinates, (TILE_M, TILE_N, m, n)
+    r2s_c: cute.TiledCopy
+    tma_c: cute.CopyAtom
+    warpgroup: cutlass.Int32  # 0 or 1
+    thread: cutlass.Int32  # in the warpgroup
+
+
+def subtile_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
+    """A thread's values of the `i`th subtile in `values`: (MMA, 1, 1), as the MMA of one subtile has them."""
+    layout = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))
+    return cute.make_tensor(values.iterator + i * cute.size(layout), layout)
 
 
 @cute.jit
-def round_and_store(acc, first: cutlass.Constexpr, last: cutlass.Constexpr, out, tile, group, tidx, config):
-    """Boxes `first` to `last` - 1 of a tile, one after the other, straight from the accumulators."""
-    for i in cutlass.range_constexpr(first, last):
-        box = box_of(acc, i, config)
-        rBox = cute.make_rmem_tensor(box.shape, out[0].element_type)
-        rBox.store(box.load().to(rBox.element_type))
-        store_box(i, rBox, out, tile, group, tidx, config)
+def round_and_store(epi: Epilogue, acc, last: cutlass.Constexpr, tile, config: cutlass.Constexpr):
+    """Round and store subtiles 0 to `last` - 1 of a tile, one after the other."""
+    for i in cutlass.range_constexpr(last):
+        tCrC = subtile_of(acc, i, config)  # (MMA, 1, 1), float32
+        rounded = cute.make_rmem_tensor(tCrC.shape, epi.sC.element_type)
+        rounded.store(tCrC.load().to(rounded.element_type))
+        store_subtile(epi, i, rounded, tile, config)
 
 
 @cute.jit
-def store_box(i: cutlass.Constexpr, rBox, out, tile, group, tidx, config: cutlass.Constexpr):
-    """Box `i` of this warpgroup's part of a tile. rBox: a thread's part of it, rounded; out: (sC, tma_c, gC, copies)
-    with sC (64, EPI_N, BUFFER) of this warpgroup, gC (M, N, m, n) as TMA coordinates; tidx: in the warpgroup."""
-    sC, tma_c, gC, copies = out
-    barrier = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=128)
-    storing = cute.arch.make_warp_uniform(tidx // 32) == 0
-    thr, buffer = copies.r2s_c.get_slice(tidx), i % config.epi_buffers
+def store_subtile(epi: Epilogue, i: cutlass.Constexpr, rC, tile, config: cutlass.Constexpr):
+    """Store subtile `i` of this warpgroup's part of a tile (m, n). rC: a thread's rounded values, (MMA, 1, 1)."""
+    barrier = pipeline.NamedBarrier(barrier_id=1 + epi.warpgroup, num_threads=128)
+    storing = cute.arch.make_warp_uniform(epi.thread // 32) == 0
+    thr, buffer = epi.r2s_c.get_slice(epi.thread), i % config.epi_stages
     if storing:
-        cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
+        cute.arch.cp_async_bulk_wait_group(config.epi_stages - 1, read=True)
     barrier.arrive_and_wait()  # TMA has read what was in this buffer
-    cute.copy(copies.r2s_c, thr.retile(rBox), thr.partition_D(sC)[None, None, None, buffer])
+    cute.copy(epi.r2s_c, thr.retile(rC), thr.partition_D(epi.sC)[None, None, None, buffer])
     cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
     barrier.arrive_and_wait()
     if storing:
-        boxes = cute.zipped_divide(gC[None, None, tile[0], tile[1]], (64, config.epi_n))
-        bSsC, bSgC = cpasync.tma_partition(tma_c, 0, cute.make_layout(1), cute.group_modes(sC, 0, 2), boxes)
+        gC = cute.zipped_divide(epi.gC[None, None, tile[0], tile[1]], config.epi_tile)  # (EPI_TILE, subtiles)
+        sC = cute.group_modes(epi.sC, 0, 2)  # (EPI_TILE, EPI_STAGE)
+        bSsC, bSgC = cpasync.tma_partition(epi.tma_c, 0, cute.make_layout(1), sC, gC)
         across = config.tile_n // config.epi_n
-        row = i // across * config.warpgroups + (0 if config.pingpong else group)
+        row = i // across * config.warpgroups + (0 if config.pingpong else epi.warpgroup)
         with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
-            cute.copy(tma_c, bSsC[None, buffer], bSgC[None, (row, i % across)])
+            cute.copy(epi.tma_c, bSsC[None, buffer], bSgC[None, (row, i % across)])
             cute.arch.cp_async_bulk_commit_group()
 
 
 # %%
 @cute.jit
-def multiply_and_store(pipe, turn, order, mma, acc, rC, tCrA, tCrB, k_tiles, out, before, group, tidx, config):
-    """Multiply this turn's tile into `acc`, and meanwhile store `rC`, of the tile `before` it, if there was one.
+def overlapped_mainloop(main: Mainloop, epi: Epilogue, scheduler: Scheduler, i, rC, before, config: cutlass.Constexpr):
+    """Multiply work tile `i`, and meanwhile store `rC`, the rounded subtiles of the tile `before` it (m, n).
 
-    Returns this turn's tile (m, n), which is found beside the first batch.
+    Returns the work tile (m, n): it is computed while the first commit group runs.
     """
-    read, release = state_at(turn * k_tiles, config), state_at(turn * k_tiles, config)
-    pipe.consumer_wait(read)
-    multiply_stage(mma, acc, tCrA, tCrB, read.index, True)
-    read.advance()
-    tile = tile_of(turn, order, config)
-    for i in cutlass.range_constexpr(config.late):
-        if turn > 0:
-            store_box(config.boxes - config.late + i, box_of(rC, i, config), out, before, group, tidx, config)
-        if cutlass.const_expr(i + 1 < config.late):
-            read, release = next_stage(pipe, read, release, mma, acc, tCrA, tCrB)
-    for _ in cutlass.range(config.min_k_tiles, k_tiles, unroll=1):
-        read, release = next_stage(pipe, read, release, mma, acc, tCrA, tCrB)
-    warpgroup.wait_group(0)
-    pipe.consumer_release(release)
+    read, release = consumer_states(i * main.k_tiles, config)
+    read = first_k_tile(main, read)
+    tile = work_tile(scheduler, i, config)
+    for j in cutlass.range_constexpr(config.overlapped):
+        if i > 0:
+            store_subtile(epi, config.subtiles - config.overlapped + j, subtile_of(rC, j, config), before, config)
+        if cutlass.const_expr(j + 1 < config.overlapped):
+            read, release = next_k_tile(main, read, release)
+    for _ in cutlass.range(config.min_k_tiles, main.k_tiles, unroll=1):
+        read, release = next_k_tile(main, read, release)
+    last_k_tile(main, release)
     return tile
 
 
 @cute.jit
-def cooperate(pipe, turns, order, mma, acc, tCrA, tCrB, k_tiles, out, group, tidx, config: cutlass.Constexpr):
-    """All turns of a warpgroup that has half of every tile. rC: the boxes of a tile that go out late, rounded."""
-    now = config.boxes - config.late  # boxes that go out at once
-    rC = cute.make_rmem_tensor(max(1, config.late) * config.epi_n // 2, out[0].element_type)
+def cooperative(main: Mainloop, epi: Epilogue, scheduler: Scheduler, config: cutlass.Constexpr):
+    """All work tiles of a warpgroup that computes half of each."""
+    at_once = config.subtiles - config.overlapped
+    rC = cute.make_rmem_tensor(max(1, config.overlapped) * config.epi_n // 2, epi.sC.element_type)  # rounded
     tile = (cutlass.Int32(0), cutlass.Int32(0))
-    for turn in cutlass.range(turns, unroll=1):
-        tile = multiply_and_store(pipe, turn, order, mma, acc, rC, tCrA, tCrB, k_tiles, out, tile, group, tidx, config)
-        round_and_store(acc, 0, now, out, tile, group, tidx, config)
-        for i in cutlass.range_constexpr(config.late):
-            box_of(rC, i, config).store(box_of(acc, now + i, config).load().to(rC.element_type))
-    for i in cutlass.range_constexpr(config.late):
-        store_box(now + i, box_of(rC, i, config), out, tile, group, tidx, config)
+    for i in cutlass.range(scheduler.count, unroll=1):
+        tile = overlapped_mainloop(main, epi, scheduler, i, rC, tile, config)
+        round_and_store(epi, main.acc, at_once, tile, config)
+        for j in cutlass.range_constexpr(config.overlapped):
+            subtile_of(rC, j, config).store(subtile_of(main.acc, at_once + j, config).load().to(rC.element_type))
+    for j in cutlass.range_constexpr(config.overlapped):
+        store_subtile(epi, at_once + j, subtile_of(rC, j, config), tile, config)
 
 
 # %%
-TURN_BARRIER = 4  # the first of two named barriers; 1 and 2 are those of the boxes, 0 is the CTA's
+PINGPONG_BARRIER = 4  # the first of two named barriers; 1 and 2 belong to the epilogues, 0 to the CTA
 
 
 @cute.jit
-def take_turns(pipe, turns, order, mma, acc, tCrA, tCrB, k_tiles, out, group, tidx, config: cutlass.Constexpr):
-    """Every other turn, all of its tile."""
-    for turn in cutlass.range(group, turns, 2, unroll=1):
-        read, release = state_at(turn * k_tiles, config), state_at(turn * k_tiles, config)
-        if turn > 0:
-            pipeline.NamedBarrier(barrier_id=TURN_BARRIER + group, num_threads=256).arrive_and_wait()
-        pipe.consumer_wait(read)
-        multiply_stage(mma, acc, tCrA, tCrB, read.index, True)
-        read.advance()
-        tile = tile_of(turn, order, config)  # beside the first batch
-        for _ in cutlass.range(k_tiles - 1, unroll=1):
-            read, release = next_stage(pipe, read, release, mma, acc, tCrA, tCrB)
-        if turn + 1 < turns:  # all is issued: the other one's turn
-            pipeline.NamedBarrier(barrier_id=TURN_BARRIER + 1 - group, num_threads=256).arrive()
-        warpgroup.wait_group(0)
-        pipe.consumer_release(release)
-        round_and_store(acc, 0, config.boxes, out, tile, group, tidx, config)
+def pingpong(main: Mainloop, epi: Epilogue, scheduler: Scheduler, config: cutlass.Constexpr):
+    """Every second work tile, all of it."""
+    for i in cutlass.range(epi.warpgroup, scheduler.count, 2, unroll=1):
+        read, release = consumer_states(i * main.k_tiles, config)
+        if i > 0:
+            pipeline.NamedBarrier(barrier_id=PINGPONG_BARRIER + epi.warpgroup, num_threads=256).arrive_and_wait()
+        read = first_k_tile(main, read)
+        tile = work_tile(scheduler, i, config)  # computed while the first commit group runs
+        for _ in cutlass.range(main.k_tiles - 1, unroll=1):
+            read, release = next_k_tile(main, read, release)
+        if i + 1 < scheduler.count:  # all is issued: the other warpgroup may begin
+            pipeline.NamedBarrier(barrier_id=PINGPONG_BARRIER + 1 - epi.warpgroup, num_threads=256).arrive()
+        last_k_tile(main, release)
+        round_and_store(epi, main.acc, config.subtiles, tile, config)
 
 
 # %%
+class TmaTensor(NamedTuple):
+    """A matrix as TMA sees it."""
+
+    atom: cute.CopyAtom
+    coords: cute.Tensor  # TMA coordinates: (M, K), (N, K) or (M, N), or tiles of these
+
+
+class Cta(NamedTuple):
+    """What the warps of a CTA share."""
+
+    pipe: pipeline.PipelineTmaAsync
+    sA: cute.Tensor  # (TILE_M, TILE_K, STAGE)
+    sB: cute.Tensor  # (TILE_N, TILE_K, STAGE)
+    sC: cute.Tensor  # (EPI_M, EPI_N, EPI_STAGE): first the buffers of warpgroup 0, then those of 1
+    rank: tuple  # its (row, column) in the cluster
+
+
 @cute.kernel
 def kernel(
-    tma_a: cute.CopyAtom,
-    mA: cute.Tensor,  # (M, K), as TMA coordinates
-    tma_b: cute.CopyAtom,
-    mB: cute.Tensor,  # (N, K), as TMA coordinates
-    tma_c: cute.CopyAtom,
-    mC: cute.Tensor,  # (M, N), as TMA coordinates
-    seats: cute.Pointer,  # Int32, of each cluster
-    raster: tuple,  # how cluster tiles are numbered: see `raster_of`
+    a: TmaTensor,  # (M, K)
+    b: TmaTensor,  # (N, K)
+    c: TmaTensor,  # (M, N)
+    remap: cute.Pointer,  # Int32, by cluster: the number of its first cluster tile
+    raster: Raster,
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """A cluster computes the cluster tiles `seat`, `seat + step`, ... of C."""
-    cta, _, _ = cute.arch.block_idx()
-    ctas, _, _ = cute.arch.grid_dim()
-    seat, step = cta // config.cluster, ctas // config.cluster
-    if cutlass.const_expr(config.seated):  # the answer takes longer than all that is set up meanwhile
-        seat = cute.make_tensor(seats, cute.make_layout(step))[seat]
+    """Each cluster computes every `step`th cluster tile of C, `step` being the number of clusters."""
+    block, _, _ = cute.arch.block_idx()
+    blocks, _, _ = cute.arch.grid_dim()
+    first, step = block // config.cluster, blocks // config.cluster
+    if cutlass.const_expr(config.gpc_aware):  # this load takes longer than all that is set up meanwhile
+        first = cute.make_tensor(remap, cute.make_layout(step))[first]
     tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    group = cute.arch.make_warp_uniform(tidx // 128)  # 0 and 1 multiply, 2 loads
+    group = cute.arch.make_warp_uniform(tidx // 128)  # warpgroups 0 and 1 multiply, 2 loads
     if warp_idx == 8:
-        for tma in (tma_a, tma_b, tma_c):
-            cpasync.prefetch_descriptor(tma)
-    pipe, sA, sB, sC, place = set_up(smem_layouts(dtype, config), dtype, config)
+        for atom in (a.atom, b.atom, c.atom):
+            cpasync.prefetch_descriptor(atom)
+    cta = set_up(smem_layouts(dtype, config), dtype, config)
 
-    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (None, None))  # (M, K, m, k)
-    gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (None, None))  # (N, K, n, k)
-    gC = cute.local_tile(mC, (config.tile_m, config.tile_n), (None, None))  # (M, N, m, n)
+    gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (None, None))  # (TILE_M, TILE_K, m, k)
+    gB = cute.local_tile(b.coords, (config.tile_n, config.tile_k), (None, None))  # (TILE_N, TILE_K, n, k)
+    gC = cute.local_tile(c.coords, (config.tile_m, config.tile_n), (None, None))  # (TILE_M, TILE_N, m, n)
     k_tiles = cutlass.max(cute.size(gA, mode=[3]), config.min_k_tiles)
-    tiles, along, by_step, of_group, of_last = raster
-    seat = cute.arch.make_warp_uniform(seat)
-    turns = (tiles + step - 1 - seat) // by_step
-    order = (seat, step, along, of_group, of_last, place)
+    first = cute.arch.make_warp_uniform(first)
+    count = (raster.tiles + step - 1 - first) // raster.by_step
+    scheduler = Scheduler(raster, first, step, count, cta.rank)
 
     if group == 2:
         cute.arch.setmaxregister_decrease(config.producer_registers)
-        # The compiler would put this off until after the wait, where every clock counts. An exchange between lanes,
-        # which changes nothing here, it must leave on this side of the branch.
-        tile = tuple(cute.arch.make_warp_uniform(x) for x in tile_of(0, order, config))
+        # The compiler would sink this below the wait for the previous kernel, where every clock counts. It must leave
+        # an exchange between lanes, which changes nothing here, on this side of the branch.
+        tile = tuple(cute.arch.make_warp_uniform(x) for x in work_tile(scheduler, 0, config))
         if warp_idx == 8:
             across, down = cute.make_layout(config.cluster_n), cute.make_layout(config.cluster_m)
-            grouped = [cute.group_modes(x, 0, 2) for x in (sA, gA, sB, gB)]
-            tAsA, tAgA = cpasync.tma_partition(tma_a, place[1], across, grouped[0], grouped[1])
-            tBsB, tBgB = cpasync.tma_partition(tma_b, place[0], down, grouped[2], grouped[3])
-            state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-            last = (cute.size(gA, mode=[2]) - 1, cute.size(gB, mode=[2]) - 1)
-            cute.arch.griddepcontrol_wait()  # the kernel before has ended: global memory may be touched
-            for turn in cutlass.range(turns, unroll=1):
-                # Where there is no such tile, load the last one: TMA is slow to find nothing.
-                m, n = cutlass.min(tile[0], last[0]), cutlass.min(tile[1], last[1])
-                a, b = tAgA[None, m, None], tBgB[None, n, None]  # (TMA, k)
-                state = produce(pipe, state, turn, k_tiles, tma_a, tma_b, a, tAsA, b, tBsB, config)
-                tile = tile_of(cutlass.min(turn + 1, turns - 1), order, config)
-            if cutlass.const_expr(not config.seated):
-                cute.arch.griddepcontrol_launch_dependents()
-            pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
+            grouped = [cute.group_modes(x, 0, 2) for x in (cta.sA, gA, cta.sB, gB)]
+            tAsA, tAgA = cpasync.tma_partition(a.atom, cta.rank[1], across, grouped[0], grouped[1])
+            tBsB, tBgB = cpasync.tma_partition(b.atom, cta.rank[0], down, grouped[2], grouped[3])
+            loads = Loads(a.atom, tAgA, tAsA, b.atom, tBgB, tBsB)
+            produce(cta.pipe, loads, scheduler, tile, k_tiles, config)
     else:
-        consume(group, pipe, turns, order, sA, sB, sC, tma_c, gC, k_tiles, tidx % 128, config)
-
-
-# %%
-@cute.jit
-def consume(group, pipe, turns, order, sA, sB, sC, tma_c, gC, k_tiles, tidx, config: cutlass.Constexpr):
-    """A warpgroup's share of all tiles; tidx: in the warpgroup."""
-    cute.arch.setmaxregister_increase(config.consumer_registers)
-    dtype = sC.element_type
-    overwrite, add = tiled_mma(dtype, config), tiled_mma(dtype, config)
-    overwrite.set(warpgroup.Field.ACCUMULATE, False)
-    add.set(warpgroup.Field.ACCUMULATE, True)
-    thr = add.get_slice(group % config.warpgroups * 128)  # of the warpgroup's first thread: the same for all
-    acc = cute.make_rmem_tensor(thr.partition_C(gC[None, None, 0, 0]).shape, cutlass.Float32)
-    tCrA = add.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
-    tCrB = add.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
-    sC_own = cute.flat_divide(sC, (64, config.epi_n, config.epi_buffers))[None, None, None, 0, 0, group]
-    out = (sC_own, tma_c, gC, tiled_copies(dtype, config))
-    schedule = take_turns if config.pingpong else cooperate
-    cute.arch.griddepcontrol_wait()  # what this warpgroup stores, the kernel before may still read or write
-    schedule(pipe, turns, order, (overwrite, add), acc, tCrA, tCrB, k_tiles, out, group, tidx, config)
-    if tidx < 32:
-        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
+        consume(cta, TmaTensor(c.atom, gC), scheduler, k_tiles, group, tidx % 128, config)
 
 
 @cute.jit
 def set_up(layouts, dtype, config: cutlass.Constexpr):
-    """Shared memory and the pipeline of a CTA: (pipe, sA, sB, sC, its (row, column) in the cluster)."""
+    """Allocate the shared memory of a CTA, and make its pipeline. Returns a `Cta`."""
     smem = cutlass.memory.SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
     # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
-    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
-    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
-    # A stage is free when every warp that reads it has said so, to all CTAs that write it: its own and its neighbours.
+    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)  # (TILE_M, TILE_K, STAGE)
+    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)  # (TILE_N, TILE_K, STAGE)
+    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)  # (EPI_M, EPI_N, EPI_STAGE)
+    # A stage is free when every warp that reads it has signalled all CTAs that write it: its own and its neighbours.
     arrivals = 4 * config.warpgroups * config.cluster
     pipe = pipeline.PipelineTmaAsync.create(
         barrier_storage=barriers,
@@ -604,12 +709,36 @@ def set_up(layouts, dtype, config: cutlass.Constexpr):
     cute.arch.mbarrier_init_fence()
     rank = cutlass.Int32(0)
     if cutlass.const_expr(config.cluster > 1):
-        cute.arch.cluster_arrive_relaxed()  # nobody signals a neighbour's barrier before it is set up
+        cute.arch.cluster_arrive_relaxed()  # a neighbour's barrier must be set up before it is signalled
         cute.arch.cluster_wait()
         rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
     else:
         cute.arch.sync_threads()
-    return pipe, sA, sB, sC, (rank % config.cluster_m, rank // config.cluster_m)
+    return Cta(pipe, sA, sB, sC, (rank % config.cluster_m, rank // config.cluster_m))
+
+
+# %%
+@cute.jit
+def consume(cta: Cta, out: TmaTensor, scheduler: Scheduler, k_tiles, group, thread, config: cutlass.Constexpr):
+    """The part of consumer warpgroup `group` (0 or 1) of all work tiles. out: tiles of C; thread: in the warpgroup."""
+    cute.arch.setmaxregister_increase(config.consumer_registers)
+    dtype = cta.sC.element_type
+    overwrite, accumulate = tiled_mma(dtype, config), tiled_mma(dtype, config)
+    overwrite.set(warpgroup.Field.ACCUMULATE, False)
+    accumulate.set(warpgroup.Field.ACCUMULATE, True)
+    thr = accumulate.get_slice(group % config.warpgroups * 128)  # of its first thread: the same for all
+    tCgC = thr.partition_C(out.coords[None, None, 0, 0])  # (MMA, MMA_M, MMA_N)
+    acc = cute.make_rmem_tensor(tCgC.shape, cutlass.Float32)
+    tCrA = accumulate.make_fragment_A(thr.partition_A(cta.sA))  # (MMA, MMA_M, MMA_K, STAGE)
+    tCrB = accumulate.make_fragment_B(thr.partition_B(cta.sB))  # (MMA, MMA_N, MMA_K, STAGE)
+    main = Mainloop(cta.pipe, k_tiles, overwrite, accumulate, tCrA, tCrB, acc)
+    sC = cute.flat_divide(cta.sC, (*config.epi_tile, config.epi_stages))[None, None, None, 0, 0, group]
+    epi = Epilogue(sC, out.coords, tiled_copies(dtype, config).r2s_c, out.atom, group, thread)
+    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel may still read or write what this warpgroup stores
+    schedule = pingpong if config.pingpong else cooperative
+    schedule(main, epi, scheduler, config)
+    if thread < 32:
+        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
 
 
 # %% [markdown]
@@ -631,7 +760,7 @@ def gemm(
     pA: cute.Pointer,
     pB: cute.Pointer,
     pC: cute.Pointer,
-    seats: cute.Pointer,
+    remap: cute.Pointer,
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
     clusters: cutlass.Int32,
@@ -646,13 +775,12 @@ def gemm(
     mB = cute.make_tensor(pB, operand_layout(n, k, ldb, config.b_major))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
     layouts, ctas = smem_layouts(dtype, config), config.cluster
-    a_stage, b_stage, c_box = (cute.slice_(x, (None, None, 0)) for x in layouts)
-    tma_a, mA = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster_n)
-    tma_b, mB = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster_m)
-    save = cpasync.CopyBulkTensorTileS2GOp()
-    tma_c, mC = cpasync.make_tiled_tma_atom(save, mC, c_box, (64, config.epi_n))
-    raster = raster_of(m, n, clusters, config)
-    kernel(tma_a, mA, tma_b, mB, tma_c, mC, seats, raster, dtype, config).launch(
+    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in layouts)
+    a = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster_n)
+    b = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster_m)
+    c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, config.epi_tile))
+    raster = rasterize(m, n, clusters, config)
+    kernel(a, b, c, remap, raster, dtype, config).launch(
         grid=(clusters * ctas, 1, 1),
         block=(config.threads, 1, 1),
         cluster=(ctas, 1, 1),
@@ -662,334 +790,97 @@ def gemm(
     )
 
 
-def raster_of(m, n, clusters, config: Config) -> tuple:
-    """How the cluster tiles of C (m, n) are numbered: (how many, how many in the direction of the rows, and divisors:
-    `clusters`, the tiles of a group of rows, the length of the last rows). See `tile_of`.
-    """
-    high, wide = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
-    down, across = cute.ceil_div(m, high), cute.ceil_div(n, wide)
-    along, rows = (across, down) if config.cluster_m > 1 else (down, across)
-    numbers = (clusters, config.raster_group * rows, cutlass.max(1, along % config.raster_group))
-    return along * rows, along, *(cute.FastDivmodDivisorV2(number) for number in numbers)
-
-
-def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int):
+def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int) -> TmaTensor:
     """The TMA load of a tile into one stage, in as many parts as CTAs share the tile."""
     load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
-    return cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers)
+    return TmaTensor(*cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers))
 
 
 # %%
-def launch_arguments(dtype, pointers, mnk, strides, clusters: int, stream: int) -> tuple:
-    """Plain addresses and integers as the typed values that `gemm` takes."""
-    gmem = cute.AddressSpace.gmem
-    types = (dtype, dtype, dtype, cutlass.Int32)  # of A, B, C and the seats
-    return (
-        *(
-            cute.runtime.make_ptr(of, pointer, gmem, assumed_align=16)
-            for of, pointer in zip(types, pointers, strict=True)
-        ),
-        tuple(cutlass.Int32(x) for x in mnk),
-        tuple(cutlass.Int64(x) for x in strides),
-        cutlass.Int32(clusters),
-        cuda.CUstream(stream),
-    )
-
-
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
-    """Compile for `arch` ("sm_90a") with made-up pointers and sizes: no GPU is needed. "": the GPU that is here."""
-    made_up = launch_arguments(dtype, (16, 16, 16, 16), (1, 1, 8), (8, 8, 8), 66, 0)
-    target = f"--gpu-arch {arch} " if arch else ""
-    config = config or config_for(arch)
-    return cute.compile(gemm, *made_up, dtype, config, options=(target + options).strip() or None)
+    """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
+    pointers = *((dtype, 16),) * 3, (cutlass.Int32, 16)  # the last one to the table of the remapping
+    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch)), (66,), options=options)
 
 
 # %% [markdown]
-# ## Unchanged: seats
+# ## Unchanged: GPC-aware remapping
 #
-# Which panel a cluster shares and which it loads by itself does not depend on how the lines run. See
-# [there](tuned_gemm.ipynb#seats).
+# Which operand a cluster shares does not depend on how the lines run: see
+# [the page before](tuned_gemm.ipynb#gpc-aware-remapping).
 
 
 # %%
-@cute.kernel
-def roll_call(smids: cute.Pointer, seed: cutlass.Int32, size: cutlass.Constexpr):
-    """Each CTA writes the number of its SM, and stays there for a while: some clusters long, some not."""
-    cutlass.memory.SmemAllocator().allocate_array(cutlass.Int64, 16 * 1024)  # more than half: one CTA an SM
-    start = cute.arch.clock64()
-    tidx, _, _ = cute.arch.thread_idx()
-    cta, _, _ = cute.arch.block_idx()
-    ctas, _, _ = cute.arch.grid_dim()
-    if tidx == 0:
-        cute.make_tensor(smids, cute.make_layout(ctas))[cta] = cute.arch.smid()
-    stay = 10_000 * (1 + (cta // size * 7 + seed * 3) % 5)
-    while cute.arch.clock64() - start < stay:
-        pass
+FULL = 0.9  # of the clusters that fit: where there are fewer, most GPCs have less than one group
+REMAPS: dict[tuple, torch.Tensor] = {}  # by device, GPC of each cluster, and length of a group
 
 
-@cute.jit
-def call_roll(
-    smids: cute.Pointer, seed: cutlass.Int32, count: cutlass.Int32, stream: cuda.CUstream, size: cutlass.Constexpr
-):
-    """`count` clusters of `size` CTAs."""
-    roll_call(smids, seed, size).launch(
-        grid=(count * size, 1, 1), block=(32, 1, 1), cluster=(size, 1, 1), stream=stream
-    )
+def remapping(gpcs: Sequence, together: int) -> list[int]:
+    """The number of the first cluster tile of each cluster, given its GPC: `together` consecutive numbers are of one
+    GPC, as long as it has clusters; those that fill no group come last."""
+    groups, rest = [], []
+    for gpc in dict.fromkeys(gpcs):
+        members = [cluster for cluster, each in enumerate(gpcs) if each == gpc]
+        full = len(members) // together * together
+        groups, rest = groups + members[:full], rest + members[full:]
+    number = {cluster: i for i, cluster in enumerate(groups + rest)}
+    return [number[cluster] for cluster in range(len(gpcs))]
 
 
-def sms_of_clusters(size: int, count: int, calls: int) -> list[list[int]]:
-    """The SMs of each of `count` clusters of `size` CTAs, of the present device; and again, `calls` times in all."""
-    smids = torch.empty(count, size, dtype=torch.int32, device="cuda")
-    pointer = cute.runtime.make_ptr(cutlass.Int32, smids.data_ptr(), cute.AddressSpace.gmem, assumed_align=16)
-    stream = cuda.CUstream(torch.cuda.current_stream().cuda_stream)
-    call = cute.compile(call_roll, pointer, cutlass.Int32(0), cutlass.Int32(count), stream, size)
-    seen = []
-    for seed in range(calls):
-        torch.cuda.synchronize()  # nothing else runs
-        call(pointer, cutlass.Int32(seed), cutlass.Int32(count), stream)
-        seen += smids.tolist()
-    return seen
+def remap_of(device: int, config: Config, count: int, m: int, n: int, k: int, sms: int) -> int:
+    """The address of the table for `count` clusters that compute C (m, n) over k, Int32 on the device; 0: no table.
 
-
-def together(seen: list[list[int]]) -> dict[int, int]:
-    """The GPC of each SM, by the least of its SMs: which SMs were seen in one cluster, or are linked by such."""
-    gpc = {sm: sm for cluster in seen for sm in cluster}
-    for cluster in seen:
-        met = {gpc[sm] for sm in cluster}
-        if len(met) > 1:
-            gpc = {sm: min(met) if one in met else one for sm, one in gpc.items()}
-    return gpc
-
-
-@cache
-def dealt(device: int) -> tuple[int, ...]:
-    """The GPC of each cluster of two, in the order in which an idle GPU deals them out."""
-    with torch.cuda.device(device):
-        sms = torch.cuda.get_device_properties(device).multi_processor_count
-        pairs = sms_of_clusters(2, sms // 2, 2)
-        seen = [cluster for size in (7, 5) for cluster in sms_of_clusters(size, 4 * sms // size, 10)]
-    gpc = together(seen + pairs)
-    return tuple(gpc[sm] for sm, _ in pairs[-(sms // 2) :])
-
-
-def seating(gpcs: tuple[int, ...], row: int) -> list[int]:
-    """The seat of each cluster, given its GPC: rows of `row` clusters of one GPC; those that fill none come last."""
-    members: dict[int, list[int]] = {}
-    for cluster, gpc in enumerate(gpcs):
-        members.setdefault(gpc, []).append(cluster)
-    full = {gpc: len(each) // row * row for gpc, each in members.items()}
-    sitting = [cluster for gpc, each in members.items() for cluster in each[: full[gpc]]]
-    sitting += [cluster for gpc, each in members.items() for cluster in each[full[gpc] :]]
-    seats = [0] * len(gpcs)
-    for seat, cluster in enumerate(sitting):
-        seats[cluster] = seat
-    return seats
-
-
-FULL = 0.9  # of the clusters that fit: where there are fewer, most GPCs have less than a row
-SEATS: dict[tuple[int, int, int], torch.Tensor] = {}  # by device, number of clusters and length of a row
-
-
-def seats_of(device: int, config: Config, count: int, m: int, n: int, k: int, sms: int) -> int:
-    """The address of the seats of the `count` clusters that compute C (m, n) over k, Int32 on the device, or 0: they
-    have none.
-
-    They have none where they are few, where the product is over before power matters, and where their table is not made
-    yet but a graph is captured, which must not be disturbed.
+    There is none where clusters are few, where the product is short, where the GPCs are not known, and within the
+    capture of a graph, which allows no copy to the device.
     """
-    down, across = cluster_tiles(config, m, n)
-    row = min(config.raster_group, across if config.cluster_m > 1 else down)
-    if config.cluster != 2 or count < FULL * (sms // 2) or m * n * k / 2048 / sms < SHORT:
+    known = CALIBRATION.gpcs
+    if config.cluster != 2 or count < FULL * (sms // 2) or is_short(m, n, k, sms) or len(known) != sms // 2:
         return 0
-    if (device, count, row) not in SEATS:
+    down, across = cluster_tiles(config, m, n)
+    together = min(config.swizzle_size, across if config.cluster_m > 1 else down)
+    key = device, known[:count], together
+    if key not in REMAPS:
         if torch.cuda.is_current_stream_capturing():
             return 0
-        seats = torch.tensor(
-            seating(dealt(device)[:count], row), dtype=torch.int32, device=torch.device("cuda", device)
-        )
-        torch.cuda.synchronize(device)  # kernels read it without waiting for anything
-        SEATS[device, count, row] = seats
-    return SEATS[device, count, row].data_ptr()
+        stream = torch.cuda.Stream(device)  # of its own: no work of the caller's is waited for
+        with torch.cuda.stream(stream):
+            table = remapping(known[:count], together)
+            REMAPS[key] = torch.tensor(table, dtype=torch.int32, device=torch.device("cuda", device))
+        stream.synchronize()  # kernels read the table without waiting for anything
+    return REMAPS[key].data_ptr()
 
 
 # %% [markdown]
-# ## `matmul`
+# ## `matmul`: what a user calls
 #
-# What a user calls. There is no argument for the majors: the strides of a and b say them. Everything that the kernel
-# relies on is looked at before anything is launched; what is wrong is said with the argument's name, what it got and
-# what it needs.
-
-# %%
-DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
-
-
-def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
-    """Raise `error` about the argument `name` unless `ok`."""
-    if not ok:
-        raise error(f"{name}: got {got}; needed {needed}")
-
-
-def check_operand(name: str, x: torch.Tensor, dtype: torch.dtype | None) -> None:
-    """A non-empty matrix of a dtype the tensor cores take, and of `dtype` if that is given."""
-    require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
-    require(x.layout == torch.strided, name, f"layout {x.layout}", "torch.strided: a dense matrix", TypeError)
-    require(x.ndim == 2, name, f"{x.ndim} dimension(s)", "2")
-    require(x.dtype in DTYPES, name, x.dtype, "torch.float16 or torch.bfloat16", TypeError)
-    require(dtype in (None, x.dtype), name, x.dtype, f"{dtype}, the dtype of a", TypeError)
-    require(min(x.shape) > 0, name, f"shape {tuple(x.shape)}", "no empty dimension")
-    tracked = x.requires_grad and torch.is_grad_enabled()
-    require(not tracked, name, "requires_grad=True", "torch.no_grad(): there is no backward")
-
-
-class Major(NamedTuple):
-    """How an operand can be read by TMA."""
-
-    index: str  # along which it is contiguous: "k", or "m" or "n"
-    stride: int  # elements from one line to the next
-
-
-def objection(x: torch.Tensor, along: int, index: str, lines: str) -> tuple[str, str] | None:
-    """What keeps TMA from reading `x` in lines along mode `along`: (what it has, what is needed).
-
-    `index` and `lines` name that mode and what runs along it ("K", "rows") in the message.
-    """
-    extent, apart = x.shape[along], line_stride(x, along)
-    if x.stride(along) != 1 and extent > 1:
-        return f"stride {x.stride(along)} along {index}", "1: contiguous"
-    if apart <= 0 or apart % 8:
-        needed = f"{lines} a multiple of 16 bytes apart (a multiple of 8 elements, for TMA's 16-byte pieces)"
-        return f"{index} = {extent}, {lines} {2 * apart} bytes apart", needed
-    if x.data_ptr() % 16:
-        return f"address {x.data_ptr():#x}", "a multiple of 16 bytes"
-    return None
-
-
-def line_stride(x: torch.Tensor, along: int) -> int:
-    """Elements from one line along mode `along` to the next; where there is one line alone, any legal number."""
-    return x.stride(1 - along) if x.shape[1 - along] > 1 else -(-x.shape[along] // 8) * 8
-
-
-def major_of(name: str, x: torch.Tensor, k_mode: int) -> Major:
-    """The major of the operand `name`, whose mode `k_mode` is K: K-major if it can be read so, else the other."""
-    other = "m" if name == "a" else "n"
-    lines = {1: "rows", 0: "columns"}
-    found = {}
-    for index, along in (("k", k_mode), (other, 1 - k_mode)):
-        found[index] = objection(x, along, index.upper(), lines[along])
-        if found[index] is None:
-            return Major(index, line_stride(x, along))
-    near = [objected for objected in found.values() if not objected[0].startswith("stride")]
-    strided = f"strides {tuple(x.stride())}", f"one of them 1: contiguous along K or {other.upper()}"
-    require(False, name, *(near[0] if near else strided))
-
-
-def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
-    """Whether two matrices with adjacent columns may share a byte."""
-    size = x.element_size()
-    (x0, y0), (x_row, y_row) = (x.data_ptr(), y.data_ptr()), (x.stride(0) * size, y.stride(0) * size)
-    x_width, y_width = x.shape[1] * size, y.shape[1] * size
-    if x0 + (x.shape[0] - 1) * x_row + x_width <= y0 or y0 + (y.shape[0] - 1) * y_row + y_width <= x0:
-        return False
-    if x_row != y_row or x_row < max(x_width, y_width):
-        return True  # interleaved with different steps: not told apart
-    gap = (y0 - x0) % x_row  # the same step: columns of one wider matrix, perhaps
-    return gap < x_width or gap + y_width > x_row
-
-
-def check_out(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, majors: tuple[Major, Major]) -> None:
-    """`out` can take the product of `a` (M, K) and `b` (K, N)."""
-    check_operand("out", out, a.dtype)
-    (m, n), (row, column) = (a.shape[0], b.shape[1]), out.stride()
-    require(out.shape == (m, n), "out", f"shape {tuple(out.shape)}", f"({m}, {n})")
-    require(column == 1 or n == 1, "out", f"stride {column} along N", "1: rows of adjacent elements")
-    require(row >= n or m == 1, "out", f"row stride {row}", f"at least N = {n}: rows that do not overlap")
-    require(out.device == a.device, "out", f"device {out.device}", f"{a.device}, where a is")
-    by_lines = (a if majors[0].index == "k" else a.T), (b.T if majors[1].index == "k" else b)
-    for name, x in zip("ab", by_lines, strict=True):
-        require(not overlap(out, x), "out", f"memory that overlaps {name}", "memory of its own")
-
-
-def tma_can_write(out: torch.Tensor, ldc: int) -> bool:
-    """Whether rows of `out`, `ldc` elements apart, begin at multiples of 16 bytes and end there too."""
-    return (out.shape[1] | ldc) % 8 == 0 and out.data_ptr() % 16 == 0
-
-
-@cache
-def compiled(
-    dtype: torch.dtype, capability: tuple[int, int], variant: str, seated: bool, *majors: str
-) -> Callable[..., None]:
-    """The kernel for the present GPU: compiled at the first call that needs it, then kept.
-
-    TVM-FFI (the package apache-tvm-ffi) makes it a function that takes plain integers and tuples of them, and costs
-    little more to call than the launch itself. Without it each argument is a Python object made for the call.
-    """
-    config = replace(VARIANTS[variant], seated=seated, a_major=majors[0], b_major=majors[1])
-    return compile_for("", DTYPES[dtype], config, "--enable-tvm-ffi")
-
-
-# %% [markdown]
-# ### Unchanged: checked once
+# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
+# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
+# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
+# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
 #
-# A plan for each kind of call. The majors are of the kind, for strides are.
+# There is no argument for the majors: the strides of a and b say them.
 
 
 # %%
-class Plan(NamedTuple):
-    """What the checks found out about calls of one kind: nothing is left but to launch."""
-
-    launch: Callable[..., None]  # compiled for this dtype, variant, these majors, and GPU
-    device: int  # of CUDA's
-    mnk: tuple[int, int, int]
-    strides: tuple[int, int, int]  # between the lines of A, B and the rows of what the kernel writes, in elements
-    clusters: int  # that compute it
-    seats: int  # address of theirs
-    direct: bool  # the kernel writes C itself, not padded rows that are copied
-    spans: tuple[int, int, int]  # of A, B and C: from the first byte to the last one, in bytes
+def prepare(call: Call) -> tuple[tuple, tuple]:
+    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    (m, n, k), (a_major, b_major) = call.mnk, call.majors
+    config = VARIANTS[choose(m, n, k, call.sms) if call.variant == DEFAULT else call.variant]
+    count = clusters(config, m, n, call.sms)
+    remap = remap_of(call.device, config, count, m, n, k, call.sms)
+    config = replace(config, gpc_aware=remap != 0, a_major=a_major, b_major=b_major)
+    return (config,), (remap, call.mnk, call.strides, count)
 
 
-PLANS: dict[tuple, Plan] = {}
-MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
-
-
-def kind(x: object) -> object:
-    """What the checks look at in an argument, but for where exactly it lies."""
-    if x is None:
-        return None
-    try:
-        return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16, x.requires_grad
-    except (AttributeError, RuntimeError):  # not a dense tensor: no call of its kind has a plan
-        return type(x)
-
-
-def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str) -> Plan:
-    """Check everything, choose a variant, compile what is needed. Raises what `matmul` raises."""
-    known = (DEFAULT, *VARIANTS)
-    require(variant in known, "variant", repr(variant), f"one of {', '.join(known)}")
-    check_operand("a", a, None)
-    check_operand("b", b, a.dtype)
-    (m, k), n = a.shape, b.shape[1]
-    require(b.shape[0] == k, "b", f"shape {tuple(b.shape)}", f"({k}, N), for a is {tuple(a.shape)}")
-    majors = major_of("a", a, k_mode=1), major_of("b", b, k_mode=0)
-    if out is not None:
-        check_out(out, a, b, majors)
-    require(a.is_cuda, "a", f"device {a.device}", "a CUDA device")
-    require(b.device == a.device, "b", f"device {b.device}", f"{a.device}, where a is")
-    capability = torch.cuda.get_device_capability(a.device)
-    require(capability == (9, 0), "a", f"a GPU of compute capability {capability}", "(9, 0), for wgmma")
-
-    c = a.new_empty(m, n) if out is None else out  # memory of torch's own is aligned alike each time
-    ldc = c.stride(0) if m > 1 else -(-n // 8) * 8
-    direct = tma_can_write(c, ldc)
-    spans = tuple(2 * (1 + (x.shape[0] - 1) * x.stride(0) + (x.shape[1] - 1) * x.stride(1)) for x in (a, b, c))
-    sms = torch.cuda.get_device_properties(a.device).multi_processor_count
-    variant = choose(m, n, k, sms) if variant == DEFAULT else variant
-    config = VARIANTS[variant]
-    count = clusters(config, m, n, sms)
-    with torch.cuda.device(a.device):
-        seats = seats_of(a.get_device(), config, count, m, n, k, sms)
-        launch = compiled(a.dtype, capability, variant, seats != 0, *(major.index for major in majors))
-    strides = (*(major.stride for major in majors), ldc if direct else -(-n // 8) * 8)
-    return Plan(launch, a.get_device(), (m, n, k), strides, count, seats, direct, spans)
+GEMM = Gemm(
+    compile_for,
+    prepare,
+    gpus=((9, 0),),
+    needs="wgmma",
+    variants=(DEFAULT, *VARIANTS),
+    major_of=either_major,
+    padded=True,
+)
 
 
 # %%
@@ -1011,41 +902,21 @@ def matmul(
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
     argument, what it got and what it needs, and nothing has been launched.
     """
-    key = (kind(a), kind(b), kind(out), torch.is_grad_enabled(), variant)
-    plan = PLANS.get(key)
-    if plan is None:
-        plan = make_plan(a, b, out, variant)
-        if len(PLANS) >= MAX_PLANS:
-            PLANS.clear()
-        PLANS[key] = plan
-    if torch.cuda.current_device() != plan.device:
-        with torch.cuda.device(plan.device):
-            return matmul(a, b, out=out, variant=variant)
-
-    (m, n, _), (a_span, b_span, c_span) = plan.mnk, plan.spans
-    out = a.new_empty(m, n) if out is None else out
-    pa, pb, pc = a.data_ptr(), b.data_ptr(), out.data_ptr()
-    if (pa < pc + c_span and pc < pa + a_span) or (pb < pc + c_span and pc < pb + b_span):
-        make_plan(a, b, out, variant)  # from first to last byte they meet, but may be columns of one wider matrix
-    made = out if plan.direct else a.new_empty(m, plan.strides[2])  # TMA finishes the last 16 bytes of a row
-    stream = torch._C._cuda_getCurrentRawStream(plan.device)  # its number, for which torch makes no Stream object
-    plan.launch(pa, pb, made.data_ptr(), plan.seats, plan.mnk, plan.strides, plan.clusters, stream)
-    return out if plan.direct else out.copy_(made[:, :n])
+    return GEMM.matmul(a, b, out, variant)
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the M-major tile
+# ## The M-major tile
 #
-# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
-# out of your own code.
+# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made.
 #
 # Our own A for `nt`, as CuTe evaluates it. A row of the picture is one 128-byte line of shared memory: 64 elements
 # along M, of one k. The chunks are numbered along M; the swizzle is the one that a K-major tile has.
 
 # %% tags=["lab"]
 from cookbook import draw
-from cookbook.harness import majors
 from cookbook.layouts import evaluate
+from cookbook.recipe import majors
 
 BF16 = cutlass.BFloat16
 
@@ -1090,7 +961,7 @@ for letters in majors.MAJORS:
     print(letters, "a:", layouts[letters].a.outer, " b:", layouts[letters].b.outer)
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the order of the atoms
+# ## The order of the atoms
 #
 # A smaller M-major tile, 128 x 16: two atoms along K, two along M. A row of the picture is one k, a column 16 bytes
 # along M; the number is the byte offset, the colour the atom, in the order of memory. In our order the lines of one
@@ -1119,17 +990,17 @@ draw.atom_tiling(
 )
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the copies of a k-tile
+# ## The copies of a k-tile
 #
-# What that is worth to the producer: the boxes of a k-tile, each of them a copy to issue (of a tile that is shared a
-# CTA issues half of each box, so the number is the same), and their lines. Beside them the clocks that the tensor cores
+# What that is worth to the producer: the boxes of a k-tile and their lines. Each box is a copy to issue; of a shared
+# tile a CTA issues half of each box, so the number is the same. The last column is the clocks that the tensor cores
 # have for the k-tile, at 2048 multiply-adds a clock.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.publishing import table
-from cookbook.harness.walk_wgmma import Boxes, boxes_of
+from cookbook.check.model.wgmma import Boxes, boxes_of
+from cookbook.publish.pages import table
 
 
 def boxes(layout, major: str) -> Boxes:
@@ -1160,14 +1031,14 @@ Markdown(table(header, rows, right=4))
 # line, and has measured that such lines cost nothing while the multiplications take longer; here they do, by far.
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: what the tensor core is told
+# ## What the tensor core is told
 #
 # The descriptor of the first 16 k of each operand: the bytes that its mode keeps together, its strides in bytes, and
 # how far its start moves from one k-block to the next. K-major, a k-block is 32 bytes further *in the same lines*;
 # MN-major it is 16 lines further. The machine code has the bits: `tnspA`, `tnspB`.
 
 # %% tags=["lab"]
-from cookbook.harness import compiling
+from cookbook.check import compiled
 from cookbook.model import operand_descriptors
 
 rows = []
@@ -1178,9 +1049,9 @@ for variant, letters in [("128x256", letters) for letters in majors.MAJORS] + [(
         first, second = operand_descriptors(layout, lines, major="K" if major == "k" else "MN")[:2]
         row.append(f"mode {first.mode}, lbo {first.lbo}, sbo {first.sbo}, + {second.start - first.start}")
     try:
-        sass = compiling.compile_recipe("hopper/majors_gemm", "sm_90a", "bfloat16", config=config).sass
+        sass = compiled.compile_recipe("hopper/majors_gemm", "sm_90a", "bfloat16", config=config).sass
         row += [f"{sass.count(bit)} of {sass.count('HGMMA')}" for bit in (".tnspA", ".tnspB")]
-    except compiling.NoDisassembler:
+    except compiled.NoDisassembler:
         row += ["", ""]
     rows.append(row)
 Markdown(table(["kernel", "descriptor of A", "descriptor of B", "HGMMA with tnspA", "with tnspB"], rows, right=5))
@@ -1217,56 +1088,56 @@ for bit in ("MN", "K"):
 # %% [markdown] tags=["lab"]
 # ## The prediction
 #
-# Clocks of the four majors side by side: the same multiplications; the same bytes through L2 and in shared memory, in
-# lines that take less time than the multiplications either way; the same epilogue. The producer issues a few more
-# copies for a k-tile, by a warp that has hundreds of clocks to spare. So we predict that **no layout differs from
-# `tn`**: a ratio of 1. And each variant should in `tn` be as fast as the one of that name on the page before, for it is
-# that kernel. Where that page chooses a transposed tile, this one is slower.
+# The four majors have the same multiplications, the same bytes through L2 and in shared memory, and the same epilogue.
+# The producer issues a few more copies for a k-tile, by a warp that has hundreds of clocks to spare. So we predict that
+# **no layout differs from `tn`**: a ratio of 1.
+#
+# Each variant should in `tn` be as fast as the one of that name on the page before, for it is that kernel. Where that
+# page chooses a tile with A and B swapped, this one is slower.
 #
 # ## Check
 #
-# *Layout*, *model* and *compiled* for each of the majors and every variant: the model walks the tiles through TMA
+# *Layout*, *model* and *compiled* for each of the majors and every variant: the model takes the tiles through TMA
 # boxes, swizzled shared memory, matrix descriptors and `wgmma` of either major. On a machine with a Hopper GPU the
 # kernels also run here; elsewhere the recorded runs are shown.
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("hopper/majors_gemm", shapes=[(200, 328, 64)], dtypes=["bfloat16"])
-for level in report.levels:
-    of = " ".join(filter(None, (level.majors, level.target, level.variant)))
-    print(f"{level.level:10}{of:28}{level.status:13}{tables.describe(level)}")
+lab.check_cells("hopper/majors_gemm", shapes=[(200, 328, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time
 #
 # Ours and its peers, interleaved in one run on one GPU, all of them on operands of the same majors. "Ours" is `matmul`
-# without an argument, so whatever the rule chose; beside it each variant, called by name.
+# without an argument: whatever the heuristics chose. The variants were called by name.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import results_table
+from cookbook.publish.pages import results_table
 
 Markdown(results_table("hopper/majors_gemm"))
 
 # %% [markdown] tags=["lab"]
-# Each layout beside its own `tn`, predicted to be 1, and beside `torch.matmul` on operands of the same majors:
+# Each layout against its own `tn`, predicted to be 1, and against `torch.matmul` on operands of the same majors:
 
 # %% tags=["lab"]
-from cookbook.harness import records
-from cookbook.harness.publishing import beside_tn
+from cookbook.measure import records
+from cookbook.publish.pages import beside_tn
 
 Markdown(beside_tn("hopper/majors_gemm"))
 
 # %% [markdown] tags=["lab"]
-# On an H200 all of them are within a few percent of `tn`, at both sizes. The rule knows nothing of majors. Does what it
-# foretells hold for all of them? The variants' times relative to the fastest one, foretold and measured, and what
-# `matmul` would have gained by knowing:
+# On an H200 all of them are within a few percent of `tn`, at both sizes. The heuristics know nothing of majors. Do they
+# predict all four? The variants' times relative to the fastest one, predicted and measured, and what `matmul` would
+# have gained by knowing:
 
 # %% tags=["lab"]
 
 
-def rule_beside_times() -> str:
+def heuristics_against_times() -> str:
     """Every current record of all variants, or that there is none."""
     rows = []
     for r in records.select("hopper/majors_gemm", "timed"):
@@ -1278,19 +1149,19 @@ def rule_beside_times() -> str:
         each = [f"{costs[name] / least:.3f} / {found[name] / best:.3f}" for name in VARIANTS]
         of = " x ".join(map(str, r["shape"])) + f", {r['dtype']}"
         rows.append([of, r["majors"], *each, chosen, f"{found[chosen] / best - 1:.1%}"])
-    header = ["M x N x K", "majors", *(f"{name}: foretold / measured" for name in VARIANTS), "chosen", "lost"]
+    header = ["M x N x K", "majors", *(f"{name}: predicted / measured" for name in VARIANTS), "chosen", "lost"]
     return table(header, rows) if rows else "*Not measured yet.*"
 
 
-Markdown(rule_beside_times())
+Markdown(heuristics_against_times())
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # Nothing is transposed, neither in memory nor by a thread: TMA brings lines as they are, and the tensor core is told
-# which way they run. To the code around it the major is no more than a layout, which is why the loop, the turns and the
-# late stores did not change by a line. And a layout is chosen for the one who writes it as much as for the one who
-# reads: the tensor core takes the atoms in any order, TMA wants them in the one that makes its boxes tall.
+# which way they run. To the code around it the major is no more than a layout: the main loop, the schedules and the
+# epilogue did not change by a line. And a layout is chosen for its writer as much as for its reader: the tensor core
+# takes the atoms in any order, TMA wants them in the one that makes its boxes tall.
 #
 # Next: what all of these kernels are held against,
 # [how fast the tensor cores can go](../foundations/tensor_core_ceiling.ipynb).

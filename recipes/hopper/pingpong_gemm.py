@@ -44,9 +44,7 @@
 # before.
 
 # %%
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
@@ -56,6 +54,8 @@ import cutlass.memory
 import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
+
+from cookbook.recipe.entry import Call, Gemm, compile_host, require
 
 # %% [markdown]
 # ## The sizes
@@ -157,7 +157,8 @@ class SmemLayouts(NamedTuple):
 
 def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
     """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
-    bits = next(bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0)
+    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
+    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
     width = (128 << bits) // dtype.width
     rows = cute.make_layout((8, width), stride=(width, 1))
     return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
@@ -583,165 +584,28 @@ def make_tma(matrix: cute.Tensor, layout: cute.ComposedLayout, tile: tuple[int, 
 
 
 # %%
-def launch_arguments(dtype, pointers, mnk, strides, sms: int, stream: int) -> tuple:
-    """Plain addresses and integers as the typed values that `gemm` takes."""
-    gmem = cute.AddressSpace.gmem
-    return (
-        *(cute.runtime.make_ptr(dtype, pointers[i], gmem, assumed_align=16) for i in range(3)),
-        tuple(cutlass.Int32(x) for x in mnk),
-        tuple(cutlass.Int64(x) for x in strides),
-        cutlass.Int32(sms),
-        cuda.CUstream(stream),
-    )
-
-
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
-    """Compile for `arch` ("sm_90a") with made-up pointers and sizes: no GPU is needed. "": the GPU that is here."""
-    made_up = launch_arguments(dtype, (16, 16, 16), (1, 1, 8), (8, 8, 8), 132, 0)
-    target = f"--gpu-arch {arch} " if arch else ""
-    config = config or config_for(arch)
-    return cute.compile(gemm, *made_up, dtype, config, options=(target + options).strip() or None)
+    """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
+    pointers = ((dtype, 16),) * 3
+    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch)), (132,), options=options)
 
 
 # %% [markdown]
-# ## `matmul`
+# ## `matmul`: what a user calls
 #
-# What a user calls. It looks at everything that the kernel relies on before anything is launched, and says which
-# argument is at fault, what it got and what it needs.
-
-# %%
-DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
-
-
-def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
-    """Raise `error` about the argument `name` unless `ok`."""
-    if not ok:
-        raise error(f"{name}: got {got}; needed {needed}")
-
-
-def check_operand(name: str, x: torch.Tensor, dtype: torch.dtype | None) -> None:
-    """A non-empty matrix of a dtype the tensor cores take, and of `dtype` if that is given."""
-    require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
-    require(x.layout == torch.strided, name, f"layout {x.layout}", "torch.strided: a dense matrix", TypeError)
-    require(x.ndim == 2, name, f"{x.ndim} dimension(s)", "2")
-    require(x.dtype in DTYPES, name, x.dtype, "torch.float16 or torch.bfloat16", TypeError)
-    require(dtype in (None, x.dtype), name, x.dtype, f"{dtype}, the dtype of a", TypeError)
-    require(min(x.shape) > 0, name, f"shape {tuple(x.shape)}", "no empty dimension")
-    tracked = x.requires_grad and torch.is_grad_enabled()
-    require(not tracked, name, "requires_grad=True", "torch.no_grad(): there is no backward")
-
-
-def k_major_stride(name: str, x: torch.Tensor) -> int:
-    """The row stride, in elements, of `x` (rows, K), which 16-byte pieces must be able to read."""
-    (rows, k), (row, column) = x.shape, x.stride()
-    require(column == 1 or k == 1, name, f"stride {column} along K", "1: K-major")
-    row = row if rows > 1 else -(-k // 8) * 8  # a single row has no next one: any legal stride will do
-    apart = f"K = {k}, rows {2 * row} bytes apart"
-    require(row > 0 and row % 8 == 0, name, apart, "rows a multiple of 16 bytes apart")
-    require(x.data_ptr() % 16 == 0, name, f"address {x.data_ptr():#x}", "a multiple of 16 bytes")
-    return row
-
-
-def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
-    """Whether two matrices with adjacent columns may share a byte."""
-    size = x.element_size()
-    (x0, y0), (x_row, y_row) = (x.data_ptr(), y.data_ptr()), (x.stride(0) * size, y.stride(0) * size)
-    x_width, y_width = x.shape[1] * size, y.shape[1] * size
-    if x0 + (x.shape[0] - 1) * x_row + x_width <= y0 or y0 + (y.shape[0] - 1) * y_row + y_width <= x0:
-        return False
-    if x_row != y_row or x_row < max(x_width, y_width):
-        return True  # interleaved with different steps: not told apart
-    gap = (y0 - x0) % x_row  # the same step: columns of one wider matrix, perhaps
-    return gap < x_width or gap + y_width > x_row
-
-
-def check_out(out: torch.Tensor, a: torch.Tensor, bt: torch.Tensor) -> None:
-    """`out` can take the product of `a` (M, K) and `bt` (N, K)."""
-    check_operand("out", out, a.dtype)
-    (m, n), (row, column) = (a.shape[0], bt.shape[0]), out.stride()
-    require(out.shape == (m, n), "out", f"shape {tuple(out.shape)}", f"({m}, {n})")
-    require(column == 1 or n == 1, "out", f"stride {column} along N", "1: rows of adjacent elements")
-    require(row >= n or m == 1, "out", f"row stride {row}", f"at least N = {n}: rows that do not overlap")
-    require(out.device == a.device, "out", f"device {out.device}", f"{a.device}, where a is")
-    for name, x in (("a", a), ("b", bt)):
-        require(not overlap(out, x), "out", f"memory that overlaps {name}", "memory of its own")
-
-
-def tma_can_write(out: torch.Tensor, ldc: int) -> bool:
-    """Whether rows of `out`, `ldc` elements apart, begin at multiples of 16 bytes and end there too."""
-    return (out.shape[1] | ldc) % 8 == 0 and out.data_ptr() % 16 == 0
-
-
-@cache
-def compiled(dtype: torch.dtype, capability: tuple[int, int], variant: str) -> Callable[..., None]:
-    """The kernel for the present GPU: compiled at the first call that needs it, then kept.
-
-    TVM-FFI (the package apache-tvm-ffi) makes it a function that takes plain integers and tuples of them, and costs
-    little more to call than the launch itself. Without it each argument is a Python object made for the call.
-    """
-    return compile_for("", DTYPES[dtype], VARIANTS[variant], "--enable-tvm-ffi")
-
-
-# %% [markdown]
-# ### Checked once
-#
-# Those checks take longer than the GPU takes for a small product. But a program calls `matmul` with the same few kinds
-# of operands again and again, and their kind (shapes, strides, dtypes, devices, alignment, whether a gradient is
-# wanted) decides whether a call is legal. So the first call of a kind makes a *plan*, and later ones look it up. One
-# thing must be looked at each time, for it depends on addresses: whether `out` shares memory with an operand.
+# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
+# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
+# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
+# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
 
 
 # %%
-class Plan(NamedTuple):
-    """What the checks found out about calls of one kind: nothing is left but to launch."""
-
-    launch: Callable[..., None]  # compiled for this dtype, variant, and GPU
-    device: int  # of CUDA's
-    mnk: tuple[int, int, int]
-    strides: tuple[int, int, int]  # between the rows of A, B and what the kernel writes, in elements
-    sms: int  # of the GPU
-    direct: bool  # the kernel writes C itself, not padded rows that are copied
-    spans: tuple[int, int, int]  # of A, B and C: from the first byte to the last one, in bytes
+def prepare(call: Call) -> tuple[tuple, tuple]:
+    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    return (VARIANTS[call.variant],), (call.mnk, call.strides, call.sms)
 
 
-PLANS: dict[tuple, Plan] = {}
-MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
-
-
-def kind(x: object) -> object:
-    """What the checks look at in an argument, but for where exactly it lies."""
-    if x is None:
-        return None
-    try:
-        return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16, x.requires_grad
-    except (AttributeError, RuntimeError):  # not a dense tensor: no call of its kind has a plan
-        return type(x)
-
-
-def make_plan(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str) -> Plan:
-    """Check everything, compile what is needed. Raises what `matmul` raises."""
-    require(variant in VARIANTS, "variant", repr(variant), f"one of {', '.join(VARIANTS)}")
-    check_operand("a", a, None)
-    check_operand("b", b, a.dtype)
-    (m, k), n, bt = a.shape, b.shape[1], b.T
-    require(b.shape[0] == k, "b", f"shape {tuple(b.shape)}", f"({k}, N), for a is {tuple(a.shape)}")
-    lda, ldb = k_major_stride("a", a), k_major_stride("b", bt)
-    if out is not None:
-        check_out(out, a, bt)
-    require(a.is_cuda, "a", f"device {a.device}", "a CUDA device")
-    require(b.device == a.device, "b", f"device {b.device}", f"{a.device}, where a is")
-    capability = torch.cuda.get_device_capability(a.device)
-    require(capability == (9, 0), "a", f"a GPU of compute capability {capability}", "(9, 0), for wgmma")
-
-    c = a.new_empty(m, n) if out is None else out  # memory of torch's own is aligned alike each time
-    ldc = c.stride(0) if m > 1 else -(-n // 8) * 8
-    direct = tma_can_write(c, ldc)
-    spans = tuple(2 * elements for elements in ((m - 1) * lda + k, (n - 1) * ldb + k, (m - 1) * ldc + n))
-    with torch.cuda.device(a.device):
-        launch = compiled(a.dtype, capability, variant)
-    sms = torch.cuda.get_device_properties(a.device).multi_processor_count
-    strides = (lda, ldb, ldc if direct else -(-n // 8) * 8)
-    return Plan(launch, a.get_device(), (m, n, k), strides, sms, direct, spans)
+GEMM = Gemm(compile_for, prepare, gpus=((9, 0),), needs="wgmma", variants=VARIANTS, padded=True)
 
 
 # %%
@@ -763,26 +627,7 @@ def matmul(
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
     argument, what it got and what it needs, and nothing has been launched.
     """
-    key = (kind(a), kind(b), kind(out), torch.is_grad_enabled(), variant)
-    plan = PLANS.get(key)
-    if plan is None:
-        plan = make_plan(a, b, out, variant)
-        if len(PLANS) >= MAX_PLANS:
-            PLANS.clear()
-        PLANS[key] = plan
-    if torch.cuda.current_device() != plan.device:
-        with torch.cuda.device(plan.device):
-            return matmul(a, b, out=out, variant=variant)
-
-    (m, n, _), (a_span, b_span, c_span) = plan.mnk, plan.spans
-    out = a.new_empty(m, n) if out is None else out
-    pa, pb, pc = a.data_ptr(), b.data_ptr(), out.data_ptr()
-    if (pa < pc + c_span and pc < pa + a_span) or (pb < pc + c_span and pc < pb + b_span):
-        check_out(out, a, b.T)  # from first to last byte they meet, but may be columns of one wider matrix
-    made = out if plan.direct else a.new_empty(m, plan.strides[2])  # TMA finishes the last 16 bytes of a row
-    stream = torch._C._cuda_getCurrentRawStream(plan.device)  # its number, for which torch makes no Stream object
-    plan.launch(pa, pb, made.data_ptr(), plan.mnk, plan.strides, plan.sms, stream)
-    return out if plan.direct else out.copy_(made[:, :n])
+    return GEMM.matmul(a, b, out, variant)
 
 
 # %% [markdown] tags=["lab"]
@@ -991,8 +836,8 @@ draw.access_view(stmatrix_of_warp_0[0])
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness import records
-from cookbook.harness.publishing import table
+from cookbook.measure import records
+from cookbook.publish.pages import table
 
 KS = (512, 1024, 2048, 8192)
 
@@ -1025,23 +870,22 @@ Markdown(
 
 # %% [markdown] tags=["lab"]
 # Three things that these formulas leave out. Shared memory has to deliver more operands for each multiplication of a
-# narrow tile, and may not keep up with the tensor cores. Memory has to take C in, and where K is short that is
-# most of its traffic. And a GPU at its power limit lowers its clock, so that what saves energy gains time: the longer K
-# is, the more that counts, and the wider tile needs less energy.
+# narrow tile, and may not keep up with the tensor cores. Memory has to take C in, and where K is short that is most of
+# its traffic. And a GPU at its power limit lowers its clock, so that what saves energy gains time: the longer K is, the
+# more that counts, and the wider tile needs less energy.
 #
 # ## Check
 #
-# Every level looks at every variant. (The numpy walk does not know in which order a kernel does things: that the turns
-# are kept, the levels on a GPU show.)
+# Every level looks at every variant. (The simulation in numpy does not know in which order a kernel does things: that
+# the turns are kept, the levels on a GPU show.)
+#
+# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
+# coordinates, guards and accumulators.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
+from cookbook import lab
 
-report = checking.check("hopper/pingpong_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
-for level in report.levels:
-    of = " ".join(filter(None, (level.target, level.variant)))
-    print(f"{level.level:10}{of:24}{level.status:13}{tables.describe(level)}")
+lab.check_cells("hopper/pingpong_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time
@@ -1050,7 +894,7 @@ for level in report.levels:
 # Launches follow one another without a gap, as in a model's forward pass: that is where PDL has something to hide.
 
 # %% tags=["lab"]
-from cookbook.harness.publishing import results_table
+from cookbook.publish.pages import results_table
 
 Markdown(results_table("hopper/pingpong_gemm"))
 
@@ -1107,7 +951,7 @@ Markdown(table(header, rows, right=2))
 # At 4096 x 4096 the wide tile leaves a last turn in which two thirds of the clusters have nothing to do, and its last
 # column of tiles hangs over the edge; the other tiles nearly fill all of their turns. At 8192 x 8192 it is the wide one
 # that comes out best. `matmul` does not count: it takes the wide tile for all sizes, unless it is told another variant.
-# [The GEMM to use](tuned_gemm.ipynb) counts before it chooses.
+# [The tuned GEMM](tuned_gemm.ipynb) counts before it chooses.
 #
 # ## Conclusion
 #
@@ -1120,8 +964,8 @@ Markdown(table(header, rows, right=2))
 # And the order of the turns is what makes the queue *correct*: a wait by parity is a promise about the next phase, not
 # about any later one.
 #
-# Next: [few tiles](split_k_gemm.ipynb), where most SMs would have none: K is divided among them. After it comes [the
-# GEMM to use](tuned_gemm.ipynb). That has both schedules and a rule that chooses, and where warpgroups share a tile
-# they store it while they multiply the next one.
+# Next: [split-K](split_k_gemm.ipynb), for products of few tiles. After it,
+# [an overlapped epilogue](overlapped_epilogue_gemm.ipynb) hides the stores of a shared tile, and
+# [the tuned GEMM](tuned_gemm.ipynb) chooses between the schedules.
 #
 # To use it: `cookbook copy hopper/pingpong_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -16,6 +16,7 @@
 #     track: hopper
 #     order: 10
 #     kind: study
+#     measures: copies
 #     targets: [sm_90a, sm_100a, sm_120a]
 #     runs_on: sm_90+
 #     path: global memory -> TMA -> swizzled shared memory -> TMA -> global memory
@@ -42,7 +43,6 @@
 
 # %%
 from dataclasses import dataclass, replace
-from functools import cache
 
 import cuda.bindings.driver as cuda
 import cutlass
@@ -51,6 +51,8 @@ import cutlass.memory
 import torch
 from cutlass import Int32, Int64, Uint32
 from cutlass.cute.nvgpu import cpasync
+
+from cookbook.recipe.entry import COMPILING, check_apart, check_gpu, check_tensor, once, require
 
 # %% [markdown]
 # ## A tensor map
@@ -205,7 +207,8 @@ def ask_cute(question, *args):
     def host():
         answers.append(question(*args))
 
-    cute.compile(host, options="--gpu-arch sm_90a")
+    with COMPILING:
+        cute.compile(host, options="--gpu-arch sm_90a")
     return answers[0]
 
 
@@ -467,7 +470,7 @@ def launch_look(
 
 @cute.jit
 def launch_all(copied: cutlass.Constexpr, looked: cutlass.Constexpr, x, words, mk, apart, origin, ctas, stream):
-    """Every kernel of this page once: what `compile_for` compiles."""
+    """Every kernel once: what `compile_for` compiles."""
     launch_copy(x, x, mk, (apart, apart), ctas, stream, copied)
     launch_look(x, words, mk, apart, origin, stream, looked, 0, False)
     launch_look(x, words, mk, apart, origin, stream, looked, 0, True)
@@ -475,30 +478,34 @@ def launch_all(copied: cutlass.Constexpr, looked: cutlass.Constexpr, x, words, m
 
 # %%
 def compile_for(arch: str, dtype=cutlass.Uint16, config: Config = CONFIG, options: str = ""):
-    """Compile all kernels for `arch` ("sm_90a") with made-up pointers and sizes: no GPU is needed.
+    """Compile all kernels for `arch` ("sm_90a") which needs no GPU.
 
     config: of `copy`; the tile that `dump` and `restore` take has the same mode and major.
     """
     looked = replace(LOOK, mode=config.mode, major=config.major)
     pair, stream = (Int32(16), Int32(16)), cuda.CUstream(0)
     pointers = pointer_to(dtype, 16), pointer_to(Uint32, 16)
-    made_up = (*pointers, pair, Int64(16), pair, Int32(1), stream)
-    return cute.compile(launch_all, config, looked, *made_up, options=f"--gpu-arch {arch} {options}".strip())
+    dummies = (*pointers, pair, Int64(16), pair, Int32(1), stream)
+    with COMPILING:
+        return cute.compile(launch_all, config, looked, *dummies, options=f"--gpu-arch {arch} {options}".strip())
 
 
-@cache
+KERNELS: dict = {}  # by all that they are compiled for
+
+
 def compiled_copy(bits: int, config: Config, capability: tuple[int, int]):
     """`launch_copy` for the present GPU: compiled at the first call that needs it, then kept."""
     pointer, pair = pointer_to(TYPES[bits], 16), (Int32(16), Int32(16))
-    return cute.compile(launch_copy, pointer, pointer, pair, (Int64(16), Int64(16)), Int32(1), cuda.CUstream(0), config)
+    dummies = pointer, pointer, pair, (Int64(16), Int64(16)), Int32(1), cuda.CUstream(0)
+    return once(KERNELS, (bits, config, capability), lambda: cute.compile(launch_copy, *dummies, config))
 
 
-@cache
 def compiled_look(bits: int, config: Config, base: int, restores: bool, capability: tuple[int, int]):
     """`launch_look` for the present GPU, likewise."""
     pair, stream = (Int32(16), Int32(16)), cuda.CUstream(0)
-    pointers = pointer_to(TYPES[bits], 16), pointer_to(Uint32, 16)
-    return cute.compile(launch_look, *pointers, pair, Int64(16), pair, stream, config, base, restores)
+    dummies = pointer_to(TYPES[bits], 16), pointer_to(Uint32, 16), pair, Int64(16), pair, stream
+    constants = config, base, restores
+    return once(KERNELS, (bits, capability, *constants), lambda: cute.compile(launch_look, *dummies, *constants))
 
 
 # %% [markdown]
@@ -518,12 +525,6 @@ TYPES = {8: cutlass.Uint8, 16: cutlass.Uint16, 32: cutlass.Uint32}  # by bits: w
 LONGEST = 2**31 - 2**10  # elements: rounded up to whole tiles, still a 32-bit number
 
 
-def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
-    """Raise `error` about the argument `name` unless `ok`."""
-    if not ok:
-        raise error(f"{name}: got {got}; needed {needed}")
-
-
 def config_of(mode: str, major: str, config: Config = CONFIG) -> Config:
     """`config` in this mode and major."""
     require(mode in MODES, "mode", repr(mode), f"one of {', '.join(MODES)}")
@@ -537,14 +538,10 @@ def config_of(mode: str, major: str, config: Config = CONFIG) -> Config:
 
 def lines_of(name: str, x: torch.Tensor, major: str) -> torch.Tensor:
     """`x` (M, K) as (lines, elements of a line), if it is a matrix that a tensor map can describe."""
-    require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
-    require(x.ndim == 2, name, f"{x.ndim} dimension(s)", "2")
+    check_tensor(name, x, None)
     size = x.element_size()
     require(8 * size in TYPES, name, f"{x.dtype}, elements of {size} bytes", "elements of 1, 2 or 4 bytes", TypeError)
-    require(min(x.shape) > 0, name, f"shape {tuple(x.shape)}", "no empty dimension")
     require(max(x.shape) <= LONGEST, name, f"shape {tuple(x.shape)}", f"sides of at most {LONGEST}")
-    tracked = x.requires_grad and torch.is_grad_enabled()
-    require(not tracked, name, "requires_grad=True", "torch.no_grad(): there is no backward")
     lines, along = (x, "K") if major == "k" else (x.t(), "M")
     require(lines.stride(1) == 1, name, f"stride {lines.stride(1)} along {along}", f"1, for major={major!r}")
     ends = f"{lines.shape[1] * size} bytes along {along}"
@@ -561,24 +558,10 @@ def apart_of(lines: torch.Tensor) -> int:
     return lines.stride(0) if lines.shape[0] > 1 else lines.shape[1]
 
 
-def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
-    """Whether two sets of lines may share a byte; lines of different distances are not told apart."""
-    size = x.element_size()
-    (x0, x1), (y0, y1) = ((t.data_ptr(), t[-1:].data_ptr() + t.shape[1] * size) for t in (x, y))
-    if x1 <= y0 or y1 <= x0:
-        return False
-    if x.stride(0) != y.stride(0) or min(x.shape[0], y.shape[0]) == 1:
-        return True
-    gap = (y0 - x0) // size % x.stride(0)  # lines of one wider matrix, perhaps
-    return gap < x.shape[1] or gap + y.shape[1] > x.stride(0)
-
-
 def require_gpu(name: str, x: torch.Tensor) -> tuple[int, int]:
     """The compute capability of the GPU on which `x` is."""
-    require(x.is_cuda, name, f"device {x.device}", "a CUDA device")
-    capability = torch.cuda.get_device_capability(x.device)
-    require(capability >= (9, 0), name, f"a GPU of compute capability {capability}", "(9, 0) or later, for TMA")
-    return capability
+    check_gpu(name, x, ((9, 0), ...), "TMA")
+    return torch.cuda.get_device_capability(x.device)
 
 
 # %%
@@ -607,7 +590,7 @@ def copy(
         require(out.dtype == x.dtype, "out", out.dtype, f"{x.dtype}, the dtype of x", TypeError)
         require(out.shape == x.shape, "out", f"shape {tuple(out.shape)}", f"{tuple(x.shape)}, the shape of x")
         require(out.device == x.device, "out", f"device {out.device}", f"{x.device}, where x is")
-        require(not overlap(to_lines, from_lines), "out", "memory that overlaps x", "memory of its own")
+        check_apart(to_lines, x=from_lines)
     capability = require_gpu("x", x)
     if out is None:
         to_lines = torch.empty_like(from_lines, memory_format=torch.contiguous_format)
@@ -792,7 +775,7 @@ def offsets_by_cute(dtype, config: Config) -> dict[tuple[int, int], int]:
 
 
 def misplaced(dtype, mode: str, major: str) -> bool:
-    """Whether CuTe has another box, other boxes, or other places than this page says."""
+    """Whether CuTe has another box, other boxes, or other places than `offset` says."""
     config, tile = Config(mode, major), replace(LOOK, mode=mode, major=major)
     wanted = (config.lines * config.box_bytes * 8 // dtype.width, config.line_bytes // config.box_bytes)
     places = ask_cute(offsets_by_cute, dtype, tile)
@@ -807,7 +790,7 @@ def harmless_base(mode: str) -> int:
 
 
 def facts() -> list[tuple[str, bool, str]]:
-    """The claims of this page: a name, whether it holds, what was found."""
+    """The claims: a name, whether it holds, what was found."""
     everything = [(dtype, mode, major) for dtype in TYPES.values() for mode in MODES for major in MAJORS]
     wrong = [f"{dtype.__name__} {mode} {major}" for dtype, mode, major in everything if misplaced(dtype, mode, major)]
     layouts = (smem_layout, along_first, whole_lines)
@@ -844,8 +827,8 @@ def facts() -> list[tuple[str, bool, str]]:
 import numpy as np
 
 from cookbook import draw
-from cookbook.harness import copying
 from cookbook.layouts import evaluate
+from cookbook.measure import tma_copies
 
 
 def first_stages(dtype, major):
@@ -873,7 +856,7 @@ counting = np.arange(LOOK.lines * LOOK.line_bytes // 2, dtype=np.uint16).reshape
 has_tma = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
 for major in MAJORS:
     for mode in MODES:
-        by_model = copying.expected(counting, replace(LOOK, mode=mode, major=major))
+        by_model = tma_copies.expected(counting, replace(LOOK, mode=mode, major=major))
         places = layouts[major][f"{mode}, {major}-major"].byte_offsets()
         by_cute = by_model.view(np.uint16)[(places if major == "k" else places.T) // 2]
         said = f"{mode:6} {major:2}  CuTe's layout finds all: {(by_cute == counting).all()}"
@@ -892,7 +875,7 @@ for major in MAJORS:
 # %% tags=["lab"]
 def slots_by_model(base):
     chunks = np.arange(8 * 64, dtype=np.uint16).reshape(8, 64)
-    memory = copying.expected(chunks, Config(lines=8, line_bytes=128, stages=1), base=base).view(np.uint16)
+    memory = tma_copies.expected(chunks, Config(lines=8, line_bytes=128, stages=1), base=base).view(np.uint16)
     return np.argsort(memory[::8]).reshape(8, 8) % 8  # of each chunk, counted along the lines
 
 
@@ -930,7 +913,7 @@ print("\n".join(spelled_out(7)))
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.harness.publishing import table
+from cookbook.publish.pages import table
 
 SECTOR = 32  # bytes
 rows = []
@@ -950,15 +933,14 @@ Markdown(table(["mode", "boxes of a tile", "lines of a tile", "bytes of its sect
 # *Layout*: the facts above. *Compiled*: all kernels of this page, for each target. What a GPU said is recorded: *ran*
 # stands for copies in every mode and major, of elements of 1, 2 and 4 bytes, ragged, with gaps between the lines, and
 # for looks into shared memory, byte by byte against the model.
+#
+# The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
-from cookbook import tables
-from cookbook.harness import checking
-from cookbook.harness.publishing import checked_table, results_table
+from cookbook import lab
+from cookbook.publish.pages import checked_table, results_table
 
-report = checking.check("hopper/tma_copy", targets=["sm_90a"])
-for level in report.levels:
-    print(f"{level.level:10}{level.target or '':10}{level.status:13}{tables.describe(level)}")
+lab.check_cells("hopper/tma_copy", targets=["sm_90a"])
 
 # %% tags=["lab"]
 Markdown(checked_table("hopper/tma_copy"))

@@ -149,7 +149,7 @@ def test_gf2_matrix_marks_the_bank_rows():
 def test_gf2_matrix_refuses_what_is_no_bit_matrix():
     with pytest.raises(ValueError, match="matrix: got"):
         draw.gf2_matrix(np.full((2, 2), 2))
-    with pytest.raises(ValueError, match="need a row or column"):
+    with pytest.raises(ValueError, match="needed a row or column"):
         draw.gf2_matrix(np.eye(2, dtype=int), {2: "bank"})
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from cookbook import draw
+from cookbook.access import Access
 from cookbook.draw import charts, svg
 from cookbook.draw.accesses import lanes_by_bank
 from cookbook.draw.layouts import chunk_by_slot
@@ -140,12 +141,8 @@ def test_chunk_by_slot_marks_gaps():
     assert chunk_by_slot(np.array([0, 48, 128])).tolist() == [[0, -1, -1, 1, -1, -1, -1, -1], [2] + [-1] * 7]
 
 
-class Ask(SimpleNamespace):
-    pass
-
-
 def ask(addresses, width, kind="test"):
-    return Ask(addresses=np.asarray(addresses, dtype=np.int64), width=width, kind=kind)
+    return Access(np.asarray(addresses, dtype=np.int64), width, kind)
 
 
 def test_access_view_of_a_row_is_free():
@@ -217,8 +214,10 @@ def test_bar_chart_lengths_and_labels():
     ours, theirs = (cells(draw.bar_chart(BARS), name=name)[0] for name in ("ours", "torch.matmul"))
     width = [float(g.find(f"{NS}rect").get("width")) for g in (ours, theirs)]
     assert width[0] / width[1] == pytest.approx(0.8, abs=1e-3)
-    assert [t.text for t in ours.iter(f"{NS}text")] == ["ours", "400 (0.80x)"]
-    assert [t.text for t in theirs.iter(f"{NS}text")] == ["torch.matmul", "500"]
+    assert [t.text for t in ours.iter(f"{NS}text")] == ["ours", "400"]
+    assert [t.text for t in theirs.iter(f"{NS}text")] == ["torch.matmul", "500 (0.80)"]  # above 1 ours is faster
+    assert "in brackets: ours / it" in draw.bar_chart(BARS).svg
+    assert "brackets" not in draw.bar_chart(BARS, ratios=False).svg and "(0.80)" not in draw.bar_chart(BARS[1:]).svg
     assert not list(theirs.iter(f"{NS}line"))
     spread = [tuple(float(part.get(end)) for end in ("x1", "x2")) for part in ours.iter(f"{NS}line")]
     left, per_unit = float(ours.find(f"{NS}rect").get("x")), width[0] / 400
@@ -235,7 +234,7 @@ def test_a_bar_may_say_something_of_its_own():
 
 POINTS = {
     "ours": [draw.Point(1024, 300, 250, 330), draw.Point(512, 100), draw.Point(4096, 400)],
-    "ceiling": [draw.Point(512, 450), draw.Point(4096, 450)],
+    "ceiling": [draw.Point(512, 450), draw.Point(1024, 450), draw.Point(4096, 450)],
 }
 
 
@@ -261,6 +260,28 @@ def test_line_chart_shows_spreads_and_greys_the_limit():
     assert (
         not list(parse(alone).iter(f"{NS}polyline")) and len(cells(alone, line="a")) == 1 and "strokes" not in alone.svg
     )
+
+
+def test_a_line_joins_measured_points_only():
+    lines = POINTS | {"peer": [draw.Point(512, 90), draw.Point(1024, 280), draw.Point(8192, 390)]}
+    picture = draw.line_chart(lines | {"late": [draw.Point(1024, 3), draw.Point(8192, 4)]})
+    ends = {
+        name: [len(path.get("points").split()) for path in cells(picture, line=name)[0].iter(f"{NS}polyline")]
+        for name in ("ours", "peer", "late")
+    }
+    assert ends == {"ours": [3], "peer": [2], "late": []}  # nothing between 1024 and 8192, where ours has 4096
+    assert len([g for g in cells(picture, line="peer")[0] if g.get("data-x")]) == 3
+    assert "gap: not timed there" in picture.svg and "gap" not in draw.line_chart(POINTS).svg
+
+
+@pytest.mark.parametrize("sizes", [(512, 768, 1024, 1280, 1536, 1600, 1792, 2048, 2304, 3072, 4096, 16384), (7, 8, 9)])
+def test_labels_of_sizes_do_not_touch(sizes):
+    picture = draw.line_chart({"ours": [draw.Point(size, 1) for size in sizes]})
+    labels = [t for t in parse(picture).iter(f"{NS}text") if t.text in {str(size) for size in sizes}]
+    spans = sorted((float(t.get("x")), len(t.text) * 0.6 * 12) for t in labels)
+    assert all(x1 - w1 / 2 - (x0 + w0 / 2) > 2 for (x0, w0), (x1, w1) in itertools.pairwise(spans))
+    kept = {int(t.text) for t in labels}
+    assert {sizes[0], sizes[-1]} <= kept and {size for size in sizes if size & (size - 1) == 0} <= kept
 
 
 def test_names_at_the_ends_of_lines_do_not_touch():
@@ -337,7 +358,7 @@ def test_save_writes_the_document(tmp_path):
     [
         (lambda: draw.bank_grid(3), TypeError, "smem_layout: got int"),
         (lambda: draw.bank_grid(SW128, rows=0), ValueError, "rows: got 0"),
-        (lambda: draw.bank_grid(SW128, cols=1.5), TypeError, "cols: got float"),
+        (lambda: draw.bank_grid(SW128, cols=1.5), TypeError, "cols: got 1.5"),
         (lambda: draw.bank_grid(SW128, unit="page"), ValueError, "unit: got 'page'"),
         (lambda: draw.bank_grid(SW128, label="x"), ValueError, "label: got 'x'"),
         (lambda: draw.bank_grid(SW128, axes=("M",)), ValueError, "axes: got"),
@@ -346,14 +367,14 @@ def test_save_writes_the_document(tmp_path):
         (lambda: draw.bank_grid(Tile(8, 6, 0)), ValueError, "keeps no 16 bytes"),
         (lambda: draw.swizzle_view(Tile(8, 6, 0)), ValueError, "keeps no 16 bytes"),
         (lambda: draw.swizzle_view(SW128, lines=-1), ValueError, "lines: got -1"),
-        (lambda: draw.access_view([0] * 32), TypeError, "access: got list"),
-        (lambda: draw.access_view(ask(np.zeros(8), 4)), ValueError, r"shape \(8,\)"),
-        (lambda: draw.access_view(ask(np.zeros(32), 3)), ValueError, "width 3"),
+        (lambda: draw.access_view([0] * 32), TypeError, "access: got list of 32 items"),
+        (lambda: draw.access_view(ask(np.zeros(8, int), 4)), ValueError, r"access.addresses: got shape \(8,\)"),
+        (lambda: draw.access_view(ask(np.zeros(32, int), 3)), ValueError, "access.width: got 3"),
         (lambda: draw.pipeline(0, 4), ValueError, "stages: got 0"),
-        (lambda: draw.pipeline(2, "4"), TypeError, "k_tiles: got str"),
+        (lambda: draw.pipeline(2, "4"), TypeError, "k_tiles: got '4'"),
         (lambda: draw.pipeline(2, 100), ValueError, "at most 32 and 64"),
         (lambda: draw.bar_chart([]), ValueError, "bars: got none"),
-        (lambda: draw.bar_chart([("a", 1)]), TypeError, "bars: got tuple"),
+        (lambda: draw.bar_chart([("a", 1)]), TypeError, r"bars: got \[\('a', 1\)\]"),
         (lambda: draw.bar_chart([draw.Bar("g", "n", float("nan"))]), ValueError, "finite"),
         (lambda: draw.line_chart({}), ValueError, "lines: got 0"),
         (lambda: draw.line_chart({"a": []}), ValueError, "lines: got 1 of .0. points"),

@@ -50,8 +50,8 @@ def test_a_copy_that_mixes_rows_shows():
     ("offsets", "pair", "says"),
     [
         (atom_offsets(128, 4).T.reshape(128, 4), copied(), "got factors of a row apart"),
-        (atom_offsets(64, 4), copied(), "need (128, 4)"),
-        (atom_offsets(128, 4), copied(step=8), "column 6, need 128 lanes, 4 columns"),
+        (atom_offsets(64, 4), copied(), "needed (128, 4)"),
+        (atom_offsets(128, 4), copied(step=8), "column 6; needed 128 lanes, 4 columns"),
         (atom_offsets(128, 4), copied(lane=2 << 18), "got lane 254"),
         (atom_offsets(128, 4), [x[:512] for x in copied()], "cells that nothing is copied to"),
         (atom_offsets(128, 4), (copied()[0], copied()[1] + 1), "words in cells"),

@@ -43,9 +43,9 @@ def test_stages_lie_side_by_side():
     [
         (sums(), 48, "of the piece, 48"),
         (sums(rows=100), 32, "M a multiple of 32"),
-        (sums(3), 32, "need 128 lanes, 512 columns"),
+        (sums(3), 32, "needed 128 lanes, 512 columns"),
         (sums() & ~1, 32, "got one twice"),
-        (sums()[:, np.arange(128) * 3 % 128], 32, "need them in one rectangle"),
+        (sums()[:, np.arange(128) * 3 % 128], 32, "needed them in one rectangle"),
     ],
 )
 def test_what_does_not_lie_so_is_refused(addresses, piece, says):

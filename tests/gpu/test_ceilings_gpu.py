@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cookbook.harness import benching, catalog, ceilings
+from cookbook.measure import bench, ceilings
+from cookbook.recipe import catalog
 
 pytestmark = pytest.mark.gpu
 
-TENSOR_CORES, MEMORY = (catalog.load(name) for name in ceilings.STUDIES)
+TENSOR_CORES, MEMORY = (catalog.load(name) for name in ceilings.studies())
 CONFIGS = {**TENSOR_CORES.INSTRUCTIONS, **TENSOR_CORES.IN_FLIGHT}
 
 
@@ -73,7 +74,7 @@ def test_the_ceiling_is_timed_beside_a_gemm_in_one_graph(name):
     recipe = catalog.find(name)
     if not recipe.runs_on_capability(*torch.cuda.get_device_capability()):
         pytest.skip(f"runs on {recipe.runs_on}")
-    (record,) = benching.bench(name, [(4096, 4096, 4096)], ["bfloat16"], rounds=7, quack=False)
+    (record,) = bench.bench(name, [(4096, 4096, 4096)], ["bfloat16"], rounds=7, quack=False)
     peer = record["peers"][ceilings.PEER]
     assert record["figures"]["launches"] == "graph"
     assert 0.2 < peer["ratio"] < 1.02, "a GEMM does not pass its ceiling"

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import cookbook
-from cookbook.harness import catalog, experiments, studying
+from cookbook.measure import experiments, studies
+from cookbook.recipe import catalog
 
 pytestmark = pytest.mark.gpu
 
@@ -49,7 +50,7 @@ def test_another_variant_is_refused(name, entry, argument, wrong):
 def test_wavefronts_are_the_predicted_ones(name):
     if shutil.which("ncu") is None:
         pytest.skip("ncu is not on PATH")
-    record, problems = studying.counted(f"foundations/{name}")
+    record, problems = studies.counted(f"foundations/{name}")
     assert problems == [] and len(record["figures"]) == 4  # a store and a load, with conflicts and without
 
 

@@ -11,8 +11,9 @@ import random
 import pytest
 import torch
 
-from cookbook.harness import catalog, poisoning, running
+from cookbook.check import poisoning, ran
 from cookbook.model.fp8_sums import predicted_error
+from cookbook.recipe import catalog
 from tests.marks import ON_HOPPER
 
 pytestmark = ON_HOPPER
@@ -55,7 +56,7 @@ def drawn(count, seed=None):
 
 
 def run_poisoned(module, shape, given, dtype, variant, row_stride=None):
-    out, intact = running.guarded(*shape[:2], dtype, row_stride=row_stride)
+    out, intact = ran.guarded(*shape[:2], dtype, row_stride=row_stride)
     poisoning.shared_memory()
     assert module.matmul(*given, out=out, variant=variant) is out
     torch.cuda.synchronize()
@@ -71,9 +72,9 @@ def test_any_shape_is_as_exact_as_torchs(variant):
         gap = (shape[1], shape[1] + 24, -(-shape[1] // 8) * 8 + 8)[number % 3]
         out = run_poisoned(module, shape, given, "bfloat16", variant, gap)
         exact = exactly(*given)
-        error = running.relative_error(out, exact)
-        theirs = running.relative_error(torchs(*given, out.dtype, variant == "fast"), exact)
-        assert error <= (1.05 * theirs if out.numel() >= running.RATIO_ELEMENTS else 8e-3), (shape, error, theirs)
+        error = ran.relative_error(out, exact)
+        theirs = ran.relative_error(torchs(*given, out.dtype, variant == "fast"), exact)
+        assert error <= (1.05 * theirs if out.numel() >= ran.RATIO_ELEMENTS else 8e-3), (shape, error, theirs)
         again = run_poisoned(module, shape, given, "bfloat16", variant, gap)
         assert torch.equal(out, again), shape
 
@@ -84,7 +85,7 @@ def test_mixed_types_into_float16(types, variant):
     a, b, scale_a, scale_b = operands(shape, *types)
     scale_a, scale_b = scale_a.sign() * 0.125, scale_b.sign() * 0.25  # what float16 can hold
     out = run_poisoned(module, shape, (a, b, scale_a, scale_b), "float16", variant)
-    assert running.relative_error(out, exactly(a, b, scale_a, scale_b)) <= 1e-3
+    assert ran.relative_error(out, exactly(a, b, scale_a, scale_b)) <= 1e-3
 
 
 def test_one_scale_for_all_and_scales_of_any_stride():
@@ -107,8 +108,8 @@ def test_the_error_is_the_one_predicted(variant, after, k):
     a, b, _, _ = operands((1024, 1024, k))
     one = torch.ones((), device="cuda")
     exact = exactly(a, b, one, one)
-    error = running.relative_error(module.matmul(a, b, one, one, out_dtype=torch.float16, variant=variant), exact)
-    rounding = running.relative_error(exact.half(), exact)
+    error = ran.relative_error(module.matmul(a, b, one, one, out_dtype=torch.float16, variant=variant), exact)
+    rounding = ran.relative_error(exact.half(), exact)
     lost = math.sqrt(max(0.0, error**2 - rounding**2))
     assert lost == pytest.approx(predicted_error(k, after, sums=2000), rel=0.1)
 
@@ -118,8 +119,8 @@ def test_promoted_is_as_exact_as_a_sum_in_float32():
     given = operands(shape)
     exact = exactly(*given)
     in_float32 = ((given[0].float() * given[2]) @ (given[1].float() * given[3])).bfloat16()
-    error = running.relative_error(module.matmul(*given, variant="promoted"), exact)
-    assert error <= 1.05 * running.relative_error(in_float32, exact)
+    error = ran.relative_error(module.matmul(*given, variant="promoted"), exact)
+    assert error <= 1.05 * ran.relative_error(in_float32, exact)
 
 
 def test_a_large_product_is_right_with_and_without_remapping():

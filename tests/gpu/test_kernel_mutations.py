@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from mutations import KERNEL_MUTATIONS
 
-from cookbook.harness import catalog
+from cookbook.recipe import catalog
 
 SCRIPT = Path(__file__).parents[1] / "mutations.py"
 SECONDS = 120  # a planted fault may also make the kernel wait for ever

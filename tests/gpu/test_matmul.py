@@ -11,7 +11,8 @@ from functools import partial
 import pytest
 import torch
 
-from cookbook.harness import catalog, majors, running
+from cookbook.check import ran as running
+from cookbook.recipe import catalog, majors
 
 pytestmark = pytest.mark.gpu
 
@@ -170,7 +171,7 @@ def test_it_can_be_captured_in_a_graph(matmul):
 
 def test_one_plan_serves_other_addresses_streams_and_graphs(matmul):
     """Calls of one kind share a plan: whatever depends on the call alone (addresses, stream) must be that call's."""
-    shape, plans = (192, 328, 256), matmul.__globals__["PLANS"]
+    shape, plans = (192, 328, 256), matmul.__globals__["GEMM"].plans
     sets = [running.inputs(shape, "bfloat16") for _ in range(4)]
     expected = [running.reference(a, b) for a, b in sets]
     outs = [torch.full(shape[:2], torch.nan, dtype=torch.bfloat16, device="cuda") for _ in sets]
@@ -234,14 +235,14 @@ def test_another_device_than_the_current_one(matmul):
 @pytest.mark.parametrize("name", here())
 def test_the_cost_on_the_host_is_known(name):
     """Printed, not judged: it is the host's as much as ours."""
-    from cookbook.harness import benching
+    from cookbook.measure import contest, peers
 
-    costs = benching.host_costs(name, "bfloat16", catalog.find(name).majors[0])
+    costs = peers.host_costs(name, "bfloat16", catalog.find(name).majors[0])
     print(f"\n{name}: microseconds a call, out given (made):")
     for who, cost in costs.items():
         assert cost["host_us"] > 0 and cost["host_new_us"] > 0
         print(f"  {who:14}{cost['host_us']:8.2f} ({cost['host_new_us']:.2f})")
-    assert {benching.OURS, benching.TORCH} <= costs.keys()
+    assert {contest.OURS, peers.TORCH} <= costs.keys()
 
 
 def test_many_calls_leak_no_memory(matmul):
@@ -265,13 +266,14 @@ def test_operands_on_different_devices_are_refused(matmul):
 
 def test_check_and_bench_on_this_gpu(tmp_path):
     """The harness itself: a short check passes at ran and timed, and its record can be written and read."""
-    from cookbook.harness import benching, checking, records
+    from cookbook.check import levels
+    from cookbook.measure import bench, records
 
     for name in here():
         recipe = catalog.find(name)
-        (ran,) = checking.ran_levels(recipe, "bfloat16", ((200, 333, 64), (1024, 1024, 1024)))
+        (ran,) = levels.ran_levels(recipe, "bfloat16", ((200, 333, 64), (1024, 1024, 1024)))
         assert ran.status == "passed" and ran.figures["shapes"] == 2, ran
-        made = benching.bench(name, [(1024, 1024, 1024)], ["bfloat16"], majors=recipe.majors[:1], rounds=7)
+        made = bench.bench(name, [(1024, 1024, 1024)], ["bfloat16"], majors=recipe.majors[:1], rounds=7)
         records.write(made, tmp_path)
         (record,) = records.select(name, "timed", root=tmp_path)
         figures = record["figures"]
@@ -338,9 +340,9 @@ def test_majors_offsets_beyond_2_to_the_31(name, which):
 
 @pytest.mark.parametrize(("name", "which"), MAJORS)
 def test_majors_are_timed_beside_peers_on_the_same_operands(name, which, tmp_path):
-    from cookbook.harness import benching, records
+    from cookbook.measure import bench, records
 
-    records.write(benching.bench(name, [(1024, 1024, 1024)], ["bfloat16"], majors=[which], rounds=7), tmp_path)
+    records.write(bench.bench(name, [(1024, 1024, 1024)], ["bfloat16"], majors=[which], rounds=7), tmp_path)
     (record,) = records.select(name, "timed", root=tmp_path, majors=which)
     assert (record["config"]["a_major"], record["config"]["b_major"]) == majors.MAJORS[which]
     assert record["figures"]["ratio"] == record["peers"]["torch.matmul"]["ratio"] > 0.1

@@ -9,7 +9,7 @@ import cutlass.memory
 import pytest
 import torch
 
-from cookbook.harness import poisoning
+from cookbook.check import poisoning
 
 pytestmark = pytest.mark.gpu
 

@@ -8,8 +8,10 @@ from itertools import product
 import pytest
 import torch
 
-from cookbook.harness import catalog, copying
+from cookbook.measure import tma_copies
+from cookbook.recipe import catalog
 
+NAME = "hopper/tma_copy"
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(
@@ -22,18 +24,22 @@ MODES, MAJORS = ("none", "sw32", "sw64", "sw128"), ("k", "mn")
 
 @pytest.fixture
 def module():
-    return catalog.load(copying.NAME)
+    return catalog.load(NAME)
 
 
-@pytest.mark.parametrize(("mode", "major", "dtype"), list(product(MODES, MAJORS, copying.DTYPES)))
+@pytest.mark.parametrize(("mode", "major", "dtype"), list(product(MODES, MAJORS, tma_copies.DTYPES)))
 def test_copies_of_every_size(module, mode, major, dtype):
-    cases = [copying.run_copy(module, size, dtype, mode, major, gap) for size in copying.SIZES for gap in copying.GAPS]
-    assert len(cases) == len(copying.SIZES) * len(copying.GAPS) and [case for case in cases if not case.ok] == []
+    cases = [
+        tma_copies.run_copy(module, size, dtype, mode, major, gap)
+        for size in tma_copies.SIZES
+        for gap in tma_copies.GAPS
+    ]
+    assert len(cases) == len(tma_copies.SIZES) * len(tma_copies.GAPS) and [case for case in cases if not case.ok] == []
 
 
-@pytest.mark.parametrize(("mode", "major", "dtype"), list(product(MODES, MAJORS, copying.DTYPES)))
+@pytest.mark.parametrize(("mode", "major", "dtype"), list(product(MODES, MAJORS, tma_copies.DTYPES)))
 def test_shared_memory_is_the_models(module, mode, major, dtype):
-    cases = copying.run_looks(module, dtype, mode, major)
+    cases = tma_copies.run_looks(module, dtype, mode, major)
     assert {case.what for case in cases} == {"dump", "restore"} and [case for case in cases if not case.ok] == []
 
 
@@ -94,10 +100,10 @@ def test_offsets_beyond_2_to_the_31(module):
 
 
 def test_a_record_of_what_was_timed(tmp_path):
-    from cookbook.harness import records
+    from cookbook.measure import records
 
-    made = copying.timed_record((2048, 4096), rounds=7)
+    made = tma_copies.timed_record(NAME, (2048, 4096), rounds=7)
     records.write([made], tmp_path)
-    (record,) = records.select(copying.NAME, "timed", root=tmp_path)
-    assert set(record["peers"]) == {copying.COPY, "none", "sw32", "sw64", "sw128 MN-major"}
-    assert record["figures"]["ratio"] == record["peers"][copying.COPY]["ratio"] > 0
+    (record,) = records.select(NAME, "timed", root=tmp_path)
+    assert set(record["peers"]) == {tma_copies.COPY, "none", "sw32", "sw64", "sw128 MN-major"}
+    assert record["figures"]["ratio"] == record["peers"][tma_copies.COPY]["ratio"] > 0

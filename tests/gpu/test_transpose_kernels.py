@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cookbook.harness import catalog, transposing
+from cookbook.check import transpose
+from cookbook.recipe import catalog
 
 pytestmark = pytest.mark.gpu
 
@@ -19,9 +20,9 @@ def module():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", transposing.SHAPES, ids=lambda shape: "x".join(map(str, shape)))
+@pytest.mark.parametrize("shape", transpose.SHAPES, ids=lambda shape: "x".join(map(str, shape)))
 def test_every_shape_by_every_variant(module, shape, dtype):
-    cases = transposing.run_checks(module, [shape], dtype)
+    cases = transpose.run_checks(module, [shape], dtype)
     assert {"auto", "naive", "padded", "swizzled"} <= {case.variant for case in cases}
     assert [case for case in cases if not case.ok] == []
 
@@ -78,9 +79,9 @@ def test_offsets_beyond_2_to_the_31(module, dtype):
 
 
 def test_bench_of_a_transpose_on_this_gpu(tmp_path):
-    from cookbook.harness import benching, records
+    from cookbook.measure import bench, records
 
-    made = benching.bench(NAME, [(2048, 4096)], ["bfloat16"], rounds=7)
+    made = bench.bench(NAME, [(2048, 4096)], ["bfloat16"], rounds=7)
     records.write(made, tmp_path)
     (record,) = records.select(NAME, "timed", root=tmp_path)
     assert set(record["peers"]) >= {"device copy", "torch", "naive", "padded", "swizzled", "vectorised"}

@@ -8,7 +8,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cookbook.harness import catalog, running
+from cookbook.check import ran
+from cookbook.recipe import catalog
 
 pytestmark = pytest.mark.gpu
 
@@ -29,10 +30,10 @@ def test_every_variant_gives_the_same_bits(name, shape, dtype):
     module, recipe = catalog.load(name), catalog.find(name)
     if not recipe.runs_on_capability(*torch.cuda.get_device_capability()):
         pytest.skip(f"{name} runs on {recipe.runs_on}")
-    a, b = running.inputs(shape, dtype)
+    a, b = ran.inputs(shape, dtype)
     first = module.matmul(a, b)
-    assert running.relative_error(first, running.reference(a, b)) <= running.tolerance(dtype)
+    assert ran.relative_error(first, ran.reference(a, b)) <= ran.tolerance(dtype)
     for variant in module.VARIANTS:
-        out, intact = running.guarded(*shape[:2], dtype)
+        out, intact = ran.guarded(*shape[:2], dtype)
         assert torch.equal(module.matmul(a, b, out=out, variant=variant), first), variant
         assert intact(), variant

@@ -1,0 +1,1 @@
+"""The levels of checking: layout, model, pipeline, compiled, ran, counted and sanitized."""

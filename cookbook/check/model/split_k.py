@@ -1,0 +1,108 @@
+"""K divided among the CTAs of a cluster, and C straight from registers: what a GEMM for few rows adds to the walk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cookbook.check.evaluated import Evaluated
+from cookbook.check.model.tcgen05 import TmaTcgen05
+from cookbook.check.model.wgmma import TmaWgmma
+from cookbook.model import SharedMemory, TensorMemory, from_float32
+
+__all__ = ["DividedK", "RegisterStores", "SplitK", "SplitKWgmma"]
+
+FLOAT_BYTES = 4
+if TYPE_CHECKING:
+    _Mixed = TmaWgmma  # or TmaTcgen05: for the type checker, what both have
+else:
+    _Mixed = object
+
+
+class DividedK(_Mixed):
+    """Each CTA of a cluster multiplies its part of K; they send each other sums, and each adds its share of them.
+
+    What one CTA multiplies with is the class that this one is mixed into.
+    """
+
+    def __init__(self, writer: Evaluated, reader: Evaluated, dtype: str, along: tuple[int, int] = (1, 1)) -> None:
+        """Tables, made once per configuration.
+
+        Raises:
+            ValueError: the mailbox is not for this tile.
+        """
+        super().__init__(writer, reader, along=along, dtype=dtype)
+        assert reader.mailbox is not None, "only kernels with a reduction buffer are simulated like this"
+        self.vec = reader.mailbox.modes[1].modes[0].size
+        self.at = FLOAT_BYTES * reader.mailbox.table()  # (threads, values, senders) byte addresses
+        threads, share, self.ctas = self.at.shape
+        if (threads, share * self.ctas) != self.c_coords.shape[:2]:
+            have = f"{threads} threads of {share} sums for each of {self.ctas} CTAs"
+            raise ValueError(f"mailbox: got {have}; needed all {self.c_coords.shape[:2]} (threads, sums) of a tile")
+        self.first, self.each = 0, 0  # k-tiles: where a CTA's part begins, and how long all parts are
+
+    def k_tiles(self, a: np.ndarray) -> int:
+        return self.each
+
+    def begin(self) -> None:
+        """Another CTA: memories of its own beside shared memory are new."""
+
+    def load(self, smem: SharedMemory, k_tile: int, a: np.ndarray, b: np.ndarray, row: int, column: int) -> int:
+        """The k-tile of this CTA's part; beyond K, TMA gives zeros."""
+        return super().load(smem, self.first + k_tile, a, b, row, column)
+
+    def multiply(self, smem: SharedMemory, a: np.ndarray, b: np.ndarray, row: int, column: int) -> np.ndarray:
+        """(threads, values) float32 sums of the tile at (row, column) of a @ b.T, the shares of all CTAs together."""
+        self.each = -(-super().k_tiles(a) // self.ctas)
+        parts = []
+        for rank in range(self.ctas):
+            smem.poison()  # every CTA has memories of its own
+            self.begin()
+            self.first = rank * self.each
+            parts.append(super().multiply(smem, a, b, row, column))
+        return np.concatenate([self._added(owner, parts) for owner in range(self.ctas)], axis=1)
+
+    def _added(self, owner: int, parts: list[np.ndarray]) -> np.ndarray:
+        """(threads, share): what a CTA adds up, sender by sender, from the mailbox that all have written into."""
+        mail = SharedMemory(-(-(int(self.at.max()) + FLOAT_BYTES) // 16) * 16)
+        threads, share, _ = self.at.shape
+        firsts = self.at[:, :: self.vec]  # one address for each vector of `vec` sums
+        for sender, sums in enumerate(parts):
+            mine = sums[:, owner * share : (owner + 1) * share].reshape(threads, -1, self.vec)
+            mail.write(firsts[..., sender], mine)
+        total = np.zeros((threads, share), np.float32)
+        for sender in range(self.ctas):
+            total += mail.read(firsts[..., sender], self.vec, np.float32).reshape(threads, share)
+        return total
+
+
+class SplitK(DividedK, TmaTcgen05):
+    """With the sums of each CTA in its tensor memory."""
+
+    def begin(self) -> None:
+        self.tmem = [TensorMemory()]
+        self.tmem[0].alloc(self.columns)
+
+
+class SplitKWgmma(DividedK, TmaWgmma):
+    """With the sums of each CTA in registers."""
+
+
+class RegisterStores:
+    """No shared memory: each thread rounds the sums it has and stores them one by one."""
+
+    smem_bytes = 0
+    along = 1  # as in VectorStores; single elements can go to lines along either mode
+
+    def __init__(
+        self, writer: Evaluated, reader: Evaluated, c_coords: np.ndarray, dtype: str, operand_bytes: int
+    ) -> None:
+        """c_coords: (threads, values, 2), the coordinate in the tile of each sum."""
+        self.coords, self.dtype = c_coords, dtype
+
+    def store(self, smem: SharedMemory, accumulators: np.ndarray, out: np.ndarray, row: int, column: int) -> None:
+        """Round and store one tile whose first element is out[row, column], where it lies inside `out`."""
+        rows, columns = self.coords[..., 0] + row, self.coords[..., 1] + column
+        inside = (rows < out.shape[0]) & (columns < out.shape[1])
+        out[rows[inside], columns[inside]] = from_float32(accumulators, self.dtype)[inside]

@@ -1,0 +1,155 @@
+"""Do a kernel's warps wait for one another as they should, in whatever order the hardware runs them?
+
+`explore` follows a GEMM's kernel, as CuTe traced it, for small problems, and checks every barrier, every stage of
+shared memory and every exit for *all* interleavings of its warps: see docs/pipelines.md.
+
+* `tracing`: the MLIR of a recipe, from CuTe's tracer; `reading`: its operations
+* `shapes`, `following`, `views`: the integers in it, for one warp of one problem
+* `programs`: what that warp waits for and does
+* `block_scaled`: the same of scale factors, which tcgen05.cp takes to tensor memory
+* `launch_control`: the same of a cluster that takes over the work of others
+* `machine`: the rules, checked with vector clocks; `telling`: a fault in words
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from cookbook.check.findings import Finding
+from cookbook.check.pipeline import block_scaled, launch_control, views  # noqa: F401, their operations become known
+from cookbook.check.pipeline.counterexample import story
+from cookbook.check.pipeline.machine import Machine
+from cookbook.check.pipeline.programs import Problem, at_rest, host_arguments, launched, of_cluster
+from cookbook.check.pipeline.reading import Module
+from cookbook.check.pipeline.shapes import CannotFollow
+from cookbook.check.pipeline.tracing import traced
+from cookbook.recipe.catalog import Recipe, without_lab
+
+__all__ = [
+    "CannotFollow",
+    "Explored",
+    "Problem",
+    "explore",
+    "explored",
+    "findings",
+    "is_pipelined",
+    "problems",
+    "trace_of",
+]
+
+
+@dataclass(frozen=True)
+class Explored:
+    """What the interleavings of one cluster's warps showed."""
+
+    problem: Problem
+    cluster: int  # its number in the grid
+    warps: int
+    barriers: int  # in shared memory, of all CTAs of the cluster
+    steps: int
+    faults: tuple[str, ...]  # in words, each with an order of steps that leads there
+
+    @property
+    def ok(self) -> bool:
+        return not self.faults
+
+
+def trace_of(module: Any, arch: str, dtype: Any, config: Any) -> Module:
+    """What CuTe traced of a GEMM recipe; arguments as of `tracing.traced`."""
+    return Module(traced(module, arch, dtype, config))
+
+
+def has_mbarriers(trace: Module) -> bool:
+    """Whether the kernel has barriers in shared memory: if not, there is no pipeline to explore."""
+    return bool(trace.find("nvvm.mbarrier.init"))
+
+
+def problems(config: Any) -> tuple[Problem, ...]:
+    """Small problems that go round the stages and the turns in different ways, for one cluster's worth of SMs.
+
+    In turns (tiles of C for a CTA that stays) and k-tiles: more k-tiles than stages, and not a multiple; one; fewer.
+    The last has a column of tiles that is not full.
+    """
+    down, across = (getattr(config, f"cluster_{x}", getattr(config, f"pairs_{x}", 1)) for x in "mn")
+    m, n, sms = config.tile_m * down, config.tile_n * across, getattr(config, "cluster", down * across)
+    few, many = max(config.stages - 1, 1), config.stages + 2
+    chosen = ((3 * m, n, many), (4 * m, n, 1), (5 * m, n, few), (2 * m, n + 64, 2 * config.stages + 1))
+    k = config.tile_k * getattr(config, "split_k", 1)  # of all CTAs that divide it
+    return tuple(Problem(m, n, k_tiles * k, sms) for m, n, k_tiles in chosen)
+
+
+def explore(module: Any, trace: Module, config: Any, problem: Problem) -> list[Explored]:
+    """All interleavings of the warps of the first cluster of a launch, and of the last if that is another.
+
+    Clusters have nothing to wait for in one another.
+
+    Args:
+        module: the recipe's.
+        trace: what `trace_of` returned for it.
+        config: the recipe's `Config`, the same.
+        problem: the sizes.
+
+    Raises:
+        CannotFollow: the kernel does something that the explorer does not know; the message names it and its line.
+    """
+    arguments = host_arguments(module, config, problem)
+    _, launch = launched(trace, arguments)
+    last = launch.grid[0] // launch.cluster[0] - 1
+    resting = at_rest(module, config)
+    return [_explored(of_cluster(trace, arguments, n, resting), problem, n) for n in sorted({0, last})]
+
+
+def _explored(found: Any, problem: Problem, cluster: int) -> Explored:
+    machine = Machine(found)
+    faults = machine.run()
+    return Explored(
+        problem,
+        cluster,
+        warps=len(machine.warps),
+        barriers=len(machine.barriers),
+        steps=len(machine.trace),
+        faults=tuple(story(machine, fault) for fault in faults),
+    )
+
+
+def explored(module: Any, arch: str, dtype: Any, config: Any) -> list[Explored]:
+    """A kernel's interleavings for each of `problems`, up to the first that has a fault; none without barriers.
+
+    Args:
+        module: a GEMM recipe's module.
+        arch: a compile target, `"sm_90a"`.
+        dtype: a `cutlass` numeric type.
+        config: the recipe's `Config`.
+
+    Raises:
+        CannotFollow: as `explore`.
+    """
+    trace = trace_of(module, arch, dtype, config)
+    found: list[Explored] = []
+    for problem in problems(config) if has_mbarriers(trace) else ():
+        found += explore(module, trace, config, problem)
+        if not all(one.ok for one in found):
+            break
+    return found
+
+
+def findings(found: list[Explored]) -> list[Finding]:
+    """What was explored, as lines of a level: a fault is told with an order of steps that leads there."""
+    told = [f"{one.warps} warps, {one.barriers} mbarriers, {one.steps} steps" for one in found]
+    names = [f"{one.problem}, cluster {one.cluster}" for one in found]
+    return [
+        Finding(name, one.ok, "\n".join(one.faults[:1]) or text)
+        for one, name, text in zip(found, names, told, strict=True)
+    ]
+
+
+def is_pipelined(recipe: Recipe, source: str = "") -> bool:
+    """Whether a recipe's source speaks of barriers in shared memory, so that there should be something to explore.
+
+    Args:
+        source: the code to look at; the packaged recipe's if left out.
+    """
+    source = source or without_lab(recipe.file.read_text(encoding="utf-8"))
+    return recipe.kind == "gemm" and re.search(r"pipeline\.Pipeline\w+|mbarrier_", source) is not None

@@ -1,0 +1,102 @@
+"""`python -m cookbook.check.pipeline hopper/pingpong_gemm`, or a file of one's own: its pipelines, in any order.
+
+A file is a copy of a recipe that may have been changed: it needs `gemm`, `compile_for` and `CONFIG` (or `VARIANTS`).
+`--programs` also shows what each kind of warp waits for and does, for the first problem. The exit status is 0 if there
+is no fault, 1 if there is one, and 2 if nothing was looked at: no such file, or a kernel without mbarriers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+from cookbook.check import compiled, pipeline, subjects
+from cookbook.check.pipeline.counterexample import deed, role
+from cookbook.check.pipeline.machine import Machine
+from cookbook.check.pipeline.programs import Event, host_arguments, of_cluster
+from cookbook.recipe import catalog
+
+FAULT, NOTHING = 1, 2  # exit statuses
+NO_BARRIERS = (
+    "the kernel has no mbarriers. That says nothing of its correctness: with no GPU, nothing checks cp.async and "
+    "barriers of the whole CTA; on one, compute-sanitizer does (cookbook check NAME --tools)"
+)
+
+
+def main() -> int:
+    """Explore; the exit status: see above."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("what", help="a recipe's name, or a Python file")
+    parser.add_argument("--arch", help="what to compile for: sm_90a; a recipe's first target if left out")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--programs", action="store_true", help="show what each kind of warp does")
+    asked = parser.parse_args()
+    module, arch = loaded(asked.what, asked.arch)
+    if missing := [name for name in ("gemm", "compile_for") if not hasattr(module, name)]:
+        _refuse(f"what: got {asked.what}, which defines no {' and no '.join(missing)}; needed a GEMM")
+    dtype = compiled.cutlass_dtype(asked.dtype)
+    bad, looked_at = False, False
+    for name, config in (compiled.variants(module, arch) or {"": compiled.config_for(module, arch)}).items():
+        print(f"{asked.what} {name}".strip())
+        if asked.programs and pipeline.has_mbarriers(pipeline.trace_of(module, arch, dtype, config)):
+            print("\n".join(programs(module, arch, dtype, config)))
+        found = pipeline.findings(pipeline.explored(module, arch, dtype, config))
+        looked_at |= bool(found)
+        if not found:
+            print(f"  nothing was looked at: {NO_BARRIERS}")
+        for finding in found:
+            print(f"  {finding.name}: {finding.detail if finding.ok else ''}")
+            bad |= not finding.ok
+            if not finding.ok:
+                print("    " + finding.detail.replace("\n", "\n    "))
+    return FAULT if bad else 0 if looked_at else NOTHING
+
+
+def loaded(what: str, arch: str | None) -> tuple[ModuleType, str]:
+    """The module of a recipe or file, and what to compile it for."""
+    if not what.endswith(".py"):
+        try:
+            return catalog.load(what), arch or catalog.find(what).targets[0]
+        except catalog.UnknownRecipe as error:
+            _refuse(str(error))
+    if not Path(what).is_file():
+        _refuse(f"what: got {what}; needed a recipe's name, or a file that exists")
+    if arch is None:
+        _refuse("--arch: got none; needed sm_90a or the like: a file does not say what it is for")
+    return subjects.load_file(Path(what)), arch
+
+
+def _refuse(why: str) -> NoReturn:
+    print(f"error: {why}", file=sys.stderr)
+    sys.exit(NOTHING)
+
+
+def programs(module: Any, arch: str, dtype: Any, config: Any) -> list[str]:
+    """One line an event for the first warp of each role, of the first CTA; repeated rounds are left out."""
+    trace = pipeline.trace_of(module, arch, dtype, config)
+    problem = pipeline.problems(config)[0]
+    machine = Machine(of_cluster(trace, host_arguments(module, config, problem)))
+    lines, seen = [f"  the first problem, {problem}:"], set()
+    for warp in machine.programs.warps_of(0):
+        if (what := role(machine, warp)) in seen:
+            continue
+        seen.add(what)
+        lines.append(f"  {what}, warp {warp[1]}:")
+        lines += [f"    {line}" for line in _without_rounds(machine.programs.warps[warp])]
+    return lines
+
+
+def _without_rounds(events: tuple[Event, ...]) -> list[str]:
+    """Each line of source as it is first met; later rounds of a loop say nothing new."""
+    said: dict[tuple[int, str], str] = {}
+    for event in events:
+        where = f"line {event.line}: " if event.line else ""
+        said.setdefault((event.line, event.what), where + deed(event))
+    return list(said.values())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""What a fault looks like in words: who does what, and an order of steps that leads there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cookbook.check.pipeline.machine import Fault, Machine, Step, Warp, said
+from cookbook.check.pipeline.programs import Event
+
+ROLES = (("tensor mma", "mma"), ("load", "producer"), ("mma", "consumer"), ("tensor read", "epilogue"))
+VERBS = {
+    "init": "initialises",
+    "arrive": "arrives at",
+    "expect": "expects bytes at",
+    "wait": "has waited for",
+    "look": "looks at",
+    "load": "asks TMA to fill",
+    "mma": "issues wgmmas that read",
+    "mma commit": "commits a group of wgmmas",
+    "mma wait": "has waited for wgmmas",
+    "store": "asks TMA to send",
+    "store commit": "commits a group of stores",
+    "store wait": "has waited for stores",
+    "read": "reads",
+    "write": "writes",
+    "tensor mma": "issues tcgen05.mma that read",
+    "tensor commit": "commits tcgen05.mma",
+    "tensor read": "asks for a piece of tensor memory",
+    "tensor wait": "has waited for tensor memory",
+    "tensor alloc": "allocates tensor memory",
+    "tensor free": "frees tensor memory",
+    "meet": "has met the others at",
+    "come": "comes to",
+    "exit": "ends",
+    "fence of barriers": "makes its barriers visible to all",
+    "fence of proxies": "makes its writes visible to TMA and the tensor core (fence.proxy.async)",
+    "mma fence": "orders its registers before wgmma (wgmma.fence)",
+    "registers read": "reads registers",
+    "registers write": "writes registers",
+    "global": "reads or writes global memory",
+    "grid wait": "has waited for the kernel before (griddepcontrol.wait)",
+    "tensor fence": "orders tcgen05 with other warps' (tcgen05.fence)",
+    "cluster arrive": "arrives at the cluster's barrier",
+    "cluster wait": "has waited for the cluster",
+}
+
+
+def role(machine: Machine, warp: Warp) -> str:
+    """What a warp does, from what it asks for: producer, consumer, mma, epilogue, or nothing of these."""
+    kinds = {event.what for event in machine.programs.warps[warp]}
+    return next((name for what, name in ROLES if what in kinds), "other")
+
+
+def deed(event: Event) -> str:
+    """One event in words."""
+    verb = VERBS.get(event.what, event.what)
+    if event.what == "wait":
+        return f"has waited for {said(event.barrier)}, parity {event.count}"
+    if event.what == "arrive":
+        more = f", expecting {event.bytes} bytes" if event.bytes else ""
+        times = f" {event.count} times" if event.count > 1 else ""
+        return f"arrives at {said(event.barrier)}{times}{more}"
+    if event.what in ("meet", "come"):
+        return f"{verb} named barrier {event.number} of {event.count} threads"
+    if event.what in ("mma wait", "store wait"):
+        return f"{verb} until {event.count} groups are left"
+    where = ", ".join(_places(event))
+    at = f" {said(event.barrier)}" if event.barrier else ""
+    return " ".join(part for part in (verb + at, where) if part)
+
+
+def _places(event: Event) -> Iterable[str]:
+    for n, (cta, bits) in enumerate(event.targets):
+        first = (bits & -bits).bit_length() - 1
+        signal = f" and tell {said(event.barriers[n])}" if event.barriers else ""
+        yield f"{4 * bits.bit_count()} bytes from byte {4 * first} of CTA {cta} on{signal}"
+
+
+def story(machine: Machine, fault: Fault, last: int = 12) -> str:
+    """The last steps of an order that leads to the fault, one a line, and the fault."""
+    wanted = {step[0] for step in (fault.at, fault.other) if step is not None}
+    steps = [step for step in fault.order if not wanted or step[0] in wanted]
+    lines = [_line(machine, step) for step in steps[-last:]]
+    if fault.other is not None and fault.other not in fault.order:
+        lines.append(f"and not yet: {_line(machine, fault.other)}")
+    return "\n".join([str(fault), *(f"  {line}" for line in lines)])
+
+
+def _line(machine: Machine, step: Step) -> str:
+    warp, event = step[0], machine.event(step)
+    where = f", line {event.line}" if event.line else ""
+    return f"CTA {warp[0]} warp {warp[1]:2} ({role(machine, warp)}){where}: {deed(event)}"

@@ -1,0 +1,721 @@
+"""What a cluster's warps do to one another: barriers with phases, copies and MMAs that end later, memory they share.
+
+One run in one order, with a vector clock in each warp, decides for *all* orders. A clock has a component for each
+warp, and one for each thing that ends later: a phase of a barrier, a group of wgmmas, a group of stores.
+`clock[c] >= n` says: the n-th of `c` is over, whatever the order. Three rules about each barrier, one about memory:
+
+* whoever waits for phase k knows that phase k - 1 is over (or a wait by parity could pass two phases early), and
+  phase k + 1 cannot end before the wait has passed (or the wait would not see phase k's end any more);
+* whoever arrives in phase k knows that phase k - 1 is over (or the arrival could count in an earlier phase);
+* a phase has exactly the arrivals and bytes that it needs;
+* of two accesses to the same bytes, one of them a write, the later one's warp knows that the earlier one is over.
+
+If the rules hold in one order, no other order can differ from it but in the order of steps that have nothing to do with
+each other: the first step that differed would have had to break a rule. See docs/pipelines.md. Semantics are those of
+the PTX ISA: mbarrier (phase, pending count, tx-count), cp.async.bulk, wgmma, tcgen05, barrier, barrier.cluster.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cookbook.check.pipeline.programs import Barrier, Event, Programs
+from cookbook.check.pipeline.shapes import COLUMNS
+
+Warp = tuple[int, int]  # rank of the CTA, number of the warp
+Step = tuple[Warp, int]  # a warp and the place of an event in its program, from 1 on
+QUARTER = 32  # lanes of tensor memory that one warp reaches: those of its number, counted round the warpgroup
+QUARTERS = tuple(((1 << QUARTER * COLUMNS) - 1) << n * QUARTER * COLUMNS for n in range(4))  # `tensor_region`'s bits
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A rule that does not hold."""
+
+    rule: str  # a short name
+    text: str
+    at: Step | None = None  # where it was seen
+    other: Step | None = None  # what `at` is not ordered after
+    order: tuple[Step, ...] = ()  # an order of steps that leads there
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.text}"
+
+
+@dataclass
+class MBarrier:
+    """A barrier in shared memory: PTX ISA, "mbarrier"."""
+
+    count: int  # arrivals that a phase needs
+    component: int
+    made: Step
+    pending: int = 0
+    bytes: int = 0  # expected and not come
+    phase: int = 0  # the one that is not over
+    clock: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
+    over: list[np.ndarray] = field(default_factory=list)  # a clock for each phase that is over
+    waits: dict[int, list[Step]] = field(default_factory=lambda: defaultdict(list))  # by the phase waited for
+
+
+@dataclass
+class NamedBarrier:
+    """One of a CTA's sixteen, or the cluster's: PTX ISA, "barrier"."""
+
+    component: int
+    generation: int = 0
+    threads: int = 0  # that have come
+    needed: int = 0
+    clock: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
+    over: list[np.ndarray] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Access:
+    """The last access of one kind to a piece of memory."""
+
+    step: Step
+    ends: int  # the component that knows its end
+    value: int  # and from which value on
+    write: bool
+    generic: bool  # by ordinary loads and stores, not by TMA or the tensor core
+    published: int = -1  # of tcgen05: the component that knows that its warp has fenced it, for other warps
+
+
+class Machine:
+    """Runs the programs of one cluster in one order and collects the faults."""
+
+    def __init__(self, programs: Programs, most: int = 3) -> None:
+        self.programs = programs
+        self.most = most  # faults to collect
+        self.warps = list(programs.warps)
+        self.number = {warp: n for n, warp in enumerate(self.warps)}
+        self.components: dict[Any, int] = {("warp", warp): n for n, warp in enumerate(self.warps)}
+        for warp in self.warps:
+            self._component(("fenced", warp))
+        self._reserve()
+        self.in_order = {n for key, n in self.components.items() if key[0] in ("wgmma done", "tensor done")}
+        size = len(self.components)
+        self.clocks = {warp: np.zeros(size, np.int32) for warp in self.warps}
+        self.at = dict.fromkeys(self.warps, 0)
+        self.barriers: dict[Barrier, MBarrier] = {}
+        self.named: dict[Any, NamedBarrier] = {}
+        self.memory: dict[Any, dict[int, dict[tuple[int, bool], Access]]] = defaultdict(dict)
+        self.counters: dict[tuple[str, Warp], int] = defaultdict(int)
+        self.coming: dict[tuple[Warp, str], tuple[int, int]] = {}  # registers that something writes: when that ends
+        self.written: set[tuple[Warp, str]] = set()  # registers, since the last wgmma fence
+        self.looked: dict[tuple[Warp, Barrier], np.ndarray] = {}
+        self.meeting: dict[tuple[Warp, Any], int] = {}  # the generation of a barrier that a warp waits for
+        self.columns: dict[int, int] = {}  # of tensor memory, by CTA: what was allocated
+        self.allocated: set[int] = set()  # CTAs that have not freed it
+        self.after: dict[Warp, np.ndarray] = {}  # the clock at a warp's last tcgen05.fence::after_thread_sync
+        self.granted: set[Warp] = set()  # warps that have executed griddepcontrol.wait
+        self.fences: dict[Warp, np.ndarray] = {}  # the clock at a warp's last fence of barriers
+        self.arrivals_from_afar: list[tuple[int, Step]] = []  # (CTA, step)
+        self.exited: dict[Warp, np.ndarray] = {}
+        self.gone: set[int] = set()  # CTAs all of whose warps have ended
+        self.trace: list[Step] = []
+        self.known: dict[Step, np.ndarray] = {}
+        self.faults: list[Fault] = []
+        self._overlaps: dict[tuple[int, int], bool] = {}
+
+    # --- components ----------------------------------------------------------------------------------------------
+
+    def _component(self, key: Any) -> int:
+        return self.components.setdefault(key, len(self.components))
+
+    def _reserve(self) -> None:
+        """A component for everything that the programs name."""
+        for warp, events in self.programs.warps.items():
+            for event in events:
+                if event.what == "init":
+                    self._component(("phases", event.barrier))
+                elif event.what in ("come", "meet"):
+                    self._component(("generations", (warp[0], event.number)))
+                elif event.what in ("tensor alloc", "tensor free"):
+                    self._component(("generations", ("pair", warp[0] // 2, event.what)))
+                elif event.what in AGENTS:
+                    self._component((f"{AGENTS[event.what]} done", warp))
+                    self._component((f"{AGENTS[event.what]} published", warp))
+        self._component(("generations", "cluster"))
+
+    # --- running -------------------------------------------------------------------------------------------------
+
+    def run(self, order: Callable[[list[Warp]], Sequence[Warp]] = lambda warps: warps) -> list[Fault]:
+        """Run until all warps have ended, none can go on, or there are faults enough; the faults.
+
+        `order` says which warps go first, each as far as it can, in every round.
+        """
+        moved = True
+        while moved and len(self.faults) < self.most:
+            moved = False
+            for warp in order(self.warps):
+                while len(self.faults) < self.most and self._advance(warp):
+                    moved = True
+        if not self.faults and not self._stuck():
+            self._ended()
+        return self.faults
+
+    def event(self, step: Step) -> Event:
+        """The event of a step."""
+        warp, index = step
+        return self.programs.warps[warp][index - 1]
+
+    def _advance(self, warp: Warp) -> bool:
+        """One step of a warp, if it can go on."""
+        program = self.programs.warps[warp]
+        if self.at[warp] >= len(program):
+            return False
+        event = program[self.at[warp]]
+        step = (warp, self.at[warp] + 1)
+        clock = self.clocks[warp]
+        before = clock[self.number[warp]]
+        clock[self.number[warp]] = step[1]
+        if STEPS[event.what](self, event, step, clock) is False:
+            clock[self.number[warp]] = before
+            return False
+        self.at[warp] += 1
+        self.trace.append(step)
+        self.known[step] = clock.copy()
+        return True
+
+    def fault(self, rule: str, text: str, at: Step, other: Step | None = None, knows: np.ndarray | None = None) -> None:
+        """Note a fault, with an order of steps in which `at` comes as early as it may."""
+        knows = self.clocks[at[0]] if knows is None else knows
+        past = [step for step in self.trace if step[1] <= knows[self.number[step[0]]] and step != at]
+        self.faults.append(Fault(rule, text, at, other, (*past, at)))
+
+    # --- barriers in shared memory -------------------------------------------------------------------------------
+
+    def init(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        component = self.components["phases", event.barrier]
+        if event.barrier in self.barriers:
+            self.fault("barrier", f"{said(event.barrier)} is initialised a second time", step)
+        made = MBarrier(event.count, component, step, pending=event.count)
+        made.clock = np.zeros(len(self.components), np.int32)
+        self.barriers[event.barrier] = made  # type: ignore[index]
+
+    def fence_of_barriers(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        self.fences[step[0]] = clock.copy()
+
+    def _barrier(self, where: Barrier, step: Step, clock: np.ndarray, far: bool) -> MBarrier | None:
+        """The barrier, if it is there in every order; `far`: for TMA, the tensor core or another CTA."""
+        barrier = self.barriers.get(where)
+        if barrier is None:
+            self.fault("barrier", f"{said(where)} is used before it is initialised", step)
+            return None
+        if where[0] in self.gone:
+            self.fault("exit", f"CTA {where[0]} may end before {self.who(step)} signals a barrier of it", step)
+            return None
+        warp, made = barrier.made
+        known = clock[self.number[warp]]
+        if known < made:
+            self.fault("barrier", f"{said(where)} may be used before it is initialised", step, barrier.made)
+        elif far and (warp not in self.fences or known < max(made, self.fences[warp][self.number[warp]])):
+            self.fault("barrier", f"no fence makes the initialised {said(where)} visible to all", step, barrier.made)
+        return barrier
+
+    def arrive(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        far = event.barrier[0] != step[0][0]  # type: ignore[index]
+        if far:
+            self.arrivals_from_afar.append((event.barrier[0], step))  # type: ignore[index]
+        self._arrive(event.barrier, event.count, event.bytes, step, clock, far)  # type: ignore[arg-type]
+
+    def _arrive(self, where: Barrier, count: int, amount: int, step: Step, clock: np.ndarray, far: bool) -> None:
+        barrier = self._barrier(where, step, clock, far)
+        if barrier is None:
+            return
+        self._in_phase(barrier, where, step, clock, "arrival")
+        if count > barrier.pending:
+            text = f"{said(where)} gets {count} arrivals when its phase {barrier.phase} needs {barrier.pending} more"
+            self.fault("arrivals", f"{text} of {barrier.count}", step)
+            return
+        barrier.pending -= count
+        barrier.bytes += amount
+        np.maximum(barrier.clock, clock, out=barrier.clock)
+        self._complete(barrier, where, step)
+
+    def _in_phase(self, barrier: MBarrier, where: Barrier, step: Step, clock: np.ndarray, what: str) -> None:
+        """Whoever adds to phase k must know that phase k - 1 is over."""
+        if clock[barrier.component] < barrier.phase:
+            text = f"an {what} at {said(where)} meant for its phase {barrier.phase} may count in an earlier one"
+            self.fault("early arrival", text, step)
+
+    def _complete(self, barrier: MBarrier, where: Barrier, step: Step) -> None:
+        if barrier.pending or barrier.bytes:
+            return
+        over = barrier.clock.copy()
+        over[barrier.component] = barrier.phase + 1
+        for wait in barrier.waits.pop(barrier.phase - 1, ()):
+            if over[self.number[wait[0]]] < wait[1]:
+                text = f"phase {barrier.phase} of {said(where)} may end before a wait for phase {barrier.phase - 1} "
+                self.fault("late wait", text + "has seen that one's end", step, wait, over)
+        barrier.over.append(over)
+        barrier.phase += 1
+        barrier.pending = barrier.count
+        barrier.clock = np.zeros(len(self.components), np.int32)
+
+    def expect(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        barrier = self._barrier(event.barrier, step, clock, False)  # type: ignore[arg-type]
+        if barrier is not None:
+            self._in_phase(barrier, event.barrier, step, clock, "expectation")  # type: ignore[arg-type]
+            barrier.bytes += event.bytes
+            np.maximum(barrier.clock, clock, out=barrier.clock)
+
+    def look(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        if self._barrier(event.barrier, step, clock, False) is not None:  # type: ignore[arg-type]
+            self.looked[step[0], event.barrier] = clock.copy()  # type: ignore[index]
+
+    def wait(self, event: Event, step: Step, clock: np.ndarray) -> bool | None:
+        where: Barrier = event.barrier  # type: ignore[assignment]
+        if where not in self.barriers:
+            return False  # another warp may still initialise it; if none does, `_stuck` says so
+        barrier = self.barriers[where]
+        if barrier.phase % 2 == event.count:
+            return False
+        self._barrier(where, step, clock, False)
+        waited = barrier.phase - 1
+        looked = self.looked.pop((step[0], where), clock)
+        if min(clock[barrier.component], looked[barrier.component]) < waited:
+            text = f"a wait for phase {waited} of {said(where)} may pass when not even phase {waited - 1} is over"
+            self.fault("early wait", text, step)
+        barrier.waits[waited].append(step)
+        if waited >= 0:
+            np.maximum(clock, barrier.over[waited], out=clock)
+        return None
+
+    # --- barriers of a CTA and of the cluster --------------------------------------------------------------------
+
+    def _named(self, key: Any) -> NamedBarrier:
+        if key not in self.named:
+            made = NamedBarrier(self.components["generations", key])
+            made.clock = np.zeros(len(self.components), np.int32)
+            self.named[key] = made
+        return self.named[key]
+
+    def _come(self, key: Any, needed: int, step: Step, clock: np.ndarray, tells: np.ndarray | None = None) -> None:
+        barrier, name = self._named(key), called(key)
+        if barrier.threads and barrier.needed != needed:
+            self.fault("named barrier", f"{name} is met by {barrier.needed} threads and by {needed}", step)
+        if clock[barrier.component] < barrier.generation:
+            text = f"a warp that comes to {name} the {ordinal(barrier.generation + 1)} time may count in an earlier one"
+            self.fault("named barrier", text, step)
+        barrier.needed = needed
+        barrier.threads += 32
+        np.maximum(barrier.clock, clock if tells is None else tells, out=barrier.clock)
+        if barrier.threads > needed:
+            self.fault("named barrier", f"{barrier.threads} threads come to {name}, which is for {needed}", step)
+        if barrier.threads >= needed:
+            over = barrier.clock.copy()
+            barrier.generation += 1
+            over[barrier.component] = barrier.generation
+            barrier.over.append(over)
+            barrier.threads = 0
+            barrier.clock = np.zeros(len(self.components), np.int32)
+
+    def come(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        self._come((step[0][0], event.number), event.count, step, clock)
+
+    def meet(self, event: Event, step: Step, clock: np.ndarray) -> bool | None:
+        key = (step[0][0], event.number)
+        return self._meet(key, event.count, step, clock)
+
+    def _meet(self, key: Any, needed: int, step: Step, clock: np.ndarray) -> bool | None:
+        """Come to a barrier, if the warp has not yet, and wait for its round to be over."""
+        if (step[0], key) not in self.meeting:
+            self.meeting[step[0], key] = self._named(key).generation
+            self._come(key, needed, step, clock)
+        return self._met(key, step, clock)
+
+    def _met(self, key: Any, step: Step, clock: np.ndarray) -> bool | None:
+        barrier, mine = self._named(key), self.meeting[step[0], key]
+        if barrier.generation <= mine:
+            return False
+        np.maximum(clock, barrier.over[mine], out=clock)
+        del self.meeting[step[0], key]
+        return None
+
+    def cluster_arrive(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        if (step[0], "cluster") in self.meeting:
+            self.fault("cluster barrier", "a warp arrives twice and does not wait", step)
+        self.meeting[step[0], "cluster"] = self._named("cluster").generation
+        self._come("cluster", 32 * len(self.warps), step, clock, self._released(event, step, clock))
+
+    def _released(self, event: Event, step: Step, clock: np.ndarray) -> np.ndarray:
+        """What the others learn of an arrival: with `.relaxed`, which orders no memory, what was fenced before it."""
+        return self.fences.get(step[0], np.zeros_like(clock)) if event.flag else clock
+
+    def cluster_wait(self, event: Event, step: Step, clock: np.ndarray) -> bool | None:
+        if (step[0], "cluster") not in self.meeting:
+            self.fault("cluster barrier", "a warp waits where it has not arrived", step)
+            return None
+        return self._met("cluster", step, clock)
+
+    # --- memory --------------------------------------------------------------------------------------------------
+
+    def touch(self, space: Any, bits: int, access: Access, clock: np.ndarray) -> None:
+        """An access; every earlier one that it must come after has to be over in every order."""
+        cta = space[1] if isinstance(space, tuple) else space
+        if cta in self.gone:
+            self.fault("exit", f"CTA {cta} may end before {self.who(access.step)} touches its memory", access.step)
+            return
+        places = self.memory[space]
+        for covers, earlier in places.items():
+            if not self._overlap(covers, bits):
+                continue
+            for last in earlier.values():
+                if (access.write or last.write) and not self._after(access, last, clock):
+                    self._race(space, access, last)
+                    return
+        places.setdefault(bits, {})[access.ends, access.write] = access
+
+    def _overlap(self, a: int, b: int) -> bool:
+        key = (id(a), id(b))
+        if key not in self._overlaps:
+            self._overlaps[key] = bool(a & b)
+        return self._overlaps[key]
+
+    def _after(self, access: Access, last: Access, clock: np.ndarray) -> bool:
+        if last.ends == access.ends and last.ends in self.in_order:
+            return True  # the tensor core takes what one warp asks for in order
+        if clock[last.ends] < last.value:
+            return False
+        if last.generic and last.write and not access.generic:
+            return clock[self.components["fenced", last.step[0]]] >= last.value
+        return not self._unfenced(access, last)
+
+    def _unfenced(self, access: Access, last: Access) -> bool:
+        """Whether two tcgen05 instructions of different warps lack a fence: PTX ISA, "tcgen05.fence"."""
+        if min(last.published, access.published) < 0 or last.step[0] == access.step[0]:
+            return False
+        after = self.after.get(access.step[0])
+        return after is None or after[last.published] < last.value
+
+    def _race(self, space: Any, access: Access, last: Access) -> None:
+        fenced = self.components["fenced", last.step[0]]
+        clock = self.clocks[access.step[0]]
+        if last.generic and clock[last.ends] >= last.value and clock[fenced] < last.value:
+            text = f"{self.who(access.step)} comes after {self.who(last.step)}, but no proxy fence between them"
+            self.fault("proxy fence", text, access.step, last.step)
+        elif clock[last.ends] >= last.value:
+            text = f"{self.who(access.step)} comes after {self.who(last.step)}, but no tcgen05.fence on both sides"
+            self.fault("tensor fence", text, access.step, last.step)
+        else:
+            early = "need not be over before" if not last.generic else "need not come before"
+            text = f"{self.who(last.step)} {early} {self.who(access.step)}, which touches the same bytes"
+            self.fault("race", text, access.step, last.step)
+
+    def who(self, step: Step) -> str:
+        """`CTA 0 warp 8, line 200 (load)`."""
+        event = self.event(step)
+        return f"CTA {step[0][0]} warp {step[0][1]} in line {event.line} ({event.what})"
+
+    def _generic(self, event: Event, step: Step, clock: np.ndarray, write: bool) -> None:
+        for cta, bits in event.targets:
+            access = Access(step, self.number[step[0]], step[1], write, True)
+            self.touch(cta, bits, access, clock)
+
+    def read(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        self._generic(event, step, clock, False)
+
+    def write(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        self._generic(event, step, clock, True)
+
+    def fence_of_proxies(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        n = len(self.warps)
+        np.maximum(clock[n : 2 * n], clock[:n], out=clock[n : 2 * n])
+
+    def load(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        if not event.flag:
+            self._global(step)
+        for (cta, bits), where in zip(event.targets, event.barriers, strict=True):
+            barrier = self._barrier(where, step, clock, True)
+            if barrier is None:
+                return
+            self.touch(cta, bits, Access(step, barrier.component, barrier.phase + 1, True, False), clock)
+            self._in_phase(barrier, where, step, clock, "end of a copy")
+            barrier.bytes -= event.bytes
+            np.maximum(barrier.clock, clock, out=barrier.clock)
+            if barrier.bytes < 0 and not barrier.pending:
+                text = f"{said(where)} gets {-barrier.bytes} bytes more than phase {barrier.phase} expects"
+                self.fault("bytes", text, step)
+                return
+            self._complete(barrier, where, step)
+
+    # --- what one warp asks for and waits for itself -------------------------------------------------------------
+
+    def _later(self, agent: str, event: Event, step: Step, clock: np.ndarray, write: bool = False) -> int:
+        """An access that ends with the warp's next group; the number of that group."""
+        value = self.counters[agent, step[0]] + 1
+        ends = self.components[f"{agent} done", step[0]]
+        for cta, bits in event.targets:
+            self.touch(cta, bits, Access(step, ends, value, False, False), clock)
+        published = self.components[f"{agent} published", step[0]]
+        for cta, bits in event.tensor:
+            self.touch(("tensor", cta), bits, Access(step, ends, value, write, False, published), clock)
+        return value
+
+    def _done(self, agent: str, left: int, step: Step, clock: np.ndarray) -> None:
+        component = self.components.get((f"{agent} done", step[0]))
+        if component is not None:
+            clock[component] = max(clock[component], self.counters[agent, step[0]] - left)
+
+    def mma(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        if (step[0], event.name) in self.written:
+            self.fault("wgmma fence", "a wgmma takes registers that were written since the last wgmma.fence", step)
+            self.written.discard((step[0], event.name))
+        ends = self.components["wgmma done", step[0]]
+        self.coming[step[0], event.name] = ends, self._later("wgmma", event, step, clock)
+
+    def mma_commit(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        self.counters["wgmma", step[0]] += 1
+
+    def mma_wait(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        self._done("wgmma", event.count, step, clock)
+
+    def mma_fence(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        self.written = {key for key in self.written if key[0] != step[0]}
+
+    def _registers(self, event: Event, step: Step, clock: np.ndarray, what: str) -> None:
+        ends, value = self.coming.get((step[0], event.name), (0, 0))
+        if value and clock[ends] < value:
+            self.fault("registers", f"registers are {what} while what fills them may be in flight", step)
+
+    def registers_read(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        self._registers(event, step, clock, "read")
+
+    def registers_write(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        self._registers(event, step, clock, "written")
+        self.written.add((step[0], event.name))
+
+    def store(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        self._global(step)
+        self._later("store", event, step, clock)
+
+    def store_commit(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        self.counters["store", step[0]] += 1
+
+    def store_wait(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        self._done("store", event.count, step, clock)
+
+    # --- tensor memory -------------------------------------------------------------------------------------------
+
+    def tensor_mma(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        self._later("tensor", event, step, clock, write=True)
+
+    def tensor_commit(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        self.counters["tensor", step[0]] += 1
+        done = clock.copy()
+        for what in ("done", "published"):  # a commit fences what it waits for
+            done[self.components[f"tensor {what}", step[0]]] = self.counters["tensor", step[0]]
+        for where in event.barriers:
+            if where[0] != step[0][0]:
+                self.arrivals_from_afar.append((where[0], step))
+            self._arrive(where, event.count, 0, step, done, True)
+
+    def _within_reach(self, event: Event, step: Step) -> None:
+        """A warp's loads and stores reach the quarter of the lanes that its number says: PTX ISA, tcgen05.ld."""
+        number = step[0][1] % len(QUARTERS)
+        for _, bits in event.tensor:
+            if bits & ~QUARTERS[number]:
+                first = number * QUARTER
+                text = f"{self.who(step)} in lanes other than its own, {first} to {first + QUARTER - 1}"
+                self.fault("tensor lanes", text, step)
+
+    def tensor_read(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        self._within_reach(event, step)
+        ends = self.components["tensor load done", step[0]]
+        self.coming[step[0], event.name] = ends, self._later("tensor load", event, step, clock)
+
+    def tensor_write(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        self._within_reach(event, step)
+        self._later("tensor store", event, step, clock, write=True)
+
+    def tensor_wait(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        agent = "tensor load" if event.flag else "tensor store"
+        self.counters[agent, step[0]] += 1
+        self._done(agent, 0, step, clock)
+
+    def tensor_fence(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        if event.flag:
+            self.after[step[0]] = clock.copy()
+            return
+        for agent in ("tensor load", "tensor store"):
+            done = self.components.get((f"{agent} done", step[0]))
+            if done is not None:
+                clock[self.components[f"{agent} published", step[0]]] = clock[done]
+
+    def _together(self, event: Event, step: Step, clock: np.ndarray) -> bool:
+        """Under .cta_group::2 a warp of each CTA of a pair takes part, and the first may wait for the second."""
+        if not event.flag:
+            return True
+        return self._meet(("pair", step[0][0] // 2, event.what), 64, step, clock) is not False
+
+    def _whole(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        for cta, bits in event.tensor:
+            self.touch(("tensor", cta), bits, Access(step, self.number[step[0]], step[1], True, False), clock)
+
+    def tensor_alloc(self, event: Event, step: Step, clock: np.ndarray) -> bool | None:
+        if not self._together(event, step, clock):
+            return False
+        self._generic(event, step, clock, True)  # its address, for all to read
+        if self.columns.setdefault(step[0][0], event.count) != event.count or step[0][0] in self.allocated:
+            self.fault("tensor memory", "tensor memory is allocated a second time", step)
+        self.allocated.add(step[0][0])
+        self._whole(event, step, clock)
+        return None
+
+    def tensor_free(self, event: Event, step: Step, clock: np.ndarray) -> bool | None:
+        if not self._together(event, step, clock):
+            return False
+        if self.columns.get(step[0][0]) != event.count:
+            self.fault("tensor memory", f"{event.count} columns are freed, which were not allocated so", step)
+        self.allocated.discard(step[0][0])
+        self._whole(event, step, clock)
+        return None
+
+    # --- global memory, and the end ------------------------------------------------------------------------------
+
+    def grid_wait(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        self.granted.add(step[0])
+
+    def _global(self, step: Step) -> None:
+        if self.programs.launch.dependent and step[0] not in self.granted:
+            text = "global memory is touched before griddepcontrol.wait: the kernel before may still write it"
+            self.fault("dependent launch", text, step)
+            self.granted.add(step[0])
+
+    def global_access(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        self._global(step)
+
+    def exit(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        self.exited[step[0]] = clock.copy()
+        cta = step[0][0]
+        mine = self.programs.warps_of(cta)
+        if all(warp in self.exited for warp in mine):
+            self._left(cta, np.maximum.reduce([self.exited[warp] for warp in mine]), step)
+
+    def _left(self, cta: int, clock: np.ndarray, step: Step) -> None:
+        """A CTA has ended: nothing may be on its way to its shared memory, or still read it."""
+        self.gone.add(cta)
+        for earlier in (*self.memory[cta].values(), *self.memory["tensor", cta].values()):
+            for access in earlier.values():
+                if not access.generic and clock[access.ends] < access.value:
+                    verb = "bring data" if access.write else "be read"
+                    text = f"CTA {cta} may end while its shared memory is still to {verb}: {self.who(access.step)}"
+                    self.fault("exit", text, step, access.step, clock)
+                    return
+        if cta in self.allocated:
+            self.fault("tensor memory", f"CTA {cta} ends and has not freed its tensor memory", step)
+        for where, arrival in self.arrivals_from_afar:
+            if where == cta and clock[self.number[arrival[0]]] < arrival[1]:
+                text = f"CTA {cta} may end before {self.who(arrival)} signals a barrier of it"
+                self.fault("exit", text, step, arrival, clock)
+                return
+
+    def _stuck(self) -> bool:
+        """Whether warps are left that cannot go on: a deadlock."""
+        left = [warp for warp in self.warps if self.at[warp] < len(self.programs.warps[warp])]
+        if not left:
+            return False
+        texts = [self._waits_for(warp) for warp in left]
+        unique = list(dict.fromkeys(texts))
+        more = f", and {len(unique) - 4} more" if len(unique) > 4 else ""
+        step = (left[0], self.at[left[0]] + 1)
+        self.faults.append(Fault("deadlock", "; ".join(unique[:4]) + more, step, None, tuple(self.trace)))
+        return True
+
+    def _waits_for(self, warp: Warp) -> str:
+        event = self.programs.warps[warp][self.at[warp]]
+        head = f"CTA {warp[0]} warp {warp[1]} waits in line {event.line} for "
+        if event.what.startswith("tensor"):
+            return head + "the other CTA of its pair"
+        if event.barrier is None:
+            return head + ("the cluster" if event.what.startswith("cluster") else f"named barrier {event.number}")
+        barrier = self.barriers.get(event.barrier)
+        if barrier is None:
+            return head + f"{said(event.barrier)}, which nobody initialises"
+        lacks = f"{barrier.pending} of {barrier.count} arrivals and {barrier.bytes} bytes"
+        return head + f"phase {barrier.phase} of {said(event.barrier)}, which lacks {lacks}"
+
+    def _ended(self) -> None:
+        """All have ended: no barrier may be left in the middle of a phase, or half met."""
+        for key, named in self.named.items():
+            if named.threads:
+                text = f"{called(key)} is left with {named.threads} threads of {named.needed}"
+                self.faults.append(Fault("named barrier", text, None, None, tuple(self.trace)))
+                return
+        for where, barrier in self.barriers.items():
+            if barrier.bytes or barrier.pending != barrier.count:
+                came = barrier.count - barrier.pending
+                text = f"{said(where)} is left with {came} of {barrier.count} arrivals, {barrier.bytes} bytes expected"
+                self.faults.append(Fault("arrivals", text, barrier.made, None, tuple(self.trace)))
+                return
+
+
+AGENTS = {
+    "mma": "wgmma",
+    "store": "store",
+    "tensor mma": "tensor",
+    "tensor commit": "tensor",
+    "tensor read": "tensor load",
+    "tensor write": "tensor store",
+}
+STEPS: dict[str, Callable[[Machine, Event, Step, np.ndarray], bool | None]] = {
+    "init": Machine.init,
+    "fence of barriers": Machine.fence_of_barriers,
+    "arrive": Machine.arrive,
+    "expect": Machine.expect,
+    "look": Machine.look,
+    "wait": Machine.wait,
+    "come": Machine.come,
+    "meet": Machine.meet,
+    "cluster arrive": Machine.cluster_arrive,
+    "cluster wait": Machine.cluster_wait,
+    "read": Machine.read,
+    "write": Machine.write,
+    "fence of proxies": Machine.fence_of_proxies,
+    "load": Machine.load,
+    "mma": Machine.mma,
+    "mma commit": Machine.mma_commit,
+    "mma wait": Machine.mma_wait,
+    "mma fence": Machine.mma_fence,
+    "registers read": Machine.registers_read,
+    "registers write": Machine.registers_write,
+    "store": Machine.store,
+    "store commit": Machine.store_commit,
+    "store wait": Machine.store_wait,
+    "tensor mma": Machine.tensor_mma,
+    "tensor commit": Machine.tensor_commit,
+    "tensor read": Machine.tensor_read,
+    "tensor write": Machine.tensor_write,
+    "tensor wait": Machine.tensor_wait,
+    "tensor fence": Machine.tensor_fence,
+    "tensor alloc": Machine.tensor_alloc,
+    "tensor free": Machine.tensor_free,
+    "grid wait": Machine.grid_wait,
+    "global": Machine.global_access,
+    "exit": Machine.exit,
+}
+
+
+def said(barrier: Barrier | None) -> str:
+    """How a barrier is called: its place in shared memory, counted in barriers of 8 bytes."""
+    if barrier is None:
+        return "a barrier"
+    return f"mbarrier {barrier[1] // 8} of CTA {barrier[0]}"
+
+
+def called(key: Any) -> str:
+    """How a barrier of a CTA, of a pair or of the cluster is called."""
+    if key == "cluster":
+        return "the cluster's barrier"
+    return f"the {key[2]} of a pair" if key[0] == "pair" else f"named barrier {key[1]} of CTA {key[0]}"
+
+
+def ordinal(n: int) -> str:
+    return f"{n}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(n if n < 20 else n % 10, 'th') }"

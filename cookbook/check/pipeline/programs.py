@@ -1,0 +1,588 @@
+"""The programs of a launch: for each warp, the sequence of what it waits for, signals, reads and writes.
+
+They are recorded from what CuTe traced of the recipe (see `tracing`). Waits give no data, so a warp's sequence does not
+depend on timing: for one problem it is fixed, and the interleavings of the warps are all that can vary.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from cookbook.check.pipeline.interpreter import LANES, TABLE, Atom, Follower, Place, handles
+from cookbook.check.pipeline.reading import Module, Operation
+from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow, Lay, Pointer, View, kind, region, tensor_region
+from cookbook.swizzle import Swizzle
+
+Barrier = tuple[int, int]  # rank of the CTA, and byte of its shared memory
+Target = tuple[int, int]  # rank of the CTA, and granules of its shared memory as bits
+
+
+@dataclass(frozen=True)
+class Event:
+    """One step of a warp. `what` says which of the other fields mean something; see `machine.Machine`'s methods."""
+
+    what: str
+    line: int  # of the recipe's file
+    barrier: Barrier | None = None
+    count: int = 0  # arrivals, the parity waited for, threads of a named barrier, groups that may stay in flight
+    bytes: int = 0  # expected by an arrival, or brought by a copy to each of its targets
+    number: int = 0  # of a named barrier
+    targets: tuple[Target, ...] = ()
+    tensor: tuple[Target, ...] = ()  # the same of tensor memory
+    barriers: tuple[Barrier, ...] = ()  # one for each target of a copy
+    name: str = ""  # of an array of registers
+    flag: bool = False  # of a load: it reads nothing that the kernel before may write
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The sizes for which a kernel is followed: M, N, K, and SMs, in elements and counts."""
+
+    m: int
+    n: int
+    k: int
+    sms: int
+
+    def __str__(self) -> str:
+        return f"{self.m}x{self.n}x{self.k} on {self.sms} SM{'s' if self.sms > 1 else ''}"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What the host function asked for."""
+
+    grid: tuple[int, int, int]
+    cluster: tuple[int, int, int]
+    block: tuple[int, int, int]
+    arguments: tuple[Any, ...]
+    dependent: bool  # programmatic dependent launch
+
+    @property
+    def ctas(self) -> int:
+        """Of a cluster."""
+        return int(np.prod(self.cluster))
+
+
+@dataclass(frozen=True)
+class Programs:
+    """The programs of one cluster."""
+
+    launch: Launch
+    warps: dict[tuple[int, int], tuple[Event, ...]]  # by (rank of the CTA, warp)
+
+    def warps_of(self, cta: int) -> list[tuple[int, int]]:
+        return [key for key in self.warps if key[0] == cta]
+
+
+class Recorder(Follower):
+    """Follows one warp and records its events."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self.events: list[Event] = []
+        self.config: dict[str, Any] = {}  # of a launch that is being made
+        self.answers = 0  # to requests for another cluster's work that were read: see `launch_control`
+
+    def add(self, what: str, op: Operation, **fields: Any) -> None:
+        """Record an event; neighbours of one kind that touch memory become one."""
+        event = Event(what, op.line, **fields)
+        last = self.events[-1] if self.events else None
+        bare = {"targets": (), "tensor": (), "line": 0}
+        if last and what in MERGED and replace(last, **bare) == replace(event, **bare):
+            both = {"targets": _union(last.targets, event.targets), "tensor": _union(last.tensor, event.tensor)}
+            self.events[-1] = replace(last, **both)
+        else:
+            self.events.append(event)
+
+    def barrier(self, pointer: Any) -> Barrier:
+        """The barrier at an address.
+
+        Raises:
+            CannotFollow: the address is not known.
+        """
+        if not isinstance(pointer, Pointer) or pointer.space != "smem":
+            raise CannotFollow("a barrier that is not in shared memory that is followed")
+        cta = self.place.rank if pointer.cta is None else self.integer(pointer.cta, "the CTA of a barrier")
+        return cta, self.integer(pointer.address, "the address of a barrier")
+
+    def mine(self, *views: View) -> tuple[Target, ...]:
+        """What views cover of this CTA's shared memory.
+
+        Raises:
+            CannotFollow: another CTA's, or at an address that is not known.
+        """
+        if any(view.pointer.cta is not None for view in views):
+            raise CannotFollow("an access to the shared memory of another CTA")
+        total = 0
+        for view in views:
+            total |= self.covered(view)
+        return ((self.place.rank, total),)
+
+    def covered(self, view: View) -> int:
+        """What the active lanes' views cover, where each has an address of its own, or all the same."""
+        if not isinstance(view.pointer.address, np.ndarray):
+            return region(view)
+        total = 0
+        for _, address in self.by_lane(view.pointer.address):
+            total |= region(replace(view, pointer=replace(view.pointer, address=address)))
+        return total
+
+    @property
+    def lanes(self) -> int:
+        return int(self.active.sum())
+
+
+MERGED = ("read", "write", "mma", "tensor mma", "tensor read")
+
+
+def _union(a: tuple[Target, ...], b: tuple[Target, ...]) -> tuple[Target, ...]:
+    mine, theirs = dict(a), dict(b)
+    return tuple((cta, mine.get(cta, 0) | theirs.get(cta, 0)) for cta in {**mine, **theirs})
+
+
+# --- barriers ----------------------------------------------------------------------------------------------------
+
+
+@handles("nvvm.mbarrier.init")
+def _init(f: Recorder, op: Operation, args: list[Any]) -> None:
+    f.add("init", op, barrier=f.barrier(args[0]), count=f.integer(args[1], "the count of a barrier"))
+
+
+@handles("nvvm.mbarrier.try_wait.parity", "nvvm.mbarrier.try_wait.parity.timelimit", "nvvm.mbarrier.wait.parity")
+@handles("nvvm.mbarrier.test.wait")
+def _wait(f: Recorder, op: Operation, args: list[Any]) -> Any:
+    """With no result it waits until the phase is over. With one it only looks: the answer taken is "not yet"."""
+    parity = f.integer(args[1], "the parity waited for")
+    f.add("look" if op.results else "wait", op, barrier=f.barrier(args[0]), count=parity)
+    return 0
+
+
+@handles("nvvm.mbarrier.arrive", "nvvm.mbarrier.arrive.expect_tx", "nvvm.mbarrier.expect_tx", "nvvm.mbarrier.txn")
+def _arrive(f: Recorder, op: Operation, args: list[Any]) -> Any:
+    """Each active lane arrives, perhaps at another CTA's barrier."""
+    pointer = args[0]
+    expects = "expect" in op.name or "txn" in op.name
+    amount = f.integer(args[1], "the bytes expected") if expects else 0
+    count = 1 if expects or len(args) < 2 else f.integer(args[1], "the number of arrivals")
+    if isinstance(pointer, Pointer) and isinstance(pointer.cta, np.ndarray):
+        ctas = [cta for _, cta in f.by_lane(pointer.cta)]
+    else:
+        ctas = [f.barrier(pointer)[0]] * f.lanes
+    address = f.integer(pointer.address, "the address of a barrier")
+    what = "expect" if op.name.endswith(".expect_tx") and "arrive" not in op.name else "arrive"
+    for cta, lanes in sorted(Counter(ctas).items()):
+        f.add(what, op, barrier=(cta, address), count=count * lanes, bytes=amount * lanes)
+    return UNKNOWN
+
+
+@handles("nvvm.mapa")
+def _mapa(f: Recorder, op: Operation, args: list[Any]) -> Any:
+    return replace(args[0], cta=args[1])
+
+
+@handles("nvvm.barrier", "nvvm.barrier.arrive")
+def _named(f: Recorder, op: Operation, args: list[Any]) -> None:
+    if f.lanes != LANES:
+        raise CannotFollow("a barrier that only some lanes of a warp come to")
+    present = re.search(r"operandSegmentSizes = array<i32: (\d), (\d)", op.properties)
+    given = iter(args)
+    names, sizes = (present[1], present[2]) if present else ("1", "1")
+    number = f.integer(next(given), "the number of a barrier") if names == "1" else 0
+    threads = f.integer(next(given), "the threads of a barrier") if sizes == "1" else int(np.prod(f.place.block))
+    f.add("come" if op.name.endswith("arrive") else "meet", op, number=number, count=threads)
+
+
+@handles("nvvm.cluster.arrive", "nvvm.cluster.arrive.relaxed", "nvvm.cluster.wait")
+def _cluster(f: Recorder, op: Operation, args: list[Any]) -> None:
+    if op.name.endswith("wait"):
+        f.add("cluster wait", op)
+    else:
+        f.add("cluster arrive", op, flag=op.name.endswith("relaxed"))
+
+
+@handles("nvvm.fence.mbarrier.init")
+def _fence_init(f: Recorder, op: Operation, args: list[Any]) -> None:
+    f.add("fence of barriers", op)
+
+
+@handles("nvvm.fence.proxy")
+def _fence_proxy(f: Recorder, op: Operation, args: list[Any]) -> None:
+    f.add("fence of proxies", op)
+
+
+@handles("nvvm.memory.barrier", "nvvm.fence.sc.cluster", "nvvm.fence.acq_rel.cluster", "nvvm.bar.warp.sync")
+def _nothing(f: Recorder, op: Operation, args: list[Any]) -> None:
+    """Orders one warp's accesses, which are taken to be in order anyhow."""
+
+
+@handles("llvm.inline_asm", "nvvm.inline_ptx", "nvvm.griddepcontrol")
+def _assembly(f: Recorder, op: Operation, args: list[Any]) -> Any:
+    text = op.properties
+    if "tcgen05.fence::" in text:
+        f.add("tensor fence", op, flag="after_thread_sync" in text)
+        return UNKNOWN
+    if re.search(r"griddepcontrol\.wait|\bwait\b", text):
+        f.add("grid wait", op)
+    elif "launch_dependents" not in text:
+        raise CannotFollow(f"inline assembly: {text[:200]}")
+    return UNKNOWN
+
+
+# --- copies ------------------------------------------------------------------------------------------------------
+
+
+@handles("cute.copy", "cute.copy_atom_call")
+def _copy(f: Recorder, op: Operation, args: list[Any]) -> None:
+    atom, source, target = args[:3]
+    text = atom.type if isinstance(atom, Atom) else op.operand_types[0]
+    if "tma_load" in text:
+        _tma_load(f, op, atom, target)
+    elif "tma_store" in text or "tma_reduce" in text:
+        f.add("store", op, targets=f.mine(source))
+    elif "dsmem_store" in text:
+        _store_to_cluster(f, op, atom, source, target)
+    elif "simt_async" in text or "cp_async" in text:
+        raise CannotFollow("cp.async, whose groups are not followed")
+    else:
+        _software_copy(f, op, source, target)
+
+
+def _tma_load(f: Recorder, op: Operation, atom: Atom, target: View) -> None:
+    cta, address = f.barrier(atom.values.get("tma_bar"))
+    mask = atom.values.get("mcast_mask")
+    ranks = [f.place.rank]
+    if mask is not None:
+        bits = f.integer(mask, "the mask of a multicast")
+        ranks = [rank for rank in range(16) if bits >> rank & 1]
+    if cta != f.place.rank:
+        raise CannotFollow("a TMA copy that reports to another CTA's barrier")
+    part = _part(target, atom.values["parts"])
+    covers, amount = region(part), part.bytes
+    pair = 2 if "num_cta = 2" in atom.type else 1  # what a pair of CTAs gets is told to the first one's barrier
+    barriers = tuple((rank // pair * pair, address) for rank in ranks)
+    targets, rests = tuple((rank, covers) for rank in ranks), atom.values.get("at rest", False)
+    f.add("load", op, targets=targets, barriers=barriers, bytes=amount, flag=rests)
+
+
+def _store_to_cluster(f: Recorder, op: Operation, atom: Atom, source: View, target: View) -> None:
+    """st.async: each lane's registers go to a CTA of the cluster, and its bytes are told to a barrier there."""
+    f.add("registers read", op, name=source.pointer.name)
+    cta = f.integer(target.pointer.cta, "the CTA that is written to")
+    barrier = f.barrier(atom.values.get("mbar_ptr"))
+    amount = target.bytes * f.lanes
+    f.add("load", op, targets=((cta, f.covered(target)),), barriers=(barrier,), bytes=amount, flag=True)
+
+
+def _part(target: View, parts: int) -> View:
+    """The first of several equal parts of a view's mode 0, which is what one CTA's copy of a shared tile brings."""
+    if parts == 1:
+        return target
+    first, *rest = target.layout.modes
+    flat = first.offsets()[: first.size // parts]
+    if any(mode.size != 1 for mode in rest) or len(flat) != flat.max() + 1:
+        raise CannotFollow(f"a part of {target.layout}, whose elements do not lie one after the other")
+    return replace(target, layout=Lay((len(flat),), (1,)))
+
+
+def _software_copy(f: Recorder, op: Operation, source: Any, target: Any) -> None:
+    if not isinstance(source, View) or not isinstance(target, View):
+        raise CannotFollow(f"a copy of {op.operand_types[1]}")
+    tensor = "tmem" in (source.pointer.space, target.pointer.space)  # ends later: what it does to registers too
+    for what, view in (("read", source), ("write", target)):
+        space = view.pointer.space
+        if space == "smem":
+            f.add(what, op, targets=f.mine(view))
+        elif space == "rmem":
+            if not tensor:
+                f.add(f"registers {what}", op, name=view.pointer.name)
+        elif space == "tmem":
+            f.add(f"tensor {what}", op, tensor=((f.place.rank, tensor_region(view)),), name=_register(source, target))
+        elif space != "coord":
+            f.add("global", op)
+
+
+def _register(source: View, target: View) -> str:
+    """The array of registers that a copy from or to tensor memory has on its other side."""
+    return next((x.pointer.name for x in (source, target) if x.pointer.space == "rmem"), "")
+
+
+@handles("cute.memref.load_vec", "cute.memref.load", "cute.ptr.load")
+def _load(f: Recorder, op: Operation, args: list[Any]) -> Any:
+    if isinstance(args[0], View) and args[0].pointer.space == "table":
+        view, coordinate = args
+        at = view.moved(view.layout.offset(coordinate)).address
+        return view.pointer.numbers[f.integer(at, "a place in a table") * 8 // view.bits]
+    _touch(f, op, args[0], "read", args[1:2])
+    return UNKNOWN
+
+
+@handles("cute.memref.store_vec", "cute.memref.store", "cute.ptr.store")
+def _store(f: Recorder, op: Operation, args: list[Any]) -> None:
+    whole = op.name.endswith("_vec")
+    _touch(f, op, args[1] if whole else args[0], "write", [] if whole else args[1:2])
+
+
+def _touch(f: Recorder, op: Operation, place: Any, what: str, coordinate: list[Any]) -> None:
+    """All of a view is touched, or its one element at a coordinate: each active lane's own."""
+    pointer = place.pointer if isinstance(place, View) else place
+    if not isinstance(pointer, Pointer):
+        raise CannotFollow("an access to a place that is not known")
+    if pointer.space == "rmem":
+        f.add(f"registers {what}", op, name=pointer.name)
+    elif pointer.space == "smem":
+        if not isinstance(place, View):
+            raise CannotFollow("an access to shared memory by a bare pointer")
+        if coordinate:
+            at = place.moved(place.layout.offset(coordinate[0]))
+            place = replace(place, pointer=at, layout=Lay((1,), (1,)))
+        f.add(what, op, targets=f.mine(place))
+    elif pointer.space not in ("coord",):
+        f.add("global", op)
+
+
+@handles("nvvm.cp.async.bulk.commit.group")
+def _bulk_commit(f: Recorder, op: Operation, args: list[Any]) -> None:
+    f.add("store commit", op)
+
+
+@handles("nvvm.cp.async.bulk.wait_group")
+def _bulk_wait(f: Recorder, op: Operation, args: list[Any]) -> None:
+    f.add("store wait", op, count=op.integer("group"), flag=op.has("read"))
+
+
+# --- wgmma -------------------------------------------------------------------------------------------------------
+
+
+@handles("nvvm.wgmma.fence.aligned")
+def _mma_fence(f: Recorder, op: Operation, args: list[Any]) -> None:
+    f.add("mma fence", op)
+
+
+@handles("nvvm.wgmma.commit.group.sync.aligned")
+def _mma_commit(f: Recorder, op: Operation, args: list[Any]) -> None:
+    f.add("mma commit", op)
+
+
+@handles("nvvm.wgmma.wait.group.sync.aligned")
+def _mma_wait(f: Recorder, op: Operation, args: list[Any]) -> None:
+    f.add("mma wait", op, count=op.integer("group"))
+
+
+@handles("cute.gemm")
+def _gemm(f: Recorder, op: Operation, args: list[Any]) -> None:
+    text = op.operand_types[0]
+    target, *operands = args[1:]
+    views = [x for x in operands[:2] if isinstance(x, View) and x.pointer.space == "smem"]
+    if "sm90.mma" in text:
+        f.add("mma", op, targets=f.mine(*views), name=target.pointer.name)
+    elif "sm100.mma" in text and len(views) == 2:
+        ((rank, covers),) = f.mine(*views)
+        ranks = (rank, rank ^ 1) if "num_cta = 2" in text else (rank,)  # a pair's operands and sums lie in both alike
+        sums = tensor_region(target)
+        f.add("tensor mma", op, targets=tuple((r, covers) for r in ranks), tensor=tuple((r, sums) for r in ranks))
+    elif not views and target.pointer.space == "rmem":
+        f.add("registers write", op, name=target.pointer.name)  # mma.sync
+    else:
+        raise CannotFollow(f"an MMA of type {text}")
+
+
+# --- tcgen05 -----------------------------------------------------------------------------------------------------
+
+
+@handles("nvvm.tcgen05.commit")
+def _tensor_commit(f: Recorder, op: Operation, args: list[Any]) -> None:
+    """When all MMAs that the thread has asked for so far are done, each of the barriers gets an arrival."""
+    cta, address = f.barrier(args[0])
+    ranks = [cta]
+    if len(args) > 1:
+        mask = f.integer(args[1], "the mask of a multicast")
+        ranks = [rank for rank in range(16) if mask >> rank & 1]
+    f.add("tensor commit", op, barriers=tuple((rank, address) for rank in ranks), count=f.lanes)
+
+
+@handles("nvvm.tcgen05.fence")
+def _tensor_fence(f: Recorder, op: Operation, args: list[Any]) -> None:
+    f.add("tensor fence", op, flag="after" in op.properties)
+
+
+@handles("nvvm.tcgen05.wait")
+def _tensor_wait(f: Recorder, op: Operation, args: list[Any]) -> None:
+    f.add("tensor wait", op, flag="load" in op.properties)
+
+
+@handles("cute_nvgpu.arch.sm100.alloc_tmem")
+def _tensor_alloc(f: Recorder, op: Operation, args: list[Any]) -> None:
+    columns = f.integer(args[0], "the columns of tensor memory")
+    pair = op.has("is_two_cta")
+    f.add("tensor alloc", op, count=columns, targets=_word(f, args[1]), tensor=_columns(f, columns), flag=pair)
+
+
+@handles("cute_nvgpu.arch.sm100.dealloc_tmem")
+def _tensor_free(f: Recorder, op: Operation, args: list[Any]) -> None:
+    columns = f.integer(args[1], "the columns of tensor memory")
+    f.add("tensor free", op, count=columns, tensor=_columns(f, columns), flag=op.has("is_two_cta"))
+
+
+@handles("cute_nvgpu.arch.sm100.retrieve_tmem_ptr")
+def _tensor_pointer(f: Recorder, op: Operation, args: list[Any]) -> Any:
+    """The address that the allocation left in shared memory; a kernel that allocates once has all columns from 0 on."""
+    f.add("read", op, targets=_word(f, args[0]))
+    return Pointer("tmem", 0)
+
+
+@handles("cute_nvgpu.arch.sm100.relinquish_tmem_alloc_permit")
+def _tensor_relinquish(f: Recorder, op: Operation, args: list[Any]) -> None:
+    """Concerns other CTAs of the SM."""
+
+
+def _word(f: Recorder, pointer: Pointer) -> tuple[Target, ...]:
+    return f.mine(View(pointer, Lay(1, 0), 32, Swizzle(0, 4, 3)))
+
+
+def _columns(f: Recorder, columns: int) -> tuple[Target, ...]:
+    view = View(Pointer("tmem", 0), Lay((128, columns), (1 << 16, 1)), 32, Swizzle(0, 4, 3))
+    return ((f.place.rank, tensor_region(view)),)
+
+
+# --- the launch --------------------------------------------------------------------------------------------------
+
+
+@handles("cuda.launch_cfg.create")
+def _launch(f: Recorder, op: Operation, args: list[Any]) -> Any:
+    f.config |= {"block": tuple(args[:3]), "grid": tuple(args[4:7]), "cluster": (1, 1, 1), "dependent": 0}
+    return f.config
+
+
+@handles("cuda.launch_cfg.cluster_dim")
+def _launch_cluster(f: Recorder, op: Operation, args: list[Any]) -> None:
+    f.config["cluster"] = tuple(args[1:4])
+
+
+@handles("cuda.launch_cfg.programmatic_stream_serialization_allowed")
+def _launch_dependent(f: Recorder, op: Operation, args: list[Any]) -> None:
+    f.config["dependent"] = args[1]
+
+
+@handles("cuda.launch_cfg.cooperative", "cuda.return_if_error", "cuda.launch_cfg.priority")
+def _launch_more(f: Recorder, op: Operation, args: list[Any]) -> None:
+    """Says nothing about what a kernel waits for."""
+
+
+@handles("cuda.launch_ex")
+def _launch_it(f: Recorder, op: Operation, args: list[Any]) -> Any:
+    f.config["arguments"] = tuple(args[1:])
+    f.config["kernel"] = re.search(r"callee = @\w+::@(\w+)", op.properties)[1]  # type: ignore[index]
+    return UNKNOWN
+
+
+def launched(trace: Module, arguments: list[Any]) -> tuple[str, Launch]:
+    """The name of the kernel that the host function launches, and how.
+
+    Args:
+        trace: what was traced.
+        arguments: of the host function, as `host_arguments` makes them.
+    """
+    host = trace.find("func.func")[0].regions[0]
+    warp = Recorder(Place((1, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0), 0))
+    if len(arguments) != len(host.arguments):
+        raise CannotFollow(f"a host function of {len(host.arguments)} arguments; {len(arguments)} are known")
+    warp.run(host, [_argument(x, text) for x, text in zip(arguments, host.argument_types, strict=True)])
+    found = warp.config
+    grid, cluster, block = (_three(warp, found[key], f"the {key}") for key in ("grid", "cluster", "block"))
+    return found["kernel"], Launch(
+        grid, cluster, block, arguments=found["arguments"], dependent=bool(found["dependent"])
+    )
+
+
+def _three(warp: Recorder, sizes: Any, what: str) -> tuple[int, int, int]:
+    x, y, z = (warp.integer(size, what) for size in sizes)
+    return x, y, z
+
+
+def host_arguments(module: Any, config: Any, problem: Problem) -> list[Any]:
+    """What a recipe's `gemm` is called with for a problem, without what is known when it compiles.
+
+    A parameter that has a function of the same name in the recipe is what that function returns; it may take `config`,
+    `m`, `n`, `k` and `sms`. `remap` is a table in global memory that no kernel writes: here, the identity.
+    """
+    sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "sms": problem.sms}
+    row = 8 * -(-problem.k // 8)
+    known = {
+        "mnk": (problem.m, problem.n, problem.k),
+        "strides": (row, row, 8 * -(-problem.n // 8)),
+        "sms": (problem.sms,),
+        "remap": (tuple(range(problem.sms)),),
+    }
+    found: list[Any] = []
+    for name in inspect.signature(module.gemm).parameters:
+        if name in ("dtype", "dtypes", "config", "vec"):
+            continue
+        if name not in known and inspect.isfunction(function := getattr(module, name, None)):
+            given = sizes | {"config": config}
+            known[name] = (function(**{key: given[key] for key in inspect.signature(function).parameters}),)
+        found += known.get(name, (UNKNOWN,))
+    return found
+
+
+def _argument(value: Any, text: str) -> Any:
+    if not text.startswith("!cute.ptr"):
+        return value
+    return Pointer("table", 0, numbers=value) if isinstance(value, tuple) else Pointer(kind(text).space, UNKNOWN)
+
+
+def at_rest(module: Any, config: Any) -> tuple[int, ...]:
+    """Which of a kernel's arguments read what no kernel before it may write.
+
+    A recipe that is promised so for a `config` names those parameters: `at_rest(config)`, `("tma_a",)`.
+    """
+    named = getattr(module, "at_rest", lambda _: ())(config)
+    return tuple(number for number, name in enumerate(inspect.signature(module.kernel).parameters) if name in named)
+
+
+def of_cluster(trace: Module, arguments: list[Any], number: int = 0, resting: tuple[int, ...] = ()) -> Programs:
+    """The programs of the warps of one cluster.
+
+    Args:
+        trace: what was traced.
+        arguments: of the host function, as `host_arguments` makes them.
+        number: the cluster's in the grid, along x.
+        resting: what `at_rest` returned.
+
+    Raises:
+        CannotFollow: the kernel does something that is not followed; the message names it and its line.
+    """
+    name, launch = launched(trace, arguments)
+    kernels = [k for k in trace.find("cuda.kernel") if f'sym_name = "{name}"' in k.properties]
+    body = (kernels or trace.find("cuda.kernel"))[0].regions[0]
+    warps = -(-int(np.prod(launch.block)) // LANES)
+    x, y, z = launch.cluster
+    given = [_resting(one) if place in resting else one for place, one in enumerate(launch.arguments)]
+    found = {}
+    for rank in range(launch.ctas):
+        at = (number * x + rank % x, rank // x % y, rank // (x * y) % z)
+        for warp in range(warps):
+            recorder = Recorder(Place(launch.grid, launch.cluster, launch.block, at, warp))
+            recorder.run(body, given)
+            found[rank, warp] = (*_that_matter(recorder.events), Event("exit", 0))
+    return Programs(launch, found)
+
+
+def _that_matter(events: list[Event]) -> list[Event]:
+    """The events without those of registers that nothing fills later: they concern nobody else."""
+    filled = {event.name for event in events if event.what in ("mma", "tensor read")}
+    return [event for event in events if not event.what.startswith("registers") or event.name in filled]
+
+
+def _resting(argument: Any) -> Any:
+    if not isinstance(argument, Atom):
+        raise CannotFollow("an argument at rest that is no copy by TMA")
+    return replace(argument, values=argument.values | {"at rest": True})
+
+
+assert TABLE  # the handlers above are registered

@@ -1,0 +1,174 @@
+"""What a check is of: a recipe as this package has it, the cells of a notebook, or a file that was copied.
+
+A `Local` recipe has the front matter of a packaged one and code of its own. Records speak of the packaged code, so it
+says which of that code's names mean something else here: of code that differs there is no record.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from cookbook.recipe import catalog
+from cookbook.recipe.catalog import Recipe
+
+_HEADER = re.compile(r"^#.*\brecipe (?P<name>\w+/\w+)", re.MULTILINE)  # the head that `cookbook copy` writes
+_HEAD_LINES = 12
+_NAMED = 4  # names of differing code that are said; of more, how many
+
+
+@dataclass(frozen=True)
+class Local(Recipe):
+    """A recipe whose code is a module of the reader's."""
+
+    module: Any = None
+    where: str = ""  # "the cells above", or a file's name
+    source: str = ""  # all of its code
+    differing: tuple[str, ...] = ()  # top-level names of the packaged code that mean something else here, or nothing
+
+    @property
+    def said(self) -> str:
+        """Which code this is, in words."""
+        if not self.differing:
+            return f"{self.where}: the code of {self.name}"
+        more = f" and {len(self.differing) - _NAMED} more" if len(self.differing) > _NAMED else ""
+        verb = "differs" if len(self.differing) == 1 else "differ"
+        return f"{self.where}: {', '.join(self.differing[:_NAMED])}{more} {verb} from {self.name}"
+
+
+def find(what: str | ModuleType, recipe: str = "") -> Recipe:
+    """The recipe called `what`, or the one that a module defines.
+
+    Args:
+        what: a recipe's name, or a module: `sys.modules["__main__"]` in a notebook, or an imported copy.
+        recipe: of a module, the name of the recipe that it is made from; a copied file's head says it.
+
+    Raises:
+        UnknownRecipe: no recipe has the name.
+        TypeError: `what` is neither.
+        ValueError: nothing says which recipe a module is made from.
+    """
+    if isinstance(what, str):
+        return catalog.find(what)
+    if not isinstance(what, ModuleType):
+        raise TypeError(f"what: got {type(what).__name__}; needed a recipe's name or a module")
+    if "In" in vars(what) and "get_ipython" in vars(what):  # a notebook's: its cells in the order in which they ran
+        return _local(what, "the cells above", [cell for cell in what.In if _parses(cell)], recipe)
+    file = getattr(what, "__file__", None)
+    if not file or not Path(file).is_file():
+        raise ValueError(f"what: got {what.__name__}, a module without a file; needed a notebook's or a file's")
+    return _of_source(what, Path(file), recipe)
+
+
+def of_file(path: Path, recipe: str = "") -> Recipe:
+    """The recipe that a Python file defines: a copy that may have been changed; lab cells are left out.
+
+    Raises:
+        ValueError: no such file, or its head does not say which recipe it is made from, and neither does `recipe`.
+    """
+    if not path.is_file():
+        raise ValueError(f"NAME: got {path}; needed a recipe's name, or a file that exists")
+    if not recipe and not _made_from(path.read_text(encoding="utf-8")):
+        needed = "a file whose head names its recipe, as `cookbook copy` writes it"
+        pipelines = f"for its barriers alone: python -m cookbook.check.pipeline {path} --arch sm_90a"
+        raise ValueError(f"NAME: got {path}; needed {needed}; {pipelines}")
+    return _of_source(load_file(path), path, recipe)
+
+
+def load_file(path: Path) -> ModuleType:
+    """A Python file as a module, its lab cells left out, if it has any."""
+    name = f"cookbook_file_{re.sub(r'[^0-9A-Za-z]', '_', str(path.resolve()))}"
+    loader = catalog._RecipeLoader(name, str(path.resolve()))
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    assert spec is not None  # with a loader there is one
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # before execution: dataclasses look their module up by name
+    loader.exec_module(module)
+    return module
+
+
+def module_of(recipe: Recipe) -> ModuleType:
+    """The code to check: a `Local` recipe's own, else the packaged one's."""
+    return recipe.module if isinstance(recipe, Local) else catalog.load(recipe.name)
+
+
+def differing(recipe: Recipe) -> str:
+    """Of a `Local` recipe whose code is not the packaged one's: what differs, in words; "" otherwise."""
+    return recipe.said if isinstance(recipe, Local) and recipe.differing else ""
+
+
+def said(recipe: Recipe) -> str:
+    """Which code a check of `recipe` looks at, in words."""
+    return recipe.said if isinstance(recipe, Local) else f"{recipe.name} as packaged"
+
+
+def definitions(source: str) -> dict[str, str]:
+    """The text of each function, class and assignment at the top level of `source`, by name: the last of each."""
+    lines, found = source.splitlines(), {}
+    for node in ast.parse(source).body:
+        named = [node.name] if isinstance(node, (ast.FunctionDef, ast.ClassDef)) else []
+        if isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            named = [target.id for target in targets if isinstance(target, ast.Name)]
+        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
+        found |= dict.fromkeys(named, "\n".join(lines[first - 1 : node.end_lineno]))
+    return found
+
+
+def _of_source(module: ModuleType, path: Path, name: str) -> Local:
+    """The recipe of a file: a copy is held against what `cookbook copy` writes."""
+    source = path.read_text(encoding="utf-8")
+    return _local(module, path.name, [catalog.without_lab(source)], name, copied=not catalog.front_matter(source))
+
+
+def _local(module: ModuleType, where: str, pieces: list[str], name: str, copied: bool = False) -> Local:
+    source = "\n\n".join(pieces)
+    if not (name := name or _made_from(source)):
+        raise ValueError(f"recipe: got none; needed the name of the recipe that {module.__name__} is made from")
+    packaged = catalog.find(name)
+    text = catalog.standalone_source(name) if copied else packaged.file.read_text(encoding="utf-8")
+    differing = tuple(_differing(catalog.without_lab(text), pieces))
+    return Local(**vars(packaged), module=_snapshot(module), where=where, source=source, differing=differing)
+
+
+def _snapshot(module: ModuleType) -> ModuleType:
+    """The same names in a module of its own: what was evaluated of an earlier state of the cells is kept by module."""
+    made = ModuleType(module.__name__)
+    vars(made).update(vars(module))
+    return made
+
+
+def _parses(cell: str) -> bool:
+    try:
+        ast.parse(cell)
+    except SyntaxError:
+        return False
+    return True
+
+
+def _made_from(source: str) -> str:
+    """The recipe that the head of a copied file names; "" if it names none."""
+    found = _HEADER.search("\n".join(source.splitlines()[:_HEAD_LINES]))
+    return found["name"] if found else ""
+
+
+def _differing(packaged: str, pieces: Iterable[str]) -> list[str]:
+    """Top-level names of the packaged code whose definition is another one in `pieces`, or is not there."""
+    wanted = definitions(packaged)
+    have: dict[str, str] = {}
+    for piece in pieces:
+        have |= definitions(piece)
+    return [name for name, text in wanted.items() if name not in have or _normal(have[name]) != _normal(text)]
+
+
+@cache
+def _normal(text: str) -> str:
+    return catalog.normal_form(text)

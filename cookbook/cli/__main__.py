@@ -1,0 +1,5 @@
+"""`python -m cookbook.cli`: the `cookbook` command."""
+
+from cookbook.cli.app import main
+
+main()

@@ -1,0 +1,628 @@
+"""The `cookbook` command: list, show, check, bench, limits, copy, results, doctor; `cli_layouts` adds more of layouts.
+
+Results go to stdout, progress and messages to stderr. Exit status: 0 when all that could be checked here
+holds, 1 when something does not, 2 when the command line is wrong.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cookbook.cli import layouts
+from cookbook.cli.console import say as _say
+from cookbook.cli.console import show as _print
+from cookbook.cli.console import show_json as _print_json
+from cookbook.cli.usage import OneLine, of_library, whole
+from cookbook.recipe import catalog
+
+app = typer.Typer(
+    name="cookbook",
+    cls=OneLine,
+    no_args_is_help=True,
+    add_completion=False,
+    help="CuTe-DSL kernels to read, check, time and copy.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+MOST_JOBS, MOST_ROUNDS = 1024, 100_000
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    """`"200,333,64"` -> (200, 333, 64); anything but two or three integers is a wrong command line."""
+    try:
+        sizes = tuple(whole(part) for part in text.replace("x", ",").split(","))
+    except typer.BadParameter:
+        sizes = ()
+    if len(sizes) not in (2, 3):
+        needed = "M,N,K: three integers such as 200,333,64, or two, M,N, for a transpose"
+        raise typer.BadParameter(f"--shape: got {text!r}; needed {needed}")
+    return sizes
+
+
+_DTYPES = {
+    "bf16": "bfloat16",
+    "bfloat16": "bfloat16",
+    "f16": "float16",
+    "fp16": "float16",
+    "float16": "float16",
+    "fp32": "float32",
+    "float32": "float32",
+}
+
+
+def _dtype(text: str) -> str:
+    if text not in _DTYPES:
+        raise typer.BadParameter(f"--dtype: got {text!r}; needed one of {', '.join(_DTYPES)}")
+    return _DTYPES[text]
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A recipe, such as hopper/tma_wgmma_gemm.")]
+Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Recipes; see `cookbook list`.")]
+Everything = Annotated[bool, typer.Option("--all", help="Every recipe.")]
+Shapes = Annotated[
+    list[str] | None, typer.Option("--shape", metavar="M,N,K", help="A problem size; M,N of a transpose. Repeatable.")
+]
+Dtypes = Annotated[list[str] | None, typer.Option("--dtype", metavar="DTYPE", help="bf16, f16 or fp32. Repeatable.")]
+Targets = Annotated[
+    list[str] | None,
+    typer.Option("--target", metavar="ARCH", help="A compile target, as sm_90a. Repeatable."),
+]
+Majors = Annotated[
+    list[str] | None,
+    typer.Option("--major", metavar="MAJORS", help="Operands that lie like this, as tn or nt. Repeatable."),
+]
+Record = Annotated[bool, typer.Option("--record", help="Write what was measured into results/.")]
+
+
+@app.command("list", epilog="Example: cookbook list --json")
+def list_(as_json: Json = False) -> None:
+    """List the recipes."""
+    found = catalog.recipes()
+    if as_json:
+        _print_json([_recipe_json(recipe) for recipe in found])
+        return
+    from cookbook.cli import tables
+
+    _print(tables.of_recipes(found))
+
+
+@app.command(epilog="Example: cookbook show hopper/tma_wgmma_gemm")
+def show(name: Name, as_json: Json = False) -> None:
+    """Show what a recipe is, and what was measured of it."""
+    from cookbook.measure import records
+
+    recipe = catalog.find(name)
+    code = records.code_of(recipe.name)
+    measured = [record for record in records.read() if record["recipe"] == recipe.name]
+    if as_json:
+        _print_json(_recipe_json(recipe) | {"code": code, "records": _marked(measured)})
+        return
+    from cookbook.cli import tables
+
+    _print(tables.of_recipe(recipe, code))
+    _print(tables.of_records(measured, records.is_stale) if measured else "nothing measured yet")
+
+
+@app.command(epilog="Examples: cookbook check hopper/tma_wgmma_gemm --shape 200,333,64    cookbook check my_gemm.py")
+def check(
+    names: Names = None,
+    everything: Everything = False,
+    shapes: Shapes = None,
+    dtypes: Dtypes = None,
+    targets: Targets = None,
+    majors: Majors = None,
+    tools: Annotated[
+        bool, typer.Option("--tools", help="On a GPU also under ncu and compute-sanitizer: minutes.")
+    ] = False,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            parser=whole,
+            metavar="N",
+            help="Processes for what needs no GPU. Default: one a CPU, 4 at most.",
+            show_default=False,
+        ),
+    ] = None,
+    gpu_jobs: Annotated[
+        int,
+        typer.Option(
+            parser=whole, metavar="N", help="Processes that share the GPU at what is not timed; one a CPU is well."
+        ),
+    ] = 1,
+    on_hardware: Annotated[
+        bool,
+        typer.Option(
+            "--on-hardware",
+            help="All levels on this GPU, --tools and --record in one. With no NAME, every recipe that it runs.",
+        ),
+    ] = False,
+    record: Record = False,
+    as_json: Json = False,
+) -> None:
+    """Check recipes, or copies of them: NAME may be a file such as my_gemm.py.
+
+    With no GPU: layouts, the data path simulated through them, barriers, compiled code. No level of these reads the
+    kernel's own coordinates, guards or accumulators: that takes a GPU (ran), or what is recorded of one.
+    """
+    from cookbook.check import workers
+
+    for option, count in (("--jobs", jobs), ("--gpu-jobs", gpu_jobs)):
+        if count is not None and not 1 <= count <= MOST_JOBS:
+            raise typer.BadParameter(f"{option}: got {count}; needed 1 to {MOST_JOBS} processes")
+    wanted = _for_this_gpu(names) if on_hardware else _subjects(names, everything)
+    tools, record = tools or on_hardware, record or on_hardware
+    chosen = _chosen(wanted, shapes, dtypes, targets, everything, majors)
+    plans = [workers.planned(recipe, *arguments, tools) for recipe, arguments in chosen]
+    recording = _Recording(record)
+    with _progress(sum(len(plan.steps) for plan in plans)) as advance:
+        reports = workers.check(plans, jobs, advance, gpu_jobs, lambda level: recording.keep(level.record))
+    recording.say()
+    _show_reports(reports, as_json)
+    raise typer.Exit(0 if all(report.ok for report in reports) else 1)
+
+
+def _subjects(names: list[str] | None, everything: bool) -> list[catalog.Recipe]:
+    """The recipes wanted for `check`; of a file's name, the recipe that the file is a copy of, with its code."""
+    from cookbook.check import subjects
+
+    if everything or not any(name.endswith(".py") for name in names or ()):
+        return _wanted(names, everything, "check")
+    try:
+        return [subjects.of_file(Path(n)) if n.endswith(".py") else catalog.find(n) for n in names or ()]
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _for_this_gpu(names: list[str] | None) -> list[catalog.Recipe]:
+    """The named recipes, all of which this GPU must run; without names, every recipe with a kernel that it runs."""
+    from cookbook.check import levels as checking
+
+    asked = [catalog.find(name) for name in names] if names else catalog.recipes()
+    asked = [recipe for recipe in asked if names or recipe.runs_on != catalog.ANYWHERE]
+    reasons = {recipe.name: checking.gpu_for(recipe)[1] for recipe in asked}
+    able = [recipe for recipe in asked if not reasons[recipe.name]]
+    if not able or (names and len(able) < len(asked)):
+        why = next(f"{name}: {reason}" for name, reason in reasons.items() if reason)
+        raise typer.BadParameter(f"--on-hardware: got {why}; needed a GPU that runs every recipe named")
+    return able
+
+
+def _show_reports(reports: list[Any], as_json: bool) -> None:
+    if as_json:
+        _print_json({"ok": all(r.ok for r in reports), "recipes": [r.to_json() for r in reports]})
+        return
+    from cookbook.cli import tables
+
+    _print(tables.of_reports(reports))
+    for report in reports:
+        status = "holds" if report.ok else "FAILS"
+        missing = sorted({f"{level.level} {level.dtype or ''}".strip() for level in report.not_checked})
+        rest = f"; not checked here: {', '.join(missing)}" if missing else ""
+        _print(f"{report.checked}: all that could be checked here {status}{rest}")
+
+
+@app.command(
+    epilog="Examples: cookbook bench hopper/tma_wgmma_gemm --shape 4096,4096,4096 --dtype bf16 --record    "
+    "cookbook bench hopper/tuned_gemm --all-sizes --dtype bf16 --record"
+)
+def bench(
+    names: Names = None,
+    everything: Everything = False,
+    shapes: Shapes = None,
+    dtypes: Dtypes = None,
+    targets: Targets = None,
+    majors: Majors = None,
+    all_sizes: Annotated[
+        bool, typer.Option("--all-sizes", help="GEMMs at ten sizes: cubes of 512 to 16384, tall, wide, ragged, skinny.")
+    ] = False,
+    each_dimension: Annotated[
+        bool, typer.Option("--each-dimension", help="GEMMs, M, N and K one at a time from 1024 to 16384; no variants.")
+    ] = False,
+    no_quack: Annotated[
+        bool, typer.Option("--no-quack", help="Leave QuACK out: it tunes itself for some 15 s at every size.")
+    ] = False,
+    rounds: Annotated[int, typer.Option(parser=whole, metavar="N", help="Interleaved rounds; at least 7.")] = 12,
+    record: Record = False,
+    as_json: Json = False,
+) -> None:
+    """Time recipes beside their peers (torch, QuACK, a copy), interleaved, on this GPU."""
+    from cookbook.measure import bench as benching
+    from cookbook.measure import records
+    from cookbook.measure.contest import MIN_ROUNDS
+
+    if not MIN_ROUNDS <= rounds <= MOST_ROUNDS:
+        raise typer.BadParameter(f"--rounds: got {rounds}; needed at least {MIN_ROUNDS}, {MOST_ROUNDS} at most")
+    asked = ["--all-sizes"] * all_sizes + ["--each-dimension"] * each_dimension
+    asked += [f"--shape {shapes[0]}"] if shapes else []
+    if len(asked) > 1:
+        raise typer.BadParameter(f"{asked[0]}: got {asked[1]} beside it; needed one of the two")
+    sizes = benching.all_sizes if all_sizes else benching.each_dimension if each_dimension else None
+    made: list[Any] = []
+    skipped: dict[str, str] = {}
+    chosen = _chosen(_to_time(names, everything), shapes, dtypes, targets, everything, majors)
+    jobs = _bench_jobs(chosen, skipped, sizes)
+    how, recording = {"rounds": rounds, "quack": not no_quack}, _Recording(record)
+    with _progress(len(jobs)) as advance:
+        for name, shape, dtype, which in jobs:
+            own = not each_dimension or shape in benching.ALL_SIZES  # of these the tables show the variants
+            new = benching.bench(name, [shape], [dtype], majors=[which], own=own, on_progress=advance, **how)
+            recording.keep(*new)
+            made += new
+    recording.say()
+    levels = ("timed", records.CEILING)
+    recorded = [r for r in records.read() if r["recipe"] in skipped and r["level"] in levels]
+    _show_bench(made, recorded, skipped, as_json)
+    raise typer.Exit(1 if skipped else 0)
+
+
+def _to_time(names: list[str] | None, everything: bool) -> list[catalog.Recipe]:
+    """The recipes wanted for `bench`: most studies have nothing to time."""
+    from cookbook.measure import studies as studying
+
+    wanted = _wanted(names, everything, "bench")
+    studies = [recipe.name for recipe in wanted if recipe.kind == "study" and not studying.is_benched(recipe)]
+    if studies and not everything:
+        raise typer.BadParameter(f"NAME: got {studies[0]}, a study; needed a recipe with something to time")
+    return [recipe for recipe in wanted if recipe.name not in studies]
+
+
+def _bench_jobs(
+    chosen: list[tuple[catalog.Recipe, Any]], skipped: dict[str, str], sizes: Callable[..., Any] | None = None
+) -> list[Any]:
+    """What to time: (recipe, shape, dtype, majors). What cannot run here goes into `skipped` with the reason.
+
+    Args:
+        sizes: the shapes of a recipe and majors, where no shapes were asked for; `default_shapes` if left out.
+    """
+    from cookbook.check import levels as checking
+    from cookbook.measure import bench as benching
+    from cookbook.measure import studies as studying
+
+    jobs = []
+    for recipe, wanted in chosen:
+        if reason := checking.cannot_run(recipe, wanted.targets) or (checking.UNTIMED if recipe.operands else ""):
+            skipped[recipe.name] = reason
+            continue
+        if recipe.kind == "study":  # it has sizes of its own
+            jobs += [(recipe.name, shape, None, None) for shape in studying.bench_shapes(recipe)]
+            continue
+        for dtype, which in product(wanted.dtypes, wanted.majors):
+            shapes = sizes(recipe, which) if sizes else benching.default_shapes(recipe)
+            jobs += [(recipe.name, shape, dtype, which) for shape in wanted.shapes or shapes]
+    return jobs
+
+
+def _show_bench(made: list[Any], recorded: list[Any], skipped: dict[str, str], as_json: bool) -> None:
+    if as_json:
+        _print_json({"timed": made, "not_timed_here": skipped, "recorded": _marked(recorded)})
+        return
+    from cookbook.cli import tables
+
+    if made:
+        _print(tables.of_records(made, lambda record: False))
+    _show_skipped("not timed", skipped, recorded)
+
+
+def _show_skipped(what: str, skipped: dict[str, str], recorded: list[Any]) -> None:
+    """The recipes that this machine left out, each with the reason, and what results/ has of them."""
+    from cookbook.cli import tables
+    from cookbook.measure import records
+
+    for name, reason in skipped.items():
+        _say(f"{name}: {what}: {reason}")
+    if recorded:
+        _say("what was recorded elsewhere:")
+        _print(tables.of_records(recorded, records.is_stale))
+
+
+def _marked(found: list[Any]) -> list[Any]:
+    """Records, each told whether it is stale."""
+    from cookbook.measure import records
+
+    return [r | {"stale": records.is_stale(r), "host_stale": records.host_is_stale(r)} for r in found]
+
+
+@app.command(epilog="Example: cookbook limits ampere/tuned_gemm --shape 8192,8192,8192 --record")
+def limits(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="GEMMs; see `cookbook list`.")],
+    shapes: Shapes = None,
+    dtypes: Dtypes = None,
+    majors: Majors = None,
+    record: Record = False,
+    as_json: Json = False,
+) -> None:
+    """Measure what limits GEMMs on this GPU: clock, power, tensor pipe, waits.
+
+    Each variant, torch.matmul and the ceiling run for a second and a half while nvidia-smi reports clock and power.
+    With ncu on PATH it looks at each variant, too. If nothing is said: 8192 cubed, the first dtype and majors.
+    """
+    from cookbook.check import levels as checking
+    from cookbook.measure import limits as measuring
+    from cookbook.measure import records
+
+    wanted = [catalog.find(name) for name in names]
+    for recipe in wanted:
+        if reason := measuring.refusal(recipe):
+            raise typer.BadParameter(f"NAME: got {recipe.name}, {reason.replace(', needed', '; needed')}")
+    given = _chosen(wanted, shapes or [",".join(map(str, measuring.SHAPE))], dtypes, None, False, majors)
+    skipped = {r.name: reason for r, chosen in given if (reason := checking.cannot_run(r, chosen.targets))}
+    jobs = []
+    for recipe, chosen in given:
+        kinds = chosen.dtypes[: None if dtypes else 1], chosen.majors[: None if majors else 1]
+        jobs += [(recipe.name, *job) for job in product(chosen.shapes, *kinds) if recipe.name not in skipped]
+    made: list[Any] = []
+    recording = _Recording(record)
+    with _progress(len(jobs)) as advance:
+        for name, shape, dtype, which in jobs:
+            try:
+                made.append(measuring.measure(name, shape, dtype, which, on_progress=advance))
+            except measuring.Unmeasurable as error:
+                skipped[name] = str(error)
+                continue
+            recording.keep(made[-1])
+    recording.say()
+    recorded = [r for r in records.read() if r["recipe"] in skipped and r["level"] == records.LIMITS]
+    _show_limits(made, recorded, skipped, as_json)
+    raise typer.Exit(1 if skipped else 0)
+
+
+def _show_limits(made: list[Any], recorded: list[Any], skipped: dict[str, str], as_json: bool) -> None:
+    if as_json:
+        _print_json({"limits": made, "not_measured_here": skipped, "recorded": _marked(recorded)})
+        return
+    from cookbook.cli import tables
+
+    for shown in tables.of_limits(made):
+        _print(shown)
+    for reason in dict.fromkeys(r["figures"]["reason"] for r in made if "reason" in r["figures"]):
+        _say(f"without ncu: {reason}")
+    _show_skipped("not measured", skipped, recorded)
+
+
+@app.command(epilog="Example: cookbook copy ampere/ldmatrix_gemm kernels/gemm.py")
+def copy(
+    name: Name,
+    dest: Annotated[Path, typer.Argument(metavar="DEST", help="A file, or a folder to put it in.")],
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that exists.")] = False,
+) -> None:
+    """Write a recipe as one file that runs without this package."""
+    recipe = catalog.find(name)
+    file = dest / f"{recipe.file.stem}.py" if dest.is_dir() else dest
+    if file.exists() and not force:
+        raise typer.BadParameter(f"DEST: got {file}, which exists; needed a new file, or --force to write over it")
+    source = catalog.standalone_source(recipe.name, file.stem)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(source, encoding="utf-8")
+    except OSError as error:
+        raise typer.BadParameter(f"DEST: got {file}; needed a file that can be written ({error})") from None
+    _say(f"wrote {file}: {len(source.splitlines())} lines that stand alone; the first say what they need")
+    if recipe.kind in catalog.USAGE:
+        function, example, where = catalog.usage_of(recipe)
+        _say(f"call it: from {file.stem} import {function}; {example}  # {where}")
+    if recipe.runs_on != catalog.ANYWHERE:
+        _say(f"it runs on a GPU of {recipe.needs_gpu}")
+
+
+@app.command(epilog="Examples: cookbook results --stale    cookbook results --exact --jobs 2")
+def results(
+    stale: Annotated[bool, typer.Option("--stale", help="Only records of code that has changed since.")] = False,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Compile what every record is of, and compare: minutes, no GPU.")
+    ] = False,
+    restamp: Annotated[
+        bool,
+        typer.Option("--restamp", help="Compile what stale records are of; renew those whose kernels are the same."),
+    ] = False,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes that compile. Default: one a CPU, 4 at most.", show_default=False),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List what was measured; with --stale what must be measured again.
+
+    --stale reads the recipes' text and takes a second. --exact and --restamp compile: exit status 1 if a record's
+    kernels differ from today's, or if --restamp refuses one.
+    """
+    from cookbook.measure import records
+
+    if stale + exact + restamp > 1:
+        raise typer.BadParameter("got several of --stale, --exact and --restamp; needed one at most")
+    if exact or restamp:
+        raise typer.Exit(_exact(jobs, as_json) if exact else _restamp(jobs, as_json))
+    found = records.stale() if stale else records.read()
+    if as_json:
+        _print_json(_marked(found))
+        return
+    from cookbook.cli import tables
+
+    if not found:
+        _print("no stale record" if stale else "nothing measured yet")
+    else:
+        _print(tables.of_records(found, records.is_stale))
+    if stale and (hosts := sum(not records.is_stale(r) and records.host_is_stale(r) for r in records.read())):
+        _say(f"{hosts} current records have times of the host that are stale: its code has changed since")
+
+
+def _exact(jobs: int | None, as_json: bool) -> int:
+    """Compare every record with what is compiled now, and say so; the exit status."""
+    from cookbook.cli import tables
+    from cookbook.measure import freshness, records
+
+    found = records.read()
+    with _progress(freshness.how_many(found)) as advance:
+        verdicts = freshness.compare(found, jobs, advance)
+    if as_json:
+        _print_json([v.to_json() for v in verdicts])
+    else:
+        _print(tables.of_verdicts([v for v in verdicts if v.status != freshness.CURRENT]))
+    counts = [f"{sum(v.status == status for v in verdicts)} {status}" for status in freshness.STATUSES]
+    _say(f"{len(found)} records: {', '.join(counts)}")
+    return int(any(v.status == freshness.DIFFERS for v in verdicts))
+
+
+def _restamp(jobs: int | None, as_json: bool) -> int:
+    """Renew the records that may be, and say which may not; the exit status."""
+    from cookbook.cli import tables
+    from cookbook.measure import freshness, records
+
+    found = records.read()
+    with _progress(freshness.how_many(r for r in found if not freshness.is_settled(r))) as advance:
+        done = freshness.restamp(found, jobs=jobs, on_progress=advance)
+    if as_json:
+        counted = {key: len(getattr(done, key)) for key in ("current", "renewed", "stamped")}
+        _print_json(counted | {"refused": [verdict.to_json() for verdict in done.refused]})
+    counts = f"{len(done.current)} were current, {len(done.renewed)} renewed, {len(done.stamped)} stamped"
+    _say(f"{len(found)} records: {counts}, {len(done.refused)} refused")
+    if done.refused and not as_json:
+        _print(tables.of_verdicts(done.refused))
+    return int(bool(done.refused))
+
+
+@app.command(epilog="Example: cookbook doctor")
+def doctor(as_json: Json = False) -> None:
+    """Say what this machine has, what will and won't work, and the mend."""
+    from cookbook.measure import doctor as examiner
+
+    diagnoses = examiner.examine()
+    if as_json:
+        _print_json(examiner.to_json(diagnoses))
+    else:
+        from cookbook.cli import tables
+
+        _print(tables.of_diagnoses(diagnoses))
+    raise typer.Exit(0 if examiner.healthy(diagnoses) else 1)
+
+
+layouts.attach(app)
+
+
+# --- shared -------------------------------------------------------------------------------------------------
+
+
+def _wanted(names: list[str] | None, everything: bool, command: str) -> list[catalog.Recipe]:
+    if everything == bool(names):
+        example = f"cookbook {command} hopper/tma_wgmma_gemm"
+        got = "names and --all" if names else "none"
+        raise typer.BadParameter(f"NAME: got {got}; needed names of recipes or --all, such as: {example}")
+    return catalog.recipes() if everything else [catalog.find(name) for name in names or ()]
+
+
+def _chosen(
+    recipes: list[catalog.Recipe],
+    shapes: list[str] | None,
+    dtypes: list[str] | None,
+    targets: list[str] | None,
+    everything: bool,
+    majors: list[str] | None = None,
+) -> list[tuple[catalog.Recipe, Any]]:
+    """Each recipe with what to check of it, a `checking.Chosen`; a wrong option is a wrong command line.
+
+    With --all each recipe takes what fits it; one that nothing of an option fits is left out, and named.
+    """
+    from cookbook.check import levels as checking
+
+    given = {"shape": [_shape(s) for s in shapes or ()], "dtype": [_dtype(d) for d in dtypes or ()]}
+    given |= {"target": list(targets or ()), "major": list(majors or ())}
+    asked = {recipe.name: given for recipe in recipes}
+    if everything:
+        fitting = {recipe.name: _fitting(recipe, given) for recipe in recipes}
+        if kept := {name: fits for name, fits in fitting.items() if all(fits[w] or not given[w] for w in given)}:
+            for name in fitting.keys() - kept:
+                words = (str(v) for what, values in given.items() if not fitting[name][what] for v in values)
+                _say(f"{name}: left out: not made for {', '.join(words)}")
+            asked = kept
+    with of_library({what: f"--{what}" for what in given}):
+        chosen = [(r, asked[r.name]) for r in recipes if r.name in asked]
+        return [(r, checking.chosen(r, *(a[what] for what in given))) for r, a in chosen]
+
+
+def _fitting(recipe: catalog.Recipe, given: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """The values of each option that the recipe takes."""
+    from cookbook.check import levels as checking
+
+    return {w: [v for v in values if not checking.refusal(recipe, w, v)] for w, values in given.items()}
+
+
+def _recipe_json(recipe: catalog.Recipe) -> dict[str, Any]:
+    return {key: str(value) if isinstance(value, Path) else value for key, value in vars(recipe).items()}
+
+
+class _Recording:
+    """Writes records at once, so that a run that is cut short keeps what it has measured, and says at the end where."""
+
+    def __init__(self, wanted: bool) -> None:
+        self.wanted, self.files, self.made = wanted, {}, []
+
+    def keep(self, *made: Any) -> None:
+        """made: records, or None for what has none."""
+        from cookbook.measure import records
+
+        if self.wanted:
+            self.made += filter(None, made)
+            self.files |= dict.fromkeys(records.write(filter(None, made)))
+
+    def say(self) -> None:
+        """Compile what the records are of, for the hashes of their kernels, and say where they are."""
+        from cookbook.measure import freshness, records
+
+        if self.wanted and self.made:
+            stamped, refused = freshness.stamp(self.made)
+            records.write(stamped)
+            for record, _, why in refused:
+                _say(f"{record['recipe']} {record['level']}: no hashes of its kernels: {why}")
+        if self.wanted:
+            _say("recorded in " + ", ".join(map(str, self.files)) if self.files else "nothing was measured to record")
+
+
+@contextmanager
+def _progress(total: int) -> Any:
+    """A progress bar on stderr: yields a function that shows what comes next and counts the step before it.
+
+    Where stderr is no terminal each step is a line, so that a log shows how far it came.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _counting(total)
+        return
+    columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=total, completed=-1)
+
+        def advance(text: str) -> None:
+            bar.update(task, advance=1, description=text)
+
+        yield advance
+
+
+def _counting(total: int) -> Callable[[str], None]:
+    done = iter(range(1, total + 1))
+    return lambda text: _say(f"[{next(done, total)}/{total}] {text}")
+
+
+def main() -> None:
+    """The entry point of the `cookbook` command."""
+    try:
+        app()
+    except catalog.CatalogError as error:
+        _say(f"error: {error}")
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

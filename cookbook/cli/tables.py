@@ -1,0 +1,151 @@
+"""Tables of the command line: recipes, reports, records, diagnoses, as rich renderables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from cookbook.check.levels import Level, Report
+    from cookbook.measure.doctor import Diagnosis
+    from cookbook.measure.freshness import Verdict
+    from cookbook.recipe.catalog import Recipe
+
+COLOURS = {
+    "passed": "green",
+    "ok": "green",
+    "recorded": "cyan",
+    "stale": "yellow",
+    "differs": "bold red",
+    "not compared": "yellow",
+    "not checked": "yellow",
+    "limited": "yellow",
+    "failed": "bold red",
+    "missing": "bold red",
+}
+
+
+def coloured(status: str) -> str:
+    """A status in the colour that it has in every table."""
+    return f"[{COLOURS[status]}]{status}[/]"
+
+
+def of_recipes(recipes: Iterable[Recipe]) -> Table:
+    """`cookbook list`."""
+    table = _table("recipe", "what it shows", "targets", "runs on")
+    for recipe in recipes:
+        table.add_row(f"[bold]{recipe.name}[/]", escape(recipe.claim), " ".join(recipe.targets), recipe.runs_on)
+    return table
+
+
+def of_reports(reports: Iterable[Report]) -> Table:
+    """`cookbook check`: one line per recipe and level, lines that say the same made one."""
+    from cookbook.publish.words import describe
+
+    table = _table("recipe", "level", "of", "status", "figures")
+    for number, report in enumerate(reports):
+        if number:
+            table.add_section()
+        alike: dict[tuple[str, str, str], list[Level]] = {}
+        for level in report.levels:
+            alike.setdefault((level.level, level.status, describe(level)), []).append(level)
+        for row, ((level, status, words), levels) in enumerate(alike.items()):
+            name = f"[bold]{report.recipe}[/]" if row == 0 else ""
+            table.add_row(name, level, _of(levels), coloured(status), escape(words))
+    return table
+
+
+def of_records(records: Iterable[dict[str, Any]], is_stale: Any) -> Table:
+    """`cookbook results`."""
+    from cookbook.measure.records import figures_of
+    from cookbook.publish.words import WORDS
+
+    table = _table("recipe", "level", "of", "status", "figures", "device", "date")
+    for r in records:
+        shape = "x".join(map(str, r["shape"])) if r["shape"] else ""
+        words = WORDS[r["level"]](figures_of(r))
+        status = "stale" if is_stale(r) else r["status"]
+        of = " ".join(word for word in (r.get("majors"), r["dtype"], shape) if word)
+        table.add_row(r["recipe"], r["level"], of, coloured(status), escape(words), r["device"], r["date"])
+    return table
+
+
+def of_verdicts(verdicts: Iterable[Verdict]) -> Table | str:
+    """`cookbook results --exact`: what is not current, and why."""
+    table = _table("recipe", "level", "of", "status", "why")
+    for record, status, why in verdicts:
+        words = (record.get("majors"), record["dtype"], "x".join(map(str, record["shape"] or ())))
+        of = " ".join(word for word in words if word)
+        table.add_row(record["recipe"], record["level"], of, coloured(status), escape(why))
+    return table if table.row_count else "every record is of the kernels that are compiled today"
+
+
+def of_limits(records: Iterable[dict[str, Any]]) -> list[Table]:
+    """`cookbook limits`: two tables a record, what each sustains, and what ncu finds of our own variants."""
+    from cookbook.measure import limits
+
+    made = []
+    for r in records:
+        of = " ".join(word for word in (r.get("majors"), r["dtype"], "x".join(map(str, r["shape"]))) if word)
+        for columns, own in ((limits.SUSTAINED, False), (limits.PROFILED, True)):
+            header, rows = limits.rows(r, columns, own)
+            if header:
+                table = _table(f"{r['recipe']} {of}", *header)
+                for cells in rows:
+                    table.add_row(*map(escape, cells))
+                made.append(table)
+    return made
+
+
+def of_diagnoses(diagnoses: Iterable[Diagnosis]) -> Table:
+    """`cookbook doctor`."""
+    table = _table("what", "status", "found", "means", "mend")
+    for d in diagnoses:
+        table.add_row(d.what, coloured(d.status), escape(d.found), escape(d.means), escape(d.mend))
+    return table
+
+
+def of_recipe(recipe: Recipe, code: str | None) -> Table:
+    """`cookbook show`."""
+    table = Table.grid(padding=(0, 2))
+    instructions = [f"{key}: {' '.join(value)}" for key, value in recipe.instructions.items()]
+    rows = {
+        "recipe": f"[bold]{recipe.name}[/]",
+        "title": escape(recipe.title),
+        "claim": escape(recipe.claim),
+        "data path": escape(recipe.path),
+        "builds on": recipe.builds_on or "nothing",
+        "dtypes": " ".join(recipe.dtypes),
+        "kind": recipe.kind,
+        "majors": " ".join(recipe.majors) if recipe.kind == "gemm" else "",
+        "targets": " ".join(recipe.targets),
+        "runs on": recipe.runs_on,
+        "instructions": "\n".join(instructions),
+        "file": str(recipe.file),
+        "code hash": (code or "")[:16],
+    }
+    for key, value in rows.items():
+        table.add_row(f"[dim]{key}[/]", value)
+    return table
+
+
+def _table(*columns: str) -> Table:
+    from rich import box
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim")
+    for column in columns:
+        table.add_column(column, no_wrap=column in ("recipe", "level", "status"), overflow="fold")
+    return table
+
+
+def _of(levels: Iterable[Level]) -> str:
+    """The targets, variants, majors, dtypes and shapes of these levels, each named once."""
+    said: list[dict[str, None]] = [{}, {}, {}, {}, {}]
+    for level in levels:
+        shape = "x".join(map(str, level.shape)) if level.shape else None
+        for names, name in zip(said, (level.target, level.variant, level.majors, level.dtype, shape), strict=True):
+            names.update({name: None} if name else {})
+    return " ".join(name for names in said for name in names)

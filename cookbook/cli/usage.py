@@ -1,0 +1,114 @@
+"""A wrong command line is one line on stderr, `argument: got X; needed Y`, and exit status 2.
+
+`OneLine` is the group of commands that does so; `whole` reads an option that is an integer. `of_library` turns what
+the library refuses into such a line, with the option's name in place of the parameter's.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from cookbook.cli.console import say
+
+__all__ = ["OneLine", "of_library", "whole"]
+
+WRONG = 2  # the exit status
+LONGEST_WORD = 100
+LONGEST = 400  # characters of a line
+
+
+class OneLine(TyperGroup):
+    """The commands, whose usage errors are one line each."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **extra)
+        try:
+            status = super().main(*args, standalone_mode=False, **extra)
+        except typer.Abort:
+            say("Aborted.")
+            sys.exit(1)
+        except LookupError as error:  # a recipe that there is not; a KeyError is no message
+            if type(error) in (LookupError, KeyError, IndexError):
+                raise
+            say(_shortened("NAME" + str(error).removeprefix("name")))
+            sys.exit(WRONG)
+        except Exception as raised:
+            error: Any = raised
+            if not hasattr(error, "format_message"):  # what is no error of click's is one of ours
+                raise
+            if "NoArgs" in type(error).__name__:
+                error.show()  # the help
+            else:
+                say(_line(error))
+            sys.exit(error.exit_code)
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+def whole(text: str | int) -> int:
+    """The integer that an option says; `parser` of a typer option or argument."""
+    if isinstance(text, int):  # a default
+        return text
+    if not re.fullmatch(r"[+-]?[0-9]{1,20}", text):
+        raise typer.BadParameter(f"got {_shortened(text)!r}; needed an integer of at most 20 digits")
+    return int(text)
+
+
+@contextmanager
+def of_library(options: Mapping[str, str]) -> Iterator[None]:
+    """What the library refuses is a wrong command line.
+
+    Args:
+        options: the option that gives each parameter of the library, such as {"element_bits": "--bits"}.
+    """
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        name, colon, rest = str(error).partition(":")
+        raise typer.BadParameter(options.get(name, name) + colon + rest) from None
+
+
+def _line(error: Any) -> str:
+    """One line that says what is wrong."""
+    param = getattr(error, "param", None)
+    message = str(getattr(error, "message", "") or error.format_message()).strip()
+    kind = type(error).__name__
+    if kind == "MissingParameter" and param is not None:
+        return f"{_name(param)}: got none; needed {_wanted(param)}"
+    if kind == "NoSuchOption":
+        near = getattr(error, "possibilities", None)
+        hint = f" such as {' or '.join(sorted(near))}" if near else " of this command (see --help)"
+        return f"{_shortened(error.option_name)}: got an unknown option; needed one{hint}"
+    if kind == "BadOptionUsage":
+        return f"{error.option_name}: got no value; needed one (see --help)"
+    if said := re.fullmatch(r"No such command (.*?)\.(.*)", message, re.DOTALL):
+        return f"COMMAND: got {_shortened(said[1])}; needed one that --help lists"
+    if said := re.match(r"Got unexpected extra argument\S* \((.*)\)", message, re.DOTALL):
+        return f"arguments: got {_shortened(said[1])!r} more; needed those that --help lists"
+    if param is not None and not re.match(r"[-\w., ]+: ", message):
+        message = f"{_name(param)}: {message}"
+    return _shortened(message.replace(", needed", "; needed"))
+
+
+def _name(param: Any) -> str:
+    """The option as it is written, or what stands for an argument in the help."""
+    written = [name for name in param.opts if name.startswith("--")]
+    return written[0] if written else (param.metavar or param.name).strip("[].")
+
+
+def _wanted(param: Any) -> str:
+    return f"{param.metavar}" if param.metavar and param.opts[0].startswith("-") else "a value"
+
+
+def _shortened(text: str) -> str:
+    """On one line, no word of it longer than `LONGEST_WORD` characters."""
+    short = " ".join(text.split())
+    short = re.sub(rf"[^\s;]{{{LONGEST_WORD},}}", lambda word: word[0][: LONGEST_WORD - 3] + "...", short)
+    return short if len(short) <= LONGEST else short[: LONGEST - 3] + "..."

@@ -1,0 +1,238 @@
+"""What each recipe is timed against, as a `Contest`.
+
+A GEMM's peers are torch.matmul, QuACK, the GEMM that its front matter names under `beside`, and the ceiling: a kernel
+that does as many multiplications by the same instruction and nothing else (`cookbook.measure.ceilings`). A transpose's
+are torch's own, its other variants, and a copy of as many bytes, which is the ceiling. Those of a GEMM of row-scaled
+8-bit operands are torch's own, with fast and with slow accumulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any
+
+from cookbook.check import compiled, ran, transpose
+from cookbook.check.ran import Shape
+from cookbook.measure import ceilings
+from cookbook.measure.contest import OURS, Call, Contest, how_many_sets, us_per_call
+from cookbook.recipe import catalog
+from cookbook.recipe.majors import DEFAULT, configured
+
+TORCH, QUACK = "torch.matmul", "quack"
+FAST, SLOW = "torch._scaled_mm", "torch._scaled_mm, slow accumulation"  # of row-scaled 8-bit operands
+COPY, TORCH_TRANSPOSE = "device copy", "torch"  # of a transpose
+HOST_SHAPE: Shape = (64, 64, 64)  # so small that the GPU keeps up with the host
+
+
+def contest_of(
+    recipe: catalog.Recipe, shape: Shape, dtype: str, majors: str, quack: bool = True, own: bool = True
+) -> Contest:
+    """A GEMM or a transpose and all that it is timed against at one shape.
+
+    Args:
+        recipe: of kind "gemm" or "transpose".
+        shape: (M, N, K), or (M, N) of a transpose.
+        dtype: torch's name.
+        majors: of the operands of a GEMM.
+        quack: whether QuACK is a peer.
+        own: whether each variant of a GEMM is in it too, beside what `matmul` takes by itself.
+
+    Raises:
+        RuntimeError: a kernel of ours is wrong: nothing is timed.
+    """
+    module = catalog.load(recipe.name)
+    if recipe.kind == "transpose":
+        return transpose_contest(module, shape, dtype)
+    if recipe.operands:
+        return row_scaled_contest(module, shape, dtype, own)
+    contest = gemm_contest(module, shape, dtype, majors, quack, recipe.beside, own)
+    contest = replace(contest, majors=recipe.told_apart(majors))
+    return ceilings.beside(recipe, contest, dtype)
+
+
+# --- GEMMs ----------------------------------------------------------------------------------------------------------
+
+
+def gemm_contest(
+    module: Any,
+    shape: Shape,
+    dtype: str,
+    majors: str = DEFAULT,
+    quack: bool = True,
+    beside: str | None = None,
+    own: bool = True,
+) -> Contest:
+    """A recipe's matmul, with all its variants if `own`, beside torch.matmul, QuACK, and the recipe called `beside`.
+
+    A wrong or failing peer is left out; of ours it is an error.
+    """
+    sets, variants_of_ours = input_sets(shape, dtype, majors), own_variants(module) if own else {}
+    others = peers(quack=quack) | ({beside: _into(catalog.load(beside).matmul)} if beside else {})
+    variants: dict[str, Call] = {OURS: _into(module.matmul), **others, **variants_of_ours}
+    ours = (OURS, *variants_of_ours)
+    usable = {name: call for name, call in variants.items() if _agrees(name, call, sets[0], dtype, ours)}
+    config = configured(compiled.config_for(module, compiled.arch_here()), majors)
+    of = (beside,) if beside in usable else ()
+    return Contest(usable, sets, TORCH, 2.0 * shape[0] * shape[1] * shape[2], config=config, of=of)
+
+
+def own_variants(module: Any) -> dict[str, Call]:
+    """The kernels of a recipe that has several, by name."""
+    return {name: _into(matmul) for name, matmul in ran.matmuls(module).items() if name}
+
+
+def _into(matmul: Callable[..., Any]) -> Call:
+    """A recipe's matmul as a call of (a, b, out)."""
+    return lambda a, b, out: matmul(a, b, out=out)
+
+
+def peers(tuned: bool = True, quack: bool = True) -> dict[str, Call]:
+    """What ours is timed beside: torch.matmul, and QuACK's GEMM where it is installed, autotuned if `tuned`."""
+    import torch
+
+    found: dict[str, Call] = {TORCH: lambda a, b, out: torch.matmul(a, b, out=out)}
+    if not quack:
+        return found
+    try:
+        from quack.gemm_interface import gemm  # pyright: ignore[reportMissingImports]  # a peer that few have
+    except Exception:  # not installed, or not for this machine: it is then no peer here
+        return found
+    return found | {QUACK: lambda a, b, out: gemm(a, b, out=out, tuned=tuned)}
+
+
+def _agrees(name: str, call: Call, operands: tuple[Any, Any, Any], dtype: str, ours: tuple[str, ...] = (OURS,)) -> bool:
+    """Whether a variant computes the product; one of `ours` that does not is an error."""
+    try:
+        ran.verify(name, call, operands, dtype)
+    except Exception:
+        if name in ours:
+            raise
+        return False
+    return True
+
+
+def input_sets(shape: Shape, dtype: str, majors: str = DEFAULT) -> list[tuple[Any, Any, Any]]:
+    """Enough sets of (a, b, out) that together they are L2_MULTIPLE times as large as L2; at least 2."""
+    import torch
+
+    m, n, k = shape
+    kind = {"device": "cuda", "dtype": getattr(torch, dtype)}
+    count = how_many_sets(2 * (m * k + k * n + m * n))
+    return [(*ran.inputs(shape, dtype, majors=majors), torch.empty(m, n, **kind)) for _ in range(count)]
+
+
+# --- GEMMs of row-scaled 8-bit operands -------------------------------------------------------------------------------
+
+
+def row_scaled_contest(module: Any, shape: Shape, dtype: str, own: bool = True) -> Contest:
+    """A recipe's matmul of (a, b, scale_a, scale_b, out), with all its variants if `own`, and torch's two.
+
+    Raises:
+        RuntimeError: one of them does not compute the product.
+    """
+    sets, kinds = row_scaled_sets(shape, dtype), module.VARIANTS if own else ()
+    variants: dict[str, Call] = {
+        OURS: _into_scaled(module.matmul),
+        FAST: partial(_scaled_mm, True),
+        SLOW: partial(_scaled_mm, False),
+    }
+    variants |= {name: _into_scaled(partial(module.matmul, variant=name)) for name in kinds}
+    for name, call in variants.items():
+        _verify_scaled(name, call, sets[0])
+    return Contest(variants, sets, FAST, 2.0 * shape[0] * shape[1] * shape[2], config=module.CONFIG)
+
+
+def row_scaled_sets(shape: Shape, dtype: str) -> list[tuple[Any, ...]]:
+    """Sets of (a, b, scale_a, scale_b, out): normal numbers as e4m3, scale factors of 0.5 to 1.5, K contiguous."""
+    import torch
+
+    m, n, k = shape
+    made = []
+    for _ in range(how_many_sets(m * k + k * n + 2 * m * n)):
+        a, b = (torch.randn(rows, k, device="cuda").to(torch.float8_e4m3fn) for rows in (m, n))
+        scale_a, scale_b = torch.rand(m, 1, device="cuda") + 0.5, torch.rand(1, n, device="cuda") + 0.5
+        made.append((a, b.T, scale_a, scale_b, torch.empty(m, n, device="cuda", dtype=getattr(torch, dtype))))
+    return made
+
+
+def _into_scaled(matmul: Callable[..., Any]) -> Call:
+    return lambda a, b, scale_a, scale_b, out: matmul(a, b, scale_a, scale_b, out=out)
+
+
+def _scaled_mm(fast: bool, a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any) -> Any:
+    import torch
+
+    return torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=out.dtype, use_fast_accum=fast, out=out)
+
+
+def _verify_scaled(name: str, call: Call, operands: tuple[Any, ...]) -> None:
+    """Before it is timed: the product, to the rounding of bfloat16 and what fast accumulation loses."""
+    a, b, scale_a, scale_b, out = operands
+    out.fill_(float("nan"))
+    call(*operands)
+    exact = (a.float() @ b.float()) * scale_a * scale_b
+    error, limit = ran.relative_error(out, exact), 2 * ran.tolerance("bfloat16")
+    if not error <= limit:
+        raise RuntimeError(f"{name} is wrong: relative error {error:.2e}; at most {limit:.2e}")
+
+
+# --- the host -------------------------------------------------------------------------------------------------------
+
+
+@cache
+def host_costs(name: str, dtype: str, majors: str = DEFAULT, quack: bool = True) -> dict[str, dict[str, float]]:
+    """Microseconds of the host that a call of a GEMM recipe, and of each peer, takes: once a process.
+
+    Returns:
+        By variant: "host_us", into an `out` that is given, and "host_new_us", into one that the call makes.
+    """
+    import torch
+
+    matmul = catalog.load(name).matmul
+    calls: dict[str, Call] = {OURS: lambda a, b, out: matmul(a, b, out=out), **peers(False, quack)}
+    a, b, out = input_sets(HOST_SHAPE, dtype, majors)[0]
+    calls = {who: call for who, call in calls.items() if _agrees(who, call, (a, b, out), dtype)}
+    costs: dict[str, dict[str, float]] = {who: {} for who in calls}
+    for figure, given in (("host_us", out), ("host_new_us", None)):
+        each = {who: partial(call, a, b, given) for who, call in calls.items()}
+        for who, us in us_per_call(each, torch.cuda.synchronize).items():
+            costs[who][figure] = us
+    return costs
+
+
+# --- transposes -----------------------------------------------------------------------------------------------------
+
+
+def transpose_contest(module: Any, shape: Shape, dtype: str) -> Contest:
+    """The fastest variant beside a copy of the same bytes, torch's transpose, the other variants and `beside`'s.
+
+    Raises:
+        RuntimeError: a variant is wrong: nothing is timed.
+    """
+    import torch
+
+    (m, n), kind = shape, getattr(torch, dtype)
+    set_bytes = 2 * m * n * kind.itemsize
+    count = how_many_sets(set_bytes)
+    empty = partial(torch.empty, n, m, device="cuda", dtype=kind)
+    sets = [(transpose.padded_input(shape, dtype, 0), empty()) for _ in range(count)]
+    (x, out), capability = sets[0], torch.cuda.get_device_capability()
+    able = [name for name, reason in module.usable(x, out, capability).items() if not reason]
+    variants: dict[str, Callable[..., Any]] = {
+        OURS: lambda x, out: module.transpose(x, out=out),
+        COPY: lambda x, out: out.view(m, n).copy_(x),
+        TORCH_TRANSPOSE: lambda x, out: out.copy_(x.t()),
+    }
+    variants |= {name: lambda x, out, name=name: module.transpose(x, out=out, variant=name) for name in able}
+    arch, known = "sm_{}{}".format(*capability), compiled.cutlass_dtype(dtype)
+    others = {name: config for name, config in module.beside(arch, known).items() if config.variant in able}
+    variants |= {name: lambda x, out, c=config: module.run(x, out, c) for name, config in others.items()}
+    for name in variants.keys() - {COPY, TORCH_TRANSPOSE}:
+        out.fill_(float("nan"))
+        variants[name](x, out)
+        if not torch.equal(out, x.t()):
+            raise RuntimeError(f"{name} is wrong: not timed")
+    config = module.configs_for(arch, known)[able[0]]
+    return Contest(variants, sets, COPY, float(set_bytes), "gbps", config, graphs=False)

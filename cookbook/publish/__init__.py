@@ -1,0 +1,1 @@
+"""What is published from recipes, notebooks and records: pages, tables, plots, notebooks."""

@@ -1,0 +1,42 @@
+"""Markdown that several pages are made of: tables, fences, figures, and where a record comes from."""
+
+from __future__ import annotations
+
+import re
+
+from cookbook.measure.records import Record
+
+NOT_MEASURED, NOT_MEASURED_ON_A_GPU = "*Not measured yet.*", "*Not measured on a GPU yet.*"
+
+
+def table(header: list[str], rows: list[list[str]], right: int = 1) -> str:
+    """A markdown table whose columns from number `right` on are set flush right."""
+    rule = ["---" if column < right else "---:" for column in range(len(header))]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, rule, *rows))
+
+
+def fence(content: str, language: str) -> str:
+    """A fenced block, its fence longer than any run of backticks inside."""
+    marks = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", content)), default=0))
+    return f"{marks}{language}\n{content.rstrip()}\n{marks}"
+
+
+def folded(title: str, content: str) -> str:
+    """`content` behind a line that opens it."""
+    return f'??? abstract "{title}"\n\n' + "\n".join(f"    {line}" if line else "" for line in content.split("\n"))
+
+
+def figure(svg: str) -> str:
+    """An SVG document as one block of HTML: markdown must see no blank line in it."""
+    return '<figure class="picture">' + re.sub(r"\s*\n\s*", " ", svg.strip()) + "</figure>"
+
+
+def circumstances(found: list[Record]) -> str:
+    """One sentence for each set of circumstances: the device, when, which versions, which inputs."""
+    said = []
+    for r in found:
+        versions = ", ".join(f"{name} {version}" for name, version in r["versions"].items() if version)
+        driver = f", driver {r['driver']}" if r.get("driver") else ""
+        day = r["date"].split()[0]
+        said.append(f"{r['device']}, {day}, inputs {r['distribution']}; {versions}{driver}.")
+    return " ".join(dict.fromkeys(said))

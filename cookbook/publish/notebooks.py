@@ -1,0 +1,162 @@
+"""recipes/<track>/<name>.py -> notebooks/<track>/<name>.ipynb, executed, the same bytes every time.
+
+The kernel runs without a GPU even where there is one, so that a notebook made anywhere is the same: what a GPU has
+to say comes from results/. Cell ids, metadata and execution counts depend on the recipe alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cookbook.recipe import catalog
+
+_TIMEOUT = 900  # seconds a cell may take: a cell compiles a kernel for several targets
+_KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class OutOfStep(ValueError):
+    """A notebook is missing, was made from another text of its recipe, was not executed, or shows an error."""
+
+
+def notebook_path(name: str, root: Path | None = None) -> Path:
+    """Where the notebook of a recipe lies: `root`/<track>/<name>.ipynb, in the source tree if left out."""
+    recipe = catalog.find(name)
+    root = root or catalog.recipes_root().parent / "notebooks"
+    return root / f"{recipe.name}.ipynb"
+
+
+def from_recipe(name: str) -> Any:
+    """The recipe as a notebook (an nbformat NotebookNode) that has not been executed: lab cells included."""
+    import jupytext
+
+    recipe = catalog.find(name)
+    notebook = jupytext.read(recipe.file, fmt="py:percent")
+    described = notebook.metadata.get("cookbook", {})
+    notebook.metadata = {"cookbook": described, "kernelspec": _KERNEL, "language_info": {"name": "python"}}
+    notebook.nbformat, notebook.nbformat_minor = 4, 5
+    for number, cell in enumerate(notebook.cells):
+        cell["id"] = f"cell-{number:03d}"
+        cell.metadata = {"tags": list(cell.metadata["tags"])} if cell.metadata.get("tags") else {}
+    return notebook
+
+
+@contextmanager
+def _without_gpu() -> Iterator[None]:
+    """The environment of the kernel: no device, no hash order, this source tree on the path."""
+    tree = str(catalog.recipes_root().parent)
+    wanted = {
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONHASHSEED": "0",
+        "PYTHONPATH": os.pathsep.join([tree, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
+        "COLUMNS": "110",
+    }
+    before = {key: os.environ.get(key) for key in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            os.environ.pop(key, None) if value is None else os.environ.__setitem__(key, value)
+
+
+def execute(notebook: Any, folder: Path) -> Any:
+    """Runs every cell in `folder` with no GPU and tidies the outputs.
+
+    Raises:
+        nbclient.exceptions.CellExecutionError: a cell raised.
+    """
+    from nbclient import NotebookClient
+
+    with _without_gpu():
+        client = NotebookClient(
+            notebook,
+            timeout=_TIMEOUT,
+            kernel_name="python3",
+            record_timing=False,
+            coalesce_streams=True,
+            resources={"metadata": {"path": str(folder)}},
+        )
+        client.execute()
+    notebook.metadata["language_info"] = {"name": "python"}
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            _tidy(output)
+    return notebook
+
+
+def _tidy(output: Any) -> None:
+    """Drops what differs from run to run and says nothing: colour codes, metadata, carriage returns."""
+    if "text" in output:
+        output["text"] = _ANSI.sub("", output["text"])
+    if "metadata" in output:
+        output["metadata"] = {}
+    if isinstance(output.get("data", {}).get("text/plain"), str):
+        output["data"]["text/plain"] = _ANSI.sub("", output["data"]["text/plain"])
+    if "image/svg+xml" in output.get("data", {}):
+        output["data"].pop("text/plain", None)  # the object's repr: the whole picture once more
+
+
+def make(name: str, root: Path | None = None) -> Path:
+    """Makes, executes and writes the notebook of a recipe; returns its path."""
+    import nbformat
+
+    path = notebook_path(name, root)
+    notebook = execute(from_recipe(name), catalog.recipes_root().parent)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
+    return path
+
+
+def read(name: str, root: Path | None = None) -> Any:
+    """The committed notebook of a recipe, checked to be in step with its .py.
+
+    Raises:
+        OutOfStep: says what differs.
+    """
+    import nbformat
+
+    path = notebook_path(name, root)
+    if not path.exists():
+        raise OutOfStep(f"{path}: missing; run `make notebooks`")
+    notebook = nbformat.read(path, as_version=4)
+    if problem := difference(notebook, from_recipe(name)):
+        raise OutOfStep(f"{path}: {problem}; run `make notebooks`")
+    return notebook
+
+
+def difference(notebook: Any, fresh: Any) -> str:
+    """Why an executed notebook is not what `fresh` would become, in words; "" if it is."""
+    parts = [[(c.cell_type, c.source, c.metadata.get("tags", [])) for c in nb.cells] for nb in (notebook, fresh)]
+    for number, (have, want) in enumerate(zip(*parts, strict=False)):
+        if have != want:
+            return f"cell {number} differs from the recipe"
+    if len(parts[0]) != len(parts[1]):
+        return f"{len(parts[0])} cells, the recipe has {len(parts[1])}"
+    code = [c for c in notebook.cells if c.cell_type == "code"]
+    if [c.execution_count for c in code] != list(range(1, len(code) + 1)):
+        return "not every code cell was executed, in order"
+    failed = [o["ename"] for c in code for o in c.outputs if o.output_type == "error"]
+    return f"shows an error: {failed[0]}" if failed else ""
+
+
+def main(check: bool, names: Sequence[str] = ()) -> int:
+    """Makes every notebook, or those of `names`; with `check` only compares. Returns how many are out of step."""
+    wrong = 0
+    for recipe in [catalog.find(name) for name in names] or catalog.recipes():
+        try:
+            if not check:
+                sys.stderr.write(f"executing {recipe.name}\n")
+                make(recipe.name)
+            read(recipe.name)
+            sys.stdout.write(f"{notebook_path(recipe.name)}: in step\n")
+        except OutOfStep as error:
+            sys.stderr.write(f"error: {error}\n")
+            wrong += 1
+    return wrong

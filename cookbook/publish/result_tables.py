@@ -1,0 +1,190 @@
+"""What the records say of one recipe, as markdown and as bars: timings, limits and checks. It is read from results/."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from cookbook import draw
+from cookbook.measure import ceilings, limits, records
+from cookbook.measure.peers import COPY, QUACK, TORCH, TORCH_TRANSPOSE
+from cookbook.measure.records import Record
+from cookbook.publish.markdown import NOT_MEASURED, circumstances, table
+from cookbook.recipe import catalog
+
+__all__ = ["beside_tn", "checked_table", "limits_table", "results_chart", "results_table"]
+
+PEERS = (TORCH, QUACK, ceilings.PEER, COPY, TORCH_TRANSPOSE)
+MANY = 8  # more of a recipe's own variants than this have a table to themselves, and no bars
+
+
+def results_table(name: str, dtype: str | None = None, root: Path | None = None) -> str:
+    """What was timed of a recipe, as markdown: current records, then stale ones under a line that says so.
+
+    Args:
+        name: a recipe's name.
+        dtype: only this one (torch's name); all if left out.
+        root: the folder of the records; results/ if left out.
+    """
+    name = catalog.find(name).name
+    timed = [r for r in records.select(name, "timed", dtype, root) if r["shape"]]
+    old = [r for r in timed if records.is_stale(r)]
+    current = [r for r in timed if r not in old]
+    parts = [_timed_tables(current), _host_line(current), circumstances(current)] if current else [NOT_MEASURED]
+    if old:
+        if not current:
+            parts = ["*The code as it is now has not been timed.*"]
+        parts += ["**Stale: measured on an earlier version of the code.**", _timed_tables(old), circumstances(old)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def beside_tn(name: str, root: Path | None = None) -> str:
+    """How each layout of a GEMM's operands stands to `tn` and to torch.matmul, as markdown: of the current records.
+
+    Args:
+        name: the name of a recipe that takes operands of several majors.
+        root: the folder of the records; results/ if left out.
+    """
+    timed = [r for r in records.select(catalog.find(name).name, "timed", None, root) if not records.is_stale(r)]
+    timed = sorted(timed, key=lambda r: (r["device"], r["dtype"], math.prod(r["shape"]), r["shape"]))
+    tn = {(r["device"], r["dtype"], *r["shape"]): r["figures"] for r in timed if r["majors"] == "tn"}
+    rows = []
+    for r in timed:
+        own = tn.get((r["device"], r["dtype"], *r["shape"]))
+        ratio = f"{own['median_ms'] / r['figures']['median_ms']:.3f}" if own else "not timed"
+        rows.append([r["device"], _shape(r), r["dtype"], r["majors"], ratio, f"{r['figures']['ratio']:.3f}"])
+    header = ["device", "M x N x K", "dtype", "majors", "times its tn", "times torch.matmul"]
+    return table(header, rows, right=4) if rows else NOT_MEASURED
+
+
+def limits_table(name: str, root: Path | None = None) -> str:
+    """What limits a GEMM, as markdown: what each of its current records says; stale ones are only named.
+
+    Args:
+        name: a recipe's name.
+        root: the folder of the records; results/ if left out.
+    """
+    found = records.select(catalog.find(name).name, records.LIMITS, None, root)
+    current = [record for record in found if not records.is_stale(record)]
+    parts = []
+    for record in current:
+        parts.append(f"**{' '.join(filter(None, (_shape(record), record.get('majors'), record['dtype'])))}**")
+        for columns, own in ((limits.SUSTAINED, False), (limits.PROFILED, True)):
+            header, rows = limits.rows(record, columns, own)
+            parts += [table(["variant" if own else "variant or peer", *header], rows)] if header else []
+        parts += [limits.of_the_gpu(record), circumstances([record])]
+    if found and not current:
+        return "*What limits the code as it is now has not been measured.*"
+    return "\n\n".join(part for part in parts if part) or NOT_MEASURED
+
+
+def checked_table(name: str, root: Path | None = None) -> str:
+    """What the records say about a recipe at each level that needs a GPU, as markdown."""
+    name = catalog.find(name).name
+    rows = [_checked_row(level, records.select(name, level, None, root)) for level in records.LEVELS]
+    return table(["level", "recorded", "on", "date"], rows, right=4)
+
+
+def _checked_row(level: str, found: list[Record]) -> list[str]:
+    current = [r for r in found if not records.is_stale(r)]
+    if not current:
+        return [level, "stale: the code has changed since" if found else "not measured", "", ""]
+    failed = sum(r["status"] != "passed" for r in current)
+    status = f"{failed} of {len(current)} failed" if failed else f"passed ({len(current)})"
+    devices, days = ({r[key].split()[0] if key == "date" else r[key] for r in current} for key in ("device", "date"))
+    return [level, status, ", ".join(sorted(devices)), ", ".join(sorted(days))]
+
+
+# --- timings --------------------------------------------------------------------------------------------------------
+
+
+def _shape(record: Record) -> str:
+    return " x ".join(map(str, record["shape"])) if record["shape"] else "many shapes"
+
+
+def _peer_names(timed: list[Record]) -> tuple[list[str], list[str]]:
+    """Who was timed beside ours: (what stands in the table of ours, a recipe's own variants if they are many)."""
+    names = list(dict.fromkeys(name for record in timed for name in record["peers"]))
+    own = [name for name in names if name not in PEERS and "/" not in name]
+    return ([name for name in names if name not in own], own) if len(own) > MANY else (names, [])
+
+
+def _timed_of(record: Record, majors: bool) -> list[str]:
+    return [_shape(record), *([record.get("majors", "")] if majors else []), record["dtype"]]
+
+
+def _timed_row(record: Record, peers: list[str], majors: bool) -> list[str]:
+    ours, key, row = record["figures"], _rate(record)[0], _timed_of(record, majors)
+    row += [f"{ours['median_ms']:.4g} ({ours['min_ms']:.4g} to {ours['max_ms']:.4g})", f"{ours[key]:.0f}"]
+    for name in peers:
+        peer = record["peers"].get(name)
+        row.append(f"{peer[key]:.0f} ({peer['ratio']:.3f})" if peer else "not timed")
+    return row
+
+
+def _rate(record: Record) -> tuple[str, str]:
+    """Under which key a timed record says its work a second, and the unit."""
+    return ("tflops", "TFLOP/s") if "tflops" in record["figures"] else ("gbps", "GB/s")
+
+
+def _timed_tables(timed: list[Record]) -> str:
+    peers, own = _peer_names(timed)
+    unit, sizes = _rate(timed[0])[1], "M x N x K"[: 4 * len(timed[0]["shape"]) - 3]
+    majors = any(record.get("majors") for record in timed)  # else they go without saying
+    header = [sizes, *(["majors"] if majors else []), "dtype", "ours, ms (min to max)", f"ours, {unit}"]
+    header += [f"{name}, {unit} (speed-up of ours)" for name in peers]
+    timed = sorted(timed, key=lambda r: (r["dtype"], math.prod(r["shape"]), r["shape"], r.get("majors", "")))
+    of = len(_timed_of(timed[0], majors))
+    shown = table(header, [_timed_row(record, peers, majors) for record in timed], right=of)
+    several = [record for record in timed if record["peers"].keys() & set(own)]
+    if several:
+        rows = [_timed_of(record, majors) + _variants_row(record, own) for record in several]
+        shown += f"\n\nEach variant by name, {unit}:\n\n{table([*header[:of], *own], rows, right=of)}"
+    return shown
+
+
+def _variants_row(record: Record, own: list[str]) -> list[str]:
+    key, found = _rate(record)[0], record["peers"]
+    return [f"{found[name][key]:.0f}" if name in found else "not timed" for name in own]
+
+
+def _host_line(timed: list[Record]) -> str:
+    """What a call takes of the host beside its peers, from the newest record that knows; "" if none does."""
+    timed = [r for r in timed if records.has_host_times(r["figures"])]
+    known = [r for r in timed if not records.host_is_stale(r)]
+    if not known:
+        return "What a call takes of the host has not been timed since the host's code changed." if timed else ""
+    newest = max(known, key=lambda r: r["date"])
+    costs = {"ours": newest["figures"], **newest["peers"]}
+    said = [f"{who} {f['host_us']:.1f} ({f['host_new_us']:.1f})" for who, f in costs.items() if "host_us" in f]
+    return f"A call takes so many microseconds of the host, with `out` given (without): {', '.join(said)}."
+
+
+# --- bars -----------------------------------------------------------------------------------------------------------
+
+
+def results_chart(name: str, root: Path | None = None) -> draw.Picture | None:
+    """The current timed records of a recipe as bars, or None if there is none."""
+    recipe = catalog.find(name)
+    timed = [r for r in records.select(recipe.name, "timed", None, root) if r["shape"] and not records.is_stale(r)]
+    if not timed:
+        return None
+    timed = [r for r in timed if r["dtype"] == timed[0]["dtype"]]
+    bars = [bar for record in timed for bar in _bars(record)]
+    title = f"{recipe.name}, {timed[0]['dtype']}, {timed[0]['device']}"
+    return draw.bar_chart(bars, unit=_rate(timed[0])[1], title=title)
+
+
+def _bars(record: Record) -> list[draw.Bar]:
+    key = _rate(record)[0]
+    _, own = _peer_names([record])
+    everyone = {"ours": record["figures"], **{name: f for name, f in record["peers"].items() if name not in own}}
+    return [
+        draw.Bar(
+            " ".join(word for word in (_shape(record), record.get("majors")) if word),
+            name,
+            f[key],
+            *(round(f[key] * f["median_ms"] / f[e], 2) for e in ("max_ms", "min_ms")),
+        )
+        for name, f in everyone.items()
+    ]

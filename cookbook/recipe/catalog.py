@@ -1,0 +1,446 @@
+"""The recipes: found on disk, described by their front matter, loaded as modules, copied as files.
+
+Nothing here imports torch or CuTe; only `load` does, by executing a recipe.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib.machinery
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from cookbook.recipe import copy, formats
+from cookbook.recipe import majors as operand_majors
+
+TRACKS = ("foundations", "ampere", "hopper", "blackwell")
+KINDS = ("gemm", "transpose", "study")  # what a recipe defines: docs/architecture.md, "A recipe"
+MEASURES = ("wavefronts", "experiment", "copies", "ceiling")  # what a study may measure: recipe contract, likewise
+ANYWHERE = "anywhere"
+_PACKAGE = Path(__file__).resolve().parents[1]
+_TAGS = re.compile(r"tags=\[(?P<tags>[^\]]*)\]")
+
+
+class CatalogError(ValueError):
+    """A recipe's front matter does not say what the catalog needs."""
+
+
+class UnknownRecipe(LookupError):
+    """No recipe has the name that was asked for."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a recipe's front matter (the YAML key `jupyter.cookbook`) says about it."""
+
+    name: str  # "<track>/<file name>"
+    file: Path
+    title: str
+    claim: str  # one sentence
+    track: str
+    order: int
+    kind: str = "gemm"  # one of KINDS; only a study may leave out the next three
+    targets: tuple[str, ...] = ()  # what it compiles for: ("sm_80", "sm_90a", ...)
+    runs_on: str = ANYWHERE  # "sm_90" exactly, "sm_100, sm_103" for each of them, "sm_80+" for it and later ones
+    dtypes: tuple[str, ...] = ()  # torch's names: ("bfloat16", "float16")
+    path: str = ""  # the way of the data: "tma -> wgmma"
+    builds_on: str | None = None  # the name of another recipe
+    operands: str = ""  # what A and B are made of where that is not one of `dtypes`: see cookbook/recipe/formats.py
+    majors: tuple[str, ...] = (
+        operand_majors.DEFAULT,
+    )  # of the operands that a GEMM takes: see cookbook/recipe/majors.py
+    # prefixes of SASS mnemonics that a cubin must hold, by target or majors; those under "all" every one must
+    instructions: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    max_smem: int | None = None  # bytes a block may use; None: the chip's own limit
+    bench_shapes: tuple[tuple[int, ...], ...] = ()  # what `cookbook bench` times; (): what it times of every recipe
+    beside: str | None = None  # another GEMM, of the same operands, that `cookbook bench` times as one more peer
+    tuned: bool = False  # whether it is the GEMM to use on its track: pages show it size by size
+    measures: str = ""  # what a study measures on a GPU, one of MEASURES; "" if nothing
+    # of a study that measures ceilings: instruction -> the class that its module has for it
+    ceiling_of: dict[str, str] = field(default_factory=dict)
+
+    def instructions_for(self, target: str, majors: str = operand_majors.DEFAULT) -> tuple[str, ...]:
+        """The SASS mnemonic prefixes that a cubin for `target` and operands of these majors must hold."""
+        return tuple(name for key in ("all", target, majors) for name in self.instructions.get(key, ()))
+
+    def told_apart(self, majors: str) -> str | None:
+        """`majors` if the recipe takes several: what a level or record must say to be told from the others."""
+        return majors if len(self.majors) > 1 else None
+
+    def runs_on_capability(self, major: int, minor: int) -> bool:
+        """Whether a GPU of compute capability `major`.`minor` runs this recipe."""
+        if self.runs_on == ANYWHERE:
+            return True
+        wanted = [(int(digits[:-1]), int(digits[-1])) for digits in re.findall(r"\d+", self.runs_on)]
+        return (major, minor) >= wanted[0] if self.runs_on.endswith("+") else (major, minor) in wanted
+
+    @property
+    def needs_gpu(self) -> str:
+        """`runs_on` in words: "sm_80 or later", "sm_100 or sm_103"."""
+        return self.runs_on.replace("+", " or later").replace(", ", " or ")
+
+    def target_of(self, major: int, minor: int) -> str | None:
+        """The compile target whose kernels a GPU of this capability runs, or None."""
+        for target in self.targets:
+            if re.fullmatch(rf"sm_{major}{minor}[af]?", target):
+                return target
+        return None
+
+
+_RUNS_ON = r"sm_\d{2,3}(\+|(, sm_\d{2,3})*)"
+
+
+class Cell(NamedTuple):
+    """A percent cell: `start` and `stop` are 0-based line numbers, `start` being the `# %%` line."""
+
+    start: int
+    stop: int
+    kind: str  # "code" or "markdown"
+    tags: tuple[str, ...]
+
+
+def recipes_root() -> Path:
+    """The folder of the recipes: the source tree's, or the copy inside an installed wheel."""
+    source = _PACKAGE.parent / "recipes"
+    return source if source.is_dir() else _PACKAGE / "_recipes"
+
+
+def recipes(root: Path | None = None) -> list[Recipe]:
+    """Every recipe, in reading order: by track, then by `order`.
+
+    Raises:
+        CatalogError: a file's front matter lacks a key or holds a wrong value.
+    """
+    root = root or recipes_root()
+    found = [read(file, root) for file in sorted(root.glob("*/*.py")) if not file.name.startswith("_")]
+    return sorted(found, key=lambda r: (TRACKS.index(r.track), r.order, r.name))
+
+
+def find(name: str, root: Path | None = None) -> Recipe:
+    """The recipe called `name`: its full name (`hopper/tma_wgmma_gemm`), or the last part of it.
+
+    Raises:
+        UnknownRecipe: there is none; the message suggests the nearest names.
+    """
+    everything = recipes(root)
+    full = [r.name for r in everything]
+    for recipe in everything:
+        if recipe.name == name:
+            return recipe
+    tails = [r for r in everything if r.name.split("/")[1] == name]
+    if len(tails) == 1:
+        return tails[0]
+    likeness = {r.name: max(_likeness(name, r.name), _likeness(name, r.name.split("/")[1])) for r in everything}
+    best = max(likeness.values(), default=0.0)  # one letter off is no question of which
+    near = [n for n, like in likeness.items() if like >= max(0.6, best - 0.05)][:3]
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(full) or 'none'}"
+    raise UnknownRecipe(f"name: got {name!r}; needed the name of a recipe: {hint}")
+
+
+def _likeness(a: str, b: str) -> float:
+    return difflib.SequenceMatcher(None, a, b).ratio()
+
+
+# --- front matter -----------------------------------------------------------------------------------------
+
+
+def read(file: Path, root: Path) -> Recipe:
+    """The Recipe that the front matter of `file` describes; `file` lies in `root/<track>/`."""
+    return _read(file, root, file.read_text(encoding="utf-8"))
+
+
+@lru_cache(maxsize=256)
+def _read(file: Path, root: Path, source: str) -> Recipe:
+    """`read`, once for each text: a check asks for its recipe hundreds of times, and YAML takes milliseconds."""
+    import yaml
+
+    header = front_matter(source)
+    try:
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C, where PyYAML has it
+        described = yaml.load("\n".join(header), Loader=loader)["jupyter"]["cookbook"]
+    except (TypeError, KeyError, yaml.YAMLError) as error:
+        raise CatalogError(f"{file}: the front matter needs the key jupyter.cookbook ({error!r})") from None
+    name = file.relative_to(root).with_suffix("").as_posix()
+    return _described(name, file, dict(described))
+
+
+def front_matter(source: str) -> list[str]:
+    """The YAML lines between the two `# ---` that open a recipe, without their comment signs; [] if none."""
+    lines = source.splitlines()
+    if not lines or lines[0].rstrip() != "# ---":
+        return []
+    for number, line in enumerate(lines[1:], start=1):
+        if line.rstrip() == "# ---":
+            return [text[2:] if text.startswith("# ") else text[1:] for text in lines[1:number]]
+    return []
+
+
+def _described(name: str, file: Path, described: dict[str, Any]) -> Recipe:
+    known = {f.name for f in fields(Recipe)} - {"name", "file"}
+    kind = described.get("kind", "gemm")
+    if kind not in KINDS:
+        raise CatalogError(f"{file}: kind: got {kind!r}, needs one of {', '.join(KINDS)}")
+    required = ["title", "claim", "track", "order"]
+    if kind != "study":
+        required += ["targets", "runs_on", "dtypes"]
+    elif described.get("targets"):
+        required.append("runs_on")  # it has a kernel
+    if missing := [key for key in required if key not in described]:
+        raise CatalogError(f"{file}: the front matter lacks {', '.join(missing)}")
+    if extra := sorted(set(described) - known):
+        raise CatalogError(f"{file}: the front matter has unknown keys: {', '.join(extra)}")
+    if described["track"] != name.split("/")[0] or described["track"] not in TRACKS:
+        raise CatalogError(f"{file}: track: got {described['track']!r}, needs its folder's name, one of {TRACKS}")
+    if "runs_on" in described and not re.fullmatch(_RUNS_ON, str(described["runs_on"])):
+        needed = "sm_90 (exactly), several such with commas between them, or sm_80+"
+        raise CatalogError(f"{file}: runs_on: got {described['runs_on']!r}, needs {needed}")
+    for key in ("targets", "dtypes"):
+        described[key] = tuple(described.get(key) or ())
+    if described.get("operands", "") not in (("", *formats.FORMATS) if kind == "gemm" else ("",)):
+        known_formats = ", ".join(formats.FORMATS)
+        raise CatalogError(f"{file}: operands: got {described['operands']!r}, needs one of {known_formats}, of a gemm")
+    described["majors"] = _majors(file, kind, described)
+    described["bench_shapes"] = _bench_shapes(file, kind, described)
+    _check_beside(name, file, kind, described.get("beside"))
+    _check_measures(file, kind, described)
+    instructions = described.get("instructions") or {}
+    if isinstance(instructions, list):
+        instructions = {"all": instructions}
+    if stray := sorted(set(instructions) - {"all", *described["targets"], *described["majors"]}):
+        raise CatalogError(f"{file}: instructions: {', '.join(stray)} is no target of this recipe, and no majors")
+    described["instructions"] = {key: tuple(value) for key, value in instructions.items()}
+    return Recipe(name=name, file=file, **described)
+
+
+def _majors(file: Path, kind: str, described: dict[str, Any]) -> tuple[str, ...]:
+    found = tuple(described.get("majors", (operand_majors.DEFAULT,)))
+    known = operand_majors.MAJORS
+    if not found or len(set(found)) < len(found) or not set(found) <= set(known):
+        raise CatalogError(f"{file}: majors: got {list(found)}, needs a list out of {', '.join(known)}, each once")
+    if kind != "gemm" and "majors" in described:
+        raise CatalogError(f"{file}: majors: got {list(found)}, needs none: a {kind} has no operands A and B")
+    return found
+
+
+def _bench_shapes(file: Path, kind: str, described: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
+    """(M, N, K) each of a gemm, (M, N) of a transpose."""
+    found, extents = described.get("bench_shapes", []), {"gemm": 3, "transpose": 2}.get(kind, 0)
+    needs = f"a list of shapes of {extents} positive integers" if extents else f"none: a {kind} has no shapes"
+    right = isinstance(found, list) and all(isinstance(shape, list) and len(shape) == extents for shape in found)
+    if not right or any(type(x) is not int or x < 1 for shape in found for x in shape) or (found and not extents):
+        raise CatalogError(f"{file}: bench_shapes: got {found}, needs {needs}")
+    return tuple(tuple(shape) for shape in found)
+
+
+def _check_beside(name: str, file: Path, kind: str, beside: Any) -> None:
+    """What a GEMM is timed beside is another recipe of the same folder of tracks."""
+    if beside is None:
+        return
+    if kind != "gemm":
+        raise CatalogError(f"{file}: beside: got {beside!r}, needs none: a {kind} is not timed beside a GEMM")
+    if beside == name or not (file.parents[1] / f"{beside}.py").is_file():
+        raise CatalogError(f"{file}: beside: got {beside!r}, needs the name of another recipe: <track>/<file name>")
+
+
+def _check_measures(file: Path, kind: str, described: dict[str, Any]) -> None:
+    """Only a study measures something of its own, only one of ceilings has ceilings, and only a GEMM is tuned."""
+    measures = described.get("measures", "")
+    if measures not in (("", *MEASURES) if kind == "study" else ("",)):
+        raise CatalogError(f"{file}: measures: got {measures!r}, needs one of {', '.join(MEASURES)}, of a study")
+    if described.get("ceiling_of") and measures != "ceiling":
+        raise CatalogError(f"{file}: ceiling_of: got {described['ceiling_of']}, needs `measures: ceiling` beside it")
+    if described.get("tuned") and kind != "gemm":
+        raise CatalogError(f"{file}: tuned: got {described['tuned']!r}, needs none: a {kind} is no GEMM")
+
+
+# --- cells ------------------------------------------------------------------------------------------------
+
+
+def cells(source: str) -> list[Cell]:
+    """The percent cells of a recipe, front matter excluded."""
+    lines = source.splitlines()
+    starts = [n for n, line in enumerate(lines) if line.startswith("# %%")]
+    stops = [*starts[1:], len(lines)]
+    return [_cell(lines, start, stop) for start, stop in zip(starts, stops, strict=False)]
+
+
+def _cell(lines: list[str], start: int, stop: int) -> Cell:
+    rest = lines[start][len("# %%") :]
+    tags = _TAGS.search(rest)
+    words = tuple(re.findall(r"[\w-]+", tags["tags"])) if tags else ()
+    return Cell(start, stop, "markdown" if "[markdown]" in rest else "code", words)
+
+
+def without_lab(source: str) -> str:
+    """`source` with its lab cells' lines blanked: every other line keeps its number."""
+    lines = source.splitlines()
+    for cell in cells(source):
+        if "lab" in cell.tags:
+            lines[cell.start : cell.stop] = [""] * (cell.stop - cell.start)
+    return "\n".join(lines) + "\n"
+
+
+# --- load -------------------------------------------------------------------------------------------------
+
+
+class _RecipeLoader(importlib.machinery.SourceFileLoader):
+    """Executes a recipe without its lab cells.
+
+    Lab lines are blanked, not cut: CuTe reads each kernel's text again from the file by line number.
+    """
+
+    def get_code(self, fullname: str) -> Any:  # no .pyc: a cached one could hold the lab cells
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+    def source_to_code(self, data: Any, path: Any, **_: Any) -> Any:
+        return compile(without_lab(bytes(data).decode("utf-8")), path, "exec", dont_inherit=True)
+
+
+def load(name: str, root: Path | None = None) -> ModuleType:
+    """The recipe's module, executed once without its lab cells and kept in `sys.modules`.
+
+    Raises:
+        UnknownRecipe: there is no such recipe.
+    """
+    recipe = find(name, root)
+    module_name = "cookbook_recipe_" + re.sub(r"\W", "_", recipe.name)
+    loaded = sys.modules.get(module_name)
+    if loaded is not None and loaded.__file__ == str(recipe.file):
+        return loaded
+    loader = _RecipeLoader(module_name, str(recipe.file))
+    spec = importlib.util.spec_from_file_location(module_name, recipe.file, loader=loader)
+    assert spec is not None  # with a loader there is one
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module  # before execution: dataclasses look their module up by name
+    try:
+        loader.exec_module(module)
+    except BaseException:
+        del sys.modules[module_name]
+        raise
+    return module
+
+
+# --- copy -------------------------------------------------------------------------------------------------
+
+_HEADER = """\
+# {title}
+#
+# From the CuTe-DSL Kernel Cookbook {version}, recipe {name}. Apache-2.0; keep this note when you pass it on.
+# Needs {packages} (NVIDIA's own licence){needs}.
+{usage}"""
+
+TVM_FFI = "--enable-tvm-ffi"  # in a recipe that launches through that package
+
+# How a recipe of each kind is called: the import, then the call.
+USAGE = {
+    "gemm": ("matmul", "c = matmul(a, b)", "a: (M, K), b: (K, N), both with K contiguous: b is usually weight.T"),
+    "transpose": ("transpose", "y = transpose(x)", "x: (M, N), rows of adjacent elements; y: (N, M)"),
+}
+
+
+def usage_of(recipe: Recipe) -> tuple[str, str, str]:
+    """How a recipe's function is called: its name, the call, and what it is called with."""
+    if len(recipe.majors) > 1:
+        return *USAGE["gemm"][:2], "a: (M, K), b: (K, N), each with rows or columns of adjacent elements"
+    if recipe.operands:
+        block = formats.FORMATS[recipe.operands].block
+        scales = f"(M, K / {block}), (N, K / {block})" if block else "(M, 1), (1, N)"
+        where = f"a: (M, K), b: (K, N), K contiguous; scales: {scales}"
+        return "matmul", "c = matmul(a, b, a_scale, b_scale)", where
+    return USAGE[recipe.kind]
+
+
+def standalone_source(name: str, module: str | None = None, root: Path | None = None) -> str:
+    """The recipe as one file that imports nothing of this package: the code of its non-lab cells under a header.
+
+    Args:
+        name: a recipe's name.
+        module: what the header's example imports; the recipe's own file name if left out.
+    """
+    from cookbook import __version__
+
+    recipe = find(name, root)
+    body = _kept_text(recipe.file.read_text(encoding="utf-8"))
+    usage = ""
+    if recipe.kind in USAGE:
+        function, call, where = usage_of(recipe)
+        usage = f"#\n#     from {module or recipe.file.stem} import {function}\n#     {call}    # {where}\n"
+    needs = "" if recipe.runs_on == ANYWHERE else f", and a GPU of {recipe.needs_gpu} to run"
+    packages = "torch and nvidia-cutlass-dsl" if TVM_FFI not in body else "torch, apache-tvm-ffi and nvidia-cutlass-dsl"
+    said = {"title": recipe.title, "version": __version__, "name": recipe.name, "usage": usage}
+    return f"{_HEADER.format(packages=packages, needs=needs, **said)}\n{body}"
+
+
+def _kept_text(source: str) -> str:
+    lines = source.splitlines()
+    kept = [c for c in cells(source) if "lab" not in c.tags and c.kind == "code"]
+    return copy.alone("\n".join(lines[c.start + 1 : c.stop]) for c in kept)
+
+
+# --- text without comments ----------------------------------------------------------------------------------
+
+
+def normal_form(source: str) -> str:
+    """The syntax tree of `source` as text that does not depend on the Python version.
+
+    `ast.dump` and `ast.unparse` both changed between 3.10 and 3.13 (defaults left out, new empty fields,
+    quotes in f-strings), so the tree is written out here: empty fields are skipped, docstrings dropped, and
+    the literal parts of f-strings joined.
+    """
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        _drop_docstring(node)
+    return "".join(_written(tree))
+
+
+def _drop_docstring(node: ast.AST) -> None:
+    if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+        return
+    if ast.get_docstring(node, clean=False) is not None:
+        node.body = node.body[1:]
+
+
+def _written(value: Any) -> Iterator[str]:
+    if isinstance(value, ast.AST):
+        yield f"({type(value).__name__}"
+        for key, child in _fields(value):
+            yield f" {key}="
+            yield from _written(child)
+        yield ")"
+    elif isinstance(value, list):
+        yield "["
+        for child in value:
+            yield from _written(child)
+        yield "]"
+    else:
+        yield f"{type(value).__name__}:{value!r}"
+
+
+def _fields(node: ast.AST) -> Iterator[tuple[str, Any]]:
+    for key, child in ast.iter_fields(node):
+        if isinstance(node, ast.JoinedStr) and key == "values":
+            child = _joined(child)
+        if child is not None and child != []:
+            yield key, child
+
+
+def _joined(parts: list[ast.expr]) -> list[ast.expr]:
+    """The parts of an f-string with neighbouring literals made one and empty ones dropped."""
+    out: list[ast.expr] = []
+    for part in parts:
+        if isinstance(part, ast.Constant):
+            if part.value == "":
+                continue
+            if out and isinstance(out[-1], ast.Constant):
+                out[-1] = ast.Constant(f"{out[-1].value}{part.value}")
+                continue
+        out.append(part)
+    return out

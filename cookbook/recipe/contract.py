@@ -1,0 +1,310 @@
+"""What a recipe's module defines: the one page that says what the rest of the package asks of it.
+
+A recipe is what its front matter says (`catalog.Recipe`), and a module that has the names of the protocols which
+`asked_of` gives for it. The other protocols are for recipes that do more; who needs one asks `isinstance(module, ...)`.
+CuTe's and torch's types are `Any` here, so that nothing heavy is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any, Protocol, runtime_checkable
+
+from cookbook.recipe.catalog import Recipe
+from cookbook.recipe.formats import FORMATS
+
+__all__ = [
+    "BlockScaled",
+    "Ceilings",
+    "Copies",
+    "DividedK",
+    "Experiment",
+    "ExperimentStudy",
+    "Gemm",
+    "InstructionCeilings",
+    "Move",
+    "RowScaled",
+    "SizedByChip",
+    "Study",
+    "Transpose",
+    "Variants",
+    "Wavefronts",
+    "asked_of",
+    "missing",
+]
+
+
+# --- GEMMs ------------------------------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class Gemm(Protocol):
+    """`kind: gemm`. `dtype` is a cutlass numeric type, `config` the recipe's own frozen dataclass.
+
+    A Config has tile_m, tile_n, tile_k, stages, threads, and smem_bytes: the dynamic shared memory of a launch. With
+    `majors` in the front matter also a_major ("k" or "m") and b_major ("k" or "n").
+    """
+
+    Config: type
+    CONFIG: Any  # the default Config
+
+    def smem_layouts(self, dtype: Any, config: Any) -> Any:
+        """Named tuple of composed layouts a (M, K, STAGE), b (N, K, STAGE), and c unless C stays in registers."""
+        ...
+
+    def tiled_mma(self, dtype: Any, config: Any) -> Any:
+        """The cute.TiledMma."""
+        ...
+
+    def tiled_copies(self, dtype: Any, config: Any) -> Any:
+        """Named tuple of the cute.TiledCopy of each copy that touches shared memory: g2s_a, s2r_a, r2s_c, s2g_c, ..."""
+        ...
+
+    def compile_for(self, arch: str, dtype: Any, config: Any = None, *, options: str = "") -> Any:
+        """The compiled kernel; no GPU is needed. arch: "sm_90a"; "" is the GPU that is here."""
+        ...
+
+    def prepare(self, call: Any) -> tuple[tuple, tuple]:
+        """For an `entry.Call`: what `compile_for` takes after the dtype, what the kernel takes before the stream."""
+        ...
+
+    GEMM: Any  # the host side: `entry.Gemm(compile_for, prepare, gpus=..., needs=...)`
+
+    def matmul(self, a: Any, b: Any, *, out: Any = None) -> Any:
+        """The public entry point: a (M, K) times b (K, N)."""
+        ...
+
+
+@runtime_checkable
+class SizedByChip(Protocol):
+    """Its sizes depend on the chip."""
+
+    def config_for(self, arch: str) -> Any:
+        """The Config for an architecture; without this, CONFIG serves them all."""
+        ...
+
+
+@runtime_checkable
+class Variants(Protocol):
+    """It has several kernels to compare, each a Config; `matmul(..., variant=NAME)` runs one."""
+
+    VARIANTS: Mapping[str, Any]  # in the order to read them; `config_for(arch, NAME)` fits one to a chip
+
+
+@runtime_checkable
+class RowScaled(Protocol):
+    """`operands: fp8`: elements of 8 bits; each row of A and each column of B has one float32 scale factor."""
+
+    ELEMENT: Any  # cutlass types of the elements of A and B that the checks multiply, and of their scale factors
+    SCALE: Any
+    BLOCK: int  # 0: a factor for all elements along K
+
+
+@runtime_checkable
+class BlockScaled(Protocol):
+    """`operands: mxfp8` or `nvfp4`: elements of 8 or 4 bits, with a scale factor for each BLOCK of them along K."""
+
+    ELEMENT: Any  # cutlass types of the elements of A and B, and of their scale factors
+    SCALE: Any
+    BLOCK: int
+
+    def to_atoms(self, scales: Any) -> Any:
+        """Scale factors (rows, factors) in the order of atoms of 512 bytes."""
+        ...
+
+    def scale_views(self, rows: int, config: Any) -> Any:
+        """Named tuple boxes, atoms, copied, steps: a tile's factors as TMA, tcgen05.cp and tcgen05.mma see them."""
+        ...
+
+    def operands(self, mma: Any, tiles: Any, address: Any, config: Any) -> Any:
+        """Of A and of B: named tuple elements, atoms, copied, steps: what the tensor core is told."""
+        ...
+
+
+@runtime_checkable
+class DividedK(Protocol):
+    """Split-K in a cluster: its Config has split_k above 1, and mail_bytes."""
+
+    def mailbox(self, config: Any) -> Any:
+        """Layout, in float32, of the reduction buffer: (THREAD, (VEC, VECTORS), SENDER)."""
+        ...
+
+
+# --- transposes -------------------------------------------------------------------------------------------------------
+
+
+class Move(Protocol):
+    """One pass over a tile in shared memory."""
+
+    tile: str  # of `smem_layouts`
+    width: int  # elements of an access
+    steps: int  # accesses of a thread
+    place: Callable[[Any, Any], Any]  # (thread, step) -> (row, column) of the access's first element
+
+
+@runtime_checkable
+class Transpose(Protocol):
+    """`kind: transpose`. Its Config has variant, bits, tile_m, tile_n, threads, smem_bytes."""
+
+    VARIANTS: Sequence[str]
+    INSTRUCTIONS: Mapping[str, Sequence[str]]  # by variant: SASS mnemonics beside those of the front matter
+
+    def configs_for(self, arch: str, dtype: Any) -> dict[str, Any]:
+        """Config by variant, those that the architecture has."""
+        ...
+
+    def beside(self, arch: str, dtype: Any) -> dict[str, Any]:
+        """Configs by name that are timed too, and are none of the variants."""
+        ...
+
+    def smem_layouts(self, dtype: Any, config: Any) -> dict[str, Any]:
+        """Composed layouts "x" (M, N) and "y" (N, M), those it uses."""
+        ...
+
+    def moves(self, config: Any) -> dict[str, Move]:
+        """Every access to shared memory: r2s_x, s2g_x an element at a time; r2s_y, s2g_y blocks; s2r_x after TMA."""
+        ...
+
+    def expected_excess(self, config: Any) -> dict[str, tuple[int, str]]:
+        """By move: wavefronts above the ideal of each instruction, and why."""
+        ...
+
+    def usable(self, x: Any, out: Any, capability: tuple[int, int]) -> dict[str, str]:
+        """By variant, fastest first: what forbids it, or ""."""
+        ...
+
+    def compile_for(self, arch: str, dtype: Any, config: Any = None, options: str = "") -> Any:
+        """As a GEMM's."""
+        ...
+
+    def transpose(self, x: Any, *, out: Any = None, variant: str = "auto") -> Any:
+        """The public entry point."""
+        ...
+
+    def run(self, x: Any, out: Any, config: Any) -> Any:
+        """The kernel in any Config."""
+        ...
+
+
+# --- studies ----------------------------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class Study(Protocol):
+    """`kind: study`. With `targets` in the front matter also compile_for(arch, options=""): all its kernels in one."""
+
+    def facts(self) -> list[tuple[str, bool, str]]:
+        """A name, whether it holds, what was found and needed; each computed when this is called."""
+        ...
+
+
+@runtime_checkable
+class Wavefronts(Protocol):
+    """`measures: wavefronts`: ncu counts those of every shared-memory instruction of its kernels."""
+
+    KERNELS: Mapping[str, Any]  # by name what `smem_layout` and `try_out` take
+    MOVES: Mapping[str, Move]  # r2s, s2g
+    DTYPE: Any  # cutlass type of the tile
+    CONFIG: Any  # threads
+
+    def smem_layout(self, which: Any) -> Any:
+        """The tile of (rows, columns)."""
+        ...
+
+    def try_out(self, which: Any) -> tuple[Any, Any]:
+        """Launch one kernel: what it gave, and what it should have."""
+        ...
+
+
+class Experiment(Protocol):
+    """Another recipe's GEMM in several configurations, timed and counted."""
+
+    recipe: str  # the GEMM's name
+    shape: tuple[int, int, int]  # (M, N, K), M and N multiples of 8
+    dtype: str  # torch's name
+    configs: Mapping[str, Mapping[str, Any]]  # by name what changes in that recipe's Config; one changes nothing
+    read_bytes: Mapping[str, int]  # by name what the study's model has each read from memory
+
+
+@runtime_checkable
+class ExperimentStudy(Protocol):
+    """`measures: experiment`."""
+
+    EXPERIMENT: Experiment
+
+
+@runtime_checkable
+class Ceilings(Protocol):
+    """`measures: ceiling`: what the hardware gives at most."""
+
+    def measure(self, rounds: int = 7) -> dict[str, dict[str, dict[str, float]]]:
+        """By section and name: tflops or gbps, with _min and _max, or other figures."""
+        ...
+
+
+@runtime_checkable
+class InstructionCeilings(Protocol):
+    """With `ceiling_of: {wgmma: NAME}`: NAME(dtype=...) is the Config of a kernel of that instruction alone."""
+
+    def runs_on(self, config: Any, arch: str) -> bool:
+        """Whether an architecture has the instruction."""
+        ...
+
+    Ceiling: Callable[..., Any]  # Ceiling(config)(rounds) launches; .turn_flops is the work of one round
+
+
+@runtime_checkable
+class Copies(Protocol):
+    """`measures: copies`: copies by TMA in several modes, of matrices of both majors."""
+
+    MODES: Mapping[str, Any]
+    MAJORS: Sequence[str]
+    CONFIG: Any  # mode, major, lines, line_bytes, box_bytes, tile_bytes
+    LOOK: Any  # the Config of the tile that `dump` and `restore` take
+
+    def copy(self, x: Any, out: Any = None, mode: str = "", major: str = "") -> Any:
+        """The public entry point."""
+        ...
+
+    def dump(self, x: Any, origin: tuple[int, int], mode: str, major: str, base: int) -> Any:
+        """What TMA leaves in shared memory."""
+        ...
+
+    def restore(self, memory: Any, out: Any, origin: tuple[int, int], mode: str, major: str, base: int) -> Any:
+        """What TMA makes of shared memory."""
+        ...
+
+
+# --- which of them ----------------------------------------------------------------------------------------------------
+
+_OF_KIND: dict[str, tuple[type, ...]] = {"gemm": (Gemm,), "transpose": (Transpose,), "study": (Study,)}
+_OF_MEASURES: dict[str, tuple[type, ...]] = {
+    "wavefronts": (Wavefronts,),
+    "experiment": (ExperimentStudy,),
+    "ceiling": (Ceilings,),
+    "copies": (Copies,),
+}
+
+
+def asked_of(recipe: Recipe) -> tuple[type, ...]:
+    """The protocols that a recipe's module fulfils because its front matter says so."""
+    asked = _OF_KIND[recipe.kind] + _OF_MEASURES.get(recipe.measures, ())
+    if recipe.operands:
+        asked += (BlockScaled,) if FORMATS[recipe.operands].block else (RowScaled,)
+    return asked + ((InstructionCeilings,) if recipe.ceiling_of else ())
+
+
+def missing(recipe: Recipe, module: ModuleType) -> list[str]:
+    """What a module lacks of what is asked of it: "Gemm: tiled_mma"; [] if it lacks nothing."""
+    lacking = []
+    for protocol in asked_of(recipe):
+        names = [name for name in _members(protocol) if not hasattr(module, name)]
+        lacking += [f"{protocol.__name__}: {name}" for name in names]
+    return lacking
+
+
+def _members(protocol: type) -> list[str]:
+    """The names that a protocol asks for, in its order."""
+    named = dict.fromkeys([*protocol.__annotations__, *vars(protocol)])
+    return [name for name in named if not name.startswith("_")]

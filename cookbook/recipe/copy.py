@@ -1,0 +1,158 @@
+"""A recipe as one file of code that stands alone: what it uses of cookbook.recipe.entry is written into it.
+
+A copied file is code: its docstrings and comments say why. The text between a recipe's cells speaks of figures, of
+measurements and of other recipes, which are not in the file, so none of it is copied.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+ENTRY = "cookbook.recipe.entry"
+_ENTRY_FILE = Path(__file__).with_name("entry.py")
+_WIDTH = 120  # columns of a line of code
+
+
+def alone(cells: Iterable[str]) -> str:
+    """The code of a recipe's cells, without what it imports of cookbook: with that code instead.
+
+    Args:
+        cells: the text of each code cell, in order, without the `# %%` lines.
+
+    Raises:
+        ValueError: a cell imports another module of cookbook.
+    """
+    cells = [cell.strip("\n") for cell in cells]
+    imports = [node for cell in cells for node in ast.parse(cell).body if isinstance(node, _IMPORTS)]
+    wanted = [alias.name for node in imports if _module_of(node) == ENTRY for alias in node.names]
+    code = [text for text in map(_without_imports, cells) if text]
+    shared = _needed(wanted) if wanted else []
+    if shared:
+        code.insert(_place(code, wanted), "\n\n\n".join(_joined(shared)))
+        imports += [node for node in ast.parse(_entry()).body if isinstance(node, _IMPORTS)]
+    body = "\n\n\n".join(code)
+    return f"{_imports(imports, _used(ast.parse(body)))}\n\n\n{body}\n"
+
+
+_IMPORTS = (ast.Import, ast.ImportFrom)
+
+
+def _entry() -> str:
+    return _ENTRY_FILE.read_text(encoding="utf-8")
+
+
+def _module_of(node: ast.AST) -> str:
+    return (node.module or "") if isinstance(node, ast.ImportFrom) else ""
+
+
+def _end(node: ast.stmt) -> int:
+    """The number of the last line of what `ast.parse` made."""
+    return node.end_lineno or node.lineno
+
+
+def _pieces(source: str) -> Iterator[tuple[ast.stmt, str]]:
+    """Each statement at the top level with its text: with the comments right above it, and its decorators."""
+    lines, end = source.splitlines(), 0
+    for node in ast.parse(source).body:
+        start = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))]) - 1
+        while start > end and lines[start - 1].startswith("#"):
+            start -= 1
+        end = _end(node)
+        yield node, "\n".join(lines[start:end])
+
+
+def _without_imports(cell: str) -> str:
+    """A cell's text without its imports; blank lines elsewhere stay as they are."""
+    lines = cell.splitlines()
+    for node in ast.parse(cell).body:
+        if isinstance(node, _IMPORTS):
+            lines[node.lineno - 1 : _end(node)] = [""] * (_end(node) - node.lineno + 1)
+    return "\n".join(lines).strip("\n")
+
+
+def _needed(names: Iterable[str]) -> list[tuple[ast.stmt, str]]:
+    """The statements of entry.py that define `names`, and what these use, in the order of the file."""
+    pieces = [(node, text) for node, text in _pieces(_entry()) if not isinstance(node, (*_IMPORTS, ast.Expr))]
+    where = {name: number for number, (node, _) in enumerate(pieces) for name in _defined(node)}
+    found: set[int] = set()
+    more = {where[name] for name in names}
+    while more:
+        found |= more
+        more = {where[name] for number in more for name in _used(pieces[number][0]) if name in where} - found
+    return [pieces[number] for number in sorted(found)]
+
+
+def _joined(pieces: Iterable[tuple[ast.stmt, str]]) -> Iterator[str]:
+    """Texts to be set apart by two blank lines: assignments that follow each other are one."""
+    assignments: list[str] = []
+    for node, text in pieces:
+        if isinstance(node, ast.Assign):
+            assignments.append(text)
+            continue
+        if assignments:
+            yield "\n".join(assignments)
+            assignments = []
+        yield text
+    if assignments:
+        yield "\n".join(assignments)
+
+
+def _defined(node: ast.stmt) -> list[str]:
+    targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [])
+    return [each.id for each in targets if isinstance(each, ast.Name)] or [getattr(node, "name", "")]
+
+
+def _used(node: ast.AST) -> set[str]:
+    """Every name that is read somewhere in it."""
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
+def _place(code: list[str], names: Iterable[str]) -> int:
+    """Before which cell the shared code goes: the first one that needs it when it is imported, or else uses it."""
+    at_import = [number for number, text in enumerate(code) if _used_at_import(ast.parse(text)) & set(names)]
+    anywhere = [number for number, text in enumerate(code) if _used(ast.parse(text)) & set(names)]
+    return (at_import or anywhere)[0]
+
+
+def _used_at_import(node: ast.AST) -> set[str]:
+    """`_used`, without the bodies of functions."""
+    found = {node.id} if isinstance(node, ast.Name) else set()
+    body = node.body if isinstance(node, (ast.FunctionDef, ast.Lambda)) else []
+    inside = body if isinstance(body, list) else [body]
+    for child in ast.iter_child_nodes(node):
+        if child not in inside:
+            found |= _used_at_import(child)
+    return found
+
+
+def _imports(nodes: Iterable[ast.Import | ast.ImportFrom], used: set[str]) -> str:
+    """The imports of `used` names, each once: the standard library's, then the others."""
+    whole: set[tuple[str, str | None]] = set()
+    parts: dict[str, set[tuple[str, str | None]]] = {}
+    for node in nodes:
+        for alias in node.names:
+            if (alias.asname or alias.name).split(".")[0] not in used or _module_of(node) == ENTRY:
+                continue
+            module = _module_of(node) or alias.name
+            if module.split(".")[0] == "cookbook":
+                raise ValueError(f"cells: got an import of {module}; needed none of cookbook but {ENTRY}")
+            into = parts.setdefault(module, set()) if isinstance(node, ast.ImportFrom) else whole
+            into.add((alias.name, alias.asname))
+    lines = [(name, f"import {_alias(name, asname)}") for name, asname in sorted(whole, key=str)]
+    lines += [(module, _from(module, names)) for module, names in sorted(parts.items())]
+    known = sys.stdlib_module_names
+    sections = [[text for name, text in lines if (name.split(".")[0] in known) == own] for own in (True, False)]
+    return "\n\n".join("\n".join(section) for section in sections if section)
+
+
+def _alias(name: str, asname: str | None) -> str:
+    return f"{name} as {asname}" if asname else name
+
+
+def _from(module: str, names: set[tuple[str, str | None]]) -> str:
+    said = [_alias(*each) for each in sorted(names, key=lambda each: (not each[0][0].isupper(), each[0]))]
+    line = f"from {module} import {', '.join(said)}"
+    return line if len(line) <= _WIDTH else f"from {module} import (\n    " + ",\n    ".join(said) + ",\n)"

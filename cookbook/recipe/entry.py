@@ -1,0 +1,256 @@
+"""The host side of a GEMM: operands are checked, a plan is kept for each kind of call, a kernel is compiled once.
+
+The checks take longer than a GPU takes for a small product. But a program calls `matmul` with the same few kinds of
+operands again and again, and their kind (shapes, strides, dtypes, devices, alignment) decides whether a call is legal
+and which kernel serves it. `cookbook copy` writes what a recipe uses of this text into the copied file.
+"""
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import torch
+
+DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
+MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
+# CuTe compiles with state of the whole process: two threads at it abort. One lock, which all copies of this file share.
+COMPILING = cutlass.__dict__.setdefault("_one_compile_at_a_time", threading.RLock())
+
+
+def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
+    """Raise `error` about the argument `name` unless `ok`."""
+    if not ok:
+        raise error(f"{name}: got {got}; needed {needed}")
+
+
+def compile_host(host, arch: str, pointers: tuple, constants: tuple, numbers: tuple = (), options: str = "", modes=3):
+    """Compile host(*pointers, sizes, strides, *numbers, stream, *constants), with dummy addresses and numbers.
+
+    arch: "sm_90a", which needs no GPU; "": the GPU that is here. pointers: (element type, alignment in bytes) each.
+    modes: how many sizes (Int32) and strides (Int64) there are. numbers: Int32.
+    """
+    dummies = [cute.runtime.make_ptr(of, 16, cute.AddressSpace.gmem, assumed_align=align) for of, align in pointers]
+    sizes, strides = (cutlass.Int32(8),) * modes, (cutlass.Int64(32),) * modes
+    dummies += [sizes, strides, *map(cutlass.Int32, numbers), cuda.CUstream(0)]
+    options = f"--gpu-arch {arch} {options}" if arch else options
+    with COMPILING:
+        return cute.compile(host, *dummies, *constants, options=options.strip() or None)
+
+
+def once(kept: dict, key: tuple, make: Callable) -> Callable[..., None]:
+    """`make()`, a compiled kernel, kept by `key`: threads that ask for it at once get the same one."""
+    if key not in kept:
+        with COMPILING:
+            if key not in kept:
+                kept[key] = make()
+    return kept[key]
+
+
+def check_tensor(name: str, x: torch.Tensor, dtypes: Iterable | None, dimensions: tuple[int, ...] = (2,)) -> None:
+    """A dense tensor, not empty, of one of `dtypes` (None: any) and `dimensions`; its values are what is in memory."""
+    require(isinstance(x, torch.Tensor), name, type(x).__name__, "a torch.Tensor", TypeError)
+    require(x.layout == torch.strided, name, f"layout {x.layout}", "torch.strided: a dense matrix", TypeError)
+    require(x.ndim in dimensions, name, f"{x.ndim} dimension(s)", " or ".join(map(str, dimensions)))
+    require(dtypes is None or x.dtype in dtypes, name, x.dtype, " or ".join(map(str, dtypes or ())), TypeError)
+    require(min(x.shape) > 0, name, f"shape {tuple(x.shape)}", "no empty dimension")
+    tracked = x.requires_grad and torch.is_grad_enabled()
+    require(not tracked, name, "requires_grad=True", "torch.no_grad(): there is no backward")
+    for bit, is_set in (("neg", x.is_neg()), ("conj", x.is_conj())):  # of a view, to be negated when torch reads it
+        require(not is_set, name, f"a view with PyTorch's {bit} bit", f"its values in memory: .resolve_{bit}()")
+
+
+def line_stride(name: str, x: torch.Tensor, along: int, index: str, whole: bool = False) -> int:
+    """Elements from line to line of `x` along mode `along`, called `index`, if 16-byte pieces can read the lines.
+
+    whole: a line has whole pieces, for what lies behind it must not be read.
+    """
+    extent, size, stride = x.shape[along], x.element_size(), x.stride(along)
+    piece, lines = 16 // size, ("columns", "rows")[along]
+    require(stride == 1 or extent == 1, name, f"stride {stride} along {index}", f"1: {index}-major")
+    needed = f"a multiple of {piece}: whole 16-byte pieces"
+    require(not whole or extent % piece == 0, name, f"{index} = {extent}", needed)
+    apart = x.stride(1 - along) if x.shape[1 - along] > 1 else -(-extent // piece) * piece  # one line: any will do
+    needed = f"{lines} a multiple of 16 bytes apart (a multiple of {piece} elements: 16-byte pieces)"
+    require(apart > 0 and apart % piece == 0, name, f"{index} = {extent}, {lines} {size * apart} bytes apart", needed)
+    require(x.data_ptr() % 16 == 0, name, f"address {x.data_ptr():#x}", "a multiple of 16 bytes")
+    return apart
+
+
+def k_major(name: str, x: torch.Tensor, k_mode: int, whole: bool) -> tuple[str, int]:
+    """The major of an operand whose mode `k_mode` is K, and its `line_stride`: it has to be K-major."""
+    return "k", line_stride(name, x, k_mode, "K", whole)
+
+
+def either_major(name: str, x: torch.Tensor, k_mode: int, whole: bool) -> tuple[str, int]:
+    """`k_major`, or, where `x` cannot be read so, the same for its other mode: "m" of a, "n" of b."""
+    other, errors = "m" if name == "a" else "n", []
+    for index, along in (("k", k_mode), (other, 1 - k_mode)):
+        try:
+            return index, line_stride(name, x, along, index.upper(), whole)
+        except ValueError as error:
+            errors.append(error)
+    near = [error for error in errors if not str(error).startswith(f"{name}: got stride")]
+    strides = f"{name}: got strides {x.stride()}; needed one of them 1: contiguous along K or {other.upper()}"
+    raise near[0] if near else ValueError(strides)
+
+
+def in_memory(x: torch.Tensor) -> tuple[int, int, int, int]:
+    """Of a matrix of lines of adjacent elements, in bytes: its start, from line to line, length of a line, its end."""
+    by_columns = (x.stride(0) == 1 and x.shape[0] > 1) or (x.stride(1) != 1 and x.shape[1] > 1)
+    x, size = (x.T if by_columns else x), x.element_size()
+    start, step, width = x.data_ptr(), x.stride(0) * size, x.shape[1] * size
+    return start, step, width, start + (x.shape[0] - 1) * step + width
+
+
+def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether two matrices of lines of adjacent elements may share a byte."""
+    (x0, x_step, x_width, x_end), (y0, y_step, y_width, y_end) = in_memory(x), in_memory(y)
+    if x_end <= y0 or y_end <= x0:
+        return False
+    if x_step != y_step or x_step < max(x_width, y_width):
+        return True  # interleaved with different steps: not told apart
+    gap = (y0 - x0) % x_step  # the same step: columns of one wider matrix, perhaps
+    return gap < x_width or gap + y_width > x_step
+
+
+def check_apart(out: torch.Tensor, **others: torch.Tensor) -> None:
+    """`out` shares no byte with the others, each called by its argument's name."""
+    for name, x in others.items():
+        require(not overlap(out, x), "out", f"memory that overlaps {name}", "memory of its own")
+
+
+def check_out(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> None:
+    """`out` can take the product of `a` (M, K) and `b` (K, N)."""
+    check_tensor("out", out, (dtype,))
+    (m, n), (row, column) = (a.shape[0], b.shape[1]), out.stride()
+    require(out.shape == (m, n), "out", f"shape {tuple(out.shape)}", f"({m}, {n})")
+    require(column == 1 or n == 1, "out", f"stride {column} along N", "1: rows of adjacent elements")
+    require(row >= n or m == 1, "out", f"row stride {row}", f"at least N = {n}: rows that do not overlap")
+    require(out.device == a.device, "out", f"device {out.device}", f"{a.device}, where a is")
+    check_apart(out, a=a, b=b)
+
+
+def store_width(out: torch.Tensor, ldc: int) -> int:
+    """Elements of 2 bytes per store: the most (8 are 16 bytes) that divide N and to which every row is aligned."""
+    together = out.shape[1] | ldc | out.data_ptr() // 2
+    return next(vec for vec in (8, 4, 2, 1) if together % vec == 0)
+
+
+def check_gpu(name: str, x: torch.Tensor, gpus: tuple, needs: str) -> str:
+    """The GPU of `x` as "sm_90": its compute capability is one of `gpus`; ((8, 0), ...) is that one or a later one."""
+    require(x.is_cuda, name, f"device {x.device}", "a CUDA device")
+    found = torch.cuda.get_device_capability(x.device)
+    needed = " or ".join(map(str, gpus)).replace("Ellipsis", "later")
+    fits = found in gpus or (gpus[-1] is ... and found >= gpus[0])
+    require(fits, name, f"a GPU of compute capability {found}", f"{needed}, for {needs}")
+    return "sm_{}{}".format(*found)
+
+
+def kind(x: Any) -> object:
+    """What the checks look at in an argument, but for where exactly it lies."""
+    if x is None:
+        return None
+    try:
+        return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16, x.requires_grad, x.is_neg()
+    except (AttributeError, RuntimeError):  # not a dense tensor: no call of its kind has a plan
+        return x if isinstance(x, str) else type(x)
+
+
+class Call(NamedTuple):
+    """What the checks found out about calls of one kind: by this a recipe chooses what to launch."""
+
+    dtype: torch.dtype  # of C
+    operands: tuple[torch.dtype, torch.dtype]  # dtypes of A and of B
+    device: int  # of CUDA's
+    arch: str  # "sm_90"
+    sms: int
+    mnk: tuple[int, int, int]
+    majors: tuple[str, str]  # "k", or "m" of A and "n" of B
+    strides: tuple[int, ...]  # from line to line of A, of B, and from row to row of what is written; in elements
+    vec: int  # elements of C that one store can take: 8, 4, 2 or 1
+    direct: bool  # the kernel writes `out` itself, not padded rows that are copied
+    spans: tuple[int, ...]  # of A, B and C: from the first byte to the last one
+    variant: str
+
+
+@dataclass
+class Gemm:
+    """A kernel as a function of two matrices: what a recipe's `matmul` calls."""
+
+    compile_for: Callable[..., Callable[..., None]]
+    prepare: Callable[[Call], tuple[tuple, tuple]]  # what `compile_for` takes behind the dtype, the launch behind pC
+    gpus: tuple  # see check_gpu
+    needs: str
+    variants: Iterable[str] = ("",)
+    major_of: Callable[..., tuple[str, int]] = k_major
+    whole: bool = False  # see line_stride
+    padded: bool = False  # it stores by TMA: rows that begin and end at multiples of 16 bytes
+    takes: dict[torch.dtype, torch.dtype] = field(default_factory=lambda: {each: each for each in DTYPES})  # A, B: C
+    plans: dict[tuple, tuple] = field(default_factory=dict)  # by the kind of call
+    kernels: dict[tuple, Callable[..., None]] = field(default_factory=dict)
+
+    def matmul(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str = "") -> torch.Tensor:
+        """`a @ b`; what is legal, and what is raised of the rest, the recipe's `matmul` says."""
+        key = kind(a), kind(b), kind(out), torch.is_grad_enabled(), variant if type(variant) is str else kind(variant)
+        call, launch, arguments = self.plans.get(key) or self.plan(key, a, b, out, variant)
+        if torch.cuda.current_device() != call.device:
+            with torch.cuda.device(call.device):
+                return self.matmul(a, b, out, variant)
+        (m, n, _), (a_span, b_span, c_span) = call.mnk, call.spans
+        out = a.new_empty(m, n) if out is None else out
+        pa, pb, pc = a.data_ptr(), b.data_ptr(), out.data_ptr()
+        if (pa < pc + c_span and pc < pa + a_span) or (pb < pc + c_span and pc < pb + b_span):
+            check_apart(out, a=a, b=b)  # from first to last byte they meet, but may be columns of one wider matrix
+        stream = torch._C._cuda_getCurrentRawStream(call.device)  # its number, for which torch makes no Stream object
+        if call.direct:
+            launch(pa, pb, pc, *arguments, stream)
+            return out
+        made = a.new_empty(m, call.strides[2])  # TMA finishes the last 16 bytes of a row
+        launch(pa, pb, made.data_ptr(), *arguments, stream)
+        return out.copy_(made[:, :n])
+
+    def plan(self, key: tuple, *given) -> tuple[Call, Callable[..., None], tuple]:
+        """Check a call; prepare, compile and keep what all of its kind need. Raises what `matmul` raises."""
+        call = self.check(*given)
+        with torch.cuda.device(call.device), COMPILING:
+            which, arguments = self.prepare(call)
+            which = DTYPES[call.dtype], *which
+            # TVM-FFI makes it a function of plain integers, which costs little more to call than the launch itself.
+            make = partial(self.compile_for, "", *which, options="--enable-tvm-ffi")
+            plan = call, once(self.kernels, (call.arch, *which), make), arguments
+            if len(self.plans) >= MAX_PLANS:
+                self.plans.clear()
+            if not torch.cuda.is_current_stream_capturing():  # what a capture forbids to ask for, the plan may lack
+                self.plans[key] = plan
+        return plan
+
+    def check(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str) -> Call:
+        """What is to be known of a legal call."""
+        known = tuple(self.variants)  # a tuple may be asked about what a dict could not hold
+        require(variant in known, "variant", repr(variant), f"one of {', '.join(known)}")
+        check_tensor("a", a, self.takes)
+        check_tensor("b", b, self.takes)
+        dtype = self.takes[a.dtype]
+        require(self.takes[b.dtype] == dtype, "b", b.dtype, f"{a.dtype}, the dtype of a", TypeError)
+        (m, k), n = a.shape, b.shape[1]
+        require(b.shape[0] == k, "b", f"shape {tuple(b.shape)}", f"({k}, N), for a is {tuple(a.shape)}")
+        (a_major, lda), (b_major, ldb) = self.major_of("a", a, 1, self.whole), self.major_of("b", b, 0, self.whole)
+        if out is not None:
+            check_out(out, a, b, dtype)
+        arch = check_gpu("a", a, self.gpus, self.needs)
+        require(b.device == a.device, "b", f"device {b.device}", f"{a.device}, where a is")
+        c = a.new_empty(m, n, dtype=dtype) if out is None else out  # memory of torch's own is aligned alike each time
+        padded = -(-n // 8) * 8
+        ldc = c.stride(0) if m > 1 else padded
+        vec = store_width(c, ldc)
+        direct = vec == 8 or not self.padded
+        spans = tuple(end - start for start, _, _, end in map(in_memory, (a, b, c)))
+        sms = torch.cuda.get_device_properties(a.device).multi_processor_count
+        majors, strides = (a_major, b_major), (lda, ldb, ldc if direct else padded)
+        types, mnk = (a.dtype, b.dtype), (m, n, k)
+        return Call(dtype, types, a.get_device(), arch, sms, mnk, majors, strides, vec, direct, spans, variant)

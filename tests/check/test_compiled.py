@@ -1,0 +1,152 @@
+"""Every recipe, target and dtype: a real cubin with the instructions it must hold, no spills, within the chip."""
+
+from __future__ import annotations
+
+import pytest
+
+from cookbook.check import compiled as compiling
+from cookbook.recipe import catalog, majors
+
+GEMMS = [r for r in catalog.recipes() if r.kind == "gemm"]
+CASES = [(r.name, t, d, m) for r in GEMMS for t in r.targets for d in r.dtypes for m in r.majors]
+
+
+@pytest.mark.parametrize(("name", "target", "dtype", "which"), CASES)
+def test_every_target_compiles_to_what_the_recipe_says(name, target, dtype, which):
+    config = majors.configured(compiling.config_for(catalog.load(name), target), which)
+    compiled = compiling.compile_recipe(name, target, dtype, config=config)
+    required = catalog.find(name).instructions_for(target, which)
+    assert [f for f in compiling.findings(compiled, required) if not f.ok] == []
+    assert compiled.spills == 0 and 16 <= compiled.registers <= 255
+    assert f".target {target}" in compiled.ptx
+    assert sum(compiled.sass_counts.values()) > 200
+    mma = {"bfloat16": "BF16", "float16": "F32"}[dtype]
+    products = [full for full in compiled.sass_counts if "MMA" in full]
+    # a descriptor says the types of tcgen05.mma: level "compiled" compares that
+    assert any(mma in full.split(".") or full.startswith("UTC") for full in products)
+
+
+def test_the_two_dtypes_differ_in_the_multiplication_alone():
+    name, arch = "ampere/ldmatrix_gemm", "sm_80"
+    counts = {d: compiling.compile_recipe(name, arch, d) for d in ("bfloat16", "float16")}
+    assert counts["bfloat16"].count("HMMA.16816.F32.BF16") == counts["float16"].count("HMMA.16816.F32") > 0
+    assert counts["float16"].count("HMMA.16816.F32.BF16") == 0
+
+
+def test_ldmatrix_is_turned_for_mn_major_operands_alone():
+    name, module = "ampere/majors_gemm", catalog.load("ampere/majors_gemm")
+    found = {}
+    for which in majors.MAJORS:
+        config = majors.configured(module.config_for("sm_80"), which)
+        compiled = compiling.compile_recipe(name, "sm_80", "bfloat16", config=config)
+        found[which] = (compiled.count("LDSM.16.M88.4"), compiled.count("LDSM.16.MT88.4"))
+    straight, turned = found["tn"][0], found["nt"][1]
+    assert straight == turned > 0 and found["tn"][1] == found["nt"][0] == 0
+    assert all(sum(found[which]) == straight and min(found[which]) > 0 for which in ("nn", "tt"))
+
+
+def test_a_missing_instruction_is_a_finding():
+    compiled = compiling.compile_recipe("ampere/ldmatrix_gemm", "sm_80", "float16")
+    (missing, *rest) = compiling.findings(compiled, ("HGMMA",))
+    assert (missing.name, missing.ok, missing.detail) == ("HGMMA", False, "0 in the SASS; at least 1")
+    assert all(finding.ok for finding in rest)
+
+
+def test_too_large_a_configuration_is_found_out():
+    from dataclasses import replace
+
+    module = catalog.load("ampere/ldmatrix_gemm")
+    large = replace(module.config_for("sm_80"), stages=6)
+    compiled = compiling.compile_recipe("ampere/ldmatrix_gemm", "sm_89", "float16", config=large)
+    smem = next(f for f in compiling.findings(compiled) if f.name == "smem")
+    assert not smem.ok and "101376" in smem.detail and str(large.smem_bytes) in smem.detail
+
+
+@pytest.mark.parametrize(
+    ("full", "wanted", "same"),
+    [
+        ("HMMA.16816.F32", "HMMA", True),
+        ("HMMA.16816.F32", "HMMA.16816", True),
+        ("LDGSTS.E.BYPASS.LTC128B.128", "LDGSTS.E.BYPASS.128", True),
+        ("LDGSTS.E.BYPASS.LTC128B.128", "LDGSTS.BYPASS.E", False),
+        ("LDSM.16.MT88.4", "LDSM.16.M88.4", False),
+        ("HGMMA.64x256x16.F32", "HMMA", False),
+        ("STS", "STS.128", False),
+    ],
+)
+def test_mnemonics_match_by_their_parts_in_order(full, wanted, same):
+    assert compiling.matches(full, wanted) is same
+
+
+@pytest.mark.parametrize(("arch", "kib"), [("sm_80", 163), ("sm_89", 99), ("sm_90a", 227), ("sm_120a", 99)])
+def test_smem_limits(arch, kib):
+    assert compiling.smem_limit(arch) == kib * 1024
+
+
+@pytest.mark.parametrize("arch", ["sm_70", "90a", "sm_90x", "sm_75", ""])
+def test_unknown_arch_is_named(arch):
+    with pytest.raises(ValueError, match=r"arch: got .*needed one of sm_80"):
+        compiling.smem_limit(arch)
+
+
+def test_unknown_dtype_is_named():
+    with pytest.raises(ValueError, match="dtype: got 'float64', needed one of float16, bfloat16, float32"):
+        compiling.cutlass_dtype("float64")
+
+
+def test_spills_and_registers_are_read_from_ptxas(tmp_path):
+    """Two kernels in one report: the most registers, the sum of the spills."""
+    report = tmp_path / "remarks.yaml"
+    text = (
+        "--- !Analysis\nPass: ptxas info\nArgs:\n  - RemarkId: 1\n  - Remark: 'ptxas : \n"
+        "ptxas 8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads\n\n"
+        "ptxas info : Used 96 registers, used 1 barriers\n\n"
+        "ptxas info : Used 40 registers, 32 bytes smem'\n...\n"
+    )
+    report.write_text(text)
+    said = compiling.ptxas_text(report)
+    assert compiling._REGISTERS.findall(said) == [("96", "1"), ("40", "")]
+    assert compiling._SPILLS.findall(said) == [("4", "12")]
+    assert compiling._STATIC_SMEM.findall(said) == ["32"]
+
+
+def test_instructions_are_counted_predicated_or_not():
+    sass = (
+        "        /*0000*/                   LDC R1, c[0x0][0x28] ;\n"
+        "        /*0010*/              @!P0 BRA `(.L_x_1) ;\n"
+        "        /*0020*/             @!UP1 UTMALDG.2D [UR8], [UR4], desc[UR6] ;\n"
+        "        /*0030*/   .byte 0x80\n"
+    )
+    assert compiling._INSTRUCTION.findall(sass) == ["LDC", "BRA", "UTMALDG.2D"]
+
+
+def test_several_configurations_together_are_what_each_is_alone():
+    """The machine code goes through the disassembler in one piece: what is whose is told by its address."""
+    name = "foundations/matrix_transpose"
+    configs = catalog.load(name).configs_for("sm_90a", compiling.cutlass_dtype("bfloat16"))
+    together = compiling.compile_recipes(name, "sm_90a", "bfloat16", configs.values())
+    assert together[0].sass_counts != together[3].sass_counts != together[4].sass_counts
+    for config, compiled in zip(configs.values(), together, strict=True):
+        alone = compiling.compile_recipe(name, "sm_90a", "bfloat16", config=config)
+        assert compiled.sass_counts == alone.sass_counts and compiled.figures().keys() == alone.figures().keys()
+        assert (compiled.registers, compiled.smem_bytes) == (alone.registers, alone.smem_bytes)
+
+
+def test_the_innermost_loop_around_an_instruction():
+    listing = """
+.L_x_0:
+        /*0000*/              @!P0 IADD3 R1, R1, 0x1, RZ ;
+.L_x_1:
+        /*0010*/                   HGMMA.64x128x16.F32.BF16 R24, gdesc[UR4], R24 ;
+        /*0020*/               @P0 BRA `(.L_x_1) ;
+        /*0030*/              @!P1 BRA `(.L_x_0) ;
+        /*0040*/                   BRA `(.L_x_2) ;
+.L_x_2:
+"""
+    assert [each.split()[0] for each in compiling.innermost_loop(listing, "HGMMA")] == [
+        "HGMMA.64x128x16.F32.BF16",
+        "BRA",
+    ]
+    assert compiling.innermost_loop(listing, "IADD3")[0].startswith("IADD3")
+    with pytest.raises(ValueError, match="no loop has one"):
+        compiling.innermost_loop(listing, "HMMA")

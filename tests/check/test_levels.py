@@ -1,0 +1,191 @@
+"""What `check` makes of its levels: statuses, reasons, configurations, and of what is recorded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cookbook.check import compiled
+from cookbook.check import levels as checking
+from cookbook.check.findings import Finding
+from cookbook.measure import records
+from cookbook.recipe import catalog
+
+NAME = "ampere/ldmatrix_gemm"
+
+
+@pytest.fixture
+def recipe():
+    return catalog.find(NAME)
+
+
+def exact_walk(module, a, b, dtype, config):
+    return a.astype(np.float64) @ b.astype(np.float64)
+
+
+def one_config(recipe):
+    return compiled.config_for(catalog.load(recipe.name), recipe.targets[0])
+
+
+def test_the_model_passes_when_the_product_is_right(monkeypatch, recipe):
+    monkeypatch.setattr(checking, "walk", exact_walk)
+    level = checking.model_level(recipe, "bfloat16", (20, 30, 64), one_config(recipe))
+    assert level.status == "passed" and level.shape == (20, 30, 64)
+    assert level.figures["integer_mismatches"] == 0 and 0 < level.figures["relative_error"] < 3e-3
+
+
+def test_the_model_fails_on_a_single_wrong_element(monkeypatch, recipe):
+    def walk(*arguments):
+        product = exact_walk(*arguments)
+        product[3, 4] += 100
+        return product
+
+    monkeypatch.setattr(checking, "walk", walk)
+    level = checking.model_level(recipe, "float16", (200, 300, 64), one_config(recipe))
+    assert level.status == "failed" and "1 of 60000 elements differ on integer inputs" in level.reason
+
+
+def test_too_large_a_model_is_named_not_walked(recipe):
+    level = checking.model_level(recipe, "float16", (4096, 4096, 4096), one_config(recipe))
+    assert level.status == "not checked" and "too large to walk" in level.reason
+
+
+def test_findings_become_a_level(monkeypatch, recipe):
+    found = [Finding("a", True, "fine"), Finding("b", False, "7 wavefronts; needed 4")]
+    monkeypatch.setattr(checking, "check_layouts", lambda *a: found)
+    (level,) = checking.layout_levels(recipe, "float16", ("sm_80",))
+    assert level.status == "failed" and level.reason == "b: 7 wavefronts; needed 4"
+    monkeypatch.setattr(checking, "check_layouts", lambda *a: [])
+    (level,) = checking.layout_levels(recipe, "float16", ("sm_80",))
+    assert level.status == "failed" and level.reason == "nothing was looked at"
+
+
+def test_every_distinct_configuration_is_looked_at(recipe):
+    found = checking.configurations(recipe, recipe.targets)
+    module = catalog.load(recipe.name)
+    assert set(found) == {compiled.config_for(module, target) for target in recipe.targets}
+    assert checking.configurations(recipe, ("sm_80",)) == {module.config_for("sm_80"): {}}
+
+
+def test_a_level_that_raises_fails_and_the_rest_goes_on():
+    def boom():
+        raise OSError("disk full")
+
+    step = checking.Step("compiled", "float16", boom, target="sm_80")
+    (level,) = checking.run_step(step)
+    assert (level.status, level.target, level.reason) == ("failed", "sm_80", "OSError: disk full")
+    assert step.text == "compiled sm_80 float16"
+
+
+def test_without_the_disassembler_compiled_is_not_checked(monkeypatch, recipe):
+    def missing():
+        raise compiled.NoDisassembler("nvdisasm not found: pip install nvidia-cuda-nvdisasm")
+
+    monkeypatch.setattr(compiled, "nvdisasm", missing)
+    (level,) = checking.compiled_levels(recipe, "sm_80", "float16")
+    assert level.status == "not checked" and "pip install nvidia-cuda-nvdisasm" in level.reason
+
+
+def made(passed=True):
+    return records.make("ran", NAME, "bfloat16", None, passed=passed, figures={"shapes": 69}, device="NVIDIA X")
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "says"),
+    [
+        ({}, "recorded", "no GPU"),
+        ({"code": "0"}, "stale", "code has changed"),
+        ({"status": "failed"}, "failed", "recorded as failed"),
+    ],
+)
+def test_records_stand_in_for_levels_that_cannot_run_here(monkeypatch, recipe, change, status, says):
+    monkeypatch.setattr(records, "read", lambda root=None: [made() | change])
+    (level,) = checking.recorded_levels(recipe, "ran", "bfloat16", "no GPU")
+    assert level.status == status and says in level.reason
+    assert level.device == "NVIDIA X" and level.date and level.figures == {"shapes": 69}
+    (level,) = checking.recorded_levels(recipe, "ran", "float16", "no GPU")
+    assert level.status == "not checked" and level.reason == "no GPU; nothing recorded: not run on hardware"
+
+
+def test_a_report_holds_unless_something_failed():
+    levels = [checking.Level("ran", status) for status in ("passed", "recorded", "stale", "not checked")]
+    report = checking.Report(NAME, tuple(levels))
+    assert report.ok and [level.status for level in report.not_checked] == ["stale", "not checked"]
+    assert not checking.Report(NAME, (*levels, checking.Level("model", "failed"))).ok
+    assert report.to_json()["levels"][0]["status"] == "passed"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"shapes": [(1, 2)]}, "shape: got (1, 2), needed M,N,K"),
+        ({"shapes": [(1, 2, 12)]}, "K a multiple of 8"),
+        ({"dtypes": ["float32"]}, "dtype: got 'float32', needed one of"),
+        ({"targets": ["sm_75"]}, "target: got 'sm_75', needed one of sm_80"),
+        ({"majors": ["nt"]}, "major: got 'nt', needed one of tn"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, says):
+    with pytest.raises(ValueError) as raised:
+        checking.check(NAME, **arguments)
+    assert says in str(raised.value)
+
+
+SEVERAL = "ampere/majors_gemm"
+
+
+def test_every_level_is_planned_for_each_of_the_majors():
+    recipe = catalog.find(SEVERAL)
+    plan = checking.plan(recipe, *checking.chosen(recipe, [], ["float16"], ["sm_80"]))
+    by_level: dict[str, list[str]] = {}
+    for step in plan:
+        by_level.setdefault(step.level, []).append(step.majors)
+    assert set(by_level) == set(checking.LEVELS)
+    assert all(set(said) == set(recipe.majors) for said in by_level.values())
+    assert "layout nt float16" in [step.text for step in plan]
+    assert {step.shape for step in plan if step.majors == "nt" and step.shape} == {(200, 336, 64), (72, 40, 136)}
+
+
+def test_one_majors_go_without_saying(recipe):
+    plan = checking.plan(recipe, *checking.chosen(recipe, [], ["float16"], ["sm_80"]))
+    assert {step.majors for step in plan} == {None}
+
+
+def test_shapes_choose_the_majors_that_can_have_them():
+    recipe = catalog.find(SEVERAL)
+    assert checking.chosen(recipe, [(200, 333, 64)], [], []).majors == ("tn", "nn")
+    assert checking.chosen(recipe, [(200, 328, 77)], [], []).majors == ("nt",)
+    assert checking.chosen(recipe, [(200, 328, 64)], [], [], ["tt"]).majors == ("tt",)
+    with pytest.raises(
+        ValueError, match=r"shape: got \(200, 333, 64\), N = 333; needed a multiple of 8 along which tt"
+    ):
+        checking.chosen(recipe, [(200, 333, 64)], [], [], ["tt"])
+    with pytest.raises(
+        ValueError, match=r"shape: got \(200, 333, 65\), needed M,N,K of 1 or more, multiples of 8 where"
+    ):
+        checking.chosen(recipe, [(200, 333, 65)], [], [])
+    with pytest.raises(ValueError, match="needed a multiple of 8"):
+        checking.chosen(recipe, [(200, 333, 64), (200, 328, 77)], [], [])
+
+
+def test_levels_say_their_majors_and_are_of_their_configuration(monkeypatch):
+    recipe, seen = catalog.find(SEVERAL), []
+
+    def check_layouts(module, dtype, config):
+        seen.append((config.a_major, config.b_major))
+        return [Finding("a", True)]
+
+    monkeypatch.setattr(checking, "check_layouts", check_layouts)
+    wanted = checking.chosen(recipe, [], ["float16"], ["sm_80"], ["nn", "nt"])
+    levels = [level for step in checking.plan(recipe, *wanted)[:1] for level in checking.run_step(step)]
+    assert seen == [("m", "k")] and [level.majors for level in levels] == ["nn"]
+    assert levels[0].to_json()["majors"] == "nn"
+
+
+def test_records_are_shown_for_their_majors_alone(monkeypatch):
+    recipe = catalog.find(SEVERAL)
+    record = records.make("ran", SEVERAL, "bfloat16", None, passed=True, figures={}, device="X", majors="nt")
+    monkeypatch.setattr(records, "read", lambda root=None: [record])
+    (shown,) = checking.recorded_levels(recipe, "ran", "bfloat16", "no GPU", "nt")
+    (missing,) = checking.recorded_levels(recipe, "ran", "bfloat16", "no GPU", "tn")
+    assert (shown.status, missing.status) == ("recorded", "not checked")

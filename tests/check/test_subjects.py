@@ -1,0 +1,173 @@
+"""`check` takes a recipe's name, a notebook's module or a copied file, and says which code it looked at."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+
+import pytest
+from typer.testing import CliRunner
+
+from cookbook import cli
+from cookbook.check import levels as checking
+from cookbook.check import pipeline, subjects, workers
+from cookbook.check.workers import ANYWHERE
+from cookbook.recipe import catalog
+
+NAME = "ampere/ldmatrix_gemm"
+SOUND, BROKEN = "make_swizzle(bits, 4, 3)", "make_swizzle(0, 4, 3)"
+FEW = {"shapes": [(72, 40, 136)], "dtypes": ["float16"], "targets": ["sm_80"]}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A copy as `cookbook copy` writes it, and one with its swizzle gone."""
+    folder, text = tmp_path_factory.mktemp("copies"), catalog.standalone_source(NAME)
+    assert text.count(SOUND) == 1
+    made = {"my_gemm.py": text, "broken.py": text.replace(SOUND, BROKEN), "bare.py": "x = 1\n"}
+    for name, source in made.items():
+        (folder / name).write_text(source)
+    return folder
+
+
+def test_a_copy_is_the_recipes_code_and_an_edited_one_says_what_differs(files):
+    assert subjects.of_file(files / "my_gemm.py").said == f"my_gemm.py: the code of {NAME}"
+    broken = subjects.of_file(files / "broken.py")
+    assert broken.said == f"broken.py: smem_atom differs from {NAME}" == subjects.differing(broken)
+    assert subjects.said(catalog.find(NAME)) == f"{NAME} as packaged"
+    own = subjects.of_file(catalog.find("hopper/tma_copy").file, "hopper/tma_copy")  # a recipe's file itself: with lab
+    assert own.differing == ()
+
+
+def test_comments_docstrings_and_new_names_are_no_difference(files):
+    text = (files / "my_gemm.py").read_text() + "\n\nEXTRA = 3  # of the reader's own\n"
+    changed = text.replace("# K-major", "# something else").replace("def smem_atom(", "# a remark\ndef smem_atom(")
+    (files / "remarks.py").write_text(changed)
+    assert subjects.of_file(files / "remarks.py").differing == ()
+
+
+def test_check_takes_a_module_and_looks_at_it(files):
+    module = subjects.load_file(files / "broken.py")
+    report = checking.check(module, **FEW)
+    by_level = {level.level: level for level in report.levels}
+    assert not report.ok and report.checked.startswith("broken.py: smem_atom differs")
+    assert "s2r_a.wavefronts: 128 ldmatrix take 32 wavefronts each (ideal 4)" in by_level["layout"].reason
+    assert {by_level[level].status for level in ("ran", "timed", "counted", "sanitized")} == {"not checked"}
+    assert "no record" in by_level["ran"].reason
+
+
+def test_what_a_notebook_defines_last_counts(files):
+    """As IPython keeps it: `In` holds the cells in the order in which they ran."""
+    text = catalog.without_lab(catalog.find(NAME).file.read_text())
+    module = types.ModuleType("__main__")
+    vars(module).update(vars(catalog.load(NAME)), get_ipython=None, In=["", text, "this is no Python"])
+    assert subjects.find(module, NAME).said == f"the cells above: the code of {NAME}"
+    module.In.append("def smem_atom(dtype, contiguous):\n    return None\n")
+    assert subjects.find(module, NAME).differing == ("smem_atom",)
+    module.In.append(subjects.definitions(text)["smem_atom"])
+    assert subjects.find(module, NAME).differing == ()
+
+
+@pytest.mark.parametrize(
+    ("what", "recipe", "error", "says"),
+    [
+        (7, "", TypeError, "what: got int; needed a recipe's name or a module"),
+        (types.ModuleType("bare"), NAME, ValueError, "what: got bare, a module without a file"),
+        (catalog, "", ValueError, "recipe: got none; needed the name of the recipe that cookbook.recipe.catalog"),
+        ("ampere/none", "", catalog.UnknownRecipe, "name: got 'ampere/none'; needed the name of a recipe"),
+    ],
+)
+def test_what_is_no_subject_is_named(what, recipe, error, says):
+    with pytest.raises(error, match=says):
+        checking.check(what, recipe=recipe)
+
+
+def test_the_command_line_checks_a_file(files, monkeypatch):
+    few = ["--shape", "72,40,136", "--dtype", "f16", "--target", "sm_80"]
+    done = CliRunner().invoke(cli.app, ["check", str(files / "my_gemm.py"), *few])
+    assert (
+        done.exit_code == 0 and f"my_gemm.py: the code of {NAME}: all that could be checked here holds" in done.stdout
+    )
+    done = CliRunner().invoke(cli.app, ["check", str(files / "broken.py"), *few])
+    assert done.exit_code == 1 and f"broken.py: smem_atom differs from {NAME}: all" in done.stdout
+    done = CliRunner().invoke(cli.app, ["check", str(files / "bare.py")])
+    assert done.exit_code == 2 and "python -m cookbook.check.pipeline" in done.output
+    done = CliRunner().invoke(cli.app, ["check", str(files / "none.py")])
+    assert done.exit_code == 2 and "a file that exists" in done.output
+
+
+def explored(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "cookbook.check.pipeline", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=catalog.recipes_root().parent)
+
+
+def test_a_kernel_without_mbarriers_does_not_read_like_a_pass(files):
+    done = explored(str(files / "my_gemm.py"), "--arch", "sm_80", "--programs")
+    assert done.returncode == 2 and "nothing was looked at: the kernel has no mbarriers" in done.stdout
+
+
+def test_a_copy_with_mbarriers_is_explored(tmp_path):
+    (tmp_path / "my.py").write_text(catalog.standalone_source("hopper/tma_wgmma_gemm"))
+    done = explored(str(tmp_path / "my.py"), "--arch", "sm_90a")
+    assert done.returncode == 0 and "8 mbarriers" in done.stdout and "nothing" not in done.stdout
+    assert pipeline.is_pipelined(catalog.find("hopper/tma_wgmma_gemm"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["bare.py", "--arch", "sm_90a"], "which defines no gemm and no compile_for; needed a GEMM"),
+        (["my_gemm.py"], "--arch: got none; needed sm_90a or the like"),
+        (["none.py", "--arch", "sm_90a"], "a file that exists"),
+    ],
+)
+def test_what_cannot_be_explored_is_one_line(files, arguments, says):
+    done = explored(str(files / arguments[0]), *arguments[1:])
+    assert done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        (NAME, "cp_async_wait_group(stages - 2)", "cp_async_wait_group(stages - 1)"),
+        (NAME, "coords[0, m, 0, 0][0] < mX.shape[0]", "coords[0, m, 0, 0][0] <= mX.shape[0]"),
+        ("hopper/tma_wgmma_gemm", "cute.local_tile(mC, tile, (tile_m, tile_n))", "cute.local_tile(mC, tile, (0, 0))"),
+    ],
+    ids=["Ampere's waits", "a guard", "a coordinate"],
+)
+def test_what_the_pages_say_is_read_on_a_gpu_only(name, old, new, tmp_path):
+    """docs/checking.md says that these faults pass wherever there is no GPU. Once a level finds them, it says less."""
+    text = catalog.standalone_source(name)
+    assert old in text
+    (tmp_path / "wrong.py").write_text(text.replace(old, new))
+    recipe = subjects.of_file(tmp_path / "wrong.py")
+    wanted = checking.chosen(recipe, [(72, 40, 136)], recipe.dtypes[:1], recipe.targets[:1])
+    levels = [x for step in checking.plan(recipe, *wanted) if step.level in ANYWHERE for x in checking.run_step(step)]
+    assert recipe.differing and {level.status for level in levels} == {"passed"}
+    said = " ".join((catalog.recipes_root().parent / "docs" / "checking.md").read_text().split())
+    assert "**its own coordinates, guards and accumulators, and the synchronization of an Ampere kernel" in said
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_on_a_gpu_the_module_itself_runs_and_nothing_of_it_is_recorded(files, monkeypatch, changed):
+    """With stand-ins for the GPU: what is timed and counted is the packaged recipe, so nothing of changed code."""
+    ran, named = [], []
+    monkeypatch.setattr(checking, "gpu_for", lambda recipe: ("NVIDIA X", ""))
+    monkeypatch.setattr(checking.running, "run_variants", lambda module, *rest: ran.append(module) or [])
+    monkeypatch.setattr(checking.running, "summary", lambda cases: {})
+    monkeypatch.setattr(checking.benching, "bench", lambda *arguments, **how: named.append(arguments) or [])
+    recipe = subjects.of_file(files / ("broken.py" if changed else "my_gemm.py"))
+    (level,) = checking.ran_levels(recipe, "float16", ())
+    assert ran == [recipe.module] and level.status == "passed" and level.record is None
+    timed = checking.timed_levels(recipe, "float16", ())
+    assert bool(named) is not changed and [level.status for level in timed] == (["not checked"] if changed else [])
+    if changed:
+        (counted,) = checking.tool_levels(recipe, "counted", "float16", tools=True)
+        assert counted.reason == f"measured of packaged recipes only; no record: {recipe.said}"
+
+
+def test_a_module_stays_in_the_process_that_has_it(files):
+    recipe = subjects.of_file(files / "my_gemm.py")
+    plan = workers.planned(recipe, *checking.chosen(recipe, (), (), ()), False)
+    assert len(plan.steps) > workers.WORTH and workers.pieces(plan) == workers.shared_pieces(plan) == []

@@ -1,0 +1,336 @@
+"""The command line: what it prints, where, with which exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from cookbook import cli
+from cookbook.check import levels as checking
+from cookbook.recipe import catalog
+
+NAME = "hopper/tma_wgmma_gemm"
+COMMANDS = ("list", "show", "check", "bench", "copy", "results", "doctor")
+RUN = (sys.executable, "-m", "cookbook.cli")
+needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="what a machine without a GPU does")
+
+
+def call(*arguments: str):
+    return CliRunner().invoke(cli.app, arguments)
+
+
+def process(*arguments: str):
+    return subprocess.run([*RUN, *arguments], capture_output=True, text=True, check=False)
+
+
+def test_list_names_every_recipe_and_imports_nothing_heavy():
+    code = (
+        "import sys; from cookbook import cli; sys.argv = ['cookbook', 'list']\n"
+        "try: cli.main()\n"
+        "except SystemExit: pass\n"
+        "print([m for m in ('torch', 'cutlass', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == "[]", done.stdout + done.stderr
+    assert all(recipe.name in done.stdout for recipe in catalog.recipes())
+
+
+# The least that a command of typer which prints a table of rich can be.
+LEAST = """
+import typer
+from rich.console import Console
+from rich.table import Table
+
+def command(as_json: bool = False):
+    table = Table("recipe")
+    table.add_row("one")
+    Console().print(table)
+
+typer.run(command)
+"""
+
+
+def processor_seconds(*command: str) -> float:
+    before = os.times()
+    subprocess.run(command, capture_output=True, check=True)
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
+
+
+def test_list_is_quick():
+    """Under twice the least: how long that takes is the machine's doing, and what the list adds to it is ours.
+
+    Processor time, and the best of three in turn, because the other tests are running beside this one.
+    """
+    pairs = [(processor_seconds(*RUN, "list"), processor_seconds(sys.executable, "-c", LEAST)) for _ in range(3)]
+    ours, least = map(min, zip(*pairs, strict=True))
+    assert ours < 2 * least, pairs
+
+
+def test_list_json_is_json_and_nothing_else():
+    found = json.loads(process("list", "--json").stdout)
+    assert [r["name"] for r in found] == [r.name for r in catalog.recipes()]
+    assert found[0]["targets"] and found[0]["file"].endswith(".py")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_help_has_an_example(command):
+    done = call(command, "--help")
+    assert done.exit_code == 0 and f"cookbook {command}" in done.stdout and "Example" in done.stdout
+
+
+def test_show_says_what_a_recipe_is():
+    from cookbook.measure import records
+
+    recipe = catalog.find(NAME)
+    done = call("show", NAME)
+    assert done.exit_code == 0 and NAME in done.stdout and recipe.title in done.stdout
+    shown = json.loads(call("show", NAME, "--json").stdout)
+    assert shown["code"] == records.code_of(NAME) and isinstance(shown["records"], list)
+
+
+@pytest.mark.parametrize("command", [("show",), ("check",), ("bench",), ("copy",)])
+def test_an_unknown_recipe_is_exit_2_with_a_suggestion(command, tmp_path):
+    rest = (str(tmp_path / "x.py"),) if command == ("copy",) else ()
+    done = process(*command, "hopper/tma_wgma_gemm", *rest)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr == f"NAME: got 'hopper/tma_wgma_gemm'; needed the name of a recipe: did you mean {NAME}?\n"
+
+
+@pytest.mark.parametrize("command", ["check", "bench"])
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--shape", "1,2"), "got (1, 2); needed M,N,K of 1 or more"),
+        (("--shape", "a,b,c"), "got 'a,b,c'; needed M,N,K"),
+        (("--shape", "0,8,8"), "got (0, 8, 8); needed M,N,K of 1 or more"),
+        (("--shape", "8,8,12"), "K a multiple of 8"),
+        (("--dtype", "fp8"), "got 'fp8'; needed one of bf16"),
+        (("--dtype", "fp32"), "got 'float32'; needed one of bfloat16"),
+        (("--target", "sm_70"), "got 'sm_70'; needed one of sm_90a"),
+    ],
+)
+def test_a_wrong_option_is_exit_2_and_named(command, options, says):
+    done = call(command, NAME, *options)
+    assert done.exit_code == 2
+    assert says in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("command", ["check", "bench"])
+def test_names_or_all(command):
+    assert call(command).exit_code == 2
+    assert call(command, NAME, "--all").exit_code == 2
+
+
+def test_bench_wants_seven_rounds():
+    done = call("bench", NAME, "--rounds", "3")
+    assert done.exit_code == 2 and "got 3; needed at least 7" in done.stderr
+
+
+@pytest.fixture
+def timed(monkeypatch, tmp_path):
+    """What `bench` is asked to time, one entry a call; nothing is timed, and results/ is a folder of the test's."""
+    from cookbook.measure import bench as benching
+    from cookbook.measure import records
+
+    asked = []
+
+    def bench(name, shapes, dtypes, *, majors, rounds, quack, own, on_progress):
+        on_progress(f"timed {name} {shapes[0]}")
+        asked.append((*shapes, *dtypes, *majors, rounds, quack, own))
+        figures = {"median_ms": 1.0, "min_ms": 1.0, "max_ms": 1.0, "tflops": 1.0, "ratio": 1.0}
+        peers = {"torch.matmul": figures}
+        return [records.make("timed", name, *dtypes, *shapes, passed=True, figures=figures, peers=peers, device="T")]
+
+    monkeypatch.setattr(checking, "cannot_run", lambda recipe, targets: "")
+    monkeypatch.setattr(benching, "bench", bench)
+    monkeypatch.setattr(records, "results_root", lambda: tmp_path)
+    return asked
+
+
+def test_bench_all_sizes_without_quack(timed):
+    from cookbook.measure import bench as benching
+
+    done = call("bench", NAME, "--all-sizes", "--no-quack", "--dtype", "bf16", "--rounds", "8")
+    assert done.exit_code == 0, done.output
+    assert timed == [(shape, "bfloat16", "tn", 8, False, True) for shape in benching.ALL_SIZES]
+    assert f"[{len(timed)}/{len(timed)}] timed {NAME} {timed[-1][0]}" in done.stderr
+
+
+def test_bench_times_quack_and_the_usual_sizes_if_nothing_is_said(timed):
+    from cookbook.measure import bench as benching
+
+    assert call("bench", NAME, "--dtype", "bf16").exit_code == 0
+    assert timed == [(shape, "bfloat16", "tn", 12, True, True) for shape in benching.DEFAULT_SHAPES]
+
+
+def test_bench_each_dimension_lets_one_grow_at_a_time(timed):
+    done = call("bench", NAME, "--each-dimension", "--dtype", "bf16")
+    assert done.exit_code == 0, done.output
+    shapes = [job[0] for job in timed]
+    assert {shape for shape, *_, own in timed if own} == {(4096, 4096, 4096), (16384, 4096, 4096)}  # of --all-sizes
+    assert len(shapes) == len(set(shapes)) == 13  # five sizes of each, the cube once
+    for dimension in range(3):
+        sizes = sorted(
+            shape[dimension] for shape in shapes if shape[:dimension] + shape[dimension + 1 :] == (4096, 4096)
+        )
+        assert sizes == [1024, 2048, 4096, 8192, 16384]
+    done = call("bench", NAME, "--all-sizes", "--each-dimension")
+    assert done.exit_code == 2 and "--all-sizes: got --each-dimension beside it" in " ".join(done.stderr.split())
+
+
+def test_all_sizes_and_a_shape_exclude_each_other(timed):
+    done = call("bench", NAME, "--all-sizes", "--shape", "64,64,64")
+    assert done.exit_code == 2 and not timed
+    assert "--all-sizes: got --shape 64,64,64 beside it" in " ".join(done.stderr.split())
+
+
+def test_a_bench_that_is_cut_short_keeps_what_it_recorded(timed, monkeypatch, tmp_path):
+    from cookbook.measure import bench as benching
+    from cookbook.measure import records
+
+    whole = benching.bench
+
+    def until_the_third(name, *arguments, **options):
+        if len(timed) == 2:
+            raise KeyboardInterrupt
+        return whole(name, *arguments, **options)
+
+    monkeypatch.setattr(benching, "bench", until_the_third)
+    assert call("bench", NAME, "--dtype", "bf16", "--record").exit_code != 0
+    assert [tuple(r["shape"]) for r in records.read(tmp_path)] == list(benching.DEFAULT_SHAPES[:2])
+
+
+@needs_no_gpu
+def test_bench_without_a_gpu_says_so_and_fails():
+    done = process("bench", NAME, "--json")
+    said = json.loads(done.stdout)
+    assert done.returncode == 1 and said["timed"] == [] and said["not_timed_here"] == {NAME: "no CUDA device here"}
+
+
+@needs_no_gpu
+def test_check_json_has_every_level_with_its_figures():
+    done = process("check", NAME, "--shape", "200,333,64", "--dtype", "bf16", "--json")
+    said = json.loads(done.stdout)
+    assert done.returncode == 0 and said["ok"] is True, done.stdout
+    (report,) = said["recipes"]
+    levels = {level["level"]: level for level in report["levels"]}
+    anywhere, on_a_gpu = ["layout", "model", checking.PIPELINE, "compiled"], list(checking.LEVELS[3:])
+    assert list(levels) == anywhere + on_a_gpu
+    assert [levels[name]["status"] for name in anywhere] == ["passed"] * 4
+    assert levels["model"]["shape"] == [200, 333, 64] and levels["model"]["figures"]["integer_mismatches"] == 0
+    compiled = levels["compiled"]["figures"]
+    assert compiled["spills"] == 0 and compiled["smem_bytes"] <= compiled["smem_limit"]
+    assert all(count > 0 for count in compiled["instructions"].values())
+    for name in on_a_gpu:
+        assert levels[name]["status"] in ("recorded", "stale", "not checked")
+        assert levels[name]["reason"]
+    assert done.stderr.count("\n") == 8  # progress, one line a step, none of it on stdout
+
+
+def test_check_exits_1_when_something_fails(monkeypatch):
+    failed = checking.Level("layout", "failed", "bfloat16", reason="c: not bijective")
+    monkeypatch.setattr(checking, "plan", lambda *a: [checking.Step("layout", "bfloat16", lambda: [failed])])
+    done = call("check", NAME)
+    assert done.exit_code == 1 and "not bijective" in done.stdout and "FAILS" in done.stdout
+
+
+def test_check_names_what_was_not_checked(monkeypatch):
+    unknown = checking.Level("ran", "not checked", "bfloat16", reason="no CUDA device here; nothing recorded")
+    monkeypatch.setattr(checking, "plan", lambda *a: [checking.Step("ran", "bfloat16", lambda: [unknown])])
+    done = call("check", NAME)
+    assert done.exit_code == 0 and "not checked here: ran bfloat16" in done.stdout
+
+
+@needs_no_gpu
+def test_on_hardware_without_a_gpu_is_refused():
+    done = call("check", NAME, "--on-hardware")
+    assert done.exit_code == 2 and "no CUDA device here" in done.output
+    assert call("check", "--on-hardware").exit_code == 2
+
+
+def test_on_hardware_takes_what_the_gpu_runs_with_tools_and_records_it(monkeypatch):
+    """As on a B200: every recipe of its own, none of Hopper's, each with all levels."""
+    from cookbook.check import workers
+    from cookbook.measure import records
+
+    def runs(recipe):
+        able = recipe.runs_on_capability(10, 0)
+        return ("a B200", "") if able else (None, f"runs on {recipe.runs_on}; this is a B200, sm_100")
+
+    seen, kept, shared = {}, [], []
+    record = {"level": "ran", "recipe": NAME}
+
+    def checked(plans, jobs, advance, gpu_jobs, on_level):
+        shared.append(gpu_jobs)
+        level = checking.Level("ran", checking.PASSED, "bfloat16", record=record)
+        for number, _ in enumerate(plans, 1):
+            on_level(level)
+            assert kept == [record] * number  # at once: a check that is cut short keeps it
+        return [checking.Report(plan.recipe, (level,)) for plan in plans]
+
+    monkeypatch.setattr(checking, "gpu_for", runs)
+    monkeypatch.setattr(records, "write", lambda made: kept.extend(made) or [Path("results/b200.json")])
+    monkeypatch.setattr(workers, "check", checked)
+    real = workers.planned
+    monkeypatch.setattr(workers, "planned", lambda r, *a: seen.update({r.name: a[-1]}) or real(r, *a))
+    done = call("check", "--on-hardware", "--gpu-jobs", "3")
+    assert done.exit_code == 0 and shared == [3]
+    assert done.stderr.count("recorded in") == 1 and "results/b200.json" in done.stderr
+    assert "blackwell/two_cta_gemm" in seen and "foundations/matrix_transpose" in seen
+    assert NAME not in seen and "blackwell/geforce_gemm" not in seen
+    assert all(seen.values()) and len(kept) == len(seen)  # with the tools; each report's record, and none twice
+    refused = call("check", NAME, "--on-hardware")
+    assert refused.exit_code == 2 and "runs on sm_90" in refused.output
+
+
+def test_copy_writes_refuses_and_forces(tmp_path):
+    dest = tmp_path / "new" / "kernel.py"
+    done = call("copy", NAME, str(dest))
+    assert done.exit_code == 0 and "from kernel import matmul" in done.stderr and done.stdout == ""
+    assert dest.read_text() == catalog.standalone_source(NAME, "kernel")
+    dest.write_text("mine")
+    refused = call("copy", NAME, str(dest))
+    assert refused.exit_code == 2 and "--force" in refused.stderr and dest.read_text() == "mine"
+    assert call("copy", NAME, str(dest), "--force").exit_code == 0
+    assert "def matmul" in dest.read_text()
+
+
+def test_copy_into_a_folder_keeps_the_name(tmp_path):
+    assert call("copy", NAME, str(tmp_path)).exit_code == 0
+    assert (tmp_path / "tma_wgmma_gemm.py").exists()
+
+
+def test_doctor_says_what_works_and_the_mend():
+    said = json.loads(call("doctor", "--json").stdout)
+    found = {d["what"]: d for d in said["diagnoses"]}
+    assert said["ok"] and found["CuTe DSL"]["status"] == found["torch"]["status"] == "ok"
+    assert all(d["mend"] for d in said["diagnoses"] if d["status"] != "ok")
+    table = call("doctor")
+    assert table.exit_code == 0 and "CuTe DSL" in table.stdout
+
+
+def test_results_stale_lists_only_what_changed(monkeypatch):
+    from cookbook.measure import records
+
+    fresh = records.make("timed", NAME, "bfloat16", (8, 8, 8), passed=True, figures={}, device="X")
+    old = fresh | {"code": "0", "shape": [16, 8, 8]}
+    monkeypatch.setattr(records, "read", lambda root=None: [fresh, old])
+    assert [r["shape"] for r in json.loads(call("results", "--stale", "--json").stdout)] == [[16, 8, 8]]
+    assert [r["stale"] for r in json.loads(call("results", "--json").stdout)] == [False, True]
+
+
+def test_all_with_a_target_leaves_out_what_is_not_made_for_it(monkeypatch):
+    seen = []
+    monkeypatch.setattr(checking, "plan", lambda recipe, *rest: seen.append((recipe.name, rest[2])) or [])
+    done = call("check", "--all", "--target", "sm_80")
+    assert done.exit_code == 0 and f"{NAME}: left out: not made for sm_80" in done.stderr
+    assert ("ampere/ldmatrix_gemm", ("sm_80",)) in seen and NAME not in dict(seen)
+    assert call("check", "--all", "--target", "sm_75").exit_code == 2

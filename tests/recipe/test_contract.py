@@ -1,0 +1,38 @@
+"""Every recipe's module defines what the contract asks of it, and one that lacks a name is told so."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+
+from cookbook.recipe import catalog, contract, formats
+
+RECIPES = {recipe.name: recipe for recipe in catalog.recipes()}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_fulfils_what_its_front_matter_says(name):
+    recipe, module = RECIPES[name], catalog.load(name)
+    assert contract.missing(recipe, module) == []
+    assert all(isinstance(module, protocol) for protocol in contract.asked_of(recipe))
+    block = formats.FORMATS[recipe.operands].block if recipe.operands else None
+    assert isinstance(module, contract.RowScaled) == (block is not None)
+    assert isinstance(module, contract.BlockScaled) == bool(block)
+    divided = isinstance(module, contract.DividedK)
+    assert divided == (getattr(getattr(module, "CONFIG", None), "split_k", 1) > 1)
+
+
+def test_what_a_study_measures_decides_what_it_defines():
+    asked = {name: [one.__name__ for one in contract.asked_of(recipe)] for name, recipe in RECIPES.items()}
+    assert asked["foundations/tensor_core_ceiling"] == ["Study", "Ceilings", "InstructionCeilings"]
+    assert asked["hopper/tma_copy"] == ["Study", "Copies"]
+    assert asked["foundations/thread_block_swizzle"] == ["Study", "ExperimentStudy"]
+    assert asked["foundations/mma_smem_atoms"] == ["Study"]
+
+
+def test_what_a_module_lacks_is_named():
+    module = ModuleType("mine")
+    module.Config = module.CONFIG = module.smem_layouts = module.tiled_copies = module.matmul = object
+    recipe = RECIPES["hopper/tma_wgmma_gemm"]
+    assert contract.missing(recipe, module) == ["Gemm: GEMM", "Gemm: tiled_mma", "Gemm: compile_for", "Gemm: prepare"]

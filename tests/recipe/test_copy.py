@@ -1,0 +1,121 @@
+"""A copied recipe stands alone: it runs where `cookbook` cannot be imported, and compiles for its targets."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cookbook.recipe import catalog, copy, entry
+
+NAMES = [r.name for r in catalog.recipes()]
+ENTRY = Path(entry.__file__)
+GEMMS = [r.name for r in catalog.recipes() if r.kind == "gemm"]
+
+# Runs beside the copied file. What it needs of the recipe is what a stranger would call.
+STRANGER = """\
+import sys
+
+class NoCookbook:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "cookbook":
+            raise ImportError("cookbook is not installed here")
+
+sys.meta_path.insert(0, NoCookbook())
+try:
+    import cookbook
+except ImportError:
+    pass
+else:
+    sys.exit("cookbook could be imported")
+
+import cutlass
+import torch
+import copied
+
+for target in sys.argv[1:]:
+    for dtype in (cutlass.BFloat16, cutlass.Float16):
+        copied.compile_for(target, dtype)
+        print(target, dtype.__name__)
+if torch.cuda.is_available() and "run" in copied.__dict__.get("RUNS", "run"):
+    a, b = torch.randn(200, 64).cuda().half(), torch.randn(333, 64).cuda().half().T
+    try:
+        c = copied.matmul(a, b)
+    except ValueError as error:
+        print("not here:", error)
+    else:
+        error = (c.float() - a.float() @ b.float()).norm() / (a.float() @ b.float()).norm()
+        assert error < 5e-4, error
+        print("ran", float(error))
+"""
+
+
+@pytest.mark.parametrize("name", GEMMS)
+def test_a_copied_recipe_compiles_where_there_is_no_cookbook(name, tmp_path):
+    recipe = catalog.find(name)
+    (tmp_path / "copied.py").write_text(catalog.standalone_source(name, "copied"))
+    (tmp_path / "stranger.py").write_text(STRANGER)
+    run = [sys.executable, str(tmp_path / "stranger.py"), *recipe.targets]
+    done = subprocess.run(run, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    compiled = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("sm_")]
+    assert compiled == [target for target in recipe.targets for _ in range(2)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_copied_recipe_imports_torch_and_cutlass_alone(name):
+    tree = ast.parse(catalog.standalone_source(name))
+    imported = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add((node.module or "").split(".")[0])
+    assert imported - set(sys.stdlib_module_names) <= {"torch", "cutlass", "cuda"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_copied_recipe_says_where_it_is_from_and_how_to_call_it(name):
+    source = catalog.standalone_source(name, "mine")
+    compile(source, "mine.py", "exec")
+    head = source[:800]
+    usage = {"gemm": "from mine import matmul", "transpose": "from mine import transpose", "study": ""}
+    assert f"recipe {name}" in head and "Apache-2.0" in head and usage[catalog.find(name).kind] in head
+    assert "# ---\n" not in source and "jupytext" not in source and 'tags=["lab"]' not in source
+    assert ("Needs torch, apache-tvm-ffi and nvidia-cutlass-dsl" in head) == ("--enable-tvm-ffi" in source)
+    assert not re.search(r"\.ipynb|\]\([^)]*\.(md|py|html)|https?://|\bthis page|[Nn]otebook|recipe page", source)
+
+
+def statements(source: str) -> list[str]:
+    """What a text defines and does at its top level, imports and docstring left out."""
+    dropped = (ast.Import, ast.ImportFrom)
+    body = [node for node in ast.parse(source).body if not isinstance(node, dropped)]
+    text = isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
+    return [catalog.normal_form(ast.unparse(node)) for node in body[text:]]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_copied_recipe_is_the_recipe_and_what_it_uses_of_the_host_side(name):
+    """Each statement of the recipe, in order and unchanged; the others are statements of entry.py, in its order."""
+    copied = statements(catalog.standalone_source(name))
+    own = statements(catalog.without_lab(catalog.find(name).file.read_text(encoding="utf-8")))
+    shared = [each for each in copied if each not in own]
+    assert [each for each in copied if each in own] == own
+    assert shared == [each for each in statements(ENTRY.read_text(encoding="utf-8")) if each in shared]
+    assert bool(shared) == (catalog.find(name).kind != "study" or name == "hopper/tma_copy")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_of_the_host_side_are_not_the_recipes(name):
+    """Nor is anything defined twice in a copied file."""
+    defined = [node.name for node in ast.parse(catalog.standalone_source(name)).body if hasattr(node, "name")]
+    assert len(defined) == len(set(defined))
+
+
+def test_another_import_of_cookbook_cannot_be_copied():
+    with pytest.raises(ValueError, match=r"cells: got an import of cookbook; needed none of cookbook but"):
+        copy.alone(["from cookbook import banks", "banks.wavefronts([0], 4)"])

@@ -1,0 +1,323 @@
+"""The host side that all recipes share: what memory two matrices have in common, what is refused, who may compile.
+
+What a recipe makes of it is in test_errors.py, test_plans.py and, on a GPU, gpu/test_matmul.py and gpu/test_threads.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from pretend import pretended
+from threads import ABORTS, FIRST_COMPILES, run_beside_copies
+
+from cookbook.check.scaled import integers, tensors
+from cookbook.recipe import catalog, entry
+
+GEMMS = [r.name for r in catalog.recipes() if r.kind == "gemm"]
+HALVES = [r.name for r in catalog.recipes() if r.kind == "gemm" and not r.operands]
+CHOOSERS = [name for name in GEMMS if "def smem_atom(dtype, contiguous" in catalog.find(name).file.read_text()]
+
+
+# --- the memory of two matrices -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def draw():
+    generator = torch.Generator().manual_seed(0)
+    return lambda low, high: int(torch.randint(low, high, (1,), generator=generator))
+
+
+def test_overlap_agrees_with_counting_bytes(draw):
+    """For rows of one stride it is exact, for rows of different strides, or a row beside columns, never wrong."""
+    buffer = torch.zeros(400, dtype=torch.float16)
+
+    def view(row):
+        return buffer.as_strided((draw(1, 6), draw(1, 6)), (row, 1), draw(0, 120))
+
+    missed, refused = 0, 0
+    for _ in range(1000):
+        row, other = draw(6, 12), draw(6, 12)
+        x, y = view(row), view(other if draw(0, 2) else row)
+        x, y = (x.T if draw(0, 4) == 0 else x), (y.T if draw(0, 4) == 0 else y)
+        buffer.zero_()
+        x += 1
+        share = bool((y != 0).any())
+        missed += share and not entry.overlap(x, y)
+        alike = x.stride() == y.stride() and min(x.numel(), y.numel()) > 1
+        refused += alike and entry.overlap(x, y) and not share
+    assert missed == 0
+    assert refused == 0
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_matrix_begins_and_ends_in_memory_where_its_elements_do(draw, size):
+    buffer = torch.zeros(400, dtype={1: torch.uint8, 2: torch.float16, 4: torch.float32}[size])
+    for _ in range(100):
+        shape, row = (draw(1, 6), draw(1, 6)), draw(6, 12)
+        x = buffer.as_strided(shape, (row, 1), draw(0, 100))
+        x = x.T if draw(0, 2) else x
+        buffer.zero_()
+        x += 1
+        used = buffer.nonzero()
+        start, step, width, end = entry.in_memory(x)
+        assert (start - buffer.data_ptr(), end - buffer.data_ptr()) == (size * used.min(), size * (used.max() + 1))
+        assert width in (size * shape[0], size * shape[1])
+        assert min(shape) == 1 or (step, width) == (size * row, size * shape[1])
+
+
+def test_store_width_divides_everything():
+    buffer = torch.empty(4096, dtype=torch.float16)
+    start = -buffer.data_ptr() % 16 // 2
+    for offset in range(9):
+        for n in (1, 2, 6, 8, 12, 16, 20, 24):
+            for gap in (0, 1, 2, 4, 8):
+                out = buffer.as_strided((3, n), (n + gap, 1), start + offset)
+                vec = entry.store_width(out, n + gap)
+                wider = 2 * vec
+                assert n % vec == 0 and (n + gap) % vec == 0 and out.data_ptr() % (2 * vec) == 0
+                assert vec == 8 or n % wider or (n + gap) % wider or out.data_ptr() % (2 * wider)
+
+
+# --- what every recipe refuses --------------------------------------------------------------------------------------
+
+
+def operands(name: str) -> dict[str, torch.Tensor]:
+    """What `matmul` of a recipe takes: a (16, 64), b (64, 24), and scale factors if it wants them."""
+    form = catalog.find(name).operands
+    if not form:
+        return {"a": torch.ones(16, 64, dtype=torch.bfloat16), "b": torch.ones(24, 64, dtype=torch.bfloat16).T}
+    (a, a_scale), (bt, b_scale) = (tensors(integers(rows, 64, form, 0)) for rows in (16, 24))
+    return {"a": a, "b": bt.T, "a_scale": a_scale, "b_scale": b_scale}
+
+
+@pytest.mark.parametrize("name", GEMMS)
+def test_the_negative_bit_is_refused_also_after_a_plan_for_the_same_tensor_without_it(name, monkeypatch):
+    """A view of -x that has the memory of x: a kernel, which reads memory, would multiply x."""
+    module, given = pretended(name, monkeypatch), operands(name)
+    out = module.matmul(**given)
+    given["out"] = out
+    module.matmul(**given)
+    negative = {key: x for key, x in given.items() if x.dtype == torch.bfloat16}
+    assert "out" in negative and (("a" in negative) == (name in HALVES))
+    for key, x in negative.items():
+        lazy = torch._neg_view(x)
+        assert lazy.data_ptr() == x.data_ptr() and lazy.is_neg()
+        fix = rf"{key}: got a view with PyTorch's neg bit; needed its values in memory: \.resolve_neg\(\)"
+        for _ in range(2):
+            with pytest.raises(ValueError, match=fix):
+                module.matmul(**given | {key: lazy})
+    assert len(module.launched) == 2
+    for key in negative.keys() - {"out"}:
+        module.matmul(**given | {key: torch._neg_view(given[key]).resolve_neg().T.contiguous().T if key == "b" else
+                                 torch._neg_view(given[key]).resolve_neg()})  # fmt: skip
+
+
+def test_the_imaginary_part_of_a_conjugate_is_such_a_view():
+    """It is where people meet the bit."""
+    x = torch.zeros(8, 8, dtype=torch.complex64).conj().imag
+    with pytest.raises(ValueError, match=r"x: got a view with PyTorch's neg bit"):
+        entry.check_tensor("x", x, (torch.float32,))
+    with pytest.raises(ValueError, match=r"x: got a view with PyTorch's conj bit; needed .*\.resolve_conj\(\)"):
+        entry.check_tensor("x", torch.zeros(8, 8, dtype=torch.complex64).conj(), None)
+
+
+@pytest.mark.parametrize(
+    ("name", "function"), [("foundations/matrix_transpose", "transpose"), ("hopper/tma_copy", "copy")]
+)
+def test_the_other_entry_points_refuse_the_bits_too(name, function):
+    call = getattr(catalog.load(name), function)
+    with pytest.raises(ValueError, match=r"x: got a view with PyTorch's neg bit; needed .*\.resolve_neg\(\)"):
+        call(torch._neg_view(torch.ones(16, 32)))
+    if name == "hopper/tma_copy":
+        with pytest.raises(ValueError, match=r"x: got a view with PyTorch's conj bit; needed .*\.resolve_conj\(\)"):
+            call(torch.zeros(16, 32, dtype=torch.complex32).conj())
+
+
+@pytest.mark.parametrize("name", CHOOSERS)
+def test_a_tile_that_no_atom_divides_is_refused_by_name(name):
+    import cutlass
+
+    from cookbook.layouts import evaluate
+
+    module = catalog.load(name)
+    for contiguous in (4, 12, 7, 0.5):
+        with pytest.raises(
+            ValueError, match=rf"contiguous: got {contiguous} elements; needed a multiple of 8: 16 bytes"
+        ):
+            module.smem_atom(cutlass.Float16, contiguous)
+    if name in HALVES:
+        with pytest.raises(ValueError, match="contiguous: got 4 elements; needed a multiple of 8"):
+            evaluate(module.smem_layouts, cutlass.Float16, module.Config(tile_k=4))
+
+
+def test_the_rule_of_the_atom_is_in_every_track():
+    assert {name.split("/")[0] for name in CHOOSERS} == {"ampere", "hopper", "blackwell"} and len(CHOOSERS) >= 20
+    for name in GEMMS:  # a rule written otherwise would escape the test above
+        text = catalog.find(name).file.read_text()
+        assert ("next(bits" not in text) and ("next((bits" in text) == (name in CHOOSERS), name
+
+
+def test_no_recipe_has_a_host_side_of_its_own():
+    """What entry.py defines is defined there alone."""
+    tree = ast.parse((catalog.recipes_root().parent / "cookbook/recipe/entry.py").read_text())
+    shared = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    assert {"Gemm", "overlap", "require", "line_stride"} <= shared
+    for recipe in catalog.recipes():
+        own = ast.parse(catalog.without_lab(recipe.file.read_text())).body
+        again = shared & {getattr(node, "name", "") for node in own}
+        assert again == ({"check_out"} if recipe.kind == "transpose" else set()), recipe.name  # its `out` is of x
+
+
+# --- plans ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", GEMMS)
+def test_a_plan_made_within_a_capture_serves_that_call_alone(name, monkeypatch):
+    """What a capture forbids to ask for, the next call outside of one asks for."""
+    module, given = pretended(name, monkeypatch), operands(name)
+    capturing = [True, True, False, False]
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
+    kept = []
+    while capturing:
+        module.matmul(**given)
+        kept.append((len(module.planned), len(module.GEMM.plans)))
+        capturing.pop(0)
+    assert kept == [(1, 0), (2, 0), (3, 1), (3, 1)] and len(module.launched) == 4
+
+
+@pytest.mark.parametrize("name", ["hopper/tuned_gemm", "hopper/majors_gemm"])
+def test_a_first_call_within_a_capture_leaves_later_ones_their_remapping(name, monkeypatch):
+    module = pretended(name, monkeypatch)
+    capturing, table = [True], torch.zeros(66, dtype=torch.int32)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
+    monkeypatch.setattr(module, "remap_of", lambda *_: 0 if capturing[0] else table.data_ptr())
+    a, b = torch.zeros(256, 64, dtype=torch.bfloat16), torch.zeros(256, 64, dtype=torch.bfloat16).T
+    module.matmul(a, b, variant="128x256")
+    capturing[0] = False
+    module.matmul(a, b, variant="128x256")
+    module.matmul(a, b, variant="128x256")
+    assert [arguments[3] for _, arguments in module.launched] == [0, table.data_ptr(), table.data_ptr()]
+    assert [which[2].gpc_aware for which, _ in module.launched] == [False, True, True]
+
+
+@pytest.mark.parametrize("name", GEMMS)
+def test_what_cannot_be_a_key_is_named(name, monkeypatch):
+    module, given = pretended(name, monkeypatch), operands(name)
+    if "variant" in module.matmul.__kwdefaults__:
+        for variant in (["128x256"], {}, None, 1):
+            with pytest.raises(ValueError, match=re.escape(f"variant: got {variant!r}; needed one of")):
+                module.matmul(**given, variant=variant)
+
+
+@pytest.mark.parametrize("name", [name for name in GEMMS if "VARIANTS" in vars(catalog.load(name))])
+def test_a_variant_is_of_the_kind_also_where_its_name_is_another_kind_of_string(name, monkeypatch):
+    module, given = pretended(name, monkeypatch), operands(name)
+    for variant in module.VARIANTS:
+        for _ in range(2):
+            module.matmul(**given, variant=np.str_(variant))
+    asked = {which[2] for which, _ in module.launched}
+    assert len(module.GEMM.plans) == len(module.VARIANTS) and len(asked) > 1
+
+
+# --- threads --------------------------------------------------------------------------------------------------------
+
+
+def test_all_copies_share_one_lock_and_a_thread_may_take_it_twice(tmp_path):
+    """Files that know nothing of each other find it at cutlass."""
+    import cutlass
+
+    (tmp_path / "one.py").write_text(catalog.standalone_source(HALVES[0]))
+    (tmp_path / "two.py").write_text(catalog.standalone_source("hopper/tma_copy"))
+    said = "import cutlass, one, two; print(one.COMPILING is two.COMPILING is cutlass._one_compile_at_a_time)"
+    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert done.stdout.split() == ["True"]
+    assert cutlass._one_compile_at_a_time is entry.COMPILING
+    with entry.COMPILING, entry.COMPILING:
+        assert not _in_a_thread(lambda: entry.COMPILING.acquire(blocking=False))
+
+
+def _in_a_thread(function):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(function()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_a_kernel_that_threads_ask_for_at_once_is_compiled_once():
+    made, kept, ready = [], {}, threading.Barrier(8)
+
+    def make():
+        made.append(time.sleep(0.05))
+        return "kernel"
+
+    def ask():
+        ready.wait()
+        return entry.once(kept, ("bfloat16", 8), make)
+
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(ask())) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == ["kernel"] * 8 and len(made) == 1
+
+
+@pytest.mark.parametrize("name", GEMMS)
+def test_threads_that_first_call_a_matmul_at_once_compile_one_kernel(name, monkeypatch):
+    module, compiled = pretended(name, monkeypatch), []
+    compile_for = module.GEMM.compile_for
+
+    def slowly(*which, options):
+        compiled.append(time.sleep(0.02))
+        return compile_for(*which, options=options)
+
+    monkeypatch.setattr(module.GEMM, "compile_for", slowly)
+    given, ready = operands(name), threading.Barrier(8)
+    threads = [threading.Thread(target=lambda: (ready.wait(), module.matmul(**given))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(module.launched) == 8 and len(compiled) == 1
+
+
+def first_compiles(folder, *arguments: str) -> subprocess.CompletedProcess:
+    """Three copied recipes, first compiled by 8 threads at once, in a process of their own."""
+    return run_beside_copies(folder, FIRST_COMPILES, *arguments)
+
+
+@pytest.mark.parametrize("again", range(2))
+def test_8_threads_that_compile_copied_recipes_at_once_do_not_abort(tmp_path, again):
+    done = first_compiles(tmp_path)
+    assert (done.returncode, done.stdout.split()) == (0, ["8", "compiled"]), done.stderr[-2000:]
+
+
+def test_without_the_lock_they_fail(tmp_path):
+    """Or the test above would show nothing."""
+    done = first_compiles(tmp_path, "unlocked")
+    assert done.returncode != 0 or done.stdout.split() != ["8", "compiled"]
+    assert ABORTS.search(done.stdout + done.stderr), done.stderr[-2000:]
+
+
+def test_a_gpu_is_one_of_a_list_or_any_from_one_on(monkeypatch):
+    x, every = SimpleNamespace(is_cuda=True, device="cuda:0"), [(7, 5), (8, 0), (9, 0), (10, 0), (10, 3)]
+    for gpus, legal in {((9, 0),): every[2:3], ((10, 0), (10, 3)): every[3:], ((8, 0), ...): every[1:]}.items():
+        for found in every:
+            monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=found: found)
+            if found in legal:
+                assert entry.check_gpu("x", x, gpus, "TMA") == "sm_{}{}".format(*found)
+                continue
+            said = f"x: got a GPU of compute capability {found}; needed {gpus[0]}"
+            with pytest.raises(ValueError, match=re.escape(said)):
+                entry.check_gpu("x", x, gpus, "TMA")

@@ -1,0 +1,165 @@
+"""What the recipes' texts claim of their layouts, against CuTe's own helpers; and the recipe contract."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import math
+
+import pytest
+
+from cookbook.check import levels
+from cookbook.layouts import SmemLayout, evaluate
+from cookbook.recipe import catalog
+
+RECIPES = catalog.recipes()
+NAMES = [recipe.name for recipe in RECIPES]
+GEMMS = [recipe.name for recipe in RECIPES if recipe.kind == "gemm"]
+HALVES = [recipe.name for recipe in RECIPES if recipe.kind == "gemm" and not recipe.operands]  # of 16 bits
+LONGEST_FUNCTION = 70  # lines
+CONTRACT = {
+    "gemm": ("matmul", "compile_for", "smem_layouts", "tiled_mma", "tiled_copies"),
+    "transpose": ("transpose", "compile_for", "smem_layouts", "moves", "expected_excess"),
+    "study": ("facts",),
+}
+
+
+EXTENTS = (8, 16, 24, 32, 40, 48, 64, 72, 96, 128, 192, 256)
+
+
+def parameters(name: str) -> dict[str, list[str]]:
+    """The names of every top-level function's parameters, read off the recipe's text: nothing is executed."""
+    tree = ast.parse(catalog.without_lab(catalog.find(name).file.read_text(encoding="utf-8")))
+    return {f.name: [argument.arg for argument in f.args.args] for f in tree.body if isinstance(f, ast.FunctionDef)}
+
+
+PARAMETERS = {name: parameters(name) for name in GEMMS}
+# Recipes that choose the atom of a tile by the length of its rows, as CuTe's selector does.
+CHOOSERS = [name for name, found in PARAMETERS.items() if "contiguous" in found.get("smem_atom", ())]
+
+
+def cutlass_dtypes() -> list:
+    import cutlass
+
+    return [cutlass.Float16, cutlass.BFloat16]
+
+
+def test_the_lists_of_recipes_hold_some_of_every_track() -> None:
+    """A rule that finds nothing any more would leave its tests empty."""
+    for names in (GEMMS, HALVES, CHOOSERS):
+        assert {name.split("/")[0] for name in names} == {"ampere", "hopper", "blackwell"}
+
+
+@pytest.mark.parametrize("name", CHOOSERS)
+def test_atom_follows_the_rule_of_cutes_selector(name: str) -> None:
+    """At every extent at once: CuTe is asked a single time for each dtype."""
+    import cutlass.utils.hopper_helpers as helpers
+    from cutlass.cute.nvgpu import warpgroup
+    from cutlass.tensor_utils import LayoutEnum
+
+    def theirs(dtype):
+        kinds = [helpers.get_smem_layout_atom(LayoutEnum.ROW_MAJOR, dtype, extent) for extent in EXTENTS]
+        return [warpgroup.make_smem_layout_atom(kind, dtype) for kind in kinds]
+
+    module = catalog.load(name)
+    for dtype in cutlass_dtypes():
+        ours = evaluate(lambda dtype: [module.smem_atom(dtype, extent) for extent in EXTENTS], dtype)
+        differing = [e for e, x, y in zip(EXTENTS, ours, evaluate(theirs, dtype), strict=True) if x != y]
+        assert len(ours) == len(EXTENTS) and differing == []
+
+
+@pytest.mark.parametrize("name", [name for name in CHOOSERS if name in HALVES])
+@pytest.mark.parametrize("tile_k", [16, 32, 64, 128])
+def test_staged_layouts_equal_cutes_helpers(name: str, tile_k: int) -> None:
+    """CuTe's helper is told how many rows there are: of a pair that shares the MMA a CTA has half of the tile's."""
+    import cutlass.utils.hopper_helpers as helpers
+    from cutlass.tensor_utils import LayoutEnum
+
+    module = catalog.load(name)
+    config = module.Config(tile_k=tile_k)
+
+    def theirs(dtype, rows_a, rows_b):
+        tile = (rows_a, rows_b, config.tile_k)
+        return (
+            helpers.make_smem_layout_a(LayoutEnum.ROW_MAJOR, tile, dtype, config.stages),
+            helpers.make_smem_layout_b(LayoutEnum.ROW_MAJOR, tile, dtype, config.stages),
+        )
+
+    for dtype in cutlass_dtypes():
+        ours = evaluate(module.smem_layouts, dtype, config)
+        rows = ours.a.outer.sizes[0], ours.b.outer.sizes[0]
+        ctas = config.tile_m // rows[0]
+        assert ctas in (1, 2) and (config.tile_m, config.tile_n) == tuple(ctas * each for each in rows)
+        assert (ours.a, ours.b) == evaluate(theirs, dtype, *rows)
+
+
+@pytest.mark.parametrize("name", [recipe.name for recipe in RECIPES if len(recipe.majors) > 1])
+@pytest.mark.parametrize("extent", [16, 32, 64, 128, 256])
+def test_mn_major_atom_follows_the_rule_of_cutes_selector(name: str, extent: int) -> None:
+    """As the tile that the recipe makes of it: mode 0 is contiguous, in lines as wide as CuTe's atom."""
+    import cutlass.utils.hopper_helpers as helpers
+    from cutlass.cute.nvgpu import warpgroup
+    from cutlass.tensor_utils import LayoutEnum
+
+    from cookbook.recipe import majors
+
+    def theirs(dtype):
+        kind = helpers.get_smem_layout_atom(LayoutEnum.COL_MAJOR, dtype, extent)
+        return warpgroup.make_smem_layout_atom(kind, dtype)
+
+    module = catalog.load(name)
+    config = majors.configured(module.Config(tile_m=extent), "nn")
+    for dtype in cutlass_dtypes():
+        ours, atom = evaluate(module.smem_layouts, dtype, config).a, evaluate(theirs, dtype)
+        width, lines = atom.outer.sizes
+        assert ours.swizzle == atom.swizzle
+        assert (ours.outer.table()[:width, :lines, 0] == atom.outer.table()).all()
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_byte_true_offset_of_element_1_0(name: str) -> None:
+    layout: SmemLayout = evaluate(catalog.load(name).smem_layouts, cutlass_dtypes()[1]).a
+    assert layout.byte_offsets()[1, 0, 0] == 2 * 72
+    assert layout.swizzle(64) == 64  # the trap: the byte swizzle applied to a count of elements
+    assert layout.swizzle.in_elements(16)(64) == 72
+
+
+@pytest.mark.parametrize("name", GEMMS)
+def test_tiles_fit_the_shared_memory_that_the_config_asks_for(name: str) -> None:
+    from cookbook.check.evaluated import evaluated
+
+    module = catalog.load(name)
+    for config in {module.config_for(target) for target in catalog.find(name).targets}:
+        found = evaluated(module, cutlass_dtypes()[1], config)
+        sizes = {which: layout.size_bytes for which, layout in found.smem.items()}
+        c = sizes.pop("c", 0)
+        if found.stores_boxes:
+            assert c > 0 and sum(sizes.values()) + c <= config.smem_bytes  # C lies beside A and B
+        else:
+            assert c <= sum(sizes.values()) <= config.smem_bytes  # C is staged there, if at all
+        assert sizes["a"] % found.smem["b"].alignment == 0  # B follows A
+        for which, rows in (("a", config.tile_m), ("b", config.tile_n)):
+            elements = rows // found.ctas * config.tile_k * config.stages
+            bits = found.scaled.bits if found.scaled else 16
+            layout = found.smem[which]
+            assert math.prod(layout.outer.sizes) * layout.element_bits == elements * bits
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_functions_are_short_and_public_ones_documented(name: str) -> None:
+    tree = ast.parse(catalog.find(name).file.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            assert node.end_lineno - node.lineno < LONGEST_FUNCTION, node.name
+    module = catalog.load(name)
+    for function in CONTRACT[catalog.find(name).kind]:
+        assert inspect.getdoc(getattr(module, function)), function
+
+
+@pytest.mark.parametrize("name", GEMMS)
+def test_every_layout_holds_on_every_target(name):
+    """Of each variant, for operands of all majors; one dtype: the others have as many bits."""
+    recipe, found = catalog.find(name), []
+    for which in recipe.majors:
+        found += levels.layout_levels(recipe, recipe.dtypes[0], recipe.targets, which)
+    assert found and [(one.target, one.variant, one.reason) for one in found if one.status != levels.PASSED] == []

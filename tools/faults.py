@@ -1,0 +1,149 @@
+"""The faults that the tests plant, and which level caught each: `python tools/faults.py [--json] [--write]`.
+
+The faults are the test modules' own lists. What caught them is tests/faults.json, made by `--write`, which plants
+every fault and asks the levels (some minutes; no GPU). The tests run each fault too and compare with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this source tree, installed or not
+
+from cookbook.publish.pages import table
+from cookbook.recipe import catalog
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORD = ROOT / "tests" / "faults.json"
+FOLDERS = ("tests", "tests/model")  # of what the test modules themselves import
+# Test modules whose SUITES hold faults in the text of recipes; and lists of faults in the words of one instruction.
+IN_RECIPES = (
+    "check/test_mutations",
+    "check/pipeline/test_interleavings",
+    "recipes/test_two_cta_gemm",
+    "recipes/test_persistent_clc_gemm",
+    "recipes/test_low_latency_gemm",
+    "recipes/test_split_k_gemm",
+    "check/model/test_scaled",
+    "recipes/test_geforce",
+)
+IN_WORDS = {"model/test_tcgen05": "DESCRIPTOR_FAULTS", "model/test_scale_factors": "SCALE_FAULTS"}
+Row = dict[str, str]  # recipe, variant, what, old, new; level and by, where it has been run
+
+
+def planted() -> list[Row]:
+    """Every fault in the text of a recipe, as the tests have them, in their order."""
+    return [fault._asdict() for _, fault in _of_suites()]
+
+
+def run() -> list[Row]:
+    """Plants every fault and asks the levels that its test asks."""
+    _find_tests()
+    import planted as asked
+    from tcgen05_stage import Stage, caught
+
+    rows: list[Row] = []
+    for suite, fault in _of_suites():
+        with tempfile.TemporaryDirectory() as root:
+            found = asked.caught(fault, suite.levels, Path(root))
+        rows.append({**fault._asdict(), **found._asdict()})
+        print(f"{fault}: {found.level or 'MISSED'}: {found.by}", file=sys.stderr, flush=True)
+    for module, name in IN_WORDS.items():
+        for what, (case, change) in getattr(_test_module(module), name).items():
+            by = caught(Stage(case), change=change)
+            row = {"recipe": asked.WORDS, "variant": "", "what": what, "old": "", "new": ""}
+            rows.append({**row, "level": "model" if by else "", "by": by})
+    return rows
+
+
+def recorded() -> list[Row]:
+    """What the last run found."""
+    return json.loads(RECORD.read_text(encoding="utf-8"))
+
+
+def markdown() -> str:
+    """A table of faults for every recipe that has some, and one of faults in the words of an instruction."""
+    rows = recorded()
+    parts = [_summary(rows)]
+    order = [recipe.name for recipe in catalog.recipes()]
+    for name in [*order, *sorted({row["recipe"] for row in rows} - set(order))]:
+        of_name = [row for row in rows if row["recipe"] == name]
+        if of_name:
+            title = f"[{name}](recipes/{name}.md)" if name in order else f"The words of one `{name}`"
+            parts += [f"## {title}", _table(of_name)]
+    return "\n\n".join(parts)
+
+
+def _summary(rows: list[Row]) -> str:
+    """How many faults each track has, and which levels caught them."""
+    tracks: dict[str, list[Row]] = {}
+    for row in rows:
+        track, slash, _ = row["recipe"].partition("/")
+        tracks.setdefault(f"recipes, {track}" if slash else f"words of `{track}`", []).append(row)
+    levels = list(dict.fromkeys(row["level"] for row in rows))
+    cells = [
+        [where, str(len(held)), *(str(sum(row["level"] == level for row in held) or "") for level in levels)]
+        for where, held in tracks.items()
+    ]
+    return table(["planted in", "faults", *(f"caught by {level or 'nobody'}" for level in levels)], cells)
+
+
+def _table(rows: list[Row]) -> str:
+    several = any(row["variant"] for row in rows)
+    heads = ["what was changed", *["in the variant"] * several, "level", "what it said"]
+    cells = [[row["what"], *[row["variant"]] * several, row["level"] or "missed", row["by"]] for row in rows]
+    return table(heads, cells, right=len(heads))
+
+
+def _find_tests() -> None:
+    """Makes the test modules known to `import`."""
+    sys.path[:0] = [str(ROOT / folder) for folder in FOLDERS if str(ROOT / folder) not in sys.path]
+
+
+@cache
+def _test_module(name: str) -> ModuleType:
+    """tests/`name`.py, loaded by its path: two folders have a file of one name."""
+    spec = importlib.util.spec_from_file_location(f"faults_of_{name.replace('/', '_')}", ROOT / f"tests/{name}.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _of_suites() -> list[tuple[Any, Any]]:
+    """(suite, fault) of all test modules: `planted.Suite`, `mutations.Mutation`."""
+    _find_tests()
+    suites = [suite for name in IN_RECIPES for suite in _test_module(name).SUITES]
+    return [(suite, fault) for suite in suites for fault in suite.faults]
+
+
+def main() -> int:
+    """Prints the record, or makes it; 1 if a fault was missed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print the record as JSON, with the text that was replaced")
+    parser.add_argument("--write", action="store_true", help="run every fault and write the record")
+    chosen = parser.parse_args()
+    if chosen.write:
+        RECORD.write_text(json.dumps(run(), indent=1) + "\n", encoding="utf-8")
+    rows = recorded()
+    if chosen.json:
+        print(json.dumps(rows, indent=1))
+    else:
+        width = max(len(row["recipe"]) for row in rows)
+        for row in rows:
+            where = f"{row['variant']}: " * bool(row["variant"])
+            print(f"{row['recipe']:{width}}  {row['level'] or 'missed':8}  {where}{row['what']}  [{row['by']}]")
+    return int(not all(row["level"] for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
