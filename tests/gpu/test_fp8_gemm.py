@@ -10,11 +10,11 @@ import random
 
 import pytest
 import torch
+from marks import ON_HOPPER
 
 from cookbook.check import poisoning, ran
 from cookbook.model.fp8_sums import predicted_error
 from cookbook.recipe import catalog
-from tests.marks import ON_HOPPER
 
 pytestmark = ON_HOPPER
 
@@ -123,8 +123,10 @@ def test_promoted_is_as_exact_as_a_sum_in_float32():
     assert error <= 1.05 * ran.relative_error(in_float32, exact)
 
 
-def test_a_large_product_is_right_with_and_without_remapping():
+def test_a_large_product_is_right_with_and_without_remapping(monkeypatch):
     module, shape = catalog.load("hopper/fp8_gemm"), (4096, 7168, 2048)
+    monkeypatch.setattr(module, "REMAPS", {})
+    monkeypatch.setattr(module.GEMM, "plans", {})
     given = operands(shape)
     first = module.matmul(*given)
     assert module.REMAPS, "so large a product is remapped"
@@ -135,11 +137,9 @@ def test_a_large_product_is_right_with_and_without_remapping():
     graph.replay()
     torch.cuda.synchronize()
     assert torch.equal(out, first)
-    config = module.replace(module.CONFIG, remapped=False)
-    plan = next(iter(p for p in module.PLANS.values() if p.mnk == shape))
-    plain = module.compiled((E4M3, E4M3, torch.bfloat16), (9, 0), config)
+    monkeypatch.setattr(module, "GPCS", ())
+    monkeypatch.setattr(module.GEMM, "plans", {})
     out.fill_(float("nan"))
-    pointers = tuple(x.data_ptr() for x in (given[0], given[1], out, given[2], given[3]))
-    plain(pointers, 0, plan.mnk, plan.strides, plan.clusters, torch.cuda.current_stream().cuda_stream)
-    torch.cuda.synchronize()
-    assert torch.equal(out, first)
+    module.matmul(*given, out=out)
+    ((_, _, arguments),) = module.GEMM.plans.values()
+    assert arguments[0] == 0 and torch.equal(out, first)

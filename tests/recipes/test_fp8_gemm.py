@@ -9,6 +9,7 @@ import pytest
 import torch
 from mutations import Mutation
 from planted import caught
+from pretend import pretended
 
 from cookbook.check import compiled, pipeline
 from cookbook.layouts import evaluate
@@ -95,35 +96,82 @@ def operands(m=32, n=48, k=64):
     return {"a": a, "b": b, "scale_a": torch.ones(m, 1), "scale_b": torch.ones(1, n)}
 
 
+@pytest.fixture
+def ours(monkeypatch):
+    """The recipe where CPU tensors pass for CUDA's."""
+    return pretended(NAME, monkeypatch)
+
+
+def test_what_is_launched(ours):
+    given = operands()
+    given |= {"scale_a": torch.ones(32, 5)[:, 2:3], "scale_b": torch.tensor(2.0)}
+    out = torch.empty(32, 48, dtype=torch.bfloat16)
+    assert ours.matmul(**given, out=out, variant="promoted") is out
+    (((arch, _, config, a, b), arguments),) = ours.launched
+    assert (arch, config.tile_n, config.gpc_aware, a, b) == ("", 192, False, ours.E4M3, ours.E4M3)
+    addresses = tuple(x.data_ptr() for x in (given["a"], given["b"], out, given["scale_a"], given["scale_b"]))
+    assert arguments == (*addresses, 0, (32, 48, 64), (64, 64, 48), 1, 5, 0, 7)
+
+
+def test_mixed_types_have_kernels_of_their_own(ours):
+    given = operands()
+    ours.matmul(**given)
+    ours.matmul(**given | {"a": given["a"].to(torch.float8_e5m2)})
+    assert [which[3:] for which, _ in ours.launched] == [(ours.E4M3, ours.E4M3), (ours.E5M2, ours.E4M3)]
+
+
+def test_rows_that_tma_cannot_write_are_padded_and_copied(ours):
+    out = torch.empty(32, 45, dtype=torch.bfloat16)
+    assert ours.matmul(**operands(n=45), out=out) is out
+    ((_, arguments),) = ours.launched
+    assert arguments[2] != out.data_ptr() and arguments[7] == (64, 64, 48)
+
+
+def test_out_must_not_overlap_what_is_read(ours):
+    memory = torch.zeros(4 * 32 * 48)
+    out = memory.view(torch.bfloat16)[: 32 * 48].view(32, 48)
+    for name, x in (("scale_a", memory[::24][:32, None]), ("scale_b", memory[None, 700:748])):
+        with pytest.raises(ValueError, match=f"out: got memory that overlaps {name}; needed memory of its own"):
+            ours.matmul(**operands() | {name: x}, out=out)
+    assert not ours.launched
+    ours.matmul(**operands() | {"scale_a": memory[768:800, None]}, out=out)
+    assert len(ours.launched) == 1
+
+
 WRONG = [
     ({"a": 3}, TypeError, "a: got int; needed a torch.Tensor"),
     ({"a": torch.zeros(32, 64)}, TypeError, "a: got torch.float32; needed torch.float8_e4m3fn or"),
-    ({"a": torch.zeros(64).to(E4M3)}, ValueError, r"a: got shape \(64,\); needed \(any, any\), not empty"),
-    ({"a": torch.zeros(0, 64).to(E4M3)}, ValueError, r"a: got shape \(0, 64\); needed \(any, any\), not empty"),
-    ({"b": torch.zeros(63, 48).to(E4M3)}, ValueError, r"b: got shape \(63, 48\); needed \(64, any\)"),
+    ({"a": torch.zeros(64).to(E4M3)}, ValueError, r"a: got 1 dimension\(s\); needed 2"),
+    ({"a": torch.zeros(0, 64).to(E4M3)}, ValueError, r"a: got shape \(0, 64\); needed no empty dimension"),
+    ({"b": torch.zeros(63, 48).to(E4M3)}, ValueError, r"b: got shape \(63, 48\); needed \(64, N\)"),
     ({"b": torch.zeros(64, 48).to(E4M3)}, ValueError, "b: got stride 48 along K; needed 1: K-major"),
     ({"a": torch.zeros(32, 72).to(E4M3)[:, :64]}, ValueError, "a: got K = 64, rows 72 bytes apart; needed rows a mult"),
     ({"variant": "slow"}, ValueError, "variant: got 'slow'; needed one of fast, promoted"),
-    ({"out_dtype": torch.float32}, TypeError, "out_dtype: got torch.float32; needed torch.bfloat16 or torch.float16"),
-    ({"out": torch.zeros(32, 48)}, TypeError, "out: got torch.float32; needed torch.bfloat16 or torch.float16"),
+    ({"out_dtype": torch.float32}, TypeError, "out_dtype: got torch.float32; needed torch.float16 or torch.bfloat16"),
+    ({"out": torch.zeros(32, 48)}, TypeError, "out: got torch.float32; needed torch.float16 or torch.bfloat16"),
     ({"out": torch.zeros(48, 32).bfloat16()}, ValueError, r"out: got shape \(48, 32\); needed \(32, 48\)"),
     ({"out": torch.zeros(48, 32).bfloat16().T}, ValueError, "out: got stride 32 along N; needed 1"),
     ({"scale_a": 1.0}, TypeError, "scale_a: got float; needed a torch.Tensor"),
-    ({}, ValueError, "a: got device cpu; needed a CUDA device"),
 ]
 
 
 @pytest.mark.parametrize(("given", "error", "message"), WRONG, ids=lambda x: str(x)[:40])
-def test_what_it_cannot_take_is_named(module, given, error, message):
+def test_what_it_cannot_take_is_named(ours, given, error, message):
     with pytest.raises(error, match=message):
-        module.matmul(**(operands() | given))
+        ours.matmul(**(operands() | given))
+    assert not ours.launched
+
+
+def test_it_needs_a_gpu(module):
+    with pytest.raises(ValueError, match="a: got device cpu; needed a CUDA device"):
+        module.matmul(**operands())
 
 
 @pytest.mark.parametrize(
     ("scale", "error", "message"),
     [
-        (torch.ones(31, 1), ValueError, r"scale_a: got shape \(31, 1\); needed \(32, 1\), not empty"),
-        (torch.ones(1, 32), ValueError, r"scale_a: got shape \(1, 32\); needed \(32, 1\), not empty"),
+        (torch.ones(31, 1), ValueError, r"scale_a: got shape \(31, 1\); needed \(32, 1\), or one element"),
+        (torch.ones(1, 32), ValueError, r"scale_a: got shape \(1, 32\); needed \(32, 1\), or one element"),
         (torch.ones(32, 1).bfloat16(), TypeError, "scale_a: got torch.bfloat16; needed torch.float32"),
         (None, TypeError, "scale_a: got NoneType; needed a torch.Tensor"),
     ],

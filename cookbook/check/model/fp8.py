@@ -35,7 +35,9 @@ class RowScaledWgmma(TmaWgmma):
     """`TmaWgmma` of 8-bit operands; then each accumulator times its row's factor and its column's, in float32."""
 
     def __init__(self, writer: Evaluated, reader: Evaluated) -> None:
-        super().__init__(writer, reader, reader.scaled.element)
+        form = reader.scaled
+        assert form is not None  # of a recipe that names its operands
+        super().__init__(writer, reader, form.element)
 
     def multiply(self, smem: SharedMemory, a: Operand, b: Operand, row: int, column: int) -> np.ndarray:
         sums = super().multiply(smem, a.stored, b.stored, row, column)
@@ -72,5 +74,5 @@ def walk_fp8_evaluated(
         raise ValueError(
             f"a, b: got {a.format} of K = {a.codes.shape[1]}, {b.format} of {b.codes.shape[1]}; needed one"
         )
-    operands = [Operand(global_bytes(x.stored), x.scales.reshape(-1)) for x in (a, b)]
-    return walk_tiles(RowScaledWgmma(writer, reader), writer, reader, *operands, dtype, config)
+    left, right = (Operand(global_bytes(x.stored), x.scales.reshape(-1)) for x in (a, b))
+    return walk_tiles(RowScaledWgmma(writer, reader), writer, reader, left, right, dtype, config)
