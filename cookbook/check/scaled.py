@@ -63,10 +63,10 @@ def quantized(values: np.ndarray, name: str) -> Scaled:
     """
     form = FORMATS[name]
     values = np.asarray(values, np.float32)
-    block = form.block_of(values.shape[-1])
-    if values.ndim != 2 or values.shape[1] % block:
-        raise ValueError(f"values: got shape {values.shape}; needed (rows, K), K a multiple of {form.block}")
-    blocks = values.reshape(len(values), -1, block)
+    multiple = form.block or 1
+    if values.ndim != 2 or values.shape[1] % multiple:
+        raise ValueError(f"values: got shape {values.shape}; needed (rows, K), K a multiple of {multiple}")
+    blocks = values.reshape(len(values), -1, form.block_of(values.shape[1]))
     largest = np.nanmax(decode(np.arange(1 << form.bits, dtype=np.uint8), form.element))
     wanted = np.abs(blocks).max(axis=2) / largest
     scales = _factors(wanted, form)

@@ -186,7 +186,8 @@ class SmemLayouts(NamedTuple):
 
 def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
     """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
-    bits = next(bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0)
+    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
+    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
     width = (128 << bits) // dtype.width
     rows = cute.make_layout((8, width), stride=(width, 1))
     return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
