@@ -30,11 +30,6 @@ SECONDS, BYTES = 5.0, 1 << 30
 NOT_LIBRARY = (
     "cookbook.arguments",
     "cookbook.cli",
-    "cookbook.cli.layouts",
-    "cookbook.cli.console",
-    "cookbook.cli.tables",
-    "cookbook.cli.terminal",
-    "cookbook.cli.usage",
     "cookbook.check",
     "cookbook.lab",
     "cookbook.measure",
@@ -91,7 +86,7 @@ def public() -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for module in library():
-        for name in module.__all__:
+        for name in getattr(module, "__all__", ()) if hasattr(module, "__path__") else module.__all__:
             value, full = getattr(module, name), f"{module.__name__}.{name}"
             if getattr(value, "__module__", None) != module.__name__ or not callable(value):
                 continue

@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 from cookbook import cli
 from cookbook.check import workers
 from cookbook.measure import bench, limits
+from cookbook.recipe import new
 
 ROOT = Path(__file__).parent.parent
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -83,6 +84,7 @@ VALID = {  # a valid call of every command
     "bench": (NAME,),
     "limits": (NAME,),
     "copy": (NAME, "{folder}/kernel.py"),
+    "new": ("hopper/my_gemm",),
     "results": (),
     "doctor": (),
     "atom": ("--major", "K", "--tile", "128x64"),
@@ -110,7 +112,17 @@ TOKENS = (
     ),
     *("ldmatrix.x9@16x16", "3,4,1000", "1,2", "ld128@", "8x", "7", "0,0,0", "/nonexistent/x.svg", "5,0,-5"),
 )
-OF_RECIPES = ("list", "show", "check", "bench", "limits", "copy", "results", "doctor")  # tried with a third of them
+OF_RECIPES = (
+    "list",
+    "show",
+    "check",
+    "bench",
+    "limits",
+    "copy",
+    "new",
+    "results",
+    "doctor",
+)  # tried with a third of them
 INTEGERS = re.compile(r"[+-]?[0-9]{1,20}")
 LINE = re.compile(r"[^\n]+: got .*; needed [^\n]+\n")
 
@@ -150,7 +162,10 @@ def spoiled(name: str, folder: Path) -> Iterator[tuple[list[str], str, bool]]:
 
 @pytest.fixture
 def quick(monkeypatch, tmp_path):
-    """What takes long once the arguments are known to be right is left out; results/ is not written."""
+    """What takes long once the arguments are known to be right is left out; nothing but the folder is written to."""
+    skeleton = new.skeleton
+    into_folder = lambda *a: {tmp_path / file.name: text for file, text in skeleton(*a).items()}  # noqa: E731
+    monkeypatch.setattr(new, "skeleton", into_folder)
     monkeypatch.setattr(workers, "check", lambda *a, **k: [])
     monkeypatch.setattr(bench, "bench", lambda *a, **k: [])
     monkeypatch.setattr(limits, "measure", lambda *a, **k: {})

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cookbook.cli import layouts
+from cookbook.cli import layouts, new
 from cookbook.cli.console import say as _say
 from cookbook.cli.console import show as _print
 from cookbook.cli.console import show_json as _print_json
@@ -157,9 +157,7 @@ def check(
     """
     from cookbook.check import workers
 
-    for option, count in (("--jobs", jobs), ("--gpu-jobs", gpu_jobs)):
-        if count is not None and not 1 <= count <= MOST_JOBS:
-            raise typer.BadParameter(f"{option}: got {count}; needed 1 to {MOST_JOBS} processes")
+    _check_jobs(jobs=jobs, gpu_jobs=gpu_jobs)
     wanted = _for_this_gpu(names) if on_hardware else _subjects(names, everything)
     tools, record = tools or on_hardware, record or on_hardware
     chosen = _chosen(wanted, shapes, dtypes, targets, everything, majors)
@@ -170,6 +168,12 @@ def check(
     recording.say()
     _show_reports(reports, as_json)
     raise typer.Exit(0 if all(report.ok for report in reports) else 1)
+
+
+def _check_jobs(**given: int | None) -> None:
+    for option, count in given.items():
+        if count is not None and not 1 <= count <= MOST_JOBS:
+            raise typer.BadParameter(f"--{option.replace('_', '-')}: got {count}; needed 1 to {MOST_JOBS} processes")
 
 
 def _subjects(names: list[str] | None, everything: bool) -> list[catalog.Recipe]:
@@ -427,7 +431,12 @@ def results(
     ] = False,
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, help="Processes that compile. Default: one a CPU, 4 at most.", show_default=False),
+        typer.Option(
+            parser=whole,
+            metavar="N",
+            help="Processes that compile. Default: one a CPU, 4 at most.",
+            show_default=False,
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -439,7 +448,8 @@ def results(
     from cookbook.measure import records
 
     if stale + exact + restamp > 1:
-        raise typer.BadParameter("got several of --stale, --exact and --restamp; needed one at most")
+        raise typer.BadParameter("--stale, --exact, --restamp: got several; needed one at most")
+    _check_jobs(jobs=jobs)
     if exact or restamp:
         raise typer.Exit(_exact(jobs, as_json) if exact else _restamp(jobs, as_json))
     found = records.stale() if stale else records.read()
@@ -507,6 +517,7 @@ def doctor(as_json: Json = False) -> None:
 
 
 layouts.attach(app)
+new.attach(app)
 
 
 # --- shared -------------------------------------------------------------------------------------------------
