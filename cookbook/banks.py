@@ -12,9 +12,9 @@ instruction goes in phases: all 32 lanes for up to 4 bytes a lane, half-warps fo
   memory, where it reads, and at the banks that it writes; in a wavefront a place, and a bank, serves one lane, even
   where two want the same word. So a phase takes at least as many wavefronts as lanes meet at the busiest place or
   bank: rows of 64 bytes, 128 bytes apart in global memory, are 2-way however they are swizzled. Lanes that meet at
-  either end, and those that meet them in turn, make a chain; while it lasts each wavefront serves at least one of its
-  lanes, so a phase takes at most as many wavefronts as its longest chain has lanes. Where the two agree the count is
-  exact, as for any copy whose lanes meet at one end only. Between them it is up to the order in which the hardware
+  either end, and those that meet these, and so on, make a chain; while it lasts each wavefront serves at least one of
+  its lanes, so a phase takes at most as many wavefronts as its longest chain has lanes. Where the two agree the count
+  is exact, as for any copy whose lanes meet at one end only. Between them it is up to the order in which the hardware
   serves lanes, which is not known.
 * *cp.async past L1* (`.cg`) knows neither phases nor banks. A wavefront moves 32-byte sectors of one line of global
   memory into one line of shared memory, and what the sectors of a wavefront have in common is how they are moved:

@@ -288,14 +288,14 @@ def _plain_container(value: Any, element_bits: int | None) -> Any:
         return dataclasses.replace(value, **fields)
     if value is None or isinstance(value, (bool, int, float, str, type)):
         return value
-    raise TypeError(f"fn: returned a {type(value).__name__}; needed what CuTe lays out, or plain values")
+    raise TypeError(f"fn: got a {type(value).__name__} from it; needed what CuTe lays out, or plain values")
 
 
 def _plain_composed(value: Any, element_bits: int | None) -> SmemLayout:
     if element_bits is None:  # without it the swizzle's bytes and the strides' elements do not meet
         raise ValueError("element_bits: got None; needed the width of a composed layout's elements")
     if value.offset != 0 or not hasattr(value.inner, "num_bits"):
-        raise ValueError(f"fn: returned {value}; needed a composed layout of the form S<B,M,S> o 0 o layout")
+        raise ValueError(f"fn: got {value} from it; needed a composed layout of the form S<B,M,S> o 0 o layout")
     outer = Layout(_ints(value.outer.shape), _ints(value.outer.stride))
     return SmemLayout(outer, Swizzle.from_cute(value.inner), element_bits)
 
@@ -332,10 +332,10 @@ def _plain_mma(value: Any) -> TiledMmaTV:
 
 
 def _mode(mode: Any) -> Layout:
-    """A mode of a tiler: which coordinate its i-th index is. Tensor memory's copies take every 32nd lane in turn."""
+    """A mode of a tiler: which coordinate its i-th index is. A copy of tensor memory takes every 32nd lane."""
     found = Layout(mode, 1) if isinstance(mode, int) else _plain(mode, None)
     if not np.array_equal(np.sort(found.table(), axis=None), np.arange(found.size)):
-        raise ValueError(f"fn: returned a tiled copy with tiler mode {mode}; needed each coordinate once")
+        raise ValueError(f"fn: got a tiled copy with tiler mode {mode}; needed each coordinate once")
     return found if found.size > 1 else Layout(1, 1)
 
 
@@ -344,7 +344,7 @@ def _ints(value: Any) -> Any:  # an IntTuple, of the profile that `value` has
     if isinstance(value, tuple):
         return tuple(_ints(v) for v in value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"fn: returned a layout with {value!r} in it; needed static integers")
+        raise TypeError(f"fn: got a layout with {value!r} in it; needed static integers")
     return value
 
 

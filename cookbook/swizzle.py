@@ -37,7 +37,7 @@ class Swizzle:
 
     def __post_init__(self) -> None:
         for name in ("bits", "base", "shift"):
-            needed = f"an integer of magnitude {OFFSET_BITS} at most: so many bits has an offset"
+            needed = f"an integer of magnitude {OFFSET_BITS} at most: the bits of an offset"
             whole = integer(name, getattr(self, name), at_least=-OFFSET_BITS, at_most=OFFSET_BITS, needed=needed)
             object.__setattr__(self, name, whole)
         if self.bits < 0 or self.base < 0:
@@ -71,7 +71,7 @@ class Swizzle:
 
     @property
     def period(self) -> int:
-        """2**(bits + base + |shift|): the pattern of offsets repeats after so many."""
+        """2**(bits + base + |shift|): the pattern of offsets repeats after this many."""
         return 1 << (self.bits + self.base + abs(self.shift))
 
     def __call__(self, offset):

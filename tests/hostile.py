@@ -333,7 +333,7 @@ def _alarm(*_: Any) -> None:
 
 
 def _bounded() -> None:
-    """From here on this process may take so many more bytes, and a call so many seconds."""
+    """From here on this process may take that many more bytes, and a call that many seconds."""
     with open("/proc/self/statm") as statm:
         now = int(statm.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (now + BYTES, now + BYTES))

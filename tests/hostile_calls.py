@@ -193,7 +193,7 @@ CALLS: dict[str, Any] = {
     },
     "cookbook.draw.clusters.cluster_view": lambda: {"clusters": {"a": (2, 1)}, "tile": (128, 256), "title": "t"},
     "cookbook.draw.crossbar.crossbar": lambda: {"words": [0, 8, 3], "banks": 8, "title": "t", "animated": True},
-    "cookbook.draw.crossbar.turns": lambda: {"words": [0, 8, 3], "banks": 8},
+    "cookbook.draw.crossbar.wavefronts": lambda: {"words": [0, 8, 3], "banks": 8},
     "cookbook.draw.fragments.ldmatrix_view": lambda: {"mn_major": True, "trans": True, "title": "t"},
     "cookbook.draw.fragments.tv_view": lambda: {
         "tv": Layout((4, 2), (1, 4)),
@@ -622,7 +622,7 @@ TAKES: dict[tuple[str, str], tuple[str, ...]] = {
     ("cookbook.draw.masks.swizzle_bits", "fields"): NONE,
     ("cookbook.draw.svg.picture", "elements"): ("[]", "()", "empty array"),
     ("cookbook.draw.svg.picture", "notes"): NONE,
-    ("cookbook.draw.crossbar.turns", "words"): ("[]", "()", "empty array", "(2**62, 2**62)"),
+    ("cookbook.draw.crossbar.wavefronts", "words"): ("[]", "()", "empty array", "(2**62, 2**62)"),
     ("cookbook.draw.crossbar.crossbar", "words"): ("(2**62, 2**62)",),
     # text as it is
     ("cookbook.draw.svg.Picture", "svg"): TEXT,

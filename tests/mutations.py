@@ -108,7 +108,7 @@ def plain(x):
 def mutant(mutation: Mutation, root: Path) -> ModuleType:
     """The recipe's module with the fault in it, loaded from a copy under `root`."""
     source = catalog.find(mutation.recipe).file.read_text(encoding="utf-8")
-    assert mutation.old in source, f"the recipe no longer holds {mutation.old!r}: mend the mutation"
+    assert mutation.old in source, f"the recipe no longer holds {mutation.old!r}: fix the mutation"
     source = source.replace(mutation.old, mutation.new)
     if "plain(" in mutation.new:
         source = source.replace("# %%\nclass SmemLayouts", "# %%" + _PLAIN + "class SmemLayouts")

@@ -19,9 +19,9 @@ from walked import integers, rounded
 
 from cookbook.check import compiled, layout, pipeline, scaled, tensor_memory
 from cookbook.check.evaluated import evaluated
-from cookbook.check.model import product as walk
-from cookbook.check.model.fp8 import walk_fp8
-from cookbook.check.model.scaled import walk_scaled
+from cookbook.check.model import product as model
+from cookbook.check.model.fp8 import simulate_fp8
+from cookbook.check.model.scaled import simulate_scaled
 from cookbook.recipe import catalog, formats, majors
 from cookbook.recipe.catalog import Recipe
 
@@ -78,11 +78,11 @@ def _model(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
     dtype = compiled.cutlass_dtype(DTYPE)
     if recipe.operands:
         a, b = operands(recipe.name, 200, 300, 320)
-        walked = walk_scaled if formats.FORMATS[recipe.operands].block else walk_fp8
-        got, right = walked(module, a, b, dtype, config), exact(a, b)
+        simulated = simulate_scaled if formats.FORMATS[recipe.operands].block else simulate_fp8
+        got, right = simulated(module, a, b, dtype, config), exact(a, b)
     else:
         a, b = integers(200, 333, 64)
-        got, right = walk.walk(module, a, b, dtype, config), a @ b  # at most 9 * 64: bfloat16 has to round some
+        got, right = model.simulate(module, a, b, dtype, config), a @ b  # at most 9 * 64: bfloat16 has to round some
         right = rounded(right)
     return "" if np.array_equal(got, right) else "another product"
 

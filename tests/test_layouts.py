@@ -162,7 +162,7 @@ def test_evaluate_refuses():
         evaluate(composed, 0)
     with pytest.raises(ValueError, match=r"S<B,M,S> o 0 o layout"):
         evaluate(composed, 16, element_bits=16)
-    with pytest.raises(TypeError, match="returned a object"):
+    with pytest.raises(TypeError, match="fn: got a object from it"):
         evaluate(object)
 
 
@@ -174,7 +174,7 @@ def test_tiled_copy_fields():
 
 
 def test_evaluate_undoes_a_tiler_that_renames_rows():
-    """Tensor memory's copies take every 32nd row in turn: the coordinates read back are those CuTe partitions by."""
+    """Tensor memory's copies take every 32nd row, then the next: the coordinates are those CuTe partitions by."""
     cutlass = pytest.importorskip("cutlass")
     import cutlass.cute as cute
     from cutlass.cute.nvgpu import OperandMajorMode, tcgen05

@@ -1,4 +1,4 @@
-"""What the tests that walk a GEMM by the model share: operands, what the output is rounded to, what does not hold."""
+"""What the tests that simulate a GEMM share: operands, what the output is rounded to, what does not hold."""
 
 from __future__ import annotations
 

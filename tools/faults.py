@@ -93,7 +93,7 @@ def _summary(rows: list[Row]) -> str:
         [where, str(len(held)), *(str(sum(row["level"] == level for row in held) or "") for level in levels)]
         for where, held in tracks.items()
     ]
-    return table(["planted in", "faults", *(f"caught by {level or 'nobody'}" for level in levels)], cells)
+    return table(["planted in", "faults", *(f"caught by {level or 'no level'}" for level in levels)], cells)
 
 
 def _table(rows: list[Row]) -> str:

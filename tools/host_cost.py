@@ -70,7 +70,7 @@ def compile_of_tensors(arch: str = "", dtype: Any = cutlass.BFloat16, vec: int =
 
 
 def compile_times(rounds: int = 5) -> dict[str, float]:
-    """Median seconds to compile for sm_90a, the two in turn."""
+    """Median seconds to compile for sm_90a, the two interleaved."""
     ours = partial(RECIPE.compile_for, "sm_90a", cutlass.BFloat16, options="--enable-tvm-ffi")
     taken: dict[str, list[float]] = {"ours": [], "signature": []}
     for _ in range(rounds + 1):  # the first one warms up

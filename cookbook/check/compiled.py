@@ -240,7 +240,7 @@ def smem_limit(arch: str) -> int:
     digits = re.fullmatch(r"sm_(\d+)[af]?", arch)
     if digits is None or int(digits[1]) not in SMEM_LIMITS:
         known = ", ".join(f"sm_{n}" for n in SMEM_LIMITS)
-        raise ValueError(f"arch: got {arch!r}, needed one of {known}, with an a or f where the chip has one")
+        raise ValueError(f"arch: got {arch!r}; needed one of {known}, with an a or f where the chip has one")
     return SMEM_LIMITS[int(digits[1])]
 
 
@@ -261,7 +261,7 @@ def cutlass_dtype(dtype: str) -> Any:
 
     known = {"float16": cutlass.Float16, "bfloat16": cutlass.BFloat16, "float32": cutlass.Float32}
     if dtype not in known:
-        raise ValueError(f"dtype: got {dtype!r}, needed one of {', '.join(known)}")
+        raise ValueError(f"dtype: got {dtype!r}; needed one of {', '.join(known)}")
     return known[dtype]
 
 

@@ -1,6 +1,6 @@
 """What the threads of a persistent `cp.async` GEMM ask for, k-tile by k-tile: the recipe's own code, run on the host.
 
-A kernel whose loads run ahead of its multiplications into the next tile keeps a cursor. The level "model" walks one
+A kernel whose loads run ahead of its multiplications into the next tile keeps a cursor. The level "model" simulates one
 tile at a time and never moves it. But the functions that make and move it are integer arithmetic, and CuTe-DSL
 compiles them for the host as well as for a GPU: so here they run as they are, for any thread of any CTA.
 """
@@ -64,7 +64,7 @@ def asked_for(
 
 
 def _thread(cursors: list[list[int]], way: list[int], depth: int) -> Thread:
-    """One thread's numbers, as `walk` below leaves them, in words."""
+    """One thread's numbers, as `trace` below leaves them, in words."""
     apart, pieces, targets, asked = way[:2], way[2:4], (way[4], way[5]), []
     for row in cursors:
         c = dict(zip(_CURSOR, row, strict=True))
@@ -80,7 +80,7 @@ def _thread(cursors: list[list[int]], way: list[int], depth: int) -> Thread:
 
 @cache
 def _host(module: ModuleType, dtype: Any, config: Any) -> Callable[..., None]:
-    """The walk for one configuration, compiled once."""
+    """The trace for one configuration, compiled once."""
 
     @cute.jit
     def one(cursors, facts, m, n, depth, cta, ctas, tidx, steps):
@@ -105,7 +105,7 @@ def _host(module: ModuleType, dtype: Any, config: Any) -> Callable[..., None]:
             c = module.following(c, ctas, *ways, problem, tidx, config)
 
     @cute.jit
-    def walk(
+    def trace(
         cursors: cute.Tensor,  # (THREAD, STEP, field)
         facts: cute.Tensor,  # (THREAD, fact)
         threads: cute.Tensor,
@@ -120,4 +120,4 @@ def _host(module: ModuleType, dtype: Any, config: Any) -> Callable[..., None]:
         for i in cutlass.range(count, unroll=1):
             one(cursors[i, None, None], facts[i, None], m, n, depth, cta, ctas, threads[i], steps)
 
-    return walk
+    return trace

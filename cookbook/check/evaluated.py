@@ -22,11 +22,11 @@ class Evaluated:
     fragments: dict[str, Layout] = field(default_factory=dict)  # of tcgen05 alone: see `_fragments`
     scaled: formats.Format | None = None  # what scaled operands are made of
     scale_columns: tuple[int, int] = (0, 0)  # the first in tensor memory of the scale factors of A and of B
-    mailbox: Layout | None = None  # where the CTAs that divide K put float32 sums: (THREAD, (VEC, VECTORS), SENDER)
+    reduction_buffer: Layout | None = None  # of split-K, in float32: (THREAD, (VEC, VECTORS), SENDER)
 
     @property
     def sums_in_tensor_memory(self) -> bool:
-        """Whether the MMA leaves its sums in tensor memory, as tcgen05 does: then a copy brings them to registers."""
+        """Whether the MMA leaves its accumulators in tensor memory, as tcgen05 does; a copy loads them."""
         return "t2r_c" in self.copies
 
     @property
@@ -47,7 +47,7 @@ class Evaluated:
 
     @property
     def reads_by_descriptor(self) -> bool:
-        """Whether the MMA reads A and B from shared memory itself: then no copy brings them to registers."""
+        """Whether the MMA reads A and B from shared memory itself: then no copy loads them."""
         return "s2r_a" not in self.copies
 
     @property
@@ -79,12 +79,12 @@ def evaluated(module: ModuleType, dtype: Any, config: Any, vec: int = 8) -> Eval
         copies = module.tiled_copies(dtype, config, *vectors)
         smem, mma = module.smem_layouts(dtype, config), module.tiled_mma(dtype, config)
         fragments = _fragments(smem, mma, dtype, config) if hasattr(copies, "t2r_c") and not form else {}
-        mailbox = module.mailbox(config) if getattr(config, "split_k", 1) > 1 else None
         fragments = fragments or (_scaled_fragments(module, smem, mma, config) if blocks else {})
-        return smem, copies, mma, fragments, mailbox
+        buffer = module.reduction_buffer(config) if getattr(config, "split_k", 1) > 1 else None
+        return smem, copies, mma, fragments, buffer
 
-    smem, copies, mma, fragments, mailbox = evaluate(everything, element_bits=dtype.width, arch=arch)
-    found = Evaluated(smem._asdict(), copies._asdict(), mma, fragments, mailbox=mailbox)
+    smem, copies, mma, fragments, buffer = evaluate(everything, element_bits=dtype.width, arch=arch)
+    found = Evaluated(smem._asdict(), copies._asdict(), mma, fragments, reduction_buffer=buffer)
     if not form:
         return found
     in_bytes = {name: x if name == "c" else replace(x, element_bits=8) for name, x in found.smem.items()}
@@ -93,12 +93,12 @@ def evaluated(module: ModuleType, dtype: Any, config: Any, vec: int = 8) -> Eval
 
 
 def _fragments(smem: Any, mma: Any, dtype: Any, config: Any) -> dict[str, Any]:
-    """What CuTe makes of a tcgen05 MMA's operands and sums.
+    """What CuTe makes of a tcgen05 MMA's operands and accumulators.
 
     "a", "b": (MMA, MMA_M or MMA_N, MMA_K, STAGE) of descriptors, in units of 16 bytes from the first one's address.
     "c": (MMA, MMA_M, MMA_N, STAGE) of addresses in tensor memory, lane << 16 | column, from the first one.
 
-    All of one CTA: of a pair that shares the MMA, each has its half of the rows of A and of B, and of the sums.
+    All of one CTA: of a pair that shares the MMA, each has its half of the rows of A and of B, and of the accumulators.
     """
     import cutlass.cute as cute
 

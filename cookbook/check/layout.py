@@ -33,7 +33,7 @@ def check_layouts(module: ModuleType, dtype: Any, config: Any) -> list[Finding]:
       `{"r2s_c": (4, "why")}`, in wavefronts per instruction
     * operands that the MMA reads by itself: the instruction has the major that the configuration says, and a matrix
       descriptor says where they are
-    * sums in tensor memory: they fit what is allocated, and each is loaded once, by a warp that can reach it
+    * accumulators in tensor memory: they fit what is allocated, and each is loaded once, by a warp that can reach it
     * scale factors, where operands have them: each reaches the byte of tensor memory where the MMA looks for it
     * C, where it goes out by TMA: boxes that TMA can read, of which a whole number makes a tile
 
@@ -66,7 +66,7 @@ def check_layouts(module: ModuleType, dtype: Any, config: Any) -> list[Finding]:
         findings += tensor_memory.tensor_memory_findings(found, config)
     if found.scaled and found.scaled.block:
         findings += scale_factors.scale_findings(found, config)
-    return findings + reduction_buffer.mailbox_findings(found, config)
+    return findings + reduction_buffer.reduction_buffer_findings(found, config)
 
 
 def in_shared_memory(found: Evaluated) -> dict[str, TiledCopyTV]:
@@ -166,7 +166,7 @@ def _aligned(name: str, layout: SmemLayout) -> Finding:
 
 
 def _fits(found: Evaluated, config: Any) -> Finding:
-    """C may lie where A and B were: the larger of the two counts. Buffers of C lie beside them: while a tile goes out
+    """C may lie where A and B were: the larger of the two counts. Buffers of C lie next to them: while a tile goes out
     the next ones come in."""
     size = 0
     for name in [x for x, layout in found.smem.items() if x != "c" or len(layout.outer.sizes) == 3]:

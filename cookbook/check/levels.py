@@ -23,9 +23,9 @@ from cookbook.check import counted, pipeline, ran, scaled, subjects, tensor_memo
 from cookbook.check.evaluated import evaluated
 from cookbook.check.findings import Finding
 from cookbook.check.layout import check_layouts, predicted_copies, predicted_wavefronts
-from cookbook.check.model.fp8 import walk_fp8
-from cookbook.check.model.product import walk
-from cookbook.check.model.scaled import walk_scaled
+from cookbook.check.model.fp8 import simulate_fp8
+from cookbook.check.model.product import simulate
+from cookbook.check.model.scaled import simulate_scaled
 from cookbook.check.ran import Shape
 from cookbook.check.subjects import Local, module_of
 from cookbook.measure import bench, records, studies
@@ -41,7 +41,7 @@ TIMED_SHAPES: tuple[Shape, ...] = ((4096, 4096, 4096),)
 BY_NAME = "measured of packaged recipes only"
 UNTIMED = "not done yet for scaled operands"  # levels that call matmul(a, b) with two operands
 LARGEST_TRANSPOSED = 2**24  # elements
-LARGEST_MODELLED = 2**28  # multiply-adds; numpy walks about 2**26 of them in a second
+LARGEST_MODELLED = 2**28  # multiply-adds; numpy simulates about 2**26 of them in a second
 Progress = Callable[[str], None]
 
 
@@ -183,7 +183,7 @@ def refusal(recipe: Recipe, what: str, value: Any) -> str:
         known = {"dtype": recipe.dtypes, "target": recipe.targets}.get(what, recipe.majors)
         known = () if what == "major" and recipe.kind != "gemm" else known
         fits, needed = value in known, f"one of {', '.join(known)}" if known else "none"
-    return "" if fits else f"{what}: got {value!r}, needed {needed} for {recipe.name}"
+    return "" if fits else f"{what}: got {value!r}; needed {needed} for {recipe.name}"
 
 
 def _fits(recipe: Recipe, shape: Shape) -> tuple[bool, str]:
@@ -252,7 +252,7 @@ def plan(
 
 
 def model_shapes(recipe: Recipe, majors: str) -> tuple[Shape, ...]:
-    """What the model walks when nothing is said."""
+    """What the model simulates when nothing is said."""
     if recipe.kind == "transpose":
         return transpose.MODEL_SHAPES
     return tuple(formats.align(shape) if recipe.operands else align(shape, majors) for shape in MODEL_SHAPES)
@@ -338,11 +338,11 @@ def model_level(recipe: Recipe, dtype: str, shape: Shape, config: Any) -> Level:
     """The data path of the *layouts*, simulated in numpy, against torch.matmul: exact on integers, to rounding on
     normals. The kernel is not looked at: not its coordinates, its guards, its accumulators or its order."""
     if shape[0] * shape[1] * shape[2] > LARGEST_MODELLED:
-        reason = f"{_x(shape)} is too large to walk in numpy: at most {LARGEST_MODELLED} multiply-adds"
+        reason = f"{_x(shape)} is too large to simulate in numpy: at most {LARGEST_MODELLED} multiply-adds"
         return Level("model", NOT_CHECKED, dtype, shape=shape, reason=reason)
-    walked = _walked_scaled if recipe.operands else _walked
-    exact = walked(recipe, dtype, _integers(shape), config, integers=True)
-    error = walked(recipe, dtype, _normals(shape), config, integers=False)
+    simulated = _simulated_scaled if recipe.operands else _simulated
+    exact = simulated(recipe, dtype, _integers(shape), config, integers=True)
+    error = simulated(recipe, dtype, _normals(shape), config, integers=False)
     problems = []
     if exact:
         problems.append(f"{int(exact)} of {shape[0] * shape[1]} elements differ on integer inputs")
@@ -359,13 +359,13 @@ def model_level(recipe: Recipe, dtype: str, shape: Shape, config: Any) -> Level:
     )
 
 
-def _walked(recipe: Recipe, dtype: str, operands: tuple[Any, Any], config: Any, integers: bool) -> float:
-    """Walk the model; how many elements differ (integers), or the relative error (otherwise)."""
+def _simulated(recipe: Recipe, dtype: str, operands: tuple[Any, Any], config: Any, integers: bool) -> float:
+    """Simulate the data path; how many elements differ (integers), or the relative error (otherwise)."""
     import torch
 
     module, kind = module_of(recipe), getattr(torch, dtype)
     a, b = (x.to(kind) for x in operands)
-    product = walk(module, a.float().numpy(), b.float().numpy(), compiling.cutlass_dtype(dtype), config)
+    product = simulate(module, a.float().numpy(), b.float().numpy(), compiling.cutlass_dtype(dtype), config)
     got = torch.as_tensor(product).to(kind)
     exact = a.double() @ b.double()
     if integers:
@@ -373,8 +373,8 @@ def _walked(recipe: Recipe, dtype: str, operands: tuple[Any, Any], config: Any, 
     return ran.relative_error(got, exact)
 
 
-def _walked_scaled(recipe: Recipe, dtype: str, operands: tuple[Any, Any], config: Any, integers: bool) -> float:
-    """`_walked` of scaled operands: against the product, in float64, of what they stand for."""
+def _simulated_scaled(recipe: Recipe, dtype: str, operands: tuple[Any, Any], config: Any, integers: bool) -> float:
+    """`_simulated` of scaled operands: against the product, in float64, of what they stand for."""
     import torch
 
     (m, k), n, form = operands[0].shape, operands[1].shape[1], recipe.operands
@@ -382,8 +382,8 @@ def _walked_scaled(recipe: Recipe, dtype: str, operands: tuple[Any, Any], config
         a, b = scaled.integers(m, k, form, 0), scaled.integers(n, k, form, 1)
     else:
         a, b = (scaled.quantized(x.float().numpy(), form) for x in (operands[0], operands[1].T))
-    walk = walk_scaled if formats.FORMATS[form].block else walk_fp8
-    product = walk(module_of(recipe), a, b, compiling.cutlass_dtype(dtype), config)
+    model = simulate_scaled if formats.FORMATS[form].block else simulate_fp8
+    product = model(module_of(recipe), a, b, compiling.cutlass_dtype(dtype), config)
     got, exact = (
         torch.as_tensor(product),
         torch.from_numpy(a.values()).double() @ torch.from_numpy(b.values()).double().T,
@@ -409,15 +409,15 @@ def _normals(shape: Shape) -> tuple[Any, Any]:
 
 
 def transposed_level(recipe: Recipe, dtype: str, shape: Shape, config: Any) -> Level:
-    """The data path of a transpose walked in numpy on random bits: every one must be where it belongs."""
+    """The data path of a transpose simulated in numpy on random bits: every one must be where it belongs."""
     module = module_of(recipe)
     if shape[0] * shape[1] > LARGEST_TRANSPOSED:
-        reason = f"{_x(shape)} is too large to walk in numpy: at most {LARGEST_TRANSPOSED} elements"
+        reason = f"{_x(shape)} is too large to simulate in numpy: at most {LARGEST_TRANSPOSED} elements"
     else:
         reason = transpose.refusal(module, shape, dtype, config.variant)
     if reason:
         return Level("model", NOT_CHECKED, dtype, shape=shape, reason=reason)
-    wrong = transpose.walk_mismatches(module, shape, compiling.cutlass_dtype(dtype), config)
+    wrong = transpose.simulated_mismatches(module, shape, compiling.cutlass_dtype(dtype), config)
     bad = f"{wrong} of {shape[0] * shape[1]} elements are not where they belong" if wrong else ""
     return Level("model", FAILED if bad else PASSED, dtype, shape=shape, figures={"mismatches": wrong}, reason=bad)
 
@@ -541,7 +541,7 @@ def ran_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...], majors: st
 
 
 def timed_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...], majors: str = DEFAULT) -> list[Level]:
-    """Ours beside its peers on this GPU over `shapes` (TIMED_SHAPES if empty), or what is recorded."""
+    """Ours against its peers on this GPU over `shapes` (TIMED_SHAPES if empty), or what is recorded."""
     device, reason = gpu_for(recipe)
     scaled_blocks = recipe.operands and formats.FORMATS[recipe.operands].block
     if device is None or scaled_blocks or subjects.differing(recipe):

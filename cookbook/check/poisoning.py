@@ -19,7 +19,7 @@ TURNS = 4  # CTAs for each SM, one at a time: one that ends early must not leave
 
 @cache
 def compiled(smem_bytes: int, options: str = "") -> Any:
-    """The kernel, of CTAs with so many bytes of shared memory. options: "--gpu-arch sm_90a" where there is no GPU.
+    """The kernel, of CTAs with this many bytes of shared memory. options: "--gpu-arch sm_90a" where there is no GPU.
 
     It is defined in here so that whoever imports this module has not yet imported CuTe.
     """

@@ -18,7 +18,7 @@ Progress = Callable[[str], None]
 GUARD = 512  # elements before and after `out` that must stay as they were
 GUARD_VALUE = 1234.0  # compared with its own rounding to the dtype
 RATIO_LIMIT = 1.05  # of torch.matmul's error
-DRAWN = 100  # shapes drawn anew by each check, beside those below
+DRAWN = 100  # shapes drawn anew by each check, besides those below
 RATIO_ELEMENTS = 4096  # with fewer outputs the ratio of two errors is chance
 DOUBLE_FLOPS = 1e12  # a float64 reference up to here, float32 above: GPUs for games are slow in float64
 
@@ -122,7 +122,7 @@ def shapes_for(majors: str = DEFAULT) -> tuple[Shape, ...]:
 
 
 def drawn(seed: int, majors: str = DEFAULT, count: int = DRAWN) -> tuple[Shape, ...]:
-    """`count` different shapes that nobody chose, mostly ragged, as operands of these majors can have them.
+    """`count` different random shapes, mostly ragged, as operands of these majors can have them.
 
     Sides are drawn evenly on a logarithmic scale, M and N from 1 to 2047, K from 8 to 2040 in whole 16-byte pieces.
     """

@@ -1,4 +1,4 @@
-"""Level "layout" of a GEMM that divides K among the CTAs of a cluster: where the sums lie that they send each other."""
+"""Level "layout" of split-K in a cluster: where the partial accumulators lie that its CTAs send each other."""
 
 from __future__ import annotations
 
@@ -10,38 +10,40 @@ from cookbook import access, banks
 from cookbook.check.evaluated import Evaluated
 from cookbook.check.findings import Finding
 
-__all__ = ["mailbox_findings"]
+__all__ = ["reduction_buffer_findings"]
 
 FLOAT_BYTES = 4
 
 
-def mailbox_findings(found: Evaluated, config: Any) -> list[Finding]:
+def reduction_buffer_findings(found: Evaluated, config: Any) -> list[Finding]:
     """Whether a CTA can be sent all sums of its share, by all senders, each at a place of its own, with no conflicts.
 
-    A mailbox is (THREAD, (VEC, VECTORS), SENDER) of float32: VEC of them are written, and read, at once.
+    A reduction buffer is (THREAD, (VEC, VECTORS), SENDER) of float32: VEC of them are written, and read, at once.
     """
-    mail = found.mailbox
-    if mail is None:
+    buffer = found.reduction_buffer
+    if buffer is None:
         return []
-    table = mail.table()
+    table = buffer.table()
     threads, share, senders = table.shape
-    holds = f"{mail!r}: {threads} threads of {share} sums from each of {senders} CTAs"
-    owners = found.copies["t2r_c"].threads if found.sums_in_tensor_memory else found.mma.threads  # of a tile's sums
+    holds = f"{buffer!r}: {threads} threads of {share} sums from each of {senders} CTAs"
+    owners = (
+        found.copies["t2r_c"].threads if found.sums_in_tensor_memory else found.mma.threads
+    )  # of a tile's accumulators
     asked = (owners, config.tile_m * config.tile_n // owners // config.split_k, config.split_k)
     places = np.unique(table)
     bijective = len(places) == table.size == places.max() + 1
-    size = f"{table.size * FLOAT_BYTES} bytes; the configuration counts {config.mail_bytes}"
+    size = f"{table.size * FLOAT_BYTES} bytes; the configuration counts {config.reduction_bytes}"
     return [
-        Finding("mailbox.bijective", bool(bijective) and table.shape == asked, f"{holds}; needed {asked}"),
-        Finding("mailbox.fits", table.size * FLOAT_BYTES == config.mail_bytes, size),
-        _wavefronts(table * FLOAT_BYTES, mail.modes[1].modes[0].size),
+        Finding("reduction_buffer.bijective", bool(bijective) and table.shape == asked, f"{holds}; needed {asked}"),
+        Finding("reduction_buffer.fits", table.size * FLOAT_BYTES == config.reduction_bytes, size),
+        _wavefronts(table * FLOAT_BYTES, buffer.modes[1].modes[0].size),
     ]
 
 
 def _wavefronts(addresses: np.ndarray, vec: int) -> Finding:
     """Of the accesses of every warp: `addresses` in bytes by (thread, sum, sender), `vec` sums at once."""
     threads, share, senders = addresses.shape
-    name, width = "mailbox.wavefronts", FLOAT_BYTES * vec
+    name, width = "reduction_buffer.wavefronts", FLOAT_BYTES * vec
     try:
         counted = [
             banks.wavefronts(addresses[warp : warp + access.LANES, first, sender], width)

@@ -1,7 +1,7 @@
 """What can be said of the scale factors of a block-scaled GEMM without data: their order, their way, their columns.
 
 A scale factor is right if the byte that `tcgen05.mma` reads for a row and a block is the one that `tcgen05.cp` brought,
-out of the place where TMA put what the PTX ISA's order of atoms has there. Each step is looked at by itself.
+out of the place where TMA put what the PTX ISA's order of atoms has there. Each step is looked at apart.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _order(found: Evaluated, name: str) -> Finding:
 
 
 def _boxes(found: Evaluated, name: str, path: ScalePath) -> Finding:
-    """A box of TMA is a stage: what it leaves out or overwrites nobody else brings."""
+    """A box of TMA is a stage: what it leaves out or overwrites no other load brings."""
     layout, (high, words) = found.smem[f"sf{name}"], path.box
     starts = layout.byte_offsets()[0, 0]
     ok = np.array_equal(path.boxes, starts) and high * words * 8 * len(starts) == layout.size_bytes
@@ -92,7 +92,7 @@ def _apart(found: Evaluated) -> Finding:
         cells = found.fragments[f"sf{name}.copied"].table() // CELL & COLUMN
         sets.append(np.unique(cells + first))
     together = len(np.unique(np.concatenate(sets)))
-    detail = f"{', '.join(str(len(x)) for x in sets)} columns of sums, factors of A, of B; {together} in all"
+    detail = f"{', '.join(str(len(x)) for x in sets)} columns of accumulators, factors of A, of B; {together} in all"
     return Finding("tmem.apart", together == sum(map(len, sets)), detail)
 
 

@@ -162,7 +162,7 @@ def atoms_as_words(atoms: np.ndarray, rows: int) -> np.ndarray:
     """Atoms of scale factors (1-D uint8) as the matrix that TMA is given: (blocks of 128 rows, words of 8 bytes).
 
     Raises:
-        ValueError: not whole atoms for so many rows.
+        ValueError: not whole atoms for that many rows.
     """
     high = -(-rows // 128)
     if atoms.dtype != np.uint8 or atoms.ndim != 1 or not atoms.size or atoms.size % (high * ATOM_BYTES):

@@ -73,7 +73,7 @@ def _strides(descriptor: BlackwellDescriptor) -> tuple[int, int, int]:
 
 
 def tensor_memory_findings(found: Evaluated, config: Any) -> list[Finding]:
-    """Whether the sums fit the allocation, none over another, and every one is loaded once, by a warp that can."""
+    """Whether accumulators fit the allocation, none over another, and each is loaded once, by a warp that can."""
     needed, taken, sums = tmem_columns(found), config.tmem_columns, found.fragments["c"]
     columns = f"{taken} columns; needed {needed}: a power of two in 32 to 512 that holds every stage"
     apart = f"{sums!r}: {sums.size} sums at {len(np.unique(sums.table()))} places"

@@ -15,7 +15,7 @@ import numpy as np
 
 from cookbook.check import counted, poisoning, ran
 from cookbook.check.findings import Finding
-from cookbook.check.model.transpose import walk
+from cookbook.check.model.transpose import simulate
 from cookbook.check.moves import coordinates, layouts, move_wavefronts, predicted_wavefronts
 from cookbook.check.ran import Shape
 from cookbook.layouts import SmemLayout
@@ -88,10 +88,10 @@ def random_bits(shape: Shape, bits: int) -> np.ndarray:
     return np.random.default_rng().integers(0, np.iinfo(kind).max, shape, kind)
 
 
-def walk_mismatches(module: ModuleType, shape: Shape, dtype: Any, config: Any) -> int:
-    """How many elements the walked data path puts elsewhere."""
+def simulated_mismatches(module: ModuleType, shape: Shape, dtype: Any, config: Any) -> int:
+    """How many elements the simulated data path puts elsewhere."""
     x = random_bits(shape, dtype.width)
-    return int((walk(module, x, dtype, config) != x.T).sum())
+    return int((simulate(module, x, dtype, config) != x.T).sum())
 
 
 # --- on a GPU -----------------------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ def check(
     """
     for name, count in (("jobs", jobs), ("gpu_jobs", gpu_jobs)):
         if count is not None and count < 1:
-            raise ValueError(f"{name}: got {count}, needed 1 or more")
+            raise ValueError(f"{name}: got {count}; needed 1 or more")
     work = [piece for plan in plans for piece in pieces(plan)]
     shared = [piece for plan in plans for piece in shared_pieces(plan)] if gpu_jobs > 1 else []
     found: dict[tuple[str, int], list[Level]] = {}
@@ -97,7 +97,7 @@ def check(
 
 
 def default_jobs(pieces_of_work: int) -> int:
-    """How many processes are worth starting for so many pieces of work on this machine."""
+    """How many processes are worth starting for this many pieces of work on this machine."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cpus, MOST) if pieces_of_work >= WORTH else 1
 
@@ -116,7 +116,7 @@ def pieces(plan: Planned) -> list[Piece]:
 
 
 def shared_pieces(plan: Planned) -> list[Piece]:
-    """The steps of a plan that may share the GPU, each by itself. A study's may not: some of them measure speed."""
+    """The steps of a plan that may share the GPU, one at a time. A study's may not: some of them measure speed."""
     if plan.recipe.kind == "study" or isinstance(plan.recipe, Local):
         return []
     numbers = [number for number, step in enumerate(plan.steps) if step.level in SHARED]

@@ -240,7 +240,7 @@ def bench(
     record: Record = False,
     as_json: Json = False,
 ) -> None:
-    """Time recipes beside their peers (torch, QuACK, a copy), interleaved, on this GPU."""
+    """Time recipes against their peers (torch, QuACK, a copy), interleaved, on this GPU."""
     from cookbook.measure import bench as benching
     from cookbook.measure import records
     from cookbook.measure.contest import MIN_ROUNDS
@@ -358,7 +358,7 @@ def limits(
     wanted = [catalog.find(name) for name in names]
     for recipe in wanted:
         if reason := measuring.refusal(recipe):
-            raise typer.BadParameter(f"NAME: got {recipe.name}, {reason.replace(', needed', '; needed')}")
+            raise typer.BadParameter(f"NAME: got {recipe.name}, {reason}")
     given = _chosen(wanted, shapes or [",".join(map(str, measuring.SHAPE))], dtypes, None, False, majors)
     skipped = {r.name: reason for r, chosen in given if (reason := checking.cannot_run(r, chosen.targets))}
     jobs = []
@@ -503,7 +503,7 @@ def _restamp(jobs: int | None, as_json: bool) -> int:
 
 @app.command(epilog="Example: cookbook doctor")
 def doctor(as_json: Json = False) -> None:
-    """Say what this machine has, what will and won't work, and the mend."""
+    """Report this machine's set-up, what works, and how to fix what does not."""
     from cookbook.measure import doctor as examiner
 
     diagnoses = examiner.examine()

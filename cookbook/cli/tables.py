@@ -102,9 +102,9 @@ def of_limits(records: Iterable[dict[str, Any]]) -> list[Table]:
 
 def of_diagnoses(diagnoses: Iterable[Diagnosis]) -> Table:
     """`cookbook doctor`."""
-    table = _table("what", "status", "found", "means", "mend")
+    table = _table("what", "status", "found", "means", "fix")
     for d in diagnoses:
-        table.add_row(d.what, coloured(d.status), escape(d.found), escape(d.means), escape(d.mend))
+        table.add_row(d.what, coloured(d.status), escape(d.found), escape(d.means), escape(d.fix))
     return table
 
 

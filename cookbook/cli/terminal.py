@@ -1,4 +1,4 @@
-"""Layouts in the terminal: grids whose cells have the colour of their banks, and the tables beside them."""
+"""Layouts in the terminal: grids whose cells have the colour of their banks, and the tables next to them."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def _line(error: Any) -> str:
         return f"arguments: got {_shortened(said[1])!r} more; needed those that --help lists"
     if param is not None and not re.match(r"[-\w., ]+: ", message):
         message = f"{_name(param)}: {message}"
-    return _shortened(message.replace(", needed", "; needed"))
+    return _shortened(message)
 
 
 def _name(param: Any) -> str:

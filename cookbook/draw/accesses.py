@@ -49,13 +49,13 @@ def _cells(asked: dict[int, dict[int, list[int]]], phase: int, left: float, top:
     parts = []
     for bank in range(_BANKS):
         words = sorted(asked.get(bank, {}).items(), key=lambda item: item[1][0])
-        for turn in range(depth):
-            x, y = left + bank * w, top + turn * h
-            if turn >= len(words):
-                if turn == 0:
+        for wavefront in range(depth):
+            x, y = left + bank * w, top + wavefront * h
+            if wavefront >= len(words):
+                if wavefront == 0:
                     parts.append(svg.cell(x, y, w, h, "", "empty", "soft", phase=phase, bank=bank, state="idle"))
                 continue
-            lanes = words[turn][1]
+            lanes = words[wavefront][1]
             many = f"{lanes[0]}+" if len(lanes) > 1 else f"{lanes[0]}"
             conflict = len(words) > 1
             fill = svg.CONFLICT if conflict else svg.GROUPS[bank // 4]
@@ -72,7 +72,7 @@ def _cells(asked: dict[int, dict[int, list[int]]], phase: int, left: float, top:
                     10,
                     phase=phase,
                     bank=bank,
-                    turn=turn,
+                    wavefront=wavefront,
                     lanes=" ".join(map(str, lanes)),
                     state="conflict" if conflict else "free",
                 )

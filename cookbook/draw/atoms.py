@@ -33,7 +33,7 @@ def _chunks(name: str, layout: SmemLayout) -> _Chunks:
     offsets, element_bytes = _offsets(layout)
     mode = _contiguous_mode(offsets, element_bytes)
     if mode is None:
-        raise ValueError(f"{name}: keeps no 16 bytes together; needed a layout of 16-byte chunks")
+        raise ValueError(f"{name}: got one that keeps no 16 bytes together; needed a layout of 16-byte chunks")
     return _Chunks(_chunk_starts(offsets, element_bytes, mode), mode, CHUNK // element_bytes)
 
 
@@ -48,7 +48,7 @@ def _panel(name: str, layout: SmemLayout, left: float, top: float) -> tuple[list
     chunks = _chunks(name, layout)
     lines = chunk_by_slot(chunks.starts)
     if len(lines) > _MAX_LINES:
-        raise ValueError(f"layouts: {name} takes {len(lines)} lines of 128 bytes; needed at most {_MAX_LINES}")
+        raise ValueError(f"layouts: got {len(lines)} lines of 128 bytes for {name}; needed at most {_MAX_LINES}")
     parts = [svg.text(left, top - 26, f"{name}: {layout.swizzle!r}", 12, "ink", "start", bold=True)]
     parts += [svg.text(left + (slot + 0.5) * _W, top - 9, slot, 9, "soft") for slot in range(PER_LINE)]
     for r, line in enumerate(lines.tolist()):
@@ -145,7 +145,7 @@ def atom_tiling(tilings: Mapping[str, SmemLayout], atom: tuple[int, int], title:
     for name, layout in tilings.items():
         starts = _chunks(name, layout).starts
         if starts.size > 1024:
-            raise ValueError(f"tilings: {name} has {starts.size} chunks; needed at most 1024")
+            raise ValueError(f"tilings: got {starts.size} chunks in {name}; needed at most 1024")
         parts += _tile_panel(name, layout, atom, left, top)
         left += max(starts.shape[1] * _W, svg.text_width(name, 12)) + 56
         heights.append(starts.shape[0] * 24)

@@ -1,4 +1,4 @@
-"""Measured figures: bars of ours beside its peers, and lines over sizes, both with the spread of the rounds."""
+"""Measured figures: bars of ours against its peers, and lines over sizes, both with the spread of the rounds."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _points(lines: Mapping[str, Iterable[Point]]) -> dict[str, list[Point]]:
         for point in points:
             figures = [x for x in point if x is not None]
             if not all(math.isfinite(x) and x >= 0 for x in figures) or point.x <= 0:
-                raise ValueError(f"lines: {name} has {point}; needed finite figures, x positive, none negative")
+                raise ValueError(f"lines: got {point} in {name}; needed finite figures, x positive, none negative")
     return found
 
 

@@ -32,7 +32,7 @@ def cluster_view(
     pair("tile", tile, of="rows, columns", at_least=1, at_most=1 << 12)
     for name, (down, across) in clusters.items():
         if min(down, across) < 1 or down * across > len(svg.GROUPS):
-            raise ValueError(f"clusters: {name} is {down} x {across}; needed 1 to {len(svg.GROUPS)} CTAs")
+            raise ValueError(f"clusters: got {down} x {across} for {name}; needed 1 to {len(svg.GROUPS)} CTAs")
     if not clusters:
         raise ValueError("clusters: got none; needed at least one")
     parts: list[str] = []

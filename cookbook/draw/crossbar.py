@@ -1,4 +1,4 @@
-"""The switch between the lanes of a warp and the banks: which crosspoints an access closes, and in which turn."""
+"""The switch between the lanes of a warp and the banks: which crosspoints an access closes, and in which wavefront."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from cookbook.arguments import checked, integer
 from cookbook.draw import frames, svg
 
-__all__ = ["crossbar", "turns"]
+__all__ = ["crossbar", "wavefronts"]
 
 _LEFT, _TOP = 112.0, 78.0
 
 
 @checked
-def turns(words: Sequence[int], banks: int) -> list[int]:
-    """The turn in which each lane is served, from 0: a bank gives one word a turn, to every lane that wants it.
+def wavefronts(words: Sequence[int], banks: int) -> list[int]:
+    """The wavefront in which each lane is served, from 0: a bank gives one word in each, to every lane that wants it.
 
     Args:
         words: the word address that each lane asks for; word w lies in bank w mod `banks`.
         banks: how many banks there are.
 
-    >>> turns([0, 8, 3, 0], banks=8)  # words 0 and 8 share bank 0; two lanes want word 0
+    >>> wavefronts([0, 8, 3, 0], banks=8)  # words 0 and 8 share bank 0; two lanes want word 0
     [0, 1, 0, 0]
     """
     integer("banks", banks, at_least=1, at_most=1 << 20)
@@ -48,7 +48,7 @@ def _check(words: Sequence[int], banks: int) -> list[int]:
 
 
 def _wires(words: list[int], banks: int, step: float) -> list[str]:
-    """Every wire and every crosspoint, closed by nobody yet."""
+    """Every wire and every crosspoint, none closed yet."""
     right, bottom = _LEFT + banks * step, _TOP + len(words) * step
     parts = [svg.text(_LEFT - 10, _TOP - 12, "lane: word", 10, "soft", "end")]
     for lane, word in enumerate(words):
@@ -67,12 +67,12 @@ def _wires(words: list[int], banks: int, step: float) -> list[str]:
 
 
 def _closed(words: list[int], served: list[int], banks: int, step: float, only: int | None) -> list[str]:
-    """The way of each lane's word, its crosspoint labelled with the turn; of turn `only`, or of all."""
+    """The way of each lane's word, its crosspoint labelled with the wavefront; of wavefront `only`, or of all."""
     bottom = _TOP + len(words) * step + 6
-    crowded = {word % banks for word, turn in zip(words, served, strict=True) if turn}
+    crowded = {word % banks for word, wavefront in zip(words, served, strict=True) if wavefront}
     parts = []
-    for lane, (word, turn) in enumerate(zip(words, served, strict=True)):
-        if only not in (None, turn):
+    for lane, (word, wavefront) in enumerate(zip(words, served, strict=True)):
+        if only not in (None, wavefront):
             continue
         bank, size = word % banks, step * 0.8
         x, y = _LEFT + (bank + 0.5) * step, _TOP + (lane + 0.5) * step
@@ -80,44 +80,46 @@ def _closed(words: list[int], served: list[int], banks: int, step: float, only: 
         colour = svg.CONFLICT if conflict else "ink"
         parts += [svg.line(_LEFT, y, x, y, colour, 2), svg.line(x, y, x, bottom, colour, 2)]
         fill, ink = (svg.CONFLICT, svg.ON_CONFLICT) if conflict else (svg.GROUPS[bank * 8 // banks % 8], svg.ON_COLOUR)
-        place = (x - size / 2, y - size / 2, size, size, turn + 1, fill, ink, size * 0.6)
-        parts.append(svg.cell(*place, lane=lane, bank=bank, turn=turn, state="conflict" if conflict else "free"))
+        place = (x - size / 2, y - size / 2, size, size, wavefront + 1, fill, ink, size * 0.6)
+        state = "conflict" if conflict else "free"
+        parts.append(svg.cell(*place, lane=lane, bank=bank, wavefront=wavefront, state=state))
     return parts
 
 
 @checked
 def crossbar(words: Sequence[int], banks: int = 8, title: str | None = None, animated: bool = False) -> svg.Picture:
-    """Lanes on the left, banks below, a crosspoint wherever two wires meet; the closed ones say in which turn.
+    """Lanes on the left, banks below, a crosspoint wherever two wires meet; the closed ones say in which wavefront.
 
-    A turn may close one crosspoint a lane, and as many as it likes above one bank if all of them want the same word.
+    A wavefront closes at most one crosspoint a lane, and several above one bank if all of them want the same word.
     Above a bank that is asked for several words they are red.
 
     Args:
         words: the word address that each lane asks for, 1 to 32 lanes; word w lies in bank w mod `banks`.
         banks: 1 to 32.
-        animated: one turn after another (see `cookbook.draw.frames.animate`) instead of all at once.
+        animated: one wavefront after another (see `cookbook.draw.frames.animate`) instead of all at once.
     """
     words = _check(words, banks)
-    served, step = turns(words, banks), 30.0 if max(len(words), banks) <= 16 else 20.0
+    served, step = wavefronts(words, banks), 30.0 if max(len(words), banks) <= 16 else 20.0
     count = max(served) + 1
     bottom = _TOP + len(words) * step
     parts = _wires(words, banks, step)
     if animated:
         each = []
-        for turn in range(count):
-            lanes = [lane for lane, at in enumerate(served) if at == turn]
-            said = f"turn {turn + 1} of {count}: " + _lanes(lanes)
+        for wavefront in range(count):
+            lanes = [lane for lane, at in enumerate(served) if at == wavefront]
+            said = f"wavefront {wavefront + 1} of {count}: " + _lanes(lanes)
             heading = svg.text(_LEFT, bottom + 42, said, 12, "ink", "start", bold=True)
-            each.append("".join([*_closed(words, served, banks, step, turn), heading]))
+            each.append("".join([*_closed(words, served, banks, step, wavefront), heading]))
         parts += frames.animate(each, still=0)
     else:
         parts += _closed(words, served, banks, step, None)
-        parts.append(svg.text(_LEFT, bottom + 42, f"turns: {count}", 12, "ink", "start", bold=True))
+        parts.append(svg.text(_LEFT, bottom + 42, f"wavefronts: {count}", 12, "ink", "start", bold=True))
     size = f"{len(words)} lanes x {banks} banks: {len(words) * banks} crosspoints"
-    title = title or f"{size}, {count} turn{'s' if count > 1 else ''}"
+    title = title or f"{size}, {count} wavefront{'s' if count > 1 else ''}"
     width = max(_LEFT + banks * step + 24, _LEFT + 300)
-    described = f"{size}; served in {count} turns, by lane: {' '.join(str(turn + 1) for turn in served)}."
-    return svg.picture(width, bottom + 60, title, described, parts, {42: "square: closed crosspoint, with its turn"})
+    described = f"{size}; served in {count} wavefronts, by lane: {' '.join(str(at + 1) for at in served)}."
+    notes = {42: "square: closed crosspoint, with its wavefront"}
+    return svg.picture(width, bottom + 60, title, described, parts, notes)
 
 
 def _lanes(lanes: list[int]) -> str:

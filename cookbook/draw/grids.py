@@ -13,7 +13,7 @@ import numpy as np
 
 from cookbook.arguments import checked, integer, integers
 from cookbook.draw import svg
-from cookbook.draw.crossbar import turns
+from cookbook.draw.crossbar import wavefronts
 from cookbook.layouts import Layout
 
 __all__ = ["before_after", "layout_grid"]
@@ -58,7 +58,7 @@ def _cell_width(label: str, table: np.ndarray, element_bytes: int, banks: int) -
 def _grid(
     table: np.ndarray, element_bytes: int, banks: int, label: str, mark: list[tuple[int, int]], left: float, side: str
 ) -> tuple[list[str], float, int]:
-    """(elements, right edge, turns of the marked access) of a grid whose rows start at x = `left`, y = 84."""
+    """(elements, right edge, wavefronts of the marked access) of a grid whose rows start at x = `left`, y = 84."""
     w, h, top = _cell_width(label, table, element_bytes, banks), 24.0, 84.0
     parts = [svg.text(left + (c + 0.5) * w, top - 10, c, 10, "soft") for c in range(table.shape[1])]
     for r, row in enumerate(table.tolist()):
@@ -70,8 +70,8 @@ def _grid(
             parts.append(svg.cell(*place, size=11, side=side, row=r, col=c, byte=byte, bank=bank))
     words = [[int(table[cell]) // 4 + i for i in range(max(1, element_bytes // 4))] for cell in mark]
     asked = [word for cell in words for word in cell]
-    served = turns(asked, banks)
-    crowded = {word % banks for word, turn in zip(asked, served, strict=True) if turn}
+    served = wavefronts(asked, banks)
+    crowded = {word % banks for word, wavefront in zip(asked, served, strict=True) if wavefront}
     for (r, c), cell in zip(mark, words, strict=True):
         state = "conflict" if any(word % banks in crowded for word in cell) else "free"
         colour = svg.CONFLICT if state == "conflict" else "ink"
@@ -80,7 +80,7 @@ def _grid(
 
 
 def _counted(count: int, cells: int) -> str:
-    return f"{cells} marked: {count} turn{'s' if count != 1 else ''}" if cells else ""
+    return f"{cells} marked: {count} wavefront{'s' if count != 1 else ''}" if cells else ""
 
 
 @checked

@@ -186,7 +186,7 @@ def chunk_by_slot(starts: np.ndarray) -> np.ndarray:
 
 
 def _lines(held: np.ndarray, home: dict[int, int], left: float, top: float, caption: str, side: str) -> list[str]:
-    """One half of the swizzle view. A chunk keeps the colour of its slot in the plain layout."""
+    """One half of the swizzle view. A chunk keeps the colour of its slot in the unswizzled layout."""
     w, h = 40.0, 24.0
     parts = [svg.text(left, top - 30, caption, 12, "ink", "start", bold=True)]
     parts += [svg.text(left + (p + 0.5) * w, top - 10, p, 10, "soft") for p in range(PER_LINE)]
@@ -231,7 +231,9 @@ def swizzle_view(smem_layout: Any, lines: int | None = 8, title: str | None = No
     offsets, element_bytes = _offsets(smem_layout)
     mode = _contiguous_mode(offsets, element_bytes)
     if mode is None:
-        raise ValueError("smem_layout: keeps no 16 bytes together; needed one that does, or bank_grid(unit='element')")
+        raise ValueError(
+            "smem_layout: got one that keeps no 16 bytes together; needed one that does, or bank_grid(unit='element')"
+        )
     table = np.asarray(smem_layout.outer.table()) * element_bytes
     plain, _ = _offsets(smem_layout, table)
     before = chunk_by_slot(_chunk_starts(plain, element_bytes, mode))

@@ -38,7 +38,7 @@ def pair_view(
     most = len(svg.GROUPS) // PAIR
     for name, (down, across) in clusters.items():
         if min(down, across) < 1 or down * across > most:
-            raise ValueError(f"clusters: {name} is {down} x {across}; needed 1 to {most} pairs")
+            raise ValueError(f"clusters: got {down} x {across} for {name}; needed 1 to {most} pairs")
     if not clusters:
         raise ValueError("clusters: got none; needed at least one")
     parts: list[str] = []

@@ -26,10 +26,10 @@ class _Wave(NamedTuple):
 def _wave(name: str, order: Order, wave: int, show: int) -> _Wave:
     tiles = [(int(m), int(n)) for m, n in order]
     if not 1 <= len(tiles) <= _MAX_TILES:
-        raise ValueError(f"orders: {name} has {len(tiles)} tiles; needed 1 to {_MAX_TILES}")
+        raise ValueError(f"orders: got {len(tiles)} tiles in {name}; needed 1 to {_MAX_TILES}")
     rows, cols = (max(mn[i] for mn in tiles) + 1 for i in (0, 1))
     if len(set(tiles)) != len(tiles) or len(tiles) != rows * cols or min(map(min, tiles)) < 0:
-        raise ValueError(f"orders: {name} has {len(tiles)} tiles; needed each of {rows} x {cols} exactly once")
+        raise ValueError(f"orders: got {len(tiles)} tiles in {name}; needed each of {rows} x {cols} exactly once")
     if wave < 1 or not 0 <= show * wave < len(tiles):
         raise ValueError(f"wave, show: got {wave}, {show}; needed a wave among {len(tiles)} tiles")
     at = {mn: i for i, mn in enumerate(tiles[show * wave : (show + 1) * wave])}

@@ -1,4 +1,4 @@
-"""Tensor memory: where the sums of a tile lie in its lanes and columns, and which warp can reach them."""
+"""Tensor memory: where the accumulators of a tile lie in its lanes and columns, and which warp can reach them."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class _Block(NamedTuple):
 
 @checked
 def tensor_memory(addresses: Integers, piece: int, title: str | None = None) -> svg.Picture:
-    """All of tensor memory, 128 lanes by 512 columns, with the sums of each stage where they lie.
+    """All of tensor memory, 128 lanes by 512 columns, with the accumulators of each stage where they lie.
 
     A rectangle is what one warp loads at once: 32 rows of the tile, `piece` columns. A colour is a piece.
 
     Args:
-        addresses: (STAGE, M, N) or (M, N) addresses of the sums, lane << 16 | column, from the allocation's first.
+        addresses: (STAGE, M, N) or (M, N) addresses, lane << 16 | column, of the accumulators, from the first.
         piece: columns of a load, a divisor of N.
         title: a title of your own.
 
     Raises:
-        ValueError: an address outside tensor memory, two sums at one, or a piece that does not lie in 32 lanes.
+        ValueError: an address outside tensor memory, two accumulators at one, or a piece that does not lie in 32 lanes.
     """
     addresses = np.asarray(addresses)
     addresses = addresses[None] if addresses.ndim == 2 else addresses
@@ -63,7 +63,9 @@ def tensor_memory(addresses: Integers, piece: int, title: str | None = None) -> 
     used = len(np.unique(addresses & 0xFFFF))
     said = f"rows 0 to {rows - 1} of a tile of {columns} columns" + (f", {stages} tiles" if stages > 1 else "")
     notes = {44: "across: columns of 32 bits; down: lanes", 60: f"a box: what one warp loads at once; {said}"}
-    described = f"{used} of {_COLUMNS} columns hold sums. Row {rows - 1} lies in lane {int(addresses[0, -1, 0]) >> 16}."
+    described = (
+        f"{used} of {_COLUMNS} columns hold accumulators. Row {rows - 1} lies in lane {int(addresses[0, -1, 0]) >> 16}."
+    )
     title = title or f"Tensor memory: {used} of {_COLUMNS} columns"
     return svg.picture(_LEFT + width + 24, _TOP + height + 20, title, described, parts, notes)
 

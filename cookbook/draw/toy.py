@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from cookbook.arguments import checked, pair
 from cookbook.draw import frames, svg
-from cookbook.draw.crossbar import turns
+from cookbook.draw.crossbar import wavefronts
 
 __all__ = ["Step", "swizzle_progress", "toy_transpose", "transpose_steps"]
 
@@ -22,7 +22,7 @@ class Step(NamedTuple):
     kind: str  # "store" or "load"
     row: int  # of the input that is stored, or of the output that is loaded
     cells: tuple[tuple[int, int], ...]  # (row, slot) of shared memory by thread
-    turns: int
+    wavefronts: int
     shared: tuple[tuple[int | None, ...], ...]
     output: tuple[tuple[int | None, ...], ...]
 
@@ -49,7 +49,7 @@ def transpose_steps(store: Place, load: Place, n: int = 8) -> list[Step]:
                     shared[r][slot] = row * n + thread
                 else:
                     output[row][thread] = shared[r][slot]
-            count = max(turns([r * n + slot for r, slot in cells], n)) + 1
+            count = max(wavefronts([r * n + slot for r, slot in cells], n)) + 1
             steps.append(Step(kind, row, cells, count, tuple(map(tuple, shared)), tuple(map(tuple, output))))
     return steps
 
@@ -107,10 +107,10 @@ def _around(step: Step, lefts: tuple[float, ...]) -> list[str]:
 def _frame(steps: list[Step], number: int, lefts: tuple[float, ...]) -> str:
     """What is seen during one step alone: its frames and its line of text."""
     step = steps[number]
-    spent = sum(s.turns for s in steps[: number + 1])
+    spent = sum(s.wavefronts for s in steps[: number + 1])
     what = "store row" if step.kind == "store" else "load output row"
-    plural = "s" if step.turns > 1 else ""
-    said = f"step {number + 1} of {len(steps)}: {what} {step.row}, {step.turns} turn{plural}; {spent} so far"
+    plural = "s" if step.wavefronts > 1 else ""
+    said = f"step {number + 1} of {len(steps)}: {what} {step.row}, {step.wavefronts} wavefront{plural}; {spent} so far"
     return "".join([*_around(step, lefts), svg.text(24, 50, said, 12, "ink", "start")])
 
 
@@ -134,9 +134,9 @@ def toy_transpose(
     steps = transpose_steps(store, load, n)
     if step is not None and not -len(steps) <= step < len(steps):
         raise ValueError(f"step: got {step}; needed {-len(steps)} <= step < {len(steps)}, or None for all")
-    total = sum(s.turns for s in steps)
+    total = sum(s.wavefronts for s in steps)
     right = all(v == c * n + r for r, row in enumerate(steps[-1].output) for c, v in enumerate(row))
-    said = f"{total} turns; the output is {'the transpose' if right else 'wrong'}"
+    said = f"{total} wavefronts; the output is {'the transpose' if right else 'wrong'}"
     lefts = tuple(24 + i * (n * _C + 44) for i in range(3))
     news, seen = [_new(s, lefts) for s in steps], [_frame(steps, number, lefts) for number in range(len(steps))]
     parts = _background(n, lefts)
@@ -147,7 +147,7 @@ def toy_transpose(
     bottom = _TOP + n * _C
     parts.append(svg.text(24, bottom + 20, f"in all: {said}", 12, "ink", "start", bold=True))
     title = title or f"{n} x {n} transpose on the toy GPU: {n} threads, {n} banks"
-    costs = " ".join(str(s.turns) for s in steps)
+    costs = " ".join(str(s.wavefronts) for s in steps)
     described = f"Turns of the {n} stores and {n} loads: {costs}. In all {said}."
     return svg.picture(24 + 3 * (n * _C + 44) - 20, bottom + 40, title, described, parts, {})
 
@@ -169,19 +169,19 @@ def swizzle_progress(place: Place, n: int = 8, column: int = 0, title: str | Non
     for done in range(n):
         left, top = 20 + done % across * pitch_x, 88 + done // across * pitch_y
         drawn, count = _panel(lambda r, c, done=done: place(r, c) if r <= done else (r, c), n, column, left, top, size)
-        said = f"row{'s' if done else ''} 0{f' to {done}' if done else ''}: {count} turn{'s' if count > 1 else ''}"
+        said = f"row{f's 0-{done}' if done else ' 0'}: {count} wavefront{'s' if count > 1 else ''}"
         heading = svg.text(left, top - 12, said, 12, "ink", "start", bold=True)
-        parts.append(svg.group([heading, *drawn], panel=done, turns=count))
+        parts.append(svg.group([heading, *drawn], panel=done, wavefronts=count))
         costs.append(count)
     rows = -(-n // across)
     title = title or f"Reading column {column} while the rows are swizzled one by one"
-    described = "Turns of the column read after each row: " + " ".join(map(str, costs)) + "."
+    described = "Wavefronts of the column read after each row: " + " ".join(map(str, costs)) + "."
     notes = {44: "column of the memory: bank; cell: column of the tile; framed: what the read asks for"}
     return svg.picture(20 + across * pitch_x - 8, 88 + rows * pitch_y - 26, title, described, parts, notes)
 
 
 def _panel(place: Place, n: int, column: int, left: float, top: float, size: float) -> tuple[list[str], int]:
-    """(elements, turns): the n x n memory with element (r, c) at place(r, c), the cells of one column framed."""
+    """(elements, wavefronts): the n x n memory with element (r, c) at place(r, c), the cells of one column framed."""
     parts, asked = [], [place(r, column) for r in range(n)]
     for r in range(n):
         for c in range(n):
@@ -191,4 +191,4 @@ def _panel(place: Place, n: int, column: int, left: float, top: float, size: flo
     for row, slot in asked:
         colour = svg.CONFLICT if sum(s == slot for _, s in asked) > 1 else "ink"
         parts.append(svg.frame(left + slot * size, top + row * size, size, size, colour))
-    return parts, max(turns([row * n + slot for row, slot in asked], n)) + 1
+    return parts, max(wavefronts([row * n + slot for row, slot in asked], n)) + 1

@@ -1,7 +1,7 @@
 """Level "timed", as `cookbook bench` takes it: which shapes of which recipe, and a record of each.
 
 What a recipe is timed against is in `cookbook.measure.peers`, how it is done in `cookbook.measure.contest`. The cost of
-a call on the host is measured by itself, of a GEMM and its peers, on a shape so small that the GPU keeps up.
+a call on the host is measured apart, of a GEMM and its peers, on a shape so small that the GPU keeps up.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def bench(
         majors: of the operands; all that the recipe takes if left out.
         rounds: at least 7.
         quack: whether QuACK is a peer, which tunes itself for some 15 seconds at every shape.
-        own: whether each variant of a GEMM is timed under its name too, beside what `matmul` takes by itself.
+        own: whether each variant of a GEMM is timed under its name too, next to what `matmul` takes by default.
         on_progress: told what is being timed.
 
     Raises:
@@ -68,13 +68,13 @@ def bench(
     import torch
 
     if rounds < MIN_ROUNDS:
-        raise ValueError(f"rounds: got {rounds}, needed at least {MIN_ROUNDS}")
+        raise ValueError(f"rounds: got {rounds}; needed at least {MIN_ROUNDS}")
     if not torch.cuda.is_available():
         raise RuntimeError("no CUDA device: nothing can be timed here")
     recipe = catalog.find(name)
     if recipe.operands and FORMATS[recipe.operands].block:
         raise ValueError(
-            f"name: got {recipe.name}, needed operands of one of {recipe.dtypes}: {recipe.operands} not yet"
+            f"name: got {recipe.name}; needed operands of one of {recipe.dtypes}: {recipe.operands} not yet"
         )
     if recipe.kind == "study":
         return studies.bench(recipe, shapes, on_progress, rounds)

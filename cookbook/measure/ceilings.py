@@ -1,4 +1,4 @@
-"""Ceilings: how fast this GPU could be at most, measured, recorded, and timed beside every GEMM.
+"""Ceilings: how fast this GPU could be at most, measured, recorded, and timed with every GEMM.
 
 The studies that measure them say `measures: ceiling` in their front matter and define `measure()`, which returns
 `{section: {name: figures}}`; a record of level "ceiling" holds that, one for each study and device. One that names
@@ -62,7 +62,7 @@ def measure(name: str, on_progress: Callable[[str], None] = lambda text: None, *
     import torch
 
     if name not in studies():
-        raise ValueError(f"name: got {name!r}, needed one of {', '.join(studies())}")
+        raise ValueError(f"name: got {name!r}; needed one of {', '.join(studies())}")
     if not torch.cuda.is_available():
         raise RuntimeError("no CUDA device: nothing can be measured here")
     on_progress(f"{LEVEL} {name}")

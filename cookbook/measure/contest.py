@@ -1,13 +1,13 @@
 """Variants that do the same work, timed against each other in one process on one GPU.
 
 One round times a batch of launches of every variant, each batch between two CUDA events, in an order that
-is drawn anew each round. Before each comes a batch of the same variant that nobody times: a GPU at its power limit
+is drawn anew each round. Before each comes an untimed batch of the same variant: a GPU at its power limit
 takes a while to settle on a clock, and would else bring it along from the variant before. So a variant's batch has as
 many launches as take that while, however fast the others are. The figures are the median, minimum and maximum over the
 rounds. Inputs are normal, and several sets of them rotate so that L2 does not hold them. Batches are CUDA graphs where
-all variants can be captured, so that the cost of a launch from Python does not count against anybody.
+all variants can be captured, so that the cost of a launch from Python does not count against any variant.
 
-That cost is measured by itself: `us_per_call`.
+That cost is measured apart: `us_per_call`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Contest:
     """What is timed at one shape: variants, ours among them, that all do the same work."""
 
     variants: dict[str, Call]
-    sets: list[tuple[Any, ...]]  # of operands, in turn
+    sets: list[tuple[Any, ...]]  # of operands, one after another
     standard: str  # the peer that ours is first of all compared with
     work: float  # floating-point operations, or bytes read and written, of one launch
     rate: str = "tflops"  # the unit of work a second: "tflops" or "gbps"
@@ -115,7 +115,7 @@ def record_of(name: str, contest: Contest, shape: tuple[int, ...], dtype: str, t
 
 
 def how_many_sets(set_bytes: int) -> int:
-    """So many sets of `set_bytes` each are L2_MULTIPLE times as large as L2; at least 2, at most MAX_SETS."""
+    """How many sets of `set_bytes` each are L2_MULTIPLE times as large as L2; at least 2, at most MAX_SETS."""
     import torch
 
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
@@ -134,7 +134,7 @@ class Batches(NamedTuple):
 
 
 def make_batches(variants: dict[str, Call], sets: list[tuple[Any, ...]], graphs: bool = True) -> Batches:
-    """A batch of each variant that takes the GPU about BATCH_MS, in whole turns through the sets.
+    """A batch of each variant that takes the GPU about BATCH_MS, in whole rounds through the sets.
 
     Args:
         graphs: whether the variants can be captured. A graph takes the GPU as long as its kernels do; what the host
@@ -153,13 +153,13 @@ def make_batches(variants: dict[str, Call], sets: list[tuple[Any, ...]], graphs:
 
 
 def batch_size(batch: Batch, launches: int, turn: int) -> int:
-    """How many launches take about BATCH_MS, in whole turns of `turn`, by one batch of so many `launches`."""
+    """How many launches take about BATCH_MS, in whole rounds of `turn`, measured with one batch of `launches`."""
     one = max(elapsed_ms(batch) / launches, 1e-3)
     return max(1, round(BATCH_MS / one / turn)) * turn
 
 
 def graph_size(count: int, sets: int) -> int:
-    """Launches in each graph of a batch of `count`: whole turns through so many sets, GRAPH of them or hardly more."""
+    """Launches in each graph of a batch of `count`: whole rounds through the sets, GRAPH of them or hardly more."""
     return -(-min(count, GRAPH) // sets) * sets
 
 
@@ -199,7 +199,7 @@ def _loop(calls: list[Callable[[], Any]], count: int) -> Batch:
 
 
 def warm_up(batches: dict[str, Batch], milliseconds: float) -> None:
-    """Run the batches in turn until the GPU has worked for `milliseconds`."""
+    """Run the batches one after another until the GPU has worked for `milliseconds`."""
     spent = 0.0
     while spent < milliseconds:
         spent += sum(elapsed_ms(batch) for batch in batches.values())
@@ -226,7 +226,7 @@ def shuffled(names: list[str], number: int) -> list[str]:
 
 
 def us_per_call(calls: dict[str, Callable[[], Any]], synchronize: Callable[[], Any]) -> dict[str, float]:
-    """Median over batches of the microseconds until each call returns; batches of them in turn.
+    """Median over batches of the microseconds until each call returns; batches of them interleaved.
 
     `synchronize`, before each batch and outside its time, empties the stream.
     """

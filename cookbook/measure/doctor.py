@@ -1,4 +1,4 @@
-"""What this machine has, what will and won't work with it, and the mend."""
+"""This machine's set-up, what works with it, and how to fix what does not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Diagnosis:
     status: str
     found: str
     means: str  # what works with it, or does not without
-    mend: str = ""
+    fix: str = ""
 
     def to_json(self) -> dict[str, str]:
         """The fields as a dict."""
@@ -47,15 +47,15 @@ def _system() -> Diagnosis:
         "amd64",
         "aarch64",
     )
-    mend = "" if fits else "use Linux on x86-64 or Arm (WSL and containers count)"
-    return Diagnosis("system", OK if fits else MISSING, found, "nvidia-cutlass-dsl has wheels for it", mend)
+    fix = "" if fits else "use Linux on x86-64 or Arm (WSL and containers count)"
+    return Diagnosis("system", OK if fits else MISSING, found, "nvidia-cutlass-dsl has wheels for it", fix)
 
 
 def _python() -> Diagnosis:
     fits = sys.version_info >= MIN_PYTHON
     means = "the cookbook and CuTe DSL need 3.10 or later"
-    mend = "" if fits else "make PYTHON=python3.12 demo"
-    return Diagnosis("python", OK if fits else MISSING, platform.python_version(), means, mend)
+    fix = "" if fits else "make PYTHON=python3.12 demo"
+    return Diagnosis("python", OK if fits else MISSING, platform.python_version(), means, fix)
 
 
 def _torch() -> Diagnosis:
@@ -66,8 +66,8 @@ def _torch() -> Diagnosis:
         return Diagnosis("torch", MISSING, str(error), means, "pip install 'torch>=2.6'")
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU build"
     if torch.version.cuda is None and records.driver_version():
-        mend = "there is an NVIDIA GPU here: install the CUDA build of torch (https://pytorch.org/get-started)"
-        return Diagnosis("torch", LIMITED, f"{torch.__version__}, {build}", "kernels cannot run", mend)
+        fix = "there is an NVIDIA GPU here: install the CUDA build of torch (https://pytorch.org/get-started)"
+        return Diagnosis("torch", LIMITED, f"{torch.__version__}, {build}", "kernels cannot run", fix)
     return Diagnosis("torch", OK, f"{torch.__version__}, {build}", means)
 
 
@@ -77,8 +77,8 @@ def _dsl() -> Diagnosis:
         import cutlass
         import cutlass.cute
     except Exception as error:
-        mend = "pip install 'nvidia-cutlass-dsl>=4.8' (Linux or Windows, Python 3.10 to 3.14)"
-        return Diagnosis("CuTe DSL", MISSING, str(error), means, mend)
+        fix = "pip install 'nvidia-cutlass-dsl>=4.8' (Linux or Windows, Python 3.10 to 3.14)"
+        return Diagnosis("CuTe DSL", MISSING, str(error), means, fix)
     return Diagnosis("CuTe DSL", OK, cutlass.__version__, means)
 
 
@@ -97,15 +97,15 @@ def _nvdisasm() -> Diagnosis:
     try:
         return Diagnosis("nvdisasm", OK, str(compiled.nvdisasm()), means)
     except compiled.NoDisassembler:
-        mend = "pip install nvidia-cuda-nvdisasm"
-        return Diagnosis("nvdisasm", LIMITED, "none", "`check` cannot check the level compiled", mend)
+        fix = "pip install nvidia-cuda-nvdisasm"
+        return Diagnosis("nvdisasm", LIMITED, "none", "`check` cannot check the level compiled", fix)
 
 
 def _driver() -> Diagnosis:
     version = records.driver_version()
     if version is None:
-        mend = "on a machine with an NVIDIA GPU: install its driver; without one there is nothing to mend"
-        return Diagnosis("driver", LIMITED, "none", "kernels compile but cannot run", mend)
+        fix = "on a machine with an NVIDIA GPU: install its driver; without one there is nothing to fix"
+        return Diagnosis("driver", LIMITED, "none", "kernels compile but cannot run", fix)
     return Diagnosis("driver", OK, version, "loads and runs kernels")
 
 
@@ -137,8 +137,8 @@ def _gpu(index: int) -> Diagnosis:
 def _quack() -> Diagnosis:
     version = records.package_version("quack-kernels")
     if version is None:
-        mend = "pip install 'cute-cookbook[peers]', on a machine with a Hopper or later GPU"
-        return Diagnosis("QuACK", LIMITED, "none", "`bench` has torch.matmul as its one peer", mend)
+        fix = "pip install 'cute-cookbook[peers]', on a machine with a Hopper or later GPU"
+        return Diagnosis("QuACK", LIMITED, "none", "`bench` has torch.matmul as its one peer", fix)
     return Diagnosis("QuACK", OK, version, "a second peer for `bench`")
 
 

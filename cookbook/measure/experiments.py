@@ -1,4 +1,4 @@
-"""An experiment of a study: another recipe's GEMM in several configurations, timed beside each other and counted.
+"""An experiment of a study: another recipe's GEMM in several configurations, timed against each other and counted.
 
 What such a study defines is `cookbook.recipe.contract.Experiment`.
 """
@@ -32,7 +32,7 @@ def configs(experiment: Experiment) -> tuple[dict[str, Any], str]:
     made = {name: replace(own, **changes) for name, changes in experiment.configs.items()}
     standard = next((name for name, config in made.items() if config == own), None)
     if standard is None:
-        raise ValueError(f"configs: got {', '.join(made)}, needed one that is {experiment.recipe}'s own: {own}")
+        raise ValueError(f"configs: got {', '.join(made)}; needed one that is {experiment.recipe}'s own: {own}")
     return made, standard
 
 

@@ -1,4 +1,4 @@
-"""Level "limits": what keeps a GEMM from its ceiling, measured beside its peers and that ceiling.
+"""Level "limits": what keeps a GEMM from its ceiling, measured against its peers and that ceiling.
 
 A time says how far a kernel is from its ceiling, not why. Two instruments say more.
 
@@ -7,7 +7,7 @@ power every 50 ms. A GPU at its power limit lowers its clock until it keeps to t
 a kernel needs that decide how fast it is, but the energy: a rate is power divided by the joules of each operation.
 
 `profiled` has ncu look at one launch of each of our own variants: how busy the tensor pipe is, what warps wait for, and
-what is read through L2 and from memory. ncu runs each kernel by itself, so that the GPU is not at its power limit and
+what is read through L2 and from memory. ncu runs one kernel at a time, so that the GPU is not at its power limit and
 its clock is another one. So we take counts and shares from it, and no times.
 """
 
@@ -205,7 +205,7 @@ def profiled(name: str, dtype: str, shape: Shape, majors: str = DEFAULT) -> tupl
     except counted.ToolMissing as error:
         return {}, str(error)
     if len(kernels) != len(variants):
-        return {}, f"ncu saw {len(kernels)} kernels, needed {len(variants)}: one of each variant"
+        return {}, f"ncu saw {len(kernels)} kernels; needed {len(variants)}: one of each variant"
     return dict(zip(variants, kernels, strict=True)), ""
 
 
@@ -320,8 +320,8 @@ def measure(
 def refusal(recipe: catalog.Recipe) -> str:
     """Why nothing says what limits a recipe, "needed ..."; empty if it can be measured."""
     if recipe.kind != "gemm":
-        return f"a {recipe.kind}, needed a GEMM"
-    return f"a GEMM of {recipe.operands} operands, needed one of 16-bit operands" if recipe.operands else ""
+        return f"a {recipe.kind}; needed a GEMM"
+    return f"a GEMM of {recipe.operands} operands; needed one of 16-bit operands" if recipe.operands else ""
 
 
 def _of_contest(
@@ -374,7 +374,7 @@ def rows(
 ) -> tuple[list[str], list[list[str]]]:
     """Headings and a row for each variant (and, if not `own`, each peer) that has any of the columns' figures.
 
-    Columns that nobody has are left out.
+    Columns that are empty in every row are left out.
     """
     everyone = record["figures"]["variants"] | ({} if own else record["peers"])
     keys = [key for key in columns if any(key in figures for figures in everyone.values())]

@@ -37,7 +37,7 @@ def contest_of(
         dtype: torch's name.
         majors: of the operands of a GEMM.
         quack: whether QuACK is a peer.
-        own: whether each variant of a GEMM is in it too, beside what `matmul` takes by itself.
+        own: whether each variant of a GEMM is in it too, next to what `matmul` takes by default.
 
     Raises:
         RuntimeError: a kernel of ours is wrong: nothing is timed.
@@ -206,7 +206,7 @@ def host_costs(name: str, dtype: str, majors: str = DEFAULT, quack: bool = True)
 
 
 def transpose_contest(module: Any, shape: Shape, dtype: str) -> Contest:
-    """The fastest variant beside a copy of the same bytes, torch's transpose, the other variants and `beside`'s.
+    """The fastest variant against a copy of the same bytes, torch's transpose, the other variants and `beside`'s.
 
     Raises:
         RuntimeError: a variant is wrong: nothing is timed.

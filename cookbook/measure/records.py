@@ -108,7 +108,7 @@ def make(
         ValueError: `level` is none of KNOWN.
     """
     if level not in KNOWN:
-        raise ValueError(f"level: got {level!r}, needed one of {', '.join(KNOWN)}")
+        raise ValueError(f"level: got {level!r}; needed one of {', '.join(KNOWN)}")
     made = {
         "level": level,
         "recipe": recipe,

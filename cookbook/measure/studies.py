@@ -83,7 +83,7 @@ def bench(
     """
     if not is_benched(recipe):
         known = ", ".join(other.name for other in catalog.recipes() if is_benched(other))
-        raise ValueError(f"name: got {recipe.name!r}, needed one of {known}")
+        raise ValueError(f"name: got {recipe.name!r}; needed one of {known}")
     if recipe.measures == "ceiling":
         return [ceilings.measure(recipe.name, on_progress, rounds=rounds)]
     made = []
@@ -132,7 +132,7 @@ def _each(layout: SmemLayout, name: str, move: Any, module: ModuleType) -> int:
     every = moves.accesses(layout, move, module.CONFIG.threads)
     taken = {banks.wavefronts(a.addresses, a.width, load=name.startswith("s2")).actual for a in every}
     if len(taken) != 1:
-        raise ValueError(f"MOVES: the steps of {name} take {sorted(taken)} wavefronts, needed the same number each")
+        raise ValueError(f"MOVES: got steps of {name} of {sorted(taken)} wavefronts; needed the same number each")
     return taken.pop()
 
 

@@ -2,7 +2,7 @@
 
 Such a study says `measures: copies` in its front matter. `expected` and `restored` are what `cookbook.model` makes of
 its `dump` and `restore`. The rest needs a GPU: `run_checks` copies matrices of every mode, major and size of element
-into poisoned memory, and `contest` is what is timed: the study's copy in every mode, beside torch's.
+into poisoned memory, and `contest` is what is timed: the study's copy in every mode, against torch's.
 
     cookbook check NAME      level "ran", and "timed" at the first of BENCHED_SHAPES
     cookbook bench NAME      level "timed" at all of them
@@ -209,7 +209,7 @@ def compile_launch(module: ModuleType, dtype: str, changes: dict[str, Any]) -> A
 
 
 def contest(module: ModuleType, shape: Shape, dtype: str) -> Contest:
-    """The copy in its default mode beside torch's, the other modes, and the same memory taken as MN-major.
+    """The copy in its default mode against torch's, the other modes, and the same memory taken as MN-major.
 
     Raises:
         RuntimeError: a variant is wrong: nothing is timed.

@@ -72,7 +72,7 @@ class TensorMemory:
 
     @checked
     def alloc(self, columns: int) -> TmemAddress:
-        """tcgen05.alloc: the first column that so many free ones follow.
+        """tcgen05.alloc: the first column with that many free ones after it.
 
         Raises:
             ValueError: not a power of two in 32 to 512, or no room: the instruction would wait for ever.

@@ -358,7 +358,7 @@ def _step_cells(
 
 def apart(root: Path | None = None) -> str:
     """The GEMMs that are timed at none of LADDER_SHAPES, each at the shapes that it is made for: a chart of its speed
-    and of the recipe's beside it, as multiples of torch.matmul's, and a table with times in microseconds."""
+    and of the recipe's against it, as multiples of torch.matmul's, and a table with times in microseconds."""
     parts = []
     for recipe in _made_for_others():
         found = timed(recipe.name, root)
@@ -417,7 +417,7 @@ def apart_table(recipe: Recipe, found: list[Record], current: list[Record]) -> s
 
 
 def rasters(root: Path | None = None) -> str:
-    """The experiments with orders of tiles: what each reads and how often L2 has it, beside the model, and its time."""
+    """The experiments with orders of tiles: what each reads and how often L2 has it, the model, and its time."""
     return "\n\n".join(_experiment(r.name, root) for r in catalog.recipes() if r.measures == "experiment")
 
 

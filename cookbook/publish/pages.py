@@ -60,7 +60,7 @@ def with_blocks(text: str, blocks: dict[str, str]) -> str:
     for name, content in blocks.items():
         begin, end = (_GENERATED.format(name=name, edge=edge) for edge in ("begin", "end"))
         if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
-            raise ValueError(f"text: got no single pair of {begin} and {end}, needed one for the block {name!r}")
+            raise ValueError(f"text: got no single pair of {begin} and {end}; needed one for the block {name!r}")
         before, rest = text.split(begin)
         text = f"{before}{begin}\n{content}\n{end}{rest.split(end)[1]}"
     return text

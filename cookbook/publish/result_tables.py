@@ -103,7 +103,7 @@ def _shape(record: Record) -> str:
 
 
 def _peer_names(timed: list[Record]) -> tuple[list[str], list[str]]:
-    """Who was timed beside ours: (what stands in the table of ours, a recipe's own variants if they are many)."""
+    """Who was timed against ours: (what stands in the table of ours, a recipe's own variants if they are many)."""
     names = list(dict.fromkeys(name for record in timed for name in record["peers"]))
     own = [name for name in names if name not in PEERS and "/" not in name]
     return ([name for name in names if name not in own], own) if len(own) > MANY else (names, [])
@@ -149,7 +149,7 @@ def _variants_row(record: Record, own: list[str]) -> list[str]:
 
 
 def _host_line(timed: list[Record]) -> str:
-    """What a call takes of the host beside its peers, from the newest record that knows; "" if none does."""
+    """What a call takes of the host against its peers, from the newest record that knows; "" if none does."""
     timed = [r for r in timed if records.has_host_times(r["figures"])]
     known = [r for r in timed if not records.host_is_stale(r)]
     if not known:
@@ -157,7 +157,7 @@ def _host_line(timed: list[Record]) -> str:
     newest = max(known, key=lambda r: r["date"])
     costs = {"ours": newest["figures"], **newest["peers"]}
     said = [f"{who} {f['host_us']:.1f} ({f['host_new_us']:.1f})" for who, f in costs.items() if "host_us" in f]
-    return f"A call takes so many microseconds of the host, with `out` given (without): {', '.join(said)}."
+    return f"Host time per call in microseconds, with a preallocated `out` (without): {', '.join(said)}."
 
 
 # --- bars -----------------------------------------------------------------------------------------------------------

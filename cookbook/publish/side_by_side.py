@@ -51,7 +51,7 @@ def recipes_of(markdown: str) -> tuple[str, ...]:
     """The names of the recipes that a page sets side by side."""
     named = _OF.search(markdown)
     if named is None:
-        raise ValueError("markdown: got no mark that names the recipes, needed <!-- beside of: TRACK/NAME | ... -->")
+        raise ValueError("markdown: got no mark that names the recipes; needed <!-- beside of: TRACK/NAME | ... -->")
     return tuple(name.strip() for name in named["names"].split("|"))
 
 
@@ -60,7 +60,7 @@ def row(names: str, recipes: Sequence[str]) -> str:
     each = [part.split() for part in names.split("|")]
     each = each * len(recipes) if len(each) == 1 else each
     if len(each) != len(recipes) or not all(each) or all(of == [NOTHING] for of in each):
-        raise ValueError(f"beside: got {names!r}, needed names, or {len(recipes)} lists of them with | between")
+        raise ValueError(f"beside: got {names!r}; needed names, or {len(recipes)} lists of them with | between")
     codes = {recipe: source_of(recipe, of) for recipe, of in zip(recipes, each, strict=True) if of != [NOTHING]}
     alike = _alike(codes)
     if len(alike) == 1 and len(codes) == len(recipes):
@@ -96,7 +96,7 @@ def source_of(recipe: str, names: list[str]) -> str:
     """
     defined = _names_of(recipe)
     if missing := [name for name in names if name not in defined]:
-        raise ValueError(f"names: got {', '.join(missing)}, needed what {recipe} defines: {', '.join(defined)}")
+        raise ValueError(f"names: got {', '.join(missing)}; needed what {recipe} defines: {', '.join(defined)}")
     return "\n\n\n".join(defined[name] for name in names)
 
 

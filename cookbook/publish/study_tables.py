@@ -1,4 +1,4 @@
-"""What was measured for a study, as markdown: wavefronts beside their prediction, and experiments.
+"""What was measured for a study, as markdown: wavefronts against their prediction, and experiments.
 
 Everything is read from results/, so that a page shows what is there now: predictions stand in the records.
 """
@@ -46,8 +46,8 @@ def _wavefronts(found: list[Record]) -> str:
     for key, f in found[0]["figures"].items():
         kernel, opcode = key.rsplit(" ", 1)
         each = [f["wavefronts"] / f["executed"], (f["wavefronts"] - f["excess"]) / f["executed"]]
-        foretold = "none" if f["predicted_each"] is None else str(f["predicted_each"])
-        rows.append([kernel, f"`{opcode}`", str(f["executed"]), foretold, *(f"{n:g}" for n in each)])
+        predicted = "none" if f["predicted_each"] is None else str(f["predicted_each"])
+        rows.append([kernel, f"`{opcode}`", str(f["executed"]), predicted, *(f"{n:g}" for n in each)])
     header = ["kernel", "instruction", "executions", "wavefronts each, predicted", "counted", "ideal"]
     verdict = "Every count is the predicted one." if found[0]["status"] == "passed" else "**A count differs.**"
     return f"{table(header, rows, right=2)}\n\n{verdict}"
@@ -127,8 +127,8 @@ def _conclusion(found: list[Record]) -> str:
     if counts:
         by_read = sorted(counts, key=lambda name: counts[name]["read_bytes"])
         least, most = (counts[name]["read_bytes"] for name in (by_read[0], by_read[-1]))
-        foretold = min(counts, key=lambda name: counts[name]["predicted_bytes"])
-        agrees = "as the model says" if foretold == by_read[0] else f"where the model says {foretold}"
+        predicted = min(counts, key=lambda name: counts[name]["predicted_bytes"])
+        agrees = "as the model says" if predicted == by_read[0] else f"where the model says {predicted}"
         said.append(f"**{_capital(by_read[0])}** reads least, {agrees}: {least / most:.0%} of {by_read[-1]}.")
     if timings:
         by_time = sorted(timings, key=lambda name: timings[name]["median_ms"])

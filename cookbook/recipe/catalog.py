@@ -167,7 +167,7 @@ def _read(file: Path, root: Path, source: str) -> Recipe:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C, where PyYAML has it
         described = yaml.load("\n".join(header), Loader=loader)["jupyter"]["cookbook"]
     except (TypeError, KeyError, yaml.YAMLError) as error:
-        raise CatalogError(f"{file}: the front matter needs the key jupyter.cookbook ({error!r})") from None
+        raise CatalogError(f"{file}: front matter: got {error!r}; needed the key jupyter.cookbook") from None
     name = file.relative_to(root).with_suffix("").as_posix()
     return _described(name, file, dict(described))
 
@@ -187,26 +187,26 @@ def _described(name: str, file: Path, described: dict[str, Any]) -> Recipe:
     known = {f.name for f in fields(Recipe)} - {"name", "file"}
     kind = described.get("kind", "gemm")
     if kind not in KINDS:
-        raise CatalogError(f"{file}: kind: got {kind!r}, needs one of {', '.join(KINDS)}")
+        raise CatalogError(f"{file}: kind: got {kind!r}; needed one of {', '.join(KINDS)}")
     required = ["title", "claim", "track", "order"]
     if kind != "study":
         required += ["targets", "runs_on", "dtypes"]
     elif described.get("targets"):
         required.append("runs_on")  # it has a kernel
     if missing := [key for key in required if key not in described]:
-        raise CatalogError(f"{file}: the front matter lacks {', '.join(missing)}")
+        raise CatalogError(f"{file}: front matter: got no {', '.join(missing)}; needed {', '.join(required)}")
     if extra := sorted(set(described) - known):
-        raise CatalogError(f"{file}: the front matter has unknown keys: {', '.join(extra)}")
+        raise CatalogError(f"{file}: front matter: got unknown keys {', '.join(extra)}; needed fields of Recipe")
     if described["track"] != name.split("/")[0] or described["track"] not in TRACKS:
-        raise CatalogError(f"{file}: track: got {described['track']!r}, needs its folder's name, one of {TRACKS}")
+        raise CatalogError(f"{file}: track: got {described['track']!r}; needed its folder's name, one of {TRACKS}")
     if "runs_on" in described and not re.fullmatch(_RUNS_ON, str(described["runs_on"])):
         needed = "sm_90 (exactly), several such with commas between them, or sm_80+"
-        raise CatalogError(f"{file}: runs_on: got {described['runs_on']!r}, needs {needed}")
+        raise CatalogError(f"{file}: runs_on: got {described['runs_on']!r}; needed {needed}")
     for key in ("targets", "dtypes"):
         described[key] = tuple(described.get(key) or ())
     if described.get("operands", "") not in (("", *formats.FORMATS) if kind == "gemm" else ("",)):
         known_formats = ", ".join(formats.FORMATS)
-        raise CatalogError(f"{file}: operands: got {described['operands']!r}, needs one of {known_formats}, of a gemm")
+        raise CatalogError(f"{file}: operands: got {described['operands']!r}; needed one of {known_formats}, of a gemm")
     described["majors"] = _majors(file, kind, described)
     described["bench_shapes"] = _bench_shapes(file, kind, described)
     _check_beside(name, file, kind, described.get("beside"))
@@ -215,7 +215,7 @@ def _described(name: str, file: Path, described: dict[str, Any]) -> Recipe:
     if isinstance(instructions, list):
         instructions = {"all": instructions}
     if stray := sorted(set(instructions) - {"all", *described["targets"], *described["majors"]}):
-        raise CatalogError(f"{file}: instructions: {', '.join(stray)} is no target of this recipe, and no majors")
+        raise CatalogError(f"{file}: instructions: got {', '.join(stray)}; needed targets of this recipe, or majors")
     described["instructions"] = {key: tuple(value) for key, value in instructions.items()}
     return Recipe(name=name, file=file, **described)
 
@@ -224,9 +224,9 @@ def _majors(file: Path, kind: str, described: dict[str, Any]) -> tuple[str, ...]
     found = tuple(described.get("majors", (operand_majors.DEFAULT,)))
     known = operand_majors.MAJORS
     if not found or len(set(found)) < len(found) or not set(found) <= set(known):
-        raise CatalogError(f"{file}: majors: got {list(found)}, needs a list out of {', '.join(known)}, each once")
+        raise CatalogError(f"{file}: majors: got {list(found)}; needed a list out of {', '.join(known)}, each once")
     if kind != "gemm" and "majors" in described:
-        raise CatalogError(f"{file}: majors: got {list(found)}, needs none: a {kind} has no operands A and B")
+        raise CatalogError(f"{file}: majors: got {list(found)}; needed none: a {kind} has no operands A and B")
     return found
 
 
@@ -236,7 +236,7 @@ def _bench_shapes(file: Path, kind: str, described: dict[str, Any]) -> tuple[tup
     needs = f"a list of shapes of {extents} positive integers" if extents else f"none: a {kind} has no shapes"
     right = isinstance(found, list) and all(isinstance(shape, list) and len(shape) == extents for shape in found)
     if not right or any(type(x) is not int or x < 1 for shape in found for x in shape) or (found and not extents):
-        raise CatalogError(f"{file}: bench_shapes: got {found}, needs {needs}")
+        raise CatalogError(f"{file}: bench_shapes: got {found}; needed {needs}")
     return tuple(tuple(shape) for shape in found)
 
 
@@ -245,20 +245,20 @@ def _check_beside(name: str, file: Path, kind: str, beside: Any) -> None:
     if beside is None:
         return
     if kind != "gemm":
-        raise CatalogError(f"{file}: beside: got {beside!r}, needs none: a {kind} is not timed beside a GEMM")
+        raise CatalogError(f"{file}: beside: got {beside!r}; needed none: a {kind} is not timed beside a GEMM")
     if beside == name or not (file.parents[1] / f"{beside}.py").is_file():
-        raise CatalogError(f"{file}: beside: got {beside!r}, needs the name of another recipe: <track>/<file name>")
+        raise CatalogError(f"{file}: beside: got {beside!r}; needed the name of another recipe: <track>/<file name>")
 
 
 def _check_measures(file: Path, kind: str, described: dict[str, Any]) -> None:
     """Only a study measures something of its own, only one of ceilings has ceilings, and only a GEMM is tuned."""
     measures = described.get("measures", "")
     if measures not in (("", *MEASURES) if kind == "study" else ("",)):
-        raise CatalogError(f"{file}: measures: got {measures!r}, needs one of {', '.join(MEASURES)}, of a study")
+        raise CatalogError(f"{file}: measures: got {measures!r}; needed one of {', '.join(MEASURES)}, of a study")
     if described.get("ceiling_of") and measures != "ceiling":
-        raise CatalogError(f"{file}: ceiling_of: got {described['ceiling_of']}, needs `measures: ceiling` beside it")
+        raise CatalogError(f"{file}: ceiling_of: got {described['ceiling_of']}; needed `measures: ceiling` beside it")
     if described.get("tuned") and kind != "gemm":
-        raise CatalogError(f"{file}: tuned: got {described['tuned']!r}, needs none: a {kind} is no GEMM")
+        raise CatalogError(f"{file}: tuned: got {described['tuned']!r}; needed none: a {kind} is no GEMM")
 
 
 # --- cells ------------------------------------------------------------------------------------------------

@@ -124,9 +124,9 @@ class BlockScaled(Protocol):
 
 @runtime_checkable
 class DividedK(Protocol):
-    """Split-K in a cluster: its Config has split_k above 1, and mail_bytes."""
+    """Split-K in a cluster: its Config has split_k above 1, and reduction_bytes."""
 
-    def mailbox(self, config: Any) -> Any:
+    def reduction_buffer(self, config: Any) -> Any:
         """Layout, in float32, of the reduction buffer: (THREAD, (VEC, VECTORS), SENDER)."""
         ...
 

@@ -171,7 +171,7 @@ class Solution:
     terms: tuple[tuple[int, int], ...]  # (mask, shift): bits in mask are XORed with those `shift` higher
     wavefronts: tuple[int, ...]  # of each access, all its phases
     ideal: tuple[int, ...]
-    before: tuple[int, ...]  # of each access on the plain layout
+    before: tuple[int, ...]  # of each access on the unswizzled layout
     nodes: int  # steps of the search
     offsets: np.ndarray = field(repr=False, compare=False)  # (rows, columns) int64, read-only
     matrix: np.ndarray | None = field(repr=False, compare=False)  # (n, n) over GF(2), or None: not linear

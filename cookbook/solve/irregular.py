@@ -1,7 +1,7 @@
 """Tiles with a side that is no power of two: swizzles and orders of the rows, each counted by brute force.
 
 There offsets are not linear over GF(2), so nothing is solved for: the candidates are every legal
-Swizzle<B,M,S> that stays inside the tile, over the plain layout and over layouts whose rows are dealt out
+Swizzle<B,M,S> that stays inside the tile, over the row-major layout and over layouts whose rows are spread out
 like cards (all rows 0 mod p first, or the other way round). Every place where an access can lie is counted.
 """
 
@@ -95,7 +95,7 @@ class ExhaustionProof:
     def __str__(self) -> str:
         return (
             f"all {self.tried} candidates conflict somewhere: every legal swizzle that stays inside {self.tile[0]}x"
-            f"{self.tile[1]} and keeps {self.vector_elements} neighbours together, over the rows in order and dealt "
+            f"{self.tile[1]} and keeps {self.vector_elements} neighbours together, over the rows in order and spread "
             "out in every way that divides them. A map of another kind is not excluded. "
             "The nearest thing that helps is a power-of-two row, or a padded one"
         )

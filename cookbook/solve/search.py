@@ -2,7 +2,7 @@
 
 What is contiguous for all accesses stays contiguous ("vectors"), and one works in the offsets of vectors,
 n bits, of which the banks see `bank_bits`. First a kernel for the bank map is looked for (`cookbook.solve.avoiding`):
-that decides. Then the few hundred Swizzle<B,M,S> are tried on the plain layout, and then on layouts whose
+that decides. Then the few hundred Swizzle<B,M,S> are tried on the row-major layout, and then on layouts whose
 offset bits are permuted; only the rank of the bank bits on each access counts.
 """
 
@@ -203,7 +203,7 @@ def _unsolvable(problem: Problem, accesses: Sequence[Pattern], frame: Frame, tre
     return Unsolvable(f"accesses: no linear address map serves {names} together", proof)
 
 
-# --- Swizzle<B,M,S> of the plain layout -------------------------------------------------------------------------
+# --- Swizzle<B,M,S> of the row-major layout -------------------------------------------------------------------------
 
 
 def _plain(problem: Problem, bank_bits: int) -> Swizzle | None:

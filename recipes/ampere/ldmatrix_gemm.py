@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A GEMM fed by cp.async and ldmatrix
+#     title: A GEMM with cp.async, ldmatrix and mma.sync
 #     claim: >-
-#       With nothing but copies that any thread can issue, one swizzle made by hand keeps every access to shared
-#       memory at its ideal, and mma.sync busy.
+#       A hand-made swizzle keeps every access to shared memory at its ideal; with copies that any thread can issue, it
+#       keeps mma.sync busy.
 #     track: ampere
 #     order: 20
 #     builds_on: ampere/smem_gemm
@@ -25,7 +25,7 @@
 # ---
 
 # %% [markdown]
-# # A GEMM fed by cp.async and ldmatrix
+# # A GEMM with cp.async, ldmatrix and mma.sync
 #
 # **Claim.** Before there was a copy engine, threads moved the tiles themselves: `cp.async` from global to shared
 # memory, 16 bytes a thread; `ldmatrix` from shared memory into the registers, four 8x8 matrices a warp; then
@@ -81,7 +81,7 @@ class Config:
     stages: int = 4  # pairs of A and B tiles: one being read, the others arriving
     warps_m: int = 2  # the warps stand in a warps_m x warps_n grid over the tile of C
     warps_n: int = 4
-    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
 
     @property
     def threads(self) -> int:
@@ -211,9 +211,9 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
 #
 # * *Rows* beyond M or N are not read. What shared memory holds there only reaches rows and columns of C that are
 #   never stored.
-# * *K* matters: garbage there would be summed into every element. The k-tiles are laid so that they *end* where K
-#   ends, and only the first one can stick out, before the beginning. It is loaded once, before the loop, piece by
-#   piece: copied where the matrix is, zeroed where it is not. The loop itself never looks at K.
+# * *K* matters: garbage there would be summed into every element. The k-tiles are laid so that they *end* where K ends,
+#   and only the first one can stick out, before the beginning. It is loaded once, in the prologue before the loop,
+#   piece by piece: copied where the matrix is, zeroed where it is not. The loop itself never looks at K.
 
 
 # %%
@@ -347,15 +347,15 @@ def store(acc, sC, gC, cC, limit, copies, tidx):
 # %% [markdown]
 # ## The kernel
 #
-# CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high, rather than a long
-# row: they share rows of A and columns of B in L2. [Thread-block swizzle](../foundations/thread_block_swizzle.ipynb)
-# says how much that saves.
+# **Rasterization.** CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high,
+# rather than a long row: they share rows of A and columns of B in L2. [Thread-block
+# swizzle](../foundations/thread_block_swizzle.ipynb) says how much that saves.
 
 
 # %%
 @cute.jit
 def tile_of_cta(shape_mn, config: cutlass.Constexpr):
-    """Which tile this CTA computes: column by column inside groups of `raster_group` rows of tiles."""
+    """Rasterization: this CTA's tile, column by column inside groups of `raster_group` rows of tiles."""
     tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
     tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
     cta, _, _ = cute.arch.block_idx()
@@ -541,8 +541,8 @@ for name in copies._fields:
 # %% [markdown] tags=["lab"]
 # ## In the lab: the pipeline
 #
-# How many stages? Enough that a load, asked for as soon as a stage is free, is there when its turn comes. The times
-# in the picture are chosen to show the mechanism, not measured.
+# How many stages? Enough that a load, asked for as soon as a stage is free, is there when it is needed. The times in
+# the picture are chosen to show the mechanism, not measured.
 
 # %% tags=["lab"]
 draw.pipeline(stages=CONFIG.stages, k_tiles=10, load_time=2)

@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A GEMM for operands of either major
+#     title: Operand majors with ldmatrix.trans
 #     claim: >-
-#       An operand that is stored along M or N instead of K needs no transpose of its own: ldmatrix.trans makes the
-#       same fragments out of a tile whose lines run the other way.
+#       An operand that is stored along M or N instead of K needs no transpose: ldmatrix.trans makes the same fragments
+#       from the mirrored tile.
 #     track: ampere
 #     order: 40
 #     builds_on: ampere/ldmatrix_gemm
@@ -30,7 +30,7 @@
 # ---
 
 # %% [markdown]
-# # A GEMM for operands of either major
+# # Operand majors with ldmatrix.trans
 #
 # **Claim.** An operand that is stored along M or N instead of K needs no transpose of its own: `ldmatrix.trans` makes
 # the same fragments out of a tile whose lines run the other way.
@@ -51,7 +51,7 @@
 # | `nt`    | M: column-major     | N: row-major        | `dy.T @ x`        |
 #
 # Three things change with the letter of an operand, and nothing else: which way its lines run in shared memory, which
-# way `cp.async` walks them, and one bit of `ldmatrix`. The main loop, the MMA and the epilogue are untouched.
+# way `cp.async` goes through them, and one bit of `ldmatrix`. The main loop, the MMA and the epilogue are untouched.
 
 # %%
 from dataclasses import dataclass, replace
@@ -84,7 +84,7 @@ class Config:
     stages: int = 4  # pairs of A and B tiles: one being read, the others arriving
     warps_m: int = 2  # the warps stand in a warps_m x warps_n grid over the tile of C
     warps_n: int = 4
-    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
     a_major: str = "k"  # "k" or "m": the index along which A is contiguous
     b_major: str = "k"  # "k" or "n": the index along which B is contiguous
 
@@ -180,14 +180,15 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
 # wants. Lines along M are not: lane 0 would get M0K0 and M1K0, and no later instruction could pair M0K0 with M0K1
 # but by a shuffle for every register.
 #
-# With `.trans` the 8x8 matrix is turned over between shared memory and the registers: lane *l* gets elements 2(*l*
-# mod 4) and 2(*l* mod 4) + 1 of *column* *l* / 4, one out of each of two lines. Column 0 of the lines along M is row
-# M0: lane 0 gets M0K0 and M0K1. **The same registers in the same lanes**, so that what follows need not know. The
-# addresses that the lanes supply are those of the lines, 16 bytes each, and take as many wavefronts as before:
-# the turning happens behind the banks.
+# With `.trans` the 8x8 matrix is turned over between shared memory and the registers: lane *l* gets elements 2(*l* mod
+# 4) and 2(*l* mod 4) + 1 of *column* *l* / 4, one out of each of two lines.
 #
-# This form turns matrices of 16-bit elements, and those alone: with 8-bit or 32-bit elements an MN-major operand has to
-# be transposed in some other way. (Blackwell has one for 8 bits.)
+# Column 0 of the lines along M is row M0: lane 0 gets M0K0 and M0K1. **The same registers in the same lanes**, so that
+# what follows need not know. The addresses that the lanes supply are those of the lines, 16 bytes each, and take as
+# many wavefronts as before. The transposition happens behind the banks.
+#
+# This form transposes matrices of 16-bit elements, and those alone: with 8-bit or 32-bit elements an MN-major operand
+# has to be transposed in some other way. (Blackwell has one for 8 bits.)
 #
 # CuTe knows all this. `transpose=True` makes the atom, and `make_tiled_copy_A` finds out which line each lane must
 # point at so that the fragments come out as the MMA wants them.
@@ -383,14 +384,14 @@ def store(acc, sC, gC, cC, limit, copies, tidx):
 # %% [markdown]
 # ## The kernel
 #
-# CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high, rather than a long
-# row: they share rows of A and columns of B in L2.
+# **Rasterization.** CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high,
+# rather than a long row: they share rows of A and columns of B in L2.
 
 
 # %%
 @cute.jit
 def tile_of_cta(shape_mn, config: cutlass.Constexpr):
-    """Which tile this CTA computes: column by column inside groups of `raster_group` rows of tiles."""
+    """Rasterization: this CTA's tile, column by column inside groups of `raster_group` rows of tiles."""
     tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
     tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
     cta, _, _ = cute.arch.block_idx()
@@ -627,7 +628,7 @@ Markdown(beside_tn("ampere/majors_gemm"))
 # %% [markdown] tags=["lab"]
 # Where one operand is turned the prediction holds to within what two runs of one kernel differ by. Where both are, the
 # kernel is a little slower, and no wavefront says why: `ldmatrix` takes as many as for `tn`, and no copy takes more
-# than foretold. It must be something that the prediction does not count, such as the order in which rows of memory are
+# than predicted. It must be something that the prediction does not count, such as the order in which rows of memory are
 # asked for. Which, was not looked into.
 
 # %% [markdown] tags=["lab"]
@@ -638,10 +639,10 @@ Markdown(beside_tn("ampere/majors_gemm"))
 # take as many wavefronts, and the swizzle is the same. What the major does decide is *which extent* must come in whole
 # 16-byte pieces.
 #
-# Hopper's `wgmma` reads shared memory by itself, so there is no `ldmatrix` to turn anything: there,
-# [one bit of the instruction](../hopper/majors_gemm.ipynb) for each operand says that its lines run along M or N.
+# Hopper's `wgmma` reads shared memory by itself, so there is no `ldmatrix` to transpose anything: there, [one bit of
+# the instruction](../hopper/majors_gemm.ipynb) for each operand says that its lines run along M or N.
 #
-# Next: [CTAs that stay](persistent_gemm.ipynb). It is K-major again, and takes up the pipeline where it ended: with
+# Next: [persistent CTAs](persistent_gemm.ipynb). It is K-major again, and takes up the pipeline where it ended: with
 # each tile.
 #
 # To use it: `cookbook copy ampere/majors_gemm my_gemm.py`, then `from my_gemm import matmul`.

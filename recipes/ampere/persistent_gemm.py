@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: CTAs that stay, without TMA
+#     title: Persistent CTAs without TMA
 #     claim: >-
-#       Start one CTA on each SM and let it go from tile to tile: its threads ask for the next tile while they multiply
-#       this one, so that a pipeline is filled once, and not once for each tile.
+#       A persistent CTA loads its next work tile with cp.async while it multiplies the current one, so its pipeline is
+#       filled once and not once for each tile.
 #     track: ampere
 #     order: 45
 #     builds_on: ampere/pipelined_gemm
@@ -26,13 +26,15 @@
 # ---
 
 # %% [markdown]
-# # CTAs that stay, without TMA
+# # Persistent CTAs without TMA
 #
 # **Claim.** In [the pipeline](pipelined_gemm.ipynb) a CTA computes one tile and ends. While it begins, its stages are
-# empty, and nobody multiplies until the first tiles have come from global memory; and while it stores C, nothing is on
-# its way. Here we start **as many CTAs as there are SMs**, and each goes from tile to tile by itself. When it still
-# multiplies the last k-tiles of one tile, its threads already ask for the first k-tiles of the next. So the pipeline is
-# filled once, and not once for each tile.
+# empty, and the tensor cores wait until the first tiles have come from global memory; and while it stores C, nothing is
+# on its way.
+#
+# Here we start **as many CTAs as there are SMs**: *persistent CTAs*, each of which goes from one work tile to the next.
+# When it still multiplies the last k-tiles of one tile, its threads already ask for the first k-tiles of the next. So
+# the pipeline is filled once, and not once for each tile.
 #
 # [On Hopper](../hopper/persistent_gemm.ipynb) a warp of its own does that: it only asks TMA for tiles, and need not
 # know what the others do. With `cp.async` every thread loads and multiplies. Three things follow.
@@ -64,8 +66,8 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 # ## The sizes
 #
 # Four stages of A and B are 192 KiB; a tile of C is 64 KiB. Both together would be too much, and C need not be there at
-# once: pieces of 32 rows, 16 KiB each, go through two buffers in turn. A piece has 16 rows of each of the two rows of
-# warps, so that all of them have something to put into it.
+# once: epilogue subtiles of 32 rows, 16 KiB each, alternate between two buffers. A subtile has 16 rows of each of the
+# two rows of warps, so that all of them have something to put into it.
 #
 # | variant | |
 # |---|---|
@@ -86,9 +88,9 @@ class Config:
     stages: int = 4  # pairs of A and B tiles: one being read, the others arriving
     warps_m: int = 2  # the warps stand in a warps_m x warps_n grid over the tile of C
     warps_n: int = 4
-    epi_buffers: int = 2  # pieces of C, 1 or 2: with 2, one is filled while the other is still read
+    epi_buffers: int = 2  # epilogue subtiles of C, 1 or 2: with 2, one is filled while the other is still read
     persistent: bool = True  # a CTA computes tile after tile
-    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
 
     @property
     def threads(self) -> int:
@@ -100,7 +102,7 @@ class Config:
 
     @property
     def epi_m(self) -> int:
-        """Rows of a piece of C: one mma's of each row of warps."""
+        """Rows of an epilogue subtile of C: one mma's of each row of warps."""
         return 16 * self.warps_m
 
     @property
@@ -276,7 +278,7 @@ class Problem(NamedTuple):
 
 @cute.jit
 def tile_of(number, problem: Problem, config: cutlass.Constexpr):
-    """Row and column of a tile: column by column inside groups of `raster_group` rows of tiles."""
+    """The tile scheduler: row and column of a tile, column by column inside groups of `raster_group` rows."""
     tiles_m = cute.ceil_div(problem.shape_mn[0], config.tile_m)
     tiles_n = cute.ceil_div(problem.shape_mn[1], config.tile_n)
     group, inside = number // (config.raster_group * tiles_n), number % (config.raster_group * tiles_n)
@@ -606,7 +608,7 @@ Markdown(table(["multiplied", "asked for meanwhile", "first rows; place", "piece
 # K = 200 is no multiple of 64, so the first k-tile of each tile begins before the matrix, and this thread's pieces of
 # it are zeros. And of a tile that does not exist nothing is copied.
 #
-# ## In the lab: a piece of C
+# ## In the lab: an epilogue subtile of C
 #
 # One of the two buffers: 32 rows of 256 columns, as the threads of one warp write their pairs, and as they read rows.
 
@@ -623,10 +625,11 @@ draw.access_view(access.of_copy(layouts.c, copies.s2g_c, "src", "ldst", warp=0)[
 # %% [markdown] tags=["lab"]
 # ## The prediction
 #
-# A CTA that ends lets the next one begin with empty stages: until its first k-tile has arrived nobody multiplies. What
-# that takes is put as in [the pipeline](pipelined_gemm.ipynb): 800 clocks until global memory answers, and the bytes of
-# a k-tile at an SM's share of L2. A CTA that stays pays it once. Storing C takes the same either way, 16 elements a
-# clock, for the same threads multiply and store. What it takes to launch a CTA is not in this; it would be spared, too.
+# A CTA that ends lets the next one begin with empty stages: until its first k-tile has arrived the tensor cores wait.
+# What that takes is put as in [the pipeline](pipelined_gemm.ipynb): 800 clocks until global memory answers, and the
+# bytes of a k-tile at an SM's share of L2. A persistent CTA pays it once. Storing C takes the same either way, 16
+# elements a clock, for the same threads multiply and store. What it takes to launch a CTA is not in this; it would be
+# spared, too.
 
 # %% tags=["lab"]
 from cookbook.measure import records
@@ -657,7 +660,7 @@ def tiles_of_an_sm(m: int, n: int) -> int:
 
 
 def gain(m: int, n: int, k: int) -> float:
-    """How many times as fast CTAs that stay are."""
+    """How many times as fast persistent CTAs are."""
     tiles, busy = tiles_of_an_sm(m, n), multiply(k) + STORE
     return tiles * (ARRIVE + busy) / (ARRIVE + tiles * busy)
 
@@ -723,7 +726,7 @@ def clock(device: str) -> float | None:
 
 
 def gain_of_measured(record: dict) -> str:
-    """How many times as fast CTAs that stay are, if the waits that they are spared come out of a measured time."""
+    """How many times as fast persistent CTAs are, if the waits that they are spared come out of a measured time."""
     mhz, took = clock(record["device"]), record["peers"]["one tile a CTA"]["median_ms"]
     if mhz is None:
         return "no clock recorded"
@@ -764,7 +767,7 @@ Markdown(predicted_beside_measured())
 # stored*, for all are storing: the k-tiles that were on their way arrive, and no others. A producer that does nothing
 # else has no such gap.
 #
-# Next: [the GEMM to use before Hopper](tuned_gemm.ipynb). It takes up the pipeline once more, at its other end: less
+# Next: [the tuned GEMM before Hopper](tuned_gemm.ipynb). It takes up the pipeline once more, at its other end: less
 # through shared memory for each product.
 #
 # To use it: `cookbook copy ampere/persistent_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -9,10 +9,9 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A pipeline, step by step
+#     title: "A pipelined GEMM: stages and register double buffering"
 #     claim: >-
-#       Stages, fragments loaded ahead, loads issued apart, no branch: each step of a GEMM's pipeline is one parameter,
-#       so that what it brings can be predicted from clocks and then measured.
+#       Each step of a GEMM's pipeline is one parameter, so its gain can be predicted from clocks and then measured.
 #     track: ampere
 #     order: 30
 #     builds_on: ampere/ldmatrix_gemm
@@ -25,7 +24,7 @@
 # ---
 
 # %% [markdown]
-# # A pipeline, step by step
+# # A pipelined GEMM: stages and register double buffering
 #
 # **Claim.** [The GEMM of the page before](ldmatrix_gemm.ipynb) is a pipeline in which several things are done at once.
 # Here each of them is a parameter, so that a reader can take them away one by one and see what each brings:
@@ -76,7 +75,7 @@ class Config:
     tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four k-blocks of 16; 32 or more
     warps_m: int = 2  # the warps stand in a warps_m x warps_n grid over the tile of C
     warps_n: int = 4
-    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
 
     @property
     def threads(self) -> int:
@@ -197,7 +196,7 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
 # ## Loading
 #
 # As it was, too: rows outside the matrix are not read, and the k-tiles *end* where K ends, so that only the first one
-# can stick out, before the beginning; it is loaded once, before the loop.
+# can stick out, before the beginning; it is loaded once, in the prologue before the loop.
 #
 # New is the *order*. A thread's part of a tile is a few pieces, one `cp.async` each. `order_of_loads` says which pieces
 # are issued in which k-block. None belongs to the last one: with fragments ahead the loop waits there for the next
@@ -275,7 +274,7 @@ def order_of_loads(pieces_a: int, pieces_b: int, config: Config) -> list[tuple[t
 # *Inside* a tile the compiler sees all four k-blocks, and moves loads ahead even if we do not ask for it; past a
 # barrier it may not.
 #
-# `turn` is the k-block in which the loop goes over to the next tile: before the fetch that first needs it.
+# `switch` is the k-block in which the loop goes over to the next tile: before the fetch that first needs it.
 
 
 # %%
@@ -292,7 +291,7 @@ def mainloop(mma, acc, copies, load_a, load_b, sA, sB, tidx, k_tiles, config: cu
     order = order_of_loads(cute.size(load_a.dst, mode=[1]), cute.size(load_b.dst, mode=[1]), config)
 
     ahead = buffers - 1
-    turn = (k_blocks - ahead) % k_blocks
+    switch = (k_blocks - ahead) % k_blocks
     read, write = cutlass.Int32(0 if ahead else stages - 1), cutlass.Int32(stages - 1)
     if cutlass.const_expr(ahead):  # the first k-block of all
         cute.arch.cp_async_wait_group(stages - 2)
@@ -307,7 +306,7 @@ def mainloop(mma, acc, copies, load_a, load_b, sA, sB, tidx, k_tiles, config: cu
     for first, last, loading in loops:
         for k_tile in cutlass.range(first, last, unroll=1):
             for k in cutlass.range_constexpr(k_blocks):
-                if cutlass.const_expr(k == turn):
+                if cutlass.const_expr(k == switch):
                     read = read + 1 if read + 1 < stages else cutlass.Int32(0)
                     cute.arch.cp_async_wait_group(stages - 2)  # the next tile has arrived,
                     cute.arch.sync_threads()  # everybody's part of it, and the oldest stage is free
@@ -355,14 +354,14 @@ def store(acc, sC, gC, cC, limit, copies, tidx):
 # %% [markdown]
 # ## The kernel
 #
-# CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high, rather than a long
-# row: they share rows of A and columns of B in L2.
+# **Rasterization.** CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high,
+# rather than a long row: they share rows of A and columns of B in L2.
 
 
 # %%
 @cute.jit
 def tile_of_cta(shape_mn, config: cutlass.Constexpr):
-    """Which tile this CTA computes: column by column inside groups of `raster_group` rows of tiles."""
+    """Rasterization: this CTA's tile, column by column inside groups of `raster_group` rows of tiles."""
     tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
     tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
     cta, _, _ = cute.arch.block_idx()
@@ -498,8 +497,8 @@ def matmul(
 # out of your own code.
 #
 # In these pictures a tile takes as long to arrive as two tiles take to multiply, and a load begins the moment its stage
-# is free. Two stages keep the tensor cores waiting; four do not. (Our threads load and multiply in turn, so they ask
-# for a tile only after they have waited for the one before: with two stages they wait even longer.) The times are
+# is free. Two stages keep the tensor cores waiting; four do not. (Our threads alternately load and multiply, so they
+# ask for a tile only after they have waited for the one before: with two stages they wait even longer.) The times are
 # chosen to show the mechanism, not measured.
 
 # %% tags=["lab"]
@@ -622,9 +621,9 @@ except compiled.NoDisassembler as missing:
 #
 # * *Shared memory* serves a wavefront a clock: in k-block *k* those of `ldmatrix` and those of the `cp.async` that are
 #   issued in it, s(k) together.
-# * *The tensor cores* are busy for t clocks with a k-block. Their rate for `mma.sync` is what
-#   [the study of the ceiling](../foundations/tensor_core_ceiling.ipynb) has recorded on a Hopper GPU; where it has
-#   recorded nothing, NVIDIA's figure for the chip, which `mma.sync` does not reach.
+# * *The tensor cores* are busy for t clocks with a k-block. Their rate for `mma.sync` is what [the tensor-core
+#   ceilings](../foundations/tensor_core_ceiling.ipynb) has recorded on a Hopper GPU; where it has recorded nothing,
+#   NVIDIA's figure for the chip, which `mma.sync` does not reach.
 # * Within a k-block the two overlap, and the longer one counts: **T = sum over k of max(s(k), t)**.
 # * Without fragments ahead, nothing is multiplied after the barrier until the first k-block's `ldmatrix` are served:
 #   **T + l**, with l their wavefronts.
@@ -767,10 +766,12 @@ Markdown(measured_steps())
 # %% [markdown] tags=["lab"]
 # On an H200 more stages bring next to nothing, as predicted: two are enough here. Fragments ahead are a gain at both
 # sizes; loads apart are one at the smaller size, and at the larger no more than the spread. Both gains are smaller than
-# the clocks say. Without the branch the kernel is a little *slower* at the smaller size, which the clocks do not
-# explain, and at the larger it is as fast. To spread the loads, of which the clocks promise as much as of setting them
-# apart, gains nothing on `no branch` at either size. So the fastest of these is `loads apart`, though at the larger
-# size not by more than the spread, and `matmul` takes it by itself.
+# the clocks say.
+#
+# Without the branch the kernel is a little *slower* at the smaller size, which the clocks do not explain, and at the
+# larger it is as fast. To spread the loads, of which the clocks promise as much as of setting them apart, gains nothing
+# on `no branch` at either size. So the fastest of these is `loads apart`, though at the larger size not by more than
+# the spread. It is the default of `matmul`.
 #
 # Two things may take from what was predicted: a k-block is not served as evenly as a sum of maxima has it, and a GPU at
 # its power limit pays for a clock that was won back with a clock that is lower.
@@ -780,8 +781,10 @@ Markdown(measured_steps())
 # Each part of the pipeline hides one wait, and the clocks say which wait there is to hide before the part is written.
 # Stages hide what lies between global and shared memory, and once a tile is in time, one more of them hides nothing.
 # Fragments ahead hide what lies between shared memory and the registers, where a barrier keeps the compiler from hiding
-# it. After that the two pipes themselves are what remains: with `mma.sync` every fragment goes through shared memory
-# once for each warp that needs it, and shared memory is busy nearly as long as the tensor cores are. No order of
+# it.
+#
+# After that the two pipes themselves are what remains: with `mma.sync` every fragment goes through shared memory once
+# for each warp that needs it, and shared memory is busy nearly as long as the tensor cores are. No order of
 # instructions changes that. A larger tile for each warp does, and [the last page of this track](tuned_gemm.ipynb) makes
 # one; `wgmma` does, for it reads shared memory itself: [Hopper's first GEMM](../hopper/tma_wgmma_gemm.ipynb).
 #

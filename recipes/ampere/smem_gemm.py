@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: What a shared-memory layout is worth
+#     title: "Shared-memory layouts: plain, padded, swizzled"
 #     claim: >-
-#       One GEMM, three layouts: plain rows, padded rows, swizzled rows. Wavefronts counted on paper predict what each
-#       of them gains; padding frees ldmatrix of its conflicts and hands some to cp.async, a swizzle frees both.
+#       Counted wavefronts predict what each of three shared-memory layouts gains: padding frees ldmatrix of conflicts
+#       and hands some to cp.async, a swizzle frees both.
 #     track: ampere
 #     order: 10
 #     builds_on: null
@@ -25,7 +25,7 @@
 # ---
 
 # %% [markdown]
-# # What a shared-memory layout is worth
+# # Shared-memory layouts: plain, padded, swizzled
 #
 # **Claim.** Take a GEMM as plain as it can be and still be one for the tensor cores: `cp.async` brings tiles of A and B
 # into shared memory, `ldmatrix` takes fragments of them into registers, `mma.sync` multiplies. One parameter says how a
@@ -36,10 +36,10 @@
 # * `swizzled`: as plain, but the 16-byte chunks of row *r* change places: chunk *c* goes to slot *c XOR (r mod 8)*.
 #
 # Nothing else differs between the three: not the copies, not the loop, not the number of stages. What the layout is
-# worth can be worked out before anything runs, by counting *wavefronts*, and then measured. A wavefront is one turn of
-# shared memory, all that its 32 banks can give or take in one clock; lanes that want different words of one bank need
-# a turn each ([bank conflicts](../foundations/bank_conflicts.ipynb)). What a *fragment* is, and how `ldmatrix` hands it
-# out, is on [a page of its own](../foundations/fragments_and_ldmatrix.ipynb).
+# worth can be worked out before anything runs, by counting *wavefronts*, and then measured. A wavefront is one access
+# of shared memory, all that its 32 banks can give or take in one clock; lanes that want different words of one bank
+# need a wavefront each ([bank conflicts](../foundations/bank_conflicts.ipynb)). What a *fragment* is, and how
+# `ldmatrix` hands it out, is on [a page of its own](../foundations/fragments_and_ldmatrix.ipynb).
 #
 # This is the first rung of a ladder. [The second](ldmatrix_gemm.ipynb) keeps the swizzle and loads fragments ahead;
 # [the third](pipelined_gemm.ipynb) asks what each part of that pipeline brings.
@@ -61,10 +61,11 @@ from cookbook.recipe.entry import Call, Gemm, compile_host
 # ## The sizes
 #
 # Eight warps in a 2 x 4 grid over a 128 x 256 tile of C, 64 x 64 each. K goes by *k-tiles* of 64, four *k-blocks* of
-# 16; 16 is the depth of one `mma.sync`. A *stage* is room for one k-tile of A and of B in shared memory. There are
-# three: one is being read while two are on their way. Padded, they take an eighth more, which is still within 163 KiB.
-# Chips that give a block 99 KiB get half the tile, four warps and two stages: there too all three layouts fit and stay
-# comparable.
+# 16; 16 is the depth of one `mma.sync`. A *stage* is room for one k-tile of A and of B in shared memory.
+#
+# There are three: one is being read while two are on their way. Padded, they take an eighth more, which is still within
+# 163 KiB. Chips that give a block 99 KiB get half the tile, four warps and two stages: there too all three layouts fit
+# and stay comparable.
 
 
 # %%
@@ -79,7 +80,7 @@ class Config:
     stages: int = 3  # pairs of A and B tiles: one being read, the others arriving
     warps_m: int = 2  # the warps stand in a warps_m x warps_n grid over the tile of C
     warps_n: int = 4
-    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
 
     @property
     def padding(self) -> int:
@@ -113,10 +114,13 @@ def config_for(arch: str, variant: str = "swizzled") -> Config:
 # are, and how many bits the swizzle has.
 #
 # * `cp.async` writes *rows*: eight lanes, eight chunks of 16 bytes, 128 bytes of one row. Wherever the row begins,
-#   these are all 32 banks once, and by the banks no layout does badly here. But ours go past L1, and such a copy does
-#   not go by the banks: it moves 32-byte sectors from a *line* of global memory, 128 bytes, to a *line* of shared
-#   memory, in one wavefront those that move alike (`cookbook.banks` has the rule). A swizzled row is one line, and its
-#   XOR moves all sectors alike. A padded row begins in the middle of a line and ends in the next.
+#   these are all 32 banks once, and by the banks no layout does badly here.
+#
+#   But ours go past L1, and such a copy does not go by the banks: it moves 32-byte sectors from a *line* of global
+#   memory, 128 bytes, to a *line* of shared memory, in one wavefront those that move alike (`cookbook.banks` has the
+#   rule). A swizzled row is one line, and its XOR moves all sectors alike. A padded row begins in the middle of a line
+#   and ends in the next.
+#
 # * `ldmatrix` reads *columns of chunks*: eight rows, the same 16 bytes of each. Plain rows are 128 bytes apart, so all
 #   eight chunks lie in the same four banks and are served one after the other: eight wavefronts where one would do.
 #   Padded rows are 144 bytes apart: the eight chunks begin 4 banks apart, and together they cover all 32. So do the
@@ -223,9 +227,9 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
 #
 # * *Rows* beyond M or N are not read. What shared memory holds there only reaches rows and columns of C that are
 #   never stored.
-# * *K* matters: garbage there would be summed into every element. The k-tiles are laid so that they *end* where K
-#   ends, and only the first one can stick out, before the beginning. It is loaded once, before the loop, piece by
-#   piece: copied where the matrix is, zeroed where it is not. The loop itself never looks at K.
+# * *K* matters: garbage there would be summed into every element. The k-tiles are laid so that they *end* where K ends,
+#   and only the first one can stick out, before the beginning. It is loaded once, in the prologue before the loop,
+#   piece by piece: copied where the matrix is, zeroed where it is not. The loop itself never looks at K.
 
 
 # %%
@@ -345,15 +349,15 @@ def store(acc, sC, gC, cC, limit, copies, tidx):
 # %% [markdown]
 # ## The kernel
 #
-# CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high, rather than a long
-# row: they share rows of A and columns of B in L2. [Thread-block swizzle](../foundations/thread_block_swizzle.ipynb)
-# says how much that saves.
+# **Rasterization.** CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high,
+# rather than a long row: they share rows of A and columns of B in L2. [Thread-block
+# swizzle](../foundations/thread_block_swizzle.ipynb) says how much that saves.
 
 
 # %%
 @cute.jit
 def tile_of_cta(shape_mn, config: cutlass.Constexpr):
-    """Which tile this CTA computes: column by column inside groups of `raster_group` rows of tiles."""
+    """Rasterization: this CTA's tile, column by column inside groups of `raster_group` rows of tiles."""
     tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
     tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
     cta, _, _ = cute.arch.block_idx()
@@ -488,7 +492,7 @@ def matmul(
 #
 # The layouts are evaluated by CuTe itself and read back as byte addresses. Eight rows of A, sixteen bytes a cell; a
 # cell says in which bank it begins, and has a colour of its own for each. `ldmatrix` reads down the columns: a column
-# of one colour is eight turns at the same four banks, a column of eight colours is one.
+# of one colour is eight wavefronts at the same four banks, a column of eight colours is one.
 
 # %% tags=["lab"]
 from cookbook import access, draw
@@ -509,8 +513,8 @@ draw.bank_grid(layouts["swizzled"].a, label="bank", title="swizzled: chunk c of 
 # ## In the lab: one ldmatrix
 #
 # The 32 lanes of warp 0 give the addresses of 32 rows of 16 bytes, eight for each of the four matrices. Shared memory
-# serves one matrix after the other: each is a *phase* of the instruction. Padded and swizzled take one turn a phase and
-# look alike but for which lane has which bank; here is the padded one beside the plain.
+# serves one matrix after the other: each is a *phase* of the instruction. Padded and swizzled take one wavefront a
+# phase and look alike but for which lane has which bank; here is the padded one beside the plain.
 
 # %% tags=["lab"]
 draw.access_view(access.of_copy(layouts["plain"].a, copies.s2r_a, "src", "ldmatrix")[0], title="ldmatrix.x4, plain")
@@ -577,10 +581,12 @@ Markdown("Clocks of one SM for one k-block, Hopper:\n\n" + table(header, rows))
 
 # %% [markdown] tags=["lab"]
 # Read the columns. For `ldmatrix` padding and swizzle are two answers to one question: both are eight times as good as
-# plain rows, whose shared memory is busy several times as long as the tensor cores are; nothing that a pipeline could
-# do would help before those conflicts are gone. For `cp.async` they differ. Plain and swizzled rows are lines of shared
-# memory, and a warp's copy fills four of them in four wavefronts. Padded rows lie across two lines each, but for every
-# eighth, and every row at another place in them, and a copy takes more than twice as many.
+# plain rows. With plain rows shared memory is busy several times as long as the tensor cores, and no pipeline helps
+# before those conflicts are gone.
+#
+# For `cp.async` they differ. Plain and swizzled rows are lines of shared memory, and a warp's copy fills four of them
+# in four wavefronts. Padded rows lie across two lines each, but for every eighth, and every row at another place in
+# them, and a copy takes more than twice as many.
 #
 # And padding takes memory: 16 bytes in every 144. These are the stages that fit a block,
 # in the tile that each chip gets:
@@ -603,9 +609,11 @@ Markdown(table(["layout", *(f"{arch}, {limit // 1024} KiB" for arch, limit in ch
 #
 # Every level looks at all three. *Layout*: each element has a place of its own, with no holes but the declared padding,
 # and each copy takes the wavefronts that are expected of it: of `plain`, `ldmatrix` too many. What `cp.async` takes for
-# padded rows is told, and not judged. *Model*: the product by these layouts, simulated tile by tile through modelled
-# `cp.async`, shared memory, `ldmatrix` and `mma.sync`, on a ragged shape. *Compiled*: a real cubin for every target. On
-# a machine with a GPU the kernels also run here; elsewhere the recorded run is shown.
+# padded rows is told, and not judged.
+#
+# *Model*: the product by these layouts, simulated tile by tile through modelled `cp.async`, shared memory, `ldmatrix`
+# and `mma.sync`, on a ragged shape. *Compiled*: a real cubin for every target. On a machine with a GPU the kernels also
+# run here; elsewhere the recorded run is shown.
 #
 # The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
 # coordinates, guards and accumulators.

@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: The GEMM to use before Hopper
+#     title: "The tuned GEMM before Hopper: warp tiles and a heuristic"
 #     claim: >-
-#       A larger tile for each warp takes fewer bytes through shared memory, if its fragments are replaced in place;
-#       where the larger tiles do not fit the number of SMs, a written rule takes the smaller ones.
+#       A larger warp tile reads fewer bytes from shared memory for the same work; a written heuristic chooses smaller
+#       tiles where large ones fill the SMs badly.
 #     track: ampere
 #     order: 50
 #     tuned: true
@@ -27,7 +27,7 @@
 # ---
 
 # %% [markdown]
-# # The GEMM to use before Hopper
+# # The tuned GEMM before Hopper: warp tiles and a heuristic
 #
 # **Claim.** [pipelined_gemm](pipelined_gemm.ipynb), on which this page builds, ends with two pipes that are both nearly
 # full: the tensor cores, and the shared memory that feeds them. With `mma.sync` a fragment goes through shared memory
@@ -38,12 +38,12 @@
 #   a thread leave no room for fragments of two k-blocks.
 # * **Fragments in place.** So there is one buffer for A, and half of one for B, and each fragment is overwritten by the
 #   next as soon as its last `mma` has been issued.
-# * **A rule chooses.** A larger tile is a coarser one, and the last wave of tiles may leave more SMs idle than the
-#   saving is worth. `cost` is the rule, and `matmul` takes the cheapest of `VARIANTS`: this one or the tile of the
+# * **A heuristic chooses.** A larger tile is a coarser one, and the last wave of tiles may leave more SMs idle than the
+#   saving is worth. `cost` is the heuristic, and `matmul` takes the cheapest of `VARIANTS`: this one or the tile of the
 #   pages before.
 #
-# It has one CTA for each tile, as the pipeline has: [CTAs that stay](persistent_gemm.ipynb) gained nothing at the large
-# cubes. The prediction comes before the measurement: first in the table of sizes, then in a cell.
+# It has one CTA for each tile, as the pipeline has: [persistent CTAs](persistent_gemm.ipynb) gained nothing at the
+# large cubes. The prediction comes before the measurement: first in the table of sizes, then in a cell.
 
 # %%
 from dataclasses import dataclass, replace
@@ -94,7 +94,7 @@ class Config:
     b_slots: int = 0  # pieces of B, 16 columns each, that a warp holds and replaces in place; 0: all of two k-blocks
     loads_apart: bool = True  # cp.async of A in the first k-block and of B in the next; False: both in the first
     branch_free: bool = False  # the k-tiles with nothing left to load have a loop of their own
-    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
 
     @property
     def threads(self) -> int:
@@ -140,18 +140,20 @@ def config_for(arch: str, variant: str = "128x256") -> Config:
 
 
 # %% [markdown]
-# ## The rule
+# ## The heuristic
 #
 # A CTA has an SM to itself, so tiles are worked off in **waves**, and what counts is how many there are: 512 tiles on
 # 132 SMs are four waves, as 528 would be. A wave takes the clocks of its tile's multiply-adds, and before and after
 # them others that nothing hides: until the first tiles have arrived (`START`), and until C has gone through shared
 # memory and out, 16 elements a clock.
 #
-# By that alone the rule would mostly choose the smaller tile. But an `mma` is seldom issued the clock it could be: a
-# warp waits for its fragments, and for its turn at pipes that others use. And a chip at work at its power limit pays
-# for moving bytes with its clock. Both grow with what goes through shared memory, and `THROUGH` puts a figure on both
-# together: an element through shared memory costs as much as 10 multiply-adds. It is the one number here that was
-# fitted, on measured times of these two tiles on an H200; the lab below shows how well it does.
+# By that alone the heuristic would mostly choose the smaller tile. But an `mma` is seldom issued in the first possible
+# clock: a warp waits for its fragments, and for pipes that other warps use. And a chip at work at its power limit pays
+# for moving bytes with its clock.
+#
+# Both grow with what goes through shared memory, and `THROUGH` puts a figure on both together: an element through
+# shared memory costs as much as 10 multiply-adds. It is the one number here that was fitted, on measured times of these
+# two tiles on an H200; the lab below shows how well it does.
 
 
 # %%
@@ -347,17 +349,20 @@ def ask_for_tile(k: cutlass.Constexpr, load_a, load_b, k_tile, write, config: cu
 #
 # `256x192` works through B piece by piece: four `mma` pairs with piece *j*, then the same registers take piece *j + 3*.
 # With three slots an `ldmatrix` has the time of two pieces, 16 `mma`, to arrive. The pieces of A are all needed until
-# the last piece of B; then each is replaced as soon as it has been used. Down with one piece of B, up with the next:
-# two `mma` in a row share a fragment of A or of B, which the register file then need not read again.
+# the last piece of B; then each is replaced as soon as it has been used.
+#
+# Down with one piece of B, up with the next: two `mma` in a row share a fragment of A or of B, which the register file
+# then need not read again.
 #
 # ### Addresses by hand
 #
 # There is no register left for addresses either. CuTe computes that of each `ldmatrix` from the coordinates: add, then
 # XOR bits 7 to 9 into bits 4 to 6. But a thread's rows are all the same modulo 8, so those three bits are the same for
 # everything that it reads: only *one* address for A and one for B need be kept, of the thread's first row in stage 0
-# with the swizzle already applied. A k-block is 32 bytes further along K, which flips bits 5 and 6 only: **XOR with
-# 32 k**. Further pieces and stages are whole periods of the swizzle away: plain addition. That of a piece is a
-# constant, which `ldmatrix` adds itself.
+# with the swizzle already applied.
+#
+# A k-block is 32 bytes further along K, which flips bits 5 and 6 only: **XOR with 32 k**. Further pieces and stages are
+# whole periods of the swizzle away: plain addition. That of a piece is a constant, which `ldmatrix` adds itself.
 
 
 # %%
@@ -512,14 +517,14 @@ def store(acc, sC, gC, cC, limit, copies, tidx):
 # %% [markdown]
 # ## The kernel
 #
-# CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high, rather than a long
-# row: they share rows of A and columns of B in L2.
+# **Rasterization.** CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high,
+# rather than a long row: they share rows of A and columns of B in L2.
 
 
 # %%
 @cute.jit
 def tile_of_cta(shape_mn, config: cutlass.Constexpr):
-    """Which tile this CTA computes: column by column inside groups of `raster_group` rows of tiles."""
+    """Rasterization: this CTA's tile, column by column inside groups of `raster_group` rows of tiles."""
     tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
     tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
     cta, _, _ = cute.arch.block_idx()
@@ -699,7 +704,7 @@ def efficiency(config: Config, m: int, n: int, sms: int = SMS) -> float:
     return m * n / (waves(config, m, n, sms) * sms * config.tile_m * config.tile_n)
 
 
-def foretold(shape: tuple[int, int, int]) -> dict[str, float]:
+def predicted(shape: tuple[int, int, int]) -> dict[str, float]:
     """The cost of each variant, the cheapest one 1."""
     costs = {name: cost(config, *shape, sms=SMS) for name, config in VARIANTS.items()}
     return {name: value / min(costs.values()) for name, value in costs.items()}
@@ -708,14 +713,14 @@ def foretold(shape: tuple[int, int, int]) -> dict[str, float]:
 rows = []
 for shape in SHAPES:
     each = [f"{waves(c, *shape[:2], SMS)}, {efficiency(c, *shape[:2]):.0%}" for c in VARIANTS.values()]
-    rows.append([" x ".join(map(str, shape)), *each, *(f"{x:.3f}" for x in foretold(shape).values())])
+    rows.append([" x ".join(map(str, shape)), *each, *(f"{x:.3f}" for x in predicted(shape).values())])
     rows[-1].append(choose(*shape, sms=SMS))
 header = ["M x N x K", *(f"{v}: waves" for v in VARIANTS), *(f"{v}: cost" for v in VARIANTS), "chosen"]
 Markdown(table(header, rows))
 
 # %% [markdown] tags=["lab"]
-# The rate in the rule is a measured one. What [the study of the ceiling](../foundations/tensor_core_ceiling.ipynb) has
-# recorded:
+# The rate in the heuristic is a measured one. What [the tensor-core ceilings](../foundations/tensor_core_ceiling.ipynb)
+# has recorded:
 
 # %% tags=["lab"]
 STUDY, LOOP = "foundations/tensor_core_ceiling", "mma.sync m16n8k16, bf16"
@@ -792,8 +797,8 @@ lab.check_cells("ampere/tuned_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# "ours" is `matmul` without an argument, so whatever the rule chose; beside it each variant, called by name, and the
-# peers, all interleaved in one run on one GPU.
+# "ours" is `matmul` without an argument, so whatever the heuristic chose; beside it each variant, called by name, and
+# the peers, all interleaved in one run on one GPU.
 
 # %% tags=["lab"]
 from cookbook.publish.pages import results_table
@@ -806,8 +811,9 @@ Markdown(results_table("ampere/tuned_gemm"))
 # the ceiling there, so it must multiply by another instruction, and that is `wgmma`. Hold ours against the ceiling. At
 # the small cubes and with few rows, where most SMs have no tile, it is at a third of `torch.matmul` or so.
 #
-# How good is the rule? For each record: the variants' times relative to the faster one, foretold and measured, and what
-# `matmul` would have gained by knowing; and beside it what lies between two times of the kernel that was chosen.
+# How good is the heuristic? For each record: the variants' times relative to the faster one, predicted and measured,
+# and what `matmul` would have gained by knowing; and beside it what lies between two times of the kernel that was
+# chosen.
 
 # %% tags=["lab"]
 
@@ -821,11 +827,11 @@ def rule_beside_times() -> str:
             continue
         shape = tuple(r["shape"])
         found = {name: r["peers"][name]["median_ms"] for name in VARIANTS}
-        best, said, chosen = min(found.values()), foretold(shape), choose(*shape, sms=SMS)
+        best, said, chosen = min(found.values()), predicted(shape), choose(*shape, sms=SMS)
         each = [f"{said[name]:.3f} / {found[name] / best:.3f}" for name in VARIANTS]
         lost, twice = found[chosen] / best - 1, abs(r["figures"]["median_ms"] / found[chosen] - 1)
         rows.append([" x ".join(map(str, shape)) + f", {r['dtype']}", *each, chosen, f"{lost:.1%}", f"{twice:.1%}"])
-    header = ["M x N x K", *(f"{name}: foretold / measured" for name in VARIANTS), "chosen", "lost"]
+    header = ["M x N x K", *(f"{name}: predicted / measured" for name in VARIANTS), "chosen", "lost"]
     header.append("one kernel twice, apart")
     return table(header, rows) if rows else "*Not measured yet.*"
 
@@ -834,7 +840,7 @@ Markdown(rule_beside_times())
 
 # %% [markdown] tags=["lab"]
 # What is lost is no more than lies between two times of one kernel. By how much the one tile is faster than the other
-# the rule knows to some percent only, now too much and now too little.
+# the heuristic knows to some percent only, now too much and now too little.
 #
 # ## What limits it
 #
@@ -857,17 +863,20 @@ Markdown(limits_table("ampere/tuned_gemm"))
 # `mma`. The large tile does no more in a clock than the small one. It needs fewer joules, and its clock stays higher.
 #
 # What then limits is power, as the first table has it: joules for each product, and a clock that falls until the power
-# limit is kept. A wait that is taken away is not all gain there, for with more to do in each clock the clock falls
-# further; work that need not be done is. The ceiling is the same `mma.sync` with nothing around it. What joules this
-# kernel needs above that go into what is around it, and into a chip that is powered while its tensor cores wait. Most
-# of them go with `cp.async`: a copy of this kernel without its loads (the product is wrong) came much nearer to the
-# ceiling than one without `ldmatrix`, and one without the barrier hardly gained. How much there is to load is said by
-# the tile, and the tile by the registers. So what gains more is another instruction. TMA brings the same bytes more
-# cheaply: [the GEMM for GeForce Blackwell](../blackwell/geforce_gemm.ipynb), which also runs on a Hopper. And `wgmma`
-# takes its operands from shared memory, one issue for 64 rows: [the tuned GEMM of Hopper](../hopper/tuned_gemm.ipynb).
+# limit is kept. There a removed wait is not all gain: with more to do in each clock the clock falls further. Removed
+# work is all gain. The ceiling is the same `mma.sync` with nothing around it. The joules that this kernel needs above
+# that go into the rest of the kernel, and into a chip that is powered while its tensor cores wait.
 #
-# What is left here: products whose tiles do not fill a wave, which need their K divided among CTAs. The first rows of
-# the table of times are such.
+# Most of them go with `cp.async`. We timed copies of this kernel with one part removed, so that the product is wrong:
+# without its loads it came much nearer to the ceiling than without `ldmatrix`, and without the barrier it hardly
+# gained. The tile decides how much there is to load, and the registers decide the tile.
+#
+# So what gains more is another instruction. TMA brings the same bytes more cheaply: [the GEMM for GeForce
+# Blackwell](../blackwell/geforce_gemm.ipynb), which also runs on a Hopper. And `wgmma` takes its operands from shared
+# memory, one issue for 64 rows: [the tuned GEMM of Hopper](../hopper/tuned_gemm.ipynb).
+#
+# What is left here: products whose tiles do not fill a wave, which need their split-K among CTAs. The first rows of the
+# table of times are such.
 #
 # This is the last page of the track. Next: [tiles by TMA](../hopper/tma_copy.ipynb), where Hopper's begins: there no
 # thread computes an address any more.

@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: The GEMM for GeForce Blackwell
+#     title: The tuned GEMM for GeForce Blackwell
 #     claim: >-
-#       A GeForce Blackwell has Hopper's TMA and Ampere's tensor-core instruction. Let one warp load, let the others do
-#       nothing but ldmatrix and mma.sync, and a kernel for it is faster than one for Ampere, on a Hopper too.
+#       One warp loads by TMA and the other warps only run ldmatrix and mma.sync: this is faster than an Ampere kernel,
+#       on a Hopper too.
 #     track: blackwell
 #     order: 90
 #     builds_on: ampere/tuned_gemm
@@ -27,17 +27,21 @@
 # ---
 
 # %% [markdown]
-# # The GEMM for GeForce Blackwell
+# # The tuned GEMM for GeForce Blackwell
 #
 # **Claim.** A GeForce Blackwell (sm_120, sm_121) shares its name with the data centre's Blackwell (sm_100), but not
 # what a GEMM is made of. It has none of `tcgen05` and tensor memory, nor Hopper's `wgmma`: its tensor cores multiply by
 # **`mma.sync`**, from registers, as Ampere's do. What it does have of Hopper is **TMA**, mbarriers, `stmatrix` and
-# `setmaxnreg`. Let one warp load by TMA and let all others do nothing but `ldmatrix` and `mma.sync`, and the kernel is
-# faster than the best one here for Ampere. A Hopper has these instructions too, so the claim is measured there, against
+# `setmaxnreg`.
+#
+# Let one warp load by TMA and let all others do nothing but `ldmatrix` and `mma.sync`, and the kernel is faster than
+# the best one here for Ampere.
+#
+# A Hopper has these instructions too, so the claim is measured there, against
 # [ampere/tuned_gemm](../ampere/tuned_gemm.ipynb) in the same run. **For sm_120a this kernel is compiled, and not run on
 # hardware.**
 #
-# | | loads | multiplies | sums |
+# | | loads | multiplies | accumulators |
 # |---|---|---|---|
 # | Ampere | `cp.async`, every thread | `mma.sync`, from registers | registers |
 # | Hopper | TMA, one thread | `wgmma`, from shared memory | registers |
@@ -78,15 +82,18 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 # |---|---|---|---|
 # | `square` | 128 x 256 | 64 x 64 | that of `ampere/tuned_gemm`, with fragments of two k-blocks: 64 registers |
 # | `square, shared B` | | | two CTAs, one above the other, load half of B's tile each, by multicast |
-# | `wide, shared B` | 256 x 192 | 64 x 96 | fragments replaced in place: 24 registers beside 192 sums |
+# | `wide, shared B` | 256 x 192 | 64 x 96 | fragments replaced in place: 24 registers beside 192 accumulators |
 # | `wide, then narrow, shared B` | and 256 x 128 | | the last tiles are narrower, where that evens out the work |
 #
 # **On a GeForce** a CTA may have 99 KiB of shared memory instead of 227. Tiles keep their size, for they are what saves
 # traffic. Stages become half as deep, 32 elements of K, which are rows of 64 bytes and the 64-byte swizzle; the buffers
-# of C shrink. Nothing is shared: sm_120 has clusters, and the PTX ISA lets it multicast (`cp.async.bulk.tensor` asks
-# for sm_90 or higher), but it adds that `.multicast::cluster` is optimized for sm_90a and the sm_100 and sm_110
-# families and "may have substantially reduced performance on other targets". CUTLASS allows clusters of one CTA only
-# there. We have no such GPU to measure it on, and leave it out.
+# of C shrink.
+#
+# Nothing is shared: sm_120 has clusters, and the PTX ISA lets it multicast (`cp.async.bulk.tensor` asks for sm_90 or
+# higher), but it adds that `.multicast::cluster` is optimized for sm_90a and the sm_100 and sm_110 families and "may
+# have substantially reduced performance on other targets".
+#
+# CUTLASS allows clusters of one CTA only there. We have no such GPU to measure it on, and leave it out.
 
 
 # %%
@@ -103,9 +110,9 @@ class Config:
     b_slots: int = 2  # pieces of B, 16 columns each, that a warp holds and replaces in place; 0: all of two k-blocks
     cluster: int = 1  # CTAs one above the other: each loads its part of the tile of B that all use
     tail_n: int = 0  # columns of the narrower tiles that are computed last, if they make the waves fuller; 0: none
-    raster_group: int = 8  # tiles that are computed together cover this many rows of tiles
-    epi_n: int = 64  # columns of a piece of C that goes out by TMA
-    epi_buffers: int = 2  # pieces of C on their way out, for each warpgroup
+    raster_group: int = 8  # swizzle size: tiles computed together cover this many rows of tiles
+    epi_n: int = 64  # columns of an epilogue subtile of C that goes out by TMA
+    epi_buffers: int = 2  # epilogue subtiles of C on their way out, for each warpgroup
 
     @property
     def threads(self) -> int:
@@ -178,12 +185,12 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # ## The layouts and the copies
 #
 # A and B lie in rows of 128 (or 64) bytes in the swizzle mode of that width. TMA writes them so, and it is the same
-# swizzle that makes `ldmatrix` free of conflicts: eight rows, eight different chunks. C goes out in pieces of
-# 64 x `epi_n`, swizzled likewise for `stmatrix` and TMA.
+# swizzle that makes `ldmatrix` free of conflicts: eight rows, eight different chunks. C goes out in epilogue subtiles
+# of 64 x `epi_n`, swizzled likewise for `stmatrix` and TMA.
 #
-# TMA sends a piece for one warpgroup, so the warpgroup must have it all. Hence the permutation in `tiled_mma`: CuTe
-# would deal 16 rows to each of the four rows of warps in turn; here each warpgroup's rows of warps stay in one half of
-# the tile.
+# TMA sends a subtile for one warpgroup, so the warpgroup must have it all. Hence the permutation in `tiled_mma`: CuTe
+# would give 16 rows at a time to each of the four rows of warps; here each warpgroup's rows of warps stay in one half
+# of the tile.
 
 
 # %%
@@ -235,11 +242,11 @@ class TiledCopies(NamedTuple):
 
     s2r_a: cute.TiledCopy  # ldmatrix.x4: four 8x8 matrices a warp
     s2r_b: cute.TiledCopy
-    r2s_c: cute.TiledCopy  # stmatrix.x4: one warpgroup, one piece of 64 x EPI_N
+    r2s_c: cute.TiledCopy  # stmatrix.x4: one warpgroup, one subtile of 64 x EPI_N
 
 
 def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
-    """ldmatrix for the whole tile, stmatrix for a piece of C."""
+    """ldmatrix for the whole tile, stmatrix for an epilogue subtile of C."""
     c = config
     ldmatrix = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
     stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
@@ -254,13 +261,14 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 
 
 # %% [markdown]
-# ## Which tile is next
+# ## The tile scheduler: which tile is next
 #
 # A tile of 256 x 192 is coarse: in C of 4096 x 4096 there are 352, not three for each of 132 SMs, so that many SMs have
-# nothing to do in the third wave. Smaller tiles would fit better and read more through shared memory. So take both:
-# **wide tiles as long as they fill whole waves, narrow ones for the rest**. A narrow tile is the same code with fewer
-# columns. `wide_columns` tries every number of columns of wide tiles and keeps the one with which the busiest cluster
-# has least to do.
+# nothing to do in the third wave. Smaller tiles would fit better and read more through shared memory.
+#
+# So take both: **wide tiles as long as they fill whole waves, narrow ones for the rest**. A narrow tile is the same
+# code with fewer columns. `wide_columns` is the heuristic: it tries every number of columns of wide tiles and keeps the
+# one with which the busiest cluster has least to do.
 #
 # All of this is in units of a *cluster's* tile, which is one tile for each of its CTAs, one above the other. Numbers go
 # down the rows of a group of tiles, then across, so that CTAs that run together share rows of A and B in L2.
@@ -289,8 +297,8 @@ class Work(NamedTuple):
     """What there is to do, in tiles of a cluster: one for each of its CTAs, one above the other."""
 
     down: cutlass.Int32  # tiles from the top of C to the bottom
-    wide: cutlass.Int32  # and from left to right: so many wide ones,
-    narrow: cutlass.Int32  # then so many narrow ones
+    wide: cutlass.Int32  # and from left to right: the number of wide ones,
+    narrow: cutlass.Int32  # then the number of narrow ones
     k_tiles: cutlass.Int32  # of each
 
 
@@ -380,9 +388,10 @@ def produce(pipe, tma_a, tma_b, gA, mB, sA, sB, work: Work, config: cutlass.Cons
 # A warp fetches pieces of 16 x 16 elements, each by one `ldmatrix.x4`. Where they lie could be left to CuTe, which adds
 # up an address for each and swizzles it. But a thread reads rows that are all the same modulo 8, so that the swizzle
 # XORs the same bits into all its addresses, and [ampere/tuned_gemm](../ampere/tuned_gemm.ipynb) shows what follows:
-# keep *one* address for A and one for B, XOR 32 k for k-block k, add whole periods for other pieces and stages. We
-# compiled both: left to CuTe, the loop of the wide tile makes more integer instructions than it fetches fragments, and
-# on sm_120a it spills.
+# keep *one* address for A and one for B, XOR 32 k for k-block k, add whole periods for other pieces and stages.
+#
+# We compiled both: left to CuTe, the loop of the wide tile makes more integer instructions than it fetches fragments,
+# and on sm_120a it spills.
 
 
 # %%
@@ -436,7 +445,7 @@ def fetch_piece(x, stage, k: cutlass.Constexpr, piece: cutlass.Constexpr, slot: 
 
 # %%
 def state_at(slot, config: Config):
-    """The consumer's place in the queue of stages at a slot."""
+    """The consumer's place in the queue of stages at a k-tile index."""
     return pipeline.PipelineState(config.stages, slot, slot % config.stages, slot // config.stages & 1)
 
 
@@ -529,17 +538,17 @@ def multiply_tile(pipe, slot, mma, acc, a, b, k_tiles, width: cutlass.Constexpr,
 # %% [markdown]
 # ## The epilogue
 #
-# A warpgroup sends its half of the tile piece by piece, as on Hopper: wait until TMA has read what was in the buffer,
-# `stmatrix`, a fence that makes the writes visible to TMA, and one thread asks for the copy. The producer is not
-# involved: it is already loading the next tile.
+# A warpgroup sends its half of the tile subtile by subtile, as on Hopper: wait until TMA has read what was in the
+# buffer, `stmatrix`, a fence that makes the writes visible to TMA, and one thread asks for the copy. The producer is
+# not involved: it is already loading the next tile.
 
 
 # %%
 @cute.jit
 def store(acc, sC, tma_c, gC, corner, copy, width: cutlass.Constexpr, config: cutlass.Constexpr):
-    """The rows of C that a warpgroup has, `width` columns, out by TMA, in pieces of 64 x EPI_N.
+    """The rows of C that a warpgroup has, `width` columns, out by TMA, in subtiles of 64 x EPI_N.
 
-    sC (64, EPI_N, BUFFER): all buffers; gC (64, EPI_N, m, n): all pieces of C; corner: (m, n) of the tile's first one.
+    sC (64, EPI_N, BUFFER): all buffers; gC (64, EPI_N, m, n): all subtiles of C; corner: (m, n) of the first one.
     """
     tidx, _, _ = cute.arch.thread_idx()
     group = cute.arch.make_warp_uniform(tidx // 128)
@@ -547,10 +556,10 @@ def store(acc, sC, tma_c, gC, corner, copy, width: cutlass.Constexpr, config: cu
     barrier = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=128)
     thr = copy.get_slice(tidx % 128)
     tCsC = thr.partition_D(sC)  # (CPY, CPY_M, CPY_N, BUFFER)
-    whole = cute.make_layout(1)  # a piece is one box: nothing is divided among CTAs
+    whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
     bsC, bgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
-    down, across = config.tile_m // 128, width // config.epi_n  # pieces of a warpgroup
-    held_m, held_n = 64 // config.step_m, 2 * config.epi_n // config.step_n  # accumulator fragments of a piece
+    down, across = config.tile_m // 128, width // config.epi_n  # subtiles of a warpgroup
+    held_m, held_n = 64 // config.step_m, 2 * config.epi_n // config.step_n  # accumulator fragments of a subtile
     for piece in cutlass.range_constexpr(down * across):
         row, column = divmod(piece, across)
         buffer = group * config.epi_buffers + piece % config.epi_buffers
@@ -573,7 +582,7 @@ def store(acc, sC, tma_c, gC, corner, copy, width: cutlass.Constexpr, config: cu
 
 @cute.jit
 def consume(pipe, dtype, sA, sB, sC, tma_c, gC, work: Work, config: cutlass.Constexpr):
-    """Multiply and store, tile after tile. gC (64, EPI_N, m, n): the pieces of the whole of C."""
+    """Multiply and store, tile after tile. gC (64, EPI_N, m, n): the subtiles of the whole of C."""
     mma, copies = tiled_mma(dtype, config), tiled_copies(dtype, config)
     columns, buffers = config.step_n * (config.b_slots or config.pieces_n), 1 if config.b_slots else 2
     rA = cute.make_rmem_tensor(mma.partition_shape_A((config.tile_m, 16 * buffers)), dtype)  # (MMA, MMA_M, buffer)
@@ -598,7 +607,7 @@ def consume(pipe, dtype, sA, sB, sC, tma_c, gC, work: Work, config: cutlass.Cons
 # ## The kernel
 #
 # Three warpgroups of 128 threads. A kernel starts with as many registers for each thread: of 65536 for 384 threads,
-# 168. `setmaxnreg` gives most of the producer's to the consumers, and 192 sums a thread fit with room to spare.
+# 168. `setmaxnreg` gives most of the producer's to the consumers, and 192 accumulators a thread fit with room to spare.
 
 
 # %%
@@ -792,7 +801,8 @@ draw.swizzle_view(layouts.a)
 draw.swizzle_view(evaluate(smem_layouts, DTYPE, geforce).a)
 
 # %% [markdown] tags=["lab"]
-# One `ldmatrix` of A, and one `stmatrix` of a piece of C: four 8x8 matrices, four wavefronts, which is ideal.
+# One `ldmatrix` of A, and one `stmatrix` of an epilogue subtile of C: four 8x8 matrices, four wavefronts, which is
+# ideal.
 
 # %% tags=["lab"]
 draw.access_view(access.of_copy(layouts.a, copies.s2r_a, "src", "ldmatrix", warp=0)[0])
@@ -981,12 +991,12 @@ Markdown(limits_table("blackwell/geforce_gemm"))
 # has been copied, C leaves in the background, and registers go to those who need them.
 #
 # Of the three steps after `square` only the last pays at both of the sizes measured. Sharing B pays at the larger one.
-# The wide tile alone, whatever it saves in shared memory, loses at 4096 x 4096, as its waves foretell. With narrow
-# tiles after it, it is the one to take for large products, and close to the square one for smaller ones.
+# The wide tile alone, whatever it saves in shared memory, loses at 4096 x 4096, as its waves predict. With narrow tiles
+# after it, it is the one to take for large products, and close to the square one for smaller ones.
 #
 # What is left is `mma.sync` itself, three operands in registers each time, and between tiles an epilogue in which its
-# warps do not multiply. Two warpgroups that take turns, as in [hopper/pingpong_gemm](../hopper/pingpong_gemm.ipynb),
-# would hide that, with smaller tiles; we have not tried it here.
+# warps do not multiply. Two ping-pong warpgroups, as in [hopper/pingpong_gemm](../hopper/pingpong_gemm.ipynb), would
+# hide that, with smaller tiles; we have not tried it here.
 #
 # What a GeForce makes of it all remains to be measured: its rate of `mma.sync`, its L2, and whether multicast is as
 # slow there as the PTX ISA warns.

@@ -9,11 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A GEMM for few rows, at low latency
+#     title: "Low-latency GEMM: swap A/B, split-K and PDL"
 #     claim: >-
-#       With few rows a product is a stream of weights: let these be the tensor core's rows, ask for them before the
-#       kernel before has ended, divide K among the CTAs of a cluster, and add their sums through each other's shared
-#       memory.
+#       With few rows a product is a stream of weights: make the weights the tensor core's A, load them early, and
+#       divide K among the CTAs of a cluster.
 #     track: blackwell
 #     order: 80
 #     builds_on: blackwell/pipelined_gemm
@@ -21,14 +20,14 @@
 #     runs_on: sm_100, sm_103
 #     beside: blackwell/pipelined_gemm
 #     dtypes: [bfloat16, float16]
-#     path: tma -> swizzled shared memory -> tcgen05.mma -> tensor memory -> tcgen05.ld -> mailboxes -> 2-byte stores
+#     path: tma -> swizzled shared memory -> tcgen05.mma -> tensor memory -> tcgen05.ld -> DSMEM -> 2-byte stores
 #     instructions:
 #       all: [UTMALDG.2D, UTCHMMA, UTCBAR, LDTM, UTCATOMSWS, ACQBULK, PREEXIT, STG.E.U16, SYNCS]
 #     bench_shapes: [[8, 4096, 4096], [16, 14336, 4096], [64, 4096, 14336]]
 # ---
 
 # %% [markdown]
-# # A GEMM for few rows, at low latency
+# # Low-latency GEMM: swap A/B, split-K and PDL
 #
 # **Claim.** When a language model writes, a layer multiplies a handful of rows (one for each text that is being
 # written) by a large weight. The tensor core has little to do. Every byte of the weight must come from memory once, and
@@ -37,11 +36,14 @@
 #
 # 1. **The weight is the tensor core's A.** This `tcgen05.mma` always takes 128 rows of A, but as few as 8 of B. So the
 #    kernel computes the transpose of C: 128 columns of the weight by 8 to 64 rows of `a`.
+#
 # 2. **Many stages.** A stage is little more than 16 KiB, and a dozen of them are on their way before anyone waits.
+#
 # 3. **The weight is asked for early.** It is the same whatever the kernel before computes. With *programmatic dependent
 #    launch* the loads of the weight can go out while that kernel still runs; those of `a` must wait for it.
-# 4. **K is divided.** Four CTAs of a cluster each do a quarter of K for the same tile, so four times as many SMs ask.
-#    In the end each adds up a quarter of the tile: the sums of all four, which the others send it.
+#
+# 4. **K is split.** Four CTAs of a cluster each do a quarter of K for the same tile, so four times as many SMs ask. In
+#    the end each adds up a quarter of the tile: the accumulators of all four, which the others send it.
 #
 # *This kernel has not run on hardware.* It is compiled for Blackwell, and its layouts, descriptors and data path are
 # checked against the PTX ISA document in numpy. No speed is claimed.
@@ -96,14 +98,14 @@ class Config:
 
     @property
     def share(self) -> int:
-        return self.tile_n // self.split_k  # columns of sums that one CTA of a cluster adds up and stores
+        return self.tile_n // self.split_k  # columns of accumulators that one CTA of a cluster adds up and stores
 
     @property
     def tmem_columns(self) -> int:
         return max(32, self.tile_n)  # the fewest that can be allocated
 
     @property
-    def mail_bytes(self) -> int:
+    def reduction_bytes(self) -> int:
         return self.tile_m * self.tile_n * 4 if self.split_k > 1 else 0  # what the CTAs of a cluster send to one
 
     @property
@@ -112,11 +114,11 @@ class Config:
 
     @property
     def stages(self) -> int:
-        return (SMEM_LIMIT - 1024 - self.mail_bytes) // self.stage_bytes  # of A and B in flight: all that fit
+        return (SMEM_LIMIT - 1024 - self.reduction_bytes) // self.stage_bytes  # of A and B in flight: all that fit
 
     @property
     def smem_bytes(self) -> int:
-        return 1024 + self.mail_bytes + self.stages * self.stage_bytes  # the barriers, padded to the tiles' alignment
+        return 1024 + self.reduction_bytes + self.stages * self.stage_bytes  # barriers, padded to the tiles' alignment
 
 
 SMEM_LIMIT = 227 * 1024  # bytes of shared memory that a CTA may use
@@ -133,7 +135,7 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 
 
 def config_of(variant: str, m: int, n: int, sms: int) -> Config:
-    """The variant for a product of m x n on a GPU with so many SMs: K is divided as far as there are SMs for it."""
+    """The variant for a product of m x n on a GPU with `sms` SMs: K is split as far as there are SMs for it."""
     config = VARIANTS[variant]
     tile_n = next((size for size in (8, 16, 32) if m <= size), 64)
     tiles = -(-n // config.tile_m) * -(-m // tile_n)
@@ -199,14 +201,14 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 
 # %% [markdown]
 # The CTAs of a cluster send each other sums. A thread has `tile_n` of them, `share` for each of the CTAs. What it is
-# sent it finds in its **mailbox**: one place for each sender, itself among them, so that a tile is always added up in
-# the same order. Sixteen bytes, if a share has that many, go at once; those of the 128 threads lie side by side, so
-# that neither writing nor reading has bank conflicts.
+# sent it finds in its **reduction buffer**: one place for each sender, itself among them, so that a tile is always
+# added up in the same order. Sixteen bytes, if a share has that many, go at once; those of the 128 threads lie side by
+# side, so that neither writing nor reading has bank conflicts.
 
 
 # %%
-def mailbox(config: Config) -> cute.Layout:
-    """Where float32 sums lie in a mailbox: (THREAD, (VEC, VECTORS), SENDER)."""
+def reduction_buffer(config: Config) -> cute.Layout:
+    """Where float32 sums lie in a reduction buffer: (THREAD, (VEC, VECTORS), SENDER)."""
     vec = min(config.share, 4)
     threads, vectors = config.tile_m, config.share // vec
     strides = (vec, (1, vec * threads), vec * threads * vectors)
@@ -217,7 +219,7 @@ def mailbox(config: Config) -> cute.Layout:
 # ## Which part is whose
 #
 # A CTA does one tile, or one part of K of a tile. All parts have equally many k-tiles. Those of the last CTAs may lie
-# outside K: TMA brings zeros for these, and a product with zeros does no harm, so that nobody needs to ask.
+# outside K: TMA brings zeros for these, and a product with zeros does no harm, so that no check is needed.
 
 
 # %%
@@ -275,7 +277,7 @@ def load(pipe, tma, tXgX, tXsX, part: Part, k_tile_bytes: cutlass.Constexpr, wai
 # %% [markdown]
 # ## The warp that multiplies
 #
-# Nothing is new here. There is one tile, so tensor memory has one stage of sums, and it is filled once.
+# Nothing is new here. There is one tile, so tensor memory has one accumulator stage, and it is filled once.
 
 
 # %%
@@ -301,48 +303,48 @@ def multiply(pipe, acc_pipe, mma, tCtC, sA, sB, k_tiles):
 # ## The warps that add and store
 #
 # `st.async` writes registers into the shared memory of another CTA of the cluster and reports the bytes to a barrier
-# there, as TMA does. So nobody asks for sums: they are sent as soon as they are there, and whoever has all that it
-# expects goes on. For that every CTA must have begun, and made its barrier: the cluster's own barrier says so. All
+# there, as TMA does. So no CTA requests accumulators: they are sent as soon as they are there, and whoever has all that
+# it expects goes on. For that every CTA must have begun, and made its barrier: the cluster's own barrier says so. All
 # arrive there at the beginning, and it is waited for only now, when it has long been complete.
 
 
 # %%
 @cute.jit
-def exchanged(rAcc, sMail, arrived, part: Part, tidx, config: cutlass.Constexpr):
-    """This CTA's share of the sums, of all CTAs: (VEC, VECTORS). sMail (THREAD, (VEC, VECTORS), SENDER) of float32."""
-    (vec, vectors), senders = sMail.shape[1], config.split_k
+def exchanged(rAcc, sReduce, arrived, part: Part, tidx, config: cutlass.Constexpr):
+    """This CTA's share of all CTAs' accumulators: (VEC, VECTORS). sReduce (THREAD, (VEC, VECTORS), SENDER)."""
+    (vec, vectors), senders = sReduce.shape[1], config.split_k
     sends = cute.make_copy_atom(cpasync.CopyDsmemStoreOp(), cutlass.Float32, num_bits_per_copy=32 * vec)
     rParts = cute.make_tensor(rAcc.iterator, cute.make_layout((vec, vectors, senders)))
     cute.arch.cluster_wait()  # all CTAs of the cluster have begun
     for peer in cutlass.range_constexpr(senders):
         for i in cutlass.range_constexpr(vectors):
-            place = cute.arch.map_dsmem_ptr(sMail[tidx, (None, i), part.rank].iterator, peer)
+            place = cute.arch.map_dsmem_ptr(sReduce[tidx, (None, i), part.rank].iterator, peer)
             barrier = cute.arch.map_dsmem_ptr(arrived, peer)
             cute.copy(sends, rParts[None, i, peer], cute.make_tensor(place, cute.make_layout(vec)), mbar_ptr=barrier)
     cute.arch.mbarrier_wait(arrived, 0)
     rSum = cute.make_rmem_tensor((vec, vectors), cutlass.Float32)
     rSum.fill(0.0)
-    rMail = cute.make_fragment_like(rSum)
+    rSent = cute.make_fragment_like(rSum)
     for sender in cutlass.range_constexpr(senders):
-        cute.autovec_copy(sMail[tidx, None, sender], cute.group_modes(rMail, 0, 2))
-        rSum.store(rSum.load() + rMail.load())
+        cute.autovec_copy(sReduce[tidx, None, sender], cute.group_modes(rSent, 0, 2))
+        rSum.store(rSum.load() + rSent.load())
     return rSum
 
 
 @cute.jit
-def store(acc_pipe, tCtC, sMail, arrived, mC, copies, part: Part, config: cutlass.Constexpr):
-    """Fetch the sums, add those of the cluster, and store this CTA's share. mC (M, N): C transposed."""
+def store(acc_pipe, tCtC, sReduce, arrived, mC, copies, part: Part, config: cutlass.Constexpr):
+    """Fetch the accumulators, add those of the cluster, and store this CTA's share. mC (M, N): C transposed."""
     tidx, _, _ = cute.arch.thread_idx()
     t2r = copies.t2r_c.get_slice(tidx)
     cC = cute.local_tile(cute.make_identity_tensor(mC.shape), (config.tile_m, config.tile_n), (part.m, part.n))
-    tDcC = t2r.partition_D(cC)  # (LD, 1, 1): where in C each of the thread's sums belongs
+    tDcC = t2r.partition_D(cC)  # (LD, 1, 1): where in C each of the thread's accumulators belongs
     rAcc = cute.make_rmem_tensor(tDcC.shape, cutlass.Float32)
     acc_pipe.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
     cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
     cute.copy(copies.t2r_c, t2r.partition_S(tCtC[(None, None), 0, 0]), rAcc)
     cute.arch.fence_view_async_tmem_load()  # tcgen05.ld is asynchronous too: wait until the registers are there
     if cutlass.const_expr(config.split_k > 1):
-        rSum = exchanged(rAcc, sMail, arrived, part, tidx, config)
+        rSum = exchanged(rAcc, sReduce, arrived, part, tidx, config)
     else:
         rSum = rAcc
     rC = cute.make_rmem_tensor(rSum.shape, mC.element_type)
@@ -357,13 +359,14 @@ def store(acc_pipe, tCtC, sMail, arrived, mC, copies, part: Part, config: cutlas
 # %% [markdown]
 # ## The kernel
 #
-# A CTA's own mailbox expects the bytes of all senders from the beginning: nobody can send before the cluster's barrier.
+# A CTA's own reduction buffer expects the bytes of all senders from the beginning: nobody can send before the cluster's
+# barrier.
 
 
 # %%
 @cute.jit
 def make_pipelines(barriers, config: cutlass.Constexpr):
-    """The barriers of the stages of A and B, and the one of the sums."""
+    """The barriers of the stages of A and B, and the one of the accumulators."""
     one, two, warps = (pipeline.CooperativeGroup(pipeline.Agent.Thread, n) for n in (1, 2, EPILOGUE_WARPS))
     pipe = pipeline.PipelineTmaUmma.create(
         barrier_storage=barriers,
@@ -385,7 +388,7 @@ def make_pipelines(barriers, config: cutlass.Constexpr):
 
 @cute.jit
 def begin(arrived, warp_idx, config: cutlass.Constexpr):
-    """The mailbox's barrier; then all barriers are there, for this CTA now, for the cluster at its barrier."""
+    """The reduction buffer's barrier; then all barriers are there, for this CTA now, for the cluster at its barrier."""
     if cutlass.const_expr(config.split_k > 1):
         if warp_idx == 0:
             with cute.arch.elect_one():
@@ -398,7 +401,7 @@ def begin(arrived, warp_idx, config: cutlass.Constexpr):
 
 
 def sums_in(tmem, dtype, config: Config):
-    """The address of tensor memory, once it is allocated, and the sums (MMA, MMA_M, MMA_N) in it."""
+    """The address of tensor memory, once it is allocated, and the accumulators (MMA, MMA_M, MMA_N) in it."""
     mma = tiled_mma(dtype, config)
     tmem.wait_for_alloc()
     address = tmem.retrieve_ptr(cutlass.Float32)
@@ -416,7 +419,7 @@ def kernel(
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """A CTA computes its part of the sums of one tile, and stores its share of them."""
+    """A CTA computes its part of the accumulators of one tile, and stores its share of them."""
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     layouts, mma = smem_layouts(dtype, config), tiled_mma(dtype, config)
 
@@ -427,9 +430,9 @@ def kernel(
     # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
     sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
     sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
-    sMail = None
+    sReduce = None
     if cutlass.const_expr(config.split_k > 1):
-        sMail = smem.allocate_tensor(cutlass.Float32, mailbox(config), 16)
+        sReduce = smem.allocate_tensor(cutlass.Float32, reduction_buffer(config), 16)
     pipe, acc_pipe = make_pipelines(barriers, config)
     begin(arrived, warp_idx, config)
     part = part_of_cta(mC.shape, cute.ceil_div(mA.shape[1], config.tile_k), config)
@@ -453,18 +456,18 @@ def kernel(
         tmem.allocate(config.tmem_columns)  # by warp 0
         tmem.relinquish_alloc_permit()  # another kernel's CTA on this SM may allocate what is free
         address, tCtC = sums_in(tmem, dtype, config)
-        store(acc_pipe, tCtC, sMail, arrived, mC, tiled_copies(dtype, config), part, config)
+        store(acc_pipe, tCtC, sReduce, arrived, mC, tiled_copies(dtype, config), part, config)
         cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
         barrier = pipeline.NamedBarrier(barrier_id=2, num_threads=32 * EPILOGUE_WARPS)
-        barrier.arrive_and_wait()  # all four have fetched their sums
+        barrier.arrive_and_wait()  # all four have fetched their accumulators
         tmem.free(address)
 
 
 # %% [markdown]
 # ## The launch
 #
-# Here the operands change places: the tensor core's A is `b`, its B is `a`, and C is seen transposed, with adjacent
-# elements along its first mode. `use_pdl` asks for the overlap with the kernel before.
+# Swap A/B: the tensor core's A is `b`, its B is `a`, and C is seen transposed, with adjacent elements along its first
+# mode. `use_pdl` asks for the overlap with the kernel before.
 
 
 # %%
@@ -582,21 +585,23 @@ Markdown(table(heads, rows))
 # Where the weight has few columns, one CTA a tile leaves most SMs idle, and too little is asked for. Divided along K,
 # four times as many ask for four times as much. Where there are more tiles than SMs nothing is divided.
 #
-# ## In the lab: the mailbox
+# ## In the lab: the reduction buffer
 #
-# What one warp writes at once into a mailbox: sixteen bytes a lane, 512 in a row. No bank is asked twice in a phase.
+# What one warp writes at once into a reduction buffer: sixteen bytes a lane, 512 in a row. No bank is asked twice in a
+# phase.
 
 # %% tags=["lab"]
 from cookbook import access, banks, draw
 from cookbook.layouts import evaluate
 
-mail = evaluate(mailbox, CONFIG)
-vec = mail.modes[1].modes[0].size
-sums = mail.table()  # (THREAD, SUM, SENDER), counted in float32
+buffer = evaluate(reduction_buffer, CONFIG)
+vec = buffer.modes[1].modes[0].size
+sums = buffer.table()  # (THREAD, SUM, SENDER), counted in float32
 first_warp = access.ldst(4 * sums[:32, 0, 0], 4 * vec)
 counted = banks.wavefronts(first_warp.addresses, first_warp.width)
 assert counted.excess == 0
-print(f"{mail}: {mail.size * 4} bytes for {CONFIG.split_k} senders; {counted.actual} wavefronts, ideal {counted.ideal}")
+size = f"{buffer.size * 4} bytes for {CONFIG.split_k} senders"
+print(f"{buffer}: {size}; {counted.actual} wavefronts, ideal {counted.ideal}")
 draw.access_view(first_warp)
 
 # %% [markdown] tags=["lab"]
@@ -610,7 +615,7 @@ draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, arch="sm_100a").a)
 #
 # The model of the cluster, with integers, so that the sums are exact: each CTA's part of K alone is wrong, and what the
 # owners put together is right. The picture of the data path is the kernel's own: boxes by TMA, descriptors,
-# `tcgen05.mma`, `tcgen05.ld`, and the mailboxes as the layout above has them.
+# `tcgen05.mma`, `tcgen05.ld`, and the reduction buffers as the layout above has them.
 
 # %% tags=["lab"]
 import numpy as np
@@ -698,8 +703,8 @@ from cookbook import lab
 lab.check_cells("blackwell/low_latency_gemm", shapes=[(13, 333, 640)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
-# The stores to the mailboxes are in the machine code where K is divided, and one wait for the kernel before is missing
-# where the weight comes early:
+# The stores to the reduction buffers are in the machine code where K is divided, and one wait for the kernel before is
+# missing where the weight comes early:
 
 # %% tags=["lab"]
 from cookbook.check import compiled
@@ -727,8 +732,8 @@ Markdown(results_table("blackwell/low_latency_gemm"))
 # ## Conclusion
 #
 # A product of few rows is a race for bytes. The tensor core's large side goes to the weight, its small side to the
-# rows; more SMs ask if K is divided; and what does not depend on the kernel before need not wait for it. What is left
-# to do is small: a few kilobytes of sums go from CTA to CTA, and nobody has to ask for them.
+# rows; more SMs ask if K is split; and what does not depend on the kernel before need not wait for it. What is left to
+# do is small: a few kilobytes of accumulators go from CTA to CTA, and no CTA has to request them.
 #
 # Next: [the Blackwell that has no tensor memory](geforce_gemm.ipynb).
 #

@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A GEMM for operands of either major, by tcgen05
+#     title: Operand majors with tcgen05
 #     claim: >-
-#       tcgen05 reads a tile along K or along M and N, so an operand needs no transpose: its atom is mirrored, its boxes
-#       lie the other way, and the instruction descriptor gets one bit.
+#       tcgen05 reads a tile along K or along M and N, so an operand needs no transpose: its layout is mirrored and the
+#       instruction descriptor gets one bit.
 #     track: blackwell
 #     order: 70
 #     builds_on: blackwell/pipelined_gemm
@@ -26,7 +26,7 @@
 # ---
 
 # %% [markdown]
-# # A GEMM for operands of either major, by tcgen05
+# # Operand majors with tcgen05
 #
 # **Claim.** `tcgen05.mma` reads a tile along K or along M and N, so an operand needs no transpose: its atom is
 # mirrored, its boxes lie the other way, and the instruction descriptor gets one bit.
@@ -69,7 +69,7 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, either_major, requir
 # ## The sizes, and the majors
 #
 # The majors are two more fields: the compiler makes one kernel for each pair that is used. Everything else is as it
-# was, without the variant of one stage of sums.
+# was, without the variant of one accumulator stage.
 
 
 # %%
@@ -81,10 +81,10 @@ class Config:
     tile_n: int = 256  # columns of C per tile: the widest tcgen05.mma
     tile_k: int = 64  # 128 bytes of a K-major operand, eight atoms of an MN-major one; four tcgen05.mma steps of 16
     stages: int = 4  # pairs of A and B tiles in flight or being read
-    acc_stages: int = 2  # tiles of sums in tensor memory
-    epi_n: int = 64  # columns of a piece of C: 128 bytes, and as many registers a thread
-    epi_buffers: int = 2  # pieces of C on their way out
-    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+    acc_stages: int = 2  # accumulator tiles in tensor memory
+    epi_n: int = 64  # columns of an epilogue subtile of C: 128 bytes, and as many registers a thread
+    epi_buffers: int = 2  # epilogue subtiles of C on their way out
+    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
     a_major: str = "k"  # "k" or "m": the index along which A is contiguous
     b_major: str = "k"  # "k" or "n": the index along which B is contiguous
 
@@ -124,17 +124,20 @@ def config_for(arch: str) -> Config:
 # %% [markdown]
 # ## The layout
 #
-# TMA copies boxes, and the rows of a box are what is contiguous in global memory. It does not turn them. So an M-major
-# operand arrives in lines along M and stays like that, and its atom is the K-major one mirrored: not 8 rows of 64
-# elements along K, but **64 x 8, eight lines of 64 elements along M**, one line for each k. The swizzle is the same
-# `S<3,4,3>`, for it sees addresses: 16-byte chunk *c* of line *l* goes to slot *c XOR l*, whichever way the lines run.
+# TMA copies boxes, and the rows of a box are what is contiguous in global memory. It does not transpose them. So an
+# M-major operand arrives in lines along M and stays like that, and its atom is the K-major one mirrored: not 8 rows of
+# 64 elements along K, but **64 x 8, eight lines of 64 elements along M**, one line for each k.
+#
+# The swizzle is the same `S<3,4,3>`, for it sees addresses: 16-byte chunk *c* of line *l* goes to slot *c XOR l*,
+# whichever way the lines run.
 #
 # **In which order do the atoms fill the tile?** A descriptor has two strides. For an MN-major operand one of them, the
 # *stride byte offset*, leads from eight k to the next eight, the other, the *leading byte offset*, from 64 rows to the
-# next 64; the tensor core would take either order. TMA decides: a box in the 128-byte mode is one swizzle wide, 64
-# elements, and its lines lie *one below the other*. So all atoms along K come first, and after them the next 64 rows: a
-# box is 64 x 64. The other way round a box would be one atom, 64 x 8, and the producer would issue eight times as many
-# copies.
+# next 64; the tensor core would take either order.
+#
+# TMA decides: a box in the 128-byte mode is one swizzle wide, 64 elements, and its lines lie *one below the other*. So
+# all atoms along K come first, and after them the next 64 rows: a box is 64 x 64. The other way round a box would be
+# one atom, 64 x 8, and the producer would issue eight times as many copies.
 
 
 # %%
@@ -177,8 +180,8 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
 # ## One bit
 #
 # The instruction descriptor has a bit for each operand: the lines that the matrix descriptor describes run along K, or
-# along M or N. With the bit the tensor core turns each piece while it reads it. For 16-bit elements it takes any mode;
-# 32-bit ones need, along M and N, a mode of their own that keeps 32 bytes together.
+# along M or N. With the bit the tensor core transposes each piece while it reads it. For 16-bit elements it takes any
+# mode; 32-bit ones need, along M and N, a mode of their own that keeps 32 bytes together.
 #
 # The bit is in the instruction descriptor, the strides are in the matrix descriptor, the swizzle is in that and in the
 # tensor map, and all of them must tell of the same tile. We say it once, in `Config`, and CuTe derives the descriptors
@@ -196,14 +199,14 @@ def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
 
 
 class TiledCopies(NamedTuple):
-    """The copies by software on the way of C, over one piece of it."""
+    """The copies by software on the way of C, over one subtile of it."""
 
     t2r_c: cute.TiledCopy  # tcgen05.ld: from tensor memory to registers, `epi_n` columns of a row a thread
     r2s_c: cute.TiledCopy  # st.shared of 16 bytes
 
 
 def pieces(sums: cute.Tensor, config: Config = CONFIG) -> cute.Tensor:
-    """The sums of one stage (MMA, MMA_M, MMA_N) as (M, EPI_N, 1, N / EPI_N)."""
+    """The accumulators of one stage (MMA, MMA_M, MMA_N) as (M, EPI_N, 1, N / EPI_N)."""
     return cute.flat_divide(sums[(None, None), 0, 0], (config.tile_m, config.epi_n))
 
 
@@ -245,10 +248,10 @@ def work_of_cta(shape_mn, config: cutlass.Constexpr):
 
 
 @cute.jit
-def tile_of(work: Work, turn, config: cutlass.Constexpr):
-    """The tile (m, n) of C that this CTA computes in a turn: column by column inside groups of rows of tiles."""
+def tile_of(work: Work, iteration, config: cutlass.Constexpr):
+    """The tile (m, n) of C that this CTA computes in an iteration: column by column inside groups of rows of tiles."""
     down, across = work.grid
-    number = work.first + turn * work.step
+    number = work.first + iteration * work.step
     group, inside = number // (config.raster_group * across), number % (config.raster_group * across)
     first = group * config.raster_group
     height = cutlass.min(down - first, config.raster_group)  # the last group may be lower
@@ -276,8 +279,8 @@ def produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work: Work, config: cutlass.Cons
     tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, sA, cute.group_modes(gA, 0, 2))  # (TMA, m, k)
     tBsB, tBgB = cpasync.tma_partition(tma_b, 0, alone, sB, cute.group_modes(gB, 0, 2))  # (TMA, n, k)
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    for turn in cutlass.range(work.turns, unroll=1):
-        m, n = tile_of(work, turn, config)
+    for iteration in cutlass.range(work.turns, unroll=1):
+        m, n = tile_of(work, iteration, config)
         state = produce_tile(pipe, state, tma_a, tma_b, tAgA[None, m, None], tAsA, tBgB[None, n, None], tBsB)
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
@@ -303,7 +306,7 @@ def multiply_tile(pipe, read, tCtC, tCrA, tCrB, k_tiles, dtype: cutlass.Constexp
 
 @cute.jit
 def multiply(pipe, acc_pipe, tCtC, sA, sB, k_tiles, work: Work, config: cutlass.Constexpr):
-    """Tile after tile into the stages of tCtC (MMA, MMA_M, MMA_N, STAGE), in turn."""
+    """Tile after tile into the stages of tCtC (MMA, MMA_M, MMA_N, STAGE), alternating."""
     dtype = sA.element_type
     mma = tiled_mma(dtype, config)
     thr = mma.get_slice(0)
@@ -323,7 +326,7 @@ def multiply(pipe, acc_pipe, tCtC, sA, sB, k_tiles, work: Work, config: cutlass.
 # %%
 @cute.jit
 def send(rC, sC, bsC, target, tma_c, copy, buffer, sends, barrier, config: cutlass.Constexpr):
-    """One piece, from registers through a buffer and out by TMA. sC (CPY, CPY_M, CPY_N, BUFFER); bsC (TMA, BUFFER)."""
+    """A subtile, from registers through a buffer and out by TMA. sC (CPY, CPY_M, CPY_N, BUFFER); bsC (TMA, BUFFER)."""
     if sends:
         cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
     barrier.arrive_and_wait()  # all know that the buffer is free
@@ -338,18 +341,18 @@ def send(rC, sC, bsC, target, tma_c, copy, buffer, sends, barrier, config: cutla
 
 @cute.jit
 def store(acc_pipe, tCtC, sC, tma_c, gC, copies, barrier, work: Work, config: cutlass.Constexpr):
-    """Fetch and send tile after tile. tCtC (MMA, MMA_M, MMA_N, STAGE); gC (M, EPI_N, m, n): all pieces of C."""
+    """Fetch and send tile after tile. tCtC (MMA, MMA_M, MMA_N, STAGE); gC (M, EPI_N, m, n): all subtiles of C."""
     tidx, _, _ = cute.arch.thread_idx()
     sends = cute.arch.make_warp_uniform(tidx // 32) == 0  # the warp that talks to TMA
     t2r, r2s = copies.t2r_c.get_slice(tidx), copies.r2s_c.get_slice(tidx)
     tDsC = r2s.partition_D(sC)  # (VEC, REST_M, REST_N, BUFFER)
-    whole = cute.make_layout(1)  # a piece is one box: nothing is divided among CTAs
+    whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
     bsC, bgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
     rAcc = cute.make_rmem_tensor(t2r.partition_D(sC)[None, None, None, 0].shape, cutlass.Float32)
     across = config.tile_n // config.epi_n
     fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.acc_stages)
-    for turn in cutlass.range(work.turns, unroll=1):
-        m, n = tile_of(work, turn, config)
+    for iteration in cutlass.range(work.turns, unroll=1):
+        m, n = tile_of(work, iteration, config)
         acc_pipe.consumer_wait(fetch)
         cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
         tDtC = t2r.partition_S(pieces(tCtC[None, None, None, fetch.index], config))  # (LD, LD_M, LD_N, 1, PIECE)
@@ -372,7 +375,7 @@ def store(acc_pipe, tCtC, sC, tma_c, gC, copies, barrier, work: Work, config: cu
 # %%
 @cute.jit
 def make_pipelines(barriers, config: cutlass.Constexpr):
-    """The barriers of the stages of A and B, and those of the stages of sums."""
+    """The barriers of the stages of A and B, and those of the accumulator stages."""
     one, warps = (pipeline.CooperativeGroup(pipeline.Agent.Thread, n) for n in (1, EPILOGUE_WARPS))
     pipe = pipeline.PipelineTmaUmma.create(
         barrier_storage=barriers,
@@ -392,7 +395,7 @@ def make_pipelines(barriers, config: cutlass.Constexpr):
 
 
 def sums_in(tmem, dtype, config: Config):
-    """The address of tensor memory, once it is allocated, and the sums (MMA, MMA_M, MMA_N, STAGE) in it."""
+    """The address of tensor memory, once it is allocated, and the accumulators (MMA, MMA_M, MMA_N, STAGE) in it."""
     mma = tiled_mma(dtype, config)
     tmem.wait_for_alloc()
     address = tmem.retrieve_ptr(cutlass.Float32)
@@ -440,7 +443,7 @@ def kernel(
         address, tCtC = sums_in(tmem, dtype, config)
         barrier = pipeline.NamedBarrier(barrier_id=2, num_threads=32 * EPILOGUE_WARPS)
         store(acc_pipe, tCtC, sC, tma_c, gC, tiled_copies(dtype, config), barrier, work, config)
-        barrier.arrive_and_wait()  # all four have fetched their last sums
+        barrier.arrive_and_wait()  # all four have fetched their last accumulators
         tmem.free(address)
 
 

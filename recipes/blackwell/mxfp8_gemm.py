@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A GEMM of 8-bit floats with a scale factor for every 32 of them
+#     title: "MXFP8: block-scaled 8-bit GEMM"
 #     claim: >-
-#       An 8-bit float has too little range for a matrix, so MXFP8 gives every 32 elements of a row a power of two of
-#       their own. Blackwell's tensor core multiplies by it on the way, if the factors lie in tensor memory just so.
+#       MXFP8 gives every 32 elements of a row a scale factor, and the tensor core multiplies by it when the factors lie
+#       in tensor memory in its layout.
 #     track: blackwell
 #     order: 50
 #     builds_on: blackwell/pipelined_gemm
@@ -26,10 +26,10 @@
 # ---
 
 # %% [markdown]
-# # A GEMM of 8-bit floats with a scale factor for every 32 of them
+# # MXFP8: block-scaled 8-bit GEMM
 #
 # **Claim.** An `e4m3` float has eight bits: a sign, four of exponent, three of fraction. It reaches from 2<sup>-9</sup>
-# to 448, which is too little for a matrix of weights or activations. The MX formats (of the Open Compute Project) mend
+# to 448, which is too little for a matrix of weights or activations. The MX formats (of the Open Compute Project) fix
 # that: 32 neighbours along K share a **scale factor**, a power of two that takes one more byte. What an element stands
 # for is its value times its block's factor.
 #
@@ -66,17 +66,17 @@ from cookbook.recipe.entry import Call, Gemm, check_apart, check_tensor, compile
 # A k-tile is 128 elements now, as many bytes as before, and an instruction takes 32 of them: again 32 bytes. Each stage
 # of A and B has its scale factors with it, one byte for every 32.
 #
-# Tensor memory is the narrow place. The sums of two tiles of 128 x 256 fill all of its 512 columns, and then there
-# would be none left for scale factors. So a choice must be made, and both are here:
+# Tensor memory is the narrow place. The accumulators of two tiles of 128 x 256 fill all of its 512 columns, and then
+# there would be none left for scale factors. So a choice must be made, and both are here:
 #
 # | variant | |
 # |---|---|
-# | `one wide tile` | tiles of 128 x 256, one stage of sums: the tensor core waits while a tile is fetched |
-# | `two narrow tiles` | tiles of 128 x 128, two stages of sums: it need not wait, but reads more for each product |
+# | `one wide tile` | tiles of 128 x 256, one accumulator stage: the tensor core waits while a tile is fetched |
+# | `two narrow tiles` | tiles of 128 x 128, two accumulator stages: it need not wait, but reads more for each product |
 #
 # Every stage of A and B has columns of its own for its scale factors. NVIDIA's kernels do with one set for all. But
 # then a copy overwrites what an MMA issued before it reads; the PTX ISA lists the pairs of instructions that keep their
-# order, and names the copy before the MMA, not the MMA before the copy. This way nobody need know: the stage's *empty*
+# order, and names the copy before the MMA, not the MMA before the copy. This way no warp need know: the stage's *empty*
 # barrier waits for the MMA, and so speaks for the factors too.
 
 
@@ -89,10 +89,10 @@ class Config:
     tile_n: int = 256  # columns of C per tile: the widest tcgen05.mma
     tile_k: int = 128  # 128 bytes: one row of the SW128 atom, four tcgen05.mma steps of 32, four scale factors
     stages: int = 4  # pairs of A and B tiles, with their scale factors, in flight or being read
-    acc_stages: int = 1  # tiles of sums in tensor memory
-    epi_n: int = 32  # columns of a piece of C: 64 bytes, and as many registers a thread
-    epi_buffers: int = 2  # pieces of C on their way out
-    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+    acc_stages: int = 1  # accumulator tiles in tensor memory
+    epi_n: int = 32  # columns of an epilogue subtile of C: 64 bytes, and as many registers a thread
+    epi_buffers: int = 2  # epilogue subtiles of C on their way out
+    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
 
     @property
     def threads(self) -> int:
@@ -104,7 +104,7 @@ class Config:
 
     @property
     def sfa_column(self) -> int:
-        return self.acc_stages * self.tile_n  # of tensor memory: the scale factors of A follow the sums
+        return self.acc_stages * self.tile_n  # of tensor memory: the scale factors of A follow the accumulators
 
     @property
     def sfb_column(self) -> int:
@@ -203,14 +203,14 @@ def tiled_mma(dtype=None, config: Config = CONFIG) -> cute.TiledMma:
 
 
 class TiledCopies(NamedTuple):
-    """The copies by software on the way of C, over one piece of it."""
+    """The copies by software on the way of C, over one subtile of it."""
 
     t2r_c: cute.TiledCopy  # tcgen05.ld: from tensor memory to registers, `epi_n` columns of a row a thread
     r2s_c: cute.TiledCopy  # st.shared of 16 bytes
 
 
 def pieces(sums: cute.Tensor, config: Config = CONFIG) -> cute.Tensor:
-    """The sums of one stage (MMA, MMA_M, MMA_N) as (M, EPI_N, 1, N / EPI_N)."""
+    """The accumulators of one stage (MMA, MMA_M, MMA_N) as (M, EPI_N, 1, N / EPI_N)."""
     return cute.flat_divide(sums[(None, None), 0, 0], (config.tile_m, config.epi_n))
 
 
@@ -232,9 +232,12 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # 1. **TMA** carries whole atoms. In global memory atoms follow one another along K, so a matrix of them has a row for
 #    every 128 rows of A, and TMA needs no swizzle, only boxes. It counts in words of 8 bytes, for a box may be 256
 #    elements wide at most.
+#
 # 2. **`tcgen05.cp`**, in its form `32x128b.warpx4`, takes an atom out of shared memory: 32 lines of 16 bytes.
+#
 # 3. It puts line *i* into lane *i* of *each* of the four warps, 16 bytes into four columns. Row *r* of the atom is then
 #    in lane *r* mod 32, column *r* div 32: every warp has the factors of all 128 rows.
+#
 # 4. **`tcgen05.mma`** reads one byte of each of these cells, or two, or four: as many factors as there are blocks in
 #    what it takes along K. Here it is one block of 32, so its four steps over a k-tile read bytes 0, 1, 2, 3. Two bits
 #    of the instruction descriptor name the byte. CuTe keeps them in the top bits of the address, from where the
@@ -308,7 +311,7 @@ def operands(mma: cute.TiledMma, tiles, address, config: Config = CONFIG) -> tup
 
 
 # %% [markdown]
-# ## Which tile is next
+# ## The tile scheduler: which tile is next
 #
 # As before: CTA *i* of *s* that were started does the tiles i, i + s, i + 2s and so on, in groups of `raster_group`
 # rows of tiles, and each role works that out for itself.
@@ -334,10 +337,10 @@ def work_of_cta(shape_mn, config: cutlass.Constexpr):
 
 
 @cute.jit
-def tile_of(work: Work, turn, config: cutlass.Constexpr):
-    """The tile (m, n) of C that this CTA computes in a turn: column by column inside groups of rows of tiles."""
+def tile_of(work: Work, iteration, config: cutlass.Constexpr):
+    """The tile (m, n) of C that this CTA computes in an iteration: column by column inside groups of rows of tiles."""
     down, across = work.grid
-    number = work.first + turn * work.step
+    number = work.first + iteration * work.step
     group, inside = number // (config.raster_group * across), number % (config.raster_group * across)
     first = group * config.raster_group
     height = cutlass.min(down - first, config.raster_group)  # the last group may be lower
@@ -378,8 +381,8 @@ def produce(pipe, loads, sources, tiles, work: Work, config: cutlass.Constexpr):
         parts.append(cpasync.tma_partition(load, 0, alone, cute.group_modes(tile, 0, 2), cute.group_modes(cut, 0, 2)))
     targets, parts = [part[0] for part in parts], [part[1] for part in parts]  # (TMA, STAGE); (TMA, m, k)
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    for turn in cutlass.range(work.turns, unroll=1):
-        m, n = tile_of(work, turn, config)
+    for iteration in cutlass.range(work.turns, unroll=1):
+        m, n = tile_of(work, iteration, config)
         of_tile = [parts[i][None, (m, n)[i % 2], None] for i in range(4)]
         state = produce_tile(pipe, state, loads, of_tile, targets)
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
@@ -419,7 +422,7 @@ def multiply_tile(pipe, read, tCtC, a: Operand, b: Operand, k_tiles, config: cut
 
 @cute.jit
 def multiply(pipe, acc_pipe, address, tCtC, tiles, k_tiles, work: Work, config: cutlass.Constexpr):
-    """Tile after tile into the stages of tCtC (MMA, MMA_M, MMA_N, STAGE), in turn. address: of tensor memory."""
+    """Tile after tile into the stages of tCtC (MMA, MMA_M, MMA_N, STAGE), alternating. address: of tensor memory."""
     a, b = operands(tiled_mma(config=config), tiles, address, config)
     read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
     fill = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.acc_stages)
@@ -435,15 +438,15 @@ def multiply(pipe, acc_pipe, address, tCtC, tiles, k_tiles, work: Work, config: 
 # %% [markdown]
 # ## The warps that store
 #
-# [The page on the roles](pipelined_gemm.ipynb) tells all of it: four warps fetch a piece of the sums, round it, write
-# it into a buffer, and TMA carries the buffer away. The sums are float32 and know nothing of scale factors any more.
-# C is bfloat16.
+# [The page on the roles](pipelined_gemm.ipynb) tells all of it: four warps fetch an epilogue subtile of the
+# accumulators, round it, write it into a buffer, and TMA carries the buffer away. The accumulators are float32 and know
+# nothing of scale factors any more. C is bfloat16.
 
 
 # %%
 @cute.jit
 def send(rC, sC, bsC, target, tma_c, copy, buffer, sends, barrier, config: cutlass.Constexpr):
-    """One piece, from registers through a buffer and out by TMA. sC (CPY, CPY_M, CPY_N, BUFFER); bsC (TMA, BUFFER)."""
+    """A subtile, from registers through a buffer and out by TMA. sC (CPY, CPY_M, CPY_N, BUFFER); bsC (TMA, BUFFER)."""
     if sends:
         cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
     barrier.arrive_and_wait()  # all know that the buffer is free
@@ -458,18 +461,18 @@ def send(rC, sC, bsC, target, tma_c, copy, buffer, sends, barrier, config: cutla
 
 @cute.jit
 def store(acc_pipe, tCtC, sC, tma_c, gC, copies, barrier, work: Work, config: cutlass.Constexpr):
-    """Fetch and send tile after tile. tCtC (MMA, MMA_M, MMA_N, STAGE); gC (M, EPI_N, m, n): all pieces of C."""
+    """Fetch and send tile after tile. tCtC (MMA, MMA_M, MMA_N, STAGE); gC (M, EPI_N, m, n): all subtiles of C."""
     tidx, _, _ = cute.arch.thread_idx()
     sends = cute.arch.make_warp_uniform(tidx // 32) == 0  # the warp that talks to TMA
     t2r, r2s = copies.t2r_c.get_slice(tidx), copies.r2s_c.get_slice(tidx)
     tDsC = r2s.partition_D(sC)  # (VEC, REST_M, REST_N, BUFFER)
-    whole = cute.make_layout(1)  # a piece is one box: nothing is divided among CTAs
+    whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
     bsC, bgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
     rAcc = cute.make_rmem_tensor(t2r.partition_D(sC)[None, None, None, 0].shape, cutlass.Float32)
     across = config.tile_n // config.epi_n
     fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.acc_stages)
-    for turn in cutlass.range(work.turns, unroll=1):
-        m, n = tile_of(work, turn, config)
+    for iteration in cutlass.range(work.turns, unroll=1):
+        m, n = tile_of(work, iteration, config)
         acc_pipe.consumer_wait(fetch)
         cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
         tDtC = t2r.partition_S(pieces(tCtC[None, None, None, fetch.index], config))  # (LD, LD_M, LD_N, 1, PIECE)
@@ -479,7 +482,7 @@ def store(acc_pipe, tCtC, sC, tma_c, gC, copies, barrier, work: Work, config: cu
             if cutlass.const_expr(piece == across - 1):
                 cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
                 with cute.arch.elect_one():
-                    acc_pipe.consumer_release(fetch)  # these sums may be overwritten
+                    acc_pipe.consumer_release(fetch)  # these accumulators may be overwritten
             rC = cute.make_rmem_tensor(rAcc.shape, sC.element_type)
             rC.store(rAcc.load().to(sC.element_type))
             buffer, target = piece % config.epi_buffers, bgC[None, m, n * across + piece]
@@ -499,7 +502,7 @@ def store(acc_pipe, tCtC, sC, tma_c, gC, copies, barrier, work: Work, config: cu
 # %%
 @cute.jit
 def make_pipelines(barriers, config: cutlass.Constexpr):
-    """The barriers of the stages of A and B, and those of the stages of sums."""
+    """The barriers of the stages of A and B, and those of the accumulator stages."""
     one, warps = (pipeline.CooperativeGroup(pipeline.Agent.Thread, n) for n in (1, EPILOGUE_WARPS))
     pipe = pipeline.PipelineTmaUmma.create(
         barrier_storage=barriers,
@@ -519,7 +522,7 @@ def make_pipelines(barriers, config: cutlass.Constexpr):
 
 
 def sums_in(tmem, dtype, config: Config):
-    """The address of tensor memory, once it is allocated, and the sums (MMA, MMA_M, MMA_N, STAGE) in it."""
+    """The address of tensor memory, once it is allocated, and the accumulators (MMA, MMA_M, MMA_N, STAGE) in it."""
     mma = tiled_mma(dtype, config)
     tmem.wait_for_alloc()
     address = tmem.retrieve_ptr(cutlass.Float32)
@@ -567,7 +570,7 @@ def kernel(
         address, tCtC = sums_in(tmem, dtype, config)
         barrier = pipeline.NamedBarrier(barrier_id=2, num_threads=32 * EPILOGUE_WARPS)
         store(acc_pipe, tCtC, sC, tma_c, gC, tiled_copies(dtype, config), barrier, work, config)
-        barrier.arrive_and_wait()  # all four have fetched their last sums
+        barrier.arrive_and_wait()  # all four have fetched their last accumulators
         tmem.free(address)
 
 
@@ -799,8 +802,8 @@ print(f"{places.size} scale factors in {places.size // ATOM_BYTES} atoms, each w
 # %% [markdown] tags=["lab"]
 # ## In the lab: tensor memory
 #
-# The columns of both variants: sums first, then for every stage of A and B the scale factors of A, then those of B.
-# What is allocated is a power of two.
+# The columns of both variants: accumulators first, then for every stage of A and B the scale factors of A, then those
+# of B. What is allocated is a power of two.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -811,7 +814,7 @@ rows_of_table = []
 for name, c in VARIANTS.items():
     each = [c.sfa_column, c.sfb_column - c.sfa_column, c.stages * c.atoms_k * c.tile_n // 32]
     rows_of_table.append([name, *map(str, each), str(sum(each)), str(c.tmem_columns)])
-Markdown(table(["variant", "sums", "factors of A", "factors of B", "together", "allocated"], rows_of_table))
+Markdown(table(["variant", "accumulators", "factors of A", "factors of B", "together", "allocated"], rows_of_table))
 
 # %% [markdown] tags=["lab"]
 # ## In the lab: A, and a store of C
@@ -853,12 +856,17 @@ for name, found in kept.items():
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# *Layout*: beside what every Blackwell page looks at, each scale factor's way: the order of bytes in atoms, the boxes,
-# the atoms that `tcgen05.cp` takes, and that every `tcgen05.mma` is told the byte where its factors then are. *Model*:
-# the product by these layouts, simulated through modelled TMA, `tcgen05.cp`, tensor memory and block-scaled
-# `tcgen05.mma`, equals what the operands stand for, exactly. *Pipeline*: no order of the warps' steps overwrites scale
-# factors, in shared or in tensor memory, before they were read. *Compiled*: a real cubin, with the descriptors that the
-# layouts need, bit by bit. What needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
+# *Layout*: what every Blackwell page checks, and each scale factor's way: the order of bytes in atoms, the boxes, the
+# atoms that `tcgen05.cp` takes, and that every `tcgen05.mma` is told the byte where its factors then are.
+#
+# *Model*: the product by these layouts, simulated through modelled TMA, `tcgen05.cp`, tensor memory and block-scaled
+# `tcgen05.mma`, equals what the operands stand for, exactly.
+#
+# *Pipeline*: no order of the warps' steps overwrites scale factors, in shared or in tensor memory, before they were
+# read.
+#
+# *Compiled*: a real cubin, with the descriptors that the layouts need, bit by bit. What needs a Blackwell GPU says *not
+# checked*: **this kernel has not run on hardware**.
 #
 # The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
 # coordinates, guards and accumulators.

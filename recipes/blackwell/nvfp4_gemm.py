@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A GEMM of 4-bit floats with a scale factor for every 16 of them
+#     title: "NVFP4: block-scaled 4-bit GEMM"
 #     claim: >-
-#       A 4-bit float has eight sizes. With a factor of its own for every 16 elements it is enough for a matrix, and the
-#       tensor core multiplies twice as many at a time; to shared memory they are bytes, two elements in each.
+#       NVFP4 gives every 16 elements of a row a scale factor; the tensor core multiplies such elements twice as fast as
+#       8-bit ones.
 #     track: blackwell
 #     order: 60
 #     builds_on: blackwell/mxfp8_gemm
@@ -26,7 +26,7 @@
 # ---
 
 # %% [markdown]
-# # A GEMM of 4-bit floats with a scale factor for every 16 of them
+# # NVFP4: block-scaled 4-bit GEMM
 #
 # **Claim.** An `e2m1` float has a sign, two bits of exponent and one of fraction: 0, 1/2, 1, 3/2, 2, 3, 4, 6 and their
 # negatives. NVFP4 gives every 16 of them along K a scale factor, an `e4m3` float without its sign. So an element takes
@@ -66,8 +66,8 @@ from cookbook.recipe.entry import Call, Gemm, check_apart, check_tensor, compile
 #
 # | variant | |
 # |---|---|
-# | `one wide tile` | tiles of 128 x 256, one stage of sums: the tensor core waits while a tile is fetched |
-# | `two narrow tiles` | tiles of 128 x 128, two stages of sums: it need not wait, but reads more for each product |
+# | `one wide tile` | tiles of 128 x 256, one accumulator stage: the tensor core waits while a tile is fetched |
+# | `two narrow tiles` | tiles of 128 x 128, two accumulator stages: it need not wait, but reads more for each product |
 
 
 # %%
@@ -79,10 +79,10 @@ class Config:
     tile_n: int = 256  # columns of C per tile: the widest tcgen05.mma
     tile_k: int = 256  # 128 bytes: one row of the SW128 atom, four tcgen05.mma steps of 64, 16 scale factors
     stages: int = 4  # pairs of A and B tiles, with their scale factors, in flight or being read
-    acc_stages: int = 1  # tiles of sums in tensor memory
-    epi_n: int = 32  # columns of a piece of C: 64 bytes, and as many registers a thread
-    epi_buffers: int = 1  # pieces of C on their way out
-    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+    acc_stages: int = 1  # accumulator tiles in tensor memory
+    epi_n: int = 32  # columns of an epilogue subtile of C: 64 bytes, and as many registers a thread
+    epi_buffers: int = 1  # epilogue subtiles of C on their way out
+    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
 
     @property
     def threads(self) -> int:
@@ -98,7 +98,7 @@ class Config:
 
     @property
     def sfa_column(self) -> int:
-        return self.acc_stages * self.tile_n  # of tensor memory: the scale factors of A follow the sums
+        return self.acc_stages * self.tile_n  # of tensor memory: the scale factors of A follow the accumulators
 
     @property
     def sfb_column(self) -> int:
@@ -203,14 +203,14 @@ def as_elements(sX: cute.Tensor) -> cute.Tensor:
 
 
 class TiledCopies(NamedTuple):
-    """The copies by software on the way of C, over one piece of it."""
+    """The copies by software on the way of C, over one subtile of it."""
 
     t2r_c: cute.TiledCopy  # tcgen05.ld: from tensor memory to registers, `epi_n` columns of a row a thread
     r2s_c: cute.TiledCopy  # st.shared of 16 bytes
 
 
 def pieces(sums: cute.Tensor, config: Config = CONFIG) -> cute.Tensor:
-    """The sums of one stage (MMA, MMA_M, MMA_N) as (M, EPI_N, 1, N / EPI_N)."""
+    """The accumulators of one stage (MMA, MMA_M, MMA_N) as (M, EPI_N, 1, N / EPI_N)."""
     return cute.flat_divide(sums[(None, None), 0, 0], (config.tile_m, config.epi_n))
 
 
@@ -304,7 +304,7 @@ def operands(mma: cute.TiledMma, tiles, address, config: Config = CONFIG) -> tup
 
 
 # %% [markdown]
-# ## Which tile is next
+# ## The tile scheduler: which tile is next
 #
 # As before: CTA *i* of *s* that were started does the tiles i, i + s, i + 2s and so on, in groups of `raster_group`
 # rows of tiles, and each role works that out for itself.
@@ -330,10 +330,10 @@ def work_of_cta(shape_mn, config: cutlass.Constexpr):
 
 
 @cute.jit
-def tile_of(work: Work, turn, config: cutlass.Constexpr):
-    """The tile (m, n) of C that this CTA computes in a turn: column by column inside groups of rows of tiles."""
+def tile_of(work: Work, iteration, config: cutlass.Constexpr):
+    """The tile (m, n) of C that this CTA computes in an iteration: column by column inside groups of rows of tiles."""
     down, across = work.grid
-    number = work.first + turn * work.step
+    number = work.first + iteration * work.step
     group, inside = number // (config.raster_group * across), number % (config.raster_group * across)
     first = group * config.raster_group
     height = cutlass.min(down - first, config.raster_group)  # the last group may be lower
@@ -373,8 +373,8 @@ def produce(pipe, loads, sources, tiles, work: Work, config: cutlass.Constexpr):
         parts.append(cpasync.tma_partition(load, 0, alone, cute.group_modes(tile, 0, 2), cute.group_modes(cut, 0, 2)))
     targets, parts = [part[0] for part in parts], [part[1] for part in parts]  # (TMA, STAGE); (TMA, m, k)
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    for turn in cutlass.range(work.turns, unroll=1):
-        m, n = tile_of(work, turn, config)
+    for iteration in cutlass.range(work.turns, unroll=1):
+        m, n = tile_of(work, iteration, config)
         of_tile = [parts[i][None, (m, n)[i % 2], None] for i in range(4)]
         state = produce_tile(pipe, state, loads, of_tile, targets)
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
@@ -413,7 +413,7 @@ def multiply_tile(pipe, read, tCtC, a: Operand, b: Operand, k_tiles, config: cut
 
 @cute.jit
 def multiply(pipe, acc_pipe, address, tCtC, tiles, k_tiles, work: Work, config: cutlass.Constexpr):
-    """Tile after tile into the stages of tCtC (MMA, MMA_M, MMA_N, STAGE), in turn. address: of tensor memory."""
+    """Tile after tile into the stages of tCtC (MMA, MMA_M, MMA_N, STAGE), alternating. address: of tensor memory."""
     a, b = operands(tiled_mma(config=config), tiles, address, config)
     read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
     fill = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.acc_stages)
@@ -429,15 +429,15 @@ def multiply(pipe, acc_pipe, address, tCtC, tiles, k_tiles, work: Work, config: 
 # %% [markdown]
 # ## The warps that store
 #
-# [The page on the roles](pipelined_gemm.ipynb) tells all of it: four warps fetch a piece of the sums, round it, write
-# it into a buffer, and TMA carries the buffer away. The sums are float32 and know nothing of scale factors any more.
-# C is bfloat16.
+# [The page on the roles](pipelined_gemm.ipynb) tells all of it: four warps fetch an epilogue subtile of the
+# accumulators, round it, write it into a buffer, and TMA carries the buffer away. The accumulators are float32 and know
+# nothing of scale factors any more. C is bfloat16.
 
 
 # %%
 @cute.jit
 def send(rC, sC, bsC, target, tma_c, copy, buffer, sends, barrier, config: cutlass.Constexpr):
-    """One piece, from registers through a buffer and out by TMA. sC (CPY, CPY_M, CPY_N, BUFFER); bsC (TMA, BUFFER)."""
+    """A subtile, from registers through a buffer and out by TMA. sC (CPY, CPY_M, CPY_N, BUFFER); bsC (TMA, BUFFER)."""
     if sends:
         cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
     barrier.arrive_and_wait()  # all know that the buffer is free
@@ -452,18 +452,18 @@ def send(rC, sC, bsC, target, tma_c, copy, buffer, sends, barrier, config: cutla
 
 @cute.jit
 def store(acc_pipe, tCtC, sC, tma_c, gC, copies, barrier, work: Work, config: cutlass.Constexpr):
-    """Fetch and send tile after tile. tCtC (MMA, MMA_M, MMA_N, STAGE); gC (M, EPI_N, m, n): all pieces of C."""
+    """Fetch and send tile after tile. tCtC (MMA, MMA_M, MMA_N, STAGE); gC (M, EPI_N, m, n): all subtiles of C."""
     tidx, _, _ = cute.arch.thread_idx()
     sends = cute.arch.make_warp_uniform(tidx // 32) == 0  # the warp that talks to TMA
     t2r, r2s = copies.t2r_c.get_slice(tidx), copies.r2s_c.get_slice(tidx)
     tDsC = r2s.partition_D(sC)  # (VEC, REST_M, REST_N, BUFFER)
-    whole = cute.make_layout(1)  # a piece is one box: nothing is divided among CTAs
+    whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
     bsC, bgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
     rAcc = cute.make_rmem_tensor(t2r.partition_D(sC)[None, None, None, 0].shape, cutlass.Float32)
     across = config.tile_n // config.epi_n
     fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.acc_stages)
-    for turn in cutlass.range(work.turns, unroll=1):
-        m, n = tile_of(work, turn, config)
+    for iteration in cutlass.range(work.turns, unroll=1):
+        m, n = tile_of(work, iteration, config)
         acc_pipe.consumer_wait(fetch)
         cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
         tDtC = t2r.partition_S(pieces(tCtC[None, None, None, fetch.index], config))  # (LD, LD_M, LD_N, 1, PIECE)
@@ -473,7 +473,7 @@ def store(acc_pipe, tCtC, sC, tma_c, gC, copies, barrier, work: Work, config: cu
             if cutlass.const_expr(piece == across - 1):
                 cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
                 with cute.arch.elect_one():
-                    acc_pipe.consumer_release(fetch)  # these sums may be overwritten
+                    acc_pipe.consumer_release(fetch)  # these accumulators may be overwritten
             rC = cute.make_rmem_tensor(rAcc.shape, sC.element_type)
             rC.store(rAcc.load().to(sC.element_type))
             buffer, target = piece % config.epi_buffers, bgC[None, m, n * across + piece]
@@ -493,7 +493,7 @@ def store(acc_pipe, tCtC, sC, tma_c, gC, copies, barrier, work: Work, config: cu
 # %%
 @cute.jit
 def make_pipelines(barriers, config: cutlass.Constexpr):
-    """The barriers of the stages of A and B, and those of the stages of sums."""
+    """The barriers of the stages of A and B, and those of the accumulator stages."""
     one, warps = (pipeline.CooperativeGroup(pipeline.Agent.Thread, n) for n in (1, EPILOGUE_WARPS))
     pipe = pipeline.PipelineTmaUmma.create(
         barrier_storage=barriers,
@@ -513,7 +513,7 @@ def make_pipelines(barriers, config: cutlass.Constexpr):
 
 
 def sums_in(tmem, dtype, config: Config):
-    """The address of tensor memory, once it is allocated, and the sums (MMA, MMA_M, MMA_N, STAGE) in it."""
+    """The address of tensor memory, once it is allocated, and the accumulators (MMA, MMA_M, MMA_N, STAGE) in it."""
     mma = tiled_mma(dtype, config)
     tmem.wait_for_alloc()
     address = tmem.retrieve_ptr(cutlass.Float32)
@@ -561,7 +561,7 @@ def kernel(
         address, tCtC = sums_in(tmem, dtype, config)
         barrier = pipeline.NamedBarrier(barrier_id=2, num_threads=32 * EPILOGUE_WARPS)
         store(acc_pipe, tCtC, sC, tma_c, gC, tiled_copies(dtype, config), barrier, work, config)
-        barrier.arrive_and_wait()  # all four have fetched their last sums
+        barrier.arrive_and_wait()  # all four have fetched their last accumulators
         tmem.free(address)
 
 

@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A GEMM whose tiles are handed out while it runs
+#     title: Dynamic tile scheduler with cluster launch control
 #     claim: >-
-#       Launch a cluster for every tile, and let those that run take the work of those that have not begun: whoever is
-#       free first gets the next tile, and nobody needs to know how many SMs there are, or how fast.
+#       Launch a cluster for every tile and let running clusters cancel waiting ones and take their work: the first free
+#       cluster gets the next tile.
 #     track: blackwell
 #     order: 40
 #     builds_on: blackwell/two_cta_gemm
@@ -26,12 +26,12 @@
 # ---
 
 # %% [markdown]
-# # A GEMM whose tiles are handed out while it runs
+# # Dynamic tile scheduler with cluster launch control
 #
-# **Claim.** A kernel whose CTAs stay and go from tile to tile overlaps the end of one tile with the beginning of the
-# next. But [so far](two_cta_gemm.ipynb) the tiles were dealt out *before* it began: cluster *i* of *s* does the blocks
-# i, i + s, i + 2s. That is right if *s* clusters begin together and are equally fast. If another kernel still holds
-# some SMs, or some clusters wait longer for memory, the last ones to finish decide, and the others stand by.
+# **Claim.** A kernel of persistent CTAs overlaps the end of one tile with the beginning of the next. But [so
+# far](two_cta_gemm.ipynb) the tiles were assigned *before* it began: cluster *i* of *s* does the blocks i, i + s, i +
+# 2s. That is right if *s* clusters begin together and are equally fast. If another kernel still holds some SMs, or some
+# clusters wait longer for memory, the last ones to finish decide, and the others stand by.
 #
 # Blackwell can do both: **launch a cluster for every block, and let the running ones take over those that have not
 # begun.** With `clusterlaunchcontrol.try_cancel` a running cluster asks the GPU to *cancel* one that still waits to
@@ -80,12 +80,12 @@ class Config:
     tile_n: int = 256  # columns of C per pair: the widest tcgen05.mma
     tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four tcgen05.mma steps of 16
     stages: int = 6  # pairs of A and B tiles in flight or being read
-    acc_stages: int = 2  # tiles of sums in tensor memory
-    epi_n: int = 64  # columns of a piece of C: 128 bytes, and as many registers a thread
-    epi_buffers: int = 2  # pieces of C on their way out
+    acc_stages: int = 2  # accumulator tiles in tensor memory
+    epi_n: int = 64  # columns of an epilogue subtile of C: 128 bytes, and as many registers a thread
+    epi_buffers: int = 2  # epilogue subtiles of C on their way out
     pairs_m: int = 1  # pairs of a cluster down C: they share B
     pairs_n: int = 1  # and across: they share A
-    raster_group: int = 8  # pairs that run together cover this many rows of tiles
+    raster_group: int = 8  # swizzle size: pairs that run together cover this many rows of tiles
     answers: int = 1  # blocks that are asked for before they are needed; 0: none is, the schedule is static
 
     @property
@@ -94,7 +94,7 @@ class Config:
 
     @property
     def cta_n(self) -> int:
-        return self.tile_n // PAIR  # rows of B that one CTA brings; it has sums of all tile_n columns
+        return self.tile_n // PAIR  # rows of B that one CTA brings; it has accumulators of all tile_n columns
 
     @property
     def cluster(self) -> int:
@@ -174,14 +174,14 @@ def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
 
 
 class TiledCopies(NamedTuple):
-    """The copies by software on the way of C, over one piece of it."""
+    """The copies by software on the way of C, over one subtile of it."""
 
     t2r_c: cute.TiledCopy  # tcgen05.ld: from tensor memory to registers, `epi_n` columns of a row a thread
     r2s_c: cute.TiledCopy  # st.shared of 16 bytes
 
 
 def pieces(sums: cute.Tensor, config: Config = CONFIG) -> cute.Tensor:
-    """One CTA's sums of one stage (MMA, MMA_M, MMA_N) as (M / 2, EPI_N, 1, N / EPI_N)."""
+    """One CTA's accumulators of one stage (MMA, MMA_M, MMA_N) as (M / 2, EPI_N, 1, N / EPI_N)."""
     return cute.flat_divide(sums[(None, None), 0, 0], (config.cta_m, config.epi_n))
 
 
@@ -196,10 +196,10 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 
 
 # %% [markdown]
-# ## Which tile is next
+# ## The tile scheduler: which tile is next
 #
-# Blocks of C are numbered as before, and a cluster begins with the one of its own number. What comes after that is in
-# an **answer**: 16 bytes in shared memory, which the hardware writes into *every* CTA of the cluster
+# The rasterization of the blocks of C is as before, and a cluster begins with the one of its own number. What comes
+# after that is in an **answer**: 16 bytes in shared memory, which the hardware writes into *every* CTA of the cluster
 # (`.multicast::cluster::all`), reporting to a barrier in each. Every role reads it when it is through with a tile: is
 # it a yes, and if so which CTA was the first of the cancelled cluster? Only then may the answer be overwritten.
 #
@@ -308,7 +308,8 @@ def ask(asked, answers, work: Work, config: cutlass.Constexpr):
 # %% [markdown]
 # ## The warp that loads
 #
-# The loops over turns are gone: each role keeps at it while there is a block. What it does in a block is as before.
+# The loops over tile iterations are gone: each role keeps at it while there is a block. What it does in a block is as
+# before.
 
 
 # %%
@@ -392,7 +393,7 @@ def multiply_tile(pipe, read, tCtC, tCrA, tCrB, k_tiles, dtype: cutlass.Constexp
 
 @cute.jit
 def multiply(pipe, acc_pipe, asked, answers, tCtC, sA, sB, k_tiles, work: Work, config: cutlass.Constexpr):
-    """Tile after tile into the stages of tCtC (MMA, MMA_M, MMA_N, STAGE), in turn, for both CTAs of the pair."""
+    """Tile after tile into the stages of tCtC (MMA, MMA_M, MMA_N, STAGE), alternating, for both CTAs of the pair."""
     dtype = sA.element_type
     mma = tiled_mma(dtype, config)
     tCrA = mma.make_fragment_A(blocks(sA, config.cta_m))  # (MMA, MMA_M, MMA_K, STAGE)
@@ -420,7 +421,7 @@ def multiply(pipe, acc_pipe, asked, answers, tCtC, sA, sB, k_tiles, work: Work, 
 # %%
 @cute.jit
 def send(rC, sC, bsC, target, tma_c, copy, buffer, sends, barrier, config: cutlass.Constexpr):
-    """One piece, from registers through a buffer and out by TMA. sC (CPY, CPY_M, CPY_N, BUFFER); bsC (TMA, BUFFER)."""
+    """A subtile, from registers through a buffer and out by TMA. sC (CPY, CPY_M, CPY_N, BUFFER); bsC (TMA, BUFFER)."""
     if sends:
         cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
     barrier.arrive_and_wait()  # all know that the buffer is free
@@ -435,12 +436,12 @@ def send(rC, sC, bsC, target, tma_c, copy, buffer, sends, barrier, config: cutla
 
 @cute.jit
 def store(acc_pipe, asked, answers, tCtC, sC, tma_c, gC, copies, barrier, work: Work, config: cutlass.Constexpr):
-    """Fetch and send tile after tile. tCtC (MMA, MMA_M, MMA_N, STAGE); gC (M / 2, EPI_N, m, n): all of C's pieces."""
+    """Fetch and send tile after tile. tCtC (MMA, MMA_M, MMA_N, STAGE); gC (M / 2, EPI_N, m, n): all subtiles of C."""
     tidx, _, _ = cute.arch.thread_idx()
     sends = cute.arch.make_warp_uniform(tidx // 32) == 0  # the warp that talks to TMA
     t2r, r2s = copies.t2r_c.get_slice(tidx), copies.r2s_c.get_slice(tidx)
     tDsC = r2s.partition_D(sC)  # (VEC, REST_M, REST_N, BUFFER)
-    whole = cute.make_layout(1)  # a piece is one box: nothing is divided among CTAs
+    whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
     bsC, bgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
     rAcc = cute.make_rmem_tensor(t2r.partition_D(sC)[None, None, None, 0].shape, cutlass.Float32)
     across = config.tile_n // config.epi_n
@@ -480,7 +481,7 @@ def store(acc_pipe, asked, answers, tCtC, sC, tma_c, gC, copies, barrier, work: 
 # %%
 @cute.jit
 def make_pipelines(barriers, config: cutlass.Constexpr):
-    """The barriers of the stages of A and B, of the stages of sums, and of the answers, in step with the cluster's."""
+    """The barriers of the stages of A and B, the accumulator stages and the answers, in step with the cluster's."""
     ranks = cute.make_layout((PAIR, config.pairs_m, config.pairs_n, 1))  # (half, m, n, k) -> rank
     one = pipeline.CooperativeGroup(pipeline.Agent.Thread, 1)
     pairs = pipeline.CooperativeGroup(pipeline.Agent.Thread, config.pairs_m + config.pairs_n - 1)
@@ -517,7 +518,7 @@ def make_pipelines(barriers, config: cutlass.Constexpr):
 
 
 def sums_in(tmem, dtype, config: Config):
-    """The address of tensor memory, once it is allocated, and the sums (MMA, MMA_M, MMA_N, STAGE) in it."""
+    """The address of tensor memory, once it is allocated, and the accumulators (MMA, MMA_M, MMA_N, STAGE) in it."""
     mma = tiled_mma(dtype, config)
     tmem.wait_for_alloc()
     address = tmem.retrieve_ptr(cutlass.Float32)
@@ -575,7 +576,7 @@ def kernel(
         address, tCtC = sums_in(tmem, dtype, config)
         barrier = pipeline.NamedBarrier(barrier_id=2, num_threads=32 * EPILOGUE_WARPS)
         store(acc_pipe, asked, answers, tCtC, sC, tma_c, gC, tiled_copies(dtype, config), barrier, work, config)
-        barrier.arrive_and_wait()  # all four have fetched their last sums
+        barrier.arrive_and_wait()  # all four have fetched their last accumulators
         tmem.free(address)  # once the other CTA says so too
 
 
@@ -685,8 +686,10 @@ def matmul(
 #
 # A few lines are enough to see what the two schedules do. *Places* are pairs of SMs. In the static schedule place *p*
 # of *s* does the blocks p, p + s and so on, whenever it may begin. Handed out, a place takes the lowest number that is
-# left; and, when it begins a block, one more, for that is when it asks. Here there are four places and fourteen blocks,
-# and another kernel holds the last place for a while. (Times are chosen to show the mechanism: nothing is measured.)
+# left; and, when it begins a block, one more, for that is when it asks.
+#
+# Here there are four places and fourteen blocks, and another kernel holds the last place for a while. (Times are chosen
+# to show the mechanism: nothing is measured.)
 
 # %% tags=["lab"]
 import heapq
@@ -695,7 +698,7 @@ from collections import deque
 from cookbook import draw
 
 
-def dealt(blocks: int, begins: list[float], took: Callable[[int, int], float], answers: int) -> list[list[tuple]]:
+def schedule(blocks: int, begins: list[float], took: Callable[[int, int], float], answers: int) -> list[list[tuple]]:
     """For each place, (start, end, block) of what it does.
 
     begins: when each place is free; took(place, block): how long it works on a block; answers: as of Config.
@@ -724,7 +727,7 @@ def dealt(blocks: int, begins: list[float], took: Callable[[int, int], float], a
 lanes = {}
 for name, config in VARIANTS.items():
     if config.answers < 2:
-        found = dealt(14, [0.0, 0.0, 0.0, 2.5], lambda place, block: 1.0, config.answers)
+        found = schedule(14, [0.0, 0.0, 0.0, 2.5], lambda place, block: 1.0, config.answers)
         lanes |= {"": []} if lanes else {}
         for place, spans in enumerate(found):
             row = [draw.Span(a, b, str(n), f"round {i}") for i, (a, b, n) in enumerate(spans)]
@@ -756,7 +759,7 @@ rows = []
 for case, (begins, took) in CASES.items():
     ends = {}
     for name, config in VARIANTS.items():
-        done = dealt(BLOCKS, begins, took, config.answers)
+        done = schedule(BLOCKS, begins, took, config.answers)
         work = sum(end - start for place in done for start, end, _ in place)
         ideal = (work + sum(begins)) / PLACES
         ends[name] = max(end for place in done for _, end, _ in place) / ideal
@@ -860,7 +863,7 @@ Markdown(results_table("blackwell/persistent_clc_gemm"))
 # ## Conclusion
 #
 # A schedule that is made while the kernel runs costs one warp, 16 bytes of shared memory and two barriers. The kernel
-# no longer needs to know how many SMs there are, nor that they are its own. What it cannot mend is a last round that is
+# no longer needs to know how many SMs there are, nor that they are its own. What it cannot fix is a last round that is
 # not full: for that the tiles must be smaller, or divided along K.
 #
 # Next: [operands in eight bits, with scale factors](mxfp8_gemm.ipynb).

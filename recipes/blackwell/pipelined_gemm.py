@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A GEMM that uses both halves of tensor memory
+#     title: "Warp-specialized tcgen05: two accumulator stages"
 #     claim: >-
-#       Give each warp one thing to do and the sums two places to be: while four warps fetch and store one tile, the
-#       tensor core multiplies the next one into the other half of tensor memory, and never waits for the epilogue.
+#       With two accumulator stages in tensor memory the tensor core multiplies the next tile while four warps store
+#       this one, and does not wait for the epilogue.
 #     track: blackwell
 #     order: 20
 #     builds_on: blackwell/tma_tcgen05_gemm
@@ -25,18 +25,20 @@
 # ---
 
 # %% [markdown]
-# # A GEMM that uses both halves of tensor memory
+# # Warp-specialized tcgen05: two accumulator stages
 #
-# **Claim.** In [the kernel before](tma_tcgen05_gemm.ipynb) the tensor core and the epilogue take turns: while four
-# warps fetch the sums, nobody may multiply into them. But the sums of a tile fill only half of tensor memory. Here each
-# CTA stays and goes from tile to tile, and the tiles take the two halves in turn: **while four warps empty one half,
-# the tensor core fills the other**. On Hopper this takes
-# [two warpgroups that swap roles](../hopper/pingpong_gemm.ipynb), for sums are registers there. On Blackwell it takes a
-# second stage of a pipeline.
+# **Claim.** In [the kernel before](tma_tcgen05_gemm.ipynb) the tensor core and the epilogue alternate: while four warps
+# fetch the accumulators, the tensor core may not multiply into them. But the accumulators of a tile fill only half of
+# tensor memory.
+#
+# Here each CTA is persistent and goes from tile to tile, and the tiles alternate between the two halves: **while four
+# warps empty one half, the tensor core fills the other**. On Hopper this takes [two warpgroups that swap
+# roles](../hopper/pingpong_gemm.ipynb), for accumulators are registers there. On Blackwell it takes a second stage of a
+# pipeline.
 #
 # With that every warp has one thing to do. One asks TMA for A and B, one issues `tcgen05.mma`, four see to C. They
-# share no registers and no program, only barriers: *full* and *empty* for each stage of A and B, *full* and *empty*
-# for each stage of sums.
+# share no registers and no program, only barriers: *full* and *empty* for each stage of A and B, *full* and *empty* for
+# each accumulator stage.
 #
 # *This kernel has not run on hardware.* It is compiled for Blackwell, and its layouts, descriptors and data path are
 # checked against the PTX ISA document in numpy. No speed is claimed; what the lab draws of time is a prediction.
@@ -61,14 +63,16 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 # ## The sizes
 #
 # As before a tile of C is 128 x 256, and takes 256 of tensor memory's 512 columns; `acc_stages` is two, and that is all
-# there is. C can no longer lie over A and B in shared memory, for these are in use all the time: it leaves in pieces of
-# 64 columns (128 bytes, a row of the widest swizzle) through two buffers of its own, 16 KiB each, and TMA carries them
-# to global memory. Four stages of A and B and the two buffers are 224 KiB, of 227 that a CTA may use.
+# there is.
+#
+# C can no longer lie over A and B in shared memory, for these are in use all the time: it leaves in epilogue subtiles
+# of 64 columns (128 bytes, a row of the widest swizzle) through two buffers of its own, 16 KiB each, and TMA carries
+# them to global memory. Four stages of A and B and the two buffers are 224 KiB, of 227 that a CTA may use.
 #
 # | variant | |
 # |---|---|
 # | `one stage of sums` | this very kernel with half of tensor memory: the epilogue holds the next tile up |
-# | `two stages of sums` | both halves in turn |
+# | `two stages of sums` | both halves, alternating |
 
 
 # %%
@@ -80,10 +84,10 @@ class Config:
     tile_n: int = 256  # columns of C per tile: the widest tcgen05.mma
     tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four tcgen05.mma steps of 16
     stages: int = 4  # pairs of A and B tiles in flight or being read
-    acc_stages: int = 2  # tiles of sums in tensor memory
-    epi_n: int = 64  # columns of a piece of C: 128 bytes, and as many registers a thread
-    epi_buffers: int = 2  # pieces of C on their way out
-    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+    acc_stages: int = 2  # accumulator tiles in tensor memory
+    epi_n: int = 64  # columns of an epilogue subtile of C: 128 bytes, and as many registers a thread
+    epi_buffers: int = 2  # epilogue subtiles of C on their way out
+    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
 
     @property
     def threads(self) -> int:
@@ -117,9 +121,9 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # %% [markdown]
 # ## Layouts, MMA and copies
 #
-# A and B lie as before, and the MMA is the same. A buffer of C holds all 128 rows of a piece, atoms one above the
-# other: row *m* is written by the thread that fetched it from lane *m*, 16 bytes at a time, and TMA reads the buffer as
-# one box.
+# A and B lie as before, and the MMA is the same. A buffer of C holds all 128 rows of an epilogue subtile, atoms one
+# above the other: row *m* is written by the thread that fetched it from lane *m*, 16 bytes at a time, and TMA reads the
+# buffer as one box.
 
 
 # %%
@@ -159,14 +163,14 @@ def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
 
 
 class TiledCopies(NamedTuple):
-    """The copies by software on the way of C, over one piece of it."""
+    """The copies by software on the way of C, over one subtile of it."""
 
     t2r_c: cute.TiledCopy  # tcgen05.ld: from tensor memory to registers, `epi_n` columns of a row a thread
     r2s_c: cute.TiledCopy  # st.shared of 16 bytes
 
 
 def pieces(sums: cute.Tensor, config: Config = CONFIG) -> cute.Tensor:
-    """The sums of one stage (MMA, MMA_M, MMA_N) as (M, EPI_N, 1, N / EPI_N)."""
+    """The accumulators of one stage (MMA, MMA_M, MMA_N) as (M, EPI_N, 1, N / EPI_N)."""
     return cute.flat_divide(sums[(None, None), 0, 0], (config.tile_m, config.epi_n))
 
 
@@ -181,12 +185,12 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 
 
 # %% [markdown]
-# ## Which tile is next
+# ## The tile scheduler: which tile is next
 #
-# Tiles are numbered, in groups of `raster_group` rows of tiles. CTA *i* of *s* that were started does the numbers i,
-# i + s, i + 2s and so on. The schedule is *static*: the three roles each work it out for themselves, and need not
-# talk about it. A tile's place in the sequence of its CTA is its **turn**; tile and half of tensor memory go together,
-# turn by turn.
+# Tiles are numbered, in groups of `raster_group` rows of tiles. CTA *i* of *s* that were started does the numbers
+# i, i + s, i + 2s and so on. The *tile scheduler* is static: the three roles each work it out for themselves, and
+# need not talk about it. A tile's place in the sequence of its CTA is its **tile iteration**; tile and half of tensor
+# memory go together, iteration by iteration.
 
 
 # %%
@@ -209,10 +213,10 @@ def work_of_cta(shape_mn, config: cutlass.Constexpr):
 
 
 @cute.jit
-def tile_of(work: Work, turn, config: cutlass.Constexpr):
-    """The tile (m, n) of C that this CTA computes in a turn: column by column inside groups of rows of tiles."""
+def tile_of(work: Work, iteration, config: cutlass.Constexpr):
+    """The tile (m, n) of C that this CTA computes in an iteration: column by column inside groups of rows of tiles."""
     down, across = work.grid
-    number = work.first + turn * work.step
+    number = work.first + iteration * work.step
     group, inside = number // (config.raster_group * across), number % (config.raster_group * across)
     first = group * config.raster_group
     height = cutlass.min(down - first, config.raster_group)  # the last group may be lower
@@ -247,8 +251,8 @@ def produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work: Work, config: cutlass.Cons
     tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, sA, cute.group_modes(gA, 0, 2))  # (TMA, m, k)
     tBsB, tBgB = cpasync.tma_partition(tma_b, 0, alone, sB, cute.group_modes(gB, 0, 2))  # (TMA, n, k)
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    for turn in cutlass.range(work.turns, unroll=1):
-        m, n = tile_of(work, turn, config)
+    for iteration in cutlass.range(work.turns, unroll=1):
+        m, n = tile_of(work, iteration, config)
         state = produce_tile(pipe, state, tma_a, tma_b, tAgA[None, m, None], tAsA, tBgB[None, n, None], tBsB)
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
@@ -256,9 +260,9 @@ def produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work: Work, config: cutlass.Cons
 # %% [markdown]
 # ## The warp that multiplies
 #
-# It consumes stages of A and B and produces stages of sums. Before a tile it waits until the half of tensor memory that
-# is due is *empty*: the epilogue has fetched what was there two tiles ago. After the tile's last `tcgen05.mma` it asks
-# the tensor core to say when that half is *full*, and goes on with the next tile at once.
+# It consumes stages of A and B and produces accumulator stages. Before a tile it waits until the half of tensor memory
+# that is due is *empty*: the epilogue has fetched what was there two tiles ago. After the tile's last `tcgen05.mma` it
+# asks the tensor core to say when that half is *full*, and goes on with the next tile at once.
 #
 # The order between a `tcgen05.ld` of one thread and a `tcgen05.mma` of another needs more than a barrier. The PTX ISA
 # asks for a fence on either side: `before_thread_sync` by who has loaded, before it signals, and `after_thread_sync` by
@@ -286,7 +290,7 @@ def multiply_tile(pipe, read, tCtC, tCrA, tCrB, k_tiles, dtype: cutlass.Constexp
 
 @cute.jit
 def multiply(pipe, acc_pipe, tCtC, sA, sB, k_tiles, work: Work, config: cutlass.Constexpr):
-    """Tile after tile into the stages of tCtC (MMA, MMA_M, MMA_N, STAGE), in turn."""
+    """Tile after tile into the stages of tCtC (MMA, MMA_M, MMA_N, STAGE), alternating."""
     dtype = sA.element_type
     mma = tiled_mma(dtype, config)
     thr = mma.get_slice(0)
@@ -306,17 +310,18 @@ def multiply(pipe, acc_pipe, tCtC, sA, sB, k_tiles, work: Work, config: cutlass.
 # %% [markdown]
 # ## The warps that store
 #
-# Four warps fetch a piece of 64 columns, round it, write it into a buffer, and one thread of them asks TMA to carry the
-# buffer away. [Hopper's page](../hopper/persistent_gemm.ipynb) tells what must be waited for there, and by whom.
+# Four warps fetch an epilogue subtile of 64 columns, round it, write it into a buffer, and one thread of them asks TMA
+# to carry the buffer away. [Hopper's page](../hopper/persistent_gemm.ipynb) tells what must be waited for there, and by
+# whom.
 #
-# New is *when the half of tensor memory is given back*: not when C is stored, but as soon as the last piece is in
-# registers. From there on the tensor core may overwrite it, while the last pieces are still on their way.
+# New is *when the half of tensor memory is given back*: not when C is stored, but as soon as the last subtile is in
+# registers. From there on the tensor core may overwrite it, while the last subtiles are still on their way.
 
 
 # %%
 @cute.jit
 def send(rC, sC, bsC, target, tma_c, copy, buffer, sends, barrier, config: cutlass.Constexpr):
-    """One piece, from registers through a buffer and out by TMA. sC (CPY, CPY_M, CPY_N, BUFFER); bsC (TMA, BUFFER)."""
+    """A subtile, from registers through a buffer and out by TMA. sC (CPY, CPY_M, CPY_N, BUFFER); bsC (TMA, BUFFER)."""
     if sends:
         cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
     barrier.arrive_and_wait()  # all know that the buffer is free
@@ -331,18 +336,18 @@ def send(rC, sC, bsC, target, tma_c, copy, buffer, sends, barrier, config: cutla
 
 @cute.jit
 def store(acc_pipe, tCtC, sC, tma_c, gC, copies, barrier, work: Work, config: cutlass.Constexpr):
-    """Fetch and send tile after tile. tCtC (MMA, MMA_M, MMA_N, STAGE); gC (M, EPI_N, m, n): all pieces of C."""
+    """Fetch and send tile after tile. tCtC (MMA, MMA_M, MMA_N, STAGE); gC (M, EPI_N, m, n): all subtiles of C."""
     tidx, _, _ = cute.arch.thread_idx()
     sends = cute.arch.make_warp_uniform(tidx // 32) == 0  # the warp that talks to TMA
     t2r, r2s = copies.t2r_c.get_slice(tidx), copies.r2s_c.get_slice(tidx)
     tDsC = r2s.partition_D(sC)  # (VEC, REST_M, REST_N, BUFFER)
-    whole = cute.make_layout(1)  # a piece is one box: nothing is divided among CTAs
+    whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
     bsC, bgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
     rAcc = cute.make_rmem_tensor(t2r.partition_D(sC)[None, None, None, 0].shape, cutlass.Float32)
     across = config.tile_n // config.epi_n
     fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.acc_stages)
-    for turn in cutlass.range(work.turns, unroll=1):
-        m, n = tile_of(work, turn, config)
+    for iteration in cutlass.range(work.turns, unroll=1):
+        m, n = tile_of(work, iteration, config)
         acc_pipe.consumer_wait(fetch)
         cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
         tDtC = t2r.partition_S(pieces(tCtC[None, None, None, fetch.index], config))  # (LD, LD_M, LD_N, 1, PIECE)
@@ -372,7 +377,7 @@ def store(acc_pipe, tCtC, sC, tma_c, gC, copies, barrier, work: Work, config: cu
 # %%
 @cute.jit
 def make_pipelines(barriers, config: cutlass.Constexpr):
-    """The barriers of the stages of A and B, and those of the stages of sums."""
+    """The barriers of the stages of A and B, and those of the accumulator stages."""
     one, warps = (pipeline.CooperativeGroup(pipeline.Agent.Thread, n) for n in (1, EPILOGUE_WARPS))
     pipe = pipeline.PipelineTmaUmma.create(
         barrier_storage=barriers,
@@ -392,7 +397,7 @@ def make_pipelines(barriers, config: cutlass.Constexpr):
 
 
 def sums_in(tmem, dtype, config: Config):
-    """The address of tensor memory, once it is allocated, and the sums (MMA, MMA_M, MMA_N, STAGE) in it."""
+    """The address of tensor memory, once it is allocated, and the accumulators (MMA, MMA_M, MMA_N, STAGE) in it."""
     mma = tiled_mma(dtype, config)
     tmem.wait_for_alloc()
     address = tmem.retrieve_ptr(cutlass.Float32)
@@ -440,7 +445,7 @@ def kernel(
         address, tCtC = sums_in(tmem, dtype, config)
         barrier = pipeline.NamedBarrier(barrier_id=2, num_threads=32 * EPILOGUE_WARPS)
         store(acc_pipe, tCtC, sC, tma_c, gC, tiled_copies(dtype, config), barrier, work, config)
-        barrier.arrive_and_wait()  # all four have fetched their last sums
+        barrier.arrive_and_wait()  # all four have fetched their last accumulators
         tmem.free(address)
 
 
@@ -515,7 +520,7 @@ def matmul(
     a: (M, K), float16 or bfloat16, K-major (stride 1 along K).
     b: (K, N), the same dtype, K-major too: usually `weight.T` of a contiguous (N, K) weight.
     out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of a or b. Made if not given.
-    variant: one of VARIANTS: how many tiles of sums tensor memory holds.
+    variant: one of VARIANTS: how many accumulator tiles tensor memory holds.
 
     TMA reads rows that start at multiples of 16 bytes: the addresses of a and b and their row strides are such
     multiples (K is a multiple of 8, or the rows are padded). Needs a GPU of compute capability 10.0 or
@@ -534,8 +539,8 @@ def matmul(
 # From here on the cells use the `cookbook` package: it draws and checks what the cells above made. Leave them out of
 # your own code.
 #
-# Where CuTe says the sums of two tiles lie. Row *m* is in lane *m*, which warp *m* / 32 alone can reach; the second
-# tile has the columns that the first one leaves. A box is what one `tcgen05.ld` of one warp brings.
+# Where CuTe says the accumulators of two tiles lie. Row *m* is in lane *m*, which warp *m* / 32 alone can reach; the
+# second tile has the columns that the first one leaves. A box is what one `tcgen05.ld` of one warp brings.
 
 # %% tags=["lab"]
 from cookbook import access, banks, draw
@@ -570,9 +575,10 @@ draw.access_view(stores_of_warp_0[0])
 # %% [markdown] tags=["lab"]
 # ## In the lab: who waits for whom
 #
-# Three rules make the schedule. A tile is multiplied when the one before it has been, *and* its stage of sums is empty;
-# it is fetched when it has been multiplied, and the tile before is out of the way; its stage is empty once it has been
-# fetched, though it is stored only afterwards. The times are chosen to show the mechanism: nothing here is measured.
+# Three rules make the schedule. A tile is multiplied when the one before it has been, *and* its accumulator stage is
+# empty; it is fetched when it has been multiplied, and the tile before is out of the way; its stage is empty once it
+# has been fetched, though it is stored only afterwards. The times are chosen to show the mechanism: nothing here is
+# measured.
 
 # %% tags=["lab"]
 FETCH, STORE = 3.0, 2.0  # of a tile, in times of one k-tile on the tensor core
@@ -602,7 +608,7 @@ draw.lanes(lanes, title, unit="k-tiles", note=note)
 
 # %% [markdown] tags=["lab"]
 # With one stage the tensor core rests while a tile is fetched. With two it rests never, as long as a tile takes longer
-# to multiply than to fetch and store. How much of its time it works, by the same rules, for K of so many k-tiles:
+# to multiply than to fetch and store. How much of its time it works, by the same rules, for K of a number of k-tiles:
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -617,13 +623,15 @@ for name, config in VARIANTS.items():
 Markdown(table(["tensor core busy, by the rules", *(f"{k} k-tiles" for k in K_TILES)], rows))
 
 # %% [markdown] tags=["lab"]
-# Where K is short both are bound by the epilogue, and a second stage cannot mend that. A third would not either, even
-# if there were room for it: a stage that waits to be fetched is of no use to anyone.
+# Where K is short both are bound by the epilogue, and a second stage cannot fix that. A third would not either, even if
+# there were room for it: a stage that waits to be fetched is of no use to anyone.
 #
 # ## Check
 #
-# Every level looks at both variants. The model takes the stages of tensor memory in turn, never clears them, and sends
-# C as the kernel does: out of 32 lanes a warp, into a swizzled buffer, and from there box by box, clipped at the edges.
+# Every level looks at both variants. The model takes the stages of tensor memory alternately, never clears them, and
+# sends C as the kernel does: out of 32 lanes a warp, into a swizzled buffer, and from there box by box, clipped at the
+# edges.
+#
 # The model does not see time; level *pipeline* does, as far as barriers and fences go: it tries every order in which
 # the six warps may run, for small products. Take one of the waits or fences told above away, and it says what may then
 # happen. What needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
@@ -650,9 +658,9 @@ Markdown(results_table("blackwell/pipelined_gemm"))
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# Tensor memory turns the sums into one more thing that a pipeline can have stages of. The MMA warp fills them as TMA
-# fills the stages of A and B, the epilogue empties them, and nobody else is concerned. What was an art on Hopper, to
-# keep the tensor core busy during the epilogue, is two barriers here.
+# Tensor memory makes the accumulators into one more thing that a pipeline can have stages of. The MMA warp fills them
+# as TMA fills the stages of A and B, the epilogue empties them, and nobody else is concerned. What was an art on
+# Hopper, to keep the tensor core busy during the epilogue, is two barriers here.
 #
 # Next: [two SMs, one tile](two_cta_gemm.ipynb).
 #

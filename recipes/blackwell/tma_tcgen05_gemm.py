@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A GEMM fed by TMA, multiplied by tcgen05
+#     title: A GEMM with TMA and tcgen05
 #     claim: >-
-#       On Blackwell one thread multiplies a whole 128 x 256 tile out of the same swizzled shared memory, and the sums
-#       stay in tensor memory until four warps fetch them.
+#       On Blackwell one thread multiplies a 128 x 256 tile from swizzled shared memory, and the accumulators stay in
+#       tensor memory until four warps load them.
 #     track: blackwell
 #     order: 10
 #     builds_on: hopper/tma_wgmma_gemm
@@ -25,11 +25,11 @@
 # ---
 
 # %% [markdown]
-# # A GEMM fed by TMA, multiplied by tcgen05
+# # A GEMM with TMA and tcgen05
 #
 # **Claim.** Blackwell's tensor core takes its operands exactly where Hopper's took them: in swizzled shared memory,
-# where TMA put them, by a matrix descriptor. What changed is the other end. `tcgen05.mma` is issued by *one thread*
-# for the whole CTA, not by the 128 threads of a warpgroup, and the sums stay in a memory of their own, *tensor
+# where TMA put them, by a matrix descriptor. What changed is the other end. `tcgen05.mma` is issued by *one thread* for
+# the whole CTA, not by the 128 threads of a warpgroup, and the accumulators stay in a memory of their own, *tensor
 # memory*, until somebody asks for them. No thread holds an accumulator while it multiplies.
 #
 # This is the twin of [the Hopper GEMM](../hopper/tma_wgmma_gemm.ipynb): the same names in the same order, the same
@@ -77,7 +77,7 @@ class Config:
     tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four tcgen05.mma steps of 16
     stages: int = 4  # pairs of A and B tiles in flight or being read
     epi_n: int = 32  # columns of C that leave tensor memory at once: as many registers a thread
-    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
 
     @property
     def consumer_threads(self) -> int:
@@ -163,9 +163,11 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
 #
 # The result must come back through registers: there is no way from tensor memory to shared or global memory but
 # `tcgen05.ld`. The form used here, `32x32b`, gives thread *t* of a warp the row in lane *t* of the warp's 32 lanes,
-# `epi_n` columns at a time. So each thread has a stretch of one row: 8 adjacent columns of it are 16 bytes, stored
-# into a swizzled tile by a plain `st.shared`, with no need for `stmatrix`. From there on it is Hopper's epilogue:
-# ordinary 16-byte loads read C back row by row, so that a warp stores whole rows of C to global memory.
+# `epi_n` columns at a time. So each thread has a stretch of one row: 8 adjacent columns of it are 16 bytes, stored into
+# a swizzled tile by a plain `st.shared`, with no need for `stmatrix`.
+#
+# From there on it is Hopper's epilogue: ordinary 16-byte loads read C back row by row, so that a warp stores whole rows
+# of C to global memory.
 
 
 # %%
@@ -231,12 +233,14 @@ def produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB):
 # %% [markdown]
 # ## The consumer
 #
-# Hopper's loop kept one batch of `wgmma` in flight and counted batches to know when a stage was free. Here nothing is
-# counted. `tcgen05.mma` runs in the order it was issued, and `tcgen05.commit` (inside `consumer_release`) makes the
-# tensor core itself signal a barrier once all that was issued before is done: the stage's *empty* barrier after each
-# k-tile, the accumulators' *full* barrier after the last. The issuing thread waits for data only, never for a product.
+# Hopper's loop kept one commit group of `wgmma` in flight and counted commit groups to know when a stage was free. Here
+# nothing is counted. `tcgen05.mma` runs in the order it was issued, and `tcgen05.commit` (inside `consumer_release`)
+# makes the tensor core itself signal a barrier once all that was issued before is done: the stage's *empty* barrier
+# after each k-tile, the accumulators' *full* barrier after the last. The issuing thread waits for data only, never for
+# a product.
 #
-# Nor are the sums zeroed: the first `tcgen05.mma` of a tile is told not to accumulate, so it overwrites what was there.
+# Nor are the accumulators zeroed: the first `tcgen05.mma` of a tile is told not to accumulate, so it overwrites what
+# was there.
 
 
 # %%
@@ -261,9 +265,11 @@ def consume(pipe, read, mma, tCtC, tCrA, tCrB, k_tiles):
 #
 # Four warps fetch the tile, `epi_n` columns at a time, round it to the output's type, and write it where A and B were
 # (every stage has been read by then). Three things must be said that CuTe does not say by itself. `tcgen05.ld` is
-# asynchronous: its copy does not wait until the registers are there. And between a `tcgen05` instruction of one thread
-# and one of another the PTX ISA asks for a barrier *and* for fences: `after_thread_sync` by who has waited (here, for
-# the last product), `before_thread_sync` by who is done and says so (here, before tensor memory is freed).
+# asynchronous: its copy does not wait until the registers are there.
+#
+# And between a `tcgen05` instruction of one thread and one of another the PTX ISA asks for a barrier *and* for fences:
+# `after_thread_sync` by who has waited (here, for the last product), `before_thread_sync` by who is done and says so
+# (here, before tensor memory is freed).
 #
 # Then the threads read it back as rows. The store to global memory is as wide as the output allows: 16 bytes if N, the
 # row stride and the address permit, down to one element for an odd N. A vector is then either all inside the matrix or
@@ -273,7 +279,7 @@ def consume(pipe, read, mma, tCtC, tCrA, tCrB, k_tiles):
 # %%
 @cute.jit
 def stage_c(tCtC, sC, copies, tidx, config: cutlass.Constexpr):
-    """Tensor memory -> registers -> swizzled shared memory, a piece of (M, EPI_N) at a time."""
+    """Tensor memory -> registers -> swizzled shared memory, an epilogue subtile of (M, EPI_N) at a time."""
     t2r, r2s = copies.t2r_c.get_slice(tidx), copies.r2s_c.get_slice(tidx)
     tDtC = t2r.partition_S(pieces(tCtC, config))  # (LD, LD_M, LD_N, 1, PIECE)
     sC_pieces = cute.flat_divide(sC, (config.tile_m, config.epi_n))
@@ -301,8 +307,8 @@ def store(sC, gC, cC, limit, copies, tidx):
 # %% [markdown]
 # ## The kernel
 #
-# CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high, rather than a long
-# row: they share rows of A and columns of B in L2.
+# **Rasterization.** CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high,
+# rather than a long row: they share rows of A and columns of B in L2.
 #
 # Tensor memory is a resource that a warp asks for at run time and gives back. The warp that allocates it learns the
 # address in shared memory, and a barrier tells the others when it is there. It is freed after the last load of it.
@@ -311,7 +317,7 @@ def store(sC, gC, cC, limit, copies, tidx):
 # %%
 @cute.jit
 def tile_of_cta(shape_mn, config: cutlass.Constexpr):
-    """Which tile this CTA computes: column by column inside groups of `raster_group` rows of tiles."""
+    """Rasterization: this CTA's tile, column by column inside groups of `raster_group` rows of tiles."""
     tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
     tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
     cta, _, _ = cute.arch.block_idx()
@@ -322,7 +328,7 @@ def tile_of_cta(shape_mn, config: cutlass.Constexpr):
 
 
 def accumulators(tmem, mma, config):
-    """Allocate tensor memory, all consumer warps together: its address, and the sums (MMA, MMA_M, MMA_N) in it."""
+    """Allocate tensor memory, by all consumer warps: its address, and the accumulators (MMA, MMA_M, MMA_N) in it."""
     tmem.allocate(config.tmem_columns)  # by warp 0
     tmem.relinquish_alloc_permit()  # another CTA of this SM may allocate now
     tmem.wait_for_alloc()
@@ -486,11 +492,12 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 # From here on the cells use the `cookbook` package: it draws and checks what the cells above made. Leave them out of
 # your own code.
 #
-# The layouts are evaluated by CuTe itself and read back as byte addresses. Each row of the picture is one 128-byte
-# line of shared memory, each column one of its eight 16-byte slots; the number is the chunk of the tile that lies
-# there. On the left the layout without its swizzle; on the right, what TMA writes and `tcgen05.mma` reads. Chunks of
-# one colour are one *column* of the tile: on the left they share a slot, and with it four banks, on the right they have
-# eight different ones.
+# The layouts are evaluated by CuTe itself and read back as byte addresses. Each row of the picture is one 128-byte line
+# of shared memory, each column one of its eight 16-byte slots; the number is the chunk of the tile that lies there. On
+# the left the layout without its swizzle; on the right, what TMA writes and `tcgen05.mma` reads.
+#
+# Chunks of one colour are one *column* of the tile: on the left they share a slot, and with it four banks, on the right
+# they have eight different ones.
 
 # %% tags=["lab"]
 from cookbook import access, banks, draw
@@ -563,9 +570,9 @@ draw.bit_fields(fields, 32, title="The instruction descriptor")
 # %% [markdown] tags=["lab"]
 # ## In the lab: tensor memory
 #
-# Where CuTe says the sums lie: an address is a lane (its upper 16 bits) and a column. Row *m* is in lane *m*, so warp
-# *w*, which reaches lanes 32 *w* to 32 *w* + 31 and no others, has rows 32 *w* to 32 *w* + 31. A box is what one
-# `tcgen05.ld` of one warp brings: 32 rows, one to each thread, `epi_n` columns into as many registers.
+# Where CuTe says the accumulators lie: an address is a lane (its upper 16 bits) and a column. Row *m* is in lane *m*,
+# so warp *w*, which reaches lanes 32 *w* to 32 *w* + 31 and no others, has rows 32 *w* to 32 *w* + 31. A box is what
+# one `tcgen05.ld` of one warp brings: 32 rows, one to each thread, `epi_n` columns into as many registers.
 
 
 # %% tags=["lab"]
@@ -584,12 +591,18 @@ draw.tensor_memory(addresses, CONFIG.epi_n)
 # ## Check
 #
 # *Layout*: the recipe's own layouts, copies and descriptors; every sum is loaded once, by a warp that can reach it.
+#
 # *Model*: the product by these layouts, simulated tile by tile through modelled TMA, swizzled shared memory,
-# descriptors, `tcgen05.mma`, tensor memory and `tcgen05.ld`, on a ragged shape. *Pipeline*: every order in which the
-# warps may run, for small products, as far as barriers, fences and asynchronous instructions decide it: nothing is read
-# before it is there or overwritten before it was read, and nobody waits for ever. *Compiled*: a real cubin, with as
-# many of each instruction as the tiles need, and with descriptors that are, bit by bit, those of the layouts. What
-# needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
+# descriptors, `tcgen05.mma`, tensor memory and `tcgen05.ld`, on a ragged shape.
+#
+# *Pipeline*: every order in which the warps may run, for small products, as far as barriers, fences and asynchronous
+# instructions decide it: nothing is read before it is there or overwritten before it was read, and no warp waits for
+# ever.
+#
+# *Compiled*: a real cubin, with as many of each instruction as the tiles need, and with descriptors that are, bit by
+# bit, those of the layouts.
+#
+# What needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
 #
 # The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
 # coordinates, guards and accumulators.
@@ -616,9 +629,9 @@ Markdown(results_table("blackwell/tma_tcgen05_gemm"))
 # ## Conclusion
 #
 # The layout rule of one line, the swizzle and the descriptor's idea came over from Hopper unchanged; so did the
-# producer. What is new is where the sums live. Because they are no thread's registers, one thread can issue, nobody
-# waits for a product, and the epilogue's registers are few; because they must be fetched, the epilogue begins with a
-# step that Hopper did not have.
+# producer. What is new is where the accumulators live. Because they are no thread's registers, one thread can issue,
+# nobody waits for a product, and the epilogue's registers are few; because they must be fetched, the epilogue begins
+# with a step that Hopper did not have.
 #
 # Next: [a kernel that keeps both halves of tensor memory busy](pipelined_gemm.ipynb).
 #

@@ -9,11 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A GEMM in which two SMs multiply one tile
+#     title: "Two-CTA MMA: tcgen05 with cta_group::2"
 #     claim: >-
-#       One tcgen05.mma can take half of its rows of A and half of its columns of B from each of two SMs, and leave half
-#       of its sums in each. An SM then fetches and holds a third less for the same work, and six stages fit where four
-#       did.
+#       A tcgen05.mma of two CTAs reads half of its operands from each SM, so an SM holds a third less and six stages
+#       fit where four did.
 #     track: blackwell
 #     order: 30
 #     builds_on: blackwell/pipelined_gemm
@@ -36,14 +35,16 @@
 # ---
 
 # %% [markdown]
-# # A GEMM in which two SMs multiply one tile
+# # Two-CTA MMA: tcgen05 with cta_group::2
 #
 # **Claim.** [So far](pipelined_gemm.ipynb) each SM multiplies 128 rows of A by 256 columns of B, and brings in all of
-# both. Two SMs that work one above the other bring in the *same* 256 columns. On Hopper
-# [a multicast](../hopper/multicast_gemm.ipynb) made them ask L2 only once for these, but each still had to take in and
-# keep all of B. Blackwell goes further: **one `tcgen05.mma` may belong to two SMs.** Each holds its own 128 rows of A
-# and *half* of B, 128 columns. Both tensor cores take part, both halves of B are multiplied by all rows, and each SM
-# has the sums of its own 128 rows in its own tensor memory.
+# both. Two SMs that work one above the other bring in the *same* 256 columns. On Hopper [a
+# multicast](../hopper/multicast_gemm.ipynb) made them ask L2 only once for these, but each still had to take in and
+# keep all of B.
+#
+# Blackwell goes further: **one `tcgen05.mma` may belong to two SMs.** Each holds its own 128 rows of A and *half* of B,
+# 128 columns. Both tensor cores take part, both halves of B are multiplied by all rows, and each SM has the
+# accumulators of its own 128 rows in its own tensor memory.
 #
 # Two CTAs of one cluster make such a **pair**. A tile of C is now 256 x 256, and for its part of it an SM fetches and
 # holds a third less than before. Six stages of A and B fit where four did.
@@ -74,9 +75,9 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 # ## The sizes
 #
 # `tile_m` and `tile_n` are those of the pair. A CTA has `cta_m` = 128 rows of A and of C, one in each lane of its
-# tensor memory; of B it brings `cta_n` = 128 columns (rows of the K-major operand). Its sums are 128 x 256 as before,
-# and two tiles of them fill tensor memory as before. Six stages of A and B and the two buffers of C are 224 KiB, of 227
-# that a CTA may use.
+# tensor memory; of B it brings `cta_n` = 128 columns (rows of the K-major operand). Its accumulators are 128 x 256 as
+# before, and two tiles of them fill tensor memory as before. Six stages of A and B and the two buffers of C are 224
+# KiB, of 227 that a CTA may use.
 #
 # A cluster may have more pairs than one: `pairs_m` of them down C, `pairs_n` across. Pairs side by side share A, pairs
 # one above the other share B, and there [multicast](../hopper/multicast_gemm.ipynb) comes in after all:
@@ -97,12 +98,12 @@ class Config:
     tile_n: int = 256  # columns of C per pair: the widest tcgen05.mma
     tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four tcgen05.mma steps of 16
     stages: int = 6  # pairs of A and B tiles in flight or being read
-    acc_stages: int = 2  # tiles of sums in tensor memory
-    epi_n: int = 64  # columns of a piece of C: 128 bytes, and as many registers a thread
-    epi_buffers: int = 2  # pieces of C on their way out
+    acc_stages: int = 2  # accumulator tiles in tensor memory
+    epi_n: int = 64  # columns of an epilogue subtile of C: 128 bytes, and as many registers a thread
+    epi_buffers: int = 2  # epilogue subtiles of C on their way out
     pairs_m: int = 1  # pairs of a cluster down C: they share B
     pairs_n: int = 1  # and across: they share A
-    raster_group: int = 8  # pairs that run together cover this many rows of tiles
+    raster_group: int = 8  # swizzle size: pairs that run together cover this many rows of tiles
 
     @property
     def cta_m(self) -> int:
@@ -110,7 +111,7 @@ class Config:
 
     @property
     def cta_n(self) -> int:
-        return self.tile_n // PAIR  # rows of B that one CTA brings; it has sums of all tile_n columns
+        return self.tile_n // PAIR  # rows of B that one CTA brings; it has accumulators of all tile_n columns
 
     @property
     def cluster(self) -> int:
@@ -191,14 +192,14 @@ def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
 
 
 class TiledCopies(NamedTuple):
-    """The copies by software on the way of C, over one piece of it."""
+    """The copies by software on the way of C, over one subtile of it."""
 
     t2r_c: cute.TiledCopy  # tcgen05.ld: from tensor memory to registers, `epi_n` columns of a row a thread
     r2s_c: cute.TiledCopy  # st.shared of 16 bytes
 
 
 def pieces(sums: cute.Tensor, config: Config = CONFIG) -> cute.Tensor:
-    """One CTA's sums of one stage (MMA, MMA_M, MMA_N) as (M / 2, EPI_N, 1, N / EPI_N)."""
+    """One CTA's accumulators of one stage (MMA, MMA_M, MMA_N) as (M / 2, EPI_N, 1, N / EPI_N)."""
     return cute.flat_divide(sums[(None, None), 0, 0], (config.cta_m, config.epi_n))
 
 
@@ -213,10 +214,11 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 
 
 # %% [markdown]
-# ## Which tile is next, and whose part of it
+# ## The tile scheduler: which tile is next, and whose part of it
 #
-# What is numbered now are *clusters*, and blocks of C as large as a cluster computes. Nothing else has changed: cluster
-# *i* of *s* does the blocks i, i + s, i + 2s and so on, and the CTAs of a cluster go from block to block together.
+# The rasterization now numbers *clusters*, and blocks of C as large as a cluster computes. Nothing else has changed:
+# cluster *i* of *s* does the blocks i, i + s, i + 2s and so on, and the CTAs of a cluster go from block to block
+# together.
 #
 # A CTA's **rank** in its cluster says its place: ranks 0 and 1 are the first pair, 2 and 3 the second. The even one of
 # a pair is the leader and has the upper 128 rows of C.
@@ -256,10 +258,10 @@ def work_of_cta(shape_mn, config: cutlass.Constexpr):
 
 
 @cute.jit
-def tile_of(work: Work, turn, config: cutlass.Constexpr):
-    """The tile (m, n) of C that this CTA's pair computes in a turn: blocks column by column inside groups of rows."""
+def tile_of(work: Work, iteration, config: cutlass.Constexpr):
+    """The tile (m, n) of C that this CTA's pair computes in an iteration: columns of blocks inside groups of rows."""
     down, across = work.grid
-    number, wanted = work.first + turn * work.step, config.raster_group // config.pairs_m
+    number, wanted = work.first + iteration * work.step, config.raster_group // config.pairs_m
     group, inside = number // (wanted * across), number % (wanted * across)
     first = group * wanted
     height = cutlass.min(down - first, wanted)  # the last group may be lower
@@ -328,8 +330,8 @@ def produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work: Work, config: cutlass.Cons
     tBsB, tBgB = cpasync.tma_partition(tma_b, place.m, down, sB, cute.group_modes(gB, 0, 2))  # (TMA, n, k)
     masks = multicast_masks(place, config)
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    for turn in cutlass.range(work.turns, unroll=1):
-        m, n = tile_of(work, turn, config)
+    for iteration in cutlass.range(work.turns, unroll=1):
+        m, n = tile_of(work, iteration, config)
         a, b = tAgA[None, m * PAIR + work.place.half, None], tBgB[None, n * PAIR + work.place.half, None]
         state = produce_tile(pipe, state, tma_a, tma_b, a, tAsA, b, tBsB, masks, config)
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
@@ -340,11 +342,12 @@ def produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work: Work, config: cutlass.Cons
 #
 # It works in the leader alone; in the other CTA this warp has nothing to do. The descriptors that it gives to the
 # tensor core say where the operands lie in its *own* shared memory. The other CTA's are taken from the same addresses
-# of *its* shared memory, and its sums go to the same address of *its* tensor memory: both must be laid out alike.
+# of *its* shared memory, and its accumulators go to the same address of *its* tensor memory: both must be laid out
+# alike.
 #
 # **When it has multiplied it tells both.** `consumer_release` is a `tcgen05.commit` with a multicast: it arrives at the
 # *empty* barriers of that stage in all CTAs that wrote into it. Likewise `producer_commit` arrives at the *full*
-# barriers of the sums in both CTAs of the pair, for each has an epilogue that waits.
+# barriers of the accumulators in both CTAs of the pair, for each has an epilogue that waits.
 #
 # What the fences before a tile and in the epilogue are for [the page before](pipelined_gemm.ipynb) says.
 
@@ -375,7 +378,7 @@ def multiply_tile(pipe, read, tCtC, tCrA, tCrB, k_tiles, dtype: cutlass.Constexp
 
 @cute.jit
 def multiply(pipe, acc_pipe, tCtC, sA, sB, k_tiles, work: Work, config: cutlass.Constexpr):
-    """Tile after tile into the stages of tCtC (MMA, MMA_M, MMA_N, STAGE), in turn, for both CTAs of the pair."""
+    """Tile after tile into the stages of tCtC (MMA, MMA_M, MMA_N, STAGE), alternating, for both CTAs of the pair."""
     dtype = sA.element_type
     mma = tiled_mma(dtype, config)
     tCrA = mma.make_fragment_A(blocks(sA, config.cta_m))  # (MMA, MMA_M, MMA_K, STAGE)
@@ -401,7 +404,7 @@ def multiply(pipe, acc_pipe, tCtC, sA, sB, k_tiles, work: Work, config: cutlass.
 # %%
 @cute.jit
 def send(rC, sC, bsC, target, tma_c, copy, buffer, sends, barrier, config: cutlass.Constexpr):
-    """One piece, from registers through a buffer and out by TMA. sC (CPY, CPY_M, CPY_N, BUFFER); bsC (TMA, BUFFER)."""
+    """A subtile, from registers through a buffer and out by TMA. sC (CPY, CPY_M, CPY_N, BUFFER); bsC (TMA, BUFFER)."""
     if sends:
         cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
     barrier.arrive_and_wait()  # all know that the buffer is free
@@ -416,18 +419,18 @@ def send(rC, sC, bsC, target, tma_c, copy, buffer, sends, barrier, config: cutla
 
 @cute.jit
 def store(acc_pipe, tCtC, sC, tma_c, gC, copies, barrier, work: Work, config: cutlass.Constexpr):
-    """Fetch and send tile after tile. tCtC (MMA, MMA_M, MMA_N, STAGE); gC (M / 2, EPI_N, m, n): all of C's pieces."""
+    """Fetch and send tile after tile. tCtC (MMA, MMA_M, MMA_N, STAGE); gC (M / 2, EPI_N, m, n): all subtiles of C."""
     tidx, _, _ = cute.arch.thread_idx()
     sends = cute.arch.make_warp_uniform(tidx // 32) == 0  # the warp that talks to TMA
     t2r, r2s = copies.t2r_c.get_slice(tidx), copies.r2s_c.get_slice(tidx)
     tDsC = r2s.partition_D(sC)  # (VEC, REST_M, REST_N, BUFFER)
-    whole = cute.make_layout(1)  # a piece is one box: nothing is divided among CTAs
+    whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
     bsC, bgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
     rAcc = cute.make_rmem_tensor(t2r.partition_D(sC)[None, None, None, 0].shape, cutlass.Float32)
     across = config.tile_n // config.epi_n
     fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.acc_stages)
-    for turn in cutlass.range(work.turns, unroll=1):
-        m, n = tile_of(work, turn, config)
+    for iteration in cutlass.range(work.turns, unroll=1):
+        m, n = tile_of(work, iteration, config)
         row = m * PAIR + work.place.half
         acc_pipe.consumer_wait(fetch)
         cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
@@ -455,7 +458,7 @@ def store(acc_pipe, tCtC, sC, tma_c, gC, copies, barrier, work: Work, config: cu
 #
 # * A stage of A and B is *empty* after one arrival from each pair that has read it. What a CTA writes is read by its
 #   own pair and by those that it multicasts to: `pairs_m + pairs_n - 1` of them.
-# * A stage of sums is *empty* after one arrival of each epilogue warp of **both** CTAs.
+# * A accumulator stage is *empty* after one arrival of each epilogue warp of **both** CTAs.
 #
 # The barriers must be there before anyone in another CTA uses them: the second `create` ends with a barrier of the
 # whole cluster. And **tensor memory is allocated for two.** A warp of each CTA asks for it, and both get the same
@@ -466,7 +469,7 @@ def store(acc_pipe, tCtC, sC, tma_c, gC, copies, barrier, work: Work, config: cu
 # %%
 @cute.jit
 def make_pipelines(barriers, config: cutlass.Constexpr):
-    """The barriers of the stages of A and B, and those of the stages of sums, in step with the cluster's."""
+    """The barriers of the stages of A and B, and those of the accumulator stages, in step with the cluster's."""
     ranks = cute.make_layout((PAIR, config.pairs_m, config.pairs_n, 1))  # (half, m, n, k) -> rank
     one = pipeline.CooperativeGroup(pipeline.Agent.Thread, 1)
     pairs = pipeline.CooperativeGroup(pipeline.Agent.Thread, config.pairs_m + config.pairs_n - 1)
@@ -491,7 +494,7 @@ def make_pipelines(barriers, config: cutlass.Constexpr):
 
 
 def sums_in(tmem, dtype, config: Config):
-    """The address of tensor memory, once it is allocated, and the sums (MMA, MMA_M, MMA_N, STAGE) in it."""
+    """The address of tensor memory, once it is allocated, and the accumulators (MMA, MMA_M, MMA_N, STAGE) in it."""
     mma = tiled_mma(dtype, config)
     tmem.wait_for_alloc()
     address = tmem.retrieve_ptr(cutlass.Float32)
@@ -544,7 +547,7 @@ def kernel(
         address, tCtC = sums_in(tmem, dtype, config)
         barrier = pipeline.NamedBarrier(barrier_id=2, num_threads=32 * EPILOGUE_WARPS)
         store(acc_pipe, tCtC, sC, tma_c, gC, tiled_copies(dtype, config), barrier, work, config)
-        barrier.arrive_and_wait()  # all four have fetched their last sums
+        barrier.arrive_and_wait()  # all four have fetched their last accumulators
         tmem.free(address)  # once the other CTA says so too
 
 
@@ -747,8 +750,9 @@ for name in "ab":
 draw.bit_fields(fields, 32, title="The instruction descriptor of a pair")
 
 # %% [markdown] tags=["lab"]
-# Where the model puts the sums of one such instruction (PTX ISA, tcgen05 "Data Path Layout Organization", layout A):
-# row *m* in CTA *m* / 128 and lane *m* mod 128, all 256 columns in both. CuTe's layout of a CTA's sums says the same.
+# Where the model puts the accumulators of one such instruction (PTX ISA, tcgen05 "Data Path Layout Organization",
+# layout A): row *m* in CTA *m* / 128 and lane *m* mod 128, all 256 columns in both. CuTe's layout of a CTA's
+# accumulators says the same.
 
 # %% tags=["lab"]
 from cookbook.model.tcgen05 import d_places
@@ -811,10 +815,12 @@ for name, case in cases.items():
 #
 # Every level looks at every variant. The model gives each CTA of a pair shared and tensor memory of its own, has each
 # load its halves, and multiplies them as one instruction. It cannot tell the variants apart: where the bytes end up is
-# the same, whoever sends them. Who waits for whom is level *pipeline*'s matter: it follows every warp of every CTA of a
-# cluster, over barriers that are each other's, in every order. Take the arrivals of the other CTA's epilogue away, or
-# count one reader too few, and it tells a way in which something is overwritten too soon. What needs a Blackwell GPU
-# says *not checked*: **this kernel has not run on hardware**.
+# the same, whoever sends them.
+#
+# Who waits for whom is level *pipeline*'s matter: it follows every warp of every CTA of a cluster, over barriers that
+# are each other's, in every order. Take the arrivals of the other CTA's epilogue away, or count one reader too few, and
+# it tells a way in which something is overwritten too soon. What needs a Blackwell GPU says *not checked*: **this
+# kernel has not run on hardware**.
 #
 # The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
 # coordinates, guards and accumulators.
@@ -853,9 +859,9 @@ Markdown(results_table("blackwell/two_cta_gemm"))
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# A pair is two SMs that agree: on where operands and sums lie, on who issues, and on whom a barrier speaks for. In
-# return each of them fetches, takes in and holds a third less. The price is that they go in step: neither may be more
-# than `stages` k-tiles ahead of the other.
+# A pair is two SMs that agree: on where operands and accumulators lie, on who issues, and on whom a barrier speaks for.
+# In return each of them fetches, takes in and holds a third less. The price is that they go in step: neither may be
+# more than `stages` k-tiles ahead of the other.
 #
 # Next: [tiles that are handed out while the kernel runs](persistent_clc_gemm.ipynb).
 #

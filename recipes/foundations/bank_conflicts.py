@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: Bank conflicts, counted
+#     title: Bank conflicts
 #     claim: >-
-#       Shared memory serves a whole warp in one turn unless two lanes want different words of one bank, and eight
-#       lines of Python say how many turns an access takes.
+#       Shared memory serves a warp in one wavefront unless two lanes want different words of one bank, and eight lines
+#       of Python count the wavefronts.
 #     kind: study
 #     measures: wavefronts
 #     track: foundations
@@ -24,15 +24,15 @@
 # ---
 
 # %% [markdown]
-# # Bank conflicts, counted
+# # Bank conflicts
 #
-# **Claim.** Shared memory serves a whole warp in one turn unless two lanes want *different words of one bank*. How many
-# turns an access takes can be counted on paper, and whoever can count them can choose a layout.
+# **Claim.** Shared memory serves a whole warp in one wavefront unless two lanes want *different words of one bank*. How
+# many wavefronts an access takes can be counted on paper, and whoever can count them can choose a layout.
 #
-# Think of a filing cabinet with 32 drawers. In one turn each drawer can be opened once, and one folder taken out of it;
+# Think of a filing cabinet with 32 drawers. At a time each drawer can be opened once, and one folder taken out of it;
 # copies of that folder go to everybody who wants it. Thirty-two clerks who want folders from 32 different drawers are
-# served in one turn. If all of them want different folders from the *same* drawer, it takes 32 turns, and 31 drawers
-# stay shut all the while.
+# served at once. If all of them want different folders from the *same* drawer, it takes 32 rounds, and 31 drawers stay
+# shut all the while.
 #
 # You need Python and no GPU. At the end stands a small kernel, for those who have one.
 
@@ -49,8 +49,8 @@ import torch
 # %% [markdown]
 # ## Thirty-two banks
 #
-# A *word* is 4 bytes. Words are dealt to the 32 banks like cards: the word at byte 0 goes to bank 0, the one at byte 4
-# to bank 1, the one at byte 124 to bank 31, and the one at byte 128 to bank 0 again.
+# A *word* is 4 bytes. Words are distributed over the 32 banks like cards: the word at byte 0 goes to bank 0, the one at
+# byte 4 to bank 1, the one at byte 124 to bank 31, and the one at byte 128 to bank 0 again.
 
 # %%
 BANKS = 32  # of every GPU in this book; the toy GPU further down has 8
@@ -65,13 +65,13 @@ def bank_of(byte: int, banks: int = BANKS) -> int:
 {byte: bank_of(byte) for byte in (0, 4, 8, 124, 128, 132)}
 
 # %% [markdown]
-# A bank gives one word a turn, to every lane that asks for that word. So an access takes as many turns as the busiest
-# bank has *different* words to give. NVIDIA's profiler calls a turn a *wavefront*.
+# A bank gives one word a wavefront, to every lane that asks for that word. So an access takes as many wavefronts as the
+# busiest bank has *different* words to give. NVIDIA's profiler calls this unit of service a *wavefront*.
 
 
 # %%
 def turns(addresses: list[int], banks: int = BANKS) -> int:
-    """How many turns the lanes' byte addresses take (4 bytes or less a lane)."""
+    """How many wavefronts the lanes' byte addresses take (4 bytes or less a lane)."""
     wanted = [set() for _ in range(banks)]
     for byte in addresses:
         wanted[bank_of(byte, banks)].add(byte // WORD)
@@ -120,8 +120,8 @@ def crossings(bits: int, ports: int) -> int:
 # ## A smaller matrix, in bytes
 #
 # Take 8 x 8 floats. A row is 32 bytes, so rows start at bytes 0, 32, ... 224. On 32 banks four rows make a round, and a
-# column costs 2 turns. On a toy GPU with 8 threads and 8 banks one row is a round, and a column costs 8. The toy is the
-# real machine in small; from here on it serves for pictures.
+# column costs 2 wavefronts. On a toy GPU with 8 threads and 8 banks one row is a round, and a column costs 8. The toy
+# is the real machine in small; from here on it serves for pictures.
 
 
 # %%
@@ -162,7 +162,7 @@ def is_bijection(mix) -> bool:
 
 
 def column_turns(mix) -> list[int]:
-    """Turns of each column on the toy GPU, element (row, col) being stored at (row, mix(col, row))."""
+    """Wavefronts of each column on the toy GPU, element (row, col) being stored at (row, mix(col, row))."""
     return [turns([tile_byte(row, mix(col, row)) for row in range(8)], banks=8) for col in range(8)]
 
 
@@ -201,7 +201,7 @@ list(zip(bank_rows(lambda byte: byte), bank_rows(swizzled), strict=True))
 
 # %% [markdown]
 # On the right stands a small Sudoku: every bank once in each row *and* once in each column. Storing a row takes one
-# turn, as before; reading a column takes one turn, down from eight.
+# wavefront, as before; reading a column takes one wavefront, down from eight.
 #
 # ## The other way out: padding
 #
@@ -235,8 +235,8 @@ padded = pitched_column(0, 33, 4)
 }
 
 # %% [markdown]
-# With 33 every second column still takes two turns, and every second row starts in the middle of a word, so that no row
-# can be written two elements at a time. What has to be odd is the pitch in *words*: 34 elements are 17.
+# With 33 every second column still takes two wavefronts, and every second row starts in the middle of a word, so that
+# no row can be written two elements at a time. What has to be odd is the pitch in *words*: 34 elements are 17.
 #
 # And wider accesses want more. `ldmatrix` reads rows of 16 bytes, eight at a time, and each must be aligned to 16
 # bytes: the pitch has to be an *odd multiple of 16 bytes*. For rows of 64 bfloat16:
@@ -244,7 +244,7 @@ padded = pitched_column(0, 33, 4)
 
 # %%
 def matrix_turns(pitch_bytes: int) -> int | None:
-    """Turns for eight rows of 16 bytes, `pitch_bytes` apart; None where rows are not 16-byte aligned."""
+    """Wavefronts for eight rows of 16 bytes, `pitch_bytes` apart; None where rows are not 16-byte aligned."""
     if pitch_bytes % 16:
         return None
     return turns([row * pitch_bytes + byte for row in range(8) for byte in range(0, 16, WORD)])
@@ -366,8 +366,8 @@ def transpose(x: torch.Tensor, pitch: int = 33) -> torch.Tensor:
 # ## What a profiler should count
 #
 # At step *i* of the first loop the lanes store row *i*; at step *i* of the second they load column *i*. Where an
-# element lies says `smem_layout`. No more is needed to foretell how many turns each instruction of each kernel takes,
-# and a profiler can be asked whether it is so: the lab does.
+# element lies says `smem_layout`. No more is needed to predict how many wavefronts each instruction of each kernel
+# takes, and a profiler can be asked whether it is so: the lab does.
 
 
 # %%
@@ -455,14 +455,14 @@ for name, holds, detail in facts():
 # %% [markdown] tags=["lab"]
 # ## In the lab: the crossbar
 #
-# The toy GPU: column 0 of the 8 x 8 tile, one turn after another. All lanes need the
-# vertical wire of bank 0. (The picture moves; rest the pointer on it to stop it.)
+# The toy GPU: column 0 of the 8 x 8 tile, one wavefront after another. All lanes need the vertical wire of bank 0. (The
+# picture moves; rest the pointer on it to stop it.)
 
 # %% tags=["lab"]
 draw.crossbar([byte // WORD for byte in column], banks=8, animated=True)
 
 # %% [markdown] tags=["lab"]
-# The same column after the swizzle. Each lane has a vertical wire of its own, and one turn will do.
+# The same column after the swizzle. Each lane has a vertical wire of its own, and one wavefront will do.
 
 # %% tags=["lab"]
 draw.crossbar([swizzled(byte) // WORD for byte in column], banks=8)
@@ -505,7 +505,7 @@ draw.swizzle_bits(Swizzle(3, 2, 3), fields={"byte": 2, "column": 3, "row": 3})
 # ## In the lab: 32 lanes
 #
 # The column of a 32 x 32 tile of floats on the real 32 banks. With a pitch of 32 words one bank does all the work (each
-# row of the picture is a turn); with 33 every bank gives one word.
+# row of the picture is a wavefront); with 33 every bank gives one word.
 
 # %% tags=["lab"]
 draw.access_view(access.ldst(pitched_column(0, 32, 4), 4), title="A column of 32 x 32 fp32, pitch 32")
@@ -566,8 +566,8 @@ Markdown(counted_table("foundations/bank_conflicts"))
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# An access costs as many turns as its busiest bank has different words to give. A column of a tile whose rows are a
-# whole round of the banks is the worst case; padding and XOR both mend it, and XOR costs no bytes, keeps rows aligned,
+# An access costs as many wavefronts as its busiest bank has different words to give. A column of a tile whose rows are
+# a whole round of the banks is the worst case; padding and XOR both fix it, and XOR costs no bytes, keeps rows aligned,
 # and is what TMA and the tensor cores speak.
 #
 # Next: [foundations/xor_swizzle](xor_swizzle.ipynb) builds that XOR from a 2 x 2 tile up, says when it stays inside the

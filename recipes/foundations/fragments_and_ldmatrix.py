@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: Fragments, and the instruction that fills them
+#     title: Fragments and ldmatrix
 #     claim: >-
-#       Which thread holds which element of an operand is one small layout, its inverse answers the question the other
-#       way round, and ldmatrix is built to hand out exactly that.
+#       One small layout says which thread holds which element of an operand, its inverse answers the reverse question,
+#       and ldmatrix delivers exactly that layout.
 #     track: foundations
 #     order: 60
 #     kind: study
@@ -20,12 +20,12 @@
 # ---
 
 # %% [markdown]
-# # Fragments, and the instruction that fills them
+# # Fragments and ldmatrix
 #
 # **Claim.** `mma.sync` multiplies matrices that lie scattered over the registers of 32 threads. Who holds what looks
 # like a riddle in the manual's figures, and is *one small layout*: from (thread, value) to the place in the matrix. Its
 # inverse answers "who holds element (m, k)?". And `ldmatrix`, which reads eight rows of 16 bytes, hands out exactly
-# what that layout asks for; with `.trans` it also turns the matrix over on the way.
+# what that layout asks for; with `.trans` it also transposes the matrix on the way.
 #
 # Needed before: layouts as shape and stride, and [bank conflicts](bank_conflicts.ipynb). Nothing here needs a GPU.
 
@@ -44,9 +44,11 @@ from cutlass.cute.nvgpu import warp
 #
 # Read it as a recipe for one number. The first half, `(4,8):(32,1)`, is for the thread, the second, `(2,2):(16,8)`, for
 # the value. Take thread 22, value 0. Split 22 by the shape (4, 8), first part fastest: 22 = 2 + 4 x 5. So the thread
-# adds 2 x 32 + 5 x 1 = 69; value 0 adds nothing. The number 69 is a place in the matrix, *counted down the columns*: 16
-# rows in each, so 69 = 5 + 16 x 4. Row 5, column 4: **thread 22 holds M5K4 first.** Its value 1 adds 16, the next
-# column: M5K5. Value 2 adds 8, eight rows down: M13K4. Value 3: M13K5.
+# adds 2 x 32 + 5 x 1 = 69; value 0 adds nothing.
+#
+# The number 69 is a place in the matrix, *counted down the columns*: 16 rows in each, so 69 = 5 + 16 x 4. Row 5, column
+# 4: **thread 22 holds M5K4 first.** Its value 1 adds 16, the next column: M5K5. Value 2 adds 8, eight rows down: M13K4.
+# Value 3: M13K5.
 #
 # The same in six lines:
 
@@ -72,7 +74,7 @@ def held_by(thread: int, value: int) -> tuple[int, int]:
 # %% [markdown]
 # ## And the other way round
 #
-# Who holds M5K4? Turn the layout over. Element (m, k) goes to the number `thread + 32 * value`, and CuTe's
+# Who holds M5K4? Take the inverse of the layout. Element (m, k) goes to the number `thread + 32 * value`, and CuTe's
 # `right_inverse` finds the layout that does it, with one mode for m and one for k:
 #
 #     ((8,2),(2,4)):((4,64),(32,1))
@@ -130,9 +132,11 @@ holder_of(5, 4), both_ways_agree()
 
 # %% [markdown]
 # B is 8 columns of C (N) by 8 (K), and half as large: `((4,8),2):((16,1),8)`, counted by n + 8 k. Thread 22 = 2 + 4 x 5
-# adds 2 x 16 + 5 = 37 = 5 + 8 x 4: N5K4, and its value 1 adds 8: N5K5. The same picture as the upper half of A. That is
-# no accident: one *8 x 8 matrix of 16-bit elements, two neighbours in each of 32 threads*, is the piece that all of
-# this is made of. A of m16n8k8 is two of them, one below the other; A of m16n8k16 is four.
+# adds 2 x 16 + 5 = 37 = 5 + 8 x 4: N5K4, and its value 1 adds 8: N5K5.
+#
+# The same picture as the upper half of A. That is no accident: one *8 x 8 matrix of 16-bit elements, two neighbours in
+# each of 32 threads*, is the piece that all of this is made of. A of m16n8k8 is two of them, one below the other; A of
+# m16n8k16 is four.
 #
 # ## ldmatrix: eight rows in, 32 pairs out
 #
@@ -178,8 +182,8 @@ lanes[0], lanes[22]
 
 # %% [markdown]
 # As K-major. **The transpose is ldmatrix's, not the swizzle's.** A swizzle moves whole 16-byte chunks and never takes
-# one apart, so no swizzle can turn pairs along M into pairs along K. (`.trans` of 8 x 8 matrices moves
-# 16-bit elements; operands of another width are best stored along K.)
+# one apart, so no swizzle can make pairs along M into pairs along K. (`.trans` of 8 x 8 matrices moves 16-bit elements;
+# operands of another width are best stored along K.)
 #
 # ## What the banks see
 #
@@ -191,15 +195,15 @@ lanes[0], lanes[22]
 # | 8 | 2 | 0 to 15, 16 to 31 |
 # | 16, and each matrix of ldmatrix and stmatrix | 4 | 8q to 8q + 7 |
 #
-# A phase moves at most 128 bytes, one line, and takes one turn if no two of its lanes want different words of one bank.
-# The phases are fixed by lane number. They are *not* recombined, and that is the **trap**: below, each phase of a
+# A phase moves at most 128 bytes, one line, and takes one wavefront if no two of its lanes want different words of one
+# bank. The phases are fixed by lane number. They are *not* recombined, and that is the **trap**: below, each phase of a
 # 16-byte load uses two slots only, four times each. All four phases together use each slot four times, so a clever
-# memory could serve them in 4 turns. The hardware takes 16.
+# memory could serve them in 4 wavefronts. The hardware takes 16.
 
 
 # %%
 def turns_of_phases(addresses: list[int], width: int) -> list[int]:
-    """Turns of each phase of a load of `width` bytes (4, 8 or 16) a lane."""
+    """Wavefronts of each phase of a load of `width` bytes (4, 8 or 16) a lane."""
     size = 32 * 4 // width  # lanes of a phase
     phases = []
     for first in range(0, len(addresses), size):
@@ -241,13 +245,13 @@ def swizzle(address: int, bits: int, base: int, shift: int) -> int:
 
 
 def turns_of_block(rows: int, row_bytes: int, pitch: int, width: int, parameters: tuple[int, int, int]) -> int:
-    """Turns of one phase that touches `rows` x `row_bytes` of a tile with rows of `pitch` bytes."""
+    """Wavefronts of one phase that touches `rows` x `row_bytes` of a tile with rows of `pitch` bytes."""
     plain = [pitch * row + byte for row in range(rows) for byte in range(0, row_bytes, width)]
     return turns_of_phases([swizzle(address, *parameters) for address in plain], width)[0]
 
 
 def two_shapes(four: tuple[int, int, int], sixteen: tuple[int, int, int]) -> dict[str, int]:
-    """Turns of the four block shapes, under a swizzle for 4-byte pieces and one for 16-byte pieces."""
+    """Wavefronts of the four block shapes, under a swizzle for 4-byte pieces and one for 16-byte pieces."""
     return {
         "1 x 128 B, by 4 bytes": turns_of_block(1, 128, 128, 4, four),
         "32 x 4 B, by 4 bytes": turns_of_block(32, 4, 128, 4, four),
@@ -399,7 +403,7 @@ print("phases of the bank model agree:", [
 # ## Conclusion
 #
 # A fragment is a layout, and its inverse tells who holds an element. `ldmatrix` takes eight rows of 16 bytes and hands
-# out 32 pairs; `.trans` turns each matrix over, which no swizzle can do. The swizzle's part is that both the writes and
+# out 32 pairs; `.trans` transposes each matrix, which no swizzle can do. The swizzle's part is that both the writes and
 # these reads are free of conflicts.
 #
 # Next: on Hopper and later the tensor core reads shared memory itself, and has to be told where things are:

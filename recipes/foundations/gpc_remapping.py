@@ -11,8 +11,8 @@
 #   cookbook:
 #     title: GPC-aware cluster remapping
 #     claim: >-
-#       Simultaneous requests for one line by the SMs of a GPC reach L2 once, so the clusters of a GPC should compute
-#       tiles that need the same rows of A or columns of B.
+#       Simultaneous requests for one line by the SMs of a GPC reach L2 once, so a GPC's clusters should share rows of A
+#       or columns of B.
 #     kind: study
 #     track: foundations
 #     order: 85
@@ -176,7 +176,7 @@ Markdown(table(["order", f"columns of B, of {of_b}", "of A and B, of what cluste
 # No interface says which SMs form a GPC. But a CTA can read the number of its SM (`%smid`), and the CTAs of a cluster
 # are always in one GPC. So a **probe kernel** writes its SM numbers:
 #
-# * Clusters of seven and of five CTAs, many times, with CTAs that stay for different times: SMs that were seen in one
+# * Clusters of seven and of five CTAs, many times, with persistent CTAs for different times: SMs that were seen in one
 #   cluster are in one GPC, and so are those that a chain of such clusters links.
 # * Clusters of two, twice, on an idle GPU: the order in which it starts them.
 #

@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: Matrix descriptors
+#     title: Matrix descriptors of wgmma and tcgen05
 #     claim: >-
-#       wgmma and tcgen05 are told where an operand lies in 64 bits - a start, two distances and a swizzle mode - and
-#       all four can be read off the layout, by asking it for the places of a few elements.
+#       A 64-bit matrix descriptor holds a start, two distances and a swizzle mode, and all four can be computed from
+#       the layout.
 #     track: foundations
 #     order: 70
 #     kind: study
@@ -20,7 +20,7 @@
 # ---
 
 # %% [markdown]
-# # Matrix descriptors
+# # Matrix descriptors of wgmma and tcgen05
 #
 # **Claim.** Hopper's `wgmma` and Blackwell's `tcgen05.mma` take their operands straight from shared memory. No thread
 # computes an address; the instruction gets *64 bits* that describe a whole matrix. They hold a start, two distances and

@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A matrix transpose, five times
+#     title: "Matrix transpose: padding, swizzle, vectors and TMA"
 #     claim: >-
-#       A transpose asks one tile for rows and for columns; padding, a swizzle made for the accesses, or accesses made
-#       for the layout each serve both without a conflict, and what is left is to move bytes as a copy does.
+#       A transpose reads rows and writes columns; padding, a swizzle or a suited access pattern serves both without
+#       bank conflicts.
 #     kind: transpose
 #     track: foundations
 #     order: 90
@@ -25,18 +25,20 @@
 # ---
 
 # %% [markdown]
-# # A matrix transpose, five times
+# # Matrix transpose: padding, swizzle, vectors and TMA
 #
 # **Claim.** A transpose computes nothing. It reads rows and writes rows, and what was a row going in is a column coming
-# out; shared memory is where the two meet. A tile there is written one way and read the other, and *both* ways must
-# be free of bank conflicts. There are three answers: leave a gap after each row (padding), find the swizzle that
-# serves the two accesses, or, where the layout is given, find the accesses that it serves. Each is a variant below,
-# after the one that has no answer:
+# out; shared memory is where the two meet. A tile there is written one way and read the other, and *both* ways must be
+# free of bank conflicts.
+#
+# There are three answers: leave a gap after each row (padding), find the swizzle that serves the two accesses, or,
+# where the layout is given, find the accesses that it serves. Each is a variant below, after the one that has no
+# answer:
 #
 # | variant | shared memory | a thread moves | what it shows |
 # |---|---|---|---|
 # | `naive` | rows after rows | one element | a column lies in one bank |
-# | `padded` | rows one word apart | one element | the classic mend, and what it costs |
+# | `padded` | rows one word apart | one element | the classic fix, and what it costs |
 # | `swizzled` | `S<B,M,S>` by a closed form | one element | the same, with nothing added |
 # | `vectorised` | a swizzle for blocks | 16 bytes at both ends | blocks are transposed in registers |
 # | `tma` | TMA's own 128-byte swizzle | 16 bytes; TMA at both ends | the layout is given, the threads are chosen |
@@ -64,8 +66,10 @@ from cookbook.recipe.entry import check_apart, check_gpu, check_tensor, compile_
 #
 # A variant of one element at a time takes the classic tile of 32 x 32: a warp has a row of it, or a column. The others
 # want rows of x *and* of y of 256 bytes and more, because a row of a tile is all that device memory sees of it in one
-# piece: 64 x 64 elements of 32 bits, 128 x 128 of 16. Several CTAs of such a size fit an SM, and while one waits for
-# its tile the others work: that, not a pipeline inside a CTA, keeps enough bytes on the way.
+# piece: 64 x 64 elements of 32 bits, 128 x 128 of 16.
+#
+# Several CTAs of such a size fit an SM, and while one waits for its tile the others work: that, not a pipeline inside a
+# CTA, keeps enough bytes on the way.
 
 
 # %%
@@ -139,9 +143,10 @@ def beside(arch: str, dtype) -> dict[str, Config]:
 #
 # **Sixteen bytes at a time.** A thread of `vectorised` holds a block of 4 x 4 floats (8 x 8 for 16 bits), read as rows
 # of x, and stores it as rows of y: eight neighbours store to every 4th (8th) row of y, at the same column. So it is the
-# row's number *divided by 4 (8)* that must go into the three bits that choose the 16-byte slot. That swizzle,
-# `S<3,4,S>` with a large S, is none that TMA or `wgmma` know; nothing obliges us to theirs, for only threads touch
-# this tile.
+# row's number *divided by 4 (8)* that must go into the three bits that choose the 16-byte slot.
+#
+# That swizzle, `S<3,4,S>` with a large S, is none that TMA or `wgmma` know; nothing obliges us to theirs, for only
+# threads touch this tile.
 #
 # **TMA.** Here something does. TMA writes the 128-byte rows of a box under `S<3,4,3>` or not at all: the atom is given,
 # and what is left to choose is which thread takes which block.
@@ -196,9 +201,13 @@ def smem_layouts(dtype, config: Config) -> dict[str, cute.ComposedLayout]:
 #
 # For `tma` the choice is in `block_of`. A square of 8 x 8 blocks is 128 bytes wide in x, and 128 bytes wide in y. The
 # eight lanes of a phase (16 bytes a lane: lanes 8q to 8q+7) must find eight different slots when they load a row of
-# their blocks from x, and again when they store a row of the transposed blocks to y. Lanes side by side along a row
-# would load well and store 4- or 8-way; lanes down a column the other way round. So lane p takes column p *and* row
-# p XOR k: a *diagonal* of the square, on which all rows and all columns differ. Eight values of k make the square.
+# their blocks from x, and again when they store a row of the transposed blocks to y.
+#
+# Lanes side by side along a row would load well and store 4- or 8-way; lanes down a column the other way round.
+#
+# So lane p takes column p *and* row p XOR k: a *diagonal* of the square, on which all rows and all columns differ.
+# Eight values of k make the square.
+#
 # (The diagonal would be free without the swizzle too, for eight columns are eight slots wherever their rows begin. The
 # swizzle alone would not: it serves a row or a column of chunks, and here both tiles are asked for blocks.)
 
@@ -273,7 +282,9 @@ def expected_excess(config: Config) -> dict[str, tuple[int, str]]:
     """Wavefronts above the ideal that each instruction of a move takes: {move: (how many, why)}."""
     if config.variant != "naive":
         return {}
-    ways = min(32, config.tile_n * config.bits // 32)  # words from one row to the next: so many rows share a bank
+    ways = min(
+        32, config.tile_n * config.bits // 32
+    )  # words from one row to the next: this number of rows shares a bank
     return {"s2g_x": (ways - 1, "rows of a column's words lie in the same banks")}
 
 
@@ -318,9 +329,10 @@ def registers(dtype, rows: cutlass.Constexpr, columns: cutlass.Constexpr):
 #
 # First every load of a thread, then the stores to shared memory: all of a thread's bytes are on their way at once. The
 # barrier between writing and reading the tile is what the swizzle does *not* replace. With it in its place, the two
-# sides need only agree on the layout; which thread wrote an element is forgotten. (That is the trap of the transpose
-# that loads `shared[i][i ^ t]`: a thread reads back what it wrote itself, and the result is the input.
-# `foundations/xor_swizzle` goes through it frame by frame.)
+# sides need only agree on the layout; which thread wrote an element is forgotten.
+#
+# (That is the trap of the transpose that loads `shared[i][i ^ t]`: a thread reads back what it wrote itself, and the
+# result is the input. `foundations/xor_swizzle` goes through it frame by frame.)
 #
 # At the edges an element, or a block, is in the matrix or not. `vectorised` is only called for matrices whose sides are
 # multiples of a vector, so a block is never cut.

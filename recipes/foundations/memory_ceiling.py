@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: How fast memory can go
+#     title: Memory bandwidth ceilings
 #     claim: >-
-#       Kernels that only read, only write, or only copy say what a GPU's memories give at most, and how many bytes
-#       must be on their way for that.
+#       Kernels that only read, write or copy measure the bandwidth of a GPU's memories, and the bytes in flight that it
+#       needs.
 #     kind: study
 #     measures: ceiling
 #     track: foundations
@@ -26,7 +26,7 @@
 # ---
 
 # %% [markdown]
-# # How fast memory can go
+# # Memory bandwidth ceilings
 #
 # **Claim.** Kernels that *only read, only write, or only copy* say what a GPU's memories give at most, and how many
 # bytes must be on their way for that. A transpose can do no better than a copy of the same bytes; a matrix product with
@@ -80,9 +80,10 @@ def bytes_on_their_way(gb_per_s: float, latency_ns: float) -> float:
 #
 # A small buffer is gone over several times, and **the trap** is what answers the second time. Loads go through the SM's
 # own L1 by default, and each CTA returns to the same chunks: spread over all SMs, a buffer of many MiB fits into their
-# L1s, up to 256 KiB each (NVIDIA H100 white paper). Read that way on an H200, they came several times as fast as TMA,
-# which passes L1 by, copied them: L1 had answered, not L2. So these loads ask for `ld.global.cg`, which passes L1 by
-# too (SASS: `.STRONG.GPU`).
+# L1s, up to 256 KiB each (NVIDIA H100 white paper).
+#
+# Read that way on an H200, they came several times as fast as TMA, which passes L1 by, copied them: L1 had answered,
+# not L2. So these loads ask for `ld.global.cg`, which passes L1 by too (SASS: `.STRONG.GPU`).
 
 
 # %%
@@ -234,7 +235,7 @@ def bulk_kernel(
     layout = cute.make_layout((config.chunk_bytes // 4, config.stages))
     sX = smem.allocate_tensor(cutlass.Uint32, layout, 128)  # (WORD, STAGE)
     chunks = cute.size(mX, mode=[3])
-    mine = (chunks - cta + ctas - 1) // ctas  # chunks of this CTA in one turn: cta, cta + ctas, ...
+    mine = (chunks - cta + ctas - 1) // ctas  # chunks of this CTA in one iteration: cta, cta + ctas, ...
     count = mine * turns
     if tidx == 0:
         for i in cutlass.range_constexpr(config.stages):
@@ -273,17 +274,17 @@ class Shared:
     stride: int = 16  # bytes from lane to lane
     threads: int = 1024
 
-    unroll = 8  # loads of a thread in one turn of the loop
+    unroll = 8  # loads of a thread in one iteration of the loop
     smem_bytes = 32 * KIB
 
     @property
     def turn_bytes(self) -> int:
-        """What the threads of a CTA load in one turn."""
+        """What the threads of a CTA load in one iteration."""
         return self.threads * self.width * self.unroll
 
 
 def wavefronts(config: Shared) -> int:
-    """Turns that shared memory takes for one load of a warp: in each group of lanes that it serves together (32 of 4
+    """Wavefronts of shared memory for one load of a warp: in each group of lanes that it serves together (32 of 4
     bytes, 16 of 8, 8 of 16), as many as the busiest bank has different words to give."""
     together, total = 128 // config.width, 0
     for first in range(0, 32, together):
@@ -296,7 +297,7 @@ def wavefronts(config: Shared) -> int:
 
 
 def bytes_per_clock(config: Shared) -> float:
-    """What a warp's load brings, over the turns that it takes."""
+    """What a warp's load brings, over the wavefronts that it takes."""
     return 32 * config.width / wavefronts(config)
 
 
@@ -432,11 +433,11 @@ def shared_arguments(addresses, repeats: int, ctas: int, cuda_stream: int) -> tu
 def compile_one(config: Stream | Bulk | Shared, arch: str = "", options: str = ""):
     """Compile one kernel for `arch` ("sm_90a") with made-up pointers: no GPU is needed. "": the GPU that is here."""
     if isinstance(config, Shared):
-        function, made_up = shared, shared_arguments((128, 128), 1, 1, 0)
+        function, dummy = shared, shared_arguments((128, 128), 1, 1, 0)
     else:
-        function, made_up = stream, stream_arguments((128, 128, 128), 1, 1, 1, 0, 0)
+        function, dummy = stream, stream_arguments((128, 128, 128), 1, 1, 1, 0, 0)
     target = f"--gpu-arch {arch} " if arch else ""
-    return cute.compile(function, *made_up, config, options=(target + options).strip() or None)
+    return cute.compile(function, *dummy, config, options=(target + options).strip() or None)
 
 
 @cute.jit
@@ -452,9 +453,9 @@ def launch_each(three: tuple, two: tuple, number, value, cuda_stream: cuda.CUstr
 def compile_for(arch: str, options: str = ""):
     """Compile the kernels of `STREAMS` and `LOADS` that `arch` has, all in one; no GPU is needed."""
     configs = [config for config in (*STREAMS.values(), *LOADS.values()) if runs_on(config, arch)]
-    made_up = stream_arguments((128, 128, 128), 1, 1, 1, 0, 0)
-    three, two = made_up[:3], shared_arguments((128, 128), 1, 1, 0)[:2]
-    number, value, cuda_stream = made_up[3], made_up[6], made_up[7]
+    dummy = stream_arguments((128, 128, 128), 1, 1, 1, 0, 0)
+    three, two = dummy[:3], shared_arguments((128, 128), 1, 1, 0)[:2]
+    number, value, cuda_stream = dummy[3], dummy[6], dummy[7]
     target = f"--gpu-arch {arch} {options}".strip()
     return cute.compile(launch_each, three, two, number, value, cuda_stream, configs, options=target)
 
@@ -524,7 +525,7 @@ def stream_over(x: torch.Tensor, y: torch.Tensor, config: Stream | Bulk, turns: 
 
 
 def load_shared(config: Shared, repeats: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """`repeats` turns of loads by every thread of every SM: (CTA, THREAD) sums, and (CTA) clocks of the loop."""
+    """`repeats` iterations of loads by every thread of every SM: (CTA, THREAD) sums, and (CTA) clocks of the loop."""
     ctas = multiprocessors()
     sums = torch.empty((ctas, config.threads), dtype=torch.int32, device="cuda")
     clocks = torch.empty(ctas, dtype=torch.int64, device="cuda")
@@ -537,8 +538,8 @@ def load_shared(config: Shared, repeats: int) -> tuple[torch.Tensor, torch.Tenso
 # %% [markdown]
 # ## Measuring
 #
-# All kernels take turns, seven rounds of them. A launch moves some GiB whatever the buffer's size, so that what it
-# costs to start one does not count; a copy moves every byte twice, once in and once out, and both are counted.
+# The kernels alternate, for seven rounds. A launch moves some GiB whatever the buffer's size, so that what it costs to
+# start one does not count; a copy moves every byte twice, once in and once out, and both are counted.
 
 
 # %%
@@ -622,7 +623,7 @@ def shared_rate(config: Shared, repeats: int = 20_000) -> dict[str, float]:
 
 # %%
 def touched(config: Stream, chunks: int, ctas: int) -> list[int]:
-    """The vectors that all threads of a launch touch in one turn, as the kernel's loops go."""
+    """The vectors that all threads of a launch touch in one iteration, as the kernel's loops go."""
     return [
         vector_of(chunk, step, thread, config)
         for cta in range(ctas)
@@ -687,7 +688,7 @@ for name, config in LOADS.items():
     print(f"{name}: {counted.actual} wavefronts, ideal {counted.ideal}; counted above: {wavefronts(config)}")
 
 # %% [markdown] tags=["lab"]
-# The loops, as they are in the machine code: what a turn of each loop holds.
+# The loops, as they are in the machine code: what an iteration of each loop holds.
 
 # %% tags=["lab"]
 from cookbook.check import compiled as compiling
@@ -717,9 +718,10 @@ lab.check_cells("foundations/memory_ceiling")
 # Read the columns of a size from left to right, and then down: where the buffer no longer fits into L2 the rate of
 # reading and copying falls to that of DRAM. (A copy needs room for two buffers, so it falls at half the size. Do not
 # expect the same step of writes: see whether the size matters to them at all. And of the copies the fastest counts: at
-# the sizes where torch's own was timed that is torch's, by a few percent.) In the table of what is on its way the rate
-# first grows with the bytes, and then hardly any more. And shared memory gives 128 bytes a clock, or that divided by
-# the conflicts, which could be counted beforehand.
+# the sizes where torch's own was timed that is torch's, by a few percent.)
+#
+# In the table of what is on its way the rate first grows with the bytes, and then hardly any more. And shared memory
+# gives 128 bytes a clock, or that divided by the conflicts, which could be counted beforehand.
 
 # %% tags=["lab"]
 from IPython.display import Markdown

@@ -11,8 +11,8 @@
 #   cookbook:
 #     title: The shared-memory atoms of the tensor cores
 #     claim: >-
-#       The tensor cores know eight small layouts of shared memory, and one line of arithmetic chooses among them:
-#       the widest whose row divides the tile.
+#       The tensor cores know eight small layouts of shared memory, and one line of arithmetic chooses among them: the
+#       widest whose row divides the tile.
 #     track: foundations
 #     order: 50
 #     kind: study
@@ -43,11 +43,11 @@ from cutlass.tensor_utils import LayoutEnum
 #
 # A 128-byte *line* of shared memory goes once round the 32 banks. Cut it into eight *slots* of 16 bytes, four banks
 # each, and cut the tile into *chunks* of 16 bytes, numbered along its contiguous direction first. Two chunks in two
-# slots can be read in one turn; two chunks in the same slot of different lines take two.
+# slots can be read in one wavefront; two chunks in the same slot of different lines take two.
 #
 # A tile of 8 rows of 32 bytes has 16 chunks, and a line holds 8 of them. Stored as it is, line 0 holds chunks 0 to 7
 # and line 1 chunks 8 to 15. The first column of chunks is 0, 2, 4, ..., 14: slots 0, 2, 4, 6 of line 0 and again 0, 2,
-# 4, 6 of line 1. Each slot is asked twice, so the read takes two turns. The cure is to swap neighbours in line 1.
+# 4, 6 of line 1. Each slot is asked twice, so the read takes two wavefronts. The cure is to swap neighbours in line 1.
 #
 # In address bits: bit 7 is the line, bit 4 the lowest bit of the slot, and the cure is "XOR bit 7 into bit 4". A row
 # of 64 bytes makes two bits of it, one of 128 bytes three. The same formula serves all:
@@ -87,10 +87,10 @@ def turns(bits: int, swizzled: bool) -> int:
     return max(slots.count(slot) for slot in range(8))
 
 
-{16 << bits: (turns(bits, swizzled=False), turns(bits, swizzled=True)) for bits in range(4)}  # row bytes: turns
+{16 << bits: (turns(bits, swizzled=False), turns(bits, swizzled=True)) for bits in range(4)}  # row bytes: wavefronts
 
 # %% [markdown]
-# Rows of 32, 64 and 128 bytes cost 2, 4 and 8 turns when they are linear and one when they are swizzled.
+# Rows of 32, 64 and 128 bytes cost 2, 4 and 8 wavefronts when they are linear and one when they are swizzled.
 #
 # The 16-byte row needs no swizzle: eight rows of 16 bytes *are* one line. CuTe calls that atom INTER, the PTX manual
 # "no swizzle". **The trap in the name:** it is not the tile as it lies in a row-major matrix. Its block of 8 rows by 16

@@ -11,8 +11,8 @@
 #   cookbook:
 #     title: Solving for a swizzle
 #     claim: >-
-#       An access is a handful of bit vectors, a bank conflict is a vector that two lanes differ by, and so a swizzle
-#       can be solved for - or proved not to exist - with a few lines of linear algebra over bits.
+#       A bank conflict is a bit vector that two lanes differ by, so linear algebra over bits finds a swizzle or proves
+#       that none exists.
 #     track: foundations
 #     order: 40
 #     kind: study
@@ -45,7 +45,7 @@ import cutlass.cute as cute
 #
 # A swizzle is linear too: the image of an XOR is the XOR of the images. So follow the three vectors only. On 8 banks
 # the bank is the low three bits of the image, and lanes meet in a bank when those bits of *different* offsets agree.
-# The number of turns is
+# The number of wavefronts is
 #
 #     2 ^ (rank of the images - rank of their bank bits)
 #
@@ -70,7 +70,7 @@ def swizzled(offset: int, bits: int, base: int, shift: int) -> int:
 
 
 def turns(access: list[int], parameters: tuple[int, int, int], bank_bits: int = 3) -> int:
-    """How many turns an access takes, given its bit vectors, by ranks."""
+    """How many wavefronts an access takes, given its bit vectors, by ranks."""
     images = [swizzled(vector, *parameters) for vector in access]
     return 1 << rank(images) - rank(image & (1 << bank_bits) - 1 for image in images)
 
@@ -86,9 +86,10 @@ COLUMN, ROW = block(8, 1, 8), block(1, 8, 8)
 {"column": (COLUMN, turns(COLUMN, NONE)), "row": (ROW, turns(ROW, NONE))}
 
 # %% [markdown]
-# Without a swizzle the column's bank bits are all zero: rank 3 against rank 0, 8 turns. With `S<3,0,3>` the images of
-# 8, 16, 32 are 9, 18, 36, whose bank bits are 1, 2, 4: rank 3, one turn. As a matrix, the swizzle has six rows and six
-# columns, one of each for a bit of the offset; the three bank rows, at the three columns of the access, have rank 3.
+# Without a swizzle the column's bank bits are all zero: rank 3 against rank 0, 8 wavefronts. With `S<3,0,3>` the images
+# of 8, 16, 32 are 9, 18, 36, whose bank bits are 1, 2, 4: rank 3, one wavefront. As a matrix, the swizzle has six rows
+# and six columns, one of each for a bit of the offset; the three bank rows, at the three columns of the access, have
+# rank 3.
 
 
 # %%
@@ -117,7 +118,7 @@ S303 = (3, 0, 3)
 
 # %%
 def serving(accesses: list[list[int]], offset_bits: int, bank_bits: int = 3) -> list[tuple[int, int, int]]:
-    """Every legal S<bits,base,shift> of so many offset bits that serves each access in one turn."""
+    """Every legal S<bits,base,shift> of this number of offset bits that serves each access in one wavefront."""
     legal = [
         (bits, base, shift)
         for bits in range(offset_bits)
@@ -179,7 +180,7 @@ def made_by_cute(*parameters: int) -> str:
 # %% [markdown]
 # ## Solving
 #
-# Trying stops at the swizzles that CuTe has. Now turn the question round. A bank map sends offsets to banks, linearly.
+# Trying stops at the swizzles that CuTe has. Now ask the reverse question. A bank map sends offsets to banks, linearly.
 # All that matters of it is which differences it forgets: **two elements share a bank if and only if their XOR is in a
 # set K**, the *kernel* of the map, closed under XOR. With n offset bits and d bank bits, K has n - d dimensions.
 #
@@ -281,7 +282,7 @@ def reversed_bits(row: int) -> int:
 
 
 def turns_of_map(rows: int, cols: int) -> int:
-    """The most turns of any block of this shape, aligned, under bank = col XOR reversed(row)."""
+    """The most wavefronts of any block of this shape, aligned, under bank = col XOR reversed(row)."""
     counts = []
     for top in range(0, 32, rows):
         for left in range(0, 32, cols):
@@ -316,14 +317,15 @@ def cute_says_the_same() -> bool:
 # eight different keys.
 #
 # **8 x 9, read in blocks of 4 x 2.** With rows of 9 the row is nowhere in the bits. Four rows are 9 apart: banks 0, 1,
-# 2, 3, and with the column beside them 1, 2, 3, 4. They collide, and no XOR of the column mends it inside nine columns.
+# 2, 3, and with the column beside them 1, 2, 3, 4. They collide, and no XOR of the column fixes it inside nine columns.
+#
 # Move *rows* instead. Store row 4 right behind row 0, row 5 behind row 1: the tile becomes 4 x 18, the rows of a block
 # lie 18 apart, in banks 0, 2, 4, 6, and their neighbours fill 1, 3, 5, 7.
 
 
 # %%
 def turns_on_8_banks(offsets: list[list[int]], rows: int, cols: int) -> int:
-    """The most turns of any block, rows aligned, of a table of offsets, on 8 banks."""
+    """The most wavefronts of any block, rows aligned, of a table of offsets, on 8 banks."""
     counts = []
     for top in range(0, len(offsets), rows):
         for left in range(len(offsets[0]) - cols + 1):
@@ -422,8 +424,8 @@ print("rank of the bank rows at the column's bits:", gf2.rank(matrix[:3, 3:]))
 draw.gf2_matrix(matrix, BANK_ROWS, asked=(3, 4, 5), title="S<3,0,3> on 8 x 8, and the column read")
 
 # %% [markdown] tags=["lab"]
-# Wider rows of 32, and the wrong swizzle there. `S<3,0,3>` leaves two bank rows empty there, rank 1
-# instead of 3, and the column takes four turns:
+# Wider rows of 32, and the wrong swizzle there. `S<3,0,3>` leaves two bank rows empty there, rank 1 instead of 3, and
+# the column takes four wavefronts:
 
 # %% tags=["lab"]
 wrong = Swizzle(3, 0, 3).matrix(8)

@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: What B, M and S do, and how to choose them
+#     title: The swizzle parameters B, M and S
 #     claim: >-
-#       The swizzle (B, M, S) keeps 2^M elements together and XORs B bits onto them from S higher; three logarithms of
-#       your tile give the values that make its rows and columns free.
+#       The swizzle (B, M, S) keeps 2^M elements together and XORs B bits from S places higher; three logarithms of the
+#       tile give the values.
 #     kind: study
 #     measures: wavefronts
 #     track: foundations
@@ -24,7 +24,7 @@
 # ---
 
 # %% [markdown]
-# # What B, M and S do, and how to choose them
+# # The swizzle parameters B, M and S
 #
 # **Claim.** `Swizzle<B,M,S>` is `col ^ row` with three knobs: **M** says how many elements stay together, **B** how
 # many bits are mixed, **S** how far above they are taken from. For a row-major tile whose sizes are powers of two, all
@@ -160,7 +160,7 @@ unchanged_rows(32, 32, 3, 3, 3), period(3, 3, 3) // 32
 
 # %%
 def turns(addresses: list[int], width: int = 4, banks: int = 32) -> int:
-    """Turns for the lanes' byte addresses, `width` bytes each: wide accesses go in phases of banks * 4 bytes."""
+    """Wavefronts for the lanes' byte addresses, `width` bytes each: wide accesses go in phases of banks * 4 bytes."""
     phase, total = max(1, banks * 4 // max(width, 4)), 0
     for first in range(0, len(addresses), phase):
         wanted = [set() for _ in range(banks)]
@@ -175,8 +175,8 @@ HALF = {spec: turns([2 * o for o in column(8, 32, 0, *spec)], 16) for spec in ((
 HALF
 
 # %% [markdown]
-# Four turns plain, one under `<2,3,3>` and under `<3,3,3>`. Two rows of 64 bytes fill one round of the banks side by
-# side; only the next pair has to step aside. With 8 rows there are four pairs, so two bits are enough, and the third
+# Four wavefronts plain, one under `<2,3,3>` and under `<3,3,3>`. Two rows of 64 bytes fill one round of the banks side
+# by side; only the next pair has to step aside. With 8 rows there are four pairs, so two bits are enough, and the third
 # bit of `<3,3,3>` reads a row bit that is always 0.
 #
 # ## The same tile, five swizzles: 32 rows of 16
@@ -263,7 +263,7 @@ def cut(rule: tuple[int, int, int]) -> tuple[int, int, int]:
 
 
 def column_turns(X: int, s: int, N: int, spec: tuple[int, int, int], lanes: int = 32) -> set[int]:
-    """Turns beyond one a phase, over all columns of vectors, for `lanes` rows."""
+    """Wavefronts beyond one a phase, over all columns of vectors, for `lanes` rows."""
     width, phases = N * s, max(1, lanes * N * s // 128)
     found = {turns([s * swizzle(r * X + v, *spec) for r in range(lanes)], width) for v in range(0, X, N)}
     return {count - phases for count in found}
@@ -310,7 +310,7 @@ def rule(X: int, s: int, N: int) -> tuple[int, int, int]:
 
 # %%
 def row_turns(X: int, s: int, N: int, spec: tuple[int, int, int]) -> set[int]:
-    """Turns beyond one a phase when 32 lanes store neighbouring vectors, over many starts."""
+    """Wavefronts beyond one a phase when 32 lanes store neighbouring vectors, over many starts."""
     phases = max(1, 32 * N * s // 128)
     starts = range(0, 32 * X, 32 * N)
     return {turns([s * swizzle(first + N * k, *spec) for k in range(32)], N * s) - phases for first in starts}
@@ -430,7 +430,7 @@ def columns(x: torch.Tensor, bits: int = 3) -> torch.Tensor:
 # %% [markdown]
 # ## What a profiler should count
 #
-# Which element each lane begins with, at every step of the two loops. With `smem_layout` that foretells the wavefronts
+# Which element each lane begins with, at every step of the two loops. With `smem_layout` that predicts the wavefronts
 # of both instructions of both kernels, and the lab has them counted.
 
 
@@ -661,7 +661,7 @@ Markdown(counted_table("foundations/swizzle_parameters"))
 #
 # M keeps a vector whole, and never less than a word. B and S follow from two numbers: the vectors in a round of the
 # banks and the vectors in a row. The smaller is what can be mixed, the larger says where to read. Judge a swizzle by
-# counting turns, not by its looks.
+# counting wavefronts, not by its looks.
 #
 # That serves one vector by rows and by columns. Blocks of other shapes, several columns at once, rows that are no power
 # of two: [foundations/solving_for_a_swizzle](solving_for_a_swizzle.ipynb) finds the swizzle for those, or proves that

@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: How fast the tensor cores can go
+#     title: Tensor-core throughput ceilings
 #     claim: >-
-#       A loop of nothing but matrix instructions, fed with normal numbers, says how fast a GPU's tensor cores really
-#       go, and that figure, not the data sheet's, is what a GEMM can be measured against.
+#       A loop of matrix instructions on normal numbers measures the tensor cores' real rate, which a GEMM should be
+#       compared with instead of the data sheet's.
 #     kind: study
 #     measures: ceiling
 #     ceiling_of: {wgmma: Wgmma, mma.sync: MmaSync}
@@ -28,7 +28,7 @@
 # ---
 
 # %% [markdown]
-# # How fast the tensor cores can go
+# # Tensor-core throughput ceilings
 #
 # **Claim.** A loop of *nothing but matrix instructions*, fed with normal numbers, says how fast a GPU's tensor cores
 # really go. That figure, not the data sheet's, is what a GEMM can be measured against.
@@ -99,7 +99,7 @@ class MmaSync:
 
     @property
     def tile(self) -> tuple[int, int, int]:
-        """M, N, K of what a CTA multiplies in one turn of its loop: two steps along K."""
+        """M, N, K of what a CTA multiplies in one iteration of its loop: two steps along K."""
         return 16 * self.m * self.warps, 8 * self.n, 2 * self.k
 
     @property
@@ -127,7 +127,7 @@ class Wgmma:
 
     @property
     def tile(self) -> tuple[int, int, int]:
-        """M, N, K of what a CTA multiplies in one turn of its loop: eight steps along K."""
+        """M, N, K of what a CTA multiplies in one iteration of its loop: eight steps along K."""
         return 64 * self.warpgroups, self.n, 8 * ROW_BYTES // DTYPES[self.dtype].width
 
     @property
@@ -241,9 +241,9 @@ def mma_sync_kernel(
 # ## The loop of wgmma
 #
 # A and B go to shared memory once, in the 128-byte swizzle, as in [the GEMM](../hopper/tma_wgmma_gemm.ipynb): rows of
-# 256 bytes are two atoms side by side, eight steps along K. One batch of eight is always in flight while the next is
-# issued. All of them add to the same accumulators, which costs nothing here: `wgmma`s of one shape follow each other
-# through the tensor core in order.
+# 256 bytes are two atoms side by side, eight steps along K. One commit group of eight is always in flight while the
+# next is issued. All of them add to the same accumulators, which costs nothing here: `wgmma`s of one shape follow each
+# other through the tensor core in order.
 
 
 # %%
@@ -363,8 +363,8 @@ def arguments(config: MmaSync | Wgmma, addresses, repeats: int, ctas: int, strea
 def compile_one(config: MmaSync | Wgmma, arch: str = "", options: str = ""):
     """Compile one kernel for `arch` ("sm_90a") with made-up pointers: no GPU is needed. "": the GPU that is here."""
     target = f"--gpu-arch {arch} " if arch else ""
-    made_up = arguments(config, (16, 16, 16, 16), 1, 1, 0)
-    return cute.compile(ceiling, *made_up, config, options=(target + options).strip() or None)
+    dummy = arguments(config, (16, 16, 16, 16), 1, 1, 0)
+    return cute.compile(ceiling, *dummy, config, options=(target + options).strip() or None)
 
 
 @cute.jit
@@ -418,9 +418,9 @@ def runs_on(config: MmaSync | Wgmma, arch: str) -> bool:
 def compile_for(arch: str, options: str = ""):
     """Compile the kernels of `INSTRUCTIONS` that `arch` has, all in one; no GPU is needed."""
     configs = [config for config in INSTRUCTIONS.values() if runs_on(config, arch)]
-    made_up = [arguments(config, (16, 16, 16, 16), 1, 1, 0) for config in configs]
-    a, b = (tuple(each[i] for each in made_up) for i in (0, 1))
-    _, _, sums, stamps, _, _, stream = made_up[0]
+    dummy = [arguments(config, (16, 16, 16, 16), 1, 1, 0) for config in configs]
+    a, b = (tuple(each[i] for each in dummy) for i in (0, 1))
+    _, _, sums, stamps, _, _, stream = dummy[0]
     return cute.compile(
         launch_each, a, b, sums, stamps, stream, configs, options=f"--gpu-arch {arch} {options}".strip()
     )
@@ -440,7 +440,7 @@ CONFIG = Wgmma()  # the one with the most shared memory
 
 # %%
 def operands(config: MmaSync | Wgmma, data: str = "normal") -> tuple[torch.Tensor, torch.Tensor]:
-    """A (M, K) and B (N, K) of one turn of the loop on the GPU: "normal", "integers" from -3 to 3, or "zeros"."""
+    """A (M, K) and B (N, K) of one iteration of the loop on the GPU: "normal", "integers" from -3 to 3, or "zeros"."""
     if data not in DATA:
         raise ValueError(f"data: got {data!r}; needed one of {', '.join(DATA)}")
     m, n, k = config.tile
@@ -450,7 +450,7 @@ def operands(config: MmaSync | Wgmma, data: str = "normal") -> tuple[torch.Tenso
         "zeros": torch.zeros,
     }[data]
     a, b = draw(m, k, device="cuda"), draw(n, k, device="cuda")
-    if config.acc == "float16":  # sums of 16 bits would overflow: the second half of a turn takes the first one back
+    if config.acc == "float16":  # 16-bit accumulators would overflow: half of an iteration undoes the other half
         a[:, k // 2 :], b[:, k // 2 :] = -a[:, : k // 2], b[:, : k // 2]
     kind = getattr(torch, config.dtype)
     return a.to(kind), b.to(kind)
@@ -489,7 +489,7 @@ class Ceiling:
 
     @property
     def turn_flops(self) -> int:
-        """Operations of one turn of the loop on all SMs: the least that a launch can do."""
+        """Operations of one iteration of the loop on all SMs: the least that a launch can do."""
         return flops(self.config.tile) * self.ctas
 
     def __call__(self, repeats: int) -> None:
@@ -506,9 +506,9 @@ class Ceiling:
 # %% [markdown]
 # ## Measuring
 #
-# All kernels take turns, seven rounds of them, so that what the GPU's temperature does to one it does to all. Each
-# turn is a launch that nobody times, in which the clock settles, and one that is timed. Thread 0 of each CTA also
-# reads the SM's own clock and the time before and after its loop: so we see the *rate per clock*, which belongs to the
+# The kernels alternate, for seven rounds, so that what the GPU's temperature does to one it does to all. Each time
+# there are two launches: an untimed one, in which the clock settles, and a timed one. Thread 0 of each CTA also reads
+# the SM's own clock and the time before and after its loop: so we see the *rate per clock*, which belongs to the
 # instruction, and the *clock*, which belongs to the power, apart.
 
 
@@ -597,7 +597,7 @@ def ptx_loop(config: MmaSync | Wgmma, arch: str) -> Counter:
 
 
 def accumulator_registers(config: MmaSync | Wgmma) -> int:
-    """32-bit registers of a thread that hold sums."""
+    """32-bit registers of a thread that hold accumulators."""
     m, n, _ = config.tile
     return m * n * DTYPES[config.acc].width // 32 // config.threads
 
@@ -652,9 +652,9 @@ draw.swizzle_view(evaluate(smem_layout, cutlass.BFloat16, 64))
 # %% [markdown] tags=["lab"]
 # ## In the lab: the loops
 #
-# The PTX is not the last word; this is what a turn of each loop
-# holds in the machine code. Beside its eight `HGMMA` a `wgmma` loop needs a few instructions on uniform registers,
-# which make the descriptors; they run while the tensor cores are at work.
+# The PTX is not the last word; this is what an iteration of each loop holds in the machine code. Beside its eight
+# `HGMMA` a `wgmma` loop needs a few instructions on uniform registers, which make the descriptors; they run while the
+# tensor cores are at work.
 
 # %% tags=["lab"]
 from cookbook.check import compiled as compiling

@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: Thread-block swizzle
+#     title: "Thread-block swizzle: rasterization and L2"
 #     claim: >-
-#       The order in which tiles of the product are computed decides how much of A and B the GPU reads at a time, and
-#       five lines of integer arithmetic halve it.
+#       Rasterization, the order in which tiles are computed, decides how much of A and B the GPU reads, and five lines
+#       of integer arithmetic halve it.
 #     track: foundations
 #     order: 80
 #     kind: study
@@ -21,7 +21,7 @@
 # ---
 
 # %% [markdown]
-# # Thread-block swizzle
+# # Thread-block swizzle: rasterization and L2
 #
 # **Claim.** A GPU computes the tiles of a matrix product in *waves*: as many as fit on it at once. What one wave reads,
 # it shares through L2. Which tiles run together is your choice, made by the few lines that turn a CTA's number into a
@@ -172,15 +172,17 @@ orders["Hilbert"] = hilbert_order()
 
 # %% [markdown]
 # The model is simple: it knows no cache size, no lines that are evicted, no CTA that runs ahead. All the CTAs of a wave
-# walk along K together, so what L2 must hold at any moment is a slice of these panels, which fits. It says which order
-# is better and why; by how much, only a measurement can say.
+# go along K together, so what L2 must hold at any moment is a slice of these panels, which fits. It says which order is
+# better and why; by how much, only a measurement can say.
 #
 # ## An experiment
 #
-# `raster_group` is all it takes to change the order of a GEMM of this book. Groups of a single row *are* the order row
-# by row, and one group as high as C goes column by column, for which a wave is 64 tiles high and hardly more than two
-# wide. So one kernel can be run in five orders that differ in nothing else: how much does each read from memory, and
-# how long does it take? Beside the counts will stand what the model allows each wave, in bytes.
+# `raster_group` changes the rasterization of a GEMM of this book. (CUTLASS calls it the swizzle size, Triton
+# `GROUP_SIZE_M`.) Groups of a single row *are* the order row by row, and one group as high as C goes column by column,
+# for which a wave is 64 tiles high and hardly more than two wide.
+#
+# So one kernel can be run in five orders that differ in nothing else: how much does each read from memory, and how long
+# does it take? Beside the counts will stand what the model allows each wave, in bytes.
 
 
 # %%
@@ -350,8 +352,8 @@ for name in ("ampere/ldmatrix_gemm", "hopper/tma_wgmma_gemm"):
 # ## In the lab: measured
 #
 # The experiment, in `bfloat16`. `cookbook check foundations/thread_block_swizzle --tools --record` runs it on an H200:
-# the five orders are timed in turn in one process, and Nsight Compute counts what each reads from memory and how many
-# of its reads L2 can answer, beginning with an empty L2.
+# the five orders are timed alternately in one process, and Nsight Compute counts what each reads from memory and how
+# many of its reads L2 can answer, beginning with an empty L2.
 
 # %% tags=["lab"]
 from IPython.display import Markdown

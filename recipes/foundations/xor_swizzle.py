@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: XOR from the ground up
+#     title: XOR swizzle
 #     claim: >-
-#       Storing element (row, col) at column col XOR row makes rows and columns free at once, and it stays inside the
-#       tile exactly when the number of columns is a multiple of 2^ceil(log2 rows).
+#       Storing element (row, col) at column col XOR row makes rows and columns conflict-free if the number of columns
+#       is a multiple of 2^ceil(log2 rows).
 #     kind: study
 #     measures: wavefronts
 #     track: foundations
@@ -24,14 +24,14 @@
 # ---
 
 # %% [markdown]
-# # XOR from the ground up
+# # XOR swizzle
 #
 # **Claim.** Store element (row, col) at column `col ^ row` of its row, and every row *and* every column of the tile is
 # spread over the banks. It costs one XOR where you store and the same XOR where you load. It stays inside the tile
 # under one condition, which is often told wrongly.
 #
-# Everything here runs on a *toy GPU*: 8 threads and 8 banks, a bank one column wide. An access takes as many turns as
-# the busiest bank has different elements to give (see [foundations/bank_conflicts](bank_conflicts.ipynb)).
+# Everything here runs on a *toy GPU*: 8 threads and 8 banks, a bank one column wide. An access takes as many wavefronts
+# as the busiest bank has different elements to give (see [foundations/bank_conflicts](bank_conflicts.ipynb)).
 
 # %%
 from collections.abc import Callable
@@ -129,7 +129,7 @@ N = 8  # threads, banks, rows and columns
 
 
 def turns(places: list[tuple[int, int]]) -> int:
-    """Turns that places (row, slot) take; the slot is the bank."""
+    """Wavefronts that places (row, slot) take; the slot is the bank."""
     wanted = [set() for _ in range(N)]
     for row, slot in places:
         wanted[slot].add(row)
@@ -137,7 +137,7 @@ def turns(places: list[tuple[int, int]]) -> int:
 
 
 def transpose(given: list[list], store, load) -> tuple[list[list], list[int]]:
-    """(output, turns of each of the 16 accesses); store(row, t) and load(i, t) say which cell thread t uses."""
+    """(output, wavefronts of each of the 16 accesses); store(row, t) and load(i, t) say which cell thread t uses."""
     shared, output, took = [[None] * N for _ in range(N)], [], []
     for row in range(N):
         places = [store(row, t) for t in range(N)]
@@ -168,7 +168,7 @@ output, took = transpose(GIVEN, plain_store, plain_load)
 output == WANTED, took, sum(took)
 
 # %% [markdown]
-# Right, but each load takes eight turns: 8 stores in 8 turns, 8 loads in 64. Now the same with an XOR in both
+# Right, but each load takes eight wavefronts: 8 stores in 8 wavefronts, 8 loads in 64. Now the same with an XOR in both
 # functions. Element (row, t) is stored in slot `t ^ row`. Who wants element (t, i) looks in row t, slot `i ^ t`.
 
 
@@ -185,15 +185,15 @@ output, took = transpose(GIVEN, store, load)
 output == WANTED, took, sum(took)
 
 # %% [markdown]
-# Sixteen turns in place of 72. The stores took one turn before and take one turn now: within a row the XOR only changes
-# the order. Half of the work costs nothing, and all of the gain is in the loads.
+# Sixteen wavefronts in place of 72. The stores took one wavefront before and take one wavefront now: within a row the
+# XOR only changes the order. Half of the work costs nothing, and all of the gain is in the loads.
 #
 # You can watch the conflict go. Swizzle only row 0, then rows 0 and 1, and so on, and read column 0 each time:
 
 
 # %%
 def column_turns(swizzled_up_to: int, col: int) -> int:
-    """Turns of one column when only rows 0 to `swizzled_up_to` are swizzled."""
+    """Wavefronts of one column when only rows 0 to `swizzled_up_to` are swizzled."""
     return turns([(row, col ^ row if row <= swizzled_up_to else col) for row in range(N)])
 
 
@@ -251,7 +251,7 @@ sum(value is None for row in transpose_without_barrier(GIVEN) for value in row)
 
 # %%
 def transpose_tiled(flat: list[int], size: int) -> tuple[list[int], int]:
-    """(output, turns) for a size x size matrix in one list, in tiles of 8 x 8."""
+    """(output, wavefronts) for a size x size matrix in one list, in tiles of 8 x 8."""
     out, spent = [None] * (size * size), 0
     for tile_row in range(0, size, N):
         for tile_col in range(0, size, N):
@@ -356,7 +356,7 @@ def transpose_tile(x: torch.Tensor, bits: int = 5) -> torch.Tensor:
 # ## What a profiler should count
 #
 # Step *i* of the first loop stores row *i*, step *i* of the second loads column *i*, with the swizzle and without it:
-# only `smem_layout` differs. The lab foretells the wavefronts of both instructions from these and has them counted.
+# only `smem_layout` differs. The lab predicts the wavefronts of both instructions from these and has them counted.
 
 
 # %%

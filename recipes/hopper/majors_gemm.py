@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A GEMM for operands of either major, by WGMMA
+#     title: Operand majors with WGMMA
 #     claim: >-
-#       wgmma reads a tile along K or along M and N at the same rate, so an operand needs no transpose: its atom is
-#       mirrored, its boxes lie the other way, and the instruction gets one bit.
+#       wgmma reads a tile along K or along M and N at the same rate, so an operand needs no transpose: its layout is
+#       mirrored and one bit changes.
 #     track: hopper
 #     order: 95
 #     builds_on: hopper/tuned_gemm
@@ -29,7 +29,7 @@
 # ---
 
 # %% [markdown]
-# # A GEMM for operands of either major, by WGMMA
+# # Operand majors with WGMMA
 #
 # **Claim.** `wgmma` reads a tile along K or along M and N at the same rate, so an operand needs no transpose: its atom
 # is mirrored, its boxes lie the other way, and the instruction gets one bit.
@@ -47,11 +47,11 @@
 # The letters are BLAS's and CuTe's, the first for A, the second for B: is the matrix, stored by columns, to be
 # *transposed* or *not*?
 #
-# On Ampere it is `ldmatrix.trans` that turns an operand on its way to the registers
+# On Ampere it is `ldmatrix.trans` that transposes an operand on its way to the registers
 # ([there](../ampere/majors_gemm.ipynb)). Here nothing goes through the registers: the tensor cores read shared memory
-# directly, and have to be told how a tile lies. What changes with the letter of an operand is its **layout** and
-# **one bit**. The tiles, the heuristics, the overlapped epilogue, both schedules and the uniform descriptors are those
-# of the page before, line for line, and this page explains none of them.
+# directly, and have to be told how a tile lies. What changes with the letter of an operand is its **layout** and **one
+# bit**. The tiles, the heuristics, the overlapped epilogue, both schedules and the uniform descriptors are those of the
+# page before, line for line, and this page explains none of them.
 
 # %%
 from collections.abc import Sequence
@@ -312,8 +312,8 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
 # ## One bit
 #
 # `wgmma` has a bit for each operand, in PTX `imm-trans-a` and `imm-trans-b`: the lines that the descriptor describes
-# run along K, or along M or N. With the bit the tensor core turns each piece while it reads it. **For 16-bit elements
-# only**: with 8-bit or 32-bit ones both operands must be K-major.
+# run along K, or along M or N. With the bit the tensor core transposes each piece while it reads it. **For 16-bit
+# elements only**: with 8-bit or 32-bit ones both operands must be K-major.
 #
 # The bit is in the instruction, the strides are in the descriptor, the swizzle is in both the descriptor and the
 # tensor map, and all of them must tell of the same tile. We say it once, in `Config`, and CuTe derives the descriptor

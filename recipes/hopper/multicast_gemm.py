@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A GEMM whose CTAs share their tiles
+#     title: TMA multicast in a cluster
 #     claim: >-
-#       Two CTAs of a cluster need the same tile of B: each fetches half of it and has TMA deliver that half to both. L2
-#       is asked for a third less, and the price is a barrier that counts the consumers of both.
+#       Each of two CTAs loads half of their common tile and TMA multicasts it to both: L2 gets a third fewer requests,
+#       and a barrier counts both CTAs' consumers.
 #     track: hopper
 #     order: 50
 #     builds_on: hopper/warp_specialized_gemm
@@ -26,12 +26,14 @@
 # ---
 
 # %% [markdown]
-# # A GEMM whose CTAs share their tiles
+# # TMA multicast in a cluster
 #
 # **Claim.** Two CTAs that compute tiles of C one above the other need the same tile of B, k-tile for k-tile. On their
 # own each asks L2 for all of it. As a *cluster* they can share: each asks for **half** of the tile and has TMA write
-# that half into the shared memory of **both**. Every SM still takes in what it took in before, but L2 is asked for a
-# third less. That is time where L2 is the narrow place, and energy everywhere; how much, only a measurement can say.
+# that half into the shared memory of **both**.
+#
+# Every SM still takes in what it took in before, but L2 is asked for a third less. That is time where L2 is the narrow
+# place, and energy everywhere; how much, only a measurement can say.
 #
 # The new idea takes few lines: a mask in the loads, a divided box, and *one number*, how many arrivals empty a stage.
 # That number is the whole difficulty, for from now on a CTA writes into memory that another one is reading. You will
@@ -83,7 +85,7 @@ class Config:
     stages: int = 4  # pairs of A and B tiles in flight or being read
     cluster_m: int = 1  # CTAs of a cluster down C: they share tiles of B
     cluster_n: int = 1  # and across: they share tiles of A
-    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
 
     @property
     def cluster(self) -> int:
@@ -249,11 +251,12 @@ def produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, masks, config: cu
 # **Before it ends.** `producer_tail` waits until the last k-tile has been read, by the consumers of *all* the CTAs that
 # got a part of it from here. It used to be good manners, and now it is what keeps the cluster alive. A consumer of the
 # neighbour arrives at *our* barrier: if we had ended, that barrier would be in shared memory that belongs to no one, or
-# already to a CTA of another cluster. (A warp hands back its stages in order, so with the last one it is through. The
-# other direction is safe by itself: no CTA can end before everything that others multicast to it has come, for its own
-# consumers wait for it.)
+# already to a CTA of another cluster.
 #
-# At the beginning it is the same: nobody may multicast to a CTA whose barriers are not initialised. `create` therefore
+# (A warp hands back its stages in order, so with the last one it is through. The other direction is safe by itself: no
+# CTA can end before everything that others multicast to it has come, for its own consumers wait for it.)
+#
+# At the beginning it is the same: no CTA may multicast to a CTA whose barriers are not initialised. `create` therefore
 # ends with a barrier of the whole *cluster*, once it is told that there is one, with `cta_layout_vmnk`.
 #
 # And **a CTA outside C still works.** With 3 rows of tiles, a cluster two high has one row outside. Its CTA must not
@@ -295,7 +298,7 @@ def make_pipeline(barriers, config: cutlass.Constexpr):
 # %%
 @cute.jit
 def multiply_stage(mma, acc, tCrA, tCrB, stage):
-    """Issue one stage's wgmmas as one batch. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
+    """Issue one stage's wgmmas as one commit group. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
     warpgroup.fence()
     for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
         cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
@@ -304,7 +307,7 @@ def multiply_stage(mma, acc, tCrA, tCrB, stage):
 
 @cute.jit
 def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
-    """Multiply all k-tiles into `acc`, one batch of wgmma always in flight."""
+    """Multiply all k-tiles into `acc`, one wgmma commit group always in flight."""
     mma.set(warpgroup.Field.ACCUMULATE, True)
     acc.fill(0.0)
     pipe.consumer_wait(read)
@@ -314,7 +317,7 @@ def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
         pipe.consumer_wait(read)
         multiply_stage(mma, acc, tCrA, tCrB, read.index)
         read.advance()
-        warpgroup.wait_group(1)  # the batch before this one is done: its stage may be overwritten
+        warpgroup.wait_group(1)  # the commit group before this one is done: its stage may be overwritten
         pipe.consumer_release(release)
         release.advance()
     warpgroup.wait_group(0)
@@ -341,14 +344,14 @@ def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
 # %% [markdown]
 # ## The kernel
 #
-# Clusters are what is now numbered, in groups as CTAs were before: those that run together form a block of C,
-# `raster_group` tiles high. The CTAs of a cluster find their tile by their place in it.
+# **Rasterization.** Clusters are what is now numbered, in groups as CTAs were before: those that run together form a
+# block of C, `raster_group` tiles high. The CTAs of a cluster find their tile by their place in it.
 
 
 # %%
 @cute.jit
 def tile_of_cta(shape_mn, row, column, config: cutlass.Constexpr):
-    """Which tile the CTA at (row, column) of its cluster computes: the cluster's, column by column inside groups."""
+    """Rasterization: the tile of the CTA at (row, column) of its cluster, column by column inside groups."""
     clusters_m = cute.ceil_div(shape_mn[0], config.tile_m * config.cluster_m)
     clusters_n = cute.ceil_div(shape_mn[1], config.tile_n * config.cluster_n)
     cta, _, _ = cute.arch.block_idx()
@@ -416,7 +419,7 @@ def kernel(
 
 # %% [markdown]
 # **Why C may still lie where A and B were.** The epilogue writes over the stages. Could a neighbour's multicast land
-# there meanwhile? No: this CTA's consumers have waited for every byte of the last k-tile, and nobody fetches a k-tile
+# there meanwhile? No: this CTA's consumers have waited for every byte of the last k-tile, and no CTA fetches a k-tile
 # beyond the last.
 #
 # ## The launch
@@ -543,9 +546,9 @@ draw.swizzle_view(b)
 # %% [markdown] tags=["lab"]
 # ## In the lab: the prediction
 #
-# What L2 is asked for is a formula: tiles x k-tiles x (A's bytes / `cluster_n` + B's bytes / `cluster_m`). What each
-# SM takes in stays the same, for a multicast arrives everywhere in full. If the tensor cores of every SM were never
-# kept waiting (2048 multiply-adds in a clock), L2 would have to give so many bytes a clock:
+# What L2 is asked for is a formula: tiles x k-tiles x (A's bytes / `cluster_n` + B's bytes / `cluster_m`). What each SM
+# takes in stays the same, for a multicast arrives everywhere in full. If the tensor cores of every SM were never kept
+# waiting (2048 multiply-adds in a clock), L2 would have to give this many bytes a clock:
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -589,8 +592,9 @@ Markdown(f"{'x'.join(map(str, SHAPE))}:\n\n" + table(heads, rows))
 # What L2 gives at most, [another page](../foundations/memory_ceiling.ipynb) measures: it reads a buffer that L2 holds.
 # But requests that come in bursts wait for each other before that limit. Loads that are answered sooner, from shorter
 # queues, let the same four stages bridge more; and a GPU that is held to a power limit spends on its clock what it
-# saves on moving bytes. How much that is, only a measurement says. What the arithmetic says is the *order* of the
-# variants: if bytes were all that counted, `2x2` would be best.
+# saves on moving bytes. How much that is, only a measurement says.
+#
+# What the arithmetic says is the *order* of the variants: if bytes were all that counted, `2x2` would be best.
 #
 # ## In the lab: do they fit?
 #
@@ -637,9 +641,10 @@ else:
 #
 # `consumer_group` wants the number of arrivals. Suppose that it were given the warps of *one* CTA, as in the recipe
 # before. The arrivals of both CTAs still come, so half of them are enough, whoever they are from, and the other half
-# completes another phase. To see what that does, here is a part of it in a few lines: CTA 0's producer takes a stage
-# for empty as soon as its *own* consumers have read it. CTA 1 is slow in one k-tile, by so many units of time. (Times
-# are chosen, not measured.)
+# completes another phase.
+#
+# To see what that does, here is a part of it in a few lines: CTA 0's producer takes a stage for empty as soon as its
+# *own* consumers have read it. CTA 1 is slow in one k-tile, by some units of time. (Times are chosen, not measured.)
 
 # %% tags=["lab"]
 LOAD, STAGES, K_TILES, SLOW = 3, 4, 12, 3  # units of time that a load takes; k-tile in which CTA 1 is slow
@@ -776,14 +781,18 @@ Markdown(bytes_and_times())
 #
 # A cluster is a second level of sharing, below L2: what one CTA has fetched, others need not. It costs a mask, a box
 # divided by the sharers, a barrier that counts all who read, and the patience to wait for a neighbour before one
-# leaves. Share between two: four have to find room in a GPC together, and all of them wait for the slowest. By bytes
-# the side to share along is the one whose tiles are the larger. In time nothing was gained here, on this GPU and at
-# these sizes: measure it before you take it over. The pages that follow, but for the one that divides K, keep a pair,
-# for its bytes; if you do without, their kernels become simpler by all that this page has added.
+# leaves.
+#
+# Share between two: four have to find room in a GPC together, and all of them wait for the slowest. By bytes the side
+# to share along is the one whose tiles are the larger.
+#
+# In time nothing was gained here, on this GPU and at these sizes: measure it before you take it over. The pages that
+# follow, but for the one that divides K, keep a pair, for its bytes; if you do without, their kernels become simpler by
+# all that this page has added.
 #
 # What is still lost lies between the tiles: a CTA starts, fills its stages, multiplies, stores, and ends, and while it
-# stores nobody multiplies.
+# stores the tensor cores wait.
 #
-# Next: [a GEMM whose CTAs stay](persistent_gemm.ipynb) and go from tile to tile.
+# Next: [persistent CTAs](persistent_gemm.ipynb) and go from tile to tile.
 #
 # To use it: `cookbook copy hopper/multicast_gemm my_gemm.py`, then `from my_gemm import matmul`.

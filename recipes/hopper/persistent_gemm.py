@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A GEMM whose CTAs stay
+#     title: Persistent CTAs
 #     claim: >-
-#       Start one CTA on each SM and let it go from tile to tile: the loads of the next tile come in while this one is
-#       stored, and TMA carries C out of swizzled buffers while the tensor cores are at work again.
+#       One persistent CTA on each SM loads its next work tile while it stores this one, and TMA stores C while the
+#       tensor cores multiply again.
 #     track: hopper
 #     order: 60
 #     builds_on: hopper/multicast_gemm
@@ -26,20 +26,23 @@
 # ---
 
 # %% [markdown]
-# # A GEMM whose CTAs stay
+# # Persistent CTAs
 #
 # **Claim.** On [the page before](multicast_gemm.ipynb) a CTA computes one tile and ends. While it begins, its stages
-# are empty and nobody multiplies; while it ends, C is on its way out and nobody loads. Here we start **as many CTAs as
-# there are SMs**, and each goes from tile to tile by itself. Its producer never stops: it fills the stages with the
-# *next* tile while the consumers store this one. For that C can no longer lie where A and B lie. It gets small buffers
-# of its own, and TMA carries it from there to global memory while the tensor cores already multiply again.
+# are empty and the tensor cores wait. While it ends, C is on its way out and no loads run.
+#
+# Here we start **as many CTAs as there are SMs**: *persistent CTAs*, each of which goes from one work tile to the next.
+# Its producer never stops: it fills the stages with the *next* tile while the consumers store this one. For that C can
+# no longer lie where A and B lie. It gets small buffers of its own, and TMA carries it from there to global memory
+# while the tensor cores already multiply again.
 #
 # You will see the loop over tiles and how a barrier's phase follows from a number, the epilogue by TMA with all that it
 # needs (a proxy fence, two buffers, the right kind of waiting), and an order of k-tiles that should find more of A and
 # B in L2, at the price of two integer operations.
 #
-# Two words are used all the way. A **turn** is a tile's place in the sequence of its CTA, 0 for the first; a **slot**
-# is a k-tile's place in the sequence of all the CTA's k-tiles, which does not begin anew with a tile.
+# Two words are used all the way. A **tile iteration** is a work tile's place in the sequence of its CTA, 0 for the
+# first; a **k-tile index** is a k-tile's place in the sequence of all the CTA's k-tiles, which does not begin anew with
+# a tile.
 #
 # Layouts of A and B, multicast and the roles of the warps are those of the page before.
 
@@ -61,15 +64,17 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 # ## The sizes
 #
 # Four stages of A and B take 192 KiB, and a tile of C in bfloat16 is 64 KiB: together they are more than the 227 KiB
-# that a CTA may use. But C need not be in shared memory all at once. Each of the two warpgroups sends its half, 64 x
-# 256, in four *pieces* of 64 x 64, through **two buffers** in turn: 8 KiB each, 32 KiB in all. Sixty-four columns are
-# 128 bytes, a row of the widest swizzle, and so a piece is one TMA box.
+# that a CTA may use.
+#
+# But C need not be in shared memory all at once. Each of the two warpgroups sends its half, 64 x 256, in four *epilogue
+# subtiles* of 64 x 64, alternating between **two buffers**: 8 KiB each, 32 KiB in all. Sixty-four columns are 128
+# bytes, a row of the widest swizzle, and so a subtile is one TMA box.
 #
 # | variant | |
 # |---|---|
-# | `one tile a CTA` | this very kernel, on a grid of as many CTAs as tiles: what the new epilogue is worth by itself |
+# | `one tile a CTA` | this very kernel, on a grid of as many CTAs as tiles: what the new epilogue alone is worth |
 # | `persistent` | as many CTAs as SMs |
-# | `+ serpentine K` | and every other tile walks K backwards |
+# | `+ serpentine K` | and every other tile goes along K backwards |
 
 
 # %%
@@ -81,11 +86,11 @@ class Config:
     tile_n: int = 256  # columns of C per CTA: the widest wgmma
     tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma steps of 16
     stages: int = 4  # pairs of A and B tiles in flight or being read
-    epi_n: int = 64  # columns of a piece of C: 128 bytes
-    epi_buffers: int = 2  # pieces of C on their way out, for each warpgroup
+    epi_n: int = 64  # columns of an epilogue subtile of C: 128 bytes
+    epi_buffers: int = 2  # epilogue subtiles of C on their way out, for each warpgroup
     cluster_m: int = 2  # CTAs of a cluster down C: they share tiles of B
     cluster_n: int = 1  # and across: they share tiles of A
-    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
     persistent: bool = True  # a CTA computes tile after tile
     serpentine: bool = False  # every other of them backwards along K
 
@@ -137,9 +142,9 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # after buffer, first those of warpgroup 0. They are written by `stmatrix` and read by TMA, so the swizzle must please
 # both: the banks when a warp stores four 8x8 matrices, and TMA's 128-byte mode. The atom that serves `wgmma` does.
 #
-# Of software copies one is left: `stmatrix`, by one warpgroup, over one piece. It is made from the layout that a
-# 64 x 64 `wgmma` *would* give its accumulators. The accumulators of a 64 x 256 `wgmma` are four of these side by side:
-# a thread holds, eight columns after eight columns, the same places in each.
+# Of software copies one is left: `stmatrix`, by one warpgroup, over one subtile. It is made from the layout that a 64 x
+# 64 `wgmma` *would* give its accumulators. The accumulators of a 64 x 256 `wgmma` are four of these side by side: a
+# thread holds, eight columns after eight columns, the same places in each.
 
 
 # %%
@@ -186,7 +191,7 @@ def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
 class TiledCopies(NamedTuple):
     """The copies by software that touch shared memory."""
 
-    r2s_c: cute.TiledCopy  # stmatrix.x4: one warpgroup, one piece of 64 x EPI_N
+    r2s_c: cute.TiledCopy  # stmatrix.x4: one warpgroup, one subtile of 64 x EPI_N
 
 
 def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
@@ -197,12 +202,12 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 
 
 # %% [markdown]
-# ## Which tile is next
+# ## The tile scheduler: which tile is next
 #
-# Work is numbered as CTAs were: a number is a cluster's tile, in groups of `raster_group` rows of tiles. Cluster
-# *i* of *s* that were started does the numbers i, i + s, i + 2s and so on. All of them finish their first tile at about
-# the same time, then their second: waves, as before, only that nobody has to start or end between them. The schedule
-# is *static*; producer and consumers of a CTA each work it out for themselves, and need not talk about it.
+# The rasterization is as before: a number is a cluster's tile, in groups of `raster_group` rows of tiles. Cluster *i*
+# of *s* that were started does the numbers i, i + s, i + 2s and so on. All of them finish their first tile at about the
+# same time, then their second: waves, as before, only that no CTA has to start or end between them. The schedule is
+# *static*; producer and consumers of a CTA each work it out for themselves, and need not talk about it.
 #
 # With `persistent=False` as many clusters are started as there is work, and the loop runs once.
 
@@ -229,10 +234,10 @@ def work_of_cluster(shape_mn, config: cutlass.Constexpr):
 
 
 @cute.jit
-def tile_of(work: Work, turn, place, config: cutlass.Constexpr):
-    """The tile (m, n) of C that the CTA at `place` in its cluster computes in a turn."""
+def tile_of(work: Work, iteration, place, config: cutlass.Constexpr):
+    """The tile (m, n) of C that the CTA at `place` in its cluster computes in one tile iteration."""
     down, across = work.grid
-    number, wanted = work.first + turn * work.step, config.raster_group // config.cluster_m
+    number, wanted = work.first + iteration * work.step, config.raster_group // config.cluster_m
     group, inside = number // (wanted * across), number % (wanted * across)
     first = group * wanted
     height = cutlass.min(down - first, wanted)  # the last group may be lower
@@ -255,11 +260,12 @@ def place_in_cluster(config: cutlass.Constexpr):
 # One loop more than before. It knows nothing of the epilogue: a stage is empty or it is not, whatever tile is in it, so
 # when the last k-tiles of a tile have been read, those of the next one come in, up to `stages` of them.
 #
-# **Serpentine.** All CTAs walk along K together, and what they read at the end of their tiles is what L2 should hold
-# when they are through. The tiles of the next turn often lie in the same rows of A. If they begin at K's start, L2 has
-# by then replaced it; if they begin where the last turn ended, the end of the panels is still there. So every other
-# turn goes backwards. That is the idea; the lab models it, and measures what it is worth. The sum's order changes with
-# it, and the last bits of the result.
+# **Serpentine.** All CTAs go along K together, and what they read at the end of their tiles is what L2 should hold when
+# they are through. The tiles of the next tile iteration often lie in the same rows of A. If they begin at K's start, L2
+# has by then replaced it; if they begin where the last tile iteration ended, the end of the panels is still there.
+#
+# So every other tile iteration goes backwards. That is the idea; the lab models it, and measures what it is worth. The
+# sum's order changes with it, and the last bits of the result.
 
 
 # %%
@@ -281,13 +287,13 @@ def load(tma, source, target, barrier, mask, sharers: cutlass.Constexpr):
 
 
 @cute.jit
-def produce_tile(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, masks, turn, config: cutlass.Constexpr):
+def produce_tile(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, masks, iteration, config: cutlass.Constexpr):
     """All k-tiles of one tile: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE) in shared memory."""
     k_tiles = cute.size(tAgA, mode=[1])
     for i in cutlass.range(k_tiles, unroll=1):
         k_tile = i
         if cutlass.const_expr(config.serpentine):
-            k_tile = i + (turn & 1) * (k_tiles - 1 - 2 * i)
+            k_tile = i + (iteration & 1) * (k_tiles - 1 - 2 * i)
         pipe.producer_acquire(state)
         barrier = pipe.producer_get_barrier(state)
         load(tma_a, tAgA[None, k_tile], tAsA[None, state.index], barrier, masks[0], config.cluster_n)
@@ -306,20 +312,20 @@ def produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work: Work, place, config: cutla
     tBsB, tBgB = cpasync.tma_partition(tma_b, row, down, sB, cute.group_modes(gB, 0, 2))  # (TMA, n, k)
     masks = multicast_masks(place, config)
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    for turn in cutlass.range(work.turns, unroll=1):
-        m, n = tile_of(work, turn, place, config)
+    for iteration in cutlass.range(work.turns, unroll=1):
+        m, n = tile_of(work, iteration, place, config)
         tA, tB = tAgA[None, m, None], tBgB[None, n, None]
-        state = produce_tile(pipe, state, tma_a, tma_b, tA, tAsA, tB, tBsB, masks, turn, config)
+        state = produce_tile(pipe, state, tma_a, tma_b, tA, tAsA, tB, tBsB, masks, iteration, config)
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
 
 # %% [markdown]
 # ## The consumers
 #
-# A consumer must know, for each k-tile, the stage it is in and the *phase* of its barrier: whether the barrier has
-# been completed an even or an odd number of times. Both follow from how many k-tiles have gone through the pipeline
-# before, the *slot*: the stage is slot mod `stages`, the phase is the lowest bit of slot div `stages`. A tile's first
-# slot is turn x k-tiles. No state needs to be carried from tile to tile.
+# A consumer must know, for each k-tile, the stage it is in and the *phase* of its barrier: whether the barrier has been
+# completed an even or an odd number of times. Both follow from how many k-tiles have gone through the pipeline before,
+# the *k-tile index*: the stage is the index mod `stages`, the phase is the lowest bit of the index div `stages`. A
+# tile's first index is tile iteration x k-tiles. No state needs to be carried from tile to tile.
 #
 # The accumulators must begin at zero with every tile. `wgmma` can do that: told not to accumulate, it overwrites. That
 # is a field of the MMA object, and a field that changed within the loop over tiles would be a value to carry along,
@@ -350,7 +356,7 @@ def both_mmas(dtype, config: Config) -> Mmas:
 
 @cute.jit
 def multiply_stage(mmas, acc, tCrA, tCrB, stage, first: cutlass.Constexpr = False):
-    """Issue one stage's wgmmas as one batch. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
+    """Issue one stage's wgmmas as one commit group. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
     warpgroup.fence()
     for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
         mma = mmas.overwrite if first and k == 0 else mmas.accumulate
@@ -359,9 +365,9 @@ def multiply_stage(mmas, acc, tCrA, tCrB, stage, first: cutlass.Constexpr = Fals
 
 
 @cute.jit
-def multiply_tile(pipe, slot, mmas, acc, tCrA, tCrB, k_tiles, config: cutlass.Constexpr):
-    """Multiply the k-tiles of one tile, the first of which has this slot, into `acc`."""
-    read, release = slot_of(slot, config), slot_of(slot, config)
+def multiply_tile(pipe, k_index, mmas, acc, tCrA, tCrB, k_tiles, config: cutlass.Constexpr):
+    """Multiply the k-tiles of one tile, the first of which has this k-tile index, into `acc`."""
+    read, release = slot_of(k_index, config), slot_of(k_index, config)
     pipe.consumer_wait(read)
     multiply_stage(mmas, acc, tCrA, tCrB, read.index, first=True)
     read.advance()
@@ -369,7 +375,7 @@ def multiply_tile(pipe, slot, mmas, acc, tCrA, tCrB, k_tiles, config: cutlass.Co
         pipe.consumer_wait(read)
         multiply_stage(mmas, acc, tCrA, tCrB, read.index)
         read.advance()
-        warpgroup.wait_group(1)  # the batch before this one is done: its stage may be overwritten
+        warpgroup.wait_group(1)  # the commit group before this one is done: its stage may be overwritten
         pipe.consumer_release(release)
         release.advance()
     warpgroup.wait_group(0)
@@ -379,9 +385,9 @@ def multiply_tile(pipe, slot, mmas, acc, tCrA, tCrB, k_tiles, config: cutlass.Co
 # %% [markdown]
 # ## The epilogue
 #
-# A warpgroup sends its 64 rows in pieces of 64 columns. For each: wait for a buffer, round, `stmatrix`, and one thread
-# asks TMA to carry the buffer away. Then the next piece, at once, into the other buffer. Four things deserve a
-# look:
+# A warpgroup sends its 64 rows in epilogue subtiles of 64 columns. For each: wait for a buffer, round, `stmatrix`, and
+# one thread asks TMA to carry the buffer away. Then the next subtile, at once, into the other buffer. Four things
+# deserve a look:
 #
 # * **The fence.** `stmatrix` writes through the *generic proxy*, TMA reads through the *async proxy*, and nothing
 #   orders the two, not even a barrier. `fence_proxy` does: each thread says that what it has written is to be seen by
@@ -404,16 +410,16 @@ def multiply_tile(pipe, slot, mmas, acc, tCrA, tCrB, k_tiles, config: cutlass.Co
 def store(acc, sC, tma_c, gC, first, copy, group, config: cutlass.Constexpr):
     """The 64 rows of C that a warpgroup has, out by TMA.
 
-    sC (64, EPI_N, BUFFER): all buffers; gC (64, EPI_N, m, n): all pieces of C; first: (m, n) of the tile's first piece.
+    sC (64, EPI_N, BUFFER): all buffers; gC (64, EPI_N, m, n): all subtiles of C; first: (m, n) of the tile's first one.
     """
     tidx = cute.arch.thread_idx()[0] % 128
     barrier = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=128)
     sends = cute.arch.make_warp_uniform(tidx // 32) == 0  # the warp that talks to TMA
     thr = copy.get_slice(tidx)
     tCsC = thr.partition_D(sC)  # (CPY, CPY_M, CPY_N, BUFFER)
-    whole = cute.make_layout(1)  # a piece is one box: nothing is divided among CTAs
+    whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
     bsC, bgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
-    held = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))  # (MMA, MMA_M, MMA_N) of a thread in one piece
+    held = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))  # (MMA, MMA_M, MMA_N) of a thread in one subtile
     for piece in cutlass.range_constexpr(config.tile_n // config.epi_n):
         buffer = group * config.epi_buffers + piece % config.epi_buffers
         if sends:
@@ -432,25 +438,26 @@ def store(acc, sC, tma_c, gC, first, copy, group, config: cutlass.Constexpr):
 
 @cute.jit
 def consume(pipe, mmas, sA, sB, sC, tma_c, gC, copy, k_tiles, work: Work, place, config: cutlass.Constexpr):
-    """Multiply and store, tile after tile. gC (64, EPI_N, m, n): the pieces of the whole of C."""
+    """Multiply and store, tile after tile. gC (64, EPI_N, m, n): the subtiles of the whole of C."""
     tidx, _, _ = cute.arch.thread_idx()
     group = cute.arch.make_warp_uniform(tidx // 128)
     thr = mmas.accumulate.get_slice(tidx)
     tCrA = thr.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
     tCrB = thr.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
     acc = cute.make_rmem_tensor(thr.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
-    down, across = config.warpgroups, config.tile_n // config.epi_n  # pieces of a tile
-    for turn in cutlass.range(work.turns, unroll=1):
-        m, n = tile_of(work, turn, place, config)
-        multiply_tile(pipe, turn * k_tiles, mmas, acc, tCrA, tCrB, k_tiles, config)
+    down, across = config.warpgroups, config.tile_n // config.epi_n  # subtiles of a tile
+    for iteration in cutlass.range(work.turns, unroll=1):
+        m, n = tile_of(work, iteration, place, config)
+        multiply_tile(pipe, iteration * k_tiles, mmas, acc, tCrA, tCrB, k_tiles, config)
         store(acc, sC, tma_c, gC, (m * down, n * across), copy, group, config)
     if tidx % 128 // 32 == 0:
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
 
 
 # %% [markdown]
-# Where is the overlap? The consumers do stop multiplying while they round and write their pieces. But they do not wait
-# for C to arrive anywhere, only for shared memory to be read, and when they return to their stages, these are full.
+# Where is the overlap? The consumers do stop multiplying while they round and write their subtiles. But they do not
+# wait for C to arrive anywhere, only for shared memory to be read, and when they return to their stages, these are
+# full.
 #
 # ## The kernel
 
@@ -512,10 +519,11 @@ def kernel(
 #
 # How many CTAs? **As many as fit at once, and never more than there is work.** One of ours fills an SM, so that is the
 # number of SMs, in whole clusters. More would be a trap: a CTA that finds no place waits until another has done *all*
-# its tiles, and then begins its own full share. One cluster too many takes twice the time. (Clusters of two fit on the
-# pairs of SMs that a GPC is made of. For clusters of four `SMs // 4` would be too many, for the pairs of a GPC do not
-# always come out even: **this is the trap** of a persistent grid. Ask the driver, as
-# [the page before](multicast_gemm.ipynb) does in its lab.)
+# its tiles, and then begins its own full share. One cluster too many takes twice the time.
+#
+# (Clusters of two fit on the pairs of SMs that a GPC is made of. For clusters of four `SMs // 4` would be too many, for
+# the pairs of a GPC do not always come out even: **this is the trap** of a persistent grid. Ask the driver, as [the
+# page before](multicast_gemm.ipynb) does in its lab.)
 #
 # The number is a run-time argument, for the same code runs on GPUs of different sizes.
 
@@ -634,8 +642,8 @@ draw.access_view(of_warp_0[0])
 # %% [markdown] tags=["lab"]
 # ## In the lab: waves
 #
-# With as many CTAs as SMs, tiles are done in waves as before: as many turns as the CTA with the most work has. What
-# counts is how full the last wave is. Sometimes fewer CTAs would need no more turns:
+# With as many CTAs as SMs, tiles are done in waves as before: as many tile iterations as the CTA with the most work
+# has. What counts is how full the last wave is. Sometimes fewer CTAs would need no more tile iterations:
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -646,7 +654,7 @@ SMS = 132  # of an H200
 
 
 def waves(m: int, n: int, ctas: int, config: Config = CONFIG) -> tuple[int, int]:
-    """Tiles of C, counted in whole clusters, and the turns that so many CTAs need for them."""
+    """Tiles of C, counted in whole clusters, and the tile iterations that `ctas` CTAs need for them."""
     down, across = -(-m // (config.tile_m * config.cluster_m)), -(-n // (config.tile_n * config.cluster_n))
     return down * across * config.cluster, -(-down * across // (ctas // config.cluster))
 
@@ -656,7 +664,7 @@ for size in (1024, 2048, 4096, 6144, 8192, 16384):
     tiles, turns = waves(size, size, SMS)
     enough = [ctas for ctas in range(CONFIG.cluster, SMS + 1, CONFIG.cluster) if waves(size, size, ctas)[1] == turns]
     rows.append([f"{size} x {size}", str(tiles), str(turns), f"{tiles / (turns * SMS):.1%}", str(enough[0])])
-Markdown(table(["C", "tiles", f"turns with {SMS} CTAs", "SMs busy", "CTAs that need no more turns"], rows))
+Markdown(table(["C", "tiles", f"tile iterations with {SMS} CTAs", "SMs busy", "CTAs that need no more"], rows))
 
 # %% [markdown] tags=["lab"]
 # No kernel with tiles of this size can do better than *SMs busy* says, persistent or not. What being persistent changes
@@ -683,13 +691,13 @@ def schedule(turns: int, k_tiles: int, persistent: bool) -> dict[str, list[tuple
     spans = {"loads": [], "multiply": [], "store": []}
     done: list[float] = []  # when each k-tile has been read: then its stage is free
     begin = 0.0  # of the CTA
-    for turn in range(turns):
+    for iteration in range(turns):
         asked = []
         for k in range(k_tiles):
             before = len(done) - CONFIG.stages  # the k-tile that had the stage
-            of_this_cta = before >= (0 if persistent else turn * k_tiles)
+            of_this_cta = before >= (0 if persistent else iteration * k_tiles)
             asked.append(max(begin, done[before] if of_this_cta else 0.0))
-            ready = spans["store"][-1][1] if k == 0 and turn else done[-1] if done else 0.0
+            ready = spans["store"][-1][1] if k == 0 and iteration else done[-1] if done else 0.0
             start = max(asked[-1] + LATENCY, ready)
             done.append(start + K_TILE)
         first = done[-k_tiles] - K_TILE
@@ -710,7 +718,7 @@ draw.lanes(lanes, "Three tiles of one SM, K = 384 (predicted)", note="Short, so 
 # %% [markdown] tags=["lab"]
 # The loads of the next tile begin while this one is being multiplied, as soon as its last k-tiles leave stages free.
 # For the tensor cores the gap shrinks to the epilogue. What that is worth depends on K, for the gap has always the same
-# length, and a little on the number of turns, for before a CTA's first tile nothing is spared:
+# length, and a little on the number of tile iterations, for before a CTA's first tile nothing is spared:
 
 # %% tags=["lab"]
 
@@ -733,19 +741,19 @@ Markdown(table(["predicted", *(f"K = {k}" for k in ks)], rows))
 #
 # ## In the lab: the same, backwards
 #
-# How much does L2 find again? A model: a cache of so many bytes that drops what has not been used for the longest time.
-# The CTAs of a wave walk along K in step, each k-tile of a panel is read once for all of them, and after the last
-# k-tile C passes through the cache as well. The H100's L2 has 50 MB (NVIDIA H100 white paper), in two halves that may
-# both hold a line; so we look at smaller caches too.
+# How much does L2 find again? A model: a cache of a given size that drops what has not been used for the longest time.
+# The CTAs of a wave go along K in step, each k-tile of a panel is read once for all of them, and after the last k-tile
+# C passes through the cache as well. The H100's L2 has 50 MB (NVIDIA H100 white paper), in two halves that may both
+# hold a line; so we look at smaller caches too.
 
 # %% tags=["lab"]
 from collections import OrderedDict
 
 
-def tiles_of_turn(turn: int, down: int, across: int, config: Config) -> list[tuple[int, int]]:
-    """The tiles that run together in a turn: `tile_of` for all CTAs."""
+def tiles_of_turn(iteration: int, down: int, across: int, config: Config) -> list[tuple[int, int]]:
+    """The tiles that run together in one tile iteration: `tile_of` for all CTAs."""
     clusters, wanted, found = SMS // config.cluster, config.raster_group // config.cluster_m, []
-    for number in range(turn * clusters, min((turn + 1) * clusters, down * across)):
+    for number in range(iteration * clusters, min((iteration + 1) * clusters, down * across)):
         group, inside = divmod(number, wanted * across)
         height = min(down - group * wanted, wanted)
         m, n = group * wanted + inside % height, inside // height
@@ -758,10 +766,10 @@ def bytes_read(shape: tuple[int, int, int], config: Config, cache_bytes: float) 
     """Bytes of A and B that come from memory, by the model."""
     (m, n, k), held, room, read = shape, OrderedDict(), cache_bytes, 0
     down, across = -(-m // (config.tile_m * config.cluster_m)), -(-n // (config.tile_n * config.cluster_n))
-    for turn in range(waves(m, n, SMS)[1]):
-        tiles = tiles_of_turn(turn, down, across, config)
+    for iteration in range(waves(m, n, SMS)[1]):
+        tiles = tiles_of_turn(iteration, down, across, config)
         k_tiles = range(-(-k // config.tile_k))
-        k_tiles = reversed(k_tiles) if config.serpentine and turn % 2 else k_tiles
+        k_tiles = reversed(k_tiles) if config.serpentine and iteration % 2 else k_tiles
         panels = [("A", m, config.tile_m) for m in {m for m, _ in tiles}]
         panels += [("B", n, config.tile_n) for n in {n for _, n in tiles}]
         touched = [(name, i, k_tile, rows * config.tile_k * 2) for k_tile in k_tiles for name, i, rows in panels]
@@ -778,12 +786,15 @@ def bytes_read(shape: tuple[int, int, int], config: Config, cache_bytes: float) 
 
 
 grid = (8192 // (CONFIG.tile_m * CONFIG.cluster_m), 8192 // (CONFIG.tile_n * CONFIG.cluster_n))
-order = [tile for turn in range(waves(8192, 8192, SMS)[1]) for tile in tiles_of_turn(turn, *grid, CONFIG)]
-turns = {"turn 0": order, "turn 1: the same rows of A": order[SMS:] + order[:SMS]}
-draw.tile_order(turns, wave=SMS, tile=(CONFIG.tile_m, CONFIG.tile_n), title="What two turns read, at 8192 x 8192")
+order = [tile for iteration in range(waves(8192, 8192, SMS)[1]) for tile in tiles_of_turn(iteration, *grid, CONFIG)]
+turns = {"iteration 0": order, "iteration 1: the same rows of A": order[SMS:] + order[:SMS]}
+draw.tile_order(
+    turns, wave=SMS, tile=(CONFIG.tile_m, CONFIG.tile_n), title="What two tile iterations read, at 8192 x 8192"
+)
 
 # %% [markdown] tags=["lab"]
-# So what can be found again is A, whose rows stay the same for some turns. What comes from memory, by the model:
+# So what can be found again is A, whose rows stay the same for some tile iterations. What comes from memory, by the
+# model:
 
 # %% tags=["lab"]
 SHAPES, CACHES = ((4096, 4096, 4096), (8192, 8192, 8192)), (25e6, 37e6, 50e6)
@@ -798,8 +809,9 @@ Markdown(table(["read from memory, predicted", *(f"cache of {size / 1e6:.0f} MB"
 # Forwards, the model finds next to nothing again once a wave needs more than the cache holds: what is wanted first was
 # dropped first, and each piece that is read again drops the one that is wanted next. Backwards, the more cache, the
 # more is found. But where nearly everything fits anyway, there is nothing to gain, and the wrong end may be dropped.
-# (A real L2 does not drop the oldest line so strictly, and may find more than the model in the forward order.
-# `ncu --metrics dram__bytes_read.sum` counts it.)
+#
+# (A real L2 does not drop the oldest line so strictly, and may find more than the model in the forward order. `ncu
+# --metrics dram__bytes_read.sum` counts it.)
 #
 # ## In the lab: the trap
 #
@@ -895,14 +907,14 @@ Markdown(gains())
 #
 # ## Conclusion
 #
-# A CTA that stays gains three things: loads run into the next tile, stores run out of the last one, and starting is
-# done once. What it took is a loop, a slot number from which stage and phase follow, buffers of C's own, and care about
-# who has read what: the fence between the proxies, and a wait by the thread that sent.
+# A persistent CTA gains three things: loads run into the next tile, stores run out of the last one, and starting is
+# done once. What it took is a loop, a k-tile index from which stage and phase follow, buffers of C's own, and care
+# about who has read what: the fence between the proxies, and a wait by the thread that sent.
 #
-# What remains is the epilogue itself. While the consumers round and write their pieces, the tensor cores have nothing
+# What remains is the epilogue itself. While the consumers round and write their subtiles, the tensor cores have nothing
 # to do, and the shorter K is, the more that weighs. To fill this gap too, somebody else must be multiplying in the
 # meantime.
 #
-# Next: [a GEMM whose warpgroups take turns](pingpong_gemm.ipynb), one at the tensor cores, one at the epilogue.
+# Next: [ping-pong](pingpong_gemm.ipynb), one at the tensor cores, one at the epilogue.
 #
 # To use it: `cookbook copy hopper/persistent_gemm my_gemm.py`, then `from my_gemm import matmul`.

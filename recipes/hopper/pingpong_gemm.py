@@ -9,27 +9,27 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A GEMM whose warpgroups take turns
+#     title: Ping-pong
 #     claim: >-
-#       Give each consumer warpgroup a tile of its own and let them alternate: while one stores, the other multiplies,
-#       and the tensor cores see no epilogue. It pays most where K is short.
+#       Each consumer warpgroup has its own tile and the two alternate: while one stores, the other multiplies, which
+#       pays most where K is short.
 #     track: hopper
 #     order: 70
 #     builds_on: hopper/persistent_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     dtypes: [bfloat16, float16]
-#     path: tma, multicast -> swizzled shared memory -> wgmma, two tiles in turn -> stmatrix -> tma
+#     path: tma, multicast -> swizzled shared memory -> wgmma, ping-pong -> stmatrix -> tma
 #     instructions:
 #       sm_90a: [UTMALDG.2D.MULTICAST, HGMMA, STSM.16.M88.4, UTMASTG.2D, USETMAXREG, SYNCS]
 #     bench_shapes: [[8192, 8192, 512], [8192, 8192, 1024], [8192, 8192, 2048], [4096, 4096, 4096], [8192, 8192, 8192]]
 # ---
 
 # %% [markdown]
-# # A GEMM whose warpgroups take turns
+# # Ping-pong
 #
-# **Claim.** On [the page before](persistent_gemm.ipynb) two warpgroups *cooperate*: they share a tile, multiply it
-# together, and then both store it. TMA carries the stores away in the background, but somebody must first round the
+# **Claim.** On [the page before](persistent_gemm.ipynb) two warpgroups are *cooperative*: they share a tile, multiply
+# it together, and then both store it. TMA carries the stores away in the background, but somebody must first round the
 # accumulators and put them into shared memory, and all that time the tensor cores stand still. Here each warpgroup has
 # a **tile of its own**, and they alternate: while one rounds and stores, the other multiplies. NVIDIA calls the
 # schedule *pingpong*.
@@ -39,8 +39,8 @@
 # and the next; *programmatic dependent launch* (PDL), which lets the next kernel get ready while this one ends, is
 # meant to hide part of that.
 #
-# Three things are new, and this page is about them: who has which tile, the barriers that make the turns, and two
-# instructions for the launch. The layouts, the multicast, the persistent loop and the stores are those of the page
+# Three things are new, and this page is about them: who has which tile, the barriers that make the ping-pong order, and
+# two instructions for the launch. The layouts, the multicast, the persistent loop and the stores are those of the page
 # before.
 
 # %%
@@ -72,7 +72,7 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 # | `128x128`, `128x128 + PDL` | 128 x 128 | 15.6 | 6 |
 #
 # (Half of the tile of B comes by the neighbour's multicast, so that a CTA asks L2 for fewer.) The stages are one queue.
-# Both warpgroups eat from it, a whole tile each, in turn.
+# Both warpgroups read from it: ping-pong, a whole tile each.
 
 
 # %%
@@ -84,11 +84,11 @@ class Config:
     tile_n: int = 192  # its columns
     tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma steps of 16
     stages: int = 4  # pairs of A and B tiles in flight or being read
-    epi_n: int = 64  # columns of a piece of C: 128 bytes
-    epi_buffers: int = 2  # pieces of C on their way out, for each warpgroup
+    epi_n: int = 64  # columns of an epilogue subtile of C: 128 bytes
+    epi_buffers: int = 2  # epilogue subtiles of C on their way out, for each warpgroup
     cluster_m: int = 2  # CTAs of a cluster down C: they share tiles of B
     cluster_n: int = 1  # and across: they share tiles of A
-    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
     pingpong: bool = True  # a warpgroup has a tile of its own; False: both share one
     pdl: bool = True  # this kernel's launch may overlap the end of the one before, and the next one's the end of this
 
@@ -128,7 +128,7 @@ VARIANTS = {
     "128x128 + PDL": Config(tile_n=128, stages=6),
     "128x192 + PDL": Config(),
 }
-DEFAULT = "128x192 + PDL"  # the fastest where K is short; where its turns come out badly, others are: see the lab
+DEFAULT = "128x192 + PDL"  # the fastest where K is short and its tiles fill the waves; see the lab
 CONFIG = VARIANTS[DEFAULT]
 REGISTERS = (24, 240)  # of a producer's thread and of a consumer's: 128 * 24 + 256 * 240 of an SM's 65536
 
@@ -141,9 +141,9 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # %% [markdown]
 # ## The layouts and the MMA
 #
-# As before: K-major tiles in 128-byte rows, and C in pieces of 64 x 64, two buffers for each warpgroup. One word is
-# new: `sharing`, how many warpgroups a tile has. It is the number of times that the MMA is repeated down M, and if it
-# is one, a warpgroup goes down all the rows of its tile itself, 64 at a time.
+# As before: K-major tiles in 128-byte rows, and C in epilogue subtiles of 64 x 64, two buffers for each warpgroup. One
+# word is new: `sharing`, how many warpgroups a tile has. It is the number of times that the MMA is repeated down M, and
+# if it is one, a warpgroup goes down all the rows of its tile itself, 64 at a time.
 
 
 # %%
@@ -190,7 +190,7 @@ def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
 class TiledCopies(NamedTuple):
     """The copies by software that touch shared memory."""
 
-    r2s_c: cute.TiledCopy  # stmatrix.x4: one warpgroup, one piece of 64 x EPI_N
+    r2s_c: cute.TiledCopy  # stmatrix.x4: one warpgroup, one subtile of 64 x EPI_N
 
 
 def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
@@ -201,16 +201,17 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 
 
 # %% [markdown]
-# ## Whose tile is it?
+# ## The tile scheduler: whose tile is it?
 #
 # The tiles of a CTA come one after the other, as in any persistent kernel, and their place in this sequence is the
-# **turn**. Turn 0 is warpgroup 0's, turn 1 is warpgroup 1's, turn 2 is 0's again. The producer does not care: it loads
-# turn after turn.
+# **tile iteration**. Iteration 0 is warpgroup 0's, iteration 1 is warpgroup 1's, iteration 2 is 0's again. The producer
+# does not care: it loads tile after tile.
 #
-# The queue of stages needs no more than that either. Number the k-tiles of a CTA from its first turn on: turn `t`
-# begins at **slot** `t * k_tiles`. A slot tells everything about its place: it lies in stage `slot % stages`, and that
-# stage has been filled `slot // stages` times before, the lowest bit of which is the *phase* to wait for. So a
-# warpgroup that skips every other turn carries no state over; it computes where it is.
+# The queue of stages needs no more than that either. Number the k-tiles of a CTA from its first tile iteration on:
+# iteration `t` begins at **k-tile index** `t * k_tiles`. The index tells everything about its place: it lies in stage
+# `k_index % stages`, and that stage has been filled `k_index // stages` times before, the lowest bit of which is the
+# *phase* to wait for. So a warpgroup that skips every other tile iteration carries no state over; it computes where it
+# is.
 
 
 # %%
@@ -235,10 +236,10 @@ def work_of_cluster(shape_mn, config: cutlass.Constexpr):
 
 
 @cute.jit
-def tile_of(work: Work, turn, place, config: cutlass.Constexpr):
-    """The tile (m, n) of C that the CTA at `place` in its cluster computes in a turn."""
+def tile_of(work: Work, iteration, place, config: cutlass.Constexpr):
+    """The tile (m, n) of C that the CTA at `place` in its cluster computes in one tile iteration."""
     down, across = work.grid
-    number, wanted = work.first + turn * work.step, config.raster_group // config.cluster_m
+    number, wanted = work.first + iteration * work.step, config.raster_group // config.cluster_m
     group, inside = number // (wanted * across), number % (wanted * across)
     first = group * wanted
     height = cutlass.min(down - first, wanted)  # the last group may be lower
@@ -307,8 +308,8 @@ def produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work: Work, place, config: cutla
     tBsB, tBgB = cpasync.tma_partition(tma_b, row, down, sB, cute.group_modes(gB, 0, 2))  # (TMA, n, k)
     masks = multicast_masks(place, config)
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    for turn in cutlass.range(work.turns, unroll=1):
-        m, n = tile_of(work, turn, place, config)
+    for iteration in cutlass.range(work.turns, unroll=1):
+        m, n = tile_of(work, iteration, place, config)
         tA, tB = tAgA[None, m, None], tBgB[None, n, None]
         state = produce_tile(pipe, state, tma_a, tma_b, tA, tAsA, tB, tBsB, masks, config)
     if cutlass.const_expr(config.pdl):
@@ -317,24 +318,29 @@ def produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work: Work, place, config: cutla
 
 
 # %% [markdown]
-# ## The turns
+# ## The ping-pong order
 #
 # Two warpgroups that both have a tile to multiply would get in each other's way: wgmmas of both would mix, both tiles
-# would be done late and at the same time, and both epilogues would again find nobody multiplying. So a warpgroup waits
+# would be done late and at the same time, and both epilogues would again find idle tensor cores. So a warpgroup waits
 # until the other has *issued* its whole tile, and says so when it has issued its own. Issued is enough. The tensor
-# cores take batches in order, and the next tile's first batch lies ready while the last one of this tile still runs.
+# cores take commit groups in order, and the next tile's first commit group lies ready while the last one of this tile
+# still runs.
 #
-# Two named barriers do it, one for each direction: 128 threads wait at it, 128 arrive at it and walk on. The first turn
-# waits for nobody, and after the last one nobody is told.
+# Two named barriers do it, one for each direction: 128 threads wait at it, 128 arrive at it and go on. The first tile
+# iteration does not wait, and the last one does not arrive.
 #
 # **The trap: a wait by parity sees only one phase far.** The order is not a matter of speed alone. A barrier in shared
-# memory has *one bit* for its phase, and `wait(phase)` asks: is the phase of that parity over? The queue is longer than
-# that bit. Warpgroup 1 begins `k_tiles` slots ahead of warpgroup 0; left to itself it would ask a stage's barrier for
-# phase 1 while not even phase 0 is complete. The barrier says yes, for *the phase of that parity before* is over:
-# that is how the producer finds empty stages at the start. Warpgroup 1 multiplies what happens to lie there, and then
-# gives away a stage that it never had. The result is wrong, or the kernel fails, and only sometimes. Once the other
-# warpgroup has waited for all its slots the bit is enough: the slot that follows in each stage is the next phase, and
-# the one after that cannot come before we have released ours. The lab below has a model of this to play with.
+# memory has *one bit* for its phase, and `wait(phase)` asks: is the phase of that parity over?
+#
+# The queue is longer than that bit. Warpgroup 1 begins `k_tiles` k-tiles ahead of warpgroup 0; left to itself it would
+# ask a stage's barrier for phase 1 while not even phase 0 is complete. The barrier says yes, for *the phase of that
+# parity before* is over: that is how the producer finds empty stages at the start. Warpgroup 1 multiplies what happens
+# to lie there, and then gives away a stage that it never had. The result is wrong, or the kernel fails, and only
+# sometimes.
+#
+# Once the other warpgroup has waited for all its k-tiles the bit is enough: the k-tile that follows in each stage is
+# the next phase, and the one after that cannot come before we have released ours. The lab below has a model of this to
+# play with.
 
 
 # %%
@@ -357,7 +363,7 @@ def both_mmas(dtype, config: Config) -> Mmas:
 
 @cute.jit
 def multiply_stage(mmas, acc, tCrA, tCrB, stage, first: cutlass.Constexpr = False):
-    """Issue one stage's wgmmas as one batch. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
+    """Issue one stage's wgmmas as one commit group. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
     warpgroup.fence()
     for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
         mma = mmas.overwrite if first and k == 0 else mmas.accumulate
@@ -366,11 +372,11 @@ def multiply_stage(mmas, acc, tCrA, tCrB, stage, first: cutlass.Constexpr = Fals
 
 
 @cute.jit
-def multiply_tile(pipe, turn, turns, mmas, acc, tCrA, tCrB, k_tiles, group, config: cutlass.Constexpr):
-    """Multiply the k-tiles of this turn's tile into `acc`."""
-    read, release = slot_of(turn * k_tiles, config), slot_of(turn * k_tiles, config)
+def multiply_tile(pipe, iteration, turns, mmas, acc, tCrA, tCrB, k_tiles, group, config: cutlass.Constexpr):
+    """Multiply the k-tiles of this tile iteration into `acc`."""
+    read, release = slot_of(iteration * k_tiles, config), slot_of(iteration * k_tiles, config)
     if cutlass.const_expr(config.pingpong):
-        if turn > 0:
+        if iteration > 0:
             pipeline.NamedBarrier(barrier_id=TURN_BARRIER + group, num_threads=256).arrive_and_wait()
     pipe.consumer_wait(read)
     multiply_stage(mmas, acc, tCrA, tCrB, read.index, first=True)
@@ -379,11 +385,11 @@ def multiply_tile(pipe, turn, turns, mmas, acc, tCrA, tCrB, k_tiles, group, conf
         pipe.consumer_wait(read)
         multiply_stage(mmas, acc, tCrA, tCrB, read.index)
         read.advance()
-        warpgroup.wait_group(1)  # the batch before this one is done: its stage may be overwritten
+        warpgroup.wait_group(1)  # the commit group before this one is done: its stage may be overwritten
         pipe.consumer_release(release)
         release.advance()
     if cutlass.const_expr(config.pingpong):
-        if turn + 1 < turns:  # all is issued: the other one's turn
+        if iteration + 1 < turns:  # all is issued: the other one is next
             pipeline.NamedBarrier(barrier_id=TURN_BARRIER + 1 - group, num_threads=256).arrive()
     warpgroup.wait_group(0)
     pipe.consumer_release(release)
@@ -392,9 +398,9 @@ def multiply_tile(pipe, turn, turns, mmas, acc, tCrA, tCrB, k_tiles, group, conf
 # %% [markdown]
 # ## The epilogue
 #
-# Piece after piece through two buffers, as before. A warpgroup that has all rows of a tile sends the pieces of its
-# first 64 rows, then those of the next (`down`). Nothing in them concerns the other warpgroup, which multiplies all the
-# while: the barrier is of these 128 threads.
+# Epilogue subtile after epilogue subtile through two buffers, as before. A warpgroup that has all rows of a tile sends
+# the subtiles of its first 64 rows, then those of the next (`down`). Nothing in them concerns the other warpgroup,
+# which multiplies all the while: the barrier is of these 128 threads.
 
 
 # %%
@@ -402,16 +408,16 @@ def multiply_tile(pipe, turn, turns, mmas, acc, tCrA, tCrB, k_tiles, group, conf
 def store(acc, sC, tma_c, gC, first, copy, group, config: cutlass.Constexpr):
     """The rows of C that a warpgroup has, out by TMA.
 
-    sC (64, EPI_N, BUFFER): all buffers; gC (64, EPI_N, m, n): all pieces of C; first: (m, n) of the tile's first piece.
+    sC (64, EPI_N, BUFFER): all buffers; gC (64, EPI_N, m, n): all subtiles of C; first: (m, n) of the tile's first one.
     """
     tidx = cute.arch.thread_idx()[0] % 128
     barrier = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=128)
     sends = cute.arch.make_warp_uniform(tidx // 32) == 0  # the warp that talks to TMA
     thr = copy.get_slice(tidx)
     tCsC = thr.partition_D(sC)  # (CPY, CPY_M, CPY_N, BUFFER)
-    whole = cute.make_layout(1)  # a piece is one box: nothing is divided among CTAs
+    whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
     bsC, bgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
-    held = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))  # (MMA, MMA_M, MMA_N) of a thread in one piece
+    held = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))  # (MMA, MMA_M, MMA_N) of a thread in one subtile
     across = config.tile_n // config.epi_n
     for piece in cutlass.range_constexpr(config.tile_m // 64 // config.sharing * across):
         buffer = group * config.epi_buffers + piece % config.epi_buffers
@@ -432,18 +438,18 @@ def store(acc, sC, tma_c, gC, first, copy, group, config: cutlass.Constexpr):
 
 @cute.jit
 def consume(pipe, mmas, sA, sB, sC, tma_c, gC, copy, k_tiles, work: Work, place, config: cutlass.Constexpr):
-    """Multiply and store: every tile, or every other one. gC (64, EPI_N, m, n): the pieces of the whole of C."""
+    """Multiply and store: every tile, or every other one. gC (64, EPI_N, m, n): the subtiles of the whole of C."""
     tidx, _, _ = cute.arch.thread_idx()
     group = cute.arch.make_warp_uniform(tidx // 128)
     thr = mmas.accumulate.get_slice(tidx % (128 * config.sharing))
     tCrA = thr.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
     tCrB = thr.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
     acc = cute.make_rmem_tensor(thr.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
-    down, across = config.tile_m // 64, config.tile_n // config.epi_n  # pieces of a tile
+    down, across = config.tile_m // 64, config.tile_n // config.epi_n  # subtiles of a tile
     mine, every = (group, 2) if config.pingpong else (0, 1)
-    for turn in cutlass.range(mine, work.turns, every, unroll=1):
-        m, n = tile_of(work, turn, place, config)
-        multiply_tile(pipe, turn, work.turns, mmas, acc, tCrA, tCrB, k_tiles, group, config)
+    for iteration in cutlass.range(mine, work.turns, every, unroll=1):
+        m, n = tile_of(work, iteration, place, config)
+        multiply_tile(pipe, iteration, work.turns, mmas, acc, tCrA, tCrB, k_tiles, group, config)
         store(acc, sC, tma_c, gC, (m * down, n * across), copy, group, config)
     if tidx % 128 // 32 == 0:
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
@@ -631,7 +637,7 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the turns
+# ## In the lab: ping-pong
 #
 # From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
 # out of your own code.
@@ -641,11 +647,11 @@ def matmul(
 #
 # * The tensor cores of an SM do 2048 multiply-adds a clock, so a tile takes **t** = tile_m x tile_n x K / 2048.
 # * An epilogue takes **e**: shared memory moves 128 bytes a clock, and every byte of C goes in once (`stmatrix`) and
-#   out once (TMA); and each piece of a warpgroup is a chain of its own, wait, barrier, round, write, fence, barrier: we
-#   put 200 clocks.
-# * Cooperating, a tile takes **t + e**. In turns, the tensor cores need t for every tile, and a warpgroup is through
-#   with its tile after t + e, while two of them work: the larger of **t** and **(t + e) / 2** counts. Only the last
-#   epilogue of all is seen.
+#   out once (TMA); and each subtile of a warpgroup is a chain of its own, wait, barrier, round, write, fence, barrier:
+#   we put 200 clocks.
+# * Cooperative, a tile takes **t + e**. In ping-pong, the tensor cores need t for every tile, and a warpgroup is
+#   through with its tile after t + e, while two of them work: the larger of **t** and **(t + e) / 2** counts. Only the
+#   last epilogue of all is seen.
 # * From the end of one kernel to the first wgmma of the next we put 2500 clocks, and with PDL 1000: the first tile must
 #   still come from memory.
 # * A CTA computes whole tiles: the largest share counts, rounded up.
@@ -687,8 +693,8 @@ def clocks(config: Config, m: int, n: int, k: int) -> float:
 
 
 # %% [markdown] tags=["lab"]
-# As many columns of C by both schedules, K = 512: two tiles of 128 x 256 by the pair, four of 128 x 128 in turn. In
-# the upper lanes every epilogue is a hole in the lane of the tensor cores. In the lower ones there is none.
+# As many columns of C by both schedules, K = 512: two tiles of 128 x 256 by the pair, four of 128 x 128 by ping-pong.
+# In the upper lanes every epilogue is a hole in the lane of the tensor cores. In the lower ones there is none.
 
 # %% tags=["lab"]
 
@@ -697,13 +703,13 @@ def schedule(config: Config, k: int, turns: int) -> dict[str, list[draw.Span]]:
     """The lanes of both warpgroups and of the tensor cores, computed from the rules above."""
     t, e, free, tensor = multiplying(config, k), epilogue(config), [0.0, 0.0], 0.0
     spans: dict[str, list[draw.Span]] = {"warpgroup 0": [], "warpgroup 1": [], "tensor cores": []}
-    for turn in range(turns):
-        groups = (turn % 2,) if config.pingpong else (0, 1)
+    for iteration in range(turns):
+        groups = (iteration % 2,) if config.pingpong else (0, 1)
         start = max(tensor, *(free[group] for group in groups))
         tensor = start + t
-        spans["tensor cores"].append(draw.Span(start, tensor, f"tile {turn}", "multiply"))
+        spans["tensor cores"].append(draw.Span(start, tensor, f"tile {iteration}", "multiply"))
         for group in groups:
-            part = f"tile {turn}" if config.pingpong else f"half of {turn}"
+            part = f"tile {iteration}" if config.pingpong else f"half of {iteration}"
             spans[f"warpgroup {group}"].append(draw.Span(start, tensor, part, "multiply"))
             spans[f"warpgroup {group}"].append(draw.Span(tensor, tensor + e, "", "round and store"))
             free[group] = tensor + e
@@ -712,25 +718,27 @@ def schedule(config: Config, k: int, turns: int) -> dict[str, list[draw.Span]]:
 
 cooperating, alternating = schedule(VARIANTS["cooperative"], 512, 2), schedule(VARIANTS["128x128"], 512, 4)
 lanes = {f"cooperative: {lane}": spans for lane, spans in cooperating.items()} | {"": []}
-lanes |= {f"in turn: {lane}": spans for lane, spans in alternating.items()}
+lanes |= {f"ping-pong: {lane}": spans for lane, spans in alternating.items()}
 draw.lanes(lanes, "Both halves of a row, K = 512: computed, not measured", note="gaps: the lane has nothing to do")
 
 # %% [markdown] tags=["lab"]
 # ## In the lab: one queue, two eaters
 #
-# The stages do not know whose turn it is. Two turns of eight k-tiles each through six stages: the loads of turn 1 begin
-# while turn 0 is being multiplied, and the tensor cores go from k-tile 7 to k-tile 8, which is another tile of C, as
-# they go from 6 to 7.
+# The stages do not know which warpgroup is next. Two tile iterations of eight k-tiles each through six stages: the
+# loads of iteration 1 begin while iteration 0 is being multiplied, and the tensor cores go from k-tile 7 to k-tile 8,
+# which is another tile of C, as they go from 6 to 7.
 
 # %% tags=["lab"]
-draw.pipeline(6, 16, load_time=4, title="turn 0: k-tiles 0 to 7, turn 1: 8 to 15; six stages (chosen time units)")
+draw.pipeline(
+    6, 16, load_time=4, title="iteration 0: k-tiles 0 to 7, iteration 1: 8 to 15; six stages (chosen time units)"
+)
 
 # %% [markdown] tags=["lab"]
 # ## In the lab: the trap of one bit
 #
-# An mbarrier, as far as its phases go: a bit. The producer fills slot after slot when the stage is empty; a consumer
-# takes a slot when the stage is full, looks at what lies there, and gives the stage back. Who acts next is drawn at
-# random. With the turns kept, a warpgroup begins only when the other one has waited for all its slots.
+# An mbarrier, as far as its phases go: a bit. The producer fills k-tile after k-tile when the stage is empty; a
+# consumer takes a k-tile when the stage is full, looks at what lies there, and gives the stage back. Who acts next is
+# drawn at random. With the order kept, a warpgroup begins only when the other one has waited for all its k-tiles.
 
 # %% tags=["lab"]
 import random
@@ -752,15 +760,15 @@ class Mbarrier:
 
 
 class Rehearsal:
-    """One CTA's queue without its arithmetic: a stage holds the number of the slot that was loaded into it."""
+    """One CTA's queue without its arithmetic: a stage holds the index of the k-tile that was loaded into it."""
 
     def __init__(self, stages: int, k_tiles: int, turns: int, ordered: bool) -> None:
         self.stages, self.k_tiles, self.turns, self.ordered = stages, k_tiles, turns, ordered
         self.full, self.empty = ([Mbarrier() for _ in range(stages)] for _ in "fe")
         self.holds: list[int | None] = [None] * stages
-        self.loaded = 0  # slots that the producer has filled
-        self.place = [0, k_tiles]  # the next slot of each warpgroup
-        self.wrong: list[tuple[int, int | None]] = []  # (slot, what lay there instead)
+        self.loaded = 0  # k-tiles that the producer has filled
+        self.place = [0, k_tiles]  # the next k-tile index of each warpgroup
+        self.wrong: list[tuple[int, int | None]] = []  # (k-tile index, what lay there instead)
 
     def produce(self) -> bool:
         stage, phase = self.loaded % self.stages, self.loaded // self.stages & 1
@@ -772,15 +780,15 @@ class Rehearsal:
         return True
 
     def consume(self, group: int) -> bool:
-        slot = self.place[group]
-        stage, phase, turn = slot % self.stages, slot // self.stages & 1, slot // self.k_tiles
-        others_turn_over = self.place[1 - group] >= turn * self.k_tiles
-        if turn >= self.turns or (self.ordered and not others_turn_over) or not self.full[stage].passes(phase):
+        k_index = self.place[group]
+        stage, phase, iteration = k_index % self.stages, k_index // self.stages & 1, k_index // self.k_tiles
+        others_turn_over = self.place[1 - group] >= iteration * self.k_tiles
+        if iteration >= self.turns or (self.ordered and not others_turn_over) or not self.full[stage].passes(phase):
             return False
-        if self.holds[stage] != slot:
-            self.wrong.append((slot, self.holds[stage]))
+        if self.holds[stage] != k_index:
+            self.wrong.append((k_index, self.holds[stage]))
         self.empty[stage].complete()
-        self.place[group] += 1 if (slot + 1) % self.k_tiles else 1 + self.k_tiles  # the next turn is the other's
+        self.place[group] += 1 if (k_index + 1) % self.k_tiles else 1 + self.k_tiles  # the next tile is the other's
         return True
 
     def run(self, seed: int) -> str:
@@ -794,25 +802,27 @@ class Rehearsal:
 
 
 def rehearse(k_tiles: int, ordered: bool, runs: int = 300) -> dict[str, int]:
-    """How `runs` rehearsals of eight turns through six stages end."""
+    """How `runs` rehearsals of eight tile iterations through six stages end."""
     ends = [Rehearsal(6, k_tiles, 8, ordered).run(seed) for seed in range(runs)]
     return {end: ends.count(end) for end in ("right", "wrong data", "stuck")}
 
 
 alone = Rehearsal(6, 8, 8, ordered=False)
 alone.consume(1)
-slot, found = alone.wrong[0]
-print(f"warpgroup 1 goes first: it takes slot {slot} (stage {slot % 6}, phase {slot // 6}); there lies: {found}\n")
+k_index, found = alone.wrong[0]
+print(
+    f"warpgroup 1 first: it takes k-tile {k_index} (stage {k_index % 6}, phase {k_index // 6}); there lies: {found}\n"
+)
 for k_tiles in (4, 8, 16):
     for ordered in (False, True):
-        print(f"{k_tiles:2} k-tiles, {'in turn' if ordered else 'no order'}: {rehearse(k_tiles, ordered)}")
+        print(f"{k_tiles:2} k-tiles, {'ping-pong' if ordered else 'no order'}: {rehearse(k_tiles, ordered)}")
 assert all(rehearse(k_tiles, ordered=True)["right"] == 300 for k_tiles in (1, 4, 8, 16))
 
 # %% [markdown] tags=["lab"]
-# Where a tile has fewer k-tiles than there are stages it never goes wrong: the first slot of turn 1 lies in the first
-# round of the queue, and the bit can say so. A test with a small K would have passed.
+# Where a tile has fewer k-tiles than there are stages it never goes wrong: the first k-tile of iteration 1 lies in the
+# first round of the queue, and the bit can say so. A test with a small K would have passed.
 #
-# ## In the lab: a piece of C
+# ## In the lab: an epilogue subtile of C
 #
 # The epilogue's `stmatrix` writes a piece of 64 x 64 in the 128-byte mode that TMA reads. One of a warp's:
 
@@ -877,7 +887,7 @@ Markdown(
 # ## Check
 #
 # Every level looks at every variant. (The simulation in numpy does not know in which order a kernel does things: that
-# the turns are kept, the levels on a GPU show.)
+# the order is kept, the levels on a GPU show.)
 #
 # The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
 # coordinates, guards and accumulators.
@@ -902,7 +912,7 @@ Markdown(results_table("hopper/pingpong_gemm"))
 # What each variant gains on `cooperative`, predicted beside measured.
 #
 # "Ours" and `128x192 + PDL` above are *the same kernel*, timed twice in the same rounds: what lies between them is the
-# spread, in the last column. The gain of taking turns at the shortest K should stand out from it. That of PDL, by the
+# spread, in the last column. The gain of ping-pong at the shortest K should stand out from it. That of PDL, by the
 # prediction a percent or so, can drown in it.
 
 # %% tags=["lab"]
@@ -913,11 +923,11 @@ def measured_gains() -> str:
     timed = [r for r in records.select("hopper/pingpong_gemm", "timed") if not records.is_stale(r)]
     rows = []
     for r in timed:
-        foretold = gains(predicted(*r["shape"]))
+        said = gains(predicted(*r["shape"]))
         found = gains({variant: r["peers"][variant]["median_ms"] for variant in VARIANTS})
         shape = " x ".join(map(str, r["shape"]))
         twice = abs(r["figures"]["median_ms"] / r["peers"][DEFAULT]["median_ms"] - 1)
-        each = (f"{foretold[v]:.2f}x / {found[v]:.2f}x" for v in VARIANTS)
+        each = (f"{said[v]:.2f}x / {found[v]:.2f}x" for v in VARIANTS)
         rows.append([r["device"], f"{shape}, {r['dtype']}", *each, f"{twice:.1%}"])
     header = ["device", "shape", *VARIANTS, "one kernel twice, apart"]
     return table(header, rows, right=2) if rows else "*Not measured yet.*"
@@ -926,14 +936,16 @@ def measured_gains() -> str:
 Markdown(measured_gains())
 
 # %% [markdown] tags=["lab"]
-# Take 8192 x 8192 first. On an H200 the turns gain at the shortest K, and less than the clocks foretell. With the
+# Take 8192 x 8192 first. On an H200 ping-pong gains at the shortest K, and less than the clocks predict. With the
 # narrow tile next to nothing of the gain is left at the second K, and from the third on it is slower than
 # `cooperative`. The wide tile is ahead of all others but at the longest K, where it is level with `cooperative`; so it
-# is what `matmul` takes by itself. What the formulas left out counts: bytes, and the power to move them, of which the
-# wide tile needs fewer than the narrow one. The part of PDL is small and not always a gain; at the shortest K, where
-# the clocks foretold the most of it, it is none.
+# is the default of `matmul`.
 #
-# At the smaller cube the wide tile is the slowest of all, behind `torch.matmul` too. That was foretold, and it is
+# What the formulas left out counts: bytes, and the power to move them, of which the wide tile needs fewer than the
+# narrow one. The part of PDL is small and not always a gain; at the shortest K, where the clocks predicted the most of
+# it, it is none.
+#
+# At the smaller cube the wide tile is the slowest of all, behind `torch.matmul` too. That was predicted, and it is
 # arithmetic: the tiles of the clusters, and how many each cluster has.
 
 # %% tags=["lab"]
@@ -948,20 +960,20 @@ header = ["M x N", "tile", "tiles of a cluster", "for each cluster", "rounded up
 Markdown(table(header, rows, right=2))
 
 # %% [markdown] tags=["lab"]
-# At 4096 x 4096 the wide tile leaves a last turn in which two thirds of the clusters have nothing to do, and its last
-# column of tiles hangs over the edge; the other tiles nearly fill all of their turns. At 8192 x 8192 it is the wide one
-# that comes out best. `matmul` does not count: it takes the wide tile for all sizes, unless it is told another variant.
-# [The tuned GEMM](tuned_gemm.ipynb) counts before it chooses.
+# At 4096 x 4096 the wide tile leaves a last tile iteration in which two thirds of the clusters have nothing to do, and
+# its last column of tiles hangs over the edge; the other tiles nearly fill all of their tile iterations. At 8192 x 8192
+# it is the wide one that comes out best. `matmul` does not count: it takes the wide tile for all sizes, unless it is
+# told another variant. [The tuned GEMM](tuned_gemm.ipynb) counts before it chooses.
 #
 # ## Conclusion
 #
 # An epilogue costs next to nothing if somebody else multiplies meanwhile. Two warpgroups with a tile each do that with
 # two named barriers, and no other line of the kernel has become harder. The price is the tile: what one warpgroup can
-# hold is half of what two can, and every multiplication needs more bytes. So the turns win where K is short; a tile
-# should be as wide as its registers allow, unless that leaves the last turn nearly empty; and a kernel for all shapes
-# must choose.
+# hold is half of what two can, and every multiplication needs more bytes. So ping-pong wins where K is short; a tile
+# should be as wide as its registers allow, unless that leaves the last tile iteration nearly empty; and a kernel for
+# all shapes must choose.
 #
-# And the order of the turns is what makes the queue *correct*: a wait by parity is a promise about the next phase, not
+# And the ping-pong order is what makes the queue *correct*: a wait by parity is a promise about the next phase, not
 # about any later one.
 #
 # Next: [split-K](split_k_gemm.ipynb), for products of few tiles. After it,

@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A GEMM of few tiles
+#     title: Split-K within a cluster
 #     claim: >-
-#       Where a product has fewer tiles than the GPU has SMs, divide K among the CTAs of a cluster: each multiplies a
-#       part of K for the same tile, and they add their sums through each other's shared memory.
+#       Where a product has fewer tiles than the GPU has SMs, the CTAs of a cluster each multiply a part of K and add
+#       their accumulators through DSMEM.
 #     track: hopper
 #     order: 75
 #     builds_on: hopper/pingpong_gemm
@@ -20,7 +20,7 @@
 #     runs_on: sm_90
 #     beside: hopper/tuned_gemm
 #     dtypes: [bfloat16, float16]
-#     path: tma -> swizzled shared memory -> wgmma -> registers -> mailboxes of the cluster -> 2-byte stores
+#     path: tma -> swizzled shared memory -> wgmma -> registers -> DSMEM reduction buffers -> 2-byte stores
 #     instructions:
 #       sm_90a: [UTMALDG.2D, HGMMA, ACQBULK, PREEXIT, STG.E.U16, SYNCS]
 #     bench_shapes: [[1, 4096, 4096], [16, 4096, 4096], [16, 8192, 8192], [32, 8192, 8192], [64, 8192, 8192],
@@ -28,27 +28,30 @@
 # ---
 
 # %% [markdown]
-# # A GEMM of few tiles
+# # Split-K within a cluster
 #
 # **Claim.** A kernel that gives each CTA a tile of C leaves most of the GPU idle if C has few tiles. Smaller tiles make
-# more of them, but every halving of a tile's side makes its CTA load more for each multiplication. There is a third
-# dimension to cut: **K**. The CTAs of a cluster each take a part of K *for the same tile*. Twice or four times as many
-# SMs are at work, on tiles as large as before. What it costs is that each of them ends with sums that are wrong by
-# themselves, and must be added to the others'.
+# more of them, but every halving of a tile's side makes its CTA load more for each multiplication.
 #
-# The sums need not go through memory for that. CTAs of one cluster reach each other's shared memory, so each
+# There is a third dimension to cut: **K**. This is *split-K*. The CTAs of a cluster each take a part of K *for the same
+# tile*. Two or four times as many SMs are at work, on tiles as large as before. The cost: the accumulators of each are
+# only a part of the sum, and must be added to the others'.
+#
+# The accumulators need not go through memory for that. CTAs of one cluster reach each other's shared memory, so each
 # sends the others what they are to add up, and adds up its own share of the tile. Nothing is written twice, no second
 # kernel runs, and the order of the additions is fixed, so that the same call gives the same bits.
 #
-# Two kinds of products have few tiles: small ones, and those of a model that writes text, where a handful of rows meets
-# a large weight. The second kind is a stream of weights: its time is that of their bytes, and what counts is how many
-# SMs ask for them, and how much each can take in. So **the weight is the tensor core's A**. A `wgmma` always takes 64
-# rows of A, but as few as 8 of B: the kernel computes C transposed, and for 16 rows of `a` no more than 16 are
-# multiplied.
+# Two kinds of products have few tiles: small ones, and LLM decode, where few rows (M <= 64) meet a large weight. The
+# second kind is a stream of weights: its time is that of their bytes, and what counts is how many SMs ask for them, and
+# how much each can take in.
 #
-# [The same was done for Blackwell](../blackwell/low_latency_gemm.ipynb). Here the sums are in registers, and a rule
-# chooses tile and division. The queue of stages is that of [the first GEMM](tma_wgmma_gemm.ipynb): one tile a CTA, no
-# turns, no multicast, and C goes out without TMA. From [pingpong](pingpong_gemm.ipynb) comes only the launch, PDL.
+# So **the weight is the tensor core's A** (swap A/B). A `wgmma` always takes 64 rows of A, but as few as 8 of B: the
+# kernel computes C transposed, and for 16 rows of `a` no more than 16 are multiplied.
+#
+# [The same was done for Blackwell](../blackwell/low_latency_gemm.ipynb). Here the accumulators are in registers, and a
+# heuristic chooses tile and division. The queue of stages is that of [the first GEMM](tma_wgmma_gemm.ipynb): one tile a
+# CTA, no turns, no multicast, and C goes out without TMA. From [pingpong](pingpong_gemm.ipynb) comes only the launch,
+# PDL.
 #
 # `matmul(a, b)` at the end is for use: `a` is (M, K), `b` is (K, N), both K-major, as `x @ weight.T` is.
 
@@ -74,10 +77,10 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 #
 # Each consumer warpgroup has 64 rows of the tile. Their accumulators are at most 64 a thread, so that nobody's
 # registers must be moved: one warp more loads, and that is the CTA. Stages are as many as shared memory has room for
-# beside the *mailbox*, where the other CTAs put their sums; for the many short parts of K are as good as loaded at
-# once.
+# beside the *reduction buffer*, where the other CTAs put their sums; for the many short parts of K are as good as
+# loaded at once.
 #
-# | variant | K is divided among | made for |
+# | variant | K is split among | made for |
 # |---|---|---|
 # | `128x128` | nobody | what the others are held against; as many tiles as SMs, or more |
 # | `128x128 in 2` | a cluster of two | products whose tiles are half as many as SMs |
@@ -89,12 +92,14 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 # | `64x16 in 2` | two | up to 16 rows |
 #
 # The last five take **half of an SM's shared memory** (`per_sm`). Their stages still hold more than has to be on its
-# way (the lab counts it), and a second CTA finds room. It may be one of the next kernel, which can then get ready while
-# this one stores. Or it is one of the same, for clusters of four do not fill a GPU: the SMs of a cluster must belong
-# together on the chip, and the profiler says that 30 clusters of four find a place on the 132 SMs of an H200, not 33.
+# way (the lab counts it), and a second CTA finds room.
 #
-# `tile_n` is made for the rows of the product, not larger: a TMA box that lies partly outside is not cheap, as the rule
-# will say.
+# It may be one of the next kernel, which can then get ready while this one stores. Or it is one of the same, for
+# clusters of four do not fill a GPU: the SMs of a cluster must belong together on the chip, and the profiler says that
+# 30 clusters of four find a place on the 132 SMs of an H200, not 33.
+#
+# `tile_n` is made for the rows of the product, not larger: a TMA box that lies partly outside is not cheap, as the
+# heuristic will say.
 
 
 # %%
@@ -105,7 +110,7 @@ class Config:
     tile_m: int = 128  # rows of the weight per cluster, 64 for each warpgroup
     tile_n: int = 128  # rows of the product per cluster
     tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma steps of 16
-    split_k: int = 2  # CTAs of a cluster, that divide K among them; a divisor of a thread's sums
+    split_k: int = 2  # CTAs of a cluster, that divide K among them; a divisor of a thread's accumulators
     per_sm: int = 1  # CTAs that an SM has shared memory for
 
     def __post_init__(self):
@@ -126,10 +131,11 @@ class Config:
 
     @property
     def share(self) -> int:
-        return self.sums // self.split_k  # those of a thread's sums that one CTA of a cluster adds up and stores
+        # those of a thread's accumulators that one CTA of a cluster adds up and stores
+        return self.sums // self.split_k
 
     @property
-    def mail_bytes(self) -> int:
+    def reduction_bytes(self) -> int:
         return self.tile_m * self.tile_n * 4 if self.split_k > 1 else 0  # what the CTAs of a cluster send to one
 
     @property
@@ -139,11 +145,11 @@ class Config:
     @property
     def stages(self) -> int:
         room = SM_SMEM // self.per_sm - 1024  # of each CTA the hardware keeps 1 KiB for itself
-        return (room - 1024 - self.mail_bytes) // self.stage_bytes  # of A and B in flight: all that fit
+        return (room - 1024 - self.reduction_bytes) // self.stage_bytes  # of A and B in flight: all that fit
 
     @property
     def smem_bytes(self) -> int:
-        return 1024 + self.mail_bytes + self.stages * self.stage_bytes  # the barriers, padded to the tiles' alignment
+        return 1024 + self.reduction_bytes + self.stages * self.stage_bytes  # barriers, padded to the tiles' alignment
 
 
 SM_SMEM = 228 * 1024  # bytes of shared memory that an SM has for its CTAs
@@ -168,7 +174,7 @@ def config_for(arch: str, variant: str = "64x64 in 2") -> Config:
 
 
 # %% [markdown]
-# ## The rule
+# ## The heuristic
 #
 # How long a product takes follows from five things that go on at the same time, and two that do not. `nanoseconds` says
 # them for a configuration:
@@ -176,17 +182,17 @@ def config_for(arch: str, variant: str = "64x64 in 2") -> Config:
 # * **multiply.** A `wgmma` of N columns takes N / 2 clocks, or as long as shared memory needs for its operands at 128
 #   bytes a clock, if that is more: 16 clocks for A, N / 4 for B. The busiest SM counts.
 # * **load**: A and B of that SM's CTAs, at what one SM can take in.
-# * **wait**: a CTA has all its stages on their way at once, and each takes a while to come (`latency`). So many k-tiles
-#   in that while, and no more: what one CTA alone can get.
+# * **wait**: a CTA has all its stages on their way at once, and each takes a while to come (`latency`). That many
+#   k-tiles in that while, and no more: what one CTA alone can get.
 # * **L2**: all loads together, at what L2 gives. Elements outside of the operands, where a tile is larger than what is
 #   left, become zeros without being read. But they are *slower* than elements that are read. That is what the
 #   measurements say, not why.
-# * **memory**: A, B and C, once; a weight that L2 cannot hold, once for each turn that needs it.
+# * **memory**: A, B and C, once; a weight that L2 cannot hold, once for each round that needs it.
 # * Before them: **start**, a CTA that begins, with its first load on the way. After them: **send**, what leaves the
-#   registers of a CTA: its sums to the mailboxes, if K is divided, and its part of C.
+#   registers of a CTA: its sums to the reduction buffers, if K is divided, and its part of C.
 #
-# If SMs have more CTAs than there is room for, they take turns, and each turn starts and sends anew. The five do not
-# quite hide behind the longest of them: two that are equally long hinder each other. The fourth root of the sum of
+# If SMs have more CTAs than there is room for, they run in rounds, and each round starts and sends anew. The five do
+# not quite hide behind the longest of them: two that are equally long hinder each other. The fourth root of the sum of
 # their fourth powers is a little more than the longest one.
 #
 # Dividing K changes the first three, for there are more SMs to do the same. It does not change L2 and memory: the same
@@ -194,8 +200,9 @@ def config_for(arch: str, variant: str = "64x64 in 2") -> Config:
 # is idle it does not, and costs what there is to send.
 #
 # The six figures below are fitted to times on an H200, at products of both kinds, by least squares of logarithms: the
-# lab does it again with the records. A time counts for less the further it is from the fastest variant's, for the rule
-# must know the good ones apart. They are figures of one chip, and of kernels called one right after the other.
+# lab does it again with the records. A time counts for less the further it is from the fastest variant's, for the
+# heuristic must know the good ones apart. They are figures of one chip, and of kernels called one right after the
+# other.
 
 
 # %%
@@ -205,14 +212,14 @@ L2_HOLDS = 50e6  # bytes that are still in L2 when they are read again: the size
 
 
 class Figures(NamedTuple):
-    """What the rule knows of a GPU: nanoseconds, and bytes a nanosecond. Fitted to times on an H200."""
+    """What the heuristic knows of a GPU: nanoseconds, and bytes a nanosecond. Fitted to times on an H200."""
 
-    start: float = 1250  # of a turn: CTAs begin, and their first loads come
+    start: float = 1250  # of a round: CTAs begin, and their first loads come
     latency: float = 950  # from asking for a stage to asking for the same stage again, while all others ask too
     l2: float = 13_000  # of A and B, from L2 into all SMs
     outside: float = 3_000  # of zeros, where a box lies outside of A or B
     memory: float = 4_200
-    send: float = 27  # out of the registers of a CTA: sums and C
+    send: float = 27  # out of the registers of a CTA: accumulators and C
 
 
 H200 = Figures()
@@ -224,7 +231,7 @@ def clusters_at_once(config: Config, sms: int) -> int:
 
 
 def multiplying(config: Config, k_tiles: int) -> float:
-    """Clocks of the tensor cores for so many k-tiles of one CTA."""
+    """Clocks of the tensor cores for a number of k-tiles of one CTA."""
     wgmma = max(config.tile_n / 2, 16 + config.tile_n / 4)
     return k_tiles * config.warpgroups * config.tile_k / 16 * wgmma
 
@@ -234,20 +241,20 @@ def nanoseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures =
     down, across = -(-n // config.tile_m), -(-m // config.tile_n)  # tiles
     k_tiles = -(-k // (config.tile_k * config.split_k))  # of each CTA
     ctas = -(-down * across // clusters_at_once(config, sms))  # of the busiest SM
-    turns = -(-ctas // config.per_sm)
+    rounds = -(-ctas // config.per_sm)
     loaded = k_tiles * config.stage_bytes  # by each CTA
     inside = 2 * k * (across * n + down * m)  # of all that is loaded
     outside = down * across * config.split_k * loaded - inside
-    weight = 2 * n * k * (min(across, turns) if 2 * n * k > L2_HOLDS else 1)
-    sent = config.mail_bytes + 2 * config.tile_m * config.tile_n / config.split_k  # by each CTA
+    weight = 2 * n * k * (min(across, rounds) if 2 * n * k > L2_HOLDS else 1)
+    sent = config.reduction_bytes + 2 * config.tile_m * config.tile_n / config.split_k  # by each CTA
     return {
         "multiply": ctas * multiplying(config, k_tiles) / GHZ,
         "load": ctas * loaded / SM_LOAD,
-        "wait": turns * k_tiles / config.stages * gpu.latency,
+        "wait": rounds * k_tiles / config.stages * gpu.latency,
         "L2": inside / gpu.l2 + outside / gpu.outside,
         "memory": (weight + 2 * m * (k + n)) / gpu.memory,
-        "start": turns * gpu.start,
-        "send": turns * sent / gpu.send,
+        "start": rounds * gpu.start,
+        "send": rounds * sent / gpu.send,
     }
 
 
@@ -312,21 +319,21 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 
 
 # %% [markdown]
-# **The mailbox.** A thread has `tile_n / 2` sums of the tile, `share` for each CTA of the cluster: the first `share` of
-# every thread's are CTA 0's to add up, and so on. What a thread is sent comes from the thread of the same number
-# in each CTA. There is one place for each sender, oneself among them, so that a tile is always added up in the same
-# order. Sixteen bytes, if a share has that many, go at once; those of the threads of a warp lie side by side, so that
-# neither writing nor reading has bank conflicts.
+# **The DSMEM reduction buffer.** A thread has `tile_n / 2` sums of the tile, `share` for each CTA of the cluster: the
+# first `share` of every thread's are CTA 0's to add up, and so on. What a thread is sent comes from the thread of the
+# same number in each CTA. There is one place for each sender, oneself among them, so that a tile is always added up in
+# the same order. Sixteen bytes, if a share has that many, go at once; those of the threads of a warp lie side by side,
+# so that neither writing nor reading has bank conflicts.
 #
 # It is memory of its own, not the stages that have been multiplied already. Those of *this* CTA have been, when it
 # sends; those of the receiver need not have been, and to know it would take one more barrier of the whole cluster,
-# which nobody could pass before the slowest has multiplied its last k-tile. A mailbox of one's own is empty from the
-# beginning, so whoever is ready sends.
+# which nobody could pass before the slowest has multiplied its last k-tile. A reduction buffer of one's own is empty
+# from the beginning, so whoever is ready sends.
 
 
 # %%
-def mailbox(config: Config) -> cute.Layout:
-    """Where float32 sums lie in a mailbox: (THREAD, (VEC, VECTORS), SENDER)."""
+def reduction_buffer(config: Config) -> cute.Layout:
+    """Where float32 sums lie in a reduction buffer: (THREAD, (VEC, VECTORS), SENDER)."""
     vec, threads = min(config.share, 4), 128 * config.warpgroups
     vectors = config.share // vec
     strides = (vec, (1, vec * threads), vec * threads * vectors)
@@ -338,7 +345,7 @@ def mailbox(config: Config) -> cute.Layout:
 #
 # A CTA does one part of K of one tile. All parts have equally many k-tiles. Those of the last CTAs may lie outside K,
 # some or all: TMA brings zeros for these, without asking memory for anything, and a product with zeros does no harm. So
-# every CTA has a part, no loop is ever empty, and nobody needs to ask. (`part_of` is plain arithmetic: the kernel calls
+# every CTA has a part, no loop is ever empty, and no check is needed. (`part_of` is plain arithmetic: the kernel calls
 # it, and so do the tests.)
 
 
@@ -394,16 +401,17 @@ def produce(pipe, tma_a, tma_b, gA, gB, sA, sB, part: Part, config: cutlass.Cons
 # %% [markdown]
 # ## The warpgroups that multiply
 #
-# A batch of wgmmas for a stage, then a wait for the batch *before* it, whose stage can be given back. The slice of the
-# warpgroup's first thread gives descriptors that the compiler knows to be the same for all threads, so that they lie in
-# *uniform* registers, which hold one value for a whole warp; [tuned_gemm](tuned_gemm.ipynb) says more of that.
+# A commit group of wgmmas for a stage, then a wait for the commit group *before* it, whose stage can be given back. The
+# slice of the warpgroup's first thread gives descriptors that the compiler knows to be the same for all threads, so
+# that they lie in *uniform* registers, which hold one value for a whole warp; [tuned_gemm](tuned_gemm.ipynb) says more
+# of that.
 
 
 # %%
 @cute.jit
 def multiply_stage(mma, acc, tCrA, tCrB, stage, first: cutlass.Constexpr = False):
-    """Issue one stage's wgmmas as one batch. mma: one that overwrites `acc`, for the very first k-block, and one that
-    adds to it. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
+    """Issue one stage's wgmmas as one commit group. mma: one that overwrites `acc`, for the very first k-block, and
+    one that adds to it. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
     overwrite, add = mma
     warpgroup.fence()
     for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
@@ -414,7 +422,7 @@ def multiply_stage(mma, acc, tCrA, tCrB, stage, first: cutlass.Constexpr = False
 
 @cute.jit
 def multiply(pipe, group, sA, sB, tCcC, k_tiles, dtype: cutlass.Constexpr, config: cutlass.Constexpr):
-    """All k-tiles of the part, at least one. tCcC (MMA, 1, 1): a thread's coordinates. Returns sums of that shape."""
+    """All k-tiles of the part, at least one. tCcC (MMA, 1, 1): a thread's coordinates. Returns the accumulators."""
     overwrite, add = tiled_mma(dtype, config), tiled_mma(dtype, config)
     overwrite.set(warpgroup.Field.ACCUMULATE, False)
     add.set(warpgroup.Field.ACCUMULATE, True)
@@ -431,7 +439,7 @@ def multiply(pipe, group, sA, sB, tCcC, k_tiles, dtype: cutlass.Constexpr, confi
         pipe.consumer_wait(read)
         multiply_stage((overwrite, add), acc, tCrA, tCrB, read.index)
         read.advance()
-        warpgroup.wait_group(1)  # the batch before this one is done: its stage may be overwritten
+        warpgroup.wait_group(1)  # the commit group before this one is done: its stage may be overwritten
         pipe.consumer_release(release)
         release.advance()
     warpgroup.wait_group(0)
@@ -443,37 +451,38 @@ def multiply(pipe, group, sA, sB, tCcC, k_tiles, dtype: cutlass.Constexpr, confi
 # ## The exchange
 #
 # `st.async` writes registers into the shared memory of another CTA of the cluster and reports the bytes to a barrier
-# there, as TMA does. So nobody asks for sums: they are sent as soon as they are there, and whoever has all that it
-# expects goes on. Two things must hold:
+# there, as TMA does. So no CTA requests accumulators: they are sent as soon as they are there, and whoever has all that
+# it expects goes on. Two things must hold:
 #
 # * **Nobody writes to a CTA that has not begun.** Its shared memory might be another kernel's still, and the barrier
-#   not made. All arrive at the cluster's own barrier at the beginning, once their mailbox has its barrier; it is waited
-#   for only now, when it has long been complete. (The warp that loads waits for it when it has asked for everything.)
-# * **Nobody ends while others write to it.** A second barrier of the cluster at the end would do. It is not needed:
+#   not made. All arrive at the cluster's own barrier at the beginning, once their reduction buffer has its barrier.
+#   Only now it is waited for, when it has long been complete. (The warp that loads waits for it when it has asked for
+#   everything.)
+# * **No CTA ends while others write to it.** A second barrier of the cluster at the end would do. It is not needed:
 #   each CTA waits until all that it is to be sent has come, and nothing comes after. That a *sender* ends early does no
 #   harm: what it sent has left its registers.
 
 
 # %%
 @cute.jit
-def exchanged(acc, sMail, arrived, part: Part, tidx, config: cutlass.Constexpr):
-    """This CTA's share of the sums, of all CTAs: (VEC, VECTORS). sMail (THREAD, (VEC, VECTORS), SENDER) of float32."""
-    (vec, vectors), senders = sMail.shape[1], config.split_k
+def exchanged(acc, sReduce, arrived, part: Part, tidx, config: cutlass.Constexpr):
+    """This CTA's share of all CTAs' accumulators: (VEC, VECTORS). sReduce (THREAD, (VEC, VECTORS), SENDER)."""
+    (vec, vectors), senders = sReduce.shape[1], config.split_k
     sends = cute.make_copy_atom(cpasync.CopyDsmemStoreOp(), cutlass.Float32, num_bits_per_copy=32 * vec)
     rParts = cute.make_tensor(acc.iterator, cute.make_layout((vec, vectors, senders)))
     cute.arch.cluster_wait()  # all CTAs of the cluster have begun
     for peer in cutlass.range_constexpr(senders):
         for i in cutlass.range_constexpr(vectors):
-            place = cute.arch.map_dsmem_ptr(sMail[tidx, (None, i), part.rank].iterator, peer)
+            place = cute.arch.map_dsmem_ptr(sReduce[tidx, (None, i), part.rank].iterator, peer)
             barrier = cute.arch.map_dsmem_ptr(arrived, peer)
             cute.copy(sends, rParts[None, i, peer], cute.make_tensor(place, cute.make_layout(vec)), mbar_ptr=barrier)
     cute.arch.mbarrier_wait(arrived, 0)
     rSum = cute.make_rmem_tensor((vec, vectors), cutlass.Float32)
     rSum.fill(0.0)
-    rMail = cute.make_fragment_like(rSum)
+    rSent = cute.make_fragment_like(rSum)
     for sender in cutlass.range_constexpr(senders):
-        cute.autovec_copy(sMail[tidx, None, sender], cute.group_modes(rMail, 0, 2))
-        rSum.store(rSum.load() + rMail.load())
+        cute.autovec_copy(sReduce[tidx, None, sender], cute.group_modes(rSent, 0, 2))
+        rSum.store(rSum.load() + rSent.load())
     return rSum
 
 
@@ -481,8 +490,8 @@ def exchanged(acc, sMail, arrived, part: Part, tidx, config: cutlass.Constexpr):
 # ## The store
 #
 # A thread of `wgmma` has two neighbours along its N and two along its M, eight apart: in C, which the kernel sees
-# transposed, the sums of eight threads follow one another, 16 bytes in a row. They are stored one by one, so that `out`
-# may begin anywhere and have rows of any length. There are few: a tile's, divided among its CTAs.
+# transposed, the accumulators of eight threads follow one another, 16 bytes in a row. They are stored one by one, so
+# that `out` may begin anywhere and have rows of any length. There are few: a tile's, divided among its CTAs.
 #
 # Each sum is rounded where it is stored. An earlier version rounded all of them first. That is the same work, but where
 # K is whole the compiler then made the multiplying loop wait after every single `wgmma`, in silence. The lab counts the
@@ -492,7 +501,7 @@ def exchanged(acc, sMail, arrived, part: Part, tidx, config: cutlass.Constexpr):
 # %%
 @cute.jit
 def store(rSum, tCcC, mC, part: Part, config: cutlass.Constexpr):
-    """Round this CTA's share of a thread's sums and store what lies inside. mC (M, N): C transposed."""
+    """Round this CTA's share of a thread's accumulators and store what lies inside. mC (M, N): C transposed."""
     cute.arch.griddepcontrol_wait()  # whoever reads or writes C before this kernel has ended
     for i in cutlass.range(config.share, unroll_full=True):
         row, column = tCcC[part.rank * config.share + i]
@@ -503,14 +512,15 @@ def store(rSum, tCcC, mC, part: Part, config: cutlass.Constexpr):
 # %% [markdown]
 # ## The kernel
 #
-# A CTA's own mailbox expects the bytes of all senders from the beginning: nobody can send before the cluster's barrier.
-# (It is told what to expect after the CTA's barrier, so that there is one between making it and arriving at it.)
+# A CTA's own reduction buffer expects the bytes of all senders from the beginning: nobody can send before the cluster's
+# barrier. (It is told what to expect after the CTA's barrier, so that there is one between making it and arriving at
+# it.)
 
 
 # %%
 @cute.jit
 def begin(barriers, arrived, warp_idx, config: cutlass.Constexpr):
-    """The queue, and the mailbox's barrier; then all barriers are there, for this CTA now, for the cluster at its."""
+    """The queue, and the buffer's barrier; then all barriers are there, for this CTA now, for the cluster at its."""
     pipe = pipeline.PipelineTmaAsync.create(
         barrier_storage=barriers,
         num_stages=config.stages,
@@ -528,7 +538,7 @@ def begin(barriers, arrived, warp_idx, config: cutlass.Constexpr):
     if cutlass.const_expr(config.split_k > 1):
         if warp_idx == 0:
             with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive_and_expect_tx(arrived, config.mail_bytes)
+                cute.arch.mbarrier_arrive_and_expect_tx(arrived, config.reduction_bytes)
         cute.arch.cluster_arrive_relaxed()
     return pipe
 
@@ -543,7 +553,7 @@ def kernel(
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """A CTA computes its part of the sums of one tile, and stores its share of them."""
+    """A CTA computes its part of the accumulators of one tile, and stores its share of them."""
     tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     group = cute.arch.make_warp_uniform(tidx // 128)
@@ -558,9 +568,9 @@ def kernel(
     # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
     sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
     sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
-    sMail = None
+    sReduce = None
     if cutlass.const_expr(config.split_k > 1):
-        sMail = smem.allocate_tensor(cutlass.Float32, mailbox(config), 16)
+        sReduce = smem.allocate_tensor(cutlass.Float32, reduction_buffer(config), 16)
     pipe = begin(barriers, arrived, warp_idx, config)
     cta, _, _ = cute.arch.block_idx()
     part = part_of(cta, mC.shape, cute.ceil_div(mA.shape[1], config.tile_k), config)
@@ -571,10 +581,11 @@ def kernel(
         produce(pipe, tma_a, tma_b, gA, gB, sA, sB, part, config)
     else:
         cC = cute.local_tile(cute.make_identity_tensor(mC.shape), (config.tile_m, config.tile_n), (part.m, part.n))
-        tCcC = tiled_mma(dtype, config).get_slice(tidx).partition_C(cC)  # where in C each of a thread's sums belongs
+        # where in C each of a thread's accumulators belongs
+        tCcC = tiled_mma(dtype, config).get_slice(tidx).partition_C(cC)
         acc = multiply(pipe, group, sA, sB, tCcC, part.k_tiles, dtype, config)
         if cutlass.const_expr(config.split_k > 1):
-            store(exchanged(acc, sMail, arrived, part, tidx, config), tCcC, mC, part, config)
+            store(exchanged(acc, sReduce, arrived, part, tidx, config), tCcC, mC, part, config)
         else:
             store(acc, tCcC, mC, part, config)
 
@@ -582,8 +593,8 @@ def kernel(
 # %% [markdown]
 # ## The launch
 #
-# Here the operands change places: the tensor core's A is `b`, its B is `a`, and C is seen transposed, with adjacent
-# elements along its first mode. `use_pdl` asks for the overlap with the kernel before.
+# Swap A/B: the tensor core's A is `b`, its B is `a`, and C is seen transposed, with adjacent elements along its first
+# mode. `use_pdl` asks for the overlap with the kernel before.
 
 
 # %%
@@ -673,9 +684,9 @@ def matmul(
 # From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
 # out of your own code.
 #
-# The figures of the rule beside the ceilings that were measured. That of memory, fitted to products, stays a little
-# below what reading alone can have. That of L2 is above: there every SM read bytes of its own, here many ask for the
-# same ones at the same time.
+# The figures of the heuristic beside the ceilings that were measured. That of memory, fitted to products, stays a
+# little below what reading alone can have. That of L2 is above: there every SM read bytes of its own, here many ask for
+# the same ones at the same time.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -695,7 +706,7 @@ head = ["device", "read again and again", "measured", "the rule's"]
 Markdown(table(head, rows, right=2) if rows else "*No record of the ceilings.*")
 
 # %% [markdown] tags=["lab"]
-# **What the rule foretells**, for K whole and K divided with the same tile: how many SMs are busy, how long it takes,
+# **What the heuristic predicts**, for K whole and split-K with the same tile: how many SMs are busy, how long it takes,
 # and which of the five is the longest. Beside it the tiles of the kernel for all sizes, [tuned_gemm](tuned_gemm.ipynb).
 
 # %% tags=["lab"]
@@ -772,9 +783,10 @@ for split in (1, 2, 4):
 draw.lanes(lanes, "One tile, by the figures of the rule", "nanoseconds", note="computed, not measured")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the mailbox
+# ## In the lab: the reduction buffer
 #
-# What one warp writes at once into a mailbox: sixteen bytes a lane, 512 in a row. No bank is asked twice in a phase.
+# What one warp writes at once into a reduction buffer: sixteen bytes a lane, 512 in a row. No bank is asked twice in a
+# phase.
 
 # %% tags=["lab"]
 import cutlass
@@ -782,13 +794,14 @@ import cutlass
 from cookbook import access, banks
 from cookbook.layouts import evaluate
 
-mail = evaluate(mailbox, CONFIG)
-vec = mail.modes[1].modes[0].size
-sums = mail.table()  # (THREAD, SUM, SENDER), counted in float32
+buffer = evaluate(reduction_buffer, CONFIG)
+vec = buffer.modes[1].modes[0].size
+sums = buffer.table()  # (THREAD, SUM, SENDER), counted in float32
 first_warp = access.ldst(4 * sums[:32, 0, 0], 4 * vec)
 counted = banks.wavefronts(first_warp.addresses, first_warp.width)
 assert counted.excess == 0
-print(f"{mail}: {mail.size * 4} bytes for {CONFIG.split_k} senders; {counted.actual} wavefronts, ideal {counted.ideal}")
+size = f"{buffer.size * 4} bytes for {CONFIG.split_k} senders"
+print(f"{buffer}: {size}; {counted.actual} wavefronts, ideal {counted.ideal}")
 draw.access_view(first_warp)
 
 # %% [markdown] tags=["lab"]
@@ -801,7 +814,8 @@ draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16).a)
 # ## In the lab: who adds what
 #
 # The model of a cluster of four, with integers, so that the sums are exact: each CTA's part of K alone is wrong, and
-# what the owners put together is right. Boxes by TMA, descriptors, `wgmma`, and the mailboxes are the kernel's own.
+# what the owners put together is right. Boxes by TMA, descriptors, `wgmma`, and the reduction buffers are the kernel's
+# own.
 
 # %% tags=["lab"]
 import numpy as np
@@ -817,7 +831,7 @@ weight, x = (rng.integers(-3, 4, (rows, K)).astype(np.float32) for rows in (FOUR
 found = evaluated(catalog.load("hopper/split_k_gemm"), cutlass.BFloat16, FOUR)
 path = SplitKWgmma(found, found, dtype="bfloat16")
 bits = [from_float32(matrix, "bfloat16") for matrix in (weight, x)]
-sums = path.multiply(SharedMemory(path.smem_bytes), *bits, 0, 0)  # (threads, sums of a thread)
+sums = path.multiply(SharedMemory(path.smem_bytes), *bits, 0, 0)  # (threads, accumulators of a thread)
 together = np.zeros((FOUR.tile_m, FOUR.tile_n), np.float32)
 together[tuple(np.moveaxis(path.c_coords, -1, 0))] = sums
 assert (together == weight @ x.T).all()
@@ -833,14 +847,14 @@ for rank in range(FOUR.split_k):
 # The last CTA's part lies outside K. It multiplies the zeros that TMA gives it, sends zeros, and adds up its share like
 # the others.
 #
-# ## In the lab: the rule
+# ## In the lab: the heuristic
 #
 # Costs relative to the cheapest variant, for products of both kinds, and for larger ones:
 
 # %% tags=["lab"]
 
 
-def foretold(shape: tuple[int, int, int]) -> dict[str, float]:
+def predicted(shape: tuple[int, int, int]) -> dict[str, float]:
     """The cost of each variant, the cheapest one 1."""
     costs = {name: cost(config, *shape, SMS) for name, config in VARIANTS.items()}
     return {name: value / min(costs.values()) for name, value in costs.items()}
@@ -848,7 +862,7 @@ def foretold(shape: tuple[int, int, int]) -> dict[str, float]:
 
 more = ((16, 1024, 4096), (64, 4096, 4096), (1024, 1024, 4096), (1024, 4096, 4096), (4096, 4096, 4096))
 rows = [
-    [" x ".join(map(str, s)), *(f"{value:.2f}" for value in foretold(s).values()), choose(*s, SMS)]
+    [" x ".join(map(str, s)), *(f"{value:.2f}" for value in predicted(s).values()), choose(*s, SMS)]
     for s in (*SHAPES, *more)
 ]
 Markdown(table(["M x N x K", *VARIANTS, "chosen"], rows))
@@ -870,9 +884,9 @@ from cookbook import lab
 lab.check_cells("hopper/split_k_gemm", shapes=[(13, 333, 640)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
-# In the machine code, the stores to the mailboxes (`st.async` is `STAS`, of four sums), and fewer to memory, for a CTA
-# stores its share only. And the places where a warp waits for its wgmmas (`WARPGROUP.DEPBAR`): in the loop and after
-# it, nowhere else.
+# In the machine code, the stores to the reduction buffers (`st.async` is `STAS`, of four sums), and fewer to memory,
+# for a CTA stores its share only. And the places where a warp waits for its wgmmas (`WARPGROUP.DEPBAR`): in the loop
+# and after it, nowhere else.
 
 # %% tags=["lab"]
 from cookbook.check import compiled
@@ -889,15 +903,17 @@ except compiled.NoDisassembler as missing:
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# "ours" is `matmul` without an argument, so whatever the rule chose; beside it each variant, called by name, the kernel
-# for all sizes, and the peers, all interleaved in one run on one GPU.
+# "ours" is `matmul` without an argument, so whatever the heuristic chose; beside it each variant, called by name, the
+# kernel for all sizes, and the peers, all interleaved in one run on one GPU.
 #
 # Before the variants were chosen, many more were timed beside cuBLAS, at more sizes than the table has. Dividing K was
 # ahead where a few rows meet a weight: most where the weight is not large, or where K is long and tiles are very few.
-# With the largest weights both take what memory gives, and little lies between them. It was behind where tiles are
-# about as many as SMs, and K is not long. There each SM has something to do without dividing K, and loads what its
-# neighbours load too: a kernel whose clusters share their loads ([multicast](multicast_gemm.ipynb)) is better, if it
-# has a tile small enough. The kernel for all sizes does, and is ahead of this one at the largest cube of the table.
+# With the largest weights both take what memory gives, and little lies between them.
+#
+# It was behind where tiles are about as many as SMs, and K is not long. There each SM has something to do without
+# dividing K, and loads what its neighbours load too: a kernel whose clusters share their loads
+# ([multicast](multicast_gemm.ipynb)) is better, if it has a tile small enough. The kernel for all sizes does, and is
+# ahead of this one at the largest cube of the table.
 #
 # Two things had been expected otherwise. A `tile_n` larger than the rows was to cost little, for TMA does not read what
 # lies outside. It cost so much that there are four widths now. And clusters of four were made for 16 rows of a small
@@ -910,9 +926,9 @@ from cookbook.publish.pages import results_table
 Markdown(results_table("hopper/split_k_gemm"))
 
 # %% [markdown] tags=["lab"]
-# How good is the rule? For each record: the variants' times relative to the fastest one, foretold and measured, and
-# what `matmul` would have gained by knowing. Then its figures, fitted again: those with which the logarithms of all
-# those times differ least from what the rule says.
+# How good is the heuristic? For each record: the variants' times relative to the fastest one, predicted and measured,
+# and what `matmul` would have gained by knowing. Then its figures, fitted again: those with which the logarithms of all
+# those times differ least from what the heuristic says.
 
 # %% tags=["lab"]
 
@@ -929,15 +945,15 @@ def rule_beside_times() -> str:
     rows = []
     for r, found in timed_variants():
         shape = tuple(r["shape"])
-        best, said, chosen = min(found.values()), foretold(shape), choose(*shape, SMS)
+        best, said, chosen = min(found.values()), predicted(shape), choose(*shape, SMS)
         each = [f"{said[name]:.2f} / {found[name] / best:.2f}" for name in VARIANTS]
         rows.append([" x ".join(map(str, shape)) + f", {r['dtype']}", *each, chosen, f"{found[chosen] / best - 1:.1%}"])
-    header = ["M x N x K", *(f"{name}: foretold / measured" for name in VARIANTS), "chosen", "lost"]
+    header = ["M x N x K", *(f"{name}: predicted / measured" for name in VARIANTS), "chosen", "lost"]
     return table(header, rows)
 
 
 def differences(gpu: Figures, timed: list) -> np.ndarray:
-    """log(foretold / measured) of each time, less of those that are far from the fastest of their size."""
+    """log(predicted / measured) of each time, less of those that are far from the fastest of their size."""
     return np.array(
         [
             min(found.values()) / ns * np.log(cost(VARIANTS[name], *r["shape"], SMS, gpu) / ns)
@@ -948,7 +964,7 @@ def differences(gpu: Figures, timed: list) -> np.ndarray:
 
 
 def fitted(timed: list) -> Figures:
-    """The figures of least squares, from the rule's own, by Gauss and Newton on their logarithms, half a step each."""
+    """The figures of least squares, from the heuristic's own: Gauss-Newton on their logarithms, half a step each."""
     logs, nudge = np.log(H200), 1e-4
     for _ in range(30):
         at = differences(Figures(*np.exp(logs)), timed)
@@ -959,7 +975,7 @@ def fitted(timed: list) -> Figures:
 
 
 def rule_beside_fit() -> str:
-    """The rule's figures and the best ones, each with its root mean square of the differences."""
+    """The heuristic's figures and the best ones, each with its root mean square of the differences."""
     timed = [(r, found) for r, found in timed_variants() if r["dtype"] == "bfloat16"]
     rows = []
     for name, gpu in {"the rule": H200, "fitted": fitted(timed)}.items():
@@ -968,16 +984,16 @@ def rule_beside_fit() -> str:
     return table(["", *Figures._fields, f"misfit over {len(timed)} sizes"], rows)
 
 
-# If there is nothing to hold the rule against, the table above has said so.
+# If there is nothing to hold the heuristic against, the table above has said so.
 Markdown("\n\n".join([rule_beside_times(), rule_beside_fit()] if timed_variants() else []))
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
 # Where tiles are few, K is the dimension that is left to divide. A cluster makes that cheap to write: sums go from
-# registers into a mailbox next door, a barrier counts their bytes, and nobody asks twice. What it gains is SMs, each
-# with its own loads on the way; what it does not gain is bytes, for the same tiles load the same. A product that is
-# short of SMs wins by it. One whose tiles are as many as SMs does not: it wins by loading less.
+# registers into a reduction buffer next door, a barrier counts their bytes, and nobody asks twice. What it gains is
+# SMs, each with its own loads on the way; what it does not gain is bytes, for the same tiles load the same. A product
+# that is short of SMs wins by it. One whose tiles are as many as SMs does not: it wins by loading less.
 #
 # A model that writes text calls such a kernel again and again, with weights that nothing before it writes. They could
 # be asked for before the kernel before has ended: [the Blackwell page](../blackwell/low_latency_gemm.ipynb) has that as

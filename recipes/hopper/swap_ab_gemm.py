@@ -11,8 +11,8 @@
 #   cookbook:
 #     title: Swap A/B
 #     claim: >-
-#       C transposed is the product of the operands in each other's places. With A and B swapped, a tile of C may have
-#       any multiple of 16 rows, and not only of 64.
+#       C transposed is the product of the swapped operands; with A and B swapped, a tile of C may have any multiple of
+#       16 rows instead of 64.
 #     track: hopper
 #     order: 85
 #     builds_on: hopper/overlapped_epilogue_gemm

@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: One GEMM in four swizzle modes
+#     title: TMA swizzle modes in a GEMM
 #     claim: >-
-#       The tensor cores read a tile in any of the four swizzle modes without a bank conflict; TMA works in lines of 16,
-#       32, 64 or 128 bytes, and the number of lines, counted on paper, predicts what each mode is worth to a GEMM.
+#       The tensor cores read all four swizzle modes without bank conflicts; the number of lines that TMA writes
+#       predicts what each mode is worth to a GEMM.
 #     track: hopper
 #     order: 20
 #     builds_on: hopper/tma_copy
@@ -26,13 +26,14 @@
 # ---
 
 # %% [markdown]
-# # One GEMM in four swizzle modes
+# # TMA swizzle modes in a GEMM
 #
 # **Claim.** A tile for `wgmma` may lie in shared memory in four modes, named by the bytes of a row that stay together:
-# 16 (no swizzle), 32, 64, 128. Everybody takes 128, and the reason that is usually given is bank conflicts. That is
-# not it: *in all four modes* the tensor cores read without one. The difference lies on the way in. TMA fills a tile
-# line by line, and a line is as long as the mode is wide: a tile of 64 columns is one box of 128-byte lines, or eight
-# boxes of 16-byte lines. The same bytes, eight times as many pieces.
+# 16 (no swizzle), 32, 64, 128. Everybody takes 128, and the reason that is usually given is bank conflicts. That is not
+# it: *in all four modes* the tensor cores read without one.
+#
+# The difference lies on the way in. TMA fills a tile line by line, and a line is as long as the mode is wide: a tile of
+# 64 columns is one box of 128-byte lines, or eight boxes of 16-byte lines. The same bytes, eight times as many pieces.
 #
 # So here is a whole GEMM with one parameter, the mode. Its tiles, its stages and its multiplications are the same in
 # all four; the kernel contains no `if` about the mode. Before any of it is timed, the lab counts what each mode asks of
@@ -40,9 +41,11 @@
 #
 # The loads are [the previous page's](tma_copy.ipynb); what is new is a reader, the tensor cores, and an output. The
 # reader's instruction is `wgmma`: a *warpgroup*, four warps, issues it together, and it multiplies tiles where they lie
-# in shared memory. The kernel is as simple as a fast one can be, and [the next page](tma_wgmma_gemm.ipynb) takes it as
-# it is, in its widest mode, and goes through it part by part. Read it there for how it works; here look at the modes
-# alone. Which modes there are, and how they place their chunks, is in [the atoms](../foundations/mma_smem_atoms.ipynb).
+# in shared memory.
+#
+# The kernel is as simple as a fast one can be, and [the next page](tma_wgmma_gemm.ipynb) takes it as it is, in its
+# widest mode, and goes through it part by part. Read it there for how it works; here look at the modes alone. Which
+# modes there are, and how they place their chunks, is in [the atoms](../foundations/mma_smem_atoms.ipynb).
 
 # %%
 from dataclasses import dataclass
@@ -79,7 +82,7 @@ class Config:
     tile_n: int = 256  # columns of C per CTA: the widest wgmma
     tile_k: int = 64  # 128 bytes, four wgmma steps of 16, in every mode
     stages: int = 4  # pairs of A and B tiles in flight or being read
-    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
 
     @property
     def consumer_threads(self) -> int:
@@ -212,14 +215,15 @@ def produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB):
 # %% [markdown]
 # ## The consumers
 #
-# Two warpgroups multiply, one batch of `wgmma` always in flight. From one k-step to the next a descriptor's start
-# advances: by 32 bytes inside a row that is wide enough, else to the next atom. The layout knows; here it is just `k`.
+# Two warpgroups multiply, one commit group of `wgmma` always in flight. From one k-step to the next a descriptor's
+# start advances: by 32 bytes inside a row that is wide enough, else to the next atom. The layout knows; here it is just
+# `k`.
 
 
 # %%
 @cute.jit
 def multiply_stage(mma, acc, tCrA, tCrB, stage):
-    """Issue one stage's wgmmas as one batch. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
+    """Issue one stage's wgmmas as one commit group. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
     warpgroup.fence()
     for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
         cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
@@ -228,7 +232,7 @@ def multiply_stage(mma, acc, tCrA, tCrB, stage):
 
 @cute.jit
 def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
-    """Multiply all k-tiles into `acc`, one batch of wgmma always in flight."""
+    """Multiply all k-tiles into `acc`, one wgmma commit group always in flight."""
     mma.set(warpgroup.Field.ACCUMULATE, True)
     acc.fill(0.0)
     pipe.consumer_wait(read)
@@ -238,7 +242,7 @@ def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
         pipe.consumer_wait(read)
         multiply_stage(mma, acc, tCrA, tCrB, read.index)
         read.advance()
-        warpgroup.wait_group(1)  # the batch before this one is done: its stage may be overwritten
+        warpgroup.wait_group(1)  # the commit group before this one is done: its stage may be overwritten
         pipe.consumer_release(release)
         release.advance()
     warpgroup.wait_group(0)
@@ -273,7 +277,7 @@ def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
 # %%
 @cute.jit
 def tile_of_cta(shape_mn, config: cutlass.Constexpr):
-    """Which tile this CTA computes: column by column inside groups of `raster_group` rows of tiles."""
+    """Rasterization: this CTA's tile, column by column inside groups of `raster_group` rows of tiles."""
     tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
     tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
     cta, _, _ = cute.arch.block_idx()
@@ -423,6 +427,7 @@ def matmul(
 # Sixteen rows of A in each mode, by the recipe's own layout. A row of a panel is a 128-byte line of shared memory, a
 # column one of its eight 16-byte slots; the number is the chunk of the tile, counted along its rows, the small pair the
 # (row, column) of its first element. A colour is a *column of chunks*: of one colour, eight rows make a core matrix.
+#
 # Look at what a line of shared memory holds. In `interleave` it is eight rows' chunks of one colour, from eight places
 # in global memory; in `sw128` it is one row, from one place.
 
@@ -495,7 +500,7 @@ for mode in MODES:
 # %% [markdown] tags=["lab"]
 # Now the banks. The tensor core wants core matrices, eight chunks of 16 bytes each: 128 bytes, and thirty-two banks of
 # four bytes make 128. First what everybody fears, and no mode does: rows of 128 bytes, one after the other, without a
-# swizzle. The chunks of one column are all in the same four banks; a core matrix takes eight turns.
+# swizzle. The chunks of one column are all in the same four banks; a core matrix takes eight wavefronts.
 
 # %% tags=["lab"]
 draw.access_view(access.ldmatrix(np.arange(32) * 128, 4), title="Four core matrices, plain rows of 128 bytes: no mode")
@@ -526,7 +531,7 @@ draw.access_view(core_matrices(described["sw128"]["a"][0], 64)[2], title="Four c
 # ## The prediction
 #
 # One CTA has an SM to itself. What does *one k-tile*, the tiles of A and B for 64 of K, ask of each unit of the SM, in
-# clocks? (A *wavefront* is one turn of shared memory: as much as its banks can give or take in one clock.)
+# clocks? (A *wavefront* is one access of shared memory: as much as its banks can give or take in one clock.)
 #
 # * **Tensor cores**: tile_m x tile_n x tile_k multiply-adds; NVIDIA's figure for Hopper is 4 x 512 a clock.
 # * **wgmma's reads**: wavefronts of all core matrices by the bank model, one a clock. A is read by its own warpgroup, B
@@ -538,7 +543,7 @@ draw.access_view(core_matrices(described["sw128"]["a"][0], 64)[2], title="Four c
 #   half is asked for by the next box: the tile is fetched twice. An SM takes 64 bytes a clock.
 #
 # How do they add up? *Best case*: each unit works beside the others, and the busiest one decides. *Worst case*: shared
-# memory does one thing a clock, so that lines written and wavefronts read take turns. The truth should lie between.
+# memory does one thing a clock, so that lines written and wavefronts read alternate. The truth should lie between.
 #
 # What is counted is the loop over K, and in clocks. What is timed is a whole product, and in milliseconds: it also has
 # to start its CTAs, fill their first stages and store C, which costs every mode alike, and the GPU chooses its clock by
@@ -572,7 +577,7 @@ def demands(mode: str) -> dict[str, float]:
 
 
 def bounds(of: dict[str, float]) -> tuple[float, float]:
-    """Clocks of a k-tile: all units beside each other; lines and wavefronts in turns."""
+    """Clocks of a k-tile: all units overlapped; lines and wavefronts one after the other."""
     beside = max(of["tensor"], of["L2"], of["lines"], of["wavefronts"])
     return beside, max(beside, of["lines"] + of["wavefronts"])
 
@@ -603,10 +608,9 @@ draw.bar_chart(bars, unit="k-tiles in the time of one", title="Predicted: which 
 
 # %% [markdown] tags=["lab"]
 # In `sw128` the tensor cores are the busiest, and shared memory has just enough clocks for its lines and wavefronts
-# even if they take turns. `sw64` doubles the lines, and they still take less time than the multiplications: if all
-# units work beside each other, `sw64` costs *nothing*; if lines and `wgmma`'s reads take turns at shared memory, it
-# already costs something. So this one mode tells the two cases apart. In `sw32` and `interleave` the lines dominate in
-# both.
+# even if they alternate. `sw64` doubles the lines, and they still take less time than the multiplications: if all units
+# overlap, `sw64` costs *nothing*; if lines and `wgmma`'s reads alternate at shared memory, it already costs something.
+# So this one mode tells the two cases apart. In `sw32` and `interleave` the lines dominate in both.
 #
 # Two things the arithmetic takes for granted. The machine code must issue as many TMA instructions as there are boxes,
 # and the number of `wgmma`s must not depend on the mode:
@@ -633,14 +637,13 @@ print(f"published, B200: {PUBLISHED[128] / PUBLISHED[16]:.2f}x; predicted here: 
 # ## The trap: two modes at once
 #
 # The mode is agreed on twice, in the tensor map and in the matrix descriptor. Nobody compares the two. Here TMA writes
-# in one mode and `wgmma` reads in another, walked through the model: the relative error of the product, where random
-# numbers in place of the product would have about 1.4. Off the diagonal everything is wrong, and nothing is
-# reported.
+# in one mode and `wgmma` reads in another, simulated by the model: the relative error of the product, where random
+# numbers in place of the product would have about 1.4. Off the diagonal everything is wrong, and nothing is reported.
 
 # %% tags=["lab"]
 import cookbook
 from cookbook.check.evaluated import evaluated
-from cookbook.check.model.product import walk_evaluated
+from cookbook.check.model.product import simulate_evaluated
 
 rng = np.random.default_rng(0)
 a, b = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((64, 64), (64, 64)))
@@ -649,7 +652,7 @@ found = {mode: evaluated(module, cutlass.BFloat16, config) for mode, config in m
 
 
 def error(written: str, read: str) -> float:
-    product = walk_evaluated(found[written], found[read], a, b, "bfloat16", CONFIG)
+    product = simulate_evaluated(found[written], found[read], a, b, "bfloat16", CONFIG)
     return float(np.linalg.norm(product - a @ b) / np.linalg.norm(a @ b))
 
 
@@ -718,16 +721,17 @@ Markdown(beside_measured())
 
 # %% [markdown] tags=["lab"]
 # On an H200 the order is the predicted one, and the modes lie in the *lower* half of their ranges, or just below. The
-# lower end says that the units work beside each other. `sw64`, which was to tell the two cases apart, costs a little:
-# more than the spread, and a small part of what it would cost if every line took turns with `wgmma`'s reads. Mostly,
-# then, they do not; a turn now and then would explain the rest, and so would a clock lowered for the work of more
-# lines.
+# lower end says that the units overlap. `sw64`, which was to tell the two cases apart, costs a little: more than the
+# spread, and a small part of what it would cost if every line alternated with `wgmma`'s reads. Mostly, then, they do
+# not; an alternation now and then would explain the rest, and so would a clock lowered for the work of more lines.
 #
 # Why is `interleave` as fast as the lower end says, or faster? There are three possible reasons, and these times do not
 # decide among them: the two named before the prediction, which make every ratio smaller (a mode whose tensor cores wait
 # most of the time draws less power, so its clock may be the higher), and a TMA that needs a little less than the one
-# clock a line that we put. The column *clocks a line* blames all of it on the lines; for a mode that waits for them,
-# take it as a rough figure. Counted clocks in place of time would tell.
+# clock a line that we put.
+#
+# The column *clocks a line* blames all of it on the lines; for a mode that waits for them, take it as a rough figure.
+# Counted clocks in place of time would tell.
 #
 # And the banks: does `wgmma` read as the bank model says? Wavefronts of one `wgmma` of a warpgroup, and how many of
 # them are conflicts' (ncu counts by warp; four of them are a warpgroup).
@@ -763,9 +767,11 @@ Markdown(beside_counted())
 # Bank conflicts do not choose among the four modes: each of them gives the tensor cores every core matrix in one
 # wavefront. What chooses is the other end. A mode's width is the length of the lines in which TMA works, and a wider
 # mode moves the same tile in fewer of them; as soon as the lines take longer than the multiplications, the product
-# waits for them. Hence the rule of one line, *the widest mode whose row divides the tile's contiguous extent*, and
-# hence a second, for whoever picks tile sizes: make that extent 128 bytes. A narrower tile along K is not a smaller
-# version of the same thing, it is another mode.
+# waits for them.
+#
+# Hence the rule of one line, *the widest mode whose row divides the tile's contiguous extent*, and hence a second, for
+# whoever picks tile sizes: make that extent 128 bytes. A narrower tile along K is not a smaller version of the same
+# thing, it is another mode.
 #
 # Next: [the GEMM in its widest mode](tma_wgmma_gemm.ipynb), part by part.
 #

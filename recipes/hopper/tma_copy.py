@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: Tiles by TMA, in four swizzle modes
+#     title: TMA copies in four swizzle modes
 #     claim: >-
-#       TMA writes a tile into shared memory in one of four modes and reads it back in the same one; the layout that you
-#       hand over says which, and you never compute an address.
+#       TMA writes a tile into shared memory in one of four swizzle modes and reads it back; the layout says which, and
+#       you compute no address.
 #     track: hopper
 #     order: 10
 #     kind: study
@@ -24,7 +24,7 @@
 # ---
 
 # %% [markdown]
-# # Tiles by TMA, in four swizzle modes
+# # TMA copies in four swizzle modes
 #
 # **Claim.** The Tensor Memory Accelerator (TMA) moves a *tile* of a matrix between global and shared memory. One
 # thread asks for it by the coordinates of its corner; the unit does the addresses, the edges and the swizzle. The
@@ -96,7 +96,7 @@ class Config:
     lines: int = 64  # of a tile: rows if K-major, columns if MN-major; eights, and 256 at most: a box has them all
     line_bytes: int = 256  # of a line, contiguous in global memory; one box or several side by side
     stages: int = 4  # tiles of shared memory
-    ctas_per_sm: int = 3  # so many fit
+    ctas_per_sm: int = 3  # as many as fit
 
     @property
     def threads(self) -> int:
@@ -177,9 +177,11 @@ def boxes_of(tma: cute.CopyAtom, tiles: cute.Tensor, smem: cute.Tensor):
 # **Why a line of 256 bytes takes two.** Under SW128 a box holds 128 bytes of a line, no more: the swizzle XORs the
 # number of the 128-byte line into the three bits that choose one of *its* eight chunks, and has no bit for a second
 # half. So 128 bf16 along a line are two boxes of 64, one after the other in shared memory; along K or along M makes no
-# difference. (One instruction could do it: describe the matrix in *three* dimensions, 64 elements x lines x K / 64, and
-# a box of 64 x lines x 2 holds both halves. But it moves as many bytes, and where K is no multiple of 64 the third
-# dimension has no right extent.)
+# difference.
+#
+# (One instruction could do it: describe the matrix in *three* dimensions, 64 elements x lines x K / 64, and a box of 64
+# x lines x 2 holds both halves. But it moves as many bytes, and where K is no multiple of 64 the third dimension has no
+# right extent.)
 #
 # What CuTe makes of a tile of 64 lines of 256 bytes, asked on the host: elements of a box, and boxes.
 
@@ -240,9 +242,12 @@ def pointer_to(dtype, address: int) -> cute.Pointer:
 # complete, and it starts the next one by itself, with the same number of arrivals to come.
 #
 # 1. `mbarrier_init(b, 1)`: one arrival completes a phase. And a fence, so that the TMA unit sees a barrier there too.
-# 2. `mbarrier_arrive_and_expect_tx(b, bytes)`: our one arrival, and so many bytes are to come. The bytes are those of
-#    whole boxes: what lies outside the matrix arrives as zeros, and counts.
+#
+# 2. `mbarrier_arrive_and_expect_tx(b, bytes)`: our one arrival, and the announced bytes are to come. The bytes are
+#    those of whole boxes: what lies outside the matrix arrives as zeros, and counts.
+#
 # 3. The load names `b`; as its bytes land, the unit takes them off.
+#
 # 4. `mbarrier_wait(b, parity)`: until the phase of that parity is complete. Phases have no number, only a parity: the
 #    first is 0, then 1, then 0 again. So the n-th use of a barrier waits for parity n mod 2, and a wait must never be
 #    more than one phase behind.
@@ -262,8 +267,8 @@ def pointer_to(dtype, address: int) -> cute.Pointer:
 # ## The copy
 #
 # Each stage has a barrier. The warp first asks for all stages but one, and then goes round: wait for a tile, store it,
-# and refill the stage of the tile *before*, whose store has had a turn's time to read it. Both ends are TMA, so no
-# thread touches a byte, and nothing has to be swizzled or even known by anybody.
+# and refill the stage of the tile *before*, whose store has had an iteration's time to read it. Both ends are TMA, so
+# no thread touches a byte, and nothing has to be swizzled or even known by anybody.
 
 
 # %%
@@ -342,18 +347,21 @@ def copy_kernel(
 #
 # **The trap: forgetting the fence.** In `restore`, threads write what TMA then reads. Those are two ways into shared
 # memory, two "proxies", and a barrier of the threads orders only the first. `fence_proxy("async.shared")` stands
-# between: after the writes, in *every thread that wrote*, and before the barrier after which one thread stores. Left
-# out, the store may read what was there before. Nothing reports it, and it may well be right whenever you test it. The
-# other way round, from a TMA load to threads, waiting on the mbarrier is enough; and in `copy_kernel`, where both ends
-# are TMA, there is nothing to fence.
+# between: after the writes, in *every thread that wrote*, and before the barrier after which one thread stores.
+#
+# Left out, the store may read what was there before. Nothing reports it, and it may well be right whenever you test it.
+# The other way round, from a TMA load to threads, waiting on the mbarrier is enough; and in `copy_kernel`, where both
+# ends are TMA, there is nothing to fence.
 #
 # **The trap: alignment.** The swizzle is one of *address bits*: the 128-byte mode XORs bits 7 to 9 of the address, not
 # of the offset in your tile, into bits 4 to 6. TMA accepts any multiple of 128 bytes. But only where the tile begins at
 # a multiple of 1024 bytes, eight lines of 128 (of 512 for SW64, of 256 for SW32), are the two the same. `base` lets you
-# see it. Who reads through a CuTe tensor whose pointer carries the swizzle would still read a late tile right, for that
-# is the same function of the same address. The tensor cores are not so forgiving. Their instruction, `wgmma`, is told
-# where a tile lies by a *matrix descriptor*, and its steps count from the start of an atom. (The next page has both.)
-# Nor is any index that you compute yourself.
+# see it.
+#
+# Who reads through a CuTe tensor whose pointer carries the swizzle would still read a late tile right, for that is the
+# same function of the same address. The tensor cores are not so forgiving. Their instruction, `wgmma`, is told where a
+# tile lies by a *matrix descriptor*, and its steps count from the start of an atom. (The next page has both.) Nor is
+# any index that you compute yourself.
 
 
 # %%
@@ -727,7 +735,7 @@ def found(written: str, read: str) -> float:
 {written: {read: f"{found(written, read):.0%}" for read in MODES} for written in MODES}
 
 # %% [markdown]
-# **The layout is legal, and no large box fits it.** Here CuTe's help turns against you: it looks for the largest box
+# **The layout is legal, and no large box fits it.** Here CuTe's help works against you: it looks for the largest box
 # that the layout allows, and says nothing when that is a small one. Below, the boxes of a tile of 64 lines of 256
 # bytes: as it should be; with the atoms along the lines first; and in lines of 256 bytes under the 128-byte swizzle, as
 # if the tile were just a row-major array. The last takes an instruction for every half of every line.
@@ -819,9 +827,11 @@ def facts() -> list[tuple[str, bool, str]]:
 #
 # A tile of 16 lines of 128 bytes in each mode, by the layout that `make_tiled_tma_atom` was given. A row of a panel is
 # a 128-byte line of shared memory, a column one of its eight 16-byte slots; the large number is the chunk of the tile,
-# counted along its lines, the small pair the (m, k) of its first element. In a line of shared memory there are 16, 32,
-# 64 or 128 contiguous bytes of the matrix: with `none`, eight chunks of one colour (one column of chunks), with
-# `sw128`, one of each. In every mode, one column of chunks of an atom's eight lines takes all eight slots.
+# counted along its lines, the small pair the (m, k) of its first element.
+#
+# In a line of shared memory there are 16, 32, 64 or 128 contiguous bytes of the matrix: with `none`, eight chunks of
+# one colour (one column of chunks), with `sw128`, one of each. In every mode, one column of chunks of an atom's eight
+# lines takes all eight slots.
 
 # %% tags=["lab"]
 import numpy as np
@@ -840,7 +850,7 @@ layouts = {major: evaluate(first_stages, cutlass.BFloat16, major) for major in M
 draw.atom_orders(layouts["k"], title="16 lines of 128 bytes, K-major, bfloat16")
 
 # %% [markdown] tags=["lab"]
-# MN-major: the lines run along M, and memory is the same. TMA never turns a tile over. It knows a contiguous dimension
+# MN-major: the lines run along M, and memory is the same. TMA never transposes a tile. It knows a contiguous dimension
 # and another one, and which of them you call M is your affair; whether what reads the tile can read it that way is
 # [another question](../foundations/mma_smem_atoms.ipynb).
 

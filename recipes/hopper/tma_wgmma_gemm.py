@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A GEMM fed by TMA, multiplied by WGMMA
+#     title: A GEMM with TMA and WGMMA
 #     claim: >-
-#       One warp asks TMA for tiles, two warpgroups multiply them straight from swizzled shared memory, and that
-#       is nearly all that a fast matrix product needs.
+#       One warp loads tiles by TMA and two warpgroups multiply them from swizzled shared memory: that is nearly all
+#       that a fast matrix product needs.
 #     track: hopper
 #     order: 30
 #     builds_on: hopper/swizzle_modes_gemm
@@ -25,7 +25,7 @@
 # ---
 
 # %% [markdown]
-# # A GEMM fed by TMA, multiplied by WGMMA
+# # A GEMM with TMA and WGMMA
 #
 # **Claim.** On Hopper a matrix product needs very little code to be fast. *One warp* asks the Tensor Memory
 # Accelerator (TMA) for tiles; *two warpgroups* multiply them straight out of shared memory with `wgmma`. Neither
@@ -73,7 +73,7 @@ class Config:
     tile_n: int = 256  # columns of C per CTA: the widest wgmma
     tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma steps of 16
     stages: int = 4  # pairs of A and B tiles in flight or being read
-    raster_group: int = 16  # CTAs that run together cover this many rows of tiles
+    raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
 
     @property
     def consumer_threads(self) -> int:
@@ -188,9 +188,11 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
 #
 # One warp runs ahead. A stage has two barriers in shared memory, one that says that it is *full* and one that it is
 # *empty*. ([The first page](tma_copy.ipynb) tells what such an `mbarrier` counts, and what its phases are; here
-# `cutlass.pipeline` keeps count.) For each k-tile the producer waits until a stage is empty, announces how many bytes
-# will come (`producer_acquire` does both), and issues two TMA copies that report to the full barrier when they land.
-# TMA fills what lies outside the matrix with zeros, so a ragged K needs nothing here.
+# `cutlass.pipeline` keeps count.)
+#
+# For each k-tile the producer waits until a stage is empty, announces how many bytes will come (`producer_acquire` does
+# both), and issues two TMA copies that report to the full barrier when they land. TMA fills what lies outside the
+# matrix with zeros, so a ragged K needs nothing here.
 
 
 # %%
@@ -209,15 +211,16 @@ def produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB):
 # %% [markdown]
 # ## The consumers
 #
-# `wgmma` is asynchronous: a batch is issued, committed, and waited for later. The loop keeps one batch in flight while
-# it issues the next, so the tensor core never idles between stages. A stage may be handed back to the producer only
-# once the batch that read it is *done*, hence the second pipeline state, `release`, one step behind `read`.
+# `wgmma` is asynchronous: a commit group is issued, committed, and waited for later. The loop keeps one commit group in
+# flight while it issues the next, so the tensor core never idles between stages. A stage may be handed back to the
+# producer only once the commit group that read it is *done*, hence the second pipeline state, `release`, one step
+# behind `read`.
 
 
 # %%
 @cute.jit
 def multiply_stage(mma, acc, tCrA, tCrB, stage):
-    """Issue one stage's wgmmas as one batch. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
+    """Issue one stage's wgmmas as one commit group. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
     warpgroup.fence()
     for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
         cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
@@ -226,7 +229,7 @@ def multiply_stage(mma, acc, tCrA, tCrB, stage):
 
 @cute.jit
 def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
-    """Multiply all k-tiles into `acc`, one batch of wgmma always in flight."""
+    """Multiply all k-tiles into `acc`, one wgmma commit group always in flight."""
     mma.set(warpgroup.Field.ACCUMULATE, True)
     acc.fill(0.0)
     pipe.consumer_wait(read)
@@ -236,7 +239,7 @@ def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
         pipe.consumer_wait(read)
         multiply_stage(mma, acc, tCrA, tCrB, read.index)
         read.advance()
-        warpgroup.wait_group(1)  # the batch before this one is done: its stage may be overwritten
+        warpgroup.wait_group(1)  # the commit group before this one is done: its stage may be overwritten
         pipe.consumer_release(release)
         release.advance()
     warpgroup.wait_group(0)
@@ -276,15 +279,15 @@ def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
 # %% [markdown]
 # ## The kernel
 #
-# CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high, rather than a long
-# row: they share rows of A and columns of B in L2. [Thread-block swizzle](../foundations/thread_block_swizzle.ipynb)
-# says how much that saves.
+# **Rasterization.** CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high,
+# rather than a long row: they share rows of A and columns of B in L2. [Thread-block
+# swizzle](../foundations/thread_block_swizzle.ipynb) says how much that saves.
 
 
 # %%
 @cute.jit
 def tile_of_cta(shape_mn, config: cutlass.Constexpr):
-    """Which tile this CTA computes: column by column inside groups of `raster_group` rows of tiles."""
+    """Rasterization: this CTA's tile, column by column inside groups of `raster_group` rows of tiles."""
     tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
     tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
     cta, _, _ = cute.arch.block_idx()
@@ -435,11 +438,12 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 # From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
 # out of your own code.
 #
-# The layouts are evaluated by CuTe itself and read back as byte addresses. Each row of the picture is one 128-byte
-# line of shared memory, each column one of its eight 16-byte slots; the number is the chunk of the tile that lies
-# there. On the left the layout without its swizzle; on the right, what TMA writes and `wgmma` reads. Chunks of one
-# colour are one *column* of the tile, the eight chunks that the tensor core wants at once: on the left they share a
-# slot, and with it four banks, on the right they have eight different ones.
+# The layouts are evaluated by CuTe itself and read back as byte addresses. Each row of the picture is one 128-byte line
+# of shared memory, each column one of its eight 16-byte slots; the number is the chunk of the tile that lies there. On
+# the left the layout without its swizzle; on the right, what TMA writes and `wgmma` reads.
+#
+# Chunks of one colour are one *column* of the tile, the eight chunks that the tensor core wants at once: on the left
+# they share a slot, and with it four banks, on the right they have eight different ones.
 
 # %% tags=["lab"]
 from cookbook import access, banks, draw
@@ -492,8 +496,8 @@ draw.access_view(stmatrix_of_warp_0[0])
 # %% [markdown] tags=["lab"]
 # ## In the lab: the pipeline
 #
-# How many stages? Enough that a load, asked for as soon as a stage is free, is there when its turn comes. The times
-# in the picture are chosen to show the mechanism, not measured.
+# How many stages? Enough that a load, asked for as soon as a stage is free, is there when it is needed. The times in
+# the picture are chosen to show the mechanism, not measured.
 
 # %% tags=["lab"]
 draw.pipeline(stages=CONFIG.stages, k_tiles=10, load_time=3)
@@ -589,8 +593,8 @@ Markdown(beside_measured())
 # A rule of one line chose the layout; the same object described it to TMA, to `wgmma` and to the checks. What is left
 # to gain is around the tile: the threads that only ask for tiles hold registers that those that multiply could use for
 # a larger one, neighbours load the same rows of A and columns of B each for itself, and while a CTA stores its tile its
-# tensor cores wait. The pages that follow take these in turn.
+# tensor cores wait. The pages that follow take these one by one.
 #
-# Next: [a producer that gives its registers away](warp_specialized_gemm.ipynb).
+# Next: [warp specialization and setmaxnreg](warp_specialized_gemm.ipynb).
 #
 # To use it: `cookbook copy hopper/tma_wgmma_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -9,10 +9,10 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: A producer that gives its registers away
+#     title: Warp specialization and setmaxnreg
 #     claim: >-
-#       A warpgroup that only asks TMA for tiles needs two dozen registers a thread; setmaxnreg hands the rest to those
-#       that multiply, and a tile fits whose accumulators did not fit before. Whether that tile is faster is arithmetic.
+#       A producer warpgroup needs two dozen registers a thread; setmaxnreg gives the rest to the consumers, so that a
+#       tile with more accumulators fits.
 #     track: hopper
 #     order: 40
 #     builds_on: hopper/tma_wgmma_gemm
@@ -26,7 +26,7 @@
 # ---
 
 # %% [markdown]
-# # A producer that gives its registers away
+# # Warp specialization and setmaxnreg
 #
 # **Claim.** An SM has 65,536 registers, and a block's threads share them equally: launched with 384 threads, each gets
 # 168, the one that only waits for barriers as much as the one that holds 192 accumulators. Hopper can change that *in
@@ -224,7 +224,7 @@ def produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB):
 # %%
 @cute.jit
 def multiply_stage(mma, acc, tCrA, tCrB, stage):
-    """Issue one stage's wgmmas as one batch. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
+    """Issue one stage's wgmmas as one commit group. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
     warpgroup.fence()
     for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
         cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
@@ -233,7 +233,7 @@ def multiply_stage(mma, acc, tCrA, tCrB, stage):
 
 @cute.jit
 def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
-    """Multiply all k-tiles into `acc`, one batch of wgmma always in flight."""
+    """Multiply all k-tiles into `acc`, one wgmma commit group always in flight."""
     mma.set(warpgroup.Field.ACCUMULATE, True)
     acc.fill(0.0)
     pipe.consumer_wait(read)
@@ -243,7 +243,7 @@ def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
         pipe.consumer_wait(read)
         multiply_stage(mma, acc, tCrA, tCrB, read.index)
         read.advance()
-        warpgroup.wait_group(1)  # the batch before this one is done: its stage may be overwritten
+        warpgroup.wait_group(1)  # the commit group before this one is done: its stage may be overwritten
         pipe.consumer_release(release)
         release.advance()
     warpgroup.wait_group(0)
@@ -284,7 +284,7 @@ def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
 # %%
 @cute.jit
 def tile_of_cta(shape_mn, config: cutlass.Constexpr):
-    """Which tile this CTA computes: column by column inside groups of `raster_rows` rows."""
+    """Rasterization: this CTA's tile, column by column inside groups of `raster_rows` rows."""
     tiles_m = cute.ceil_div(shape_mn[0], config.tile_m)
     tiles_n = cute.ceil_div(shape_mn[1], config.tile_n)
     cta, _, _ = cute.arch.block_idx()
@@ -736,18 +736,20 @@ def beside_measured() -> str:
 Markdown(beside_measured())
 
 # %% [markdown] tags=["lab"]
-# On an H200 `setmaxnreg` by itself is worth next to nothing, as predicted: hardly more than the spread. The larger tile
+# On an H200 `setmaxnreg` alone is worth next to nothing, as predicted: hardly more than the spread. The larger tile
 # does better at both squares than its waves say: at the smaller it loses less, and at the larger, where we predicted a
-# loss, there is none that stands out, or a small gain. At the third shape, where it fills its one wave and the smaller
-# tile not two thirds of its second, it gains most of what the waves say and not all. There it is ahead of
-# `torch.matmul`, which the smaller tile is well behind.
+# loss, there is none that stands out, or a small gain.
+#
+# At the third shape, where it fills its one wave and the smaller tile not two thirds of its second, it gains most of
+# what the waves say and not all. There it is ahead of `torch.matmul`, which the smaller tile is well behind.
 #
 # The clocks leave out what was left out above. A product that lasts runs at the power limit. There a tile of fewer
 # bytes saves energy, and an idle SM leaves its share to the others: both raise the clock. The first speaks for the
 # larger tile everywhere. The second speaks for the tile whose waves are less full: for the larger one at the squares,
-# against it at the third shape, where the SMs that are idle are the smaller tile's. That agrees with all three, but no
-# clock was recorded here. How much clocks count, and how much bytes do, becomes a rule on
-# [a later page](tuned_gemm.ipynb).
+# against it at the third shape, where the SMs that are idle are the smaller tile's.
+#
+# That agrees with all three, but no clock was recorded here. How much clocks count, and how much bytes do, becomes a
+# rule on [a later page](tuned_gemm.ipynb).
 #
 # ## Conclusion
 #
@@ -756,12 +758,12 @@ Markdown(beside_measured())
 # steps in which a product comes. Do the arithmetic for the shapes you have, and measure where the two sides are close;
 # and look at the compiler's report before you look at a clock.
 #
-# What a tile costs besides its multiplications can be hidden: CTAs that stay and take tile after tile, and load the
+# What a tile costs besides its multiplications can be hidden: persistent CTAs and take tile after tile, and load the
 # next one while they store, are [two pages further on](persistent_gemm.ipynb). In [the tuned GEMM](tuned_gemm.ipynb)
 # the registers that the producer gave hold a finished tile while the next is multiplied.
 #
 # The traffic can be made less without a larger tile, too: neighbours need the same rows and columns.
 #
-# Next: [a GEMM whose CTAs share their tiles](multicast_gemm.ipynb), in which neighbours load for each other.
+# Next: [TMA multicast in a cluster](multicast_gemm.ipynb), in which neighbours load for each other.
 #
 # To use it: `cookbook copy hopper/warp_specialized_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -90,7 +90,7 @@ def test_unknown_arch_is_named(arch):
 
 
 def test_unknown_dtype_is_named():
-    with pytest.raises(ValueError, match="dtype: got 'float64', needed one of float16, bfloat16, float32"):
+    with pytest.raises(ValueError, match="dtype: got 'float64'; needed one of float16, bfloat16, float32"):
         compiling.cutlass_dtype("float64")
 
 

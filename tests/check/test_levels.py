@@ -19,7 +19,7 @@ def recipe():
     return catalog.find(NAME)
 
 
-def exact_walk(module, a, b, dtype, config):
+def exact_model(module, a, b, dtype, config):
     return a.astype(np.float64) @ b.astype(np.float64)
 
 
@@ -28,26 +28,26 @@ def one_config(recipe):
 
 
 def test_the_model_passes_when_the_product_is_right(monkeypatch, recipe):
-    monkeypatch.setattr(checking, "walk", exact_walk)
+    monkeypatch.setattr(checking, "simulate", exact_model)
     level = checking.model_level(recipe, "bfloat16", (20, 30, 64), one_config(recipe))
     assert level.status == "passed" and level.shape == (20, 30, 64)
     assert level.figures["integer_mismatches"] == 0 and 0 < level.figures["relative_error"] < 3e-3
 
 
 def test_the_model_fails_on_a_single_wrong_element(monkeypatch, recipe):
-    def walk(*arguments):
-        product = exact_walk(*arguments)
+    def simulate(*arguments):
+        product = exact_model(*arguments)
         product[3, 4] += 100
         return product
 
-    monkeypatch.setattr(checking, "walk", walk)
+    monkeypatch.setattr(checking, "simulate", simulate)
     level = checking.model_level(recipe, "float16", (200, 300, 64), one_config(recipe))
     assert level.status == "failed" and "1 of 60000 elements differ on integer inputs" in level.reason
 
 
-def test_too_large_a_model_is_named_not_walked(recipe):
+def test_too_large_a_model_is_named_not_simulated(recipe):
     level = checking.model_level(recipe, "float16", (4096, 4096, 4096), one_config(recipe))
-    assert level.status == "not checked" and "too large to walk" in level.reason
+    assert level.status == "not checked" and "too large to simulate" in level.reason
 
 
 def test_findings_become_a_level(monkeypatch, recipe):
@@ -118,11 +118,11 @@ def test_a_report_holds_unless_something_failed():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"shapes": [(1, 2)]}, "shape: got (1, 2), needed M,N,K"),
+        ({"shapes": [(1, 2)]}, "shape: got (1, 2); needed M,N,K"),
         ({"shapes": [(1, 2, 12)]}, "K a multiple of 8"),
-        ({"dtypes": ["float32"]}, "dtype: got 'float32', needed one of"),
-        ({"targets": ["sm_75"]}, "target: got 'sm_75', needed one of sm_80"),
-        ({"majors": ["nt"]}, "major: got 'nt', needed one of tn"),
+        ({"dtypes": ["float32"]}, "dtype: got 'float32'; needed one of"),
+        ({"targets": ["sm_75"]}, "target: got 'sm_75'; needed one of sm_80"),
+        ({"majors": ["nt"]}, "major: got 'nt'; needed one of tn"),
     ],
 )
 def test_wrong_arguments_are_named(arguments, says):
@@ -161,7 +161,7 @@ def test_shapes_choose_the_majors_that_can_have_them():
     ):
         checking.chosen(recipe, [(200, 333, 64)], [], [], ["tt"])
     with pytest.raises(
-        ValueError, match=r"shape: got \(200, 333, 65\), needed M,N,K of 1 or more, multiples of 8 where"
+        ValueError, match=r"shape: got \(200, 333, 65\); needed M,N,K of 1 or more, multiples of 8 where"
     ):
         checking.chosen(recipe, [(200, 333, 65)], [], [])
     with pytest.raises(ValueError, match="needed a multiple of 8"):

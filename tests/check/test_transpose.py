@@ -14,7 +14,7 @@ from cookbook import banks
 from cookbook.check import compiled, moves, transpose
 from cookbook.check import counted as counting
 from cookbook.check import levels as checking
-from cookbook.check.model import transpose as walk_transpose
+from cookbook.check.model import transpose as simulated_transpose
 from cookbook.layouts import Layout, SmemLayout
 from cookbook.recipe import catalog, entry
 from cookbook.solve.design import column_swizzle
@@ -93,7 +93,7 @@ def test_fact_14_the_swizzles_that_the_text_names(module):
 def test_every_shape_of_tile_is_free_of_conflicts_and_right(module, variant, dtype, tile):
     config = replace(config_of(module, variant, dtype), tile_m=tile[0], tile_n=tile[1], threads=64)
     assert [f for f in transpose.check_layouts(module, DTYPES[dtype], config) if not f.ok] == []
-    assert transpose.walk_mismatches(module, (136, 264), DTYPES[dtype], config) == 0
+    assert transpose.simulated_mismatches(module, (136, 264), DTYPES[dtype], config) == 0
 
 
 @pytest.mark.parametrize(("dtype", "wavefronts"), [("float32", 16), ("bfloat16", 32)])
@@ -128,13 +128,13 @@ def test_the_swizzle_of_the_tensor_cores_does_not_serve_the_blocks_of_vectorised
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("shape", [(160, 224), (8, 8), (264, 72)])
 def test_every_element_arrives(module, shape, variant, dtype):
-    assert transpose.walk_mismatches(module, shape, DTYPES[dtype], config_of(module, variant, dtype)) == 0
+    assert transpose.simulated_mismatches(module, shape, DTYPES[dtype], config_of(module, variant, dtype)) == 0
 
 
 @pytest.mark.parametrize("variant", ["naive", "padded", "swizzled"])
 @pytest.mark.parametrize("shape", [(1, 1), (1, 50), (50, 1), (33, 31), (65, 97)])
 def test_odd_shapes_arrive_an_element_at_a_time(module, shape, variant):
-    assert transpose.walk_mismatches(module, shape, cutlass.BFloat16, config_of(module, variant, "bfloat16")) == 0
+    assert transpose.simulated_mismatches(module, shape, cutlass.BFloat16, config_of(module, variant, "bfloat16")) == 0
 
 
 @pytest.mark.parametrize("variant", ["swizzled", "vectorised", "tma"])
@@ -144,8 +144,8 @@ def test_a_swizzle_on_one_side_only_is_another_matrix(module, variant):
     first = next(iter(right))  # of tma: x's tile, which TMA writes and threads read
     plain = right | {first: replace(right[first], swizzle=Swizzle(0, 4, 3))}
     x = transpose.random_bits((64, 64), 32)
-    walked = walk_transpose.walk_layouts(right, plain, module.moves(config), x, config)
-    assert (walked != x.T).mean() > 0.5
+    simulated = simulated_transpose.simulate_layouts(right, plain, module.moves(config), x, config)
+    assert (simulated != x.T).mean() > 0.5
 
 
 @pytest.mark.parametrize("variant", ["swizzled", "vectorised"])
@@ -171,7 +171,7 @@ def test_threads_exchange_what_they_hold(module, variant):
 )
 def test_a_planted_fault_is_caught_with_no_gpu(tmp_path: Path, old, new):
     source = RECIPE.file.read_text(encoding="utf-8")
-    assert old in source, "the recipe has changed: mend the fault"
+    assert old in source, "the recipe has changed: fix the fault"
     file = tmp_path / f"{NAME}.py"
     file.parent.mkdir()
     file.write_text(source.replace(old, new), encoding="utf-8")
@@ -224,7 +224,7 @@ def test_check_goes_through_every_level_of_every_variant():
         assert [(level.variant, level.status) for level in levels] == [(variant, "passed") for variant in VARIANTS]
 
 
-def test_a_shape_that_a_variant_does_not_take_is_named_not_walked():
+def test_a_shape_that_a_variant_does_not_take_is_named_not_simulated():
     levels = checking.model_levels(RECIPE, "float32", (33, 31), ("sm_90a",))
     found = {level.variant: (level.status, level.reason) for level in levels}
     assert found["swizzled"] == ("passed", "")

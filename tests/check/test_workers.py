@@ -87,7 +87,7 @@ def test_several_may_use_the_gpu_but_for_times(monkeypatch):
     assert [level.level for level in report.levels] == [step.level for step in steps]
     assert kept == ["ran", "counted", "sanitized", "layout", "timed"]  # each at once, what shares the GPU first
     assert not workers.shared_pieces(plan_of(STUDIES[0]))  # a study may measure speed at any level
-    with pytest.raises(ValueError, match="gpu_jobs: got 0, needed 1 or more"):
+    with pytest.raises(ValueError, match="gpu_jobs: got 0; needed 1 or more"):
         workers.check([], gpu_jobs=0)
 
 
@@ -104,5 +104,5 @@ def test_workers_are_started_only_for_enough_work(monkeypatch):
     assert [workers.default_jobs(n) for n in (0, workers.WORTH - 1, workers.WORTH, 100)] == [1, 1, 4, 4]
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
     assert workers.default_jobs(100) == 2
-    with pytest.raises(ValueError, match="jobs: got 0, needed 1 or more"):
+    with pytest.raises(ValueError, match="jobs: got 0; needed 1 or more"):
         workers.check([], 0)

@@ -67,7 +67,7 @@ def processor_seconds(*command: str) -> float:
 def test_list_is_quick():
     """Under twice the least: how long that takes is the machine's doing, and what the list adds to it is ours.
 
-    Processor time, and the best of three in turn, because the other tests are running beside this one.
+    Processor time, and the best of three runs, because the other tests are running beside this one.
     """
     pairs = [(processor_seconds(*RUN, "list"), processor_seconds(sys.executable, "-c", LEAST)) for _ in range(3)]
     ours, least = map(min, zip(*pairs, strict=True))
@@ -312,7 +312,7 @@ def test_doctor_says_what_works_and_the_mend():
     said = json.loads(call("doctor", "--json").stdout)
     found = {d["what"]: d for d in said["diagnoses"]}
     assert said["ok"] and found["CuTe DSL"]["status"] == found["torch"]["status"] == "ok"
-    assert all(d["mend"] for d in said["diagnoses"] if d["status"] != "ok")
+    assert all(d["fix"] for d in said["diagnoses"] if d["status"] != "ok")
     table = call("doctor")
     assert table.exit_code == 0 and "CuTe DSL" in table.stdout
 

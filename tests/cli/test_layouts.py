@@ -168,14 +168,14 @@ def test_draw_and_banks_say_the_same(tmp_path_factory, rows, columns, bits, acce
         return
     row, text = json.loads(counted.stdout)[0], file.read_text()
     assert f"wavefronts: {row['wavefronts']}, ideal {row['ideal']}, excess" in text
-    turns: dict[float, int] = {}  # by where a phase begins on the page: the last row of any bank
+    wavefronts: dict[float, int] = {}  # by where a phase begins on the page: the last row of any bank
     cells = re.findall(
-        r'<g data-phase="\d+" data-bank="(\d+)" data-turn="(\d+)" [^>]*><rect x="[\d.]+" y="([\d.]+)"', text
+        r'<g data-phase="\d+" data-bank="(\d+)" data-wavefront="(\d+)" [^>]*><rect x="[\d.]+" y="([\d.]+)"', text
     )
-    for _, turn, y in cells:
-        top = float(y) - 20 * int(turn)
-        turns[top] = max(turns.get(top, 0), int(turn) + 1)
-    assert sum(turns.values()) == row["wavefronts"]
+    for _, wavefront, y in cells:
+        top = float(y) - 20 * int(wavefront)
+        wavefronts[top] = max(wavefronts.get(top, 0), int(wavefront) + 1)
+    assert sum(wavefronts.values()) == row["wavefronts"]
 
 
 @pytest.mark.parametrize(

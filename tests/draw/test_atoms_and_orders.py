@@ -172,7 +172,7 @@ def test_tile_order_colours_a_wave_and_what_it_reads():
 
 def test_tile_order_refuses_an_order_that_misses_or_repeats_a_tile():
     for order in ([(0, 0), (1, 1)], [(0, 0), (0, 0)], []):
-        with pytest.raises(ValueError, match="orders: x has"):
+        with pytest.raises(ValueError, match=r"orders: got .* tiles in x"):
             draw.tile_order({"x": order})
     with pytest.raises(ValueError, match="wave, show"):
         draw.tile_order({"x": [(0, 0)]}, wave=1, show=1)

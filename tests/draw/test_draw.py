@@ -378,7 +378,7 @@ def test_save_writes_the_document(tmp_path):
         (lambda: draw.bar_chart([draw.Bar("g", "n", float("nan"))]), ValueError, "finite"),
         (lambda: draw.line_chart({}), ValueError, "lines: got 0"),
         (lambda: draw.line_chart({"a": []}), ValueError, "lines: got 1 of .0. points"),
-        (lambda: draw.line_chart({"a": [draw.Point(0, 1)]}), ValueError, "lines: a has .* x positive"),
+        (lambda: draw.line_chart({"a": [draw.Point(0, 1)]}), ValueError, "lines: got .* in a; .* x positive"),
         (lambda: draw.line_chart({"a": [draw.Point(1, float("inf"))]}), ValueError, "finite"),
     ],
 )  # fmt: skip

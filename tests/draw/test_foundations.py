@@ -10,7 +10,7 @@ import pytest
 
 from cookbook import draw
 from cookbook.draw import frames, svg
-from cookbook.draw.crossbar import turns
+from cookbook.draw.crossbar import wavefronts
 from cookbook.draw.toy import transpose_steps
 from cookbook.layouts import Layout, SmemLayout
 from cookbook.swizzle import Swizzle
@@ -58,7 +58,7 @@ def swizzled_transpose(**given):
     ],
 )
 def test_turns(words, expected):
-    assert turns(words, 8) == expected
+    assert wavefronts(words, 8) == expected
 
 
 def test_crossbar_has_a_crosspoint_for_every_pair_and_closes_one_a_lane():
@@ -67,19 +67,19 @@ def test_crossbar_has_a_crosspoint_for_every_pair_and_closes_one_a_lane():
     assert [(g.get("data-lane"), g.get("data-bank")) for g in found(picture, state="free")] == [
         (str(lane), str(lane)) for lane in range(8)
     ]
-    assert parse(picture).find(f"{NS}title").text == "8 lanes x 8 banks: 64 crosspoints, 1 turn"
+    assert parse(picture).find(f"{NS}title").text == "8 lanes x 8 banks: 64 crosspoints, 1 wavefront"
 
 
 def test_crossbar_of_32_lanes_in_one_bank_takes_32_turns():
     picture = draw.crossbar([32 * lane for lane in range(32)], banks=32)
     red = found(picture, state="conflict", bank=0)
-    assert labels(red) == [str(turn) for turn in range(1, 33)]
+    assert labels(red) == [str(wavefront) for wavefront in range(1, 33)]
     assert "1024 crosspoints" in described(picture)
 
 
 def test_crossbar_shows_one_word_for_many_lanes_as_free():
     picture = draw.crossbar([3] * 8)
-    assert len(found(picture, state="free", bank=3, turn=0)) == 8 and not found(picture, state="conflict")
+    assert len(found(picture, state="free", bank=3, wavefront=0)) == 8 and not found(picture, state="conflict")
 
 
 def test_animated_crossbar_has_a_frame_a_turn_with_the_lanes_it_serves():
@@ -141,7 +141,7 @@ def test_layout_grid_takes_layouts_arrays_and_shared_memory_alike():
 
 def test_layout_grid_marks_an_access_and_its_conflicts():
     picture = draw.layout_grid(INDEX, banks=32, mark=COLUMN)
-    assert "8 marked: 2 turns" in described(picture)
+    assert "8 marked: 2 wavefronts" in described(picture)
     assert len(found(picture, "rect", state="conflict")) == 8
     rows = draw.layout_grid(INDEX, banks=32, mark=[(0, c) for c in range(8)])
     assert len(found(rows, "rect", state="free")) == 8
@@ -149,7 +149,7 @@ def test_layout_grid_marks_an_access_and_its_conflicts():
 
 def test_before_after_says_what_the_column_costs_in_each():
     picture = draw.before_after(INDEX, SWIZZLED, banks=8, mark=COLUMN)
-    assert described(picture) == "before: 8 marked: 8 turns; after: 8 marked: 1 turn."
+    assert described(picture) == "before: 8 marked: 8 wavefronts; after: 8 marked: 1 wavefront."
     after = [labels(found(picture, side="after", row=r)) for r in range(8)]
     assert ["".join(row) for row in after][:4] == ["01234567", "10325476", "23016745", "32107654"]
     assert {state.get("data-state") for state in found(picture, "rect", side="before") if state.get("data-state")} == {
@@ -200,8 +200,8 @@ def test_swizzle_bits_names_fields_from_the_lowest_bit():
 def test_transpose_steps_plain_and_swizzled():
     plain = transpose_steps(lambda r, t: (r, t), lambda i, t: (t, i))
     mended = transpose_steps(lambda r, t: (r, r ^ t), lambda i, t: (t, t ^ i))
-    assert [s.turns for s in plain] == [1] * 8 + [8] * 8
-    assert [s.turns for s in mended] == [1] * 16
+    assert [s.wavefronts for s in plain] == [1] * 8 + [8] * 8
+    assert [s.wavefronts for s in mended] == [1] * 16
     expected = tuple(tuple(c * 8 + r for c in range(8)) for r in range(8))
     assert plain[-1].output == mended[-1].output == expected
 
@@ -212,7 +212,7 @@ def test_toy_transpose_frame_shows_memory_and_turns():
     assert labels(slots) == ["27", "26", "25", "24", "31", "30", "29", "28"]
     assert not found(picture, memory="s", row=4)
     assert labels(found(picture, memory="shared memory", row=4)) == [None] * 8
-    assert "step 4 of 16: store row 3, 1 turn; 4 so far" in picture.svg
+    assert "step 4 of 16: store row 3, 1 wavefront; 4 so far" in picture.svg
 
 
 def test_toy_transpose_says_when_the_output_is_wrong():
@@ -223,7 +223,7 @@ def test_toy_transpose_says_when_the_output_is_wrong():
 
 def test_swizzle_progress_falls_by_one_a_row():
     picture = draw.swizzle_progress(lambda r, c: (r, r ^ c))
-    assert [g.get("data-turns") for g in found(picture) if g.get("data-panel")] == list("87654321")
+    assert [g.get("data-wavefronts") for g in found(picture) if g.get("data-panel")] == list("87654321")
     (last,) = found(picture, panel=7)
     slots = [g.get("data-slot") for g in last.iter(f"{NS}g") if g.get("data-col") == "0"]
     assert slots == list("01234567")
@@ -265,7 +265,7 @@ def test_every_picture_is_described_inside_its_box_and_repeatable(make):
         (lambda: draw.crossbar([]), ValueError, "words: got 0 lanes"),
         (lambda: draw.crossbar([-1]), ValueError, "words: got -1"),
         (lambda: draw.crossbar([1], banks=64), ValueError, "banks: got 64"),
-        (lambda: turns([1], 0), ValueError, "banks: got 0"),
+        (lambda: wavefronts([1], 0), ValueError, "banks: got 0"),
         (lambda: draw.layout_grid(INDEX, label="x"), ValueError, "label: got 'x'"),
         (lambda: draw.layout_grid(INDEX, mark=[(8, 0)]), ValueError, r"mark: got \(8, 0\)"),
         (lambda: draw.layout_grid(INDEX[0]), ValueError, r"shape \(8,\)"),

@@ -154,7 +154,7 @@ def matmul_into(a, b, out):
 
 
 def test_too_few_rounds_are_refused():
-    with pytest.raises(ValueError, match="rounds: got 6, needed at least 7"):
+    with pytest.raises(ValueError, match="rounds: got 6; needed at least 7"):
         bench.bench("hopper/tma_wgmma_gemm", rounds=6)
 
 
@@ -244,7 +244,7 @@ def test_a_recipe_named_in_the_front_matter_is_one_more_peer(monkeypatch):
     monkeypatch.setattr(peers, "input_sets", lambda *which: [operands])
     monkeypatch.setattr(peers, "peers", lambda quack: {peers.TORCH: matmul_into})
     monkeypatch.setattr(peers, "configured", lambda config, majors: config)
-    monkeypatch.setattr(peers.compiling, "arch_here", lambda: "sm_90a")
+    monkeypatch.setattr(peers.compiled, "arch_here", lambda: "sm_90a")
     monkeypatch.setattr(peers.catalog, "load", lambda name: module)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
@@ -267,7 +267,7 @@ def test_a_recipe_beside_that_is_wrong_is_left_out(monkeypatch):
     monkeypatch.setattr(peers, "input_sets", lambda *which: [operands])
     monkeypatch.setattr(peers, "peers", lambda quack: {})
     monkeypatch.setattr(peers, "configured", lambda config, majors: config)
-    monkeypatch.setattr(peers.compiling, "arch_here", lambda: "sm_90a")
+    monkeypatch.setattr(peers.compiled, "arch_here", lambda: "sm_90a")
     wrong = types.SimpleNamespace(matmul=lambda a, b, out: out.zero_())
     monkeypatch.setattr(peers.catalog, "load", lambda name: wrong)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)

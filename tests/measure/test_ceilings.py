@@ -313,7 +313,7 @@ def test_what_does_not_hold_on_a_gpu_raises(memory, monkeypatch):
     monkeypatch.setattr(memory, "measure", lambda rounds: {"read": {"8 MiB": BYTES | {"gbps": 1.0}}})
     with pytest.raises(RuntimeError, match=r"read, 8 MiB: gbps 1\.0 outside"):
         ceilings.measure(MEMORY, rounds=7)
-    with pytest.raises(ValueError, match="name: got 'foundations/xor_swizzle', needed one of"):
+    with pytest.raises(ValueError, match="name: got 'foundations/xor_swizzle'; needed one of"):
         ceilings.measure("foundations/xor_swizzle")
 
 

@@ -223,7 +223,7 @@ def test_every_variant_is_profiled_once_and_only_known_metrics_are_asked_for(ncu
 
 def test_without_ncu_or_with_other_kernels_the_reason_is_said(ncu, monkeypatch):
     ncu(raw_page("90"))
-    assert limits.profiled(NAME, "bfloat16", (64, 64, 64)) == ({}, "ncu saw 1 kernels, needed 2: one of each variant")
+    assert limits.profiled(NAME, "bfloat16", (64, 64, 64)) == ({}, "ncu saw 1 kernels; needed 2: one of each variant")
     monkeypatch.undo()
     monkeypatch.setenv("PATH", "")
     found, reason = limits.profiled(NAME, "bfloat16", (64, 64, 64))
@@ -371,7 +371,7 @@ def test_the_help_has_an_example():
 
 
 def test_measure_refuses_what_is_no_gemm():
-    with pytest.raises(ValueError, match="a study, needed a GEMM"):
+    with pytest.raises(ValueError, match="a study; needed a GEMM"):
         limits.measure("foundations/memory_ceiling")
 
 

@@ -36,7 +36,7 @@ def lines(stores: int, loads: int, steps: int = 32) -> list[counted.Line]:
 
 
 @pytest.mark.parametrize("name", COUNTED)
-def test_the_wavefronts_of_every_kernel_are_foretold(name):
+def test_the_wavefronts_of_every_kernel_are_predicted(name):
     assert studies.predicted(catalog.load(name)) == COUNTED[name]
 
 
@@ -54,7 +54,7 @@ def test_steps_that_differ_are_no_prediction():
     module = catalog.load("foundations/xor_swizzle")
     slanted = module.Move(1, 2, lambda lane, step: (lane, 0) if step else (0, lane))
     made = SimpleNamespace(**{**vars(module), "MOVES": {"r2s": slanted}})
-    with pytest.raises(ValueError, match=r"MOVES: the steps of r2s take \[1, 32\] wavefronts"):
+    with pytest.raises(ValueError, match=r"MOVES: got steps of r2s of \[1, 32\] wavefronts"):
         studies.predicted(made)
 
 
@@ -138,7 +138,7 @@ def test_the_experiment_is_of_the_kernel_that_the_model_is_of(experiment):
     assert (gemm.CONFIG.tile_m, gemm.CONFIG.tile_n) == study.TILE
     assert experiment.shape[:2] == tuple(n * size for n, size in zip(study.GRID, study.TILE, strict=True))
     assert set(experiment.read_bytes) == set(made)
-    with pytest.raises(ValueError, match="configs: got groups of 8, needed one that is hopper/tma_wgmma_gemm's own"):
+    with pytest.raises(ValueError, match="configs: got groups of 8; needed one that is hopper/tma_wgmma_gemm's own"):
         experiments.configs(experiment._replace(configs={"groups of 8": {"raster_group": 8}}))
 
 

@@ -26,7 +26,7 @@ def test_a_record_says_when_and_with_what():
     assert made["code"] == records.code_of(NAME) and made["status"] == "passed"
     assert made["versions"]["torch"] and made["versions"]["nvidia-cutlass-dsl"]
     assert len(made["date"]) == len("2026-01-01 00:00") and made["figures"] == {"median_ms": 1.5}
-    with pytest.raises(ValueError, match="level: got 'guessed', needed one of ran, timed"):
+    with pytest.raises(ValueError, match="level: got 'guessed'; needed one of ran, timed"):
         record(level="guessed")
 
 

@@ -109,9 +109,9 @@ def test_its_kernels_are_compiled_together(study):
 @pytest.mark.parametrize(
     ("what", "value", "says"),
     [
-        ("shapes", (8, 8, 8), "shape: got (8, 8, 8), needed none for foundations/two"),
-        ("dtypes", "float16", "dtype: got 'float16', needed none for foundations/two"),
-        ("targets", "sm_80", "target: got 'sm_80', needed none for foundations/two"),
+        ("shapes", (8, 8, 8), "shape: got (8, 8, 8); needed none for foundations/two"),
+        ("dtypes", "float16", "dtype: got 'float16'; needed none for foundations/two"),
+        ("targets", "sm_80", "target: got 'sm_80'; needed none for foundations/two"),
     ],
 )
 def test_what_a_study_does_not_take_is_named(study, what, value, says):

@@ -294,7 +294,7 @@ def test_bench_times_every_shape_and_keeps_the_records(as_if_on_gpu, monkeypatch
 
 
 def test_bench_of_a_study_that_times_nothing_names_those_that_do():
-    with pytest.raises(ValueError, match=f"name: got 'foundations/xor_swizzle', needed one of .*{NAME}"):
+    with pytest.raises(ValueError, match=f"name: got 'foundations/xor_swizzle'; needed one of .*{NAME}"):
         studies.bench(catalog.find("foundations/xor_swizzle"))
 
 

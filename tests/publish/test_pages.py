@@ -75,7 +75,7 @@ def test_the_cost_on_the_host_is_said_once_while_the_host_is_the_same(tmp_path):
     records.write([record(), *(costed(*each) for each in dated)], tmp_path)
     shown = result_tables.results_table(NAME, root=tmp_path)
     (line,) = (line for line in shown.splitlines() if "microseconds" in line)
-    assert line.endswith("`out` given (without): ours 4.0 (6.0), torch.matmul 6.0 (7.0).")
+    assert line.endswith("preallocated `out` (without): ours 4.0 (6.0), torch.matmul 6.0 (7.0).")
     records.write([costed(*dated[0], host="0")], tmp_path)
     assert "ours 9.0 (11.0)" in result_tables.results_table(NAME, root=tmp_path)
     records.write([costed(*dated[1], host="0")], tmp_path)
@@ -106,7 +106,7 @@ def test_a_peer_that_was_not_timed_everywhere(tmp_path):
 
 def test_many_variants_have_a_table_to_themselves_and_no_bars(tmp_path):
     figures = record()["peers"]["torch.matmul"]
-    names = [f"{i} in turn" for i in range(result_tables.MANY)]
+    names = [f"{i} of many" for i in range(result_tables.MANY)]
     several = record(peers={"torch.matmul": figures, "other/recipe": figures, **dict.fromkeys(names, figures)})
     records.write([several], tmp_path)
     (header, *_) = rows(result_tables.results_table(NAME, root=tmp_path))
@@ -119,7 +119,7 @@ def test_many_variants_have_a_table_to_themselves_and_no_bars(tmp_path):
     assert peers == ["torch.matmul", "other/recipe"] and len(rows(ours)) == 4
     header, _, only = rows(variants)
     assert header == ["M x N x K", "dtype", *names, "one more"] and only[:3] == ["4096 x 4096 x 4096", "float16", "137"]
-    assert "in turn" not in result_tables.results_chart(NAME, tmp_path).svg
+    assert "of many" not in result_tables.results_chart(NAME, tmp_path).svg
 
 
 def test_each_layout_stands_beside_its_tn(tmp_path):

@@ -78,12 +78,12 @@ def test_what_never_ran_says_so():
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        ("mainloop", f"got mainloop, needed what {HOPPER} defines"),
+        ("mainloop", f"got mainloop; needed what {HOPPER} defines"),
         ("kernel | kernel", "3 lists"),
         ("kernel | kernel | kernel | kernel", "3 lists"),
         ("kernel | kernel | ", "3 lists"),
         ("- | - | -", "3 lists"),
-        ("kernel - | kernel | kernel", f"got -, needed what {AMPERE} defines"),
+        ("kernel - | kernel | kernel", f"got -; needed what {AMPERE} defines"),
     ],
 )
 def test_a_row_that_cannot_be_is_an_error(names, said):

@@ -100,15 +100,15 @@ def test_front_matter_becomes_a_recipe(tmp_path):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda text: text.replace("#     title: A recipe\n", ""), "lacks title"),
-        (lambda text: text.replace("#     title:", "#     flavour: x\n#     title:"), "unknown keys: flavour"),
+        (lambda text: text.replace("#     title: A recipe\n", ""), "got no title"),
+        (lambda text: text.replace("#     title:", "#     flavour: x\n#     title:"), "got unknown keys flavour"),
         (lambda text: text.replace("track: ampere", "track: hopper"), "track: got 'hopper'"),
         (lambda text: text.replace("sm_80+", "A100"), "runs_on: got 'A100'"),
         (lambda text: text.replace("#     title:", "#     kind: poem\n#     title:"), "kind: got 'poem'"),
-        (lambda text: text.replace("#     dtypes: [bfloat16]\n", ""), "lacks dtypes"),
-        (lambda text: text.replace("#     runs_on: sm_80+\n", "#     kind: study\n"), "lacks runs_on"),
-        (lambda text: text.replace("[HMMA]", "{sm_75: [HMMA]}"), "sm_75 is no target"),
-        (lambda text: text.replace("[HMMA]", "{nt: [HMMA]}"), "nt is no target of this recipe, and no majors"),
+        (lambda text: text.replace("#     dtypes: [bfloat16]\n", ""), "got no dtypes"),
+        (lambda text: text.replace("#     runs_on: sm_80+\n", "#     kind: study\n"), "got no runs_on"),
+        (lambda text: text.replace("[HMMA]", "{sm_75: [HMMA]}"), "got sm_75; needed targets of this recipe"),
+        (lambda text: text.replace("[HMMA]", "{nt: [HMMA]}"), "instructions: got nt; needed targets of this recipe"),
         (lambda text: text.replace("#     title:", "#     majors: [tn, mk]\n#     title:"), "majors: got ['tn', 'mk']"),
         (lambda text: text.replace("#     title:", "#     majors: []\n#     title:"), "majors: got []"),
         (lambda text: text.replace("#     title:", "#     majors: [nt, nt]\n#     title:"), "each once"),
@@ -131,13 +131,13 @@ def test_front_matter_becomes_a_recipe(tmp_path):
         ),
         (
             lambda text: text.replace("#     title:", "#     beside: ampere/a\n#     title:"),
-            "needs the name of another",
+            "needed the name of another",
         ),
         (
             lambda text: text.replace("#     title:", "#     kind: study\n#     beside: ampere/b\n#     title:"),
             "a study is not timed beside a GEMM",
         ),
-        (lambda text: text.removeprefix("# ---\n"), "needs the key jupyter.cookbook"),
+        (lambda text: text.removeprefix("# ---\n"), "needed the key jupyter.cookbook"),
     ],
 )
 def test_wrong_front_matter_is_named_with_its_file(tmp_path, change, says):

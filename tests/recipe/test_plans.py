@@ -30,7 +30,7 @@ def b_(k=32, n=24):
 
 
 def sizes(arguments):
-    """(M, N, K) and the strides: a kernel whose clusters have seats takes the address of these before them."""
+    """(M, N, K) and the strides: a kernel whose clusters are remapped takes the address of these before them."""
     return [x for x in arguments if isinstance(x, tuple)]
 
 

@@ -22,7 +22,7 @@ from cookbook import access  # noqa: E402
 from cookbook.check import compiled as compiling  # noqa: E402
 from cookbook.check import layout as layout_check  # noqa: E402
 from cookbook.check.evaluated import evaluated  # noqa: E402
-from cookbook.check.model.product import walk  # noqa: E402
+from cookbook.check.model.product import simulate  # noqa: E402
 from cookbook.layouts import evaluate  # noqa: E402
 from cookbook.recipe import catalog  # noqa: E402
 from cookbook.swizzle import Swizzle  # noqa: E402
@@ -220,7 +220,7 @@ def test_warps_dealt_rows_in_turn_are_caught(monkeypatch):
     monkeypatch.setattr(MODULE, "tiled_mma", in_turn)
     a, b = (torch.ones(shape, dtype=torch.bfloat16) for shape in ((256, 64), (64, 192)))
     with pytest.raises(ValueError, match=r"r2s_c|warpgroup"):
-        walk(MODULE, a, b, cutlass.BFloat16, config)
+        simulate(MODULE, a, b, cutlass.BFloat16, config)
 
 
 @pytest.mark.parametrize(("arch", "variant"), EACH)

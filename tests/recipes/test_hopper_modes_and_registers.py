@@ -12,7 +12,7 @@ from cookbook import banks
 from cookbook.check import compiled as compiling
 from cookbook.check import layout as layout_check
 from cookbook.check.evaluated import evaluated
-from cookbook.check.model.product import walk_evaluated
+from cookbook.check.model.product import simulate_evaluated
 from cookbook.check.model.wgmma import boxes_of
 from cookbook.layouts import evaluate
 from cookbook.model import operand_descriptors
@@ -65,7 +65,7 @@ def test_two_modes_at_once_are_another_product():
     a, b = integers(64, 64, 64)
     for written in WIDTHS:
         for read in WIDTHS:
-            product = walk_evaluated(found[written], found[read], a, b, "bfloat16", module.CONFIG)
+            product = simulate_evaluated(found[written], found[read], a, b, "bfloat16", module.CONFIG)
             error = np.linalg.norm(product - a @ b) / np.linalg.norm(a @ b)
             assert error < 4e-3 if written == read else error > 0.5  # rounded to bfloat16, once
 

@@ -1,4 +1,4 @@
-"""A weight as the tensor core's A, K divided in a cluster, sums sent to mailboxes; and faults that must be found."""
+"""A weight as the tensor core's A, split-K with DSMEM reduction buffers; and faults that must be found."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from walked import failures, integers, rounded, with_changes  # noqa: E402
 from cookbook.check import compiled, tensor_memory  # noqa: E402
 from cookbook.check.evaluated import evaluated  # noqa: E402
 from cookbook.check.layout import check_layouts  # noqa: E402
-from cookbook.check.model.product import walk, walk_evaluated  # noqa: E402
-from cookbook.check.reduction_buffer import mailbox_findings  # noqa: E402
+from cookbook.check.model.product import simulate, simulate_evaluated  # noqa: E402
+from cookbook.check.reduction_buffer import reduction_buffer_findings  # noqa: E402
 from cookbook.layouts import Layout  # noqa: E402
 from cookbook.recipe import catalog  # noqa: E402
 
@@ -38,7 +38,7 @@ def test_every_width_and_division_of_k(tile_n, split_k):
     assert config.smem_bytes <= 227 * 1024 and config.stages >= 8
     for m, n, k in ((5, 200, 64), (tile_n + 1, 40, 64 * split_k), (3, 130, 1000)):
         a, b = integers(m, n, k)
-        assert np.array_equal(walk(module, a, b, BF16, config), rounded(a @ b))
+        assert np.array_equal(simulate(module, a, b, BF16, config), rounded(a @ b))
 
 
 @pytest.mark.parametrize(("tile_n", "split_k", "early"), [(8, 2, False), (32, 4, True), (64, 1, False), (64, 8, True)])
@@ -55,29 +55,29 @@ def test_other_sizes_compile_and_say_what_the_layouts_need(tile_n, split_k, earl
 
 
 def test_what_is_sent_to_another_place_is_caught():
-    """A mailbox whose senders share places, or whose vectors overlap: a finding, and a wrong or a refused product."""
+    """Senders that share places, or vectors that overlap: a finding, and a wrong or a refused product."""
     module, config = configured()
     right = evaluated(module, BF16, config)
-    shape = right.mailbox.shape
+    shape = right.reduction_buffer.shape
     a, b = integers(16, 128, 512)
     for stride in ((4, (1, 512), 0), (2, (1, 512), 512), (4, (1, 512), 256)):
-        wrong = dataclasses.replace(right, mailbox=Layout(shape, stride))
-        assert "mailbox.bijective" in failures(mailbox_findings(wrong, config))
+        wrong = dataclasses.replace(right, reduction_buffer=Layout(shape, stride))
+        assert "reduction_buffer.bijective" in failures(reduction_buffer_findings(wrong, config))
         try:
-            got = walk_evaluated(wrong, wrong, b.T, a.T, "bfloat16", config).T
+            got = simulate_evaluated(wrong, wrong, b.T, a.T, "bfloat16", config).T
         except ValueError as refused:
             assert "needed" in str(refused)
         else:
             assert (got != rounded(a @ b)).mean() > 0.25
-    assert not failures(mailbox_findings(right, config))
+    assert not failures(reduction_buffer_findings(right, config))
 
 
-def test_conflicts_in_a_mailbox_are_findings():
+def test_conflicts_in_a_reduction_buffer_are_findings():
     """Threads 16 sums apart: one thread after the other writes to the same banks."""
     module, config = configured()
     found = evaluated(module, BF16, config)
-    spread = dataclasses.replace(found, mailbox=Layout(found.mailbox.shape, (16, (1, 4), 4)))
-    assert set(failures(mailbox_findings(spread, config))) == {"mailbox.wavefronts"}
+    spread = dataclasses.replace(found, reduction_buffer=Layout(found.reduction_buffer.shape, (16, (1, 4), 4)))
+    assert set(failures(reduction_buffer_findings(spread, config))) == {"reduction_buffer.wavefronts"}
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_sizes_for_a_product(m, n, sms, sizes):
 FAULTS = [
     ("split K", "one of two loads makes a stage full", "in (1, 2, EPILOGUE_WARPS)", "in (1, 1, EPILOGUE_WARPS)"),
     ("split K", "sums are sent to CTAs that may not have begun", "cute.arch.cluster_wait()", "pass"),
-    ("split K", "the mailbox is read before it is full", "cute.arch.mbarrier_wait(arrived, 0)", "pass"),
-    ("split K", "half of the mail is expected", "* config.tile_n * 4)", "* config.tile_n * 2)"),
+    ("split K", "the reduction buffer is read before it is full", "cute.arch.mbarrier_wait(arrived, 0)", "pass"),
+    ("split K", "half of the bytes of the reduction are expected", "* config.tile_n * 4)", "* config.tile_n * 2)"),
     ("split K", "all senders write to one place", "(None, i), part.rank]", "(None, i), 0]"),
     ("whole K", "the weight is loaded too early", '"tma_a" not in at_rest(config)', "False"),
     ("early weight", "what is multiplied is loaded too early", '"tma_b" not in at_rest(config)', "False"),

@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 
 from cookbook.check import compiled as compiling  # noqa: E402
 from cookbook.check import layout  # noqa: E402
-from cookbook.check.model.product import walk  # noqa: E402
+from cookbook.check.model.product import simulate  # noqa: E402
 from cookbook.layouts import evaluate  # noqa: E402
 from cookbook.recipe import catalog, majors  # noqa: E402
 from cookbook.swizzle import Swizzle  # noqa: E402
@@ -298,4 +298,4 @@ def test_a_fault_in_a_swapped_tile_is_caught_with_no_gpu(tmp_path, recipe, varia
 @pytest.mark.parametrize("variant", SWAPPED)
 def test_a_swapped_tile_gives_the_product_of_several_ragged_tiles(variant):
     module, (a, b) = catalog.load(TUNED), integers(230, 300, 72, seed=5)
-    assert np.array_equal(walk(module, a, b, cutlass.BFloat16, module.VARIANTS[variant]), a @ b)
+    assert np.array_equal(simulate(module, a, b, cutlass.BFloat16, module.VARIANTS[variant]), a @ b)

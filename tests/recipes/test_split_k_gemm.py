@@ -21,8 +21,8 @@ from walked import failures, integers, rounded, with_changes  # noqa: E402
 from cookbook.check import compiled  # noqa: E402
 from cookbook.check.evaluated import evaluated  # noqa: E402
 from cookbook.check.layout import check_layouts  # noqa: E402
-from cookbook.check.model.product import walk, walk_evaluated  # noqa: E402
-from cookbook.check.reduction_buffer import mailbox_findings  # noqa: E402
+from cookbook.check.model.product import simulate, simulate_evaluated  # noqa: E402
+from cookbook.check.reduction_buffer import reduction_buffer_findings  # noqa: E402
 from cookbook.layouts import Layout  # noqa: E402
 from cookbook.recipe import catalog  # noqa: E402
 
@@ -41,7 +41,7 @@ def test_every_width_and_division_of_k(tile_m, tile_n, split_k):
     assert config.smem_bytes <= 227 * 1024 and config.stages >= 5
     for m, n, k in ((5, 200, 64), (tile_n + 1, 40, 64 * split_k), (3, 130, 1000)):
         a, b = integers(m, n, k)
-        assert np.array_equal(walk(module, a, b, BF16, config), rounded(a @ b))
+        assert np.array_equal(simulate(module, a, b, BF16, config), rounded(a @ b))
 
 
 @pytest.mark.parametrize(("tile_n", "split_k", "per_sm"), [(64, 2, 1), (16, 2, 1), (64, 8, 2)])
@@ -50,7 +50,7 @@ def test_k_tiles_of_two_atoms(tile_n, split_k, per_sm):
     module, config = configured(tile_m=128, tile_k=128, tile_n=tile_n, split_k=split_k, per_sm=per_sm)
     assert not failures(check_layouts(module, BF16, config))
     a, b = integers(70, 130, 1000)
-    assert np.array_equal(walk(module, a, b, BF16, config), rounded(a @ b))
+    assert np.array_equal(simulate(module, a, b, BF16, config), rounded(a @ b))
     assert compiled.compile_recipe(NAME, "sm_90a", "bfloat16", config=config).spills == 0
 
 
@@ -107,7 +107,7 @@ def test_parts_cover_every_tile_and_all_of_k_once():
     ],
 )
 def test_a_wrong_part_of_k_is_found(old, new, tmp_path):
-    """Planted. The model walks the parts by their rule, not by the kernel's line: so that line is looked at here."""
+    """The model simulates the parts by their rule, not by the kernel's line: so that line is looked at here."""
     assert uncovered(mutant(Mutation(NAME, "another part of K", old, new), tmp_path))
 
 
@@ -169,7 +169,7 @@ def test_the_rule_loses_little_of_what_was_measured():
         assert np.mean(lost(MEASURED, module.VARIANTS, lambda *_, one=one: one)) > 0.25
 
 
-def test_the_rule_foretells_the_times_of_the_variants_that_divide_k():
+def test_the_rule_predicts_the_times_of_the_variants_that_divide_k():
     """Those it was fitted to: the better a variant is, the nearer."""
     module = catalog.load(NAME)
     near, far = [], []
@@ -184,7 +184,7 @@ def test_the_rule_foretells_the_times_of_the_variants_that_divide_k():
 
 @pytest.mark.parametrize("figure", catalog.load(NAME).Figures._fields)
 def test_no_figure_of_the_rule_is_idle(figure):
-    """Without it the times are foretold less well: much less, but for the latency: the load of an SM is near."""
+    """Without it the times are predicted less well: much less, but for the latency: the load of an SM is near."""
     module = catalog.load(NAME)
     free = module.H200._replace(**{figure: 1e-9 if figure in ("start", "latency") else 1e12})
 
@@ -258,54 +258,58 @@ def test_a_weight_that_l2_cannot_hold_is_read_again_in_each_turn():
 
 
 def test_what_is_sent_to_another_place_is_caught():
-    """A mailbox whose senders share places, or whose vectors overlap: a finding, and a wrong or a refused product."""
+    """Senders that share places, or vectors that overlap: a finding, and a wrong or a refused product."""
     module, config = configured()
     right = evaluated(module, BF16, config)
-    shape = right.mailbox.shape
+    shape = right.reduction_buffer.shape
     threads, vectors = shape[0], shape[1][1]
     step = 4 * threads
     a, b = integers(64, 128, 512)
     for stride in ((4, (1, step), 0), (2, (1, step), step * vectors), (4, (1, step), step)):
-        wrong = dataclasses.replace(right, mailbox=Layout(shape, stride))
-        assert "mailbox.bijective" in failures(mailbox_findings(wrong, config))
+        wrong = dataclasses.replace(right, reduction_buffer=Layout(shape, stride))
+        assert "reduction_buffer.bijective" in failures(reduction_buffer_findings(wrong, config))
         try:
-            got = walk_evaluated(wrong, wrong, b.T, a.T, "bfloat16", config).T
+            got = simulate_evaluated(wrong, wrong, b.T, a.T, "bfloat16", config).T
         except ValueError as refused:
             assert "needed" in str(refused)
         else:
             assert (got != rounded(a @ b)).mean() > 0.25
-    assert not failures(mailbox_findings(right, config))
+    assert not failures(reduction_buffer_findings(right, config))
 
 
-def test_a_mailbox_for_another_number_of_threads_is_a_finding():
+def test_a_reduction_buffer_for_another_number_of_threads_is_a_finding():
     """One warpgroup's, where two multiply."""
     module, config = configured(tile_m=128, per_sm=1)
     right = evaluated(module, BF16, config)
-    half = dataclasses.replace(right, mailbox=Layout((128, (4, 4), 2), (4, (1, 512), 2048)))
-    assert {"mailbox.bijective", "mailbox.fits"} <= set(failures(mailbox_findings(half, config)))
+    half = dataclasses.replace(right, reduction_buffer=Layout((128, (4, 4), 2), (4, (1, 512), 2048)))
+    assert {"reduction_buffer.bijective", "reduction_buffer.fits"} <= set(
+        failures(reduction_buffer_findings(half, config))
+    )
 
 
-def test_conflicts_in_a_mailbox_are_findings():
+def test_conflicts_in_a_reduction_buffer_are_findings():
     """A thread's vectors side by side: one thread after the other writes to the same banks."""
     module, config = configured()
     found = evaluated(module, BF16, config)
-    threads, (vec, vectors), senders = found.mailbox.shape
+    threads, (vec, vectors), senders = found.reduction_buffer.shape
     strides = (vec * vectors, (1, vec), vec * vectors * threads)
-    spread = dataclasses.replace(found, mailbox=Layout((threads, (vec, vectors), senders), strides))
-    assert set(failures(mailbox_findings(spread, config))) == {"mailbox.wavefronts"}
+    spread = dataclasses.replace(found, reduction_buffer=Layout((threads, (vec, vectors), senders), strides))
+    assert set(failures(reduction_buffer_findings(spread, config))) == {"reduction_buffer.wavefronts"}
 
 
 TWO = "64x64 in 2"
 FAULTS = [
     (TWO, "sums are sent to CTAs that may not have begun", "cute.arch.cluster_wait()  # all", "pass  # all"),
-    (TWO, "the mailbox's barrier is made after the cluster's", "cute.arch.cluster_arrive_relaxed()\n    return pipe",
+    (TWO, "the reduction buffer's barrier is made after the cluster's",
+     "cute.arch.cluster_arrive_relaxed()\n    return pipe",
      "cute.arch.cluster_arrive_relaxed()\n    cute.arch.mbarrier_init(arrived, 1)\n    return pipe"),
-    (TWO, "the mailbox is read before it is full", "cute.arch.mbarrier_wait(arrived, 0)", "pass"),
-    (TWO, "half of the mail is expected", "expect_tx(arrived, config.mail_bytes)",
-     "expect_tx(arrived, config.mail_bytes // 2)"),
+    (TWO, "the reduction buffer is read before it is full", "cute.arch.mbarrier_wait(arrived, 0)", "pass"),
+    (TWO, "half of the bytes of the reduction are expected", "expect_tx(arrived, config.reduction_bytes)",
+     "expect_tx(arrived, config.reduction_bytes // 2)"),
     ("64x64 in 4", "all senders write to one place", "(None, i), part.rank]", "(None, i), 0]"),
-    (TWO, "the mailbox lies in the first stages", "sMail = smem.allocate_tensor(cutlass.Float32, mailbox(config), 16)",
-     "sMail = cute.make_tensor(cute.recast_ptr(sA.iterator, dtype=cutlass.Float32), mailbox(config))"),
+    (TWO, "the reduction buffer lies in the first stages",
+     "sReduce = smem.allocate_tensor(cutlass.Float32, reduction_buffer(config), 16)",
+     "sReduce = cute.make_tensor(cute.recast_ptr(sA.iterator, dtype=cutlass.Float32), reduction_buffer(config))"),
     ("128x128 in 2", "one warpgroup of two gives a stage back", "Agent.Thread, 4 * config.warpgroups)",
      "Agent.Thread, 4)"),
     (TWO, "a stage is given back while it is read", "warpgroup.wait_group(1)", "warpgroup.wait_group(2)"),

@@ -17,7 +17,7 @@ from walked import failures, integers  # noqa: E402
 from cookbook.check import compiled, tensor_memory  # noqa: E402
 from cookbook.check.evaluated import evaluated  # noqa: E402
 from cookbook.check.layout import check_layouts  # noqa: E402
-from cookbook.check.model.product import walk, walk_evaluated  # noqa: E402
+from cookbook.check.model.product import simulate, simulate_evaluated  # noqa: E402
 from cookbook.check.model.tcgen05 import TmaTcgen05, descriptors_of, instruction_of, sums_of_a_cta  # noqa: E402
 from cookbook.layouts import tile_coords  # noqa: E402
 from cookbook.model import BlackwellDescriptor, InstructionDescriptor  # noqa: E402
@@ -79,7 +79,7 @@ def test_other_sizes(changes):
     config = dataclasses.replace(module.CONFIG, **changes)
     assert not failures(check_layouts(module, BF16, config))
     a, b = integers(300, 150, 136)
-    assert np.array_equal(walk(module, a, b, BF16, config), a @ b)
+    assert np.array_equal(simulate(module, a, b, BF16, config), a @ b)
     found, built = evaluated(module, BF16, config), compiled.compile_recipe(NAME, "sm_100a", "bfloat16", config=config)
     assert not failures(tensor_memory.compiled_findings(found, built, "bfloat16"))
     assert built.spills == 0
@@ -87,7 +87,7 @@ def test_other_sizes(changes):
 
 @pytest.mark.parametrize("operand", [0, 1], ids=["A", "B"])
 def test_exchanged_halves_are_caught(operand, monkeypatch):
-    """Each CTA brings the half that the other one should: the walk finds it in both CTAs' rows or all columns."""
+    """Each CTA brings the half that the other one should: the simulation finds it in both CTAs' rows or all columns."""
     module = catalog.load(NAME)
     config, found = module.CONFIG, evaluated(module, BF16, module.CONFIG)
     right = TmaTcgen05.load
@@ -98,9 +98,9 @@ def test_exchanged_halves_are_caught(operand, monkeypatch):
         return right(self, smem, k_tile, a, b, *firsts)
 
     a, b = integers(256, 256, 64)
-    assert np.array_equal(walk_evaluated(found, found, a, b, "bfloat16", config), a @ b)
+    assert np.array_equal(simulate_evaluated(found, found, a, b, "bfloat16", config), a @ b)
     monkeypatch.setattr(TmaTcgen05, "load", exchanged)
-    wrong = walk_evaluated(found, found, a, b, "bfloat16", config) != a @ b
+    wrong = simulate_evaluated(found, found, a, b, "bfloat16", config) != a @ b
     assert all(half.mean() > 0.5 for half in (wrong[:128], wrong[128:], wrong[:, :128], wrong[:, 128:]))
 
 

@@ -82,7 +82,7 @@ def test_fact_14_examples_and_the_common_rule_failing():
     assert common_rule(32, 16, 8) == (3, 3, 2)  # rows of 64 bytes: illegal
     with pytest.raises(ValueError, match="needed \\|shift\\| >= bits"):
         Swizzle(3, 3, 2)
-    mended = row_major(8, 32, Swizzle(2, 3, 2))  # B = min(B, S) does not mend it: two-way
+    mended = row_major(8, 32, Swizzle(2, 3, 2))  # B = min(B, S) does not fix it: two-way
     assert warp_wavefronts(mended, 16, 8, True) == (8, 4)
     assert column_swizzle(32, 16, 8) == Swizzle(2, 3, 3)
     assert warp_wavefronts(row_major(8, 32, Swizzle(2, 3, 3)), 16, 8, True) == (4, 4)

@@ -79,7 +79,7 @@ FORMS = _forms()
 
 
 def figures(counted: Sequence[Sequence[Line]]) -> dict[str, Any]:
-    """What a record keeps: of every form the wavefronts of one execution, pair by pair, beside the predicted ones.
+    """What a record keeps: of every form the wavefronts of one execution, pair by pair, against the predicted ones.
 
     `probes` and `mismatches` are of the forms that must be as predicted; the others are there to be looked at.
     """

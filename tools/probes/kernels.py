@@ -137,5 +137,5 @@ def compiled(
         grid: CTAs, and warps of each.
         options: such as "--gpu-arch sm_90a" where there is no GPU.
     """
-    made_up = arguments(16, 16, 16, 0)
-    return cute.compile(probe_host, *made_up, instruction, probes, verify, grid, options=options or None)
+    dummies = arguments(16, 16, 16, 0)
+    return cute.compile(probe_host, *dummies, instruction, probes, verify, grid, options=options or None)

@@ -1,4 +1,4 @@
-"""Wavefronts of every pair as Nsight Compute counts them, beside what `cookbook.banks` and other rules say."""
+"""Wavefronts of every pair as Nsight Compute counts them, against what `cookbook.banks` and other rules say."""
 
 from __future__ import annotations
 

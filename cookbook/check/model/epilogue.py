@@ -19,8 +19,8 @@ __all__ = ["BoxStores", "VectorStores"]
 class VectorStores:
     """The tile through shared memory, then to global memory in vectors: `r2s_c` and `s2g_c`.
 
-    The whole tile at once, (M, N), over A and B; or, where C has a mode of buffers, (rows, N, BUFFER), so many rows at
-    a time beside them.
+    The whole tile at once, (M, N), over A and B; or, where C has a mode of buffers, (rows, N, BUFFER), that many rows
+    at a time next to them.
     """
 
     along = 1  # the mode that lines of C in global memory run along
@@ -153,7 +153,7 @@ def _pieces(held: np.ndarray, wanted: np.ndarray, shape: tuple[int, int]) -> lis
     Args:
         held: (threads, values, 2) coordinates of the tile's accumulators.
         wanted: (WARPGROUP, values, 2) coordinates inside a piece.
-        shape: of a piece; where it does not divide the tile, a coordinate is asked for that nobody holds.
+        shape: of a piece; where it does not divide the tile, a coordinate is asked for that no thread holds.
     """
     rows, columns = shape
     pieces = []

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cookbook.check.evaluated import Evaluated, evaluated
-from cookbook.check.model.product import global_bytes, walk_tiles
+from cookbook.check.model.product import global_bytes, simulate_tiles
 from cookbook.check.model.wgmma import TmaWgmma
 from cookbook.check.scaled import Scaled
 from cookbook.model import SharedMemory
 
-__all__ = ["Operand", "RowScaledWgmma", "walk_fp8", "walk_fp8_evaluated"]
+__all__ = ["Operand", "RowScaledWgmma", "simulate_fp8", "simulate_fp8_evaluated"]
 
 
 class Operand(NamedTuple):
@@ -45,7 +45,7 @@ class RowScaledWgmma(TmaWgmma):
         return sums * a.scales_of(row + m) * b.scales_of(column + n)
 
 
-def walk_fp8(module: ModuleType, a: Scaled, b: Scaled, dtype: Any, config: Any) -> np.ndarray:
+def simulate_fp8(module: ModuleType, a: Scaled, b: Scaled, dtype: Any, config: Any) -> np.ndarray:
     """The product of what `a` (M, K) and `b` (N, K) stand for, as the recipe computes it.
 
     Args:
@@ -63,16 +63,16 @@ def walk_fp8(module: ModuleType, a: Scaled, b: Scaled, dtype: Any, config: Any) 
     """
     found = evaluated(module, dtype, config)
     name = {"Float16": "float16", "BFloat16": "bfloat16"}[dtype.__name__]
-    return walk_fp8_evaluated(found, found, a, b, name, config)
+    return simulate_fp8_evaluated(found, found, a, b, name, config)
 
 
-def walk_fp8_evaluated(
+def simulate_fp8_evaluated(
     writer: Evaluated, reader: Evaluated, a: Scaled, b: Scaled, dtype: str, config: Any
 ) -> np.ndarray:
-    """`walk_fp8` with the layouts of those who write memory and of those who read it told apart."""
+    """`simulate_fp8` with the layouts of those who write memory and of those who read it told apart."""
     if a.format != b.format or a.codes.shape[1] != b.codes.shape[1]:
         raise ValueError(
             f"a, b: got {a.format} of K = {a.codes.shape[1]}, {b.format} of {b.codes.shape[1]}; needed one"
         )
     left, right = (Operand(global_bytes(x.stored), x.scales.reshape(-1)) for x in (a, b))
-    return walk_tiles(RowScaledWgmma(writer, reader), writer, reader, left, right, dtype, config)
+    return simulate_tiles(RowScaledWgmma(writer, reader), writer, reader, left, right, dtype, config)

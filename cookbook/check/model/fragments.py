@@ -16,7 +16,7 @@ def fragment_coords(tv: Layout, tiler: tuple[int, int], shape: tuple[int, int], 
         tv: (thread, (one instruction's values, repeats in the tiler)), as in `TiledMmaTV`.
         tiler: the extents one pass of the tiled MMA covers.
         shape: the extents of the CTA's tile, multiples of the tiler's.
-        every: look at one thread in so many.
+        every: look at one thread in this many.
 
     Returns:
         (threads, values, instructions along mode 0, instructions along mode 1, 2) int64.

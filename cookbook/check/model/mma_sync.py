@@ -88,7 +88,7 @@ class TmaLdmatrix(TmaOperands):
 
 
 class CpAsyncLdmatrix:
-    """The mainloop's tables, made once per configuration, and its walk over one output tile."""
+    """The mainloop's tables, made once per configuration, and its simulation of one output tile."""
 
     def __init__(self, writer: Evaluated, reader: Evaluated, dtype: str, along: tuple[int, int] = (1, 1)) -> None:
         """along: the mode along which A (M, K) and B (N, K) are contiguous in global memory."""

@@ -1,4 +1,4 @@
-"""Level "model": the product of two matrices by a recipe's own data path, walked in numpy.
+"""Level "model": the product of two matrices by a recipe's own data path, simulated in numpy.
 
 Each output tile goes the way its bytes go on the GPU: global memory -> TMA or cp.async -> swizzled shared memory ->
 matrix descriptors or ldmatrix -> MMA -> registers (on Blackwell out of tensor memory) -> shared memory -> predicated
@@ -23,10 +23,10 @@ from cookbook.check.model.wgmma import TmaWgmma
 from cookbook.model import SharedMemory, from_float32, to_float32
 from cookbook.recipe import majors
 
-__all__ = ["walk", "walk_evaluated"]
+__all__ = ["simulate", "simulate_evaluated"]
 
 
-def walk(module: ModuleType, a: Any, b: Any, dtype: Any, config: Any) -> np.ndarray:
+def simulate(module: ModuleType, a: Any, b: Any, dtype: Any, config: Any) -> np.ndarray:
     """`a @ b` as the recipe computes it.
 
     Args:
@@ -48,14 +48,14 @@ def walk(module: ModuleType, a: Any, b: Any, dtype: Any, config: Any) -> np.ndar
         raise ValueError(f"a, b: got shapes {a.shape} and {b.shape}; needed (M, K) and (K, N), none of them 0")
     found = evaluated(module, dtype, config, vector_for(b.shape[1]))
     if getattr(config, "swap_ab", getattr(module, "TRANSPOSED", False)):  # A is b, B is a, and C is transposed
-        return walk_evaluated(found, found, b.T, a.T, name, config).T
-    return walk_evaluated(found, found, a, b, name, config)
+        return simulate_evaluated(found, found, b.T, a.T, name, config).T
+    return simulate_evaluated(found, found, a, b, name, config)
 
 
-def walk_evaluated(
+def simulate_evaluated(
     writer: Evaluated, reader: Evaluated, a: np.ndarray, b: np.ndarray, dtype: str, config: Any
 ) -> np.ndarray:
-    """`walk` with the layouts of those who write shared memory and of those who read it told apart.
+    """`simulate` with the layouts of those who write shared memory and of those who read it told apart.
 
     In a right kernel they are the same. Giving two different ones shows what a kernel with the swizzle on one side
     only would compute.
@@ -67,10 +67,12 @@ def walk_evaluated(
     along = (1 if a_major == "k" else 0, 1 if b_major == "k" else 0)
     path = _path(reader)(writer, reader, dtype, along)
     a_bits, b_bits = _global(a, dtype, along[0]), _global(b.T, dtype, along[1])
-    return walk_tiles(path, writer, reader, a_bits, b_bits, dtype, config)
+    return simulate_tiles(path, writer, reader, a_bits, b_bits, dtype, config)
 
 
-def walk_tiles(path: Any, writer: Evaluated, reader: Evaluated, a: Any, b: Any, dtype: str, config: Any) -> np.ndarray:
+def simulate_tiles(
+    path: Any, writer: Evaluated, reader: Evaluated, a: Any, b: Any, dtype: str, config: Any
+) -> np.ndarray:
     """Every tile of the product of a (M, K) and b (N, K) in global memory: by `path`, then the epilogue's way.
 
     Args:
@@ -95,9 +97,9 @@ def walk_tiles(path: Any, writer: Evaluated, reader: Evaluated, a: Any, b: Any, 
 def _path(reader: Evaluated) -> type[CpAsyncLdmatrix | TmaLdmatrix | TmaWgmma | TmaTcgen05]:
     """The way of A and B that the recipe's MMA takes."""
     if reader.sums_in_tensor_memory:
-        return SplitK if reader.mailbox else TmaTcgen05
+        return SplitK if reader.reduction_buffer else TmaTcgen05
     if reader.reads_by_descriptor:
-        return SplitKWgmma if reader.mailbox else TmaWgmma
+        return SplitKWgmma if reader.reduction_buffer else TmaWgmma
     return CpAsyncLdmatrix if "g2s_a" in reader.copies else TmaLdmatrix
 
 

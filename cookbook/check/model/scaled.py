@@ -1,4 +1,4 @@
-"""The way of block-scaled operands: as on Blackwell's other pages, and beside it that of their scale factors.
+"""The way of block-scaled operands: as on Blackwell's other pages, and with it that of their scale factors.
 
 Atoms of scale factors by TMA into the stages, by tcgen05.cp into tensor memory, and from there into tcgen05.mma.
 """
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cookbook.check.evaluated import Evaluated, evaluated
-from cookbook.check.model.product import global_bytes, walk_tiles
+from cookbook.check.model.product import global_bytes, simulate_tiles
 from cookbook.check.model.tcgen05 import UNIT, TmaTcgen05, describe_blackwell
 from cookbook.check.model.wgmma import BOX_LIMIT
 from cookbook.check.scaled import Scaled, atoms_as_words, tensors
@@ -23,7 +23,7 @@ from cookbook.model.tcgen05 import mma
 from cookbook.model.tmem import cp
 from cookbook.swizzle import Swizzle
 
-__all__ = ["ScalePath", "TmaScaled", "atom_descriptor", "scale_path", "walk_scaled", "walk_scaled_evaluated"]
+__all__ = ["ScalePath", "TmaScaled", "atom_descriptor", "scale_path", "simulate_scaled", "simulate_scaled_evaluated"]
 
 ATOM_ROWS = 128
 CELL = 4  # bytes of a cell of tensor memory: places there are counted in bytes, as CuTe does
@@ -81,7 +81,7 @@ class Operand(NamedTuple):
 
 
 class TmaScaled(TmaTcgen05):
-    """The mainloop's tables, those of the scale factors among them, and its walk over one output tile."""
+    """The mainloop's tables, those of the scale factors among them, and its simulation of one output tile."""
 
     def __init__(self, writer: Evaluated, reader: Evaluated, dtype: str, along: tuple[int, int] = (1, 1)) -> None:
         super().__init__(writer, reader, dtype, along)
@@ -121,7 +121,7 @@ class TmaScaled(TmaTcgen05):
         mma(smems, self.tmem, d, *operands, word, accumulate=accumulate, scale_a=cells[0], scale_b=cells[1])
 
 
-def walk_scaled(module: ModuleType, a: Scaled, b: Scaled, dtype: Any, config: Any) -> np.ndarray:
+def simulate_scaled(module: ModuleType, a: Scaled, b: Scaled, dtype: Any, config: Any) -> np.ndarray:
     """The product of what `a` (M, K) and `b` (N, K) stand for, as the recipe computes it.
 
     Args:
@@ -138,19 +138,19 @@ def walk_scaled(module: ModuleType, a: Scaled, b: Scaled, dtype: Any, config: An
         ValueError: operands of two formats or depths, or a layout that the recipe's instructions cannot take.
     """
     found = evaluated(module, dtype, config)
-    return walk_scaled_evaluated(found, found, module, a, b, config)
+    return simulate_scaled_evaluated(found, found, module, a, b, config)
 
 
-def walk_scaled_evaluated(
+def simulate_scaled_evaluated(
     writer: Evaluated, reader: Evaluated, module: ModuleType, a: Scaled, b: Scaled, config: Any
 ) -> np.ndarray:
-    """`walk_scaled` to bfloat16, with the layouts of those who write memory and of those who read it told apart."""
+    """`simulate_scaled` to bfloat16, with the layouts of those who write memory and of those who read it told apart."""
     if a.format != b.format or a.codes.shape[1] != b.codes.shape[1]:
         raise ValueError(
             f"a, b: got {a.format} of K = {a.codes.shape[1]}, {b.format} of {b.codes.shape[1]}; needed one"
         )
     left, right = (Operand(global_bytes(x.stored), _words(module, x)) for x in (a, b))
-    return walk_tiles(TmaScaled(writer, reader, "bfloat16"), writer, reader, left, right, "bfloat16", config)
+    return simulate_tiles(TmaScaled(writer, reader, "bfloat16"), writer, reader, left, right, "bfloat16", config)
 
 
 def _words(module: ModuleType, operand: Scaled) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""K divided among the CTAs of a cluster, and C straight from registers: what a GEMM for few rows adds to the walk."""
+"""Split-K in a cluster, and C straight from registers: what a GEMM for few rows adds to the simulation."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ class DividedK(_Mixed):
         """Tables, made once per configuration.
 
         Raises:
-            ValueError: the mailbox is not for this tile.
+            ValueError: the reduction buffer is not for this tile.
         """
         super().__init__(writer, reader, along=along, dtype=dtype)
-        assert reader.mailbox is not None, "only kernels with a reduction buffer are simulated like this"
-        self.vec = reader.mailbox.modes[1].modes[0].size
-        self.at = FLOAT_BYTES * reader.mailbox.table()  # (threads, values, senders) byte addresses
+        assert reader.reduction_buffer is not None, "only kernels with a reduction buffer are simulated like this"
+        self.vec = reader.reduction_buffer.modes[1].modes[0].size
+        self.at = FLOAT_BYTES * reader.reduction_buffer.table()  # (threads, values, senders) byte addresses
         threads, share, self.ctas = self.at.shape
         if (threads, share * self.ctas) != self.c_coords.shape[:2]:
             have = f"{threads} threads of {share} sums for each of {self.ctas} CTAs"
-            raise ValueError(f"mailbox: got {have}; needed all {self.c_coords.shape[:2]} (threads, sums) of a tile")
+            raise ValueError(f"reduction_buffer: got {have}; needed {self.c_coords.shape[:2]} (threads, sums) in all")
         self.first, self.each = 0, 0  # k-tiles: where a CTA's part begins, and how long all parts are
 
     def k_tiles(self, a: np.ndarray) -> int:
         return self.each
 
     def begin(self) -> None:
-        """Another CTA: memories of its own beside shared memory are new."""
+        """Another CTA: memories of its own besides shared memory are new."""
 
     def load(self, smem: SharedMemory, k_tile: int, a: np.ndarray, b: np.ndarray, row: int, column: int) -> int:
         """The k-tile of this CTA's part; beyond K, TMA gives zeros."""
@@ -64,21 +64,21 @@ class DividedK(_Mixed):
         return np.concatenate([self._added(owner, parts) for owner in range(self.ctas)], axis=1)
 
     def _added(self, owner: int, parts: list[np.ndarray]) -> np.ndarray:
-        """(threads, share): what a CTA adds up, sender by sender, from the mailbox that all have written into."""
-        mail = SharedMemory(-(-(int(self.at.max()) + FLOAT_BYTES) // 16) * 16)
+        """(threads, share): what a CTA adds up from its reduction buffer, sender by sender."""
+        buffer = SharedMemory(-(-(int(self.at.max()) + FLOAT_BYTES) // 16) * 16)
         threads, share, _ = self.at.shape
         firsts = self.at[:, :: self.vec]  # one address for each vector of `vec` sums
         for sender, sums in enumerate(parts):
             mine = sums[:, owner * share : (owner + 1) * share].reshape(threads, -1, self.vec)
-            mail.write(firsts[..., sender], mine)
+            buffer.write(firsts[..., sender], mine)
         total = np.zeros((threads, share), np.float32)
         for sender in range(self.ctas):
-            total += mail.read(firsts[..., sender], self.vec, np.float32).reshape(threads, share)
+            total += buffer.read(firsts[..., sender], self.vec, np.float32).reshape(threads, share)
         return total
 
 
 class SplitK(DividedK, TmaTcgen05):
-    """With the sums of each CTA in its tensor memory."""
+    """With the accumulators of each CTA in its tensor memory."""
 
     def begin(self) -> None:
         self.tmem = [TensorMemory()]
@@ -86,11 +86,11 @@ class SplitK(DividedK, TmaTcgen05):
 
 
 class SplitKWgmma(DividedK, TmaWgmma):
-    """With the sums of each CTA in registers."""
+    """With the accumulators of each CTA in registers."""
 
 
 class RegisterStores:
-    """No shared memory: each thread rounds the sums it has and stores them one by one."""
+    """No shared memory: each thread rounds its accumulators and stores them one by one."""
 
     smem_bytes = 0
     along = 1  # as in VectorStores; single elements can go to lines along either mode

@@ -24,7 +24,7 @@ COLUMN = 0xFFFF  # the bits of an address in tensor memory that are its column
 
 
 def instruction_of(found: Evaluated, dtype: str) -> InstructionDescriptor:
-    """The instruction descriptor of the recipe's MMA: sums in float32; its first scale factors, if it has any.
+    """The instruction descriptor of the recipe's MMA: float32 accumulators; its first scale factors, if it has any.
 
     Args:
         dtype: of A and B; of block-scaled ones `found` says it.
@@ -64,13 +64,13 @@ def descriptors_of(found: Evaluated, name: str, base: int = 0) -> list[list[list
 
 
 def sums_of_a_cta(found: Evaluated) -> tuple[int, int]:
-    """(rows, columns) of the sums of a tile in one CTA's tensor memory: its own rows of A, but all CTAs' rows of B."""
+    """(rows, columns) of a tile's accumulators in one CTA's tensor memory: its rows of A, but all CTAs' rows of B."""
     (rows, *_), (columns, *_) = (found.smem[name].outer.sizes for name in "ab")
     return rows, columns * found.ctas
 
 
 class Loads(NamedTuple):
-    """How the sums leave tensor memory: one `tcgen05.ld` of each warp for each piece of a tile's columns."""
+    """How the accumulators leave tensor memory: one `tcgen05.ld` of each warp for each piece of a tile's columns."""
 
     shape: str
     num: int  # the N of .xN
@@ -84,7 +84,7 @@ def loads_of(copy: TiledCopyTV, sums: Layout, tile: tuple[int, int]) -> Loads:
     Args:
         copy: `t2r_c`.
         sums: (MMA, MMA_M, MMA_N, STAGE) of addresses in tensor memory, as CuTe lays D out.
-        tile: (rows, columns) of the sums, as `sums_of_a_cta` says.
+        tile: (rows, columns) of the accumulators, as `sums_of_a_cta` says.
 
     Raises:
         ValueError: no `tcgen05.ld` gives each thread what the copy says; or a piece does not divide the tile.
@@ -106,7 +106,7 @@ def loads_of(copy: TiledCopyTV, sums: Layout, tile: tuple[int, int]) -> Loads:
 
 
 def tmem_columns(found: Evaluated) -> int:
-    """Columns of tensor memory to allocate for the sums of all stages: the next power of two, at least 32.
+    """Columns of tensor memory to allocate for the accumulators of all stages: the next power of two, at least 32.
 
     Scale factors come after them: an atom of those takes four.
     """
@@ -118,9 +118,9 @@ def tmem_columns(found: Evaluated) -> int:
 
 
 class TmaTcgen05(TmaOperands):
-    """The mainloop's tables, made once per configuration, and its walk over one output tile.
+    """The mainloop's tables, made once per configuration, and its simulation of one output tile.
 
-    Tiles take the stages of accumulators in turn, as a persistent kernel's do; what a tile before left there stays.
+    Tiles take one accumulator stage after the other, as in a persistent kernel; what a tile before left there stays.
     Where two CTAs share the MMA each has its own shared and tensor memory, and loads its half of A's rows and of B's.
     """
 
@@ -160,7 +160,7 @@ class TmaTcgen05(TmaOperands):
         return np.concatenate([self._fetch(tmem, turn) for tmem in self.tmem])
 
     def k_tiles(self, a: np.ndarray) -> int:
-        """How many k-tiles a tile's sums take."""
+        """How many k-tiles a tile takes."""
         return -(-a.shape[1] // self.tile_k)
 
     def product(

@@ -1,4 +1,4 @@
-"""Level "model" of a transpose: every element walked from x through shared memory to y, in numpy.
+"""Level "model" of a transpose: every element simulated from x through shared memory to y, in numpy.
 
 Threads and places are the recipe's `moves`, layouts are its `smem_layouts` as CuTe evaluates them. A thread's vectors
 go through its registers in the order of its steps: where a move stores blocks, what it stores is the block that the
@@ -17,10 +17,10 @@ from cookbook.check.moves import addresses, coordinates, layouts
 from cookbook.layouts import Layout, SmemLayout
 from cookbook.model import SharedMemory, tma_load, tma_store
 
-__all__ = ["walk", "walk_layouts"]
+__all__ = ["simulate", "simulate_layouts"]
 
 
-def walk(module: ModuleType, x: np.ndarray, dtype: Any, config: Any) -> np.ndarray:
+def simulate(module: ModuleType, x: np.ndarray, dtype: Any, config: Any) -> np.ndarray:
     """The transpose of `x` as the recipe makes it.
 
     Args:
@@ -33,13 +33,13 @@ def walk(module: ModuleType, x: np.ndarray, dtype: Any, config: Any) -> np.ndarr
         (N, M) raw bits; all ones where nothing was stored.
     """
     found = layouts(module, dtype, config)
-    return walk_layouts(found, found, module.moves(config), x, config)
+    return simulate_layouts(found, found, module.moves(config), x, config)
 
 
-def walk_layouts(
+def simulate_layouts(
     writer: dict[str, SmemLayout], reader: dict[str, SmemLayout], moves: dict[str, Any], x: np.ndarray, config: Any
 ) -> np.ndarray:
-    """`walk` with the layouts of those who write shared memory and of those who read it told apart.
+    """`simulate` with the layouts of those who write shared memory and of those who read it told apart.
 
     In a right kernel they are the same. Giving two different ones shows what a kernel with the swizzle on one side
     only would make.

@@ -92,7 +92,7 @@ class TmaOperands:
 
 
 class TmaWgmma(TmaOperands):
-    """The mainloop's tables, made once per configuration, and its walk over one output tile."""
+    """The mainloop's tables, made once per configuration, and its simulation of one output tile."""
 
     def __init__(self, writer: Evaluated, reader: Evaluated, dtype: str, along: tuple[int, int] = (1, 1)) -> None:
         super().__init__(writer, reader, along)
@@ -126,7 +126,7 @@ class TmaWgmma(TmaOperands):
         return acc.transpose(0, 3, 4, 1, 2).reshape(threads, -1)
 
     def k_tiles(self, a: np.ndarray) -> int:
-        """How many k-tiles a tile's sums take."""
+        """How many k-tiles a tile takes."""
         return -(-a.shape[1] // self.tile_k)
 
 

@@ -4,11 +4,11 @@
 shared memory and every exit for *all* interleavings of its warps: see docs/pipelines.md.
 
 * `tracing`: the MLIR of a recipe, from CuTe's tracer; `reading`: its operations
-* `shapes`, `following`, `views`: the integers in it, for one warp of one problem
+* `shapes`, `interpreter`, `views`: the integers in it, for one warp of one problem
 * `programs`: what that warp waits for and does
 * `block_scaled`: the same of scale factors, which tcgen05.cp takes to tensor memory
 * `launch_control`: the same of a cluster that takes over the work of others
-* `machine`: the rules, checked with vector clocks; `telling`: a fault in words
+* `machine`: the rules, checked with vector clocks; `counterexample`: a fault in words
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from cookbook.check.findings import Finding
 from cookbook.check.pipeline import block_scaled, launch_control, views  # noqa: F401, their operations become known
-from cookbook.check.pipeline.counterexample import story
+from cookbook.check.pipeline.counterexample import explain
 from cookbook.check.pipeline.machine import Machine
 from cookbook.check.pipeline.programs import Problem, at_rest, host_arguments, launched, of_cluster
 from cookbook.check.pipeline.reading import Module
@@ -67,9 +67,9 @@ def has_mbarriers(trace: Module) -> bool:
 
 
 def problems(config: Any) -> tuple[Problem, ...]:
-    """Small problems that go round the stages and the turns in different ways, for one cluster's worth of SMs.
+    """Small problems that go round the stages and the work tiles in different ways, for one cluster's worth of SMs.
 
-    In turns (tiles of C for a CTA that stays) and k-tiles: more k-tiles than stages, and not a multiple; one; fewer.
+    Work tiles of a persistent CTA and k-tiles: more k-tiles than stages, and not a multiple; one; fewer.
     The last has a column of tiles that is not full.
     """
     down, across = (getattr(config, f"cluster_{x}", getattr(config, f"pairs_{x}", 1)) for x in "mn")
@@ -110,7 +110,7 @@ def _explored(found: Any, problem: Problem, cluster: int) -> Explored:
         warps=len(machine.warps),
         barriers=len(machine.barriers),
         steps=len(machine.trace),
-        faults=tuple(story(machine, fault) for fault in faults),
+        faults=tuple(explain(machine, fault) for fault in faults),
     )
 
 

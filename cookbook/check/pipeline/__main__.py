@@ -1,4 +1,4 @@
-"""`python -m cookbook.check.pipeline hopper/pingpong_gemm`, or a file of one's own: its pipelines, in any order.
+"""`python -m cookbook.check.pipeline hopper/pingpong_gemm`, or a file of one's own: its pipelines, every interleaving.
 
 A file is a copy of a recipe that may have been changed: it needs `gemm`, `compile_for` and `CONFIG` (or `VARIANTS`).
 `--programs` also shows what each kind of warp waits for and does, for the first problem. The exit status is 0 if there
@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from cookbook.check import compiled, pipeline, subjects
-from cookbook.check.pipeline.counterexample import deed, role
+from cookbook.check.pipeline.counterexample import describe, role
 from cookbook.check.pipeline.machine import Machine
 from cookbook.check.pipeline.programs import Event, host_arguments, of_cluster
 from cookbook.recipe import catalog
@@ -94,7 +94,7 @@ def _without_rounds(events: tuple[Event, ...]) -> list[str]:
     said: dict[tuple[int, str], str] = {}
     for event in events:
         where = f"line {event.line}: " if event.line else ""
-        said.setdefault((event.line, event.what), where + deed(event))
+        said.setdefault((event.line, event.what), where + describe(event))
     return list(said.values())
 
 

@@ -51,7 +51,7 @@ def role(machine: Machine, warp: Warp) -> str:
     return next((name for what, name in ROLES if what in kinds), "other")
 
 
-def deed(event: Event) -> str:
+def describe(event: Event) -> str:
     """One event in words."""
     verb = VERBS.get(event.what, event.what)
     if event.what == "wait":
@@ -76,7 +76,7 @@ def _places(event: Event) -> Iterable[str]:
         yield f"{4 * bits.bit_count()} bytes from byte {4 * first} of CTA {cta} on{signal}"
 
 
-def story(machine: Machine, fault: Fault, last: int = 12) -> str:
+def explain(machine: Machine, fault: Fault, last: int = 12) -> str:
     """The last steps of an order that leads to the fault, one a line, and the fault."""
     wanted = {step[0] for step in (fault.at, fault.other) if step is not None}
     steps = [step for step in fault.order if not wanted or step[0] in wanted]
@@ -89,4 +89,4 @@ def story(machine: Machine, fault: Fault, last: int = 12) -> str:
 def _line(machine: Machine, step: Step) -> str:
     warp, event = step[0], machine.event(step)
     where = f", line {event.line}" if event.line else ""
-    return f"CTA {warp[0]} warp {warp[1]:2} ({role(machine, warp)}){where}: {deed(event)}"
+    return f"CTA {warp[0]} warp {warp[1]:2} ({role(machine, warp)}){where}: {describe(event)}"

@@ -20,7 +20,7 @@ from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow, Lay, Pointer
 
 LANES = 32
 STEPS = 2_000_000  # operations of one warp: more than any problem worth exploring
-Handler = Callable[[Any, Operation, list[Any]], Any]  # the first: the Follower, or a kind of it that adds handlers
+Handler = Callable[[Any, Operation, list[Any]], Any]  # the first: the Interpreter, or a kind of it that adds handlers
 TABLE: dict[str, Handler] = {}
 
 
@@ -66,7 +66,7 @@ class Place:
         return linear % self.block[axis] if axis < 2 else linear
 
 
-class Follower:
+class Interpreter:
     """The values of one warp while it goes through a region."""
 
     def __init__(self, place: Place) -> None:
@@ -140,7 +140,7 @@ SYNCHRONIZES = re.compile(r"mbarrier|nvvm\.barrier|cluster|wgmma|bulk|tcgen05|fe
 
 
 @handles("scf.if")
-def _if(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _if(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     condition = f.same(args[0])
     if condition is not UNKNOWN:
         found = f.run(op.regions[0 if condition else 1], ()) if condition or len(op.regions) > 1 else []
@@ -158,7 +158,7 @@ def _if(f: Follower, op: Operation, args: list[Any]) -> Any:
     return _results(op, [UNKNOWN] * len(op.results))
 
 
-def _both(f: Follower, op: Operation, condition: np.ndarray) -> list[Any]:
+def _both(f: Interpreter, op: Operation, condition: np.ndarray) -> list[Any]:
     """Both branches, each by the lanes that take it."""
     before, found = f.active, []
     for region, takes in zip(op.regions, (condition, ~condition), strict=False):
@@ -182,7 +182,7 @@ def _results(op: Operation, found: list[Any]) -> Any:
 
 
 @handles("scf.for")
-def _for(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _for(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     first, last, step = (f.integer(x, "the bound of a loop") for x in args[:3])
     carried = args[3:]
     for i in range(first, last, step):
@@ -191,7 +191,7 @@ def _for(f: Follower, op: Operation, args: list[Any]) -> Any:
 
 
 @handles("scf.while")
-def _while(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _while(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     carried = args
     while True:
         condition, *carried = f.run(op.regions[0], carried)
@@ -201,7 +201,7 @@ def _while(f: Follower, op: Operation, args: list[Any]) -> Any:
 
 
 @handles("scf.execute_region")
-def _execute(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _execute(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     return _results(op, f.run(op.regions[0], ()))
 
 
@@ -209,7 +209,7 @@ def _execute(f: Follower, op: Operation, args: list[Any]) -> Any:
 
 
 @handles("arith.constant")
-def _constant(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _constant(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     try:
         return op.integer("value")
     except KeyError:
@@ -217,7 +217,7 @@ def _constant(f: Follower, op: Operation, args: list[Any]) -> Any:
 
 
 def _elementwise(function: Callable[..., Any]) -> Handler:
-    def handler(f: Follower, op: Operation, args: list[Any]) -> Any:
+    def handler(f: Interpreter, op: Operation, args: list[Any]) -> Any:
         if any(not isinstance(x, (int, np.integer, np.ndarray)) for x in args):
             return UNKNOWN
         return function(*args)
@@ -269,7 +269,7 @@ COMPARISONS: tuple[Callable[..., Any], ...] = (
 
 
 @handles("arith.cmpi")
-def _compare(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _compare(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     which = op.integer("predicate")
     compare = COMPARISONS[which if which < 6 else which - 4]  # unsigned ones: of numbers that are not negative
     found = _elementwise(compare)(f, op, args)
@@ -277,7 +277,7 @@ def _compare(f: Follower, op: Operation, args: list[Any]) -> Any:
 
 
 @handles("arith.select")
-def _select(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _select(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     condition, a, b = args
     if isinstance(condition, np.ndarray):
         return _merged(condition.astype(bool), a, b)
@@ -286,18 +286,18 @@ def _select(f: Follower, op: Operation, args: list[Any]) -> Any:
 
 @handles("arith.extui", "arith.extsi", "arith.index_cast", "arith.index_castui", "cuda.cast", "cute.assume")
 @handles("cute.to_int_tuple", "cute.fast_divmod.create_divisor", "cute.fast_divmod.get_divisor")
-def _same_value(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _same_value(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     return args[0].astype(np.int64) if isinstance(args[0], np.ndarray) and args[0].dtype == bool else args[0]
 
 
 @handles("cute.fast_divmod.compute")
-def _divmod(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _divmod(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     """By its `create_divisor`, which is followed as the number itself."""
     return TABLE["arith.divui"](f, op, args), TABLE["arith.remui"](f, op, args)
 
 
 @handles("arith.trunci")
-def _truncate(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _truncate(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     bits = int(op.result_types[0][1:])
     return _elementwise(lambda a: a & ((1 << bits) - 1))(f, op, args)
 
@@ -307,7 +307,7 @@ def _truncate(f: Follower, op: Operation, args: list[Any]) -> Any:
 @handles("arith.fptosi", "arith.fptoui", "arith.uitofp", "arith.minnumf", "arith.remf", "math.fma", "math.absf")
 @handles("math.exp2", "math.rsqrt", "vector.bitcast", "vector.extract", "vector.splat", "vector.broadcast")
 @handles("vector.insert", "vector.extract_strided_slice", "vector.from_elements", "vector.shuffle", "llvm.mlir.undef")
-def _data(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _data(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     return UNKNOWN if len(op.results) == 1 else (UNKNOWN,) * len(op.results)
 
 
@@ -326,13 +326,13 @@ TABLE["nvvm.read.ptx.sreg.laneid"] = lambda f, op, args: np.arange(LANES)
 
 
 @handles("cute_nvgpu.arch.make_warp_uniform")
-def _uniform(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _uniform(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     value = args[0]
     return value[np.flatnonzero(f.active)[0]].item() if isinstance(value, np.ndarray) else value
 
 
 @handles("nvvm.elect.sync")
-def _elect(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _elect(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     return np.arange(LANES) == np.flatnonzero(f.active)[0]
 
 
@@ -357,12 +357,12 @@ def _filled(op: Operation, args: list[Any]) -> Any:
 
 
 @handles("cute.make_int_tuple", "cute.make_shape", "cute.make_stride", "cute.make_coord")
-def _make_tuple(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _make_tuple(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     return _filled(op, args)
 
 
 @handles("cute.make_tile")
-def _make_tile(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _make_tile(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     text = shapes.quoted(op.result_types[0])
     if re.fullmatch(r"\[?(\?(\{[^}]*\})?:1;?)+\]?", text):
         return tuple(args)
@@ -370,7 +370,7 @@ def _make_tile(f: Follower, op: Operation, args: list[Any]) -> Any:
 
 
 @handles("cute.get_leaves")
-def _get_leaves(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _get_leaves(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     found = list(shapes.leaves(args[0]))
     if len(found) != len(op.results):  # of a tuple that is not known as a whole
         found = [_constant_of(text) for text in op.result_types]
@@ -384,7 +384,7 @@ def _constant_of(text: str) -> Any:
 
 
 @handles("cute.get_scalars")
-def _get_scalars(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _get_scalars(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     if not isinstance(args[0], tuple):
         return args[0]
     wanted = list(dynamic(args[0], op.operand_types[0]))
@@ -404,7 +404,7 @@ def _by_leaf(function: Callable[..., Any]) -> Handler:
         known = all(isinstance(x, (int, np.integer, np.ndarray)) for x in (a, b))
         return function(a, b) if known else UNKNOWN
 
-    def handler(f: Follower, op: Operation, args: list[Any]) -> Any:
+    def handler(f: Interpreter, op: Operation, args: list[Any]) -> Any:
         return both(*args)
 
     return handler
@@ -418,14 +418,14 @@ TABLE["cute.tuple_mod"] = _by_leaf(BINARY["remsi"])
 
 
 @handles("cute.ceil_div")
-def _ceil_div(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _ceil_div(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     a, b = args
     b = b[0] if isinstance(b, tuple) and not isinstance(a, tuple) else b  # a tile of one mode
     return _by_leaf(BINARY["ceildivsi"])(f, op, [a, b])
 
 
 @handles("cute.tuple_product")
-def _product(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _product(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     total: Any = 1
     for leaf in shapes.leaves(args[0]):
         total = UNKNOWN if leaf is UNKNOWN or total is UNKNOWN else total * leaf
@@ -433,7 +433,7 @@ def _product(f: Follower, op: Operation, args: list[Any]) -> Any:
 
 
 @handles("cute.elem_less")
-def _less(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _less(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     pairs = list(zip(shapes.leaves(args[0]), shapes.leaves(args[1]), strict=True))
     if any(x is UNKNOWN or isinstance(x, str) for pair in pairs for x in pair):
         return UNKNOWN
@@ -444,7 +444,7 @@ def _less(f: Follower, op: Operation, args: list[Any]) -> Any:
 
 
 @handles("cute.get_hier_coord", "cute.get_flat_coord", "cute.idx2crd")
-def _coordinate(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _coordinate(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     """Of a layout, the coordinate whose offset is the index; of a shape, that of the index, the first mode fastest."""
     index, of = args
     if not isinstance(of, Lay):
@@ -463,13 +463,13 @@ def _inverse(shape: Any, stride: Any, offset: Any) -> Any:
 
 
 @handles("cute.crd2idx")
-def _index(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _index(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     coordinate, layout = args
     return layout.offset(coordinate) if isinstance(layout, Lay) else UNKNOWN
 
 
 @handles("cute.deref_arith_tuple_iter", "cute.make_arith_tuple_iter")
-def _coordinates_iterator(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _coordinates_iterator(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     if op.name.endswith("make_arith_tuple_iter"):
         return Pointer("coord", UNKNOWN)
     pattern = shapes.tree(shapes.quoted(op.result_types[0]))

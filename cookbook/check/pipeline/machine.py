@@ -638,7 +638,7 @@ class Machine:
             return head + ("the cluster" if event.what.startswith("cluster") else f"named barrier {event.number}")
         barrier = self.barriers.get(event.barrier)
         if barrier is None:
-            return head + f"{said(event.barrier)}, which nobody initialises"
+            return head + f"{said(event.barrier)}, which no warp initialises"
         lacks = f"{barrier.pending} of {barrier.count} arrivals and {barrier.bytes} bytes"
         return head + f"phase {barrier.phase} of {said(event.barrier)}, which lacks {lacks}"
 

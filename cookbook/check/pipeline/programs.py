@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.check.pipeline.interpreter import LANES, TABLE, Atom, Follower, Place, handles
+from cookbook.check.pipeline.interpreter import LANES, TABLE, Atom, Interpreter, Place, handles
 from cookbook.check.pipeline.reading import Module, Operation
 from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow, Lay, Pointer, View, kind, region, tensor_region
 from cookbook.swizzle import Swizzle
@@ -80,7 +80,7 @@ class Programs:
         return [key for key in self.warps if key[0] == cta]
 
 
-class Recorder(Follower):
+class Recorder(Interpreter):
     """Follows one warp and records its events."""
 
     def __init__(self, place: Place) -> None:

@@ -261,7 +261,7 @@ class Pointer:
     closed: bool = False
 
     def moved(self, by: Any) -> Pointer:
-        """Further by so many bytes."""
+        """Further by this many bytes."""
         if self.space not in FOLLOWED or self.closed:
             return self
         return replace(self, address=UNKNOWN if by is UNKNOWN or self.address is UNKNOWN else self.address + by)
@@ -285,7 +285,7 @@ class View:
         return self.layout.size * self.bits // 8
 
     def moved(self, elements: Any) -> Pointer:
-        """The pointer, further by so many elements."""
+        """The pointer, further by this many elements."""
         return self.pointer.moved(UNKNOWN if elements is UNKNOWN else elements * self.bits // 8)
 
     def closed(self) -> Pointer:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from cookbook.check.pipeline import shapes
-from cookbook.check.pipeline.interpreter import Atom, Follower, handles
+from cookbook.check.pipeline.interpreter import Atom, Interpreter, handles
 from cookbook.check.pipeline.reading import Operation
 from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow, Lay, Pointer, View
 from cookbook.swizzle import Swizzle
@@ -70,13 +70,13 @@ def marked(value: Any, text: str) -> Any:
 
 
 @handles("cute.make_layout", "cute.make_identity_layout")
-def _make_layout(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _make_layout(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     shape = marked(args[0], op.operand_types[0])
     return Lay(shape, _strides(shapes.lay(shapes.quoted(op.result_types[0])).stride))
 
 
 @handles("cute.make_identity_tensor")
-def _identity_tensor(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _identity_tensor(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     shape = marked(args[0], op.operand_types[0])
     stride = _strides(shapes.lay(shapes.quoted(op.result_types[0])).stride)
     return View(Pointer("coord", UNKNOWN), Lay(shape, stride), 32, Swizzle(0, 4, 3))
@@ -84,41 +84,41 @@ def _identity_tensor(f: Follower, op: Operation, args: list[Any]) -> Any:
 
 @handles("cute.make_composed_layout", "cute.composed_get_outer", "cute.tile_to_shape", "cute.right_inverse")
 @handles("cute.left_inverse", "cute.make_ordered_layout", "cute.recast_layout", "cute.logical_product", "cute.get")
-def _new_layout(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _new_layout(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     return layout_of(op, [x for x in args if isinstance(x, (Lay, View))])
 
 
 @handles("cute.static", "cute.get_swizzle", "cute.print", "cute_nvgpu.prefetch_tma_desc", "nvvm.setmaxregister")
 @handles("cute.make_atom", "cute.make_tiled_copy", "cute.make_tiled_mma", "cute.kernel_smem_size", "llvm.mlir.poison")
 @handles("cute_nvgpu.atom.get_value")
-def _by_type(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _by_type(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     return Atom(op.result_types[0]) if op.results else None
 
 
 @handles("cute_nvgpu.atom.set_value")
-def _set_value(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _set_value(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     name = re.search(r"field = #[\w.]+<(\w+)>", op.properties)
     atom = args[0] if isinstance(args[0], Atom) else Atom(op.operand_types[0])
     return Atom(op.result_types[0], atom.values | {name[1] if name else "?": args[1]})
 
 
 @handles("cute.get_layout")
-def _get_layout(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _get_layout(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     return args[0].layout
 
 
 @handles("cute.get_shape")
-def _get_shape(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _get_shape(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     return args[0].layout.shape if isinstance(args[0], View) else args[0].shape
 
 
 @handles("cute.get_stride")
-def _get_stride(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _get_stride(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     return args[0].layout.stride if isinstance(args[0], View) else args[0].stride
 
 
 @handles("cute.size", "cute.cosize")
-def _size(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _size(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     pattern = shapes.tree(shapes.quoted(op.result_types[0]))
     if not shapes.is_dynamic(pattern):
         return pattern
@@ -130,18 +130,18 @@ def _size(f: Follower, op: Operation, args: list[Any]) -> Any:
 
 
 @handles("cute.get_iter")
-def _get_iter(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _get_iter(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     return args[0].pointer
 
 
 @handles("cute.recast_iter", "builtin.unrealized_conversion_cast", "cute.ptrtoint", "cute.inttoptr")
 @handles("llvm.addrspacecast", "cute.address_space_cast", "llvm.ptrtoint", "cute.derefine")
-def _cast(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _cast(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     return args[0]
 
 
 @handles("cute.add_offset")
-def _add_offset(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _add_offset(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     pointer, by = args
     if not isinstance(pointer, Pointer) or pointer.space not in shapes.FOLLOWED:
         return pointer
@@ -158,7 +158,7 @@ def viewed(op: Operation, pointer: Pointer, layout: Lay, number: int = 0, swizzl
 
 
 @handles("cute.make_view")
-def _make_view(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _make_view(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     pointer = args[0] if isinstance(args[0], Pointer) else Pointer("coord", UNKNOWN)
     layout = args[1] if len(args) > 1 else layout_of(op, [])
     return viewed(op, pointer, layout)
@@ -167,7 +167,7 @@ def _make_view(f: Follower, op: Operation, args: list[Any]) -> Any:
 @handles("cute.group_modes", "cute.append_to_rank", "cute.tiled.copy.retile", "cute.prepend_to_rank", "cute.select")
 @handles("cute.coalesce", "cute.composition", "cute.logical_divide", "cute.zipped_divide", "cute.flat_divide")
 @handles("cute.tiled_divide", "cute.filter_zeros", "cute.filter", "cute.recast_view", "cute.group", "cute.append")
-def _rearranged(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _rearranged(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     source = next(x for x in args if isinstance(x, (Lay, View)))
     if isinstance(source, Lay):
         return layout_of(op, [source])
@@ -182,7 +182,7 @@ def _kept_swizzle(op: Operation, source: View) -> Swizzle | None:
 
 
 @handles("cute.slice", "cute.dice")
-def _slice(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _slice(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     source, coordinate = args
     dice = op.name == "cute.dice"
     if isinstance(source, (Lay, View)):
@@ -220,7 +220,7 @@ def _left(shape: Any, coordinate: Any, dice: bool) -> Iterator[Any]:
 
 
 @handles("cute.local_tile")
-def _local_tile(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _local_tile(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     source, tile, coordinate = args[:3]
     if tile is UNKNOWN:
         raise CannotFollow("a tile made of layouts")
@@ -249,7 +249,7 @@ def _scaled(coordinate: Any, extent: int) -> Any:
 
 
 @handles("cute.memref.alloca")
-def _alloca(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _alloca(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     found = shapes.kind(op.result_types[0])
     layout = layout_of(op, [])
     if found.space == "rmem":
@@ -264,19 +264,19 @@ def _alloca(f: Follower, op: Operation, args: list[Any]) -> Any:
 
 @handles("cute_nvgpu.atom.make_non_exec_tiled_tma_load", "cute_nvgpu.atom.make_non_exec_tiled_tma_store")
 @handles("cute_nvgpu.atom.make_non_exec_tiled_tma_reduce")
-def _make_tma(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _make_tma(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     layout = layout_of(op, [args[0]], 1)
     parts = {"parts": op.integer("num_multicast", 1)}
     return Atom(op.result_types[0], parts), View(Pointer("coord", UNKNOWN), layout, 32, Swizzle(0, 4, 3))
 
 
 @handles("cute_nvgpu.atom.make_exec_tma")
-def _exec_tma(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _exec_tma(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     return Atom(op.result_types[0], args[0].values)
 
 
 @handles("cute_nvgpu.atom.tma_partition")
-def _tma_partition(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _tma_partition(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     """Of a tile that several CTAs share each loads a part: the view begins there, its type shows the whole still."""
     _, coordinate, ctas, tile, *targets = args
     layout = layout_of(op, [tile])
@@ -288,7 +288,7 @@ def _tma_partition(f: Follower, op: Operation, args: list[Any]) -> Any:
 
 
 @handles("cute.tiled.copy.partition_S", "cute.tiled.copy.partition_D")
-def _copy_partition(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _copy_partition(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     _, source, thread = args
     layout = layout_of(op, [source])
     if source.pointer.space not in shapes.FOLLOWED:
@@ -309,7 +309,7 @@ def _copy_partition(f: Follower, op: Operation, args: list[Any]) -> Any:
 
 
 @handles("cute.tiled.mma.partition")
-def _mma_partition(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _mma_partition(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     _, source, thread = args
     layout = layout_of(op, [source])
     if source.pointer.space != "smem":
@@ -317,7 +317,7 @@ def _mma_partition(f: Follower, op: Operation, args: list[Any]) -> Any:
     return viewed(op, source.moved(source.layout.offset(_first_row(f, op, thread, source))), layout)
 
 
-def _first_row(f: Follower, op: Operation, thread: Any, source: View) -> Any:
+def _first_row(f: Interpreter, op: Operation, thread: Any, source: View) -> Any:
     """The coordinate in a tile of A or B where the share of this warpgroup (or CTA of a pair) begins."""
     text, operand = op.operand_types[0], op.integer("operand_id")
     shape = re.search(r"mma<(\d+)x(\d+)x(\d+)", text)
@@ -348,7 +348,7 @@ def _place_in(atoms: Lay, number: int) -> tuple[int, ...]:
 
 
 @handles("cute.mma.make_fragment")
-def _make_fragment(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _make_fragment(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     """Descriptors of a tile in shared memory; or the place of accumulators."""
     source, layout = args[1], layout_of(op, [])
     found = shapes.kind(op.result_types[0])
@@ -363,12 +363,12 @@ def _make_fragment(f: Follower, op: Operation, args: list[Any]) -> Any:
 
 
 @handles("cute_nvgpu.atom.make_tmem_copy")
-def _tmem_copy(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _tmem_copy(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     return Atom(op.result_types[0])
 
 
 @handles("nvvm.shfl.sync")
-def _shuffle(f: Follower, op: Operation, args: list[Any]) -> Any:
+def _shuffle(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     _, value, lane, _ = args
     if "shfl_kind idx" not in op.properties:
         raise CannotFollow(f"a shuffle of kind {op.properties}")

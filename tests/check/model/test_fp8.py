@@ -10,7 +10,7 @@ pytest.importorskip("cutlass")
 import cutlass
 
 from cookbook.check import scaled
-from cookbook.check.model.fp8 import walk_fp8
+from cookbook.check.model.fp8 import simulate_fp8
 from cookbook.recipe import catalog
 
 NAME, BF16, F16 = "hopper/fp8_gemm", cutlass.BFloat16, cutlass.Float16
@@ -25,16 +25,16 @@ def pair(m, n, k):
 def test_the_product_is_exact(shape, variant):
     module, (a, b) = catalog.load(NAME), pair(*shape)
     exact = a.values().astype(np.float64) @ b.values().astype(np.float64).T
-    got = walk_fp8(module, a, b, F16, module.VARIANTS[variant])
+    got = simulate_fp8(module, a, b, F16, module.VARIANTS[variant])
     assert np.array_equal(got, exact.astype(np.float16).astype(np.float32))
 
 
 def test_a_factor_belongs_to_its_row():
     """Other factors of one row of A and of one column of C change that row and that column."""
     module, (a, b) = catalog.load(NAME), pair(140, 270, 64)
-    before = walk_fp8(module, a, b, BF16, module.CONFIG)
+    before = simulate_fp8(module, a, b, BF16, module.CONFIG)
     a.scales[137], b.scales[258] = 4.0, 8.0
-    changed = walk_fp8(module, a, b, BF16, module.CONFIG) != before
+    changed = simulate_fp8(module, a, b, BF16, module.CONFIG) != before
     assert changed[137].any() and changed[:, 258].any()
     changed[137], changed[:, 258] = False, False
     assert not changed.any()
@@ -43,4 +43,4 @@ def test_a_factor_belongs_to_its_row():
 def test_operands_of_two_depths_are_refused():
     module = catalog.load(NAME)
     with pytest.raises(ValueError, match="a, b: got fp8 of K = 64, fp8 of 96; needed one"):
-        walk_fp8(module, pair(8, 8, 64)[0], pair(8, 8, 96)[1], BF16, module.CONFIG)
+        simulate_fp8(module, pair(8, 8, 64)[0], pair(8, 8, 96)[1], BF16, module.CONFIG)

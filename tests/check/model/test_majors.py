@@ -1,4 +1,4 @@
-"""MN-major operands walked in numpy: ldmatrix.trans after cp.async, MN-major descriptors after TMA."""
+"""MN-major operands simulated in numpy: ldmatrix.trans after cp.async, MN-major descriptors after TMA."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from walked import integers, rounded  # noqa: E402
 
 from cookbook.check.evaluated import evaluated, vector_for  # noqa: E402
 from cookbook.check.layout import check_layouts, predicted_wavefronts  # noqa: E402
-from cookbook.check.model.product import walk, walk_evaluated  # noqa: E402
+from cookbook.check.model.product import simulate, simulate_evaluated  # noqa: E402
 from cookbook.check.model.wgmma import boxes_of  # noqa: E402
 from cookbook.layouts import Layout, SmemLayout  # noqa: E402
 from cookbook.recipe import catalog, majors  # noqa: E402
@@ -33,7 +33,7 @@ CASES = [(name, which) for name in RECIPES for which in catalog.find(name).major
 def test_equals_the_product_on_integers(name, which, shape):
     module = catalog.load(name)
     a, b = integers(*shape)
-    got = walk(module, a, b, cutlass.BFloat16, majors.configured(module.CONFIG, which))
+    got = simulate(module, a, b, cutlass.BFloat16, majors.configured(module.CONFIG, which))
     assert np.array_equal(got, rounded(a @ b))
 
 
@@ -42,7 +42,7 @@ def test_extents_that_no_operand_is_contiguous_along_are_free(name):
     module = catalog.load(name)
     for which, shape in (("nt", (136, 264, 77)), ("nt", (8, 8, 1)), ("nn", (72, 33, 40)), ("tt", (33, 72, 40))):
         a, b = integers(*shape)
-        got = walk(module, a, b, cutlass.BFloat16, majors.configured(module.CONFIG, which))
+        got = simulate(module, a, b, cutlass.BFloat16, majors.configured(module.CONFIG, which))
         assert np.array_equal(got, rounded(a @ b)), (which, shape)
 
 
@@ -53,14 +53,14 @@ def test_other_configurations(changes, which):
     module = catalog.load(AMPERE)
     config = dataclasses.replace(majors.configured(module.CONFIG, which), **changes)
     a, b = integers(104, 264, 72)
-    assert np.array_equal(walk(module, a, b, cutlass.BFloat16, config), rounded(a @ b))
+    assert np.array_equal(simulate(module, a, b, cutlass.BFloat16, config), rounded(a @ b))
     extents = {"a": config.tile_k if config.a_major == "k" else config.tile_m}
     extents["b"] = config.tile_k if config.b_major == "k" else config.tile_n
     found = {f.name: f for f in check_layouts(module, cutlass.BFloat16, config)}
     assert [name for name, finding in found.items() if not finding.ok] == []
     # Past L1 a line is filled from one line: of lines of 64 bytes in global memory it takes twice as many.
     for name, extent in extents.items():
-        assert f"at {8 if 2 * extent < 128 else 4} " in found[f"g2s_{name}.wavefronts"].detail
+        assert f"take {8 if 2 * extent < 128 else 4} " in found[f"g2s_{name}.wavefronts"].detail
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_other_configurations(changes, which):
 def test_part_of_a_vector_is_refused(which, shape, says):
     module = catalog.load(AMPERE)
     with pytest.raises(ValueError, match=says):
-        walk(module, *integers(*shape), cutlass.BFloat16, majors.configured(module.CONFIG, which))
+        simulate(module, *integers(*shape), cutlass.BFloat16, majors.configured(module.CONFIG, which))
 
 
 @pytest.mark.parametrize("which", majors.MAJORS)
@@ -97,7 +97,7 @@ def test_a_different_swizzle_on_one_side_is_caught(field, swizzle, side):
     wrong = dataclasses.replace(right, smem=right.smem | {field: layout})
     a, b = integers(128, 256, 64)
     try:
-        got = walk_evaluated(*((wrong, right) if side == "writer" else (right, wrong)), a, b, "bfloat16", config)
+        got = simulate_evaluated(*((wrong, right) if side == "writer" else (right, wrong)), a, b, "bfloat16", config)
     except ValueError as refused:
         assert "needed" in str(refused)
     else:
@@ -124,7 +124,7 @@ def test_an_mn_major_tile_without_trans_is_caught():
     bad = {f.name: f.detail for f in check_layouts(module, cutlass.BFloat16, config) if not f.ok}
     assert set(bad) == {"s2r_a.wavefronts"} and "needed 8 adjacent elements" in bad["s2r_a.wavefronts"]
     with pytest.raises(ValueError, match="needed 8 adjacent elements"):
-        walk(module, *integers(128, 256, 64), cutlass.BFloat16, config)
+        simulate(module, *integers(128, 256, 64), cutlass.BFloat16, config)
 
 
 def test_pieces_across_the_lines_of_global_memory_are_caught():
@@ -139,7 +139,7 @@ def test_pieces_across_the_lines_of_global_memory_are_caught():
     )
     a, b = integers(128, 256, 64)
     with pytest.raises(ValueError, match="g2s_a: got vectors that do not run along M"):
-        walk_evaluated(mixed, mixed, a, b, "bfloat16", majors.configured(original.CONFIG, "nn"))
+        simulate_evaluated(mixed, mixed, a, b, "bfloat16", majors.configured(original.CONFIG, "nn"))
 
 
 # --- wgmma ----------------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ def test_pieces_across_the_lines_of_global_memory_are_caught():
 
 @dataclasses.dataclass(frozen=True)
 class Majors:
-    """What the walk asks of a configuration."""
+    """What the simulation asks of a configuration."""
 
     tile_m: int
     tile_n: int
@@ -182,7 +182,7 @@ def test_wgmma_reads_mn_major_tiles_that_tma_wrote(which, bits, k_first):
     taken = tuple("K" if major == "k" else "MN" for major in majors.MAJORS[which])
     found = dataclasses.replace(found, smem=found.smem | turned, mma=dataclasses.replace(found.mma, majors=taken))
     a, b = integers(200, 328, 72)
-    assert np.array_equal(walk_evaluated(found, found, a, b, "bfloat16", config), rounded(a @ b))
+    assert np.array_equal(simulate_evaluated(found, found, a, b, "bfloat16", config), rounded(a @ b))
 
 
 def test_boxes_of_an_mn_major_tile():
@@ -200,7 +200,7 @@ def test_the_wrong_major_has_no_descriptor():
     found = evaluated(module, cutlass.BFloat16, module.CONFIG, vector_for(256))
     config = Majors(module.CONFIG.tile_m, module.CONFIG.tile_n, module.CONFIG.tile_k, "m", "k")
     with pytest.raises(ValueError, match="needed"):
-        walk_evaluated(found, found, *integers(128, 256, 64), "bfloat16", config)
+        simulate_evaluated(found, found, *integers(128, 256, 64), "bfloat16", config)
 
 
 @pytest.mark.parametrize("which", majors.MAJORS)
@@ -217,7 +217,7 @@ def test_the_majors_of_wgmma_are_those_of_its_instruction(which):
     if turned:
         assert "the instruction takes it K-major" in bad[f"{min(turned)}.major"]
         with pytest.raises(ValueError, match="needed rows"):
-            walk(forgetful, *integers(128, 256, 64), cutlass.BFloat16, config)
+            simulate(forgetful, *integers(128, 256, 64), cutlass.BFloat16, config)
 
 
 def test_mma_sync_takes_no_major():

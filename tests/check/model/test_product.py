@@ -15,7 +15,7 @@ from cookbook.check.evaluated import evaluated, vector_for  # noqa: E402
 from cookbook.check.layout import check_layouts, predicted_wavefronts  # noqa: E402
 from cookbook.check.model.epilogue import BoxStores  # noqa: E402
 from cookbook.check.model.fragments import fragment_coords, places_in  # noqa: E402
-from cookbook.check.model.product import walk, walk_evaluated  # noqa: E402
+from cookbook.check.model.product import simulate, simulate_evaluated  # noqa: E402
 from cookbook.check.model.wgmma import boxes_of  # noqa: E402
 from cookbook.layouts import Layout, SmemLayout  # noqa: E402
 from cookbook.recipe import catalog  # noqa: E402
@@ -37,7 +37,7 @@ def integers(m, n, k, dtype=torch.bfloat16, seed=0):
 def test_equals_torch_on_integers(name, shape, dtype):
     module = catalog.load(name)
     a, b = integers(*shape, dtype)
-    product = walk(module, a, b, DTYPES[dtype], module.CONFIG)
+    product = simulate(module, a, b, DTYPES[dtype], module.CONFIG)
     assert product.dtype == np.float32
     assert np.array_equal(product, (a.float() @ b.float()).to(dtype).float().numpy())
 
@@ -48,7 +48,7 @@ def test_equals_torch_to_rounding(name):
     module = catalog.load(name)
     generator = torch.Generator().manual_seed(1)
     a, b = (torch.randn(s, 200, generator=generator).to(torch.bfloat16) for s in (130, 70))
-    product = walk(module, a.float().numpy(), b.float().numpy().T, cutlass.BFloat16, module.CONFIG)
+    product = simulate(module, a.float().numpy(), b.float().numpy().T, cutlass.BFloat16, module.CONFIG)
     exact = (a.double() @ b.double().T).numpy()
     assert np.linalg.norm(product - exact) <= 2**-9 * np.linalg.norm(exact)
     assert np.abs(product - exact).max() <= 2**-8 * np.abs(exact).max()
@@ -64,7 +64,7 @@ def test_other_configurations(name, changes):
     module = catalog.load(name)
     config = dataclasses.replace(module.CONFIG, **changes)
     a, b = integers(140, 150, 136)
-    product = walk(module, a, b, cutlass.BFloat16, config)
+    product = simulate(module, a, b, cutlass.BFloat16, config)
     assert np.array_equal(product, (a.float() @ b.float()).bfloat16().float().numpy())
 
 
@@ -79,7 +79,7 @@ def test_unswizzled_core_matrices():
 
     plain = dataclasses.replace(found, smem=found.smem | {"a": stacked(128), "b": stacked(256)})
     a, b = (x.float().numpy() for x in integers(128, 256, 128))
-    product = walk_evaluated(plain, plain, a, b, "bfloat16", module.CONFIG)
+    product = simulate_evaluated(plain, plain, a, b, "bfloat16", module.CONFIG)
     assert np.array_equal(product, (torch.from_numpy(a @ b)).bfloat16().float().numpy())
 
 
@@ -100,7 +100,7 @@ def test_a_different_swizzle_on_one_side_is_caught(name, swizzle, field, side):
     wrong = reswizzled(right, field, Swizzle(*swizzle))
     pair = (wrong, right) if side == "writer" else (right, wrong)
     try:
-        product = walk_evaluated(*pair, a, b, "bfloat16", module.CONFIG)
+        product = simulate_evaluated(*pair, a, b, "bfloat16", module.CONFIG)
     except ValueError as refused:
         assert "needed" in str(refused)
     else:
@@ -112,25 +112,25 @@ def test_a_different_swizzle_on_one_side_is_caught(name, swizzle, field, side):
 def test_rounds_as_the_kernel_does(name):
     module = catalog.load(name)
     a, b = np.full((1, 8), 1.0, np.float32), np.full((8, 1), 1 + 2**-9, np.float32)
-    assert walk(module, a, b, cutlass.BFloat16, module.CONFIG) == 8.0  # b rounds to 1 in bfloat16, not in float16
-    assert walk(module, a, b, cutlass.Float16, module.CONFIG) == np.float16(8 * (1 + 2**-9))
+    assert simulate(module, a, b, cutlass.BFloat16, module.CONFIG) == 8.0  # b rounds to 1 in bfloat16, not in float16
+    assert simulate(module, a, b, cutlass.Float16, module.CONFIG) == np.float16(8 * (1 + 2**-9))
 
 
 def test_refuses():
     module = catalog.load(AMPERE)
     ones = np.ones((4, 12), np.float32)
     with pytest.raises(ValueError, match="K = 12; needed a multiple of 8"):
-        walk(module, ones, ones.T, cutlass.Float16, module.CONFIG)
+        simulate(module, ones, ones.T, cutlass.Float16, module.CONFIG)
     with pytest.raises(ValueError, match=r"a, b: got shapes \(4, 12\) and \(4, 12\)"):
-        walk(module, ones, ones, cutlass.Float16, module.CONFIG)
+        simulate(module, ones, ones, cutlass.Float16, module.CONFIG)
     with pytest.raises(ValueError, match="dtype"):
-        walk(module, ones, ones.T, cutlass.Float32, module.CONFIG)
+        simulate(module, ones, ones.T, cutlass.Float32, module.CONFIG)
 
 
 def test_tma_takes_any_k_in_padded_rows():
     module = catalog.load(HOPPER)
     a, b = integers(5, 6, 77)
-    product = walk(module, a, b, cutlass.BFloat16, module.CONFIG)
+    product = simulate(module, a, b, cutlass.BFloat16, module.CONFIG)
     assert np.array_equal(product, (a.float() @ b.float()).numpy())
 
 
@@ -227,7 +227,7 @@ def test_boxes_of_c_by_tma(module_and_config, changes, shape):
     module, config = module_and_config
     config = dataclasses.replace(config, **changes)
     a, b = integers(*shape)
-    product = walk(module, a, b, cutlass.BFloat16, config)
+    product = simulate(module, a, b, cutlass.BFloat16, config)
     assert np.array_equal(product, (a.float() @ b.float()).bfloat16().float().numpy())
 
 
@@ -279,7 +279,7 @@ def test_a_different_swizzle_of_the_boxes_is_caught(swizzle, side):
     wrong = reswizzled(right, "c", Swizzle(*swizzle))
     pair = (wrong, right) if side == "writer" else (right, wrong)
     try:
-        product = walk_evaluated(*pair, a, b, "bfloat16", config)
+        product = simulate_evaluated(*pair, a, b, "bfloat16", config)
     except ValueError as refused:
         assert "needed" in str(refused)
     else:

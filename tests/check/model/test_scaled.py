@@ -1,4 +1,4 @@
-"""Block-scaled GEMMs walked in numpy, their scale factors followed, and faults that must be caught."""
+"""Block-scaled GEMMs simulated in numpy, their scale factors followed, and faults that must be caught."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cookbook.check import compiled as compiling  # noqa: E402
 from cookbook.check import ran, scaled, tensor_memory  # noqa: E402
 from cookbook.check.evaluated import evaluated  # noqa: E402
 from cookbook.check.layout import check_layouts  # noqa: E402
-from cookbook.check.model.scaled import scale_path, walk_scaled, walk_scaled_evaluated  # noqa: E402
+from cookbook.check.model.scaled import scale_path, simulate_scaled, simulate_scaled_evaluated  # noqa: E402
 from cookbook.layouts import Layout, evaluate  # noqa: E402
 from cookbook.model.scale_factors import to_atoms  # noqa: E402
 from cookbook.recipe import catalog, formats  # noqa: E402
@@ -45,7 +45,7 @@ def test_equals_torch_on_exact_numbers(name, variant, shape):
     """Whole and ragged tiles, atoms that are not full, one k-tile and more than stages, one tile and several."""
     module, config, _ = looked_at(name, variant)
     a, b = operands(name, *shape)
-    assert np.array_equal(walk_scaled(module, a, b, BF16, config), exact(a, b))
+    assert np.array_equal(simulate_scaled(module, a, b, BF16, config), exact(a, b))
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -53,7 +53,7 @@ def test_normal_numbers_to_rounding(name):
     module, config, _ = looked_at(name)
     random, form = np.random.default_rng(3), catalog.find(name).operands
     a, b = (scaled.quantized(random.standard_normal((rows, 320)), form) for rows in (150, 300))
-    got = walk_scaled(module, a, b, BF16, config)
+    got = simulate_scaled(module, a, b, BF16, config)
     reference = torch.from_numpy(a.values()).double() @ torch.from_numpy(b.values()).double().T
     assert ran.relative_error(torch.from_numpy(got), reference) <= ran.tolerance("bfloat16")
 
@@ -68,7 +68,7 @@ def test_other_configurations(name, changes):
     module, config, _ = looked_at(name, **changes)
     assert not failures(check_layouts(module, BF16, config))
     a, b = operands(name, 140, 150, 288)
-    assert np.array_equal(walk_scaled(module, a, b, BF16, config), exact(a, b))
+    assert np.array_equal(simulate_scaled(module, a, b, BF16, config), exact(a, b))
 
 
 def test_a_deeper_k_tile_has_more_atoms():
@@ -77,7 +77,7 @@ def test_a_deeper_k_tile_has_more_atoms():
     assert not failures(check_layouts(module, BF16, config))
     assert found.smem["sfa"].outer.sizes[1] == 8
     a, b = operands(MXFP8, 128, 128, 288)
-    assert np.array_equal(walk_scaled(module, a, b, BF16, config), exact(a, b))
+    assert np.array_equal(simulate_scaled(module, a, b, BF16, config), exact(a, b))
 
 
 def test_a_box_that_is_too_wide_for_tma_is_a_finding():
@@ -214,7 +214,7 @@ def test_boxes_of_another_size_on_one_side_are_caught(name, side):
     a, b = operands(name, 128, config.tile_n, 3 * config.tile_k)
     pair = (wrong, right) if side == "writer" else (right, wrong)
     try:
-        same = np.array_equal(walk_scaled_evaluated(*pair, module, a, b, config), exact(a, b))
+        same = np.array_equal(simulate_scaled_evaluated(*pair, module, a, b, config), exact(a, b))
     except ValueError as refused:  # a byte that nobody wrote is no scale factor of nvfp4
         assert "needed" in str(refused)
         same = False

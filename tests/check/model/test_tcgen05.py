@@ -1,4 +1,4 @@
-"""Blackwell's GEMMs walked in numpy, their descriptors against the compiler's, and faults that must be caught."""
+"""Blackwell's GEMMs simulated in numpy, their descriptors against the compiler's, and faults that must be caught."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cookbook.check import compiled as compiling  # noqa: E402
 from cookbook.check import tensor_memory  # noqa: E402
 from cookbook.check.evaluated import evaluated, vector_for  # noqa: E402
 from cookbook.check.layout import check_layouts  # noqa: E402
-from cookbook.check.model.product import walk, walk_evaluated  # noqa: E402
+from cookbook.check.model.product import simulate, simulate_evaluated  # noqa: E402
 from cookbook.check.model.tcgen05 import descriptors_of, instruction_of, loads_of, tmem_columns  # noqa: E402
 from cookbook.layouts import Layout  # noqa: E402
 from cookbook.model import BlackwellDescriptor, InstructionDescriptor  # noqa: E402
@@ -44,14 +44,14 @@ def test_equals_torch_on_integers(name, which, shape, dtype):
     """Whole and ragged tiles, one k-tile and more of them than stages, one tile and several."""
     module, config, _ = looked_at(name, which)
     a, b = integers(*shape)
-    assert np.array_equal(walk(module, a, b, DTYPES[dtype], config), rounded(a @ b, dtype))
+    assert np.array_equal(simulate(module, a, b, DTYPES[dtype], config), rounded(a @ b, dtype))
 
 
 @pytest.mark.parametrize("n", [333, 6, 1])
 def test_any_n(n):
     module, config, _ = looked_at()
     a, b = integers(130, n, 72)
-    assert np.array_equal(walk(module, a, b, cutlass.BFloat16, config), rounded(a @ b))
+    assert np.array_equal(simulate(module, a, b, cutlass.BFloat16, config), rounded(a @ b))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_other_configurations(changes):
     module, config, _ = looked_at(**changes)
     assert not failures(check_layouts(module, cutlass.BFloat16, config))
     a, b = integers(140, 150, 136)
-    assert np.array_equal(walk(module, a, b, cutlass.BFloat16, config), rounded(a @ b))
+    assert np.array_equal(simulate(module, a, b, cutlass.BFloat16, config), rounded(a @ b))
 
 
 def replaced(found, field, **changes):
@@ -82,7 +82,9 @@ def test_a_different_swizzle_on_one_side_is_caught(swizzle, field, side):
     wrong = replaced(right, field, swizzle=Swizzle(*swizzle))
     a, b = integers(128, 256, 64)
     try:
-        product = walk_evaluated(*((wrong, right) if side == "writer" else (right, wrong)), a, b, "bfloat16", config)
+        product = simulate_evaluated(
+            *((wrong, right) if side == "writer" else (right, wrong)), a, b, "bfloat16", config
+        )
     except ValueError as refused:
         assert "needed" in str(refused)
     else:
@@ -100,7 +102,7 @@ def test_steps_that_are_not_the_layouts_are_caught(name):
         wrong = dataclasses.replace(found, fragments=found.fragments | {"a": Layout(blocks.shape, stride)})
         assert not tensor_memory.descriptor_finding(wrong, "a").ok
         try:
-            product = walk_evaluated(found, wrong, a, b, "bfloat16", config)
+            product = simulate_evaluated(found, wrong, a, b, "bfloat16", config)
         except ValueError as refused:
             assert "needed" in str(refused)
         else:
@@ -131,7 +133,7 @@ def test_a_warp_that_asks_for_the_lanes_of_another_is_caught():
     assert set(failures(tensor_memory.tensor_memory_findings(wrong, config))) == {"t2r_c.loads"}
     a, b = integers(128, 256, 64)
     with pytest.raises(ValueError, match=r"thread 32 is asked for \(32, 0\), which it does not hold"):
-        walk_evaluated(found, wrong, a, b, "bfloat16", config)
+        simulate_evaluated(found, wrong, a, b, "bfloat16", config)
 
 
 @pytest.mark.parametrize("changes", [{"tmem_columns": 128}, {"tmem_columns": 512}, {"tmem_columns": 200}])
@@ -193,7 +195,7 @@ def test_narrow_tiles_along_n(changes, which):
     assert not failures(tensor_memory.compiled_findings(found, built, "bfloat16"))
     assert descriptors_of(found, "b")[0][0][0].mode == min(128, 2 * config.tile_n)
     a, b = integers(136, 72, 136)
-    assert np.array_equal(walk(module, a, b, cutlass.BFloat16, config), rounded(a @ b))
+    assert np.array_equal(simulate(module, a, b, cutlass.BFloat16, config), rounded(a @ b))
 
 
 def test_a_wrong_major_is_caught():
@@ -204,7 +206,7 @@ def test_a_wrong_major_is_caught():
     assert not failures(tensor_memory.compiled_findings(found, built, "bfloat16"))
     a, b = integers(128, 256, 64)
     with pytest.raises(ValueError, match="which no K-major descriptor of the 128-byte mode says"):
-        walk_evaluated(found, wrong, a, b, "bfloat16", config)
+        simulate_evaluated(found, wrong, a, b, "bfloat16", config)
     with pytest.raises(ValueError, match="which no K-major descriptor"):
         tensor_memory.compiled_findings(wrong, built, "bfloat16")
 

@@ -224,9 +224,9 @@ FAULTS = [
     ),
     planted(
         PERSISTENT,
-        "the next tile begins one slot early",
-        "pipe, turn * k_tiles",
-        "pipe, turn * (k_tiles - 1)",
+        "the next tile begins one k-tile index early",
+        "pipe, iteration * k_tiles",
+        "pipe, iteration * (k_tiles - 1)",
         "deadlock",
         "early wait",
         "race",
@@ -239,8 +239,8 @@ FAULTS = [
     planted(
         PINGPONG,
         "the last turn is handed over to nobody",
-        "if turn + 1 < turns:  # all is issued",
-        "if turn + 1 <= turns:  # all is issued",
+        "if iteration + 1 < turns:  # all is issued",
+        "if iteration + 1 <= turns:  # all is issued",
         "named barrier",
     ),
     planted(
