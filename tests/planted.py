@@ -20,8 +20,9 @@ from walked import integers, rounded
 from cookbook.check import compiled, layout, pipeline, scaled, tensor_memory
 from cookbook.check.evaluated import evaluated
 from cookbook.check.model import product as model
+from cookbook.check.model.fp8 import simulate_fp8
 from cookbook.check.model.scaled import simulate_scaled
-from cookbook.recipe import catalog, majors
+from cookbook.recipe import catalog, formats, majors
 from cookbook.recipe.catalog import Recipe
 
 RECORD = Path(__file__).with_name("faults.json")
@@ -77,7 +78,8 @@ def _model(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
     dtype = compiled.cutlass_dtype(DTYPE)
     if recipe.operands:
         a, b = operands(recipe.name, 200, 300, 320)
-        got, right = simulate_scaled(module, a, b, dtype, config), exact(a, b)
+        simulated = simulate_scaled if formats.FORMATS[recipe.operands].block else simulate_fp8
+        got, right = simulated(module, a, b, dtype, config), exact(a, b)
     else:
         a, b = integers(200, 333, 64)
         got, right = model.simulate(module, a, b, dtype, config), a @ b  # at most 9 * 64: bfloat16 has to round some

@@ -20,7 +20,7 @@ class Evaluated:
     copies: dict[str, TiledCopyTV]  # by field of its TiledCopies
     mma: TiledMmaTV
     fragments: dict[str, Layout] = field(default_factory=dict)  # of tcgen05 alone: see `_fragments`
-    scaled: formats.Format | None = None  # what block-scaled operands are made of
+    scaled: formats.Format | None = None  # what scaled operands are made of
     scale_columns: tuple[int, int] = (0, 0)  # the first in tensor memory of the scale factors of A and of B
     reduction_buffer: Layout | None = None  # of split-K, in float32: (THREAD, (VEC, VECTORS), SENDER)
 
@@ -73,12 +73,13 @@ def evaluated(module: ModuleType, dtype: Any, config: Any, vec: int = 8) -> Eval
     vectors = (vec,) if "vec" in inspect.signature(module.tiled_copies).parameters else ()
     arch = "sm_100a" if module.GEMM.gpus[0] >= (10, 0) else "sm_90a"  # CuTe has tcgen05's MMAs for that one alone
     form = formats.of_module(module)
+    blocks = form and form.block  # scale factors go through shared and tensor memory, as operands do
 
     def everything() -> tuple[Any, Any, Any, dict[str, Any], Any]:
         copies = module.tiled_copies(dtype, config, *vectors)
         smem, mma = module.smem_layouts(dtype, config), module.tiled_mma(dtype, config)
         fragments = _fragments(smem, mma, dtype, config) if hasattr(copies, "t2r_c") and not form else {}
-        fragments = fragments or (_scaled_fragments(module, smem, mma, config) if form else {})
+        fragments = fragments or (_scaled_fragments(module, smem, mma, config) if blocks else {})
         buffer = module.reduction_buffer(config) if getattr(config, "split_k", 1) > 1 else None
         return smem, copies, mma, fragments, buffer
 
@@ -87,7 +88,8 @@ def evaluated(module: ModuleType, dtype: Any, config: Any, vec: int = 8) -> Eval
     if not form:
         return found
     in_bytes = {name: x if name == "c" else replace(x, element_bits=8) for name, x in found.smem.items()}
-    return replace(found, smem=in_bytes, scaled=form, scale_columns=(config.sfa_column, config.sfb_column))
+    columns = (config.sfa_column, config.sfb_column) if blocks else (0, 0)
+    return replace(found, smem=in_bytes, scaled=form, scale_columns=columns)
 
 
 def _fragments(smem: Any, mma: Any, dtype: Any, config: Any) -> dict[str, Any]:

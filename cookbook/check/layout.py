@@ -64,7 +64,7 @@ def check_layouts(module: ModuleType, dtype: Any, config: Any) -> list[Finding]:
                 findings.append(_descriptors(name, found.smem[name], rows, major))
     if found.sums_in_tensor_memory:
         findings += tensor_memory.tensor_memory_findings(found, config)
-    if found.scaled:
+    if found.scaled and found.scaled.block:
         findings += scale_factors.scale_findings(found, config)
     return findings + reduction_buffer.reduction_buffer_findings(found, config)
 
@@ -229,4 +229,6 @@ def _descriptors(name: str, layout: SmemLayout, rows: int, major: str) -> Findin
         return Finding(f"{name}.descriptor", False, str(error))
     first = found[0]
     fields = f"{first.mode}-byte mode, lbo {first.lbo}, sbo {first.sbo}"
-    return Finding(f"{name}.descriptor", True, f"{len(found)} blocks of {rows} x 16: {fields}")
+    return Finding(
+        f"{name}.descriptor", True, f"{len(found)} blocks of {rows} x {256 // layout.element_bits}: {fields}"
+    )

@@ -23,6 +23,7 @@ from cookbook.check import counted, pipeline, ran, scaled, subjects, tensor_memo
 from cookbook.check.evaluated import evaluated
 from cookbook.check.findings import Finding
 from cookbook.check.layout import check_layouts, predicted_copies, predicted_wavefronts
+from cookbook.check.model.fp8 import simulate_fp8
 from cookbook.check.model.product import simulate
 from cookbook.check.model.scaled import simulate_scaled
 from cookbook.check.ran import Shape
@@ -38,7 +39,7 @@ PIPELINE = "pipeline"  # one more, of a GEMM whose warps meet at barriers in sha
 MODEL_SHAPES: tuple[Shape, ...] = ((200, 333, 64), (72, 40, 136))  # ragged in M and N; in K too
 TIMED_SHAPES: tuple[Shape, ...] = ((4096, 4096, 4096),)
 BY_NAME = "measured of packaged recipes only"
-UNTIMED = "not done yet for block-scaled operands"  # levels that call matmul(a, b) with two operands
+UNTIMED = "not done yet for scaled operands"  # levels that call matmul(a, b) with two operands
 LARGEST_TRANSPOSED = 2**24  # elements
 LARGEST_MODELLED = 2**28  # multiply-adds; numpy simulates about 2**26 of them in a second
 Progress = Callable[[str], None]
@@ -373,7 +374,7 @@ def _simulated(recipe: Recipe, dtype: str, operands: tuple[Any, Any], config: An
 
 
 def _simulated_scaled(recipe: Recipe, dtype: str, operands: tuple[Any, Any], config: Any, integers: bool) -> float:
-    """`_simulated` of block-scaled operands: against the product, in float64, of what they stand for."""
+    """`_simulated` of scaled operands: against the product, in float64, of what they stand for."""
     import torch
 
     (m, k), n, form = operands[0].shape, operands[1].shape[1], recipe.operands
@@ -381,7 +382,8 @@ def _simulated_scaled(recipe: Recipe, dtype: str, operands: tuple[Any, Any], con
         a, b = scaled.integers(m, k, form, 0), scaled.integers(n, k, form, 1)
     else:
         a, b = (scaled.quantized(x.float().numpy(), form) for x in (operands[0], operands[1].T))
-    product = simulate_scaled(module_of(recipe), a, b, compiling.cutlass_dtype(dtype), config)
+    model = simulate_scaled if formats.FORMATS[form].block else simulate_fp8
+    product = model(module_of(recipe), a, b, compiling.cutlass_dtype(dtype), config)
     got, exact = (
         torch.as_tensor(product),
         torch.from_numpy(a.values()).double() @ torch.from_numpy(b.values()).double().T,
@@ -541,8 +543,9 @@ def ran_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...], majors: st
 def timed_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...], majors: str = DEFAULT) -> list[Level]:
     """Ours against its peers on this GPU over `shapes` (TIMED_SHAPES if empty), or what is recorded."""
     device, reason = gpu_for(recipe)
-    if device is None or recipe.operands or subjects.differing(recipe):
-        return recorded_levels(recipe, "timed", dtype, reason or (UNTIMED if recipe.operands else BY_NAME), majors)
+    scaled_blocks = recipe.operands and formats.FORMATS[recipe.operands].block
+    if device is None or scaled_blocks or subjects.differing(recipe):
+        return recorded_levels(recipe, "timed", dtype, reason or (UNTIMED if scaled_blocks else BY_NAME), majors)
     own = transpose.TIMED_SHAPES if recipe.kind == "transpose" else TIMED_SHAPES
     made = bench.bench(recipe.name, shapes or own, [dtype], majors=[majors])
     return [replace(_of_record(record, PASSED), record=record) for record in made]

@@ -1,8 +1,8 @@
-"""Block-scaled operands: narrow floats, and one scale factor for every 16 or 32 of them along K.
+"""Scaled operands: narrow floats, and one scale factor for every 16 or 32 of them along K, or for a whole row.
 
-A row of such a matrix is cut into blocks; what an element stands for is its own value times its block's scale factor.
-The products of two elements and two scale factors are exact in float32, so a reference in float64 of what the operands
-stand for is a reference for the kernel.
+A row of a block-scaled matrix is cut into blocks; what an element stands for is its own value times its block's scale
+factor. Where a row has one factor, the row is the block. The products of two elements and two scale factors are exact
+in float32, so a reference in float64 of what the operands stand for is a reference for the kernel.
 """
 
 from __future__ import annotations
@@ -17,12 +17,23 @@ from cookbook.model.scale_factors import ATOM_BYTES
 from cookbook.model.small_floats import decode, encode, encode_ue8m0, pack
 from cookbook.recipe.formats import FORMATS, Format
 
-__all__ = ["Scaled", "as_matmul", "atoms_as_words", "integers", "quantized", "rounded", "tensors"]
+__all__ = [
+    "Scaled",
+    "as_matmul",
+    "atoms_as_words",
+    "integers",
+    "peer_error",
+    "quantized",
+    "rounded",
+    "row_quantized",
+    "tensors",
+]
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """A or B, (rows, K), as patterns: `codes` (rows, K) uint8, one element each; `scales` (rows, K / block) uint8."""
+    """A or B, (rows, K), as patterns: `codes` (rows, K) uint8, one element each; `scales` (rows, K / block) uint8, or
+    (rows, 1) float32 where a row has one."""
 
     format: str
     codes: np.ndarray
@@ -37,26 +48,29 @@ class Scaled:
     def values(self) -> np.ndarray:
         """(rows, K) float32: what the operand stands for, exactly."""
         form = FORMATS[self.format]
-        return decode(self.codes, form.element) * np.repeat(decode(self.scales, form.scale), form.block, axis=1)
+        factors = self.scales if form.scale == "float32" else decode(self.scales, form.scale)
+        return decode(self.codes, form.element) * np.repeat(factors, form.block_of(self.codes.shape[1]), axis=1)
 
 
 def quantized(values: np.ndarray, name: str) -> Scaled:
     """The operand nearest to float32 `values` (rows, K): each block's largest element becomes the largest there is.
 
-    A scale factor of mxfp8 is a power of two, the smallest that makes everything fit; one of nvfp4 is rounded.
+    A scale factor of mxfp8 is a power of two, the smallest that makes everything fit; one of nvfp4 is rounded. That of
+    a row is such a power of two as well, in float32: then bfloat16 holds what an element stands for exactly.
 
     Raises:
         ValueError: K is no multiple of the block.
     """
     form = FORMATS[name]
     values = np.asarray(values, np.float32)
-    if values.ndim != 2 or values.shape[1] % form.block:
-        raise ValueError(f"values: got shape {values.shape}; needed (rows, K), K a multiple of {form.block}")
-    blocks = values.reshape(len(values), -1, form.block)
+    multiple = form.block or 1
+    if values.ndim != 2 or values.shape[1] % multiple:
+        raise ValueError(f"values: got shape {values.shape}; needed (rows, K), K a multiple of {multiple}")
+    blocks = values.reshape(len(values), -1, form.block_of(values.shape[1]))
     largest = np.nanmax(decode(np.arange(1 << form.bits, dtype=np.uint8), form.element))
     wanted = np.abs(blocks).max(axis=2) / largest
-    scales = encode_ue8m0(wanted) if form.scale == "ue8m0" else encode(wanted, form.scale)
-    divisor = decode(scales, form.scale)
+    scales = _factors(wanted, form)
+    divisor = scales if form.scale == "float32" else decode(scales, form.scale)
     codes = encode(blocks / np.where(divisor == 0, 1, divisor)[..., None], form.element)
     return Scaled(name, codes.reshape(values.shape), scales)
 
@@ -68,8 +82,16 @@ def integers(rows: int, k: int, name: str, seed: int = 0) -> Scaled:
     """
     form, random = FORMATS[name], np.random.default_rng(seed)
     codes = encode(random.choice(np.array([-3, -2, -1, -0.5, 0, 0.5, 1, 2, 3], np.float32), (rows, k)), form.element)
-    factors = random.choice(np.array([0.5, 1, 2], np.float32), (rows, k // form.block))
-    return Scaled(name, codes, encode_ue8m0(factors) if form.scale == "ue8m0" else encode(factors, form.scale))
+    factors = random.choice(np.array([0.5, 1, 2], np.float32), (rows, k // form.block_of(k)))
+    return Scaled(name, codes, _factors(factors, form))
+
+
+def _factors(wanted: np.ndarray, form: Format) -> np.ndarray:
+    """The scale factors of a format that come next to `wanted`, as `Scaled` has them."""
+    if form.scale in ("ue8m0", "float32"):
+        powers = encode_ue8m0(wanted)
+        return powers if form.scale == "ue8m0" else decode(powers, "ue8m0")
+    return encode(wanted, form.scale)
 
 
 def tensors(operand: Scaled, device: Any = "cpu") -> tuple[Any, Any]:
@@ -86,6 +108,9 @@ def rounded(x: Any, form: Format) -> Any:
     """A torch tensor (rows, K) as what its quantized form stands for: of the same dtype, which must hold it exactly."""
     import torch
 
+    if not form.block:
+        elements, scales = row_quantized(x)
+        return (elements.float() * scales).to(x.dtype)
     values = quantized(x.float().cpu().numpy(), form.name).values()
     return torch.from_numpy(values).to(x.device, x.dtype)
 
@@ -96,12 +121,41 @@ def as_matmul(matmul: Callable[..., Any], form: Format) -> Callable[..., Any]:
     Quantizing what is `rounded` already loses nothing.
     """
 
+    def by_rows(a: Any, b: Any, out: Any = None) -> Any:
+        (elements, a_scale), (bt, b_scale) = row_quantized(a), row_quantized(b.T)
+        return matmul(elements, bt.T, a_scale, b_scale.T, out=out)
+
     def call(a: Any, b: Any, out: Any = None) -> Any:
         pairs = [tensors(quantized(x.float().cpu().numpy(), form.name), a.device) for x in (a, b.T)]
         (elements, a_scale), (bt, b_scale) = pairs
         return matmul(elements, bt.T, a_scale, b_scale, out=out)
 
-    return call
+    return call if form.block else by_rows
+
+
+def row_quantized(x: Any) -> tuple[Any, Any]:
+    """`quantized(x, "fp8")` on the device of a torch tensor (rows, K): elements (rows, K), scale factors (rows, 1)."""
+    import torch
+
+    wanted = x.float().abs().amax(dim=1, keepdim=True).clamp(min=1e-30) / torch.finfo(torch.float8_e4m3fn).max
+    scales = torch.exp2(torch.ceil(torch.log2(wanted)))
+    return (x.float() / scales).to(torch.float8_e4m3fn), scales
+
+
+def peer_error(a: Any, b: Any, exact: Any, dtype: Any) -> float:
+    """The relative error of torch's own GEMM of row-scaled 8-bit operands, with fast accumulation.
+
+    It takes N in multiples of 16; columns of zeros are added and left out again.
+    """
+    import torch
+
+    (elements, a_scale), (bt, b_scale) = row_quantized(a), row_quantized(b.T)
+    more = -len(bt) % 16
+    bt = torch.nn.functional.pad(bt.view(torch.uint8), (0, 0, 0, more)).view(bt.dtype)
+    b_scale = torch.nn.functional.pad(b_scale, (0, 0, 0, more), value=1.0)
+    found = torch._scaled_mm(elements, bt.T, a_scale, b_scale.T, out_dtype=torch.bfloat16, use_fast_accum=True)
+    difference = found[:, : b.shape[1]].to(dtype).to(exact.dtype) - exact
+    return (difference.norm() / exact.norm()).item()
 
 
 def atoms_as_words(atoms: np.ndarray, rows: int) -> np.ndarray:

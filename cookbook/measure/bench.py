@@ -14,6 +14,7 @@ from cookbook.check.ran import Shape
 from cookbook.measure import peers, records, studies
 from cookbook.measure.contest import MIN_ROUNDS, ROUNDS, record_of, time_contest
 from cookbook.recipe import catalog
+from cookbook.recipe.formats import FORMATS
 from cookbook.recipe.majors import DEFAULT, misfit
 
 DEFAULT_SHAPES: tuple[Shape, ...] = (
@@ -71,7 +72,7 @@ def bench(
     if not torch.cuda.is_available():
         raise RuntimeError("no CUDA device: nothing can be timed here")
     recipe = catalog.find(name)
-    if recipe.operands:
+    if recipe.operands and FORMATS[recipe.operands].block:
         raise ValueError(
             f"name: got {recipe.name}; needed operands of one of {recipe.dtypes}: {recipe.operands} not yet"
         )
@@ -84,7 +85,8 @@ def bench(
             on_progress("timed " + " ".join(word for word in words if word))
             contest = peers.contest_of(recipe, shape, dtype, which, quack, own)
             timed = time_contest(contest, rounds)
-            costs = peers.host_costs(recipe.name, dtype, which, quack) if recipe.kind == "gemm" else {}
+            plain = recipe.kind == "gemm" and not recipe.operands
+            costs = peers.host_costs(recipe.name, dtype, which, quack) if plain else {}
             for who, cost in costs.items():
                 timed[who] = timed.get(who, {}) | cost
             made.append(record_of(recipe.name, contest, shape, dtype, timed))

@@ -2,7 +2,8 @@
 
 A GEMM's peers are torch.matmul, QuACK, the GEMM that its front matter names under `beside`, and the ceiling: a kernel
 that does as many multiplications by the same instruction and nothing else (`cookbook.measure.ceilings`). A transpose's
-are torch's own, its other variants, and a copy of as many bytes, which is the ceiling.
+are torch's own, its other variants, and a copy of as many bytes, which is the ceiling. Those of a GEMM of row-scaled
+8-bit operands are torch's own, with fast and with slow accumulation.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from cookbook.recipe import catalog
 from cookbook.recipe.majors import DEFAULT, configured
 
 TORCH, QUACK = "torch.matmul", "quack"
+FAST, SLOW = "torch._scaled_mm", "torch._scaled_mm, slow accumulation"  # of row-scaled 8-bit operands
 COPY, TORCH_TRANSPOSE = "device copy", "torch"  # of a transpose
 HOST_SHAPE: Shape = (64, 64, 64)  # so small that the GPU keeps up with the host
 
@@ -43,6 +45,8 @@ def contest_of(
     module = catalog.load(recipe.name)
     if recipe.kind == "transpose":
         return transpose_contest(module, shape, dtype)
+    if recipe.operands:
+        return row_scaled_contest(module, shape, dtype, own)
     contest = gemm_contest(module, shape, dtype, majors, quack, recipe.beside, own)
     contest = replace(contest, majors=recipe.told_apart(majors))
     return ceilings.beside(recipe, contest, dtype)
@@ -117,6 +121,61 @@ def input_sets(shape: Shape, dtype: str, majors: str = DEFAULT) -> list[tuple[An
     kind = {"device": "cuda", "dtype": getattr(torch, dtype)}
     count = how_many_sets(2 * (m * k + k * n + m * n))
     return [(*ran.inputs(shape, dtype, majors=majors), torch.empty(m, n, **kind)) for _ in range(count)]
+
+
+# --- GEMMs of row-scaled 8-bit operands -------------------------------------------------------------------------------
+
+
+def row_scaled_contest(module: Any, shape: Shape, dtype: str, own: bool = True) -> Contest:
+    """A recipe's matmul of (a, b, scale_a, scale_b, out), with all its variants if `own`, and torch's two.
+
+    Raises:
+        RuntimeError: one of them does not compute the product.
+    """
+    sets, kinds = row_scaled_sets(shape, dtype), module.VARIANTS if own else ()
+    variants: dict[str, Call] = {
+        OURS: _into_scaled(module.matmul),
+        FAST: partial(_scaled_mm, True),
+        SLOW: partial(_scaled_mm, False),
+    }
+    variants |= {name: _into_scaled(partial(module.matmul, variant=name)) for name in kinds}
+    for name, call in variants.items():
+        _verify_scaled(name, call, sets[0])
+    return Contest(variants, sets, FAST, 2.0 * shape[0] * shape[1] * shape[2], config=module.CONFIG)
+
+
+def row_scaled_sets(shape: Shape, dtype: str) -> list[tuple[Any, ...]]:
+    """Sets of (a, b, scale_a, scale_b, out): normal numbers as e4m3, scale factors of 0.5 to 1.5, K contiguous."""
+    import torch
+
+    m, n, k = shape
+    made = []
+    for _ in range(how_many_sets(m * k + k * n + 2 * m * n)):
+        a, b = (torch.randn(rows, k, device="cuda").to(torch.float8_e4m3fn) for rows in (m, n))
+        scale_a, scale_b = torch.rand(m, 1, device="cuda") + 0.5, torch.rand(1, n, device="cuda") + 0.5
+        made.append((a, b.T, scale_a, scale_b, torch.empty(m, n, device="cuda", dtype=getattr(torch, dtype))))
+    return made
+
+
+def _into_scaled(matmul: Callable[..., Any]) -> Call:
+    return lambda a, b, scale_a, scale_b, out: matmul(a, b, scale_a, scale_b, out=out)
+
+
+def _scaled_mm(fast: bool, a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any) -> Any:
+    import torch
+
+    return torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=out.dtype, use_fast_accum=fast, out=out)
+
+
+def _verify_scaled(name: str, call: Call, operands: tuple[Any, ...]) -> None:
+    """Before it is timed: the product, to the rounding of bfloat16 and what fast accumulation loses."""
+    a, b, scale_a, scale_b, out = operands
+    out.fill_(float("nan"))
+    call(*operands)
+    exact = (a.float() @ b.float()) * scale_a * scale_b
+    error, limit = ran.relative_error(out, exact), 2 * ran.tolerance("bfloat16")
+    if not error <= limit:
+        raise RuntimeError(f"{name} is wrong: relative error {error:.2e}; at most {limit:.2e}")
 
 
 # --- the host -------------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
-"""wgmma.mma_async.m64nNk16 with both operands in shared memory, read through matrix descriptors.
+"""wgmma.mma_async.m64nNkK with both operands in shared memory, read through matrix descriptors.
 
-Operands of 16-bit floats, A of 64 x 16 and B of N x 16 (one row for each column of the product). K-major: the K values
-of a row are adjacent. MN-major: the values of one k are adjacent along the rows.
+A is 64 x K and B is N x K (one row for each column of the product). K is 32 bytes: 16 elements of 16-bit floats, 32 of
+8-bit ones. K-major: the K values of a row are adjacent. MN-major, which 16-bit types alone may be: the values of one k
+are adjacent along the rows.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from cookbook.arguments import checked, choice, integer, renamed
 from cookbook.layouts import SmemLayout
 from cookbook.model.formats import to_float32
+from cookbook.model.small_floats import decode
 from cookbook.model.smem import SharedMemory
 from cookbook.model.tma import SWIZZLES, swizzle_mode
 
@@ -21,7 +23,9 @@ __all__ = ["MatrixDescriptor", "d_coords", "operand_addresses", "operand_descrip
 
 CHUNK = 16  # bytes of a row that stay together
 CORE_ROWS = 8
-K = 16  # elements
+K = 16  # elements of 16 bits
+K_BYTES = 32  # of a row: K elements of 16 bits, twice as many of 8
+SMALL = ("e4m3", "e5m2")
 MAJORS = ("K", "MN")
 MODE_CODES = {0: 0, 128: 1, 64: 2, 32: 3}
 FIELD = (1 << 14) - 1  # addresses and offsets are 14 bits, in units of 16 bytes
@@ -82,7 +86,7 @@ class MatrixDescriptor:
 @checked
 @lru_cache(maxsize=1024)
 def operand_addresses(descriptor: MatrixDescriptor, rows: int, major: str = "K") -> np.ndarray:
-    """Read-only byte addresses of the 16-byte chunks of a rows x 16 operand.
+    """Read-only byte addresses of the 16-byte chunks of an operand of rows x 32 bytes.
 
     PTX ISA, "Strides" and "Asynchronous Warpgroup Level Canonical Layouts": lines of one chunk under no swizzle, else
     of `mode` bytes, along K or along MN; then the swizzle of the absolute address.
@@ -108,7 +112,7 @@ def operand_addresses(descriptor: MatrixDescriptor, rows: int, major: str = "K")
 
 
 def _k_major_chunks(descriptor: MatrixDescriptor, rows: int) -> np.ndarray:
-    row, chunk = np.arange(rows)[:, None], np.arange(K * 2 // CHUNK)
+    row, chunk = np.arange(rows)[:, None], np.arange(K_BYTES // CHUNK)
     linear = descriptor.start + row % CORE_ROWS * (descriptor.mode or CHUNK) + row // CORE_ROWS * descriptor.sbo
     return linear + chunk * (CHUNK if descriptor.mode else descriptor.lbo)
 
@@ -123,13 +127,13 @@ def _mn_major_chunks(descriptor: MatrixDescriptor, rows: int) -> np.ndarray:
 
 @checked
 def operand_descriptors(layout: SmemLayout, rows: int, base: int = 0, major: str = "K") -> list[MatrixDescriptor]:
-    """The descriptors of every `rows` x 16 block of a tile: k blocks fastest, then row blocks, then stages.
+    """The descriptors of every block of `rows` x 32 bytes of a tile: k blocks fastest, then row blocks, then stages.
 
     From one k block to the next only the start address advances. K-major: by 32 bytes inside a swizzled row of 64 or
     128 bytes, else to the next atom along K. MN-major: to the next 16 lines. The layout says how many bytes that is.
 
     Args:
-        layout: (rows of the operand, K[, stage]) of 16-bit elements.
+        layout: (rows of the operand, K[, stage]) of 16-bit elements, or of 8-bit ones, which are K-major.
         rows: rows of one instruction: 64 for A, N for B.
         base: byte address of the tile, a multiple of `layout.alignment`.
         major: "K" or "MN", the instruction's imm-trans-a or imm-trans-b.
@@ -143,43 +147,46 @@ def operand_descriptors(layout: SmemLayout, rows: int, base: int = 0, major: str
     integer("base", base, at_least=0, at_most=FIELD * CHUNK)
     offsets = layout.outer.table() * layout.element_bytes
     offsets = offsets[..., None] if offsets.ndim == 2 else offsets
-    if layout.element_bits != 16 or offsets.ndim != 3:
-        raise ValueError(f"layout: got {layout!r}; needed 16-bit elements in modes (MN, K) or (MN, K, STAGE)")
-    if offsets.shape[0] % rows or offsets.shape[1] % K:
-        raise ValueError(f"rows: got {rows}; needed blocks of {rows} x {K} that divide {offsets.shape[:2]}")
+    if layout.element_bits not in (8, 16) or offsets.ndim != 3:
+        raise ValueError(f"layout: got {layout!r}; needed 8- or 16-bit elements in modes (MN, K) or (MN, K, STAGE)")
+    if layout.element_bits == 8 and major != "K":
+        raise ValueError(f"major: got {major!r}; needed 'K', as wgmma takes 8-bit operands")
+    k = K_BYTES // layout.element_bytes
+    if offsets.shape[0] % rows or offsets.shape[1] % k:
+        raise ValueError(f"rows: got {rows}; needed blocks of {rows} x {k} that divide {offsets.shape[:2]}")
     if base % layout.alignment:
         raise ValueError(f"base: got {base}; needed a multiple of {layout.alignment} for {layout.swizzle!r}")
     mode = swizzle_mode(layout.swizzle)
-    blocks = offsets.reshape(-1, rows, offsets.shape[1] // K, K, offsets.shape[2])
-    blocks = blocks.transpose(4, 0, 2, 1, 3).reshape(-1, rows, K)
+    blocks = offsets.reshape(-1, rows, offsets.shape[1] // k, k, offsets.shape[2])
+    blocks = blocks.transpose(4, 0, 2, 1, 3).reshape(-1, rows, k)
     return [_block_descriptor(block, base, mode, major) for block in blocks]
 
 
 def _block_descriptor(block: np.ndarray, base: int, mode: int, major: str) -> MatrixDescriptor:
-    """The descriptor of one block, given its (rows, 16) byte offsets before the swizzle."""
-    start, rows = int(block[0, 0]), len(block)
+    """The descriptor of one block, given its (rows, K) byte offsets before the swizzle."""
+    start, rows, chunk = int(block[0, 0]), len(block), CHUNK * block.shape[1] // K_BYTES
     lbo, sbo = (_k_major_strides if major == "K" else _mn_major_strides)(block - start, mode)
     if min(lbo, sbo) < 0:
         raise ValueError(f"layout: got lbo {lbo} and sbo {sbo}; needed offsets that grow: not a canonical layout")
     descriptor = MatrixDescriptor(base + start, lbo, sbo, mode)
     lines = block if major == "K" else block.T  # adjacent values in a row, either way
-    chunks = SWIZZLES[mode](base + lines[:, :: CHUNK // 2])
-    inside = lines - np.repeat(lines[:, :: CHUNK // 2], CHUNK // 2, axis=1)
-    adjacent = (inside == np.arange(lines.shape[1]) % 8 * 2).all()
+    chunks = SWIZZLES[mode](base + lines[:, ::chunk])
+    inside = lines - np.repeat(lines[:, ::chunk], chunk, axis=1)
+    adjacent = (inside == np.arange(lines.shape[1]) % chunk * (CHUNK // chunk)).all()
     if not adjacent or not np.array_equal(chunks, operand_addresses(descriptor, rows, major)):
         raise ValueError(
             f"layout: got a block at byte {start} that no {major}-major descriptor of the {mode}-byte mode reads; "
             f"needed {'rows' if major == 'K' else 'lines of one k'} {mode or CHUNK} bytes apart in groups of 8, "
-            f"and 8 {major} values adjacent"
+            f"and {chunk} {major} values adjacent"
         )
     return descriptor
 
 
 def _k_major_strides(block: np.ndarray, mode: int) -> tuple[int, int]:
-    """(lbo, sbo) of a (rows, 16) block of byte offsets from its start."""
+    """(lbo, sbo) of a (rows, K) block of byte offsets from its start."""
     sbo = int(block[CORE_ROWS, 0]) if len(block) > CORE_ROWS else 0
     # The swizzled modes do not use lbo; the PTX ISA says to take it as 1, in units of 16 bytes.
-    return CHUNK if mode else int(block[0, CHUNK // 2]), sbo
+    return CHUNK if mode else int(block[0, block.shape[1] // 2]), sbo
 
 
 def _mn_major_strides(block: np.ndarray, mode: int) -> tuple[int, int]:
@@ -217,37 +224,42 @@ def wgmma(
     major_a: str = "K",
     major_b: str = "K",
 ) -> np.ndarray:
-    """wgmma.mma_async.sync.aligned.m64nNk16.f32.T.T with A and B in shared memory.
+    """wgmma.mma_async.sync.aligned.m64nNkK.f32.T.T with A and B in shared memory.
 
     PTX ISA, "Asynchronous Multiply-and-Accumulate Instruction: wgmma.mma_async".
 
     Args:
-        a: descriptor of a 64 x 16 operand, or its 64 bits.
-        b: descriptor of an N x 16 operand, or its 64 bits.
+        a: descriptor of an operand of 64 rows, or its 64 bits.
+        b: descriptor of an operand of N rows, or its 64 bits.
         d: (128, N // 2) float32 accumulators by thread and register; N follows from it.
-        dtype: T: "float16" or "bfloat16".
+        dtype: T: "float16", "bfloat16", "e4m3" or "e5m2". (A and B may be of different 8-bit types; here they are not.)
         major_a: "K", or "MN" (imm-trans-a = 1, which 16-bit types alone may have).
         major_b: likewise (imm-trans-b).
 
     Returns:
         (128, N // 2) float32: d plus the product. Products are exact and added in float32 in numpy's order; the
-        hardware's order and intermediate rounding are its own.
+        hardware's order and intermediate rounding are its own: of 8-bit products it keeps fewer bits than float32 has.
     """
     if d.ndim != 2 or d.shape[0] != 128 or d.dtype != np.float32:
         raise ValueError(f"d: got {d.dtype} of shape {d.shape}; needed float32 (128, N / 2)")
     n = 2 * d.shape[1]
     coords = d_coords(n)
     with renamed(word="a", major="major_a", descriptor="a"):
-        left = to_float32(_operand(smem, _decoded(a), 64, major_a), dtype)
+        left = _values(smem, _decoded(a), 64, major_a, dtype)
     with renamed(word="b", major="major_b", descriptor="b"):
-        right = to_float32(_operand(smem, _decoded(b), n, major_b), dtype)
+        right = _values(smem, _decoded(b), n, major_b, dtype)
     return d + (left @ right.T)[coords[..., 0], coords[..., 1]]
 
 
-def _operand(smem: SharedMemory, descriptor: MatrixDescriptor, rows: int, major: str) -> np.ndarray:
-    """(rows, 16) uint16 bits."""
-    chunks = smem.read(operand_addresses(descriptor, rows, major), CHUNK // 2)
-    return chunks.reshape(rows, K) if major == "K" else chunks.reshape(K, rows).T
+def _values(smem: SharedMemory, descriptor: MatrixDescriptor, rows: int, major: str, dtype: str) -> np.ndarray:
+    """(rows, K) float32."""
+    addresses = operand_addresses(descriptor, rows, major)
+    if dtype in SMALL:
+        if major != "K":
+            raise ValueError(f"major: got {major!r}; needed 'K', as wgmma takes 8-bit operands")
+        return decode(smem.read(addresses, CHUNK, np.uint8).reshape(rows, K_BYTES), dtype)
+    chunks = smem.read(addresses, CHUNK // 2)
+    return to_float32(chunks.reshape(rows, K) if major == "K" else chunks.reshape(K, rows).T, dtype)
 
 
 def _decoded(descriptor: MatrixDescriptor | int) -> MatrixDescriptor:

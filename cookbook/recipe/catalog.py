@@ -352,7 +352,8 @@ def usage_of(recipe: Recipe) -> tuple[str, str, str]:
         return *USAGE["gemm"][:2], "a: (M, K), b: (K, N), each with rows or columns of adjacent elements"
     if recipe.operands:
         block = formats.FORMATS[recipe.operands].block
-        where = f"a: (M, K), b: (K, N), K contiguous; scales: (M, K / {block}), (N, K / {block})"
+        scales = f"(M, K / {block}), (N, K / {block})" if block else "(M, 1), (1, N)"
+        where = f"a: (M, K), b: (K, N), K contiguous; scales: {scales}"
         return "matmul", "c = matmul(a, b, a_scale, b_scale)", where
     return USAGE[recipe.kind]
 

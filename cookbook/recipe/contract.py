@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
 from cookbook.recipe.catalog import Recipe
+from cookbook.recipe.formats import FORMATS
 
 __all__ = [
     "BlockScaled",
@@ -23,6 +24,7 @@ __all__ = [
     "Gemm",
     "InstructionCeilings",
     "Move",
+    "RowScaled",
     "SizedByChip",
     "Study",
     "Transpose",
@@ -88,6 +90,15 @@ class Variants(Protocol):
     """It has several kernels to compare, each a Config; `matmul(..., variant=NAME)` runs one."""
 
     VARIANTS: Mapping[str, Any]  # in the order to read them; `config_for(arch, NAME)` fits one to a chip
+
+
+@runtime_checkable
+class RowScaled(Protocol):
+    """`operands: fp8`: elements of 8 bits; each row of A and each column of B has one float32 scale factor."""
+
+    ELEMENT: Any  # cutlass types of the elements of A and B that the checks multiply, and of their scale factors
+    SCALE: Any
+    BLOCK: int  # 0: a factor for all elements along K
 
 
 @runtime_checkable
@@ -279,7 +290,8 @@ _OF_MEASURES: dict[str, tuple[type, ...]] = {
 def asked_of(recipe: Recipe) -> tuple[type, ...]:
     """The protocols that a recipe's module fulfils because its front matter says so."""
     asked = _OF_KIND[recipe.kind] + _OF_MEASURES.get(recipe.measures, ())
-    asked += (BlockScaled,) if recipe.operands else ()
+    if recipe.operands:
+        asked += (BlockScaled,) if FORMATS[recipe.operands].block else (RowScaled,)
     return asked + ((InstructionCeilings,) if recipe.ceiling_of else ())
 
 

@@ -165,12 +165,13 @@ class Call(NamedTuple):
     """What the checks found out about calls of one kind: by this a recipe chooses what to launch."""
 
     dtype: torch.dtype  # of C
+    operands: tuple[torch.dtype, torch.dtype]  # dtypes of A and of B
     device: int  # of CUDA's
     arch: str  # "sm_90"
     sms: int
     mnk: tuple[int, int, int]
     majors: tuple[str, str]  # "k", or "m" of A and "n" of B
-    strides: tuple[int, int, int]  # from line to line of A, of B, and from row to row of what is written; in elements
+    strides: tuple[int, ...]  # from line to line of A, of B, and from row to row of what is written; in elements
     vec: int  # elements of C that one store can take: 8, 4, 2 or 1
     direct: bool  # the kernel writes `out` itself, not padded rows that are copied
     spans: tuple[int, ...]  # of A, B and C: from the first byte to the last one
@@ -251,4 +252,5 @@ class Gemm:
         spans = tuple(end - start for start, _, _, end in map(in_memory, (a, b, c)))
         sms = torch.cuda.get_device_properties(a.device).multi_processor_count
         majors, strides = (a_major, b_major), (lda, ldb, ldc if direct else padded)
-        return Call(dtype, a.get_device(), arch, sms, (m, n, k), majors, strides, vec, direct, spans, variant)
+        types, mnk = (a.dtype, b.dtype), (m, n, k)
+        return Call(dtype, types, a.get_device(), arch, sms, mnk, majors, strides, vec, direct, spans, variant)

@@ -1,5 +1,5 @@
-"""The formats of block-scaled operands by name, and what a GEMM of them can take. Imports nothing heavy: the catalog
-reads it."""
+"""The formats of scaled operands by name, and what a GEMM of them can take. Imports nothing heavy: the catalog reads
+it."""
 
 from __future__ import annotations
 
@@ -12,35 +12,41 @@ NEEDED = f"K a multiple of {K_STEP} (whole blocks, 16-byte rows)"
 
 
 class Format(NamedTuple):
-    """What block-scaled operands are made of. Names of types are those of `cookbook.model.small_floats`, or torch's."""
+    """What scaled operands are made of. Names of types are those of `cookbook.model.small_floats`, or torch's."""
 
     name: str
-    kind: str  # of tcgen05.mma
+    kind: str  # of tcgen05.mma; "" of operands that wgmma multiplies
     element: str
     scale: str
-    block: int  # elements along K to a scale factor
+    block: int  # elements along K to a scale factor; 0: a row has one
     torch_element: str
     torch_scale: str
     sass: str  # the tensor core's instruction
     bits: int  # of an element
 
+    def block_of(self, k: int) -> int:
+        """Elements to a scale factor where a row has `k` of them."""
+        return self.block or k
+
 
 _KNOWN = (
     Format("mxfp8", "mxf8f6f4", "e4m3", "ue8m0", 32, "float8_e4m3fn", "float8_e8m0fnu", "UTCQMMA", 8),
     Format("nvfp4", "mxf4nvf4", "e2m1", "ue4m3", 16, "float4_e2m1fn_x2", "float8_e4m3fn", "UTCOMMA", 4),
+    Format("fp8", "", "e4m3", "float32", 0, "float8_e4m3fn", "float32", "QGMMA", 8),
 )
 FORMATS = {form.name: form for form in _KNOWN}
 
 
 def of_module(module: Any) -> Format | None:
-    """What the operands of a recipe are made of, if it is a block-scaled GEMM: it names ELEMENT, SCALE and BLOCK.
+    """What the operands of a recipe are made of, if they are scaled: then it names ELEMENT, SCALE and BLOCK.
 
     Raises:
         ValueError: it names what no format is made of.
     """
     if not hasattr(module, "ELEMENT"):
         return None
-    names = {"Float8E4M3FN": "e4m3", "Float4E2M1FN": "e2m1"}, {"Float8E8M0FNU": "ue8m0", "Float8E4M3FN": "ue4m3"}
+    elements = {"Float8E4M3FN": "e4m3", "Float4E2M1FN": "e2m1"}
+    names = elements, {"Float8E8M0FNU": "ue8m0", "Float8E4M3FN": "ue4m3", "Float32": "float32"}
     types = (module.ELEMENT.__name__, module.SCALE.__name__)
     said = (*(known.get(x) for known, x in zip(names, types, strict=True)), module.BLOCK)
     for form in FORMATS.values():
@@ -50,10 +56,10 @@ def of_module(module: Any) -> Format | None:
 
 
 def misfit(shape: tuple[int, ...]) -> str:
-    """Which extent of (M, N, K) a block-scaled GEMM cannot have; or ""."""
+    """Which extent of (M, N, K) a GEMM of scaled operands cannot have; or ""."""
     return f"K = {shape[2]}" if shape[2] % K_STEP else ""
 
 
 def align(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape with K rounded up to what a block-scaled GEMM takes."""
+    """The shape with K rounded up to what a GEMM of scaled operands takes."""
     return (*shape[:2], -(-shape[2] // K_STEP) * K_STEP)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from cookbook import atoms
 from cookbook.layouts import Layout, SmemLayout, tile_coords
 from cookbook.model import MatrixDescriptor, SharedMemory, from_float32, operand_descriptors, tma_load, wgmma
+from cookbook.model.small_floats import encode
 from cookbook.model.wgmma import d_coords
 from cookbook.swizzle import Swizzle
 
@@ -248,3 +249,41 @@ def test_wgmma_refuses():
         wgmma(smem, good, good, np.zeros((128, 132), np.float32), "float16")
     with pytest.raises(ValueError, match="the bytes there are"):
         wgmma(smem, MatrixDescriptor(16384, 16, 1024, 128), good, np.zeros((128, 4), np.float32), "float16")
+
+
+# --- 8-bit operands ------------------------------------------------------------------------------------------
+
+
+def k_major_bytes(rows, k, mode):
+    """`k_major` of an 8-bit type."""
+    width = mode or 16
+    outer = Layout(((8, rows // 8), (width, k // width)), ((width, 8 * width), (1, rows * width)))
+    return SmemLayout(outer, Swizzle({0: 0, 32: 1, 64: 2, 128: 3}[mode], 4, 3), 8)
+
+
+@pytest.mark.parametrize("dtype", ["e4m3", "e5m2"])
+@pytest.mark.parametrize("mode", MODES)
+def test_eight_bit_operands_by_the_same_descriptors(mode, dtype):
+    rows, columns, k = 64, 24, 128
+    a, b, smem = integers((rows, k), 1), integers((columns, k), 2), SharedMemory(rows * k + 32 * k)
+    layouts = [k_major_bytes(rows, k, mode), k_major_bytes(columns, k, mode)]
+    for layout, base, values in zip(layouts, (0, rows * k), (a, b), strict=True):
+        width, codes = mode or 16, encode(values, dtype)
+        for at in range(0, k, width):
+            tma_load(smem, base + layout.outer(0, at), codes, (0, at), (len(codes), width), mode)
+    d = np.zeros((128, columns // 2), np.float32)
+    left, right = operand_descriptors(layouts[0], rows), operand_descriptors(layouts[1], columns, rows * k)
+    assert len(left) == k // 32
+    for pair in zip(left, right, strict=True):
+        d = wgmma(smem, *pair, d, dtype)
+    coords = d_coords(columns)
+    assert np.array_equal(d, (a @ b.T)[coords[..., 0], coords[..., 1]])
+
+
+def test_eight_bit_operands_are_k_major():
+    layout = k_major_bytes(64, 128, 128)
+    with pytest.raises(ValueError, match="major: got 'MN'; needed 'K'"):
+        operand_descriptors(layout, 64, major="MN")
+    descriptor = operand_descriptors(layout, 64)[0]
+    with pytest.raises(ValueError, match="major: got 'MN'; needed 'K'"):
+        wgmma(SharedMemory(1 << 15), descriptor, descriptor, np.zeros((128, 32), np.float32), "e4m3", major_b="MN")

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from cookbook.recipe import catalog, contract
+from cookbook.recipe import catalog, contract, formats
 
 RECIPES = {recipe.name: recipe for recipe in catalog.recipes()}
 
@@ -16,8 +16,10 @@ def test_a_recipe_fulfils_what_its_front_matter_says(name):
     recipe, module = RECIPES[name], catalog.load(name)
     assert contract.missing(recipe, module) == []
     assert all(isinstance(module, protocol) for protocol in contract.asked_of(recipe))
-    scaled, divided = isinstance(module, contract.BlockScaled), isinstance(module, contract.DividedK)
-    assert scaled == bool(recipe.operands)
+    block = formats.FORMATS[recipe.operands].block if recipe.operands else None
+    assert isinstance(module, contract.RowScaled) == (block is not None)
+    assert isinstance(module, contract.BlockScaled) == bool(block)
+    divided = isinstance(module, contract.DividedK)
     assert divided == (getattr(getattr(module, "CONFIG", None), "split_k", 1) > 1)
 
 

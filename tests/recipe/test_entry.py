@@ -21,6 +21,7 @@ from threads import ABORTS, FIRST_COMPILES, run_beside_copies
 
 from cookbook.check.scaled import integers, tensors
 from cookbook.recipe import catalog, entry
+from cookbook.recipe.formats import FORMATS
 
 GEMMS = [r.name for r in catalog.recipes() if r.kind == "gemm"]
 HALVES = [r.name for r in catalog.recipes() if r.kind == "gemm" and not r.operands]
@@ -96,6 +97,8 @@ def operands(name: str) -> dict[str, torch.Tensor]:
     if not form:
         return {"a": torch.ones(16, 64, dtype=torch.bfloat16), "b": torch.ones(24, 64, dtype=torch.bfloat16).T}
     (a, a_scale), (bt, b_scale) = (tensors(integers(rows, 64, form, 0)) for rows in (16, 24))
+    if not FORMATS[form].block:
+        return {"a": a, "b": bt.T, "scale_a": a_scale, "scale_b": b_scale.T}
     return {"a": a, "b": bt.T, "a_scale": a_scale, "b_scale": b_scale}
 
 

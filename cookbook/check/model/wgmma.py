@@ -11,6 +11,7 @@ from cookbook.check.model.fragments import fragment_coords
 from cookbook.layouts import SmemLayout
 from cookbook.model import MatrixDescriptor, SharedMemory, operand_descriptors, tma_load, wgmma
 from cookbook.model.tma import swizzle_mode
+from cookbook.model.wgmma import K_BYTES
 
 __all__ = ["Boxes", "TmaOperands", "TmaWgmma", "boxes_of", "lines_along"]
 
@@ -109,7 +110,8 @@ class TmaWgmma(TmaOperands):
         self.c_coords = coords.reshape(len(coords), -1, 2)
 
     def multiply(self, smem: SharedMemory, a: np.ndarray, b: np.ndarray, row: int, column: int) -> np.ndarray:
-        """(threads, values) float32 accumulators of the tile at (row, column) of a @ b.T; a and b are uint16."""
+        """(threads, values) float32 accumulators of the tile at (row, column) of a @ b.T; a and b are uint16, or
+        uint8 where `dtype` is of 8 bits."""
         threads, values, m_blocks, n_blocks = self.c_shape
         major_a, major_b = self.majors
         acc = np.zeros((threads // WARPGROUP, m_blocks, n_blocks, WARPGROUP, values), np.float32)
@@ -144,12 +146,13 @@ def _blocks(
     coords: (warpgroups, values, M, K, 2).
     """
     found = operand_descriptors(layout, rows, base, major)
-    down, across, stages = layout.outer.sizes[0] // rows, layout.outer.sizes[1] // 16, layout.outer.sizes[2]
+    k = K_BYTES // layout.element_bytes
+    down, across, stages = layout.outer.sizes[0] // rows, layout.outer.sizes[1] // k, layout.outer.sizes[2]
     firsts = coords.min(axis=1)  # (warpgroups, M, K, 2)
     inside = np.moveaxis(coords - firsts[:, None], 1, -2)  # (warpgroups, M, K, values, 2)
-    if (np.sort(inside[..., 0] * 16 + inside[..., 1]) != np.arange(rows * 16)).any():
-        raise ValueError(f"tiled_mma: got operand blocks that are not {rows} x 16; needed whole ones")
-    index = firsts[..., 0] // rows * across + firsts[..., 1] // 16
+    if (np.sort(inside[..., 0] * k + inside[..., 1]) != np.arange(rows * k)).any():
+        raise ValueError(f"tiled_mma: got operand blocks that are not {rows} x {k}; needed whole ones")
+    index = firsts[..., 0] // rows * across + firsts[..., 1] // k
     return [
         [[[found[s * down * across + i] for i in line] for line in group] for group in index.tolist()]
         for s in range(stages)

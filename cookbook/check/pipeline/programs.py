@@ -318,23 +318,30 @@ def _load(f: Recorder, op: Operation, args: list[Any]) -> Any:
         view, coordinate = args
         at = view.moved(view.layout.offset(coordinate)).address
         return view.pointer.numbers[f.integer(at, "a place in a table") * 8 // view.bits]
-    _touch(f, op, args[0], "read")
+    _touch(f, op, args[0], "read", args[1:2])
     return UNKNOWN
 
 
 @handles("cute.memref.store_vec", "cute.memref.store", "cute.ptr.store")
 def _store(f: Recorder, op: Operation, args: list[Any]) -> None:
-    _touch(f, op, args[1] if op.name.endswith("_vec") else args[0], "write")
+    whole = op.name.endswith("_vec")
+    _touch(f, op, args[1] if whole else args[0], "write", [] if whole else args[1:2])
 
 
-def _touch(f: Recorder, op: Operation, place: Any, what: str) -> None:
+def _touch(f: Recorder, op: Operation, place: Any, what: str, coordinate: list[Any]) -> None:
+    """All of a view is touched, or its one element at a coordinate: each active lane's own."""
     pointer = place.pointer if isinstance(place, View) else place
     if not isinstance(pointer, Pointer):
         raise CannotFollow("an access to a place that is not known")
     if pointer.space == "rmem":
         f.add(f"registers {what}", op, name=pointer.name)
     elif pointer.space == "smem":
-        raise CannotFollow("an access to shared memory element by element")
+        if not isinstance(place, View):
+            raise CannotFollow("an access to shared memory by a bare pointer")
+        if coordinate:
+            at = place.moved(place.layout.offset(coordinate[0]))
+            place = replace(place, pointer=at, layout=Lay((1,), (1,)))
+        f.add(what, op, targets=f.mine(place))
     elif pointer.space not in ("coord",):
         f.add("global", op)
 
@@ -514,7 +521,7 @@ def host_arguments(module: Any, config: Any, problem: Problem) -> list[Any]:
     }
     found: list[Any] = []
     for name in inspect.signature(module.gemm).parameters:
-        if name in ("dtype", "config", "vec"):
+        if name in ("dtype", "dtypes", "config", "vec"):
             continue
         if name not in known and inspect.isfunction(function := getattr(module, name, None)):
             given = sizes | {"config": config}

@@ -1,0 +1,78 @@
+"""Row-scaled 8-bit operands on Hopper: A and B go as 16-bit ones do; scale factors multiply the accumulators."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cookbook.check.evaluated import Evaluated, evaluated
+from cookbook.check.model.product import global_bytes, simulate_tiles
+from cookbook.check.model.wgmma import TmaWgmma
+from cookbook.check.scaled import Scaled
+from cookbook.model import SharedMemory
+
+__all__ = ["Operand", "RowScaledWgmma", "simulate_fp8", "simulate_fp8_evaluated"]
+
+
+class Operand(NamedTuple):
+    """A or B in global memory."""
+
+    stored: np.ndarray  # (rows, K) uint8
+    scales: np.ndarray  # (rows,) float32
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.stored.shape
+
+    def scales_of(self, rows: np.ndarray) -> np.ndarray:
+        """Those of `rows`; past the last row there is nothing, and the last one's do."""
+        return self.scales[np.minimum(rows, len(self.scales) - 1)]
+
+
+class RowScaledWgmma(TmaWgmma):
+    """`TmaWgmma` of 8-bit operands; then each accumulator times its row's factor and its column's, in float32."""
+
+    def __init__(self, writer: Evaluated, reader: Evaluated) -> None:
+        form = reader.scaled
+        assert form is not None  # of a recipe that names its operands
+        super().__init__(writer, reader, form.element)
+
+    def multiply(self, smem: SharedMemory, a: Operand, b: Operand, row: int, column: int) -> np.ndarray:
+        sums = super().multiply(smem, a.stored, b.stored, row, column)
+        m, n = self.c_coords[..., 0], self.c_coords[..., 1]
+        return sums * a.scales_of(row + m) * b.scales_of(column + n)
+
+
+def simulate_fp8(module: ModuleType, a: Scaled, b: Scaled, dtype: Any, config: Any) -> np.ndarray:
+    """The product of what `a` (M, K) and `b` (N, K) stand for, as the recipe computes it.
+
+    Args:
+        module: a recipe whose front matter names `operands` of which a row has one scale factor.
+        a: (rows, K) uint8 with (rows, 1) float32 scale factors.
+        b: likewise.
+        dtype: the cutlass numeric type of the output: Float16 or BFloat16.
+        config: the recipe's Config.
+
+    Returns:
+        (M, N) float32, rounded to `dtype`. Exact wherever all partial sums are exact in float32.
+
+    Raises:
+        ValueError: operands of two formats or depths, or a layout that the recipe's instructions cannot take.
+    """
+    found = evaluated(module, dtype, config)
+    name = {"Float16": "float16", "BFloat16": "bfloat16"}[dtype.__name__]
+    return simulate_fp8_evaluated(found, found, a, b, name, config)
+
+
+def simulate_fp8_evaluated(
+    writer: Evaluated, reader: Evaluated, a: Scaled, b: Scaled, dtype: str, config: Any
+) -> np.ndarray:
+    """`simulate_fp8` with the layouts of those who write memory and of those who read it told apart."""
+    if a.format != b.format or a.codes.shape[1] != b.codes.shape[1]:
+        raise ValueError(
+            f"a, b: got {a.format} of K = {a.codes.shape[1]}, {b.format} of {b.codes.shape[1]}; needed one"
+        )
+    left, right = (Operand(global_bytes(x.stored), x.scales.reshape(-1)) for x in (a, b))
+    return simulate_tiles(RowScaledWgmma(writer, reader), writer, reader, left, right, dtype, config)

@@ -1,0 +1,64 @@
+"""What an 8-bit wgmma loses in its sums: a model that a GPU confirms, for no document says it.
+
+In each step of 32 products, the sum so far and the products are cut off (not rounded) below bit 13 of a fraction whose
+first bit is that of the largest among them, and then added exactly. `tests/gpu/test_fp8_gemm.py` compares the error
+that follows with the one that a GPU makes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cookbook.model.small_floats import decode, encode
+
+__all__ = ["predicted_error", "summed"]
+
+FRACTION = 13  # bits that an addition keeps
+STEP = 32  # products of one wgmma along K
+
+
+def summed(products: np.ndarray, promoted_after: int | None = None) -> np.ndarray:
+    """The sum of each row of products.
+
+    Args:
+        products: (sums, K), exact products of two 8-bit floats; K is a multiple of 32.
+        promoted_after: so many products the sum is added to a total in full precision, and begins at zero; a multiple
+            of 32. If left out, it never is.
+
+    Returns:
+        (sums,) float64.
+
+    Raises:
+        ValueError: other than two modes, or no whole steps.
+    """
+    if products.ndim != 2 or products.shape[1] % STEP:
+        raise ValueError(f"products: got shape {products.shape}; needed (sums, K), K a multiple of {STEP}")
+    if promoted_after is not None and (promoted_after < STEP or promoted_after % STEP):
+        raise ValueError(f"promoted_after: got {promoted_after}; needed a positive multiple of {STEP}")
+    total, partial = np.zeros(len(products)), np.zeros(len(products))
+    for k in range(0, products.shape[1], STEP):
+        step = products[:, k : k + STEP]
+        largest = np.maximum(np.abs(partial), np.abs(step).max(axis=1))
+        partial = _cut(partial, largest) + _cut(step, largest[:, None]).sum(axis=1)
+        if promoted_after and (k + STEP) % promoted_after == 0:
+            total, partial = total + partial, np.zeros(len(products))
+    return total + partial
+
+
+def predicted_error(k: int, promoted_after: int | None = None, sums: int = 1000) -> float:
+    """The relative error (Frobenius norm) of `sums` sums over `k` products of normal numbers rounded to e4m3.
+
+    Args:
+        k, promoted_after: as of `summed`.
+        sums: more of them make the estimate sharper; it is the same each time.
+    """
+    random = np.random.default_rng(k)
+    a, b = (decode(encode(random.standard_normal((sums, k)), "e4m3"), "e4m3").astype(np.float64) for _ in range(2))
+    exact = (a * b).sum(axis=1)
+    return float(np.linalg.norm(summed(a * b, promoted_after) - exact) / np.linalg.norm(exact))
+
+
+def _cut(values: np.ndarray, largest: np.ndarray) -> np.ndarray:
+    """`values` without what lies below bit FRACTION of a fraction whose first bit is that of `largest`."""
+    unit = np.exp2(np.floor(np.log2(np.maximum(largest, 2.0**-60))) - FRACTION)
+    return np.trunc(values / unit) * unit

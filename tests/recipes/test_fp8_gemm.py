@@ -1,0 +1,237 @@
+"""The FP8 GEMM where there is no GPU: swizzle, configuration, race, host side, and the model of its sums."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from mutations import Mutation
+from planted import caught
+from pretend import pretended
+
+from cookbook.check import compiled, pipeline
+from cookbook.layouts import evaluate
+from cookbook.model.fp8_sums import predicted_error, summed
+from cookbook.recipe import catalog
+from cookbook.swizzle import Swizzle
+
+NAME = "hopper/fp8_gemm"
+E4M3 = torch.float8_e4m3fn
+
+
+@pytest.fixture(scope="module")
+def module():
+    return catalog.load(NAME)
+
+
+# --- the swizzle ---------------------------------------------------------------------------------------------
+
+
+def test_the_swizzle_is_the_same_in_bytes_and_another_in_elements(module):
+    """The page's table: S<3,4,3> of bytes is S<3,4,3>, S<3,3,3>, S<3,2,3> of 8-, 16- and 32-bit elements."""
+    import cutlass
+
+    def atom():
+        return module.smem_atom(cutlass.Float8E4M3FN, 128)
+
+    found = evaluate(atom, element_bits=8)
+    assert found.swizzle == Swizzle(3, 4, 3)
+    assert found.outer.sizes == (8, 128)
+    in_elements = [found.swizzle.in_elements(bits) for bits in (8, 16, 32)]
+    assert in_elements == [Swizzle(3, 4, 3), Swizzle(3, 3, 3), Swizzle(3, 2, 3)]
+    chunks = found.byte_offsets()[:, ::16] // 16 % 8
+    assert np.array_equal(chunks, np.arange(8)[:, None] ^ np.arange(8))
+
+
+# --- the configuration, and the race that it excludes --------------------------------------------------------
+
+
+def test_epilogue_stages_must_divide_the_subtiles(module):
+    with pytest.raises(ValueError, match=r"epi_stages: got 2; needed a divisor of the 3 subtiles"):
+        module.Config(tile_n=192, epi_stages=2)
+
+
+def test_the_pipeline_checker_finds_that_race(module):
+    config = dataclasses.replace(module.VARIANTS["promoted"])
+    object.__setattr__(config, "epi_stages", 2)  # past the check
+    found = pipeline.explored(module, "sm_90a", compiled.cutlass_dtype("bfloat16"), config)
+    assert not found[-1].ok
+    assert "race" in found[-1].faults[0] and "(store)" in found[-1].faults[0]
+
+
+# --- planted faults ------------------------------------------------------------------------------------------
+
+SWIZZLE, READ = "cute.make_swizzle(bits, 4, 3)", "cp_async_bulk_wait_group(config.epi_stages - 1, read=True)"
+THERE = "me.barrier.arrive_and_wait()  # the scale factors are in shared memory"
+PROMOTED = "    warpgroup.wait_group({})\n    me.pipe.consumer_release(release)\n    me.total.store(me.total"
+FAULTS = [
+    ("layout", "the swizzle is dropped", SWIZZLE, "cute.make_swizzle(0, 4, 3)", "fast"),
+    ("layout", "the byte swizzle is that of 16-bit elements", SWIZZLE, "cute.make_swizzle(bits, 3, 3)", "fast"),
+    ("pipeline", "factors are read before all are there", THERE, "pass", "fast"),
+    ("pipeline", "a stage is given back early", "wait_group(1)  # the commit", "wait_group(2)  # the commit", "fast"),
+    ("pipeline", "a promoted stage is given back early", PROMOTED.format(0), PROMOTED.format(1), "promoted"),
+    ("pipeline", "a subtile is written while TMA reads it", READ, READ.replace(" - 1", ""), "promoted"),
+    (
+        "pipeline",
+        "no fence between stmatrix and TMA",
+        'cute.arch.fence_proxy("async.shared", space="cta")',
+        "pass",
+        "fast",
+    ),
+]
+
+
+@pytest.mark.parametrize(("level", "what", "old", "new", "variant"), FAULTS, ids=[fault[1] for fault in FAULTS])
+def test_a_planted_fault_is_caught(level, what, old, new, variant, tmp_path):
+    assert caught(Mutation(NAME, what, old, new, variant), (level,), tmp_path).level == level
+
+
+# --- the host side -------------------------------------------------------------------------------------------
+
+
+def operands(m=32, n=48, k=64):
+    a, b = torch.zeros(m, k).to(E4M3), torch.zeros(n, k).to(E4M3).T
+    return {"a": a, "b": b, "scale_a": torch.ones(m, 1), "scale_b": torch.ones(1, n)}
+
+
+@pytest.fixture
+def ours(monkeypatch):
+    """The recipe where CPU tensors pass for CUDA's."""
+    return pretended(NAME, monkeypatch)
+
+
+def test_what_is_launched(ours):
+    given = operands()
+    given |= {"scale_a": torch.ones(32, 5)[:, 2:3], "scale_b": torch.tensor(2.0)}
+    out = torch.empty(32, 48, dtype=torch.bfloat16)
+    assert ours.matmul(**given, out=out, variant="promoted") is out
+    (((arch, _, config, a, b), arguments),) = ours.launched
+    assert (arch, config.tile_n, config.gpc_aware, a, b) == ("", 192, False, ours.E4M3, ours.E4M3)
+    addresses = tuple(x.data_ptr() for x in (given["a"], given["b"], out, given["scale_a"], given["scale_b"]))
+    assert arguments == (*addresses, 0, (32, 48, 64), (64, 64, 48), 1, 5, 0, 7)
+
+
+def test_mixed_types_have_kernels_of_their_own(ours):
+    given = operands()
+    ours.matmul(**given)
+    ours.matmul(**given | {"a": given["a"].to(torch.float8_e5m2)})
+    assert [which[3:] for which, _ in ours.launched] == [(ours.E4M3, ours.E4M3), (ours.E5M2, ours.E4M3)]
+
+
+def test_rows_that_tma_cannot_write_are_padded_and_copied(ours):
+    out = torch.empty(32, 45, dtype=torch.bfloat16)
+    assert ours.matmul(**operands(n=45), out=out) is out
+    ((_, arguments),) = ours.launched
+    assert arguments[2] != out.data_ptr() and arguments[7] == (64, 64, 48)
+
+
+def test_out_must_not_overlap_what_is_read(ours):
+    memory = torch.zeros(4 * 32 * 48)
+    out = memory.view(torch.bfloat16)[: 32 * 48].view(32, 48)
+    for name, x in (("scale_a", memory[::24][:32, None]), ("scale_b", memory[None, 700:748])):
+        with pytest.raises(ValueError, match=f"out: got memory that overlaps {name}; needed memory of its own"):
+            ours.matmul(**operands() | {name: x}, out=out)
+    assert not ours.launched
+    ours.matmul(**operands() | {"scale_a": memory[768:800, None]}, out=out)
+    assert len(ours.launched) == 1
+
+
+WRONG = [
+    ({"a": 3}, TypeError, "a: got int; needed a torch.Tensor"),
+    ({"a": torch.zeros(32, 64)}, TypeError, "a: got torch.float32; needed torch.float8_e4m3fn or"),
+    ({"a": torch.zeros(64).to(E4M3)}, ValueError, r"a: got 1 dimension\(s\); needed 2"),
+    ({"a": torch.zeros(0, 64).to(E4M3)}, ValueError, r"a: got shape \(0, 64\); needed no empty dimension"),
+    ({"b": torch.zeros(63, 48).to(E4M3)}, ValueError, r"b: got shape \(63, 48\); needed \(64, N\)"),
+    ({"b": torch.zeros(64, 48).to(E4M3)}, ValueError, "b: got stride 48 along K; needed 1: K-major"),
+    ({"a": torch.zeros(32, 72).to(E4M3)[:, :64]}, ValueError, "a: got K = 64, rows 72 bytes apart; needed rows a mult"),
+    ({"variant": "slow"}, ValueError, "variant: got 'slow'; needed one of fast, promoted"),
+    ({"out_dtype": torch.float32}, TypeError, "out_dtype: got torch.float32; needed torch.float16 or torch.bfloat16"),
+    ({"out": torch.zeros(32, 48)}, TypeError, "out: got torch.float32; needed torch.float16 or torch.bfloat16"),
+    ({"out": torch.zeros(48, 32).bfloat16()}, ValueError, r"out: got shape \(48, 32\); needed \(32, 48\)"),
+    ({"out": torch.zeros(48, 32).bfloat16().T}, ValueError, "out: got stride 32 along N; needed 1"),
+    ({"scale_a": 1.0}, TypeError, "scale_a: got float; needed a torch.Tensor"),
+]
+
+
+@pytest.mark.parametrize(("given", "error", "message"), WRONG, ids=lambda x: str(x)[:40])
+def test_what_it_cannot_take_is_named(ours, given, error, message):
+    with pytest.raises(error, match=message):
+        ours.matmul(**(operands() | given))
+    assert not ours.launched
+
+
+def test_it_needs_a_gpu(module):
+    with pytest.raises(ValueError, match="a: got device cpu; needed a CUDA device"):
+        module.matmul(**operands())
+
+
+@pytest.mark.parametrize(
+    ("scale", "error", "message"),
+    [
+        (torch.ones(31, 1), ValueError, r"scale_a: got shape \(31, 1\); needed \(32, 1\), or one element"),
+        (torch.ones(1, 32), ValueError, r"scale_a: got shape \(1, 32\); needed \(32, 1\), or one element"),
+        (torch.ones(32, 1).bfloat16(), TypeError, "scale_a: got torch.bfloat16; needed torch.float32"),
+        (None, TypeError, "scale_a: got NoneType; needed a torch.Tensor"),
+    ],
+    ids=str,
+)
+def test_a_wrong_scale_is_named(module, scale, error, message):
+    with pytest.raises(error, match=message):
+        module.scale_stride("scale_a", scale, 32, 0, torch.device("cpu"))
+
+
+def test_strides_of_scales(module):
+    cpu = torch.device("cpu")
+    assert module.scale_stride("scale_a", torch.ones(()), 32, 0, cpu) == 0
+    assert module.scale_stride("scale_a", torch.ones(32, 5)[:, 2:3], 32, 0, cpu) == 5
+    assert module.scale_stride("scale_b", torch.ones(32, 3).T[1:2], 32, 1, cpu) == 3
+
+
+def test_remapping_is_a_permutation_in_rows_of_one_gpc(module):
+    gpcs = tuple(int(x) for x in np.random.default_rng(0).integers(0, 7, 64))
+    first = module.remapping(gpcs, 8)
+    assert sorted(first) == list(range(64))
+    at = np.empty(64, int)
+    at[first] = range(64)  # the cluster at each cluster tile
+    whole = sum(gpcs.count(gpc) // 8 for gpc in set(gpcs))
+    for row in range(whole):
+        assert len({gpcs[cluster] for cluster in at[8 * row : 8 * row + 8]}) == 1
+
+
+# --- the model of its sums -----------------------------------------------------------------------------------
+
+
+def test_a_sum_that_needs_no_more_bits_is_exact():
+    products = np.random.default_rng(1).integers(-4, 5, (50, 512)).astype(float)
+    assert np.array_equal(summed(products), products.sum(axis=1))
+
+
+def test_what_lies_below_the_thirteenth_bit_is_cut_off():
+    products = np.zeros((1, 64))
+    products[0, 0], products[0, 33] = 1.0, 2.0**-13
+    assert summed(products) == 1 + 2.0**-13
+    products[0, 33] = 2.0**-13 - 2.0**-16
+    assert summed(products) == 1.0
+    assert summed(products, promoted_after=32) == products.sum()
+
+
+def test_promotion_keeps_the_error_from_growing():
+    fast, promoted = ([predicted_error(k, after, 300) for k in (512, 2048, 8192)] for after in (None, 128))
+    assert fast[0] < fast[1] / 2 < fast[2] / 4
+    assert max(promoted) < 1.2 * min(promoted) < fast[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((np.zeros(64),), r"products: got shape \(64,\); needed \(sums, K\), K a multiple of 32"),
+        ((np.zeros((2, 40)),), r"products: got shape \(2, 40\); needed"),
+        ((np.zeros((2, 64)), 48), "promoted_after: got 48; needed a positive multiple of 32"),
+    ],
+    ids=str,
+)
+def test_hostile_sums(given, message):
+    with pytest.raises(ValueError, match=message):
+        summed(*given)
