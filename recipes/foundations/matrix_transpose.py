@@ -651,14 +651,14 @@ def transpose(x: torch.Tensor, *, out: torch.Tensor | None = None, variant: str 
 
 # %% tags=["lab"]
 from cookbook import banks, draw
-from cookbook.check import transpose as transposing
+from cookbook.check import moves as touched
 from cookbook.layouts import evaluate
 
 
 def first_access(variant, move, dtype=cutlass.Float32, arch="sm_90a"):
     config = configs_for(arch, dtype)[variant]
     layouts, step = evaluate(smem_layouts, dtype, config), moves(config)[move]
-    return transposing.accesses(layouts[step.tile], step, config.threads)[0]
+    return touched.accesses(layouts[step.tile], step, config.threads)[0]
 
 
 for variant in SCALAR:
