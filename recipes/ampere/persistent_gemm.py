@@ -712,7 +712,7 @@ Markdown(results_table("ampere/persistent_gemm"))
 # same rounds: what lies between them is the spread, in the last column.
 #
 # The prediction holds the waits that are spared against tiles whose `mma.sync` come as fast as the ceiling's do. Those
-# of this kernel do not, as [the GEMM to use](tuned_gemm.ipynb) tells, so a tile takes longer, and the same waits are
+# of this kernel do not, as [the tuned GEMM](tuned_gemm.ipynb) tells, so a tile takes longer, and the same waits are
 # less of it. Hence the fourth column: as many waits, taken from the time that `one tile a CTA` was *measured* to take.
 # Clocks become time there at the clock that was recorded of the same tile on that page, at its largest product.
 

@@ -35,12 +35,12 @@
 # for the same line at about the same time, it asks L2 once. Counted by ncu on an H200 with
 # [the tuned GEMM](../hopper/tuned_gemm.ipynb), two things hold:
 #
-# * It merges what a CTA loads for itself.
+# * L2's coalescer merges what a CTA loads for itself.
 # * It does not merge what a CTA loads for its cluster, by multicast.
 #
 # So a cluster of two side by side, which shares A by multicast, should have neighbours in its GPC that need the same
-# *columns of B*. L2 then reads these once for all of them. What is saved is energy, the way across the chip; where
-# power limits the clock, energy is time.
+# *columns of B*. L2 then reads these once for all of them. Each merged
+# request saves the energy of moving data across the chip. At the power limit this allows a higher clock.
 
 # %%
 import random
@@ -176,8 +176,8 @@ Markdown(table(["order", f"columns of B, of {of_b}", "of A and B, of what cluste
 # No interface says which SMs form a GPC. But a CTA can read the number of its SM (`%smid`), and the CTAs of a cluster
 # are always in one GPC. So a **probe kernel** writes its SM numbers:
 #
-# * Clusters of seven and of five CTAs, many times, with persistent CTAs for different times: SMs that were seen in one
-#   cluster are in one GPC, and so are those that a chain of such clusters links.
+# * Clusters of seven and of five CTAs, many times, whose CTAs run for different lengths of time. SMs that were seen in
+#   one cluster are in one GPC, and so are those that a chain of such clusters links.
 # * Clusters of two, twice, on an idle GPU: the order in which it starts them.
 #
 # A CTA takes more than half of an SM's shared memory, so each one has an SM of its own.

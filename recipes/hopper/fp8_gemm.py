@@ -39,8 +39,8 @@
 #   of a fraction. *Promoted* accumulation adds the partial sums of some k-tiles to a second set of registers, in full
 #   float32. Fast or promoted is one field of the configuration.
 #
-# The rest is that of [the GEMM to use](tuned_gemm.ipynb): persistent CTAs, clusters of two with TMA multicast, two
-# consumer warpgroups that share a work tile, a deferred epilogue, PDL (programmatic dependent launch), a GPC-aware
+# The rest is that of [the tuned GEMM](tuned_gemm.ipynb): persistent CTAs, clusters of two with TMA multicast, two
+# consumer warpgroups that share a work tile, an overlapped epilogue, PDL (programmatic dependent launch), a GPC-aware
 # remapping of clusters.
 #
 # **Two numbers first**, for 8192 x 8192 x 8192 on an H200. Operations: 8192 cubed multiply-adds over 132 SMs x 4096 are
@@ -499,7 +499,7 @@ def scaled(me: Consumer, i: cutlass.Constexpr, config: cutlass.Constexpr):
 
 
 # %% [markdown]
-# ## The deferred epilogue
+# ## The overlapped epilogue
 #
 # At the end of a work tile a warpgroup scales and rounds its accumulators into `rC`, half as many registers, and begins
 # the next work tile. Under the first k-tiles of that it stores `rC` in subtiles of 64 x 64: `stmatrix` into swizzled

@@ -64,7 +64,8 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 # `swap_ab` is a field of the configuration. With it, `tile_m` counts *columns* of the product and `tile_n` its rows; a
 # variant's name has rows of the product first. 144 x 128 has room to overlap its one subtile; of 208 x 256, whose 208
 # accumulators fill the registers, nothing is overlapped. `256x208` is the large tile without the swap: its lines have
-# 16 elements, 32 bytes. The clusters of `144x128` lie the other way, so that they cover 1536 x 1536 without a rest.
+# 16 elements, 32 bytes. C of 1536 x 1536 has 11 rows and 12 columns
+# of such tiles. 11 is odd, so a cluster of `144x128` takes two neighbours in a row. TMA clips the last row of tiles.
 
 
 # %%
@@ -585,7 +586,7 @@ def consume(cta: Cta, out: TmaTensor, scheduler: Scheduler, k_tiles, group, thre
 # %% [markdown]
 # ## The launch
 #
-# Here A and B are swapped, and the strides of C.
+# The launch swaps A and B, M and N, and the two strides of C.
 
 
 # %%
