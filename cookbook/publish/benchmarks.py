@@ -322,7 +322,10 @@ def ladder_chart(steps: list[Recipe], best: Best, device: str, shapes: Shapes) -
     if not bars:
         return None
     own = next((n.split("/")[1] for n in tuned() if n in {r.name for r in steps}), OURS)
-    unit, meaning = "times torch.matmul in the same run", "in brackets: times the step before; line: min to max"
+    unit, meaning = (
+        "times torch.matmul in the same run",
+        "in brackets: that ratio over the step before's; line: min to max",
+    )
     title = f"{steps[0].track}, {DTYPE}, {device}"
     return draw.bar_chart(bars, unit, title, highlight=own, meaning=meaning)
 
@@ -331,7 +334,7 @@ def ladder_table(steps: list[Recipe], best: Best, found: dict[str, list[Record]]
     """A row for each step: its best kernel, TFLOP/s, its speed as a multiple of torch.matmul's and a step's."""
     header = ["step"]
     for shape in shapes:
-        header += [f"TFLOP/s at {_in_short(shape)}", "times torch.matmul", "times the step before"]
+        header += [f"TFLOP/s at {_in_short(shape)}", "times torch.matmul", "that ratio over the step before's"]
     rows = []
     for recipe in steps:
         row = [_link(recipe.name)]
@@ -491,5 +494,11 @@ def _short_ladder(root: Path | None) -> tuple[str, list[Record]]:
                 if best[r.name, SHORT_SHAPE]:
                     rows.append([f"[`{r.name}`](recipes/{r.name}.py)", device])
                     rows[-1] += _step_cells(r, SHORT_SHAPE, steps, best, found)
-    header = ["step", "on", f"TFLOP/s at {_in_short(SHORT_SHAPE)}", "times torch.matmul", "times the step before"]
+    header = [
+        "step",
+        "on",
+        f"TFLOP/s at {_in_short(SHORT_SHAPE)}",
+        "times torch.matmul",
+        "that ratio over the step before's",
+    ]
     return (f"The same, step by step:\n\n{table(header, rows, right=2)}" if rows else ""), used
