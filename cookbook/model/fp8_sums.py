@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from cookbook.arguments import checked, integer, numbers
 from cookbook.model.small_floats import decode, encode
 
 __all__ = ["predicted_error", "summed"]
 
 FRACTION = 13  # bits that an addition keeps
 STEP = 32  # products of one wgmma along K
+MOST = 1 << 24  # products of an estimate
 
 
+@checked
 def summed(products: np.ndarray, promoted_after: int | None = None) -> np.ndarray:
     """The sum of each row of products.
 
@@ -31,10 +34,11 @@ def summed(products: np.ndarray, promoted_after: int | None = None) -> np.ndarra
     Raises:
         ValueError: other than two modes, or no whole steps.
     """
-    if products.ndim != 2 or products.shape[1] % STEP:
+    products = numbers("products", products, ndim=2)
+    if products.shape[1] % STEP:
         raise ValueError(f"products: got shape {products.shape}; needed (sums, K), K a multiple of {STEP}")
-    if promoted_after is not None and (promoted_after < STEP or promoted_after % STEP):
-        raise ValueError(f"promoted_after: got {promoted_after}; needed a positive multiple of {STEP}")
+    if promoted_after is not None:
+        integer("promoted_after", promoted_after, at_least=STEP, at_most=MOST, multiple_of=STEP)
     total, partial = np.zeros(len(products)), np.zeros(len(products))
     for k in range(0, products.shape[1], STEP):
         step = products[:, k : k + STEP]
@@ -45,6 +49,7 @@ def summed(products: np.ndarray, promoted_after: int | None = None) -> np.ndarra
     return total + partial
 
 
+@checked
 def predicted_error(k: int, promoted_after: int | None = None, sums: int = 1000) -> float:
     """The relative error (Frobenius norm) of `sums` sums over `k` products of normal numbers rounded to e4m3.
 
@@ -52,6 +57,8 @@ def predicted_error(k: int, promoted_after: int | None = None, sums: int = 1000)
         k, promoted_after: as of `summed`.
         sums: more of them make the estimate sharper; it is the same each time.
     """
+    integer("k", k, at_least=STEP, at_most=MOST, multiple_of=STEP)
+    integer("sums", sums, at_least=1, at_most=MOST // k)
     random = np.random.default_rng(k)
     a, b = (decode(encode(random.standard_normal((sums, k)), "e4m3"), "e4m3").astype(np.float64) for _ in range(2))
     exact = (a * b).sum(axis=1)

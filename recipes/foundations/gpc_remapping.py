@@ -148,6 +148,22 @@ draw.tile_order(
 )
 
 # %% [markdown] tags=["lab"]
+# The number of cluster tiles that stay together is a choice. Half as many leave fewer clusters over at the end of a
+# GPC, and share a column of B half as widely:
+
+# %% tags=["lab"]
+halved = WAVE.together // 2
+draw.tile_order(
+    {
+        f"{WAVE.together} together": by_gpc(remapping(GPCS, WAVE.together)),
+        f"{halved} together": by_gpc(remapping(GPCS, halved)),
+    },
+    wave=WAVE.count,
+    tile=(WAVE.tile_m, WAVE.tile_n),
+    title="Cluster tiles by the GPC that computes them, for two sizes of a group",
+)
+
+# %% [markdown] tags=["lab"]
 # What that saves, by the model. For each k-tile, each cluster asks for 128 rows of A by multicast, which merge with
 # nothing, and for 512 columns of B. *Random* is the mean over random orders: that is what becomes of any order where
 # the next kernel starts before the previous one has ended.

@@ -236,6 +236,16 @@ draw.swizzle_view(evaluated_layouts.a)
 
 # %% [markdown] tags=["lab"]
 # The eight rows of an atom of A. A cell is a chunk of 16 bytes, here 16 elements. Chunk `c` of row `r` lies at `c ^ r`.
+# A subtile of C has 16-bit elements, and the same mode:
+
+# %% tags=["lab"]
+draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, element_bits=16).c)
+
+# %% [markdown] tags=["lab"]
+# The stages over time. The times are chosen to show who waits for whom; they are not measured.
+
+# %% tags=["lab"]
+draw.pipeline(stages=CONFIG.stages, k_tiles=10, load_time=3)
 
 # %% [markdown]
 # ## The tile scheduler

@@ -225,6 +225,12 @@ def stmatrix_of(variant: str) -> list[access.Access]:
 
 draw.access_view(stmatrix_of(DEFAULT)[0])
 
+# %% [markdown] tags=["lab"]
+# And the first lines of that buffer, without and with the swizzle:
+
+# %% tags=["lab"]
+draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, VARIANTS[DEFAULT]).c)
+
 # %% [markdown]
 # ## The tile scheduler
 #

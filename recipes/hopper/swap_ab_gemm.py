@@ -246,6 +246,12 @@ draw.atom_orders(evaluate(first_lines, cutlass.BFloat16), title="Eight lines of 
 # %% tags=["lab"]
 draw.access_view(stmatrix_of(DEFAULT)[0])
 
+# %% [markdown] tags=["lab"]
+# A and B lie as before: K-major, in the 128-byte mode.
+
+# %% tags=["lab"]
+draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, VARIANTS[DEFAULT]).a)
+
 # %% [markdown]
 # ## Unchanged: tile scheduler, producer, main loop, epilogue, kernel
 #

@@ -403,6 +403,19 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
     return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, subtile))
 
 
+# %% [markdown] tags=["lab"]
+# The first lines of a tile of A, as in every step before; and of a subtile of C where A and B are swapped, whose lines
+# are lines of C:
+
+# %% tags=["lab"]
+from cookbook.layouts import evaluate
+
+draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16).a)
+
+# %% tags=["lab"]
+draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, VARIANTS["208x256"]).c)
+
+
 # %% [markdown]
 # ## The tile scheduler
 #

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from cookbook.check import counted, levels
-from cookbook.cli import tables
+from cookbook.publish import words
 from cookbook.recipe import catalog
 
 NAME = "foundations/matrix_transpose"
@@ -57,7 +57,7 @@ def test_hazards_are_told_by_severity_in_racechecks_words(monkeypatch):
     figures = sanitized(monkeypatch, CLEAN | {"racecheck": WARNED})
     assert figures["racecheck"] == 2 and figures["hazards"] == {"errors": 1, "warnings": 1, "reports": REPORTS}
     assert counted.hazards(figures) == "2 hazards (1 error, 1 warning)"
-    assert tables._sanitized(figures) == "memcheck 0, racecheck 2 hazards (1 error, 1 warning) over 1 shapes"
+    assert words._sanitized(figures) == "memcheck 0, racecheck 2 hazards (1 error, 1 warning) over 1 shapes"
 
 
 def test_a_report_of_single_hazards_is_understood_too():

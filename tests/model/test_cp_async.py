@@ -26,7 +26,7 @@ def test_copies_pads_and_skips():
 @pytest.mark.parametrize(
     ("dst", "src", "size", "message"),
     [
-        (8, 0, 16, "addresses: got 8"),
+        (8, 0, 16, "dst: got 8"),
         (64, 0, 16, "0 to 63"),
         (0, 8, 16, "src: got 8"),
         (0, 64, 16, "inside the 64"),

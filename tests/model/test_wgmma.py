@@ -133,7 +133,7 @@ def test_trap_an_mn_major_tile_read_as_k_major():
         operand_descriptors(layout, 64)
     with pytest.raises(ValueError, match="no MN-major descriptor"):
         operand_descriptors(k_major(64, 64, 128), 64, major="MN")
-    with pytest.raises(ValueError, match="major: got 'M'"):
+    with pytest.raises(ValueError, match="major_a: got 'M'"):
         wgmma(smem, first, first, zeros, "bfloat16", major_a="M")
 
 
@@ -285,5 +285,5 @@ def test_eight_bit_operands_are_k_major():
     with pytest.raises(ValueError, match="major: got 'MN'; needed 'K'"):
         operand_descriptors(layout, 64, major="MN")
     descriptor = operand_descriptors(layout, 64)[0]
-    with pytest.raises(ValueError, match="major: got 'MN'; needed 'K'"):
+    with pytest.raises(ValueError, match="major_b: got 'MN'; needed 'K'"):
         wgmma(SharedMemory(1 << 15), descriptor, descriptor, np.zeros((128, 32), np.float32), "e4m3", major_b="MN")

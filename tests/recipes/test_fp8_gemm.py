@@ -226,9 +226,9 @@ def test_promotion_keeps_the_error_from_growing():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ((np.zeros(64),), r"products: got shape \(64,\); needed \(sums, K\), K a multiple of 32"),
+        ((np.zeros(64),), r"products: got shape \(64,\); needed real numbers of 2 dimensions"),
         ((np.zeros((2, 40)),), r"products: got shape \(2, 40\); needed"),
-        ((np.zeros((2, 64)), 48), "promoted_after: got 48; needed a positive multiple of 32"),
+        ((np.zeros((2, 64)), 48), "promoted_after: got 48; needed .*multiple of 32"),
     ],
     ids=str,
 )
