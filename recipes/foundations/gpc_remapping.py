@@ -375,7 +375,7 @@ def counted_at_l2(recipe: str = "hopper/tuned_gemm") -> str:
             wanted = down * across * config.cluster * tile * k * 2
             rows.append([f"`{name}`", f"{m} x {n} x {k}", f"{figures['l2_read_bytes'] / wanted:.0%}"])
     header = ["variant", "M x N x K", "read through L2, of what clusters ask for"]
-    return table(header, rows) if rows else "*Not measured yet.*"
+    return table(header, rows) if rows else "*Not counted yet.*"
 
 
 Markdown(counted_at_l2())
