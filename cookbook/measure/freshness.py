@@ -349,7 +349,8 @@ def compare(
     """Compile what records are of, each kernel once, and say of each record whether it is current.
 
     Args:
-        jobs, on_progress: as `compile_all` takes them.
+        jobs: how many processes compile, as `compile_all` takes it.
+        on_progress: told each kernel once it is compiled.
     """
     obstacles = [obstacle(record) for record in found]
     wanted = [k for record, why in zip(found, obstacles, strict=True) if not why for k in _held(record)]
@@ -422,7 +423,8 @@ def restamp(
     Args:
         found: records, as `records.read` gives them.
         root: where to write them; results/ if left out.
-        jobs, on_progress: as `compile_all` takes them.
+        jobs: how many processes compile, as `compile_all` takes it.
+        on_progress: told each kernel once it is compiled.
     """
     current = [record for record in found if is_settled(record)]
     stale = [record for record in found if records.is_stale(record)]

@@ -54,7 +54,8 @@ def predicted_error(k: int, promoted_after: int | None = None, sums: int = 1000)
     """The relative error (Frobenius norm) of `sums` sums over `k` products of normal numbers rounded to e4m3.
 
     Args:
-        k, promoted_after: as of `summed`.
+        k: products of a sum, a multiple of 32.
+        promoted_after: as of `summed`.
         sums: more of them make the estimate sharper; it is the same each time.
     """
     integer("k", k, at_least=STEP, at_most=MOST, multiple_of=STEP)

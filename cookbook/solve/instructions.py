@@ -223,7 +223,8 @@ class Instruction:
 
         Args:
             byte_offsets: (rows, columns) byte address of each element of the tile, integers of 0 or more.
-            row, column: where in the tile the instruction starts; the column a multiple of a lane's vector.
+            row: of the tile, where the instruction starts.
+            column: likewise, in elements: a multiple of a lane's vector.
 
         Raises:
             ValueError: as `check`; a start from which it leaves the tile; or a layout that does not keep a lane's
