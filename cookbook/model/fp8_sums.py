@@ -25,8 +25,8 @@ def summed(products: np.ndarray, promoted_after: int | None = None) -> np.ndarra
 
     Args:
         products: (sums, K), exact products of two 8-bit floats; K is a multiple of 32.
-        promoted_after: so many products the sum is added to a total in full precision, and begins at zero; a multiple
-            of 32. If left out, it never is.
+        promoted_after: after this number of products, a multiple of 32, the sum is added to a total in full precision
+            and begins again at zero. If left out, it never is.
 
     Returns:
         (sums,) float64.
