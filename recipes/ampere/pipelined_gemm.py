@@ -278,26 +278,40 @@ def order_of_loads(pieces_a: int, pieces_b: int, config: Config) -> list[tuple[t
 
 
 # %%
+class Operand(NamedTuple):
+    """A warp's way from shared memory to the tensor cores, for A or B."""
+
+    copy: cute.TiledCopy  # ldmatrix
+    smem: cute.Tensor  # (CPY, CPY_M, CPY_K, STAGE)
+    into: cute.Tensor  # (CPY, CPY_M, buffers): registers as ldmatrix fills them
+    regs: cute.Tensor  # (MMA, MMA_M, buffers): the same registers as mma takes them
+
+
+def make_operand(copy, sX, regs, tidx) -> Operand:
+    """This thread's part of an operand. sX: (rows, K, STAGE); regs: as `mma` takes them."""
+    thr = copy.get_slice(tidx)
+    return Operand(copy, thr.partition_S(sX), thr.retile(regs), regs)
+
+
 @cute.jit
-def mainloop(mma, acc, copies, load_a, load_b, sA, sB, tidx, k_tiles, config: cutlass.Constexpr):
+def fetch_block(x, stage, k: cutlass.Constexpr, buffer: cutlass.Constexpr):
+    """The fragments of k-block `k`."""
+    cute.copy(x.copy, x.smem[None, None, k, stage], x.into[None, None, buffer])
+
+
+@cute.jit
+def mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config: cutlass.Constexpr):
     """Multiply all k-tiles into `acc`; the first `stages - 1` have been asked for."""
     stages, buffers, k_blocks = config.stages, config.register_buffers, config.k_blocks
-    thr_a, thr_b = copies.s2r_a.get_slice(tidx), copies.s2r_b.get_slice(tidx)
-    # (MMA, MMA_M, buffers), (MMA, MMA_N, buffers)
-    tCrA = cute.make_rmem_tensor(mma.partition_shape_A((config.tile_m, 16 * buffers)), sA.element_type)
-    tCrB = cute.make_rmem_tensor(mma.partition_shape_B((config.tile_n, 16 * buffers)), sB.element_type)
-    tXsA, tXrA = thr_a.partition_S(sA), thr_a.retile(tCrA)  # (CPY, CPY_M, CPY_K, STAGE), (CPY, CPY_M, buffers)
-    tXsB, tXrB = thr_b.partition_S(sB), thr_b.retile(tCrB)
     order = order_of_loads(cute.size(load_a.dst, mode=[1]), cute.size(load_b.dst, mode=[1]), config)
-
     ahead = buffers - 1
     switch = (k_blocks - ahead) % k_blocks
     read, write = cutlass.Int32(0 if ahead else stages - 1), cutlass.Int32(stages - 1)
     if cutlass.const_expr(ahead):  # the first k-block of all
         cute.arch.cp_async_wait_group(stages - 2)
         cute.arch.sync_threads()
-        cute.copy(copies.s2r_a, tXsA[None, None, 0, read], tXrA[None, None, 0])
-        cute.copy(copies.s2r_b, tXsB[None, None, 0, read], tXrB[None, None, 0])
+        fetch_block(a, read, 0, 0)
+        fetch_block(b, read, 0, 0)
     still_loading = cutlass.max(k_tiles - (stages - 1), 0)
     if cutlass.const_expr(config.branch_free):
         loops = ((0, still_loading, True), (still_loading, k_tiles, False))
@@ -310,9 +324,8 @@ def mainloop(mma, acc, copies, load_a, load_b, sA, sB, tidx, k_tiles, config: cu
                     read = read + 1 if read + 1 < stages else cutlass.Int32(0)
                     cute.arch.cp_async_wait_group(stages - 2)  # the next tile has arrived,
                     cute.arch.sync_threads()  # everybody's part of it, and the oldest stage is free
-                block, slot = (k + ahead) % k_blocks, (k + ahead) % buffers
-                cute.copy(copies.s2r_a, tXsA[None, None, block, read], tXrA[None, None, slot])
-                cute.copy(copies.s2r_b, tXsB[None, None, block, read], tXrB[None, None, slot])
+                fetch_block(a, read, (k + ahead) % k_blocks, (k + ahead) % buffers)
+                fetch_block(b, read, (k + ahead) % k_blocks, (k + ahead) % buffers)
                 if cutlass.const_expr(loading and k < len(order)):
                     if cutlass.const_expr(config.branch_free) or k_tile < still_loading:
                         load_pieces(load_a, order[k][0], k_tile + stages - 1, write)
@@ -320,7 +333,7 @@ def mainloop(mma, acc, copies, load_a, load_b, sA, sB, tidx, k_tiles, config: cu
                 if cutlass.const_expr(k == len(order) - 1):
                     cute.arch.cp_async_commit_group()  # an empty group too counts as one
                     write = write + 1 if write + 1 < stages else cutlass.Int32(0)
-                cute.gemm(mma, acc, tCrA[None, None, k % buffers], tCrB[None, None, k % buffers], acc)
+                cute.gemm(mma, acc, a.regs[None, None, k % buffers], b.regs[None, None, k % buffers], acc)
 
 
 # %% [markdown]
@@ -407,9 +420,14 @@ def kernel(
     tile = (config.tile_m, config.tile_n)
     gC = cute.local_tile(mC, tile, (tile_m, tile_n))
     cC = cute.local_tile(cute.make_identity_tensor(mC.shape), tile, (tile_m, tile_n))
-    acc = cute.make_rmem_tensor(mma.get_slice(tidx).partition_C(gC).shape, cutlass.Float32)  # (MMA, MMA_M, MMA_N)
+    thr = mma.get_slice(tidx)
+    acc = cute.make_rmem_tensor(thr.partition_C(gC).shape, cutlass.Float32)  # (MMA, MMA_M, MMA_N)
     acc.fill(0.0)
-    mainloop(mma, acc, copies, load_a, load_b, sA, sB, tidx, k_tiles, config)
+    deep = 16 * config.register_buffers  # along K: k-blocks that a thread holds
+    tCrA = cute.make_rmem_tensor(mma.partition_shape_A((config.tile_m, deep)), dtype)  # (MMA, MMA_M, buffers)
+    tCrB = cute.make_rmem_tensor(mma.partition_shape_B((config.tile_n, deep)), dtype)  # (MMA, MMA_N, buffers)
+    a, b = make_operand(copies.s2r_a, sA, tCrA, tidx), make_operand(copies.s2r_b, sB, tCrB, tidx)
+    mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config)
     store(acc, sC, gC, cC, mC.shape, copies, tidx)
 
 
@@ -428,12 +446,11 @@ def gemm(
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
     stream: cuda.CUstream,
-    dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
     vec: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
-    m, n, k = mnk
+    (m, n, k), dtype = mnk, pA.dtype
     lda, ldb, ldc = strides
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(cute.assume(lda, divby=8), 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1)))
@@ -448,7 +465,7 @@ def gemm(
 def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
     """Compile for `arch` ("sm_80"), which needs no GPU; "": for the GPU that is here."""
     pointers = (dtype, 16), (dtype, 16), (dtype, vec * dtype.width // 8)
-    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch), vec), options=options)
+    return compile_host(gemm, arch, pointers, (config or config_for(arch), vec), options=options)
 
 
 # %% [markdown]
