@@ -466,7 +466,7 @@ print(
 )
 
 # %% [markdown] tags=["lab"]
-# Both are busy for nearly the same time. So the overlap is worth almost a factor of two, and there is little slack.
+# Both are busy for nearly the same time: the overlap is worth almost a factor of two, and there is little slack.
 #
 # ## Check
 #
@@ -478,8 +478,7 @@ lab.check_cells("ampere/ldmatrix_gemm", shapes=[(200, 333, 64)], dtypes=["float1
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# Ours and its peers, in one run. On a Hopper GPU `torch.matmul` uses `wgmma`. Then the share of the ceiling,
-# of products that have tiles for all SMs.
+# On a Hopper GPU `torch.matmul` uses `wgmma`. Then the share of the ceiling, of products with tiles for all SMs.
 
 # %% tags=["lab"]
 rows = []
@@ -498,5 +497,4 @@ Markdown(results_table("ampere/ldmatrix_gemm") + "\n\n" + shares)
 # [Hopper's first GEMM](../hopper/tma_wgmma_gemm.ipynb) has the same tile and the same layout.
 #
 # Next: [the pipeline, step by step](pipelined_gemm.ipynb), with a parameter for each thing that overlaps.
-#
 # To use it: `cookbook copy ampere/ldmatrix_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -374,10 +374,21 @@ def next_stage(read, config: cutlass.Constexpr):
     return read + 1 if read + 1 < config.stages else cutlass.Int32(0)
 
 
+class Mainloop(NamedTuple):
+    """What a thread works with in every k-tile."""
+
+    mma: cute.TiledMma
+    a: Operand
+    b: Operand
+    acc: cute.Tensor  # float32 in registers, (MMA, MMA_M, MMA_N)
+    cp_async: cute.CopyAtom  # of one piece
+    ways: tuple[Way, Way]  # of A and of B
+
+
 @cute.jit
-def multiply_k_tile(mma, acc, a, b, read, write, cp_async, ways, c: Cursor, config: cutlass.Constexpr):
+def multiply_k_tile(main: Mainloop, c: Cursor, read, write, config: cutlass.Constexpr):
     """One k-tile from stage `read`, while the one at the cursor is asked for into `write`. Returns the next to read."""
-    dtype = a.smem.element_type
+    a, b, acc, ways, dtype = main.a, main.b, main.acc, main.ways, main.a.smem.element_type
     of_b = min(1, config.k_blocks - 2)  # the k-block in which B is asked for: not the last, which waits
     for k in cutlass.range_constexpr(config.k_blocks):
         if cutlass.const_expr(k == config.k_blocks - 1):
@@ -385,11 +396,11 @@ def multiply_k_tile(mma, acc, a, b, read, write, cp_async, ways, c: Cursor, conf
         fetch(a, read, k + 1, config)
         fetch(b, read, k + 1, config)
         if cutlass.const_expr(k == 0):
-            load(dtype, cp_async, ways[0], c.a, c.rows_a, c.k, write)
+            load(dtype, main.cp_async, ways[0], c.a, c.rows_a, c.k, write)
         if cutlass.const_expr(k == of_b):
-            load(dtype, cp_async, ways[1], c.b, c.rows_b, c.k, write)
+            load(dtype, main.cp_async, ways[1], c.b, c.rows_b, c.k, write)
             cute.arch.cp_async_commit_group()
-        cute.gemm(mma, acc, a.regs[None, None, k % 2], b.regs[None, None, k % 2], acc)
+        cute.gemm(main.mma, acc, a.regs[None, None, k % 2], b.regs[None, None, k % 2], acc)
     return read
 
 
@@ -475,6 +486,7 @@ def kernel(
     rB = cute.make_rmem_tensor(mma.partition_shape_B((config.tile_n, 32)), dtype)
     a, b = make_operand(copies.s2r_a, sA, rA, tidx), make_operand(copies.s2r_b, sB, rB, tidx)
     acc = cute.make_rmem_tensor(mma.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
+    main = Mainloop(mma, a, b, acc, cp_async, ways)
     read, write = cutlass.Int32(0), cutlass.Int32(ahead)
     cute.arch.cp_async_wait_group(config.stages - 2)
     cute.arch.sync_threads()
@@ -483,7 +495,7 @@ def kernel(
     for number in cutlass.range(cta, tiles, ctas, unroll=1):
         acc.fill(0.0)
         for _ in cutlass.range(k_tiles, unroll=1):
-            read = multiply_k_tile(mma, acc, a, b, read, write, cp_async, ways, c, config)
+            read = multiply_k_tile(main, c, read, write, config)
             write = write + 1 if write + 1 < config.stages else cutlass.Int32(0)
             c = following(c, ctas, *ways, problem, tidx, config)
         store(acc, sC, mC, tile_of(number, problem, config), copies, tidx, config)
@@ -497,28 +509,32 @@ def kernel(
 
 
 # %%
+class Sizes(NamedTuple):
+    """The numbers of a launch."""
+
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]  # of the rows of A, B, C, in elements
+    sms: cutlass.Int32  # of the GPU
+
+
 @cute.jit
 def gemm(
     pA: cute.Pointer,
     pB: cute.Pointer,
     pC: cute.Pointer,
-    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
-    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
-    sms: cutlass.Int32,
+    sizes: Sizes,
     stream: cuda.CUstream,
-    dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
     vec: cutlass.Constexpr,
 ):
-    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
-    m, n, k = mnk
-    lda, ldb, ldc = strides
+    """C (M, N) = A (M, K) times B (N, K) transposed."""
+    (m, n, k), (lda, ldb, ldc), dtype = sizes.mnk, sizes.strides, pA.dtype
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(cute.assume(lda, divby=8), 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1)))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(cute.assume(ldc, divby=vec), 1)))
     ctas = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
     if cutlass.const_expr(config.persistent):
-        ctas = cutlass.min(ctas, sms)
+        ctas = cutlass.min(ctas, sizes.sms)
     # No more than one CTA has room on an SM: the compiler need not save registers for others.
     one = {"block": (config.threads, 1, 1), "min_blocks_per_mp": 1}
     kernel(mA, mB, mC, dtype, config, vec).launch(grid=(ctas, 1, 1), **one, stream=stream)
@@ -528,7 +544,7 @@ def gemm(
 def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
     """Compile for `arch` ("sm_80"), which needs no GPU; "": for the GPU that is here."""
     pointers = (dtype, 16), (dtype, 16), (dtype, vec * dtype.width // 8)
-    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch), vec), options=options)
+    return compile_host(gemm, arch, pointers, (config or config_for(arch), vec), options=options)
 
 
 # %% [markdown]
@@ -543,7 +559,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
-    return (config_for(call.arch, call.variant), call.vec), (call.mnk, call.strides, call.sms)
+    return (config_for(call.arch, call.variant), call.vec), (Sizes(call.mnk, call.strides, call.sms),)
 
 
 GEMM = Gemm(compile_for, prepare, gpus=((8, 0), ...), needs="cp.async", variants=VARIANTS, whole=True)

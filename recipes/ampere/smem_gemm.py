@@ -497,5 +497,4 @@ Markdown(results_table("ampere/smem_gemm") + "\n\n" + gained)
 # slows the copies. The swizzle costs nothing, and it is the layout that TMA writes and `wgmma` reads.
 #
 # What is left is waiting. Next: [a GEMM that loads the next fragments while it multiplies](ldmatrix_gemm.ipynb).
-#
 # To use it: `cookbook copy ampere/smem_gemm my_gemm.py`, then `from my_gemm import matmul`.
