@@ -334,6 +334,13 @@ def tiles_of_cluster(work: Work, config: cutlass.Constexpr):
 
 
 # %%
+class TmaTensor(NamedTuple):
+    """A matrix that TMA loads or stores."""
+
+    atom: cute.CopyAtom
+    tensor: cute.Tensor  # as TMA coordinates
+
+
 @cute.jit
 def rank_in_cluster(config: cutlass.Constexpr):
     """Which CTA of its cluster this is, from the top."""
@@ -348,9 +355,38 @@ def to_all(config: Config) -> dict:
     return {"mcast_mask": cutlass.Int16((1 << config.cluster) - 1)} if config.cluster > 1 else {}
 
 
+class Loads(NamedTuple):
+    """What the producer copies: for A and for B, a TMA atom, its source and its destination."""
+
+    tma_a: cute.CopyAtom
+    tAgA: cute.Tensor  # (TMA, m, k), TMA coordinates
+    tAsA: cute.Tensor  # (TMA, STAGE)
+    tma_b: cute.CopyAtom
+    mB: cute.Tensor  # (N, K), TMA coordinates: narrow tiles begin anywhere
+    sB: cute.Tensor  # ((N, K), STAGE)
+
+
 @cute.jit
-def produce_tile(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, k_tiles, config: cutlass.Constexpr):
-    """All k-tiles of one tile: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE) in shared memory."""
+def make_loads(a: TmaTensor, sA, b: TmaTensor, sB, config: cutlass.Constexpr) -> Loads:
+    """sA, sB: all stages, (rows, K, STAGE)."""
+    gA = cute.local_tile(a.tensor, (config.tile_m, config.tile_k), (None, None))  # (M, K, m, k)
+    sA, sB = cute.group_modes(sA, 0, 2), cute.group_modes(sB, 0, 2)
+    tAsA, tAgA = cpasync.tma_partition(a.atom, 0, cute.make_layout(1), sA, cute.group_modes(gA, 0, 2))
+    return Loads(a.atom, tAgA, tAsA, b.atom, b.tensor, sB)
+
+
+@cute.jit
+def load_tile(pipe, loads: Loads, state, tile, k_tiles, config: cutlass.Constexpr):
+    """Load the k-tiles of a cluster's tile (m, first column), a stage each. Returns the pipeline state.
+
+    Of B always TILE_N rows: for a narrow tile, more than it needs.
+    """
+    rank, tma_a, tma_b = rank_in_cluster(config), loads.tma_a, loads.tma_b
+    tAgA, tAsA = loads.tAgA[None, tile[0] * config.cluster + rank, None], loads.tAsA  # (TMA, k), (TMA, STAGE)
+    own = cute.domain_offset((tile[1] * config.epi_n, 0), loads.mB)
+    gB = cute.local_tile(own, (config.tile_n, config.tile_k), (0, None))  # (N, K, k)
+    sharers = cute.make_layout(config.cluster)
+    tBsB, tBgB = cpasync.tma_partition(tma_b, rank, sharers, loads.sB, cute.group_modes(gB, 0, 2))  # (TMA, k)
     for k_tile in cutlass.range(k_tiles, unroll=1):
         pipe.producer_acquire(state)
         barrier = pipe.producer_get_barrier(state)
@@ -361,23 +397,13 @@ def produce_tile(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, k_tiles, con
 
 
 @cute.jit
-def produce(pipe, tma_a, tma_b, gA, mB, sA, sB, work: Work, config: cutlass.Constexpr):
-    """Keep the stages full, tile after tile. gA (M, K, m, k), mB (N, K) in global memory.
-
-    Of B always TILE_N rows: for a narrow tile, more than it needs.
-    """
-    rank, alone, sharers = rank_in_cluster(config), cute.make_layout(1), cute.make_layout(config.cluster)
-    sA, sB = cute.group_modes(sA, 0, 2), cute.group_modes(sB, 0, 2)
-    tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, sA, cute.group_modes(gA, 0, 2))  # (TMA, m, k)
+def produce(pipe, loads: Loads, work: Work, config: cutlass.Constexpr):
+    """Keep the stages full, tile after tile."""
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
     first, end, step = tiles_of_cluster(work, config)
     for number in cutlass.range(first, end, step, unroll=1):
         row, column, _ = tile_of(number, work, config)
-        mine = tAgA[None, row * config.cluster + rank, None]
-        own = cute.domain_offset((column * config.epi_n, 0), mB)  # narrow tiles begin anywhere
-        gB = cute.local_tile(own, (config.tile_n, config.tile_k), (0, None))  # (N, K, k)
-        tBsB, tBgB = cpasync.tma_partition(tma_b, rank, sharers, sB, cute.group_modes(gB, 0, 2))  # (TMA, k)
-        state = produce_tile(pipe, state, tma_a, tma_b, mine, tAsA, tBgB, tBsB, work.k_tiles, config)
+        state = load_tile(pipe, loads, state, (row, column), work.k_tiles, config)
     cute.arch.griddepcontrol_launch_dependents()  # nothing is left to ask for: the next kernel may come
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
@@ -454,6 +480,16 @@ def single(fragment, rank: int):
     return cute.make_tensor(fragment.iterator, cute.append_ones(fragment.layout, up_to_rank=rank))
 
 
+class Mainloop(NamedTuple):
+    """What a consumer warp works with."""
+
+    pipe: pipeline.PipelineTmaAsync
+    mma: cute.TiledMma
+    a: Operand
+    b: Operand
+    acc: cute.Tensor  # float32 in registers, (MMA, MMA_M, MMA_N)
+
+
 @cute.jit
 def next_stage(pipe, read, last: cutlass.Constexpr):
     """All that is in this stage has been asked for: give it back, and wait for the next one, if there is one."""
@@ -465,8 +501,9 @@ def next_stage(pipe, read, last: cutlass.Constexpr):
 
 
 @cute.jit
-def multiply_in_place(pipe, read, mma, acc, a, b, k: cutlass.Constexpr, last: cutlass.Constexpr, width, config):
+def multiply_in_place(main: Mainloop, read, k: cutlass.Constexpr, last: cutlass.Constexpr, width, config):
     """One k-block, each fragment replaced by a later one after its last mma."""
+    a, b = main.a, main.b
     pieces_m, pieces_n, slots, k_blocks = config.pieces_m, width // config.step_n, config.b_slots, config.k_blocks
     last_block = k == k_blocks - 1
     for j in cutlass.range_constexpr(pieces_n):
@@ -475,12 +512,12 @@ def multiply_in_place(pipe, read, mma, acc, a, b, k: cutlass.Constexpr, last: cu
             m = i if j % 2 == 0 else pieces_m - 1 - i
             for h in cutlass.range_constexpr(2):  # the halves of a piece, 8 columns each
                 half = h if i % 2 == 0 else 1 - h
-                c = single(acc[None, m, 2 * j + half], 3)
-                cute.gemm(mma, c, single(a.regs[None, m, 0], 2), single(b.regs[None, 2 * slot + half, 0], 2), c)
+                c = single(main.acc[None, m, 2 * j + half], 3)
+                cute.gemm(main.mma, c, single(a.regs[None, m, 0], 2), single(b.regs[None, 2 * slot + half, 0], 2), c)
             if cutlass.const_expr(j == pieces_n - 1 and not (last and last_block)):
                 fetch_piece(a, read.index, (k + 1) % k_blocks, m, m)
         if cutlass.const_expr(last_block and j == pieces_n - slots):
-            read = next_stage(pipe, read, last)
+            read = next_stage(main.pipe, read, last)
         if cutlass.const_expr(not (last and last_block and further)):
             fetch_piece(b, read.index, (k + further) % k_blocks, later, slot)
     return read
@@ -495,32 +532,32 @@ def fetch_block(x, stage, k: cutlass.Constexpr):
 
 
 @cute.jit
-def multiply_ahead(pipe, read, mma, acc, a, b, k: cutlass.Constexpr, last: cutlass.Constexpr, width, config):
+def multiply_ahead(main: Mainloop, read, k: cutlass.Constexpr, last: cutlass.Constexpr, width, config):
     """One k-block, while the next one's fragments arrive in the other buffer."""
-    last_block = k == config.k_blocks - 1
+    a, b, last_block = main.a, main.b, k == config.k_blocks - 1
     if cutlass.const_expr(last_block):
-        read = next_stage(pipe, read, last)
+        read = next_stage(main.pipe, read, last)
     if cutlass.const_expr(not (last and last_block)):
         fetch_block(a, read.index, (k + 1) % config.k_blocks)
         fetch_block(b, read.index, (k + 1) % config.k_blocks)
-    cute.gemm(mma, acc, a.regs[None, None, k % 2], b.regs[None, None, k % 2], acc)
+    cute.gemm(main.mma, main.acc, a.regs[None, None, k % 2], b.regs[None, None, k % 2], main.acc)
     return read
 
 
 @cute.jit
-def multiply_stage(pipe, read, mma, acc, a, b, last: cutlass.Constexpr, width: cutlass.Constexpr, config):
+def multiply_stage(main: Mainloop, read, last: cutlass.Constexpr, width: cutlass.Constexpr, config):
     """All k-blocks of a stage; in the last of them, the first fragments of the next stage."""
     how = multiply_in_place if config.b_slots else multiply_ahead
     for k in cutlass.range_constexpr(config.k_blocks):
-        read = how(pipe, read, mma, acc, a, b, k, last, width, config)
+        read = how(main, read, k, last, width, config)
     return read
 
 
 @cute.jit
-def multiply_tile(pipe, slot, mma, acc, a, b, k_tiles, width: cutlass.Constexpr, config: cutlass.Constexpr):
+def multiply_tile(main: Mainloop, slot, k_tiles, width: cutlass.Constexpr, config: cutlass.Constexpr):
     """Multiply the k-tiles of one tile, `width` columns wide, into `acc`; `slot` is the first one's."""
-    read = state_at(slot, config)
-    acc.fill(0.0)
+    pipe, a, b, read = main.pipe, main.a, main.b, state_at(slot, config)
+    main.acc.fill(0.0)
     pipe.consumer_wait(read)
     if cutlass.const_expr(config.b_slots > 0):
         for i in cutlass.range_constexpr(config.pieces_m):
@@ -531,8 +568,8 @@ def multiply_tile(pipe, slot, mma, acc, a, b, k_tiles, width: cutlass.Constexpr,
         fetch_block(a, read.index, 0)
         fetch_block(b, read.index, 0)
     for _ in cutlass.range(k_tiles - 1, unroll=1):
-        read = multiply_stage(pipe, read, mma, acc, a, b, False, width, config)
-    multiply_stage(pipe, read, mma, acc, a, b, True, width, config)
+        read = multiply_stage(main, read, False, width, config)
+    multiply_stage(main, read, True, width, config)
 
 
 # %% [markdown]
@@ -581,24 +618,26 @@ def store(acc, sC, tma_c, gC, corner, copy, width: cutlass.Constexpr, config: cu
 
 
 @cute.jit
-def consume(pipe, dtype, sA, sB, sC, tma_c, gC, work: Work, config: cutlass.Constexpr):
-    """Multiply and store, tile after tile. gC (64, EPI_N, m, n): the subtiles of the whole of C."""
+def consume(pipe, sA, sB, sC, c: TmaTensor, work: Work, config: cutlass.Constexpr):
+    """Multiply and store, tile after tile."""
+    dtype = sA.element_type
     mma, copies = tiled_mma(dtype, config), tiled_copies(dtype, config)
+    gC = cute.local_tile(c.tensor, (64, config.epi_n), (None, None))  # (64, EPI_N, m, n): the subtiles of all of C
     columns, buffers = config.step_n * (config.b_slots or config.pieces_n), 1 if config.b_slots else 2
     rA = cute.make_rmem_tensor(mma.partition_shape_A((config.tile_m, 16 * buffers)), dtype)  # (MMA, MMA_M, buffer)
     rB = cute.make_rmem_tensor(mma.partition_shape_B((columns, 16 * buffers)), dtype)  # (MMA, MMA_N, buffer)
     a = make_operand(copies.s2r_a, sA, rA, config.step_m, config)
     b = make_operand(copies.s2r_b, sB, rB, config.step_n, config)
     acc = cute.make_rmem_tensor(mma.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
-    slot = cutlass.Int32(0)
+    main, slot = Mainloop(pipe, mma, a, b, acc), cutlass.Int32(0)
     first, end, step = tiles_of_cluster(work, config)
     for number in cutlass.range(first, end, step, unroll=1):
         row, column, pieces = tile_of(number, work, config)
         corner = ((row * config.cluster + rank_in_cluster(config)) * (config.tile_m // 64), column)
         for width in config.widths:  # each has code of its own
             if cutlass.const_expr(config.tail_n == 0) or pieces == width // config.epi_n:
-                multiply_tile(pipe, slot, mma, acc, a, b, work.k_tiles, width, config)
-                store(acc, sC, tma_c, gC, corner, copies.r2s_c, width, config)
+                multiply_tile(main, slot, work.k_tiles, width, config)
+                store(acc, sC, c.atom, gC, corner, copies.r2s_c, width, config)
         slot = slot + work.k_tiles
     cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
 
@@ -626,12 +665,9 @@ def make_pipeline(barriers, config: cutlass.Constexpr):
 
 @cute.kernel
 def kernel(
-    tma_a: cute.CopyAtom,
-    mA: cute.Tensor,  # (M, K), as TMA coordinates
-    tma_b: cute.CopyAtom,
-    mB: cute.Tensor,  # (N, K), as TMA coordinates
-    tma_c: cute.CopyAtom,
-    mC: cute.Tensor,  # (M, N), as TMA coordinates
+    a: TmaTensor,  # (M, K)
+    b: TmaTensor,  # (N, K)
+    c: TmaTensor,  # (M, N)
     work: Work,
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
@@ -640,8 +676,8 @@ def kernel(
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     layouts = smem_layouts(dtype, config)
     if warp_idx == 8:
-        for tma in (tma_a, tma_b, tma_c):
-            cpasync.prefetch_descriptor(tma)
+        for matrix in (a, b, c):
+            cpasync.prefetch_descriptor(matrix.atom)
 
     smem = cutlass.memory.SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
@@ -650,17 +686,15 @@ def kernel(
     sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
     sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
     pipe = make_pipeline(barriers, config)
-    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (None, None))  # (M, K, m, k)
-    gC = cute.local_tile(mC, (64, config.epi_n), (None, None))  # (64, EPI_N, m, n)
 
     cute.arch.griddepcontrol_wait()  # the kernel before has ended: from here on global memory may be touched
     if warp_idx >= 8:
         cute.arch.setmaxregister_decrease(REGISTERS[0])
         if warp_idx == 8:
-            produce(pipe, tma_a, tma_b, gA, mB, sA, sB, work, config)
+            produce(pipe, make_loads(a, sA, b, sB, config), work, config)
     else:
         cute.arch.setmaxregister_increase(REGISTERS[1])
-        consume(pipe, dtype, sA, sB, sC, tma_c, gC, work, config)
+        consume(pipe, sA, sB, sC, c, work, config)
 
 
 # %% [markdown]
@@ -671,34 +705,38 @@ def kernel(
 
 
 # %%
+class Sizes(NamedTuple):
+    """The numbers of a launch."""
+
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]  # of the rows of A, B, C, in elements
+    sms: cutlass.Int32  # of the GPU
+    wide_columns: cutlass.Int32  # columns of tiles that are TILE_N wide
+
+
 @cute.jit
 def gemm(
     pA: cute.Pointer,
     pB: cute.Pointer,
     pC: cute.Pointer,
-    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
-    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
-    sms: cutlass.Int32,
-    wide_columns: cutlass.Int32,
+    sizes: Sizes,
     stream: cuda.CUstream,
-    dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
-    m, n, k = mnk
-    lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in strides)
+    """C (M, N) = A (M, K) times B (N, K) transposed."""
+    (m, n, k), dtype = sizes.mnk, pA.dtype
+    lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in sizes.strides)
     layouts = smem_layouts(dtype, config)
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
-    tma_a, mA = make_load(mA, layouts.a, (config.tile_m, config.tile_k), 1)
-    tma_b, mB = make_load(mB, layouts.b, (config.tile_n, config.tile_k), config.cluster)
-    tma_c, mC = cpasync.make_tiled_tma_atom(
-        cpasync.CopyBulkTensorTileS2GOp(), mC, cute.slice_(layouts.c, (None, None, 0)), (64, config.epi_n)
-    )
-    work = work_of(m, n, k, wide_columns, config)
-    clusters = cutlass.min(work.down * (work.wide + work.narrow), sms // config.cluster)
-    kernel(tma_a, mA, tma_b, mB, tma_c, mC, work, dtype, config).launch(
+    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in layouts)
+    a = make_load(mA, a_stage, (config.tile_m, config.tile_k), 1)
+    b = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster)
+    c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n)))
+    work = work_of(m, n, k, sizes.wide_columns, config)
+    clusters = cutlass.min(work.down * (work.wide + work.narrow), sizes.sms // config.cluster)
+    kernel(a, b, c, work, dtype, config).launch(
         grid=(clusters * config.cluster, 1, 1),
         block=(config.threads, 1, 1),
         cluster=(config.cluster, 1, 1),
@@ -718,18 +756,17 @@ def work_of(m, n, k, wide_columns, config: cutlass.Constexpr):
     return Work(down, wide_columns, narrow, cute.ceil_div(k, config.tile_k))
 
 
-def make_load(matrix: cute.Tensor, layout: cute.ComposedLayout, tile: tuple[int, int], sharers: int):
-    """The TMA load of a tile into one stage of `layout`, in as many parts as CTAs share the tile."""
+def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int) -> TmaTensor:
+    """The TMA load of a tile into one stage, in as many parts as CTAs share the tile."""
     load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
-    stage = cute.slice_(layout, (None, None, 0))
-    return cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers)
+    return TmaTensor(*cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers))
 
 
 # %%
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     pointers = ((dtype, 16),) * 3
-    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch)), options=options)
+    return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
 
 
 # %% [markdown]
@@ -745,7 +782,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     (m, n, _), config = call.mnk, config_for(call.arch, call.variant)
-    return (config,), (call.mnk, call.strides, call.sms, wide_columns(config, m, n, call.sms))
+    return (config,), (Sizes(call.mnk, call.strides, call.sms, wide_columns(config, m, n, call.sms)),)
 
 
 GEMM = Gemm(
