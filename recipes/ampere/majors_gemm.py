@@ -506,10 +506,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
-# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
-# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
-# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
+# `Gemm`, which all recipes share, checks the operands, keeps a *plan* for each kind of call, and compiles once. Here
+# stands what is this kernel's own: the GPUs it needs, what is compiled, and what the launch takes.
 #
 # There is no argument for the majors: the strides of a and b say them.
 
@@ -545,10 +543,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: what .trans does
-#
-# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
-# out of your own code.
+# ## What .trans does
 #
 # One 8x8 matrix, stored along M: a row of the left picture is 16 bytes of shared memory. Without `.trans` each lane
 # gets two neighbours along M; compare lane 0 in the two pictures.
@@ -563,7 +558,7 @@ draw.ldmatrix_view(mn_major=True)
 draw.ldmatrix_view(mn_major=True, trans=True)
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the M-major tile
+# ## The M-major tile
 #
 # Our own A for `nt`, as CuTe evaluates it. A row of the picture is one 128-byte line of shared memory: 64 elements
 # along M, of one k. The chunks are numbered along M; the swizzle is the one that a K-major tile has.

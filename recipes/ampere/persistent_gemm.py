@@ -550,10 +550,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
-# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
-# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
-# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
+# `Gemm`, which all recipes share, checks the operands, keeps a *plan* for each kind of call, and compiles once. Here
+# stands what is this kernel's own: the GPUs it needs, what is compiled, and what the launch takes.
 
 
 # %%
@@ -587,10 +585,7 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: what a thread asks for
-#
-# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
-# out of your own code.
+# ## What a thread asks for
 #
 # The cursor is integer arithmetic, and CuTe-DSL compiles it for this machine as well as for a GPU. So here it runs,
 # with no GPU: the first thread of CTA 1 of four, for a product of 300 x 600 over K = 200, nine tiles of four k-tiles.
@@ -624,7 +619,7 @@ Markdown(table(["multiplied", "asked for meanwhile", "first rows; place", "piece
 # K = 200 is no multiple of 64, so the first k-tile of each tile begins before the matrix, and this thread's pieces of
 # it are zeros. And of a tile that does not exist nothing is copied.
 #
-# ## In the lab: an epilogue subtile of C
+# ## An epilogue subtile of C
 #
 # One of the two buffers: 32 rows of 256 columns, as the threads of one warp write their pairs, and as they read rows.
 

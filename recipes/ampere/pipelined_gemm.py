@@ -471,10 +471,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
-# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
-# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
-# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
+# `Gemm`, which all recipes share, checks the operands, keeps a *plan* for each kind of call, and compiles once. Here
+# stands what is this kernel's own: the GPUs it needs, what is compiled, and what the launch takes.
 
 
 # %%
@@ -508,10 +506,7 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the stages
-#
-# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
-# out of your own code.
+# ## The stages
 #
 # In these pictures a tile takes as long to arrive as two tiles take to multiply, and a load begins the moment its stage
 # is free. Two stages keep the tensor cores waiting; four do not. (Our threads alternately load and multiply, so they
@@ -527,7 +522,7 @@ draw.pipeline(stages=2, k_tiles=8, load_time=2, title="2 stages: the tensor core
 draw.pipeline(stages=4, k_tiles=8, load_time=2, title="4 stages: they wait for the first tile only (chosen time units)")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: fragments ahead
+# ## Fragments ahead
 #
 # Inside a stage the same again, in small: a warp fetches the fragments of a k-block with `ldmatrix`, and multiplies
 # them. With one set of registers it can fetch the next ones only when it has multiplied these; with two it fetches
@@ -559,7 +554,7 @@ draw.lanes(
 )
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the order of the loads
+# ## The order of the loads
 #
 # A thread has four `cp.async` of A and eight of B for each k-tile. Which of them it issues in which k-block:
 
@@ -584,7 +579,7 @@ for loads in ("together", "apart", "spread"):
 Markdown(table(["loads", *(f"k-block {k}" for k in range(CONFIG.k_blocks))], rows, right=9))
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: what the compiler makes of it
+# ## What the compiler makes of it
 #
 # The main loop as it stands in the machine code for Hopper: a line is the 32 `mma` of one k-block, each a dot; L is an
 # `ldmatrix`, C a `cp.async`, and the loop is shown from one barrier to the next.

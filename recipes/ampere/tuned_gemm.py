@@ -623,10 +623,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
-# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
-# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
-# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
+# `Gemm`, which all recipes share, checks the operands, keeps a *plan* for each kind of call, and compiles once. Here
+# stands what is this kernel's own: the GPUs it needs, what is compiled, and what the launch takes.
 
 
 # %%
@@ -661,10 +659,7 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the prediction
-#
-# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
-# out of your own code.
+# ## The prediction
 #
 # First, how busy shared memory is while the tensor cores are as fast as `mma.sync` can make them. It serves 128 bytes a
 # clock and SM. What is left over is room for everything that does not go as planned.
@@ -729,7 +724,7 @@ for r in records.read():
         print(f"{r['device']}: {per_clock:.0f} multiply-adds a clock and SM; in the rule: {RATE}")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the layout, and one address for all
+# ## The layout, and one address for all
 #
 # The tile of A of the large variant, and one `ldmatrix` of a warp:
 

@@ -772,10 +772,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
-# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
-# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
-# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
+# `Gemm`, which all recipes share, checks the operands, keeps a *plan* for each kind of call, and compiles once. Here
+# stands what is this kernel's own: the GPUs it needs, what is compiled, and what the launch takes.
 
 
 # %%
@@ -818,10 +816,7 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the layouts
-#
-# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
-# out of your own code.
+# ## The layouts
 #
 # The tile of A as TMA writes it, on a Hopper and (64 bytes a row) on a GeForce:
 
@@ -865,7 +860,7 @@ for arch, config in (("sm_90a", hopper), ("sm_120a", geforce)):
         )
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: clocks of a k-tile
+# ## Clocks of a k-tile
 #
 # What must happen for each k-tile, in clocks of one SM: the tensor cores multiply at the rate that
 # `foundations/tensor_core_ceiling` has measured for `mma.sync` on an H200; shared memory serves `ldmatrix`, one
@@ -910,7 +905,7 @@ Markdown(table(header, rows))
 # The figures for sm_120a are in clocks of the *H200's* rate, for that is the one we have measured. A GeForce with a
 # lower rate a clock and SM leaves shared memory less to do.
 #
-# ## In the lab: waves
+# ## Waves
 #
 # Which part of the SMs' time goes into elements of C: all of them, over what the busiest CTA computes times the number
 # of CTAs. Multiplying can be no better than this.

@@ -555,10 +555,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
-# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
-# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
-# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
+# `Gemm`, which all recipes share, checks the operands, keeps a *plan* for each kind of call, and compiles once. Here
+# stands what is this kernel's own: the GPUs it needs, what is compiled, and what the launch takes.
 #
 # There is no argument for the majors: the strides of a and b say them.
 
@@ -594,10 +592,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the M-major tile
-#
-# From here on the cells use the `cookbook` package: it draws and checks what the cells above made. Leave them out of
-# your own code.
+# ## The M-major tile
 #
 # Our own A for `nt`, as CuTe evaluates it. A row of the picture is one 128-byte line of shared memory: 64 elements
 # along M, of one k. The chunks are numbered along M; the swizzle is the one that a K-major tile has.
@@ -654,7 +649,7 @@ for letters, config in configs.items():
     print(letters, "a:", layouts[letters].a.outer, " b:", layouts[letters].b.outer)
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: what TMA and the tensor core are told
+# ## What TMA and the tensor core are told
 #
 # The boxes of a k-tile, lines x elements; the strides of the descriptor of the first 16 k, in bytes; and how far its
 # start moves from one k-block to the next. K-major, a k-block is 32 bytes further *in the same lines*; MN-major it is

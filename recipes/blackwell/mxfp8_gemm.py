@@ -794,10 +794,7 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: an atom of scale factors
-#
-# From here on the cells use the `cookbook` package: it draws and checks what the cells above made. Leave them out of
-# your own code.
+# ## An atom of scale factors
 #
 # One atom, in shared memory and in tensor memory, as the layouts above have it, evaluated by CuTe. A line of 16 bytes
 # becomes four cells of one lane; the same line is copied for each warp.
@@ -827,7 +824,7 @@ assert (to_atoms(numbers)[torch.from_numpy(places)] == numbers).all()
 print(f"{places.size} scale factors in {places.size // ATOM_BYTES} atoms, each where CuTe has it")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: tensor memory
+# ## Tensor memory
 #
 # The columns of both variants: accumulators first, then for every stage of A and B the scale factors of A, then those
 # of B. What is allocated is a power of two.
@@ -844,23 +841,7 @@ for name, c in VARIANTS.items():
 Markdown(table(["variant", "accumulators", "factors of A", "factors of B", "together", "allocated"], rows_of_table))
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: A, and a store of C
-#
-# The bytes of A lie as they always do: here without the swizzle, and with it. Below, one store of a warp into a buffer
-# of C, which asks no bank twice in a phase.
-
-# %% tags=["lab"]
-draw.swizzle_view(layouts.a)
-
-# %% tags=["lab"]
-from cookbook import access
-
-c_layout = evaluate(lambda dtype: smem_layouts(dtype).c, cutlass.BFloat16, arch="sm_100a")
-copies = evaluate(tiled_copies, cutlass.BFloat16, arch="sm_100a")
-draw.access_view(access.of_copy(c_layout, copies.r2s_c, "dst", "ldst")[0])
-
-# %% [markdown] tags=["lab"]
-# ## In the lab: what the factors are good for
+# ## What the factors are good for
 #
 # A matrix whose rows differ by factors of up to a million, in 8-bit floats: with one scale for all of it, and with one
 # for every 32 elements of a row. The error is that of the operand, before anything is multiplied.
@@ -883,17 +864,10 @@ for name, found in kept.items():
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# *Layout*: what every Blackwell page checks, and each scale factor's way: the order of bytes in atoms, the boxes, the
-# atoms that `tcgen05.cp` takes, and that every `tcgen05.mma` is told the byte where its factors then are.
-#
-# *Model*: the product by these layouts, simulated through modelled TMA, `tcgen05.cp`, tensor memory and block-scaled
-# `tcgen05.mma`, equals what the operands stand for, exactly.
-#
-# *Pipeline*: no order of the warps' steps overwrites scale factors, in shared or in tensor memory, before they were
-# read.
-#
-# *Compiled*: a real cubin, with the descriptors that the layouts need, bit by bit. What needs a Blackwell GPU says *not
-# checked*: **this kernel has not run on hardware**.
+# *Layout* follows each scale factor's way too: the order of bytes in atoms, the boxes, the atoms that `tcgen05.cp`
+# takes, and that every `tcgen05.mma` is told the byte where its factors then are. *Model*: the product equals what the
+# operands stand for, exactly. *Pipeline*: nothing overwrites scale factors, in shared or in tensor memory, before they
+# were read. What needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
 #
 # The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
 # coordinates, guards and accumulators.

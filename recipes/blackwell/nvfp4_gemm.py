@@ -788,10 +788,7 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: where the factors of one instruction lie
-#
-# From here on the cells use the `cookbook` package: it draws and checks what the cells above made. Leave them out of
-# your own code.
+# ## Where the factors of one instruction lie
 #
 # An atom as before; its four bytes a row are what one `tcgen05.mma` reads.
 
@@ -823,7 +820,7 @@ lines = [
 Markdown(table(["B", *names], lines))
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: bytes and elements
+# ## Bytes and elements
 #
 # The tensor core's descriptor of A says the same as it did for bytes: rows of 128, eight of them to an atom. One
 # instruction is 32 bytes along K, whatever the bytes hold.
@@ -848,22 +845,6 @@ for name in ("mxfp8", "nvfp4"):
     form = scaled.FORMATS[name]
     error = np.linalg.norm(scaled.quantized(values, name).values() - values) / np.linalg.norm(values)
     print(f"{name}: {form.bits + 8 / form.block:g} bits an element, relative error {error:.1%}")
-
-# %% [markdown] tags=["lab"]
-# ## In the lab: A, and a store of C
-#
-# The bytes of A lie as they always do: here without the swizzle, and with it. Below, one store of a warp into a buffer
-# of C, which asks no bank twice in a phase.
-
-# %% tags=["lab"]
-draw.swizzle_view(layouts.a)
-
-# %% tags=["lab"]
-from cookbook import access
-
-c_layout = evaluate(lambda dtype: smem_layouts(dtype).c, cutlass.BFloat16, arch="sm_100a")
-copies = evaluate(tiled_copies, cutlass.BFloat16, arch="sm_100a")
-draw.access_view(access.of_copy(c_layout, copies.r2s_c, "dst", "ldst")[0])
 
 # %% [markdown] tags=["lab"]
 # ## Check

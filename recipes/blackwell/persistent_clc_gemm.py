@@ -40,8 +40,6 @@
 #
 # *This kernel has not run on hardware.* It is compiled for Blackwell, and its layouts, descriptors and data path are
 # checked against the PTX ISA document in numpy. No speed is claimed; what the lab draws of time is a prediction.
-#
-# `matmul(a, b)` at the end is for use: `a` is (M, K), `b` is (K, N), both K-major, as `x @ weight.T` is.
 
 # %%
 from collections.abc import Callable
@@ -711,10 +709,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
-# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
-# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
-# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
+# `Gemm`, which all recipes share, checks the operands, keeps a *plan* for each kind of call, and compiles once. Here
+# stands what is this kernel's own: the GPUs it needs, what is compiled, and what the launch takes.
 
 
 # %%
@@ -749,17 +745,12 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: who does what
+# ## Who does what
 #
-# From here on the cells use the `cookbook` package: it draws and checks what the cells above made. Leave them out of
-# your own code.
+# *Places* are pairs of SMs. In the static schedule place *p* of *s* does the blocks p, p + s and so on, whenever it may
+# begin. With the dynamic one a place takes the lowest number that is left, and asks for one more when it begins one.
 #
-# A few lines are enough to see what the two schedules do. *Places* are pairs of SMs. In the static schedule place *p*
-# of *s* does the blocks p, p + s and so on, whenever it may begin. Handed out, a place takes the lowest number that is
-# left; and, when it begins a block, one more, for that is when it asks.
-#
-# Here there are four places and fourteen blocks, and another kernel holds the last place for a while. (Times are chosen
-# to show the mechanism: nothing is measured.)
+# Here four places share fourteen blocks, and another kernel holds the last place for a while. The times are chosen.
 
 # %% tags=["lab"]
 import heapq
@@ -837,27 +828,11 @@ for case, (begins, took) in CASES.items():
 Markdown(table(["of the ideal, by these rules", *VARIANTS], rows))
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the layouts
-#
-# Nothing about them is new. A stage of A, without its swizzle and with it; then one store of a warp into a buffer of
-# C, which asks no bank twice in a phase.
-
-# %% tags=["lab"]
-from cookbook import access
-from cookbook.layouts import evaluate
-
-layouts, copies = (evaluate(f, cutlass.BFloat16, arch="sm_100a") for f in (smem_layouts, tiled_copies))
-draw.swizzle_view(layouts.a)
-
-# %% tags=["lab"]
-draw.access_view(access.of_copy(layouts.c, copies.r2s_c, "dst", "ldst")[0])
-
-# %% [markdown] tags=["lab"]
 # Where all is even nothing is gained: the last round is not full, and it takes as long as a full one. Where it is not,
 # those who are free do the work of those who are late. Asking two blocks ahead keeps for a slow place what a fast one
 # could have had; it is for short tiles, whose epilogue ends late in the next block, so that one answer comes too late.
 #
-# ## In the lab: what is said
+# ## What is said
 #
 # The messages of one cluster that does three blocks, as level *pipeline* finds them in CuTe's trace of this kernel: for
 # each warp how often it waits for an answer's barrier, and how often it tells the first CTA that it has read one.
@@ -888,8 +863,7 @@ Markdown(f"{len(asks)} requests, {readers} readers of each answer:\n\n" + table(
 # %% [markdown] tags=["lab"]
 # Three blocks take three requests: two are granted, the third says that there is no more. The warps of the second CTA
 # that neither load nor store read nothing. Had the count of readers included them, the second request would wait for
-# ever; had it left out those of the second CTA, its answer could come over one that is still to be read. Level
-# *pipeline* finds both.
+# ever. Had it left out all of the second CTA, an answer could come over one that is still to be read.
 #
 # ## Check
 #
@@ -897,8 +871,7 @@ Markdown(f"{len(asks)} requests, {readers} readers of each answer:\n\n" + table(
 # follows one outcome of the requests: the first cluster of the grid is granted all others, the last one none. What
 # needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
 #
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -906,22 +879,9 @@ from cookbook import lab
 lab.check_cells("blackwell/persistent_clc_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
-# The request is one instruction, and only kernels that ask have it:
-
-# %% tags=["lab"]
-from cookbook.check import compiled
-
-try:
-    for name, config in VARIANTS.items():
-        made = compiled.compile_recipe("blackwell/persistent_clc_gemm", "sm_100a", "bfloat16", config=config)
-        print(f"{name:12}UGETNEXTWORKID.BROADCAST: {made.count('UGETNEXTWORKID.BROADCAST')}")
-except compiled.NoDisassembler as missing:
-    print(missing)
-
-# %% [markdown] tags=["lab"]
 # ## Time
 #
-# Nothing has been timed: that takes a Blackwell GPU. The table is here once one has run
+# Nothing has been timed. The table is here once a Blackwell GPU has run
 # `cookbook bench blackwell/persistent_clc_gemm --record`.
 
 # %% tags=["lab"]
@@ -937,5 +897,4 @@ Markdown(results_table("blackwell/persistent_clc_gemm"))
 # not full: for that the tiles must be smaller, or divided along K.
 #
 # Next: [operands in eight bits, with scale factors](mxfp8_gemm.ipynb).
-#
 # To use it: `cookbook copy blackwell/persistent_clc_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -42,8 +42,6 @@
 #
 # *This kernel has not run on hardware.* It is compiled for Blackwell, and its layouts, descriptors and data path are
 # checked against the PTX ISA document in numpy. No speed is claimed; what the lab draws of time is a prediction.
-#
-# `matmul(a, b)` at the end is for use: `a` is (M, K), `b` is (K, N), both K-major, as `x @ weight.T` is.
 
 # %%
 from dataclasses import dataclass
@@ -551,10 +549,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
-# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
-# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
-# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
+# `Gemm`, which all recipes share, checks the operands, keeps a *plan* for each kind of call, and compiles once. Here
+# stands what is this kernel's own: the GPUs it needs, what is compiled, and what the launch takes.
 
 
 # %%
@@ -589,10 +585,7 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: both halves of tensor memory
-#
-# From here on the cells use the `cookbook` package: it draws and checks what the cells above made. Leave them out of
-# your own code.
+# ## Both halves of tensor memory
 #
 # Where CuTe says the accumulators of two tiles lie. Row *m* is in lane *m*, which warp *m* / 32 alone can reach; the
 # second tile has the columns that the first one leaves. A box is what one `tcgen05.ld` of one warp brings.
@@ -612,7 +605,7 @@ addresses = table_of_sums.reshape(CONFIG.tile_n, CONFIG.tile_m, CONFIG.acc_stage
 draw.tensor_memory(addresses, CONFIG.epi_n)
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: a buffer of C
+# ## A buffer of C
 #
 # One buffer holds 128 rows of 128 bytes. A store of one warp writes 16 bytes of each of 32 rows, in four phases of
 # eight lanes. Eight rows that follow one another put the same chunk into eight different slots: one wavefront a phase,
@@ -628,7 +621,7 @@ print(layouts.c)
 draw.access_view(stores_of_warp_0[0])
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: who waits for whom
+# ## Who waits for whom
 #
 # Three rules make the schedule. A tile is multiplied when the one before it has been, *and* its accumulator stage is
 # empty; it is fetched when it has been multiplied, and the tile before is out of the way; its stage is empty once it

@@ -53,8 +53,6 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
 
 from cookbook.recipe.entry import Call, Gemm, compile_host, require
 
-# %% [markdown]
-
 
 @dataclass(frozen=True)
 class Config:

@@ -54,8 +54,6 @@
 #
 # *This kernel has not run on hardware.* It is compiled for Blackwell, and its layouts, descriptors and data path are
 # checked against the PTX ISA document in numpy. No speed is claimed.
-#
-# `matmul(a, b)` at the end is for use: `a` is (M, K), `b` is (K, N), both K-major, as `x @ weight.T` is.
 
 # %%
 from dataclasses import dataclass
@@ -515,7 +513,7 @@ def store(acc_pipe, tCtC, epi: Epilogue, work: Work, config: cutlass.Constexpr):
 #
 # * A stage of A and B is *empty* after one arrival from each pair that has read it. What a CTA writes is read by its
 #   own pair and by those that it multicasts to: `pairs_m + pairs_n - 1` of them.
-# * A accumulator stage is *empty* after one arrival of each epilogue warp of **both** CTAs.
+# * An accumulator stage is *empty* after one arrival of each epilogue warp of **both** CTAs.
 #
 # The barriers must be there before anyone in another CTA uses them: the second `create` ends with a barrier of the
 # whole cluster. And **tensor memory is allocated for two.** A warp of each CTA asks for it, and both get the same
@@ -667,10 +665,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
-# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
-# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
-# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
+# `Gemm`, which all recipes share, checks the operands, keeps a *plan* for each kind of call, and compiles once. Here
+# stands what is this kernel's own: the GPUs it needs, what is compiled, and what the launch takes.
 
 
 # %%
@@ -705,10 +701,7 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: who fetches what
-#
-# From here on the cells use the `cookbook` package: it draws and checks what the cells above made. Leave them out of
-# your own code.
+# ## Who fetches what
 #
 # A number is a CTA's rank, its colour is on its rows of C and on what it fetches; a frame is a pair. In `pair` a CTA
 # keeps what it fetches for itself, and the MMA brings rows and columns together. With more pairs each half has several
@@ -758,7 +751,7 @@ heads = ["variant", "a CTA asks L2 for", "a CTA holds", "the leader counts", "re
 Markdown("A stage of A and B:\n\n" + table(heads, rows))
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: what a pair saves
+# ## What a pair saves
 #
 # A CTA on its own computes 128 x 256 of C from a stage of `(128 + 256) * tile_k` elements; a CTA of a pair computes as
 # much from `(128 + 128) * tile_k`. In `2x1` of the Hopper page a CTA asks for as little, but takes in and holds as much
@@ -788,7 +781,7 @@ heads = ["a CTA", "asks for", "takes in and holds", "stages that fit", "of K in 
 Markdown("A k-tile for 128 x 256 of C:\n\n" + table(heads, rows))
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: one instruction, two memories
+# ## One instruction, two memories
 #
 # The instruction descriptor says M = 256 and N = 256: the whole of it. How many CTAs it is for is in the instruction,
 # `.cta_group::2`. The matrix descriptors are of one CTA and have the strides they had: an operand of 128 rows.
@@ -799,12 +792,9 @@ from cookbook.check.model.tcgen05 import descriptors_of, instruction_of
 from cookbook.recipe import catalog
 
 found = evaluated(catalog.load("blackwell/two_cta_gemm"), cutlass.BFloat16, CONFIG)
-word = instruction_of(found, "bfloat16").encode()
-places_of = {"D: float32": (4, 2), "A: bfloat16": (7, 3), "B: bfloat16": (10, 3), "N / 8": (17, 6), "M / 16": (24, 5)}
-fields = [draw.Field(name, low, wide, word >> low & (1 << wide) - 1) for name, (low, wide) in places_of.items()]
+print(instruction_of(found, "bfloat16"))
 for name in "ab":
     print(name, descriptors_of(found, name)[0][0][0])
-draw.bit_fields(fields, 32, title="The instruction descriptor of a pair")
 
 # %% [markdown] tags=["lab"]
 # Where the model puts the accumulators of one such instruction (PTX ISA, tcgen05 "Data Path Layout Organization",
@@ -824,7 +814,7 @@ for half in range(PAIR):
 draw.tensor_memory(sums, CONFIG.epi_n, "Tensor memory of either CTA of a pair")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the trap
+# ## The trap
 #
 # **A pair that disagrees raises nothing.** The model multiplies one k-block as a pair, three times: as the kernel does
 # it; with the halves of B exchanged; and with B of the second CTA one kilobyte off, as it would lie if that CTA had
@@ -886,21 +876,6 @@ for name, case in cases.items():
 from cookbook import lab
 
 lab.check_cells("blackwell/two_cta_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
-
-# %% [markdown] tags=["lab"]
-# The multicasts are in the machine code where pairs share something, and only there. Every load is of the kind that may
-# report to the other CTA of the pair:
-
-# %% tags=["lab"]
-from cookbook.check import compiled
-
-try:
-    for name, config in VARIANTS.items():
-        made = compiled.compile_recipe("blackwell/two_cta_gemm", "sm_100a", "bfloat16", config=config)
-        of_pairs, shared = made.count("UTMALDG.2D.2CTA"), made.count("UTMALDG.2D.MULTICAST.2CTA")
-        print(f"{name:16}TMA loads of a pair: {of_pairs}, of these multicast: {shared}")
-except compiled.NoDisassembler as missing:
-    print(missing)
 
 # %% [markdown] tags=["lab"]
 # ## Time

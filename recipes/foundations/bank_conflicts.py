@@ -440,10 +440,10 @@ def facts() -> list[tuple[str, bool, str]]:
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab
+# ## The facts
 #
-# From here on the cells use the `cookbook` package: it draws, and it compares what the cells above counted with a model
-# of its own and with CuTe. First the facts, as they are computed just now.
+# The `cookbook` package draws, and compares what the cells above counted with a model of its own and with CuTe. First
+# the facts, as they are computed just now.
 
 # %% tags=["lab"]
 from cookbook import access, banks, draw
@@ -453,7 +453,7 @@ for name, holds, detail in facts():
     print(f"{'holds' if holds else 'FAILS'} {name}\n      {detail}")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the crossbar
+# ## The crossbar
 #
 # The toy GPU: column 0 of the 8 x 8 tile, one wavefront after another. All lanes need the vertical wire of bank 0. (The
 # picture moves; rest the pointer on it to stop it.)
@@ -474,7 +474,7 @@ draw.crossbar([swizzled(byte) // WORD for byte in column], banks=8)
 draw.crossbar([0, 8, 3, 3, 4, 5, 6, 7], banks=8)
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: addresses and banks
+# ## Addresses and banks
 #
 # The tile by byte address, in base 16: a row further down is 20 more, a column further right 4. The colour is the bank
 # of the toy GPU, and the framed cells are column 0.
@@ -502,7 +502,7 @@ from cookbook.swizzle import Swizzle
 draw.swizzle_bits(Swizzle(3, 2, 3), fields={"byte": 2, "column": 3, "row": 3})
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: 32 lanes
+# ## 32 lanes
 #
 # The column of a 32 x 32 tile of floats on the real 32 banks. With a pitch of 32 words one bank does all the work (each
 # row of the picture is a wavefront); with 33 every bank gives one word.
@@ -520,7 +520,7 @@ draw.access_view(access.ldst(padded, 4), title="A column of 32 x 32 fp32, pitch 
 draw.access_view(access.ldst(pitched_column(1, 33, 2), 2), title="Column 1 of bfloat16, pitch 33: every second column")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: compared
+# ## Compared
 #
 # `turns` against `cookbook.banks`, and the tile's addresses against CuTe's own layouts.
 #
@@ -550,7 +550,7 @@ from cookbook import lab
 lab.check_cells("foundations/bank_conflicts")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: counted by a profiler
+# ## Counted by a profiler
 #
 # Nsight Compute counts the wavefronts of every instruction of a kernel that runs.
 # `cookbook check foundations/bank_conflicts --tools --record` has it look at both kernels, and holds each instruction

@@ -301,7 +301,7 @@ def facts() -> list[tuple[str, bool, str]]:
 [name for name, holds, _ in facts() if not holds]  # what does not hold
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: who holds what
+# ## Who holds what
 #
 # From here on the cells use the `cookbook` package, which draws what the cells above made, and checks it.
 #
@@ -325,7 +325,7 @@ draw.tv_view(a, (16, 8), title="A of mma.m16n8k8, bfloat16")
 draw.tv_view(b, (8, 8), axes=("N", "K"), title="B of mma.m16n8k8, bfloat16")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: ldmatrix, along K, along M, and with .trans
+# ## Ldmatrix, along K, along M, and with .trans
 #
 # Left: the eight rows in memory, whose addresses the lanes beside them supply. Right: what each lane receives. A colour
 # is one row of four lanes, on both sides.
@@ -342,7 +342,7 @@ draw.ldmatrix_view(mn_major=True, trans=True)
 # %% [markdown] tags=["lab"]
 # In the last picture the columns of memory have one colour each: the instruction takes the rows apart.
 #
-# ## In the lab: against the models
+# ## Against the models
 #
 # Our few lines against the model of the instruction, written from the PTX manual, and against CuTe's own layouts of the
 # copy atoms. For CuTe, `ldmatrix` is a copy whose destination layout says which lane gets which element.

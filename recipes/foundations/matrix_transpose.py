@@ -641,10 +641,7 @@ def transpose(x: torch.Tensor, *, out: torch.Tensor | None = None, variant: str 
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the layouts
-#
-# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
-# out of your own code.
+# ## The layouts
 #
 # The first read of a column by a warp, in each of the three layouts that are read an element at a time. The addresses
 # are those of the kernel's own `moves` on the layouts as CuTe evaluates them.

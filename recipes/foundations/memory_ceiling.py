@@ -668,10 +668,9 @@ def facts() -> list[tuple[str, bool, str]]:
 [name for name, holds, _ in facts() if not holds]  # what does not hold
 
 # %% [markdown] tags=["lab"]
-# ## In the lab
+# ## Banks of a warp's loads
 #
-# From here on the cells use the `cookbook` package. First the banks of a warp's 16-byte loads, side by side and at
-# twice that distance:
+# The banks of a warp's 16-byte loads, side by side and at twice that distance:
 
 # %% tags=["lab"]
 from cookbook import access, banks, draw

@@ -420,7 +420,7 @@ def facts() -> list[tuple[str, bool, str]]:
 [name for name, holds, _ in facts() if not holds]  # what does not hold
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the eight atoms
+# ## The eight atoms
 #
 # From here on the cells use the `cookbook` package, which draws what the cells above made, and checks it.
 #
@@ -454,7 +454,7 @@ for kind, layout in atoms.items():
     print(f"{kind:9} {len(columns)} columns of chunks, wavefronts each: {counts}")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: a tile of several atoms
+# ## A tile of several atoms
 #
 # Each cell is a chunk with its byte offset; the colours follow memory, so blue is the first atom there and orange the
 # second.
@@ -485,7 +485,7 @@ for name, layout in evaluate(two_orders, 1, element_bits=16).items():
     print(f"{name}: {(smem.view(np.uint16)[layout.byte_offsets() // 2] == tile).mean():.0%} of the elements in place")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: what an invented swizzle would cost
+# ## What an invented swizzle would cost
 #
 # `S<3,4,4>` on the same rows, written by software, is a fine bijection, and useless: it takes its bits from address
 # bits 8 to 10, so rows 0 and 1 are treated alike, and so are 2 and 3. TMA has no such mode, and the model says so.

@@ -405,7 +405,7 @@ def facts() -> list[tuple[str, bool, str]]:
 [name for name, holds, _ in facts() if not holds]  # what does not hold
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the matrix
+# ## The matrix
 #
 # From here on the cells use the `cookbook` package, which draws what the cells above made, and checks it.
 #
@@ -433,7 +433,7 @@ print("rank:", gf2.rank(wrong[:3, 5:]))
 draw.gf2_matrix(wrong, BANK_ROWS, asked=(5, 6, 7), title="The trap: S<3,0,3> on 8 x 32, and the column read")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the solver of this package
+# ## The solver of this package
 #
 # `design.solve` does what `kernel` does, for tiles of up to 65536 elements and real banks, and then says what the map
 # *is*: a swizzle of the plain layout, one of a permuted layout, or neither. The six shapes at once:
@@ -466,7 +466,7 @@ except design.Unsolvable as error:
     print("the proof holds:", error.proof.check())
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: a map for six shapes, drawn
+# ## A map for six shapes, drawn
 #
 # Its matrix: the bank rows are the five lowest, and the row bits come in from the right in reversed order. The five
 # columns that a block uses have rank 5 in the coloured rows, whichever block it is.

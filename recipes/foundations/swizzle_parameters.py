@@ -500,10 +500,10 @@ def facts() -> list[tuple[str, bool, str]]:
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab
+# ## The facts
 #
-# From here on the cells use the `cookbook` package: it draws, and it compares what the cells above counted with a model
-# of its own and with CuTe. First the facts, as they are computed just now.
+# The `cookbook` package draws, and compares what the cells above counted with a model of its own and with CuTe. First
+# the facts, as they are computed just now.
 
 # %% tags=["lab"]
 from cookbook import banks, draw
@@ -514,7 +514,7 @@ for name, holds, detail in facts():
     print(f"{'holds' if holds else 'FAILS'} {name}\n      {detail}")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the wiring
+# ## The wiring
 #
 # `<3,2,3>` on 8 rows of 32, in elements. Columns are bits 0 to 4, rows bits 5 to 7: the swizzle reads the row and
 # changes the upper part of the column.
@@ -535,7 +535,7 @@ draw.swizzle_bits(Swizzle(3, 3, 3), fields={"column": 5, "row": 4})
 draw.swizzle_bits(Swizzle(2, 3, -3), n=9)
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: torn vectors
+# ## Torn vectors
 #
 # Rows of 32 under `<3,2,3>`, by offset. Four neighbours stay together (one colour, 16 bytes of float); of eight, the
 # two halves change places in every odd row.
@@ -558,7 +558,7 @@ draw.bank_grid(SmemLayout(Layout((8, 32), (32, 1)), Swizzle(2, 3, 2).in_bytes(16
 draw.bank_grid(SmemLayout(Layout((8, 32), (32, 1)), Swizzle(2, 3, 3).in_bytes(16), 16))
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: `<4,0,4>` and `<4,0,5>`
+# ## `<4,0,4>` and `<4,0,5>`
 #
 # The bank of each element, 32 rows of 16 floats on 32 banks. Column 0 is framed; red cells meet in a bank.
 
@@ -578,7 +578,7 @@ draw.before_after(
 )
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the rules, over all cases
+# ## The rules, over all cases
 
 # %% tags=["lab"]
 RULES = {"common": common_rule, "common, B cut to S": lambda *case: cut(common_rule(*case)), "this page's": rule}
@@ -586,7 +586,7 @@ for name, choose in RULES.items():
     print(f"{name:20}", sweep(choose, 256))
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: compared with CuTe
+# ## Compared with CuTe
 #
 # `cute.make_swizzle` on the tiles above, element by element; and what it does with an illegal one: nothing is raised,
 # and the identity comes back. `cookbook.swizzle` refuses.
@@ -643,7 +643,7 @@ from cookbook import lab
 lab.check_cells("foundations/swizzle_parameters")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: counted by a profiler
+# ## Counted by a profiler
 #
 # Nsight Compute counts the wavefronts of every instruction of a kernel that runs.
 # `cookbook check foundations/swizzle_parameters --tools --record` has it look at both kernels, and holds each

@@ -626,7 +626,7 @@ def facts() -> list[tuple[str, bool, str]]:
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: what wgmma asks of shared memory
+# ## What wgmma asks of shared memory
 #
 # From here on the cells use the `cookbook` package. The bytes that one `wgmma` would read in each clock if the tensor
 # cores never waited; an SM's shared memory has 128 (computed, not measured).
@@ -650,7 +650,7 @@ draw.bar_chart(asked, unit="bytes a clock", title="What wgmma asks for", highlig
 draw.swizzle_view(evaluate(smem_layout, cutlass.BFloat16, 64))
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the loops
+# ## The loops
 #
 # The PTX is not the last word; this is what an iteration of each loop holds in the machine code. Beside its eight
 # `HGMMA` a `wgmma` loop needs a few instructions on uniform registers, which make the descriptors; they run while the

@@ -425,10 +425,10 @@ def facts() -> list[tuple[str, bool, str]]:
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab
+# ## The facts
 #
-# From here on the cells use the `cookbook` package: it draws, and it compares what the cells above counted with a model
-# of its own and with CuTe. First the facts, as they are computed just now.
+# The `cookbook` package draws, and compares what the cells above counted with a model of its own and with CuTe. First
+# the facts, as they are computed just now.
 
 # %% tags=["lab"]
 from cookbook import banks, draw
@@ -439,7 +439,7 @@ for name, holds, detail in facts():
     print(f"{'holds' if holds else 'FAILS'} {name}\n      {detail}")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: 4 x 6
+# ## 4 x 6
 #
 # The number in a cell is where its element goes. What leaves row 2 lands in row 3, on top of what is there; what leaves
 # row 3 lands behind the tile.
@@ -470,7 +470,7 @@ draw.layout_grid(
 )
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the transpose, frame by frame
+# ## The transpose, frame by frame
 #
 # Without the swizzle, at the first load: all eight threads stand at bank 0.
 
@@ -506,7 +506,7 @@ draw.swizzle_progress(lambda row, col: (row, col ^ row))
 draw.toy_transpose(store, wrong_load, step=-1, title="The trap: shared[i][i ^ t] gives back the input")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: compared
+# ## Compared
 #
 # `col ^ row` on 8 x 8 is CuTe's `Swizzle<3,0,3>` over `(8,8):(8,1)`. The kernel's layout is asked from CuTe itself, and
 # its row and its column are counted on the 32 banks.
@@ -536,7 +536,7 @@ from cookbook import lab
 lab.check_cells("foundations/xor_swizzle")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: counted by a profiler
+# ## Counted by a profiler
 #
 # Nsight Compute counts the wavefronts of every instruction of a kernel that runs.
 # `cookbook check foundations/xor_swizzle --tools --record` has it look at both kernels, and holds each instruction

@@ -40,7 +40,7 @@ def test_what_is_launched(case, monkeypatch):
     ((_, arguments),) = module.launched
     given = (operands["a"], operands["b"], *seen, out)
     row = operands["a"].stride(0)
-    assert arguments == (*(x.data_ptr() for x in given), (M, N, K), (row, row, N), 132, 7)
+    assert arguments == (*(x.data_ptr() for x in given), ((M, N, K), (row, row, N), 132), 7)
     for scale, atoms in zip((operands["a_scale"], operands["b_scale"]), seen, strict=True):
         assert np.array_equal(atoms.numpy(), to_atoms(as_bytes(scale).numpy()))
 
