@@ -29,13 +29,10 @@
 # %% [markdown]
 # # The tuned GEMM for GeForce Blackwell
 #
-# **Claim.** A GeForce Blackwell (sm_120, sm_121) shares its name with the data centre's Blackwell (sm_100), but not
-# what a GEMM is made of. It has none of `tcgen05` and tensor memory, nor Hopper's `wgmma`: its tensor cores multiply by
-# **`mma.sync`**, from registers, as Ampere's do. What it does have of Hopper is **TMA**, mbarriers, `stmatrix` and
-# `setmaxnreg`.
-#
-# Let one warp load by TMA and let all others do nothing but `ldmatrix` and `mma.sync`, and the kernel is faster than
-# the best one here for Ampere.
+# **Claim.** A GeForce Blackwell (sm_120, sm_121) has none of `tcgen05`, tensor memory and `wgmma`. Its tensor cores
+# multiply by **`mma.sync`**, from registers, as Ampere's do. Of Hopper it has **TMA**, mbarriers, `stmatrix` and
+# `setmaxnreg`. Where one warp loads by TMA and all others do nothing but `ldmatrix` and `mma.sync`, the kernel is
+# faster than the best one here for Ampere.
 #
 # A Hopper has these instructions too, so the claim is measured there, against
 # [ampere/tuned_gemm](../ampere/tuned_gemm.ipynb) in the same run. **For sm_120a this kernel is compiled, and not run on
@@ -48,18 +45,10 @@
 # | **GeForce Blackwell** | **TMA, one thread** | **`mma.sync`, from registers** | **registers** |
 # | data-centre Blackwell | TMA, one thread | `tcgen05.mma`, from shared memory | tensor memory |
 #
-# **What changes from ampere/tuned_gemm.** Its inner loop stays, fragment by fragment. Gone are `cp.async` with its
-# addresses and its predicates at the edges of A and B, for TMA knows the matrices' extents; the barrier of the whole
-# CTA, for every stage has mbarriers of its own; and the stores of C that come between two tiles, for a CTA goes
-# on to its next tile while TMA carries the last one away.
-#
-# **What changes from the Hopper pages.** The producer, the stages and the buffers of C are those of
-# [hopper/persistent_gemm](../hopper/persistent_gemm.ipynb). The consumers differ. `wgmma` is asynchronous and reads
-# shared memory by itself, so that a stage is busy until a *later* wait says it is not. `ldmatrix` copies: **when the
-# last fragment of a stage is in registers the stage is free**, with half a k-block still to be multiplied.
-#
-# Three ideas are left to try, one at a time, and `VARIANTS` has them in this order: a cluster that shares loads, the
-# larger warp tile, and a few narrower tiles at the end.
+# The inner loop is that of ampere/tuned_gemm. The producer, the stages and the buffers of C are those of
+# [hopper/persistent_gemm](../hopper/persistent_gemm.ipynb). One thing differs from Hopper: `wgmma` reads shared memory
+# by itself, and a stage is busy until a *later* wait says it is not. `ldmatrix` copies: **when the last fragment of a
+# stage is in registers the stage is free**, with half a k-block still to be multiplied.
 
 # %%
 from dataclasses import dataclass, replace
@@ -85,15 +74,10 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 # | `wide, shared B` | 256 x 192 | 64 x 96 | fragments replaced in place: 24 registers beside 192 accumulators |
 # | `wide, then narrow, shared B` | and 256 x 128 | | the last tiles are narrower, where that evens out the work |
 #
-# **On a GeForce** a CTA may have 99 KiB of shared memory instead of 227. Tiles keep their size, for they are what saves
-# traffic. Stages become half as deep, 32 elements of K, which are rows of 64 bytes and the 64-byte swizzle; the buffers
-# of C shrink.
-#
-# Nothing is shared: sm_120 has clusters, and the PTX ISA lets it multicast (`cp.async.bulk.tensor` asks for sm_90 or
-# higher), but it adds that `.multicast::cluster` is optimized for sm_90a and the sm_100 and sm_110 families and "may
-# have substantially reduced performance on other targets".
-#
-# CUTLASS allows clusters of one CTA only there. We have no such GPU to measure it on, and leave it out.
+# **On a GeForce** a CTA may have 99 KiB of shared memory instead of 227. Tiles keep their size, which saves traffic.
+# Stages become half as deep, 32 elements of K in rows of 64 bytes; the buffers of C shrink. Nothing is shared: the PTX
+# ISA lets sm_120 multicast, but says that it "may have substantially reduced performance" there, and CUTLASS allows
+# clusters of one CTA only.
 
 
 # %%
@@ -184,13 +168,10 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # %% [markdown]
 # ## The layouts and the copies
 #
-# A and B lie in rows of 128 (or 64) bytes in the swizzle mode of that width. TMA writes them so, and it is the same
-# swizzle that makes `ldmatrix` free of conflicts: eight rows, eight different chunks. C goes out in epilogue subtiles
-# of 64 x `epi_n`, swizzled likewise for `stmatrix` and TMA.
-#
-# TMA sends a subtile for one warpgroup, so the warpgroup must have it all. Hence the permutation in `tiled_mma`: CuTe
-# would give 16 rows at a time to each of the four rows of warps; here each warpgroup's rows of warps stay in one half
-# of the tile.
+# A and B lie in rows of 128 (or 64) bytes in the swizzle mode of that width. TMA writes them so, and `ldmatrix` reads
+# eight rows from eight different chunks. C goes out in epilogue subtiles of 64 x `epi_n`, swizzled for `stmatrix` and
+# TMA. A subtile belongs to one warpgroup: the permutation in `tiled_mma` keeps each warpgroup's rows of warps in one
+# half of the tile.
 
 
 # %%
@@ -260,18 +241,23 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
     )
 
 
+# %% [markdown] tags=["lab"]
+# The tile of A as TMA writes it for a GeForce, 64 bytes a row, without and with the swizzle:
+
+# %% tags=["lab"]
+from cookbook import draw, lab
+from cookbook.layouts import evaluate
+
+DTYPE = cutlass.BFloat16
+draw.swizzle_view(evaluate(smem_layouts, DTYPE, config_for("sm_120a")).a)
+
 # %% [markdown]
 # ## The tile scheduler: which tile is next
 #
-# A tile of 256 x 192 is coarse: in C of 4096 x 4096 there are 352, not three for each of 132 SMs, so that many SMs have
-# nothing to do in the third wave. Smaller tiles would fit better and read more through shared memory.
-#
-# So take both: **wide tiles as long as they fill whole waves, narrow ones for the rest**. A narrow tile is the same
-# code with fewer columns. `wide_columns` is the heuristic: it tries every number of columns of wide tiles and keeps the
-# one with which the busiest cluster has least to do.
-#
-# All of this is in units of a *cluster's* tile, which is one tile for each of its CTAs, one above the other. Numbers go
-# down the rows of a group of tiles, then across, so that CTAs that run together share rows of A and B in L2.
+# A tile of 256 x 192 is coarse: C of 4096 x 4096 has 352, not three for each of 132 SMs. Smaller tiles would fit
+# better and read more through shared memory. So take **wide tiles as long as they fill whole waves, narrow ones for the
+# rest**. `wide_columns` is the heuristic: the busiest cluster is to have least to do. All of this is in units of a
+# *cluster's* tile: one for each of its CTAs, one above the other.
 
 
 # %%
@@ -411,13 +397,10 @@ def produce(pipe, loads: Loads, work: Work, config: cutlass.Constexpr):
 # %% [markdown]
 # ## A warp's fragments
 #
-# A warp fetches pieces of 16 x 16 elements, each by one `ldmatrix.x4`. Where they lie could be left to CuTe, which adds
-# up an address for each and swizzles it. But a thread reads rows that are all the same modulo 8, so that the swizzle
-# XORs the same bits into all its addresses, and [ampere/tuned_gemm](../ampere/tuned_gemm.ipynb) shows what follows:
-# keep *one* address for A and one for B, XOR 32 k for k-block k, add whole periods for other pieces and stages.
-#
-# We compiled both: left to CuTe, the loop of the wide tile makes more integer instructions than it fetches fragments,
-# and on sm_120a it spills.
+# A warp fetches pieces of 16 x 16 elements, each by one `ldmatrix.x4`. A thread reads rows that are all the same modulo
+# 8, so the swizzle XORs the same bits into all its addresses. As in [ampere/tuned_gemm](../ampere/tuned_gemm.ipynb) it
+# keeps *one* address for A and one for B, XORs 32 k for k-block k, and adds whole periods for other pieces and stages.
+# Left to CuTe, the loop of the wide tile has more integer instructions than fetches, and on sm_120a it spills.
 
 
 # %%
@@ -464,9 +447,7 @@ def fetch_piece(x, stage, k: cutlass.Constexpr, piece: cutlass.Constexpr, slot: 
 #
 # Either way the first fragments of the next stage are fetched while this one is still being multiplied. `next_stage`
 # stands where the last fragment of a stage has been asked for: it gives the stage back *there*, and waits for the next.
-#
-# Which stage, and which phase of its barrier? k-tiles are numbered through all tiles of a CTA, and this number, the
-# **slot**, says both.
+# k-tiles are numbered through all tiles of a CTA; this number, the k-tile index, says which stage and which phase.
 
 
 # %%
@@ -573,11 +554,14 @@ def multiply_tile(main: Mainloop, slot, k_tiles, width: cutlass.Constexpr, confi
 
 
 # %% [markdown]
-# ## The epilogue
+# ## The epilogue and the kernel
 #
 # A warpgroup sends its half of the tile subtile by subtile, as on Hopper: wait until TMA has read what was in the
 # buffer, `stmatrix`, a fence that makes the writes visible to TMA, and one thread asks for the copy. The producer is
-# not involved: it is already loading the next tile.
+# already loading the next tile.
+#
+# A kernel of 384 threads starts with 168 registers each, of 65536. `setmaxnreg` gives most of the producer's to the
+# consumers, and 192 accumulators a thread fit.
 
 
 # %%
@@ -642,14 +626,6 @@ def consume(pipe, sA, sB, sC, c: TmaTensor, work: Work, config: cutlass.Constexp
     cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
 
 
-# %% [markdown]
-# ## The kernel
-#
-# Three warpgroups of 128 threads. A kernel starts with as many registers for each thread: of 65536 for 384 threads,
-# 168. `setmaxnreg` gives most of the producer's to the consumers, and 192 accumulators a thread fit with room to spare.
-
-
-# %%
 @cute.jit
 def make_pipeline(barriers, config: cutlass.Constexpr):
     """The barriers of the stages, full and empty, of this CTA, in step with those of its cluster."""
@@ -698,10 +674,11 @@ def kernel(
 
 
 # %% [markdown]
-# ## The launch
+# ## The launch and `matmul`
 #
-# As many clusters as there is room for, or work. What does not change from tile to tile is counted here, once, and
-# reaches the kernel as constants: a number computed in the kernel would be one more register for each consumer.
+# As many clusters as there is room for, or work. What does not change from tile to tile is counted once and reaches the
+# kernel as a constant, which takes no register. `Gemm`, which all recipes share, checks the operands and keeps a *plan*
+# for each kind of call.
 
 
 # %%
@@ -762,38 +739,22 @@ def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, 
     return TmaTensor(*cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers))
 
 
-# %%
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     pointers = ((dtype, 16),) * 3
     return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
 
 
-# %% [markdown]
-# ## `matmul`: what a user calls
-#
-# `Gemm`, which all recipes share, checks the operands, keeps a *plan* for each kind of call, and compiles once. Here
-# stands what is this kernel's own: the GPUs it needs, what is compiled, and what the launch takes.
-
-
-# %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     (m, n, _), config = call.mnk, config_for(call.arch, call.variant)
     return (config,), (Sizes(call.mnk, call.strides, call.sms, wide_columns(config, m, n, call.sms)),)
 
 
-GEMM = Gemm(
-    compile_for,
-    prepare,
-    gpus=((9, 0), (12, 0), (12, 1)),
-    needs="TMA and mma.sync",
-    variants=VARIANTS,
-    padded=True,
-)
+GPUS = ((9, 0), (12, 0), (12, 1))
+GEMM = Gemm(compile_for, prepare, gpus=GPUS, needs="TMA and mma.sync", variants=VARIANTS, padded=True)
 
 
-# %%
 def matmul(
     a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None, variant: str = DEFAULT
 ) -> torch.Tensor:
@@ -816,69 +777,20 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## The layouts
-#
-# The tile of A as TMA writes it, on a Hopper and (64 bytes a row) on a GeForce:
-
-# %% tags=["lab"]
-from cookbook import access, banks, draw
-from cookbook.layouts import evaluate
-
-DTYPE = cutlass.BFloat16
-hopper, geforce = (config_for(arch) for arch in ("sm_90a", "sm_120a"))
-layouts, copies = (evaluate(made, DTYPE, hopper) for made in (smem_layouts, tiled_copies))
-draw.swizzle_view(layouts.a)
-
-# %% tags=["lab"]
-draw.swizzle_view(evaluate(smem_layouts, DTYPE, geforce).a)
-
-# %% [markdown] tags=["lab"]
-# One `ldmatrix` of A, and one `stmatrix` of an epilogue subtile of C: four 8x8 matrices, four wavefronts, which is
-# ideal.
-
-# %% tags=["lab"]
-draw.access_view(access.of_copy(layouts.a, copies.s2r_a, "src", "ldmatrix", warp=0)[0])
-
-# %% tags=["lab"]
-draw.access_view(access.of_copy(layouts.c, copies.r2s_c, "dst", "stmatrix", warp=0)[0])
-
-# %% [markdown] tags=["lab"]
-# The addresses by hand, against the layout, for all elements: XOR 32 k for a k-block, whole periods for pieces and
-# stages.
-
-# %% tags=["lab"]
-for arch, config in (("sm_90a", hopper), ("sm_120a", geforce)):
-    made = evaluate(smem_layouts, DTYPE, config)
-    for name, layout, step in (("A", made.a, config.step_m), ("B", made.b, config.step_n)):
-        at = layout.byte_offsets()  # (rows, K, STAGE)
-        for k in range(config.k_blocks):
-            assert (at[:, 16 * k : 16 * k + 16] == at[:, :16] ^ (32 * k)).all()
-        assert (at[step:] - at[:-step] == 2 * step * config.tile_k).all()
-        assert (at[:, :, 1:] - at[:, :, :-1] == 2 * at.shape[0] * config.tile_k).all()
-        print(
-            f"{arch}, {name}: {config.k_blocks} k-blocks, pieces {step} rows apart, {config.stages} stages: all right"
-        )
-
-# %% [markdown] tags=["lab"]
 # ## Clocks of a k-tile
 #
-# What must happen for each k-tile, in clocks of one SM: the tensor cores multiply at the rate that
-# `foundations/tensor_core_ceiling` has measured for `mma.sync` on an H200; shared memory serves `ldmatrix`, one
-# wavefront a clock, and takes what TMA writes, 128 bytes a clock. The wavefronts are those of this recipe's own layouts
-# and copies. Shared memory that is busy all the time would leave nothing for a stage that comes late.
+# For each k-tile, in clocks of one SM: the tensor cores multiply at the rate that
+# [a loop of `mma.sync`](../foundations/tensor_core_ceiling.ipynb) reached on an H200; shared memory serves one
+# wavefront of `ldmatrix` a clock, and takes 128 bytes a clock from TMA. sm_120a is counted at the H200's rate too.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
 
+from cookbook import access, banks
 from cookbook.measure import records
-from cookbook.publish.pages import table
+from cookbook.publish.pages import limits_table, results_table, table
 
 RATE = 1357  # multiply-adds of an SM in a clock by mma.sync: foundations/tensor_core_ceiling, on an H200
-STUDY, LOOP = "foundations/tensor_core_ceiling", "mma.sync m16n8k16, bf16"
-for r in records.read():
-    if r["recipe"] == STUDY and LOOP in r["figures"].get("instructions", {}):
-        per_clock = r["figures"]["instructions"][LOOP]["flops_per_clock"] / 2
-        print(f"{r['device']}: {per_clock:.0f} multiply-adds a clock and SM; used here: {RATE}")
 
 
 def wavefronts_of_k_tile(config: Config) -> int:
@@ -902,13 +814,10 @@ header = ["", "k-tile", "shared memory", "mma.sync", "ldmatrix", "TMA writes", "
 Markdown(table(header, rows))
 
 # %% [markdown] tags=["lab"]
-# The figures for sm_120a are in clocks of the *H200's* rate, for that is the one we have measured. A GeForce with a
-# lower rate a clock and SM leaves shared memory less to do.
-#
 # ## Waves
 #
-# Which part of the SMs' time goes into elements of C: all of them, over what the busiest CTA computes times the number
-# of CTAs. Multiplying can be no better than this.
+# The part of the SMs' time that goes into elements of C: all of them, over what the busiest CTA computes times the
+# number of CTAs.
 
 # %% tags=["lab"]
 SMS = 132  # of an H200
@@ -935,102 +844,57 @@ for size in (1024, 2048, 4096, 6144, 8192, 16384):
 Markdown(table(["C", *VARIANTS, f"clusters' tiles of `{DEFAULT}`"], rows))
 
 # %% [markdown] tags=["lab"]
-# The tiles of three clusters for 4096 x 4096, by the number of columns computed so far, first all wide, then with
-# narrow ones:
-
-# %% tags=["lab"]
-lanes = {}
-for name in ("wide, shared B", DEFAULT):
-    config = VARIANTS[name]
-    clusters, order = SMS // config.cluster, widths_in_order(config, 4096, 4096)
-    for first in (0, clusters // 2, clusters - 1):
-        own, spans, now = order[first::clusters], [], 0
-        for width in own:
-            spans.append(draw.Span(now, now + width, str(width), "wide" if width == config.tile_n else "narrow"))
-            now += width
-        lanes[f"{'with narrow' if config.tail_n else 'all wide'}: cluster {first}"] = spans
-    lanes |= {"": []} if not config.tail_n else {}
-draw.lanes(lanes, "Tiles of three clusters, 4096 x 4096: computed", unit="columns", note="gaps: nothing left to do")
-
-# %% [markdown] tags=["lab"]
 # ## Check
 #
-# Every level looks at every variant, for a Hopper and for both GeForce targets. The data path of these layouts is
-# simulated: boxes by TMA, `ldmatrix`, `mma.sync`, `stmatrix`, boxes by TMA. **Nothing here has run on sm_120 or
-# sm_121.**
-#
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# The check is of the cells above: edit one, run it, and check again. Every level looks at every variant, for a Hopper
+# and for both GeForce targets. **Nothing here has run on sm_120 or sm_121.**
 
 # %% tags=["lab"]
-from cookbook import lab
-
 lab.check_cells("blackwell/geforce_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# On a Hopper. "ours" is `matmul` without an argument, so the last variant; beside it each variant by name, the peers,
-# and `ampere/tuned_gemm`, which the claim is about, all interleaved in one run. `torch.matmul` and QuACK use `wgmma`
-# there, which a GeForce does not have; the ceiling is that of `mma.sync`.
+# On a Hopper, in one run: "ours" is the last variant. `torch.matmul` and QuACK use `wgmma` there, which a GeForce does
+# not have; the ceiling is that of `mma.sync`.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
-
 Markdown(results_table("blackwell/geforce_gemm"))
 
 # %% [markdown] tags=["lab"]
-# The claim, by itself: how many times as fast as `ampere/tuned_gemm` each variant was, and what part of the ceiling of
-# `mma.sync` it reached.
+# How many times as fast as `ampere/tuned_gemm` each variant was, and what part of the ceiling the fastest reached:
 
 # %% tags=["lab"]
-OTHER = "ampere/tuned_gemm"
-
-
-def beside_ampere() -> str:
-    """Every current record that has both, or that there is none."""
-    rows = []
-    for r in records.select("blackwell/geforce_gemm", "timed"):
-        if not records.is_stale(r) and OTHER in r["peers"]:
-            took = {name: figures["median_ms"] for name, figures in r["peers"].items()}
-            each = [f"{took[OTHER] / took[name]:.3f} x" for name in VARIANTS]
-            of_ceiling = f"{took['ceiling'] / min(took[name] for name in VARIANTS):.1%}" if "ceiling" in took else ""
-            rows.append([f"{' x '.join(map(str, r['shape']))}, {r['dtype']}, {r['device']}", *each, of_ceiling])
-    header = ["M x N x K", *VARIANTS, "the fastest, of the ceiling"]
-    return table(header, rows) if rows else "*There is no current record of both.*"
-
-
-Markdown(beside_ampere())
+rows, other = [], "ampere/tuned_gemm"
+for r in records.select("blackwell/geforce_gemm", "timed"):
+    if not records.is_stale(r) and {other, "ceiling"} <= r["peers"].keys():
+        took = {name: figures["median_ms"] for name, figures in r["peers"].items()}
+        each = [f"{took[other] / took[name]:.3f} x" for name in VARIANTS]
+        of_ceiling = f"{took['ceiling'] / min(took[name] for name in VARIANTS):.1%}"
+        rows.append([f"{' x '.join(map(str, r['shape']))}, {r['dtype']}, {r['device']}", *each, of_ceiling])
+Markdown(table(["M x N x K", *VARIANTS, "of the ceiling"], rows))
 
 # %% [markdown] tags=["lab"]
 # ## What limits it
 #
-# Each variant and peer by itself, again and again, while the GPU reports its clock and its power. Where the clock is
-# lowered for power, a rate is power divided by *J for each TFLOP*, and fewer joules are worth more than fewer clocks:
-# compare the variants with `ampere/tuned_gemm` and with the ceiling in both columns. The second table is ncu's, of one
-# launch of each variant; the warp that loads, which mostly waits, is part of its means.
+# Each variant and peer alone, while the GPU reports its clock and its power. Where the clock is lowered for power,
+# fewer *J for each TFLOP* are worth more than fewer clocks. The second table is ncu's, of one launch of each variant.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import limits_table
-
 Markdown(limits_table("blackwell/geforce_gemm"))
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# The instruction that multiplies is the same as on an Ampere, and so is the loop around it. What the newer chip adds is
-# all in what no longer stands in that loop's way: loading costs the consumers nothing, a stage comes back the moment it
-# has been copied, C leaves in the background, and registers go to those who need them.
+# The instruction that multiplies is Ampere's, and so is the loop around it. What the newer chip adds frees that loop:
+# loading costs the consumers nothing, a stage comes back the moment it has been copied, C leaves in the background, and
+# registers go to those who need them.
 #
 # Of the three steps after `square` only the last pays at both of the sizes measured. Sharing B pays at the larger one.
-# The wide tile alone, whatever it saves in shared memory, loses at 4096 x 4096, as its waves predict. With narrow tiles
-# after it, it is the one to take for large products, and close to the square one for smaller ones.
+# The wide tile alone loses at 4096 x 4096, as its waves predict. With narrow tiles after it, it is the one to take for
+# large products, and close to the square one for smaller ones.
 #
-# What is left is `mma.sync` itself, three operands in registers each time, and between tiles an epilogue in which its
-# warps do not multiply. Two ping-pong warpgroups, as in [hopper/pingpong_gemm](../hopper/pingpong_gemm.ipynb), would
-# hide that, with smaller tiles; we have not tried it here.
-#
-# What a GeForce makes of it all remains to be measured: its rate of `mma.sync`, its L2, and whether multicast is as
-# slow there as the PTX ISA warns.
-#
+# What is left is `mma.sync` itself, and between tiles an epilogue in which its warps do not multiply. [Ping-pong
+# warpgroups](../hopper/pingpong_gemm.ipynb) would hide that, with smaller tiles; we have not tried it here. What a
+# GeForce makes of it all remains to be measured.
 # To use it: `cookbook copy blackwell/geforce_gemm my_gemm.py`, then `from my_gemm import matmul`.
