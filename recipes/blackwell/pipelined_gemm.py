@@ -193,11 +193,11 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 
 # %%
 class Work(NamedTuple):
-    """The tiles that a CTA is to do: `first`, `first + step`, ..., `turns` of them."""
+    """The tiles that a CTA is to do: `first`, `first + step`, ..., `count` of them."""
 
     first: cutlass.Int32
     step: cutlass.Int32
-    turns: cutlass.Int32
+    count: cutlass.Int32
     grid: tuple[cutlass.Int32, cutlass.Int32]  # of tiles, down and across C
 
 
@@ -268,7 +268,7 @@ def load_tile(pipe, loads: Loads, state, tile):
 def produce(pipe, loads: Loads, work: Work, config: cutlass.Constexpr):
     """Keep the stages full, tile after tile."""
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    for iteration in cutlass.range(work.turns, unroll=1):
+    for iteration in cutlass.range(work.count, unroll=1):
         state = load_tile(pipe, loads, state, tile_of(work, iteration, config))
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
@@ -329,7 +329,7 @@ def multiply(pipe, acc_pipe, main: Mainloop, work: Work, dtype: cutlass.Constexp
     """Tile after tile into the accumulator stages, alternating."""
     read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
     fill = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.acc_stages)
-    for _ in cutlass.range(work.turns, unroll=1):
+    for _ in cutlass.range(work.count, unroll=1):
         acc_pipe.producer_acquire(fill)
         cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
         acc = main.tCtC[None, None, None, fill.index]
@@ -399,7 +399,7 @@ def store(acc_pipe, tCtC, epi: Epilogue, work: Work, config: cutlass.Constexpr):
     rAcc = cute.make_rmem_tensor(t2r.partition_D(epi.sC)[None, None, None, 0].shape, cutlass.Float32)
     across = config.tile_n // config.epi_n
     fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.acc_stages)
-    for iteration in cutlass.range(work.turns, unroll=1):
+    for iteration in cutlass.range(work.count, unroll=1):
         m, n = tile_of(work, iteration, config)
         acc_pipe.consumer_wait(fetch)
         cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")

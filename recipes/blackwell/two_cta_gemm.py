@@ -232,11 +232,11 @@ class Place(NamedTuple):
 
 
 class Work(NamedTuple):
-    """The blocks that a cluster is to do: `first`, `first + step`, ..., `turns` of them."""
+    """The blocks that a cluster is to do: `first`, `first + step`, ..., `count` of them."""
 
     first: cutlass.Int32
     step: cutlass.Int32
-    turns: cutlass.Int32
+    count: cutlass.Int32
     grid: tuple[cutlass.Int32, cutlass.Int32]  # of blocks, down and across C
     place: Place
 
@@ -349,7 +349,7 @@ def load_tile(pipe, loads: Loads, state, tile, half, config: cutlass.Constexpr):
 def produce(pipe, loads: Loads, work: Work, config: cutlass.Constexpr):
     """Keep the stages full, tile after tile."""
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    for iteration in cutlass.range(work.turns, unroll=1):
+    for iteration in cutlass.range(work.count, unroll=1):
         tile = tile_of(work, iteration, config)
         state = load_tile(pipe, loads, state, tile, work.place.half, config)
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
@@ -418,7 +418,7 @@ def multiply(pipe, acc_pipe, main: Mainloop, work: Work, dtype: cutlass.Constexp
     """Tile after tile into the accumulator stages, alternating, for both CTAs of the pair."""
     read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
     fill = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.acc_stages)
-    for _ in cutlass.range(work.turns, unroll=1):
+    for _ in cutlass.range(work.count, unroll=1):
         acc_pipe.producer_acquire(fill)
         cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
         acc = main.tCtC[None, None, None, fill.index]
@@ -484,7 +484,7 @@ def store(acc_pipe, tCtC, epi: Epilogue, work: Work, config: cutlass.Constexpr):
     rAcc = cute.make_rmem_tensor(t2r.partition_D(epi.sC)[None, None, None, 0].shape, cutlass.Float32)
     across = config.tile_n // config.epi_n
     fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.acc_stages)
-    for iteration in cutlass.range(work.turns, unroll=1):
+    for iteration in cutlass.range(work.count, unroll=1):
         m, n = tile_of(work, iteration, config)
         row = m * PAIR + work.place.half
         acc_pipe.consumer_wait(fetch)

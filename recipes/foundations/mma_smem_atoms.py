@@ -80,14 +80,16 @@ lines(3)
 
 
 # %%
-def turns(bits: int, swizzled: bool) -> int:
+def wavefronts(bits: int, swizzled: bool) -> int:
     """How often the busiest slot is asked when 8 rows of 16 << bits bytes give one chunk each."""
     starts = [row * (16 << bits) for row in range(8)]
     slots = [(swizzle(start, bits) if swizzled else start) // 16 % 8 for start in starts]
     return max(slots.count(slot) for slot in range(8))
 
 
-{16 << bits: (turns(bits, swizzled=False), turns(bits, swizzled=True)) for bits in range(4)}  # row bytes: wavefronts
+{
+    16 << bits: (wavefronts(bits, swizzled=False), wavefronts(bits, swizzled=True)) for bits in range(4)
+}  # row bytes: wavefronts
 
 # %% [markdown]
 # Rows of 32, 64 and 128 bytes cost 2, 4 and 8 wavefronts when they are linear and one when they are swizzled.
@@ -389,7 +391,7 @@ def facts() -> list[tuple[str, bool, str]]:
     """The claims: a name, whether it holds, what was found."""
     pairs = ask_cute(both_ways, cutlass.BFloat16)
     orders = {bits: lines(bits) for bits in ORDERS}
-    conflicts = [(turns(bits, False), turns(bits, True)) for bits in range(4)]
+    conflicts = [(wavefronts(bits, False), wavefronts(bits, True)) for bits in range(4)]
     first = {bits: chunks_of_first_line(bits) for bits in FIRST_LINES}
     costs = [requests_and_sectors(bits) for bits in range(3)]
     narrow = [ask_cute(rules_differ, dtype, major) for dtype in (cutlass.BFloat16, cutlass.Float8E4M3FN)
@@ -401,7 +403,7 @@ def facts() -> list[tuple[str, bool, str]]:
         ("fact_21_eight_atoms", len(pairs) == 8 and all(a == b for a, b in pairs.values()), f"{len(pairs)} as CuTe's"),
         ("fact_21_inter_is_one_line", lines(0) == [list(range(8))], f"its 8 x 16 bytes are one line: {lines(0)}"),
         ("fact_22_chunk_orders", orders == ORDERS, f"{orders[1][1]} in line 1 of SW32"),
-        ("fact_22_turns", conflicts == [(1, 1), (2, 1), (4, 1), (8, 1)], f"(linear, swizzled) by width: {conflicts}"),
+        ("fact_22_wavefronts", conflicts == [(1, 1), (2, 1), (4, 1), (8, 1)], f"(linear, swizzled): {conflicts}"),
         ("fact_23_first_line", first == FIRST_LINES, f"{first}"),
         ("fact_23_requests_and_sectors", costs == [(8, 8), (4, 4), (2, 4)], f"for 128 bytes of 64-byte rows: {costs}"),
         ("fact_23_widest", narrow == [[], [], [], []], f"extents where CuTe differs, 16- and 8-bit: {narrow}"),

@@ -128,7 +128,7 @@ all(stays_inside(rows, cols) == law(rows, cols) for rows in range(1, 33) for col
 N = 8  # threads, banks, rows and columns
 
 
-def turns(places: list[tuple[int, int]]) -> int:
+def wavefronts(places: list[tuple[int, int]]) -> int:
     """Wavefronts that places (row, slot) take; the slot is the bank."""
     wanted = [set() for _ in range(N)]
     for row, slot in places:
@@ -141,13 +141,13 @@ def transpose(given: list[list], store, load) -> tuple[list[list], list[int]]:
     shared, output, took = [[None] * N for _ in range(N)], [], []
     for row in range(N):
         places = [store(row, t) for t in range(N)]
-        took.append(turns(places))
+        took.append(wavefronts(places))
         for t, (r, slot) in enumerate(places):
             shared[r][slot] = given[row][t]
     # the barrier: nobody loads before everybody has stored
     for i in range(N):
         places = [load(i, t) for t in range(N)]
-        took.append(turns(places))
+        took.append(wavefronts(places))
         output.append([shared[r][slot] for r, slot in places])
     return output, took
 
@@ -192,12 +192,12 @@ output == WANTED, took, sum(took)
 
 
 # %%
-def column_turns(swizzled_up_to: int, col: int) -> int:
+def column_wavefronts(swizzled_up_to: int, col: int) -> int:
     """Wavefronts of one column when only rows 0 to `swizzled_up_to` are swizzled."""
-    return turns([(row, col ^ row if row <= swizzled_up_to else col) for row in range(N)])
+    return wavefronts([(row, col ^ row if row <= swizzled_up_to else col) for row in range(N)])
 
 
-[column_turns(row, 0) for row in range(N)]
+[column_wavefronts(row, 0) for row in range(N)]
 
 # %% [markdown]
 # ### Trap: swizzling the load by its own row
@@ -213,7 +213,7 @@ def wrong_load(i: int, t: int) -> tuple[int, int]:
 
 
 output, took = transpose(GIVEN, store, wrong_load)
-{"is the transpose": output == WANTED, "is the input": output == GIVEN, "turns": sum(took)}
+{"is the transpose": output == WANTED, "is the input": output == GIVEN, "wavefronts": sum(took)}
 
 # %% [markdown]
 # ### Trap: no barrier
@@ -393,7 +393,7 @@ def facts() -> list[tuple[str, bool, str]]:
     agree = all(stays_inside(r, c) == law(r, c) for r in range(1, 33) for c in range(1, 130))
     eight = {cols: stays_inside(8, cols) for cols in (12, 20, 24)}
     (_, before), (right, after) = transpose(GIVEN, plain_store, plain_load), transpose(GIVEN, store, load)
-    falling = [column_turns(row, 0) for row in range(N)]
+    falling = [column_wavefronts(row, 0) for row in range(N)]
     wrong, _ = transpose(GIVEN, store, wrong_load)
     tiled, spent = transpose_tiled(list(range(256)), 16)
     early = sum(value is None for row in transpose_without_barrier(GIVEN) for value in row)
@@ -413,13 +413,13 @@ def facts() -> list[tuple[str, bool, str]]:
             right == WANTED
             and falling == [8, 7, 6, 5, 4, 3, 2, 1]
             and (before, after) == ([1] * N + [N] * N, [1] * N + [1] * N),
-            f"column, row by row swizzled: {falling}; in all {sum(before)} turns, then {sum(after)}",
+            f"column, row by row swizzled: {falling}; in all {sum(before)} wavefronts, then {sum(after)}",
         ),
         (
             "fact_10_loads_and_tiles",
             wrong == GIVEN and early > 0 and tiled == [col * 16 + row for row in range(16) for col in range(16)],
             f"shared[i][i ^ t] gives the input: {wrong == GIVEN}; no barrier: {early} of 64 read too early; "
-            f"16x16: {spent} turns",
+            f"16x16: {spent} wavefronts",
         ),
     ]
 

@@ -57,24 +57,24 @@ def test_the_studies_cover_facts_1_to_14_in_order():
 
 def test_fact_1_one_word_a_bank_a_turn_for_any_number_of_lanes():
     assert [A.bank_of(byte) for byte in (0, 4, 124, 128)] == [0, 1, 31, 0]
-    assert A.turns([0] * 32) == actual([0] * 32) == 1
-    assert A.turns([0, 128]) == actual([0, 128]) == 2
-    assert A.turns([0, 128, 128, 128]) == actual([0, 128, 128, 128]) == 2
+    assert A.wavefronts([0] * 32) == actual([0] * 32) == 1
+    assert A.wavefronts([0, 128]) == actual([0, 128]) == 2
+    assert A.wavefronts([0, 128, 128, 128]) == actual([0, 128, 128, 128]) == 2
     assert A.crosspoints(32, 32) == 1024
     assert A.crossings(2, 32) == 2 * 1024 and A.crossings(8, 64) == 4 * A.crossings(8, 32)
 
 
-def test_fact_1_turns_agree_with_the_model_on_random_accesses():
+def test_fact_1_wavefronts_agree_with_the_model_on_random_accesses():
     generator = np.random.default_rng(0)
     for lanes in 4 * generator.integers(0, 200, (300, 32)):
-        assert A.turns(lanes.tolist()) == actual(lanes)
+        assert A.wavefronts(lanes.tolist()) == actual(lanes)
 
 
 def test_fact_2_column_reads_are_32_way_2_way_and_8_way_on_the_toy():
-    assert A.turns((128 * LANES).tolist()) == actual(128 * LANES) == 32
+    assert A.wavefronts((128 * LANES).tolist()) == actual(128 * LANES) == 32
     small = 32 * np.arange(8)
-    assert A.turns(small.tolist()) == actual(small) == 2
-    assert A.turns(small.tolist(), banks=8) == 8
+    assert A.wavefronts(small.tolist()) == actual(small) == 2
+    assert A.wavefronts(small.tolist(), banks=8) == 8
 
 
 def test_fact_3_the_bits_of_an_8_x_8_fp32_tile():
@@ -95,7 +95,7 @@ def test_fact_4_xor_and_add_are_bijections_and_free_and_and_or_are_not():
         "or": False,
     }
     for name in ("xor", "add"):
-        assert A.column_turns(A.MIX[name]) == [1] * 8
+        assert A.column_wavefronts(A.MIX[name]) == [1] * 8
         assert all(A.UNMIX[name](A.MIX[name](c, r), r) == c for c in range(8) for r in range(8))
     assert A.MIX["and"](0b10, 0b01) == A.MIX["and"](0b00, 0b01)
     assert A.MIX["or"](0b10, 0b01) == A.MIX["or"](0b11, 0b01)
@@ -113,12 +113,12 @@ def test_fact_6_pitch_33_gives_every_bank_once():
     words = by_cute((32, 32), (33, 1))[:, 0]
     assert words[:4].tolist() == [0, 33, 66, 99] and words[-1] == 1023
     assert (words % 32).tolist() == list(range(32))
-    assert [4 * word for word in words] == A.padded and A.turns(A.padded) == actual(A.padded) == 1
+    assert [4 * word for word in words] == A.padded and A.wavefronts(A.padded) == actual(A.padded) == 1
 
 
 def test_fact_6_trap_bf16_wants_pitch_34_and_not_33():
     def worst(pitch):
-        ours = [A.turns(A.pitched_column(col, pitch, 2)) for col in range(32)]
+        ours = [A.wavefronts(A.pitched_column(col, pitch, 2)) for col in range(32)]
         assert ours == [actual(A.pitched_column(col, pitch, 2), 2) for col in range(32)]
         return max(ours)
 
@@ -131,9 +131,9 @@ def test_fact_6_trap_ldmatrix_wants_an_odd_multiple_of_16_bytes():
     for multiple in range(1, 20):
         rows = 16 * multiple * np.arange(8)
         expected = banks.wavefronts(access.ldmatrix(rows, 1).addresses, 16).actual
-        assert A.matrix_turns(16 * multiple) == expected
+        assert A.matrix_wavefronts(16 * multiple) == expected
         assert (expected == 1) == (multiple % 2 == 1)
-    assert A.matrix_turns(2 * 66) is None
+    assert A.matrix_wavefronts(2 * 66) is None
     with pytest.raises(ValueError, match="multiples of 16 bytes"):
         access.ldmatrix(2 * 66 * np.arange(8), 1)
 
@@ -173,7 +173,7 @@ def test_fact_8_the_law_is_the_next_power_of_two_of_the_rows():
 
 def test_fact_9_conflicts_fall_by_one_with_each_swizzled_row():
     for col in range(8):
-        assert [B.column_turns(row, col) for row in range(8)] == [8, 7, 6, 5, 4, 3, 2, 1]
+        assert [B.column_wavefronts(row, col) for row in range(8)] == [8, 7, 6, 5, 4, 3, 2, 1]
 
 
 def test_fact_9_the_toy_transpose_stores_for_nothing_extra():
@@ -256,7 +256,7 @@ def test_fact_12_3_2_3_on_8_rows_of_32():
     expected = [0, 36, 72, 108, 144, 180, 216, 252]
     assert C.column(8, 32, 0, 3, 2, 3) == by_cute((8, 32), (32, 1), (3, 2, 3))[:, 0].tolist() == expected
     fp32 = [4 * o for o in expected]
-    assert C.turns(fp32, 16) == actual(fp32, 16) == 1  # eight lanes, one phase
+    assert C.wavefronts(fp32, 16) == actual(fp32, 16) == 1  # eight lanes, one phase
     half = by_cute((8, 32), (32, 1), (3, 2, 3))
     assert half[1, :8].tolist() == [36, 37, 38, 39, 32, 33, 34, 35]  # a 16-byte vector, torn
 
@@ -272,7 +272,7 @@ def test_fact_12_half_8_x_32_by_16_byte_rows_wants_2_3_3_or_3_3_3():
     for spec, expected in (((0, 3, 3), 4), ((2, 3, 3), 1), ((3, 3, 3), 1), ((2, 3, 2), 2)):
         for col in range(0, 32, 8):
             places = 2 * by_cute((8, 32), (32, 1), spec)[:, col]
-            assert C.turns(places.tolist(), 16) == actual(places, 16) == expected
+            assert C.wavefronts(places.tolist(), 16) == actual(places, 16) == expected
 
 
 def test_fact_13_32_rows_of_16():
@@ -296,7 +296,7 @@ def test_fact_13_trap_4_0_5_is_not_worse():
         return 4 * by_cute((32, 16), (16, 1), spec)[:rows, 0]
 
     assert [actual(column(spec, 32)) for spec in ((4, 0, 4), (4, 0, 5))] == [2, 1]
-    on_16 = [C.turns(column(spec, 16).tolist(), banks=16) for spec in ((4, 0, 4), (4, 0, 5))]
+    on_16 = [C.wavefronts(column(spec, 16).tolist(), banks=16) for spec in ((4, 0, 4), (4, 0, 5))]
     assert on_16 == [1, 2]
     assert (list(C.ON_32.values()), list(C.ON_16.values())) == ([2, 1], [1, 2])
 

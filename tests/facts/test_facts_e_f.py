@@ -294,7 +294,7 @@ def test_fact_29_tma_swizzles_are_these_alone() -> None:
 def test_fact_30_phases_by_width(width: int, phases: int) -> None:
     counted = banks.wavefronts(width * np.arange(32), width)
     assert (len(counted.phases), counted.actual) == (phases, phases)
-    assert len(study("fragments_and_ldmatrix").turns_of_phases([width * i for i in range(32)], width)) == phases
+    assert len(study("fragments_and_ldmatrix").wavefronts_of_phases([width * i for i in range(32)], width)) == phases
 
 
 def test_fact_30_phases_are_not_recombined() -> None:

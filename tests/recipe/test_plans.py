@@ -30,7 +30,7 @@ def b_(k=32, n=24):
 
 
 def sizes(arguments):
-    """(M, N, K) and the strides, alone or in a struct with more numbers; before them, perhaps, the remapping's table."""
+    """(M, N, K) and the strides, alone or in a struct; before them, perhaps, the table of the remapping."""
     found = [x for x in arguments if isinstance(x, tuple)]
     return [x for x in found[0] if isinstance(x, tuple)] if hasattr(found[0], "_fields") else found
 
