@@ -624,7 +624,7 @@ lab.check_cells("ampere/majors_gemm", shapes=[(200, 328, 64)], dtypes=["float16"
 # ## Time
 #
 # Ours and its peers, interleaved in one run on one GPU, all of them on operands of the same majors. Compare the rows of
-# one size with each other: the prediction is that they are alike. The second table does it: each layout beside its own
+# one size with each other: the prediction is that they are alike. The second table does it: each layout against its own
 # `tn`.
 
 # %% tags=["lab"]
@@ -651,7 +651,7 @@ Markdown(beside_tn("ampere/majors_gemm"))
 # take as many wavefronts, and the swizzle is the same. What the major does decide is *which extent* must come in whole
 # 16-byte pieces.
 #
-# Hopper's `wgmma` reads shared memory by itself, so there is no `ldmatrix` to transpose anything: there, [one bit of
+# Hopper's `wgmma` reads shared memory, so there is no `ldmatrix` to transpose anything: there, [one bit of
 # the instruction](../hopper/majors_gemm.ipynb) for each operand says that its lines run along M or N.
 #
 # Next: [persistent CTAs](persistent_gemm.ipynb). It is K-major again, and takes up the pipeline where it ended: with

@@ -719,7 +719,7 @@ from cookbook.publish.pages import results_table
 Markdown(results_table("ampere/persistent_gemm"))
 
 # %% [markdown] tags=["lab"]
-# What it brought, predicted beside measured. "Ours" and `persistent` above are *the same kernel*, timed twice in the
+# What it brought, predicted and measured. "Ours" and `persistent` above are *the same kernel*, timed twice in the
 # same rounds: what lies between them is the spread, in the last column.
 #
 # The prediction holds the waits that are spared against tiles whose `mma.sync` come as fast as the ceiling's do. Those
@@ -774,7 +774,7 @@ Markdown(predicted_beside_measured())
 # ## Conclusion
 #
 # What a warp of its own does on Hopper is two addresses and five numbers a thread here, moved on once for each k-tile.
-# It pays where K is short, and where K is long it is no loss. The price is that nobody asks for anything *while C is
+# It pays where K is short, and where K is long it is no loss. The price is that no warp asks for anything *while C is
 # stored*, for all are storing: the k-tiles that were on their way arrive, and no others. A producer that does nothing
 # else has no such gap.
 #

@@ -586,7 +586,7 @@ Markdown(table(["loads", *(f"k-block {k}" for k in range(CONFIG.k_blocks))], row
 #
 # Look at the start. In `4 stages` the barrier is followed by L after L before the first multiplications can begin, and
 # all eight warps stand there at once. In `fragments ahead` it is followed by dots, those of the last k-block of a tile.
-# Further on the two are alike: the compiler moves the loads ahead by itself wherever no barrier forbids it. And the C
+# Further on the two are alike: the compiler moves the loads ahead wherever no barrier forbids it. And the C
 # come in the groups that we asked for, if a little later than we wrote them.
 
 # %% tags=["lab"]
@@ -749,14 +749,14 @@ from cookbook.publish.pages import results_table
 Markdown(results_table("ampere/pipelined_gemm"))
 
 # %% [markdown] tags=["lab"]
-# And what each step brought, predicted beside measured. "Ours" and `loads apart` are *the same kernel*, timed twice in
+# And what each step brought, predicted and measured. "Ours" and `loads apart` are *the same kernel*, timed twice in
 # the same rounds: what lies between them, above each table, is the spread, and a step that is not larger says nothing.
 
 # %% tags=["lab"]
 
 
 def measured_steps() -> str:
-    """The steps of every current record beside the prediction, or that there is none."""
+    """The steps of every current record and the prediction, or that there is none."""
     timed = [r for r in records.select("ampere/pipelined_gemm", "timed") if not records.is_stale(r)]
     parts = []
     for r in timed:

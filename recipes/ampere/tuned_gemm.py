@@ -153,7 +153,7 @@ def config_for(arch: str, variant: str = "128x256") -> Config:
 #
 # Both grow with what goes through shared memory, and `THROUGH` puts a figure on both together: an element through
 # shared memory costs as much as 10 multiply-adds. It is the one number here that was fitted, on measured times of these
-# two tiles on an H200; the lab below shows how well it does.
+# two tiles on an H200; the cells at the end show how well it does.
 
 
 # %%
@@ -759,7 +759,7 @@ for name, layout, warps in (("A", layouts.a, WIDE.warps_m), ("B", layouts.b, WID
 # %% [markdown] tags=["lab"]
 # ## What we tried, and what lost
 #
-# Each of these was built, seen right, and timed beside the others, once, on an H200; none of them is in the kernel.
+# Each of these was built, seen right, and timed against the others, once, on an H200; none of them is in the kernel.
 # That they lost was measured. The reasons are our reading of it, and were not.
 #
 # * *Fragments in place for 64 x 64.* There a warp has room for two whole k-blocks, and using it is faster: replacing
@@ -791,7 +791,7 @@ lab.check_cells("ampere/tuned_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# "ours" is `matmul` without an argument, so whatever the heuristic chose; beside it each variant, called by name, and
+# "ours" is `matmul` without an argument, so whatever the heuristic chose; then each variant, called by name, and
 # the peers, all interleaved in one run on one GPU.
 
 # %% tags=["lab"]
@@ -806,7 +806,7 @@ Markdown(results_table("ampere/tuned_gemm"))
 # the small cubes and with few rows, where most SMs have no tile, it is at a third of `torch.matmul` or so.
 #
 # How good is the heuristic? For each record: the variants' times relative to the faster one, predicted and measured,
-# and what `matmul` would have gained by knowing; and beside it what lies between two times of the kernel that was
+# and what `matmul` would have gained by knowing; and what lies between two times of the kernel that was
 # chosen.
 
 # %% tags=["lab"]
@@ -838,7 +838,7 @@ Markdown(rule_beside_times())
 #
 # ## What limits it
 #
-# Each variant and peer by itself, again and again, while the GPU reports its clock and its power. A rate is *FLOP a
+# Each variant and peer alone, again and again, while the GPU reports its clock and its power. A rate is *FLOP a
 # clock and SM* times the clock, so these two columns say how much of what is missing to the ceiling is which. It is
 # also power divided by *J for each TFLOP*: where the clock is lowered for power, of two kernels the one that needs
 # fewer joules is faster, even if it takes more clocks. The second table is ncu's, of one launch of each variant.

@@ -47,7 +47,7 @@
 #
 # The inner loop is that of ampere/tuned_gemm. The producer, the stages and the buffers of C are those of
 # [hopper/persistent_gemm](../hopper/persistent_gemm.ipynb). One thing differs from Hopper: `wgmma` reads shared memory
-# by itself, and a stage is busy until a *later* wait says it is not. `ldmatrix` copies: **when the last fragment of a
+# itself, and a stage is busy until a *later* wait says it is not. `ldmatrix` copies: **when the last fragment of a
 # stage is in registers the stage is free**, with half a k-block still to be multiplied.
 
 # %%
@@ -451,9 +451,9 @@ def fetch_piece(x, stage, k: cutlass.Constexpr, piece: cutlass.Constexpr, slot: 
 
 
 # %%
-def state_at(slot, config: Config):
+def state_at(k_tile, config: Config):
     """The consumer's place in the queue of stages at a k-tile index."""
-    return pipeline.PipelineState(config.stages, slot, slot % config.stages, slot // config.stages & 1)
+    return pipeline.PipelineState(config.stages, k_tile, k_tile % config.stages, k_tile // config.stages & 1)
 
 
 def single(fragment, rank: int):
@@ -535,9 +535,9 @@ def multiply_stage(main: Mainloop, read, last: cutlass.Constexpr, width: cutlass
 
 
 @cute.jit
-def multiply_tile(main: Mainloop, slot, k_tiles, width: cutlass.Constexpr, config: cutlass.Constexpr):
-    """Multiply the k-tiles of one tile, `width` columns wide, into `acc`; `slot` is the first one's."""
-    pipe, a, b, read = main.pipe, main.a, main.b, state_at(slot, config)
+def multiply_tile(main: Mainloop, k_tile, k_tiles, width: cutlass.Constexpr, config: cutlass.Constexpr):
+    """Multiply the k-tiles of one tile, `width` columns wide, into `acc`; `k_tile` is the first one's."""
+    pipe, a, b, read = main.pipe, main.a, main.b, state_at(k_tile, config)
     main.acc.fill(0.0)
     pipe.consumer_wait(read)
     if cutlass.const_expr(config.b_slots > 0):
@@ -613,16 +613,16 @@ def consume(pipe, sA, sB, sC, c: TmaTensor, work: Work, config: cutlass.Constexp
     a = make_operand(copies.s2r_a, sA, rA, config.step_m, config)
     b = make_operand(copies.s2r_b, sB, rB, config.step_n, config)
     acc = cute.make_rmem_tensor(mma.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
-    main, slot = Mainloop(pipe, mma, a, b, acc), cutlass.Int32(0)
+    main, k_tile = Mainloop(pipe, mma, a, b, acc), cutlass.Int32(0)
     first, end, step = tiles_of_cluster(work, config)
     for number in cutlass.range(first, end, step, unroll=1):
         row, column, pieces = tile_of(number, work, config)
         corner = ((row * config.cluster + rank_in_cluster(config)) * (config.tile_m // 64), column)
         for width in config.widths:  # each has code of its own
             if cutlass.const_expr(config.tail_n == 0) or pieces == width // config.epi_n:
-                multiply_tile(main, slot, work.k_tiles, width, config)
+                multiply_tile(main, k_tile, work.k_tiles, width, config)
                 store(acc, sC, c.atom, gC, corner, copies.r2s_c, width, config)
-        slot = slot + work.k_tiles
+        k_tile = k_tile + work.k_tiles
     cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
 
 

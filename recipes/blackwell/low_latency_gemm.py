@@ -359,7 +359,7 @@ def store(acc_pipe, tCtC, sReduce, arrived, mC, copies, part: Part, config: cutl
 # %% [markdown]
 # ## The kernel
 #
-# A CTA's own reduction buffer expects the bytes of all senders from the beginning: nobody can send before the cluster's
+# A CTA's own reduction buffer expects the bytes of all senders from the beginning: no CTA can send before the cluster's
 # barrier.
 
 

@@ -185,7 +185,7 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
 #
 # The bit is in the instruction descriptor, the strides are in the matrix descriptor, the swizzle is in that and in the
 # tensor map, and all of them must tell of the same tile. We say it once, in `Config`, and CuTe derives the descriptors
-# from the layout and the bit. What becomes of a wrong bit, the lab shows.
+# from the layout and the bit. The cells at the end show what becomes of a wrong bit.
 
 
 # %%

@@ -391,9 +391,9 @@ def produce(pipe, loads, sources, tiles, work: Work, config: cutlass.Constexpr):
 # %% [markdown]
 # ## The warp that multiplies
 #
-# When a stage is full, one thread issues a `tcgen05.cp` for each atom, then the stage's `tcgen05.mma`. Nobody waits in
-# between: a multiplication comes after a copy that the same thread issued before it. Each `tcgen05.mma` is told where
-# its scale factors begin, for A and for B, and two bits of its instruction descriptor name either byte.
+# When a stage is full, one thread issues a `tcgen05.cp` for each atom, then the stage's `tcgen05.mma`. No thread
+# waits in between: a multiplication comes after a copy that the same thread issued before it. Each `tcgen05.mma` is
+# told where its scale factors begin, for A and for B, and two bits of its instruction descriptor name either byte.
 
 
 # %%
@@ -891,8 +891,8 @@ Markdown(results_table("blackwell/mxfp8_gemm"))
 # ## Conclusion
 #
 # To the kernel a scale factor is one more operand, with a way of its own: boxes of whole atoms, a copy that one thread
-# asks for, cells in tensor memory, and two addresses more for each product. Nobody but TMA and the tensor core ever
-# looks at it. What it costs is columns of tensor memory, and with them the second wide tile.
+# asks for, cells in tensor memory, and two addresses more for each product. Only TMA and the tensor core ever look
+# at it. What it costs is columns of tensor memory, and with them the second wide tile.
 #
 # Next: [four-bit floats, with a factor for every sixteen](nvfp4_gemm.ipynb).
 #

@@ -39,7 +39,7 @@
 # a multiplication in every warp's program becomes a message in shared memory, with barriers of its own.
 #
 # *This kernel has not run on hardware.* It is compiled for Blackwell, and its layouts, descriptors and data path are
-# checked against the PTX ISA document in numpy. No speed is claimed; what the lab draws of time is a prediction.
+# checked against the PTX ISA document in numpy. No speed is claimed; what is drawn of time is a prediction.
 
 # %%
 from collections.abc import Callable
@@ -65,7 +65,7 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 # | variant | a cluster's next block |
 # |---|---|
 # | `static` | is as many further as there are clusters: the schedule so far |
-# | `handed out` | is asked for while the present one is multiplied |
+# | `dynamic` | is asked for while the present one is multiplied |
 # | `two ahead` | is asked for one block earlier |
 
 
@@ -119,8 +119,8 @@ class Config:
 PAIR = 2  # CTAs that share a tcgen05.mma: its cta_group
 ANSWER_BYTES = 16  # of what the hardware says to a request for a block
 EPILOGUE_WARPS, MMA_WARP, TMA_WARP, ASKING_WARP, WARPS = 4, 4, 5, 6, 7  # warps 0 to 3: w reaches lanes from 32 w on
-VARIANTS = {"static": Config(answers=0), "handed out": Config(), "two ahead": Config(answers=2)}
-DEFAULT = "handed out"
+VARIANTS = {"static": Config(answers=0), "dynamic": Config(), "two ahead": Config(answers=2)}
+DEFAULT = "dynamic"
 CONFIG = VARIANTS[DEFAULT]
 
 

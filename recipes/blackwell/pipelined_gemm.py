@@ -41,7 +41,7 @@
 # each accumulator stage.
 #
 # *This kernel has not run on hardware.* It is compiled for Blackwell, and its layouts, descriptors and data path are
-# checked against the PTX ISA document in numpy. No speed is claimed; what the lab draws of time is a prediction.
+# checked against the PTX ISA document in numpy. No speed is claimed; what is drawn of time is a prediction.
 
 # %%
 from dataclasses import dataclass
@@ -69,8 +69,8 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 #
 # | variant | |
 # |---|---|
-# | `one stage of sums` | this very kernel with half of tensor memory: the epilogue holds the next tile up |
-# | `two stages of sums` | both halves, alternating |
+# | `one accumulator stage` | this very kernel with half of tensor memory: the epilogue holds the next tile up |
+# | `two accumulator stages` | both halves, alternating |
 
 
 # %%
@@ -106,8 +106,8 @@ class Config:
 
 
 EPILOGUE_WARPS, MMA_WARP, TMA_WARP, WARPS = 4, 4, 5, 6  # warps 0 to 3: warp w reaches lanes 32 w to 32 w + 31
-VARIANTS = {"one stage of sums": Config(acc_stages=1), "two stages of sums": Config()}
-DEFAULT = "two stages of sums"
+VARIANTS = {"one accumulator stage": Config(acc_stages=1), "two accumulator stages": Config()}
+DEFAULT = "two accumulator stages"
 CONFIG = VARIANTS[DEFAULT]
 
 
@@ -707,7 +707,7 @@ Markdown(results_table("blackwell/pipelined_gemm"))
 # ## Conclusion
 #
 # Tensor memory makes the accumulators into one more thing that a pipeline can have stages of. The MMA warp fills them
-# as TMA fills the stages of A and B, the epilogue empties them, and nobody else is concerned. What was an art on
+# as TMA fills the stages of A and B, the epilogue empties them, and no other warp is concerned. What was an art on
 # Hopper, to keep the tensor core busy during the epilogue, is two barriers here.
 #
 # Next: [two SMs, one tile](two_cta_gemm.ipynb).

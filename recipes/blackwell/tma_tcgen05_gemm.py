@@ -479,8 +479,8 @@ Markdown(results_table("blackwell/tma_tcgen05_gemm"))
 # ## Conclusion
 #
 # The layout rule, the swizzle, the descriptor and the producer came over from Hopper. New is where the accumulators
-# live. Because they are no thread's registers, one thread can issue and nobody waits for a product. Because they must
-# be fetched, the epilogue begins with a step that Hopper did not have.
+# live. They are no thread's registers, so one thread can issue and none waits for a product. They must be fetched, so
+# the epilogue begins with a step that Hopper did not have.
 #
 # Next: [a kernel that keeps both halves of tensor memory busy](pipelined_gemm.ipynb).
 # To use it: `cookbook copy blackwell/tma_tcgen05_gemm my_gemm.py`, then `from my_gemm import matmul`.

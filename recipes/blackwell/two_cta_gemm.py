@@ -755,7 +755,7 @@ Markdown("A stage of A and B:\n\n" + table(heads, rows))
 #
 # A CTA on its own computes 128 x 256 of C from a stage of `(128 + 256) * tile_k` elements; a CTA of a pair computes as
 # much from `(128 + 128) * tile_k`. In `2x1` of the Hopper page a CTA asks for as little, but takes in and holds as much
-# as alone. So much of A and B can be on its way, beside the same two buffers of C:
+# as alone. So much of A and B can be on its way, with the same two buffers of C:
 
 # %% tags=["lab"]
 LIMIT = 227 * 1024  # bytes of shared memory that a CTA may use
@@ -763,7 +763,7 @@ ALONE = (CONFIG.cta_m + CONFIG.tile_n) * CONFIG.tile_k * 2  # of A and B for the
 
 
 def fits(stage_bytes: int) -> int:
-    """How many stages fit beside the barriers and the buffers of C."""
+    """How many stages fit with the barriers and the buffers of C."""
     return (LIMIT - (CONFIG.smem_bytes - CONFIG.stages * CONFIG.stage_bytes)) // stage_bytes
 
 
@@ -895,6 +895,6 @@ Markdown(results_table("blackwell/two_cta_gemm"))
 # In return each of them fetches, takes in and holds a third less. The price is that they go in step: neither may be
 # more than `stages` k-tiles ahead of the other.
 #
-# Next: [tiles that are handed out while the kernel runs](persistent_clc_gemm.ipynb).
+# Next: [a dynamic tile scheduler](persistent_clc_gemm.ipynb).
 #
 # To use it: `cookbook copy blackwell/two_cta_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -372,7 +372,7 @@ def transpose(x: torch.Tensor, pitch: int = 33) -> torch.Tensor:
 #
 # At step *i* of the first loop the lanes store row *i*; at step *i* of the second they load column *i*. Where an
 # element lies says `smem_layout`. No more is needed to predict how many wavefronts each instruction of each kernel
-# takes, and a profiler can be asked whether it is so: the lab does.
+# takes, and a profiler can be asked whether it is so: the cells at the end do.
 
 
 # %%

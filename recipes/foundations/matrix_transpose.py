@@ -125,7 +125,7 @@ def configs_for(arch: str, dtype) -> dict[str, Config]:
 
 
 def beside(arch: str, dtype) -> dict[str, Config]:
-    """What is timed beside the variants and is none itself, by name: `vectorised` with its tiles in the other order."""
+    """What is timed with the variants and is none itself, by name: `vectorised` with its tiles in the other order."""
     return {"vectorised by rows": replace(configs_for(arch, dtype)["vectorised"], by_rows=True)}
 
 
@@ -474,7 +474,7 @@ def kernel_tma(
         with cute.arch.elect_one():
             cute.arch.mbarrier_init(arrived, 1)
             cute.arch.mbarrier_init_fence()
-    cute.arch.sync_threads()  # nobody uses a barrier that is not there yet
+    cute.arch.sync_threads()  # no thread uses a barrier that is not there yet
     if first_warp:
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive_and_expect_tx(arrived, config.tile_bytes)

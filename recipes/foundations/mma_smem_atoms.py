@@ -316,7 +316,7 @@ ask_cute(first_elements, 1, (0, 1))
 # `S<0,4,3>` to `S<3,4,3>` on byte addresses, and on Blackwell variants of the 128-byte mode that keep 32 or 64 bytes
 # together. A swizzle that you invented, however good, has to be written by software.
 #
-# **The trap: nobody tells you.** CuTe makes a TMA copy for a layout with `S<3,4,4>`, which no mode is, and raises
+# **The trap raises no error.** CuTe makes a TMA copy for a layout with `S<3,4,4>`, which no mode is, and raises
 # nothing. The tensor map cannot say it, so what lands in shared memory is not what the layout says. (`wgmma` is
 # stricter: a GEMM whose operand carries that swizzle does not compile, for no matrix descriptor can say it either.)
 

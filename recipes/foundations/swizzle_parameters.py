@@ -344,7 +344,7 @@ def _verdict(X: int, s: int, N: int, spec: tuple[int, int, int]) -> str:
 sweep(rule, 32), sweep(common_rule, 32)
 
 # %% [markdown]
-# This page's rule first, then the common one, for rows of up to 32 elements; the lab below goes further.
+# This page's rule first, then the common one, for rows of up to 32 elements; the cells at the end go further.
 #
 # ## The kernel
 #
@@ -433,7 +433,7 @@ def columns(x: torch.Tensor, bits: int = 3) -> torch.Tensor:
 # ## What a profiler should count
 #
 # Which element each lane begins with, at every step of the two loops. With `smem_layout` that predicts the wavefronts
-# of both instructions of both kernels, and the lab has them counted.
+# of both instructions of both kernels, and the cells at the end have them counted.
 
 
 # %%
@@ -472,7 +472,7 @@ def facts() -> list[tuple[str, bool, str]]:
     zero, torn = column(8, 32, 0, 3, 2, 3), [swizzle(32 + i, 3, 2, 3) for i in range(8)]
     still = unchanged_rows(32, 32, 3, 3, 3)
     still_4, still_3 = unchanged_rows(32, 16, 4, 0, 4), unchanged_rows(32, 16, 3, 0, 4)
-    checked, mended = sweep(rule, 64), wavefronts([2 * o for o in column(8, 32, 0, *short)], 16)
+    checked, fixed = sweep(rule, 64), wavefronts([2 * o for o in column(8, 32, 0, *short)], 16)
     usual = sweep(common_rule, 64)
     return [
         (
@@ -494,9 +494,9 @@ def facts() -> list[tuple[str, bool, str]]:
         ),
         (
             "fact_14_choosing",
-            rule(64, 2, 8) == (3, 3, 3) and short == (2, 3, 2) and mended == 2
+            rule(64, 2, 8) == (3, 3, 3) and short == (2, 3, 2) and fixed == 2
             and checked["free"] == sum(checked.values()) and usual["illegal"] > 0 and usual["conflicts"] > 0,
-            f"half 8x64: {rule(64, 2, 8)}; half 8x32 {short}: {mended}-way; this rule {checked}, the common {usual}",
+            f"half 8x64: {rule(64, 2, 8)}; half 8x32 {short}: {fixed}-way; this rule {checked}, the common {usual}",
         ),
     ]  # fmt: skip
 

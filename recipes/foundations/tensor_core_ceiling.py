@@ -42,7 +42,7 @@
 #   do not.
 #
 # So we write kernels that do the products of a GEMM and none of the rest: operands are loaded once, before the loop,
-# and results leave once, after it. `cookbook bench` runs such a kernel *beside* every GEMM, in the same rounds, on the
+# and results leave once, after it. `cookbook bench` runs such a kernel with every GEMM, in the same rounds, on the
 # same GPU, and says which part of that ceiling the GEMM reaches.
 
 # %%
@@ -696,7 +696,7 @@ Markdown(ceiling_table("foundations/tensor_core_ceiling"))
 # %% [markdown] tags=["lab"]
 # ## What it is for
 #
-# `cookbook bench` times one more kernel beside a GEMM and its peers, in the same rounds: `Ceiling(MmaSync(...))` for
+# `cookbook bench` times one more kernel with a GEMM and its peers, in the same rounds: `Ceiling(MmaSync(...))` for
 # recipes that use `mma.sync`, `Ceiling(Wgmma(...))` for those that use `wgmma`, with as many operations as the GEMM
 # has. The ratio is the part of the ceiling that the GEMM reaches, and it holds on a warm day too: the card's power and
 # temperature were the same for both.

@@ -182,7 +182,7 @@ orders["Hilbert"] = hilbert_order()
 # for which a wave is 64 tiles high and hardly more than two wide.
 #
 # So one kernel can be run in five orders that differ in nothing else: how much does each read from memory, and how long
-# does it take? Beside the counts will stand what the model allows each wave, in bytes.
+# does it take? Next to the counts stands what the model allows each wave, in bytes.
 
 
 # %%

@@ -144,7 +144,7 @@ def transpose(given: list[list], store, load) -> tuple[list[list], list[int]]:
         took.append(wavefronts(places))
         for t, (r, slot) in enumerate(places):
             shared[r][slot] = given[row][t]
-    # the barrier: nobody loads before everybody has stored
+    # the barrier: no thread loads before all have stored
     for i in range(N):
         places = [load(i, t) for t in range(N)]
         took.append(wavefronts(places))
@@ -356,7 +356,8 @@ def transpose_tile(x: torch.Tensor, bits: int = 5) -> torch.Tensor:
 # ## What a profiler should count
 #
 # Step *i* of the first loop stores row *i*, step *i* of the second loads column *i*, with the swizzle and without it:
-# only `smem_layout` differs. The lab predicts the wavefronts of both instructions from these and has them counted.
+# only `smem_layout` differs. The cells at the end predict the wavefronts of both instructions from these and have them
+# counted.
 
 
 # %%

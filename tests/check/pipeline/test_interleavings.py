@@ -287,7 +287,7 @@ FAULTS = [
     planted(TENSOR, "tensor memory is not freed", "tmem.free(address)", "pass", "tensor memory"),
     planted(
         TENSOR,
-        "the epilogue goes round one stage of sums",
+        "the epilogue goes round one accumulator stage",
         "fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.acc_stages)",
         "fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)",
         "deadlock",
