@@ -21,7 +21,7 @@ from typing import Any
 from cookbook.publish import benchmarks, ceiling_tables, notebooks, study_tables
 from cookbook.publish.markdown import fence, figure, folded, table
 from cookbook.publish.result_tables import beside_tn, checked_table, limits_table, results_chart, results_table
-from cookbook.recipe import catalog
+from cookbook.recipe import catalog, copy
 from cookbook.recipe.catalog import Recipe
 
 _GENERATED = "<!-- {name}:{edge} -->"
@@ -118,6 +118,15 @@ def _cell(cell: Any, live: dict[str, Callable[[], str]]) -> list[str]:
     return [code, *(now or map(_output, cell.outputs))]
 
 
+def _host_side(cell: Any, cells: list[Any]) -> list[str]:
+    """Under the cell that first uses it: the code that all recipes share, folded."""
+    code = [each for each in cells if each.cell_type == "code" and "lab" not in each.metadata.get("tags", [])]
+    shared, place = copy.host_side(each.source for each in code)
+    if not shared or cell is not code[place]:
+        return []
+    return [folded("The host side, which all recipes share: cookbook/recipe/entry.py", fence(shared, "python"))]
+
+
 def _measured(name: str) -> str:
     chart = results_chart(name)
     return results_table(name) + (f"\n\n{figure(chart.svg)}" if chart else "")
@@ -153,7 +162,7 @@ def page(name: str) -> str:
     live = _live(recipe.name)
     measured = live["results_table("]()
     cells = notebooks.read(recipe.name).cells
-    body = [part for cell in cells for part in _cell(cell, live)]
+    body = [part for cell in cells for part in (*_cell(cell, live), *_host_side(cell, cells))]
     if body and body[0].startswith("# "):
         body[0] = body[0].partition("\n")[2].strip()
     parts = [f"# {recipe.title}", f"*{recipe.claim}*", _facts(recipe), *body]
