@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from cookbook.publish import benchmarks, ceiling_tables, notebooks, study_tables
-from cookbook.publish.markdown import fence, figure, folded, table
+from cookbook.publish.markdown import fence, figure, folded, table, unsearched
 from cookbook.publish.result_tables import beside_tn, checked_table, limits_table, results_chart, results_table
 from cookbook.recipe import catalog, copy
 from cookbook.recipe.catalog import Recipe
@@ -113,7 +113,7 @@ def _cell(cell: Any, live: dict[str, Callable[[], str]]) -> list[str]:
         return []
     code = fence(cell.source, "python")
     if "lab" in cell.metadata.get("tags", []):
-        code = folded("The code of this step", code)
+        code = unsearched(folded("The code of this step", code))
     now = [shown() for call, shown in live.items() if call in cell.source]
     return [code, *(now or map(_output, cell.outputs))]
 
@@ -124,7 +124,8 @@ def _host_side(cell: Any, cells: list[Any]) -> list[str]:
     shared, place = copy.host_side(each.source for each in code)
     if not shared or cell is not code[place]:
         return []
-    return [folded("The host side, which all recipes share: cookbook/recipe/entry.py", fence(shared, "python"))]
+    title = "The host side, which all recipes share: cookbook/recipe/entry.py"
+    return [unsearched(folded(title, fence(shared, "python")))]
 
 
 def _measured(name: str) -> str:
@@ -149,7 +150,7 @@ def _facts(recipe: Recipe) -> str:
 def _diff(recipe: Recipe, base: Recipe) -> str:
     old, new = (catalog.without_lab(r.file.read_text(encoding="utf-8")).splitlines() for r in (base, recipe))
     lines = difflib.unified_diff(old, new, base.name, recipe.name, lineterm="", n=2)
-    return folded(f"All changes from {base.name}", fence("\n".join(lines), "diff"))
+    return unsearched(folded(f"All changes from {base.name}", fence("\n".join(lines), "diff")))
 
 
 def page(name: str) -> str:
