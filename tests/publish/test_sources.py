@@ -12,7 +12,7 @@ from cookbook.cli.app import app
 from cookbook.recipe import catalog
 
 PAGE = catalog.recipes_root().parent / "docs" / "sources.md"
-SHOWN = re.findall(r"`cookbook (banks [^`]*)` \| (\d+) \| (\d+) \|", PAGE.read_text(encoding="utf-8"))
+SHOWN = re.findall(r"^\$ cookbook (banks .*?) +# (\d+) taken, (\d+) needed$", PAGE.read_text(encoding="utf-8"), re.M)
 
 
 def test_the_page_shows_its_claims_by_commands():
