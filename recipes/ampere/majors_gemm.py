@@ -247,6 +247,35 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
     )
 
 
+# %% [markdown] tags=["lab"]
+# One 8x8 matrix, stored along M: a row of the left picture is 16 bytes of shared memory. Without `.trans` each lane
+# gets two neighbours along M; compare lane 0 in the two pictures.
+
+# %% tags=["lab"]
+from cookbook import access, banks, draw
+from cookbook.layouts import evaluate
+
+draw.ldmatrix_view(mn_major=True)
+
+# %% tags=["lab"]
+draw.ldmatrix_view(mn_major=True, trans=True)
+
+# %% [markdown] tags=["lab"]
+# Our own A for `nt`, as CuTe evaluates it. A row of the picture is one 128-byte line of shared memory: 64 elements
+# along M, of one k. The chunks are numbered along M; the swizzle is the one that a K-major tile has.
+
+# %% tags=["lab"]
+NT = replace(CONFIG, a_major="m", b_major="n")
+layouts, copies = evaluate(smem_layouts, cutlass.Float16, NT), evaluate(tiled_copies, cutlass.Float16, NT)
+draw.swizzle_view(layouts.a)
+
+# %% [markdown] tags=["lab"]
+# One `ldmatrix.x4.trans` of warp 0: each lane gives the address of 16 bytes along M. The eight lines of a phase are
+# eight k, and their pieces lie in eight different slots.
+
+# %% tags=["lab"]
+draw.access_view(access.of_copy(layouts.a, copies.s2r_a, "src", "ldmatrix")[0], title="ldmatrix.x4.trans, M-major A")
+
 # %% [markdown]
 # ## Loading
 #
@@ -543,39 +572,8 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 
 
 # %% [markdown] tags=["lab"]
-# ## What .trans does
+# ## The prediction
 #
-# One 8x8 matrix, stored along M: a row of the left picture is 16 bytes of shared memory. Without `.trans` each lane
-# gets two neighbours along M; compare lane 0 in the two pictures.
-
-# %% tags=["lab"]
-from cookbook import access, banks, draw
-from cookbook.layouts import evaluate
-
-draw.ldmatrix_view(mn_major=True)
-
-# %% tags=["lab"]
-draw.ldmatrix_view(mn_major=True, trans=True)
-
-# %% [markdown] tags=["lab"]
-# ## The M-major tile
-#
-# Our own A for `nt`, as CuTe evaluates it. A row of the picture is one 128-byte line of shared memory: 64 elements
-# along M, of one k. The chunks are numbered along M; the swizzle is the one that a K-major tile has.
-
-# %% tags=["lab"]
-NT = replace(CONFIG, a_major="m", b_major="n")
-layouts, copies = evaluate(smem_layouts, cutlass.Float16, NT), evaluate(tiled_copies, cutlass.Float16, NT)
-draw.swizzle_view(layouts.a)
-
-# %% [markdown] tags=["lab"]
-# One `ldmatrix.x4.trans` of warp 0: each lane gives the address of 16 bytes along M. The eight lines of a phase are
-# eight k, and their pieces lie in eight different slots.
-
-# %% tags=["lab"]
-draw.access_view(access.of_copy(layouts.a, copies.s2r_a, "src", "ldmatrix")[0], title="ldmatrix.x4.trans, M-major A")
-
-# %% [markdown] tags=["lab"]
 # Wavefronts of every copy that touches shared memory, for all four majors: of one instruction, and the ideal.
 
 # %% tags=["lab"]

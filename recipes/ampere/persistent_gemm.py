@@ -335,6 +335,39 @@ def load(dtype, atom, way, source, rows, k, stage):
         cute.copy(atom, piece, sixteen_bytes(dtype, target, cute.AddressSpace.smem), pred=inside)
 
 
+# %% [markdown] tags=["lab"]
+# The cursor is integer arithmetic, and CuTe-DSL compiles it for this machine as well as for a GPU. So here it runs,
+# with no GPU: the first thread of CTA 1 of four, for a product of 300 x 600 over K = 200, nine tiles of four k-tiles.
+# Three k-tiles are asked for before the first multiplication, and from then on one with each. While the CTA multiplies
+# the last three of a tile, it asks for the next one's.
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.check.cursor import asked_for
+from cookbook.publish.pages import table
+from cookbook.recipe import catalog
+
+SHAPE, CTA, CTAS, TILES, AHEAD = (300, 600, 200), 1, 4, 9, CONFIG.stages - 1
+k_tiles = -(-SHAPE[2] // CONFIG.tile_k)
+multiplied = [(tile, k) for tile in range(CTA, TILES, CTAS) for k in range(k_tiles)]
+((asked, _),) = asked_for(
+    catalog.load("ampere/persistent_gemm"), cutlass.BFloat16, CONFIG, SHAPE, CTA, CTAS, [0], AHEAD + len(multiplied)
+)
+rows = []
+for number, one in enumerate(asked):
+    now = f"tile {multiplied[number - AHEAD][0]}, k-tile {multiplied[number - AHEAD][1]}" if number >= AHEAD else ""
+    of = (one.inside_a, one.inside_b)
+    copied = [sum(inside) for inside in of]
+    what = f"tile {one.tile}" if one.tile < TILES else f"tile {one.tile}: there is none"
+    origin = f"A {one.a[0]}, B {one.b[0]}; K {one.a[1]}"
+    rows.append([now, what, origin, *(f"{n} of {len(x)}" for n, x in zip(copied, of, strict=True))])
+Markdown(table(["multiplied", "asked for meanwhile", "first rows; place", "pieces of A", "pieces of B"], rows, right=9))
+
+# %% [markdown] tags=["lab"]
+# K = 200 is no multiple of 64, so the first k-tile of each tile begins before the matrix, and this thread's pieces of
+# it are zeros. And of a tile that does not exist nothing is copied.
+
 # %% [markdown]
 # ## The main loop
 #
@@ -436,6 +469,19 @@ def store(acc, sC, mC, tile, copies, tidx, config: cutlass.Constexpr):
                 if cute.elem_less(tCcC[0, m, n], mC.shape):
                     cute.autovec_copy(tCsC[None, m, n], tCgC[None, m, n])
 
+
+# %% [markdown] tags=["lab"]
+# One of the two buffers: 32 rows of 256 columns, as the threads of one warp write their pairs, and as they read rows.
+
+# %% tags=["lab"]
+from cookbook import access, draw
+from cookbook.layouts import evaluate
+
+layouts, copies = (evaluate(fn, cutlass.BFloat16, CONFIG) for fn in (smem_layouts, tiled_copies))
+draw.access_view(access.of_copy(layouts.c, copies.r2s_c, "dst", "ldst", warp=0)[0])
+
+# %% tags=["lab"]
+draw.access_view(access.of_copy(layouts.c, copies.s2g_c, "src", "ldst", warp=0)[0])
 
 # %% [markdown]
 # ## The kernel
@@ -583,55 +629,6 @@ def matmul(
     """
     return GEMM.matmul(a, b, out, variant)
 
-
-# %% [markdown] tags=["lab"]
-# ## What a thread asks for
-#
-# The cursor is integer arithmetic, and CuTe-DSL compiles it for this machine as well as for a GPU. So here it runs,
-# with no GPU: the first thread of CTA 1 of four, for a product of 300 x 600 over K = 200, nine tiles of four k-tiles.
-# Three k-tiles are asked for before the first multiplication, and from then on one with each. While the CTA multiplies
-# the last three of a tile, it asks for the next one's.
-
-# %% tags=["lab"]
-from IPython.display import Markdown
-
-from cookbook.check.cursor import asked_for
-from cookbook.publish.pages import table
-from cookbook.recipe import catalog
-
-SHAPE, CTA, CTAS, TILES, AHEAD = (300, 600, 200), 1, 4, 9, CONFIG.stages - 1
-k_tiles = -(-SHAPE[2] // CONFIG.tile_k)
-multiplied = [(tile, k) for tile in range(CTA, TILES, CTAS) for k in range(k_tiles)]
-((asked, _),) = asked_for(
-    catalog.load("ampere/persistent_gemm"), cutlass.BFloat16, CONFIG, SHAPE, CTA, CTAS, [0], AHEAD + len(multiplied)
-)
-rows = []
-for number, one in enumerate(asked):
-    now = f"tile {multiplied[number - AHEAD][0]}, k-tile {multiplied[number - AHEAD][1]}" if number >= AHEAD else ""
-    of = (one.inside_a, one.inside_b)
-    copied = [sum(inside) for inside in of]
-    what = f"tile {one.tile}" if one.tile < TILES else f"tile {one.tile}: there is none"
-    origin = f"A {one.a[0]}, B {one.b[0]}; K {one.a[1]}"
-    rows.append([now, what, origin, *(f"{n} of {len(x)}" for n, x in zip(copied, of, strict=True))])
-Markdown(table(["multiplied", "asked for meanwhile", "first rows; place", "pieces of A", "pieces of B"], rows, right=9))
-
-# %% [markdown] tags=["lab"]
-# K = 200 is no multiple of 64, so the first k-tile of each tile begins before the matrix, and this thread's pieces of
-# it are zeros. And of a tile that does not exist nothing is copied.
-#
-# ## An epilogue subtile of C
-#
-# One of the two buffers: 32 rows of 256 columns, as the threads of one warp write their pairs, and as they read rows.
-
-# %% tags=["lab"]
-from cookbook import access, draw
-from cookbook.layouts import evaluate
-
-layouts, copies = (evaluate(fn, cutlass.BFloat16, CONFIG) for fn in (smem_layouts, tiled_copies))
-draw.access_view(access.of_copy(layouts.c, copies.r2s_c, "dst", "ldst", warp=0)[0])
-
-# %% tags=["lab"]
-draw.access_view(access.of_copy(layouts.c, copies.s2g_c, "src", "ldst", warp=0)[0])
 
 # %% [markdown] tags=["lab"]
 # ## The prediction

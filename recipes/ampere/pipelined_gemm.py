@@ -113,6 +113,20 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
     return replace(config, tile_n=128, warps_n=2) if chip in ("sm_80", "sm_87") else config  # 32 KiB a stage
 
 
+# %% [markdown] tags=["lab"]
+# **The stages.** In these pictures a tile takes as long to arrive as two tiles take to multiply, and a load begins
+# the moment its stage is free. Two stages keep the tensor cores waiting; four do not. (Our threads alternately load
+# and multiply, so they ask for a tile only after they have waited for the one before: with two stages they wait even
+# longer.) The times are chosen to show the mechanism, not measured.
+
+# %% tags=["lab"]
+from cookbook import draw
+
+draw.pipeline(stages=2, k_tiles=8, load_time=2, title="2 stages: the tensor cores wait (chosen time units)")
+
+# %% tags=["lab"]
+draw.pipeline(stages=4, k_tiles=8, load_time=2, title="4 stages: they wait for the first tile only (chosen time units)")
+
 # %% [markdown]
 # ## The layout and the copies
 #
@@ -265,6 +279,29 @@ def order_of_loads(pieces_a: int, pieces_b: int, config: Config) -> list[tuple[t
     return order
 
 
+# %% [markdown] tags=["lab"]
+# A thread has four `cp.async` of A and eight of B for each k-tile. Which of them it issues in which k-block:
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.layouts import evaluate
+from cookbook.publish.pages import table
+
+
+def pieces(config: Config) -> tuple[int, int]:
+    """How many cp.async of A and of B a thread has for a k-tile."""
+    copies = evaluate(tiled_copies, cutlass.Float16, config)
+    return config.tile_m // copies.g2s_a.tiler_mn[0], config.tile_n // copies.g2s_b.tiler_mn[0]
+
+
+rows = []
+for loads in ("together", "apart", "spread"):
+    order = order_of_loads(*pieces(CONFIG), replace(CONFIG, loads=loads))
+    counts = [(a[1] - a[0], b[1] - b[0]) for a, b in order] + [(0, 0)]
+    rows.append([loads, *(" + ".join(f"{n} of {x}" for n, x in zip(c, "AB", strict=True) if n) or "-" for c in counts)])
+Markdown(table(["loads", *(f"k-block {k}" for k in range(CONFIG.k_blocks))], rows, right=9))
+
 # %% [markdown]
 # ## The main loop
 #
@@ -335,6 +372,36 @@ def mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config: cutlass.Constexpr)
                     write = write + 1 if write + 1 < stages else cutlass.Int32(0)
                 cute.gemm(mma, acc, a.regs[None, None, k % buffers], b.regs[None, None, k % buffers], acc)
 
+
+# %% [markdown] tags=["lab"]
+# **Fragments ahead.** Inside a stage the same again, in small: a warp fetches the fragments of a k-block with
+# `ldmatrix`, and multiplies them. With one set of registers it can fetch the next ones only when it has multiplied
+# these; with two it fetches while it multiplies. Times are chosen here too.
+
+# %% tags=["lab"]
+
+
+def warp_lanes(ahead: bool, k_blocks: int = 4, fetch: int = 2, multiply: int = 3) -> dict[str, list[draw.Span]]:
+    """The lanes of one warp: its fetches, and its multiplications."""
+    fetched, multiplied = [], []
+    fetch_done = busy_until = 0
+    for block in range(k_blocks):
+        start = fetch_done if ahead else busy_until  # the registers of two k-blocks, or of one
+        if ahead and block >= 2:
+            start = max(start, multiplied[block - 2].end)
+        fetch_done = start + fetch
+        fetched.append(draw.Span(start, fetch_done, f"{block}", "ldmatrix"))
+        begin = max(fetch_done, busy_until)
+        busy_until = begin + multiply
+        multiplied.append(draw.Span(begin, busy_until, f"{block}", "mma"))
+    return {"ldmatrix": fetched, "mma": multiplied}
+
+
+lanes = {f"one set: {lane}": spans for lane, spans in warp_lanes(ahead=False).items()} | {"": []}
+lanes |= {f"two sets: {lane}": spans for lane, spans in warp_lanes(ahead=True).items()}
+draw.lanes(
+    lanes, "Four k-blocks of one warp (chosen time units)", unit="units", note="gaps: the lane has nothing to do"
+)
 
 # %% [markdown]
 # ## The epilogue
@@ -504,79 +571,6 @@ def matmul(
     """
     return GEMM.matmul(a, b, out, variant)
 
-
-# %% [markdown] tags=["lab"]
-# ## The stages
-#
-# In these pictures a tile takes as long to arrive as two tiles take to multiply, and a load begins the moment its stage
-# is free. Two stages keep the tensor cores waiting; four do not. (Our threads alternately load and multiply, so they
-# ask for a tile only after they have waited for the one before: with two stages they wait even longer.) The times are
-# chosen to show the mechanism, not measured.
-
-# %% tags=["lab"]
-from cookbook import draw
-
-draw.pipeline(stages=2, k_tiles=8, load_time=2, title="2 stages: the tensor cores wait (chosen time units)")
-
-# %% tags=["lab"]
-draw.pipeline(stages=4, k_tiles=8, load_time=2, title="4 stages: they wait for the first tile only (chosen time units)")
-
-# %% [markdown] tags=["lab"]
-# ## Fragments ahead
-#
-# Inside a stage the same again, in small: a warp fetches the fragments of a k-block with `ldmatrix`, and multiplies
-# them. With one set of registers it can fetch the next ones only when it has multiplied these; with two it fetches
-# while it multiplies. Times are chosen here too.
-
-# %% tags=["lab"]
-
-
-def warp_lanes(ahead: bool, k_blocks: int = 4, fetch: int = 2, multiply: int = 3) -> dict[str, list[draw.Span]]:
-    """The lanes of one warp: its fetches, and its multiplications."""
-    fetched, multiplied = [], []
-    fetch_done = busy_until = 0
-    for block in range(k_blocks):
-        start = fetch_done if ahead else busy_until  # the registers of two k-blocks, or of one
-        if ahead and block >= 2:
-            start = max(start, multiplied[block - 2].end)
-        fetch_done = start + fetch
-        fetched.append(draw.Span(start, fetch_done, f"{block}", "ldmatrix"))
-        begin = max(fetch_done, busy_until)
-        busy_until = begin + multiply
-        multiplied.append(draw.Span(begin, busy_until, f"{block}", "mma"))
-    return {"ldmatrix": fetched, "mma": multiplied}
-
-
-lanes = {f"one set: {lane}": spans for lane, spans in warp_lanes(ahead=False).items()} | {"": []}
-lanes |= {f"two sets: {lane}": spans for lane, spans in warp_lanes(ahead=True).items()}
-draw.lanes(
-    lanes, "Four k-blocks of one warp (chosen time units)", unit="units", note="gaps: the lane has nothing to do"
-)
-
-# %% [markdown] tags=["lab"]
-# ## The order of the loads
-#
-# A thread has four `cp.async` of A and eight of B for each k-tile. Which of them it issues in which k-block:
-
-# %% tags=["lab"]
-from IPython.display import Markdown
-
-from cookbook.layouts import evaluate
-from cookbook.publish.pages import table
-
-
-def pieces(config: Config) -> tuple[int, int]:
-    """How many cp.async of A and of B a thread has for a k-tile."""
-    copies = evaluate(tiled_copies, cutlass.Float16, config)
-    return config.tile_m // copies.g2s_a.tiler_mn[0], config.tile_n // copies.g2s_b.tiler_mn[0]
-
-
-rows = []
-for loads in ("together", "apart", "spread"):
-    order = order_of_loads(*pieces(CONFIG), replace(CONFIG, loads=loads))
-    counts = [(a[1] - a[0], b[1] - b[0]) for a, b in order] + [(0, 0)]
-    rows.append([loads, *(" + ".join(f"{n} of {x}" for n, x in zip(c, "AB", strict=True) if n) or "-" for c in counts)])
-Markdown(table(["loads", *(f"k-block {k}" for k in range(CONFIG.k_blocks))], rows, right=9))
 
 # %% [markdown] tags=["lab"]
 # ## What the compiler makes of it

@@ -405,6 +405,37 @@ def fetch_piece(x, stage, k: cutlass.Constexpr, piece: cutlass.Constexpr, slot: 
     cute.copy(x.copy, row, x.into[None, slot, 0])
 
 
+# %% [markdown] tags=["lab"]
+# The tile of A of the large variant, and one `ldmatrix` of a warp:
+
+# %% tags=["lab"]
+from cookbook import access, draw
+from cookbook.layouts import evaluate
+
+WIDE = VARIANTS["256x192"]
+layouts, copies = (evaluate(fn, cutlass.BFloat16, WIDE) for fn in (smem_layouts, tiled_copies))
+draw.swizzle_view(layouts.a)
+
+# %% tags=["lab"]
+every_ldmatrix = access.of_copy(layouts.a, copies.s2r_a, "src", "ldmatrix", warp=0)
+draw.access_view(every_ldmatrix[0])
+
+# %% [markdown] tags=["lab"]
+# That the address of k-block *k* is that of k-block 0 with 32 *k* XORed into it, and that pieces are whole periods of
+# the swizzle apart, holds for every element of a tile, so for every thread's:
+
+# %% tags=["lab"]
+for name, layout, warps in (("A", layouts.a, WIDE.warps_m), ("B", layouts.b, WIDE.warps_n)):
+    at = layout.byte_offsets()  # (rows, K, STAGE)
+    for k in range(WIDE.k_blocks):
+        assert (at[:, 16 * k : 16 * k + 16] == at[:, :16] ^ (32 * k)).all()
+    step, stage_bytes = 16 * warps, 2 * at.shape[0] * WIDE.tile_k
+    assert (at[step:] - at[:-step] == 2 * step * WIDE.tile_k).all()
+    assert (at[:, :, 1:] - at[:, :, :-1] == stage_bytes).all()
+    print(
+        f"{name}: {WIDE.k_blocks} k-blocks, {at.shape[0] // step} pieces, {WIDE.stages} stages: all as computed by hand"
+    )
+
 # %% [markdown]
 # ## The main loop
 #
@@ -667,7 +698,6 @@ def matmul(
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook import draw
 from cookbook.measure import records
 from cookbook.publish.pages import table
 
@@ -722,39 +752,6 @@ for r in records.read():
     if r["recipe"] == STUDY and LOOP in r["figures"].get("instructions", {}):
         per_clock = r["figures"]["instructions"][LOOP]["flops_per_clock"] / 2
         print(f"{r['device']}: {per_clock:.0f} multiply-adds a clock and SM; in the rule: {RATE}")
-
-# %% [markdown] tags=["lab"]
-# ## The layout, and one address for all
-#
-# The tile of A of the large variant, and one `ldmatrix` of a warp:
-
-# %% tags=["lab"]
-from cookbook import access
-from cookbook.layouts import evaluate
-
-WIDE = VARIANTS["256x192"]
-layouts, copies = (evaluate(fn, cutlass.BFloat16, WIDE) for fn in (smem_layouts, tiled_copies))
-draw.swizzle_view(layouts.a)
-
-# %% tags=["lab"]
-every_ldmatrix = access.of_copy(layouts.a, copies.s2r_a, "src", "ldmatrix", warp=0)
-draw.access_view(every_ldmatrix[0])
-
-# %% [markdown] tags=["lab"]
-# That the address of k-block *k* is that of k-block 0 with 32 *k* XORed into it, and that pieces are whole periods of
-# the swizzle apart, holds for every element of a tile, so for every thread's:
-
-# %% tags=["lab"]
-for name, layout, warps in (("A", layouts.a, WIDE.warps_m), ("B", layouts.b, WIDE.warps_n)):
-    at = layout.byte_offsets()  # (rows, K, STAGE)
-    for k in range(WIDE.k_blocks):
-        assert (at[:, 16 * k : 16 * k + 16] == at[:, :16] ^ (32 * k)).all()
-    step, stage_bytes = 16 * warps, 2 * at.shape[0] * WIDE.tile_k
-    assert (at[step:] - at[:-step] == 2 * step * WIDE.tile_k).all()
-    assert (at[:, :, 1:] - at[:, :, :-1] == stage_bytes).all()
-    print(
-        f"{name}: {WIDE.k_blocks} k-blocks, {at.shape[0] // step} pieces, {WIDE.stages} stages: all as computed by hand"
-    )
 
 # %% [markdown] tags=["lab"]
 # ## What we tried, and what lost

@@ -200,10 +200,10 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 
 
 # %% [markdown]
-# The CTAs of a cluster send each other sums. A thread has `tile_n` of them, `share` for each of the CTAs. What it is
-# sent it finds in its **reduction buffer**: one place for each sender, itself among them, so that a tile is always
-# added up in the same order. Sixteen bytes, if a share has that many, go at once; those of the 128 threads lie side by
-# side, so that neither writing nor reading has bank conflicts.
+# The CTAs of a cluster send each other partial accumulators. A thread has `tile_n` of them, `share` for each of the
+# CTAs. What it is sent it finds in its **reduction buffer**: one place for each sender, itself among them, so that a
+# tile is always added up in the same order. Sixteen bytes, if a share has that many, go at once; those of the 128
+# threads lie side by side, so that neither writing nor reading has bank conflicts.
 
 
 # %%
@@ -214,6 +214,30 @@ def reduction_buffer(config: Config) -> cute.Layout:
     strides = (vec, (1, vec * threads), vec * threads * vectors)
     return cute.make_layout((threads, (vec, vectors), config.split_k), stride=strides)
 
+
+# %% [markdown] tags=["lab"]
+# What one warp writes at once into a reduction buffer: sixteen bytes a lane, 512 in a row. No bank is asked twice in a
+# phase.
+
+# %% tags=["lab"]
+from cookbook import access, banks, draw
+from cookbook.layouts import evaluate
+
+buffer = evaluate(reduction_buffer, CONFIG)
+vec = buffer.modes[1].modes[0].size
+sums = buffer.table()  # (THREAD, SUM, SENDER), counted in float32
+first_warp = access.ldst(4 * sums[:32, 0, 0], 4 * vec)
+counted = banks.wavefronts(first_warp.addresses, first_warp.width)
+assert counted.excess == 0
+size = f"{buffer.size * 4} bytes for {CONFIG.split_k} senders"
+print(f"{buffer}: {size}; {counted.actual} wavefronts, ideal {counted.ideal}")
+draw.access_view(first_warp)
+
+# %% [markdown] tags=["lab"]
+# The weight and the rows lie in the atoms of all pages. The weight's tile, without its swizzle and with it:
+
+# %% tags=["lab"]
+draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, arch="sm_100a").a)
 
 # %% [markdown]
 # ## Which part is whose
@@ -579,31 +603,6 @@ Markdown(table(heads, rows))
 # %% [markdown] tags=["lab"]
 # Where the weight has few columns, one CTA a tile leaves most SMs idle, and too little is asked for. Divided along K,
 # four times as many ask for four times as much. Where there are more tiles than SMs nothing is divided.
-#
-# ## The reduction buffer
-#
-# What one warp writes at once into a reduction buffer: sixteen bytes a lane, 512 in a row. No bank is asked twice in a
-# phase.
-
-# %% tags=["lab"]
-from cookbook import access, banks, draw
-from cookbook.layouts import evaluate
-
-buffer = evaluate(reduction_buffer, CONFIG)
-vec = buffer.modes[1].modes[0].size
-sums = buffer.table()  # (THREAD, SUM, SENDER), counted in float32
-first_warp = access.ldst(4 * sums[:32, 0, 0], 4 * vec)
-counted = banks.wavefronts(first_warp.addresses, first_warp.width)
-assert counted.excess == 0
-size = f"{buffer.size * 4} bytes for {CONFIG.split_k} senders"
-print(f"{buffer}: {size}; {counted.actual} wavefronts, ideal {counted.ideal}")
-draw.access_view(first_warp)
-
-# %% [markdown] tags=["lab"]
-# The weight and the rows lie in the atoms of all pages. The weight's tile, without its swizzle and with it:
-
-# %% tags=["lab"]
-draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, arch="sm_100a").a)
 
 # %% [markdown] tags=["lab"]
 # ## Who adds what

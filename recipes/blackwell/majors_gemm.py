@@ -220,6 +220,137 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
     return TiledCopies(t2r_c=t2r_c, r2s_c=cute.make_tiled_copy_D(write, t2r_c))
 
 
+# %% [markdown] tags=["lab"]
+# Our own A for `nt`, as CuTe evaluates it. A row of the picture is one 128-byte line of shared memory: 64 elements
+# along M, of one k. The chunks are numbered along M; the swizzle is the one that a K-major tile has.
+
+# %% tags=["lab"]
+from cookbook import draw
+from cookbook.layouts import evaluate
+from cookbook.recipe import majors
+
+BF16, ARCH = cutlass.BFloat16, "sm_100a"
+configs = {letters: majors.configured(CONFIG, letters) for letters in majors.MAJORS}
+layouts = {letters: evaluate(smem_layouts, BF16, config, arch=ARCH) for letters, config in configs.items()}
+draw.swizzle_view(layouts["nt"].a)
+
+# %% [markdown] tags=["lab"]
+# A smaller M-major tile, 128 x 16, to see the order of the atoms: two along K, two along M. A row is one k, a column 16
+# bytes along M; the number is the byte offset, the colour the atom, in the order of memory. The lines of one column of
+# atoms follow one another, 128 bytes apart, down to the last k: that is one box.
+
+# %% tags=["lab"]
+
+
+def one_tile(rows: int, k: int, along: int) -> cute.ComposedLayout:
+    """A tile of one stage, contiguous along mode `along`, in our order of atoms."""
+    order = (1, 0, 2) if along == 0 else (0, 1, 2)
+    return cute.tile_to_shape(smem_atom(BF16, (rows, k)[along], along), (rows, k, 1), order=order)
+
+
+small = evaluate(one_tile, 128, 16, 0, element_bits=16)
+draw.atom_tiling({"first along K": small}, (64, 8), "An M-major tile, its atoms first along K")
+
+# %% [markdown] tags=["lab"]
+# CuTe has a selector of its own for Blackwell. It agrees with ours for all four majors, byte by byte. (Its layouts come
+# cut up into the pieces that one instruction reads.)
+
+# %% tags=["lab"]
+import cutlass.utils.blackwell_helpers as cute_helpers
+
+
+def layouts_by_cute(config: Config):
+    mma, tile = tiled_mma(BF16, config), (config.tile_m, config.tile_n, config.tile_k)
+    return (
+        cute_helpers.make_smem_layout_a(mma, tile, BF16, config.stages),
+        cute_helpers.make_smem_layout_b(mma, tile, BF16, config.stages),
+    )
+
+
+for letters, config in configs.items():
+    cutes = evaluate(layouts_by_cute, config, element_bits=16, arch=ARCH)
+    for ours, by_cute in zip((layouts[letters].a, layouts[letters].b), cutes, strict=True):
+        rows, columns, stages = ours.outer.sizes
+        cut_up = by_cute.byte_offsets().reshape(16, rows, -1, stages)  # (K, M, MMA_K, STAGE)
+        assert (cut_up.transpose(1, 2, 0, 3).reshape(rows, columns, stages) == ours.byte_offsets()).all()
+    print(letters, "a:", layouts[letters].a.outer, " b:", layouts[letters].b.outer)
+
+# %% [markdown] tags=["lab"]
+# ## What TMA and the tensor core are told
+#
+# The boxes of a k-tile, lines x elements; the strides of the descriptor of the first 16 k, in bytes; and how far its
+# start moves from one k-block to the next. K-major, a k-block is 32 bytes further *in the same lines*; MN-major it is
+# 16 lines further, and the leading byte offset, which a swizzled K-major operand does not use, leads to the next 64
+# along M or N. The last column is the instruction descriptor.
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.check.model.wgmma import boxes_of
+from cookbook.descriptors import describe
+from cookbook.model import InstructionDescriptor
+from cookbook.publish.pages import table
+
+
+def told(layout, rows: int, major: str) -> list[str]:
+    """The boxes of a tile, and its descriptor."""
+    boxes = boxes_of(layout, along=1 if major == "k" else 0)
+    first, second = (describe(layout, "K" if major == "k" else "MN", False, rows, (0, k)) for k in (0, 16))
+    said = f"lbo {first.lbo}, sbo {first.sbo}, + {second.start - first.start}"
+    return [f"{len(boxes.origins)} of {boxes.shape[0]} x {boxes.shape[1]}", said]
+
+
+rows = []
+for letters, (a_major, b_major) in majors.MAJORS.items():
+    bits = {"a_major": "K" if a_major == "k" else "MN", "b_major": "K" if b_major == "k" else "MN"}
+    word = InstructionDescriptor("f16", CONFIG.tile_m, CONFIG.tile_n, "bfloat16", **bits).encode()
+    a, b = told(layouts[letters].a, CONFIG.tile_m, a_major), told(layouts[letters].b, CONFIG.tile_n, b_major)
+    rows.append([letters, *a, *b, f"{word:#x}"])
+heads = ["majors", "boxes of A", "descriptor of A", "boxes of B", "descriptor of B", "instruction descriptor"]
+Markdown(table(heads, rows, right=6))
+
+# %% [markdown] tags=["lab"]
+# The bits of the last one, `nt`: both operands along M and N.
+
+# %% tags=["lab"]
+places = {"D: float32": (4, 2), "A: bfloat16": (7, 3), "B: bfloat16": (10, 3), "A along M": (15, 1)}
+places |= {"B along N": (16, 1), "N / 8": (17, 6), "M / 16": (24, 5)}
+word = int(rows[-1][-1], 16)
+fields = [draw.Field(name, low, width, word >> low & (1 << width) - 1) for name, (low, width) in places.items()]
+draw.bit_fields(fields, 32, title="The instruction descriptor for nt")
+
+# %% [markdown] tags=["lab"]
+# **The trap: a wrong bit raises nothing.** The model's TMA puts an M-major tile of 128 x 128 into shared memory, and
+# the model's `tcgen05.mma` multiplies it by a K-major B, once with the right bit and once with the other one, by the
+# very same descriptor. The second product is not noise. It is that of the *transposed* tile, row for row: lines taken
+# for rows.
+
+# %% tags=["lab"]
+import numpy as np
+
+from cookbook.model import SharedMemory, TensorMemory, from_float32, tma_load
+from cookbook.model.tcgen05 import mma as modelled_mma
+
+rng = np.random.default_rng(0)
+a, b = rng.integers(-8, 9, (128, 128)).astype(np.float32), rng.integers(-8, 9, (128, 32)).astype(np.float32)
+m_major, k_major = (evaluate(one_tile, *tile, element_bits=16) for tile in ((128, 128, 0), (32, 128, 1)))
+smem, base = SharedMemory(m_major.size_bytes + k_major.size_bytes), m_major.size_bytes
+bits_of_a, bits_of_b = (from_float32(np.ascontiguousarray(x.T), "bfloat16") for x in (a, b))
+for column in (0, 64):
+    tma_load(smem, 256 * column, bits_of_a, (0, column), (128, 64), 128)  # lines along M
+    tma_load(smem, base + 64 * column, bits_of_b, (0, column), (32, 64), 128)  # lines along K
+left, right = describe(m_major, "MN", False, 128), describe(k_major, "K", False, 32, base=base)
+
+for bit in ("MN", "K"):
+    tmem = TensorMemory()
+    address = tmem.alloc(32)
+    word = InstructionDescriptor("f16", 128, 32, "bfloat16", a_major=bit)
+    modelled_mma(smem, tmem, address, left, right, word, accumulate=False)
+    found = tmem.read(np.arange(128)[:, None], np.arange(32)[None]).view(np.float32)
+    products = {"a @ b": a[:, :16] @ b[:16], "a.T @ b": a.T[:, :16] @ b[:16]}
+    agree = {name: f"{int((found == product).all(axis=1).sum())} rows" for name, product in products.items()}
+    print(f"a_major = {bit:3}", agree)
+
 # %% [markdown]
 # ## Unchanged: tiles, and the three roles
 #
@@ -590,139 +721,6 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
     """
     return GEMM.matmul(a, b, out)
 
-
-# %% [markdown] tags=["lab"]
-# ## The M-major tile
-#
-# Our own A for `nt`, as CuTe evaluates it. A row of the picture is one 128-byte line of shared memory: 64 elements
-# along M, of one k. The chunks are numbered along M; the swizzle is the one that a K-major tile has.
-
-# %% tags=["lab"]
-from cookbook import draw
-from cookbook.layouts import evaluate
-from cookbook.recipe import majors
-
-BF16, ARCH = cutlass.BFloat16, "sm_100a"
-configs = {letters: majors.configured(CONFIG, letters) for letters in majors.MAJORS}
-layouts = {letters: evaluate(smem_layouts, BF16, config, arch=ARCH) for letters, config in configs.items()}
-draw.swizzle_view(layouts["nt"].a)
-
-# %% [markdown] tags=["lab"]
-# A smaller M-major tile, 128 x 16, to see the order of the atoms: two along K, two along M. A row is one k, a column 16
-# bytes along M; the number is the byte offset, the colour the atom, in the order of memory. The lines of one column of
-# atoms follow one another, 128 bytes apart, down to the last k: that is one box.
-
-# %% tags=["lab"]
-
-
-def one_tile(rows: int, k: int, along: int) -> cute.ComposedLayout:
-    """A tile of one stage, contiguous along mode `along`, in our order of atoms."""
-    order = (1, 0, 2) if along == 0 else (0, 1, 2)
-    return cute.tile_to_shape(smem_atom(BF16, (rows, k)[along], along), (rows, k, 1), order=order)
-
-
-small = evaluate(one_tile, 128, 16, 0, element_bits=16)
-draw.atom_tiling({"first along K": small}, (64, 8), "An M-major tile, its atoms first along K")
-
-# %% [markdown] tags=["lab"]
-# CuTe has a selector of its own for Blackwell. It agrees with ours for all four majors, byte by byte. (Its layouts come
-# cut up into the pieces that one instruction reads.)
-
-# %% tags=["lab"]
-import cutlass.utils.blackwell_helpers as cute_helpers
-
-
-def layouts_by_cute(config: Config):
-    mma, tile = tiled_mma(BF16, config), (config.tile_m, config.tile_n, config.tile_k)
-    return (
-        cute_helpers.make_smem_layout_a(mma, tile, BF16, config.stages),
-        cute_helpers.make_smem_layout_b(mma, tile, BF16, config.stages),
-    )
-
-
-for letters, config in configs.items():
-    cutes = evaluate(layouts_by_cute, config, element_bits=16, arch=ARCH)
-    for ours, by_cute in zip((layouts[letters].a, layouts[letters].b), cutes, strict=True):
-        rows, columns, stages = ours.outer.sizes
-        cut_up = by_cute.byte_offsets().reshape(16, rows, -1, stages)  # (K, M, MMA_K, STAGE)
-        assert (cut_up.transpose(1, 2, 0, 3).reshape(rows, columns, stages) == ours.byte_offsets()).all()
-    print(letters, "a:", layouts[letters].a.outer, " b:", layouts[letters].b.outer)
-
-# %% [markdown] tags=["lab"]
-# ## What TMA and the tensor core are told
-#
-# The boxes of a k-tile, lines x elements; the strides of the descriptor of the first 16 k, in bytes; and how far its
-# start moves from one k-block to the next. K-major, a k-block is 32 bytes further *in the same lines*; MN-major it is
-# 16 lines further, and the leading byte offset, which a swizzled K-major operand does not use, leads to the next 64
-# along M or N. The last column is the instruction descriptor.
-
-# %% tags=["lab"]
-from IPython.display import Markdown
-
-from cookbook.check.model.wgmma import boxes_of
-from cookbook.descriptors import describe
-from cookbook.model import InstructionDescriptor
-from cookbook.publish.pages import table
-
-
-def told(layout, rows: int, major: str) -> list[str]:
-    """The boxes of a tile, and its descriptor."""
-    boxes = boxes_of(layout, along=1 if major == "k" else 0)
-    first, second = (describe(layout, "K" if major == "k" else "MN", False, rows, (0, k)) for k in (0, 16))
-    said = f"lbo {first.lbo}, sbo {first.sbo}, + {second.start - first.start}"
-    return [f"{len(boxes.origins)} of {boxes.shape[0]} x {boxes.shape[1]}", said]
-
-
-rows = []
-for letters, (a_major, b_major) in majors.MAJORS.items():
-    bits = {"a_major": "K" if a_major == "k" else "MN", "b_major": "K" if b_major == "k" else "MN"}
-    word = InstructionDescriptor("f16", CONFIG.tile_m, CONFIG.tile_n, "bfloat16", **bits).encode()
-    a, b = told(layouts[letters].a, CONFIG.tile_m, a_major), told(layouts[letters].b, CONFIG.tile_n, b_major)
-    rows.append([letters, *a, *b, f"{word:#x}"])
-heads = ["majors", "boxes of A", "descriptor of A", "boxes of B", "descriptor of B", "instruction descriptor"]
-Markdown(table(heads, rows, right=6))
-
-# %% [markdown] tags=["lab"]
-# The bits of the last one, `nt`: both operands along M and N.
-
-# %% tags=["lab"]
-places = {"D: float32": (4, 2), "A: bfloat16": (7, 3), "B: bfloat16": (10, 3), "A along M": (15, 1)}
-places |= {"B along N": (16, 1), "N / 8": (17, 6), "M / 16": (24, 5)}
-word = int(rows[-1][-1], 16)
-fields = [draw.Field(name, low, width, word >> low & (1 << width) - 1) for name, (low, width) in places.items()]
-draw.bit_fields(fields, 32, title="The instruction descriptor for nt")
-
-# %% [markdown] tags=["lab"]
-# **The trap: a wrong bit raises nothing.** The model's TMA puts an M-major tile of 128 x 128 into shared memory, and
-# the model's `tcgen05.mma` multiplies it by a K-major B, once with the right bit and once with the other one, by the
-# very same descriptor. The second product is not noise. It is that of the *transposed* tile, row for row: lines taken
-# for rows.
-
-# %% tags=["lab"]
-import numpy as np
-
-from cookbook.model import SharedMemory, TensorMemory, from_float32, tma_load
-from cookbook.model.tcgen05 import mma as modelled_mma
-
-rng = np.random.default_rng(0)
-a, b = rng.integers(-8, 9, (128, 128)).astype(np.float32), rng.integers(-8, 9, (128, 32)).astype(np.float32)
-m_major, k_major = (evaluate(one_tile, *tile, element_bits=16) for tile in ((128, 128, 0), (32, 128, 1)))
-smem, base = SharedMemory(m_major.size_bytes + k_major.size_bytes), m_major.size_bytes
-bits_of_a, bits_of_b = (from_float32(np.ascontiguousarray(x.T), "bfloat16") for x in (a, b))
-for column in (0, 64):
-    tma_load(smem, 256 * column, bits_of_a, (0, column), (128, 64), 128)  # lines along M
-    tma_load(smem, base + 64 * column, bits_of_b, (0, column), (32, 64), 128)  # lines along K
-left, right = describe(m_major, "MN", False, 128), describe(k_major, "K", False, 32, base=base)
-
-for bit in ("MN", "K"):
-    tmem = TensorMemory()
-    address = tmem.alloc(32)
-    word = InstructionDescriptor("f16", 128, 32, "bfloat16", a_major=bit)
-    modelled_mma(smem, tmem, address, left, right, word, accumulate=False)
-    found = tmem.read(np.arange(128)[:, None], np.arange(32)[None]).view(np.float32)
-    products = {"a @ b": a[:, :16] @ b[:16], "a.T @ b": a.T[:, :16] @ b[:16]}
-    agree = {name: f"{int((found == product).all(axis=1).sum())} rows" for name, product in products.items()}
-    print(f"a_major = {bit:3}", agree)
 
 # %% [markdown] tags=["lab"]
 # ## Check

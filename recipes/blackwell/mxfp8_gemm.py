@@ -140,6 +140,21 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
     return VARIANTS[variant]
 
 
+# %% [markdown] tags=["lab"]
+# The columns of both variants: accumulators first, then for every stage of A and B the scale factors of A, then those
+# of B. What is allocated is a power of two.
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.publish.pages import table
+
+rows_of_table = []
+for name, c in VARIANTS.items():
+    each = [c.sfa_column, c.sfb_column - c.sfa_column, c.stages * c.atoms_k * c.tile_n // 32]
+    rows_of_table.append([name, *map(str, each), str(sum(each)), str(c.tmem_columns)])
+Markdown(table(["variant", "accumulators", "factors of A", "factors of B", "together", "allocated"], rows_of_table))
+
 # %% [markdown]
 # ## Layouts, MMA and copies
 #
@@ -309,6 +324,20 @@ def operands(mma: cute.TiledMma, tiles, address, config: Config = CONFIG) -> tup
         operand(b, sSFB, address + config.sfb_column, config.tile_n, config),
     )
 
+
+# %% [markdown] tags=["lab"]
+# One atom, in shared memory and in tensor memory, as the layouts above have it, evaluated by CuTe. A line of 16 bytes
+# becomes four cells of one lane; the same line is copied for each warp.
+
+# %% tags=["lab"]
+from cookbook import draw
+from cookbook.layouts import evaluate
+
+layouts = evaluate(smem_layouts, cutlass.BFloat16, element_bits=8, arch="sm_100a")
+views = evaluate(scale_views, ATOM_ROWS, arch="sm_100a")
+source, target = (view.table()[:, 0, 0, 0] for view in (views.atoms, views.copied))
+per_step = ATOM_FACTORS // (CONFIG.tile_k // 32)
+draw.scale_atom(layouts.sfa.byte_offsets()[:ATOM_ROWS, :ATOM_FACTORS, 0], source, target, BLOCK, per_step)
 
 # %% [markdown]
 # ## The tile scheduler: which tile is next
@@ -681,6 +710,20 @@ def to_atoms(scales: torch.Tensor) -> torch.Tensor:
     return whole.view(high, 4, 32, wide, ATOM_FACTORS).permute(0, 3, 2, 1, 4).reshape(-1)
 
 
+# %% [markdown] tags=["lab"]
+# This is CuTe's own layout too: the one that its helper gives for such a matrix of scale factors, evaluated for a
+# matrix of several atoms. And `to_atoms`, which is torch alone, puts each byte where that layout says.
+
+# %% tags=["lab"]
+import cutlass.utils.blockscaled_layout as cute_blockscaled
+
+rows, k = 384, 1024
+by_cute = evaluate(lambda: cute_blockscaled.tile_atom_to_shape_SF((rows, k, 1), BLOCK), arch="sm_100a").table()
+places = by_cute[:, ::BLOCK, 0]  # (rows, factors): every element of a block has the same one
+numbers = torch.arange(rows * k // BLOCK, dtype=torch.int64).remainder(251).to(torch.uint8).view(rows, -1)
+assert (to_atoms(numbers)[torch.from_numpy(places)] == numbers).all()
+print(f"{places.size} scale factors in {places.size // ATOM_BYTES} atoms, each where CuTe has it")
+
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
@@ -792,53 +835,6 @@ def matmul(
     """
     return GEMM.matmul((a, b, a_scale, b_scale), out, variant)
 
-
-# %% [markdown] tags=["lab"]
-# ## An atom of scale factors
-#
-# One atom, in shared memory and in tensor memory, as the layouts above have it, evaluated by CuTe. A line of 16 bytes
-# becomes four cells of one lane; the same line is copied for each warp.
-
-# %% tags=["lab"]
-from cookbook import draw
-from cookbook.layouts import evaluate
-
-layouts = evaluate(smem_layouts, cutlass.BFloat16, element_bits=8, arch="sm_100a")
-views = evaluate(scale_views, ATOM_ROWS, arch="sm_100a")
-source, target = (view.table()[:, 0, 0, 0] for view in (views.atoms, views.copied))
-per_step = ATOM_FACTORS // (CONFIG.tile_k // 32)
-draw.scale_atom(layouts.sfa.byte_offsets()[:ATOM_ROWS, :ATOM_FACTORS, 0], source, target, BLOCK, per_step)
-
-# %% [markdown] tags=["lab"]
-# This is CuTe's own layout too: the one that its helper gives for such a matrix of scale factors, evaluated for a
-# matrix of several atoms. And `to_atoms`, which is torch alone, puts each byte where that layout says.
-
-# %% tags=["lab"]
-import cutlass.utils.blockscaled_layout as cute_blockscaled
-
-rows, k = 384, 1024
-by_cute = evaluate(lambda: cute_blockscaled.tile_atom_to_shape_SF((rows, k, 1), BLOCK), arch="sm_100a").table()
-places = by_cute[:, ::BLOCK, 0]  # (rows, factors): every element of a block has the same one
-numbers = torch.arange(rows * k // BLOCK, dtype=torch.int64).remainder(251).to(torch.uint8).view(rows, -1)
-assert (to_atoms(numbers)[torch.from_numpy(places)] == numbers).all()
-print(f"{places.size} scale factors in {places.size // ATOM_BYTES} atoms, each where CuTe has it")
-
-# %% [markdown] tags=["lab"]
-# ## Tensor memory
-#
-# The columns of both variants: accumulators first, then for every stage of A and B the scale factors of A, then those
-# of B. What is allocated is a power of two.
-
-# %% tags=["lab"]
-from IPython.display import Markdown
-
-from cookbook.publish.pages import table
-
-rows_of_table = []
-for name, c in VARIANTS.items():
-    each = [c.sfa_column, c.sfb_column - c.sfa_column, c.stages * c.atoms_k * c.tile_n // 32]
-    rows_of_table.append([name, *map(str, each), str(sum(each)), str(c.tmem_columns)])
-Markdown(table(["variant", "accumulators", "factors of A", "factors of B", "together", "allocated"], rows_of_table))
 
 # %% [markdown] tags=["lab"]
 # ## What the factors are good for

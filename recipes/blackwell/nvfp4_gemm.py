@@ -303,6 +303,36 @@ def operands(mma: cute.TiledMma, tiles, address, config: Config = CONFIG) -> tup
     )
 
 
+# %% [markdown] tags=["lab"]
+# An atom as before; its four bytes a row are what one `tcgen05.mma` reads.
+
+# %% tags=["lab"]
+from cookbook import draw
+from cookbook.layouts import evaluate
+
+layouts = evaluate(smem_layouts, cutlass.BFloat16, element_bits=8, arch="sm_100a")
+views = evaluate(scale_views, CONFIG.tile_n, arch="sm_100a")
+source, target = (view.table()[:, 0, 0, 0] for view in (views.atoms, views.copied))
+draw.scale_atom(layouts.sfb.byte_offsets()[:ATOM_ROWS, :ATOM_FACTORS, 0], source, target, BLOCK, ATOM_FACTORS)
+
+# %% [markdown] tags=["lab"]
+# A stage of B has two atoms down and four along K. In shared memory those along K are neighbours, as TMA brings them;
+# in tensor memory those of one instruction are. (The first byte of each atom in shared memory, and the first of its
+# four columns.)
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.publish.pages import table
+
+first_bytes, first_columns = views.atoms.table()[0, :, :, 0], views.copied.table()[0, :, :, 0] // 4
+names = [f"tcgen05.mma {k}" for k in range(CONFIG.atoms_k)]
+lines = [
+    [f"rows {128 * high} to {128 * high + 127}", *(f"byte {a}, column {b}" for a, b in zip(at, to, strict=True))]
+    for high, (at, to) in enumerate(zip(first_bytes.tolist(), first_columns.tolist(), strict=True))
+]
+Markdown(table(["B", *names], lines))
+
 # %% [markdown]
 # ## The tile scheduler: which tile is next
 #
@@ -786,38 +816,6 @@ def matmul(
     """
     return GEMM.matmul((a, b, a_scale, b_scale), out, variant)
 
-
-# %% [markdown] tags=["lab"]
-# ## Where the factors of one instruction lie
-#
-# An atom as before; its four bytes a row are what one `tcgen05.mma` reads.
-
-# %% tags=["lab"]
-from cookbook import draw
-from cookbook.layouts import evaluate
-
-layouts = evaluate(smem_layouts, cutlass.BFloat16, element_bits=8, arch="sm_100a")
-views = evaluate(scale_views, CONFIG.tile_n, arch="sm_100a")
-source, target = (view.table()[:, 0, 0, 0] for view in (views.atoms, views.copied))
-draw.scale_atom(layouts.sfb.byte_offsets()[:ATOM_ROWS, :ATOM_FACTORS, 0], source, target, BLOCK, ATOM_FACTORS)
-
-# %% [markdown] tags=["lab"]
-# A stage of B has two atoms down and four along K. In shared memory those along K are neighbours, as TMA brings them;
-# in tensor memory those of one instruction are. (The first byte of each atom in shared memory, and the first of its
-# four columns.)
-
-# %% tags=["lab"]
-from IPython.display import Markdown
-
-from cookbook.publish.pages import table
-
-first_bytes, first_columns = views.atoms.table()[0, :, :, 0], views.copied.table()[0, :, :, 0] // 4
-names = [f"tcgen05.mma {k}" for k in range(CONFIG.atoms_k)]
-lines = [
-    [f"rows {128 * high} to {128 * high + 127}", *(f"byte {a}, column {b}" for a, b in zip(at, to, strict=True))]
-    for high, (at, to) in enumerate(zip(first_bytes.tolist(), first_columns.tolist(), strict=True))
-]
-Markdown(table(["B", *names], lines))
 
 # %% [markdown] tags=["lab"]
 # ## Bytes and elements

@@ -182,6 +182,38 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
     return TiledCopies(t2r_c=t2r_c, r2s_c=cute.make_tiled_copy_D(write, t2r_c))
 
 
+# %% [markdown] tags=["lab"]
+# Where CuTe says the accumulators of two tiles lie. Row *m* is in lane *m*, which warp *m* / 32 alone can reach; the
+# second tile has the columns that the first one leaves. A box is what one `tcgen05.ld` of one warp brings.
+
+# %% tags=["lab"]
+from cookbook import access, banks, draw
+from cookbook.layouts import evaluate
+
+
+def sums(dtype, config=CONFIG):
+    mma = tiled_mma(dtype, config)
+    return mma.make_fragment_C(cute.append(mma.partition_shape_C((config.tile_m, config.tile_n)), config.acc_stages))
+
+
+table_of_sums = evaluate(lambda dtype: sums(dtype).layout, cutlass.BFloat16, arch="sm_100a").table()
+addresses = table_of_sums.reshape(CONFIG.tile_n, CONFIG.tile_m, CONFIG.acc_stages).transpose(2, 1, 0)
+draw.tensor_memory(addresses, CONFIG.epi_n)
+
+# %% [markdown] tags=["lab"]
+# One buffer holds 128 rows of 128 bytes. A store of one warp writes 16 bytes of each of 32 rows, in four phases of
+# eight lanes. Eight rows that follow one another put the same chunk into eight different slots: one wavefront a phase,
+# which is the ideal. TMA undoes the swizzle as it reads.
+
+# %% tags=["lab"]
+layouts, copies = (evaluate(made, cutlass.BFloat16, arch="sm_100a") for made in (smem_layouts, tiled_copies))
+stores_of_warp_0 = access.of_copy(layouts.c, copies.r2s_c, "dst", "ldst", warp=0)
+counted = [banks.wavefronts(one.addresses, one.width) for one in stores_of_warp_0]
+assert all(one.excess == 0 for one in counted)
+print(f"{len(counted)} stores a warp and piece; wavefronts each: {sorted({one.actual for one in counted})}")
+print(layouts.c)
+draw.access_view(stores_of_warp_0[0])
+
 # %% [markdown]
 # ## The tile scheduler: which tile is next
 #
@@ -583,42 +615,6 @@ def matmul(
     """
     return GEMM.matmul(a, b, out, variant)
 
-
-# %% [markdown] tags=["lab"]
-# ## Both halves of tensor memory
-#
-# Where CuTe says the accumulators of two tiles lie. Row *m* is in lane *m*, which warp *m* / 32 alone can reach; the
-# second tile has the columns that the first one leaves. A box is what one `tcgen05.ld` of one warp brings.
-
-# %% tags=["lab"]
-from cookbook import access, banks, draw
-from cookbook.layouts import evaluate
-
-
-def sums(dtype, config=CONFIG):
-    mma = tiled_mma(dtype, config)
-    return mma.make_fragment_C(cute.append(mma.partition_shape_C((config.tile_m, config.tile_n)), config.acc_stages))
-
-
-table_of_sums = evaluate(lambda dtype: sums(dtype).layout, cutlass.BFloat16, arch="sm_100a").table()
-addresses = table_of_sums.reshape(CONFIG.tile_n, CONFIG.tile_m, CONFIG.acc_stages).transpose(2, 1, 0)
-draw.tensor_memory(addresses, CONFIG.epi_n)
-
-# %% [markdown] tags=["lab"]
-# ## A buffer of C
-#
-# One buffer holds 128 rows of 128 bytes. A store of one warp writes 16 bytes of each of 32 rows, in four phases of
-# eight lanes. Eight rows that follow one another put the same chunk into eight different slots: one wavefront a phase,
-# which is the ideal. TMA undoes the swizzle as it reads.
-
-# %% tags=["lab"]
-layouts, copies = (evaluate(made, cutlass.BFloat16, arch="sm_100a") for made in (smem_layouts, tiled_copies))
-stores_of_warp_0 = access.of_copy(layouts.c, copies.r2s_c, "dst", "ldst", warp=0)
-counted = [banks.wavefronts(one.addresses, one.width) for one in stores_of_warp_0]
-assert all(one.excess == 0 for one in counted)
-print(f"{len(counted)} stores a warp and piece; wavefronts each: {sorted({one.actual for one in counted})}")
-print(layouts.c)
-draw.access_view(stores_of_warp_0[0])
 
 # %% [markdown] tags=["lab"]
 # ## Who waits for whom

@@ -145,6 +145,38 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
     return VARIANTS[variant]
 
 
+# %% [markdown] tags=["lab"]
+# A CTA on its own computes 128 x 256 of C from a stage of `(128 + 256) * tile_k` elements; a CTA of a pair computes as
+# much from `(128 + 128) * tile_k`. In `2x1` of the Hopper page a CTA asks for as little, but takes in and holds as much
+# as alone. So much of A and B can be on its way, with the same two buffers of C:
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.publish.pages import table
+
+LIMIT = 227 * 1024  # bytes of shared memory that a CTA may use
+ALONE = (CONFIG.cta_m + CONFIG.tile_n) * CONFIG.tile_k * 2  # of A and B for the same part of C, by one CTA
+
+
+def fits(stage_bytes: int) -> int:
+    """How many stages fit with the barriers and the buffers of C."""
+    return (LIMIT - (CONFIG.smem_bytes - CONFIG.stages * CONFIG.stage_bytes)) // stage_bytes
+
+
+columns = {
+    "alone": (ALONE, ALONE),
+    "2x1 with multicast (Hopper's way)": (CONFIG.stage_bytes, ALONE),
+    "half of a pair": (CONFIG.stage_bytes, CONFIG.stage_bytes),
+}
+rows = [
+    [name, f"{asks // 1024} KiB", f"{holds // 1024} KiB", str(fits(holds)), f"{fits(holds) * CONFIG.tile_k}"]
+    for name, (asks, holds) in columns.items()
+]
+assert fits(CONFIG.stage_bytes) == CONFIG.stages
+heads = ["a CTA", "asks for", "takes in and holds", "stages that fit", "of K in flight"]
+Markdown("A k-tile for 128 x 256 of C:\n\n" + table(heads, rows))
+
 # %% [markdown]
 # ## Layouts, MMA and copies
 #
@@ -354,6 +386,50 @@ def produce(pipe, loads: Loads, work: Work, config: cutlass.Constexpr):
         state = load_tile(pipe, loads, state, tile, work.place.half, config)
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
+
+# %% [markdown] tags=["lab"]
+# A number is a CTA's rank, its colour is on its rows of C and on what it fetches; a frame is a pair. In `pair` a CTA
+# keeps what it fetches for itself, and the MMA brings rows and columns together. With more pairs each half has several
+# takers, who share it.
+
+# %% tags=["lab"]
+from cookbook import draw
+
+draw.pair_view({name: (c.pairs_m, c.pairs_n) for name, c in VARIANTS.items()}, (CONFIG.cta_m, CONFIG.cta_n))
+
+# %% [markdown] tags=["lab"]
+# That this adds up can be computed with the kernel's own masks: every CTA sends its parts to those that its masks name,
+# and what arrives in a pair must be all of its stage, which is what the leader's barrier expects. The last column is
+# how many pairs read what one CTA writes: the arrivals that empty a stage.
+
+
+# %% tags=["lab"]
+def places(config: Config) -> list[Place]:
+    """The place of each rank."""
+    pairs = range(config.cluster // PAIR)
+    return [Place(half, p % config.pairs_m, p // config.pairs_m) for p in pairs for half in range(PAIR)]
+
+
+def who_gets(config: Config) -> list[tuple[list[int], list[int]]]:
+    """For each rank, the ranks that get its part of A, and those that get its part of B."""
+    ranks = range(config.cluster)
+    masks = (multicast_masks(place, config) for place in places(config))
+    return [tuple([r for r in ranks if mask >> r & 1] for mask in both) for both in masks]
+
+
+rows = []
+for name, c in VARIANTS.items():
+    parts = (c.cta_m // c.pairs_n * c.tile_k * 2, c.cta_n // c.pairs_m * c.tile_k * 2)  # bytes of A and of B
+    arrived = [0] * (c.cluster // PAIR)  # in each pair
+    for takers in who_gets(c):
+        for part, ranks in zip(parts, takers, strict=True):
+            for rank in ranks:
+                arrived[rank // PAIR] += part
+    readers = {len({rank // PAIR for rank in (*a, *b)}) for a, b in who_gets(c)}
+    assert set(arrived) == {PAIR * c.stage_bytes} and readers == {c.pairs_m + c.pairs_n - 1}
+    rows.append([name, *(f"{x} bytes" for x in (sum(parts), c.stage_bytes, arrived[0])), str(*readers)])
+heads = ["variant", "a CTA asks L2 for", "a CTA holds", "the leader counts", "readers"]
+Markdown("A stage of A and B:\n\n" + table(heads, rows))
 
 # %% [markdown]
 # ## The warp that multiplies
@@ -699,86 +775,6 @@ def matmul(
     """
     return GEMM.matmul(a, b, out, variant)
 
-
-# %% [markdown] tags=["lab"]
-# ## Who fetches what
-#
-# A number is a CTA's rank, its colour is on its rows of C and on what it fetches; a frame is a pair. In `pair` a CTA
-# keeps what it fetches for itself, and the MMA brings rows and columns together. With more pairs each half has several
-# takers, who share it.
-
-# %% tags=["lab"]
-from cookbook import draw
-
-draw.pair_view({name: (c.pairs_m, c.pairs_n) for name, c in VARIANTS.items()}, (CONFIG.cta_m, CONFIG.cta_n))
-
-# %% [markdown] tags=["lab"]
-# That this adds up can be computed with the kernel's own masks: every CTA sends its parts to those that its masks name,
-# and what arrives in a pair must be all of its stage, which is what the leader's barrier expects. The last column is
-# how many pairs read what one CTA writes: the arrivals that empty a stage.
-
-# %% tags=["lab"]
-from IPython.display import Markdown
-
-from cookbook.publish.pages import table
-
-
-def places(config: Config) -> list[Place]:
-    """The place of each rank."""
-    pairs = range(config.cluster // PAIR)
-    return [Place(half, p % config.pairs_m, p // config.pairs_m) for p in pairs for half in range(PAIR)]
-
-
-def who_gets(config: Config) -> list[tuple[list[int], list[int]]]:
-    """For each rank, the ranks that get its part of A, and those that get its part of B."""
-    ranks = range(config.cluster)
-    masks = (multicast_masks(place, config) for place in places(config))
-    return [tuple([r for r in ranks if mask >> r & 1] for mask in both) for both in masks]
-
-
-rows = []
-for name, c in VARIANTS.items():
-    parts = (c.cta_m // c.pairs_n * c.tile_k * 2, c.cta_n // c.pairs_m * c.tile_k * 2)  # bytes of A and of B
-    arrived = [0] * (c.cluster // PAIR)  # in each pair
-    for takers in who_gets(c):
-        for part, ranks in zip(parts, takers, strict=True):
-            for rank in ranks:
-                arrived[rank // PAIR] += part
-    readers = {len({rank // PAIR for rank in (*a, *b)}) for a, b in who_gets(c)}
-    assert set(arrived) == {PAIR * c.stage_bytes} and readers == {c.pairs_m + c.pairs_n - 1}
-    rows.append([name, *(f"{x} bytes" for x in (sum(parts), c.stage_bytes, arrived[0])), str(*readers)])
-heads = ["variant", "a CTA asks L2 for", "a CTA holds", "the leader counts", "readers"]
-Markdown("A stage of A and B:\n\n" + table(heads, rows))
-
-# %% [markdown] tags=["lab"]
-# ## What a pair saves
-#
-# A CTA on its own computes 128 x 256 of C from a stage of `(128 + 256) * tile_k` elements; a CTA of a pair computes as
-# much from `(128 + 128) * tile_k`. In `2x1` of the Hopper page a CTA asks for as little, but takes in and holds as much
-# as alone. So much of A and B can be on its way, with the same two buffers of C:
-
-# %% tags=["lab"]
-LIMIT = 227 * 1024  # bytes of shared memory that a CTA may use
-ALONE = (CONFIG.cta_m + CONFIG.tile_n) * CONFIG.tile_k * 2  # of A and B for the same part of C, by one CTA
-
-
-def fits(stage_bytes: int) -> int:
-    """How many stages fit with the barriers and the buffers of C."""
-    return (LIMIT - (CONFIG.smem_bytes - CONFIG.stages * CONFIG.stage_bytes)) // stage_bytes
-
-
-columns = {
-    "alone": (ALONE, ALONE),
-    "2x1 with multicast (Hopper's way)": (CONFIG.stage_bytes, ALONE),
-    "half of a pair": (CONFIG.stage_bytes, CONFIG.stage_bytes),
-}
-rows = [
-    [name, f"{asks // 1024} KiB", f"{holds // 1024} KiB", str(fits(holds)), f"{fits(holds) * CONFIG.tile_k}"]
-    for name, (asks, holds) in columns.items()
-]
-assert fits(CONFIG.stage_bytes) == CONFIG.stages
-heads = ["a CTA", "asks for", "takes in and holds", "stages that fit", "of K in flight"]
-Markdown("A k-tile for 128 x 256 of C:\n\n" + table(heads, rows))
 
 # %% [markdown] tags=["lab"]
 # ## One instruction, two memories
