@@ -44,7 +44,7 @@ format: $(STAMP)  ## rewrite the code in the one format
 	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format --quiet .
 
 notebooks: $(STAMP)  ## make and execute notebooks/ from recipes/
-	@$(RUN) -m cookbook.publish.pages notebooks
+	@$(RUN) -m tools.publish.pages notebooks
 
 site: $(STAMP)  ## build the website into site/
 	@$(BIN)/mkdocs build --strict --quiet && echo "site/index.html is ready"

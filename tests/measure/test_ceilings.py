@@ -12,8 +12,9 @@ from cookbook.check import compiled as compiling
 from cookbook.cli import app
 from cookbook.layouts import evaluate
 from cookbook.measure import ceilings, contest, records
-from cookbook.publish import ceiling_tables, markdown, pages
+from cookbook.publish import ceiling_tables, markdown
 from cookbook.recipe import catalog
+from tools.publish import pages
 
 TENSOR_CORES, MEMORY = ceilings.studies()
 

@@ -10,9 +10,10 @@ import torch
 from cookbook.check import compiled, counted
 from cookbook.check import levels as checking
 from cookbook.measure import experiments, launch, peers, records, studies
-from cookbook.publish import markdown, notebooks, pages, study_tables
+from cookbook.publish import markdown, study_tables
 from cookbook.publish.words import describe
 from cookbook.recipe import catalog
+from tools.publish import notebooks, pages
 
 ORDERS = "foundations/thread_block_swizzle"
 COUNTED = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import nbformat
 import pytest
 
-from cookbook.publish import notebooks, pages
 from cookbook.recipe import catalog
+from tools.publish import notebooks, pages
 
 
 @pytest.mark.parametrize(

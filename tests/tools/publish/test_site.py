@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from cookbook.publish import notebooks, side_by_side
 from cookbook.recipe import catalog
+from tools.publish import notebooks, side_by_side
 
 pytest.importorskip("mkdocs")
 pytest.importorskip("material")

@@ -9,8 +9,8 @@ import re
 
 import pytest
 
-from cookbook.publish import notebooks
 from cookbook.recipe import catalog
+from tools.publish import notebooks
 
 nbclient = pytest.importorskip("nbclient")
 CHECK = "lab.check_cells("

@@ -9,8 +9,9 @@ import pytest
 
 from cookbook.measure import records
 from cookbook.measure.bench import ALL_SIZES
-from cookbook.publish import benchmarks, markdown
+from cookbook.publish import markdown
 from cookbook.recipe import catalog
+from tools.publish import benchmarks
 
 TUNED, RASTERS = "hopper/tuned_gemm", "foundations/thread_block_swizzle"
 CUBE = (8192, 8192, 8192)

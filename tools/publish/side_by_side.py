@@ -21,9 +21,9 @@ from pathlib import Path
 
 from cookbook.check.subjects import definitions
 from cookbook.measure import records
-from cookbook.publish import benchmarks
 from cookbook.publish.markdown import fence, table
 from cookbook.recipe import catalog
+from tools.publish import benchmarks
 
 FACTS, SHARED, NOTHING = "<!-- beside facts -->", "<!-- beside shared -->", "-"
 _OF = re.compile(r"<!-- beside of: (?P<names>[\w/ |]+?) -->\n?")

@@ -9,8 +9,8 @@ import pytest
 from cookbook import descriptors
 from cookbook.check import compiled
 from cookbook.layouts import evaluate
-from cookbook.publish import side_by_side
 from cookbook.recipe import catalog
+from tools.publish import side_by_side
 
 PAGE = catalog.recipes_root().parent / "docs" / "architectures.md"
 RECIPES = side_by_side.recipes_of(PAGE.read_text())
