@@ -27,7 +27,6 @@ __all__ = [
     "instance",
     "integer",
     "integers",
-    "mapping",
     "number",
     "numbers",
     "pair",
@@ -308,15 +307,6 @@ def instance(name: str, value: Any, kind: type | tuple[type, ...], needed: str =
         kinds = kind if isinstance(kind, tuple) else (kind,)
         wrong_type(name, value, needed or " or ".join(f"a {k.__name__}" for k in kinds))
     return value
-
-
-def mapping(name: str, value: Any, needed: str) -> dict:
-    """The mapping as a dict, if it is one, with an entry at least."""
-    if not isinstance(value, Mapping):
-        wrong_type(name, value, needed)
-    if not value:
-        raise ValueError(f"{name}: got none; needed {needed}")
-    return dict(value)
 
 
 # --- types, as annotations say them -----------------------------------------------------------------------------

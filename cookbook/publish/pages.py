@@ -1,18 +1,17 @@
-"""What a recipe's page shows of its records, as markdown and as bars: timings, limits and checks."""
+"""What a recipe's page shows of its records, as markdown: timings, limits and checks."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
 
-from cookbook import draw
 from cookbook.measure import ceilings, limits, records
 from cookbook.measure.peers import COPY, QUACK, TORCH, TORCH_TRANSPOSE
 from cookbook.measure.records import Record
 from cookbook.publish.markdown import NOT_MEASURED, circumstances, table
 from cookbook.recipe import catalog
 
-__all__ = ["beside_tn", "checked_table", "limits_table", "results_chart", "results_table", "table"]
+__all__ = ["beside_tn", "checked_table", "limits_table", "results_table", "table"]
 
 PEERS = (TORCH, QUACK, ceilings.PEER, COPY, TORCH_TRANSPOSE)
 MANY = 8  # more of a recipe's own variants than this have a table to themselves, and no bars
@@ -52,7 +51,7 @@ def beside_tn(name: str, root: Path | None = None) -> str:
     for r in timed:
         own = tn.get((r["device"], r["dtype"], *r["shape"]))
         ratio = f"{own['median_ms'] / r['figures']['median_ms']:.3f}" if own else "not timed"
-        rows.append([r["device"], _shape(r), r["dtype"], r["majors"], ratio, f"{r['figures']['ratio']:.3f}"])
+        rows.append([r["device"], shape_of(r), r["dtype"], r["majors"], ratio, f"{r['figures']['ratio']:.3f}"])
     header = ["device", "M x N x K", "dtype", "majors", "times its tn", "times torch.matmul"]
     return table(header, rows, right=4) if rows else NOT_MEASURED
 
@@ -68,7 +67,7 @@ def limits_table(name: str, root: Path | None = None) -> str:
     current = [record for record in found if not records.is_stale(record)]
     parts = []
     for record in current:
-        parts.append(f"**{' '.join(filter(None, (_shape(record), record.get('majors'), record['dtype'])))}**")
+        parts.append(f"**{' '.join(filter(None, (shape_of(record), record.get('majors'), record['dtype'])))}**")
         for columns, own in ((limits.SUSTAINED, False), (limits.PROFILED, True)):
             header, rows = limits.rows(record, columns, own)
             parts += [table(["variant" if own else "variant or peer", *header], rows)] if header else []
@@ -98,11 +97,11 @@ def _checked_row(level: str, found: list[Record]) -> list[str]:
 # --- timings --------------------------------------------------------------------------------------------------------
 
 
-def _shape(record: Record) -> str:
+def shape_of(record: Record) -> str:
     return " x ".join(map(str, record["shape"])) if record["shape"] else "many shapes"
 
 
-def _peer_names(timed: list[Record]) -> tuple[list[str], list[str]]:
+def peer_names(timed: list[Record]) -> tuple[list[str], list[str]]:
     """Who was timed against ours: (what stands in the table of ours, a recipe's own variants if they are many)."""
     names = list(dict.fromkeys(name for record in timed for name in record["peers"]))
     own = [name for name in names if name not in PEERS and "/" not in name]
@@ -110,11 +109,11 @@ def _peer_names(timed: list[Record]) -> tuple[list[str], list[str]]:
 
 
 def _timed_of(record: Record, majors: bool) -> list[str]:
-    return [_shape(record), *([record.get("majors", "")] if majors else []), record["dtype"]]
+    return [shape_of(record), *([record.get("majors", "")] if majors else []), record["dtype"]]
 
 
 def _timed_row(record: Record, peers: list[str], majors: bool) -> list[str]:
-    ours, key, row = record["figures"], _rate(record)[0], _timed_of(record, majors)
+    ours, key, row = record["figures"], rate_of(record)[0], _timed_of(record, majors)
     row += [f"{ours['median_ms']:.4g} ({ours['min_ms']:.4g} to {ours['max_ms']:.4g})", f"{ours[key]:.0f}"]
     for name in peers:
         peer = record["peers"].get(name)
@@ -122,14 +121,14 @@ def _timed_row(record: Record, peers: list[str], majors: bool) -> list[str]:
     return row
 
 
-def _rate(record: Record) -> tuple[str, str]:
+def rate_of(record: Record) -> tuple[str, str]:
     """Under which key a timed record says its work a second, and the unit."""
     return ("tflops", "TFLOP/s") if "tflops" in record["figures"] else ("gbps", "GB/s")
 
 
 def _timed_tables(timed: list[Record]) -> str:
-    peers, own = _peer_names(timed)
-    unit, sizes = _rate(timed[0])[1], "M x N x K"[: 4 * len(timed[0]["shape"]) - 3]
+    peers, own = peer_names(timed)
+    unit, sizes = rate_of(timed[0])[1], "M x N x K"[: 4 * len(timed[0]["shape"]) - 3]
     majors = any(record.get("majors") for record in timed)  # else they go without saying
     header = [sizes, *(["majors"] if majors else []), "dtype", "ours, ms (min to max)", f"ours, {unit}"]
     header += [f"{name}, {unit} (speed-up of ours)" for name in peers]
@@ -144,7 +143,7 @@ def _timed_tables(timed: list[Record]) -> str:
 
 
 def _variants_row(record: Record, own: list[str]) -> list[str]:
-    key, found = _rate(record)[0], record["peers"]
+    key, found = rate_of(record)[0], record["peers"]
     return [f"{found[name][key]:.0f}" if name in found else "not timed" for name in own]
 
 
@@ -158,33 +157,3 @@ def _host_line(timed: list[Record]) -> str:
     costs = {"ours": newest["figures"], **newest["peers"]}
     said = [f"{who} {f['host_us']:.1f} ({f['host_new_us']:.1f})" for who, f in costs.items() if "host_us" in f]
     return f"Host time per call in microseconds, with a preallocated `out` (without): {', '.join(said)}."
-
-
-# --- bars -----------------------------------------------------------------------------------------------------------
-
-
-def results_chart(name: str, root: Path | None = None) -> draw.Picture | None:
-    """The current timed records of a recipe as bars, or None if there is none."""
-    recipe = catalog.find(name)
-    timed = [r for r in records.select(recipe.name, "timed", None, root) if r["shape"] and not records.is_stale(r)]
-    if not timed:
-        return None
-    timed = [r for r in timed if r["dtype"] == timed[0]["dtype"]]
-    bars = [bar for record in timed for bar in _bars(record)]
-    title = f"{recipe.name}, {timed[0]['dtype']}, {timed[0]['device']}"
-    return draw.bar_chart(bars, unit=_rate(timed[0])[1], title=title)
-
-
-def _bars(record: Record) -> list[draw.Bar]:
-    key = _rate(record)[0]
-    _, own = _peer_names([record])
-    everyone = {"ours": record["figures"], **{name: f for name, f in record["peers"].items() if name not in own}}
-    return [
-        draw.Bar(
-            " ".join(word for word in (_shape(record), record.get("majors")) if word),
-            name,
-            f[key],
-            *(round(f[key] * f["median_ms"] / f[e], 2) for e in ("max_ms", "min_ms")),
-        )
-        for name, f in everyone.items()
-    ]

@@ -11,7 +11,6 @@ import importlib.machinery
 import importlib.util
 import re
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
@@ -389,58 +388,13 @@ def _kept_text(source: str) -> str:
 
 
 def normal_form(source: str) -> str:
-    """The syntax tree of `source` as text that does not depend on the Python version.
+    """The syntax tree of `source` as text, without docstrings: equal where code differs in comments and layout alone.
 
-    `ast.dump` and `ast.unparse` both changed between 3.10 and 3.13 (defaults left out, new empty fields,
-    quotes in f-strings), so the tree is written out here: empty fields are skipped, docstrings dropped, and
-    the literal parts of f-strings joined.
+    One version of Python writes it; another may write it differently.
     """
     tree = ast.parse(source)
     for node in ast.walk(tree):
-        _drop_docstring(node)
-    return "".join(_written(tree))
-
-
-def _drop_docstring(node: ast.AST) -> None:
-    if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-        return
-    if ast.get_docstring(node, clean=False) is not None:
-        node.body = node.body[1:]
-
-
-def _written(value: Any) -> Iterator[str]:
-    if isinstance(value, ast.AST):
-        yield f"({type(value).__name__}"
-        for key, child in _fields(value):
-            yield f" {key}="
-            yield from _written(child)
-        yield ")"
-    elif isinstance(value, list):
-        yield "["
-        for child in value:
-            yield from _written(child)
-        yield "]"
-    else:
-        yield f"{type(value).__name__}:{value!r}"
-
-
-def _fields(node: ast.AST) -> Iterator[tuple[str, Any]]:
-    for key, child in ast.iter_fields(node):
-        if isinstance(node, ast.JoinedStr) and key == "values":
-            child = _joined(child)
-        if child is not None and child != []:
-            yield key, child
-
-
-def _joined(parts: list[ast.expr]) -> list[ast.expr]:
-    """The parts of an f-string with neighbouring literals made one and empty ones dropped."""
-    out: list[ast.expr] = []
-    for part in parts:
-        if isinstance(part, ast.Constant):
-            if part.value == "":
-                continue
-            if out and isinstance(out[-1], ast.Constant):
-                out[-1] = ast.Constant(f"{out[-1].value}{part.value}")
-                continue
-        out.append(part)
-    return out
+        kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        if isinstance(node, kinds) and ast.get_docstring(node, clean=False) is not None:
+            node.body = node.body[1:]
+    return ast.dump(tree)

@@ -14,7 +14,7 @@ from cookbook.layouts import evaluate
 from cookbook.measure import ceilings, contest, records
 from cookbook.publish import ceiling_tables, markdown
 from cookbook.recipe import catalog
-from tools.publish import pages
+from tools.publish import charts, pages
 
 TENSOR_CORES, MEMORY = ceilings.studies()
 
@@ -266,23 +266,24 @@ def test_tables_show_every_figure(root):
 
 
 def test_charts_are_of_rates(root):
-    assert "691" in ceiling_tables.ceiling_chart(TENSOR_CORES, root).svg
-    svg = ceiling_tables.ceiling_chart(MEMORY, root).svg
+    assert "691" in charts.ceiling_chart(TENSOR_CORES, root).svg
+    svg = charts.ceiling_chart(MEMORY, root).svg
     assert "8 MiB" in svg and "GB/s" in svg
 
 
 def test_nothing_measured_and_stale_are_said(root, tmp_path_factory):
     empty = tmp_path_factory.mktemp("empty")
     assert ceiling_tables.ceiling_table(MEMORY, empty) == markdown.NOT_MEASURED_ON_A_GPU
-    assert ceiling_tables.ceiling_chart(MEMORY, empty) is None
+    assert charts.ceiling_chart(MEMORY, empty) is None
     for file in root.glob("*/*/*.json"):
         file.write_text(re.sub(r'"code": "\w+"', '"code": "0"', file.read_text()))
     assert "on an earlier version" in ceiling_tables.ceiling_table(MEMORY, root)
-    assert ceiling_tables.ceiling_chart(MEMORY, root) is None
+    assert charts.ceiling_chart(MEMORY, root) is None
 
 
 def test_a_page_shows_the_records_as_they_are(monkeypatch):
-    monkeypatch.setattr(ceiling_tables, "ceiling_report", lambda name: f"now: {name}")
+    monkeypatch.setattr(ceiling_tables, "ceiling_table", lambda name: f"now: {name}")
+    monkeypatch.setattr(charts, "ceiling_chart", lambda name: None)
     shown = pages._live(MEMORY)
     cell = SimpleNamespace(cell_type="code", source="Markdown(ceiling_table('x'))", metadata={}, outputs=[])
     assert pages._cell(cell, shown)[1:] == [f"now: {MEMORY}"]

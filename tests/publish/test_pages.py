@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ET
 
 from cookbook.measure import device_code, records
 from cookbook.publish import markdown, pages
+from tools.publish import charts
 
 NAME = "ampere/ldmatrix_gemm"
 
@@ -41,7 +42,7 @@ def rows(markdown):
 
 def test_no_record_says_not_measured(tmp_path):
     assert pages.results_table(NAME, root=tmp_path) == markdown.NOT_MEASURED
-    assert pages.results_chart(NAME, tmp_path) is None
+    assert charts.results_chart(NAME, tmp_path) is None
     assert {tuple(row[1:]) for row in rows(pages.checked_table(NAME, tmp_path))[2:]} == {("not measured", "", "")}
 
 
@@ -79,7 +80,7 @@ def test_a_changed_hash_makes_a_record_stale_and_never_current(tmp_path):
     records.write([record(code="0123456789abcdef")], tmp_path)
     shown = pages.results_table(NAME, root=tmp_path)
     assert shown.index("has not been timed") < shown.index("Stale") < shown.index("4096 x 4096 x 4096")
-    assert pages.results_chart(NAME, tmp_path) is None
+    assert charts.results_chart(NAME, tmp_path) is None
     assert rows(pages.checked_table(NAME, tmp_path))[3][:2] == ["timed", "stale: the code has changed since"]
 
 
@@ -111,7 +112,7 @@ def test_many_variants_have_a_table_to_themselves_and_no_bars(tmp_path):
     assert peers == ["torch.matmul", "other/recipe"] and len(rows(ours)) == 4
     header, _, only = rows(variants)
     assert header == ["M x N x K", "dtype", *names, "one more"] and only[:3] == ["4096 x 4096 x 4096", "float16", "137"]
-    assert "of many" not in pages.results_chart(NAME, tmp_path).svg
+    assert "of many" not in charts.results_chart(NAME, tmp_path).svg
 
 
 def test_each_layout_stands_beside_its_tn(tmp_path):
@@ -135,7 +136,7 @@ def test_results_table_of_one_dtype(tmp_path):
 
 def test_chart_draws_what_the_table_says(tmp_path):
     records.write([record()], tmp_path)
-    root = ET.fromstring(pages.results_chart(NAME, tmp_path).svg)
+    root = ET.fromstring(charts.results_chart(NAME, tmp_path).svg)
     bars = {g.get("data-name"): g for g in root.iter("{http://www.w3.org/2000/svg}g") if g.get("data-name")}
     assert {name: float(g.get("data-value")) for name, g in bars.items()} == {"ours": 68.72, "torch.matmul": 137.44}
     labels = {name: [t.text for t in bar.iter("{http://www.w3.org/2000/svg}text")] for name, bar in bars.items()}

@@ -23,6 +23,7 @@ from cookbook.publish.markdown import NOT_MEASURED, figure, table
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
 from cookbook.recipe.majors import DEFAULT
+from tools.publish import charts
 
 LADDERS = ("hopper", "ampere")  # tracks
 DTYPE = "bfloat16"
@@ -425,7 +426,7 @@ def rasters(root: Path | None = None) -> str:
 
 
 def _experiment(name: str, root: Path | None) -> str:
-    pictures = (_read_chart(name, root), study_tables.experiment_chart(name, root))
+    pictures = (_read_chart(name, root), charts.experiment_chart(name, root))
     shown = [figure(picture.svg) for picture in pictures if picture]
     return "\n\n".join([*shown, study_tables.experiment_table(name, root)])
 

@@ -18,12 +18,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from cookbook import draw
 from cookbook.publish import ceiling_tables, study_tables
-from cookbook.publish.markdown import fence, figure, folded, table
-from cookbook.publish.pages import beside_tn, checked_table, limits_table, results_chart, results_table
+from cookbook.publish.markdown import fence, figure, table
+from cookbook.publish.pages import beside_tn, checked_table, limits_table, results_table
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
-from tools.publish import benchmarks, notebooks
+from tools.publish import benchmarks, charts, notebooks
 
 _GENERATED = "<!-- {name}:{edge} -->"
 
@@ -95,13 +96,18 @@ def _output(output: Any) -> str:
 
 def _live(name: str) -> dict[str, Callable[[], str]]:
     """What cells that call these functions show: results/ as it is now, not as it was when the notebook ran."""
-    made: dict[str, Callable[[str], str]] = {"results_table(": _measured}
-    made |= {"limits_table(": limits_table, "beside_tn(": beside_tn}
+    made: dict[str, Callable[[str], str]] = {
+        "results_table(": lambda name: _charted(results_table(name), charts.results_chart(name)),
+        "limits_table(": limits_table,
+        "beside_tn(": beside_tn,
+    }
     if catalog.find(name).kind == "study":
         made |= {
             "counted_table(": study_tables.counted_table,
-            "experiment_table(": study_tables.experiment_report,
-            "ceiling_table(": ceiling_tables.ceiling_report,
+            "experiment_table(": lambda name: _charted(
+                study_tables.experiment_table(name), charts.experiment_chart(name)
+            ),
+            "ceiling_table(": lambda name: _charted(ceiling_tables.ceiling_table(name), charts.ceiling_chart(name)),
         }
     return {call: partial(shown, name) for call, shown in made.items()}
 
@@ -119,9 +125,14 @@ def _cell(cell: Any, live: dict[str, Callable[[], str]]) -> list[str]:
     return [code, *(now or map(_output, cell.outputs))]
 
 
-def _measured(name: str) -> str:
-    chart = results_chart(name)
-    return results_table(name) + (f"\n\n{figure(chart.svg)}" if chart else "")
+def _charted(shown: str, chart: draw.Picture | None) -> str:
+    """A table with its bars below, where there are any."""
+    return shown + (f"\n\n{figure(chart.svg)}" if chart else "")
+
+
+def folded(title: str, content: str) -> str:
+    """`content` behind a line that opens it."""
+    return f'??? abstract "{title}"\n\n' + "\n".join(f"    {line}" if line else "" for line in content.split("\n"))
 
 
 def _facts(recipe: Recipe) -> str:

@@ -194,7 +194,7 @@ def test_a_page_computes_only_what_its_cells_show(monkeypatch):
 
     asked = []
     monkeypatch.setattr(study_tables, "counted_table", lambda name: f"counts of {name}")
-    monkeypatch.setattr(study_tables, "experiment_report", asked.append)
+    monkeypatch.setattr(study_tables, "experiment_table", asked.append)
     live = pages._live("foundations/bank_conflicts")
     cell = nbformat.v4.new_code_cell("Markdown(counted_table(NAME))")
     assert pages._cell(cell, live)[-1] == "counts of foundations/bank_conflicts" and not asked
