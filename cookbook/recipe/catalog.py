@@ -60,7 +60,7 @@ class Recipe:
     instructions: dict[str, tuple[str, ...]] = field(default_factory=dict)
     max_smem: int | None = None  # bytes a block may use; None: the chip's own limit
     bench_shapes: tuple[tuple[int, ...], ...] = ()  # what `cookbook bench` times; (): what it times of every recipe
-    beside: str | None = None  # another GEMM, of the same operands, that `cookbook bench` times as one more peer
+    compared_with: str | None = None  # another GEMM, of the same operands, that `cookbook bench` times as one more peer
     tuned: bool = False  # whether it is the GEMM to use on its track: pages show it size by size
     measures: str = ""  # what a study measures on a GPU, one of MEASURES; "" if nothing
     # of a study that measures ceilings: instruction -> the class that its module has for it
@@ -208,7 +208,7 @@ def _described(name: str, file: Path, described: dict[str, Any]) -> Recipe:
         raise CatalogError(f"{file}: operands: got {described['operands']!r}; needed one of {known_formats}, of a gemm")
     described["majors"] = _majors(file, kind, described)
     described["bench_shapes"] = _bench_shapes(file, kind, described)
-    _check_beside(name, file, kind, described.get("beside"))
+    _check_compared(name, file, kind, described.get("compared_with"))
     _check_measures(file, kind, described)
     instructions = described.get("instructions") or {}
     if isinstance(instructions, list):
@@ -239,14 +239,15 @@ def _bench_shapes(file: Path, kind: str, described: dict[str, Any]) -> tuple[tup
     return tuple(tuple(shape) for shape in found)
 
 
-def _check_beside(name: str, file: Path, kind: str, beside: Any) -> None:
-    """What a GEMM is timed beside is another recipe of the same folder of tracks."""
-    if beside is None:
+def _check_compared(name: str, file: Path, kind: str, other: Any) -> None:
+    """What a GEMM is compared with is another recipe of the same folder of tracks."""
+    if other is None:
         return
     if kind != "gemm":
-        raise CatalogError(f"{file}: beside: got {beside!r}; needed none: a {kind} is not timed beside a GEMM")
-    if beside == name or not (file.parents[1] / f"{beside}.py").is_file():
-        raise CatalogError(f"{file}: beside: got {beside!r}; needed the name of another recipe: <track>/<file name>")
+        raise CatalogError(f"{file}: compared_with: got {other!r}; needed none: a {kind} is not compared with a GEMM")
+    if other == name or not (file.parents[1] / f"{other}.py").is_file():
+        needed = "the name of another recipe: <track>/<file name>"
+        raise CatalogError(f"{file}: compared_with: got {other!r}; needed {needed}")
 
 
 def _check_measures(file: Path, kind: str, described: dict[str, Any]) -> None:

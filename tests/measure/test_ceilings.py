@@ -192,11 +192,11 @@ def held(work):
 
 
 def test_a_contest_gets_the_ceiling_with_as_much_work(fake, tensor_cores):
-    found = ceilings.beside(catalog.find("hopper/tma_wgmma_gemm"), held(15_600.0), "float16")
+    found = ceilings.with_ceiling(catalog.find("hopper/tma_wgmma_gemm"), held(15_600.0), "float16")
     found.variants[ceilings.PEER](1, 2, 3)
     assert fake[0].config == tensor_cores.Wgmma("float16") and fake[0].turns == [16]
     assert found.scale == {"ceiling": pytest.approx(15.6 / 16)} and list(found.variants)[:2] == ["ours", "torch.matmul"]
-    small = ceilings.beside(catalog.find("ampere/ldmatrix_gemm"), held(10.0), "bfloat16")
+    small = ceilings.with_ceiling(catalog.find("ampere/ldmatrix_gemm"), held(10.0), "bfloat16")
     small.variants[ceilings.PEER]()
     assert fake[1].config == tensor_cores.MmaSync("bfloat16") and fake[1].turns == [1]
     assert small.scale == {"ceiling": pytest.approx(0.01)}
@@ -207,7 +207,7 @@ def test_a_gpu_without_the_instruction_has_no_ceiling(fake, monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (12, 0))
     unchanged = held(1e6)
-    assert ceilings.beside(catalog.find("hopper/tma_wgmma_gemm"), unchanged, "float16") is unchanged
+    assert ceilings.with_ceiling(catalog.find("hopper/tma_wgmma_gemm"), unchanged, "float16") is unchanged
 
 
 def test_times_are_those_of_as_much_work(monkeypatch):

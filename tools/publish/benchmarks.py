@@ -387,7 +387,7 @@ def apart_chart(recipe: Recipe, current: list[Record]) -> draw.Picture | None:
     bars, of_shape = [], {tuple(r["shape"]): r for r in current if TORCH in r["peers"]}
     for r in filter(None, map(of_shape.get, recipe.bench_shapes)):
         torch = r["peers"][TORCH]["median_ms"]
-        for who, f in ((recipe.name, r["figures"]), (recipe.beside or "", r["peers"].get(recipe.beside))):
+        for who, f in ((recipe.name, r["figures"]), (recipe.compared_with or "", r["peers"].get(recipe.compared_with))):
             if f:
                 value, low, high = (torch / f[end] for end in ("median_ms", "max_ms", "min_ms"))
                 bars.append(draw.Bar(_by(r["shape"]), who.split("/")[1], value, low, high, f"{value:.3f}"))
@@ -401,7 +401,7 @@ def apart_chart(recipe: Recipe, current: list[Record]) -> draw.Picture | None:
 def apart_table(recipe: Recipe, found: list[Record], current: list[Record]) -> str:
     """A row for each shape that the recipe is timed at: microseconds, and how ours stands to its peers."""
     of_shape = {tuple(r["shape"]): r for r in current}
-    peers = [TORCH, *([recipe.beside] if recipe.beside else [])]
+    peers = [TORCH, *([recipe.compared_with] if recipe.compared_with else [])]
     rows = []
     for shape in recipe.bench_shapes:
         row = [_in_short(shape)]
