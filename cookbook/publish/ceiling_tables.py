@@ -14,12 +14,7 @@ BY_SIZE = re.compile(r"\d+ MiB")
 
 
 def ceiling_table(name: str, root: Path | None = None) -> str:
-    """What a study measured, as markdown: a table for each section, by device; or that nothing is measured.
-
-    Args:
-        name: of a study that measures ceilings.
-        root: the folder of the records; results/ if left out.
-    """
+    """What a study measured, as markdown: a table for each section, by device; or that nothing is measured."""
     found = records.select(catalog.find(name).name, LEVEL, None, root)
     current = [record for record in found if not records.is_stale(record)]
     parts = []

@@ -1,4 +1,7 @@
-"""What a recipe's page shows of its records, as markdown: timings, limits and checks."""
+"""What a recipe's page shows of its records, as markdown: timings, limits and checks.
+
+`root` is the folder of the records; results/ if left out.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +20,10 @@ PEERS = (TORCH, QUACK, ceilings.PEER, COPY, TORCH_TRANSPOSE)
 MANY = 8  # more of a recipe's own variants than this have a table to themselves, and no bars
 
 
-def results_table(name: str, dtype: str | None = None, root: Path | None = None) -> str:
-    """What was timed of a recipe, as markdown: current records, then stale ones under a line that says so.
-
-    Args:
-        name: a recipe's name.
-        dtype: only this one (torch's name); all if left out.
-        root: the folder of the records; results/ if left out.
-    """
+def results_table(name: str, root: Path | None = None) -> str:
+    """What was timed of a recipe, as markdown: current records, then stale ones under a line that says so."""
     name = catalog.find(name).name
-    timed = [r for r in records.select(name, "timed", dtype, root) if r["shape"]]
+    timed = [r for r in records.select(name, "timed", None, root) if r["shape"]]
     old = [r for r in timed if records.is_stale(r)]
     current = [r for r in timed if r not in old]
     parts = [_timed_tables(current), _host_line(current), circumstances(current)] if current else [NOT_MEASURED]
@@ -38,12 +35,7 @@ def results_table(name: str, dtype: str | None = None, root: Path | None = None)
 
 
 def beside_tn(name: str, root: Path | None = None) -> str:
-    """How each layout of a GEMM's operands stands to `tn` and to torch.matmul, as markdown: of the current records.
-
-    Args:
-        name: the name of a recipe that takes operands of several majors.
-        root: the folder of the records; results/ if left out.
-    """
+    """How each layout of a GEMM's operands stands to `tn` and to torch.matmul, as markdown: of the current records."""
     timed = [r for r in records.select(catalog.find(name).name, "timed", None, root) if not records.is_stale(r)]
     timed = sorted(timed, key=lambda r: (r["device"], r["dtype"], math.prod(r["shape"]), r["shape"]))
     tn = {(r["device"], r["dtype"], *r["shape"]): r["figures"] for r in timed if r["majors"] == "tn"}
@@ -57,12 +49,7 @@ def beside_tn(name: str, root: Path | None = None) -> str:
 
 
 def limits_table(name: str, root: Path | None = None) -> str:
-    """What limits a GEMM, as markdown: what each of its current records says; stale ones are only named.
-
-    Args:
-        name: a recipe's name.
-        root: the folder of the records; results/ if left out.
-    """
+    """What limits a GEMM, as markdown: what each of its current records says; stale ones are only named."""
     found = records.select(catalog.find(name).name, records.LIMITS, None, root)
     current = [record for record in found if not records.is_stale(record)]
     parts = []

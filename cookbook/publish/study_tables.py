@@ -1,6 +1,7 @@
 """What was measured for a study, as markdown: wavefronts against their prediction, and experiments.
 
 Everything is read from results/, so that a page shows what is there now: predictions stand in the records.
+`root` is the folder of the records; results/ if left out.
 """
 
 from __future__ import annotations
@@ -18,12 +19,7 @@ GB = 1e9
 
 
 def counted_table(name: str, root: Path | None = None) -> str:
-    """Wavefronts of every instruction of a study's kernels, predicted and counted, or that nothing was.
-
-    Args:
-        name: a recipe's name.
-        root: the folder of the records; results/ if left out.
-    """
+    """Wavefronts of every instruction of a study's kernels, predicted and counted, or that nothing was."""
     return _shown(records.select(catalog.find(name).name, "counted", None, root), _wavefronts)
 
 
@@ -56,12 +52,7 @@ def _wavefronts(found: list[Record]) -> str:
 
 
 def experiment_table(name: str, root: Path | None = None) -> str:
-    """The configurations of a study's experiment: what each reads, by the model and as counted, and its time.
-
-    Args:
-        name: a recipe's name.
-        root: the folder of the records; results/ if left out.
-    """
+    """The configurations of a study's experiment: what each reads, by the model and as counted, and its time."""
     return _shown(of_experiment(name, root), lambda found: f"{_orders(found)}\n\n{_conclusion(found)}")
 
 

@@ -129,11 +129,6 @@ def test_each_layout_stands_beside_its_tn(tmp_path):
     ]
 
 
-def test_results_table_of_one_dtype(tmp_path):
-    records.write([record(), record(dtype="bfloat16")], tmp_path)
-    assert {row[1] for row in rows(pages.results_table(NAME, "bfloat16", tmp_path))[2:]} == {"bfloat16"}
-
-
 def test_chart_draws_what_the_table_says(tmp_path):
     records.write([record()], tmp_path)
     root = ET.fromstring(charts.results_chart(NAME, tmp_path).svg)
