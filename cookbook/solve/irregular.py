@@ -22,7 +22,7 @@ __all__ = ["Candidate", "ExhaustionProof"]
 
 MAX_PLACES = 1 << 22  # elements that all places of the accesses ask for: seconds
 COUNTED = 1 << 14  # phases that are counted at once
-CHUNK = 64  # phases that are counted at first, for most candidates fail soon; eight times as many each time
+SAMPLE = 8  # phases or so of each access that are counted first
 
 
 @checked
@@ -137,13 +137,18 @@ def _conflict(
     flat: np.ndarray, swizzle: Swizzle, phases: Sequence[np.ndarray], element_bits: int, banks: Banks
 ) -> tuple[int, int] | None:
     """The (access, phase) of a conflict under a swizzle of the offset of each element; None if it has none."""
+
+    def among(access: int, numbers: np.ndarray) -> tuple[int, int] | None:
+        clash = _clashes(swizzle(flat[phases[access][numbers]]), element_bits, banks)
+        return (access, int(numbers[clash.argmax()])) if clash.any() else None
+
+    for access, whole in enumerate(phases):  # some from everywhere: most candidates fail in one of them
+        if found := among(access, np.arange(0, len(whole), max(1, len(whole) // SAMPLE))):
+            return found
     for access, whole in enumerate(phases):
-        first, count = 0, CHUNK
-        while first < len(whole):
-            clash = _clashes(swizzle(flat[whole[first : first + count]]), element_bits, banks)
-            if clash.any():
-                return access, first + int(clash.argmax())
-            first, count = first + count, count * 8
+        for numbers in np.split(np.arange(len(whole)), range(COUNTED, len(whole), COUNTED)):
+            if found := among(access, numbers):
+                return found
     return None
 
 
