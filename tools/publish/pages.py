@@ -22,7 +22,7 @@ from cookbook import draw
 from cookbook.publish import ceiling_tables, study_tables
 from cookbook.publish.markdown import fence, figure, table
 from cookbook.publish.pages import beside_tn, checked_table, limits_table, results_table
-from cookbook.recipe import catalog
+from cookbook.recipe import catalog, copy
 from cookbook.recipe.catalog import Recipe
 from tools.publish import benchmarks, charts, notebooks
 
@@ -120,9 +120,19 @@ def _cell(cell: Any, live: dict[str, Callable[[], str]]) -> list[str]:
         return []
     code = fence(cell.source, "python")
     if "lab" in cell.metadata.get("tags", []):
-        code = folded("The code of this step", code)
+        code = unsearched(folded("The code of this step", code))
     now = [shown() for call, shown in live.items() if call in cell.source]
     return [code, *(now or map(_output, cell.outputs))]
+
+
+def _host_side(cell: Any, cells: list[Any]) -> list[str]:
+    """Under the cell that first uses it: the code that all recipes share, folded."""
+    code = [each for each in cells if each.cell_type == "code" and "lab" not in each.metadata.get("tags", [])]
+    shared, place = copy.host_side(each.source for each in code)
+    if not shared or cell is not code[place]:
+        return []
+    title = "The host side, which all recipes share: cookbook/recipe/entry.py"
+    return [unsearched(folded(title, fence(shared, "python")))]
 
 
 def _charted(shown: str, chart: draw.Picture | None) -> str:
@@ -133,6 +143,11 @@ def _charted(shown: str, chart: draw.Picture | None) -> str:
 def folded(title: str, content: str) -> str:
     """`content` behind a line that opens it."""
     return f'??? abstract "{title}"\n\n' + "\n".join(f"    {line}" if line else "" for line in content.split("\n"))
+
+
+def unsearched(content: str) -> str:
+    """`content` that the site's search does not look at: code shown for a second time, differences."""
+    return f'<div data-search-exclude markdown="1">\n\n{content}\n\n</div>'
 
 
 def _facts(recipe: Recipe) -> str:
@@ -152,7 +167,7 @@ def _facts(recipe: Recipe) -> str:
 def _diff(recipe: Recipe, base: Recipe) -> str:
     old, new = (catalog.without_lab(r.file.read_text(encoding="utf-8")).splitlines() for r in (base, recipe))
     lines = difflib.unified_diff(old, new, base.name, recipe.name, lineterm="", n=2)
-    return folded(f"All changes from {base.name}", fence("\n".join(lines), "diff"))
+    return unsearched(folded(f"All changes from {base.name}", fence("\n".join(lines), "diff")))
 
 
 def page(name: str) -> str:
@@ -165,7 +180,7 @@ def page(name: str) -> str:
     live = _live(recipe.name)
     measured = live["results_table("]()
     cells = notebooks.read(recipe.name).cells
-    body = [part for cell in cells for part in _cell(cell, live)]
+    body = [part for cell in cells for part in (*_cell(cell, live), *_host_side(cell, cells))]
     if body and body[0].startswith("# "):
         body[0] = body[0].partition("\n")[2].strip()
     parts = [f"# {recipe.title}", f"*{recipe.claim}*", _facts(recipe), *body]

@@ -198,3 +198,13 @@ def test_a_page_computes_only_what_its_cells_show(monkeypatch):
     live = pages._live("foundations/bank_conflicts")
     cell = nbformat.v4.new_code_cell("Markdown(counted_table(NAME))")
     assert pages._cell(cell, live)[-1] == "counts of foundations/bank_conflicts" and not asked
+
+
+def test_the_host_side_stands_once_folded_under_the_cell_that_uses_it():
+    page = pages.page(NAME)
+    title = '??? abstract "The host side, which all recipes share: cookbook/recipe/entry.py"'
+    assert page.count(title) == 1
+    before, after = page.split(title)
+    assert "Gemm(" in before.rsplit("```python", 1)[1]  # the cell right above it
+    assert "class Gemm:" in after.split("\n\n```", 1)[0]
+    assert "cookbook/recipe/entry.py" not in pages.page("foundations/bank_conflicts")
