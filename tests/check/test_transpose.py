@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -186,8 +187,14 @@ def test_a_planted_fault_is_caught_with_no_gpu(tmp_path: Path, old, new):
 # --- the harness ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("target", RECIPE.targets)
-@pytest.mark.parametrize("dtype", RECIPE.dtypes)
+QUICK = set(zip(RECIPE.targets, RECIPE.dtypes, strict=False))  # each dtype, for a target of its own
+COMPILED = [
+    pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow)
+    for case in itertools.product(RECIPE.targets, RECIPE.dtypes)
+]
+
+
+@pytest.mark.parametrize(("target", "dtype"), COMPILED)
 def test_every_variant_compiles_without_spills(target, dtype):
     levels = checking.compiled_levels(RECIPE, target, dtype)
     assert [(level.variant, level.reason) for level in levels if level.status != "passed"] == []
