@@ -11,7 +11,7 @@ from cookbook.check.counted import Line, compare
 from cookbook.publish import words
 from cookbook.recipe import catalog
 
-# --- wavefronts: copies that move data, copies of zeros, lines that were not counted -----------------------------------
+# --- wavefronts: copies that move data, copies of zeros, lines that were not counted ---------------------------------
 
 COPY = "LDGSTS.E.BYPASS.LTC128B.128"
 
@@ -50,7 +50,7 @@ def test_other_instructions_are_compared_line_by_line(opcode, kind):
     assert compare([], {kind: 4})[1] == [f"no instruction was counted for {kind}"]
 
 
-# --- compute-sanitizer: errors, hazards by severity, and its words for them ---------------------------------------------
+# --- compute-sanitizer: errors, hazards by severity, and its words for them -------------------------------------------
 
 NAME = "foundations/matrix_transpose"
 CLEAN = {
