@@ -323,11 +323,6 @@ CALLS: dict[str, Any] = {
     },
     "cookbook.solve.instructions.as_pattern": lambda: {"value": (8, 4), "name": "value"},
     "cookbook.solve.instructions.parse": lambda: {"text": "ld128@8x32", "name": "text"},
-    "cookbook.solve.instructions.warp_accesses": lambda: {
-        "pattern": "32x1",
-        "byte_offsets": 4 * OFFSETS,
-        "element_bits": 32,
-    },
     "cookbook.solve.irregular.ExhaustionProof.check": lambda: {
         "self": unsolvable((6, 10), 32, [(1, 8), (6, 1), (2, 4)], banks=8),
         "progress": None,

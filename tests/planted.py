@@ -127,6 +127,24 @@ def record() -> dict[tuple[str, str, str], Caught]:
     return {(row["recipe"], row["variant"], row["what"]): Caught(row["level"], row["by"]) for row in rows}
 
 
+@lru_cache(maxsize=1)
+def first_ones() -> set[tuple[str, str, str]]:
+    """Keys of `record`: the first fault of each recipe at each level, and the first that each rule catches."""
+    first, seen = set(), set()
+    for key, (level, by) in record().items():
+        kinds = {(key[0], level), (level, by)}
+        if not kinds <= seen:
+            first.add(key)
+        seen |= kinds
+    return first
+
+
+def first_of_its_kind(mutation: Mutation) -> bool:
+    """Whether `make test` plants a fault. One that is not on record has to be looked at, so it is planted."""
+    key = (mutation.recipe, mutation.variant, mutation.what)
+    return key not in record() or key in first_ones()
+
+
 def check(found: Caught, recipe: str, what: str, variant: str = "") -> None:
     """A fault was caught, and by what the record says.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from functools import cache
 from types import SimpleNamespace
 
 import pytest
@@ -22,6 +23,7 @@ MULTICAST, PERSISTENT = "hopper/multicast_gemm", "hopper/persistent_gemm"
 EVERY = [(name, variant) for name in (MULTICAST, PERSISTENT) for variant in catalog.load(name).VARIANTS]
 
 
+@cache
 def compiled(name: str, variant: str) -> compiling.Compiled:
     try:
         return compiling.compile_recipe(name, "sm_90a", "bfloat16", config=catalog.load(name).VARIANTS[variant])

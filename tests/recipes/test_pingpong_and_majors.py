@@ -88,10 +88,11 @@ def test_160_columns_take_the_64_byte_mode_where_lines_run_along_them(which):
         assert found.b.swizzle == Swizzle(2 if half else 3, 4, 3)
 
 
+@pytest.mark.parametrize("some", [slice(1), pytest.param(slice(1, None), marks=pytest.mark.slow)], ids=["one", "rest"])
 @pytest.mark.parametrize(("which", "dtype"), [*((which, "bfloat16") for which in majors.MAJORS), ("nt", "float16")])
-def test_no_kernel_spills_and_each_has_the_bits_of_its_majors(which, dtype):
+def test_no_kernel_spills_and_each_has_the_bits_of_its_majors(which, dtype, some):
     module = catalog.load(MAJORS)
-    configs = [majors.configured(config, which) for config in module.VARIANTS.values()]
+    configs = [majors.configured(config, which) for config in module.VARIANTS.values()][some]
     try:
         found = compiling.compile_recipes(MAJORS, "sm_90a", dtype, configs)
     except compiling.NoDisassembler as missing:
@@ -265,13 +266,15 @@ def test_the_heuristics_lose_little_of_what_was_measured():
 # --- the variants of tuned_gemm that swap A and B ---------------------------------------------------------------------
 
 
-def test_only_variants_that_swap_a_and_b_transpose_what_they_store():
-    module = catalog.load(TUNED)
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_only_variants_that_swap_a_and_b_transpose_what_they_store(every):
+    variants = catalog.load(TUNED).VARIANTS.values()
+    some = variants if every else {config.swap_ab: config for config in variants}.values()  # one of each kind
     try:
-        found = compiling.compile_recipes(TUNED, "sm_90a", "bfloat16", module.VARIANTS.values())
+        found = compiling.compile_recipes(TUNED, "sm_90a", "bfloat16", some)
     except compiling.NoDisassembler as missing:
         pytest.skip(str(missing))
-    for config, compiled in zip(module.VARIANTS.values(), found, strict=True):
+    for config, compiled in zip(some, found, strict=True):
         assert set(re.findall(r"STSM\.16\.(\w+)\.4", compiled.sass)) == {"MT88" if config.swap_ab else "M88"}
 
 

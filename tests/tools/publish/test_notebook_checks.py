@@ -48,7 +48,10 @@ class Session:
             return "".join(output.get("text", "") for output in self.check.outputs), error.evalue
 
 
-@pytest.fixture(params=TARGETS)
+QUICK = "hopper/tma_wgmma_gemm"
+
+
+@pytest.fixture(params=[pytest.param(name, marks=() if name == QUICK else pytest.mark.slow) for name in TARGETS])
 def session(request):
     """Every cell above the check has run."""
     made = Session(request.param)

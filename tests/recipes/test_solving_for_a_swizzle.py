@@ -1,4 +1,4 @@
-"""Facts 15 to 20 as the recipe teaches them: its few lines against the library's solver and brute force."""
+"""The page's few lines of linear algebra against the library's solver and brute force."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import random
 import pytest
 
 import cookbook
-from cookbook.recipe import catalog
 from cookbook.solve import design
 from cookbook.swizzle import Swizzle
 
@@ -21,17 +20,7 @@ def recipe():
     return cookbook.load(NAME)
 
 
-def test_every_fact_holds_and_15_to_20_are_told(recipe) -> None:
-    found = recipe.facts()
-    assert [detail for _, holds, detail in found if not holds] == []
-    assert {name.split("_")[1] for name, _, _ in found} == {str(number) for number in range(15, 21)}
-
-
-def test_the_recipe_needs_nothing_of_this_package() -> None:
-    assert "cookbook" not in catalog.normal_form(catalog.without_lab(catalog.find(NAME).file.read_text()))
-
-
-def test_fact_15_ranks_equal_counting_for_every_legal_swizzle_and_random_accesses(recipe) -> None:
+def test_ranks_equal_counting_for_every_legal_swizzle_and_random_accesses(recipe) -> None:
     rng = random.Random(3)
     accesses = [[rng.randrange(1, 256) for _ in range(rng.randrange(1, 5))] for _ in range(20)]
     for bits, base, shift in itertools.product(range(4), range(4), range(1, 5)):
@@ -50,7 +39,7 @@ def test_fact_15_ranks_equal_counting_for_every_legal_swizzle_and_random_accesse
         ("8x4: 8x1, 2x4", (8, 4), [(8, 1), (2, 4)]),
     ],
 )
-def test_facts_16_and_17_the_simplest_swizzle_is_among_those_the_library_accepts(recipe, name, tile, accesses) -> None:
+def test_the_simplest_swizzle_is_among_those_the_library_accepts(recipe, name, tile, accesses) -> None:
     parameters = recipe.serving(*recipe.questions[name])[0]
     solved = design.solve(tile, 32, accesses, **TOY)
     assert solved.kind == "plain" and solved.wavefronts == solved.ideal
@@ -58,14 +47,14 @@ def test_facts_16_and_17_the_simplest_swizzle_is_among_those_the_library_accepts
     assert all(design.wavefronts_of(mine, 32, access, design.Banks(8)) == 1 for access in accesses)
 
 
-def test_fact_16_the_illegal_swizzle_is_refused_here_and_silent_in_cute(recipe) -> None:
+def test_the_illegal_swizzle_is_refused_here_and_silent_in_cute(recipe) -> None:
     with pytest.raises(ValueError, match="silently becomes the identity"):
         Swizzle(3, 0, 2)
     assert recipe.ask_cute(recipe.made_by_cute, 3, 0, 2) == "S<0,4,3>"
     assert recipe.ask_cute(recipe.made_by_cute, 2, 0, 3) == "S<2,0,3>"
 
 
-def test_fact_19_the_kernel_meets_no_access_and_agrees_with_the_librarys_verdict(recipe) -> None:
+def test_the_kernel_meets_no_access_and_agrees_with_the_librarys_verdict(recipe) -> None:
     rng = random.Random(7)
     verdicts = set()
     for _ in range(60):
@@ -83,7 +72,7 @@ def test_fact_19_the_kernel_meets_no_access_and_agrees_with_the_librarys_verdict
     assert verdicts == {True, False}
 
 
-def test_fact_20_the_library_finds_the_bit_reversed_rows_for_all_six_shapes(recipe) -> None:
+def test_the_library_finds_the_bit_reversed_rows_for_all_six_shapes(recipe) -> None:
     solved = design.solve((32, 32), 32, [(1 << i, 32 >> i) for i in range(6)])
     assert (solved.kind, solved.swizzle) == ("permuted", Swizzle(5, 0, 5))
     assert repr(solved.layout) == "((2,2,2,2,2),32):((512,256,128,64,32),1)"
