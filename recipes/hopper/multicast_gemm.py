@@ -191,30 +191,29 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
 # %% [markdown]
 # ## Who fetches what, and for whom
 #
-# A CTA's *rank* in its cluster is a number; its place is (rank mod `cluster_m`, rank div `cluster_m`), counted down
-# first. CTAs of one *column* of the cluster compute tiles one above the other: they share B. CTAs of one *row* share A.
+# A cluster numbers its CTAs, down first: number *i* has the **rank** (i mod `cluster_m`, i div `cluster_m`). CTAs of one *column* of the cluster compute tiles one above the other: they share B. CTAs of one *row* share A.
 #
-# The mask of a multicast has a bit for each rank of the cluster, and TMA writes the box **at the same offset** of the
+# The mask of a multicast has a bit for each CTA of the cluster, by number, and TMA writes the box **at the same offset** of the
 # shared memory of every CTA whose bit is set, and reports to the barrier at the same offset there. So each CTA's
 # barrier counts the bytes of both halves, its own and its neighbour's, and `tx_count` stays a whole stage.
 
 
 # %%
 @cute.jit
-def place_in_cluster(config: cutlass.Constexpr):
+def rank_in_cluster(config: cutlass.Constexpr):
     """(row, column) of this CTA in its cluster."""
-    rank = cutlass.Int32(0)
+    number = cutlass.Int32(0)
     if cutlass.const_expr(config.cluster > 1):
-        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-    return rank % config.cluster_m, rank // config.cluster_m
+        number = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+    return number % config.cluster_m, number // config.cluster_m
 
 
 @cute.jit
-def multicast_masks(row, column, config: cutlass.Constexpr):
-    """Who is to get the part of A, and the part of B, that the CTA at (row, column) fetches: a bit for each rank."""
+def multicast_masks(rank, config: cutlass.Constexpr):
+    """Who is to get the part of A, and the part of B, that the CTA at `rank` fetches: a bit for each CTA."""
     whole_row = sum(1 << n * config.cluster_m for n in range(config.cluster_n))  # of the CTA at (0, 0)
     whole_column = (1 << config.cluster_m) - 1
-    return cutlass.Int16(whole_row) << row, cutlass.Int16(whole_column) << column * config.cluster_m
+    return cutlass.Int16(whole_row) << rank[0], cutlass.Int16(whole_column) << rank[1] * config.cluster_m
 
 
 # %% [markdown]
@@ -235,14 +234,26 @@ def load(tma, source, target, barrier, mask, sharers: cutlass.Constexpr):
         cute.copy(tma, source, target, tma_bar_ptr=barrier)
 
 
+class Loads(NamedTuple):
+    """What the producer copies: for A and for B, a TMA atom, its source and its destination."""
+
+    tma_a: cute.CopyAtom
+    tAgA: cute.Tensor  # (TMA, k), TMA coordinates
+    tAsA: cute.Tensor  # (TMA, STAGE)
+    tma_b: cute.CopyAtom
+    tBgB: cute.Tensor  # (TMA, k), TMA coordinates
+    tBsB: cute.Tensor  # (TMA, STAGE)
+
+
 @cute.jit
-def produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, masks, config: cutlass.Constexpr):
-    """Keep the stages full: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE) in shared memory."""
+def produce(pipe, state, loads: Loads, masks, config: cutlass.Constexpr):
+    """Keep the stages full."""
+    tAgA, tAsA, tBgB, tBsB = loads.tAgA, loads.tAsA, loads.tBgB, loads.tBsB
     for k_tile in cutlass.range(cute.size(tAgA, mode=[1]), unroll=1):
         pipe.producer_acquire(state)
         barrier = pipe.producer_get_barrier(state)
-        load(tma_a, tAgA[None, k_tile], tAsA[None, state.index], barrier, masks[0], config.cluster_n)
-        load(tma_b, tBgB[None, k_tile], tBsB[None, state.index], barrier, masks[1], config.cluster_m)
+        load(loads.tma_a, tAgA[None, k_tile], tAsA[None, state.index], barrier, masks[0], config.cluster_n)
+        load(loads.tma_b, tBgB[None, k_tile], tBsB[None, state.index], barrier, masks[1], config.cluster_m)
         state.advance()
     pipe.producer_tail(state)
 
@@ -350,8 +361,8 @@ def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
 
 # %%
 @cute.jit
-def tile_of_cta(shape_mn, row, column, config: cutlass.Constexpr):
-    """Rasterization: the tile of the CTA at (row, column) of its cluster, column by column inside groups."""
+def tile_of_cta(shape_mn, rank, config: cutlass.Constexpr):
+    """Rasterization: the tile of the CTA at `rank` (row, column) of its cluster, column by column inside groups."""
     clusters_m = cute.ceil_div(shape_mn[0], config.tile_m * config.cluster_m)
     clusters_n = cute.ceil_div(shape_mn[1], config.tile_n * config.cluster_n)
     cta, _, _ = cute.arch.block_idx()
@@ -359,7 +370,7 @@ def tile_of_cta(shape_mn, row, column, config: cutlass.Constexpr):
     group, inside = cluster // (wanted * clusters_n), cluster % (wanted * clusters_n)
     first = group * wanted
     height = cutlass.min(clusters_m - first, wanted)  # the last group may be lower
-    return (first + inside % height) * config.cluster_m + row, inside // height * config.cluster_n + column
+    return (first + inside % height) * config.cluster_m + rank[0], inside // height * config.cluster_n + rank[1]
 
 
 @cute.kernel
@@ -376,8 +387,8 @@ def kernel(
     """One CTA computes one tile of C, and fetches its share of what its cluster needs."""
     tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    row, column = place_in_cluster(config)
-    tile_m, tile_n = tile_of_cta(mC.shape, row, column, config)
+    rank = rank_in_cluster(config)
+    tile_m, tile_n = tile_of_cta(mC.shape, rank, config)
     layouts, copies, mma = smem_layouts(dtype, config), tiled_copies(dtype, config, vec), tiled_mma(dtype, config)
 
     smem = cutlass.memory.SmemAllocator()
@@ -396,11 +407,11 @@ def kernel(
             # The CTAs of a row of the cluster divide A's tile among them, those of a column B's.
             across, down = cute.make_layout(config.cluster_n), cute.make_layout(config.cluster_m)
             sA_tma, sB_tma = cute.group_modes(sA, 0, 2), cute.group_modes(sB, 0, 2)
-            tAsA, tAgA = cpasync.tma_partition(tma_a, column, across, sA_tma, cute.group_modes(gA, 0, 2))
-            tBsB, tBgB = cpasync.tma_partition(tma_b, row, down, sB_tma, cute.group_modes(gB, 0, 2))
+            tAsA, tAgA = cpasync.tma_partition(tma_a, rank[1], across, sA_tma, cute.group_modes(gA, 0, 2))
+            tBsB, tBgB = cpasync.tma_partition(tma_b, rank[0], down, sB_tma, cute.group_modes(gB, 0, 2))
+            loads = Loads(tma_a, tAgA, tAsA, tma_b, tBgB, tBsB)
             state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-            masks = multicast_masks(row, column, config)
-            produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, masks, config)
+            produce(pipe, state, loads, multicast_masks(rank, config), config)
     else:
         cute.arch.setmaxregister_increase(REGISTERS[1])
         thr = mma.get_slice(tidx)

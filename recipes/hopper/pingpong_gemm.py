@@ -215,45 +215,47 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 
 
 # %%
-class Work(NamedTuple):
-    """The numbers that a cluster is to do: `first`, `first + step`, ..., `turns` of them."""
+class Scheduler(NamedTuple):
+    """The work tiles of one CTA."""
 
-    first: cutlass.Int32
-    step: cutlass.Int32
-    turns: cutlass.Int32
-    grid: tuple[cutlass.Int32, cutlass.Int32]  # of clusters' tiles, down and across C
+    down: cutlass.Int32  # cluster tiles from the top of C to the bottom
+    across: cutlass.Int32  # and from left to right
+    first: cutlass.Int32  # number of its cluster, and of the cluster's first tile
+    step: cutlass.Int32  # from one to the next: the clusters of the grid
+    count: cutlass.Int32  # of work tiles
+    rank: tuple  # (row, column) of the CTA in its cluster
 
 
 @cute.jit
-def work_of_cluster(shape_mn, config: cutlass.Constexpr):
-    """What this CTA's cluster has to do."""
+def make_scheduler(shape_mn, config: cutlass.Constexpr):
+    """The `Scheduler` of this CTA."""
+    rank = rank_in_cluster(config)
     down = cute.ceil_div(shape_mn[0], config.tile_m * config.cluster_m)
     across = cute.ceil_div(shape_mn[1], config.tile_n * config.cluster_n)
     cta, _, _ = cute.arch.block_idx()
     ctas, _, _ = cute.arch.grid_dim()
     first, step = cta // config.cluster, ctas // config.cluster
-    return Work(first, step, (down * across - first + step - 1) // step, (down, across))
+    return Scheduler(down, across, first, step, (down * across - first + step - 1) // step, rank)
 
 
 @cute.jit
-def tile_of(work: Work, iteration, place, config: cutlass.Constexpr):
-    """The tile (m, n) of C that the CTA at `place` in its cluster computes in one tile iteration."""
-    down, across = work.grid
-    number, wanted = work.first + iteration * work.step, config.raster_group // config.cluster_m
-    group, inside = number // (wanted * across), number % (wanted * across)
+def work_tile(scheduler: Scheduler, i, config: cutlass.Constexpr):
+    """(m, n): the row and column, in tiles, of this CTA's work tile `i`."""
+    number, wanted = scheduler.first + i * scheduler.step, config.raster_group // config.cluster_m
+    group, inside = number // (wanted * scheduler.across), number % (wanted * scheduler.across)
     first = group * wanted
-    height = cutlass.min(down - first, wanted)  # the last group may be lower
+    height = cutlass.min(scheduler.down - first, wanted)  # the last group may be lower
     m, n = first + inside % height, inside // height
-    return m * config.cluster_m + place[0], n * config.cluster_n + place[1]
+    return m * config.cluster_m + scheduler.rank[0], n * config.cluster_n + scheduler.rank[1]
 
 
 @cute.jit
-def place_in_cluster(config: cutlass.Constexpr):
+def rank_in_cluster(config: cutlass.Constexpr):
     """(row, column) of this CTA in its cluster."""
-    rank = cutlass.Int32(0)
+    number = cutlass.Int32(0)
     if cutlass.const_expr(config.cluster > 1):
-        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-    return rank % config.cluster_m, rank // config.cluster_m
+        number = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+    return number % config.cluster_m, number // config.cluster_m
 
 
 def slot_of(number, config: Config):
@@ -270,11 +272,11 @@ def slot_of(number, config: Config):
 
 # %%
 @cute.jit
-def multicast_masks(place, config: cutlass.Constexpr):
-    """Who is to get the part of A, and the part of B, that the CTA at `place` fetches: a bit for each rank."""
+def multicast_masks(rank, config: cutlass.Constexpr):
+    """Who is to get the part of A, and the part of B, that the CTA at `rank` fetches: a bit for each CTA."""
     whole_row = sum(1 << n * config.cluster_m for n in range(config.cluster_n))  # of the CTA at (0, 0)
     whole_column = (1 << config.cluster_m) - 1
-    return cutlass.Int16(whole_row) << place[0], cutlass.Int16(whole_column) << place[1] * config.cluster_m
+    return cutlass.Int16(whole_row) << rank[0], cutlass.Int16(whole_column) << rank[1] * config.cluster_m
 
 
 @cute.jit
@@ -286,32 +288,39 @@ def load(tma, source, target, barrier, mask, sharers: cutlass.Constexpr):
         cute.copy(tma, source, target, tma_bar_ptr=barrier)
 
 
+class Loads(NamedTuple):
+    """What the producer copies: for A and for B, a TMA atom, its source and its destination."""
+
+    tma_a: cute.CopyAtom
+    tAgA: cute.Tensor  # (TMA, m, k), TMA coordinates
+    tAsA: cute.Tensor  # (TMA, STAGE)
+    tma_b: cute.CopyAtom
+    tBgB: cute.Tensor  # (TMA, n, k), TMA coordinates
+    tBsB: cute.Tensor  # (TMA, STAGE)
+
+
 @cute.jit
-def produce_tile(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, masks, config: cutlass.Constexpr):
-    """All k-tiles of one tile: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE) in shared memory."""
+def load_tile(pipe, loads: Loads, state, tile, masks, config: cutlass.Constexpr):
+    """Load the k-tiles of work tile (m, n), a stage each. Returns the pipeline state."""
+    tAgA, tBgB = loads.tAgA[None, tile[0], None], loads.tBgB[None, tile[1], None]  # (TMA, k)
+    tAsA, tBsB = loads.tAsA, loads.tBsB  # (TMA, STAGE)
     for k_tile in cutlass.range(cute.size(tAgA, mode=[1]), unroll=1):
         pipe.producer_acquire(state)
         barrier = pipe.producer_get_barrier(state)
-        load(tma_a, tAgA[None, k_tile], tAsA[None, state.index], barrier, masks[0], config.cluster_n)
-        load(tma_b, tBgB[None, k_tile], tBsB[None, state.index], barrier, masks[1], config.cluster_m)
+        load(loads.tma_a, tAgA[None, k_tile], tAsA[None, state.index], barrier, masks[0], config.cluster_n)
+        load(loads.tma_b, tBgB[None, k_tile], tBsB[None, state.index], barrier, masks[1], config.cluster_m)
         state.advance()
     return state
 
 
 @cute.jit
-def produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work: Work, place, config: cutlass.Constexpr):
-    """Keep the stages full, tile after tile. gA (M, K, m, k), gB (N, K, n, k) in global memory."""
-    row, column = place
-    across, down = cute.make_layout(config.cluster_n), cute.make_layout(config.cluster_m)
-    sA, sB = cute.group_modes(sA, 0, 2), cute.group_modes(sB, 0, 2)
-    tAsA, tAgA = cpasync.tma_partition(tma_a, column, across, sA, cute.group_modes(gA, 0, 2))  # (TMA, m, k)
-    tBsB, tBgB = cpasync.tma_partition(tma_b, row, down, sB, cute.group_modes(gB, 0, 2))  # (TMA, n, k)
-    masks = multicast_masks(place, config)
+def produce(pipe, loads: Loads, scheduler: Scheduler, config: cutlass.Constexpr):
+    """Load all work tiles of this CTA: the stages are kept full, tile after tile."""
+    masks = multicast_masks(scheduler.rank, config)
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    for iteration in cutlass.range(work.turns, unroll=1):
-        m, n = tile_of(work, iteration, place, config)
-        tA, tB = tAgA[None, m, None], tBgB[None, n, None]
-        state = produce_tile(pipe, state, tma_a, tma_b, tA, tAsA, tB, tBsB, masks, config)
+    for iteration in cutlass.range(scheduler.count, unroll=1):
+        tile = work_tile(scheduler, iteration, config)
+        state = load_tile(pipe, loads, state, tile, masks, config)
     if cutlass.const_expr(config.pdl):
         cute.arch.griddepcontrol_launch_dependents()  # nothing is left to ask for: the next kernel may come
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
@@ -347,52 +356,51 @@ def produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work: Work, place, config: cutla
 TURN_BARRIER = 3  # the first of two named barriers, 3 and 4; 1 and 2 are those of the epilogues
 
 
-class Mmas(NamedTuple):
-    """The same tiled MMA twice."""
+class Mainloop(NamedTuple):
+    """What a consumer warpgroup multiplies: the pipeline, the operands and the accumulators."""
 
-    overwrite: cute.TiledMma
-    accumulate: cute.TiledMma
-
-
-def both_mmas(dtype, config: Config) -> Mmas:
-    mmas = Mmas(tiled_mma(dtype, config), tiled_mma(dtype, config))
-    mmas.overwrite.set(warpgroup.Field.ACCUMULATE, False)
-    mmas.accumulate.set(warpgroup.Field.ACCUMULATE, True)
-    return mmas
+    pipe: pipeline.PipelineTmaAsync
+    k_tiles: cutlass.Int32  # of each work tile
+    overwrite: cute.TiledMma  # acc = A B, for the first k-block of a work tile
+    accumulate: cute.TiledMma  # acc += A B
+    tCrA: cute.Tensor  # descriptors of A, (MMA, MMA_M, MMA_K, STAGE)
+    tCrB: cute.Tensor  # descriptors of B, (MMA, MMA_N, MMA_K, STAGE)
+    acc: cute.Tensor  # float32 in registers, (MMA, MMA_M, MMA_N)
 
 
 @cute.jit
-def multiply_stage(mmas, acc, tCrA, tCrB, stage, first: cutlass.Constexpr = False):
-    """Issue one stage's wgmmas as one commit group. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
+def issue_wgmmas(main: Mainloop, stage, first: cutlass.Constexpr = False):
+    """Issue the wgmmas of one stage as one commit group; `first`: of a work tile, its first one overwrites `acc`."""
+    acc, tCrA, tCrB = main.acc, main.tCrA, main.tCrB
     warpgroup.fence()
-    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
-        mma = mmas.overwrite if first and k == 0 else mmas.accumulate
+    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # 16 elements, 32 bytes, along K
+        mma = main.overwrite if first and k == 0 else main.accumulate
         cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
     warpgroup.commit_group()
 
 
 @cute.jit
-def multiply_tile(pipe, iteration, turns, mmas, acc, tCrA, tCrB, k_tiles, group, config: cutlass.Constexpr):
-    """Multiply the k-tiles of this tile iteration into `acc`."""
-    read, release = slot_of(iteration * k_tiles, config), slot_of(iteration * k_tiles, config)
+def multiply_tile(main: Mainloop, iteration, count, group, config: cutlass.Constexpr):
+    """Multiply the k-tiles of this tile iteration into `main.acc`."""
+    read, release = slot_of(iteration * main.k_tiles, config), slot_of(iteration * main.k_tiles, config)
     if cutlass.const_expr(config.pingpong):
         if iteration > 0:
             pipeline.NamedBarrier(barrier_id=TURN_BARRIER + group, num_threads=256).arrive_and_wait()
-    pipe.consumer_wait(read)
-    multiply_stage(mmas, acc, tCrA, tCrB, read.index, first=True)
+    main.pipe.consumer_wait(read)
+    issue_wgmmas(main, read.index, first=True)
     read.advance()
-    for _ in cutlass.range(k_tiles - 1, unroll=1):
-        pipe.consumer_wait(read)
-        multiply_stage(mmas, acc, tCrA, tCrB, read.index)
+    for _ in cutlass.range(main.k_tiles - 1, unroll=1):
+        main.pipe.consumer_wait(read)
+        issue_wgmmas(main, read.index)
         read.advance()
         warpgroup.wait_group(1)  # the commit group before this one is done: its stage may be overwritten
-        pipe.consumer_release(release)
+        main.pipe.consumer_release(release)
         release.advance()
     if cutlass.const_expr(config.pingpong):
-        if iteration + 1 < turns:  # all is issued: the other one is next
+        if iteration + 1 < count:  # all is issued: the other one is next
             pipeline.NamedBarrier(barrier_id=TURN_BARRIER + 1 - group, num_threads=256).arrive()
     warpgroup.wait_group(0)
-    pipe.consumer_release(release)
+    main.pipe.consumer_release(release)
 
 
 # %% [markdown]
@@ -404,11 +412,27 @@ def multiply_tile(pipe, iteration, turns, mmas, acc, tCrA, tCrB, k_tiles, group,
 
 
 # %%
+class TmaTensor(NamedTuple):
+    """A matrix as TMA sees it."""
+
+    atom: cute.CopyAtom
+    coords: cute.Tensor  # TMA coordinates: (M, K), (N, K) or (M, N), or tiles of these
+
+
+class Cta(NamedTuple):
+    """What the warps of a CTA share."""
+
+    pipe: pipeline.PipelineTmaAsync
+    sA: cute.Tensor  # (TILE_M, TILE_K, STAGE)
+    sB: cute.Tensor  # (TILE_N, TILE_K, STAGE)
+    sC: cute.Tensor  # (64, EPI_N, BUFFER): first the buffers of warpgroup 0, then those of 1
+
+
 @cute.jit
-def store(acc, sC, tma_c, gC, first, copy, group, config: cutlass.Constexpr):
+def store(acc, sC, out: TmaTensor, first, copy, group, config: cutlass.Constexpr):
     """The rows of C that a warpgroup has, out by TMA.
 
-    sC (64, EPI_N, BUFFER): all buffers; gC (64, EPI_N, m, n): all subtiles of C; first: (m, n) of the tile's first one.
+    sC (64, EPI_N, BUFFER): all buffers; out (64, EPI_N, m, n): all subtiles of C; first: (m, n) of the tile's first one.
     """
     tidx = cute.arch.thread_idx()[0] % 128
     barrier = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=128)
@@ -416,7 +440,7 @@ def store(acc, sC, tma_c, gC, first, copy, group, config: cutlass.Constexpr):
     thr = copy.get_slice(tidx)
     tCsC = thr.partition_D(sC)  # (CPY, CPY_M, CPY_N, BUFFER)
     whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
-    bsC, bgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
+    bsC, bgC = cpasync.tma_partition(out.atom, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(out.coords, 0, 2))
     held = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))  # (MMA, MMA_M, MMA_N) of a thread in one subtile
     across = config.tile_n // config.epi_n
     for piece in cutlass.range_constexpr(config.tile_m // 64 // config.sharing * across):
@@ -432,25 +456,31 @@ def store(acc, sC, tma_c, gC, first, copy, group, config: cutlass.Constexpr):
         barrier.arrive_and_wait()  # all have written, and said so to TMA
         if sends:
             with cute.arch.elect_one():
-                cute.copy(tma_c, bsC[None, buffer], bgC[None, first[0] + down, first[1] + piece % across])
+                cute.copy(out.atom, bsC[None, buffer], bgC[None, first[0] + down, first[1] + piece % across])
                 cute.arch.cp_async_bulk_commit_group()
 
 
 @cute.jit
-def consume(pipe, mmas, sA, sB, sC, tma_c, gC, copy, k_tiles, work: Work, place, config: cutlass.Constexpr):
-    """Multiply and store: every tile, or every other one. gC (64, EPI_N, m, n): the subtiles of the whole of C."""
+def consume(cta: Cta, out: TmaTensor, scheduler: Scheduler, k_tiles, config: cutlass.Constexpr):
+    """Multiply and store, every tile, or every other one. out: the subtiles of the whole of C, (64, EPI_N, m, n)."""
+    dtype = cta.sC.element_type
+    overwrite, accumulate = tiled_mma(dtype, config), tiled_mma(dtype, config)
+    overwrite.set(warpgroup.Field.ACCUMULATE, False)
+    accumulate.set(warpgroup.Field.ACCUMULATE, True)
+    copy = tiled_copies(dtype, config).r2s_c
     tidx, _, _ = cute.arch.thread_idx()
     group = cute.arch.make_warp_uniform(tidx // 128)
-    thr = mmas.accumulate.get_slice(tidx % (128 * config.sharing))
-    tCrA = thr.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
-    tCrB = thr.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
+    thr = accumulate.get_slice(tidx % (128 * config.sharing))
+    tCrA = thr.make_fragment_A(thr.partition_A(cta.sA))  # (MMA, MMA_M, MMA_K, STAGE)
+    tCrB = thr.make_fragment_B(thr.partition_B(cta.sB))  # (MMA, MMA_N, MMA_K, STAGE)
     acc = cute.make_rmem_tensor(thr.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
+    main = Mainloop(cta.pipe, k_tiles, overwrite, accumulate, tCrA, tCrB, acc)
     down, across = config.tile_m // 64, config.tile_n // config.epi_n  # subtiles of a tile
     mine, every = (group, 2) if config.pingpong else (0, 1)
-    for iteration in cutlass.range(mine, work.turns, every, unroll=1):
-        m, n = tile_of(work, iteration, place, config)
-        multiply_tile(pipe, iteration, work.turns, mmas, acc, tCrA, tCrB, k_tiles, group, config)
-        store(acc, sC, tma_c, gC, (m * down, n * across), copy, group, config)
+    for iteration in cutlass.range(mine, scheduler.count, every, unroll=1):
+        m, n = work_tile(scheduler, iteration, config)
+        multiply_tile(main, iteration, scheduler.count, group, config)
+        store(acc, cta.sC, out, (m * down, n * across), copy, group, config)
     if tidx % 128 // 32 == 0:
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
 
@@ -498,21 +528,17 @@ def make_pipeline(barriers, config: cutlass.Constexpr):
 
 @cute.kernel
 def kernel(
-    tma_a: cute.CopyAtom,
-    mA: cute.Tensor,  # (M, K), as TMA coordinates
-    tma_b: cute.CopyAtom,
-    mB: cute.Tensor,  # (N, K), as TMA coordinates
-    tma_c: cute.CopyAtom,
-    mC: cute.Tensor,  # (M, N), as TMA coordinates
+    a: TmaTensor,  # (M, K)
+    b: TmaTensor,  # (N, K)
+    c: TmaTensor,  # (M, N)
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
     """A CTA computes its share of the tiles of C, one after the other."""
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    place, work = place_in_cluster(config), work_of_cluster(mC.shape, config)
-    layouts = smem_layouts(dtype, config)
+    scheduler, layouts = make_scheduler(c.coords.shape, config), smem_layouts(dtype, config)
     if warp_idx == 4 * config.warpgroups:
-        for tma in (tma_a, tma_b, tma_c):
+        for tma in (a.atom, b.atom, c.atom):
             cpasync.prefetch_descriptor(tma)
 
     smem = cutlass.memory.SmemAllocator()
@@ -521,21 +547,24 @@ def kernel(
     sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
     sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
     sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
-    pipe = make_pipeline(barriers, config)
-    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (None, None))  # (M, K, m, k)
-    gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (None, None))  # (N, K, n, k)
-    gC = cute.local_tile(mC, (64, config.epi_n), (None, None))  # (64, EPI_N, m, n)
+    cta = Cta(make_pipeline(barriers, config), sA, sB, sC)
+    gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (None, None))  # (TILE_M, TILE_K, m, k)
+    gB = cute.local_tile(b.coords, (config.tile_n, config.tile_k), (None, None))  # (TILE_N, TILE_K, n, k)
+    gC = cute.local_tile(c.coords, (64, config.epi_n), (None, None))  # (64, EPI_N, m, n)
 
     if cutlass.const_expr(config.pdl):
         cute.arch.griddepcontrol_wait()  # the kernel before has ended: from here on global memory may be touched
     if warp_idx >= 4 * config.warpgroups:
         cute.arch.setmaxregister_decrease(REGISTERS[0])
         if warp_idx == 4 * config.warpgroups:
-            produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work, place, config)
+            in_row, in_column = cute.make_layout(config.cluster_n), cute.make_layout(config.cluster_m)
+            grouped = [cute.group_modes(x, 0, 2) for x in (sA, gA, sB, gB)]
+            tAsA, tAgA = cpasync.tma_partition(a.atom, scheduler.rank[1], in_row, grouped[0], grouped[1])
+            tBsB, tBgB = cpasync.tma_partition(b.atom, scheduler.rank[0], in_column, grouped[2], grouped[3])
+            produce(cta.pipe, Loads(a.atom, tAgA, tAsA, b.atom, tBgB, tBsB), scheduler, config)
     else:
         cute.arch.setmaxregister_increase(REGISTERS[1])
-        mmas, copy = both_mmas(dtype, config), tiled_copies(dtype, config).r2s_c
-        consume(pipe, mmas, sA, sB, sC, tma_c, gC, copy, cute.size(gA, mode=[3]), work, place, config)
+        consume(cta, TmaTensor(c.atom, gC), scheduler, cute.size(gA, mode=[3]), config)
 
 
 # %% [markdown]
@@ -559,19 +588,17 @@ def gemm(
     """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
     (m, n, k), dtype = mnk, pA.dtype
     lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in strides)
-    layouts = smem_layouts(dtype, config)
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
-    tma_a, mA = make_tma(mA, layouts.a, (config.tile_m, config.tile_k), config.cluster_n)
-    tma_b, mB = make_tma(mB, layouts.b, (config.tile_n, config.tile_k), config.cluster_m)
-    tma_c, mC = cpasync.make_tiled_tma_atom(
-        cpasync.CopyBulkTensorTileS2GOp(), mC, cute.slice_(layouts.c, (None, None, 0)), (64, config.epi_n)
-    )
+    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
+    a = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster_n)
+    b = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster_m)
+    c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n)))
     down = cute.ceil_div(m, config.tile_m * config.cluster_m)
     across = cute.ceil_div(n, config.tile_n * config.cluster_n)
     clusters = cutlass.min(down * across, sms // config.cluster)
-    kernel(tma_a, mA, tma_b, mB, tma_c, mC, dtype, config).launch(
+    kernel(a, b, c, dtype, config).launch(
         grid=(clusters * config.cluster, 1, 1),
         block=(config.threads, 1, 1),
         cluster=(config.cluster, 1, 1),
@@ -581,11 +608,10 @@ def gemm(
     )
 
 
-def make_tma(matrix: cute.Tensor, layout: cute.ComposedLayout, tile: tuple[int, int], sharers: int):
-    """The TMA load of a tile into one stage of `layout`, in as many parts as CTAs share the tile."""
+def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int) -> TmaTensor:
+    """The TMA load of a tile into one stage, in as many parts as CTAs share the tile."""
     load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
-    stage = cute.slice_(layout, (None, None, 0))
-    return cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers)
+    return TmaTensor(*cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers))
 
 
 # %%
