@@ -191,10 +191,11 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
 # %% [markdown]
 # ## Who fetches what, and for whom
 #
-# A cluster numbers its CTAs, down first: number *i* has the **rank** (i mod `cluster_m`, i div `cluster_m`). CTAs of one *column* of the cluster compute tiles one above the other: they share B. CTAs of one *row* share A.
+# A cluster numbers its CTAs, down first: number *i* has the **rank** (i mod `cluster_m`, i div `cluster_m`). CTAs of
+# one *column* of the cluster compute tiles one above the other: they share B. CTAs of one *row* share A.
 #
-# The mask of a multicast has a bit for each CTA of the cluster, by number, and TMA writes the box **at the same offset** of the
-# shared memory of every CTA whose bit is set, and reports to the barrier at the same offset there. So each CTA's
+# The mask of a multicast has a bit for each CTA of the cluster, by number. TMA writes the box **at the same offset** of
+# the shared memory of every CTA whose bit is set, and reports to the barrier at the same offset there. So each CTA's
 # barrier counts the bytes of both halves, its own and its neighbour's, and `tx_count` stays a whole stage.
 
 

@@ -434,7 +434,7 @@ class Cta(NamedTuple):
 def store(acc, sC, out: TmaTensor, first, copy, group, config: cutlass.Constexpr):
     """The 64 rows of C that a warpgroup has, out by TMA.
 
-    sC (64, EPI_N, BUFFER): all buffers; out (64, EPI_N, m, n): all subtiles of C; first: (m, n) of the tile's first one.
+    sC (64, EPI_N, BUFFER): all buffers; out (64, EPI_N, m, n): all subtiles of C; first: (m, n) of the tile's first.
     """
     tidx = cute.arch.thread_idx()[0] % 128
     barrier = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=128)
