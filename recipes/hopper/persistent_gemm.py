@@ -32,17 +32,12 @@
 # are empty and the tensor cores wait. While it ends, C is on its way out and no loads run.
 #
 # Here we start **as many CTAs as there are SMs**: *persistent CTAs*, each of which goes from one work tile to the next.
-# Its producer never stops: it fills the stages with the *next* tile while the consumers store this one. For that C can
-# no longer lie where A and B lie. It gets small buffers of its own, and TMA carries it from there to global memory
-# while the tensor cores already multiply again.
+# Its producer never stops: it fills the stages with the *next* tile while the consumers store this one. C gets small
+# buffers of its own, and TMA carries it to global memory while the tensor cores already multiply again.
 #
-# You will see the loop over tiles and how a barrier's phase follows from a number, the epilogue by TMA with all that it
-# needs (a proxy fence, two buffers, the right kind of waiting), and an order of k-tiles that should find more of A and
-# B in L2, at the price of two integer operations.
-#
-# Two words are used all the way. A **tile iteration** is a work tile's place in the sequence of its CTA, 0 for the
-# first; a **k-tile index** is a k-tile's place in the sequence of all the CTA's k-tiles, which does not begin anew with
-# a tile.
+# The page has the tile scheduler, an epilogue by TMA with all that it needs (a proxy fence, two buffers, the right kind
+# of waiting), and an order of k-tiles that should find more of A and B in L2. A **tile iteration** is a work tile's
+# place in the sequence of its CTA, 0 for the first. A **k-tile index** counts the k-tiles of all the CTA's work tiles.
 #
 # Layouts of A and B, multicast and the roles of the warps are those of the page before.
 
@@ -63,12 +58,9 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 # %% [markdown]
 # ## The sizes
 #
-# Four stages of A and B take 192 KiB, and a tile of C in bfloat16 is 64 KiB: together they are more than the 227 KiB
-# that a CTA may use.
-#
-# But C need not be in shared memory all at once. Each of the two warpgroups sends its half, 64 x 256, in four *epilogue
-# subtiles* of 64 x 64, alternating between **two buffers**: 8 KiB each, 32 KiB in all. Sixty-four columns are 128
-# bytes, a row of the widest swizzle, and so a subtile is one TMA box.
+# Four stages of A and B take 192 KiB, and a tile of C 64 KiB: more than the 227 KiB that a CTA may use. But C need not be
+# in shared memory all at once. Each of the two warpgroups sends its half, 64 x 256, in four *epilogue subtiles* of 64 x
+# 64 (a row is 128 bytes, the widest swizzle), alternating between **two buffers**: 8 KiB each, 32 KiB in all.
 #
 # | variant | |
 # |---|---|
@@ -139,12 +131,11 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # ## Layouts, MMA and copies
 #
 # The buffers of C have a layout of their own: atoms as for A and B, one above the other to 64 rows, and then buffer
-# after buffer, first those of warpgroup 0. They are written by `stmatrix` and read by TMA, so the swizzle must please
-# both: the banks when a warp stores four 8x8 matrices, and TMA's 128-byte mode. The atom that serves `wgmma` does.
+# after buffer, first those of warpgroup 0. `stmatrix` writes them and TMA reads them, so the swizzle must please both:
+# the banks when a warp stores four 8x8 matrices, and TMA's 128-byte mode. The atom that serves `wgmma` does.
 #
 # Of software copies one is left: `stmatrix`, by one warpgroup, over one subtile. It is made from the layout that a 64 x
-# 64 `wgmma` *would* give its accumulators. The accumulators of a 64 x 256 `wgmma` are four of these side by side: a
-# thread holds, eight columns after eight columns, the same places in each.
+# 64 `wgmma` *would* give its accumulators. Those of a 64 x 256 `wgmma` are four of these side by side.
 
 
 # %%
@@ -205,11 +196,9 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # ## The tile scheduler: which tile is next
 #
 # The rasterization is as before: a number is a cluster's tile, in groups of `raster_group` rows of tiles. Cluster *i*
-# of *s* that were started does the numbers i, i + s, i + 2s and so on. All of them finish their first tile at about the
-# same time, then their second: waves, as before, only that no CTA has to start or end between them. The schedule is
-# *static*; producer and consumers of a CTA each work it out for themselves, and need not talk about it.
-#
-# With `persistent=False` as many clusters are started as there is work, and the loop runs once.
+# of *s* computes the cluster tiles i, i + s, i + 2s and so on. The schedule is *static*: producer and consumers of a
+# CTA each work it out for themselves. With `persistent=False` there are as many clusters as tiles, and the loop runs
+# once.
 
 
 # %%
@@ -259,14 +248,12 @@ def rank_in_cluster(config: cutlass.Constexpr):
 # %% [markdown]
 # ## The producer
 #
-# One loop more than before. It knows nothing of the epilogue: a stage is empty or it is not, whatever tile is in it, so
-# when the last k-tiles of a tile have been read, those of the next one come in, up to `stages` of them.
+# One loop more than before. It knows nothing of the epilogue: when the last k-tiles of a tile have been read, those of
+# the next one come in, up to `stages` of them.
 #
-# **Serpentine.** All CTAs go along K together, and what they read at the end of their tiles is what L2 should hold when
-# they are through. The tiles of the next tile iteration often lie in the same rows of A. If they begin at K's start, L2
-# has by then replaced it; if they begin where the last tile iteration ended, the end of the panels is still there.
-#
-# So every other tile iteration goes backwards. That is the idea; the lab models it, and measures what it is worth. The
+# **Serpentine.** All CTAs go along K together, and L2 should hold what they read at the end of their tiles. The tiles
+# of the next tile iteration often lie in the same rows of A. If they begin where the last tile iteration ended, the end
+# of the panels is still there. So every other tile iteration goes backwards; the model below says what that saves. The
 # sum's order changes with it, and the last bits of the result.
 
 
@@ -331,15 +318,14 @@ def produce(pipe, loads: Loads, scheduler: Scheduler, config: cutlass.Constexpr)
 # %% [markdown]
 # ## The consumers
 #
-# A consumer must know, for each k-tile, the stage it is in and the *phase* of its barrier: whether the barrier has been
-# completed an even or an odd number of times. Both follow from how many k-tiles have gone through the pipeline before,
-# the *k-tile index*: the stage is the index mod `stages`, the phase is the lowest bit of the index div `stages`. A
-# tile's first index is tile iteration x k-tiles. No state needs to be carried from tile to tile.
+# A consumer must know, for each k-tile, its stage and the *phase* of its barrier: whether the barrier has been
+# completed an even or an odd number of times. Both follow from the k-tile index: the stage is the index mod `stages`,
+# the phase is the lowest bit of the index div `stages`. A tile's first index is tile iteration x k-tiles. No state
+# needs to be carried from tile to tile.
 #
 # The accumulators must begin at zero with every tile. `wgmma` can do that: told not to accumulate, it overwrites. That
-# is a field of the MMA object, and a field that changed within the loop over tiles would be a value to carry along,
-# when it is known which `wgmma` is a tile's first. So there are two objects, made before the loop and never changed:
-# one that overwrites, one that accumulates.
+# is a field of the MMA object, and a field that changed within the loop would be a value to carry along. So there are
+# two objects, made before the loop and never changed: one overwrites, one accumulates.
 
 
 # %%
@@ -485,9 +471,8 @@ def consume(cta: Cta, out: TmaTensor, scheduler: Scheduler, k_tiles, config: cut
 
 
 # %% [markdown]
-# Where is the overlap? The consumers do stop multiplying while they round and write their subtiles. But they do not
-# wait for C to arrive anywhere, only for shared memory to be read, and when they return to their stages, these are
-# full.
+# The consumers do stop multiplying while they round and write their subtiles. But they wait for shared memory to be
+# read and not for C to arrive, and when they return to their stages, these are full.
 #
 # ## The kernel
 
@@ -551,8 +536,7 @@ def kernel(
 # its tiles, and then begins its own full share. One cluster too many takes twice the time.
 #
 # (Clusters of two fit on the pairs of SMs that a GPC is made of. For clusters of four `SMs // 4` would be too many, for
-# the pairs of a GPC do not always come out even: **this is the trap** of a persistent grid. Ask the driver, as [the
-# page before](multicast_gemm.ipynb) does in its lab.)
+# the pairs of a GPC do not always come out even: ask the driver, as [the page before](multicast_gemm.ipynb) does.)
 #
 # The number is a run-time argument, for the same code runs on GPUs of different sizes.
 
@@ -645,13 +629,11 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: a buffer of C
+# ## A buffer of C, drawn
 #
-# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
-# out of your own code.
-#
-# One buffer, 64 rows of 128 bytes, and what one `stmatrix` writes into it: four 8x8 matrices, one phase each, and each
-# phase should take one wavefront. Without the swizzle the eight rows of a matrix would lie in the same four banks.
+# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. One buffer,
+# 64 rows of 128 bytes, and what one `stmatrix` writes into it: four 8x8 matrices, one wavefront each. Without the
+# swizzle the eight rows of a matrix would lie in the same four banks.
 
 # %% tags=["lab"]
 from cookbook import access, banks, draw
@@ -661,11 +643,10 @@ layouts, copies = (evaluate(made, cutlass.BFloat16) for made in (smem_layouts, t
 of_warp_0 = access.of_copy(layouts.c, copies.r2s_c, "dst", "stmatrix", warp=0)
 counted = [banks.wavefronts(one.addresses, one.width) for one in of_warp_0]
 print(f"{len(counted)} stmatrix a warp and piece; wavefronts each: {[one.actual for one in counted]}")
-print(layouts.c)
 draw.access_view(of_warp_0[0])
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: waves
+# ## Waves
 #
 # With as many CTAs as SMs, tiles are done in waves as before: as many tile iterations as the CTA with the most work
 # has. What counts is how full the last wave is. Sometimes fewer CTAs would need no more tile iterations:
@@ -695,7 +676,7 @@ Markdown(table(["C", "tiles", f"tile iterations with {SMS} CTAs", "SMs busy", "C
 # No kernel with tiles of this size can do better than *SMs busy* says, persistent or not. What being persistent changes
 # is what happens *between* the waves.
 #
-# ## In the lab: the prediction
+# ## The prediction
 #
 # We count clocks of one SM. The tensor cores take t for a k-tile (2048 multiply-adds a clock). A load takes L from the
 # moment that its stage is free; global memory answers after *some hundreds* of clocks (CUDA C++ Programming Guide), and
@@ -745,9 +726,8 @@ draw.lanes(lanes, "Three tiles of one SM, K = 384 (predicted)", note="Short, so 
 # For the tensor cores the gap shrinks to the epilogue. What that is worth depends on K, for the gap has always the same
 # length, and a little on the number of tile iterations, for before a CTA's first tile nothing is spared:
 
+
 # %% tags=["lab"]
-
-
 def predicted_gain(m: int, n: int, k: int) -> float:
     """How many times as fast a persistent kernel should be as one with a CTA for each tile."""
     turns, k_tiles = waves(m, n, SMS)[1], -(-k // CONFIG.tile_k)
@@ -760,11 +740,10 @@ rows = [["8192 x 8192 x K", *(f"{predicted_gain(8192, 8192, k):.3f}x" for k in k
 Markdown(table(["predicted", *(f"K = {k}" for k in ks)], rows))
 
 # %% [markdown] tags=["lab"]
-# This leaves out what it takes to start a CTA: to set up barriers, meet the cluster, fetch the descriptors. The
-# prediction is on the low side for that. It leaves out too that a persistent kernel is bound to its static schedule,
-# while the hardware gives a CTA's place to whoever is next.
+# This leaves out what it takes to start a CTA: to set up barriers, meet the cluster, fetch the descriptors. So the
+# prediction is on the low side.
 #
-# ## In the lab: the same, backwards
+# ## Serpentine: a model of L2
 #
 # How much does L2 find again? A model: a cache of a given size that drops what has not been used for the longest time.
 # The CTAs of a wave go along K in step, each k-tile of a panel is read once for all of them, and after the last k-tile
@@ -810,18 +789,6 @@ def bytes_read(shape: tuple[int, int, int], config: Config, cache_bytes: float) 
     return read
 
 
-grid = (8192 // (CONFIG.tile_m * CONFIG.cluster_m), 8192 // (CONFIG.tile_n * CONFIG.cluster_n))
-order = [tile for iteration in range(waves(8192, 8192, SMS)[1]) for tile in tiles_of_turn(iteration, *grid, CONFIG)]
-turns = {"iteration 0": order, "iteration 1: the same rows of A": order[SMS:] + order[:SMS]}
-draw.tile_order(
-    turns, wave=SMS, tile=(CONFIG.tile_m, CONFIG.tile_n), title="What two tile iterations read, at 8192 x 8192"
-)
-
-# %% [markdown] tags=["lab"]
-# So what can be found again is A, whose rows stay the same for some tile iterations. What comes from memory, by the
-# model:
-
-# %% tags=["lab"]
 SHAPES, CACHES = ((4096, 4096, 4096), (8192, 8192, 8192)), (25e6, 37e6, 50e6)
 rows = []
 for shape in SHAPES:
@@ -832,17 +799,14 @@ Markdown(table(["read from memory, predicted", *(f"cache of {size / 1e6:.0f} MB"
 
 # %% [markdown] tags=["lab"]
 # Forwards, the model finds next to nothing again once a wave needs more than the cache holds: what is wanted first was
-# dropped first, and each piece that is read again drops the one that is wanted next. Backwards, the more cache, the
-# more is found. But where nearly everything fits anyway, there is nothing to gain, and the wrong end may be dropped.
+# dropped first. Backwards, the more cache, the more is found. But where nearly everything fits anyway, there is nothing
+# to gain. (A real L2 does not drop the oldest line so strictly; `ncu --metrics dram__bytes_read.sum` counts it.)
 #
-# (A real L2 does not drop the oldest line so strictly, and may find more than the model in the forward order. `ncu
-# --metrics dram__bytes_read.sum` counts it.)
-#
-# ## In the lab: the trap
+# ## The wrong warp waits
 #
 # What if the warp that waits is not the one that sends? Its `wait_group` returns at once. Here is the epilogue of one
-# warpgroup on the modelled instructions, in which TMA reads a buffer only some pieces *later*, as it may: four times
-# without the wait, and then with the wait in the right place.
+# warpgroup on the modelled instructions. TMA reads a buffer only some pieces *later*, as it may: four times without the
+# wait, and then with it.
 
 # %% tags=["lab"]
 import numpy as np
@@ -875,11 +839,7 @@ for late, waits in ((0, False), (1, False), (2, False), (3, False), (3, True)):
 #
 # ## Check
 #
-# Every level looks at every variant. The model sends C as the kernel does: `stmatrix` into a buffer, and from there box
-# by box, clipped at the edges.
-#
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# Every level looks at every variant. The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -897,12 +857,8 @@ from cookbook.publish.pages import results_table
 Markdown(results_table("hopper/persistent_gemm"))
 
 # %% [markdown] tags=["lab"]
-# And the gain over one tile a CTA, predicted beside measured.
-#
-# "Ours" and `persistent` above are *the same kernel*, timed twice in the same rounds: what lies between them is the
-# spread, in the last column. Hold `+ serpentine K` against that. Fewer bytes from memory are time only where the
-# product waits for memory or for power, so for a difference that is not larger than the spread the answer is: not
-# shown. Then take the forward order, which adds up along K the same way in every tile.
+# The gain over one tile a CTA, predicted and measured. "Ours" and `persistent` above are *the same kernel*, timed twice
+# in the same rounds: what lies between them is the spread, in the last column. A gain that is not larger is none.
 
 # %% tags=["lab"]
 from cookbook.measure import records
@@ -933,12 +889,11 @@ Markdown(gains())
 # ## Conclusion
 #
 # A persistent CTA gains three things: loads run into the next tile, stores run out of the last one, and starting is
-# done once. What it took is a loop, a k-tile index from which stage and phase follow, buffers of C's own, and care
-# about who has read what: the fence between the proxies, and a wait by the thread that sent.
+# done once. It took a loop, a k-tile index from which stage and phase follow, buffers of C's own, and care about who
+# has read what: the fence between the proxies, and a wait by the thread that sent.
 #
 # What remains is the epilogue itself. While the consumers round and write their subtiles, the tensor cores have nothing
-# to do, and the shorter K is, the more that weighs. To fill this gap too, somebody else must be multiplying in the
-# meantime.
+# to do, and the shorter K is, the more that weighs.
 #
 # Next: [ping-pong](pingpong_gemm.ipynb), one at the tensor cores, one at the epilogue.
 #

@@ -39,9 +39,8 @@
 # and the next; *programmatic dependent launch* (PDL), which lets the next kernel get ready while this one ends, is
 # meant to hide part of that.
 #
-# Three things are new, and this page is about them: who has which tile, the barriers that make the ping-pong order, and
-# two instructions for the launch. The layouts, the multicast, the persistent loop and the stores are those of the page
-# before.
+# Three things are new: who has which tile, the barriers that make the ping-pong order, and two instructions for the
+# launch. Layouts, multicast, the persistent loop and the stores are those of the page before.
 
 # %%
 from dataclasses import dataclass
@@ -344,12 +343,10 @@ def produce(pipe, loads: Loads, scheduler: Scheduler, config: cutlass.Constexpr)
 # The queue is longer than that bit. Warpgroup 1 begins `k_tiles` k-tiles ahead of warpgroup 0; left to itself it would
 # ask a stage's barrier for phase 1 while not even phase 0 is complete. The barrier says yes, for *the phase of that
 # parity before* is over: that is how the producer finds empty stages at the start. Warpgroup 1 multiplies what happens
-# to lie there, and then gives away a stage that it never had. The result is wrong, or the kernel fails, and only
-# sometimes.
+# to lie there, and gives away a stage that it never had.
 #
 # Once the other warpgroup has waited for all its k-tiles the bit is enough: the k-tile that follows in each stage is
-# the next phase, and the one after that cannot come before we have released ours. The lab below has a model of this to
-# play with.
+# the next phase, and the one after that cannot come before we have released ours.
 
 
 # %%
@@ -662,23 +659,21 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: ping-pong
+# ## The schedule, drawn
 #
-# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
-# out of your own code.
+# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made.
 #
-# First the arithmetic, in clocks of an SM. Nothing of it is measured; two figures are NVIDIA's, and three we put, to
-# see what follows:
+# First the arithmetic, in clocks of an SM. Two figures are NVIDIA's, and three are assumed:
 #
 # * The tensor cores of an SM do 2048 multiply-adds a clock, so a tile takes **t** = tile_m x tile_n x K / 2048.
 # * An epilogue takes **e**: shared memory moves 128 bytes a clock, and every byte of C goes in once (`stmatrix`) and
 #   out once (TMA); and each subtile of a warpgroup is a chain of its own, wait, barrier, round, write, fence, barrier:
-#   we put 200 clocks.
+#   200 clocks, assumed.
 # * Cooperative, a tile takes **t + e**. In ping-pong, the tensor cores need t for every tile, and a warpgroup is
 #   through with its tile after t + e, while two of them work: the larger of **t** and **(t + e) / 2** counts. Only the
 #   last epilogue of all is seen.
-# * From the end of one kernel to the first wgmma of the next we put 2500 clocks, and with PDL 1000: the first tile must
-#   still come from memory.
+# * From the end of one kernel to the first wgmma of the next 2500 clocks are assumed, and with PDL 1000: the first tile
+#   must still come from memory.
 # * A CTA computes whole tiles: the largest share counts, rounded up.
 
 # %% tags=["lab"]
@@ -747,123 +742,22 @@ lanes |= {f"ping-pong: {lane}": spans for lane, spans in alternating.items()}
 draw.lanes(lanes, "Both halves of a row, K = 512: computed, not measured", note="gaps: the lane has nothing to do")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: one queue, two eaters
+# ## The trap of one bit
 #
-# The stages do not know which warpgroup is next. Two tile iterations of eight k-tiles each through six stages: the
-# loads of iteration 1 begin while iteration 0 is being multiplied, and the tensor cores go from k-tile 7 to k-tile 8,
-# which is another tile of C, as they go from 6 to 7.
+# What does warpgroup 1 take if it begins first, with six stages? Its wait is over once the barrier's bit differs from
+# the phase it waits for: at once for phase 1, after one load into the stage for phase 0.
 
 # %% tags=["lab"]
-draw.pipeline(
-    6, 16, load_time=4, title="iteration 0: k-tiles 0 to 7, iteration 1: 8 to 15; six stages (chosen time units)"
-)
-
-# %% [markdown] tags=["lab"]
-# ## In the lab: the trap of one bit
-#
-# An mbarrier, as far as its phases go: a bit. The producer fills k-tile after k-tile when the stage is empty; a
-# consumer takes a k-tile when the stage is full, looks at what lies there, and gives the stage back. Who acts next is
-# drawn at random. With the order kept, a warpgroup begins only when the other one has waited for all its k-tiles.
-
-# %% tags=["lab"]
-import random
-
-
-class Mbarrier:
-    """One bit: the parity of the phase that is under way."""
-
-    def __init__(self) -> None:
-        self.phase = 0
-
-    def complete(self) -> None:
-        """All that were expected have arrived: the next phase begins."""
-        self.phase ^= 1
-
-    def passes(self, parity: int) -> bool:
-        """What `mbarrier.try_wait.parity` says: the phase of this parity is over, for another one is under way."""
-        return self.phase != parity
-
-
-class Rehearsal:
-    """One CTA's queue without its arithmetic: a stage holds the index of the k-tile that was loaded into it."""
-
-    def __init__(self, stages: int, k_tiles: int, turns: int, ordered: bool) -> None:
-        self.stages, self.k_tiles, self.turns, self.ordered = stages, k_tiles, turns, ordered
-        self.full, self.empty = ([Mbarrier() for _ in range(stages)] for _ in "fe")
-        self.holds: list[int | None] = [None] * stages
-        self.loaded = 0  # k-tiles that the producer has filled
-        self.place = [0, k_tiles]  # the next k-tile index of each warpgroup
-        self.wrong: list[tuple[int, int | None]] = []  # (k-tile index, what lay there instead)
-
-    def produce(self) -> bool:
-        stage, phase = self.loaded % self.stages, self.loaded // self.stages & 1
-        if self.loaded == self.turns * self.k_tiles or not self.empty[stage].passes(phase ^ 1):
-            return False
-        self.holds[stage] = self.loaded
-        self.full[stage].complete()
-        self.loaded += 1
-        return True
-
-    def consume(self, group: int) -> bool:
-        k_index = self.place[group]
-        stage, phase, iteration = k_index % self.stages, k_index // self.stages & 1, k_index // self.k_tiles
-        others_turn_over = self.place[1 - group] >= iteration * self.k_tiles
-        if iteration >= self.turns or (self.ordered and not others_turn_over) or not self.full[stage].passes(phase):
-            return False
-        if self.holds[stage] != k_index:
-            self.wrong.append((k_index, self.holds[stage]))
-        self.empty[stage].complete()
-        self.place[group] += 1 if (k_index + 1) % self.k_tiles else 1 + self.k_tiles  # the next tile is the other's
-        return True
-
-    def run(self, seed: int) -> str:
-        """Until nobody can act: how it went."""
-        actors = [self.produce, lambda: self.consume(0), lambda: self.consume(1)]
-        draw_lots = random.Random(seed)
-        while any(actor() for actor in draw_lots.sample(actors, len(actors))):
-            if self.wrong:
-                return "wrong data"
-        return "right" if min(self.place) >= self.turns * self.k_tiles else "stuck"
-
-
-def rehearse(k_tiles: int, ordered: bool, runs: int = 300) -> dict[str, int]:
-    """How `runs` rehearsals of eight tile iterations through six stages end."""
-    ends = [Rehearsal(6, k_tiles, 8, ordered).run(seed) for seed in range(runs)]
-    return {end: ends.count(end) for end in ("right", "wrong data", "stuck")}
-
-
-alone = Rehearsal(6, 8, 8, ordered=False)
-alone.consume(1)
-k_index, found = alone.wrong[0]
-print(
-    f"warpgroup 1 first: it takes k-tile {k_index} (stage {k_index % 6}, phase {k_index // 6}); there lies: {found}\n"
-)
+STAGES = VARIANTS["128x128"].stages
 for k_tiles in (4, 8, 16):
-    for ordered in (False, True):
-        print(f"{k_tiles:2} k-tiles, {'ping-pong' if ordered else 'no order'}: {rehearse(k_tiles, ordered)}")
-assert all(rehearse(k_tiles, ordered=True)["right"] == 300 for k_tiles in (1, 4, 8, 16))
+    stage, phase = k_tiles % STAGES, k_tiles // STAGES & 1
+    found = "what lies there" if phase else f"k-tile {stage}"
+    print(f"{k_tiles:2} k-tiles: it waits at stage {stage} for phase {phase}, takes {found}; needed k-tile {k_tiles}")
 
 # %% [markdown] tags=["lab"]
-# Where a tile has fewer k-tiles than there are stages it never goes wrong: the first k-tile of iteration 1 lies in the
-# first round of the queue, and the bit can say so. A test with a small K would have passed.
+# Where a tile has fewer k-tiles than there are stages it never goes wrong: a test with a small K would have passed.
+# Level *pipeline* of the check below tries every interleaving of the warps.
 #
-# ## In the lab: an epilogue subtile of C
-#
-# The epilogue's `stmatrix` writes a piece of 64 x 64 in the 128-byte mode that TMA reads. One of a warp's:
-
-# %% tags=["lab"]
-from cookbook import access, banks
-from cookbook.layouts import evaluate
-
-layouts, copies = evaluate(smem_layouts, cutlass.BFloat16), evaluate(tiled_copies, cutlass.BFloat16)
-stmatrix_of_warp_0 = access.of_copy(layouts.c, copies.r2s_c, "dst", "stmatrix", warp=0)
-counted = [banks.wavefronts(one.addresses, one.width) for one in stmatrix_of_warp_0]
-print(
-    f"{len(counted)} stmatrix a warp and piece; wavefronts each: {[one.actual for one in counted]}, excess 0 is ideal"
-)
-draw.access_view(stmatrix_of_warp_0[0])
-
-# %% [markdown] tags=["lab"]
 # ## The prediction
 #
 # The formulas above for K from 512 to 8192, and what they say each variant gains on `cooperative`:
@@ -904,18 +798,15 @@ Markdown(
 )
 
 # %% [markdown] tags=["lab"]
-# Three things that these formulas leave out. Shared memory has to deliver more operands for each multiplication of a
-# narrow tile, and may not keep up with the tensor cores. Memory has to take C in, and where K is short that is most of
-# its traffic. And a GPU at its power limit lowers its clock, so that what saves energy gains time: the longer K is, the
-# more that counts, and the wider tile needs less energy.
+# The formulas leave out three things. Shared memory has to deliver more operands for each multiplication of a narrow
+# tile. Memory has to take C in, and where K is short that is most of its traffic. And a GPU at its power limit lowers
+# its clock: the longer K is, the more that counts, and the wider tile needs less energy.
 #
 # ## Check
 #
-# Every level looks at every variant. (The simulation in numpy does not know in which order a kernel does things: that
-# the order is kept, the levels on a GPU show.)
+# Every level looks at every variant.
 #
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -934,11 +825,8 @@ from cookbook.publish.pages import results_table
 Markdown(results_table("hopper/pingpong_gemm"))
 
 # %% [markdown] tags=["lab"]
-# What each variant gains on `cooperative`, predicted beside measured.
-#
-# "Ours" and `128x192 + PDL` above are *the same kernel*, timed twice in the same rounds: what lies between them is the
-# spread, in the last column. The gain of ping-pong at the shortest K should stand out from it. That of PDL, by the
-# prediction a percent or so, can drown in it.
+# What each variant gains on `cooperative`, predicted and measured. "Ours" and `128x192 + PDL` above are *the same
+# kernel*, timed twice in the same rounds: what lies between them is the spread, in the last column.
 
 # %% tags=["lab"]
 
@@ -985,10 +873,9 @@ header = ["M x N", "tile", "tiles of a cluster", "for each cluster", "rounded up
 Markdown(table(header, rows, right=2))
 
 # %% [markdown] tags=["lab"]
-# At 4096 x 4096 the wide tile leaves a last tile iteration in which two thirds of the clusters have nothing to do, and
-# its last column of tiles hangs over the edge; the other tiles nearly fill all of their tile iterations. At 8192 x 8192
-# it is the wide one that comes out best. `matmul` does not count: it takes the wide tile for all sizes, unless it is
-# told another variant. [The tuned GEMM](tuned_gemm.ipynb) counts before it chooses.
+# At 4096 x 4096 the wide tile leaves a last tile iteration in which two thirds of the clusters have nothing to do; the
+# other tiles nearly fill all of theirs. `matmul` takes the wide tile for all sizes, unless it is told another variant.
+# [The tuned GEMM](tuned_gemm.ipynb) counts before it chooses.
 #
 # ## Conclusion
 #
