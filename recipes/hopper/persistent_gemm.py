@@ -58,7 +58,7 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 # %% [markdown]
 # ## The sizes
 #
-# Four stages of A and B take 192 KiB, and a tile of C 64 KiB: more than the 227 KiB that a CTA may use. But C need not be
+# Four stages of A and B take 192 KiB, and a tile of C 64 KiB: more than the 227 KiB of a CTA. But C need not be
 # in shared memory all at once. Each of the two warpgroups sends its half, 64 x 256, in four *epilogue subtiles* of 64 x
 # 64 (a row is 128 bytes, the widest swizzle), alternating between **two buffers**: 8 KiB each, 32 KiB in all.
 #
