@@ -22,6 +22,7 @@
 #     path: tma, multicast -> swizzled shared memory -> wgmma -> stmatrix -> 16-byte stores
 #     instructions:
 #       sm_90a: [UTMALDG.2D, HGMMA.64x256x16.F32, STSM.16.M88.4, USETMAXREG, SYNCS, WARPGROUP.DEPBAR]
+#     baselines: [alone]
 #     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192]]
 # ---
 
@@ -804,6 +805,6 @@ Markdown(bytes_and_times())
 # What is still lost lies between the tiles: a CTA starts, fills its stages, multiplies, stores, and ends, and while it
 # stores the tensor cores wait.
 #
-# Next: [persistent CTAs](persistent_gemm.ipynb) and go from tile to tile.
+# Next: [persistent CTAs](persistent_gemm.ipynb), which go from tile to tile.
 #
 # To use it: `cookbook copy hopper/multicast_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -19,6 +19,7 @@
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     dtypes: [bfloat16, float16]
+#     baselines: [equal shares]
 #     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192], [3072, 2112, 4096]]
 #     path: tma -> swizzled shared memory -> wgmma -> stmatrix -> 16-byte stores
 #     instructions:
@@ -757,8 +758,8 @@ Markdown(beside_measured())
 # steps in which a product comes. Do the arithmetic for the shapes you have, and measure where the two sides are close;
 # and look at the compiler's report before you look at a clock.
 #
-# What a tile costs besides its multiplications can be hidden: persistent CTAs and take tile after tile, and load the
-# next one while they store, are [two pages further on](persistent_gemm.ipynb). In [the tuned GEMM](tuned_gemm.ipynb)
+# What a tile costs besides its multiplications can be hidden: persistent CTAs take tile after tile, and load the next
+# one while they store, [two pages further on](persistent_gemm.ipynb). In [the tuned GEMM](tuned_gemm.ipynb)
 # the registers that the producer gave hold a finished tile while the next is multiplied.
 #
 # The traffic can be made less without a larger tile, too: neighbours need the same rows and columns.
