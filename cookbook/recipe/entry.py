@@ -9,7 +9,6 @@ import inspect
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple, get_args
 
 import cutlass
@@ -226,10 +225,11 @@ class Gemm:
         call = self.check(*given)
         with torch.cuda.device(call.device), COMPILING:
             which, arguments = self.prepare(call)
-            which = DTYPES[call.dtype], *which
-            # TVM-FFI makes it a function of plain integers, which costs little more to call than the launch itself.
-            make = partial(self.compile_for, "", *which, options="--enable-tvm-ffi")
-            plan = call, once(self.kernels, (call.arch, *which), make), arguments
+            name = call.arch, DTYPES[call.dtype], *which
+            if name not in self.kernels:
+                # TVM-FFI makes it a function of plain integers, which costs little more to call than the launch itself.
+                self.kernels[name] = self.compile_for("", *name[1:], options="--enable-tvm-ffi")
+            plan = call, self.kernels[name], arguments
             if len(self.plans) >= MAX_PLANS:
                 self.plans.clear()
             if not torch.cuda.is_current_stream_capturing():  # what a capture forbids to ask for, the plan may lack

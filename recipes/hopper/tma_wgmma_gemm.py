@@ -32,11 +32,8 @@
 # side computes a shared-memory address: the swizzle that keeps both free of bank conflicts is a *mode*, agreed on
 # twice, in the TMA descriptor and in the matrix descriptor. Where the two disagree the product is silently wrong.
 #
-# It is [the kernel of the page before](swizzle_modes_gemm.ipynb) in its widest mode, without the choice: the page to
-# begin with if you want one GEMM explained. It takes the layout first, then the producer and the consumers with the
-# pipeline between them, and an epilogue for any M and N. Then it checks and times them.
-#
-# `matmul(a, b)` is for use: `a` is (M, K), `b` is (K, N), both K-major, as `x @ weight.T` is.
+# It is [the kernel of the page before](swizzle_modes_gemm.ipynb) in its widest mode: the page to begin with if you want
+# one GEMM explained. `matmul(a, b)` is for use: `a` is (M, K), `b` is (K, N), both K-major, as `x @ weight.T` is.
 
 # %%
 from dataclasses import dataclass
@@ -425,47 +422,12 @@ from cookbook.layouts import evaluate
 draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16).a)
 
 # %% [markdown] tags=["lab"]
-# ## The pipeline, drawn
-#
-# How many stages? Enough that a load, asked for as soon as a stage is free, is there when it is needed. (The times are
-# chosen, not measured.)
+# How many stages? Enough that a load, asked for as soon as a stage is free, is there when it is needed (chosen times):
 
 # %% tags=["lab"]
 draw.pipeline(stages=CONFIG.stages, k_tiles=10, load_time=3)
 
 # %% [markdown] tags=["lab"]
-# ## The prediction
-#
-# `cookbook bench` also times the [ceiling](../foundations/tensor_core_ceiling.ipynb), a loop of nothing but `wgmma`
-# with as many products. How near to it should we come, by the clocks of an SM?
-#
-# * The tensor cores of an SM do 2048 multiply-adds a clock (NVIDIA H100 white paper): a tile's time at best.
-# * The first load takes about 800 clocks, and C goes out at 16 elements a clock (both assumed). Nothing hides these
-#   two, for a CTA computes one tile and ends.
-# * The SMs take one tile each at a time, so their number is rounded up to whole *waves*.
-
-# %% tags=["lab"]
-from IPython.display import Markdown
-
-from cookbook.measure import records
-from cookbook.publish.pages import table
-
-SMS, TENSOR_RATE, LATENCY, OUT = 132, 2048, 800, 16  # of an H200; multiply-adds; clocks; elements
-
-
-def predicted_share(m: int, n: int, k: int) -> float:
-    """The part of the ceiling: clocks in which C's products are made, of all clocks of the waves."""
-    tile, tiles = CONFIG.tile_m * CONFIG.tile_n, -(-m // CONFIG.tile_m) * -(-n // CONFIG.tile_n)
-    each = tile * -(-k // CONFIG.tile_k) * CONFIG.tile_k / TENSOR_RATE + LATENCY + tile / OUT
-    return m * n * k / TENSOR_RATE / SMS / (-(-tiles // SMS) * each)
-
-
-sizes = (1024, 2048, 4096, 8192, 16384)
-Markdown(table([f"{n} x {n} x {n}" for n in sizes], [[f"{predicted_share(n, n, n):.0%}" for n in sizes]], right=0))
-
-# %% [markdown] tags=["lab"]
-# So by the clocks little should be missing at large sizes, and at small ones there are too few tiles for the SMs.
-#
 # ## Check
 #
 # *Layout*: the layouts and copies. *Model*: the product by these layouts, simulated in numpy on a ragged shape.
@@ -478,20 +440,35 @@ from cookbook import lab
 lab.check_cells("hopper/tma_wgmma_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
-# ## Time
+# ## Time, predicted and measured
 #
-# Ours and its peers, interleaved in one run on one GPU.
+# `cookbook bench` also times the [ceiling](../foundations/tensor_core_ceiling.ipynb), a loop of nothing but `wgmma`
+# with as many products. How near to it should we come, by the clocks of an SM?
+#
+# * The tensor cores of an SM do 2048 multiply-adds a clock (NVIDIA H100 white paper): a tile's time at best.
+# * The first load takes about 800 clocks, and C goes out at 16 elements a clock (both assumed). Nothing hides these
+#   two, for a CTA computes one tile and ends.
+# * The SMs take one tile each at a time, so their number is rounded up to whole *waves*.
+#
+# Ours and its peers were timed interleaved, in one run on one GPU. The last table has the products with tiles for most
+# SMs.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
+from IPython.display import Markdown
 
-Markdown(results_table("hopper/tma_wgmma_gemm"))
+from cookbook.measure import records
+from cookbook.publish.pages import results_table, table
 
-# %% [markdown] tags=["lab"]
-# And the share of the ceiling, predicted and measured, where there are tiles for most SMs:
+SMS, TENSOR_RATE, LATENCY, OUT = 132, 2048, 800, 16  # of an H200; multiply-adds; clocks; elements
 
 
-# %% tags=["lab"]
+def predicted_share(m: int, n: int, k: int) -> float:
+    """The part of the ceiling: clocks in which C's products are made, of all clocks of the waves."""
+    tile, tiles = CONFIG.tile_m * CONFIG.tile_n, -(-m // CONFIG.tile_m) * -(-n // CONFIG.tile_n)
+    each = tile * -(-k // CONFIG.tile_k) * CONFIG.tile_k / TENSOR_RATE + LATENCY + tile / OUT
+    return m * n * k / TENSOR_RATE / SMS / (-(-tiles // SMS) * each)
+
+
 def predicted_and_measured() -> str:
     """A line for every current record of a product that keeps most SMs busy, or that there is none."""
     rows = []
@@ -505,18 +482,17 @@ def predicted_and_measured() -> str:
     return table(header, rows, right=2) if rows else "*Not measured yet.*"
 
 
-Markdown(predicted_and_measured())
+Markdown(results_table("hopper/tma_wgmma_gemm") + "\n\n" + predicted_and_measured())
 
 # %% [markdown] tags=["lab"]
-# On an H200 all of them lose much more than a start and an epilogue, the long ones above all. The prediction counts
-# clocks, and a GPU that works for long comes to its power limit and lowers its clock. So there are two ways on from
-# here: waste fewer clocks, and move fewer bytes for a product, which saves power.
+# By clocks little is missing at large sizes. By time more is: a GPU that works for long comes to its power limit and
+# lowers its clock. So there are two ways on: waste fewer clocks, and move fewer bytes for a product, which saves power.
 #
 # ## Conclusion
 #
-# A rule of one line chose the layout; the same object described it to TMA, to `wgmma` and to the checks. What is left
-# to gain is around the tile. The producer's threads hold registers that a larger tile could use. Neighbours load the
-# same rows of A and columns of B, each for itself. And while a CTA stores its tile its tensor cores wait.
+# A rule of one line chose the layout; the same object described it to TMA, to `wgmma` and to the checks. Three things
+# are left to gain. The producer's threads hold registers that a larger tile could use. Neighbours load the same rows of
+# A and columns of B, each for itself. And while a CTA stores its tile its tensor cores wait.
 #
 # Next: [warp specialization and setmaxnreg](warp_specialized_gemm.ipynb).
 #
