@@ -300,7 +300,7 @@ def make_pipeline(barriers, config: cutlass.Constexpr):
 
 
 # %% [markdown]
-# Too many, and the first stage is never empty: the kernel hangs. Too few is worse, and is taken apart in the lab.
+# Too many, and the first stage is never empty: the kernel hangs. Too few is worse, and is simulated below.
 #
 # ## The consumers and the epilogue
 #
@@ -528,7 +528,7 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: who fetches what
+# ## Who fetches what, drawn
 #
 # From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
 # out of your own code.
@@ -556,7 +556,7 @@ assert not (halves % b.alignment).any()
 draw.swizzle_view(b)
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the prediction
+# ## The prediction
 #
 # What L2 is asked for is a formula: tiles x k-tiles x (A's bytes / `cluster_n` + B's bytes / `cluster_m`). What each SM
 # takes in stays the same, for a multicast arrives everywhere in full. If the tensor cores of every SM were never kept
@@ -608,7 +608,7 @@ Markdown(f"{'x'.join(map(str, SHAPE))}:\n\n" + table(heads, rows))
 #
 # What the arithmetic says is the *order* of the variants: if bytes were all that counted, `2x2` would be best.
 #
-# ## In the lab: do they fit?
+# ## How many clusters fit
 #
 # A CTA of this kernel fills an SM, so a cluster of four needs four SMs that are free in one GPC. Hopper's GPCs have at
 # most 18 SMs, 9 pairs (NVIDIA H100 white paper), and not all pairs of a chip are used: the 132 SMs of an H200 are 66
@@ -646,10 +646,10 @@ else:
     print("No Hopper GPU here to ask.")
 
 # %% [markdown] tags=["lab"]
-# There is a second price. The CTAs of a cluster go in step: none can be more than `stages` k-tiles ahead of any that it
-# shares with, and each of them waits for the slowest.
+# There is a second price. The CTAs of a cluster are coupled: none can be more than `stages` k-tiles ahead of any that
+# it shares with, and each of them waits for the slowest.
 #
-# ## In the lab: the trap
+# ## Too few arrivals: a simulation
 #
 # `consumer_group` wants the number of arrivals. Suppose that it were given the warps of *one* CTA, as in the recipe
 # before. The arrivals of both CTAs still come, so half of them are enough, whoever they are from, and the other half
@@ -754,7 +754,7 @@ from cookbook.publish.pages import results_table
 Markdown(results_table("hopper/multicast_gemm"))
 
 # %% [markdown] tags=["lab"]
-# The bytes that we predicted, and the times that were measured, beside each other. ("Ours" and `2x1` above are *the
+# The bytes that we predicted, and the times that were measured. ("Ours" and `2x1` above are *the
 # same kernel*, timed twice in the same rounds: differences no larger than theirs, above each table, say nothing about
 # variants.)
 
@@ -785,9 +785,9 @@ Markdown(bytes_and_times())
 
 # %% [markdown] tags=["lab"]
 # The times do not follow the bytes. `2x2`, which asks L2 for least, takes longest on an H200: that is the price of four
-# that must find room together and go in step, and it is no small one. The pairs are no faster than `alone`, and `2x1`
-# is rather the slower. Where L2 keeps up with what `alone` asks of it, fewer bytes shorten no wait; what is left to
-# gain is energy, and here it does not outweigh going in step.
+# that must find room together and wait for each other, and it is no small one. The pairs are no faster than `alone`,
+# and `2x1` is rather the slower. Where L2 keeps up with what `alone` asks of it, fewer bytes shorten no wait; what is
+# left to gain is energy, and here it does not outweigh going in step.
 #
 # ## Conclusion
 #

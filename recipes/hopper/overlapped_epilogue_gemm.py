@@ -150,7 +150,7 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # ## The layouts and the MMA
 #
 # A and B are K-major tiles of 128-byte rows. C has subtiles of 64 x 64 or 64 x 32, two buffers for each warpgroup,
-# beside A and B and not over them: the next tile is loaded while this one is stored.
+# after A and B and not over them: the next tile is loaded while this one is stored.
 
 
 # %%

@@ -39,7 +39,6 @@
 # The page has the tile scheduler, an epilogue by TMA with all that it needs (a proxy fence, two buffers, the right kind
 # of waiting), and an order of k-tiles that should find more of A and B in L2. A **tile iteration** is a work tile's
 # place in the sequence of its CTA, 0 for the first. A **k-tile index** counts the k-tiles of all the CTA's work tiles.
-#
 # Layouts of A and B, multicast and the roles of the warps are those of the page before.
 
 # %%
@@ -109,7 +108,7 @@ class Config:
 
     @property
     def smem_bytes(self) -> int:
-        # the barriers, padded to the tiles' alignment; A and B; and C beside them
+        # the barriers, padded to the tiles' alignment; A and B; and C after them
         return 1024 + self.stages * self.stage_bytes + self.buffer_bytes
 
 
@@ -189,8 +188,8 @@ class TiledCopies(NamedTuple):
 def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
     """The one copy of the epilogue."""
     stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
-    piece = cute.make_tiled_mma(wgmma_op(dtype, config.epi_n), (1, 1, 1))
-    return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, piece))
+    subtile = cute.make_tiled_mma(wgmma_op(dtype, config.epi_n), (1, 1, 1))
+    return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, subtile))
 
 
 # %% [markdown]
@@ -431,19 +430,19 @@ def store(acc, sC, out: TmaTensor, first, copy, group, config: cutlass.Constexpr
     whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
     bsC, bgC = cpasync.tma_partition(out.atom, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(out.coords, 0, 2))
     held = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))  # (MMA, MMA_M, MMA_N) of a thread in one subtile
-    for piece in cutlass.range_constexpr(config.tile_n // config.epi_n):
-        buffer = group * config.epi_buffers + piece % config.epi_buffers
+    for i in cutlass.range_constexpr(config.tile_n // config.epi_n):
+        buffer = group * config.epi_buffers + i % config.epi_buffers
         if sends:
             cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
         barrier.arrive_and_wait()  # all know that the buffer is free
         rC = cute.make_rmem_tensor(held, sC.element_type)
-        rC.store(cute.make_tensor(acc.iterator + piece * cute.size(held), held).load().to(sC.element_type))
+        rC.store(cute.make_tensor(acc.iterator + i * cute.size(held), held).load().to(sC.element_type))
         cute.copy(copy, thr.retile(rC), tCsC[None, None, None, buffer])
         cute.arch.fence_proxy("async.shared", space="cta")
         barrier.arrive_and_wait()  # all have written, and said so to TMA
         if sends:
             with cute.arch.elect_one():
-                cute.copy(out.atom, bsC[None, buffer], bgC[None, first[0] + group, first[1] + piece])
+                cute.copy(out.atom, bsC[None, buffer], bgC[None, first[0] + group, first[1] + i])
                 cute.arch.cp_async_bulk_commit_group()
 
 
@@ -643,7 +642,7 @@ from cookbook.layouts import evaluate
 layouts, copies = (evaluate(made, cutlass.BFloat16) for made in (smem_layouts, tiled_copies))
 of_warp_0 = access.of_copy(layouts.c, copies.r2s_c, "dst", "stmatrix", warp=0)
 counted = [banks.wavefronts(one.addresses, one.width) for one in of_warp_0]
-print(f"{len(counted)} stmatrix a warp and piece; wavefronts each: {[one.actual for one in counted]}")
+print(f"{len(counted)} stmatrix a warp and subtile; wavefronts each: {[one.actual for one in counted]}")
 draw.access_view(of_warp_0[0])
 
 # %% [markdown] tags=["lab"]
@@ -668,9 +667,9 @@ def waves(m: int, n: int, ctas: int, config: Config = CONFIG) -> tuple[int, int]
 
 rows = []
 for size in (1024, 2048, 4096, 6144, 8192, 16384):
-    tiles, turns = waves(size, size, SMS)
-    enough = [ctas for ctas in range(CONFIG.cluster, SMS + 1, CONFIG.cluster) if waves(size, size, ctas)[1] == turns]
-    rows.append([f"{size} x {size}", str(tiles), str(turns), f"{tiles / (turns * SMS):.1%}", str(enough[0])])
+    tiles, rounds = waves(size, size, SMS)
+    enough = [ctas for ctas in range(CONFIG.cluster, SMS + 1, CONFIG.cluster) if waves(size, size, ctas)[1] == rounds]
+    rows.append([f"{size} x {size}", str(tiles), str(rounds), f"{tiles / (rounds * SMS):.1%}", str(enough[0])])
 Markdown(table(["C", "tiles", f"tile iterations with {SMS} CTAs", "SMs busy", "CTAs that need no more"], rows))
 
 # %% [markdown] tags=["lab"]
@@ -681,8 +680,8 @@ Markdown(table(["C", "tiles", f"tile iterations with {SMS} CTAs", "SMs busy", "C
 #
 # We count clocks of one SM. The tensor cores take t for a k-tile (2048 multiply-adds a clock). A load takes L from the
 # moment that its stage is free; global memory answers after *some hundreds* of clocks (CUDA C++ Programming Guide), and
-# we put 800. The epilogue takes the clocks that shared memory needs for the wavefronts of `stmatrix`, which come from
-# this recipe's own layouts. A new CTA finds its stages empty; a persistent one finds them full.
+# 800 are assumed. The epilogue takes the clocks that shared memory needs for the wavefronts of `stmatrix`, which come
+# from this recipe's own layouts. A new CTA finds its stages empty; a persistent one finds them full.
 
 # %% tags=["lab"]
 from cookbook.check.layout import copy_wavefronts
@@ -693,12 +692,12 @@ PIECES = (CONFIG.tile_m // 64) * (CONFIG.tile_n // CONFIG.epi_n)
 EPILOGUE = PIECES * sum(each * n for (each, _), n in copy_wavefronts("r2s_c", copies.r2s_c, layouts.c).items())
 
 
-def schedule(turns: int, k_tiles: int, persistent: bool) -> dict[str, list[tuple[float, float]]]:
+def schedule(rounds: int, k_tiles: int, persistent: bool) -> dict[str, list[tuple[float, float]]]:
     """(start, end) of the loads, the multiplications and the epilogue of each tile of one SM, in clocks."""
     spans = {"loads": [], "multiply": [], "store": []}
     done: list[float] = []  # when each k-tile has been read: then its stage is free
     begin = 0.0  # of the CTA
-    for iteration in range(turns):
+    for iteration in range(rounds):
         asked = []
         for k in range(k_tiles):
             before = len(done) - CONFIG.stages  # the k-tile that had the stage
@@ -731,8 +730,8 @@ draw.lanes(lanes, "Three tiles of one SM, K = 384 (predicted)", note="Short, so 
 # %% tags=["lab"]
 def predicted_gain(m: int, n: int, k: int) -> float:
     """How many times as fast a persistent kernel should be as one with a CTA for each tile."""
-    turns, k_tiles = waves(m, n, SMS)[1], -(-k // CONFIG.tile_k)
-    times = [schedule(turns, k_tiles, persistent)["store"][-1][1] for persistent in (False, True)]
+    rounds, k_tiles = waves(m, n, SMS)[1], -(-k // CONFIG.tile_k)
+    times = [schedule(rounds, k_tiles, persistent)["store"][-1][1] for persistent in (False, True)]
     return times[0] / times[1]
 
 
@@ -755,7 +754,7 @@ Markdown(table(["predicted", *(f"K = {k}" for k in ks)], rows))
 from collections import OrderedDict
 
 
-def tiles_of_turn(iteration: int, down: int, across: int, config: Config) -> list[tuple[int, int]]:
+def tiles_of_round(iteration: int, down: int, across: int, config: Config) -> list[tuple[int, int]]:
     """The tiles that run together in one tile iteration: `tile_of` for all CTAs."""
     clusters, wanted, found = SMS // config.cluster, config.raster_group // config.cluster_m, []
     for number in range(iteration * clusters, min((iteration + 1) * clusters, down * across)):
@@ -772,7 +771,7 @@ def bytes_read(shape: tuple[int, int, int], config: Config, cache_bytes: float) 
     (m, n, k), held, room, read = shape, OrderedDict(), cache_bytes, 0
     down, across = -(-m // (config.tile_m * config.cluster_m)), -(-n // (config.tile_n * config.cluster_n))
     for iteration in range(waves(m, n, SMS)[1]):
-        tiles = tiles_of_turn(iteration, down, across, config)
+        tiles = tiles_of_round(iteration, down, across, config)
         k_tiles = range(-(-k // config.tile_k))
         k_tiles = reversed(k_tiles) if config.serpentine and iteration % 2 else k_tiles
         panels = [("A", m, config.tile_m) for m in {m for m, _ in tiles}]
@@ -806,8 +805,8 @@ Markdown(table(["read from memory, predicted", *(f"cache of {size / 1e6:.0f} MB"
 # ## The wrong warp waits
 #
 # What if the warp that waits is not the one that sends? Its `wait_group` returns at once. Here is the epilogue of one
-# warpgroup on the modelled instructions. TMA reads a buffer only some pieces *later*, as it may: four times without the
-# wait, and then with it.
+# warpgroup on the modelled instructions. TMA reads a buffer only some subtiles *later*, as it may: four times without
+# the wait, and then with it.
 
 # %% tags=["lab"]
 import numpy as np
@@ -816,15 +815,15 @@ from cookbook.model import SharedMemory, tma_store
 
 
 def epilogue_of(late: int, waits: bool) -> np.ndarray:
-    """64 x 256 of C, of which piece p is full of p, in boxes that TMA reads `late` pieces after it was asked to."""
+    """64 x 256 of C, of which subtile i is full of i, and TMA reads it `late` subtiles after it was asked to."""
     smem, out = SharedMemory(layouts.c.size_bytes), np.zeros((64, CONFIG.tile_n), np.uint16)
     places, pending = layouts.c.byte_offsets(), []
-    for piece in range(CONFIG.tile_n // CONFIG.epi_n):
+    for i in range(CONFIG.tile_n // CONFIG.epi_n):
         while len(pending) > (min(late, CONFIG.epi_buffers - 1) if waits else late):
             tma_store(smem, *pending.pop(0))  # TMA reads the buffer now
-        buffer = places[..., piece % CONFIG.epi_buffers]
-        smem.write(buffer, np.full((*buffer.shape, 1), piece, np.uint16))
-        pending.append((int(buffer.min()), out, (0, piece * CONFIG.epi_n), (64, CONFIG.epi_n), 128))
+        buffer = places[..., i % CONFIG.epi_buffers]
+        smem.write(buffer, np.full((*buffer.shape, 1), i, np.uint16))
+        pending.append((int(buffer.min()), out, (0, i * CONFIG.epi_n), (64, CONFIG.epi_n), 128))
     for box in pending:
         tma_store(smem, *box)
     return out
@@ -832,10 +831,10 @@ def epilogue_of(late: int, waits: bool) -> np.ndarray:
 
 for late, waits in ((0, False), (1, False), (2, False), (3, False), (3, True)):
     columns = epilogue_of(late, waits)[0, :: CONFIG.epi_n].tolist()
-    print(f"TMA reads {late} pieces later, {'waiting' if waits else 'no wait'}: the pieces of C hold {columns}")
+    print(f"TMA reads {late} subtiles later, {'waiting' if waits else 'no wait'}: the subtiles of C hold {columns}")
 
 # %% [markdown] tags=["lab"]
-# As long as TMA is quick nothing is seen. Then the first pieces of C are copies of later ones: right numbers, in the
+# As long as TMA is quick nothing is seen. Then the first subtiles of C are copies of later ones: right numbers, in the
 # wrong columns.
 #
 # ## Check

@@ -118,7 +118,7 @@ class Config:
 
     @property
     def smem_bytes(self) -> int:
-        # the barriers, padded to the tiles' alignment; A and B; and C beside them
+        # the barriers, padded to the tiles' alignment; A and B; and C after them
         return 1024 + self.stages * self.stage_bytes + self.buffer_bytes
 
 
@@ -128,7 +128,7 @@ VARIANTS = {
     "128x128 + PDL": Config(tile_n=128, stages=6),
     "128x192 + PDL": Config(),
 }
-DEFAULT = "128x192 + PDL"  # the fastest where K is short and its tiles fill the waves; see the lab
+DEFAULT = "128x192 + PDL"  # the fastest where K is short and its tiles fill the waves
 CONFIG = VARIANTS[DEFAULT]
 REGISTERS = (24, 240)  # of a producer's thread and of a consumer's: 128 * 24 + 256 * 240 of an SM's 65536
 
@@ -196,8 +196,8 @@ class TiledCopies(NamedTuple):
 def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
     """The one copy of the epilogue."""
     stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
-    piece = cute.make_tiled_mma(wgmma_op(dtype, config.epi_n), (1, 1, 1))
-    return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, piece))
+    subtile = cute.make_tiled_mma(wgmma_op(dtype, config.epi_n), (1, 1, 1))
+    return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, subtile))
 
 
 # %% [markdown]
@@ -441,20 +441,20 @@ def store(acc, sC, out: TmaTensor, first, copy, group, config: cutlass.Constexpr
     bsC, bgC = cpasync.tma_partition(out.atom, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(out.coords, 0, 2))
     held = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))  # (MMA, MMA_M, MMA_N) of a thread in one subtile
     across = config.tile_n // config.epi_n
-    for piece in cutlass.range_constexpr(config.tile_m // 64 // config.sharing * across):
-        buffer = group * config.epi_buffers + piece % config.epi_buffers
-        down = piece // across if config.pingpong else group
+    for i in cutlass.range_constexpr(config.tile_m // 64 // config.sharing * across):
+        buffer = group * config.epi_buffers + i % config.epi_buffers
+        down = i // across if config.pingpong else group
         if sends:
             cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
         barrier.arrive_and_wait()  # all know that the buffer is free
         rC = cute.make_rmem_tensor(held, sC.element_type)
-        rC.store(cute.make_tensor(acc.iterator + piece * cute.size(held), held).load().to(sC.element_type))
+        rC.store(cute.make_tensor(acc.iterator + i * cute.size(held), held).load().to(sC.element_type))
         cute.copy(copy, thr.retile(rC), tCsC[None, None, None, buffer])
         cute.arch.fence_proxy("async.shared", space="cta")
         barrier.arrive_and_wait()  # all have written, and said so to TMA
         if sends:
             with cute.arch.elect_one():
-                cute.copy(out.atom, bsC[None, buffer], bgC[None, first[0] + down, first[1] + piece % across])
+                cute.copy(out.atom, bsC[None, buffer], bgC[None, first[0] + down, first[1] + i % across])
                 cute.arch.cp_async_bulk_commit_group()
 
 
@@ -681,7 +681,7 @@ def matmul(
 from cookbook import draw
 
 SMS, MACS, SMEM_BYTES = 132, 2048, 128  # of an H200; an SM's multiply-adds and bytes of shared memory in a clock
-PIECE, BETWEEN, BETWEEN_PDL = 200, 2500, 1000  # clocks, put
+SUBTILE, BETWEEN, BETWEEN_PDL = 200, 2500, 1000  # clocks, assumed
 
 
 def multiplying(config: Config, k: int) -> float:
@@ -691,8 +691,8 @@ def multiplying(config: Config, k: int) -> float:
 
 def epilogue(config: Config) -> float:
     """Clocks from a tile's last wgmma until its accumulators are free again."""
-    pieces = config.tile_m // 64 * (config.tile_n // config.epi_n) // config.sharing  # of a warpgroup
-    return 2 * config.tile_m * config.tile_n * 2 / SMEM_BYTES + pieces * PIECE
+    subtiles = config.tile_m // 64 * (config.tile_n // config.epi_n) // config.sharing  # of a warpgroup
+    return 2 * config.tile_m * config.tile_n * 2 / SMEM_BYTES + subtiles * SUBTILE
 
 
 def cluster_tiles(config: Config, m: int, n: int) -> int:
@@ -700,7 +700,7 @@ def cluster_tiles(config: Config, m: int, n: int) -> int:
     return -(-m // (config.tile_m * config.cluster_m)) * -(-n // (config.tile_n * config.cluster_n))
 
 
-def turns_of(config: Config, m: int, n: int) -> int:
+def rounds_of(config: Config, m: int, n: int) -> int:
     """Tiles of the CTA that has the most."""
     tiles = cluster_tiles(config, m, n)
     return -(-tiles // min(tiles, SMS // config.cluster))
@@ -708,8 +708,8 @@ def turns_of(config: Config, m: int, n: int) -> int:
 
 def clocks(config: Config, m: int, n: int, k: int) -> float:
     """Clocks of one product in a sequence of products, by the rules above."""
-    t, e, turns = multiplying(config, k), epilogue(config), turns_of(config, m, n)
-    work = turns * max(t, (t + e) / 2) + e if config.pingpong else turns * (t + e)
+    t, e, rounds = multiplying(config, k), epilogue(config), rounds_of(config, m, n)
+    work = rounds * max(t, (t + e) / 2) + e if config.pingpong else rounds * (t + e)
     return work + (BETWEEN_PDL if config.pdl else BETWEEN)
 
 
@@ -720,11 +720,11 @@ def clocks(config: Config, m: int, n: int, k: int) -> float:
 # %% tags=["lab"]
 
 
-def schedule(config: Config, k: int, turns: int) -> dict[str, list[draw.Span]]:
+def schedule(config: Config, k: int, rounds: int) -> dict[str, list[draw.Span]]:
     """The lanes of both warpgroups and of the tensor cores, computed from the rules above."""
     t, e, free, tensor = multiplying(config, k), epilogue(config), [0.0, 0.0], 0.0
     spans: dict[str, list[draw.Span]] = {"warpgroup 0": [], "warpgroup 1": [], "tensor cores": []}
-    for iteration in range(turns):
+    for iteration in range(rounds):
         groups = (iteration % 2,) if config.pingpong else (0, 1)
         start = max(tensor, *(free[group] for group in groups))
         tensor = start + t
@@ -788,7 +788,7 @@ for variant, config in VARIANTS.items():
     rows.append(
         [
             variant,
-            str(turns_of(config, 8192, 8192)),
+            str(rounds_of(config, 8192, 8192)),
             f"{epilogue(config):.0f}",
             *(f"{c:.0f} ({g:.2f}x)" for c, g in each),
         ]
@@ -833,7 +833,7 @@ Markdown(results_table("hopper/pingpong_gemm"))
 
 
 def measured_gains() -> str:
-    """Every current record's gains beside the predicted ones, or that there is no record."""
+    """Every current record's gains and the predicted ones, or that there is no record."""
     timed = [r for r in records.select("hopper/pingpong_gemm", "timed") if not records.is_stale(r)]
     rows = []
     for r in timed:
@@ -866,9 +866,9 @@ Markdown(measured_gains())
 rows = []
 for m, n in ((8192, 8192), (4096, 4096)):
     for (tile_m, tile_n), config in {(c.tile_m, c.tile_n): c for c in VARIANTS.values()}.items():
-        count, turns = cluster_tiles(config, m, n), turns_of(config, m, n)
-        useful = m * n / (turns * SMS * tile_m * tile_n)
-        each = (f"{count}", f"{count * config.cluster / SMS:.2f}", f"{turns}", f"{useful:.0%}")
+        count, rounds = cluster_tiles(config, m, n), rounds_of(config, m, n)
+        useful = m * n / (rounds * SMS * tile_m * tile_n)
+        each = (f"{count}", f"{count * config.cluster / SMS:.2f}", f"{rounds}", f"{useful:.0%}")
         rows.append([f"{m} x {n}", f"{tile_m} x {tile_n}", *each])
 header = ["M x N", "tile", "tiles of a cluster", "for each cluster", "rounded up", "useful time of the SMs"]
 Markdown(table(header, rows, right=2))

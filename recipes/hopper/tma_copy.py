@@ -100,7 +100,7 @@ class Config:
 
     @property
     def threads(self) -> int:
-        return 32  # one warp asks; nobody else is needed
+        return 32  # one warp issues all copies
 
     @property
     def box_bytes(self) -> int:
@@ -841,7 +841,7 @@ def facts() -> list[tuple[str, bool, str]]:
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: what TMA leaves in shared memory
+# ## What TMA leaves in shared memory
 #
 # From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
 # out of your own code.
@@ -915,7 +915,7 @@ assert late.tolist() == [slots("sw128", 128, line) for line in range(8)]
 draw.before_after(late, right, 128, label="offset", titles=("at 1024 n + 128", "at 1024 n"), title="One line late")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: who waits for what
+# ## Who waits for what
 #
 # The loop of `copy_kernel` for seven tiles, spelled out. Three tiles are on their way while one is stored. The parity
 # turns over whenever the stages have gone round.
@@ -979,15 +979,15 @@ Markdown(checked_table("hopper/tma_copy"))
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# `copy` with its 128-byte mode beside torch's copy of the same bytes, which is what the device can do; in the other
+# `copy` with its 128-byte mode against torch's copy of the same bytes, which is what the device can do; in the other
 # modes; and the same memory taken as MN-major. All of them interleaved in one run on one GPU.
 
 # %% tags=["lab"]
 Markdown(results_table("hopper/tma_copy"))
 
 # %% [markdown] tags=["lab"]
-# On an H200 `sw64` costs nothing beside `sw128`, `sw32` a little, and `none` by far the most. The two majors cannot be
-# told apart. Even in the widest mode this copy stays behind the device's own.
+# On an H200 `sw64` costs nothing more than `sw128`, `sw32` a little, and `none` by far the most. The two majors cannot
+# be told apart. Even in the widest mode this copy stays behind the device's own.
 #
 # ## Conclusion
 #
