@@ -61,6 +61,7 @@ class Recipe:
     max_smem: int | None = None  # bytes a block may use; None: the chip's own limit
     bench_shapes: tuple[tuple[int, ...], ...] = ()  # what `cookbook bench` times; (): what it times of every recipe
     compared_with: str | None = None  # another GEMM, of the same operands, that `cookbook bench` times as one more peer
+    baselines: tuple[str, ...] = ()  # variants without the recipe's idea, which it is compared with
     tuned: bool = False  # whether it is the GEMM to use on its track: pages show it size by size
     measures: str = ""  # what a study measures on a GPU, one of MEASURES; "" if nothing
     # of a study that measures ceilings: instruction -> the class that its module has for it
@@ -201,7 +202,7 @@ def _described(name: str, file: Path, described: dict[str, Any]) -> Recipe:
     if "runs_on" in described and not re.fullmatch(_RUNS_ON, str(described["runs_on"])):
         needed = "sm_90 (exactly), several such with commas between them, or sm_80+"
         raise CatalogError(f"{file}: runs_on: got {described['runs_on']!r}; needed {needed}")
-    for key in ("targets", "dtypes"):
+    for key in ("targets", "dtypes", "baselines"):
         described[key] = tuple(described.get(key) or ())
     if described.get("operands", "") not in (("", *formats.FORMATS) if kind == "gemm" else ("",)):
         known_formats = ", ".join(formats.FORMATS)
@@ -251,14 +252,16 @@ def _check_compared(name: str, file: Path, kind: str, other: Any) -> None:
 
 
 def _check_measures(file: Path, kind: str, described: dict[str, Any]) -> None:
-    """Only a study measures something of its own, only one of ceilings has ceilings, and only a GEMM is tuned."""
+    """Only a study measures something of its own, only one of ceilings has ceilings; a tuned recipe, or one with
+    baselines, is a GEMM."""
     measures = described.get("measures", "")
     if measures not in (("", *MEASURES) if kind == "study" else ("",)):
         raise CatalogError(f"{file}: measures: got {measures!r}; needed one of {', '.join(MEASURES)}, of a study")
     if described.get("ceiling_of") and measures != "ceiling":
         raise CatalogError(f"{file}: ceiling_of: got {described['ceiling_of']}; needed `measures: ceiling` beside it")
-    if described.get("tuned") and kind != "gemm":
-        raise CatalogError(f"{file}: tuned: got {described['tuned']!r}; needed none: a {kind} is no GEMM")
+    for key in ("tuned", "baselines"):
+        if described.get(key) and kind != "gemm":
+            raise CatalogError(f"{file}: {key}: got {described[key]!r}; needed none: a {kind} is no GEMM")
 
 
 # --- cells ------------------------------------------------------------------------------------------------

@@ -288,10 +288,14 @@ def before(recipe: Recipe, steps: list[Recipe]) -> Recipe | None:
 
 
 def step(found: list[Record], device: str, shape: Shape) -> Step | None:
-    """The best kernel of the current record of a recipe on a device at a shape; None if there is no such record."""
+    """The best kernel of the current record of a recipe on a device at a shape; None if there is no such record.
+
+    A baseline of the recipe is none of its kernels here: it lacks what the step adds.
+    """
     for r in _current(found):
         if r["device"] == device and tuple(r["shape"]) == shape:
-            own = {who: f for who, f in r["peers"].items() if who not in (TORCH, QUACK, CEILING, *r.get("of", ()))}
+            others = (TORCH, QUACK, CEILING, *r.get("of", ()), *catalog.find(r["recipe"]).baselines)
+            own = {who: f for who, f in r["peers"].items() if who not in others}
             kernels = {OURS: r["figures"], **own}
             best = min(kernels, key=lambda who: kernels[who]["median_ms"])
             torch = r["peers"].get(TORCH)

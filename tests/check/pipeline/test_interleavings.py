@@ -225,8 +225,8 @@ FAULTS = [
     planted(
         PERSISTENT,
         "the next tile begins one k-tile index early",
-        "pipe, iteration * k_tiles",
-        "pipe, iteration * (k_tiles - 1)",
+        "main, iteration * k_tiles",
+        "main, iteration * (k_tiles - 1)",
         "deadlock",
         "early wait",
         "race",
@@ -239,8 +239,8 @@ FAULTS = [
     planted(
         PINGPONG,
         "the last turn is handed over to nobody",
-        "if iteration + 1 < turns:  # all is issued",
-        "if iteration + 1 <= turns:  # all is issued",
+        "if iteration + 1 < count:  # all is issued",
+        "if iteration + 1 <= count:  # all is issued",
         "named barrier",
     ),
     planted(

@@ -190,6 +190,15 @@ def test_a_step_is_its_best_kernel_against_torch_in_the_same_run(tmp_path):
     assert texts(groups(picture, name="persistent_gemm")[0])[-1] == "1.000"
 
 
+def test_a_baseline_of_a_recipe_is_no_step_of_the_ladder(tmp_path):
+    """`alone` shares nothing, so its time is none of a page about sharing, however fast it is."""
+    name, of_page = "hopper/multicast_gemm", {"alone": 1.0, "2x2": 1.5}
+    assert "alone" in catalog.find(name).baselines
+    records.write([record(name, ms=2.0, torch_ms=2.0, others=of_page)], tmp_path)
+    device, shape = records.read(tmp_path)[0]["device"], tuple(records.read(tmp_path)[0]["shape"])
+    assert benchmarks.step(benchmarks.timed(name, tmp_path), device, shape).kernel == "2x2"
+
+
 def test_the_step_before_is_what_a_recipe_builds_on_else_the_one_before_it():
     steps = benchmarks._steps("hopper")
     before = {r.name: getattr(benchmarks.before(r, steps), "name", None) for r in steps}
