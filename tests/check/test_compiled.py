@@ -28,7 +28,7 @@ def cases() -> Iterator[object]:
             yield pytest.param(recipe.name, *case, marks=() if case in quick else pytest.mark.slow)
 
 
-@pytest.mark.parametrize(("name", "target", "dtype", "which"), cases())
+@pytest.mark.parametrize(("name", "target", "dtype", "which"), list(cases()))
 def test_every_target_compiles_to_what_the_recipe_says(name, target, dtype, which):
     config = majors.configured(compiling.config_for(catalog.load(name), target), which)
     compiled = compile_once(name, target, dtype, config=config)
