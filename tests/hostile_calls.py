@@ -115,7 +115,6 @@ CALLS: dict[str, Any] = {
     "cookbook.atoms.select": lambda: {"major": "K", "element_bits": 16, "tile": (128, 64), "arch": "sm_90a"},
     "cookbook.atoms.tile": lambda: {"atom": K_SW128, "shape": (64, 64), "order": "row"},
     "cookbook.atoms.tma_mode": lambda: {"swizzle": Swizzle(3, 4, 3)},
-    "cookbook.banks.linear_wavefronts": lambda: {"lane_images": [128, 256, 512, 1024, 2048], "width": 4},
     "cookbook.banks.wavefronts": lambda: {
         "addresses": 16 * LANES,
         "width": 16,
@@ -293,7 +292,6 @@ CALLS: dict[str, Any] = {
     },
     "cookbook.gf2.annihilator": lambda: {"vectors": [3], "n": 3},
     "cookbook.gf2.echelon": lambda: {"vectors": [3, 6, 5]},
-    "cookbook.gf2.inverse": lambda: {"matrix": np.array([[1, 1], [0, 1]])},
     "cookbook.gf2.kernel": lambda: {"images": [1, 2, 3]},
     "cookbook.gf2.rank": lambda: {"matrix": np.array([[1, 1], [0, 1]])},
     "cookbook.gf2.rank_of_ints": lambda: {"vectors": [3, 6, 5]},
