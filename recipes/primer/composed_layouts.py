@@ -9,8 +9,6 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: Hello, kernel
-#   cookbook:
 #     title: Composed layouts
 #     claim: A composed layout is a layout and then a swizzle; the layout counts elements, the hardware swizzles bytes.
 #     kind: study

@@ -9,8 +9,6 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: Hello, kernel
-#   cookbook:
 #     title: Copies and MMAs
 #     claim: The names of a kernel's tensors say whose part they are, where it lies, and of which matrix it is.
 #     kind: study

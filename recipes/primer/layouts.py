@@ -9,8 +9,6 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: Hello, kernel
-#   cookbook:
 #     title: Layouts
 #     claim: >-
 #       A layout is a function from coordinates to offsets, written shape:stride; composition and division make others.

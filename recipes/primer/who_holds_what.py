@@ -9,8 +9,6 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: Hello, kernel
-#   cookbook:
 #     title: Who holds what
 #     claim: A layout of (thread, value) says which elements of a tile each thread has; partitioning hands them out.
 #     kind: study
