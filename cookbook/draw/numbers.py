@@ -1,4 +1,4 @@
-"""A table of labels as a grid: offsets, numbers of tiles, coordinates; colours tell what belongs together."""
+"""A table of numbers as a grid: offsets, tiles, threads; colours tell what belongs together."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ _MAX_CELLS, _H, _LEFT, _SIZE = 2048, 24.0, 44.0, 11.0
 def number_grid(
     table: Any, title: str, colours: Any = None, mark: Iterable[tuple[int, int]] = (), note: str = ""
 ) -> svg.Picture:
-    """A grid of labels with the numbers of its rows and columns.
+    """A grid of numbers, with those of its rows and columns at the edge.
 
     Args:
-        table: rows of labels, numbers or short texts; or a layout of two modes, for its offsets.
+        table: (rows, columns) of integers, or a layout of two modes for its offsets, in elements.
         title: the picture's title.
-        colours: an integer for each cell; cells of equal ones have one colour, of eight. The labels if left out.
+        colours: (rows, columns) of integers; cells of equal ones have one colour, of eight. The table if left out.
         mark: the (row, column) of cells to frame.
-        note: a line under the title that says what the labels, colours and frames are.
+        note: a line under the title that says what the numbers, colours and frames are.
 
     Raises:
-        ValueError: no cell or more than 2048, rows of several lengths, a mark outside, or colours of another shape.
+        TypeError: table or colours are no integers.
+        ValueError: no cell or more than 2048, a mark outside, or colours of another shape.
     """
-    rows = table.table().tolist() if isinstance(table, Layout) else [list(row) for row in table]
-    if not rows or not rows[0] or len({len(row) for row in rows}) > 1 or len(rows) * len(rows[0]) > _MAX_CELLS:
-        raise ValueError(f"table: got rows of {[len(row) for row in rows[:8]]}; needed 1 to {_MAX_CELLS} cells in rows")
-    shape = len(rows), len(rows[0])
-    groups = integers("colours", rows if colours is None else colours, shape=shape)
+    numbers = integers("table", table.table() if isinstance(table, Layout) else table, ndim=2)
+    if not 1 <= numbers.size <= _MAX_CELLS:
+        raise ValueError(f"table: got {numbers.size} cells; needed 1 to {_MAX_CELLS}")
+    shape, rows = numbers.shape, numbers.tolist()
+    groups = numbers if colours is None else integers("colours", colours, shape=shape)
     framed = set(mark)
     if stray := [cell for cell in framed if not (0 <= cell[0] < shape[0] and 0 <= cell[1] < shape[1])]:
         raise ValueError(f"mark: got {stray[0]}; needed a cell of the {shape[0]} x {shape[1]} grid")

@@ -26,8 +26,8 @@ def test_a_layout_is_its_offsets():
 
 
 def test_colours_go_by_what_is_asked():
-    found = cells(draw.number_grid([["a", "b"], ["c", "d"]], "t", colours=[[0, 1], [1, 0]]))
-    assert [label for label, _ in found.values()] == ["a", "b", "c", "d"]
+    found = cells(draw.number_grid([[9, 8], [7, 6]], "t", colours=[[0, 1], [1, 0]]))
+    assert [label for label, _ in found.values()] == ["9", "8", "7", "6"]
     assert found[0, 0][1] == found[1, 1][1] != found[0, 1][1] == found[1, 0][1]
 
 
@@ -39,12 +39,12 @@ def test_marked_cells_are_framed():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"table": []}, "table: got rows of"),
-        ({"table": [[1], [1, 2]]}, r"table: got rows of \[1, 2\]; needed"),
-        ({"table": [[0] * 3000]}, "needed 1 to 2048 cells"),
+        ({"table": []}, "table: got"),
+        ({"table": [[1], [1, 2]]}, "table: got"),
+        ({"table": [[0] * 3000]}, "table: got 3000 cells; needed 1 to 2048"),
         ({"table": [[0, 1]], "mark": [(1, 0)]}, r"mark: got \(1, 0\); needed a cell of the 1 x 2 grid"),
         ({"table": [[0, 1]], "colours": [[0]]}, "colours: got"),
-        ({"table": [["a", "b"]]}, "colours: got"),
+        ({"table": [["a", "b"]]}, "table: got"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(given, said):
