@@ -106,7 +106,8 @@ print("middle 64:", values([(0, 0), (0, 8), (1, 0)], 3, 3, 3, 64))
 # moves:
 
 # %% tags=["lab", "open"]
-print("S<3,4,3> on elements:", values([(1, 0)], 3, 4, 3), " S<3,3,3> on elements:", values([(1, 0)], 3, 3, 3))
+print("S<3,4,3> on elements:", values([(1, 0)], 3, 4, 3))
+print("S<3,3,3> on elements:", values([(1, 0)], 3, 3, 3))
 
 # %% [markdown]
 # Two ways are right. Either the swizzle counts elements: of 2 bytes, the base is one less, S<3,3,3>. Or it stays in
@@ -134,7 +135,7 @@ def store_by_pointer(mX: cute.Tensor):
 
 
 def stored(store, skew: int = 0) -> list[int]:
-    """Where elements (1, 0), (2, 0), ... lie after `store`, from a base `skew` bytes past a multiple of 1024."""
+    """Where (1, 0), (2, 0), ... lie after `store`, from a base `skew` bytes past a multiple of 1024."""
     memory = torch.zeros(2048, dtype=torch.int16)
     start = (-memory.data_ptr() % 1024 + skew) // 2
     store(from_dlpack(memory[start : start + 512]))
@@ -175,18 +176,18 @@ print("128 bytes past:", stored(store_by_pointer, skew=128))
 
 # %%
 def in_elements(element_bytes):
-    """Exercise 1: (bits, base, shift) of S<3,4,3>, which counts bytes, for elements of 1, 2, 4, 8 or 16 bytes."""
+    """Exercise 1: S<3,4,3> counts bytes. What is it in elements of 1, 2, 4, 8 or 16 bytes? Three numbers."""
     raise NotImplementedError
 
 
 def for_short_rows():
-    """Exercise 2: (bits, base, shift) in bytes for 8 rows of 64 bytes: in each column of 16-byte chunks the 8 rows are
-    to lie in 8 different groups of 4 banks. A chunk stays whole."""
+    """Exercise 2: (bits, base, shift) in bytes for 8 rows of 64 bytes. In each column of 16-byte chunks,
+    the 8 rows are to lie in 8 different groups of 4 banks. A chunk stays whole."""
     raise NotImplementedError
 
 
 def place(base, row, col):
-    """Exercise 3: the byte address of float16 (row, col) of the tile at byte `base`, with S<3,4,3> on the pointer."""
+    """Exercise 3: the byte address of (row, col) of the tile at byte `base`, S<3,4,3> on the pointer."""
     raise NotImplementedError
 
 

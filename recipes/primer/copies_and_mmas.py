@@ -82,13 +82,14 @@ def tiled_mma(warps_m: int = 2, warps_n: int = 2) -> cute.TiledMma:
 
 
 def warps_of(make, rows: int, cols: int, *args) -> dict[tuple[int, int], int]:
-    """The warp that accumulates each element of a tile of C, for the tiled MMA that `make(*args)` returns."""
+    """The warp that accumulates each element of a tile of C, for the tiled MMA of `make(*args)`."""
     found = {}
 
     @cute.jit
     def host():
         mma, cC = make(*args), cute.make_identity_tensor((rows, cols))
-        parts = [mma.get_slice(thread).partition_C(cC) for thread in range(mma.size)]  # (MMA, MMA_M, MMA_N) each
+        # (MMA, MMA_M, MMA_N) each
+        parts = [mma.get_slice(thread).partition_C(cC) for thread in range(mma.size)]
         found.update({tCcC[i]: t // 32 for t, tCcC in enumerate(parts) for i in range(cute.size(tCcC))})
 
     host()
@@ -136,7 +137,8 @@ def fragments(recipe, dtype=cutlass.Float16) -> dict[str, str]:
     thr, copy = mma.get_slice(0), recipe.tiled_copies(dtype).s2r_a.get_slice(0)
     tCsA, tXsA = thr.partition_A(sA)[None, None, None, 0], copy.partition_S(sA)[None, None, None, 0]
     tCrA = mma.make_fragment_A(tCsA)
-    return {"sA": str(sA), "tCsA": str(tCsA), "tCrA": str(tCrA), "tXsA": str(tXsA), "tXrA": str(copy.retile(tCrA))}
+    found = {"sA": sA, "tCsA": tCsA, "tCrA": tCrA, "tXsA": tXsA, "tXrA": copy.retile(tCrA)}
+    return {name: str(tensor) for name, tensor in found.items()}
 
 
 # %% tags=["lab", "open"]
@@ -187,18 +189,18 @@ for name in ("ampere/smem_gemm", "hopper/tma_wgmma_gemm", "blackwell/tma_tcgen05
 
 # %%
 def name_of(part, memory, matrix):
-    """Exercise 1: a tensor's name. part: "CTA", "copy of A" or "MMA"; memory: "global", "shared", "registers" or
-    "coordinates"; matrix: "A", "B" or "C"."""
+    """Exercise 1: a tensor's name. part: "CTA", "copy of A" or "MMA"; memory: "global", "shared",
+    "registers" or "coordinates"; matrix: "A", "B" or "C"."""
     raise NotImplementedError
 
 
 def registers_of(tile_m, tile_n, warps_m, warps_n):
-    """Exercise 2: (accumulators, registers of A for one k-block) of a thread, for a tile of C by a grid of warps."""
+    """Exercise 2: a thread's (accumulators, registers of A for one k-block), for a tile and a grid of warps."""
     raise NotImplementedError
 
 
 def right_of_each_other():
-    """Exercise 3: a tiled MMA of the same instruction by 2 x 2 warps, warp 1 to the right of warp 0, warp 2 below."""
+    """Exercise 3: a tiled MMA of 2 x 2 warps, warp 1 to the right of warp 0, warp 2 below it."""
     raise NotImplementedError
 
 

@@ -84,7 +84,7 @@ def add(mA: cute.Tensor, mB: cute.Tensor, mC: cute.Tensor, threads: cutlass.Cons
 
 def compile_for(arch: str, options: str = ""):
     """The launch, compiled for `arch` ("sm_90a") and vectors of any length; no GPU is needed."""
-    vector = make_fake_compact_tensor(cutlass.Float32, (cute.sym_int32(),))  # a type and a shape, and no memory
+    vector = make_fake_compact_tensor(cutlass.Float32, (cute.sym_int32(),))  # no memory
     return cute.compile(add, vector, vector, vector, options=f"--gpu-arch {arch} {options}".strip())
 
 
@@ -116,7 +116,7 @@ def for_each_thread(body: cutlass.Constexpr, threads: cutlass.Int32, *tensors):
 
 
 def any_length(x: torch.Tensor):
-    """The tensor for CuTe, its length a value of run time; without this the length would be a part of the program."""
+    """The tensor for CuTe, its length a run-time value, and not a part of the program."""
     return from_dlpack(x).mark_layout_dynamic()
 
 
@@ -180,7 +180,7 @@ status = program(vector, cutlass.Int32(3))
 # Where there is a GPU, the kernel itself runs, and is compared with `torch`:
 
 
-# %% tags=["lab"]
+# %% tags=["lab", "open"]
 if torch.cuda.is_available():
     a, b, c = torch.randn(3, 1_000_003, device="cuda")
     add(*map(any_length, (a, b, c)))
@@ -202,13 +202,13 @@ def scale_one(mX, mY, i):
 
 @cute.jit
 def square_strided(mX, mY, threads, thread):
-    """Exercise 2: y = x * x by few threads: this one takes elements thread, thread + threads, ... of mY."""
+    """Exercise 2: y = x * x by few threads. This one takes elements thread, thread + threads, ..."""
     raise NotImplementedError
 
 
 @cute.jit
 def find_largest(mX, mY, i):
-    """Exercise 3: y[0] is the largest element of mX, found by a single thread. The length is known at run time only."""
+    """Exercise 3: y[0] is the largest element of mX, found by one thread. Its length is a run-time value."""
     raise NotImplementedError
 
 

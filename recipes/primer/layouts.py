@@ -45,7 +45,7 @@ from cutlass.cute.runtime import from_dlpack
 
 
 def under_cute(make, *args):
-    """What `make(*args)` returns inside of a jit function: Python objects, for CuTe's own end with the function."""
+    """What `make(*args)` returns inside of a jit function: plain Python, for layouts end with the function."""
     kept = []
 
     @cute.jit
@@ -89,7 +89,8 @@ number = [[row + 4 * col for col in range(6)] for row in range(4)]
 draw.number_grid(number, "The number of each coordinate of shape (4,6), whatever the strides")
 
 # %% tags=["lab", "open"]
-show(lambda: (rows()((1, 2)), rows()(9), cute.idx2crd(9, (4, 6)), cute.size(rows()), cute.make_layout((4, 6))))
+show(lambda: (rows()((1, 2)), rows()(9), cute.idx2crd(9, (4, 6)), cute.size(rows())))
+show(lambda: cute.make_layout((4, 6)))
 print(offsets(rows))
 
 # %% [markdown]
@@ -185,7 +186,7 @@ print(torch.equal(y, x[4:8, 6:9]))
 
 # %%
 def padded_columns(rows, cols):
-    """Exercise 1: the layout of (rows, cols) with adjacent elements in a column; columns begin at multiples of 8."""
+    """Exercise 1: the column-major layout of (rows, cols) whose columns begin at multiples of 8."""
     raise NotImplementedError
 
 
@@ -195,8 +196,8 @@ def every_other_column(layout):
 
 
 def tile_by_tile():
-    """Exercise 3: the layout of an 8 x 8 matrix whose 4 x 4 tiles lie one after the other: those of the upper half
-    first, from left to right. In a tile, rows of 4 adjacent elements lie one after the other."""
+    """Exercise 3: the layout of an 8 x 8 matrix in tiles of 4 x 4, each 16 adjacent elements, row after row.
+    The tiles lie one after the other: the upper left, the upper right, the lower left, the lower right."""
     raise NotImplementedError
 
 

@@ -69,7 +69,7 @@ def tiled_copy(layouts=two_to_a_row) -> cute.TiledCopy:
 
 # %%
 def parts(part, threads: int, shape: tuple[int, int]) -> list[list[tuple[int, int]]]:
-    """For each thread, the coordinates of what `part(thread, tensor)` takes of a tile, in the order of its values."""
+    """For each thread, the coordinates of its values: of what `part(thread, tensor)` takes of a tile."""
     found = []
 
     @cute.jit
@@ -106,8 +106,9 @@ def copy_part(mX, mY, tile, thread):
     copy = tiled_copy()
     thr = copy.get_slice(thread)
     gX, gY = cute.local_tile(mX, TILE, tile), cute.local_tile(mY, TILE, tile)
-    cX = cute.local_tile(cute.make_identity_tensor(mX.shape), TILE, tile)  # coordinates in the whole matrix
-    tXgX, tXgY, tXcX = thr.partition_S(gX), thr.partition_D(gY), thr.partition_S(cX)  # (CPY, CPY_M, CPY_N)
+    cX = cute.local_tile(cute.make_identity_tensor(mX.shape), TILE, tile)  # of the whole matrix
+    # (CPY, CPY_M, CPY_N) each
+    tXgX, tXgY, tXcX = thr.partition_S(gX), thr.partition_D(gY), thr.partition_S(cX)
     tXrX = cute.make_fragment_like(tXgX)
     inside = cute.make_rmem_tensor((1, *tXcX.shape[1:]), cutlass.Boolean)  # (1, CPY_M, CPY_N)
     for m in cutlass.range_constexpr(inside.shape[1]):
@@ -188,18 +189,18 @@ draw.tv_view(evaluate(tiled_mma).c, (16, 8), axes=("M", "N"), title="C of m16n8k
 
 # %%
 def four_to_a_row():
-    """Exercise 1: two layouts for `tiled_copy`: 32 threads on 8 x 16, four to a row, thread 1 right of thread 0."""
+    """Exercise 1: layouts for `tiled_copy`: 32 threads on 8 x 16, four to a row, 1 right of 0."""
     raise NotImplementedError
 
 
 def holder(row, col):
-    """Exercise 2: (thread, value) that has C[row, col] of the instruction above. Plain numbers, no CuTe."""
+    """Exercise 2: (thread, value) that has C[row, col] of the instruction above, as numbers."""
     raise NotImplementedError
 
 
 @cute.jit
 def add_one_part(mX, mY, tile, thread):
-    """Exercise 3: mY = mX + 1, like `copy_part`. N may be any number, so each element has a comparison of its own."""
+    """Exercise 3: mY = mX + 1, like `copy_part`. N may be odd: compare for each element."""
     raise NotImplementedError
 
 
