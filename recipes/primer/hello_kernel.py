@@ -184,6 +184,7 @@ status = program(vector, cutlass.Int32(3))
 if torch.cuda.is_available():
     a, b, c = torch.randn(3, 1_000_003, device="cuda")
     add(*map(any_length, (a, b, c)))
+    torch.cuda.synchronize()
     print("equal to torch:", torch.equal(c, a + b))
 
 # %% [markdown]

@@ -153,6 +153,7 @@ print("copied:", torch.equal(x, y[:10]), "untouched below:", bool((y[10:] == -1)
 if torch.cuda.is_available():
     x, y = torch.randn(2, 1001, 2004, device="cuda")
     launch(*(from_dlpack(z, assumed_align=16) for z in (x, y)))
+    torch.cuda.synchronize()
     print("copied on the GPU:", torch.equal(x, y))
 
 # %% [markdown]
