@@ -26,7 +26,7 @@ def flow(stops: Sequence[Stop], arrows: Sequence[str], title: str) -> svg.Pictur
     """Stops from top to bottom; beside the arrow between two of them stands what leads there.
 
     Args:
-        stops: in order; those of one kind have one colour, and the kind is written at the right.
+        stops: in order; those of one kind have one colour, and the kind stands under the text.
         arrows: a text for each arrow, one fewer than stops.
         title: the picture's title.
 
@@ -41,21 +41,19 @@ def flow(stops: Sequence[Stop], arrows: Sequence[str], title: str) -> svg.Pictur
     if missing := {stop.kind for stop in stops} - set(kinds):
         raise ValueError(f"stops: got {len(kinds) + len(missing)} kinds; needed at most {len(kinds)}")
     name_width = max(svg.text_width(stop.name, 13) for stop in stops) + 24
-    text_width = max(svg.text_width(stop.text, _SIZE) for stop in stops) + 24
-    kind_width = max(svg.text_width(stop.kind, _SIZE) for stop in stops) + 24
-    parts: list[str] = []
+    text_width = max(svg.text_width(text, _SIZE) for stop in stops for text in (stop.text, stop.kind))
+    left, parts = 16 + name_width + 12, []
     for number, stop in enumerate(stops):
         y = _TOP + number * (_H + _GAP)
         parts.append(svg.cell(16, y, name_width, _H, stop.name, kinds[stop.kind], size=13, stop=stop.name))
-        parts.append(svg.text(16 + name_width + 12, y + _H / 2, stop.text, _SIZE, "ink", "start"))
-        x = 16 + name_width + text_width
-        parts.append(svg.text(x, y + _H / 2, stop.kind, _SIZE, "soft", "start"))
+        parts.append(svg.text(left, y + _H / 2 - 8, stop.text, _SIZE, "ink", "start"))
+        parts.append(svg.text(left, y + _H / 2 + 8, stop.kind, _SIZE, "soft", "start"))
         if number < len(arrows):
             parts += _arrow(16 + name_width / 2, y + _H, arrows[number])
     height = _TOP + len(stops) * (_H + _GAP) - _GAP + 16
     described = " -> ".join(stop.name for stop in stops)
     wide = max((svg.text_width(text, _SIZE) for text in arrows), default=0) + name_width / 2 + 48
-    return svg.picture(max(16 + name_width + text_width + kind_width, wide), height, title, described, parts, {})
+    return svg.picture(max(left + text_width + 16, wide), height, title, described, parts, {})
 
 
 def _arrow(x: float, y: float, text: str) -> list[str]:

@@ -101,19 +101,18 @@ print("middle 64:", values([(0, 0), (0, 8), (1, 0)], 3, 3, 3, 64))
 #
 # ## Bytes against elements
 #
-# Where does element (1, 0) lie? Element 64 is byte 128. In bytes, S<3,4,3> makes 144 of 128, which is element 72. But
-# call the composed layout with S<3,4,3>, and it swizzles the *element* offset 64. Bits 7 to 9 of 64 are 0, nothing
-# moves:
+# Where does element (1, 0) lie? Element 64 is byte 128. In bytes, S<3,4,3> makes 144 of 128, which is element 72. But a
+# composed layout that is *called* with S<3,4,3> swizzles the element offset, 64. Bits 7 to 9 of 64 are 0: nothing moves.
 
 # %% tags=["lab", "open"]
 print("S<3,4,3> on elements:", values([(1, 0)], 3, 4, 3))
 print("S<3,3,3> on elements:", values([(1, 0)], 3, 3, 3))
 
 # %% [markdown]
-# Two ways are right. Either the swizzle counts elements: of 2 bytes, the base is one less, S<3,3,3>. Or it stays in
-# bytes and goes to the *pointer*: `recast_ptr(pointer, swizzle)` gives a pointer that swizzles the address of every
-# access. That is done in the machine's own unit, for every dtype alike. Here is both, in real memory. Each element
-# stores its own number; then we look where number 64, which is (1, 0), has come to lie.
+# Two ways are right. Either the swizzle counts elements: with 2 bytes each, the base is one less, S<3,3,3>. Or it stays
+# in bytes and goes to the *pointer*: `recast_ptr(pointer, swizzle)` gives a pointer that swizzles the address of every
+# access, in the same unit for every dtype. Here are both, in real memory. Each element stores its own number; then we
+# look where 64, which is (1, 0), has come to lie, and the rows below it.
 
 
 # %%

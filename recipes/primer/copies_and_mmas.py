@@ -19,8 +19,8 @@
 # %% [markdown]
 # # Copies and MMAs
 #
-# **Claim.** In a GEMM every element of A goes one way. CuTe kernels name the stops of that way by one rule. Who knows
-# the rule reads `tCrA` as a sentence: *this thread's* part, as the MMA that makes *C* wants it, in *registers*, of *A*.
+# **Claim.** An element of A passes through six tensors on its way into the accumulators. CuTe kernels name them by one
+# rule. So `tCrA` reads as a sentence: *this thread's* part, as the MMA for *C* wants it, in *registers*, of *A*.
 
 # %% tags=["lab"]
 import inspect
@@ -45,7 +45,7 @@ draw.flow(
         "a tiled copy: ldmatrix, from tXsA to tXrA, which is tCrA retiled",
         "gemm(mma, tCrC, tCrA, tCrB, tCrC): mma.sync",
     ],
-    "The way of A on Ampere",
+    "The path of A on Ampere",
 )
 
 # %% [markdown]
@@ -67,7 +67,7 @@ draw.flow(
 # A [copy atom](../../docs/glossary.md#copy-atom) is one copy instruction, an
 # [MMA atom](../../docs/glossary.md#mma-atom) one tensor-core instruction: both know which lane holds what. A *tiled*
 # copy or MMA repeats the atom over more threads. [`mma.sync`](../../docs/glossary.md#mma-sync) is an instruction of one
-# warp, and one gives the grid of warps. Here are 2 x 2 of them on a tile of 32 x 32:
+# warp, so its tiled MMA takes a grid of warps. Here are 2 x 2 of them on a tile of 32 x 32:
 
 # %%
 import cutlass
@@ -148,13 +148,13 @@ for name, tensor in evaluate(fragments, load("ampere/smem_gemm")).items():
 # %% [markdown]
 # `sA` is swizzled at the pointer ([composed layouts](composed_layouts.ipynb)). `tCrA`: an instruction takes eight
 # values, (2,2,2); four of them cover the warp's 64 rows; four k-blocks make a stage. `tXrA` is the same registers as
-# `ldmatrix` fills them, eight at a time. What was filled under one name is multiplied under the other.
+# `ldmatrix` fills them, eight at a time. The copy fills them under one name, the MMA reads them under the other.
 #
 # ## Where each tensor core reads from
 #
 # The tensor core of Hopper ([`wgmma`](../../docs/glossary.md#wgmma)) and of data-center Blackwell
 # ([`tcgen05`](../../docs/glossary.md#tcgen05)) reads shared memory by itself. Then `make_fragment_A` gives no registers
-# but [descriptors](../../docs/glossary.md#descriptor), 64 bits that say where an operand lies. Three GEMMs, asked:
+# but [descriptors](../../docs/glossary.md#descriptor), 64 bits that say where an operand lies. We ask three GEMMs:
 
 
 # %%
@@ -179,8 +179,8 @@ for name in ("ampere/smem_gemm", "hopper/tma_wgmma_gemm", "blackwell/tma_tcgen05
 # | Hopper | `wgmma`, a warpgroup | descriptor, or registers | descriptor | registers |
 # | data-center Blackwell | `tcgen05.mma`, one thread | descriptor, or tensor memory | descriptor | tensor memory |
 #
-# Glossary: [warpgroup](../../docs/glossary.md#warpgroup), [tensor memory](../../docs/glossary.md#tmem). `ldmatrix` is
-# content with any swizzle that has no conflicts; a descriptor names one of a few modes.
+# Glossary: [warpgroup](../../docs/glossary.md#warpgroup), [tensor memory](../../docs/glossary.md#tmem). `ldmatrix`
+# reads through any swizzle; a descriptor names one of a few modes.
 #
 # ## Exercises
 #

@@ -82,7 +82,7 @@ def rows():
 # `offsets` called the layout with one number i, and not with (row, column). CuTe allows that of every layout. It counts
 # coordinates with the *first* index fastest: (0,0), (1,0), (2,0), (3,0), (0,1), ... This is
 # [colexicographic order](../../docs/glossary.md#colexicographic): numbers and coordinates are two names of the same
-# place. C, `torch` and `print` count the other way round. Most mistakes with layouts begin here.
+# place. C and `torch` count with the *last* index fastest. Keep the two orders apart.
 
 # %% tags=["lab"]
 number = [[row + 4 * col for col in range(6)] for row in range(4)]
@@ -156,8 +156,8 @@ draw.number_grid(tiles, "8 x 12 in tiles of 4 x 3: the number of the tile")
 # %% [markdown]
 # ## local_tile
 #
-# [`local_tile(tensor, tiler, coord)`](../../docs/glossary.md#local-tile) divides, and takes the tile at `coord`. It is
-# the first line of most kernels: `coord` is then the CTA's place in the grid. A
+# [`local_tile(tensor, tiler, coord)`](../../docs/glossary.md#local-tile) divides, and takes the tile at `coord`. Most
+# kernels here begin with it: `coord` is then the CTA's place in the grid. A
 # [tensor](../../docs/glossary.md#tensor) is a pointer and a layout. So the tile is the same memory with another pointer
 # and a smaller layout; nothing is copied. `None` in `coord` keeps all tiles of that mode.
 
