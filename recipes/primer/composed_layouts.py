@@ -102,7 +102,7 @@ print("middle 64:", values([(0, 0), (0, 8), (1, 0)], 3, 3, 3, 64))
 # ## Bytes against elements
 #
 # Where does element (1, 0) lie? Element 64 is byte 128. In bytes, S<3,4,3> makes 144 of 128, which is element 72. But a
-# composed layout that is *called* with S<3,4,3> swizzles the element offset, 64. Bits 7 to 9 of 64 are 0: nothing moves.
+# composed layout that is *called* with S<3,4,3> swizzles the element offset, 64. Its bits 7 to 9 are 0: nothing moves.
 
 # %% tags=["lab", "open"]
 print("S<3,4,3> on elements:", values([(1, 0)], 3, 4, 3))
