@@ -193,6 +193,11 @@ CALLS: dict[str, Any] = {
     "cookbook.draw.clusters.cluster_view": lambda: {"clusters": {"a": (2, 1)}, "tile": (128, 256), "title": "t"},
     "cookbook.draw.crossbar.crossbar": lambda: {"words": [0, 8, 3], "banks": 8, "title": "t", "animated": True},
     "cookbook.draw.crossbar.wavefronts": lambda: {"words": [0, 8, 3], "banks": 8},
+    "cookbook.draw.flow.flow": lambda: {
+        "stops": [draw.Stop("mA", "t", "k"), draw.Stop("gA", "t", "k")],
+        "arrows": ["tile it"],
+        "title": "t",
+    },
     "cookbook.draw.fragments.ldmatrix_view": lambda: {"mn_major": True, "trans": True, "title": "t"},
     "cookbook.draw.fragments.tv_view": lambda: {
         "tv": Layout((4, 2), (1, 4)),
@@ -237,6 +242,13 @@ CALLS: dict[str, Any] = {
     },
     "cookbook.draw.layouts.chunk_by_slot": lambda: {"starts": 16 * np.arange(16)},
     "cookbook.draw.layouts.swizzle_view": lambda: {"smem_layout": SW128, "lines": 8, "title": "t"},
+    "cookbook.draw.numbers.number_grid": lambda: {
+        "table": [[0, 1], [2, 3]],
+        "title": "t",
+        "colours": [[0, 1], [1, 0]],
+        "mark": [(1, 0)],
+        "note": "n",
+    },
     "cookbook.draw.masks.swizzle_bits": lambda: {
         "swizzle": Swizzle(3, 4, 3),
         "n": 12,
@@ -614,6 +626,7 @@ TAKES: dict[tuple[str, str], tuple[str, ...]] = {
     ("cookbook.draw.bits.gf2_matrix", "asked"): NONE,
     ("cookbook.draw.grids.before_after", "mark"): NONE,
     ("cookbook.draw.grids.layout_grid", "mark"): NONE,
+    ("cookbook.draw.numbers.number_grid", "mark"): NONE,
     ("cookbook.draw.masks.swizzle_bits", "fields"): NONE,
     ("cookbook.draw.svg.picture", "elements"): ("[]", "()", "empty array"),
     ("cookbook.draw.svg.picture", "notes"): NONE,

@@ -86,6 +86,7 @@ VALID = {  # a valid call of every command
     "limits": (NAME,),
     "copy": (NAME, "{folder}/kernel.py"),
     "new": ("hopper/my_gemm",),
+    "exercise": ("primer/composed_layouts",),
     "results": (),
     "doctor": (),
     "atom": ("--major", "K", "--tile", "128x64"),

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from cookbook.recipe import copy, formats
 from cookbook.recipe import majors as operand_majors
 
-TRACKS = ("foundations", "ampere", "hopper", "blackwell")
+TRACKS = ("primer", "foundations", "ampere", "hopper", "blackwell")
 KINDS = ("gemm", "transpose", "study")  # what a recipe defines: docs/architecture.md, "A recipe"
 MEASURES = ("wavefronts", "experiment", "copies", "ceiling")  # what a study may measure: recipe contract, likewise
 ANYWHERE = "anywhere"

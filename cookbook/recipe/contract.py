@@ -7,7 +7,7 @@ CuTe's and torch's types are `Any` here, so that nothing heavy is imported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
@@ -19,6 +19,7 @@ __all__ = [
     "Ceilings",
     "Copies",
     "DividedK",
+    "Exercises",
     "Experiment",
     "ExperimentStudy",
     "Gemm",
@@ -197,6 +198,17 @@ class Study(Protocol):
     def facts(self) -> list[tuple[str, bool, str]]:
         """A name, whether it holds, what was found and needed; each computed when this is called."""
         ...
+
+
+@runtime_checkable
+class Exercises(Protocol):
+    """Its page ends in exercises: functions whose bodies the reader writes; until then they raise NotImplementedError.
+
+    The docstring of each function is its task.
+    """
+
+    # by name of the function: a check that takes the reader's function and yields (question, got, needed)
+    EXERCISES: Mapping[str, Callable[[Any], Iterable[tuple[str, Any, Any]]]]
 
 
 @runtime_checkable

@@ -119,7 +119,8 @@ def _cell(cell: Any, live: dict[str, Callable[[], str]]) -> list[str]:
     if not cell.source.strip():
         return []
     code = fence(cell.source, "python")
-    if "lab" in cell.metadata.get("tags", []):
+    tags = cell.metadata.get("tags", [])
+    if "folded" in tags or ("lab" in tags and "open" not in tags):
         code = unsearched(folded("The code of this step", code))
     now = [shown() for call, shown in live.items() if call in cell.source]
     return [code, *(now or map(_output, cell.outputs))]
