@@ -91,8 +91,8 @@ KERNEL_MUTATIONS = [
     Mutation(
         AMPERE,
         "ldmatrix reads without the swizzle that cp.async wrote with",
-        "thr_a.partition_S(sA)",
-        "thr_a.partition_S(plain(sA))",
+        "thr.partition_S(sX)",
+        "thr.partition_S(plain(sX))",
     ),
     Mutation(AMPERE, "the edge of the output is not guarded", "cute.elem_less(tCcC[0, m, n], limit)", "True"),
 ]

@@ -300,7 +300,7 @@ def facts() -> list[tuple[str, bool, str]]:
 [name for name, holds, _ in facts() if not holds]  # what does not hold
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the 64 bits
+# ## The 64 bits
 #
 # From here on the cells use the `cookbook` package, which draws what the cells above made, and checks it.
 #
@@ -335,7 +335,7 @@ draw.bit_fields(shown(by_hand, "blackwell"), title="Blackwell: the matrix descri
 # (*Base offset* is for a tile whose pattern does not start at a multiple of its size. Keep the tile aligned, 1024 bytes
 # for the 128-byte mode, and it is 0.)
 #
-# ## In the lab: against the model
+# ## Against the model
 #
 # The model of `wgmma`, written from the PTX manual, derives descriptors from layouts as well, by its own code, and
 # refuses a layout that none describes. For all sixteen tiles the words agree:

@@ -26,7 +26,7 @@ def test_ranks_equal_counting_for_every_legal_swizzle_and_random_accesses(recipe
     for bits, base, shift in itertools.product(range(4), range(4), range(1, 5)):
         if shift >= bits:
             for access in accesses:
-                assert recipe.turns(access, (bits, base, shift)) == recipe.brute(access, (bits, base, shift))
+                assert recipe.wavefronts(access, (bits, base, shift)) == recipe.brute(access, (bits, base, shift))
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ SENDER_WAITS = "cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=
 PRODUCER = "pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)"
 READER = "read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)"
 LANES = "copies.t2r_c.get_slice(tidx), copies.r2s_c"
+OWN = "copies.t2r_c.get_slice(epi.thread)"
 
 FAULTS = [
     planted(PLAIN, "a stage is read before it is full", "pipe.consumer_wait(read)", "pass", "race"),
@@ -286,7 +287,7 @@ FAULTS = [
     planted(TENSOR, "tensor memory is not freed", "tmem.free(address)", "pass", "tensor memory"),
     planted(
         TENSOR,
-        "the epilogue goes round one stage of sums",
+        "the epilogue goes round one accumulator stage",
         "fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.acc_stages)",
         "fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)",
         "deadlock",
@@ -320,7 +321,7 @@ FAULTS = [
         "deadlock",
         "early wait",
     ),
-    planted(TENSOR, "a warp asks for another's lanes", LANES, LANES.replace("tidx", "tidx ^ 32", 1), "tensor lanes"),
+    planted(TENSOR, "a warp asks for another's lanes", OWN, OWN.replace("thread", "thread ^ 32"), "tensor lanes"),
     planted(TCGEN05, "a warp asks for another's lanes", LANES, LANES.replace("tidx", "tidx ^ 32", 1), "tensor lanes"),
     planted(
         PINGPONG,
