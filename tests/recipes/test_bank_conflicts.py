@@ -17,9 +17,9 @@ LANES = np.arange(32)
 
 def test_one_word_a_bank_and_wavefront_for_any_number_of_lanes():
     assert [PAGE.bank_of(byte) for byte in (0, 4, 124, 128)] == [0, 1, 31, 0]
-    assert PAGE.turns([0] * 32) == actual([0] * 32) == 1
-    assert PAGE.turns([0, 128]) == actual([0, 128]) == 2
-    assert PAGE.turns([0, 128, 128, 128]) == actual([0, 128, 128, 128]) == 2
+    assert PAGE.wavefronts([0] * 32) == actual([0] * 32) == 1
+    assert PAGE.wavefronts([0, 128]) == actual([0, 128]) == 2
+    assert PAGE.wavefronts([0, 128, 128, 128]) == actual([0, 128, 128, 128]) == 2
     assert PAGE.crosspoints(32, 32) == 1024
     assert PAGE.crossings(2, 32) == 2 * 1024 and PAGE.crossings(8, 64) == 4 * PAGE.crossings(8, 32)
 
@@ -27,14 +27,14 @@ def test_one_word_a_bank_and_wavefront_for_any_number_of_lanes():
 def test_wavefronts_agree_with_the_model_on_random_accesses():
     generator = np.random.default_rng(0)
     for lanes in 4 * generator.integers(0, 200, (300, 32)):
-        assert PAGE.turns(lanes.tolist()) == actual(lanes)
+        assert PAGE.wavefronts(lanes.tolist()) == actual(lanes)
 
 
 def test_column_reads_are_32_way_2_way_and_8_way_on_the_toy():
-    assert PAGE.turns((128 * LANES).tolist()) == actual(128 * LANES) == 32
+    assert PAGE.wavefronts((128 * LANES).tolist()) == actual(128 * LANES) == 32
     small = 32 * np.arange(8)
-    assert PAGE.turns(small.tolist()) == actual(small) == 2
-    assert PAGE.turns(small.tolist(), banks=8) == 8
+    assert PAGE.wavefronts(small.tolist()) == actual(small) == 2
+    assert PAGE.wavefronts(small.tolist(), banks=8) == 8
 
 
 def test_the_bits_of_an_8_x_8_fp32_tile():
@@ -55,7 +55,7 @@ def test_xor_and_add_are_bijections_and_free_and_and_or_are_not():
         "or": False,
     }
     for name in ("xor", "add"):
-        assert PAGE.column_turns(PAGE.MIX[name]) == [1] * 8
+        assert PAGE.column_wavefronts(PAGE.MIX[name]) == [1] * 8
         assert all(PAGE.UNMIX[name](PAGE.MIX[name](c, r), r) == c for c in range(8) for r in range(8))
     assert PAGE.MIX["and"](0b10, 0b01) == PAGE.MIX["and"](0b00, 0b01)
     assert PAGE.MIX["or"](0b10, 0b01) == PAGE.MIX["or"](0b11, 0b01)
@@ -73,12 +73,12 @@ def test_pitch_33_gives_every_bank_once():
     words = by_cute((32, 32), (33, 1))[:, 0]
     assert words[:4].tolist() == [0, 33, 66, 99] and words[-1] == 1023
     assert (words % 32).tolist() == list(range(32))
-    assert [4 * word for word in words] == PAGE.padded and PAGE.turns(PAGE.padded) == actual(PAGE.padded) == 1
+    assert [4 * word for word in words] == PAGE.padded and PAGE.wavefronts(PAGE.padded) == actual(PAGE.padded) == 1
 
 
 def test_bf16_wants_pitch_34_and_not_33():
     def worst(pitch):
-        ours = [PAGE.turns(PAGE.pitched_column(col, pitch, 2)) for col in range(32)]
+        ours = [PAGE.wavefronts(PAGE.pitched_column(col, pitch, 2)) for col in range(32)]
         assert ours == [actual(PAGE.pitched_column(col, pitch, 2), 2) for col in range(32)]
         return max(ours)
 
@@ -91,9 +91,9 @@ def test_ldmatrix_wants_an_odd_multiple_of_16_bytes():
     for multiple in range(1, 20):
         rows = 16 * multiple * np.arange(8)
         expected = banks.wavefronts(access.ldmatrix(rows, 1).addresses, 16).actual
-        assert PAGE.matrix_turns(16 * multiple) == expected
+        assert PAGE.matrix_wavefronts(16 * multiple) == expected
         assert (expected == 1) == (multiple % 2 == 1)
-    assert PAGE.matrix_turns(2 * 66) is None
+    assert PAGE.matrix_wavefronts(2 * 66) is None
     with pytest.raises(ValueError, match="multiples of 16 bytes"):
         access.ldmatrix(2 * 66 * np.arange(8), 1)
 

@@ -74,7 +74,7 @@ def test_two_block_shapes_free_at_once() -> None:
 def test_phases_by_width(width: int, phases: int) -> None:
     counted = banks.wavefronts(width * np.arange(32), width)
     assert (len(counted.phases), counted.actual) == (phases, phases)
-    assert len(PAGE.turns_of_phases([width * i for i in range(32)], width)) == phases
+    assert len(PAGE.wavefronts_of_phases([width * i for i in range(32)], width)) == phases
 
 
 def test_phases_are_not_recombined() -> None:

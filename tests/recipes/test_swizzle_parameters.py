@@ -54,7 +54,7 @@ def test_3_2_3_on_8_rows_of_32():
     expected = [0, 36, 72, 108, 144, 180, 216, 252]
     assert PAGE.column(8, 32, 0, 3, 2, 3) == by_cute((8, 32), (32, 1), (3, 2, 3))[:, 0].tolist() == expected
     fp32 = [4 * o for o in expected]
-    assert PAGE.turns(fp32, 16) == actual(fp32, 16) == 1  # eight lanes, one phase
+    assert PAGE.wavefronts(fp32, 16) == actual(fp32, 16) == 1  # eight lanes, one phase
     half = by_cute((8, 32), (32, 1), (3, 2, 3))
     assert half[1, :8].tolist() == [36, 37, 38, 39, 32, 33, 34, 35]  # a 16-byte vector, torn
 
@@ -70,7 +70,7 @@ def test_half_8_x_32_by_16_byte_rows_wants_2_3_3_or_3_3_3():
     for spec, expected in (((0, 3, 3), 4), ((2, 3, 3), 1), ((3, 3, 3), 1), ((2, 3, 2), 2)):
         for col in range(0, 32, 8):
             places = 2 * by_cute((8, 32), (32, 1), spec)[:, col]
-            assert PAGE.turns(places.tolist(), 16) == actual(places, 16) == expected
+            assert PAGE.wavefronts(places.tolist(), 16) == actual(places, 16) == expected
 
 
 def test_32_rows_of_16():
@@ -94,7 +94,7 @@ def test_4_0_5_is_not_worse():
         return 4 * by_cute((32, 16), (16, 1), spec)[:rows, 0]
 
     assert [actual(column(spec, 32)) for spec in ((4, 0, 4), (4, 0, 5))] == [2, 1]
-    on_16 = [PAGE.turns(column(spec, 16).tolist(), banks=16) for spec in ((4, 0, 4), (4, 0, 5))]
+    on_16 = [PAGE.wavefronts(column(spec, 16).tolist(), banks=16) for spec in ((4, 0, 4), (4, 0, 5))]
     assert on_16 == [1, 2]
     assert (list(PAGE.ON_32.values()), list(PAGE.ON_16.values())) == ([2, 1], [1, 2])
 

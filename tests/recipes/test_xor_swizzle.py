@@ -40,7 +40,7 @@ def test_the_law_is_the_next_power_of_two_of_the_rows():
 
 def test_conflicts_fall_by_one_with_each_swizzled_row():
     for col in range(8):
-        assert [PAGE.column_turns(row, col) for row in range(8)] == [8, 7, 6, 5, 4, 3, 2, 1]
+        assert [PAGE.column_wavefronts(row, col) for row in range(8)] == [8, 7, 6, 5, 4, 3, 2, 1]
 
 
 def test_the_toy_transpose_stores_for_nothing_extra():
