@@ -5,13 +5,13 @@ operands again and again, and their kind (shapes, strides, dtypes, devices, alig
 and which kernel serves it. `cookbook copy` writes what a recipe uses of this text into the copied file.
 """
 
+import inspect
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
-import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 import torch
@@ -28,15 +28,22 @@ def require(ok: bool, name: str, got: object, needed: str, error: type[Exception
         raise error(f"{name}: got {got}; needed {needed}")
 
 
-def compile_host(host, arch: str, pointers: tuple, constants: tuple, numbers: tuple = (), options: str = "", modes=3):
-    """Compile host(*pointers, sizes, strides, *numbers, stream, *constants), with dummy addresses and numbers.
+def compile_host(host, arch: str, pointers: tuple, constants: tuple, options: str = ""):
+    """Compile `host`, a `cute.jit` function, for dummies of the types in its annotations, then `constants`.
 
     arch: "sm_90a", which needs no GPU; "": the GPU that is here. pointers: (element type, alignment in bytes) each.
-    modes: how many sizes (Int32) and strides (Int64) there are. numbers: Int32.
     """
-    dummies = [cute.runtime.make_ptr(of, 16, cute.AddressSpace.gmem, assumed_align=align) for of, align in pointers]
-    sizes, strides = (cutlass.Int32(8),) * modes, (cutlass.Int64(32),) * modes
-    dummies += [sizes, strides, *map(cutlass.Int32, numbers), cuda.CUstream(0)]
+    described = iter(pointers)
+
+    def dummy(of) -> object:
+        if of is cute.Pointer:
+            element, align = next(described)
+            return cute.runtime.make_ptr(element, 16, cute.AddressSpace.gmem, assumed_align=align)
+        fields = get_args(of) or [of.__annotations__[name] for name in getattr(of, "_fields", ())]
+        return getattr(of, "_make", tuple)(map(dummy, fields)) if fields else of(0)
+
+    types = (each.annotation for each in inspect.signature(host).parameters.values())
+    dummies = [dummy(of) for of in types if of is not cutlass.Constexpr]
     options = f"--gpu-arch {arch} {options}" if arch else options
     with COMPILING:
         return cute.compile(host, *dummies, *constants, options=options.strip() or None)

@@ -528,7 +528,7 @@ def gemm(
 def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
     """Compile for `arch` ("sm_80"), which needs no GPU; "": for the GPU that is here."""
     pointers = (dtype, 16), (dtype, 16), (dtype, vec * dtype.width // 8)
-    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch), vec), (132,), options=options)
+    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch), vec), options=options)
 
 
 # %% [markdown]

@@ -729,7 +729,7 @@ def make_load(matrix: cute.Tensor, layout: cute.ComposedLayout, tile: tuple[int,
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     pointers = ((dtype, 16),) * 3
-    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch)), (132, 1), options=options)
+    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch)), options=options)
 
 
 # %% [markdown]

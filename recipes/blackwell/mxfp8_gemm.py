@@ -627,7 +627,7 @@ def gemm(
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_100a"), which needs no GPU; "": for the GPU that is here."""
     pointers = (ELEMENT, 16), (ELEMENT, 16), (SCALE, 16), (SCALE, 16), (dtype, 16)
-    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch)), (148,), options=options)
+    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch)), options=options)
 
 
 # %% [markdown]

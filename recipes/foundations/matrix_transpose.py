@@ -532,7 +532,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
     """
     config = config or list(configs_for(arch, dtype).values())[-1]
     pointers = ((dtype, dtype.width // 8 if config.variant in SCALAR else 16),) * 2
-    return compile_host(launch, arch, pointers, (dtype, config), options=options, modes=2)
+    return compile_host(launch, arch, pointers, (dtype, config), options=options)
 
 
 # %% [markdown]

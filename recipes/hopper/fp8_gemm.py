@@ -789,7 +789,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, a=E4M3, b=E4M3, 
     scale = cutlass.Float32, 4
     pointers = (a, 16), (b, 16), (dtype, 16), scale, scale, (cutlass.Int32, 4)  # the last one to the remapping's table
     constants = (a, b, dtype), config or config_for(arch)
-    return compile_host(gemm, arch, pointers, constants, (66, 1, 1), options=options)
+    return compile_host(gemm, arch, pointers, constants, options=options)
 
 
 # %% [markdown]

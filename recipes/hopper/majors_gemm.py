@@ -800,7 +800,7 @@ def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, 
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     pointers = *((dtype, 16),) * 3, (cutlass.Int32, 16)  # the last one to the table of the remapping
-    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch)), (66,), options=options)
+    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch)), options=options)
 
 
 # %% [markdown]
