@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 from cookbook import cli
 from cookbook.check import workers
-from cookbook.measure import bench, limits
+from cookbook.measure import bench, calibration, limits
 from cookbook.recipe import new
 
 ROOT = Path(__file__).parent.parent
@@ -84,6 +84,7 @@ VALID = {  # a valid call of every command
     "check": (NAME,),
     "bench": (NAME,),
     "limits": (NAME,),
+    "calibrate": ("hopper/tuned_gemm",),
     "copy": (NAME, "{folder}/kernel.py"),
     "new": ("hopper/my_gemm",),
     "exercise": ("primer/composed_layouts",),
@@ -120,6 +121,7 @@ OF_RECIPES = (
     "check",
     "bench",
     "limits",
+    "calibrate",
     "copy",
     "new",
     "results",
@@ -171,6 +173,7 @@ def quick(monkeypatch, tmp_path):
     monkeypatch.setattr(workers, "check", lambda *a, **k: [])
     monkeypatch.setattr(bench, "bench", lambda *a, **k: [])
     monkeypatch.setattr(limits, "measure", lambda *a, **k: {})
+    monkeypatch.setattr(calibration, "measure", lambda *a, **k: {"figures": {}, "changes": {}, "device": "x"})
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

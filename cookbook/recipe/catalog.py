@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from cookbook.recipe import copy, formats
+from cookbook.recipe import copy, figures, formats
 from cookbook.recipe import majors as operand_majors
 
 TRACKS = ("primer", "foundations", "ampere", "hopper", "blackwell")
@@ -63,6 +63,8 @@ class Recipe:
     compared_with: str | None = None  # another GEMM, of the same operands, that `cookbook bench` times as one more peer
     baselines: tuple[str, ...] = ()  # variants without the recipe's idea, which it is compared with
     tuned: bool = False  # whether it is the GEMM to use on its track: pages show it size by size
+    fitted: tuple[str, ...] = ()  # figures of its Calibration that `cookbook calibrate` fits to its variants' times
+    measured_by: str | None = None  # a study whose `measure_figures` gives others of them
     measures: str = ""  # what a study measures on a GPU, one of MEASURES; "" if nothing
     # of a study that measures ceilings: instruction -> the class that its module has for it
     ceiling_of: dict[str, str] = field(default_factory=dict)
@@ -207,6 +209,7 @@ def _described(name: str, file: Path, described: dict[str, Any]) -> Recipe:
     if described.get("operands", "") not in (("", *formats.FORMATS) if kind == "gemm" else ("",)):
         known_formats = ", ".join(formats.FORMATS)
         raise CatalogError(f"{file}: operands: got {described['operands']!r}; needed one of {known_formats}, of a gemm")
+    described["fitted"] = tuple(described.get("fitted") or ())
     described["majors"] = _majors(file, kind, described)
     described["bench_shapes"] = _bench_shapes(file, kind, described)
     _check_compared(name, file, kind, described.get("compared_with"))
@@ -325,6 +328,8 @@ def load(name: str, root: Path | None = None) -> ModuleType:
     sys.modules[module_name] = module  # before execution: dataclasses look their module up by name
     try:
         loader.exec_module(module)
+        if recipe.fitted or recipe.measured_by:
+            figures.use(recipe.name, module)
     except BaseException:
         del sys.modules[module_name]
         raise
