@@ -24,7 +24,7 @@ from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow
 from cookbook.check.product import copies, multiply, partitions, views  # noqa: F401: their operations become known
 from cookbook.check.product.follower import Fault
 from cookbook.check.product.launch import Launch, launch
-from cookbook.check.product.memory import Operand
+from cookbook.check.product.memory import Operand, base_of
 from cookbook.check.product.places import Ptr, element
 from cookbook.check.product.sums import verify
 from cookbook.check.pipeline import shapes
@@ -75,7 +75,8 @@ def _given(module: Any, trace: Module, config: Any, problem: Problem) -> tuple[l
         else:
             name = next(pointers)[1:]
             kind = shapes.kind(text)
-            operands[name] = Operand(name, extents[name], strides[name], kind.bits, element(text))
-            found.append(Ptr("gmem", 0, name=name))
+            base = base_of(len(operands))
+            operands[name] = Operand(name, extents[name], strides[name], kind.bits, element(text), base)
+            found.append(Ptr("gmem", base))
     assert majors and UNKNOWN
     return found, operands, tables

@@ -9,7 +9,7 @@ import numpy as np
 from cookbook.check.pipeline.shapes import CannotFollow
 from cookbook.check.product import origins
 from cookbook.check.product.follower import LANES, Data, Fault, Follower
-from cookbook.check.product.memory import Memory, Operand
+from cookbook.check.product.memory import APART, Memory, Operand
 from cookbook.check.product.places import View
 
 
@@ -73,10 +73,11 @@ def _from_global(f: Follower, view: View, on: np.ndarray) -> np.ndarray:
 
 def operand_of(f: Follower, view: View) -> Operand:
     """The matrix in global memory that a view is of."""
-    found = f.launch.operands.get(view.pointer.name)
-    if found is None:
-        raise CannotFollow(f"an access to {view.pointer.name or 'an unnamed place'} in global memory")
-    return found
+    number = int(np.max(view.pointer.address)) >> APART
+    found = [one for one in f.launch.operands.values() if one.base >> APART == number]
+    if not found:
+        raise Fault("an access to global memory that is none of the operands'")
+    return found[0]
 
 
 def write(f: Follower, view: View, ids: np.ndarray, mask: np.ndarray | None = None) -> None:
@@ -93,8 +94,8 @@ def write(f: Follower, view: View, ids: np.ndarray, mask: np.ndarray | None = No
     elif space == "smem":
         memory_of(f, view).write(smem_addresses(view)[on], ids[on], max(view.bits // 8, 1))
     elif space == "gmem":
-        if view.pointer.name != "C":
-            raise Fault(f"got a store to {view.pointer.name}; needed C alone")
+        if (operand := operand_of(f, view)).name != "C":
+            raise Fault(f"got a store to {operand.name}; needed C alone")
         f.launch.stored.store(np.broadcast_to(view.addresses(), on.shape)[on], ids[on], f.line)
     else:
         raise CannotFollow(f"a write to {space}")

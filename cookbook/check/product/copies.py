@@ -18,7 +18,8 @@ from cookbook.check.product.access import aligned, loaded, memory_of, operand_of
 from cookbook.check.product.barriers import barrier_at
 from cookbook.check.product.follower import LANES, Data, Fault, Follower, follows
 from cookbook.check.product.partitions import MATRIX, TENSOR
-from cookbook.check.product.places import PLAIN, Arith, Ptr, View, offset, spelled
+from cookbook.check.product.places import PLAIN, Arith, Ptr, View, fitted, offset, spelled
+from cookbook.check.product.views import coordinates_of
 from cookbook.model import tma
 from cookbook.swizzle import Swizzle
 
@@ -114,8 +115,6 @@ def _partitioned(text: str, source: View) -> Lay:
     rest = [leaf for mode in source.layout.modes[1:] for leaf in shapes.leaves(mode.shape)]
     strides = [leaf for mode in source.layout.modes[1:] for leaf in shapes.leaves(mode.stride)]
     extents = [*shapes.leaves(layout.shape[0]), *rest]
-    from cookbook.check.product.places import fitted
-
     return fitted(text, extents, [*shapes.leaves(layout.stride[0]), *strides])
 
 
@@ -223,8 +222,8 @@ def _loaded(f: Follower, box: Box, operand: Any, origin: tuple[int, ...]) -> np.
 
 def _tma_store(f: Follower, atom: Atom, source: View, target: View) -> None:
     box: Box = atom.values["box"]
-    if box.tensor.pointer.name != "C":
-        raise Fault(f"got a store to {box.tensor.pointer.name}; needed C alone")
+    if (operand := operand_of(f, box.tensor)).name != "C":
+        raise Fault(f"got a store to {operand.name}; needed C alone")
     size = max(box.tensor.bits // 8, 1)
     for _ in range(int(f.active.sum())):  # each thread that gets here stores
         for origin, base in _boxes(box, target, source):
@@ -350,6 +349,8 @@ def _store_all(f: Follower, op: Operation, args: list[Any]) -> None:
 @follows("cute.memref.load", "cute.ptr.load")
 def _load(f: Follower, op: Operation, args: list[Any]) -> Any:
     view = _one(op, args)
+    if view.pointer.space == "coord":
+        return coordinates_of(op.result_types[0], view.pointer.address)
     return loaded(view, read(f, view))
 
 

@@ -11,6 +11,12 @@ from cookbook.check.product.follower import Fault
 
 SMEM_BYTES = 256 << 10  # more than any CTA has: what a kernel asks for is the business of the level *compiled*
 TMEM_LANES, TMEM_COLUMNS = 128, 512
+APART = 40  # bits of an address: matrices in global memory are 2**40 bytes apart
+
+
+def base_of(number: int) -> int:
+    """The address of the `number`th matrix in global memory; there is room before it."""
+    return (number + 1 << APART) + (1 << APART - 1)
 
 
 class Memory:
@@ -48,10 +54,11 @@ class Operand:
     strides: tuple[int, int]
     bits: int
     dtype: str  # as the IR spells it
+    base: int = 0  # the address of its first element
 
     def places(self, byte_addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(row, column, whether it is in the matrix) of the elements at these bytes from the matrix on."""
-        elements = byte_addresses * 8 // self.bits
+        """(row, column, whether it is in the matrix) of the elements at these addresses."""
+        elements = (byte_addresses - self.base) * 8 // self.bits
         big, small = (0, 1) if self.strides[0] >= self.strides[1] else (1, 0)
         at = [elements, elements]
         at[big] = elements // self.strides[big]

@@ -19,7 +19,7 @@ from cookbook.check.pipeline.reading import Operation
 from cookbook.check.pipeline.shapes import CannotFollow, Lay
 from cookbook.check.product.follower import LANES, Follower, follows
 from cookbook.check.product.places import Ptr, View, measured, offset, spelled, table
-from cookbook.check.product.views import made
+from cookbook.check.product.views import made, registers
 from cookbook.model.wgmma import d_coords
 
 MATRIX = re.compile(r"atom\.(ldsm|stsm)<.*?num_matrices = (\d), ([nt])>")
@@ -94,7 +94,7 @@ def _cells(thread: Lay, values: np.ndarray, warp: int, found: re.Match[str]) -> 
 
 @follows("cute.tiled.copy.partition_S", "cute.tiled.copy.partition_D")
 def _copy_partition(f: Follower, op: Operation, args: list[Any]) -> Any:
-    atom, source, thread = args
+    _, source, thread = args
     text = op.operand_types[0]
     _, tile = tv_of(text)
     thread = thread_of(thread)
@@ -144,7 +144,7 @@ def _positions(places: np.ndarray, tile: tuple[Lay, ...]) -> list[np.ndarray]:
 
 
 def _extents(text: str, source: View, tile: tuple[Lay, ...]) -> list[Any] | None:
-    """All extents of a partition: those of the values as spelled, then the tiles, then the modes that are left whole."""
+    """All extents of a partition: of the values as spelled, then of the tiles, then of the modes that are left whole."""
     pattern, known = spelled(text)
     if known:
         return None
@@ -252,6 +252,8 @@ def _mma_partition(f: Follower, op: Operation, args: list[Any]) -> Any:
         return _of_tensor_cores(f, op, source, thread, operand, shape)
     if operand == 2:
         return _accumulators(f, op, source, thread, arch, shape, atoms)
+    if arch in (80, 120):
+        return _registers(f, op, source, thread, operand, shape, atoms)
     if arch != 90 or source.pointer.space != "smem":
         raise CannotFollow(f"a partition of an operand in {source.pointer.space} by {op.operand_types[0]}")
     warpgroup = f.integer(thread // 128, "which warpgroup's share it is")
@@ -262,6 +264,25 @@ def _mma_partition(f: Follower, op: Operation, args: list[Any]) -> Any:
     if not known:
         raise CannotFollow("a share of an MMA that is known only at run time")
     return made(op, source.moved(by), layout)
+
+
+def _registers(
+    f: Follower, op: Operation, source: View, thread: Any, operand: int, shape: tuple[int, int, int], atoms: Lay
+) -> View:
+    """A thread's elements of A or B for mma.sync: the first is at row lane / 4, k 2 (lane % 4), or 4 of 8 bits."""
+    threads = np.broadcast_to(np.asarray(thread, np.int64), (LANES,))
+    place = place_in(atoms, f.integer(threads // LANES, "which warp's share it is"))
+    lane = threads % LANES
+    rows = lane // 4 + place[operand] * shape[operand]
+    k = shape[2] // 8 * (lane % 4)
+    layout, known = spelled(op.result_types[0])
+    if not known:
+        raise CannotFollow("a share of an MMA that is known only at run time")
+    return made(op, source.moved(offset(source.layout.shape, source.layout.stride, _first_two(source, rows, k))), layout)
+
+
+def _first_two(source: View, row: Any, column: Any) -> tuple[Any, ...]:
+    return (row, column, *(None,) * (len(source.layout.modes) - 2))
 
 
 def place_in(atoms: Lay, number: int) -> tuple[int, ...]:
@@ -378,7 +399,7 @@ def _make_fragment(f: Follower, op: Operation, args: list[Any]) -> Any:
     if found.space == "tmem":
         return View(Ptr("tmem", 0), layout, found.bits, kind="f32")
     if found.space == "rmem":
-        raise CannotFollow("a fragment of registers")
+        return registers(op.result_types[0])
     if not isinstance(source, View) or source.pointer.space != "smem":
         raise CannotFollow(f"a fragment of type {op.result_types[0]}")
     return View(source.pointer, layout, 128, source.swizzle, tile=source, kind=source.kind)

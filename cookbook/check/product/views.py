@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -157,9 +156,16 @@ def _inverse(shape: Any, stride: Any, at: Any) -> Any:
 @follows("cute.crd2idx")
 def _index(f: Follower, op: Operation, args: list[Any]) -> Any:
     coordinate, layout = args
-    if isinstance(layout, Lay):
-        return offset(layout.shape, layout.stride, coordinate)
-    return offset(layout, _strides_of(layout), coordinate)
+    if not isinstance(layout, Lay):
+        layout = Lay(layout, _strides_of(layout))
+    found = offset(layout.shape, layout.stride, coordinate)
+    return coordinates_of(op.result_types[0], found) if shapes.quoted(op.result_types[0])[0] == "(" else found
+
+
+def coordinates_of(text: str, at: Any) -> Any:
+    """A coordinate as nested tuple, as a type spells it."""
+    pattern = shapes.tree(shapes.quoted(text))
+    return nested(pattern, iter([at.at(*path) if isinstance(at, Arith) else 0 for path in _walk(pattern)]))
 
 
 def _strides_of(shape: Any) -> Any:
@@ -178,10 +184,30 @@ def _get_iter(f: Follower, op: Operation, args: list[Any]) -> Any:
     return args[0].pointer
 
 
-@follows("cute.recast_iter", "builtin.unrealized_conversion_cast", "cute.ptrtoint", "cute.inttoptr")
-@follows("llvm.addrspacecast", "cute.address_space_cast", "llvm.ptrtoint", "cute.derefine", "llvm.inttoptr")
+@follows("cute.recast_iter", "builtin.unrealized_conversion_cast", "llvm.addrspacecast", "cute.address_space_cast")
+@follows("cute.derefine")
 def _cast(f: Follower, op: Operation, args: list[Any]) -> Any:
     return args[0]
+
+
+@follows("cute.ptrtoint", "llvm.ptrtoint")
+def _to_integer(f: Follower, op: Operation, args: list[Any]) -> Any:
+    """The address; of another CTA's shared memory, the pointer still."""
+    pointer = args[0]
+    if pointer.space not in ("smem", "gmem"):
+        raise CannotFollow(f"the address of a pointer to {pointer.space} as a number")
+    return pointer.address if pointer.cta is None else pointer
+
+
+@follows("cute.inttoptr", "llvm.inttoptr")
+def _to_pointer(f: Follower, op: Operation, args: list[Any]) -> Any:
+    text = op.result_types[0]
+    if isinstance(args[0], Ptr):
+        return args[0]
+    space = "smem" if text == "!llvm.ptr<3>" else shapes.kind(text).space
+    if space not in ("smem", "gmem"):
+        raise CannotFollow(f"a pointer to {space} out of a number")
+    return Ptr(space, args[0])
 
 
 @follows("cute.add_offset")
@@ -213,9 +239,7 @@ def _walk(pattern: Any, path: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]
 
 @follows("cute.deref_arith_tuple_iter")
 def _coordinates(f: Follower, op: Operation, args: list[Any]) -> Any:
-    pattern = shapes.tree(shapes.quoted(op.result_types[0]))
-    at = args[0].address
-    return nested(pattern, iter([at.at(*path) for path in _walk(pattern)]))
+    return coordinates_of(op.result_types[0], args[0].address)
 
 
 @follows("cute.make_arith_tuple_iter")
@@ -328,7 +352,8 @@ def divided(mode: Lay, tile: Any) -> tuple[list[Any], list[Any]]:
             left //= extent
         else:
             inside.append((left, stride))
-            pairs.insert(0, (-(-extent // left), stride * left if not isinstance(stride, Basis) else _times(stride, left)))
+            step = _times(stride, left) if isinstance(stride, Basis) else stride * left
+            pairs.insert(0, (-(-extent // left), step))
             left = 1
     return inside or [(1, 0)], pairs or [(1, 0)]
 
@@ -370,14 +395,21 @@ def _alloca(f: Follower, op: Operation, args: list[Any]) -> Any:
     layout, _ = spelled(text)
     bits = 8 if found.bits == 1 else found.bits
     if found.space == "rmem":
-        size = int(places_size(layout))
-        empty = origins.UNWRITTEN if is_float(element(text)) else 0
-        return View(Ptr("rmem", 0, array=np.full((LANES, size), empty, np.int64)), layout, bits, kind=element(text))
+        return registers(text)
     if found.space != "smem":
         raise CannotFollow(f"an allocation in {found.space}")
     begin = -(-f.allocated // found.align) * found.align
     f.allocated = begin + layout.size * bits // 8
     return View(Ptr("smem", begin), layout, bits, found.swizzle, kind=element(text))
+
+
+def registers(text: str) -> View:
+    """An array of registers of this type, which nothing has written."""
+    layout, _ = spelled(text)
+    bits = shapes.kind(text).bits
+    empty = origins.UNWRITTEN if is_float(element(text)) else 0
+    array = np.full((LANES, int(places_size(layout))), empty, np.int64)
+    return View(Ptr("rmem", 0, array=array), layout, 8 if bits == 1 else bits, kind=element(text))
 
 
 def places_size(layout: Lay) -> int:
