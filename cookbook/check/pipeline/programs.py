@@ -505,17 +505,22 @@ def _three(warp: Recorder, sizes: Any, what: str) -> tuple[int, int, int]:
     return x, y, z
 
 
-def host_arguments(module: Any, config: Any, problem: Problem) -> list[Any]:
+def host_arguments(
+    module: Any, config: Any, problem: Problem, strides: tuple[int, int, int] | None = None
+) -> list[Any]:
     """What a recipe's `gemm` is called with for a problem, without what is known when it compiles.
 
     A parameter that has a function of the same name in the recipe is what that function returns; it may take `config`,
     `m`, `n`, `k` and `sms`. `remap` is a table in global memory that no kernel writes: here, the identity.
+
+    Args:
+        strides: elements between the lines of A, B and C; if left out, those of K-major operands without padding.
     """
     sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "sms": problem.sms}
     row = 8 * -(-problem.k // 8)
     known = {
         "mnk": (problem.m, problem.n, problem.k),
-        "strides": (row, row, 8 * -(-problem.n // 8)),
+        "strides": strides or (row, row, 8 * -(-problem.n // 8)),
         "sms": (problem.sms,),
         "remap": (tuple(range(problem.sms)),),
     }

@@ -18,16 +18,16 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from cookbook.check.pipeline import shapes
 from cookbook.check.pipeline.programs import Problem, host_arguments
 from cookbook.check.pipeline.reading import Module
-from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow
-from cookbook.check.product import copies, multiply, partitions, views  # noqa: F401: their operations become known
+from cookbook.check.pipeline.shapes import CannotFollow
+from cookbook.check.product import copies, multiply, partitions, takeover, tensor_cores, views  # noqa: F401: their operations become known
 from cookbook.check.product.follower import Fault
 from cookbook.check.product.launch import Launch, launch
 from cookbook.check.product.memory import Operand, base_of
 from cookbook.check.product.places import Ptr, element
 from cookbook.check.product.sums import verify
-from cookbook.check.pipeline import shapes
 from cookbook.recipe.majors import of_config
 
 __all__ = ["CannotFollow", "Problem", "faults"]
@@ -57,13 +57,16 @@ def faults(module: Any, trace: Module, config: Any, problem: Problem) -> list[st
 def _given(module: Any, trace: Module, config: Any, problem: Problem) -> tuple[list[Any], dict[str, Operand], dict]:
     """The arguments of the host function; the matrices and tables that its pointers are of."""
     host = trace.find("func.func")[0].regions[0]
-    values = host_arguments(module, config, problem)
+    lines = strides_of(config, problem)
+    values = host_arguments(module, config, problem, lines)
     names = [name for name in inspect.signature(module.gemm).parameters if name[0] == "p" and name[1:2].isupper()]
-    majors = of_config(config)
     m, n, k = problem.m, problem.n, problem.k
-    row_k, row_n = 8 * -(-k // 8), 8 * -(-n // 8)
     extents = {"A": (m, k), "B": (n, k), "C": (m, n)}
-    strides = {"A": (row_k, 1), "B": (row_k, 1), "C": (row_n, 1)}
+    majors = (*of_config(config), "n")
+    strides = {
+        name: (line, 1) if major == along else (1, line)
+        for name, line, major, along in zip("ABC", lines, majors, "kkn", strict=True)
+    }
     operands, tables, found = {}, {}, []
     pointers = iter(names)
     for value, text in zip(values, host.argument_types, strict=True):
@@ -78,5 +81,12 @@ def _given(module: Any, trace: Module, config: Any, problem: Problem) -> tuple[l
             base = base_of(len(operands))
             operands[name] = Operand(name, extents[name], strides[name], kind.bits, element(text), base)
             found.append(Ptr("gmem", base))
-    assert majors and UNKNOWN
     return found, operands, tables
+
+
+def strides_of(config: Any, problem: Problem) -> tuple[int, int, int]:
+    """Elements between the lines of A, B and C: each line begins at a multiple of 16 bytes, and none fills its room."""
+    majors = (*of_config(config), "n")
+    extents = {"m": problem.m, "n": problem.n, "k": problem.k}
+    a, b, c = (8 * -(-extents[major] // 8) + 8 for major in majors)
+    return a, b, c

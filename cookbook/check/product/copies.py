@@ -304,7 +304,9 @@ def _tensor_load(f: Follower, source: View, target: View, found: re.Match[str]) 
     lane, column = f.cta.tensor.places(words)
     first = 32 * (f.place.warp % 4)
     if (lane < first).any() or (lane >= first + 32).any():
-        raise Fault(f"warp {f.place.warp} reads lane {int(lane.min())} of tensor memory; needed {first} to {first + 31}")
+        raise Fault(
+            f"warp {f.place.warp} reads lane {int(lane.min())} of tensor memory; needed {first} to {first + 31}"
+        )
     cells = f.cta.tensor.cells[lane, column].reshape(-1, LANES, int(found[4]))
     write(f, target, cells.transpose(1, 0, 2).reshape(LANES, -1))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.check.pipeline import interpreter, launch_control, views  # noqa: F401: handlers become known
+from cookbook.check.pipeline import interpreter  # noqa: F401: handlers become known
 from cookbook.check.pipeline.interpreter import ENDS, LANES, Handler, Interpreter, Place
 from cookbook.check.pipeline.reading import Operation, Region
 from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow
@@ -236,7 +236,9 @@ def _constant(f: Follower, op: Operation, args: list[Any]) -> Any:
     kind = op.result_types[0]
     if is_float(kind):
         text = op.properties.replace("dense<", "").split("value = ")[1]
-        zero = float(text.split(">")[0].split(" ")[0].rstrip(",")) == 0 if text[:2] != "0x" else int(text[2:10], 16) == 0
+        zero = (
+            float(text.split(">")[0].split(" ")[0].rstrip(",")) == 0 if text[:2] != "0x" else int(text[2:10], 16) == 0
+        )
         return Data(np.full((1, count_of(kind)), origins.ZERO if zero else origins.CONSTANT, np.int64))
     if kind.startswith("vector<"):
         text = op.properties.split("dense<")[1].split(">")[0]
@@ -283,7 +285,17 @@ def _combined(f: Follower, what: str, a: Data, b: Data) -> Data:
     return Data(f.launch.sums.node(what, x, y, f.line))
 
 
-@follows("vector.extract", "vector.splat", "vector.broadcast", "vector.insert", "vector.from_elements")
+@follows("vector.extract")
+def _extract(f: Follower, op: Operation, args: list[Any]) -> Any:
+    """One element of a vector, at a place that is known when the kernel is compiled."""
+    (source,) = args
+    place = int(op.properties.split("static_position = array<i64: ")[1].split(">")[0])
+    if isinstance(source, Data):
+        return Data(source.ids[:, place : place + 1])
+    return source[:, place] if source.ndim == 2 else source
+
+
+@follows("vector.splat", "vector.broadcast", "vector.insert", "vector.from_elements")
 @follows("vector.extract_strided_slice", "vector.shuffle", "vector.bitcast")
 def _vectors(f: Follower, op: Operation, args: list[Any]) -> Any:
     raise CannotFollow(f"{op.name}, which is not known to the checker")

@@ -87,6 +87,7 @@ class Launch:
             Fault: the kernel does what it must not, or no warp can go on.
             CannotFollow: it does something that the checker does not know.
         """
+        self.shape = shape
         clusters = int(np.prod(shape.grid)) // shape.ctas
         self.waiting = list(range(clusters))
         at_once = max(1, self.sms // shape.ctas)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +23,8 @@ from cookbook.model.tma import swizzle_mode
 from cookbook.model.wgmma import CHUNK, block_descriptor, operand_addresses
 from cookbook.swizzle import Swizzle
 
+BY_ARCH: dict[int, Callable[..., None]] = {}  # what follows MMAs of other modules, by the architecture of their type
+
 
 @follows("cute.gemm", "cute.mma_atom_call")
 def _gemm(f: Follower, op: Operation, args: list[Any]) -> None:
@@ -36,10 +39,8 @@ def _gemm(f: Follower, op: Operation, args: list[Any]) -> None:
         _wgmma(f, text, shape, target, (a, b), adds)
     elif arch in (80, 120):
         _mma_sync(f, text, shape, target, (a, b))
-    elif arch == 100:
-        from cookbook.check.product import tensor_cores
-
-        tensor_cores.multiply(f, text, shape, atom, target, (a, b), adds)
+    elif arch in BY_ARCH:
+        BY_ARCH[arch](f, text, shape, target, (a, b), adds)
     else:
         raise CannotFollow(f"an MMA of type {text}")
 

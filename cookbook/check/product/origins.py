@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["FILL", "MIXED", "OUTSIDE", "UNWRITTEN", "ZERO", "describe", "kind_of", "operand", "row_of", "column_of"]
+__all__ = ["FILL", "MIXED", "OUTSIDE", "UNWRITTEN", "ZERO", "column_of", "describe", "kind_of", "operand", "row_of"]
 
 ZERO, FILL, CONSTANT = 0, 1 << 3, 2 << 3
 UNWRITTEN, MIXED, OUTSIDE = -8, -16, -24

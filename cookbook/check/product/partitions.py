@@ -278,7 +278,9 @@ def _registers(
     layout, known = spelled(op.result_types[0])
     if not known:
         raise CannotFollow("a share of an MMA that is known only at run time")
-    return made(op, source.moved(offset(source.layout.shape, source.layout.stride, _first_two(source, rows, k))), layout)
+    return made(
+        op, source.moved(offset(source.layout.shape, source.layout.stride, _first_two(source, rows, k))), layout
+    )
 
 
 def _first_two(source: View, row: Any, column: Any) -> tuple[Any, ...]:

@@ -252,6 +252,8 @@ class Checked:
             places = origins.place_of(terms[:, q])
             i, j = places // origins.WIDTH, places % origins.WIDTH
             rows, cols = tile.rows[i], tile.columns[j]
+            if 0 in tile.operands and (rows != BAD).all() and (cols != BAD).all():
+                continue  # zeros alone on one side: a part of K that has none of it
             swapped = tile.operands[0] == 2 or tile.operands[1] == 1
             of_a, of_b = (cols, rows) if swapped else (rows, cols)
             wrong = np.flatnonzero((of_a != m) | (of_b != n))
