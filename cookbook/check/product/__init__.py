@@ -15,20 +15,15 @@ memory, tensor memory and registers carries which element of which operand it is
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
-from cookbook.check.pipeline import shapes
-from cookbook.check.pipeline.programs import Problem, host_arguments
+from cookbook.check.pipeline.programs import Problem
 from cookbook.check.pipeline.reading import Module
 from cookbook.check.pipeline.shapes import CannotFollow
-from cookbook.check.product import copies, multiply, partitions, takeover, tensor_cores, views  # noqa: F401: their operations become known
+from cookbook.check.product import problems, scaling, takeover  # noqa: F401, their operations become known
 from cookbook.check.product.follower import Fault
 from cookbook.check.product.launch import Launch, launch
-from cookbook.check.product.memory import Operand, base_of
-from cookbook.check.product.places import Ptr, element
-from cookbook.check.product.sums import verify
-from cookbook.recipe.majors import of_config
+from cookbook.check.product.sums import Sums, verify
 
 __all__ = ["CannotFollow", "Problem", "faults"]
 
@@ -45,48 +40,10 @@ def faults(module: Any, trace: Module, config: Any, problem: Problem) -> list[st
     Raises:
         CannotFollow: the kernel does something that the checker does not know; the message names it and its line.
     """
-    arguments, operands, tables = _given(module, trace, config, problem)
-    going = Launch(operands, problem.k, problem.sms, tables)
+    given = problems.given(module, trace, config, problem)
+    going = Launch(given.operands, Sums(given.k, given.block), problem.sms, given.tables)
     try:
-        launch(trace, arguments, going)
+        launch(trace, given.arguments, going)
     except Fault as fault:
         return [str(fault)]
-    return verify(going.sums, going.stored, {})
-
-
-def _given(module: Any, trace: Module, config: Any, problem: Problem) -> tuple[list[Any], dict[str, Operand], dict]:
-    """The arguments of the host function; the matrices and tables that its pointers are of."""
-    host = trace.find("func.func")[0].regions[0]
-    lines = strides_of(config, problem)
-    values = host_arguments(module, config, problem, lines)
-    names = [name for name in inspect.signature(module.gemm).parameters if name[0] == "p" and name[1:2].isupper()]
-    m, n, k = problem.m, problem.n, problem.k
-    extents = {"A": (m, k), "B": (n, k), "C": (m, n)}
-    majors = (*of_config(config), "n")
-    strides = {
-        name: (line, 1) if major == along else (1, line)
-        for name, line, major, along in zip("ABC", lines, majors, "kkn", strict=True)
-    }
-    operands, tables, found = {}, {}, []
-    pointers = iter(names)
-    for value, text in zip(values, host.argument_types, strict=True):
-        if not text.startswith("!cute.ptr"):
-            found.append(value)
-        elif isinstance(value, tuple):
-            tables["table"] = value
-            found.append(Ptr("table", 0, name="table"))
-        else:
-            name = next(pointers)[1:]
-            kind = shapes.kind(text)
-            base = base_of(len(operands))
-            operands[name] = Operand(name, extents[name], strides[name], kind.bits, element(text), base)
-            found.append(Ptr("gmem", base))
-    return found, operands, tables
-
-
-def strides_of(config: Any, problem: Problem) -> tuple[int, int, int]:
-    """Elements between the lines of A, B and C: each line begins at a multiple of 16 bytes, and none fills its room."""
-    majors = (*of_config(config), "n")
-    extents = {"m": problem.m, "n": problem.n, "k": problem.k}
-    a, b, c = (8 * -(-extents[major] // 8) + 8 for major in majors)
-    return a, b, c
+    return verify(going.sums, going.stored, given.factors)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -24,11 +25,16 @@ from cookbook.model import tma
 from cookbook.swizzle import Swizzle
 
 
+COPIES: dict[str, Callable[[Follower, Any, View, View], None]] = {}  # of other modules, by what their types hold
+
+
 @follows("cute.copy", "cute.copy_atom_call")
 def _copy(f: Follower, op: Operation, args: list[Any]) -> None:
     atom, source, target = args[:3]
     text = atom.type if isinstance(atom, Atom) else op.operand_types[0]
-    if "tma_load" in text:
+    if other := next((copy for name, copy in COPIES.items() if name in text), None):
+        other(f, atom, source, target)
+    elif "tma_load" in text:
         _tma_load(f, atom, source, target)
     elif "tma_store" in text:
         _tma_store(f, atom, source, target)
@@ -138,16 +144,27 @@ def _from(layout: Lay, index: int) -> Any:
     return layout.coordinate(index) if isinstance(layout.shape, tuple) else index
 
 
-def _elements(f: Follower, box: Box, origin: tuple[int, ...]) -> np.ndarray:
-    """(elements,), dimension 0 fastest: byte addresses in global memory; -1 outside of the tensor."""
+def _elements(box: Box, origin: tuple[int, ...], unit: int) -> np.ndarray:
+    """(units,), dimension 0 fastest: byte addresses in global memory of what a box holds; -1 outside of the tensor.
+
+    Args:
+        box: what is copied.
+        origin: its first element, by dimension.
+        unit: bytes that are told apart: those of an element of the operand.
+    """
+    bits = box.tensor.bits
     total, inside = np.zeros(1, np.int64), np.ones(1, bool)
     shape, stride = list(shapes.leaves(box.tensor.layout.shape)), list(shapes.leaves(box.tensor.layout.stride))
     for d, mode in enumerate(box.modes):
-        at = origin[d] + np.arange(box.part[d], dtype=np.int64)
-        fits = (at >= 0) & (at < shape[mode])
-        total = (at[:, None] * stride[mode] + total[None, :]).ravel()
+        if d == 0:
+            at = origin[0] * bits // 8 + np.arange(0, box.part[0] * bits // 8, unit, dtype=np.int64)
+            fits, by = (at >= 0) & (at < shape[mode] * bits // 8), at
+        else:
+            at = origin[d] + np.arange(box.part[d], dtype=np.int64)
+            fits, by = (at >= 0) & (at < shape[mode]), at * stride[mode] * bits // 8
+        total = (by[:, None] + total[None, :]).ravel()
         inside = (fits[:, None] & inside[None, :]).ravel()
-    return np.where(inside, box.tensor.pointer.address + total * box.tensor.bits // 8, -1)
+    return np.where(inside, box.tensor.pointer.address + total, -1)
 
 
 @lru_cache(maxsize=4096)
@@ -196,20 +213,20 @@ def _tma_load(f: Follower, atom: Atom, source: View, target: View) -> None:
     if max(ranks, default=0) >= len(f.cta.cluster.ctas):
         raise Fault(f"a multicast to CTA {max(ranks)} of a cluster of {len(f.cta.cluster.ctas)}")
     pair = 2 if "num_cta = 2" in atom.type else 1
-    size = max(box.tensor.bits // 8, 1)
     operand = operand_of(f, box.tensor)
+    size = operand.bits // 8
     for origin, base in _boxes(box, source, target):
         origin, base = _integers(f, origin), f.integer(base, "the address of a copy")
         _checked_box(f, box, origin, base, store=False)
-        ids = f.launch.known((operand.name, box.modes, box.part, origin), lambda o=origin: _loaded(f, box, operand, o))
+        ids = f.launch.known((operand.name, box.tensor.bits, box.modes, box.part, origin), lambda o=origin: _loaded(f, box, operand, o))
         addresses = box_addresses(base, len(ids), size, box.swizzle)
         for rank in ranks:
             f.cta.cluster.ctas[rank].memory.write(addresses, ids, size)
-            barrier_at(f, barrier, rank // pair * pair).arrive(0, -len(ids) * box.tensor.bits // 8)
+            barrier_at(f, barrier, rank // pair * pair).arrive(0, -len(ids) * size)
 
 
 def _loaded(f: Follower, box: Box, operand: Any, origin: tuple[int, ...]) -> np.ndarray:
-    addresses = _elements(f, box, origin)
+    addresses = _elements(box, origin, operand.bits // 8)
     ids = operand.ids(addresses)
     filled = addresses < 0
     if (ids[~filled] == origins.OUTSIDE).any():
@@ -229,7 +246,7 @@ def _tma_store(f: Follower, atom: Atom, source: View, target: View) -> None:
         for origin, base in _boxes(box, target, source):
             origin, base = _integers(f, origin), f.integer(base, "the address of a copy")
             _checked_box(f, box, origin, base, store=True)
-            there = _elements(f, box, origin)
+            there = _elements(box, origin, size)
             found = f.cta.memory.read(box_addresses(base, len(there), size, box.swizzle), size)
             inside = there >= 0
             if inside.any():

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.check.pipeline import interpreter  # noqa: F401: handlers become known
+from cookbook.check.pipeline import interpreter  # noqa: F401, handlers become known
 from cookbook.check.pipeline.interpreter import ENDS, LANES, Handler, Interpreter, Place
 from cookbook.check.pipeline.reading import Operation, Region
 from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow

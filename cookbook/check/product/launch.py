@@ -58,11 +58,13 @@ class Warp:
 class Launch:
     """One launch of a kernel, and all that its warps share."""
 
-    def __init__(self, operands: dict[str, Operand], k: int, sms: int, tables: dict[str, tuple[int, ...]]) -> None:
+    def __init__(
+        self, operands: dict[str, Operand], sums: Sums, sms: int, tables: dict[str, tuple[int, ...]]
+    ) -> None:
         self.operands = operands
         self.tables = tables
         self.sms = sms
-        self.sums = Sums(k)
+        self.sums = sums
         self.stored = Stored(operands["C"])
         self.memo: dict[Any, Any] = {}
         self._known: dict[Any, Any] = {}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from cookbook.check.product import origins
 from cookbook.check.product.follower import Fault
+from cookbook.model.scale_factors import ATOM_BYTES, atom_offsets
 
 SMEM_BYTES = 256 << 10  # more than any CTA has: what a kernel asks for is the business of the level *compiled*
 TMEM_LANES, TMEM_COLUMNS = 128, 512
@@ -74,6 +76,32 @@ class Operand:
         return np.where(inside, found, origins.OUTSIDE)
 
 
+class Scales(Operand):
+    """The scale factors of blocks of a row: bytes in atoms, as `cookbook.model.scale_factors` has them."""
+
+    @cached_property
+    def _inverse(self) -> np.ndarray:
+        """For each byte: the number of its factor, row times factors plus factor; -1 of one that is there to fill."""
+        rows, factors = self.shape
+        at = atom_offsets(rows, factors)
+        found = np.full(-(-rows // 128) * -(-factors // 4) * ATOM_BYTES, -1, np.int64)
+        found[at] = np.arange(rows * factors).reshape(rows, factors)
+        return found
+
+    def places(self, byte_addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(row, factor, whether there is one) of bytes; one that fills an atom counts as there, at row -1."""
+        at = byte_addresses - self.base
+        inside = (at >= 0) & (at < len(self._inverse))
+        number = self._inverse[np.where(inside, at, 0)]
+        return np.where(number < 0, -1, number // self.shape[1]), number % self.shape[1], inside
+
+    def ids(self, byte_addresses: np.ndarray) -> np.ndarray:
+        """Which factors lie there; zeros where an atom is filled, OUTSIDE where there is none."""
+        row, column, inside = self.places(byte_addresses)
+        there = origins.operand(origins.OPERANDS[self.name], np.maximum(row, 0), column)
+        return np.where(inside, np.where(row < 0, origins.FILL, there), origins.OUTSIDE)
+
+
 class Stored:
     """What a launch stored to C."""
 
@@ -107,10 +135,11 @@ class Stored:
 
 
 class TensorMemory:
-    """128 lanes of 512 columns of 32 bits."""
+    """128 lanes of 512 columns of 32 bits: accumulators, or scale factors of a byte each."""
 
     def __init__(self) -> None:
         self.cells = np.full((TMEM_LANES, TMEM_COLUMNS), origins.UNWRITTEN, np.int64)
+        self.scales = np.full((TMEM_LANES, 4 * TMEM_COLUMNS), origins.UNWRITTEN, np.int64)  # the same, by bytes
         self.allocated = 0
 
     def places(self, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -40,7 +40,7 @@ def _gemm(f: Follower, op: Operation, args: list[Any]) -> None:
     elif arch in (80, 120):
         _mma_sync(f, text, shape, target, (a, b))
     elif arch in BY_ARCH:
-        BY_ARCH[arch](f, text, shape, target, (a, b), adds)
+        BY_ARCH[arch](f, text, shape, target, (a, b), adds, atom)
     else:
         raise CannotFollow(f"an MMA of type {text}")
 
@@ -70,9 +70,9 @@ def check_types(f: Follower, text: str, ids: np.ndarray, which: int) -> None:
     kinds = origins.kind_of(ids)
     wanted = types_of(text)[which]
     for operand in f.launch.operands.values():
-        if origins.OPERANDS.get(operand.name) in (1, 2) and operand.dtype != wanted:
-            if (kinds == origins.OPERANDS[operand.name]).any():
-                raise Fault(f"an MMA on {wanted}: got elements of {operand.name}, which are {operand.dtype}")
+        kind = origins.OPERANDS.get(operand.name, 0)
+        if kind in (1, 2) and operand.dtype != wanted and (kinds == kind).any():
+            raise Fault(f"an MMA on {wanted}: got elements of {operand.name}, which are {operand.dtype}")
 
 
 # --- operands in shared memory -----------------------------------------------------------------------------------
@@ -93,8 +93,8 @@ def block_addresses(tile: Lay, bits: int, swizzle: Swizzle, start: int, rows: in
     Raises:
         Fault: no descriptor describes such a layout.
     """
-    size = bits // 8
-    offsets = table(tile).reshape(-1, rows).T * size  # the rows first
+    size = max(bits // 8, 1)
+    offsets = (table(tile).reshape(-1, rows).T * bits // 8)[:, :: max(8 // bits, 1)]  # the rows first; whole bytes
     try:
         mode = swizzle_mode(swizzle)
         # A descriptor has no address below the matrix's own: only where the pattern of the swizzle begins matters.
@@ -111,7 +111,7 @@ def block(f: Follower, memory: Memory, view: View, start: int, rows: int, major:
     """(rows, k): the elements that a descriptor names."""
     tile = view.tile
     layout = tile.layout.modes[0]
-    return memory.read(block_addresses(layout, tile.bits, tile.swizzle, start, rows, major), tile.bits // 8)
+    return memory.read(block_addresses(layout, tile.bits, tile.swizzle, start, rows, major), max(tile.bits // 8, 1))
 
 
 def starts(view: View) -> list[int]:

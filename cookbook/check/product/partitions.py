@@ -144,7 +144,7 @@ def _positions(places: np.ndarray, tile: tuple[Lay, ...]) -> list[np.ndarray]:
 
 
 def _extents(text: str, source: View, tile: tuple[Lay, ...]) -> list[Any] | None:
-    """All extents of a partition: of the values as spelled, then of the tiles, then of the modes that are left whole."""
+    """All extents of a partition: of the values as spelled, of the tiles, of the modes that are left whole."""
     pattern, known = spelled(text)
     if known:
         return None

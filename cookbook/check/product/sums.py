@@ -27,6 +27,7 @@ class Tile:
     a: np.ndarray  # (rows, k): origins
     b: np.ndarray  # (columns, k)
     line: int
+    scales: tuple[np.ndarray, np.ndarray] | None = None  # (rows, factors) and (columns, factors): of equal blocks of k
 
 
 @dataclass
@@ -53,15 +54,16 @@ class Summary:
 class Sums:
     """All accumulators of a launch."""
 
-    def __init__(self, k: int) -> None:
+    def __init__(self, k: int, block: int = 0) -> None:
         self.k = k
+        self.block = block  # how many k share a scale factor that MMAs multiply by; 0: there are none
         self.tiles: list[Tile] = []
         self.nodes: list[Node] = []
         self._summaries: dict[int, Summary] = {}
 
-    def tile(self, parent: int, a: np.ndarray, b: np.ndarray, line: int) -> int:
+    def tile(self, parent: int, a: np.ndarray, b: np.ndarray, line: int, scales: Any = None) -> int:
         """The number of a new tile: an earlier one, or -1 for none, plus products."""
-        self.tiles.append(Tile(parent, a, b, line))
+        self.tiles.append(Tile(parent, a, b, line, scales))
         return len(self.tiles) - 1
 
     def node(self, what: str, a: np.ndarray, b: np.ndarray, line: int) -> np.ndarray:
@@ -103,7 +105,25 @@ class Sums:
                 trouble = f"{origins.describe(int(a[i, p]))} times {origins.describe(int(b[j, p]))}"
             elif both.any():
                 counts = np.bincount(k_a[both], minlength=self.k)[: self.k]
-        return Summary((kind_a, kind_b), rows, columns, counts, trouble)
+        return Summary((kind_a, kind_b), rows, columns, counts, trouble or self._factors(number))
+
+    def _factors(self, number: int) -> str:
+        """What is wrong with the scale factors that MMAs multiplied by, in words."""
+        while number >= 0:
+            tile = self.tiles[number]
+            if (tile.scales is None) != (self.block == 0):
+                return "products without their scale factors" if self.block else "products times scale factors"
+            for ids, factors in zip((tile.a, tile.b), tile.scales or (), strict=False):
+                each = ids.shape[1] // factors.shape[1]
+                mine = np.repeat(factors, each, axis=1)
+                wanted = origins.operand(0, origins.row_of(ids), origins.column_of(ids) // self.block)
+                wanted |= (origins.kind_of(ids) + 2) << origins.KIND
+                wrong = np.argwhere((mine != wanted) & (origins.kind_of(ids) > 0))
+                if len(wrong):
+                    i, p = wrong[0]
+                    return f"{origins.describe(int(ids[i, p]))} times {origins.describe(int(mine[i, p]))}"
+            number = tile.parent
+        return ""
 
 
 def _side(ids: np.ndarray) -> tuple[int, np.ndarray, np.ndarray, str]:
@@ -247,7 +267,8 @@ class Checked:
                 continue
             tile = self.sums.summary(int(number))
             if tile.trouble:
-                needed = "products of equal k"
+                needed = "products of equal k, and each element times the scale factor of its block"
+                needed = needed if self.sums.block else "products of equal k"
                 return [self._said(at[0], f"a sum with {tile.trouble} in it", needed)]
             places = origins.place_of(terms[:, q])
             i, j = places // origins.WIDTH, places % origins.WIDTH

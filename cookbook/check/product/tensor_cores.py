@@ -58,7 +58,13 @@ def _commit(f: Follower, op: Operation, args: list[Any]) -> None:
 
 
 def multiply(
-    f: Follower, text: str, shape: tuple[int, int, int], target: View, operands: tuple[View, View], adds: bool
+    f: Follower,
+    text: str,
+    shape: tuple[int, int, int],
+    target: View,
+    operands: tuple[View, View],
+    adds: bool,
+    scales: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> None:
     """tcgen05.mma: D in tensor memory, A and B by their descriptors; a pair of CTAs has half of the rows of each."""
     m, n, _ = shape
@@ -86,10 +92,12 @@ def multiply(
             for cta in ctas:
                 ids_a = block(f, cta.memory, a, start_a, each, majors[0])
                 check_types(f, text, ids_a[:1], 0)
-                _accumulate(f, cta, mine.reshape(n, each), ids_a, ids_b, adds)
+                _accumulate(f, cta, mine.reshape(n, each), ids_a, ids_b, adds, scales)
 
 
-def _accumulate(f: Follower, cta: Any, words: np.ndarray, a: np.ndarray, b: np.ndarray, adds: bool) -> None:
+def _accumulate(
+    f: Follower, cta: Any, words: np.ndarray, a: np.ndarray, b: np.ndarray, adds: bool, scales: Any = None
+) -> None:
     """words: (columns, rows) of D."""
     lane, column = cta.tensor.places(words)
     places = np.arange(words.shape[1])[None, :] * origins.WIDTH + np.arange(words.shape[0])[:, None]
@@ -99,8 +107,14 @@ def _accumulate(f: Follower, cta: Any, words: np.ndarray, a: np.ndarray, b: np.n
     if adds:
         before = cta.tensor.cells[lane, column]
         parent = parent_of(before, places)
-    number = f.launch.sums.tile(parent, a, b, f.line)
+    number = f.launch.sums.tile(parent, a, b, f.line, scales)
     cta.tensor.cells[lane, column] = origins.numbered(origins.TILE, number, places)
+    for byte in range(4):
+        cta.tensor.scales[lane, 4 * column + byte] = origins.MIXED
 
 
-BY_ARCH[100] = multiply
+def _multiply(f: Follower, text: str, shape: Any, target: View, operands: Any, adds: bool, atom: Any = None) -> None:
+    multiply(f, text, shape, target, operands, adds)
+
+
+BY_ARCH[100] = _multiply
