@@ -205,6 +205,8 @@ def _to_pointer(f: Follower, op: Operation, args: list[Any]) -> Any:
     if isinstance(args[0], Ptr):
         return args[0]
     space = "smem" if text == "!llvm.ptr<3>" else shapes.kind(text).space
+    if space == "tmem":  # bits 30 and 31 say which byte of a cell
+        return Ptr(space, 4 * (args[0] & (1 << 30) - 1) + (args[0] >> 30))
     if space not in ("smem", "gmem"):
         raise CannotFollow(f"a pointer to {space} out of a number")
     return Ptr(space, args[0])
