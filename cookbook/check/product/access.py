@@ -43,6 +43,8 @@ def read(f: Follower, view: View, mask: np.ndarray | None = None) -> np.ndarray:
     space = view.pointer.space
     if space == "rmem":
         return view.pointer.array[:, slots(view)]
+    if space == "smem" and mask is None and f.active.all():
+        return memory_of(f, view).read(smem_addresses(view), max(view.bits // 8, 1))
     found = np.full((LANES, len(view.offsets())), origins.UNWRITTEN, np.int64)
     on = takes_part(f, found.shape[1], mask)
     if space == "smem":
@@ -83,6 +85,9 @@ def operand_of(f: Follower, view: View) -> Operand:
 def write(f: Follower, view: View, ids: np.ndarray, mask: np.ndarray | None = None) -> None:
     """(32, elements) into a view, by the active lanes."""
     space = view.pointer.space
+    if space == "rmem" and mask is None and f.active.all():
+        view.pointer.array[:, slots(view)] = ids
+        return
     ids = np.broadcast_to(ids, (LANES, len(view.offsets())))
     on = takes_part(f, ids.shape[1], mask)
     if space == "rmem":

@@ -24,7 +24,6 @@ from cookbook.check.product.views import coordinates_of
 from cookbook.model import tma
 from cookbook.swizzle import Swizzle
 
-
 COPIES: dict[str, Callable[[Follower, Any, View, View], None]] = {}  # of other modules, by what their types hold
 
 
@@ -218,7 +217,9 @@ def _tma_load(f: Follower, atom: Atom, source: View, target: View) -> None:
     for origin, base in _boxes(box, source, target):
         origin, base = _integers(f, origin), f.integer(base, "the address of a copy")
         _checked_box(f, box, origin, base, store=False)
-        ids = f.launch.known((operand.name, box.tensor.bits, box.modes, box.part, origin), lambda o=origin: _loaded(f, box, operand, o))
+        ids = f.launch.known(
+            (operand.name, box.tensor.bits, box.modes, box.part, origin), lambda o=origin: _loaded(f, box, operand, o)
+        )
         addresses = box_addresses(base, len(ids), size, box.swizzle)
         for rank in ranks:
             f.cta.cluster.ctas[rank].memory.write(addresses, ids, size)

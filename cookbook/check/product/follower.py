@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.check.pipeline import interpreter  # noqa: F401, handlers become known
+from cookbook.check.pipeline import interpreter
 from cookbook.check.pipeline.interpreter import ENDS, LANES, Handler, Interpreter, Place
 from cookbook.check.pipeline.reading import Operation, Region
 from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow
@@ -91,20 +91,17 @@ class Follower(Interpreter):
         """Through a region, giving way at each wait; what it yields."""
         values = self.values
         values.update(zip(region.arguments, arguments, strict=True))
-        for op in region.operations:
-            if op.name in ENDS or op.name == "cuda.return":
+        for op, handler, control in prepared(region):
+            if handler is None and control is None:
                 return [values[name] for name in op.operands]
             self.operation = op
-            arguments = [values[name] for name in op.operands]
             try:
-                control = CONTROL.get(op.name)
                 if control is not None:
-                    found = yield from control(self, op, arguments)
+                    found = yield from control(self, op, [values[name] for name in op.operands])
+                elif handler is same_always:
+                    found = self.launch.constant(op, self)
                 else:
-                    handler = HANDLERS.get(op.name)
-                    if handler is None:
-                        raise CannotFollow(f"{op.name}, which is not known to the checker")
-                    found = handler(self, op, arguments)
+                    found = handler(self, op, [values[name] for name in op.operands])
             except CannotFollow as error:
                 raise CannotFollow(_told(op, str(error))) from error
             except Fault as error:
@@ -138,6 +135,37 @@ class Follower(Interpreter):
         if key not in known:
             known[key] = make()
         return known[key]
+
+
+def same_always(f: Follower, op: Operation, args: list[Any]) -> Any:
+    """Stands for the handler of an operation without operands, whose result is the same in all warps."""
+    raise AssertionError("never called")
+
+
+def _unknown(f: Follower, op: Operation, args: list[Any]) -> Any:
+    raise CannotFollow(f"{op.name}, which is not known to the checker")
+
+
+Prepared = list[tuple[Operation, Handler | None, Control | None]]
+SAME = ("cute.make_", "cute.static", "arith.constant")
+
+
+def prepared(region: Region) -> Prepared:
+    """The operations of a region, each with what follows it; the last one, which ends it, with neither."""
+    found: Prepared | None = getattr(region, "prepared", None)
+    if found is None:
+        found = []
+        for op in region.operations:
+            ends = op.name in ENDS or op.name == "cuda.return"
+            handler = None if ends else HANDLERS.get(op.name, _unknown)
+            control = None if ends else CONTROL.get(op.name)
+            if not ends and not op.operands and op.name.startswith(SAME):
+                handler = same_always
+            found.append((op, handler, control))
+            if ends:
+                break
+        region.prepared = found  # type: ignore[attr-defined]
+    return found
 
 
 def _told(op: Operation, text: str) -> str:

@@ -18,7 +18,7 @@ from cookbook.check.pipeline.programs import Problem
 from cookbook.check.pipeline.reading import Module, Operation, Region
 from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow
 from cookbook.check.product.barriers import Barriers, ClusterBarrier
-from cookbook.check.product.follower import Fault, Follower, follows
+from cookbook.check.product.follower import HANDLERS, Fault, Follower, follows
 from cookbook.check.product.memory import SMEM_BYTES, Memory, Operand, Stored, TensorMemory
 from cookbook.check.product.multiply import block
 from cookbook.check.product.places import View
@@ -58,15 +58,14 @@ class Warp:
 class Launch:
     """One launch of a kernel, and all that its warps share."""
 
-    def __init__(
-        self, operands: dict[str, Operand], sums: Sums, sms: int, tables: dict[str, tuple[int, ...]]
-    ) -> None:
+    def __init__(self, operands: dict[str, Operand], sums: Sums, sms: int, tables: dict[str, tuple[int, ...]]) -> None:
         self.operands = operands
         self.tables = tables
         self.sms = sms
         self.sums = sums
         self.stored = Stored(operands["C"])
         self.memo: dict[Any, Any] = {}
+        self.constants: dict[int, Any] = {}
         self._known: dict[Any, Any] = {}
         self.waiting: list[int] = []  # clusters that have not begun
 
@@ -75,6 +74,13 @@ class Launch:
         if key not in self._known:
             self._known[key] = make()
         return self._known[key]
+
+    def constant(self, op: Operation, f: Follower) -> Any:
+        """The result of an operation without operands."""
+        key = id(op)
+        if key not in self.constants:
+            self.constants[key] = HANDLERS[op.name](f, op, [])
+        return self.constants[key]
 
     def block(self, key: Any, memory: Memory, view: View, start: int, rows: int, major: str, f: Follower) -> np.ndarray:
         """A matrix in shared memory."""

@@ -110,6 +110,11 @@ class Stored:
         self.ids = np.full(operand.shape, origins.UNWRITTEN, np.int64)
         self.lines = np.zeros(operand.shape, np.int32)
 
+    @property
+    def count(self) -> int:
+        """Elements that were stored."""
+        return int((self.lines > 0).sum())
+
     def store(self, byte_addresses: np.ndarray, ids: np.ndarray, line: int) -> None:
         """Elements to these bytes.
 

@@ -217,16 +217,24 @@ def _mma_sync(f: Follower, text: str, shape: tuple[int, int, int], target: View,
     m, n, k = shape
     if (m, n) != (16, 8) or k not in (16, 32):
         raise CannotFollow(f"mma.sync of {m} x {n} x {k}")
-    at_a, at_b, places = _fragments(k)
+    at_a, at_b, _ = _fragments(k)
     a, b = (_matrices(f, view, at) for view, at in zip(operands, (at_a, at_b), strict=True))
     for which, ids in enumerate((a, b)):
         check_types(f, text, ids[0, :1], which)
-    registers = slots(target).reshape(len(b), len(a), 4)  # the values first, then along M, then along N
+    # All of the instructions' accumulators are one tile: the values first, then along M, then along N.
+    mine, whole = slots(target), _whole(len(a), len(b), k)
+    if len(mine) != whole.shape[1]:
+        raise CannotFollow(f"an MMA of {len(a)} x {len(b)} matrices to {len(mine)} accumulators")
     array = target.pointer.array
-    for j, ids_b in enumerate(b):
-        for i, ids_a in enumerate(a):
-            mine = registers[j, i]
-            array[:, mine] = accumulate(f, array[:, mine], places, ids_a, ids_b, True)
+    array[:, mine] = accumulate(f, array[:, mine], whole, a.reshape(-1, k), b.reshape(-1, k), True)
+
+
+@lru_cache(maxsize=64)
+def _whole(down: int, across: int, k: int) -> np.ndarray:
+    """(32, values): the places of a lane's accumulators in a tile of so many instructions along M and N."""
+    places = _fragments(k)[2][:, None, None, :]
+    step = (16 * origins.WIDTH * np.arange(down))[None, :] + (8 * np.arange(across))[:, None]
+    return (places + step[None, :, :, None]).reshape(LANES, -1)
 
 
 def _matrices(f: Follower, view: View, at: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -75,7 +75,7 @@ class Basis:
     __mul__ = __rmul__
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Ptr:
     """An address in bytes of its space, one for all lanes or one for each.
 
@@ -91,10 +91,10 @@ class Ptr:
 
     def moved(self, by: Any) -> Ptr:
         """Further by so many bytes; of coordinates, by so many coordinates."""
-        return replace(self, address=self.address + by)
+        return Ptr(self.space, self.address + by, self.array, self.name, self.cta)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class View:
     """A tensor: where it begins, and how its elements lie."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cookbook.check.pipeline import shapes
@@ -13,9 +13,55 @@ from cookbook.check.pipeline.shapes import UNKNOWN
 from cookbook.check.product.memory import Operand, Scales, base_of
 from cookbook.check.product.places import Ptr, element
 from cookbook.recipe import formats
-from cookbook.recipe.majors import of_config
+from cookbook.recipe.majors import align, letters, of_config
+
+RAGGED = 24  # elements beyond whole tiles
+VECTOR = 8  # elements of C that are stored at once
 
 ELEMENTS = {"e4m3": "f8E4M3FN", "e5m2": "f8E5M2", "e2m1": "f4E2M1FN"}  # as the IR spells them
+
+
+def problems(module: Any, config: Any) -> tuple[tuple[Any, Problem], ...]:
+    """Small problems that go round the corners of a kernel: what lies at the edge of C, and who computes which tile.
+
+    * M, N and K ragged against tile, cluster, stages and split, and a cluster's worth of tiles more than fits at once;
+    * less than one tile, with room for several;
+    * tiles that are full, as many k-tiles as there are stages, and one cluster for all;
+    * more rows of tiles than a group of the rasterization has, which is made small for it.
+
+    Returns:
+        (configuration, problem): the configuration is the one given but for the size of a group.
+    """
+    down, across = (getattr(config, f"cluster_{x}", getattr(config, f"pairs_{x}", 1)) for x in "mn")
+    ctas = getattr(config, "cluster", down * across)
+    m, n, k = config.tile_m * down, config.tile_n * across, config.tile_k * getattr(config, "split_k", 1)
+    stages = getattr(config, "stages", 2)
+    chosen = [
+        (config, (m + config.tile_m // 2 + RAGGED, 2 * n + RAGGED, (stages + 1) * k + RAGGED), 5 * ctas),
+        (config, (RAGGED + 13, RAGGED, RAGGED), 4 * ctas),
+        (config, (2 * m, n, stages * k), ctas),
+    ]
+    if grouped := _small_groups(config):
+        chosen.append((grouped, (2 * m + RAGGED + 1, n + RAGGED, RAGGED), 2 * ctas))
+    return tuple((one, _fitting(module, config, shape, sms)) for one, shape, sms in chosen)
+
+
+def _small_groups(config: Any) -> Any:
+    """The configuration with groups of 2 rows of tiles; None of one that has no groups, or none so small."""
+    for name in ("raster_group", "swizzle_size"):
+        if getattr(config, name, 2) > 2:
+            try:
+                return replace(config, **{name: 2})
+            except ValueError:
+                return None
+    return None
+
+
+def _fitting(module: Any, config: Any, shape: tuple[int, int, int], sms: int) -> Problem:
+    """The problem, rounded up to extents that operands of such formats and majors can have."""
+    form = formats.of_module(module)
+    m, n, k = formats.align(shape) if form else align(shape, letters(*of_config(config)))
+    return Problem(m, VECTOR * -(-n // VECTOR), k, sms)
 
 
 @dataclass(frozen=True)
@@ -68,14 +114,14 @@ def given(module: Any, trace: Module, config: Any, problem: Problem) -> Given:
 def _values(module: Any, config: Any, problem: Problem, lines: tuple[int, int, int]) -> list[Any]:
     """The host function's arguments; scale factors of rows lie one after the other."""
     values = host_arguments(module, config, problem, lines)
-    names = [name for name in inspect.signature(module.gemm).parameters if name.startswith("stride_")]
-    unknown = iter(names)
-    # Strides are the only numbers that a recipe's functions do not say; pointers and the stream are unknown too.
-    parameters = [name for name in inspect.signature(module.gemm).parameters if name not in SAID_WHEN_COMPILED]
-    if len(parameters) + 4 != len(values) and names:  # mnk and strides are three each
-        raise shapes.CannotFollow(f"a host function of the parameters {parameters}")
-    flat = [name for name in parameters for _ in range(3 if name in ("mnk", "strides") else 1)]
-    return [1 if value is UNKNOWN and name in names and next(unknown) else value for name, value in zip(flat, values)]
+    flat = [
+        name
+        for name in inspect.signature(module.gemm).parameters
+        if name not in SAID_WHEN_COMPILED
+        for _ in range(3 if name in ("mnk", "strides") else 1)
+    ]
+    named = zip(flat, values, strict=True)
+    return [1 if value is UNKNOWN and name.startswith("stride_") else value for name, value in named]
 
 
 SAID_WHEN_COMPILED = ("dtype", "dtypes", "config", "vec")

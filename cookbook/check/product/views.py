@@ -261,7 +261,8 @@ def _make_view(f: Follower, op: Operation, args: list[Any]) -> Any:
 @follows("cute.group_modes", "cute.tiled.copy.retile", "cute.coalesce", "cute.recast_view", "cute.group")
 def _regrouped(f: Follower, op: Operation, args: list[Any]) -> Any:
     source = next(x for x in args if isinstance(x, (Lay, View)))
-    return rearranged(op, source, fitted(op.result_types[0], *leaves_of(source)))
+    layout, known = spelled(op.result_types[0])
+    return rearranged(op, source, layout if known else fitted(op.result_types[0], *leaves_of(source)))
 
 
 @follows("cute.append_to_rank", "cute.prepend_to_rank", "cute.append")
@@ -286,8 +287,10 @@ def _slice(f: Follower, op: Operation, args: list[Any]) -> Any:
     layout = source.layout if isinstance(source, View) else source
     if not isinstance(layout, Lay):
         return _slice_tuple(source, coordinate)
-    kept = list(_kept(layout.shape, layout.stride, coordinate))
-    left = fitted(op.result_types[0], [e for e, _ in kept], [s for _, s in kept])
+    left, known = spelled(op.result_types[0])
+    if not known:
+        kept = list(_kept(layout.shape, layout.stride, coordinate))
+        left = fitted(op.result_types[0], [e for e, _ in kept], [s for _, s in kept])
     if isinstance(source, Lay):
         return left
     by = offset(layout.shape, layout.stride, coordinate)
