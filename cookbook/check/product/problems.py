@@ -41,17 +41,17 @@ def problems(module: Any, config: Any) -> tuple[tuple[Any, Problem], ...]:
         (config, (RAGGED + 13, RAGGED, RAGGED), 4 * ctas),
         (config, (2 * m, n, stages * k), ctas),
     ]
-    if grouped := _small_groups(config):
+    if grouped := _small_groups(config, 2 * down):
         chosen.append((grouped, (2 * m + RAGGED + 1, n + RAGGED, RAGGED), 2 * ctas))
     return tuple((one, _fitting(module, config, shape, sms)) for one, shape, sms in chosen)
 
 
-def _small_groups(config: Any) -> Any:
-    """The configuration with groups of 2 rows of tiles; None of one that has no groups, or none so small."""
+def _small_groups(config: Any, rows: int) -> Any:
+    """The configuration with groups of so many rows of tiles; None of one that has no groups, or none so small."""
     for name in ("raster_group", "swizzle_size"):
-        if getattr(config, name, 2) > 2:
+        if getattr(config, name, rows) > rows:
             try:
-                return replace(config, **{name: 2})
+                return replace(config, **{name: rows})
             except ValueError:
                 return None
     return None
