@@ -47,8 +47,8 @@ class Summary:
     operands: tuple[int, int]  # kinds: whose rows the tile's rows and columns are
     rows: np.ndarray  # for each row of the tile: which row of that operand; NO_ROW: zeros alone
     columns: np.ndarray
-    counts: np.ndarray  # for each k < K: how often
-    trouble: str = ""  # in words, if it is no sum of products of equal k
+    counts: np.ndarray  # for each k < K: how often; -1 of an irregular tile
+    trouble: str = ""  # in words, if products have scale factors that are not theirs
 
 
 class Sums:
@@ -92,20 +92,15 @@ class Sums:
 
     def _summarize(self, number: int) -> Summary:
         a, b = self.blocks(number)
-        kind_a, rows, k_a, trouble_a = _side(a)
-        kind_b, columns, k_b, trouble_b = _side(b)
+        kind_a, rows, k_a = _side(a)
+        kind_b, columns, k_b = _side(b)
         counts = np.zeros(self.k, np.int64)
-        trouble = trouble_a or trouble_b
-        if not trouble and kind_a and kind_b:
-            both = (k_a >= 0) & (k_b >= 0)
-            apart = both & (k_a != k_b)
-            if apart.any():
-                p = int(np.flatnonzero(apart)[0])
-                i, j = int(np.flatnonzero(rows >= 0)[0]), int(np.flatnonzero(columns >= 0)[0])
-                trouble = f"{origins.describe(int(a[i, p]))} times {origins.describe(int(b[j, p]))}"
-            elif both.any():
-                counts = np.bincount(k_a[both], minlength=self.k)[: self.k]
-        return Summary((kind_a, kind_b), rows, columns, counts, trouble or self._factors(number))
+        both = (k_a >= 0) & (k_b >= 0)
+        if (k_a[both] != k_b[both]).any():
+            counts -= 1  # irregular: to be looked at one by one
+        elif both.any():
+            counts = np.bincount(k_a[both], minlength=self.k)[: self.k]
+        return Summary((kind_a, kind_b), rows, columns, counts, self._factors(number))
 
     def _factors(self, number: int) -> str:
         """What is wrong with the scale factors that MMAs multiplied by, in words."""
@@ -126,13 +121,13 @@ class Sums:
         return ""
 
 
-def _side(ids: np.ndarray) -> tuple[int, np.ndarray, np.ndarray, str]:
-    """(kind, row of each line, k of each position or -1, trouble) of what one operand gave a tile."""
+def _side(ids: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
+    """(kind, row of each line, k of each position or -1) of what one operand gave a tile."""
     zero = origins.is_zero(ids)
     bare = np.full(ids.shape[0], NO_ROW, np.int64)
     nothing = np.full(ids.shape[1], -1, np.int64)
     if zero.all():
-        return 0, bare, nothing, ""
+        return 0, bare, nothing
     kinds = origins.kind_of(ids)
     # A line that is read from what nothing wrote, or that is no line of an operand, is bad; the others may be good.
     rows = np.where(zero, -1, origins.row_of(ids))
@@ -142,14 +137,14 @@ def _side(ids: np.ndarray) -> tuple[int, np.ndarray, np.ndarray, str]:
     live = ~bad & (lines >= 0)
     lines = np.where(bad, BAD, lines)
     if not live.any():
-        return 0, lines, nothing, ""
+        return 0, lines, nothing
     kind = int(kinds[live].max())
     columns = np.where(zero, -1, origins.column_of(ids))[live]
     k = columns.max(axis=0)
     wrong = (columns != k[None, :]) | ((kinds[live] != kind) & ~zero[live])
     if wrong.any():
         lines[np.flatnonzero(live)[wrong.any(axis=1)]] = BAD
-    return kind, lines, k, ""
+    return kind, lines, k
 
 
 # --- what C needs ------------------------------------------------------------------------------------------------
@@ -261,45 +256,54 @@ class Checked:
         return found
 
     def _of_group(self, at: np.ndarray, m: np.ndarray, n: np.ndarray, key: np.ndarray, terms: np.ndarray) -> list[str]:
-        counts = np.zeros(self.sums.k, np.int64)
+        """Elements whose sums are of the same tiles: looked at together, and one by one where tiles are irregular."""
+        counts, regular = np.zeros(self.sums.k, np.int64), np.ones(len(at), bool)
         for q, number in enumerate(key):
             if number < 0:
                 continue
             tile = self.sums.summary(int(number))
             if tile.trouble:
-                needed = "products of equal k, and each element times the scale factor of its block"
-                needed = needed if self.sums.block else "products of equal k"
-                return [self._said(at[0], f"a sum with {tile.trouble} in it", needed)]
-            places = origins.place_of(terms[:, q])
-            i, j = places // origins.WIDTH, places % origins.WIDTH
-            rows, cols = tile.rows[i], tile.columns[j]
-            if 0 in tile.operands and (rows != BAD).all() and (cols != BAD).all():
+                needed = "products, each element times the scale factor of its block"
+                return [
+                    self._said(at[0], f"a sum with {tile.trouble} in it", needed if self.sums.block else "products")
+                ]
+            i, j = np.divmod(origins.place_of(terms[:, q]), origins.WIDTH)
+            rows, columns = tile.rows[i], tile.columns[j]
+            if 0 in tile.operands and (rows != BAD).all() and (columns != BAD).all():
                 continue  # zeros alone on one side: a part of K that has none of it
-            swapped = tile.operands[0] == 2 or tile.operands[1] == 1
-            of_a, of_b = (cols, rows) if swapped else (rows, cols)
-            wrong = np.flatnonzero((of_a != m) | (of_b != n))
-            if len(wrong):
-                return [self._wrong(at[wrong[0]], int(number), int(i[wrong[0]]), int(j[wrong[0]]), swapped)]
+            of_a, of_b = (columns, rows) if tile.operands[0] == 2 or tile.operands[1] == 1 else (rows, columns)
+            regular &= (of_a == m) & (of_b == n)
             counts += tile.counts
-        if (counts == 1).all():
-            return []
-        return [self._said(at[0], *_of_counts(counts, int(m[0]), int(n[0])))]
+        suspects = np.flatnonzero(~regular) if (counts == 1).all() else np.arange(len(at))
+        for one in suspects:
+            if found := self._exactly(int(m[one]), int(n[one]), key, terms[one]):
+                return [self._said(at[one], *found)]
+        return []
 
-    def _wrong(self, place: int, number: int, i: int, j: int, swapped: bool) -> str:
-        """An accumulator of other rows than those of C's element."""
-        a, b = self.sums.blocks(number)
-        a, b = a[i], b[j]
-        if swapped:
-            a, b = b, a
-        columns = self.stored.operand.shape[1]
-        m, n = place // columns, place % columns
-        for mine, kind, row in ((a, 1, m), (b, 2, n)):
-            fine = ((origins.kind_of(mine) == kind) & (origins.row_of(mine) == row)) | (origins.is_zero(mine))
-            if not fine.all() or origins.is_zero(mine).all():
-                p = int(np.flatnonzero(~fine)[0]) if not fine.all() else 0
-                got, needed = origins.describe(int(mine[p])), f"{origins.NAMES[kind]}[{row}, k]"
-                return self._said(place, f"a sum with {got} in it", needed)
-        return self._said(place, "a sum of other elements", f"A[{m}, k] and B[{n}, k]")
+    def _exactly(self, m: int, n: int, key: np.ndarray, terms: np.ndarray) -> tuple[str, str] | None:
+        """(got, needed) of one element of C, product by product; None if it is the sum that it needs to be."""
+        counts = np.zeros(self.sums.k, np.int64)
+        for number, term in zip(key, terms, strict=True):
+            if number < 0:
+                continue
+            i, j = divmod(int(origins.place_of(term)), origins.WIDTH)
+            a, b = self.sums.blocks(int(number))
+            a, b = a[i], b[j]
+            if (origins.kind_of(a) == 2).any() or (origins.kind_of(b) == 1).any():
+                a, b = b, a  # the operands have changed places
+            for mine, kind, row in ((a, 1, m), (b, 2, n)):
+                fine = (origins.kind_of(mine) == kind) & (origins.row_of(mine) == row) | origins.is_zero(mine)
+                if not fine.all():
+                    got = origins.describe(int(mine[np.flatnonzero(~fine)[0]]))
+                    return f"a sum with {got} in it", f"{origins.NAMES[kind]}[{row}, k]"
+            both = ~origins.is_zero(a) & ~origins.is_zero(b)
+            a, b = a[both], b[both]
+            apart = np.flatnonzero(origins.column_of(a) != origins.column_of(b))
+            if len(apart):
+                one, other = (origins.describe(int(x[apart[0]])) for x in (a, b))
+                return f"a sum with {one} times {other} in it", "products of equal k"
+            counts += np.bincount(origins.column_of(a), minlength=self.sums.k)[: self.sums.k]
+        return None if (counts == 1).all() else _of_counts(counts, m, n)
 
     def _of_factors(self, at: np.ndarray, factors: np.ndarray) -> list[str]:
         """Each of the scale factors once: those of A by the row of C, those of B by its column."""

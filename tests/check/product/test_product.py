@@ -76,7 +76,7 @@ FAULTS = [
         "both warpgroups store to the first 64 rows",
         "thr = copies.r2s_c.get_slice(tidx)",
         "thr = copies.r2s_c.get_slice(tidx % 128)",
-        "got no store; needed one",
+        "C[64, 0]: got A[64, 256]; needed a sum",
     ),
     planted(
         HOPPER,
@@ -97,7 +97,7 @@ FAULTS = [
         "TMA writes without the swizzle that wgmma reads with",
         "cute.slice_(x, (None, None, 0))",
         "cute.make_composed_layout(cute.make_swizzle(0, 4, 3), 0, cute.select(x.outer, mode=[0, 1]))",
-        "TMA: box: got",
+        "C[0, 1]: got a sum with A[0, 0] times B[1, 8] in it; needed products of equal k",
     ),
     planted(
         HOPPER,
@@ -150,7 +150,7 @@ FAULTS = [
         "what lies before K is not filled with zeros",
         "dst[None, None, k].fill(0)",
         "pass",
-        "C[0, 0]: got a sum with what nothing has written in it; needed A[0, k]",
+        "C[16, 0]: got a sum with what nothing has written in it; needed A[16, k]",
     ),
     planted(
         PAIR,
