@@ -17,7 +17,7 @@ from cookbook.check.pipeline.shapes import CannotFollow, Lay
 from cookbook.check.product import origins
 from cookbook.check.product.access import aligned, loaded, memory_of, operand_of, read, smem_addresses, write
 from cookbook.check.product.barriers import barrier_at
-from cookbook.check.product.follower import LANES, Data, Fault, Follower, follows
+from cookbook.check.product.follower import LANES, Data, Fault, Follower, follows, refused
 from cookbook.check.product.partitions import MATRIX, TENSOR
 from cookbook.check.product.places import PLAIN, Arith, Ptr, View, fitted, offset, spelled
 from cookbook.check.product.views import coordinates_of
@@ -179,10 +179,11 @@ def _checked_box(f: Follower, box: Box, origin: tuple[int, ...], base: int, stor
 
     def look() -> bool:
         try:
-            tma.check_box(base, (box.part[1] if len(box.part) > 1 else 1, box.part[0]), _mode(box.swizzle), size)
-            tma.check_origin((int(origin[1]) if len(origin) > 1 else 0, int(origin[0])), size, store=store)
+            (width, height, *_), (column, row, *_) = (*box.part, 1), (*origin, 0)
+            tma.check_box(base, (height, width), _mode(box.swizzle), size)
+            tma.check_origin((row, column), size, store=store)
         except ValueError as error:
-            raise Fault(f"TMA: {error}") from None
+            raise refused("TMA", error) from None
         return True
 
     f.memo(key, look)
@@ -192,7 +193,7 @@ def _mode(swizzle: Swizzle) -> int:
     try:
         return tma.swizzle_mode(swizzle)
     except ValueError as error:
-        raise Fault(f"TMA: {error}") from None
+        raise refused("TMA", error) from None
 
 
 def _integers(f: Follower, origin: tuple[Any, ...]) -> tuple[int, ...]:
@@ -201,7 +202,7 @@ def _integers(f: Follower, origin: tuple[Any, ...]) -> tuple[int, ...]:
 
 def _tma_load(f: Follower, atom: Atom, source: View, target: View) -> None:
     box: Box = atom.values["box"]
-    barrier = atom.values.get("tma_bar")
+    barrier = atom.values["tma_bar"]
     cta = f.place.rank if barrier.cta is None else f.integer(barrier.cta, "the CTA of a barrier")
     mask, ranks = atom.values.get("mcast_mask"), [f.place.rank]
     if mask is not None:
@@ -261,7 +262,7 @@ def _store_to_cluster(f: Follower, atom: Atom, source: View, target: View) -> No
     """st.async: each lane's registers go to a CTA of the cluster, and its bytes are told to a barrier there."""
     write(f, target, read(f, source))
     cta = f.integer(target.pointer.cta, "the CTA that is written to")
-    barrier = atom.values.get("mbar_ptr")
+    barrier = atom.values["mbar_ptr"]
     there = f.integer(barrier.cta, "the CTA of a barrier")
     if there != cta:
         raise Fault(f"st.async to CTA {cta} that reports to a barrier of CTA {there}")

@@ -43,6 +43,12 @@ class Fault(Exception):
     """The kernel does what it must not; the message says what, in words."""
 
 
+def refused(what: str, error: ValueError) -> Exception:
+    """What a modelled instruction did not take: a Fault, but for what the hardware takes and the model does not."""
+    text = f"{what}: {error}"
+    return CannotFollow(text) if "not modelled" in text else Fault(text)
+
+
 @dataclass
 class Data:
     """Elements of a floating-point type: (32, elements) of `origins`, or (1, elements) if all lanes have the same."""
@@ -98,7 +104,7 @@ class Follower(Interpreter):
             try:
                 if control is not None:
                     found = yield from control(self, op, [values[name] for name in op.operands])
-                elif handler is same_always:
+                elif handler is None or handler is same_always:
                     found = self.launch.constant(op, self)
                 else:
                     found = handler(self, op, [values[name] for name in op.operands])
@@ -205,7 +211,8 @@ def merged(takes: np.ndarray, a: Any, b: Any) -> Any:
         return a
     if isinstance(a, Data) and isinstance(b, Data):
         return Data(np.where(takes[:, None], a.full, b.full))
-    if all(isinstance(x, (int, np.integer, np.ndarray)) for x in (a, b)):
+    numbers = (int, np.integer, np.ndarray)
+    if isinstance(a, numbers) and isinstance(b, numbers):
         return np.where(takes, a, b)
     raise CannotFollow(f"a branch whose results differ from lane to lane: {type(a).__name__}")
 

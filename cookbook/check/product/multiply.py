@@ -15,7 +15,7 @@ from cookbook.check.pipeline.reading import Operation
 from cookbook.check.pipeline.shapes import CannotFollow, Lay
 from cookbook.check.product import origins
 from cookbook.check.product.access import memory_of, read, slots
-from cookbook.check.product.follower import LANES, Fault, Follower, follows
+from cookbook.check.product.follower import LANES, Fault, Follower, follows, refused
 from cookbook.check.product.memory import Memory
 from cookbook.check.product.partitions import fragment, mma_of
 from cookbook.check.product.places import View, table
@@ -101,7 +101,7 @@ def block_addresses(tile: Lay, bits: int, swizzle: Swizzle, start: int, rows: in
         descriptor = block_descriptor(offsets, start, mode, major)
         chunks = operand_addresses(descriptor, rows, major)
     except ValueError as error:
-        raise Fault(f"a matrix descriptor: {error}") from None
+        raise refused("a matrix descriptor", error) from None
     inside = np.arange(CHUNK // size) * size
     found = (chunks[..., None] + inside).reshape(chunks.shape[0], -1)
     return found if major == "K" else found.T

@@ -15,6 +15,8 @@ The three lowest bits are 0: memory keeps an element of several bytes as so many
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 __all__ = ["FILL", "MIXED", "OUTSIDE", "UNWRITTEN", "ZERO", "column_of", "describe", "kind_of", "operand", "row_of"]
@@ -35,20 +37,20 @@ def operand(kind: int, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     return (np.int64(kind) << KIND) | (rows.astype(np.int64) << ROW) | (columns.astype(np.int64) << COLUMN)
 
 
-def kind_of(ids: np.ndarray) -> np.ndarray:
+def kind_of(ids: Any) -> Any:
     """0: special, or not there; 1 and 2: A and B; 3 and 4: their scale factors; TILE, NODE."""
     return np.where(ids < 0, 0, ids >> KIND)
 
 
-def row_of(ids: np.ndarray) -> np.ndarray:
+def row_of(ids: Any) -> Any:
     return (ids >> ROW) & ((1 << (KIND - ROW)) - 1)
 
 
-def column_of(ids: np.ndarray) -> np.ndarray:
+def column_of(ids: Any) -> Any:
     return (ids >> COLUMN) & ((1 << (ROW - COLUMN)) - 1)
 
 
-def is_zero(ids: np.ndarray) -> np.ndarray:
+def is_zero(ids: Any) -> Any:
     return (ids == ZERO) | (ids == FILL)
 
 
@@ -57,21 +59,21 @@ def numbered(kind: int, number: int, places: np.ndarray) -> np.ndarray:
     return (np.int64(kind) << KIND) | (np.int64(number) << NUMBER) | (places.astype(np.int64) << COLUMN)
 
 
-def number_of(ids: np.ndarray) -> np.ndarray:
+def number_of(ids: Any) -> Any:
     """Which tile or node."""
     return (ids >> NUMBER) & ((1 << (ROUNDING - NUMBER)) - 1)
 
 
-def place_of(ids: np.ndarray) -> np.ndarray:
+def place_of(ids: Any) -> Any:
     """The place in a tile or node."""
     return (ids >> COLUMN) & ((1 << (NUMBER - COLUMN)) - 1)
 
 
-def rounding_of(ids: np.ndarray) -> np.ndarray:
+def rounding_of(ids: Any) -> Any:
     return (ids >> ROUNDING) & 15
 
 
-def is_sum(ids: np.ndarray) -> np.ndarray:
+def is_sum(ids: Any) -> Any:
     """Whether they are accumulators, or made of such."""
     return ids >= np.int64(TILE) << KIND
 

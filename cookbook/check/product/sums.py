@@ -199,7 +199,7 @@ class Checked:
     def _no_sum(self, one: int) -> str:
         return origins.describe(one)
 
-    def _said(self, place: int, got: str, needed: str) -> str:
+    def _said(self, place: Any, got: str, needed: str) -> str:
         line = int(self.stored.lines.ravel()[place])
         return f"{_name(int(place), self.stored)}: got {got}; needed {needed} (stored at line {line})"
 
