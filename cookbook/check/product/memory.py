@@ -130,7 +130,7 @@ class Stored:
         if again.any():
             at = np.flatnonzero(again)[0]
             before = int(self.lines[row[at], column[at]])
-            raise Fault(f"C[{row[at]}, {column[at]}]: got a second store, after that of line {before}; needed one")
+            raise Fault(f"C[{row[at]}, {column[at]}]: got a second store; needed one (the first is of line {before})")
         if len(np.unique(row * np.int64(1 << 32) + column)) != len(row):
             keys, counts = np.unique(row * np.int64(1 << 32) + column, return_counts=True)
             twice = int(keys[counts > 1][0])

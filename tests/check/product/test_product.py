@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import pytest
 from mutations import Mutation, mutant
+from planted import Caught, Suite, check, got
 
 from cookbook.check import compiled, levels, product
 from cookbook.check.pipeline import trace_of
@@ -176,6 +177,9 @@ FAULTS = [
 ]
 
 
+SUITES = [Suite(("product",), [fault.mutation for fault in FAULTS])]
+
+
 def default(module, recipe: catalog.Recipe):
     """The configuration that a recipe has if nothing is said."""
     return compiled.config_for(module, recipe.targets[0])
@@ -198,8 +202,9 @@ def test_a_planted_fault_is_told(fault, tmp_path: Path):
     recipe, module = catalog.find(name), mutant(fault.mutation, tmp_path)
     config = module.VARIANTS[variant] if variant else default(module, recipe)
     found = product.computed(module, recipe.targets[0], compiled.cutlass_dtype("bfloat16"), config)
-    assert not found[-1].ok and fault.says in "\n".join(found[-1].faults)
+    assert not found[-1].ok and fault.says in found[-1].faults[0]
     assert not product.findings(found)[-1].ok
+    check(Caught("product", got(found[-1].faults[0])), name, fault.mutation.what, variant)
 
 
 def test_what_cannot_be_followed_is_named(monkeypatch):
