@@ -18,6 +18,7 @@ from mutations import Mutation, mutant
 from walked import integers, rounded
 
 from cookbook.check import compiled, layout, pipeline, scaled, tensor_memory
+from cookbook.check import product as followed
 from cookbook.check.evaluated import evaluated
 from cookbook.check.model import product as model
 from cookbook.check.model.fp8 import simulate_fp8
@@ -93,13 +94,29 @@ def _pipeline(module: ModuleType, recipe: Recipe, target: str, config: Any) -> s
     return next((fault.partition(":")[0] for one in found for fault in one.faults), "")
 
 
+def _product(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
+    found = followed.computed(module, target, compiled.cutlass_dtype(DTYPE), config)
+    return got(found[-1].faults[0]) if found[-1].faults else ""
+
+
+def got(fault: str) -> str:
+    """What a fault of the level product says was got: without the line, the element, and what was needed."""
+    return fault.partition("got ")[2].partition("; needed")[0] or fault
+
+
 def _compiled(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
     built = compiled.compile_module(module, recipe.name, target, DTYPE, config)
     found = evaluated(module, compiled.cutlass_dtype(DTYPE), config)
     return _failed(tensor_memory.compiled_findings(found, built, DTYPE))
 
 
-_ASKED = {"layout": _layout, "model": _model, "pipeline": _pipeline, "compiled": _compiled}
+_ASKED = {
+    "layout": _layout,
+    "model": _model,
+    "product": _product,
+    "pipeline": _pipeline,
+    "compiled": _compiled,
+}
 
 
 def _failed(findings: Iterable[Any]) -> str:

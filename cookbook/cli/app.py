@@ -152,8 +152,9 @@ def check(
 ) -> None:
     """Check recipes, or copies of them: NAME may be a file such as my_gemm.py.
 
-    With no GPU: layouts, the data path simulated through them, barriers, compiled code. No level of these reads the
-    kernel's own coordinates, guards or accumulators: that takes a GPU (ran), or what is recorded of one.
+    With no GPU: layouts, the data path simulated through them (model), the kernel itself followed to C for small
+    problems (product), its barriers in every order (pipeline), compiled code. Values are computed on a GPU only
+    (ran), or recorded of one.
     """
     from cookbook.check import workers
 
