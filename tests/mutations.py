@@ -112,7 +112,9 @@ def mutant(mutation: Mutation, root: Path) -> ModuleType:
     source = source.replace(mutation.old, mutation.new)
     if "plain(" in mutation.new:
         source = source.replace("# %%\nclass SmemLayouts", "# %%" + _PLAIN + "class SmemLayouts")
-    source = re.sub(r"^#     beside: .*$", "#", source, flags=re.MULTILINE)  # another recipe, which is not under `root`
+    source = re.sub(
+        r"^#     compared_with: .*$", "#", source, flags=re.MULTILINE
+    )  # another recipe, which is not under `root`
     file = root / f"{mutation.recipe}.py"
     file.parent.mkdir(parents=True)
     file.write_text(source, encoding="utf-8")

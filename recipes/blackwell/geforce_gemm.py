@@ -23,7 +23,7 @@
 #     instructions:
 #       all: [UTMALDG.2D, LDSM.16.M88.4, HMMA.16816.F32, STSM.16.M88.4, UTMASTG.2D, USETMAXREG, SYNCS]
 #     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192]]
-#     beside: ampere/tuned_gemm
+#     compared_with: ampere/tuned_gemm
 # ---
 
 # %% [markdown]

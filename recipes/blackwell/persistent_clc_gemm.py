@@ -18,7 +18,7 @@
 #     builds_on: blackwell/two_cta_gemm
 #     targets: [sm_100a, sm_103a]
 #     runs_on: sm_100, sm_103
-#     beside: blackwell/two_cta_gemm
+#     compared_with: blackwell/two_cta_gemm
 #     dtypes: [bfloat16, float16]
 #     path: tma -> shared memory of two SMs -> tcgen05.mma of both -> tensor memory -> tcgen05.ld -> boxes -> tma
 #     instructions:

@@ -418,25 +418,25 @@ def facts() -> list[tuple[str, bool, str]]:
     bf16 = [max(wavefronts(pitched_column(col, pitch, 2)) for col in range(32)) for pitch in (32, 33, 34)]
     matrix = [matrix_wavefronts(2 * pitch) for pitch in (64, 66, 72, 80)]
     return [
-        ("fact_1_one_word_a_bank_a_turn", found == [1, 1, 32, 2, 1024], f"row, same word, column, two in one: {found}"),
-        ("fact_2_columns", (wide, *small) == (32, 2, 8), f"32x32: {wide}; 8x8: {small[0]}, and {small[1]} on 8 banks"),
+        ("one_word_a_bank_each", found == [1, 1, 32, 2, 1024], f"row, same word, column, two in one: {found}"),
+        ("columns", (wide, *small) == (32, 2, 8), f"32x32: {wide}; 8x8: {small[0]}, and {small[1]} on 8 banks"),
         (
-            "fact_3_bits_of_an_address",
+            "bits_of_an_address",
             starts == list(range(0, 256, 32)) and bits == {(c, r, 0) for c in range(8) for r in range(8)},
             f"rows start at {[f'{byte:#04x}' for byte in starts]}; bits 2-4 column, 5-7 row, 0-1 still",
         ),
         (
-            "fact_4_bijections",
+            "bijections",
             undone and mixed == {n: (n in UNMIX,) * 2 for n in MIX} and 1 & 2 == 1 & 0 and 1 | 2 == 1 | 3,
             f"bijection, every column free: {mixed}",
         ),
         (
-            "fact_5_swizzle_3_2_3_on_bytes",
+            "swizzle_3_2_3_on_bytes",
             " ".join(sudoku) == "01234567 10325476 23016745 32107654 45670123 54761032 67452301 76543210",
             " / ".join(sudoku),
         ),
         (
-            "fact_6_padding",
+            "padding",
             words == list(range(0, 1024, 33)) and banks == list(range(32)) and bf16 == [16, 2, 1]
             and matrix == [8, None, 1, 2],
             f"words {words[:4]}..{words[-1]}; bf16 pitch 32, 33, 34: {bf16}; 16-byte rows 64, 66, 72, 80: {matrix}",

@@ -281,20 +281,20 @@ def facts() -> list[tuple[str, bool, str]]:
     apart = wavefronts_of_phases(two_slots_each, 16)
     swizzled, linear = (list(two_shapes(*p).values()) for p in (((5, 2, 5), (2, 4, 3)), ((0, 2, 5), (0, 4, 3))))
     return [
-        ("fact_25_a", a == "((4,8),(2,2)):((32,1),(16,8))", f"A of m16n8k8: {a}"),
-        ("fact_25_inverse", back == "((8,2),(2,4)):((4,64),(32,1))" and both_ways_agree(), f"its inverse: {back}"),
-        ("fact_25_b", b == "((4,8),2):((16,1),8)", f"B of m16n8k8: {b}"),
+        ("layout_of_a", a == "((4,8),(2,2)):((32,1),(16,8))", f"A of m16n8k8: {a}"),
+        ("inverse_of_a_layout", back == "((8,2),(2,4)):((4,64),(32,1))" and both_ways_agree(), f"its inverse: {back}"),
+        ("layout_of_b", b == "((4,8),2):((16,1),8)", f"B of m16n8k8: {b}"),
         (
-            "fact_26_along_k",
+            "ldmatrix_along_k",
             (k[0], k[22]) == (("M0K0", "M0K1"), ("M5K4", "M5K5")) and k[22] == tuple(
                 "M{}K{}".format(*held_by(22, value)) for value in range(2)),
             f"T0, T22: {k[0]}, {k[22]}",
         ),
-        ("fact_26_along_m", (m[0], m[22]) == (("M0K0", "M1K0"), ("M4K5", "M5K5")), f"T0, T22: {m[0]}, {m[22]}"),
-        ("fact_26_trans", turned == k, f"with .trans as along K: {turned[22]}"),
-        ("fact_26_two_shapes", swizzled == [1] * 4 and linear == [1, 32, 1, 4], f"{swizzled}; linear {linear}"),
-        ("fact_30_phases", phases == [[1], [1, 1], [1, 1, 1, 1]], f"wavefronts of 4, 8, 16 bytes a lane: {phases}"),
-        ("fact_30_not_recombined", apart == [4, 4, 4, 4], f"two slots a phase: {sum(apart)} wavefronts"),
+        ("ldmatrix_along_m", (m[0], m[22]) == (("M0K0", "M1K0"), ("M4K5", "M5K5")), f"T0, T22: {m[0]}, {m[22]}"),
+        ("ldmatrix_trans", turned == k, f"with .trans as along K: {turned[22]}"),
+        ("two_block_shapes", swizzled == [1] * 4 and linear == [1, 32, 1, 4], f"{swizzled}; linear {linear}"),
+        ("phases", phases == [[1], [1, 1], [1, 1, 1, 1]], f"wavefronts of 4, 8, 16 bytes a lane: {phases}"),
+        ("phases_are_not_recombined", apart == [4, 4, 4, 4], f"two slots a phase: {sum(apart)} wavefronts"),
     ]  # fmt: skip
 
 

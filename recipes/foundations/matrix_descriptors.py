@@ -280,20 +280,20 @@ def facts() -> list[tuple[str, bool, str]]:
     swapped = [misread(*case, True) for case in cases]
     modes = [(HOPPER_MODE[bits] << 1, BLACKWELL_MODE[bits]) for bits in range(4)]
     return [
-        ("fact_28_by_hand", derived[1] == by_hand, f"the block at k = 16: {derived[1]}"),
+        ("blocks_by_hand", derived[1] == by_hand, f"the block at k = 16: {derived[1]}"),
         (
-            "fact_28_hopper",
+            "word_of_hopper",
             on_hopper == {"start": 130, "leading": 1, "stride": 64, "mode": 1},
             f"{hopper(by_hand):#x}: {on_hopper}",
         ),
         (
-            "fact_28_blackwell",
+            "word_of_blackwell",
             on_blackwell == {"start": 130, "leading": 1, "stride": 64, "constant": 1, "mode": 2},
             f"{blackwell(by_hand):#x}: {on_blackwell}",
         ),
-        ("fact_28_modes_alike", all(h == b for h, b in modes), "Hopper's two mode bits are Blackwell's upper two"),
-        ("fact_28_derived", wrong == [0] * 16, f"chunks misread, {len(cases)} layouts: {sum(wrong)}"),
-        ("fact_28_exchanged", all(swapped), f"stride and leading exchanged: {min(swapped)} to {max(swapped)} of 1024"),
+        ("modes_alike", all(h == b for h, b in modes), "Hopper's two mode bits are Blackwell's upper two"),
+        ("derived", wrong == [0] * 16, f"chunks misread, {len(cases)} layouts: {sum(wrong)}"),
+        ("exchanged", all(swapped), f"stride and leading exchanged: {min(swapped)} to {max(swapped)} of 1024"),
     ]
 
 

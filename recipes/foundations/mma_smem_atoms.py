@@ -400,22 +400,22 @@ def facts() -> list[tuple[str, bool, str]]:
     places = list(ask_cute(where_is_element_1_0).values())
     silent = [cute_objects(parameters) for parameters in ((3, 4, 3), (3, 4, 4))]
     return [
-        ("fact_21_eight_atoms", len(pairs) == 8 and all(a == b for a, b in pairs.values()), f"{len(pairs)} as CuTe's"),
-        ("fact_21_inter_is_one_line", lines(0) == [list(range(8))], f"its 8 x 16 bytes are one line: {lines(0)}"),
-        ("fact_22_chunk_orders", orders == ORDERS, f"{orders[1][1]} in line 1 of SW32"),
-        ("fact_22_wavefronts", conflicts == [(1, 1), (2, 1), (4, 1), (8, 1)], f"(linear, swizzled): {conflicts}"),
-        ("fact_23_first_line", first == FIRST_LINES, f"{first}"),
-        ("fact_23_requests_and_sectors", costs == [(8, 8), (4, 4), (2, 4)], f"for 128 bytes of 64-byte rows: {costs}"),
-        ("fact_23_widest", narrow == [[], [], [], []], f"extents where CuTe differs, 16- and 8-bit: {narrow}"),
+        ("eight_atoms", len(pairs) == 8 and all(a == b for a, b in pairs.values()), f"{len(pairs)} as CuTe's"),
+        ("inter_is_one_line", lines(0) == [list(range(8))], f"its 8 x 16 bytes are one line: {lines(0)}"),
+        ("chunk_orders", orders == ORDERS, f"{orders[1][1]} in line 1 of SW32"),
+        ("conflicts_by_width", conflicts == [(1, 1), (2, 1), (4, 1), (8, 1)], f"(linear, swizzled): {conflicts}"),
+        ("first_line", first == FIRST_LINES, f"{first}"),
+        ("requests_and_sectors", costs == [(8, 8), (4, 4), (2, 4)], f"for 128 bytes of 64-byte rows: {costs}"),
+        ("the_widest_atom", narrow == [[], [], [], []], f"extents where CuTe differs, 16- and 8-bit: {narrow}"),
         (
-            "fact_23_exception",
+            "the_exception_of_cute",
             exception[0] == 32 and all(extent % 32 == 0 for extent in exception) and not
             ask_cute(rules_differ, cutlass.Float32, "K"),
             f"32-bit MN-major, Blackwell: differs at extents {exception[:3]}...",
         ),
-        ("fact_24_units", places == [64, 72, 72], f"composed, in elements, by bytes: {places}"),
-        ("fact_27_tilings", ask_cute(tilings_follow_the_table), "16 x 64 bytes, INTER and SW32, both orders"),
-        ("fact_29_no_word_from_cute", silent == [False, False], f"objects to S<3,4,3>, S<3,4,4>: {silent}"),
+        ("units_of_a_swizzle", places == [64, 72, 72], f"composed, in elements, by bytes: {places}"),
+        ("tilings", ask_cute(tilings_follow_the_table), "16 x 64 bytes, INTER and SW32, both orders"),
+        ("no_word_from_cute", silent == [False, False], f"objects to S<3,4,3>, S<3,4,4>: {silent}"),
     ]  # fmt: skip
 
 

@@ -381,28 +381,28 @@ def facts() -> list[tuple[str, bool, str]]:
     none = serving(list(SHAPES.values()), 10, 5)
     return [
         (
-            "fact_15_rank",
+            "rank_counts",
             rank(images) == 3 and wavefronts(COLUMN, S303) == 1 and wavefronts(COLUMN, NONE) == 8,
             f"{images}",
         ),
-        ("fact_15_as_counted", agree, f"ranks equal counting for {len(everything)} swizzles"),
-        ("fact_16_wider", first["8x32: 1x8, 8x1"] == [(3, 0, 5)], f"8x32: {first['8x32: 1x8, 8x1']}"),
+        ("ranks_as_counted", agree, f"ranks equal counting for {len(everything)} swizzles"),
+        ("a_wider_tile", first["8x32: 1x8, 8x1"] == [(3, 0, 5)], f"8x32: {first['8x32: 1x8, 8x1']}"),
         (
-            "fact_16_narrower",
+            "a_narrower_tile",
             illegal == [1, 1, 1] and narrow == [1, 2, 1] and ask_cute(made_by_cute, 3, 0, 2) == "S<0,4,3>",
             f"8x1, 4x2, 2x4: S<3,0,2> {illegal}, illegal; S<2,0,3> {narrow}",
         ),
         (
-            "fact_17_several_columns",
+            "several_columns",
             first["8x8: 4x2"] == [(2, 1, 2)] and first["8x8: 4x2 of every other row"] == [(2, 1, 3)],
             f"{first['8x8: 4x2']}, every other row {first['8x8: 4x2 of every other row']}",
         ),
-        ("fact_18_8x24", moved[:2] == [1, 1] and inside and all(len(k) == 8 for k in keys), f"wavefronts {moved[:2]}"),
-        ("fact_18_8x9", moved[2:] == [2, 1], f"4x2, plain and with rows at {PLACES}: wavefronts {moved[2:]}"),
-        ("fact_19_two_always", pairs_are_solved() and xor_by_itself == [9, 18, 36], f"bank rows {xor_by_itself}"),
-        ("fact_19_three_not_always", planes[0] is None and None not in planes[1:], f"three, then two: {planes}"),
-        ("fact_20_one_each", blocks == [(1, 1)] * 6, f"row and block under S<i,5-i,i>: {blocks}"),
-        ("fact_20_all_six", six == [1] * 6 and none == [] and ask_cute(cute_says_the_same), f"wavefronts {six}"),
+        ("rows_of_24", moved[:2] == [1, 1] and inside and all(len(k) == 8 for k in keys), f"wavefronts {moved[:2]}"),
+        ("rows_of_9", moved[2:] == [2, 1], f"4x2, plain and with rows at {PLACES}: wavefronts {moved[2:]}"),
+        ("two_accesses_always", pairs_are_solved() and xor_by_itself == [9, 18, 36], f"bank rows {xor_by_itself}"),
+        ("three_accesses_not_always", planes[0] is None and None not in planes[1:], f"three, then two: {planes}"),
+        ("one_swizzle_each", blocks == [(1, 1)] * 6, f"row and block under S<i,5-i,i>: {blocks}"),
+        ("all_six_at_once", six == [1] * 6 and none == [] and ask_cute(cute_says_the_same), f"wavefronts {six}"),
     ]
 
 

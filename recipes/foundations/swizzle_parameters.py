@@ -476,24 +476,24 @@ def facts() -> list[tuple[str, bool, str]]:
     usual = sweep(common_rule, 64)
     return [
         (
-            "fact_11_what_the_knobs_mean",
+            "what_the_parameters_mean",
             knobs and below and legal and masks(3, 2, 3) == (0xE0, 0x1C),
             f"2^M together, period 2^(B+M+S): {knobs}; <3,0,3>, <3,0,2> undo themselves: {legal}; below: {below}",
         ),
         (
-            "fact_12_eight_rows_of_32",
+            "eight_rows_of_32",
             zero == [0, 36, 72, 108, 144, 180, 216, 252] and torn[:4] == [36, 37, 38, 39] and torn[4] == 32
             and still == [0, 1, 16, 17] and HALF == {(0, 3, 3): 4, (2, 3, 3): 1, (3, 3, 3): 1},
             f"<3,2,3>, column 0: {zero}; <3,3,3> leaves rows {still}; half, wavefronts: {HALF}",
         ),
         (
-            "fact_13_32_rows_of_16",
+            "32_rows_of_16",
             still_4 == [0, 16] and still_3 == [0, 8, 16, 24] and by_hand_is_right and pairs_up(32, 16, 4, 0, 5)
             and list(ON_32.values()) == [2, 1] and list(ON_16.values()) == [1, 2],
             f"unchanged: {still_4}, {still_3}; on 32 banks {ON_32}, on 16 {ON_16}",
         ),
         (
-            "fact_14_choosing",
+            "choosing_a_swizzle",
             rule(64, 2, 8) == (3, 3, 3) and short == (2, 3, 2) and fixed == 2
             and checked["free"] == sum(checked.values()) and usual["illegal"] > 0 and usual["conflicts"] > 0,
             f"half 8x64: {rule(64, 2, 8)}; half 8x32 {short}: {fixed}-way; this rule {checked}, the common {usual}",

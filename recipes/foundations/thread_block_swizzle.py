@@ -306,12 +306,12 @@ def facts() -> list[tuple[str, bool, str]]:
     same = ask_cute(tiles_of, 16) == orders["groups of 16"][:600]
     layout = ask_cute(raster_and_inverse, 16)[0]
     return [
-        ("fact_31_means", found == wanted, f"rows + columns a wave: {found}"),
-        ("fact_31_first_waves", first == [8832, 4352], f"row by row, groups of 16: {first}"),
-        ("fact_31_every_tile_once", covered, f"{len(orders)} orders of {GRID[0] * GRID[1]} tiles"),
-        ("fact_31_groups_of_one_are_rows", ones, "the order row by row; needed for the experiment"),
-        ("fact_31_as_a_layout", same and layout == "(16,32,4):(1,64,16)", layout),
-        ("fact_31_ragged", ragged[0] == 0 < ragged[1], f"tiles missed of 10 x 6, with and without min: {ragged}"),
+        ("means_of_waves", found == wanted, f"rows + columns a wave: {found}"),
+        ("first_waves", first == [8832, 4352], f"row by row, groups of 16: {first}"),
+        ("every_tile_once", covered, f"{len(orders)} orders of {GRID[0] * GRID[1]} tiles"),
+        ("groups_of_one_are_rows", ones, "the order row by row; needed for the experiment"),
+        ("as_a_layout", same and layout == "(16,32,4):(1,64,16)", layout),
+        ("a_ragged_grid", ragged[0] == 0 < ragged[1], f"tiles missed of 10 x 6, with and without min: {ragged}"),
     ]
 
 

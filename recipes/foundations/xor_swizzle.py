@@ -400,24 +400,24 @@ def facts() -> list[tuple[str, bool, str]]:
     early = sum(value is None for row in transpose_without_barrier(GIVEN) for value in row)
     return [
         (
-            "fact_7_small_tiles",
+            "small_tiles",
             two == [[0, 1], [1, 0]] and three[1][2] == 3 and six[2:] == [[2, 3, 0, 1, 6, 7], [3, 2, 1, 0, 7, 6]],
             f"2x2: {two}; 2x3: (1, 2) -> {three[1][2]}; 4x6: rows 2 and 3 -> {six[2:]}",
         ),
         (
-            "fact_8_the_law",
+            "the_law_of_staying_inside",
             agree and eight == {12: False, 20: False, 24: True},
             f"the law agrees with the search: {agree}; 8 rows of 12, 20, 24 stay inside: {list(eight.values())}",
         ),
         (
-            "fact_9_the_toy_gpu",
+            "the_toy_gpu",
             right == WANTED
             and falling == [8, 7, 6, 5, 4, 3, 2, 1]
             and (before, after) == ([1] * N + [N] * N, [1] * N + [1] * N),
             f"column, row by row swizzled: {falling}; in all {sum(before)} wavefronts, then {sum(after)}",
         ),
         (
-            "fact_10_loads_and_tiles",
+            "loads_and_tiles",
             wrong == GIVEN and early > 0 and tiled == [col * 16 + row for row in range(16) for col in range(16)],
             f"shared[i][i ^ t] gives the input: {wrong == GIVEN}; no barrier: {early} of 64 read too early; "
             f"16x16: {spent} wavefronts",

@@ -506,18 +506,23 @@ def _three(warp: Recorder, sizes: Any, what: str) -> tuple[int, int, int]:
     return x, y, z
 
 
-def host_arguments(module: Any, config: Any, problem: Problem) -> list[Any]:
+def host_arguments(
+    module: Any, config: Any, problem: Problem, strides: tuple[int, int, int] | None = None
+) -> list[Any]:
     """What a recipe's `gemm` is called with for a problem, without what is known when it compiles.
 
     The numbers are found by the names of parameters, and of the fields of a parameter that is a NamedTuple. A name that
     a function of the recipe has too is what that function returns; it may take `config`, `m`, `n`, `k` and `sms`.
     `remap` is a table in global memory that no kernel writes: here, the identity. Any other value is unknown.
+
+    Args:
+        strides: elements between the lines of A, B and C; if left out, those of K-major operands without padding.
     """
     sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "sms": problem.sms}
     row = 8 * -(-problem.k // 8)
     known: dict[str, tuple[Any, ...]] = {
         "mnk": (problem.m, problem.n, problem.k),
-        "strides": (row, row, 8 * -(-problem.n // 8)),
+        "strides": strides or (row, row, 8 * -(-problem.n // 8)),
         "sms": (problem.sms,),
         "remap": (tuple(range(problem.sms)),),
     }
