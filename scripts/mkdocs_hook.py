@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
 import faults
 
-from cookbook.publish import benchmarks, notebooks, probe_tables, side_by_side
+from cookbook.publish import benchmarks, glossary, notebooks, probe_tables, side_by_side
 from cookbook.publish import pages as publishing
 from cookbook.publish.markdown import fence
 from cookbook.recipe import contract
@@ -31,6 +31,7 @@ _MARKS = {
     "<!-- bench ladder -->": benchmarks.ladder,
     "<!-- bench rasters -->": benchmarks.rasters,
 }
+_OWN_WORDS = ("glossary.md", "api/", "architecture.md", "open.md")  # pages whose terms are not linked to the glossary
 _CONTRACT = re.compile(r"<!-- contract: (?P<names>[\w ]+) -->")
 
 
@@ -49,16 +50,20 @@ def on_config(config: Any) -> Any:
     return config
 
 
-def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Puts tables, plots and the code of recipes where a page asks for them."""
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
+    """Puts tables, plots and the code of recipes where a page asks for them, and links terms to the glossary."""
     for mark, made in _MARKS.items():
         if mark in markdown:
             markdown = markdown.replace(mark, made())
     markdown = _CONTRACT.sub(lambda mark: _protocols(mark["names"].split()), markdown)
     try:
-        return side_by_side.with_code(markdown)
+        markdown = side_by_side.with_code(markdown)
     except ValueError as error:
         raise PluginError(f"{page.file.src_path}: {error}") from None
+    source = page.file.src_uri
+    if source.startswith(_OWN_WORDS):
+        return markdown
+    return glossary.linked(markdown, glossary.text(Path(config.docs_dir)), "../" * source.count("/") + "glossary.md")
 
 
 def _protocols(names: list[str]) -> str:

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from cookbook.publish import benchmarks, ceiling_tables, notebooks, study_tables
-from cookbook.publish.markdown import fence, figure, folded, table
+from cookbook.publish.markdown import fence, figure, folded, table, unsearched
 from cookbook.publish.result_tables import beside_tn, checked_table, limits_table, results_chart, results_table
-from cookbook.recipe import catalog
+from cookbook.recipe import catalog, copy
 from cookbook.recipe.catalog import Recipe
 
 _GENERATED = "<!-- {name}:{edge} -->"
@@ -113,9 +113,19 @@ def _cell(cell: Any, live: dict[str, Callable[[], str]]) -> list[str]:
         return []
     code = fence(cell.source, "python")
     if "lab" in cell.metadata.get("tags", []):
-        code = folded("The code of this step", code)
+        code = unsearched(folded("The code of this step", code))
     now = [shown() for call, shown in live.items() if call in cell.source]
     return [code, *(now or map(_output, cell.outputs))]
+
+
+def _host_side(cell: Any, cells: list[Any]) -> list[str]:
+    """Under the cell that first uses it: the code that all recipes share, folded."""
+    code = [each for each in cells if each.cell_type == "code" and "lab" not in each.metadata.get("tags", [])]
+    shared, place = copy.host_side(each.source for each in code)
+    if not shared or cell is not code[place]:
+        return []
+    title = "The host side, which all recipes share: cookbook/recipe/entry.py"
+    return [unsearched(folded(title, fence(shared, "python")))]
 
 
 def _measured(name: str) -> str:
@@ -140,7 +150,7 @@ def _facts(recipe: Recipe) -> str:
 def _diff(recipe: Recipe, base: Recipe) -> str:
     old, new = (catalog.without_lab(r.file.read_text(encoding="utf-8")).splitlines() for r in (base, recipe))
     lines = difflib.unified_diff(old, new, base.name, recipe.name, lineterm="", n=2)
-    return folded(f"All changes from {base.name}", fence("\n".join(lines), "diff"))
+    return unsearched(folded(f"All changes from {base.name}", fence("\n".join(lines), "diff")))
 
 
 def page(name: str) -> str:
@@ -153,7 +163,7 @@ def page(name: str) -> str:
     live = _live(recipe.name)
     measured = live["results_table("]()
     cells = notebooks.read(recipe.name).cells
-    body = [part for cell in cells for part in _cell(cell, live)]
+    body = [part for cell in cells for part in (*_cell(cell, live), *_host_side(cell, cells))]
     if body and body[0].startswith("# "):
         body[0] = body[0].partition("\n")[2].strip()
     parts = [f"# {recipe.title}", f"*{recipe.claim}*", _facts(recipe), *body]

@@ -40,6 +40,18 @@ def alone(cells: Iterable[str]) -> str:
 _IMPORTS = (ast.Import, ast.ImportFrom)
 
 
+def host_side(cells: Iterable[str]) -> tuple[str, int]:
+    """The code of entry.py that a recipe's cells use, and the number of the cell that it is for; "" if they use none.
+
+    Args:
+        cells: as of `alone`.
+    """
+    cells = list(cells)
+    imports = [node for cell in cells for node in ast.parse(cell).body if _module_of(node) == ENTRY]
+    wanted = [alias.name for node in imports if isinstance(node, _IMPORTS) for alias in node.names]
+    return ("\n\n\n".join(_joined(_needed(wanted))), _place(cells, wanted)) if wanted else ("", 0)
+
+
 def _entry() -> str:
     return _ENTRY_FILE.read_text(encoding="utf-8")
 

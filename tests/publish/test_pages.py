@@ -347,3 +347,13 @@ def test_fence_is_longer_than_what_it_holds():
 
 def test_figure_holds_no_line_break():
     assert markdown.figure("<svg>\n\n<g/>\n</svg>") == '<figure class="picture"><svg> <g/> </svg></figure>'
+
+
+def test_the_host_side_stands_once_folded_under_the_cell_that_uses_it():
+    page = pages.page(NAME)
+    title = '??? abstract "The host side, which all recipes share: cookbook/recipe/entry.py"'
+    assert page.count(title) == 1
+    before, after = page.split(title)
+    assert "Gemm(" in before.rsplit("```python", 1)[1]  # the cell right above it
+    assert "class Gemm:" in after.split("\n\n```", 1)[0]
+    assert "cookbook/recipe/entry.py" not in pages.page("foundations/bank_conflicts")

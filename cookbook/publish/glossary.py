@@ -1,0 +1,75 @@
+"""Links from a page to the glossary: each term once, where the page uses it first."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+_TERM = re.compile(r'<dt id="(?P<anchor>[\w-]+)"(?: data-words="(?P<words>[^"]*)")?>(?P<title>.*?)</dt>')
+_LEFT_ALONE = re.compile(r"`[^`]*`|\[[^\]]*\]\([^)]*\)|\[[^\]]*\]\[[^\]]*\]|<[^>]*>|\$[^$]*\$")  # code, links, tags
+_NO_PROSE = ("#", "|", "<", ":::", "???", "!!!")  # how lines begin that are headings, tables, blocks of HTML
+
+
+@cache
+def terms(glossary: str) -> dict[str, re.Pattern[str]]:
+    """What names each term of the glossary's text in prose, by its anchor; terms of long names first.
+
+    A term is the text of a `<dt id=...>`: words set apart by commas, each also with an "s". What the term has in
+    parentheses is left out. `data-words` has the words instead, where those of the title are too common; empty: none.
+    """
+    found: dict[str, tuple[int, re.Pattern[str]]] = {}
+    for term in _TERM.finditer(glossary):
+        title = re.sub(r"\([^)]*\)", "", term["title"])
+        words = [word.strip() for word in (title if term["words"] is None else term["words"]).split(",")]
+        spelled = "|".join(
+            re.escape(word).replace(r"\ ", r"\s+") for word in sorted(words, key=len, reverse=True) if word
+        )
+        if spelled:
+            pattern = re.compile(rf"(?<![\w/.-])(?:{spelled})s?(?![\w/-]|\.\w)", re.IGNORECASE)
+            found[term["anchor"]] = max(map(len, words)), pattern
+    return {anchor: words for anchor, (_, words) in sorted(found.items(), key=lambda each: -each[1][0])}
+
+
+def linked(page: str, glossary: str, address: str) -> str:
+    """A page's markdown with the first use of each term linked to its place in the glossary.
+
+    Code, headings, tables, links and HTML are left alone, and so is a term that the page already links.
+
+    Args:
+        page: markdown.
+        glossary: the text of the glossary's page.
+        address: of the glossary, from that page: "../glossary.md".
+    """
+    wanted = {anchor: words for anchor, words in terms(glossary).items() if f"glossary.md#{anchor})" not in page}
+    lines, fence = page.split("\n"), ""
+    for number, line in enumerate(lines):
+        bare = line.lstrip()
+        mark = re.match(r"`{3,}|~{3,}", bare)
+        if mark and (not fence or bare.startswith(fence)):
+            fence = "" if fence else mark.group()
+        elif not fence and not bare.startswith(_NO_PROSE) and not line.startswith("    "):
+            lines[number] = _with_links(line, wanted, address)
+    return "\n".join(lines)
+
+
+def _with_links(line: str, wanted: dict[str, re.Pattern[str]], address: str) -> str:
+    """One line of prose; what is linked in it is `wanted` no longer."""
+    taken = [found.span() for found in _LEFT_ALONE.finditer(line)]
+    links: list[tuple[int, int, str]] = []
+    for anchor, words in list(wanted.items()):
+        for found in words.finditer(line):
+            start, end = found.span()
+            if all(end <= low or high <= start for low, high in taken):
+                links.append((start, end, anchor))
+                taken.append((start, end))
+                del wanted[anchor]
+                break
+    for start, end, anchor in sorted(links, reverse=True):
+        line = f"{line[:start]}[{line[start:end]}]({address}#{anchor}){line[end:]}"
+    return line
+
+
+def text(docs: Path) -> str:
+    """The glossary's page."""
+    return (docs / "glossary.md").read_text(encoding="utf-8")
