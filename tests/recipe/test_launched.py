@@ -50,11 +50,12 @@ def test_strides_beyond_31_bits_reach_the_kernel_whole(module):
     assert tuples(arguments) == [(3, 24, 64), (FAR, FAR + 8, FAR + 16)]
 
 
-def test_strides_are_64_bits_wide_in_what_is_compiled(module):
-    """`tuple[Int64, ...]`: CuTe makes of an Int32 what does not fit it."""
+@pytest.mark.parametrize("name", [r.name for r in catalog.recipes() if r.kind == "gemm"])
+def test_strides_are_64_bits_wide_in_what_is_compiled(name):
+    """What the kernel makes of them, tests/check/pipeline/test_interleavings.py looks at."""
     import cutlass
 
-    strides = inspect.signature(module.gemm).parameters["strides"].annotation
+    strides = inspect.signature(catalog.load(name).gemm).parameters["strides"].annotation
     assert set(strides.__args__) == {cutlass.Int64}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from planted import Suite, caught, check
 from cookbook.check import compiled, levels, pipeline
 from cookbook.check.pipeline import interpreter
 from cookbook.check.pipeline.__main__ import main
+from cookbook.check.pipeline.reading import Module
 from cookbook.publish import words
 from cookbook.recipe import catalog
 
@@ -422,6 +424,22 @@ def test_planted_fault_is_found(fault: Planted, tmp_path: Path) -> None:
     assert found.by in fault.rules
 
 
+def narrow(trace: Module) -> list[int]:
+    """Lines that count where a matrix may have more than 2**31 elements in 32 bits: strides, and offsets cut down."""
+    cut = [op.line for op in trace.find("arith.trunci") if (*op.operand_types, *op.result_types) == ("i64", "i32")]
+    views = [op for op in trace.find("cute.make_view") if ", gmem" in op.result_types[0]]
+    strides = {op.line: re.findall(r'"([^"]*)"', op.result_types[0])[-1].rpartition(":")[2] for op in views}
+    unknown = {line: re.findall(r"\?(?:\{[^}]*\})?", text) for line, text in strides.items()}
+    return cut + [line for line, each in unknown.items() if any("i64" not in stride for stride in each)]
+
+
+def test_a_stride_of_32_bits_is_noticed(tmp_path: Path) -> None:
+    lost = Mutation(CP_ASYNC, "a narrow stride", "cute.assume(ldc, divby=vec)", "cutlass.Int32(ldc)")
+    module = mutant(lost, tmp_path)
+    trace = pipeline.trace_of(module, "sm_80", compiled.cutlass_dtype("bfloat16"), module.config_for("sm_80"))
+    assert narrow(trace)
+
+
 @pytest.mark.parametrize("name", PIPELINED)
 def test_recipe_is_not_accused(name: str) -> None:
     """Every variant for the first of the problems; `cookbook check` takes all."""
@@ -431,6 +449,8 @@ def test_recipe_is_not_accused(name: str) -> None:
         trace = pipeline.trace_of(module, target, dtype, config)
         found = pipeline.explore(module, trace, config, pipeline.problems(config)[0])
         assert found and not [fault for one in found for fault in one.faults]
+        # A row of atoms of scale factors has at most 2**30 words: 32 bits hold its stride.
+        assert len(narrow(trace)) == hasattr(module, "scale_matrix")
 
 
 def test_check_says_what_was_explored() -> None:
