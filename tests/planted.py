@@ -18,6 +18,7 @@ from mutations import Mutation, mutant
 from walked import integers, rounded
 
 from cookbook.check import compiled, layout, pipeline, scaled, tensor_memory
+from cookbook.check import product as followed
 from cookbook.check.evaluated import evaluated
 from cookbook.check.model import product as model
 from cookbook.check.model.fp8 import simulate_fp8
@@ -93,6 +94,16 @@ def _pipeline(module: ModuleType, recipe: Recipe, target: str, config: Any) -> s
     return next((fault.partition(":")[0] for one in found for fault in one.faults), "")
 
 
+def _product(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
+    found = followed.computed(module, target, compiled.cutlass_dtype(DTYPE), config)
+    return got(found[-1].faults[0]) if found[-1].faults else ""
+
+
+def got(fault: str) -> str:
+    """What a fault of the level product says was got: without the line, the element, and what was needed."""
+    return fault.partition("got ")[2].partition("; needed")[0] or fault
+
+
 def _compiled(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
     built = compiled.compile_module(module, recipe.name, target, DTYPE, config)
     bad = compiled.type_findings(built, formats.FORMATS[recipe.operands].element if recipe.operands else "")
@@ -102,7 +113,13 @@ def _compiled(module: ModuleType, recipe: Recipe, target: str, config: Any) -> s
     return _failed(bad)
 
 
-_ASKED = {"layout": _layout, "model": _model, "pipeline": _pipeline, "compiled": _compiled}
+_ASKED = {
+    "layout": _layout,
+    "model": _model,
+    "product": _product,
+    "pipeline": _pipeline,
+    "compiled": _compiled,
+}
 
 
 def _failed(findings: Iterable[Any]) -> str:
@@ -128,6 +145,24 @@ def record() -> dict[tuple[str, str, str], Caught]:
     """What caught each fault, by recipe, variant and the fault in words, when the record was made."""
     rows = json.loads(RECORD.read_text(encoding="utf-8"))
     return {(row["recipe"], row["variant"], row["what"]): Caught(row["level"], row["by"]) for row in rows}
+
+
+@lru_cache(maxsize=1)
+def first_ones() -> set[tuple[str, str, str]]:
+    """Keys of `record`: the first fault of each recipe at each level, and the first that each rule catches."""
+    first, seen = set(), set()
+    for key, (level, by) in record().items():
+        kinds = {(key[0], level), (level, by)}
+        if not kinds <= seen:
+            first.add(key)
+        seen |= kinds
+    return first
+
+
+def first_of_its_kind(mutation: Mutation) -> bool:
+    """Whether `make test` plants a fault. One that is not on record has to be looked at, so it is planted."""
+    key = (mutation.recipe, mutation.variant, mutation.what)
+    return key not in record() or key in first_ones()
 
 
 def check(found: Caught, recipe: str, what: str, variant: str = "") -> None:

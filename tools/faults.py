@@ -34,6 +34,7 @@ IN_RECIPES = (
     "recipes/test_split_k_gemm",
     "check/model/test_scaled",
     "recipes/test_geforce",
+    "check/product/test_product",
 )
 IN_WORDS = {"model/test_tcgen05": "DESCRIPTOR_FAULTS", "model/test_scale_factors": "SCALE_FAULTS"}
 Row = dict[str, str]  # recipe, variant, what, old, new; level and by, where it has been run

@@ -30,18 +30,8 @@ from cookbook.recipe.contract import SizedByChip, Variants
 KIB = 1024
 # Bytes of shared memory that one block may use: CUDA C++ Programming Guide, technical specifications per
 # compute capability. 1 KiB of what the SM has belongs to the system.
-SMEM_LIMITS = {
-    80: 163 * KIB,
-    86: 99 * KIB,
-    87: 163 * KIB,
-    89: 99 * KIB,
-    90: 227 * KIB,
-    100: 227 * KIB,
-    103: 227 * KIB,
-    110: 227 * KIB,
-    120: 99 * KIB,
-    121: 99 * KIB,
-}
+SMEM_LIMITS = {80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 110: 227, 120: 99, 121: 99}
+SMEM_LIMITS = {capability: kib * KIB for capability, kib in SMEM_LIMITS.items()}
 REGISTER_FILE = 65536  # 32-bit registers of an SM, on every target above: a block's threads must fit
 MAX_REGISTERS = 255  # what one thread can name
 

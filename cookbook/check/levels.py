@@ -2,8 +2,8 @@
 
 Which levels there are depends on the recipe's kind: a study has layout (its facts), compiled if it has kernels, and
 those of ran, timed and counted at which it measures something.
-layout, model, pipeline and compiled run anywhere. ran and timed run where a GPU can run the recipe; counted and
-sanitized where NVIDIA's tools are there too, and only when asked for, for they take minutes. What does not run here
+layout, model, product, pipeline and compiled run anywhere. ran and timed run where a GPU can run the recipe; counted
+and sanitized where NVIDIA's tools are there too, and only when asked for, for they take minutes. What does not run here
 is shown as results/ has it, or as not checked.
 """
 
@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from cookbook.check import compiled as compiling
 from cookbook.check import counted, pipeline, ran, scaled, subjects, tensor_memory, transpose
+from cookbook.check import product as followed
 from cookbook.check.evaluated import evaluated
 from cookbook.check.findings import Finding
 from cookbook.check.layout import check_layouts, predicted_copies, predicted_wavefronts
@@ -36,6 +37,7 @@ from cookbook.recipe.majors import DEFAULT, align, configured, misfit
 
 PASSED, FAILED, RECORDED, STALE, NOT_CHECKED = "passed", "failed", "recorded", "stale", "not checked"
 LEVELS = ("layout", "model", "compiled", "ran", "timed", "counted", "sanitized")
+PRODUCT = "product"  # one more, of a GEMM: its kernel followed to C
 PIPELINE = "pipeline"  # one more, of a GEMM whose warps wait for one another, or for copies
 MODEL_SHAPES: tuple[Shape, ...] = ((200, 333, 64), (72, 40, 136))  # ragged in M and N; in K too
 TIMED_SHAPES: tuple[Shape, ...] = ((4096, 4096, 4096),)
@@ -240,6 +242,8 @@ def plan(
         add("layout", d, m, layout_levels, d, targets)
         for s in shapes or model_shapes(recipe, m):
             add("model", d, m, model_levels, d, s, targets, shape=s)
+    for d, m in product(dtypes, majors) if recipe.kind == "gemm" else ():
+        add(PRODUCT, d, m, product_levels, d, targets, d == dtypes[0])
     for m in majors if pipeline.is_pipelined(recipe, getattr(recipe, "source", "")) else ():
         add(PIPELINE, dtypes[0], m, pipeline_levels, dtypes[0], targets)  # its dtypes have one width, and one program
     for t, d, m in product(targets, dtypes, majors):
@@ -443,6 +447,29 @@ def transposed_level(recipe: Recipe, dtype: str, shape: Shape, config: Any) -> L
     wrong = transpose.simulated_mismatches(module, shape, compiling.cutlass_dtype(dtype), config)
     bad = f"{wrong} of {shape[0] * shape[1]} elements are not where they belong" if wrong else ""
     return Level("model", FAILED if bad else PASSED, dtype, shape=shape, figures={"mismatches": wrong}, reason=bad)
+
+
+def product_levels(
+    recipe: Recipe, dtype: str, targets: tuple[str, ...], every: bool = True, majors: str = DEFAULT
+) -> list[Level]:
+    """What the kernel computes, for small problems, of each configuration of `targets`: its trace followed to C.
+
+    Args:
+        every: all problems; else the smallest, which shows that the types are right.
+    """
+    module, kind = module_of(recipe), compiling.cutlass_dtype(dtype)
+    levels = []
+    for config, where in configurations(recipe, targets, dtype, majors).items():
+        arch = next(t for t in targets if config in _variants(module, t, majors).values())
+        try:
+            found = followed.computed(module, arch, kind, config, every)
+        except followed.CannotFollow as error:
+            reason = f"the kernel cannot be followed: {error}"
+            levels.append(Level(PRODUCT, FAILED, dtype, reason=reason, **where))
+            continue
+        figures = {"problems": len(found), "stores": sum(one.stores for one in found)}
+        levels.append(_of_findings(PRODUCT, followed.findings(found), figures, dtype=dtype, **where))
+    return levels
 
 
 def pipeline_levels(recipe: Recipe, dtype: str, targets: tuple[str, ...], majors: str = DEFAULT) -> list[Level]:

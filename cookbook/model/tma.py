@@ -8,7 +8,7 @@ from cookbook.arguments import checked, integer, renamed
 from cookbook.model.smem import SharedMemory
 from cookbook.swizzle import Swizzle
 
-__all__ = ["COORDINATE_BYTES", "SWIZZLES", "swizzle_mode", "tma_load", "tma_store"]
+__all__ = ["COORDINATE_BYTES", "SWIZZLES", "check_box", "check_origin", "swizzle_mode", "tma_load", "tma_store"]
 
 CHUNK = 16  # bytes that every swizzle keeps together
 # A box begins a multiple of 16 bytes into the rows of the tensor, and a stored one not before it. The PTX ISA does not
@@ -60,8 +60,8 @@ def tma_load(
         ValueError: one of these rules is broken; nothing has been written.
     """
     _check_tensor(tensor)
-    _check_box(base, box, mode, tensor.itemsize)
-    _check_origin(origin, tensor.itemsize, store=False)
+    check_box(base, box, mode, tensor.itemsize)
+    check_origin(origin, tensor.itemsize, store=False)
     there, inside = _inside(tensor, origin, box)
     data = np.zeros(box, tensor.dtype)
     data[inside] = tensor[there]
@@ -90,8 +90,8 @@ def tma_store(
         ValueError: as `tma_load`; nothing has been written.
     """
     _check_tensor(tensor)
-    _check_box(base, box, mode, tensor.itemsize)
-    _check_origin(origin, tensor.itemsize, store=True)
+    check_box(base, box, mode, tensor.itemsize)
+    check_origin(origin, tensor.itemsize, store=True)
     there, inside = _inside(tensor, origin, box)
     addresses = _chunk_addresses(base, box[0] * box[1] * tensor.itemsize // CHUNK, mode)
     with renamed(addresses="base"):
@@ -123,7 +123,7 @@ def _check_tensor(tensor: np.ndarray) -> None:
         raise ValueError(f"tensor: got rows {row} bytes apart; needed a positive multiple of 16")
 
 
-def _check_box(base: int, box: tuple[int, int], mode: int, itemsize: int) -> None:
+def check_box(base: int, box: tuple[int, int], mode: int, itemsize: int) -> None:
     if mode not in SWIZZLES:
         raise ValueError(f"mode: got {mode}; needed one of {list(SWIZZLES)}")
     if not 0 <= base < 1 << 32 or base % 128:
@@ -139,7 +139,7 @@ def _check_box(base: int, box: tuple[int, int], mode: int, itemsize: int) -> Non
         raise ValueError(f"box: got rows of {width} bytes; needed {mode}: shorter rows are not modelled")
 
 
-def _check_origin(origin: tuple[int, int], itemsize: int, *, store: bool) -> None:
+def check_origin(origin: tuple[int, int], itemsize: int, *, store: bool) -> None:
     for coordinate in origin:
         integer("origin", coordinate, at_least=-(2**31), at_most=2**31 - 1, needed="coordinates of 32 bits")
     if origin[1] * itemsize % COORDINATE_BYTES:

@@ -19,7 +19,7 @@ from cookbook.model.small_floats import decode
 from cookbook.model.smem import SharedMemory
 from cookbook.model.tma import SWIZZLES, swizzle_mode
 
-__all__ = ["MatrixDescriptor", "d_coords", "operand_addresses", "operand_descriptors", "wgmma"]
+__all__ = ["MatrixDescriptor", "block_descriptor", "d_coords", "operand_addresses", "operand_descriptors", "wgmma"]
 
 CHUNK = 16  # bytes of a row that stay together
 CORE_ROWS = 8
@@ -159,10 +159,10 @@ def operand_descriptors(layout: SmemLayout, rows: int, base: int = 0, major: str
     mode = swizzle_mode(layout.swizzle)
     blocks = offsets.reshape(-1, rows, offsets.shape[1] // k, k, offsets.shape[2])
     blocks = blocks.transpose(4, 0, 2, 1, 3).reshape(-1, rows, k)
-    return [_block_descriptor(block, base, mode, major) for block in blocks]
+    return [block_descriptor(block, base, mode, major) for block in blocks]
 
 
-def _block_descriptor(block: np.ndarray, base: int, mode: int, major: str) -> MatrixDescriptor:
+def block_descriptor(block: np.ndarray, base: int, mode: int, major: str) -> MatrixDescriptor:
     """The descriptor of one block, given its (rows, K) byte offsets before the swizzle."""
     start, rows, chunk = int(block[0, 0]), len(block), CHUNK * block.shape[1] // K_BYTES
     lbo, sbo = (_k_major_strides if major == "K" else _mn_major_strides)(block - start, mode)

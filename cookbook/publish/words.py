@@ -10,7 +10,7 @@ from cookbook.measure import ceilings, limits
 
 __all__ = ["WORDS", "describe", "rate"]
 
-SIMULATED = "the layouts, simulated (not the kernel's own coordinates)"  # what level "model" is
+SIMULATED = "the layouts, simulated (not the kernel)"  # what level "model" is
 
 
 def describe(level: Level) -> str:
@@ -43,6 +43,10 @@ def _compiled(figures: dict[str, Any]) -> str:
     instructions = ", ".join(f"{count} {name}" for name, count in figures["instructions"].items())
     smem = f"{figures['smem_bytes'] / 1024:.0f} of {figures['smem_limit'] // 1024} KiB"
     return f"{figures['registers']} registers, {figures['spills']} spilled, {smem}; {instructions}"
+
+
+def _product(f: dict[str, Any]) -> str:
+    return f"the kernel, followed to C: {f['problems']} problems, {f['stores']} elements stored, each its own sum"
 
 
 def _pipeline(f: dict[str, Any]) -> str:
@@ -108,6 +112,7 @@ def _limits(figures: dict[str, Any]) -> str:
 WORDS = {
     "layout": _layout,
     "model": _model,
+    "product": _product,
     "pipeline": _pipeline,
     "compiled": _compiled,
     "ran": _ran,

@@ -38,6 +38,7 @@ def test_layouts_and_model_of_a_dtype_stay_together():
     pieces = [[plan.steps[number] for number in piece.numbers] for piece in workers.pieces(plan)]
     assert [[step.level for step in steps] for steps in pieces] == [
         *[["layout", "model", "model"]] * 2,
+        *[["product"]] * 2,
         ["pipeline"],
         *[["compiled"]] * 4,
     ]

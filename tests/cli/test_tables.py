@@ -14,7 +14,7 @@ FIGURES = {
     "layout": ({"a.bijective": "", "b.bijective": "", "smem.fits": ""}, "bijective: a b; fits: smem"),
     "model": (
         {"integer_mismatches": 0, "relative_error": 1.7e-3},
-        "the layouts, simulated (not the kernel's own coordinates): integers exact, normals 2e-03",
+        "the layouts, simulated (not the kernel): integers exact, normals 2e-03",
     ),
     "compiled": (
         {"registers": 154, "spills": 0, "smem_bytes": 2048, "smem_limit": 4096, "instructions": {"HGMMA": 8}},

@@ -9,8 +9,9 @@ from __future__ import annotations
 import inspect
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -593,29 +594,47 @@ def _three(warp: Recorder, sizes: Any, what: str) -> tuple[int, int, int]:
     return x, y, z
 
 
-def host_arguments(module: Any, config: Any, problem: Problem) -> list[Any]:
+def host_arguments(
+    module: Any, config: Any, problem: Problem, strides: tuple[int, int, int] | None = None
+) -> list[Any]:
     """What a recipe's `gemm` is called with for a problem, without what is known when it compiles.
 
-    A parameter that has a function of the same name in the recipe is what that function returns; it may take `config`,
-    `m`, `n`, `k` and `sms`. `remap` is a table in global memory that no kernel writes: here, the identity.
+    The numbers are found by the names of parameters, and of the fields of a parameter that is a NamedTuple. A name that
+    a function of the recipe has too is what that function returns; it may take `config`, `m`, `n`, `k` and `sms`.
+    `remap` is a table in global memory that no kernel writes: here, the identity. Any other value is unknown.
+
+    Args:
+        strides: elements between the lines of A, B and C; if left out, those of K-major operands without padding.
     """
     sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "sms": problem.sms}
     row = 8 * -(-problem.k // 8)
-    known = {
+    known: dict[str, tuple[Any, ...]] = {
         "mnk": (problem.m, problem.n, problem.k),
-        "strides": (row, row, 8 * -(-problem.n // 8)),
+        "strides": strides or (row, row, 8 * -(-problem.n // 8)),
         "sms": (problem.sms,),
         "remap": (tuple(range(problem.sms)),),
     }
-    found: list[Any] = []
-    for name in inspect.signature(module.gemm).parameters:
-        if name in ("dtype", "dtypes", "config", "vec"):
-            continue
-        if name not in known and inspect.isfunction(function := getattr(module, name, None)):
+
+    def values(name: str, of: Any) -> Iterator[Any]:
+        """One for each number or pointer that an argument is made of."""
+        if name in known:
+            yield from known[name]
+        elif inspect.isfunction(function := getattr(module, name, None)):
             given = sizes | {"config": config}
-            known[name] = (function(**{key: given[key] for key in inspect.signature(function).parameters}),)
-        found += known.get(name, (UNKNOWN,))
-    return found
+            yield function(**{key: given[key] for key in inspect.signature(function).parameters})
+        elif fields := getattr(of, "_fields", ()):
+            for field in fields:
+                yield from values(field, of.__annotations__[field])
+        else:
+            yield from (UNKNOWN for _ in get_args(of) or (of,))
+
+    parameters = inspect.signature(module.gemm).parameters
+    return [x for name, each in parameters.items() if not _is_constant(each) for x in values(name, each.annotation)]
+
+
+def _is_constant(parameter: inspect.Parameter) -> bool:
+    """Whether it is known when the kernel is compiled."""
+    return getattr(parameter.annotation, "__name__", "") == "Constexpr"
 
 
 def _argument(value: Any, text: str) -> Any:

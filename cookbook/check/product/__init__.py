@@ -1,0 +1,101 @@
+"""What does a kernel compute? Its own trace followed to C, with where each element came from, and no values.
+
+`compute` follows every warp of every CTA of a launch of a small problem, as CuTe traced it: each element in shared
+memory, tensor memory and registers carries which element of which operand it is. What must hold of C in the end:
+
+* each C[m, n] is stored once, and nothing outside of C;
+* it is the sum of the products A[m, k] B[n, k], each k < K once and nothing else, rounded once, to C's type;
+* nothing outside of A and B is read but what TMA fills with zeros.
+
+* `origins`: what an element is; `memory`: what holds elements; `sums`: accumulators, and what C needs
+* `places`, `views`, `partitions`: addresses of views
+* `follower`: one warp; `access`, `copies`, `multiply`, `barriers`: what its operations do
+* `launch`: all warps of a launch; `problems`: which problems
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cookbook.check.findings import Finding
+from cookbook.check.pipeline import trace_of
+from cookbook.check.pipeline.programs import Problem
+from cookbook.check.pipeline.reading import Module
+from cookbook.check.pipeline.shapes import CannotFollow
+from cookbook.check.product import scaling, takeover  # noqa: F401, their operations become known
+from cookbook.check.product.follower import Fault
+from cookbook.check.product.launch import Launch, launch
+from cookbook.check.product.problems import given, problems
+from cookbook.check.product.sums import Sums, verify
+
+__all__ = ["CannotFollow", "Computed", "Problem", "compute", "computed", "findings", "problems"]
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What a launch computed."""
+
+    problem: Problem
+    stores: int  # elements of C that were stored
+    tiles: int  # MMAs, of a warp or of a CTA
+    faults: tuple[str, ...]  # in words
+
+    @property
+    def ok(self) -> bool:
+        return not self.faults
+
+
+def compute(module: Any, trace: Module, config: Any, problem: Problem) -> Computed:
+    """What a kernel computes of a problem.
+
+    Args:
+        module: the recipe's.
+        trace: what CuTe traced of it.
+        config: the recipe's `Config`, the same.
+        problem: the sizes, in elements, and how many SMs there are.
+
+    Raises:
+        CannotFollow: the kernel does something that the checker does not know; the message names it and its line.
+    """
+    known = given(module, trace, config, problem)
+    going = Launch(known.operands, Sums(known.k, known.block), problem.sms, known.tables)
+    try:
+        launch(trace, known.arguments, going)
+        faults = verify(going.sums, going.stored, known.factors)
+    except Fault as fault:
+        faults = [str(fault)]
+    return Computed(problem, going.stored.count, len(going.sums.tiles), tuple(faults))
+
+
+def computed(module: Any, arch: str, dtype: Any, config: Any, every: bool = True) -> list[Computed]:
+    """What a kernel computes of each of `problems`, up to the first with a fault.
+
+    Args:
+        module: a GEMM recipe's module.
+        arch: a compile target, `"sm_90a"`.
+        dtype: a `cutlass` numeric type.
+        config: the recipe's `Config`.
+        every: all problems; else the smallest alone.
+
+    Raises:
+        CannotFollow: as `compute`.
+    """
+    found: list[Computed] = []
+    traces: dict[Any, Module] = {}
+    chosen = problems(module, config)
+    for one, problem in chosen if every else chosen[1:2]:
+        if one not in traces:
+            traces[one] = trace_of(module, arch, dtype, one)
+        found.append(compute(module, traces[one], one, problem))
+        if not found[-1].ok:
+            break
+    return found
+
+
+def findings(found: list[Computed]) -> list[Finding]:
+    """What was computed, as lines of a level."""
+    return [
+        Finding(str(one.problem), one.ok, "\n".join(one.faults) or f"{one.stores} stores, {one.tiles} MMAs")
+        for one in found
+    ]

@@ -1,0 +1,135 @@
+"""Reads and writes of a warp's lanes, in whatever space: which elements are at the addresses of a view."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cookbook.check.pipeline.shapes import CannotFollow
+from cookbook.check.product import origins
+from cookbook.check.product.follower import LANES, Data, Fault, Follower
+from cookbook.check.product.memory import APART, Memory, Operand
+from cookbook.check.product.places import View
+
+
+def memory_of(f: Follower, view: View) -> Memory:
+    """The shared memory that a view is of."""
+    cta = view.pointer.cta
+    if cta is None:
+        return f.cta.memory
+    return f.cta.cluster.ctas[f.integer(cta, "the CTA that is accessed")].memory
+
+
+def smem_addresses(view: View) -> np.ndarray:
+    """(32, elements): byte addresses, the swizzle applied."""
+    found = view.swizzle(view.addresses()) if view.swizzle.bits else view.addresses()
+    return np.broadcast_to(found, (LANES, found.shape[1]))
+
+
+def slots(view: View) -> np.ndarray:
+    """(elements,): the registers of a view, in the array that it is of."""
+    return (view.pointer.address * 8 // view.bits + view.offsets()).astype(np.int64)
+
+
+def takes_part(f: Follower, count: int, mask: np.ndarray | None = None) -> np.ndarray:
+    """(32, elements): which are accessed, by the active lanes."""
+    active = np.broadcast_to(f.active[:, None], (LANES, count))
+    return active if mask is None else active & mask
+
+
+def read(f: Follower, view: View, mask: np.ndarray | None = None) -> np.ndarray:
+    """(32, elements): what the lanes find in a view; UNWRITTEN in those that do not look."""
+    space = view.pointer.space
+    if space == "rmem":
+        return view.pointer.array[:, slots(view)]
+    if space == "smem" and mask is None and f.active.all():
+        return memory_of(f, view).read(smem_addresses(view), max(view.bits // 8, 1))
+    found = np.full((LANES, len(view.offsets())), origins.UNWRITTEN, np.int64)
+    on = takes_part(f, found.shape[1], mask)
+    if space == "smem":
+        found[on] = memory_of(f, view).read(smem_addresses(view)[on], max(view.bits // 8, 1))
+    elif space == "gmem":
+        found[on] = _from_global(f, view, on)
+    elif space == "table":
+        places = np.broadcast_to(view.addresses() * 8 // view.bits, found.shape)[on]
+        found[on] = np.array(f.launch.tables[view.pointer.name], np.int64)[places]
+    else:
+        raise CannotFollow(f"a read of {space}")
+    return found
+
+
+def _from_global(f: Follower, view: View, on: np.ndarray) -> np.ndarray:
+    operand = operand_of(f, view)
+    addresses = np.broadcast_to(view.addresses(), on.shape)[on]
+    found = operand.ids(addresses)
+    outside = found == origins.OUTSIDE
+    if outside.any():
+        row, column, _ = operand.places(addresses[outside][:1])
+        raise Fault(
+            f"{operand.name}: got a read of row {row[0]}, column {column[0]}; needed one inside: "
+            f"{operand.name} is {operand.shape[0]} x {operand.shape[1]}"
+        )
+    return found
+
+
+def operand_of(f: Follower, view: View) -> Operand:
+    """The matrix in global memory that a view is of."""
+    number = int(np.max(view.pointer.address)) >> APART
+    found = [one for one in f.launch.operands.values() if one.base >> APART == number]
+    if not found:
+        raise Fault("an access to global memory that is none of the operands'")
+    return found[0]
+
+
+def write(f: Follower, view: View, ids: np.ndarray, mask: np.ndarray | None = None) -> None:
+    """(32, elements) into a view, by the active lanes."""
+    space = view.pointer.space
+    if space == "rmem" and mask is None and f.active.all():
+        view.pointer.array[:, slots(view)] = ids
+        return
+    ids = np.broadcast_to(ids, (LANES, len(view.offsets())))
+    on = takes_part(f, ids.shape[1], mask)
+    if space == "rmem":
+        places = slots(view)
+        if on.all():
+            view.pointer.array[:, places] = ids
+        else:
+            view.pointer.array[:, places] = np.where(on, ids, view.pointer.array[:, places])
+    elif space == "smem":
+        memory_of(f, view).write(smem_addresses(view)[on], ids[on], max(view.bits // 8, 1))
+    elif space == "gmem":
+        if (operand := operand_of(f, view)).name != "C":
+            raise Fault(f"got a store to {operand.name}; needed C alone")
+        f.launch.stored.store(np.broadcast_to(view.addresses(), on.shape)[on], ids[on], f.line)
+    else:
+        raise CannotFollow(f"a write to {space}")
+
+
+def aligned(f: Follower, view: View, width: int, mask: np.ndarray | None = None) -> None:
+    """That each lane's elements lie together in pieces of `width` bits, at multiples of that.
+
+    Raises:
+        Fault: they do not.
+    """
+    each, step = max(width // view.bits, 1), max(width // 8, 1)
+    if view.pointer.space not in ("smem", "gmem"):
+        return
+    offsets = view.offsets()
+    if len(offsets) % each:
+        raise CannotFollow(f"a copy of {len(offsets)} elements, {each} at a time")
+    groups = offsets.reshape(-1, each)
+    if (groups != groups[:, :1] + np.arange(each)).any():
+        raise Fault(f"a copy of {width} bits whose elements are not adjacent: {view.layout}")
+    first = np.broadcast_to(view.addresses()[:, ::each], (LANES, len(groups)))
+    on = takes_part(f, len(groups), None if mask is None else mask[:, ::each])
+    wrong = on & (first % step != 0)
+    if wrong.any():
+        raise Fault(f"an access of {width} bits at byte {int(first[wrong][0])}; needed a multiple of {step}")
+
+
+def loaded(view: View, ids: np.ndarray) -> Any:
+    """What was read: Data, or numbers."""
+    if view.kind and view.kind[0] in "fb":
+        return Data(ids)
+    return ids[:, 0] if ids.shape[1] == 1 else ids

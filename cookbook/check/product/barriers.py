@@ -1,0 +1,174 @@
+"""What warps wait for: barriers in shared memory, named barriers, the cluster's. One legal order is followed.
+
+That orders do not matter, the level *pipeline* shows. So copies and MMAs end at once here, and a wait for them passes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from cookbook.check.pipeline.interpreter import LANES
+from cookbook.check.pipeline.reading import Operation
+from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow
+from cookbook.check.product.follower import Fault, Follower, Waits, follows, waits
+from cookbook.check.product.places import Ptr
+
+
+@dataclass
+class MBarrier:
+    """PTX ISA, "mbarrier": a phase is over when as many have arrived as it is for, and all expected bytes."""
+
+    count: int
+    pending: int
+    bytes: int = 0
+    phase: int = 0
+
+    def arrive(self, count: int = 1, bytes: int = 0) -> None:
+        """Arrivals that expect bytes, or with a negative number bring them."""
+        self.pending -= count
+        self.bytes += bytes
+        if self.pending == 0 and self.bytes == 0:
+            self.phase += 1
+            self.pending = self.count
+
+
+@dataclass
+class Named:
+    """PTX ISA, "barrier": one of a CTA's sixteen."""
+
+    come: int = 0
+    generation: int = 0
+
+
+@dataclass
+class ClusterBarrier:
+    """barrier.cluster: all warps of all CTAs."""
+
+    warps: int
+    come: int = 0
+    generation: int = 0
+
+
+@dataclass
+class Barriers:
+    """Those of one CTA."""
+
+    memory: dict[int, MBarrier] = field(default_factory=dict)
+    named: dict[int, Named] = field(default_factory=dict)
+
+
+def barrier_at(f: Follower, pointer: Any, cta: int | None = None) -> MBarrier:
+    """The barrier at an address, of this CTA or of the one that the address names.
+
+    Raises:
+        Fault: none was initialised there.
+    """
+    if not isinstance(pointer, Ptr) or pointer.space != "smem":
+        raise CannotFollow("a barrier that is not in shared memory")
+    if cta is None:
+        cta = f.place.rank if pointer.cta is None else f.integer(pointer.cta, "the CTA of a barrier")
+    address = f.integer(pointer.address, "the address of a barrier")
+    found = f.cta.cluster.ctas[cta].barriers.memory.get(address)
+    if found is None:
+        raise Fault(f"a barrier at byte {address} of shared memory that was not initialised")
+    return found
+
+
+@follows("nvvm.mbarrier.init")
+def _init(f: Follower, op: Operation, args: list[Any]) -> None:
+    address = f.integer(args[0].address, "the address of a barrier")
+    count = f.integer(args[1], "the count of a barrier")
+    f.cta.barriers.memory[address] = MBarrier(count, count)
+
+
+@waits("nvvm.mbarrier.try_wait.parity", "nvvm.mbarrier.try_wait.parity.timelimit", "nvvm.mbarrier.wait.parity")
+@waits("nvvm.mbarrier.test.wait")
+def _wait(f: Follower, op: Operation, args: list[Any]) -> Waits:
+    """With a result it only looks, and says whether the phase is over."""
+    barrier, parity = barrier_at(f, args[0]), f.integer(args[1], "the parity waited for")
+    if op.results:
+        return int(barrier.phase & 1 != parity)
+    while barrier.phase & 1 == parity:
+        yield lambda: barrier.phase & 1 != parity
+    return None
+
+
+@follows("nvvm.mbarrier.arrive", "nvvm.mbarrier.arrive.expect_tx", "nvvm.mbarrier.expect_tx", "nvvm.mbarrier.txn")
+def _arrive(f: Follower, op: Operation, args: list[Any]) -> Any:
+    pointer = args[0]
+    expects = "expect" in op.name or "txn" in op.name
+    amount = f.integer(args[1], "the bytes expected") if expects else 0
+    count = 1 if expects or len(args) < 2 else f.integer(args[1], "the number of arrivals")
+    only = op.name.endswith(".expect_tx") and "arrive" not in op.name
+    lanes = int(f.active.sum())
+    if isinstance(pointer.cta, np.ndarray):
+        ctas = Counter(int(cta) for _, cta in f.by_lane(pointer.cta))
+    else:
+        ctas = Counter({f.place.rank if pointer.cta is None else int(pointer.cta): lanes})
+    for cta, each in sorted(ctas.items()):
+        barrier_at(f, pointer, cta).arrive(0 if only else count * each, amount * each)
+    return UNKNOWN
+
+
+@follows("nvvm.mapa")
+def _mapa(f: Follower, op: Operation, args: list[Any]) -> Any:
+    return replace(args[0], cta=args[1])
+
+
+@waits("nvvm.barrier", "nvvm.barrier.arrive")
+def _named(f: Follower, op: Operation, args: list[Any]) -> Waits:
+    if not f.active.all():
+        raise CannotFollow("a barrier that only some lanes of a warp come to")
+    present = re.search(r"operandSegmentSizes = array<i32: (\d), (\d)", op.properties)
+    given = iter(args)
+    names, sizes = (present[1], present[2]) if present else ("1", "1")
+    number = f.integer(next(given), "the number of a barrier") if names == "1" else 0
+    threads = f.integer(next(given), "the threads of a barrier") if sizes == "1" else int(np.prod(f.place.block))
+    if not 0 <= number < 16:
+        raise Fault(f"named barrier: got number {number}; needed 0 to 15")
+    barrier = f.cta.barriers.named.setdefault(number, Named())
+    barrier.come += LANES
+    generation = barrier.generation
+    if barrier.come >= threads:
+        barrier.come -= threads
+        barrier.generation += 1
+    elif not op.name.endswith("arrive"):
+        yield lambda: barrier.generation > generation
+    return None
+
+
+@waits("nvvm.cluster.arrive", "nvvm.cluster.arrive.relaxed", "nvvm.cluster.wait")
+def _cluster(f: Follower, op: Operation, args: list[Any]) -> Waits:
+    barrier = f.cta.cluster.barrier
+    if op.name.endswith("wait"):
+        generation = f.generation
+        if barrier.generation <= generation:
+            yield lambda: barrier.generation > generation
+        return None
+    f.generation = barrier.generation
+    barrier.come += 1
+    if barrier.come == barrier.warps:
+        barrier.come = 0
+        barrier.generation += 1
+    return None
+
+
+@follows("nvvm.memory.barrier", "nvvm.fence.sc.cluster", "nvvm.fence.acq_rel.cluster", "nvvm.bar.warp.sync")
+@follows("nvvm.fence.mbarrier.init", "nvvm.fence.proxy", "nvvm.cp.async.bulk.commit.group", "nvvm.tcgen05.fence")
+@follows("nvvm.cp.async.bulk.wait_group", "nvvm.wgmma.fence.aligned", "nvvm.wgmma.commit.group.sync.aligned")
+@follows("nvvm.wgmma.wait.group.sync.aligned", "nvvm.tcgen05.wait", "nvvm.cp.async.commit.group")
+@follows("nvvm.cp.async.wait.group", "nvvm.griddepcontrol")
+def _order(f: Follower, op: Operation, args: list[Any]) -> None:
+    """Orders what ends at once here."""
+
+
+@follows("llvm.inline_asm", "nvvm.inline_ptx")
+def _assembly(f: Follower, op: Operation, args: list[Any]) -> Any:
+    if not re.search(r"griddepcontrol|tcgen05.fence::", op.properties):
+        raise CannotFollow(f"inline assembly: {op.properties[:200]}")
+    return UNKNOWN

@@ -1,0 +1,159 @@
+"""Memory that holds origins: a CTA's shared memory, its tensor memory, and the operands and C in global memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from cookbook.check.product import origins
+from cookbook.check.product.follower import Fault
+from cookbook.model.scale_factors import ATOM_BYTES, atom_offsets
+
+SMEM_BYTES = 256 << 10  # more than any CTA has: what a kernel asks for is the business of the level *compiled*
+TMEM_LANES, TMEM_COLUMNS = 128, 512
+APART = 40  # bits of an address: matrices in global memory are 2**40 bytes apart
+
+
+def base_of(number: int) -> int:
+    """The address of the `number`th matrix in global memory; there is room before it."""
+    return (number + 1 << APART) + (1 << APART - 1)
+
+
+class Memory:
+    """Bytes: that of an element of several bytes holds its origin, the next one that plus 1, and so on."""
+
+    def __init__(self, size: int) -> None:
+        self.bytes = np.full(size, origins.UNWRITTEN, np.int64)
+
+    def read(self, addresses: np.ndarray, size: int) -> np.ndarray:
+        """The elements of `size` bytes at these addresses; MIXED where the bytes are not those of one element."""
+        self._check(addresses, size)
+        found = self.bytes[addresses]
+        if size > 1:
+            whole = (self.bytes[addresses + size - 1] - found == size - 1) & (found & 7 == 0)
+            found = np.where(whole | (found == origins.UNWRITTEN), found, origins.MIXED)
+        return found
+
+    def write(self, addresses: np.ndarray, ids: np.ndarray, size: int) -> None:
+        """Elements of `size` bytes, one at each address."""
+        self._check(addresses, size)
+        for byte in range(size):
+            self.bytes[addresses + byte] = ids + byte
+
+    def _check(self, addresses: np.ndarray, size: int) -> None:
+        if addresses.size and (addresses.min() < 0 or addresses.max() + size > len(self.bytes)):
+            raise Fault(f"an access to shared memory at bytes {addresses.min()} to {addresses.max() + size - 1}")
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A matrix in global memory: element (row, column) is `row * strides[0] + column * strides[1]` elements on."""
+
+    name: str  # A, B, C, SFA...
+    shape: tuple[int, int]  # A: (M, K); B: (N, K); C: (M, N)
+    strides: tuple[int, int]
+    bits: int
+    dtype: str  # as the IR spells it
+    base: int = 0  # the address of its first element
+
+    def places(self, byte_addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(row, column, whether it is in the matrix) of the elements at these addresses."""
+        elements = (byte_addresses - self.base) * 8 // self.bits
+        big, small = (0, 1) if self.strides[0] >= self.strides[1] else (1, 0)
+        at = [elements, elements]
+        at[big] = elements // self.strides[big]
+        at[small] = elements % self.strides[big] // max(self.strides[small], 1)
+        row, column = at
+        inside = (elements >= 0) & (row < self.shape[0]) & (column < self.shape[1]) & (row >= 0) & (column >= 0)
+        return row, column, inside
+
+    def ids(self, byte_addresses: np.ndarray) -> np.ndarray:
+        """Which elements lie there; OUTSIDE where there is none."""
+        row, column, inside = self.places(byte_addresses)
+        found = origins.operand(origins.OPERANDS[self.name], np.where(inside, row, 0), np.where(inside, column, 0))
+        return np.where(inside, found, origins.OUTSIDE)
+
+
+class Scales(Operand):
+    """The scale factors of blocks of a row: bytes in atoms, as `cookbook.model.scale_factors` has them."""
+
+    @cached_property
+    def _inverse(self) -> np.ndarray:
+        """For each byte: the number of its factor, row times factors plus factor; -1 of one that is there to fill."""
+        rows, factors = self.shape
+        at = atom_offsets(rows, factors)
+        found = np.full(-(-rows // 128) * -(-factors // 4) * ATOM_BYTES, -1, np.int64)
+        found[at] = np.arange(rows * factors).reshape(rows, factors)
+        return found
+
+    def places(self, byte_addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(row, factor, whether there is one) of bytes; one that fills an atom counts as there, at row -1."""
+        at = byte_addresses - self.base
+        inside = (at >= 0) & (at < len(self._inverse))
+        number = self._inverse[np.where(inside, at, 0)]
+        return np.where(number < 0, -1, number // self.shape[1]), number % self.shape[1], inside
+
+    def ids(self, byte_addresses: np.ndarray) -> np.ndarray:
+        """Which factors lie there; zeros where an atom is filled, OUTSIDE where there is none."""
+        row, column, inside = self.places(byte_addresses)
+        there = origins.operand(origins.OPERANDS[self.name], np.maximum(row, 0), column)
+        return np.where(inside, np.where(row < 0, origins.FILL, there), origins.OUTSIDE)
+
+
+class Stored:
+    """What a launch stored to C."""
+
+    def __init__(self, operand: Operand) -> None:
+        self.operand = operand
+        self.ids = np.full(operand.shape, origins.UNWRITTEN, np.int64)
+        self.lines = np.zeros(operand.shape, np.int32)
+
+    @property
+    def count(self) -> int:
+        """Elements that were stored."""
+        return int((self.lines > 0).sum())
+
+    def store(self, byte_addresses: np.ndarray, ids: np.ndarray, line: int) -> None:
+        """Elements to these bytes.
+
+        Raises:
+            Fault: one of them lies outside of C, or was stored before.
+        """
+        row, column, inside = self.operand.places(byte_addresses)
+        shape = f"C is {self.operand.shape[0]} x {self.operand.shape[1]}"
+        if not inside.all():
+            at = np.flatnonzero(~inside)[0]
+            raise Fault(f"C: got a store to row {row[at]}, column {column[at]}; needed one inside: {shape}")
+        again = self.ids[row, column] != origins.UNWRITTEN
+        if again.any():
+            at = np.flatnonzero(again)[0]
+            before = int(self.lines[row[at], column[at]])
+            raise Fault(f"C[{row[at]}, {column[at]}]: got a second store; needed one (the first is of line {before})")
+        if len(np.unique(row * np.int64(1 << 32) + column)) != len(row):
+            keys, counts = np.unique(row * np.int64(1 << 32) + column, return_counts=True)
+            twice = int(keys[counts > 1][0])
+            raise Fault(f"C[{twice >> 32}, {twice & 0xFFFFFFFF}]: got two stores at once; needed one")
+        self.ids[row, column] = ids
+        self.lines[row, column] = line
+
+
+class TensorMemory:
+    """128 lanes of 512 columns of 32 bits: accumulators, or scale factors of a byte each."""
+
+    def __init__(self) -> None:
+        self.cells = np.full((TMEM_LANES, TMEM_COLUMNS), origins.UNWRITTEN, np.int64)
+        self.scales = np.full((TMEM_LANES, 4 * TMEM_COLUMNS), origins.UNWRITTEN, np.int64)  # the same, by bytes
+        self.allocated = 0
+
+    def places(self, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(lane, column) of addresses of 32-bit words.
+
+        Raises:
+            Fault: outside of what is allocated.
+        """
+        lane, column = words >> 16, words & 0xFFFF
+        if words.size and (lane.max() >= TMEM_LANES or column.max() >= self.allocated or words.min() < 0):
+            raise Fault(f"tensor memory: got column {column.max()}; needed one of the {self.allocated} allocated")
+        return lane, column

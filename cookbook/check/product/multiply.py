@@ -1,0 +1,250 @@
+"""Follows MMAs: wgmma, mma.sync, tcgen05.mma. Which elements each of them multiplies, and what it adds them to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from cookbook.check.pipeline import shapes
+from cookbook.check.pipeline.interpreter import Atom
+from cookbook.check.pipeline.reading import Operation
+from cookbook.check.pipeline.shapes import CannotFollow, Lay
+from cookbook.check.product import origins
+from cookbook.check.product.access import memory_of, read, slots
+from cookbook.check.product.follower import LANES, Fault, Follower, follows, refused
+from cookbook.check.product.memory import Memory
+from cookbook.check.product.partitions import fragment, mma_of
+from cookbook.check.product.places import View, table
+from cookbook.model.tma import swizzle_mode
+from cookbook.model.wgmma import CHUNK, block_descriptor, operand_addresses
+from cookbook.swizzle import Swizzle
+
+BY_ARCH: dict[int, Callable[..., None]] = {}  # what follows MMAs of other modules, by the architecture of their type
+
+
+@follows("cute.gemm", "cute.mma_atom_call")
+def _gemm(f: Follower, op: Operation, args: list[Any]) -> None:
+    atom, target, a, b, addend = args[:5]
+    text = op.operand_types[0]
+    arch, shape, _ = mma_of(text)
+    if addend.pointer != target.pointer and addend.pointer.array is not target.pointer.array:
+        raise CannotFollow("an MMA that adds to other accumulators than it writes")
+    adds = atom.values.get("accum_c", 1) if isinstance(atom, Atom) else 1
+    adds = bool(f.integer(adds, "whether an MMA adds to its accumulators"))
+    if arch == 90:
+        _wgmma(f, text, shape, target, (a, b), adds)
+    elif arch in (80, 120):
+        _mma_sync(f, text, shape, target, (a, b))
+    elif arch in BY_ARCH:
+        BY_ARCH[arch](f, text, shape, target, (a, b), adds, atom)
+    else:
+        raise CannotFollow(f"an MMA of type {text}")
+
+
+def types_of(text: str) -> tuple[str, str]:
+    """The element types of A and B that an MMA takes, as the IR spells them."""
+    found = re.search(r"elem_type = \(([\w.]+), ([\w.]+)", text)
+    if found is None:
+        raise CannotFollow(f"an MMA of type {text}")
+    return found[1], found[2]
+
+
+def majors_of(text: str) -> tuple[str, str]:
+    """ "K" or "MN" of A and B."""
+    found = re.search(r"ab_major = \((\w+), (\w+)\)", text)
+    if found is None:
+        raise CannotFollow(f"an MMA of type {text}")
+    return tuple("K" if one == "k" else "MN" for one in found.groups())  # type: ignore[return-value]
+
+
+def check_types(f: Follower, text: str, ids: np.ndarray, which: int) -> None:
+    """That an MMA takes operands of the type that they have in global memory.
+
+    Raises:
+        Fault: it does not.
+    """
+    kinds = origins.kind_of(ids)
+    wanted = types_of(text)[which]
+    for operand in f.launch.operands.values():
+        kind = origins.OPERANDS.get(operand.name, 0)
+        if kind in (1, 2) and operand.dtype != wanted and (kinds == kind).any():
+            raise Fault(f"an MMA on {wanted}: got elements of {operand.name}, which are {operand.dtype}")
+
+
+# --- operands in shared memory -----------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4096)
+def block_addresses(tile: Lay, bits: int, swizzle: Swizzle, start: int, rows: int, major: str) -> np.ndarray:
+    """(rows, k): the byte addresses of the elements of one matrix, by the descriptor that its layout asks for.
+
+    Args:
+        tile: (rows, K) of one instruction.
+        bits: of an element.
+        swizzle: of byte addresses.
+        start: byte address of the matrix, before the swizzle.
+        rows: of the matrix.
+        major: "K" or "MN".
+
+    Raises:
+        Fault: no descriptor describes such a layout.
+    """
+    size = max(bits // 8, 1)
+    offsets = (table(tile).reshape(-1, rows).T * bits // 8)[:, :: max(8 // bits, 1)]  # the rows first; whole bytes
+    try:
+        mode = swizzle_mode(swizzle)
+        # A descriptor has no address below the matrix's own: only where the pattern of the swizzle begins matters.
+        descriptor = block_descriptor(offsets, start, mode, major)
+        chunks = operand_addresses(descriptor, rows, major)
+    except ValueError as error:
+        raise refused("a matrix descriptor", error) from None
+    inside = np.arange(CHUNK // size) * size
+    found = (chunks[..., None] + inside).reshape(chunks.shape[0], -1)
+    return found if major == "K" else found.T
+
+
+def block(f: Follower, memory: Memory, view: View, start: int, rows: int, major: str) -> np.ndarray:
+    """(rows, k): the elements that a descriptor names."""
+    tile = view.tile
+    layout = tile.layout.modes[0]
+    return memory.read(block_addresses(layout, tile.bits, tile.swizzle, start, rows, major), max(tile.bits // 8, 1))
+
+
+def starts(view: View) -> list[int]:
+    """Byte addresses of the matrices that a view of descriptors has: along M or N first, then along K."""
+    return [int(x) for x in view.addresses()[0]]
+
+
+# --- wgmma -------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def _places(warp: int, n: int) -> np.ndarray:
+    """(32, values): the place in the warp's 16 rows of a tile, of each accumulator of each lane."""
+    mine = fragment(90, n)[LANES * warp : LANES * (warp + 1)]
+    return (mine[..., 0] - 16 * warp) * origins.WIDTH + mine[..., 1]
+
+
+def _wgmma(f: Follower, text: str, shape: Any, target: View, operands: Any, adds: bool) -> None:
+    """A warp has 16 of a warpgroup's 64 rows."""
+    if not f.active.all():
+        raise CannotFollow("wgmma by some lanes of a warp")
+    _, n, _ = shape
+    a, b = operands
+    if a.pointer.space != "smem" or b.pointer.space != "smem":
+        raise CannotFollow("wgmma with an operand in registers")
+    major_a, major_b = majors_of(text)
+    quarter = f.place.warp % 4
+    memory = f.cta.memory
+    down, across = starts(a), starts(b)
+    places = _places(quarter, n)
+    registers = slots(target)
+    count = places.shape[1]
+    if len(registers) != count * len(down) * len(across):
+        raise CannotFollow(f"an MMA of {len(down)} x {len(across)} matrices to {len(registers)} accumulators")
+    for j, start_b in enumerate(across):
+        ids_b = f.launch.block((id(memory), start_b, n, id(b.tile)), memory, b, start_b, n, major_b, f)
+        check_types(f, text, ids_b[:1], 1)
+        for i, start_a in enumerate(down):
+            ids_a = block(f, memory, a, start_a, 64, major_a)[16 * quarter : 16 * (quarter + 1)]
+            check_types(f, text, ids_a[:1], 0)
+            mine = registers[(j * len(down) + i) * count :][:count]
+            target.pointer.array[:, mine] = accumulate(f, target.pointer.array[:, mine], places, ids_a, ids_b, adds)
+
+
+def accumulate(
+    f: Follower, before: np.ndarray, places: np.ndarray, a: np.ndarray, b: np.ndarray, adds: bool
+) -> np.ndarray:
+    """What accumulators hold after an MMA.
+
+    Args:
+        before: what they held, (32, values).
+        places: of each in its tile.
+        a, b: (rows, k) and (columns, k): what is multiplied.
+        adds: whether to what was there.
+
+    Raises:
+        Fault: it adds to what is no tile of accumulators, or to what nothing has written.
+    """
+    parent = -1
+    if adds and not origins.is_zero(before).all():
+        parent = parent_of(before, places)
+    return origins.numbered(origins.TILE, f.launch.sums.tile(parent, a, b, f.line), places)
+
+
+def parent_of(before: np.ndarray, places: np.ndarray) -> int:
+    """The number of the tile that accumulators are."""
+    first = int(before.flat[0])
+    if (before == origins.UNWRITTEN).any():
+        raise Fault("an MMA adds to accumulators: got what nothing has written; needed zeros, or accumulators")
+    number = int(origins.number_of(np.int64(first)))
+    if not (before == origins.numbered(origins.TILE, number, places)).all():
+        kind = int(origins.kind_of(np.int64(first)))
+        if kind == origins.NODE:
+            raise CannotFollow("an MMA that adds to a sum of accumulators")
+        raise Fault(f"an MMA adds to accumulators: got {origins.describe(first)} among them; needed those of one tile")
+    return number
+
+
+# --- mma.sync ----------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4)
+def _fragments(k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The places of a lane's elements in A (16, k), B (8, k) and D (16, 8) of mma.m16n8k16 or k32: PTX ISA.
+
+    Returns:
+        (32, 8 or 16, 2) of A: (row, k); (32, 4 or 8, 2) of B; (32, 4) of D: places.
+    """
+    lane = np.arange(LANES)[:, None]
+    each = k // 8  # elements in a register: 2 of 16 bits, 4 of 8
+    i = np.arange(4 * each)[None, :]
+    a = (lane // 4 + 8 * (i // each % 2), each * (lane % 4) + i % each + k // 2 * (i // (2 * each)))
+    i = np.arange(2 * each)[None, :]
+    b = (lane // 4 + 0 * i, each * (lane % 4) + i % each + k // 2 * (i // each))
+    d = fragment(80, 8)
+    stacked = [np.stack(np.broadcast_arrays(*x), axis=-1) for x in (a, b)]
+    return stacked[0], stacked[1], d[..., 0] * origins.WIDTH + d[..., 1]
+
+
+def _mma_sync(f: Follower, text: str, shape: tuple[int, int, int], target: View, operands: tuple[View, View]) -> None:
+    if not f.active.all():
+        raise CannotFollow("mma.sync by some lanes of a warp")
+    m, n, k = shape
+    if (m, n) != (16, 8) or k not in (16, 32):
+        raise CannotFollow(f"mma.sync of {m} x {n} x {k}")
+    at_a, at_b, _ = _fragments(k)
+    a, b = (_matrices(f, view, at) for view, at in zip(operands, (at_a, at_b), strict=True))
+    for which, ids in enumerate((a, b)):
+        check_types(f, text, ids[0, :1], which)
+    # All of the instructions' accumulators are one tile: the values first, then along M, then along N.
+    mine, whole = slots(target), _whole(len(a), len(b), k)
+    if len(mine) != whole.shape[1]:
+        raise CannotFollow(f"an MMA of {len(a)} x {len(b)} matrices to {len(mine)} accumulators")
+    array = target.pointer.array
+    array[:, mine] = accumulate(f, array[:, mine], whole, a.reshape(-1, k), b.reshape(-1, k), True)
+
+
+@lru_cache(maxsize=64)
+def _whole(down: int, across: int, k: int) -> np.ndarray:
+    """(32, values): the places of a lane's accumulators in a tile of so many instructions along M and N."""
+    places = _fragments(k)[2][:, None, None, :]
+    step = (16 * origins.WIDTH * np.arange(down))[None, :] + (8 * np.arange(across))[:, None]
+    return (places + step[None, :, :, None]).reshape(LANES, -1)
+
+
+def _matrices(f: Follower, view: View, at: np.ndarray) -> np.ndarray:
+    """(matrices, rows, k): the operands that a warp's registers hold."""
+    ids = read(f, view).reshape(LANES, -1, at.shape[1])
+    rows, columns = int(at[..., 0].max()) + 1, int(at[..., 1].max()) + 1
+    found = np.empty((ids.shape[1], rows, columns), np.int64)
+    found[:, at[..., 0], at[..., 1]] = ids.transpose(1, 0, 2)
+    return found
+
+
+__all__ = ["accumulate", "block", "block_addresses", "check_types", "majors_of", "memory_of", "parent_of", "starts"]
+assert shapes

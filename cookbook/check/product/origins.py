@@ -1,0 +1,95 @@
+"""What an element is: where it came from, as one integer.
+
+Every element in shared memory, tensor memory and registers is an `int64`. Of an element of an operand it says which
+one: operand, row and k. Of an accumulator it says which one of which tile of `sums`. No element has a value.
+
+| kind (bits 56-62) | bits 28-55 | bits 3-27 |
+|---|---|---|
+| special | | which: zero, TMA's zero, a constant |
+| operand | row | column, k of A and B |
+| tile | rounding (52-55), number of the tile (20-51) | row * 512 + column (3-19) |
+| node | rounding, number of the node | place in the node |
+
+The three lowest bits are 0: memory keeps an element of several bytes as so many integers, each one more than the last.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["FILL", "MIXED", "OUTSIDE", "UNWRITTEN", "ZERO", "column_of", "describe", "kind_of", "operand", "row_of"]
+
+ZERO, FILL, CONSTANT = 0, 1 << 3, 2 << 3
+UNWRITTEN, MIXED, OUTSIDE = -8, -16, -24
+KIND, ROW, COLUMN = 56, 28, 3
+TILE, NODE = 64, 65  # kinds; below 32: operands
+NUMBER, ROUNDING = 20, 52
+ROUNDINGS = {"f32": 0, "bf16": 1, "f16": 2, "f8E4M3FN": 3, "f8E5M2": 4, "tf32": 5}
+OPERANDS = {"A": 1, "B": 2, "SFA": 3, "SFB": 4, "SA": 3, "SB": 4}
+NAMES = {1: "A", 2: "B", 3: "scale factors of A", 4: "scale factors of B"}
+WIDTH = 512  # columns of a tile of accumulators at most
+
+
+def operand(kind: int, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """The elements (row, column) of an operand."""
+    return (np.int64(kind) << KIND) | (rows.astype(np.int64) << ROW) | (columns.astype(np.int64) << COLUMN)
+
+
+def kind_of(ids: Any) -> Any:
+    """0: special, or not there; 1 and 2: A and B; 3 and 4: their scale factors; TILE, NODE."""
+    return np.where(ids < 0, 0, ids >> KIND)
+
+
+def row_of(ids: Any) -> Any:
+    return (ids >> ROW) & ((1 << (KIND - ROW)) - 1)
+
+
+def column_of(ids: Any) -> Any:
+    return (ids >> COLUMN) & ((1 << (ROW - COLUMN)) - 1)
+
+
+def is_zero(ids: Any) -> Any:
+    return (ids == ZERO) | (ids == FILL)
+
+
+def numbered(kind: int, number: int, places: np.ndarray) -> np.ndarray:
+    """The elements at these places of a tile or node."""
+    return (np.int64(kind) << KIND) | (np.int64(number) << NUMBER) | (places.astype(np.int64) << COLUMN)
+
+
+def number_of(ids: Any) -> Any:
+    """Which tile or node."""
+    return (ids >> NUMBER) & ((1 << (ROUNDING - NUMBER)) - 1)
+
+
+def place_of(ids: Any) -> Any:
+    """The place in a tile or node."""
+    return (ids >> COLUMN) & ((1 << (NUMBER - COLUMN)) - 1)
+
+
+def rounding_of(ids: Any) -> Any:
+    return (ids >> ROUNDING) & 15
+
+
+def is_sum(ids: Any) -> Any:
+    """Whether they are accumulators, or made of such."""
+    return ids >= np.int64(TILE) << KIND
+
+
+def describe(one: int) -> str:
+    """An element that is no accumulator, in words."""
+    named = {
+        ZERO: "0",
+        FILL: "a zero that TMA filled in",
+        UNWRITTEN: "what nothing has written",
+        MIXED: "bytes of several elements",
+        OUTSIDE: "what lies outside of the operands",
+    }
+    if one in named:
+        return named[one]
+    kind = int(kind_of(np.int64(one)))
+    if kind in NAMES:
+        return f"{NAMES[kind]}[{int(row_of(np.int64(one)))}, {int(column_of(np.int64(one)))}]"
+    return {TILE: "an accumulator", NODE: "a sum of accumulators"}.get(kind, "a constant")

@@ -1,0 +1,411 @@
+"""Follows partitions: which elements of a tile are a thread's, of a tiled copy and of a tiled MMA.
+
+A partition's type says how a thread's elements lie, seen from the first; where the first one is, each lane computes.
+Of a copy it is held for every element against the place that the copy's (thread, value) layout names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from cookbook.check.pipeline import shapes
+from cookbook.check.pipeline.interpreter import Atom
+from cookbook.check.pipeline.reading import Operation
+from cookbook.check.pipeline.shapes import CannotFollow, Lay
+from cookbook.check.product.follower import LANES, Follower, follows
+from cookbook.check.product.places import Ptr, View, measured, offset, spelled, table
+from cookbook.check.product.views import made, registers
+from cookbook.model.wgmma import d_coords
+
+MATRIX = re.compile(r"atom\.(ldsm|stsm)<.*?num_matrices = (\d), ([nt])>")
+TENSOR = re.compile(r"atom\.tmem_(load|store)<\w+, (\d+) DP, (\d+) bit, x(\d+)")
+
+
+def thread_of(thread: Any) -> Any:
+    """A thread's number, out of the coordinate that an operation names it by."""
+    while isinstance(thread, tuple):
+        (thread,) = thread
+    return thread
+
+
+# --- tiled copies ------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=512)
+def tv_of(text: str) -> tuple[Lay, tuple[Lay, ...]]:
+    """The (thread, value) layout of a tiled copy, and the modes of its tile.
+
+    Raises:
+        CannotFollow: its type names none.
+    """
+    tv = re.search(r'layout_copy_tv = <"([^"]*)">', text)
+    tile = re.search(r'tiler_mn = <"([^"]*)">', text)
+    if tv is None or tile is None:
+        raise CannotFollow(f"a copy of type {text}")
+    return shapes.lay(tv[1]), tuple(mode for mode in shapes.tiler(tile[1]) if mode is not None)
+
+
+@lru_cache(maxsize=4096)
+def share(text: str, memory: bool, warp: int) -> np.ndarray:
+    """(32, values): the places in the tile of a copy that are each lane's, the first extent of the tile fastest.
+
+    Args:
+        text: the type of the tiled copy.
+        memory: the side of an ldmatrix, stmatrix or tcgen05.ld that is no registers.
+        warp: whose lanes, of the copy's threads.
+    """
+    (thread, value), _ = tv_of(text)[0].modes, None
+    lanes = LANES * warp + np.arange(LANES)
+    values = table(value)
+    if memory and (found := MATRIX.search(text)):
+        return _rows(thread, values, warp, int(found[2]), found[3] == "t")
+    if not memory and (found := TENSOR.search(text)):
+        return _cells(thread, values, warp, found)
+    begins = np.array(offset(thread.shape, thread.stride, lanes), np.int64) + np.zeros(LANES, np.int64)
+    return begins[:, None] + values[None, :]
+
+
+def _rows(thread: Lay, values: np.ndarray, warp: int, matrices: int, transposed: bool) -> np.ndarray:
+    """Of ldmatrix and stmatrix, PTX ISA: lane l has the address of row l % 8 of matrix l / 8, of 8 elements."""
+    lane, inside = np.arange(LANES)[:, None], np.arange(8)[None, :]
+    matrix, row = lane // 8 % matrices, lane % 8
+    holder = inside * 4 + row // 2 if transposed else row * 4 + inside // 2  # the lane that has it in a register
+    which = (row % 2 if transposed else inside % 2) + 2 * matrix
+    begins = np.asarray(offset(thread.shape, thread.stride, LANES * warp + holder), np.int64)
+    each = 2 * matrices
+    blocks = [begins + values[which + each * rest] for rest in range(len(values) // each)]
+    return np.concatenate(blocks, axis=1)
+
+
+def _cells(thread: Lay, values: np.ndarray, warp: int, found: re.Match[str]) -> np.ndarray:
+    """Of tcgen05.ld and tcgen05.st 32x32b, PTX ISA: lane l has the columns of the l-th of the warp's 32 lanes."""
+    if (found[2], found[3]) != ("32", "32"):
+        raise CannotFollow(f"a copy of tensor memory of {found[2]} lanes and {found[3]} bits")
+    begin = int(np.asarray(offset(thread.shape, thread.stride, LANES * warp)))
+    columns = int(found[4])
+    cells = begin + values.reshape(-1, LANES, columns)  # (rest, lane, column)
+    return cells.transpose(1, 0, 2).reshape(LANES, -1)
+
+
+@follows("cute.tiled.copy.partition_S", "cute.tiled.copy.partition_D")
+def _copy_partition(f: Follower, op: Operation, args: list[Any]) -> Any:
+    _, source, thread = args
+    text = op.operand_types[0]
+    _, tile = tv_of(text)
+    thread = thread_of(thread)
+    numbers = np.broadcast_to(np.asarray(thread, np.int64), (LANES,))
+    warp = int(numbers[0]) // LANES
+    if (numbers != LANES * warp + np.arange(LANES)).any():
+        raise CannotFollow("a partition by something else than the lane")
+    size = shapes.lay(re.search(r'layout_copy_tv = <"([^"]*)">', text)[1]).modes[0].size  # type: ignore[index]
+    source_side = op.name.endswith("_S")
+    memory = _is_memory_side(text, source_side)
+    places = share(text, memory, warp % max(size // LANES, 1))
+    modes = source.layout.modes
+    position = _positions(places, tile)
+    begins = sum_of(modes[k].shape and offset(modes[k].shape, modes[k].stride, p[:, 0]) for k, p in enumerate(position))
+    extents = _extents(op.result_types[0], source, tile)
+    layout = measured(op.result_types[0], extents, _place(source, tile, places, position, begins))
+    view = made(op, source.moved(begins), layout)
+    if source.pointer.space != "coord":
+        f.memo(("agrees", warp), lambda: _agrees(view, source, position, begins))
+    return view
+
+
+def _is_memory_side(text: str, source_side: bool) -> bool:
+    """Whether a side of a copy is that of shared or tensor memory: as a view of such, whatever it is applied to."""
+    if found := MATRIX.search(text):
+        return source_side == (found[1] == "ldsm")
+    if found := TENSOR.search(text):
+        return source_side == (found[1] == "load")
+    return False
+
+
+def sum_of(parts: Any) -> Any:
+    total: Any = 0
+    for part in parts:
+        total = part + total
+    return total
+
+
+def _positions(places: np.ndarray, tile: tuple[Lay, ...]) -> list[np.ndarray]:
+    """For each mode of the tile: (32, values), the index in that mode of the view that is partitioned."""
+    found = []
+    for mode in tile:
+        index = places % mode.size
+        places = places // mode.size
+        found.append(table(mode)[index])
+    return found
+
+
+def _extents(text: str, source: View, tile: tuple[Lay, ...]) -> list[Any] | None:
+    """All extents of a partition: of the values as spelled, of the tiles, of the modes that are left whole."""
+    pattern, known = spelled(text)
+    if known:
+        return None
+    parts = pattern.shape
+    found = list(shapes.leaves(parts[0]))
+    for number, part in enumerate(parts[1:]):
+        mode = source.layout.modes[number]
+        spelt = list(shapes.leaves(part))
+        if number >= len(tile):
+            found += list(shapes.leaves(mode.shape))
+        elif any(isinstance(leaf, str) for leaf in spelt):
+            found.append(-(-mode.size // tile[number].size))
+        else:
+            found += spelt
+    return found
+
+
+def _place(
+    source: View, tile: tuple[Lay, ...], places: np.ndarray, position: list[np.ndarray], begins: Any
+) -> Callable[[Any], Any]:
+    """A coordinate of the partition -> its offset from the first element, in lane 0."""
+    modes = source.layout.modes
+    first = [int(p[0, 0]) for p in position]
+
+    def at(coordinate: Any) -> Any:
+        value = _index_of(coordinate[0], places.shape[1])
+        total: Any = 0
+        for k, mode in enumerate(modes):
+            here = coordinate[1 + k] if 1 + k < len(coordinate) else 0
+            if k < len(tile):
+                index = int(position[k][0, value]) + tile[k].size * int(offset_of_index(here))
+                if index != first[k]:
+                    total = _difference(mode, index, first[k]) + total
+            else:
+                total = offset(mode.shape, mode.stride, here) + total
+        return total
+
+    return at
+
+
+def _difference(mode: Lay, index: int, first: int) -> Any:
+    a = offset(mode.shape, mode.stride, index)
+    b = offset(mode.shape, mode.stride, first)
+    return a + b * -1 if not isinstance(b, int) else a - b
+
+
+def offset_of_index(coordinate: Any) -> Any:
+    """A rest coordinate: one number, or a nested tuple of which one leaf at most is not 0 and the first."""
+    leaves = list(shapes.leaves(coordinate))
+    if any(leaves[1:]):
+        raise CannotFollow("a partition whose rest has several extents")
+    return leaves[0]
+
+
+def _index_of(coordinate: Any, count: int) -> int:
+    """The number of the value with a unit coordinate; only the first extent, or none, is asked for by `measured`."""
+    leaves = list(shapes.leaves(coordinate))
+    if not any(leaves):
+        return 0
+    raise CannotFollow("a partition among whose values a stride is known only at run time")
+
+
+def _agrees(view: View, source: View, position: list[np.ndarray], begins: Any) -> bool:
+    """Whether the type's layout of a thread's values is that of the copy.
+
+    Raises:
+        CannotFollow: it is not.
+    """
+    modes = source.layout.modes
+    wanted = sum_of(offset(modes[k].shape, modes[k].stride, p) for k, p in enumerate(position))
+    values = view.layout.modes[0]
+    got = np.asarray(begins)[..., None] + table(values)[None, :]
+    if got.shape[1] != np.shape(wanted)[1] or (got != wanted).any():
+        raise CannotFollow(f"a partition whose values are not those of the copy: {view.layout}")
+    return True
+
+
+# --- tiled MMAs --------------------------------------------------------------------------------------------------
+
+MMA = re.compile(r"sm(\d+)\.mma(?:_bs)?<(\d+)x(\d+)x(\d+)")
+
+
+@lru_cache(maxsize=256)
+def mma_of(text: str) -> tuple[int, tuple[int, int, int], Lay]:
+    """(architecture, (M, N, K) of one instruction, layout of its atoms over warps or warpgroups) of a tiled MMA.
+
+    Raises:
+        CannotFollow: its type is not spelled so.
+    """
+    found = MMA.search(text)
+    atoms = re.search(r'atom_layout_MNK = <"([^"]*)">', text)
+    if found is None:
+        raise CannotFollow(f"an MMA of type {text}")
+    m, n, k = (int(found[i]) for i in (2, 3, 4))
+    return int(found[1]), (m, n, k), shapes.lay(atoms[1]) if atoms else shapes.lay("(1,1,1):(0,0,0)")
+
+
+@follows("cute.tiled.mma.partition")
+def _mma_partition(f: Follower, op: Operation, args: list[Any]) -> Any:
+    _, source, thread = args
+    operand = op.integer("operand_id")
+    arch, shape, atoms = mma_of(op.operand_types[0])
+    thread = thread_of(thread)
+    if arch == 100:
+        return _of_tensor_cores(f, op, source, thread, operand, shape)
+    if operand == 2:
+        return _accumulators(f, op, source, thread, arch, shape, atoms)
+    if arch in (80, 120):
+        return _registers(f, op, source, thread, operand, shape, atoms)
+    if arch != 90 or source.pointer.space != "smem":
+        raise CannotFollow(f"a partition of an operand in {source.pointer.space} by {op.operand_types[0]}")
+    warpgroup = f.integer(thread // 128, "which warpgroup's share it is")
+    place = place_in(atoms, warpgroup)
+    at = (place[operand] * shape[operand], *(None,) * (len(source.layout.modes) - 1))
+    by = offset(source.layout.shape, source.layout.stride, at)
+    layout, known = spelled(op.result_types[0])
+    if not known:
+        raise CannotFollow("a share of an MMA that is known only at run time")
+    return made(op, source.moved(by), layout)
+
+
+def _registers(
+    f: Follower, op: Operation, source: View, thread: Any, operand: int, shape: tuple[int, int, int], atoms: Lay
+) -> View:
+    """A thread's elements of A or B for mma.sync: the first is at row lane / 4, k 2 (lane % 4), or 4 of 8 bits."""
+    threads = np.broadcast_to(np.asarray(thread, np.int64), (LANES,))
+    place = place_in(atoms, f.integer(threads // LANES, "which warp's share it is"))
+    lane = threads % LANES
+    rows = lane // 4 + place[operand] * shape[operand]
+    k = shape[2] // 8 * (lane % 4)
+    layout, known = spelled(op.result_types[0])
+    if not known:
+        raise CannotFollow("a share of an MMA that is known only at run time")
+    return made(
+        op, source.moved(offset(source.layout.shape, source.layout.stride, _first_two(source, rows, k))), layout
+    )
+
+
+def _first_two(source: View, row: Any, column: Any) -> tuple[Any, ...]:
+    return (row, column, *(None,) * (len(source.layout.modes) - 2))
+
+
+def place_in(atoms: Lay, number: int) -> tuple[int, ...]:
+    """The coordinate whose offset is `number`, in a compact layout."""
+    sizes = [mode.size for mode in atoms.modes]
+    for index in range(int(np.prod(sizes))):
+        at = atoms.coordinate(index)
+        if offset(atoms.shape, atoms.stride, at) == number % int(np.prod(sizes)):
+            return at
+    raise CannotFollow(f"warpgroup {number} of an MMA with {atoms} atoms")
+
+
+def fragment(arch: int, n: int) -> np.ndarray:
+    """(threads, values, 2): the (row, column) in D of each of a thread's accumulators, of one instruction."""
+    if arch == 90:
+        return d_coords(n)
+    lane, value = np.arange(LANES)[:, None], np.arange(4)[None, :]
+    return np.stack(np.broadcast_arrays(lane // 4 + 8 * (value // 2), 2 * (lane % 4) + value % 2), axis=-1)
+
+
+def _accumulators(
+    f: Follower, op: Operation, source: View, thread: Any, arch: int, shape: tuple[int, int, int], atoms: Lay
+) -> View:
+    """The accumulators of a thread: where in a tile of C, or of coordinates, each of them belongs."""
+    m, n, _ = shape
+    coords = fragment(arch, n)
+    threads = np.broadcast_to(np.asarray(thread, np.int64), (LANES,))
+    group = f.integer(threads // len(coords), "which warp's or warpgroup's share it is")
+    down, across, _ = place_in(atoms, group)
+    mine = coords[threads % len(coords)]  # (32, values, 2)
+    rows, columns = mine[..., 0] + down * m, mine[..., 1] + across * n
+    modes = source.layout.modes
+    if len(modes) < 2:
+        raise CannotFollow("a partition of a tile of one mode")
+
+    def place(row: Any, column: Any) -> Any:
+        (a, b) = modes[:2]
+        return offset(a.shape, a.stride, row) + offset(b.shape, b.stride, column)
+
+    step_m, step_n = m * atoms.modes[0].size, n * atoms.modes[1].size
+    first_row, first_column = rows[0, 0], columns[0, 0]
+
+    def at(coordinate: Any) -> Any:
+        value = sum(c << i for i, c in enumerate(shapes.leaves(coordinate[0]))) if arch == 90 else _pair(coordinate[0])
+        row = rows[0, value] - first_row + step_m * offset_of_index(coordinate[1])
+        column = columns[0, value] - first_column + step_n * offset_of_index(coordinate[2])
+        total = place(int(row), int(column))
+        for mode, c in zip(modes[2:], coordinate[3:], strict=True):
+            total = offset(mode.shape, mode.stride, c) + total
+        return total
+
+    pattern, known = spelled(op.result_types[0])
+    extents = None
+    if not known:
+        extents = [*shapes.leaves(pattern.shape[0]), -(-modes[0].size // step_m), -(-modes[1].size // step_n)]
+        extents += [leaf for mode in modes[2:] for leaf in shapes.leaves(mode.shape)]
+    layout = measured(op.result_types[0], extents, at)
+    begins = place(rows[:, 0], columns[:, 0])
+    return made(op, source.moved(begins), layout)
+
+
+def _pair(coordinate: Any) -> int:
+    a, b = shapes.leaves(coordinate)
+    return int(a + 2 * b)
+
+
+def _of_tensor_cores(
+    f: Follower, op: Operation, source: View, thread: Any, operand: int, shape: tuple[int, int, int]
+) -> View:
+    """tcgen05: one CTA has all of a tile; each of a pair has its half of the rows, of C's too."""
+    layout, known = spelled(op.result_types[0])
+    pair = "num_cta = 2" in op.operand_types[0]
+    by: Any = 0
+    modes = source.layout.modes
+    if pair:
+        rank = f.integer(thread, "which CTA of a pair it is")
+        extent = shape[0] if operand != 1 else shape[1]
+        by = offset(modes[0].shape, modes[0].stride, rank * (extent // 2))
+    if not known:
+        extents = [leaf for mode in modes for leaf in shapes.leaves(mode.shape)]
+        layout = _tensor_layout(op.result_types[0], modes, operand, shape, pair, extents)
+    pointer = source.moved(by) if not (isinstance(by, int) and by == 0) else source.pointer
+    return made(op, pointer, layout)
+
+
+def _tensor_layout(
+    text: str, modes: tuple[Lay, ...], operand: int, shape: tuple[int, int, int], pair: bool, extents: list[Any]
+) -> Lay:
+    """((rows, columns), rest of rows, rest of columns, whole modes...) of a view known only at run time."""
+    sizes = {0: (shape[0], shape[2]), 1: (shape[1], shape[2]), 2: (shape[0], shape[1])}[operand]
+    inside = (sizes[0] // 2 if pair else sizes[0], sizes[1])
+
+    def at(coordinate: Any) -> Any:
+        first = list(shapes.leaves(coordinate[0]))
+        total: Any = 0
+        for k in range(2):
+            index = first[k] + sizes[k] * offset_of_index(coordinate[1 + k])
+            total = offset(modes[k].shape, modes[k].stride, index) + total
+        for mode, c in zip(modes[2:], coordinate[3:], strict=False):
+            total = offset(mode.shape, mode.stride, c) + total
+        return total
+
+    rests = [-(-modes[k].size // sizes[k]) for k in range(2)]
+    others = [leaf for mode in modes[2:] for leaf in shapes.leaves(mode.shape)]
+    return measured(text, [*inside, *rests, *others], at)
+
+
+@follows("cute.mma.make_fragment")
+def _make_fragment(f: Follower, op: Operation, args: list[Any]) -> Any:
+    """Descriptors of a tile in shared memory; or the place of accumulators."""
+    source = args[1]
+    layout, _ = spelled(op.result_types[0])
+    found = shapes.kind(op.result_types[0])
+    if found.space == "tmem":
+        return View(Ptr("tmem", 0), layout, found.bits, kind="f32")
+    if found.space == "rmem":
+        return registers(op.result_types[0])
+    if not isinstance(source, View) or source.pointer.space != "smem":
+        raise CannotFollow(f"a fragment of type {op.result_types[0]}")
+    return View(source.pointer, layout, 128, source.swizzle, tile=source, kind=source.kind)
+
+
+def is_tiled(atom: Any) -> bool:
+    return isinstance(atom, Atom) and "tiled_copy" in atom.type

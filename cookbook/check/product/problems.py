@@ -1,0 +1,162 @@
+"""Which problems a kernel is followed for, and what its host function is called with for one."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cookbook.check.pipeline import shapes
+from cookbook.check.pipeline.programs import Problem, host_arguments
+from cookbook.check.pipeline.reading import Module
+from cookbook.check.pipeline.shapes import UNKNOWN
+from cookbook.check.product.memory import Operand, Scales, base_of
+from cookbook.check.product.places import Ptr, element
+from cookbook.recipe import formats
+from cookbook.recipe.majors import align, letters, of_config
+
+RAGGED = 24  # elements beyond whole tiles
+VECTOR = 8  # elements of C that are stored at once
+
+ELEMENTS = {"e4m3": "f8E4M3FN", "e5m2": "f8E5M2", "e2m1": "f4E2M1FN"}  # as the IR spells them
+
+
+def problems(module: Any, config: Any) -> tuple[tuple[Any, Problem], ...]:
+    """Small problems that go round the corners of a kernel: what lies at the edge of C, and who computes which tile.
+
+    * M, N and K ragged against tile, cluster, stages and split, and a cluster's worth of tiles more than fits at once;
+    * less than one tile, with room for several;
+    * tiles that are full, as many k-tiles as there are stages, and one cluster for all;
+    * more rows of tiles than a group of the rasterization has, which is made small for it.
+
+    Returns:
+        (configuration, problem): the configuration is the one given but for the size of a group.
+    """
+    down, across = (getattr(config, f"cluster_{x}", getattr(config, f"pairs_{x}", 1)) for x in "mn")
+    ctas = getattr(config, "cluster", down * across)
+    m, n, k = config.tile_m * down, config.tile_n * across, config.tile_k * getattr(config, "split_k", 1)
+    stages = getattr(config, "stages", 2)
+    chosen = [
+        (config, (m + config.tile_m // 2 + RAGGED, 2 * n + RAGGED, (stages + 1) * k + RAGGED), 5 * ctas),
+        (config, (RAGGED + 13, RAGGED, RAGGED), 4 * ctas),
+        (config, (2 * m, n, stages * k), ctas),
+    ]
+    if grouped := _small_groups(config, 2 * down):
+        chosen.append((grouped, (2 * m + RAGGED + 1, n + RAGGED, RAGGED), 2 * ctas))
+    return tuple((one, _fitting(module, config, shape, sms)) for one, shape, sms in chosen)
+
+
+def _small_groups(config: Any, rows: int) -> Any:
+    """The configuration with groups of so many rows of tiles; None of one that has no groups, or none so small."""
+    for name in ("raster_group", "swizzle_size"):
+        if getattr(config, name, rows) > rows:
+            try:
+                return replace(config, **{name: rows})
+            except ValueError:
+                return None
+    return None
+
+
+def _fitting(module: Any, config: Any, shape: tuple[int, int, int], sms: int) -> Problem:
+    """The problem, rounded up to extents that operands of such formats and majors can have."""
+    form = formats.of_module(module)
+    m, n, k = formats.align(shape) if form else align(shape, letters(*of_config(config)))
+    return Problem(m, VECTOR * -(-n // VECTOR), k, sms)
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a launch is given."""
+
+    arguments: list[Any]  # of the host function
+    operands: dict[str, Operand]
+    tables: dict[str, tuple[int, ...]]
+    k: int  # of A and B as memory has them: bytes of elements of 4 bits
+    block: int  # how many of these share a scale factor that MMAs multiply by; 0: there are none
+    factors: dict[int, Operand]  # scale factors of rows, which the kernel multiplies by itself, by kind
+
+
+def given(module: Any, trace: Module, config: Any, problem: Problem) -> Given:
+    """What the host function of a recipe is called with.
+
+    Pointers are its parameters pA, pB and pC; pSA and pSB to scale factors of rows, pSFA and pSFB to those of blocks.
+    """
+    form = formats.of_module(module)
+    host = trace.find("func.func")[0].regions[0]
+    names = [name[1:] for name in inspect.signature(module.gemm).parameters if name[0] == "p" and name[1:2].isupper()]
+    texts = [text for text in host.argument_types if text.startswith("!cute.ptr")]
+    kinds = {name: shapes.kind(text) for name, text in zip(names, texts, strict=False)}
+    dtypes = {name: element(text) for name, text in zip(names, texts, strict=False)}
+    per = 8 // form.bits if form and form.bits < 8 else 1
+    lines = strides_of(config, problem, {name: kind.bits for name, kind in kinds.items()}, per)
+    m, n, k = problem.m, problem.n, problem.k // per
+    operands: dict[str, Operand] = {}
+    for number, name in enumerate(names):
+        bits, dtype = kinds[name].bits, dtypes[name]
+        if form and name in "AB":
+            dtype = ELEMENTS[form.element]
+        operands[name] = _operand(name, (m, n, k, problem.k), lines, config, (bits, dtype, base_of(number)), form)
+    tables: dict[str, tuple[int, ...]] = {}
+    pointers = iter(names)
+    arguments: list[Any] = []
+    for value, text in zip(_values(module, config, problem, lines), host.argument_types, strict=True):
+        if not text.startswith("!cute.ptr"):
+            arguments.append(value)
+        elif isinstance(value, tuple):
+            tables["table"] = value
+            arguments.append(Ptr("table", 0, name="table"))
+        else:
+            arguments.append(Ptr("gmem", operands[next(pointers)].base))
+    factors = {3 + "AB".index(name[1]): one for name, one in operands.items() if name in ("SA", "SB")}
+    return Given(arguments, operands, tables, k, form.block // per if form else 0, factors)
+
+
+def _values(module: Any, config: Any, problem: Problem, lines: tuple[int, int, int]) -> list[Any]:
+    """The host function's arguments; scale factors of rows lie one after the other."""
+    values = host_arguments(module, config, problem, lines)
+    flat = [
+        name
+        for name in inspect.signature(module.gemm).parameters
+        if name not in SAID_WHEN_COMPILED
+        for _ in range(3 if name in ("mnk", "strides") else 1)
+    ]
+    named = zip(flat, values, strict=True)
+    return [1 if value is UNKNOWN and name.startswith("stride_") else value for name, value in named]
+
+
+SAID_WHEN_COMPILED = ("dtype", "dtypes", "config", "vec")
+
+
+def _operand(
+    name: str, extents: tuple[int, int, int, int], lines: Any, config: Any, said: tuple[int, str, int], form: Any
+) -> Operand:
+    m, n, k, elements = extents
+    bits, dtype, base = said
+    if name in ("SFA", "SFB"):
+        return Scales(name, (m if name == "SFA" else n, elements // form.block), (1, 1), 8, dtype, base)
+    if name in ("SA", "SB"):
+        return Operand(name, (m if name == "SA" else n, 1), (1, 1), bits, dtype, base)
+    number = "ABC".index(name)
+    major = (*of_config(config), "n")[number]
+    line = lines[number]
+    shape = ((m, k), (n, k), (m, n))[number]
+    return Operand(name, shape, (line, 1) if major == "kkn"[number] else (1, line), bits, dtype, base)
+
+
+def strides_of(config: Any, problem: Problem, bits: dict[str, int], per: int) -> tuple[int, int, int]:
+    """Elements between the lines of A, B and C, multiples of 16 bytes, with room that no line fills.
+
+    Args:
+        config: the recipe's `Config`, which says the majors.
+        problem: the sizes.
+        bits: of an element in memory, by operand.
+        per: elements of A and B in one of those.
+    """
+    majors = (*of_config(config), "n")
+    extents = {"m": problem.m, "n": problem.n, "k": problem.k // per}
+    found = []
+    for name, major in zip("ABC", majors, strict=True):
+        step = 128 // bits[name]
+        found.append(step * -(-extents[major] // step) + step)
+    a, b, c = found
+    return a, b, c

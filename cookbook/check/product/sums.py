@@ -1,0 +1,338 @@
+"""Accumulators: which products each of them is the sum of, and whether that is what an element of C needs.
+
+An MMA makes a new tile from the one that it adds to: the tile's accumulators (i, j) are the earlier ones plus the
+products of the i-th row of A's elements and the j-th row of B's, position by position. Nothing is multiplied. A tile is
+looked at as a whole: which row of A each of its rows comes from, which row of B each column, and which k there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cookbook.check.pipeline.shapes import CannotFollow
+from cookbook.check.product import origins
+from cookbook.check.product.memory import Operand, Stored
+
+NO_ROW, BAD = -1, -2
+
+
+@dataclass
+class Tile:
+    """One MMA: the tile that it added to, and what it multiplied."""
+
+    parent: int  # -1: none
+    a: np.ndarray  # (rows, k): origins
+    b: np.ndarray  # (columns, k)
+    line: int
+    scales: tuple[np.ndarray, np.ndarray] | None = None  # (rows, factors) and (columns, factors): of equal blocks of k
+
+
+@dataclass
+class Node:
+    """Elements that were added or multiplied one by one."""
+
+    what: str  # add, mul
+    a: np.ndarray  # flat: origins
+    b: np.ndarray
+    line: int
+
+
+@dataclass
+class Summary:
+    """What all accumulators of a tile have in common."""
+
+    operands: tuple[int, int]  # kinds: whose rows the tile's rows and columns are
+    rows: np.ndarray  # for each row of the tile: which row of that operand; NO_ROW: zeros alone
+    columns: np.ndarray
+    counts: np.ndarray  # for each k < K: how often; -1 of an irregular tile
+    trouble: str = ""  # in words, if products have scale factors that are not theirs
+
+
+class Sums:
+    """All accumulators of a launch."""
+
+    def __init__(self, k: int, block: int = 0) -> None:
+        self.k = k
+        self.block = block  # how many k share a scale factor that MMAs multiply by; 0: there are none
+        self.tiles: list[Tile] = []
+        self.nodes: list[Node] = []
+        self._summaries: dict[int, Summary] = {}
+
+    def tile(self, parent: int, a: np.ndarray, b: np.ndarray, line: int, scales: Any = None) -> int:
+        """The number of a new tile: an earlier one, or -1 for none, plus products."""
+        self.tiles.append(Tile(parent, a, b, line, scales))
+        return len(self.tiles) - 1
+
+    def node(self, what: str, a: np.ndarray, b: np.ndarray, line: int) -> np.ndarray:
+        """The origins of sums or products of elements, one by one; the shape is that of `a` and `b`."""
+        self.nodes.append(Node(what, np.ascontiguousarray(a).ravel(), np.ascontiguousarray(b).ravel(), line))
+        places = np.arange(a.size, dtype=np.int64).reshape(a.shape)
+        return origins.numbered(origins.NODE, len(self.nodes) - 1, places)
+
+    # --- what a tile holds -------------------------------------------------------------------------------------------
+
+    def blocks(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """(rows, k) and (columns, k): all that was multiplied for a tile, in order."""
+        a, b = [], []
+        while number >= 0:
+            tile = self.tiles[number]
+            a.append(tile.a)
+            b.append(tile.b)
+            number = tile.parent
+        return np.concatenate(a[::-1], axis=1), np.concatenate(b[::-1], axis=1)
+
+    def summary(self, number: int) -> Summary:
+        """What the accumulators of a tile have in common, found once."""
+        if number not in self._summaries:
+            self._summaries[number] = self._summarize(number)
+        return self._summaries[number]
+
+    def _summarize(self, number: int) -> Summary:
+        a, b = self.blocks(number)
+        kind_a, rows, k_a = _side(a)
+        kind_b, columns, k_b = _side(b)
+        counts = np.zeros(self.k, np.int64)
+        both = (k_a >= 0) & (k_b >= 0)
+        if (k_a[both] != k_b[both]).any():
+            counts -= 1  # irregular: to be looked at one by one
+        elif both.any():
+            counts = np.bincount(k_a[both], minlength=self.k)[: self.k]
+        return Summary((kind_a, kind_b), rows, columns, counts, self._factors(number))
+
+    def _factors(self, number: int) -> str:
+        """What is wrong with the scale factors that MMAs multiplied by, in words."""
+        while number >= 0:
+            tile = self.tiles[number]
+            if (tile.scales is None) != (self.block == 0):
+                return "products without their scale factors" if self.block else "products times scale factors"
+            for ids, factors in zip((tile.a, tile.b), tile.scales or (), strict=False):
+                each = ids.shape[1] // factors.shape[1]
+                mine = np.repeat(factors, each, axis=1)
+                wanted = origins.operand(0, origins.row_of(ids), origins.column_of(ids) // self.block)
+                wanted |= (origins.kind_of(ids) + 2) << origins.KIND
+                wrong = np.argwhere((mine != wanted) & (origins.kind_of(ids) > 0))
+                if len(wrong):
+                    i, p = wrong[0]
+                    return f"{origins.describe(int(ids[i, p]))} times {origins.describe(int(mine[i, p]))}"
+            number = tile.parent
+        return ""
+
+
+def _side(ids: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
+    """(kind, row of each line, k of each position or -1) of what one operand gave a tile."""
+    zero = origins.is_zero(ids)
+    bare = np.full(ids.shape[0], NO_ROW, np.int64)
+    nothing = np.full(ids.shape[1], -1, np.int64)
+    if zero.all():
+        return 0, bare, nothing
+    kinds = origins.kind_of(ids)
+    # A line that is read from what nothing wrote, or that is no line of an operand, is bad; the others may be good.
+    rows = np.where(zero, -1, origins.row_of(ids))
+    lines = rows.max(axis=1)
+    good = ((rows == lines[:, None]) | zero) & ((kinds == 1) | (kinds == 2) | zero)
+    bad = ~good.all(axis=1)
+    live = ~bad & (lines >= 0)
+    lines = np.where(bad, BAD, lines)
+    if not live.any():
+        return 0, lines, nothing
+    kind = int(kinds[live].max())
+    columns = np.where(zero, -1, origins.column_of(ids))[live]
+    k = columns.max(axis=0)
+    wrong = (columns != k[None, :]) | ((kinds[live] != kind) & ~zero[live])
+    if wrong.any():
+        lines[np.flatnonzero(live)[wrong.any(axis=1)]] = BAD
+    return kind, lines, k
+
+
+# --- what C needs ------------------------------------------------------------------------------------------------
+
+
+def verify(sums: Sums, stored: Stored, scales: dict[int, Operand], most: int = 3) -> list[str]:
+    """What is wrong with C, in words; nothing if each element is the sum that it needs to be.
+
+    Args:
+        sums: all accumulators.
+        stored: what was stored to C.
+        scales: the scale factors that each element is to be multiplied by, once each, by kind.
+        most: faults to tell.
+    """
+    ids = stored.ids.ravel()
+    missing = np.flatnonzero(ids == origins.UNWRITTEN)
+    faults = []
+    if len(missing):
+        where = _name(int(missing[0]), stored)
+        faults.append(f"{where}: got no store; needed one ({len(missing)} elements of C in all)")
+    at = np.flatnonzero(ids != origins.UNWRITTEN)
+    if len(at):
+        faults += Checked(sums, stored, scales).faults(at, most - len(faults))
+    return faults[:most]
+
+
+def _name(place: int, stored: Stored) -> str:
+    columns = stored.operand.shape[1]
+    return f"C[{place // columns}, {place % columns}]"
+
+
+class Checked:
+    """The sums of C, looked at together."""
+
+    def __init__(self, sums: Sums, stored: Stored, scales: dict[int, Operand]) -> None:
+        self.sums, self.stored, self.scales = sums, stored, scales
+        self.dtype = origins.ROUNDINGS[stored.operand.dtype]
+
+    def faults(self, at: np.ndarray, most: int) -> list[str]:
+        ids = self.stored.ids.ravel()[at]
+        bad = ~origins.is_sum(ids)
+        found = [self._said(at[p], self._no_sum(int(ids[p])), "a sum") for p in np.flatnonzero(bad)[:1]]
+        at, ids = at[~bad], ids[~bad]
+        rounding = origins.rounding_of(ids)
+        wrong = np.flatnonzero(rounding != self.dtype)
+        if len(wrong):
+            name = {v: k for k, v in origins.ROUNDINGS.items()}[int(rounding[wrong[0]])]
+            found.append(self._said(at[wrong[0]], f"a sum rounded to {name}", f"one of {self.stored.operand.dtype}"))
+        terms, factors = self._terms(ids)
+        return (found + self._of_terms(at, terms, most) + self._of_factors(at, factors))[:most]
+
+    def _no_sum(self, one: int) -> str:
+        return origins.describe(one)
+
+    def _said(self, place: Any, got: str, needed: str) -> str:
+        line = int(self.stored.lines.ravel()[place])
+        return f"{_name(int(place), self.stored)}: got {got}; needed {needed} (stored at line {line})"
+
+    def _terms(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(elements, terms) accumulators, and (elements, factors) scale factors: nodes resolved."""
+        terms, factors = [ids], []
+        done: list[np.ndarray] = []
+        while terms:
+            column = terms.pop()
+            nodes = origins.kind_of(column) == origins.NODE
+            if not nodes.any():
+                done.append(column)
+                continue
+            a, b, is_product = np.where(nodes, 0, column), np.zeros_like(column), np.zeros(len(column), bool)
+            numbers = origins.number_of(column)
+            for number in np.unique(numbers[nodes]):
+                node = self.sums.nodes[int(number)]
+                mine = nodes & (numbers == number)
+                places = origins.place_of(column[mine])
+                a[mine], b[mine] = node.a[places], node.b[places]
+                is_product |= mine & (node.what == "mul")
+            swap = is_product & ~origins.is_sum(a)  # the accumulator first
+            a, b = np.where(swap, b, a), np.where(swap, a, b)
+            if is_product.any() and done:
+                raise CannotFollow("a sum of accumulators of which some are scaled")
+            factors.append(np.where(is_product, b, 0))
+            terms.append(a)
+            others = np.where(is_product, 0, b)
+            if others.any():
+                terms.append(others)
+        empty = np.zeros((len(ids), 0), np.int64)
+        scale = np.stack(factors, axis=1) if factors else empty
+        return np.stack(done, axis=1), scale
+
+    def _of_terms(self, at: np.ndarray, terms: np.ndarray, most: int) -> list[str]:
+        """Each element's terms, by the tiles that they are of: those of the same tiles at once."""
+        numbers = np.where(origins.kind_of(terms) == origins.TILE, origins.number_of(terms), -1)
+        odd = (numbers < 0) & ~origins.is_zero(terms)
+        found = []
+        if odd.any():
+            p, q = (int(x[0]) for x in np.nonzero(odd))
+            found.append(self._said(at[p], f"a sum with {origins.describe(int(terms[p, q]))} in it", "accumulators"))
+        columns = self.stored.operand.shape[1]
+        keys, group = np.unique(numbers, axis=0, return_inverse=True)
+        group = group.ravel()
+        order = np.argsort(group, kind="stable")
+        bounds = np.searchsorted(group[order], np.arange(len(keys) + 1))
+        for n, key in enumerate(keys):
+            mine = order[bounds[n] : bounds[n + 1]]
+            if len(found) >= most:
+                break
+            m, c = at[mine] // columns, at[mine] % columns
+            found += self._of_group(at[mine], m, c, key, terms[mine])
+        return found
+
+    def _of_group(self, at: np.ndarray, m: np.ndarray, n: np.ndarray, key: np.ndarray, terms: np.ndarray) -> list[str]:
+        """Elements whose sums are of the same tiles: looked at together, and one by one where tiles are irregular."""
+        counts, regular = np.zeros(self.sums.k, np.int64), np.ones(len(at), bool)
+        for q, number in enumerate(key):
+            if number < 0:
+                continue
+            tile = self.sums.summary(int(number))
+            if tile.trouble:
+                needed = "products, each element times the scale factor of its block"
+                return [
+                    self._said(at[0], f"a sum with {tile.trouble} in it", needed if self.sums.block else "products")
+                ]
+            i, j = np.divmod(origins.place_of(terms[:, q]), origins.WIDTH)
+            rows, columns = tile.rows[i], tile.columns[j]
+            if 0 in tile.operands and (rows != BAD).all() and (columns != BAD).all():
+                continue  # zeros alone on one side: a part of K that has none of it
+            of_a, of_b = (columns, rows) if tile.operands[0] == 2 or tile.operands[1] == 1 else (rows, columns)
+            regular &= (of_a == m) & (of_b == n)
+            counts += tile.counts
+        suspects = np.flatnonzero(~regular) if (counts == 1).all() else np.arange(len(at))
+        for one in suspects:
+            if found := self._exactly(int(m[one]), int(n[one]), key, terms[one]):
+                return [self._said(at[one], *found)]
+        return []
+
+    def _exactly(self, m: int, n: int, key: np.ndarray, terms: np.ndarray) -> tuple[str, str] | None:
+        """(got, needed) of one element of C, product by product; None if it is the sum that it needs to be."""
+        counts = np.zeros(self.sums.k, np.int64)
+        for number, term in zip(key, terms, strict=True):
+            if number < 0:
+                continue
+            i, j = divmod(int(origins.place_of(term)), origins.WIDTH)
+            a, b = self.sums.blocks(int(number))
+            a, b = a[i], b[j]
+            if (origins.kind_of(a) == 2).any() or (origins.kind_of(b) == 1).any():
+                a, b = b, a  # the operands have changed places
+            for mine, kind, row in ((a, 1, m), (b, 2, n)):
+                fine = (origins.kind_of(mine) == kind) & (origins.row_of(mine) == row) | origins.is_zero(mine)
+                if not fine.all():
+                    got = origins.describe(int(mine[np.flatnonzero(~fine)[0]]))
+                    return f"a sum with {got} in it", f"{origins.NAMES[kind]}[{row}, k]"
+            both = ~origins.is_zero(a) & ~origins.is_zero(b)
+            a, b = a[both], b[both]
+            apart = np.flatnonzero(origins.column_of(a) != origins.column_of(b))
+            if len(apart):
+                one, other = (origins.describe(int(x[apart[0]])) for x in (a, b))
+                return f"a sum with {one} times {other} in it", "products of equal k"
+            counts += np.bincount(origins.column_of(a), minlength=self.sums.k)[: self.sums.k]
+        return None if (counts == 1).all() else _of_counts(counts, m, n)
+
+    def _of_factors(self, at: np.ndarray, factors: np.ndarray) -> list[str]:
+        """Each of the scale factors once: those of A by the row of C, those of B by its column."""
+        columns = self.stored.operand.shape[1]
+        kinds = origins.kind_of(factors)
+        for kind, operand in self.scales.items():
+            mine = kinds == kind
+            wanted = at // columns if kind % 2 else at % columns
+            row = np.where(mine, origins.row_of(factors), 0).sum(axis=1)
+            bad = np.flatnonzero((mine.sum(axis=1) != 1) | (row != np.where(operand.shape[0] > 1, wanted, 0)))
+            if len(bad):
+                p = int(bad[0])
+                got = [origins.describe(int(x)) for x in factors[p][mine[p]]] or ["none"]
+                return [self._said(at[p], " times ".join(got), f"{origins.NAMES[kind]}[{int(wanted[p])}]")]
+        other = (factors != 0) & ~np.isin(kinds, list(self.scales))
+        if other.any():
+            p, q = (int(x[0]) for x in np.nonzero(other))
+            return [self._said(at[p], f"a sum times {origins.describe(int(factors[p, q]))}", "a sum")]
+        return []
+
+
+def _of_counts(counts: np.ndarray, m: int, n: int) -> tuple[str, str]:
+    """(got, needed) of a sum in which not each k is once."""
+    k = int(np.flatnonzero(counts != 1)[0])
+    times = int(counts[k])
+    one = f"A[{m}, {k}] B[{n}, {k}]"
+    others = int((counts != 1).sum())
+    how = f"{one} not at all" if times == 0 else f"{one} {times} times"
+    return f"a sum with {how} ({others} of {len(counts)} k are not there once)", "each k once"
+
+
+__all__: list[Any] = ["Sums", "verify"]
