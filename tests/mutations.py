@@ -63,6 +63,9 @@ OTHER_MODE = f"cute.make_tensor({NARROW}, {TILED.format('dtype, config.tile_k //
 # The layouts are right and the kernel does not keep to them: caught in what the compiler wrote.
 COMPILED_MUTATIONS = [
     Mutation(MAJORS, "LBO and SBO of A change places", READ_A, READ_A.replace("sA", BLOCKS_DOWN), "nt"),
+    Mutation(AMPERE, "an f16 MMA on bf16 operands", "MmaF16BF16Op(dtype", "MmaF16BF16Op(cutlass.Float16"),
+    Mutation(HOPPER, "an f16 MMA on bf16 operands", "MmaF16BF16Op(dtype", "MmaF16BF16Op(cutlass.Float16"),
+    Mutation(BLACKWELL, "an f16 MMA on bf16 operands", "MmaF16BF16Op(dtype", "MmaF16BF16Op(cutlass.Float16"),
     Mutation(
         BLACKWELL, "tcgen05.mma reads A in the mode of the 64-byte swizzle", READ_A, READ_A.replace("sA", OTHER_MODE)
     ),

@@ -106,8 +106,11 @@ def got(fault: str) -> str:
 
 def _compiled(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
     built = compiled.compile_module(module, recipe.name, target, DTYPE, config)
+    bad = compiled.type_findings(built, formats.FORMATS[recipe.operands].element if recipe.operands else "")
     found = evaluated(module, compiled.cutlass_dtype(DTYPE), config)
-    return _failed(tensor_memory.compiled_findings(found, built, DTYPE))
+    if found.sums_in_tensor_memory:
+        bad += tensor_memory.compiled_findings(found, built, DTYPE)
+    return _failed(bad)
 
 
 _ASKED = {

@@ -16,6 +16,7 @@ import cutlass.cute as cute
 import torch
 
 DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
+LARGEST = 2**31 - 2**12  # of M, N, K: Int32 in a kernel, where the last tile, and a cluster's, may stick out
 MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
 # CuTe compiles with state of the whole process: two threads at it abort. One lock, which all copies of this file share.
 COMPILING = cutlass.__dict__.setdefault("_one_compile_at_a_time", threading.RLock())
@@ -246,6 +247,8 @@ class Gemm:
         require(self.takes[b.dtype] == dtype, "b", b.dtype, f"{a.dtype}, the dtype of a", TypeError)
         (m, k), n = a.shape, b.shape[1]
         require(b.shape[0] == k, "b", f"shape {tuple(b.shape)}", f"({k}, N), for a is {tuple(a.shape)}")
+        for name, index, extent in (("a", "M", m), ("b", "N", n), ("a", "K", k)):
+            require(extent <= LARGEST, name, f"{index} = {extent}", f"at most {LARGEST}: kernels count in 32 bits")
         (a_major, lda), (b_major, ldb) = self.major_of("a", a, 1, self.whole), self.major_of("b", b, 0, self.whole)
         if out is not None:
             check_out(out, a, b, dtype)

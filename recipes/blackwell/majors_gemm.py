@@ -22,7 +22,7 @@
 #     majors: [tn, nt, nn, tt]
 #     path: tma -> swizzled shared memory -> tcgen05.mma of either major -> tensor memory -> tcgen05.ld -> boxes -> tma
 #     instructions:
-#       all: [UTMALDG.2D, UTCHMMA, UTCBAR, LDTM.x64, UTCATOMSWS, STS.128, UTMASTG.2D, SYNCS]
+#       all: [UTMALDG.2D, UTCHMMA, UTCBAR, LDTM, UTCATOMSWS, STS.128, UTMASTG.2D, SYNCS]
 # ---
 
 # %% [markdown]

@@ -22,7 +22,7 @@
 #     dtypes: [bfloat16]
 #     path: tma -> shared memory -> tcgen05.cp of scale factors, tcgen05.mma -> tensor memory -> tcgen05.ld -> tma
 #     instructions:
-#       all: [UTMALDG.2D, UTCCP, UTCQMMA, UTCBAR, LDTM.x32, UTCATOMSWS, STS.128, UTMASTG.2D, SYNCS]
+#       all: [UTMALDG.2D, UTCCP, UTCQMMA, UTCBAR, LDTM, UTCATOMSWS, STS.128, UTMASTG.2D, SYNCS]
 # ---
 
 # %% [markdown]

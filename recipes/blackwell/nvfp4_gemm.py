@@ -22,7 +22,7 @@
 #     dtypes: [bfloat16]
 #     path: tma -> shared memory -> tcgen05.cp of scale factors, tcgen05.mma -> tensor memory -> tcgen05.ld -> tma
 #     instructions:
-#       all: [UTMALDG.2D, UTCCP, UTCOMMA, UTCBAR, LDTM.x32, UTCATOMSWS, STS.128, UTMASTG.2D, SYNCS]
+#       all: [UTMALDG.2D, UTCCP, UTCOMMA, UTCBAR, LDTM, UTCATOMSWS, STS.128, UTMASTG.2D, SYNCS]
 # ---
 
 # %% [markdown]
@@ -55,7 +55,17 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import cpasync, tcgen05
 
-from cookbook.recipe.entry import Call, Gemm, check_apart, check_tensor, compile_host, kind, line_stride, require
+from cookbook.recipe.entry import (
+    LARGEST,
+    Call,
+    Gemm,
+    check_apart,
+    check_tensor,
+    compile_host,
+    kind,
+    line_stride,
+    require,
+)
 
 # %% [markdown]
 # ## The sizes
@@ -765,7 +775,9 @@ class ScaledGemm(Gemm):
         sizes = check_scale("a_scale", a_scale, a), check_scale("b_scale", b_scale, b.T)
         a_span, b_span, out_span = call.spans
         (m, n, width), spans = call.mnk, (a_span, b_span, *sizes, out_span)
-        return call._replace(mnk=(m, n, PER_BYTE * width), spans=spans)
+        k = PER_BYTE * width
+        require(k <= LARGEST, "a", f"K = {k}", f"at most {LARGEST}: kernels count in 32 bits")
+        return call._replace(mnk=(m, n, k), spans=spans)
 
 
 def prepare(call: Call) -> tuple[tuple, tuple]:

@@ -22,7 +22,7 @@
 #     dtypes: [bfloat16, float16]
 #     path: tma -> shared memory of two SMs -> tcgen05.mma of both -> tensor memory -> tcgen05.ld -> boxes -> tma
 #     instructions:
-#       all: [UTMALDG.2D.2CTA, UTCHMMA.2CTA, UTCBAR.2CTA.MULTICAST, LDTM.x64, UCGABAR_WAIT, STS.128, UTMASTG.2D, SYNCS]
+#       all: [UTMALDG.2D.2CTA, UTCHMMA.2CTA, UTCBAR.2CTA.MULTICAST, LDTM, UCGABAR_WAIT, STS.128, UTMASTG.2D, SYNCS]
 # ---
 
 # %% [markdown]

@@ -21,7 +21,7 @@
 #     dtypes: [bfloat16, float16]
 #     path: tma -> swizzled shared memory -> tcgen05.mma -> tensor memory -> tcgen05.ld -> swizzled boxes -> tma
 #     instructions:
-#       all: [UTMALDG.2D, UTCHMMA, UTCBAR, LDTM.x64, UTCATOMSWS, STS.128, UTMASTG.2D, SYNCS]
+#       all: [UTMALDG.2D, UTCHMMA, UTCBAR, LDTM, UTCATOMSWS, STS.128, UTMASTG.2D, SYNCS]
 # ---
 
 # %% [markdown]

@@ -21,7 +21,7 @@
 #     dtypes: [bfloat16, float16]
 #     path: tma -> swizzled shared memory -> tcgen05.mma -> tensor memory -> tcgen05.ld -> 16-byte stores
 #     instructions:
-#       all: [UTMALDG.2D, UTCHMMA, UTCBAR, LDTM.x32, UTCATOMSWS, STS.128, SYNCS]
+#       all: [UTMALDG.2D, UTCHMMA, UTCBAR, LDTM, UTCATOMSWS, STS.128, SYNCS]
 # ---
 
 # %% [markdown]

@@ -26,7 +26,7 @@
 #         - UTMALDG.2D.2CTA
 #         - UTCHMMA.2CTA
 #         - UTCBAR.2CTA.MULTICAST
-#         - LDTM.x64
+#         - LDTM
 #         - UTCATOMSWS.2CTA.FIND_AND_SET
 #         - UCGABAR_WAIT
 #         - STS.128

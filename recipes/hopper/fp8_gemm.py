@@ -23,7 +23,7 @@
 #     dtypes: [bfloat16, float16]
 #     path: tma, multicast -> swizzled shared memory -> wgmma e4m3 -> scale factors -> stmatrix -> tma
 #     instructions:
-#       sm_90a: [UTMALDG.2D.MULTICAST, QGMMA, STSM.16.M88.4, UTMASTG.2D, USETMAXREG, SYNCS]
+#       sm_90a: [UTMALDG.2D, QGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
 #     bench_shapes: [[8192, 8192, 8192], [4096, 4096, 4096], [4096, 7168, 2048]]
 # ---
 

@@ -26,7 +26,7 @@
 #       tma, multicast -> swizzled shared memory -> wgmma of either major -> stmatrix, overlapped with the next main
 #       loop -> tma
 #     instructions:
-#       sm_90a: [UTMALDG.2D.MULTICAST, HGMMA, STSM.16.M88.4, UTMASTG.2D, USETMAXREG, SYNCS]
+#       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
 #     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192]]
 # ---
 

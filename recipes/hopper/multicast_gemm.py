@@ -21,7 +21,7 @@
 #     dtypes: [bfloat16, float16]
 #     path: tma, multicast -> swizzled shared memory -> wgmma -> stmatrix -> 16-byte stores
 #     instructions:
-#       sm_90a: [UTMALDG.2D, HGMMA.64x256x16.F32, STSM.16.M88.4, USETMAXREG, SYNCS, WARPGROUP.DEPBAR]
+#       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, USETMAXREG, SYNCS, WARPGROUP.DEPBAR]
 #     baselines: [alone]
 #     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192]]
 # ---

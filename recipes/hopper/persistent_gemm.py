@@ -21,7 +21,7 @@
 #     dtypes: [bfloat16, float16]
 #     path: tma, multicast -> swizzled shared memory -> wgmma -> stmatrix -> swizzled boxes -> tma
 #     instructions:
-#       sm_90a: [UTMALDG.2D.MULTICAST, HGMMA.64x256x16.F32, STSM.16.M88.4, UTMASTG.2D, USETMAXREG, SYNCS]
+#       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
 #     baselines: [one tile a CTA]
 #     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192]]
 # ---

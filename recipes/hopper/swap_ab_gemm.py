@@ -21,7 +21,7 @@
 #     dtypes: [bfloat16, float16]
 #     path: tma, multicast -> swizzled shared memory -> wgmma of swapped operands -> stmatrix.trans -> tma
 #     instructions:
-#       sm_90a: [UTMALDG.2D.MULTICAST, HGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
+#       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
 #     baselines: [256x208, 128x128]
 #     bench_shapes: [[1536, 1536, 1536], [1536, 1536, 8192], [4096, 4096, 4096], [8192, 8192, 8192]]
 # ---

@@ -22,7 +22,7 @@
 #     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192]]
 #     path: tma -> shared memory in one of four modes -> wgmma -> stmatrix -> 16-byte stores
 #     instructions:
-#       sm_90a: [UTMALDG.2D, HGMMA.64x256x16.F32, STSM.16.M88.4, SYNCS, WARPGROUP.DEPBAR]
+#       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, SYNCS, WARPGROUP.DEPBAR]
 # ---
 
 # %% [markdown]

@@ -21,7 +21,7 @@
 #     dtypes: [bfloat16, float16]
 #     path: tma -> swizzled shared memory -> wgmma -> stmatrix -> 16-byte stores
 #     instructions:
-#       sm_90a: [UTMALDG.2D, HGMMA.64x256x16.F32, STSM.16.M88.4, SYNCS, WARPGROUP.DEPBAR]
+#       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, SYNCS, WARPGROUP.DEPBAR]
 # ---
 
 # %% [markdown]

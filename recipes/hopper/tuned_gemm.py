@@ -24,7 +24,7 @@
 #     dtypes: [bfloat16, float16]
 #     path: tma, multicast -> swizzled shared memory -> wgmma -> stmatrix, overlapped with the next main loop -> tma
 #     instructions:
-#       sm_90a: [UTMALDG.2D.MULTICAST, HGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
+#       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
 # ---
 
 # %% [markdown]

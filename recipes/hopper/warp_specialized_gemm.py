@@ -23,7 +23,7 @@
 #     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192], [3072, 2112, 4096]]
 #     path: tma -> swizzled shared memory -> wgmma -> stmatrix -> 16-byte stores
 #     instructions:
-#       sm_90a: [UTMALDG.2D, HGMMA, STSM.16.M88.4, SYNCS, WARPGROUP.DEPBAR]
+#       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, SYNCS, WARPGROUP.DEPBAR]
 # ---
 
 # %% [markdown]

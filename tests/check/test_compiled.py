@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cache
 from itertools import product
@@ -65,8 +66,10 @@ def test_ldmatrix_is_turned_for_mn_major_operands_alone():
 
 def test_a_missing_instruction_is_a_finding():
     compiled = compile_once("ampere/ldmatrix_gemm", "sm_80", "float16")
-    (missing, *rest) = compiling.findings(compiled, ("HGMMA",))
+    missing, narrower, *rest = compiling.findings(compiled, ("HGMMA", "LDSM.16.M88.2"))
     assert (missing.name, missing.ok, missing.detail) == ("HGMMA", False, "0 in the SASS; at least 1")
+    why = "0 in the SASS; at least 1: of LDSM the configuration gives LDSM.16.M88.4"
+    assert (narrower.ok, narrower.detail) == (False, why)
     assert all(finding.ok for finding in rest)
 
 
@@ -168,3 +171,49 @@ def test_the_innermost_loop_around_an_instruction():
     assert compiling.innermost_loop(listing, "IADD3")[0].startswith("IADD3")
     with pytest.raises(ValueError, match="no loop has one"):
         compiling.innermost_loop(listing, "HMMA")
+
+
+SHAPED = re.compile(r"\.\d+x\d+x\d+|LDTM\.x|MULTICAST$")
+
+
+@pytest.mark.parametrize("recipe", [r for r in GEMMS if not r.name.startswith("ampere/")], ids=lambda r: r.name)
+def test_no_instruction_of_the_front_matter_is_of_one_configuration(recipe):
+    """A tile of another size, or no cluster, is legal too; where a multicast must be, level "pipeline" counts bytes."""
+    wanted = {name for each in recipe.instructions.values() for name in each}
+    assert [name for name in wanted if SHAPED.search(name)] in ([], ["UTCBAR.2CTA.MULTICAST"])  # a pair's
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("hopper/tma_wgmma_gemm", {"tile_n": 128}),
+        ("hopper/persistent_gemm", {"cluster_m": 1, "cluster_n": 1}),
+    ],
+)
+def test_a_legal_configuration_has_the_instructions(name, change):
+    from dataclasses import replace
+
+    recipe = catalog.find(name)
+    config = replace(compiling.config_for(catalog.load(name), recipe.targets[0]), **change)
+    compiled = compiling.compile_recipe(name, recipe.targets[0], recipe.dtypes[0], config=config)
+    found = compiling.findings(compiled, recipe.instructions_for(recipe.targets[0]))
+    assert [finding for finding in found if not finding.ok] == []
+
+
+@pytest.mark.parametrize(
+    ("ptx", "dtype", "element", "ok"),
+    [
+        ("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {", "bfloat16", "", True),
+        ("wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {", "bfloat16", "", False),
+        ("wgmma.mma_async.sync.aligned.m64n256k32.f32.e4m3.e4m3 {", "bfloat16", "e4m3", True),
+        ("wgmma.mma_async.sync.aligned.m64n256k32.f32.e5m2.e4m3 {", "bfloat16", "e4m3", False),
+        ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {", "float16", "", True),
+        ("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {", "float16", "", False),
+    ],
+)
+def test_the_types_of_an_mma_are_those_of_the_operands(ptx, dtype, element, ok):
+    from types import SimpleNamespace
+
+    (finding,) = compiling.type_findings(SimpleNamespace(ptx=ptx, dtype=dtype), element)
+    assert (finding.name, finding.ok) == ("mma types", ok) and "needed f32." in finding.detail
+    assert compiling.type_findings(SimpleNamespace(ptx="tcgen05.mma.cta_group::1.kind::f16", dtype=dtype)) == []
