@@ -96,6 +96,8 @@ class Launch:
             CannotFollow: it does something that the checker does not know.
         """
         self.shape = shape
+        if any(extent % each for extent, each in zip(shape.grid, shape.cluster, strict=True)):
+            raise Fault(f"grid: got {shape.grid}; needed whole clusters of {shape.cluster}")
         clusters = int(np.prod(shape.grid)) // shape.ctas
         self.waiting = list(range(clusters))
         at_once = max(1, self.sms // shape.ctas)
