@@ -20,8 +20,6 @@ from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow
 from cookbook.check.product.barriers import Barriers, ClusterBarrier
 from cookbook.check.product.follower import HANDLERS, Fault, Follower, follows
 from cookbook.check.product.memory import SMEM_BYTES, Memory, Operand, Stored, TensorMemory
-from cookbook.check.product.multiply import block
-from cookbook.check.product.places import View
 from cookbook.check.product.sums import Sums
 
 
@@ -81,10 +79,6 @@ class Launch:
         if key not in self.constants:
             self.constants[key] = HANDLERS[op.name](f, op, [])
         return self.constants[key]
-
-    def block(self, key: Any, memory: Memory, view: View, start: int, rows: int, major: str, f: Follower) -> np.ndarray:
-        """A matrix in shared memory."""
-        return block(f, memory, view, start, rows, major)
 
     # --- running -----------------------------------------------------------------------------------------------------
 

@@ -151,7 +151,7 @@ def _operand(
 
 
 def strides_of(config: Any, problem: Problem, bits: dict[str, int], per: int) -> tuple[int, int, int]:
-    """Elements between the lines of A, B and C, multiples of 16 bytes, with room that no line fills.
+    """Elements between the lines of A, B and C, multiples of 16 bytes, with room that no line fills, all different.
 
     Args:
         config: the recipe's `Config`, which says the majors.
@@ -162,8 +162,8 @@ def strides_of(config: Any, problem: Problem, bits: dict[str, int], per: int) ->
     majors = (*of_config(config), "n")
     extents = {"m": problem.m, "n": problem.n, "k": problem.k // per}
     found = []
-    for name, major in zip("ABC", majors, strict=True):
+    for number, (name, major) in enumerate(zip("ABC", majors, strict=True)):
         step = 128 // bits[name]
-        found.append(step * -(-extents[major] // step) + step)
+        found.append(step * (-(-extents[major] // step) + 1 + number))
     a, b, c = found
     return a, b, c
