@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cookbook.check.pipeline import shapes
-from cookbook.check.pipeline.programs import Problem, host_arguments
+from cookbook.check.pipeline.programs import Problem, named_arguments
 from cookbook.check.pipeline.reading import Module
 from cookbook.check.pipeline.shapes import UNKNOWN
 from cookbook.check.product.memory import Operand, Scales, base_of
@@ -120,18 +120,8 @@ def given(module: Any, trace: Module, config: Any, problem: Problem) -> Given:
 
 def _values(module: Any, config: Any, problem: Problem, lines: tuple[int, int, int]) -> list[Any]:
     """The host function's arguments; scale factors of rows lie one after the other."""
-    values = host_arguments(module, config, problem, lines)
-    flat = [
-        name
-        for name in inspect.signature(module.gemm).parameters
-        if name not in SAID_WHEN_COMPILED
-        for _ in range(3 if name in ("mnk", "strides") else 1)
-    ]
-    named = zip(flat, values, strict=True)
+    named = named_arguments(module, config, problem, lines)
     return [1 if value is UNKNOWN and name.startswith("stride_") else value for name, value in named]
-
-
-SAID_WHEN_COMPILED = ("dtype", "dtypes", "config", "vec")
 
 
 def _operand(
