@@ -12,10 +12,10 @@ STAMP := $(VENV)/.installed
 RUN   := $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format notebooks site serve clean
+.PHONY: help demo test test-slow lint format notebooks site serve clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
 
 # pip runs quietly but says how long it took; its errors are shown as they are.
 $(STAMP): pyproject.toml constraints.txt
@@ -32,8 +32,11 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## check the two GEMMs: layout, model, product, pipeline, compiled; and on a GPU ran and timed
 	@$(BIN)/cookbook check ampere/ldmatrix_gemm hopper/tma_wgmma_gemm
 
-test: $(STAMP) lint  ## ruff and pytest; the strict build of the site is a test, and a GPU's tests run where there is one
-	@$(RUN) -m pytest -q -n $(JOBS) --dist worksteal
+test: $(STAMP) lint  ## lint and tests; the strict build of the site is one, and a GPU's run where there is one
+	@$(RUN) -m pytest -q -n $(JOBS) --dist worksteal -m "not slow"
+
+test-slow: $(STAMP)  ## the tests that `test` leaves out: every target, variant, planted fault and request to the solver
+	@$(RUN) -m pytest -q -n $(JOBS) --dist worksteal -m slow
 
 lint: $(STAMP)  ## ruff, which room imports which (import-linter), types (basedpyright)
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet . && echo "ruff: clean"
@@ -44,7 +47,7 @@ format: $(STAMP)  ## rewrite the code in the one format
 	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format --quiet .
 
 notebooks: $(STAMP)  ## make and execute notebooks/ from recipes/
-	@$(RUN) -m cookbook.publish.pages notebooks
+	@$(RUN) -m tools.publish.pages notebooks
 
 site: $(STAMP)  ## build the website into site/
 	@$(BIN)/mkdocs build --strict --quiet && echo "site/index.html is ready"

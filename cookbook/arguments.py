@@ -27,7 +27,6 @@ __all__ = [
     "instance",
     "integer",
     "integers",
-    "mapping",
     "number",
     "numbers",
     "pair",
@@ -184,30 +183,13 @@ def integers(
     return found.astype(np.int64)
 
 
-def numbers(
-    name: str,
-    value: Any,
-    *,
-    shape: tuple[int | None, ...] | None = None,
-    ndim: int | None = None,
-    finite: bool = False,
-    needed: str = "",
-) -> np.ndarray:
-    """The real numbers as an array of their own dtype, float or integer.
-
-    Args:
-        shape: None stands for any extent.
-        finite: whether infinity and NaN are refused.
-    """
-    if not needed:
-        size = f" of shape {_shape(shape)}" if shape is not None else f" of {ndim} dimensions" if ndim else ""
-        needed = f"{'finite ' if finite else ''}real numbers{size}"
+def numbers(name: str, value: Any, ndim: int) -> np.ndarray:
+    """The real numbers as an array of their own dtype, float or integer, with this many dimensions."""
+    needed = f"real numbers of {ndim} dimensions"
     found = _array(name, value, needed)
     if not (np.issubdtype(found.dtype, np.integer) or np.issubdtype(found.dtype, np.floating)) or _has_bools(value):
         wrong_type(name, value, needed)
-    _check_shape(name, found, shape, ndim, needed)
-    if finite and not np.isfinite(found).all():
-        raise ValueError(f"{name}: got infinity or NaN; needed {needed}")
+    _check_shape(name, found, None, ndim, needed)
     return found
 
 
@@ -240,18 +222,16 @@ def _shape(shape: tuple[int | None, ...]) -> str:
     return "(" + ", ".join("any" if n is None else str(n) for n in shape) + ("," if len(shape) == 1 else "") + ")"
 
 
-def number(name: str, value: Any, *, at_least: float | None = None, above: float | None = None) -> float:
+def number(name: str, value: Any) -> float:
     """The finite real number: an int or a float of Python or numpy, no bool, neither infinite nor NaN."""
-    least = f" of {at_least:g} or more" if at_least is not None else f" above {above:g}" if above is not None else ""
-    needed = f"a finite number{least}"
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        wrong_type(name, value, needed)
+        wrong_type(name, value, "a finite number")
     try:
         finite = math.isfinite(value)
     except OverflowError:
         finite = False
-    if not finite or (at_least is not None and value < at_least) or (above is not None and value <= above):
-        wrong_value(name, value, needed)
+    if not finite:
+        wrong_value(name, value, "a finite number")
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -308,15 +288,6 @@ def instance(name: str, value: Any, kind: type | tuple[type, ...], needed: str =
         kinds = kind if isinstance(kind, tuple) else (kind,)
         wrong_type(name, value, needed or " or ".join(f"a {k.__name__}" for k in kinds))
     return value
-
-
-def mapping(name: str, value: Any, needed: str) -> dict:
-    """The mapping as a dict, if it is one, with an entry at least."""
-    if not isinstance(value, Mapping):
-        wrong_type(name, value, needed)
-    if not value:
-        raise ValueError(f"{name}: got none; needed {needed}")
-    return dict(value)
 
 
 # --- types, as annotations say them -----------------------------------------------------------------------------

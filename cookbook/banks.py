@@ -28,21 +28,19 @@ instruction goes in phases: all 32 lanes for up to 4 bytes a lane, half-warps fo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from cookbook.access import LANES, checked_lanes
-from cookbook.arguments import boolean, checked, integers
-from cookbook.gf2 import rank_of_ints
+from cookbook.arguments import boolean, checked
 
-__all__ = ["Phase", "Wavefronts", "linear_wavefronts", "wavefronts"]
+__all__ = ["Phase", "Wavefronts", "wavefronts"]
 
 BANKS = 32
 WORD = 4  # bytes
 LINE, SECTOR, CHUNK = 128, 32, 16  # bytes
-FIVE = "5 byte addresses >= 0, one for each bit of the lane"
 PHASES = {1: 1, 2: 1, 4: 1, 8: 2, 16: 4}  # by bytes a lane
 
 
@@ -211,25 +209,3 @@ def _shared(group: np.ndarray, distance: int, *, everywhere: bool = False) -> bo
     other = group[np.arange(len(group)) ^ distance]
     alone = (group < 0) | (other < 0)
     return bool(((group == other) | (alone & (not everywhere))).all())
-
-
-def linear_wavefronts(lane_images: Sequence[int], width: int) -> int:
-    """The count by linear algebra, for addresses that are an XOR of `lane_images` over the set bits of the lane.
-
-    Lane l asks for the XOR of lane_images[i] over the bits i of l: any power-of-two strides under any
-    swizzle. Within a phase the words form a subspace on which each bank in use gets 2**(rank of the word
-    bits - rank of the bank bits) of them, and every phase is a coset of the same one.
-
-    Args:
-        lane_images: five byte addresses >= 0, multiples of `width`.
-
-    >>> linear_wavefronts([128, 256, 512, 1024, 2048], 4)
-    32
-    """
-    images = integers("lane_images", lane_images, shape=(5,), at_least=0, needed=FIVE)
-    checked_lanes(np.resize(images, LANES), width, "lane_images")
-    phases = PHASES[width]
-    in_phase = lane_images[: 5 - (phases.bit_length() - 1)]
-    inside = [WORD << i for i in range(max(1, width // WORD).bit_length() - 1)]
-    words = [int(image) // WORD for image in (*in_phase, *inside)]
-    return phases << (rank_of_ints(words) - rank_of_ints(word % BANKS for word in words))

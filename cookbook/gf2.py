@@ -11,7 +11,7 @@ import numpy as np
 
 from cookbook.arguments import integer, shown
 
-__all__ = ["annihilator", "echelon", "inverse", "kernel", "rank", "rank_of_ints", "span"]
+__all__ = ["annihilator", "echelon", "kernel", "rank", "rank_of_ints", "span"]
 
 LARGEST = 1024  # bits of a matrix: more than any address has
 LARGEST_SPAN = 24  # vectors whose sums are all listed
@@ -40,29 +40,6 @@ def rank_of_ints(vectors: Iterable[int]) -> int:
         if value:
             basis.append(value)
     return len(basis)
-
-
-def inverse(matrix: np.ndarray) -> np.ndarray:
-    """The inverse over GF(2) of a square (n, n) array of 0 and 1, as uint8.
-
-    Raises:
-        ValueError: the matrix is not square, or is singular.
-    """
-    bits = _checked(matrix)
-    n = len(bits)
-    if bits.shape != (n, n):
-        raise ValueError(f"matrix: got shape {bits.shape}; needed a square one")
-    work = np.concatenate([bits, np.eye(n, dtype=np.uint8)], axis=1)
-    for column in range(n):
-        pivots = np.flatnonzero(work[column:, column])
-        if not len(pivots):
-            raise ValueError(f"matrix: got one of rank {rank(bits)}; needed rank {n} to invert it")
-        pivot = column + pivots[0]
-        work[[column, pivot]] = work[[pivot, column]]
-        others = np.flatnonzero(work[:, column])
-        others = others[others != column]
-        work[others] ^= work[column]
-    return work[:, n:]
 
 
 def _checked(matrix: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What the recipes' notebooks call: the check of the cells above."""
+"""What the recipes' notebooks call: the check of the cells above, and of a reader's exercises."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 import sys
 from collections.abc import Iterable
 
-from cookbook.check import levels
+from cookbook.check import exercises, levels
 from cookbook.check.levels import Level, Report, Shape
 from cookbook.publish import words
 
-__all__ = ["CheckFailed", "check_cells"]
+__all__ = ["CheckFailed", "check_cells", "check_exercises"]
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")  # colours in what a compiler says
 
@@ -45,6 +45,20 @@ def check_cells(
     print(_lines(report))
     if not report.ok:
         raise CheckFailed(_failures(report))
+
+
+def check_exercises(recipe: str) -> None:
+    """Try this notebook's answers to a recipe's exercises, and print a line for each: right, wrong or not answered yet.
+
+    Args:
+        recipe: the name of the recipe that the notebook is.
+
+    Raises:
+        UnknownRecipe: there is no such recipe.
+        ValueError: the recipe has no exercises.
+    """
+    for outcome in exercises.tried(recipe, sys.modules["__main__"]):
+        print(outcome.line)
 
 
 def _lines(report: Report) -> str:

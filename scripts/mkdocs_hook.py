@@ -11,14 +11,12 @@ from typing import Any
 from mkdocs.exceptions import PluginError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this source tree, installed or not
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
-import faults
-
-from cookbook.publish import benchmarks, glossary, notebooks, probe_tables, side_by_side
-from cookbook.publish import pages as publishing
 from cookbook.publish.markdown import fence
 from cookbook.recipe import contract
+from tools import faults
+from tools.publish import benchmarks, glossary, notebooks, probe_tables, side_by_side
+from tools.publish import pages as publishing
 
 # What a page asks for, and what makes it.
 _MARKS = {

@@ -115,7 +115,6 @@ CALLS: dict[str, Any] = {
     "cookbook.atoms.select": lambda: {"major": "K", "element_bits": 16, "tile": (128, 64), "arch": "sm_90a"},
     "cookbook.atoms.tile": lambda: {"atom": K_SW128, "shape": (64, 64), "order": "row"},
     "cookbook.atoms.tma_mode": lambda: {"swizzle": Swizzle(3, 4, 3)},
-    "cookbook.banks.linear_wavefronts": lambda: {"lane_images": [128, 256, 512, 1024, 2048], "width": 4},
     "cookbook.banks.wavefronts": lambda: {
         "addresses": 16 * LANES,
         "width": 16,
@@ -194,6 +193,11 @@ CALLS: dict[str, Any] = {
     "cookbook.draw.clusters.cluster_view": lambda: {"clusters": {"a": (2, 1)}, "tile": (128, 256), "title": "t"},
     "cookbook.draw.crossbar.crossbar": lambda: {"words": [0, 8, 3], "banks": 8, "title": "t", "animated": True},
     "cookbook.draw.crossbar.wavefronts": lambda: {"words": [0, 8, 3], "banks": 8},
+    "cookbook.draw.flow.flow": lambda: {
+        "stops": [draw.Stop("mA", "t", "k"), draw.Stop("gA", "t", "k")],
+        "arrows": ["tile it"],
+        "title": "t",
+    },
     "cookbook.draw.fragments.ldmatrix_view": lambda: {"mn_major": True, "trans": True, "title": "t"},
     "cookbook.draw.fragments.tv_view": lambda: {
         "tv": Layout((4, 2), (1, 4)),
@@ -238,6 +242,13 @@ CALLS: dict[str, Any] = {
     },
     "cookbook.draw.layouts.chunk_by_slot": lambda: {"starts": 16 * np.arange(16)},
     "cookbook.draw.layouts.swizzle_view": lambda: {"smem_layout": SW128, "lines": 8, "title": "t"},
+    "cookbook.draw.numbers.number_grid": lambda: {
+        "table": [[0, 1], [2, 3]],
+        "title": "t",
+        "colours": [[0, 1], [1, 0]],
+        "mark": [(1, 0)],
+        "note": "n",
+    },
     "cookbook.draw.masks.swizzle_bits": lambda: {
         "swizzle": Swizzle(3, 4, 3),
         "n": 12,
@@ -293,7 +304,6 @@ CALLS: dict[str, Any] = {
     },
     "cookbook.gf2.annihilator": lambda: {"vectors": [3], "n": 3},
     "cookbook.gf2.echelon": lambda: {"vectors": [3, 6, 5]},
-    "cookbook.gf2.inverse": lambda: {"matrix": np.array([[1, 1], [0, 1]])},
     "cookbook.gf2.kernel": lambda: {"images": [1, 2, 3]},
     "cookbook.gf2.rank": lambda: {"matrix": np.array([[1, 1], [0, 1]])},
     "cookbook.gf2.rank_of_ints": lambda: {"vectors": [3, 6, 5]},
@@ -323,11 +333,6 @@ CALLS: dict[str, Any] = {
     },
     "cookbook.solve.instructions.as_pattern": lambda: {"value": (8, 4), "name": "value"},
     "cookbook.solve.instructions.parse": lambda: {"text": "ld128@8x32", "name": "text"},
-    "cookbook.solve.instructions.warp_accesses": lambda: {
-        "pattern": "32x1",
-        "byte_offsets": 4 * OFFSETS,
-        "element_bits": 32,
-    },
     "cookbook.solve.irregular.ExhaustionProof.check": lambda: {
         "self": unsolvable((6, 10), 32, [(1, 8), (6, 1), (2, 4)], banks=8),
         "progress": None,
@@ -621,6 +626,7 @@ TAKES: dict[tuple[str, str], tuple[str, ...]] = {
     ("cookbook.draw.bits.gf2_matrix", "asked"): NONE,
     ("cookbook.draw.grids.before_after", "mark"): NONE,
     ("cookbook.draw.grids.layout_grid", "mark"): NONE,
+    ("cookbook.draw.numbers.number_grid", "mark"): NONE,
     ("cookbook.draw.masks.swizzle_bits", "fields"): NONE,
     ("cookbook.draw.svg.picture", "elements"): ("[]", "()", "empty array"),
     ("cookbook.draw.svg.picture", "notes"): NONE,

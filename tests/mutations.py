@@ -63,6 +63,9 @@ OTHER_MODE = f"cute.make_tensor({NARROW}, {TILED.format('dtype, config.tile_k //
 # The layouts are right and the kernel does not keep to them: caught in what the compiler wrote.
 COMPILED_MUTATIONS = [
     Mutation(MAJORS, "LBO and SBO of A change places", READ_A, READ_A.replace("sA", BLOCKS_DOWN), "nt"),
+    Mutation(AMPERE, "an f16 MMA on bf16 operands", "MmaF16BF16Op(dtype", "MmaF16BF16Op(cutlass.Float16"),
+    Mutation(HOPPER, "an f16 MMA on bf16 operands", "MmaF16BF16Op(dtype", "MmaF16BF16Op(cutlass.Float16"),
+    Mutation(BLACKWELL, "an f16 MMA on bf16 operands", "MmaF16BF16Op(dtype", "MmaF16BF16Op(cutlass.Float16"),
     Mutation(
         BLACKWELL, "tcgen05.mma reads A in the mode of the 64-byte swizzle", READ_A, READ_A.replace("sA", OTHER_MODE)
     ),
@@ -91,8 +94,8 @@ KERNEL_MUTATIONS = [
     Mutation(
         AMPERE,
         "ldmatrix reads without the swizzle that cp.async wrote with",
-        "thr_a.partition_S(sA)",
-        "thr_a.partition_S(plain(sA))",
+        "thr.partition_S(sX)",
+        "thr.partition_S(plain(sX))",
     ),
     Mutation(AMPERE, "the edge of the output is not guarded", "cute.elem_less(tCcC[0, m, n], limit)", "True"),
 ]
@@ -112,7 +115,9 @@ def mutant(mutation: Mutation, root: Path) -> ModuleType:
     source = source.replace(mutation.old, mutation.new)
     if "plain(" in mutation.new:
         source = source.replace("# %%\nclass SmemLayouts", "# %%" + _PLAIN + "class SmemLayouts")
-    source = re.sub(r"^#     beside: .*$", "#", source, flags=re.MULTILINE)  # another recipe, which is not under `root`
+    source = re.sub(
+        r"^#     compared_with: .*$", "#", source, flags=re.MULTILINE
+    )  # another recipe, which is not under `root`
     file = root / f"{mutation.recipe}.py"
     file.parent.mkdir(parents=True)
     file.write_text(source, encoding="utf-8")

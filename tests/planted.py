@@ -106,8 +106,11 @@ def got(fault: str) -> str:
 
 def _compiled(module: ModuleType, recipe: Recipe, target: str, config: Any) -> str:
     built = compiled.compile_module(module, recipe.name, target, DTYPE, config)
+    bad = compiled.type_findings(built, formats.FORMATS[recipe.operands].element if recipe.operands else "")
     found = evaluated(module, compiled.cutlass_dtype(DTYPE), config)
-    return _failed(tensor_memory.compiled_findings(found, built, DTYPE))
+    if found.sums_in_tensor_memory:
+        bad += tensor_memory.compiled_findings(found, built, DTYPE)
+    return _failed(bad)
 
 
 _ASKED = {
@@ -142,6 +145,24 @@ def record() -> dict[tuple[str, str, str], Caught]:
     """What caught each fault, by recipe, variant and the fault in words, when the record was made."""
     rows = json.loads(RECORD.read_text(encoding="utf-8"))
     return {(row["recipe"], row["variant"], row["what"]): Caught(row["level"], row["by"]) for row in rows}
+
+
+@lru_cache(maxsize=1)
+def first_ones() -> set[tuple[str, str, str]]:
+    """Keys of `record`: the first fault of each recipe at each level, and the first that each rule catches."""
+    first, seen = set(), set()
+    for key, (level, by) in record().items():
+        kinds = {(key[0], level), (level, by)}
+        if not kinds <= seen:
+            first.add(key)
+        seen |= kinds
+    return first
+
+
+def first_of_its_kind(mutation: Mutation) -> bool:
+    """Whether `make test` plants a fault. One that is not on record has to be looked at, so it is planted."""
+    key = (mutation.recipe, mutation.variant, mutation.what)
+    return key not in record() or key in first_ones()
 
 
 def check(found: Caught, recipe: str, what: str, variant: str = "") -> None:

@@ -3,6 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+
+from cookbook.measure import calibration, records
+from cookbook.recipe import catalog
+
+
+@cache
+def recorded(name: str) -> dict[tuple[int, int, int], tuple[float, ...]]:
+    """By (M, N, K), the microseconds of all variants of a recipe, in their order: its records in bfloat16."""
+    timed = calibration.of_records(catalog.load(name), records.select(name, "timed", "bfloat16"))
+    return {each.shape: tuple(1000 * ms for ms in each.variants.values()) for each in timed}
 
 
 def lost(

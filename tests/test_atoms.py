@@ -55,7 +55,7 @@ def cutes_choices(arch):
 
 
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
-def test_fact_23_selects_what_cute_selects(arch):
+def test_selects_what_cute_selects(arch):
     pytest.importorskip("cutlass")
     chosen = 0
     for (major, bits, extent), (name, layout) in cutes_choices(arch).items():
@@ -71,7 +71,7 @@ def test_fact_23_selects_what_cute_selects(arch):
     assert chosen > 40
 
 
-def test_fact_23_the_exception():
+def test_the_exception():
     found = atoms.select("MN", 32, (64, 32))
     assert found.name == "MN_SW128_32B" and found.layout.swizzle == Swizzle(2, 5, 2)
     assert "32-byte atoms alone" in found.reason
@@ -79,7 +79,7 @@ def test_fact_23_the_exception():
         atoms.select("MN", 32, (40, 32))
 
 
-def test_fact_21_eight_atoms_that_keep_their_major():
+def test_eight_atoms_that_keep_their_major():
     assert len([name for name in atoms.ATOMS if name != atoms.WIDE_ATOMS]) == 8
     for name in atoms.ATOMS:
         together = 32 if name == atoms.WIDE_ATOMS else 16
@@ -92,7 +92,7 @@ def test_fact_21_eight_atoms_that_keep_their_major():
             assert (chunks - chunks[..., :1] == np.arange(together * 8 // bits) * bits // 8).all()
 
 
-def test_fact_21_inter_is_not_the_linear_layout():
+def test_inter_is_not_the_linear_layout():
     """An 8 x 64 byte tile: INTER puts each 8 x 16 byte block into 128 contiguous bytes; linear spreads it over 512."""
     inter = atoms.tile(atoms.atom("K_INTER", 16), (8, 32))
     assert inter.byte_offsets()[:, :8].max() == 126 and not inter.swizzle.bits
@@ -108,7 +108,7 @@ def test_fact_21_inter_is_not_the_linear_layout():
         ("K_SW128", [" ".join(str(8 * r + (p ^ r)) for p in range(8)) for r in range(8)]),
     ],
 )
-def test_fact_22_chunk_orders(name, lines):
+def test_chunk_orders(name, lines):
     layout = atoms.atom(name, 16).layout
     assert [" ".join(map(str, line)) for line in slots(layout)] == lines
     rows = layout.byte_offsets()[:, 0]
@@ -127,19 +127,19 @@ def test_fact_22_chunk_orders(name, lines):
         ("K_SW64", [0, 1, 2, 3, 4, 5, 6, 7]),
     ],
 )
-def test_fact_23_what_one_line_takes_of_an_8_by_64_byte_tile(name, chunks):
+def test_what_one_line_takes_of_an_8_by_64_byte_tile(name, chunks):
     layout = atoms.tile(atoms.atom(name, 16), (8, 32))
     assert sorted(slots(layout)[0]) == chunks
     assert atoms.select("K", 16, (8, 32)).name == "K_SW64"
 
 
-def test_fact_24_bytes_against_elements():
+def test_bytes_against_elements():
     layout = atoms.atom("K_SW128", 16).layout
     assert layout.byte_offsets()[1, 0] // 2 == 72 == layout.swizzle.in_elements(16)(64)
     assert layout.swizzle(64) == 64  # the trap: the byte swizzle on an element offset does nothing here
 
 
-def test_fact_27_tiling_16_by_64_bytes():
+def test_tiling_16_by_64_bytes():
     """bf16: 2x4 INTER atoms or 2x2 SW32 atoms, by rows or by columns of atoms."""
     m, k = np.indices((16, 32))
     for name, width, size in (("K_INTER", 8, 64), ("K_SW32", 16, 128)):
@@ -151,7 +151,7 @@ def test_fact_27_tiling_16_by_64_bytes():
             assert layout.is_bijective()
 
 
-def test_fact_27_as_cute_tiles():
+def test_as_cute_tiles():
     pytest.importorskip("cutlass")
     import cutlass
     import cutlass.cute as cute
@@ -175,7 +175,7 @@ def test_fact_27_as_cute_tiles():
 @pytest.mark.parametrize("major", ["K", "MN"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("order", ["column", "row"])
-def test_fact_28_hopper_descriptors_are_those_of_the_model(major, kind, order):
+def test_hopper_descriptors_are_those_of_the_model(major, kind, order):
     layout = atoms.tile(atoms.atom(f"{major}_{kind}", 16), (128, 64), order)
     base = 3 * 1024
     theirs = operand_descriptors(layout, 64, base, major)
@@ -194,7 +194,7 @@ def test_fact_28_hopper_descriptors_are_those_of_the_model(major, kind, order):
 @pytest.mark.parametrize("name", atoms.ATOMS)
 @pytest.mark.parametrize("bits", [8, 16, 32])
 @pytest.mark.parametrize("order", ["column", "row"])
-def test_fact_28_a_descriptor_names_every_byte_of_its_operand(arch, name, bits, order):
+def test_a_descriptor_names_every_byte_of_its_operand(arch, name, bits, order):
     """Descriptor fields -> canonical layout -> swizzle of absolute addresses = the layout's own bytes."""
     if name == atoms.WIDE_ATOMS and bits != 32:
         with pytest.raises(ValueError, match="needed 32 for MN_SW128_32B"):
@@ -215,7 +215,7 @@ def test_fact_28_a_descriptor_names_every_byte_of_its_operand(arch, name, bits, 
         assert type(found).decode(found.encode()) == found
 
 
-def test_fact_28_fields_by_hand():
+def test_fields_by_hand():
     """bf16 128 x 64, K-major SW128: 1024 bytes from 8 rows to the next 8; K steps advance the start by 32 bytes."""
     layout = atoms.tile(atoms.select("K", 16, (128, 64)), (128, 64))
     hopper, second = (atoms.descriptor(layout, "K", "sm_90a", origin=(0, k)) for k in (0, 16))
@@ -241,13 +241,13 @@ def test_fact_28_fields_by_hand():
     ("mode", "hopper", "blackwell"),
     [((0, 16), 0, 0), ((32, 16), 3, 6), ((64, 16), 2, 4), ((128, 16), 1, 2), ((128, 32), None, 1)],
 )
-def test_fact_28_swizzle_modes_are_numbered_differently(mode, hopper, blackwell):
+def test_swizzle_modes_are_numbered_differently(mode, hopper, blackwell):
     assert descriptors.BlackwellDescriptor(0, 0, 0, *mode).encode() >> 61 == blackwell
     if hopper is not None:
         assert MatrixDescriptor(0, 0, 0, mode[0]).encode() >> 62 == hopper == descriptors.HOPPER_CODES[mode]
 
 
-def test_fact_28_a_wrong_layout_has_no_descriptor():
+def test_a_wrong_layout_has_no_descriptor():
     shifted = SmemLayout(Layout((64, 64), (64, 1)), Swizzle(2, 4, 3), 16)  # 128-byte rows under the 64-byte mode
     with pytest.raises(ValueError, match="needed 8 lines, 64 bytes apart"):
         atoms.descriptor(shifted, "K", "sm_90a")
@@ -263,7 +263,7 @@ def test_fact_28_a_wrong_layout_has_no_descriptor():
         atoms.descriptor(atoms.atom("K_SW128", 16), rows=8, origin=(0, 64))
 
 
-def test_fact_29_tma_writes_these_swizzles_alone():
+def test_tma_writes_these_swizzles_alone():
     assert [atoms.tma_mode(Swizzle(b, 4, 3)) for b in range(4)] == ["NONE", "32B", "64B", "128B"]
     assert atoms.tma_mode(Swizzle(2, 5, 2)) == "128B_ATOM_32B" and atoms.tma_mode(Swizzle(0, 2, 5)) == "NONE"
     for other in (Swizzle(3, 3, 3), Swizzle(3, 4, 4), Swizzle(5, 2, 5), Swizzle(3, 4, -3)):

@@ -35,14 +35,13 @@ def of_tensors(
     mB: cute.Tensor,  # (N, K)
     mC: cute.Tensor,  # (M, N)
     stream: cuda.CUstream,
-    dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
     vec: cutlass.Constexpr,
 ):
     """The recipe's host function, which takes its numbers from tensors."""
     (m, k), n = mA.shape, mB.shape[0]  # pyright: ignore[reportGeneralTypeIssues, reportIndexIssue]  # an IntTuple
     strides = mA.stride[0], mB.stride[0], mC.stride[0]  # pyright: ignore[reportIndexIssue]  # likewise
-    RECIPE.gemm(mA.iterator, mB.iterator, mC.iterator, (m, n, k), strides, stream, dtype, config, vec)
+    RECIPE.gemm(mA.iterator, mB.iterator, mC.iterator, (m, n, k), strides, stream, config, vec)
 
 
 @cute.jit
@@ -65,7 +64,7 @@ def signature(dtype: Any = cutlass.BFloat16, vec: int = 8, on: Any = cute.Addres
 def compile_of_tensors(arch: str = "", dtype: Any = cutlass.BFloat16, vec: int = 8) -> Callable[..., None]:
     """`of_tensors` for `arch`, or for the GPU that is here; it launches on torch's current stream."""
     options = f"--gpu-arch {arch} --enable-tvm-ffi" if arch else "--enable-tvm-ffi"
-    given = *signature(dtype, vec), make_fake_stream(use_tvm_ffi_env_stream=True), dtype, RECIPE.CONFIG, vec
+    given = *signature(dtype, vec), make_fake_stream(use_tvm_ffi_env_stream=True), RECIPE.CONFIG, vec
     return cute.compile(of_tensors, *given, options=options)
 
 

@@ -30,18 +30,8 @@ from cookbook.recipe.contract import SizedByChip, Variants
 KIB = 1024
 # Bytes of shared memory that one block may use: CUDA C++ Programming Guide, technical specifications per
 # compute capability. 1 KiB of what the SM has belongs to the system.
-SMEM_LIMITS = {
-    80: 163 * KIB,
-    86: 99 * KIB,
-    87: 163 * KIB,
-    89: 99 * KIB,
-    90: 227 * KIB,
-    100: 227 * KIB,
-    103: 227 * KIB,
-    110: 227 * KIB,
-    120: 99 * KIB,
-    121: 99 * KIB,
-}
+SMEM_LIMITS = {80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 110: 227, 120: 99, 121: 99}
+SMEM_LIMITS = {capability: kib * KIB for capability, kib in SMEM_LIMITS.items()}
 REGISTER_FILE = 65536  # 32-bit registers of an SM, on every target above: a block's threads must fit
 MAX_REGISTERS = 255  # what one thread can name
 
@@ -50,6 +40,10 @@ _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 _STATIC_SMEM = re.compile(r"(\d+) bytes smem")
 _THREADS = re.compile(r"\.(?:reqntid|maxntid) (\d+)")  # the block's first extent, in PTX
 _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.MULTILINE)
+
+# Of wgmma and mma.sync in PTX: accumulators, A, B. The types of tcgen05.mma stand in its instruction descriptor.
+_MMA = re.compile(r"\b(?:wgmma\.mma_async|mma\.sync)\S*?\.m\d+n\d+k\d+(?:\.row\.col)?\.(\w+)\.(\w+)\.(\w+)")
+_OPERANDS = {"bfloat16": "bf16", "float16": "f16"}
 
 _ADDRESS = re.compile(r"\s+/\*([0-9a-f]{4,})\*/")
 _STATEMENT = re.compile(r"\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z].*?)\s*;")
@@ -213,11 +207,35 @@ def findings(compiled: Compiled, required: tuple[str, ...] = ()) -> list[Finding
     registers = f"{c.registers} a thread x {c.threads} threads; at most {MAX_REGISTERS} and {REGISTER_FILE}"
     fits = c.registers <= MAX_REGISTERS and c.registers * c.threads <= REGISTER_FILE
     return [
-        *(Finding(p, c.count(p) > 0, f"{c.count(p)} in the SASS; at least 1") for p in required),
+        *(_present(c, wanted) for wanted in required),
         Finding("spills", c.spills == 0, f"{c.spills} bytes; needed 0"),
         Finding("registers", fits, registers),
         Finding("smem", c.smem_bytes <= c.smem_limit, f"{c.smem_bytes} bytes; at most {c.smem_limit}"),
     ]
+
+
+def _present(c: Compiled, wanted: str) -> Finding:
+    """Whether an instruction of the front matter is there; if not, what is there of that opcode."""
+    count, opcode = c.count(wanted), wanted.partition(".")[0]
+    others = sorted(full for full in c.sass_counts if full.partition(".")[0] == opcode)
+    why = f": of {opcode} the configuration gives {', '.join(others)}" if others and not count else ""
+    return Finding(wanted, count > 0, f"{count} in the SASS; at least 1{why}")
+
+
+def type_findings(compiled: Compiled, element: str = "") -> list[Finding]:
+    """Whether the MMAs multiply what the operands are made of, and sum in float32; none where there are no such MMAs.
+
+    Args:
+        element: of operands of 8 bits, as PTX calls it (`"e4m3"`); that of `compiled.dtype` if left out.
+    """
+    element = element or _OPERANDS.get(compiled.dtype or "", "")
+    said = sorted(set(_MMA.findall(compiled.ptx)))
+    if not said or not element:
+        return []
+    needed = ("f32", element, element)
+    got = " and ".join(".".join(types) for types in said)
+    detail = f"{got} in the PTX (accumulators, A, B); needed {'.'.join(needed)}"
+    return [Finding("mma types", said == [needed], detail)]
 
 
 def matches(full: str, wanted: str) -> bool:

@@ -1,6 +1,6 @@
 """Levels "counted" and "sanitized": NVIDIA's own tools look at the kernel while it runs on a GPU.
 
-`count` runs Nsight Compute (ncu) and reads, for every SASS instruction that touches shared memory, how many
+`count_kernels` runs Nsight Compute (ncu) and reads, for every SASS instruction that touches shared memory, how many
 wavefronts it took; `compare` holds them against what `cookbook.banks` says of the recipe's own layouts and copies.
 `sanitize` runs compute-sanitizer's memcheck and racecheck.
 
@@ -57,17 +57,14 @@ class Line:
         return self.wavefronts / self.executed
 
 
-def count(name: str, dtype: str, shape: Shape = COUNTED_SHAPE, majors: str = DEFAULT) -> list[Line]:
-    """Run a recipe's kernel once under ncu: every SASS line with wavefronts in shared memory.
+def count_kernels(name: str, dtype: str, shape: Shape, majors: str = DEFAULT) -> list[list[Line]]:
+    """Run a recipe's kernels under ncu: every SASS line with wavefronts in shared memory, a list for each kernel.
+
+    A transpose launches every variant, in the order of its VARIANTS.
 
     Raises:
         ToolMissing: ncu is not there, or could not read the counters.
     """
-    return [line for kernel in count_kernels(name, dtype, shape, majors) for line in kernel]
-
-
-def count_kernels(name: str, dtype: str, shape: Shape, majors: str = DEFAULT) -> list[list[Line]]:
-    """`count`, one list for each kernel: a transpose launches every variant, in the order of its VARIANTS."""
     page = profile(launcher(name, dtype, [shape], majors), ["--section", "SourceCounters"], "source")
     return [[line for line in kernel if line.wavefronts] for kernel in parse_kernels(page)]
 
@@ -92,20 +89,11 @@ def profile(command: list[str], collect: list[str], page: str) -> str:
         return run([path_of("ncu"), "-i", str(report), "--page", page, "--csv", *units]).stdout
 
 
-def parse(page: str) -> list[Line]:
-    """The lines with shared-memory wavefronts in the CSV of ncu's source page.
-
-    Raises:
-        ToolMissing: the page lacks the columns, as with another version of ncu.
-    """
-    return [line for kernel in parse_kernels(page) for line in kernel if line.wavefronts]
-
-
 def parse_kernels(page: str) -> list[list[Line]]:
     """Every SASS line of the CSV of ncu's source page, one list for each kernel that was profiled, in their order.
 
     Raises:
-        ToolMissing: as `parse`.
+        ToolMissing: the page lacks the columns, as with another version of ncu.
     """
     columns = ("Source", "Instructions Executed", "L1 Wavefronts Shared", "L1 Wavefronts Shared Ideal")
     kernels: list[list[Line]] = []
@@ -145,7 +133,7 @@ def compare(
     """Measured against predicted wavefronts: figures by opcode, and the mismatches in words.
 
     Args:
-        lines: what `count` found.
+        lines: of one kernel, as `count_kernels` finds them.
         predicted: wavefronts of one instruction by kind of copy: `{"g2s": 4, "s2r": 4, ...}`.
         copied: executions of cp.async that move data, and their wavefronts. A kernel may issue more, past the end of K,
             which read nothing and fill with zeros; they are told apart by their number alone, so cp.async is compared

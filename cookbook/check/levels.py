@@ -10,6 +10,7 @@ is shown as results/ has it, or as not checked.
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
@@ -37,7 +38,7 @@ from cookbook.recipe.majors import DEFAULT, align, configured, misfit
 PASSED, FAILED, RECORDED, STALE, NOT_CHECKED = "passed", "failed", "recorded", "stale", "not checked"
 LEVELS = ("layout", "model", "compiled", "ran", "timed", "counted", "sanitized")
 PRODUCT = "product"  # one more, of a GEMM: its kernel followed to C
-PIPELINE = "pipeline"  # one more, of a GEMM whose warps meet at barriers in shared memory
+PIPELINE = "pipeline"  # one more, of a GEMM whose warps wait for one another, or for copies
 MODEL_SHAPES: tuple[Shape, ...] = ((200, 333, 64), (72, 40, 136))  # ragged in M and N; in K too
 TIMED_SHAPES: tuple[Shape, ...] = ((4096, 4096, 4096),)
 BY_NAME = "measured of packaged recipes only"
@@ -276,10 +277,32 @@ def run_step(step: Step) -> list[Level]:
     try:
         levels = step.run()
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        levels = [Level(step.level, FAILED, step.dtype, step.target, step.shape, reason=reason)]
+        levels = [Level(step.level, FAILED, step.dtype, step.target, step.shape, reason=_stopped(step.level, error))]
     seconds = round((time.perf_counter() - start) / max(len(levels), 1), 3)
     return [replace(level, majors=step.majors, seconds=seconds) for level in levels]
+
+
+def _stopped(level: str, error: Exception) -> str:
+    """What ended a level, on one line: our own errors as they are, others with what could not be done for them."""
+    text = _COLOURS.sub("", str(error)).strip()
+    if isinstance(error, pipeline.CannotFollow):
+        return f"the kernel cannot be followed: {text}"
+    if isinstance(error, (TypeError, ValueError)) and ": got " in text and "; needed " in text:
+        return text
+    first = next(iter(text.splitlines()), "").removeprefix("error: ")
+    place = _PLACE.search(text)
+    where = f" ({place[1]})" if place else ""
+    return f"{_COULD_NOT.get(level, level)}: {type(error).__name__}: {first}{where}"
+
+
+_COLOURS = re.compile(r"\x1b\[[\d;]*m")
+_PLACE = re.compile(r"--> \S*?([^/\s]+\.py:\d+)")  # in what CuTe says of the user's code
+_COULD_NOT = {
+    "layout": "the layouts cannot be evaluated",
+    "model": "the layouts cannot be simulated",
+    PIPELINE: "the kernel cannot be traced",
+    "compiled": "the kernel does not compile",
+}
 
 
 # --- levels that run anywhere -------------------------------------------------------------------------------
@@ -482,6 +505,8 @@ def compiled_level(recipe: Recipe, compiled: compiling.Compiled, config: Any = N
     if recipe.kind == "transpose":
         required += module_of(recipe).INSTRUCTIONS.get(config.variant, ())
     found = compiling.findings(compiled, required)
+    if recipe.kind == "gemm":
+        found += compiling.type_findings(compiled, formats.FORMATS[recipe.operands].element if recipe.operands else "")
     if "tcgen05.mma" in compiled.ptx:
         found += _tcgen05_findings(recipe, compiled, config)
     if recipe.max_smem is not None:

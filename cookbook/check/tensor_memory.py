@@ -37,6 +37,7 @@ MOVE = re.compile(r"mov\.(?:b|u|s)32\s+(%r\d+), (-?\d+);")
 OR = re.compile(r"or\.b64\s+%rd\d+, %rd\d+, (-?\d+);")
 IDS = re.compile(r"or\.b32\s+(%r\d+), %r\d+, (\d+);")  # the bytes of scale factors, joined to an instruction descriptor
 PACK = re.compile(r"mov\.b64\s+%rd\d+, \{%r\d+, (%r\d+)\};")
+WORD = (1 << 32) - 1
 VERSION = 0b001 << 46  # what tells a matrix descriptor's constant bits from other constants: PTX ISA, bits 46-48
 
 
@@ -105,16 +106,16 @@ def compiled_findings(found: Evaluated, compiled: Compiled, dtype: str) -> list[
     Args:
         dtype: "float16" or "bfloat16".
     """
-    constants: dict[str, set[int]] = {}
+    constants: dict[str, set[int | None]] = {}
     for register, value in MOVE.findall(compiled.ptx):
-        constants.setdefault(register, set()).add(int(value))
+        constants.setdefault(register, set()).add(int(value) & WORD)
     for register, value in IDS.findall(compiled.ptx) if found.scaled else ():
-        constants.setdefault(register, set()).add(int(value))
+        constants.setdefault(register, set()).add(int(value) & WORD)
     said = {
         name: _of_registers(pattern, constants, compiled.ptx) for name, pattern in (("idesc", MMA), ("tmem", ALLOC))
     }
     words = {int(word) & (1 << 64) - 1 for word in OR.findall(compiled.ptx)}
-    words |= {(word & (1 << 32) - 1) << 32 for word in _of_registers(PACK, constants, compiled.ptx) if word != -1}
+    words |= {word << 32 for word in _of_registers(PACK, constants, compiled.ptx) if word is not None}
     said["descriptors"] = {word for word in words if word & 7 << 46 == VERSION}
     firsts = [descriptors_of(found, name)[0][0][0] for name in "ab"] + [atom_descriptor()] * bool(found.scaled)
     needed = {
@@ -126,13 +127,15 @@ def compiled_findings(found: Evaluated, compiled: Compiled, dtype: str) -> list[
     return [*(_same(name, said[name], needed[name]) for name in needed), *columns, *_counts(found, compiled)]
 
 
-def _of_registers(pattern: re.Pattern[str], constants: dict[str, set[int]], ptx: str) -> set[int]:
-    """What the register that each instruction names holds; -1 of one that is not a constant."""
-    return {value for register in pattern.findall(ptx) for value in constants.get(register, {-1})}
+def _of_registers(pattern: re.Pattern[str], constants: dict[str, set[int | None]], ptx: str) -> set[int | None]:
+    """What the register that each instruction names holds; None of one that is not a constant."""
+    return {value for register in pattern.findall(ptx) for value in constants.get(register, {None})}
 
 
-def _same(name: str, said: set[int], needed: set[int]) -> Finding:
-    got, wanted = (", ".join(f"{word:#x}" for word in sorted(words)) for words in (said, needed))
+def _same(name: str, said: set[int | None], needed: set[int]) -> Finding:
+    known = [f"{word:#x}" for word in sorted(word for word in said if word is not None)]
+    got = ", ".join(known + ["a value computed at run time"] * (None in said))
+    wanted = ", ".join(f"{word:#x}" for word in sorted(needed))
     return Finding(f"{name}.bits", said == needed, f"{got or 'none'} in the PTX; needed {wanted}")
 
 

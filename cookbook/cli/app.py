@@ -1,4 +1,4 @@
-"""The `cookbook` command: list, show, check, bench, limits, copy, results, doctor; `cli_layouts` adds more of layouts.
+"""The `cookbook` command: list, show, check, bench, limits, calibrate, copy, results, doctor; `layouts` adds more.
 
 Results go to stdout, progress and messages to stderr. Exit status: 0 when all that could be checked here
 holds, 1 when something does not, 2 when the command line is wrong.
@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cookbook.cli import layouts, new
+from cookbook.cli import exercise, layouts, new
 from cookbook.cli.console import say as _say
 from cookbook.cli.console import show as _print
 from cookbook.cli.console import show_json as _print_json
@@ -382,6 +382,50 @@ def limits(
     raise typer.Exit(1 if skipped else 0)
 
 
+@app.command(epilog="Example: cookbook calibrate hopper/tuned_gemm --record")
+def calibrate(names: Names = None, record: Record = False, as_json: Json = False) -> None:
+    """Measure the figures of this GPU that GEMMs choose their kernels by.
+
+    A recipe has defaults, of one chip. If nothing is said: every recipe with such figures. It needs an idle GPU, and
+    some minutes for each recipe. With --record, this checkout uses the figures on such a GPU from now on.
+    """
+    from cookbook.check import levels as checking
+    from cookbook.measure import calibration
+    from cookbook.recipe import figures
+
+    wanted = [catalog.find(name) for name in names or ()] or calibration.calibratable()
+    for recipe in wanted:
+        if reason := calibration.refusal(recipe):
+            raise typer.BadParameter(f"NAME: got {recipe.name}, {reason}")
+    skipped = {r.name: reason for r in wanted if (reason := checking.cannot_run(r, r.targets))}
+    jobs, files, made = [recipe for recipe in wanted if recipe.name not in skipped], {}, {}
+    with _progress(sum(map(calibration.steps, jobs))) as advance:
+        for recipe in jobs:
+            made[recipe.name] = calibration.measure(recipe.name, on_progress=advance)
+            if record:
+                files[figures.write(recipe.name, made[recipe.name])] = None
+    if as_json:
+        _print_json({"calibrated": made, "not_measured_here": skipped})
+    else:
+        _show_calibrated(made)
+        _show_skipped("not measured", skipped, [])
+    for file in files:
+        _say(f"wrote {file}")
+    raise typer.Exit(1 if skipped else 0)
+
+
+def _show_calibrated(made: dict[str, Any]) -> None:
+    from cookbook.cli import tables
+
+    for name, found in made.items():
+        _print(tables.of_calibration(name, found))
+        if "misfit" in found:
+            better = f"{found['misfit_before']:.2%} with the figures before, {found['misfit']:.2%} with these"
+            _say(f"misfit of costs and times over {found['sizes']} sizes: {better}")
+        given = ", ".join(f"{key}={each['measured']!r}" for key, each in found["changes"].items())
+        _say(f"in a copied file, before the first matmul: calibrate({given})")
+
+
 def _show_limits(made: list[Any], recorded: list[Any], skipped: dict[str, str], as_json: bool) -> None:
     if as_json:
         _print_json({"limits": made, "not_measured_here": skipped, "recorded": _marked(recorded)})
@@ -519,6 +563,7 @@ def doctor(as_json: Json = False) -> None:
 
 layouts.attach(app)
 new.attach(app)
+exercise.attach(app)
 
 
 # --- shared -------------------------------------------------------------------------------------------------

@@ -100,6 +100,19 @@ def of_limits(records: Iterable[dict[str, Any]]) -> list[Table]:
     return made
 
 
+def of_calibration(name: str, found: dict[str, Any]) -> Table:
+    """A recipe's figures in use and those measured here, of what `calibration.measure` gave."""
+    table = _table(name, "in use", "measured", "meaning")
+    for key, each in found["changes"].items():
+        table.add_row(key, *(_figure(each[which]) for which in ("in_use", "measured")), each["meaning"])
+    return table
+
+
+def _figure(value: Any) -> str:
+    """A number; a sequence, by how many it has of how many kinds."""
+    return f"{value:.4g}" if isinstance(value, (int, float)) else f"{len(value)}, of {len(set(value))}"
+
+
 def of_diagnoses(diagnoses: Iterable[Diagnosis]) -> Table:
     """`cookbook doctor`."""
     table = _table("what", "status", "found", "means", "fix")

@@ -9,11 +9,13 @@ from cookbook.draw.bits import Field, bit_fields, gf2_matrix
 from cookbook.draw.charts import Bar, Point, bar_chart, line_chart
 from cookbook.draw.clusters import cluster_view
 from cookbook.draw.crossbar import crossbar
+from cookbook.draw.flow import Stop, flow
 from cookbook.draw.fragments import ldmatrix_view, tv_view
 from cookbook.draw.grids import before_after, layout_grid
 from cookbook.draw.lanes import Span, lanes
 from cookbook.draw.layouts import bank_grid, swizzle_view
 from cookbook.draw.masks import swizzle_bits
+from cookbook.draw.numbers import number_grid
 from cookbook.draw.pairs import pair_view
 from cookbook.draw.raster import tile_order
 from cookbook.draw.scales import scale_atom
@@ -28,6 +30,7 @@ __all__ = [
     "Picture",
     "Point",
     "Span",
+    "Stop",
     "access_view",
     "atom_orders",
     "atom_tiling",
@@ -37,11 +40,13 @@ __all__ = [
     "bit_fields",
     "cluster_view",
     "crossbar",
+    "flow",
     "gf2_matrix",
     "lanes",
     "layout_grid",
     "ldmatrix_view",
     "line_chart",
+    "number_grid",
     "pair_view",
     "pipeline",
     "scale_atom",

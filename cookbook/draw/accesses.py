@@ -57,26 +57,11 @@ def _cells(asked: dict[int, dict[int, list[int]]], phase: int, left: float, top:
                 continue
             lanes = words[wavefront][1]
             many = f"{lanes[0]}+" if len(lanes) > 1 else f"{lanes[0]}"
-            conflict = len(words) > 1
-            fill = svg.CONFLICT if conflict else svg.GROUPS[bank // 4]
-            ink = svg.ON_CONFLICT if conflict else svg.ON_COLOUR
-            parts.append(
-                svg.cell(
-                    x,
-                    y,
-                    w,
-                    h,
-                    many,
-                    fill,
-                    ink,
-                    10,
-                    phase=phase,
-                    bank=bank,
-                    wavefront=wavefront,
-                    lanes=" ".join(map(str, lanes)),
-                    state="conflict" if conflict else "free",
-                )
-            )
+            drawn, state = (svg.GROUPS[bank // 4], svg.ON_COLOUR, 10), "free"
+            if len(words) > 1:
+                drawn, state = (svg.CONFLICT, svg.ON_CONFLICT, 10), "conflict"
+            of = {"phase": phase, "bank": bank, "wavefront": wavefront, "lanes": " ".join(map(str, lanes))}
+            parts.append(svg.cell(x, y, w, h, many, *drawn, **of, state=state))
     return parts
 
 

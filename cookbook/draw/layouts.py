@@ -60,10 +60,6 @@ def _check_count(name: str, value: int | None, limit: int) -> int:
     return min(integer(name, value, at_least=1, at_most=1 << 24), limit)
 
 
-def _group_colour(byte: int) -> str:
-    return svg.GROUPS[byte // CHUNK % len(svg.GROUPS)]
-
-
 def _legend(x: float, y: float) -> str:
     swatches = [
         svg.cell(x + 62 * g, y, 62, 20, f"{4 * g}-{4 * g + 3}", svg.GROUPS[g], size=11, bank_group=g) for g in range(8)
@@ -134,20 +130,9 @@ def bank_grid(
     for r, row in enumerate(values.tolist()):
         parts.append(svg.text(left - 10, top + (r + 0.5) * h, r, 10, "soft", "end"))
         for c, byte in enumerate(row):
-            parts.append(
-                svg.cell(
-                    left + c * w,
-                    top + r * h,
-                    w,
-                    h,
-                    say[label](byte),
-                    _group_colour(byte),
-                    row=r,
-                    col=c * per_cell,
-                    byte=byte,
-                    bank_group=byte // CHUNK % 8,
-                )
-            )
+            place, group = (left + c * w, top + r * h, w, h), byte // CHUNK % 8
+            of = {"row": r, "col": c * per_cell, "byte": byte, "bank_group": group}
+            parts.append(svg.cell(*place, say[label](byte), svg.GROUPS[group], **of))
     bottom = top + values.shape[0] * h
     parts.append(_legend(left, bottom + 12))
     title = title or f"{_name(smem_layout)}: where each {unit} lies"
@@ -185,31 +170,17 @@ def chunk_by_slot(starts: np.ndarray) -> np.ndarray:
     return held.reshape(-1, PER_LINE)
 
 
-def _lines(held: np.ndarray, home: dict[int, int], left: float, top: float, caption: str, side: str) -> list[str]:
+def _lines(lines: np.ndarray, home: dict[int, int], left: float, top: float, caption: str, side: str) -> list[str]:
     """One half of the swizzle view. A chunk keeps the colour of its slot in the unswizzled layout."""
     w, h = 40.0, 24.0
     parts = [svg.text(left, top - 30, caption, 12, "ink", "start", bold=True)]
     parts += [svg.text(left + (p + 0.5) * w, top - 10, p, 10, "soft") for p in range(PER_LINE)]
-    for r, row in enumerate(held.tolist()):
+    for r, row in enumerate(lines.tolist()):
         parts.append(svg.text(left - 8, top + (r + 0.5) * h, r, 10, "soft", "end"))
         for p, chunk in enumerate(row):
-            fill = "empty" if chunk < 0 else svg.GROUPS[home[chunk]]
-            ink = "soft" if chunk < 0 else svg.ON_COLOUR
-            parts.append(
-                svg.cell(
-                    left + p * w,
-                    top + r * h,
-                    w,
-                    h,
-                    "" if chunk < 0 else chunk,
-                    fill,
-                    ink,
-                    side=side,
-                    line=r,
-                    slot=p,
-                    chunk=chunk,
-                )
-            )
+            held = ("", "empty", "soft") if chunk < 0 else (chunk, svg.GROUPS[home[chunk]], svg.ON_COLOUR)
+            place = (left + p * w, top + r * h, w, h)
+            parts.append(svg.cell(*place, *held, side=side, line=r, slot=p, chunk=chunk))
     return parts
 
 

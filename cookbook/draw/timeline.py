@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cookbook.arguments import checked, integer
 from cookbook.draw import svg
@@ -73,38 +73,12 @@ def pipeline(
         parts.append(svg.rect(left, y + 1, end * unit, h - 2, "empty"))
         parts.append(svg.text(left - 10, y + h / 2, name, 11, "ink", "end"))
     for s in steps:
-        y = top + s.stage * h
-        parts.append(
-            svg.cell(
-                left + s.load_start * unit,
-                y,
-                (s.load_end - s.load_start) * unit,
-                h,
-                f"load {s.tile}",
-                load,
-                size=11,
-                tile=s.tile,
-                stage=s.stage,
-                what="load",
-                start=s.load_start,
-            )
-        )
+        y, of = top + s.stage * h, dict[str, Any](size=11, tile=s.tile, stage=s.stage)
+        place = (left + s.load_start * unit, y, (s.load_end - s.load_start) * unit, h)
+        parts.append(svg.cell(*place, f"load {s.tile}", load, **of, what="load", start=s.load_start))
         for row, where in ((y, "stage"), (y_math, "math")):
-            parts.append(
-                svg.cell(
-                    left + s.math_start * unit,
-                    row,
-                    (s.math_end - s.math_start) * unit,
-                    h,
-                    s.tile,
-                    math,
-                    size=11,
-                    tile=s.tile,
-                    stage=s.stage,
-                    what=where,
-                    start=s.math_start,
-                )
-            )
+            place = (left + s.math_start * unit, row, (s.math_end - s.math_start) * unit, h)
+            parts.append(svg.cell(*place, s.tile, math, **of, what=where, start=s.math_start))
     idle = end - steps[0].math_start - k_tiles * math_time
     notes = {
         44: "blue: load in flight; orange: math reads the stage; gap: empty or waiting",

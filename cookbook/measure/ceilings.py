@@ -3,7 +3,7 @@
 The studies that measure them say `measures: ceiling` in their front matter and define `measure()`, which returns
 `{section: {name: figures}}`; a record of level "ceiling" holds that, one for each study and device. One that names
 instructions under `ceiling_of` also defines `Ceiling`, a kernel that does a GEMM's multiplications by one of them and
-nothing else: `beside` puts it into a GEMM's contest.
+nothing else: `with_ceiling` puts it into a GEMM's contest.
 
 Nothing here imports torch or CuTe until something is measured.
 """
@@ -96,7 +96,7 @@ def unit_of(recipe: catalog.Recipe) -> tuple[str, catalog.Recipe] | None:
     return next(((unit, study) for unit, study in measured if unit in recipe.path), None)
 
 
-def beside(recipe: catalog.Recipe, contest: Contest, dtype: str) -> Contest:
+def with_ceiling(recipe: catalog.Recipe, contest: Contest, dtype: str) -> Contest:
     """A GEMM's contest with the ceiling of its instruction as one more variant.
 
     It does as many operations as fit whole rounds of its loop, and `Contest.scale` corrects its times for the rest. A

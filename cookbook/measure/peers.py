@@ -1,9 +1,9 @@
 """What each recipe is timed against, as a `Contest`.
 
-A GEMM's peers are torch.matmul, QuACK, the GEMM that its front matter names under `beside`, and the ceiling: a kernel
-that does as many multiplications by the same instruction and nothing else (`cookbook.measure.ceilings`). A transpose's
-are torch's own, its other variants, and a copy of as many bytes, which is the ceiling. Those of a GEMM of row-scaled
-8-bit operands are torch's own, with fast and with slow accumulation.
+A GEMM's peers are torch.matmul, QuACK, the GEMM that its front matter names under `compared_with`, and the ceiling: a
+kernel that does as many multiplications by the same instruction and nothing else (`cookbook.measure.ceilings`). A
+transpose's are torch's own, its other variants, and a copy of as many bytes, which is the ceiling. Those of a GEMM of
+row-scaled 8-bit operands are torch's own, with fast and with slow accumulation.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def contest_of(
         return transpose_contest(module, shape, dtype)
     if recipe.operands:
         return row_scaled_contest(module, shape, dtype, own)
-    contest = gemm_contest(module, shape, dtype, majors, quack, recipe.beside, own)
+    contest = gemm_contest(module, shape, dtype, majors, quack, recipe.compared_with, own)
     contest = replace(contest, majors=recipe.told_apart(majors))
-    return ceilings.beside(recipe, contest, dtype)
+    return ceilings.with_ceiling(recipe, contest, dtype)
 
 
 # --- GEMMs ----------------------------------------------------------------------------------------------------------
@@ -61,20 +61,20 @@ def gemm_contest(
     dtype: str,
     majors: str = DEFAULT,
     quack: bool = True,
-    beside: str | None = None,
+    compared_with: str | None = None,
     own: bool = True,
 ) -> Contest:
-    """A recipe's matmul, with all its variants if `own`, beside torch.matmul, QuACK, and the recipe called `beside`.
+    """A recipe's matmul, with all its variants if `own`, against torch.matmul, QuACK and the recipe `compared_with`.
 
     A wrong or failing peer is left out; of ours it is an error.
     """
     sets, variants_of_ours = input_sets(shape, dtype, majors), own_variants(module) if own else {}
-    others = peers(quack=quack) | ({beside: _into(catalog.load(beside).matmul)} if beside else {})
+    others = peers(quack=quack) | ({other: _into(catalog.load(other).matmul)} if (other := compared_with) else {})
     variants: dict[str, Call] = {OURS: _into(module.matmul), **others, **variants_of_ours}
     ours = (OURS, *variants_of_ours)
     usable = {name: call for name, call in variants.items() if _agrees(name, call, sets[0], dtype, ours)}
     config = configured(compiled.config_for(module, compiled.arch_here()), majors)
-    of = (beside,) if beside in usable else ()
+    of = (compared_with,) if compared_with in usable else ()
     return Contest(usable, sets, TORCH, 2.0 * shape[0] * shape[1] * shape[2], config=config, of=of)
 
 
@@ -89,7 +89,7 @@ def _into(matmul: Callable[..., Any]) -> Call:
 
 
 def peers(tuned: bool = True, quack: bool = True) -> dict[str, Call]:
-    """What ours is timed beside: torch.matmul, and QuACK's GEMM where it is installed, autotuned if `tuned`."""
+    """What ours is timed against: torch.matmul, and QuACK's GEMM where it is installed, autotuned if `tuned`."""
     import torch
 
     found: dict[str, Call] = {TORCH: lambda a, b, out: torch.matmul(a, b, out=out)}

@@ -1,26 +1,20 @@
-"""What the studies of ceilings measured, as markdown and as bars. Everything is read from results/."""
+"""What the studies of ceilings measured, as markdown. Everything is read from results/."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from cookbook import draw
 from cookbook.measure import records
-from cookbook.measure.ceilings import COLUMNS, LEVEL, RATES
-from cookbook.publish.markdown import NOT_MEASURED_ON_A_GPU, circumstances, figure, table
+from cookbook.measure.ceilings import COLUMNS, LEVEL
+from cookbook.publish.markdown import NOT_MEASURED_ON_A_GPU, circumstances, table
 from cookbook.recipe import catalog
 
-_BY_SIZE = re.compile(r"\d+ MiB")
+BY_SIZE = re.compile(r"\d+ MiB")
 
 
 def ceiling_table(name: str, root: Path | None = None) -> str:
-    """What a study measured, as markdown: a table for each section, by device; or that nothing is measured.
-
-    Args:
-        name: of a study that measures ceilings.
-        root: the folder of the records; results/ if left out.
-    """
+    """What a study measured, as markdown: a table for each section, by device; or that nothing is measured."""
     found = records.select(catalog.find(name).name, LEVEL, None, root)
     current = [record for record in found if not records.is_stale(record)]
     parts = []
@@ -34,30 +28,9 @@ def ceiling_table(name: str, root: Path | None = None) -> str:
     return "\n\n".join(parts) or NOT_MEASURED_ON_A_GPU
 
 
-def ceiling_chart(name: str, root: Path | None = None) -> draw.Picture | None:
-    """The first device's current rates as bars: instructions and data, or reads and copies by size; None if nothing is
-    recorded of the code as it is now."""
-    found = [r for r in records.select(catalog.find(name).name, LEVEL, None, root) if not records.is_stale(r)]
-    if not found:
-        return None
-    figures = found[0]["figures"]
-    by_size = {section: some for section, some in figures.items() if all(map(_BY_SIZE.fullmatch, some))}
-    sizes = dict.fromkeys(size for some in by_size.values() for size in some)
-    bars = [_bar(size, section, some[size]) for size in sizes for section, some in by_size.items() if size in some]
-    bars = bars or [_bar(s, entry, f) for s in ("instructions", "data") for entry, f in figures[s].items()]
-    unit, title = ("GB/s" if by_size else "TFLOP/s"), f"{name}, {found[0]['device']}"
-    return draw.bar_chart(bars, unit=unit, title=title, highlight="read", ratios=False)
-
-
-def ceiling_report(name: str) -> str:
-    """`ceiling_table` with its chart below, for a page."""
-    chart = ceiling_chart(name)
-    return ceiling_table(name) + (f"\n\n{figure(chart.svg)}" if chart else "")
-
-
 def tables(figures: dict[str, dict[str, dict[str, float]]]) -> dict[str, tuple[list[str], list[list[str]]]]:
     """Header and rows by title. Sections whose entries are sizes become one table, a column for each section."""
-    by_size = {section: some for section, some in figures.items() if all(map(_BY_SIZE.fullmatch, some))}
+    by_size = {section: some for section, some in figures.items() if all(map(BY_SIZE.fullmatch, some))}
     made = {}
     if by_size:
         sizes = list(dict.fromkeys(size for some in by_size.values() for size in some))
@@ -79,8 +52,3 @@ def _written(figures: dict[str, float], key: str) -> str:
     if f"{key}_min" in figures:
         text += " ({0} to {0})".replace("{0}", COLUMNS[key][1]).format(figures[f"{key}_min"], figures[f"{key}_max"])
     return text
-
-
-def _bar(group: str, name: str, figures: dict[str, float]) -> draw.Bar:
-    key = next(key for key in RATES if key in figures)
-    return draw.Bar(group, name, figures[key], figures.get(f"{key}_min"), figures.get(f"{key}_max"))

@@ -21,16 +21,6 @@ def fence(content: str, language: str) -> str:
     return f"{marks}{language}\n{content.rstrip()}\n{marks}"
 
 
-def folded(title: str, content: str) -> str:
-    """`content` behind a line that opens it."""
-    return f'??? abstract "{title}"\n\n' + "\n".join(f"    {line}" if line else "" for line in content.split("\n"))
-
-
-def unsearched(content: str) -> str:
-    """`content` that the site's search does not look at: code shown for a second time, differences."""
-    return f'<div data-search-exclude markdown="1">\n\n{content}\n\n</div>'
-
-
 def figure(svg: str) -> str:
     """An SVG document as one block of HTML: markdown must see no blank line in it."""
     return '<figure class="picture">' + re.sub(r"\s*\n\s*", " ", svg.strip()) + "</figure>"

@@ -1,6 +1,7 @@
 """What was measured for a study, as markdown: wavefronts against their prediction, and experiments.
 
 Everything is read from results/, so that a page shows what is there now: predictions stand in the records.
+`root` is the folder of the records; results/ if left out.
 """
 
 from __future__ import annotations
@@ -9,22 +10,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cookbook import draw
 from cookbook.measure import records
 from cookbook.measure.records import Record
-from cookbook.publish.markdown import NOT_MEASURED_ON_A_GPU, circumstances, figure, table
+from cookbook.publish.markdown import NOT_MEASURED_ON_A_GPU, circumstances, table
 from cookbook.recipe import catalog
 
 GB = 1e9
 
 
 def counted_table(name: str, root: Path | None = None) -> str:
-    """Wavefronts of every instruction of a study's kernels, predicted and counted, or that nothing was.
-
-    Args:
-        name: a recipe's name.
-        root: the folder of the records; results/ if left out.
-    """
+    """Wavefronts of every instruction of a study's kernels, predicted and counted, or that nothing was."""
     return _shown(records.select(catalog.find(name).name, "counted", None, root), _wavefronts)
 
 
@@ -57,39 +52,11 @@ def _wavefronts(found: list[Record]) -> str:
 
 
 def experiment_table(name: str, root: Path | None = None) -> str:
-    """The configurations of a study's experiment: what each reads, by the model and as counted, and its time.
-
-    Args:
-        name: a recipe's name.
-        root: the folder of the records; results/ if left out.
-    """
-    return _shown(_of_experiment(name, root), lambda found: f"{_orders(found)}\n\n{_conclusion(found)}")
+    """The configurations of a study's experiment: what each reads, by the model and as counted, and its time."""
+    return _shown(of_experiment(name, root), lambda found: f"{_orders(found)}\n\n{_conclusion(found)}")
 
 
-def experiment_chart(name: str, root: Path | None = None) -> draw.Picture | None:
-    """The current timings of a study's experiment as bars, or None if there is none."""
-    timed = [r for r in _of_experiment(name, root) if r["level"] == "timed" and not records.is_stale(r)]
-    if not timed:
-        return None
-    record, shape = timed[0], " x ".join(map(str, timed[0]["shape"]))
-    bars = [
-        draw.Bar(
-            shape, variant, f["tflops"], *(round(f["tflops"] * f["median_ms"] / f[e], 2) for e in ("max_ms", "min_ms"))
-        )
-        for variant, f in _timings([record]).items()
-    ]
-    own = record["figures"]["name"]
-    title = f"{', '.join(record['of'])}, {record['dtype']}, {record['device']}"
-    return draw.bar_chart(bars, title=title, highlight=own)
-
-
-def experiment_report(name: str) -> str:
-    """`experiment_table` with its chart below, for a page."""
-    chart = experiment_chart(name)
-    return experiment_table(name) + (f"\n\n{figure(chart.svg)}" if chart else "")
-
-
-def _of_experiment(name: str, root: Path | None) -> list[Record]:
+def of_experiment(name: str, root: Path | None) -> list[Record]:
     name = catalog.find(name).name
     return [r for level in ("counted", "timed") for r in records.select(name, level, None, root)]
 
@@ -98,14 +65,14 @@ def _counts(found: list[Record]) -> dict[str, dict[str, Any]]:
     return next((r["figures"] for r in found if r["level"] == "counted"), {})
 
 
-def _timings(found: list[Record]) -> dict[str, dict[str, Any]]:
+def timings_of(found: list[Record]) -> dict[str, dict[str, Any]]:
     """Figures by configuration, as they were measured; {} where none was timed."""
     timed = next((r for r in found if r["level"] == "timed"), None)
     return {timed["figures"]["name"]: timed["figures"], **timed["peers"]} if timed else {}
 
 
 def _orders(found: list[Record]) -> str:
-    counts, timings = _counts(found), _timings(found)
+    counts, timings = _counts(found), timings_of(found)
     rows = []
     for name in counts or timings:
         row = [name, *["not counted"] * 3, *["not timed"] * 2]
@@ -122,7 +89,7 @@ def _orders(found: list[Record]) -> str:
 
 def _conclusion(found: list[Record]) -> str:
     """What the figures say, in words; nothing but the figures decides which."""
-    counts, timings = _counts(found), _timings(found)
+    counts, timings = _counts(found), timings_of(found)
     said = []
     if counts:
         by_read = sorted(counts, key=lambda name: counts[name]["read_bytes"])

@@ -50,8 +50,8 @@ def _product(f: dict[str, Any]) -> str:
 
 
 def _pipeline(f: dict[str, Any]) -> str:
-    each = f"{f['problems']} problems, {f['warps']} warps, {f['barriers']} mbarriers"
-    return f"{each}: {f['steps']} steps, in any order"
+    barriers = f"{f['barriers']} mbarriers" if f["barriers"] else "barriers of the CTA"
+    return f"{f['problems']} problems, {f['warps']} warps, {barriers}: {f['steps']} steps, in any order"
 
 
 def _ran(figures: dict[str, Any]) -> str:

@@ -11,17 +11,16 @@ import importlib.machinery
 import importlib.util
 import re
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from cookbook.recipe import copy, formats
+from cookbook.recipe import copy, figures, formats
 from cookbook.recipe import majors as operand_majors
 
-TRACKS = ("foundations", "ampere", "hopper", "blackwell")
+TRACKS = ("primer", "foundations", "ampere", "hopper", "blackwell")
 KINDS = ("gemm", "transpose", "study")  # what a recipe defines: docs/architecture.md, "A recipe"
 MEASURES = ("wavefronts", "experiment", "copies", "ceiling")  # what a study may measure: recipe contract, likewise
 ANYWHERE = "anywhere"
@@ -61,8 +60,11 @@ class Recipe:
     instructions: dict[str, tuple[str, ...]] = field(default_factory=dict)
     max_smem: int | None = None  # bytes a block may use; None: the chip's own limit
     bench_shapes: tuple[tuple[int, ...], ...] = ()  # what `cookbook bench` times; (): what it times of every recipe
-    beside: str | None = None  # another GEMM, of the same operands, that `cookbook bench` times as one more peer
+    compared_with: str | None = None  # another GEMM, of the same operands, that `cookbook bench` times as one more peer
+    baselines: tuple[str, ...] = ()  # variants without the recipe's idea, which it is compared with
     tuned: bool = False  # whether it is the GEMM to use on its track: pages show it size by size
+    fitted: tuple[str, ...] = ()  # figures of its Calibration that `cookbook calibrate` fits to its variants' times
+    measured_by: str | None = None  # a study whose `measure_figures` gives others of them
     measures: str = ""  # what a study measures on a GPU, one of MEASURES; "" if nothing
     # of a study that measures ceilings: instruction -> the class that its module has for it
     ceiling_of: dict[str, str] = field(default_factory=dict)
@@ -202,14 +204,15 @@ def _described(name: str, file: Path, described: dict[str, Any]) -> Recipe:
     if "runs_on" in described and not re.fullmatch(_RUNS_ON, str(described["runs_on"])):
         needed = "sm_90 (exactly), several such with commas between them, or sm_80+"
         raise CatalogError(f"{file}: runs_on: got {described['runs_on']!r}; needed {needed}")
-    for key in ("targets", "dtypes"):
+    for key in ("targets", "dtypes", "baselines"):
         described[key] = tuple(described.get(key) or ())
     if described.get("operands", "") not in (("", *formats.FORMATS) if kind == "gemm" else ("",)):
         known_formats = ", ".join(formats.FORMATS)
         raise CatalogError(f"{file}: operands: got {described['operands']!r}; needed one of {known_formats}, of a gemm")
+    described["fitted"] = tuple(described.get("fitted") or ())
     described["majors"] = _majors(file, kind, described)
     described["bench_shapes"] = _bench_shapes(file, kind, described)
-    _check_beside(name, file, kind, described.get("beside"))
+    _check_compared(name, file, kind, described.get("compared_with"))
     _check_measures(file, kind, described)
     instructions = described.get("instructions") or {}
     if isinstance(instructions, list):
@@ -240,25 +243,28 @@ def _bench_shapes(file: Path, kind: str, described: dict[str, Any]) -> tuple[tup
     return tuple(tuple(shape) for shape in found)
 
 
-def _check_beside(name: str, file: Path, kind: str, beside: Any) -> None:
-    """What a GEMM is timed beside is another recipe of the same folder of tracks."""
-    if beside is None:
+def _check_compared(name: str, file: Path, kind: str, other: Any) -> None:
+    """What a GEMM is compared with is another recipe of the same folder of tracks."""
+    if other is None:
         return
     if kind != "gemm":
-        raise CatalogError(f"{file}: beside: got {beside!r}; needed none: a {kind} is not timed beside a GEMM")
-    if beside == name or not (file.parents[1] / f"{beside}.py").is_file():
-        raise CatalogError(f"{file}: beside: got {beside!r}; needed the name of another recipe: <track>/<file name>")
+        raise CatalogError(f"{file}: compared_with: got {other!r}; needed none: a {kind} is not compared with a GEMM")
+    if other == name or not (file.parents[1] / f"{other}.py").is_file():
+        needed = "the name of another recipe: <track>/<file name>"
+        raise CatalogError(f"{file}: compared_with: got {other!r}; needed {needed}")
 
 
 def _check_measures(file: Path, kind: str, described: dict[str, Any]) -> None:
-    """Only a study measures something of its own, only one of ceilings has ceilings, and only a GEMM is tuned."""
+    """Only a study measures something of its own, only one of ceilings has ceilings; a tuned recipe, or one with
+    baselines, is a GEMM."""
     measures = described.get("measures", "")
     if measures not in (("", *MEASURES) if kind == "study" else ("",)):
         raise CatalogError(f"{file}: measures: got {measures!r}; needed one of {', '.join(MEASURES)}, of a study")
     if described.get("ceiling_of") and measures != "ceiling":
         raise CatalogError(f"{file}: ceiling_of: got {described['ceiling_of']}; needed `measures: ceiling` beside it")
-    if described.get("tuned") and kind != "gemm":
-        raise CatalogError(f"{file}: tuned: got {described['tuned']!r}; needed none: a {kind} is no GEMM")
+    for key in ("tuned", "baselines"):
+        if described.get(key) and kind != "gemm":
+            raise CatalogError(f"{file}: {key}: got {described[key]!r}; needed none: a {kind} is no GEMM")
 
 
 # --- cells ------------------------------------------------------------------------------------------------
@@ -322,6 +328,8 @@ def load(name: str, root: Path | None = None) -> ModuleType:
     sys.modules[module_name] = module  # before execution: dataclasses look their module up by name
     try:
         loader.exec_module(module)
+        if recipe.fitted or recipe.measured_by:
+            figures.use(recipe.name, module)
     except BaseException:
         del sys.modules[module_name]
         raise
@@ -389,58 +397,13 @@ def _kept_text(source: str) -> str:
 
 
 def normal_form(source: str) -> str:
-    """The syntax tree of `source` as text that does not depend on the Python version.
+    """The syntax tree of `source` as text, without docstrings: equal where code differs in comments and layout alone.
 
-    `ast.dump` and `ast.unparse` both changed between 3.10 and 3.13 (defaults left out, new empty fields,
-    quotes in f-strings), so the tree is written out here: empty fields are skipped, docstrings dropped, and
-    the literal parts of f-strings joined.
+    One version of Python writes it; another may write it differently.
     """
     tree = ast.parse(source)
     for node in ast.walk(tree):
-        _drop_docstring(node)
-    return "".join(_written(tree))
-
-
-def _drop_docstring(node: ast.AST) -> None:
-    if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-        return
-    if ast.get_docstring(node, clean=False) is not None:
-        node.body = node.body[1:]
-
-
-def _written(value: Any) -> Iterator[str]:
-    if isinstance(value, ast.AST):
-        yield f"({type(value).__name__}"
-        for key, child in _fields(value):
-            yield f" {key}="
-            yield from _written(child)
-        yield ")"
-    elif isinstance(value, list):
-        yield "["
-        for child in value:
-            yield from _written(child)
-        yield "]"
-    else:
-        yield f"{type(value).__name__}:{value!r}"
-
-
-def _fields(node: ast.AST) -> Iterator[tuple[str, Any]]:
-    for key, child in ast.iter_fields(node):
-        if isinstance(node, ast.JoinedStr) and key == "values":
-            child = _joined(child)
-        if child is not None and child != []:
-            yield key, child
-
-
-def _joined(parts: list[ast.expr]) -> list[ast.expr]:
-    """The parts of an f-string with neighbouring literals made one and empty ones dropped."""
-    out: list[ast.expr] = []
-    for part in parts:
-        if isinstance(part, ast.Constant):
-            if part.value == "":
-                continue
-            if out and isinstance(out[-1], ast.Constant):
-                out[-1] = ast.Constant(f"{out[-1].value}{part.value}")
-                continue
-        out.append(part)
-    return out
+        kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        if isinstance(node, kinds) and ast.get_docstring(node, clean=False) is not None:
+            node.body = node.body[1:]
+    return ast.dump(tree)

@@ -7,7 +7,7 @@ CuTe's and torch's types are `Any` here, so that nothing heavy is imported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,9 +16,13 @@ from cookbook.recipe.formats import FORMATS
 
 __all__ = [
     "BlockScaled",
+    "Calibrated",
+    "CalibratedByTimes",
+    "Calibrates",
     "Ceilings",
     "Copies",
     "DividedK",
+    "Exercises",
     "Experiment",
     "ExperimentStudy",
     "Gemm",
@@ -131,6 +135,32 @@ class DividedK(Protocol):
         ...
 
 
+@runtime_checkable
+class Calibrated(Protocol):
+    """`fitted` or `measured_by`: its host side holds figures of one chip, and `cookbook calibrate` measures others."""
+
+    CALIBRATION: Any  # the figures in use: a frozen dataclass, a comment behind each field or above it
+
+    def calibrate(self, **figures: Any) -> Any:
+        """Use these figures from now on, in place of those of their names; returns the new CALIBRATION."""
+        ...
+
+
+@runtime_checkable
+class CalibratedByTimes(Protocol):
+    """`fitted`: with the figures of these names, the costs of its VARIANTS are nearest to their times."""
+
+    VARIANTS: Mapping[str, Any]
+
+    def cost(self, config: Any, m: int, n: int, k: int, sms: int) -> float:
+        """What a product costs, by `CALIBRATION`, relative to the cost of another Config."""
+        ...
+
+    def choose(self, m: int, n: int, k: int, sms: int) -> str:
+        """The variant that costs least."""
+        ...
+
+
 # --- transposes -------------------------------------------------------------------------------------------------------
 
 
@@ -196,6 +226,26 @@ class Study(Protocol):
 
     def facts(self) -> list[tuple[str, bool, str]]:
         """A name, whether it holds, what was found and needed; each computed when this is called."""
+        ...
+
+
+@runtime_checkable
+class Exercises(Protocol):
+    """Its page ends in exercises: functions whose bodies the reader writes; until then they raise NotImplementedError.
+
+    The docstring of each function is its task.
+    """
+
+    # by name of the function: a check that takes the reader's function and yields (question, got, needed)
+    EXERCISES: Mapping[str, Callable[[Any], Iterable[tuple[str, Any, Any]]]]
+
+
+@runtime_checkable
+class Calibrates(Protocol):
+    """A study that a GEMM names under `measured_by`."""
+
+    def measure_figures(self) -> dict[str, Any]:
+        """Figures of the present device by their name in a CALIBRATION, as JSON keeps them."""
         ...
 
 
@@ -292,6 +342,8 @@ def asked_of(recipe: Recipe) -> tuple[type, ...]:
     asked = _OF_KIND[recipe.kind] + _OF_MEASURES.get(recipe.measures, ())
     if recipe.operands:
         asked += (BlockScaled,) if FORMATS[recipe.operands].block else (RowScaled,)
+    if recipe.fitted or recipe.measured_by:
+        asked += (Calibrated, CalibratedByTimes) if recipe.fitted else (Calibrated,)
     return asked + ((InstructionCeilings,) if recipe.ceiling_of else ())
 
 

@@ -5,18 +5,18 @@ operands again and again, and their kind (shapes, strides, dtypes, devices, alig
 and which kernel serves it. `cookbook copy` writes what a recipe uses of this text into the copied file.
 """
 
+import inspect
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
-import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 import torch
 
 DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
+LARGEST = 2**31 - 2**12  # of M, N, K: Int32 in a kernel, where the last tile, and a cluster's, may stick out
 MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
 # CuTe compiles with state of the whole process: two threads at it abort. One lock, which all copies of this file share.
 COMPILING = cutlass.__dict__.setdefault("_one_compile_at_a_time", threading.RLock())
@@ -28,15 +28,22 @@ def require(ok: bool, name: str, got: object, needed: str, error: type[Exception
         raise error(f"{name}: got {got}; needed {needed}")
 
 
-def compile_host(host, arch: str, pointers: tuple, constants: tuple, numbers: tuple = (), options: str = "", modes=3):
-    """Compile host(*pointers, sizes, strides, *numbers, stream, *constants), with dummy addresses and numbers.
+def compile_host(host, arch: str, pointers: tuple, constants: tuple, options: str = ""):
+    """Compile `host`, a `cute.jit` function, for dummies of the types in its annotations, then `constants`.
 
     arch: "sm_90a", which needs no GPU; "": the GPU that is here. pointers: (element type, alignment in bytes) each.
-    modes: how many sizes (Int32) and strides (Int64) there are. numbers: Int32.
     """
-    dummies = [cute.runtime.make_ptr(of, 16, cute.AddressSpace.gmem, assumed_align=align) for of, align in pointers]
-    sizes, strides = (cutlass.Int32(8),) * modes, (cutlass.Int64(32),) * modes
-    dummies += [sizes, strides, *map(cutlass.Int32, numbers), cuda.CUstream(0)]
+    described = iter(pointers)
+
+    def dummy(of) -> object:
+        if of is cute.Pointer:
+            element, align = next(described)
+            return cute.runtime.make_ptr(element, 16, cute.AddressSpace.gmem, assumed_align=align)
+        fields = get_args(of) or [of.__annotations__[name] for name in getattr(of, "_fields", ())]
+        return getattr(of, "_make", tuple)(map(dummy, fields)) if fields else of(0)
+
+    types = (each.annotation for each in inspect.signature(host).parameters.values())
+    dummies = [dummy(of) for of in types if of is not cutlass.Constexpr]
     options = f"--gpu-arch {arch} {options}" if arch else options
     with COMPILING:
         return cute.compile(host, *dummies, *constants, options=options.strip() or None)
@@ -219,10 +226,11 @@ class Gemm:
         call = self.check(*given)
         with torch.cuda.device(call.device), COMPILING:
             which, arguments = self.prepare(call)
-            which = DTYPES[call.dtype], *which
-            # TVM-FFI makes it a function of plain integers, which costs little more to call than the launch itself.
-            make = partial(self.compile_for, "", *which, options="--enable-tvm-ffi")
-            plan = call, once(self.kernels, (call.arch, *which), make), arguments
+            name = call.arch, DTYPES[call.dtype], *which
+            if name not in self.kernels:
+                # TVM-FFI makes it a function of plain integers, which costs little more to call than the launch itself.
+                self.kernels[name] = self.compile_for("", *name[1:], options="--enable-tvm-ffi")
+            plan = call, self.kernels[name], arguments
             if len(self.plans) >= MAX_PLANS:
                 self.plans.clear()
             if not torch.cuda.is_current_stream_capturing():  # what a capture forbids to ask for, the plan may lack
@@ -239,6 +247,8 @@ class Gemm:
         require(self.takes[b.dtype] == dtype, "b", b.dtype, f"{a.dtype}, the dtype of a", TypeError)
         (m, k), n = a.shape, b.shape[1]
         require(b.shape[0] == k, "b", f"shape {tuple(b.shape)}", f"({k}, N), for a is {tuple(a.shape)}")
+        for name, index, extent in (("a", "M", m), ("b", "N", n), ("a", "K", k)):
+            require(extent <= LARGEST, name, f"{index} = {extent}", f"at most {LARGEST}: kernels count in 32 bits")
         (a_major, lda), (b_major, ldb) = self.major_of("a", a, 1, self.whole), self.major_of("b", b, 0, self.whole)
         if out is not None:
             check_out(out, a, b, dtype)
@@ -254,3 +264,75 @@ class Gemm:
         majors, strides = (a_major, b_major), (lda, ldb, ldc if direct else padded)
         types, mnk = (a.dtype, b.dtype), (m, n, k)
         return Call(dtype, types, a.get_device(), arch, sms, mnk, majors, strides, vec, direct, spans, variant)
+
+
+def scale_stride(name: str, scale: torch.Tensor, extent: int, along: int, device: torch.device) -> int:
+    """The stride, in elements, of `extent` scale factors along mode `along`; 0 of one for all."""
+    one = isinstance(scale, torch.Tensor) and scale.numel() == 1
+    scale = scale.reshape(1, 1) if one else scale
+    check_tensor(name, scale, (torch.float32,))
+    shape = (extent, 1) if along == 0 else (1, extent)
+    require(one or scale.shape == shape, name, f"shape {tuple(scale.shape)}", f"{shape}, or one element")
+    require(scale.device == device, name, f"device {scale.device}", f"{device}, where a is")
+    stride = 0 if one else scale.stride(along)
+    require(stride < 1 << 31, name, f"stride {stride}", "one below 2**31")
+    return stride
+
+
+class RowScaledGemm(Gemm):
+    """A `Gemm` of operands of which each row of A and each column of B has a scale factor."""
+
+    def matmul(self, given: tuple, out: torch.Tensor | None, variant: str) -> torch.Tensor:
+        """The scaled product of `given`: a, b, scale_a, scale_b."""
+        key = (*map(kind, given), kind(out), torch.is_grad_enabled(), kind(variant))
+        call, launch, arguments = self.plans.get(key) or self.plan(key, *given, out, variant)
+        if torch.cuda.current_device() != call.device:
+            with torch.cuda.device(call.device):
+                return self.matmul(given, out, variant)
+        (m, n, _), (a, b, scale_a, scale_b) = call.mnk, given
+        out = a.new_empty(m, n, dtype=call.dtype) if out is None else out
+        pa, pb, *scales = [x.data_ptr() for x in given]
+        start, (*spans, size) = out.data_ptr(), call.spans
+        if any(x < start + size and start < x + span for x, span in zip((pa, pb, *scales), spans, strict=True)):
+            check_apart(out, a=a, b=b, scale_a=scale_a.reshape(-1, 1), scale_b=scale_b.reshape(-1, 1))
+        made = out if call.direct else out.new_empty(m, call.strides[2])  # TMA finishes the last 16 bytes of a row
+        stream = torch._C._cuda_getCurrentRawStream(call.device)  # its number, for which torch makes no Stream object
+        launch(pa, pb, made.data_ptr(), *scales, *arguments, stream)
+        return out if call.direct else out.copy_(made[:, :n])
+
+    def check(self, a, b, scale_a, scale_b, out: torch.Tensor | None, variant: str) -> Call:
+        """What is to be known of a legal call."""
+        call = super().check(a, b, out, variant)
+        (m, n, _), (a_span, b_span, out_span) = call.mnk, call.spans
+        along = scale_stride("scale_a", scale_a, m, 0, a.device), scale_stride("scale_b", scale_b, n, 1, a.device)
+        spans = (4 * (stride * (x.numel() - 1) + 1) for stride, x in zip(along, (scale_a, scale_b), strict=True))
+        return call._replace(strides=(*call.strides, *along), spans=(a_span, b_span, *spans, out_span))
+
+
+REMAPS: dict[tuple, torch.Tensor] = {}  # by device, GPC of each cluster, and length of a group
+
+
+def remapping(gpcs: Sequence, together: int) -> list[int]:
+    """The number of the first cluster tile of each cluster, given its GPC: `together` consecutive numbers are of one
+    GPC, as long as it has clusters; those that fill no group come last."""
+    groups, rest = [], []
+    for gpc in dict.fromkeys(gpcs):
+        members = [cluster for cluster, each in enumerate(gpcs) if each == gpc]
+        full = len(members) // together * together
+        groups, rest = groups + members[:full], rest + members[full:]
+    order = groups + rest
+    return sorted(range(len(order)), key=order.__getitem__)  # for each cluster, its place in that order
+
+
+def remap_table(device: int, gpcs: tuple, together: int) -> int:
+    """The address of `remapping` as a table of Int32 on the device; 0 (no table) if there is none yet and a graph is
+    being captured, which allows no copy to the device."""
+    key = device, gpcs, together
+    if key not in REMAPS:
+        if torch.cuda.is_current_stream_capturing():
+            return 0
+        stream, table = torch.cuda.Stream(device), remapping(gpcs, together)  # of its own: no work is waited for
+        with torch.cuda.stream(stream):
+            REMAPS[key] = torch.tensor(table, dtype=torch.int32, device=torch.device("cuda", device))
+        stream.synchronize()  # kernels read the table without waiting for anything
+    return REMAPS[key].data_ptr()

@@ -9,7 +9,7 @@ from cookbook.recipe import catalog
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*/[a-z][a-z0-9_]*")
 # What a new recipe does not take over: what was said or asked of the old one alone.
-_NOT_KEPT = ("bench_shapes", "beside", "tuned")
+_NOT_KEPT = ("bench_shapes", "compared_with", "tuned")
 _TEST = '''\
 """{name}: what is its own. What every recipe must hold, tests/recipes/test_recipes.py and others ask of all of them."""
 

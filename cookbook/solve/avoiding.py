@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -18,13 +17,7 @@ from cookbook.gf2 import echelon, kernel, span
 
 __all__ = ["BankMap", "Frame", "Tree", "Undecided"]
 
-GREEDY = 16  # steps for which the search follows its first choice; then it takes many branches at once
-BATCH = 128
-BATCH_BYTES = 1 << 26  # of the states that may follow a batch
 LARGEST = 21  # log2 of the vectors that a search can look at
-_ONES = np.array([i.bit_count() for i in range(1 << 16)], np.uint8)
-# The bits of a word whose number has bit i clear.
-_EVEN = [sum(1 << k for k in range(64) if not k >> i & 1) for i in range(6)]
 
 
 @checked
@@ -83,7 +76,7 @@ def avoid(spans: Sequence[Sequence[int]], n: int, rank: int, most: int | None = 
     """A linear map from n bits to `rank` bits that is injective on every span; or why there is none.
 
     The spans of blocks take a handful of steps, as do up to eight arbitrary ones. Hard are thirty arbitrary spans of
-    n = 12 bits, when they are just enough: up to 30,000 nodes, a few microseconds each.
+    n = 12 bits, when they are just enough: up to 30,000 nodes, a tenth of a millisecond each.
 
     Args:
         spans: a basis each, of dimension `rank` at most.
@@ -99,9 +92,8 @@ def avoid(spans: Sequence[Sequence[int]], n: int, rank: int, most: int | None = 
     if len(total) <= rank:  # room for all at once
         return BankMap(_injective(total, n), 0)
     search = _Search(spans, n, rank)
-    found = search.run(most)
-    frame = search.frame
-    return (frame, search.tree()) if found is None else BankMap(_extended(frame, found, n), search.steps)
+    tree = search.run(most)
+    return (search.frame, tree) if tree else BankMap(_extended(search.frame, search.chosen, n), search.nodes)
 
 
 def avoidable(spans: Sequence[Sequence[int]], n: int, rank: int, most: int) -> tuple[bool, int]:
@@ -111,7 +103,7 @@ def avoidable(spans: Sequence[Sequence[int]], n: int, rank: int, most: int) -> t
         Undecided: `most` nodes were not enough.
     """
     search = _Search(spans, n, rank)
-    return search.run(most) is not None, search.nodes
+    return search.run(most) is None, search.nodes
 
 
 def _frame(bases: list[list[int]], n: int, rank: int) -> Frame:
@@ -141,11 +133,10 @@ def _forbidden(frame: Frame, bases: list[list[int]]) -> np.ndarray:
 
 
 class _Search:
-    """The search for the kernel, many branches at once.
+    """The search for the kernel, coset by coset.
 
-    A state is one word for each coset, a bit for each position that is still free (of wider positions the high bits
-    are a second index), and which cosets have their vector. A choice v = (coset, position) leaves free what is free
-    now and is free when moved by v; a coset without a vector whose word is 0 is a dead end.
+    A state is which vectors are free, (cosets, positions), and which cosets have their vector. A choice
+    v = (coset, position) leaves free what is free now and is free when moved by v.
     """
 
     def __init__(self, spans: Sequence[Sequence[int]], n: int, rank: int) -> None:
@@ -155,23 +146,14 @@ class _Search:
         self.frame = frame = _frame(bases, n, rank)
         if len(frame.across) + frame.width > LARGEST:
             raise Undecided(f"rank: got {rank}; the search would look at 2**{len(frame.across) + frame.width} vectors")
-        blocked = _forbidden(frame, bases)
-        self._cosets = len(blocked)
-        self._low = min(frame.width, 6)  # bits of a position inside a word
-        self._high = frame.width - self._low
-        self._depth = len(frame.across)
-        bits = (~blocked).reshape(-1, 1 << self._low).astype(np.uint64)
-        words = (bits << np.arange(1 << self._low, dtype=np.uint64)).sum(axis=1, dtype=np.uint64)
-        self._batch = max(1, min(BATCH, BATCH_BYTES >> len(frame.across) + 2 * frame.width - 3))
-        self._dtype = np.uint16 if self._low <= 4 else np.uint32 if self._low == 5 else np.uint64
-        self._free = words.astype(self._dtype)[None]
-        self._assigned = np.zeros((1, self._cosets), bool)
-        self._assigned[0, 0] = True
-        self.steps = 0
-        self._log: list[tuple[np.ndarray, np.ndarray, np.ndarray, int]] = []  # parent, position, coset; nodes so far
+        self._free = ~_forbidden(frame, bases)
+        self._cosets, self._positions = map(np.arange, self._free.shape)
+        self.chosen: list[tuple[int, int]] = []  # the kernel's vectors so far, (coset, position) each
+        self.nodes = 0  # states and dead ends that were looked at
+        self._ends: dict[int, Tree] = {}  # dead ends are many: those of one coset are one
 
-    def run(self, most: int | None = None) -> list[tuple[int, int]] | None:
-        """The chosen (coset, position) pairs, or None: exhausted.
+    def run(self, most: int | None = None) -> Tree | None:
+        """What was gone through in vain; None: `chosen` is a kernel.
 
         Args:
             most: nodes after which to give up.
@@ -179,107 +161,29 @@ class _Search:
         Raises:
             Undecided: `most` nodes were not enough.
         """
-        start = np.full(1, -1)
-        stack: list[tuple[Any, ...]] = [(0, self._free, self._assigned, start, start)]
-        while stack:
-            if most is not None and self.nodes > most:
-                raise Undecided(f"most: got {most}; more nodes are needed")
-            depth, *state = stack.pop()
-            many = 1 if self.steps < GREEDY else self._batch
-            if len(state[0]) > many:
-                stack.append((depth, *(rows[many:] for rows in state)))
-            free, assigned, parent, position = (rows[:many] for rows in state)
-            self.steps += len(free)
-            if depth == self._depth:
-                return self._path(int(parent[0]), int(position[0]))
-            coset = self._narrowest(free, assigned)
-            nodes = self._remember(parent, position, coset)
-            children = self._children(free, assigned, coset, nodes)
-            if len(children[0]):
-                stack.append((depth + 1, *children))
-        return None
+        return self._exhausted(self._free, self._cosets == 0, most)
 
-    def _narrowest(self, free: np.ndarray, assigned: np.ndarray) -> np.ndarray:
-        """Of each state, the coset without a vector that has the fewest positions left."""
-        parts = _ONES[free.view(np.uint16)].reshape(len(free), self._cosets, -1)
-        ones = parts[:, :, 0].astype(np.uint16)
-        for i in range(1, parts.shape[2]):  # far quicker than a sum over a short axis
-            ones += parts[:, :, i]
-        ones[assigned] = 0xFFFF
-        return ones.argmin(axis=1)
-
-    def _children(self, free: np.ndarray, assigned: np.ndarray, coset: np.ndarray, nodes: np.ndarray) -> tuple:
-        """The states after every choice in these cosets that are no dead ends, simple positions first."""
-        words = free.reshape(len(free), self._cosets, 1 << self._high)[np.arange(len(free)), coset]
-        row, high, low = np.nonzero(words[:, :, None] >> np.arange(1 << self._low, dtype=self._dtype) & self._dtype(1))
-        position = high << self._low | low
-        order = np.lexsort((position, _ONES[position & 0xFFFF] + _ONES[position >> 16], row))
-        row, position = row[order], position[order]
-        by = coset[row]
-        to = _shuffle(self._cosets, by)
-        free = free[row] & self._moved(free, row, to, position)
-        assigned = assigned[row] | _taken(assigned, row, to)
-        open_ = assigned | (free != 0 if not self._high else free.reshape(len(row), self._cosets, -1).any(axis=2))
-        alive = open_.all(axis=1)
-        dead = ~alive
-        self._remember(nodes[row[dead]], position[dead], open_[dead].argmin(axis=1))
-        return free[alive], assigned[alive], nodes[row[alive]], position[alive]
-
-    def _moved(self, free: np.ndarray, row: np.ndarray, to: np.ndarray, position: np.ndarray) -> np.ndarray:
-        """What is free, in these rows, where each vector comes to lie: in the cosets `to`, moved by `position`."""
-        if self._high:
-            high = _shuffle(1 << self._high, position >> self._low)
-            to = ((to << self._high)[:, :, None] | high[:, None, :]).reshape(len(row), -1)
-        moved = _taken(free, row, to)
-        for bit in range(self._low):
-            rows = np.flatnonzero(position >> bit & 1)
-            step, even = self._dtype(1 << bit), self._dtype(_EVEN[bit] & (1 << (1 << self._low)) - 1)
-            word = moved[rows]
-            moved[rows] = (word & even) << step | word >> step & even
-        return moved
-
-    def _remember(self, parent: np.ndarray, position: np.ndarray, coset: np.ndarray) -> np.ndarray:
-        """Writes nodes down; returns their numbers."""
-        first = self.nodes
-        self._log.append((parent, position, coset, first + len(parent)))
-        return np.arange(first, first + len(parent))
-
-    @property
-    def nodes(self) -> int:
-        """How many dead ends and states with a choice were looked at."""
-        return self._log[-1][3] if self._log else 0
-
-    def _nodes(self) -> list[tuple[int, int, int]]:
-        """(parent, position, coset) of every node."""
-        return [node for p, q, c, _ in self._log for node in zip(p.tolist(), q.tolist(), c.tolist(), strict=True)]
-
-    def _path(self, node: int, position: int) -> list[tuple[int, int]]:
-        nodes, chosen = self._nodes(), []
-        while node >= 0:
-            parent, above, coset = nodes[node]
-            chosen.append((coset, position))
-            node, position = parent, above
-        return chosen[::-1]
-
-    def tree(self) -> Tree:
-        """What was gone through in vain."""
-        nodes = self._nodes()
-        ends = [Tree(coset) for coset in range(self._cosets)]  # dead ends are many: those of one coset are one
-        inner = {parent: Tree(nodes[parent][2]) for parent in {parent for parent, _, _ in nodes} if parent >= 0}
-        for node, (parent, position, coset) in enumerate(nodes):
-            if parent >= 0:
-                inner[parent].branches[position] = inner.get(node) or ends[coset]
-        return inner.get(0) or ends[nodes[0][2]]
-
-
-def _shuffle(count: int, by: np.ndarray) -> np.ndarray:
-    """(len(by), count): i ^ by."""
-    return np.arange(count) ^ by[:, None]
-
-
-def _taken(table: np.ndarray, row: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Of each of these rows of a table, these columns."""
-    return table.reshape(-1).take(columns + (row * table.shape[1])[:, None])
+    def _exhausted(self, free: np.ndarray, assigned: np.ndarray, most: int | None) -> Tree | None:
+        """The dead end that a state leads to; None if it leads to a kernel."""
+        if most is not None and self.nodes >= most:
+            raise Undecided(f"most: got {most}; more nodes are needed")
+        self.nodes += 1
+        if len(self.chosen) == len(self.frame.across):
+            return None
+        left = np.where(assigned, len(self._positions) + 1, np.count_nonzero(free, axis=1))
+        coset = int(left.argmin())  # of those without a vector, the one that has the fewest positions left
+        if not left[coset]:
+            return self._ends.setdefault(coset, Tree(coset))
+        moved, branches = self._cosets ^ coset, {}
+        for position in sorted(np.flatnonzero(free[coset]).tolist(), key=lambda p: (p.bit_count(), p)):
+            self.chosen.append((coset, position))
+            still = free & free[moved][:, self._positions ^ position]
+            below = self._exhausted(still, assigned | assigned[moved], most)
+            if below is None:
+                return None
+            branches[position] = below
+            self.chosen.pop()
+        return Tree(coset, branches)
 
 
 def _injective(basis: Sequence[int], n: int) -> tuple[int, ...]:

@@ -29,26 +29,22 @@ import numpy as np
 
 from cookbook import access as lanes_of_a_warp
 from cookbook.access import LANES, Access
-from cookbook.arguments import boolean, integer, integers, renamed, shown, string, wrong_type
-from cookbook.gf2 import span
+from cookbook.arguments import boolean, integer, integers, shown, string, wrong_type
 from cookbook.solve.patterns import (
     ELEMENTS,
     MAX_ELEMENTS,
-    MAX_VECTOR,
     Banks,
     Block,
     Span,
     check_powers,
     checked_tile,
-    contiguous,
-    in_lane_order,
     is_power_of_two,
     log2,
     phase,
     starts,
 )
 
-__all__ = ["NAMES", "Instruction", "Pattern", "as_pattern", "parse", "warp_accesses"]
+__all__ = ["NAMES", "Instruction", "Pattern", "as_pattern", "parse"]
 
 MAX_ADDRESS = 1 << 40  # bytes
 MATRIX_ROWS, MATRIX_BYTES = 8, 16
@@ -360,52 +356,6 @@ def check_banks(instruction: Instruction, banks: Banks) -> None:
     """Raises ValueError when the memory is not the one that real instructions read: 32 banks of 4 bytes."""
     if banks != Banks():
         raise ValueError(f"banks: got {banks.count} of {banks.bytes} bytes with {instruction}; needed 32 of 4 bytes")
-
-
-def warp_accesses(pattern: Pattern | str | Sequence[int], byte_offsets: np.ndarray, element_bits: int) -> list[Access]:
-    """What a warp asks for to serve an access at the corner of a tile: one `Access` for each instruction.
-
-    An `Instruction` is one. A `Block` or `Span` is served by as many ld.shared as it takes, of 32 lanes each, in its
-    own order; a lane moves the longest vector, up to 16 bytes, that the access and the layout both have in one piece.
-
-    Args:
-        byte_offsets: (rows, columns) byte address of each element of the tile, integers of 0 or more.
-
-    Raises:
-        ValueError: the access does not fit in the tile; the layout splits a word that the access takes whole.
-    """
-    integer("element_bits", element_bits, one_of=ELEMENTS)
-    pattern = as_pattern(pattern, "pattern")
-    table = _checked_table(byte_offsets)
-    if isinstance(pattern, Instruction):
-        return [pattern.access(table, element_bits)]
-    with renamed(tile="byte_offsets"):
-        rows, columns, vector = _elements(pattern, table.shape, element_bits)
-    word = min(vector, max(1, 32 // element_bits))
-    while True:
-        starts_at = slice(None, None, vector)
-        try:
-            first = _vectors(table, rows[starts_at], columns[starts_at], vector, element_bits, str(pattern))
-            break
-        except ValueError:
-            if vector <= word:
-                raise
-            vector //= 2
-    padded = np.full(-(-len(first) // LANES) * LANES, -1, np.int64)
-    padded[: len(first)] = first
-    return [lanes_of_a_warp.ldst(part, vector * element_bits // 8) for part in padded.reshape(-1, LANES)]
-
-
-def _elements(pattern: Block | Span, tile: tuple[int, int], element_bits: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """(rows, columns, longest vector of a lane) of the elements of a block or span at the tile's corner, in order."""
-    linear = all(map(is_power_of_two, tile))
-    if isinstance(pattern, Span) or (linear and pattern.regular):
-        basis = pattern.basis(tile)
-        own = min(log2(max(1, MAX_VECTOR * 8 // element_bits)), contiguous(basis))
-        return *np.divmod(span(in_lane_order(basis, own)), tile[1]), 1 << own
-    pattern.check(tile)
-    row, column = np.divmod(np.arange(pattern.rows * pattern.columns), pattern.columns)
-    return row * pattern.row_step, column * pattern.column_step, pattern.vector(tile, element_bits)
 
 
 def _checked_table(byte_offsets: np.ndarray) -> np.ndarray:

@@ -22,8 +22,7 @@ __all__ = ["Candidate", "ExhaustionProof"]
 
 MAX_PLACES = 1 << 22  # elements that all places of the accesses ask for: seconds
 COUNTED = 1 << 14  # phases that are counted at once
-SAMPLE = 4  # phases or so of each access that a candidate must pass before more are counted
-CHUNK = 64  # phases that are then counted at first; eight times as many each time
+SAMPLE = 8  # phases or so of each access that are counted first
 
 
 @checked
@@ -123,50 +122,33 @@ def solve_irregular(
             f"{tile[0]}x{tile[1]} tile; needed {MAX_PLACES} at most. Take fewer accesses or fewer rows"
         )
     witnesses: list[tuple[int, int]] = []
-    for layout, swizzles in _groups(tile, kept):
-        flat = layout.table().reshape(-1)
-        for swizzle, seen in zip(swizzles, _screened(flat, swizzles, phases, element_bits, banks), strict=True):
-            found = seen or _conflict(swizzle(flat), phases, element_bits, banks)
-            if found is None:
-                return Candidate(layout, swizzle), len(witnesses) + 1
-            witnesses.append(found)
+    tables: dict[Layout, np.ndarray] = {}
+    for candidate in candidates(tile, kept):
+        if candidate.layout not in tables:
+            tables[candidate.layout] = candidate.layout.table().reshape(-1)
+        found = _conflict(tables[candidate.layout], candidate.swizzle, phases, element_bits, banks)
+        if found is None:
+            return candidate, len(witnesses) + 1
+        witnesses.append(found)
     return ExhaustionProof(tile, element_bits, placed, banks, kept, tuple(witnesses))
 
 
-def _screened(
-    flat: np.ndarray, swizzles: Sequence[Swizzle], phases: Sequence[np.ndarray], element_bits: int, banks: Banks
-) -> list[tuple[int, int] | None]:
-    """Of each swizzle the (access, phase) in which it conflicts, if one of a few does: all at once, for most fail."""
-    found: list[tuple[int, int] | None] = [None] * len(swizzles)
-    alive = np.arange(len(swizzles))
-    yyy, right, left = (
-        np.array(column)[:, None, None]
-        for column in zip(*((s.yyy, max(s.shift, 0), max(-s.shift, 0)) for s in swizzles), strict=True)
-    )
-    for access, whole in enumerate(phases):
-        if not len(alive):
-            break
-        every = max(1, len(whole) // SAMPLE)
-        x = flat[whole[::every]]
-        moved = x ^ ((x & yyy[alive]) >> right[alive] << left[alive])
-        clash = _clashes(moved.reshape(-1, whole.shape[1]), element_bits, banks).reshape(len(alive), -1)
-        for index in np.flatnonzero(clash.any(axis=1)):
-            found[alive[index]] = access, int(clash[index].argmax()) * every
-        alive = alive[~clash.any(axis=1)]
-    return found
-
-
 def _conflict(
-    moved: np.ndarray, phases: Sequence[np.ndarray], element_bits: int, banks: Banks
+    flat: np.ndarray, swizzle: Swizzle, phases: Sequence[np.ndarray], element_bits: int, banks: Banks
 ) -> tuple[int, int] | None:
-    """The (access, phase) of a conflict under a map, given as the offset of each element; None if it has none."""
+    """The (access, phase) of a conflict under a swizzle of the offset of each element; None if it has none."""
+
+    def among(access: int, numbers: np.ndarray) -> tuple[int, int] | None:
+        clash = _clashes(swizzle(flat[phases[access][numbers]]), element_bits, banks)
+        return (access, int(numbers[clash.argmax()])) if clash.any() else None
+
+    for access, whole in enumerate(phases):  # some from everywhere: most candidates fail in one of them
+        if found := among(access, np.arange(0, len(whole), max(1, len(whole) // SAMPLE))):
+            return found
     for access, whole in enumerate(phases):
-        first, count = 0, CHUNK
-        while first < len(whole):
-            clash = _clashes(moved[whole[first : first + count]], element_bits, banks)
-            if clash.any():
-                return access, first + int(clash.argmax())
-            first, count = first + count, count * 8
+        for numbers in np.split(np.arange(len(whole)), range(COUNTED, len(whole), COUNTED)):
+            if found := among(access, numbers):
+                return found
     return None
 
 
@@ -183,19 +165,12 @@ def candidates(tile: tuple[int, int], vector_elements: int) -> Iterator[Candidat
     Args:
         vector_elements: how many neighbours a swizzle must keep together, a power of two.
     """
-    for layout, swizzles in _groups(tile, vector_elements):
-        yield from (Candidate(layout, swizzle) for swizzle in swizzles)
-
-
-def _groups(tile: tuple[int, int], vector_elements: int) -> Iterator[tuple[Layout, list[Swizzle]]]:
-    """The candidates, those of one layout together."""
     integer("vector_elements", vector_elements, at_least=1, power_of_two=True)
     plain, *others = _row_orders(*tile)
-    swizzles = list(_swizzles(tile, log2(vector_elements)))
-    yield plain, swizzles
-    yield from ((order, swizzles[:1]) for order in others)
-    if swizzles[1:]:
-        yield from ((order, swizzles[1:]) for order in others)
+    none, *swizzles = _swizzles(tile, log2(vector_elements))
+    yield from (Candidate(plain, swizzle) for swizzle in (none, *swizzles))
+    yield from (Candidate(order, none) for order in others)
+    yield from (Candidate(order, swizzle) for order in others for swizzle in swizzles)
 
 
 def _row_orders(rows: int, columns: int) -> Iterator[Layout]:

@@ -247,6 +247,35 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
     )
 
 
+# %% [markdown] tags=["lab"]
+# One 8x8 matrix, stored along M: a row of the left picture is 16 bytes of shared memory. Without `.trans` each lane
+# gets two neighbours along M; compare lane 0 in the two pictures.
+
+# %% tags=["lab"]
+from cookbook import access, banks, draw
+from cookbook.layouts import evaluate
+
+draw.ldmatrix_view(mn_major=True)
+
+# %% tags=["lab"]
+draw.ldmatrix_view(mn_major=True, trans=True)
+
+# %% [markdown] tags=["lab"]
+# Our own A for `nt`, as CuTe evaluates it. A row of the picture is one 128-byte line of shared memory: 64 elements
+# along M, of one k. The chunks are numbered along M; the swizzle is the one that a K-major tile has.
+
+# %% tags=["lab"]
+NT = replace(CONFIG, a_major="m", b_major="n")
+layouts, copies = evaluate(smem_layouts, cutlass.Float16, NT), evaluate(tiled_copies, cutlass.Float16, NT)
+draw.swizzle_view(layouts.a)
+
+# %% [markdown] tags=["lab"]
+# One `ldmatrix.x4.trans` of warp 0: each lane gives the address of 16 bytes along M. The eight lines of a phase are
+# eight k, and their pieces lie in eight different slots.
+
+# %% tags=["lab"]
+draw.access_view(access.of_copy(layouts.a, copies.s2r_a, "src", "ldmatrix")[0], title="ldmatrix.x4.trans, M-major A")
+
 # %% [markdown]
 # ## Loading
 #
@@ -319,21 +348,36 @@ def load_tile(load, k_tile, stage):
 
 
 # %%
-@cute.jit
-def mainloop(mma, acc, copies, load_a, load_b, sA, sB, tidx, k_tiles, config: cutlass.Constexpr):
-    """Multiply all k-tiles into `acc`; the first `stages - 1` have been asked for."""
-    thr, thr_a, thr_b = (x.get_slice(tidx) for x in (mma, copies.s2r_a, copies.s2r_b))
-    tCrA = mma.make_fragment_A(thr.partition_A(sA)[None, None, None, 0])  # (MMA, MMA_M, MMA_K)
-    tCrB = mma.make_fragment_B(thr.partition_B(sB)[None, None, None, 0])  # (MMA, MMA_N, MMA_K)
-    tXsA, tXrA = thr_a.partition_S(sA), thr_a.retile(tCrA)  # (CPY, CPY_M, CPY_K, STAGE), (CPY, CPY_M, CPY_K)
-    tXsB, tXrB = thr_b.partition_S(sB), thr_b.retile(tCrB)
-    k_blocks, stages = cute.size(tCrA, mode=[2]), config.stages
-    read, write = cutlass.Int32(0), cutlass.Int32(stages - 1)
+class Operand(NamedTuple):
+    """A warp's way from shared memory to the tensor cores, for A or B."""
 
+    copy: cute.TiledCopy  # ldmatrix
+    smem: cute.Tensor  # (CPY, CPY_M, CPY_K, STAGE)
+    into: cute.Tensor  # (CPY, CPY_M, CPY_K): registers as ldmatrix fills them
+    regs: cute.Tensor  # (MMA, MMA_M, MMA_K): the same registers as mma takes them
+
+
+def make_operand(copy, sX, regs, tidx) -> Operand:
+    """This thread's part of an operand. sX: (rows, K, STAGE); regs: as `mma` takes them."""
+    thr = copy.get_slice(tidx)
+    return Operand(copy, thr.partition_S(sX), thr.retile(regs), regs)
+
+
+@cute.jit
+def fetch_block(x, stage, k: cutlass.Constexpr):
+    """The fragments of k-block `k`."""
+    cute.copy(x.copy, x.smem[None, None, k, stage], x.into[None, None, k])
+
+
+@cute.jit
+def mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config: cutlass.Constexpr):
+    """Multiply all k-tiles into `acc`; the first `stages - 1` have been asked for."""
+    stages, k_blocks = config.stages, config.tile_k // 16
+    read, write = cutlass.Int32(0), cutlass.Int32(stages - 1)
     cute.arch.cp_async_wait_group(stages - 2)
     cute.arch.sync_threads()
-    cute.copy(copies.s2r_a, tXsA[None, None, 0, read], tXrA[None, None, 0])
-    cute.copy(copies.s2r_b, tXsB[None, None, 0, read], tXrB[None, None, 0])
+    fetch_block(a, read, 0)
+    fetch_block(b, read, 0)
     still_loading = cutlass.max(k_tiles - (stages - 1), 0)
     for first, last, loading in ((0, still_loading, True), (still_loading, k_tiles, False)):
         for k_tile in cutlass.range(first, last, unroll=1):
@@ -342,9 +386,8 @@ def mainloop(mma, acc, copies, load_a, load_b, sA, sB, tidx, k_tiles, config: cu
                     read = read + 1 if read + 1 < stages else cutlass.Int32(0)
                     cute.arch.cp_async_wait_group(stages - 2)
                     cute.arch.sync_threads()
-                ahead = (k + 1) % k_blocks
-                cute.copy(copies.s2r_a, tXsA[None, None, ahead, read], tXrA[None, None, ahead])
-                cute.copy(copies.s2r_b, tXsB[None, None, ahead, read], tXrB[None, None, ahead])
+                fetch_block(a, read, (k + 1) % k_blocks)
+                fetch_block(b, read, (k + 1) % k_blocks)
                 if cutlass.const_expr(loading and k == 0):
                     load_tile(load_a, k_tile + stages - 1, write)
                 if cutlass.const_expr(loading and k == min(1, k_blocks - 2)):
@@ -352,7 +395,7 @@ def mainloop(mma, acc, copies, load_a, load_b, sA, sB, tidx, k_tiles, config: cu
                     write = write + 1 if write + 1 < stages else cutlass.Int32(0)
                 if cutlass.const_expr(k == min(1, k_blocks - 2)):
                     cute.arch.cp_async_commit_group()  # an empty group too counts as one
-                cute.gemm(mma, acc, tCrA[None, None, k], tCrB[None, None, k], acc)
+                cute.gemm(mma, acc, a.regs[None, None, k], b.regs[None, None, k], acc)
 
 
 # %% [markdown]
@@ -437,9 +480,13 @@ def kernel(
     tile = (config.tile_m, config.tile_n)
     gC = cute.local_tile(mC, tile, (tile_m, tile_n))
     cC = cute.local_tile(cute.make_identity_tensor(mC.shape), tile, (tile_m, tile_n))
-    acc = cute.make_rmem_tensor(mma.get_slice(tidx).partition_C(gC).shape, cutlass.Float32)  # (MMA, MMA_M, MMA_N)
+    thr = mma.get_slice(tidx)
+    acc = cute.make_rmem_tensor(thr.partition_C(gC).shape, cutlass.Float32)  # (MMA, MMA_M, MMA_N)
     acc.fill(0.0)
-    mainloop(mma, acc, copies, load_a, load_b, sA, sB, tidx, k_tiles, config)
+    tCrA = mma.make_fragment_A(thr.partition_A(sA)[None, None, None, 0])  # (MMA, MMA_M, MMA_K)
+    tCrB = mma.make_fragment_B(thr.partition_B(sB)[None, None, None, 0])  # (MMA, MMA_N, MMA_K)
+    a, b = make_operand(copies.s2r_a, sA, tCrA, tidx), make_operand(copies.s2r_b, sB, tCrB, tidx)
+    mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config)
     store(acc, sC, gC, cC, mC.shape, copies, tidx)
 
 
@@ -465,12 +512,11 @@ def gemm(
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
     stream: cuda.CUstream,
-    dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
     vec: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are elements between the lines of A, B, C."""
-    m, n, k = mnk
+    (m, n, k), dtype = mnk, pA.dtype
     lda, ldb, ldc = strides
     mA = cute.make_tensor(pA, operand_layout(m, k, lda, config.a_major))
     mB = cute.make_tensor(pB, operand_layout(n, k, ldb, config.b_major))
@@ -483,16 +529,14 @@ def gemm(
 def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
     """Compile for `arch` ("sm_80"), which needs no GPU; "": for the GPU that is here."""
     pointers = (dtype, 16), (dtype, 16), (dtype, vec * dtype.width // 8)
-    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch), vec), options=options)
+    return compile_host(gemm, arch, pointers, (config or config_for(arch), vec), options=options)
 
 
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
-# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
-# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
-# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
+# `Gemm`, which all recipes share, checks the operands, keeps a *plan* for each kind of call, and compiles once. Here
+# stands what is this kernel's own: the GPUs it needs, what is compiled, and what the launch takes.
 #
 # There is no argument for the majors: the strides of a and b say them.
 
@@ -528,42 +572,8 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: what .trans does
+# ## The prediction
 #
-# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
-# out of your own code.
-#
-# One 8x8 matrix, stored along M: a row of the left picture is 16 bytes of shared memory. Without `.trans` each lane
-# gets two neighbours along M; compare lane 0 in the two pictures.
-
-# %% tags=["lab"]
-from cookbook import access, banks, draw
-from cookbook.layouts import evaluate
-
-draw.ldmatrix_view(mn_major=True)
-
-# %% tags=["lab"]
-draw.ldmatrix_view(mn_major=True, trans=True)
-
-# %% [markdown] tags=["lab"]
-# ## In the lab: the M-major tile
-#
-# Our own A for `nt`, as CuTe evaluates it. A row of the picture is one 128-byte line of shared memory: 64 elements
-# along M, of one k. The chunks are numbered along M; the swizzle is the one that a K-major tile has.
-
-# %% tags=["lab"]
-NT = replace(CONFIG, a_major="m", b_major="n")
-layouts, copies = evaluate(smem_layouts, cutlass.Float16, NT), evaluate(tiled_copies, cutlass.Float16, NT)
-draw.swizzle_view(layouts.a)
-
-# %% [markdown] tags=["lab"]
-# One `ldmatrix.x4.trans` of warp 0: each lane gives the address of 16 bytes along M. The eight lines of a phase are
-# eight k, and their pieces lie in eight different slots.
-
-# %% tags=["lab"]
-draw.access_view(access.of_copy(layouts.a, copies.s2r_a, "src", "ldmatrix")[0], title="ldmatrix.x4.trans, M-major A")
-
-# %% [markdown] tags=["lab"]
 # Wavefronts of every copy that touches shared memory, for all four majors: of one instruction, and the ideal.
 
 # %% tags=["lab"]
@@ -612,7 +622,7 @@ lab.check_cells("ampere/majors_gemm", shapes=[(200, 328, 64)], dtypes=["float16"
 # ## Time
 #
 # Ours and its peers, interleaved in one run on one GPU, all of them on operands of the same majors. Compare the rows of
-# one size with each other: the prediction is that they are alike. The second table does it: each layout beside its own
+# one size with each other: the prediction is that they are alike. The second table does it: each layout against its own
 # `tn`.
 
 # %% tags=["lab"]
@@ -639,7 +649,7 @@ Markdown(beside_tn("ampere/majors_gemm"))
 # take as many wavefronts, and the swizzle is the same. What the major does decide is *which extent* must come in whole
 # 16-byte pieces.
 #
-# Hopper's `wgmma` reads shared memory by itself, so there is no `ldmatrix` to transpose anything: there, [one bit of
+# Hopper's `wgmma` reads shared memory, so there is no `ldmatrix` to transpose anything: there, [one bit of
 # the instruction](../hopper/majors_gemm.ipynb) for each operand says that its lines run along M or N.
 #
 # Next: [persistent CTAs](persistent_gemm.ipynb). It is K-major again, and takes up the pipeline where it ended: with

@@ -335,6 +335,39 @@ def load(dtype, atom, way, source, rows, k, stage):
         cute.copy(atom, piece, sixteen_bytes(dtype, target, cute.AddressSpace.smem), pred=inside)
 
 
+# %% [markdown] tags=["lab"]
+# The cursor is integer arithmetic, and CuTe-DSL compiles it for this machine as well as for a GPU. So here it runs,
+# with no GPU: the first thread of CTA 1 of four, for a product of 300 x 600 over K = 200, nine tiles of four k-tiles.
+# Three k-tiles are asked for before the first multiplication, and from then on one with each. While the CTA multiplies
+# the last three of a tile, it asks for the next one's.
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.check.cursor import asked_for
+from cookbook.publish.pages import table
+from cookbook.recipe import catalog
+
+SHAPE, CTA, CTAS, TILES, AHEAD = (300, 600, 200), 1, 4, 9, CONFIG.stages - 1
+k_tiles = -(-SHAPE[2] // CONFIG.tile_k)
+multiplied = [(tile, k) for tile in range(CTA, TILES, CTAS) for k in range(k_tiles)]
+((asked, _),) = asked_for(
+    catalog.load("ampere/persistent_gemm"), cutlass.BFloat16, CONFIG, SHAPE, CTA, CTAS, [0], AHEAD + len(multiplied)
+)
+rows = []
+for number, one in enumerate(asked):
+    now = f"tile {multiplied[number - AHEAD][0]}, k-tile {multiplied[number - AHEAD][1]}" if number >= AHEAD else ""
+    of = (one.inside_a, one.inside_b)
+    copied = [sum(inside) for inside in of]
+    what = f"tile {one.tile}" if one.tile < TILES else f"tile {one.tile}: there is none"
+    origin = f"A {one.a[0]}, B {one.b[0]}; K {one.a[1]}"
+    rows.append([now, what, origin, *(f"{n} of {len(x)}" for n, x in zip(copied, of, strict=True))])
+Markdown(table(["multiplied", "asked for meanwhile", "first rows; place", "pieces of A", "pieces of B"], rows, right=9))
+
+# %% [markdown] tags=["lab"]
+# K = 200 is no multiple of 64, so the first k-tile of each tile begins before the matrix, and this thread's pieces of
+# it are zeros. And of a tile that does not exist nothing is copied.
+
 # %% [markdown]
 # ## The main loop
 #
@@ -374,10 +407,21 @@ def next_stage(read, config: cutlass.Constexpr):
     return read + 1 if read + 1 < config.stages else cutlass.Int32(0)
 
 
+class Mainloop(NamedTuple):
+    """What a thread works with in every k-tile."""
+
+    mma: cute.TiledMma
+    a: Operand
+    b: Operand
+    acc: cute.Tensor  # float32 in registers, (MMA, MMA_M, MMA_N)
+    cp_async: cute.CopyAtom  # of one piece
+    ways: tuple[Way, Way]  # of A and of B
+
+
 @cute.jit
-def multiply_k_tile(mma, acc, a, b, read, write, cp_async, ways, c: Cursor, config: cutlass.Constexpr):
+def multiply_k_tile(main: Mainloop, c: Cursor, read, write, config: cutlass.Constexpr):
     """One k-tile from stage `read`, while the one at the cursor is asked for into `write`. Returns the next to read."""
-    dtype = a.smem.element_type
+    a, b, acc, ways, dtype = main.a, main.b, main.acc, main.ways, main.a.smem.element_type
     of_b = min(1, config.k_blocks - 2)  # the k-block in which B is asked for: not the last, which waits
     for k in cutlass.range_constexpr(config.k_blocks):
         if cutlass.const_expr(k == config.k_blocks - 1):
@@ -385,11 +429,11 @@ def multiply_k_tile(mma, acc, a, b, read, write, cp_async, ways, c: Cursor, conf
         fetch(a, read, k + 1, config)
         fetch(b, read, k + 1, config)
         if cutlass.const_expr(k == 0):
-            load(dtype, cp_async, ways[0], c.a, c.rows_a, c.k, write)
+            load(dtype, main.cp_async, ways[0], c.a, c.rows_a, c.k, write)
         if cutlass.const_expr(k == of_b):
-            load(dtype, cp_async, ways[1], c.b, c.rows_b, c.k, write)
+            load(dtype, main.cp_async, ways[1], c.b, c.rows_b, c.k, write)
             cute.arch.cp_async_commit_group()
-        cute.gemm(mma, acc, a.regs[None, None, k % 2], b.regs[None, None, k % 2], acc)
+        cute.gemm(main.mma, acc, a.regs[None, None, k % 2], b.regs[None, None, k % 2], acc)
     return read
 
 
@@ -425,6 +469,19 @@ def store(acc, sC, mC, tile, copies, tidx, config: cutlass.Constexpr):
                 if cute.elem_less(tCcC[0, m, n], mC.shape):
                     cute.autovec_copy(tCsC[None, m, n], tCgC[None, m, n])
 
+
+# %% [markdown] tags=["lab"]
+# One of the two buffers: 32 rows of 256 columns, as the threads of one warp write their pairs, and as they read rows.
+
+# %% tags=["lab"]
+from cookbook import access, draw
+from cookbook.layouts import evaluate
+
+layouts, copies = (evaluate(fn, cutlass.BFloat16, CONFIG) for fn in (smem_layouts, tiled_copies))
+draw.access_view(access.of_copy(layouts.c, copies.r2s_c, "dst", "ldst", warp=0)[0])
+
+# %% tags=["lab"]
+draw.access_view(access.of_copy(layouts.c, copies.s2g_c, "src", "ldst", warp=0)[0])
 
 # %% [markdown]
 # ## The kernel
@@ -475,6 +532,7 @@ def kernel(
     rB = cute.make_rmem_tensor(mma.partition_shape_B((config.tile_n, 32)), dtype)
     a, b = make_operand(copies.s2r_a, sA, rA, tidx), make_operand(copies.s2r_b, sB, rB, tidx)
     acc = cute.make_rmem_tensor(mma.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
+    main = Mainloop(mma, a, b, acc, cp_async, ways)
     read, write = cutlass.Int32(0), cutlass.Int32(ahead)
     cute.arch.cp_async_wait_group(config.stages - 2)
     cute.arch.sync_threads()
@@ -483,7 +541,7 @@ def kernel(
     for number in cutlass.range(cta, tiles, ctas, unroll=1):
         acc.fill(0.0)
         for _ in cutlass.range(k_tiles, unroll=1):
-            read = multiply_k_tile(mma, acc, a, b, read, write, cp_async, ways, c, config)
+            read = multiply_k_tile(main, c, read, write, config)
             write = write + 1 if write + 1 < config.stages else cutlass.Int32(0)
             c = following(c, ctas, *ways, problem, tidx, config)
         store(acc, sC, mC, tile_of(number, problem, config), copies, tidx, config)
@@ -497,28 +555,32 @@ def kernel(
 
 
 # %%
+class Sizes(NamedTuple):
+    """The numbers of a launch."""
+
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]  # of the rows of A, B, C, in elements
+    sms: cutlass.Int32  # of the GPU
+
+
 @cute.jit
 def gemm(
     pA: cute.Pointer,
     pB: cute.Pointer,
     pC: cute.Pointer,
-    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
-    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
-    sms: cutlass.Int32,
+    sizes: Sizes,
     stream: cuda.CUstream,
-    dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
     vec: cutlass.Constexpr,
 ):
-    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
-    m, n, k = mnk
-    lda, ldb, ldc = strides
+    """C (M, N) = A (M, K) times B (N, K) transposed."""
+    (m, n, k), (lda, ldb, ldc), dtype = sizes.mnk, sizes.strides, pA.dtype
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(cute.assume(lda, divby=8), 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1)))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(cute.assume(ldc, divby=vec), 1)))
     ctas = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
     if cutlass.const_expr(config.persistent):
-        ctas = cutlass.min(ctas, sms)
+        ctas = cutlass.min(ctas, sizes.sms)
     # No more than one CTA has room on an SM: the compiler need not save registers for others.
     one = {"block": (config.threads, 1, 1), "min_blocks_per_mp": 1}
     kernel(mA, mB, mC, dtype, config, vec).launch(grid=(ctas, 1, 1), **one, stream=stream)
@@ -528,22 +590,20 @@ def gemm(
 def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
     """Compile for `arch` ("sm_80"), which needs no GPU; "": for the GPU that is here."""
     pointers = (dtype, 16), (dtype, 16), (dtype, vec * dtype.width // 8)
-    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch), vec), (132,), options=options)
+    return compile_host(gemm, arch, pointers, (config or config_for(arch), vec), options=options)
 
 
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
-# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
-# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
-# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
+# `Gemm`, which all recipes share, checks the operands, keeps a *plan* for each kind of call, and compiles once. Here
+# stands what is this kernel's own: the GPUs it needs, what is compiled, and what the launch takes.
 
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
-    return (config_for(call.arch, call.variant), call.vec), (call.mnk, call.strides, call.sms)
+    return (config_for(call.arch, call.variant), call.vec), (Sizes(call.mnk, call.strides, call.sms),)
 
 
 GEMM = Gemm(compile_for, prepare, gpus=((8, 0), ...), needs="cp.async", variants=VARIANTS, whole=True)
@@ -569,58 +629,6 @@ def matmul(
     """
     return GEMM.matmul(a, b, out, variant)
 
-
-# %% [markdown] tags=["lab"]
-# ## In the lab: what a thread asks for
-#
-# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
-# out of your own code.
-#
-# The cursor is integer arithmetic, and CuTe-DSL compiles it for this machine as well as for a GPU. So here it runs,
-# with no GPU: the first thread of CTA 1 of four, for a product of 300 x 600 over K = 200, nine tiles of four k-tiles.
-# Three k-tiles are asked for before the first multiplication, and from then on one with each. While the CTA multiplies
-# the last three of a tile, it asks for the next one's.
-
-# %% tags=["lab"]
-from IPython.display import Markdown
-
-from cookbook.check.cursor import asked_for
-from cookbook.publish.pages import table
-from cookbook.recipe import catalog
-
-SHAPE, CTA, CTAS, TILES, AHEAD = (300, 600, 200), 1, 4, 9, CONFIG.stages - 1
-k_tiles = -(-SHAPE[2] // CONFIG.tile_k)
-multiplied = [(tile, k) for tile in range(CTA, TILES, CTAS) for k in range(k_tiles)]
-((asked, _),) = asked_for(
-    catalog.load("ampere/persistent_gemm"), cutlass.BFloat16, CONFIG, SHAPE, CTA, CTAS, [0], AHEAD + len(multiplied)
-)
-rows = []
-for number, one in enumerate(asked):
-    now = f"tile {multiplied[number - AHEAD][0]}, k-tile {multiplied[number - AHEAD][1]}" if number >= AHEAD else ""
-    of = (one.inside_a, one.inside_b)
-    copied = [sum(inside) for inside in of]
-    what = f"tile {one.tile}" if one.tile < TILES else f"tile {one.tile}: there is none"
-    origin = f"A {one.a[0]}, B {one.b[0]}; K {one.a[1]}"
-    rows.append([now, what, origin, *(f"{n} of {len(x)}" for n, x in zip(copied, of, strict=True))])
-Markdown(table(["multiplied", "asked for meanwhile", "first rows; place", "pieces of A", "pieces of B"], rows, right=9))
-
-# %% [markdown] tags=["lab"]
-# K = 200 is no multiple of 64, so the first k-tile of each tile begins before the matrix, and this thread's pieces of
-# it are zeros. And of a tile that does not exist nothing is copied.
-#
-# ## In the lab: an epilogue subtile of C
-#
-# One of the two buffers: 32 rows of 256 columns, as the threads of one warp write their pairs, and as they read rows.
-
-# %% tags=["lab"]
-from cookbook import access, draw
-from cookbook.layouts import evaluate
-
-layouts, copies = (evaluate(fn, cutlass.BFloat16, CONFIG) for fn in (smem_layouts, tiled_copies))
-draw.access_view(access.of_copy(layouts.c, copies.r2s_c, "dst", "ldst", warp=0)[0])
-
-# %% tags=["lab"]
-draw.access_view(access.of_copy(layouts.c, copies.s2g_c, "src", "ldst", warp=0)[0])
 
 # %% [markdown] tags=["lab"]
 # ## The prediction
@@ -708,7 +716,7 @@ from cookbook.publish.pages import results_table
 Markdown(results_table("ampere/persistent_gemm"))
 
 # %% [markdown] tags=["lab"]
-# What it brought, predicted beside measured. "Ours" and `persistent` above are *the same kernel*, timed twice in the
+# What it brought, predicted and measured. "Ours" and `persistent` above are *the same kernel*, timed twice in the
 # same rounds: what lies between them is the spread, in the last column.
 #
 # The prediction holds the waits that are spared against tiles whose `mma.sync` come as fast as the ceiling's do. Those
@@ -763,7 +771,7 @@ Markdown(predicted_beside_measured())
 # ## Conclusion
 #
 # What a warp of its own does on Hopper is two addresses and five numbers a thread here, moved on once for each k-tile.
-# It pays where K is short, and where K is long it is no loss. The price is that nobody asks for anything *while C is
+# It pays where K is short, and where K is long it is no loss. The price is that no warp asks for anything *while C is
 # stored*, for all are storing: the k-tiles that were on their way arrive, and no others. A producer that does nothing
 # else has no such gap.
 #

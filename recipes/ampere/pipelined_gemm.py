@@ -113,6 +113,20 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
     return replace(config, tile_n=128, warps_n=2) if chip in ("sm_80", "sm_87") else config  # 32 KiB a stage
 
 
+# %% [markdown] tags=["lab"]
+# **The stages.** In these pictures a tile takes as long to arrive as two tiles take to multiply, and a load begins
+# the moment its stage is free. Two stages keep the tensor cores waiting; four do not. (Our threads alternately load
+# and multiply, so they ask for a tile only after they have waited for the one before: with two stages they wait even
+# longer.) The times are chosen to show the mechanism, not measured.
+
+# %% tags=["lab"]
+from cookbook import draw
+
+draw.pipeline(stages=2, k_tiles=8, load_time=2, title="2 stages: the tensor cores wait (chosen time units)")
+
+# %% tags=["lab"]
+draw.pipeline(stages=4, k_tiles=8, load_time=2, title="4 stages: they wait for the first tile only (chosen time units)")
+
 # %% [markdown]
 # ## The layout and the copies
 #
@@ -265,6 +279,29 @@ def order_of_loads(pieces_a: int, pieces_b: int, config: Config) -> list[tuple[t
     return order
 
 
+# %% [markdown] tags=["lab"]
+# A thread has four `cp.async` of A and eight of B for each k-tile. Which of them it issues in which k-block:
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.layouts import evaluate
+from cookbook.publish.pages import table
+
+
+def pieces(config: Config) -> tuple[int, int]:
+    """How many cp.async of A and of B a thread has for a k-tile."""
+    copies = evaluate(tiled_copies, cutlass.Float16, config)
+    return config.tile_m // copies.g2s_a.tiler_mn[0], config.tile_n // copies.g2s_b.tiler_mn[0]
+
+
+rows = []
+for loads in ("together", "apart", "spread"):
+    order = order_of_loads(*pieces(CONFIG), replace(CONFIG, loads=loads))
+    counts = [(a[1] - a[0], b[1] - b[0]) for a, b in order] + [(0, 0)]
+    rows.append([loads, *(" + ".join(f"{n} of {x}" for n, x in zip(c, "AB", strict=True) if n) or "-" for c in counts)])
+Markdown(table(["loads", *(f"k-block {k}" for k in range(CONFIG.k_blocks))], rows, right=9))
+
 # %% [markdown]
 # ## The main loop
 #
@@ -278,26 +315,40 @@ def order_of_loads(pieces_a: int, pieces_b: int, config: Config) -> list[tuple[t
 
 
 # %%
+class Operand(NamedTuple):
+    """A warp's way from shared memory to the tensor cores, for A or B."""
+
+    copy: cute.TiledCopy  # ldmatrix
+    smem: cute.Tensor  # (CPY, CPY_M, CPY_K, STAGE)
+    into: cute.Tensor  # (CPY, CPY_M, buffers): registers as ldmatrix fills them
+    regs: cute.Tensor  # (MMA, MMA_M, buffers): the same registers as mma takes them
+
+
+def make_operand(copy, sX, regs, tidx) -> Operand:
+    """This thread's part of an operand. sX: (rows, K, STAGE); regs: as `mma` takes them."""
+    thr = copy.get_slice(tidx)
+    return Operand(copy, thr.partition_S(sX), thr.retile(regs), regs)
+
+
 @cute.jit
-def mainloop(mma, acc, copies, load_a, load_b, sA, sB, tidx, k_tiles, config: cutlass.Constexpr):
+def fetch_block(x, stage, k: cutlass.Constexpr, buffer: cutlass.Constexpr):
+    """The fragments of k-block `k`."""
+    cute.copy(x.copy, x.smem[None, None, k, stage], x.into[None, None, buffer])
+
+
+@cute.jit
+def mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config: cutlass.Constexpr):
     """Multiply all k-tiles into `acc`; the first `stages - 1` have been asked for."""
     stages, buffers, k_blocks = config.stages, config.register_buffers, config.k_blocks
-    thr_a, thr_b = copies.s2r_a.get_slice(tidx), copies.s2r_b.get_slice(tidx)
-    # (MMA, MMA_M, buffers), (MMA, MMA_N, buffers)
-    tCrA = cute.make_rmem_tensor(mma.partition_shape_A((config.tile_m, 16 * buffers)), sA.element_type)
-    tCrB = cute.make_rmem_tensor(mma.partition_shape_B((config.tile_n, 16 * buffers)), sB.element_type)
-    tXsA, tXrA = thr_a.partition_S(sA), thr_a.retile(tCrA)  # (CPY, CPY_M, CPY_K, STAGE), (CPY, CPY_M, buffers)
-    tXsB, tXrB = thr_b.partition_S(sB), thr_b.retile(tCrB)
     order = order_of_loads(cute.size(load_a.dst, mode=[1]), cute.size(load_b.dst, mode=[1]), config)
-
     ahead = buffers - 1
     switch = (k_blocks - ahead) % k_blocks
     read, write = cutlass.Int32(0 if ahead else stages - 1), cutlass.Int32(stages - 1)
     if cutlass.const_expr(ahead):  # the first k-block of all
         cute.arch.cp_async_wait_group(stages - 2)
         cute.arch.sync_threads()
-        cute.copy(copies.s2r_a, tXsA[None, None, 0, read], tXrA[None, None, 0])
-        cute.copy(copies.s2r_b, tXsB[None, None, 0, read], tXrB[None, None, 0])
+        fetch_block(a, read, 0, 0)
+        fetch_block(b, read, 0, 0)
     still_loading = cutlass.max(k_tiles - (stages - 1), 0)
     if cutlass.const_expr(config.branch_free):
         loops = ((0, still_loading, True), (still_loading, k_tiles, False))
@@ -310,9 +361,8 @@ def mainloop(mma, acc, copies, load_a, load_b, sA, sB, tidx, k_tiles, config: cu
                     read = read + 1 if read + 1 < stages else cutlass.Int32(0)
                     cute.arch.cp_async_wait_group(stages - 2)  # the next tile has arrived,
                     cute.arch.sync_threads()  # everybody's part of it, and the oldest stage is free
-                block, slot = (k + ahead) % k_blocks, (k + ahead) % buffers
-                cute.copy(copies.s2r_a, tXsA[None, None, block, read], tXrA[None, None, slot])
-                cute.copy(copies.s2r_b, tXsB[None, None, block, read], tXrB[None, None, slot])
+                fetch_block(a, read, (k + ahead) % k_blocks, (k + ahead) % buffers)
+                fetch_block(b, read, (k + ahead) % k_blocks, (k + ahead) % buffers)
                 if cutlass.const_expr(loading and k < len(order)):
                     if cutlass.const_expr(config.branch_free) or k_tile < still_loading:
                         load_pieces(load_a, order[k][0], k_tile + stages - 1, write)
@@ -320,8 +370,38 @@ def mainloop(mma, acc, copies, load_a, load_b, sA, sB, tidx, k_tiles, config: cu
                 if cutlass.const_expr(k == len(order) - 1):
                     cute.arch.cp_async_commit_group()  # an empty group too counts as one
                     write = write + 1 if write + 1 < stages else cutlass.Int32(0)
-                cute.gemm(mma, acc, tCrA[None, None, k % buffers], tCrB[None, None, k % buffers], acc)
+                cute.gemm(mma, acc, a.regs[None, None, k % buffers], b.regs[None, None, k % buffers], acc)
 
+
+# %% [markdown] tags=["lab"]
+# **Fragments ahead.** Inside a stage the same again, in small: a warp fetches the fragments of a k-block with
+# `ldmatrix`, and multiplies them. With one set of registers it can fetch the next ones only when it has multiplied
+# these; with two it fetches while it multiplies. Times are chosen here too.
+
+# %% tags=["lab"]
+
+
+def warp_lanes(ahead: bool, k_blocks: int = 4, fetch: int = 2, multiply: int = 3) -> dict[str, list[draw.Span]]:
+    """The lanes of one warp: its fetches, and its multiplications."""
+    fetched, multiplied = [], []
+    fetch_done = busy_until = 0
+    for block in range(k_blocks):
+        start = fetch_done if ahead else busy_until  # the registers of two k-blocks, or of one
+        if ahead and block >= 2:
+            start = max(start, multiplied[block - 2].end)
+        fetch_done = start + fetch
+        fetched.append(draw.Span(start, fetch_done, f"{block}", "ldmatrix"))
+        begin = max(fetch_done, busy_until)
+        busy_until = begin + multiply
+        multiplied.append(draw.Span(begin, busy_until, f"{block}", "mma"))
+    return {"ldmatrix": fetched, "mma": multiplied}
+
+
+lanes = {f"one set: {lane}": spans for lane, spans in warp_lanes(ahead=False).items()} | {"": []}
+lanes |= {f"two sets: {lane}": spans for lane, spans in warp_lanes(ahead=True).items()}
+draw.lanes(
+    lanes, "Four k-blocks of one warp (chosen time units)", unit="units", note="gaps: the lane has nothing to do"
+)
 
 # %% [markdown]
 # ## The epilogue
@@ -407,9 +487,14 @@ def kernel(
     tile = (config.tile_m, config.tile_n)
     gC = cute.local_tile(mC, tile, (tile_m, tile_n))
     cC = cute.local_tile(cute.make_identity_tensor(mC.shape), tile, (tile_m, tile_n))
-    acc = cute.make_rmem_tensor(mma.get_slice(tidx).partition_C(gC).shape, cutlass.Float32)  # (MMA, MMA_M, MMA_N)
+    thr = mma.get_slice(tidx)
+    acc = cute.make_rmem_tensor(thr.partition_C(gC).shape, cutlass.Float32)  # (MMA, MMA_M, MMA_N)
     acc.fill(0.0)
-    mainloop(mma, acc, copies, load_a, load_b, sA, sB, tidx, k_tiles, config)
+    deep = 16 * config.register_buffers  # along K: k-blocks that a thread holds
+    tCrA = cute.make_rmem_tensor(mma.partition_shape_A((config.tile_m, deep)), dtype)  # (MMA, MMA_M, buffers)
+    tCrB = cute.make_rmem_tensor(mma.partition_shape_B((config.tile_n, deep)), dtype)  # (MMA, MMA_N, buffers)
+    a, b = make_operand(copies.s2r_a, sA, tCrA, tidx), make_operand(copies.s2r_b, sB, tCrB, tidx)
+    mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config)
     store(acc, sC, gC, cC, mC.shape, copies, tidx)
 
 
@@ -428,12 +513,11 @@ def gemm(
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
     stream: cuda.CUstream,
-    dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
     vec: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
-    m, n, k = mnk
+    (m, n, k), dtype = mnk, pA.dtype
     lda, ldb, ldc = strides
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(cute.assume(lda, divby=8), 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1)))
@@ -448,16 +532,14 @@ def gemm(
 def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
     """Compile for `arch` ("sm_80"), which needs no GPU; "": for the GPU that is here."""
     pointers = (dtype, 16), (dtype, 16), (dtype, vec * dtype.width // 8)
-    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch), vec), options=options)
+    return compile_host(gemm, arch, pointers, (config or config_for(arch), vec), options=options)
 
 
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
-# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
-# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
-# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
+# `Gemm`, which all recipes share, checks the operands, keeps a *plan* for each kind of call, and compiles once. Here
+# stands what is this kernel's own: the GPUs it needs, what is compiled, and what the launch takes.
 
 
 # %%
@@ -491,90 +573,14 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the stages
-#
-# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
-# out of your own code.
-#
-# In these pictures a tile takes as long to arrive as two tiles take to multiply, and a load begins the moment its stage
-# is free. Two stages keep the tensor cores waiting; four do not. (Our threads alternately load and multiply, so they
-# ask for a tile only after they have waited for the one before: with two stages they wait even longer.) The times are
-# chosen to show the mechanism, not measured.
-
-# %% tags=["lab"]
-from cookbook import draw
-
-draw.pipeline(stages=2, k_tiles=8, load_time=2, title="2 stages: the tensor cores wait (chosen time units)")
-
-# %% tags=["lab"]
-draw.pipeline(stages=4, k_tiles=8, load_time=2, title="4 stages: they wait for the first tile only (chosen time units)")
-
-# %% [markdown] tags=["lab"]
-# ## In the lab: fragments ahead
-#
-# Inside a stage the same again, in small: a warp fetches the fragments of a k-block with `ldmatrix`, and multiplies
-# them. With one set of registers it can fetch the next ones only when it has multiplied these; with two it fetches
-# while it multiplies. Times are chosen here too.
-
-# %% tags=["lab"]
-
-
-def warp_lanes(ahead: bool, k_blocks: int = 4, fetch: int = 2, multiply: int = 3) -> dict[str, list[draw.Span]]:
-    """The lanes of one warp: its fetches, and its multiplications."""
-    fetched, multiplied = [], []
-    fetch_done = busy_until = 0
-    for block in range(k_blocks):
-        start = fetch_done if ahead else busy_until  # the registers of two k-blocks, or of one
-        if ahead and block >= 2:
-            start = max(start, multiplied[block - 2].end)
-        fetch_done = start + fetch
-        fetched.append(draw.Span(start, fetch_done, f"{block}", "ldmatrix"))
-        begin = max(fetch_done, busy_until)
-        busy_until = begin + multiply
-        multiplied.append(draw.Span(begin, busy_until, f"{block}", "mma"))
-    return {"ldmatrix": fetched, "mma": multiplied}
-
-
-lanes = {f"one set: {lane}": spans for lane, spans in warp_lanes(ahead=False).items()} | {"": []}
-lanes |= {f"two sets: {lane}": spans for lane, spans in warp_lanes(ahead=True).items()}
-draw.lanes(
-    lanes, "Four k-blocks of one warp (chosen time units)", unit="units", note="gaps: the lane has nothing to do"
-)
-
-# %% [markdown] tags=["lab"]
-# ## In the lab: the order of the loads
-#
-# A thread has four `cp.async` of A and eight of B for each k-tile. Which of them it issues in which k-block:
-
-# %% tags=["lab"]
-from IPython.display import Markdown
-
-from cookbook.layouts import evaluate
-from cookbook.publish.pages import table
-
-
-def pieces(config: Config) -> tuple[int, int]:
-    """How many cp.async of A and of B a thread has for a k-tile."""
-    copies = evaluate(tiled_copies, cutlass.Float16, config)
-    return config.tile_m // copies.g2s_a.tiler_mn[0], config.tile_n // copies.g2s_b.tiler_mn[0]
-
-
-rows = []
-for loads in ("together", "apart", "spread"):
-    order = order_of_loads(*pieces(CONFIG), replace(CONFIG, loads=loads))
-    counts = [(a[1] - a[0], b[1] - b[0]) for a, b in order] + [(0, 0)]
-    rows.append([loads, *(" + ".join(f"{n} of {x}" for n, x in zip(c, "AB", strict=True) if n) or "-" for c in counts)])
-Markdown(table(["loads", *(f"k-block {k}" for k in range(CONFIG.k_blocks))], rows, right=9))
-
-# %% [markdown] tags=["lab"]
-# ## In the lab: what the compiler makes of it
+# ## What the compiler makes of it
 #
 # The main loop as it stands in the machine code for Hopper: a line is the 32 `mma` of one k-block, each a dot; L is an
 # `ldmatrix`, C a `cp.async`, and the loop is shown from one barrier to the next.
 #
 # Look at the start. In `4 stages` the barrier is followed by L after L before the first multiplications can begin, and
 # all eight warps stand there at once. In `fragments ahead` it is followed by dots, those of the last k-block of a tile.
-# Further on the two are alike: the compiler moves the loads ahead by itself wherever no barrier forbids it. And the C
+# Further on the two are alike: the compiler moves the loads ahead wherever no barrier forbids it. And the C
 # come in the groups that we asked for, if a little later than we wrote them.
 
 # %% tags=["lab"]
@@ -737,14 +743,14 @@ from cookbook.publish.pages import results_table
 Markdown(results_table("ampere/pipelined_gemm"))
 
 # %% [markdown] tags=["lab"]
-# And what each step brought, predicted beside measured. "Ours" and `loads apart` are *the same kernel*, timed twice in
+# And what each step brought, predicted and measured. "Ours" and `loads apart` are *the same kernel*, timed twice in
 # the same rounds: what lies between them, above each table, is the spread, and a step that is not larger says nothing.
 
 # %% tags=["lab"]
 
 
 def measured_steps() -> str:
-    """The steps of every current record beside the prediction, or that there is none."""
+    """The steps of every current record and the prediction, or that there is none."""
     timed = [r for r in records.select("ampere/pipelined_gemm", "timed") if not records.is_stale(r)]
     parts = []
     for r in timed:

@@ -27,22 +27,16 @@
 # %% [markdown]
 # # Shared-memory layouts: plain, padded, swizzled
 #
-# **Claim.** Take a GEMM as plain as it can be and still be one for the tensor cores: `cp.async` brings tiles of A and B
-# into shared memory, `ldmatrix` takes fragments of them into registers, `mma.sync` multiplies. One parameter says how a
-# tile's rows lie in shared memory:
+# **Claim.** Take the simplest GEMM for tensor cores: `cp.async` brings tiles of A and B into shared memory, `ldmatrix`
+# takes fragments of them into registers, `mma.sync` multiplies. One parameter says how the rows of a tile lie:
 #
 # * `plain`: one row after the other, 128 bytes each;
 # * `padded`: 16 unused bytes after each row, so that the next one begins four banks further on;
-# * `swizzled`: as plain, but the 16-byte chunks of row *r* change places: chunk *c* goes to slot *c XOR (r mod 8)*.
+# * `swizzled`: as plain, but chunk *c* (16 bytes) of row *r* goes to slot *c XOR (r mod 8)*.
 #
-# Nothing else differs between the three: not the copies, not the loop, not the number of stages. What the layout is
-# worth can be worked out before anything runs, by counting *wavefronts*, and then measured. A wavefront is one access
-# of shared memory, all that its 32 banks can give or take in one clock; lanes that want different words of one bank
-# need a wavefront each ([bank conflicts](../foundations/bank_conflicts.ipynb)). What a *fragment* is, and how
-# `ldmatrix` hands it out, is on [a page of its own](../foundations/fragments_and_ldmatrix.ipynb).
-#
-# This is the first rung of a ladder. [The second](ldmatrix_gemm.ipynb) keeps the swizzle and loads fragments ahead;
-# [the third](pipelined_gemm.ipynb) asks what each part of that pipeline brings.
+# All else is the same. Counted *wavefronts* predict the gain before anything runs. A wavefront is one access of all 32
+# banks: lanes that want different words of one bank need one each ([bank
+# conflicts](../foundations/bank_conflicts.ipynb), [fragments](../foundations/fragments_and_ldmatrix.ipynb)).
 
 # %%
 from dataclasses import dataclass, replace
@@ -57,18 +51,7 @@ from cutlass.cute.nvgpu import cpasync, warp
 
 from cookbook.recipe.entry import Call, Gemm, compile_host
 
-# %% [markdown]
-# ## The sizes
-#
-# Eight warps in a 2 x 4 grid over a 128 x 256 tile of C, 64 x 64 each. K goes by *k-tiles* of 64, four *k-blocks* of
-# 16; 16 is the depth of one `mma.sync`. A *stage* is room for one k-tile of A and of B in shared memory.
-#
-# There are three: one is being read while two are on their way. Padded, they take an eighth more, which is still within
-# 163 KiB. Chips that give a block 99 KiB get half the tile, four warps and two stages: there too all three layouts fit
-# and stay comparable.
 
-
-# %%
 @dataclass(frozen=True)
 class Config:
     """Sizes of the kernel, in elements or counts."""
@@ -108,26 +91,16 @@ def config_for(arch: str, variant: str = "swizzled") -> Config:
 
 
 # %% [markdown]
-# ## The layouts
+# ## The layouts and the copies
 #
-# A CuTe layout is a shape and strides, and a swizzle on top. The three differ in two numbers: how far apart the rows
-# are, and how many bits the swizzle has.
+# The three differ in the distance of two rows and in the bits of the swizzle. `ldmatrix` reads 16 bytes of each of
+# eight rows: plain rows put these in the same four banks, padded and swizzled ones in all 32. `cp.async` writes whole
+# rows. Past L1 it moves in one wavefront what moves alike between 128-byte *lines*: a swizzled row is one line, a
+# padded row lies in two.
 #
-# * `cp.async` writes *rows*: eight lanes, eight chunks of 16 bytes, 128 bytes of one row. Wherever the row begins,
-#   these are all 32 banks once, and by the banks no layout does badly here.
-#
-#   But ours go past L1, and such a copy does not go by the banks: it moves 32-byte sectors from a *line* of global
-#   memory, 128 bytes, to a *line* of shared memory, in one wavefront those that move alike (`cookbook.banks` has the
-#   rule). A swizzled row is one line, and its XOR moves all sectors alike. A padded row begins in the middle of a line
-#   and ends in the next.
-#
-# * `ldmatrix` reads *columns of chunks*: eight rows, the same 16 bytes of each. Plain rows are 128 bytes apart, so all
-#   eight chunks lie in the same four banks and are served one after the other: eight wavefronts where one would do.
-#   Padded rows are 144 bytes apart: the eight chunks begin 4 banks apart, and together they cover all 32. So do the
-#   swizzled ones, for *c XOR r* takes eight different values over eight rows.
-#
-# **Mind the units.** The swizzle counts *bytes*: it acts on addresses, and is attached to the pointer. The layout
-# under it counts *elements*.
+# The A operand of `mma.sync.m16n8k16` is four 8x8 matrices: one `ldmatrix.x4`. Its B operand is two, so one
+# `ldmatrix.x4` feeds two `mma`. CuTe derives from the MMA which address each lane gives to `ldmatrix`. **Mind the
+# units**: the swizzle counts *bytes* and is attached to the pointer, the layout under it counts *elements*.
 
 
 # %%
@@ -166,17 +139,6 @@ def expected_excess(config: Config) -> dict[str, tuple[int, str]]:
     return {"s2r_a": (28, why), "s2r_b": (28, why)}
 
 
-# %% [markdown]
-# ## Who multiplies, who copies
-#
-# `mma.sync.m16n8k16` is a warp's instruction. Its A operand is four 8x8 matrices, exactly one `ldmatrix.x4`; its B
-# operand is two, so the warp tile is permuted to take 16 columns at a time, and one `ldmatrix.x4` feeds two `mma`.
-#
-# `cp.async` takes eight threads for a 128-byte row. CuTe derives from the MMA which row address each lane must give
-# to `ldmatrix` (`make_tiled_copy_A`, `_B`), and which lane holds which element of C (`_C`).
-
-
-# %%
 def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
     """mma.sync m16n8k16, repeated over the warps; 16 columns a warp and step."""
     op = warp.MmaF16BF16Op(dtype, cutlass.Float32, (16, 8, 16))
@@ -220,16 +182,30 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
     )
 
 
+# %% [markdown] tags=["lab"]
+# Eight rows of A, 16 bytes a cell. Each cell says in which bank it begins, and each bank has a colour. `ldmatrix` reads
+# down a column: one colour is eight wavefronts, eight colours are one.
+
+# %% tags=["lab"]
+from IPython.display import Markdown, display
+
+from cookbook import draw, lab
+from cookbook.layouts import evaluate
+
+smem = {name: evaluate(smem_layouts, cutlass.Float16, config) for name, config in VARIANTS.items()}
+for name, layouts in smem.items():
+    display(draw.bank_grid(layouts.a, label="bank", title=f"{name}: the bank of each chunk"))
+
 # %% [markdown]
-# ## Loading
+# ## Loading and the main loop
 #
-# There is no engine to fill the outside of a ragged matrix with zeros, so the threads take care of the edges:
+# The threads themselves guard the edges of a ragged matrix. Rows beyond M or N are not read: they only reach parts of C
+# that are never stored. Along K garbage would be summed, so the k-tiles *end* where K ends. Only the first one can
+# begin before the matrix. It is loaded before the loop, with zeros for what is outside.
 #
-# * *Rows* beyond M or N are not read. What shared memory holds there only reaches rows and columns of C that are
-#   never stored.
-# * *K* matters: garbage there would be summed into every element. The k-tiles are laid so that they *end* where K ends,
-#   and only the first one can stick out, before the beginning. It is loaded once, in the prologue before the loop,
-#   piece by piece: copied where the matrix is, zeroed where it is not. The loop itself never looks at K.
+# The loop waits for the oldest tile, asks for a new one, and multiplies. A thread closes its `cp.async` of each k-tile
+# into a *group*; `wait_group(n)` waits for all but its latest n groups, and the barrier for those of the other threads.
+# A warp loads the fragments of a k-block first and multiplies them then: what `ldmatrix` costs is easy to see.
 
 
 # %%
@@ -278,31 +254,25 @@ def load_tile(load, k_tile, stage):
     cute.copy(load.copy, src, dst, pred=load.inside)
 
 
-# %% [markdown]
-# ## The main loop
-#
-# As simple as a loop over stages can be: wait for the oldest tile, ask for a new one, multiply. A warp loads the
-# fragments of a k-block and then multiplies them. Within a k-tile the compiler moves loads ahead by itself; past the
-# barrier between two k-tiles it may not, and there every warp waits for its first fragments. So what `ldmatrix` costs
-# is easy to see here. While one warp waits for its fragments another may multiply, no more.
-#
-# How does a thread know that its `cp.async` have arrived? It closes them into *groups*, here one for each k-tile, with
-# `commit_group`, and `wait_group(n)` waits until all but the latest n groups are there. That says nothing of other
-# threads' copies: hence the barrier of the whole CTA behind it.
+class Operand(NamedTuple):
+    """A warp's way from shared memory to the tensor cores, for A or B."""
+
+    copy: cute.TiledCopy  # ldmatrix
+    smem: cute.Tensor  # (CPY, CPY_M, CPY_K, STAGE)
+    into: cute.Tensor  # (CPY, CPY_M, CPY_K): registers as ldmatrix fills them
+    regs: cute.Tensor  # (MMA, MMA_M, MMA_K): the same registers as mma takes them
 
 
-# %%
+def make_operand(copy, sX, regs, tidx) -> Operand:
+    """This thread's part of an operand. sX: (rows, K, STAGE); regs: as `mma` takes them."""
+    thr = copy.get_slice(tidx)
+    return Operand(copy, thr.partition_S(sX), thr.retile(regs), regs)
+
+
 @cute.jit
-def mainloop(mma, acc, copies, load_a, load_b, sA, sB, tidx, k_tiles, config: cutlass.Constexpr):
+def mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config: cutlass.Constexpr):
     """Multiply all k-tiles into `acc`; the first `stages - 1` have been asked for."""
-    thr, thr_a, thr_b = (x.get_slice(tidx) for x in (mma, copies.s2r_a, copies.s2r_b))
-    tCrA = mma.make_fragment_A(thr.partition_A(sA)[None, None, None, 0])  # (MMA, MMA_M, MMA_K)
-    tCrB = mma.make_fragment_B(thr.partition_B(sB)[None, None, None, 0])  # (MMA, MMA_N, MMA_K)
-    tXsA, tXrA = thr_a.partition_S(sA), thr_a.retile(tCrA)  # (CPY, CPY_M, CPY_K, STAGE), (CPY, CPY_M, CPY_K)
-    tXsB, tXrB = thr_b.partition_S(sB), thr_b.retile(tCrB)
-    stages = config.stages
-    read, write = cutlass.Int32(0), cutlass.Int32(stages - 1)
-
+    stages, read, write = config.stages, cutlass.Int32(0), cutlass.Int32(config.stages - 1)
     for k_tile in cutlass.range(k_tiles, unroll=1):
         cute.arch.cp_async_wait_group(stages - 2)  # the oldest tile has arrived,
         cute.arch.sync_threads()  # everybody's part of it, and everybody is done with the one before
@@ -310,21 +280,26 @@ def mainloop(mma, acc, copies, load_a, load_b, sA, sB, tidx, k_tiles, config: cu
             load_tile(load_a, k_tile + stages - 1, write)
             load_tile(load_b, k_tile + stages - 1, write)
         cute.arch.cp_async_commit_group()  # an empty group too counts as one
-        for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):
-            cute.copy(copies.s2r_a, tXsA[None, None, k, read], tXrA[None, None, k])
-            cute.copy(copies.s2r_b, tXsB[None, None, k, read], tXrB[None, None, k])
-            cute.gemm(mma, acc, tCrA[None, None, k], tCrB[None, None, k], acc)
+        for k in cutlass.range_constexpr(config.tile_k // 16):
+            cute.copy(a.copy, a.smem[None, None, k, read], a.into[None, None, k])
+            cute.copy(b.copy, b.smem[None, None, k, read], b.into[None, None, k])
+            cute.gemm(mma, acc, a.regs[None, None, k], b.regs[None, None, k], acc)
         read = read + 1 if read + 1 < stages else cutlass.Int32(0)
         write = write + 1 if write + 1 < stages else cutlass.Int32(0)
 
 
 # %% [markdown]
-# ## The epilogue
+# ## The epilogue, the kernel and `matmul`
 #
-# What is left after the loop is to bring C out. Each thread holds scattered pairs of it. It writes them to a swizzled
-# tile where A and B were, and the threads read that back as rows. The store to global memory is as wide as the output
-# allows: 16 bytes if N, the row stride and the address permit, down to one element for an odd N. A vector is then
-# either all inside the matrix or all outside, so one comparison guards it.
+# Each thread holds scattered pairs of C. They go to a swizzled tile where A and B were, and come back as rows. A store
+# takes 16 bytes where N, the row stride and the address permit, down to one element for an odd N: it is all inside the
+# matrix or all outside.
+#
+# **Rasterization.** CTAs that run together form a block of C, `raster_group` tiles high, and share rows of A and
+# columns of B in L2 ([thread-block swizzle](../foundations/thread_block_swizzle.ipynb)).
+#
+# **`matmul`.** One compiled kernel serves all shapes. `Gemm`, which all recipes share, checks the operands and keeps a
+# *plan* for each kind of call. The recipe says which GPUs it needs, what is compiled, and what the launch takes.
 
 
 # %%
@@ -346,15 +321,6 @@ def store(acc, sC, gC, cC, limit, copies, tidx):
                 cute.autovec_copy(tCsC[None, m, n], tCgC[None, m, n])
 
 
-# %% [markdown]
-# ## The kernel
-#
-# **Rasterization.** CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high,
-# rather than a long row: they share rows of A and columns of B in L2. [Thread-block
-# swizzle](../foundations/thread_block_swizzle.ipynb) says how much that saves.
-
-
-# %%
 @cute.jit
 def tile_of_cta(shape_mn, config: cutlass.Constexpr):
     """Rasterization: this CTA's tile, column by column inside groups of `raster_group` rows of tiles."""
@@ -400,22 +366,18 @@ def kernel(
             load_tile(load_b, stage, stage)
         cute.arch.cp_async_commit_group()
 
-    tile = (config.tile_m, config.tile_n)
-    gC = cute.local_tile(mC, tile, (tile_m, tile_n))
-    cC = cute.local_tile(cute.make_identity_tensor(mC.shape), tile, (tile_m, tile_n))
-    acc = cute.make_rmem_tensor(mma.get_slice(tidx).partition_C(gC).shape, cutlass.Float32)  # (MMA, MMA_M, MMA_N)
+    tile, where = (config.tile_m, config.tile_n), (tile_m, tile_n)
+    gC, cC = (cute.local_tile(x, tile, where) for x in (mC, cute.make_identity_tensor(mC.shape)))
+    thr = mma.get_slice(tidx)
+    acc = cute.make_rmem_tensor(thr.partition_C(gC).shape, cutlass.Float32)  # (MMA, MMA_M, MMA_N)
     acc.fill(0.0)
-    mainloop(mma, acc, copies, load_a, load_b, sA, sB, tidx, k_tiles, config)
+    tCrA = mma.make_fragment_A(thr.partition_A(sA)[None, None, None, 0])  # (MMA, MMA_M, MMA_K)
+    tCrB = mma.make_fragment_B(thr.partition_B(sB)[None, None, None, 0])  # (MMA, MMA_N, MMA_K)
+    a, b = make_operand(copies.s2r_a, sA, tCrA, tidx), make_operand(copies.s2r_b, sB, tCrB, tidx)
+    mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config)
     store(acc, sC, gC, cC, mC.shape, copies, tidx)
 
 
-# %% [markdown]
-# ## The launch
-#
-# Sizes and strides are run-time values: one compiled kernel serves all shapes.
-
-
-# %%
 @cute.jit
 def gemm(
     pA: cute.Pointer,
@@ -424,13 +386,11 @@ def gemm(
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
     stream: cuda.CUstream,
-    dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
     vec: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
-    m, n, k = mnk
-    lda, ldb, ldc = strides
+    (m, n, k), (lda, ldb, ldc), dtype = mnk, strides, pA.dtype
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(cute.assume(lda, divby=8), 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1)))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(cute.assume(ldc, divby=vec), 1)))
@@ -438,23 +398,12 @@ def gemm(
     kernel(mA, mB, mC, dtype, config, vec).launch(grid=(tiles, 1, 1), block=(config.threads, 1, 1), stream=stream)
 
 
-# %%
 def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
     """Compile for `arch` ("sm_80"), which needs no GPU; "": for the GPU that is here."""
     pointers = (dtype, 16), (dtype, 16), (dtype, vec * dtype.width // 8)
-    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch), vec), options=options)
+    return compile_host(gemm, arch, pointers, (config or config_for(arch), vec), options=options)
 
 
-# %% [markdown]
-# ## `matmul`: what a user calls
-#
-# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
-# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
-# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
-# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
-
-
-# %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (config_for(call.arch, call.variant), call.vec), (call.mnk, call.strides)
@@ -463,7 +412,6 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
 GEMM = Gemm(compile_for, prepare, gpus=((8, 0), ...), needs="cp.async", variants=VARIANTS, whole=True)
 
 
-# %%
 def matmul(
     a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None, variant: str = "swizzled"
 ) -> torch.Tensor:
@@ -475,8 +423,7 @@ def matmul(
     variant: one of VARIANTS: how A and B lie in shared memory on their way. The product is the same, bit for bit.
 
     cp.async moves 16 bytes at a time: K is a multiple of 8, and the addresses of a and b and their row strides are
-    multiples of 16 bytes. Needs a GPU of compute capability 8.0 or later.
-    Any M, N, K >= 1 within that: ragged tiles are handled. There is no backward.
+    multiples of 16 bytes. Any M, N, K >= 1 within that. Needs compute capability 8.0 or later. There is no backward.
 
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
     argument, what it got and what it needs, and nothing has been launched.
@@ -485,194 +432,69 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the three layouts
-#
-# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
-# out of your own code.
-#
-# The layouts are evaluated by CuTe itself and read back as byte addresses. Eight rows of A, sixteen bytes a cell; a
-# cell says in which bank it begins, and has a colour of its own for each. `ldmatrix` reads down the columns: a column
-# of one colour is eight wavefronts at the same four banks, a column of eight colours is one.
-
-# %% tags=["lab"]
-from cookbook import access, draw
-from cookbook.check.layout import copy_wavefronts
-from cookbook.layouts import evaluate
-
-layouts = {name: evaluate(smem_layouts, cutlass.Float16, config) for name, config in VARIANTS.items()}
-copies = evaluate(tiled_copies, cutlass.Float16)
-draw.bank_grid(layouts["plain"].a, label="bank", title="plain: rows 128 bytes apart (bank of each chunk)")
-
-# %% tags=["lab"]
-draw.bank_grid(layouts["padded"].a, label="bank", title="padded: rows 144 bytes apart (bank of each chunk)")
-
-# %% tags=["lab"]
-draw.bank_grid(layouts["swizzled"].a, label="bank", title="swizzled: chunk c of row r at slot c XOR (r mod 8)")
-
-# %% [markdown] tags=["lab"]
-# ## In the lab: one ldmatrix
-#
-# The 32 lanes of warp 0 give the addresses of 32 rows of 16 bytes, eight for each of the four matrices. Shared memory
-# serves one matrix after the other: each is a *phase* of the instruction. Padded and swizzled take one wavefront a
-# phase and look alike but for which lane has which bank; here is the padded one beside the plain.
-
-# %% tags=["lab"]
-draw.access_view(access.of_copy(layouts["plain"].a, copies.s2r_a, "src", "ldmatrix")[0], title="ldmatrix.x4, plain")
-
-# %% tags=["lab"]
-draw.access_view(access.of_copy(layouts["padded"].a, copies.s2r_a, "src", "ldmatrix")[0], title="ldmatrix.x4, padded")
-
-# %% [markdown] tags=["lab"]
 # ## The prediction
 #
-# One CTA has an SM to itself, so we count what the SM does for one *k-block*, 16 along K, in clocks.
-#
-# * **Shared memory** serves one wavefront a clock. The wavefronts of every `ldmatrix` and `cp.async` of all eight
-#   warps are added up, on the addresses that this recipe's own layouts and copies give.
-# * **The tensor cores**, four of them, need 16 x 8 x 16 multiply-adds for each `mma.sync`. What they do in a clock is
-#   NVIDIA's figure for the chip: 512 multiply-adds each on Hopper, 256 on an A100. (On Hopper `mma.sync` falls short of
-#   that figure; the prediction knows nothing of it.)
-#
-# Two times follow. In the worst case a k-block's loads and its multiplications come one after the other, and the clocks
-# *add up*. In the best case they overlap without a gap, and the *larger* of the two is all that counts. This kernel
-# asks for nothing ahead: the sum is our prediction, and the maximum says what it could become.
+# One CTA has an SM to itself. The table counts its clocks for one k-block. Shared memory serves one wavefront of
+# `ldmatrix` or `cp.async` a clock. The tensor cores do 2048 multiply-adds a clock (Hopper, NVIDIA's figure). This loop
+# loads nothing ahead, so the clocks add up.
 
 # %% tags=["lab"]
-from IPython.display import Markdown
+from cookbook.check.layout import copy_wavefronts
+from cookbook.measure import records
+from cookbook.publish.pages import results_table, table
 
-from cookbook.publish.pages import table
-
-TENSOR_CORES, FMA_A_CLOCK = 4, {"sm_90a": 512, "sm_80": 256}  # of an SM; of each of them
-
-
-def clocks(variant: str, arch: str = "sm_90a") -> dict[str, float]:
-    """Clocks of an SM for one k-block of one CTA: what each part of it is busy for."""
-    config = config_for(arch, variant)
-    smem = evaluate(smem_layouts, cutlass.Float16, config)
-    moves = evaluate(tiled_copies, cutlass.Float16, config)._asdict()
-    k_blocks = config.tile_k // 16
-
-    def wavefronts(kind: str) -> float:
-        counted = [copy_wavefronts(name, moves[name], getattr(smem, name[-1])) for name in (f"{kind}_a", f"{kind}_b")]
-        return sum(each * n for count in counted for (each, _), n in count.items()) / k_blocks
-
-    tensor = config.tile_m * config.tile_n * 16 / (TENSOR_CORES * FMA_A_CLOCK[arch])
-    return {"ldmatrix": wavefronts("s2r"), "cp.async": wavefronts("g2s"), "mma.sync": tensor}
+copies = evaluate(tiled_copies, cutlass.Float16)
+OVER = [("padded", "plain"), ("swizzled", "plain"), ("swizzled", "padded")]
 
 
-def predicted(arch: str = "sm_90a") -> dict[str, tuple[float, float]]:
-    """Clocks of a k-block by variant: one after the other, and all at once."""
-    busy = {variant: clocks(variant, arch) for variant in VARIANTS}
-    return {v: (sum(b.values()), max(b["ldmatrix"] + b["cp.async"], b["mma.sync"])) for v, b in busy.items()}
+def clocks(variant: str) -> list[float]:
+    """Clocks of an SM for one k-block: ldmatrix, cp.async, mma.sync."""
+    wavefronts = {"s2r": 0.0, "g2s": 0.0}
+    for name in ("s2r_a", "s2r_b", "g2s_a", "g2s_b"):
+        counted = copy_wavefronts(name, getattr(copies, name), getattr(smem[variant], name[-1]))
+        wavefronts[name[:3]] += sum(each * n for (each, _), n in counted.items()) / (CONFIG.tile_k // 16)
+    return [*wavefronts.values(), CONFIG.tile_m * CONFIG.tile_n * 16 / 2048]
 
 
-def gains(times: dict[str, float]) -> dict[str, float]:
-    """How many times as fast as the plain one each variant is."""
-    return {variant: times["plain"] / time for variant, time in times.items()}
+def gains(times: dict[str, float]) -> list[str]:
+    """How many times as fast one layout is as another."""
+    return [f"{times[other] / times[one]:.2f}x" for one, other in OVER]
 
 
-serial, overlapped = ({v: times[i] for v, times in predicted().items()} for i in range(2))
-rows = []
-for v in VARIANTS:
-    times = (of for each in (serial, overlapped) for of in (f"{each[v]:.0f}", f"{gains(each)[v]:.2f}x"))
-    rows.append([v, *(f"{c:.0f}" for c in clocks(v).values()), *times])
-header = ["layout", "ldmatrix", "cp.async", "mma.sync", "added up", "predicted gain", "all at once", "gain"]
-Markdown("Clocks of one SM for one k-block, Hopper:\n\n" + table(header, rows))
+added_up = {variant: sum(clocks(variant)) for variant in VARIANTS}
+rows = [[variant, *(f"{c:.0f}" for c in (*clocks(variant), added_up[variant]))] for variant in VARIANTS]
+Markdown(table(["layout", "ldmatrix", "cp.async", "mma.sync", "added up"], rows))
 
 # %% [markdown] tags=["lab"]
-# Read the columns. For `ldmatrix` padding and swizzle are two answers to one question: both are eight times as good as
-# plain rows. With plain rows shared memory is busy several times as long as the tensor cores, and no pipeline helps
-# before those conflicts are gone.
+# Padded and swizzled rows make `ldmatrix` eight times as good. A copy into padded rows takes twice the wavefronts.
 #
-# For `cp.async` they differ. Plain and swizzled rows are lines of shared memory, and a warp's copy fills four of them
-# in four wavefronts. Padded rows lie across two lines each, but for every eighth, and every row at another place in
-# them, and a copy takes more than twice as many.
-#
-# And padding takes memory: 16 bytes in every 144. These are the stages that fit a block,
-# in the tile that each chip gets:
-
-# %% tags=["lab"]
-from cookbook.check.compiled import SMEM_LIMITS
-
-
-def stages_that_fit(variant: str, arch: str, limit: int) -> int:
-    config = config_for(arch, variant)
-    return max(s for s in range(1, 16) if replace(config, stages=s).smem_bytes <= limit)
-
-
-chips = {"sm_80": SMEM_LIMITS[80], "sm_89": SMEM_LIMITS[89], "sm_90a": SMEM_LIMITS[90]}
-rows = [[v, *(str(stages_that_fit(v, arch, limit)) for arch, limit in chips.items())] for v in VARIANTS]
-Markdown(table(["layout", *(f"{arch}, {limit // 1024} KiB" for arch, limit in chips.items())], rows))
-
-# %% [markdown] tags=["lab"]
 # ## Check
 #
-# Every level looks at all three. *Layout*: each element has a place of its own, with no holes but the declared padding,
-# and each copy takes the wavefronts that are expected of it: of `plain`, `ldmatrix` too many. What `cp.async` takes for
-# padded rows is told, and not judged.
-#
-# *Model*: the product by these layouts, simulated tile by tile through modelled `cp.async`, shared memory, `ldmatrix`
-# and `mma.sync`, on a ragged shape. *Compiled*: a real cubin for every target. On a machine with a GPU the kernels also
-# run here; elsewhere the recorded run is shown.
-#
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# The check is of the cells above, in all three layouts: edit one, run it, and check again.
 
 # %% tags=["lab"]
-from cookbook import lab
-
 lab.check_cells("ampere/smem_gemm", shapes=[(200, 333, 64)], dtypes=["float16"], targets=["sm_90a"])
 
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# All three and their peers, interleaved in one run on one GPU; "ours" is the swizzled one, called without an argument.
+# All three and their peers, interleaved in one run; "ours" is the swizzled one. Then the gains, predicted and measured.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
-
-Markdown(results_table("ampere/smem_gemm"))
-
-# %% [markdown] tags=["lab"]
-# And the prediction beside the measurement: how many times as fast as `plain` each layout is, by the sum of the clocks
-# and by the medians of the recorded run.
-
-# %% tags=["lab"]
-from cookbook.measure import records
-
-
-def measured_gains() -> str:
-    """A table of the gains in every current record, or that there is none."""
-    timed = [r for r in records.select("ampere/smem_gemm", "timed") if not records.is_stale(r)]
-    rows = []
-    for r in timed:
-        gain = gains({v: r["peers"][v]["median_ms"] for v in VARIANTS})
-        each = (f"{gains(serial)[v]:.2f}x / {gain[v]:.2f}x" for v in ("padded", "swizzled"))
-        last = f"{serial['padded'] / serial['swizzled']:.3f}x / {gain['swizzled'] / gain['padded']:.3f}x"
-        rows.append([r["device"], r["dtype"], "x".join(map(str, r["shape"])), *each, last])
-    over = ("padded over plain", "swizzled over plain", "swizzled over padded")
-    header = ["device", "dtype", "M x N x K", *(f"{what}: predicted / measured" for what in over)]
-    return table(header, rows, right=3) if rows else "*Not measured yet.*"
-
-
-Markdown(measured_gains())
+rows = [["predicted", *gains(added_up)]]
+for r in records.select("ampere/smem_gemm", "timed"):
+    if not records.is_stale(r):
+        of = f"{r['device']}, {r['dtype']}, {' x '.join(map(str, r['shape']))}"
+        rows.append([of, *gains({variant: r["peers"][variant]["median_ms"] for variant in VARIANTS})])
+gained = table(["M x N x K", *(f"{one} over {other}" for one, other in OVER)], rows)
+Markdown(results_table("ampere/smem_gemm") + "\n\n" + gained)
 
 # %% [markdown] tags=["lab"]
-# On an H200 the sum of the clocks comes close to all three gains. So the counting holds, also for the copies of padded
-# rows, of which the banks alone would have said nothing. (It is the sum with NVIDIA's rate. With the rate that
-# `mma.sync` was measured to reach, which [the next page](ldmatrix_gemm.ipynb) takes, it would be too small: part of the
-# loads is hidden after all.)
-#
 # ## Conclusion
 #
-# Count the wavefronts, add the tensor cores' clocks, and you know before you write the kernel whether a layout is
-# worth your time: with plain rows shared memory sets the pace, and the tensor cores mostly wait. Padding removes the
-# conflicts of `ldmatrix`, takes memory, and makes the copies slower, which the banks alone would not have told. The
-# swizzle costs nothing; and it is the very layout that TMA writes and `wgmma` reads, while padding is for `ldmatrix`
-# alone.
+# On an H200 the sum of the clocks comes close to all three gains, also for the copies into padded rows, of which the
+# banks alone say nothing. Count the wavefronts before you write the kernel. Padding frees `ldmatrix`, takes memory, and
+# slows the copies. The swizzle costs nothing, and it is the layout that TMA writes and `wgmma` reads.
 #
-# What is left is not conflicts but waiting: after each barrier a warp loads first and multiplies then.
-#
-# Next: [a GEMM that loads the next fragments while it multiplies](ldmatrix_gemm.ipynb).
-#
+# What is left is waiting. Next: [a GEMM that loads the next fragments while it multiplies](ldmatrix_gemm.ipynb).
 # To use it: `cookbook copy ampere/smem_gemm my_gemm.py`, then `from my_gemm import matmul`.

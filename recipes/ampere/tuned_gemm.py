@@ -153,7 +153,7 @@ def config_for(arch: str, variant: str = "128x256") -> Config:
 #
 # Both grow with what goes through shared memory, and `THROUGH` puts a figure on both together: an element through
 # shared memory costs as much as 10 multiply-adds. It is the one number here that was fitted, on measured times of these
-# two tiles on an H200; the lab below shows how well it does.
+# two tiles on an H200; the cells at the end show how well it does.
 
 
 # %%
@@ -405,6 +405,37 @@ def fetch_piece(x, stage, k: cutlass.Constexpr, piece: cutlass.Constexpr, slot: 
     cute.copy(x.copy, row, x.into[None, slot, 0])
 
 
+# %% [markdown] tags=["lab"]
+# The tile of A of the large variant, and one `ldmatrix` of a warp:
+
+# %% tags=["lab"]
+from cookbook import access, draw
+from cookbook.layouts import evaluate
+
+WIDE = VARIANTS["256x192"]
+layouts, copies = (evaluate(fn, cutlass.BFloat16, WIDE) for fn in (smem_layouts, tiled_copies))
+draw.swizzle_view(layouts.a)
+
+# %% tags=["lab"]
+every_ldmatrix = access.of_copy(layouts.a, copies.s2r_a, "src", "ldmatrix", warp=0)
+draw.access_view(every_ldmatrix[0])
+
+# %% [markdown] tags=["lab"]
+# That the address of k-block *k* is that of k-block 0 with 32 *k* XORed into it, and that pieces are whole periods of
+# the swizzle apart, holds for every element of a tile, so for every thread's:
+
+# %% tags=["lab"]
+for name, layout, warps in (("A", layouts.a, WIDE.warps_m), ("B", layouts.b, WIDE.warps_n)):
+    at = layout.byte_offsets()  # (rows, K, STAGE)
+    for k in range(WIDE.k_blocks):
+        assert (at[:, 16 * k : 16 * k + 16] == at[:, :16] ^ (32 * k)).all()
+    step, stage_bytes = 16 * warps, 2 * at.shape[0] * WIDE.tile_k
+    assert (at[step:] - at[:-step] == 2 * step * WIDE.tile_k).all()
+    assert (at[:, :, 1:] - at[:, :, :-1] == stage_bytes).all()
+    print(
+        f"{name}: {WIDE.k_blocks} k-blocks, {at.shape[0] // step} pieces, {WIDE.stages} stages: all as computed by hand"
+    )
+
 # %% [markdown]
 # ## The main loop
 #
@@ -598,12 +629,11 @@ def gemm(
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
     stream: cuda.CUstream,
-    dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
     vec: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
-    m, n, k = mnk
+    (m, n, k), dtype = mnk, pA.dtype
     lda, ldb, ldc = strides
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(cute.assume(lda, divby=8), 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1)))
@@ -618,16 +648,14 @@ def gemm(
 def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
     """Compile for `arch` ("sm_80"), which needs no GPU; "": for the GPU that is here."""
     pointers = (dtype, 16), (dtype, 16), (dtype, vec * dtype.width // 8)
-    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch), vec), options=options)
+    return compile_host(gemm, arch, pointers, (config or config_for(arch), vec), options=options)
 
 
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
-# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
-# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
-# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
+# `Gemm`, which all recipes share, checks the operands, keeps a *plan* for each kind of call, and compiles once. Here
+# stands what is this kernel's own: the GPUs it needs, what is compiled, and what the launch takes.
 
 
 # %%
@@ -662,10 +690,7 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the prediction
-#
-# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
-# out of your own code.
+# ## The prediction
 #
 # First, how busy shared memory is while the tensor cores are as fast as `mma.sync` can make them. It serves 128 bytes a
 # clock and SM. What is left over is room for everything that does not go as planned.
@@ -673,7 +698,6 @@ def matmul(
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook import draw
 from cookbook.measure import records
 from cookbook.publish.pages import table
 
@@ -730,42 +754,9 @@ for r in records.read():
         print(f"{r['device']}: {per_clock:.0f} multiply-adds a clock and SM; in the rule: {RATE}")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the layout, and one address for all
-#
-# The tile of A of the large variant, and one `ldmatrix` of a warp:
-
-# %% tags=["lab"]
-from cookbook import access
-from cookbook.layouts import evaluate
-
-WIDE = VARIANTS["256x192"]
-layouts, copies = (evaluate(fn, cutlass.BFloat16, WIDE) for fn in (smem_layouts, tiled_copies))
-draw.swizzle_view(layouts.a)
-
-# %% tags=["lab"]
-every_ldmatrix = access.of_copy(layouts.a, copies.s2r_a, "src", "ldmatrix", warp=0)
-draw.access_view(every_ldmatrix[0])
-
-# %% [markdown] tags=["lab"]
-# That the address of k-block *k* is that of k-block 0 with 32 *k* XORed into it, and that pieces are whole periods of
-# the swizzle apart, holds for every element of a tile, so for every thread's:
-
-# %% tags=["lab"]
-for name, layout, warps in (("A", layouts.a, WIDE.warps_m), ("B", layouts.b, WIDE.warps_n)):
-    at = layout.byte_offsets()  # (rows, K, STAGE)
-    for k in range(WIDE.k_blocks):
-        assert (at[:, 16 * k : 16 * k + 16] == at[:, :16] ^ (32 * k)).all()
-    step, stage_bytes = 16 * warps, 2 * at.shape[0] * WIDE.tile_k
-    assert (at[step:] - at[:-step] == 2 * step * WIDE.tile_k).all()
-    assert (at[:, :, 1:] - at[:, :, :-1] == stage_bytes).all()
-    print(
-        f"{name}: {WIDE.k_blocks} k-blocks, {at.shape[0] // step} pieces, {WIDE.stages} stages: all as computed by hand"
-    )
-
-# %% [markdown] tags=["lab"]
 # ## What we tried, and what lost
 #
-# Each of these was built, seen right, and timed beside the others, once, on an H200; none of them is in the kernel.
+# Each of these was built, seen right, and timed against the others, once, on an H200; none of them is in the kernel.
 # That they lost was measured. The reasons are our reading of it, and were not.
 #
 # * *Fragments in place for 64 x 64.* There a warp has room for two whole k-blocks, and using it is faster: replacing
@@ -797,7 +788,7 @@ lab.check_cells("ampere/tuned_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# "ours" is `matmul` without an argument, so whatever the heuristic chose; beside it each variant, called by name, and
+# "ours" is `matmul` without an argument, so whatever the heuristic chose; then each variant, called by name, and
 # the peers, all interleaved in one run on one GPU.
 
 # %% tags=["lab"]
@@ -812,7 +803,7 @@ Markdown(results_table("ampere/tuned_gemm"))
 # the small cubes and with few rows, where most SMs have no tile, it is at a third of `torch.matmul` or so.
 #
 # How good is the heuristic? For each record: the variants' times relative to the faster one, predicted and measured,
-# and what `matmul` would have gained by knowing; and beside it what lies between two times of the kernel that was
+# and what `matmul` would have gained by knowing; and what lies between two times of the kernel that was
 # chosen.
 
 # %% tags=["lab"]
@@ -844,7 +835,7 @@ Markdown(rule_beside_times())
 #
 # ## What limits it
 #
-# Each variant and peer by itself, again and again, while the GPU reports its clock and its power. A rate is *FLOP a
+# Each variant and peer alone, again and again, while the GPU reports its clock and its power. A rate is *FLOP a
 # clock and SM* times the clock, so these two columns say how much of what is missing to the ceiling is which. It is
 # also power divided by *J for each TFLOP*: where the clock is lowered for power, of two kernels the one that needs
 # fewer joules is faster, even if it takes more clocks. The second table is ncu's, of one launch of each variant.

@@ -21,21 +21,18 @@
 #     dtypes: [bfloat16, float16]
 #     path: tma -> swizzled shared memory -> ldmatrix -> mma.sync -> stmatrix -> swizzled boxes -> tma
 #     instructions:
-#       all: [UTMALDG.2D, LDSM.16.M88.4, HMMA.16816.F32, STSM.16.M88.4, UTMASTG.2D, USETMAXREG, SYNCS]
+#       all: [UTMALDG.2D, LDSM.16.M88.4, HMMA.16816.F32, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
 #     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192]]
-#     beside: ampere/tuned_gemm
+#     compared_with: ampere/tuned_gemm
 # ---
 
 # %% [markdown]
 # # The tuned GEMM for GeForce Blackwell
 #
-# **Claim.** A GeForce Blackwell (sm_120, sm_121) shares its name with the data centre's Blackwell (sm_100), but not
-# what a GEMM is made of. It has none of `tcgen05` and tensor memory, nor Hopper's `wgmma`: its tensor cores multiply by
-# **`mma.sync`**, from registers, as Ampere's do. What it does have of Hopper is **TMA**, mbarriers, `stmatrix` and
-# `setmaxnreg`.
-#
-# Let one warp load by TMA and let all others do nothing but `ldmatrix` and `mma.sync`, and the kernel is faster than
-# the best one here for Ampere.
+# **Claim.** A GeForce Blackwell (sm_120, sm_121) has none of `tcgen05`, tensor memory and `wgmma`. Its tensor cores
+# multiply by **`mma.sync`**, from registers, as Ampere's do. Of Hopper it has **TMA**, mbarriers, `stmatrix` and
+# `setmaxnreg`. Where one warp loads by TMA and all others do nothing but `ldmatrix` and `mma.sync`, the kernel is
+# faster than the best one here for Ampere.
 #
 # A Hopper has these instructions too, so the claim is measured there, against
 # [ampere/tuned_gemm](../ampere/tuned_gemm.ipynb) in the same run. **For sm_120a this kernel is compiled, and not run on
@@ -48,18 +45,10 @@
 # | **GeForce Blackwell** | **TMA, one thread** | **`mma.sync`, from registers** | **registers** |
 # | data-centre Blackwell | TMA, one thread | `tcgen05.mma`, from shared memory | tensor memory |
 #
-# **What changes from ampere/tuned_gemm.** Its inner loop stays, fragment by fragment. Gone are `cp.async` with its
-# addresses and its predicates at the edges of A and B, for TMA knows the matrices' extents; the barrier of the whole
-# CTA, for every stage has mbarriers of its own; and the stores of C that come between two tiles, for a CTA goes
-# on to its next tile while TMA carries the last one away.
-#
-# **What changes from the Hopper pages.** The producer, the stages and the buffers of C are those of
-# [hopper/persistent_gemm](../hopper/persistent_gemm.ipynb). The consumers differ. `wgmma` is asynchronous and reads
-# shared memory by itself, so that a stage is busy until a *later* wait says it is not. `ldmatrix` copies: **when the
-# last fragment of a stage is in registers the stage is free**, with half a k-block still to be multiplied.
-#
-# Three ideas are left to try, one at a time, and `VARIANTS` has them in this order: a cluster that shares loads, the
-# larger warp tile, and a few narrower tiles at the end.
+# The inner loop is that of ampere/tuned_gemm. The producer, the stages and the buffers of C are those of
+# [hopper/persistent_gemm](../hopper/persistent_gemm.ipynb). One thing differs from Hopper: `wgmma` reads shared memory
+# itself, and a stage is busy until a *later* wait says it is not. `ldmatrix` copies: **when the last fragment of a
+# stage is in registers the stage is free**, with half a k-block still to be multiplied.
 
 # %%
 from dataclasses import dataclass, replace
@@ -85,15 +74,10 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 # | `wide, shared B` | 256 x 192 | 64 x 96 | fragments replaced in place: 24 registers beside 192 accumulators |
 # | `wide, then narrow, shared B` | and 256 x 128 | | the last tiles are narrower, where that evens out the work |
 #
-# **On a GeForce** a CTA may have 99 KiB of shared memory instead of 227. Tiles keep their size, for they are what saves
-# traffic. Stages become half as deep, 32 elements of K, which are rows of 64 bytes and the 64-byte swizzle; the buffers
-# of C shrink.
-#
-# Nothing is shared: sm_120 has clusters, and the PTX ISA lets it multicast (`cp.async.bulk.tensor` asks for sm_90 or
-# higher), but it adds that `.multicast::cluster` is optimized for sm_90a and the sm_100 and sm_110 families and "may
-# have substantially reduced performance on other targets".
-#
-# CUTLASS allows clusters of one CTA only there. We have no such GPU to measure it on, and leave it out.
+# **On a GeForce** a CTA may have 99 KiB of shared memory instead of 227. Tiles keep their size, which saves traffic.
+# Stages become half as deep, 32 elements of K in rows of 64 bytes; the buffers of C shrink. Nothing is shared: the PTX
+# ISA lets sm_120 multicast, but says that it "may have substantially reduced performance" there, and CUTLASS allows
+# clusters of one CTA only.
 
 
 # %%
@@ -184,13 +168,10 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # %% [markdown]
 # ## The layouts and the copies
 #
-# A and B lie in rows of 128 (or 64) bytes in the swizzle mode of that width. TMA writes them so, and it is the same
-# swizzle that makes `ldmatrix` free of conflicts: eight rows, eight different chunks. C goes out in epilogue subtiles
-# of 64 x `epi_n`, swizzled likewise for `stmatrix` and TMA.
-#
-# TMA sends a subtile for one warpgroup, so the warpgroup must have it all. Hence the permutation in `tiled_mma`: CuTe
-# would give 16 rows at a time to each of the four rows of warps; here each warpgroup's rows of warps stay in one half
-# of the tile.
+# A and B lie in rows of 128 (or 64) bytes in the swizzle mode of that width. TMA writes them so, and `ldmatrix` reads
+# eight rows from eight different chunks. C goes out in epilogue subtiles of 64 x `epi_n`, swizzled for `stmatrix` and
+# TMA. A subtile belongs to one warpgroup: the permutation in `tiled_mma` keeps each warpgroup's rows of warps in one
+# half of the tile.
 
 
 # %%
@@ -260,18 +241,23 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
     )
 
 
+# %% [markdown] tags=["lab"]
+# The tile of A as TMA writes it for a GeForce, 64 bytes a row, without and with the swizzle:
+
+# %% tags=["lab"]
+from cookbook import draw, lab
+from cookbook.layouts import evaluate
+
+DTYPE = cutlass.BFloat16
+draw.swizzle_view(evaluate(smem_layouts, DTYPE, config_for("sm_120a")).a)
+
 # %% [markdown]
 # ## The tile scheduler: which tile is next
 #
-# A tile of 256 x 192 is coarse: in C of 4096 x 4096 there are 352, not three for each of 132 SMs, so that many SMs have
-# nothing to do in the third wave. Smaller tiles would fit better and read more through shared memory.
-#
-# So take both: **wide tiles as long as they fill whole waves, narrow ones for the rest**. A narrow tile is the same
-# code with fewer columns. `wide_columns` is the heuristic: it tries every number of columns of wide tiles and keeps the
-# one with which the busiest cluster has least to do.
-#
-# All of this is in units of a *cluster's* tile, which is one tile for each of its CTAs, one above the other. Numbers go
-# down the rows of a group of tiles, then across, so that CTAs that run together share rows of A and B in L2.
+# A tile of 256 x 192 is coarse: C of 4096 x 4096 has 352, not three for each of 132 SMs. Smaller tiles would fit
+# better and read more through shared memory. So take **wide tiles as long as they fill whole waves, narrow ones for the
+# rest**. `wide_columns` is the heuristic: the busiest cluster is to have least to do. All of this is in units of a
+# *cluster's* tile: one for each of its CTAs, one above the other.
 
 
 # %%
@@ -334,6 +320,13 @@ def tiles_of_cluster(work: Work, config: cutlass.Constexpr):
 
 
 # %%
+class TmaTensor(NamedTuple):
+    """A matrix that TMA loads or stores."""
+
+    atom: cute.CopyAtom
+    tensor: cute.Tensor  # as TMA coordinates
+
+
 @cute.jit
 def rank_in_cluster(config: cutlass.Constexpr):
     """Which CTA of its cluster this is, from the top."""
@@ -348,9 +341,38 @@ def to_all(config: Config) -> dict:
     return {"mcast_mask": cutlass.Int16((1 << config.cluster) - 1)} if config.cluster > 1 else {}
 
 
+class Loads(NamedTuple):
+    """What the producer copies: for A and for B, a TMA atom, its source and its destination."""
+
+    tma_a: cute.CopyAtom
+    tAgA: cute.Tensor  # (TMA, m, k), TMA coordinates
+    tAsA: cute.Tensor  # (TMA, STAGE)
+    tma_b: cute.CopyAtom
+    mB: cute.Tensor  # (N, K), TMA coordinates: narrow tiles begin anywhere
+    sB: cute.Tensor  # ((N, K), STAGE)
+
+
 @cute.jit
-def produce_tile(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, k_tiles, config: cutlass.Constexpr):
-    """All k-tiles of one tile: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE) in shared memory."""
+def make_loads(a: TmaTensor, sA, b: TmaTensor, sB, config: cutlass.Constexpr) -> Loads:
+    """sA, sB: all stages, (rows, K, STAGE)."""
+    gA = cute.local_tile(a.tensor, (config.tile_m, config.tile_k), (None, None))  # (M, K, m, k)
+    sA, sB = cute.group_modes(sA, 0, 2), cute.group_modes(sB, 0, 2)
+    tAsA, tAgA = cpasync.tma_partition(a.atom, 0, cute.make_layout(1), sA, cute.group_modes(gA, 0, 2))
+    return Loads(a.atom, tAgA, tAsA, b.atom, b.tensor, sB)
+
+
+@cute.jit
+def load_tile(pipe, loads: Loads, state, tile, k_tiles, config: cutlass.Constexpr):
+    """Load the k-tiles of a cluster's tile (m, first column), a stage each. Returns the pipeline state.
+
+    Of B always TILE_N rows: for a narrow tile, more than it needs.
+    """
+    rank, tma_a, tma_b = rank_in_cluster(config), loads.tma_a, loads.tma_b
+    tAgA, tAsA = loads.tAgA[None, tile[0] * config.cluster + rank, None], loads.tAsA  # (TMA, k), (TMA, STAGE)
+    own = cute.domain_offset((tile[1] * config.epi_n, 0), loads.mB)
+    gB = cute.local_tile(own, (config.tile_n, config.tile_k), (0, None))  # (N, K, k)
+    sharers = cute.make_layout(config.cluster)
+    tBsB, tBgB = cpasync.tma_partition(tma_b, rank, sharers, loads.sB, cute.group_modes(gB, 0, 2))  # (TMA, k)
     for k_tile in cutlass.range(k_tiles, unroll=1):
         pipe.producer_acquire(state)
         barrier = pipe.producer_get_barrier(state)
@@ -361,23 +383,13 @@ def produce_tile(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, k_tiles, con
 
 
 @cute.jit
-def produce(pipe, tma_a, tma_b, gA, mB, sA, sB, work: Work, config: cutlass.Constexpr):
-    """Keep the stages full, tile after tile. gA (M, K, m, k), mB (N, K) in global memory.
-
-    Of B always TILE_N rows: for a narrow tile, more than it needs.
-    """
-    rank, alone, sharers = rank_in_cluster(config), cute.make_layout(1), cute.make_layout(config.cluster)
-    sA, sB = cute.group_modes(sA, 0, 2), cute.group_modes(sB, 0, 2)
-    tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, sA, cute.group_modes(gA, 0, 2))  # (TMA, m, k)
+def produce(pipe, loads: Loads, work: Work, config: cutlass.Constexpr):
+    """Keep the stages full, tile after tile."""
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
     first, end, step = tiles_of_cluster(work, config)
     for number in cutlass.range(first, end, step, unroll=1):
         row, column, _ = tile_of(number, work, config)
-        mine = tAgA[None, row * config.cluster + rank, None]
-        own = cute.domain_offset((column * config.epi_n, 0), mB)  # narrow tiles begin anywhere
-        gB = cute.local_tile(own, (config.tile_n, config.tile_k), (0, None))  # (N, K, k)
-        tBsB, tBgB = cpasync.tma_partition(tma_b, rank, sharers, sB, cute.group_modes(gB, 0, 2))  # (TMA, k)
-        state = produce_tile(pipe, state, tma_a, tma_b, mine, tAsA, tBgB, tBsB, work.k_tiles, config)
+        state = load_tile(pipe, loads, state, (row, column), work.k_tiles, config)
     cute.arch.griddepcontrol_launch_dependents()  # nothing is left to ask for: the next kernel may come
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
@@ -385,13 +397,10 @@ def produce(pipe, tma_a, tma_b, gA, mB, sA, sB, work: Work, config: cutlass.Cons
 # %% [markdown]
 # ## A warp's fragments
 #
-# A warp fetches pieces of 16 x 16 elements, each by one `ldmatrix.x4`. Where they lie could be left to CuTe, which adds
-# up an address for each and swizzles it. But a thread reads rows that are all the same modulo 8, so that the swizzle
-# XORs the same bits into all its addresses, and [ampere/tuned_gemm](../ampere/tuned_gemm.ipynb) shows what follows:
-# keep *one* address for A and one for B, XOR 32 k for k-block k, add whole periods for other pieces and stages.
-#
-# We compiled both: left to CuTe, the loop of the wide tile makes more integer instructions than it fetches fragments,
-# and on sm_120a it spills.
+# A warp fetches pieces of 16 x 16 elements, each by one `ldmatrix.x4`. A thread reads rows that are all the same modulo
+# 8, so the swizzle XORs the same bits into all its addresses. As in [ampere/tuned_gemm](../ampere/tuned_gemm.ipynb) it
+# keeps *one* address for A and one for B, XORs 32 k for k-block k, and adds whole periods for other pieces and stages.
+# Left to CuTe, the loop of the wide tile has more integer instructions than fetches, and on sm_120a it spills.
 
 
 # %%
@@ -438,20 +447,28 @@ def fetch_piece(x, stage, k: cutlass.Constexpr, piece: cutlass.Constexpr, slot: 
 #
 # Either way the first fragments of the next stage are fetched while this one is still being multiplied. `next_stage`
 # stands where the last fragment of a stage has been asked for: it gives the stage back *there*, and waits for the next.
-#
-# Which stage, and which phase of its barrier? k-tiles are numbered through all tiles of a CTA, and this number, the
-# **slot**, says both.
+# k-tiles are numbered through all tiles of a CTA; this number, the k-tile index, says which stage and which phase.
 
 
 # %%
-def state_at(slot, config: Config):
+def state_at(k_tile, config: Config):
     """The consumer's place in the queue of stages at a k-tile index."""
-    return pipeline.PipelineState(config.stages, slot, slot % config.stages, slot // config.stages & 1)
+    return pipeline.PipelineState(config.stages, k_tile, k_tile % config.stages, k_tile // config.stages & 1)
 
 
 def single(fragment, rank: int):
     """One mma's fragment, (MMA,), with the modes that `cute.gemm` goes over: (MMA, 1) or (MMA, 1, 1)."""
     return cute.make_tensor(fragment.iterator, cute.append_ones(fragment.layout, up_to_rank=rank))
+
+
+class Mainloop(NamedTuple):
+    """What a consumer warp works with."""
+
+    pipe: pipeline.PipelineTmaAsync
+    mma: cute.TiledMma
+    a: Operand
+    b: Operand
+    acc: cute.Tensor  # float32 in registers, (MMA, MMA_M, MMA_N)
 
 
 @cute.jit
@@ -465,8 +482,9 @@ def next_stage(pipe, read, last: cutlass.Constexpr):
 
 
 @cute.jit
-def multiply_in_place(pipe, read, mma, acc, a, b, k: cutlass.Constexpr, last: cutlass.Constexpr, width, config):
+def multiply_in_place(main: Mainloop, read, k: cutlass.Constexpr, last: cutlass.Constexpr, width, config):
     """One k-block, each fragment replaced by a later one after its last mma."""
+    a, b = main.a, main.b
     pieces_m, pieces_n, slots, k_blocks = config.pieces_m, width // config.step_n, config.b_slots, config.k_blocks
     last_block = k == k_blocks - 1
     for j in cutlass.range_constexpr(pieces_n):
@@ -475,12 +493,12 @@ def multiply_in_place(pipe, read, mma, acc, a, b, k: cutlass.Constexpr, last: cu
             m = i if j % 2 == 0 else pieces_m - 1 - i
             for h in cutlass.range_constexpr(2):  # the halves of a piece, 8 columns each
                 half = h if i % 2 == 0 else 1 - h
-                c = single(acc[None, m, 2 * j + half], 3)
-                cute.gemm(mma, c, single(a.regs[None, m, 0], 2), single(b.regs[None, 2 * slot + half, 0], 2), c)
+                c = single(main.acc[None, m, 2 * j + half], 3)
+                cute.gemm(main.mma, c, single(a.regs[None, m, 0], 2), single(b.regs[None, 2 * slot + half, 0], 2), c)
             if cutlass.const_expr(j == pieces_n - 1 and not (last and last_block)):
                 fetch_piece(a, read.index, (k + 1) % k_blocks, m, m)
         if cutlass.const_expr(last_block and j == pieces_n - slots):
-            read = next_stage(pipe, read, last)
+            read = next_stage(main.pipe, read, last)
         if cutlass.const_expr(not (last and last_block and further)):
             fetch_piece(b, read.index, (k + further) % k_blocks, later, slot)
     return read
@@ -495,32 +513,32 @@ def fetch_block(x, stage, k: cutlass.Constexpr):
 
 
 @cute.jit
-def multiply_ahead(pipe, read, mma, acc, a, b, k: cutlass.Constexpr, last: cutlass.Constexpr, width, config):
+def multiply_ahead(main: Mainloop, read, k: cutlass.Constexpr, last: cutlass.Constexpr, width, config):
     """One k-block, while the next one's fragments arrive in the other buffer."""
-    last_block = k == config.k_blocks - 1
+    a, b, last_block = main.a, main.b, k == config.k_blocks - 1
     if cutlass.const_expr(last_block):
-        read = next_stage(pipe, read, last)
+        read = next_stage(main.pipe, read, last)
     if cutlass.const_expr(not (last and last_block)):
         fetch_block(a, read.index, (k + 1) % config.k_blocks)
         fetch_block(b, read.index, (k + 1) % config.k_blocks)
-    cute.gemm(mma, acc, a.regs[None, None, k % 2], b.regs[None, None, k % 2], acc)
+    cute.gemm(main.mma, main.acc, a.regs[None, None, k % 2], b.regs[None, None, k % 2], main.acc)
     return read
 
 
 @cute.jit
-def multiply_stage(pipe, read, mma, acc, a, b, last: cutlass.Constexpr, width: cutlass.Constexpr, config):
+def multiply_stage(main: Mainloop, read, last: cutlass.Constexpr, width: cutlass.Constexpr, config):
     """All k-blocks of a stage; in the last of them, the first fragments of the next stage."""
     how = multiply_in_place if config.b_slots else multiply_ahead
     for k in cutlass.range_constexpr(config.k_blocks):
-        read = how(pipe, read, mma, acc, a, b, k, last, width, config)
+        read = how(main, read, k, last, width, config)
     return read
 
 
 @cute.jit
-def multiply_tile(pipe, slot, mma, acc, a, b, k_tiles, width: cutlass.Constexpr, config: cutlass.Constexpr):
-    """Multiply the k-tiles of one tile, `width` columns wide, into `acc`; `slot` is the first one's."""
-    read = state_at(slot, config)
-    acc.fill(0.0)
+def multiply_tile(main: Mainloop, k_tile, k_tiles, width: cutlass.Constexpr, config: cutlass.Constexpr):
+    """Multiply the k-tiles of one tile, `width` columns wide, into `acc`; `k_tile` is the first one's."""
+    pipe, a, b, read = main.pipe, main.a, main.b, state_at(k_tile, config)
+    main.acc.fill(0.0)
     pipe.consumer_wait(read)
     if cutlass.const_expr(config.b_slots > 0):
         for i in cutlass.range_constexpr(config.pieces_m):
@@ -531,16 +549,19 @@ def multiply_tile(pipe, slot, mma, acc, a, b, k_tiles, width: cutlass.Constexpr,
         fetch_block(a, read.index, 0)
         fetch_block(b, read.index, 0)
     for _ in cutlass.range(k_tiles - 1, unroll=1):
-        read = multiply_stage(pipe, read, mma, acc, a, b, False, width, config)
-    multiply_stage(pipe, read, mma, acc, a, b, True, width, config)
+        read = multiply_stage(main, read, False, width, config)
+    multiply_stage(main, read, True, width, config)
 
 
 # %% [markdown]
-# ## The epilogue
+# ## The epilogue and the kernel
 #
 # A warpgroup sends its half of the tile subtile by subtile, as on Hopper: wait until TMA has read what was in the
 # buffer, `stmatrix`, a fence that makes the writes visible to TMA, and one thread asks for the copy. The producer is
-# not involved: it is already loading the next tile.
+# already loading the next tile.
+#
+# A kernel of 384 threads starts with 168 registers each, of 65536. `setmaxnreg` gives most of the producer's to the
+# consumers, and 192 accumulators a thread fit.
 
 
 # %%
@@ -581,36 +602,30 @@ def store(acc, sC, tma_c, gC, corner, copy, width: cutlass.Constexpr, config: cu
 
 
 @cute.jit
-def consume(pipe, dtype, sA, sB, sC, tma_c, gC, work: Work, config: cutlass.Constexpr):
-    """Multiply and store, tile after tile. gC (64, EPI_N, m, n): the subtiles of the whole of C."""
+def consume(pipe, sA, sB, sC, c: TmaTensor, work: Work, config: cutlass.Constexpr):
+    """Multiply and store, tile after tile."""
+    dtype = sA.element_type
     mma, copies = tiled_mma(dtype, config), tiled_copies(dtype, config)
+    gC = cute.local_tile(c.tensor, (64, config.epi_n), (None, None))  # (64, EPI_N, m, n): the subtiles of all of C
     columns, buffers = config.step_n * (config.b_slots or config.pieces_n), 1 if config.b_slots else 2
     rA = cute.make_rmem_tensor(mma.partition_shape_A((config.tile_m, 16 * buffers)), dtype)  # (MMA, MMA_M, buffer)
     rB = cute.make_rmem_tensor(mma.partition_shape_B((columns, 16 * buffers)), dtype)  # (MMA, MMA_N, buffer)
     a = make_operand(copies.s2r_a, sA, rA, config.step_m, config)
     b = make_operand(copies.s2r_b, sB, rB, config.step_n, config)
     acc = cute.make_rmem_tensor(mma.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
-    slot = cutlass.Int32(0)
+    main, k_tile = Mainloop(pipe, mma, a, b, acc), cutlass.Int32(0)
     first, end, step = tiles_of_cluster(work, config)
     for number in cutlass.range(first, end, step, unroll=1):
         row, column, pieces = tile_of(number, work, config)
         corner = ((row * config.cluster + rank_in_cluster(config)) * (config.tile_m // 64), column)
         for width in config.widths:  # each has code of its own
             if cutlass.const_expr(config.tail_n == 0) or pieces == width // config.epi_n:
-                multiply_tile(pipe, slot, mma, acc, a, b, work.k_tiles, width, config)
-                store(acc, sC, tma_c, gC, corner, copies.r2s_c, width, config)
-        slot = slot + work.k_tiles
+                multiply_tile(main, k_tile, work.k_tiles, width, config)
+                store(acc, sC, c.atom, gC, corner, copies.r2s_c, width, config)
+        k_tile = k_tile + work.k_tiles
     cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
 
 
-# %% [markdown]
-# ## The kernel
-#
-# Three warpgroups of 128 threads. A kernel starts with as many registers for each thread: of 65536 for 384 threads,
-# 168. `setmaxnreg` gives most of the producer's to the consumers, and 192 accumulators a thread fit with room to spare.
-
-
-# %%
 @cute.jit
 def make_pipeline(barriers, config: cutlass.Constexpr):
     """The barriers of the stages, full and empty, of this CTA, in step with those of its cluster."""
@@ -626,12 +641,9 @@ def make_pipeline(barriers, config: cutlass.Constexpr):
 
 @cute.kernel
 def kernel(
-    tma_a: cute.CopyAtom,
-    mA: cute.Tensor,  # (M, K), as TMA coordinates
-    tma_b: cute.CopyAtom,
-    mB: cute.Tensor,  # (N, K), as TMA coordinates
-    tma_c: cute.CopyAtom,
-    mC: cute.Tensor,  # (M, N), as TMA coordinates
+    a: TmaTensor,  # (M, K)
+    b: TmaTensor,  # (N, K)
+    c: TmaTensor,  # (M, N)
     work: Work,
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
@@ -640,8 +652,8 @@ def kernel(
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     layouts = smem_layouts(dtype, config)
     if warp_idx == 8:
-        for tma in (tma_a, tma_b, tma_c):
-            cpasync.prefetch_descriptor(tma)
+        for matrix in (a, b, c):
+            cpasync.prefetch_descriptor(matrix.atom)
 
     smem = cutlass.memory.SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
@@ -650,55 +662,58 @@ def kernel(
     sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
     sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
     pipe = make_pipeline(barriers, config)
-    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (None, None))  # (M, K, m, k)
-    gC = cute.local_tile(mC, (64, config.epi_n), (None, None))  # (64, EPI_N, m, n)
 
     cute.arch.griddepcontrol_wait()  # the kernel before has ended: from here on global memory may be touched
     if warp_idx >= 8:
         cute.arch.setmaxregister_decrease(REGISTERS[0])
         if warp_idx == 8:
-            produce(pipe, tma_a, tma_b, gA, mB, sA, sB, work, config)
+            produce(pipe, make_loads(a, sA, b, sB, config), work, config)
     else:
         cute.arch.setmaxregister_increase(REGISTERS[1])
-        consume(pipe, dtype, sA, sB, sC, tma_c, gC, work, config)
+        consume(pipe, sA, sB, sC, c, work, config)
 
 
 # %% [markdown]
-# ## The launch
+# ## The launch and `matmul`
 #
-# As many clusters as there is room for, or work. What does not change from tile to tile is counted here, once, and
-# reaches the kernel as constants: a number computed in the kernel would be one more register for each consumer.
+# As many clusters as there is room for, or work. What does not change from tile to tile is counted once and reaches the
+# kernel as a constant, which takes no register. `Gemm`, which all recipes share, checks the operands and keeps a *plan*
+# for each kind of call.
 
 
 # %%
+class Sizes(NamedTuple):
+    """The numbers of a launch."""
+
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]  # of the rows of A, B, C, in elements
+    sms: cutlass.Int32  # of the GPU
+    wide_columns: cutlass.Int32  # columns of tiles that are TILE_N wide
+
+
 @cute.jit
 def gemm(
     pA: cute.Pointer,
     pB: cute.Pointer,
     pC: cute.Pointer,
-    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
-    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
-    sms: cutlass.Int32,
-    wide_columns: cutlass.Int32,
+    sizes: Sizes,
     stream: cuda.CUstream,
-    dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
-    m, n, k = mnk
-    lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in strides)
+    """C (M, N) = A (M, K) times B (N, K) transposed."""
+    (m, n, k), dtype = sizes.mnk, pA.dtype
+    lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in sizes.strides)
     layouts = smem_layouts(dtype, config)
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
-    tma_a, mA = make_load(mA, layouts.a, (config.tile_m, config.tile_k), 1)
-    tma_b, mB = make_load(mB, layouts.b, (config.tile_n, config.tile_k), config.cluster)
-    tma_c, mC = cpasync.make_tiled_tma_atom(
-        cpasync.CopyBulkTensorTileS2GOp(), mC, cute.slice_(layouts.c, (None, None, 0)), (64, config.epi_n)
-    )
-    work = work_of(m, n, k, wide_columns, config)
-    clusters = cutlass.min(work.down * (work.wide + work.narrow), sms // config.cluster)
-    kernel(tma_a, mA, tma_b, mB, tma_c, mC, work, dtype, config).launch(
+    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in layouts)
+    a = make_load(mA, a_stage, (config.tile_m, config.tile_k), 1)
+    b = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster)
+    c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n)))
+    work = work_of(m, n, k, sizes.wide_columns, config)
+    clusters = cutlass.min(work.down * (work.wide + work.narrow), sizes.sms // config.cluster)
+    kernel(a, b, c, work, dtype, config).launch(
         grid=(clusters * config.cluster, 1, 1),
         block=(config.threads, 1, 1),
         cluster=(config.cluster, 1, 1),
@@ -718,47 +733,28 @@ def work_of(m, n, k, wide_columns, config: cutlass.Constexpr):
     return Work(down, wide_columns, narrow, cute.ceil_div(k, config.tile_k))
 
 
-def make_load(matrix: cute.Tensor, layout: cute.ComposedLayout, tile: tuple[int, int], sharers: int):
-    """The TMA load of a tile into one stage of `layout`, in as many parts as CTAs share the tile."""
+def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int) -> TmaTensor:
+    """The TMA load of a tile into one stage, in as many parts as CTAs share the tile."""
     load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
-    stage = cute.slice_(layout, (None, None, 0))
-    return cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers)
+    return TmaTensor(*cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers))
 
 
-# %%
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     pointers = ((dtype, 16),) * 3
-    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch)), (132, 1), options=options)
+    return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
 
 
-# %% [markdown]
-# ## `matmul`: what a user calls
-#
-# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
-# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
-# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
-# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
-
-
-# %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     (m, n, _), config = call.mnk, config_for(call.arch, call.variant)
-    return (config,), (call.mnk, call.strides, call.sms, wide_columns(config, m, n, call.sms))
+    return (config,), (Sizes(call.mnk, call.strides, call.sms, wide_columns(config, m, n, call.sms)),)
 
 
-GEMM = Gemm(
-    compile_for,
-    prepare,
-    gpus=((9, 0), (12, 0), (12, 1)),
-    needs="TMA and mma.sync",
-    variants=VARIANTS,
-    padded=True,
-)
+GPUS = ((9, 0), (12, 0), (12, 1))
+GEMM = Gemm(compile_for, prepare, gpus=GPUS, needs="TMA and mma.sync", variants=VARIANTS, padded=True)
 
 
-# %%
 def matmul(
     a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None, variant: str = DEFAULT
 ) -> torch.Tensor:
@@ -781,72 +777,20 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the layouts
+# ## Clocks of a k-tile
 #
-# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
-# out of your own code.
-#
-# The tile of A as TMA writes it, on a Hopper and (64 bytes a row) on a GeForce:
-
-# %% tags=["lab"]
-from cookbook import access, banks, draw
-from cookbook.layouts import evaluate
-
-DTYPE = cutlass.BFloat16
-hopper, geforce = (config_for(arch) for arch in ("sm_90a", "sm_120a"))
-layouts, copies = (evaluate(made, DTYPE, hopper) for made in (smem_layouts, tiled_copies))
-draw.swizzle_view(layouts.a)
-
-# %% tags=["lab"]
-draw.swizzle_view(evaluate(smem_layouts, DTYPE, geforce).a)
-
-# %% [markdown] tags=["lab"]
-# One `ldmatrix` of A, and one `stmatrix` of an epilogue subtile of C: four 8x8 matrices, four wavefronts, which is
-# ideal.
-
-# %% tags=["lab"]
-draw.access_view(access.of_copy(layouts.a, copies.s2r_a, "src", "ldmatrix", warp=0)[0])
-
-# %% tags=["lab"]
-draw.access_view(access.of_copy(layouts.c, copies.r2s_c, "dst", "stmatrix", warp=0)[0])
-
-# %% [markdown] tags=["lab"]
-# The addresses by hand, against the layout, for all elements: XOR 32 k for a k-block, whole periods for pieces and
-# stages.
-
-# %% tags=["lab"]
-for arch, config in (("sm_90a", hopper), ("sm_120a", geforce)):
-    made = evaluate(smem_layouts, DTYPE, config)
-    for name, layout, step in (("A", made.a, config.step_m), ("B", made.b, config.step_n)):
-        at = layout.byte_offsets()  # (rows, K, STAGE)
-        for k in range(config.k_blocks):
-            assert (at[:, 16 * k : 16 * k + 16] == at[:, :16] ^ (32 * k)).all()
-        assert (at[step:] - at[:-step] == 2 * step * config.tile_k).all()
-        assert (at[:, :, 1:] - at[:, :, :-1] == 2 * at.shape[0] * config.tile_k).all()
-        print(
-            f"{arch}, {name}: {config.k_blocks} k-blocks, pieces {step} rows apart, {config.stages} stages: all right"
-        )
-
-# %% [markdown] tags=["lab"]
-# ## In the lab: clocks of a k-tile
-#
-# What must happen for each k-tile, in clocks of one SM: the tensor cores multiply at the rate that
-# `foundations/tensor_core_ceiling` has measured for `mma.sync` on an H200; shared memory serves `ldmatrix`, one
-# wavefront a clock, and takes what TMA writes, 128 bytes a clock. The wavefronts are those of this recipe's own layouts
-# and copies. Shared memory that is busy all the time would leave nothing for a stage that comes late.
+# For each k-tile, in clocks of one SM: the tensor cores multiply at the rate that
+# [a loop of `mma.sync`](../foundations/tensor_core_ceiling.ipynb) reached on an H200; shared memory serves one
+# wavefront of `ldmatrix` a clock, and takes 128 bytes a clock from TMA. sm_120a is counted at the H200's rate too.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
 
+from cookbook import access, banks
 from cookbook.measure import records
-from cookbook.publish.pages import table
+from cookbook.publish.pages import limits_table, results_table, table
 
 RATE = 1357  # multiply-adds of an SM in a clock by mma.sync: foundations/tensor_core_ceiling, on an H200
-STUDY, LOOP = "foundations/tensor_core_ceiling", "mma.sync m16n8k16, bf16"
-for r in records.read():
-    if r["recipe"] == STUDY and LOOP in r["figures"].get("instructions", {}):
-        per_clock = r["figures"]["instructions"][LOOP]["flops_per_clock"] / 2
-        print(f"{r['device']}: {per_clock:.0f} multiply-adds a clock and SM; used here: {RATE}")
 
 
 def wavefronts_of_k_tile(config: Config) -> int:
@@ -870,13 +814,10 @@ header = ["", "k-tile", "shared memory", "mma.sync", "ldmatrix", "TMA writes", "
 Markdown(table(header, rows))
 
 # %% [markdown] tags=["lab"]
-# The figures for sm_120a are in clocks of the *H200's* rate, for that is the one we have measured. A GeForce with a
-# lower rate a clock and SM leaves shared memory less to do.
+# ## Waves
 #
-# ## In the lab: waves
-#
-# Which part of the SMs' time goes into elements of C: all of them, over what the busiest CTA computes times the number
-# of CTAs. Multiplying can be no better than this.
+# The part of the SMs' time that goes into elements of C: all of them, over what the busiest CTA computes times the
+# number of CTAs.
 
 # %% tags=["lab"]
 SMS = 132  # of an H200
@@ -903,102 +844,57 @@ for size in (1024, 2048, 4096, 6144, 8192, 16384):
 Markdown(table(["C", *VARIANTS, f"clusters' tiles of `{DEFAULT}`"], rows))
 
 # %% [markdown] tags=["lab"]
-# The tiles of three clusters for 4096 x 4096, by the number of columns computed so far, first all wide, then with
-# narrow ones:
-
-# %% tags=["lab"]
-lanes = {}
-for name in ("wide, shared B", DEFAULT):
-    config = VARIANTS[name]
-    clusters, order = SMS // config.cluster, widths_in_order(config, 4096, 4096)
-    for first in (0, clusters // 2, clusters - 1):
-        own, spans, now = order[first::clusters], [], 0
-        for width in own:
-            spans.append(draw.Span(now, now + width, str(width), "wide" if width == config.tile_n else "narrow"))
-            now += width
-        lanes[f"{'with narrow' if config.tail_n else 'all wide'}: cluster {first}"] = spans
-    lanes |= {"": []} if not config.tail_n else {}
-draw.lanes(lanes, "Tiles of three clusters, 4096 x 4096: computed", unit="columns", note="gaps: nothing left to do")
-
-# %% [markdown] tags=["lab"]
 # ## Check
 #
-# Every level looks at every variant, for a Hopper and for both GeForce targets. The data path of these layouts is
-# simulated: boxes by TMA, `ldmatrix`, `mma.sync`, `stmatrix`, boxes by TMA. **Nothing here has run on sm_120 or
-# sm_121.**
-#
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# The check is of the cells above: edit one, run it, and check again. Every level looks at every variant, for a Hopper
+# and for both GeForce targets. **Nothing here has run on sm_120 or sm_121.**
 
 # %% tags=["lab"]
-from cookbook import lab
-
 lab.check_cells("blackwell/geforce_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# On a Hopper. "ours" is `matmul` without an argument, so the last variant; beside it each variant by name, the peers,
-# and `ampere/tuned_gemm`, which the claim is about, all interleaved in one run. `torch.matmul` and QuACK use `wgmma`
-# there, which a GeForce does not have; the ceiling is that of `mma.sync`.
+# On a Hopper, in one run: "ours" is the last variant. `torch.matmul` and QuACK use `wgmma` there, which a GeForce does
+# not have; the ceiling is that of `mma.sync`.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
-
 Markdown(results_table("blackwell/geforce_gemm"))
 
 # %% [markdown] tags=["lab"]
-# The claim, by itself: how many times as fast as `ampere/tuned_gemm` each variant was, and what part of the ceiling of
-# `mma.sync` it reached.
+# How many times as fast as `ampere/tuned_gemm` each variant was, and what part of the ceiling the fastest reached:
 
 # %% tags=["lab"]
-OTHER = "ampere/tuned_gemm"
-
-
-def beside_ampere() -> str:
-    """Every current record that has both, or that there is none."""
-    rows = []
-    for r in records.select("blackwell/geforce_gemm", "timed"):
-        if not records.is_stale(r) and OTHER in r["peers"]:
-            took = {name: figures["median_ms"] for name, figures in r["peers"].items()}
-            each = [f"{took[OTHER] / took[name]:.3f} x" for name in VARIANTS]
-            of_ceiling = f"{took['ceiling'] / min(took[name] for name in VARIANTS):.1%}" if "ceiling" in took else ""
-            rows.append([f"{' x '.join(map(str, r['shape']))}, {r['dtype']}, {r['device']}", *each, of_ceiling])
-    header = ["M x N x K", *VARIANTS, "the fastest, of the ceiling"]
-    return table(header, rows) if rows else "*There is no current record of both.*"
-
-
-Markdown(beside_ampere())
+rows, other = [], "ampere/tuned_gemm"
+for r in records.select("blackwell/geforce_gemm", "timed"):
+    if not records.is_stale(r) and {other, "ceiling"} <= r["peers"].keys():
+        took = {name: figures["median_ms"] for name, figures in r["peers"].items()}
+        each = [f"{took[other] / took[name]:.3f} x" for name in VARIANTS]
+        of_ceiling = f"{took['ceiling'] / min(took[name] for name in VARIANTS):.1%}"
+        rows.append([f"{' x '.join(map(str, r['shape']))}, {r['dtype']}, {r['device']}", *each, of_ceiling])
+Markdown(table(["M x N x K", *VARIANTS, "of the ceiling"], rows))
 
 # %% [markdown] tags=["lab"]
 # ## What limits it
 #
-# Each variant and peer by itself, again and again, while the GPU reports its clock and its power. Where the clock is
-# lowered for power, a rate is power divided by *J for each TFLOP*, and fewer joules are worth more than fewer clocks:
-# compare the variants with `ampere/tuned_gemm` and with the ceiling in both columns. The second table is ncu's, of one
-# launch of each variant; the warp that loads, which mostly waits, is part of its means.
+# Each variant and peer alone, while the GPU reports its clock and its power. Where the clock is lowered for power,
+# fewer *J for each TFLOP* are worth more than fewer clocks. The second table is ncu's, of one launch of each variant.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import limits_table
-
 Markdown(limits_table("blackwell/geforce_gemm"))
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# The instruction that multiplies is the same as on an Ampere, and so is the loop around it. What the newer chip adds is
-# all in what no longer stands in that loop's way: loading costs the consumers nothing, a stage comes back the moment it
-# has been copied, C leaves in the background, and registers go to those who need them.
+# The instruction that multiplies is Ampere's, and so is the loop around it. What the newer chip adds frees that loop:
+# loading costs the consumers nothing, a stage comes back the moment it has been copied, C leaves in the background, and
+# registers go to those who need them.
 #
 # Of the three steps after `square` only the last pays at both of the sizes measured. Sharing B pays at the larger one.
-# The wide tile alone, whatever it saves in shared memory, loses at 4096 x 4096, as its waves predict. With narrow tiles
-# after it, it is the one to take for large products, and close to the square one for smaller ones.
+# The wide tile alone loses at 4096 x 4096, as its waves predict. With narrow tiles after it, it is the one to take for
+# large products, and close to the square one for smaller ones.
 #
-# What is left is `mma.sync` itself, three operands in registers each time, and between tiles an epilogue in which its
-# warps do not multiply. Two ping-pong warpgroups, as in [hopper/pingpong_gemm](../hopper/pingpong_gemm.ipynb), would
-# hide that, with smaller tiles; we have not tried it here.
-#
-# What a GeForce makes of it all remains to be measured: its rate of `mma.sync`, its L2, and whether multicast is as
-# slow there as the PTX ISA warns.
-#
+# What is left is `mma.sync` itself, and between tiles an epilogue in which its warps do not multiply. [Ping-pong
+# warpgroups](../hopper/pingpong_gemm.ipynb) would hide that, with smaller tiles; we have not tried it here. What a
+# GeForce makes of it all remains to be measured.
 # To use it: `cookbook copy blackwell/geforce_gemm my_gemm.py`, then `from my_gemm import matmul`.

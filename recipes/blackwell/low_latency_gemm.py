@@ -18,7 +18,7 @@
 #     builds_on: blackwell/pipelined_gemm
 #     targets: [sm_100a, sm_103a]
 #     runs_on: sm_100, sm_103
-#     beside: blackwell/pipelined_gemm
+#     compared_with: blackwell/pipelined_gemm
 #     dtypes: [bfloat16, float16]
 #     path: tma -> swizzled shared memory -> tcgen05.mma -> tensor memory -> tcgen05.ld -> DSMEM -> 2-byte stores
 #     instructions:
@@ -200,10 +200,10 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 
 
 # %% [markdown]
-# The CTAs of a cluster send each other sums. A thread has `tile_n` of them, `share` for each of the CTAs. What it is
-# sent it finds in its **reduction buffer**: one place for each sender, itself among them, so that a tile is always
-# added up in the same order. Sixteen bytes, if a share has that many, go at once; those of the 128 threads lie side by
-# side, so that neither writing nor reading has bank conflicts.
+# The CTAs of a cluster send each other partial accumulators. A thread has `tile_n` of them, `share` for each of the
+# CTAs. What it is sent it finds in its **reduction buffer**: one place for each sender, itself among them, so that a
+# tile is always added up in the same order. Sixteen bytes, if a share has that many, go at once; those of the 128
+# threads lie side by side, so that neither writing nor reading has bank conflicts.
 
 
 # %%
@@ -214,6 +214,30 @@ def reduction_buffer(config: Config) -> cute.Layout:
     strides = (vec, (1, vec * threads), vec * threads * vectors)
     return cute.make_layout((threads, (vec, vectors), config.split_k), stride=strides)
 
+
+# %% [markdown] tags=["lab"]
+# What one warp writes at once into a reduction buffer: sixteen bytes a lane, 512 in a row. No bank is asked twice in a
+# phase.
+
+# %% tags=["lab"]
+from cookbook import access, banks, draw
+from cookbook.layouts import evaluate
+
+buffer = evaluate(reduction_buffer, CONFIG)
+vec = buffer.modes[1].modes[0].size
+sums = buffer.table()  # (THREAD, SUM, SENDER), counted in float32
+first_warp = access.ldst(4 * sums[:32, 0, 0], 4 * vec)
+counted = banks.wavefronts(first_warp.addresses, first_warp.width)
+assert counted.excess == 0
+size = f"{buffer.size * 4} bytes for {CONFIG.split_k} senders"
+print(f"{buffer}: {size}; {counted.actual} wavefronts, ideal {counted.ideal}")
+draw.access_view(first_warp)
+
+# %% [markdown] tags=["lab"]
+# The weight and the rows lie in the atoms of all pages. The weight's tile, without its swizzle and with it:
+
+# %% tags=["lab"]
+draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, arch="sm_100a").a)
 
 # %% [markdown]
 # ## Which part is whose
@@ -359,7 +383,7 @@ def store(acc_pipe, tCtC, sReduce, arrived, mC, copies, part: Part, config: cutl
 # %% [markdown]
 # ## The kernel
 #
-# A CTA's own reduction buffer expects the bytes of all senders from the beginning: nobody can send before the cluster's
+# A CTA's own reduction buffer expects the bytes of all senders from the beginning: no CTA can send before the cluster's
 # barrier.
 
 
@@ -513,10 +537,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
-# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
-# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
-# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
+# `Gemm`, which all recipes share, checks the operands, keeps a *plan* for each kind of call, and compiles once. Here
+# stands what is this kernel's own: the GPUs it needs, what is compiled, and what the launch takes.
 
 
 # %%
@@ -552,10 +574,7 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: how many ask, and for how much
-#
-# From here on the cells use the `cookbook` package: it draws and checks what the cells above made. Leave them out of
-# your own code.
+# ## How many ask, and for how much
 #
 # Weights of four sizes, for one row and for sixteen, on a GPU with 148 SMs: how many CTAs ask for them, and how many
 # bytes all of them can have on their way before the first product. To the right what must be on its way if memory gives
@@ -584,34 +603,9 @@ Markdown(table(heads, rows))
 # %% [markdown] tags=["lab"]
 # Where the weight has few columns, one CTA a tile leaves most SMs idle, and too little is asked for. Divided along K,
 # four times as many ask for four times as much. Where there are more tiles than SMs nothing is divided.
-#
-# ## In the lab: the reduction buffer
-#
-# What one warp writes at once into a reduction buffer: sixteen bytes a lane, 512 in a row. No bank is asked twice in a
-# phase.
-
-# %% tags=["lab"]
-from cookbook import access, banks, draw
-from cookbook.layouts import evaluate
-
-buffer = evaluate(reduction_buffer, CONFIG)
-vec = buffer.modes[1].modes[0].size
-sums = buffer.table()  # (THREAD, SUM, SENDER), counted in float32
-first_warp = access.ldst(4 * sums[:32, 0, 0], 4 * vec)
-counted = banks.wavefronts(first_warp.addresses, first_warp.width)
-assert counted.excess == 0
-size = f"{buffer.size * 4} bytes for {CONFIG.split_k} senders"
-print(f"{buffer}: {size}; {counted.actual} wavefronts, ideal {counted.ideal}")
-draw.access_view(first_warp)
 
 # %% [markdown] tags=["lab"]
-# The weight and the rows lie in the atoms of all pages. The weight's tile, without its swizzle and with it:
-
-# %% tags=["lab"]
-draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, arch="sm_100a").a)
-
-# %% [markdown] tags=["lab"]
-# ## In the lab: who adds what
+# ## Who adds what
 #
 # The model of the cluster, with integers, so that the sums are exact: each CTA's part of K alone is wrong, and what the
 # owners put together is right. The picture of the data path is the kernel's own: boxes by TMA, descriptors,
@@ -643,7 +637,7 @@ for rank in range(CONFIG.split_k):
 # The last CTA's part lies outside K. It multiplies the zeros that TMA gives it, sends zeros, and adds up its share like
 # the others.
 #
-# ## In the lab: an early start
+# ## An early start
 #
 # Three launches of one kernel after another. Without programmatic dependent launch it begins when the other has ended,
 # and some time after. With it, it is ready then. `early weight` uses the time before as well, as far as the stages

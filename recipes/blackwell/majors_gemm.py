@@ -22,7 +22,7 @@
 #     majors: [tn, nt, nn, tt]
 #     path: tma -> swizzled shared memory -> tcgen05.mma of either major -> tensor memory -> tcgen05.ld -> boxes -> tma
 #     instructions:
-#       all: [UTMALDG.2D, UTCHMMA, UTCBAR, LDTM.x64, UTCATOMSWS, STS.128, UTMASTG.2D, SYNCS]
+#       all: [UTMALDG.2D, UTCHMMA, UTCBAR, LDTM, UTCATOMSWS, STS.128, UTMASTG.2D, SYNCS]
 # ---
 
 # %% [markdown]
@@ -185,7 +185,7 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
 #
 # The bit is in the instruction descriptor, the strides are in the matrix descriptor, the swizzle is in that and in the
 # tensor map, and all of them must tell of the same tile. We say it once, in `Config`, and CuTe derives the descriptors
-# from the layout and the bit. What becomes of a wrong bit, the lab shows.
+# from the layout and the bit. The cells at the end show what becomes of a wrong bit.
 
 
 # %%
@@ -220,330 +220,7 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
     return TiledCopies(t2r_c=t2r_c, r2s_c=cute.make_tiled_copy_D(write, t2r_c))
 
 
-# %% [markdown]
-# ## Unchanged: tiles, and the three roles
-#
-# None of the following asks for the majors. Partitioned tensors have the same modes whichever way a tile lies, (TMA, k)
-# for the warp that loads and descriptors (MMA, MMA_M, MMA_K, STAGE) for the one that multiplies; only what is behind an
-# index differs. [The kernel before](pipelined_gemm.ipynb) says why each line is as it is.
-
-
-# %%
-class Work(NamedTuple):
-    """The tiles that a CTA is to do: `first`, `first + step`, ..., `turns` of them."""
-
-    first: cutlass.Int32
-    step: cutlass.Int32
-    turns: cutlass.Int32
-    grid: tuple[cutlass.Int32, cutlass.Int32]  # of tiles, down and across C
-
-
-@cute.jit
-def work_of_cta(shape_mn, config: cutlass.Constexpr):
-    """What this CTA has to do."""
-    down, across = cute.ceil_div(shape_mn[0], config.tile_m), cute.ceil_div(shape_mn[1], config.tile_n)
-    first, _, _ = cute.arch.block_idx()
-    step, _, _ = cute.arch.grid_dim()
-    return Work(first, step, (down * across - first + step - 1) // step, (down, across))
-
-
-@cute.jit
-def tile_of(work: Work, iteration, config: cutlass.Constexpr):
-    """The tile (m, n) of C that this CTA computes in an iteration: column by column inside groups of rows of tiles."""
-    down, across = work.grid
-    number = work.first + iteration * work.step
-    group, inside = number // (config.raster_group * across), number % (config.raster_group * across)
-    first = group * config.raster_group
-    height = cutlass.min(down - first, config.raster_group)  # the last group may be lower
-    return first + inside % height, inside // height
-
-
-# %%
-@cute.jit
-def produce_tile(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB):
-    """All k-tiles of one tile: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE) in shared memory."""
-    for k_tile in cutlass.range(cute.size(tAgA, mode=[1]), unroll=1):
-        pipe.producer_acquire(state)
-        barrier = pipe.producer_get_barrier(state)
-        cute.copy(tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier)
-        cute.copy(tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier)
-        state.advance()
-    return state
-
-
-@cute.jit
-def produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work: Work, config: cutlass.Constexpr):
-    """Keep the stages full, tile after tile. gA (M, K, m, k), gB (N, K, n, k) in global memory."""
-    alone = cute.make_layout(1)  # no multicast: a cluster of one
-    sA, sB = cute.group_modes(sA, 0, 2), cute.group_modes(sB, 0, 2)
-    tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, sA, cute.group_modes(gA, 0, 2))  # (TMA, m, k)
-    tBsB, tBgB = cpasync.tma_partition(tma_b, 0, alone, sB, cute.group_modes(gB, 0, 2))  # (TMA, n, k)
-    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    for iteration in cutlass.range(work.turns, unroll=1):
-        m, n = tile_of(work, iteration, config)
-        state = produce_tile(pipe, state, tma_a, tma_b, tAgA[None, m, None], tAsA, tBgB[None, n, None], tBsB)
-    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
-
-
-# %%
-@cute.jit
-def multiply_tile(pipe, read, tCtC, tCrA, tCrB, k_tiles, dtype: cutlass.Constexpr, config: cutlass.Constexpr):
-    """Multiply all k-tiles of a tile into tCtC (MMA, MMA_M, MMA_N); returns where the next tile's begin.
-
-    tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE). CuTe elects the one thread that issues.
-    """
-    mma = tiled_mma(dtype, config)  # made for each tile: a field that changes is this tile's alone
-    mma.set(tcgen05.Field.ACCUMULATE, False)
-    for _ in cutlass.range(k_tiles, unroll=1):
-        pipe.consumer_wait(read)
-        for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements along K
-            cute.gemm(mma, tCtC, tCrA[None, None, k, read.index], tCrB[None, None, k, read.index], tCtC)
-            mma.set(tcgen05.Field.ACCUMULATE, True)
-        pipe.consumer_release(read)  # once these are done, the stage may be overwritten
-        read.advance()
-    return read
-
-
-@cute.jit
-def multiply(pipe, acc_pipe, tCtC, sA, sB, k_tiles, work: Work, config: cutlass.Constexpr):
-    """Tile after tile into the stages of tCtC (MMA, MMA_M, MMA_N, STAGE), alternating."""
-    dtype = sA.element_type
-    mma = tiled_mma(dtype, config)
-    thr = mma.get_slice(0)
-    tCrA = mma.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
-    tCrB = mma.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
-    read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
-    fill = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.acc_stages)
-    for _ in cutlass.range(work.turns, unroll=1):
-        acc_pipe.producer_acquire(fill)
-        cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
-        stage = tCtC[None, None, None, fill.index]
-        read = multiply_tile(pipe, read, stage, tCrA, tCrB, k_tiles, dtype, config)
-        acc_pipe.producer_commit(fill)  # full, once all these are done
-        fill.advance()
-
-
-# %%
-@cute.jit
-def send(rC, sC, bsC, target, tma_c, copy, buffer, sends, barrier, config: cutlass.Constexpr):
-    """A subtile, from registers through a buffer and out by TMA. sC (CPY, CPY_M, CPY_N, BUFFER); bsC (TMA, BUFFER)."""
-    if sends:
-        cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
-    barrier.arrive_and_wait()  # all know that the buffer is free
-    cute.copy(copy, rC, sC[None, None, None, buffer])
-    cute.arch.fence_proxy("async.shared", space="cta")
-    barrier.arrive_and_wait()  # all have written, and said so to TMA
-    if sends:
-        with cute.arch.elect_one():
-            cute.copy(tma_c, bsC[None, buffer], target)
-            cute.arch.cp_async_bulk_commit_group()
-
-
-@cute.jit
-def store(acc_pipe, tCtC, sC, tma_c, gC, copies, barrier, work: Work, config: cutlass.Constexpr):
-    """Fetch and send tile after tile. tCtC (MMA, MMA_M, MMA_N, STAGE); gC (M, EPI_N, m, n): all subtiles of C."""
-    tidx, _, _ = cute.arch.thread_idx()
-    sends = cute.arch.make_warp_uniform(tidx // 32) == 0  # the warp that talks to TMA
-    t2r, r2s = copies.t2r_c.get_slice(tidx), copies.r2s_c.get_slice(tidx)
-    tDsC = r2s.partition_D(sC)  # (VEC, REST_M, REST_N, BUFFER)
-    whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
-    bsC, bgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
-    rAcc = cute.make_rmem_tensor(t2r.partition_D(sC)[None, None, None, 0].shape, cutlass.Float32)
-    across = config.tile_n // config.epi_n
-    fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.acc_stages)
-    for iteration in cutlass.range(work.turns, unroll=1):
-        m, n = tile_of(work, iteration, config)
-        acc_pipe.consumer_wait(fetch)
-        cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
-        tDtC = t2r.partition_S(pieces(tCtC[None, None, None, fetch.index], config))  # (LD, LD_M, LD_N, 1, PIECE)
-        for piece in cutlass.range_constexpr(across):
-            cute.copy(copies.t2r_c, tDtC[None, None, None, 0, piece], rAcc)
-            cute.arch.fence_view_async_tmem_load()  # tcgen05.wait::ld
-            if cutlass.const_expr(piece == across - 1):
-                cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
-                with cute.arch.elect_one():
-                    acc_pipe.consumer_release(fetch)  # this half of tensor memory may be overwritten
-            rC = cute.make_rmem_tensor(rAcc.shape, sC.element_type)
-            rC.store(rAcc.load().to(sC.element_type))
-            buffer, target = piece % config.epi_buffers, bgC[None, m, n * across + piece]
-            send(r2s.retile(rC), tDsC, bsC, target, tma_c, copies.r2s_c, buffer, sends, barrier, config)
-        fetch.advance()
-    if sends:
-        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
-
-
-# %%
-@cute.jit
-def make_pipelines(barriers, config: cutlass.Constexpr):
-    """The barriers of the stages of A and B, and those of the accumulator stages."""
-    one, warps = (pipeline.CooperativeGroup(pipeline.Agent.Thread, n) for n in (1, EPILOGUE_WARPS))
-    pipe = pipeline.PipelineTmaUmma.create(
-        barrier_storage=barriers,
-        num_stages=config.stages,
-        producer_group=one,
-        consumer_group=one,
-        tx_count=config.stage_bytes,
-        defer_sync=True,
-    )
-    acc_pipe = pipeline.PipelineUmmaAsync.create(
-        barrier_storage=barriers + 2 * config.stages,
-        num_stages=config.acc_stages,
-        producer_group=one,
-        consumer_group=warps,  # one thread of each signals
-    )
-    return pipe, acc_pipe
-
-
-def sums_in(tmem, dtype, config: Config):
-    """The address of tensor memory, once it is allocated, and the accumulators (MMA, MMA_M, MMA_N, STAGE) in it."""
-    mma = tiled_mma(dtype, config)
-    tmem.wait_for_alloc()
-    address = tmem.retrieve_ptr(cutlass.Float32)
-    shape = cute.append(mma.partition_shape_C((config.tile_m, config.tile_n)), config.acc_stages)
-    return address, cute.make_tensor(address, mma.make_fragment_C(shape).layout)
-
-
-@cute.kernel
-def kernel(
-    tma_a: cute.CopyAtom,
-    mA: cute.Tensor,  # (M, K), as TMA coordinates
-    tma_b: cute.CopyAtom,
-    mB: cute.Tensor,  # (N, K), as TMA coordinates
-    tma_c: cute.CopyAtom,
-    mC: cute.Tensor,  # (M, N), as TMA coordinates
-    dtype: cutlass.Constexpr,
-    config: cutlass.Constexpr,
-):
-    """A CTA computes its share of the tiles of C, one after the other."""
-    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    work, layouts = work_of_cta(mC.shape, config), smem_layouts(dtype, config)
-
-    smem = cutlass.memory.SmemAllocator()
-    barriers = smem.allocate_array(cutlass.Int64, 2 * (config.stages + config.acc_stages))
-    tmem_address = smem.allocate_array(cutlass.Int32, 1)
-    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
-    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
-    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
-    pipe, acc_pipe = make_pipelines(barriers, config)
-    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (None, None))  # (M, K, m, k)
-    gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (None, None))  # (N, K, n, k)
-    gC = cute.local_tile(mC, (config.tile_m, config.epi_n), (None, None))  # (M, EPI_N, m, n)
-    told = pipeline.NamedBarrier(barrier_id=1, num_threads=32 * (EPILOGUE_WARPS + 1))  # where tensor memory is
-    tmem = cutlass.memory.TmemAllocator(tmem_address, barrier_for_retrieve=told)
-
-    if warp_idx == TMA_WARP:
-        produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work, config)
-    elif warp_idx == MMA_WARP:
-        _, tCtC = sums_in(tmem, dtype, config)
-        multiply(pipe, acc_pipe, tCtC, sA, sB, cute.size(gA, mode=[3]), work, config)
-    else:
-        tmem.allocate(config.tmem_columns)  # by warp 0
-        tmem.relinquish_alloc_permit()  # another kernel's CTA on this SM may allocate what is free
-        address, tCtC = sums_in(tmem, dtype, config)
-        barrier = pipeline.NamedBarrier(barrier_id=2, num_threads=32 * EPILOGUE_WARPS)
-        store(acc_pipe, tCtC, sC, tma_c, gC, tiled_copies(dtype, config), barrier, work, config)
-        barrier.arrive_and_wait()  # all four have fetched their last accumulators
-        tmem.free(address)
-
-
-# %% [markdown]
-# ## The launch
-#
-# Here TMA is told. An operand has one stride that is 1 and one that is not; the majors say which is which. The kernel
-# sees (rows, K) either way, and `make_tiled_tma_atom` finds out from the tensor's strides and the tile's layout what a
-# box is.
-
-
-# %%
-def operand_layout(rows, k, stride, major: str) -> cute.Layout:
-    """(rows, K) of an operand whose lines, along K or along the rows, are `stride` elements apart."""
-    return cute.make_layout((rows, k), stride=(stride, 1) if major == "k" else (1, stride))
-
-
-@cute.jit
-def gemm(
-    pA: cute.Pointer,
-    pB: cute.Pointer,
-    pC: cute.Pointer,
-    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
-    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
-    sms: cutlass.Int32,
-    stream: cuda.CUstream,
-    dtype: cutlass.Constexpr,
-    config: cutlass.Constexpr,
-):
-    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are elements between the lines of A, B, C."""
-    m, n, k = mnk
-    lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in strides)
-    mA = cute.make_tensor(pA, operand_layout(m, k, lda, config.a_major))
-    mB = cute.make_tensor(pB, operand_layout(n, k, ldb, config.b_major))
-    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
-    load, write = cpasync.CopyBulkTensorTileG2SOp(), cpasync.CopyBulkTensorTileS2GOp()
-    a_stage, b_stage, buffer = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
-    tma_a, mA = cpasync.make_tiled_tma_atom(load, mA, a_stage, (config.tile_m, config.tile_k))
-    tma_b, mB = cpasync.make_tiled_tma_atom(load, mB, b_stage, (config.tile_n, config.tile_k))
-    tma_c, mC = cpasync.make_tiled_tma_atom(write, mC, buffer, (config.tile_m, config.epi_n))
-    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
-    kernel(tma_a, mA, tma_b, mB, tma_c, mC, dtype, config).launch(
-        grid=(cutlass.min(tiles, sms), 1, 1), block=(config.threads, 1, 1), stream=stream, min_blocks_per_mp=1
-    )
-
-
-# %%
-def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
-    """Compile for `arch` ("sm_100a"), which needs no GPU; "": for the GPU that is here."""
-    pointers = ((dtype, 16),) * 3
-    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch)), (148,), options=options)
-
-
-# %% [markdown]
-# ## `matmul`: what a user calls
-#
-# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
-# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
-# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
-# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
-#
-# There is no argument for the majors: the strides of a and b say them.
-
-
-# %%
-def prepare(call: Call) -> tuple[tuple, tuple]:
-    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
-    a_major, b_major = call.majors
-    config = replace(CONFIG, a_major=a_major, b_major=b_major)
-    return (config,), (call.mnk, call.strides, call.sms)
-
-
-GEMM = Gemm(compile_for, prepare, gpus=((10, 0), (10, 3)), needs="tcgen05", major_of=either_major, padded=True)
-
-
-# %%
-def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
-    """`a @ b` on the tensor cores, accumulated in float32, on the current stream of `a`'s device.
-
-    a: (M, K), float16 or bfloat16, K-major (stride 1 along K) or M-major (stride 1 along M, such as `x.T`).
-    b: (K, N), the same dtype, K-major (stride 1 along K, such as `weight.T`) or N-major (stride 1 along N).
-    out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of a or b. Made if not given.
-
-    The strides say the majors; an operand that can be read both ways counts as K-major. TMA reads lines that start at
-    multiples of 16 bytes: the addresses of a and b and their other strides are such multiples. Any M, N, K >= 1 within
-    that: ragged tiles are handled. TMA also writes such rows: for another `out`, or an N that is no multiple of 8, the
-    product is made in padded rows and copied. Needs a GPU of compute capability 10.0 or 10.3. There is no backward.
-
-    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
-    argument, what it got and what it needs, and nothing has been launched.
-    """
-    return GEMM.matmul(a, b, out)
-
-
 # %% [markdown] tags=["lab"]
-# ## In the lab: the M-major tile
-#
-# From here on the cells use the `cookbook` package: it draws and checks what the cells above made. Leave them out of
-# your own code.
-#
 # Our own A for `nt`, as CuTe evaluates it. A row of the picture is one 128-byte line of shared memory: 64 elements
 # along M, of one k. The chunks are numbered along M; the swizzle is the one that a K-major tile has.
 
@@ -599,7 +276,7 @@ for letters, config in configs.items():
     print(letters, "a:", layouts[letters].a.outer, " b:", layouts[letters].b.outer)
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: what TMA and the tensor core are told
+# ## What TMA and the tensor core are told
 #
 # The boxes of a k-tile, lines x elements; the strides of the descriptor of the first 16 k, in bytes; and how far its
 # start moves from one k-block to the next. K-major, a k-block is 32 bytes further *in the same lines*; MN-major it is
@@ -673,6 +350,377 @@ for bit in ("MN", "K"):
     products = {"a @ b": a[:, :16] @ b[:16], "a.T @ b": a.T[:, :16] @ b[:16]}
     agree = {name: f"{int((found == product).all(axis=1).sum())} rows" for name, product in products.items()}
     print(f"a_major = {bit:3}", agree)
+
+# %% [markdown]
+# ## Unchanged: tiles, and the three roles
+#
+# None of the following asks for the majors. Partitioned tensors have the same modes whichever way a tile lies, (TMA, k)
+# for the warp that loads and descriptors (MMA, MMA_M, MMA_K, STAGE) for the one that multiplies; only what is behind an
+# index differs. [The kernel before](pipelined_gemm.ipynb) says why each line is as it is.
+
+
+# %%
+class Work(NamedTuple):
+    """The tiles that a CTA is to do: `first`, `first + step`, ..., `count` of them."""
+
+    first: cutlass.Int32
+    step: cutlass.Int32
+    count: cutlass.Int32
+    grid: tuple[cutlass.Int32, cutlass.Int32]  # of tiles, down and across C
+
+
+@cute.jit
+def work_of_cta(shape_mn, config: cutlass.Constexpr):
+    """What this CTA has to do."""
+    down, across = cute.ceil_div(shape_mn[0], config.tile_m), cute.ceil_div(shape_mn[1], config.tile_n)
+    first, _, _ = cute.arch.block_idx()
+    step, _, _ = cute.arch.grid_dim()
+    return Work(first, step, (down * across - first + step - 1) // step, (down, across))
+
+
+@cute.jit
+def tile_of(work: Work, iteration, config: cutlass.Constexpr):
+    """The tile (m, n) of C that this CTA computes in an iteration: column by column inside groups of rows of tiles."""
+    down, across = work.grid
+    number = work.first + iteration * work.step
+    group, inside = number // (config.raster_group * across), number % (config.raster_group * across)
+    first = group * config.raster_group
+    height = cutlass.min(down - first, config.raster_group)  # the last group may be lower
+    return first + inside % height, inside // height
+
+
+# %%
+class Loads(NamedTuple):
+    """What the loading warp copies: for A and for B, a TMA atom, its source and its destination."""
+
+    tma_a: cute.CopyAtom
+    tAgA: cute.Tensor  # (TMA, m, k), TMA coordinates
+    tAsA: cute.Tensor  # (TMA, STAGE)
+    tma_b: cute.CopyAtom
+    tBgB: cute.Tensor  # (TMA, n, k), TMA coordinates
+    tBsB: cute.Tensor  # (TMA, STAGE)
+
+
+@cute.jit
+def make_loads(tma_a, gA, sA, tma_b, gB, sB) -> Loads:
+    """gA (M, K, m, k), gB (N, K, n, k) in global memory; sA (M, K, STAGE), sB (N, K, STAGE) in shared memory."""
+    alone = cute.make_layout(1)  # no multicast: a cluster of one
+    sA, sB = cute.group_modes(sA, 0, 2), cute.group_modes(sB, 0, 2)
+    tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, sA, cute.group_modes(gA, 0, 2))
+    tBsB, tBgB = cpasync.tma_partition(tma_b, 0, alone, sB, cute.group_modes(gB, 0, 2))
+    return Loads(tma_a, tAgA, tAsA, tma_b, tBgB, tBsB)
+
+
+@cute.jit
+def load_tile(pipe, loads: Loads, state, tile):
+    """Load the k-tiles of the tile (m, n) of C, a stage each. Returns the pipeline state."""
+    tAgA, tBgB = loads.tAgA[None, tile[0], None], loads.tBgB[None, tile[1], None]  # (TMA, k)
+    tAsA, tBsB = loads.tAsA, loads.tBsB  # (TMA, STAGE)
+    for k_tile in cutlass.range(cute.size(tAgA, mode=[1]), unroll=1):
+        pipe.producer_acquire(state)
+        barrier = pipe.producer_get_barrier(state)
+        cute.copy(loads.tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier)
+        cute.copy(loads.tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier)
+        state.advance()
+    return state
+
+
+@cute.jit
+def produce(pipe, loads: Loads, work: Work, config: cutlass.Constexpr):
+    """Keep the stages full, tile after tile."""
+    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+    for iteration in cutlass.range(work.count, unroll=1):
+        state = load_tile(pipe, loads, state, tile_of(work, iteration, config))
+    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
+
+
+# %%
+class Mainloop(NamedTuple):
+    """What the multiplying warp works with: the operands and the accumulators."""
+
+    k_tiles: cutlass.Int32  # of each tile of C
+    tCrA: cute.Tensor  # descriptors of A, (MMA, MMA_M, MMA_K, STAGE)
+    tCrB: cute.Tensor  # descriptors of B, (MMA, MMA_N, MMA_K, STAGE)
+    tCtC: cute.Tensor  # float32 in tensor memory, (MMA, MMA_M, MMA_N, ACC_STAGE)
+
+
+@cute.jit
+def multiply_tile(pipe, read, main: Mainloop, acc, dtype: cutlass.Constexpr, config: cutlass.Constexpr):
+    """Multiply all k-tiles of a tile into acc (MMA, MMA_M, MMA_N); returns where the next tile's begin.
+
+    CuTe elects the one thread that issues.
+    """
+    mma = tiled_mma(dtype, config)  # made for each tile: a field that changes is this tile's alone
+    mma.set(tcgen05.Field.ACCUMULATE, False)
+    tCrA, tCrB = main.tCrA, main.tCrB
+    for _ in cutlass.range(main.k_tiles, unroll=1):
+        pipe.consumer_wait(read)
+        for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements along K
+            cute.gemm(mma, acc, tCrA[None, None, k, read.index], tCrB[None, None, k, read.index], acc)
+            mma.set(tcgen05.Field.ACCUMULATE, True)
+        pipe.consumer_release(read)  # once these are done, the stage may be overwritten
+        read.advance()
+    return read
+
+
+@cute.jit
+def make_mainloop(tCtC, sA, sB, k_tiles, config: cutlass.Constexpr) -> Mainloop:
+    """The operands as the tensor core reads them, and where it adds up their products."""
+    mma = tiled_mma(sA.element_type, config)
+    thr = mma.get_slice(0)
+    tCrA = mma.make_fragment_A(thr.partition_A(sA))
+    tCrB = mma.make_fragment_B(thr.partition_B(sB))
+    return Mainloop(k_tiles, tCrA, tCrB, tCtC)
+
+
+@cute.jit
+def multiply(pipe, acc_pipe, main: Mainloop, work: Work, dtype: cutlass.Constexpr, config: cutlass.Constexpr):
+    """Tile after tile into the accumulator stages, alternating."""
+    read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
+    fill = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.acc_stages)
+    for _ in cutlass.range(work.count, unroll=1):
+        acc_pipe.producer_acquire(fill)
+        cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
+        acc = main.tCtC[None, None, None, fill.index]
+        read = multiply_tile(pipe, read, main, acc, dtype, config)
+        acc_pipe.producer_commit(fill)  # full, once all these are done
+        fill.advance()
+
+
+# %%
+class Epilogue(NamedTuple):
+    """Where the storing warps put C, and by which copies."""
+
+    copies: TiledCopies
+    thread: cutlass.Int32  # of the four warps
+    storing: cutlass.Boolean  # is this one's warp the one that talks to TMA?
+    sC: cute.Tensor  # the buffers, (M, EPI_N, BUFFER)
+    tDsC: cute.Tensor  # this thread's part of them, (VEC, REST_M, REST_N, BUFFER)
+    tma_c: cute.CopyAtom
+    bSsC: cute.Tensor  # the buffers as TMA reads them, (TMA, BUFFER)
+    bSgC: cute.Tensor  # the subtiles of C, (TMA, m, n), TMA coordinates
+    barrier: pipeline.NamedBarrier  # of the four warps
+
+
+@cute.jit
+def make_epilogue(copies, sC, tma_c, gC) -> Epilogue:
+    """sC (M, EPI_N, BUFFER): the buffers; gC (M, EPI_N, m, n): all subtiles of C."""
+    tidx, _, _ = cute.arch.thread_idx()
+    storing = cute.arch.make_warp_uniform(tidx // 32) == 0
+    tDsC = copies.r2s_c.get_slice(tidx).partition_D(sC)
+    whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
+    bSsC, bSgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
+    barrier = pipeline.NamedBarrier(barrier_id=2, num_threads=32 * EPILOGUE_WARPS)
+    return Epilogue(copies, tidx, storing, sC, tDsC, tma_c, bSsC, bSgC, barrier)
+
+
+@cute.jit
+def store_subtile(epi: Epilogue, rC, buffer: cutlass.Constexpr, target, config: cutlass.Constexpr):
+    """Store a subtile of C: from registers rC through a buffer, and by TMA to `target` (TMA,)."""
+    rC = epi.copies.r2s_c.get_slice(epi.thread).retile(rC)
+    if epi.storing:
+        cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
+    epi.barrier.arrive_and_wait()  # all know that the buffer is free
+    cute.copy(epi.copies.r2s_c, rC, epi.tDsC[None, None, None, buffer])
+    cute.arch.fence_proxy("async.shared", space="cta")
+    epi.barrier.arrive_and_wait()  # all have written, and said so to TMA
+    if epi.storing:
+        with cute.arch.elect_one():
+            cute.copy(epi.tma_c, epi.bSsC[None, buffer], target)
+            cute.arch.cp_async_bulk_commit_group()
+
+
+@cute.jit
+def store(acc_pipe, tCtC, epi: Epilogue, work: Work, config: cutlass.Constexpr):
+    """Fetch and store tile after tile. tCtC: (MMA, MMA_M, MMA_N, ACC_STAGE)."""
+    t2r = epi.copies.t2r_c.get_slice(epi.thread)
+    rAcc = cute.make_rmem_tensor(t2r.partition_D(epi.sC)[None, None, None, 0].shape, cutlass.Float32)
+    across = config.tile_n // config.epi_n
+    fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.acc_stages)
+    for iteration in cutlass.range(work.count, unroll=1):
+        m, n = tile_of(work, iteration, config)
+        acc_pipe.consumer_wait(fetch)
+        cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
+        tDtC = t2r.partition_S(pieces(tCtC[None, None, None, fetch.index], config))  # (LD, LD_M, LD_N, 1, PIECE)
+        for piece in cutlass.range_constexpr(across):
+            cute.copy(epi.copies.t2r_c, tDtC[None, None, None, 0, piece], rAcc)
+            cute.arch.fence_view_async_tmem_load()  # tcgen05.wait::ld
+            if cutlass.const_expr(piece == across - 1):
+                cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
+                with cute.arch.elect_one():
+                    acc_pipe.consumer_release(fetch)  # this half of tensor memory may be overwritten
+            rC = cute.make_rmem_tensor(rAcc.shape, epi.sC.element_type)
+            rC.store(rAcc.load().to(rC.element_type))
+            target = epi.bSgC[None, m, n * across + piece]
+            store_subtile(epi, rC, piece % config.epi_buffers, target, config)
+        fetch.advance()
+    if epi.storing:
+        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
+
+
+# %%
+@cute.jit
+def make_pipelines(barriers, config: cutlass.Constexpr):
+    """The barriers of the stages of A and B, and those of the accumulator stages."""
+    one, warps = (pipeline.CooperativeGroup(pipeline.Agent.Thread, n) for n in (1, EPILOGUE_WARPS))
+    pipe = pipeline.PipelineTmaUmma.create(
+        barrier_storage=barriers,
+        num_stages=config.stages,
+        producer_group=one,
+        consumer_group=one,
+        tx_count=config.stage_bytes,
+        defer_sync=True,
+    )
+    acc_pipe = pipeline.PipelineUmmaAsync.create(
+        barrier_storage=barriers + 2 * config.stages,
+        num_stages=config.acc_stages,
+        producer_group=one,
+        consumer_group=warps,  # one thread of each signals
+    )
+    return pipe, acc_pipe
+
+
+def sums_in(tmem, dtype, config: Config):
+    """The address of tensor memory, once it is allocated, and the accumulators (MMA, MMA_M, MMA_N, STAGE) in it."""
+    mma = tiled_mma(dtype, config)
+    tmem.wait_for_alloc()
+    address = tmem.retrieve_ptr(cutlass.Float32)
+    shape = cute.append(mma.partition_shape_C((config.tile_m, config.tile_n)), config.acc_stages)
+    return address, cute.make_tensor(address, mma.make_fragment_C(shape).layout)
+
+
+@cute.kernel
+def kernel(
+    tma_a: cute.CopyAtom,
+    mA: cute.Tensor,  # (M, K), as TMA coordinates
+    tma_b: cute.CopyAtom,
+    mB: cute.Tensor,  # (N, K), as TMA coordinates
+    tma_c: cute.CopyAtom,
+    mC: cute.Tensor,  # (M, N), as TMA coordinates
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """A CTA computes its share of the tiles of C, one after the other."""
+    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    work, layouts = work_of_cta(mC.shape, config), smem_layouts(dtype, config)
+
+    smem = cutlass.memory.SmemAllocator()
+    barriers = smem.allocate_array(cutlass.Int64, 2 * (config.stages + config.acc_stages))
+    tmem_address = smem.allocate_array(cutlass.Int32, 1)
+    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
+    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
+    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
+    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
+    pipe, acc_pipe = make_pipelines(barriers, config)
+    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (None, None))  # (M, K, m, k)
+    gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (None, None))  # (N, K, n, k)
+    gC = cute.local_tile(mC, (config.tile_m, config.epi_n), (None, None))  # (M, EPI_N, m, n)
+    told = pipeline.NamedBarrier(barrier_id=1, num_threads=32 * (EPILOGUE_WARPS + 1))  # where tensor memory is
+    tmem = cutlass.memory.TmemAllocator(tmem_address, barrier_for_retrieve=told)
+
+    if warp_idx == TMA_WARP:
+        produce(pipe, make_loads(tma_a, gA, sA, tma_b, gB, sB), work, config)
+    elif warp_idx == MMA_WARP:
+        _, tCtC = sums_in(tmem, dtype, config)
+        main = make_mainloop(tCtC, sA, sB, cute.size(gA, mode=[3]), config)
+        multiply(pipe, acc_pipe, main, work, dtype, config)
+    else:
+        tmem.allocate(config.tmem_columns)  # by warp 0
+        tmem.relinquish_alloc_permit()  # another kernel's CTA on this SM may allocate what is free
+        address, tCtC = sums_in(tmem, dtype, config)
+        epi = make_epilogue(tiled_copies(dtype, config), sC, tma_c, gC)
+        store(acc_pipe, tCtC, epi, work, config)
+        epi.barrier.arrive_and_wait()  # all four have fetched their last accumulators
+        tmem.free(address)
+
+
+# %% [markdown]
+# ## The launch
+#
+# Here TMA is told. An operand has one stride that is 1 and one that is not; the majors say which is which. The kernel
+# sees (rows, K) either way, and `make_tiled_tma_atom` finds out from the tensor's strides and the tile's layout what a
+# box is.
+
+
+# %%
+def operand_layout(rows, k, stride, major: str) -> cute.Layout:
+    """(rows, K) of an operand whose lines, along K or along the rows, are `stride` elements apart."""
+    return cute.make_layout((rows, k), stride=(stride, 1) if major == "k" else (1, stride))
+
+
+@cute.jit
+def gemm(
+    pA: cute.Pointer,
+    pB: cute.Pointer,
+    pC: cute.Pointer,
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
+    sms: cutlass.Int32,
+    stream: cuda.CUstream,
+    config: cutlass.Constexpr,
+):
+    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are elements between the lines of A, B, C."""
+    (m, n, k), dtype = mnk, pA.dtype
+    lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in strides)
+    mA = cute.make_tensor(pA, operand_layout(m, k, lda, config.a_major))
+    mB = cute.make_tensor(pB, operand_layout(n, k, ldb, config.b_major))
+    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
+    load, write = cpasync.CopyBulkTensorTileG2SOp(), cpasync.CopyBulkTensorTileS2GOp()
+    a_stage, b_stage, buffer = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
+    tma_a, mA = cpasync.make_tiled_tma_atom(load, mA, a_stage, (config.tile_m, config.tile_k))
+    tma_b, mB = cpasync.make_tiled_tma_atom(load, mB, b_stage, (config.tile_n, config.tile_k))
+    tma_c, mC = cpasync.make_tiled_tma_atom(write, mC, buffer, (config.tile_m, config.epi_n))
+    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
+    kernel(tma_a, mA, tma_b, mB, tma_c, mC, dtype, config).launch(
+        grid=(cutlass.min(tiles, sms), 1, 1), block=(config.threads, 1, 1), stream=stream, min_blocks_per_mp=1
+    )
+
+
+# %%
+def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
+    """Compile for `arch` ("sm_100a"), which needs no GPU; "": for the GPU that is here."""
+    pointers = ((dtype, 16),) * 3
+    return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
+
+
+# %% [markdown]
+# ## `matmul`: what a user calls
+#
+# `Gemm`, which all recipes share, checks the operands, keeps a *plan* for each kind of call, and compiles once. Here
+# stands what is this kernel's own: the GPUs it needs, what is compiled, and what the launch takes.
+#
+# There is no argument for the majors: the strides of a and b say them.
+
+
+# %%
+def prepare(call: Call) -> tuple[tuple, tuple]:
+    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    a_major, b_major = call.majors
+    config = replace(CONFIG, a_major=a_major, b_major=b_major)
+    return (config,), (call.mnk, call.strides, call.sms)
+
+
+GEMM = Gemm(compile_for, prepare, gpus=((10, 0), (10, 3)), needs="tcgen05", major_of=either_major, padded=True)
+
+
+# %%
+def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+    """`a @ b` on the tensor cores, accumulated in float32, on the current stream of `a`'s device.
+
+    a: (M, K), float16 or bfloat16, K-major (stride 1 along K) or M-major (stride 1 along M, such as `x.T`).
+    b: (K, N), the same dtype, K-major (stride 1 along K, such as `weight.T`) or N-major (stride 1 along N).
+    out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of a or b. Made if not given.
+
+    The strides say the majors; an operand that can be read both ways counts as K-major. TMA reads lines that start at
+    multiples of 16 bytes: the addresses of a and b and their other strides are such multiples. Any M, N, K >= 1 within
+    that: ragged tiles are handled. TMA also writes such rows: for another `out`, or an N that is no multiple of 8, the
+    product is made in padded rows and copied. Needs a GPU of compute capability 10.0 or 10.3. There is no backward.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
+    argument, what it got and what it needs, and nothing has been launched.
+    """
+    return GEMM.matmul(a, b, out)
+
 
 # %% [markdown] tags=["lab"]
 # ## Check

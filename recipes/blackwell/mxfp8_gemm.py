@@ -22,7 +22,7 @@
 #     dtypes: [bfloat16]
 #     path: tma -> shared memory -> tcgen05.cp of scale factors, tcgen05.mma -> tensor memory -> tcgen05.ld -> tma
 #     instructions:
-#       all: [UTMALDG.2D, UTCCP, UTCQMMA, UTCBAR, LDTM.x32, UTCATOMSWS, STS.128, UTMASTG.2D, SYNCS]
+#       all: [UTMALDG.2D, UTCCP, UTCQMMA, UTCBAR, LDTM, UTCATOMSWS, STS.128, UTMASTG.2D, SYNCS]
 # ---
 
 # %% [markdown]
@@ -139,6 +139,21 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
     """The configuration of a variant: the two chips with tcgen05 have the same sizes."""
     return VARIANTS[variant]
 
+
+# %% [markdown] tags=["lab"]
+# The columns of both variants: accumulators first, then for every stage of A and B the scale factors of A, then those
+# of B. What is allocated is a power of two.
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.publish.pages import table
+
+rows_of_table = []
+for name, c in VARIANTS.items():
+    each = [c.sfa_column, c.sfb_column - c.sfa_column, c.stages * c.atoms_k * c.tile_n // 32]
+    rows_of_table.append([name, *map(str, each), str(sum(each)), str(c.tmem_columns)])
+Markdown(table(["variant", "accumulators", "factors of A", "factors of B", "together", "allocated"], rows_of_table))
 
 # %% [markdown]
 # ## Layouts, MMA and copies
@@ -310,6 +325,20 @@ def operands(mma: cute.TiledMma, tiles, address, config: Config = CONFIG) -> tup
     )
 
 
+# %% [markdown] tags=["lab"]
+# One atom, in shared memory and in tensor memory, as the layouts above have it, evaluated by CuTe. A line of 16 bytes
+# becomes four cells of one lane; the same line is copied for each warp.
+
+# %% tags=["lab"]
+from cookbook import draw
+from cookbook.layouts import evaluate
+
+layouts = evaluate(smem_layouts, cutlass.BFloat16, element_bits=8, arch="sm_100a")
+views = evaluate(scale_views, ATOM_ROWS, arch="sm_100a")
+source, target = (view.table()[:, 0, 0, 0] for view in (views.atoms, views.copied))
+per_step = ATOM_FACTORS // (CONFIG.tile_k // 32)
+draw.scale_atom(layouts.sfa.byte_offsets()[:ATOM_ROWS, :ATOM_FACTORS, 0], source, target, BLOCK, per_step)
+
 # %% [markdown]
 # ## The tile scheduler: which tile is next
 #
@@ -319,11 +348,11 @@ def operands(mma: cute.TiledMma, tiles, address, config: Config = CONFIG) -> tup
 
 # %%
 class Work(NamedTuple):
-    """The tiles that a CTA is to do: `first`, `first + step`, ..., `turns` of them."""
+    """The tiles that a CTA is to do: `first`, `first + step`, ..., `count` of them."""
 
     first: cutlass.Int32
     step: cutlass.Int32
-    turns: cutlass.Int32
+    count: cutlass.Int32
     grid: tuple[cutlass.Int32, cutlass.Int32]  # of tiles, down and across C
 
 
@@ -356,7 +385,7 @@ def tile_of(work: Work, iteration, config: cutlass.Constexpr):
 
 # %%
 @cute.jit
-def produce_tile(pipe, state, loads, sources, targets):
+def load_tile(pipe, state, loads, sources, targets):
     """All k-tiles of one tile: sources (TMA, k) in global memory, targets (TMA, STAGE) in shared memory."""
     for k_tile in cutlass.range(cute.size(sources[0], mode=[1]), unroll=1):
         pipe.producer_acquire(state)
@@ -381,19 +410,19 @@ def produce(pipe, loads, sources, tiles, work: Work, config: cutlass.Constexpr):
         parts.append(cpasync.tma_partition(load, 0, alone, cute.group_modes(tile, 0, 2), cute.group_modes(cut, 0, 2)))
     targets, parts = [part[0] for part in parts], [part[1] for part in parts]  # (TMA, STAGE); (TMA, m, k)
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    for iteration in cutlass.range(work.turns, unroll=1):
+    for iteration in cutlass.range(work.count, unroll=1):
         m, n = tile_of(work, iteration, config)
         of_tile = [parts[i][None, (m, n)[i % 2], None] for i in range(4)]
-        state = produce_tile(pipe, state, loads, of_tile, targets)
+        state = load_tile(pipe, state, loads, of_tile, targets)
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
 
 # %% [markdown]
 # ## The warp that multiplies
 #
-# When a stage is full, one thread issues a `tcgen05.cp` for each atom, then the stage's `tcgen05.mma`. Nobody waits in
-# between: a multiplication comes after a copy that the same thread issued before it. Each `tcgen05.mma` is told where
-# its scale factors begin, for A and for B, and two bits of its instruction descriptor name either byte.
+# When a stage is full, one thread issues a `tcgen05.cp` for each atom, then the stage's `tcgen05.mma`. No thread
+# waits in between: a multiplication comes after a copy that the same thread issued before it. Each `tcgen05.mma` is
+# told where its scale factors begin, for A and for B, and two bits of its instruction descriptor name either byte.
 
 
 # %%
@@ -426,7 +455,7 @@ def multiply(pipe, acc_pipe, address, tCtC, tiles, k_tiles, work: Work, config: 
     a, b = operands(tiled_mma(config=config), tiles, address, config)
     read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
     fill = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.acc_stages)
-    for _ in cutlass.range(work.turns, unroll=1):
+    for _ in cutlass.range(work.count, unroll=1):
         acc_pipe.producer_acquire(fill)
         cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
         stage = tCtC[None, None, None, fill.index]
@@ -444,51 +473,73 @@ def multiply(pipe, acc_pipe, address, tCtC, tiles, k_tiles, work: Work, config: 
 
 
 # %%
+class Epilogue(NamedTuple):
+    """Where the storing warps put C, and by which copies."""
+
+    copies: TiledCopies
+    thread: cutlass.Int32  # of the four warps
+    storing: cutlass.Boolean  # is this one's warp the one that talks to TMA?
+    sC: cute.Tensor  # the buffers, (M, EPI_N, BUFFER)
+    tDsC: cute.Tensor  # this thread's part of them, (VEC, REST_M, REST_N, BUFFER)
+    tma_c: cute.CopyAtom
+    bSsC: cute.Tensor  # the buffers as TMA reads them, (TMA, BUFFER)
+    bSgC: cute.Tensor  # the subtiles of C, (TMA, m, n), TMA coordinates
+    barrier: pipeline.NamedBarrier  # of the four warps
+
+
 @cute.jit
-def send(rC, sC, bsC, target, tma_c, copy, buffer, sends, barrier, config: cutlass.Constexpr):
-    """A subtile, from registers through a buffer and out by TMA. sC (CPY, CPY_M, CPY_N, BUFFER); bsC (TMA, BUFFER)."""
-    if sends:
+def make_epilogue(copies, sC, tma_c, gC) -> Epilogue:
+    """sC (M, EPI_N, BUFFER): the buffers; gC (M, EPI_N, m, n): all subtiles of C."""
+    tidx, _, _ = cute.arch.thread_idx()
+    storing = cute.arch.make_warp_uniform(tidx // 32) == 0
+    tDsC = copies.r2s_c.get_slice(tidx).partition_D(sC)
+    whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
+    bSsC, bSgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
+    barrier = pipeline.NamedBarrier(barrier_id=2, num_threads=32 * EPILOGUE_WARPS)
+    return Epilogue(copies, tidx, storing, sC, tDsC, tma_c, bSsC, bSgC, barrier)
+
+
+@cute.jit
+def store_subtile(epi: Epilogue, rC, buffer: cutlass.Constexpr, target, config: cutlass.Constexpr):
+    """Store a subtile of C: from registers rC through a buffer, and by TMA to `target` (TMA,)."""
+    rC = epi.copies.r2s_c.get_slice(epi.thread).retile(rC)
+    if epi.storing:
         cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
-    barrier.arrive_and_wait()  # all know that the buffer is free
-    cute.copy(copy, rC, sC[None, None, None, buffer])
+    epi.barrier.arrive_and_wait()  # all know that the buffer is free
+    cute.copy(epi.copies.r2s_c, rC, epi.tDsC[None, None, None, buffer])
     cute.arch.fence_proxy("async.shared", space="cta")
-    barrier.arrive_and_wait()  # all have written, and said so to TMA
-    if sends:
+    epi.barrier.arrive_and_wait()  # all have written, and said so to TMA
+    if epi.storing:
         with cute.arch.elect_one():
-            cute.copy(tma_c, bsC[None, buffer], target)
+            cute.copy(epi.tma_c, epi.bSsC[None, buffer], target)
             cute.arch.cp_async_bulk_commit_group()
 
 
 @cute.jit
-def store(acc_pipe, tCtC, sC, tma_c, gC, copies, barrier, work: Work, config: cutlass.Constexpr):
-    """Fetch and send tile after tile. tCtC (MMA, MMA_M, MMA_N, STAGE); gC (M, EPI_N, m, n): all subtiles of C."""
-    tidx, _, _ = cute.arch.thread_idx()
-    sends = cute.arch.make_warp_uniform(tidx // 32) == 0  # the warp that talks to TMA
-    t2r, r2s = copies.t2r_c.get_slice(tidx), copies.r2s_c.get_slice(tidx)
-    tDsC = r2s.partition_D(sC)  # (VEC, REST_M, REST_N, BUFFER)
-    whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
-    bsC, bgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
-    rAcc = cute.make_rmem_tensor(t2r.partition_D(sC)[None, None, None, 0].shape, cutlass.Float32)
+def store(acc_pipe, tCtC, epi: Epilogue, work: Work, config: cutlass.Constexpr):
+    """Fetch and store tile after tile. tCtC: (MMA, MMA_M, MMA_N, ACC_STAGE)."""
+    t2r = epi.copies.t2r_c.get_slice(epi.thread)
+    rAcc = cute.make_rmem_tensor(t2r.partition_D(epi.sC)[None, None, None, 0].shape, cutlass.Float32)
     across = config.tile_n // config.epi_n
     fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.acc_stages)
-    for iteration in cutlass.range(work.turns, unroll=1):
+    for iteration in cutlass.range(work.count, unroll=1):
         m, n = tile_of(work, iteration, config)
         acc_pipe.consumer_wait(fetch)
         cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
         tDtC = t2r.partition_S(pieces(tCtC[None, None, None, fetch.index], config))  # (LD, LD_M, LD_N, 1, PIECE)
         for piece in cutlass.range_constexpr(across):
-            cute.copy(copies.t2r_c, tDtC[None, None, None, 0, piece], rAcc)
+            cute.copy(epi.copies.t2r_c, tDtC[None, None, None, 0, piece], rAcc)
             cute.arch.fence_view_async_tmem_load()  # tcgen05.wait::ld
             if cutlass.const_expr(piece == across - 1):
                 cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
                 with cute.arch.elect_one():
                     acc_pipe.consumer_release(fetch)  # these accumulators may be overwritten
-            rC = cute.make_rmem_tensor(rAcc.shape, sC.element_type)
-            rC.store(rAcc.load().to(sC.element_type))
-            buffer, target = piece % config.epi_buffers, bgC[None, m, n * across + piece]
-            send(r2s.retile(rC), tDsC, bsC, target, tma_c, copies.r2s_c, buffer, sends, barrier, config)
+            rC = cute.make_rmem_tensor(rAcc.shape, epi.sC.element_type)
+            rC.store(rAcc.load().to(rC.element_type))
+            target = epi.bSgC[None, m, n * across + piece]
+            store_subtile(epi, rC, piece % config.epi_buffers, target, config)
         fetch.advance()
-    if sends:
+    if epi.storing:
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
 
 
@@ -568,9 +619,9 @@ def kernel(
         tmem.allocate(config.tmem_columns)  # by warp 0
         tmem.relinquish_alloc_permit()  # another kernel's CTA on this SM may allocate what is free
         address, tCtC = sums_in(tmem, dtype, config)
-        barrier = pipeline.NamedBarrier(barrier_id=2, num_threads=32 * EPILOGUE_WARPS)
-        store(acc_pipe, tCtC, sC, tma_c, gC, tiled_copies(dtype, config), barrier, work, config)
-        barrier.arrive_and_wait()  # all four have fetched their last accumulators
+        epi = make_epilogue(tiled_copies(dtype, config), sC, tma_c, gC)
+        store(acc_pipe, tCtC, epi, work, config)
+        epi.barrier.arrive_and_wait()  # all four have fetched their last accumulators
         tmem.free(address)
 
 
@@ -589,6 +640,14 @@ def scale_matrix(p, rows, k):
     return cute.make_tensor(p, cute.make_layout((high, wide), stride=(cute.assume(wide, divby=64), 1)))
 
 
+class Sizes(NamedTuple):
+    """The numbers of a launch."""
+
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]  # of the rows of A, B, C, in elements
+    sms: cutlass.Int32  # of the GPU
+
+
 @cute.jit
 def gemm(
     pA: cute.Pointer,
@@ -596,16 +655,13 @@ def gemm(
     pSFA: cute.Pointer,
     pSFB: cute.Pointer,
     pC: cute.Pointer,
-    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
-    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
-    sms: cutlass.Int32,
+    sizes: Sizes,
     stream: cuda.CUstream,
-    dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
-    m, n, k = mnk
-    lda, ldb, ldc = (cute.assume(stride, divby=divby) for stride, divby in zip(strides, (16, 16, 8), strict=True))
+    """C (M, N) = A (M, K) times B (N, K) transposed, block by block times the scale factors SFA and SFB."""
+    (m, n, k), dtype = sizes.mnk, pC.dtype
+    lda, ldb, ldc = (cute.assume(stride, divby=divby) for stride, divby in zip(sizes.strides, (16, 16, 8), strict=True))
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
@@ -619,7 +675,7 @@ def gemm(
     tma_sfb, mSFB = cpasync.make_tiled_tma_atom(load, scale_matrix(pSFB, n, k), sfb, sfb.shape)
     tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
     kernel((tma_a, tma_b, tma_sfa, tma_sfb), (mA, mB, mSFA, mSFB), tma_c, mC, dtype, config).launch(
-        grid=(cutlass.min(tiles, sms), 1, 1), block=(config.threads, 1, 1), stream=stream, min_blocks_per_mp=1
+        grid=(cutlass.min(tiles, sizes.sms), 1, 1), block=(config.threads, 1, 1), stream=stream, min_blocks_per_mp=1
     )
 
 
@@ -627,7 +683,7 @@ def gemm(
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_100a"), which needs no GPU; "": for the GPU that is here."""
     pointers = (ELEMENT, 16), (ELEMENT, 16), (SCALE, 16), (SCALE, 16), (dtype, 16)
-    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch)), (148,), options=options)
+    return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
 
 
 # %% [markdown]
@@ -653,6 +709,20 @@ def to_atoms(scales: torch.Tensor) -> torch.Tensor:
     whole[:rows, :factors] = scales.view(torch.uint8)
     return whole.view(high, 4, 32, wide, ATOM_FACTORS).permute(0, 3, 2, 1, 4).reshape(-1)
 
+
+# %% [markdown] tags=["lab"]
+# This is CuTe's own layout too: the one that its helper gives for such a matrix of scale factors, evaluated for a
+# matrix of several atoms. And `to_atoms`, which is torch alone, puts each byte where that layout says.
+
+# %% tags=["lab"]
+import cutlass.utils.blockscaled_layout as cute_blockscaled
+
+rows, k = 384, 1024
+by_cute = evaluate(lambda: cute_blockscaled.tile_atom_to_shape_SF((rows, k, 1), BLOCK), arch="sm_100a").table()
+places = by_cute[:, ::BLOCK, 0]  # (rows, factors): every element of a block has the same one
+numbers = torch.arange(rows * k // BLOCK, dtype=torch.int64).remainder(251).to(torch.uint8).view(rows, -1)
+assert (to_atoms(numbers)[torch.from_numpy(places)] == numbers).all()
+print(f"{places.size} scale factors in {places.size // ATOM_BYTES} atoms, each where CuTe has it")
 
 # %% [markdown]
 # ## `matmul`: what a user calls
@@ -721,7 +791,7 @@ class ScaledGemm(Gemm):
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
-    return (VARIANTS[call.variant],), (call.mnk, call.strides, call.sms)
+    return (VARIANTS[call.variant],), (Sizes(call.mnk, call.strides, call.sms),)
 
 
 GEMM = ScaledGemm(
@@ -767,73 +837,7 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: an atom of scale factors
-#
-# From here on the cells use the `cookbook` package: it draws and checks what the cells above made. Leave them out of
-# your own code.
-#
-# One atom, in shared memory and in tensor memory, as the layouts above have it, evaluated by CuTe. A line of 16 bytes
-# becomes four cells of one lane; the same line is copied for each warp.
-
-# %% tags=["lab"]
-from cookbook import draw
-from cookbook.layouts import evaluate
-
-layouts = evaluate(smem_layouts, cutlass.BFloat16, element_bits=8, arch="sm_100a")
-views = evaluate(scale_views, ATOM_ROWS, arch="sm_100a")
-source, target = (view.table()[:, 0, 0, 0] for view in (views.atoms, views.copied))
-per_step = ATOM_FACTORS // (CONFIG.tile_k // 32)
-draw.scale_atom(layouts.sfa.byte_offsets()[:ATOM_ROWS, :ATOM_FACTORS, 0], source, target, BLOCK, per_step)
-
-# %% [markdown] tags=["lab"]
-# This is CuTe's own layout too: the one that its helper gives for such a matrix of scale factors, evaluated for a
-# matrix of several atoms. And `to_atoms`, which is torch alone, puts each byte where that layout says.
-
-# %% tags=["lab"]
-import cutlass.utils.blockscaled_layout as cute_blockscaled
-
-rows, k = 384, 1024
-by_cute = evaluate(lambda: cute_blockscaled.tile_atom_to_shape_SF((rows, k, 1), BLOCK), arch="sm_100a").table()
-places = by_cute[:, ::BLOCK, 0]  # (rows, factors): every element of a block has the same one
-numbers = torch.arange(rows * k // BLOCK, dtype=torch.int64).remainder(251).to(torch.uint8).view(rows, -1)
-assert (to_atoms(numbers)[torch.from_numpy(places)] == numbers).all()
-print(f"{places.size} scale factors in {places.size // ATOM_BYTES} atoms, each where CuTe has it")
-
-# %% [markdown] tags=["lab"]
-# ## In the lab: tensor memory
-#
-# The columns of both variants: accumulators first, then for every stage of A and B the scale factors of A, then those
-# of B. What is allocated is a power of two.
-
-# %% tags=["lab"]
-from IPython.display import Markdown
-
-from cookbook.publish.pages import table
-
-rows_of_table = []
-for name, c in VARIANTS.items():
-    each = [c.sfa_column, c.sfb_column - c.sfa_column, c.stages * c.atoms_k * c.tile_n // 32]
-    rows_of_table.append([name, *map(str, each), str(sum(each)), str(c.tmem_columns)])
-Markdown(table(["variant", "accumulators", "factors of A", "factors of B", "together", "allocated"], rows_of_table))
-
-# %% [markdown] tags=["lab"]
-# ## In the lab: A, and a store of C
-#
-# The bytes of A lie as they always do: here without the swizzle, and with it. Below, one store of a warp into a buffer
-# of C, which asks no bank twice in a phase.
-
-# %% tags=["lab"]
-draw.swizzle_view(layouts.a)
-
-# %% tags=["lab"]
-from cookbook import access
-
-c_layout = evaluate(lambda dtype: smem_layouts(dtype).c, cutlass.BFloat16, arch="sm_100a")
-copies = evaluate(tiled_copies, cutlass.BFloat16, arch="sm_100a")
-draw.access_view(access.of_copy(c_layout, copies.r2s_c, "dst", "ldst")[0])
-
-# %% [markdown] tags=["lab"]
-# ## In the lab: what the factors are good for
+# ## What the factors are good for
 #
 # A matrix whose rows differ by factors of up to a million, in 8-bit floats: with one scale for all of it, and with one
 # for every 32 elements of a row. The error is that of the operand, before anything is multiplied.
@@ -856,17 +860,10 @@ for name, found in kept.items():
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# *Layout*: what every Blackwell page checks, and each scale factor's way: the order of bytes in atoms, the boxes, the
-# atoms that `tcgen05.cp` takes, and that every `tcgen05.mma` is told the byte where its factors then are.
-#
-# *Model*: the product by these layouts, simulated through modelled TMA, `tcgen05.cp`, tensor memory and block-scaled
-# `tcgen05.mma`, equals what the operands stand for, exactly.
-#
-# *Pipeline*: no order of the warps' steps overwrites scale factors, in shared or in tensor memory, before they were
-# read.
-#
-# *Compiled*: a real cubin, with the descriptors that the layouts need, bit by bit. What needs a Blackwell GPU says *not
-# checked*: **this kernel has not run on hardware**.
+# *Layout* follows each scale factor's way too: the order of bytes in atoms, the boxes, the atoms that `tcgen05.cp`
+# takes, and that every `tcgen05.mma` is told the byte where its factors then are. *Model*: the product equals what the
+# operands stand for, exactly. *Pipeline*: nothing overwrites scale factors, in shared or in tensor memory, before they
+# were read. What needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
 #
 # The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
 # coordinates, guards and accumulators.
@@ -890,8 +887,8 @@ Markdown(results_table("blackwell/mxfp8_gemm"))
 # ## Conclusion
 #
 # To the kernel a scale factor is one more operand, with a way of its own: boxes of whole atoms, a copy that one thread
-# asks for, cells in tensor memory, and two addresses more for each product. Nobody but TMA and the tensor core ever
-# looks at it. What it costs is columns of tensor memory, and with them the second wide tile.
+# asks for, cells in tensor memory, and two addresses more for each product. Only TMA and the tensor core ever look
+# at it. What it costs is columns of tensor memory, and with them the second wide tile.
 #
 # Next: [four-bit floats, with a factor for every sixteen](nvfp4_gemm.ipynb).
 #

@@ -22,7 +22,7 @@
 #     dtypes: [bfloat16]
 #     path: tma -> shared memory -> tcgen05.cp of scale factors, tcgen05.mma -> tensor memory -> tcgen05.ld -> tma
 #     instructions:
-#       all: [UTMALDG.2D, UTCCP, UTCOMMA, UTCBAR, LDTM.x32, UTCATOMSWS, STS.128, UTMASTG.2D, SYNCS]
+#       all: [UTMALDG.2D, UTCCP, UTCOMMA, UTCBAR, LDTM, UTCATOMSWS, STS.128, UTMASTG.2D, SYNCS]
 # ---
 
 # %% [markdown]
@@ -55,7 +55,17 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import cpasync, tcgen05
 
-from cookbook.recipe.entry import Call, Gemm, check_apart, check_tensor, compile_host, kind, line_stride, require
+from cookbook.recipe.entry import (
+    LARGEST,
+    Call,
+    Gemm,
+    check_apart,
+    check_tensor,
+    compile_host,
+    kind,
+    line_stride,
+    require,
+)
 
 # %% [markdown]
 # ## The sizes
@@ -303,6 +313,36 @@ def operands(mma: cute.TiledMma, tiles, address, config: Config = CONFIG) -> tup
     )
 
 
+# %% [markdown] tags=["lab"]
+# An atom as before; its four bytes a row are what one `tcgen05.mma` reads.
+
+# %% tags=["lab"]
+from cookbook import draw
+from cookbook.layouts import evaluate
+
+layouts = evaluate(smem_layouts, cutlass.BFloat16, element_bits=8, arch="sm_100a")
+views = evaluate(scale_views, CONFIG.tile_n, arch="sm_100a")
+source, target = (view.table()[:, 0, 0, 0] for view in (views.atoms, views.copied))
+draw.scale_atom(layouts.sfb.byte_offsets()[:ATOM_ROWS, :ATOM_FACTORS, 0], source, target, BLOCK, ATOM_FACTORS)
+
+# %% [markdown] tags=["lab"]
+# A stage of B has two atoms down and four along K. In shared memory those along K are neighbours, as TMA brings them;
+# in tensor memory those of one instruction are. (The first byte of each atom in shared memory, and the first of its
+# four columns.)
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.publish.pages import table
+
+first_bytes, first_columns = views.atoms.table()[0, :, :, 0], views.copied.table()[0, :, :, 0] // 4
+names = [f"tcgen05.mma {k}" for k in range(CONFIG.atoms_k)]
+lines = [
+    [f"rows {128 * high} to {128 * high + 127}", *(f"byte {a}, column {b}" for a, b in zip(at, to, strict=True))]
+    for high, (at, to) in enumerate(zip(first_bytes.tolist(), first_columns.tolist(), strict=True))
+]
+Markdown(table(["B", *names], lines))
+
 # %% [markdown]
 # ## The tile scheduler: which tile is next
 #
@@ -312,11 +352,11 @@ def operands(mma: cute.TiledMma, tiles, address, config: Config = CONFIG) -> tup
 
 # %%
 class Work(NamedTuple):
-    """The tiles that a CTA is to do: `first`, `first + step`, ..., `turns` of them."""
+    """The tiles that a CTA is to do: `first`, `first + step`, ..., `count` of them."""
 
     first: cutlass.Int32
     step: cutlass.Int32
-    turns: cutlass.Int32
+    count: cutlass.Int32
     grid: tuple[cutlass.Int32, cutlass.Int32]  # of tiles, down and across C
 
 
@@ -348,7 +388,7 @@ def tile_of(work: Work, iteration, config: cutlass.Constexpr):
 
 # %%
 @cute.jit
-def produce_tile(pipe, state, loads, sources, targets):
+def load_tile(pipe, state, loads, sources, targets):
     """All k-tiles of one tile: sources (TMA, k) in global memory, targets (TMA, STAGE) in shared memory."""
     for k_tile in cutlass.range(cute.size(sources[0], mode=[1]), unroll=1):
         pipe.producer_acquire(state)
@@ -373,10 +413,10 @@ def produce(pipe, loads, sources, tiles, work: Work, config: cutlass.Constexpr):
         parts.append(cpasync.tma_partition(load, 0, alone, cute.group_modes(tile, 0, 2), cute.group_modes(cut, 0, 2)))
     targets, parts = [part[0] for part in parts], [part[1] for part in parts]  # (TMA, STAGE); (TMA, m, k)
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    for iteration in cutlass.range(work.turns, unroll=1):
+    for iteration in cutlass.range(work.count, unroll=1):
         m, n = tile_of(work, iteration, config)
         of_tile = [parts[i][None, (m, n)[i % 2], None] for i in range(4)]
-        state = produce_tile(pipe, state, loads, of_tile, targets)
+        state = load_tile(pipe, state, loads, of_tile, targets)
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
 
@@ -417,7 +457,7 @@ def multiply(pipe, acc_pipe, address, tCtC, tiles, k_tiles, work: Work, config: 
     a, b = operands(tiled_mma(config=config), tiles, address, config)
     read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
     fill = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.acc_stages)
-    for _ in cutlass.range(work.turns, unroll=1):
+    for _ in cutlass.range(work.count, unroll=1):
         acc_pipe.producer_acquire(fill)
         cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
         stage = tCtC[None, None, None, fill.index]
@@ -435,51 +475,73 @@ def multiply(pipe, acc_pipe, address, tCtC, tiles, k_tiles, work: Work, config: 
 
 
 # %%
+class Epilogue(NamedTuple):
+    """Where the storing warps put C, and by which copies."""
+
+    copies: TiledCopies
+    thread: cutlass.Int32  # of the four warps
+    storing: cutlass.Boolean  # is this one's warp the one that talks to TMA?
+    sC: cute.Tensor  # the buffers, (M, EPI_N, BUFFER)
+    tDsC: cute.Tensor  # this thread's part of them, (VEC, REST_M, REST_N, BUFFER)
+    tma_c: cute.CopyAtom
+    bSsC: cute.Tensor  # the buffers as TMA reads them, (TMA, BUFFER)
+    bSgC: cute.Tensor  # the subtiles of C, (TMA, m, n), TMA coordinates
+    barrier: pipeline.NamedBarrier  # of the four warps
+
+
 @cute.jit
-def send(rC, sC, bsC, target, tma_c, copy, buffer, sends, barrier, config: cutlass.Constexpr):
-    """A subtile, from registers through a buffer and out by TMA. sC (CPY, CPY_M, CPY_N, BUFFER); bsC (TMA, BUFFER)."""
-    if sends:
+def make_epilogue(copies, sC, tma_c, gC) -> Epilogue:
+    """sC (M, EPI_N, BUFFER): the buffers; gC (M, EPI_N, m, n): all subtiles of C."""
+    tidx, _, _ = cute.arch.thread_idx()
+    storing = cute.arch.make_warp_uniform(tidx // 32) == 0
+    tDsC = copies.r2s_c.get_slice(tidx).partition_D(sC)
+    whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
+    bSsC, bSgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
+    barrier = pipeline.NamedBarrier(barrier_id=2, num_threads=32 * EPILOGUE_WARPS)
+    return Epilogue(copies, tidx, storing, sC, tDsC, tma_c, bSsC, bSgC, barrier)
+
+
+@cute.jit
+def store_subtile(epi: Epilogue, rC, buffer: cutlass.Constexpr, target, config: cutlass.Constexpr):
+    """Store a subtile of C: from registers rC through a buffer, and by TMA to `target` (TMA,)."""
+    rC = epi.copies.r2s_c.get_slice(epi.thread).retile(rC)
+    if epi.storing:
         cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
-    barrier.arrive_and_wait()  # all know that the buffer is free
-    cute.copy(copy, rC, sC[None, None, None, buffer])
+    epi.barrier.arrive_and_wait()  # all know that the buffer is free
+    cute.copy(epi.copies.r2s_c, rC, epi.tDsC[None, None, None, buffer])
     cute.arch.fence_proxy("async.shared", space="cta")
-    barrier.arrive_and_wait()  # all have written, and said so to TMA
-    if sends:
+    epi.barrier.arrive_and_wait()  # all have written, and said so to TMA
+    if epi.storing:
         with cute.arch.elect_one():
-            cute.copy(tma_c, bsC[None, buffer], target)
+            cute.copy(epi.tma_c, epi.bSsC[None, buffer], target)
             cute.arch.cp_async_bulk_commit_group()
 
 
 @cute.jit
-def store(acc_pipe, tCtC, sC, tma_c, gC, copies, barrier, work: Work, config: cutlass.Constexpr):
-    """Fetch and send tile after tile. tCtC (MMA, MMA_M, MMA_N, STAGE); gC (M, EPI_N, m, n): all subtiles of C."""
-    tidx, _, _ = cute.arch.thread_idx()
-    sends = cute.arch.make_warp_uniform(tidx // 32) == 0  # the warp that talks to TMA
-    t2r, r2s = copies.t2r_c.get_slice(tidx), copies.r2s_c.get_slice(tidx)
-    tDsC = r2s.partition_D(sC)  # (VEC, REST_M, REST_N, BUFFER)
-    whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
-    bsC, bgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
-    rAcc = cute.make_rmem_tensor(t2r.partition_D(sC)[None, None, None, 0].shape, cutlass.Float32)
+def store(acc_pipe, tCtC, epi: Epilogue, work: Work, config: cutlass.Constexpr):
+    """Fetch and store tile after tile. tCtC: (MMA, MMA_M, MMA_N, ACC_STAGE)."""
+    t2r = epi.copies.t2r_c.get_slice(epi.thread)
+    rAcc = cute.make_rmem_tensor(t2r.partition_D(epi.sC)[None, None, None, 0].shape, cutlass.Float32)
     across = config.tile_n // config.epi_n
     fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.acc_stages)
-    for iteration in cutlass.range(work.turns, unroll=1):
+    for iteration in cutlass.range(work.count, unroll=1):
         m, n = tile_of(work, iteration, config)
         acc_pipe.consumer_wait(fetch)
         cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
         tDtC = t2r.partition_S(pieces(tCtC[None, None, None, fetch.index], config))  # (LD, LD_M, LD_N, 1, PIECE)
         for piece in cutlass.range_constexpr(across):
-            cute.copy(copies.t2r_c, tDtC[None, None, None, 0, piece], rAcc)
+            cute.copy(epi.copies.t2r_c, tDtC[None, None, None, 0, piece], rAcc)
             cute.arch.fence_view_async_tmem_load()  # tcgen05.wait::ld
             if cutlass.const_expr(piece == across - 1):
                 cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
                 with cute.arch.elect_one():
                     acc_pipe.consumer_release(fetch)  # these accumulators may be overwritten
-            rC = cute.make_rmem_tensor(rAcc.shape, sC.element_type)
-            rC.store(rAcc.load().to(sC.element_type))
-            buffer, target = piece % config.epi_buffers, bgC[None, m, n * across + piece]
-            send(r2s.retile(rC), tDsC, bsC, target, tma_c, copies.r2s_c, buffer, sends, barrier, config)
+            rC = cute.make_rmem_tensor(rAcc.shape, epi.sC.element_type)
+            rC.store(rAcc.load().to(rC.element_type))
+            target = epi.bSgC[None, m, n * across + piece]
+            store_subtile(epi, rC, piece % config.epi_buffers, target, config)
         fetch.advance()
-    if sends:
+    if epi.storing:
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
 
 
@@ -559,9 +621,9 @@ def kernel(
         tmem.allocate(config.tmem_columns)  # by warp 0
         tmem.relinquish_alloc_permit()  # another kernel's CTA on this SM may allocate what is free
         address, tCtC = sums_in(tmem, dtype, config)
-        barrier = pipeline.NamedBarrier(barrier_id=2, num_threads=32 * EPILOGUE_WARPS)
-        store(acc_pipe, tCtC, sC, tma_c, gC, tiled_copies(dtype, config), barrier, work, config)
-        barrier.arrive_and_wait()  # all four have fetched their last accumulators
+        epi = make_epilogue(tiled_copies(dtype, config), sC, tma_c, gC)
+        store(acc_pipe, tCtC, epi, work, config)
+        epi.barrier.arrive_and_wait()  # all four have fetched their last accumulators
         tmem.free(address)
 
 
@@ -580,6 +642,14 @@ def scale_matrix(p, rows, k):
     return cute.make_tensor(p, cute.make_layout((high, wide), stride=(cute.assume(wide, divby=64), 1)))
 
 
+class Sizes(NamedTuple):
+    """The numbers of a launch."""
+
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]  # of the rows of A, B, C, in bytes, bytes and elements
+    sms: cutlass.Int32  # of the GPU
+
+
 @cute.jit
 def gemm(
     pA: cute.Pointer,
@@ -587,16 +657,13 @@ def gemm(
     pSFA: cute.Pointer,
     pSFB: cute.Pointer,
     pC: cute.Pointer,
-    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
-    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
-    sms: cutlass.Int32,
+    sizes: Sizes,
     stream: cuda.CUstream,
-    dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """C (M, N) = A (M, K) times B (N, K) transposed; `strides`: of the rows of A and B in bytes, of C in elements."""
-    m, n, k = mnk
-    lda, ldb, ldc = (cute.assume(stride, divby=divby) for stride, divby in zip(strides, (16, 16, 8), strict=True))
+    """C (M, N) = A (M, K) times B (N, K) transposed, block by block times the scale factors SFA and SFB."""
+    (m, n, k), dtype = sizes.mnk, pC.dtype
+    lda, ldb, ldc = (cute.assume(stride, divby=divby) for stride, divby in zip(sizes.strides, (16, 16, 8), strict=True))
     mA = cute.make_tensor(pA, cute.make_layout((m, k // PER_BYTE), stride=(lda, 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k // PER_BYTE), stride=(ldb, 1)))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
@@ -610,7 +677,7 @@ def gemm(
     tma_sfb, mSFB = cpasync.make_tiled_tma_atom(load, scale_matrix(pSFB, n, k), sfb, sfb.shape)
     tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
     kernel((tma_a, tma_b, tma_sfa, tma_sfb), (mA, mB, mSFA, mSFB), tma_c, mC, dtype, config).launch(
-        grid=(cutlass.min(tiles, sms), 1, 1), block=(config.threads, 1, 1), stream=stream, min_blocks_per_mp=1
+        grid=(cutlass.min(tiles, sizes.sms), 1, 1), block=(config.threads, 1, 1), stream=stream, min_blocks_per_mp=1
     )
 
 
@@ -618,7 +685,7 @@ def gemm(
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_100a"), which needs no GPU; "": for the GPU that is here."""
     pointers = (cutlass.Uint8, 16), (cutlass.Uint8, 16), (SCALE, 16), (SCALE, 16), (dtype, 16)
-    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch)), (148,), options=options)
+    return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
 
 
 # %% [markdown]
@@ -708,12 +775,14 @@ class ScaledGemm(Gemm):
         sizes = check_scale("a_scale", a_scale, a), check_scale("b_scale", b_scale, b.T)
         a_span, b_span, out_span = call.spans
         (m, n, width), spans = call.mnk, (a_span, b_span, *sizes, out_span)
-        return call._replace(mnk=(m, n, PER_BYTE * width), spans=spans)
+        k = PER_BYTE * width
+        require(k <= LARGEST, "a", f"K = {k}", f"at most {LARGEST}: kernels count in 32 bits")
+        return call._replace(mnk=(m, n, k), spans=spans)
 
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
-    return (VARIANTS[call.variant],), (call.mnk, call.strides, call.sms)
+    return (VARIANTS[call.variant],), (Sizes(call.mnk, call.strides, call.sms),)
 
 
 GEMM = ScaledGemm(
@@ -761,42 +830,7 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: where the factors of one instruction lie
-#
-# From here on the cells use the `cookbook` package: it draws and checks what the cells above made. Leave them out of
-# your own code.
-#
-# An atom as before; its four bytes a row are what one `tcgen05.mma` reads.
-
-# %% tags=["lab"]
-from cookbook import draw
-from cookbook.layouts import evaluate
-
-layouts = evaluate(smem_layouts, cutlass.BFloat16, element_bits=8, arch="sm_100a")
-views = evaluate(scale_views, CONFIG.tile_n, arch="sm_100a")
-source, target = (view.table()[:, 0, 0, 0] for view in (views.atoms, views.copied))
-draw.scale_atom(layouts.sfb.byte_offsets()[:ATOM_ROWS, :ATOM_FACTORS, 0], source, target, BLOCK, ATOM_FACTORS)
-
-# %% [markdown] tags=["lab"]
-# A stage of B has two atoms down and four along K. In shared memory those along K are neighbours, as TMA brings them;
-# in tensor memory those of one instruction are. (The first byte of each atom in shared memory, and the first of its
-# four columns.)
-
-# %% tags=["lab"]
-from IPython.display import Markdown
-
-from cookbook.publish.pages import table
-
-first_bytes, first_columns = views.atoms.table()[0, :, :, 0], views.copied.table()[0, :, :, 0] // 4
-names = [f"tcgen05.mma {k}" for k in range(CONFIG.atoms_k)]
-lines = [
-    [f"rows {128 * high} to {128 * high + 127}", *(f"byte {a}, column {b}" for a, b in zip(at, to, strict=True))]
-    for high, (at, to) in enumerate(zip(first_bytes.tolist(), first_columns.tolist(), strict=True))
-]
-Markdown(table(["B", *names], lines))
-
-# %% [markdown] tags=["lab"]
-# ## In the lab: bytes and elements
+# ## Bytes and elements
 #
 # The tensor core's descriptor of A says the same as it did for bytes: rows of 128, eight of them to an atom. One
 # instruction is 32 bytes along K, whatever the bytes hold.
@@ -821,22 +855,6 @@ for name in ("mxfp8", "nvfp4"):
     form = scaled.FORMATS[name]
     error = np.linalg.norm(scaled.quantized(values, name).values() - values) / np.linalg.norm(values)
     print(f"{name}: {form.bits + 8 / form.block:g} bits an element, relative error {error:.1%}")
-
-# %% [markdown] tags=["lab"]
-# ## In the lab: A, and a store of C
-#
-# The bytes of A lie as they always do: here without the swizzle, and with it. Below, one store of a warp into a buffer
-# of C, which asks no bank twice in a phase.
-
-# %% tags=["lab"]
-draw.swizzle_view(layouts.a)
-
-# %% tags=["lab"]
-from cookbook import access
-
-c_layout = evaluate(lambda dtype: smem_layouts(dtype).c, cutlass.BFloat16, arch="sm_100a")
-copies = evaluate(tiled_copies, cutlass.BFloat16, arch="sm_100a")
-draw.access_view(access.of_copy(c_layout, copies.r2s_c, "dst", "ldst")[0])
 
 # %% [markdown] tags=["lab"]
 # ## Check

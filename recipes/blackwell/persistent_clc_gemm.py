@@ -18,11 +18,11 @@
 #     builds_on: blackwell/two_cta_gemm
 #     targets: [sm_100a, sm_103a]
 #     runs_on: sm_100, sm_103
-#     beside: blackwell/two_cta_gemm
+#     compared_with: blackwell/two_cta_gemm
 #     dtypes: [bfloat16, float16]
 #     path: tma -> shared memory of two SMs -> tcgen05.mma of both -> tensor memory -> tcgen05.ld -> boxes -> tma
 #     instructions:
-#       all: [UTMALDG.2D.2CTA, UTCHMMA.2CTA, UTCBAR.2CTA.MULTICAST, LDTM.x64, UCGABAR_WAIT, STS.128, UTMASTG.2D, SYNCS]
+#       all: [UTMALDG.2D.2CTA, UTCHMMA.2CTA, UTCBAR.2CTA.MULTICAST, LDTM, UCGABAR_WAIT, STS.128, UTMASTG.2D, SYNCS]
 # ---
 
 # %% [markdown]
@@ -39,9 +39,7 @@
 # a multiplication in every warp's program becomes a message in shared memory, with barriers of its own.
 #
 # *This kernel has not run on hardware.* It is compiled for Blackwell, and its layouts, descriptors and data path are
-# checked against the PTX ISA document in numpy. No speed is claimed; what the lab draws of time is a prediction.
-#
-# `matmul(a, b)` at the end is for use: `a` is (M, K), `b` is (K, N), both K-major, as `x @ weight.T` is.
+# checked against the PTX ISA document in numpy. No speed is claimed; what is drawn of time is a prediction.
 
 # %%
 from collections.abc import Callable
@@ -67,7 +65,7 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 # | variant | a cluster's next block |
 # |---|---|
 # | `static` | is as many further as there are clusters: the schedule so far |
-# | `handed out` | is asked for while the present one is multiplied |
+# | `dynamic` | is asked for while the present one is multiplied |
 # | `two ahead` | is asked for one block earlier |
 
 
@@ -121,8 +119,8 @@ class Config:
 PAIR = 2  # CTAs that share a tcgen05.mma: its cta_group
 ANSWER_BYTES = 16  # of what the hardware says to a request for a block
 EPILOGUE_WARPS, MMA_WARP, TMA_WARP, ASKING_WARP, WARPS = 4, 4, 5, 6, 7  # warps 0 to 3: w reaches lanes from 32 w on
-VARIANTS = {"static": Config(answers=0), "handed out": Config(), "two ahead": Config(answers=2)}
-DEFAULT = "handed out"
+VARIANTS = {"static": Config(answers=0), "dynamic": Config(), "two ahead": Config(answers=2)}
+DEFAULT = "dynamic"
 CONFIG = VARIANTS[DEFAULT]
 
 
@@ -246,9 +244,17 @@ def first_answer(config: Config):
     return pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, max(config.answers, 1))
 
 
+class Answers(NamedTuple):
+    """The answers of the hardware's tile scheduler."""
+
+    asked: pipeline.PipelineClcFetchAsync  # whether an answer is there, and read by all
+    answers: cute.Pointer  # to shared memory, 16 bytes each
+
+
 @cute.jit
-def next_block(asked, answers, read, number, work: Work, config: cutlass.Constexpr):
+def next_block(clc: Answers, read, number, work: Work, config: cutlass.Constexpr):
     """The number of the block that comes after `number`, or -1 if that was the last; and where the next answer is."""
+    asked, answers = clc
     if cutlass.const_expr(config.answers == 0):
         number += work.step
         if number >= work.blocks:
@@ -292,8 +298,9 @@ def tile_of(work: Work, number, config: cutlass.Constexpr):
 
 # %%
 @cute.jit
-def ask(asked, answers, work: Work, config: cutlass.Constexpr):
+def ask(clc: Answers, work: Work, config: cutlass.Constexpr):
     """Ask for one block after the other, for the whole cluster, until the answer is no."""
+    asked, answers = clc
     write = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.answers)
     read, number = first_answer(config), work.first
     while number >= 0:
@@ -301,7 +308,7 @@ def ask(asked, answers, work: Work, config: cutlass.Constexpr):
         with cute.arch.elect_one():
             cute.arch.issue_clc_query(asked.producer_get_barrier(write), answers + write.index)
         write.advance()
-        number, read = next_block(asked, answers, read, number, work, config)
+        number, read = next_block(clc, read, number, work, config)
     asked.producer_tail(write)  # all have read the last answer
 
 
@@ -329,35 +336,55 @@ def load(tma, source, target, barrier, mask, sharers: cutlass.Constexpr):
         cute.copy(tma, source, target, tma_bar_ptr=barrier)
 
 
+class Loads(NamedTuple):
+    """What the loading warp copies: for A and for B, a TMA atom, its source, its destination and who gets it."""
+
+    tma_a: cute.CopyAtom
+    tAgA: cute.Tensor  # (TMA, m, k), TMA coordinates
+    tAsA: cute.Tensor  # (TMA, STAGE)
+    mask_a: cutlass.Int32  # the CTAs that get this one's part, a bit for each rank
+    tma_b: cute.CopyAtom
+    tBgB: cute.Tensor  # (TMA, n, k), TMA coordinates
+    tBsB: cute.Tensor  # (TMA, STAGE)
+    mask_b: cutlass.Int32
+
+
 @cute.jit
-def produce_tile(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, masks, config: cutlass.Constexpr):
-    """All k-tiles of one tile: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE) in shared memory."""
+def make_loads(tma_a, gA, sA, tma_b, gB, sB, place: Place, config: cutlass.Constexpr) -> Loads:
+    """gA (M / 2, K, m, k), gB (N / 2, K, n, k) in global memory; sA, sB (rows, K, STAGE) in shared memory."""
+    sA, sB = cute.group_modes(sA, 0, 2), cute.group_modes(sB, 0, 2)
+    # The pairs of a row of the cluster divide each half of A's tile among them, those of a column B's.
+    across, down = cute.make_layout(config.pairs_n), cute.make_layout(config.pairs_m)
+    tAsA, tAgA = cpasync.tma_partition(tma_a, place.n, across, sA, cute.group_modes(gA, 0, 2))
+    tBsB, tBgB = cpasync.tma_partition(tma_b, place.m, down, sB, cute.group_modes(gB, 0, 2))
+    mask_a, mask_b = multicast_masks(place, config)
+    return Loads(tma_a, tAgA, tAsA, mask_a, tma_b, tBgB, tBsB, mask_b)
+
+
+@cute.jit
+def load_tile(pipe, loads: Loads, state, tile, half, config: cutlass.Constexpr):
+    """Load a CTA's `half` of the k-tiles of the tile (m, n) of C, a stage each. Returns the pipeline state."""
+    tAgA = loads.tAgA[None, tile[0] * PAIR + half, None]  # (TMA, k)
+    tBgB = loads.tBgB[None, tile[1] * PAIR + half, None]  # (TMA, k)
+    tAsA, tBsB = loads.tAsA, loads.tBsB  # (TMA, STAGE)
     for k_tile in cutlass.range(cute.size(tAgA, mode=[1]), unroll=1):
         pipe.producer_acquire(state)
         barrier = pipe.producer_get_barrier(state)
-        load(tma_a, tAgA[None, k_tile], tAsA[None, state.index], barrier, masks[0], config.pairs_n)
-        load(tma_b, tBgB[None, k_tile], tBsB[None, state.index], barrier, masks[1], config.pairs_m)
+        load(loads.tma_a, tAgA[None, k_tile], tAsA[None, state.index], barrier, loads.mask_a, config.pairs_n)
+        load(loads.tma_b, tBgB[None, k_tile], tBsB[None, state.index], barrier, loads.mask_b, config.pairs_m)
         state.advance()
     return state
 
 
 @cute.jit
-def produce(pipe, asked, answers, tma_a, tma_b, gA, gB, sA, sB, work: Work, config: cutlass.Constexpr):
-    """Keep the stages full, tile after tile. gA (M / 2, K, m, k), gB (N / 2, K, n, k) in global memory."""
-    place = work.place
-    sA, sB = cute.group_modes(sA, 0, 2), cute.group_modes(sB, 0, 2)
-    # The pairs of a row of the cluster divide each half of A's tile among them, those of a column B's.
-    across, down = cute.make_layout(config.pairs_n), cute.make_layout(config.pairs_m)
-    tAsA, tAgA = cpasync.tma_partition(tma_a, place.n, across, sA, cute.group_modes(gA, 0, 2))  # (TMA, m, k)
-    tBsB, tBgB = cpasync.tma_partition(tma_b, place.m, down, sB, cute.group_modes(gB, 0, 2))  # (TMA, n, k)
-    masks = multicast_masks(place, config)
+def produce(pipe, clc: Answers, loads: Loads, work: Work, config: cutlass.Constexpr):
+    """Keep the stages full, tile after tile."""
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
     read, number = first_answer(config), work.first
     while number >= 0:
-        m, n = tile_of(work, number, config)
-        a, b = tAgA[None, m * PAIR + work.place.half, None], tBgB[None, n * PAIR + work.place.half, None]
-        state = produce_tile(pipe, state, tma_a, tma_b, a, tAsA, b, tBsB, masks, config)
-        number, read = next_block(asked, answers, read, number, work, config)
+        tile = tile_of(work, number, config)
+        state = load_tile(pipe, loads, state, tile, work.place.half, config)
+        number, read = next_block(clc, read, number, work, config)
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
 
@@ -373,18 +400,28 @@ def blocks(tile: cute.Tensor, rows: int) -> cute.Tensor:
     return cute.group_modes(cute.flat_divide(tile, (rows, 16)), 0, 2)
 
 
-@cute.jit
-def multiply_tile(pipe, read, tCtC, tCrA, tCrB, k_tiles, dtype: cutlass.Constexpr, config: cutlass.Constexpr):
-    """Multiply all k-tiles of a tile into tCtC (MMA, MMA_M, MMA_N); returns where the next tile's begin.
+class Mainloop(NamedTuple):
+    """What the multiplying warp works with: the operands and the accumulators."""
 
-    tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE). CuTe elects the one thread that issues.
+    k_tiles: cutlass.Int32  # of each tile of C
+    tCrA: cute.Tensor  # descriptors of A, (MMA, MMA_M, MMA_K, STAGE)
+    tCrB: cute.Tensor  # descriptors of B, (MMA, MMA_N, MMA_K, STAGE)
+    tCtC: cute.Tensor  # float32 in tensor memory, (MMA, MMA_M, MMA_N, ACC_STAGE)
+
+
+@cute.jit
+def multiply_tile(pipe, read, main: Mainloop, acc, dtype: cutlass.Constexpr, config: cutlass.Constexpr):
+    """Multiply all k-tiles of a tile into acc (MMA, MMA_M, MMA_N); returns where the next tile's begin.
+
+    CuTe elects the one thread that issues.
     """
     mma = tiled_mma(dtype, config)  # made for each tile: a field that changes is this tile's alone
     mma.set(tcgen05.Field.ACCUMULATE, False)
-    for _ in cutlass.range(k_tiles, unroll=1):
+    tCrA, tCrB = main.tCrA, main.tCrB
+    for _ in cutlass.range(main.k_tiles, unroll=1):
         pipe.consumer_wait(read)
         for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
-            cute.gemm(mma, tCtC, tCrA[None, None, k, read.index], tCrB[None, None, k, read.index], tCtC)
+            cute.gemm(mma, acc, tCrA[None, None, k, read.index], tCrB[None, None, k, read.index], acc)
             mma.set(tcgen05.Field.ACCUMULATE, True)
         pipe.consumer_release(read)  # once these are done, the stage may be overwritten
         read.advance()
@@ -392,23 +429,30 @@ def multiply_tile(pipe, read, tCtC, tCrA, tCrB, k_tiles, dtype: cutlass.Constexp
 
 
 @cute.jit
-def multiply(pipe, acc_pipe, asked, answers, tCtC, sA, sB, k_tiles, work: Work, config: cutlass.Constexpr):
-    """Tile after tile into the stages of tCtC (MMA, MMA_M, MMA_N, STAGE), alternating, for both CTAs of the pair."""
-    dtype = sA.element_type
-    mma = tiled_mma(dtype, config)
-    tCrA = mma.make_fragment_A(blocks(sA, config.cta_m))  # (MMA, MMA_M, MMA_K, STAGE)
-    tCrB = mma.make_fragment_B(blocks(sB, config.cta_n))  # (MMA, MMA_N, MMA_K, STAGE)
+def make_mainloop(tCtC, sA, sB, k_tiles, config: cutlass.Constexpr) -> Mainloop:
+    """The operands as the tensor core reads them, and where it adds up their products."""
+    mma = tiled_mma(sA.element_type, config)
+    tCrA = mma.make_fragment_A(blocks(sA, config.cta_m))
+    tCrB = mma.make_fragment_B(blocks(sB, config.cta_n))
+    return Mainloop(k_tiles, tCrA, tCrB, tCtC)
+
+
+@cute.jit
+def multiply(
+    pipe, acc_pipe, clc: Answers, main: Mainloop, work: Work, dtype: cutlass.Constexpr, config: cutlass.Constexpr
+):
+    """Tile after tile into the accumulator stages, alternating, for both CTAs of the pair."""
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
     fill = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.acc_stages)
     read, number = first_answer(config), work.first
     while number >= 0:
         acc_pipe.producer_acquire(fill)
         cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
-        stage = tCtC[None, None, None, fill.index]
-        state = multiply_tile(pipe, state, stage, tCrA, tCrB, k_tiles, dtype, config)
+        acc = main.tCtC[None, None, None, fill.index]
+        state = multiply_tile(pipe, state, main, acc, dtype, config)
         acc_pipe.producer_commit(fill)  # full, once all these are done
         fill.advance()
-        number, read = next_block(asked, answers, read, number, work, config)
+        number, read = next_block(clc, read, number, work, config)
 
 
 # %% [markdown]
@@ -419,31 +463,53 @@ def multiply(pipe, acc_pipe, asked, answers, tCtC, sA, sB, k_tiles, work: Work, 
 
 
 # %%
+class Epilogue(NamedTuple):
+    """Where the storing warps put C, and by which copies."""
+
+    copies: TiledCopies
+    thread: cutlass.Int32  # of the four warps
+    storing: cutlass.Boolean  # is this one's warp the one that talks to TMA?
+    sC: cute.Tensor  # the buffers, (M / 2, EPI_N, BUFFER)
+    tDsC: cute.Tensor  # this thread's part of them, (VEC, REST_M, REST_N, BUFFER)
+    tma_c: cute.CopyAtom
+    bSsC: cute.Tensor  # the buffers as TMA reads them, (TMA, BUFFER)
+    bSgC: cute.Tensor  # the subtiles of C, (TMA, m, n), TMA coordinates
+    barrier: pipeline.NamedBarrier  # of the four warps
+
+
 @cute.jit
-def send(rC, sC, bsC, target, tma_c, copy, buffer, sends, barrier, config: cutlass.Constexpr):
-    """A subtile, from registers through a buffer and out by TMA. sC (CPY, CPY_M, CPY_N, BUFFER); bsC (TMA, BUFFER)."""
-    if sends:
+def make_epilogue(copies, sC, tma_c, gC) -> Epilogue:
+    """sC (M / 2, EPI_N, BUFFER): the buffers; gC (M / 2, EPI_N, m, n): all subtiles of C."""
+    tidx, _, _ = cute.arch.thread_idx()
+    storing = cute.arch.make_warp_uniform(tidx // 32) == 0
+    tDsC = copies.r2s_c.get_slice(tidx).partition_D(sC)
+    whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
+    bSsC, bSgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
+    barrier = pipeline.NamedBarrier(barrier_id=2, num_threads=32 * EPILOGUE_WARPS)
+    return Epilogue(copies, tidx, storing, sC, tDsC, tma_c, bSsC, bSgC, barrier)
+
+
+@cute.jit
+def store_subtile(epi: Epilogue, rC, buffer: cutlass.Constexpr, target, config: cutlass.Constexpr):
+    """Store a subtile of C: from registers rC through a buffer, and by TMA to `target` (TMA,)."""
+    rC = epi.copies.r2s_c.get_slice(epi.thread).retile(rC)
+    if epi.storing:
         cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
-    barrier.arrive_and_wait()  # all know that the buffer is free
-    cute.copy(copy, rC, sC[None, None, None, buffer])
+    epi.barrier.arrive_and_wait()  # all know that the buffer is free
+    cute.copy(epi.copies.r2s_c, rC, epi.tDsC[None, None, None, buffer])
     cute.arch.fence_proxy("async.shared", space="cta")
-    barrier.arrive_and_wait()  # all have written, and said so to TMA
-    if sends:
+    epi.barrier.arrive_and_wait()  # all have written, and said so to TMA
+    if epi.storing:
         with cute.arch.elect_one():
-            cute.copy(tma_c, bsC[None, buffer], target)
+            cute.copy(epi.tma_c, epi.bSsC[None, buffer], target)
             cute.arch.cp_async_bulk_commit_group()
 
 
 @cute.jit
-def store(acc_pipe, asked, answers, tCtC, sC, tma_c, gC, copies, barrier, work: Work, config: cutlass.Constexpr):
-    """Fetch and send tile after tile. tCtC (MMA, MMA_M, MMA_N, STAGE); gC (M / 2, EPI_N, m, n): all subtiles of C."""
-    tidx, _, _ = cute.arch.thread_idx()
-    sends = cute.arch.make_warp_uniform(tidx // 32) == 0  # the warp that talks to TMA
-    t2r, r2s = copies.t2r_c.get_slice(tidx), copies.r2s_c.get_slice(tidx)
-    tDsC = r2s.partition_D(sC)  # (VEC, REST_M, REST_N, BUFFER)
-    whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
-    bsC, bgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
-    rAcc = cute.make_rmem_tensor(t2r.partition_D(sC)[None, None, None, 0].shape, cutlass.Float32)
+def store(acc_pipe, clc: Answers, tCtC, epi: Epilogue, work: Work, config: cutlass.Constexpr):
+    """Fetch and store tile after tile. tCtC: (MMA, MMA_M, MMA_N, ACC_STAGE)."""
+    t2r = epi.copies.t2r_c.get_slice(epi.thread)
+    rAcc = cute.make_rmem_tensor(t2r.partition_D(epi.sC)[None, None, None, 0].shape, cutlass.Float32)
     across = config.tile_n // config.epi_n
     fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.acc_stages)
     read, number = first_answer(config), work.first
@@ -454,19 +520,19 @@ def store(acc_pipe, asked, answers, tCtC, sC, tma_c, gC, copies, barrier, work: 
         cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
         tDtC = t2r.partition_S(pieces(tCtC[None, None, None, fetch.index], config))  # (LD, LD_M, LD_N, 1, PIECE)
         for piece in cutlass.range_constexpr(across):
-            cute.copy(copies.t2r_c, tDtC[None, None, None, 0, piece], rAcc)
+            cute.copy(epi.copies.t2r_c, tDtC[None, None, None, 0, piece], rAcc)
             cute.arch.fence_view_async_tmem_load()  # tcgen05.wait::ld
             if cutlass.const_expr(piece == across - 1):
                 cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
                 with cute.arch.elect_one():
                     acc_pipe.consumer_release(fetch)  # the leader may overwrite this half of tensor memory
-            rC = cute.make_rmem_tensor(rAcc.shape, sC.element_type)
-            rC.store(rAcc.load().to(sC.element_type))
-            buffer, target = piece % config.epi_buffers, bgC[None, row, n * across + piece]
-            send(r2s.retile(rC), tDsC, bsC, target, tma_c, copies.r2s_c, buffer, sends, barrier, config)
+            rC = cute.make_rmem_tensor(rAcc.shape, epi.sC.element_type)
+            rC.store(rAcc.load().to(rC.element_type))
+            target = epi.bSgC[None, row, n * across + piece]
+            store_subtile(epi, rC, piece % config.epi_buffers, target, config)
         fetch.advance()
-        number, read = next_block(asked, answers, read, number, work, config)
-    if sends:
+        number, read = next_block(clc, read, number, work, config)
+    if epi.storing:
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
 
 
@@ -556,27 +622,30 @@ def kernel(
         tmem_address, barrier_for_retrieve=told, is_two_cta=True, two_cta_tmem_dealloc_mbar_ptr=freed
     )
     pipe, acc_pipe, asked = make_pipelines(barriers, config)  # the last: from here on the cluster has all barriers
+    clc = Answers(asked, answers)
     gA = cute.local_tile(mA, (config.cta_m, config.tile_k), (None, None))  # (M / 2, K, m, k)
     gB = cute.local_tile(mB, (config.cta_n, config.tile_k), (None, None))  # (N / 2, K, n, k)
     gC = cute.local_tile(mC, (config.cta_m, config.epi_n), (None, None))  # (M / 2, EPI_N, m, n)
 
     if warp_idx == TMA_WARP:
-        produce(pipe, asked, answers, tma_a, tma_b, gA, gB, sA, sB, work, config)
+        loads = make_loads(tma_a, gA, sA, tma_b, gB, sB, work.place, config)
+        produce(pipe, clc, loads, work, config)
     elif warp_idx == MMA_WARP:
         _, tCtC = sums_in(tmem, dtype, config)
         if work.place.half == 0:
-            multiply(pipe, acc_pipe, asked, answers, tCtC, sA, sB, cute.size(gA, mode=[3]), work, config)
+            main = make_mainloop(tCtC, sA, sB, cute.size(gA, mode=[3]), config)
+            multiply(pipe, acc_pipe, clc, main, work, dtype, config)
     elif warp_idx == ASKING_WARP:  # is there if anything is asked for
         if cutlass.const_expr(config.answers > 0):
             if cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()) == 0:
-                ask(asked, answers, work, config)
+                ask(clc, work, config)
     else:
         tmem.allocate(config.tmem_columns)  # by warp 0 of both CTAs
         tmem.relinquish_alloc_permit()  # another kernel's CTA on this SM may allocate what is free
         address, tCtC = sums_in(tmem, dtype, config)
-        barrier = pipeline.NamedBarrier(barrier_id=2, num_threads=32 * EPILOGUE_WARPS)
-        store(acc_pipe, asked, answers, tCtC, sC, tma_c, gC, tiled_copies(dtype, config), barrier, work, config)
-        barrier.arrive_and_wait()  # all four have fetched their last accumulators
+        epi = make_epilogue(tiled_copies(dtype, config), sC, tma_c, gC)
+        store(acc_pipe, clc, tCtC, epi, work, config)
+        epi.barrier.arrive_and_wait()  # all four have fetched their last accumulators
         tmem.free(address)  # once the other CTA says so too
 
 
@@ -603,11 +672,10 @@ def gemm(
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
     sms: cutlass.Int32,
     stream: cuda.CUstream,
-    dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
-    m, n, k = mnk
+    (m, n, k), dtype = mnk, pA.dtype
     lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in strides)
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
@@ -635,16 +703,14 @@ def gemm(
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_100a"), which needs no GPU; "": for the GPU that is here."""
     pointers = ((dtype, 16),) * 3
-    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch)), (148,), options=options)
+    return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
 
 
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
-# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
-# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
-# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
+# `Gemm`, which all recipes share, checks the operands, keeps a *plan* for each kind of call, and compiles once. Here
+# stands what is this kernel's own: the GPUs it needs, what is compiled, and what the launch takes.
 
 
 # %%
@@ -679,17 +745,12 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: who does what
+# ## Who does what
 #
-# From here on the cells use the `cookbook` package: it draws and checks what the cells above made. Leave them out of
-# your own code.
+# *Places* are pairs of SMs. In the static schedule place *p* of *s* does the blocks p, p + s and so on, whenever it may
+# begin. With the dynamic one a place takes the lowest number that is left, and asks for one more when it begins one.
 #
-# A few lines are enough to see what the two schedules do. *Places* are pairs of SMs. In the static schedule place *p*
-# of *s* does the blocks p, p + s and so on, whenever it may begin. Handed out, a place takes the lowest number that is
-# left; and, when it begins a block, one more, for that is when it asks.
-#
-# Here there are four places and fourteen blocks, and another kernel holds the last place for a while. (Times are chosen
-# to show the mechanism: nothing is measured.)
+# Here four places share fourteen blocks, and another kernel holds the last place for a while. The times are chosen.
 
 # %% tags=["lab"]
 import heapq
@@ -767,27 +828,11 @@ for case, (begins, took) in CASES.items():
 Markdown(table(["of the ideal, by these rules", *VARIANTS], rows))
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the layouts
-#
-# Nothing about them is new. A stage of A, without its swizzle and with it; then one store of a warp into a buffer of
-# C, which asks no bank twice in a phase.
-
-# %% tags=["lab"]
-from cookbook import access
-from cookbook.layouts import evaluate
-
-layouts, copies = (evaluate(f, cutlass.BFloat16, arch="sm_100a") for f in (smem_layouts, tiled_copies))
-draw.swizzle_view(layouts.a)
-
-# %% tags=["lab"]
-draw.access_view(access.of_copy(layouts.c, copies.r2s_c, "dst", "ldst")[0])
-
-# %% [markdown] tags=["lab"]
 # Where all is even nothing is gained: the last round is not full, and it takes as long as a full one. Where it is not,
 # those who are free do the work of those who are late. Asking two blocks ahead keeps for a slow place what a fast one
 # could have had; it is for short tiles, whose epilogue ends late in the next block, so that one answer comes too late.
 #
-# ## In the lab: what is said
+# ## What is said
 #
 # The messages of one cluster that does three blocks, as level *pipeline* finds them in CuTe's trace of this kernel: for
 # each warp how often it waits for an answer's barrier, and how often it tells the first CTA that it has read one.
@@ -818,8 +863,7 @@ Markdown(f"{len(asks)} requests, {readers} readers of each answer:\n\n" + table(
 # %% [markdown] tags=["lab"]
 # Three blocks take three requests: two are granted, the third says that there is no more. The warps of the second CTA
 # that neither load nor store read nothing. Had the count of readers included them, the second request would wait for
-# ever; had it left out those of the second CTA, its answer could come over one that is still to be read. Level
-# *pipeline* finds both.
+# ever. Had it left out all of the second CTA, an answer could come over one that is still to be read.
 #
 # ## Check
 #
@@ -827,8 +871,7 @@ Markdown(f"{len(asks)} requests, {readers} readers of each answer:\n\n" + table(
 # follows one outcome of the requests: the first cluster of the grid is granted all others, the last one none. What
 # needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
 #
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -836,22 +879,9 @@ from cookbook import lab
 lab.check_cells("blackwell/persistent_clc_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
-# The request is one instruction, and only kernels that ask have it:
-
-# %% tags=["lab"]
-from cookbook.check import compiled
-
-try:
-    for name, config in VARIANTS.items():
-        made = compiled.compile_recipe("blackwell/persistent_clc_gemm", "sm_100a", "bfloat16", config=config)
-        print(f"{name:12}UGETNEXTWORKID.BROADCAST: {made.count('UGETNEXTWORKID.BROADCAST')}")
-except compiled.NoDisassembler as missing:
-    print(missing)
-
-# %% [markdown] tags=["lab"]
 # ## Time
 #
-# Nothing has been timed: that takes a Blackwell GPU. The table is here once one has run
+# Nothing has been timed. The table is here once a Blackwell GPU has run
 # `cookbook bench blackwell/persistent_clc_gemm --record`.
 
 # %% tags=["lab"]
@@ -867,5 +897,4 @@ Markdown(results_table("blackwell/persistent_clc_gemm"))
 # not full: for that the tiles must be smaller, or divided along K.
 #
 # Next: [operands in eight bits, with scale factors](mxfp8_gemm.ipynb).
-#
 # To use it: `cookbook copy blackwell/persistent_clc_gemm my_gemm.py`, then `from my_gemm import matmul`.

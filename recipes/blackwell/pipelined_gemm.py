@@ -21,7 +21,7 @@
 #     dtypes: [bfloat16, float16]
 #     path: tma -> swizzled shared memory -> tcgen05.mma -> tensor memory -> tcgen05.ld -> swizzled boxes -> tma
 #     instructions:
-#       all: [UTMALDG.2D, UTCHMMA, UTCBAR, LDTM.x64, UTCATOMSWS, STS.128, UTMASTG.2D, SYNCS]
+#       all: [UTMALDG.2D, UTCHMMA, UTCBAR, LDTM, UTCATOMSWS, STS.128, UTMASTG.2D, SYNCS]
 # ---
 
 # %% [markdown]
@@ -41,9 +41,7 @@
 # each accumulator stage.
 #
 # *This kernel has not run on hardware.* It is compiled for Blackwell, and its layouts, descriptors and data path are
-# checked against the PTX ISA document in numpy. No speed is claimed; what the lab draws of time is a prediction.
-#
-# `matmul(a, b)` at the end is for use: `a` is (M, K), `b` is (K, N), both K-major, as `x @ weight.T` is.
+# checked against the PTX ISA document in numpy. No speed is claimed; what is drawn of time is a prediction.
 
 # %%
 from dataclasses import dataclass
@@ -71,8 +69,8 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 #
 # | variant | |
 # |---|---|
-# | `one stage of sums` | this very kernel with half of tensor memory: the epilogue holds the next tile up |
-# | `two stages of sums` | both halves, alternating |
+# | `one accumulator stage` | this very kernel with half of tensor memory: the epilogue holds the next tile up |
+# | `two accumulator stages` | both halves, alternating |
 
 
 # %%
@@ -108,8 +106,8 @@ class Config:
 
 
 EPILOGUE_WARPS, MMA_WARP, TMA_WARP, WARPS = 4, 4, 5, 6  # warps 0 to 3: warp w reaches lanes 32 w to 32 w + 31
-VARIANTS = {"one stage of sums": Config(acc_stages=1), "two stages of sums": Config()}
-DEFAULT = "two stages of sums"
+VARIANTS = {"one accumulator stage": Config(acc_stages=1), "two accumulator stages": Config()}
+DEFAULT = "two accumulator stages"
 CONFIG = VARIANTS[DEFAULT]
 
 
@@ -184,6 +182,38 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
     return TiledCopies(t2r_c=t2r_c, r2s_c=cute.make_tiled_copy_D(write, t2r_c))
 
 
+# %% [markdown] tags=["lab"]
+# Where CuTe says the accumulators of two tiles lie. Row *m* is in lane *m*, which warp *m* / 32 alone can reach; the
+# second tile has the columns that the first one leaves. A box is what one `tcgen05.ld` of one warp brings.
+
+# %% tags=["lab"]
+from cookbook import access, banks, draw
+from cookbook.layouts import evaluate
+
+
+def sums(dtype, config=CONFIG):
+    mma = tiled_mma(dtype, config)
+    return mma.make_fragment_C(cute.append(mma.partition_shape_C((config.tile_m, config.tile_n)), config.acc_stages))
+
+
+table_of_sums = evaluate(lambda dtype: sums(dtype).layout, cutlass.BFloat16, arch="sm_100a").table()
+addresses = table_of_sums.reshape(CONFIG.tile_n, CONFIG.tile_m, CONFIG.acc_stages).transpose(2, 1, 0)
+draw.tensor_memory(addresses, CONFIG.epi_n)
+
+# %% [markdown] tags=["lab"]
+# One buffer holds 128 rows of 128 bytes. A store of one warp writes 16 bytes of each of 32 rows, in four phases of
+# eight lanes. Eight rows that follow one another put the same chunk into eight different slots: one wavefront a phase,
+# which is the ideal. TMA undoes the swizzle as it reads.
+
+# %% tags=["lab"]
+layouts, copies = (evaluate(made, cutlass.BFloat16, arch="sm_100a") for made in (smem_layouts, tiled_copies))
+stores_of_warp_0 = access.of_copy(layouts.c, copies.r2s_c, "dst", "ldst", warp=0)
+counted = [banks.wavefronts(one.addresses, one.width) for one in stores_of_warp_0]
+assert all(one.excess == 0 for one in counted)
+print(f"{len(counted)} stores a warp and piece; wavefronts each: {sorted({one.actual for one in counted})}")
+print(layouts.c)
+draw.access_view(stores_of_warp_0[0])
+
 # %% [markdown]
 # ## The tile scheduler: which tile is next
 #
@@ -195,11 +225,11 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 
 # %%
 class Work(NamedTuple):
-    """The tiles that a CTA is to do: `first`, `first + step`, ..., `turns` of them."""
+    """The tiles that a CTA is to do: `first`, `first + step`, ..., `count` of them."""
 
     first: cutlass.Int32
     step: cutlass.Int32
-    turns: cutlass.Int32
+    count: cutlass.Int32
     grid: tuple[cutlass.Int32, cutlass.Int32]  # of tiles, down and across C
 
 
@@ -231,29 +261,47 @@ def tile_of(work: Work, iteration, config: cutlass.Constexpr):
 
 
 # %%
+class Loads(NamedTuple):
+    """What the loading warp copies: for A and for B, a TMA atom, its source and its destination."""
+
+    tma_a: cute.CopyAtom
+    tAgA: cute.Tensor  # (TMA, m, k), TMA coordinates
+    tAsA: cute.Tensor  # (TMA, STAGE)
+    tma_b: cute.CopyAtom
+    tBgB: cute.Tensor  # (TMA, n, k), TMA coordinates
+    tBsB: cute.Tensor  # (TMA, STAGE)
+
+
 @cute.jit
-def produce_tile(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB):
-    """All k-tiles of one tile: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE) in shared memory."""
+def make_loads(tma_a, gA, sA, tma_b, gB, sB) -> Loads:
+    """gA (M, K, m, k), gB (N, K, n, k) in global memory; sA (M, K, STAGE), sB (N, K, STAGE) in shared memory."""
+    alone = cute.make_layout(1)  # no multicast: a cluster of one
+    sA, sB = cute.group_modes(sA, 0, 2), cute.group_modes(sB, 0, 2)
+    tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, sA, cute.group_modes(gA, 0, 2))
+    tBsB, tBgB = cpasync.tma_partition(tma_b, 0, alone, sB, cute.group_modes(gB, 0, 2))
+    return Loads(tma_a, tAgA, tAsA, tma_b, tBgB, tBsB)
+
+
+@cute.jit
+def load_tile(pipe, loads: Loads, state, tile):
+    """Load the k-tiles of the tile (m, n) of C, a stage each. Returns the pipeline state."""
+    tAgA, tBgB = loads.tAgA[None, tile[0], None], loads.tBgB[None, tile[1], None]  # (TMA, k)
+    tAsA, tBsB = loads.tAsA, loads.tBsB  # (TMA, STAGE)
     for k_tile in cutlass.range(cute.size(tAgA, mode=[1]), unroll=1):
         pipe.producer_acquire(state)
         barrier = pipe.producer_get_barrier(state)
-        cute.copy(tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier)
-        cute.copy(tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier)
+        cute.copy(loads.tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier)
+        cute.copy(loads.tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier)
         state.advance()
     return state
 
 
 @cute.jit
-def produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work: Work, config: cutlass.Constexpr):
-    """Keep the stages full, tile after tile. gA (M, K, m, k), gB (N, K, n, k) in global memory."""
-    alone = cute.make_layout(1)  # no multicast: a cluster of one
-    sA, sB = cute.group_modes(sA, 0, 2), cute.group_modes(sB, 0, 2)
-    tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, sA, cute.group_modes(gA, 0, 2))  # (TMA, m, k)
-    tBsB, tBgB = cpasync.tma_partition(tma_b, 0, alone, sB, cute.group_modes(gB, 0, 2))  # (TMA, n, k)
+def produce(pipe, loads: Loads, work: Work, config: cutlass.Constexpr):
+    """Keep the stages full, tile after tile."""
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    for iteration in cutlass.range(work.turns, unroll=1):
-        m, n = tile_of(work, iteration, config)
-        state = produce_tile(pipe, state, tma_a, tma_b, tAgA[None, m, None], tAsA, tBgB[None, n, None], tBsB)
+    for iteration in cutlass.range(work.count, unroll=1):
+        state = load_tile(pipe, loads, state, tile_of(work, iteration, config))
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
 
@@ -270,18 +318,28 @@ def produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work: Work, config: cutlass.Cons
 
 
 # %%
-@cute.jit
-def multiply_tile(pipe, read, tCtC, tCrA, tCrB, k_tiles, dtype: cutlass.Constexpr, config: cutlass.Constexpr):
-    """Multiply all k-tiles of a tile into tCtC (MMA, MMA_M, MMA_N); returns where the next tile's begin.
+class Mainloop(NamedTuple):
+    """What the multiplying warp works with: the operands and the accumulators."""
 
-    tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE). CuTe elects the one thread that issues.
+    k_tiles: cutlass.Int32  # of each tile of C
+    tCrA: cute.Tensor  # descriptors of A, (MMA, MMA_M, MMA_K, STAGE)
+    tCrB: cute.Tensor  # descriptors of B, (MMA, MMA_N, MMA_K, STAGE)
+    tCtC: cute.Tensor  # float32 in tensor memory, (MMA, MMA_M, MMA_N, ACC_STAGE)
+
+
+@cute.jit
+def multiply_tile(pipe, read, main: Mainloop, acc, dtype: cutlass.Constexpr, config: cutlass.Constexpr):
+    """Multiply all k-tiles of a tile into acc (MMA, MMA_M, MMA_N); returns where the next tile's begin.
+
+    CuTe elects the one thread that issues.
     """
     mma = tiled_mma(dtype, config)  # made for each tile: a field that changes is this tile's alone
     mma.set(tcgen05.Field.ACCUMULATE, False)
-    for _ in cutlass.range(k_tiles, unroll=1):
+    tCrA, tCrB = main.tCrA, main.tCrB
+    for _ in cutlass.range(main.k_tiles, unroll=1):
         pipe.consumer_wait(read)
         for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
-            cute.gemm(mma, tCtC, tCrA[None, None, k, read.index], tCrB[None, None, k, read.index], tCtC)
+            cute.gemm(mma, acc, tCrA[None, None, k, read.index], tCrB[None, None, k, read.index], acc)
             mma.set(tcgen05.Field.ACCUMULATE, True)
         pipe.consumer_release(read)  # once these are done, the stage may be overwritten
         read.advance()
@@ -289,20 +347,25 @@ def multiply_tile(pipe, read, tCtC, tCrA, tCrB, k_tiles, dtype: cutlass.Constexp
 
 
 @cute.jit
-def multiply(pipe, acc_pipe, tCtC, sA, sB, k_tiles, work: Work, config: cutlass.Constexpr):
-    """Tile after tile into the stages of tCtC (MMA, MMA_M, MMA_N, STAGE), alternating."""
-    dtype = sA.element_type
-    mma = tiled_mma(dtype, config)
+def make_mainloop(tCtC, sA, sB, k_tiles, config: cutlass.Constexpr) -> Mainloop:
+    """The operands as the tensor core reads them, and where it adds up their products."""
+    mma = tiled_mma(sA.element_type, config)
     thr = mma.get_slice(0)
-    tCrA = mma.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
-    tCrB = mma.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
+    tCrA = mma.make_fragment_A(thr.partition_A(sA))
+    tCrB = mma.make_fragment_B(thr.partition_B(sB))
+    return Mainloop(k_tiles, tCrA, tCrB, tCtC)
+
+
+@cute.jit
+def multiply(pipe, acc_pipe, main: Mainloop, work: Work, dtype: cutlass.Constexpr, config: cutlass.Constexpr):
+    """Tile after tile into the accumulator stages, alternating."""
     read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
     fill = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.acc_stages)
-    for _ in cutlass.range(work.turns, unroll=1):
+    for _ in cutlass.range(work.count, unroll=1):
         acc_pipe.producer_acquire(fill)
         cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
-        stage = tCtC[None, None, None, fill.index]
-        read = multiply_tile(pipe, read, stage, tCrA, tCrB, k_tiles, dtype, config)
+        acc = main.tCtC[None, None, None, fill.index]
+        read = multiply_tile(pipe, read, main, acc, dtype, config)
         acc_pipe.producer_commit(fill)  # full, once all these are done
         fill.advance()
 
@@ -319,51 +382,73 @@ def multiply(pipe, acc_pipe, tCtC, sA, sB, k_tiles, work: Work, config: cutlass.
 
 
 # %%
+class Epilogue(NamedTuple):
+    """Where the storing warps put C, and by which copies."""
+
+    copies: TiledCopies
+    thread: cutlass.Int32  # of the four warps
+    storing: cutlass.Boolean  # is this one's warp the one that talks to TMA?
+    sC: cute.Tensor  # the buffers, (M, EPI_N, BUFFER)
+    tDsC: cute.Tensor  # this thread's part of them, (VEC, REST_M, REST_N, BUFFER)
+    tma_c: cute.CopyAtom
+    bSsC: cute.Tensor  # the buffers as TMA reads them, (TMA, BUFFER)
+    bSgC: cute.Tensor  # the subtiles of C, (TMA, m, n), TMA coordinates
+    barrier: pipeline.NamedBarrier  # of the four warps
+
+
 @cute.jit
-def send(rC, sC, bsC, target, tma_c, copy, buffer, sends, barrier, config: cutlass.Constexpr):
-    """A subtile, from registers through a buffer and out by TMA. sC (CPY, CPY_M, CPY_N, BUFFER); bsC (TMA, BUFFER)."""
-    if sends:
+def make_epilogue(copies, sC, tma_c, gC) -> Epilogue:
+    """sC (M, EPI_N, BUFFER): the buffers; gC (M, EPI_N, m, n): all subtiles of C."""
+    tidx, _, _ = cute.arch.thread_idx()
+    storing = cute.arch.make_warp_uniform(tidx // 32) == 0
+    tDsC = copies.r2s_c.get_slice(tidx).partition_D(sC)
+    whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
+    bSsC, bSgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
+    barrier = pipeline.NamedBarrier(barrier_id=2, num_threads=32 * EPILOGUE_WARPS)
+    return Epilogue(copies, tidx, storing, sC, tDsC, tma_c, bSsC, bSgC, barrier)
+
+
+@cute.jit
+def store_subtile(epi: Epilogue, rC, buffer: cutlass.Constexpr, target, config: cutlass.Constexpr):
+    """Store a subtile of C: from registers rC through a buffer, and by TMA to `target` (TMA,)."""
+    rC = epi.copies.r2s_c.get_slice(epi.thread).retile(rC)
+    if epi.storing:
         cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
-    barrier.arrive_and_wait()  # all know that the buffer is free
-    cute.copy(copy, rC, sC[None, None, None, buffer])
+    epi.barrier.arrive_and_wait()  # all know that the buffer is free
+    cute.copy(epi.copies.r2s_c, rC, epi.tDsC[None, None, None, buffer])
     cute.arch.fence_proxy("async.shared", space="cta")
-    barrier.arrive_and_wait()  # all have written, and said so to TMA
-    if sends:
+    epi.barrier.arrive_and_wait()  # all have written, and said so to TMA
+    if epi.storing:
         with cute.arch.elect_one():
-            cute.copy(tma_c, bsC[None, buffer], target)
+            cute.copy(epi.tma_c, epi.bSsC[None, buffer], target)
             cute.arch.cp_async_bulk_commit_group()
 
 
 @cute.jit
-def store(acc_pipe, tCtC, sC, tma_c, gC, copies, barrier, work: Work, config: cutlass.Constexpr):
-    """Fetch and send tile after tile. tCtC (MMA, MMA_M, MMA_N, STAGE); gC (M, EPI_N, m, n): all subtiles of C."""
-    tidx, _, _ = cute.arch.thread_idx()
-    sends = cute.arch.make_warp_uniform(tidx // 32) == 0  # the warp that talks to TMA
-    t2r, r2s = copies.t2r_c.get_slice(tidx), copies.r2s_c.get_slice(tidx)
-    tDsC = r2s.partition_D(sC)  # (VEC, REST_M, REST_N, BUFFER)
-    whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
-    bsC, bgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
-    rAcc = cute.make_rmem_tensor(t2r.partition_D(sC)[None, None, None, 0].shape, cutlass.Float32)
+def store(acc_pipe, tCtC, epi: Epilogue, work: Work, config: cutlass.Constexpr):
+    """Fetch and store tile after tile. tCtC: (MMA, MMA_M, MMA_N, ACC_STAGE)."""
+    t2r = epi.copies.t2r_c.get_slice(epi.thread)
+    rAcc = cute.make_rmem_tensor(t2r.partition_D(epi.sC)[None, None, None, 0].shape, cutlass.Float32)
     across = config.tile_n // config.epi_n
     fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.acc_stages)
-    for iteration in cutlass.range(work.turns, unroll=1):
+    for iteration in cutlass.range(work.count, unroll=1):
         m, n = tile_of(work, iteration, config)
         acc_pipe.consumer_wait(fetch)
         cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
         tDtC = t2r.partition_S(pieces(tCtC[None, None, None, fetch.index], config))  # (LD, LD_M, LD_N, 1, PIECE)
         for piece in cutlass.range_constexpr(across):
-            cute.copy(copies.t2r_c, tDtC[None, None, None, 0, piece], rAcc)
+            cute.copy(epi.copies.t2r_c, tDtC[None, None, None, 0, piece], rAcc)
             cute.arch.fence_view_async_tmem_load()  # tcgen05.wait::ld
             if cutlass.const_expr(piece == across - 1):
                 cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
                 with cute.arch.elect_one():
                     acc_pipe.consumer_release(fetch)  # this half of tensor memory may be overwritten
-            rC = cute.make_rmem_tensor(rAcc.shape, sC.element_type)
-            rC.store(rAcc.load().to(sC.element_type))
-            buffer, target = piece % config.epi_buffers, bgC[None, m, n * across + piece]
-            send(r2s.retile(rC), tDsC, bsC, target, tma_c, copies.r2s_c, buffer, sends, barrier, config)
+            rC = cute.make_rmem_tensor(rAcc.shape, epi.sC.element_type)
+            rC.store(rAcc.load().to(rC.element_type))
+            target = epi.bSgC[None, m, n * across + piece]
+            store_subtile(epi, rC, piece % config.epi_buffers, target, config)
         fetch.advance()
-    if sends:
+    if epi.storing:
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
 
 
@@ -435,17 +520,18 @@ def kernel(
     tmem = cutlass.memory.TmemAllocator(tmem_address, barrier_for_retrieve=told)
 
     if warp_idx == TMA_WARP:
-        produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work, config)
+        produce(pipe, make_loads(tma_a, gA, sA, tma_b, gB, sB), work, config)
     elif warp_idx == MMA_WARP:
         _, tCtC = sums_in(tmem, dtype, config)
-        multiply(pipe, acc_pipe, tCtC, sA, sB, cute.size(gA, mode=[3]), work, config)
+        main = make_mainloop(tCtC, sA, sB, cute.size(gA, mode=[3]), config)
+        multiply(pipe, acc_pipe, main, work, dtype, config)
     else:
         tmem.allocate(config.tmem_columns)  # by warp 0
         tmem.relinquish_alloc_permit()  # another kernel's CTA on this SM may allocate what is free
         address, tCtC = sums_in(tmem, dtype, config)
-        barrier = pipeline.NamedBarrier(barrier_id=2, num_threads=32 * EPILOGUE_WARPS)
-        store(acc_pipe, tCtC, sC, tma_c, gC, tiled_copies(dtype, config), barrier, work, config)
-        barrier.arrive_and_wait()  # all four have fetched their last accumulators
+        epi = make_epilogue(tiled_copies(dtype, config), sC, tma_c, gC)
+        store(acc_pipe, tCtC, epi, work, config)
+        epi.barrier.arrive_and_wait()  # all four have fetched their last accumulators
         tmem.free(address)
 
 
@@ -466,11 +552,10 @@ def gemm(
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
     sms: cutlass.Int32,
     stream: cuda.CUstream,
-    dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
-    m, n, k = mnk
+    (m, n, k), dtype = mnk, pA.dtype
     lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in strides)
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
@@ -490,16 +575,14 @@ def gemm(
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_100a"), which needs no GPU; "": for the GPU that is here."""
     pointers = ((dtype, 16),) * 3
-    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch)), (148,), options=options)
+    return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
 
 
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
-# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
-# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
-# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
+# `Gemm`, which all recipes share, checks the operands, keeps a *plan* for each kind of call, and compiles once. Here
+# stands what is this kernel's own: the GPUs it needs, what is compiled, and what the launch takes.
 
 
 # %%
@@ -534,46 +617,7 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: both halves of tensor memory
-#
-# From here on the cells use the `cookbook` package: it draws and checks what the cells above made. Leave them out of
-# your own code.
-#
-# Where CuTe says the accumulators of two tiles lie. Row *m* is in lane *m*, which warp *m* / 32 alone can reach; the
-# second tile has the columns that the first one leaves. A box is what one `tcgen05.ld` of one warp brings.
-
-# %% tags=["lab"]
-from cookbook import access, banks, draw
-from cookbook.layouts import evaluate
-
-
-def sums(dtype, config=CONFIG):
-    mma = tiled_mma(dtype, config)
-    return mma.make_fragment_C(cute.append(mma.partition_shape_C((config.tile_m, config.tile_n)), config.acc_stages))
-
-
-table_of_sums = evaluate(lambda dtype: sums(dtype).layout, cutlass.BFloat16, arch="sm_100a").table()
-addresses = table_of_sums.reshape(CONFIG.tile_n, CONFIG.tile_m, CONFIG.acc_stages).transpose(2, 1, 0)
-draw.tensor_memory(addresses, CONFIG.epi_n)
-
-# %% [markdown] tags=["lab"]
-# ## In the lab: a buffer of C
-#
-# One buffer holds 128 rows of 128 bytes. A store of one warp writes 16 bytes of each of 32 rows, in four phases of
-# eight lanes. Eight rows that follow one another put the same chunk into eight different slots: one wavefront a phase,
-# which is the ideal. TMA undoes the swizzle as it reads.
-
-# %% tags=["lab"]
-layouts, copies = (evaluate(made, cutlass.BFloat16, arch="sm_100a") for made in (smem_layouts, tiled_copies))
-stores_of_warp_0 = access.of_copy(layouts.c, copies.r2s_c, "dst", "ldst", warp=0)
-counted = [banks.wavefronts(one.addresses, one.width) for one in stores_of_warp_0]
-assert all(one.excess == 0 for one in counted)
-print(f"{len(counted)} stores a warp and piece; wavefronts each: {sorted({one.actual for one in counted})}")
-print(layouts.c)
-draw.access_view(stores_of_warp_0[0])
-
-# %% [markdown] tags=["lab"]
-# ## In the lab: who waits for whom
+# ## Who waits for whom
 #
 # Three rules make the schedule. A tile is multiplied when the one before it has been, *and* its accumulator stage is
 # empty; it is fetched when it has been multiplied, and the tile before is out of the way; its stage is empty once it
@@ -659,7 +703,7 @@ Markdown(results_table("blackwell/pipelined_gemm"))
 # ## Conclusion
 #
 # Tensor memory makes the accumulators into one more thing that a pipeline can have stages of. The MMA warp fills them
-# as TMA fills the stages of A and B, the epilogue empties them, and nobody else is concerned. What was an art on
+# as TMA fills the stages of A and B, the epilogue empties them, and no other warp is concerned. What was an art on
 # Hopper, to keep the tensor core busy during the epilogue, is two barriers here.
 #
 # Next: [two SMs, one tile](two_cta_gemm.ipynb).

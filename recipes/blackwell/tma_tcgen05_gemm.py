@@ -21,27 +21,23 @@
 #     dtypes: [bfloat16, float16]
 #     path: tma -> swizzled shared memory -> tcgen05.mma -> tensor memory -> tcgen05.ld -> 16-byte stores
 #     instructions:
-#       all: [UTMALDG.2D, UTCHMMA, UTCBAR, LDTM.x32, UTCATOMSWS, STS.128, SYNCS]
+#       all: [UTMALDG.2D, UTCHMMA, UTCBAR, LDTM, UTCATOMSWS, STS.128, SYNCS]
 # ---
 
 # %% [markdown]
 # # A GEMM with TMA and tcgen05
 #
-# **Claim.** Blackwell's tensor core takes its operands exactly where Hopper's took them: in swizzled shared memory,
-# where TMA put them, by a matrix descriptor. What changed is the other end. `tcgen05.mma` is issued by *one thread* for
-# the whole CTA, not by the 128 threads of a warpgroup, and the accumulators stay in a memory of their own, *tensor
-# memory*, until somebody asks for them. No thread holds an accumulator while it multiplies.
+# **Claim.** Blackwell's tensor core takes its operands where Hopper's took them: in swizzled shared memory, where TMA
+# put them, by a matrix descriptor. Two things changed. `tcgen05.mma` is issued by *one thread* for the whole CTA, not
+# by the 128 threads of a warpgroup. And the accumulators stay in *tensor memory*: no thread holds one while it
+# multiplies.
 #
 # This is the twin of [the Hopper GEMM](../hopper/tma_wgmma_gemm.ipynb): the same names in the same order, the same
-# layouts, the same producer, the same `matmul`. Read the two side by side; what differs is what a port to Blackwell
-# takes.
+# layouts, producer and `matmul`. Read the two side by side; what differs is what a port to Blackwell takes.
 #
-# *This kernel has not run on hardware.* It is compiled for Blackwell, and its layouts, descriptors and data path are
-# checked against the PTX ISA document in numpy; the cells at the end show what that covers. [What is
-# checked](../../docs/checking.md#blackwell-what-hardware-has-confirmed) tells which part of it a Hopper GPU has
-# confirmed, and which rests on documents alone. No speed is claimed.
-#
-# `matmul(a, b)` at the end is for use: `a` is (M, K), `b` is (K, N), both K-major, as `x @ weight.T` is.
+# *This kernel has not run on hardware.* It is compiled for Blackwell, and its data path is checked against the PTX ISA
+# document in numpy. [What is checked](../../docs/checking.md#blackwell-what-hardware-has-confirmed) tells which part a
+# Hopper GPU has confirmed. No speed is claimed.
 
 # %%
 from dataclasses import dataclass
@@ -57,17 +53,7 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
 
 from cookbook.recipe.entry import Call, Gemm, compile_host, require
 
-# %% [markdown]
-# ## The sizes
-#
-# A tile of C is 128 x 256, as on Hopper, but now it is *one instruction's* tile: `tcgen05.mma` multiplies 128 rows of A
-# by 256 columns of B. Tensor memory has 128 lanes and 512 columns of 32 bits. Row *m* of the tile lies in lane *m*,
-# column *n* in column *n*: the tile takes 256 columns, half of all there is.
-#
-# K goes by 64 elements, because 64 sixteen-bit elements are 128 bytes, the widest row that a swizzle mode covers.
 
-
-# %%
 @dataclass(frozen=True)
 class Config:
     """Sizes of the kernel, in elements or counts."""
@@ -109,20 +95,16 @@ def config_for(arch: str) -> Config:
 
 
 # %% [markdown]
-# ## The layout
+# ## The layouts, the MMA and the copies
 #
-# Not a line of it differs from Hopper's. The tensor core reads a K-major operand as *8 rows of 16-byte chunks*, and
-# knows four ways to place them, named by the bytes of a row that stay together: none (16), 32, 64, 128. **The widest
-# row that divides the tile's contiguous extent** is the rule of CUTLASS's `sm100_smem_selector` too. What is new on
-# Blackwell, a fifth way for operands of 32-bit elements, 16-bit ones do not need.
+# The layouts are Hopper's. The tensor core reads a K-major operand as *8 rows of 16-byte chunks*, in one of four modes:
+# 16, 32, 64 or 128 bytes of a row stay together. The rule is **the widest row that divides the tile's contiguous
+# extent**. In the 128-byte atom chunk *c* of row *r* lies in slot *c XOR r*: `make_swizzle(3, 4, 3)`. **Mind the
+# units**: the swizzle counts *bytes* and is attached to the pointer, the layout under it counts *elements*.
 #
-# The 128-byte atom puts chunk *c* of row *r* at chunk slot *c XOR r*. In CuTe that is `make_swizzle(3, 4, 3)`: three
-# bits, above the lowest 4 (16 bytes stay together), XORed with the three bits that lie 3 higher (the row, of 128
-# bytes).
-#
-# **Mind the units.** The swizzle counts *bytes*: it acts on addresses, and is attached to the pointer. The layout
-# under it, `(8, 64):(64, 1)`, counts *elements*. Evaluating the composed layout as if it were one function mixes the
-# two: it sends element (1, 0) to 64, where the hardware has 72.
+# One `tcgen05.mma` multiplies 128 x 16 of A by 16 x 256 of B, and adds the product to 256 columns of tensor memory. The
+# only way out is `tcgen05.ld`. Its form `32x32b` gives thread *t* of a warp `epi_n` columns of the row in lane *t* of
+# the warp's 32 lanes. Eight adjacent columns are 16 bytes, so a plain `st.shared` writes the swizzled tile of C.
 
 
 # %%
@@ -154,23 +136,6 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
     )
 
 
-# %% [markdown]
-# ## Who multiplies, who copies
-#
-# One `tcgen05.mma` multiplies a 128 x 16 piece of A by a 16 x 256 piece of B, both in shared memory, and adds the
-# product to 256 columns of tensor memory. "Who" is a single thread; there is nothing to divide among threads, and the
-# tiled MMA has one.
-#
-# The result must come back through registers: there is no way from tensor memory to shared or global memory but
-# `tcgen05.ld`. The form used here, `32x32b`, gives thread *t* of a warp the row in lane *t* of the warp's 32 lanes,
-# `epi_n` columns at a time. So each thread has a stretch of one row: 8 adjacent columns of it are 16 bytes, stored into
-# a swizzled tile by a plain `st.shared`, with no need for `stmatrix`.
-#
-# From there on it is Hopper's epilogue: ordinary 16-byte loads read C back row by row, so that a warp stores whole rows
-# of C to global memory.
-
-
-# %%
 def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
     """tcgen05.mma of 128 x N x 16 by one CTA, A and B from shared memory."""
     shape, smem, k_major = (config.tile_m, config.tile_n, 16), tcgen05.OperandSource.SMEM, OperandMajorMode.K
@@ -208,13 +173,38 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
     )
 
 
+# %% [markdown] tags=["lab"]
+# Each row of the picture is one 128-byte line of shared memory, each column one of its eight 16-byte slots; the number
+# is the chunk of the tile that lies there. Left without the swizzle; right, what TMA writes and `tcgen05.mma` reads.
+# Chunks of one colour are one *column* of the tile.
+
+# %% tags=["lab"]
+from cookbook import draw, lab
+from cookbook.descriptors import describe, field_table
+from cookbook.layouts import evaluate
+
+layouts = evaluate(smem_layouts, cutlass.BFloat16, arch="sm_100a")
+draw.swizzle_view(layouts.a)
+
+# %% [markdown] tags=["lab"]
+# The descriptor of A, by the rules of the PTX ISA document, from the byte addresses alone. Eight rows of 128 bytes are
+# an atom of 1024 bytes: the stride byte offset. The check below compares it with what the compiler wrote.
+
+# %% tags=["lab"]
+for name, bits, said, value in field_table(describe(layouts.a, "K", hopper=False, rows=CONFIG.tile_m)):
+    print(f"{name:24}{bits:7}{said:12}{value}")
+
 # %% [markdown]
-# ## The producer
+# ## The producer and the consumer
 #
-# Hopper's, word for word: TMA does not know who will read. One warp runs ahead. For each k-tile it waits until a stage
-# is *empty*, announces how many bytes will come (`producer_acquire` does both), and issues two TMA copies that report
-# to the stage's barrier when they land. TMA fills what lies outside the matrix with zeros, so a ragged K needs nothing
-# here.
+# **The producer** is Hopper's. One warp waits until a stage is *empty*, announces how many bytes will come
+# (`producer_acquire` does both), and issues two TMA copies that report to the stage's barrier. TMA fills what lies
+# outside the matrix with zeros.
+#
+# **The consumer** counts no commit groups. `tcgen05.mma` runs in the order of issue, and `tcgen05.commit` (inside
+# `consumer_release`) makes the tensor core signal a barrier once all that was issued before is done: the stage's
+# *empty* barrier after each k-tile, the accumulators' *full* barrier after the last. The issuing thread waits for data
+# only. The first `tcgen05.mma` of a tile overwrites the accumulators, so nothing zeroes them.
 
 
 # %%
@@ -230,20 +220,6 @@ def produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB):
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
 
-# %% [markdown]
-# ## The consumer
-#
-# Hopper's loop kept one commit group of `wgmma` in flight and counted commit groups to know when a stage was free. Here
-# nothing is counted. `tcgen05.mma` runs in the order it was issued, and `tcgen05.commit` (inside `consumer_release`)
-# makes the tensor core itself signal a barrier once all that was issued before is done: the stage's *empty* barrier
-# after each k-tile, the accumulators' *full* barrier after the last. The issuing thread waits for data only, never for
-# a product.
-#
-# Nor are the accumulators zeroed: the first `tcgen05.mma` of a tile is told not to accumulate, so it overwrites what
-# was there.
-
-
-# %%
 @cute.jit
 def consume(pipe, read, mma, tCtC, tCrA, tCrB, k_tiles):
     """One warp: multiply all k-tiles into tCtC (MMA, MMA_M, MMA_N) in tensor memory.
@@ -261,19 +237,22 @@ def consume(pipe, read, mma, tCtC, tCrA, tCrB, k_tiles):
 
 
 # %% [markdown]
-# ## The epilogue
+# ## The epilogue, the kernel and `matmul`
 #
-# Four warps fetch the tile, `epi_n` columns at a time, round it to the output's type, and write it where A and B were
-# (every stage has been read by then). Three things must be said that CuTe does not say by itself. `tcgen05.ld` is
-# asynchronous: its copy does not wait until the registers are there.
+# Four warps fetch the tile, `epi_n` columns at a time, round it, and write it where A and B were. CuTe leaves three
+# things to us. `tcgen05.ld` is asynchronous: a fence waits for its registers. And between `tcgen05` instructions of two
+# threads the PTX ISA asks for a barrier *and* a fence on either side: `before_thread_sync` by who is done,
+# `after_thread_sync` by who has waited.
 #
-# And between a `tcgen05` instruction of one thread and one of another the PTX ISA asks for a barrier *and* for fences:
-# `after_thread_sync` by who has waited (here, for the last product), `before_thread_sync` by who is done and says so
-# (here, before tensor memory is freed).
+# The store to global memory takes 16 bytes where N, the row stride and the address permit, down to one element for an
+# odd N: it is all inside the matrix or all outside. **Rasterization**: CTAs that run together form a block of C,
+# `raster_group` tiles high, and share rows of A and columns of B in L2.
 #
-# Then the threads read it back as rows. The store to global memory is as wide as the output allows: 16 bytes if N, the
-# row stride and the address permit, down to one element for an odd N. A vector is then either all inside the matrix or
-# all outside, so one comparison guards it.
+# **Tensor memory** is allocated at run time. The warp that allocates it learns the address in shared memory, and a
+# barrier tells the others. It is freed after its last load.
+#
+# **`matmul`.** One compiled kernel serves all shapes. `Gemm`, which all recipes share, checks the operands and keeps a
+# *plan* for each kind of call. The recipe says which GPUs it needs, what is compiled, and what the launch takes.
 
 
 # %%
@@ -304,17 +283,6 @@ def store(sC, gC, cC, limit, copies, tidx):
                 cute.autovec_copy(tCsC[None, m, n], tCgC[None, m, n])
 
 
-# %% [markdown]
-# ## The kernel
-#
-# **Rasterization.** CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high,
-# rather than a long row: they share rows of A and columns of B in L2.
-#
-# Tensor memory is a resource that a warp asks for at run time and gives back. The warp that allocates it learns the
-# address in shared memory, and a barrier tells the others when it is there. It is freed after the last load of it.
-
-
-# %%
 @cute.jit
 def tile_of_cta(shape_mn, config: cutlass.Constexpr):
     """Rasterization: this CTA's tile, column by column inside groups of `raster_group` rows of tiles."""
@@ -406,14 +374,6 @@ def kernel(
         store(sC, gC, cC, mC.shape, copies, tidx)
 
 
-# %% [markdown]
-# ## The launch
-#
-# The host function describes the matrices to TMA: address, extents, row strides, the box to fetch, and, taken from
-# the very same layout, the swizzle mode. Sizes and strides are run-time values: one compiled kernel serves all shapes.
-
-
-# %%
 @cute.jit
 def gemm(
     pA: cute.Pointer,
@@ -422,12 +382,11 @@ def gemm(
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
     stream: cuda.CUstream,
-    dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
     vec: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
-    m, n, k = mnk
+    (m, n, k), dtype = mnk, pA.dtype
     lda, ldb, ldc = strides
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(cute.assume(lda, divby=8), 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1)))
@@ -443,23 +402,12 @@ def gemm(
     )
 
 
-# %%
 def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
     """Compile for `arch` ("sm_100a"), which needs no GPU; "": for the GPU that is here."""
     pointers = (dtype, 16), (dtype, 16), (dtype, vec * dtype.width // 8)
-    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch), vec), options=options)
+    return compile_host(gemm, arch, pointers, (config or config_for(arch), vec), options=options)
 
 
-# %% [markdown]
-# ## `matmul`: what a user calls
-#
-# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
-# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
-# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
-# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
-
-
-# %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     return (CONFIG, call.vec), (call.mnk, call.strides)
@@ -468,7 +416,6 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
 GEMM = Gemm(compile_for, prepare, gpus=((10, 0), (10, 3)), needs="tcgen05")
 
 
-# %%
 def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
     """`a @ b` on the tensor cores, accumulated in float32, on the current stream of `a`'s device.
 
@@ -487,135 +434,38 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the layout
+# ## Tensor memory
 #
-# From here on the cells use the `cookbook` package: it draws and checks what the cells above made. Leave them out of
-# your own code.
-#
-# The layouts are evaluated by CuTe itself and read back as byte addresses. Each row of the picture is one 128-byte line
-# of shared memory, each column one of its eight 16-byte slots; the number is the chunk of the tile that lies there. On
-# the left the layout without its swizzle; on the right, what TMA writes and `tcgen05.mma` reads.
-#
-# Chunks of one colour are one *column* of the tile: on the left they share a slot, and with it four banks, on the right
-# they have eight different ones.
-
-# %% tags=["lab"]
-from cookbook import access, banks, draw
-from cookbook.layouts import evaluate
-
-layouts = evaluate(smem_layouts, cutlass.BFloat16, arch="sm_100a")
-draw.swizzle_view(layouts.a)
-
-# %% [markdown] tags=["lab"]
-# Our rule, written out above, and CuTe's own selector for Blackwell give the same layouts. (CuTe's come cut up into the
-# pieces that one instruction reads, so the comparison is of the byte addresses.)
-
-# %% tags=["lab"]
-import cutlass.utils.blackwell_helpers as cute_helpers
-
-
-def layouts_by_cute(dtype, config=CONFIG):
-    mma, tile = tiled_mma(dtype, config), (config.tile_m, config.tile_n, config.tile_k)
-    return (
-        cute_helpers.make_smem_layout_a(mma, tile, dtype, config.stages),
-        cute_helpers.make_smem_layout_b(mma, tile, dtype, config.stages),
-    )
-
-
-cutes = evaluate(layouts_by_cute, cutlass.BFloat16, arch="sm_100a")
-for ours, by_cute in zip((layouts.a, layouts.b), cutes, strict=True):
-    # ((M, K), 1, MMA_K, STAGE) -> (M, K * MMA_K, STAGE), K fastest
-    rows, columns, stages = ours.outer.sizes
-    cut_up = by_cute.byte_offsets().reshape(16, rows, -1, stages)
-    assert (cut_up.transpose(1, 2, 0, 3).reshape(rows, columns, stages) == ours.byte_offsets()).all()
-print(layouts.a)
-
-# %% [markdown] tags=["lab"]
-# The epilogue's copies are software. One `st.shared` of a warp writes 16 bytes of each of 32 rows, in four phases of
-# eight lanes, and a phase should take one wavefront: eight rows of one column of chunks are in eight different slots.
-
-# %% tags=["lab"]
-copies = evaluate(tiled_copies, cutlass.BFloat16, arch="sm_100a")
-stores_of_warp_0 = access.of_copy(layouts.c, copies.r2s_c, "dst", "ldst", warp=0)
-counted = [banks.wavefronts(one.addresses, one.width) for one in stores_of_warp_0]
-assert all(one.excess == 0 for one in counted)
-print(f"{len(counted)} stores a warp; wavefronts each: {sorted({one.actual for one in counted})}, none above the ideal")
-draw.access_view(stores_of_warp_0[0])
-
-# %% [markdown] tags=["lab"]
-# ## In the lab: the descriptors
-#
-# An instruction takes three words: where A lies, where B lies, and what kind of product this is. CuTe makes them out of
-# the layouts and the tiled MMA. Here they are made a second time, by the rules of the PTX ISA document and from the
-# byte addresses alone; the check below compares them with the constants that the compiler wrote, bit by bit.
-#
-# The start of A is a run-time address; everything else is known when the kernel is compiled. Eight rows of 128 bytes
-# are an atom of 1024 bytes: that is the stride byte offset.
-
-# %% tags=["lab"]
-from cookbook.descriptors import describe, field_table
-
-for name, bits, said, value in field_table(describe(layouts.a, "K", hopper=False, rows=CONFIG.tile_m)):
-    print(f"{name:24}{bits:7}{said:12}{value}")
-
-# %% tags=["lab"]
-from cookbook.model import InstructionDescriptor
-
-word = InstructionDescriptor("f16", CONFIG.tile_m, CONFIG.tile_n, "bfloat16").encode()
-places = {"D: float32": (4, 2), "A: bfloat16": (7, 3), "B: bfloat16": (10, 3), "A major": (15, 1), "B major": (16, 1)}
-places |= {"N / 8": (17, 6), "M / 16": (24, 5)}
-fields = [draw.Field(name, low, width, word >> low & (1 << width) - 1) for name, (low, width) in places.items()]
-draw.bit_fields(fields, 32, title="The instruction descriptor")
-
-# %% [markdown] tags=["lab"]
-# ## In the lab: tensor memory
-#
-# Where CuTe says the accumulators lie: an address is a lane (its upper 16 bits) and a column. Row *m* is in lane *m*,
-# so warp *w*, which reaches lanes 32 *w* to 32 *w* + 31 and no others, has rows 32 *w* to 32 *w* + 31. A box is what
-# one `tcgen05.ld` of one warp brings: 32 rows, one to each thread, `epi_n` columns into as many registers.
+# An address is a lane (upper 16 bits) and a column. Row *m* is in lane *m*, column *n* in column *n*: the tile takes
+# 256 columns of 512. Warp *w* reaches lanes 32 *w* to 32 *w* + 31 and no others. A box is what one `tcgen05.ld` of one
+# warp brings.
 
 
 # %% tags=["lab"]
-def sums(dtype, config=CONFIG):
+def accumulator_layout(dtype, config=CONFIG):
     mma = tiled_mma(dtype, config)
     return mma.make_fragment_C(mma.partition_shape_C((config.tile_m, config.tile_n))).layout
 
 
-addresses = evaluate(sums, cutlass.BFloat16, arch="sm_100a").table().reshape(CONFIG.tile_n, CONFIG.tile_m).T
-draw.tensor_memory(addresses, CONFIG.epi_n)
+found = evaluate(accumulator_layout, cutlass.BFloat16, arch="sm_100a")
+draw.tensor_memory(found.table().reshape(CONFIG.tile_n, CONFIG.tile_m).T, CONFIG.epi_n)
 
 # %% [markdown] tags=["lab"]
-# The tile takes 256 of 512 columns. The other half is idle here, and so is the tensor core while four warps empty this
-# half. [The page after this one](pipelined_gemm.ipynb) gives the second half to the next tile.
+# The other half of tensor memory is idle, and so is the tensor core while four warps empty this half.
 #
 # ## Check
 #
-# *Layout*: the recipe's own layouts, copies and descriptors; every sum is loaded once, by a warp that can reach it.
-#
-# *Model*: the product by these layouts, simulated tile by tile through modelled TMA, swizzled shared memory,
-# descriptors, `tcgen05.mma`, tensor memory and `tcgen05.ld`, on a ragged shape.
-#
-# *Pipeline*: every order in which the warps may run, for small products, as far as barriers, fences and asynchronous
-# instructions decide it: nothing is read before it is there or overwritten before it was read, and no warp waits for
-# ever.
-#
-# *Compiled*: a real cubin, with as many of each instruction as the tiles need, and with descriptors that are, bit by
-# bit, those of the layouts.
-#
-# What needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
-#
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# The check is of the cells above: edit one, run it, and check again. Level *pipeline* runs the warps in every order.
+# *Compiled* compares the compiler's descriptors with those of the layouts, bit by bit. What needs a Blackwell GPU says
+# *not checked*. Without a GPU, no level reads the kernel's own coordinates, guards and accumulators.
 
 # %% tags=["lab"]
-from cookbook import lab
-
 lab.check_cells("blackwell/tma_tcgen05_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# Nothing has been timed: that takes a Blackwell GPU. The table is here once one has run
+# Nothing has been timed. The table is here once a Blackwell GPU has run
 # `cookbook bench blackwell/tma_tcgen05_gemm --record`.
 
 # %% tags=["lab"]
@@ -628,11 +478,9 @@ Markdown(results_table("blackwell/tma_tcgen05_gemm"))
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# The layout rule of one line, the swizzle and the descriptor's idea came over from Hopper unchanged; so did the
-# producer. What is new is where the accumulators live. Because they are no thread's registers, one thread can issue,
-# nobody waits for a product, and the epilogue's registers are few; because they must be fetched, the epilogue begins
-# with a step that Hopper did not have.
+# The layout rule, the swizzle, the descriptor and the producer came over from Hopper. New is where the accumulators
+# live. They are no thread's registers, so one thread can issue and none waits for a product. They must be fetched, so
+# the epilogue begins with a step that Hopper did not have.
 #
 # Next: [a kernel that keeps both halves of tensor memory busy](pipelined_gemm.ipynb).
-#
 # To use it: `cookbook copy blackwell/tma_tcgen05_gemm my_gemm.py`, then `from my_gemm import matmul`.

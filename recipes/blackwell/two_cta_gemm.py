@@ -18,7 +18,7 @@
 #     builds_on: blackwell/pipelined_gemm
 #     targets: [sm_100a, sm_103a]
 #     runs_on: sm_100, sm_103
-#     beside: blackwell/pipelined_gemm
+#     compared_with: blackwell/pipelined_gemm
 #     dtypes: [bfloat16, float16]
 #     path: tma -> shared memory of two SMs -> tcgen05.mma of both -> tensor memory -> tcgen05.ld -> boxes -> tma
 #     instructions:
@@ -26,7 +26,7 @@
 #         - UTMALDG.2D.2CTA
 #         - UTCHMMA.2CTA
 #         - UTCBAR.2CTA.MULTICAST
-#         - LDTM.x64
+#         - LDTM
 #         - UTCATOMSWS.2CTA.FIND_AND_SET
 #         - UCGABAR_WAIT
 #         - STS.128
@@ -54,8 +54,6 @@
 #
 # *This kernel has not run on hardware.* It is compiled for Blackwell, and its layouts, descriptors and data path are
 # checked against the PTX ISA document in numpy. No speed is claimed.
-#
-# `matmul(a, b)` at the end is for use: `a` is (M, K), `b` is (K, N), both K-major, as `x @ weight.T` is.
 
 # %%
 from dataclasses import dataclass
@@ -147,6 +145,38 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
     return VARIANTS[variant]
 
 
+# %% [markdown] tags=["lab"]
+# A CTA on its own computes 128 x 256 of C from a stage of `(128 + 256) * tile_k` elements; a CTA of a pair computes as
+# much from `(128 + 128) * tile_k`. In `2x1` of the Hopper page a CTA asks for as little, but takes in and holds as much
+# as alone. So much of A and B can be on its way, with the same two buffers of C:
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.publish.pages import table
+
+LIMIT = 227 * 1024  # bytes of shared memory that a CTA may use
+ALONE = (CONFIG.cta_m + CONFIG.tile_n) * CONFIG.tile_k * 2  # of A and B for the same part of C, by one CTA
+
+
+def fits(stage_bytes: int) -> int:
+    """How many stages fit with the barriers and the buffers of C."""
+    return (LIMIT - (CONFIG.smem_bytes - CONFIG.stages * CONFIG.stage_bytes)) // stage_bytes
+
+
+columns = {
+    "alone": (ALONE, ALONE),
+    "2x1 with multicast (Hopper's way)": (CONFIG.stage_bytes, ALONE),
+    "half of a pair": (CONFIG.stage_bytes, CONFIG.stage_bytes),
+}
+rows = [
+    [name, f"{asks // 1024} KiB", f"{holds // 1024} KiB", str(fits(holds)), f"{fits(holds) * CONFIG.tile_k}"]
+    for name, (asks, holds) in columns.items()
+]
+assert fits(CONFIG.stage_bytes) == CONFIG.stages
+heads = ["a CTA", "asks for", "takes in and holds", "stages that fit", "of K in flight"]
+Markdown("A k-tile for 128 x 256 of C:\n\n" + table(heads, rows))
+
 # %% [markdown]
 # ## Layouts, MMA and copies
 #
@@ -234,11 +264,11 @@ class Place(NamedTuple):
 
 
 class Work(NamedTuple):
-    """The blocks that a cluster is to do: `first`, `first + step`, ..., `turns` of them."""
+    """The blocks that a cluster is to do: `first`, `first + step`, ..., `count` of them."""
 
     first: cutlass.Int32
     step: cutlass.Int32
-    turns: cutlass.Int32
+    count: cutlass.Int32
     grid: tuple[cutlass.Int32, cutlass.Int32]  # of blocks, down and across C
     place: Place
 
@@ -307,35 +337,99 @@ def load(tma, source, target, barrier, mask, sharers: cutlass.Constexpr):
         cute.copy(tma, source, target, tma_bar_ptr=barrier)
 
 
+class Loads(NamedTuple):
+    """What the loading warp copies: for A and for B, a TMA atom, its source, its destination and who gets it."""
+
+    tma_a: cute.CopyAtom
+    tAgA: cute.Tensor  # (TMA, m, k), TMA coordinates
+    tAsA: cute.Tensor  # (TMA, STAGE)
+    mask_a: cutlass.Int32  # the CTAs that get this one's part, a bit for each rank
+    tma_b: cute.CopyAtom
+    tBgB: cute.Tensor  # (TMA, n, k), TMA coordinates
+    tBsB: cute.Tensor  # (TMA, STAGE)
+    mask_b: cutlass.Int32
+
+
 @cute.jit
-def produce_tile(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, masks, config: cutlass.Constexpr):
-    """All k-tiles of one tile: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE) in shared memory."""
+def make_loads(tma_a, gA, sA, tma_b, gB, sB, place: Place, config: cutlass.Constexpr) -> Loads:
+    """gA (M / 2, K, m, k), gB (N / 2, K, n, k) in global memory; sA, sB (rows, K, STAGE) in shared memory."""
+    sA, sB = cute.group_modes(sA, 0, 2), cute.group_modes(sB, 0, 2)
+    # The pairs of a row of the cluster divide each half of A's tile among them, those of a column B's.
+    across, down = cute.make_layout(config.pairs_n), cute.make_layout(config.pairs_m)
+    tAsA, tAgA = cpasync.tma_partition(tma_a, place.n, across, sA, cute.group_modes(gA, 0, 2))
+    tBsB, tBgB = cpasync.tma_partition(tma_b, place.m, down, sB, cute.group_modes(gB, 0, 2))
+    mask_a, mask_b = multicast_masks(place, config)
+    return Loads(tma_a, tAgA, tAsA, mask_a, tma_b, tBgB, tBsB, mask_b)
+
+
+@cute.jit
+def load_tile(pipe, loads: Loads, state, tile, half, config: cutlass.Constexpr):
+    """Load a CTA's `half` of the k-tiles of the tile (m, n) of C, a stage each. Returns the pipeline state."""
+    tAgA = loads.tAgA[None, tile[0] * PAIR + half, None]  # (TMA, k)
+    tBgB = loads.tBgB[None, tile[1] * PAIR + half, None]  # (TMA, k)
+    tAsA, tBsB = loads.tAsA, loads.tBsB  # (TMA, STAGE)
     for k_tile in cutlass.range(cute.size(tAgA, mode=[1]), unroll=1):
         pipe.producer_acquire(state)
         barrier = pipe.producer_get_barrier(state)
-        load(tma_a, tAgA[None, k_tile], tAsA[None, state.index], barrier, masks[0], config.pairs_n)
-        load(tma_b, tBgB[None, k_tile], tBsB[None, state.index], barrier, masks[1], config.pairs_m)
+        load(loads.tma_a, tAgA[None, k_tile], tAsA[None, state.index], barrier, loads.mask_a, config.pairs_n)
+        load(loads.tma_b, tBgB[None, k_tile], tBsB[None, state.index], barrier, loads.mask_b, config.pairs_m)
         state.advance()
     return state
 
 
 @cute.jit
-def produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work: Work, config: cutlass.Constexpr):
-    """Keep the stages full, tile after tile. gA (M / 2, K, m, k), gB (N / 2, K, n, k) in global memory."""
-    place = work.place
-    sA, sB = cute.group_modes(sA, 0, 2), cute.group_modes(sB, 0, 2)
-    # The pairs of a row of the cluster divide each half of A's tile among them, those of a column B's.
-    across, down = cute.make_layout(config.pairs_n), cute.make_layout(config.pairs_m)
-    tAsA, tAgA = cpasync.tma_partition(tma_a, place.n, across, sA, cute.group_modes(gA, 0, 2))  # (TMA, m, k)
-    tBsB, tBgB = cpasync.tma_partition(tma_b, place.m, down, sB, cute.group_modes(gB, 0, 2))  # (TMA, n, k)
-    masks = multicast_masks(place, config)
+def produce(pipe, loads: Loads, work: Work, config: cutlass.Constexpr):
+    """Keep the stages full, tile after tile."""
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    for iteration in cutlass.range(work.turns, unroll=1):
-        m, n = tile_of(work, iteration, config)
-        a, b = tAgA[None, m * PAIR + work.place.half, None], tBgB[None, n * PAIR + work.place.half, None]
-        state = produce_tile(pipe, state, tma_a, tma_b, a, tAsA, b, tBsB, masks, config)
+    for iteration in cutlass.range(work.count, unroll=1):
+        tile = tile_of(work, iteration, config)
+        state = load_tile(pipe, loads, state, tile, work.place.half, config)
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
+
+# %% [markdown] tags=["lab"]
+# A number is a CTA's rank, its colour is on its rows of C and on what it fetches; a frame is a pair. In `pair` a CTA
+# keeps what it fetches for itself, and the MMA brings rows and columns together. With more pairs each half has several
+# takers, who share it.
+
+# %% tags=["lab"]
+from cookbook import draw
+
+draw.pair_view({name: (c.pairs_m, c.pairs_n) for name, c in VARIANTS.items()}, (CONFIG.cta_m, CONFIG.cta_n))
+
+# %% [markdown] tags=["lab"]
+# That this adds up can be computed with the kernel's own masks: every CTA sends its parts to those that its masks name,
+# and what arrives in a pair must be all of its stage, which is what the leader's barrier expects. The last column is
+# how many pairs read what one CTA writes: the arrivals that empty a stage.
+
+
+# %% tags=["lab"]
+def places(config: Config) -> list[Place]:
+    """The place of each rank."""
+    pairs = range(config.cluster // PAIR)
+    return [Place(half, p % config.pairs_m, p // config.pairs_m) for p in pairs for half in range(PAIR)]
+
+
+def who_gets(config: Config) -> list[tuple[list[int], list[int]]]:
+    """For each rank, the ranks that get its part of A, and those that get its part of B."""
+    ranks = range(config.cluster)
+    masks = (multicast_masks(place, config) for place in places(config))
+    return [tuple([r for r in ranks if mask >> r & 1] for mask in both) for both in masks]
+
+
+rows = []
+for name, c in VARIANTS.items():
+    parts = (c.cta_m // c.pairs_n * c.tile_k * 2, c.cta_n // c.pairs_m * c.tile_k * 2)  # bytes of A and of B
+    arrived = [0] * (c.cluster // PAIR)  # in each pair
+    for takers in who_gets(c):
+        for part, ranks in zip(parts, takers, strict=True):
+            for rank in ranks:
+                arrived[rank // PAIR] += part
+    readers = {len({rank // PAIR for rank in (*a, *b)}) for a, b in who_gets(c)}
+    assert set(arrived) == {PAIR * c.stage_bytes} and readers == {c.pairs_m + c.pairs_n - 1}
+    rows.append([name, *(f"{x} bytes" for x in (sum(parts), c.stage_bytes, arrived[0])), str(*readers)])
+heads = ["variant", "a CTA asks L2 for", "a CTA holds", "the leader counts", "readers"]
+Markdown("A stage of A and B:\n\n" + table(heads, rows))
 
 # %% [markdown]
 # ## The warp that multiplies
@@ -358,18 +452,28 @@ def blocks(tile: cute.Tensor, rows: int) -> cute.Tensor:
     return cute.group_modes(cute.flat_divide(tile, (rows, 16)), 0, 2)
 
 
-@cute.jit
-def multiply_tile(pipe, read, tCtC, tCrA, tCrB, k_tiles, dtype: cutlass.Constexpr, config: cutlass.Constexpr):
-    """Multiply all k-tiles of a tile into tCtC (MMA, MMA_M, MMA_N); returns where the next tile's begin.
+class Mainloop(NamedTuple):
+    """What the multiplying warp works with: the operands and the accumulators."""
 
-    tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE). CuTe elects the one thread that issues.
+    k_tiles: cutlass.Int32  # of each tile of C
+    tCrA: cute.Tensor  # descriptors of A, (MMA, MMA_M, MMA_K, STAGE)
+    tCrB: cute.Tensor  # descriptors of B, (MMA, MMA_N, MMA_K, STAGE)
+    tCtC: cute.Tensor  # float32 in tensor memory, (MMA, MMA_M, MMA_N, ACC_STAGE)
+
+
+@cute.jit
+def multiply_tile(pipe, read, main: Mainloop, acc, dtype: cutlass.Constexpr, config: cutlass.Constexpr):
+    """Multiply all k-tiles of a tile into acc (MMA, MMA_M, MMA_N); returns where the next tile's begin.
+
+    CuTe elects the one thread that issues.
     """
     mma = tiled_mma(dtype, config)  # made for each tile: a field that changes is this tile's alone
     mma.set(tcgen05.Field.ACCUMULATE, False)
-    for _ in cutlass.range(k_tiles, unroll=1):
+    tCrA, tCrB = main.tCrA, main.tCrB
+    for _ in cutlass.range(main.k_tiles, unroll=1):
         pipe.consumer_wait(read)
         for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
-            cute.gemm(mma, tCtC, tCrA[None, None, k, read.index], tCrB[None, None, k, read.index], tCtC)
+            cute.gemm(mma, acc, tCrA[None, None, k, read.index], tCrB[None, None, k, read.index], acc)
             mma.set(tcgen05.Field.ACCUMULATE, True)
         pipe.consumer_release(read)  # once these are done, the stage may be overwritten
         read.advance()
@@ -377,19 +481,24 @@ def multiply_tile(pipe, read, tCtC, tCrA, tCrB, k_tiles, dtype: cutlass.Constexp
 
 
 @cute.jit
-def multiply(pipe, acc_pipe, tCtC, sA, sB, k_tiles, work: Work, config: cutlass.Constexpr):
-    """Tile after tile into the stages of tCtC (MMA, MMA_M, MMA_N, STAGE), alternating, for both CTAs of the pair."""
-    dtype = sA.element_type
-    mma = tiled_mma(dtype, config)
-    tCrA = mma.make_fragment_A(blocks(sA, config.cta_m))  # (MMA, MMA_M, MMA_K, STAGE)
-    tCrB = mma.make_fragment_B(blocks(sB, config.cta_n))  # (MMA, MMA_N, MMA_K, STAGE)
+def make_mainloop(tCtC, sA, sB, k_tiles, config: cutlass.Constexpr) -> Mainloop:
+    """The operands as the tensor core reads them, and where it adds up their products."""
+    mma = tiled_mma(sA.element_type, config)
+    tCrA = mma.make_fragment_A(blocks(sA, config.cta_m))
+    tCrB = mma.make_fragment_B(blocks(sB, config.cta_n))
+    return Mainloop(k_tiles, tCrA, tCrB, tCtC)
+
+
+@cute.jit
+def multiply(pipe, acc_pipe, main: Mainloop, work: Work, dtype: cutlass.Constexpr, config: cutlass.Constexpr):
+    """Tile after tile into the accumulator stages, alternating, for both CTAs of the pair."""
     read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
     fill = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.acc_stages)
-    for _ in cutlass.range(work.turns, unroll=1):
+    for _ in cutlass.range(work.count, unroll=1):
         acc_pipe.producer_acquire(fill)
         cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
-        stage = tCtC[None, None, None, fill.index]
-        read = multiply_tile(pipe, read, stage, tCrA, tCrB, k_tiles, dtype, config)
+        acc = main.tCtC[None, None, None, fill.index]
+        read = multiply_tile(pipe, read, main, acc, dtype, config)
         acc_pipe.producer_commit(fill)  # full, once all these are done
         fill.advance()
 
@@ -402,52 +511,74 @@ def multiply(pipe, acc_pipe, tCtC, sA, sB, k_tiles, work: Work, config: cutlass.
 
 
 # %%
+class Epilogue(NamedTuple):
+    """Where the storing warps put C, and by which copies."""
+
+    copies: TiledCopies
+    thread: cutlass.Int32  # of the four warps
+    storing: cutlass.Boolean  # is this one's warp the one that talks to TMA?
+    sC: cute.Tensor  # the buffers, (M / 2, EPI_N, BUFFER)
+    tDsC: cute.Tensor  # this thread's part of them, (VEC, REST_M, REST_N, BUFFER)
+    tma_c: cute.CopyAtom
+    bSsC: cute.Tensor  # the buffers as TMA reads them, (TMA, BUFFER)
+    bSgC: cute.Tensor  # the subtiles of C, (TMA, m, n), TMA coordinates
+    barrier: pipeline.NamedBarrier  # of the four warps
+
+
 @cute.jit
-def send(rC, sC, bsC, target, tma_c, copy, buffer, sends, barrier, config: cutlass.Constexpr):
-    """A subtile, from registers through a buffer and out by TMA. sC (CPY, CPY_M, CPY_N, BUFFER); bsC (TMA, BUFFER)."""
-    if sends:
+def make_epilogue(copies, sC, tma_c, gC) -> Epilogue:
+    """sC (M / 2, EPI_N, BUFFER): the buffers; gC (M / 2, EPI_N, m, n): all subtiles of C."""
+    tidx, _, _ = cute.arch.thread_idx()
+    storing = cute.arch.make_warp_uniform(tidx // 32) == 0
+    tDsC = copies.r2s_c.get_slice(tidx).partition_D(sC)
+    whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
+    bSsC, bSgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
+    barrier = pipeline.NamedBarrier(barrier_id=2, num_threads=32 * EPILOGUE_WARPS)
+    return Epilogue(copies, tidx, storing, sC, tDsC, tma_c, bSsC, bSgC, barrier)
+
+
+@cute.jit
+def store_subtile(epi: Epilogue, rC, buffer: cutlass.Constexpr, target, config: cutlass.Constexpr):
+    """Store a subtile of C: from registers rC through a buffer, and by TMA to `target` (TMA,)."""
+    rC = epi.copies.r2s_c.get_slice(epi.thread).retile(rC)
+    if epi.storing:
         cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
-    barrier.arrive_and_wait()  # all know that the buffer is free
-    cute.copy(copy, rC, sC[None, None, None, buffer])
+    epi.barrier.arrive_and_wait()  # all know that the buffer is free
+    cute.copy(epi.copies.r2s_c, rC, epi.tDsC[None, None, None, buffer])
     cute.arch.fence_proxy("async.shared", space="cta")
-    barrier.arrive_and_wait()  # all have written, and said so to TMA
-    if sends:
+    epi.barrier.arrive_and_wait()  # all have written, and said so to TMA
+    if epi.storing:
         with cute.arch.elect_one():
-            cute.copy(tma_c, bsC[None, buffer], target)
+            cute.copy(epi.tma_c, epi.bSsC[None, buffer], target)
             cute.arch.cp_async_bulk_commit_group()
 
 
 @cute.jit
-def store(acc_pipe, tCtC, sC, tma_c, gC, copies, barrier, work: Work, config: cutlass.Constexpr):
-    """Fetch and send tile after tile. tCtC (MMA, MMA_M, MMA_N, STAGE); gC (M / 2, EPI_N, m, n): all subtiles of C."""
-    tidx, _, _ = cute.arch.thread_idx()
-    sends = cute.arch.make_warp_uniform(tidx // 32) == 0  # the warp that talks to TMA
-    t2r, r2s = copies.t2r_c.get_slice(tidx), copies.r2s_c.get_slice(tidx)
-    tDsC = r2s.partition_D(sC)  # (VEC, REST_M, REST_N, BUFFER)
-    whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
-    bsC, bgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
-    rAcc = cute.make_rmem_tensor(t2r.partition_D(sC)[None, None, None, 0].shape, cutlass.Float32)
+def store(acc_pipe, tCtC, epi: Epilogue, work: Work, config: cutlass.Constexpr):
+    """Fetch and store tile after tile. tCtC: (MMA, MMA_M, MMA_N, ACC_STAGE)."""
+    t2r = epi.copies.t2r_c.get_slice(epi.thread)
+    rAcc = cute.make_rmem_tensor(t2r.partition_D(epi.sC)[None, None, None, 0].shape, cutlass.Float32)
     across = config.tile_n // config.epi_n
     fetch = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.acc_stages)
-    for iteration in cutlass.range(work.turns, unroll=1):
+    for iteration in cutlass.range(work.count, unroll=1):
         m, n = tile_of(work, iteration, config)
         row = m * PAIR + work.place.half
         acc_pipe.consumer_wait(fetch)
         cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
         tDtC = t2r.partition_S(pieces(tCtC[None, None, None, fetch.index], config))  # (LD, LD_M, LD_N, 1, PIECE)
         for piece in cutlass.range_constexpr(across):
-            cute.copy(copies.t2r_c, tDtC[None, None, None, 0, piece], rAcc)
+            cute.copy(epi.copies.t2r_c, tDtC[None, None, None, 0, piece], rAcc)
             cute.arch.fence_view_async_tmem_load()  # tcgen05.wait::ld
             if cutlass.const_expr(piece == across - 1):
                 cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
                 with cute.arch.elect_one():
                     acc_pipe.consumer_release(fetch)  # the leader may overwrite this half of tensor memory
-            rC = cute.make_rmem_tensor(rAcc.shape, sC.element_type)
-            rC.store(rAcc.load().to(sC.element_type))
-            buffer, target = piece % config.epi_buffers, bgC[None, row, n * across + piece]
-            send(r2s.retile(rC), tDsC, bsC, target, tma_c, copies.r2s_c, buffer, sends, barrier, config)
+            rC = cute.make_rmem_tensor(rAcc.shape, epi.sC.element_type)
+            rC.store(rAcc.load().to(rC.element_type))
+            target = epi.bSgC[None, row, n * across + piece]
+            store_subtile(epi, rC, piece % config.epi_buffers, target, config)
         fetch.advance()
-    if sends:
+    if epi.storing:
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
 
 
@@ -458,7 +589,7 @@ def store(acc_pipe, tCtC, sC, tma_c, gC, copies, barrier, work: Work, config: cu
 #
 # * A stage of A and B is *empty* after one arrival from each pair that has read it. What a CTA writes is read by its
 #   own pair and by those that it multicasts to: `pairs_m + pairs_n - 1` of them.
-# * A accumulator stage is *empty* after one arrival of each epilogue warp of **both** CTAs.
+# * An accumulator stage is *empty* after one arrival of each epilogue warp of **both** CTAs.
 #
 # The barriers must be there before anyone in another CTA uses them: the second `create` ends with a barrier of the
 # whole cluster. And **tensor memory is allocated for two.** A warp of each CTA asks for it, and both get the same
@@ -536,18 +667,19 @@ def kernel(
     gC = cute.local_tile(mC, (config.cta_m, config.epi_n), (None, None))  # (M / 2, EPI_N, m, n)
 
     if warp_idx == TMA_WARP:
-        produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work, config)
+        produce(pipe, make_loads(tma_a, gA, sA, tma_b, gB, sB, work.place, config), work, config)
     elif warp_idx == MMA_WARP:
         _, tCtC = sums_in(tmem, dtype, config)
         if work.place.half == 0:
-            multiply(pipe, acc_pipe, tCtC, sA, sB, cute.size(gA, mode=[3]), work, config)
+            main = make_mainloop(tCtC, sA, sB, cute.size(gA, mode=[3]), config)
+            multiply(pipe, acc_pipe, main, work, dtype, config)
     else:
         tmem.allocate(config.tmem_columns)  # by warp 0 of both CTAs
         tmem.relinquish_alloc_permit()  # another kernel's CTA on this SM may allocate what is free
         address, tCtC = sums_in(tmem, dtype, config)
-        barrier = pipeline.NamedBarrier(barrier_id=2, num_threads=32 * EPILOGUE_WARPS)
-        store(acc_pipe, tCtC, sC, tma_c, gC, tiled_copies(dtype, config), barrier, work, config)
-        barrier.arrive_and_wait()  # all four have fetched their last accumulators
+        epi = make_epilogue(tiled_copies(dtype, config), sC, tma_c, gC)
+        store(acc_pipe, tCtC, epi, work, config)
+        epi.barrier.arrive_and_wait()  # all four have fetched their last accumulators
         tmem.free(address)  # once the other CTA says so too
 
 
@@ -574,11 +706,10 @@ def gemm(
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
     sms: cutlass.Int32,
     stream: cuda.CUstream,
-    dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
-    m, n, k = mnk
+    (m, n, k), dtype = mnk, pA.dtype
     lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in strides)
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
@@ -604,16 +735,14 @@ def gemm(
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_100a"), which needs no GPU; "": for the GPU that is here."""
     pointers = ((dtype, 16),) * 3
-    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch)), (148,), options=options)
+    return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
 
 
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
-# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
-# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
-# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
+# `Gemm`, which all recipes share, checks the operands, keeps a *plan* for each kind of call, and compiles once. Here
+# stands what is this kernel's own: the GPUs it needs, what is compiled, and what the launch takes.
 
 
 # %%
@@ -648,90 +777,7 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: who fetches what
-#
-# From here on the cells use the `cookbook` package: it draws and checks what the cells above made. Leave them out of
-# your own code.
-#
-# A number is a CTA's rank, its colour is on its rows of C and on what it fetches; a frame is a pair. In `pair` a CTA
-# keeps what it fetches for itself, and the MMA brings rows and columns together. With more pairs each half has several
-# takers, who share it.
-
-# %% tags=["lab"]
-from cookbook import draw
-
-draw.pair_view({name: (c.pairs_m, c.pairs_n) for name, c in VARIANTS.items()}, (CONFIG.cta_m, CONFIG.cta_n))
-
-# %% [markdown] tags=["lab"]
-# That this adds up can be computed with the kernel's own masks: every CTA sends its parts to those that its masks name,
-# and what arrives in a pair must be all of its stage, which is what the leader's barrier expects. The last column is
-# how many pairs read what one CTA writes: the arrivals that empty a stage.
-
-# %% tags=["lab"]
-from IPython.display import Markdown
-
-from cookbook.publish.pages import table
-
-
-def places(config: Config) -> list[Place]:
-    """The place of each rank."""
-    pairs = range(config.cluster // PAIR)
-    return [Place(half, p % config.pairs_m, p // config.pairs_m) for p in pairs for half in range(PAIR)]
-
-
-def who_gets(config: Config) -> list[tuple[list[int], list[int]]]:
-    """For each rank, the ranks that get its part of A, and those that get its part of B."""
-    ranks = range(config.cluster)
-    masks = (multicast_masks(place, config) for place in places(config))
-    return [tuple([r for r in ranks if mask >> r & 1] for mask in both) for both in masks]
-
-
-rows = []
-for name, c in VARIANTS.items():
-    parts = (c.cta_m // c.pairs_n * c.tile_k * 2, c.cta_n // c.pairs_m * c.tile_k * 2)  # bytes of A and of B
-    arrived = [0] * (c.cluster // PAIR)  # in each pair
-    for takers in who_gets(c):
-        for part, ranks in zip(parts, takers, strict=True):
-            for rank in ranks:
-                arrived[rank // PAIR] += part
-    readers = {len({rank // PAIR for rank in (*a, *b)}) for a, b in who_gets(c)}
-    assert set(arrived) == {PAIR * c.stage_bytes} and readers == {c.pairs_m + c.pairs_n - 1}
-    rows.append([name, *(f"{x} bytes" for x in (sum(parts), c.stage_bytes, arrived[0])), str(*readers)])
-heads = ["variant", "a CTA asks L2 for", "a CTA holds", "the leader counts", "readers"]
-Markdown("A stage of A and B:\n\n" + table(heads, rows))
-
-# %% [markdown] tags=["lab"]
-# ## In the lab: what a pair saves
-#
-# A CTA on its own computes 128 x 256 of C from a stage of `(128 + 256) * tile_k` elements; a CTA of a pair computes as
-# much from `(128 + 128) * tile_k`. In `2x1` of the Hopper page a CTA asks for as little, but takes in and holds as much
-# as alone. So much of A and B can be on its way, beside the same two buffers of C:
-
-# %% tags=["lab"]
-LIMIT = 227 * 1024  # bytes of shared memory that a CTA may use
-ALONE = (CONFIG.cta_m + CONFIG.tile_n) * CONFIG.tile_k * 2  # of A and B for the same part of C, by one CTA
-
-
-def fits(stage_bytes: int) -> int:
-    """How many stages fit beside the barriers and the buffers of C."""
-    return (LIMIT - (CONFIG.smem_bytes - CONFIG.stages * CONFIG.stage_bytes)) // stage_bytes
-
-
-columns = {
-    "alone": (ALONE, ALONE),
-    "2x1 with multicast (Hopper's way)": (CONFIG.stage_bytes, ALONE),
-    "half of a pair": (CONFIG.stage_bytes, CONFIG.stage_bytes),
-}
-rows = [
-    [name, f"{asks // 1024} KiB", f"{holds // 1024} KiB", str(fits(holds)), f"{fits(holds) * CONFIG.tile_k}"]
-    for name, (asks, holds) in columns.items()
-]
-assert fits(CONFIG.stage_bytes) == CONFIG.stages
-heads = ["a CTA", "asks for", "takes in and holds", "stages that fit", "of K in flight"]
-Markdown("A k-tile for 128 x 256 of C:\n\n" + table(heads, rows))
-
-# %% [markdown] tags=["lab"]
-# ## In the lab: one instruction, two memories
+# ## One instruction, two memories
 #
 # The instruction descriptor says M = 256 and N = 256: the whole of it. How many CTAs it is for is in the instruction,
 # `.cta_group::2`. The matrix descriptors are of one CTA and have the strides they had: an operand of 128 rows.
@@ -742,12 +788,9 @@ from cookbook.check.model.tcgen05 import descriptors_of, instruction_of
 from cookbook.recipe import catalog
 
 found = evaluated(catalog.load("blackwell/two_cta_gemm"), cutlass.BFloat16, CONFIG)
-word = instruction_of(found, "bfloat16").encode()
-places_of = {"D: float32": (4, 2), "A: bfloat16": (7, 3), "B: bfloat16": (10, 3), "N / 8": (17, 6), "M / 16": (24, 5)}
-fields = [draw.Field(name, low, wide, word >> low & (1 << wide) - 1) for name, (low, wide) in places_of.items()]
+print(instruction_of(found, "bfloat16"))
 for name in "ab":
     print(name, descriptors_of(found, name)[0][0][0])
-draw.bit_fields(fields, 32, title="The instruction descriptor of a pair")
 
 # %% [markdown] tags=["lab"]
 # Where the model puts the accumulators of one such instruction (PTX ISA, tcgen05 "Data Path Layout Organization",
@@ -767,7 +810,7 @@ for half in range(PAIR):
 draw.tensor_memory(sums, CONFIG.epi_n, "Tensor memory of either CTA of a pair")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the trap
+# ## The trap
 #
 # **A pair that disagrees raises nothing.** The model multiplies one k-block as a pair, three times: as the kernel does
 # it; with the halves of B exchanged; and with B of the second CTA one kilobyte off, as it would lie if that CTA had
@@ -831,21 +874,6 @@ from cookbook import lab
 lab.check_cells("blackwell/two_cta_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
-# The multicasts are in the machine code where pairs share something, and only there. Every load is of the kind that may
-# report to the other CTA of the pair:
-
-# %% tags=["lab"]
-from cookbook.check import compiled
-
-try:
-    for name, config in VARIANTS.items():
-        made = compiled.compile_recipe("blackwell/two_cta_gemm", "sm_100a", "bfloat16", config=config)
-        of_pairs, shared = made.count("UTMALDG.2D.2CTA"), made.count("UTMALDG.2D.MULTICAST.2CTA")
-        print(f"{name:16}TMA loads of a pair: {of_pairs}, of these multicast: {shared}")
-except compiled.NoDisassembler as missing:
-    print(missing)
-
-# %% [markdown] tags=["lab"]
 # ## Time
 #
 # Nothing has been timed: that takes a Blackwell GPU. Once one has run
@@ -863,6 +891,6 @@ Markdown(results_table("blackwell/two_cta_gemm"))
 # In return each of them fetches, takes in and holds a third less. The price is that they go in step: neither may be
 # more than `stages` k-tiles ahead of the other.
 #
-# Next: [tiles that are handed out while the kernel runs](persistent_clc_gemm.ipynb).
+# Next: [a dynamic tile scheduler](persistent_clc_gemm.ipynb).
 #
 # To use it: `cookbook copy blackwell/two_cta_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -70,7 +70,7 @@ def bank_of(byte: int, banks: int = BANKS) -> int:
 
 
 # %%
-def turns(addresses: list[int], banks: int = BANKS) -> int:
+def wavefronts(addresses: list[int], banks: int = BANKS) -> int:
     """How many wavefronts the lanes' byte addresses take (4 bytes or less a lane)."""
     wanted = [set() for _ in range(banks)]
     for byte in addresses:
@@ -80,9 +80,9 @@ def turns(addresses: list[int], banks: int = BANKS) -> int:
 
 LANES = range(32)
 {
-    "each lane the next word": turns([4 * lane for lane in LANES]),
-    "all lanes the same word": turns([0 for lane in LANES]),
-    "each lane the next row of 128 bytes": turns([128 * lane for lane in LANES]),
+    "each lane the next word": wavefronts([4 * lane for lane in LANES]),
+    "all lanes the same word": wavefronts([0 for lane in LANES]),
+    "each lane the next row of 128 bytes": wavefronts([128 * lane for lane in LANES]),
 }
 
 # %% [markdown]
@@ -131,7 +131,7 @@ def tile_byte(row: int, col: int) -> int:
 
 
 column = [tile_byte(row, 0) for row in range(8)]
-{"turns on 32 banks": turns(column), "turns on 8 banks": turns(column, banks=8)}
+{"wavefronts on 32 banks": wavefronts(column), "wavefronts on 8 banks": wavefronts(column, banks=8)}
 
 # %%
 [f"row {row} starts at {byte:3} = {byte:#04x} = {byte:08b}" for row, byte in enumerate(column)]
@@ -161,12 +161,15 @@ def is_bijection(mix) -> bool:
     return all(len({mix(col, row) for col in range(8)}) == 8 for row in range(8))
 
 
-def column_turns(mix) -> list[int]:
+def column_wavefronts(mix) -> list[int]:
     """Wavefronts of each column on the toy GPU, element (row, col) being stored at (row, mix(col, row))."""
-    return [turns([tile_byte(row, mix(col, row)) for row in range(8)], banks=8) for col in range(8)]
+    return [wavefronts([tile_byte(row, mix(col, row)) for row in range(8)], banks=8) for col in range(8)]
 
 
-[f"{name}: bijection {is_bijection(mix)}, turns of the columns {column_turns(mix)}" for name, mix in MIX.items()]
+[
+    f"{name}: bijection {is_bijection(mix)}, wavefronts of the columns {column_wavefronts(mix)}"
+    for name, mix in MIX.items()
+]
 
 # %%
 [
@@ -219,7 +222,7 @@ padded = pitched_column(0, 33, 4)
 {
     "words": " ".join(str(byte // WORD) for byte in padded),
     "banks": " ".join(str(bank_of(byte)) for byte in padded),
-    "turns": turns(padded),
+    "wavefronts": wavefronts(padded),
 }
 
 # %% [markdown]
@@ -230,7 +233,9 @@ padded = pitched_column(0, 33, 4)
 
 # %%
 {
-    f"pitch {pitch}, turns of columns 0 to 31": " ".join(str(turns(pitched_column(c, pitch, 2))) for c in range(32))
+    f"pitch {pitch}, wavefronts of columns 0 to 31": " ".join(
+        str(wavefronts(pitched_column(c, pitch, 2))) for c in range(32)
+    )
     for pitch in (32, 33, 34, 36)
 }
 
@@ -243,15 +248,15 @@ padded = pitched_column(0, 33, 4)
 
 
 # %%
-def matrix_turns(pitch_bytes: int) -> int | None:
+def matrix_wavefronts(pitch_bytes: int) -> int | None:
     """Wavefronts for eight rows of 16 bytes, `pitch_bytes` apart; None where rows are not 16-byte aligned."""
     if pitch_bytes % 16:
         return None
-    return turns([row * pitch_bytes + byte for row in range(8) for byte in range(0, 16, WORD)])
+    return wavefronts([row * pitch_bytes + byte for row in range(8) for byte in range(0, 16, WORD)])
 
 
 {
-    f"pitch {pitch} = {2 * pitch / 16:g} x 16 bytes": matrix_turns(2 * pitch) or "not aligned"
+    f"pitch {pitch} = {2 * pitch / 16:g} x 16 bytes": matrix_wavefronts(2 * pitch) or "not aligned"
     for pitch in (64, 65, 66, 72, 80)
 }
 
@@ -367,7 +372,7 @@ def transpose(x: torch.Tensor, pitch: int = 33) -> torch.Tensor:
 #
 # At step *i* of the first loop the lanes store row *i*; at step *i* of the second they load column *i*. Where an
 # element lies says `smem_layout`. No more is needed to predict how many wavefronts each instruction of each kernel
-# takes, and a profiler can be asked whether it is so: the lab does.
+# takes, and a profiler can be asked whether it is so: the cells at the end do.
 
 
 # %%
@@ -401,37 +406,37 @@ def try_out(pitch: int) -> tuple[torch.Tensor, torch.Tensor]:
 def facts() -> list[tuple[str, bool, str]]:
     """The claims: a name, whether it holds, what was found."""
     row, same, down = ([step * lane for lane in LANES] for step in (4, 0, 128))
-    two_in_one = turns([0, 128] + [4 * lane for lane in range(2, 32)])
-    found = [turns(row), turns(same), turns(down), two_in_one, crosspoints(32, 32)]
-    wide, small = turns(down), (turns(column), turns(column, banks=8))
+    two_in_one = wavefronts([0, 128] + [4 * lane for lane in range(2, 32)])
+    found = [wavefronts(row), wavefronts(same), wavefronts(down), two_in_one, crosspoints(32, 32)]
+    wide, small = wavefronts(down), (wavefronts(column), wavefronts(column, banks=8))
     starts = [tile_byte(r, 0) for r in range(8)]
     bits = {(tile_byte(r, c) >> 2 & 7, tile_byte(r, c) >> 5, tile_byte(r, c) & 3) for r in range(8) for c in range(8)}
-    mixed = {name: (is_bijection(mix), set(column_turns(mix)) == {1}) for name, mix in MIX.items()}
+    mixed = {name: (is_bijection(mix), set(column_wavefronts(mix)) == {1}) for name, mix in MIX.items()}
     undone = all(UNMIX[n](MIX[n](c, r), r) == c for n in UNMIX for r in range(8) for c in range(8))
     sudoku = bank_rows(swizzled)
     words, banks = [byte // WORD for byte in padded], [bank_of(byte) for byte in padded]
-    bf16 = [max(turns(pitched_column(col, pitch, 2)) for col in range(32)) for pitch in (32, 33, 34)]
-    matrix = [matrix_turns(2 * pitch) for pitch in (64, 66, 72, 80)]
+    bf16 = [max(wavefronts(pitched_column(col, pitch, 2)) for col in range(32)) for pitch in (32, 33, 34)]
+    matrix = [matrix_wavefronts(2 * pitch) for pitch in (64, 66, 72, 80)]
     return [
-        ("fact_1_one_word_a_bank_a_turn", found == [1, 1, 32, 2, 1024], f"row, same word, column, two in one: {found}"),
-        ("fact_2_columns", (wide, *small) == (32, 2, 8), f"32x32: {wide}; 8x8: {small[0]}, and {small[1]} on 8 banks"),
+        ("one_word_a_bank_each", found == [1, 1, 32, 2, 1024], f"row, same word, column, two in one: {found}"),
+        ("columns", (wide, *small) == (32, 2, 8), f"32x32: {wide}; 8x8: {small[0]}, and {small[1]} on 8 banks"),
         (
-            "fact_3_bits_of_an_address",
+            "bits_of_an_address",
             starts == list(range(0, 256, 32)) and bits == {(c, r, 0) for c in range(8) for r in range(8)},
             f"rows start at {[f'{byte:#04x}' for byte in starts]}; bits 2-4 column, 5-7 row, 0-1 still",
         ),
         (
-            "fact_4_bijections",
+            "bijections",
             undone and mixed == {n: (n in UNMIX,) * 2 for n in MIX} and 1 & 2 == 1 & 0 and 1 | 2 == 1 | 3,
             f"bijection, every column free: {mixed}",
         ),
         (
-            "fact_5_swizzle_3_2_3_on_bytes",
+            "swizzle_3_2_3_on_bytes",
             " ".join(sudoku) == "01234567 10325476 23016745 32107654 45670123 54761032 67452301 76543210",
             " / ".join(sudoku),
         ),
         (
-            "fact_6_padding",
+            "padding",
             words == list(range(0, 1024, 33)) and banks == list(range(32)) and bf16 == [16, 2, 1]
             and matrix == [8, None, 1, 2],
             f"words {words[:4]}..{words[-1]}; bf16 pitch 32, 33, 34: {bf16}; 16-byte rows 64, 66, 72, 80: {matrix}",
@@ -440,10 +445,10 @@ def facts() -> list[tuple[str, bool, str]]:
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab
+# ## The facts
 #
-# From here on the cells use the `cookbook` package: it draws, and it compares what the cells above counted with a model
-# of its own and with CuTe. First the facts, as they are computed just now.
+# The `cookbook` package draws, and compares what the cells above counted with a model of its own and with CuTe. First
+# the facts, as they are computed just now.
 
 # %% tags=["lab"]
 from cookbook import access, banks, draw
@@ -453,7 +458,7 @@ for name, holds, detail in facts():
     print(f"{'holds' if holds else 'FAILS'} {name}\n      {detail}")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the crossbar
+# ## The crossbar
 #
 # The toy GPU: column 0 of the 8 x 8 tile, one wavefront after another. All lanes need the vertical wire of bank 0. (The
 # picture moves; rest the pointer on it to stop it.)
@@ -474,7 +479,7 @@ draw.crossbar([swizzled(byte) // WORD for byte in column], banks=8)
 draw.crossbar([0, 8, 3, 3, 4, 5, 6, 7], banks=8)
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: addresses and banks
+# ## Addresses and banks
 #
 # The tile by byte address, in base 16: a row further down is 20 more, a column further right 4. The colour is the bank
 # of the toy GPU, and the framed cells are column 0.
@@ -502,7 +507,7 @@ from cookbook.swizzle import Swizzle
 draw.swizzle_bits(Swizzle(3, 2, 3), fields={"byte": 2, "column": 3, "row": 3})
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: 32 lanes
+# ## 32 lanes
 #
 # The column of a 32 x 32 tile of floats on the real 32 banks. With a pitch of 32 words one bank does all the work (each
 # row of the picture is a wavefront); with 33 every bank gives one word.
@@ -520,9 +525,9 @@ draw.access_view(access.ldst(padded, 4), title="A column of 32 x 32 fp32, pitch 
 draw.access_view(access.ldst(pitched_column(1, 33, 2), 2), title="Column 1 of bfloat16, pitch 33: every second column")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: compared
+# ## Compared
 #
-# `turns` against `cookbook.banks`, and the tile's addresses against CuTe's own layouts.
+# `wavefronts` against `cookbook.banks`, and the tile's addresses against CuTe's own layouts.
 #
 # The check is of the cells above: edit one, run it, and check again.
 
@@ -537,11 +542,11 @@ def cute_columns(pitches=(32, 33)):
 for pitch, words in zip((32, 33), evaluate(cute_columns), strict=True):
     ours = pitched_column(0, pitch, 4)
     assert [4 * word for word in words] == ours
-    print(f"pitch {pitch}: turns {turns(ours)}, cookbook.banks {banks.wavefronts(np.array(ours), 4).actual}")
+    print(f"pitch {pitch}: wavefronts {wavefronts(ours)}, cookbook.banks {banks.wavefronts(np.array(ours), 4).actual}")
 
 generator = np.random.default_rng(0)
 asked = 4 * generator.integers(0, 256, (1000, 32))
-same = sum(turns(lanes.tolist()) == banks.wavefronts(lanes, 4).actual for lanes in asked)
+same = sum(wavefronts(lanes.tolist()) == banks.wavefronts(lanes, 4).actual for lanes in asked)
 print(f"1000 random accesses: {same} counted alike")
 
 # %% tags=["lab"]
@@ -550,7 +555,7 @@ from cookbook import lab
 lab.check_cells("foundations/bank_conflicts")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: counted by a profiler
+# ## Counted by a profiler
 #
 # Nsight Compute counts the wavefronts of every instruction of a kernel that runs.
 # `cookbook check foundations/bank_conflicts --tools --record` has it look at both kernels, and holds each instruction

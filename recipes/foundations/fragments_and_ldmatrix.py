@@ -202,7 +202,7 @@ lanes[0], lanes[22]
 
 
 # %%
-def turns_of_phases(addresses: list[int], width: int) -> list[int]:
+def wavefronts_of_phases(addresses: list[int], width: int) -> list[int]:
     """Wavefronts of each phase of a load of `width` bytes (4, 8 or 16) a lane."""
     size = 32 * 4 // width  # lanes of a phase
     phases = []
@@ -217,10 +217,10 @@ def turns_of_phases(addresses: list[int], width: int) -> list[int]:
 
 two_slots_each = [128 * lane + 16 * (2 * (lane // 8) + lane % 2) for lane in range(32)]
 {
-    "4 bytes a lane, in order": turns_of_phases([4 * lane for lane in range(32)], 4),
-    "8 bytes a lane, in order": turns_of_phases([8 * lane for lane in range(32)], 8),
-    "16 bytes a lane, in order": turns_of_phases([16 * lane for lane in range(32)], 16),
-    "16 bytes a lane, two slots a phase": turns_of_phases(two_slots_each, 16),
+    "4 bytes a lane, in order": wavefronts_of_phases([4 * lane for lane in range(32)], 4),
+    "8 bytes a lane, in order": wavefronts_of_phases([8 * lane for lane in range(32)], 8),
+    "16 bytes a lane, in order": wavefronts_of_phases([16 * lane for lane in range(32)], 16),
+    "16 bytes a lane, two slots a phase": wavefronts_of_phases(two_slots_each, 16),
 }
 
 # %% [markdown]
@@ -247,7 +247,7 @@ def swizzle(address: int, bits: int, base: int, shift: int) -> int:
 def turns_of_block(rows: int, row_bytes: int, pitch: int, width: int, parameters: tuple[int, int, int]) -> int:
     """Wavefronts of one phase that touches `rows` x `row_bytes` of a tile with rows of `pitch` bytes."""
     plain = [pitch * row + byte for row in range(rows) for byte in range(0, row_bytes, width)]
-    return turns_of_phases([swizzle(address, *parameters) for address in plain], width)[0]
+    return wavefronts_of_phases([swizzle(address, *parameters) for address in plain], width)[0]
 
 
 def two_shapes(four: tuple[int, int, int], sixteen: tuple[int, int, int]) -> dict[str, int]:
@@ -277,31 +277,31 @@ def facts() -> list[tuple[str, bool, str]]:
     """The claims: a name, whether it holds, what was found."""
     a, back, b, _ = ask_cute(operands).values()
     k, m, turned = ldmatrix_x1(along_k), ldmatrix_x1(along_m), ldmatrix_x1(along_m, trans=True)
-    phases = [turns_of_phases([width * lane for lane in range(32)], width) for width in (4, 8, 16)]
-    apart = turns_of_phases(two_slots_each, 16)
+    phases = [wavefronts_of_phases([width * lane for lane in range(32)], width) for width in (4, 8, 16)]
+    apart = wavefronts_of_phases(two_slots_each, 16)
     swizzled, linear = (list(two_shapes(*p).values()) for p in (((5, 2, 5), (2, 4, 3)), ((0, 2, 5), (0, 4, 3))))
     return [
-        ("fact_25_a", a == "((4,8),(2,2)):((32,1),(16,8))", f"A of m16n8k8: {a}"),
-        ("fact_25_inverse", back == "((8,2),(2,4)):((4,64),(32,1))" and both_ways_agree(), f"its inverse: {back}"),
-        ("fact_25_b", b == "((4,8),2):((16,1),8)", f"B of m16n8k8: {b}"),
+        ("layout_of_a", a == "((4,8),(2,2)):((32,1),(16,8))", f"A of m16n8k8: {a}"),
+        ("inverse_of_a_layout", back == "((8,2),(2,4)):((4,64),(32,1))" and both_ways_agree(), f"its inverse: {back}"),
+        ("layout_of_b", b == "((4,8),2):((16,1),8)", f"B of m16n8k8: {b}"),
         (
-            "fact_26_along_k",
+            "ldmatrix_along_k",
             (k[0], k[22]) == (("M0K0", "M0K1"), ("M5K4", "M5K5")) and k[22] == tuple(
                 "M{}K{}".format(*held_by(22, value)) for value in range(2)),
             f"T0, T22: {k[0]}, {k[22]}",
         ),
-        ("fact_26_along_m", (m[0], m[22]) == (("M0K0", "M1K0"), ("M4K5", "M5K5")), f"T0, T22: {m[0]}, {m[22]}"),
-        ("fact_26_trans", turned == k, f"with .trans as along K: {turned[22]}"),
-        ("fact_26_two_shapes", swizzled == [1] * 4 and linear == [1, 32, 1, 4], f"{swizzled}; linear {linear}"),
-        ("fact_30_phases", phases == [[1], [1, 1], [1, 1, 1, 1]], f"turns of 4, 8, 16 bytes a lane: {phases}"),
-        ("fact_30_not_recombined", apart == [4, 4, 4, 4], f"two slots a phase: {sum(apart)} turns"),
+        ("ldmatrix_along_m", (m[0], m[22]) == (("M0K0", "M1K0"), ("M4K5", "M5K5")), f"T0, T22: {m[0]}, {m[22]}"),
+        ("ldmatrix_trans", turned == k, f"with .trans as along K: {turned[22]}"),
+        ("two_block_shapes", swizzled == [1] * 4 and linear == [1, 32, 1, 4], f"{swizzled}; linear {linear}"),
+        ("phases", phases == [[1], [1, 1], [1, 1, 1, 1]], f"wavefronts of 4, 8, 16 bytes a lane: {phases}"),
+        ("phases_are_not_recombined", apart == [4, 4, 4, 4], f"two slots a phase: {sum(apart)} wavefronts"),
     ]  # fmt: skip
 
 
 [name for name, holds, _ in facts() if not holds]  # what does not hold
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: who holds what
+# ## Who holds what
 #
 # From here on the cells use the `cookbook` package, which draws what the cells above made, and checks it.
 #
@@ -325,7 +325,7 @@ draw.tv_view(a, (16, 8), title="A of mma.m16n8k8, bfloat16")
 draw.tv_view(b, (8, 8), axes=("N", "K"), title="B of mma.m16n8k8, bfloat16")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: ldmatrix, along K, along M, and with .trans
+# ## Ldmatrix, along K, along M, and with .trans
 #
 # Left: the eight rows in memory, whose addresses the lanes beside them supply. Right: what each lane receives. A colour
 # is one row of four lanes, on both sides.
@@ -342,7 +342,7 @@ draw.ldmatrix_view(mn_major=True, trans=True)
 # %% [markdown] tags=["lab"]
 # In the last picture the columns of memory have one colour each: the instruction takes the rows apart.
 #
-# ## In the lab: against the models
+# ## Against the models
 #
 # Our few lines against the model of the instruction, written from the PTX manual, and against CuTe's own layouts of the
 # copy atoms. For CuTe, `ldmatrix` is a copy whose destination layout says which lane gets which element.
@@ -396,7 +396,7 @@ wanted = tile_coords(a, (16, 8))
 print("every thread has its elements of A:", np.array_equal(fragment, tile[wanted[..., 0], wanted[..., 1]]))
 print("phases of the bank model agree:", [
     [phase.wavefronts for phase in banks.wavefronts(np.array(two_slots_each), 16).phases],
-    turns_of_phases(two_slots_each, 16),
+    wavefronts_of_phases(two_slots_each, 16),
 ])  # fmt: skip
 
 # %% [markdown] tags=["lab"]

@@ -27,20 +27,20 @@
 # %% [markdown]
 # # GPC-aware cluster remapping
 #
-# **Claim.** Simultaneous requests for one line by the SMs of a GPC reach L2 once. So the clusters of a GPC should
-# compute tiles that need the same rows of A or columns of B.
+# **Claim.** Simultaneous requests for one line by the [SMs](../../docs/glossary.md#sm) of a GPC reach L2 once. So the
+# [clusters](../../docs/glossary.md#cluster) of a GPC should compute tiles that need the same rows of A or columns of B.
 #
-# The SMs of a GPU are grouped in **GPCs** (graphics processing clusters); an H200 has eight, most of them of 16 or 18
-# SMs. What they ask of L2 passes a unit that ncu calls LRC, the *L2 request coalescer*. Where several SMs of a GPC ask
-# for the same line at about the same time, it asks L2 once. Counted by ncu on an H200 with
-# [the tuned GEMM](../hopper/tuned_gemm.ipynb), two things hold:
+# The SMs of a GPU are grouped in [GPCs](../../docs/glossary.md#gpc) (graphics processing clusters); an H200 has eight,
+# most of them of 16 or 18 SMs. What they ask of L2 passes a unit that ncu calls LRC, the *L2 request coalescer*. Where
+# several SMs of a GPC ask for the same [line](../../docs/glossary.md#sector) at about the same time, it asks L2 once.
+# Counted by ncu on an H200 with [the tuned GEMM](../hopper/tuned_gemm.ipynb), two things hold:
 #
-# * L2's coalescer merges what a CTA loads for itself.
-# * It does not merge what a CTA loads for its cluster, by multicast.
+# * L2's coalescer merges what a [CTA](../../docs/glossary.md#cta) loads for itself.
+# * It does not merge what a CTA loads for its cluster, by [multicast](../../docs/glossary.md#multicast).
 #
 # So a cluster of two side by side, which shares A by multicast, should have neighbours in its GPC that need the same
-# *columns of B*. L2 then reads these once for all of them. Each merged
-# request saves the energy of moving data across the chip. At the power limit this allows a higher clock.
+# *columns of B*. L2 then reads these once for all of them. Each merged request saves the energy of moving data across
+# the chip. At the power limit this allows a higher clock.
 
 # %%
 import random
@@ -58,9 +58,10 @@ import torch
 # ## Where the hardware starts clusters
 #
 # An idle GPU starts clusters in one GPC after the other, like a dealer of cards. So clusters with neighbouring numbers
-# are never in one GPC. Below is that order as one H200 has it, for the 66 clusters of two that fit, a letter for each
-# GPC. The first four run on pairs of SMs that never were in a larger cluster: their GPC is not known. Then the eight
-# GPCs follow, one cluster each, again and again; those with more SMs still have room at the end.
+# start in different GPCs. Below is that order as one H200 has it, for the 66 clusters of two that fit, a letter for
+# each GPC. The first four ran on pairs of SMs that never were in a larger cluster. Their GPC is not known: each may be
+# that of a neighbour. Then the eight GPCs follow, one cluster each, again and again; those with more SMs still have
+# room at the end.
 
 
 # %%
@@ -69,10 +70,10 @@ H200 = tuple("wxyz" + 4 * "abcdefgh" + 4 * "bcdefgh" + "gh")  # the GPC of each 
 # %% [markdown]
 # ## The remapping
 #
-# A kernel takes its work tile by the number of its cluster. A **table** replaces that number: `remapping` gives
-# `together` consecutive numbers to clusters of one GPC, as long as it has enough. Clusters that fill no group come
-# last. The kernel's rasterization must put `together` consecutive cluster tiles where they need the same columns of B
-# (or rows of A).
+# A kernel takes its [work tile](../../docs/glossary.md#work-tile) by the number of its cluster. A **table** replaces
+# that number: `remapping` gives `together` consecutive numbers to clusters of one GPC, as long as it has enough.
+# Clusters that fill no group come last. The kernel's [rasterization](../../docs/glossary.md#rasterization) must put
+# `together` consecutive cluster tiles where they need the same columns of B (or rows of A).
 #
 # The table is a permutation. Whatever is wrong with it costs time and nothing else: no tile depends on where a cluster
 # really runs.
@@ -292,13 +293,20 @@ def launch_order(device: int | None = None) -> tuple[int, ...]:
     return tuple(gpc[sm] for sm, _ in pairs[-(sms // 2) :])
 
 
+def measure_figures() -> dict[str, list[int]]:
+    """What `cookbook calibrate` records of a GEMM that uses the remapping: its figure `gpcs`, of the present device."""
+    return {"gpcs": list(launch_order())}
+
+
 # %% [markdown]
-# The tuned GEMM takes the result: `tuned_gemm.calibrate(gpcs=launch_order())`, once, before its first `matmul`.
+# A GEMM takes the result once, before its first `matmul`: `tuned_gemm.calibrate(gpcs=launch_order())`. In a checkout
+# `cookbook calibrate hopper/tuned_gemm` measures it, and keeps a record that later sessions on such a GPU use.
 #
 # ## When it helps
 #
-# * **The GPU must be idle when the kernel starts.** With PDL it mostly is not: a kernel that is let in early gets SMs
-#   in the order in which the previous one leaves them. So a kernel with a table does not let the *next* one in.
+# * **The GPU must be idle when the kernel starts.** With [PDL](../../docs/glossary.md#pdl) it mostly is not: a kernel
+#   that is let in early gets SMs in the order in which the previous one leaves them. So a kernel with a table does not
+#   let the *next* one in.
 # * **Clusters must be many.** Where few run, most GPCs have less than one group of them.
 # * **Power must matter.** A product that is over sooner gains more by an early start.
 # * **Loads must go through TMA.** Requests of `cp.async` hardly merge.
@@ -330,7 +338,7 @@ def facts() -> list[tuple[str, bool, str]]:
     return [
         ("permutation", not wrong, f"(clusters, group) whose table is none: {wrong}"),
         ("groups_of_one_gpc", full > 0 and not mixed, f"{full} groups of 8; of several GPCs: {mixed}"),
-        ("neighbours_apart", not neighbours, f"neighbours by number in one GPC: {neighbours}"),
+        ("neighbours_apart", not neighbours, f"neighbours by number in one known GPC: {neighbours}"),
         ("fewer_requests", after < 0.5 * before, f"columns of B: {before} by number, {after} remapped; needed < half"),
         ("linked", linked == {0: 0, 1: 0, 4: 0, 5: 0, 2: 2, 3: 2}, f"SMs linked by clusters: {linked}"),
     ]

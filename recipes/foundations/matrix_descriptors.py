@@ -280,27 +280,27 @@ def facts() -> list[tuple[str, bool, str]]:
     swapped = [misread(*case, True) for case in cases]
     modes = [(HOPPER_MODE[bits] << 1, BLACKWELL_MODE[bits]) for bits in range(4)]
     return [
-        ("fact_28_by_hand", derived[1] == by_hand, f"the block at k = 16: {derived[1]}"),
+        ("blocks_by_hand", derived[1] == by_hand, f"the block at k = 16: {derived[1]}"),
         (
-            "fact_28_hopper",
+            "word_of_hopper",
             on_hopper == {"start": 130, "leading": 1, "stride": 64, "mode": 1},
             f"{hopper(by_hand):#x}: {on_hopper}",
         ),
         (
-            "fact_28_blackwell",
+            "word_of_blackwell",
             on_blackwell == {"start": 130, "leading": 1, "stride": 64, "constant": 1, "mode": 2},
             f"{blackwell(by_hand):#x}: {on_blackwell}",
         ),
-        ("fact_28_modes_alike", all(h == b for h, b in modes), "Hopper's two mode bits are Blackwell's upper two"),
-        ("fact_28_derived", wrong == [0] * 16, f"chunks misread, {len(cases)} layouts: {sum(wrong)}"),
-        ("fact_28_exchanged", all(swapped), f"stride and leading exchanged: {min(swapped)} to {max(swapped)} of 1024"),
+        ("modes_alike", all(h == b for h, b in modes), "Hopper's two mode bits are Blackwell's upper two"),
+        ("derived", wrong == [0] * 16, f"chunks misread, {len(cases)} layouts: {sum(wrong)}"),
+        ("exchanged", all(swapped), f"stride and leading exchanged: {min(swapped)} to {max(swapped)} of 1024"),
     ]
 
 
 [name for name, holds, _ in facts() if not holds]  # what does not hold
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the 64 bits
+# ## The 64 bits
 #
 # From here on the cells use the `cookbook` package, which draws what the cells above made, and checks it.
 #
@@ -335,7 +335,7 @@ draw.bit_fields(shown(by_hand, "blackwell"), title="Blackwell: the matrix descri
 # (*Base offset* is for a tile whose pattern does not start at a multiple of its size. Keep the tile aligned, 1024 bytes
 # for the 128-byte mode, and it is 0.)
 #
-# ## In the lab: against the model
+# ## Against the model
 #
 # The model of `wgmma`, written from the PTX manual, derives descriptors from layouts as well, by its own code, and
 # refuses a layout that none describes. For all sixteen tiles the words agree:

@@ -125,7 +125,7 @@ def configs_for(arch: str, dtype) -> dict[str, Config]:
 
 
 def beside(arch: str, dtype) -> dict[str, Config]:
-    """What is timed beside the variants and is none itself, by name: `vectorised` with its tiles in the other order."""
+    """What is timed with the variants and is none itself, by name: `vectorised` with its tiles in the other order."""
     return {"vectorised by rows": replace(configs_for(arch, dtype)["vectorised"], by_rows=True)}
 
 
@@ -474,7 +474,7 @@ def kernel_tma(
         with cute.arch.elect_one():
             cute.arch.mbarrier_init(arrived, 1)
             cute.arch.mbarrier_init_fence()
-    cute.arch.sync_threads()  # nobody uses a barrier that is not there yet
+    cute.arch.sync_threads()  # no thread uses a barrier that is not there yet
     if first_warp:
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive_and_expect_tx(arrived, config.tile_bytes)
@@ -532,7 +532,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
     """
     config = config or list(configs_for(arch, dtype).values())[-1]
     pointers = ((dtype, dtype.width // 8 if config.variant in SCALAR else 16),) * 2
-    return compile_host(launch, arch, pointers, (dtype, config), options=options, modes=2)
+    return compile_host(launch, arch, pointers, (dtype, config), options=options)
 
 
 # %% [markdown]
@@ -641,10 +641,7 @@ def transpose(x: torch.Tensor, *, out: torch.Tensor | None = None, variant: str 
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the layouts
-#
-# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
-# out of your own code.
+# ## The layouts
 #
 # The first read of a column by a warp, in each of the three layouts that are read an element at a time. The addresses
 # are those of the kernel's own `moves` on the layouts as CuTe evaluates them.

@@ -38,6 +38,7 @@
 import statistics
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
 import cutlass
@@ -156,19 +157,26 @@ def stream_kernel(
         mSums[cta, tidx] = total  # so that no load may be left out
 
 
+class Sizes(NamedTuple):
+    """The numbers of a launch."""
+
+    chunks: cutlass.Int32  # of a buffer
+    ctas: cutlass.Int32
+    turns: cutlass.Int32  # how often the CTAs go over all chunks
+    value: cutlass.Uint32  # what "write" writes
+
+
 @cute.jit
 def stream(
     pX: cute.Pointer,
     pY: cute.Pointer,
     pSums: cute.Pointer,
-    chunks: cutlass.Int32,
-    ctas: cutlass.Int32,
-    turns: cutlass.Int32,
-    value: cutlass.Uint32,
+    sizes: Sizes,
     cuda_stream: cuda.CUstream,
     config: cutlass.Constexpr,
 ):
     """One launch of `ctas` CTAs over `chunks` chunks."""
+    chunks, ctas, turns, value = sizes
     mX, mY = vectors(pX, chunks, config), vectors(pY, chunks, config)
     mSums = cute.make_tensor(pSums, cute.make_layout((ctas, config.threads), stride=(config.threads, 1)))
     kernel = bulk_kernel if cutlass.const_expr(isinstance(config, Bulk)) else stream_kernel
@@ -420,8 +428,8 @@ def typed(kind, address: int):
 
 def stream_arguments(addresses, chunks: int, ctas: int, turns: int, value: int, cuda_stream: int) -> tuple:
     """Plain addresses (X, Y, sums) and integers as the typed values that `stream` takes."""
-    numbers = (cutlass.Int32(chunks), cutlass.Int32(ctas), cutlass.Int32(turns), cutlass.Uint32(value))
-    return (*(typed(cutlass.Uint32, each) for each in addresses), *numbers, cuda.CUstream(cuda_stream))
+    sizes = Sizes(cutlass.Int32(chunks), cutlass.Int32(ctas), cutlass.Int32(turns), cutlass.Uint32(value))
+    return (*(typed(cutlass.Uint32, each) for each in addresses), sizes, cuda.CUstream(cuda_stream))
 
 
 def shared_arguments(addresses, repeats: int, ctas: int, cuda_stream: int) -> tuple:
@@ -447,7 +455,7 @@ def launch_each(three: tuple, two: tuple, number, value, cuda_stream: cuda.CUstr
         if cutlass.const_expr(isinstance(configs[i], Shared)):
             shared(*two, number, number, cuda_stream, configs[i])
         else:
-            stream(*three, number, number, number, value, cuda_stream, configs[i])
+            stream(*three, Sizes(number, number, number, value), cuda_stream, configs[i])
 
 
 def compile_for(arch: str, options: str = ""):
@@ -455,7 +463,7 @@ def compile_for(arch: str, options: str = ""):
     configs = [config for config in (*STREAMS.values(), *LOADS.values()) if runs_on(config, arch)]
     dummy = stream_arguments((128, 128, 128), 1, 1, 1, 0, 0)
     three, two = dummy[:3], shared_arguments((128, 128), 1, 1, 0)[:2]
-    number, value, cuda_stream = dummy[3], dummy[6], dummy[7]
+    number, value, cuda_stream = dummy[3].chunks, dummy[3].value, dummy[4]
     target = f"--gpu-arch {arch} {options}".strip()
     return cute.compile(launch_each, three, two, number, value, cuda_stream, configs, options=target)
 
@@ -660,10 +668,9 @@ def facts() -> list[tuple[str, bool, str]]:
 [name for name, holds, _ in facts() if not holds]  # what does not hold
 
 # %% [markdown] tags=["lab"]
-# ## In the lab
+# ## Banks of a warp's loads
 #
-# From here on the cells use the `cookbook` package. First the banks of a warp's 16-byte loads, side by side and at
-# twice that distance:
+# The banks of a warp's 16-byte loads, side by side and at twice that distance:
 
 # %% tags=["lab"]
 from cookbook import access, banks, draw

@@ -80,14 +80,16 @@ lines(3)
 
 
 # %%
-def turns(bits: int, swizzled: bool) -> int:
+def wavefronts(bits: int, swizzled: bool) -> int:
     """How often the busiest slot is asked when 8 rows of 16 << bits bytes give one chunk each."""
     starts = [row * (16 << bits) for row in range(8)]
     slots = [(swizzle(start, bits) if swizzled else start) // 16 % 8 for start in starts]
     return max(slots.count(slot) for slot in range(8))
 
 
-{16 << bits: (turns(bits, swizzled=False), turns(bits, swizzled=True)) for bits in range(4)}  # row bytes: wavefronts
+{
+    16 << bits: (wavefronts(bits, swizzled=False), wavefronts(bits, swizzled=True)) for bits in range(4)
+}  # row bytes: wavefronts
 
 # %% [markdown]
 # Rows of 32, 64 and 128 bytes cost 2, 4 and 8 wavefronts when they are linear and one when they are swizzled.
@@ -314,7 +316,7 @@ ask_cute(first_elements, 1, (0, 1))
 # `S<0,4,3>` to `S<3,4,3>` on byte addresses, and on Blackwell variants of the 128-byte mode that keep 32 or 64 bytes
 # together. A swizzle that you invented, however good, has to be written by software.
 #
-# **The trap: nobody tells you.** CuTe makes a TMA copy for a layout with `S<3,4,4>`, which no mode is, and raises
+# **The trap raises no error.** CuTe makes a TMA copy for a layout with `S<3,4,4>`, which no mode is, and raises
 # nothing. The tensor map cannot say it, so what lands in shared memory is not what the layout says. (`wgmma` is
 # stricter: a GEMM whose operand carries that swizzle does not compile, for no matrix descriptor can say it either.)
 
@@ -389,7 +391,7 @@ def facts() -> list[tuple[str, bool, str]]:
     """The claims: a name, whether it holds, what was found."""
     pairs = ask_cute(both_ways, cutlass.BFloat16)
     orders = {bits: lines(bits) for bits in ORDERS}
-    conflicts = [(turns(bits, False), turns(bits, True)) for bits in range(4)]
+    conflicts = [(wavefronts(bits, False), wavefronts(bits, True)) for bits in range(4)]
     first = {bits: chunks_of_first_line(bits) for bits in FIRST_LINES}
     costs = [requests_and_sectors(bits) for bits in range(3)]
     narrow = [ask_cute(rules_differ, dtype, major) for dtype in (cutlass.BFloat16, cutlass.Float8E4M3FN)
@@ -398,29 +400,29 @@ def facts() -> list[tuple[str, bool, str]]:
     places = list(ask_cute(where_is_element_1_0).values())
     silent = [cute_objects(parameters) for parameters in ((3, 4, 3), (3, 4, 4))]
     return [
-        ("fact_21_eight_atoms", len(pairs) == 8 and all(a == b for a, b in pairs.values()), f"{len(pairs)} as CuTe's"),
-        ("fact_21_inter_is_one_line", lines(0) == [list(range(8))], f"its 8 x 16 bytes are one line: {lines(0)}"),
-        ("fact_22_chunk_orders", orders == ORDERS, f"{orders[1][1]} in line 1 of SW32"),
-        ("fact_22_turns", conflicts == [(1, 1), (2, 1), (4, 1), (8, 1)], f"(linear, swizzled) by width: {conflicts}"),
-        ("fact_23_first_line", first == FIRST_LINES, f"{first}"),
-        ("fact_23_requests_and_sectors", costs == [(8, 8), (4, 4), (2, 4)], f"for 128 bytes of 64-byte rows: {costs}"),
-        ("fact_23_widest", narrow == [[], [], [], []], f"extents where CuTe differs, 16- and 8-bit: {narrow}"),
+        ("eight_atoms", len(pairs) == 8 and all(a == b for a, b in pairs.values()), f"{len(pairs)} as CuTe's"),
+        ("inter_is_one_line", lines(0) == [list(range(8))], f"its 8 x 16 bytes are one line: {lines(0)}"),
+        ("chunk_orders", orders == ORDERS, f"{orders[1][1]} in line 1 of SW32"),
+        ("conflicts_by_width", conflicts == [(1, 1), (2, 1), (4, 1), (8, 1)], f"(linear, swizzled): {conflicts}"),
+        ("first_line", first == FIRST_LINES, f"{first}"),
+        ("requests_and_sectors", costs == [(8, 8), (4, 4), (2, 4)], f"for 128 bytes of 64-byte rows: {costs}"),
+        ("the_widest_atom", narrow == [[], [], [], []], f"extents where CuTe differs, 16- and 8-bit: {narrow}"),
         (
-            "fact_23_exception",
+            "the_exception_of_cute",
             exception[0] == 32 and all(extent % 32 == 0 for extent in exception) and not
             ask_cute(rules_differ, cutlass.Float32, "K"),
             f"32-bit MN-major, Blackwell: differs at extents {exception[:3]}...",
         ),
-        ("fact_24_units", places == [64, 72, 72], f"composed, in elements, by bytes: {places}"),
-        ("fact_27_tilings", ask_cute(tilings_follow_the_table), "16 x 64 bytes, INTER and SW32, both orders"),
-        ("fact_29_no_word_from_cute", silent == [False, False], f"objects to S<3,4,3>, S<3,4,4>: {silent}"),
+        ("units_of_a_swizzle", places == [64, 72, 72], f"composed, in elements, by bytes: {places}"),
+        ("tilings", ask_cute(tilings_follow_the_table), "16 x 64 bytes, INTER and SW32, both orders"),
+        ("no_word_from_cute", silent == [False, False], f"objects to S<3,4,3>, S<3,4,4>: {silent}"),
     ]  # fmt: skip
 
 
 [name for name, holds, _ in facts() if not holds]  # what does not hold
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the eight atoms
+# ## The eight atoms
 #
 # From here on the cells use the `cookbook` package, which draws what the cells above made, and checks it.
 #
@@ -454,7 +456,7 @@ for kind, layout in atoms.items():
     print(f"{kind:9} {len(columns)} columns of chunks, wavefronts each: {counts}")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: a tile of several atoms
+# ## A tile of several atoms
 #
 # Each cell is a chunk with its byte offset; the colours follow memory, so blue is the first atom there and orange the
 # second.
@@ -485,7 +487,7 @@ for name, layout in evaluate(two_orders, 1, element_bits=16).items():
     print(f"{name}: {(smem.view(np.uint16)[layout.byte_offsets() // 2] == tile).mean():.0%} of the elements in place")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: what an invented swizzle would cost
+# ## What an invented swizzle would cost
 #
 # `S<3,4,4>` on the same rows, written by software, is a fine bijection, and useless: it takes its bits from address
 # bits 8 to 10, so rows 0 and 1 are treated alike, and so are 2 and 3. TMA has no such mode, and the model says so.

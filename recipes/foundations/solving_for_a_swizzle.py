@@ -69,7 +69,7 @@ def swizzled(offset: int, bits: int, base: int, shift: int) -> int:
     return offset ^ (offset >> shift & ((1 << bits) - 1) << base)
 
 
-def turns(access: list[int], parameters: tuple[int, int, int], bank_bits: int = 3) -> int:
+def wavefronts(access: list[int], parameters: tuple[int, int, int], bank_bits: int = 3) -> int:
     """How many wavefronts an access takes, given its bit vectors, by ranks."""
     images = [swizzled(vector, *parameters) for vector in access]
     return 1 << rank(images) - rank(image & (1 << bank_bits) - 1 for image in images)
@@ -83,7 +83,7 @@ def block(rows: int, cols: int, pitch: int, row_step: int = 1) -> list[int]:
 
 NONE = (0, 0, 3)
 COLUMN, ROW = block(8, 1, 8), block(1, 8, 8)
-{"column": (COLUMN, turns(COLUMN, NONE)), "row": (ROW, turns(ROW, NONE))}
+{"column": (COLUMN, wavefronts(COLUMN, NONE)), "row": (ROW, wavefronts(ROW, NONE))}
 
 # %% [markdown]
 # Without a swizzle the column's bank bits are all zero: rank 3 against rank 0, 8 wavefronts. With `S<3,0,3>` the images
@@ -108,7 +108,7 @@ def span(vectors: list[int]) -> set[int]:
 
 
 S303 = (3, 0, 3)
-[swizzled(vector, *S303) for vector in COLUMN], turns(COLUMN, S303), brute(COLUMN, S303), turns(ROW, S303)
+[swizzled(vector, *S303) for vector in COLUMN], wavefronts(COLUMN, S303), brute(COLUMN, S303), wavefronts(ROW, S303)
 
 # %% [markdown]
 # ## Trying them all
@@ -125,7 +125,7 @@ def serving(accesses: list[list[int]], offset_bits: int, bank_bits: int = 3) -> 
         for base in range(offset_bits - bits + 1)
         for shift in range(max(bits, 1), offset_bits - bits - base + 1)
     ]
-    return [p for p in legal if all(turns(access, p, bank_bits) == 1 for access in accesses)]
+    return [p for p in legal if all(wavefronts(access, p, bank_bits) == 1 for access in accesses)]
 
 
 questions = {
@@ -172,8 +172,8 @@ def made_by_cute(*parameters: int) -> str:
 
 
 {
-    "S<3,0,2>": [turns(access, (3, 0, 2)) for access in NARROW.values()],
-    "S<2,0,3>": [turns(access, (2, 0, 3)) for access in NARROW.values()],
+    "S<3,0,2>": [wavefronts(access, (3, 0, 2)) for access in NARROW.values()],
+    "S<2,0,3>": [wavefronts(access, (2, 0, 3)) for access in NARROW.values()],
     "make_swizzle(3, 0, 2) makes": ask_cute(made_by_cute, 3, 0, 2),
 }
 
@@ -258,7 +258,7 @@ PLANES = [[1, 2], [1, 4], [1, 6]]
 # %%
 SHAPES = {f"{1 << i}x{32 >> i}": block(1 << i, 32 >> i, 32) for i in range(6)}
 {
-    shape: (f"S<{i},{5 - i},{i}>", turns(SHAPES["1x32"], (i, 5 - i, i), 5), turns(access, (i, 5 - i, i), 5))
+    shape: (f"S<{i},{5 - i},{i}>", wavefronts(SHAPES["1x32"], (i, 5 - i, i), 5), wavefronts(access, (i, 5 - i, i), 5))
     for i, (shape, access) in enumerate(SHAPES.items())
 }
 
@@ -366,8 +366,8 @@ def facts() -> list[tuple[str, bool, str]]:
     """The claims: a name, whether it holds, what was found."""
     images = [swizzled(vector, *S303) & 7 for vector in COLUMN]
     everything = [(bits, base, shift) for bits in range(4) for base in range(4) for shift in range(max(bits, 1), 4)]
-    agree = all(turns(a, p) == brute(a, p) for a in (ROW, COLUMN, block(4, 2, 8)) for p in everything)
-    illegal, narrow = ([turns(access, p) for access in NARROW.values()] for p in ((3, 0, 2), (2, 0, 3)))
+    agree = all(wavefronts(a, p) == brute(a, p) for a in (ROW, COLUMN, block(4, 2, 8)) for p in everything)
+    illegal, narrow = ([wavefronts(access, p) for access in NARROW.values()] for p in ((3, 0, 2), (2, 0, 3)))
     first = {name: serving(*question)[:1] for name, question in questions.items()}
     keys = [{offset % 8 for offset in column} for column in zip(*by_bits, strict=True)]
     moved = [turns_on_8_banks(table, *shape) for table, shape in (
@@ -375,37 +375,41 @@ def facts() -> list[tuple[str, bool, str]]:
     inside = sorted(offset for row in by_row for offset in row) == list(range(192))
     xor_by_itself = bank_rows(kernel([ROW, COLUMN], 6, 3), 6)
     planes = [kernel(PLANES, 3, 2), *(kernel([PLANES[i], PLANES[j]], 3, 2) for i, j in ((0, 1), (0, 2), (1, 2)))]
-    blocks = [(turns(SHAPES["1x32"], (i, 5 - i, i), 5), turns(access, (i, 5 - i, i), 5))
+    blocks = [(wavefronts(SHAPES["1x32"], (i, 5 - i, i), 5), wavefronts(access, (i, 5 - i, i), 5))
               for i, access in enumerate(SHAPES.values())]  # fmt: skip
     six = [turns_of_map(*map(int, shape.split("x"))) for shape in SHAPES]
     none = serving(list(SHAPES.values()), 10, 5)
     return [
-        ("fact_15_rank", rank(images) == 3 and turns(COLUMN, S303) == 1 and turns(COLUMN, NONE) == 8, f"{images}"),
-        ("fact_15_as_counted", agree, f"ranks equal counting for {len(everything)} swizzles"),
-        ("fact_16_wider", first["8x32: 1x8, 8x1"] == [(3, 0, 5)], f"8x32: {first['8x32: 1x8, 8x1']}"),
         (
-            "fact_16_narrower",
+            "rank_counts",
+            rank(images) == 3 and wavefronts(COLUMN, S303) == 1 and wavefronts(COLUMN, NONE) == 8,
+            f"{images}",
+        ),
+        ("ranks_as_counted", agree, f"ranks equal counting for {len(everything)} swizzles"),
+        ("a_wider_tile", first["8x32: 1x8, 8x1"] == [(3, 0, 5)], f"8x32: {first['8x32: 1x8, 8x1']}"),
+        (
+            "a_narrower_tile",
             illegal == [1, 1, 1] and narrow == [1, 2, 1] and ask_cute(made_by_cute, 3, 0, 2) == "S<0,4,3>",
             f"8x1, 4x2, 2x4: S<3,0,2> {illegal}, illegal; S<2,0,3> {narrow}",
         ),
         (
-            "fact_17_several_columns",
+            "several_columns",
             first["8x8: 4x2"] == [(2, 1, 2)] and first["8x8: 4x2 of every other row"] == [(2, 1, 3)],
             f"{first['8x8: 4x2']}, every other row {first['8x8: 4x2 of every other row']}",
         ),
-        ("fact_18_8x24", moved[:2] == [1, 1] and inside and all(len(k) == 8 for k in keys), f"turns {moved[:2]}"),
-        ("fact_18_8x9", moved[2:] == [2, 1], f"4x2, plain and with rows at {PLACES}: turns {moved[2:]}"),
-        ("fact_19_two_always", pairs_are_solved() and xor_by_itself == [9, 18, 36], f"bank rows {xor_by_itself}"),
-        ("fact_19_three_not_always", planes[0] is None and None not in planes[1:], f"three, then two: {planes}"),
-        ("fact_20_one_each", blocks == [(1, 1)] * 6, f"row and block under S<i,5-i,i>: {blocks}"),
-        ("fact_20_all_six", six == [1] * 6 and none == [] and ask_cute(cute_says_the_same), f"turns {six}"),
+        ("rows_of_24", moved[:2] == [1, 1] and inside and all(len(k) == 8 for k in keys), f"wavefronts {moved[:2]}"),
+        ("rows_of_9", moved[2:] == [2, 1], f"4x2, plain and with rows at {PLACES}: wavefronts {moved[2:]}"),
+        ("two_accesses_always", pairs_are_solved() and xor_by_itself == [9, 18, 36], f"bank rows {xor_by_itself}"),
+        ("three_accesses_not_always", planes[0] is None and None not in planes[1:], f"three, then two: {planes}"),
+        ("one_swizzle_each", blocks == [(1, 1)] * 6, f"row and block under S<i,5-i,i>: {blocks}"),
+        ("all_six_at_once", six == [1] * 6 and none == [] and ask_cute(cute_says_the_same), f"wavefronts {six}"),
     ]
 
 
 [name for name, holds, _ in facts() if not holds]  # what does not hold
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the matrix
+# ## The matrix
 #
 # From here on the cells use the `cookbook` package, which draws what the cells above made, and checks it.
 #
@@ -433,7 +437,7 @@ print("rank:", gf2.rank(wrong[:3, 5:]))
 draw.gf2_matrix(wrong, BANK_ROWS, asked=(5, 6, 7), title="The trap: S<3,0,3> on 8 x 32, and the column read")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the solver of this package
+# ## The solver of this package
 #
 # `design.solve` does what `kernel` does, for tiles of up to 65536 elements and real banks, and then says what the map
 # *is*: a swizzle of the plain layout, one of a permuted layout, or neither. The six shapes at once:
@@ -466,7 +470,7 @@ except design.Unsolvable as error:
     print("the proof holds:", error.proof.check())
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: a map for six shapes, drawn
+# ## A map for six shapes, drawn
 #
 # Its matrix: the bank rows are the five lowest, and the row bits come in from the right in reversed order. The five
 # columns that a block uses have rank 5 in the coloured rows, whichever block it is.

@@ -159,7 +159,7 @@ unchanged_rows(32, 32, 3, 3, 3), period(3, 3, 3) // 32
 
 
 # %%
-def turns(addresses: list[int], width: int = 4, banks: int = 32) -> int:
+def wavefronts(addresses: list[int], width: int = 4, banks: int = 32) -> int:
     """Wavefronts for the lanes' byte addresses, `width` bytes each: wide accesses go in phases of banks * 4 bytes."""
     phase, total = max(1, banks * 4 // max(width, 4)), 0
     for first in range(0, len(addresses), phase):
@@ -171,7 +171,7 @@ def turns(addresses: list[int], width: int = 4, banks: int = 32) -> int:
     return total
 
 
-HALF = {spec: turns([2 * o for o in column(8, 32, 0, *spec)], 16) for spec in ((0, 3, 3), (2, 3, 3), (3, 3, 3))}
+HALF = {spec: wavefronts([2 * o for o in column(8, 32, 0, *spec)], 16) for spec in ((0, 3, 3), (2, 3, 3), (3, 3, 3))}
 HALF
 
 # %% [markdown]
@@ -214,8 +214,10 @@ by_hand_is_right, pairs_up(32, 16, 4, 0, 5), pairs_up(32, 16, 4, 0, 4)
 # Count before you judge. 32 lanes read column 0 of the 32 rows:
 
 # %%
-ON_32 = {(B, M, S): turns([4 * o for o in column(32, 16, 0, B, M, S)]) for B, M, S in ((4, 0, 4), (4, 0, 5))}
-ON_16 = {(B, M, S): turns([4 * o for o in column(16, 16, 0, B, M, S)], banks=16) for B, M, S in ((4, 0, 4), (4, 0, 5))}
+ON_32 = {(B, M, S): wavefronts([4 * o for o in column(32, 16, 0, B, M, S)]) for B, M, S in ((4, 0, 4), (4, 0, 5))}
+ON_16 = {
+    (B, M, S): wavefronts([4 * o for o in column(16, 16, 0, B, M, S)], banks=16) for B, M, S in ((4, 0, 4), (4, 0, 5))
+}
 {"32 rows on 32 banks": ON_32, "16 rows on 16 banks": ON_16}
 
 # %% [markdown]
@@ -262,17 +264,17 @@ def cut(rule: tuple[int, int, int]) -> tuple[int, int, int]:
     return min(B, S), M, S
 
 
-def column_turns(X: int, s: int, N: int, spec: tuple[int, int, int], lanes: int = 32) -> set[int]:
+def column_wavefronts(X: int, s: int, N: int, spec: tuple[int, int, int], lanes: int = 32) -> set[int]:
     """Wavefronts beyond one a phase, over all columns of vectors, for `lanes` rows."""
     width, phases = N * s, max(1, lanes * N * s // 128)
-    found = {turns([s * swizzle(r * X + v, *spec) for r in range(lanes)], width) for v in range(0, X, N)}
+    found = {wavefronts([s * swizzle(r * X + v, *spec) for r in range(lanes)], width) for v in range(0, X, N)}
     return {count - phases for count in found}
 
 
 short, narrow = cut(common_rule(32, 2, 8)), common_rule(64, 2, 1)
 {
-    f"half 8 x 32, 16 bytes, {short}": turns([2 * o for o in column(8, 32, 0, *short)], 16),
-    f"half 32 x 64, 2 bytes, {narrow}": turns([2 * o for o in column(32, 64, 0, *cut(narrow))], 2),
+    f"half 8 x 32, 16 bytes, {short}": wavefronts([2 * o for o in column(8, 32, 0, *short)], 16),
+    f"half 32 x 64, 2 bytes, {narrow}": wavefronts([2 * o for o in column(32, 64, 0, *cut(narrow))], 2),
 }
 
 # %% [markdown]
@@ -309,11 +311,11 @@ def rule(X: int, s: int, N: int) -> tuple[int, int, int]:
 
 
 # %%
-def row_turns(X: int, s: int, N: int, spec: tuple[int, int, int]) -> set[int]:
+def row_wavefronts(X: int, s: int, N: int, spec: tuple[int, int, int]) -> set[int]:
     """Wavefronts beyond one a phase when 32 lanes store neighbouring vectors, over many starts."""
     phases = max(1, 32 * N * s // 128)
     starts = range(0, 32 * X, 32 * N)
-    return {turns([s * swizzle(first + N * k, *spec) for k in range(32)], N * s) - phases for first in starts}
+    return {wavefronts([s * swizzle(first + N * k, *spec) for k in range(32)], N * s) - phases for first in starts}
 
 
 def in_one_piece(X: int, N: int, spec: tuple[int, int, int]) -> bool:
@@ -335,14 +337,14 @@ def _verdict(X: int, s: int, N: int, spec: tuple[int, int, int]) -> str:
     B, _, S = spec
     if B < 0 or abs(S) < B:
         return "illegal"
-    free = column_turns(X, s, N, spec) == row_turns(X, s, N, spec) == {0} and in_one_piece(X, N, spec)
+    free = column_wavefronts(X, s, N, spec) == row_wavefronts(X, s, N, spec) == {0} and in_one_piece(X, N, spec)
     return "free" if free else "conflicts"
 
 
 sweep(rule, 32), sweep(common_rule, 32)
 
 # %% [markdown]
-# This page's rule first, then the common one, for rows of up to 32 elements; the lab below goes further.
+# This page's rule first, then the common one, for rows of up to 32 elements; the cells at the end go further.
 #
 # ## The kernel
 #
@@ -431,7 +433,7 @@ def columns(x: torch.Tensor, bits: int = 3) -> torch.Tensor:
 # ## What a profiler should count
 #
 # Which element each lane begins with, at every step of the two loops. With `smem_layout` that predicts the wavefronts
-# of both instructions of both kernels, and the lab has them counted.
+# of both instructions of both kernels, and the cells at the end have them counted.
 
 
 # %%
@@ -470,40 +472,40 @@ def facts() -> list[tuple[str, bool, str]]:
     zero, torn = column(8, 32, 0, 3, 2, 3), [swizzle(32 + i, 3, 2, 3) for i in range(8)]
     still = unchanged_rows(32, 32, 3, 3, 3)
     still_4, still_3 = unchanged_rows(32, 16, 4, 0, 4), unchanged_rows(32, 16, 3, 0, 4)
-    checked, mended = sweep(rule, 64), turns([2 * o for o in column(8, 32, 0, *short)], 16)
+    checked, fixed = sweep(rule, 64), wavefronts([2 * o for o in column(8, 32, 0, *short)], 16)
     usual = sweep(common_rule, 64)
     return [
         (
-            "fact_11_what_the_knobs_mean",
+            "what_the_parameters_mean",
             knobs and below and legal and masks(3, 2, 3) == (0xE0, 0x1C),
             f"2^M together, period 2^(B+M+S): {knobs}; <3,0,3>, <3,0,2> undo themselves: {legal}; below: {below}",
         ),
         (
-            "fact_12_eight_rows_of_32",
+            "eight_rows_of_32",
             zero == [0, 36, 72, 108, 144, 180, 216, 252] and torn[:4] == [36, 37, 38, 39] and torn[4] == 32
             and still == [0, 1, 16, 17] and HALF == {(0, 3, 3): 4, (2, 3, 3): 1, (3, 3, 3): 1},
-            f"<3,2,3>, column 0: {zero}; <3,3,3> leaves rows {still}; half, turns: {HALF}",
+            f"<3,2,3>, column 0: {zero}; <3,3,3> leaves rows {still}; half, wavefronts: {HALF}",
         ),
         (
-            "fact_13_32_rows_of_16",
+            "32_rows_of_16",
             still_4 == [0, 16] and still_3 == [0, 8, 16, 24] and by_hand_is_right and pairs_up(32, 16, 4, 0, 5)
             and list(ON_32.values()) == [2, 1] and list(ON_16.values()) == [1, 2],
             f"unchanged: {still_4}, {still_3}; on 32 banks {ON_32}, on 16 {ON_16}",
         ),
         (
-            "fact_14_choosing",
-            rule(64, 2, 8) == (3, 3, 3) and short == (2, 3, 2) and mended == 2
+            "choosing_a_swizzle",
+            rule(64, 2, 8) == (3, 3, 3) and short == (2, 3, 2) and fixed == 2
             and checked["free"] == sum(checked.values()) and usual["illegal"] > 0 and usual["conflicts"] > 0,
-            f"half 8x64: {rule(64, 2, 8)}; half 8x32 {short}: {mended}-way; this rule {checked}, the common {usual}",
+            f"half 8x64: {rule(64, 2, 8)}; half 8x32 {short}: {fixed}-way; this rule {checked}, the common {usual}",
         ),
     ]  # fmt: skip
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab
+# ## The facts
 #
-# From here on the cells use the `cookbook` package: it draws, and it compares what the cells above counted with a model
-# of its own and with CuTe. First the facts, as they are computed just now.
+# The `cookbook` package draws, and compares what the cells above counted with a model of its own and with CuTe. First
+# the facts, as they are computed just now.
 
 # %% tags=["lab"]
 from cookbook import banks, draw
@@ -514,7 +516,7 @@ for name, holds, detail in facts():
     print(f"{'holds' if holds else 'FAILS'} {name}\n      {detail}")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the wiring
+# ## The wiring
 #
 # `<3,2,3>` on 8 rows of 32, in elements. Columns are bits 0 to 4, rows bits 5 to 7: the swizzle reads the row and
 # changes the upper part of the column.
@@ -535,7 +537,7 @@ draw.swizzle_bits(Swizzle(3, 3, 3), fields={"column": 5, "row": 4})
 draw.swizzle_bits(Swizzle(2, 3, -3), n=9)
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: torn vectors
+# ## Torn vectors
 #
 # Rows of 32 under `<3,2,3>`, by offset. Four neighbours stay together (one colour, 16 bytes of float); of eight, the
 # two halves change places in every odd row.
@@ -558,7 +560,7 @@ draw.bank_grid(SmemLayout(Layout((8, 32), (32, 1)), Swizzle(2, 3, 2).in_bytes(16
 draw.bank_grid(SmemLayout(Layout((8, 32), (32, 1)), Swizzle(2, 3, 3).in_bytes(16), 16))
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: `<4,0,4>` and `<4,0,5>`
+# ## `<4,0,4>` and `<4,0,5>`
 #
 # The bank of each element, 32 rows of 16 floats on 32 banks. Column 0 is framed; red cells meet in a bank.
 
@@ -578,7 +580,7 @@ draw.before_after(
 )
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the rules, over all cases
+# ## The rules, over all cases
 
 # %% tags=["lab"]
 RULES = {"common": common_rule, "common, B cut to S": lambda *case: cut(common_rule(*case)), "this page's": rule}
@@ -586,7 +588,7 @@ for name, choose in RULES.items():
     print(f"{name:20}", sweep(choose, 256))
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: compared with CuTe
+# ## Compared with CuTe
 #
 # `cute.make_swizzle` on the tiles above, element by element; and what it does with an illegal one: nothing is raised,
 # and the identity comes back. `cookbook.swizzle` refuses.
@@ -643,7 +645,7 @@ from cookbook import lab
 lab.check_cells("foundations/swizzle_parameters")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: counted by a profiler
+# ## Counted by a profiler
 #
 # Nsight Compute counts the wavefronts of every instruction of a kernel that runs.
 # `cookbook check foundations/swizzle_parameters --tools --record` has it look at both kernels, and holds each

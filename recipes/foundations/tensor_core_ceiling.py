@@ -42,7 +42,7 @@
 #   do not.
 #
 # So we write kernels that do the products of a GEMM and none of the rest: operands are loaded once, before the loop,
-# and results leave once, after it. `cookbook bench` runs such a kernel *beside* every GEMM, in the same rounds, on the
+# and results leave once, after it. `cookbook bench` runs such a kernel with every GEMM, in the same rounds, on the
 # same GPU, and says which part of that ceiling the GEMM reaches.
 
 # %%
@@ -626,7 +626,7 @@ def facts() -> list[tuple[str, bool, str]]:
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: what wgmma asks of shared memory
+# ## What wgmma asks of shared memory
 #
 # From here on the cells use the `cookbook` package. The bytes that one `wgmma` would read in each clock if the tensor
 # cores never waited; an SM's shared memory has 128 (computed, not measured).
@@ -650,7 +650,7 @@ draw.bar_chart(asked, unit="bytes a clock", title="What wgmma asks for", highlig
 draw.swizzle_view(evaluate(smem_layout, cutlass.BFloat16, 64))
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the loops
+# ## The loops
 #
 # The PTX is not the last word; this is what an iteration of each loop holds in the machine code. Beside its eight
 # `HGMMA` a `wgmma` loop needs a few instructions on uniform registers, which make the descriptors; they run while the
@@ -696,7 +696,7 @@ Markdown(ceiling_table("foundations/tensor_core_ceiling"))
 # %% [markdown] tags=["lab"]
 # ## What it is for
 #
-# `cookbook bench` times one more kernel beside a GEMM and its peers, in the same rounds: `Ceiling(MmaSync(...))` for
+# `cookbook bench` times one more kernel with a GEMM and its peers, in the same rounds: `Ceiling(MmaSync(...))` for
 # recipes that use `mma.sync`, `Ceiling(Wgmma(...))` for those that use `wgmma`, with as many operations as the GEMM
 # has. The ratio is the part of the ceiling that the GEMM reaches, and it holds on a warm day too: the card's power and
 # temperature were the same for both.

@@ -182,7 +182,7 @@ orders["Hilbert"] = hilbert_order()
 # for which a wave is 64 tiles high and hardly more than two wide.
 #
 # So one kernel can be run in five orders that differ in nothing else: how much does each read from memory, and how long
-# does it take? Beside the counts will stand what the model allows each wave, in bytes.
+# does it take? Next to the counts stands what the model allows each wave, in bytes.
 
 
 # %%
@@ -306,19 +306,19 @@ def facts() -> list[tuple[str, bool, str]]:
     same = ask_cute(tiles_of, 16) == orders["groups of 16"][:600]
     layout = ask_cute(raster_and_inverse, 16)[0]
     return [
-        ("fact_31_means", found == wanted, f"rows + columns a wave: {found}"),
-        ("fact_31_first_waves", first == [8832, 4352], f"row by row, groups of 16: {first}"),
-        ("fact_31_every_tile_once", covered, f"{len(orders)} orders of {GRID[0] * GRID[1]} tiles"),
-        ("fact_31_groups_of_one_are_rows", ones, "the order row by row; needed for the experiment"),
-        ("fact_31_as_a_layout", same and layout == "(16,32,4):(1,64,16)", layout),
-        ("fact_31_ragged", ragged[0] == 0 < ragged[1], f"tiles missed of 10 x 6, with and without min: {ragged}"),
+        ("means_of_waves", found == wanted, f"rows + columns a wave: {found}"),
+        ("first_waves", first == [8832, 4352], f"row by row, groups of 16: {first}"),
+        ("every_tile_once", covered, f"{len(orders)} orders of {GRID[0] * GRID[1]} tiles"),
+        ("groups_of_one_are_rows", ones, "the order row by row; needed for the experiment"),
+        ("as_a_layout", same and layout == "(16,32,4):(1,64,16)", layout),
+        ("a_ragged_grid", ragged[0] == 0 < ragged[1], f"tiles missed of 10 x 6, with and without min: {ragged}"),
     ]
 
 
 [name for name, holds, _ in facts() if not holds]  # what does not hold
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the first wave
+# ## The first wave
 #
 # From here on the cells use the `cookbook` package, which draws what the cells above made, and checks it.
 #
@@ -337,7 +337,7 @@ draw.tile_order(orders, wave=WAVE, tile=TILE)
 draw.tile_order({name: orders[name] for name in ("groups of 16", "Hilbert")}, wave=WAVE, tile=TILE, show=3)
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: in the kernels
+# ## In the kernels
 #
 # The GEMM recipes' own configurations:
 
@@ -349,7 +349,7 @@ for name in ("ampere/ldmatrix_gemm", "hopper/tma_wgmma_gemm"):
     print(f"{name}: tiles of {config.tile_m} x {config.tile_n}, raster_group {config.raster_group}")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: measured
+# ## Measured
 #
 # The experiment, in `bfloat16`. `cookbook check foundations/thread_block_swizzle --tools --record` runs it on an H200:
 # the five orders are timed alternately in one process, and Nsight Compute counts what each reads from memory and how

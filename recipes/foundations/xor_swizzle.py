@@ -128,7 +128,7 @@ all(stays_inside(rows, cols) == law(rows, cols) for rows in range(1, 33) for col
 N = 8  # threads, banks, rows and columns
 
 
-def turns(places: list[tuple[int, int]]) -> int:
+def wavefronts(places: list[tuple[int, int]]) -> int:
     """Wavefronts that places (row, slot) take; the slot is the bank."""
     wanted = [set() for _ in range(N)]
     for row, slot in places:
@@ -141,13 +141,13 @@ def transpose(given: list[list], store, load) -> tuple[list[list], list[int]]:
     shared, output, took = [[None] * N for _ in range(N)], [], []
     for row in range(N):
         places = [store(row, t) for t in range(N)]
-        took.append(turns(places))
+        took.append(wavefronts(places))
         for t, (r, slot) in enumerate(places):
             shared[r][slot] = given[row][t]
-    # the barrier: nobody loads before everybody has stored
+    # the barrier: no thread loads before all have stored
     for i in range(N):
         places = [load(i, t) for t in range(N)]
-        took.append(turns(places))
+        took.append(wavefronts(places))
         output.append([shared[r][slot] for r, slot in places])
     return output, took
 
@@ -192,12 +192,12 @@ output == WANTED, took, sum(took)
 
 
 # %%
-def column_turns(swizzled_up_to: int, col: int) -> int:
+def column_wavefronts(swizzled_up_to: int, col: int) -> int:
     """Wavefronts of one column when only rows 0 to `swizzled_up_to` are swizzled."""
-    return turns([(row, col ^ row if row <= swizzled_up_to else col) for row in range(N)])
+    return wavefronts([(row, col ^ row if row <= swizzled_up_to else col) for row in range(N)])
 
 
-[column_turns(row, 0) for row in range(N)]
+[column_wavefronts(row, 0) for row in range(N)]
 
 # %% [markdown]
 # ### Trap: swizzling the load by its own row
@@ -213,7 +213,7 @@ def wrong_load(i: int, t: int) -> tuple[int, int]:
 
 
 output, took = transpose(GIVEN, store, wrong_load)
-{"is the transpose": output == WANTED, "is the input": output == GIVEN, "turns": sum(took)}
+{"is the transpose": output == WANTED, "is the input": output == GIVEN, "wavefronts": sum(took)}
 
 # %% [markdown]
 # ### Trap: no barrier
@@ -356,7 +356,8 @@ def transpose_tile(x: torch.Tensor, bits: int = 5) -> torch.Tensor:
 # ## What a profiler should count
 #
 # Step *i* of the first loop stores row *i*, step *i* of the second loads column *i*, with the swizzle and without it:
-# only `smem_layout` differs. The lab predicts the wavefronts of both instructions from these and has them counted.
+# only `smem_layout` differs. The cells at the end predict the wavefronts of both instructions from these and have them
+# counted.
 
 
 # %%
@@ -393,42 +394,42 @@ def facts() -> list[tuple[str, bool, str]]:
     agree = all(stays_inside(r, c) == law(r, c) for r in range(1, 33) for c in range(1, 130))
     eight = {cols: stays_inside(8, cols) for cols in (12, 20, 24)}
     (_, before), (right, after) = transpose(GIVEN, plain_store, plain_load), transpose(GIVEN, store, load)
-    falling = [column_turns(row, 0) for row in range(N)]
+    falling = [column_wavefronts(row, 0) for row in range(N)]
     wrong, _ = transpose(GIVEN, store, wrong_load)
     tiled, spent = transpose_tiled(list(range(256)), 16)
     early = sum(value is None for row in transpose_without_barrier(GIVEN) for value in row)
     return [
         (
-            "fact_7_small_tiles",
+            "small_tiles",
             two == [[0, 1], [1, 0]] and three[1][2] == 3 and six[2:] == [[2, 3, 0, 1, 6, 7], [3, 2, 1, 0, 7, 6]],
             f"2x2: {two}; 2x3: (1, 2) -> {three[1][2]}; 4x6: rows 2 and 3 -> {six[2:]}",
         ),
         (
-            "fact_8_the_law",
+            "the_law_of_staying_inside",
             agree and eight == {12: False, 20: False, 24: True},
             f"the law agrees with the search: {agree}; 8 rows of 12, 20, 24 stay inside: {list(eight.values())}",
         ),
         (
-            "fact_9_the_toy_gpu",
+            "the_toy_gpu",
             right == WANTED
             and falling == [8, 7, 6, 5, 4, 3, 2, 1]
             and (before, after) == ([1] * N + [N] * N, [1] * N + [1] * N),
-            f"column, row by row swizzled: {falling}; in all {sum(before)} turns, then {sum(after)}",
+            f"column, row by row swizzled: {falling}; in all {sum(before)} wavefronts, then {sum(after)}",
         ),
         (
-            "fact_10_loads_and_tiles",
+            "loads_and_tiles",
             wrong == GIVEN and early > 0 and tiled == [col * 16 + row for row in range(16) for col in range(16)],
             f"shared[i][i ^ t] gives the input: {wrong == GIVEN}; no barrier: {early} of 64 read too early; "
-            f"16x16: {spent} turns",
+            f"16x16: {spent} wavefronts",
         ),
     ]
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab
+# ## The facts
 #
-# From here on the cells use the `cookbook` package: it draws, and it compares what the cells above counted with a model
-# of its own and with CuTe. First the facts, as they are computed just now.
+# The `cookbook` package draws, and compares what the cells above counted with a model of its own and with CuTe. First
+# the facts, as they are computed just now.
 
 # %% tags=["lab"]
 from cookbook import banks, draw
@@ -439,7 +440,7 @@ for name, holds, detail in facts():
     print(f"{'holds' if holds else 'FAILS'} {name}\n      {detail}")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: 4 x 6
+# ## 4 x 6
 #
 # The number in a cell is where its element goes. What leaves row 2 lands in row 3, on top of what is there; what leaves
 # row 3 lands behind the tile.
@@ -470,7 +471,7 @@ draw.layout_grid(
 )
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the transpose, frame by frame
+# ## The transpose, frame by frame
 #
 # Without the swizzle, at the first load: all eight threads stand at bank 0.
 
@@ -506,7 +507,7 @@ draw.swizzle_progress(lambda row, col: (row, col ^ row))
 draw.toy_transpose(store, wrong_load, step=-1, title="The trap: shared[i][i ^ t] gives back the input")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: compared
+# ## Compared
 #
 # `col ^ row` on 8 x 8 is CuTe's `Swizzle<3,0,3>` over `(8,8):(8,1)`. The kernel's layout is asked from CuTe itself, and
 # its row and its column are counted on the 32 banks.
@@ -536,7 +537,7 @@ from cookbook import lab
 lab.check_cells("foundations/xor_swizzle")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: counted by a profiler
+# ## Counted by a profiler
 #
 # Nsight Compute counts the wavefronts of every instruction of a kernel that runs.
 # `cookbook check foundations/xor_swizzle --tools --record` has it look at both kernels, and holds each instruction

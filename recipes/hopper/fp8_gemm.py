@@ -19,10 +19,11 @@
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     operands: fp8
+#     measured_by: foundations/gpc_remapping
 #     dtypes: [bfloat16, float16]
 #     path: tma, multicast -> swizzled shared memory -> wgmma e4m3 -> scale factors -> stmatrix -> tma
 #     instructions:
-#       sm_90a: [UTMALDG.2D.MULTICAST, QGMMA, STSM.16.M88.4, UTMASTG.2D, USETMAXREG, SYNCS]
+#       sm_90a: [UTMALDG.2D, QGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
 #     bench_shapes: [[8192, 8192, 8192], [4096, 4096, 4096], [4096, 7168, 2048]]
 # ---
 
@@ -39,16 +40,13 @@
 #   of a fraction. *Promoted* accumulation adds the partial sums of some k-tiles to a second set of registers, in full
 #   float32. Fast or promoted is one field of the configuration.
 #
-# The rest is that of [the tuned GEMM](tuned_gemm.ipynb): persistent CTAs, clusters of two with TMA multicast, two
-# consumer warpgroups that share a work tile, an overlapped epilogue, PDL (programmatic dependent launch), a GPC-aware
-# remapping of clusters.
+# The rest is that of [the tuned GEMM](tuned_gemm.ipynb).
 #
 # **Two numbers first**, for 8192 x 8192 x 8192 on an H200. Operations: 8192 cubed multiply-adds over 132 SMs x 4096 are
 # 1.02 million clocks, 0.7 ms at the 1.4 to 1.5 GHz to which the GPU lowers its clock at its power limit. Bytes: A, B
-# and C once are 268 MB, 0.06 ms at 4.26 TB/s. So the tensor cores and the power that they take are the limit.
+# and C once are 268 MB, 0.06 ms at 4.26 TB/s. So the tensor cores, and the power that they take, are the limit.
 
 # %%
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -60,7 +58,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 
-from cookbook.recipe.entry import DTYPES, Call, Gemm, check_apart, check_tensor, compile_host, kind, require
+from cookbook.recipe.entry import DTYPES, Call, RowScaledGemm, compile_host, remap_table, require
 
 # %% [markdown]
 # ## The sizes
@@ -86,6 +84,8 @@ class Config:
     tile_k: int = 128  # 128 bytes: one row of the SW128 atom, four wgmma steps of 32
     stages: int = 4  # pairs of A and B tiles in flight or being read
     promote_every: int = 0  # k-tiles after which partial sums go to a second set of registers; 0: never (fast)
+    cluster_m: int = 1
+    cluster_n: int = 2  # CTAs side by side: both get each tile of A by multicast
     swizzle_size: int = 8  # cluster tiles down C that share tiles of B before the rasterization moves across
     gpc_aware: bool = True  # a cluster's first cluster tile goes by its GPC, not by its number
     epi_n: int = 64  # columns of an epilogue subtile: 64 rows of 128 bytes
@@ -96,14 +96,6 @@ class Config:
         if self.subtiles % self.epi_stages:
             needed = f"a divisor of the {self.subtiles} subtiles: a work tile begins with the stage written longest ago"
             raise ValueError(f"epi_stages: got {self.epi_stages}; needed {needed}")
-
-    @property
-    def cluster_m(self) -> int:
-        return 1
-
-    @property
-    def cluster_n(self) -> int:
-        return 2  # side by side: both CTAs get each tile of A by multicast
 
     @property
     def cluster(self) -> int:
@@ -167,8 +159,8 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # | 32 bits | 32 | 4 | `S<3,4,3>` | `S<3,2,3>` | 8 elements, 32 bytes |
 #
 # Both 3s (how many bits, how far apart) stay in every row: eight rows, eight chunks. The one in the middle counts the
-# bits of an address *inside* a chunk, and there are fewer elements than bytes. So `smem_layouts` is the function of the
-# pages before, and takes another type. One thing is lost: `wgmma` takes 8-bit operands K-major only.
+# bits of an address *inside* a chunk, and there are fewer elements than bytes. One thing is lost: `wgmma` takes 8-bit
+# operands K-major only.
 
 
 # %%
@@ -231,28 +223,16 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 from cookbook import draw
 from cookbook.layouts import evaluate
 
-evaluated_layouts = evaluate(smem_layouts, cutlass.BFloat16, element_bits=8)
-draw.swizzle_view(evaluated_layouts.a)
+draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, element_bits=8).a)
 
 # %% [markdown] tags=["lab"]
 # The eight rows of an atom of A. A cell is a chunk of 16 bytes, here 16 elements. Chunk `c` of row `r` lies at `c ^ r`.
-# A subtile of C has 16-bit elements, and the same mode:
-
-# %% tags=["lab"]
-draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, element_bits=16).c)
-
-# %% [markdown] tags=["lab"]
-# The stages over time. The times are chosen to show who waits for whom; they are not measured.
-
-# %% tags=["lab"]
-draw.pipeline(stages=CONFIG.stages, k_tiles=10, load_time=3)
 
 # %% [markdown]
 # ## The tile scheduler
 #
 # Cluster tiles (two work tiles side by side) are numbered in groups of `swizzle_size` down C, and a cluster computes
-# the numbers `first`, `first + step`, ... Eight clusters of a group share tiles of B; where these eight run on one GPC,
-# L2 reads such a tile once for all of them. Which number a cluster begins with is therefore looked up (`remap`).
+# the numbers `first`, `first + step`, ...; `first` comes from a table, as [below](#gpc-aware-remapping).
 
 
 # %%
@@ -294,26 +274,21 @@ def state_at(k_tile, config: cutlass.Constexpr):
 
 
 # %%
-def to_all(sharers: int) -> dict:
-    """What a multicast copy is told: to write to all CTAs of a cluster of `sharers`, a bit for each."""
-    return {"mcast_mask": cutlass.Int16((1 << sharers) - 1)} if sharers > 1 else {}
-
-
 class Load(NamedTuple):
     """One operand as the producer sees it."""
 
     tma: cute.CopyAtom
     source: cute.Tensor  # (TMA, m or n, k): global memory
     target: cute.Tensor  # (TMA, STAGE): shared memory
-    sharers: int  # CTAs that get each tile by multicast
+    multicast: dict  # what a copy to several CTAs of the cluster is told: a bit for each
 
 
 @cute.jit
 def load_of(tma, mX, sX, tile, part, sharers: cutlass.Constexpr):
-    """The parts of all tiles of an operand that this CTA fetches."""
+    """The parts of all tiles of an operand that this CTA fetches; `sharers` CTAs of the cluster get each tile."""
     gX = cute.group_modes(cute.local_tile(mX, tile, (None, None)), 0, 2)  # ((rows, K), m or n, k)
     target, source = cpasync.tma_partition(tma, part, cute.make_layout(sharers), cute.group_modes(sX, 0, 2), gX)
-    return Load(tma, source, target, sharers)
+    return Load(tma, source, target, {"mcast_mask": cutlass.Int16((1 << sharers) - 1)} if sharers > 1 else {})
 
 
 @cute.jit
@@ -327,8 +302,8 @@ def produce_tile(pipe, state, i, k_tiles, a: Load, b: Load, tile):
         pipe.producer_acquire(state)
         barrier = pipe.producer_get_barrier(state)
         tAsA, tBsB = a.target[None, state.index], b.target[None, state.index]
-        cute.copy(a.tma, tAgA[None, k_tile], tAsA, tma_bar_ptr=barrier, **to_all(a.sharers))
-        cute.copy(b.tma, tBgB[None, k_tile], tBsB, tma_bar_ptr=barrier, **to_all(b.sharers))
+        cute.copy(a.tma, tAgA[None, k_tile], tAsA, tma_bar_ptr=barrier, **a.multicast)
+        cute.copy(b.tma, tBgB[None, k_tile], tBsB, tma_bar_ptr=barrier, **b.multicast)
         state.advance()
     return state
 
@@ -350,12 +325,9 @@ def produce(pipe, schedule: Schedule, k_tiles, a: Load, b: Load, config: cutlass
 # %% [markdown]
 # ## The consumers: fast and promoted
 #
-# `accumulate` is the main loop as ever: issue the wgmmas of a k-tile as one commit group, wait for the group before,
-# give its stage back. All k-tiles are added up in the accumulators.
-#
-# `promote` begins at zero every `promote_every` k-tiles, waits until the accumulators are complete, and adds them to
-# `total`.
-# While one warpgroup adds, the other one's wgmmas keep the tensor cores busy.
+# `accumulate` is the main loop as ever: all k-tiles are added up in the accumulators. `promote` begins at zero every
+# `promote_every` k-tiles, waits until the accumulators are complete, and adds them to `total`. While one warpgroup
+# adds, the other one's wgmmas keep the tensor cores busy.
 
 
 # %%
@@ -451,11 +423,9 @@ def promote(me: Consumer, read, k_tiles: cutlass.Constexpr):
 #
 # A factor of a row of A or of a column of B comes out of the sum over K, so it meets a finished accumulator: one
 # multiplication by the row's factor, one by the column's, then the rounding. A thread holds two rows of an accumulator
-# tile, `lane / 4` and 8 below, and of every 8 columns two: `lane % 4 * 2` and the next.
-#
-# A warpgroup needs 64 + 256 factors of a work tile. Its threads fetch them with plain loads while the first k-tile is
-# multiplied, and put them into shared memory later; at the tile's end they are there. A scale of the whole matrix is
-# the special case of stride 0.
+# tile, `lane / 4` and 8 below, and of every 8 columns two: `lane % 4 * 2` and the next. A warpgroup's threads fetch the
+# 64 + 256 factors of a work tile while the first k-tile is multiplied, and put them into shared memory later. A scale
+# of the whole matrix is the special case of stride 0.
 
 
 # %%
@@ -511,14 +481,11 @@ def scaled(me: Consumer, i: cutlass.Constexpr, config: cutlass.Constexpr):
 # %% [markdown]
 # ## The overlapped epilogue
 #
-# At the end of a work tile a warpgroup scales and rounds its accumulators into `rC`, half as many registers, and begins
-# the next work tile. Under the first k-tiles of that it stores `rC` in subtiles of 64 x 64: `stmatrix` into swizzled
-# shared memory, TMA from there.
-#
-# A subtile goes to stage `j % epi_stages`, and one `wait_group` lets the stage be written that was stored the longest
-# ago. Across work tiles that is right only if `epi_stages` divides the number of subtiles: `Config` asks for it. The
-# first version of `promoted` had 3 subtiles and 2 stages. It gave right results on a GPU each time; level *pipeline*
-# found the race.
+# At the end of a work tile a warpgroup scales and rounds its accumulators into `rC`, half as many registers. It stores
+# `rC` under the first k-tiles of the next work tile, in subtiles of 64 x 64. A subtile goes to stage `j % epi_stages`,
+# and one `wait_group` lets the stage be written that was stored the longest ago. Across work tiles that is right only
+# if `epi_stages` divides the number of subtiles. The first version of `promoted` had 3 subtiles and 2 stages. It gave
+# right results on a GPU each time; level *pipeline* found the race.
 
 
 # %%
@@ -581,20 +548,11 @@ def multiply_and_store(me: Consumer, schedule: Schedule, k_tiles, config: cutlas
 # %% [markdown]
 # ## The kernel
 #
-# What a CTA shares, what a launch hands over, and who does what: one warp produces, two warpgroups consume.
+# One warp produces, two warpgroups consume. As many clusters are launched as the number of waves needs. With a table of
+# the remapping no CTA lets the next kernel in early (`use_pdl`), for that would mix up where clusters run.
 
 
 # %%
-class Shared(NamedTuple):
-    """A CTA's shared memory."""
-
-    pipe: pipeline.PipelineTmaAsync
-    sA: cute.Tensor  # (M, K, STAGE)
-    sB: cute.Tensor  # (N, K, STAGE)
-    sC: cute.Tensor  # (64, EPI_N, STAGE): of both warpgroups
-    sS: cute.Tensor  # (ROWS + TILE_N, GROUP): scale factors
-
-
 class Operands(NamedTuple):
     """What a kernel takes: tensors as TMA coordinates, with their copies, and scale factors."""
 
@@ -610,7 +568,7 @@ class Operands(NamedTuple):
 
 @cute.jit
 def set_up(dtypes: cutlass.Constexpr, config: cutlass.Constexpr):
-    """Shared memory and the pipeline of a CTA."""
+    """The pipeline of a CTA, and its shared memory: sA, sB, sC, and scale factors (ROWS + TILE_N, GROUP)."""
     a, b, dtype = dtypes
     layouts, smem = smem_layouts(dtype, config), cutlass.memory.SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
@@ -633,7 +591,7 @@ def set_up(dtypes: cutlass.Constexpr, config: cutlass.Constexpr):
     cute.arch.mbarrier_init_fence()
     cute.arch.cluster_arrive_relaxed()  # no CTA signals its neighbour's barrier before that is set up
     cute.arch.cluster_wait()
-    return Shared(pipe, sA, sB, sC, sS)
+    return pipe, (sA, sB, sC, sS)
 
 
 @cute.kernel
@@ -650,7 +608,7 @@ def kernel(op: Operands, remap: cute.Pointer, raster: tuple, dtypes: cutlass.Con
     if warp_idx == 8:
         for tma in (op.tma_a, op.tma_b, op.tma_c):
             cpasync.prefetch_descriptor(tma)
-    shared = set_up(dtypes, config)
+    pipe, smem = set_up(dtypes, config)
     rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
     tiles, down, by_step, of_group, of_last = raster
     first = cute.arch.make_warp_uniform(first)
@@ -660,17 +618,18 @@ def kernel(op: Operands, remap: cute.Pointer, raster: tuple, dtypes: cutlass.Con
         cute.arch.setmaxregister_decrease(config.registers[0])
         if warp_idx == 8:
             tile_a, tile_b = (config.tile_m, config.tile_k), (config.tile_n, config.tile_k)
-            a = load_of(op.tma_a, op.mA, shared.sA, tile_a, rank, config.cluster_n)
-            b = load_of(op.tma_b, op.mB, shared.sB, tile_b, cutlass.Int32(0), config.cluster_m)
-            produce(shared.pipe, schedule, k_tiles, a, b, config)
+            a = load_of(op.tma_a, op.mA, smem[0], tile_a, rank, config.cluster_n)
+            b = load_of(op.tma_b, op.mB, smem[1], tile_b, cutlass.Int32(0), config.cluster_m)
+            produce(pipe, schedule, k_tiles, a, b, config)
     else:
         cute.arch.setmaxregister_increase(config.registers[1])
-        consume(group, tidx % 128, op, shared, schedule, k_tiles, dtypes, config)
+        consume((group, tidx % 128), op, pipe, smem, schedule, k_tiles, dtypes, config)
 
 
 @cute.jit
-def consume(group, tidx, op: Operands, shared: Shared, schedule: Schedule, k_tiles, dtypes, config):
-    """A warpgroup's share of all work tiles."""
+def consume(who, op: Operands, pipe, smem, schedule: Schedule, k_tiles, dtypes, config):
+    """A warpgroup's share of all work tiles. who: the warpgroup (0 or 1), and the thread in it."""
+    (group, tidx), (sA, sB, sC, sS) = who, smem
     a, b, dtype = dtypes
     overwrite, add = tiled_mma(dtype, config, a, b), tiled_mma(dtype, config, a, b)
     overwrite.set(warpgroup.Field.ACCUMULATE, False)
@@ -679,37 +638,28 @@ def consume(group, tidx, op: Operands, shared: Shared, schedule: Schedule, k_til
     thr = add.get_slice(group * 128)  # of the warpgroup's first thread: the same for all
     shape = thr.partition_shape_C((config.tile_m, config.tile_n))
     acc = cute.make_rmem_tensor(shape, cutlass.Float32)
-    me = Consumer(
-        pipe=shared.pipe,
-        overwrite=overwrite,
-        add=add,
-        acc=acc,
-        total=cute.make_rmem_tensor(shape, cutlass.Float32) if config.promote_every else acc,
-        tCrA=add.make_fragment_A(thr.partition_A(shared.sA)),
-        tCrB=add.make_fragment_B(thr.partition_B(shared.sB)),
-        scales=(op.scale_a, op.scale_b),
-        sS=shared.sS[None, group],
-        sC=cute.flat_divide(shared.sC, (64, config.epi_n, config.epi_stages))[None, None, None, 0, 0, group],
-        tma_c=op.tma_c,
-        gC=gC,
-        r2s=tiled_copies(dtype, config).r2s_c,
-        group=group,
-        tidx=tidx,
-    )
+    total = cute.make_rmem_tensor(shape, cutlass.Float32) if config.promote_every else acc
+    tCrA, tCrB = add.make_fragment_A(thr.partition_A(sA)), add.make_fragment_B(thr.partition_B(sB))
+    multiplies, scales = (pipe, overwrite, add, acc, total, tCrA, tCrB), ((op.scale_a, op.scale_b), sS[None, group])
+    sC = cute.flat_divide(sC, (64, config.epi_n, config.epi_stages))[None, None, None, 0, 0, group]
+    me = Consumer(*multiplies, *scales, sC, op.tma_c, gC, tiled_copies(dtype, config).r2s_c, group, tidx)
     cute.arch.griddepcontrol_wait()  # what this warpgroup reads and stores, the kernel before may still write
     multiply_and_store(me, schedule, k_tiles, config)
     if tidx < 32:
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
 
 
-# %% [markdown]
-# ## The launch
-#
-# As many clusters as the number of waves needs. A cluster that waits for the kernel before (`use_pdl`) has set itself
-# up by then. With remapping no CTA lets the next kernel in early, for that would mix up where clusters run.
+class Launch(NamedTuple):
+    """What a launch is told beside the addresses of its tensors."""
+
+    remap: cute.Pointer  # Int32, by cluster: the number of its first cluster tile
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]  # row strides of A, B, C, in elements
+    clusters: cutlass.Int32
+    stride_sa: cutlass.Int32  # from one scale factor to the next
+    stride_sb: cutlass.Int32
 
 
-# %%
 @cute.jit
 def gemm(
     pA: cute.Pointer,
@@ -717,51 +667,32 @@ def gemm(
     pC: cute.Pointer,
     pSA: cute.Pointer,
     pSB: cute.Pointer,
-    remap: cute.Pointer,
-    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
-    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
-    clusters: cutlass.Int32,
-    stride_sa: cutlass.Int32,
-    stride_sb: cutlass.Int32,
+    launch: Launch,
     stream: cuda.CUstream,
-    dtypes: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """C (M, N) = scale_a (M, 1) * A (M, K) times B (N, K) transposed * scale_b (1, N).
-
-    strides: row strides of A, B, C, in elements; stride_sa, stride_sb: from one scale factor to the next.
-    """
-    m, n, k = mnk
+    """C (M, N) = scale_a (M, 1) * A (M, K) times B (N, K) transposed * scale_b (1, N)."""
+    remap, (m, n, k), strides, clusters, stride_sa, stride_sb = launch
+    dtypes, ctas = (pA.dtype, pB.dtype, pC.dtype), config.cluster
     lda, ldb, ldc = (cute.assume(stride, divby=by) for stride, by in zip(strides, (16, 16, 8), strict=True))
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
-    layouts, ctas = smem_layouts(dtypes[2], config), config.cluster
-    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in layouts)
+    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtypes[2], config))
     tma_a, mA = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster_n)
     tma_b, mB = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster_m)
     tma_c, mC = cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n))
     sa = cute.make_tensor(pSA, cute.make_layout((m,), stride=(cutlass.Int64(stride_sa),)))
     sb = cute.make_tensor(pSB, cute.make_layout((n,), stride=(cutlass.Int64(stride_sb),)))
     op = Operands(tma_a, mA, tma_b, mB, tma_c, mC, sa, sb)
-    kernel(op, remap, raster_of(m, n, clusters, config), dtypes, config).launch(
-        grid=(clusters * ctas, 1, 1),
-        block=(config.threads, 1, 1),
-        cluster=(ctas, 1, 1),
-        stream=stream,
-        min_blocks_per_mp=1,
-        use_pdl=True,
-    )
-
-
-def cluster_tiles(config: Config, m: int, n: int) -> int:
-    """How many tiles of whole clusters cover C (m, n)."""
-    return -(-m // (config.tile_m * config.cluster_m)) * -(-n // (config.tile_n * config.cluster_n))
+    launcher = kernel(op, remap, raster_of(m, n, clusters, config), dtypes, config)
+    grid, block, cluster = ((x, 1, 1) for x in (clusters * ctas, config.threads, ctas))
+    launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
 
 
 def clusters(config: Config, m: int, n: int, sms: int) -> int:
     """How many clusters are launched: no more than the number of waves needs."""
-    tiles = cluster_tiles(config, m, n)
+    tiles = -(-m // (config.tile_m * config.cluster_m)) * -(-n // (config.tile_n * config.cluster_n))
     return -(-tiles // -(-tiles // (sms // config.cluster)))
 
 
@@ -769,10 +700,8 @@ def raster_of(m, n, clusters, config: Config) -> tuple:
     """How the cluster tiles of C (m, n) are numbered: (how many, how many down C, and divisors: `clusters`, the tiles
     of a group, the height of the last group). See `tile_of`.
     """
-    down, across = (
-        cute.ceil_div(m, config.tile_m * config.cluster_m),
-        cute.ceil_div(n, config.tile_n * config.cluster_n),
-    )
+    high, wide = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
+    down, across = cute.ceil_div(m, high), cute.ceil_div(n, wide)
     numbers = (clusters, config.swizzle_size * across, cutlass.max(1, down % config.swizzle_size))
     return down * across, down, *(cute.FastDivmodDivisorV2(number) for number in numbers)
 
@@ -783,117 +712,60 @@ def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, 
     return cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers)
 
 
-# %%
 def compile_for(arch: str, dtype, config: Config | None = None, a=E4M3, b=E4M3, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here. a, b: their element types."""
     scale = cutlass.Float32, 4
     pointers = (a, 16), (b, 16), (dtype, 16), scale, scale, (cutlass.Int32, 4)  # the last one to the remapping's table
-    constants = (a, b, dtype), config or config_for(arch)
-    return compile_host(gemm, arch, pointers, constants, (66, 1, 1), options=options)
+    return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
 
 
 # %% [markdown]
 # ## GPC-aware remapping
 #
-# As in [the tuned GEMM](tuned_gemm.ipynb#gpc-aware-remapping): a table of Int32 gives each cluster the number of its
-# first cluster tile, so that eight in a row run in one GPC. It is a permutation: a wrong table costs time and nothing
-# else. `GPCS` says which GPC each cluster starts in, of an H200;
-# [a page of its own](../foundations/gpc_remapping.ipynb) finds that out on another GPU. With `()`, or another number of
-# SMs, there is no table.
+# As in [the tuned GEMM](tuned_gemm.ipynb#gpc-aware-remapping). `Calibration.gpcs` says which GPC each cluster starts
+# in, of an H200. On another one, `launch_order()` of [the page about GPCs](../foundations/gpc_remapping.ipynb) finds
+# that out: `calibrate(gpcs=launch_order())`. A checkout keeps it after `cookbook calibrate hopper/fp8_gemm`.
 
 
 # %%
-GPCS: Sequence = tuple("wxyz" + 4 * "abcdefgh" + 4 * "bcdefgh" + "gh")  # any letters, a cluster of two each
+@dataclass(frozen=True)
+class Calibration:
+    """What the remapping knows of one chip: the default is of an H200."""
+
+    # The GPC of each cluster of two, in the order in which an idle GPU starts them. Any letters; () is "not known".
+    gpcs: tuple[object, ...] = tuple("wxyz" + 4 * "abcdefgh" + 4 * "bcdefgh" + "gh")
+
+
+CALIBRATION = Calibration()
 FULL, LONG = 0.9, 15_000  # of the clusters that fit; clocks of multiplying: below either, a table is not worth it
-REMAPS: dict[tuple, torch.Tensor] = {}  # by device, GPC of each cluster, and length of a group
 
 
-def remapping(gpcs: Sequence, together: int) -> list[int]:
-    """The number of the first cluster tile of each cluster, given its GPC: `together` consecutive numbers are of one
-    GPC, as long as it has clusters; those that fill no group come last."""
-    groups, rest = [], []
-    for gpc in dict.fromkeys(gpcs):
-        members = [cluster for cluster, each in enumerate(gpcs) if each == gpc]
-        full = len(members) // together * together
-        groups, rest = groups + members[:full], rest + members[full:]
-    number = {cluster: i for i, cluster in enumerate(groups + rest)}
-    return [number[cluster] for cluster in range(len(gpcs))]
+def calibrate(**figures) -> Calibration:
+    """Use figures of this machine's GPU, before the first `matmul`: `calibrate(gpcs=launch_order())`, say."""
+    global CALIBRATION
+    CALIBRATION = replace(CALIBRATION, **figures)
+    for each in GEMMS.values():
+        each.plans.clear()  # they hold choices by the old figures
+    return CALIBRATION
 
 
 def remap_of(call: Call, config: Config, count: int) -> int:
-    """The address of the table for `count` clusters, Int32 on the device; 0: no table.
-
-    There is none where clusters are few, where the product is short, where the GPCs are not known, and within the
-    capture of a graph, which allows no copy to the device.
-    """
-    (m, n, k), most, known = call.mnk, call.sms // config.cluster, tuple(GPCS)
+    """The address of the table for `count` clusters; 0: none, where clusters are few, the product is short, or the
+    GPCs are not known."""
+    (m, n, k), most, known = call.mnk, call.sms // config.cluster, tuple(CALIBRATION.gpcs)
     if count < FULL * most or m * n * k / 4096 / call.sms < LONG or len(known) != most:
         return 0
-    together = min(config.swizzle_size, -(-m // config.tile_m))
-    key = call.device, known[:count], together
-    if key not in REMAPS:
-        if torch.cuda.is_current_stream_capturing():
-            return 0
-        stream = torch.cuda.Stream(call.device)  # of its own: no work of the caller's is waited for
-        with torch.cuda.stream(stream):
-            table = remapping(known[:count], together)
-            REMAPS[key] = torch.tensor(table, dtype=torch.int32, device=torch.device("cuda", call.device))
-        stream.synchronize()  # kernels read the table without waiting for anything
-    return REMAPS[key].data_ptr()
+    return remap_table(call.device, known[:count], min(config.swizzle_size, -(-m // config.tile_m)))
 
 
 # %% [markdown]
 # ## `matmul`
 #
-# What a user calls. `Gemm`, which all recipes share, is the host side: it checks everything that the kernel relies on,
-# and keeps what it found out about calls of one kind as a plan. `RowScaledGemm` adds the scale factors, which are
-# operands too.
+# `RowScaledGemm`, which comes with every recipe's host side, checks a call once for each kind and keeps a *plan*. Scale
+# factors are operands too.
 
 # %%
 ELEMENTS = {torch.float8_e4m3fn: E4M3, torch.float8_e5m2: E5M2}
-
-
-def scale_stride(name: str, scale: torch.Tensor, extent: int, along: int, device: torch.device) -> int:
-    """The stride, in elements, of `extent` scale factors along mode `along`; 0 of one for all."""
-    one = isinstance(scale, torch.Tensor) and scale.numel() == 1
-    scale = scale.reshape(1, 1) if one else scale
-    check_tensor(name, scale, (torch.float32,))
-    shape = (extent, 1) if along == 0 else (1, extent)
-    require(one or scale.shape == shape, name, f"shape {tuple(scale.shape)}", f"{shape}, or one element")
-    require(scale.device == device, name, f"device {scale.device}", f"{device}, where a is")
-    stride = 0 if one else scale.stride(along)
-    require(stride < 1 << 31, name, f"stride {stride}", "one below 2**31")
-    return stride
-
-
-class RowScaledGemm(Gemm):
-    """A `Gemm` of operands of which each row of A and each column of B has a scale factor."""
-
-    def matmul(self, given: tuple, out: torch.Tensor | None, variant: str) -> torch.Tensor:
-        """The scaled product of `given`: a, b, scale_a, scale_b."""
-        key = (*map(kind, given), kind(out), torch.is_grad_enabled(), kind(variant))
-        call, launch, arguments = self.plans.get(key) or self.plan(key, *given, out, variant)
-        if torch.cuda.current_device() != call.device:
-            with torch.cuda.device(call.device):
-                return self.matmul(given, out, variant)
-        (m, n, _), (a, b, scale_a, scale_b) = call.mnk, given
-        out = a.new_empty(m, n, dtype=call.dtype) if out is None else out
-        pa, pb, *scales = [x.data_ptr() for x in given]
-        start, (*spans, size) = out.data_ptr(), call.spans
-        if any(x < start + size and start < x + span for x, span in zip((pa, pb, *scales), spans, strict=True)):
-            check_apart(out, a=a, b=b, scale_a=scale_a.reshape(-1, 1), scale_b=scale_b.reshape(-1, 1))
-        made = out if call.direct else out.new_empty(m, call.strides[2])  # TMA finishes the last 16 bytes of a row
-        stream = torch._C._cuda_getCurrentRawStream(call.device)  # its number, for which torch makes no Stream object
-        launch(pa, pb, made.data_ptr(), *scales, *arguments, stream)
-        return out if call.direct else out.copy_(made[:, :n])
-
-    def check(self, a, b, scale_a, scale_b, out: torch.Tensor | None, variant: str) -> Call:
-        """What is to be known of a legal call."""
-        call = super().check(a, b, out, variant)
-        (m, n, _), (a_span, b_span, out_span) = call.mnk, call.spans
-        along = scale_stride("scale_a", scale_a, m, 0, a.device), scale_stride("scale_b", scale_b, n, 1, a.device)
-        spans = (4 * (stride * (x.numel() - 1) + 1) for stride, x in zip(along, (scale_a, scale_b), strict=True))
-        return call._replace(strides=(*call.strides, *along), spans=(a_span, b_span, *spans, out_span))
 
 
 def prepare(call: Call) -> tuple[tuple, tuple]:
@@ -902,22 +774,19 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
     count = clusters(config, m, n, call.sms)
     remap = remap_of(call, config, count)
     which = replace(config, gpc_aware=remap != 0), *(ELEMENTS[each] for each in call.operands)
-    return which, (remap, call.mnk, tuple(strides), count, stride_sa, stride_sb)
+    return which, (Launch(remap, call.mnk, tuple(strides), count, stride_sa, stride_sb),)
 
 
 def gemm_into(dtype: torch.dtype) -> RowScaledGemm:
     """The host side for C of one dtype."""
     takes = dict.fromkeys(ELEMENTS, dtype)
-    return RowScaledGemm(
-        compile_for, prepare, gpus=((9, 0),), needs="wgmma", variants=VARIANTS, padded=True, takes=takes
-    )
+    return RowScaledGemm(compile_for, prepare, ((9, 0),), "wgmma", VARIANTS, padded=True, takes=takes)
 
 
 GEMMS = {dtype: gemm_into(dtype) for dtype in DTYPES}
 GEMM = GEMMS[torch.bfloat16]
 
 
-# %%
 def matmul(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -937,9 +806,9 @@ def matmul(
         `out_dtype` if not given.
     variant: one of VARIANTS: "fast", or a promoted one.
 
-    TMA reads rows that start at multiples of 16 bytes: the addresses of a and b and their row strides are such
-    multiples (K is a multiple of 16, or the rows are padded). Any M, N, K >= 1 within that. For an `out` whose rows TMA
-    cannot write, the product is made in padded rows and copied. Needs compute capability 9.0. There is no backward.
+    The addresses of a and b and their row strides are multiples of 16 bytes, as TMA needs them. Any M, N, K >= 1 within
+    that. For an `out` whose rows TMA cannot write, the product is made in padded rows and copied. Needs compute
+    capability 9.0. There is no backward.
 
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
     argument, what it got and what it needs, and nothing has been launched.
@@ -981,8 +850,8 @@ Markdown(table(["K", *modes], rows))
 # The fast error grows with K, a little faster than its square root; the promoted one does not grow. In bfloat16 the
 # rounding of C hides the fast error at K = 512 and no longer at 8192.
 #
-# The model is a claim about hardware, so a test measures it: `tests/gpu/test_fp8_gemm.py` takes the error of float16
-# results on a GPU and demands that it is within a tenth of what the model says.
+# A test measures it, too: `tests/gpu/test_fp8_gemm.py` takes the error of float16 results on a GPU, and demands that it
+# is within a tenth of what the model says.
 
 # %% [markdown] tags=["lab"]
 # ## Check
@@ -995,8 +864,7 @@ lab.check_cells("hopper/fp8_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# Peers: `torch._scaled_mm` with row-wise scales, with `use_fast_accum` and without, interleaved with ours in one run,
-# the same operands: normal numbers, scale factors between 0.5 and 1.5.
+# Peers: `torch._scaled_mm` with row-wise scales, with `use_fast_accum` and without, interleaved with ours in one run.
 
 # %% tags=["lab"]
 from cookbook.publish.pages import results_table
@@ -1005,37 +873,28 @@ Markdown(results_table("hopper/fp8_gemm"))
 
 # %% [markdown] tags=["lab"]
 # "Ours" and `fast` are one kernel, timed twice: what lies between the two is the spread. It is ahead of torch's at each
-# size, least where K is short. Promotion costs what the narrower tile and the additions take, and every second k-tile
-# less of it: then it is level with torch's slow accumulation or ahead, at an error that bfloat16 hides.
+# size, least where K is short. Promotion costs what the narrower tile and the additions take, and half of the additions
+# with every second k-tile: then it is level with torch's slow accumulation or ahead, at an error that bfloat16 hides.
 #
-# **What limits it.** The GPU is at its power limit in all of these runs, so that clocks in which the tensor cores stand
-# still cost less than their share, and joules count. What stands still: at the end of a work tile both warpgroups scale
-# and round at the same time. 256 multiplications and 64 conversions of a warp, and two warps of each scheduler, are
-# some 900 clocks at least, after 16 k-tiles of 1024 clocks where K is 2048, after 64 where it is 8192:
-
-# %% tags=["lab"]
-
-
-def idle_share(k: int, clocks: int = 900) -> float:
-    """The part of a work tile's time in which it is rounded and nothing is multiplied."""
-    multiplying = CONFIG.tile_m * CONFIG.tile_n * k / 4096
-    return clocks / (multiplying + clocks)
-
-
-print({k: f"{idle_share(k):.1%}" for k in (2048, 4096, 8192)})
-
-# %% [markdown] tags=["lab"]
-# Three ways around it were tried, and gained nothing. *Warpgroups one or two k-tiles apart*: four stages do not last
-# for two k-tiles in flight of each and the loads. *Rounding a quarter, then multiplying in it*: the compiler waits
-# after every `wgmma`, for the accumulators of narrow and wide ones are not the same registers. *Smaller work tiles in
-# ping-pong*: nothing stands still, and more bytes take more power.
+# **What limits it.** The GPU runs at its power limit in all of these runs. There the clock follows the energy that a
+# kernel needs: a pause of the tensor cores is partly won back, for a GPU that rests takes less power and runs faster
+# afterwards. The pause here is the end of a work tile, where both warpgroups scale and round at the same time. A
+# scheduler has two of their warps, each with 256 multiplications and 64 conversions: at least 900 clocks, beside 16
+# k-tiles of 1024 clocks where K is 2048 (5%), and beside 64 of them where K is 8192 (1.4%).
+#
+# Three ways around it were tried, and gained nothing:
+#
+# * **Warpgroups that work one or two k-tiles apart**, so that one multiplies while the other rounds. Four stages do not
+#   last for that: those in which the two are apart cannot be loaded again.
+# * **Rounding a quarter of the tile at a time**, with narrower `wgmma`s for the quarters that are free already. The
+#   compiler gives narrow and wide accumulators different registers, and waits after every `wgmma`.
+# * **Smaller work tiles in ping-pong.** Nothing stands still, but more operand bytes are loaded, which take more power.
 #
 # ## Conclusion
 #
 # Seen in bytes, an 8-bit GEMM is a 16-bit one: the same k-tile of 128 bytes, the same swizzle, the same stages and
-# boxes, and a tensor core that does twice as much with them. What it needs besides are two multiplications for each
-# element of C, and a decision about the sum. Fast accumulation loses bits with every step, by a rule simple enough to
-# predict its error. Promotion every 128 products ends that, for a narrower tile and one addition for each 128
-# multiply-adds.
+# boxes. What it needs besides are two multiplications for each element of C, and a decision about the sum. Fast
+# accumulation loses bits with every step. Promotion every 128 products ends that, for a narrower tile and one addition
+# for each 128 multiply-adds.
 #
 # To use it: `cookbook copy hopper/fp8_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -20,11 +20,13 @@
 #     runs_on: sm_90
 #     dtypes: [bfloat16, float16]
 #     majors: [tn, nt, nn, tt]
+#     fitted: [clock_exponent, load_cost]
+#     measured_by: foundations/gpc_remapping
 #     path: >-
 #       tma, multicast -> swizzled shared memory -> wgmma of either major -> stmatrix, overlapped with the next main
 #       loop -> tma
 #     instructions:
-#       sm_90a: [UTMALDG.2D.MULTICAST, HGMMA, STSM.16.M88.4, UTMASTG.2D, USETMAXREG, SYNCS]
+#       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
 #     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192]]
 # ---
 
@@ -48,14 +50,13 @@
 # *transposed* or *not*?
 #
 # On Ampere it is `ldmatrix.trans` that transposes an operand on its way to the registers
-# ([there](../ampere/majors_gemm.ipynb)). Here nothing goes through the registers: the tensor cores read shared memory
-# directly, and have to be told how a tile lies. What changes with the letter of an operand is its **layout** and **one
-# bit**. The tiles, the heuristics, the overlapped epilogue, both schedules and the uniform descriptors are those of the
-# page before, line for line, and this page explains none of them.
+# ([there](../ampere/majors_gemm.ipynb)). Here the tensor cores read shared memory directly, and have to be told how a
+# tile lies. What changes with the letter of an operand is its **layout** and **one bit**. The rest is that of the page
+# before, line for line, and this page explains none of it.
 
 # %%
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
@@ -66,16 +67,14 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 
-from cookbook.recipe.entry import Call, Gemm, compile_host, either_major, require
+from cookbook.recipe.entry import Call, Gemm, compile_host, either_major, remap_table, require
 
 # %% [markdown]
 # ## The sizes, and the majors
 #
 # The majors are two more fields: the compiler makes one kernel for each pair that is used. Of the variants of the page
-# before, those are here that do not swap A and B, with the same names and sizes.
-#
-# The others would need nothing that is not on these two pages. But an M-major A of 208 rows has lines of 208 elements,
-# and the widest swizzle that divides them is that of 32 bytes: many small boxes instead of a few large ones.
+# before, those are here that do not swap A and B. The others would need nothing new; but an M-major A of 208 rows has
+# lines of 208 elements, and the widest swizzle that divides them is that of 32 bytes: many small boxes.
 
 
 # %%
@@ -113,28 +112,20 @@ class Config:
         return self.cluster_m * self.cluster_n
 
     @property
-    def warpgroups(self) -> int:
-        """Consumer warpgroups that share a tile."""
-        return 1 if self.pingpong else 2
-
-    @property
     def threads(self) -> int:
         return 3 * 128  # two consumer warpgroups and the producer's, of which one warp works
 
     @property
-    def epi_tile(self) -> tuple[int, int]:
-        """Rows and columns of an epilogue subtile."""
-        return 64, self.epi_n
+    def warpgroups(self) -> int:
+        return 1 if self.pingpong else 2  # that share a work tile
 
     @property
     def subtiles(self) -> int:
-        """Epilogue subtiles of a tile that one warpgroup stores."""
-        return self.tile_m // 64 * (self.tile_n // self.epi_n) // self.warpgroups
+        return self.tile_m // 64 * (self.tile_n // self.epi_n) // self.warpgroups  # of a tile, one warpgroup's
 
     @property
     def min_k_tiles(self) -> int:
-        """K-tiles at least: one for each overlapped subtile. TMA fills those past K with zeros."""
-        return 1 if self.pingpong else max(1, self.overlapped)
+        return max(1, self.overlapped)  # each overlapped subtile needs one; TMA fills those past K with zeros
 
     @property
     def stage_bytes(self) -> int:
@@ -142,16 +133,16 @@ class Config:
 
     @property
     def smem_bytes(self) -> int:
-        c = 2 * self.epi_stages * 64 * self.epi_n * 2
-        return 1024 + self.stages * self.stage_bytes + c  # 1024: the barriers, padded to the tiles' alignment
+        # The barriers, padded to the tiles' alignment, the stages, and the epilogue's buffers of two warpgroups.
+        return 1024 + self.stages * self.stage_bytes + 2 * self.epi_stages * 64 * self.epi_n * 2
 
 
 VARIANTS = {
     "128x256": Config(),
     "256x160": Config(tile_m=256, tile_n=160, epi_n=32, overlapped=9),
-    "128x192 pingpong": Config(tile_n=192, cluster_m=2, cluster_n=1, pingpong=True),
-    "128x128 pingpong": Config(tile_n=128, cluster_m=2, cluster_n=1, stages=6, pingpong=True),
-    "128x64 pingpong": Config(tile_n=64, stages=8, pingpong=True),
+    "128x192 pingpong": Config(tile_n=192, cluster_m=2, cluster_n=1, pingpong=True, overlapped=0),
+    "128x128 pingpong": Config(tile_n=128, cluster_m=2, cluster_n=1, stages=6, pingpong=True, overlapped=0),
+    "128x64 pingpong": Config(tile_n=64, stages=8, pingpong=True, overlapped=0),
 }
 DEFAULT = "auto"  # the one that `choose` names
 CONFIG = VARIANTS["128x256"]
@@ -182,19 +173,15 @@ class Calibration:
     # The GPC of each cluster of two, in the order in which an idle GPU starts them. Any letters; () is "not known".
     gpcs: tuple[object, ...] = tuple("wxyz" + 4 * "abcdefgh" + 4 * "bcdefgh" + "gh")
 
-    def __post_init__(self):
-        object.__setattr__(self, "gpcs", tuple(self.gpcs))
-        for name, value in vars(self).items():
-            if name != "gpcs" and not 0 < value < float("inf"):
-                raise ValueError(f"{name}: got {value}; needed a finite number above 0")
-
 
 CALIBRATION = Calibration()
 
 
 def calibrate(**figures) -> Calibration:
-    """Replace figures of `Calibration` by those of this machine's GPU, before the first `matmul`."""
+    """Use figures of this machine's GPU, before the first `matmul`: `calibrate(load_cost=12)`, say."""
     global CALIBRATION
+    for name, value in figures.items():
+        require(name == "gpcs" or 0 < value < float("inf"), name, value, "a finite number above 0")
     CALIBRATION = replace(CALIBRATION, **figures)
     GEMM.plans.clear()  # they hold choices by the old figures
     return CALIBRATION
@@ -207,14 +194,12 @@ def cluster_tiles(config: Config, m: int, n: int) -> tuple[int, int]:
 
 def waves(config: Config, m: int, n: int, sms: int) -> int:
     """Cluster tiles that the busiest cluster computes, if `sms` SMs are full of clusters."""
-    down, across = cluster_tiles(config, m, n)
-    return -(-down * across // (sms // config.cluster))
+    return -(-prod(cluster_tiles(config, m, n)) // (sms // config.cluster))
 
 
 def clusters(config: Config, m: int, n: int, sms: int) -> int:
     """The number of clusters to launch: no more than that number of waves needs."""
-    down, across = cluster_tiles(config, m, n)
-    return -(-down * across // waves(config, m, n, sms))
+    return -(-prod(cluster_tiles(config, m, n)) // waves(config, m, n, sms))
 
 
 def clocks(config: Config, m: int, n: int, k: int, sms: int) -> float:
@@ -226,11 +211,6 @@ def clocks(config: Config, m: int, n: int, k: int, sms: int) -> float:
     return waves(config, m, n, sms) * (-(-k // config.tile_k) * stage + stop) + tile / 16
 
 
-def loads_per_multiply_add(config: Config) -> float:
-    """Operand elements loaded into an SM per multiply-add."""
-    return (config.tile_m + config.tile_n) / (config.tile_m * config.tile_n)
-
-
 def is_short(m: int, n: int, k: int, sms: int) -> bool:
     """Whether the product is over before power matters."""
     return m * n * k / 2048 / sms < CALIBRATION.short
@@ -238,10 +218,9 @@ def is_short(m: int, n: int, k: int, sms: int) -> bool:
 
 def cost(config: Config, m: int, n: int, k: int, sms: int) -> float:
     """What C (m, n) over k costs on `sms` SMs, to be compared with the cost of another configuration."""
-    needed = clocks(config, m, n, k, sms)
-    if is_short(m, n, k, sms):
-        return needed
-    return needed**CALIBRATION.clock_exponent * (1 + CALIBRATION.load_cost * loads_per_multiply_add(config))
+    needed, chip = clocks(config, m, n, k, sms), CALIBRATION
+    loads = 1 / config.tile_m + 1 / config.tile_n  # operand elements loaded into an SM per multiply-add
+    return needed if is_short(m, n, k, sms) else needed**chip.clock_exponent * (1 + chip.load_cost * loads)
 
 
 def choose(m: int, n: int, k: int, sms: int) -> str:
@@ -257,20 +236,17 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 # but **64 x 8, eight lines of 64 elements along M**, one line for each k. The swizzle is the same `S<3,4,3>`, for it
 # sees addresses: 16-byte chunk *c* of line *l* goes to place *c XOR l*, whichever way the lines run.
 #
-# **In which order do the atoms fill the tile?** The tensor core takes either. A matrix descriptor has two strides. For
-# an MN-major operand one of them leads from eight k to the next eight, the other from 64 rows to the next 64.
-#
-# TMA decides. A box in the 128-byte mode is one swizzle wide, 64 elements, and any number of lines high, which lie *one
-# below the other*. So all atoms along K come first, and after them the next 64 rows: a box is 64 x 64. The other way
-# round a box would be one atom, 64 x 8, and the producer would issue eight times as many copies.
-#
-# For a K-major operand the box is as high as the tile. So an MN-major tile has several boxes where a K-major tile has
-# one, and `cute.copy` issues them all. Of a tile that two CTAs share, each loads half of *every* box.
+# **In which order do the atoms fill the tile?** The tensor core takes either, for a matrix descriptor has two strides:
+# one from eight k to the next eight, the other from 64 rows to the next 64. TMA decides. A box in the 128-byte mode is
+# one swizzle wide, 64 elements, and any number of lines high, which lie *one below the other*. So all atoms along K
+# come first: a box is 64 x 64, and a tile of 128 rows has two. The other way round a box would be one atom, 64 x 8,
+# and the producer would issue eight times as many copies.
 #
 # **160 columns are not whole lines of 64.** For a K-major B that does not matter: its lines run along K. But lines of
 # an N-major B run along its 160 columns. The widest atom whose line divides 160 elements is SW64, lines of 32 elements,
 # 64 bytes, with `S<2,4,3>`. So `256x160` has B in the 128-byte mode or in the 64-byte mode, by its major alone, and no
-# line of the kernel says so.
+# line of the kernel says so. In the 64-byte mode B has twice as many lines;
+# [they cost nothing](swizzle_modes_gemm.ipynb) while the multiplications take longer.
 
 
 # %%
@@ -304,7 +280,7 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
     return SmemLayouts(
         a=staged(c.tile_m, c.a_major),
         b=staged(c.tile_n, c.b_major),
-        c=cute.tile_to_shape(smem_atom(dtype, c.epi_n), (*c.epi_tile, 2 * c.epi_stages), order=(0, 1, 2)),
+        c=cute.tile_to_shape(smem_atom(dtype, c.epi_n), (64, c.epi_n, 2 * c.epi_stages), order=(0, 1, 2)),
     )
 
 
@@ -317,7 +293,7 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
 #
 # The bit is in the instruction, the strides are in the descriptor, the swizzle is in both the descriptor and the
 # tensor map, and all of them must tell of the same tile. We say it once, in `Config`, and CuTe derives the descriptor
-# from the layout and the bit. What becomes of a wrong bit, the lab shows.
+# from the layout and the bit.
 
 
 # %%
@@ -350,13 +326,9 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # %% [markdown]
 # ## Unchanged: tile scheduler, producer, consumers, epilogue
 #
-# None of the following depends on the majors. Partitioned tensors have the same modes whichever way a tile lies:
-# (TMA, k) for the producer, descriptors (MMA, MMA_M, MMA_K, STAGE) for the consumers. Only what is behind an index
-# differs. [The page before](tuned_gemm.ipynb) and the two before it say why each line is as it is.
-#
-# Two things have to do with K, and neither depends on how the lines run. Going through K backwards takes the same boxes
-# in another order. And what a box holds past the end of K, TMA fills with zeros: the ends of its lines if they run
-# along K, whole lines if they do not.
+# Partitioned tensors have the same modes whichever way a tile lies: (TMA, k) for the producer, descriptors
+# (MMA, MMA_M, MMA_K, STAGE) for the consumers. Only what is behind an index differs. What a box holds past the end of
+# K, TMA fills with zeros: the ends of its lines if they run along K, whole lines if they do not.
 
 
 # %%
@@ -404,65 +376,55 @@ def work_tile(scheduler: Scheduler, i, config: cutlass.Constexpr):
     return m * config.cluster_m + scheduler.rank[0], n * config.cluster_n + scheduler.rank[1]
 
 
-@cute.jit
-def consumer_states(k_tile, config: cutlass.Constexpr):
-    """The pipeline states (next stage to read, next to release) at a k-tile, counted over all work tiles."""
-    stage, phase = k_tile % config.stages, (k_tile // config.stages) & 1
-    return tuple(pipeline.PipelineState(config.stages, k_tile, stage, phase) for _ in range(2))
+class Load(NamedTuple):
+    """One operand as the producer sees it."""
 
-
-# %%
-class Loads(NamedTuple):
-    """What the producer copies: for A and for B, a TMA atom, its source and its destination."""
-
-    tma_a: cute.CopyAtom
-    tAgA: cute.Tensor  # (TMA, m, k), TMA coordinates
-    tAsA: cute.Tensor  # (TMA, STAGE)
-    tma_b: cute.CopyAtom
-    tBgB: cute.Tensor  # (TMA, n, k), TMA coordinates
-    tBsB: cute.Tensor  # (TMA, STAGE)
-
-
-def multicast(sharers: int) -> dict:
-    """Arguments of a TMA copy to all CTAs of a cluster of `sharers`: a bit for each."""
-    return {"mcast_mask": cutlass.Int16((1 << sharers) - 1)} if sharers > 1 else {}
+    atom: cute.CopyAtom
+    gX: cute.Tensor  # (TMA, m or n, k), TMA coordinates
+    sX: cute.Tensor  # (TMA, STAGE)
+    multicast: dict  # what a TMA copy to several CTAs of the cluster is told
 
 
 @cute.jit
-def load_tile(pipe, loads: Loads, state, tile, backwards, k_tiles, config: cutlass.Constexpr):
-    """Load the k-tiles of work tile (m, n), a stage each; `backwards` is 1 or 0. Returns the pipeline state."""
-    tAgA = loads.tAgA[None, tile[0], None]  # (TMA, k)
-    tBgB = loads.tBgB[None, tile[1], None]  # (TMA, k)
-    tAsA, tBsB = loads.tAsA, loads.tBsB  # (TMA, STAGE)
-    for i in cutlass.range(k_tiles, unroll=1):
-        k_tile = i + backwards * (k_tiles - 1 - 2 * i)
-        pipe.producer_acquire(state)
-        barrier = pipe.producer_get_barrier(state)
-        a_to, b_to = multicast(config.cluster_n), multicast(config.cluster_m)
-        cute.copy(loads.tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier, **a_to)
-        cute.copy(loads.tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier, **b_to)
-        state.advance()
-    return state
+def load_of(atom, gX, sX, part, sharers: cutlass.Constexpr):
+    """The part that this CTA loads of tiles of an operand; `sharers` CTAs of the cluster get each tile."""
+    sX, gX = cute.group_modes(sX, 0, 2), cute.group_modes(gX, 0, 2)
+    tXsX, tXgX = cpasync.tma_partition(atom, part, cute.make_layout(sharers), sX, gX)
+    return Load(atom, tXgX, tXsX, {"mcast_mask": cutlass.Int16((1 << sharers) - 1)} if sharers > 1 else {})
 
 
 @cute.jit
-def produce(pipe, loads: Loads, scheduler: Scheduler, tile, k_tiles, config: cutlass.Constexpr):
-    """Load all work tiles of this CTA; `tile` is the first of them."""
+def produce(pipe, loads, scheduler: Scheduler, tile, k_tiles, config: cutlass.Constexpr):
+    """Load the k-tiles of all work tiles of this CTA, a stage each; `tile` is the first of these."""
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    last = cute.size(loads.tAgA, mode=[1]) - 1, cute.size(loads.tBgB, mode=[1]) - 1
     cute.arch.griddepcontrol_wait()  # PDL: the previous kernel has ended, global memory may be touched
     for i in cutlass.range(scheduler.count, unroll=1):
-        m, n = cutlass.min(tile[0], last[0]), cutlass.min(tile[1], last[1])  # a dummy tile loads the last one
-        state = load_tile(pipe, loads, state, (m, n), i & 1, k_tiles, config)
+        state = load_tile(pipe, loads, state, tile, i & 1, k_tiles)
         tile = work_tile(scheduler, cutlass.min(i + 1, scheduler.count - 1), config)
     if cutlass.const_expr(not config.gpc_aware):
         cute.arch.griddepcontrol_launch_dependents()
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
 
+@cute.jit
+def load_tile(pipe, loads, state, tile, backwards, k_tiles):
+    """Load the k-tiles of work tile (m, n); `backwards` is 1 or 0. Returns the pipeline state."""
+    a, b = loads
+    m, n = (cutlass.min(at, cute.size(x.gX, mode=[1]) - 1) for at, x in zip(tile, loads, strict=True))
+    tAgA, tBgB = a.gX[None, m, None], b.gX[None, n, None]  # (TMA, k); a dummy tile loads the last one
+    for i in cutlass.range(k_tiles, unroll=1):
+        k_tile = i + backwards * (k_tiles - 1 - 2 * i)
+        pipe.producer_acquire(state)
+        barrier = pipe.producer_get_barrier(state)
+        cute.copy(a.atom, tAgA[None, k_tile], a.sX[None, state.index], tma_bar_ptr=barrier, **a.multicast)
+        cute.copy(b.atom, tBgB[None, k_tile], b.sX[None, state.index], tma_bar_ptr=barrier, **b.multicast)
+        state.advance()
+    return state
+
+
 # %%
-class Mainloop(NamedTuple):
-    """What a consumer warpgroup multiplies: the pipeline, the operands and the accumulators."""
+class Consumer(NamedTuple):
+    """What a consumer warpgroup works with."""
 
     pipe: pipeline.PipelineTmaAsync
     k_tiles: cutlass.Int32  # of each work tile
@@ -471,57 +433,35 @@ class Mainloop(NamedTuple):
     tCrA: cute.Tensor  # descriptors of A, (MMA, MMA_M, MMA_K, STAGE)
     tCrB: cute.Tensor  # descriptors of B, (MMA, MMA_N, MMA_K, STAGE)
     acc: cute.Tensor  # float32 in registers, (MMA, MMA_M, MMA_N)
-
-
-@cute.jit
-def issue_wgmmas(main: Mainloop, stage, first: cutlass.Constexpr = False):
-    """Issue the wgmmas of one stage as one commit group; `first`: of a work tile, its first one overwrites `acc`."""
-    acc, tCrA, tCrB = main.acc, main.tCrA, main.tCrB
-    warpgroup.fence()
-    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # 16 elements along K
-        mma = main.overwrite if first and k == 0 else main.accumulate
-        cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
-    warpgroup.commit_group()
-
-
-@cute.jit
-def first_k_tile(main: Mainloop, read):
-    """Issue the first k-tile of a work tile, which is at `read`."""
-    main.pipe.consumer_wait(read)
-    issue_wgmmas(main, read.index, True)
-    read.advance()
-    return read
-
-
-@cute.jit
-def next_k_tile(main: Mainloop, read, release):
-    """Issue the k-tile at `read`, and release the stage at `release`."""
-    main.pipe.consumer_wait(read)
-    issue_wgmmas(main, read.index)
-    read.advance()
-    warpgroup.wait_group(1)  # the group before this one is complete: its stage may be overwritten
-    main.pipe.consumer_release(release)
-    release.advance()
-    return read, release
-
-
-@cute.jit
-def last_k_tile(main: Mainloop, release):
-    """Wait for the last group, and release its stage."""
-    warpgroup.wait_group(0)
-    main.pipe.consumer_release(release)
-
-
-# %%
-class Epilogue(NamedTuple):
-    """Where one consumer warpgroup stores its part of a tile, and by which copies."""
-
-    sC: cute.Tensor  # its own buffers, (EPI_M, EPI_N, EPI_STAGE)
+    sC: cute.Tensor  # its own epilogue buffers, (EPI_M, EPI_N, EPI_STAGE)
     gC: cute.Tensor  # all tiles of C as TMA coordinates, (TILE_M, TILE_N, m, n)
     r2s_c: cute.TiledCopy
     tma_c: cute.CopyAtom
     warpgroup: cutlass.Int32  # 0 or 1
     thread: cutlass.Int32  # in the warpgroup
+
+
+@cute.jit
+def issue_wgmmas(me: Consumer, stage, first: cutlass.Constexpr = False):
+    """Issue the wgmmas of one stage as one commit group; `first`: of a work tile, its first one overwrites `acc`."""
+    acc, tCrA, tCrB = me.acc, me.tCrA, me.tCrB
+    warpgroup.fence()
+    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # 16 elements, 32 bytes, along K
+        mma = me.overwrite if first and k == 0 else me.accumulate
+        cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
+    warpgroup.commit_group()
+
+
+@cute.jit
+def next_k_tile(me: Consumer, read, release):
+    """Issue the k-tile at `read`, and release the stage at `release`."""
+    me.pipe.consumer_wait(read)
+    issue_wgmmas(me, read.index)
+    read.advance()
+    warpgroup.wait_group(1)  # the group before this one is complete: its stage may be overwritten
+    me.pipe.consumer_release(release)
+    release.advance()
+    return read, release
 
 
 def subtile_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
@@ -531,111 +471,83 @@ def subtile_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
 
 
 @cute.jit
-def round_and_store(epi: Epilogue, acc, last: cutlass.Constexpr, tile, config: cutlass.Constexpr):
+def round_and_store(me: Consumer, last: cutlass.Constexpr, tile, config: cutlass.Constexpr):
     """Round and store subtiles 0 to `last` - 1 of a tile, one after the other."""
     for i in cutlass.range_constexpr(last):
-        tCrC = subtile_of(acc, i, config)  # (MMA, 1, 1), float32
-        rounded = cute.make_rmem_tensor(tCrC.shape, epi.sC.element_type)
+        tCrC = subtile_of(me.acc, i, config)  # (MMA, 1, 1), float32
+        rounded = cute.make_rmem_tensor(tCrC.shape, me.sC.element_type)
         rounded.store(tCrC.load().to(rounded.element_type))
-        store_subtile(epi, i, rounded, tile, config)
+        store_subtile(me, i, rounded, tile, config)
 
 
 @cute.jit
-def store_subtile(epi: Epilogue, i: cutlass.Constexpr, rC, tile, config: cutlass.Constexpr):
+def store_subtile(me: Consumer, i: cutlass.Constexpr, rC, tile, config: cutlass.Constexpr):
     """Store subtile `i` of this warpgroup's part of a tile (m, n). rC: a thread's rounded values, (MMA, 1, 1)."""
-    barrier = pipeline.NamedBarrier(barrier_id=1 + epi.warpgroup, num_threads=128)
-    storing = cute.arch.make_warp_uniform(epi.thread // 32) == 0
-    thr, buffer = epi.r2s_c.get_slice(epi.thread), i % config.epi_stages
+    barrier = pipeline.NamedBarrier(barrier_id=1 + me.warpgroup, num_threads=128)
+    storing = cute.arch.make_warp_uniform(me.thread // 32) == 0
+    thr, buffer = me.r2s_c.get_slice(me.thread), i % config.epi_stages
     if storing:
         cute.arch.cp_async_bulk_wait_group(config.epi_stages - 1, read=True)
     barrier.arrive_and_wait()  # TMA has read what was in this buffer
-    cute.copy(epi.r2s_c, thr.retile(rC), thr.partition_D(epi.sC)[None, None, None, buffer])
+    cute.copy(me.r2s_c, thr.retile(rC), thr.partition_D(me.sC)[None, None, None, buffer])
     cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
     barrier.arrive_and_wait()
     if storing:
-        gC = cute.zipped_divide(epi.gC[None, None, tile[0], tile[1]], config.epi_tile)  # (EPI_TILE, subtiles)
-        sC = cute.group_modes(epi.sC, 0, 2)  # (EPI_TILE, EPI_STAGE)
-        bSsC, bSgC = cpasync.tma_partition(epi.tma_c, 0, cute.make_layout(1), sC, gC)
+        gC = cute.zipped_divide(me.gC[None, None, tile[0], tile[1]], (64, config.epi_n))  # (EPI_TILE, subtiles)
+        sC = cute.group_modes(me.sC, 0, 2)  # (EPI_TILE, EPI_STAGE)
+        bSsC, bSgC = cpasync.tma_partition(me.tma_c, 0, cute.make_layout(1), sC, gC)
         across = config.tile_n // config.epi_n
-        row = i // across * config.warpgroups + (0 if config.pingpong else epi.warpgroup)
+        row = i // across * config.warpgroups + (0 if config.pingpong else me.warpgroup)
         with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
-            cute.copy(epi.tma_c, bSsC[None, buffer], bSgC[None, (row, i % across)])
+            cute.copy(me.tma_c, bSsC[None, buffer], bSgC[None, (row, i % across)])
             cute.arch.cp_async_bulk_commit_group()
 
 
-# %%
 @cute.jit
-def overlapped_mainloop(main: Mainloop, epi: Epilogue, scheduler: Scheduler, i, rC, before, config: cutlass.Constexpr):
-    """Multiply work tile `i`, and meanwhile store `rC`, the rounded subtiles of the tile `before` it (m, n).
-
-    Returns the work tile (m, n): it is computed while the first commit group runs.
-    """
-    read, release = consumer_states(i * main.k_tiles, config)
-    read = first_k_tile(main, read)
-    tile = work_tile(scheduler, i, config)
-    for j in cutlass.range_constexpr(config.overlapped):
-        if i > 0:
-            store_subtile(epi, config.subtiles - config.overlapped + j, subtile_of(rC, j, config), before, config)
-        if cutlass.const_expr(j + 1 < config.overlapped):
-            read, release = next_k_tile(main, read, release)
-    for _ in cutlass.range(config.min_k_tiles, main.k_tiles, unroll=1):
-        read, release = next_k_tile(main, read, release)
-    last_k_tile(main, release)
-    return tile
-
-
-@cute.jit
-def cooperative(main: Mainloop, epi: Epilogue, scheduler: Scheduler, config: cutlass.Constexpr):
-    """All work tiles of a warpgroup that computes half of each."""
+def compute(me: Consumer, scheduler: Scheduler, config: cutlass.Constexpr):
+    """All work tiles of a warpgroup: its half of each, or in ping-pong every second one."""
+    own, step = (me.warpgroup, 2) if config.pingpong else (0, 1)
     at_once = config.subtiles - config.overlapped
-    rC = cute.make_rmem_tensor(max(1, config.overlapped) * config.epi_n // 2, epi.sC.element_type)  # rounded
-    tile = (cutlass.Int32(0), cutlass.Int32(0))
-    for i in cutlass.range(scheduler.count, unroll=1):
-        tile = overlapped_mainloop(main, epi, scheduler, i, rC, tile, config)
-        round_and_store(epi, main.acc, at_once, tile, config)
-        for j in cutlass.range_constexpr(config.overlapped):
-            subtile_of(rC, j, config).store(subtile_of(main.acc, at_once + j, config).load().to(rC.element_type))
-    for j in cutlass.range_constexpr(config.overlapped):
-        store_subtile(epi, at_once + j, subtile_of(rC, j, config), tile, config)
-
-
-# %%
-PINGPONG_BARRIER = 4  # the first of two named barriers; 1 and 2 belong to the epilogues, 0 to the CTA
-
-
-@cute.jit
-def pingpong(main: Mainloop, epi: Epilogue, scheduler: Scheduler, config: cutlass.Constexpr):
-    """Every second work tile, all of it."""
-    for i in cutlass.range(epi.warpgroup, scheduler.count, 2, unroll=1):
-        read, release = consumer_states(i * main.k_tiles, config)
-        if i > 0:
-            pipeline.NamedBarrier(barrier_id=PINGPONG_BARRIER + epi.warpgroup, num_threads=256).arrive_and_wait()
-        read = first_k_tile(main, read)
+    rC = cute.make_rmem_tensor(max(1, config.overlapped) * config.epi_n // 2, me.sC.element_type)  # rounded
+    before = (cutlass.Int32(0), cutlass.Int32(0))
+    for i in cutlass.range(own, scheduler.count, step, unroll=1):
+        k_tile = i * me.k_tiles
+        stage, phase = k_tile % config.stages, (k_tile // config.stages) & 1
+        read, release = (pipeline.PipelineState(config.stages, k_tile, stage, phase) for _ in range(2))
+        if cutlass.const_expr(config.pingpong):  # barriers 4 and 5: 0 is the CTA's, 1 and 2 are of the epilogues
+            if i > 0:
+                pipeline.NamedBarrier(barrier_id=4 + me.warpgroup, num_threads=256).arrive_and_wait()
+        me.pipe.consumer_wait(read)
+        issue_wgmmas(me, read.index, True)
+        read.advance()
         tile = work_tile(scheduler, i, config)  # computed while the first commit group runs
-        for _ in cutlass.range(main.k_tiles - 1, unroll=1):
-            read, release = next_k_tile(main, read, release)
-        if i + 1 < scheduler.count:  # all is issued: the other warpgroup may begin
-            pipeline.NamedBarrier(barrier_id=PINGPONG_BARRIER + 1 - epi.warpgroup, num_threads=256).arrive()
-        last_k_tile(main, release)
-        round_and_store(epi, main.acc, config.subtiles, tile, config)
+        for j in cutlass.range_constexpr(config.overlapped):
+            if i > 0:
+                store_subtile(me, at_once + j, subtile_of(rC, j, config), before, config)
+            if cutlass.const_expr(j + 1 < config.overlapped):
+                read, release = next_k_tile(me, read, release)
+        # As many k-tiles either way. They compile to different code, and each schedule has the one that was measured.
+        first, end = (0, me.k_tiles - 1) if config.pingpong else (config.min_k_tiles, me.k_tiles)
+        for _ in cutlass.range(first, end, unroll=1):
+            read, release = next_k_tile(me, read, release)
+        if cutlass.const_expr(config.pingpong):
+            if i + 1 < scheduler.count:  # all is issued: the other warpgroup may begin
+                pipeline.NamedBarrier(barrier_id=5 - me.warpgroup, num_threads=256).arrive()
+        warpgroup.wait_group(0)
+        me.pipe.consumer_release(release)
+        round_and_store(me, at_once, tile, config)
+        for j in cutlass.range_constexpr(config.overlapped):
+            subtile_of(rC, j, config).store(subtile_of(me.acc, at_once + j, config).load().to(rC.element_type))
+        before = tile
+    for j in cutlass.range_constexpr(config.overlapped):
+        store_subtile(me, at_once + j, subtile_of(rC, j, config), before, config)
 
 
-# %%
 class TmaTensor(NamedTuple):
     """A matrix as TMA sees it."""
 
     atom: cute.CopyAtom
     coords: cute.Tensor  # TMA coordinates: (M, K), (N, K) or (M, N), or tiles of these
-
-
-class Cta(NamedTuple):
-    """What the warps of a CTA share."""
-
-    pipe: pipeline.PipelineTmaAsync
-    sA: cute.Tensor  # (TILE_M, TILE_K, STAGE)
-    sB: cute.Tensor  # (TILE_N, TILE_K, STAGE)
-    sC: cute.Tensor  # (EPI_M, EPI_N, EPI_STAGE): first the buffers of warpgroup 0, then those of 1
-    rank: tuple  # its (row, column) in the cluster
 
 
 @cute.kernel
@@ -649,8 +561,7 @@ def kernel(
     config: cutlass.Constexpr,
 ):
     """Each cluster computes every `step`th cluster tile of C, `step` being the number of clusters."""
-    block, _, _ = cute.arch.block_idx()
-    blocks, _, _ = cute.arch.grid_dim()
+    block, blocks = cute.arch.block_idx()[0], cute.arch.grid_dim()[0]
     first, step = block // config.cluster, blocks // config.cluster
     if cutlass.const_expr(config.gpc_aware):  # this load takes longer than all that is set up meanwhile
         first = cute.make_tensor(remap, cute.make_layout(step))[first]
@@ -660,7 +571,7 @@ def kernel(
     if warp_idx == 8:
         for atom in (a.atom, b.atom, c.atom):
             cpasync.prefetch_descriptor(atom)
-    cta = set_up(smem_layouts(dtype, config), dtype, config)
+    pipe, (sA, sB, sC), rank = set_up(dtype, config)
 
     gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (None, None))  # (TILE_M, TILE_K, m, k)
     gB = cute.local_tile(b.coords, (config.tile_n, config.tile_k), (None, None))  # (TILE_N, TILE_K, n, k)
@@ -668,7 +579,7 @@ def kernel(
     k_tiles = cutlass.max(cute.size(gA, mode=[3]), config.min_k_tiles)
     first = cute.arch.make_warp_uniform(first)
     count = (raster.tiles + step - 1 - first) // raster.by_step
-    scheduler = Scheduler(raster, first, step, count, cta.rank)
+    scheduler = Scheduler(raster, first, step, count, rank)
 
     if group == 2:
         cute.arch.setmaxregister_decrease(config.producer_registers)
@@ -676,20 +587,17 @@ def kernel(
         # an exchange between lanes, which changes nothing here, on this side of the branch.
         tile = tuple(cute.arch.make_warp_uniform(x) for x in work_tile(scheduler, 0, config))
         if warp_idx == 8:
-            across, down = cute.make_layout(config.cluster_n), cute.make_layout(config.cluster_m)
-            grouped = [cute.group_modes(x, 0, 2) for x in (cta.sA, gA, cta.sB, gB)]
-            tAsA, tAgA = cpasync.tma_partition(a.atom, cta.rank[1], across, grouped[0], grouped[1])
-            tBsB, tBgB = cpasync.tma_partition(b.atom, cta.rank[0], down, grouped[2], grouped[3])
-            loads = Loads(a.atom, tAgA, tAsA, b.atom, tBgB, tBsB)
-            produce(cta.pipe, loads, scheduler, tile, k_tiles, config)
+            load_a = load_of(a.atom, gA, sA, rank[1], config.cluster_n)
+            load_b = load_of(b.atom, gB, sB, rank[0], config.cluster_m)
+            produce(pipe, (load_a, load_b), scheduler, tile, k_tiles, config)
     else:
-        consume(cta, TmaTensor(c.atom, gC), scheduler, k_tiles, group, tidx % 128, config)
+        consume(pipe, (sA, sB, sC), TmaTensor(c.atom, gC), scheduler, k_tiles, group, tidx % 128, config)
 
 
 @cute.jit
-def set_up(layouts, dtype, config: cutlass.Constexpr):
-    """Allocate the shared memory of a CTA, and make its pipeline. Returns a `Cta`."""
-    smem = cutlass.memory.SmemAllocator()
+def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
+    """What the warps of a CTA share: its pipeline, the tensors sA, sB, sC, and its (row, column) in the cluster."""
+    layouts, smem = smem_layouts(dtype, config), cutlass.memory.SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
     # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
     sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)  # (TILE_M, TILE_K, STAGE)
@@ -707,36 +615,31 @@ def set_up(layouts, dtype, config: cutlass.Constexpr):
         defer_sync=True,
     )
     cute.arch.mbarrier_init_fence()
-    rank = cutlass.Int32(0)
-    if cutlass.const_expr(config.cluster > 1):
-        cute.arch.cluster_arrive_relaxed()  # a neighbour's barrier must be set up before it is signalled
-        cute.arch.cluster_wait()
-        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-    else:
-        cute.arch.sync_threads()
-    return Cta(pipe, sA, sB, sC, (rank % config.cluster_m, rank // config.cluster_m))
+    cute.arch.cluster_arrive_relaxed()  # a neighbour's barrier must be set up before it is signalled
+    cute.arch.cluster_wait()
+    rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+    return pipe, (sA, sB, sC), (rank % config.cluster_m, rank // config.cluster_m)
 
 
-# %%
 @cute.jit
-def consume(cta: Cta, out: TmaTensor, scheduler: Scheduler, k_tiles, group, thread, config: cutlass.Constexpr):
+def consume(pipe, smem, out: TmaTensor, scheduler, k_tiles, group, thread, config: cutlass.Constexpr):
     """The part of consumer warpgroup `group` (0 or 1) of all work tiles. out: tiles of C; thread: in the warpgroup."""
     cute.arch.setmaxregister_increase(config.consumer_registers)
-    dtype = cta.sC.element_type
+    sA, sB, sC = smem
+    dtype = sC.element_type
     overwrite, accumulate = tiled_mma(dtype, config), tiled_mma(dtype, config)
     overwrite.set(warpgroup.Field.ACCUMULATE, False)
     accumulate.set(warpgroup.Field.ACCUMULATE, True)
     thr = accumulate.get_slice(group % config.warpgroups * 128)  # of its first thread: the same for all
     tCgC = thr.partition_C(out.coords[None, None, 0, 0])  # (MMA, MMA_M, MMA_N)
     acc = cute.make_rmem_tensor(tCgC.shape, cutlass.Float32)
-    tCrA = accumulate.make_fragment_A(thr.partition_A(cta.sA))  # (MMA, MMA_M, MMA_K, STAGE)
-    tCrB = accumulate.make_fragment_B(thr.partition_B(cta.sB))  # (MMA, MMA_N, MMA_K, STAGE)
-    main = Mainloop(cta.pipe, k_tiles, overwrite, accumulate, tCrA, tCrB, acc)
-    sC = cute.flat_divide(cta.sC, (*config.epi_tile, config.epi_stages))[None, None, None, 0, 0, group]
-    epi = Epilogue(sC, out.coords, tiled_copies(dtype, config).r2s_c, out.atom, group, thread)
+    tCrA = accumulate.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
+    tCrB = accumulate.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
+    sC = cute.flat_divide(sC, (64, config.epi_n, config.epi_stages))[None, None, None, 0, 0, group]
+    multiplied = pipe, k_tiles, overwrite, accumulate, tCrA, tCrB, acc
+    me = Consumer(*multiplied, sC, out.coords, tiled_copies(dtype, config).r2s_c, out.atom, group, thread)
     cute.arch.griddepcontrol_wait()  # PDL: the previous kernel may still read or write what this warpgroup stores
-    schedule = pingpong if config.pingpong else cooperative
-    schedule(main, epi, scheduler, config)
+    compute(me, scheduler, config)
     if thread < 32:
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
 
@@ -744,9 +647,8 @@ def consume(cta: Cta, out: TmaTensor, scheduler: Scheduler, k_tiles, group, thre
 # %% [markdown]
 # ## The launch
 #
-# Here TMA is told. An operand has one stride that is 1 and one that is not; the majors say which is which. The kernel
-# sees (rows, K) either way, and `make_tiled_tma_atom` finds out from the tensor's strides and the tile's layout what a
-# box is.
+# Of the two strides of an operand one is 1; the majors say which. The kernel sees (rows, K) either way, and
+# `make_tiled_tma_atom` finds out from the tensor's strides and the tile's layout what a box is.
 
 
 # %%
@@ -755,39 +657,38 @@ def operand_layout(rows, k, stride, major: str) -> cute.Layout:
     return cute.make_layout((rows, k), stride=(stride, 1) if major == "k" else (1, stride))
 
 
+class Sizes(NamedTuple):
+    """What a launch is told beside addresses: sizes, row strides of A, B, C in elements, and clusters to launch."""
+
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]
+    clusters: cutlass.Int32
+
+
 @cute.jit
 def gemm(
     pA: cute.Pointer,
     pB: cute.Pointer,
     pC: cute.Pointer,
     remap: cute.Pointer,
-    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
-    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
-    clusters: cutlass.Int32,
+    sizes: Sizes,
     stream: cuda.CUstream,
-    dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are elements between the lines of A, B, C."""
-    m, n, k = mnk
+    """C (M, N) = A (M, K) times B (N, K) transposed; a stride leads from line to line."""
+    (m, n, k), strides, clusters = sizes
+    dtype, ctas = pA.dtype, config.cluster
     lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in strides)
     mA = cute.make_tensor(pA, operand_layout(m, k, lda, config.a_major))
     mB = cute.make_tensor(pB, operand_layout(n, k, ldb, config.b_major))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
-    layouts, ctas = smem_layouts(dtype, config), config.cluster
-    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in layouts)
+    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
     a = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster_n)
     b = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster_m)
-    c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, config.epi_tile))
-    raster = rasterize(m, n, clusters, config)
-    kernel(a, b, c, remap, raster, dtype, config).launch(
-        grid=(clusters * ctas, 1, 1),
-        block=(config.threads, 1, 1),
-        cluster=(ctas, 1, 1),
-        stream=stream,
-        min_blocks_per_mp=1,
-        use_pdl=True,
-    )
+    c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n)))
+    launcher = kernel(a, b, c, remap, rasterize(m, n, clusters, config), dtype, config)
+    grid, block, cluster = ((x, 1, 1) for x in (clusters * ctas, config.threads, ctas))
+    launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
 
 
 def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int) -> TmaTensor:
@@ -796,69 +697,29 @@ def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, 
     return TmaTensor(*cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers))
 
 
-# %%
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
-    pointers = *((dtype, 16),) * 3, (cutlass.Int32, 16)  # the last one to the table of the remapping
-    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch)), (66,), options=options)
+    pointers = *((dtype, 16),) * 3, (cutlass.Int32, 16)
+    return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
 
 
-# %% [markdown]
-# ## Unchanged: GPC-aware remapping
-#
-# Which operand a cluster shares does not depend on how the lines run: see
-# [the page before](tuned_gemm.ipynb#gpc-aware-remapping).
-
-
-# %%
 FULL = 0.9  # of the clusters that fit: where there are fewer, most GPCs have less than one group
-REMAPS: dict[tuple, torch.Tensor] = {}  # by device, GPC of each cluster, and length of a group
 
 
-def remapping(gpcs: Sequence, together: int) -> list[int]:
-    """The number of the first cluster tile of each cluster, given its GPC: `together` consecutive numbers are of one
-    GPC, as long as it has clusters; those that fill no group come last."""
-    groups, rest = [], []
-    for gpc in dict.fromkeys(gpcs):
-        members = [cluster for cluster, each in enumerate(gpcs) if each == gpc]
-        full = len(members) // together * together
-        groups, rest = groups + members[:full], rest + members[full:]
-    number = {cluster: i for i, cluster in enumerate(groups + rest)}
-    return [number[cluster] for cluster in range(len(gpcs))]
-
-
-def remap_of(device: int, config: Config, count: int, m: int, n: int, k: int, sms: int) -> int:
-    """The address of the table for `count` clusters that compute C (m, n) over k, Int32 on the device; 0: no table.
-
-    There is none where clusters are few, where the product is short, where the GPCs are not known, and within the
-    capture of a graph, which allows no copy to the device.
-    """
-    known = CALIBRATION.gpcs
-    if config.cluster != 2 or count < FULL * (sms // 2) or is_short(m, n, k, sms) or len(known) != sms // 2:
+def remap_of(call: Call, config: Config, count: int) -> int:
+    """The address of the table for `count` clusters; 0: none, where clusters are few, the product is short, or the
+    GPCs are not known."""
+    (m, n, _), most, known = call.mnk, call.sms // 2, tuple(CALIBRATION.gpcs)
+    if config.cluster != 2 or count < FULL * most or len(known) != most or is_short(*call.mnk, call.sms):
         return 0
     down, across = cluster_tiles(config, m, n)
-    together = min(config.swizzle_size, across if config.cluster_m > 1 else down)
-    key = device, known[:count], together
-    if key not in REMAPS:
-        if torch.cuda.is_current_stream_capturing():
-            return 0
-        stream = torch.cuda.Stream(device)  # of its own: no work of the caller's is waited for
-        with torch.cuda.stream(stream):
-            table = remapping(known[:count], together)
-            REMAPS[key] = torch.tensor(table, dtype=torch.int32, device=torch.device("cuda", device))
-        stream.synchronize()  # kernels read the table without waiting for anything
-    return REMAPS[key].data_ptr()
+    return remap_table(call.device, known[:count], min(config.swizzle_size, across if config.cluster_m > 1 else down))
 
 
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
-# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
-# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
-# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
-#
-# There is no argument for the majors: the strides of a and b say them.
+# As on the page before. There is no argument for the majors: the strides of a and b say them.
 
 
 # %%
@@ -867,23 +728,14 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
     (m, n, k), (a_major, b_major) = call.mnk, call.majors
     config = VARIANTS[choose(m, n, k, call.sms) if call.variant == DEFAULT else call.variant]
     count = clusters(config, m, n, call.sms)
-    remap = remap_of(call.device, config, count, m, n, k, call.sms)
+    remap = remap_of(call, config, count)
     config = replace(config, gpc_aware=remap != 0, a_major=a_major, b_major=b_major)
-    return (config,), (remap, call.mnk, call.strides, count)
+    return (config,), (remap, Sizes(call.mnk, call.strides, count))
 
 
-GEMM = Gemm(
-    compile_for,
-    prepare,
-    gpus=((9, 0),),
-    needs="wgmma",
-    variants=(DEFAULT, *VARIANTS),
-    major_of=either_major,
-    padded=True,
-)
+GEMM = Gemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), major_of=either_major, padded=True)
 
 
-# %%
 def matmul(
     a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None, variant: str = DEFAULT
 ) -> torch.Tensor:
@@ -894,10 +746,10 @@ def matmul(
     out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of a or b. Made if not given.
     variant: one of VARIANTS, or "auto": the one that `choose` names for M, N and K.
 
-    The strides say the majors; an operand that can be read both ways counts as K-major. TMA reads lines that start at
-    multiples of 16 bytes: the addresses of a and b and their other strides are such multiples. Needs a GPU of compute
-    capability 9.0. Any M, N, K >= 1 within that: ragged tiles are handled. TMA also writes such rows: for another
-    `out`, or an N that is no multiple of 8, the product is made in padded rows and copied. There is no backward.
+    The strides say the majors; an operand that can be read both ways counts as K-major. The addresses of a and b and
+    their other strides are multiples of 16 bytes, as TMA needs them. Any M, N, K >= 1 within that, on a GPU of compute
+    capability 9.0. If rows of `out` are no such multiples, or N is no multiple of 8, the product is made in padded rows
+    and copied. There is no backward.
 
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
     argument, what it got and what it needs, and nothing has been launched.
@@ -907,8 +759,6 @@ def matmul(
 
 # %% [markdown] tags=["lab"]
 # ## The M-major tile
-#
-# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made.
 #
 # Our own A for `nt`, as CuTe evaluates it. A row of the picture is one 128-byte line of shared memory: 64 elements
 # along M, of one k. The chunks are numbered along M; the swizzle is the one that a K-major tile has.
@@ -926,39 +776,7 @@ def layouts_of(variant: str, letters: str):
     return evaluate(smem_layouts, BF16, majors.configured(VARIANTS[variant], letters))
 
 
-layouts = {letters: layouts_of("128x256", letters) for letters in majors.MAJORS}
-draw.swizzle_view(layouts["nt"].a)
-
-# %% [markdown] tags=["lab"]
-# And B in the tile of 160 columns. A row of the picture is still 128 bytes of shared memory, but there are two lines
-# in it, of 32 elements each and of two k.
-
-# %% tags=["lab"]
-draw.swizzle_view(layouts_of("256x160", "nt").b)
-
-# %% [markdown] tags=["lab"]
-# CuTe has selectors of its own for Hopper, one for the atom and one for the order. They agree with ours for all four
-# majors and all variants:
-
-# %% tags=["lab"]
-import cutlass.utils.hopper_helpers as cute_helpers
-from cutlass.tensor_utils import LayoutEnum
-
-
-def layouts_by_cute(config: Config):
-    tile = (config.tile_m, config.tile_n, config.tile_k)
-    a, b = (LayoutEnum.ROW_MAJOR if x == "k" else LayoutEnum.COL_MAJOR for x in (config.a_major, config.b_major))
-    return (
-        cute_helpers.make_smem_layout_a(a, tile, BF16, config.stages),
-        cute_helpers.make_smem_layout_b(b, tile, BF16, config.stages),
-    )
-
-
-for letters in majors.MAJORS:
-    for variant, config in VARIANTS.items():
-        ours = layouts_of(variant, letters)
-        assert evaluate(layouts_by_cute, majors.configured(config, letters), element_bits=16) == (ours.a, ours.b)
-    print(letters, "a:", layouts[letters].a.outer, " b:", layouts[letters].b.outer)
+draw.swizzle_view(layouts_of("128x256", "nt").a)
 
 # %% [markdown] tags=["lab"]
 # ## The order of the atoms
@@ -976,70 +794,22 @@ def tile_in_order(order: tuple[int, int, int], rows: int, k: int) -> cute.Compos
     return cute.tile_to_shape(smem_atom(BF16, rows, along=0), (rows, k, 1), order=order)
 
 
-draw.atom_tiling(
-    {"first along K": evaluate(tile_in_order, (1, 0, 2), 128, 16, element_bits=16)},
-    (64, 8),
-    "An M-major tile, its atoms first along K (ours)",
-)
-
-# %% tags=["lab"]
-draw.atom_tiling(
-    {"first along M": evaluate(tile_in_order, (0, 1, 2), 128, 16, element_bits=16)},
-    (64, 8),
-    "The same tile, its atoms first along M",
-)
-
-# %% [markdown] tags=["lab"]
-# ## The copies of a k-tile
-#
-# What that is worth to the producer: the boxes of a k-tile and their lines. Each box is a copy to issue; of a shared
-# tile a CTA issues half of each box, so the number is the same. The last column is the clocks that the tensor cores
-# have for the k-tile, at 2048 multiply-adds a clock.
-
-# %% tags=["lab"]
-from IPython.display import Markdown
-
-from cookbook.check.model.wgmma import Boxes, boxes_of
-from cookbook.publish.pages import table
-
-
-def boxes(layout, major: str) -> Boxes:
-    return boxes_of(layout, along=1 if major == "k" else 0)
-
-
-def described(found: Boxes) -> str:
-    """How many boxes a tile takes, and their size: lines x elements."""
-    return f"{len(found.origins)} of {found.shape[0]} x {found.shape[1]}"
-
-
-rows = []
-for variant, c in VARIANTS.items():
-    for letters, (a_major, b_major) in majors.MAJORS.items():
-        of = layouts_of(variant, letters)
-        both = boxes(of.a, a_major), boxes(of.b, b_major)
-        copies = sum(len(x.origins) for x in both)
-        lines = sum(len(x.origins) * x.shape[0] for x in both)
-        clocks_of_k_tile = c.tile_m * c.tile_n * c.tile_k // 2048
-        rows.append([variant, letters, *map(described, both), str(copies), str(lines), str(clocks_of_k_tile)])
-other = boxes(evaluate(tile_in_order, (0, 1, 2), CONFIG.tile_m, CONFIG.tile_k, element_bits=16), "m")
-rows.append(["128x256", "A first along M", described(other), "", "", "", ""])
-header = ["variant", "majors", "boxes of A", "boxes of B", "copies", "lines", "clocks of the tensor cores"]
-Markdown(table(header, rows, right=4))
-
-# %% [markdown] tags=["lab"]
-# In the 64-byte mode B has twice as many lines. [The page of the modes](swizzle_modes_gemm.ipynb) puts one clock to a
-# line, and has measured that such lines cost nothing while the multiplications take longer; here they do, by far.
+ours, other = (evaluate(tile_in_order, order, 128, 16, element_bits=16) for order in ((1, 0, 2), (0, 1, 2)))
+tilings = {"first along K (ours)": ours, "first along M": other}
+draw.atom_tiling(tilings, (64, 8), "An M-major tile, its atoms in two orders")
 
 # %% [markdown] tags=["lab"]
 # ## What the tensor core is told
 #
 # The descriptor of the first 16 k of each operand: the bytes that its mode keeps together, its strides in bytes, and
 # how far its start moves from one k-block to the next. K-major, a k-block is 32 bytes further *in the same lines*;
-# MN-major it is 16 lines further. The machine code has the bits: `tnspA`, `tnspB`.
+# MN-major it is 16 lines further.
 
 # %% tags=["lab"]
-from cookbook.check import compiled
+from IPython.display import Markdown
+
 from cookbook.model import operand_descriptors
+from cookbook.publish.pages import table
 
 rows = []
 for variant, letters in [("128x256", letters) for letters in majors.MAJORS] + [("256x160", "nt")]:
@@ -1048,18 +818,12 @@ for variant, letters in [("128x256", letters) for letters in majors.MAJORS] + [(
     for layout, lines, major in ((of.a, 64, config.a_major), (of.b, config.tile_n, config.b_major)):
         first, second = operand_descriptors(layout, lines, major="K" if major == "k" else "MN")[:2]
         row.append(f"mode {first.mode}, lbo {first.lbo}, sbo {first.sbo}, + {second.start - first.start}")
-    try:
-        sass = compiled.compile_recipe("hopper/majors_gemm", "sm_90a", "bfloat16", config=config).sass
-        row += [f"{sass.count(bit)} of {sass.count('HGMMA')}" for bit in (".tnspA", ".tnspB")]
-    except compiled.NoDisassembler:
-        row += ["", ""]
     rows.append(row)
-Markdown(table(["kernel", "descriptor of A", "descriptor of B", "HGMMA with tnspA", "with tnspB"], rows, right=5))
+Markdown(table(["kernel", "descriptor of A", "descriptor of B"], rows, right=3))
 
 # %% [markdown] tags=["lab"]
-# **The trap: a wrong bit raises nothing.** The model's TMA puts an M-major tile of 64 x 64 into shared memory, and the
-# model's `wgmma` multiplies it by a K-major B, once with the right bit and once with the other one, by the very same
-# descriptor. The second product is not noise. It is that of the *transposed* tile: lines taken for rows.
+# **The trap: a wrong bit raises nothing.** The model multiplies an M-major tile of 64 x 64 by a K-major B, with the
+# right bit and with the other. The second product is that of the *transposed* tile: lines taken for rows.
 
 # %% tags=["lab"]
 import numpy as np
@@ -1086,23 +850,9 @@ for bit in ("MN", "K"):
     print(f"major_a = {bit:3}", {name: bool((found == product).all()) for name, product in products.items()})
 
 # %% [markdown] tags=["lab"]
-# ## The prediction
-#
-# The four majors have the same multiplications, the same bytes through L2 and in shared memory, and the same epilogue.
-# The producer issues a few more copies for a k-tile, by a warp that has hundreds of clocks to spare. So we predict that
-# **no layout differs from `tn`**: a ratio of 1.
-#
-# Each variant should in `tn` be as fast as the one of that name on the page before, for it is that kernel. Where that
-# page chooses a tile with A and B swapped, this one is slower.
-#
 # ## Check
 #
-# *Layout*, *model* and *compiled* for each of the majors and every variant: the model takes the tiles through TMA
-# boxes, swizzled shared memory, matrix descriptors and `wgmma` of either major. On a machine with a Hopper GPU the
-# kernels also run here; elsewhere the recorded runs are shown.
-#
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# Every level for each of the majors and every variant. The check is of the cells above: edit one, and check again.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -1113,7 +863,7 @@ lab.check_cells("hopper/majors_gemm", shapes=[(200, 328, 64)], dtypes=["bfloat16
 # ## Time
 #
 # Ours and its peers, interleaved in one run on one GPU, all of them on operands of the same majors. "Ours" is `matmul`
-# without an argument: whatever the heuristics chose. The variants were called by name.
+# without an argument: whatever the heuristics chose.
 
 # %% tags=["lab"]
 from cookbook.publish.pages import results_table
@@ -1121,47 +871,28 @@ from cookbook.publish.pages import results_table
 Markdown(results_table("hopper/majors_gemm"))
 
 # %% [markdown] tags=["lab"]
-# Each layout against its own `tn`, predicted to be 1, and against `torch.matmul` on operands of the same majors:
+# The four majors have the same multiplications, the same bytes and the same epilogue; the producer issues a few more
+# copies. So each should be as fast as its own `tn`; here against that, and against `torch.matmul` on such operands:
 
 # %% tags=["lab"]
-from cookbook.measure import records
 from cookbook.publish.pages import beside_tn
 
 Markdown(beside_tn("hopper/majors_gemm"))
 
 # %% [markdown] tags=["lab"]
-# On an H200 all of them are within a few percent of `tn`, at both sizes. The heuristics know nothing of majors. Do they
-# predict all four? The variants' times relative to the fastest one, predicted and measured, and what `matmul` would
-# have gained by knowing:
+# The heuristics know nothing of majors. The three cheapest variants, relative to the best, predicted and measured:
 
 # %% tags=["lab"]
+from cookbook.publish.choices import choices_table
 
-
-def heuristics_against_times() -> str:
-    """Every current record of all variants, or that there is none."""
-    rows = []
-    for r in records.select("hopper/majors_gemm", "timed"):
-        if records.is_stale(r) or not VARIANTS.keys() <= r["peers"].keys():
-            continue
-        costs = {name: cost(config, *r["shape"], sms=132) for name, config in VARIANTS.items()}
-        found = {name: r["peers"][name]["median_ms"] for name in VARIANTS}
-        least, best, chosen = min(costs.values()), min(found.values()), choose(*r["shape"], sms=132)
-        each = [f"{costs[name] / least:.3f} / {found[name] / best:.3f}" for name in VARIANTS]
-        of = " x ".join(map(str, r["shape"])) + f", {r['dtype']}"
-        rows.append([of, r["majors"], *each, chosen, f"{found[chosen] / best - 1:.1%}"])
-    header = ["M x N x K", "majors", *(f"{name}: predicted / measured" for name in VARIANTS), "chosen", "lost"]
-    return table(header, rows) if rows else "*Not measured yet.*"
-
-
-Markdown(heuristics_against_times())
+Markdown(choices_table("hopper/majors_gemm", sms=132))
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# Nothing is transposed, neither in memory nor by a thread: TMA brings lines as they are, and the tensor core is told
-# which way they run. To the code around it the major is no more than a layout: the main loop, the schedules and the
-# epilogue did not change by a line. And a layout is chosen for its writer as much as for its reader: the tensor core
-# takes the atoms in any order, TMA wants them in the one that makes its boxes tall.
+# Nothing is transposed: TMA brings lines as they are, and the tensor core is told which way they run. To the code
+# around it the major is no more than a layout. And a layout is chosen for its writer as much as for its reader: the
+# tensor core takes the atoms in any order, TMA wants them in the one that makes its boxes tall.
 #
 # Next: what all of these kernels are held against,
 # [how fast the tensor cores can go](../foundations/tensor_core_ceiling.ipynb).

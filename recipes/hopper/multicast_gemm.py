@@ -21,7 +21,8 @@
 #     dtypes: [bfloat16, float16]
 #     path: tma, multicast -> swizzled shared memory -> wgmma -> stmatrix -> 16-byte stores
 #     instructions:
-#       sm_90a: [UTMALDG.2D, HGMMA.64x256x16.F32, STSM.16.M88.4, USETMAXREG, SYNCS, WARPGROUP.DEPBAR]
+#       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, USETMAXREG, SYNCS, WARPGROUP.DEPBAR]
+#     baselines: [alone]
 #     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192]]
 # ---
 
@@ -191,30 +192,30 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
 # %% [markdown]
 # ## Who fetches what, and for whom
 #
-# A CTA's *rank* in its cluster is a number; its place is (rank mod `cluster_m`, rank div `cluster_m`), counted down
-# first. CTAs of one *column* of the cluster compute tiles one above the other: they share B. CTAs of one *row* share A.
+# A cluster numbers its CTAs, down first: number *i* has the **rank** (i mod `cluster_m`, i div `cluster_m`). CTAs of
+# one *column* of the cluster compute tiles one above the other: they share B. CTAs of one *row* share A.
 #
-# The mask of a multicast has a bit for each rank of the cluster, and TMA writes the box **at the same offset** of the
-# shared memory of every CTA whose bit is set, and reports to the barrier at the same offset there. So each CTA's
+# The mask of a multicast has a bit for each CTA of the cluster, by number. TMA writes the box **at the same offset** of
+# the shared memory of every CTA whose bit is set, and reports to the barrier at the same offset there. So each CTA's
 # barrier counts the bytes of both halves, its own and its neighbour's, and `tx_count` stays a whole stage.
 
 
 # %%
 @cute.jit
-def place_in_cluster(config: cutlass.Constexpr):
+def rank_in_cluster(config: cutlass.Constexpr):
     """(row, column) of this CTA in its cluster."""
-    rank = cutlass.Int32(0)
+    number = cutlass.Int32(0)
     if cutlass.const_expr(config.cluster > 1):
-        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-    return rank % config.cluster_m, rank // config.cluster_m
+        number = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+    return number % config.cluster_m, number // config.cluster_m
 
 
 @cute.jit
-def multicast_masks(row, column, config: cutlass.Constexpr):
-    """Who is to get the part of A, and the part of B, that the CTA at (row, column) fetches: a bit for each rank."""
+def multicast_masks(rank, config: cutlass.Constexpr):
+    """Who is to get the part of A, and the part of B, that the CTA at `rank` fetches: a bit for each CTA."""
     whole_row = sum(1 << n * config.cluster_m for n in range(config.cluster_n))  # of the CTA at (0, 0)
     whole_column = (1 << config.cluster_m) - 1
-    return cutlass.Int16(whole_row) << row, cutlass.Int16(whole_column) << column * config.cluster_m
+    return cutlass.Int16(whole_row) << rank[0], cutlass.Int16(whole_column) << rank[1] * config.cluster_m
 
 
 # %% [markdown]
@@ -235,14 +236,26 @@ def load(tma, source, target, barrier, mask, sharers: cutlass.Constexpr):
         cute.copy(tma, source, target, tma_bar_ptr=barrier)
 
 
+class Loads(NamedTuple):
+    """What the producer copies: for A and for B, a TMA atom, its source and its destination."""
+
+    tma_a: cute.CopyAtom
+    tAgA: cute.Tensor  # (TMA, k), TMA coordinates
+    tAsA: cute.Tensor  # (TMA, STAGE)
+    tma_b: cute.CopyAtom
+    tBgB: cute.Tensor  # (TMA, k), TMA coordinates
+    tBsB: cute.Tensor  # (TMA, STAGE)
+
+
 @cute.jit
-def produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, masks, config: cutlass.Constexpr):
-    """Keep the stages full: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE) in shared memory."""
+def produce(pipe, state, loads: Loads, masks, config: cutlass.Constexpr):
+    """Keep the stages full."""
+    tAgA, tAsA, tBgB, tBsB = loads.tAgA, loads.tAsA, loads.tBgB, loads.tBsB
     for k_tile in cutlass.range(cute.size(tAgA, mode=[1]), unroll=1):
         pipe.producer_acquire(state)
         barrier = pipe.producer_get_barrier(state)
-        load(tma_a, tAgA[None, k_tile], tAsA[None, state.index], barrier, masks[0], config.cluster_n)
-        load(tma_b, tBgB[None, k_tile], tBsB[None, state.index], barrier, masks[1], config.cluster_m)
+        load(loads.tma_a, tAgA[None, k_tile], tAsA[None, state.index], barrier, masks[0], config.cluster_n)
+        load(loads.tma_b, tBgB[None, k_tile], tBsB[None, state.index], barrier, masks[1], config.cluster_m)
         state.advance()
     pipe.producer_tail(state)
 
@@ -287,7 +300,7 @@ def make_pipeline(barriers, config: cutlass.Constexpr):
 
 
 # %% [markdown]
-# Too many, and the first stage is never empty: the kernel hangs. Too few is worse, and is taken apart in the lab.
+# Too many, and the first stage is never empty: the kernel hangs. Too few is worse, and is simulated below.
 #
 # ## The consumers and the epilogue
 #
@@ -350,8 +363,8 @@ def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
 
 # %%
 @cute.jit
-def tile_of_cta(shape_mn, row, column, config: cutlass.Constexpr):
-    """Rasterization: the tile of the CTA at (row, column) of its cluster, column by column inside groups."""
+def tile_of_cta(shape_mn, rank, config: cutlass.Constexpr):
+    """Rasterization: the tile of the CTA at `rank` (row, column) of its cluster, column by column inside groups."""
     clusters_m = cute.ceil_div(shape_mn[0], config.tile_m * config.cluster_m)
     clusters_n = cute.ceil_div(shape_mn[1], config.tile_n * config.cluster_n)
     cta, _, _ = cute.arch.block_idx()
@@ -359,7 +372,7 @@ def tile_of_cta(shape_mn, row, column, config: cutlass.Constexpr):
     group, inside = cluster // (wanted * clusters_n), cluster % (wanted * clusters_n)
     first = group * wanted
     height = cutlass.min(clusters_m - first, wanted)  # the last group may be lower
-    return (first + inside % height) * config.cluster_m + row, inside // height * config.cluster_n + column
+    return (first + inside % height) * config.cluster_m + rank[0], inside // height * config.cluster_n + rank[1]
 
 
 @cute.kernel
@@ -376,8 +389,8 @@ def kernel(
     """One CTA computes one tile of C, and fetches its share of what its cluster needs."""
     tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    row, column = place_in_cluster(config)
-    tile_m, tile_n = tile_of_cta(mC.shape, row, column, config)
+    rank = rank_in_cluster(config)
+    tile_m, tile_n = tile_of_cta(mC.shape, rank, config)
     layouts, copies, mma = smem_layouts(dtype, config), tiled_copies(dtype, config, vec), tiled_mma(dtype, config)
 
     smem = cutlass.memory.SmemAllocator()
@@ -396,11 +409,11 @@ def kernel(
             # The CTAs of a row of the cluster divide A's tile among them, those of a column B's.
             across, down = cute.make_layout(config.cluster_n), cute.make_layout(config.cluster_m)
             sA_tma, sB_tma = cute.group_modes(sA, 0, 2), cute.group_modes(sB, 0, 2)
-            tAsA, tAgA = cpasync.tma_partition(tma_a, column, across, sA_tma, cute.group_modes(gA, 0, 2))
-            tBsB, tBgB = cpasync.tma_partition(tma_b, row, down, sB_tma, cute.group_modes(gB, 0, 2))
+            tAsA, tAgA = cpasync.tma_partition(tma_a, rank[1], across, sA_tma, cute.group_modes(gA, 0, 2))
+            tBsB, tBgB = cpasync.tma_partition(tma_b, rank[0], down, sB_tma, cute.group_modes(gB, 0, 2))
+            loads = Loads(tma_a, tAgA, tAsA, tma_b, tBgB, tBsB)
             state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-            masks = multicast_masks(row, column, config)
-            produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, masks, config)
+            produce(pipe, state, loads, multicast_masks(rank, config), config)
     else:
         cute.arch.setmaxregister_increase(REGISTERS[1])
         thr = mma.get_slice(tidx)
@@ -438,12 +451,11 @@ def gemm(
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
     stream: cuda.CUstream,
-    dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
     vec: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
-    m, n, k = mnk
+    (m, n, k), dtype = mnk, pA.dtype
     lda, ldb, ldc = strides
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(cute.assume(lda, divby=8), 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1)))
@@ -473,7 +485,7 @@ def make_tma(matrix: cute.Tensor, layout: cute.ComposedLayout, tile: tuple[int, 
 def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     pointers = (dtype, 16), (dtype, 16), (dtype, vec * dtype.width // 8)
-    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch), vec), options=options)
+    return compile_host(gemm, arch, pointers, (config or config_for(arch), vec), options=options)
 
 
 # %% [markdown]
@@ -516,7 +528,7 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: who fetches what
+# ## Who fetches what, drawn
 #
 # From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
 # out of your own code.
@@ -544,7 +556,7 @@ assert not (halves % b.alignment).any()
 draw.swizzle_view(b)
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the prediction
+# ## The prediction
 #
 # What L2 is asked for is a formula: tiles x k-tiles x (A's bytes / `cluster_n` + B's bytes / `cluster_m`). What each SM
 # takes in stays the same, for a multicast arrives everywhere in full. If the tensor cores of every SM were never kept
@@ -596,7 +608,7 @@ Markdown(f"{'x'.join(map(str, SHAPE))}:\n\n" + table(heads, rows))
 #
 # What the arithmetic says is the *order* of the variants: if bytes were all that counted, `2x2` would be best.
 #
-# ## In the lab: do they fit?
+# ## How many clusters fit
 #
 # A CTA of this kernel fills an SM, so a cluster of four needs four SMs that are free in one GPC. Hopper's GPCs have at
 # most 18 SMs, 9 pairs (NVIDIA H100 white paper), and not all pairs of a chip are used: the 132 SMs of an H200 are 66
@@ -634,10 +646,10 @@ else:
     print("No Hopper GPU here to ask.")
 
 # %% [markdown] tags=["lab"]
-# There is a second price. The CTAs of a cluster go in step: none can be more than `stages` k-tiles ahead of any that it
-# shares with, and each of them waits for the slowest.
+# There is a second price. The CTAs of a cluster are coupled: none can be more than `stages` k-tiles ahead of any that
+# it shares with, and each of them waits for the slowest.
 #
-# ## In the lab: the trap
+# ## Too few arrivals: a simulation
 #
 # `consumer_group` wants the number of arrivals. Suppose that it were given the warps of *one* CTA, as in the recipe
 # before. The arrivals of both CTAs still come, so half of them are enough, whoever they are from, and the other half
@@ -742,7 +754,7 @@ from cookbook.publish.pages import results_table
 Markdown(results_table("hopper/multicast_gemm"))
 
 # %% [markdown] tags=["lab"]
-# The bytes that we predicted, and the times that were measured, beside each other. ("Ours" and `2x1` above are *the
+# The bytes that we predicted, and the times that were measured. ("Ours" and `2x1` above are *the
 # same kernel*, timed twice in the same rounds: differences no larger than theirs, above each table, say nothing about
 # variants.)
 
@@ -773,9 +785,9 @@ Markdown(bytes_and_times())
 
 # %% [markdown] tags=["lab"]
 # The times do not follow the bytes. `2x2`, which asks L2 for least, takes longest on an H200: that is the price of four
-# that must find room together and go in step, and it is no small one. The pairs are no faster than `alone`, and `2x1`
-# is rather the slower. Where L2 keeps up with what `alone` asks of it, fewer bytes shorten no wait; what is left to
-# gain is energy, and here it does not outweigh going in step.
+# that must find room together and wait for each other, and it is no small one. The pairs are no faster than `alone`,
+# and `2x1` is rather the slower. Where L2 keeps up with what `alone` asks of it, fewer bytes shorten no wait; what is
+# left to gain is energy, and here it does not outweigh going in step.
 #
 # ## Conclusion
 #
@@ -793,6 +805,6 @@ Markdown(bytes_and_times())
 # What is still lost lies between the tiles: a CTA starts, fills its stages, multiplies, stores, and ends, and while it
 # stores the tensor cores wait.
 #
-# Next: [persistent CTAs](persistent_gemm.ipynb) and go from tile to tile.
+# Next: [persistent CTAs](persistent_gemm.ipynb), which go from tile to tile.
 #
 # To use it: `cookbook copy hopper/multicast_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -21,7 +21,8 @@
 #     dtypes: [bfloat16, float16]
 #     path: tma, multicast -> swizzled shared memory -> wgmma -> stmatrix -> swizzled boxes -> tma
 #     instructions:
-#       sm_90a: [UTMALDG.2D.MULTICAST, HGMMA.64x256x16.F32, STSM.16.M88.4, UTMASTG.2D, USETMAXREG, SYNCS]
+#       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
+#     baselines: [one tile a CTA]
 #     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192]]
 # ---
 
@@ -32,18 +33,12 @@
 # are empty and the tensor cores wait. While it ends, C is on its way out and no loads run.
 #
 # Here we start **as many CTAs as there are SMs**: *persistent CTAs*, each of which goes from one work tile to the next.
-# Its producer never stops: it fills the stages with the *next* tile while the consumers store this one. For that C can
-# no longer lie where A and B lie. It gets small buffers of its own, and TMA carries it from there to global memory
-# while the tensor cores already multiply again.
+# Its producer never stops: it fills the stages with the *next* tile while the consumers store this one. C gets small
+# buffers of its own, and TMA carries it to global memory while the tensor cores already multiply again.
 #
-# You will see the loop over tiles and how a barrier's phase follows from a number, the epilogue by TMA with all that it
-# needs (a proxy fence, two buffers, the right kind of waiting), and an order of k-tiles that should find more of A and
-# B in L2, at the price of two integer operations.
-#
-# Two words are used all the way. A **tile iteration** is a work tile's place in the sequence of its CTA, 0 for the
-# first; a **k-tile index** is a k-tile's place in the sequence of all the CTA's k-tiles, which does not begin anew with
-# a tile.
-#
+# The page has the tile scheduler, an epilogue by TMA with all that it needs (a proxy fence, two buffers, the right kind
+# of waiting), and an order of k-tiles that should find more of A and B in L2. A **tile iteration** is a work tile's
+# place in the sequence of its CTA, 0 for the first. A **k-tile index** counts the k-tiles of all the CTA's work tiles.
 # Layouts of A and B, multicast and the roles of the warps are those of the page before.
 
 # %%
@@ -63,12 +58,9 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 # %% [markdown]
 # ## The sizes
 #
-# Four stages of A and B take 192 KiB, and a tile of C in bfloat16 is 64 KiB: together they are more than the 227 KiB
-# that a CTA may use.
-#
-# But C need not be in shared memory all at once. Each of the two warpgroups sends its half, 64 x 256, in four *epilogue
-# subtiles* of 64 x 64, alternating between **two buffers**: 8 KiB each, 32 KiB in all. Sixty-four columns are 128
-# bytes, a row of the widest swizzle, and so a subtile is one TMA box.
+# Four stages of A and B take 192 KiB, and a tile of C 64 KiB: more than the 227 KiB of a CTA. But C need not be
+# in shared memory all at once. Each of the two warpgroups sends its half, 64 x 256, in four *epilogue subtiles* of 64 x
+# 64 (a row is 128 bytes, the widest swizzle), alternating between **two buffers**: 8 KiB each, 32 KiB in all.
 #
 # | variant | |
 # |---|---|
@@ -116,7 +108,7 @@ class Config:
 
     @property
     def smem_bytes(self) -> int:
-        # the barriers, padded to the tiles' alignment; A and B; and C beside them
+        # the barriers, padded to the tiles' alignment; A and B; and C after them
         return 1024 + self.stages * self.stage_bytes + self.buffer_bytes
 
 
@@ -139,12 +131,11 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # ## Layouts, MMA and copies
 #
 # The buffers of C have a layout of their own: atoms as for A and B, one above the other to 64 rows, and then buffer
-# after buffer, first those of warpgroup 0. They are written by `stmatrix` and read by TMA, so the swizzle must please
-# both: the banks when a warp stores four 8x8 matrices, and TMA's 128-byte mode. The atom that serves `wgmma` does.
+# after buffer, first those of warpgroup 0. `stmatrix` writes them and TMA reads them, so the swizzle must please both:
+# the banks when a warp stores four 8x8 matrices, and TMA's 128-byte mode. The atom that serves `wgmma` does.
 #
 # Of software copies one is left: `stmatrix`, by one warpgroup, over one subtile. It is made from the layout that a 64 x
-# 64 `wgmma` *would* give its accumulators. The accumulators of a 64 x 256 `wgmma` are four of these side by side: a
-# thread holds, eight columns after eight columns, the same places in each.
+# 64 `wgmma` *would* give its accumulators. Those of a 64 x 256 `wgmma` are four of these side by side.
 
 
 # %%
@@ -197,84 +188,82 @@ class TiledCopies(NamedTuple):
 def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
     """The one copy of the epilogue."""
     stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
-    piece = cute.make_tiled_mma(wgmma_op(dtype, config.epi_n), (1, 1, 1))
-    return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, piece))
+    subtile = cute.make_tiled_mma(wgmma_op(dtype, config.epi_n), (1, 1, 1))
+    return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, subtile))
 
 
 # %% [markdown]
 # ## The tile scheduler: which tile is next
 #
 # The rasterization is as before: a number is a cluster's tile, in groups of `raster_group` rows of tiles. Cluster *i*
-# of *s* that were started does the numbers i, i + s, i + 2s and so on. All of them finish their first tile at about the
-# same time, then their second: waves, as before, only that no CTA has to start or end between them. The schedule is
-# *static*; producer and consumers of a CTA each work it out for themselves, and need not talk about it.
-#
-# With `persistent=False` as many clusters are started as there is work, and the loop runs once.
+# of *s* computes the cluster tiles i, i + s, i + 2s and so on. The schedule is *static*: producer and consumers of a
+# CTA each work it out for themselves. With `persistent=False` there are as many clusters as tiles, and the loop runs
+# once.
 
 
 # %%
-class Work(NamedTuple):
-    """The numbers that a cluster is to do: `first`, `first + step`, ..., `turns` of them."""
+class Scheduler(NamedTuple):
+    """The work tiles of one CTA."""
 
-    first: cutlass.Int32
-    step: cutlass.Int32
-    turns: cutlass.Int32
-    grid: tuple[cutlass.Int32, cutlass.Int32]  # of clusters' tiles, down and across C
+    down: cutlass.Int32  # cluster tiles from the top of C to the bottom
+    across: cutlass.Int32  # and from left to right
+    first: cutlass.Int32  # number of its cluster, and of the cluster's first tile
+    step: cutlass.Int32  # from one to the next: the clusters of the grid
+    count: cutlass.Int32  # of work tiles
+    rank: tuple  # (row, column) of the CTA in its cluster
 
 
 @cute.jit
-def work_of_cluster(shape_mn, config: cutlass.Constexpr):
-    """What this CTA's cluster has to do."""
+def make_scheduler(shape_mn, config: cutlass.Constexpr):
+    """The `Scheduler` of this CTA."""
+    rank = rank_in_cluster(config)
     down = cute.ceil_div(shape_mn[0], config.tile_m * config.cluster_m)
     across = cute.ceil_div(shape_mn[1], config.tile_n * config.cluster_n)
     cta, _, _ = cute.arch.block_idx()
     ctas, _, _ = cute.arch.grid_dim()
     first, step = cta // config.cluster, ctas // config.cluster
-    return Work(first, step, (down * across - first + step - 1) // step, (down, across))
+    return Scheduler(down, across, first, step, (down * across - first + step - 1) // step, rank)
 
 
 @cute.jit
-def tile_of(work: Work, iteration, place, config: cutlass.Constexpr):
-    """The tile (m, n) of C that the CTA at `place` in its cluster computes in one tile iteration."""
-    down, across = work.grid
-    number, wanted = work.first + iteration * work.step, config.raster_group // config.cluster_m
-    group, inside = number // (wanted * across), number % (wanted * across)
+def work_tile(scheduler: Scheduler, i, config: cutlass.Constexpr):
+    """(m, n): the row and column, in tiles, of this CTA's work tile `i`."""
+    number, wanted = scheduler.first + i * scheduler.step, config.raster_group // config.cluster_m
+    group, inside = number // (wanted * scheduler.across), number % (wanted * scheduler.across)
     first = group * wanted
-    height = cutlass.min(down - first, wanted)  # the last group may be lower
+    height = cutlass.min(scheduler.down - first, wanted)  # the last group may be lower
     m, n = first + inside % height, inside // height
-    return m * config.cluster_m + place[0], n * config.cluster_n + place[1]
+    return m * config.cluster_m + scheduler.rank[0], n * config.cluster_n + scheduler.rank[1]
 
 
 @cute.jit
-def place_in_cluster(config: cutlass.Constexpr):
+def rank_in_cluster(config: cutlass.Constexpr):
     """(row, column) of this CTA in its cluster."""
-    rank = cutlass.Int32(0)
+    number = cutlass.Int32(0)
     if cutlass.const_expr(config.cluster > 1):
-        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-    return rank % config.cluster_m, rank // config.cluster_m
+        number = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+    return number % config.cluster_m, number // config.cluster_m
 
 
 # %% [markdown]
 # ## The producer
 #
-# One loop more than before. It knows nothing of the epilogue: a stage is empty or it is not, whatever tile is in it, so
-# when the last k-tiles of a tile have been read, those of the next one come in, up to `stages` of them.
+# One loop more than before. It knows nothing of the epilogue: when the last k-tiles of a tile have been read, those of
+# the next one come in, up to `stages` of them.
 #
-# **Serpentine.** All CTAs go along K together, and what they read at the end of their tiles is what L2 should hold when
-# they are through. The tiles of the next tile iteration often lie in the same rows of A. If they begin at K's start, L2
-# has by then replaced it; if they begin where the last tile iteration ended, the end of the panels is still there.
-#
-# So every other tile iteration goes backwards. That is the idea; the lab models it, and measures what it is worth. The
+# **Serpentine.** All CTAs go along K together, and L2 should hold what they read at the end of their tiles. The tiles
+# of the next tile iteration often lie in the same rows of A. If they begin where the last tile iteration ended, the end
+# of the panels is still there. So every other tile iteration goes backwards; the model below says what that saves. The
 # sum's order changes with it, and the last bits of the result.
 
 
 # %%
 @cute.jit
-def multicast_masks(place, config: cutlass.Constexpr):
-    """Who is to get the part of A, and the part of B, that the CTA at `place` fetches: a bit for each rank."""
+def multicast_masks(rank, config: cutlass.Constexpr):
+    """Who is to get the part of A, and the part of B, that the CTA at `rank` fetches: a bit for each CTA."""
     whole_row = sum(1 << n * config.cluster_m for n in range(config.cluster_n))  # of the CTA at (0, 0)
     whole_column = (1 << config.cluster_m) - 1
-    return cutlass.Int16(whole_row) << place[0], cutlass.Int16(whole_column) << place[1] * config.cluster_m
+    return cutlass.Int16(whole_row) << rank[0], cutlass.Int16(whole_column) << rank[1] * config.cluster_m
 
 
 @cute.jit
@@ -286,9 +275,22 @@ def load(tma, source, target, barrier, mask, sharers: cutlass.Constexpr):
         cute.copy(tma, source, target, tma_bar_ptr=barrier)
 
 
+class Loads(NamedTuple):
+    """What the producer copies: for A and for B, a TMA atom, its source and its destination."""
+
+    tma_a: cute.CopyAtom
+    tAgA: cute.Tensor  # (TMA, m, k), TMA coordinates
+    tAsA: cute.Tensor  # (TMA, STAGE)
+    tma_b: cute.CopyAtom
+    tBgB: cute.Tensor  # (TMA, n, k), TMA coordinates
+    tBsB: cute.Tensor  # (TMA, STAGE)
+
+
 @cute.jit
-def produce_tile(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, masks, iteration, config: cutlass.Constexpr):
-    """All k-tiles of one tile: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE) in shared memory."""
+def load_tile(pipe, loads: Loads, state, tile, masks, iteration, config: cutlass.Constexpr):
+    """Load the k-tiles of work tile (m, n), a stage each. Returns the pipeline state."""
+    tAgA, tBgB = loads.tAgA[None, tile[0], None], loads.tBgB[None, tile[1], None]  # (TMA, k)
+    tAsA, tBsB = loads.tAsA, loads.tBsB  # (TMA, STAGE)
     k_tiles = cute.size(tAgA, mode=[1])
     for i in cutlass.range(k_tiles, unroll=1):
         k_tile = i
@@ -296,41 +298,34 @@ def produce_tile(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, masks, itera
             k_tile = i + (iteration & 1) * (k_tiles - 1 - 2 * i)
         pipe.producer_acquire(state)
         barrier = pipe.producer_get_barrier(state)
-        load(tma_a, tAgA[None, k_tile], tAsA[None, state.index], barrier, masks[0], config.cluster_n)
-        load(tma_b, tBgB[None, k_tile], tBsB[None, state.index], barrier, masks[1], config.cluster_m)
+        load(loads.tma_a, tAgA[None, k_tile], tAsA[None, state.index], barrier, masks[0], config.cluster_n)
+        load(loads.tma_b, tBgB[None, k_tile], tBsB[None, state.index], barrier, masks[1], config.cluster_m)
         state.advance()
     return state
 
 
 @cute.jit
-def produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work: Work, place, config: cutlass.Constexpr):
-    """Keep the stages full, tile after tile. gA (M, K, m, k), gB (N, K, n, k) in global memory."""
-    row, column = place
-    across, down = cute.make_layout(config.cluster_n), cute.make_layout(config.cluster_m)
-    sA, sB = cute.group_modes(sA, 0, 2), cute.group_modes(sB, 0, 2)
-    tAsA, tAgA = cpasync.tma_partition(tma_a, column, across, sA, cute.group_modes(gA, 0, 2))  # (TMA, m, k)
-    tBsB, tBgB = cpasync.tma_partition(tma_b, row, down, sB, cute.group_modes(gB, 0, 2))  # (TMA, n, k)
-    masks = multicast_masks(place, config)
+def produce(pipe, loads: Loads, scheduler: Scheduler, config: cutlass.Constexpr):
+    """Load all work tiles of this CTA: the stages are kept full, tile after tile."""
+    masks = multicast_masks(scheduler.rank, config)
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    for iteration in cutlass.range(work.turns, unroll=1):
-        m, n = tile_of(work, iteration, place, config)
-        tA, tB = tAgA[None, m, None], tBgB[None, n, None]
-        state = produce_tile(pipe, state, tma_a, tma_b, tA, tAsA, tB, tBsB, masks, iteration, config)
+    for iteration in cutlass.range(scheduler.count, unroll=1):
+        tile = work_tile(scheduler, iteration, config)
+        state = load_tile(pipe, loads, state, tile, masks, iteration, config)
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
 
 # %% [markdown]
 # ## The consumers
 #
-# A consumer must know, for each k-tile, the stage it is in and the *phase* of its barrier: whether the barrier has been
-# completed an even or an odd number of times. Both follow from how many k-tiles have gone through the pipeline before,
-# the *k-tile index*: the stage is the index mod `stages`, the phase is the lowest bit of the index div `stages`. A
-# tile's first index is tile iteration x k-tiles. No state needs to be carried from tile to tile.
+# A consumer must know, for each k-tile, its stage and the *phase* of its barrier: whether the barrier has been
+# completed an even or an odd number of times. Both follow from the k-tile index: the stage is the index mod `stages`,
+# the phase is the lowest bit of the index div `stages`. A tile's first index is tile iteration x k-tiles. No state
+# needs to be carried from tile to tile.
 #
 # The accumulators must begin at zero with every tile. `wgmma` can do that: told not to accumulate, it overwrites. That
-# is a field of the MMA object, and a field that changed within the loop over tiles would be a value to carry along,
-# when it is known which `wgmma` is a tile's first. So there are two objects, made before the loop and never changed:
-# one that overwrites, one that accumulates.
+# is a field of the MMA object, and a field that changed within the loop would be a value to carry along. So there are
+# two objects, made before the loop and never changed: one overwrites, one accumulates.
 
 
 # %%
@@ -340,46 +335,45 @@ def slot_of(number, config: Config):
     return pipeline.PipelineState(config.stages, number, stage, phase)
 
 
-class Mmas(NamedTuple):
-    """The same tiled MMA twice."""
+class Mainloop(NamedTuple):
+    """What a consumer warpgroup multiplies: the pipeline, the operands and the accumulators."""
 
-    overwrite: cute.TiledMma
-    accumulate: cute.TiledMma
-
-
-def both_mmas(dtype, config: Config) -> Mmas:
-    mmas = Mmas(tiled_mma(dtype, config), tiled_mma(dtype, config))
-    mmas.overwrite.set(warpgroup.Field.ACCUMULATE, False)
-    mmas.accumulate.set(warpgroup.Field.ACCUMULATE, True)
-    return mmas
+    pipe: pipeline.PipelineTmaAsync
+    k_tiles: cutlass.Int32  # of each work tile
+    overwrite: cute.TiledMma  # acc = A B, for the first k-block of a work tile
+    accumulate: cute.TiledMma  # acc += A B
+    tCrA: cute.Tensor  # descriptors of A, (MMA, MMA_M, MMA_K, STAGE)
+    tCrB: cute.Tensor  # descriptors of B, (MMA, MMA_N, MMA_K, STAGE)
+    acc: cute.Tensor  # float32 in registers, (MMA, MMA_M, MMA_N)
 
 
 @cute.jit
-def multiply_stage(mmas, acc, tCrA, tCrB, stage, first: cutlass.Constexpr = False):
-    """Issue one stage's wgmmas as one commit group. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
+def issue_wgmmas(main: Mainloop, stage, first: cutlass.Constexpr = False):
+    """Issue the wgmmas of one stage as one commit group; `first`: of a work tile, its first one overwrites `acc`."""
+    acc, tCrA, tCrB = main.acc, main.tCrA, main.tCrB
     warpgroup.fence()
-    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
-        mma = mmas.overwrite if first and k == 0 else mmas.accumulate
+    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # 16 elements, 32 bytes, along K
+        mma = main.overwrite if first and k == 0 else main.accumulate
         cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
     warpgroup.commit_group()
 
 
 @cute.jit
-def multiply_tile(pipe, k_index, mmas, acc, tCrA, tCrB, k_tiles, config: cutlass.Constexpr):
-    """Multiply the k-tiles of one tile, the first of which has this k-tile index, into `acc`."""
+def multiply_tile(main: Mainloop, k_index, config: cutlass.Constexpr):
+    """Multiply the k-tiles of one tile, the first of which has this k-tile index, into `main.acc`."""
     read, release = slot_of(k_index, config), slot_of(k_index, config)
-    pipe.consumer_wait(read)
-    multiply_stage(mmas, acc, tCrA, tCrB, read.index, first=True)
+    main.pipe.consumer_wait(read)
+    issue_wgmmas(main, read.index, first=True)
     read.advance()
-    for _ in cutlass.range(k_tiles - 1, unroll=1):
-        pipe.consumer_wait(read)
-        multiply_stage(mmas, acc, tCrA, tCrB, read.index)
+    for _ in cutlass.range(main.k_tiles - 1, unroll=1):
+        main.pipe.consumer_wait(read)
+        issue_wgmmas(main, read.index)
         read.advance()
         warpgroup.wait_group(1)  # the commit group before this one is done: its stage may be overwritten
-        pipe.consumer_release(release)
+        main.pipe.consumer_release(release)
         release.advance()
     warpgroup.wait_group(0)
-    pipe.consumer_release(release)
+    main.pipe.consumer_release(release)
 
 
 # %% [markdown]
@@ -406,11 +400,27 @@ def multiply_tile(pipe, k_index, mmas, acc, tCrA, tCrB, k_tiles, config: cutlass
 
 
 # %%
+class TmaTensor(NamedTuple):
+    """A matrix as TMA sees it."""
+
+    atom: cute.CopyAtom
+    coords: cute.Tensor  # TMA coordinates: (M, K), (N, K) or (M, N), or tiles of these
+
+
+class Cta(NamedTuple):
+    """What the warps of a CTA share."""
+
+    pipe: pipeline.PipelineTmaAsync
+    sA: cute.Tensor  # (TILE_M, TILE_K, STAGE)
+    sB: cute.Tensor  # (TILE_N, TILE_K, STAGE)
+    sC: cute.Tensor  # (64, EPI_N, BUFFER): first the buffers of warpgroup 0, then those of 1
+
+
 @cute.jit
-def store(acc, sC, tma_c, gC, first, copy, group, config: cutlass.Constexpr):
+def store(acc, sC, out: TmaTensor, first, copy, group, config: cutlass.Constexpr):
     """The 64 rows of C that a warpgroup has, out by TMA.
 
-    sC (64, EPI_N, BUFFER): all buffers; gC (64, EPI_N, m, n): all subtiles of C; first: (m, n) of the tile's first one.
+    sC (64, EPI_N, BUFFER): all buffers; out (64, EPI_N, m, n): all subtiles of C; first: (m, n) of the tile's first.
     """
     tidx = cute.arch.thread_idx()[0] % 128
     barrier = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=128)
@@ -418,46 +428,51 @@ def store(acc, sC, tma_c, gC, first, copy, group, config: cutlass.Constexpr):
     thr = copy.get_slice(tidx)
     tCsC = thr.partition_D(sC)  # (CPY, CPY_M, CPY_N, BUFFER)
     whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
-    bsC, bgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
+    bsC, bgC = cpasync.tma_partition(out.atom, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(out.coords, 0, 2))
     held = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))  # (MMA, MMA_M, MMA_N) of a thread in one subtile
-    for piece in cutlass.range_constexpr(config.tile_n // config.epi_n):
-        buffer = group * config.epi_buffers + piece % config.epi_buffers
+    for i in cutlass.range_constexpr(config.tile_n // config.epi_n):
+        buffer = group * config.epi_buffers + i % config.epi_buffers
         if sends:
             cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
         barrier.arrive_and_wait()  # all know that the buffer is free
         rC = cute.make_rmem_tensor(held, sC.element_type)
-        rC.store(cute.make_tensor(acc.iterator + piece * cute.size(held), held).load().to(sC.element_type))
+        rC.store(cute.make_tensor(acc.iterator + i * cute.size(held), held).load().to(sC.element_type))
         cute.copy(copy, thr.retile(rC), tCsC[None, None, None, buffer])
         cute.arch.fence_proxy("async.shared", space="cta")
         barrier.arrive_and_wait()  # all have written, and said so to TMA
         if sends:
             with cute.arch.elect_one():
-                cute.copy(tma_c, bsC[None, buffer], bgC[None, first[0] + group, first[1] + piece])
+                cute.copy(out.atom, bsC[None, buffer], bgC[None, first[0] + group, first[1] + i])
                 cute.arch.cp_async_bulk_commit_group()
 
 
 @cute.jit
-def consume(pipe, mmas, sA, sB, sC, tma_c, gC, copy, k_tiles, work: Work, place, config: cutlass.Constexpr):
-    """Multiply and store, tile after tile. gC (64, EPI_N, m, n): the subtiles of the whole of C."""
+def consume(cta: Cta, out: TmaTensor, scheduler: Scheduler, k_tiles, config: cutlass.Constexpr):
+    """Multiply and store, tile after tile. out: the subtiles of the whole of C, (64, EPI_N, m, n)."""
+    dtype = cta.sC.element_type
+    overwrite, accumulate = tiled_mma(dtype, config), tiled_mma(dtype, config)
+    overwrite.set(warpgroup.Field.ACCUMULATE, False)
+    accumulate.set(warpgroup.Field.ACCUMULATE, True)
+    copy = tiled_copies(dtype, config).r2s_c
     tidx, _, _ = cute.arch.thread_idx()
     group = cute.arch.make_warp_uniform(tidx // 128)
-    thr = mmas.accumulate.get_slice(tidx)
-    tCrA = thr.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
-    tCrB = thr.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
+    thr = accumulate.get_slice(tidx)
+    tCrA = thr.make_fragment_A(thr.partition_A(cta.sA))  # (MMA, MMA_M, MMA_K, STAGE)
+    tCrB = thr.make_fragment_B(thr.partition_B(cta.sB))  # (MMA, MMA_N, MMA_K, STAGE)
     acc = cute.make_rmem_tensor(thr.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
+    main = Mainloop(cta.pipe, k_tiles, overwrite, accumulate, tCrA, tCrB, acc)
     down, across = config.warpgroups, config.tile_n // config.epi_n  # subtiles of a tile
-    for iteration in cutlass.range(work.turns, unroll=1):
-        m, n = tile_of(work, iteration, place, config)
-        multiply_tile(pipe, iteration * k_tiles, mmas, acc, tCrA, tCrB, k_tiles, config)
-        store(acc, sC, tma_c, gC, (m * down, n * across), copy, group, config)
+    for iteration in cutlass.range(scheduler.count, unroll=1):
+        m, n = work_tile(scheduler, iteration, config)
+        multiply_tile(main, iteration * k_tiles, config)
+        store(acc, cta.sC, out, (m * down, n * across), copy, group, config)
     if tidx % 128 // 32 == 0:
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
 
 
 # %% [markdown]
-# Where is the overlap? The consumers do stop multiplying while they round and write their subtiles. But they do not
-# wait for C to arrive anywhere, only for shared memory to be read, and when they return to their stages, these are
-# full.
+# The consumers do stop multiplying while they round and write their subtiles. But they wait for shared memory to be
+# read and not for C to arrive, and when they return to their stages, these are full.
 #
 # ## The kernel
 
@@ -479,19 +494,15 @@ def make_pipeline(barriers, config: cutlass.Constexpr):
 
 @cute.kernel
 def kernel(
-    tma_a: cute.CopyAtom,
-    mA: cute.Tensor,  # (M, K), as TMA coordinates
-    tma_b: cute.CopyAtom,
-    mB: cute.Tensor,  # (N, K), as TMA coordinates
-    tma_c: cute.CopyAtom,
-    mC: cute.Tensor,  # (M, N), as TMA coordinates
+    a: TmaTensor,  # (M, K)
+    b: TmaTensor,  # (N, K)
+    c: TmaTensor,  # (M, N)
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
     """A CTA computes its share of the tiles of C, one after the other."""
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    place, work = place_in_cluster(config), work_of_cluster(mC.shape, config)
-    layouts = smem_layouts(dtype, config)
+    scheduler, layouts = make_scheduler(c.coords.shape, config), smem_layouts(dtype, config)
 
     smem = cutlass.memory.SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
@@ -499,19 +510,22 @@ def kernel(
     sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
     sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
     sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
-    pipe = make_pipeline(barriers, config)
-    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (None, None))  # (M, K, m, k)
-    gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (None, None))  # (N, K, n, k)
-    gC = cute.local_tile(mC, (64, config.epi_n), (None, None))  # (64, EPI_N, m, n)
+    cta = Cta(make_pipeline(barriers, config), sA, sB, sC)
+    gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (None, None))  # (TILE_M, TILE_K, m, k)
+    gB = cute.local_tile(b.coords, (config.tile_n, config.tile_k), (None, None))  # (TILE_N, TILE_K, n, k)
+    gC = cute.local_tile(c.coords, (64, config.epi_n), (None, None))  # (64, EPI_N, m, n)
 
     if warp_idx >= 4 * config.warpgroups:
         cute.arch.setmaxregister_decrease(REGISTERS[0])
         if warp_idx == 4 * config.warpgroups:
-            produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work, place, config)
+            in_row, in_column = cute.make_layout(config.cluster_n), cute.make_layout(config.cluster_m)
+            grouped = [cute.group_modes(x, 0, 2) for x in (sA, gA, sB, gB)]
+            tAsA, tAgA = cpasync.tma_partition(a.atom, scheduler.rank[1], in_row, grouped[0], grouped[1])
+            tBsB, tBgB = cpasync.tma_partition(b.atom, scheduler.rank[0], in_column, grouped[2], grouped[3])
+            produce(cta.pipe, Loads(a.atom, tAgA, tAsA, b.atom, tBgB, tBsB), scheduler, config)
     else:
         cute.arch.setmaxregister_increase(REGISTERS[1])
-        mmas, copy = both_mmas(dtype, config), tiled_copies(dtype, config).r2s_c
-        consume(pipe, mmas, sA, sB, sC, tma_c, gC, copy, cute.size(gA, mode=[3]), work, place, config)
+        consume(cta, TmaTensor(c.atom, gC), scheduler, cute.size(gA, mode=[3]), config)
 
 
 # %% [markdown]
@@ -522,8 +536,7 @@ def kernel(
 # its tiles, and then begins its own full share. One cluster too many takes twice the time.
 #
 # (Clusters of two fit on the pairs of SMs that a GPC is made of. For clusters of four `SMs // 4` would be too many, for
-# the pairs of a GPC do not always come out even: **this is the trap** of a persistent grid. Ask the driver, as [the
-# page before](multicast_gemm.ipynb) does in its lab.)
+# the pairs of a GPC do not always come out even: ask the driver, as [the page before](multicast_gemm.ipynb) does.)
 #
 # The number is a run-time argument, for the same code runs on GPUs of different sizes.
 
@@ -538,25 +551,22 @@ def gemm(
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
     sms: cutlass.Int32,
     stream: cuda.CUstream,
-    dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
-    m, n, k = mnk
+    (m, n, k), dtype = mnk, pA.dtype
     lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in strides)
-    layouts = smem_layouts(dtype, config)
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
-    tma_a, mA = make_tma(mA, layouts.a, (config.tile_m, config.tile_k), config.cluster_n)
-    tma_b, mB = make_tma(mB, layouts.b, (config.tile_n, config.tile_k), config.cluster_m)
-    tma_c, mC = cpasync.make_tiled_tma_atom(
-        cpasync.CopyBulkTensorTileS2GOp(), mC, cute.slice_(layouts.c, (None, None, 0)), (64, config.epi_n)
-    )
+    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
+    a = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster_n)
+    b = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster_m)
+    c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n)))
     down = cute.ceil_div(m, config.tile_m * config.cluster_m)
     across = cute.ceil_div(n, config.tile_n * config.cluster_n)
     clusters = cutlass.min(down * across, sms // config.cluster) if config.persistent else down * across
-    kernel(tma_a, mA, tma_b, mB, tma_c, mC, dtype, config).launch(
+    kernel(a, b, c, dtype, config).launch(
         grid=(clusters * config.cluster, 1, 1),
         block=(config.threads, 1, 1),
         cluster=(config.cluster, 1, 1),
@@ -565,18 +575,17 @@ def gemm(
     )
 
 
-def make_tma(matrix: cute.Tensor, layout: cute.ComposedLayout, tile: tuple[int, int], sharers: int):
-    """The TMA load of a tile into one stage of `layout`, in as many parts as CTAs share the tile."""
+def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int) -> TmaTensor:
+    """The TMA load of a tile into one stage, in as many parts as CTAs share the tile."""
     load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
-    stage = cute.slice_(layout, (None, None, 0))
-    return cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers)
+    return TmaTensor(*cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers))
 
 
 # %%
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     pointers = ((dtype, 16),) * 3
-    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch)), (132,), options=options)
+    return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
 
 
 # %% [markdown]
@@ -620,13 +629,11 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: a buffer of C
+# ## A buffer of C, drawn
 #
-# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
-# out of your own code.
-#
-# One buffer, 64 rows of 128 bytes, and what one `stmatrix` writes into it: four 8x8 matrices, one phase each, and each
-# phase should take one wavefront. Without the swizzle the eight rows of a matrix would lie in the same four banks.
+# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. One buffer,
+# 64 rows of 128 bytes, and what one `stmatrix` writes into it: four 8x8 matrices, one wavefront each. Without the
+# swizzle the eight rows of a matrix would lie in the same four banks.
 
 # %% tags=["lab"]
 from cookbook import access, banks, draw
@@ -635,12 +642,11 @@ from cookbook.layouts import evaluate
 layouts, copies = (evaluate(made, cutlass.BFloat16) for made in (smem_layouts, tiled_copies))
 of_warp_0 = access.of_copy(layouts.c, copies.r2s_c, "dst", "stmatrix", warp=0)
 counted = [banks.wavefronts(one.addresses, one.width) for one in of_warp_0]
-print(f"{len(counted)} stmatrix a warp and piece; wavefronts each: {[one.actual for one in counted]}")
-print(layouts.c)
+print(f"{len(counted)} stmatrix a warp and subtile; wavefronts each: {[one.actual for one in counted]}")
 draw.access_view(of_warp_0[0])
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: waves
+# ## Waves
 #
 # With as many CTAs as SMs, tiles are done in waves as before: as many tile iterations as the CTA with the most work
 # has. What counts is how full the last wave is. Sometimes fewer CTAs would need no more tile iterations:
@@ -661,21 +667,21 @@ def waves(m: int, n: int, ctas: int, config: Config = CONFIG) -> tuple[int, int]
 
 rows = []
 for size in (1024, 2048, 4096, 6144, 8192, 16384):
-    tiles, turns = waves(size, size, SMS)
-    enough = [ctas for ctas in range(CONFIG.cluster, SMS + 1, CONFIG.cluster) if waves(size, size, ctas)[1] == turns]
-    rows.append([f"{size} x {size}", str(tiles), str(turns), f"{tiles / (turns * SMS):.1%}", str(enough[0])])
+    tiles, rounds = waves(size, size, SMS)
+    enough = [ctas for ctas in range(CONFIG.cluster, SMS + 1, CONFIG.cluster) if waves(size, size, ctas)[1] == rounds]
+    rows.append([f"{size} x {size}", str(tiles), str(rounds), f"{tiles / (rounds * SMS):.1%}", str(enough[0])])
 Markdown(table(["C", "tiles", f"tile iterations with {SMS} CTAs", "SMs busy", "CTAs that need no more"], rows))
 
 # %% [markdown] tags=["lab"]
 # No kernel with tiles of this size can do better than *SMs busy* says, persistent or not. What being persistent changes
 # is what happens *between* the waves.
 #
-# ## In the lab: the prediction
+# ## The prediction
 #
 # We count clocks of one SM. The tensor cores take t for a k-tile (2048 multiply-adds a clock). A load takes L from the
 # moment that its stage is free; global memory answers after *some hundreds* of clocks (CUDA C++ Programming Guide), and
-# we put 800. The epilogue takes the clocks that shared memory needs for the wavefronts of `stmatrix`, which come from
-# this recipe's own layouts. A new CTA finds its stages empty; a persistent one finds them full.
+# 800 are assumed. The epilogue takes the clocks that shared memory needs for the wavefronts of `stmatrix`, which come
+# from this recipe's own layouts. A new CTA finds its stages empty; a persistent one finds them full.
 
 # %% tags=["lab"]
 from cookbook.check.layout import copy_wavefronts
@@ -686,12 +692,12 @@ PIECES = (CONFIG.tile_m // 64) * (CONFIG.tile_n // CONFIG.epi_n)
 EPILOGUE = PIECES * sum(each * n for (each, _), n in copy_wavefronts("r2s_c", copies.r2s_c, layouts.c).items())
 
 
-def schedule(turns: int, k_tiles: int, persistent: bool) -> dict[str, list[tuple[float, float]]]:
+def schedule(rounds: int, k_tiles: int, persistent: bool) -> dict[str, list[tuple[float, float]]]:
     """(start, end) of the loads, the multiplications and the epilogue of each tile of one SM, in clocks."""
     spans = {"loads": [], "multiply": [], "store": []}
     done: list[float] = []  # when each k-tile has been read: then its stage is free
     begin = 0.0  # of the CTA
-    for iteration in range(turns):
+    for iteration in range(rounds):
         asked = []
         for k in range(k_tiles):
             before = len(done) - CONFIG.stages  # the k-tile that had the stage
@@ -720,13 +726,12 @@ draw.lanes(lanes, "Three tiles of one SM, K = 384 (predicted)", note="Short, so 
 # For the tensor cores the gap shrinks to the epilogue. What that is worth depends on K, for the gap has always the same
 # length, and a little on the number of tile iterations, for before a CTA's first tile nothing is spared:
 
+
 # %% tags=["lab"]
-
-
 def predicted_gain(m: int, n: int, k: int) -> float:
     """How many times as fast a persistent kernel should be as one with a CTA for each tile."""
-    turns, k_tiles = waves(m, n, SMS)[1], -(-k // CONFIG.tile_k)
-    times = [schedule(turns, k_tiles, persistent)["store"][-1][1] for persistent in (False, True)]
+    rounds, k_tiles = waves(m, n, SMS)[1], -(-k // CONFIG.tile_k)
+    times = [schedule(rounds, k_tiles, persistent)["store"][-1][1] for persistent in (False, True)]
     return times[0] / times[1]
 
 
@@ -735,11 +740,10 @@ rows = [["8192 x 8192 x K", *(f"{predicted_gain(8192, 8192, k):.3f}x" for k in k
 Markdown(table(["predicted", *(f"K = {k}" for k in ks)], rows))
 
 # %% [markdown] tags=["lab"]
-# This leaves out what it takes to start a CTA: to set up barriers, meet the cluster, fetch the descriptors. The
-# prediction is on the low side for that. It leaves out too that a persistent kernel is bound to its static schedule,
-# while the hardware gives a CTA's place to whoever is next.
+# This leaves out what it takes to start a CTA: to set up barriers, meet the cluster, fetch the descriptors. So the
+# prediction is on the low side.
 #
-# ## In the lab: the same, backwards
+# ## Serpentine: a model of L2
 #
 # How much does L2 find again? A model: a cache of a given size that drops what has not been used for the longest time.
 # The CTAs of a wave go along K in step, each k-tile of a panel is read once for all of them, and after the last k-tile
@@ -750,7 +754,7 @@ Markdown(table(["predicted", *(f"K = {k}" for k in ks)], rows))
 from collections import OrderedDict
 
 
-def tiles_of_turn(iteration: int, down: int, across: int, config: Config) -> list[tuple[int, int]]:
+def tiles_of_round(iteration: int, down: int, across: int, config: Config) -> list[tuple[int, int]]:
     """The tiles that run together in one tile iteration: `tile_of` for all CTAs."""
     clusters, wanted, found = SMS // config.cluster, config.raster_group // config.cluster_m, []
     for number in range(iteration * clusters, min((iteration + 1) * clusters, down * across)):
@@ -767,7 +771,7 @@ def bytes_read(shape: tuple[int, int, int], config: Config, cache_bytes: float) 
     (m, n, k), held, room, read = shape, OrderedDict(), cache_bytes, 0
     down, across = -(-m // (config.tile_m * config.cluster_m)), -(-n // (config.tile_n * config.cluster_n))
     for iteration in range(waves(m, n, SMS)[1]):
-        tiles = tiles_of_turn(iteration, down, across, config)
+        tiles = tiles_of_round(iteration, down, across, config)
         k_tiles = range(-(-k // config.tile_k))
         k_tiles = reversed(k_tiles) if config.serpentine and iteration % 2 else k_tiles
         panels = [("A", m, config.tile_m) for m in {m for m, _ in tiles}]
@@ -785,18 +789,6 @@ def bytes_read(shape: tuple[int, int, int], config: Config, cache_bytes: float) 
     return read
 
 
-grid = (8192 // (CONFIG.tile_m * CONFIG.cluster_m), 8192 // (CONFIG.tile_n * CONFIG.cluster_n))
-order = [tile for iteration in range(waves(8192, 8192, SMS)[1]) for tile in tiles_of_turn(iteration, *grid, CONFIG)]
-turns = {"iteration 0": order, "iteration 1: the same rows of A": order[SMS:] + order[:SMS]}
-draw.tile_order(
-    turns, wave=SMS, tile=(CONFIG.tile_m, CONFIG.tile_n), title="What two tile iterations read, at 8192 x 8192"
-)
-
-# %% [markdown] tags=["lab"]
-# So what can be found again is A, whose rows stay the same for some tile iterations. What comes from memory, by the
-# model:
-
-# %% tags=["lab"]
 SHAPES, CACHES = ((4096, 4096, 4096), (8192, 8192, 8192)), (25e6, 37e6, 50e6)
 rows = []
 for shape in SHAPES:
@@ -807,17 +799,14 @@ Markdown(table(["read from memory, predicted", *(f"cache of {size / 1e6:.0f} MB"
 
 # %% [markdown] tags=["lab"]
 # Forwards, the model finds next to nothing again once a wave needs more than the cache holds: what is wanted first was
-# dropped first, and each piece that is read again drops the one that is wanted next. Backwards, the more cache, the
-# more is found. But where nearly everything fits anyway, there is nothing to gain, and the wrong end may be dropped.
+# dropped first. Backwards, the more cache, the more is found. But where nearly everything fits anyway, there is nothing
+# to gain. (A real L2 does not drop the oldest line so strictly; `ncu --metrics dram__bytes_read.sum` counts it.)
 #
-# (A real L2 does not drop the oldest line so strictly, and may find more than the model in the forward order. `ncu
-# --metrics dram__bytes_read.sum` counts it.)
-#
-# ## In the lab: the trap
+# ## The wrong warp waits
 #
 # What if the warp that waits is not the one that sends? Its `wait_group` returns at once. Here is the epilogue of one
-# warpgroup on the modelled instructions, in which TMA reads a buffer only some pieces *later*, as it may: four times
-# without the wait, and then with the wait in the right place.
+# warpgroup on the modelled instructions. TMA reads a buffer only some subtiles *later*, as it may: four times without
+# the wait, and then with it.
 
 # %% tags=["lab"]
 import numpy as np
@@ -826,15 +815,15 @@ from cookbook.model import SharedMemory, tma_store
 
 
 def epilogue_of(late: int, waits: bool) -> np.ndarray:
-    """64 x 256 of C, of which piece p is full of p, in boxes that TMA reads `late` pieces after it was asked to."""
+    """64 x 256 of C, of which subtile i is full of i, and TMA reads it `late` subtiles after it was asked to."""
     smem, out = SharedMemory(layouts.c.size_bytes), np.zeros((64, CONFIG.tile_n), np.uint16)
     places, pending = layouts.c.byte_offsets(), []
-    for piece in range(CONFIG.tile_n // CONFIG.epi_n):
+    for i in range(CONFIG.tile_n // CONFIG.epi_n):
         while len(pending) > (min(late, CONFIG.epi_buffers - 1) if waits else late):
             tma_store(smem, *pending.pop(0))  # TMA reads the buffer now
-        buffer = places[..., piece % CONFIG.epi_buffers]
-        smem.write(buffer, np.full((*buffer.shape, 1), piece, np.uint16))
-        pending.append((int(buffer.min()), out, (0, piece * CONFIG.epi_n), (64, CONFIG.epi_n), 128))
+        buffer = places[..., i % CONFIG.epi_buffers]
+        smem.write(buffer, np.full((*buffer.shape, 1), i, np.uint16))
+        pending.append((int(buffer.min()), out, (0, i * CONFIG.epi_n), (64, CONFIG.epi_n), 128))
     for box in pending:
         tma_store(smem, *box)
     return out
@@ -842,19 +831,15 @@ def epilogue_of(late: int, waits: bool) -> np.ndarray:
 
 for late, waits in ((0, False), (1, False), (2, False), (3, False), (3, True)):
     columns = epilogue_of(late, waits)[0, :: CONFIG.epi_n].tolist()
-    print(f"TMA reads {late} pieces later, {'waiting' if waits else 'no wait'}: the pieces of C hold {columns}")
+    print(f"TMA reads {late} subtiles later, {'waiting' if waits else 'no wait'}: the subtiles of C hold {columns}")
 
 # %% [markdown] tags=["lab"]
-# As long as TMA is quick nothing is seen. Then the first pieces of C are copies of later ones: right numbers, in the
+# As long as TMA is quick nothing is seen. Then the first subtiles of C are copies of later ones: right numbers, in the
 # wrong columns.
 #
 # ## Check
 #
-# Every level looks at every variant. The model sends C as the kernel does: `stmatrix` into a buffer, and from there box
-# by box, clipped at the edges.
-#
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# Every level looks at every variant. The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -872,12 +857,8 @@ from cookbook.publish.pages import results_table
 Markdown(results_table("hopper/persistent_gemm"))
 
 # %% [markdown] tags=["lab"]
-# And the gain over one tile a CTA, predicted beside measured.
-#
-# "Ours" and `persistent` above are *the same kernel*, timed twice in the same rounds: what lies between them is the
-# spread, in the last column. Hold `+ serpentine K` against that. Fewer bytes from memory are time only where the
-# product waits for memory or for power, so for a difference that is not larger than the spread the answer is: not
-# shown. Then take the forward order, which adds up along K the same way in every tile.
+# The gain over one tile a CTA, predicted and measured. "Ours" and `persistent` above are *the same kernel*, timed twice
+# in the same rounds: what lies between them is the spread, in the last column. A gain that is not larger is none.
 
 # %% tags=["lab"]
 from cookbook.measure import records
@@ -908,12 +889,11 @@ Markdown(gains())
 # ## Conclusion
 #
 # A persistent CTA gains three things: loads run into the next tile, stores run out of the last one, and starting is
-# done once. What it took is a loop, a k-tile index from which stage and phase follow, buffers of C's own, and care
-# about who has read what: the fence between the proxies, and a wait by the thread that sent.
+# done once. It took a loop, a k-tile index from which stage and phase follow, buffers of C's own, and care about who
+# has read what: the fence between the proxies, and a wait by the thread that sent.
 #
 # What remains is the epilogue itself. While the consumers round and write their subtiles, the tensor cores have nothing
-# to do, and the shorter K is, the more that weighs. To fill this gap too, somebody else must be multiplying in the
-# meantime.
+# to do, and the shorter K is, the more that weighs.
 #
 # Next: [ping-pong](pingpong_gemm.ipynb), one at the tensor cores, one at the epilogue.
 #

@@ -21,7 +21,8 @@
 #     dtypes: [bfloat16, float16]
 #     path: tma, multicast -> swizzled shared memory -> wgmma, ping-pong -> stmatrix -> tma
 #     instructions:
-#       sm_90a: [UTMALDG.2D.MULTICAST, HGMMA, STSM.16.M88.4, UTMASTG.2D, USETMAXREG, SYNCS]
+#       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
+#     baselines: [cooperative]
 #     bench_shapes: [[8192, 8192, 512], [8192, 8192, 1024], [8192, 8192, 2048], [4096, 4096, 4096], [8192, 8192, 8192]]
 # ---
 
@@ -39,9 +40,8 @@
 # and the next; *programmatic dependent launch* (PDL), which lets the next kernel get ready while this one ends, is
 # meant to hide part of that.
 #
-# Three things are new, and this page is about them: who has which tile, the barriers that make the ping-pong order, and
-# two instructions for the launch. The layouts, the multicast, the persistent loop and the stores are those of the page
-# before.
+# Three things are new: who has which tile, the barriers that make the ping-pong order, and two instructions for the
+# launch. Layouts, multicast, the persistent loop and the stores are those of the page before.
 
 # %%
 from dataclasses import dataclass
@@ -118,7 +118,7 @@ class Config:
 
     @property
     def smem_bytes(self) -> int:
-        # the barriers, padded to the tiles' alignment; A and B; and C beside them
+        # the barriers, padded to the tiles' alignment; A and B; and C after them
         return 1024 + self.stages * self.stage_bytes + self.buffer_bytes
 
 
@@ -128,7 +128,7 @@ VARIANTS = {
     "128x128 + PDL": Config(tile_n=128, stages=6),
     "128x192 + PDL": Config(),
 }
-DEFAULT = "128x192 + PDL"  # the fastest where K is short and its tiles fill the waves; see the lab
+DEFAULT = "128x192 + PDL"  # the fastest where K is short and its tiles fill the waves
 CONFIG = VARIANTS[DEFAULT]
 REGISTERS = (24, 240)  # of a producer's thread and of a consumer's: 128 * 24 + 256 * 240 of an SM's 65536
 
@@ -196,8 +196,8 @@ class TiledCopies(NamedTuple):
 def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
     """The one copy of the epilogue."""
     stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
-    piece = cute.make_tiled_mma(wgmma_op(dtype, config.epi_n), (1, 1, 1))
-    return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, piece))
+    subtile = cute.make_tiled_mma(wgmma_op(dtype, config.epi_n), (1, 1, 1))
+    return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, subtile))
 
 
 # %% [markdown]
@@ -215,45 +215,47 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 
 
 # %%
-class Work(NamedTuple):
-    """The numbers that a cluster is to do: `first`, `first + step`, ..., `turns` of them."""
+class Scheduler(NamedTuple):
+    """The work tiles of one CTA."""
 
-    first: cutlass.Int32
-    step: cutlass.Int32
-    turns: cutlass.Int32
-    grid: tuple[cutlass.Int32, cutlass.Int32]  # of clusters' tiles, down and across C
+    down: cutlass.Int32  # cluster tiles from the top of C to the bottom
+    across: cutlass.Int32  # and from left to right
+    first: cutlass.Int32  # number of its cluster, and of the cluster's first tile
+    step: cutlass.Int32  # from one to the next: the clusters of the grid
+    count: cutlass.Int32  # of work tiles
+    rank: tuple  # (row, column) of the CTA in its cluster
 
 
 @cute.jit
-def work_of_cluster(shape_mn, config: cutlass.Constexpr):
-    """What this CTA's cluster has to do."""
+def make_scheduler(shape_mn, config: cutlass.Constexpr):
+    """The `Scheduler` of this CTA."""
+    rank = rank_in_cluster(config)
     down = cute.ceil_div(shape_mn[0], config.tile_m * config.cluster_m)
     across = cute.ceil_div(shape_mn[1], config.tile_n * config.cluster_n)
     cta, _, _ = cute.arch.block_idx()
     ctas, _, _ = cute.arch.grid_dim()
     first, step = cta // config.cluster, ctas // config.cluster
-    return Work(first, step, (down * across - first + step - 1) // step, (down, across))
+    return Scheduler(down, across, first, step, (down * across - first + step - 1) // step, rank)
 
 
 @cute.jit
-def tile_of(work: Work, iteration, place, config: cutlass.Constexpr):
-    """The tile (m, n) of C that the CTA at `place` in its cluster computes in one tile iteration."""
-    down, across = work.grid
-    number, wanted = work.first + iteration * work.step, config.raster_group // config.cluster_m
-    group, inside = number // (wanted * across), number % (wanted * across)
+def work_tile(scheduler: Scheduler, i, config: cutlass.Constexpr):
+    """(m, n): the row and column, in tiles, of this CTA's work tile `i`."""
+    number, wanted = scheduler.first + i * scheduler.step, config.raster_group // config.cluster_m
+    group, inside = number // (wanted * scheduler.across), number % (wanted * scheduler.across)
     first = group * wanted
-    height = cutlass.min(down - first, wanted)  # the last group may be lower
+    height = cutlass.min(scheduler.down - first, wanted)  # the last group may be lower
     m, n = first + inside % height, inside // height
-    return m * config.cluster_m + place[0], n * config.cluster_n + place[1]
+    return m * config.cluster_m + scheduler.rank[0], n * config.cluster_n + scheduler.rank[1]
 
 
 @cute.jit
-def place_in_cluster(config: cutlass.Constexpr):
+def rank_in_cluster(config: cutlass.Constexpr):
     """(row, column) of this CTA in its cluster."""
-    rank = cutlass.Int32(0)
+    number = cutlass.Int32(0)
     if cutlass.const_expr(config.cluster > 1):
-        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-    return rank % config.cluster_m, rank // config.cluster_m
+        number = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+    return number % config.cluster_m, number // config.cluster_m
 
 
 def slot_of(number, config: Config):
@@ -270,11 +272,11 @@ def slot_of(number, config: Config):
 
 # %%
 @cute.jit
-def multicast_masks(place, config: cutlass.Constexpr):
-    """Who is to get the part of A, and the part of B, that the CTA at `place` fetches: a bit for each rank."""
+def multicast_masks(rank, config: cutlass.Constexpr):
+    """Who is to get the part of A, and the part of B, that the CTA at `rank` fetches: a bit for each CTA."""
     whole_row = sum(1 << n * config.cluster_m for n in range(config.cluster_n))  # of the CTA at (0, 0)
     whole_column = (1 << config.cluster_m) - 1
-    return cutlass.Int16(whole_row) << place[0], cutlass.Int16(whole_column) << place[1] * config.cluster_m
+    return cutlass.Int16(whole_row) << rank[0], cutlass.Int16(whole_column) << rank[1] * config.cluster_m
 
 
 @cute.jit
@@ -286,32 +288,39 @@ def load(tma, source, target, barrier, mask, sharers: cutlass.Constexpr):
         cute.copy(tma, source, target, tma_bar_ptr=barrier)
 
 
+class Loads(NamedTuple):
+    """What the producer copies: for A and for B, a TMA atom, its source and its destination."""
+
+    tma_a: cute.CopyAtom
+    tAgA: cute.Tensor  # (TMA, m, k), TMA coordinates
+    tAsA: cute.Tensor  # (TMA, STAGE)
+    tma_b: cute.CopyAtom
+    tBgB: cute.Tensor  # (TMA, n, k), TMA coordinates
+    tBsB: cute.Tensor  # (TMA, STAGE)
+
+
 @cute.jit
-def produce_tile(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB, masks, config: cutlass.Constexpr):
-    """All k-tiles of one tile: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE) in shared memory."""
+def load_tile(pipe, loads: Loads, state, tile, masks, config: cutlass.Constexpr):
+    """Load the k-tiles of work tile (m, n), a stage each. Returns the pipeline state."""
+    tAgA, tBgB = loads.tAgA[None, tile[0], None], loads.tBgB[None, tile[1], None]  # (TMA, k)
+    tAsA, tBsB = loads.tAsA, loads.tBsB  # (TMA, STAGE)
     for k_tile in cutlass.range(cute.size(tAgA, mode=[1]), unroll=1):
         pipe.producer_acquire(state)
         barrier = pipe.producer_get_barrier(state)
-        load(tma_a, tAgA[None, k_tile], tAsA[None, state.index], barrier, masks[0], config.cluster_n)
-        load(tma_b, tBgB[None, k_tile], tBsB[None, state.index], barrier, masks[1], config.cluster_m)
+        load(loads.tma_a, tAgA[None, k_tile], tAsA[None, state.index], barrier, masks[0], config.cluster_n)
+        load(loads.tma_b, tBgB[None, k_tile], tBsB[None, state.index], barrier, masks[1], config.cluster_m)
         state.advance()
     return state
 
 
 @cute.jit
-def produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work: Work, place, config: cutlass.Constexpr):
-    """Keep the stages full, tile after tile. gA (M, K, m, k), gB (N, K, n, k) in global memory."""
-    row, column = place
-    across, down = cute.make_layout(config.cluster_n), cute.make_layout(config.cluster_m)
-    sA, sB = cute.group_modes(sA, 0, 2), cute.group_modes(sB, 0, 2)
-    tAsA, tAgA = cpasync.tma_partition(tma_a, column, across, sA, cute.group_modes(gA, 0, 2))  # (TMA, m, k)
-    tBsB, tBgB = cpasync.tma_partition(tma_b, row, down, sB, cute.group_modes(gB, 0, 2))  # (TMA, n, k)
-    masks = multicast_masks(place, config)
+def produce(pipe, loads: Loads, scheduler: Scheduler, config: cutlass.Constexpr):
+    """Load all work tiles of this CTA: the stages are kept full, tile after tile."""
+    masks = multicast_masks(scheduler.rank, config)
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    for iteration in cutlass.range(work.turns, unroll=1):
-        m, n = tile_of(work, iteration, place, config)
-        tA, tB = tAgA[None, m, None], tBgB[None, n, None]
-        state = produce_tile(pipe, state, tma_a, tma_b, tA, tAsA, tB, tBsB, masks, config)
+    for iteration in cutlass.range(scheduler.count, unroll=1):
+        tile = work_tile(scheduler, iteration, config)
+        state = load_tile(pipe, loads, state, tile, masks, config)
     if cutlass.const_expr(config.pdl):
         cute.arch.griddepcontrol_launch_dependents()  # nothing is left to ask for: the next kernel may come
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
@@ -335,64 +344,61 @@ def produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work: Work, place, config: cutla
 # The queue is longer than that bit. Warpgroup 1 begins `k_tiles` k-tiles ahead of warpgroup 0; left to itself it would
 # ask a stage's barrier for phase 1 while not even phase 0 is complete. The barrier says yes, for *the phase of that
 # parity before* is over: that is how the producer finds empty stages at the start. Warpgroup 1 multiplies what happens
-# to lie there, and then gives away a stage that it never had. The result is wrong, or the kernel fails, and only
-# sometimes.
+# to lie there, and gives away a stage that it never had.
 #
 # Once the other warpgroup has waited for all its k-tiles the bit is enough: the k-tile that follows in each stage is
-# the next phase, and the one after that cannot come before we have released ours. The lab below has a model of this to
-# play with.
+# the next phase, and the one after that cannot come before we have released ours.
 
 
 # %%
 TURN_BARRIER = 3  # the first of two named barriers, 3 and 4; 1 and 2 are those of the epilogues
 
 
-class Mmas(NamedTuple):
-    """The same tiled MMA twice."""
+class Mainloop(NamedTuple):
+    """What a consumer warpgroup multiplies: the pipeline, the operands and the accumulators."""
 
-    overwrite: cute.TiledMma
-    accumulate: cute.TiledMma
-
-
-def both_mmas(dtype, config: Config) -> Mmas:
-    mmas = Mmas(tiled_mma(dtype, config), tiled_mma(dtype, config))
-    mmas.overwrite.set(warpgroup.Field.ACCUMULATE, False)
-    mmas.accumulate.set(warpgroup.Field.ACCUMULATE, True)
-    return mmas
+    pipe: pipeline.PipelineTmaAsync
+    k_tiles: cutlass.Int32  # of each work tile
+    overwrite: cute.TiledMma  # acc = A B, for the first k-block of a work tile
+    accumulate: cute.TiledMma  # acc += A B
+    tCrA: cute.Tensor  # descriptors of A, (MMA, MMA_M, MMA_K, STAGE)
+    tCrB: cute.Tensor  # descriptors of B, (MMA, MMA_N, MMA_K, STAGE)
+    acc: cute.Tensor  # float32 in registers, (MMA, MMA_M, MMA_N)
 
 
 @cute.jit
-def multiply_stage(mmas, acc, tCrA, tCrB, stage, first: cutlass.Constexpr = False):
-    """Issue one stage's wgmmas as one commit group. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
+def issue_wgmmas(main: Mainloop, stage, first: cutlass.Constexpr = False):
+    """Issue the wgmmas of one stage as one commit group; `first`: of a work tile, its first one overwrites `acc`."""
+    acc, tCrA, tCrB = main.acc, main.tCrA, main.tCrB
     warpgroup.fence()
-    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # each step is 16 elements, 32 bytes, along K
-        mma = mmas.overwrite if first and k == 0 else mmas.accumulate
+    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # 16 elements, 32 bytes, along K
+        mma = main.overwrite if first and k == 0 else main.accumulate
         cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
     warpgroup.commit_group()
 
 
 @cute.jit
-def multiply_tile(pipe, iteration, turns, mmas, acc, tCrA, tCrB, k_tiles, group, config: cutlass.Constexpr):
-    """Multiply the k-tiles of this tile iteration into `acc`."""
-    read, release = slot_of(iteration * k_tiles, config), slot_of(iteration * k_tiles, config)
+def multiply_tile(main: Mainloop, iteration, count, group, config: cutlass.Constexpr):
+    """Multiply the k-tiles of this tile iteration into `main.acc`."""
+    read, release = slot_of(iteration * main.k_tiles, config), slot_of(iteration * main.k_tiles, config)
     if cutlass.const_expr(config.pingpong):
         if iteration > 0:
             pipeline.NamedBarrier(barrier_id=TURN_BARRIER + group, num_threads=256).arrive_and_wait()
-    pipe.consumer_wait(read)
-    multiply_stage(mmas, acc, tCrA, tCrB, read.index, first=True)
+    main.pipe.consumer_wait(read)
+    issue_wgmmas(main, read.index, first=True)
     read.advance()
-    for _ in cutlass.range(k_tiles - 1, unroll=1):
-        pipe.consumer_wait(read)
-        multiply_stage(mmas, acc, tCrA, tCrB, read.index)
+    for _ in cutlass.range(main.k_tiles - 1, unroll=1):
+        main.pipe.consumer_wait(read)
+        issue_wgmmas(main, read.index)
         read.advance()
         warpgroup.wait_group(1)  # the commit group before this one is done: its stage may be overwritten
-        pipe.consumer_release(release)
+        main.pipe.consumer_release(release)
         release.advance()
     if cutlass.const_expr(config.pingpong):
-        if iteration + 1 < turns:  # all is issued: the other one is next
+        if iteration + 1 < count:  # all is issued: the other one is next
             pipeline.NamedBarrier(barrier_id=TURN_BARRIER + 1 - group, num_threads=256).arrive()
     warpgroup.wait_group(0)
-    pipe.consumer_release(release)
+    main.pipe.consumer_release(release)
 
 
 # %% [markdown]
@@ -404,11 +410,27 @@ def multiply_tile(pipe, iteration, turns, mmas, acc, tCrA, tCrB, k_tiles, group,
 
 
 # %%
+class TmaTensor(NamedTuple):
+    """A matrix as TMA sees it."""
+
+    atom: cute.CopyAtom
+    coords: cute.Tensor  # TMA coordinates: (M, K), (N, K) or (M, N), or tiles of these
+
+
+class Cta(NamedTuple):
+    """What the warps of a CTA share."""
+
+    pipe: pipeline.PipelineTmaAsync
+    sA: cute.Tensor  # (TILE_M, TILE_K, STAGE)
+    sB: cute.Tensor  # (TILE_N, TILE_K, STAGE)
+    sC: cute.Tensor  # (64, EPI_N, BUFFER): first the buffers of warpgroup 0, then those of 1
+
+
 @cute.jit
-def store(acc, sC, tma_c, gC, first, copy, group, config: cutlass.Constexpr):
+def store(acc, sC, out: TmaTensor, first, copy, group, config: cutlass.Constexpr):
     """The rows of C that a warpgroup has, out by TMA.
 
-    sC (64, EPI_N, BUFFER): all buffers; gC (64, EPI_N, m, n): all subtiles of C; first: (m, n) of the tile's first one.
+    sC (64, EPI_N, BUFFER): all buffers; out (64, EPI_N, m, n): all subtiles of C; first: (m, n) of the tile's first.
     """
     tidx = cute.arch.thread_idx()[0] % 128
     barrier = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=128)
@@ -416,41 +438,47 @@ def store(acc, sC, tma_c, gC, first, copy, group, config: cutlass.Constexpr):
     thr = copy.get_slice(tidx)
     tCsC = thr.partition_D(sC)  # (CPY, CPY_M, CPY_N, BUFFER)
     whole = cute.make_layout(1)  # a subtile is one box: nothing is divided among CTAs
-    bsC, bgC = cpasync.tma_partition(tma_c, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2))
+    bsC, bgC = cpasync.tma_partition(out.atom, 0, whole, cute.group_modes(sC, 0, 2), cute.group_modes(out.coords, 0, 2))
     held = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))  # (MMA, MMA_M, MMA_N) of a thread in one subtile
     across = config.tile_n // config.epi_n
-    for piece in cutlass.range_constexpr(config.tile_m // 64 // config.sharing * across):
-        buffer = group * config.epi_buffers + piece % config.epi_buffers
-        down = piece // across if config.pingpong else group
+    for i in cutlass.range_constexpr(config.tile_m // 64 // config.sharing * across):
+        buffer = group * config.epi_buffers + i % config.epi_buffers
+        down = i // across if config.pingpong else group
         if sends:
             cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=True)
         barrier.arrive_and_wait()  # all know that the buffer is free
         rC = cute.make_rmem_tensor(held, sC.element_type)
-        rC.store(cute.make_tensor(acc.iterator + piece * cute.size(held), held).load().to(sC.element_type))
+        rC.store(cute.make_tensor(acc.iterator + i * cute.size(held), held).load().to(sC.element_type))
         cute.copy(copy, thr.retile(rC), tCsC[None, None, None, buffer])
         cute.arch.fence_proxy("async.shared", space="cta")
         barrier.arrive_and_wait()  # all have written, and said so to TMA
         if sends:
             with cute.arch.elect_one():
-                cute.copy(tma_c, bsC[None, buffer], bgC[None, first[0] + down, first[1] + piece % across])
+                cute.copy(out.atom, bsC[None, buffer], bgC[None, first[0] + down, first[1] + i % across])
                 cute.arch.cp_async_bulk_commit_group()
 
 
 @cute.jit
-def consume(pipe, mmas, sA, sB, sC, tma_c, gC, copy, k_tiles, work: Work, place, config: cutlass.Constexpr):
-    """Multiply and store: every tile, or every other one. gC (64, EPI_N, m, n): the subtiles of the whole of C."""
+def consume(cta: Cta, out: TmaTensor, scheduler: Scheduler, k_tiles, config: cutlass.Constexpr):
+    """Multiply and store, every tile, or every other one. out: the subtiles of the whole of C, (64, EPI_N, m, n)."""
+    dtype = cta.sC.element_type
+    overwrite, accumulate = tiled_mma(dtype, config), tiled_mma(dtype, config)
+    overwrite.set(warpgroup.Field.ACCUMULATE, False)
+    accumulate.set(warpgroup.Field.ACCUMULATE, True)
+    copy = tiled_copies(dtype, config).r2s_c
     tidx, _, _ = cute.arch.thread_idx()
     group = cute.arch.make_warp_uniform(tidx // 128)
-    thr = mmas.accumulate.get_slice(tidx % (128 * config.sharing))
-    tCrA = thr.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
-    tCrB = thr.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
+    thr = accumulate.get_slice(tidx % (128 * config.sharing))
+    tCrA = thr.make_fragment_A(thr.partition_A(cta.sA))  # (MMA, MMA_M, MMA_K, STAGE)
+    tCrB = thr.make_fragment_B(thr.partition_B(cta.sB))  # (MMA, MMA_N, MMA_K, STAGE)
     acc = cute.make_rmem_tensor(thr.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
+    main = Mainloop(cta.pipe, k_tiles, overwrite, accumulate, tCrA, tCrB, acc)
     down, across = config.tile_m // 64, config.tile_n // config.epi_n  # subtiles of a tile
     mine, every = (group, 2) if config.pingpong else (0, 1)
-    for iteration in cutlass.range(mine, work.turns, every, unroll=1):
-        m, n = tile_of(work, iteration, place, config)
-        multiply_tile(pipe, iteration, work.turns, mmas, acc, tCrA, tCrB, k_tiles, group, config)
-        store(acc, sC, tma_c, gC, (m * down, n * across), copy, group, config)
+    for iteration in cutlass.range(mine, scheduler.count, every, unroll=1):
+        m, n = work_tile(scheduler, iteration, config)
+        multiply_tile(main, iteration, scheduler.count, group, config)
+        store(acc, cta.sC, out, (m * down, n * across), copy, group, config)
     if tidx % 128 // 32 == 0:
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory is TMA's until it has been read
 
@@ -498,21 +526,17 @@ def make_pipeline(barriers, config: cutlass.Constexpr):
 
 @cute.kernel
 def kernel(
-    tma_a: cute.CopyAtom,
-    mA: cute.Tensor,  # (M, K), as TMA coordinates
-    tma_b: cute.CopyAtom,
-    mB: cute.Tensor,  # (N, K), as TMA coordinates
-    tma_c: cute.CopyAtom,
-    mC: cute.Tensor,  # (M, N), as TMA coordinates
+    a: TmaTensor,  # (M, K)
+    b: TmaTensor,  # (N, K)
+    c: TmaTensor,  # (M, N)
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
     """A CTA computes its share of the tiles of C, one after the other."""
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    place, work = place_in_cluster(config), work_of_cluster(mC.shape, config)
-    layouts = smem_layouts(dtype, config)
+    scheduler, layouts = make_scheduler(c.coords.shape, config), smem_layouts(dtype, config)
     if warp_idx == 4 * config.warpgroups:
-        for tma in (tma_a, tma_b, tma_c):
+        for tma in (a.atom, b.atom, c.atom):
             cpasync.prefetch_descriptor(tma)
 
     smem = cutlass.memory.SmemAllocator()
@@ -521,21 +545,24 @@ def kernel(
     sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)
     sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
     sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
-    pipe = make_pipeline(barriers, config)
-    gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (None, None))  # (M, K, m, k)
-    gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (None, None))  # (N, K, n, k)
-    gC = cute.local_tile(mC, (64, config.epi_n), (None, None))  # (64, EPI_N, m, n)
+    cta = Cta(make_pipeline(barriers, config), sA, sB, sC)
+    gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (None, None))  # (TILE_M, TILE_K, m, k)
+    gB = cute.local_tile(b.coords, (config.tile_n, config.tile_k), (None, None))  # (TILE_N, TILE_K, n, k)
+    gC = cute.local_tile(c.coords, (64, config.epi_n), (None, None))  # (64, EPI_N, m, n)
 
     if cutlass.const_expr(config.pdl):
         cute.arch.griddepcontrol_wait()  # the kernel before has ended: from here on global memory may be touched
     if warp_idx >= 4 * config.warpgroups:
         cute.arch.setmaxregister_decrease(REGISTERS[0])
         if warp_idx == 4 * config.warpgroups:
-            produce(pipe, tma_a, tma_b, gA, gB, sA, sB, work, place, config)
+            in_row, in_column = cute.make_layout(config.cluster_n), cute.make_layout(config.cluster_m)
+            grouped = [cute.group_modes(x, 0, 2) for x in (sA, gA, sB, gB)]
+            tAsA, tAgA = cpasync.tma_partition(a.atom, scheduler.rank[1], in_row, grouped[0], grouped[1])
+            tBsB, tBgB = cpasync.tma_partition(b.atom, scheduler.rank[0], in_column, grouped[2], grouped[3])
+            produce(cta.pipe, Loads(a.atom, tAgA, tAsA, b.atom, tBgB, tBsB), scheduler, config)
     else:
         cute.arch.setmaxregister_increase(REGISTERS[1])
-        mmas, copy = both_mmas(dtype, config), tiled_copies(dtype, config).r2s_c
-        consume(pipe, mmas, sA, sB, sC, tma_c, gC, copy, cute.size(gA, mode=[3]), work, place, config)
+        consume(cta, TmaTensor(c.atom, gC), scheduler, cute.size(gA, mode=[3]), config)
 
 
 # %% [markdown]
@@ -554,25 +581,22 @@ def gemm(
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
     sms: cutlass.Int32,
     stream: cuda.CUstream,
-    dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
-    m, n, k = mnk
+    (m, n, k), dtype = mnk, pA.dtype
     lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in strides)
-    layouts = smem_layouts(dtype, config)
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
-    tma_a, mA = make_tma(mA, layouts.a, (config.tile_m, config.tile_k), config.cluster_n)
-    tma_b, mB = make_tma(mB, layouts.b, (config.tile_n, config.tile_k), config.cluster_m)
-    tma_c, mC = cpasync.make_tiled_tma_atom(
-        cpasync.CopyBulkTensorTileS2GOp(), mC, cute.slice_(layouts.c, (None, None, 0)), (64, config.epi_n)
-    )
+    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
+    a = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster_n)
+    b = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster_m)
+    c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n)))
     down = cute.ceil_div(m, config.tile_m * config.cluster_m)
     across = cute.ceil_div(n, config.tile_n * config.cluster_n)
     clusters = cutlass.min(down * across, sms // config.cluster)
-    kernel(tma_a, mA, tma_b, mB, tma_c, mC, dtype, config).launch(
+    kernel(a, b, c, dtype, config).launch(
         grid=(clusters * config.cluster, 1, 1),
         block=(config.threads, 1, 1),
         cluster=(config.cluster, 1, 1),
@@ -582,18 +606,17 @@ def gemm(
     )
 
 
-def make_tma(matrix: cute.Tensor, layout: cute.ComposedLayout, tile: tuple[int, int], sharers: int):
-    """The TMA load of a tile into one stage of `layout`, in as many parts as CTAs share the tile."""
+def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int) -> TmaTensor:
+    """The TMA load of a tile into one stage, in as many parts as CTAs share the tile."""
     load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
-    stage = cute.slice_(layout, (None, None, 0))
-    return cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers)
+    return TmaTensor(*cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers))
 
 
 # %%
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     pointers = ((dtype, 16),) * 3
-    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch)), (132,), options=options)
+    return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
 
 
 # %% [markdown]
@@ -637,30 +660,28 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: ping-pong
+# ## The schedule, drawn
 #
-# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
-# out of your own code.
+# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made.
 #
-# First the arithmetic, in clocks of an SM. Nothing of it is measured; two figures are NVIDIA's, and three we put, to
-# see what follows:
+# First the arithmetic, in clocks of an SM. Two figures are NVIDIA's, and three are assumed:
 #
 # * The tensor cores of an SM do 2048 multiply-adds a clock, so a tile takes **t** = tile_m x tile_n x K / 2048.
 # * An epilogue takes **e**: shared memory moves 128 bytes a clock, and every byte of C goes in once (`stmatrix`) and
 #   out once (TMA); and each subtile of a warpgroup is a chain of its own, wait, barrier, round, write, fence, barrier:
-#   we put 200 clocks.
+#   200 clocks, assumed.
 # * Cooperative, a tile takes **t + e**. In ping-pong, the tensor cores need t for every tile, and a warpgroup is
 #   through with its tile after t + e, while two of them work: the larger of **t** and **(t + e) / 2** counts. Only the
 #   last epilogue of all is seen.
-# * From the end of one kernel to the first wgmma of the next we put 2500 clocks, and with PDL 1000: the first tile must
-#   still come from memory.
+# * From the end of one kernel to the first wgmma of the next 2500 clocks are assumed, and with PDL 1000: the first tile
+#   must still come from memory.
 # * A CTA computes whole tiles: the largest share counts, rounded up.
 
 # %% tags=["lab"]
 from cookbook import draw
 
 SMS, MACS, SMEM_BYTES = 132, 2048, 128  # of an H200; an SM's multiply-adds and bytes of shared memory in a clock
-PIECE, BETWEEN, BETWEEN_PDL = 200, 2500, 1000  # clocks, put
+SUBTILE, BETWEEN, BETWEEN_PDL = 200, 2500, 1000  # clocks, assumed
 
 
 def multiplying(config: Config, k: int) -> float:
@@ -670,8 +691,8 @@ def multiplying(config: Config, k: int) -> float:
 
 def epilogue(config: Config) -> float:
     """Clocks from a tile's last wgmma until its accumulators are free again."""
-    pieces = config.tile_m // 64 * (config.tile_n // config.epi_n) // config.sharing  # of a warpgroup
-    return 2 * config.tile_m * config.tile_n * 2 / SMEM_BYTES + pieces * PIECE
+    subtiles = config.tile_m // 64 * (config.tile_n // config.epi_n) // config.sharing  # of a warpgroup
+    return 2 * config.tile_m * config.tile_n * 2 / SMEM_BYTES + subtiles * SUBTILE
 
 
 def cluster_tiles(config: Config, m: int, n: int) -> int:
@@ -679,7 +700,7 @@ def cluster_tiles(config: Config, m: int, n: int) -> int:
     return -(-m // (config.tile_m * config.cluster_m)) * -(-n // (config.tile_n * config.cluster_n))
 
 
-def turns_of(config: Config, m: int, n: int) -> int:
+def rounds_of(config: Config, m: int, n: int) -> int:
     """Tiles of the CTA that has the most."""
     tiles = cluster_tiles(config, m, n)
     return -(-tiles // min(tiles, SMS // config.cluster))
@@ -687,8 +708,8 @@ def turns_of(config: Config, m: int, n: int) -> int:
 
 def clocks(config: Config, m: int, n: int, k: int) -> float:
     """Clocks of one product in a sequence of products, by the rules above."""
-    t, e, turns = multiplying(config, k), epilogue(config), turns_of(config, m, n)
-    work = turns * max(t, (t + e) / 2) + e if config.pingpong else turns * (t + e)
+    t, e, rounds = multiplying(config, k), epilogue(config), rounds_of(config, m, n)
+    work = rounds * max(t, (t + e) / 2) + e if config.pingpong else rounds * (t + e)
     return work + (BETWEEN_PDL if config.pdl else BETWEEN)
 
 
@@ -699,11 +720,11 @@ def clocks(config: Config, m: int, n: int, k: int) -> float:
 # %% tags=["lab"]
 
 
-def schedule(config: Config, k: int, turns: int) -> dict[str, list[draw.Span]]:
+def schedule(config: Config, k: int, rounds: int) -> dict[str, list[draw.Span]]:
     """The lanes of both warpgroups and of the tensor cores, computed from the rules above."""
     t, e, free, tensor = multiplying(config, k), epilogue(config), [0.0, 0.0], 0.0
     spans: dict[str, list[draw.Span]] = {"warpgroup 0": [], "warpgroup 1": [], "tensor cores": []}
-    for iteration in range(turns):
+    for iteration in range(rounds):
         groups = (iteration % 2,) if config.pingpong else (0, 1)
         start = max(tensor, *(free[group] for group in groups))
         tensor = start + t
@@ -722,123 +743,22 @@ lanes |= {f"ping-pong: {lane}": spans for lane, spans in alternating.items()}
 draw.lanes(lanes, "Both halves of a row, K = 512: computed, not measured", note="gaps: the lane has nothing to do")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: one queue, two eaters
+# ## The trap of one bit
 #
-# The stages do not know which warpgroup is next. Two tile iterations of eight k-tiles each through six stages: the
-# loads of iteration 1 begin while iteration 0 is being multiplied, and the tensor cores go from k-tile 7 to k-tile 8,
-# which is another tile of C, as they go from 6 to 7.
+# What does warpgroup 1 take if it begins first, with six stages? Its wait is over once the barrier's bit differs from
+# the phase it waits for: at once for phase 1, after one load into the stage for phase 0.
 
 # %% tags=["lab"]
-draw.pipeline(
-    6, 16, load_time=4, title="iteration 0: k-tiles 0 to 7, iteration 1: 8 to 15; six stages (chosen time units)"
-)
-
-# %% [markdown] tags=["lab"]
-# ## In the lab: the trap of one bit
-#
-# An mbarrier, as far as its phases go: a bit. The producer fills k-tile after k-tile when the stage is empty; a
-# consumer takes a k-tile when the stage is full, looks at what lies there, and gives the stage back. Who acts next is
-# drawn at random. With the order kept, a warpgroup begins only when the other one has waited for all its k-tiles.
-
-# %% tags=["lab"]
-import random
-
-
-class Mbarrier:
-    """One bit: the parity of the phase that is under way."""
-
-    def __init__(self) -> None:
-        self.phase = 0
-
-    def complete(self) -> None:
-        """All that were expected have arrived: the next phase begins."""
-        self.phase ^= 1
-
-    def passes(self, parity: int) -> bool:
-        """What `mbarrier.try_wait.parity` says: the phase of this parity is over, for another one is under way."""
-        return self.phase != parity
-
-
-class Rehearsal:
-    """One CTA's queue without its arithmetic: a stage holds the index of the k-tile that was loaded into it."""
-
-    def __init__(self, stages: int, k_tiles: int, turns: int, ordered: bool) -> None:
-        self.stages, self.k_tiles, self.turns, self.ordered = stages, k_tiles, turns, ordered
-        self.full, self.empty = ([Mbarrier() for _ in range(stages)] for _ in "fe")
-        self.holds: list[int | None] = [None] * stages
-        self.loaded = 0  # k-tiles that the producer has filled
-        self.place = [0, k_tiles]  # the next k-tile index of each warpgroup
-        self.wrong: list[tuple[int, int | None]] = []  # (k-tile index, what lay there instead)
-
-    def produce(self) -> bool:
-        stage, phase = self.loaded % self.stages, self.loaded // self.stages & 1
-        if self.loaded == self.turns * self.k_tiles or not self.empty[stage].passes(phase ^ 1):
-            return False
-        self.holds[stage] = self.loaded
-        self.full[stage].complete()
-        self.loaded += 1
-        return True
-
-    def consume(self, group: int) -> bool:
-        k_index = self.place[group]
-        stage, phase, iteration = k_index % self.stages, k_index // self.stages & 1, k_index // self.k_tiles
-        others_turn_over = self.place[1 - group] >= iteration * self.k_tiles
-        if iteration >= self.turns or (self.ordered and not others_turn_over) or not self.full[stage].passes(phase):
-            return False
-        if self.holds[stage] != k_index:
-            self.wrong.append((k_index, self.holds[stage]))
-        self.empty[stage].complete()
-        self.place[group] += 1 if (k_index + 1) % self.k_tiles else 1 + self.k_tiles  # the next tile is the other's
-        return True
-
-    def run(self, seed: int) -> str:
-        """Until nobody can act: how it went."""
-        actors = [self.produce, lambda: self.consume(0), lambda: self.consume(1)]
-        draw_lots = random.Random(seed)
-        while any(actor() for actor in draw_lots.sample(actors, len(actors))):
-            if self.wrong:
-                return "wrong data"
-        return "right" if min(self.place) >= self.turns * self.k_tiles else "stuck"
-
-
-def rehearse(k_tiles: int, ordered: bool, runs: int = 300) -> dict[str, int]:
-    """How `runs` rehearsals of eight tile iterations through six stages end."""
-    ends = [Rehearsal(6, k_tiles, 8, ordered).run(seed) for seed in range(runs)]
-    return {end: ends.count(end) for end in ("right", "wrong data", "stuck")}
-
-
-alone = Rehearsal(6, 8, 8, ordered=False)
-alone.consume(1)
-k_index, found = alone.wrong[0]
-print(
-    f"warpgroup 1 first: it takes k-tile {k_index} (stage {k_index % 6}, phase {k_index // 6}); there lies: {found}\n"
-)
+STAGES = VARIANTS["128x128"].stages
 for k_tiles in (4, 8, 16):
-    for ordered in (False, True):
-        print(f"{k_tiles:2} k-tiles, {'ping-pong' if ordered else 'no order'}: {rehearse(k_tiles, ordered)}")
-assert all(rehearse(k_tiles, ordered=True)["right"] == 300 for k_tiles in (1, 4, 8, 16))
+    stage, phase = k_tiles % STAGES, k_tiles // STAGES & 1
+    found = "what lies there" if phase else f"k-tile {stage}"
+    print(f"{k_tiles:2} k-tiles: it waits at stage {stage} for phase {phase}, takes {found}; needed k-tile {k_tiles}")
 
 # %% [markdown] tags=["lab"]
-# Where a tile has fewer k-tiles than there are stages it never goes wrong: the first k-tile of iteration 1 lies in the
-# first round of the queue, and the bit can say so. A test with a small K would have passed.
+# Where a tile has fewer k-tiles than there are stages it never goes wrong: a test with a small K would have passed.
+# Level *pipeline* of the check below tries every interleaving of the warps.
 #
-# ## In the lab: an epilogue subtile of C
-#
-# The epilogue's `stmatrix` writes a piece of 64 x 64 in the 128-byte mode that TMA reads. One of a warp's:
-
-# %% tags=["lab"]
-from cookbook import access, banks
-from cookbook.layouts import evaluate
-
-layouts, copies = evaluate(smem_layouts, cutlass.BFloat16), evaluate(tiled_copies, cutlass.BFloat16)
-stmatrix_of_warp_0 = access.of_copy(layouts.c, copies.r2s_c, "dst", "stmatrix", warp=0)
-counted = [banks.wavefronts(one.addresses, one.width) for one in stmatrix_of_warp_0]
-print(
-    f"{len(counted)} stmatrix a warp and piece; wavefronts each: {[one.actual for one in counted]}, excess 0 is ideal"
-)
-draw.access_view(stmatrix_of_warp_0[0])
-
-# %% [markdown] tags=["lab"]
 # ## The prediction
 #
 # The formulas above for K from 512 to 8192, and what they say each variant gains on `cooperative`:
@@ -868,7 +788,7 @@ for variant, config in VARIANTS.items():
     rows.append(
         [
             variant,
-            str(turns_of(config, 8192, 8192)),
+            str(rounds_of(config, 8192, 8192)),
             f"{epilogue(config):.0f}",
             *(f"{c:.0f} ({g:.2f}x)" for c, g in each),
         ]
@@ -879,18 +799,15 @@ Markdown(
 )
 
 # %% [markdown] tags=["lab"]
-# Three things that these formulas leave out. Shared memory has to deliver more operands for each multiplication of a
-# narrow tile, and may not keep up with the tensor cores. Memory has to take C in, and where K is short that is most of
-# its traffic. And a GPU at its power limit lowers its clock, so that what saves energy gains time: the longer K is, the
-# more that counts, and the wider tile needs less energy.
+# The formulas leave out three things. Shared memory has to deliver more operands for each multiplication of a narrow
+# tile. Memory has to take C in, and where K is short that is most of its traffic. And a GPU at its power limit lowers
+# its clock: the longer K is, the more that counts, and the wider tile needs less energy.
 #
 # ## Check
 #
-# Every level looks at every variant. (The simulation in numpy does not know in which order a kernel does things: that
-# the order is kept, the levels on a GPU show.)
+# Every level looks at every variant.
 #
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -909,17 +826,14 @@ from cookbook.publish.pages import results_table
 Markdown(results_table("hopper/pingpong_gemm"))
 
 # %% [markdown] tags=["lab"]
-# What each variant gains on `cooperative`, predicted beside measured.
-#
-# "Ours" and `128x192 + PDL` above are *the same kernel*, timed twice in the same rounds: what lies between them is the
-# spread, in the last column. The gain of ping-pong at the shortest K should stand out from it. That of PDL, by the
-# prediction a percent or so, can drown in it.
+# What each variant gains on `cooperative`, predicted and measured. "Ours" and `128x192 + PDL` above are *the same
+# kernel*, timed twice in the same rounds: what lies between them is the spread, in the last column.
 
 # %% tags=["lab"]
 
 
 def measured_gains() -> str:
-    """Every current record's gains beside the predicted ones, or that there is no record."""
+    """Every current record's gains and the predicted ones, or that there is no record."""
     timed = [r for r in records.select("hopper/pingpong_gemm", "timed") if not records.is_stale(r)]
     rows = []
     for r in timed:
@@ -952,18 +866,17 @@ Markdown(measured_gains())
 rows = []
 for m, n in ((8192, 8192), (4096, 4096)):
     for (tile_m, tile_n), config in {(c.tile_m, c.tile_n): c for c in VARIANTS.values()}.items():
-        count, turns = cluster_tiles(config, m, n), turns_of(config, m, n)
-        useful = m * n / (turns * SMS * tile_m * tile_n)
-        each = (f"{count}", f"{count * config.cluster / SMS:.2f}", f"{turns}", f"{useful:.0%}")
+        count, rounds = cluster_tiles(config, m, n), rounds_of(config, m, n)
+        useful = m * n / (rounds * SMS * tile_m * tile_n)
+        each = (f"{count}", f"{count * config.cluster / SMS:.2f}", f"{rounds}", f"{useful:.0%}")
         rows.append([f"{m} x {n}", f"{tile_m} x {tile_n}", *each])
 header = ["M x N", "tile", "tiles of a cluster", "for each cluster", "rounded up", "useful time of the SMs"]
 Markdown(table(header, rows, right=2))
 
 # %% [markdown] tags=["lab"]
-# At 4096 x 4096 the wide tile leaves a last tile iteration in which two thirds of the clusters have nothing to do, and
-# its last column of tiles hangs over the edge; the other tiles nearly fill all of their tile iterations. At 8192 x 8192
-# it is the wide one that comes out best. `matmul` does not count: it takes the wide tile for all sizes, unless it is
-# told another variant. [The tuned GEMM](tuned_gemm.ipynb) counts before it chooses.
+# At 4096 x 4096 the wide tile leaves a last tile iteration in which two thirds of the clusters have nothing to do; the
+# other tiles nearly fill all of theirs. `matmul` takes the wide tile for all sizes, unless it is told another variant.
+# [The tuned GEMM](tuned_gemm.ipynb) counts before it chooses.
 #
 # ## Conclusion
 #

@@ -18,7 +18,7 @@
 #     builds_on: hopper/pingpong_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
-#     beside: hopper/tuned_gemm
+#     compared_with: hopper/tuned_gemm
 #     dtypes: [bfloat16, float16]
 #     path: tma -> swizzled shared memory -> wgmma -> registers -> DSMEM reduction buffers -> 2-byte stores
 #     instructions:
@@ -92,7 +92,7 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 # | `64x16 in 2` | two | up to 16 rows |
 #
 # The last five take **half of an SM's shared memory** (`per_sm`). Their stages still hold more than has to be on its
-# way (the lab counts it), and a second CTA finds room.
+# way, and a second CTA finds room.
 #
 # It may be one of the next kernel, which can then get ready while this one stores. Or it is one of the same, for
 # clusters of four do not fill a GPU: the SMs of a cluster must belong together on the chip, and the profiler says that
@@ -199,8 +199,8 @@ def config_for(arch: str, variant: str = "64x64 in 2") -> Config:
 # tiles load the same bytes, whoever does it. So it pays where few SMs are busy, or each gets too little. Where nobody
 # is idle it does not, and costs what there is to send.
 #
-# The six figures below are fitted to times on an H200, at products of both kinds, by least squares of logarithms: the
-# lab does it again with the records. A time counts for less the further it is from the fastest variant's, for the
+# The six figures below are fitted to times on an H200, at products of both kinds, by least squares of logarithms; a
+# test does it again with the records. A time counts for less the further it is from the fastest variant's, for the
 # heuristic must know the good ones apart. They are figures of one chip, and of kernels called one right after the
 # other.
 
@@ -378,8 +378,9 @@ def part_of(cta, shape_mn, k_tiles, config: Config) -> Part:
 
 # %%
 @cute.jit
-def produce(pipe, tma_a, tma_b, gA, gB, sA, sB, part: Part, config: cutlass.Constexpr):
-    """The k-tiles of this CTA's part. gA (M, K, k), gB (N, K, k) in global memory, of its tile."""
+def produce(pipe, a, b, part: Part, config: cutlass.Constexpr):
+    """The k-tiles of this CTA's part. a, b: a TMA atom, its source (ROWS, K, k), its target (ROWS, K, STAGE)."""
+    (tma_a, gA, sA), (tma_b, gB, sB) = a, b
     alone = cute.make_layout(1)  # no multicast
     tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, cute.group_modes(sA, 0, 2), cute.group_modes(gA, 0, 2))
     tBsB, tBgB = cpasync.tma_partition(tma_b, 0, alone, cute.group_modes(sB, 0, 2), cute.group_modes(gB, 0, 2))
@@ -494,8 +495,8 @@ def exchanged(acc, sReduce, arrived, part: Part, tidx, config: cutlass.Constexpr
 # that `out` may begin anywhere and have rows of any length. There are few: a tile's, divided among its CTAs.
 #
 # Each sum is rounded where it is stored. An earlier version rounded all of them first. That is the same work, but where
-# K is whole the compiler then made the multiplying loop wait after every single `wgmma`, in silence. The lab counts the
-# waits of each variant.
+# K is whole the compiler then made the multiplying loop wait after every single `wgmma`, in silence. A cell below
+# counts the waits of each variant.
 
 
 # %%
@@ -578,7 +579,7 @@ def kernel(
     if warp_idx == 4 * config.warpgroups:
         gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (part.m, None))  # (M, K, k)
         gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (part.n, None))  # (N, K, k)
-        produce(pipe, tma_a, tma_b, gA, gB, sA, sB, part, config)
+        produce(pipe, (tma_a, gA, sA), (tma_b, gB, sB), part, config)
     else:
         cC = cute.local_tile(cute.make_identity_tensor(mC.shape), (config.tile_m, config.tile_n), (part.m, part.n))
         # where in C each of a thread's accumulators belongs
@@ -606,11 +607,10 @@ def gemm(
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
     stream: cuda.CUstream,
-    dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
-    (n, m, k), (ldb, lda, ldc) = mnk, strides
+    (n, m, k), (ldb, lda, ldc), dtype = mnk, strides, pA.dtype
     lda, ldb = (cute.assume(stride, divby=8) for stride in (lda, ldb))
     mA = cute.make_tensor(pB, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pA, cute.make_layout((n, k), stride=(ldb, 1)))
@@ -620,21 +620,16 @@ def gemm(
     tma_a, mA = cpasync.make_tiled_tma_atom(fetch, mA, a_stage, (config.tile_m, config.tile_k))
     tma_b, mB = cpasync.make_tiled_tma_atom(fetch, mB, b_stage, (config.tile_n, config.tile_k))
     tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
-    kernel(tma_a, mA, tma_b, mB, mC, dtype, config).launch(
-        grid=(tiles * config.split_k, 1, 1),
-        block=(config.threads, 1, 1),
-        cluster=(config.split_k, 1, 1),
-        stream=stream,
-        min_blocks_per_mp=1,
-        use_pdl=True,
-    )
+    launcher = kernel(tma_a, mA, tma_b, mB, mC, dtype, config)
+    grid, block, cluster = ((x, 1, 1) for x in (tiles * config.split_k, config.threads, config.split_k))
+    launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
 
 
 # %%
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     pointers = (dtype, 16), (dtype, 16), (dtype, 2)
-    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch)), options=options)
+    return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
 
 
 # %% [markdown]
@@ -679,39 +674,20 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: who is busy, and with what
+# ## Who is busy, and with what
 #
-# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
-# out of your own code.
-#
-# The figures of the heuristic beside the ceilings that were measured. That of memory, fitted to products, stays a
-# little below what reading alone can have. That of L2 is above: there every SM read bytes of its own, here many ask for
-# the same ones at the same time.
-
-# %% tags=["lab"]
-from IPython.display import Markdown
-
-from cookbook.measure import records
-from cookbook.publish.pages import table
-from cookbook.recipe import catalog
-
-SMS = 132  # of an H200
-found = records.select("foundations/memory_ceiling", "ceiling")
-rows = []
-for r in found:
-    read = r["figures"]["read"]
-    for size, figure in ((min(read, key=lambda x: int(x.split()[0])), H200.l2), ("4096 MiB", H200.memory)):
-        rows.append([r["device"], size, f"{read[size]['gbps']:.0f} GB/s", f"{figure:.0f} GB/s"])
-head = ["device", "read again and again", "measured", "the rule's"]
-Markdown(table(head, rows, right=2) if rows else "*No record of the ceilings.*")
-
-# %% [markdown] tags=["lab"]
 # **What the heuristic predicts**, for K whole and split-K with the same tile: how many SMs are busy, how long it takes,
 # and which of the five is the longest. Beside it the tiles of the kernel for all sizes, [tuned_gemm](tuned_gemm.ipynb).
 
 # %% tags=["lab"]
 from dataclasses import replace
 
+from IPython.display import Markdown
+
+from cookbook.publish.pages import table
+from cookbook.recipe import catalog
+
+SMS = 132  # of an H200
 tuned = catalog.load("hopper/tuned_gemm")
 SHAPES = catalog.find("hopper/split_k_gemm").bench_shapes
 
@@ -750,20 +726,6 @@ Markdown(table(head, rows))
 # * **Tiles enough, or a short K.** What is sent takes as long as what is saved, or longer. The last row has more tiles
 #   than SMs: nothing is idle, so that there is nothing to gain.
 #
-# Memory gives its rate only if enough is asked for in advance. How much a CTA has on its way when all its stages are
-# filled, and at how many bytes on their way [the ceiling](../foundations/memory_ceiling.ipynb) was still rising:
-
-# %% tags=["lab"]
-rows = [
-    [name, str(c.stages), f"{c.stages * c.stage_bytes / 1024:.0f} KiB", str(c.per_sm)] for name, c in VARIANTS.items()
-]
-parts = [table(["variant", "stages", "on the way to a CTA", "CTAs an SM has room for"], rows)]
-for r in records.select("foundations/memory_ceiling", "ceiling"):
-    rows = [[name.split(":")[0], f"{f['gbps']:.0f}"] for name, f in r["figures"]["in flight"].items()]
-    best = dict(sorted(rows, key=lambda row: float(row[1])))  # of ways to have as many bytes in flight, the fastest
-    parts.append(table([f"in flight, {r['device']}", "read, GB/s"], [list(row) for row in best.items()]))
-Markdown("\n\n".join(parts))
-
 # %% [markdown] tags=["lab"]
 # One tile of 64 x 64, K = 8192, by a CTA, by two, by four:
 
@@ -783,7 +745,7 @@ for split in (1, 2, 4):
 draw.lanes(lanes, "One tile, by the figures of the rule", "nanoseconds", note="computed, not measured")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the reduction buffer
+# ## The reduction buffer, drawn
 #
 # What one warp writes at once into a reduction buffer: sixteen bytes a lane, 512 in a row. No bank is asked twice in a
 # phase.
@@ -805,13 +767,7 @@ print(f"{buffer}: {size}; {counted.actual} wavefronts, ideal {counted.ideal}")
 draw.access_view(first_warp)
 
 # %% [markdown] tags=["lab"]
-# The weight and the rows lie in the atoms of all pages. The weight's tile, without its swizzle and with it:
-
-# %% tags=["lab"]
-draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16).a)
-
-# %% [markdown] tags=["lab"]
-# ## In the lab: who adds what
+# ## Who adds what
 #
 # The model of a cluster of four, with integers, so that the sums are exact: each CTA's part of K alone is wrong, and
 # what the owners put together is right. Boxes by TMA, descriptors, `wgmma`, and the reduction buffers are the kernel's
@@ -847,27 +803,6 @@ for rank in range(FOUR.split_k):
 # The last CTA's part lies outside K. It multiplies the zeros that TMA gives it, sends zeros, and adds up its share like
 # the others.
 #
-# ## In the lab: the heuristic
-#
-# Costs relative to the cheapest variant, for products of both kinds, and for larger ones:
-
-# %% tags=["lab"]
-
-
-def predicted(shape: tuple[int, int, int]) -> dict[str, float]:
-    """The cost of each variant, the cheapest one 1."""
-    costs = {name: cost(config, *shape, SMS) for name, config in VARIANTS.items()}
-    return {name: value / min(costs.values()) for name, value in costs.items()}
-
-
-more = ((16, 1024, 4096), (64, 4096, 4096), (1024, 1024, 4096), (1024, 4096, 4096), (4096, 4096, 4096))
-rows = [
-    [" x ".join(map(str, s)), *(f"{value:.2f}" for value in predicted(s).values()), choose(*s, SMS)]
-    for s in (*SHAPES, *more)
-]
-Markdown(table(["M x N x K", *VARIANTS, "chosen"], rows))
-
-# %% [markdown] tags=["lab"]
 # ## Check
 #
 # Every level looks at every variant. The model computes the product as the kernel does, transposed, CTA by CTA of a
@@ -926,66 +861,13 @@ from cookbook.publish.pages import results_table
 Markdown(results_table("hopper/split_k_gemm"))
 
 # %% [markdown] tags=["lab"]
-# How good is the heuristic? For each record: the variants' times relative to the fastest one, predicted and measured,
-# and what `matmul` would have gained by knowing. Then its figures, fitted again: those with which the logarithms of all
-# those times differ least from what the heuristic says.
+# How good is the heuristic? For each record: the three variants with the lowest cost, relative to the best, predicted
+# and measured; what `matmul` would have gained by knowing; and the spread of the chosen kernel.
 
 # %% tags=["lab"]
+from cookbook.publish.choices import choices_table
 
-
-def timed_variants() -> list[tuple[dict, dict[str, float]]]:
-    """The current records of all variants, and their nanoseconds."""
-    current = [r for r in records.select("hopper/split_k_gemm", "timed") if not records.is_stale(r)]
-    current = [r for r in current if VARIANTS.keys() <= r["peers"].keys()]
-    return [(r, {name: 1e6 * r["peers"][name]["median_ms"] for name in VARIANTS}) for r in current]
-
-
-def rule_beside_times() -> str:
-    """A row for each record: how the variants should compare, and how they do."""
-    rows = []
-    for r, found in timed_variants():
-        shape = tuple(r["shape"])
-        best, said, chosen = min(found.values()), predicted(shape), choose(*shape, SMS)
-        each = [f"{said[name]:.2f} / {found[name] / best:.2f}" for name in VARIANTS]
-        rows.append([" x ".join(map(str, shape)) + f", {r['dtype']}", *each, chosen, f"{found[chosen] / best - 1:.1%}"])
-    header = ["M x N x K", *(f"{name}: predicted / measured" for name in VARIANTS), "chosen", "lost"]
-    return table(header, rows)
-
-
-def differences(gpu: Figures, timed: list) -> np.ndarray:
-    """log(predicted / measured) of each time, less of those that are far from the fastest of their size."""
-    return np.array(
-        [
-            min(found.values()) / ns * np.log(cost(VARIANTS[name], *r["shape"], SMS, gpu) / ns)
-            for r, found in timed
-            for name, ns in found.items()
-        ]
-    )
-
-
-def fitted(timed: list) -> Figures:
-    """The figures of least squares, from the heuristic's own: Gauss-Newton on their logarithms, half a step each."""
-    logs, nudge = np.log(H200), 1e-4
-    for _ in range(30):
-        at = differences(Figures(*np.exp(logs)), timed)
-        moved = [differences(Figures(*np.exp(logs + nudge * unit)), timed) for unit in np.eye(len(logs))]
-        slopes = (np.array(moved) - at).T / nudge
-        logs = logs - 0.5 * np.linalg.lstsq(slopes, at, rcond=None)[0]
-    return Figures(*map(float, np.exp(logs)))
-
-
-def rule_beside_fit() -> str:
-    """The heuristic's figures and the best ones, each with its root mean square of the differences."""
-    timed = [(r, found) for r, found in timed_variants() if r["dtype"] == "bfloat16"]
-    rows = []
-    for name, gpu in {"the rule": H200, "fitted": fitted(timed)}.items():
-        misfit = np.sqrt(np.mean(differences(gpu, timed) ** 2))
-        rows.append([name, *(f"{x:.0f}" for x in gpu), f"{misfit:.1%}"])
-    return table(["", *Figures._fields, f"misfit over {len(timed)} sizes"], rows)
-
-
-# If there is nothing to hold the heuristic against, the table above has said so.
-Markdown("\n\n".join([rule_beside_times(), rule_beside_fit()] if timed_variants() else []))
+Markdown(choices_table("hopper/split_k_gemm", SMS))
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion

@@ -21,7 +21,8 @@
 #     dtypes: [bfloat16, float16]
 #     path: tma, multicast -> swizzled shared memory -> wgmma of swapped operands -> stmatrix.trans -> tma
 #     instructions:
-#       sm_90a: [UTMALDG.2D.MULTICAST, HGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
+#       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
+#     baselines: [256x208, 128x128]
 #     bench_shapes: [[1536, 1536, 1536], [1536, 1536, 8192], [4096, 4096, 4096], [8192, 8192, 8192]]
 # ---
 
@@ -31,9 +32,16 @@
 # **Claim.** C transposed is the product of the operands in each other's places. With A and B swapped, a tile of C may
 # have any multiple of 16 rows, and not only of 64.
 #
-# `wgmma` computes 64 rows of what it sees as A, times 8 to 256 columns of what it sees as B. The rows come in steps of
-# 64, the columns in steps of 8. C^T = B^T A^T, and both operands are K-major in either role. So the kernel may take `b`
-# as its A and `a` as its B, and the finer step belongs to the *rows* of C. That is worth something twice:
+# C^T = B^T A^T, and both operands are K-major in either role. So the kernel may take `b` as its A and `a` as its B.
+# That exchanges the steps in which a tile of C can grow:
+#
+# | a tile of C | step of its rows | why | step of its columns | why |
+# |---|---|---|---|---|
+# | not swapped | 64 | rows of one `wgmma` | 16 | columns of one `stmatrix` |
+# | swapped | 16 | columns of one `stmatrix` | 64 | rows of one `wgmma` |
+#
+# (`wgmma` itself takes 8 to 256 columns in steps of 8. `stmatrix.x4` writes four 8 x 8 matrices, two of them side by
+# side: 16 columns.) The finer step now belongs to the *rows* of C. That is worth something twice:
 #
 # * **Tiles that fill a wave.** C of 1536 x 1536 is 144 tiles of 128 x 128. An H200 has 132 SMs, so the second *wave*
 #   has 12 tiles. It is also 132 tiles of 144 x 128: one full wave.
@@ -62,10 +70,17 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 # ## The variants
 #
 # `swap_ab` is a field of the configuration. With it, `tile_m` counts *columns* of the product and `tile_n` its rows; a
-# variant's name has rows of the product first. 144 x 128 has room to overlap its one subtile; of 208 x 256, whose 208
-# accumulators fill the registers, nothing is overlapped. `256x208` is the large tile without the swap: its lines have
-# 16 elements, 32 bytes. C of 1536 x 1536 has 11 rows and 12 columns
-# of such tiles. 11 is odd, so a cluster of `144x128` takes two neighbours in a row. TMA clips the last row of tiles.
+# variant's name has rows of the product first.
+#
+# | variant | lines of C in shared memory | overlapped subtiles | it shows |
+# |---|---|---|---|
+# | `208x256 swapped` | 128 bytes | none: 208 accumulators fill the registers | the largest tile |
+# | `256x208` | 32 bytes: 16 divides 208, 32 and 64 do not | none, likewise | the same tile without the swap |
+# | `144x128 swapped` | 128 bytes | 1, its only one | C of 1536 x 1536 in one wave |
+# | `128x128` | 128 bytes | 2, all | the next tile without the swap, in two waves |
+#
+# C of 1536 x 1536 has 11 rows and 12 columns of tiles of 144 x 128. 11 is odd, so a cluster of `144x128 swapped` takes
+# two neighbours in a row. TMA clips the last row of tiles.
 
 
 # %%
@@ -605,12 +620,11 @@ def gemm(
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
     sms: cutlass.Int32,
     stream: cuda.CUstream,
-    dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements. With
     `swap_ab`, what is called C from here on is (N, M), and A and B are swapped."""
-    m, n, k = mnk
+    (m, n, k), dtype = mnk, pA.dtype
     lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in strides)
     stride_c = (ldc, 1)
     if cutlass.const_expr(config.swap_ab):
@@ -645,7 +659,7 @@ def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, 
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     pointers = ((dtype, 16),) * 3
-    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch)), (132,), options=options)
+    return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
 
 
 # %% [markdown]

@@ -22,7 +22,7 @@
 #     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192]]
 #     path: tma -> shared memory in one of four modes -> wgmma -> stmatrix -> 16-byte stores
 #     instructions:
-#       sm_90a: [UTMALDG.2D, HGMMA.64x256x16.F32, STSM.16.M88.4, SYNCS, WARPGROUP.DEPBAR]
+#       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, SYNCS, WARPGROUP.DEPBAR]
 # ---
 
 # %% [markdown]
@@ -36,8 +36,8 @@
 # 64 columns is one box of 128-byte lines, or eight boxes of 16-byte lines. The same bytes, eight times as many pieces.
 #
 # So here is a whole GEMM with one parameter, the mode. Its tiles, its stages and its multiplications are the same in
-# all four; the kernel contains no `if` about the mode. Before any of it is timed, the lab counts what each mode asks of
-# every unit, and predicts.
+# all four; the kernel contains no `if` about the mode. Before any of it is timed, the page counts what each mode asks
+# of every unit, and predicts.
 #
 # The loads are [the previous page's](tma_copy.ipynb); what is new is a reader, the tensor cores, and an output. The
 # reader's instruction is `wgmma`: a *warpgroup*, four warps, issues it together, and it multiplies tiles where they lie
@@ -351,12 +351,11 @@ def gemm(
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
     stream: cuda.CUstream,
-    dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
     vec: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
-    m, n, k = mnk
+    (m, n, k), dtype = mnk, pA.dtype
     lda, ldb, ldc = strides
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(cute.assume(lda, divby=8), 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1)))
@@ -376,7 +375,7 @@ def gemm(
 def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     pointers = (dtype, 16), (dtype, 16), (dtype, vec * dtype.width // 8)
-    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch), vec), options=options)
+    return compile_host(gemm, arch, pointers, (config or config_for(arch), vec), options=options)
 
 
 # %% [markdown]
@@ -419,7 +418,7 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: four tiles
+# ## The four modes, drawn
 #
 # From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
 # out of your own code.
@@ -542,7 +541,7 @@ draw.access_view(core_matrices(described["sw128"]["a"][0], 64)[2], title="Four c
 # * **L2**: the bytes of the 32-byte sectors that the lines touch. A line of 16 bytes has half of one, and the other
 #   half is asked for by the next box: the tile is fetched twice. An SM takes 64 bytes a clock.
 #
-# How do they add up? *Best case*: each unit works beside the others, and the busiest one decides. *Worst case*: shared
+# How do they add up? *Best case*: all units work at once, and the busiest one decides. *Worst case*: shared
 # memory does one thing a clock, so that lines written and wavefronts read alternate. The truth should lie between.
 #
 # What is counted is the loop over K, and in clocks. What is timed is a whole product, and in milliseconds: it also has
@@ -578,8 +577,8 @@ def demands(mode: str) -> dict[str, float]:
 
 def bounds(of: dict[str, float]) -> tuple[float, float]:
     """Clocks of a k-tile: all units overlapped; lines and wavefronts one after the other."""
-    beside = max(of["tensor"], of["L2"], of["lines"], of["wavefronts"])
-    return beside, max(beside, of["lines"] + of["wavefronts"])
+    at_once = max(of["tensor"], of["L2"], of["lines"], of["wavefronts"])
+    return at_once, max(at_once, of["lines"] + of["wavefronts"])
 
 
 asked = {mode: demands(mode) for mode in MODES}
@@ -685,7 +684,7 @@ from cookbook.publish.pages import results_table
 Markdown(results_table("hopper/swizzle_modes_gemm"))
 
 # %% [markdown] tags=["lab"]
-# Predicted beside measured: how many times as long as in `sw128` the product takes. And, from the measurement, what one
+# Predicted and measured: how many times as long as in `sw128` the product takes. And, from the measurement, what one
 # line costs in each mode if lines are what it waits for: the time, in units in which `sw128`'s k-tile takes what the
 # tensor cores need, by the lines. We put 1; a mode that waits for something else shows more than its lines cost.
 #
@@ -697,7 +696,7 @@ Markdown(results_table("hopper/swizzle_modes_gemm"))
 from cookbook.measure import records
 
 
-def beside_measured() -> str:
+def predicted_and_measured() -> str:
     """A table for every current record, or that there is none."""
     parts = []
     for r in records.select("hopper/swizzle_modes_gemm", "timed"):
@@ -717,7 +716,7 @@ def beside_measured() -> str:
     return "\n\n".join(parts) or "*Not measured yet.*"
 
 
-Markdown(beside_measured())
+Markdown(predicted_and_measured())
 
 # %% [markdown] tags=["lab"]
 # On an H200 the order is the predicted one, and the modes lie in the *lower* half of their ranges, or just below. The
@@ -728,7 +727,7 @@ Markdown(beside_measured())
 # Why is `interleave` as fast as the lower end says, or faster? There are three possible reasons, and these times do not
 # decide among them: the two named before the prediction, which make every ratio smaller (a mode whose tensor cores wait
 # most of the time draws less power, so its clock may be the higher), and a TMA that needs a little less than the one
-# clock a line that we put.
+# clock a line that we assumed.
 #
 # The column *clocks a line* blames all of it on the lines; for a mode that waits for them, take it as a rough figure.
 # Counted clocks in place of time would tell.
@@ -738,7 +737,7 @@ Markdown(beside_measured())
 
 
 # %% tags=["lab"]
-def beside_counted() -> str:
+def predicted_and_counted() -> str:
     """A table for every current record of ncu's counts, or that there is none."""
     parts = []
     for r in records.select("hopper/swizzle_modes_gemm", "counted"):
@@ -759,7 +758,7 @@ def beside_counted() -> str:
     return "\n\n".join(parts) or "*Not counted yet.*"
 
 
-Markdown(beside_counted())
+Markdown(predicted_and_counted())
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion

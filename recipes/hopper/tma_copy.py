@@ -100,7 +100,7 @@ class Config:
 
     @property
     def threads(self) -> int:
-        return 32  # one warp asks; nobody else is needed
+        return 32  # one warp issues all copies
 
     @property
     def box_bytes(self) -> int:
@@ -452,7 +452,7 @@ def launch_copy(
 
 
 @cute.jit
-def launch_look(
+def launch_dump(
     pX: cute.Pointer,
     pWords: cute.Pointer,
     mk: tuple[Int32, Int32],
@@ -461,27 +461,48 @@ def launch_look(
     stream: cuda.CUstream,
     config: cutlass.Constexpr,
     base: cutlass.Constexpr,
-    restores: cutlass.Constexpr,
 ):
-    """`dump_kernel` from, or `restore_kernel` to, the tile of X that begins at `origin`."""
-    dtype = pX.dtype
-    layout, tile, whole = smem_layout(dtype, config), config.tile(dtype.width), matrix(pX, mk, apart, config.major)
-    words = cute.make_tensor(pWords, cute.make_layout(config.tile_bytes // 4))
-    if cutlass.const_expr(restores):
-        store, mY = store_of(whole, layout, tile)
-        kernel = restore_kernel(store, mY, words, origin, dtype, config, base)
-    else:
-        load, mX = load_of(whole, layout, tile)
-        kernel = dump_kernel(load, mX, words, origin, dtype, config, base)
-    kernel.launch(grid=(1, 1, 1), block=(config.threads, 1, 1), stream=stream)
+    """`dump_kernel` from the tile of X that begins at `origin`."""
+    layout, tile = smem_layout(pX.dtype, config), config.tile(pX.dtype.width)
+    whole, words = (
+        matrix(pX, mk, apart, config.major),
+        cute.make_tensor(pWords, cute.make_layout(config.tile_bytes // 4)),
+    )
+    load, mX = load_of(whole, layout, tile)
+    dump_kernel(load, mX, words, origin, pX.dtype, config, base).launch(
+        grid=(1, 1, 1), block=(config.threads, 1, 1), stream=stream
+    )
 
 
 @cute.jit
-def launch_all(copied: cutlass.Constexpr, looked: cutlass.Constexpr, x, words, mk, apart, origin, ctas, stream):
-    """Every kernel once: what `compile_for` compiles."""
-    launch_copy(x, x, mk, (apart, apart), ctas, stream, copied)
-    launch_look(x, words, mk, apart, origin, stream, looked, 0, False)
-    launch_look(x, words, mk, apart, origin, stream, looked, 0, True)
+def launch_restore(
+    pX: cute.Pointer,
+    pWords: cute.Pointer,
+    mk: tuple[Int32, Int32],
+    apart: Int64,
+    origin: tuple[Int32, Int32],
+    stream: cuda.CUstream,
+    config: cutlass.Constexpr,
+    base: cutlass.Constexpr,
+):
+    """`restore_kernel` to the tile of X that begins at `origin`."""
+    layout, tile = smem_layout(pX.dtype, config), config.tile(pX.dtype.width)
+    whole, words = (
+        matrix(pX, mk, apart, config.major),
+        cute.make_tensor(pWords, cute.make_layout(config.tile_bytes // 4)),
+    )
+    store, mX = store_of(whole, layout, tile)
+    restore_kernel(store, mX, words, origin, pX.dtype, config, base).launch(
+        grid=(1, 1, 1), block=(config.threads, 1, 1), stream=stream
+    )
+
+
+@cute.jit
+def launch_all(configs: cutlass.Constexpr, x, words, mk, apart, origin, ctas, stream):
+    """Every kernel once: what `compile_for` compiles. configs: of `copy`, and of `dump` and `restore`."""
+    launch_copy(x, x, mk, (apart, apart), ctas, stream, configs[0])
+    launch_dump(x, words, mk, apart, origin, stream, configs[1], 0)
+    launch_restore(x, words, mk, apart, origin, stream, configs[1], 0)
 
 
 # %%
@@ -495,7 +516,7 @@ def compile_for(arch: str, dtype=cutlass.Uint16, config: Config = CONFIG, option
     pointers = pointer_to(dtype, 16), pointer_to(Uint32, 16)
     dummies = (*pointers, pair, Int64(16), pair, Int32(1), stream)
     with COMPILING:
-        return cute.compile(launch_all, config, looked, *dummies, options=f"--gpu-arch {arch} {options}".strip())
+        return cute.compile(launch_all, (config, looked), *dummies, options=f"--gpu-arch {arch} {options}".strip())
 
 
 KERNELS: dict = {}  # by all that they are compiled for
@@ -509,11 +530,11 @@ def compiled_copy(bits: int, config: Config, capability: tuple[int, int]):
 
 
 def compiled_look(bits: int, config: Config, base: int, restores: bool, capability: tuple[int, int]):
-    """`launch_look` for the present GPU, likewise."""
+    """`launch_dump`, or `launch_restore` if it `restores`, for the present GPU, likewise."""
     pair, stream = (Int32(16), Int32(16)), cuda.CUstream(0)
     dummies = pointer_to(TYPES[bits], 16), pointer_to(Uint32, 16), pair, Int64(16), pair, stream
-    constants = config, base, restores
-    return once(KERNELS, (bits, capability, *constants), lambda: cute.compile(launch_look, *dummies, *constants))
+    host = launch_restore if restores else launch_dump
+    return once(KERNELS, (bits, config, base, host, capability), lambda: cute.compile(host, *dummies, config, base))
 
 
 # %% [markdown]
@@ -820,7 +841,7 @@ def facts() -> list[tuple[str, bool, str]]:
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: what TMA leaves in shared memory
+# ## What TMA leaves in shared memory
 #
 # From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
 # out of your own code.
@@ -894,7 +915,7 @@ assert late.tolist() == [slots("sw128", 128, line) for line in range(8)]
 draw.before_after(late, right, 128, label="offset", titles=("at 1024 n + 128", "at 1024 n"), title="One line late")
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: who waits for what
+# ## Who waits for what
 #
 # The loop of `copy_kernel` for seven tiles, spelled out. Three tiles are on their way while one is stored. The parity
 # turns over whenever the stages have gone round.
@@ -958,15 +979,15 @@ Markdown(checked_table("hopper/tma_copy"))
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# `copy` with its 128-byte mode beside torch's copy of the same bytes, which is what the device can do; in the other
+# `copy` with its 128-byte mode against torch's copy of the same bytes, which is what the device can do; in the other
 # modes; and the same memory taken as MN-major. All of them interleaved in one run on one GPU.
 
 # %% tags=["lab"]
 Markdown(results_table("hopper/tma_copy"))
 
 # %% [markdown] tags=["lab"]
-# On an H200 `sw64` costs nothing beside `sw128`, `sw32` a little, and `none` by far the most. The two majors cannot be
-# told apart. Even in the widest mode this copy stays behind the device's own.
+# On an H200 `sw64` costs nothing more than `sw128`, `sw32` a little, and `none` by far the most. The two majors cannot
+# be told apart. Even in the widest mode this copy stays behind the device's own.
 #
 # ## Conclusion
 #

@@ -21,7 +21,7 @@
 #     dtypes: [bfloat16, float16]
 #     path: tma -> swizzled shared memory -> wgmma -> stmatrix -> 16-byte stores
 #     instructions:
-#       sm_90a: [UTMALDG.2D, HGMMA.64x256x16.F32, STSM.16.M88.4, SYNCS, WARPGROUP.DEPBAR]
+#       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, SYNCS, WARPGROUP.DEPBAR]
 # ---
 
 # %% [markdown]
@@ -29,16 +29,11 @@
 #
 # **Claim.** On Hopper a matrix product needs very little code to be fast. *One warp* asks the Tensor Memory
 # Accelerator (TMA) for tiles; *two warpgroups* multiply them straight out of shared memory with `wgmma`. Neither
-# side ever computes a shared-memory address: the swizzle that keeps both free of bank conflicts is a *mode*, agreed
-# on twice, once in the TMA descriptor and once in the matrix descriptor. Get the layout right and the hardware
-# does the rest; get it wrong and the product is silently wrong.
+# side computes a shared-memory address: the swizzle that keeps both free of bank conflicts is a *mode*, agreed on
+# twice, in the TMA descriptor and in the matrix descriptor. Where the two disagree the product is silently wrong.
 #
-# It is [the kernel of the page before](swizzle_modes_gemm.ipynb) in its widest mode, without the choice, and this is
-# the page to begin with if you want one GEMM explained. You will see, in this order: how to choose that layout and
-# write it down, the two roles and the pipeline between them, an epilogue that takes any M and N, and then the checks
-# that show that it is right and how fast it is.
-#
-# `matmul(a, b)` at the end is for use: `a` is (M, K), `b` is (K, N), both K-major, as `x @ weight.T` is.
+# It is [the kernel of the page before](swizzle_modes_gemm.ipynb) in its widest mode: the page to begin with if you want
+# one GEMM explained. `matmul(a, b)` is for use: `a` is (M, K), `b` is (K, N), both K-major, as `x @ weight.T` is.
 
 # %%
 from dataclasses import dataclass
@@ -57,11 +52,10 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 # %% [markdown]
 # ## The sizes
 #
-# A tile of C is 128 x 256: each of the two consumer warpgroups holds 64 x 256 float32 accumulators, 128 registers
-# a thread, which leaves enough for everything else. A wider tile reads fewer bytes for each multiplication: a k-tile
-# costs `tile_m + tile_n` rows of traffic and buys `tile_m * tile_n` products.
-#
-# K goes by 64 elements, because 64 sixteen-bit elements are 128 bytes, the widest row that a swizzle mode covers.
+# A tile of C is 128 x 256: each of the two consumer warpgroups holds 64 x 256 float32 accumulators, 128 registers a
+# thread, and has room for the rest. A wider tile reads fewer bytes for each multiplication: a k-tile costs
+# `tile_m + tile_n` rows of traffic and buys `tile_m * tile_n` products. 64 sixteen-bit elements along K are 128 bytes,
+# the widest row that a swizzle mode covers.
 
 
 # %%
@@ -95,26 +89,18 @@ class Config:
 CONFIG = Config()
 
 
-def config_for(arch: str) -> Config:
-    """The configuration for an architecture: there is one Hopper."""
-    return CONFIG
-
-
 # %% [markdown]
 # ## The layout
 #
 # The tensor core reads a K-major operand as *8 rows of 16-byte chunks*, and knows four ways to place them, named by
-# the bytes of a row that stay together: none (16), 32, 64, 128. The rule that CUTLASS's `sm100_smem_selector` and
-# Hopper's selector follow is one line: **the widest row that divides the tile's contiguous extent.** Wider is better
-# because one 128-byte line of shared memory is then filled by fewer, longer pieces of global memory.
-#
-# The 128-byte atom puts chunk *c* of row *r* at chunk slot *c XOR r*. In CuTe that is `make_swizzle(3, 4, 3)`: three
-# bits, above the lowest 4 (16 bytes stay together), XORed with the three bits that lie 3 higher (the row, of 128
-# bytes).
+# the bytes of a row that stay together: none (16), 32, 64, 128. The rule of CUTLASS's selectors is one line: **the
+# widest row that divides the tile's contiguous extent.** The 128-byte atom puts chunk *c* of row *r* at chunk slot
+# *c XOR r*. In CuTe that is `make_swizzle(3, 4, 3)`: three bits, above the lowest 4 (16 bytes stay together), XORed
+# with the three bits that lie 3 higher (the row, of 128 bytes).
 #
 # **Mind the units.** The swizzle counts *bytes*: it acts on addresses, and is attached to the pointer. The layout
-# under it, `(8, 64):(64, 1)`, counts *elements*. Evaluating the composed layout as if it were one function mixes the
-# two: it sends element (1, 0) to 64, where the hardware has 72.
+# under it, `(8, 64):(64, 1)`, counts *elements*. Evaluated as one function, the two send element (1, 0) to 64, where
+# the hardware has 72.
 
 
 # %%
@@ -149,11 +135,9 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
 # %% [markdown]
 # ## Who multiplies, who copies
 #
-# A `wgmma` is issued by a warpgroup of four warps, and multiplies a 64 x 16 piece of A by a 16 x 256 piece of B, both
-# in shared memory. Two warpgroups stand one above the other to make 128 rows.
-#
-# Software touches shared memory only in the epilogue: `stmatrix` writes C there, and ordinary 16-byte loads read it
-# back row by row, so that a warp stores whole rows of C to global memory.
+# A warpgroup of four warps issues a `wgmma`: a 64 x 16 piece of A times a 16 x 256 piece of B, both in shared memory.
+# Two warpgroups, one above the other, make 128 rows. Software touches shared memory only in the epilogue: `stmatrix`
+# writes C there, and 16-byte loads read it back row by row, so that a warp stores whole rows of C.
 
 
 # %%
@@ -186,13 +170,11 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
 # %% [markdown]
 # ## The producer
 #
-# One warp runs ahead. A stage has two barriers in shared memory, one that says that it is *full* and one that it is
-# *empty*. ([The first page](tma_copy.ipynb) tells what such an `mbarrier` counts, and what its phases are; here
-# `cutlass.pipeline` keeps count.)
-#
-# For each k-tile the producer waits until a stage is empty, announces how many bytes will come (`producer_acquire` does
-# both), and issues two TMA copies that report to the full barrier when they land. TMA fills what lies outside the
-# matrix with zeros, so a ragged K needs nothing here.
+# One warp runs ahead. A stage has two barriers in shared memory: it is *full*, or it is *empty*. ([The first
+# page](tma_copy.ipynb) tells what an `mbarrier` counts; here `cutlass.pipeline` keeps count.) For each k-tile the
+# producer waits until a stage is empty and announces how many bytes will come (`producer_acquire` does both). Then it
+# issues two TMA copies that report to the full barrier when they land. TMA fills what lies outside the matrix with
+# zeros, so a ragged K needs nothing here.
 
 
 # %%
@@ -211,10 +193,9 @@ def produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB):
 # %% [markdown]
 # ## The consumers
 #
-# `wgmma` is asynchronous: a commit group is issued, committed, and waited for later. The loop keeps one commit group in
-# flight while it issues the next, so the tensor core never idles between stages. A stage may be handed back to the
-# producer only once the commit group that read it is *done*, hence the second pipeline state, `release`, one step
-# behind `read`.
+# `wgmma` is asynchronous: a commit group is issued, committed, and waited for later. The loop issues the next group
+# while one is in flight, so the tensor core never idles between stages. A stage goes back to the producer only once the
+# group that read it is *done*: hence a second pipeline state, `release`, one step behind `read`.
 
 
 # %%
@@ -251,11 +232,9 @@ def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
 #
 # Each thread holds scattered pairs of C. `stmatrix` puts them into a swizzled tile where A and B were (every stage
 # has been read by then), and the threads read it back as rows. The store to global memory is as wide as the output
-# allows: 16 bytes if N, the row stride and the address permit, down to one element for an odd N. A vector is then
-# either all inside the matrix or all outside, so one comparison guards it.
-#
-# The barrier here is of another kind: a *named* one, where a given number of threads meet; a CTA has sixteen of them.
-# `sync_threads` would wait for all threads of the CTA, and the producer warp never comes.
+# allows: 16 bytes if N, the row stride and the address permit, one element for an odd N. A vector is either all inside
+# the matrix or all outside, so one comparison guards it. The barrier is a *named* one, where a given number of threads
+# meet: `sync_threads` would wait for the producer warp, which never comes.
 
 
 # %%
@@ -279,9 +258,8 @@ def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
 # %% [markdown]
 # ## The kernel
 #
-# **Rasterization.** CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high,
-# rather than a long row: they share rows of A and columns of B in L2. [Thread-block
-# swizzle](../foundations/thread_block_swizzle.ipynb) says how much that saves.
+# **Rasterization.** CTAs are numbered so that those that run together form a block of C, `raster_group` tiles high:
+# they share rows of A and columns of B in L2 ([thread-block swizzle](../foundations/thread_block_swizzle.ipynb)).
 
 
 # %%
@@ -355,8 +333,8 @@ def kernel(
 # %% [markdown]
 # ## The launch
 #
-# The host function describes the matrices to TMA: address, extents, row strides, the box to fetch, and, taken from
-# the very same layout, the swizzle mode. Sizes and strides are run-time values: one compiled kernel serves all shapes.
+# TMA is told address, extents, row strides, the box to fetch, and, by the very same layout, the swizzle mode. Sizes and
+# strides are run-time values: one compiled kernel serves all shapes.
 
 
 # %%
@@ -368,12 +346,11 @@ def gemm(
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
     stream: cuda.CUstream,
-    dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
     vec: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
-    m, n, k = mnk
+    (m, n, k), dtype = mnk, pA.dtype
     lda, ldb, ldc = strides
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(cute.assume(lda, divby=8), 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1)))
@@ -389,20 +366,18 @@ def gemm(
     )
 
 
-# %%
 def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     pointers = (dtype, 16), (dtype, 16), (dtype, vec * dtype.width // 8)
-    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch), vec), options=options)
+    return compile_host(gemm, arch, pointers, (config or CONFIG, vec), options=options)
 
 
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
-# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
-# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
-# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
+# `Gemm`, which all recipes share, is the host side. It checks what the kernel relies on before anything is launched.
+# The first call of a kind (shapes, strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later
+# ones look the plan up. `prepare` says what is compiled, and what the launch takes.
 
 
 # %%
@@ -414,7 +389,6 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
 GEMM = Gemm(compile_for, prepare, gpus=((9, 0),), needs="wgmma")
 
 
-# %%
 def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
     """`a @ b` on the tensor cores, accumulated in float32, on the current stream of `a`'s device.
 
@@ -433,94 +407,59 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the layout
+# ## The layout, drawn
 #
-# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
-# out of your own code.
-#
-# The layouts are evaluated by CuTe itself and read back as byte addresses. Each row of the picture is one 128-byte line
-# of shared memory, each column one of its eight 16-byte slots; the number is the chunk of the tile that lies there. On
-# the left the layout without its swizzle; on the right, what TMA writes and `wgmma` reads.
-#
-# Chunks of one colour are one *column* of the tile, the eight chunks that the tensor core wants at once: on the left
-# they share a slot, and with it four banks, on the right they have eight different ones.
+# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Each row of
+# the picture is one 128-byte line of shared memory, each column one of its eight 16-byte slots; the number is the chunk
+# of the tile that lies there. Left, the layout without its swizzle; right, what TMA writes and `wgmma` reads. Chunks of
+# one colour are one *column* of the tile, which the tensor core wants at once: unswizzled they share a slot, and with
+# it four banks; swizzled they have eight different ones.
 
 # %% tags=["lab"]
-from cookbook import access, banks, draw
+from cookbook import draw
 from cookbook.layouts import evaluate
 
-layouts = evaluate(smem_layouts, cutlass.BFloat16)
-draw.swizzle_view(layouts.a)
+draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16).a)
 
 # %% [markdown] tags=["lab"]
-# Our rule, written out above, and CuTe's own helper give the same layouts:
-
-# %% tags=["lab"]
-import cutlass.utils.hopper_helpers as cute_helpers
-from cutlass.tensor_utils import LayoutEnum
-
-
-def layouts_by_cute(dtype, config=CONFIG):
-    tile = (config.tile_m, config.tile_n, config.tile_k)
-    return (
-        cute_helpers.make_smem_layout_a(LayoutEnum.ROW_MAJOR, tile, dtype, config.stages),
-        cute_helpers.make_smem_layout_b(LayoutEnum.ROW_MAJOR, tile, dtype, config.stages),
-    )
-
-
-assert evaluate(layouts_by_cute, cutlass.BFloat16) == (layouts.a, layouts.b)
-print(layouts.a)
-
-# %% [markdown] tags=["lab"]
-# And the trap of the units: where does element (1, 0) lie?
-
-# %% tags=["lab"]
-elements = layouts.a.outer((1, 0), 0, 0)  # row 1, column 0, stage 0
-print("offset by the plain layout:       ", elements, "elements")
-print("swizzle applied to that number:   ", layouts.a.swizzle(elements), "(wrong: it counts bytes)")
-print("swizzle applied to the bytes:     ", layouts.a.swizzle(2 * elements) // 2, "elements")
-print("the same swizzle, said in elements:", layouts.a.swizzle.in_elements(16))
-
-# %% [markdown] tags=["lab"]
-# TMA and `wgmma` follow the layout without any help. The epilogue's copies are software: one `stmatrix` of a warp
-# writes four 8x8 matrices, one phase each, and a phase should take one wavefront. (This *phase* is a part of one
-# instruction, which shared memory serves by itself; it has nothing to do with a barrier's.)
-
-# %% tags=["lab"]
-copies = evaluate(tiled_copies, cutlass.BFloat16)
-stmatrix_of_warp_0 = access.of_copy(layouts.c, copies.r2s_c, "dst", "stmatrix", warp=0)
-counted = [banks.wavefronts(one.addresses, one.width) for one in stmatrix_of_warp_0]
-print(f"{len(counted)} stmatrix a warp; wavefronts each: {[one.actual for one in counted]}, excess 0 is ideal")
-draw.access_view(stmatrix_of_warp_0[0])
-
-# %% [markdown] tags=["lab"]
-# ## In the lab: the pipeline
-#
-# How many stages? Enough that a load, asked for as soon as a stage is free, is there when it is needed. The times in
-# the picture are chosen to show the mechanism, not measured.
+# How many stages? Enough that a load, asked for as soon as a stage is free, is there when it is needed (chosen times):
 
 # %% tags=["lab"]
 draw.pipeline(stages=CONFIG.stages, k_tiles=10, load_time=3)
 
 # %% [markdown] tags=["lab"]
-# ## The prediction
+# ## Check
 #
-# `cookbook bench` times one more kernel beside ours: a loop of nothing but `wgmma` with as many products, the
-# [ceiling](../foundations/tensor_core_ceiling.ipynb). How near to it should we come, by the clocks of an SM?
+# *Layout*: the layouts and copies. *Model*: the product by these layouts, simulated in numpy on a ragged shape.
+# *Compiled*: a real cubin. On a Hopper GPU the kernel also runs; elsewhere the recorded run is shown. The check is of
+# the cells above: edit one, run it, and check again.
+
+# %% tags=["lab"]
+from cookbook import lab
+
+lab.check_cells("hopper/tma_wgmma_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
+
+# %% [markdown] tags=["lab"]
+# ## Time, predicted and measured
 #
-# * The tensor cores of an SM do 2048 multiply-adds a clock (NVIDIA H100 white paper). That is a tile's time, if they
-#   never wait.
-# * Before it the first load must come: we put 800 clocks. After it C goes through shared memory and out: we put 16
-#   elements a clock. Nothing hides these two, for a CTA computes one tile and ends.
+# `cookbook bench` also times the [ceiling](../foundations/tensor_core_ceiling.ipynb), a loop of nothing but `wgmma`
+# with as many products. How near to it should we come, by the clocks of an SM?
+#
+# * The tensor cores of an SM do 2048 multiply-adds a clock (NVIDIA H100 white paper): a tile's time at best.
+# * The first load takes about 800 clocks, and C goes out at 16 elements a clock (both assumed). Nothing hides these
+#   two, for a CTA computes one tile and ends.
 # * The SMs take one tile each at a time, so their number is rounded up to whole *waves*.
+#
+# Ours and its peers were timed interleaved, in one run on one GPU. The last table has the products with tiles for most
+# SMs.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
 
 from cookbook.measure import records
-from cookbook.publish.pages import table
+from cookbook.publish.pages import results_table, table
 
-SMS, TENSOR_RATE, LATENCY, OUT = 132, 2048, 800, 16  # of an H200; multiply-adds; clocks, put; elements, put
+SMS, TENSOR_RATE, LATENCY, OUT = 132, 2048, 800, 16  # of an H200; multiply-adds; clocks; elements
 
 
 def predicted_share(m: int, n: int, k: int) -> float:
@@ -530,43 +469,7 @@ def predicted_share(m: int, n: int, k: int) -> float:
     return m * n * k / TENSOR_RATE / SMS / (-(-tiles // SMS) * each)
 
 
-sizes = (1024, 2048, 4096, 8192, 16384)
-Markdown(table([f"{n} x {n} x {n}" for n in sizes], [[f"{predicted_share(n, n, n):.0%}" for n in sizes]], right=0))
-
-# %% [markdown] tags=["lab"]
-# So by the clocks little should be missing at large sizes, and at small ones there are too few tiles for the SMs.
-#
-# ## Check
-#
-# *Layout*: the recipe's own layouts and copies. *Model*: the product by these layouts, simulated tile by tile through
-# modelled TMA, swizzled shared memory, matrix descriptors and `wgmma`, on a ragged shape. *Compiled*: a real cubin,
-# with the instructions it must contain. On a machine with a Hopper GPU the kernel also runs here; elsewhere the
-# recorded run is shown.
-#
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
-
-# %% tags=["lab"]
-from cookbook import lab
-
-lab.check_cells("hopper/tma_wgmma_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
-
-# %% [markdown] tags=["lab"]
-# ## Time
-#
-# Ours and its peers, interleaved in one run on one GPU.
-
-# %% tags=["lab"]
-from cookbook.publish.pages import results_table
-
-Markdown(results_table("hopper/tma_wgmma_gemm"))
-
-# %% [markdown] tags=["lab"]
-# And the share of the ceiling, predicted beside measured, where there are tiles for most SMs:
-
-
-# %% tags=["lab"]
-def beside_measured() -> str:
+def predicted_and_measured() -> str:
     """A line for every current record of a product that keeps most SMs busy, or that there is none."""
     rows = []
     for r in records.select("hopper/tma_wgmma_gemm", "timed"):
@@ -579,21 +482,17 @@ def beside_measured() -> str:
     return table(header, rows, right=2) if rows else "*Not measured yet.*"
 
 
-Markdown(beside_measured())
+Markdown(results_table("hopper/tma_wgmma_gemm") + "\n\n" + predicted_and_measured())
 
 # %% [markdown] tags=["lab"]
-# On an H200 all of them lose much more than a start and an epilogue, the long ones above all. Clocks were counted, and
-# time is measured: a GPU that works for long, be it at one product or at many short ones, comes to its power limit and
-# lowers its clock, and a GEMM spends power on bytes that the ceiling never moves. So there are two ways on from here:
-# waste fewer clocks, and move fewer bytes for a product.
-
-# %% [markdown] tags=["lab"]
+# By clocks little is missing at large sizes. By time more is: a GPU that works for long comes to its power limit and
+# lowers its clock. So there are two ways on: waste fewer clocks, and move fewer bytes for a product, which saves power.
+#
 # ## Conclusion
 #
-# A rule of one line chose the layout; the same object described it to TMA, to `wgmma` and to the checks. What is left
-# to gain is around the tile: the threads that only ask for tiles hold registers that those that multiply could use for
-# a larger one, neighbours load the same rows of A and columns of B each for itself, and while a CTA stores its tile its
-# tensor cores wait. The pages that follow take these one by one.
+# A rule of one line chose the layout; the same object described it to TMA, to `wgmma` and to the checks. Three things
+# are left to gain. The producer's threads hold registers that a larger tile could use. Neighbours load the same rows of
+# A and columns of B, each for itself. And while a CTA stores its tile its tensor cores wait.
 #
 # Next: [warp specialization and setmaxnreg](warp_specialized_gemm.ipynb).
 #

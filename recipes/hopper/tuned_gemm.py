@@ -16,13 +16,15 @@
 #     track: hopper
 #     order: 90
 #     tuned: true
+#     fitted: [clock_exponent, load_cost]
+#     measured_by: foundations/gpc_remapping
 #     builds_on: hopper/swap_ab_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     dtypes: [bfloat16, float16]
 #     path: tma, multicast -> swizzled shared memory -> wgmma -> stmatrix, overlapped with the next main loop -> tma
 #     instructions:
-#       sm_90a: [UTMALDG.2D.MULTICAST, HGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
+#       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
 # ---
 
 # %% [markdown]
@@ -33,20 +35,15 @@
 # must be fed.
 #
 # The kernel joins what the pages before found: cooperative warpgroups with [an overlapped
-# epilogue](overlapped_epilogue_gemm.ipynb), [ping-pong](pingpong_gemm.ipynb) and [swap A/B](swap_ab_gemm.ipynb).
-# Operands are K-major. New are the heuristics, and three things in the kernel:
-#
-# * **Serpentine K.** Every second work tile goes through K from its end, as in
-#   [the persistent GEMM](persistent_gemm.ipynb).
-# * **Divisions by the host.** The tile scheduler multiplies where it divided.
-# * **GPC-aware cluster remapping.** Clusters that run in one GPC (a group of SMs) get tiles that need the same columns
-#   of B, or rows of A, and L2 delivers these once. [A page of its own](../foundations/gpc_remapping.ipynb)
-#   explains and measures it; here it is optional.
+# epilogue](overlapped_epilogue_gemm.ipynb), [ping-pong](pingpong_gemm.ipynb), [swap A/B](swap_ab_gemm.ipynb), and a
+# *serpentine* order of K, from [the persistent GEMM](persistent_gemm.ipynb). Operands are K-major. New are the
+# heuristics, divisions by the host, and a *GPC-aware remapping*: clusters that run in one GPC (a group of SMs) get
+# tiles that need the same columns of B, or rows of A.
 
 
 # %%
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
@@ -57,7 +54,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 
-from cookbook.recipe.entry import Call, Gemm, compile_host, require
+from cookbook.recipe.entry import Call, Gemm, compile_host, remap_table, require
 
 # %% [markdown]
 # ## The variants
@@ -103,28 +100,20 @@ class Config:
         return self.cluster_m * self.cluster_n
 
     @property
-    def warpgroups(self) -> int:
-        """Consumer warpgroups that share a tile."""
-        return 1 if self.pingpong else 2
-
-    @property
     def threads(self) -> int:
         return 3 * 128  # two consumer warpgroups and the producer's, of which one warp works
 
     @property
-    def epi_tile(self) -> tuple[int, int]:
-        """Rows and columns of an epilogue subtile."""
-        return 64, self.epi_n
+    def warpgroups(self) -> int:
+        return 1 if self.pingpong else 2  # that share a work tile
 
     @property
     def subtiles(self) -> int:
-        """Epilogue subtiles of a tile that one warpgroup stores."""
-        return self.tile_m // 64 * (self.tile_n // self.epi_n) // self.warpgroups
+        return self.tile_m // 64 * (self.tile_n // self.epi_n) // self.warpgroups  # of a tile, one warpgroup's
 
     @property
     def min_k_tiles(self) -> int:
-        """K-tiles at least: one for each overlapped subtile. TMA fills those past K with zeros."""
-        return 1 if self.pingpong else max(1, self.overlapped)
+        return max(1, self.overlapped)  # each overlapped subtile needs one; TMA fills those past K with zeros
 
     @property
     def stage_bytes(self) -> int:
@@ -132,28 +121,29 @@ class Config:
 
     @property
     def smem_bytes(self) -> int:
-        c = 2 * self.epi_stages * 64 * self.epi_n * 2
-        return 1024 + self.stages * self.stage_bytes + c  # 1024: the barriers, padded to the tiles' alignment
+        # The barriers, padded to the tiles' alignment, the stages, and the epilogue's buffers of two warpgroups.
+        return 1024 + self.stages * self.stage_bytes + 2 * self.epi_stages * 64 * self.epi_n * 2
 
 
-def swapped_pingpong(rows: int, stages: int, **cluster: int) -> Config:
-    """Ping-pong tiles of `rows` x 128, A and B swapped: any multiple of 16 that a thread has registers for."""
-    whole = {"epi_n": rows, "epi_stages": 1, "swap_ab": True}
-    return Config(tile_n=rows, stages=stages, pingpong=True, **whole, **cluster)
+def one_warpgroup(tile_n: int, stages: int, swap_ab: bool = False, cluster_m: int = 1) -> Config:
+    """A tile of 128 x `tile_n` for ping-pong. With A and B swapped that is any multiple of 16 rows of the product."""
+    epilogue = {"epi_n": tile_n, "epi_stages": 1} if swap_ab else {}
+    cluster = {"cluster_m": cluster_m, "cluster_n": 2 // cluster_m}
+    return Config(tile_n=tile_n, stages=stages, pingpong=True, swap_ab=swap_ab, overlapped=0, **cluster, **epilogue)
 
 
 VARIANTS = {
     "128x256": Config(),
     "256x160": Config(tile_m=256, tile_n=160, epi_n=32, overlapped=9),
     "208x256": Config(tile_m=256, tile_n=208, stages=3, overlapped=0, epi_n=208, epi_stages=1, swap_ab=True),
-    "128x192 pingpong": Config(tile_n=192, cluster_m=2, cluster_n=1, pingpong=True),
-    "176x128 pingpong": swapped_pingpong(176, 4, cluster_m=2, cluster_n=1),
-    "160x128 pingpong": swapped_pingpong(160, 5),
-    "144x128 pingpong": swapped_pingpong(144, 5, cluster_m=2, cluster_n=1),
-    "128x128 pingpong": Config(tile_n=128, cluster_m=2, cluster_n=1, stages=6, pingpong=True),
-    "112x128 pingpong": swapped_pingpong(112, 6),
-    "96x128 pingpong": swapped_pingpong(96, 7),
-    "128x64 pingpong": Config(tile_n=64, stages=8, pingpong=True),
+    "128x192 pingpong": one_warpgroup(192, 4, cluster_m=2),
+    "176x128 pingpong": one_warpgroup(176, 4, swap_ab=True, cluster_m=2),
+    "160x128 pingpong": one_warpgroup(160, 5, swap_ab=True),
+    "144x128 pingpong": one_warpgroup(144, 5, swap_ab=True, cluster_m=2),
+    "128x128 pingpong": one_warpgroup(128, 6, cluster_m=2),
+    "112x128 pingpong": one_warpgroup(112, 6, swap_ab=True),
+    "96x128 pingpong": one_warpgroup(96, 7, swap_ab=True),
+    "128x64 pingpong": one_warpgroup(64, 8),
 }
 DEFAULT = "auto"  # the one that `choose` names
 CONFIG = VARIANTS["128x256"]
@@ -171,23 +161,21 @@ def config_for(arch: str, variant: str = "128x256") -> Config:
 # which compute 66 cluster tiles at a time. 1056 of these are 16 waves, one more is 17. An SM does 2048 multiply-adds a
 # clock, so a wave takes `tile_m * tile_n * K / 2048` clocks.
 #
-# Three more terms are small. Cooperative warpgroups need some clocks between two tiles, to round and to store what is
-# not overlapped. The last store of all is hidden behind nothing. And the smallest tiles wait for their operands, which
-# arrive in shared memory at a limited rate.
+# Three more terms are small: what cooperative warpgroups round and store between two tiles, the last store of all, and
+# for the smallest tiles the rate at which operands arrive in shared memory.
 #
-# For a product that takes some ten microseconds, that is all. A longer one, again and again, takes the GPU to its
-# **power limit**: the GPU lowers its clock, and energy becomes time. Two things change.
+# For a product of some ten microseconds, that is all. A longer one, again and again, takes the GPU to its **power
+# limit**: the GPU lowers its clock, and energy becomes time. Two things change.
 #
 # * *Clocks count for less.* An SM without work in the last wave takes little power, and the others run faster. So time
 #   grows with a power of the clocks below 1; [warp specialization](warp_specialized_gemm.ipynb) saw it first.
 # * *Loads count.* Bringing an operand element to an SM costs the energy of several multiply-adds.
 #
 # `Calibration` holds these figures, for **one chip**: an H200 at its power limit, multiplying normal numbers. Another
-# card, another limit or a warmer room has others. `calibrate` replaces them. Two of them are fitted to
-# the recorded times [below](#how-good-are-the-heuristics).
+# card, another limit or a warmer room has others. `cookbook calibrate hopper/tuned_gemm` measures those of the GPU that
+# is here, and a checkout uses its record of them. In a copied file, `calibrate(load_cost=..., gpcs=...)` takes them.
 #
-# They have to be measured at a clock that has settled. One product of 30 microseconds is over before the GPU lowers its
-# clock, and prefers few clocks; the products of a training step, one after the other for hours, do not.
+# They have to be measured at a clock that has settled: one product of 30 microseconds is over before the GPU lowers it.
 
 
 # %%
@@ -204,19 +192,15 @@ class Calibration:
     # The GPC of each cluster of two, in the order in which an idle GPU starts them. Any letters; () is "not known".
     gpcs: tuple[object, ...] = tuple("wxyz" + 4 * "abcdefgh" + 4 * "bcdefgh" + "gh")
 
-    def __post_init__(self):
-        object.__setattr__(self, "gpcs", tuple(self.gpcs))
-        for name, value in vars(self).items():
-            if name != "gpcs" and not 0 < value < float("inf"):
-                raise ValueError(f"{name}: got {value}; needed a finite number above 0")
-
 
 CALIBRATION = Calibration()
 
 
 def calibrate(**figures) -> Calibration:
-    """Replace figures of `Calibration` by those of this machine's GPU, before the first `matmul`."""
+    """Use figures of this machine's GPU, before the first `matmul`: `calibrate(load_cost=12)`, say."""
     global CALIBRATION
+    for name, value in figures.items():
+        require(name == "gpcs" or 0 < value < float("inf"), name, value, "a finite number above 0")
     CALIBRATION = replace(CALIBRATION, **figures)
     GEMM.plans.clear()  # they hold choices by the old figures
     return CALIBRATION
@@ -230,14 +214,12 @@ def cluster_tiles(config: Config, m: int, n: int) -> tuple[int, int]:
 
 def waves(config: Config, m: int, n: int, sms: int) -> int:
     """Cluster tiles that the busiest cluster computes, if `sms` SMs are full of clusters."""
-    down, across = cluster_tiles(config, m, n)
-    return -(-down * across // (sms // config.cluster))
+    return -(-prod(cluster_tiles(config, m, n)) // (sms // config.cluster))
 
 
 def clusters(config: Config, m: int, n: int, sms: int) -> int:
     """The number of clusters to launch: no more than that number of waves needs."""
-    down, across = cluster_tiles(config, m, n)
-    return -(-down * across // waves(config, m, n, sms))
+    return -(-prod(cluster_tiles(config, m, n)) // waves(config, m, n, sms))
 
 
 def clocks(config: Config, m: int, n: int, k: int, sms: int) -> float:
@@ -249,11 +231,6 @@ def clocks(config: Config, m: int, n: int, k: int, sms: int) -> float:
     return waves(config, m, n, sms) * (-(-k // config.tile_k) * stage + stop) + tile / 16
 
 
-def loads_per_multiply_add(config: Config) -> float:
-    """Operand elements loaded into an SM per multiply-add."""
-    return (config.tile_m + config.tile_n) / (config.tile_m * config.tile_n)
-
-
 def is_short(m: int, n: int, k: int, sms: int) -> bool:
     """Whether the product is over before power matters."""
     return m * n * k / 2048 / sms < CALIBRATION.short
@@ -261,10 +238,9 @@ def is_short(m: int, n: int, k: int, sms: int) -> bool:
 
 def cost(config: Config, m: int, n: int, k: int, sms: int) -> float:
     """What C (m, n) over k costs on `sms` SMs, to be compared with the cost of another configuration."""
-    needed = clocks(config, m, n, k, sms)
-    if is_short(m, n, k, sms):
-        return needed
-    return needed**CALIBRATION.clock_exponent * (1 + CALIBRATION.load_cost * loads_per_multiply_add(config))
+    needed, chip = clocks(config, m, n, k, sms), CALIBRATION
+    loads = 1 / config.tile_m + 1 / config.tile_n  # operand elements loaded into an SM per multiply-add
+    return needed if is_short(m, n, k, sms) else needed**chip.clock_exponent * (1 + chip.load_cost * loads)
 
 
 def choose(m: int, n: int, k: int, sms: int) -> str:
@@ -281,22 +257,14 @@ from IPython.display import Markdown
 
 from cookbook.publish.pages import table
 
-Markdown(
-    table(
-        ["variant", "schedule", "swap A/B", "accumulators a thread", "subtiles overlapped", "loads"],
-        [
-            [
-                f"`{name}`",
-                "ping-pong" if c.pingpong else "cooperative",
-                "yes" if c.swap_ab else "",
-                str(c.tile_m * c.tile_n // 128 // c.warpgroups),
-                "" if c.pingpong else f"{c.overlapped} of {c.subtiles}",
-                f"{1000 * loads_per_multiply_add(c):.1f}",
-            ]
-            for name, c in VARIANTS.items()
-        ],
-    )
-)
+rows = []
+for name, c in VARIANTS.items():
+    schedule, swapped = "ping-pong" if c.pingpong else "cooperative", "yes" if c.swap_ab else ""
+    overlapped = "" if c.pingpong else f"{c.overlapped} of {c.subtiles}"
+    loads = f"{1000 / c.tile_m + 1000 / c.tile_n:.1f}"
+    rows.append([f"`{name}`", schedule, swapped, str(c.tile_m * c.tile_n // 128 // c.warpgroups), overlapped, loads])
+head = ["variant", "schedule", "swap A/B", "accumulators a thread", "subtiles overlapped", "loads"]
+Markdown(table(head, rows))
 
 # %% [markdown] tags=["lab"]
 # In how many of the clocks that a product takes do its SMs multiply? By the heuristics, for cubes on an H200: with one
@@ -316,28 +284,6 @@ def filled(*names: str) -> list[draw.Point]:
 
 lines = {"all": filled(*VARIANTS)} | {name: filled(name) for name in ("128x128 pingpong", "128x256")}
 draw.line_chart(lines, "% of the clocks of 132 SMs", "M = N = K: computed, not measured", "M = N = K")
-
-# %% [markdown] tags=["lab"]
-# The three variants with the lowest cost, relative to the first, which `choose` takes:
-
-# %% tags=["lab"]
-from cookbook.measure.bench import DEFAULT_SHAPES
-
-
-def predicted(shape: tuple[int, int, int]) -> dict[str, float]:
-    """The cost of each variant, the lowest first: 1."""
-    costs = {name: cost(config, *shape, sms=132) for name, config in VARIANTS.items()}
-    return {name: costs[name] / min(costs.values()) for name in sorted(costs, key=costs.get)}
-
-
-def sizes(shape: tuple[int, int, int]) -> str:
-    """M, N and K in words."""
-    return " x ".join(map(str, shape))
-
-
-shapes = (*DEFAULT_SHAPES, (8192, 8192, 512), (1024, 1024, 1024), (1536, 1536, 1536), (2304, 2304, 2304))
-rows = [[sizes(s), *(f"`{name}` {value:.3f}" for name, value in list(predicted(s).items())[:3])] for s in shapes]
-Markdown(table(["M x N x K", "chosen", "second", "third"], rows))
 
 # %% [markdown]
 # ## The layouts and the MMA
@@ -375,7 +321,7 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
     return SmemLayouts(
         a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
         b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
-        c=cute.tile_to_shape(subtile, (*c.epi_tile, 2 * c.epi_stages), order=(0, 1, 2)),
+        c=cute.tile_to_shape(subtile, (64, c.epi_n, 2 * c.epi_stages), order=(0, 1, 2)),
     )
 
 
@@ -403,37 +349,19 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
     return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, subtile))
 
 
-# %% [markdown] tags=["lab"]
-# The first lines of a tile of A, as in every step before; and of a subtile of C where A and B are swapped, whose lines
-# are lines of C:
-
-# %% tags=["lab"]
-from cookbook.layouts import evaluate
-
-draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16).a)
-
-# %% tags=["lab"]
-draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, VARIANTS["208x256"]).c)
-
-
 # %% [markdown]
 # ## The tile scheduler
 #
 # A persistent CTA computes several **work tiles**. Its cluster starts at the cluster tile of its own number, or at the
-# one that the [GPC-aware remapping](#gpc-aware-remapping) gives it. Each next tile is `step` further, and `step` is the
-# number of clusters.
+# one that the [GPC-aware remapping](#gpc-aware-remapping) gives it, and goes on by the number of clusters.
 #
 # **Rasterization.** Cluster tiles are numbered in groups of `swizzle_size`. Inside a group, consecutive numbers need
 # the same tiles of the operand that is *not* multicast. Where a cluster shares A, as most do here, consecutive numbers
 # go *down* C and need the same columns of B. The last group may be smaller.
 #
-# **Divisions.** The row and the column of a tile take two divisions, the number of work tiles takes a third. The
-# divisors are not known at compile time. An SM has no instruction for division: each one is some thirty dependent
-# instructions, and the first load must wait for them. So the *host* finds a multiplier and shifts for each divisor
-# (`FastDivmodDivisorV2`), and the kernel multiplies.
-#
-# **No pipeline state to carry.** K-tiles are counted through over all work tiles: work tile `i` begins at k-tile
-# `i * k_tiles`. Stage and phase of the pipeline follow from that count.
+# **Divisions.** The row and the column of a tile take two divisions, the number of work tiles takes a third, by numbers
+# that are not known at compile time. A division is some thirty dependent instructions, and the first load must wait for
+# them. So the *host* finds a multiplier and shifts for each divisor (`FastDivmodDivisorV2`), and the kernel multiplies.
 
 
 # %%
@@ -481,81 +409,72 @@ def work_tile(scheduler: Scheduler, i, config: cutlass.Constexpr):
     return m * config.cluster_m + scheduler.rank[0], n * config.cluster_n + scheduler.rank[1]
 
 
-@cute.jit
-def consumer_states(k_tile, config: cutlass.Constexpr):
-    """The pipeline states (next stage to read, next to release) at a k-tile, counted over all work tiles."""
-    stage, phase = k_tile % config.stages, (k_tile // config.stages) & 1
-    return tuple(pipeline.PipelineState(config.stages, k_tile, stage, phase) for _ in range(2))
-
-
 # %% [markdown]
 # ## The producer
 #
 # In every second work tile the producer goes through K **backwards**. The CTAs of a wave read the same rows of A and
 # columns of B at the same time. Where these are more than L2 can hold, the beginning of K has left L2 at the end of a
 # wave, and the end of K should still be there. The next wave needs many of the same rows of A, so it starts at the end.
-#
-# The order of summation differs from tile to tile; for one shape on one GPU it is always the same.
 
 
 # %%
-class Loads(NamedTuple):
-    """What the producer copies: for A and for B, a TMA atom, its source and its destination."""
+class Load(NamedTuple):
+    """One operand as the producer sees it."""
 
-    tma_a: cute.CopyAtom
-    tAgA: cute.Tensor  # (TMA, m, k), TMA coordinates
-    tAsA: cute.Tensor  # (TMA, STAGE)
-    tma_b: cute.CopyAtom
-    tBgB: cute.Tensor  # (TMA, n, k), TMA coordinates
-    tBsB: cute.Tensor  # (TMA, STAGE)
-
-
-def multicast(sharers: int) -> dict:
-    """Arguments of a TMA copy to all CTAs of a cluster of `sharers`: a bit for each."""
-    return {"mcast_mask": cutlass.Int16((1 << sharers) - 1)} if sharers > 1 else {}
+    atom: cute.CopyAtom
+    gX: cute.Tensor  # (TMA, m or n, k), TMA coordinates
+    sX: cute.Tensor  # (TMA, STAGE)
+    multicast: dict  # what a TMA copy to several CTAs of the cluster is told
 
 
 @cute.jit
-def load_tile(pipe, loads: Loads, state, tile, backwards, k_tiles, config: cutlass.Constexpr):
-    """Load the k-tiles of work tile (m, n), a stage each; `backwards` is 1 or 0. Returns the pipeline state."""
-    tAgA = loads.tAgA[None, tile[0], None]  # (TMA, k)
-    tBgB = loads.tBgB[None, tile[1], None]  # (TMA, k)
-    tAsA, tBsB = loads.tAsA, loads.tBsB  # (TMA, STAGE)
-    for i in cutlass.range(k_tiles, unroll=1):
-        k_tile = i + backwards * (k_tiles - 1 - 2 * i)
-        pipe.producer_acquire(state)
-        barrier = pipe.producer_get_barrier(state)
-        a_to, b_to = multicast(config.cluster_n), multicast(config.cluster_m)
-        cute.copy(loads.tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier, **a_to)
-        cute.copy(loads.tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier, **b_to)
-        state.advance()
-    return state
+def load_of(atom, gX, sX, part, sharers: cutlass.Constexpr):
+    """The part that this CTA loads of tiles of an operand; `sharers` CTAs of the cluster get each tile."""
+    sX, gX = cute.group_modes(sX, 0, 2), cute.group_modes(gX, 0, 2)
+    tXsX, tXgX = cpasync.tma_partition(atom, part, cute.make_layout(sharers), sX, gX)
+    return Load(atom, tXgX, tXsX, {"mcast_mask": cutlass.Int16((1 << sharers) - 1)} if sharers > 1 else {})
 
 
 @cute.jit
-def produce(pipe, loads: Loads, scheduler: Scheduler, tile, k_tiles, config: cutlass.Constexpr):
-    """Load all work tiles of this CTA; `tile` is the first of them."""
+def produce(pipe, loads, scheduler: Scheduler, tile, k_tiles, config: cutlass.Constexpr):
+    """Load the k-tiles of all work tiles of this CTA, a stage each; `tile` is the first of these."""
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    last = cute.size(loads.tAgA, mode=[1]) - 1, cute.size(loads.tBgB, mode=[1]) - 1
     cute.arch.griddepcontrol_wait()  # PDL: the previous kernel has ended, global memory may be touched
     for i in cutlass.range(scheduler.count, unroll=1):
-        m, n = cutlass.min(tile[0], last[0]), cutlass.min(tile[1], last[1])  # a dummy tile loads the last one
-        state = load_tile(pipe, loads, state, (m, n), i & 1, k_tiles, config)
+        state = load_tile(pipe, loads, state, tile, i & 1, k_tiles)
         tile = work_tile(scheduler, cutlass.min(i + 1, scheduler.count - 1), config)
     if cutlass.const_expr(not config.gpc_aware):
         cute.arch.griddepcontrol_launch_dependents()
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
 
+@cute.jit
+def load_tile(pipe, loads, state, tile, backwards, k_tiles):
+    """Load the k-tiles of work tile (m, n); `backwards` is 1 or 0. Returns the pipeline state."""
+    a, b = loads
+    m, n = (cutlass.min(at, cute.size(x.gX, mode=[1]) - 1) for at, x in zip(tile, loads, strict=True))
+    tAgA, tBgB = a.gX[None, m, None], b.gX[None, n, None]  # (TMA, k); a dummy tile loads the last one
+    for i in cutlass.range(k_tiles, unroll=1):
+        k_tile = i + backwards * (k_tiles - 1 - 2 * i)
+        pipe.producer_acquire(state)
+        barrier = pipe.producer_get_barrier(state)
+        cute.copy(a.atom, tAgA[None, k_tile], a.sX[None, state.index], tma_bar_ptr=barrier, **a.multicast)
+        cute.copy(b.atom, tBgB[None, k_tile], b.sX[None, state.index], tma_bar_ptr=barrier, **b.multicast)
+        state.advance()
+    return state
+
+
 # %% [markdown]
-# ## Unchanged: main loop and epilogue
+# ## The consumers, in both schedules
 #
-# One commit group of wgmmas for each k-tile; epilogue subtiles of 64 x `epi_n` that go through shared memory to TMA.
+# One commit group of wgmmas for each k-tile, and epilogue subtiles of 64 x `epi_n` that go through shared memory to
+# TMA, as on the pages before. Cooperative warpgroups store `overlapped` of their subtiles during the main loop of the
+# next tile. In ping-pong each warpgroup has work tiles of its own, and begins when the other has issued its k-tiles.
 
 
 # %%
-class Mainloop(NamedTuple):
-    """What a consumer warpgroup multiplies: the pipeline, the operands and the accumulators."""
+class Consumer(NamedTuple):
+    """What a consumer warpgroup works with."""
 
     pipe: pipeline.PipelineTmaAsync
     k_tiles: cutlass.Int32  # of each work tile
@@ -564,57 +483,35 @@ class Mainloop(NamedTuple):
     tCrA: cute.Tensor  # descriptors of A, (MMA, MMA_M, MMA_K, STAGE)
     tCrB: cute.Tensor  # descriptors of B, (MMA, MMA_N, MMA_K, STAGE)
     acc: cute.Tensor  # float32 in registers, (MMA, MMA_M, MMA_N)
-
-
-@cute.jit
-def issue_wgmmas(main: Mainloop, stage, first: cutlass.Constexpr = False):
-    """Issue the wgmmas of one stage as one commit group; `first`: of a work tile, its first one overwrites `acc`."""
-    acc, tCrA, tCrB = main.acc, main.tCrA, main.tCrB
-    warpgroup.fence()
-    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # 16 elements, 32 bytes, along K
-        mma = main.overwrite if first and k == 0 else main.accumulate
-        cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
-    warpgroup.commit_group()
-
-
-@cute.jit
-def first_k_tile(main: Mainloop, read):
-    """Issue the first k-tile of a work tile, which is at `read`."""
-    main.pipe.consumer_wait(read)
-    issue_wgmmas(main, read.index, True)
-    read.advance()
-    return read
-
-
-@cute.jit
-def next_k_tile(main: Mainloop, read, release):
-    """Issue the k-tile at `read`, and release the stage at `release`."""
-    main.pipe.consumer_wait(read)
-    issue_wgmmas(main, read.index)
-    read.advance()
-    warpgroup.wait_group(1)  # the group before this one is complete: its stage may be overwritten
-    main.pipe.consumer_release(release)
-    release.advance()
-    return read, release
-
-
-@cute.jit
-def last_k_tile(main: Mainloop, release):
-    """Wait for the last group, and release its stage."""
-    warpgroup.wait_group(0)
-    main.pipe.consumer_release(release)
-
-
-# %%
-class Epilogue(NamedTuple):
-    """Where one consumer warpgroup stores its part of a tile, and by which copies."""
-
-    sC: cute.Tensor  # its own buffers, (EPI_M, EPI_N, EPI_STAGE)
+    sC: cute.Tensor  # its own epilogue buffers, (EPI_M, EPI_N, EPI_STAGE)
     gC: cute.Tensor  # all tiles of C as TMA coordinates, (TILE_M, TILE_N, m, n)
     r2s_c: cute.TiledCopy
     tma_c: cute.CopyAtom
     warpgroup: cutlass.Int32  # 0 or 1
     thread: cutlass.Int32  # in the warpgroup
+
+
+@cute.jit
+def issue_wgmmas(me: Consumer, stage, first: cutlass.Constexpr = False):
+    """Issue the wgmmas of one stage as one commit group; `first`: of a work tile, its first one overwrites `acc`."""
+    acc, tCrA, tCrB = me.acc, me.tCrA, me.tCrB
+    warpgroup.fence()
+    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # 16 elements, 32 bytes, along K
+        mma = me.overwrite if first and k == 0 else me.accumulate
+        cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
+    warpgroup.commit_group()
+
+
+@cute.jit
+def next_k_tile(me: Consumer, read, release):
+    """Issue the k-tile at `read`, and release the stage at `release`."""
+    me.pipe.consumer_wait(read)
+    issue_wgmmas(me, read.index)
+    read.advance()
+    warpgroup.wait_group(1)  # the group before this one is complete: its stage may be overwritten
+    me.pipe.consumer_release(release)
+    release.advance()
+    return read, release
 
 
 def subtile_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
@@ -624,107 +521,82 @@ def subtile_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
 
 
 @cute.jit
-def round_and_store(epi: Epilogue, acc, last: cutlass.Constexpr, tile, config: cutlass.Constexpr):
+def round_and_store(me: Consumer, last: cutlass.Constexpr, tile, config: cutlass.Constexpr):
     """Round and store subtiles 0 to `last` - 1 of a tile, one after the other."""
     for i in cutlass.range_constexpr(last):
-        tCrC = subtile_of(acc, i, config)  # (MMA, 1, 1), float32
-        rounded = cute.make_rmem_tensor(tCrC.shape, epi.sC.element_type)
+        tCrC = subtile_of(me.acc, i, config)  # (MMA, 1, 1), float32
+        rounded = cute.make_rmem_tensor(tCrC.shape, me.sC.element_type)
         rounded.store(tCrC.load().to(rounded.element_type))
-        store_subtile(epi, i, rounded, tile, config)
+        store_subtile(me, i, rounded, tile, config)
 
 
 @cute.jit
-def store_subtile(epi: Epilogue, i: cutlass.Constexpr, rC, tile, config: cutlass.Constexpr):
+def store_subtile(me: Consumer, i: cutlass.Constexpr, rC, tile, config: cutlass.Constexpr):
     """Store subtile `i` of this warpgroup's part of a tile (m, n). rC: a thread's rounded values, (MMA, 1, 1)."""
-    barrier = pipeline.NamedBarrier(barrier_id=1 + epi.warpgroup, num_threads=128)
-    storing = cute.arch.make_warp_uniform(epi.thread // 32) == 0
-    thr, buffer = epi.r2s_c.get_slice(epi.thread), i % config.epi_stages
+    barrier = pipeline.NamedBarrier(barrier_id=1 + me.warpgroup, num_threads=128)
+    storing = cute.arch.make_warp_uniform(me.thread // 32) == 0
+    thr, buffer = me.r2s_c.get_slice(me.thread), i % config.epi_stages
     if storing:
         cute.arch.cp_async_bulk_wait_group(config.epi_stages - 1, read=True)
     barrier.arrive_and_wait()  # TMA has read what was in this buffer
-    cute.copy(epi.r2s_c, thr.retile(rC), thr.partition_D(epi.sC)[None, None, None, buffer])
+    cute.copy(me.r2s_c, thr.retile(rC), thr.partition_D(me.sC)[None, None, None, buffer])
     cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
     barrier.arrive_and_wait()
     if storing:
-        gC = cute.zipped_divide(epi.gC[None, None, tile[0], tile[1]], config.epi_tile)  # (EPI_TILE, subtiles)
-        sC = cute.group_modes(epi.sC, 0, 2)  # (EPI_TILE, EPI_STAGE)
-        bSsC, bSgC = cpasync.tma_partition(epi.tma_c, 0, cute.make_layout(1), sC, gC)
+        gC = cute.zipped_divide(me.gC[None, None, tile[0], tile[1]], (64, config.epi_n))  # (EPI_TILE, subtiles)
+        sC = cute.group_modes(me.sC, 0, 2)  # (EPI_TILE, EPI_STAGE)
+        bSsC, bSgC = cpasync.tma_partition(me.tma_c, 0, cute.make_layout(1), sC, gC)
         across = config.tile_n // config.epi_n
-        row = i // across * config.warpgroups + (0 if config.pingpong else epi.warpgroup)
+        row = i // across * config.warpgroups + (0 if config.pingpong else me.warpgroup)
         with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
-            cute.copy(epi.tma_c, bSsC[None, buffer], bSgC[None, (row, i % across)])
+            cute.copy(me.tma_c, bSsC[None, buffer], bSgC[None, (row, i % across)])
             cute.arch.cp_async_bulk_commit_group()
 
 
-# %% [markdown]
-# ## Both schedules
-#
-# Cooperative warpgroups store `overlapped` of their subtiles during the main loop of the next tile. In ping-pong each
-# warpgroup has work tiles of its own, and begins when the other has issued all its k-tiles.
-
-
-# %%
 @cute.jit
-def overlapped_mainloop(main: Mainloop, epi: Epilogue, scheduler: Scheduler, i, rC, before, config: cutlass.Constexpr):
-    """Multiply work tile `i`, and meanwhile store `rC`, the rounded subtiles of the tile `before` it (m, n).
-
-    Returns the work tile (m, n): it is computed while the first commit group runs.
-    """
-    read, release = consumer_states(i * main.k_tiles, config)
-    read = first_k_tile(main, read)
-    tile = work_tile(scheduler, i, config)
-    for j in cutlass.range_constexpr(config.overlapped):
-        if i > 0:
-            store_subtile(epi, config.subtiles - config.overlapped + j, subtile_of(rC, j, config), before, config)
-        if cutlass.const_expr(j + 1 < config.overlapped):
-            read, release = next_k_tile(main, read, release)
-    for _ in cutlass.range(config.min_k_tiles, main.k_tiles, unroll=1):
-        read, release = next_k_tile(main, read, release)
-    last_k_tile(main, release)
-    return tile
-
-
-@cute.jit
-def cooperative(main: Mainloop, epi: Epilogue, scheduler: Scheduler, config: cutlass.Constexpr):
-    """All work tiles of a warpgroup that computes half of each."""
+def compute(me: Consumer, scheduler: Scheduler, config: cutlass.Constexpr):
+    """All work tiles of a warpgroup: its half of each, or in ping-pong every second one."""
+    own, step = (me.warpgroup, 2) if config.pingpong else (0, 1)
     at_once = config.subtiles - config.overlapped
-    rC = cute.make_rmem_tensor(max(1, config.overlapped) * config.epi_n // 2, epi.sC.element_type)  # rounded
-    tile = (cutlass.Int32(0), cutlass.Int32(0))
-    for i in cutlass.range(scheduler.count, unroll=1):
-        tile = overlapped_mainloop(main, epi, scheduler, i, rC, tile, config)
-        round_and_store(epi, main.acc, at_once, tile, config)
-        for j in cutlass.range_constexpr(config.overlapped):
-            subtile_of(rC, j, config).store(subtile_of(main.acc, at_once + j, config).load().to(rC.element_type))
-    for j in cutlass.range_constexpr(config.overlapped):
-        store_subtile(epi, at_once + j, subtile_of(rC, j, config), tile, config)
-
-
-# %%
-PINGPONG_BARRIER = 4  # the first of two named barriers; 1 and 2 belong to the epilogues, 0 to the CTA
-
-
-@cute.jit
-def pingpong(main: Mainloop, epi: Epilogue, scheduler: Scheduler, config: cutlass.Constexpr):
-    """Every second work tile, all of it."""
-    for i in cutlass.range(epi.warpgroup, scheduler.count, 2, unroll=1):
-        read, release = consumer_states(i * main.k_tiles, config)
-        if i > 0:
-            pipeline.NamedBarrier(barrier_id=PINGPONG_BARRIER + epi.warpgroup, num_threads=256).arrive_and_wait()
-        read = first_k_tile(main, read)
+    rC = cute.make_rmem_tensor(max(1, config.overlapped) * config.epi_n // 2, me.sC.element_type)  # rounded
+    before = (cutlass.Int32(0), cutlass.Int32(0))
+    for i in cutlass.range(own, scheduler.count, step, unroll=1):
+        k_tile = i * me.k_tiles
+        stage, phase = k_tile % config.stages, (k_tile // config.stages) & 1
+        read, release = (pipeline.PipelineState(config.stages, k_tile, stage, phase) for _ in range(2))
+        if cutlass.const_expr(config.pingpong):  # barriers 4 and 5: 0 is the CTA's, 1 and 2 are of the epilogues
+            if i > 0:
+                pipeline.NamedBarrier(barrier_id=4 + me.warpgroup, num_threads=256).arrive_and_wait()
+        me.pipe.consumer_wait(read)
+        issue_wgmmas(me, read.index, True)
+        read.advance()
         tile = work_tile(scheduler, i, config)  # computed while the first commit group runs
-        for _ in cutlass.range(main.k_tiles - 1, unroll=1):
-            read, release = next_k_tile(main, read, release)
-        if i + 1 < scheduler.count:  # all is issued: the other warpgroup may begin
-            pipeline.NamedBarrier(barrier_id=PINGPONG_BARRIER + 1 - epi.warpgroup, num_threads=256).arrive()
-        last_k_tile(main, release)
-        round_and_store(epi, main.acc, config.subtiles, tile, config)
+        for j in cutlass.range_constexpr(config.overlapped):
+            if i > 0:
+                store_subtile(me, at_once + j, subtile_of(rC, j, config), before, config)
+            if cutlass.const_expr(j + 1 < config.overlapped):
+                read, release = next_k_tile(me, read, release)
+        # As many k-tiles either way. They compile to different code, and each schedule has the one that was measured.
+        first, end = (0, me.k_tiles - 1) if config.pingpong else (config.min_k_tiles, me.k_tiles)
+        for _ in cutlass.range(first, end, unroll=1):
+            read, release = next_k_tile(me, read, release)
+        if cutlass.const_expr(config.pingpong):
+            if i + 1 < scheduler.count:  # all is issued: the other warpgroup may begin
+                pipeline.NamedBarrier(barrier_id=5 - me.warpgroup, num_threads=256).arrive()
+        warpgroup.wait_group(0)
+        me.pipe.consumer_release(release)
+        round_and_store(me, at_once, tile, config)
+        for j in cutlass.range_constexpr(config.overlapped):
+            subtile_of(rC, j, config).store(subtile_of(me.acc, at_once + j, config).load().to(rC.element_type))
+        before = tile
+    for j in cutlass.range_constexpr(config.overlapped):
+        store_subtile(me, at_once + j, subtile_of(rC, j, config), before, config)
 
 
 # %% [markdown]
 # ## The kernel
 #
-# One warp produces, two warpgroups consume by one schedule or the other. Each waits for the previous kernel (PDL) as
-# late as it can.
+# One warp produces, two warpgroups consume. Each waits for the previous kernel (PDL) as late as it can.
 
 
 # %%
@@ -733,16 +605,6 @@ class TmaTensor(NamedTuple):
 
     atom: cute.CopyAtom
     coords: cute.Tensor  # TMA coordinates: (M, K), (N, K) or (M, N), or tiles of these
-
-
-class Cta(NamedTuple):
-    """What the warps of a CTA share."""
-
-    pipe: pipeline.PipelineTmaAsync
-    sA: cute.Tensor  # (TILE_M, TILE_K, STAGE)
-    sB: cute.Tensor  # (TILE_N, TILE_K, STAGE)
-    sC: cute.Tensor  # (EPI_M, EPI_N, EPI_STAGE): first the buffers of warpgroup 0, then those of 1
-    rank: tuple  # its (row, column) in the cluster
 
 
 @cute.kernel
@@ -756,8 +618,7 @@ def kernel(
     config: cutlass.Constexpr,
 ):
     """Each cluster computes every `step`th cluster tile of C, `step` being the number of clusters."""
-    block, _, _ = cute.arch.block_idx()
-    blocks, _, _ = cute.arch.grid_dim()
+    block, blocks = cute.arch.block_idx()[0], cute.arch.grid_dim()[0]
     first, step = block // config.cluster, blocks // config.cluster
     if cutlass.const_expr(config.gpc_aware):  # this load takes longer than all that is set up meanwhile
         first = cute.make_tensor(remap, cute.make_layout(step))[first]
@@ -767,7 +628,7 @@ def kernel(
     if warp_idx == 8:
         for atom in (a.atom, b.atom, c.atom):
             cpasync.prefetch_descriptor(atom)
-    cta = set_up(smem_layouts(dtype, config), dtype, config)
+    pipe, (sA, sB, sC), rank = set_up(dtype, config)
 
     gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (None, None))  # (TILE_M, TILE_K, m, k)
     gB = cute.local_tile(b.coords, (config.tile_n, config.tile_k), (None, None))  # (TILE_N, TILE_K, n, k)
@@ -775,7 +636,7 @@ def kernel(
     k_tiles = cutlass.max(cute.size(gA, mode=[3]), config.min_k_tiles)
     first = cute.arch.make_warp_uniform(first)
     count = (raster.tiles + step - 1 - first) // raster.by_step
-    scheduler = Scheduler(raster, first, step, count, cta.rank)
+    scheduler = Scheduler(raster, first, step, count, rank)
 
     if group == 2:
         cute.arch.setmaxregister_decrease(config.producer_registers)
@@ -783,20 +644,17 @@ def kernel(
         # an exchange between lanes, which changes nothing here, on this side of the branch.
         tile = tuple(cute.arch.make_warp_uniform(x) for x in work_tile(scheduler, 0, config))
         if warp_idx == 8:
-            across, down = cute.make_layout(config.cluster_n), cute.make_layout(config.cluster_m)
-            grouped = [cute.group_modes(x, 0, 2) for x in (cta.sA, gA, cta.sB, gB)]
-            tAsA, tAgA = cpasync.tma_partition(a.atom, cta.rank[1], across, grouped[0], grouped[1])
-            tBsB, tBgB = cpasync.tma_partition(b.atom, cta.rank[0], down, grouped[2], grouped[3])
-            loads = Loads(a.atom, tAgA, tAsA, b.atom, tBgB, tBsB)
-            produce(cta.pipe, loads, scheduler, tile, k_tiles, config)
+            load_a = load_of(a.atom, gA, sA, rank[1], config.cluster_n)
+            load_b = load_of(b.atom, gB, sB, rank[0], config.cluster_m)
+            produce(pipe, (load_a, load_b), scheduler, tile, k_tiles, config)
     else:
-        consume(cta, TmaTensor(c.atom, gC), scheduler, k_tiles, group, tidx % 128, config)
+        consume(pipe, (sA, sB, sC), TmaTensor(c.atom, gC), scheduler, k_tiles, group, tidx % 128, config)
 
 
 @cute.jit
-def set_up(layouts, dtype, config: cutlass.Constexpr):
-    """Allocate the shared memory of a CTA, and make its pipeline. Returns a `Cta`."""
-    smem = cutlass.memory.SmemAllocator()
+def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
+    """What the warps of a CTA share: its pipeline, the tensors sA, sB, sC, and its (row, column) in the cluster."""
+    layouts, smem = smem_layouts(dtype, config), cutlass.memory.SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
     # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
     sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)  # (TILE_M, TILE_K, STAGE)
@@ -814,36 +672,31 @@ def set_up(layouts, dtype, config: cutlass.Constexpr):
         defer_sync=True,
     )
     cute.arch.mbarrier_init_fence()
-    rank = cutlass.Int32(0)
-    if cutlass.const_expr(config.cluster > 1):
-        cute.arch.cluster_arrive_relaxed()  # a neighbour's barrier must be set up before it is signalled
-        cute.arch.cluster_wait()
-        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-    else:
-        cute.arch.sync_threads()
-    return Cta(pipe, sA, sB, sC, (rank % config.cluster_m, rank // config.cluster_m))
+    cute.arch.cluster_arrive_relaxed()  # a neighbour's barrier must be set up before it is signalled
+    cute.arch.cluster_wait()
+    rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+    return pipe, (sA, sB, sC), (rank % config.cluster_m, rank // config.cluster_m)
 
 
-# %%
 @cute.jit
-def consume(cta: Cta, out: TmaTensor, scheduler: Scheduler, k_tiles, group, thread, config: cutlass.Constexpr):
+def consume(pipe, smem, out: TmaTensor, scheduler, k_tiles, group, thread, config: cutlass.Constexpr):
     """The part of consumer warpgroup `group` (0 or 1) of all work tiles. out: tiles of C; thread: in the warpgroup."""
     cute.arch.setmaxregister_increase(config.consumer_registers)
-    dtype = cta.sC.element_type
+    sA, sB, sC = smem
+    dtype = sC.element_type
     overwrite, accumulate = tiled_mma(dtype, config), tiled_mma(dtype, config)
     overwrite.set(warpgroup.Field.ACCUMULATE, False)
     accumulate.set(warpgroup.Field.ACCUMULATE, True)
     thr = accumulate.get_slice(group % config.warpgroups * 128)  # of its first thread: the same for all
     tCgC = thr.partition_C(out.coords[None, None, 0, 0])  # (MMA, MMA_M, MMA_N)
     acc = cute.make_rmem_tensor(tCgC.shape, cutlass.Float32)
-    tCrA = accumulate.make_fragment_A(thr.partition_A(cta.sA))  # (MMA, MMA_M, MMA_K, STAGE)
-    tCrB = accumulate.make_fragment_B(thr.partition_B(cta.sB))  # (MMA, MMA_N, MMA_K, STAGE)
-    main = Mainloop(cta.pipe, k_tiles, overwrite, accumulate, tCrA, tCrB, acc)
-    sC = cute.flat_divide(cta.sC, (*config.epi_tile, config.epi_stages))[None, None, None, 0, 0, group]
-    epi = Epilogue(sC, out.coords, tiled_copies(dtype, config).r2s_c, out.atom, group, thread)
+    tCrA = accumulate.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
+    tCrB = accumulate.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
+    sC = cute.flat_divide(sC, (64, config.epi_n, config.epi_stages))[None, None, None, 0, 0, group]
+    multiplied = pipe, k_tiles, overwrite, accumulate, tCrA, tCrB, acc
+    me = Consumer(*multiplied, sC, out.coords, tiled_copies(dtype, config).r2s_c, out.atom, group, thread)
     cute.arch.griddepcontrol_wait()  # PDL: the previous kernel may still read or write what this warpgroup stores
-    schedule = pingpong if config.pingpong else cooperative
-    schedule(main, epi, scheduler, config)
+    compute(me, scheduler, config)
     if thread < 32:
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
 
@@ -851,28 +704,33 @@ def consume(cta: Cta, out: TmaTensor, scheduler: Scheduler, k_tiles, group, thre
 # %% [markdown]
 # ## The launch
 #
-# As few clusters as keep the number of waves (`clusters`, in the heuristics): 16 waves of 64 clusters take as long as
-# 16 waves of 66 of which the last is not full, and all CTAs end together. `use_pdl` lets this kernel overlap the
-# *previous* one.
+# As few clusters as keep the number of waves: 16 waves of 64 clusters take as long as 16 of 66 of which the last is not
+# full, and all CTAs end together. `use_pdl` lets this kernel overlap the *previous* one.
 
 
 # %%
+class Sizes(NamedTuple):
+    """What a launch is told beside addresses: sizes, row strides of A, B, C in elements, and clusters to launch."""
+
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]
+    clusters: cutlass.Int32
+
+
 @cute.jit
 def gemm(
     pA: cute.Pointer,
     pB: cute.Pointer,
     pC: cute.Pointer,
     remap: cute.Pointer,
-    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
-    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
-    clusters: cutlass.Int32,
+    sizes: Sizes,
     stream: cuda.CUstream,
-    dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements. With
-    `swap_ab`, what is called C from here on is (N, M), and A and B are swapped."""
-    m, n, k = mnk
+    """C (M, N) = A (M, K) times B (N, K) transposed. With `swap_ab`, what is called C from here on is (N, M), and A and
+    B are swapped."""
+    (m, n, k), strides, clusters = sizes
+    dtype, ctas = pA.dtype, config.cluster
     lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in strides)
     stride_c = (ldc, 1)
     if cutlass.const_expr(config.swap_ab):
@@ -880,20 +738,13 @@ def gemm(
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=stride_c))
-    layouts, ctas = smem_layouts(dtype, config), config.cluster
-    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in layouts)
+    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
     a = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster_n)
     b = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster_m)
-    c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, config.epi_tile))
-    raster = rasterize(m, n, clusters, config)
-    kernel(a, b, c, remap, raster, dtype, config).launch(
-        grid=(clusters * ctas, 1, 1),
-        block=(config.threads, 1, 1),
-        cluster=(ctas, 1, 1),
-        stream=stream,
-        min_blocks_per_mp=1,
-        use_pdl=True,
-    )
+    c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n)))
+    launcher = kernel(a, b, c, remap, rasterize(m, n, clusters, config), dtype, config)
+    grid, block, cluster = ((x, 1, 1) for x in (clusters * ctas, config.threads, ctas))
+    launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
 
 
 def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int) -> TmaTensor:
@@ -902,24 +753,20 @@ def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, 
     return TmaTensor(*cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers))
 
 
-# %%
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
-    pointers = *((dtype, 16),) * 3, (cutlass.Int32, 16)  # the last one to the table of the remapping
-    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch)), (66,), options=options)
+    pointers = *((dtype, 16),) * 3, (cutlass.Int32, 16)
+    return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
 
 
 # %% [markdown]
 # ## GPC-aware remapping
 #
-# The SMs of a GPU are grouped in GPCs. Simultaneous requests for one line by the SMs of a GPC reach L2 once. So the
-# clusters of a GPC should need the same tiles of the operand that is *not* multicast. The hardware does the opposite:
-# it starts clusters in one GPC after the other, so neighbours by number are never in one GPC.
-#
-# A table of Int32, read at the start of the kernel, gives each cluster the number of its first cluster tile. It is a
-# permutation: whatever is wrong with it costs time, nothing else. `Calibration.gpcs` says which GPC each cluster starts
-# in. [GPC-aware remapping](../foundations/gpc_remapping.ipynb) finds that out on an idle GPU, and
-# `calibrate(gpcs=...)` takes its result. With `()`, or on a GPU with another number of SMs, there is no table.
+# Simultaneous requests for one line by the SMs of a GPC reach L2 once. So the clusters of a GPC should need the same
+# tiles of the operand that is *not* multicast. A table of Int32, read at the start of the kernel, gives each cluster
+# the number of its first cluster tile. It is a permutation: whatever is wrong with it costs time, nothing else.
+# [A page of its own](../foundations/gpc_remapping.ipynb) finds the GPC that each cluster starts in (`Calibration.gpcs`)
+# and makes the table. With `()`, or on a GPU with another number of SMs, there is none.
 #
 # **With a table the next kernel is not let in early** (PDL's `launch_dependents`). Its clusters would start in the
 # order in which SMs become free, and no table would fit. Where clusters are few, most GPCs have less than one group of
@@ -928,51 +775,23 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %%
 FULL = 0.9  # of the clusters that fit: where there are fewer, most GPCs have less than one group
-REMAPS: dict[tuple, torch.Tensor] = {}  # by device, GPC of each cluster, and length of a group
 
 
-def remapping(gpcs: Sequence, together: int) -> list[int]:
-    """The number of the first cluster tile of each cluster, given its GPC: `together` consecutive numbers are of one
-    GPC, as long as it has clusters; those that fill no group come last."""
-    groups, rest = [], []
-    for gpc in dict.fromkeys(gpcs):
-        members = [cluster for cluster, each in enumerate(gpcs) if each == gpc]
-        full = len(members) // together * together
-        groups, rest = groups + members[:full], rest + members[full:]
-    number = {cluster: i for i, cluster in enumerate(groups + rest)}
-    return [number[cluster] for cluster in range(len(gpcs))]
-
-
-def remap_of(device: int, config: Config, count: int, m: int, n: int, k: int, sms: int) -> int:
-    """The address of the table for `count` clusters that compute C (m, n) over k, Int32 on the device; 0: no table.
-
-    There is none where clusters are few, where the product is short, where the GPCs are not known, and within the
-    capture of a graph, which allows no copy to the device.
-    """
-    known = CALIBRATION.gpcs
-    if config.cluster != 2 or count < FULL * (sms // 2) or is_short(m, n, k, sms) or len(known) != sms // 2:
+def remap_of(call: Call, config: Config, count: int) -> int:
+    """The address of the table for `count` clusters; 0: none, where clusters are few, the product is short, or the
+    GPCs are not known."""
+    (m, n, _), most, known = call.mnk, call.sms // 2, tuple(CALIBRATION.gpcs)
+    if config.cluster != 2 or count < FULL * most or len(known) != most or is_short(*call.mnk, call.sms):
         return 0
     down, across = cluster_tiles(config, m, n)
-    together = min(config.swizzle_size, across if config.cluster_m > 1 else down)
-    key = device, known[:count], together
-    if key not in REMAPS:
-        if torch.cuda.is_current_stream_capturing():
-            return 0
-        stream = torch.cuda.Stream(device)  # of its own: no work of the caller's is waited for
-        with torch.cuda.stream(stream):
-            table = remapping(known[:count], together)
-            REMAPS[key] = torch.tensor(table, dtype=torch.int32, device=torch.device("cuda", device))
-        stream.synchronize()  # kernels read the table without waiting for anything
-    return REMAPS[key].data_ptr()
+    return remap_table(call.device, known[:count], min(config.swizzle_size, across if config.cluster_m > 1 else down))
 
 
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
-# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
-# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
-# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
+# `Gemm`, which all recipes share, is the host side: it checks each kind of call once, compiles the kernel, and keeps a
+# *plan*. What is this kernel's own stands here.
 
 
 # %%
@@ -981,14 +800,13 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
     m, n, k = call.mnk
     config = VARIANTS[choose(m, n, k, call.sms) if call.variant == DEFAULT else call.variant]
     count = clusters(config, m, n, call.sms)
-    remap = remap_of(call.device, config, count, m, n, k, call.sms)
-    return (replace(config, gpc_aware=remap != 0),), (remap, call.mnk, call.strides, count)
+    remap = remap_of(call, config, count)
+    return (replace(config, gpc_aware=remap != 0),), (remap, Sizes(call.mnk, call.strides, count))
 
 
 GEMM = Gemm(compile_for, prepare, gpus=((9, 0),), needs="wgmma", variants=(DEFAULT, *VARIANTS), padded=True)
 
 
-# %%
 def matmul(
     a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None, variant: str = DEFAULT
 ) -> torch.Tensor:
@@ -999,10 +817,9 @@ def matmul(
     out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of a or b. Made if not given.
     variant: one of VARIANTS, or "auto": the one that `choose` names for M, N and K.
 
-    TMA reads rows that start at multiples of 16 bytes: the addresses of a and b and their row strides are such
-    multiples (K is a multiple of 8, or the rows are padded). Needs a GPU of compute capability 9.0.
-    Any M, N, K >= 1 within that: ragged tiles are handled. TMA also writes such rows: for another `out`, or an N that
-    is no multiple of 8, the product is made in padded rows and copied. There is no backward.
+    The addresses of a and b and their row strides are multiples of 16 bytes, as TMA needs them. Any M, N, K >= 1 within
+    that, on a GPU of compute capability 9.0. If rows of `out` are no such multiples, or N is no multiple of 8, the
+    product is made in padded rows and copied. There is no backward.
 
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
     argument, what it got and what it needs, and nothing has been launched.
@@ -1013,11 +830,7 @@ def matmul(
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# From here on the cells use the `cookbook` package: it checks and times what the cells above made. Every level looks at
-# every variant.
-#
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# The check is of the cells above, in every variant: edit one, run it, and check again.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -1027,9 +840,7 @@ lab.check_cells("hopper/tuned_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# "Ours" is `matmul` without an argument: whatever the heuristics chose. All are interleaved in one run on one GPU. The
-# second table has each variant, called by name. There the chosen kernel was timed twice, as "ours" and by name: the
-# difference is the spread.
+# "Ours" is `matmul` without an argument, in one run with each variant, called by name.
 
 # %% tags=["lab"]
 from cookbook.publish.pages import results_table
@@ -1040,86 +851,23 @@ Markdown(results_table("hopper/tuned_gemm"))
 # ## How good are the heuristics?
 #
 # For each record: the three variants with the lowest cost, each with its time relative to the fastest of all, predicted
-# (the first one is 1) and measured; what `matmul` would have gained by knowing; and the spread, of the chosen kernel.
+# (the first one is 1) and measured; what `matmul` would have gained by knowing; and the spread: the chosen kernel was
+# timed twice, as "ours" and by name.
 
 # %% tags=["lab"]
-import math
-import statistics
-from itertools import product
+from cookbook.publish.choices import choices_table, fit_table
 
-from cookbook.measure import records
-
-
-def timed_in_all_variants() -> list[dict]:
-    """The current records in which every variant was timed."""
-    timed = [r for r in records.select("hopper/tuned_gemm", "timed") if not records.is_stale(r)]
-    return [r for r in timed if VARIANTS.keys() <= r["peers"].keys()]
-
-
-def heuristics_against_times() -> str:
-    """A row for every such record, or that there is none."""
-    rows = []
-    for r in timed_in_all_variants():
-        shape = tuple(r["shape"])
-        found = {name: r["peers"][name]["median_ms"] for name in VARIANTS}
-        fastest, chosen = min(found, key=found.get), choose(*shape, sms=132)
-        best = found[fastest]
-        each = [f"`{name}` {x:.3f} / {found[name] / best:.3f}" for name, x in list(predicted(shape).items())[:3]]
-        lost, twice = found[chosen] / best - 1, abs(r["figures"]["median_ms"] / found[chosen] - 1)
-        rows.append([f"{sizes(shape)}, {r['dtype']}", *each, f"`{fastest}`", f"{lost:.1%}", f"{twice:.1%}"])
-    header = ["M x N x K", "chosen: predicted / measured", "second", "third", "fastest", "lost", "spread"]
-    return table(header, rows) if rows else "*Not measured yet.*"
-
-
-Markdown(heuristics_against_times())
+Markdown(choices_table("hopper/tuned_gemm", sms=132))
 
 # %% [markdown] tags=["lab"]
 # Where the tiles are as many as SMs, or a few times as many, the waves decide, and the heuristics are seldom far off.
 # With a few rows they can be: no variant is made for them, and [split-K](split_k_gemm.ipynb) is faster.
 #
-# Two figures of the calibration, fitted: the `clock_exponent` and the `load_cost` with which the logarithms of those
-# times, of products that are not short, differ least from the logarithms of the cost. Only variants near the fastest
-# count: the smallest tiles ask more of L2 at such sizes than it gives, which is not in the cost.
+# Two figures of the calibration, fitted: the logarithms of cost and time differ least with them. A variant counts for
+# less the further it is from the fastest: what the smallest tiles ask of L2 at large sizes is not in the cost.
 
 # %% tags=["lab"]
-NEAR = 1.1  # times the fastest
-
-
-def near_fastest(record: dict) -> tuple[list[int], list[tuple[Config, float]]]:
-    """The shape of a record, and those variants near the fastest, with their milliseconds."""
-    found = {name: record["peers"][name]["median_ms"] for name in VARIANTS}
-    most = NEAR * min(found.values())
-    return record["shape"], [(VARIANTS[name], ms) for name, ms in found.items() if ms < most]
-
-
-def misfit(exponent: float, load: float, timed: list) -> float:
-    """Root mean square of what is left of log(time), after each size's own mean is taken out."""
-    left = []
-    for shape, of in timed:
-        said = [
-            exponent * math.log(clocks(v, *shape, 132)) + math.log(1 + load * loads_per_multiply_add(v)) for v, _ in of
-        ]
-        logs = [math.log(ms) - x for (_, ms), x in zip(of, said, strict=True)]
-        left += [x - statistics.mean(logs) for x in logs]
-    return math.sqrt(statistics.mean(x * x for x in left))
-
-
-def fitted() -> str:
-    """The best figures by the current records, and how well they and the calibration's own fit."""
-    of = [r for r in timed_in_all_variants() if not is_short(*r["shape"], 132) and r["dtype"] == "bfloat16"]
-    timed = [near_fastest(r) for r in of]
-    if not timed:
-        return "*Not measured yet.*"
-    best = min(product([x / 20 for x in range(4, 21)], range(0, 41)), key=lambda at: misfit(*at, timed))
-    ours = CALIBRATION.clock_exponent, CALIBRATION.load_cost
-    rows = [
-        [name, f"{exponent:.2f}", f"{load:.0f}", f"{misfit(exponent, load, timed):.2%}"]
-        for name, (exponent, load) in {"CALIBRATION": ours, "fitted": best, "clocks alone": (1.0, 0)}.items()
-    ]
-    return table(["", "clock_exponent", "load_cost", f"misfit over {len(timed)} sizes"], rows)
-
-
-Markdown(fitted())
+Markdown(fit_table("hopper/tuned_gemm", sms=132))
 
 # %% [markdown] tags=["lab"]
 # ## What limits it
@@ -1138,10 +886,8 @@ Markdown(limits_table("hopper/tuned_gemm"))
 # ## Conclusion
 #
 # A GEMM for all sizes needs several tiles, and a way to choose. Clocks alone do not choose well, for the chip lowers
-# its clock as it works. Clocks and loads together come nearer.
-#
-# What is left is a product whose tiles fill one wave or less. There the launch, the first loads and the last store take
-# a large part of the time, and little on this page makes them shorter. Where tiles are few and K is long,
+# its clock as it works. Clocks and loads together come nearer. Where a product's tiles fill one wave or less, the
+# launch, the first loads and the last store take a large part of the time. Where tiles are few and K is long,
 # [split-K](split_k_gemm.ipynb) is the better kernel.
 #
 # Next: [this kernel for operands of either major](majors_gemm.ipynb).

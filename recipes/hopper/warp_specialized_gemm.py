@@ -19,10 +19,11 @@
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     dtypes: [bfloat16, float16]
+#     baselines: [equal shares]
 #     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192], [3072, 2112, 4096]]
 #     path: tma -> swizzled shared memory -> wgmma -> stmatrix -> 16-byte stores
 #     instructions:
-#       sm_90a: [UTMALDG.2D, HGMMA, STSM.16.M88.4, SYNCS, WARPGROUP.DEPBAR]
+#       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, SYNCS, WARPGROUP.DEPBAR]
 # ---
 
 # %% [markdown]
@@ -35,7 +36,7 @@
 #
 # What is that worth? For the instruction itself, we predict: nothing at all. The same tile with more registers than it
 # needs is the same tile. A larger tile reads less. But the SMs compute tiles in *waves*, one tile each at a time:
-# larger tiles are fewer, and the last wave may be emptier. Both are arithmetic, and the lab does it before it shows
+# larger tiles are fewer, and the last wave may be emptier. Both are arithmetic, and the page does it before it shows
 # what was measured. The registers will be needed on a later page, where a thread holds more than accumulators.
 #
 # Compared with [the previous page](tma_wgmma_gemm.ipynb) there are two changes: the producer is a warpgroup now, of
@@ -371,12 +372,11 @@ def gemm(
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
     stream: cuda.CUstream,
-    dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
     vec: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
-    m, n, k = mnk
+    (m, n, k), dtype = mnk, pA.dtype
     lda, ldb, ldc = strides
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(cute.assume(lda, divby=8), 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(cute.assume(ldb, divby=8), 1)))
@@ -396,7 +396,7 @@ def gemm(
 def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     pointers = (dtype, 16), (dtype, 16), (dtype, vec * dtype.width // 8)
-    return compile_host(gemm, arch, pointers, (dtype, config or config_for(arch), vec), options=options)
+    return compile_host(gemm, arch, pointers, (config or config_for(arch), vec), options=options)
 
 
 # %% [markdown]
@@ -439,7 +439,7 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: whose registers
+# ## The register file by warpgroups
 #
 # From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
 # out of your own code.
@@ -468,7 +468,7 @@ def accumulators(config: Config) -> int:
 
 
 def shares(config: Config) -> list[Span]:
-    """The register file: the producer's share, then for each consumer the accumulators and what is left beside them."""
+    """The register file: the producer's share, then for each consumer the accumulators and what is left."""
     producer, consumer = config.registers or (config.at_launch,) * 2
     spans, at = [Span(0, 128 * producer, f"{producer}", "producer")], 128 * producer
     for _ in range(2):
@@ -569,7 +569,7 @@ for wanted in ((24, 240), (32, 240), (24, 248), (24, 236)):
         print(wanted, "refused:", error)
 
 # %% [markdown] tags=["lab"]
-# ## In the lab: the epilogue of the wider tile
+# ## The epilogue of the wider tile
 #
 # 192 columns of C are three atoms of 64 side by side, and 24 threads that share a row would not divide 256. Eight do,
 # with 128 bytes each time. Both of its copies should still be at their ideal:
@@ -662,7 +662,7 @@ Markdown(table(header, rows, right=2))
 # %% [markdown] tags=["lab"]
 # So for the two square products we predict a *loss*, and the smaller one more of it. For the third shape, made for the
 # purpose, 256x192 tiles fill exactly one wave where 128x256 needs most of two: a gain, and it owes nothing to
-# registers, traffic or any other virtue of the tile. The waves of the first and the last, drawn:
+# registers or traffic. The waves of the first and the last, drawn:
 
 
 # %% tags=["lab"]
@@ -708,7 +708,7 @@ from cookbook.publish.pages import results_table
 Markdown(results_table("hopper/warp_specialized_gemm"))
 
 # %% [markdown] tags=["lab"]
-# Predicted beside measured: how many times as fast as with equal shares.
+# Predicted and measured: how many times as fast as with equal shares.
 #
 # Before you read a gain off this table, look at two figures of the one above: "ours" and `setmaxnreg` are *the same
 # kernel*, timed twice in the same rounds. What lies between them says how far this measurement can tell two kernels
@@ -718,7 +718,7 @@ Markdown(results_table("hopper/warp_specialized_gemm"))
 from cookbook.measure import records
 
 
-def beside_measured() -> str:
+def predicted_and_measured() -> str:
     """A line for every current record and variant, or that there is none."""
     rows = []
     for r in records.select("hopper/warp_specialized_gemm", "timed"):
@@ -733,7 +733,7 @@ def beside_measured() -> str:
     return table(header, rows, right=3) if rows else "*Not measured yet.*"
 
 
-Markdown(beside_measured())
+Markdown(predicted_and_measured())
 
 # %% [markdown] tags=["lab"]
 # On an H200 `setmaxnreg` alone is worth next to nothing, as predicted: hardly more than the spread. The larger tile
@@ -758,8 +758,8 @@ Markdown(beside_measured())
 # steps in which a product comes. Do the arithmetic for the shapes you have, and measure where the two sides are close;
 # and look at the compiler's report before you look at a clock.
 #
-# What a tile costs besides its multiplications can be hidden: persistent CTAs and take tile after tile, and load the
-# next one while they store, are [two pages further on](persistent_gemm.ipynb). In [the tuned GEMM](tuned_gemm.ipynb)
+# What a tile costs besides its multiplications can be hidden: persistent CTAs take tile after tile, and load the next
+# one while they store, [two pages further on](persistent_gemm.ipynb). In [the tuned GEMM](tuned_gemm.ipynb)
 # the registers that the producer gave hold a finished tile while the next is multiplied.
 #
 # The traffic can be made less without a larger tile, too: neighbours need the same rows and columns.

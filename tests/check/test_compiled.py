@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
+
 import pytest
 
 from cookbook.check import compiled as compiling
 from cookbook.recipe import catalog, majors
 
 GEMMS = [r for r in catalog.recipes() if r.kind == "gemm"]
-CASES = [(r.name, t, d, m) for r in GEMMS for t in r.targets for d in r.dtypes for m in r.majors]
+compile_once = cache(compiling.compile_recipe)  # as no test changes what it gets
 
 
-@pytest.mark.parametrize(("name", "target", "dtype", "which"), CASES)
+def cases() -> Iterator[object]:
+    """All there are: (name, target, dtype, majors). A recipe's dtypes and its majors are each quick once, with targets
+    that change from recipe to recipe. The other combinations are slow."""
+    for number, recipe in enumerate(GEMMS):
+        targets, dtypes, majors = recipe.targets, recipe.dtypes, recipe.majors
+        quick = {
+            (targets[(number + i) % len(targets)], dtypes[i % len(dtypes)], majors[i % len(majors)])
+            for i in range(max(len(dtypes), len(majors)))
+        }
+        for case in product(targets, dtypes, majors):
+            yield pytest.param(recipe.name, *case, marks=() if case in quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("name", "target", "dtype", "which"), list(cases()))
 def test_every_target_compiles_to_what_the_recipe_says(name, target, dtype, which):
     config = majors.configured(compiling.config_for(catalog.load(name), target), which)
-    compiled = compiling.compile_recipe(name, target, dtype, config=config)
+    compiled = compile_once(name, target, dtype, config=config)
     required = catalog.find(name).instructions_for(target, which)
     assert [f for f in compiling.findings(compiled, required) if not f.ok] == []
     assert compiled.spills == 0 and 16 <= compiled.registers <= 255
@@ -29,7 +47,7 @@ def test_every_target_compiles_to_what_the_recipe_says(name, target, dtype, whic
 
 def test_the_two_dtypes_differ_in_the_multiplication_alone():
     name, arch = "ampere/ldmatrix_gemm", "sm_80"
-    counts = {d: compiling.compile_recipe(name, arch, d) for d in ("bfloat16", "float16")}
+    counts = {d: compile_once(name, arch, d) for d in ("bfloat16", "float16")}
     assert counts["bfloat16"].count("HMMA.16816.F32.BF16") == counts["float16"].count("HMMA.16816.F32") > 0
     assert counts["float16"].count("HMMA.16816.F32.BF16") == 0
 
@@ -39,7 +57,7 @@ def test_ldmatrix_is_turned_for_mn_major_operands_alone():
     found = {}
     for which in majors.MAJORS:
         config = majors.configured(module.config_for("sm_80"), which)
-        compiled = compiling.compile_recipe(name, "sm_80", "bfloat16", config=config)
+        compiled = compile_once(name, "sm_80", "bfloat16", config=config)
         found[which] = (compiled.count("LDSM.16.M88.4"), compiled.count("LDSM.16.MT88.4"))
     straight, turned = found["tn"][0], found["nt"][1]
     assert straight == turned > 0 and found["tn"][1] == found["nt"][0] == 0
@@ -47,9 +65,11 @@ def test_ldmatrix_is_turned_for_mn_major_operands_alone():
 
 
 def test_a_missing_instruction_is_a_finding():
-    compiled = compiling.compile_recipe("ampere/ldmatrix_gemm", "sm_80", "float16")
-    (missing, *rest) = compiling.findings(compiled, ("HGMMA",))
+    compiled = compile_once("ampere/ldmatrix_gemm", "sm_80", "float16")
+    missing, narrower, *rest = compiling.findings(compiled, ("HGMMA", "LDSM.16.M88.2"))
     assert (missing.name, missing.ok, missing.detail) == ("HGMMA", False, "0 in the SASS; at least 1")
+    why = "0 in the SASS; at least 1: of LDSM the configuration gives LDSM.16.M88.4"
+    assert (narrower.ok, narrower.detail) == (False, why)
     assert all(finding.ok for finding in rest)
 
 
@@ -58,7 +78,7 @@ def test_too_large_a_configuration_is_found_out():
 
     module = catalog.load("ampere/ldmatrix_gemm")
     large = replace(module.config_for("sm_80"), stages=6)
-    compiled = compiling.compile_recipe("ampere/ldmatrix_gemm", "sm_89", "float16", config=large)
+    compiled = compile_once("ampere/ldmatrix_gemm", "sm_89", "float16", config=large)
     smem = next(f for f in compiling.findings(compiled) if f.name == "smem")
     assert not smem.ok and "101376" in smem.detail and str(large.smem_bytes) in smem.detail
 
@@ -128,7 +148,7 @@ def test_several_configurations_together_are_what_each_is_alone():
     together = compiling.compile_recipes(name, "sm_90a", "bfloat16", configs.values())
     assert together[0].sass_counts != together[3].sass_counts != together[4].sass_counts
     for config, compiled in zip(configs.values(), together, strict=True):
-        alone = compiling.compile_recipe(name, "sm_90a", "bfloat16", config=config)
+        alone = compile_once(name, "sm_90a", "bfloat16", config=config)
         assert compiled.sass_counts == alone.sass_counts and compiled.figures().keys() == alone.figures().keys()
         assert (compiled.registers, compiled.smem_bytes) == (alone.registers, alone.smem_bytes)
 
@@ -151,3 +171,49 @@ def test_the_innermost_loop_around_an_instruction():
     assert compiling.innermost_loop(listing, "IADD3")[0].startswith("IADD3")
     with pytest.raises(ValueError, match="no loop has one"):
         compiling.innermost_loop(listing, "HMMA")
+
+
+SHAPED = re.compile(r"\.\d+x\d+x\d+|LDTM\.x|MULTICAST$")
+
+
+@pytest.mark.parametrize("recipe", [r for r in GEMMS if not r.name.startswith("ampere/")], ids=lambda r: r.name)
+def test_no_instruction_of_the_front_matter_is_of_one_configuration(recipe):
+    """A tile of another size, or no cluster, is legal too; where a multicast must be, level "pipeline" counts bytes."""
+    wanted = {name for each in recipe.instructions.values() for name in each}
+    assert [name for name in wanted if SHAPED.search(name)] in ([], ["UTCBAR.2CTA.MULTICAST"])  # a pair's
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("hopper/tma_wgmma_gemm", {"tile_n": 128}),
+        ("hopper/persistent_gemm", {"cluster_m": 1, "cluster_n": 1}),
+    ],
+)
+def test_a_legal_configuration_has_the_instructions(name, change):
+    from dataclasses import replace
+
+    recipe = catalog.find(name)
+    config = replace(compiling.config_for(catalog.load(name), recipe.targets[0]), **change)
+    compiled = compiling.compile_recipe(name, recipe.targets[0], recipe.dtypes[0], config=config)
+    found = compiling.findings(compiled, recipe.instructions_for(recipe.targets[0]))
+    assert [finding for finding in found if not finding.ok] == []
+
+
+@pytest.mark.parametrize(
+    ("ptx", "dtype", "element", "ok"),
+    [
+        ("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {", "bfloat16", "", True),
+        ("wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {", "bfloat16", "", False),
+        ("wgmma.mma_async.sync.aligned.m64n256k32.f32.e4m3.e4m3 {", "bfloat16", "e4m3", True),
+        ("wgmma.mma_async.sync.aligned.m64n256k32.f32.e5m2.e4m3 {", "bfloat16", "e4m3", False),
+        ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {", "float16", "", True),
+        ("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {", "float16", "", False),
+    ],
+)
+def test_the_types_of_an_mma_are_those_of_the_operands(ptx, dtype, element, ok):
+    from types import SimpleNamespace
+
+    (finding,) = compiling.type_findings(SimpleNamespace(ptx=ptx, dtype=dtype), element)
+    assert (finding.name, finding.ok) == ("mma types", ok) and "needed f32." in finding.detail
+    assert compiling.type_findings(SimpleNamespace(ptx="tcgen05.mma.cta_group::1.kind::f16", dtype=dtype)) == []

@@ -1,8 +1,17 @@
-"""Counted wavefronts against predicted ones: copies that move data, copies of zeros, lines that were not counted."""
+"""What NVIDIA's tools report becomes figures: wavefronts of ncu against predicted ones, hazards of the sanitizers."""
+
+from __future__ import annotations
+
+import subprocess
 
 import pytest
 
+from cookbook.check import counted, levels
 from cookbook.check.counted import Line, compare
+from cookbook.publish import words
+from cookbook.recipe import catalog
+
+# --- wavefronts: copies that move data, copies of zeros, lines that were not counted ---------------------------------
 
 COPY = "LDGSTS.E.BYPASS.LTC128B.128"
 
@@ -39,3 +48,77 @@ def test_other_instructions_are_compared_line_by_line(opcode, kind):
     assert compare([right], {kind: 4})[1] == []
     assert compare([right, wrong], {kind: 4})[1] == [f"{opcode}: 4.12 wavefronts each, predicted 4"]
     assert compare([], {kind: 4})[1] == [f"no instruction was counted for {kind}"]
+
+
+# --- compute-sanitizer: errors, hazards by severity, and its words for them -------------------------------------------
+
+NAME = "foundations/matrix_transpose"
+CLEAN = {
+    "memcheck": "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n",
+    "racecheck": "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)\n",
+}
+WARNED = """\
+========= COMPUTE-SANITIZER
+========= Warning: Race reported between Write access at kernel_cutlass_kernel_tma_CopyAtom_f32_0+0x410
+=========     and Write access at kernel_cutlass_kernel_tma_CopyAtom_f32_0+0x460 [6 hazards]
+=========
+========= Error: Race reported between Read access at kernel_cutlass_kernel_x+0x20
+=========     and Write access at kernel_cutlass_kernel_x+0x30 [1 hazards]
+=========
+========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)
+"""
+REPORTS = [
+    "Warning: Race reported between Write access at kernel+0x410 and Write access at kernel+0x460 [6 hazards]",
+    "Error: Race reported between Read access at kernel+0x20 and Write access at kernel+0x30 [1 hazards]",
+]
+HAZARD = """\
+========= Warning: Potential WAW hazard detected at __shared__ 0x8000 in block (0,0,0) :
+=========     Write Thread (0,0,0) at kernel_cutlass_kernel_tma_f32+0x410
+=========     Current Value : 0, Incoming Value : 1
+=========
+========= RACECHECK SUMMARY: 1 hazard displayed (0 errors, 1 warning)
+"""
+
+
+def sanitized(monkeypatch, written: dict[str, str], returncode: int = 0) -> dict:
+    def run(command):
+        tool = command[command.index("--tool") + 1]
+        return subprocess.CompletedProcess(command, returncode, written[tool], "")
+
+    monkeypatch.setattr(counted, "run", run)
+    monkeypatch.setattr(counted, "path_of", lambda name: name)
+    return counted.sanitize(NAME, "float32", [(8, 512)])
+
+
+def test_nothing_found_is_recorded_as_before(monkeypatch):
+    figures = sanitized(monkeypatch, CLEAN)
+    assert figures == {"shapes": [[8, 512]], "memcheck": 0, "racecheck": 0} and counted.hazards(figures) == ""
+
+
+def test_hazards_are_told_by_severity_in_racechecks_words(monkeypatch):
+    figures = sanitized(monkeypatch, CLEAN | {"racecheck": WARNED})
+    assert figures["racecheck"] == 2 and figures["hazards"] == {"errors": 1, "warnings": 1, "reports": REPORTS}
+    assert counted.hazards(figures) == "2 hazards (1 error, 1 warning)"
+    assert words._sanitized(figures) == "memcheck 0, racecheck 2 hazards (1 error, 1 warning) over 1 shapes"
+
+
+def test_a_report_of_single_hazards_is_understood_too():
+    figures = counted.parse_sanitizer("racecheck", HAZARD)
+    assert figures["racecheck"] == 1 and figures["hazards"]["warnings"] == 1 and figures["hazards"]["errors"] == 0
+    (report,) = figures["hazards"]["reports"]
+    assert report.startswith("Warning: Potential WAW hazard") and report.endswith(
+        "Current Value : 0, Incoming Value : 1"
+    )
+
+
+def test_a_warning_alone_fails_the_level_and_says_what_it_is(monkeypatch):
+    sanitized(monkeypatch, CLEAN | {"memcheck": "========= ERROR SUMMARY: 3 errors\n", "racecheck": HAZARD})
+    _, figures, problems = levels._sanitized(catalog.find(NAME), "float32", "tn")
+    assert figures["memcheck"] == 3 and problems[0] == "memcheck: 3; needed 0"
+    assert problems[1].startswith("racecheck: 1 hazard (0 errors, 1 warning); needed 0: Warning: Potential WAW")
+
+
+@pytest.mark.parametrize(("text", "returncode"), [("no summary", 0), (CLEAN["racecheck"], 1)])
+def test_no_summary_or_a_launcher_that_failed_is_no_result(monkeypatch, text, returncode):
+    with pytest.raises(counted.ToolMissing, match="gave no summary"):
+        sanitized(monkeypatch, CLEAN | {"racecheck": text}, returncode)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cookbook.check import compiled
+from cookbook.check import compiled, pipeline
 from cookbook.check import levels as checking
 from cookbook.check.findings import Finding
 from cookbook.measure import records
@@ -73,8 +73,29 @@ def test_a_level_that_raises_fails_and_the_rest_goes_on():
 
     step = checking.Step("compiled", "float16", boom, target="sm_80")
     (level,) = checking.run_step(step)
-    assert (level.status, level.target, level.reason) == ("failed", "sm_80", "OSError: disk full")
+    assert (level.status, level.target, level.reason) == (
+        "failed",
+        "sm_80",
+        "the kernel does not compile: OSError: disk full",
+    )
     assert step.text == "compiled sm_80 float16"
+
+
+def test_what_stops_a_level_is_one_line_that_says_what_could_not_be_done():
+    of_cute = "\n\x1b[91m\x1b[1merror:\x1b[0m NameError: name 'x'\n   \x1b[94m-->\x1b[0m /tmp/a/my.py:146\n 146 | x\n"
+    told = {
+        RuntimeError(of_cute): "the kernel cannot be traced: RuntimeError: NameError: name 'x' (my.py:146)",
+        ValueError("tile: got 5; needed 8"): "tile: got 5; needed 8",
+        pipeline.CannotFollow("line 3: scf.for: a loop"): "the kernel cannot be followed: line 3: scf.for: a loop",
+        KeyError("c"): "the kernel cannot be traced: KeyError: 'c'",
+    }
+    for error, reason in told.items():
+
+        def raises(error=error):
+            raise error
+
+        (level,) = checking.run_step(checking.Step("pipeline", "float16", raises))
+        assert (level.status, level.reason) == ("failed", reason)
 
 
 def test_without_the_disassembler_compiled_is_not_checked(monkeypatch, recipe):
@@ -140,7 +161,7 @@ def test_every_level_is_planned_for_each_of_the_majors():
     by_level: dict[str, list[str]] = {}
     for step in plan:
         by_level.setdefault(step.level, []).append(step.majors)
-    assert set(by_level) == {*checking.LEVELS, checking.PRODUCT}
+    assert set(by_level) == {*checking.LEVELS, checking.PRODUCT, checking.PIPELINE}
     assert all(set(said) == set(recipe.majors) for said in by_level.values())
     assert "layout nt float16" in [step.text for step in plan]
     assert {step.shape for step in plan if step.majors == "nt" and step.shape} == {(200, 336, 64), (72, 40, 136)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def test_every_move_takes_the_wavefronts_that_the_text_says(module, variant, dty
     assert predicted(module, config_of(module, variant, dtype), dtype) == wanted
 
 
-def test_fact_2_a_column_of_32x32_floats_is_32_way(module):
+def test_a_column_of_32x32_floats_is_32_way(module):
     config = config_of(module, "naive")
     layout = moves.layouts(module, cutlass.Float32, config)["x"]
     assert (config.tile_m, config.tile_n) == (32, 32)
@@ -59,7 +60,7 @@ def test_fact_2_a_column_of_32x32_floats_is_32_way(module):
         assert sorted(set(np.diff(one.addresses))) == [128] and banks.wavefronts(one.addresses, 4).actual == 32
 
 
-def test_fact_6_padding_by_one_word(module):
+def test_padding_by_one_word(module):
     config = config_of(module, "padded")
     layout = moves.layouts(module, cutlass.Float32, config)["x"]
     column = moves.accesses(layout, module.moves(config)["s2g_x"], config.threads)[0].addresses // 4
@@ -69,7 +70,7 @@ def test_fact_6_padding_by_one_word(module):
 
 
 @pytest.mark.parametrize(("pitch", "worst"), [(32, 16), (33, 2), (34, 1)])
-def test_fact_6_trap_16_bit_elements_want_a_gap_of_a_word_not_of_an_element(module, pitch, worst):
+def test_16_bit_elements_want_a_gap_of_a_word_not_of_an_element(module, pitch, worst):
     columns = SmemLayout(Layout((32, 32), (pitch, 1)), Swizzle(0, 4, 3), 16).byte_offsets().T
     assert max(banks.wavefronts(column, 2).actual for column in columns) == worst
     assert config_of(module, "padded", "bfloat16").padding + 32 == 34
@@ -77,11 +78,11 @@ def test_fact_6_trap_16_bit_elements_want_a_gap_of_a_word_not_of_an_element(modu
 
 @pytest.mark.parametrize("bits", [16, 32])
 @pytest.mark.parametrize("row", [32, 64, 128, 256])
-def test_fact_14_the_closed_form_of_the_recipe_is_the_librarys(module, row, bits):
+def test_the_closed_form_of_the_recipe_is_the_librarys(module, row, bits):
     assert Swizzle(*module.column_swizzle(row, bits)) == column_swizzle(row, bits, 1).in_bytes(bits)
 
 
-def test_fact_14_the_swizzles_that_the_text_names(module):
+def test_the_swizzles_that_the_text_names(module):
     assert module.column_swizzle(32, 32) == (5, 2, 5) and module.column_swizzle(64, 16) == (5, 2, 5)
     assert Swizzle(5, 2, 5).in_elements(32) == Swizzle(5, 0, 5)
     assert Swizzle(5, 2, 5).in_elements(16) == Swizzle(5, 1, 5)
@@ -97,7 +98,7 @@ def test_every_shape_of_tile_is_free_of_conflicts_and_right(module, variant, dty
 
 
 @pytest.mark.parametrize(("dtype", "wavefronts"), [("float32", 16), ("bfloat16", 32)])
-def test_fact_26_trap_lanes_side_by_side_load_freely_and_store_into_few_slots(module, dtype, wavefronts):
+def test_lanes_side_by_side_load_freely_and_store_into_few_slots(module, dtype, wavefronts):
     """Two block shapes must be free at once; under the swizzle that TMA gives, only a diagonal of lanes is."""
     config, lane = config_of(module, "tma", dtype), np.arange(32)
     layout, v = moves.layouts(module, DTYPES[dtype], config), config.vector
@@ -186,8 +187,14 @@ def test_a_planted_fault_is_caught_with_no_gpu(tmp_path: Path, old, new):
 # --- the harness ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("target", RECIPE.targets)
-@pytest.mark.parametrize("dtype", RECIPE.dtypes)
+QUICK = set(zip(RECIPE.targets, RECIPE.dtypes, strict=False))  # each dtype, for a target of its own
+COMPILED = [
+    pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow)
+    for case in itertools.product(RECIPE.targets, RECIPE.dtypes)
+]
+
+
+@pytest.mark.parametrize(("target", "dtype"), COMPILED)
 def test_every_variant_compiles_without_spills(target, dtype):
     levels = checking.compiled_levels(RECIPE, target, dtype)
     assert [(level.variant, level.reason) for level in levels if level.status != "passed"] == []

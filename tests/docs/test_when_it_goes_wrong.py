@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import inspect
 import os
 import re
@@ -31,6 +32,7 @@ def run_apart(mistake) -> str:
         os.dup2(write, 2)
         sys.stdout = sys.stderr = os.fdopen(1, "w", closefd=False)  # instead of what captures a test's
         try:
+            faulthandler.disable()  # a mistake may end the process; where it stood in Python is not looked at
             warnings.simplefilter("always")
             warnings.showwarning = lambda message, *_: print(message)
             mistake()

@@ -14,7 +14,7 @@ from marks import ON_HOPPER
 
 from cookbook.check import poisoning, ran
 from cookbook.model.fp8_sums import predicted_error
-from cookbook.recipe import catalog
+from cookbook.recipe import catalog, entry
 
 pytestmark = ON_HOPPER
 
@@ -125,11 +125,12 @@ def test_promoted_is_as_exact_as_a_sum_in_float32():
 
 def test_a_large_product_is_right_with_and_without_remapping(monkeypatch):
     module, shape = catalog.load("hopper/fp8_gemm"), (4096, 7168, 2048)
-    monkeypatch.setattr(module, "REMAPS", {})
+    monkeypatch.setattr(entry, "REMAPS", {})
+    monkeypatch.setattr(module, "CALIBRATION", module.CALIBRATION)  # restored afterwards
     monkeypatch.setattr(module.GEMM, "plans", {})
     given = operands(shape)
     first = module.matmul(*given)
-    assert module.REMAPS, "so large a product is remapped"
+    assert entry.REMAPS, "so large a product is remapped"
     graph = torch.cuda.CUDAGraph()
     out = torch.full_like(first, float("nan"))
     with torch.cuda.graph(graph):
@@ -137,9 +138,8 @@ def test_a_large_product_is_right_with_and_without_remapping(monkeypatch):
     graph.replay()
     torch.cuda.synchronize()
     assert torch.equal(out, first)
-    monkeypatch.setattr(module, "GPCS", ())
-    monkeypatch.setattr(module.GEMM, "plans", {})
+    module.calibrate(gpcs=())
     out.fill_(float("nan"))
     module.matmul(*given, out=out)
     ((_, _, arguments),) = module.GEMM.plans.values()
-    assert arguments[0] == 0 and torch.equal(out, first)
+    assert arguments[0].remap == 0 and torch.equal(out, first)

@@ -249,7 +249,7 @@ def test_a_recipe_named_in_the_front_matter_is_one_more_peer(monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
     peer = "ampere/tuned_gemm"
-    held = peers.gemm_contest(module, (8, 8, 8), "float16", beside=peer)
+    held = peers.gemm_contest(module, (8, 8, 8), "float16", compared_with=peer)
     assert list(held.variants) == [contest.OURS, peers.TORCH, peer] and held.of == (peer,)
     assert peers.gemm_contest(module, (8, 8, 8), "float16").of == ()
     timed = {who: {"median_ms": ms} for who, ms in ((contest.OURS, 2.0), (peers.TORCH, 1.0), (peer, 3.0))}
@@ -271,5 +271,5 @@ def test_a_recipe_beside_that_is_wrong_is_left_out(monkeypatch):
     wrong = types.SimpleNamespace(matmul=lambda a, b, out: out.zero_())
     monkeypatch.setattr(peers.catalog, "load", lambda name: wrong)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    held = peers.gemm_contest(module, (8, 8, 8), "float16", beside="ampere/tuned_gemm")
+    held = peers.gemm_contest(module, (8, 8, 8), "float16", compared_with="ampere/tuned_gemm")
     assert list(held.variants) == [contest.OURS] and held.of == ()

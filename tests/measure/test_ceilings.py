@@ -12,8 +12,9 @@ from cookbook.check import compiled as compiling
 from cookbook.cli import app
 from cookbook.layouts import evaluate
 from cookbook.measure import ceilings, contest, records
-from cookbook.publish import ceiling_tables, markdown, pages
+from cookbook.publish import ceiling_tables, markdown
 from cookbook.recipe import catalog
+from tools.publish import charts, pages
 
 TENSOR_CORES, MEMORY = ceilings.studies()
 
@@ -191,11 +192,11 @@ def held(work):
 
 
 def test_a_contest_gets_the_ceiling_with_as_much_work(fake, tensor_cores):
-    found = ceilings.beside(catalog.find("hopper/tma_wgmma_gemm"), held(15_600.0), "float16")
+    found = ceilings.with_ceiling(catalog.find("hopper/tma_wgmma_gemm"), held(15_600.0), "float16")
     found.variants[ceilings.PEER](1, 2, 3)
     assert fake[0].config == tensor_cores.Wgmma("float16") and fake[0].turns == [16]
     assert found.scale == {"ceiling": pytest.approx(15.6 / 16)} and list(found.variants)[:2] == ["ours", "torch.matmul"]
-    small = ceilings.beside(catalog.find("ampere/ldmatrix_gemm"), held(10.0), "bfloat16")
+    small = ceilings.with_ceiling(catalog.find("ampere/ldmatrix_gemm"), held(10.0), "bfloat16")
     small.variants[ceilings.PEER]()
     assert fake[1].config == tensor_cores.MmaSync("bfloat16") and fake[1].turns == [1]
     assert small.scale == {"ceiling": pytest.approx(0.01)}
@@ -206,7 +207,7 @@ def test_a_gpu_without_the_instruction_has_no_ceiling(fake, monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (12, 0))
     unchanged = held(1e6)
-    assert ceilings.beside(catalog.find("hopper/tma_wgmma_gemm"), unchanged, "float16") is unchanged
+    assert ceilings.with_ceiling(catalog.find("hopper/tma_wgmma_gemm"), unchanged, "float16") is unchanged
 
 
 def test_times_are_those_of_as_much_work(monkeypatch):
@@ -265,23 +266,24 @@ def test_tables_show_every_figure(root):
 
 
 def test_charts_are_of_rates(root):
-    assert "691" in ceiling_tables.ceiling_chart(TENSOR_CORES, root).svg
-    svg = ceiling_tables.ceiling_chart(MEMORY, root).svg
+    assert "691" in charts.ceiling_chart(TENSOR_CORES, root).svg
+    svg = charts.ceiling_chart(MEMORY, root).svg
     assert "8 MiB" in svg and "GB/s" in svg
 
 
 def test_nothing_measured_and_stale_are_said(root, tmp_path_factory):
     empty = tmp_path_factory.mktemp("empty")
     assert ceiling_tables.ceiling_table(MEMORY, empty) == markdown.NOT_MEASURED_ON_A_GPU
-    assert ceiling_tables.ceiling_chart(MEMORY, empty) is None
+    assert charts.ceiling_chart(MEMORY, empty) is None
     for file in root.glob("*/*/*.json"):
         file.write_text(re.sub(r'"code": "\w+"', '"code": "0"', file.read_text()))
     assert "on an earlier version" in ceiling_tables.ceiling_table(MEMORY, root)
-    assert ceiling_tables.ceiling_chart(MEMORY, root) is None
+    assert charts.ceiling_chart(MEMORY, root) is None
 
 
 def test_a_page_shows_the_records_as_they_are(monkeypatch):
-    monkeypatch.setattr(ceiling_tables, "ceiling_report", lambda name: f"now: {name}")
+    monkeypatch.setattr(ceiling_tables, "ceiling_table", lambda name: f"now: {name}")
+    monkeypatch.setattr(charts, "ceiling_chart", lambda name: None)
     shown = pages._live(MEMORY)
     cell = SimpleNamespace(cell_type="code", source="Markdown(ceiling_table('x'))", metadata={}, outputs=[])
     assert pages._cell(cell, shown)[1:] == [f"now: {MEMORY}"]

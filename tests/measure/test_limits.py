@@ -16,8 +16,10 @@ from cookbook import cli
 from cookbook.check import counted as counting
 from cookbook.cli import tables
 from cookbook.measure import contest, limits, records
-from cookbook.publish import markdown, notebooks, pages, result_tables, words
+from cookbook.publish import markdown, words
+from cookbook.publish.pages import limits_table
 from cookbook.recipe import catalog
+from tools.publish import notebooks, pages
 
 NAME = "ampere/tuned_gemm"
 needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="what a machine without a GPU does")
@@ -254,9 +256,9 @@ def rows_of(markdown):
 
 
 def test_a_table_on_a_page_says_what_was_recorded(tmp_path):
-    assert result_tables.limits_table(NAME, tmp_path) == markdown.NOT_MEASURED
+    assert limits_table(NAME, tmp_path) == markdown.NOT_MEASURED
     records.write([record()], tmp_path)
-    shown = result_tables.limits_table(NAME, tmp_path)
+    shown = limits_table(NAME, tmp_path)
     found = {row[0]: row[1:] for row in rows_of(shown)[:6]}
     assert list(found) == ["variant or peer", "---", "128x256", "256x192", "torch.matmul", "ceiling"]
     assert found["256x192"] == ["462", "1400", "690", "1.494", "2500", "100%"]
@@ -276,12 +278,12 @@ def test_without_ncu_there_is_one_table(tmp_path):
     bare = record()
     bare["figures"]["variants"] = {"256x192": figures(462.0)}
     records.write([bare], tmp_path)
-    assert "tensor pipe" not in result_tables.limits_table(NAME, tmp_path)
+    assert "tensor pipe" not in limits_table(NAME, tmp_path)
 
 
 def test_a_stale_record_is_not_shown_as_current(tmp_path):
     records.write([record(code="0" * 64)], tmp_path)
-    shown = result_tables.limits_table(NAME, tmp_path)
+    shown = limits_table(NAME, tmp_path)
     assert "has not been measured" in shown and "462" not in shown
     assert [r["level"] for r in records.stale(NAME, tmp_path)] == ["limits"]
 
@@ -296,7 +298,7 @@ def test_cells_on_a_page_show_the_table_as_it_is_now(monkeypatch):
 def test_a_notebook_shows_the_table_as_it_is(name):
     cells = [c for c in notebooks.read(name).cells if c.cell_type == "code" and "limits_table(" in c.source]
     shown = ["".join(o["data"]["text/markdown"]) for c in cells for o in c.outputs]
-    assert shown == [result_tables.limits_table(name)] * len(cells), "run: make notebooks"
+    assert shown == [limits_table(name)] * len(cells), "run: make notebooks"
 
 
 def test_the_record_in_words_and_on_the_command_line(monkeypatch):

@@ -10,9 +10,10 @@ import torch
 from cookbook.check import compiled, counted
 from cookbook.check import levels as checking
 from cookbook.measure import experiments, launch, peers, records, studies
-from cookbook.publish import markdown, notebooks, pages, study_tables
+from cookbook.publish import markdown, study_tables
 from cookbook.publish.words import describe
 from cookbook.recipe import catalog
+from tools.publish import charts, notebooks, pages
 
 ORDERS = "foundations/thread_block_swizzle"
 COUNTED = {
@@ -204,7 +205,7 @@ def written(tmp_path, experiment, **changed) -> None:
 
 def test_the_table_of_an_experiment_and_its_conclusion_come_from_the_records(tmp_path, experiment):
     assert study_tables.experiment_table(ORDERS, tmp_path) == markdown.NOT_MEASURED_ON_A_GPU
-    assert study_tables.experiment_chart(ORDERS, tmp_path) is None
+    assert charts.experiment_chart(ORDERS, tmp_path) is None
     written(tmp_path, experiment)
     shown = study_tables.experiment_table(ORDERS, tmp_path)
     model = experiment.read_bytes["groups of 16"] / 1e9
@@ -212,7 +213,7 @@ def test_the_table_of_an_experiment_and_its_conclusion_come_from_the_records(tmp
     assert "**Groups of 16** reads least, as the model says: 17% of column by column." in shown
     assert "**Groups of 16** is fastest, 1.400 times as fast as column by column, the slowest." in shown
     assert "Within its spread: groups of 8." in shown
-    chart = study_tables.experiment_chart(ORDERS, tmp_path)
+    chart = charts.experiment_chart(ORDERS, tmp_path)
     assert all(name in chart.svg for name in experiment.configs) and "NVIDIA Test" in chart.svg
     levels = [describe(checking._recorded(r, "")) for r in records.read(tmp_path)]
     assert levels[0].startswith("read from memory: 5.00 GB row by row, 4.00 GB groups of 8")

@@ -21,7 +21,7 @@ def numbered(rows):
     ("trans", "t0", "t22"),
     [(False, [(0, 0), (0, 1)], [(5, 4), (5, 5)]), (True, [(0, 0), (1, 0)], [(4, 5), (5, 5)])],
 )
-def test_fact_26_x1_gives_two_values(trans, t0, t22):
+def test_x1_gives_two_values(trans, t0, t22):
     """T0 holds M0K0, M0K1 and T22 M5K4, M5K5; read with .trans the row and column of the stored matrix swap."""
     registers = ldmatrix(numbered(8), LANE * 16, 1, trans)
     assert registers.shape == (32, 1, 2)
@@ -29,7 +29,7 @@ def test_fact_26_x1_gives_two_values(trans, t0, t22):
     assert [divmod(int(x), 8) for x in registers[22, 0]] == t22
 
 
-def test_fact_26_mn_major_needs_trans():
+def test_mn_major_needs_trans():
     """The tile stored MN-major: (k, m) rows. Plain T0 = M0K0, M1K0 and T22 = M4K5, M5K5; .trans as K-major."""
     smem = numbered(8)  # value 8 k + m
     plain, trans = (ldmatrix(smem, LANE * 16, 1, t) for t in (False, True))
@@ -77,7 +77,7 @@ def test_stmatrix_by_the_definition(num, trans):
     assert (stored[num:] == 0xFFFF).all()
 
 
-def test_fact_26_the_transpose_is_ldmatrix_not_the_swizzle():
+def test_the_transpose_is_ldmatrix_not_the_swizzle():
     """The same swizzled MN-major tile gives the K-major fragment with .trans, and never without."""
     tile = np.arange(64, dtype=np.uint16).reshape(8, 8)  # [k, m]
     wanted = ldmatrix(numbered_like(tile.T), LANE * 16, 1)
@@ -95,7 +95,7 @@ def numbered_like(matrix):
     return smem
 
 
-def test_fact_26_and_30_eight_rows_a_phase():
+def test_eight_rows_a_phase():
     """Each matrix is a phase of its own, by the rows of lanes 8q to 8q + 7: stmatrix as ldmatrix."""
     spread = np.concatenate([np.arange(8) * 16, np.arange(8) * 128, np.arange(8) * 144, np.zeros(8, int)])
     for make in (access.ldmatrix, access.stmatrix):
@@ -105,7 +105,7 @@ def test_fact_26_and_30_eight_rows_a_phase():
 
 
 @pytest.mark.parametrize(("width", "phases"), [(4, 1), (8, 2), (16, 4)])
-def test_fact_30_phases_by_width(width, phases):
+def test_phases_by_width(width, phases):
     """32 bits 1, 64 bits 2 (half-warps), 128 bits 4 (lanes 8q to 8q + 7), each for itself."""
     counted = banks.wavefronts(LANE * width, width)
     assert (len(counted.phases), counted.actual, counted.ideal) == (phases,) * 3

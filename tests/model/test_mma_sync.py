@@ -18,7 +18,7 @@ def right_inverse(layout, size):
     return inverse
 
 
-def test_fact_25_m16n8k8_a_both_ways():
+def test_m16n8k8_a_both_ways():
     """bf16 A of m16n8k8: thread and value to coordinate by the layout, and back by its right inverse."""
     tv = Layout(((4, 8), (2, 2)), ((32, 1), (16, 8)))
     coords = tile_coords(tv, (16, 8))
@@ -32,7 +32,7 @@ def test_fact_25_m16n8k8_a_both_ways():
     assert np.array_equal(A_COORDS[:, :4], coords) and np.array_equal(A_COORDS[:, 4:], coords + np.array([0, 8]))
 
 
-def test_fact_25_m16n8k8_b_both_ways():
+def test_m16n8k8_b_both_ways():
     tv = Layout(((4, 8), 2), ((16, 1), 8))
     coords = tile_coords(tv, (8, 8))  # (n, k)
     for thread in range(32):
@@ -43,7 +43,7 @@ def test_fact_25_m16n8k8_b_both_ways():
 
 
 @pytest.mark.parametrize("trans", [False, True])
-def test_fact_25_and_26_ldmatrix_gives_the_fragments(trans):
+def test_ldmatrix_gives_the_fragments(trans):
     """ldmatrix.x4 gives a thread its A of m16n8k16 from a K-major tile, and with .trans from an MN-major one."""
     tile = np.arange(256, dtype=np.uint16).reshape(16, 16)  # [m, k]
     smem = SharedMemory(512)

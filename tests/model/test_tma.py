@@ -105,7 +105,7 @@ def test_a_store_refuses_as_a_load_does():
     assert not copy.any()
 
 
-def test_fact_23_what_each_mode_writes_into_the_first_line_of_an_8x64_byte_tile():
+def test_what_each_mode_writes_into_the_first_line_of_an_8x64_byte_tile():
     """Chunks of the tile by number, 4 to a row: none writes one column of chunks, the widest whole rows."""
     chunks = np.repeat(np.arange(32, dtype=np.uint16), 8).reshape(8, 32)
     first = {}

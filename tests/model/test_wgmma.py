@@ -98,7 +98,7 @@ def test_mn_major_operands_by_tma(mode, order, majors, dtype):
 
 @pytest.mark.parametrize("order", ["column", "row"])
 @pytest.mark.parametrize("mode", MODES)
-def test_fact_28_mn_major_descriptors_are_those_read_off_the_layout(mode, order):
+def test_mn_major_descriptors_are_those_read_off_the_layout(mode, order):
     layout = mn_major(128, 64, mode, order)
     ours = operand_descriptors(layout, 64, 2048, "MN")
     theirs = [
@@ -109,7 +109,7 @@ def test_fact_28_mn_major_descriptors_are_those_read_off_the_layout(mode, order)
     assert ours == theirs
 
 
-def test_fact_28_the_two_strides_of_mn_major_change_places_without_a_swizzle():
+def test_the_two_strides_of_mn_major_change_places_without_a_swizzle():
     """64 x 16 from a 64 x 64 tile, atoms along MN first: 8 chunks of 8 rows without a swizzle, else `mode` bytes."""
     inter, swizzled = (operand_descriptors(mn_major(64, 64, mode, "column"), 64, major="MN")[0] for mode in (0, 32))
     assert (inter.sbo, inter.lbo) == (128, 1024)  # to the next 8 rows, to the next 8 k

@@ -126,16 +126,16 @@ def test_front_matter_becomes_a_recipe(tmp_path):
             "a study has no shapes",
         ),
         (
-            lambda text: text.replace("#     title:", "#     beside: ampere/none\n#     title:"),
-            "beside: got 'ampere/none'",
+            lambda text: text.replace("#     title:", "#     compared_with: ampere/none\n#     title:"),
+            "compared_with: got 'ampere/none'",
         ),
         (
-            lambda text: text.replace("#     title:", "#     beside: ampere/a\n#     title:"),
+            lambda text: text.replace("#     title:", "#     compared_with: ampere/a\n#     title:"),
             "needed the name of another",
         ),
         (
-            lambda text: text.replace("#     title:", "#     kind: study\n#     beside: ampere/b\n#     title:"),
-            "a study is not timed beside a GEMM",
+            lambda text: text.replace("#     title:", "#     kind: study\n#     compared_with: ampere/b\n#     title:"),
+            "a study is not compared with a GEMM",
         ),
         (lambda text: text.removeprefix("# ---\n"), "needed the key jupyter.cookbook"),
     ],

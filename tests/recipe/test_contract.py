@@ -31,6 +31,20 @@ def test_what_a_study_measures_decides_what_it_defines():
     assert asked["foundations/mma_smem_atoms"] == ["Study"]
 
 
+@pytest.mark.parametrize("name", [name for name, recipe in RECIPES.items() if recipe.kind == "study"])
+def test_every_fact_of_a_study_holds_and_says_what_was_found(name):
+    found = catalog.load(name).facts()
+    assert found and len(found) == len({fact for fact, _, _ in found})
+    assert [(fact, detail) for fact, holds, detail in found if not holds] == []
+    assert all(detail for _, _, detail in found)
+
+
+@pytest.mark.parametrize("name", [name for name, recipe in RECIPES.items() if recipe.baselines])
+def test_a_baseline_is_a_variant_and_not_the_default(name):
+    module, baselines = catalog.load(name), set(RECIPES[name].baselines)
+    assert baselines < set(module.VARIANTS) and module.DEFAULT not in baselines
+
+
 def test_what_a_module_lacks_is_named():
     module = ModuleType("mine")
     module.Config = module.CONFIG = module.smem_layouts = module.tiled_copies = module.matmul = object

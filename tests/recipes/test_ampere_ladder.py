@@ -178,16 +178,19 @@ def test_every_target_has_every_variant_and_no_two_are_equal(name):
         assert module.config_for(target) in found.values()
 
 
+LEVELS = {
+    "layout": lambda recipe: levels.layout_levels(recipe, "float16", ("sm_90a",)),
+    "model": lambda recipe: levels.model_levels(recipe, "float16", (40, 56, 72), ("sm_90a",)),
+    "compiled": lambda recipe: levels.compiled_levels(recipe, "sm_90a", "float16"),
+}
+
+
+@pytest.mark.parametrize("level", ["layout", "model", pytest.param("compiled", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", WITH_VARIANTS)
-def test_a_check_covers_every_variant(name):
-    recipe, module = catalog.find(name), catalog.load(name)
-    for found in (
-        levels.layout_levels(recipe, "float16", ("sm_90a",)),
-        levels.model_levels(recipe, "float16", (40, 56, 72), ("sm_90a",)),
-        levels.compiled_levels(recipe, "sm_90a", "float16"),
-    ):
-        assert [level.variant for level in found] == list(module.VARIANTS)
-        assert all(level.status in (levels.PASSED, levels.NOT_CHECKED) for level in found), found
+def test_a_check_covers_every_variant(name, level):
+    found = LEVELS[level](catalog.find(name))
+    assert [each.variant for each in found] == list(catalog.load(name).VARIANTS)
+    assert all(each.status in (levels.PASSED, levels.NOT_CHECKED) for each in found), found
 
 
 @pytest.mark.parametrize("name", WITH_VARIANTS)

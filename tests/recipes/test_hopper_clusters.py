@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from functools import cache
 from types import SimpleNamespace
 
 import pytest
@@ -22,6 +23,7 @@ MULTICAST, PERSISTENT = "hopper/multicast_gemm", "hopper/persistent_gemm"
 EVERY = [(name, variant) for name in (MULTICAST, PERSISTENT) for variant in catalog.load(name).VARIANTS]
 
 
+@cache
 def compiled(name: str, variant: str) -> compiling.Compiled:
     try:
         return compiling.compile_recipe(name, "sm_90a", "bfloat16", config=catalog.load(name).VARIANTS[variant])
@@ -43,7 +45,7 @@ def test_clusters_compute_every_tile_once(variant, shape):
     for cta in range(down * across * config.cluster):
         arch.block_idx = lambda cta=cta: (cta, 0, 0)
         rank = cta % config.cluster
-        found.append(tile_of_cta(shape, rank % config.cluster_m, rank // config.cluster_m, config))
+        found.append(tile_of_cta(shape, (rank % config.cluster_m, rank // config.cluster_m), config))
     whole = {(m, n) for m in range(down * config.cluster_m) for n in range(across * config.cluster_n)}
     assert len(found) == len(set(found)) and set(found) == whole
 
@@ -51,13 +53,13 @@ def test_clusters_compute_every_tile_once(variant, shape):
 @pytest.mark.parametrize(
     ("down", "across", "clusters"), [(32, 32, 66), (12, 12, 66), (1, 1, 1), (64, 1, 64), (5, 7, 4)]
 )
-def test_turns_of_all_clusters_compute_every_tile_once(down, across, clusters):
-    tile_of, module = plain(PERSISTENT, "tile_of"), catalog.load(PERSISTENT)
+def test_work_tiles_of_all_clusters_compute_every_tile_once(down, across, clusters):
+    work_tile, module = plain(PERSISTENT, "work_tile"), catalog.load(PERSISTENT)
     found = []
     for first in range(clusters):
-        turns = (down * across - first + clusters - 1) // clusters
-        work = module.Work(first, clusters, turns, (down, across))
-        found += [tile_of(work, turn, (row, 0), module.CONFIG) for turn in range(turns) for row in (0, 1)]
+        count = (down * across - first + clusters - 1) // clusters
+        ctas = [module.Scheduler(down, across, first, clusters, count, (row, 0)) for row in (0, 1)]
+        found += [work_tile(cta, i, module.CONFIG) for i in range(count) for cta in ctas]
     assert len(found) == len(set(found)) == 2 * down * across
     assert set(found) == {(m, n) for m in range(2 * down) for n in range(across)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import cache
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ MODES, REGISTERS = "hopper/swizzle_modes_gemm", "hopper/warp_specialized_gemm"
 WIDTHS = {"interleave": 16, "sw32": 32, "sw64": 64, "sw128": 128}  # bytes of a line
 
 
+@cache
 def compiled(name: str, config) -> compiling.Compiled:
     try:
         return compiling.compile_recipe(name, "sm_90a", "bfloat16", config=config)

@@ -10,7 +10,7 @@ import re
 import numpy as np
 import pytest
 from mutations import Mutation, mutant
-from rules import lost
+from rules import lost, recorded
 from walked import integers
 
 cutlass = pytest.importorskip("cutlass")
@@ -88,10 +88,11 @@ def test_160_columns_take_the_64_byte_mode_where_lines_run_along_them(which):
         assert found.b.swizzle == Swizzle(2 if half else 3, 4, 3)
 
 
+@pytest.mark.parametrize("some", [slice(1), pytest.param(slice(1, None), marks=pytest.mark.slow)], ids=["one", "rest"])
 @pytest.mark.parametrize(("which", "dtype"), [*((which, "bfloat16") for which in majors.MAJORS), ("nt", "float16")])
-def test_no_kernel_spills_and_each_has_the_bits_of_its_majors(which, dtype):
+def test_no_kernel_spills_and_each_has_the_bits_of_its_majors(which, dtype, some):
     module = catalog.load(MAJORS)
-    configs = [majors.configured(config, which) for config in module.VARIANTS.values()]
+    configs = [majors.configured(config, which) for config in module.VARIANTS.values()][some]
     try:
         found = compiling.compile_recipes(MAJORS, "sm_90a", dtype, configs)
     except compiling.NoDisassembler as missing:
@@ -125,11 +126,11 @@ def defined(name: str) -> dict[str, str]:
 
 def test_what_does_not_ask_for_the_majors_is_tuned_gemms():
     ours, theirs = defined(MAJORS), defined(TUNED)
-    assert set(theirs) - set(ours) == {"swapped_pingpong"}
+    assert set(theirs) - set(ours) == {"one_warpgroup"}
     assert set(ours) - set(theirs) == {"operand_layout"}
     changed = {name for name in set(ours) & set(theirs) if ours[name] != theirs[name]}
     assert changed == ABOUT_MAJORS | ABOUT_STRIDES | ABOUT_SWAPPING | {"VARIANTS"}
-    assert {"kernel", "produce", "consume", "cooperative", "pingpong", "store_subtile", "cost", "choose"} <= set(ours)
+    assert {"kernel", "produce", "consume", "compute", "store_subtile", "cost", "choose"} <= set(ours)
 
 
 def changed(ours: str, theirs: str) -> tuple[set[str], set[str], set[str]]:
@@ -144,13 +145,10 @@ def test_swap_ab_changes_the_epilogues_layout_and_the_launch_and_nothing_else():
     assert other == {"Config", "VARIANTS", "DEFAULT", "smem_atom", "smem_layouts", "tiled_copies", "gemm"}
 
 
-def test_tuned_gemm_has_the_consumers_of_the_steps_before_it():
-    """And the layouts of swap A/B: what is new is in the scheduler, the producer, and the second schedule."""
-    for step in (OVERLAPPED, SWAP_AB):
-        same = set(defined(step)) - changed(TUNED, step)[2] - changed(TUNED, step)[1]
-        assert {"Mainloop", "issue_wgmmas", "first_k_tile", "next_k_tile", "last_k_tile", "consumer_states"} <= same
-        assert {"Epilogue", "subtile_of", "round_and_store", "overlapped_mainloop", "cooperative", "set_up"} <= same
-    assert {"smem_atom", "smem_layouts", "tiled_copies", "wgmma"} <= same
+def test_tuned_gemm_has_the_atoms_and_the_copies_of_swap_ab():
+    """What is new is in the scheduler, the producer, and the loop of both schedules."""
+    same = set(defined(SWAP_AB)) & set(defined(TUNED)) - changed(TUNED, SWAP_AB)[2]
+    assert {"smem_atom", "tiled_copies", "tiled_mma", "wgmma", "make_load"} <= same
 
 
 def test_only_overlapped_variants_store_within_the_main_loop():
@@ -205,73 +203,29 @@ def test_the_heuristics_count_the_tiles_of_the_busiest_cta_and_take_the_cheapest
     assert chosen == set(module.VARIANTS)
 
 
-# Microseconds of each variant of tuned_gemm, in the order of VARIANTS, on an NVIDIA H200: bfloat16, medians of
-# interleaved rounds, each a batch of 70 or 100 ms after one as long: the clock has settled on it. What has a record
-# is as recorded of these kernels. The others are of two earlier runs: in the first one all were timed, with 256x128 in
-# the place of 128x256; in the second one, of the larger products and a few others, those that the first had found
-# within an eighth of the fastest, and 128x256.
-MEASURED = {
-    (512, 512, 512): (7.7, 10.0, 11.3, 6.3, 6.2, 5.9, 5.5, 4.9, 4.7, 4.4, 3.5),
-    (768, 768, 768): (10.1, 12.1, 15.1, 8.1, 7.9, 7.4, 6.9, 6.2, 5.9, 5.3, 4.5),
-    (896, 896, 896): (12.0, 14.3, 17.5, 9.4, 9.1, 8.6, 8.0, 7.3, 6.8, 7.0, 5.3),
-    (1000, 1000, 1000): (13.5, 16.5, 20.0, 10.8, 10.4, 9.6, 8.9, 8.1, 9.4, 8.8, 7.5),
-    (1024, 1024, 1024): (12.5, 15.0, 18.9, 10.0, 9.6, 9.0, 8.3, 7.5, 7.2, 6.5, 5.6),
-    (1152, 1152, 1152): (14.5, 17.4, 21.4, 11.4, 10.9, 10.3, 9.7, 8.7, 8.5, 7.5, 10.0),
-    (768, 3072, 768): (11.6, 13.4, 16.1, 9.6, 9.1, 12.7, 12.2, 10.7, 10.1, 9.1, 10.3),
-    (1280, 1280, 1280): (14.9, 17.9, 22.8, 12.2, 11.5, 10.8, 10.1, 9.4, 9.2, 13.1, 10.2),
-    (1920, 1080, 1024): (14.3, 16.8, 20.3, 11.5, 10.7, 10.0, 15.0, 13.2, 13.0, 11.0, 12.1),
-    (384, 3072, 2048): (22.5, 27.4, 34.3, 17.4, 16.7, 16.4, 14.6, 13.9, 12.9, 11.2, 14.3),
-    (4096, 768, 768): (12.3, 13.9, 16.6, 10.5, 14.1, 13.2, 12.5, 11.5, 11.1, 10.8, 11.2),
-    (1536, 1536, 1536): (18.0, 21.1, 26.9, 14.7, 14.3, 13.7, 13.2, 17.3, 16.5, 15.0, 17.2),
-    (1408, 1408, 2048): (23.2, 27.7, 35.2, 18.9, 18.3, 17.3, 16.6, 15.9, 21.1, 19.9, 16.5),
-    (1600, 1600, 1600): (19.1, 22.2, 27.8, 16.7, 23.6, 15.1, 20.6, 19.5, 19.1, 16.8, 19.7),
-    (640, 5120, 1280): (18.3, 20.5, 23.8, 22.6, 20.9, 19.2, 19.2, 18.8, 17.3, 20.0, 20.8),
-    (64, 8192, 8192): (76.7, 95.5, 123.0, 68.4, 60.2, 88.5, 52.4, 62.5, 59.4, 49.3, 64.0),
-    (1024, 1024, 4096): (40.6, 50.1, 63.9, 30.9, 28.9, 26.4, 24.0, 21.5, 21.6, 21.3, 18.4),
-    (2048, 2048, 1024): (15.6, 18.0, 21.4, 19.0, 18.5, 17.8, 17.1, 15.7, 18.6, 17.4, 18.4),
-    (2560, 1920, 1024): (23.2, 18.6, 21.9, 20.4, 20.1, 18.7, 22.4, 20.6, 20.2, 20.9, 21.8),
-    (1792, 1792, 1792): (23.1, 24.6, 30.7, 28.0, 26.4, 25.6, 23.5, 22.3, 21.2, 24.9, 22.1),
-    (896, 2176, 4096): (42.7, 51.4, 64.8, 36.3, 35.3, 30.9, 31.0, 41.3, 37.6, 36.8, 30.5),
-    (2000, 2000, 2000): (27.4, 31.4, 35.9, 34.8, 33.9, 32.7, 31.8, 29.4, 35.9, 34.3, 38.0),
-    (2048, 2048, 2048): (27.5, 31.3, 35.6, 34.0, 32.7, 32.2, 30.8, 29.1, 35.2, 31.2, 31.3),
-    (1600, 1600, 4096): (44.3, 51.5, 65.1, 39.9, 55.5, 34.9, 49.7, 46.6, 47.5, 44.6, 48.8),
-    (2304, 2304, 2304): (49.6, 56.4, 42.7, 41.1, 41.5, 48.5, 44.9, 42.9, 41.8, 45.1, 43.5),
-    (4096, 4096, 768): (41.8, 47.0, 47.2, 45.8, 43.3, 45.1, 46.6, 42.9, 46.6, 45.2, 52.8),
-    (1536, 6144, 1536): (52.3, 49.1, 55.7, 47.4, 52.9, 52.3, 47.8, 51.7, 52.9, 48.9, 56.2),
-    (2560, 2560, 2560): (57.8, 67.1, 82.8, 62.7, 61.4, 57.1, 56.1, 60.8, 59.0, 61.2, 66.3),
-    (1024, 4096, 4096): (52.8, 58.5, 71.5, 66.5, 64.0, 65.6, 59.1, 55.1, 69.3, 63.8, 67.2),
-    (2048, 2048, 4096): (53.9, 59.9, 67.3, 66.6, 63.9, 62.7, 59.0, 54.3, 68.7, 63.8, 68.6),
-    (2816, 2816, 2816): (73.3, 77.7, 90.4, 76.8, 74.4, 69.5, 78.5, 72.8, 78.9, 72.9, 87.0),
-    (2048, 5632, 2048): (75.3, 82.6, 77.5, 76.5, 73.9, 81.2, 76.0, 78.2, 85.3, 80.0, 89.7),
-    (3072, 3072, 3072): (99.5, 88.5, 104.4, 86.3, 96.7, 94.9, 90.6, 96.4, 100.7, 90.1, 97.6),
-    (4096, 4096, 4096): (200.3, 219.7, 217.6, 222.9, 209.5, 220.9, 229.4, 208.0, 228.2, 217.3, 234.6),
-    (8192, 8192, 1024): (204.2, 205.2, 204.5, 204.7, 213.5, 209.9, 212.1, 209.0, 216.2, 215.2, 242.4),
-    (4096, 14336, 4096): (709.3, 670.9, 695.6, 703.1, 719.5, 725.6, 734.7, 728.4, 763.8, 762.8, 861.3),
-    (16384, 4096, 4096): (780.7, 788.2, 781.1, 808.1, 817.9, 807.9, 827.2, 820.0, 834.4, 831.1, 967.1),
-    (8192, 8192, 8192): (1607, 1564, 1538, 1593, 1622, 1647, 1636, 1637, 1659, 1664, 2026),
-    (16384, 16384, 16384): (12859, 12468, 12274, 12709, 12828, 12905, 12850, 13161, 13209, 13163, 15909),
-}
-
-
-def test_the_heuristics_lose_little_of_what_was_measured():
-    module = catalog.load(TUNED)
-    losses = lost(MEASURED, module.VARIANTS, lambda *shape: module.choose(*shape, 132))
-    assert np.median(losses) == 0 and np.mean(losses) < 0.01 and np.mean(np.array(losses) < 0.01) > 0.9
-    assert max(loss for shape, loss in zip(MEASURED, losses, strict=True) if shape[0] > 64) < 0.05
+def test_the_heuristics_lose_little_of_what_was_recorded():
+    """Of some twenty sizes. With a few rows no variant is made for the product, and a third may be lost."""
+    module, measured = catalog.load(TUNED), recorded(TUNED)
+    assert len(measured) >= 15
+    losses = lost(measured, module.VARIANTS, lambda *shape: module.choose(*shape, 132))
+    assert np.median(losses) == 0 and np.mean(losses) < 0.02 and np.mean(np.array(losses) < 0.01) > 0.9
+    assert max(loss for shape, loss in zip(measured, losses, strict=True) if shape[0] > 64) < 0.01
     for one in module.VARIANTS:  # no variant is as good for all of them
-        assert np.mean(lost(MEASURED, module.VARIANTS, lambda *_, one=one: one)) > 0.13
+        assert np.mean(lost(measured, module.VARIANTS, lambda *_, one=one: one)) > 0.12
 
 
 # --- the variants of tuned_gemm that swap A and B ---------------------------------------------------------------------
 
 
-def test_only_variants_that_swap_a_and_b_transpose_what_they_store():
-    module = catalog.load(TUNED)
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_only_variants_that_swap_a_and_b_transpose_what_they_store(every):
+    variants = catalog.load(TUNED).VARIANTS.values()
+    some = variants if every else {config.swap_ab: config for config in variants}.values()  # one of each kind
     try:
-        found = compiling.compile_recipes(TUNED, "sm_90a", "bfloat16", module.VARIANTS.values())
+        found = compiling.compile_recipes(TUNED, "sm_90a", "bfloat16", some)
     except compiling.NoDisassembler as missing:
         pytest.skip(str(missing))
-    for config, compiled in zip(module.VARIANTS.values(), found, strict=True):
+    for config, compiled in zip(some, found, strict=True):
         assert set(re.findall(r"STSM\.16\.(\w+)\.4", compiled.sass)) == {"MT88" if config.swap_ab else "M88"}
 
 

@@ -17,6 +17,9 @@ NAMES = [recipe.name for recipe in RECIPES]
 GEMMS = [recipe.name for recipe in RECIPES if recipe.kind == "gemm"]
 HALVES = [recipe.name for recipe in RECIPES if recipe.kind == "gemm" and not recipe.operands]  # of 16 bits
 LONGEST_FUNCTION = 70  # lines
+MOST_PARAMETERS = 8
+LONGEST_FIRST, LONGEST = 500, 900  # lines of the first GEMM of a track, and of any, with its appendix
+SHORT = [recipe for recipe in RECIPES if recipe.track != "hopper"]  # tracks whose every page keeps to these
 CONTRACT = {
     "gemm": ("matmul", "compile_for", "smem_layouts", "tiled_mma", "tiled_copies"),
     "transpose": ("transpose", "compile_for", "smem_layouts", "moves", "expected_excess"),
@@ -154,6 +157,18 @@ def test_functions_are_short_and_public_ones_documented(name: str) -> None:
     module = catalog.load(name)
     for function in CONTRACT[catalog.find(name).kind]:
         assert inspect.getdoc(getattr(module, function)), function
+
+
+@pytest.mark.parametrize("recipe", SHORT, ids=[recipe.name for recipe in SHORT])
+def test_no_function_takes_many_parameters_and_no_page_is_long(recipe) -> None:
+    text = recipe.file.read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            arguments = node.args
+            assert len(arguments.posonlyargs + arguments.args + arguments.kwonlyargs) <= MOST_PARAMETERS, node.name
+    of_track = [each for each in RECIPES if each.track == recipe.track and each.kind == "gemm"]
+    first = recipe == min(of_track, key=lambda each: each.order, default=None)
+    assert len(text.splitlines()) <= (LONGEST_FIRST if first else LONGEST)
 
 
 @pytest.mark.parametrize("name", GEMMS)

@@ -60,7 +60,7 @@ def every_column_case():
 
 
 @pytest.mark.parametrize(("row", "element_bits", "vector"), list(every_column_case()))
-def test_fact_14_closed_form_is_free_for_every_power_of_two(row, element_bits, vector):
+def test_closed_form_is_free_for_every_power_of_two(row, element_bits, vector):
     swizzle = column_swizzle(row, element_bits, vector)
     offsets = row_major(64, row, swizzle)
     assert swizzle(offsets.reshape(-1)).max() == offsets.size - 1
@@ -77,7 +77,7 @@ def common_rule(row, element_bits, vector):
     return (1024 // element_bits).bit_length() - 1 - base, base, row.bit_length() - 1 - base
 
 
-def test_fact_14_examples_and_the_common_rule_failing():
+def test_examples_and_the_common_rule_failing():
     assert column_swizzle(64, 16, 8) == Swizzle(3, 3, 3) == Swizzle(*common_rule(64, 16, 8))
     assert common_rule(32, 16, 8) == (3, 3, 2)  # rows of 64 bytes: illegal
     with pytest.raises(ValueError, match="needed \\|shift\\| >= bits"):
@@ -91,7 +91,7 @@ def test_fact_14_examples_and_the_common_rule_failing():
     assert warp_wavefronts(row_major(64, 64, column_swizzle(64, 16, 1)), 16, 1, True) == (1, 1)
 
 
-def test_fact_15_an_access_is_a_span_and_the_rank_counts():
+def test_an_access_is_a_span_and_the_rank_counts():
     column = Span((8, 16, 32))  # 8x1 of 8x8
     plain, swizzled = np.arange(64).reshape(8, 8), row_major(8, 8, Swizzle(3, 0, 3))
     assert wavefronts_of(plain, 32, column, Banks(8)) == 8 == 2 ** (3 - 0)
@@ -103,7 +103,7 @@ def test_fact_15_an_access_is_a_span_and_the_rank_counts():
     assert gf2.rank(bank_rows_on_the_column) == 3
 
 
-def test_fact_16_wider_and_narrower():
+def test_wider_and_narrower():
     assert solve((8, 32), 32, [(8, 1), (1, 8)], **TOY).swizzle == Swizzle(3, 0, 5)
     wide_by_three = row_major(8, 32, Swizzle(3, 0, 3))  # a shift by 3 reads two column bits and one row bit
     assert wavefronts_of(wide_by_three, 32, (8, 1), Banks(8)) == 4
@@ -119,14 +119,14 @@ def test_fact_16_wider_and_narrower():
     assert repr(found.layout) == "((2,2,2),4):((4,16,8),1)" and found.wavefronts == (1, 1, 1)
 
 
-def test_fact_17_several_columns_at_once():
+def test_several_columns_at_once():
     found = solve((8, 8), 32, [(4, 2), (1, 8)], **TOY)
     assert found.swizzle == Swizzle(2, 1, 2)
     assert np.array_equal(found.offsets[4:] - 32, found.offsets[:4])  # period 4 rows
     assert solve((8, 8), 32, [(4, 2, 2, 1), (1, 8)], **TOY).swizzle == Swizzle(2, 1, 3)  # every other row
 
 
-def test_fact_18_rows_that_are_no_power_of_two():
+def test_rows_that_are_no_power_of_two():
     by_row = np.arange(8)[:, None] * 24 + (np.arange(24) ^ np.arange(8)[:, None])
     assert np.array_equal(np.sort(by_row.reshape(-1)), np.arange(192))
     found = solve((8, 24), 32, [(8, 1), (1, 24)], **TOY)
@@ -138,7 +138,7 @@ def test_fact_18_rows_that_are_no_power_of_two():
     assert np.array_equal(found.offsets, np.arange(8)[:, None] * 24 + (np.arange(24) ^ key))
 
 
-def test_fact_18_pairing_the_rows_of_8x9():
+def test_pairing_the_rows_of_8x9():
     toy, block = Banks(8), Block(4, 2)
     phases, _ = phases_of((8, 9), 32, block, toy)
     plain = [c for c in candidates((8, 9), 1) if c.layout.shape == (8, 9)]
@@ -150,7 +150,7 @@ def test_fact_18_pairing_the_rows_of_8x9():
     assert found.wavefronts == (1,) and found.before == (2,)
 
 
-def test_fact_19_two_always_three_not_always():
+def test_two_always_three_not_always():
     rng = random.Random(1)
     for _ in range(200):
         pair = [Span(tuple(gf2.echelon(rng.randrange(1, 1024) for _ in range(5)))) for _ in range(2)]
@@ -167,7 +167,7 @@ def test_fact_19_two_always_three_not_always():
         solve((2, 4), 32, [p for i, p in enumerate(planes) if i != left_out], banks=4)
 
 
-def test_fact_19_a_proof_with_something_missing_does_not_check():
+def test_a_proof_with_something_missing_does_not_check():
     rng = random.Random(5)
     caught = None
     while caught is None or not caught.proof.tree.branches:
@@ -188,7 +188,7 @@ def test_fact_19_a_proof_with_something_missing_does_not_check():
     assert not dataclasses.replace(proof, tree=again).check()
 
 
-def test_fact_19_unshared_vector_bits_are_a_count():
+def test_unshared_vector_bits_are_a_count():
     """Scalars down a column of 16-byte vectors that must stay whole: 32 of them, 8 places."""
     with pytest.raises(Unsolvable, match="at least 4 wavefronts") as caught:
         solve((64, 64), 16, [(1, 64), (32, 1)], vector_elements=8)
@@ -199,7 +199,7 @@ def test_fact_19_unshared_vector_bits_are_a_count():
 
 
 @pytest.mark.parametrize("i", range(6))
-def test_fact_20_row_write_and_block_read(i):
+def test_row_write_and_block_read(i):
     found = solve((32, 32), 32, [(1, 32), (1 << i, 32 >> i)])
     assert found.kind == "plain"
     if i:
@@ -207,7 +207,7 @@ def test_fact_20_row_write_and_block_read(i):
     assert found.wavefronts == (1, 1) and found.before == (1, 1 << i)
 
 
-def test_fact_20_bit_reversed_rows_serve_all_six_shapes():
+def test_bit_reversed_rows_serve_all_six_shapes():
     found = solve((32, 32), 32, [(1 << i, 32 >> i) for i in range(6)])
     assert found.kind == "permuted" and found.swizzle == Swizzle(5, 0, 5)
     assert repr(found.layout) == "((2,2,2,2,2),32):((512,256,128,64,32),1)"

@@ -14,7 +14,7 @@ from cookbook import access as lanes_of
 from cookbook import banks
 from cookbook.check.evaluated import evaluated
 from cookbook.solve.design import Block, Instruction, Span, Unsolvable, solve, wavefronts_of
-from cookbook.solve.instructions import NAMES, as_pattern, parse, warp_accesses
+from cookbook.solve.instructions import NAMES, as_pattern, parse
 from cookbook.swizzle import Swizzle
 
 
@@ -133,19 +133,6 @@ def test_a_start_is_never_in_the_middle_of_a_vector():
     assert pairs.ideal == (1,)
     odd = np.arange(30).reshape(5, 6)
     assert wavefronts_of(odd, 16, (1, 4)) == 1  # from column 1 it would take three words: no such place is counted
-
-
-def test_a_block_is_as_many_instructions_as_its_lanes_need():
-    column = warp_accesses((64, 1), unswizzled(64, 32, 32), 32)
-    assert [a.width for a in column] == [4, 4] and column[1].addresses[0] == 32 * 128
-    assert sum(banks.wavefronts(a.addresses, a.width).actual for a in column) == 64
-    assert wavefronts_of(np.arange(64 * 32).reshape(64, 32), 32, (64, 1)) == 64
-    (wide,) = warp_accesses("8x32", unswizzled(8, 64, 16), 16)
-    assert wide.width == 16 and wide.addresses[:5].tolist() == [0, 16, 32, 48, 128]
-    (split,) = warp_accesses((1, 64), Swizzle(1, 2, 4)(unswizzled(8, 64, 16)), 16)  # the layout keeps 4 bytes together
-    assert split.width == 4 and (split.addresses >= 0).all()
-    (span,) = warp_accesses("2,1,64", unswizzled(8, 64, 16), 16)
-    assert span.width == 8 and span.addresses[:3].tolist() == [0, 128, -1]
 
 
 # --- how they are said ------------------------------------------------------------------------------------------

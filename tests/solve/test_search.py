@@ -18,7 +18,6 @@ from cookbook.solve.patterns import Banks
 from cookbook.solve.search import linear_problem, permuted_labels, solve_linear
 from cookbook.swizzle import Swizzle
 
-REQUESTS = 10_000
 WORD = 32  # bits: in the toy requests an element is a word
 
 
@@ -126,10 +125,11 @@ def attempt(tile, accesses, banks) -> Solution | Unsolvable:
         return error
 
 
-def test_ten_thousand_requests_agree_with_brute_force_and_with_every_legal_swizzle():
+@pytest.mark.parametrize("requests", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_random_requests_agree_with_brute_force_and_with_every_legal_swizzle(requests):
     rng = random.Random(20)
     seen = dict.fromkeys(("plain", "permuted", "neither", "none"), 0)
-    for _ in range(REQUESTS):
+    for _ in range(requests):
         tile, accesses, banks = some_request(rng)
         n = (tile[0] * tile[1]).bit_length() - 1
         whole = [elements(tile, access) for access in accesses]
@@ -144,10 +144,10 @@ def test_ten_thousand_requests_agree_with_brute_force_and_with_every_legal_swizz
         else:
             assert found.proof.check()
         seen[found.kind if isinstance(found, Solution) else "none"] += 1
-    assert min(seen.values()) > 50, seen  # every kind of answer was among them
+    assert min(seen.values()) > requests // 200, seen  # every kind of answer was among them
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))])
 def test_answers_and_proofs_of_any_request_hold_before_judges_that_share_no_code_with_the_solver(seed):
     """`python tests/solver_requests.py 20000` asks more: sub-word elements, toys, tiles of any size, instructions."""
     seen = solver_requests.run(150, seed)

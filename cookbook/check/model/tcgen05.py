@@ -18,7 +18,6 @@ from cookbook.model.tmem import ld, ld_coords
 __all__ = ["Loads", "TmaTcgen05", "descriptors_of", "instruction_of", "loads_of", "sums_of_a_cta", "tmem_columns"]
 
 WARP = 32
-LANES = 128  # of tensor memory
 UNIT = 16  # bytes: addresses in descriptors count them
 COLUMN = 0xFFFF  # the bits of an address in tensor memory that are its column
 

@@ -8,6 +8,8 @@ shared memory and every exit for *all* interleavings of its warps: see docs/pipe
 * `programs`: what that warp waits for and does
 * `block_scaled`: the same of scale factors, which tcgen05.cp takes to tensor memory
 * `launch_control`: the same of a cluster that takes over the work of others
+* `swizzles`: the tensors in shared memory against `smem_layouts`
+* `overlap`: waits that are right and leave nothing in flight
 * `machine`: the rules, checked with vector clocks; `counterexample`: a fault in words
 """
 
@@ -21,9 +23,11 @@ from cookbook.check.findings import Finding
 from cookbook.check.pipeline import block_scaled, launch_control, views  # noqa: F401, their operations become known
 from cookbook.check.pipeline.counterexample import explain
 from cookbook.check.pipeline.machine import Machine
+from cookbook.check.pipeline.overlap import serial_waits
 from cookbook.check.pipeline.programs import Problem, at_rest, host_arguments, launched, of_cluster
 from cookbook.check.pipeline.reading import Module
 from cookbook.check.pipeline.shapes import CannotFollow
+from cookbook.check.pipeline.swizzles import forgotten_swizzles
 from cookbook.check.pipeline.tracing import traced
 from cookbook.recipe.catalog import Recipe, without_lab
 
@@ -61,23 +65,29 @@ def trace_of(module: Any, arch: str, dtype: Any, config: Any, **options: Any) ->
     return Module(traced(module, arch, dtype, config, **options))
 
 
-def has_mbarriers(trace: Module) -> bool:
-    """Whether the kernel has barriers in shared memory: if not, there is no pipeline to explore."""
-    return bool(trace.find("nvvm.mbarrier.init"))
+def has_pipeline(trace: Module) -> bool:
+    """Whether anything in the kernel waits: for a barrier, or for cp.async. If not, there is nothing to explore."""
+    return any(trace.find(name) for name in ("nvvm.mbarrier.init", "nvvm.barrier", "nvvm.cp.async.wait.group"))
 
 
 def problems(config: Any) -> tuple[Problem, ...]:
     """Small problems that go round the stages and the work tiles in different ways, for one cluster's worth of SMs.
 
     Work tiles of a persistent CTA and k-tiles: more k-tiles than stages, and not a multiple; one; fewer.
-    The last has a column of tiles that is not full.
+    The fourth is full nowhere: its tiles end outside of C, its last cluster has tiles for one row of CTAs alone, its
+    k-tiles are no whole number of splits, and the last one ends behind K. Where K is split, the fifth has fewer k-tiles
+    than splits.
     """
     down, across = (getattr(config, f"cluster_{x}", getattr(config, f"pairs_{x}", 1)) for x in "mn")
     m, n, sms = config.tile_m * down, config.tile_n * across, getattr(config, "cluster", down * across)
-    few, many = max(config.stages - 1, 1), config.stages + 2
-    chosen = ((3 * m, n, many), (4 * m, n, 1), (5 * m, n, few), (2 * m, n + 64, 2 * config.stages + 1))
-    k = config.tile_k * getattr(config, "split_k", 1)  # of all CTAs that divide it
-    return tuple(Problem(m, n, k_tiles * k, sms) for m, n, k_tiles in chosen)
+    few, many, splits = max(config.stages - 1, 1), config.stages + 2, getattr(config, "split_k", 1)
+    ragged = (m + config.tile_m // 2, n + 64, 2 * config.stages * splits + 1)
+    chosen = [(3 * m, n, many * splits), (4 * m, n, splits), (5 * m, n, few * splits), ragged]
+    if splits > 1:
+        chosen.append((m, n, 1))
+    sizes = [(m, n, k_tiles * config.tile_k) for m, n, k_tiles in chosen]
+    sizes[3] = (*sizes[3][:2], sizes[3][2] - config.tile_k // 2)
+    return tuple(Problem(*size, sms) for size in sizes)
 
 
 def explore(module: Any, trace: Module, config: Any, problem: Problem) -> list[Explored]:
@@ -98,12 +108,16 @@ def explore(module: Any, trace: Module, config: Any, problem: Problem) -> list[E
     _, launch = launched(trace, arguments)
     last = launch.grid[0] // launch.cluster[0] - 1
     resting = at_rest(module, config)
-    return [_explored(of_cluster(trace, arguments, n, resting), problem, n) for n in sorted({0, last})]
+    first = problem == problems(config)[0]
+    return [_explored(of_cluster(trace, arguments, n, resting), problem, n, first and not n) for n in sorted({0, last})]
 
 
-def _explored(found: Any, problem: Problem, cluster: int) -> Explored:
+def _explored(found: Any, problem: Problem, cluster: int, overlap: bool) -> Explored:
+    """`overlap`: also look for waits that leave nothing in flight."""
     machine = Machine(found)
     faults = machine.run()
+    if overlap and not faults:
+        faults = serial_waits(machine)
     return Explored(
         problem,
         cluster,
@@ -115,7 +129,7 @@ def _explored(found: Any, problem: Problem, cluster: int) -> Explored:
 
 
 def explored(module: Any, arch: str, dtype: Any, config: Any) -> list[Explored]:
-    """A kernel's interleavings for each of `problems`, up to the first that has a fault; none without barriers.
+    """A kernel's interleavings for each of `problems`, up to the first that has a fault; none without a pipeline.
 
     Args:
         module: a GEMM recipe's module.
@@ -127,8 +141,10 @@ def explored(module: Any, arch: str, dtype: Any, config: Any) -> list[Explored]:
         CannotFollow: as `explore`.
     """
     trace = trace_of(module, arch, dtype, config)
+    if faults := forgotten_swizzles(module, trace, dtype, config):
+        return [Explored(problems(config)[0], 0, warps=0, barriers=0, steps=0, faults=tuple(faults))]
     found: list[Explored] = []
-    for problem in problems(config) if has_mbarriers(trace) else ():
+    for problem in problems(config) if has_pipeline(trace) else ():
         found += explore(module, trace, config, problem)
         if not all(one.ok for one in found):
             break
@@ -146,10 +162,13 @@ def findings(found: list[Explored]) -> list[Finding]:
 
 
 def is_pipelined(recipe: Recipe, source: str = "") -> bool:
-    """Whether a recipe's source speaks of barriers in shared memory, so that there should be something to explore.
+    """Whether a recipe's source speaks of barriers or of cp.async, so that there should be something to explore.
 
     Args:
         source: the code to look at; the packaged recipe's if left out.
     """
     source = source or without_lab(recipe.file.read_text(encoding="utf-8"))
-    return recipe.kind == "gemm" and re.search(r"pipeline\.Pipeline\w+|mbarrier_", source) is not None
+    return (
+        recipe.kind == "gemm"
+        and re.search(r"pipeline\.Pipeline\w+|mbarrier_|cp_async_|sync_threads", source) is not None
+    )

@@ -2,7 +2,7 @@
 
 A file is a copy of a recipe that may have been changed: it needs `gemm`, `compile_for` and `CONFIG` (or `VARIANTS`).
 `--programs` also shows what each kind of warp waits for and does, for the first problem. The exit status is 0 if there
-is no fault, 1 if there is one, and 2 if nothing was looked at: no such file, or a kernel without mbarriers.
+is no fault, 1 if there is one, and 2 if nothing was looked at: no such file, or a kernel in which nothing waits.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from cookbook.check.pipeline.programs import Event, host_arguments, of_cluster
 from cookbook.recipe import catalog
 
 FAULT, NOTHING = 1, 2  # exit statuses
-NO_BARRIERS = (
-    "the kernel has no mbarriers. That says nothing of its correctness: with no GPU, nothing checks cp.async and "
-    "barriers of the whole CTA; on one, compute-sanitizer does (cookbook check NAME --tools)"
+NO_WAITS = (
+    "the kernel has no barriers and waits for no cp.async. That says nothing of its correctness: on a GPU, "
+    "compute-sanitizer looks for races (cookbook check NAME --tools)"
 )
 
 
@@ -41,12 +41,15 @@ def main() -> int:
     bad, looked_at = False, False
     for name, config in (compiled.variants(module, arch) or {"": compiled.config_for(module, arch)}).items():
         print(f"{asked.what} {name}".strip())
-        if asked.programs and pipeline.has_mbarriers(pipeline.trace_of(module, arch, dtype, config)):
+        if asked.programs and pipeline.has_pipeline(pipeline.trace_of(module, arch, dtype, config)):
             print("\n".join(programs(module, arch, dtype, config)))
-        found = pipeline.findings(pipeline.explored(module, arch, dtype, config))
+        try:
+            found = pipeline.findings(pipeline.explored(module, arch, dtype, config))
+        except pipeline.CannotFollow as error:
+            _refuse(f"the kernel cannot be followed: {error}")
         looked_at |= bool(found)
         if not found:
-            print(f"  nothing was looked at: {NO_BARRIERS}")
+            print(f"  nothing was looked at: {NO_WAITS}")
         for finding in found:
             print(f"  {finding.name}: {finding.detail if finding.ok else ''}")
             bad |= not finding.ok

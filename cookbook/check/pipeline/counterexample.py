@@ -8,6 +8,7 @@ from cookbook.check.pipeline.machine import Fault, Machine, Step, Warp, said
 from cookbook.check.pipeline.programs import Event
 
 ROLES = (("tensor mma", "mma"), ("load", "producer"), ("mma", "consumer"), ("tensor read", "epilogue"))
+# A warp of none of these loads and multiplies, or does what is in between.
 VERBS = {
     "init": "initialises",
     "arrive": "arrives at",
@@ -18,6 +19,9 @@ VERBS = {
     "mma": "issues wgmmas that read",
     "mma commit": "commits a group of wgmmas",
     "mma wait": "has waited for wgmmas",
+    "async copy": "asks cp.async to fill",
+    "async commit": "commits a group of cp.async",
+    "async wait": "has waited for cp.async",
     "store": "asks TMA to send",
     "store commit": "commits a group of stores",
     "store wait": "has waited for stores",
@@ -35,6 +39,9 @@ VERBS = {
     "fence of barriers": "makes its barriers visible to all",
     "fence of proxies": "makes its writes visible to TMA and the tensor core (fence.proxy.async)",
     "mma fence": "orders its registers before wgmma (wgmma.fence)",
+    "registers given": "gives registers back (setmaxnreg)",
+    "registers taken": "takes registers (setmaxnreg)",
+    "wrong": "does what is wrong in itself",
     "registers read": "reads registers",
     "registers write": "writes registers",
     "global": "reads or writes global memory",
@@ -62,7 +69,7 @@ def describe(event: Event) -> str:
         return f"arrives at {said(event.barrier)}{times}{more}"
     if event.what in ("meet", "come"):
         return f"{verb} named barrier {event.number} of {event.count} threads"
-    if event.what in ("mma wait", "store wait"):
+    if event.what in ("mma wait", "store wait", "async wait"):
         return f"{verb} until {event.count} groups are left"
     where = ", ".join(_places(event))
     at = f" {said(event.barrier)}" if event.barrier else ""

@@ -19,6 +19,7 @@ from cookbook.check.pipeline.reading import Operation, Region, walk
 from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow, Lay, Pointer
 
 LANES = 32
+NOT_ITS_OPERANDS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # what a handler then raises
 STEPS = 2_000_000  # operations of one warp: more than any problem worth exploring
 Handler = Callable[[Any, Operation, list[Any]], Any]  # the first: the Interpreter, or a kind of it that adds handlers
 TABLE: dict[str, Handler] = {}
@@ -74,6 +75,8 @@ class Interpreter:
         self.values: dict[str, Any] = {}
         self.active = np.ones(LANES, bool)
         self.guessed = False  # inside a branch that may or may not be taken
+        self.guesses: tuple[tuple[int, int], ...] = ()  # those branches: the number of the `if`, and which side
+        self.ifs = 0  # whose side was guessed, so far
         self.allocated = 0  # bytes of shared memory so far
         self.arrays = 0  # of registers, so far
         self.steps = 0
@@ -101,6 +104,9 @@ class Interpreter:
             if str(error).startswith("line "):
                 raise
             raise CannotFollow(f"line {operation.line}: {operation.name}: {error}") from None
+        except NOT_ITS_OPERANDS as error:
+            text = f"line {operation.line}: {operation.name}, with operands that the checker does not know ({error})"
+            raise CannotFollow(text) from error
         if len(operation.results) == 1:
             self.values[operation.results[0]] = found
         elif operation.results:
@@ -133,7 +139,9 @@ class Interpreter:
 
 
 ENDS = ("scf.yield", "func.return", "cuda.return", "scf.condition", "gpu.return")
-SYNCHRONIZES = re.compile(r"mbarrier|nvvm\.barrier|cluster|wgmma|bulk|tcgen05|fence|mapa|cute\.gemm|elect")
+SYNCHRONIZES = re.compile(
+    r"mbarrier|nvvm\.barrier|cluster|wgmma|bulk|tcgen05|fence|mapa|cute\.gemm|elect|cp\.async|setmaxregister"
+)
 
 
 # --- control -----------------------------------------------------------------------------------------------------
@@ -151,10 +159,12 @@ def _if(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     held = [o.name for o in inside if SYNCHRONIZES.search(o.name) or any("tma_" in t for t in o.operand_types)]
     if held:
         raise CannotFollow(f"a branch that depends on data holds {held[0]}")
-    before, f.guessed = f.guessed, True
-    for region in op.regions:
+    before, outside = f.guessed, f.guesses
+    f.guessed, f.ifs = True, f.ifs + 1
+    for side, region in enumerate(op.regions):
+        f.guesses = (*outside, (f.ifs, side))
         f.run(region, ())
-    f.guessed = before
+    f.guessed, f.guesses = before, outside
     return _results(op, [UNKNOWN] * len(op.results))
 
 

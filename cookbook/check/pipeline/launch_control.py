@@ -20,6 +20,7 @@ from cookbook.swizzle import Swizzle
 __all__ = ["ANSWER_BYTES"]
 
 ANSWER_BYTES = 16
+ANSWER = "answer"
 
 
 @handles("nvvm.clusterlaunchcontrol.try.cancel")
@@ -31,7 +32,15 @@ def _ask(f: Recorder, op: Operation, args: list[Any]) -> None:
     covers = region(View(args[0], Lay(1, 0), 8 * ANSWER_BYTES, Swizzle(0, 4, 3)))
     ranks = range(int(np.prod(f.place.cluster))) if op.has("multicast") else (cta,)
     barriers = tuple((rank, address) for rank in ranks)
-    f.add("load", op, targets=tuple((rank, covers) for rank in ranks), barriers=barriers, bytes=ANSWER_BYTES, flag=True)
+    f.add(
+        "load",
+        op,
+        targets=tuple((rank, covers) for rank in ranks),
+        barriers=barriers,
+        bytes=ANSWER_BYTES,
+        flag=True,
+        name=ANSWER,
+    )
 
 
 @handles("nvvm.clusterlaunchcontrol.query.cancel")

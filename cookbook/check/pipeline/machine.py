@@ -29,6 +29,8 @@ from cookbook.check.pipeline.shapes import COLUMNS
 
 Warp = tuple[int, int]  # rank of the CTA, number of the warp
 Step = tuple[Warp, int]  # a warp and the place of an event in its program, from 1 on
+NAMED_BARRIERS = 16  # of a CTA
+REGISTER_FILE, MOST_REGISTERS = 65536, 255  # of an SM; of a thread
 QUARTER = 32  # lanes of tensor memory that one warp reaches: those of its number, counted round the warpgroup
 QUARTERS = tuple(((1 << QUARTER * COLUMNS) - 1) << n * QUARTER * COLUMNS for n in range(4))  # `tensor_region`'s bits
 
@@ -86,6 +88,10 @@ class Access:
     published: int = -1  # of tcgen05: the component that knows that its warp has fenced it, for other warps
 
 
+Accesses = dict[tuple[int, bool], Access]  # by what knows their end, and whether they write: the last ones
+Near = tuple[Accesses, list[Accesses]]
+
+
 class Machine:
     """Runs the programs of one cluster in one order and collects the faults."""
 
@@ -104,7 +110,7 @@ class Machine:
         self.at = dict.fromkeys(self.warps, 0)
         self.barriers: dict[Barrier, MBarrier] = {}
         self.named: dict[Any, NamedBarrier] = {}
-        self.memory: dict[Any, dict[int, dict[tuple[int, bool], Access]]] = defaultdict(dict)
+        self.memory: dict[Any, dict[int, Accesses]] = defaultdict(dict)
         self.counters: dict[tuple[str, Warp], int] = defaultdict(int)
         self.coming: dict[tuple[Warp, str], tuple[int, int]] = {}  # registers that something writes: when that ends
         self.written: set[tuple[Warp, str]] = set()  # registers, since the last wgmma fence
@@ -117,11 +123,18 @@ class Machine:
         self.fences: dict[Warp, np.ndarray] = {}  # the clock at a warp's last fence of barriers
         self.arrivals_from_afar: list[tuple[int, Step]] = []  # (CTA, step)
         self.exited: dict[Warp, np.ndarray] = {}
+        self.ways: dict[Any, dict[str, int]] = defaultdict(dict)  # by swizzle: what was last written with it
+        self.registers: dict[Warp, int] = {}  # of a thread of a warp
+        self.free: dict[int, int] = defaultdict(int)  # registers that warps of a CTA gave back
+        self.budgets = {warp: _budgets(events) for warp, events in programs.warps.items()}
+        self.filled: set[tuple[str, Warp, int]] = set()  # groups that are not empty
+        self.drains: dict[tuple[str, int], dict[Warp, int]] = {}  # by wait and line: how often it left none in flight
         self.gone: set[int] = set()  # CTAs all of whose warps have ended
         self.trace: list[Step] = []
         self.known: dict[Step, np.ndarray] = {}
         self.faults: list[Fault] = []
-        self._overlaps: dict[tuple[int, int], bool] = {}
+        self.near: dict[Any, dict[int, Near]] = defaultdict(dict)  # by space and identity of its bits: see `_near`
+        self.lists: dict[Any, dict[int, list[Accesses]]] = defaultdict(dict)
 
     # --- components ----------------------------------------------------------------------------------------------
 
@@ -317,11 +330,22 @@ class Machine:
             barrier.threads = 0
             barrier.clock = np.zeros(len(self.components), np.int32)
 
+    def _known_number(self, event: Event, step: Step) -> None:
+        if not 0 <= event.number < NAMED_BARRIERS:
+            text = f"barrier {event.number} is used: a CTA has those from 0 to {NAMED_BARRIERS - 1}"
+            self.fault("named barrier", text, step)
+        if event.count <= 0 or event.count % 32:
+            text = f"barrier {event.number} is for {event.count} threads: needed whole warps of 32"
+            self.fault("named barrier", text, step)
+
     def come(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        self._known_number(event, step)
         self._come((step[0][0], event.number), event.count, step, clock)
 
     def meet(self, event: Event, step: Step, clock: np.ndarray) -> bool | None:
         key = (step[0][0], event.number)
+        if (step[0], key) not in self.meeting:
+            self._known_number(event, step)
         return self._meet(key, event.count, step, clock)
 
     def _meet(self, key: Any, needed: int, step: Step, clock: np.ndarray) -> bool | None:
@@ -360,32 +384,63 @@ class Machine:
     def touch(self, space: Any, bits: int, access: Access, clock: np.ndarray) -> None:
         """An access; every earlier one that it must come after has to be over in every order."""
         cta = space[1] if isinstance(space, tuple) else space
+        if not isinstance(space, tuple):
+            self._same_way(space, bits, access)
         if cta in self.gone:
             self.fault("exit", f"CTA {cta} may end before {self.who(access.step)} touches its memory", access.step)
             return
-        places = self.memory[space]
-        for covers, earlier in places.items():
-            if not self._overlap(covers, bits):
-                continue
+        mine, near = self._near(space, bits)
+        for earlier in near:
             for last in earlier.values():
                 if (access.write or last.write) and not self._after(access, last, clock):
+                    if self._either(access, last):
+                        continue
                     self._race(space, access, last)
                     return
-        places.setdefault(bits, {})[access.ends, access.write] = access
+        mine[access.ends, access.write] = access
 
-    def _overlap(self, a: int, b: int) -> bool:
-        key = (id(a), id(b))
-        if key not in self._overlaps:
-            self._overlaps[key] = bool(a & b)
-        return self._overlaps[key]
+    def _same_way(self, space: Any, bits: int, access: Access) -> None:
+        """What was written last with one swizzle must be read with the same."""
+        mine, ways = self.event(access.step).swizzle, self.ways[space]
+        if access.write:
+            for other in ways:
+                ways[other] &= ~bits
+            ways[mine] = ways.get(mine, 0) | bits
+            return
+        for other, theirs in ways.items():
+            if mine and other and mine != other and theirs & bits:
+                text = f"{self.who(access.step)} reads with {mine} what was written with {other}"
+                self.fault("swizzle", text, access.step)
+
+    def _either(self, access: Access, last: Access) -> bool:
+        """Whether one warp does one or the other: data decide which, and both were followed."""
+        mine, theirs = dict(self.event(access.step).guesses), dict(self.event(last.step).guesses)
+        same = access.step[0] == last.step[0]
+        return same and any(theirs.get(number, side) != side for number, side in mine.items())
+
+    def _near(self, space: Any, bits: int) -> Near:
+        """The last accesses of exactly these bits, and those of all bits that overlap with them."""
+        near, places, lists = self.near[space], self.memory[space], self.lists[space]
+        if id(bits) not in near:
+            if bits not in places:
+                mine: Accesses = {}
+                places[bits] = mine
+                others = [other for other in places if other & bits]
+                lists[bits] = [places[other] for other in others]
+                for other in others:
+                    if other is not bits:
+                        lists[other].append(mine)
+            near[id(bits)] = places[bits], lists[bits]
+        return near[id(bits)]
 
     def _after(self, access: Access, last: Access, clock: np.ndarray) -> bool:
         if last.ends == access.ends and last.ends in self.in_order:
             return True  # the tensor core takes what one warp asks for in order
         if clock[last.ends] < last.value:
             return False
-        if last.generic and last.write and not access.generic:
-            return clock[self.components["fenced", last.step[0]]] >= last.value
+        answers = self.event(access.step).name == "answer"  # of clusterlaunchcontrol, after one that was read
+        if last.generic and (last.write or answers) and not access.generic:
+            return clock[self.components["fenced", last.step[0]]] >= last.step[1]
         return not self._unfenced(access, last)
 
     def _unfenced(self, access: Access, last: Access) -> bool:
@@ -398,14 +453,14 @@ class Machine:
     def _race(self, space: Any, access: Access, last: Access) -> None:
         fenced = self.components["fenced", last.step[0]]
         clock = self.clocks[access.step[0]]
-        if last.generic and clock[last.ends] >= last.value and clock[fenced] < last.value:
+        if last.generic and clock[last.ends] >= last.value and clock[fenced] < last.step[1]:
             text = f"{self.who(access.step)} comes after {self.who(last.step)}, but no proxy fence between them"
             self.fault("proxy fence", text, access.step, last.step)
         elif clock[last.ends] >= last.value:
             text = f"{self.who(access.step)} comes after {self.who(last.step)}, but no tcgen05.fence on both sides"
             self.fault("tensor fence", text, access.step, last.step)
         else:
-            early = "need not be over before" if not last.generic else "need not come before"
+            early = "need not come before" if last.ends < len(self.warps) else "need not be over before"
             text = f"{self.who(last.step)} {early} {self.who(access.step)}, which touches the same bytes"
             self.fault("race", text, access.step, last.step)
 
@@ -451,9 +506,10 @@ class Machine:
     def _later(self, agent: str, event: Event, step: Step, clock: np.ndarray, write: bool = False) -> int:
         """An access that ends with the warp's next group; the number of that group."""
         value = self.counters[agent, step[0]] + 1
+        self.filled.add((agent, step[0], value))
         ends = self.components[f"{agent} done", step[0]]
         for cta, bits in event.targets:
-            self.touch(cta, bits, Access(step, ends, value, False, False), clock)
+            self.touch(cta, bits, Access(step, ends, value, agent == "cp.async", agent == "cp.async"), clock)
         published = self.components[f"{agent} published", step[0]]
         for cta, bits in event.tensor:
             self.touch(("tensor", cta), bits, Access(step, ends, value, write, False, published), clock)
@@ -462,6 +518,11 @@ class Machine:
     def _done(self, agent: str, left: int, step: Step, clock: np.ndarray) -> None:
         component = self.components.get((f"{agent} done", step[0]))
         if component is not None:
+            newest = self.counters[agent, step[0]]
+            if not left and clock[component] < newest and (agent, step[0], newest) in self.filled:
+                event = self.event(step)
+                times = self.drains.setdefault((event.what, event.line), defaultdict(int))
+                times[step[0]] += 1
             clock[component] = max(clock[component], self.counters[agent, step[0]] - left)
 
     def mma(self, event: Event, step: Step, clock: np.ndarray) -> None:
@@ -501,6 +562,16 @@ class Machine:
 
     def store_wait(self, event: Event, step: Step, clock: np.ndarray) -> None:
         self._done("store", event.count, step, clock)
+
+    def async_copy(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        self._global(step)
+        self._later("cp.async", event, step, clock, write=True)
+
+    def async_commit(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        self.counters["cp.async", step[0]] += 1
+
+    def async_wait(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        self._done("cp.async", event.count, step, clock)
 
     # --- tensor memory -------------------------------------------------------------------------------------------
 
@@ -578,6 +649,42 @@ class Machine:
         self._whole(event, step, clock)
         return None
 
+    # --- registers -----------------------------------------------------------------------------------------------
+
+    def wrong(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        rule, _, text = event.name.partition(": ")
+        self.fault(rule, text, step)
+
+    def _registers_of(self, event: Event, step: Step) -> int:
+        """How many a thread of the warp has, before it executes setmaxnreg."""
+        warp, count = step[0], event.count
+        now = self.registers.setdefault(warp, launch_registers(self.programs.launch.threads))
+        if not 24 <= count <= 256 or count % 8:
+            self.fault("setmaxnreg", f"{count} registers are asked for: needed a multiple of 8 in 24 to 256", step)
+        first, which = warp[1] // 4 * 4, self.budgets[warp]
+        others = [other for other in self.warps if other[0] == warp[0] and other[1] // 4 * 4 == first]
+        if any(self.budgets[other] != which for other in others):
+            text = f"setmaxnreg is for all warps of a warpgroup: of warps {first} to {first + len(others) - 1} not "
+            self.fault("setmaxnreg", text + "all execute the same", step)
+        return now
+
+    def registers_given(self, event: Event, step: Step, clock: np.ndarray) -> None:
+        now = self._registers_of(event, step)
+        if event.count > now:
+            self.fault("setmaxnreg", f"a decrease to {event.count} registers, of a warp that has {now}", step)
+        self.free[step[0][0]] += 32 * (now - event.count)
+        self.registers[step[0]] = event.count
+
+    def registers_taken(self, event: Event, step: Step, clock: np.ndarray) -> bool | None:
+        now = self._registers_of(event, step)
+        if event.count < now:
+            self.fault("setmaxnreg", f"an increase to {event.count} registers, of a warp that has {now}", step)
+        if self.free[step[0][0]] < 32 * (event.count - now):
+            return False
+        self.free[step[0][0]] -= 32 * (event.count - now)
+        self.registers[step[0]] = event.count
+        return None
+
     # --- global memory, and the end ------------------------------------------------------------------------------
 
     def grid_wait(self, event: Event, step: Step, clock: np.ndarray) -> None:
@@ -604,7 +711,7 @@ class Machine:
         self.gone.add(cta)
         for earlier in (*self.memory[cta].values(), *self.memory["tensor", cta].values()):
             for access in earlier.values():
-                if not access.generic and clock[access.ends] < access.value:
+                if clock[access.ends] < access.value:
                     verb = "bring data" if access.write else "be read"
                     text = f"CTA {cta} may end while its shared memory is still to {verb}: {self.who(access.step)}"
                     self.fault("exit", text, step, access.step, clock)
@@ -622,6 +729,7 @@ class Machine:
         left = [warp for warp in self.warps if self.at[warp] < len(self.programs.warps[warp])]
         if not left:
             return False
+        left.sort(key=lambda warp: self.programs.warps[warp][self.at[warp]].what != "registers taken")  # these first
         texts = [self._waits_for(warp) for warp in left]
         unique = list(dict.fromkeys(texts))
         more = f", and {len(unique) - 4} more" if len(unique) > 4 else ""
@@ -632,6 +740,12 @@ class Machine:
     def _waits_for(self, warp: Warp) -> str:
         event = self.programs.warps[warp][self.at[warp]]
         head = f"CTA {warp[0]} warp {warp[1]} waits in line {event.line} for "
+        if event.what == "registers taken":
+            now, free = self.registers[warp], self.free[warp[0]]
+            text = (
+                f"registers: {event.count} for each thread, of which it has {now}, and {free} are free for 32 threads"
+            )
+            return head + text + "; others give back too few"
         if event.what.startswith("tensor"):
             return head + "the other CTA of its pair"
         if event.barrier is None:
@@ -658,6 +772,7 @@ class Machine:
 
 
 AGENTS = {
+    "async copy": "cp.async",
     "mma": "wgmma",
     "store": "store",
     "tensor mma": "tensor",
@@ -686,6 +801,9 @@ STEPS: dict[str, Callable[[Machine, Event, Step, np.ndarray], bool | None]] = {
     "mma fence": Machine.mma_fence,
     "registers read": Machine.registers_read,
     "registers write": Machine.registers_write,
+    "async copy": Machine.async_copy,
+    "async commit": Machine.async_commit,
+    "async wait": Machine.async_wait,
     "store": Machine.store,
     "store commit": Machine.store_commit,
     "store wait": Machine.store_wait,
@@ -697,10 +815,23 @@ STEPS: dict[str, Callable[[Machine, Event, Step, np.ndarray], bool | None]] = {
     "tensor fence": Machine.tensor_fence,
     "tensor alloc": Machine.tensor_alloc,
     "tensor free": Machine.tensor_free,
+    "wrong": Machine.wrong,
+    "registers given": Machine.registers_given,
+    "registers taken": Machine.registers_taken,
     "grid wait": Machine.grid_wait,
     "global": Machine.global_access,
     "exit": Machine.exit,
 }
+
+
+def launch_registers(threads: int) -> int:
+    """Registers of a thread when a kernel begins: as many as the compiler may use if a CTA has an SM to itself."""
+    return min(REGISTER_FILE // threads // 8 * 8, MOST_REGISTERS)
+
+
+def _budgets(events: Sequence[Event]) -> tuple[tuple[str, int], ...]:
+    """What setmaxnreg asks for in a warp, in order."""
+    return tuple((event.what, event.count) for event in events if event.what in ("registers given", "registers taken"))
 
 
 def said(barrier: Barrier | None) -> str:

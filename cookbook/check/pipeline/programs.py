@@ -9,14 +9,25 @@ from __future__ import annotations
 import inspect
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from cookbook.check.pipeline.interpreter import LANES, TABLE, Atom, Interpreter, Place, handles
 from cookbook.check.pipeline.reading import Module, Operation
-from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow, Lay, Pointer, View, kind, region, tensor_region
+from cookbook.check.pipeline.shapes import (
+    COMPUTED,
+    UNKNOWN,
+    CannotFollow,
+    Lay,
+    Pointer,
+    View,
+    kind,
+    region,
+    tensor_region,
+)
 from cookbook.swizzle import Swizzle
 
 Barrier = tuple[int, int]  # rank of the CTA, and byte of its shared memory
@@ -38,6 +49,8 @@ class Event:
     barriers: tuple[Barrier, ...] = ()  # one for each target of a copy
     name: str = ""  # of an array of registers
     flag: bool = False  # of a load: it reads nothing that the kernel before may write
+    swizzle: str = ""  # with which it reads or writes shared memory; "" where that is not known
+    guesses: tuple[tuple[int, int], ...] = ()  # sides of an `if` that data decide: two of one `if` exclude each other
 
 
 @dataclass(frozen=True)
@@ -62,6 +75,11 @@ class Launch:
     block: tuple[int, int, int]
     arguments: tuple[Any, ...]
     dependent: bool  # programmatic dependent launch
+
+    @property
+    def threads(self) -> int:
+        """Of a CTA."""
+        return int(np.prod(self.block))
 
     @property
     def ctas(self) -> int:
@@ -91,7 +109,7 @@ class Recorder(Interpreter):
 
     def add(self, what: str, op: Operation, **fields: Any) -> None:
         """Record an event; neighbours of one kind that touch memory become one."""
-        event = Event(what, op.line, **fields)
+        event = Event(what, op.line, guesses=self.guesses, **fields)
         last = self.events[-1] if self.events else None
         bare = {"targets": (), "tensor": (), "line": 0}
         if last and what in MERGED and replace(last, **bare) == replace(event, **bare):
@@ -99,6 +117,25 @@ class Recorder(Interpreter):
             self.events[-1] = replace(last, **both)
         else:
             self.events.append(event)
+
+    def wrong(self, rule: str, text: str, op: Operation) -> None:
+        """Record a fault that needs no other warp."""
+        self.add("wrong", op, name=f"{rule}: {text}")
+
+    def for_hardware(self, view: View, op: Operation, swizzle: Swizzle | None = None) -> None:
+        """What TMA or the tensor core reads or writes: where it begins must suit its swizzle.
+
+        Args:
+            swizzle: what TMA was told; None: what the view says is what the hardware is told.
+        """
+        pointer, own = view.pointer, view.swizzle
+        if swizzle is not None and (swizzle.bits, own.bits) != (0, 0) and swizzle != own:
+            text = f"TMA was given {named_swizzle(swizzle)} for a place that others read or write with "
+            self.wrong("swizzle", text + named_swizzle(own), op)
+        period = own.period if own.bits else 128 if swizzle is not None else 16
+        if isinstance(pointer.base, (int, np.integer)) and pointer.base % period:
+            text = f"what begins at byte {pointer.base} of shared memory needs a multiple of {period}"
+            self.wrong("alignment", f"{text}, for {named_swizzle(own)}", op)
 
     def barrier(self, pointer: Any) -> Barrier:
         """The barrier at an address.
@@ -128,17 +165,30 @@ class Recorder(Interpreter):
         """What the active lanes' views cover, where each has an address of its own, or all the same."""
         if not isinstance(view.pointer.address, np.ndarray):
             return region(view)
-        total = 0
-        for _, address in self.by_lane(view.pointer.address):
-            total |= region(replace(view, pointer=replace(view.pointer, address=address)))
-        return total
+        return region(view, tuple(np.unique(view.pointer.address[self.active]).tolist()))
 
     @property
     def lanes(self) -> int:
         return int(self.active.sum())
 
 
-MERGED = ("read", "write", "mma", "tensor mma", "tensor read")
+def named_swizzle(swizzle: Swizzle) -> str:
+    """A swizzle in words: "the swizzle S<3,4,3>"."""
+    return f"the swizzle S<{swizzle.bits},{swizzle.base},{swizzle.shift}>" if swizzle.bits else "no swizzle"
+
+
+def _way(view: View, swizzle: Swizzle | None = None) -> str:
+    """The swizzle of an access: the hardware's own if given, else the view's; "" of an address that is computed."""
+    return "" if view.pointer.name == COMPUTED else named_swizzle(swizzle or view.swizzle)
+
+
+def _ways(views: list[View]) -> str:
+    """The swizzle of all of several views; "" if they differ."""
+    found = {_way(view) for view in views}
+    return found.pop() if len(found) == 1 else ""
+
+
+MERGED = ("read", "write", "async copy", "mma", "tensor mma", "tensor read")
 
 
 def _union(a: tuple[Target, ...], b: tuple[Target, ...]) -> tuple[Target, ...]:
@@ -213,7 +263,10 @@ def _fence_init(f: Recorder, op: Operation, args: list[Any]) -> None:
 
 @handles("nvvm.fence.proxy")
 def _fence_proxy(f: Recorder, op: Operation, args: list[Any]) -> None:
-    f.add("fence of proxies", op)
+    """Of the kinds of PTX ISA "membar/fence", `async` and `async.shared` order what shared memory holds."""
+    said = re.search(r"proxy_kind<([\w.]+)>", op.properties)
+    if said is None or said[1] in ("async", "async.shared"):
+        f.add("fence of proxies", op)
 
 
 @handles("nvvm.memory.barrier", "nvvm.fence.sc.cluster", "nvvm.fence.acq_rel.cluster", "nvvm.bar.warp.sync")
@@ -244,11 +297,12 @@ def _copy(f: Recorder, op: Operation, args: list[Any]) -> None:
     if "tma_load" in text:
         _tma_load(f, op, atom, target)
     elif "tma_store" in text or "tma_reduce" in text:
-        f.add("store", op, targets=f.mine(source))
+        f.for_hardware(source, op, atom.values.get("swizzle"))
+        f.add("store", op, targets=f.mine(source), swizzle=_way(source, atom.values.get("swizzle")))
     elif "dsmem_store" in text:
         _store_to_cluster(f, op, atom, source, target)
     elif "simt_async" in text or "cp_async" in text:
-        raise CannotFollow("cp.async, whose groups are not followed")
+        f.add("async copy", op, targets=f.mine(target), swizzle=_way(target))
     else:
         _software_copy(f, op, source, target)
 
@@ -262,12 +316,14 @@ def _tma_load(f: Recorder, op: Operation, atom: Atom, target: View) -> None:
         ranks = [rank for rank in range(16) if bits >> rank & 1]
     if cta != f.place.rank:
         raise CannotFollow("a TMA copy that reports to another CTA's barrier")
+    f.for_hardware(target, op, atom.values.get("swizzle"))
     part = _part(target, atom.values["parts"])
     covers, amount = region(part), part.bytes
     pair = 2 if "num_cta = 2" in atom.type else 1  # what a pair of CTAs gets is told to the first one's barrier
     barriers = tuple((rank // pair * pair, address) for rank in ranks)
     targets, rests = tuple((rank, covers) for rank in ranks), atom.values.get("at rest", False)
-    f.add("load", op, targets=targets, barriers=barriers, bytes=amount, flag=rests)
+    way = _way(target, atom.values.get("swizzle"))
+    f.add("load", op, targets=targets, barriers=barriers, bytes=amount, flag=rests, swizzle=way)
 
 
 def _store_to_cluster(f: Recorder, op: Operation, atom: Atom, source: View, target: View) -> None:
@@ -297,7 +353,7 @@ def _software_copy(f: Recorder, op: Operation, source: Any, target: Any) -> None
     for what, view in (("read", source), ("write", target)):
         space = view.pointer.space
         if space == "smem":
-            f.add(what, op, targets=f.mine(view))
+            f.add(what, op, targets=f.mine(view), swizzle=_way(view))
         elif space == "rmem":
             if not tensor:
                 f.add(f"registers {what}", op, name=view.pointer.name)
@@ -341,7 +397,7 @@ def _touch(f: Recorder, op: Operation, place: Any, what: str, coordinate: list[A
         if coordinate:
             at = place.moved(place.layout.offset(coordinate[0]))
             place = replace(place, pointer=at, layout=Lay((1,), (1,)))
-        f.add(what, op, targets=f.mine(place))
+        f.add(what, op, targets=f.mine(place), swizzle=_way(place))
     elif pointer.space not in ("coord",):
         f.add("global", op)
 
@@ -354,6 +410,27 @@ def _bulk_commit(f: Recorder, op: Operation, args: list[Any]) -> None:
 @handles("nvvm.cp.async.bulk.wait_group")
 def _bulk_wait(f: Recorder, op: Operation, args: list[Any]) -> None:
     f.add("store wait", op, count=op.integer("group"), flag=op.has("read"))
+
+
+# --- cp.async ----------------------------------------------------------------------------------------------------
+
+
+@handles("nvvm.cp.async.commit.group")
+def _async_commit(f: Recorder, op: Operation, args: list[Any]) -> None:
+    f.add("async commit", op, count=_all_lanes(f, "a commit of cp.async"))
+
+
+@handles("nvvm.cp.async.wait.group")
+def _async_wait(f: Recorder, op: Operation, args: list[Any]) -> None:
+    _all_lanes(f, "a wait for cp.async")
+    f.add("async wait", op, count=op.integer("n"))
+
+
+def _all_lanes(f: Recorder, what: str) -> int:
+    """Each thread has groups of its own: they are followed as a warp's."""
+    if f.lanes != LANES:
+        raise CannotFollow(f"{what} by some lanes of a warp")
+    return LANES
 
 
 # --- wgmma -------------------------------------------------------------------------------------------------------
@@ -379,17 +456,29 @@ def _gemm(f: Recorder, op: Operation, args: list[Any]) -> None:
     text = op.operand_types[0]
     target, *operands = args[1:]
     views = [x for x in operands[:2] if isinstance(x, View) and x.pointer.space == "smem"]
+    for view in views:
+        f.for_hardware(view, op)
     if "sm90.mma" in text:
-        f.add("mma", op, targets=f.mine(*views), name=target.pointer.name)
+        f.add("mma", op, targets=f.mine(*views), name=target.pointer.name, swizzle=_ways(views))
     elif "sm100.mma" in text and len(views) == 2:
         ((rank, covers),) = f.mine(*views)
         ranks = (rank, rank ^ 1) if "num_cta = 2" in text else (rank,)  # a pair's operands and sums lie in both alike
         sums = tensor_region(target)
-        f.add("tensor mma", op, targets=tuple((r, covers) for r in ranks), tensor=tuple((r, sums) for r in ranks))
+        targets, tensor = (tuple((r, what) for r in ranks) for what in (covers, sums))
+        f.add("tensor mma", op, targets=targets, tensor=tensor, swizzle=_ways(views))
     elif not views and target.pointer.space == "rmem":
         f.add("registers write", op, name=target.pointer.name)  # mma.sync
     else:
         raise CannotFollow(f"an MMA of type {text}")
+
+
+# --- registers ---------------------------------------------------------------------------------------------------
+
+
+@handles("nvvm.setmaxregister")
+def _registers(f: Recorder, op: Operation, args: list[Any]) -> None:
+    _all_lanes(f, "setmaxnreg")
+    f.add("registers taken" if op.has("action increase") else "registers given", op, count=op.integer("regCount"))
 
 
 # --- tcgen05 -----------------------------------------------------------------------------------------------------
@@ -510,29 +599,42 @@ def host_arguments(
 ) -> list[Any]:
     """What a recipe's `gemm` is called with for a problem, without what is known when it compiles.
 
-    A parameter that has a function of the same name in the recipe is what that function returns; it may take `config`,
-    `m`, `n`, `k` and `sms`. `remap` is a table in global memory that no kernel writes: here, the identity.
+    The numbers are found by the names of parameters, and of the fields of a parameter that is a NamedTuple. A name that
+    a function of the recipe has too is what that function returns; it may take `config`, `m`, `n`, `k` and `sms`.
+    `remap` is a table in global memory that no kernel writes: here, the identity. Any other value is unknown.
 
     Args:
         strides: elements between the lines of A, B and C; if left out, those of K-major operands without padding.
     """
     sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "sms": problem.sms}
     row = 8 * -(-problem.k // 8)
-    known = {
+    known: dict[str, tuple[Any, ...]] = {
         "mnk": (problem.m, problem.n, problem.k),
         "strides": strides or (row, row, 8 * -(-problem.n // 8)),
         "sms": (problem.sms,),
         "remap": (tuple(range(problem.sms)),),
     }
-    found: list[Any] = []
-    for name in inspect.signature(module.gemm).parameters:
-        if name in ("dtype", "dtypes", "config", "vec"):
-            continue
-        if name not in known and inspect.isfunction(function := getattr(module, name, None)):
+
+    def values(name: str, of: Any) -> Iterator[Any]:
+        """One for each number or pointer that an argument is made of."""
+        if name in known:
+            yield from known[name]
+        elif inspect.isfunction(function := getattr(module, name, None)):
             given = sizes | {"config": config}
-            known[name] = (function(**{key: given[key] for key in inspect.signature(function).parameters}),)
-        found += known.get(name, (UNKNOWN,))
-    return found
+            yield function(**{key: given[key] for key in inspect.signature(function).parameters})
+        elif fields := getattr(of, "_fields", ()):
+            for field in fields:
+                yield from values(field, of.__annotations__[field])
+        else:
+            yield from (UNKNOWN for _ in get_args(of) or (of,))
+
+    parameters = inspect.signature(module.gemm).parameters
+    return [x for name, each in parameters.items() if not _is_constant(each) for x in values(name, each.annotation)]
+
+
+def _is_constant(parameter: inspect.Parameter) -> bool:
+    """Whether it is known when the kernel is compiled."""
+    return getattr(parameter.annotation, "__name__", "") == "Constexpr"
 
 
 def _argument(value: Any, text: str) -> Any:
@@ -568,20 +670,29 @@ def of_cluster(trace: Module, arguments: list[Any], number: int = 0, resting: tu
     warps = -(-int(np.prod(launch.block)) // LANES)
     x, y, z = launch.cluster
     given = [_resting(one) if place in resting else one for place, one in enumerate(launch.arguments)]
-    found = {}
+    found, known = {}, dict[int, int]()
     for rank in range(launch.ctas):
         at = (number * x + rank % x, rank // x % y, rank // (x * y) % z)
         for warp in range(warps):
             recorder = Recorder(Place(launch.grid, launch.cluster, launch.block, at, warp))
             recorder.run(body, given)
-            found[rank, warp] = (*_that_matter(recorder.events), Event("exit", 0))
+            events = (_with_known(event, known) for event in _that_matter(recorder.events))
+            found[rank, warp] = (*events, Event("exit", 0))
     return Programs(launch, found)
 
 
 def _that_matter(events: list[Event]) -> list[Event]:
     """The events without those of registers that nothing fills later: they concern nobody else."""
     filled = {event.name for event in events if event.what in ("mma", "tensor read")}
-    return [event for event in events if not event.what.startswith("registers") or event.name in filled]
+    mere = ("registers read", "registers write")
+    return [event for event in events if event.what not in mere or event.name in filled]
+
+
+def _with_known(event: Event, known: dict[int, int]) -> Event:
+    """The event with equal regions as one object: whether two overlap is then asked once (`Machine._near`)."""
+    if not event.targets:
+        return event
+    return replace(event, targets=tuple((cta, known.setdefault(bits, bits)) for cta, bits in event.targets))
 
 
 def _resting(argument: Any) -> Any:

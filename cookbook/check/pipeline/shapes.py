@@ -208,15 +208,20 @@ def kind(text: str) -> Kind:
     if head not in ("!cute.memref", "!cute.ptr"):
         raise CannotFollow(f"a view or pointer of type {text}")
     fields = [part.strip() for part in inside.split(",")]
-    found = _SWIZZLE.search(text)
     align = re.search(r"align<(\d+)>", text)
     return Kind(
         fields[1].rstrip(">"),
         element_bits(fields[0]),
-        Swizzle(*map(int, found.groups())) if found else Swizzle(0, 4, 3),
+        swizzle_of(text),
         lay(quoted[-1]) if quoted else None,
         int(align[1]) if align else 1,
     )
+
+
+def swizzle_of(text: str) -> Swizzle:
+    """The swizzle of a type, over bytes; one that changes nothing if it has none."""
+    found = _SWIZZLE.search(text)
+    return Swizzle(*map(int, found.groups())) if found else Swizzle(0, 4, 3)
 
 
 def element_bits(name: str) -> int:
@@ -255,10 +260,12 @@ class Pointer:
     space: str
     address: Any
     cta: Any = None
-    name: str = ""  # of registers: which array
+    name: str = ""  # of registers: which array; COMPUTED: made of a number
     numbers: tuple[int, ...] = ()  # of a table: what is in it
     warp: tuple[int, ...] | None = None
     closed: bool = False
+    base: Any = None  # where what it points into began, when it got its swizzle
+    lanes: Any = None  # bytes from `address` to where each lane's own share begins
 
     def moved(self, by: Any) -> Pointer:
         """Further by this many bytes."""
@@ -267,6 +274,7 @@ class Pointer:
         return replace(self, address=UNKNOWN if by is UNKNOWN or self.address is UNKNOWN else self.address + by)
 
 
+COMPUTED = "computed"
 FOLLOWED = ("smem", "tmem", "table")  # addresses among registers are not, nor in global memory but for known tables
 
 
@@ -296,20 +304,26 @@ class View:
         return replace(self.pointer, warp=_with_rest(warp, self.layout, self.bits), closed=True)
 
 
-def region(view: View) -> int:
+def region(view: View, begins: tuple[int, ...] = ()) -> int:
     """The granules of shared memory that a view covers, as bits of an integer.
+
+    Args:
+        view: where it begins and how its elements lie.
+        begins: bytes, where it begins for each of several lanes; its own address if left out.
 
     Raises:
         CannotFollow: the view begins at an address that is not known.
     """
     pointer = view.pointer
-    if not isinstance(pointer.address, (int, np.integer)):
-        raise CannotFollow(f"a view of shared memory that begins at {pointer.address}")
+    if not begins:
+        if not isinstance(pointer.address, (int, np.integer)):
+            raise CannotFollow(f"a view of shared memory that begins at {pointer.address}")
+        begins = (int(pointer.address),)
     warp = pointer.warp
     if warp is not None and not pointer.closed:
         warp = _with_rest(warp, view.layout, view.bits)
     layout = None if warp is not None else view.layout
-    return _region(int(pointer.address), layout, view.bits, view.swizzle, warp)
+    return _region(begins, layout, view.bits, view.swizzle, warp)
 
 
 @lru_cache(maxsize=4096)
@@ -321,9 +335,12 @@ def _with_rest(warp: tuple[int, ...], layout: Lay, bits: int) -> tuple[int, ...]
 
 
 @lru_cache(maxsize=65536)
-def _region(address: int, layout: Lay | None, bits: int, swizzle: Swizzle, warp: tuple[int, ...] | None) -> int:
+def _region(
+    begins: tuple[int, ...], layout: Lay | None, bits: int, swizzle: Swizzle, warp: tuple[int, ...] | None
+) -> int:
     offsets = np.array(warp, np.int64) if layout is None else layout.offsets() * bits // 8
-    granules = np.unique(swizzle(address + offsets) // GRANULE)
+    places = (np.array(begins, np.int64)[:, None] + offsets[None, :]).ravel()
+    granules = np.unique(swizzle(places) // GRANULE)
     return _bits(granules, bits if layout is not None else 8 * GRANULE)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from cookbook.check.pipeline import shapes
-from cookbook.check.pipeline.interpreter import Atom, Interpreter, handles
+from cookbook.check.pipeline.interpreter import LANES, Atom, Interpreter, handles
 from cookbook.check.pipeline.reading import Operation
 from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow, Lay, Pointer, View
 from cookbook.swizzle import Swizzle
@@ -88,7 +88,7 @@ def _new_layout(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     return layout_of(op, [x for x in args if isinstance(x, (Lay, View))])
 
 
-@handles("cute.static", "cute.get_swizzle", "cute.print", "cute_nvgpu.prefetch_tma_desc", "nvvm.setmaxregister")
+@handles("cute.static", "cute.get_swizzle", "cute.print", "cute_nvgpu.prefetch_tma_desc")
 @handles("cute.make_atom", "cute.make_tiled_copy", "cute.make_tiled_mma", "cute.kernel_smem_size", "llvm.mlir.poison")
 @handles("cute_nvgpu.atom.get_value")
 def _by_type(f: Interpreter, op: Operation, args: list[Any]) -> Any:
@@ -134,7 +134,35 @@ def _get_iter(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     return args[0].pointer
 
 
-@handles("cute.recast_iter", "builtin.unrealized_conversion_cast", "cute.ptrtoint", "cute.inttoptr")
+@handles("cute.ptrtoint")
+def _address(f: Interpreter, op: Operation, args: list[Any]) -> Any:
+    """The bytes that a pointer counts, without its swizzle: each lane's own where a view was partitioned."""
+    pointer = args[0]
+    if not isinstance(pointer, Pointer) or pointer.space != "smem" or pointer.address is UNKNOWN:
+        return pointer
+    return pointer.address if pointer.lanes is None else pointer.address + pointer.lanes
+
+
+@handles("cute.inttoptr")
+def _of_address(f: Interpreter, op: Operation, args: list[Any]) -> Any:
+    space = shapes.kind(op.result_types[0]).space
+    if isinstance(args[0], Pointer):
+        return args[0]
+    return Pointer(space, args[0] if space in shapes.FOLLOWED else UNKNOWN, name=shapes.COMPUTED)
+
+
+@handles("cute.recast_iter")
+def _recast(f: Interpreter, op: Operation, args: list[Any]) -> Any:
+    """The same place; where a pointer gets a swizzle, what lies there begins: `Pointer.base`."""
+    pointer = args[0]
+    if not isinstance(pointer, Pointer) or pointer.space != "smem":
+        return pointer
+    before, after = (shapes.kind(text) for text in (op.operand_types[0], op.result_types[0]))
+    of_bytes = op.operand_types[0].startswith("!cute.ptr<i8,")  # memory that no tensor lies in yet
+    return replace(pointer, base=pointer.address) if of_bytes or before.swizzle != after.swizzle else pointer
+
+
+@handles("builtin.unrealized_conversion_cast")
 @handles("llvm.addrspacecast", "cute.address_space_cast", "llvm.ptrtoint", "cute.derefine")
 def _cast(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     return args[0]
@@ -259,15 +287,15 @@ def _alloca(f: Interpreter, op: Operation, args: list[Any]) -> Any:
         raise CannotFollow(f"an allocation in {found.space}")
     begin = -(-f.allocated // found.align) * found.align
     f.allocated = begin + layout.size * found.bits // 8
-    return View(Pointer("smem", begin), layout, found.bits, found.swizzle)
+    return View(Pointer("smem", begin, base=begin), layout, found.bits, found.swizzle)
 
 
 @handles("cute_nvgpu.atom.make_non_exec_tiled_tma_load", "cute_nvgpu.atom.make_non_exec_tiled_tma_store")
 @handles("cute_nvgpu.atom.make_non_exec_tiled_tma_reduce")
 def _make_tma(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     layout = layout_of(op, [args[0]], 1)
-    parts = {"parts": op.integer("num_multicast", 1)}
-    return Atom(op.result_types[0], parts), View(Pointer("coord", UNKNOWN), layout, 32, Swizzle(0, 4, 3))
+    values = {"parts": op.integer("num_multicast", 1), "swizzle": shapes.swizzle_of(op.operand_types[1])}
+    return Atom(op.result_types[0], values), View(Pointer("coord", UNKNOWN), layout, 32, Swizzle(0, 4, 3))
 
 
 @handles("cute_nvgpu.atom.make_exec_tma")
@@ -305,7 +333,20 @@ def _copy_partition(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     threads = tuple(sorted({int(t) for _, t in f.by_lane(thread)}))
     taken = tuple(mode for mode in shapes.tiler(tile[1]) if mode is not None)
     warp = shapes.covered(shapes.lay(tv[1]), taken, source.layout, source.bits, threads)
-    return viewed(op, replace(source.pointer, warp=warp), layout)
+    lanes = _begins(f, shapes.lay(tv[1]).modes[0], thread, taken, source)
+    return viewed(op, replace(source.pointer, warp=warp, lanes=lanes), layout)
+
+
+def _begins(f: Interpreter, threads: Lay, thread: Any, tile: Sequence[Lay], source: View) -> np.ndarray:
+    """Bytes from a view's beginning to each lane's first element of it; lanes that take no part begin with it."""
+    begins = np.zeros(LANES, np.int64)
+    for lane, number in f.by_lane(thread):
+        place, at = threads.offset(int(number)), 0
+        for mode, taken in zip(source.layout.modes, tile, strict=False):
+            at += mode.offset(taken.offset(taken.coordinate(place % taken.size)))
+            place //= taken.size
+        begins[lane] = at * source.bits // 8
+    return begins
 
 
 @handles("cute.tiled.mma.partition")
@@ -314,6 +355,8 @@ def _mma_partition(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     layout = layout_of(op, [source])
     if source.pointer.space != "smem":
         return viewed(op, source.pointer, layout)
+    if "sm80.mma" in op.operand_types[0]:  # only its shape is of use: mma.sync takes registers
+        return viewed(op, source.moved(UNKNOWN), layout)
     return viewed(op, source.moved(source.layout.offset(_first_row(f, op, thread, source))), layout)
 
 

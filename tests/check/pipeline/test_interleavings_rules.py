@@ -2,13 +2,14 @@
 
 The machine looks at one order and speaks for all. Here all are tried: states that can be reached, in which TMA's copies
 and groups of wgmmas end at any time, are searched for deadlocks, for two accesses at once to the same bytes, and for
-barriers that get more than they need. Programs are a correct pipeline in which up to three things have been changed.
+barriers that get more than they need. Programs are a correct pipeline, or a ring of stages filled by cp.async, in which
+up to three things have been changed.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,7 @@ from cookbook.check.pipeline.programs import Event, Launch, Programs
 
 STATES = 30000  # beyond that many a program is left out
 Program = tuple[Event, ...]
+Make = Callable[[random.Random], tuple[list[Event], list[list[Event]]]]
 FULL, EMPTY = 0, 64  # where the barriers of the stages lie
 TURN = 3  # the first of two named barriers
 
@@ -55,6 +57,26 @@ def pipeline(rng: random.Random) -> tuple[list[Event], list[list[Event]]]:
     return inits, [producer, *bodies]
 
 
+def ring(rng: random.Random) -> tuple[list[Event], list[list[Event]]]:
+    """Warps that all load and read, as Ampere's do: groups of cp.async into a ring, and barriers of the CTA."""
+    warps, stages, tiles = rng.choice(((1, 2, 3), (2, 2, 3), (2, 3, 4), (2, 2, 4), (3, 2, 2)))
+    ahead, everything = stages - 1, 32 * warps
+
+    def load(warp: int, tile: int) -> list[Event]:
+        place = ((0, 1 << tile % stages * warps + warp),)
+        return [*([Event("async copy", 2, targets=place)] if tile < tiles else []), Event("async commit", 3)]
+
+    bodies = []
+    for warp in range(warps):
+        body = [event for tile in range(ahead) for event in load(warp, tile)]
+        for tile in range(tiles):
+            whole = ((0, ((1 << warps) - 1) << tile % stages * warps),)
+            body += [Event("async wait", 4, count=ahead - 1), Event("meet", 5, number=TURN, count=everything)]
+            body += [Event("read", 6, targets=whole), *load(warp, tile + ahead)]
+        bodies.append(body)
+    return [], bodies
+
+
 def changed(rng: random.Random, inits: list[Event], bodies: list[list[Event]]) -> None:
     """Change one thing."""
     body = rng.choice(bodies)
@@ -69,11 +91,13 @@ def changed(rng: random.Random, inits: list[Event], bodies: list[list[Event]]) -
         body[place], body[place + 1] = body[place + 1], event
     elif what == "parity" and event.what == "wait":
         body[place] = replace(event, count=1 - event.count)
-    elif what == "barrier" and event.barrier:
+    elif what == "barrier" and event.barrier and inits:
         body[place] = replace(event, barrier=rng.choice(inits).barrier)
     elif what == "number":
         body[place] = replace(event, number=2 * TURN + 1 - event.number)
-    elif what == "count":
+    elif event.what == "async wait" and what in ("count", "bytes", "barrier"):
+        body[place] = replace(event, count=rng.choice((0, 1, 2)))
+    elif what == "count" and inits:
         number = rng.randrange(len(inits))
         inits[number] = replace(inits[number], count=rng.choice((1, 2)))
     elif what == "bytes" and event.what == "arrive":
@@ -149,10 +173,11 @@ class Search:
     def _conflicts(self, state) -> None:
         """Two accesses at once: in flight, or the next step of a warp."""
         ended = all(self._next(state, warp) is None for warp in range(len(self.bodies)))
-        if ended and (state[2] or any(bits for groups in state[3] for group in groups for bits in group)):
+        asked = [access for groups in state[3] for group in groups for access in group]
+        if ended and (state[2] or asked):
             raise Found("exit")
         live = [(event.targets[0][1], True) for event in state[2]]
-        live += [(bits, False) for groups in state[3] for group in groups for bits in group]
+        live += asked
         for warp in range(len(self.bodies)):
             event = self._next(state, warp)
             if event is not None and event.targets:
@@ -214,11 +239,12 @@ class Search:
             barriers = self._signalled(barriers, event.barrier, event.count, event.bytes)
         elif event.what == "load":
             copies = tuple(sorted((*copies, event), key=repr))
-        elif event.what == "mma":
-            mine = (*mine[:-1], (*(mine[-1] if mine else ()), event.targets[0][1]))
-        elif event.what == "mma commit":
-            mine = (*mine, ()) if mine else ()
-        elif event.what == "mma wait" and len(mine) > 1:
+        elif event.what in ("mma", "async copy"):
+            access = event.targets[0][1], event.what == "async copy"
+            mine = (*mine[:-1], (*(mine[-1] if mine else ()), access))
+        elif event.what in ("mma commit", "async commit"):
+            mine = (*(mine or ((),)), ())
+        elif event.what in ("mma wait", "async wait") and len(mine) - 1 > event.count:
             return None
         return barriers, copies, (*groups[:warp], mine, *groups[warp + 1 :])
 
@@ -234,9 +260,9 @@ class Search:
         return (*barriers[:n], (phase, pending, expected), *barriers[n + 1 :])
 
 
-def a_case(seed: int) -> tuple[list[Event], list[list[Event]]]:
+def a_case(seed: int, make: Make = pipeline) -> tuple[list[Event], list[list[Event]]]:
     rng = random.Random(seed)
-    inits, bodies = pipeline(rng)
+    inits, bodies = make(rng)
     for _ in range(seed % 4):
         changed(rng, inits, bodies)
     return inits, bodies
@@ -245,11 +271,11 @@ def a_case(seed: int) -> tuple[list[Event], list[list[Event]]]:
 ORDERS = (lambda warps: warps, lambda warps: warps[::-1])
 
 
-@pytest.mark.parametrize("first", range(0, 3000, 500))
-def test_one_order_speaks_for_all(first: int) -> None:
+@pytest.mark.parametrize(("make", "first"), [(pipeline, n) for n in range(0, 3000, 500)] + [(ring, 0), (ring, 500)])
+def test_one_order_speaks_for_all(make: Make, first: int) -> None:
     verdicts = {True: 0, False: 0}
     for seed in range(first, first + 500):
-        inits, bodies = a_case(seed)
+        inits, bodies = a_case(seed, make)
         wrong = Search(inits, bodies).problem()
         if wrong is None:
             continue

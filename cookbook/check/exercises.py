@@ -1,0 +1,139 @@
+"""A reader's answers to the exercises of a recipe: the recipe says what is asked and needed, the reader's file answers.
+
+The checks are those of the packaged recipe: an edit of the reader's file changes the answers alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from cookbook.check import subjects
+from cookbook.recipe import catalog
+from cookbook.recipe.contract import Exercises
+
+RIGHT, WRONG, OPEN = "right", "wrong", "not answered yet"
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")  # colours in what a compiler says
+_LONGEST = 300  # characters of what an answer gave or raised
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One exercise: `status` is RIGHT, WRONG or OPEN; `detail` says what was got and needed."""
+
+    name: str
+    status: str
+    detail: str = ""
+
+    @property
+    def line(self) -> str:
+        """The outcome in one line, as `cookbook exercise` prints it."""
+        return f"{self.name}: {self.status}" + (f": {self.detail}" if self.detail else "")
+
+
+def tasks(recipe: str) -> dict[str, str]:
+    """The exercises of a recipe: the name of each function to write, and its docstring.
+
+    Raises:
+        UnknownRecipe: there is no such recipe.
+        ValueError: the recipe has no exercises.
+    """
+    module = _module(recipe)
+    return {name: inspect.getdoc(getattr(module, name)) or "" for name in module.EXERCISES}
+
+
+def tried(recipe: str, answers: ModuleType) -> list[Outcome]:
+    """The exercises of a recipe, tried on the functions of a module.
+
+    Args:
+        recipe: the recipe's name.
+        answers: the module that has the reader's functions; one that it lacks counts as not answered.
+
+    Raises:
+        UnknownRecipe: there is no such recipe.
+        ValueError: the recipe has no exercises.
+    """
+    module = _module(recipe)
+    return [_tried(name, check, getattr(answers, name, None)) for name, check in module.EXERCISES.items()]
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[tuple[str, ModuleType]]:
+    """A reader's file, a copy (.py) or a notebook (.ipynb) of a recipe: the recipe's name, and the code as a module.
+
+    CuTe reads the text of a function again when it traces it: the module serves inside the `with` alone.
+
+    Raises:
+        ValueError: no such file, or nothing in it says which recipe it is made from.
+    """
+    if path.suffix != ".ipynb" or not path.is_file():
+        subject = subjects.of_file(path)
+        yield subject.name, subjects.module_of(subject)
+        return
+    recipe, code = _of_notebook(path)
+    with tempfile.TemporaryDirectory(prefix="cookbook-") as folder:
+        file = Path(folder) / f"{path.stem}.py"
+        file.write_text(code, encoding="utf-8")
+        yield recipe, subjects.load_file(file)
+
+
+def _module(recipe: str) -> Any:
+    module = catalog.load(recipe)
+    if not isinstance(module, Exercises):
+        having = [r.name for r in catalog.recipes() if "\nEXERCISES = " in r.file.read_text(encoding="utf-8")]
+        raise ValueError(f"recipe: got {recipe}, which has no exercises; needed one of {', '.join(having)}")
+    return module
+
+
+def _tried(name: str, check: Any, answer: Any) -> Outcome:
+    if answer is None:
+        return Outcome(name, OPEN, f"needed a function {name}")
+    try:
+        for question, got, needed in check(answer):
+            if got != needed:
+                return Outcome(name, WRONG, f"{question}: got {_said(got)}; needed {_said(needed)}")
+    except NotImplementedError:
+        return Outcome(name, OPEN)
+    except Exception as error:  # the reader's own, or what CuTe says of it
+        said = " ".join(_ANSI.sub("", str(error)).split())[:_LONGEST]
+        return Outcome(name, WRONG, f"it raised {type(error).__name__}: {said}")
+    return Outcome(name, RIGHT)
+
+
+def _said(value: Any) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _of_notebook(path: Path) -> tuple[str, str]:
+    """The recipe that a notebook was made from, and the code of its cells without those of the lab."""
+    try:
+        notebook = json.loads(path.read_text(encoding="utf-8"))
+        described = notebook["metadata"]["cookbook"]
+        said = described["track"], described["title"]
+        cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"NAME: got {path}; needed a notebook of this cookbook, with its metadata") from None
+    names = [recipe.name for recipe in catalog.recipes() if (recipe.track, recipe.title) == said]
+    if not names:
+        raise ValueError(f"NAME: got {path}, a notebook of {'/'.join(said)}; needed one of a recipe that there is")
+    kept = [cell for cell in cells if "lab" not in cell.get("metadata", {}).get("tags", [])]
+    code = ("".join(cell["source"]) for cell in kept)
+    return names[0], "\n\n\n".join(text for text in code if _parses(text))
+
+
+def _parses(code: str) -> bool:
+    try:
+        ast.parse(code)  # what begins with % or ! is for the notebook alone
+    except SyntaxError:
+        return False
+    return True

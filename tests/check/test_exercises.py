@@ -1,0 +1,126 @@
+"""A reader's answers: from a module, a copied file or a notebook; what is asked, and what the command says."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import nbformat
+import pytest
+from typer.testing import CliRunner
+
+from cookbook import lab
+from cookbook.check import exercises
+from cookbook.cli.app import app
+from cookbook.publish import notebooks
+from cookbook.recipe import catalog, contract
+
+NAME = "primer/composed_layouts"
+PRIMER = [recipe.name for recipe in catalog.recipes() if recipe.track == "primer"]
+STUB = "raise NotImplementedError"
+ANSWER = "return 3, 4 - (element_bytes.bit_length() - 1), 3"
+
+
+def answered(text: str, answer: str = ANSWER) -> str:
+    """The page's text with its first exercise answered."""
+    assert text.count(STUB) == 3
+    return text.replace(STUB, answer, 1)
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(app, ["exercise", *arguments])
+
+
+@pytest.mark.parametrize("name", PRIMER)
+def test_every_page_of_the_primer_ends_in_three_exercises_that_begin_open(name, capfd):
+    module = catalog.load(name)
+    assert isinstance(module, contract.Exercises) and len(module.EXERCISES) == 3
+    assert [text.startswith(f"Exercise {n}: ") for n, text in enumerate(exercises.tasks(name).values(), 1)] == [
+        True
+    ] * 3
+    assert [outcome.status for outcome in exercises.tried(name, module)] == [exercises.OPEN] * 3
+    assert capfd.readouterr().out == ""
+    assert len(catalog.find(name).file.read_text().splitlines()) <= 250
+
+
+def test_what_an_answer_does_not_give_is_said():
+    def fails(element_bytes):
+        raise KeyError("no\nsuch")
+
+    for answer, said in (
+        (lambda size: 7, "1 bytes: got 7; needed (3, 4, 3)"),
+        (fails, "it raised KeyError: 'no\\nsuch'"),
+    ):
+        first, *_ = exercises.tried(NAME, SimpleNamespace(in_elements=answer))
+        assert (first.status, first.detail) == (exercises.WRONG, said)
+    first, second, _ = exercises.tried(NAME, SimpleNamespace(in_elements=lambda size: "x" * 1000))
+    assert len(first.line) < 500 and second.line == "for_short_rows: not answered yet: needed a function for_short_rows"
+
+
+def test_a_copied_file_is_checked(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(answered(catalog.standalone_source(NAME)))
+    done = run(str(file))
+    assert done.exit_code == 1
+    assert done.stdout.splitlines() == [
+        "in_elements: right",
+        "for_short_rows: not answered yet",
+        "place: not answered yet",
+    ]
+    file.write_text(answered(catalog.standalone_source(NAME), "return 3, 4, 3"))
+    (first, *_) = json.loads(run(str(file), "--json").stdout)["exercises"]
+    assert first == {"name": "in_elements", "status": "wrong", "detail": "2 bytes: got (3, 4, 3); needed (3, 3, 3)"}
+
+
+def test_a_notebook_is_checked_as_its_reader_left_it(tmp_path):
+    notebook = notebooks.read(NAME)
+    cell = next(cell for cell in notebook.cells if STUB in cell.source)
+    cell.source = answered(cell.source)
+    notebook.cells.append(nbformat.v4.new_code_cell("%timeit 1 + 1"))
+    file = tmp_path / "mine.ipynb"
+    nbformat.write(notebook, file)
+    with exercises.opened(file) as (recipe, module):
+        assert recipe == NAME and module.in_elements(2) == (3, 3, 3)
+    assert run(str(file)).stdout.splitlines()[0] == "in_elements: right"
+
+
+def test_the_cells_above_are_checked_in_a_notebook(monkeypatch, capsys):
+    import __main__
+
+    monkeypatch.setattr(__main__, "in_elements", lambda size: (3, 5 - size.bit_length(), 3), raising=False)
+    lab.check_exercises(NAME)
+    assert capsys.readouterr().out.splitlines()[0] == "in_elements: right"
+
+
+def test_a_recipes_name_gives_its_tasks():
+    done = run("composed_layouts")
+    assert done.exit_code == 0 and done.stdout.startswith("in_elements: Exercise 1: ")
+    assert set(json.loads(run(NAME, "--json").stdout)["exercises"]) == {"in_elements", "for_short_rows", "place"}
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "said"),
+    [
+        ("", "no.py", "needed a recipe's name, or a file that exists"),
+        ("", "no.ipynb", "needed a recipe's name, or a file that exists"),
+        ("x = 1", "mine.py", "a file whose head names its recipe"),
+        ("{}", "mine.ipynb", "needed a notebook of this cookbook, with its metadata"),
+        ("not json", "mine.ipynb", "needed a notebook of this cookbook, with its metadata"),
+        (
+            '{"cells": [], "metadata": {"cookbook": {"track": "a", "title": "b"}}}',
+            "mine.ipynb",
+            "a notebook of a/b; needed",
+        ),
+        (
+            "# recipe ampere/smem_gemm\n",
+            "mine.py",
+            "recipe: got ampere/smem_gemm, which has no exercises; needed one of primer/",
+        ),
+    ],
+)
+def test_what_is_no_exercise_is_refused_in_one_line(tmp_path, text, name, said):
+    file = tmp_path / name
+    if text:
+        file.write_text(text)
+    done = run(str(file))
+    assert done.exit_code == 2 and said in " ".join(done.output.split())

@@ -1,0 +1,28 @@
+"""Links of recipes: notebooks name each other's .ipynb and files of docs/, their pages each other's page and docs'."""
+
+from __future__ import annotations
+
+import nbformat
+import pytest
+
+from cookbook.recipe import catalog
+from tools.publish import notebooks, pages
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        ("Next: [b](b.ipynb).", "Next: [b](b.md)."),
+        ("[c](../hopper/c.ipynb) and [d](d.py)", "[c](../hopper/c.md) and [d](d.py)"),
+        ("`x.ipynb` is text", "`x.ipynb` is text"),
+        ("[e](../../docs/e.md#how)", "[e](../../e.md#how)"),
+    ],
+)
+def test_a_link_to_a_notebook_becomes_one_to_its_page(source, shown):
+    assert pages._cell(nbformat.v4.new_markdown_cell(source), "") == [shown]
+
+
+def test_only_the_named_notebooks_are_looked_at(capsys):
+    name = catalog.recipes()[0].name
+    assert notebooks.main(check=True, names=[name]) == 0
+    assert capsys.readouterr().out == f"{notebooks.notebook_path(name)}: in step\n"

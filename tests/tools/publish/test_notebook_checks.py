@@ -1,0 +1,84 @@
+"""A notebook's check cell looks at the cells above it: an edit there that breaks the kernel fails there, with a reason.
+
+Each notebook runs in one kernel, as a reader has it: all its code as it is, then one cell edited and run again.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from cookbook.recipe import catalog
+from tools.publish import notebooks
+
+nbclient = pytest.importorskip("nbclient")
+CHECK = "lab.check_cells("
+SOUND, BROKEN = "make_swizzle(bits, 4, 3)", "make_swizzle(0, 4, 3)"
+TARGETS = {"ampere/ldmatrix_gemm": "sm_80", "hopper/tma_wgmma_gemm": "sm_90a", "blackwell/tma_tcgen05_gemm": "sm_100a"}
+
+
+class Session:
+    """The code of a recipe's notebook, without the lab's but for the check, in a kernel of its own."""
+
+    def __init__(self, name: str) -> None:
+        notebook = notebooks.from_recipe(name)
+        notebook.cells = [cell for cell in notebook.cells if cell.cell_type == "code" and self._wanted(cell)]
+        self.notebook, self.name = notebook, name
+        self.client = nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3")
+        (self.check,) = (cell for cell in notebook.cells if CHECK in cell.source)
+        call = re.sub(r", targets=.*?\]", "", self.check.source)
+        self.check.source = f'{call.rstrip()[:-1]}, targets=["{TARGETS[name]}"])'  # one is enough here
+
+    @staticmethod
+    def _wanted(cell) -> bool:
+        return "lab" not in cell.metadata.get("tags", []) or CHECK in cell.source
+
+    def run(self, cell) -> str:
+        """Run a cell; what it printed."""
+        self.client.execute_cell(cell, self.notebook.cells.index(cell))
+        return "".join(output.get("text", "") for output in cell.outputs)
+
+    def checked(self) -> tuple[str, str]:
+        """Run the check; what it printed, and the message that it raised, if it did."""
+        try:
+            return self.run(self.check), ""
+        except nbclient.exceptions.CellExecutionError as error:
+            assert error.ename == "CheckFailed"
+            return "".join(output.get("text", "") for output in self.check.outputs), error.evalue
+
+
+QUICK = "hopper/tma_wgmma_gemm"
+
+
+@pytest.fixture(params=[pytest.param(name, marks=() if name == QUICK else pytest.mark.slow) for name in TARGETS])
+def session(request):
+    """Every cell above the check has run."""
+    made = Session(request.param)
+    with notebooks._without_gpu(), made.client.setup_kernel(cwd=str(catalog.recipes_root().parent)):
+        for cell in made.notebook.cells:
+            if cell is not made.check:
+                made.run(cell)
+        yield made
+
+
+def test_an_edit_of_a_cell_fails_the_check_below_it_and_says_why(session):
+    printed, raised = session.checked()
+    assert raised == ""
+    assert f"Checked: the cells above: the code of {session.name}." in printed
+    assert re.search(r"^layout .*passed", printed, re.M) and re.search(r"^compiled .*passed", printed, re.M)
+
+    (cell,) = (cell for cell in session.notebook.cells if SOUND in cell.source)
+    cell.source = cell.source.replace(SOUND, BROKEN)
+    session.run(cell)
+    printed, raised = session.checked()
+    assert f"Checked: the cells above: smem_atom differs from {session.name}." in printed
+    assert re.search(r"^layout .*failed", printed, re.M)
+    assert re.search(r"^  layout .*: \S+\.wavefronts: \d+ \w+ take \d+ wavefronts each \(ideal \d+\)", raised, re.M), (
+        raised
+    )
+    assert not re.search(r"^(ran|timed|counted|sanitized) .*(passed|recorded)", printed, re.M)
+
+    cell.source = cell.source.replace(BROKEN, SOUND)
+    session.run(cell)
+    assert session.checked()[1] == ""

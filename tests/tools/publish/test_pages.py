@@ -1,0 +1,210 @@
+"""README's blocks, notebooks and recipe pages are in step with the catalog, the recipes and the records."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+
+import nbformat
+import pytest
+
+from cookbook.publish.pages import results_table
+from cookbook.recipe import catalog
+from tools.publish import notebooks, pages
+
+NAME = "ampere/ldmatrix_gemm"
+ROOT = catalog.recipes_root().parent
+
+
+def test_with_blocks_replaces_between_marks_and_only_there():
+    text = "a <!-- x:begin -->\nold\n<!-- x:end --> b"
+    assert pages.with_blocks(text, {"x": "new"}) == "a <!-- x:begin -->\nnew\n<!-- x:end --> b"
+    assert pages.with_blocks(pages.with_blocks(text, {"x": "n"}), {"x": "n"}).count("n\n") == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["", "<!-- x:end --><!-- x:begin -->", "<!-- x:begin --><!-- x:begin --><!-- x:end -->"]
+)
+def test_with_blocks_needs_its_marks(text):
+    with pytest.raises(ValueError, match="pair of <!-- x:begin -->"):
+        pages.with_blocks(text, {"x": "new"})
+
+
+def test_update_readme_writes_once_and_check_writes_never(tmp_path):
+    readme = tmp_path / "README.md"
+    empty = "<!-- recipes:begin --><!-- recipes:end --><!-- results:begin --><!-- results:end -->"
+    readme.write_text(empty)
+    assert not pages.update_readme(True, readme) and readme.read_text() == empty
+    assert not pages.update_readme(False, readme) and pages.update_readme(True, readme)
+    assert all(f"recipes/{recipe.name}.py" in readme.read_text() for recipe in catalog.recipes())
+
+
+def test_readme_is_in_step_with_catalog_and_results():
+    assert pages.update_readme(check=True), "run: python -m tools.publish.pages readme"
+
+
+def test_readme_and_docs_have_no_typed_performance_figures():
+    """Outside the generated blocks no text claims a speed."""
+    texts = {
+        "README.md": re.sub(r"<!-- (\w+):begin -->.*?<!-- \1:end -->", "", (ROOT / "README.md").read_text(), flags=re.S)
+    }
+    texts |= {str(p): p.read_text() for p in (ROOT / "docs").glob("*.md")}
+    claims = {name: re.findall(r"\d[\d.]*\s*(?:TFLOP|GB/s|% of|x faster|\bms\b)", text) for name, text in texts.items()}
+    assert not {name: found for name, found in claims.items() if found}
+
+
+PAGES = ("README.md", "docs/start.md", "docs/api/layouts.md", "docs/api/draw.md")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_examples_that_need_no_gpu_run(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), flags=re.S | re.M)
+    plain = [block for block in blocks if "matmul" not in block]
+    assert plain
+    for block in plain:
+        exec(compile(block, page, "exec"), {})
+    if "save(" in "".join(plain):
+        assert ET.parse(tmp_path / "tile.svg").getroot().tag.endswith("svg")
+    if "wavefronts" in "".join(plain):
+        assert capsys.readouterr().out == "4\n"
+
+
+# --- notebooks ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [r.name for r in catalog.recipes()])
+def test_notebook_is_in_step_executed_and_without_errors(name):
+    notebook = notebooks.read(name)
+    text = notebooks.notebook_path(name).read_text()
+    assert str(ROOT) not in text and "Traceback" not in text
+    assert any("image/svg+xml" in o.get("data", {}) for c in notebook.cells for o in c.get("outputs", []))
+    streams = [o for c in notebook.cells for o in c.get("outputs", []) if o.output_type == "stream"]
+    assert not [o.text for o in streams if o.name == "stderr"]
+    assert not [line for o in streams for line in o.text.splitlines() if re.search(r"\bfailed\b", line)]
+    nbformat.validate(notebook)
+
+
+@pytest.mark.parametrize("name", [r.name for r in catalog.recipes() if r.kind != "study"])
+def test_notebook_shows_the_results_as_they_are(name):
+    cells = [c for c in notebooks.read(name).cells if c.cell_type == "code" and "results_table(" in c.source]
+    shown = ["".join(o["data"]["text/markdown"]) for c in cells for o in c.outputs]
+    assert shown == [results_table(name)], "run: make notebooks"
+
+
+def small_notebook():
+    cells = [
+        nbformat.v4.new_markdown_cell("# T"),
+        nbformat.v4.new_code_cell("1 + 1"),
+        nbformat.v4.new_code_cell("x = 2"),
+    ]
+    for number, cell in enumerate(cells):
+        cell["id"] = f"c{number}"
+    return nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": {"name": "python3", "display_name": "P"}})
+
+
+def test_execute_is_repeatable_to_the_byte(tmp_path):
+    first, second = (nbformat.writes(notebooks.execute(small_notebook(), tmp_path)) for _ in range(2))
+    assert first == second and '"2"' in first and "iopub" not in first
+
+
+def test_execute_hides_the_gpu(tmp_path):
+    notebook = small_notebook()
+    notebook.cells[1].source = "import os; print(repr(os.environ['CUDA_VISIBLE_DEVICES']))"
+    assert notebooks.execute(notebook, tmp_path).cells[1].outputs[0].text == "''\n"
+
+
+def executed():
+    notebook = small_notebook()
+    for number, cell in enumerate(notebook.cells[1:], start=1):
+        cell.execution_count = number
+    return notebook
+
+
+def test_difference_sees_every_way_of_being_out_of_step():
+    assert notebooks.difference(executed(), small_notebook()) == ""
+    assert "not every code cell" in notebooks.difference(small_notebook(), small_notebook())
+    changed, shorter, retagged, failed = (executed() for _ in range(4))
+    changed.cells[1].source = "1 + 2"
+    assert notebooks.difference(changed, small_notebook()) == "cell 1 differs from the recipe"
+    retagged.cells[2].metadata = {"tags": ["lab"]}
+    assert notebooks.difference(retagged, small_notebook()) == "cell 2 differs from the recipe"
+    shorter.cells.pop()
+    assert notebooks.difference(shorter, small_notebook()) == "2 cells, the recipe has 3"
+    failed.cells[2].outputs = [nbformat.v4.new_output("error", ename="KeyError", evalue="", traceback=[])]
+    assert notebooks.difference(failed, small_notebook()) == "shows an error: KeyError"
+
+
+def test_read_of_a_missing_notebook_says_what_to_run(tmp_path):
+    with pytest.raises(notebooks.OutOfStep, match=r"missing; run `make notebooks`"):
+        notebooks.read(NAME, tmp_path)
+
+
+# --- pages ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [r.name for r in catalog.recipes()])
+def test_page_has_text_code_pictures_results_and_downloads(name):
+    page, stem = pages.page(name), name.split("/")[1]
+    assert (
+        page.startswith(f"# {catalog.find(name).title}\n") and len(re.findall(r"^# ", _outside_fences(page), re.M)) == 1
+    )
+    cells = notebooks.read(name).cells
+    asked = sum(
+        "results_table(" in cell.source for cell in cells if cell.cell_type == "code"
+    )  # a study may time itself
+    entry, timed = {"gemm": ("matmul", 1), "transpose": ("transpose", 1), "study": ("facts", asked)}[
+        catalog.find(name).kind
+    ]
+    outputs = [output for cell in cells for output in cell.get("outputs", ())]
+    drawn = sum("image/svg+xml" in output.get("data", {}) for output in outputs)
+    assert f"def {entry}(" in page and page.count('<figure class="picture"><svg') >= drawn >= (
+        2 if catalog.find(name).kind == "study" else 3
+    )
+    assert page.count(results_table(name)) == timed
+    assert f"[{stem}.py]({stem}.py): one file" in page and f"[{stem}.ipynb]({stem}.ipynb): this page" in page
+    assert f"`cookbook copy {name} .`" in page
+    for svg in re.findall(r"<figure[^>]*>(.*?)</figure>", page):
+        ET.fromstring(svg)
+
+
+def _outside_fences(markdown):
+    return re.sub(r"^(\s*`{3,}).*?^\1$", "", markdown, flags=re.S | re.M)
+
+
+def test_write_pages_leaves_what_is_right_alone_and_removes_strays(tmp_path):
+    pages.write_pages(tmp_path)
+    written = sorted(p for p in tmp_path.rglob("*") if p.is_file())
+    assert len(written) == 3 * len(catalog.recipes())
+    for recipe in catalog.recipes():  # the code that a page offers is one file that stands alone
+        offered = (tmp_path / f"recipes/{recipe.name}.py").read_text()
+        assert offered == catalog.standalone_source(recipe.name) and not re.search(
+            r"^\s*(import|from) cookbook\b", offered, re.M
+        )
+    before = [p.stat().st_mtime_ns for p in written]
+    (tmp_path / "recipes/ampere/gone.md").write_text("x")
+    pages.write_pages(tmp_path)
+    assert sorted(p for p in tmp_path.rglob("*") if p.is_file()) == written
+    assert [p.stat().st_mtime_ns for p in written] == before
+
+
+def test_a_page_computes_only_what_its_cells_show(monkeypatch):
+    """The counts of a study's kernels are no counts of an experiment, which it need not have."""
+    from cookbook.publish import study_tables
+
+    asked = []
+    monkeypatch.setattr(study_tables, "counted_table", lambda name: f"counts of {name}")
+    monkeypatch.setattr(study_tables, "experiment_table", asked.append)
+    live = pages._live("foundations/bank_conflicts")
+    cell = nbformat.v4.new_code_cell("Markdown(counted_table(NAME))")
+    assert pages._cell(cell, live)[-1] == "counts of foundations/bank_conflicts" and not asked
+
+
+def test_the_host_side_stands_once_folded_under_the_cell_that_uses_it():
+    page = pages.page(NAME)
+    title = '??? abstract "The host side, which all recipes share: cookbook/recipe/entry.py"'
+    assert page.count(title) == 1
+    before, after = page.split(title)
+    assert "Gemm(" in before.rsplit("```python", 1)[1]  # the cell right above it
+    assert "class Gemm:" in after.split("\n\n```", 1)[0]
+    assert "cookbook/recipe/entry.py" not in pages.page("foundations/bank_conflicts")

@@ -1,0 +1,509 @@
+"""Measured GEMMs side by side, as markdown: by size, as a ladder of steps, and by raster. For docs/benchmarks.md and
+README.
+
+Everything is read from results/. A record counts while its hash is that of the code as it is now; of what has only
+older records it is said that it was not measured since, and of the rest that it was not measured.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from cookbook import draw
+from cookbook.check.ran import Shape
+from cookbook.measure import ceilings, records
+from cookbook.measure.bench import ALL_SIZES, GROWN_FROM, all_grown, grown
+from cookbook.measure.contest import OURS
+from cookbook.measure.peers import QUACK, TORCH
+from cookbook.measure.records import Record
+from cookbook.publish import study_tables
+from cookbook.publish.markdown import NOT_MEASURED, figure, table
+from cookbook.recipe import catalog
+from cookbook.recipe.catalog import Recipe
+from cookbook.recipe.majors import DEFAULT
+from tools.publish import charts
+
+LADDERS = ("hopper", "ampere")  # tracks
+DTYPE = "bfloat16"
+Shapes: TypeAlias = tuple[Shape, ...]
+LADDER_SHAPES: Shapes = ((4096, 4096, 4096), (8192, 8192, 8192))
+SHORT_SHAPE = LADDER_SHAPES[1]
+CEILING = ceilings.PEER
+SPEED_UP = "speed-up of ours"  # the time of a peer over ours: above 1 ours is faster
+MISSING, OLD = "not measured", "not measured since the code changed"
+_NO_DEVICE = ""
+
+
+# --- records ----------------------------------------------------------------------------------------------------
+
+
+def tuned() -> tuple[str, ...]:
+    """Of each track of LADDERS the GEMM to use, by name."""
+    return tuple(r.name for track in LADDERS for r in catalog.recipes() if r.tuned and r.track == track)
+
+
+def timed(name: str, root: Path | None = None) -> list[Record]:
+    """A GEMM's timed records of DTYPE with K-major operands, stale ones too."""
+    return [r for r in records.select(name, "timed", DTYPE, root) if r["shape"] and r.get("majors", DEFAULT) == DEFAULT]
+
+
+def _current(found: list[Record]) -> list[Record]:
+    return [r for r in found if r["status"] == "passed" and not records.is_stale(r)]
+
+
+def _devices(found: list[Record]) -> list[str]:
+    return sorted({r["device"] for r in found})
+
+
+def absent(found: list[Record], shape: Shape) -> str:
+    """What is said of a shape that no current record is of."""
+    return OLD if any(tuple(r["shape"]) == shape for r in found) else MISSING
+
+
+def origin(found: list[Record]) -> str:
+    """Devices, days, inputs and versions of all these records: a sentence for each set of versions."""
+    days: dict[str, set[str]] = {}
+    for r in found:
+        versions = ", ".join(f"{name} {version}" for name, version in r["versions"].items() if version)
+        driver = f", driver {r['driver']}" if r.get("driver") else ""
+        said = f"{r['device']}, {{}}, inputs {r['distribution']}; {versions}{driver}."
+        days.setdefault(said, set()).add(r["date"].split()[0])
+    return " ".join(said.format(" to ".join(dict.fromkeys((min(d), max(d))))) for said, d in days.items())
+
+
+def _cube(shape: Shape | list[int]) -> bool:
+    return len(set(shape)) == 1
+
+
+def _by(shape: Shape) -> str:
+    return " x ".join(map(str, shape))
+
+
+def _in_short(shape: Shape) -> str:
+    return f"{shape[0]}³" if _cube(shape) else _by(shape)
+
+
+# --- by size ----------------------------------------------------------------------------------------------------
+
+
+def sizes(root: Path | None = None) -> str:
+    """Of each tuned recipe: speed and share of the ceiling by size as lines, and all shapes in a table.
+
+    Args:
+        root: the folder of the records; results/ if left out.
+    """
+    return "\n\n".join(_sizes_of(name, root) for name in tuned())
+
+
+def _sizes_of(name: str, root: Path | None) -> str:
+    found = timed(name, root)
+    current = _current(found)
+    parts = [f"### {_link(name)}"]
+    for device in _devices(current) or [_NO_DEVICE]:
+        here = [r for r in current if r["device"] == device]
+        pictures = (speed_chart(name, here), share_chart(name, here))
+        parts += [figure(picture.svg) for picture in pictures if picture]
+        parts += [size_table(found, here), origin(here)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _link(name: str) -> str:
+    return f"[`{name}`](recipes/{name}.md)"
+
+
+def speed_chart(name: str, current: list[Record]) -> draw.Picture | None:
+    """TFLOP/s of a recipe and its peers over the cubes; None if no cube was measured."""
+    lines: dict[str, list[draw.Point]] = {}
+    for r in _cubes(current):
+        for who, f in {name: r["figures"], **_peers(r)}.items():
+            spread = (f["tflops"] * f["median_ms"] / f[end] for end in ("max_ms", "min_ms"))
+            lines.setdefault(who, []).append(draw.Point(r["shape"][0], f["tflops"], *spread))
+    title = f"{name}, {DTYPE}" + (f", {current[0]['device']}" if current else "")
+    return draw.line_chart(lines, title=title, x_title="M = N = K", limit=CEILING) if lines else None
+
+
+def share_chart(name: str, current: list[Record]) -> draw.Picture | None:
+    """Which share of the ceiling, timed in the same run, a recipe and its peers reach over the cubes; or None."""
+    lines: dict[str, list[draw.Point]] = {}
+    for r in _cubes(current):
+        peers = _peers(r)
+        if CEILING not in peers:
+            continue
+        bound = peers.pop(CEILING)["median_ms"]
+        for who, f in {name: r["figures"], **peers}.items():
+            lines.setdefault(who, []).append(draw.Point(r["shape"][0], bound / f["median_ms"]))
+    title = "Share of the ceiling" + (f", {current[0]['device']}" if current else "")
+    return draw.line_chart(lines, "share of the ceiling in the same run", title, "M = N = K") if lines else None
+
+
+def _cubes(current: list[Record]) -> list[Record]:
+    return sorted((r for r in current if _cube(r["shape"])), key=lambda r: r["shape"])
+
+
+def _peers(record: Record) -> dict[str, dict]:
+    """The peers of a record that every GEMM has; its own variants are none of them."""
+    return {who: record["peers"][who] for who in (TORCH, QUACK, CEILING) if who in record["peers"]}
+
+
+def size_table(found: list[Record], current: list[Record]) -> str:
+    """A row for each of ALL_SIZES and for what else was measured: ours, and how it stands to its peers."""
+    of_shape = {tuple(r["shape"]): r for r in current}
+    others = sorted(set(of_shape) - {*ALL_SIZES} - _only_grown(), key=lambda shape: (math.prod(shape), shape))
+    header = ["M x N x K", "ours, ms (min to max)", "ours, TFLOP/s"]
+    header += [f"{who}, TFLOP/s ({SPEED_UP})" for who in (TORCH, QUACK)] + ["of the ceiling"]
+    rows = []
+    for shape in (*ALL_SIZES, *others):
+        cells = _size_cells(of_shape[shape]) if shape in of_shape else [absent(found, shape), *[""] * 4]
+        rows.append([_in_short(shape), *cells])
+    return table(header, rows)
+
+
+def _size_cells(record: Record) -> list[str]:
+    f, peers = record["figures"], _peers(record)
+    cells = [f"{f['median_ms']:.4g} ({f['min_ms']:.4g} to {f['max_ms']:.4g})", f"{f['tflops']:.0f}"]
+    for who in (TORCH, QUACK):
+        cells.append(f"{peers[who]['tflops']:.0f} ({peers[who]['ratio']:.3f})" if who in peers else "not timed")
+    return [*cells, f"{peers[CEILING]['ratio']:.1%}" if CEILING in peers else "not timed"]
+
+
+# --- by dimension -----------------------------------------------------------------------------------------------
+
+
+def growth(root: Path | None = None) -> str:
+    """Of each tuned recipe: its time as M, N or K grows and the two others stay, as lines and in a table.
+
+    Args:
+        root: the folder of the records; results/ if left out.
+    """
+    return "\n\n".join(_growth_of(name, root) for name in tuned())
+
+
+def _growth_of(name: str, root: Path | None) -> str:
+    found = timed(name, root)
+    current = [r for r in _current(found) if tuple(r["shape"]) in all_grown()]
+    parts = [f"### {_link(name)}"]
+    for device in _devices(current) or [_NO_DEVICE]:
+        here = {tuple(r["shape"]): r for r in current if r["device"] == device}
+        picture = growth_chart(name, here)
+        parts += [figure(picture.svg)] if picture else []
+        parts += [growth_table(found, here), origin(list(here.values()))]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _only_grown() -> set[Shape]:
+    """The shapes that `growth` shows and nothing else does."""
+    return {*all_grown()} - {*ALL_SIZES}
+
+
+def growth_chart(name: str, here: dict[Shape, Record]) -> draw.Picture | None:
+    """TFLOP/s of a recipe, a line for each dimension that grows: level where time is in proportion. None of none."""
+    lines: dict[str, list[draw.Point]] = {}
+    for dimension, letter in enumerate("MNK"):
+        for shape in grown(dimension):
+            if shape in here:
+                at = draw.Point(shape[dimension], here[shape]["figures"]["tflops"])
+                lines.setdefault(f"{letter} grows", []).append(at)
+    if not lines:
+        return None
+    device = next(iter(here.values()))["device"]
+    others = f"M, N or K; the two others {GROWN_FROM[0]}"
+    return draw.line_chart(lines, title=f"{name}, {DTYPE}, {device}", x_title=others, limit=None)
+
+
+def growth_table(found: list[Record], here: dict[Shape, Record]) -> str:
+    """A row for each size, and for each dimension that has it: ours, and how it stands to torch.matmul."""
+    header = ["size", *(f"as {letter}, ms ({SPEED_UP} over {TORCH})" for letter in "MNK")]
+    rows = []
+    for shapes in zip(*(grown(dimension) for dimension in range(3)), strict=True):
+        cells = [_growth_cell(here[shape]) if shape in here else absent(found, shape) for shape in shapes]
+        rows.append([str(shapes[0][0]), *cells])
+    return table(header, rows)
+
+
+def _growth_cell(record: Record) -> str:
+    ms, peers = f"{record['figures']['median_ms']:.4g}", _peers(record)
+    return f"{ms} ({peers[TORCH]['ratio']:.3f})" if TORCH in peers else ms
+
+
+# --- the ladder -------------------------------------------------------------------------------------------------
+
+
+class Step(NamedTuple):
+    """The best kernel of a recipe in its current record at one shape."""
+
+    record: Record
+    kernel: str  # a variant's name, or OURS
+    figures: dict[str, float]  # of that kernel
+    to_torch: float | None  # how many times as fast as torch.matmul in the same run
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """`to_torch` with the slowest and the fastest round of ours; NaN where torch.matmul was not timed."""
+        at_median = math.nan if self.to_torch is None else self.to_torch * self.figures["median_ms"]
+        return at_median / self.figures["max_ms"], at_median / self.figures["min_ms"]
+
+
+_UNMEASURED = Step({}, OURS, {}, None)
+Best: TypeAlias = dict[tuple[str, Shape], Step | None]  # by recipe and shape
+
+
+def ladder(root: Path | None = None) -> str:
+    """The GEMMs of each track as steps, at LADDER_SHAPES: a chart and a table for each device."""
+    parts = []
+    for track in LADDERS:
+        steps, found = _steps(track), {r.name: timed(r.name, root) for r in _steps(track)}
+        everything = [r for some in found.values() for r in _current(some) if tuple(r["shape"]) in LADDER_SHAPES]
+        parts.append(f"### {track.capitalize()}")
+        for device in _devices(everything) or [_NO_DEVICE]:
+            parts += _ladder_of(steps, found, device, LADDER_SHAPES)
+            parts.append(origin([r for r in everything if r["device"] == device]))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _ladder_of(steps: list[Recipe], found: dict[str, list[Record]], device: str, shapes: Shapes) -> list[str]:
+    """The chart, if anything was measured, and the table."""
+    best = {(r.name, shape): step(found[r.name], device, shape) for r in steps for shape in shapes}
+    chart = ladder_chart(steps, best, device, shapes)
+    return [*([figure(chart.svg)] if chart else []), ladder_table(steps, best, found, shapes)]
+
+
+def _steps(track: str) -> list[Recipe]:
+    """The GEMMs of a track that are timed at a shape of the ladder; one made for other shapes is no step of it."""
+    return [r for r in _gemms(track) if not r.bench_shapes or set(r.bench_shapes) & set(LADDER_SHAPES)]
+
+
+def _gemms(track: str) -> list[Recipe]:
+    return [r for r in catalog.recipes() if (r.track, r.kind) == (track, "gemm") and DTYPE in r.dtypes]
+
+
+def before(recipe: Recipe, steps: list[Recipe]) -> Recipe | None:
+    """The step that a recipe is held against: the one it builds on, else the one before it in the track."""
+    names = [r.name for r in steps]
+    if recipe.builds_on in names:
+        return steps[names.index(recipe.builds_on)]
+    at = names.index(recipe.name)
+    return steps[at - 1] if at else None
+
+
+def step(found: list[Record], device: str, shape: Shape) -> Step | None:
+    """The best kernel of the current record of a recipe on a device at a shape; None if there is no such record.
+
+    A baseline of the recipe is none of its kernels here: it lacks what the step adds.
+    """
+    for r in _current(found):
+        if r["device"] == device and tuple(r["shape"]) == shape:
+            others = (TORCH, QUACK, CEILING, *r.get("of", ()), *catalog.find(r["recipe"]).baselines)
+            own = {who: f for who, f in r["peers"].items() if who not in others}
+            kernels = {OURS: r["figures"], **own}
+            best = min(kernels, key=lambda who: kernels[who]["median_ms"])
+            torch = r["peers"].get(TORCH)
+            ratio = torch["median_ms"] / kernels[best]["median_ms"] if torch else None
+            return Step(r, best, kernels[best], ratio)
+    return None
+
+
+def _gain(recipe: Recipe, shape: Shape, steps: list[Recipe], best: Best) -> tuple[float, str] | None:
+    """How many times as fast as the step before, and that step's name; both measured against torch.matmul in their own
+    runs, so that the clocks of the two runs fall out. None if one of them was not measured."""
+    other = before(recipe, steps)
+    if other is None:
+        return None
+    ours, theirs = ((best[r.name, shape] or _UNMEASURED).to_torch for r in (recipe, other))
+    return (ours / theirs, other.name.split("/")[1]) if ours is not None and theirs is not None else None
+
+
+def ladder_chart(steps: list[Recipe], best: Best, device: str, shapes: Shapes) -> draw.Picture | None:
+    """Bars: each step's speed as a multiple of torch.matmul's, in brackets as one of the step before; or None."""
+    bars = []
+    for shape in shapes:
+        for recipe in steps:
+            one, gain = best[recipe.name, shape], _gain(recipe, shape, steps, best)
+            if one is not None and one.to_torch is not None:
+                note = f"{one.to_torch:.3f}" + (f" ({gain[0]:.2f}x)" if gain else "")
+                low, high = one.spread
+                bars.append(draw.Bar(_by(shape), recipe.name.split("/")[1], one.to_torch, low, high, note))
+    if not bars:
+        return None
+    own = next((n.split("/")[1] for n in tuned() if n in {r.name for r in steps}), OURS)
+    unit, meaning = (
+        "times torch.matmul in the same run",
+        "in brackets: that ratio over the step before's; line: min to max",
+    )
+    title = f"{steps[0].track}, {DTYPE}, {device}"
+    return draw.bar_chart(bars, unit, title, highlight=own, meaning=meaning)
+
+
+def ladder_table(steps: list[Recipe], best: Best, found: dict[str, list[Record]], shapes: Shapes) -> str:
+    """A row for each step: its best kernel, TFLOP/s, its speed as a multiple of torch.matmul's and a step's."""
+    header = ["step"]
+    for shape in shapes:
+        header += [f"TFLOP/s at {_in_short(shape)}", "times torch.matmul", "that ratio over the step before's"]
+    rows = []
+    for recipe in steps:
+        row = [_link(recipe.name)]
+        for shape in shapes:
+            row += _step_cells(recipe, shape, steps, best, found)
+        rows.append(row)
+    return table(header, rows)
+
+
+def _step_cells(
+    recipe: Recipe, shape: Shape, steps: list[Recipe], best: Best, found: dict[str, list[Record]]
+) -> list[str]:
+    one = best[recipe.name, shape]
+    if one is None:
+        return [absent(found[recipe.name], shape), "", ""]
+    gain = _gain(recipe, shape, steps, best)
+    speed = f"{one.figures['tflops']:.0f}" + (f" (`{one.kernel}`)" if one.kernel != OURS else "")
+    ratio = f"{one.to_torch:.3f}" if one.to_torch is not None else "not timed"
+    return [speed, ratio, f"{gain[0]:.2f} x `{gain[1]}`" if gain else ""]
+
+
+# --- made for other shapes --------------------------------------------------------------------------------------
+
+
+def apart(root: Path | None = None) -> str:
+    """The GEMMs that are timed at none of LADDER_SHAPES, each at the shapes that it is made for: a chart of its speed
+    and of the recipe's against it, as multiples of torch.matmul's, and a table with times in microseconds."""
+    parts = []
+    for recipe in _made_for_others():
+        found = timed(recipe.name, root)
+        current = _current(found)
+        parts.append(f"### {_link(recipe.name)}")
+        for device in _devices(current) or [_NO_DEVICE]:
+            here = [r for r in current if r["device"] == device]
+            chart = apart_chart(recipe, here)
+            parts += [figure(chart.svg)] if chart else []
+            parts += [apart_table(recipe, found, here), origin(here)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _made_for_others() -> list[Recipe]:
+    """The GEMMs of the tracks of LADDERS that are no step of them."""
+    steps = {r.name for track in LADDERS for r in _steps(track)}
+    return [r for track in LADDERS for r in _gemms(track) if r.name not in steps]
+
+
+def apart_chart(recipe: Recipe, current: list[Record]) -> draw.Picture | None:
+    """Bars at each shape: speed as a multiple of torch.matmul's in the same run; None if nothing was measured."""
+    bars, of_shape = [], {tuple(r["shape"]): r for r in current if TORCH in r["peers"]}
+    for r in filter(None, map(of_shape.get, recipe.bench_shapes)):
+        torch = r["peers"][TORCH]["median_ms"]
+        for who, f in ((recipe.name, r["figures"]), (recipe.compared_with or "", r["peers"].get(recipe.compared_with))):
+            if f:
+                value, low, high = (torch / f[end] for end in ("median_ms", "max_ms", "min_ms"))
+                bars.append(draw.Bar(_by(r["shape"]), who.split("/")[1], value, low, high, f"{value:.3f}"))
+    if not bars:
+        return None
+    title = f"{recipe.name}, {DTYPE}, {current[0]['device']}"
+    own = recipe.name.split("/")[1]
+    return draw.bar_chart(bars, "times torch.matmul in the same run", title, highlight=own)
+
+
+def apart_table(recipe: Recipe, found: list[Record], current: list[Record]) -> str:
+    """A row for each shape that the recipe is timed at: microseconds, and how ours stands to its peers."""
+    of_shape = {tuple(r["shape"]): r for r in current}
+    peers = [TORCH, *([recipe.compared_with] if recipe.compared_with else [])]
+    rows = []
+    for shape in recipe.bench_shapes:
+        row = [_in_short(shape)]
+        if shape in of_shape:
+            r = of_shape[shape]
+            us = [1000 * r["figures"][end] for end in ("median_ms", "min_ms", "max_ms")]
+            row.append("{:.2f} ({:.2f} to {:.2f})".format(*us))
+            timed_too = (r["peers"].get(who) for who in peers)
+            row += [f"{1000 * f['median_ms']:.2f} ({f['ratio']:.3f})" if f else "not timed" for f in timed_too]
+        else:
+            row += [absent(found, shape), *[""] * len(peers)]
+        rows.append(row)
+    return table(["M x N x K", "ours, µs (min to max)", *(f"{who}, µs ({SPEED_UP})" for who in peers)], rows)
+
+
+# --- rasters ----------------------------------------------------------------------------------------------------
+
+
+def rasters(root: Path | None = None) -> str:
+    """The experiments with orders of tiles: what each reads and how often L2 has it, the model, and its time."""
+    return "\n\n".join(_experiment(r.name, root) for r in catalog.recipes() if r.measures == "experiment")
+
+
+def _experiment(name: str, root: Path | None) -> str:
+    pictures = (_read_chart(name, root), charts.experiment_chart(name, root))
+    shown = [figure(picture.svg) for picture in pictures if picture]
+    return "\n\n".join([*shown, study_tables.experiment_table(name, root)])
+
+
+def _read_chart(name: str, root: Path | None) -> draw.Picture | None:
+    """Bytes from memory by order, by the model and as counted; None if none were counted."""
+    found = [r for r in records.select(name, "counted", None, root) if not records.is_stale(r)]
+    if not found:
+        return None
+    bars = []
+    for order, f in found[0]["figures"].items():
+        bars.append(draw.Bar(order, "by the model", f["predicted_bytes"] / study_tables.GB))
+        note = f"{f['read_bytes'] / study_tables.GB:.3g}, L2 hits {f['l2_hit_rate']:.0%}"
+        bars.append(draw.Bar(order, "counted", f["read_bytes"] / study_tables.GB, note=note))
+    title = f"Read from memory, {found[0]['device']}"
+    return draw.bar_chart(bars, "GB", title, "counted", ratios=False, meaning="shorter is better")
+
+
+# --- README -----------------------------------------------------------------------------------------------------
+
+
+def short(root: Path | None = None) -> str:
+    """The block of README: the tuned recipes by shape, then all steps at one shape."""
+    parts, used = [], []
+    for name in tuned():
+        found = timed(name, root)
+        current = [r for r in _current(found) if tuple(r["shape"]) not in _only_grown()]
+        current.sort(key=lambda r: (math.prod(r["shape"]), r["shape"]))
+        used += current
+        missing = [shape for shape in ALL_SIZES if list(shape) not in [r["shape"] for r in current]]
+        parts.append(f"**[`{name}`](recipes/{name}.py)**, {DTYPE}")
+        if not current:
+            parts.append("*Not measured since the code changed.*" if found else NOT_MEASURED)
+            continue
+        devices = len(_devices(current)) > 1
+        rows = [[_in_short(r["shape"]), *([r["device"]] if devices else []), *_size_cells(r)[1:]] for r in current]
+        header = ["M x N x K", *(["on"] if devices else []), "ours, TFLOP/s"]
+        header += [f"{who} ({SPEED_UP})" for who in (TORCH, QUACK)] + ["of the ceiling"]
+        parts.append(table(header, rows, right=2 if devices else 1))
+        if missing:
+            parts.append(f"Not measured: {', '.join(map(_in_short, missing))}.")
+    for recipe in _made_for_others():
+        found = timed(recipe.name, root)
+        current = _current(found)
+        used += current
+        parts.append(f"**[`{recipe.name}`](recipes/{recipe.name}.py)**, {DTYPE}")
+        for device in _devices(current) or [_NO_DEVICE]:
+            parts.append(apart_table(recipe, found, [r for r in current if r["device"] == device]))
+    ladders, more = _short_ladder(root)
+    plots = (
+        "Plots, and every step at more sizes, are on the site's page of [benchmarks](docs/benchmarks.md): `make serve`."
+    )
+    parts += [ladders, origin(used + more), plots]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _short_ladder(root: Path | None) -> tuple[str, list[Record]]:
+    """All GEMMs as steps at SHORT_SHAPE, one line each, and the records behind it; "" if nothing was measured."""
+    rows, used = [], []
+    for track in LADDERS:
+        steps, found = _steps(track), {r.name: timed(r.name, root) for r in _steps(track)}
+        for device in _devices([r for some in found.values() for r in _current(some)]):
+            best: Best = {(r.name, SHORT_SHAPE): step(found[r.name], device, SHORT_SHAPE) for r in steps}
+            used += [one.record for one in best.values() if one]
+            for r in steps:
+                if best[r.name, SHORT_SHAPE]:
+                    rows.append([f"[`{r.name}`](recipes/{r.name}.py)", device])
+                    rows[-1] += _step_cells(r, SHORT_SHAPE, steps, best, found)
+    header = [
+        "step",
+        "on",
+        f"TFLOP/s at {_in_short(SHORT_SHAPE)}",
+        "times torch.matmul",
+        "that ratio over the step before's",
+    ]
+    return (f"The same, step by step:\n\n{table(header, rows, right=2)}" if rows else ""), used
