@@ -595,7 +595,7 @@ def _three(warp: Recorder, sizes: Any, what: str) -> tuple[int, int, int]:
 
 
 def host_arguments(
-    module: Any, config: Any, problem: Problem, strides: tuple[int, int, int] | None = None
+    module: Any, config: Any, problem: Problem, more: dict[str, tuple[Any, ...]] | None = None
 ) -> list[Any]:
     """What a recipe's `gemm` is called with for a problem, without what is known when it compiles.
 
@@ -604,16 +604,16 @@ def host_arguments(
     `remap` is a table in global memory that no kernel writes: here, the identity. Any other value is unknown.
 
     Args:
-        strides: elements between the lines of A, B and C; if left out, those of K-major operands without padding.
+        more: values by name that are to be taken; if left out, `strides` are of K-major operands without padding.
     """
     sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "sms": problem.sms}
     row = 8 * -(-problem.k // 8)
     known: dict[str, tuple[Any, ...]] = {
         "mnk": (problem.m, problem.n, problem.k),
-        "strides": strides or (row, row, 8 * -(-problem.n // 8)),
+        "strides": (row, row, 8 * -(-problem.n // 8)),
         "sms": (problem.sms,),
         "remap": (tuple(range(problem.sms)),),
-    }
+    } | (more or {})
 
     def values(name: str, of: Any) -> Iterator[Any]:
         """One for each number or pointer that an argument is made of."""

@@ -9,7 +9,6 @@ from typing import Any
 from cookbook.check.pipeline import shapes
 from cookbook.check.pipeline.programs import Problem, host_arguments
 from cookbook.check.pipeline.reading import Module
-from cookbook.check.pipeline.shapes import UNKNOWN
 from cookbook.check.product.memory import Operand, Scales, base_of
 from cookbook.check.product.places import Ptr, element
 from cookbook.recipe import formats
@@ -56,7 +55,7 @@ def cases(module: Any, config: Any) -> tuple[Case, ...]:
         case((2 * m, n, stages * k), ctas),
     ]
     if grouped := _small_groups(config, 2 * down):
-        found.append(case((2 * m + RAGGED + 1, n + RAGGED, RAGGED), 2 * ctas, grouped))
+        found.append(case((2 * m + RAGGED + 1, 2 * n + RAGGED, RAGGED), 2 * ctas, grouped))
     return tuple(found)
 
 
@@ -106,7 +105,8 @@ def given(module: Any, trace: Module, config: Any, problem: Problem) -> Given:
     tables: dict[str, tuple[int, ...]] = {}
     pointers = iter(names)
     arguments: list[Any] = []
-    for value, text in zip(_values(module, config, problem, lines), host.argument_types, strict=True):
+    more = {"strides": lines, "stride_sa": (1,), "stride_sb": (1,)}  # of scale factors: one after the other
+    for value, text in zip(host_arguments(module, config, problem, more), host.argument_types, strict=True):
         if not text.startswith("!cute.ptr"):
             arguments.append(value)
         elif isinstance(value, tuple):
@@ -116,22 +116,6 @@ def given(module: Any, trace: Module, config: Any, problem: Problem) -> Given:
             arguments.append(Ptr("gmem", operands[next(pointers)].base))
     factors = {3 + "AB".index(name[1]): one for name, one in operands.items() if name in ("SA", "SB")}
     return Given(arguments, operands, tables, k, form.block // per if form else 0, factors)
-
-
-def _values(module: Any, config: Any, problem: Problem, lines: tuple[int, int, int]) -> list[Any]:
-    """The host function's arguments; scale factors of rows lie one after the other."""
-    values = host_arguments(module, config, problem, lines)
-    flat = [
-        name
-        for name in inspect.signature(module.gemm).parameters
-        if name not in SAID_WHEN_COMPILED
-        for _ in range(3 if name in ("mnk", "strides") else 1)
-    ]
-    named = zip(flat, values, strict=True)
-    return [1 if value is UNKNOWN and name.startswith("stride_") else value for name, value in named]
-
-
-SAID_WHEN_COMPILED = ("dtype", "dtypes", "config", "vec")
 
 
 def _operand(
