@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cookbook.check.pipeline import shapes
-from cookbook.check.pipeline.programs import Problem, host_arguments
+from cookbook.check.pipeline.programs import Problem, named_arguments
 from cookbook.check.pipeline.reading import Module
+from cookbook.check.pipeline.shapes import UNKNOWN
 from cookbook.check.product.memory import Operand, Scales, base_of
 from cookbook.check.product.places import Ptr, element
 from cookbook.recipe import formats
@@ -105,8 +106,7 @@ def given(module: Any, trace: Module, config: Any, problem: Problem) -> Given:
     tables: dict[str, tuple[int, ...]] = {}
     pointers = iter(names)
     arguments: list[Any] = []
-    more = {"strides": lines, "stride_sa": (1,), "stride_sb": (1,)}  # of scale factors: one after the other
-    for value, text in zip(host_arguments(module, config, problem, more), host.argument_types, strict=True):
+    for value, text in zip(_values(module, config, problem, lines), host.argument_types, strict=True):
         if not text.startswith("!cute.ptr"):
             arguments.append(value)
         elif isinstance(value, tuple):
@@ -116,6 +116,12 @@ def given(module: Any, trace: Module, config: Any, problem: Problem) -> Given:
             arguments.append(Ptr("gmem", operands[next(pointers)].base))
     factors = {3 + "AB".index(name[1]): one for name, one in operands.items() if name in ("SA", "SB")}
     return Given(arguments, operands, tables, k, form.block // per if form else 0, factors)
+
+
+def _values(module: Any, config: Any, problem: Problem, lines: tuple[int, int, int]) -> list[Any]:
+    """The host function's arguments; scale factors of rows lie one after the other."""
+    named = named_arguments(module, config, problem, lines)
+    return [1 if value is UNKNOWN and name.startswith("stride_") else value for name, value in named]
 
 
 def _operand(
