@@ -23,6 +23,7 @@ _MARKS = {
     "<!-- recipes -->": lambda: publishing.recipes_table(lambda recipe: f"recipes/{recipe.name}.md"),
     "<!-- probes -->": probe_tables.markdown,
     "<!-- faults -->": faults.markdown,
+    "<!-- mutants -->": faults.mutation_score,
     "<!-- bench sizes -->": benchmarks.sizes,
     "<!-- bench growth -->": benchmarks.growth,
     "<!-- bench apart -->": benchmarks.apart,

@@ -11,6 +11,7 @@ import importlib.util
 import json
 import sys
 import tempfile
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -18,8 +19,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this source tree, installed or not
 
+from cookbook.measure.device_code import device_hash
 from cookbook.publish.pages import table
 from cookbook.recipe import catalog
+from tools import mutate
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "tests" / "faults.json"
@@ -37,6 +40,8 @@ IN_RECIPES = (
     "check/product/test_product",
 )
 IN_WORDS = {"model/test_tcgen05": "DESCRIPTOR_FAULTS", "model/test_scale_factors": "SCALE_FAULTS"}
+_OUTCOMES = (mutate.COMPILER, mutate.EQUIVALENT, *mutate.LEVELS, mutate.LATE)
+SIGNS = {"equivalent": "computes the same", "slow": "right but slow", "hole": "no level sees it"}  # of survivors
 Row = dict[str, str]  # recipe, variant, what, old, new; level and by, where it has been run
 
 
@@ -81,6 +86,37 @@ def markdown() -> str:
             title = f"[{name}](recipes/{name}.md)" if name in order else f"The words of one `{name}`"
             parts += [f"## {title}", _table(of_name)]
     return "\n\n".join(parts)
+
+
+def mutation_score(records: dict[str, Any] | None = None) -> str:
+    """A table of the mutants that `tools/mutate.py` ran of each recipe, and one of those that nothing caught."""
+    heads = ["recipe", "mutants", "score", "not compiled", "the same kernel", *(f"by {x}" for x in mutate.LEVELS)]
+    cells, survivors = [], []
+    for name, record in (mutate.recorded() if records is None else records).items():
+        rows = record["mutants"]
+        count = Counter(row["outcome"] for row in rows)
+        count.update(_sign(row) for row in rows)
+        old = "" if record["device"] == device_hash(name) else ", of earlier code"
+        cells.append([f"[{name}](recipes/{name}.md){old}", f"{len(rows)} of {record['possible']}", mutate.score(rows)])
+        cells[-1] += [str(count[one] or "") for one in _OUTCOMES] + [str(count[one] or "") for one in SIGNS]
+        survivors += [_survivor(name, row) for row in rows if row["outcome"] == mutate.SURVIVED]
+    return "\n\n".join(
+        [
+            table([*heads, mutate.LATE, *SIGNS.values()], cells),
+            table(["survivor", "is", "becomes", "what it is", "why"], survivors, right=5),
+        ]
+    )
+
+
+def _sign(row: dict[str, Any]) -> str:
+    """What a survivor was argued to be."""
+    return row["argued"][0] if "argued" in row else ""
+
+
+def _survivor(name: str, row: dict[str, Any]) -> list[str]:
+    code = (f"`{row[text]}`".replace("|", "\\|") for text in ("old", "new"))
+    why = row["argued"][1] if "argued" in row else ""
+    return [f"{name}, line {row['line']}", *code, SIGNS.get(_sign(row), "not argued"), why]
 
 
 def _summary(rows: list[Row]) -> str:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from cookbook.recipe import catalog
 
-__all__ = ["ROOTS", "canonical", "device_hash", "digest", "host_hash", "of_files"]
+__all__ = ["ROOTS", "canonical", "device_hash", "digest", "host_hash", "kernel_names", "of_files"]
 
 ROOTS = ("compile_for", "config_for", "configs_for", "beside", "CONFIG", "VARIANTS", "KERNELS", "EXPERIMENT")
 DECORATORS = ("jit", "kernel")  # of `cute`
@@ -49,6 +49,13 @@ def host_hash(name: str, root: Path | None = None) -> str:
     """
     own, imported = _host(_text(name, root))
     return digest(own, *map(canonical, _texts(imported)))
+
+
+def kernel_names(source: str) -> set[str]:
+    """Names at the top of a recipe's text that its kernels, and the functions that launch them, are made of."""
+    module = _recipe(source)
+    decorated = {name for name, function in module.functions.items() if module._decorated(function)}
+    return {name for name, of in module.reachable(decorated) if of is None}
 
 
 def digest(*texts: str) -> str:

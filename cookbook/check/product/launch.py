@@ -211,6 +211,8 @@ def launch(trace: Module, arguments: list[Any], going: Launch) -> None:
         raise CannotFollow(f"a host function of {len(host.arguments)} arguments; {len(arguments)} are known")
     f.run(host, arguments)
     found = f.config
+    if "kernel" not in found:
+        raise Fault("the host function: got no launch; needed one")
     sizes = []
     for key in ("grid", "cluster", "block"):
         x, y, z = (f.integer(size, f"the {key}") for size in found[key])

@@ -156,16 +156,26 @@ def offset(shape: Any, stride: Any, coordinate: Any) -> Any:
 
 
 def split(shape: Any, index: Any) -> Any:
-    """The coordinate of an index, the first mode fastest; what is left over counts in the last mode."""
+    """The coordinate of an index, the first mode fastest; what is left over counts in the last mode.
+
+    As CuTe has it: the remainder of an index below 0 is below 0.
+    """
     count = len(list(shapes.leaves(shape)))
     found = []
     for number, extent in enumerate(shapes.leaves(shape)):
         if number == count - 1:
             found.append(index)
         else:
-            found.append(index % extent)
-            index = index // extent
+            found.append(_remainder(index, extent))
+            index = (index - found[-1]) // extent
     return nested(shape, iter(found))
+
+
+def _remainder(index: Any, extent: Any) -> Any:
+    """What a division toward zero leaves."""
+    if isinstance(index, np.ndarray):
+        return np.fmod(index, extent)
+    return -(-index % extent) if index < 0 else index % extent
 
 
 def nested(pattern: Any, values: Iterator[Any]) -> Any:

@@ -174,6 +174,20 @@ FAULTS = [
         "mma.set(tcgen05.Field.ACCUMULATE, True)",
         "an MMA adds to accumulators: got what nothing has written",
     ),
+    planted(
+        TCGEN05,
+        "the guard looks at the element before a vector",
+        "if cute.elem_less(tCcC[0, m, n], limit)",
+        "if cute.elem_less(tCcC[-1, m, n], limit)",
+        "C: got a store to row 3, column 536; needed one inside: C is 216 x 536",
+    ),
+    planted(
+        HOPPER,
+        "nothing is launched",
+        "grid=(tiles, 1, 1), block=(config.threads, 1, 1), stream=stream\n    )",
+        "grid=(tiles, 1, 1), block=(config.threads, 1, 1), stream=stream\n    ) if False else None",
+        "the host function: got no launch; needed one",
+    ),
 ]
 
 

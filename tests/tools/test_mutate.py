@@ -1,0 +1,164 @@
+"""The mutation score: which edits there are, what becomes of a mutant, and what the page says of the record."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cutlass")
+ROOT = Path(__file__).parents[2]
+if not (ROOT / "tools").is_dir():
+    pytest.skip("tools/ is not here: this is not a checkout", allow_module_level=True)
+sys.path.insert(0, str(ROOT))
+
+from cookbook.recipe import catalog  # noqa: E402
+from tools import faults, mutate  # noqa: E402
+from tools.mutants import mutants  # noqa: E402
+
+HOPPER = "hopper/tma_wgmma_gemm"
+SMALL = '''
+import cutlass.cute as cute
+
+class Config:
+    def threads(self):
+        return 32
+
+    def words(self):
+        return 64
+
+def host():
+    return 7
+
+def part(sA, sB, k):
+    """Not 5 of these."""
+    require(k > 4, "k", f"{k + 6}", "more")
+    cute.wait(sA)
+    x = sA[None, k]
+    x = sB[k, 0]
+    return x
+
+@cute.kernel
+def kernel(sA, sB, config: tuple[8] = 9):
+    if config.threads() < 1 and sA:
+        part(sA,
+             sB, True)
+    cute.copy(0.0, pred=sA)
+'''
+
+
+def test_every_operator_edits_what_a_kernel_is_made_of_and_nothing_else():
+    found = {(one.operator, one.new) for one in mutants(SMALL)}
+    assert found == {
+        ("off by one", "return 33"),
+        ("off by one", "return 31"),
+        ("drop", "pass"),
+        ("sibling", "cute.wait(sB)"),
+        ("sibling", "x = sB[None, k]"),
+        ("swap", "x = sA[k, None]"),
+        ("index", "x = sA[None, 0]"),
+        ("sibling", "x = sA[k, 0]"),
+        ("swap", "x = sB[0, k]"),
+        ("index", "x = sB[0, 0]"),
+        ("off by one", "x = sB[k, 1]"),
+        ("off by one", "x = sB[k, -1]"),
+        ("guard", "if True:"),
+        ("guard", "if True and sA:"),
+        ("guard", "if config.threads() < 1 and True:"),
+        ("comparison", "if config.threads() <= 1 and sA:"),
+        ("off by one", "if config.threads() < 2 and sA:"),
+        ("off by one", "if config.threads() < 0 and sA:"),
+        ("sibling", "if config.threads() < 1 and sB:"),
+        ("swap", "part(sB, sA"),
+        ("swap", "True, sB)"),
+        ("sibling", "part(sB,"),
+        ("sibling", "sA, True)"),
+        ("constant", "sB, False)"),
+        ("constant", "cute.copy(1.0, pred=sA)"),
+        ("guard", "cute.copy(0.0, )"),
+        ("sibling", "cute.copy(0.0, pred=sB)"),
+    }
+    assert len([one for one in mutants(SMALL) if one.operator == "drop"]) == 5  # both of `x`, and three calls
+
+
+def test_every_mutant_of_a_recipe_is_another_text_with_as_many_lines_that_parses():
+    source = catalog.without_lab(catalog.find(HOPPER).file.read_text(encoding="utf-8"))
+    found = mutants(source)
+    texts = {one.of(source) for one in found}
+    assert len(texts) == len(found) > 300
+    assert {text.count("\n") for text in texts} == {source.count("\n")}
+    for one in found[::7]:
+        ast.parse(one.of(source))
+        assert one.of(source).splitlines()[one.line - 1].strip() == one.new
+
+
+def test_a_sample_is_the_same_each_time_has_every_operator_and_begins_a_larger_one():
+    source = catalog.find(HOPPER).file.read_text(encoding="utf-8")
+    assert mutate.drawn(source, 24, 1) == mutate.drawn(source, 40, 1)[:24] != mutate.drawn(source, 24, 2)
+    assert {one.operator for one in mutate.drawn(source, 8, 1)} == {one.operator for one in mutants(source)}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "outcome", "said"),
+    [
+        ("thr = copies.s2g_c.get_slice(tidx)", "thr = copies.s2g_c.get_slice(0 + tidx)", "equivalent", "trace"),
+        ("warpgroup.wait_group(1)", "warpgroup.wait_group(one)", "compiler", "NameError"),
+        ("make_swizzle(bits, 4, 3)", "make_swizzle(bits, 4, 4)", "layout", "wavefronts"),
+        ("if cute.elem_less(tCcC[0, m, n], limit)", "if True", "product", "a store to row"),
+    ],
+)
+def test_what_becomes_of_a_mutant(tmp_path, old, new, outcome, said):
+    recipe = catalog.find(HOPPER)
+    source = catalog.without_lab(recipe.file.read_text(encoding="utf-8"))
+    assert old in source
+    traces = mutate.Subject(recipe, mutate._written(source, tmp_path / "original.py")).traces()
+    file = mutate._written(source.replace(old, new), tmp_path / "mutant.py")
+    *_, (found, by) = mutate.judged(recipe, file, mutate.Original(traces, ("",)))
+    assert found == outcome
+    assert said in by
+
+
+def _told(seconds: float, status: int):
+    """Yields twice, and then waits and crashes."""
+    yield "first"
+    yield "second"
+    time.sleep(seconds)
+    if status:
+        os._exit(status)
+
+
+def test_a_process_that_never_ends_has_no_result_and_one_that_crashes_what_it_had_told():
+    assert mutate.apart(_told, 0.3, 60, 0) is None
+    assert mutate.apart(_told, 20, 0, 1) == "second"
+    assert mutate.apart(_told, 20, 0, 0) == "second"
+
+
+def _row(outcome, *argued):
+    row = {"operator": "drop", "function": "f", "line": 3, "old": "a | b", "new": "pass", "text": "pass", "by": ""}
+    return row | {"outcome": outcome} | ({"argued": list(argued)} if argued else {})
+
+
+def test_the_score_leaves_out_what_is_the_same_kernel_or_none():
+    rows = [_row("compiler"), _row("equivalent"), _row("survived", "equivalent", "x")]
+    assert mutate.score(rows) == ""
+    assert mutate.score([*rows, *[_row("product")] * 3, _row("survived", "hole", "y")]) == "75%"
+    assert mutate.score([*rows, *[_row("layout")] * 3, _row("out of time"), _row("survived")]) == "60%"
+
+
+def test_the_page_says_what_became_of_all_and_shows_every_survivor():
+    rows = [_row("compiler"), _row("product"), _row("survived", "slow", "one barrier more")]
+    shown = faults.mutation_score({HOPPER: {"device": "of another text", "possible": 9, "mutants": rows}})
+    assert f"| [{HOPPER}](recipes/{HOPPER}.md), of earlier code | 3 of 9 | 50% | 1 |  |  | 1 |" in shown
+    assert f"| {HOPPER}, line 3 | `a \\| b` | `pass` | right but slow | one barrier more |" in shown
+
+
+def test_every_survivor_on_record_is_argued():
+    records = mutate.recorded()
+    assert len({name.partition("/")[0] for name in records}) == 3
+    for name, record in records.items():
+        left = [row for row in record["mutants"] if row["outcome"] in (mutate.SURVIVED, mutate.LATE)]
+        assert [mutate.shown(name, row) for row in left if row.get("argued", [""])[0] not in faults.SIGNS] == []
