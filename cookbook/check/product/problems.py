@@ -61,7 +61,7 @@ def cases(module: Any, config: Any) -> tuple[Case, ...]:
 
 
 def _small_groups(config: Any, rows: int) -> Any:
-    """The configuration with groups of so many rows of tiles; None of one that has no groups, or none so small."""
+    """The configuration with that many rows of tiles in a group; None of one that has no groups, or none so small."""
     for name in ("raster_group", "swizzle_size"):
         if getattr(config, name, rows) > rows:
             try:
