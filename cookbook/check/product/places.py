@@ -90,7 +90,7 @@ class Ptr:
     cta: Any = None
 
     def moved(self, by: Any) -> Ptr:
-        """Further by a number of bytes; of coordinates, of coordinates."""
+        """Further by `by` bytes, or coordinates."""
         return Ptr(self.space, self.address + by, self.array, self.name, self.cta)
 
 
