@@ -29,7 +29,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "installed in $$(( $$(date +%s) - start )) s"
 	@touch $@
 
-demo: $(STAMP)  ## check the two GEMMs: layout, model, compiled; and on a GPU ran and timed
+demo: $(STAMP)  ## check the two GEMMs: layout, model, product, pipeline, compiled; and on a GPU ran and timed
 	@$(BIN)/cookbook check ampere/ldmatrix_gemm hopper/tma_wgmma_gemm
 
 test: $(STAMP) lint  ## lint and tests; the strict build of the site is one, and a GPU's run where there is one

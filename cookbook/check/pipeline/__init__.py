@@ -60,9 +60,9 @@ class Explored:
         return not self.faults
 
 
-def trace_of(module: Any, arch: str, dtype: Any, config: Any) -> Module:
+def trace_of(module: Any, arch: str, dtype: Any, config: Any, **options: Any) -> Module:
     """What CuTe traced of a GEMM recipe; arguments as of `tracing.traced`."""
-    return Module(traced(module, arch, dtype, config))
+    return Module(traced(module, arch, dtype, config, **options))
 
 
 def has_pipeline(trace: Module) -> bool:

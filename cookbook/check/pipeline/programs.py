@@ -606,6 +606,13 @@ def host_arguments(
     Args:
         strides: elements between the lines of A, B and C; if left out, those of K-major operands without padding.
     """
+    return [value for _, value in named_arguments(module, config, problem, strides)]
+
+
+def named_arguments(
+    module: Any, config: Any, problem: Problem, strides: tuple[int, int, int] | None = None
+) -> list[tuple[str, Any]]:
+    """What `host_arguments` returns, each value with the name of the parameter or field that it is a part of."""
     sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "sms": problem.sms}
     row = 8 * -(-problem.k // 8)
     known: dict[str, tuple[Any, ...]] = {
@@ -615,18 +622,18 @@ def host_arguments(
         "remap": (tuple(range(problem.sms)),),
     }
 
-    def values(name: str, of: Any) -> Iterator[Any]:
+    def values(name: str, of: Any) -> Iterator[tuple[str, Any]]:
         """One for each number or pointer that an argument is made of."""
         if name in known:
-            yield from known[name]
+            yield from ((name, value) for value in known[name])
         elif inspect.isfunction(function := getattr(module, name, None)):
             given = sizes | {"config": config}
-            yield function(**{key: given[key] for key in inspect.signature(function).parameters})
+            yield name, function(**{key: given[key] for key in inspect.signature(function).parameters})
         elif fields := getattr(of, "_fields", ()):
             for field in fields:
                 yield from values(field, of.__annotations__[field])
         else:
-            yield from (UNKNOWN for _ in get_args(of) or (of,))
+            yield from ((name, UNKNOWN) for _ in get_args(of) or (of,))
 
     parameters = inspect.signature(module.gemm).parameters
     return [x for name, each in parameters.items() if not _is_constant(each) for x in values(name, each.annotation)]

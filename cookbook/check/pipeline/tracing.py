@@ -18,7 +18,7 @@ _BARRIER = re.compile(
 )
 
 
-def traced(module: Any, arch: str, dtype: Any, config: Any) -> str:
+def traced(module: Any, arch: str, dtype: Any, config: Any, **options: Any) -> str:
     """The kernel of a GEMM recipe and its host function, as MLIR in the generic form, with source lines.
 
     Args:
@@ -26,6 +26,7 @@ def traced(module: Any, arch: str, dtype: Any, config: Any) -> str:
         arch: a compile target, `"sm_90a"`.
         dtype: a `cutlass` numeric type.
         config: the recipe's `Config`.
+        **options: what more its `compile_for` takes: `vec=1`.
     """
     from cutlass.cutlass_dsl import CuTeDSL
 
@@ -35,7 +36,7 @@ def traced(module: Any, arch: str, dtype: Any, config: Any) -> str:
         wanted = {"keep_ir": True, "dump_dir": folder, "lineinfo": True, "dryrun": True}  # dryrun: nothing is compiled
         try:
             _set(settings, wanted)
-            module.compile_for(arch, dtype, config)
+            module.compile_for(arch, dtype, config, **options)
         finally:
             _set(settings, before)
         written = [file.read_text(encoding="utf-8") for file in Path(folder).glob("*.mlir")]

@@ -26,10 +26,10 @@ from cookbook.check.pipeline.shapes import CannotFollow
 from cookbook.check.product import scaling, takeover  # noqa: F401, their operations become known
 from cookbook.check.product.follower import Fault
 from cookbook.check.product.launch import Launch, launch
-from cookbook.check.product.problems import given, problems
+from cookbook.check.product.problems import Case, cases, given
 from cookbook.check.product.sums import Sums, verify
 
-__all__ = ["CannotFollow", "Computed", "Problem", "compute", "computed", "findings", "problems"]
+__all__ = ["CannotFollow", "Case", "Computed", "Problem", "cases", "compute", "computed", "findings"]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def compute(module: Any, trace: Module, config: Any, problem: Problem) -> Comput
 
 
 def computed(module: Any, arch: str, dtype: Any, config: Any, every: bool = True) -> list[Computed]:
-    """What a kernel computes of each of `problems`, up to the first with a fault.
+    """What a kernel computes of each of `cases`, up to the first with a fault.
 
     Args:
         module: a GEMM recipe's module.
@@ -83,11 +83,12 @@ def computed(module: Any, arch: str, dtype: Any, config: Any, every: bool = True
     """
     found: list[Computed] = []
     traces: dict[Any, Module] = {}
-    chosen = problems(module, config)
-    for one, problem in chosen if every else chosen[1:2]:
-        if one not in traces:
-            traces[one] = trace_of(module, arch, dtype, one)
-        found.append(compute(module, traces[one], one, problem))
+    chosen = cases(module, config)
+    for case in chosen if every else chosen[1:2]:
+        kernel = (case.config, case.options)
+        if kernel not in traces:
+            traces[kernel] = trace_of(module, arch, dtype, case.config, **dict(case.options))
+        found.append(compute(module, traces[kernel], case.config, case.problem))
         if not found[-1].ok:
             break
     return found

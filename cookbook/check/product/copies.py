@@ -97,7 +97,7 @@ def _exec_tma(f: Follower, op: Operation, args: list[Any]) -> Any:
 
 @follows("cute_nvgpu.atom.tma_partition")
 def _tma_partition(f: Follower, op: Operation, args: list[Any]) -> Any:
-    """Of a tile that several CTAs share each copies a part: the views begin there."""
+    """Of a tile that several CTAs share each copies a part of every box: the views begin there."""
     _, coordinate, ctas, tile, *others = args
     number = f.integer(offset(ctas.shape, ctas.stride, coordinate), "which part of a tile a CTA copies")
     found = []
@@ -105,9 +105,8 @@ def _tma_partition(f: Follower, op: Operation, args: list[Any]) -> Any:
         layout, known = spelled(op.result_types[place])
         if not known:
             layout = _partitioned(op.result_types[place], source)
-        first = source.layout.modes[0]
-        size = first.size // ctas.size
         whole = layout.modes[0]
+        size = whole.modes[0].size // ctas.size
         by = offset(whole.shape, whole.stride, number * size) if number else 0
         pointer = source.moved(by) if number else source.pointer
         found.append(View(pointer, layout, source.bits, source.swizzle, kind=source.kind))
@@ -125,12 +124,11 @@ def _partitioned(text: str, source: View) -> Lay:
 
 def _boxes(box: Box, coordinates: View, memory: View) -> list[tuple[tuple[int, ...], int]]:
     """For each instruction of a copy: (origin by dimension, byte address in shared memory)."""
-    one = int(np.prod(box.part))
-    mine = memory.layout.size // (box.parts if memory.layout.size >= int(np.prod(box.extents)) else 1)
-    if mine % one:
-        raise CannotFollow(f"a copy of {memory.layout.size} elements by boxes of {box.part}")
+    one = int(np.prod(box.extents))
+    if memory.layout.size % one:
+        raise CannotFollow(f"a copy of {memory.layout.size} elements by boxes of {box.extents}")
     found = []
-    for number in range(mine // one):
+    for number in range(memory.layout.size // one):
         at = offset(coordinates.layout.shape, coordinates.layout.stride, _from(coordinates.layout, number * one))
         place = coordinates.pointer.address + at if number else coordinates.pointer.address
         origin = tuple(place.at(d) for d in range(len(box.modes)))

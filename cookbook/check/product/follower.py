@@ -301,6 +301,16 @@ def _widen(f: Follower, op: Operation, args: list[Any]) -> Any:
     return args[0]
 
 
+@follows("arith.select")
+def _select(f: Follower, op: Operation, args: list[Any]) -> Any:
+    condition, a, b = args
+    if isinstance(condition, np.ndarray):
+        return merged(condition.astype(bool), a, b)
+    if condition is UNKNOWN:
+        raise CannotFollow("a choice that depends on data")
+    return a if condition else b
+
+
 @follows("arith.addf")
 def _add(f: Follower, op: Operation, args: list[Any]) -> Any:
     return _combined(f, "add", *args)

@@ -20,8 +20,6 @@ from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow
 from cookbook.check.product.barriers import Barriers, ClusterBarrier
 from cookbook.check.product.follower import HANDLERS, Fault, Follower, follows
 from cookbook.check.product.memory import SMEM_BYTES, Memory, Operand, Stored, TensorMemory
-from cookbook.check.product.multiply import block
-from cookbook.check.product.places import View
 from cookbook.check.product.sums import Sums
 
 
@@ -82,10 +80,6 @@ class Launch:
             self.constants[key] = HANDLERS[op.name](f, op, [])
         return self.constants[key]
 
-    def block(self, key: Any, memory: Memory, view: View, start: int, rows: int, major: str, f: Follower) -> np.ndarray:
-        """A matrix in shared memory."""
-        return block(f, memory, view, start, rows, major)
-
     # --- running -----------------------------------------------------------------------------------------------------
 
     def run(self, body: Region, shape: Shape) -> None:
@@ -96,6 +90,8 @@ class Launch:
             CannotFollow: it does something that the checker does not know.
         """
         self.shape = shape
+        if any(extent % each for extent, each in zip(shape.grid, shape.cluster, strict=True)):
+            raise Fault(f"grid: got {shape.grid}; needed whole clusters of {shape.cluster}")
         clusters = int(np.prod(shape.grid)) // shape.ctas
         self.waiting = list(range(clusters))
         at_once = max(1, self.sms // shape.ctas)

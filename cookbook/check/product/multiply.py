@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.check.pipeline import shapes
 from cookbook.check.pipeline.interpreter import Atom
 from cookbook.check.pipeline.reading import Operation
 from cookbook.check.pipeline.shapes import CannotFollow, Lay
 from cookbook.check.product import origins
-from cookbook.check.product.access import memory_of, read, slots
+from cookbook.check.product.access import read, slots
 from cookbook.check.product.follower import LANES, Fault, Follower, follows, refused
 from cookbook.check.product.memory import Memory
 from cookbook.check.product.partitions import fragment, mma_of
@@ -75,6 +74,9 @@ def check_types(f: Follower, text: str, ids: np.ndarray, which: int) -> None:
             raise Fault(f"an MMA on {wanted}: got elements of {operand.name}, which are {operand.dtype}")
 
 
+ROWS_OF_PATTERN = 8  # the pattern of a swizzle, which begins at a multiple of its size
+
+
 # --- operands in shared memory -----------------------------------------------------------------------------------
 
 
@@ -97,6 +99,10 @@ def block_addresses(tile: Lay, bits: int, swizzle: Swizzle, start: int, rows: in
     offsets = (table(tile).reshape(-1, rows).T * bits // 8)[:, :: max(8 // bits, 1)]  # the rows first; whole bytes
     try:
         mode = swizzle_mode(swizzle)
+        if mode and start // mode % ROWS_OF_PATTERN:
+            raise ValueError(
+                f"start: got byte {start}; needed one of the first {mode} after a multiple of {ROWS_OF_PATTERN * mode}"
+            )
         # A descriptor has no address below the matrix's own: only where the pattern of the swizzle begins matters.
         descriptor = block_descriptor(offsets, start, mode, major)
         chunks = operand_addresses(descriptor, rows, major)
@@ -107,16 +113,23 @@ def block_addresses(tile: Lay, bits: int, swizzle: Swizzle, start: int, rows: in
     return found if major == "K" else found.T
 
 
-def block(f: Follower, memory: Memory, view: View, start: int, rows: int, major: str) -> np.ndarray:
+def block(memory: Memory, view: View, start: int, rows: int, major: str) -> np.ndarray:
     """(rows, k): the elements that a descriptor names."""
     tile = view.tile
     layout = tile.layout.modes[0]
     return memory.read(block_addresses(layout, tile.bits, tile.swizzle, start, rows, major), max(tile.bits // 8, 1))
 
 
-def starts(view: View) -> list[int]:
-    """Byte addresses of the matrices that a view of descriptors has: along M or N first, then along K."""
-    return [int(x) for x in view.addresses()[0]]
+def k_blocks(view: View) -> int:
+    """How many blocks along K an operand has: its third mode."""
+    modes = view.layout.modes
+    return int(np.prod([mode.size for mode in modes[2:]], dtype=int))
+
+
+def starts(view: View) -> list[list[int]]:
+    """Byte addresses of the matrices that a view of descriptors has: for each block along K, along M or N."""
+    found = view.addresses()[0].reshape(k_blocks(view), -1)
+    return [[int(x) for x in block] for block in found]
 
 
 # --- wgmma -------------------------------------------------------------------------------------------------------
@@ -140,20 +153,21 @@ def _wgmma(f: Follower, text: str, shape: Any, target: View, operands: Any, adds
     major_a, major_b = majors_of(text)
     quarter = f.place.warp % 4
     memory = f.cta.memory
-    down, across = starts(a), starts(b)
     places = _places(quarter, n)
     registers = slots(target)
     count = places.shape[1]
-    if len(registers) != count * len(down) * len(across):
-        raise CannotFollow(f"an MMA of {len(down)} x {len(across)} matrices to {len(registers)} accumulators")
-    for j, start_b in enumerate(across):
-        ids_b = f.launch.block((id(memory), start_b, n, id(b.tile)), memory, b, start_b, n, major_b, f)
-        check_types(f, text, ids_b[:1], 1)
-        for i, start_a in enumerate(down):
-            ids_a = block(f, memory, a, start_a, 64, major_a)[16 * quarter : 16 * (quarter + 1)]
-            check_types(f, text, ids_a[:1], 0)
-            mine = registers[(j * len(down) + i) * count :][:count]
-            target.pointer.array[:, mine] = accumulate(f, target.pointer.array[:, mine], places, ids_a, ids_b, adds)
+    for k, (down, across) in enumerate(zip(starts(a), starts(b), strict=True)):
+        if len(registers) != count * len(down) * len(across):
+            raise CannotFollow(f"an MMA of {len(down)} x {len(across)} matrices to {len(registers)} accumulators")
+        for j, start_b in enumerate(across):
+            ids_b = block(memory, b, start_b, n, major_b)
+            check_types(f, text, ids_b[:1], 1)
+            for i, start_a in enumerate(down):
+                ids_a = block(memory, a, start_a, 64, major_a)[16 * quarter : 16 * (quarter + 1)]
+                check_types(f, text, ids_a[:1], 0)
+                mine = registers[(j * len(down) + i) * count :][:count]
+                held = target.pointer.array[:, mine]
+                target.pointer.array[:, mine] = accumulate(f, held, places, ids_a, ids_b, adds or k > 0)
 
 
 def accumulate(
@@ -222,11 +236,14 @@ def _mma_sync(f: Follower, text: str, shape: tuple[int, int, int], target: View,
     for which, ids in enumerate((a, b)):
         check_types(f, text, ids[0, :1], which)
     # All of the instructions' accumulators are one tile: the values first, then along M, then along N.
-    mine, whole = slots(target), _whole(len(a), len(b), k)
+    blocks = k_blocks(operands[0])
+    a, b = (x.reshape(blocks, -1, *x.shape[1:]) for x in (a, b))
+    mine, whole = slots(target), _whole(a.shape[1], b.shape[1], k)
     if len(mine) != whole.shape[1]:
-        raise CannotFollow(f"an MMA of {len(a)} x {len(b)} matrices to {len(mine)} accumulators")
+        raise CannotFollow(f"an MMA of {a.shape[1]} x {b.shape[1]} matrices to {len(mine)} accumulators")
     array = target.pointer.array
-    array[:, mine] = accumulate(f, array[:, mine], whole, a.reshape(-1, k), b.reshape(-1, k), True)
+    for one, other in zip(a, b, strict=True):
+        array[:, mine] = accumulate(f, array[:, mine], whole, one.reshape(-1, k), other.reshape(-1, k), True)
 
 
 @lru_cache(maxsize=64)
@@ -246,5 +263,4 @@ def _matrices(f: Follower, view: View, at: np.ndarray) -> np.ndarray:
     return found
 
 
-__all__ = ["accumulate", "block", "block_addresses", "check_types", "majors_of", "memory_of", "parent_of", "starts"]
-assert shapes
+__all__ = ["accumulate", "block", "block_addresses", "check_types", "majors_of", "parent_of", "starts"]

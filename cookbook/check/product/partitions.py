@@ -17,7 +17,7 @@ from cookbook.check.pipeline import shapes
 from cookbook.check.pipeline.interpreter import Atom
 from cookbook.check.pipeline.reading import Operation
 from cookbook.check.pipeline.shapes import CannotFollow, Lay
-from cookbook.check.product.follower import LANES, Follower, follows
+from cookbook.check.product.follower import LANES, Fault, Follower, follows
 from cookbook.check.product.places import Ptr, View, measured, offset, spelled, table
 from cookbook.check.product.views import made, registers
 from cookbook.model.wgmma import d_coords
@@ -51,17 +51,21 @@ def tv_of(text: str) -> tuple[Lay, tuple[Lay, ...]]:
 
 
 @lru_cache(maxsize=4096)
-def share(text: str, memory: bool, warp: int) -> np.ndarray:
+def share(text: str, memory: bool, threads: tuple[int, ...]) -> np.ndarray:
     """(32, values): the places in the tile of a copy that are each lane's, the first extent of the tile fastest.
 
     Args:
         text: the type of the tiled copy.
         memory: the side of an ldmatrix, stmatrix or tcgen05.ld that is no registers.
-        warp: whose lanes, of the copy's threads.
+        threads: of the copy, one for each lane.
     """
-    (thread, value), _ = tv_of(text)[0].modes, None
-    lanes = LANES * warp + np.arange(LANES)
+    thread, value = tv_of(text)[0].modes
+    lanes = np.array(threads, np.int64)
     values = table(value)
+    warp = threads[0] // LANES
+    together = (MATRIX.search(text) and memory) or (TENSOR.search(text) and not memory)
+    if together and threads != tuple(range(LANES * warp, LANES * (warp + 1))):
+        raise CannotFollow("a share of matrices, or of tensor memory, by something else than the lane")
     if memory and (found := MATRIX.search(text)):
         return _rows(thread, values, warp, int(found[2]), found[3] == "t")
     if not memory and (found := TENSOR.search(text)):
@@ -99,13 +103,11 @@ def _copy_partition(f: Follower, op: Operation, args: list[Any]) -> Any:
     _, tile = tv_of(text)
     thread = thread_of(thread)
     numbers = np.broadcast_to(np.asarray(thread, np.int64), (LANES,))
-    warp = int(numbers[0]) // LANES
-    if (numbers != LANES * warp + np.arange(LANES)).any():
-        raise CannotFollow("a partition by something else than the lane")
-    size = shapes.lay(re.search(r'layout_copy_tv = <"([^"]*)">', text)[1]).modes[0].size  # type: ignore[index]
-    source_side = op.name.endswith("_S")
-    memory = _is_memory_side(text, source_side)
-    places = share(text, memory, warp % max(size // LANES, 1))
+    size = tv_of(text)[0].modes[0].size
+    if (numbers[f.active] >= size).any() or (numbers[f.active] < 0).any():
+        raise Fault(f"a copy of {size} threads: got the share of thread {int(numbers[f.active].max())}")
+    memory = _is_memory_side(text, op.name.endswith("_S"))
+    places = share(text, memory, tuple(np.where(f.active, numbers, 0).tolist()))
     modes = source.layout.modes
     position = _positions(places, tile)
     begins = sum_of(modes[k].shape and offset(modes[k].shape, modes[k].stride, p[:, 0]) for k, p in enumerate(position))
@@ -113,7 +115,7 @@ def _copy_partition(f: Follower, op: Operation, args: list[Any]) -> Any:
     layout = measured(op.result_types[0], extents, _place(source, tile, places, position, begins))
     view = made(op, source.moved(begins), layout)
     if source.pointer.space != "coord":
-        f.memo(("agrees", warp), lambda: _agrees(view, source, position, begins))
+        f.memo(("agrees", int(numbers[0])), lambda: _agrees(view, source, position, begins))
     return view
 
 

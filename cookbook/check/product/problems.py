@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cookbook.check.pipeline import shapes
-from cookbook.check.pipeline.programs import Problem, host_arguments
+from cookbook.check.pipeline.programs import Problem, named_arguments
 from cookbook.check.pipeline.reading import Module
 from cookbook.check.pipeline.shapes import UNKNOWN
 from cookbook.check.product.memory import Operand, Scales, base_of
@@ -15,35 +15,49 @@ from cookbook.check.product.places import Ptr, element
 from cookbook.recipe import formats
 from cookbook.recipe.majors import align, letters, of_config
 
-RAGGED = 24  # elements beyond whole tiles
-VECTOR = 8  # elements of C that are stored at once
+RAGGED = 24  # elements beyond whole tiles: whole vectors of 8
 
 ELEMENTS = {"e4m3": "f8E4M3FN", "e5m2": "f8E5M2", "e2m1": "f4E2M1FN"}  # as the IR spells them
 
 
-def problems(module: Any, config: Any) -> tuple[tuple[Any, Problem], ...]:
+@dataclass(frozen=True)
+class Case:
+    """A problem, and the kernel that is followed for it."""
+
+    problem: Problem
+    config: Any
+    options: tuple[tuple[str, Any], ...] = ()  # what more the recipe's `compile_for` takes
+
+
+def cases(module: Any, config: Any) -> tuple[Case, ...]:
     """Small problems that go round the corners of a kernel: what lies at the edge of C, and who computes which tile.
 
     * M, N and K ragged against tile, cluster, stages and split, and a cluster's worth of tiles more than fits at once;
-    * less than one tile, with room for several;
+    * less than one tile, with room for several, and C stored by single elements where a kernel may be compiled so;
     * tiles that are full, as many k-tiles as there are stages, and one cluster for all;
     * more rows of tiles than a group of the rasterization has, which is made small for it.
-
-    Returns:
-        (configuration, problem): the configuration is the one given but for the size of a group.
     """
     down, across = (getattr(config, f"cluster_{x}", getattr(config, f"pairs_{x}", 1)) for x in "mn")
     ctas = getattr(config, "cluster", down * across)
     m, n, k = config.tile_m * down, config.tile_n * across, config.tile_k * getattr(config, "split_k", 1)
     stages = getattr(config, "stages", 2)
-    chosen = [
-        (config, (m + config.tile_m // 2 + RAGGED, 2 * n + RAGGED, (stages + 1) * k + RAGGED), 5 * ctas),
-        (config, (RAGGED + 13, RAGGED, RAGGED), 4 * ctas),
-        (config, (2 * m, n, stages * k), ctas),
+    vectors = "vec" in inspect.signature(module.compile_for).parameters
+    odd = 0 if vectors else 1  # a kernel that is told how wide it may store is told of an even N here
+
+    def case(shape: tuple[int, int, int], sms: int, other: Any = config, *options: tuple[str, Any]) -> Case:
+        form = formats.of_module(module)
+        fitting = formats.align(shape) if form else align(shape, letters(*of_config(config)))
+        return Case(Problem(fitting[0], fitting[1], fitting[2], sms), other, options)
+
+    single = (("vec", 1),) if vectors else ()
+    found = [
+        case((m + config.tile_m // 2 + RAGGED, 2 * n + RAGGED + odd, (stages + 1) * k + RAGGED), 5 * ctas),
+        case((RAGGED + 13, RAGGED + 5, RAGGED), 4 * ctas, config, *single),
+        case((2 * m, n, stages * k), ctas),
     ]
     if grouped := _small_groups(config, 2 * down):
-        chosen.append((grouped, (2 * m + RAGGED + 1, n + RAGGED, RAGGED), 2 * ctas))
-    return tuple((one, _fitting(module, config, shape, sms)) for one, shape, sms in chosen)
+        found.append(case((2 * m + RAGGED + 1, n + RAGGED, RAGGED), 2 * ctas, grouped))
+    return tuple(found)
 
 
 def _small_groups(config: Any, rows: int) -> Any:
@@ -55,13 +69,6 @@ def _small_groups(config: Any, rows: int) -> Any:
             except ValueError:
                 return None
     return None
-
-
-def _fitting(module: Any, config: Any, shape: tuple[int, int, int], sms: int) -> Problem:
-    """The problem, rounded up to extents that operands of such formats and majors can have."""
-    form = formats.of_module(module)
-    m, n, k = formats.align(shape) if form else align(shape, letters(*of_config(config)))
-    return Problem(m, VECTOR * -(-n // VECTOR), k, sms)
 
 
 @dataclass(frozen=True)
@@ -113,18 +120,8 @@ def given(module: Any, trace: Module, config: Any, problem: Problem) -> Given:
 
 def _values(module: Any, config: Any, problem: Problem, lines: tuple[int, int, int]) -> list[Any]:
     """The host function's arguments; scale factors of rows lie one after the other."""
-    values = host_arguments(module, config, problem, lines)
-    flat = [
-        name
-        for name in inspect.signature(module.gemm).parameters
-        if name not in SAID_WHEN_COMPILED
-        for _ in range(3 if name in ("mnk", "strides") else 1)
-    ]
-    named = zip(flat, values, strict=True)
+    named = named_arguments(module, config, problem, lines)
     return [1 if value is UNKNOWN and name.startswith("stride_") else value for name, value in named]
-
-
-SAID_WHEN_COMPILED = ("dtype", "dtypes", "config", "vec")
 
 
 def _operand(
@@ -144,7 +141,7 @@ def _operand(
 
 
 def strides_of(config: Any, problem: Problem, bits: dict[str, int], per: int) -> tuple[int, int, int]:
-    """Elements between the lines of A, B and C, multiples of 16 bytes, with room that no line fills.
+    """Elements between the lines of A, B and C, multiples of 16 bytes, with room that no line fills, all different.
 
     Args:
         config: the recipe's `Config`, which says the majors.
@@ -155,8 +152,8 @@ def strides_of(config: Any, problem: Problem, bits: dict[str, int], per: int) ->
     majors = (*of_config(config), "n")
     extents = {"m": problem.m, "n": problem.n, "k": problem.k // per}
     found = []
-    for name, major in zip("ABC", majors, strict=True):
+    for number, (name, major) in enumerate(zip("ABC", majors, strict=True)):
         step = 128 // bits[name]
-        found.append(step * -(-extents[major] // step) + step)
+        found.append(step * (-(-extents[major] // step) + 1 + number))
     a, b, c = found
     return a, b, c

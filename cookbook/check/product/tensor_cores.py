@@ -80,19 +80,21 @@ def multiply(
     ctas = f.cta.cluster.ctas[f.place.rank :][: 2 if pair else 1]
     majors = majors_of(text)
     words = int(target.pointer.address) // 4 + target.offsets()
-    down, across = starts(a), starts(b)
-    if len(words) != each * n * len(down) * len(across):
-        raise CannotFollow(f"an MMA of {len(down)} x {len(across)} matrices to {len(words)} accumulators")
+    if scales is not None and len(starts(a)) > 1:
+        raise CannotFollow("tcgen05.mma of several blocks along K at once, with one set of scale factors")
     rows_b = n // 2 if pair else n
-    for j, start_b in enumerate(across):
-        ids_b = np.concatenate([block(f, cta.memory, b, start_b, rows_b, majors[1]) for cta in ctas])
-        check_types(f, text, ids_b[:1], 1)
-        for i, start_a in enumerate(down):
-            mine = words[(j * len(down) + i) * each * n :][: each * n]
-            for cta in ctas:
-                ids_a = block(f, cta.memory, a, start_a, each, majors[0])
-                check_types(f, text, ids_a[:1], 0)
-                _accumulate(f, cta, mine.reshape(n, each), ids_a, ids_b, adds, scales)
+    for k, (down, across) in enumerate(zip(starts(a), starts(b), strict=True)):
+        if len(words) != each * n * len(down) * len(across):
+            raise CannotFollow(f"an MMA of {len(down)} x {len(across)} matrices to {len(words)} accumulators")
+        for j, start_b in enumerate(across):
+            ids_b = np.concatenate([block(cta.memory, b, start_b, rows_b, majors[1]) for cta in ctas])
+            check_types(f, text, ids_b[:1], 1)
+            for i, start_a in enumerate(down):
+                mine = words[(j * len(down) + i) * each * n :][: each * n].reshape(n, each)
+                for cta in ctas:
+                    ids_a = block(cta.memory, a, start_a, each, majors[0])
+                    check_types(f, text, ids_a[:1], 0)
+                    _accumulate(f, cta, mine, ids_a, ids_b, adds or k > 0, scales)
 
 
 def _accumulate(
