@@ -41,7 +41,7 @@ IN_RECIPES = (
 )
 IN_WORDS = {"model/test_tcgen05": "DESCRIPTOR_FAULTS", "model/test_scale_factors": "SCALE_FAULTS"}
 _OUTCOMES = (mutate.COMPILER, mutate.EQUIVALENT, *mutate.LEVELS, mutate.LATE)
-SIGNS = {"equivalent": "computes the same", "slow": "right but slow", "hole": "no level sees it"}  # of survivors
+SIGNS = {"same": "computes the same", "slow": "right but slow", "hole": "no level sees it"}  # of survivors
 Row = dict[str, str]  # recipe, variant, what, old, new; level and by, where it has been run
 
 
@@ -114,7 +114,7 @@ def _sign(row: dict[str, Any]) -> str:
 
 
 def _survivor(name: str, row: dict[str, Any]) -> list[str]:
-    code = (f"`{row[text]}`".replace("|", "\\|") for text in ("old", "new"))
+    code = (f"`{row[text].partition('  #')[0]}`".replace("|", "\\|") for text in ("old", "new"))
     why = row["argued"][1] if "argued" in row else ""
     return [f"{name}, line {row['line']}", *code, SIGNS.get(_sign(row), "not argued"), why]
 

@@ -247,7 +247,7 @@ def score(rows: list[Row]) -> str:
     """The share that a level caught, of the mutants that trace and compute something else, or the same more slowly."""
     count = Counter(row["outcome"] for row in rows)
     caught = sum(count[level] for level in LEVELS)
-    same = sum(row.get("argued", [""])[0] == "equivalent" for row in rows)
+    same = sum(row.get("argued", [""])[0] == "same" for row in rows)
     of = caught + count[SURVIVED] + count[LATE] - same
     return f"{caught / of:.0%}" if of else ""
 

@@ -143,7 +143,7 @@ def _row(outcome, *argued):
 
 
 def test_the_score_leaves_out_what_is_the_same_kernel_or_none():
-    rows = [_row("compiler"), _row("equivalent"), _row("survived", "equivalent", "x")]
+    rows = [_row("compiler"), _row("equivalent"), _row("survived", "same", "x")]
     assert mutate.score(rows) == ""
     assert mutate.score([*rows, *[_row("product")] * 3, _row("survived", "hole", "y")]) == "75%"
     assert mutate.score([*rows, *[_row("layout")] * 3, _row("out of time"), _row("survived")]) == "60%"
