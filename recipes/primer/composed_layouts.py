@@ -34,12 +34,13 @@ slots = [[chunk ^ row for chunk in range(8)] for row in range(8)]
 draw.number_grid(slots, "Where each chunk of a row lies: slot = chunk XOR row", note="row: of the tile; column: chunk")
 
 # %% [markdown]
-# In every row and in every column each slot stands once. So both a row and a column of chunks meet all 32
+# A line of shared memory has 8 *slots* of 16 bytes. In every row and in every column each slot stands once. So both a row and a column of chunks meet all 32
 # [banks](../../docs/glossary.md#bank); [bank conflicts](../foundations/bank_conflicts.ipynb) says why one wants that.
 #
 # ## make_swizzle(bits, base, shift)
 #
-# It takes `bits` bits of a number, `shift` above bit `base`, and XORs them into those from bit `base` up:
+# Two fields of a number, each `bits` wide: the low one begins at bit `base`, the high one at bit `base + shift`. The low
+# field becomes low XOR high; the high one stays:
 
 
 # %%
@@ -148,7 +149,8 @@ print(stored(store_by_pointer))
 # %% [markdown]
 # Rows 1 to 7 begin at 72, 144, 216, ... both ways: (row, 0) lies in slot *row*. The recipes do the second. They make
 # `make_composed_layout(make_swizzle(B, 4, 3), 0, layout)` with the layout in elements, and never call it. They hand its
-# halves to `allocate_tensor(dtype, layout.outer, 1024, layout.inner)`, which puts the swizzle on the pointer.
+# halves to `allocate_tensor(dtype, layout.outer, 1024, swizzle=layout.inner)`: `outer` is the plain layout, `inner` the
+# swizzle (CuTe's names), which goes onto the pointer.
 #
 # Two traps lie here. A view of another dtype, `recast_ptr(pointer, dtype=cutlass.Int32)`, has *lost* the swizzle: pass
 # it again, `recast_ptr(pointer, swizzle, dtype=cutlass.Int32)`. And `domain_offset` of a tensor whose swizzle is in the

@@ -19,8 +19,9 @@
 # %% [markdown]
 # # Copies and MMAs
 #
-# **Claim.** An element of A passes through six tensors on its way into the accumulators. CuTe kernels name them by one
-# rule. So `tCrA` reads as a sentence: *this thread's* part, as the MMA for *C* wants it, in *registers*, of *A*.
+# **Claim.** An element of A is in three places on its way: global memory, shared memory, registers. A kernel has
+# several tensors for each place, one for each view of it, named by one rule. So `tCrA` reads as a sentence: *this
+# thread's* part, as the MMA for *C* wants it, in *registers*, of *A*.
 
 # %% tags=["lab"]
 import inspect
@@ -111,7 +112,7 @@ draw.number_grid(blocks, "32 x 32 of C: the warp that accumulates each block of 
 # | line | what it does |
 # |---|---|
 # | `cp_async_wait_group`, `sync_threads` | the oldest stage of sA and sB is filled, by all threads |
-# | `load_tile` | asks for a later k-tile: tAgA to tAsA, tBgB to tBsB |
+# | `load_tile`, `cp_async_commit_group` | asks for a later k-tile: tAgA to tAsA, tBgB to tBsB; the group may be empty |
 # | `cute.copy(..., [None, None, k, read], ...)` | k-block k by `ldmatrix`: tXsA to tXrA, tXsB to tXrB |
 # | `cute.gemm(mma, acc, ...)` | adds tCrA times tCrB of k-block k to tCrC, which is called `acc` |
 # | `read = ...`, `write = ...` | the next stage, and back to the first |
@@ -120,8 +121,7 @@ draw.number_grid(blocks, "32 x 32 of C: the warp that accumulates each block of 
 print(inspect.getsource(inspect.unwrap(load("ampere/smem_gemm").mainloop)))
 
 # %% [markdown]
-# Its tensors, from the recipe's own layouts, MMA and copies, for thread 0, float16 and one
-# [stage](../../docs/glossary.md#stage):
+# `a.smem` is tXsA, `a.into` tXrA, `a.regs` tCrA. Of thread 0, float16; sA has all [stages](../../docs/glossary.md#stage):
 
 
 # %%

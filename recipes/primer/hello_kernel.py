@@ -23,10 +23,10 @@
 # %% [markdown]
 # # Hello, kernel
 #
-# **Claim.** A CuTe-DSL kernel is a Python function that Python runs *once*. That run writes a program down, operation
-# by operation: it is called [tracing](../../docs/glossary.md#trace). The compiler makes a
-# [cubin](../../docs/glossary.md#cubin) of what was written down, and the GPU runs that. Whoever knows which lines run
-# when knows half of CuTe-DSL.
+# **Claim.** A CuTe-DSL kernel is a Python function that Python runs once for each version that is compiled, and not
+# once for each thread. That run writes a program down, operation by operation: it is called
+# [tracing](../../docs/glossary.md#trace). The compiler makes a [cubin](../../docs/glossary.md#cubin) of what was
+# written down, and the GPU runs that.
 
 # %% tags=["lab"]
 from cookbook import draw
@@ -138,8 +138,8 @@ print(y.tolist(), len(TRACED))
 # | loop | `cutlass.range_constexpr(n)`: the body is traced n times | `cutlass.range(n)`: the body is traced once |
 # | a new value | another program: it is compiled again | the same program |
 #
-# A plain `range` in a jit function is `cutlass.range`, even with numbers that are known. And the text of a
-# function must lie in a file or in a notebook's cell: CuTe reads it again. Watch both loops:
+# A `for` over a plain `range` is `cutlass.range`, even with numbers that are known; a list comprehension is plain
+# Python. The text of a function must lie in a file or a notebook's cell: CuTe reads it again. Watch both loops:
 
 
 # %%

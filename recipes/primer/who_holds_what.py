@@ -33,8 +33,9 @@ tv = Layout(((2, 4), 4), ((16, 1), 4))
 draw.tv_view(tv, (4, 8), axes=("M", "N"), title=f"{tv}: eight threads, four values each")
 
 # %% [markdown]
-# Places are numbered by columns: place 1 is (1, 0), place 4 is (0, 1). The first mode is the thread's: thread 1 is 16
-# places on, four columns; thread 2 is 1 on, a row down. The second is the value's: the next one is 4 on, a column.
+# Places are numbered by columns: place 1 is (1, 0), place 4 is (0, 1). The first mode is the thread's: thread 1
+# begins 16 places after thread 0, four columns on; thread 2 one place after it, a row down. The second is the value's:
+# the next one is 4 places on, a column.
 #
 # A [tiled copy](../../docs/glossary.md#tiled-copy) is an instruction and a TV layout. One gives it as two layouts:
 # where the threads stand, and which values each takes.
@@ -178,7 +179,7 @@ def of_c(thread, cC):
 draw.tv_view(evaluate(tiled_mma).c, (16, 8), axes=("M", "N"), title="C of m16n8k16: 32 threads, four values each")
 
 # %% [markdown]
-# Registers that an MMA wants in one shape are often filled by a copy that has another one in mind.
+# Registers that an MMA wants in one shape are often filled by a copy that sees them in another.
 # [`retile`](../../docs/glossary.md#retile) gives the same registers in the copy's modes. A thread's part of a 16 x 16 A
 # is `((2,2,2),1,1)` to this MMA and `((8,1),1,1)` to [`ldmatrix`](../../docs/glossary.md#ldmatrix).
 
