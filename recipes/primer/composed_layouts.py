@@ -34,13 +34,14 @@ slots = [[chunk ^ row for chunk in range(8)] for row in range(8)]
 draw.number_grid(slots, "Where each chunk of a row lies: slot = chunk XOR row", note="row: of the tile; column: chunk")
 
 # %% [markdown]
-# A line of shared memory has 8 *slots* of 16 bytes. In every row and in every column each slot stands once. So both a row and a column of chunks meet all 32
-# [banks](../../docs/glossary.md#bank); [bank conflicts](../foundations/bank_conflicts.ipynb) says why one wants that.
+# A line of shared memory has 8 *slots* of 16 bytes. In every row and in every column each slot stands once. So both a
+# row and a column of chunks meet all 32 [banks](../../docs/glossary.md#bank); [bank
+# conflicts](../foundations/bank_conflicts.ipynb) says why one wants that.
 #
 # ## make_swizzle(bits, base, shift)
 #
-# Two fields of a number, each `bits` wide: the low one begins at bit `base`, the high one at bit `base + shift`. The low
-# field becomes low XOR high; the high one stays:
+# Two fields of a number, each `bits` wide: the low one begins at bit `base`, the high one at bit `base + shift`. The
+# low field becomes low XOR high; the high one stays:
 
 
 # %%
@@ -234,5 +235,5 @@ lab.check_exercises("primer/composed_layouts")
 
 # %% [markdown]
 # Next: [copies and MMAs](copies_and_mmas.ipynb). Sources: CUTLASS issue
-# [2634](https://github.com/NVIDIA/cutlass/issues/2634) on bytes and elements; PTX ISA,
-# [shared-memory layouts of wgmma](https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-shared-memory-layout).
+# [2634](https://github.com/NVIDIA/cutlass/issues/2634) on bytes and elements; PTX ISA, [shared-memory layouts of
+# wgmma](https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-shared-memory-layout).

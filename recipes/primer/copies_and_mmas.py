@@ -121,7 +121,8 @@ draw.number_grid(blocks, "32 x 32 of C: the warp that accumulates each block of 
 print(inspect.getsource(inspect.unwrap(load("ampere/smem_gemm").mainloop)))
 
 # %% [markdown]
-# `a.smem` is tXsA, `a.into` tXrA, `a.regs` tCrA. Of thread 0, float16; sA has all [stages](../../docs/glossary.md#stage):
+# `a.smem` is tXsA, `a.into` tXrA, `a.regs` tCrA. Of thread 0, float16; sA has all
+# [stages](../../docs/glossary.md#stage):
 
 
 # %%

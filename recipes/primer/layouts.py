@@ -126,7 +126,8 @@ show(lambda: cute.composition(rows(), cute.make_layout((2, 6), stride=(2, 4))))
 
 # %% [markdown]
 # A step down is 12 now, two rows. A and B can be such that A(B(c)) has no shape:stride: take `(4,3):(3,1)` at the
-# numbers 0, 3 and 6. It gives 0, 9 and 7: no one stride does, and CuTe says "unable to compute the following composition".
+# numbers 0, 3 and 6. It gives 0, 9 and 7: no one stride does, and CuTe says "unable to compute the following
+# composition".
 #
 # ## Division
 #
