@@ -59,9 +59,11 @@ import torch
 #
 # An idle GPU starts clusters in one GPC after the other, like a dealer of cards. So clusters with neighbouring numbers
 # start in different GPCs. Below is that order as one H200 has it, for the 66 clusters of two that fit, a letter for
-# each GPC. The first four ran on pairs of SMs that never were in a larger cluster. Their GPC is not known: each may be
-# that of a neighbour. Then the eight GPCs follow, one cluster each, again and again; those with more SMs still have
-# room at the end.
+# each GPC.
+#
+# The first four ran on pairs of SMs that never were in a larger cluster. Their GPC is not known: each may be that of a
+# neighbour. Then the eight GPCs follow, one cluster each, again and again; those with more SMs still have room at the
+# end.
 
 
 # %%

@@ -422,10 +422,9 @@ def promote(me: Consumer, read, k_tiles: cutlass.Constexpr):
 # ## Scale factors
 #
 # A factor of a row of A or of a column of B comes out of the sum over K, so it meets a finished accumulator: one
-# multiplication by the row's factor, one by the column's, then the rounding. A thread holds two rows of an accumulator
-# tile, `lane / 4` and 8 below, and of every 8 columns two: `lane % 4 * 2` and the next. A warpgroup's threads fetch the
-# 64 + 256 factors of a work tile while the first k-tile is multiplied, and put them into shared memory later. A scale
-# of the whole matrix is the special case of stride 0.
+# multiplication by the row's factor, one by the column's, then the rounding. A scale of the whole matrix has stride 0.
+# A thread holds two rows of an accumulator tile, `lane / 4` and 8 below, and of every 8 columns two. A warpgroup's
+# threads fetch the 64 + 256 factors of a work tile while the first k-tile is multiplied.
 
 
 # %%
@@ -483,9 +482,8 @@ def scaled(me: Consumer, i: cutlass.Constexpr, config: cutlass.Constexpr):
 #
 # At the end of a work tile a warpgroup scales and rounds its accumulators into `rC`, half as many registers. It stores
 # `rC` under the first k-tiles of the next work tile, in subtiles of 64 x 64. A subtile goes to stage `j % epi_stages`,
-# and one `wait_group` lets the stage be written that was stored the longest ago. Across work tiles that is right only
-# if `epi_stages` divides the number of subtiles. The first version of `promoted` had 3 subtiles and 2 stages. It gave
-# right results on a GPU each time; level *pipeline* found the race.
+# after a `wait_group` for the one stored the longest ago. Across work tiles that is right only if `epi_stages` divides
+# the number of subtiles: with 3 subtiles and 2 stages results were right on a GPU, but level *pipeline* found a race.
 
 
 # %%

@@ -872,10 +872,10 @@ Markdown(choices_table("hopper/split_k_gemm", SMS))
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# Where tiles are few, K is the dimension that is left to divide. A cluster makes that cheap to write: sums go from
-# registers into a reduction buffer next door, a barrier counts their bytes, and nobody asks twice. What it gains is
-# SMs, each with its own loads on the way; what it does not gain is bytes, for the same tiles load the same. A product
-# that is short of SMs wins by it. One whose tiles are as many as SMs does not: it wins by loading less.
+# Where tiles are few, K is the dimension that is left to divide. A cluster makes that cheap to write: accumulators go
+# from registers into the reduction buffer of another CTA, and a barrier counts their bytes. It gains SMs, each with
+# loads of its own in flight. It gains no bytes, for the same tiles load the same. So a product that is short of SMs
+# wins by it. One with as many tiles as SMs does not: it wins by loading less.
 #
 # A model that writes text calls such a kernel again and again, with weights that nothing before it writes. They could
 # be asked for before the kernel before has ended: [the Blackwell page](../blackwell/low_latency_gemm.ipynb) has that as

@@ -92,11 +92,11 @@ CONFIG = Config()
 # %% [markdown]
 # ## The layout
 #
-# The tensor core reads a K-major operand as *8 rows of 16-byte chunks*, and knows four ways to place them, named by
-# the bytes of a row that stay together: none (16), 32, 64, 128. The rule of CUTLASS's selectors is one line: **the
-# widest row that divides the tile's contiguous extent.** The 128-byte atom puts chunk *c* of row *r* at chunk slot
-# *c XOR r*. In CuTe that is `make_swizzle(3, 4, 3)`: three bits, above the lowest 4 (16 bytes stay together), XORed
-# with the three bits that lie 3 higher (the row, of 128 bytes).
+# The tensor core reads a K-major operand as *8 rows of 16-byte chunks*, placed in one of four ways, named by the bytes
+# of a row that stay together: none (16), 32, 64, 128. CUTLASS's rule is one line: **the widest row that divides the
+# tile's contiguous extent.** The 128-byte atom puts chunk *c* of row *r* at chunk slot *c XOR r*. In CuTe that is
+# `make_swizzle(3, 4, 3)`: three bits, above the lowest 4 (16 bytes), XORed with those 3 higher (the row of
+# 128 bytes).
 #
 # **Mind the units.** The swizzle counts *bytes*: it acts on addresses, and is attached to the pointer. The layout
 # under it, `(8, 64):(64, 1)`, counts *elements*. Evaluated as one function, the two send element (1, 0) to 64, where
@@ -230,11 +230,11 @@ def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
 # %% [markdown]
 # ## The epilogue
 #
-# Each thread holds scattered pairs of C. `stmatrix` puts them into a swizzled tile where A and B were (every stage
-# has been read by then), and the threads read it back as rows. The store to global memory is as wide as the output
-# allows: 16 bytes if N, the row stride and the address permit, one element for an odd N. A vector is either all inside
-# the matrix or all outside, so one comparison guards it. The barrier is a *named* one, where a given number of threads
-# meet: `sync_threads` would wait for the producer warp, which never comes.
+# Each thread holds scattered pairs of C. `stmatrix` puts them into a swizzled tile where A and B were (every stage has
+# been read), and threads read it back as rows. Stores to global memory are as wide as the output allows: 16 bytes
+# if N, the row stride and the address permit, one element for an odd N. A vector is all inside the matrix or all
+# outside, so one comparison guards it. The barrier is a *named* one: `sync_threads` would wait for the producer warp,
+# which never comes.
 
 
 # %%
@@ -409,11 +409,10 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 # %% [markdown] tags=["lab"]
 # ## The layout, drawn
 #
-# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Each row of
-# the picture is one 128-byte line of shared memory, each column one of its eight 16-byte slots; the number is the chunk
-# of the tile that lies there. Left, the layout without its swizzle; right, what TMA writes and `wgmma` reads. Chunks of
-# one colour are one *column* of the tile, which the tensor core wants at once: unswizzled they share a slot, and with
-# it four banks; swizzled they have eight different ones.
+# From here on the cells use the `cookbook` package. Each row of the picture is one 128-byte line of shared memory, each
+# column one of its eight 16-byte slots; the number is the chunk of the tile that lies there. Left, the layout without
+# its swizzle; right, what TMA writes and `wgmma` reads. Chunks of one colour are one *column* of the tile, which the
+# tensor core wants at once: unswizzled they share a slot, and its four banks; swizzled they have eight.
 
 # %% tags=["lab"]
 from cookbook import draw

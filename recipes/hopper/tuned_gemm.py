@@ -763,10 +763,10 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # ## GPC-aware remapping
 #
 # Simultaneous requests for one line by the SMs of a GPC reach L2 once. So the clusters of a GPC should need the same
-# tiles of the operand that is *not* multicast. A table of Int32, read at the start of the kernel, gives each cluster
-# the number of its first cluster tile. It is a permutation: whatever is wrong with it costs time, nothing else.
-# [A page of its own](../foundations/gpc_remapping.ipynb) finds the GPC that each cluster starts in (`Calibration.gpcs`)
-# and makes the table. With `()`, or on a GPU with another number of SMs, there is none.
+# tiles of the operand that is *not* multicast. A table of Int32 gives each cluster the number of its first cluster
+# tile. It is a permutation: a wrong table costs time, nothing else. [A page of its
+# own](../foundations/gpc_remapping.ipynb) finds the GPC that each cluster starts in (`Calibration.gpcs`) and makes the
+# table. With `()`, or on a GPU with another number of SMs, there is none.
 #
 # **With a table the next kernel is not let in early** (PDL's `launch_dependents`). Its clusters would start in the
 # order in which SMs become free, and no table would fit. Where clusters are few, most GPCs have less than one group of

@@ -1,5 +1,4 @@
-"""Measured GEMMs side by side, as markdown: by size, as a ladder of steps, and by raster. For docs/benchmarks.md and
-README.
+"""Measured GEMMs side by side, as markdown: by size, as a ladder of steps, and by raster. For docs/benchmarks.md.
 
 Everything is read from results/. A record counts while its hash is that of the code as it is now; of what has only
 older records it is said that it was not measured since, and of the rest that it was not measured.
@@ -19,7 +18,7 @@ from cookbook.measure.contest import OURS
 from cookbook.measure.peers import QUACK, TORCH
 from cookbook.measure.records import Record
 from cookbook.publish import study_tables
-from cookbook.publish.markdown import NOT_MEASURED, figure, table
+from cookbook.publish.markdown import figure, table
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
 from cookbook.recipe.majors import DEFAULT
@@ -29,7 +28,6 @@ LADDERS = ("hopper", "ampere")  # tracks
 DTYPE = "bfloat16"
 Shapes: TypeAlias = tuple[Shape, ...]
 LADDER_SHAPES: Shapes = ((4096, 4096, 4096), (8192, 8192, 8192))
-SHORT_SHAPE = LADDER_SHAPES[1]
 CEILING = ceilings.PEER
 SPEED_UP = "speed-up of ours"  # the time of a peer over ours: above 1 ours is faster
 MISSING, OLD = "not measured", "not measured since the code changed"
@@ -450,60 +448,3 @@ def _read_chart(name: str, root: Path | None) -> draw.Picture | None:
 
 
 # --- README -----------------------------------------------------------------------------------------------------
-
-
-def short(root: Path | None = None) -> str:
-    """The block of README: the tuned recipes by shape, then all steps at one shape."""
-    parts, used = [], []
-    for name in tuned():
-        found = timed(name, root)
-        current = [r for r in _current(found) if tuple(r["shape"]) not in _only_grown()]
-        current.sort(key=lambda r: (math.prod(r["shape"]), r["shape"]))
-        used += current
-        missing = [shape for shape in ALL_SIZES if list(shape) not in [r["shape"] for r in current]]
-        parts.append(f"**[`{name}`](recipes/{name}.py)**, {DTYPE}")
-        if not current:
-            parts.append("*Not measured since the code changed.*" if found else NOT_MEASURED)
-            continue
-        devices = len(_devices(current)) > 1
-        rows = [[_in_short(r["shape"]), *([r["device"]] if devices else []), *_size_cells(r)[1:]] for r in current]
-        header = ["M x N x K", *(["on"] if devices else []), "ours, TFLOP/s"]
-        header += [f"{who} ({SPEED_UP})" for who in (TORCH, QUACK)] + ["of the ceiling"]
-        parts.append(table(header, rows, right=2 if devices else 1))
-        if missing:
-            parts.append(f"Not measured: {', '.join(map(_in_short, missing))}.")
-    for recipe in _made_for_others():
-        found = timed(recipe.name, root)
-        current = _current(found)
-        used += current
-        parts.append(f"**[`{recipe.name}`](recipes/{recipe.name}.py)**, {DTYPE}")
-        for device in _devices(current) or [_NO_DEVICE]:
-            parts.append(apart_table(recipe, found, [r for r in current if r["device"] == device]))
-    ladders, more = _short_ladder(root)
-    plots = (
-        "Plots, and every step at more sizes, are on the site's page of [benchmarks](docs/benchmarks.md): `make serve`."
-    )
-    parts += [ladders, origin(used + more), plots]
-    return "\n\n".join(part for part in parts if part)
-
-
-def _short_ladder(root: Path | None) -> tuple[str, list[Record]]:
-    """All GEMMs as steps at SHORT_SHAPE, one line each, and the records behind it; "" if nothing was measured."""
-    rows, used = [], []
-    for track in LADDERS:
-        steps, found = _steps(track), {r.name: timed(r.name, root) for r in _steps(track)}
-        for device in _devices([r for some in found.values() for r in _current(some)]):
-            best: Best = {(r.name, SHORT_SHAPE): step(found[r.name], device, SHORT_SHAPE) for r in steps}
-            used += [one.record for one in best.values() if one]
-            for r in steps:
-                if best[r.name, SHORT_SHAPE]:
-                    rows.append([f"[`{r.name}`](recipes/{r.name}.py)", device])
-                    rows[-1] += _step_cells(r, SHORT_SHAPE, steps, best, found)
-    header = [
-        "step",
-        "on",
-        f"TFLOP/s at {_in_short(SHORT_SHAPE)}",
-        "times torch.matmul",
-        "that ratio over the step before's",
-    ]
-    return (f"The same, step by step:\n\n{table(header, rows, right=2)}" if rows else ""), used

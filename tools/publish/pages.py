@@ -24,7 +24,7 @@ from cookbook.publish.markdown import fence, figure, table
 from cookbook.publish.pages import beside_tn, checked_table, limits_table, results_table
 from cookbook.recipe import catalog, copy
 from cookbook.recipe.catalog import Recipe
-from tools.publish import benchmarks, charts, notebooks
+from tools.publish import charts, glance, notebooks
 
 _GENERATED = "<!-- {name}:{edge} -->"
 
@@ -50,7 +50,7 @@ def _runs_on(recipe: Recipe) -> str:
 
 def readme_blocks() -> dict[str, str]:
     """The generated blocks of README.md by name."""
-    return {"recipes": recipes_table(lambda r: f"recipes/{r.name}.py"), "results": benchmarks.short()}
+    return {"recipes": glance.tracks(), "results": glance.at_a_glance()}
 
 
 def with_blocks(text: str, blocks: dict[str, str]) -> str:

@@ -23,13 +23,20 @@ def memory_of(f: Follower, view: View) -> Memory:
 
 def smem_addresses(view: View) -> np.ndarray:
     """(32, elements): byte addresses, the swizzle applied."""
-    found = view.swizzle(view.addresses()) if view.swizzle.bits else view.addresses()
+    found = view.addresses()
+    if found.min() < 0:
+        raise Fault(f"an access to shared memory at byte {int(found.min())}")
+    found = view.swizzle(found) if view.swizzle.bits else found
     return np.broadcast_to(found, (LANES, found.shape[1]))
 
 
 def slots(view: View) -> np.ndarray:
     """(elements,): the registers of a view, in the array that it is of."""
-    return (view.pointer.address * 8 // view.bits + view.offsets()).astype(np.int64)
+    found = (view.pointer.address * 8 // view.bits + view.offsets()).astype(np.int64)
+    held = view.pointer.array.shape[1]
+    if found.min() < 0 or found.max() >= held:
+        raise Fault(f"an access to register {int(found.max())} of an array of {held}")
+    return found
 
 
 def takes_part(f: Follower, count: int, mask: np.ndarray | None = None) -> np.ndarray:

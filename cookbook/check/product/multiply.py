@@ -248,7 +248,7 @@ def _mma_sync(f: Follower, text: str, shape: tuple[int, int, int], target: View,
 
 @lru_cache(maxsize=64)
 def _whole(down: int, across: int, k: int) -> np.ndarray:
-    """(32, values): the places of a lane's accumulators in a tile of so many instructions along M and N."""
+    """(32, values): the places of a lane's accumulators in a tile of `down` x `across` instructions."""
     places = _fragments(k)[2][:, None, None, :]
     step = (16 * origins.WIDTH * np.arange(down))[None, :] + (8 * np.arange(across))[:, None]
     return (places + step[None, :, :, None]).reshape(LANES, -1)

@@ -10,7 +10,7 @@ one: operand, row and k. Of an accumulator it says which one of which tile of `s
 | tile | rounding (52-55), number of the tile (20-51) | row * 512 + column (3-19) |
 | node | rounding, number of the node | place in the node |
 
-The three lowest bits are 0: memory keeps an element of several bytes as so many integers, each one more than the last.
+The three lowest bits are 0: memory keeps an element of several bytes as an integer a byte, each one more than the last.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class Ptr:
     cta: Any = None
 
     def moved(self, by: Any) -> Ptr:
-        """Further by so many bytes; of coordinates, by so many coordinates."""
+        """Further by `by` bytes, or coordinates."""
         return Ptr(self.space, self.address + by, self.array, self.name, self.cta)
 
 

@@ -35,7 +35,7 @@ def cases(module: Any, config: Any) -> tuple[Case, ...]:
     * M, N and K ragged against tile, cluster, stages and split, and a cluster's worth of tiles more than fits at once;
     * less than one tile, with room for several, and C stored by single elements where a kernel may be compiled so;
     * tiles that are full, as many k-tiles as there are stages, and one cluster for all;
-    * more rows of tiles than a group of the rasterization has, which is made small for it.
+    * one row and a few columns more than whole tiles, in groups of the rasterization that are made small for it.
     """
     down, across = (getattr(config, f"cluster_{x}", getattr(config, f"pairs_{x}", 1)) for x in "mn")
     ctas = getattr(config, "cluster", down * across)
@@ -56,12 +56,12 @@ def cases(module: Any, config: Any) -> tuple[Case, ...]:
         case((2 * m, n, stages * k), ctas),
     ]
     if grouped := _small_groups(config, 2 * down):
-        found.append(case((2 * m + RAGGED + 1, n + RAGGED, RAGGED), 2 * ctas, grouped))
+        found.append(case((2 * m + 1, 2 * n + 8, RAGGED), 2 * ctas, grouped))
     return tuple(found)
 
 
 def _small_groups(config: Any, rows: int) -> Any:
-    """The configuration with groups of so many rows of tiles; None of one that has no groups, or none so small."""
+    """The configuration with that many rows of tiles in a group; None of one that has no groups, or none so small."""
     for name in ("raster_group", "swizzle_size"):
         if getattr(config, name, rows) > rows:
             try:

@@ -343,7 +343,7 @@ def _pairs(mode: Lay) -> list[tuple[Any, Any]]:
 
 
 def divided(mode: Lay, tile: Any) -> tuple[list[Any], list[Any]]:
-    """((extent, stride) of the leaves of a tile of so many elements, those of the rest)."""
+    """((extent, stride) of the leaves of a tile of that many elements, those of the rest)."""
     pairs = _pairs(mode)
     if tile is None:
         return pairs, []

@@ -235,7 +235,7 @@ def test_what_cannot_be_followed_is_named(monkeypatch):
 def test_all_clusters_have_work_whoever_takes_it():
     """A cluster that takes over the work of others: each of C's elements is stored once, by one of them."""
     recipe, module = catalog.find(CLC), catalog.load(CLC)
-    config = module.VARIANTS["handed out"]
+    config = module.VARIANTS["dynamic"]
     trace = trace_of(module, recipe.targets[0], compiled.cutlass_dtype("bfloat16"), config)
     for sms in (2, 6, 148):
         found = product.compute(module, trace, config, product.Problem(5 * config.tile_m, 24, 24, sms))

@@ -9,7 +9,6 @@ import pytest
 
 from cookbook.measure import records
 from cookbook.measure.bench import ALL_SIZES
-from cookbook.publish import markdown
 from cookbook.recipe import catalog
 from tools.publish import benchmarks
 
@@ -115,7 +114,7 @@ def test_growth_has_a_line_and_a_column_for_each_dimension(tmp_path):
     for letter, sizes in (("M", [4096, 8192]), ("N", [4096]), ("K", [1024, 4096])):
         (line,) = groups(chart, line=f"{letter} grows")
         assert sorted(float(g.get("data-x")) for g in line if g.get("data-x")) == sizes
-    assert "8192 x 4096 x 4096" not in benchmarks.sizes(tmp_path) + benchmarks.short(tmp_path)  # shown once
+    assert "8192 x 4096 x 4096" not in benchmarks.sizes(tmp_path)  # shown once
 
 
 def test_growth_without_records_says_so(tmp_path):
@@ -146,7 +145,7 @@ def test_a_recipe_that_was_timed_beside_is_no_variant_of_ours():
 )
 def test_what_is_not_current_is_never_shown(tmp_path, changed, said):
     records.write([record(**changed)], tmp_path)
-    for shown in (benchmarks.sizes(tmp_path), benchmarks.ladder(tmp_path), benchmarks.short(tmp_path)):
+    for shown in (benchmarks.sizes(tmp_path), benchmarks.ladder(tmp_path)):
         assert not pictures(shown) and not re.search(r"\b550\b|1\.050|2031", shown)
     assert rows(benchmarks.sizes(tmp_path).split("###")[1])["8192³"][0] == said
     assert rows(benchmarks.ladder(tmp_path))[TUNED][3] == said
@@ -235,7 +234,7 @@ def test_a_gemm_for_other_shapes_is_held_against_torch_and_the_one_it_names(tmp_
     for name, times in (("split_k_gemm", 1.5), ("tuned_gemm", 0.5)):
         (bar,) = groups(chart, name=name)
         assert float(bar.get("data-value")) == pytest.approx(times)
-    assert not groups(chart, name="64x64") and rows(benchmarks.short(tmp_path))[benchmarks._in_short(shape)]
+    assert not groups(chart, name="64x64")
 
 
 def test_a_gemm_for_other_shapes_without_its_peers_or_records(tmp_path):
@@ -282,23 +281,3 @@ def test_rasters_of_another_code_are_not_shown(tmp_path):
     assert not pictures(benchmarks.rasters(tmp_path)) and "Not measured on the code as it is now" in benchmarks.rasters(
         tmp_path
     )
-
-
-# --- README -----------------------------------------------------------------------------------------------------
-
-
-def test_short_has_the_tuned_first_then_the_steps_and_what_is_missing(tmp_path):
-    assert benchmarks.short(tmp_path).count(markdown.NOT_MEASURED) == len(benchmarks.tuned())
-    records.write([record(), record("hopper/swap_ab_gemm", ms=2.1)], tmp_path)
-    shown = benchmarks.short(tmp_path)
-    assert rows(shown)["8192³"] == ["550", "524 (1.050)", "500 (1.100)", "75.0%"]
-    assert "Not measured: 512³, " in shown and "64 x 8192 x 8192." in shown
-    assert rows(shown)[TUNED] == ["Test GPU", "550", "1.050", "1.05 x `swap_ab_gemm`"]
-    assert shown.index("tuned_gemm") < shown.index("swap_ab_gemm") and shown.index("driver 1.2.") < shown.index(
-        "(docs/benchmarks.md)"
-    )
-
-
-def test_short_says_that_the_code_has_changed(tmp_path):
-    records.write([record(code="0" * 64)], tmp_path)
-    assert "*Not measured since the code changed.*" in benchmarks.short(tmp_path)

@@ -1,0 +1,61 @@
+"""README's first table: what the cookbook gains, one line each, from current records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from cookbook.measure import records
+from cookbook.measure.peers import QUACK, TORCH
+from cookbook.publish.markdown import table
+from cookbook.recipe import catalog
+
+NOT_MEASURED = "not measured"
+
+
+class Line(NamedTuple):
+    """One comparison: a recipe's default kernel, and who it is compared with in the same run."""
+
+    what: str
+    recipe: str
+    shape: tuple[int, int, int]
+    peer: str  # as the records call it
+    called: str  # as a reader does
+
+
+CUBE = (8192, 8192, 8192)
+LINES = (
+    Line("A swizzle, and nothing else changed", "ampere/smem_gemm", (4096, 4096, 4096), "plain", "no swizzle"),
+    Line("bf16 GEMM on Hopper", "hopper/tuned_gemm", CUBE, TORCH, "cuBLAS"),
+    Line("the same", "hopper/tuned_gemm", CUBE, QUACK, "QuACK"),
+    Line("Few rows: split-K", "hopper/split_k_gemm", (16, 4096, 4096), TORCH, "cuBLAS"),
+    Line("FP8 GEMM, row-wise scales", "hopper/fp8_gemm", CUBE, "torch._scaled_mm", "`torch._scaled_mm`"),
+)
+
+
+def at_a_glance(root: Path | None = None) -> str:
+    """A line for each of LINES, then on what it was measured; a record that is stale counts as none."""
+    rows, used = [], []
+    for line in LINES:
+        found = [
+            r
+            for r in records.select(line.recipe, "timed", "bfloat16", root)
+            if tuple(r["shape"]) == line.shape and line.peer in r["peers"] and not records.is_stale(r)
+        ]
+        used += found[:1]
+        ratio = f"{found[0]['peers'][line.peer]['ratio']:.2f}" if found else NOT_MEASURED
+        shape = " x ".join(map(str, line.shape))
+        rows.append([line.what, f"[`{line.recipe}`](recipes/{line.recipe}.py)", shape, line.called, ratio])
+    header = ["", "recipe", "M x N x K", "compared with", "times as fast"]
+    devices, days = {r["device"] for r in used}, {r["date"].split()[0] for r in used}
+    on = f"\n\n{', '.join(sorted(devices))}; {', '.join(sorted(days))}; bfloat16 out, normal inputs." if used else ""
+    return table(header, rows, right=4) + on
+
+
+def tracks() -> str:
+    """The recipes in reading order, a line for each track."""
+    rows: dict[str, list[str]] = {}
+    for recipe in catalog.recipes():
+        title = recipe.title.replace("|", "\\|")
+        rows.setdefault(recipe.track, []).append(f"[{title}](recipes/{recipe.name}.py)")
+    return table(["track", "pages"], [[track, " · ".join(pages)] for track, pages in rows.items()], right=2)
