@@ -56,7 +56,7 @@ LAYOUT_MUTATIONS = [
 
 READ_A = "mma.make_fragment_A(thr.partition_A(sA))"
 TILED = "cute.tile_to_shape(smem_atom({}), (config.tile_m, config.tile_k, config.stages), order=(0, 1, 2)).outer"
-BLOCKS_DOWN = f"cute.make_tensor(sA.iterator, {TILED.format('dtype, config.tile_m, 0')})"
+BLOCKS_DOWN = f"cute.make_tensor(sA.iterator, {TILED.format('sA.element_type, config.tile_m, 0')})"
 NARROW = "cute.recast_ptr(sA.iterator, cute.make_swizzle(2, 4, 3), dtype)"
 OTHER_MODE = f"cute.make_tensor({NARROW}, {TILED.format('dtype, config.tile_k // 2')})"
 

@@ -3,7 +3,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cookbook import gf2
 from cookbook.swizzle import Swizzle
 
 
@@ -45,7 +44,7 @@ def test_matrix_is_the_map(s, x):
     matrix = s.matrix(15)
     bits = np.array([x >> i & 1 for i in range(15)])
     assert sum(int(b) << i for i, b in enumerate(matrix @ bits % 2)) == s(x)
-    assert np.array_equal(gf2.inverse(matrix), matrix)
+    assert np.array_equal(matrix @ matrix % 2, np.eye(15, dtype=int))  # its own inverse
 
 
 @given(swizzles(), st.sampled_from((8, 16, 32, 64)), st.integers(0, 2**14))

@@ -8,7 +8,7 @@ from cookbook.arguments import checked, integer, renamed
 from cookbook.model.smem import SharedMemory
 from cookbook.swizzle import Swizzle
 
-__all__ = ["COORDINATE_BYTES", "SWIZZLES", "check_box", "check_origin", "swizzle_mode", "tma_load", "tma_store"]
+__all__ = ["COORDINATE_BYTES", "SWIZZLES", "swizzle_mode", "tma_load", "tma_store"]
 
 CHUNK = 16  # bytes that every swizzle keeps together
 # A box begins a multiple of 16 bytes into the rows of the tensor, and a stored one not before it. The PTX ISA does not

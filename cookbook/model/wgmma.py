@@ -19,7 +19,7 @@ from cookbook.model.small_floats import decode
 from cookbook.model.smem import SharedMemory
 from cookbook.model.tma import SWIZZLES, swizzle_mode
 
-__all__ = ["MatrixDescriptor", "block_descriptor", "d_coords", "operand_addresses", "operand_descriptors", "wgmma"]
+__all__ = ["MatrixDescriptor", "d_coords", "operand_addresses", "operand_descriptors", "wgmma"]
 
 CHUNK = 16  # bytes of a row that stay together
 CORE_ROWS = 8

@@ -461,9 +461,7 @@ for name in ("s2r_a", "s2r_b", "g2s_a", "g2s_b"):
     counted = copy_wavefronts(name, getattr(copies, name), getattr(layouts, name[-1]))
     shared += sum(each * n for (each, _), n in counted.items()) / (CONFIG.tile_k // 16)
 worst, best = tensor / (shared + tensor), tensor / max(shared, tensor)
-print(
-    f"A k-block: shared memory {shared:.0f} clocks, tensor cores {tensor:.0f}: {worst:.0%} to {best:.0%} of the ceiling"
-)
+print(f"A k-block: smem {shared:.0f} clocks, tensor cores {tensor:.0f}: {worst:.0%} to {best:.0%} of a ceiling")
 
 # %% [markdown] tags=["lab"]
 # Both are busy for nearly the same time: the overlap is worth almost a factor of two, and there is little slack.
@@ -481,13 +479,15 @@ lab.check_cells("ampere/ldmatrix_gemm", shapes=[(200, 333, 64)], dtypes=["float1
 # On a Hopper GPU `torch.matmul` uses `wgmma`. Then the share of the ceiling, of products with tiles for all SMs.
 
 # %% tags=["lab"]
+Markdown(results_table("ampere/ldmatrix_gemm"))
+
+# %% tags=["lab"]
 rows = []
 for r in records.select("ampere/ldmatrix_gemm", "timed"):
     if not records.is_stale(r) and "ceiling" in r["peers"] and min(r["shape"]) >= 2048:  # tiles for all SMs
         share = r["peers"]["ceiling"]["median_ms"] / r["figures"]["median_ms"]
         rows.append([" x ".join(map(str, r["shape"])), r["dtype"], f"{worst:.0%} to {best:.0%}", f"{share:.0%}"])
-shares = table(["M x N x K", "dtype", "of the ceiling, predicted", "measured"], rows, right=2)
-Markdown(results_table("ampere/ldmatrix_gemm") + "\n\n" + shares)
+Markdown(table(["M x N x K", "dtype", "of the ceiling, predicted", "measured"], rows, right=2))
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion
@@ -495,6 +495,5 @@ Markdown(results_table("ampere/ldmatrix_gemm") + "\n\n" + shares)
 # On an H200 a good part of the loads is hidden, and not all of it. What is left is not conflicts but traffic: each warp
 # reads its fragments of A and B from shared memory for itself. Hopper's `wgmma` reads them once for four warps:
 # [Hopper's first GEMM](../hopper/tma_wgmma_gemm.ipynb) has the same tile and the same layout.
-#
 # Next: [the pipeline, step by step](pipelined_gemm.ipynb), with a parameter for each thing that overlaps.
 # To use it: `cookbook copy ampere/ldmatrix_gemm my_gemm.py`, then `from my_gemm import matmul`.

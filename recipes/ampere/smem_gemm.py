@@ -481,20 +481,20 @@ lab.check_cells("ampere/smem_gemm", shapes=[(200, 333, 64)], dtypes=["float16"],
 # All three and their peers, interleaved in one run; "ours" is the swizzled one. Then the gains, predicted and measured.
 
 # %% tags=["lab"]
+Markdown(results_table("ampere/smem_gemm"))
+
+# %% tags=["lab"]
 rows = [["predicted", *gains(added_up)]]
 for r in records.select("ampere/smem_gemm", "timed"):
     if not records.is_stale(r):
         of = f"{r['device']}, {r['dtype']}, {' x '.join(map(str, r['shape']))}"
         rows.append([of, *gains({variant: r["peers"][variant]["median_ms"] for variant in VARIANTS})])
-gained = table(["M x N x K", *(f"{one} over {other}" for one, other in OVER)], rows)
-Markdown(results_table("ampere/smem_gemm") + "\n\n" + gained)
+Markdown(table(["M x N x K", *(f"{one} over {other}" for one, other in OVER)], rows))
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# On an H200 the sum of the clocks comes close to all three gains, also for the copies into padded rows, of which the
-# banks alone say nothing. Count the wavefronts before you write the kernel. Padding frees `ldmatrix`, takes memory, and
-# slows the copies. The swizzle costs nothing, and it is the layout that TMA writes and `wgmma` reads.
-#
-# What is left is waiting. Next: [a GEMM that loads the next fragments while it multiplies](ldmatrix_gemm.ipynb).
-# To use it: `cookbook copy ampere/smem_gemm my_gemm.py`, then `from my_gemm import matmul`.
+# On an H200 the sum of the clocks comes close to all three gains: count the wavefronts before you write the kernel.
+# Padding frees `ldmatrix`, takes memory, and slows the copies. The swizzle costs nothing, and TMA writes the same one.
+# What is left is waiting. Next: [a GEMM that loads the next fragments while it multiplies](ldmatrix_gemm.ipynb). To use
+# this one: `cookbook copy ampere/smem_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -458,6 +458,9 @@ from IPython.display import Markdown
 from cookbook.measure import records
 from cookbook.publish.pages import results_table, table
 
+Markdown(results_table("hopper/tma_wgmma_gemm"))
+
+# %% tags=["lab"]
 SMS, TENSOR_RATE, LATENCY, OUT = 132, 2048, 800, 16  # of an H200; multiply-adds; clocks; elements
 
 
@@ -481,7 +484,7 @@ def predicted_and_measured() -> str:
     return table(header, rows, right=2) if rows else "*Not measured yet.*"
 
 
-Markdown(results_table("hopper/tma_wgmma_gemm") + "\n\n" + predicted_and_measured())
+Markdown(predicted_and_measured())
 
 # %% [markdown] tags=["lab"]
 # By clocks little is missing at large sizes. By time more is: a GPU that works for long comes to its power limit and
@@ -494,5 +497,4 @@ Markdown(results_table("hopper/tma_wgmma_gemm") + "\n\n" + predicted_and_measure
 # A and columns of B, each for itself. And while a CTA stores its tile its tensor cores wait.
 #
 # Next: [warp specialization and setmaxnreg](warp_specialized_gemm.ipynb).
-#
 # To use it: `cookbook copy hopper/tma_wgmma_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from cookbook import lab
 from cookbook.check import exercises
 from cookbook.cli.app import app
-from cookbook.publish import notebooks
 from cookbook.recipe import catalog, contract
+from tools.publish import notebooks
 
 NAME = "primer/composed_layouts"
 PRIMER = [recipe.name for recipe in catalog.recipes() if recipe.track == "primer"]

@@ -129,10 +129,11 @@ def test_byte_true_offset_of_element_1_0(name: str) -> None:
 
 @pytest.mark.parametrize("name", GEMMS)
 def test_tiles_fit_the_shared_memory_that_the_config_asks_for(name: str) -> None:
+    from cookbook.check.compiled import config_for
     from cookbook.check.evaluated import evaluated
 
     module = catalog.load(name)
-    for config in {module.config_for(target) for target in catalog.find(name).targets}:
+    for config in {config_for(module, target) for target in catalog.find(name).targets}:
         found = evaluated(module, cutlass_dtypes()[1], config)
         sizes = {which: layout.size_bytes for which, layout in found.smem.items()}
         c = sizes.pop("c", 0)
