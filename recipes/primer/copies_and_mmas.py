@@ -19,9 +19,8 @@
 # %% [markdown]
 # # Copies and MMAs
 #
-# **Claim.** An element of A is in three places on its way: global memory, shared memory, registers. A kernel has
-# several tensors for each place, one for each view of it, named by one rule. So `tCrA` reads as a sentence: *this
-# thread's* part, as the MMA for *C* wants it, in *registers*, of *A*.
+# **Claim.** An element of A is in three places: global memory, shared memory, registers. Each has several
+# tensors, one for each view, named by one rule: `tCrA` is *this thread's* part, for *C*'s MMA, in *registers*, of *A*.
 
 # %% tags=["lab"]
 import inspect

@@ -167,10 +167,10 @@ def test_names_matter_where_a_call_may_use_them(tmp_path):
 
 def test_a_module_of_the_cookbook_is_part_of_what_imports_it(tmp_path):
     """Of the host's hash the whole module; of the device's what the kernels refer to."""
-    body = BODY.replace("import cutlass\n", "import cutlass\nfrom cookbook.gf2 import rank, kernel\n")
+    body = BODY.replace("import cutlass\n", "import cutlass\nfrom cookbook.gf2 import rank, annihilator\n")
     used = body.replace("return [x * by", "return [rank(x) * by")
     found = device_code._recipe(HEADER + used).device()
-    assert ("rank", "cookbook.gf2") in found and ("kernel", "cookbook.gf2") not in found
+    assert ("rank", "cookbook.gf2") in found and ("annihilator", "cookbook.gf2") not in found
     (before, host), (after, _) = hashes(tmp_path, body), hashes(tmp_path, used)
     assert before == hashes(tmp_path, BODY)[0] != after and host != hashes(tmp_path, BODY)[1]
 
@@ -178,7 +178,7 @@ def test_a_module_of_the_cookbook_is_part_of_what_imports_it(tmp_path):
 @pytest.mark.parametrize("line", ["import cookbook.gf2", "from cookbook import gf2 as cookbook"])
 def test_a_module_that_is_imported_whole_counts_whole(line):
     used = BODY.replace("import cutlass\n", f"import cutlass\n{line}\n").replace("return [x * by", "return [cookbook.y")
-    assert {("rank", "cookbook.gf2"), ("kernel", "cookbook.gf2")} <= device_code._recipe(HEADER + used).device()
+    assert {("rank", "cookbook.gf2"), ("annihilator", "cookbook.gf2")} <= device_code._recipe(HEADER + used).device()
 
 
 def test_hash_is_made_once_for_each_text(tmp_path, monkeypatch):
