@@ -439,7 +439,7 @@ from cookbook import lab
 lab.check_cells("hopper/tma_wgmma_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
-# ## Time, predicted and measured
+# ## Time
 #
 # `cookbook bench` also times the [ceiling](../foundations/tensor_core_ceiling.ipynb), a loop of nothing but `wgmma`
 # with as many products. How near to it should we come, by the clocks of an SM?
