@@ -125,9 +125,8 @@ show(lambda: cute.make_layout(((2, 2), (2, 2)), stride=((1, 4), (2, 8)))(((1, 1)
 show(lambda: cute.composition(rows(), cute.make_layout((2, 6), stride=(2, 4))))
 
 # %% [markdown]
-# A step down is 12 now, two rows. A and B can be such that A(B(c)) has no shape:stride: take `(4,3):(3,1)` at the
-# numbers 0, 3 and 6. It gives 0, 9 and 7: no one stride does, and CuTe says "unable to compute the following
-# composition".
+# A step down is 12 now, two rows. A(B(c)) may have no shape:stride: `(4,3):(3,1)` at the numbers 0, 3 and 6 gives 0, 9
+# and 7. No one stride does, and CuTe says "unable to compute the following composition".
 #
 # ## Division
 #
