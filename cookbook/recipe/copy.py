@@ -27,11 +27,10 @@ def alone(cells: Iterable[str]) -> str:
     """
     cells = [cell.strip("\n") for cell in cells]
     imports = [node for cell in cells for node in ast.parse(cell).body if isinstance(node, _IMPORTS)]
-    wanted = [alias.name for node in imports if _module_of(node) == ENTRY for alias in node.names]
     code = [text for text in map(_without_imports, cells) if text]
-    shared = _needed(wanted) if wanted else []
+    shared, place = _shared(code, imports)
     if shared:
-        code.insert(_place(code, wanted), "\n\n\n".join(_joined(shared)))
+        code.insert(place, shared)
         imports += [node for node in ast.parse(_entry()).body if isinstance(node, _IMPORTS)]
     body = "\n\n\n".join(code)
     return f"{_imports(imports, _used(ast.parse(body)))}\n\n\n{body}\n"
@@ -47,9 +46,13 @@ def host_side(cells: Iterable[str]) -> tuple[str, int]:
         cells: as of `alone`.
     """
     cells = list(cells)
-    imports = [node for cell in cells for node in ast.parse(cell).body if _module_of(node) == ENTRY]
-    wanted = [alias.name for node in imports if isinstance(node, _IMPORTS) for alias in node.names]
-    return ("\n\n\n".join(_joined(_needed(wanted))), _place(cells, wanted)) if wanted else ("", 0)
+    return _shared(cells, [node for cell in cells for node in ast.parse(cell).body if isinstance(node, _IMPORTS)])
+
+
+def _shared(code: list[str], imports: Iterable[ast.Import | ast.ImportFrom]) -> tuple[str, int]:
+    """What `host_side` returns, of texts and the imports that they rely on."""
+    wanted = [alias.name for node in imports if _module_of(node) == ENTRY for alias in node.names]
+    return ("\n\n\n".join(_joined(_needed(wanted))), _place(code, wanted)) if wanted else ("", 0)
 
 
 def _entry() -> str:

@@ -177,8 +177,8 @@ def test_no_recipe_has_a_host_side_of_its_own():
     for recipe in catalog.recipes():
         own = ast.parse(catalog.without_lab(recipe.file.read_text())).body
         again = shared & {getattr(node, "name", "") for node in own}
-        subject = {"transpose": {"check_out"}, "study": {"remapping"}}.get(recipe.kind, set())  # what its page is about
-        assert again <= subject, recipe.name
+        about = {"foundations/matrix_transpose": {"check_out"}, "foundations/gpc_remapping": {"remapping"}}
+        assert again == about.get(recipe.name, set()), recipe.name
 
 
 # --- plans ----------------------------------------------------------------------------------------------------------
