@@ -13,18 +13,19 @@ import argparse
 import difflib
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cookbook import draw
+from cookbook.measure import records
 from cookbook.publish import ceiling_tables, study_tables
 from cookbook.publish.markdown import fence, figure, table
 from cookbook.publish.pages import beside_tn, checked_table, limits_table, results_table
 from cookbook.recipe import catalog, copy
 from cookbook.recipe.catalog import Recipe
-from tools.publish import charts, glance, notebooks
+from tools.publish import charts, glance, notebooks, oddities
 
 _GENERATED = "<!-- {name}:{edge} -->"
 
@@ -97,7 +98,7 @@ def _output(output: Any) -> str:
 def _live(name: str) -> dict[str, Callable[[], str]]:
     """What cells that call these functions show: results/ as it is now, not as it was when the notebook ran."""
     made: dict[str, Callable[[str], str]] = {
-        "results_table(": lambda name: _charted(results_table(name), charts.results_chart(name)),
+        "results_table(": _results,
         "limits_table(": limits_table,
         "beside_tn(": beside_tn,
     }
@@ -105,9 +106,9 @@ def _live(name: str) -> dict[str, Callable[[], str]]:
         made |= {
             "counted_table(": study_tables.counted_table,
             "experiment_table(": lambda name: _charted(
-                study_tables.experiment_table(name), charts.experiment_chart(name)
+                study_tables.experiment_table(name), [charts.experiment_chart(name)]
             ),
-            "ceiling_table(": lambda name: _charted(ceiling_tables.ceiling_table(name), charts.ceiling_chart(name)),
+            "ceiling_table(": lambda name: _charted(ceiling_tables.ceiling_table(name), [charts.ceiling_chart(name)]),
         }
     return {call: partial(shown, name) for call, shown in made.items()}
 
@@ -136,9 +137,16 @@ def _host_side(cell: Any, cells: list[Any]) -> list[str]:
     return [unsearched(folded(title, fence(shared, "python")))]
 
 
-def _charted(shown: str, chart: draw.Picture | None) -> str:
+def _charted(shown: str, drawn: Iterable[draw.Picture | None]) -> str:
     """A table with its bars below, where there are any."""
-    return shown + (f"\n\n{figure(chart.svg)}" if chart else "")
+    return "\n\n".join([shown, *(figure(chart.svg) for chart in drawn if chart)])
+
+
+def _results(name: str) -> str:
+    """What was timed of a recipe: the table, its bars, and why a bar is odd."""
+    timed = [r for r in records.select(name, "timed") if not records.is_stale(r)]
+    shown = _charted(results_table(name), charts.results_charts(name))
+    return "\n\n".join(part for part in (shown, oddities.explained(timed)) if part)
 
 
 def folded(title: str, content: str) -> str:
