@@ -22,10 +22,10 @@ from cookbook import draw
 from cookbook.measure import records
 from cookbook.publish import ceiling_tables, study_tables
 from cookbook.publish.markdown import fence, figure, table
-from cookbook.publish.pages import beside_tn, checked_table, limits_table, results_table
+from cookbook.publish.pages import beside_tn, limits_table, results_table
 from cookbook.recipe import catalog, copy
 from cookbook.recipe.catalog import Recipe
-from tools.publish import charts, glance, notebooks, oddities
+from tools.publish import cards, charts, glance, notebooks, oddities
 
 _GENERATED = "<!-- {name}:{edge} -->"
 
@@ -36,14 +36,10 @@ _GENERATED = "<!-- {name}:{edge} -->"
 def recipes_table(link: Callable[[Recipe], str]) -> str:
     """The recipes in reading order; `link` gives the address behind a recipe's name."""
     rows = [
-        [f"[`{r.name}`]({link(r)})", r.claim, ", ".join(r.dtypes), " ".join(r.targets), _runs_on(r)]
+        [f"[`{r.name}`]({link(r)})", r.claim, ", ".join(r.dtypes), " ".join(r.targets), cards.runs_on(r)]
         for r in catalog.recipes()
     ]
     return table(["recipe", "claim", "dtypes", "compiles for", "runs on"], rows, right=5)
-
-
-def _runs_on(recipe: Recipe) -> str:
-    return recipe.runs_on.replace("+", " and later")
 
 
 # --- README ---------------------------------------------------------------------------------------------------
@@ -159,28 +155,17 @@ def unsearched(content: str) -> str:
     return f'<div data-search-exclude markdown="1">\n\n{content}\n\n</div>'
 
 
-def _facts(recipe: Recipe) -> str:
-    stem = recipe.name.split("/")[1]
-    rows = [
-        ["data path", recipe.path or "see below"],
-        ["dtypes", ", ".join(recipe.dtypes) or "none of its own"],
-        *([["majors", ", ".join(recipe.majors)]] if len(recipe.majors) > 1 else []),
-        ["compiles for", " ".join(recipe.targets) or "nothing: it has no kernel"],
-        ["runs on", _runs_on(recipe)],
-        ["code", f"[{stem}.py]({stem}.py): one file that stands alone, as `cookbook copy {recipe.name} .` writes it"],
-        ["notebook", f"[{stem}.ipynb]({stem}.ipynb): this page, with its checks; they need this package"],
-    ]
-    return table(["recipe", f"`{recipe.name}`"], rows, right=2)
-
-
 def _diff(recipe: Recipe, base: Recipe) -> str:
     old, new = (catalog.without_lab(r.file.read_text(encoding="utf-8")).splitlines() for r in (base, recipe))
     lines = difflib.unified_diff(old, new, base.name, recipe.name, lineterm="", n=2)
     return unsearched(folded(f"All changes from {base.name}", fence("\n".join(lines), "diff")))
 
 
-def page(name: str) -> str:
+def page(name: str, docs: Path | None = None) -> str:
     """A recipe's page as markdown, from its executed notebook and the records.
+
+    Args:
+        docs: the folder of the site's pages; this tree's if left out.
 
     Raises:
         notebooks.OutOfStep: the notebook is not the recipe's.
@@ -192,13 +177,12 @@ def page(name: str) -> str:
     body = [part for cell in cells for part in (*_cell(cell, live), *_host_side(cell, cells))]
     if body and body[0].startswith("# "):
         body[0] = body[0].partition("\n")[2].strip()
-    parts = [f"# {recipe.title}", f"*{recipe.claim}*", _facts(recipe), *body]
+    parts = [f"# {recipe.title}", f"*{recipe.claim}*", cards.card(recipe, docs or _docs()), *body]
     if recipe.kind != "study" and measured not in body:
         parts += ["## Measured", measured]
-    if recipe.kind != "study":
-        parts += ["## Recorded checks", checked_table(recipe.name)]
     if recipe.builds_on:
-        parts += [f"## What changed from {recipe.builds_on}", _diff(recipe, catalog.find(recipe.builds_on))]
+        heading = f"## What changed from {recipe.builds_on} {{ #{cards.DIFFERENCE} }}"
+        parts += [heading, _diff(recipe, catalog.find(recipe.builds_on))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -206,18 +190,22 @@ def write_pages(docs: Path | None = None) -> list[Recipe]:
     """Writes docs/recipes/<track>/<name>.md with what it offers beside it: the code as one file that stands alone, and
     the notebook. Files that would not change are left alone, so that a server that watches them does not build for
     ever."""
-    docs = docs or catalog.recipes_root().parent / "docs"
+    docs = docs or _docs()
     found = catalog.recipes()
     for recipe in found:
         path = docs / "recipes" / f"{recipe.name}.md"
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write(path, page(recipe.name))
+        _write(path, page(recipe.name, docs))
         _write(path.with_suffix(".py"), catalog.standalone_source(recipe.name))
         _write(path.with_suffix(".ipynb"), notebooks.notebook_path(recipe.name).read_text(encoding="utf-8"))
     for stray in (docs / "recipes").rglob("*.md"):
         if stray.relative_to(docs / "recipes").with_suffix("").as_posix() not in {r.name for r in found}:
             stray.unlink()
     return found
+
+
+def _docs() -> Path:
+    return catalog.recipes_root().parent / "docs"
 
 
 def _write(path: Path, text: str) -> None:
