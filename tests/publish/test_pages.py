@@ -190,3 +190,18 @@ def test_why_a_bar_is_odd_is_computed_from_the_shape(tmp_path):
     said = oddities.explained([record((8191, 8191, 8192)), record((8191, 8191, 8192)), record()])
     assert said.count("8191 x 8191 x 8192") == 1 and "16382 bytes" in said and "4096" not in said
     assert oddities.explained([record((8191, 8191, 8192), peers={})]) == ""  # nothing there that is odd
+
+
+# --- sources ----------------------------------------------------------------------------------------------------
+
+
+def test_sources_are_a_list_of_links(monkeypatch):
+    from types import SimpleNamespace
+
+    from cookbook.recipe.catalog import Source
+
+    named = (Source("PTX ISA, ldmatrix", "https://a.b/c#d"), Source("An issue", "https://e.f/1"))
+    monkeypatch.setattr(pages.catalog, "find", lambda name: SimpleNamespace(sources=named))
+    assert pages.sources_list("x/y") == "* [PTX ISA, ldmatrix](https://a.b/c#d)\n* [An issue](https://e.f/1)"
+    monkeypatch.setattr(pages.catalog, "find", lambda name: SimpleNamespace(sources=()))
+    assert pages.sources_list("x/y") == ""

@@ -21,25 +21,13 @@ from typing import Any
 from cookbook import draw
 from cookbook.measure import records
 from cookbook.publish import ceiling_tables, study_tables
-from cookbook.publish.markdown import fence, figure, table
-from cookbook.publish.pages import beside_tn, limits_table, results_table
+from cookbook.publish.markdown import fence, figure
+from cookbook.publish.pages import beside_tn, limits_table, results_table, sources_list
 from cookbook.recipe import catalog, copy
 from cookbook.recipe.catalog import Recipe
 from tools.publish import cards, charts, glance, notebooks, oddities
 
 _GENERATED = "<!-- {name}:{edge} -->"
-
-
-# --- tables ---------------------------------------------------------------------------------------------------
-
-
-def recipes_table(link: Callable[[Recipe], str]) -> str:
-    """The recipes in reading order; `link` gives the address behind a recipe's name."""
-    rows = [
-        [f"[`{r.name}`]({link(r)})", r.claim, ", ".join(r.dtypes), " ".join(r.targets), cards.runs_on(r)]
-        for r in catalog.recipes()
-    ]
-    return table(["recipe", "claim", "dtypes", "compiles for", "runs on"], rows, right=5)
 
 
 # --- README ---------------------------------------------------------------------------------------------------
@@ -183,6 +171,8 @@ def page(name: str, docs: Path | None = None) -> str:
     if recipe.builds_on:
         heading = f"## What changed from {recipe.builds_on} {{ #{cards.DIFFERENCE} }}"
         parts += [heading, _diff(recipe, catalog.find(recipe.builds_on))]
+    if recipe.sources:
+        parts += ["## Sources", sources_list(recipe.name)]
     return "\n\n".join(parts) + "\n"
 
 
