@@ -1,13 +1,19 @@
-"""Where the repository is: `[tool.cookbook] repository` of pyproject.toml, the one setting, and links made of it."""
+"""Where the repository is: `[tool.cookbook] repository` of pyproject.toml, the one setting, and links made of it.
+
+`python -m tools.publish.address ADDRESS` sets it, and writes what cannot ask for it: CITATION.cff, README's badges and
+the first cells of the notebooks. "" takes all of them out again.
+"""
 
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 from cookbook.recipe import catalog
 
 BRANCH = "main"
+FIRST = "notebooks/primer/hello_kernel.ipynb"  # where a reader begins
 _SETTING = re.compile(r'^\[tool\.cookbook\]\n(?:[^\[\n]*\n)*?repository = "(?P<address>[^"\n]*)"', re.M)
 
 
@@ -30,6 +36,44 @@ def repository(settings: Path | None = None) -> str:
     return address
 
 
+def site(settings: Path | None = None) -> str:
+    """Where GitHub Pages serves the site of the repository; "" if it has none, or lies elsewhere."""
+    found = re.fullmatch(r"https://github\.com/([\w.-]+)/([\w.-]+)", repository(settings))
+    return f"https://{found[1].lower()}.github.io/{found[2]}/" if found else ""
+
+
+def colab(path: str, settings: Path | None = None) -> str:
+    """Where Colab opens a notebook of the repository; "" if it is not on GitHub.
+
+    Args:
+        path: from the root: "notebooks/primer/layouts.ipynb".
+    """
+    found = re.fullmatch(r"https://github\.com/(.+)", repository(settings))
+    return f"https://colab.research.google.com/github/{found[1]}/blob/{BRANCH}/{path}" if found else ""
+
+
+def badges(settings: Path | None = None) -> str:
+    """README's badges as markdown; "" while the repository has no address on GitHub."""
+    address = repository(settings)
+    if not address.startswith("https://github.com/"):
+        return ""
+    tests = f"{address}/actions/workflows/tests.yml"
+    made = {
+        "tests": (f"{tests}/badge.svg", tests),
+        "PyPI": ("https://img.shields.io/pypi/v/cute-cookbook", "https://pypi.org/project/cute-cookbook/"),
+        "site": ("https://img.shields.io/badge/site-read-teal", site(settings)),
+        "Open in Colab": ("https://colab.research.google.com/assets/colab-badge.svg", colab(FIRST, settings)),
+    }
+    return "\n".join(f"[![{name}]({picture})]({link})" for name, (picture, link) in made.items())
+
+
+def cited(text: str, settings: Path | None = None) -> str:
+    """CITATION.cff with the lines of the addresses as they are now."""
+    lines = [line for line in text.splitlines() if not line.startswith(("repository-code:", "url:"))]
+    known = {"repository-code": repository(settings), "url": site(settings)}
+    return "\n".join([*lines, *(f"{key}: {value}" for key, value in known.items() if value)]) + "\n"
+
+
 def source_of(path: str, edit: bool = False, settings: Path | None = None) -> str:
     """The address of a file of the repository, to read or to edit it; "" while the repository has none.
 
@@ -38,3 +82,33 @@ def source_of(path: str, edit: bool = False, settings: Path | None = None) -> st
     """
     address = repository(settings)
     return f"{address}/{'edit' if edit else 'blob'}/{BRANCH}/{path}" if address else ""
+
+
+def main(address: str) -> None:
+    """Set the address, and write what is made of it and committed.
+
+    Raises:
+        ValueError: it is no address; nothing has been written.
+    """
+    from tools.publish import notebooks, pages
+
+    root = catalog.recipes_root().parent
+    settings = root / "pyproject.toml"
+    before = settings.read_text(encoding="utf-8")
+    settings.write_text(_SETTING.sub(lambda found: found[0].replace(f'"{found["address"]}"', f'"{address}"'), before))
+    try:
+        repository()
+    except ValueError:
+        settings.write_text(before, encoding="utf-8")
+        raise
+    citation = root / "CITATION.cff"
+    citation.write_text(cited(citation.read_text(encoding="utf-8")), encoding="utf-8")
+    pages.update_readme(check=False)
+    for recipe in catalog.recipes():
+        notebooks.renew_setup(recipe.name)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(f"arguments: got {len(sys.argv) - 1}; needed one: the repository's address, or ''")
+    main(sys.argv[1])
