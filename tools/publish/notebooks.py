@@ -18,6 +18,13 @@ from cookbook.recipe import catalog
 
 _TIMEOUT = 900  # seconds a cell may take: a cell compiles a kernel for several targets
 _KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
+SETUP = "setup"  # the tag of the first cell: how to get the package
+_PACKAGE = """\
+# This notebook needs the package {name}. Where it is missing, as in a hosted notebook, this cell installs it.
+from importlib.util import find_spec
+
+if find_spec("cookbook") is None:
+    %pip install --quiet {requirement}"""
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -32,14 +39,26 @@ def notebook_path(name: str, root: Path | None = None) -> Path:
     return root / f"{recipe.name}.ipynb"
 
 
+def setup(project: Path | None = None) -> str:
+    """The code that installs the package where it is missing: from its repository, where `project` (a pyproject.toml;
+    the source tree's if left out) names one under `[tool.cookbook] repository`, else by its name."""
+    project = project or catalog.recipes_root().parent / "pyproject.toml"
+    said = dict(re.findall(r'^(name|repository) = "(.*)"', project.read_text(encoding="utf-8"), re.MULTILINE))
+    name, repository = said["name"], said.get("repository")  # read as text: tomllib came with Python 3.11
+    return _PACKAGE.format(name=name, requirement=f'"{name} @ git+{repository}"' if repository else name)
+
+
 def from_recipe(name: str) -> Any:
-    """The recipe as a notebook (an nbformat NotebookNode) that has not been executed: lab cells included."""
+    """The recipe as a notebook (an nbformat NotebookNode) that has not been executed: lab cells included, and before
+    them the cell that gets the package."""
     import jupytext
+    from nbformat.v4 import new_code_cell
 
     recipe = catalog.find(name)
     notebook = jupytext.read(recipe.file, fmt="py:percent")
     described = notebook.metadata.get("cookbook", {})
     notebook.metadata = {"cookbook": described, "kernelspec": _KERNEL, "language_info": {"name": "python"}}
+    notebook.cells.insert(0, new_code_cell(setup(), metadata={"tags": ["lab", SETUP]}))
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     for number, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{number:03d}"

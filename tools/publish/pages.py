@@ -10,16 +10,19 @@ No figure is typed by hand anywhere: a figure on a page is in a table that one o
 from __future__ import annotations
 
 import argparse
+import ast
 import difflib
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from cookbook import draw
-from cookbook.publish import ceiling_tables, study_tables
+from cookbook.check import subjects
+from cookbook.publish import ceiling_tables, gains, study_tables
 from cookbook.publish.markdown import fence, figure, table
 from cookbook.publish.pages import beside_tn, checked_table, limits_table, results_table
 from cookbook.recipe import catalog, copy
@@ -112,17 +115,67 @@ def _live(name: str) -> dict[str, Callable[[], str]]:
     return {call: partial(shown, name) for call, shown in made.items()}
 
 
-def _cell(cell: Any, live: dict[str, Callable[[], str]]) -> list[str]:
-    if cell.cell_type == "markdown":
-        source = re.sub(r"\]\(([\w/.]+)\.ipynb\)", r"](\1.md)", cell.source)  # another recipe: its page
-        return [source.replace("](../../docs/", "](../../")]  # the site's pages lie in docs/recipes/<track>/
-    if not cell.source.strip():
-        return []
-    code = fence(cell.source, "python")
-    tags = cell.metadata.get("tags", [])
+def _linked(markdown: str) -> str:
+    """Links as the site has them: to another recipe's page, not its notebook."""
+    markdown = re.sub(r"\]\(([\w/.]+)\.ipynb\)", r"](\1.md)", markdown)
+    return markdown.replace("](../../docs/", "](../../")  # the site's pages lie in docs/recipes/<track>/
+
+
+def _at_a_glance(*arguments: Any, **named: Any) -> str:
+    said, picture = gains.gain(*arguments, **named)
+    return _linked(said) + (f"\n\n{figure(picture.svg)}" if picture else "")
+
+
+def _by_arguments(source: str) -> list[str]:
+    """What the cell's calls of `lab.gain` and `lab.compare` show, of results/ as it is now."""
+    shown = []
+    for call in [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]:
+        called = ast.unparse(call.func)
+        if called not in ("lab.gain", "lab.compare"):
+            continue
+        named = {each.arg or "": ast.literal_eval(each.value) for each in call.keywords}
+        if called == "lab.gain":
+            shown.append(_at_a_glance(*map(ast.literal_eval, call.args), **named))
+        else:
+            name, shape = (ast.literal_eval(call.args[place]) for place in (0, 2))
+            shown.append(fence(gains.recorded(name, shape, **named), "text"))
+    return shown
+
+
+def _unchanged(source: str, base: Mapping[str, str]) -> list[str]:
+    """The names that a cell defines, if the recipe before defines every one of them by the same code; else none."""
+    found = subjects.definitions(source)
+    same = all(name in base and catalog.normal_form(text) == base[name] for name, text in found.items())
+    return list(found) if same else []
+
+
+def _definitions_of(base: Recipe | None) -> dict[str, str]:
+    """The code of each name of the recipe that a page builds on."""
+    text = catalog.without_lab(base.file.read_text(encoding="utf-8")) if base else ""
+    return {name: catalog.normal_form(code) for name, code in subjects.definitions(text).items()}
+
+
+def _code(cell: Any, base: Mapping[str, str], builds_on: str | None) -> str:
+    """A cell's code: folded where the tags say so, or where the page before has shown it."""
+    code, tags = fence(cell.source, "python"), cell.metadata.get("tags", [])
     if "folded" in tags or ("lab" in tags and "open" not in tags):
-        code = unsearched(folded("The code of this step", code))
+        return unsearched(folded("The code of this step", code))
+    if same := _unchanged(cell.source, base):
+        return unsearched(folded(f"As in {builds_on}: {', '.join(same)}", code))
+    return code
+
+
+def _cell(
+    cell: Any, live: dict[str, Callable[[], str]], base: Mapping[str, str] = MappingProxyType({}), name: str = ""
+) -> list[str]:
+    if cell.cell_type == "markdown":
+        return [_linked(cell.source)]
+    if not cell.source.strip() or notebooks.SETUP in cell.metadata.get("tags", []):
+        return []
+    code = _code(cell, base, name)
     now = [shown() for call, shown in live.items() if call in cell.source]
+    if "lab.gain(" in cell.source or "lab.compare(" in cell.source:
+        now += _by_arguments(cell.source)
     return [code, *(now or map(_output, cell.outputs))]
 
 
@@ -181,7 +234,9 @@ def page(name: str) -> str:
     live = _live(recipe.name)
     measured = live["results_table("]()
     cells = notebooks.read(recipe.name).cells
-    body = [part for cell in cells for part in (*_cell(cell, live), *_host_side(cell, cells))]
+    base = _definitions_of(catalog.find(recipe.builds_on) if recipe.builds_on else None)
+    shown = [(_cell(cell, live, base, recipe.builds_on or ""), _host_side(cell, cells)) for cell in cells]
+    body = [part for own, shared in shown for part in (*own, *shared)]
     if body and body[0].startswith("# "):
         body[0] = body[0].partition("\n")[2].strip()
     parts = [f"# {recipe.title}", f"*{recipe.claim}*", _facts(recipe), *body]
