@@ -862,6 +862,13 @@ lab.check_cells("hopper/fp8_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch._scaled_mm`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("hopper/fp8_gemm", matmul, (8192, 8192, 8192))
+
+# %% [markdown] tags=["lab"]
 # Peers: `torch._scaled_mm` with row-wise scales, with `use_fast_accum` and without, interleaved with ours in one run.
 
 # %% tags=["lab"]

@@ -817,6 +817,13 @@ lab.check_cells("hopper/pingpong_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("hopper/pingpong_gemm", matmul, (8192, 8192, 1024))
+
+# %% [markdown] tags=["lab"]
 # All variants and their peers, interleaved in one run on one GPU; "ours" is the default, called without an argument.
 # Launches follow one another without a gap, as in a model's forward pass: that is where PDL has something to hide.
 

@@ -810,8 +810,8 @@ for rank in range(FOUR.split_k):
 # that nobody is sent anything before it has begun, that no sum is read before it has come, and that none comes too
 # late.
 #
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
+# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -838,6 +838,13 @@ except compiled.NoDisassembler as missing:
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("hopper/split_k_gemm", matmul, (16, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
 # "ours" is `matmul` without an argument, so whatever the heuristic chose; beside it each variant, called by name, the
 # kernel for all sizes, and the peers, all interleaved in one run on one GPU.
 #

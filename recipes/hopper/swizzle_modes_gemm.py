@@ -665,8 +665,8 @@ Markdown(table(["written \\ read", *MODES], rows))
 # simulated in numpy on a ragged shape, *compiled* at a real cubin. On a machine with a Hopper GPU the kernels also run
 # here; elsewhere the recorded run is shown.
 #
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
+# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -676,6 +676,13 @@ lab.check_cells("hopper/swizzle_modes_gemm", shapes=[(200, 333, 64)], dtypes=["b
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("hopper/swizzle_modes_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
 # The four modes and their peers, interleaved in one run on one GPU; "ours" is `sw128`, called without an argument.
 
 # %% tags=["lab"]

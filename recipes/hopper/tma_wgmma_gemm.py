@@ -441,6 +441,13 @@ lab.check_cells("hopper/tma_wgmma_gemm", shapes=[(200, 333, 64)], dtypes=["bfloa
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("hopper/tma_wgmma_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
 # `cookbook bench` also times the [ceiling](../foundations/tensor_core_ceiling.ipynb), a loop of nothing but `wgmma`
 # with as many products. How near to it should we come, by the clocks of an SM?
 #

@@ -840,6 +840,13 @@ lab.check_cells("hopper/tuned_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("hopper/tuned_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
 # "Ours" is `matmul` without an argument, in one run with each variant, called by name.
 
 # %% tags=["lab"]

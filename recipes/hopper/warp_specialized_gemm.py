@@ -688,8 +688,8 @@ draw.lanes(rows, "Waves of tiles on 132 SMs, predicted", note="a number: tiles o
 # numpy on a ragged shape, *compiled* at a real cubin, with no spills in it. On a machine with a Hopper GPU the kernels
 # also run here; elsewhere the recorded run is shown.
 #
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
+# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -699,6 +699,13 @@ lab.check_cells("hopper/warp_specialized_gemm", shapes=[(200, 333, 64)], dtypes=
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("hopper/warp_specialized_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
 # The three and their peers, interleaved in one run on one GPU; "ours" is `setmaxnreg` with the smaller tile, called
 # without an argument.
 
