@@ -850,11 +850,19 @@ Markdown(table(["C", *VARIANTS, f"clusters' tiles of `{DEFAULT}`"], rows))
 # and for both GeForce targets. **Nothing here has run on sm_120 or sm_121.**
 
 # %% tags=["lab"]
+
 lab.check_cells("blackwell/geforce_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("blackwell/geforce_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
 # On a Hopper, in one run: "ours" is the last variant. `torch.matmul` and QuACK use `wgmma` there, which a GeForce does
 # not have; the ceiling is that of `mma.sync`.
 

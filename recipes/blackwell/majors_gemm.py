@@ -686,8 +686,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, checks the operands, keeps a *plan* for each kind of call, and compiles once. Here
-# stands what is this kernel's own: the GPUs it needs, what is compiled, and what the launch takes.
+# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
+# the part that is this kernel's own.
 #
 # There is no argument for the majors: the strides of a and b say them.
 
@@ -730,8 +730,8 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 # `tcgen05.ld`; the descriptors that the compiler wrote are compared with those of the layouts, bit by bit. What needs a
 # Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
 #
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
+# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -741,6 +741,13 @@ lab.check_cells("blackwell/majors_gemm", shapes=[(200, 328, 64)], dtypes=["bfloa
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("blackwell/majors_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
 # Nothing has been timed: that takes a Blackwell GPU. The table is here once one has run
 # `cookbook bench blackwell/majors_gemm --record`.
 

@@ -864,8 +864,8 @@ for name in ("mxfp8", "nvfp4"):
 # *pipeline* tries every order of the warps' steps, *compiled* compares descriptors with the compiler's. What needs a
 # Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
 #
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
+# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -875,6 +875,13 @@ lab.check_cells("blackwell/nvfp4_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("blackwell/nvfp4_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
 # Nothing has been timed: that takes a Blackwell GPU.
 
 # %% tags=["lab"]

@@ -709,8 +709,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, checks the operands, keeps a *plan* for each kind of call, and compiles once. Here
-# stands what is this kernel's own: the GPUs it needs, what is compiled, and what the launch takes.
+# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
+# the part that is this kernel's own.
 
 
 # %%
@@ -881,6 +881,13 @@ lab.check_cells("blackwell/persistent_clc_gemm", shapes=[(200, 333, 64)], dtypes
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("blackwell/persistent_clc_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
 # Nothing has been timed. The table is here once a Blackwell GPU has run
 # `cookbook bench blackwell/persistent_clc_gemm --record`.
 

@@ -581,8 +581,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, checks the operands, keeps a *plan* for each kind of call, and compiles once. Here
-# stands what is this kernel's own: the GPUs it needs, what is compiled, and what the launch takes.
+# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
+# the part that is this kernel's own.
 
 
 # %%
@@ -680,8 +680,8 @@ Markdown(table(["tensor core busy, by the rules", *(f"{k} k-tiles" for k in K_TI
 # the six warps may run, for small products. Take one of the waits or fences told above away, and it says what may then
 # happen. What needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
 #
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
+# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -691,6 +691,13 @@ lab.check_cells("blackwell/pipelined_gemm", shapes=[(200, 333, 64)], dtypes=["bf
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("blackwell/pipelined_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
 # Nothing has been timed: that takes a Blackwell GPU. The table is here once one has run
 # `cookbook bench blackwell/pipelined_gemm --record`.
 

@@ -460,11 +460,19 @@ draw.tensor_memory(found.table().reshape(CONFIG.tile_n, CONFIG.tile_m).T, CONFIG
 # *not checked*. Without a GPU, no level reads the kernel's own coordinates, guards and accumulators.
 
 # %% tags=["lab"]
+
 lab.check_cells("blackwell/tma_tcgen05_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("blackwell/tma_tcgen05_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
 # Nothing has been timed. The table is here once a Blackwell GPU has run
 # `cookbook bench blackwell/tma_tcgen05_gemm --record`.
 

@@ -29,19 +29,35 @@
 # %% [markdown]
 # # TMA multicast in a cluster
 #
-# **Claim.** Two CTAs that compute tiles of C one above the other need the same tile of B, k-tile for k-tile. On their
-# own each asks L2 for all of it. As a *cluster* they can share: each asks for **half** of the tile and has TMA write
-# that half into the shared memory of **both**.
+# **Claim.** Two CTAs that compute tiles of C one above the other need the same tile of B, k-tile for k-tile. As a
+# *cluster* they share the load: each asks L2 for **half** of the tile, and TMA writes that half into the shared memory
+# of **both**.
+
+# %% tags=["lab"]
+import cookbook
+from cookbook import draw, lab
+from cookbook.layouts import evaluate
+
+packaged = cookbook.load("hopper/multicast_gemm")
+shapes = {name: (c.cluster_m, c.cluster_n) for name, c in packaged.VARIANTS.items() if c.cluster > 1}
+draw.cluster_view(shapes, tile=(packaged.CONFIG.tile_m, packaged.CONFIG.tile_n))
+
+# %% [markdown] tags=["lab"]
+# The numbers are CTA ranks. Each CTA has a colour: on its tile of C, and on the part of A and B that it loads for all
+# CTAs that need it. In `2x1` each CTA needs the whole of B, loads half of it, and gets the other half from its
+# neighbour.
+
+# %% tags=["lab"]
+lab.gain("hopper/multicast_gemm", (8192, 8192, 8192), over=["alone", "1x2", "2x2"])
+
+# %% [markdown]
+# L2 is asked for a third less, and every SM still takes in as many bytes as before. That saves time where L2 is the
+# limit, and energy everywhere. On an H200, at these sizes, it gains no time.
 #
-# Every SM still takes in what it took in before, but L2 is asked for a third less. That is time where L2 is the narrow
-# place, and energy everywhere; how much, only a measurement can say.
-#
-# The new idea takes few lines: a mask in the loads, a divided box, and *one number*, how many arrivals empty a stage.
-# That number is the whole difficulty, for from now on a CTA writes into memory that another one is reading. You will
-# see how it is counted, what happens when it is counted wrong, and what a CTA owes its neighbours before it may end.
-#
-# Everything else, the layouts, the roles of the warps and the epilogue, is that of
-# [the page before](warp_specialized_gemm.ipynb).
+# The new code is short: a mask in the loads, a divided box, and *one number*, how many arrivals empty a stage. That
+# number is the difficult part, for a CTA now writes into memory that another one reads. The page shows how to count it,
+# what a wrong count does, and what a CTA owes its neighbours before it ends. The rest is [the page
+# before](warp_specialized_gemm.ipynb).
 
 # %%
 from dataclasses import dataclass
@@ -188,6 +204,16 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
         s2g_c=cute.make_tiled_copy_tv(store, threads, cute.make_layout((1, vec))),
     )
 
+
+# %% [markdown] tags=["lab"]
+# A part begins where the pattern of the swizzle does: the first bytes of each half of each stage of B.
+
+# %% tags=["lab"]
+b = evaluate(smem_layouts, cutlass.BFloat16).b
+halves = b.byte_offsets()[:: CONFIG.tile_n // CONFIG.cluster_m, 0]  # (halves, stages)
+print("halves of the stages begin at bytes", halves.T.tolist())
+assert not (halves % b.alignment).any()
+draw.swizzle_view(b)
 
 # %% [markdown]
 # ## Who fetches what, and for whom
@@ -491,10 +517,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
-# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
-# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
-# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
+# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
+# the part that is this kernel's own.
 
 
 # %%
@@ -526,34 +550,6 @@ def matmul(
     """
     return GEMM.matmul(a, b, out, variant)
 
-
-# %% [markdown] tags=["lab"]
-# ## Who fetches what, drawn
-#
-# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
-# out of your own code.
-#
-# The numbers are ranks. A CTA's own colour is on its tile of C and on the part of A and B that it fetches for all who
-# need it: in `2x1` each CTA needs the whole of B on top, fetches half of it, and gets the other half from its
-# neighbour.
-
-# %% tags=["lab"]
-from cookbook import draw
-
-shapes = {name: (c.cluster_m, c.cluster_n) for name, c in VARIANTS.items() if c.cluster > 1}
-draw.cluster_view(shapes, tile=(CONFIG.tile_m, CONFIG.tile_n))
-
-# %% [markdown] tags=["lab"]
-# And that a part begins where the pattern of the swizzle does: the first bytes of each half of each stage of B.
-
-# %% tags=["lab"]
-from cookbook.layouts import evaluate
-
-b = evaluate(smem_layouts, cutlass.BFloat16).b
-halves = b.byte_offsets()[:: CONFIG.tile_n // CONFIG.cluster_m, 0]  # (halves, stages)
-print("halves of the stages begin at bytes", halves.T.tolist())
-assert not (halves % b.alignment).any()
-draw.swizzle_view(b)
 
 # %% [markdown] tags=["lab"]
 # ## The prediction
@@ -601,10 +597,10 @@ heads = ["variant", "asked of L2", "of alone", "bytes a clock: an SM", "all SMs"
 Markdown(f"{'x'.join(map(str, SHAPE))}:\n\n" + table(heads, rows))
 
 # %% [markdown] tags=["lab"]
-# What L2 gives at most, [another page](../foundations/memory_ceiling.ipynb) measures: it reads a buffer that L2 holds.
-# But requests that come in bursts wait for each other before that limit. Loads that are answered sooner, from shorter
-# queues, let the same four stages bridge more; and a GPU that is held to a power limit spends on its clock what it
-# saves on moving bytes. How much that is, only a measurement says.
+# [Another page](../foundations/memory_ceiling.ipynb) measures what L2 gives at most: it reads a buffer that L2 holds.
+# But requests that come in bursts wait for each other before that limit. Loads that come sooner, from shorter queues,
+# let the same four stages hide a longer wait. And a GPU at its power limit turns saved bytes into a higher clock. How
+# much that is, only a measurement says.
 #
 # What the arithmetic says is the *order* of the variants: if bytes were all that counted, `2x2` would be best.
 #
@@ -718,11 +714,11 @@ draw.lanes(
 #
 # ## Check
 #
-# Every level looks at every variant. The simulation in numpy cannot tell the variants apart: where the bytes end up is
-# the same, whoever sends them. What the page is about, who waits for whom, the levels on a GPU show.
+# Every level looks at every variant. *Pipeline* is the level of this page: it tries the barriers of a whole cluster in
+# every order.
 #
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
+# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -746,6 +742,13 @@ except compiled.NoDisassembler as missing:
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("hopper/multicast_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
 # All variants and their peers, interleaved in one run on one GPU; "ours" is `2x1`, called without an argument.
 
 # %% tags=["lab"]
@@ -791,16 +794,14 @@ Markdown(bytes_and_times())
 #
 # ## Conclusion
 #
-# A cluster is a second level of sharing, below L2: what one CTA has fetched, others need not. It costs a mask, a box
-# divided by the sharers, a barrier that counts all who read, and the patience to wait for a neighbour before one
-# leaves.
+# A cluster is a second level of sharing, below L2: what one CTA has loaded, others need not. It costs a mask, a box
+# divided by the sharers, a barrier that counts all readers, and a wait for the neighbours at the end.
 #
 # Share between two: four have to find room in a GPC together, and all of them wait for the slowest. By bytes the side
 # to share along is the one whose tiles are the larger.
 #
-# In time nothing was gained here, on this GPU and at these sizes: measure it before you take it over. The pages that
-# follow, but for the one that divides K, keep a pair, for its bytes; if you do without, their kernels become simpler by
-# all that this page has added.
+# It gained no time here, on this GPU and at these sizes: measure before you take it over. The pages that follow, except
+# split-K, keep a pair for its bytes. Without it their kernels become simpler by all that this page has added.
 #
 # What is still lost lies between the tiles: a CTA starts, fills its stages, multiplies, stores, and ends, and while it
 # stores the tensor cores wait.

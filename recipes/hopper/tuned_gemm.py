@@ -32,14 +32,19 @@
 #
 # **Claim.** No tile and no schedule is best for all sizes. This `matmul` has eleven variants of one kernel, and
 # *heuristics* that choose among them: a cost of two terms, the clocks of the tensor cores and the elements that they
-# must be fed.
-#
-# The kernel joins what the pages before found: cooperative warpgroups with [an overlapped
+# load.
+
+# %% tags=["lab"]
+from cookbook import draw, lab
+
+lab.gain("hopper/tuned_gemm", (8192, 8192, 8192), over=["hopper/tma_wgmma_gemm", "quack", "ceiling"])
+
+# %% [markdown]
+# The kernel joins the ideas of the pages before: cooperative warpgroups with [an overlapped
 # epilogue](overlapped_epilogue_gemm.ipynb), [ping-pong](pingpong_gemm.ipynb), [swap A/B](swap_ab_gemm.ipynb), and a
 # *serpentine* order of K, from [the persistent GEMM](persistent_gemm.ipynb). Operands are K-major. New are the
 # heuristics, divisions by the host, and a *GPC-aware remapping*: clusters that run in one GPC (a group of SMs) get
 # tiles that need the same columns of B, or rows of A.
-
 
 # %%
 from dataclasses import dataclass, replace
@@ -267,12 +272,10 @@ head = ["variant", "schedule", "swap A/B", "accumulators a thread", "subtiles ov
 Markdown(table(head, rows))
 
 # %% [markdown] tags=["lab"]
-# In how many of the clocks that a product takes do its SMs multiply? By the heuristics, for cubes on an H200: with one
-# tile the waves are now full and now nearly empty. With all variants there is mostly one that fills them.
+# What part of the time do the SMs multiply? By the heuristics, for cubes on an H200: with one tile the last wave is now
+# full and now nearly empty. With all variants one of them mostly fills it.
 
 # %% tags=["lab"]
-from cookbook import draw
-
 CUBES = range(512, 2561, 256)
 
 
@@ -790,8 +793,8 @@ def remap_of(call: Call, config: Config, count: int) -> int:
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, is the host side: it checks each kind of call once, compiles the kernel, and keeps a
-# *plan*. What is this kernel's own stands here.
+# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
+# the part that is this kernel's own.
 
 
 # %%
@@ -840,6 +843,13 @@ lab.check_cells("hopper/tuned_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("hopper/tuned_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
 # "Ours" is `matmul` without an argument, in one run with each variant, called by name.
 
 # %% tags=["lab"]

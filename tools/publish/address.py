@@ -1,13 +1,12 @@
 """Where the repository is: `[tool.cookbook] repository` of pyproject.toml, the one setting, and links made of it.
 
-`python -m tools.publish.address ADDRESS` sets it, and writes what cannot ask for it: CITATION.cff, README's badges and
-the first cells of the notebooks. "" takes all of them out again.
+`python -m tools.publish.pages address ADDRESS` sets it, and writes what cannot ask for it: CITATION.cff, README's
+badges and the first cells of the notebooks. "" takes all of them out again.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 from cookbook.recipe import catalog
@@ -74,6 +73,21 @@ def cited(text: str, settings: Path | None = None) -> str:
     return "\n".join([*lines, *(f"{key}: {value}" for key, value in known.items() if value)]) + "\n"
 
 
+def decide(address: str, settings: Path) -> None:
+    """Write the setting.
+
+    Raises:
+        ValueError: it is no address; nothing has been written.
+    """
+    before = settings.read_text(encoding="utf-8")
+    settings.write_text(_SETTING.sub(lambda found: found[0].replace(f'"{found["address"]}"', f'"{address}"'), before))
+    try:
+        repository(settings)
+    except ValueError:
+        settings.write_text(before, encoding="utf-8")
+        raise
+
+
 def source_of(path: str, edit: bool = False, settings: Path | None = None) -> str:
     """The address of a file of the repository, to read or to edit it; "" while the repository has none.
 
@@ -82,33 +96,3 @@ def source_of(path: str, edit: bool = False, settings: Path | None = None) -> st
     """
     address = repository(settings)
     return f"{address}/{'edit' if edit else 'blob'}/{BRANCH}/{path}" if address else ""
-
-
-def main(address: str) -> None:
-    """Set the address, and write what is made of it and committed.
-
-    Raises:
-        ValueError: it is no address; nothing has been written.
-    """
-    from tools.publish import notebooks, pages
-
-    root = catalog.recipes_root().parent
-    settings = root / "pyproject.toml"
-    before = settings.read_text(encoding="utf-8")
-    settings.write_text(_SETTING.sub(lambda found: found[0].replace(f'"{found["address"]}"', f'"{address}"'), before))
-    try:
-        repository()
-    except ValueError:
-        settings.write_text(before, encoding="utf-8")
-        raise
-    citation = root / "CITATION.cff"
-    citation.write_text(cited(citation.read_text(encoding="utf-8")), encoding="utf-8")
-    pages.update_readme(check=False)
-    for recipe in catalog.recipes():
-        notebooks.renew_setup(recipe.name)
-
-
-if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit(f"arguments: got {len(sys.argv) - 1}; needed one: the repository's address, or ''")
-    main(sys.argv[1])

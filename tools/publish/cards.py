@@ -44,6 +44,7 @@ def _buttons(recipe: Recipe, docs: Path) -> str:
         links["Playground"] = f"../../{PLAYGROUND}?recipe={recipe.name}"
     if recipe.builds_on:
         links[f"Changes from {recipe.builds_on.split('/')[1]}"] = f"#{DIFFERENCE}"
+    links["Open in Colab"] = address.colab(f"notebooks/{recipe.name}.ipynb")
     source = f"recipes/{recipe.name}.py"
     links |= {"Source": address.source_of(source), "Edit": address.source_of(source, edit=True)}
     made = [f"[{html.escape(text)}]({link}){{ .md-button }}" for text, link in links.items() if link]

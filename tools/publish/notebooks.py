@@ -15,9 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from cookbook.recipe import catalog
+from tools.publish import address
 
 _TIMEOUT = 900  # seconds a cell may take: a cell compiles a kernel for several targets
 _KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
+PACKAGE = "cute-cookbook"
+SETUP = "setup"  # the tag of the first cell: how to get the package
+_PACKAGE = """\
+# This notebook needs the package {name}. Where it is missing, as in a hosted notebook, this cell installs it.
+from importlib.util import find_spec
+
+if find_spec("cookbook") is None:
+    %pip install --quiet {requirement}"""
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -32,14 +41,24 @@ def notebook_path(name: str, root: Path | None = None) -> Path:
     return root / f"{recipe.name}.ipynb"
 
 
+def setup(settings: Path | None = None) -> str:
+    """The code that installs the package where it is missing: from its repository, where `settings` (a pyproject.toml;
+    the source tree's if left out) name one, else by its name."""
+    repository = address.repository(settings)
+    return _PACKAGE.format(name=PACKAGE, requirement=f'"{PACKAGE} @ git+{repository}"' if repository else PACKAGE)
+
+
 def from_recipe(name: str) -> Any:
-    """The recipe as a notebook (an nbformat NotebookNode) that has not been executed: lab cells included."""
+    """The recipe as a notebook (an nbformat NotebookNode) that has not been executed: lab cells included, and before
+    them the cell that gets the package."""
     import jupytext
+    from nbformat.v4 import new_code_cell
 
     recipe = catalog.find(name)
     notebook = jupytext.read(recipe.file, fmt="py:percent")
     described = notebook.metadata.get("cookbook", {})
     notebook.metadata = {"cookbook": described, "kernelspec": _KERNEL, "language_info": {"name": "python"}}
+    notebook.cells.insert(0, new_code_cell(setup(), metadata={"tags": ["lab", SETUP]}))
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     for number, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{number:03d}"
@@ -114,6 +133,33 @@ def make(name: str, root: Path | None = None) -> Path:
     return path
 
 
+def renew_texts(name: str, root: Path | None = None) -> Path:
+    """Gives an executed notebook the recipe's present text, and the setup cell, with its outputs as they are.
+
+    Raises:
+        OutOfStep: other code differs, so that it has to be executed.
+    """
+    import nbformat
+
+    path, fresh = notebook_path(name, root), from_recipe(name)
+    had = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    cells = [cell for cell in fresh.cells if cell.cell_type == "code"]
+    if [_ran(cell) for cell in had] != [_ran(cell) for cell in cells]:
+        raise OutOfStep(
+            f"{path}: got other code than the recipe's; needed the same: python -m tools.publish.pages notebooks {name}"
+        )
+    for old, new in zip(had, cells, strict=True):
+        new.outputs, new.execution_count = old.outputs, old.execution_count
+    path.write_text(nbformat.writes(fresh) + "\n", encoding="utf-8")
+    return path
+
+
+def _ran(cell: Any) -> tuple[str, list[str]]:
+    """What a cell's outputs come from; the setup cell has none."""
+    tags = cell.metadata.get("tags", [])
+    return ("" if SETUP in tags else cell.source), tags
+
+
 def read(name: str, root: Path | None = None) -> Any:
     """The committed notebook of a recipe, checked to be in step with its .py.
 
@@ -146,12 +192,15 @@ def difference(notebook: Any, fresh: Any) -> str:
     return f"shows an error: {failed[0]}" if failed else ""
 
 
-def main(check: bool, names: Sequence[str] = ()) -> int:
-    """Makes every notebook, or those of `names`; with `check` only compares. Returns how many are out of step."""
+def main(check: bool, names: Sequence[str] = (), texts: bool = False) -> int:
+    """Makes every notebook, or those of `names`; with `check` only compares, with `texts` executes none. Returns how
+    many are out of step."""
     wrong = 0
     for recipe in [catalog.find(name) for name in names] or catalog.recipes():
         try:
-            if not check:
+            if texts:
+                renew_texts(recipe.name)
+            elif not check:
                 sys.stderr.write(f"executing {recipe.name}\n")
                 make(recipe.name)
             read(recipe.name)

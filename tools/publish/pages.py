@@ -1,8 +1,9 @@
 """What is published, all of it from recipes/, notebooks/ and results/: tables, recipe pages, README's blocks.
 
-    python -m tools.publish.pages notebooks [NAME ...] [--check]   notebooks/ from recipes/
+    python -m tools.publish.pages notebooks [NAME ...] [--check | --texts]   notebooks/ from recipes/
     python -m tools.publish.pages readme [--check]      the generated blocks of README.md
     python -m tools.publish.pages pages                 docs/recipes/ (the site's hook calls this too)
+    python -m tools.publish.pages address ADDRESS       where the repository is, and every committed link to it
 
 No figure is typed by hand anywhere: a figure on a page is in a table that one of these functions wrote.
 """
@@ -10,22 +11,25 @@ No figure is typed by hand anywhere: a figure on a page is in a table that one o
 from __future__ import annotations
 
 import argparse
+import ast
 import difflib
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from cookbook import draw
+from cookbook.check import subjects
 from cookbook.measure import records
-from cookbook.publish import ceiling_tables, study_tables
+from cookbook.publish import ceiling_tables, gains, study_tables
 from cookbook.publish.markdown import fence, figure
 from cookbook.publish.pages import beside_tn, limits_table, results_table, sources_list
 from cookbook.recipe import catalog, copy
 from cookbook.recipe.catalog import Recipe
-from tools.publish import cards, charts, glance, notebooks, oddities
+from tools.publish import address, cards, charts, glance, notebooks, oddities
 
 _GENERATED = "<!-- {name}:{edge} -->"
 
@@ -33,9 +37,9 @@ _GENERATED = "<!-- {name}:{edge} -->"
 # --- README ---------------------------------------------------------------------------------------------------
 
 
-def readme_blocks() -> dict[str, str]:
-    """The generated blocks of README.md by name."""
-    return {"recipes": glance.tracks(), "results": glance.at_a_glance()}
+def readme_blocks(settings: Path | None = None) -> dict[str, str]:
+    """The generated blocks of README.md by name; `settings`: see `address`."""
+    return {"recipes": glance.tracks(), "results": glance.at_a_glance(), "badges": address.badges(settings)}
 
 
 def with_blocks(text: str, blocks: dict[str, str]) -> str:
@@ -53,11 +57,11 @@ def with_blocks(text: str, blocks: dict[str, str]) -> str:
     return text
 
 
-def update_readme(check: bool, path: Path | None = None) -> bool:
+def update_readme(check: bool, path: Path | None = None, settings: Path | None = None) -> bool:
     """Writes README's generated blocks, or with `check` only compares; whether it was in step before."""
     path = path or catalog.recipes_root().parent / "README.md"
     old = path.read_text(encoding="utf-8")
-    new = with_blocks(old, readme_blocks())
+    new = with_blocks(old, readme_blocks(settings))
     if not check and new != old:
         path.write_text(new, encoding="utf-8")
     return new == old
@@ -97,27 +101,77 @@ def _live(name: str) -> dict[str, Callable[[], str]]:
     return {call: partial(shown, name) for call, shown in made.items()}
 
 
-def _cell(cell: Any, live: dict[str, Callable[[], str]]) -> list[str]:
-    if cell.cell_type == "markdown":
-        source = re.sub(r"\]\(([\w/.]+)\.ipynb\)", r"](\1.md)", cell.source)  # another recipe: its page
-        return [source.replace("](../../docs/", "](../../")]  # the site's pages lie in docs/recipes/<track>/
-    if not cell.source.strip():
-        return []
-    code = fence(cell.source, "python")
-    tags = cell.metadata.get("tags", [])
+def _linked(markdown: str) -> str:
+    """Links as the site has them: to another recipe's page, not its notebook."""
+    markdown = re.sub(r"\]\(([\w/.]+)\.ipynb\)", r"](\1.md)", markdown)
+    return markdown.replace("](../../docs/", "](../../")  # the site's pages lie in docs/recipes/<track>/
+
+
+def _at_a_glance(*arguments: Any, **named: Any) -> str:
+    said, picture = gains.gain(*arguments, **named)
+    return _linked(said) + (f"\n\n{figure(picture.svg)}" if picture else "")
+
+
+def _by_arguments(source: str) -> list[str]:
+    """What the cell's calls of `lab.gain` and `lab.compare` show, of results/ as it is now."""
+    shown = []
+    for call in [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]:
+        called = ast.unparse(call.func)
+        if called not in ("lab.gain", "lab.compare"):
+            continue
+        named = {each.arg or "": ast.literal_eval(each.value) for each in call.keywords}
+        if called == "lab.gain":
+            shown.append(_at_a_glance(*map(ast.literal_eval, call.args), **named))
+        else:
+            name, shape = (ast.literal_eval(call.args[place]) for place in (0, 2))
+            shown.append(fence(gains.recorded(name, shape, **named), "text"))
+    return shown
+
+
+def _unchanged(source: str, base: Mapping[str, str]) -> list[str]:
+    """The names that a cell defines, if the recipe before defines every one of them by the same code; else none."""
+    found = subjects.definitions(source)
+    same = all(name in base and catalog.normal_form(text) == base[name] for name, text in found.items())
+    return list(found) if same else []
+
+
+def _definitions_of(base: Recipe | None) -> dict[str, str]:
+    """The code of each name of the recipe that a page builds on."""
+    text = catalog.without_lab(base.file.read_text(encoding="utf-8")) if base else ""
+    return {name: catalog.normal_form(code) for name, code in subjects.definitions(text).items()}
+
+
+def _code(cell: Any, base: Mapping[str, str], builds_on: str | None) -> str:
+    """A cell's code: folded where the tags say so, or where the page before has shown it."""
+    code, tags = fence(cell.source, "python"), cell.metadata.get("tags", [])
     if "folded" in tags or ("lab" in tags and "open" not in tags):
-        code = unsearched(folded("The code of this step", code))
+        return unsearched(folded("The code of this step", code))
+    if same := _unchanged(cell.source, base):
+        return unsearched(folded(f"As in {builds_on}: {', '.join(same)}", code))
+    return code
+
+
+def _cell(
+    cell: Any, live: dict[str, Callable[[], str]], base: Mapping[str, str] = MappingProxyType({}), name: str = ""
+) -> list[str]:
+    if cell.cell_type == "markdown":
+        return [_linked(cell.source)]
+    if not cell.source.strip() or notebooks.SETUP in cell.metadata.get("tags", []):
+        return []
+    code = _code(cell, base, name)
     now = [shown() for call, shown in live.items() if call in cell.source]
+    if "lab.gain(" in cell.source or "lab.compare(" in cell.source:
+        now += _by_arguments(cell.source)
     return [code, *(now or map(_output, cell.outputs))]
 
 
-def _with_host_side(cells: list[Any], live: dict[str, Callable[[], str]]) -> list[str]:
+def _with_host_side(cells: list[Any], shown: Callable[[Any], list[str]]) -> list[str]:
     """What each cell shows, and under the one that first uses it the code that all recipes share, folded."""
     code = [each for each in cells if each.cell_type == "code" and "lab" not in each.metadata.get("tags", [])]
     shared, place = copy.host_side(each.source for each in code)
     parts = []
     for cell in cells:
-        parts += _cell(cell, live)
+        parts += shown(cell)
         if shared and cell is code[place]:
             title = "The host side, which all recipes share: cookbook/recipe/entry.py"
             parts.append(unsearched(folded(title, fence(shared, "python"))))
@@ -164,7 +218,9 @@ def page(name: str, docs: Path | None = None) -> str:
     recipe = catalog.find(name)
     live = _live(recipe.name)
     measured = live["results_table("]()
-    body = _with_host_side(notebooks.read(recipe.name).cells, live)
+    base = _definitions_of(catalog.find(recipe.builds_on) if recipe.builds_on else None)
+    shown = partial(_cell, live=live, base=base, name=recipe.builds_on or "")
+    body = _with_host_side(notebooks.read(recipe.name).cells, shown)
     if body and body[0].startswith("# "):
         body[0] = body[0].partition("\n")[2].strip()
     parts = [f"# {recipe.title}", f"*{recipe.claim}*", cards.card(recipe, docs or _docs()), *body]
@@ -208,15 +264,39 @@ def _write(path: Path, text: str) -> None:
 # --- command line -----------------------------------------------------------------------------------------------
 
 
+def move_to(repository: str, root: Path | None = None) -> None:
+    """Set the repository's address, and write all that is made of it and committed; "" takes it out again.
+
+    Args:
+        root: of the source tree; this one if left out.
+
+    Raises:
+        ValueError: it is no address; nothing has been written.
+    """
+    root = root or catalog.recipes_root().parent
+    settings, citation = root / "pyproject.toml", root / "CITATION.cff"
+    address.decide(repository, settings)
+    citation.write_text(address.cited(citation.read_text(encoding="utf-8"), settings), encoding="utf-8")
+    update_readme(check=False, path=root / "README.md", settings=settings)
+    for recipe in catalog.recipes():
+        notebooks.renew_texts(recipe.name, root / "notebooks")
+
+
 def main(argv: list[str] | None = None) -> int:
     """The command line in the module's text; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tools.publish.pages")
-    parser.add_argument("what", choices=("notebooks", "readme", "pages"))
-    parser.add_argument("name", nargs="*", help="with notebooks: only these recipes")
+    parser.add_argument("what", choices=("notebooks", "readme", "pages", "address"))
+    parser.add_argument("name", nargs="*", help="with notebooks: only these recipes; with address: the repository's")
     parser.add_argument("--check", action="store_true", help="compare only; exit 1 if something is out of step")
+    parser.add_argument("--texts", action="store_true", help="notebooks: where the code is the same, do not execute it")
     given = parser.parse_args(argv)
+    if given.what == "address":
+        if len(given.name) != 1:
+            parser.error(f"address: got {len(given.name)}; needed one, or ''")
+        move_to(given.name[0])
+        return 0
     if given.what == "notebooks":
-        return 1 if notebooks.main(given.check, given.name) else 0
+        return 1 if notebooks.main(given.check, given.name, given.texts) else 0
     if given.what == "pages":
         sys.stdout.write(f"{len(write_pages())} pages written\n")
         return 0
