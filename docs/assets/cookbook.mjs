@@ -64,6 +64,7 @@ function watchBoxes() {
   }
 }
 
+document.querySelector(".md-search[role=dialog]")?.setAttribute("aria-label", "Search"); // the theme gives it no name
 document.querySelectorAll(".filtered[data-filters]").forEach(addFilters);
 document.querySelectorAll("button[data-copy-file]").forEach(addCopy);
 watchBoxes();

@@ -31,6 +31,7 @@ LADDER_SHAPES: Shapes = ((4096, 4096, 4096), (8192, 8192, 8192))
 CEILING = ceilings.PEER
 _READ = {"by the model": charts.CEILING_COLOUR, "counted": charts.OURS_COLOUR}
 SPEED_UP = "speed-up of ours"  # the time of a peer over ours: above 1 ours is faster
+MEMORY = "foundations/memory_ceiling"
 MISSING, OLD = "not measured", "not measured since the code changed"
 _NO_DEVICE = ""
 
@@ -170,6 +171,39 @@ def _size_cells(record: Record) -> list[str]:
     for who in (TORCH, QUACK):
         cells.append(f"{peers[who]['tflops']:.0f} ({peers[who]['ratio']:.3f})" if who in peers else "not timed")
     return [*cells, f"{peers[CEILING]['ratio']:.1%}" if CEILING in peers else "not timed"]
+
+
+# --- the roofline -----------------------------------------------------------------------------------------------
+
+# (M, N, K) from few bytes to many for each operation: what memory bounds, and what the tensor cores do.
+ON_ROOF: Shapes = ((64, 8192, 8192), (512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (8192, 8192, 8192))
+
+
+def rooflines(root: Path | None = None) -> str:
+    """Of each tuned recipe: its rate at ON_ROOF below the measured roof; "" of one with no current records for it."""
+    return "\n\n".join(figure(picture.svg) for name in tuned() if (picture := roofline(name, root)))
+
+
+def roofline(name: str, root: Path | None = None) -> draw.Picture | None:
+    """The rate of a recipe by FLOP a byte, under its ceiling in the same runs and the bandwidth of a read; or None."""
+    of_shape = {tuple(r["shape"]): r for r in _current(timed(name, root)) if CEILING in r["peers"]}
+    shown = {shape: of_shape[shape] for shape in ON_ROOF if shape in of_shape}
+    bandwidths = [r for r in records.select(MEMORY, records.CEILING, None, root) if not records.is_stale(r)]
+    if not shown or not bandwidths:
+        return None
+    reads = bandwidths[0]["figures"]["read"]
+    size = max(reads, key=lambda mib: int(mib.split()[0]))  # far more than L2 holds
+    points = {_in_short(shape): (round(intensity(shape), 1), r["figures"]["tflops"]) for shape, r in shown.items()}
+    peak = max(r["peers"][CEILING]["tflops"] for r in shown.values())
+    device = next(iter(shown.values()))["device"]
+    note = f"roof: the ceiling in the same runs, and {reads[size]['gbps']:.0f} GB/s, read from {size} of memory"
+    return draw.roofline(peak, reads[size]["gbps"], points, f"{name}, {DTYPE}, {device}", note)
+
+
+def intensity(shape: Shape, bytes_each: int = 2) -> float:
+    """FLOP for each byte of A, B and C, were each of them read or written once."""
+    m, n, k = shape
+    return 2 * m * n * k / (bytes_each * (m * k + n * k + m * n))
 
 
 # --- by dimension -----------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import html
 import re
 from pathlib import Path
 
-from cookbook.publish.markdown import table
 from cookbook.publish.pages import checked_table
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
@@ -24,7 +23,7 @@ def card(recipe: Recipe, docs: Path) -> str:
         docs: the folder of the site's pages: whether there is a playground is seen there.
     """
     parts = [_buttons(recipe, docs), _facts(recipe), levels_table(recipe.name)]
-    return '<div class="card" markdown="1">\n\n' + "\n\n".join(parts) + "\n\n</div>"
+    return '<div class="card" markdown="1">\n\n' + "\n\n".join(filter(None, parts)) + "\n\n</div>"
 
 
 def runs_on(recipe: Recipe) -> str:
@@ -52,18 +51,14 @@ def _buttons(recipe: Recipe, docs: Path) -> str:
 
 
 def _facts(recipe: Recipe) -> str:
-    stem = recipe.name.split("/")[1]
-    rows = [
-        ["data path", recipe.path or "see below"],
-        ["dtypes", ", ".join(recipe.dtypes) or "none of its own"],
-        *([["majors", ", ".join(recipe.majors)]] if len(recipe.majors) > 1 else []),
-        ["compiles for", " ".join(recipe.targets) or "nothing: it has no kernel"],
-        ["runs on", runs_on(recipe)],
-        ["reading", f"{home.minutes(recipe.name)} minutes"],
-        ["code", f"[{stem}.py]({stem}.py): one file that stands alone, as `cookbook copy {recipe.name} .` writes it"],
-        ["notebook", f"[{stem}.ipynb]({stem}.ipynb): this page, with its checks; they need this package"],
-    ]
-    return table(["recipe", f"`{recipe.name}`"], rows, right=2)
+    """What the recipe is, in two lines."""
+    made = f"compiles for {' '.join(recipe.targets)}" if recipe.targets else "has no kernel"
+    majors = f"majors {', '.join(recipe.majors)}" if len(recipe.majors) > 1 else ""
+    said = [", ".join(recipe.dtypes), majors, made, f"runs on {runs_on(recipe)}"]
+    said.append(f"{home.minutes(recipe.name)} minutes to read")
+    path = f"**Data path:** {recipe.path}. " if recipe.path else ""
+    in_short = "; ".join(filter(None, said))
+    return f"{path}**In short:** {in_short}. **In a terminal:** `cookbook copy {recipe.name} .`"
 
 
 # --- levels -------------------------------------------------------------------------------------------------------
@@ -76,12 +71,15 @@ def levels_table(name: str, root: Path | None = None) -> str:
     header, rule, *recorded = checked_table(recipe.name, root).splitlines()
     if recipe.kind == "study":  # it has only some of the levels
         recorded = [row for row in recorded if "not measured" not in row]
-    rows = [f"| {level} | {status} | any machine, no GPU | with this page |" for level, status in here.items()]
+    rows = []
+    for status in dict.fromkeys(here.values()):
+        alike = ", ".join(level for level, found in here.items() if found == status)
+        rows.append(f"| {alike} | {status} | any machine, no GPU | with this page |")
     return "\n".join([header.replace("recorded", "status"), rule, *rows, *recorded]) if rows or recorded else ""
 
 
 def checked_here(name: str) -> dict[str, str]:
-    """Level -> "passed" or "FAILED", with how often, of the levels that need no GPU: what the notebook's check said."""
+    """Level -> "passed", or how many FAILED, of the levels that need no GPU: what the notebook's check said."""
     found: dict[str, list[str]] = {}
     for cell in notebooks.read(name).cells:
         for output in cell.get("outputs", ()):
@@ -94,4 +92,4 @@ def checked_here(name: str) -> dict[str, str]:
 
 def _summed(statuses: list[str]) -> str:
     failed = statuses.count("failed")
-    return f"{failed} of {len(statuses)} FAILED" if failed else f"passed ({len(statuses)})"
+    return f"{failed} of {len(statuses)} FAILED" if failed else "passed"

@@ -82,7 +82,7 @@ def _counted(root: Path | None) -> Number:
     return Number(
         figure,
         "shared-memory instructions take the wavefronts that the model predicts, as counted by ncu",
-        "checking/#counted",
+        "checking/#on-a-gpu",
     )
 
 

@@ -13,6 +13,7 @@ from cookbook.access import LANES
 from cookbook.draw import svg
 from cookbook.draw.crossbar import wavefronts
 from cookbook.layouts import Layout, SmemLayout
+from cookbook.publish.markdown import figure as figure_of
 from cookbook.swizzle import Swizzle
 
 ROWS, CHUNK, SLOTS = 8, 16, 8  # 16-byte chunks; a line of 128 bytes has eight
@@ -63,7 +64,7 @@ def panel(name: str, layout: SmemLayout, column: int = 2) -> svg.Picture:
 
 def figure() -> str:
     """Both halves, and a box to tick that stops them, as one block of HTML."""
-    halves = "".join(f'<figure class="picture">{panel(*each).svg}</figure>' for each in layouts().items())
+    halves = "".join(figure_of(panel(*each).svg) for each in layouts().items())
     pause = '<label class="motion-pause"><input type="checkbox"> Pause</label>'
     return f'<div class="motion">{halves}{pause}</div>'
 
@@ -72,11 +73,33 @@ def _x(slot: float) -> float:
     return _LEFT + slot * _W
 
 
+# There are many boxes and labels: what they share stands once, on the group that they are in.
+
+
+def _group(elements: list[str], size: float, anchor: str, fill: str) -> str:
+    named = f'fill="{fill}"' if fill.startswith("#") else f'class="f-{fill}"'
+    return f'<g font-size="{svg.num(size)}" text-anchor="{anchor}" {named}>{"".join(elements)}</g>'
+
+
+def _label(x: float, y: float, text: object) -> str:
+    """Text whose middle height is about `y`, in letters of 11 units."""
+    return f'<text x="{svg.num(x)}" y="{svg.num(y + 4)}">{text}</text>'
+
+
+def _outline(slot: int, y: float, height: float) -> str:
+    """A box in one slot as part of a path."""
+    return f"M{svg.num(_x(slot) + 1)} {svg.num(y + 1)}h{svg.num(_W - 2)}v{svg.num(height - 2)}h{svg.num(2 - _W)}z"
+
+
+def _box(slot: int, y: float, height: float, fill: str) -> str:
+    return f'<path fill="{fill}" d="{_outline(slot, y, height)}"/>'
+
+
 def _header() -> list[str]:
-    parts = [svg.text(_LEFT - 8, _TILE - 12, "banks", 11, "soft", "end")]
-    parts += [svg.text(_x(s + 0.5), _TILE - 12, f"{4 * s}-{4 * s + 3}", 11, "soft") for s in range(SLOTS)]
-    parts += [svg.text(_LEFT - 8, _TILE + (r + 0.5) * _H, f"row {r}", 11, "soft", "end") for r in range(ROWS)]
-    return parts
+    rows = [_label(_LEFT - 8, _TILE + (row + 0.5) * _H, f"row {row}") for row in range(ROWS)]
+    columns = [_label(_x(s + 0.5), _TILE - 12, f"{4 * s}-{4 * s + 3}") for s in range(SLOTS)]
+    aside = [_label(_LEFT - 8, _TILE - 12, "banks"), *rows]
+    return [_group(aside, 11, "end", "soft"), _group(columns, 11, "middle", "soft")]
 
 
 def _tile(layout: SmemLayout, column: int) -> list[str]:
@@ -84,32 +107,33 @@ def _tile(layout: SmemLayout, column: int) -> list[str]:
     lies = layout.byte_offsets()[:, :: CHUNK * 8 // layout.element_bits] // CHUNK % SLOTS
     parts = []
     for row, slots in enumerate(lies.tolist()):
+        y = _TILE + row * _H
         for chunk, slot in enumerate(slots):
-            box = (_x(slot), _TILE + row * _H, _W, _H)
-            drawn = svg.cell(*box, chunk, svg.GROUPS[chunk], row=row, chunk=chunk, slot=slot)
+            drawn = _box(slot, y, _H, svg.GROUPS[chunk])
             if chunk == column:
-                drawn += svg.frame(*box, svg.ON_COLOUR)
-            parts.append(f'<g class="mv-slide" style="--x:{svg.num((chunk - slot) * _W)}px">{drawn}</g>')
-    return parts
+                drawn += svg.frame(_x(slot), y, _W, _H, svg.ON_COLOUR)
+            drawn += _label(_x(slot + 0.5), y + _H / 2, chunk)
+            slides = f'<g class="mv-slide" style="--x:{svg.num((chunk - slot) * _W)}px">'
+            parts.append(f"{slides}{drawn}</g>" if chunk != slot else drawn)
+    return [_group(parts, 12, "middle", svg.ON_COLOUR)]
 
 
 def _taken(read: list[tuple[int, int]], column: int, count: int) -> list[str]:
     """A line for each wavefront; a chunk falls from its place in the tile into the line of the one that brings it."""
+    tops = [_BELOW + at * _SERVED_H for at in range(count)]
+    numbers = [_label(_LEFT - 8, y + _SERVED_H / 2, at + 1) for at, y in enumerate(tops)]
+    empty = "".join(_outline(slot, y, _SERVED_H) for y in tops for slot in range(SLOTS))
     parts = []
-    for at in range(ROWS):
-        y = _BELOW + at * _SERVED_H
-        if at < count:
-            parts.append(svg.text(_LEFT - 8, y + _SERVED_H / 2, at + 1, 11, "soft", "end"))
-            parts += [svg.rect(_x(s) + 1, y + 1, _W - 2, _SERVED_H - 2, "empty") for s in range(SLOTS)]
     for row, (slot, at) in enumerate(read):
-        y = _BELOW + at * _SERVED_H
-        chip = svg.rect(_x(slot) + 1, y + 1, _W - 2, _SERVED_H - 2, svg.GROUPS[column])
-        chip += svg.text(_x(slot + 0.5), y + _SERVED_H / 2, f"row {row}", 10, svg.ON_COLOUR)
-        fallen = svg.num(_TILE + row * _H - y)
-        parts.append(
-            f'<g class="mv-fall mv-{at}" data-row="{row}" data-wavefront="{at}" style="--y:{fallen}px">{chip}</g>'
-        )
-    return parts
+        chip = _box(slot, tops[at], _SERVED_H, svg.GROUPS[column])
+        chip += _label(_x(slot + 0.5), tops[at] + _SERVED_H / 2, f"row {row}")
+        fall = f'class="mv-{at}" style="--y:{svg.num(_TILE + row * _H - tops[at])}px"'
+        parts.append(f'<g {fall} data-row="{row}" data-wavefront="{at}">{chip}</g>')
+    return [
+        _group(numbers, 11, "end", "soft"),
+        f'<path class="f-empty" d="{empty}"/>',
+        _group(parts, 11, "middle", svg.ON_COLOUR),
+    ]
 
 
 def _motion() -> str:

@@ -15,7 +15,7 @@ from tools.publish import notebooks
 WIDE, HIGH = 240, 108  # units of a thumbnail
 _HEAD = 50.0  # of a figure: its title and its note
 _LARGEST = 1.0  # times its own size
-_MOST_STROKES = 60
+_MOST_STROKES, _MOST_SHAPES = 60, 150
 _NS = "{http://www.w3.org/2000/svg}"
 _THEMED = {"ink": 0.9, "soft": 0.6, "line": 0.35, "empty": 0.1}  # how much of the page's colour of text
 
@@ -51,6 +51,8 @@ def thumbnail(svg: str) -> str:
     if len(strokes) > _MOST_STROKES:  # grey on a thumbnail
         shapes = [shape for shape in shapes if shape not in strokes]
     place = _placed([point for shape in shapes for point in shape.points])
+    while len([shape for shape in shapes if _drawn(shape, place)]) > _MOST_SHAPES:
+        place = place._replace(scale=place.scale * 1.25)  # its upper left part
     paths: dict[str, list[str]] = {}
     for shape in shapes:
         if drawn := _drawn(shape, place):
@@ -114,12 +116,13 @@ def _paint(element: ET.Element, kind: str) -> str:
 
 
 def _drawn(shape: _Shape, place: _Place) -> str:
-    """A part of a path's `d`; "" of what lies below the thumbnail."""
+    """A part of a path's `d`; "" of what lies beside the thumbnail."""
     points = [place.of(point) for point in shape.points]
-    if min(y for _, y in points) >= HIGH:
+    if min(y for _, y in points) >= HIGH or min(x for x, _ in points) >= WIDE:
         return ""
     if shape.paint.startswith('fill="none"'):
         return "M" + "L".join(f"{x} {y}" for x, y in points)
     (left, top), (right, bottom) = points
     gap = 1 if min(right - left, bottom - top) > 3 else 0  # between neighbours, as in the figure
-    return f"M{left} {top}h{max(1, right - left - gap)}v{max(1, min(bottom, HIGH) - top - gap)}H{left}z"
+    right, bottom = min(right, WIDE + 1), min(bottom, HIGH + 1)
+    return f"M{left} {top}h{max(1, right - left - gap)}v{max(1, bottom - top - gap)}H{left}"  # filling closes it
