@@ -38,6 +38,24 @@
 # out; shared memory is where the two meet. A tile there is written one way and read the other, and *both* ways must be
 # free of bank conflicts.
 #
+# A warp reads a column of a tile of 32 x 32 floats: rows after rows, and swizzled. A column of the picture is a bank, a
+# row a wavefront.
+
+# %% tags=["lab"]
+import numpy as np
+
+from cookbook import access, banks, draw
+from cookbook.swizzle import Swizzle
+
+column_of_tile = 128 * np.arange(32)  # bytes
+draw.access_view(access.ldst(column_of_tile, 4), title="Rows after rows: all lanes meet in one bank")
+
+# %% tags=["lab"]
+draw.access_view(access.ldst(Swizzle(5, 2, 5)(column_of_tile), 4), title="S<5,2,5> on bytes: a bank for each lane")
+
+# %% [markdown]
+# What that is worth in time stands [below](#time).
+#
 # There are three answers: leave a gap after each row (padding), find the swizzle that serves the two accesses, or,
 # where the layout is given, find the accesses that it serves. Each is a variant below, after the one that has no
 # answer:
@@ -77,7 +95,6 @@ from cookbook.recipe.entry import check_apart, check_gpu, check_tensor, compile_
 #
 # Several CTAs of such a size fit an SM, and while one waits for its tile the others work: that, not a pipeline inside a
 # CTA, keeps enough bytes on the way.
-
 
 # %%
 SCALAR = ("naive", "padded", "swizzled")  # one element at a time; they differ in the layout alone
@@ -279,6 +296,51 @@ def moves(config: Config) -> dict[str, Move]:
 
 
 # %% [markdown]
+# ### The wavefronts of each variant
+#
+# The first read of a column by a warp, in each of the three layouts that are read an element at a time:
+
+# %% tags=["lab"]
+from cookbook.check import moves as touched
+from cookbook.layouts import evaluate
+
+
+def first_access(variant, move, dtype=cutlass.Float32, arch="sm_90a"):
+    config = configs_for(arch, dtype)[variant]
+    layouts, step = evaluate(smem_layouts, dtype, config), moves(config)[move]
+    return touched.accesses(layouts[step.tile], step, config.threads)[0]
+
+
+for variant in SCALAR:
+    for dtype in (cutlass.Float32, cutlass.BFloat16):
+        one = first_access(variant, "s2g_x", dtype)
+        words = f"{banks.wavefronts(one.addresses, one.width).actual:2} wavefronts for a column of 32"
+        print(f"{variant:10}{dtype.__name__:10}{words}")
+
+# %% [markdown] tags=["lab"]
+# The 16-byte accesses go in four phases of eight lanes, and each phase should take one wavefront. Here are the loads
+# and the stores of `tma`: a diagonal of blocks, in eight different slots of x's tile and in eight of y's.
+
+# %% tags=["lab"]
+draw.access_view(first_access("tma", "s2r_x"))
+
+# %% tags=["lab"]
+draw.access_view(first_access("tma", "r2s_y"))
+
+# %% [markdown] tags=["lab"]
+# And the trap: lanes side by side along a row of x, in the same layouts. They load without a conflict, and store into
+# too few slots.
+
+# %% tags=["lab"]
+lane = np.arange(32)
+for dtype in (cutlass.Float32, cutlass.BFloat16):
+    config = configs_for("sm_90a", dtype)["tma"]
+    layout, v = evaluate(smem_layouts, dtype, config)["y"], config.vector
+    for way, down in (("side by side", lane // 8), ("on a diagonal", lane % 8 ^ lane // 8)):
+        places = layout.byte_offsets()[v * (lane % 8), v * down]  # the first row of each transposed block
+        print(f"{dtype.__name__:10}{way:14}{banks.wavefronts(places, 16).actual:2} wavefronts a store, 4 is ideal")
+
+# %% [markdown]
 # ## What is expected
 #
 # The one variant that has conflicts says so, and why; the check holds it to that number.
@@ -300,7 +362,6 @@ INSTRUCTIONS = {
     "vectorised": ("LDG.E.128", "STS.128", "LDS.128", "STG.E.128"),
     "tma": ("UTMALDG.2D", "LDS.128", "STS.128", "UTMASTG.2D"),
 }
-
 
 # %% [markdown]
 # ## In registers
@@ -648,59 +709,18 @@ def transpose(x: torch.Tensor, *, out: torch.Tensor | None = None, variant: str 
 
 
 # %% [markdown] tags=["lab"]
-# ## The layouts
+# ## Time
 #
-# The first read of a column by a warp, in each of the three layouts that are read an element at a time. The addresses
-# are those of the kernel's own `moves` on the layouts as CuTe evaluates them.
+# The fastest variant, the others, `vectorised` with its tiles in the other order, torch's own transpose, and the
+# ceiling: a copy of the same bytes. All of them interleaved in one run on one GPU. `transpose` tries the variants in
+# the order of this table. Padding and the swizzle both take the conflicts away, and padding is a little faster.
 
 # %% tags=["lab"]
-from cookbook import banks, draw
-from cookbook.check import moves as touched
-from cookbook.layouts import evaluate
+from IPython.display import Markdown
 
+from cookbook.publish.pages import results_table
 
-def first_access(variant, move, dtype=cutlass.Float32, arch="sm_90a"):
-    config = configs_for(arch, dtype)[variant]
-    layouts, step = evaluate(smem_layouts, dtype, config), moves(config)[move]
-    return touched.accesses(layouts[step.tile], step, config.threads)[0]
-
-
-for variant in SCALAR:
-    for dtype in (cutlass.Float32, cutlass.BFloat16):
-        access = first_access(variant, "s2g_x", dtype)
-        words = f"{banks.wavefronts(access.addresses, access.width).actual:2} wavefronts for a column of 32"
-        print(f"{variant:10}{dtype.__name__:10}{words}")
-
-# %% tags=["lab"]
-draw.access_view(first_access("naive", "s2g_x"))
-
-# %% tags=["lab"]
-draw.access_view(first_access("swizzled", "s2g_x"))
-
-# %% [markdown] tags=["lab"]
-# The 16-byte accesses go in four phases of eight lanes, and each phase should take one wavefront. Here are the loads
-# and the stores of `tma`: a diagonal of blocks, in eight different slots of x's tile and in eight of y's.
-
-# %% tags=["lab"]
-draw.access_view(first_access("tma", "s2r_x"))
-
-# %% tags=["lab"]
-draw.access_view(first_access("tma", "r2s_y"))
-
-# %% [markdown] tags=["lab"]
-# And the trap: lanes side by side along a row of x, in the same layouts. They load without a conflict, and store into
-# too few slots.
-
-# %% tags=["lab"]
-import numpy as np
-
-lane = np.arange(32)
-for dtype in (cutlass.Float32, cutlass.BFloat16):
-    config = configs_for("sm_90a", dtype)["tma"]
-    layout, v = evaluate(smem_layouts, dtype, config)["y"], config.vector
-    for way, down in (("side by side", lane // 8), ("on a diagonal", lane % 8 ^ lane // 8)):
-        places = layout.byte_offsets()[v * (lane % 8), v * down]  # the first row of each transposed block
-        print(f"{dtype.__name__:10}{way:14}{banks.wavefronts(places, 16).actual:2} wavefronts a store, 4 is ideal")
+Markdown(results_table("foundations/matrix_transpose"))
 
 # %% [markdown] tags=["lab"]
 # ## Check
@@ -717,20 +737,6 @@ for dtype in (cutlass.Float32, cutlass.BFloat16):
 from cookbook import lab
 
 lab.check_cells("foundations/matrix_transpose", dtypes=["float32"], targets=["sm_90a"])
-
-# %% [markdown] tags=["lab"]
-# ## Time
-#
-# The fastest variant, the others, `vectorised` with its tiles in the other order, torch's own transpose, and the
-# ceiling: a copy of the same bytes. All of them interleaved in one run on one GPU. `transpose` tries the variants in
-# the order of this table. Padding and the swizzle both take the conflicts away, and padding is a little faster.
-
-# %% tags=["lab"]
-from IPython.display import Markdown
-
-from cookbook.publish.pages import results_table
-
-Markdown(results_table("foundations/matrix_transpose"))
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion
