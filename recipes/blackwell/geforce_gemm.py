@@ -29,12 +29,18 @@
 # %% [markdown]
 # # The tuned GEMM for GeForce Blackwell
 #
-# **Claim.** A GeForce Blackwell (sm_120, sm_121) has none of `tcgen05`, tensor memory and `wgmma`. Its tensor cores
-# multiply by **`mma.sync`**, from registers, as Ampere's do. Of Hopper it has **TMA**, mbarriers, `stmatrix` and
-# `setmaxnreg`. Where one warp loads by TMA and all others do nothing but `ldmatrix` and `mma.sync`, the kernel is
-# faster than the best one here for Ampere.
-#
-# A Hopper has these instructions too, so the claim is measured there, against
+# **Claim.** A GeForce Blackwell (sm_120, sm_121) multiplies by **`mma.sync`**, from registers, as Ampere does; of
+# Hopper it has **TMA**, mbarriers, `stmatrix` and `setmaxnreg`. With one warp that loads by TMA, and all others doing
+# nothing but `ldmatrix` and `mma.sync`, the kernel is faster than the best one here for Ampere.
+
+# %% tags=["lab"]
+from cookbook import draw, lab
+from cookbook.layouts import evaluate
+
+lab.gain("blackwell/geforce_gemm", (4096, 4096, 4096), over=["ampere/tuned_gemm", "square", "ceiling"])
+
+# %% [markdown]
+# A Hopper has these instructions, too, so the claim is measured there, against
 # [ampere/tuned_gemm](../ampere/tuned_gemm.ipynb) in the same run. **For sm_120a this kernel is compiled, and not run on
 # hardware.**
 #
@@ -45,10 +51,10 @@
 # | **GeForce Blackwell** | **TMA, one thread** | **`mma.sync`, from registers** | **registers** |
 # | data-centre Blackwell | TMA, one thread | `tcgen05.mma`, from shared memory | tensor memory |
 #
-# The inner loop is that of ampere/tuned_gemm. The producer, the stages and the buffers of C are those of
+# The inner loop is that of ampere/tuned_gemm; the producer, the stages and the buffers of C are those of
 # [hopper/persistent_gemm](../hopper/persistent_gemm.ipynb). One thing differs from Hopper: `wgmma` reads shared memory
-# itself, and a stage is busy until a *later* wait says it is not. `ldmatrix` copies: **when the last fragment of a
-# stage is in registers the stage is free**, with half a k-block still to be multiplied.
+# itself, so a stage is busy until a *later* wait. `ldmatrix` copies: **when the last fragment of a stage is in
+# registers the stage is free**, with half a k-block still to be multiplied.
 
 # %%
 from dataclasses import dataclass, replace
@@ -245,9 +251,6 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # The tile of A as TMA writes it for a GeForce, 64 bytes a row, without and with the swizzle:
 
 # %% tags=["lab"]
-from cookbook import draw, lab
-from cookbook.layouts import evaluate
-
 DTYPE = cutlass.BFloat16
 draw.swizzle_view(evaluate(smem_layouts, DTYPE, config_for("sm_120a")).a)
 
@@ -314,8 +317,8 @@ def tiles_of_cluster(work: Work, config: cutlass.Constexpr):
 # %% [markdown]
 # ## The producer
 #
-# One warp. It asks for a stage's A and B as soon as the stage is free, tile after tile; what is outside of the matrices
-# TMA fills with zeros. With `shared B` each CTA of a cluster asks for its part of B *for all of them*, so a stage is
+# One warp. It asks for a stage's A and B as soon as the stage is free, tile after tile; TMA fills what is outside of
+# the matrices with zeros. With `shared B` each CTA of a cluster asks for its part of B *for all of them*. So a stage is
 # free when the consumers of all of them are done with it, and full when all parts have arrived.
 
 
@@ -895,9 +898,9 @@ Markdown(limits_table("blackwell/geforce_gemm"))
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# The instruction that multiplies is Ampere's, and so is the loop around it. What the newer chip adds frees that loop:
-# loading costs the consumers nothing, a stage comes back the moment it has been copied, C leaves in the background, and
-# registers go to those who need them.
+# The instruction that multiplies is Ampere's, and so is the loop around it. The newer chip frees that loop: loads cost
+# the consumers nothing, a stage is free the moment it has been copied, C leaves in the background, and the consumers
+# get the producer's registers.
 #
 # Of the three steps after `square` only the last pays at both of the sizes measured. Sharing B pays at the larger one.
 # The wide tile alone loses at 4096 x 4096, as its waves predict. With narrow tiles after it, it is the one to take for
