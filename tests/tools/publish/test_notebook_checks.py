@@ -14,7 +14,37 @@ from tools.publish import notebooks
 
 nbclient = pytest.importorskip("nbclient")
 CHECK = "lab.check_cells("
+LAB = "from cookbook import lab"  # what the check's cell needs of the cells of the lab
 SOUND, BROKEN = "make_swizzle(bits, 4, 3)", "make_swizzle(0, 4, 3)"
+GUARD = ("if cute.elem_less(tCcC[0, m, n], limit):", "if tCcC[0, m, n][0] >= 0:")
+# What a reader may break in each notebook, by the level that must see it, and what that level says.
+FAULTS = {
+    "ampere/ldmatrix_gemm": {
+        "a dropped wait": (
+            "    cute.arch.cp_async_wait_group(stages - 2)\n    cute.arch.sync_threads()",
+            "    cute.arch.sync_threads()",
+            "pipeline",
+            r"",
+        ),
+        "a wrong k index": ("x.smem[None, None, k, stage]", "x.smem[None, None, 0, stage]", "product", r""),
+        "a dropped guard": (*GUARD, "product", r""),
+    },
+    "hopper/tma_wgmma_gemm": {
+        "a dropped wait": (
+            "    for _ in cutlass.range(k_tiles - 1, unroll=1):\n        pipe.consumer_wait(read)\n",
+            "    for _ in cutlass.range(k_tiles - 1, unroll=1):\n",
+            "pipeline",
+            r"",
+        ),
+        "a wrong k index": ("tCrB[None, None, k, stage]", "tCrB[None, None, 0, stage]", "product", r""),
+        "a dropped guard": (*GUARD, "product", r""),
+    },
+    "blackwell/tma_tcgen05_gemm": {
+        "a dropped wait": ("        pipe.consumer_wait(read)\n", "", "pipeline", r""),
+        "a wrong k index": ("tCrB[None, None, k, read.index]", "tCrB[None, None, 0, read.index]", "product", r""),
+        "a dropped guard": (*GUARD, "product", r""),
+    },
+}
 TARGETS = {"ampere/ldmatrix_gemm": "sm_80", "hopper/tma_wgmma_gemm": "sm_90a", "blackwell/tma_tcgen05_gemm": "sm_100a"}
 
 
