@@ -14,7 +14,7 @@ from cookbook.measure.records import Record
 from cookbook.publish.markdown import NOT_MEASURED, circumstances, table
 from cookbook.recipe import catalog
 
-__all__ = ["beside_tn", "checked_table", "limits_table", "results_table", "table"]
+__all__ = ["beside_tn", "checked_table", "limits_table", "results_table", "sources_list", "table"]
 
 PEERS = (TORCH, QUACK, ceilings.PEER, COPY, TORCH_TRANSPOSE)
 MANY = 8  # more of a recipe's own variants than this have a table to themselves, and no bars
@@ -69,6 +69,11 @@ def checked_table(name: str, root: Path | None = None) -> str:
     name = catalog.find(name).name
     rows = [_checked_row(level, records.select(name, level, None, root)) for level in records.LEVELS]
     return table(["level", "recorded", "on", "date"], rows, right=4)
+
+
+def sources_list(name: str) -> str:
+    """What a recipe's page names as its sources, as a markdown list of links; "" if it names none."""
+    return "\n".join(f"* [{source.title}]({source.url})" for source in catalog.find(name).sources)
 
 
 def _checked_row(level: str, found: list[Record]) -> list[str]:

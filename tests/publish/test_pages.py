@@ -151,3 +151,18 @@ def test_fence_is_longer_than_what_it_holds():
 
 def test_figure_holds_no_line_break():
     assert markdown.figure("<svg>\n\n<g/>\n</svg>") == '<figure class="picture"><svg> <g/> </svg></figure>'
+
+
+# --- sources ----------------------------------------------------------------------------------------------------
+
+
+def test_sources_are_a_list_of_links(monkeypatch):
+    from types import SimpleNamespace
+
+    from cookbook.recipe.catalog import Source
+
+    named = (Source("PTX ISA, ldmatrix", "https://a.b/c#d"), Source("An issue", "https://e.f/1"))
+    monkeypatch.setattr(pages.catalog, "find", lambda name: SimpleNamespace(sources=named))
+    assert pages.sources_list("x/y") == "* [PTX ISA, ldmatrix](https://a.b/c#d)\n* [An issue](https://e.f/1)"
+    monkeypatch.setattr(pages.catalog, "find", lambda name: SimpleNamespace(sources=()))
+    assert pages.sources_list("x/y") == ""

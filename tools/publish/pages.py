@@ -24,7 +24,7 @@ from cookbook import draw
 from cookbook.check import subjects
 from cookbook.publish import ceiling_tables, gains, study_tables
 from cookbook.publish.markdown import fence, figure, table
-from cookbook.publish.pages import beside_tn, checked_table, limits_table, results_table
+from cookbook.publish.pages import beside_tn, checked_table, limits_table, results_table, sources_list
 from cookbook.recipe import catalog, copy
 from cookbook.recipe.catalog import Recipe
 from tools.publish import charts, glance, notebooks
@@ -246,6 +246,8 @@ def page(name: str) -> str:
         parts += ["## Recorded checks", checked_table(recipe.name)]
     if recipe.builds_on:
         parts += [f"## What changed from {recipe.builds_on}", _diff(recipe, catalog.find(recipe.builds_on))]
+    if recipe.sources:
+        parts += ["## Sources", sources_list(recipe.name)]
     return "\n\n".join(parts) + "\n"
 
 
