@@ -27,6 +27,10 @@
 #       nt: [LDSM.16.MT88.4]
 #       nn: [LDSM.16.M88.4, LDSM.16.MT88.4]
 #       tt: [LDSM.16.M88.4, LDSM.16.MT88.4]
+#     sources:
+#       - {title: "PTX ISA, ldmatrix", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-ldmatrix"}
+#       - {title: "PTX ISA, fragments of mma.m16n8k16", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-16816-float"}
+#       - {title: "CuTe, MMA atoms", url: "https://docs.nvidia.com/cutlass/latest/media/docs/cpp/cute/0t_mma_atom.html"}
 # ---
 
 # %% [markdown]
