@@ -280,7 +280,7 @@ draw.swizzle_view(layouts.a)
 
 # %% [markdown] tags=["lab"]
 # One `ldmatrix.x4.trans` of warp 0: each lane gives the address of 16 bytes along M. The eight lines of a phase are
-# eight k, and their pieces lie in eight different slots.
+# eight k, and their chunks lie in eight different slots.
 
 # %% tags=["lab"]
 draw.access_view(access.of_copy(layouts.a, copies.s2r_a, "src", "ldmatrix")[0], title="ldmatrix.x4.trans, M-major A")

@@ -762,7 +762,7 @@ for r in records.read():
 # That they lost was measured. The reasons are our reading, and were not measured.
 #
 # * *Fragments in place for 64 x 64.* There a warp has room for two whole k-blocks, and using it is faster: replacing
-#   pieces one by one ties each `ldmatrix` to its place among the `mma`, and the compiler can move it less.
+#   fragments one by one ties each `ldmatrix` to its place among the `mma`, and the compiler can move it less.
 # * *One barrier for each stage instead of one for the CTA* (`mbarrier`, as on Hopper). Warps may then drift apart, but
 #   every thread has more to do for each stage, and that costs more than the barrier did.
 # * *Warps that only load.* The others are rid of addresses and `cp.async`. But `setmaxnreg`, which takes registers from

@@ -82,7 +82,7 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 # |---|---|---|---|
 # | `square` | 128 x 256 | 64 x 64 | that of `ampere/tuned_gemm`, with fragments of two k-blocks: 64 registers |
 # | `square, shared B` | | | two CTAs, one above the other, load half of B's tile each, by multicast |
-# | `wide, shared B` | 256 x 192 | 64 x 96 | fragments replaced in place: 24 registers beside 192 accumulators |
+# | `wide, shared B` | 256 x 192 | 64 x 96 | fragments replaced in place: 24 registers next to 192 accumulators |
 # | `wide, then narrow, shared B` | and 256 x 128 | | the last tiles are narrower, where that evens out the work |
 #
 # **On a GeForce** a CTA may have 99 KiB of shared memory instead of 227. Tiles keep their size, which saves traffic.
@@ -405,10 +405,11 @@ def produce(pipe, loads: Loads, work: Work, config: cutlass.Constexpr):
 # %% [markdown]
 # ## A warp's fragments
 #
-# A warp fetches pieces of 16 x 16 elements, each by one `ldmatrix.x4`. A thread reads rows that are all the same modulo
-# 8, so the swizzle XORs the same bits into all its addresses. As in [ampere/tuned_gemm](../ampere/tuned_gemm.ipynb) it
-# keeps *one* address for A and one for B, XORs 32 k for k-block k, and adds whole periods for other pieces and stages.
-# Left to CuTe, the loop of the wide tile has more integer instructions than fetches, and on sm_120a it spills.
+# A warp fetches fragments of 16 x 16 elements, each by one `ldmatrix.x4`. A thread reads rows that are all the same
+# modulo 8, so the swizzle XORs the same bits into all its addresses. As in
+# [ampere/tuned_gemm](../ampere/tuned_gemm.ipynb) it keeps *one* address for A and one for B, XORs 32 k for k-block k,
+# and adds whole periods for other fragments and stages. Left to CuTe, the loop of the wide tile has more integer
+# instructions than fetches, and on sm_120a it spills.
 
 
 # %%
@@ -448,10 +449,11 @@ def fetch_piece(x, stage, k: cutlass.Constexpr, piece: cutlass.Constexpr, slot: 
 #
 # Two ways to have fragments ready when `mma` wants them, both from `ampere/tuned_gemm`.
 #
-# * `multiply_ahead` (`square`): two buffers of registers; all pieces of the next k-block are asked for before this one
-#   is multiplied.
-# * `multiply_in_place` (`wide`): one buffer, of all of A's pieces and two of B's; a piece is replaced by a later one as
-#   soon as its last `mma` has been issued. Down with one piece of B, up with the next: neighbours share a fragment.
+# * `multiply_ahead` (`square`): two buffers of registers; the warp asks for all fragments of the next k-block before it
+#   multiplies this one.
+# * `multiply_in_place` (`wide`): one buffer, of all of A's fragments and two of B's; a later fragment replaces each one
+#   as soon as its last `mma` has been issued. Down A with one fragment of B, up with the next: neighbours share a
+#   fragment.
 #
 # Either way the first fragments of the next stage are fetched while this one is still being multiplied. `next_stage`
 # stands where the last fragment of a stage has been asked for: it gives the stage back *there*, and waits for the next.

@@ -308,10 +308,10 @@ def part_of_cta(shape_mn, k_tiles, config: cutlass.Constexpr):
 # There are two: one for the weight, one for what is multiplied by it. A stage has one barrier for both, which is *full*
 # after two arrivals, each of which says how many bytes will come.
 #
-# With programmatic dependent launch, [told about on Hopper](../hopper/pingpong_gemm.ipynb), a kernel may begin before
-# the one before it has ended. `griddepcontrol.wait` comes back when that has, and what it wrote can be seen. Only who
-# reads or writes what that kernel may have touched must wait there. In `early weight` that is everyone but the warp
-# that loads the weight: **the caller promises that nothing before this kernel writes the weight**.
+# With [programmatic dependent launch](../hopper/pingpong_gemm.ipynb) a kernel may begin before the one before it has
+# ended. `griddepcontrol.wait` returns when that has ended and its writes can be seen. A warp must wait there if it
+# reads or writes what that kernel may have touched. In `early weight` all warps wait but the one that loads the weight:
+# **the caller promises that nothing before this kernel writes the weight**.
 
 
 # %%
@@ -363,9 +363,9 @@ def multiply(pipe, acc_pipe, mma, tCtC, sA, sB, k_tiles):
 # ## The warps that add and store
 #
 # `st.async` writes registers into the shared memory of another CTA of the cluster and reports the bytes to a barrier
-# there, as TMA does. So no CTA requests accumulators: they are sent as soon as they are there, and whoever has all that
-# it expects goes on. For that every CTA must have begun, and made its barrier: the cluster's own barrier says so. All
-# arrive there at the beginning, and it is waited for only now, when it has long been complete.
+# there, as TMA does. So no CTA requests accumulators: each CTA sends them as soon as it has them, and goes on when all
+# that it expects has come. For that every CTA must have begun, and made its barrier: the cluster's own barrier says so.
+# All arrive there at the beginning, and it is waited for only now, when it has long been complete.
 
 
 # %%

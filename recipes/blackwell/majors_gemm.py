@@ -202,8 +202,8 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
 # ## One bit
 #
 # The instruction descriptor has a bit for each operand: the lines that the matrix descriptor describes run along K, or
-# along M or N. With the bit the tensor core transposes each piece while it reads it. For 16-bit elements it takes any
-# mode; 32-bit ones need, along M and N, a mode of their own that keeps 32 bytes together.
+# along M or N. With the bit the tensor core transposes each core matrix while it reads it. For 16-bit elements it takes
+# any mode; 32-bit ones need, along M and N, a mode of their own that keeps 32 bytes together.
 #
 # The bit is in the instruction descriptor, the strides are in the matrix descriptor, the swizzle is in that and in the
 # tensor map. All of them must describe the same tile. `Config` says it once, and CuTe derives the descriptors from the
@@ -265,8 +265,8 @@ small = evaluate(one_tile, 128, 16, 0, element_bits=16)
 draw.atom_tiling({"first along K": small}, (64, 8), "An M-major tile, its atoms first along K")
 
 # %% [markdown] tags=["lab"]
-# CuTe has a selector of its own for Blackwell. It agrees with ours for all four majors, byte by byte. (Its layouts come
-# cut up into the pieces that one instruction reads.)
+# CuTe has a selector of its own for Blackwell. It agrees with ours for all four majors, byte by byte. (Its layouts have
+# a mode for what one instruction reads.)
 
 # %% tags=["lab"]
 import cutlass.utils.blackwell_helpers as cute_helpers
@@ -289,7 +289,7 @@ for letters, config in configs.items():
     print(letters, "a:", layouts[letters].a.outer, " b:", layouts[letters].b.outer)
 
 # %% [markdown] tags=["lab"]
-# ## What TMA and the tensor core are told
+# ## Boxes and descriptors
 #
 # The boxes of a k-tile, lines x elements; the strides of the descriptor of the first 16 k, in bytes; and how far its
 # start moves from one k-block to the next. K-major, a k-block is 32 bytes further *in the same lines*; MN-major it is
@@ -649,7 +649,7 @@ def kernel(
 # %% [markdown]
 # ## The launch
 #
-# Here TMA is told. An operand has one stride that is 1 and one that is not; the majors say which is which. The kernel
+# An operand has one stride that is 1 and one that is not; the majors say which is which. The kernel
 # sees (rows, K) either way, and `make_tiled_tma_atom` finds out from the tensor's strides and the tile's layout what a
 # box is.
 
@@ -771,9 +771,8 @@ Markdown(results_table("blackwell/majors_gemm"))
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# Nothing is transposed, neither in memory nor by a thread: TMA brings lines as they are, and the tensor core is told
-# which way they run. The code around it did not change by a line, from Hopper's pages to these: a major is a layout, a
-# box and a bit.
+# Nothing is transposed, neither in memory nor by a thread: TMA brings lines as they are, and one bit says which way
+# they run. The code around it is that of Hopper's pages, line for line: a major is a layout, a box and a bit.
 #
 # Next: [products of few rows](low_latency_gemm.ipynb).
 #

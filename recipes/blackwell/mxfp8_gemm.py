@@ -103,8 +103,8 @@ from cookbook.recipe.entry import Call, Gemm, check_apart, check_tensor, compile
 #
 # Every stage of A and B has columns of its own for its scale factors. NVIDIA's kernels do with one set for all. But
 # then a copy overwrites what an MMA issued before it reads; the PTX ISA lists the pairs of instructions that keep their
-# order, and names the copy before the MMA, not the MMA before the copy. This way no warp need know: the stage's *empty*
-# barrier waits for the MMA, and so speaks for the factors too.
+# order, and names the copy before the MMA, not the MMA before the copy. With columns of their own no warp has to wait
+# for more: the stage's *empty* barrier waits for the MMA, which has then read the factors, too.
 
 
 # %%

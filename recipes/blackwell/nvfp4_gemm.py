@@ -98,8 +98,8 @@ from cookbook.recipe.entry import (
 # ## The sizes
 #
 # A k-tile is 256 elements, again 128 bytes, and four instructions of 64. But it has 16 scale factors a row, four times
-# as many: an atom for each instruction, 6 KiB in a stage of the wide tile. What is left of shared memory holds one
-# piece of C. In tensor memory a stage takes four times as many columns too, and there is still room.
+# as many: an atom for each instruction, 6 KiB in a stage of the wide tile. The rest of shared memory holds one epilogue
+# subtile of C. In tensor memory a stage takes four times as many columns too, and there is still room.
 #
 # | variant | |
 # |---|---|
@@ -264,12 +264,12 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # %% [markdown]
 # ## The way of the scale factors
 #
-# [The page before](mxfp8_gemm.ipynb) tells it: boxes of whole atoms by TMA, `tcgen05.cp` into four columns for each
-# atom, and an address for each `tcgen05.mma`. What is new:
+# It is that of [the page before](mxfp8_gemm.ipynb): boxes of whole atoms by TMA, `tcgen05.cp` into four columns for
+# each atom, and an address for each `tcgen05.mma`. What is new:
 #
 # * A stage has four atoms along K for every 128 rows. In shared memory they follow one another along K, as in global
 #   memory. In tensor memory those of *one instruction* are neighbours: the rows of B, 256 of them, must have their
-#   factors in eight columns that follow one another. So the copy turns the order around, by strides alone.
+#   factors in eight columns that follow one another. So the copy reverses the order, by strides alone.
 # * Each instruction reads all four bytes of its cells. Its address names a column, and byte 0.
 
 

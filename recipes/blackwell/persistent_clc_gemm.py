@@ -254,7 +254,7 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 #
 # The rasterization of the blocks of C is as before, and a cluster begins with the one of its own number. What comes
 # after that is in an **answer**: 16 bytes in shared memory, which the hardware writes into *every* CTA of the cluster
-# (`.multicast::cluster::all`), reporting to a barrier in each. Every role reads it when it is through with a tile: is
+# (`.multicast::cluster::all`), reporting to a barrier in each. Every role reads it after each tile: is
 # it a yes, and if so which CTA was the first of the cancelled cluster? Only then may the answer be overwritten.
 #
 # The bytes come by the *async proxy*, as TMA's do, so a fence stands between reading an answer and giving its place
@@ -348,7 +348,7 @@ def tile_of(work: Work, number, config: cutlass.Constexpr):
 # answer that was there, and tells each CTA's barrier to expect 16 bytes. It is a reader of its own answers too, for
 # **after a no it must not ask again**: PTX leaves that undefined.
 #
-# At the end it must stay longest. The last answer is read by warps of other CTAs too, and each of them arrives at a
+# It must be the last to end. The last answer is read by warps of other CTAs too, and each of them arrives at a
 # barrier *here*: `producer_tail` waits for them.
 
 
@@ -371,8 +371,8 @@ def ask(clc: Answers, work: Work, config: cutlass.Constexpr):
 # %% [markdown]
 # ## The warp that loads
 #
-# The loops over tile iterations are gone: each role keeps at it while there is a block. What it does in a block is as
-# before.
+# There are no loops over tile iterations any more: each role goes on while there is a block. What it does in a block is
+# as before.
 
 
 # %%

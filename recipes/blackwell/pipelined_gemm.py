@@ -414,8 +414,8 @@ def multiply(pipe, acc_pipe, main: Mainloop, work: Work, dtype: cutlass.Constexp
 # ## The warps that store
 #
 # Four warps fetch an epilogue subtile of 64 columns, round it, write it into a buffer, and one thread of them asks TMA
-# to carry the buffer away. [Hopper's page](../hopper/persistent_gemm.ipynb) tells what must be waited for there, and by
-# whom.
+# to carry the buffer away. [Hopper's page](../hopper/persistent_gemm.ipynb) explains which warp must wait there, and
+# for what.
 #
 # New is *when the half of tensor memory is given back*: not when C is stored, but as soon as the last subtile is in
 # registers. From there on the tensor core may overwrite it, while the last subtiles are still on their way.
@@ -496,7 +496,7 @@ def store(acc_pipe, tCtC, epi: Epilogue, work: Work, config: cutlass.Constexpr):
 # ## The kernel
 #
 # The three roles, each in its own branch. The first of the storing warps allocates tensor memory, all 512 columns of
-# it, and frees it when they are through: by then every tile has been multiplied, for they have waited for it.
+# it, and frees it at the end: by then every tile has been multiplied, for these warps have waited for it.
 
 
 # %%

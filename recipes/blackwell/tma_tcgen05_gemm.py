@@ -132,7 +132,7 @@ def config_for(arch: str) -> Config:
 #
 # One `tcgen05.mma` multiplies 128 x 16 of A by 16 x 256 of B, and adds the product to 256 columns of tensor memory. The
 # only way out is `tcgen05.ld`. Its form `32x32b` gives thread *t* of a warp `epi_n` columns of the row in lane *t* of
-# the warp's 32 lanes. Eight adjacent columns are 16 bytes, so a plain `st.shared` writes the swizzled tile of C.
+# the warp's 32 lanes. Eight adjacent columns are 16 bytes, so `st.shared` writes the swizzled tile of C.
 
 
 # %%

@@ -443,8 +443,8 @@ Markdown("A stage of A and B:\n\n" + table(heads, rows))
 # of *its* shared memory, and its accumulators go to the same address of *its* tensor memory: both must be laid out
 # alike.
 #
-# **When it has multiplied it tells both.** `consumer_release` is a `tcgen05.commit` with a multicast: it arrives at the
-# *empty* barriers of that stage in all CTAs that wrote into it. Likewise `producer_commit` arrives at the *full*
+# **After a multiplication it signals both.** `consumer_release` is a `tcgen05.commit` with a multicast: it arrives at
+# the *empty* barriers of that stage in all CTAs that wrote into it. Likewise `producer_commit` arrives at the *full*
 # barriers of the accumulators in both CTAs of the pair, for each has an epilogue that waits.
 #
 # What the fences before a tile and in the epilogue are for [the page before](pipelined_gemm.ipynb) says.

@@ -335,7 +335,7 @@ def produce(pipe, schedule: Schedule, k_tiles, a: Load, b: Load, config: cutlass
 # %% [markdown]
 # ## The consumers: fast and promoted
 #
-# `accumulate` is the main loop as ever: all k-tiles are added up in the accumulators. `promote` begins at zero every
+# `accumulate` is the usual main loop: all k-tiles are added up in the accumulators. `promote` begins at zero every
 # `promote_every` k-tiles, waits until the accumulators are complete, and adds them to `total`. While one warpgroup
 # adds, the other one's wgmmas keep the tensor cores busy.
 

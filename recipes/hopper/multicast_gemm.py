@@ -251,7 +251,7 @@ def multicast_masks(rank, config: cutlass.Constexpr):
 # %% [markdown]
 # ## The producer
 #
-# It is the producer that we know, with a mask in its copies where there is anybody to share with. What has changed is
+# It is the producer that we know, with a mask in its copies where CTAs share a tile. What has changed is
 # hidden in `producer_acquire`: a stage is *empty* for this producer when the consumers of **every CTA it writes to**
 # have read it.
 
@@ -296,7 +296,7 @@ def produce(pipe, state, loads: Loads, masks, config: cutlass.Constexpr):
 # neighbour arrives at *our* barrier: if we had ended, that barrier would be in shared memory that belongs to no one, or
 # already to a CTA of another cluster.
 #
-# (A warp hands back its stages in order, so with the last one it is through. The other direction is safe by itself: no
+# (A warp hands back its stages in order, so the last one is the end. The other direction is safe without a wait: no
 # CTA can end before everything that others multicast to it has come, for its own consumers wait for it.)
 #
 # At the beginning it is the same: no CTA may multicast to a CTA whose barriers are not initialised. `create` therefore

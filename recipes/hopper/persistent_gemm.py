@@ -893,9 +893,9 @@ def gains() -> str:
 Markdown(gains())
 
 # %% [markdown] tags=["lab"]
-# On an H200 to stay is a gain at both sizes, and several times what we predicted; the prediction left out what it takes
-# to start a CTA. The serpentine agrees with the model of the cache: where nearly all of A and B fits into L2 nothing is
-# to be seen of it, and at the larger size, where the model saves bytes, a little more than the spread.
+# On an H200 persistent CTAs gain at both sizes, and several times what we predicted; the prediction left out what it
+# takes to start a CTA. The serpentine agrees with the model of the cache: where nearly all of A and B fits into L2
+# nothing is to be seen of it, and at the larger size, where the model saves bytes, a little more than the spread.
 #
 # ## Conclusion
 #

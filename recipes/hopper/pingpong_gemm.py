@@ -420,7 +420,7 @@ def produce(pipe, loads: Loads, scheduler: Scheduler, config: cutlass.Constexpr)
 # signals when it has issued its own. Issued is enough: the tensor cores take commit groups in order, and the next
 # tile's first group is ready while the last one of this tile still runs.
 #
-# Two named barriers do it, one for each direction: 128 threads wait at it, 128 arrive at it and go on. The first tile
+# Two named barriers do it, one for each direction: 128 threads wait there, and 128 arrive and go on. The first tile
 # iteration does not wait, and the last one does not arrive.
 #
 # **The trap: a wait by parity sees only one phase far.** The order is not a matter of speed alone. A barrier in shared
@@ -585,7 +585,7 @@ def consume(cta: Cta, out: TmaTensor, scheduler: Scheduler, k_tiles, config: cut
 #   leaves; but then at once, SM by SM, instead of after the slowest SM of all.
 #
 # It is safe whatever runs before and after: a kernel that never says `launch_dependents` says it by ending, and one
-# that is launched without PDL waits for the end of ours as ever.
+# that is launched without PDL waits for the end of ours, as usual.
 
 # %% [markdown]
 # ## The kernel

@@ -198,7 +198,7 @@ draw.atom_orders(evaluate(first_rows, cutlass.BFloat16), title="16 rows of A, 12
 # %% [markdown]
 # ## Who multiplies, who copies
 #
-# A `wgmma` multiplies a 64 x 16 piece of A by a 16 x 256 piece of B, both in shared memory. It is told where they are
+# A `wgmma` multiplies a 64 x 16 part of A by a 16 x 256 part of B, both in shared memory. It is told where they are
 # by *matrix descriptors*, which CuTe makes from the layouts: an address, two distances and the mode. Software touches
 # shared memory only in the epilogue.
 
@@ -521,7 +521,7 @@ def core_matrices(descriptor: MatrixDescriptor, rows: int) -> list[access.Access
 draw.access_view(core_matrices(described["interleave"]["a"][0], 64)[0], title="Four core matrices, interleave")
 
 # %% [markdown] tags=["lab"]
-# And in `sw128`, from the second column of chunks: as far apart as the plain rows, and XORed into different banks.
+# And in `sw128`, from the second column of chunks: as far apart as the unswizzled rows, and XORed into different banks.
 
 # %% tags=["lab"]
 draw.access_view(core_matrices(described["sw128"]["a"][0], 64)[2], title="Four core matrices, sw128")
@@ -778,8 +778,8 @@ Markdown(predicted_and_counted())
 # waits for them.
 #
 # Hence the rule of one line, *the widest mode whose row divides the tile's contiguous extent*, and hence a second, for
-# whoever picks tile sizes: make that extent 128 bytes. A narrower tile along K is not a smaller version of the same
-# thing, it is another mode.
+# tile sizes: make that extent 128 bytes. A narrower tile along K is not a smaller version of the same thing, it is
+# another mode.
 #
 # Next: [the GEMM in its widest mode](tma_wgmma_gemm.ipynb), part by part.
 #

@@ -59,9 +59,11 @@ draw.atom_orders(layouts["k"], title="16 lines of 128 bytes, K-major, bfloat16")
 # %% [markdown] tags=["lab"]
 # These are the four modes. A row of a panel is a 128-byte line of shared memory, a column one of its eight 16-byte
 # slots. The large number is the chunk of the tile, counted along its lines; the small pair is the (m, k) of its first
-# element. A line of shared memory has 16, 32, 64 or 128 contiguous bytes of the matrix: with `none` eight chunks of one
-# colour (one column of chunks), with `sw128` one of each. In every mode one column of chunks of an atom's eight lines
-# takes all eight slots.
+# element.
+#
+# A line of shared memory has 16, 32, 64 or 128 contiguous bytes of the matrix: with `none` eight chunks of one colour
+# (one column of chunks), with `sw128` one of each. In every mode one column of chunks of an atom's eight lines takes
+# all eight slots.
 
 # %% [markdown]
 # *One warp* per CTA can copy a whole matrix, ragged edges and all, and never sees an element. That is the kernel of
@@ -204,8 +206,8 @@ def boxes_of(tma: cute.CopyAtom, tiles: cute.Tensor, smem: cute.Tensor):
 
 # %% [markdown] tags=["lab"]
 # MN-major: the lines run along M, and memory is the same. TMA never transposes a tile. It knows a contiguous dimension
-# and another one, and which of them you call M is your affair; whether what reads the tile can read it that way is
-# [another question](../foundations/mma_smem_atoms.ipynb).
+# and another one, whatever you call them. Whether a reader can read the tile that way is [another
+# question](../foundations/mma_smem_atoms.ipynb).
 
 # %% tags=["lab"]
 draw.atom_orders(layouts["mn"], title="16 lines of 128 bytes, MN-major, bfloat16")

@@ -158,7 +158,7 @@ draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16).a)
 # %% [markdown]
 # ## Who multiplies, who copies
 #
-# A warpgroup of four warps issues a `wgmma`: a 64 x 16 piece of A times a 16 x 256 piece of B, both in shared memory.
+# A warpgroup of four warps issues a `wgmma`: a 64 x 16 part of A times a 16 x 256 part of B, both in shared memory.
 # Two warpgroups, one above the other, make 128 rows. Software touches shared memory only in the epilogue: `stmatrix`
 # writes C there, and 16-byte loads read it back row by row, so that a warp stores whole rows of C.
 
