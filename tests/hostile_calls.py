@@ -223,6 +223,7 @@ CALLS: dict[str, Any] = {
         "highlight": "ours",
         "ratios": True,
         "meaning": "m",
+        "colours": {"ours": "#d9700c"},
     },
     "cookbook.draw.charts.line_chart": lambda: {
         "lines": {"a": [draw.Point(1.0, 2.0), draw.Point(2.0, 3.0, 1.0, 4.0)]},
@@ -230,6 +231,7 @@ CALLS: dict[str, Any] = {
         "title": "t",
         "x_title": "x",
         "limit": "a",
+        "colours": {"a": "#d9700c"},
     },
     "cookbook.draw.clusters.cluster_view": lambda: {"clusters": {"a": (2, 1)}, "tile": (128, 256), "title": "t"},
     "cookbook.draw.crossbar.crossbar": lambda: {"words": [0, 8, 3], "banks": 8, "title": "t", "animated": True},

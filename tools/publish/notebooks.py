@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cookbook.recipe import catalog
+from tools.publish import address
 
 _TIMEOUT = 900  # seconds a cell may take: a cell compiles a kernel for several targets
 _KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
@@ -39,13 +40,17 @@ def notebook_path(name: str, root: Path | None = None) -> Path:
     return root / f"{recipe.name}.ipynb"
 
 
-def setup(project: Path | None = None) -> str:
-    """The code that installs the package where it is missing: from its repository, where `project` (a pyproject.toml;
-    the source tree's if left out) names one under `[tool.cookbook] repository`, else by its name."""
-    project = project or catalog.recipes_root().parent / "pyproject.toml"
-    said = dict(re.findall(r'^(name|repository) = "(.*)"', project.read_text(encoding="utf-8"), re.MULTILINE))
-    name, repository = said["name"], said.get("repository")  # read as text: tomllib came with Python 3.11
-    return _PACKAGE.format(name=name, requirement=f'"{name} @ git+{repository}"' if repository else name)
+def setup(settings: Path | None = None) -> str:
+    """The code that installs the package where it is missing: from its repository, once that has an address, else by
+    its name.
+
+    Args:
+        settings: a pyproject.toml; this tree's if left out.
+    """
+    settings = settings or catalog.recipes_root().parent / "pyproject.toml"
+    (name,) = re.findall(r'^name = "(.*)"', settings.read_text(encoding="utf-8"), re.MULTILINE)
+    where = address.repository(settings)
+    return _PACKAGE.format(name=name, requirement=f'"{name} @ git+{where}"' if where else name)
 
 
 def from_recipe(name: str) -> Any:

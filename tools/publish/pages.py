@@ -14,7 +14,7 @@ import ast
 import difflib
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -22,30 +22,17 @@ from typing import Any
 
 from cookbook import draw
 from cookbook.check import subjects
+from cookbook.measure import records
 from cookbook.publish import ceiling_tables, gains, study_tables
-from cookbook.publish.markdown import fence, figure, table
-from cookbook.publish.pages import beside_tn, checked_table, limits_table, results_table, sources_list
+from cookbook.publish.markdown import fence, figure
+from cookbook.publish.pages import beside_tn, limits_table, results_table, sources_list
 from cookbook.recipe import catalog, copy
 from cookbook.recipe.catalog import Recipe
-from tools.publish import charts, glance, notebooks
+from tools.publish import cards, charts, glance, notebooks, oddities
 
+_TALL = 800.0  # pixels: bars that are higher are folded; the table above them has every figure
+_LONG = 24  # lines: what a check printed is folded beyond that
 _GENERATED = "<!-- {name}:{edge} -->"
-
-
-# --- tables ---------------------------------------------------------------------------------------------------
-
-
-def recipes_table(link: Callable[[Recipe], str]) -> str:
-    """The recipes in reading order; `link` gives the address behind a recipe's name."""
-    rows = [
-        [f"[`{r.name}`]({link(r)})", r.claim, ", ".join(r.dtypes), " ".join(r.targets), _runs_on(r)]
-        for r in catalog.recipes()
-    ]
-    return table(["recipe", "claim", "dtypes", "compiles for", "runs on"], rows, right=5)
-
-
-def _runs_on(recipe: Recipe) -> str:
-    return recipe.runs_on.replace("+", " and later")
 
 
 # --- README ---------------------------------------------------------------------------------------------------
@@ -86,7 +73,9 @@ def update_readme(check: bool, path: Path | None = None) -> bool:
 
 def _output(output: Any) -> str:
     if output.output_type == "stream":
-        return fence(output.text, "text")
+        said, lines = fence(output.text, "text"), output.text.count("\n")
+        checked = output.text.startswith("Checked: ")
+        return folded(f"What the check printed: {lines} lines", said) if checked and lines > _LONG else said
     data = output.get("data", {})
     if "image/svg+xml" in data:
         return figure("".join(data["image/svg+xml"]))
@@ -100,7 +89,7 @@ def _output(output: Any) -> str:
 def _live(name: str) -> dict[str, Callable[[], str]]:
     """What cells that call these functions show: results/ as it is now, not as it was when the notebook ran."""
     made: dict[str, Callable[[str], str]] = {
-        "results_table(": lambda name: _charted(results_table(name), charts.results_chart(name)),
+        "results_table(": _results,
         "limits_table(": limits_table,
         "beside_tn(": beside_tn,
     }
@@ -108,9 +97,9 @@ def _live(name: str) -> dict[str, Callable[[], str]]:
         made |= {
             "counted_table(": study_tables.counted_table,
             "experiment_table(": lambda name: _charted(
-                study_tables.experiment_table(name), charts.experiment_chart(name)
+                study_tables.experiment_table(name), [charts.experiment_chart(name)]
             ),
-            "ceiling_table(": lambda name: _charted(ceiling_tables.ceiling_table(name), charts.ceiling_chart(name)),
+            "ceiling_table(": lambda name: _charted(ceiling_tables.ceiling_table(name), [charts.ceiling_chart(name)]),
         }
     return {call: partial(shown, name) for call, shown in made.items()}
 
@@ -189,9 +178,19 @@ def _host_side(cell: Any, cells: list[Any]) -> list[str]:
     return [unsearched(folded(title, fence(shared, "python")))]
 
 
-def _charted(shown: str, chart: draw.Picture | None) -> str:
+def _charted(shown: str, drawn: Iterable[draw.Picture | None]) -> str:
     """A table with its bars below, where there are any."""
-    return shown + (f"\n\n{figure(chart.svg)}" if chart else "")
+    charts_of_it = [chart.svg for chart in drawn if chart]
+    bars = "\n\n".join(map(figure, charts_of_it))
+    high = sum(float(height) for svg in charts_of_it for height in re.findall(r'<svg[^>]*? height="([\d.]+)"', svg))
+    return "\n\n".join(filter(None, [shown, folded("The same as bars", bars) if high > _TALL else bars]))
+
+
+def _results(name: str) -> str:
+    """What was timed of a recipe: the table, its bars, and why a bar is odd."""
+    timed = [r for r in records.select(name, "timed") if not records.is_stale(r)]
+    shown = _charted(results_table(name), charts.results_charts(name))
+    return "\n\n".join(part for part in (shown, oddities.explained(timed)) if part)
 
 
 def folded(title: str, content: str) -> str:
@@ -204,28 +203,17 @@ def unsearched(content: str) -> str:
     return f'<div data-search-exclude markdown="1">\n\n{content}\n\n</div>'
 
 
-def _facts(recipe: Recipe) -> str:
-    stem = recipe.name.split("/")[1]
-    rows = [
-        ["data path", recipe.path or "see below"],
-        ["dtypes", ", ".join(recipe.dtypes) or "none of its own"],
-        *([["majors", ", ".join(recipe.majors)]] if len(recipe.majors) > 1 else []),
-        ["compiles for", " ".join(recipe.targets) or "nothing: it has no kernel"],
-        ["runs on", _runs_on(recipe)],
-        ["code", f"[{stem}.py]({stem}.py): one file that stands alone, as `cookbook copy {recipe.name} .` writes it"],
-        ["notebook", f"[{stem}.ipynb]({stem}.ipynb): this page, with its checks; they need this package"],
-    ]
-    return table(["recipe", f"`{recipe.name}`"], rows, right=2)
-
-
 def _diff(recipe: Recipe, base: Recipe) -> str:
     old, new = (catalog.without_lab(r.file.read_text(encoding="utf-8")).splitlines() for r in (base, recipe))
     lines = difflib.unified_diff(old, new, base.name, recipe.name, lineterm="", n=2)
     return unsearched(folded(f"All changes from {base.name}", fence("\n".join(lines), "diff")))
 
 
-def page(name: str) -> str:
+def page(name: str, docs: Path | None = None) -> str:
     """A recipe's page as markdown, from its executed notebook and the records.
+
+    Args:
+        docs: the folder of the site's pages; this tree's if left out.
 
     Raises:
         notebooks.OutOfStep: the notebook is not the recipe's.
@@ -239,13 +227,12 @@ def page(name: str) -> str:
     body = [part for own, shared in shown for part in (*own, *shared)]
     if body and body[0].startswith("# "):
         body[0] = body[0].partition("\n")[2].strip()
-    parts = [f"# {recipe.title}", f"*{recipe.claim}*", _facts(recipe), *body]
+    parts = [f"# {recipe.title}", f"*{recipe.claim}*", cards.card(recipe, docs or _docs()), *body]
     if recipe.kind != "study" and measured not in body:
         parts += ["## Measured", measured]
-    if recipe.kind != "study":
-        parts += ["## Recorded checks", checked_table(recipe.name)]
     if recipe.builds_on:
-        parts += [f"## What changed from {recipe.builds_on}", _diff(recipe, catalog.find(recipe.builds_on))]
+        heading = f"## What changed from {recipe.builds_on} {{ #{cards.DIFFERENCE} }}"
+        parts += [heading, _diff(recipe, catalog.find(recipe.builds_on))]
     if recipe.sources:
         parts += ["## Sources", sources_list(recipe.name)]
     return "\n\n".join(parts) + "\n"
@@ -255,18 +242,22 @@ def write_pages(docs: Path | None = None) -> list[Recipe]:
     """Writes docs/recipes/<track>/<name>.md with what it offers beside it: the code as one file that stands alone, and
     the notebook. Files that would not change are left alone, so that a server that watches them does not build for
     ever."""
-    docs = docs or catalog.recipes_root().parent / "docs"
+    docs = docs or _docs()
     found = catalog.recipes()
     for recipe in found:
         path = docs / "recipes" / f"{recipe.name}.md"
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write(path, page(recipe.name))
+        _write(path, page(recipe.name, docs))
         _write(path.with_suffix(".py"), catalog.standalone_source(recipe.name))
         _write(path.with_suffix(".ipynb"), notebooks.notebook_path(recipe.name).read_text(encoding="utf-8"))
     for stray in (docs / "recipes").rglob("*.md"):
         if stray.relative_to(docs / "recipes").with_suffix("").as_posix() not in {r.name for r in found}:
             stray.unlink()
     return found
+
+
+def _docs() -> Path:
+    return catalog.recipes_root().parent / "docs"
 
 
 def _write(path: Path, text: str) -> None:
