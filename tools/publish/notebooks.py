@@ -48,7 +48,7 @@ def setup(settings: Path | None = None) -> str:
         settings: a pyproject.toml; this tree's if left out.
     """
     settings = settings or catalog.recipes_root().parent / "pyproject.toml"
-    (name,) = re.findall(r'^name = "(.*)"', settings.read_text(encoding="utf-8"), re.MULTILINE)
+    name = re.findall(r'^\[project\]\nname = "(.*)"', settings.read_text(encoding="utf-8"), re.MULTILINE)[0]
     where = address.repository(settings)
     return _PACKAGE.format(name=name, requirement=f'"{name} @ git+{where}"' if where else name)
 
