@@ -642,11 +642,12 @@ def set_up(layouts, dtype, config: cutlass.Constexpr):
 # of a warp need the same one, so it belongs in the warp's *uniform* registers, where an addition is one operation and
 # not 32. The compiler puts it there if it can prove two things:
 #
-# * **The address does not depend on the thread.** `get_slice(thread)`, as in [pingpong](pingpong_gemm.ipynb), does not
-#   say so. The slice of the warpgroup's first thread gives the same descriptors, and the warpgroup is known to be
-#   uniform.
-# * **The stage does not either.** It comes out of `consumer_state(i * k_tiles)` and a loop. It stays uniform as long as
-#   all threads are known to take the same branch: an `if` about K around a commit group was enough to lose it.
+# * **The address does not depend on the thread.** With `get_slice(thread)`, as in [pingpong](pingpong_gemm.ipynb), the
+#   compiler cannot prove that. The slice of the warpgroup's first thread gives the same descriptors, and the warpgroup
+#   is known to be uniform.
+# * **The stage does not either.** It comes from `consumer_state(i * k_tiles)` and a loop. It stays uniform as long as
+#   the compiler knows that all threads take the same branch. An `if` about K around a commit group was enough to lose
+#   that.
 #
 # The table below counts the instructions that are left.
 
