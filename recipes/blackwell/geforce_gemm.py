@@ -185,7 +185,7 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # half of the tile.
 
 
-# %%
+# %% tags=["folded"]
 class SmemLayouts(NamedTuple):
     """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
 
@@ -214,7 +214,7 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
     )
 
 
-# %%
+# %% tags=["folded"]
 def mma_op(dtype) -> warp.MmaF16BF16Op:
     """mma.sync m16n8k16, float32 accumulators."""
     return warp.MmaF16BF16Op(dtype, cutlass.Float32, (16, 8, 16))
@@ -412,7 +412,7 @@ def produce(pipe, loads: Loads, work: Work, config: cutlass.Constexpr):
 # instructions than fetches, and on sm_120a it spills.
 
 
-# %%
+# %% tags=["folded"]
 class Operand(NamedTuple):
     """A warp's way from shared memory to the tensor cores, for A or B."""
 

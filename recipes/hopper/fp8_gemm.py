@@ -176,7 +176,7 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # operands K-major only.
 
 
-# %%
+# %% tags=["folded"]
 E4M3, E5M2 = cutlass.Float8E4M3FN, cutlass.Float8E5M2
 ELEMENT, SCALE, BLOCK = E4M3, cutlass.Float32, 0  # what the checks multiply; 0: a row has one scale factor
 
@@ -245,7 +245,7 @@ draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, element_bits=8).a)
 # the numbers `first`, `first + step`, ...; `first` comes from a table, as [below](#gpc-aware-remapping).
 
 
-# %%
+# %% tags=["folded"]
 class Schedule(NamedTuple):
     """Which work tiles a cluster computes: numbers `first`, `first + step`, ..., `count` of them."""
 
@@ -735,7 +735,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, a=E4M3, b=E4M3, 
 # that out: `calibrate(gpcs=launch_order())`. A checkout keeps it after `cookbook calibrate hopper/fp8_gemm`.
 
 
-# %%
+# %% tags=["folded"]
 @dataclass(frozen=True)
 class Calibration:
     """What the remapping knows of one chip: the default is of an H200."""

@@ -348,7 +348,7 @@ draw.lanes(lanes, "One tile, by the figures of the rule", "nanoseconds", note="c
 # A and B lie as in every kernel of this track: K-major tiles in 128-byte rows. C has no place in shared memory.
 
 
-# %%
+# %% tags=["folded"]
 class SmemLayouts(NamedTuple):
     """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
 
@@ -672,7 +672,7 @@ def kernel(
 # mode. `use_pdl` asks for the overlap with the kernel before.
 
 
-# %%
+# %% tags=["folded"]
 @cute.jit
 def gemm(
     pA: cute.Pointer,

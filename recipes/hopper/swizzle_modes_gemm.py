@@ -295,7 +295,7 @@ def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
 # output allows. [The next page](tma_wgmma_gemm.ipynb) explains each line.
 
 
-# %%
+# %% tags=["folded"]
 @cute.jit
 def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
     """Registers -> swizzled shared memory -> global memory. gC, cC: (M, N) tile and its coordinates."""
@@ -313,7 +313,7 @@ def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
                 cute.autovec_copy(tCsC[None, m, n], tCgC[None, m, n])
 
 
-# %%
+# %% tags=["folded"]
 @cute.jit
 def tile_of_cta(shape_mn, config: cutlass.Constexpr):
     """Rasterization: this CTA's tile, column by column inside groups of `raster_group` rows of tiles."""
@@ -381,7 +381,7 @@ def kernel(
         store(acc, sC, gC, cC, mC.shape, copies, barrier, tidx)
 
 
-# %%
+# %% tags=["folded"]
 @cute.jit
 def gemm(
     pA: cute.Pointer,
@@ -410,7 +410,7 @@ def gemm(
     )
 
 
-# %%
+# %% tags=["folded"]
 def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     pointers = (dtype, 16), (dtype, 16), (dtype, vec * dtype.width // 8)

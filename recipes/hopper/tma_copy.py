@@ -635,7 +635,7 @@ def require_gpu(name: str, x: torch.Tensor) -> tuple[int, int]:
     return torch.cuda.get_device_capability(x.device)
 
 
-# %%
+# %% tags=["folded"]
 def copy(
     x: torch.Tensor, out: torch.Tensor | None = None, mode: str = "sw128", major: str = "k", *, config: Config = CONFIG
 ) -> torch.Tensor:
