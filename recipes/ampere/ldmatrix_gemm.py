@@ -22,6 +22,11 @@
 #     path: cp.async -> swizzled shared memory -> ldmatrix -> mma.sync -> 16-byte stores
 #     instructions:
 #       all: [LDGSTS.E.BYPASS, LDSM.16.M88.4, HMMA.16816.F32, STG.E.128, LDS.128]
+#     sources:
+#       - {title: "PTX ISA, ldmatrix", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-ldmatrix"}
+#       - {title: "PTX ISA, fragments of mma.m16n8k16", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-16816-float"}
+#       - {title: "CuTe, a GEMM tutorial", url: "https://docs.nvidia.com/cutlass/latest/media/docs/cpp/cute/0x_gemm_tutorial.html"}
+#       - {title: "CuTe, predication", url: "https://docs.nvidia.com/cutlass/latest/media/docs/cpp/cute/0y_predication.html"}
 # ---
 
 # %% [markdown]

@@ -27,6 +27,10 @@
 #       nt: [LDSM.16.MT88.4]
 #       nn: [LDSM.16.M88.4, LDSM.16.MT88.4]
 #       tt: [LDSM.16.M88.4, LDSM.16.MT88.4]
+#     sources:
+#       - {title: "PTX ISA, ldmatrix", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-ldmatrix"}
+#       - {title: "PTX ISA, fragments of mma.m16n8k16", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-16816-float"}
+#       - {title: "CuTe, MMA atoms", url: "https://docs.nvidia.com/cutlass/latest/media/docs/cpp/cute/0t_mma_atom.html"}
 # ---
 
 # %% [markdown]
@@ -276,7 +280,7 @@ draw.swizzle_view(layouts.a)
 
 # %% [markdown] tags=["lab"]
 # One `ldmatrix.x4.trans` of warp 0: each lane gives the address of 16 bytes along M. The eight lines of a phase are
-# eight k, and their pieces lie in eight different slots.
+# eight k, and their chunks lie in eight different slots.
 
 # %% tags=["lab"]
 draw.access_view(access.of_copy(layouts.a, copies.s2r_a, "src", "ldmatrix")[0], title="ldmatrix.x4.trans, M-major A")

@@ -23,6 +23,10 @@
 #     instructions:
 #       all: [LDGSTS.E.BYPASS, LDSM.16.M88.4, HMMA.16816.F32, STG.E.128, LDS.128]
 #     bench_shapes: [[8192, 8192, 512], [8192, 8192, 1024], [4096, 4096, 4096], [8192, 8192, 8192]]
+#     sources:
+#       - {title: "PTX ISA, cp.async", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async"}
+#       - {title: "PTX ISA, cp.async.wait_group", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-wait-group"}
+#       - {title: "Triton, matrix multiplication: L2 cache optimizations", url: "https://triton-lang.org/main/getting-started/tutorials/03-matrix-multiplication.html#l2-cache-optimizations"}
 # ---
 
 # %% [markdown]
@@ -132,7 +136,7 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # ## The layout and the copies
 #
 # As they were: rows of 128 bytes (64 where stages are shallower), swizzled, so that neither `cp.async` nor `ldmatrix`
-# has a conflict. The tiled copies of C go over a piece instead of a whole tile.
+# has a conflict. The tiled copies of C go over an epilogue subtile instead of a whole tile.
 
 
 # %%
@@ -369,7 +373,7 @@ for number, one in enumerate(asked):
 Markdown(table(["multiplied", "asked for meanwhile", "first rows; place", "pieces of A", "pieces of B"], rows, right=9))
 
 # %% [markdown] tags=["lab"]
-# K = 200 is no multiple of 64, so the first k-tile of each tile begins before the matrix, and this thread's pieces of
+# K = 200 is no multiple of 64, so the first k-tile of each tile begins before the matrix, and this thread's chunks of
 # it are zeros. And of a tile that does not exist nothing is copied.
 
 # %% [markdown]

@@ -21,6 +21,10 @@
 #     path: cp.async, 2 to 5 stages -> swizzled shared memory -> ldmatrix, 1 or 2 buffers -> mma.sync -> 16-byte stores
 #     instructions:
 #       all: [LDGSTS.E.BYPASS, LDSM.16.M88.4, HMMA.16816.F32, STG.E.128, LDS.128]
+#     sources:
+#       - {title: "PTX ISA, cp.async.wait_group", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-wait-group"}
+#       - {title: "PTX ISA, ldmatrix", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-ldmatrix"}
+#       - {title: "CuTe, a GEMM tutorial", url: "https://docs.nvidia.com/cutlass/latest/media/docs/cpp/cute/0x_gemm_tutorial.html"}
 # ---
 
 # %% [markdown]

@@ -22,6 +22,11 @@
 #     path: cp.async -> shared memory, unswizzled, padded or swizzled -> ldmatrix -> mma.sync -> 16-byte stores
 #     instructions:
 #       all: [LDGSTS.E.BYPASS, LDSM.16.M88.4, HMMA.16816.F32, STG.E.128, LDS.128]
+#     sources:
+#       - {title: "PTX ISA, cp.async", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async"}
+#       - {title: "PTX ISA, ldmatrix", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-ldmatrix"}
+#       - {title: "Lei Mao, CuTe Swizzle", url: "https://leimao.github.io/blog/CuTe-Swizzle/"}
+#       - {title: "CUTLASS issue 2634, swizzles of bytes and of elements", url: "https://github.com/NVIDIA/cutlass/issues/2634"}
 # ---
 
 # %% [markdown]

@@ -24,6 +24,10 @@
 #     instructions:
 #       all: [LDGSTS.E.BYPASS, LDSM.16.M88.4, HMMA.16816.F32, STG.E.128, LDS.128]
 #     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192]]
+#     sources:
+#       - {title: "PTX ISA, fragments of mma.m16n8k16", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-16816-float"}
+#       - {title: "PTX ISA, ldmatrix", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-ldmatrix"}
+#       - {title: "CUTLASS issue 1017, thread-block swizzling", url: "https://github.com/NVIDIA/cutlass/issues/1017"}
 # ---
 
 # %% [markdown]
@@ -758,7 +762,7 @@ for r in records.read():
 # That they lost was measured. The reasons are our reading, and were not measured.
 #
 # * *Fragments in place for 64 x 64.* There a warp has room for two whole k-blocks, and using it is faster: replacing
-#   pieces one by one ties each `ldmatrix` to its place among the `mma`, and the compiler can move it less.
+#   fragments one by one ties each `ldmatrix` to its place among the `mma`, and the compiler can move it less.
 # * *One barrier for each stage instead of one for the CTA* (`mbarrier`, as on Hopper). Warps may then drift apart, but
 #   every thread has more to do for each stage, and that costs more than the barrier did.
 # * *Warps that only load.* The others are rid of addresses and `cp.async`. But `setmaxnreg`, which takes registers from

@@ -25,6 +25,10 @@
 #     instructions:
 #       sm_90a: [UTMALDG.2D, QGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
 #     bench_shapes: [[8192, 8192, 8192], [4096, 4096, 4096], [4096, 7168, 2048]]
+#     sources:
+#       - {title: "PTX ISA, wgmma.mma_async", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions-wgmma-mma"}
+#       - {title: "PTX ISA, shared-memory layouts of wgmma", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-shared-memory-layout"}
+#       - {title: "PTX ISA, tensors: swizzling modes", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tensor-swizzling-modes"}
 # ---
 
 # %% [markdown]
@@ -172,7 +176,7 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # operands K-major only.
 
 
-# %%
+# %% tags=["folded"]
 E4M3, E5M2 = cutlass.Float8E4M3FN, cutlass.Float8E5M2
 ELEMENT, SCALE, BLOCK = E4M3, cutlass.Float32, 0  # what the checks multiply; 0: a row has one scale factor
 
@@ -241,7 +245,7 @@ draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, element_bits=8).a)
 # the numbers `first`, `first + step`, ...; `first` comes from a table, as [below](#gpc-aware-remapping).
 
 
-# %%
+# %% tags=["folded"]
 class Schedule(NamedTuple):
     """Which work tiles a cluster computes: numbers `first`, `first + step`, ..., `count` of them."""
 
@@ -331,7 +335,7 @@ def produce(pipe, schedule: Schedule, k_tiles, a: Load, b: Load, config: cutlass
 # %% [markdown]
 # ## The consumers: fast and promoted
 #
-# `accumulate` is the main loop as ever: all k-tiles are added up in the accumulators. `promote` begins at zero every
+# `accumulate` is the usual main loop: all k-tiles are added up in the accumulators. `promote` begins at zero every
 # `promote_every` k-tiles, waits until the accumulators are complete, and adds them to `total`. While one warpgroup
 # adds, the other one's wgmmas keep the tensor cores busy.
 
@@ -731,7 +735,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, a=E4M3, b=E4M3, 
 # that out: `calibrate(gpcs=launch_order())`. A checkout keeps it after `cookbook calibrate hopper/fp8_gemm`.
 
 
-# %%
+# %% tags=["folded"]
 @dataclass(frozen=True)
 class Calibration:
     """What the remapping knows of one chip: the default is of an H200."""

@@ -28,6 +28,10 @@
 #     instructions:
 #       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
 #     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192]]
+#     sources:
+#       - {title: "PTX ISA, wgmma.mma_async", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions-wgmma-mma"}
+#       - {title: "PTX ISA, shared-memory layouts of wgmma", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-shared-memory-layout"}
+#       - {title: "PTX ISA, tensors: swizzling modes", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tensor-swizzling-modes"}
 # ---
 
 # %% [markdown]
@@ -244,9 +248,10 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 #
 # **In which order do the atoms fill the tile?** The tensor core takes either, for a matrix descriptor has two strides:
 # one from eight k to the next eight, the other from 64 rows to the next 64. TMA decides. A box in the 128-byte mode is
-# one swizzle wide, 64 elements, and any number of lines high, *one below the other*. So all atoms along K come first: a
-# box is 64 x 64, and a tile of 128 rows has two. In the other order a box would be one atom, 64 x 8, and the producer
-# would issue eight times as many copies.
+# one swizzle wide, 64 elements, and any number of lines high, *one below the other*.
+#
+# So all atoms along K come first: a box is 64 x 64, and a tile of 128 rows has two. In the other order a box would be
+# one atom, 64 x 8, and the producer would issue eight times as many copies.
 #
 # **160 columns are not whole lines of 64.** For a K-major B that does not matter: its lines run along K. But lines of
 # an N-major B run along its 160 columns. The widest atom whose line divides 160 elements is SW64, lines of 32 elements,
@@ -333,7 +338,7 @@ draw.atom_tiling(tilings, (64, 8), "An M-major tile, its atoms in two orders")
 # ## One bit
 #
 # `wgmma` has a bit for each operand, in PTX `imm-trans-a` and `imm-trans-b`: the lines that the descriptor describes
-# run along K, or along M or N. With the bit the tensor core transposes each piece while it reads it. **For 16-bit
+# run along K, or along M or N. With the bit the tensor core transposes each core matrix while it reads it. **For 16-bit
 # elements only**: with 8-bit or 32-bit ones both operands must be K-major.
 #
 # The bit is in the instruction, the strides are in the descriptor, the swizzle is in both the descriptor and the
@@ -803,7 +808,7 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## What the tensor core is told
+# ## The descriptors
 #
 # The descriptor of the first 16 k of each operand: the bytes that its mode keeps together, its strides in bytes, and
 # how far its start moves from one k-block to the next. K-major, a k-block is 32 bytes further *in the same lines*;
@@ -901,9 +906,9 @@ Markdown(choices_table("hopper/majors_gemm", sms=132))
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# Nothing is transposed: TMA brings lines as they are, and the tensor core is told which way they run. To the code
-# around it the major is no more than a layout. And a layout is chosen for its writer as much as for its reader: the
-# tensor core takes the atoms in any order, TMA wants them in the one that makes its boxes tall.
+# Nothing is transposed: TMA brings lines as they are, and one bit says which way they run. To the code around it the
+# major is no more than a layout. Choose a layout for its writer as much as for its reader: the tensor core takes the
+# atoms in any order, TMA wants the order that makes its boxes tall.
 #
 # Next: what all of these kernels are held against,
 # [how fast the tensor cores can go](../foundations/tensor_core_ceiling.ipynb).

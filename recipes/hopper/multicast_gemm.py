@@ -24,6 +24,10 @@
 #       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, USETMAXREG, SYNCS, WARPGROUP.DEPBAR]
 #     baselines: [alone]
 #     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192]]
+#     sources:
+#       - {title: "PTX ISA, cp.async.bulk.tensor", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-tensor"}
+#       - {title: "CUDA C++ Programming Guide, thread block clusters", url: "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#thread-block-clusters"}
+#       - {title: "PTX ISA, mbarrier", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier"}
 # ---
 
 # %% [markdown]
@@ -247,9 +251,8 @@ def multicast_masks(rank, config: cutlass.Constexpr):
 # %% [markdown]
 # ## The producer
 #
-# It is the producer that we know, with a mask in its copies where there is anybody to share with. What has changed is
-# hidden in `producer_acquire`: a stage is *empty* for this producer when the consumers of **every CTA it writes to**
-# have read it.
+# The known producer, with a mask in its copies where CTAs share a tile. The change is inside `producer_acquire`: a
+# stage is *empty* for this producer when the consumers of **every CTA it writes to** have read it.
 
 
 # %%
@@ -288,26 +291,25 @@ def produce(pipe, state, loads: Loads, masks, config: cutlass.Constexpr):
 
 # %% [markdown]
 # **Before it ends.** `producer_tail` waits until the last k-tile has been read, by the consumers of *all* the CTAs that
-# got a part of it from here. It used to be good manners, and now it is what keeps the cluster alive. A consumer of the
-# neighbour arrives at *our* barrier: if we had ended, that barrier would be in shared memory that belongs to no one, or
-# already to a CTA of another cluster.
+# got a part of it from here. A kernel without clusters could do without this wait; here it is necessary. A consumer of
+# the neighbour arrives at *our* barrier. If our CTA had ended, that barrier would lie in shared memory of another CTA,
+# or of none.
 #
-# (A warp hands back its stages in order, so with the last one it is through. The other direction is safe by itself: no
+# (A warp hands back its stages in order, so the last one is the end. The other direction is safe without a wait: no
 # CTA can end before everything that others multicast to it has come, for its own consumers wait for it.)
 #
-# At the beginning it is the same: no CTA may multicast to a CTA whose barriers are not initialised. `create` therefore
-# ends with a barrier of the whole *cluster*, once it is told that there is one, with `cta_layout_vmnk`.
+# The beginning needs a wait, too: no CTA may multicast to a CTA whose barriers are not initialised. `create` gets the
+# cluster's layout (`cta_layout_vmnk`), and therefore ends with a barrier of the whole *cluster*.
 #
 # And **a CTA outside C still works.** With 3 rows of tiles, a cluster two high has one row outside. Its CTA must not
-# return at once: its neighbour waits for the half of B that it fetches. Here it does all that the others do, on zeros
-# that TMA gives it for rows outside A, and stores nothing.
+# return at once, because its neighbour waits for the half of B that it loads. It does what the others do, on zeros that
+# TMA gives it for rows outside A, and stores nothing.
 #
 # ## The pipeline
 #
 # How many arrivals make a stage empty? Each consumer warp arrives once, at every CTA that wrote into the stage it has
-# read. The CTA at (i, j) got its A from the row i of the cluster and its B from the column j, so
-# `cluster_m + cluster_n - 1` CTAs wrote to it, itself among them; and as the relation is mutual, just as many read what
-# it writes. So the count is the consumer warps of that many CTAs.
+# read. The CTA at (i, j) got its A from row i of the cluster and its B from column j, so `cluster_m + cluster_n - 1`
+# CTAs wrote to it, itself included. As many read what it writes. So the count is the consumer warps of that many CTAs.
 
 
 # %%
@@ -326,7 +328,8 @@ def make_pipeline(barriers, config: cutlass.Constexpr):
 
 
 # %% [markdown]
-# Too many, and the first stage is never empty: the kernel hangs. Too few is worse, and is simulated below.
+# If the count is too large, the first stage is never empty: the kernel hangs. If it is too small, it is worse; a
+# simulation below shows it.
 #
 # ## The consumers and the epilogue
 #
@@ -687,8 +690,8 @@ for late in (0, 1, 3, 4, 8):
     print(f"CTA 1 late by {late}: overwritten in use: {wrong or 'none'}; {right or 'none'} if both are waited for")
 
 # %% [markdown] tags=["lab"]
-# As long as the CTAs go nearly in step, the wrong kernel gives right results: the time that a load takes hides it. The
-# lanes show a CTA that is too late: what its stage 3 holds, and when its consumers read it.
+# As long as the CTAs are nearly in step, the wrong kernel gives right results: the time that a load takes hides the
+# error. The picture has a CTA that is too late: what its stage 3 holds, and when its consumers read it.
 
 # %% tags=["lab"]
 asked, read = run(8, (0,))
@@ -707,10 +710,10 @@ draw.lanes(
 )
 
 # %% [markdown] tags=["lab"]
-# And the sum of the bytes goes wrong too: the half that came too early is counted into the barrier's *present* phase,
-# and from then on full means something else. So the kernel returns wrong numbers now and then, or hangs, and more
-# stages or a debugger make it go away. Nothing of that would be seen without the neighbour being late, and tests of one
-# cluster alone would pass. Hence the rule: **count the readers of what you write, not your own.**
+# The count of bytes is wrong, too: the barrier counts the early half into its *present* phase, and from then on full
+# means something else. So the kernel returns wrong numbers now and then, or hangs, and more stages or a debugger make
+# the error disappear. Tests with one cluster would pass. Hence the rule: **count the readers of what you write, not
+# your own.**
 #
 # ## Check
 #

@@ -24,6 +24,10 @@
 #       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
 #     baselines: [128x256 after the tile, 256x160 after the tile]
 #     bench_shapes: [[8192, 8192, 512], [8192, 8192, 1024], [8192, 8192, 2048], [4096, 4096, 4096], [8192, 8192, 8192]]
+#     sources:
+#       - {title: "PTX ISA, stmatrix", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-stmatrix"}
+#       - {title: "PTX ISA, wgmma.mma_async", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions-wgmma-mma"}
+#       - {title: "PTX ISA, setmaxnreg", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#miscellaneous-instructions-setmaxnreg"}
 # ---
 
 # %% [markdown]
@@ -638,11 +642,12 @@ def set_up(layouts, dtype, config: cutlass.Constexpr):
 # of a warp need the same one, so it belongs in the warp's *uniform* registers, where an addition is one operation and
 # not 32. The compiler puts it there if it can prove two things:
 #
-# * **The address does not depend on the thread.** `get_slice(thread)`, as in [pingpong](pingpong_gemm.ipynb), does not
-#   say so. The slice of the warpgroup's first thread gives the same descriptors, and the warpgroup is known to be
-#   uniform.
-# * **The stage does not either.** It comes out of `consumer_state(i * k_tiles)` and a loop. It stays uniform as long as
-#   all threads are known to take the same branch: an `if` about K around a commit group was enough to lose it.
+# * **The address does not depend on the thread.** With `get_slice(thread)`, as in [pingpong](pingpong_gemm.ipynb), the
+#   compiler cannot prove that. The slice of the warpgroup's first thread gives the same descriptors, and the warpgroup
+#   is known to be uniform.
+# * **The stage does not either.** It comes from `consumer_state(i * k_tiles)` and a loop. It stays uniform as long as
+#   the compiler knows that all threads take the same branch. An `if` about K around a commit group was enough to lose
+#   that.
 #
 # The table below counts the instructions that are left.
 

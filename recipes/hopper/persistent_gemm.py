@@ -24,6 +24,10 @@
 #       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
 #     baselines: [one tile a CTA]
 #     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192]]
+#     sources:
+#       - {title: "PTX ISA, stmatrix", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-stmatrix"}
+#       - {title: "PTX ISA, cp.async.bulk.tensor", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-tensor"}
+#       - {title: "QuACK, kernels in CuTe-DSL", url: "https://github.com/Dao-AILab/quack"}
 # ---
 
 # %% [markdown]
@@ -408,12 +412,12 @@ def multiply_tile(main: Mainloop, k_index, config: cutlass.Constexpr):
 #   and it may be right a thousand times.
 # * **One thread.** For TMA loads `cute.copy` elects a thread by itself; a store is carried out by *every* thread that
 #   gets there: without `elect_one`, 32 times. That would be right, and slow.
-# * **Whose groups?** Stores are committed in *groups*, which belong to the thread that committed them. Another thread
-#   that waits has no groups, is not held up, and the buffer is overwritten while TMA reads it. So the warp that elects
-#   the thread waits as a whole: the same thread is elected every time.
-# * **What to wait for.** To reuse a buffer it is enough that TMA has *read* it: `wait_group` with `.read`. Without it
-#   the thread would wait until C has arrived in memory, for nothing. And only until all groups *but the latest* have
-#   been read: the other buffer may still be under way. That is what two buffers are for.
+# * **Whose groups?** A store belongs to a *group* of the thread that committed it. If another thread waits, it has no
+#   groups and does not wait, and the buffer is overwritten while TMA reads it. So the warp that elects the thread waits
+#   as a whole: the same thread is elected every time.
+# * **What to wait for.** A buffer may be used again when TMA has *read* it: `wait_group` with `.read`. Without `.read`
+#   the thread would wait until C has arrived in memory. And it waits for all groups *but the latest*: the other buffer
+#   may still be in flight. That is what two buffers are for.
 #
 # No thread compares a coordinate with M or N any more: TMA leaves out what lies outside C.
 
@@ -889,9 +893,9 @@ def gains() -> str:
 Markdown(gains())
 
 # %% [markdown] tags=["lab"]
-# On an H200 to stay is a gain at both sizes, and several times what we predicted; the prediction left out what it takes
-# to start a CTA. The serpentine agrees with the model of the cache: where nearly all of A and B fits into L2 nothing is
-# to be seen of it, and at the larger size, where the model saves bytes, a little more than the spread.
+# On an H200 persistent CTAs gain at both sizes, and several times what we predicted; the prediction left out what it
+# takes to start a CTA. The serpentine agrees with the model of the cache: where nearly all of A and B fits into L2
+# nothing is to be seen of it, and at the larger size, where the model saves bytes, a little more than the spread.
 #
 # ## Conclusion
 #

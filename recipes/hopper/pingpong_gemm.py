@@ -24,6 +24,10 @@
 #       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
 #     baselines: [cooperative]
 #     bench_shapes: [[8192, 8192, 512], [8192, 8192, 1024], [8192, 8192, 2048], [4096, 4096, 4096], [8192, 8192, 8192]]
+#     sources:
+#       - {title: "PTX ISA, griddepcontrol", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-griddepcontrol"}
+#       - {title: "PTX ISA, mbarrier", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier"}
+#       - {title: "PTX ISA, wgmma.mma_async", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions-wgmma-mma"}
 # ---
 
 # %% [markdown]
@@ -416,16 +420,16 @@ def produce(pipe, loads: Loads, scheduler: Scheduler, config: cutlass.Constexpr)
 # signals when it has issued its own. Issued is enough: the tensor cores take commit groups in order, and the next
 # tile's first group is ready while the last one of this tile still runs.
 #
-# Two named barriers do it, one for each direction: 128 threads wait at it, 128 arrive at it and go on. The first tile
+# Two named barriers do it, one for each direction: 128 threads wait there, and 128 arrive and go on. The first tile
 # iteration does not wait, and the last one does not arrive.
 #
 # **The trap: a wait by parity sees only one phase far.** The order is not a matter of speed alone. A barrier in shared
 # memory has *one bit* for its phase, and `wait(phase)` asks: is the phase of that parity over?
 #
-# The queue is longer than that bit. Warpgroup 1 begins `k_tiles` k-tiles ahead of warpgroup 0; left to itself it would
-# ask a stage's barrier for phase 1 while not even phase 0 is complete. The barrier says yes, for *the phase of that
-# parity before* is over: that is how the producer finds empty stages at the start. Warpgroup 1 multiplies what happens
-# to lie there, and gives away a stage that it never had.
+# The queue of stages is longer than one bit can count. Warpgroup 1 begins `k_tiles` k-tiles ahead of warpgroup 0.
+# Without the order it would ask a stage's barrier for phase 1 while not even phase 0 is complete. The barrier says yes,
+# because *the phase of that parity before* is over: that is how the producer finds empty stages at the start. Warpgroup
+# 1 then multiplies what happens to lie there, and releases a stage that it never had.
 #
 # Once the other warpgroup has waited for all its k-tiles the bit is enough: the k-tile that follows in each stage is
 # the next phase, and the one after that cannot come before we have released ours.
@@ -567,9 +571,9 @@ def consume(cta: Cta, out: TmaTensor, scheduler: Scheduler, k_tiles, config: cut
 # %% [markdown]
 # ## One kernel after the other
 #
-# A product is seldom alone: it follows a kernel, and another follows it. By default the next kernel is launched when
-# the last CTA of this one has ended and its writes are visible. Then its CTAs start up, set their barriers, fetch
-# their tensor maps, ask for their first tiles, and a microsecond or two have passed.
+# A product is seldom alone: it follows a kernel, and another follows it. By default the next kernel starts when the
+# last CTA of this one has ended and its writes are visible. Then its CTAs set their barriers, fetch their tensor maps
+# and ask for their first tiles. A microsecond or two have passed.
 #
 # **Programmatic dependent launch** (PDL) takes two instructions, and a launch that asks for it:
 #
@@ -580,8 +584,8 @@ def consume(cta: Cta, out: TmaTensor, scheduler: Scheduler, k_tiles, config: cut
 #   is issued. Our CTA takes nearly all of the SM's shared memory, so that the next kernel's CTA gets in only when ours
 #   leaves; but then at once, SM by SM, instead of after the slowest SM of all.
 #
-# It is safe whatever runs before and after: a kernel that never says `launch_dependents` says it by ending, and one
-# that is launched without PDL waits for the end of ours as ever.
+# It is safe whatever runs before and after. A kernel without `launch_dependents` signals at its end, and a kernel that
+# is launched without PDL waits for the end of ours, as usual.
 
 # %% [markdown]
 # ## The kernel

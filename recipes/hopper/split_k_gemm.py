@@ -25,6 +25,10 @@
 #       sm_90a: [UTMALDG.2D, HGMMA, ACQBULK, PREEXIT, STG.E.U16, SYNCS]
 #     bench_shapes: [[1, 4096, 4096], [16, 4096, 4096], [16, 8192, 8192], [32, 8192, 8192], [64, 8192, 8192],
 #       [64, 1024, 8192], [128, 4096, 4096], [256, 2048, 8192], [256, 256, 8192], [512, 512, 512], [1024, 1024, 1024]]
+#     sources:
+#       - {title: "PTX ISA, st.async", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-st-async"}
+#       - {title: "CUDA C++ Programming Guide, thread block clusters", url: "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#thread-block-clusters"}
+#       - {title: "PTX ISA, griddepcontrol", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-griddepcontrol"}
 # ---
 
 # %% [markdown]
@@ -83,10 +87,10 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 #
 # | variant | K is split among | made for |
 # |---|---|---|
-# | `128x128` | nobody | what the others are held against; as many tiles as SMs, or more |
+# | `128x128` | one CTA | comparison with the others; as many tiles as SMs, or more |
 # | `128x128 in 2` | a cluster of two | products whose tiles are half as many as SMs |
 # | `64x128 in 2` | two | about 128 rows of a weight |
-# | `64x64` | nobody | short K: small products of more tiles than one for each SM |
+# | `64x64` | one CTA | short K: small products of more tiles than one for each SM |
 # | `64x64 in 2` | two | up to 64 rows; small products of fewer tiles |
 # | `64x64 in 4` | four | a long K and very few tiles |
 # | `64x32 in 2` | two | up to 32 rows |
@@ -193,12 +197,12 @@ def config_for(arch: str, variant: str = "64x64 in 2") -> Config:
 #   registers of a CTA: its sums to the reduction buffers, if K is divided, and its part of C.
 #
 # If SMs have more CTAs than there is room for, they run in rounds, and each round starts and sends anew. The five do
-# not quite hide behind the longest of them: two that are equally long hinder each other. The fourth root of the sum of
-# their fourth powers is a little more than the longest one.
+# not quite hide behind the longest: two that are equally long delay each other. The fourth root of the sum of their
+# fourth powers is a little more than the longest one.
 #
-# Dividing K changes the first three, for there are more SMs to do the same. It does not change L2 and memory: the same
-# tiles load the same bytes, whoever does it. So it pays where few SMs are busy, or each gets too little. Where nobody
-# is idle it does not, and costs what there is to send.
+# Split-K changes the first three, for more SMs share the work. It does not change L2 and memory: the same tiles load
+# the same bytes. So it gains where few SMs are busy, or each gets too little. Where no SM is idle it costs what there
+# is to send.
 #
 # The six figures below are fitted to times on an H200, at products of both kinds, by least squares of logarithms; a
 # test does it again with the records. A time counts for less the further it is from the fastest variant's, for the
@@ -344,7 +348,7 @@ draw.lanes(lanes, "One tile, by the figures of the rule", "nanoseconds", note="c
 # A and B lie as in every kernel of this track: K-major tiles in 128-byte rows. C has no place in shared memory.
 
 
-# %%
+# %% tags=["folded"]
 class SmemLayouts(NamedTuple):
     """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
 
@@ -390,9 +394,10 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # %% [markdown]
 # **The DSMEM reduction buffer.** A thread has `tile_n / 2` accumulators of the tile, `share` for each CTA of the
 # cluster: CTA 0 adds up the first `share` of every thread, and so on. A thread receives from the thread of the same
-# number in each CTA. Each sender has a place of its own, so a tile is always added up in the same order. A store moves
-# sixteen bytes, if a share has that many. Those of a warp lie next to each other, so neither writing nor reading has
-# bank conflicts.
+# number in each CTA. Each sender has a place of its own, so a tile is always added up in the same order.
+#
+# A store moves sixteen bytes, if a share has that many. Those of a warp lie next to each other, so neither writing nor
+# reading has bank conflicts.
 #
 # The buffer is memory of its own, not the stages that have been multiplied already. When a CTA sends, its own stages
 # have been read, but those of the receiver may not. To know it would take one more barrier of the whole cluster, and no
@@ -414,8 +419,8 @@ def reduction_buffer(config: Config) -> cute.Layout:
 #
 # A CTA does one part of K of one tile. All parts have equally many k-tiles. Those of the last CTAs may lie outside K,
 # some or all: TMA brings zeros for these, without asking memory for anything, and a product with zeros does no harm. So
-# every CTA has a part, no loop is ever empty, and no check is needed. (`part_of` is plain arithmetic: the kernel calls
-# it, and so do the tests.)
+# every CTA has a part, no loop is ever empty, and no check is needed. (`part_of` is integer arithmetic: the kernel
+# calls it, and so do the tests.)
 
 
 # %%
@@ -441,7 +446,7 @@ def part_of(cta, shape_mn, k_tiles, config: Config) -> Part:
 # ## The warp that loads
 #
 # The queue of the pages before, for one tile. With *programmatic dependent launch* (PDL) this kernel may get ready
-# while the one before it ends: `griddepcontrol.wait` comes back when that has ended and what it wrote can be seen. When
+# while the one before it ends: `griddepcontrol.wait` returns when that has ended and its writes can be seen. When
 # nothing is left to ask for, the next kernel may come.
 
 
@@ -521,8 +526,8 @@ def multiply(pipe, group, sA, sB, tCcC, k_tiles, dtype: cutlass.Constexpr, confi
 # ## The exchange
 #
 # `st.async` writes registers into the shared memory of another CTA of the cluster and reports the bytes to a barrier
-# there, as TMA does. So no CTA requests accumulators: they are sent as soon as they are there, and whoever has all that
-# it expects goes on. Two things must hold:
+# there, as TMA does. So no CTA requests accumulators: each CTA sends them as soon as it has them, and goes on when all
+# that it expects has come. Two things must hold:
 #
 # * **Nobody writes to a CTA that has not begun.** Its shared memory might be another kernel's still, and the barrier
 #   not made. All arrive at the cluster's own barrier at the beginning, once their reduction buffer has its barrier.
@@ -582,7 +587,7 @@ def store(rSum, tCcC, mC, part: Part, config: cutlass.Constexpr):
 # %% [markdown]
 # ## The kernel
 #
-# A CTA's own reduction buffer expects the bytes of all senders from the beginning: nobody can send before the cluster's
+# A CTA's own reduction buffer expects the bytes of all senders from the beginning: no CTA can send before the cluster's
 # barrier. (It is told what to expect after the CTA's barrier, so that there is one between making it and arriving at
 # it.)
 
@@ -667,7 +672,7 @@ def kernel(
 # mode. `use_pdl` asks for the overlap with the kernel before.
 
 
-# %%
+# %% tags=["folded"]
 @cute.jit
 def gemm(
     pA: cute.Pointer,
@@ -841,10 +846,10 @@ except compiled.NoDisassembler as missing:
 lab.compare("hopper/split_k_gemm", matmul, (16, 4096, 4096))
 
 # %% [markdown] tags=["lab"]
-# "ours" is `matmul` without an argument, so whatever the heuristic chose; beside it each variant, called by name, the
+# "Ours" is `matmul` without an argument: what the heuristic chose. Next to it are each variant, called by name, the
 # kernel for all sizes, and the peers, all interleaved in one run on one GPU.
 #
-# Before the variants were chosen, many more were timed beside cuBLAS, at more sizes than the table has. Dividing K was
+# Before the variants were chosen, many more were timed against cuBLAS, at more sizes than the table has. Dividing K was
 # ahead where a few rows meet a weight: most where the weight is not large, or where K is long and tiles are very few.
 # With the largest weights both take what memory gives, and little lies between them.
 #

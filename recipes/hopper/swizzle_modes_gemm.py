@@ -23,6 +23,11 @@
 #     path: tma -> shared memory in one of four modes -> wgmma -> stmatrix -> 16-byte stores
 #     instructions:
 #       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, SYNCS, WARPGROUP.DEPBAR]
+#     sources:
+#       - {title: "PTX ISA, tensors: swizzling modes", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tensor-swizzling-modes"}
+#       - {title: "PTX ISA, shared-memory layouts of wgmma", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-shared-memory-layout"}
+#       - {title: "Yifan Yang, Tensor Core MMA Swizzle Layout", url: "https://yang-yifan.github.io/blogs/mma_swizzle/mma_swizzle.html"}
+#       - {title: "gau-nernst, tcgen05 for dummies", url: "https://gau-nernst.github.io/tcgen05"}
 # ---
 
 # %% [markdown]
@@ -193,7 +198,7 @@ draw.atom_orders(evaluate(first_rows, cutlass.BFloat16), title="16 rows of A, 12
 # %% [markdown]
 # ## Who multiplies, who copies
 #
-# A `wgmma` multiplies a 64 x 16 piece of A by a 16 x 256 piece of B, both in shared memory. It is told where they are
+# A `wgmma` multiplies a 64 x 16 part of A by a 16 x 256 part of B, both in shared memory. It is told where they are
 # by *matrix descriptors*, which CuTe makes from the layouts: an address, two distances and the mode. Software touches
 # shared memory only in the epilogue.
 
@@ -290,7 +295,7 @@ def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
 # output allows. [The next page](tma_wgmma_gemm.ipynb) explains each line.
 
 
-# %%
+# %% tags=["folded"]
 @cute.jit
 def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
     """Registers -> swizzled shared memory -> global memory. gC, cC: (M, N) tile and its coordinates."""
@@ -308,7 +313,7 @@ def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
                 cute.autovec_copy(tCsC[None, m, n], tCgC[None, m, n])
 
 
-# %%
+# %% tags=["folded"]
 @cute.jit
 def tile_of_cta(shape_mn, config: cutlass.Constexpr):
     """Rasterization: this CTA's tile, column by column inside groups of `raster_group` rows of tiles."""
@@ -376,7 +381,7 @@ def kernel(
         store(acc, sC, gC, cC, mC.shape, copies, barrier, tidx)
 
 
-# %%
+# %% tags=["folded"]
 @cute.jit
 def gemm(
     pA: cute.Pointer,
@@ -405,7 +410,7 @@ def gemm(
     )
 
 
-# %%
+# %% tags=["folded"]
 def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     pointers = (dtype, 16), (dtype, 16), (dtype, vec * dtype.width // 8)
@@ -516,7 +521,7 @@ def core_matrices(descriptor: MatrixDescriptor, rows: int) -> list[access.Access
 draw.access_view(core_matrices(described["interleave"]["a"][0], 64)[0], title="Four core matrices, interleave")
 
 # %% [markdown] tags=["lab"]
-# And in `sw128`, from the second column of chunks: as far apart as the plain rows, and XORed into different banks.
+# And in `sw128`, from the second column of chunks: as far apart as the unswizzled rows, and XORed into different banks.
 
 # %% tags=["lab"]
 draw.access_view(core_matrices(described["sw128"]["a"][0], 64)[2], title="Four core matrices, sw128")
@@ -773,8 +778,8 @@ Markdown(predicted_and_counted())
 # waits for them.
 #
 # Hence the rule of one line, *the widest mode whose row divides the tile's contiguous extent*, and hence a second, for
-# whoever picks tile sizes: make that extent 128 bytes. A narrower tile along K is not a smaller version of the same
-# thing, it is another mode.
+# tile sizes: make that extent 128 bytes. A narrower tile along K is not a smaller version of the same thing, it is
+# another mode.
 #
 # Next: [the GEMM in its widest mode](tma_wgmma_gemm.ipynb), part by part.
 #

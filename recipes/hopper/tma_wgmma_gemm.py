@@ -22,6 +22,11 @@
 #     path: tma -> swizzled shared memory -> wgmma -> stmatrix -> 16-byte stores
 #     instructions:
 #       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, SYNCS, WARPGROUP.DEPBAR]
+#     sources:
+#       - {title: "PTX ISA, wgmma.mma_async", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions-wgmma-mma"}
+#       - {title: "PTX ISA, cp.async.bulk.tensor", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-tensor"}
+#       - {title: "PTX ISA, shared-memory layouts of wgmma", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-shared-memory-layout"}
+#       - {title: "JAX Pallas, GPU kernels", url: "https://docs.jax.dev/en/latest/pallas/gpu/index.html"}
 # ---
 
 # %% [markdown]
@@ -153,7 +158,7 @@ draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16).a)
 # %% [markdown]
 # ## Who multiplies, who copies
 #
-# A warpgroup of four warps issues a `wgmma`: a 64 x 16 piece of A times a 16 x 256 piece of B, both in shared memory.
+# A warpgroup of four warps issues a `wgmma`: a 64 x 16 part of A times a 16 x 256 part of B, both in shared memory.
 # Two warpgroups, one above the other, make 128 rows. Software touches shared memory only in the epilogue: `stmatrix`
 # writes C there, and 16-byte loads read it back row by row, so that a warp stores whole rows of C.
 

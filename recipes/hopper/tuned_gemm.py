@@ -25,6 +25,11 @@
 #     path: tma, multicast -> swizzled shared memory -> wgmma -> stmatrix, overlapped with the next main loop -> tma
 #     instructions:
 #       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
+#     sources:
+#       - {title: "PTX ISA, wgmma.mma_async", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions-wgmma-mma"}
+#       - {title: "PTX ISA, griddepcontrol", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-griddepcontrol"}
+#       - {title: "QuACK, kernels in CuTe-DSL", url: "https://github.com/Dao-AILab/quack"}
+#       - {title: "CUTLASS issue 1017, thread-block swizzling", url: "https://github.com/NVIDIA/cutlass/issues/1017"}
 # ---
 
 # %% [markdown]
@@ -295,7 +300,7 @@ draw.line_chart(lines, "% of the clocks of 132 SMs", "M = N = K: computed, not m
 # warpgroup; with A and B swapped they lie by columns, one buffer of 64 x `tile_n` each.
 
 
-# %%
+# %% tags=["folded"]
 class SmemLayouts(NamedTuple):
     """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
 
@@ -475,7 +480,7 @@ def load_tile(pipe, loads, state, tile, backwards, k_tiles):
 # next tile. In ping-pong each warpgroup has work tiles of its own, and begins when the other has issued its k-tiles.
 
 
-# %%
+# %% tags=["folded"]
 class Consumer(NamedTuple):
     """What a consumer warpgroup works with."""
 
@@ -776,7 +781,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # them. And a short product gains more by an early start. Those have no table, and let the next kernel in.
 
 
-# %%
+# %% tags=["folded"]
 FULL = 0.9  # of the clusters that fit: where there are fewer, most GPCs have less than one group
 
 

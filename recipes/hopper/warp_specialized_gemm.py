@@ -24,6 +24,10 @@
 #     path: tma -> swizzled shared memory -> wgmma -> stmatrix -> 16-byte stores
 #     instructions:
 #       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, SYNCS, WARPGROUP.DEPBAR]
+#     sources:
+#       - {title: "PTX ISA, setmaxnreg", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#miscellaneous-instructions-setmaxnreg"}
+#       - {title: "PTX ISA, wgmma.mma_async", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions-wgmma-mma"}
+#       - {title: "PTX ISA, mbarrier", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier"}
 # ---
 
 # %% [markdown]
@@ -282,12 +286,12 @@ def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
 # %% [markdown]
 # ## The kernel
 #
-# Look at the two branches. The first thing each role does is to say how many registers it wants.
+# Look at the two branches. Each role first says how many registers it wants.
 #
-# * `setmaxregister_decrease(24)` gives back at once. It is the whole *warpgroup* that must execute it, all four warps
-#   with the same number: hence a warpgroup for a job that one warp does. Three of them then have nothing to do and end.
-# * `setmaxregister_increase(240)` *waits* until there are enough to take. So the order does not matter, but the sum
-#   does: ask for more than was given back and the kernel waits for ever.
+# * `setmaxregister_decrease(24)` gives back at once. The whole *warpgroup* must execute it, all four warps with the
+#   same number. So a job for one warp needs a warpgroup; its other three warps end.
+# * `setmaxregister_increase(240)` *waits* until there are enough registers to take. So the order does not matter, but
+#   the sum does: a kernel that asks for more than was given back waits for ever.
 #
 # The compiler sees these instructions, and allots registers to the code behind each of them by its number.
 
@@ -756,15 +760,14 @@ Markdown(predicted_and_measured())
 # larger tile everywhere. The second speaks for the tile whose waves are less full: for the larger one at the squares,
 # against it at the third shape, where the SMs that are idle are the smaller tile's.
 #
-# That agrees with all three, but no clock was recorded here. How much clocks count, and how much bytes do, becomes a
-# rule on [a later page](tuned_gemm.ipynb).
+# That agrees with all three shapes, but no clock was recorded here. How much clocks count, and how much bytes do,
+# becomes a rule on [a later page](tuned_gemm.ipynb).
 #
 # ## Conclusion
 #
-# `setmaxnreg` is room, not speed. It moves registers from a role that has no use for them to one that has, and what
-# comes of that depends on what they are used for. A larger tile is one use, and a mixed one: less traffic, larger
-# steps in which a product comes. Do the arithmetic for the shapes you have, and measure where the two sides are close;
-# and look at the compiler's report before you look at a clock.
+# `setmaxnreg` gives room, not speed: it moves registers from a role that does not need them to one that does. A larger
+# tile is one use, with less traffic and coarser waves. Do the arithmetic for your shapes, and measure where the two
+# sides are close. And read the compiler's report before you read a clock.
 #
 # What a tile costs besides its multiplications can be hidden: persistent CTAs take tile after tile, and load the next
 # one while they store, [two pages further on](persistent_gemm.ipynb). In [the tuned GEMM](tuned_gemm.ipynb)

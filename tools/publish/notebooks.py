@@ -19,7 +19,6 @@ from tools.publish import address
 
 _TIMEOUT = 900  # seconds a cell may take: a cell compiles a kernel for several targets
 _KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
-PACKAGE = "cute-cookbook"
 SETUP = "setup"  # the tag of the first cell: how to get the package
 _PACKAGE = """\
 # This notebook needs the package {name}. Where it is missing, as in a hosted notebook, this cell installs it.
@@ -42,10 +41,16 @@ def notebook_path(name: str, root: Path | None = None) -> Path:
 
 
 def setup(settings: Path | None = None) -> str:
-    """The code that installs the package where it is missing: from its repository, where `settings` (a pyproject.toml;
-    the source tree's if left out) name one, else by its name."""
-    repository = address.repository(settings)
-    return _PACKAGE.format(name=PACKAGE, requirement=f'"{PACKAGE} @ git+{repository}"' if repository else PACKAGE)
+    """The code that installs the package where it is missing: from its repository, once that has an address, else by
+    its name.
+
+    Args:
+        settings: a pyproject.toml; this tree's if left out.
+    """
+    settings = settings or catalog.recipes_root().parent / "pyproject.toml"
+    name = re.findall(r'^\[project\]\nname = "(.*)"', settings.read_text(encoding="utf-8"), re.MULTILINE)[0]
+    where = address.repository(settings)
+    return _PACKAGE.format(name=name, requirement=f'"{name} @ git+{where}"' if where else name)
 
 
 def from_recipe(name: str) -> Any:

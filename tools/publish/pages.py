@@ -31,6 +31,9 @@ from cookbook.recipe import catalog, copy
 from cookbook.recipe.catalog import Recipe
 from tools.publish import address, cards, charts, glance, notebooks, oddities
 
+_TALL = 800.0  # pixels: bars that are higher are folded; the table above them has every figure
+_LONG = 24  # lines: what a check printed, or what limits a kernel, is folded beyond that
+_VARIANTS = re.compile(r"^(?P<title>Each variant by name, [^\n:]*):\n\n(?P<rows>(?:\|[^\n]*\n?)+)", re.MULTILINE)
 _GENERATED = "<!-- {name}:{edge} -->"
 
 
@@ -72,7 +75,8 @@ def update_readme(check: bool, path: Path | None = None, settings: Path | None =
 
 def _output(output: Any) -> str:
     if output.output_type == "stream":
-        return fence(output.text, "text")
+        said = fence(output.text, "text")
+        return _if_long("What the check printed", said) if output.text.startswith("Checked: ") else said
     data = output.get("data", {})
     if "image/svg+xml" in data:
         return figure("".join(data["image/svg+xml"]))
@@ -87,7 +91,7 @@ def _live(name: str) -> dict[str, Callable[[], str]]:
     """What cells that call these functions show: results/ as it is now, not as it was when the notebook ran."""
     made: dict[str, Callable[[str], str]] = {
         "results_table(": _results,
-        "limits_table(": limits_table,
+        "limits_table(": lambda name: _if_long("What limits it, in figures", limits_table(name)),
         "beside_tn(": beside_tn,
     }
     if catalog.find(name).kind == "study":
@@ -180,14 +184,23 @@ def _with_host_side(cells: list[Any], shown: Callable[[Any], list[str]]) -> list
 
 def _charted(shown: str, drawn: Iterable[draw.Picture | None]) -> str:
     """A table with its bars below, where there are any."""
-    return "\n\n".join([shown, *(figure(chart.svg) for chart in drawn if chart)])
+    charts_of_it = [chart.svg for chart in drawn if chart]
+    bars = "\n\n".join(map(figure, charts_of_it))
+    high = sum(float(height) for svg in charts_of_it for height in re.findall(r'<svg[^>]*? height="([\d.]+)"', svg))
+    return "\n\n".join(filter(None, [shown, folded("The same as bars", bars) if high > _TALL else bars]))
 
 
 def _results(name: str) -> str:
     """What was timed of a recipe: the table, its bars, and why a bar is odd."""
     timed = [r for r in records.select(name, "timed") if not records.is_stale(r)]
-    shown = _charted(results_table(name), charts.results_charts(name))
+    table = _VARIANTS.sub(lambda found: folded(found["title"], found["rows"]), results_table(name))
+    shown = _charted(table, charts.results_charts(name))
     return "\n\n".join(part for part in (shown, oddities.explained(timed)) if part)
+
+
+def _if_long(title: str, content: str) -> str:
+    """`content`, behind a line that opens it where it is longer than a screen's half."""
+    return folded(title, content) if content.count("\n") > _LONG else content
 
 
 def folded(title: str, content: str) -> str:
