@@ -15,7 +15,7 @@
 #       that a fast matrix product needs.
 #     track: hopper
 #     order: 30
-#     builds_on: hopper/swizzle_modes_gemm
+#     builds_on: hopper/first_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     dtypes: [bfloat16, float16]

@@ -10,7 +10,6 @@ No figure is typed by hand anywhere: a figure on a page is in a table that one o
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 import sys
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from cookbook.publish.markdown import fence, figure, table
 from cookbook.publish.pages import beside_tn, checked_table, limits_table, results_table
 from cookbook.recipe import catalog, copy
 from cookbook.recipe.catalog import Recipe
-from tools.publish import charts, glance, notebooks
+from tools.publish import charts, glance, ladders, notebooks
 
 _GENERATED = "<!-- {name}:{edge} -->"
 
@@ -159,6 +158,7 @@ def _facts(recipe: Recipe) -> str:
         *([["majors", ", ".join(recipe.majors)]] if len(recipe.majors) > 1 else []),
         ["compiles for", " ".join(recipe.targets) or "nothing: it has no kernel"],
         ["runs on", _runs_on(recipe)],
+        *([["step of", f"[the {recipe.track.capitalize()} ladder](index.md)"]] if recipe.kind == "gemm" else []),
         ["code", f"[{stem}.py]({stem}.py): one file that stands alone, as `cookbook copy {recipe.name} .` writes it"],
         ["notebook", f"[{stem}.ipynb]({stem}.ipynb): this page, with its checks; they need this package"],
     ]
@@ -166,9 +166,10 @@ def _facts(recipe: Recipe) -> str:
 
 
 def _diff(recipe: Recipe, base: Recipe) -> str:
-    old, new = (catalog.without_lab(r.file.read_text(encoding="utf-8")).splitlines() for r in (base, recipe))
-    lines = difflib.unified_diff(old, new, base.name, recipe.name, lineterm="", n=2)
-    return unsearched(folded(f"All changes from {base.name}", fence("\n".join(lines), "diff")))
+    lines = ladders.changes(recipe, base)
+    more, less = ladders.counts(lines)
+    title = f"All changes of code from {base.name}: {more} lines more, {less} less"
+    return unsearched(folded(title, fence("\n".join(lines), "diff")))
 
 
 def page(name: str) -> str:
@@ -190,14 +191,15 @@ def page(name: str) -> str:
     if recipe.kind != "study":
         parts += ["## Recorded checks", checked_table(recipe.name)]
     if recipe.builds_on:
-        parts += [f"## What changed from {recipe.builds_on}", _diff(recipe, catalog.find(recipe.builds_on))]
+        title = f"## What changed from {recipe.builds_on} {{ #{ladders.DIFF} }}"
+        parts += [title, _diff(recipe, catalog.find(recipe.builds_on))]
     return "\n\n".join(parts) + "\n"
 
 
 def write_pages(docs: Path | None = None) -> list[Recipe]:
     """Writes docs/recipes/<track>/<name>.md with what it offers beside it: the code as one file that stands alone, and
-    the notebook. Files that would not change are left alone, so that a server that watches them does not build for
-    ever."""
+    the notebook; and docs/recipes/<track>/index.md, the ladder of a track. Files that would not change are left alone,
+    so that a server that watches them does not build for ever."""
     docs = docs or catalog.recipes_root().parent / "docs"
     found = catalog.recipes()
     for recipe in found:
@@ -206,8 +208,11 @@ def write_pages(docs: Path | None = None) -> list[Recipe]:
         _write(path, page(recipe.name))
         _write(path.with_suffix(".py"), catalog.standalone_source(recipe.name))
         _write(path.with_suffix(".ipynb"), notebooks.notebook_path(recipe.name).read_text(encoding="utf-8"))
+    for track in ladders.tracks():
+        _write(docs / "recipes" / track / "index.md", ladders.page(track))
+    known = {r.name for r in found} | {f"{track}/index" for track in ladders.tracks()}
     for stray in (docs / "recipes").rglob("*.md"):
-        if stray.relative_to(docs / "recipes").with_suffix("").as_posix() not in {r.name for r in found}:
+        if stray.relative_to(docs / "recipes").with_suffix("").as_posix() not in known:
             stray.unlink()
     return found
 
