@@ -32,8 +32,7 @@
 # [stage](../../docs/glossary.md#stage)*. And the rows of that part lie one after the other in shared memory, with *no
 # swizzle*, so that reads meet bank conflicts. This page counts what both cost before anything runs.
 #
-# Here is the first reason. Above, one stage: the tensor cores multiply, then they wait for a load. Below, three stages:
-# loads run ahead. (A load takes three times as long as a multiplication here; these times are chosen.)
+# The first reason: with one stage the tensor cores wait for each load; with three, loads run ahead. (Times are chosen.)
 
 # %% tags=["lab"]
 from IPython.display import Markdown, display
@@ -46,9 +45,9 @@ display(draw.pipeline(stages=3, k_tiles=4, load_time=3, title="Three stages"))
 # %% [markdown]
 # ## The plan
 #
-# You need CUDA, and of CuTe what the [primer](../primer/hello_kernel.ipynb) tells. C (M, N) is A (M, K) times B (N, K)
-# transposed; rows of A and of B are contiguous along K. Each CTA computes one tile of C, 128 x 128 elements. It goes
-# along K in steps of 64, the *[k-tiles](../../docs/glossary.md#k-tile)*:
+# You need CUDA, and what the [primer](../primer/hello_kernel.ipynb) teaches of CuTe. C (M, N) is A (M, K) times B
+# (N, K) transposed; rows of A and of B are contiguous along K. Each CTA computes one tile of C, 128 x 128 elements. It
+# goes along K in steps of 64, the *[k-tiles](../../docs/glossary.md#k-tile)*:
 #
 # 1. all threads copy 128 x 64 elements of A and of B from global to shared memory, 16 bytes at a time (`cp.async`);
 # 2. all threads wait until everything has arrived;
@@ -96,8 +95,8 @@ CONFIG = Config()
 # %% [markdown]
 # ## The layout
 #
-# Element (row, k) of a tile lies at `row * tile_k + k`: the layout `(rows, tile_k):(tile_k, 1)`, the row-major array
-# that one would write in C. The third mode counts stages; there is one, so its index is always 0.
+# Element (row, k) of a tile lies at `row * tile_k + k`: the layout `(rows, tile_k):(tile_k, 1)`, which is what a
+# `__shared__` array of rows has in CUDA. The third mode counts stages; there is one, so its index is always 0.
 #
 # `make_composed_layout` puts a [swizzle](../../docs/glossary.md#swizzle) on top of the layout. `make_swizzle(0, 4, 3)`
 # moves 0 bits: it changes nothing, and stands here so that the next page has a number to change. One function makes the
@@ -173,7 +172,7 @@ class TiledCopies(NamedTuple):
 
 def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
     """All copies; A and B are loaded in the same way."""
-    past_l1 = cpasync.CopyG2SOp(cache_mode=cute.nvgpu.LoadCacheMode.GLOBAL)
+    past_l1 = cpasync.CopyG2SOp(cache_mode=cute.nvgpu.LoadCacheMode.GLOBAL)  # cp.async.cg: kept in L2 alone
     cp_async = cute.make_copy_atom(past_l1, dtype, num_bits_per_copy=128)
     per_row = config.tile_k // 8  # threads that share a row, 8 elements each
     threads = cute.make_layout((config.threads // per_row, per_row), stride=(per_row, 1))
@@ -192,7 +191,8 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 #
 # `coords` has the shape of `src`, and its elements are coordinates (row, k) of the matrix. It takes no memory: CuTe
 # computes each where it is used. The comments name the modes: `CPY` is what one instruction copies, 8 elements;
-# `CPY_M`, `CPY_K` say how often a thread repeats it down the rows and along K.
+# `CPY_M`, `CPY_K` say how often a thread repeats it down the rows and along K; `k` counts k-tiles. (`make_load` has no
+# decorator: it only makes tensors, so plain Python will do.)
 
 
 # %%
@@ -200,18 +200,18 @@ class Load(NamedTuple):
     """One thread's part in loading an operand."""
 
     copy: cute.TiledCopy
-    src: cute.Tensor  # (CPY, CPY_M, CPY_K, k) global memory
-    dst: cute.Tensor  # (CPY, CPY_M, CPY_K) shared memory
+    src: cute.Tensor  # (CPY, CPY_M, CPY_K, k) global memory: tAgA or tBgB in the primer
+    dst: cute.Tensor  # (CPY, CPY_M, CPY_K) shared memory: tAsA or tBsB
     coords: cute.Tensor  # (CPY, CPY_M, CPY_K, k) coordinates (row, k) in the matrix
     shape: cute.Shape  # of the matrix, (rows, K)
 
 
 def make_load(copy, mX, sX, tile, index, tidx) -> Load:
     """This thread's part of tile `index` of the rows of mX (rows, K), for all k-tiles; sX (rows, K, STAGE)."""
-    gX = cute.local_tile(mX, tile, (index, None))  # (rows, K, k): a row of tiles
+    gX = cute.local_tile(mX, tile, (index, None))  # (rows, K, k): None takes all the k-tiles of these rows
     cX = cute.local_tile(cute.make_identity_tensor(mX.shape), tile, (index, None))
     thr = copy.get_slice(tidx)
-    dst = thr.partition_D(sX)[None, None, None, 0]
+    dst = thr.partition_D(sX)[None, None, None, 0]  # stage 0
     return Load(copy, thr.partition_S(gX), dst, thr.partition_S(cX), mX.shape)
 
 
@@ -221,14 +221,14 @@ def load_tile(load, k_tile):
     coords = load.coords[0, None, None, k_tile]  # (CPY_M, CPY_K): of the first element of each copy
     inside = cute.make_rmem_tensor((1, *coords.shape), cutlass.Boolean)
     for i in cutlass.range_constexpr(cute.size(coords)):
-        inside[i] = cute.elem_less(coords[i], load.shape)
+        inside[i] = cute.elem_less(coords[i], load.shape)  # row < rows and k < K
     cute.copy(load.copy, load.src[None, None, None, k_tile], load.dst, pred=inside)
 
 
 # %% [markdown]
 # ## The main loop
 #
-# Four lines wait. `cp_async_wait_group(0)` waits for this *thread's* own copies, `sync_threads` (`__syncthreads`) for
+# Three lines wait. `cp_async_wait_group(0)` waits for this *thread's* own copies, `sync_threads` (`__syncthreads`) for
 # all threads: together they say that the k-tile is there. The last `sync_threads` says that everybody has read it.
 #
 # `Operand` is a warp's way from shared memory to the tensor cores. `regs` are the registers as `mma.sync` names them,
@@ -241,9 +241,9 @@ class Operand(NamedTuple):
     """A warp's way from shared memory to the tensor cores, for A or B."""
 
     copy: cute.TiledCopy  # ldmatrix
-    smem: cute.Tensor  # (CPY, CPY_M, CPY_K)
-    into: cute.Tensor  # (CPY, CPY_M, CPY_K): registers as ldmatrix fills them
-    regs: cute.Tensor  # (MMA, MMA_M, MMA_K): the same registers as mma takes them
+    smem: cute.Tensor  # (CPY, CPY_M, CPY_K): tXsA or tXsB in the primer
+    into: cute.Tensor  # (CPY, CPY_M, CPY_K): registers as ldmatrix fills them, tXrA
+    regs: cute.Tensor  # (MMA, MMA_M, MMA_K): the same registers as mma takes them, tCrA
 
 
 def make_operand(copy, sX, regs, tidx) -> Operand:
@@ -274,7 +274,7 @@ def mainloop(mma, acc, a, b, load_a, load_b):
 # | line | what it does |
 # |---|---|
 # | `cta % tiles_m`, `cta // tiles_m` | which tile of C is this CTA's, counted down the columns |
-# | `allocate_tensor` | room in shared memory, 128 bytes aligned, as a tensor |
+# | `allocate_tensor` | shared memory, 128 bytes aligned, as a tensor; `outer` is the layout, `inner` the swizzle |
 # | `local_tile(mC, ...)` | this CTA's tile of C, and the same tile of a tensor of coordinates |
 # | `partition_C` | this thread's elements of it: `tCgC` to store to, `tCcC` their coordinates |
 # | `make_rmem_tensor`, `fill` | as many float32 accumulators in registers, all zero |
@@ -330,7 +330,8 @@ def kernel(
 # compiled kernel serves all shapes. `cute.assume(lda, divby=8)` promises rows that are multiples of 16 bytes apart;
 # without it CuTe refuses a copy of 16 bytes.
 #
-# `Gemm`, which all recipes share, is the host side: it checks the operands and keeps a *plan* for each kind of call.
+# `Gemm`, which all recipes share, is the host side: it checks the operands (`whole`: K is whole pieces of 16 bytes) and
+# keeps a *plan* for each kind of call.
 
 
 # %%
@@ -386,10 +387,10 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# No GPU is needed to ask whether this is right. *Layout*: what lies where, and what each copy costs. *Model*: a product
-# computed in numpy along these layouts. *Product*: the kernel itself, followed to C on ragged shapes: each element is
-# stored once, and is the sum that it must be. *Pipeline*: its waits, in any order of its warps. *Compiled*: real
-# machine code. The check is of the cells above: drop the second `sync_threads`, or `pred=inside`, and check again.
+# This needs no GPU. *Layout*: what lies where, and what each copy costs. *Model*: a product computed in numpy along the
+# layouts. *Product*: the kernel itself, followed to C on ragged shapes; each element is stored once, and is the right
+# sum. *Pipeline*: its waits, in any order of its warps. *Compiled*: real machine code. The check is of the cells above:
+# drop the second `sync_threads`, or `pred=inside`, and check again.
 
 # %% tags=["lab"]
 lab.check_cells("ampere/first_gemm", shapes=[(200, 333, 64)], dtypes=["float16"], targets=["sm_90a"])
@@ -406,8 +407,8 @@ lab.check_cells("ampere/first_gemm", shapes=[(200, 333, 64)], dtypes=["float16"]
 #
 # With one stage a CTA does them one after the other, so they *add up*. But an SM holds several CTAs, as many as its
 # registers and shared memory allow. While one waits another one works. So a k-tile takes the sum divided by their
-# number, and never less than the busiest unit needs for it.
-# With several stages nothing waits for the latency or for L2, and what the warps do themselves still adds up.
+# number, and never less than the busiest unit needs. With several stages nothing waits for the latency or for L2, and
+# what the warps do themselves still adds up.
 
 # %% tags=["lab"]
 from cookbook import load
@@ -459,14 +460,14 @@ steps = {  # layouts, copies, sizes, and how many CTAs share an SM
     "3 bits of swizzle": (evaluate(swizzled, dtype), copies, CONFIG, ours),
     "3 stages, 128 x 256": (*then, ctas_of(NEXT)),
 }
-rate, rows = {}, []
+rate, columns = {}, []
 for name, (*layouts, config, ctas) in steps.items():
     asked = demands(*layouts, config)
     clocks = a_k_tile(asked, config.stages, ctas)
-    gain = f"{asked['mma.sync'] / clocks / list(rate.values())[-1]:.2f}x" if rate else ""
     rate[name] = asked["mma.sync"] / clocks
-    rows.append([name, *(f"{x:.0f}" for x in (*asked.values(), ctas, clocks)), f"{rate[name]:.0%}", gain])
-Markdown(table(["", *asked, "CTAs an SM", "a k-tile", "of the tensor cores' rate", "gain"], rows))
+    columns.append([*(f"{x:.0f}" for x in (*asked.values(), ctas, clocks)), f"{rate[name]:.0%}"])
+labels = [*asked, "CTAs an SM", "**a k-tile takes**", "of the tensor cores' rate"]
+Markdown(table(["clocks", *steps], [list(row) for row in zip(labels, *columns, strict=True)]))
 
 # %% [markdown] tags=["lab"]
 # This kernel waits for `ldmatrix`, which takes eight times the wavefronts that it needs. The latency of its one stage
@@ -474,8 +475,8 @@ Markdown(table(["", *asked, "CTAs an SM", "a k-tile", "of the tensor cores' rate
 #
 # ## What each next step buys
 #
-# The last two lines are what [shared-memory layouts](smem_gemm.ipynb) does; it also measures the swizzle by itself. Its
-# gain over this page, as [the ladder](../../docs/benchmarks.md#step-by-step) of the track shows it:
+# [Shared-memory layouts](smem_gemm.ipynb) is the last column; it measures the swizzle by itself, too. Its gain over
+# this page, for [the ladder](../../docs/benchmarks.md#step-by-step) of the track:
 
 # %% tags=["lab", "gains"]
 {NEXT: round(rate["3 stages, 128 x 256"] / rate["this page"], 2)}
@@ -492,9 +493,8 @@ Markdown(results_table("ampere/first_gemm"))
 # ## Conclusion
 #
 # A GEMM is five steps, load, wait, fetch, multiply, store, with a guard where the matrix ends. What makes it slow can
-# be counted from its layouts and its waits. Next: [shared-memory layouts](smem_gemm.ipynb).
-#
-# To use it: `cookbook copy ampere/first_gemm my_gemm.py`, then `from my_gemm import matmul`. Sources: PTX ISA,
+# be counted from its layouts and its waits. Next: [shared-memory layouts](smem_gemm.ipynb). To use this one: `cookbook
+# copy ampere/first_gemm my_gemm.py`, then `from my_gemm import matmul`. Sources: PTX ISA,
 # [cp.async](https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async),
 # [ldmatrix](https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-load-instruction-ldmatrix),
 # [mma.m16n8k16](https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-16816-float).

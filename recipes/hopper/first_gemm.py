@@ -47,20 +47,16 @@ draw.flow(
         draw.Stop("acc", "128 x 128 sums of a warpgroup, 128 a thread", "registers"),
         draw.Stop("mC", "what lies inside", "global memory"),
     ],
-    [
-        "TMA: one thread asks, an mbarrier counts the bytes",
-        "wgmma: reads both by descriptors, 16 of K at a time",
-        "rounded, guarded, an element at a time",
-    ],
+    ["TMA; an mbarrier counts the bytes", "wgmma, by descriptors", "rounded, guarded, one by one"],
     "One k-tile after the other",
 )
 
 # %% [markdown]
 # ## The plan
 #
-# You need CUDA, and of CuTe what the [primer](../primer/hello_kernel.ipynb) tells. C (M, N) is A (M, K) times B (N, K)
-# transposed; rows of A and of B are contiguous along K. Each CTA is one warpgroup, 128 threads, and computes one tile
-# of C, 128 x 128 elements. It goes along K in steps of 64, the *[k-tiles](../../docs/glossary.md#k-tile)*:
+# You need CUDA, and what the [primer](../primer/hello_kernel.ipynb) teaches of CuTe. C (M, N) is A (M, K) times B
+# (N, K) transposed; rows of A and of B are contiguous along K. Each CTA is one warpgroup, 128 threads, and computes one
+# tile of C, 128 x 128 elements. It goes along K in steps of 64, the *[k-tiles](../../docs/glossary.md#k-tile)*:
 #
 # 1. one thread tells a barrier how many bytes will come, and asks TMA for 128 x 64 elements of A and of B;
 # 2. all threads wait at the barrier until the bytes have arrived;
@@ -134,7 +130,7 @@ def smem_atom(dtype) -> cute.ComposedLayout:
 
 
 def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
-    """A and B: core matrices down the rows, then along K, then over the stages. C stays in registers."""
+    """A and B: core matrices down the rows, then along K, then over the stages. C needs no shared memory."""
     atom, c = smem_atom(dtype), config
     return SmemLayouts(
         a=cute.tile_to_shape(atom, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
@@ -146,7 +142,9 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
 # Sixteen rows of A, 16 bytes a cell. The number says in which order the cells lie in memory.
 
 # %% tags=["lab"]
-from cookbook.layouts import evaluate
+from cookbook.layouts import Layout, SmemLayout, evaluate
+from cookbook.model import operand_descriptors
+from cookbook.swizzle import Swizzle
 
 smem = evaluate(smem_layouts, cutlass.BFloat16)
 corner = evaluate(lambda: cute.tile_to_shape(smem_atom(cutlass.BFloat16), (16, 64), order=(0, 1)), element_bits=16)
@@ -155,20 +153,16 @@ draw.atom_orders({"INTER": corner}, title="16 rows of A, 128 bytes each")
 # %% [markdown] tags=["lab"]
 # A *[descriptor](../../docs/glossary.md#descriptor)*, 64 bits, tells `wgmma` where an operand is. Besides the address
 # it holds two distances: from a core matrix to the next one along K, and to the next one down the rows. Here they are,
-# read off the layout. Below, the same question for the row-major array that one would write in C: no descriptor can say
-# where it lies, for its core matrices are not contiguous.
+# read off the layout. Then the same question for a `__shared__` array of rows, as in CUDA: no descriptor says where it
+# lies, for its core matrices are not contiguous.
 
 # %% tags=["lab"]
-from cookbook.layouts import Layout, SmemLayout
-from cookbook.model import operand_descriptors
-from cookbook.swizzle import Swizzle
-
 first = operand_descriptors(smem.a, 64)[0]
 print(f"along K: {first.lbo} bytes, down the rows: {first.sbo} bytes")
 try:
     operand_descriptors(SmemLayout(Layout((128, 64, 1), (64, 1, 8192)), Swizzle(0, 4, 3), 16), 64)
 except ValueError as refused:
-    print(f"row-major: {refused}")
+    print(f"array of rows: {refused}")
 
 # %% [markdown]
 # ## Who multiplies
@@ -204,15 +198,15 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # |---|---|
 # | `mbarrier_arrive_and_expect_tx` | one thread of warp 0 arrives, and announces the bytes |
 # | `cute.copy(load.tma, ...)` | asks TMA for the tile's *boxes*, by one thread: CuTe elects it |
-# | `mbarrier_wait(arrived, k_tile % 2)` | waits for the end of the phase. Phases are told apart by a parity, 0 or 1 |
+# | `mbarrier_wait(arrived, k_tile % 2)` | waits until the phase has ended. Its parity is 0, 1, 0, ... |
 # | `warpgroup.fence()` | orders `wgmma` behind what the threads did with the accumulators |
 # | `cute.gemm` | issues the `wgmma`s of a [k-block](../../docs/glossary.md#k-block). They run on while threads go on |
 # | `commit_group`, `wait_group(0)` | closes a group of them, and waits until no group is running |
 # | `sync_threads` | `__syncthreads`: all four warps have seen theirs done |
 #
 # Where the matrix ends TMA writes zeros, and counts their bytes. So the loop needs no guard. `Load` holds what TMA
-# needs of an operand. Its source is a tensor of coordinates, for TMA takes no addresses: `(TMA, k)`, everything that a
-# k-tile needs in the first mode.
+# needs of an operand. `group_modes` makes (rows, K) one mode, and `tma_partition` cuts it into boxes: the mode `TMA`.
+# The source is a tensor of coordinates, for TMA takes no addresses; `k` counts k-tiles.
 
 
 # %%
@@ -257,12 +251,11 @@ def mainloop(mma, acc, tCrA, tCrB, loads, arrived, stage_bytes: cutlass.Constexp
 # | line | what it does |
 # |---|---|
 # | `cta % tiles_m`, `cta // tiles_m` | which tile of C is this CTA's, counted down the columns |
-# | `allocate_array`, `allocate_tensor` | room in shared memory for the barrier, and for the tiles, 128 bytes aligned |
+# | `allocate_array`, `allocate_tensor` | shared memory for the barrier and the tiles |
 # | `mbarrier_init(arrived, 1)` | one arrival for each phase. The fence shows the barrier to TMA |
 # | `local_tile(mC, ...)` | this CTA's tile of C, and the same tile of a tensor of coordinates |
 # | `partition_C` | this thread's elements of it: `tCgC` to store to, `tCcC` their coordinates |
-# | `make_rmem_tensor`, `fill` | as many float32 accumulators in registers, all zero |
-# | `ACCUMULATE` | `wgmma` adds to them |
+# | `make_rmem_tensor`, `fill`, `ACCUMULATE` | as many float32 accumulators in registers, all zero; `wgmma` adds |
 # | `make_fragment_A` | no registers here: the descriptors of A's blocks |
 # | `elem_less(..., mC.shape)` | the guard: row < M and column < N |
 #
@@ -347,9 +340,8 @@ def gemm(
     tma_a, mA = cpasync.make_tiled_tma_atom(load, mA, a_stage, (config.tile_m, config.tile_k))
     tma_b, mB = cpasync.make_tiled_tma_atom(load, mB, b_stage, (config.tile_n, config.tile_k))
     tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
-    kernel(tma_a, mA, tma_b, mB, mC, dtype, config).launch(
-        grid=(tiles, 1, 1), block=(config.threads, 1, 1), stream=stream
-    )
+    launcher = kernel(tma_a, mA, tma_b, mB, mC, dtype, config)
+    launcher.launch(grid=(tiles, 1, 1), block=(config.threads, 1, 1), stream=stream)
 
 
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
@@ -386,11 +378,8 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# No GPU is needed to ask whether this is right. *Layout*: what lies where, and the descriptors. *Model*: a product
-# computed in numpy along these layouts. *Product*: the kernel itself, followed to C on ragged shapes: each element is
-# stored once, and is the sum that it must be. *Pipeline*: its waits, in any order of its warps. *Compiled*: real
-# machine code. The check is of the cells above: drop the `sync_threads` of the main loop, or wait for parity 0 each
-# time, and check again.
+# The levels are [Ampere's](../ampere/first_gemm.ipynb); *layout* also finds the descriptors. The check is of the cells
+# above: drop the `sync_threads` of the main loop, or wait for parity 0 each time, and check again.
 
 # %% tags=["lab"]
 lab.check_cells("hopper/first_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
@@ -410,7 +399,6 @@ from cookbook.check.model.wgmma import boxes_of
 from cookbook.model.wgmma import operand_addresses
 from cookbook.publish.pages import results_table, table
 
-# (accesses, 32): where the rows of four core matrices begin
 rows_at = np.concatenate([operand_addresses(one, 64).T.reshape(-1, 32) for one in operand_descriptors(smem.a, 64)])
 took = [banks.wavefronts(found.addresses, found.width).actual for found in (access.ldmatrix(x, 4) for x in rows_at)]
 print(f"{4 * len(rows_at)} core matrices, {sum(took)} wavefronts")
@@ -424,15 +412,12 @@ print(f"{4 * len(rows_at)} core matrices, {sum(took)} wavefronts")
 #
 # What does one k-tile take of an SM, in clocks?
 #
-# * **TMA**: the lines of its boxes, one a clock (assumed).
-# * **L2**: the sectors of these lines; it gives an SM 64 bytes a clock.
-# * **wgmma**: the tensor cores do 2048 multiply-adds a clock (NVIDIA's figure).
-# * **latency**: 800 clocks until a load arrives (assumed).
+# * **TMA**: the lines of its boxes, one a clock (assumed). **L2**: their sectors; it gives an SM 64 bytes a clock.
+# * **wgmma**: 2048 multiply-adds a clock (NVIDIA's figure). **Latency**: 800 clocks until a load arrives (assumed).
 #
-# TMA and L2 work at the same time. With one stage a CTA then waits for the latency and multiplies: this *adds up*. But
-# an SM holds several CTAs, as many as its registers and shared memory allow. While one waits another one works. So a
-# k-tile takes the sum divided by their number, and never less than the busiest unit needs for it. With several stages
-# only the busiest unit counts.
+# TMA and L2 work at the same time. With one stage a CTA also waits for the latency and for its `wgmma`s: this *adds
+# up*. But an SM holds several CTAs, and while one waits another one works. So a k-tile takes the sum divided by their
+# number, and never less than the busiest unit needs. With several stages only the busiest unit counts.
 
 # %% tags=["lab"]
 TENSOR_RATE, L2_PORT, SECTOR, LATENCY = 2048, 64, 32, 800  # of an SM: multiply-adds, bytes a clock; bytes; clocks
@@ -450,13 +435,12 @@ def demands(layouts, config) -> dict[str, float]:
 def a_k_tile(of: dict[str, float], stages: int, ctas: int) -> float:
     """Clocks of an SM for one k-tile, `ctas` CTAs sharing it."""
     loading = max(of["TMA"], of["L2"])
-    alone = of["latency"] + loading + of["wgmma"]
-    return max(loading, of["wgmma"], alone / ctas if stages == 1 else 0)
+    return max(loading, of["wgmma"], (of["latency"] + loading + of["wgmma"]) / ctas if stages == 1 else 0)
 
 
 def widest(dtype):
     """The layouts of this page with 3 bits of swizzle: rows of 128 bytes stay together."""
-    rows = cute.make_composed_layout(cute.make_swizzle(3, 4, 3), 0, cute.make_layout((8, 64), stride=(64, 1)))
+    rows = after.smem_atom(dtype, CONFIG.tile_k)
     return SmemLayouts(*(cute.tile_to_shape(rows, x.shape, order=(0, 1, 2)) for x in smem_layouts(dtype)))
 
 
@@ -475,14 +459,14 @@ steps = {  # layouts, sizes, and how many CTAs share an SM
     "3 bits of swizzle": (evaluate(widest, dtype), CONFIG, ours),
     "4 stages, 128 x 256": (evaluate(after.smem_layouts, dtype), after.CONFIG, ctas_of(NEXT)),
 }
-rate, rows = {}, []
+rate, columns = {}, []
 for name, (layouts, config, ctas) in steps.items():
     asked = demands(layouts, config)
     clocks = a_k_tile(asked, config.stages, ctas)
-    gain = f"{asked['wgmma'] / clocks / list(rate.values())[-1]:.2f}x" if rate else ""
     rate[name] = asked["wgmma"] / clocks
-    rows.append([name, *(f"{x:.0f}" for x in (*asked.values(), ctas, clocks)), f"{rate[name]:.0%}", gain])
-Markdown(table(["", *asked, "CTAs an SM", "a k-tile", "of the tensor cores' rate", "gain"], rows))
+    columns.append([*(f"{x:.0f}" for x in (*asked.values(), ctas, clocks)), f"{rate[name]:.0%}"])
+labels = [*asked, "CTAs an SM", "**a k-tile takes**", "of the tensor cores' rate"]
+Markdown(table(["clocks", *steps], [list(row) for row in zip(labels, *columns, strict=True)]))
 
 # %% [markdown] tags=["lab"]
 # This kernel waits for TMA's short lines. A CTA alone would also wait for the latency and for its own `wgmma`s; several
@@ -491,8 +475,8 @@ Markdown(table(["", *asked, "CTAs an SM", "a k-tile", "of the tensor cores' rate
 # ## What each next step buys
 #
 # [Swizzle modes](swizzle_modes_gemm.ipynb) measures the swizzle by itself. [A GEMM with TMA and
-# WGMMA](tma_wgmma_gemm.ipynb) has the swizzle, four stages, a wider tile, and a warp of its own for TMA. Its gain over
-# this page, as [the ladder](../../docs/benchmarks.md#step-by-step) of the track shows it:
+# WGMMA](tma_wgmma_gemm.ipynb) is the last column, with a warp that does nothing but ask TMA. Its gain over this page,
+# for [the ladder](../../docs/benchmarks.md#step-by-step) of the track:
 
 # %% tags=["lab", "gains"]
 {NEXT: round(rate["4 stages, 128 x 256"] / rate["this page"], 2)}
@@ -508,10 +492,9 @@ Markdown(results_table("hopper/first_gemm"))
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# Nobody copies and nobody loads registers: a GEMM for Hopper is three waits around two instructions. What makes it slow
-# can be counted from its layout and its waits. Next: [TMA swizzle modes in a GEMM](swizzle_modes_gemm.ipynb).
-#
-# To use it: `cookbook copy hopper/first_gemm my_gemm.py`, then `from my_gemm import matmul`. Sources: PTX ISA,
+# A GEMM for Hopper is two instructions and three waits. What makes it slow can be counted from its layout. Next: [TMA
+# swizzle modes in a GEMM](swizzle_modes_gemm.ipynb). To use this one: `cookbook copy hopper/first_gemm my_gemm.py`,
+# then `from my_gemm import matmul`. Sources: PTX ISA,
 # [TMA](https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-tensor),
 # [mbarrier](https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier),
 # [wgmma](https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions).
