@@ -106,13 +106,12 @@ CONFIG = Config()
 # %% [markdown]
 # ## The layout
 #
-# The tensor core reads an operand as *core matrices*: 8 rows of 16 bytes. With no swizzle the eight rows of a core
-# matrix follow one another, 128 contiguous bytes. CUTLASS calls this layout INTER. In CuTe it is the *atom*
-# `(8, 8):(8, 1)`: 8 rows, 8 elements of 16 bits each. `tile_to_shape` repeats it, down the rows first: a column of core
-# matrices is a strip of 128 rows, and eight strips side by side are a tile.
+# The tensor core reads an operand as *core matrices*: 8 rows of 16 bytes. With no swizzle each is 128 bytes in a row.
+# CUTLASS calls this layout INTER. In CuTe it is the *atom* `(8, 8):(8, 1)`: 8 rows, 8 elements of 16 bits each.
+# `tile_to_shape` repeats it, down the rows first: 16 core matrices are a strip, and eight strips are a tile.
 #
-# `make_swizzle(0, 4, 3)` moves 0 bits: it changes nothing, and stands here so that a next page has a number to change.
-# One function makes the layouts. The kernel, TMA's description of the tile, and the checks all use it.
+# `make_swizzle(0, 4, 3)` moves 0 bits: a next page has a number to change. One function makes the layouts, for the
+# kernel, for TMA and for the checks.
 
 
 # %%
@@ -139,7 +138,8 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
 
 
 # %% [markdown] tags=["lab"]
-# Sixteen rows of A, 16 bytes a cell. The number says in which order the cells lie in memory.
+# Sixteen rows of A as they lie in memory: 128 bytes a line, a core matrix. A cell says which 16 bytes these are: their
+# number in the tile, row by row, and their first (row, k). One colour is a strip of core matrices, 8 elements wide.
 
 # %% tags=["lab"]
 from cookbook.layouts import Layout, SmemLayout, evaluate
@@ -168,7 +168,7 @@ except ValueError as refused:
 # ## Who multiplies
 #
 # `wgmma` m64n128k16 is an instruction of a warpgroup: 64 x 16 of A times 16 x 128 of B. The tile has 128 rows, so each
-# k-block takes two. No copy of A or B is made by software.
+# k-block takes two.
 
 
 # %%

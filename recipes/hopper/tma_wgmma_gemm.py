@@ -32,8 +32,8 @@
 # side computes a shared-memory address: the swizzle that keeps both free of bank conflicts is a *mode*, agreed on
 # twice, in the TMA descriptor and in the matrix descriptor. Where the two disagree the product is silently wrong.
 #
-# It is [the kernel of the page before](swizzle_modes_gemm.ipynb) in its widest mode: the page to begin with if you want
-# one GEMM explained. `matmul(a, b)` is for use: `a` is (M, K), `b` is (K, N), both K-major, as `x @ weight.T` is.
+# It has what [the first GEMM](first_gemm.ipynb) lacks, in the widest of [the swizzle modes](swizzle_modes_gemm.ipynb).
+# `matmul(a, b)` is for use: `a` is (M, K), `b` is (K, N), both K-major, as `x @ weight.T` is.
 
 # %%
 from dataclasses import dataclass

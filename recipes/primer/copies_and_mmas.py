@@ -244,7 +244,8 @@ from cookbook import lab
 lab.check_exercises("primer/copies_and_mmas")
 
 # %% [markdown]
-# Next: [bank conflicts](../foundations/bank_conflicts.ipynb). Sources: NVIDIA's CuTe
+# Next: [bank conflicts](../foundations/bank_conflicts.ipynb), then a whole GEMM, [for
+# Ampere](../ampere/first_gemm.ipynb) and [for Hopper](../hopper/first_gemm.ipynb). Sources: NVIDIA's CuTe
 # [GEMM tutorial](https://docs.nvidia.com/cutlass/latest/media/docs/cpp/cute/0x_gemm_tutorial.html); PTX ISA,
 # [wgmma](https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions),
 # [tcgen05](https://docs.nvidia.com/cuda/parallel-thread-execution/#tcgen05-instructions).
