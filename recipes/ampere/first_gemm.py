@@ -191,8 +191,8 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 #
 # `coords` has the shape of `src`, and its elements are coordinates (row, k) of the matrix. It takes no memory: CuTe
 # computes each where it is used. The comments name the modes: `CPY` is what one instruction copies, 8 elements;
-# `CPY_M`, `CPY_K` say how often a thread repeats it down the rows and along K; `k` counts k-tiles. (`make_load` has no
-# decorator: it only makes tensors, so plain Python will do.)
+# `CPY_M`, `CPY_K` say how often a thread repeats it down the rows and along K; `k` counts k-tiles. The names at the end
+# are the primer's. (`make_load` has no decorator: it only makes tensors, so plain Python will do.)
 
 
 # %%
@@ -200,8 +200,8 @@ class Load(NamedTuple):
     """One thread's part in loading an operand."""
 
     copy: cute.TiledCopy
-    src: cute.Tensor  # (CPY, CPY_M, CPY_K, k) global memory: tAgA or tBgB in the primer
-    dst: cute.Tensor  # (CPY, CPY_M, CPY_K) shared memory: tAsA or tBsB
+    src: cute.Tensor  # (CPY, CPY_M, CPY_K, k) global memory, tAgA or tBgB
+    dst: cute.Tensor  # (CPY, CPY_M, CPY_K) shared memory, tAsA or tBsB
     coords: cute.Tensor  # (CPY, CPY_M, CPY_K, k) coordinates (row, k) in the matrix
     shape: cute.Shape  # of the matrix, (rows, K)
 
@@ -241,7 +241,7 @@ class Operand(NamedTuple):
     """A warp's way from shared memory to the tensor cores, for A or B."""
 
     copy: cute.TiledCopy  # ldmatrix
-    smem: cute.Tensor  # (CPY, CPY_M, CPY_K): tXsA or tXsB in the primer
+    smem: cute.Tensor  # (CPY, CPY_M, CPY_K) shared memory, tXsA or tXsB
     into: cute.Tensor  # (CPY, CPY_M, CPY_K): registers as ldmatrix fills them, tXrA
     regs: cute.Tensor  # (MMA, MMA_M, MMA_K): the same registers as mma takes them, tCrA
 
