@@ -15,7 +15,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this source tree
 from cookbook.publish.markdown import fence
 from cookbook.recipe import contract
 from tools import faults
-from tools.publish import address, benchmarks, glossary, home, moving, notebooks, probe_tables, results, side_by_side
+from tools.publish import (
+    address,
+    benchmarks,
+    glossary,
+    home,
+    ladders,
+    moving,
+    notebooks,
+    probe_tables,
+    results,
+    side_by_side,
+)
 from tools.publish import pages as publishing
 
 # What a page asks for, and what makes it.
@@ -47,9 +58,13 @@ def on_config(config: Any) -> Any:
         found = publishing.write_pages(Path(config.docs_dir))
     except notebooks.OutOfStep as error:
         raise PluginError(str(error)) from None
-    tracks: dict[str, list[dict[str, str]]] = {}
+    # A section begins with the track's ladder, where it has one: Material shows that page for the section's title.
+    first: dict[str, list[Any]] = {track: [f"recipes/{track}/index.md"] for track in ladders.tracks()}
+    tracks: dict[str, list[Any]] = {}
     for recipe in found:  # in reading order: by track, then as its front matter says
-        tracks.setdefault(recipe.track.capitalize(), []).append({recipe.title: f"recipes/{recipe.name}.md"})
+        pages = tracks.setdefault(recipe.track.capitalize(), first.get(recipe.track, []))
+        pages.append({recipe.title: f"recipes/{recipe.name}.md"})
+    config.site_url = address.site() or config.site_url  # the sitemap and the canonical links are made of it
     if source := address.repository():  # no `repo_url`: for that the theme asks the host how many stars there are
         config.extra["social"] = [{"icon": "fontawesome/brands/git-alt", "link": source, "name": "Repository"}]
     for entry in config.nav:

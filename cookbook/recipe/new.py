@@ -54,7 +54,10 @@ def skeleton(name: str, base: str = "", root: Path | None = None) -> dict[Path, 
         raise ValueError(f"from: got {base!r}; needed {f'one of {names}' if names else 'a track with a GEMM'}")
     text = _retold(old, name, order=max(recipe.order for recipe in known) + 10)
     test = _TEST.format(name=name, dtype=old.dtypes[0], target=old.targets[0])
-    return {root / f"{name}.py": text, tests / f"test_{stem}.py": test}
+    beside = tests / f"test_{stem}.py"
+    if beside.exists():  # of a recipe of another track
+        beside = tests / f"test_{track}_{stem}.py"
+    return {root / f"{name}.py": text, beside: test}
 
 
 def _retold(old: catalog.Recipe, name: str, order: int) -> str:

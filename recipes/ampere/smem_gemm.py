@@ -15,7 +15,7 @@
 #       and hands some to cp.async, a swizzle frees both.
 #     track: ampere
 #     order: 10
-#     builds_on: null
+#     builds_on: ampere/first_gemm
 #     targets: [sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a]
 #     runs_on: sm_80+
 #     dtypes: [float16, bfloat16]

@@ -15,7 +15,7 @@
 #       that a fast matrix product needs.
 #     track: hopper
 #     order: 30
-#     builds_on: hopper/swizzle_modes_gemm
+#     builds_on: hopper/first_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     dtypes: [bfloat16, float16]
@@ -46,8 +46,9 @@ lab.gain("hopper/tma_wgmma_gemm", (4096, 4096, 4096), over=["ampere/tuned_gemm",
 # The swizzle keeps both sides free of bank conflicts. It is a *mode*, and you state it twice: in the TMA descriptor and
 # in the matrix descriptor. Where the two disagree the product is wrong, and nothing reports it.
 #
-# This is [the kernel of the page before](swizzle_modes_gemm.ipynb) in its widest mode. If you want one GEMM explained,
-# read this one. `matmul(a, b)` is for use: `a` is (M, K), `b` is (K, N), both K-major, as `x @ weight.T` is.
+# It has what [the first GEMM](first_gemm.ipynb) lacks, in the widest of [the swizzle modes](swizzle_modes_gemm.ipynb). If
+# you want one GEMM explained, read this one. `matmul(a, b)` is for use: `a` is (M, K), `b` is (K, N), both K-major, as
+# `x @ weight.T` is.
 
 # %%
 from dataclasses import dataclass

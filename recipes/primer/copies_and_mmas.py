@@ -251,4 +251,5 @@ from cookbook import lab
 lab.check_exercises("primer/copies_and_mmas")
 
 # %% [markdown]
-# Next: [bank conflicts](../foundations/bank_conflicts.ipynb).
+# Next: [bank conflicts](../foundations/bank_conflicts.ipynb), then a whole GEMM, [for
+# Ampere](../ampere/first_gemm.ipynb) and [for Hopper](../hopper/first_gemm.ipynb).

@@ -33,6 +33,12 @@ def test_a_copy_of_any_gemm_is_a_recipe(root, base):
     assert (root.parent / "tests" / "recipes" / "test_my_gemm.py").is_file()
 
 
+def test_the_test_of_another_track_s_recipe_is_not_overwritten(root):
+    (root.parent / "tests" / "recipes" / "test_my_gemm.py").write_text("of another")
+    files = {file.name for file in new.skeleton("hopper/my_gemm", "", root)}
+    assert files == {"my_gemm.py", "test_hopper_my_gemm.py"}
+
+
 @pytest.mark.parametrize(
     ("name", "base", "says"),
     [

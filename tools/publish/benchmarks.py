@@ -49,7 +49,7 @@ def timed(name: str, root: Path | None = None) -> list[Record]:
     return [r for r in records.select(name, "timed", DTYPE, root) if r["shape"] and r.get("majors", DEFAULT) == DEFAULT]
 
 
-def _current(found: list[Record]) -> list[Record]:
+def current_of(found: list[Record]) -> list[Record]:
     return [r for r in found if r["status"] == "passed" and not records.is_stale(r)]
 
 
@@ -81,7 +81,7 @@ def _by(shape: Shape) -> str:
     return " x ".join(map(str, shape))
 
 
-def _in_short(shape: Shape) -> str:
+def in_short(shape: Shape) -> str:
     return f"{shape[0]}³" if _cube(shape) else _by(shape)
 
 
@@ -99,7 +99,7 @@ def sizes(root: Path | None = None) -> str:
 
 def _sizes_of(name: str, root: Path | None) -> str:
     found = timed(name, root)
-    current = _current(found)
+    current = current_of(found)
     parts = [f"### {_link(name)}"]
     for device in _devices(current) or [_NO_DEVICE]:
         here = [r for r in current if r["device"] == device]
@@ -161,7 +161,7 @@ def size_table(found: list[Record], current: list[Record]) -> str:
     rows = []
     for shape in (*ALL_SIZES, *others):
         cells = _size_cells(of_shape[shape]) if shape in of_shape else [absent(found, shape), *[""] * 4]
-        rows.append([_in_short(shape), *cells])
+        rows.append([in_short(shape), *cells])
     return table(header, rows)
 
 
@@ -220,7 +220,7 @@ def growth(root: Path | None = None) -> str:
 
 def _growth_of(name: str, root: Path | None) -> str:
     found = timed(name, root)
-    current = [r for r in _current(found) if tuple(r["shape"]) in all_grown()]
+    current = [r for r in current_of(found) if tuple(r["shape"]) in all_grown()]
     parts = [f"### {_link(name)}"]
     for device in _devices(current) or [_NO_DEVICE]:
         here = {tuple(r["shape"]): r for r in current if r["device"] == device}
@@ -292,7 +292,7 @@ def ladder(root: Path | None = None) -> str:
     parts = []
     for track in LADDERS:
         steps, found = _steps(track), {r.name: timed(r.name, root) for r in _steps(track)}
-        everything = [r for some in found.values() for r in _current(some) if tuple(r["shape"]) in LADDER_SHAPES]
+        everything = [r for some in found.values() for r in current_of(some) if tuple(r["shape"]) in LADDER_SHAPES]
         parts.append(f"### {track.capitalize()}")
         for device in _devices(everything) or [_NO_DEVICE]:
             parts += _ladder_of(steps, found, device, LADDER_SHAPES)
@@ -309,10 +309,10 @@ def _ladder_of(steps: list[Recipe], found: dict[str, list[Record]], device: str,
 
 def _steps(track: str) -> list[Recipe]:
     """The GEMMs of a track that are timed at a shape of the ladder; one made for other shapes is no step of it."""
-    return [r for r in _gemms(track) if not r.bench_shapes or set(r.bench_shapes) & set(LADDER_SHAPES)]
+    return [r for r in gemms(track) if not r.bench_shapes or set(r.bench_shapes) & set(LADDER_SHAPES)]
 
 
-def _gemms(track: str) -> list[Recipe]:
+def gemms(track: str) -> list[Recipe]:
     return [r for r in catalog.recipes() if (r.track, r.kind) == (track, "gemm") and DTYPE in r.dtypes]
 
 
@@ -330,7 +330,7 @@ def step(found: list[Record], device: str, shape: Shape) -> Step | None:
 
     A baseline of the recipe is none of its kernels here: it lacks what the step adds.
     """
-    for r in _current(found):
+    for r in current_of(found):
         if r["device"] == device and tuple(r["shape"]) == shape:
             others = (TORCH, QUACK, CEILING, *r.get("of", ()), *catalog.find(r["recipe"]).baselines)
             own = {who: f for who, f in r["peers"].items() if who not in others}
@@ -342,7 +342,7 @@ def step(found: list[Record], device: str, shape: Shape) -> Step | None:
     return None
 
 
-def _gain(recipe: Recipe, shape: Shape, steps: list[Recipe], best: Best) -> tuple[float, str] | None:
+def gain_of(recipe: Recipe, shape: Shape, steps: list[Recipe], best: Best) -> tuple[float, str] | None:
     """How many times as fast as the step before, and that step's name; both measured against torch.matmul in their own
     runs, so that the clocks of the two runs fall out. None if one of them was not measured."""
     other = before(recipe, steps)
@@ -357,7 +357,7 @@ def ladder_chart(steps: list[Recipe], best: Best, device: str, shapes: Shapes) -
     bars = []
     for shape in shapes:
         for recipe in steps:
-            one, gain = best[recipe.name, shape], _gain(recipe, shape, steps, best)
+            one, gain = best[recipe.name, shape], gain_of(recipe, shape, steps, best)
             if one is not None and one.to_torch is not None:
                 note = f"{one.to_torch:.3f}" + (f" ({gain[0]:.2f}x)" if gain else "")
                 low, high = one.spread
@@ -378,7 +378,7 @@ def ladder_table(steps: list[Recipe], best: Best, found: dict[str, list[Record]]
     """A row for each step: its best kernel, TFLOP/s, its speed as a multiple of torch.matmul's and a step's."""
     header = ["step"]
     for shape in shapes:
-        header += [f"TFLOP/s at {_in_short(shape)}", "times torch.matmul", "that ratio over the step before's"]
+        header += [f"TFLOP/s at {in_short(shape)}", "times torch.matmul", "that ratio over the step before's"]
     rows = []
     for recipe in steps:
         row = [_link(recipe.name)]
@@ -394,7 +394,7 @@ def _step_cells(
     one = best[recipe.name, shape]
     if one is None:
         return [absent(found[recipe.name], shape), "", ""]
-    gain = _gain(recipe, shape, steps, best)
+    gain = gain_of(recipe, shape, steps, best)
     speed = f"{one.figures['tflops']:.0f}" + (f" (`{one.kernel}`)" if one.kernel != OURS else "")
     ratio = f"{one.to_torch:.3f}" if one.to_torch is not None else "not timed"
     return [speed, ratio, f"{gain[0]:.2f} x `{gain[1]}`" if gain else ""]
@@ -409,7 +409,7 @@ def apart(root: Path | None = None) -> str:
     parts = []
     for recipe in _made_for_others():
         found = timed(recipe.name, root)
-        current = _current(found)
+        current = current_of(found)
         parts.append(f"### {_link(recipe.name)}")
         for device in _devices(current) or [_NO_DEVICE]:
             here = [r for r in current if r["device"] == device]
@@ -422,7 +422,7 @@ def apart(root: Path | None = None) -> str:
 def _made_for_others() -> list[Recipe]:
     """The GEMMs of the tracks of LADDERS that are no step of them."""
     steps = {r.name for track in LADDERS for r in _steps(track)}
-    return [r for track in LADDERS for r in _gemms(track) if r.name not in steps]
+    return [r for track in LADDERS for r in gemms(track) if r.name not in steps]
 
 
 def apart_chart(recipe: Recipe, current: list[Record]) -> draw.Picture | None:
@@ -447,7 +447,7 @@ def apart_table(recipe: Recipe, found: list[Record], current: list[Record]) -> s
     peers = [TORCH, *([recipe.compared_with] if recipe.compared_with else [])]
     rows = []
     for shape in recipe.bench_shapes:
-        row = [_in_short(shape)]
+        row = [in_short(shape)]
         if shape in of_shape:
             r = of_shape[shape]
             us = [1000 * r["figures"][end] for end in ("median_ms", "min_ms", "max_ms")]

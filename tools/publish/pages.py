@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import difflib
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -29,7 +28,7 @@ from cookbook.publish.markdown import fence, figure
 from cookbook.publish.pages import beside_tn, limits_table, results_table, sources_list
 from cookbook.recipe import catalog, copy
 from cookbook.recipe.catalog import Recipe
-from tools.publish import address, cards, charts, glance, notebooks, oddities
+from tools.publish import address, cards, charts, glance, ladders, notebooks, oddities
 
 _TALL = 800.0  # pixels: bars that are higher are folded; the table above them has every figure
 _LONG = 24  # lines: what a check printed, or what limits a kernel, is folded beyond that
@@ -214,9 +213,10 @@ def unsearched(content: str) -> str:
 
 
 def _diff(recipe: Recipe, base: Recipe) -> str:
-    old, new = (catalog.without_lab(r.file.read_text(encoding="utf-8")).splitlines() for r in (base, recipe))
-    lines = difflib.unified_diff(old, new, base.name, recipe.name, lineterm="", n=2)
-    return unsearched(folded(f"All changes from {base.name}", fence("\n".join(lines), "diff")))
+    lines = ladders.changes(recipe, base)
+    more, less = ladders.counts(lines)
+    title = f"All changes of code from {base.name}: {more} lines more, {less} less"
+    return unsearched(folded(title, fence("\n".join(lines), "diff")))
 
 
 def page(name: str, docs: Path | None = None) -> str:
@@ -249,8 +249,8 @@ def page(name: str, docs: Path | None = None) -> str:
 
 def write_pages(docs: Path | None = None) -> list[Recipe]:
     """Writes docs/recipes/<track>/<name>.md with what it offers beside it: the code as one file that stands alone, and
-    the notebook. Files that would not change are left alone, so that a server that watches them does not build for
-    ever."""
+    the notebook; and docs/recipes/<track>/index.md, the ladder of a track. Files that would not change are left alone,
+    so that a server that watches them does not build for ever."""
     docs = docs or _docs()
     found = catalog.recipes()
     for recipe in found:
@@ -259,8 +259,11 @@ def write_pages(docs: Path | None = None) -> list[Recipe]:
         _write(path, page(recipe.name, docs))
         _write(path.with_suffix(".py"), catalog.standalone_source(recipe.name))
         _write(path.with_suffix(".ipynb"), notebooks.notebook_path(recipe.name).read_text(encoding="utf-8"))
+    for track in ladders.tracks():
+        _write(docs / "recipes" / track / "index.md", ladders.page(track))
+    known = {r.name for r in found} | {f"{track}/index" for track in ladders.tracks()}
     for stray in (docs / "recipes").rglob("*.md"):
-        if stray.relative_to(docs / "recipes").with_suffix("").as_posix() not in {r.name for r in found}:
+        if stray.relative_to(docs / "recipes").with_suffix("").as_posix() not in known:
             stray.unlink()
     return found
 

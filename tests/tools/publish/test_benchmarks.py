@@ -6,6 +6,7 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
+from dummy_records import record
 
 from cookbook.measure import records
 from cookbook.measure.bench import ALL_SIZES
@@ -14,33 +15,6 @@ from tools.publish import benchmarks
 
 TUNED, RASTERS = "hopper/tuned_gemm", "foundations/thread_block_swizzle"
 CUBE = (8192, 8192, 8192)
-
-
-def record(name=TUNED, shape=CUBE, ms=2.0, torch_ms=2.1, others=None, **changed):
-    """A timed record: ours takes `ms`, torch.matmul `torch_ms`, `others` what they say."""
-    flops = 2e-9 * shape[0] * shape[1] * shape[2]
-
-    def figures(each):
-        f = {"median_ms": each, "min_ms": 0.9 * each, "max_ms": 1.25 * each}
-        return f | {"tflops": round(flops / each, 2), "ratio": round(each / ms, 4)}
-
-    took = {"torch.matmul": torch_ms, **({"quack": 2.2, "ceiling": 1.5} if others is None else others)}
-    made = {
-        "level": "timed",
-        "recipe": name,
-        "code": records.code_of(name),
-        "dtype": "bfloat16",
-        "shape": list(shape),
-        "status": "passed",
-        "figures": figures(ms),
-        "peers": {who: figures(each) for who, each in took.items()},
-        "distribution": "normal(0, 1)",
-        "date": "2031-05-06 07:08",
-        "device": "Test GPU",
-        "driver": "1.2",
-        "versions": {"torch": "9.8"},
-    }
-    return made | changed
 
 
 def rows(markdown):
@@ -202,7 +176,7 @@ def test_the_step_before_is_what_a_recipe_builds_on_else_the_one_before_it():
     steps = benchmarks._steps("hopper")
     before = {r.name: getattr(benchmarks.before(r, steps), "name", None) for r in steps}
     assert before["hopper/tuned_gemm"] == catalog.find("hopper/tuned_gemm").builds_on == "hopper/swap_ab_gemm"
-    assert before["hopper/tma_wgmma_gemm"] == "hopper/swizzle_modes_gemm" and before[steps[0].name] is None
+    assert before["hopper/tma_wgmma_gemm"] == "hopper/first_gemm" and before[steps[0].name] is None
 
 
 def test_the_ladder_has_every_gemm_in_order(tmp_path):
@@ -227,8 +201,8 @@ def test_a_gemm_for_other_shapes_is_held_against_torch_and_the_one_it_names(tmp_
     records.write([old, record(APART, shape, ms=0.01, torch_ms=0.015, others={TUNED: 0.03, "64x64": 0.02})], tmp_path)
     shown = benchmarks.apart(tmp_path)
     here = rows(shown)
-    assert here.pop(benchmarks._in_short(shape)) == ["10.00 (9.00 to 12.50)", "15.00 (1.500)", "30.00 (3.000)"]
-    assert here.pop(benchmarks._in_short(missing[0])) == ["not measured since the code changed", "", ""]
+    assert here.pop(benchmarks.in_short(shape)) == ["10.00 (9.00 to 12.50)", "15.00 (1.500)", "30.00 (3.000)"]
+    assert here.pop(benchmarks.in_short(missing[0])) == ["not measured since the code changed", "", ""]
     assert [cells for name, cells in here.items() if "x" in name or "³" in name][-1] == ["not measured", "", ""]
     (chart,) = pictures(shown)
     for name, times in ((APART, 1.5), (TUNED, 0.5)):
@@ -242,7 +216,7 @@ def test_a_gemm_for_other_shapes_without_its_peers_or_records(tmp_path):
     shapes = catalog.find(APART).bench_shapes
     assert not pictures(empty) and empty.count("| not measured |") == len(shapes)
     records.write([record(APART, shapes[0], others={})], tmp_path)
-    assert rows(benchmarks.apart(tmp_path))[benchmarks._in_short(shapes[0])][-1] == "not timed"
+    assert rows(benchmarks.apart(tmp_path))[benchmarks.in_short(shapes[0])][-1] == "not timed"
 
 
 def test_every_gemm_of_a_ladder_is_a_step_or_apart():

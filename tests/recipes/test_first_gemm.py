@@ -1,0 +1,127 @@
+"""The first GEMM of Ampere and of Hopper: what their pages say of them, and the faults that must be found in them."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+from mutations import Mutation
+from planted import Suite, check_caught
+
+from cookbook.check import levels
+from cookbook.check.evaluated import evaluated
+from cookbook.check.layout import predicted_wavefronts
+from cookbook.check.model.wgmma import boxes_of
+from cookbook.layouts import Layout, SmemLayout
+from cookbook.model import operand_descriptors
+from cookbook.recipe import catalog
+from cookbook.swizzle import Swizzle
+
+cutlass = pytest.importorskip("cutlass")
+
+AMPERE, HOPPER = "ampere/first_gemm", "hopper/first_gemm"
+DEVICE_CODE = {  # the functions that run on the GPU
+    AMPERE: ("make_load", "load_tile", "make_operand", "mainloop", "kernel"),
+    HOPPER: ("make_load", "mainloop", "kernel"),
+}
+MEET = "cute.arch.sync_threads()  # everybody has read it: the next one may overwrite it"
+LOADED = "cute.arch.mbarrier_wait(arrived, k_tile % 2)"
+
+SUITES = [
+    Suite(
+        ("layout", "model"),
+        [
+            Mutation(
+                AMPERE,
+                "rows are padded without a word in the configuration",
+                "stride = (config.tile_k,",
+                "stride = (config.tile_k + 8,",
+            ),
+            Mutation(HOPPER, "a core matrix is stored by columns", "stride=(width, 1)", "stride=(1, 8)"),
+            Mutation(
+                HOPPER, "a swizzle of 128 bytes over lines of 16", "make_swizzle(0, 4, 3)", "make_swizzle(3, 4, 3)"
+            ),
+        ],
+    ),
+    Suite(
+        ("product",),
+        [
+            Mutation(AMPERE, "what lies outside of the matrix is read", ", pred=inside)", ")"),
+            Mutation(AMPERE, "B's k-tile is always 0", "load_tile(load_b, k_tile)", "load_tile(load_b, 0)"),
+            Mutation(AMPERE, "the edge of C is not guarded", "cute.elem_less(tCcC[i], mC.shape)", "True"),
+            Mutation(HOPPER, "the accumulators are not cleared", "acc.fill(0.0)", "pass"),
+            Mutation(HOPPER, "the edge of C is not guarded", "cute.elem_less(tCcC[i], mC.shape)", "True"),
+            Mutation(
+                HOPPER,
+                "a k-block is multiplied four times",
+                "tCrA[None, None, k], tCrB[None, None, k]",
+                "tCrA[None, None, 0], tCrB[None, None, 0]",
+            ),
+        ],
+    ),
+    Suite(
+        ("pipeline",),
+        [
+            Mutation(AMPERE, "the copies are not waited for", "cute.arch.cp_async_wait_group(0)", "pass"),
+            Mutation(AMPERE, "a tile is overwritten while others read it", MEET, "pass"),
+            Mutation(HOPPER, "a tile is read before it has come", LOADED, "pass"),
+            Mutation(
+                HOPPER, "every phase is waited for as the first one", LOADED, "cute.arch.mbarrier_wait(arrived, 0)"
+            ),
+            Mutation(
+                HOPPER,
+                "a tile is overwritten while wgmma reads it",
+                "warpgroup.wait_group(0)",
+                "warpgroup.wait_group(1)",
+            ),
+            Mutation(
+                HOPPER,
+                "fewer bytes are announced than come",
+                "config.stage_bytes)\n\n    for",
+                "config.stage_bytes - 16)\n\n    for",
+            ),
+        ],
+    ),
+]
+PLANTED = [(suite, fault) for suite in SUITES for fault in suite.faults]
+
+
+@pytest.mark.parametrize(("suite", "fault"), PLANTED, ids=[str(fault) for _, fault in PLANTED])
+def test_a_planted_fault_is_caught(suite, fault, tmp_path: Path):
+    check_caught(fault, suite, tmp_path)
+
+
+@pytest.mark.parametrize(("name", "dtype", "target"), [(AMPERE, "float16", "sm_80"), (HOPPER, "bfloat16", "sm_90a")])
+def test_every_level_that_needs_no_gpu_holds(name, dtype, target):
+    report = levels.check(name, shapes=[(200, 136, 72)], dtypes=[dtype], targets=[target])
+    assert report.failed == ()
+    passed = {level.level for level in report.levels if level.status == levels.PASSED}
+    assert {"layout", "model", "product", "pipeline"} <= passed
+
+
+def device_lines(name: str) -> int:
+    tree = ast.parse(catalog.without_lab(catalog.find(name).file.read_text(encoding="utf-8")))
+    lines = {f.name: f.end_lineno - f.lineno + 1 for f in tree.body if isinstance(f, ast.FunctionDef)}
+    return sum(lines[function] for function in DEVICE_CODE[name])
+
+
+def test_device_code_has_less_than_a_hundred_lines_and_on_hopper_fewer_than_on_ampere():
+    assert device_lines(HOPPER) < device_lines(AMPERE) < 100
+
+
+def test_ldmatrix_takes_eight_times_its_ideal_on_ampere():
+    module = catalog.load(AMPERE)
+    assert predicted_wavefronts(module, cutlass.Float16, module.CONFIG) == {"g2s": 4, "s2r": 32}
+
+
+def test_a_tile_on_hopper_is_eight_boxes_of_16_byte_lines():
+    module = catalog.load(HOPPER)
+    boxes = boxes_of(evaluated(module, cutlass.BFloat16, module.CONFIG).smem["a"])
+    assert (boxes.mode, boxes.shape, len(boxes.origins)) == (0, (module.CONFIG.tile_m, 8), module.CONFIG.tile_k // 8)
+
+
+def test_no_descriptor_says_where_a_row_major_tile_lies():
+    row_major = SmemLayout(Layout((128, 64, 1), (64, 1, 8192)), Swizzle(0, 4, 3), 16)
+    with pytest.raises(ValueError, match="no K-major descriptor of the 0-byte mode reads"):
+        operand_descriptors(row_major, 64)

@@ -1,0 +1,87 @@
+"""The ladder of a track: every GEMM is a step, and what stands beside it is computed or empty."""
+
+from __future__ import annotations
+
+import re
+
+import nbformat
+import pytest
+from dummy_records import record
+
+from cookbook.measure import records
+from cookbook.recipe import catalog
+from tools.publish import ladders, pages
+
+FIRST, NEXT, CUBE = "hopper/first_gemm", "hopper/tma_wgmma_gemm", (8192, 8192, 8192)
+
+
+def rows(markdown):
+    """The cells behind each step's, by the file that the step is linked to."""
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in markdown.splitlines() if "<br>" in line]
+    return {re.search(r"\]\((\w+)\.md\)", cells[0])[1]: cells[1:] for cells in lines}
+
+
+@pytest.mark.parametrize("track", ["ampere", "hopper", "blackwell"])
+def test_every_gemm_of_a_track_is_a_step_with_its_idea(track, tmp_path):
+    assert track in ladders.tracks()
+    shown, gemms = ladders.page(track, tmp_path), [r for r in catalog.recipes() if (r.track, r.kind) == (track, "gemm")]
+    assert list(rows(shown)) == [r.name.split("/")[1] for r in gemms]
+    assert all(r.claim in shown and r.title in shown for r in gemms)
+    others = [r for r in catalog.recipes() if r.track == track and r.kind != "gemm"]
+    assert all(f"[{r.title}]({r.name.split('/')[1]}.md)" in shown for r in others)
+
+
+def test_without_records_nothing_is_measured_and_predictions_stay(tmp_path):
+    found = rows(ladders.ladder("hopper", tmp_path))
+    assert {tuple(cells[2:]) for cells in found.values()} == {("", "", "")}
+    predicted = ladders.predicted_gains()
+    assert {name for name in predicted if name.startswith("hopper/")} >= {NEXT}
+    assert found["tma_wgmma_gemm"][1] == f"{predicted[NEXT]:.2f}x" and found["first_gemm"][1] == ""
+
+
+def test_a_time_its_ratio_and_the_gain_over_the_step_before_come_from_the_records(tmp_path):
+    slow, fast = record(FIRST, ms=8.0, torch_ms=2.0, others={}), record(NEXT, ms=2.0, torch_ms=2.1, others={})
+    records.write([slow, fast], tmp_path)
+    shown = ladders.ladder("hopper", tmp_path)
+    found = rows(shown)
+    assert found["first_gemm"][2:] == ["", "", "8 (0.250)"]
+    assert found["tma_wgmma_gemm"][2:] == ["4.20x", "", "2 (1.050)"]  # 2.1 / 2 over 2 / 8
+    assert "Test GPU, 2031-05-06, inputs normal(0, 1); torch 9.8, driver 1.2." in shown
+
+
+def test_a_record_of_earlier_code_is_no_figure(tmp_path):
+    records.write([record(FIRST, code="0" * 64)], tmp_path)
+    assert set(rows(ladders.ladder("hopper", tmp_path))["first_gemm"][2:]) == {""}
+
+
+def test_each_device_has_a_table_and_its_days(tmp_path):
+    records.write([record(FIRST), record(NEXT, device="Other GPU", date="2031-06-01 00:00")], tmp_path)
+    other, test = ladders.ladder("hopper", tmp_path).split("Other GPU, 2031-06-01")
+    assert rows(other)["first_gemm"][-1] == "" != rows(other)["tma_wgmma_gemm"][-1]
+    assert rows(test)["first_gemm"][-1] != "" == rows(test)["tma_wgmma_gemm"][-1] and "Test GPU, 2031-05-06" in test
+
+
+def test_the_lines_that_changed_are_those_of_the_diff_on_the_page():
+    recipe = catalog.find(NEXT)
+    diff = ladders.changes(recipe, catalog.find(recipe.builds_on))
+    more, less = ladders.counts(diff)
+    assert more == sum(line.startswith("+") and line.strip("+ ") != "" for line in diff[2:]) > 0 < less
+    assert not [line for line in diff[2:] if line[1:].startswith("# ##")], "code alone: no prose"
+    cells = rows(ladders.ladder("hopper"))["tma_wgmma_gemm"]
+    assert cells[0] == f"[+{more} -{less}](tma_wgmma_gemm.md#diff) from `first_gemm`"
+    shown = pages._diff(recipe, catalog.find(recipe.builds_on))
+    assert f"{more} lines more, {less} less" in shown and diff[-1] in shown
+
+
+def test_a_step_that_builds_on_nothing_changes_nothing():
+    assert rows(ladders.ladder("ampere"))["first_gemm"][0] == ""
+    recipe = catalog.find(FIRST)
+    assert ladders.counts(ladders.changes(recipe, recipe)) == (0, 0)
+
+
+@pytest.mark.parametrize("shown", ["4.0", "{'hopper/no_such': 2.0}", "{}", "{'hopper/first_gemm': 0}", "a, b", ""])
+def test_a_cell_of_gains_that_gives_something_else_is_refused(shown):
+    output = nbformat.v4.new_output("execute_result", {"text/plain": shown})
+    cell = nbformat.v4.new_code_cell("x", outputs=[output])
+    with pytest.raises(ValueError, match="needed a dict of gains by recipe"):
+        ladders._gains_of(cell, FIRST)
