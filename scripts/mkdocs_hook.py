@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this source tree
 from cookbook.publish.markdown import fence
 from cookbook.recipe import contract
 from tools import faults
-from tools.publish import benchmarks, glossary, notebooks, probe_tables, side_by_side
+from tools.publish import benchmarks, glossary, notebooks, playground, probe_tables, side_by_side
 from tools.publish import pages as publishing
 
 # What a page asks for, and what makes it.
@@ -30,7 +30,8 @@ _MARKS = {
     "<!-- bench ladder -->": benchmarks.ladder,
     "<!-- bench rasters -->": benchmarks.rasters,
 }
-_OWN_WORDS = ("glossary.md", "api/", "architecture.md", "open.md")  # pages whose terms are not linked to the glossary
+# Pages whose terms are not linked to the glossary.
+_OWN_WORDS = ("glossary.md", "api/", "architecture.md", "open.md", "playground/")
 _CONTRACT = re.compile(r"<!-- contract: (?P<names>[\w ]+) -->")
 
 
@@ -40,6 +41,7 @@ def on_config(config: Any) -> Any:
         found = publishing.write_pages(Path(config.docs_dir))
     except notebooks.OutOfStep as error:
         raise PluginError(str(error)) from None
+    playground.write(Path(config.docs_dir) / "playground" / "recipes.json")
     tracks: dict[str, list[dict[str, str]]] = {}
     for recipe in found:  # in reading order: by track, then as its front matter says
         tracks.setdefault(recipe.track.capitalize(), []).append({recipe.title: f"recipes/{recipe.name}.md"})
