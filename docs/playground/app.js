@@ -90,13 +90,12 @@ function showResult({ counts, own, swizzle, tile }) {
   const { now, before } = counts[0];
   const most = now.exact ? now.actual : `${now.actual} to ${now.atMost}`;
   const big = html("strong", { class: now.excess ? "pg-bad" : "pg-good" }, `${most} wavefront${now.atMost === 1 ? "" : "s"}`);
-  const size = tile.elementBits / 8;
   const said = now.excess
     ? ` for ${own.text}, where ${now.ideal} would do: ${plural(now.excess, "wavefront")} lost to bank conflicts.`
     : ` for ${own.text}: no bank conflict.`;
   const without = swizzle.bits ? ` Unswizzled: ${before.actual}.` : "";
   const about = html("span", { class: "pg-note" }, ` Tile: ${tile.rows} x ${tile.columns}, ${layoutText(tile.layout)}, ` +
-    `${(Math.max(...tile.offsets) + 1) * size} bytes${tile.transposed ? "; drawn with the contiguous mode along the rows" : ""}.`);
+    `${tile.bytes} bytes${tile.transposed ? "; drawn with the contiguous mode along the rows" : ""}.`);
   byId("pg-result").replaceChildren(big, said + without, about);
 }
 
@@ -184,8 +183,7 @@ function render() {
     crossbar.update(shown.counts[0].now, shown.steps);
     if (!shown.steps.length) drawTile(0);
     showFound(shown);
-    const size = shown.tile.elementBits / 8;
-    byId("pg-matrix").replaceChildren(matrixTable(shown.swizzle, Math.ceil(Math.log2(Math.max(...shown.tile.offsets) * size + size))));
+    byId("pg-matrix").replaceChildren(matrixTable(shown.swizzle, Math.ceil(Math.log2(shown.tile.bytes))));
     byId("pg-code").textContent = code(shown.tile, shown.swizzle) + allocation(shown.swizzle);
   } catch (reasonOf) {
     if (!(reasonOf instanceof RangeError)) throw reasonOf;

@@ -48,7 +48,7 @@ const size = (shape) => (Array.isArray(shape) ? shape.reduce((product, part) => 
 /**
  * The tile of a layout's first two modes, its columns along the contiguous one; further modes (stages) at 0.
  *
- * Returns {layout, elementBits, rows, columns, transposed, offsets}: row-major element offsets, no swizzle applied.
+ * Returns {layout, elementBits, rows, columns, transposed, offsets, bytes}: row-major element offsets, no swizzle applied.
  */
 export function tileOf(layout, elementBits) {
   const shapes = Array.isArray(layout.shape) ? layout.shape : [1, layout.shape];
@@ -63,7 +63,8 @@ export function tileOf(layout, elementBits) {
   if (highest > HIGHEST) throw new RangeError(`layout: got byte ${highest}; needed addresses below ${HIGHEST}`);
   const offsets = new Int32Array(counted);
   down.forEach((row, i) => along.forEach((column, j) => (offsets[i * along.length + j] = row + column)));
-  return { layout, elementBits, rows: down.length, columns: along.length, transposed, offsets };
+  const bytes = highest + elementBits / 8;
+  return { layout, elementBits, rows: down.length, columns: along.length, transposed, offsets, bytes };
 }
 
 /** Row-major, `padding` unused elements behind each row. */

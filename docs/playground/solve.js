@@ -11,26 +11,30 @@ const MOST_STARTS = 4096;
 /**
  * The first swizzle of byte addresses that leaves no request a conflict: fewest bits, smallest shift, highest base.
  *
- * requests: {places, width, load, starts} of each; `starts` lists where else an access can begin, from its own place.
+ * requests: {places, width, starts} of each; `starts` lists where else an access can begin, from its own place.
  *
  * Returns {found, best, tried, counting}: `found` is null where none is free, `best` has the fewest wavefronts,
  * `counting` says which request no layout at all can serve, if there is one.
  */
 export function find(tile, requests) {
-  const raw = requests.map((request) => rawAddresses(tile, request));
+  const addresses = tile.offsets.map((offset) => offset * (tile.elementBits / 8));
+  const asked = requests.map(({ places, width, starts }) => {
+    const at = (start) => laneAddresses(movedTo(places, start), width, tile, addresses);
+    return { width, own: at([0, 0]), others: () => (linear(tile) ? [] : starts.slice(0, MOST_STARTS).map(at)) };
+  });
   const vectorBits = Math.log2(Math.max(WORD, ...requests.map((request) => request.width)));
-  let [best, least, tried] = [null, Infinity, 0];
-  let found = null;
-  for (const swizzle of candidates(bytesOf(tile), vectorBits)) {
-    tried += 1;
-    const excess = raw.reduce((sum, each, i) => sum + excessOf(each.own, requests[i].width, swizzle), 0);
-    if (excess < least) [best, least] = [swizzle, excess];
-    if (excess === 0 && raw.every((each, i) => each.others().every((at) => isFree(at, requests[i].width, swizzle)))) {
-      found = swizzle;
-      break;
-    }
-  }
-  return { found, best: found ?? best, tried, counting: found ? null : counted(raw, requests, 1 << vectorBits) };
+  const all = [...candidates(tile.bytes, vectorBits)];
+  const free = (swizzle, lists) => asked.every((each) => lists(each).every((at) => wavefrontsOf(at, each.width, swizzle, true) === 0));
+  const index = all.findIndex((swizzle) => free(swizzle, (each) => [each.own]) && free(swizzle, (each) => each.others()));
+  if (index >= 0) return { found: all[index], best: all[index], tried: index + 1, counting: null };
+  const lost = all.map((swizzle) => asked.reduce((sum, { own, width }) => sum + wavefrontsOf(own, width, swizzle), 0));
+  const best = all[lost.indexOf(Math.min(...lost))];
+  return { found: null, best, tried: all.length, counting: counted(asked, 1 << vectorBits) };
+}
+
+/** Whether extents and strides are powers of two: then an access takes the same at all its places. */
+function linear({ layout }) {
+  return [layout.shape, layout.stride].flat(Infinity).every((each) => (each & (each - 1)) === 0);
 }
 
 /** Every legal swizzle that keeps vectors whole and is no more than the tile: those that can change a bank. */
@@ -47,44 +51,34 @@ function* candidates(bytes, vectorBits) {
   }
 }
 
-function bytesOf(tile) {
-  return (Math.max(...tile.offsets) + 1) * (tile.elementBits / 8);
-}
-
-function rawAddresses(tile, { places, width, starts }) {
-  const size = tile.elementBits / 8;
-  const addresses = tile.offsets.map((offset) => offset * size);
-  const at = (start) => laneAddresses(movedTo(places, start), width, tile, addresses);
-  let others;
-  return { own: at([0, 0]), others: () => (others ??= starts.slice(0, MOST_STARTS).map(at)) };
-}
-
-const moved = (addresses, swizzle) => addresses.map((address) => (address < 0 ? -1 : swizzle.apply(address)));
-
-function excessOf(addresses, width, swizzle) {
-  return wavefronts(moved(addresses, swizzle), width).excess;
-}
-
-/** Whether no two lanes of a phase ask one bank for two words. */
-function isFree(addresses, width, swizzle) {
-  const unit = Math.max(width, WORD);
+/** Wavefronts above one a phase that an access takes under a swizzle; with `first`, 1 as soon as there is one. */
+function wavefrontsOf(addresses, width, swizzle, first = false) {
+  const unit = Math.max(width, WORD); // aligned vectors use the same banks or none in common
+  const lanes = Math.min(addresses.length, (BANKS * WORD) / unit);
   const groups = (BANKS * WORD) / unit;
-  const asked = new Int32Array(groups);
-  for (let lane = 0; lane < addresses.length; lane++) {
-    if (lane % groups === 0) asked.fill(-1);
-    if (addresses[lane] < 0) continue;
-    const vector = Math.floor(swizzle.apply(addresses[lane]) / unit);
-    if (asked[vector % groups] >= 0 && asked[vector % groups] !== vector) return false;
-    asked[vector % groups] = vector;
+  let excess = 0;
+  for (let start = 0; start < addresses.length; start += lanes) {
+    const vectors = new Set();
+    const asked = new Uint8Array(groups);
+    let most = 0;
+    for (let lane = start; lane < start + lanes; lane++) {
+      if (addresses[lane] < 0) continue;
+      const vector = Math.floor(swizzle.apply(addresses[lane]) / unit);
+      if (vectors.has(vector)) continue;
+      vectors.add(vector);
+      most = Math.max(most, ++asked[vector % groups]);
+      if (first && most > 1) return 1;
+    }
+    excess += Math.max(0, most - 1);
   }
-  return true;
+  return excess;
 }
 
 /** The request that asks for one word each of more vectors at once than fit across the banks; null if there is none. */
-function counted(raw, requests, kept) {
+function counted(asked, kept) {
   const places = (BANKS * WORD) / kept;
-  for (const [index, { own }] of raw.entries()) {
-    for (const phase of wavefronts(own, requests[index].width).phases) {
+  for (const [index, { own, width }] of asked.entries()) {
+    for (const phase of wavefronts(own, width).phases) {
       const byWord = new Map();
       for (const lane of phase.lanes) {
         if (own[lane] < 0) continue;

@@ -99,12 +99,16 @@ def watched(page) -> list[str]:
     faults: list[str] = []
     page.on("pageerror", lambda error: faults.append(f"error: {error}"))
     page.on("console", lambda said: faults.append(f"console: {said.text}") if said.type == "error" else None)
-    page.on("requestfailed", lambda request: faults.append(f"failed: {request.url}"))
+    page.on("requestfailed", lambda request: faults.append(f"failed: {request.url}") if _lost(request) else None)
     page.on(
         "response", lambda answer: faults.append(f"{answer.status}: {answer.url}") if answer.status >= 400 else None
     )
     page.on("request", lambda asked: None if _own(asked.url) else faults.append(f"external: {asked.url}"))
     return faults
+
+
+def _lost(request) -> bool:
+    return request.failure != "net::ERR_ABORTED"  # what a page still waited for when it was left
 
 
 def _own(url: str) -> bool:
