@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def on_config(config: Any) -> Any:
         found = publishing.write_pages(Path(config.docs_dir))
     except notebooks.OutOfStep as error:
         raise PluginError(str(error)) from None
-    playground.write(Path(config.docs_dir) / "playground" / "recipes.json")
+    _write_playground(Path(config.docs_dir) / "playground" / "recipes.json")
     tracks: dict[str, list[dict[str, str]]] = {}
     for recipe in found:  # in reading order: by track, then as its front matter says
         tracks.setdefault(recipe.track.capitalize(), []).append({recipe.title: f"recipes/{recipe.name}.md"})
@@ -49,6 +50,15 @@ def on_config(config: Any) -> Any:
         if "Recipes" in entry:
             entry["Recipes"] = [{track: pages} for track, pages in tracks.items()]
     return config
+
+
+def _write_playground(path: Path) -> None:
+    if playground.is_current(path):
+        return
+    command = [sys.executable, "-m", "tools.publish.playground", str(path)]
+    done = subprocess.run(command, cwd=playground.ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise PluginError(f"{path}: not written\n{done.stderr}")
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:

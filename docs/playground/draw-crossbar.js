@@ -4,7 +4,7 @@ import { BANKS, WORD } from "./banks.js";
 import { CONFLICT, GROUPS } from "./draw-tile.js";
 import { svg } from "./svg.js";
 
-const [LEFT, TOP, STEP, BANK] = [118, 30, 20, 24]; // pixels
+const [LEFT, TOP, STEP, BANK] = [156, 30, 20, 24]; // pixels
 const PACE = 650; // milliseconds a lane
 const FLIGHT = 420; // of these in motion
 

@@ -19,8 +19,9 @@ LOOKED_AT = (  # for axe: one of each sort of page
 )  # fmt: skip
 
 # The smallest text of each picture, as it is on the screen: an SVG is scaled by its view box.
-TEXTS = """() => [...document.querySelectorAll("svg text, svg tspan")].filter((e) => e.checkVisibility() && e.textContent.trim())
-  .map((e) => [parseFloat(getComputedStyle(e).fontSize) * (e.getScreenCTM()?.a ?? 1), e.textContent.trim().slice(0, 30)])
+TEXTS = """() => [...document.querySelectorAll("svg text, svg tspan")]
+  .filter((e) => e.checkVisibility() && e.textContent.trim())
+  .map((e) => [parseFloat(getComputedStyle(e).fontSize) * (e.getScreenCTM()?.a ?? 1), e.textContent.trim()])
   .filter(([size]) => size < SMALLEST)""".replace("SMALLEST", str(SMALLEST - 0.05))
 # Code blocks that are wider than their box: one must scroll sideways to read them.
 CUT = """() => [...document.querySelectorAll("article pre > code")].filter((e) => e.checkVisibility())
