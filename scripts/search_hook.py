@@ -16,8 +16,9 @@ from mkdocs.exceptions import PluginError
 from mkdocs.plugins import event_priority
 
 # Pages that explain come first, the reference and what is for contributors last; front matter's `search: boost` wins.
-_BOOSTS = {"api/": 0.1, "architecture/": 0.2, "open/": 0.2, "faults/": 0.3, "playground/": 0.5, "recipes/primer/": 1.3}
+_BOOSTS = {"api/": 0.01, "architecture/": 0.2, "open/": 0.2, "faults/": 0.3, "playground/": 0.5, "recipes/primer/": 1.3}
 _WORKER = re.compile(r"assets/javascripts/workers/(search\.\w+\.min\.js)")
+_DIALOG = 'data-md-component="search" role="dialog"'
 _PICTURE = re.compile(r"<svg (?=[^>]*class=\"ckd\")")
 _FIGURE = re.compile(r"<td (?=style=\"text-align: right)")
 _CODE = re.compile(r"<pre>.*?</pre>", re.DOTALL)
@@ -43,7 +44,7 @@ def on_page_context(context: Any, page: Any, **_: Any) -> Any:
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:
-    """Puts our worker in front of the theme's."""
+    """Puts our worker in front of the theme's, and gives its dialog a name."""
     return _with_worker(output, page.file.src_uri)
 
 
@@ -56,7 +57,7 @@ def _with_worker(output: str, name: str) -> str:
     found, times = _WORKER.subn(r"assets/search.js?\1", output)
     if times != 1:
         raise PluginError(f"{name}: got {times} search workers; needed one, that of mkdocs-material")
-    return found
+    return found.replace(_DIALOG, f'{_DIALOG} aria-label="Search"')
 
 
 @event_priority(-100)  # behind the search plugin, which writes the index

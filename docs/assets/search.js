@@ -33,11 +33,18 @@ async function load() {
   self.dispatchEvent(new MessageEvent("message", { data: { type: QUERY, data: last } }));
 }
 
-/** Of a name made of parts, split-K or make_composed_layout, every part must be found: the theme asks so for quotes. */
+/**
+ * Of a name made of parts, split-K or make_composed_layout, every part must be found: the theme asks so for quotes. Of
+ * another word it looks for what begins so; without a plural's s that finds both.
+ */
 function together(query) {
   const parts = new RegExp(setup.config.separator);
   return query
     .split(/\s+/)
-    .map((word) => (/^["+~-]/.test(word) || word.split(parts).filter(Boolean).length < 2 ? word : `"${word.split(parts).filter(Boolean).join(" ")}"`))
+    .map((word) => {
+      const named = word.split(parts).filter(Boolean);
+      if (/^["+~-]/.test(word)) return word;
+      return named.length > 1 ? `"${named.join(" ")}"` : word.replace(/(?<=\w{3}[^s\W])s$/, "");
+    })
     .join(" ");
 }

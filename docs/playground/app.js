@@ -112,7 +112,7 @@ function showFound({ search, requests, counts, swizzle, rawAsked, own, tile }) {
     parts.push(html("p", {}, `No layout can, and counting proves it: vectors of ${kept} bytes stay whole, ${requests[index].text} asks ` +
       `for one word each of ${vectors} of them at once, and the banks hold ${places} side by side. That takes ${least} wavefronts at least.`));
   }
-  parts.push(countsTable(requests, counts, tile, best));
+  parts.push(scrolled("Wavefronts of one instruction", countsTable(requests, counts, tile, best)));
   for (const each of [...new Set([swizzle, best].map(String))].map((text) => [swizzle, best].find((s) => String(s) === text))) {
     parts.push(...proof(each, rawAsked, own));
   }
@@ -125,6 +125,11 @@ function showFound({ search, requests, counts, swizzle, rawAsked, own, tile }) {
   byId("pg-find").replaceChildren(...parts);
 }
 
+/** A box that scrolls where its content is wider than the page. */
+function scrolled(name, content) {
+  return html("div", { class: "pg-scroll", tabindex: "0", role: "region", "aria-label": name }, content);
+}
+
 function countsTable(requests, counts, tile, best) {
   const table = byteAddresses(tile, best);
   const head = ["access", "unswizzled", "now", `with ${best}`, "ideal"].map((text) => html("th", { scope: "col" }, text));
@@ -133,8 +138,7 @@ function countsTable(requests, counts, tile, best) {
     const figures = [counts[i].before.actual, counts[i].now.actual, bestCount.actual, bestCount.ideal];
     return html("tr", {}, html("th", { scope: "row" }, text), ...figures.map((figure) => html("td", {}, figure)));
   });
-  const caption = html("caption", {}, "Wavefronts of one instruction");
-  return html("table", { class: "pg-proof" }, caption, html("thead", {}, html("tr", {}, ...head)), html("tbody", {}, ...rows));
+  return html("table", { class: "pg-proof" }, html("thead", {}, html("tr", {}, ...head)), html("tbody", {}, ...rows));
 }
 
 /** Why the access takes what it takes under a swizzle, in the words of linear algebra. */
@@ -149,7 +153,7 @@ function proof(swizzle, rawAsked, own) {
     rank === size
       ? `the ${plural(size, "difference")} between lanes have independent bank bits (rank ${rank}). No XOR of them is 0 in all bank bits, so no two of the ${2 ** size} addresses of a phase share a bank.`
       : `the ${plural(size, "difference")} between lanes have bank bits of rank ${rank} alone: 2^(${size} - ${rank}) = ${2 ** (size - rank)} addresses of a phase meet in each bank, so a phase takes ${plural(2 ** (size - rank), "wavefront")}.`;
-  const table = size ? [html("div", { class: "pg-scroll", tabindex: "0", role: "region", "aria-label": `Proof for ${swizzle}` }, proofTable(first, swizzle))] : [];
+  const table = size ? [scrolled(`Bank bits under ${swizzle}`, proofTable(first, swizzle))] : [];
   return [html("h3", {}, `Why: ${own.text} under ${swizzle}`), html("p", {}, `Over GF(2), ${said}`), ...table];
 }
 

@@ -27,20 +27,24 @@ EXPLAINED = {
 }
 
 
+SETTLED = """(words) => {  // the results are of these words, and no more are on their way
+  const items = [...document.querySelectorAll(".md-search-result__item")];
+  const links = items.map((item) => item.querySelector("a").href).join(" ");
+  const same = links && links === window.seen?.links && words === window.seen.words;
+  window.seen = { links, words, since: same ? window.seen.since : performance.now() };
+  return same && performance.now() - window.seen.since > 800;
+}"""
+
+
 def found(page, site: str, words: str) -> list[str]:
     """The addresses of the results' pages, the best first."""
-    page.locator("[data-md-component=search-query]").fill("")
-    page.locator("[data-md-component=search-query]").press_sequentially(words)
-    page.wait_for_function(
-        """(words) => {
-          const said = document.querySelector(".md-search-result__meta").textContent;
-          return /\\d+ matching/.test(said) && document.querySelector(".md-search-result__item");
-        }""",
-        arg=words,
-    )
-    page.wait_for_timeout(300)  # the results of the last letter replace those of the one before
+    field = page.locator("[data-md-component=search-query]")
+    field.fill(words[:-1])
+    field.press("End")
+    field.press_sequentially(words[-1])
+    page.wait_for_function(SETTLED, arg=words, polling=100)
     links = page.locator(".md-search-result__item").evaluate_all(
-        "items => items.map((item) => new URL(item.querySelector('a').href).href.split(/[?#]/)[0])"
+        "items => items.map((item) => item.querySelector('a').href.split(/[?#]/)[0])"
     )
     return [link.removeprefix(site) for link in links]
 
