@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from tools.publish import (
     ladders,
     moving,
     notebooks,
+    playground,
     probe_tables,
     results,
     side_by_side,
@@ -47,7 +49,8 @@ _MARKS = {
     "<!-- bench rasters -->": benchmarks.rasters,
     "<!-- bench roofline -->": benchmarks.rooflines,
 }
-_OWN_WORDS = ("glossary.md", "api/", "architecture.md", "open.md")  # pages whose terms are not linked to the glossary
+# Pages whose terms are not linked to the glossary.
+_OWN_WORDS = ("glossary.md", "api/", "architecture.md", "open.md", "playground/")
 _MINUTES = re.compile(r"<!-- minutes: (?P<names>[\w/ ]+) -->")
 _CONTRACT = re.compile(r"<!-- contract: (?P<names>[\w ]+) -->")
 
@@ -58,6 +61,7 @@ def on_config(config: Any) -> Any:
         found = publishing.write_pages(Path(config.docs_dir))
     except notebooks.OutOfStep as error:
         raise PluginError(str(error)) from None
+    _write_playground(Path(config.docs_dir) / "playground" / "recipes.json")
     # A section begins with the track's ladder, where it has one: Material shows that page for the section's title.
     first: dict[str, list[Any]] = {track: [f"recipes/{track}/index.md"] for track in ladders.tracks()}
     tracks: dict[str, list[Any]] = {}
@@ -71,6 +75,15 @@ def on_config(config: Any) -> Any:
         if "Recipes" in entry:
             entry["Recipes"] = [{track: pages} for track, pages in tracks.items()]
     return config
+
+
+def _write_playground(path: Path) -> None:
+    if playground.is_current(path):
+        return
+    command = [sys.executable, "-m", "tools.publish.playground", str(path)]
+    done = subprocess.run(command, cwd=playground.ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise PluginError(f"{path}: not written\n{done.stderr}")
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:

@@ -186,14 +186,14 @@ def rooflines(root: Path | None = None) -> str:
 
 def roofline(name: str, root: Path | None = None) -> draw.Picture | None:
     """The rate of a recipe by FLOP a byte, under its ceiling in the same runs and the bandwidth of a read; or None."""
-    of_shape = {tuple(r["shape"]): r for r in _current(timed(name, root)) if CEILING in r["peers"]}
+    of_shape = {tuple(r["shape"]): r for r in current_of(timed(name, root)) if CEILING in r["peers"]}
     shown = {shape: of_shape[shape] for shape in ON_ROOF if shape in of_shape}
     bandwidths = [r for r in records.select(MEMORY, records.CEILING, None, root) if not records.is_stale(r)]
     if not shown or not bandwidths:
         return None
     reads = bandwidths[0]["figures"]["read"]
     size = max(reads, key=lambda mib: int(mib.split()[0]))  # far more than L2 holds
-    points = {_in_short(shape): (round(intensity(shape), 1), r["figures"]["tflops"]) for shape, r in shown.items()}
+    points = {in_short(shape): (round(intensity(shape), 1), r["figures"]["tflops"]) for shape, r in shown.items()}
     peak = max(r["peers"][CEILING]["tflops"] for r in shown.values())
     device = next(iter(shown.values()))["device"]
     note = f"roof: the ceiling in the same runs, and {reads[size]['gbps']:.0f} GB/s, read from {size} of memory"

@@ -1,0 +1,190 @@
+"""The playground as a reader uses it: mouse, keyboard, address bar, phone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cookbook.layouts import Layout, SmemLayout
+from cookbook.recipe import catalog
+from cookbook.solve.instructions import parse
+from cookbook.swizzle import Swizzle
+
+MOST_MS = 50  # from a change of the form until everything on the page follows it
+PHONE = {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2, "has_touch": True}
+
+# How long each of many changes takes: the handler runs, and draws, before dispatchEvent returns.
+TIMED = """(changes) => {
+  const form = document.getElementById("pg-form").elements;
+  const change = ([name, value]) => {
+    form[name].value = value;
+    const began = performance.now();
+    form[name].dispatchEvent(new Event("input", { bubbles: true }));
+    return performance.now() - began;
+  };
+  const rounds = Array.from({ length: 5 }, () => changes.map(change)); // the shortest: this machine may do other things
+  return changes.map((each, i) => [String(each), Math.min(...rounds.map((times) => times[i]))]);
+}"""
+CHANGES = [
+    ["bits", "16"], ["rows", "128"], ["columns", "64"], ["B", "3"], ["B", "0"], ["kind", "column"], ["kind", "row"],
+    ["kind", "ldmatrix"], ["row", "16"], ["padding", "8"], ["padding", "0"], ["kind-of-layout", "K_SW128"],
+    ["kind-of-layout", "row"], ["rows", "256"], ["bits", "32"], ["columns", "128"],
+]  # fmt: skip
+
+
+@pytest.fixture
+def playground(page, site):
+    page.goto(site + "playground/", wait_until="networkidle")
+    page.wait_for_selector("#pg-result strong")
+    yield page
+    assert page.faults == []
+
+
+def result(page) -> str:
+    return page.locator("#pg-result").inner_text()
+
+
+def test_a_conflict_is_counted_and_the_swizzle_that_is_found_frees_it(playground):
+    assert result(playground).startswith("32 wavefronts for ldmatrix.x4@16x16, where 4 would do")
+    playground.get_by_role("button", name="Find me a swizzle").click()
+    assert result(playground).startswith("4 wavefronts for ldmatrix.x4@16x16: no bank conflict. Unswizzled: 32.")
+    assert [playground.locator(f"[name={each}]").input_value() for each in "BMS"] == ["3", "4", "3"]
+    assert "rank 3" in playground.locator("#pg-find").inner_text()
+    assert "cute.make_swizzle(3, 4, 3)" in playground.locator("#pg-code").inner_text()
+
+
+def test_what_no_swizzle_serves_is_proved(playground):
+    playground.get_by_role("button", name="no swizzle can").click()
+    said = playground.locator("#pg-find").inner_text()
+    assert "No Swizzle<B,M,S> of this layout serves all of these" in said and "counting proves it" in said
+
+
+def test_the_address_bar_keeps_the_state(playground, site):
+    playground.get_by_role("button", name="ldmatrix under SW128").click()
+    playground.locator("[name=rows]").fill("128")
+    playground.locator("[name=row]").fill("16")
+    playground.get_by_label("in memory").check()
+    playground.wait_for_function("location.search.includes('view=memory')")
+    before, code = result(playground), playground.locator("#pg-code").inner_text()
+    playground.goto(playground.url)
+    playground.wait_for_selector("#pg-result strong")
+    assert (result(playground), playground.locator("#pg-code").inner_text()) == (before, code)
+    assert playground.locator("[name=row]").input_value() == "16" and playground.get_by_label("in memory").is_checked()
+    playground.goto(site + "playground/?rows=x&swizzle=9,9,1&access=<b>&lanes=" + "1" * 900)  # from anywhere
+    playground.wait_for_selector("#pg-error:visible")
+
+
+def test_every_recipe_opens_with_the_layout_that_cute_gives_it(page, site, built):
+    opened = json.loads((built / "playground" / "recipes.json").read_text(encoding="utf-8"))
+    assert {r.name for r in catalog.recipes() if r.kind == "gemm"} <= opened.keys()
+    wrong = []
+    for name, entry in opened.items():
+        page.goto(f"{site}playground/?recipe={name}")
+        page.wait_for_selector("#pg-result strong")
+        for operand, tile in entry["tiles"].items():
+            page.locator("[name=operand]").select_option(operand)
+            shape, stride = (eval(part, {}) for part in tile["layout"].split(":"))
+            layout = SmemLayout(Layout(shape, stride), Swizzle(*tile["swizzle"]), tile["bits"])
+            plain, table = layout.outer.table(), layout.byte_offsets()
+            table = table.T if plain[0, 1:2].sum() != 1 and plain[1:2, 0].sum() == 1 else table
+            counted = _wavefronts(parse(tile["access"]), table, tile["bits"])
+            if not result(page).startswith(f"{counted} wavefront") or page.locator("#pg-error").is_visible():
+                wrong.append((name, operand, result(page)))
+    assert wrong == [] and page.faults == []
+
+
+def _wavefronts(access, table, bits: int) -> int:
+    from cookbook import banks
+
+    asked = access.access(table.copy(), bits)
+    load = access.name.startswith("ld") and not access.matrices
+    return banks.wavefronts(asked.addresses, asked.width, load=load).actual
+
+
+def test_it_reacts_at_once(playground):
+    took = playground.evaluate(TIMED, CHANGES)
+    slow = [(change, round(ms)) for change, ms in took if ms >= MOST_MS]
+    print(f"{len(took)} changes: {max(ms for _, ms in took):.1f} ms at most")
+    assert slow == []
+
+
+def test_wavefronts_go_lane_by_lane(playground):
+    said = playground.locator("#pg-crossbar .pg-said")
+    assert said.inner_text() == "Phase 1 of 4, wavefront 1 of 8: lane 0, byte 0, banks 0 to 3."
+    playground.get_by_role("button", name="Step on").click()
+    assert said.inner_text().startswith("Phase 1 of 4, wavefront 2 of 8: lane 1, byte 128")
+    playground.get_by_role("button", name="Play").click()
+    playground.wait_for_function("document.querySelector('.pg-said').textContent.includes('lane 3')")
+    playground.get_by_role("button", name="Pause").click()
+    playground.get_by_role("button", name="First step").click()
+    assert "lane 0" in said.inner_text()
+
+
+def test_own_lanes(playground):
+    playground.locator("[name=kind]").select_option("lanes")
+    playground.locator("[name=lanes]").fill("0,0 1,0 2,0 - 3,0")
+    assert result(playground).startswith("4 wavefronts for ld128@lanes, where 1 would do")
+    playground.locator("[name=lanes]").fill("0,0 nonsense")
+    assert "needed row,column" in playground.locator("#pg-error").inner_text()
+    assert playground.locator("[name=lanes]").input_value() == "0,0 nonsense"  # what one types stays
+
+
+def test_the_code_is_copied(browser, site):
+    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    page.goto(site + "playground/", wait_until="networkidle")
+    page.get_by_role("button", name="Find me a swizzle").click()
+    page.locator("#pg-copy").click()
+    page.wait_for_function("document.getElementById('pg-copied').textContent === 'Copied.'")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied == page.locator("#pg-code").inner_text() and copied.startswith("import cutlass.cute as cute\n")
+    context.close()
+
+
+def test_the_pipeline_follows_the_stages(playground):
+    playground.locator("#pg-pipeline [name=load]").fill("3")
+    assert "wait 0 of" in playground.locator("#pg-idle").inner_text()
+    playground.locator("#pg-pipeline [name=stages]").fill("1")
+    assert "wait 33 of 45 units. 4 stages would" in playground.locator("#pg-idle").inner_text()
+
+
+def test_the_keyboard_reaches_everything(playground):
+    every = "#pg-form :is(input, select, textarea, button), #pg-pipeline input, .pg button, .pg-scroll"
+    wanted = playground.locator(every).evaluate_all(
+        "all => all.filter((e) => !e.disabled && e.checkVisibility()).map((e, i) => (e.dataset.reach = i))"
+    )
+    reached = set()
+    playground.locator("h1").click()
+    for _ in range(200):
+        playground.keyboard.press("Tab")
+        reached.add(playground.evaluate("document.activeElement.dataset.reach"))
+    radios = playground.locator("[name=pg-view]").evaluate_all("all => all.map((e) => e.dataset.reach)")
+    missed = {str(each) for each in wanted} - reached - set(radios[1:])  # arrows go from one radio button to the next
+    assert missed == set()
+
+
+def test_the_tile_has_a_cursor_for_the_keyboard(playground):
+    playground.locator("#pg-tile").focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
+        playground.keyboard.press(key)
+    assert playground.locator("#pg-cell").inner_text() == "Element (1, 8): byte 144, line 1, bank 4."
+    playground.keyboard.press("Enter")
+    assert [playground.locator(f"[name={each}]").input_value() for each in ("row", "column")] == ["1", "8"]
+
+
+@pytest.mark.parametrize("page", [PHONE], indirect=True, ids=["phone"])
+def test_it_fits_a_phone(playground):
+    wide = playground.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert wide <= 0
+    cut = playground.locator(".pg :is(input, select, button, label)").evaluate_all(
+        """all => all.filter((e) => e.checkVisibility() && e.getBoundingClientRect().right > innerWidth + 1)
+                    .map((e) => e.name)"""
+    )
+    assert cut == []
+
+
+@pytest.mark.parametrize("page", [{"reduced_motion": "reduce"}], indirect=True, ids=["still"])
+def test_nothing_moves_where_one_wants_it_so(playground):
+    playground.get_by_role("button", name="Step on").click()
+    assert playground.locator("#pg-crossbar .dot").get_attribute("cx") == "-20"

@@ -1,0 +1,93 @@
+"""The built index, asked in a real browser: the field's words find the page that explains them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+LARGEST = 300_000  # bytes of the index, gzipped
+# For each word, pages that explain it: one of them must be among the first three results.
+EXPLAINED = {
+    "bank conflict": ["recipes/foundations/bank_conflicts/"],
+    "swizzle": ["recipes/foundations/swizzle_parameters/", "recipes/foundations/xor_swizzle/"],
+    "split-K": ["recipes/hopper/split_k_gemm/"],
+    "stream-K": ["glossary/", "recipes/hopper/split_k_gemm/"],
+    "Swizzle<3,4,3>": ["recipes/primer/composed_layouts/", "recipes/foundations/swizzle_parameters/"],
+    "make_composed_layout": ["recipes/primer/composed_layouts/"],
+    "local_tile": ["recipes/primer/layouts/"],
+    "TMA": ["recipes/hopper/tma_copy/"],
+    "tcgen05": ["recipes/blackwell/tma_tcgen05_gemm/"],
+    "SW128": ["recipes/foundations/mma_smem_atoms/"],
+    "ldmatrix": ["recipes/foundations/fragments_and_ldmatrix/"],
+    "epilogue": ["recipes/hopper/overlapped_epilogue_gemm/"],
+    "rasterization": ["recipes/foundations/thread_block_swizzle/"],
+    "ping-pong": ["recipes/hopper/pingpong_gemm/"],
+}
+
+
+SETTLED = """(words) => {  // the results are of these words, and no more are on their way
+  const items = [...document.querySelectorAll(".md-search-result__item")];
+  const links = items.map((item) => item.querySelector("a").href).join(" ");
+  const same = links && links === window.seen?.links && words === window.seen.words;
+  window.seen = { links, words, since: same ? window.seen.since : performance.now() };
+  return same && performance.now() - window.seen.since > 800;
+}"""
+
+
+def found(page, site: str, words: str) -> list[str]:
+    """The addresses of the results' pages, the best first."""
+    field = page.locator("[data-md-component=search-query]")
+    field.fill(words[:-1])
+    field.press("End")
+    field.press_sequentially(words[-1])
+    page.wait_for_function(SETTLED, arg=words, polling=100)
+    links = page.locator(".md-search-result__item").evaluate_all(
+        "items => items.map((item) => item.querySelector('a').href.split(/[?#]/)[0])"
+    )
+    return [link.removeprefix(site) for link in links]
+
+
+def test_the_index_is_small_and_has_no_bodies_of_code(built):
+    settings = json.loads((built / "search" / "search_index.json").read_text(encoding="utf-8"))
+    assert settings["docs"] == []
+    packed = (built / "search" / "documents.json").read_bytes()
+    assert len(gzip.compress(packed, 9)) < LARGEST
+    documents = json.loads(packed)
+    assert not any("<pre" in each["text"] for each in documents)
+    assert any("make_composed_layout" in each["text"] for each in documents)  # names of code are kept
+
+
+def test_the_index_is_loaded_when_one_searches_and_not_before(page, site):
+    asked = []
+    page.on("request", lambda request: asked.append(request.url.removeprefix(site)))
+    page.goto(site + "start/", wait_until="networkidle")
+    page.locator("[data-md-component=search-query]").click()
+    page.wait_for_timeout(300)
+    assert not any("documents.json" in each for each in asked)
+    assert "recipes/hopper/split_k_gemm/" in found(page, site, "split-K")[:3]
+    assert asked.count("search/documents.json") == 1
+    assert page.faults == []
+
+
+def test_words_of_the_field_find_their_page_among_the_first_three(page, site):
+    page.goto(site, wait_until="networkidle")
+    page.locator("[data-md-component=search-query]").click()
+    first = {words: found(page, site, words)[:3] for words in EXPLAINED}
+    missed = {words: pages for words, pages in first.items() if not set(pages) & set(EXPLAINED[words])}
+    assert missed == {}
+    assert page.faults == []
+
+
+@pytest.mark.parametrize("words", ["swizzle", "wavefronts", "epilogue"])
+def test_the_reference_is_ranked_behind_the_pages_that_explain(page, site, words):
+    page.goto(site, wait_until="networkidle")
+    page.locator("[data-md-component=search-query]").click()
+    assert not any(each.startswith("api/") for each in found(page, site, words)[:3])
+
+
+def test_an_address_with_a_question_searches(page, site):
+    page.goto(site + "start/?q=tcgen05")
+    page.wait_for_selector(".md-search-result__item")
+    assert "tcgen05" in page.locator(".md-search-result__item").first.inner_text()

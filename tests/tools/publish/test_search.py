@@ -1,0 +1,51 @@
+"""What the site's search is given of a page, and which page explains a term."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from cookbook.recipe import catalog
+
+pytest.importorskip("mkdocs")
+ROOT = catalog.recipes_root().parent
+
+
+@pytest.fixture(scope="module")
+def hook():
+    spec = importlib.util.spec_from_file_location("search_hook", ROOT / "scripts" / "search_hook.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_of_code_the_names_stay_that_prose_has_not(hook):
+    code = "<pre><code>x = cute.make_layout(TiledCopy, a_b)\nreturn 1</code></pre>"
+    text = f"<p>Call <code>make_layout</code>.</p>{code}<p>End</p>"
+    assert hook.without_code(text) == "<p>Call <code>make_layout</code>.</p> <p>End</p> TiledCopy a_b"
+
+
+def test_pictures_and_figures_are_left_out(hook):
+    page = (
+        '<svg xmlns="x" class="ckd"></svg><svg class="icon"></svg><td style="text-align: right;">3.8</td><td>word</td>'
+    )
+    made = hook.on_page_content(page)
+    assert made.count("data-search-exclude") == 2
+    assert '<svg class="icon">' in made and "<td>word" in made
+
+
+def test_the_glossary_says_which_page_explains_a_term(hook):
+    terms = hook.terms((ROOT / "docs" / "glossary.md").read_text())
+    assert "Split-K" in terms["recipes/hopper/split_k_gemm/"]
+    assert "make_composed_layout" in terms["recipes/primer/composed_layouts/"]  # a name in a definition
+    assert "SW128" in terms["recipes/foundations/mma_smem_atoms/"]
+    assert "GPC" not in terms["glossary/"] and terms["glossary/"]  # those that no page explains
+
+
+def test_a_page_of_another_theme_is_refused(hook):
+    with pytest.raises(Exception, match="got 0 search workers; needed one"):
+        hook.on_post_template("<html></html>", template_name="404.html")
+    page = '{"search": "../assets/javascripts/workers/search.0a1b.min.js"}'
+    made = hook.on_post_template(page, template_name="404.html")
+    assert made == '{"search": "../assets/search.js?search.0a1b.min.js"}'
