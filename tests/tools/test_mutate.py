@@ -115,9 +115,11 @@ def test_what_becomes_of_a_mutant(tmp_path, old, new, outcome, said):
     recipe = catalog.find(HOPPER)
     source = catalog.without_lab(recipe.file.read_text(encoding="utf-8"))
     assert old in source
-    traces = mutate.Subject(recipe, mutate._written(source, tmp_path / "original.py")).traces()
+    whole = mutate._written(source, tmp_path / "original.py")
+    subject = mutate.Subject(recipe, whole)
     file = mutate._written(source.replace(old, new), tmp_path / "mutant.py")
-    *_, (found, by) = mutate.judged(recipe, file, mutate.Original(traces, ("",)))
+    compared = mutate.Original(whole, tuple(map(subject.trace, subject.configs)))
+    *_, (found, by) = mutate.judged(recipe, file, compared)
     assert found == outcome
     assert said in by
 
@@ -154,6 +156,25 @@ def test_the_page_says_what_became_of_all_and_shows_every_survivor():
     shown = faults.mutation_score({HOPPER: {"device": "of another text", "possible": 9, "mutants": rows}})
     assert f"| [{HOPPER}](recipes/{HOPPER}.md), of earlier code | 3 of 9 | 50% | 1 |  |  | 1 |" in shown
     assert f"| {HOPPER}, line 3 | `a \\| b` | `pass` | right but slow | one barrier more |" in shown
+
+
+def test_the_page_sums_up_the_recipes_of_a_track():
+    of = {"device": "x", "possible": 9}
+    names = ("hopper/split_k_gemm", HOPPER, "ampere/smem_gemm")
+    held = ([_row("product")] * 3, [_row("survived", "hole", "y"), _row("compiler")], [_row("product")])
+    records = {name: of | {"mutants": rows} for name, rows in zip(names, held, strict=True)}
+    lines = [
+        line.split(" | ")[:3]
+        for line in faults.mutation_score(records).splitlines()
+        if " of 9 " in line or "all" in line
+    ]
+    assert [line[0].partition("]")[0] for line in lines] == [
+        "| [ampere/smem_gemm",
+        f"| [{HOPPER}",
+        "| [hopper/split_k_gemm",
+        "| all of hopper",
+    ]
+    assert lines[-1][1:] == ["5 of 18", "75%"]
 
 
 def test_every_survivor_on_record_is_argued():
