@@ -2,9 +2,9 @@
 
 Which levels there are depends on the recipe's kind: a study has layout (its facts), compiled if it has kernels, and
 those of ran, timed and counted at which it measures something.
-layout, model, product, pipeline and compiled run anywhere. ran and timed run where a GPU can run the recipe; counted
-and sanitized where NVIDIA's tools are there too, and only when asked for, for they take minutes. What does not run here
-is shown as results/ has it, or as not checked.
+layout, model, product, host, pipeline and compiled run anywhere. ran and timed run where a GPU can run the recipe;
+counted and sanitized where NVIDIA's tools are there too, and only when asked for, for they take minutes. What does not
+run here is shown as results/ has it, or as not checked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from cookbook.check import compiled as compiling
-from cookbook.check import counted, pipeline, ran, scaled, subjects, tensor_memory, transpose
+from cookbook.check import counted, host, pipeline, ran, scaled, subjects, tensor_memory, transpose
 from cookbook.check import product as followed
 from cookbook.check.evaluated import evaluated
 from cookbook.check.findings import Finding
@@ -38,6 +38,7 @@ from cookbook.recipe.majors import DEFAULT, align, configured, misfit
 PASSED, FAILED, RECORDED, STALE, NOT_CHECKED = "passed", "failed", "recorded", "stale", "not checked"
 LEVELS = ("layout", "model", "compiled", "ran", "timed", "counted", "sanitized")
 PRODUCT = "product"  # one more, of a GEMM: its kernel followed to C
+HOST = "host"  # one more, of a GEMM: what its `matmul` launches
 PIPELINE = "pipeline"  # one more, of a GEMM whose warps wait for one another, or for copies
 MODEL_SHAPES: tuple[Shape, ...] = ((200, 333, 64), (72, 40, 136))  # ragged in M and N; in K too
 TIMED_SHAPES: tuple[Shape, ...] = ((4096, 4096, 4096),)
@@ -244,6 +245,8 @@ def plan(
             add("model", d, m, model_levels, d, s, targets, shape=s)
     for d, m in product(dtypes, majors) if recipe.kind == "gemm" else ():
         add(PRODUCT, d, m, product_levels, d, targets, d == dtypes[0])
+    if recipe.kind == "gemm":
+        steps.append(Step(HOST, None, lambda: [host_level(recipe)]))
     for m in majors if pipeline.is_pipelined(recipe, getattr(recipe, "source", "")) else ():
         add(PIPELINE, dtypes[0], m, pipeline_levels, dtypes[0], targets)  # its dtypes have one width, and one program
     for t, d, m in product(targets, dtypes, majors):
@@ -289,17 +292,26 @@ def _stopped(level: str, error: Exception) -> str:
         return f"the kernel cannot be followed: {text}"
     if isinstance(error, (TypeError, ValueError)) and ": got " in text and "; needed " in text:
         return text
-    first = next(iter(text.splitlines()), "").removeprefix("error: ")
+    if found := _DIAGNOSTIC.search(text):
+        return f"{_COULD_NOT.get(level, level)}: {found['said']} ({found['file']}:{found['line']})"
     place = _PLACE.search(text)
     where = f" ({place[1]})" if place else ""
+    if found := _VERIFIED.search(text):
+        return f"{_COULD_NOT.get(level, level)}: {' '.join(found[1].split())}{where}"
+    first = next(iter(text.splitlines()), "").removeprefix("error: ")
     return f"{_COULD_NOT.get(level, level)}: {type(error).__name__}: {first}{where}"
 
 
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
 _PLACE = re.compile(r"--> \S*?([^/\s]+\.py:\d+)")  # in what CuTe says of the user's code
+# Of an operation that MLIR refuses: error: "code"("file.py":372:16): 'cute.gemm' op expects ...
+_DIAGNOSTIC = re.compile(r'^error: .*\("[^"]*?(?P<file>[^/"]+\.py)":(?P<line>\d+):\d+\): (?P<said>.+)$', re.MULTILINE)
+_VERIFIED = re.compile(r"^ *error: IR verification failed: (.+?)(?=\n *suggestion:|\Z)", re.MULTILINE | re.DOTALL)
 _COULD_NOT = {
     "layout": "the layouts cannot be evaluated",
     "model": "the layouts cannot be simulated",
+    PRODUCT: "the kernel cannot be traced",
+    HOST: "matmul cannot be looked at",
     PIPELINE: "the kernel cannot be traced",
     "compiled": "the kernel does not compile",
 }
@@ -472,6 +484,16 @@ def product_levels(
     return levels
 
 
+def host_level(recipe: Recipe) -> Level:
+    """What `matmul` launches for many kinds of calls, and what it refuses: no kernel runs."""
+    try:
+        found = host.findings(module_of(recipe), recipe)
+    except host.NotLaunched as reason:
+        return Level(HOST, NOT_CHECKED, reason=str(reason))
+    figures = {"launches": found[0].detail, "refused": len(found) - 1}
+    return _of_findings(HOST, found, figures)
+
+
 def pipeline_levels(recipe: Recipe, dtype: str, targets: tuple[str, ...], majors: str = DEFAULT) -> list[Level]:
     """Every interleaving of the warps over their barriers, for small problems, of each configuration of `targets`."""
     module, kind = module_of(recipe), compiling.cutlass_dtype(dtype)
@@ -502,6 +524,8 @@ def compiled_level(recipe: Recipe, compiled: compiling.Compiled, config: Any = N
     """What a compile gave: instructions, registers, spills, shared memory."""
     target, dtype = compiled.arch, compiled.dtype
     required = recipe.instructions_for(target, majors)
+    if subjects.differing(recipe):  # another width, or no cluster, is as legal: the opcode is enough
+        required = tuple(dict.fromkeys(name.partition(".")[0] for name in required))
     if recipe.kind == "transpose":
         required += module_of(recipe).INSTRUCTIONS.get(config.variant, ())
     found = compiling.findings(compiled, required)

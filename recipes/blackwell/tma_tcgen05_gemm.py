@@ -469,6 +469,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 # *not checked*. *Model* checks the layouts; *product* follows the kernel.
 
 # %% tags=["lab"]
+from cookbook import lab
 
 lab.check_cells("blackwell/tma_tcgen05_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 

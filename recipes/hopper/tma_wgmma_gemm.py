@@ -46,9 +46,9 @@ lab.gain("hopper/tma_wgmma_gemm", (4096, 4096, 4096), over=["ampere/tuned_gemm",
 # The swizzle keeps both sides free of bank conflicts. It is a *mode*, and you state it twice: in the TMA descriptor and
 # in the matrix descriptor. Where the two disagree the product is wrong, and nothing reports it.
 #
-# It has what [the first GEMM](first_gemm.ipynb) lacks, in the widest of [the swizzle modes](swizzle_modes_gemm.ipynb). If
-# you want one GEMM explained, read this one. `matmul(a, b)` is for use: `a` is (M, K), `b` is (K, N), both K-major, as
-# `x @ weight.T` is.
+# It has what [the first GEMM](first_gemm.ipynb) lacks, in the widest of [the swizzle modes](swizzle_modes_gemm.ipynb).
+# If you want one GEMM explained, read this one. `matmul(a, b)` is for use: `a` is (M, K), `b` is (K, N), both K-major,
+# as `x @ weight.T` is.
 
 # %%
 from dataclasses import dataclass
