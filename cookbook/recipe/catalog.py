@@ -63,6 +63,8 @@ class Recipe:
     compared_with: str | None = None  # another GEMM, of the same operands, that `cookbook bench` times as one more peer
     baselines: tuple[str, ...] = ()  # variants without the recipe's idea, which it is compared with
     tuned: bool = False  # whether it is the GEMM to use on its track: pages show it size by size
+    # of a GEMM that cookbook.ops may choose: multiply-adds that an SM does in a clock, by architecture: {"sm_90": 2048}
+    serves: dict[str, int] = field(default_factory=dict)
     fitted: tuple[str, ...] = ()  # figures of its Calibration that `cookbook calibrate` fits to its variants' times
     measured_by: str | None = None  # a study whose `measure_figures` gives others of them
     measures: str = ""  # what a study measures on a GPU, one of MEASURES; "" if nothing
@@ -262,9 +264,21 @@ def _check_measures(file: Path, kind: str, described: dict[str, Any]) -> None:
         raise CatalogError(f"{file}: measures: got {measures!r}; needed one of {', '.join(MEASURES)}, of a study")
     if described.get("ceiling_of") and measures != "ceiling":
         raise CatalogError(f"{file}: ceiling_of: got {described['ceiling_of']}; needed `measures: ceiling` beside it")
-    for key in ("tuned", "baselines"):
+    for key in ("tuned", "baselines", "serves"):
         if described.get(key) and kind != "gemm":
             raise CatalogError(f"{file}: {key}: got {described[key]!r}; needed none: a {kind} is no GEMM")
+    _check_serves(file, described)
+
+
+def _check_serves(file: Path, described: dict[str, Any]) -> None:
+    """Multiply-adds a clock, by architecture, of a GEMM whose operands are of its dtypes."""
+    serves, needed = described.get("serves", {}), "positive integers by architecture, as {sm_90: 2048}"
+    if not isinstance(serves, dict) or not all(re.fullmatch(r"sm_\d{2,3}", str(arch)) for arch in serves):
+        raise CatalogError(f"{file}: serves: got {serves!r}; needed {needed}")
+    if any(type(rate) is not int or rate < 1 for rate in serves.values()):
+        raise CatalogError(f"{file}: serves: got {serves!r}; needed {needed}")
+    if serves and described.get("operands"):
+        raise CatalogError(f"{file}: serves: got {serves!r}; needed none: torch.matmul takes no scale factors")
 
 
 # --- cells ------------------------------------------------------------------------------------------------
