@@ -15,8 +15,6 @@ from pretend import NoDevice
 from cookbook.ops import choice, launching
 from cookbook.recipe import catalog, entry
 
-HOPPER = choice.Gpu((9, 0), 132)
-
 
 def seen(address: int, shape: tuple[int, int], strides: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
     """The matrix at an address."""
@@ -38,7 +36,7 @@ def kernel_for(call: entry.Call):
     return launch
 
 
-def pretend(monkeypatch, gpu: choice.Gpu = HOPPER) -> list[str]:
+def pretend(monkeypatch, gpu: choice.Gpu = choice.H200) -> list[str]:
     """Returns the list into which the name of a recipe goes when a kernel of it is compiled."""
     compiled: list[str] = []
     arch = "sm_{}{}".format(*gpu.capability)

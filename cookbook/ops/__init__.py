@@ -34,8 +34,8 @@ def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     a: (..., M, K), float16 or bfloat16, on a CUDA device; leading dimensions are rows of one matrix.
     b: (K, N), the same dtype and device.
 
-    Any strides, alignment and sizes, and views that PyTorch negates when it reads them. What no recipe can read where it
-    lies is copied first; `explain` says what and why. Gradients are computed by the same operator.
+    Any strides, alignment and sizes, and views that PyTorch negates when it reads them. What no recipe can read where
+    it lies is copied first; `explain` says what and why. Gradients are computed by the same operator.
 
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the argument,
     what it got and what it needs, and nothing has been launched.

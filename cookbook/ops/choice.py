@@ -17,7 +17,7 @@ from cookbook.recipe.contract import Chooses
 from cookbook.recipe.entry import require
 from cookbook.recipe.majors import letters
 
-__all__ = ["Gpu", "Laid", "Option", "laid", "options"]
+__all__ = ["H200", "Gpu", "Laid", "Option", "laid", "options"]
 
 
 class Gpu(NamedTuple):
@@ -25,6 +25,9 @@ class Gpu(NamedTuple):
 
     capability: tuple[int, int]
     sms: int
+
+
+H200 = Gpu((9, 0), 132)
 
 
 class Laid:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -65,7 +64,7 @@ def explain(
     b: torch.Tensor | tuple[int, ...],
     *,
     dtype: torch.dtype = torch.bfloat16,
-    gpu: choice.Gpu = choice.Gpu((9, 0), 132),
+    gpu: choice.Gpu = choice.H200,
 ) -> Explanation:
     """What `matmul(a, b)` would do: the recipe, its variant, the reason, the predicted time, and what is copied.
 

@@ -1,13 +1,13 @@
 """A product from Python to the launch: the first call of a kind is checked and chosen for, further ones are looked up.
 
-What is kept of a kind is the compiled kernel with its arguments: a further call asks for the operands' kind, makes C and
-launches. That is less than a recipe's own `matmul` does, which also looks at `out`.
+What is kept of a kind is the compiled kernel with its arguments: a further call asks for the operands' kind, makes C
+and launches. That is less than a recipe's own `matmul` does, which also looks at `out`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 

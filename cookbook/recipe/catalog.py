@@ -380,17 +380,22 @@ def usage_of(recipe: Recipe) -> tuple[str, str, str]:
     return USAGE[recipe.kind]
 
 
-def standalone_source(name: str, module: str | None = None, root: Path | None = None) -> str:
+def standalone_source(name: str, module: str | None = None, root: Path | None = None, torch_op: str = "") -> str:
     """The recipe as one file that imports nothing of this package: the code of its non-lab cells under a header.
 
     Args:
         name: a recipe's name.
         module: what the header's example imports; the recipe's own file name if left out.
+        torch_op: of a GEMM: the name of an operator of PyTorch, "mylib::matmul", that the file is to define.
+
+    Raises:
+        ValueError: no such name, or the recipe is no GEMM of two matrices.
     """
     from cookbook import __version__
 
     recipe = find(name, root)
-    body = _kept_text(recipe.file.read_text(encoding="utf-8"))
+    added = [_operator(recipe, torch_op)] if torch_op else []
+    body = _kept_text(recipe.file.read_text(encoding="utf-8"), added)
     usage = ""
     if recipe.kind in USAGE:
         function, call, where = usage_of(recipe)
@@ -401,10 +406,23 @@ def standalone_source(name: str, module: str | None = None, root: Path | None = 
     return f"{_HEADER.format(packages=packages, needs=needs, **said)}\n{body}"
 
 
-def _kept_text(source: str) -> str:
+def _operator(recipe: Recipe, name: str) -> str:
+    """The code that makes a recipe's `matmul` an operator."""
+    if recipe.kind != "gemm" or recipe.operands:
+        raise ValueError(f"torch_op: got {name}; needed none: {recipe.name} is no product of two matrices alone")
+    if not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", name):
+        raise ValueError(f"torch_op: got {name!r}; needed LIBRARY::OPERATOR, as mylib::matmul")
+    return (
+        "from cookbook.recipe.operator import product_of, register\n\n"
+        f"# torch.ops.{name.replace('::', '.')}: for autograd, torch.compile, torch.export and autocast.\n"
+        f'OPERATOR = register("{name}", product_of(GEMM, matmul))\n'
+    )
+
+
+def _kept_text(source: str, added: list[str]) -> str:
     lines = source.splitlines()
     kept = [c for c in cells(source) if "lab" not in c.tags and c.kind == "code"]
-    return copy.alone("\n".join(lines[c.start + 1 : c.stop]) for c in kept)
+    return copy.alone([*("\n".join(lines[c.start + 1 : c.stop]) for c in kept), *added])
 
 
 # --- text without comments ----------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """A GEMM as an operator of PyTorch: what torch.compile, torch.export, autograd, autocast and vmap have to know of it.
 
-`register` gives an operator its schema, kernels, fake, backward, autocast and batching rule. `fitted` copies the operands
-that a recipe cannot read as they lie. `cookbook copy --torch-op` writes what it uses of this text into the copied file.
+`register` gives an operator its schema, kernels, fake, backward, autocast and batching rule. `fitted` copies the
+operands that a recipe cannot read as they lie. `cookbook copy --torch-op` writes what it uses of this text into the
+copied file.
 """
 
 from collections.abc import Callable
@@ -104,9 +105,9 @@ def by_columns(x: torch.Tensor) -> bool:
 
 
 def register(name: str, product: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Any:
-    """Define the operator `name` ("mylib::matmul") and return it: a (M, K) times b (K, N), float16 or bfloat16, on CUDA.
+    """Define the operator `name` ("mylib::matmul") and return it: a (M, K) times b (K, N), float16 or bfloat16.
 
-    product: computes it, for operands that lie anyhow.
+    product: computes it, for CUDA tensors that lie anyhow.
 
     Raises ValueError for a name without a library, or one that is taken.
     """

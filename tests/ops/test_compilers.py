@@ -129,7 +129,7 @@ def test_vmap(compiled):
         close(torch.vmap(ops.matmul, in_dims)(batch, b), torch.matmul(a, b))
     nested = torch.vmap(torch.vmap(ops.matmul, (0, None)), (0, None))
     close(nested(a[None].expand(2, 3, 16, 32), b), torch.matmul(a, b)[None].expand(2, 3, 16, 24))
-    with pytest.raises(ValueError, match="b: got a batch of matrices under vmap; needed one b for all"):
+    with pytest.raises(ValueError, match=r"b: got a batch of matrices under vmap; needed one b for all"):
         torch.vmap(ops.matmul)(a, normal(3, 32, 24))
 
 
@@ -139,11 +139,11 @@ def test_vmap(compiled):
 def test_fake_cuda_tensors_give_a_fake_product(cuda):
     made = ops.matmul(cuda(2, 16, 32), cuda(24, 32).T)
     assert (made.shape, made.dtype, made.device.type, made.is_contiguous()) == ((2, 16, 24), BF16, "cuda", True)
-    with pytest.raises(ValueError, match="b: got shape .24, 31.; needed .32, N."):
+    with pytest.raises(ValueError, match=r"b: got shape .24, 31.; needed .32, N."):
         ops.matmul(cuda(16, 32), cuda(24, 31))
-    with pytest.raises(TypeError, match="b: got torch.float16; needed torch.bfloat16, the dtype of a"):
+    with pytest.raises(TypeError, match=r"b: got torch.float16; needed torch.bfloat16, the dtype of a"):
         ops.matmul(cuda(16, 32), cuda(32, 24, dtype=torch.float16))
-    with pytest.raises(ValueError, match="b: got device cpu; needed cuda"):
+    with pytest.raises(ValueError, match=r"b: got device cpu; needed cuda"):
         ops.matmul(cuda(16, 32), torch.empty(32, 24, dtype=BF16))
 
 

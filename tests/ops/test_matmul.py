@@ -1,4 +1,4 @@
-"""cookbook.ops on operands that lie anyhow, and its gradients: against torch's, by kernels that are torch's products."""
+"""cookbook.ops on operands that lie anyhow, and its gradients: against torch's, by kernels that are torch's own."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_second_call_of_a_kind_neither_checks_nor_chooses(compiled, monkeypatc
     monkeypatch.setattr(launching, "plan", None)
     second = ops.matmul(a.clone(), b)
     assert torch.equal(first, second) and first is not second and len(compiled) == 1
-    with pytest.raises(TypeError, match="NoneType"):  # of another kind
+    with pytest.raises(TypeError, match=r"NoneType"):  # of another kind
         ops.matmul(a.half(), b.half())
 
 
@@ -127,11 +127,11 @@ def test_errors_have_one_form(compiled):
 
 
 def test_without_a_gpu_the_error_names_the_device():
-    with pytest.raises(ValueError, match="a: got device cpu; needed a CUDA device"):
+    with pytest.raises(ValueError, match=r"a: got device cpu; needed a CUDA device"):
         ops.matmul(normal(16, 32), normal(32, 24))
-    with pytest.raises(ValueError, match="a: got device cpu; needed a CUDA device"):
+    with pytest.raises(ValueError, match=r"a: got device cpu; needed a CUDA device"):
         torch.ops.cute_cookbook.matmul(normal(16, 32), normal(32, 24))
-    with pytest.raises(ValueError, match="a: got a GPU of compute capability .7, 5.; needed sm_100, "):
+    with pytest.raises(ValueError, match=r"a: got a GPU of compute capability .7, 5.; needed sm_100, "):
         ops.explain((8, 8), (8, 8), gpu=ops.explaining.choice.Gpu((7, 5), 40))
 
 
@@ -197,7 +197,7 @@ def test_forward_mode_is_refused_and_not_ignored(compiled):
 
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(normal(16, 32), normal(16, 32))
-        with pytest.raises(ValueError, match="a: got a dual tensor; needed gradients backward"):
+        with pytest.raises(ValueError, match=r"a: got a dual tensor; needed gradients backward"):
             ops.matmul(dual, normal(32, 24))
         close(ops.matmul(normal(16, 32), normal(32, 24)), torch.matmul(normal(16, 32), normal(32, 24)))
 
@@ -258,5 +258,5 @@ def test_replace_linears(compiled):
     for mine, theirs in zip(ours.parameters(), net.parameters(), strict=True):
         torch.testing.assert_close(mine.grad.float(), theirs.grad.float(), rtol=5e-2, atol=5e-3)
     assert len(calls) == 2 and ops.replace_linears(ours) == []
-    with pytest.raises(TypeError, match="model: got int; needed a torch.nn.Module"):
+    with pytest.raises(TypeError, match=r"model: got int; needed a torch.nn.Module"):
         ops.replace_linears(3)
