@@ -122,31 +122,33 @@ def register(name: str, product: Callable[[torch.Tensor, torch.Tensor], torch.Te
     for key in ("CUDA", "CPU"):  # on the CPU `product` says what is needed
         made.impl(op, product, key)
     torch.library.register_fake(name, fake_product, lib=made)
-    register_gradients(name, operator, made)
+    torch.library.register_autograd(name, backward_by(operator), setup_context=keep, lib=made)
     made.impl(op, autocasting(operator), "AutocastCUDA")
     torch.library.register_vmap(name, batching(operator), lib=made)
     return operator
 
 
-def register_gradients(name: str, operator: Any, library: torch.library.Library) -> None:
-    """The backward of a product: two more products, by the same operator."""
+def keep(ctx: Any, inputs: tuple, output: Any = None) -> None:
+    """What the backward of a product needs of its operands: of each the other one."""
+    (a, b), (of_a, of_b, *_) = inputs, ctx.needs_input_grad
+    ctx.save_for_backward(a if of_b else None, b if of_a else None)  # a frozen weight keeps no activations alive
+    ctx.by_columns = by_columns(a), by_columns(b)
 
-    def keep(ctx: Any, inputs: tuple, output: torch.Tensor) -> None:
-        (a, b), (of_a, of_b, *_) = inputs, ctx.needs_input_grad
-        ctx.save_for_backward(a if of_b else None, b if of_a else None)  # a frozen weight keeps no activations alive
-        ctx.columns = by_columns(a), by_columns(b)
 
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple:
-        (a, b), (a_columns, b_columns) = ctx.saved_tensors, ctx.columns
+def backward_by(product: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Callable[..., tuple]:
+    """The backward of a @ b: two more products."""
+
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        (a, b), (a_columns, b_columns) = ctx.saved_tensors, ctx.by_columns
         of_a = of_b = None
         # A gradient is laid out like its operand, as torch.mm's is: autograd adds it to `.grad` without a copy.
         if b is not None:
-            of_a = operator(b, grad.T).T if a_columns else operator(grad, b.T)
+            of_a = product(b, grad.T).T if a_columns else product(grad, b.T)
         if a is not None:
-            of_b = operator(grad.T, a).T if b_columns else operator(a.T, grad)
+            of_b = product(grad.T, a).T if b_columns else product(a.T, grad)
         return of_a, of_b
 
-    torch.library.register_autograd(name, backward, setup_context=keep, lib=library)
+    return backward
 
 
 def autocasting(operator: Any) -> Callable:
