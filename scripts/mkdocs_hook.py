@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this source tree
 from cookbook.publish.markdown import fence
 from cookbook.recipe import contract
 from tools import faults
-from tools.publish import benchmarks, glossary, notebooks, probe_tables, side_by_side
+from tools.publish import benchmarks, glossary, notebooks, operator_tables, probe_tables, side_by_side
 from tools.publish import pages as publishing
 
 # What a page asks for, and what makes it.
@@ -29,6 +29,10 @@ _MARKS = {
     "<!-- bench apart -->": benchmarks.apart,
     "<!-- bench ladder -->": benchmarks.ladder,
     "<!-- bench rasters -->": benchmarks.rasters,
+    "<!-- operator source -->": operator_tables.source,
+    "<!-- operator recipes -->": operator_tables.serving,
+    "<!-- operator calls -->": operator_tables.calls,
+    "<!-- operator regret -->": operator_tables.regret,
 }
 _OWN_WORDS = ("glossary.md", "api/", "architecture.md", "open.md")  # pages whose terms are not linked to the glossary
 _CONTRACT = re.compile(r"<!-- contract: (?P<names>[\w ]+) -->")

@@ -39,23 +39,15 @@ def regret(rounds: int, record: bool, as_json: bool, progress: Callable[[int], A
 
 def _shown(new: list[Any], record: bool) -> dict[str, list[Any]]:
     """Regrets by device: of what is recorded and current, or of what was measured and is not to be recorded."""
-    from cookbook.ops import choice, measuring
+    from cookbook.ops import measuring
 
     if new and not record:
         import torch
 
-        return {torch.cuda.get_device_name(): measuring.regrets(new, _gpu())}
+        return {torch.cuda.get_device_name(): measuring.regrets(new)}
     known = {device: found["shapes"].values() for device, found in measuring.read().items()}
     current = {device: [each for each in found if not measuring.is_stale(each)] for device, found in known.items()}
-    return {device: measuring.regrets(found, choice.H200) for device, found in current.items() if found}
-
-
-def _gpu() -> Any:
-    import torch
-
-    from cookbook.ops import launching
-
-    return launching.gpu_of(torch.empty(0, device="cuda"))
+    return {device: measuring.regrets(found) for device, found in current.items() if found}
 
 
 def _show_regrets(shown: dict[str, list[Any]]) -> None:

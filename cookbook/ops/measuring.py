@@ -4,15 +4,16 @@ results/<device>/operator.json keeps it. Of a shape it has the times of every re
 regret of a choice is computed when it is shown, by the choice of today:
 
     {"device": ..., "calls": {"us": {...}, "date": ..., ...},
-     "shapes": [{"shape", "majors", "us", "code", "rounds", "date", "driver", "versions"}]}
+     "shapes": [{"shape", "majors", "gpu", "us", "code", "rounds", "date", "driver", "versions"}]}
 
 "us" has microseconds by name: recipes, "torch.matmul" and "ops.matmul". A shape is stale, and measured again, once
-device code of one of its recipes changes.
+device code of one of its recipes changes; the calls, once the code of `host_code` does.
 """
 
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
 import statistics
 from collections.abc import Callable, Iterable
@@ -24,7 +25,7 @@ from cookbook import ops
 from cookbook.check import ran
 from cookbook.measure import contest, peers, records
 from cookbook.ops import choice, launching
-from cookbook.recipe import catalog, operator
+from cookbook.recipe import catalog, entry, operator
 from cookbook.recipe.majors import MAJORS
 
 __all__ = ["CASES", "FILE", "Case", "Regret", "calls", "measure", "pending", "read", "regrets", "summary", "write"]
@@ -63,7 +64,8 @@ def measure(case: Case, rounds: int, time: Callable[..., Any] = contest.time_con
     import torch
 
     sets = peers.input_sets(case.shape, DTYPE, case.majors)
-    serving = [recipe.name for recipe, _ in choice.candidates(launching.gpu_of(sets[0][0]).capability)]
+    gpu = launching.gpu_of(sets[0][0])
+    serving = [recipe.name for recipe, _ in choice.candidates(gpu.capability)]
     variants: dict[str, contest.Call] = {name: _of_recipe(name) for name in serving}
     variants |= {OURS: lambda a, b, out: ops.matmul(a, b), peers.TORCH: lambda a, b, out: torch.matmul(a, b, out=out)}
     a, b, _ = sets[0]
@@ -75,7 +77,8 @@ def measure(case: Case, rounds: int, time: Callable[..., Any] = contest.time_con
     timed = time(contest.Contest(variants, sets, peers.TORCH, work), rounds)
     us = {name: round(1000 * timed[name]["median_ms"], 3) for name in variants}
     code = {name: records.code_of(name) for name in serving}
-    return {"shape": list(case.shape), "majors": case.majors, "us": us, "code": code} | _about(rounds)
+    of = {"shape": list(case.shape), "majors": case.majors, "gpu": list(gpu)}
+    return of | {"us": us, "code": code} | _about(rounds)
 
 
 def _of_recipe(name: str) -> contest.Call:
@@ -99,13 +102,14 @@ class Regret(NamedTuple):
     against_torch: float  # torch.matmul's time over that of the operator
 
 
-def regrets(shapes: Iterable[dict[str, Any]], gpu: choice.Gpu) -> list[Regret]:
+def regrets(shapes: Iterable[dict[str, Any]]) -> list[Regret]:
     """Of each recorded case."""
     found = []
     for record in shapes:
         case, us = Case(tuple(record["shape"]), record["majors"]), record["us"]
+        capability, sms = record["gpu"]
         recipes = {name: us[name] for name in us if name not in (OURS, peers.TORCH)}
-        chosen, best = choose(case, gpu), min(recipes, key=recipes.__getitem__)
+        chosen, best = choose(case, choice.Gpu(tuple(capability), sms)), min(recipes, key=recipes.__getitem__)
         part = recipes[chosen] / recipes[best] - 1
         found.append(Regret(case, chosen, best, part, us[peers.TORCH] / us[OURS]))
     return found
@@ -160,7 +164,13 @@ def calls(synchronize: Callable[[], Any], device: str = "cuda") -> dict[str, Any
     for name, function in (("ops.matmul", ops.matmul), ("torch.matmul", torch.matmul)):
         ways |= {f"{name}, compiled": _compiled(function, a, b)} if device == "cuda" else {}
         ways |= {f"{name}, replayed in a graph": _captured(partial(function, a, b))} if device == "cuda" else {}
-    return {"us": contest.us_per_call(ways, synchronize)} | _about(contest.HOST_BATCHES)
+    return {"us": contest.us_per_call(ways, synchronize), "host": host_code()} | _about(contest.HOST_BATCHES)
+
+
+def host_code() -> str:
+    """A hash of what a call executes on the host: once it is another, recorded times of calls are stale."""
+    files = [*Path(ops.__file__).parent.glob("*.py"), *map(Path, (operator.__file__, entry.__file__))]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()[:12]
 
 
 @cache

@@ -9,7 +9,7 @@ import torch
 from without_gpu import close, leaves, normal, pretend
 
 from cookbook import ops
-from cookbook.ops import launching
+from cookbook.ops import choice, launching
 
 BF16 = torch.bfloat16
 
@@ -54,7 +54,7 @@ def test_any_k(compiled, k, dtype):
 @pytest.mark.parametrize("gpu", [(8, 0), (8, 9), (10, 0), (12, 0)])
 def test_any_k_on_other_architectures(monkeypatch, gpu):
     """Ampere's recipes read whole 16-byte pieces along K: both operands are filled up with zeros."""
-    pretend(monkeypatch, ops.explaining.choice.Gpu(gpu, 64))
+    pretend(monkeypatch, choice.Gpu(gpu, 64))
     for k in (1, 9, 32, 65):
         for of_b in ("rows", "columns"):
             a, b = normal(20, k), LAYOUTS[of_b](normal(k, 40))
@@ -132,7 +132,7 @@ def test_without_a_gpu_the_error_names_the_device():
     with pytest.raises(ValueError, match=r"a: got device cpu; needed a CUDA device"):
         torch.ops.cute_cookbook.matmul(normal(16, 32), normal(32, 24))
     with pytest.raises(ValueError, match=r"a: got a GPU of compute capability .7, 5.; needed sm_100, "):
-        ops.explain((8, 8), (8, 8), gpu=ops.explaining.choice.Gpu((7, 5), 40))
+        ops.explain((8, 8), (8, 8), gpu=choice.Gpu((7, 5), 40))
 
 
 # --- gradients --------------------------------------------------------------------------------------------------------

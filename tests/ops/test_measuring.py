@@ -11,7 +11,7 @@ from without_gpu import pretend
 
 from cookbook.cli.app import app
 from cookbook.measure import contest, peers, records
-from cookbook.ops import choice, measuring
+from cookbook.ops import measuring
 
 TUNED, SPLIT = "hopper/tuned_gemm", "hopper/split_k_gemm"
 
@@ -56,7 +56,7 @@ def test_the_regret_of_a_choice(here):
     us = {TUNED: 8.0, SPLIT: 10.0, "ops.matmul": 10.5, "torch.matmul": 9.0}
     record = measuring.measure(case, 7, timed(us))
     assert record["us"] | us == record["us"] and record["code"][TUNED] == records.code_of(TUNED)
-    (found,) = measuring.regrets([record], choice.H200)
+    (found,) = measuring.regrets([record])
     assert (found.chosen, found.best, round(found.part, 6)) == (SPLIT, TUNED, 0.25)
     assert found.against_torch == pytest.approx(9 / 10.5)
     assert measuring.summary([found]) == (
