@@ -24,6 +24,7 @@ from tools.publish import (
     ladders,
     moving,
     notebooks,
+    operator_tables,
     playground,
     probe_tables,
     results,
@@ -48,6 +49,10 @@ _MARKS = {
     "<!-- bench ladder -->": benchmarks.ladder,
     "<!-- bench rasters -->": benchmarks.rasters,
     "<!-- bench roofline -->": benchmarks.rooflines,
+    "<!-- operator source -->": operator_tables.source,
+    "<!-- operator recipes -->": operator_tables.serving,
+    "<!-- operator calls -->": operator_tables.calls,
+    "<!-- operator regret -->": operator_tables.regret,
 }
 # Pages whose terms are not linked to the glossary.
 _OWN_WORDS = ("glossary.md", "api/", "architecture.md", "open.md", "playground/")

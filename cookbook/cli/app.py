@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cookbook.cli import exercise, layouts, new
+from cookbook.cli import exercise, layouts, new, operator
 from cookbook.cli.console import say as _say
 from cookbook.cli.console import show as _print
 from cookbook.cli.console import show_json as _print_json
@@ -240,6 +240,10 @@ def bench(
     no_quack: Annotated[
         bool, typer.Option("--no-quack", help="Leave QuACK out: it tunes itself for some 15 s at every size.")
     ] = False,
+    regret: Annotated[
+        bool, typer.Option("--regret", help="What cookbook.ops loses by its choice of a recipe, at a hundred sizes.")
+    ] = False,
+    calls: Annotated[bool, typer.Option("--calls", help="What a call of cookbook.ops costs the host.")] = False,
     rounds: Annotated[int, typer.Option(parser=whole, metavar="N", help="Interleaved rounds; at least 7.")] = 12,
     record: Record = False,
     share: Annotated[
@@ -254,6 +258,8 @@ def bench(
 
     if not MIN_ROUNDS <= rounds <= MOST_ROUNDS:
         raise typer.BadParameter(f"--rounds: got {rounds}; needed at least {MIN_ROUNDS}, {MOST_ROUNDS} at most")
+    if regret or calls:
+        _bench_operator(regret, calls, rounds, record, as_json, names or shapes or dtypes or targets or majors)
     asked = ["--all-sizes"] * all_sizes + ["--each-dimension"] * each_dimension
     asked += [f"--shape {shapes[0]}"] if shapes else []
     if len(asked) > 1:
@@ -284,6 +290,18 @@ def _shared(folder: Path | None, record: bool) -> Path | None:
     if folder and folder.exists() and not folder.is_dir():
         raise typer.BadParameter(f"--share: got {str(folder)!r}, a file; needed a folder")
     return folder
+
+
+def _bench_operator(regret: bool, calls: bool, rounds: int, record: bool, as_json: bool, other: Any) -> None:
+    """`bench --regret` or `--calls`, which have sizes of their own."""
+    given = "--regret" if regret else "--calls"
+    if regret and calls:
+        raise typer.BadParameter("--regret: got --calls beside it; needed one of the two")
+    if other:
+        raise typer.BadParameter(f"{given}: got {other[0]} beside it; needed no recipe, size or kind of operands")
+    if calls:
+        raise typer.Exit(operator.calls(record, as_json))
+    raise typer.Exit(operator.regret(rounds, record, as_json, _progress))
 
 
 def _to_time(names: list[str] | None, everything: bool) -> list[catalog.Recipe]:
@@ -459,13 +477,17 @@ def copy(
     name: Name,
     dest: Annotated[Path, typer.Argument(metavar="DEST", help="A file, or a folder to put it in.")],
     force: Annotated[bool, typer.Option("--force", help="Write over a file that exists.")] = False,
+    torch_op: Annotated[
+        str, typer.Option("--torch-op", metavar="LIB::NAME", help="Also define an operator of PyTorch; of a GEMM.")
+    ] = "",
 ) -> None:
     """Write a recipe as one file that runs without this package."""
     recipe = catalog.find(name)
     file = dest / f"{recipe.file.stem}.py" if dest.is_dir() else dest
     if file.exists() and not force:
         raise typer.BadParameter(f"DEST: got {file}, which exists; needed a new file, or --force to write over it")
-    source = catalog.standalone_source(recipe.name, file.stem)
+    with of_library({"torch_op": "--torch-op"}):
+        source = catalog.standalone_source(recipe.name, file.stem, torch_op=torch_op)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(source, encoding="utf-8")
@@ -475,6 +497,8 @@ def copy(
     if recipe.kind in catalog.USAGE:
         function, example, where = catalog.usage_of(recipe)
         _say(f"call it: from {file.stem} import {function}; {example}  # {where}")
+    if torch_op:
+        _say(f"or as an operator: import {file.stem}; torch.ops.{torch_op.replace('::', '.')}(a, b)")
     if recipe.runs_on != catalog.ANYWHERE:
         _say(f"it runs on a GPU of {recipe.needs_gpu}")
 

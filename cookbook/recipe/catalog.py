@@ -70,6 +70,8 @@ class Recipe:
     compared_with: str | None = None  # another GEMM, of the same operands, that `cookbook bench` times as one more peer
     baselines: tuple[str, ...] = ()  # variants without the recipe's idea, which it is compared with
     tuned: bool = False  # whether it is the GEMM to use on its track: pages show it size by size
+    # of a GEMM that cookbook.ops may choose: multiply-adds that an SM does in a clock, by architecture: {"sm_90": 2048}
+    serves: dict[str, int] = field(default_factory=dict)
     fitted: tuple[str, ...] = ()  # figures of its Calibration that `cookbook calibrate` fits to its variants' times
     measured_by: str | None = None  # a study whose `measure_figures` gives others of them
     measures: str = ""  # what a study measures on a GPU, one of MEASURES; "" if nothing
@@ -281,9 +283,21 @@ def _check_measures(file: Path, kind: str, described: dict[str, Any]) -> None:
         raise CatalogError(f"{file}: measures: got {measures!r}; needed one of {', '.join(MEASURES)}, of a study")
     if described.get("ceiling_of") and measures != "ceiling":
         raise CatalogError(f"{file}: ceiling_of: got {described['ceiling_of']}; needed `measures: ceiling` beside it")
-    for key in ("tuned", "baselines"):
+    for key in ("tuned", "baselines", "serves"):
         if described.get(key) and kind != "gemm":
             raise CatalogError(f"{file}: {key}: got {described[key]!r}; needed none: a {kind} is no GEMM")
+    _check_serves(file, described)
+
+
+def _check_serves(file: Path, described: dict[str, Any]) -> None:
+    """Multiply-adds a clock, by architecture, of a GEMM whose operands are of its dtypes."""
+    serves, needed = described.get("serves", {}), "positive integers by architecture, as {sm_90: 2048}"
+    if not isinstance(serves, dict) or not all(re.fullmatch(r"sm_\d{2,3}", str(arch)) for arch in serves):
+        raise CatalogError(f"{file}: serves: got {serves!r}; needed {needed}")
+    if any(type(rate) is not int or rate < 1 for rate in serves.values()):
+        raise CatalogError(f"{file}: serves: got {serves!r}; needed {needed}")
+    if serves and described.get("operands"):
+        raise CatalogError(f"{file}: serves: got {serves!r}; needed none: torch.matmul takes no scale factors")
 
 
 # --- cells ------------------------------------------------------------------------------------------------
@@ -385,17 +399,22 @@ def usage_of(recipe: Recipe) -> tuple[str, str, str]:
     return USAGE[recipe.kind]
 
 
-def standalone_source(name: str, module: str | None = None, root: Path | None = None) -> str:
+def standalone_source(name: str, module: str | None = None, root: Path | None = None, torch_op: str = "") -> str:
     """The recipe as one file that imports nothing of this package: the code of its non-lab cells under a header.
 
     Args:
         name: a recipe's name.
         module: what the header's example imports; the recipe's own file name if left out.
+        torch_op: of a GEMM: the name of an operator of PyTorch, "mylib::matmul", that the file is to define.
+
+    Raises:
+        ValueError: no such name, or the recipe is no GEMM of two matrices.
     """
     from cookbook import __version__
 
     recipe = find(name, root)
-    body = _kept_text(recipe.file.read_text(encoding="utf-8"))
+    added = [_operator(recipe, torch_op)] if torch_op else []
+    body = _kept_text(recipe.file.read_text(encoding="utf-8"), added)
     usage = ""
     if recipe.kind in USAGE:
         function, call, where = usage_of(recipe)
@@ -406,10 +425,23 @@ def standalone_source(name: str, module: str | None = None, root: Path | None = 
     return f"{_HEADER.format(packages=packages, needs=needs, **said)}\n{body}"
 
 
-def _kept_text(source: str) -> str:
+def _operator(recipe: Recipe, name: str) -> str:
+    """The code that makes a recipe's `matmul` an operator."""
+    if recipe.kind != "gemm" or recipe.operands:
+        raise ValueError(f"torch_op: got {name}; needed none: {recipe.name} is no product of two matrices alone")
+    if not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", name):
+        raise ValueError(f"torch_op: got {name!r}; needed LIBRARY::OPERATOR, as mylib::matmul")
+    return (
+        "from cookbook.recipe.operator import product_of, register\n\n"
+        f"# torch.ops.{name.replace('::', '.')}: for autograd, torch.compile, torch.export and autocast.\n"
+        f'OPERATOR = register("{name}", product_of(GEMM, matmul))\n'
+    )
+
+
+def _kept_text(source: str, added: list[str]) -> str:
     lines = source.splitlines()
     kept = [c for c in cells(source) if "lab" not in c.tags and c.kind == "code"]
-    return copy.alone("\n".join(lines[c.start + 1 : c.stop]) for c in kept)
+    return copy.alone([*("\n".join(lines[c.start + 1 : c.stop]) for c in kept), *added])
 
 
 # --- text without comments ----------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ __all__ = [
     "CalibratedByTimes",
     "Calibrates",
     "Ceilings",
+    "Chooses",
     "Copies",
     "DividedK",
     "Exercises",
@@ -94,6 +95,17 @@ class Variants(Protocol):
     """It has several kernels to compare, each a Config; `matmul(..., variant=NAME)` runs one."""
 
     VARIANTS: Mapping[str, Any]  # in the order to read them; `config_for(arch, NAME)` fits one to a chip
+
+
+@runtime_checkable
+class Chooses(Protocol):
+    """It has heuristics: `matmul` without a variant takes the one that `choose` names."""
+
+    VARIANTS: Mapping[str, Any]
+
+    def choose(self, m: int, n: int, k: int, sms: int) -> str:
+        """The variant for C (m, n) over k on a GPU of so many SMs."""
+        ...
 
 
 @runtime_checkable

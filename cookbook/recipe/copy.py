@@ -1,4 +1,4 @@
-"""A recipe as one file of code that stands alone: what it uses of cookbook.recipe.entry is written into it.
+"""A recipe as one file of code that stands alone: what it uses of SHARED modules is written into it.
 
 A copied file is code: its docstrings and comments say why. The text between a recipe's cells speaks of figures, of
 measurements and of other recipes, which are not in the file, so none of it is copied.
@@ -11,8 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-ENTRY = "cookbook.recipe.entry"
-_ENTRY_FILE = Path(__file__).with_name("entry.py")
+SHARED = ("cookbook.recipe.entry", "cookbook.recipe.operator")  # a later one uses what is before it
 _WIDTH = 120  # columns of a line of code
 
 
@@ -31,7 +30,7 @@ def alone(cells: Iterable[str]) -> str:
     shared, place = _shared(code, imports)
     if shared:
         code.insert(place, shared)
-        imports += [node for node in ast.parse(_entry()).body if isinstance(node, _IMPORTS)]
+        imports += [node for node in ast.parse(_sources()).body if isinstance(node, _IMPORTS)]
     body = "\n\n\n".join(code)
     return f"{_imports(imports, _used(ast.parse(body)))}\n\n\n{body}\n"
 
@@ -40,7 +39,7 @@ _IMPORTS = (ast.Import, ast.ImportFrom)
 
 
 def host_side(cells: Iterable[str]) -> tuple[str, int]:
-    """The code of entry.py that a recipe's cells use, and the number of the cell that it is for; "" if they use none.
+    """The code of SHARED modules that cells use, and the number of the cell that it is for; "" if they use none.
 
     Args:
         cells: as of `alone`.
@@ -51,12 +50,13 @@ def host_side(cells: Iterable[str]) -> tuple[str, int]:
 
 def _shared(code: list[str], imports: Iterable[ast.Import | ast.ImportFrom]) -> tuple[str, int]:
     """What `host_side` returns, of texts and the imports that they rely on."""
-    wanted = [alias.name for node in imports if _module_of(node) == ENTRY for alias in node.names]
+    wanted = [alias.name for node in imports if _module_of(node) in SHARED for alias in node.names]
     return ("\n\n\n".join(_joined(_needed(wanted))), _place(code, wanted)) if wanted else ("", 0)
 
 
-def _entry() -> str:
-    return _ENTRY_FILE.read_text(encoding="utf-8")
+def _sources() -> str:
+    files = (Path(__file__).with_name(name.rpartition(".")[2] + ".py") for name in SHARED)
+    return "\n\n\n".join(file.read_text(encoding="utf-8") for file in files)
 
 
 def _module_of(node: ast.AST) -> str:
@@ -89,8 +89,8 @@ def _without_imports(cell: str) -> str:
 
 
 def _needed(names: Iterable[str]) -> list[tuple[ast.stmt, str]]:
-    """The statements of entry.py that define `names`, and what these use, in the order of the file."""
-    pieces = [(node, text) for node, text in _pieces(_entry()) if not isinstance(node, (*_IMPORTS, ast.Expr))]
+    """The statements of SHARED modules that define `names`, and what these use, in the order of the file."""
+    pieces = [(node, text) for node, text in _pieces(_sources()) if not isinstance(node, (*_IMPORTS, ast.Expr))]
     where = {name: number for number, (node, _) in enumerate(pieces) for name in _defined(node)}
     found: set[int] = set()
     more = {where[name] for name in names}
@@ -149,11 +149,11 @@ def _imports(nodes: Iterable[ast.Import | ast.ImportFrom], used: set[str]) -> st
     parts: dict[str, set[tuple[str, str | None]]] = {}
     for node in nodes:
         for alias in node.names:
-            if (alias.asname or alias.name).split(".")[0] not in used or _module_of(node) == ENTRY:
+            if (alias.asname or alias.name).split(".")[0] not in used or _module_of(node) in SHARED:
                 continue
             module = _module_of(node) or alias.name
             if module.split(".")[0] == "cookbook":
-                raise ValueError(f"cells: got an import of {module}; needed none of cookbook but {ENTRY}")
+                raise ValueError(f"cells: got an import of {module}; needed none of cookbook but {', '.join(SHARED)}")
             into = parts.setdefault(module, set()) if isinstance(node, ast.ImportFrom) else whole
             into.add((alias.name, alias.asname))
     lines = [(name, f"import {_alias(name, asname)}") for name, asname in sorted(whole, key=str)]

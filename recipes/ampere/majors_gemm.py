@@ -18,6 +18,7 @@
 #     builds_on: ampere/ldmatrix_gemm
 #     targets: [sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a]
 #     runs_on: sm_80+
+#     serves: {sm_80: 1024, sm_86: 512, sm_90: 1180, sm_120: 475}
 #     dtypes: [float16, bfloat16]
 #     majors: [tn, nt, nn, tt]
 #     path: cp.async -> swizzled shared memory -> ldmatrix or ldmatrix.trans -> mma.sync -> 16-byte stores

@@ -19,6 +19,7 @@
 #     builds_on: ampere/pipelined_gemm
 #     targets: [sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a]
 #     runs_on: sm_80+
+#     serves: {sm_80: 1024, sm_86: 512, sm_90: 1180, sm_120: 475}
 #     dtypes: [bfloat16, float16]
 #     path: cp.async -> swizzled shared memory -> ldmatrix, k-blocks ahead or in place -> mma.sync -> 16-byte stores
 #     instructions:

@@ -18,10 +18,10 @@
 #     builds_on: ampere/tuned_gemm
 #     targets: [sm_90a, sm_120a, sm_121a]
 #     runs_on: sm_90, sm_120, sm_121
+#     serves: {sm_120: 512}
 #     dtypes: [bfloat16, float16]
 #     path: tma -> swizzled shared memory -> ldmatrix -> mma.sync -> stmatrix -> swizzled boxes -> tma
-#     instructions:
-#       all: [UTMALDG.2D, LDSM.16.M88.4, HMMA.16816.F32, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
+#     instructions: [UTMALDG.2D, LDSM.16.M88.4, HMMA.16816.F32, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
 #     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192]]
 #     compared_with: ampere/tuned_gemm
 #     sources:

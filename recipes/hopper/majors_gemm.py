@@ -18,6 +18,7 @@
 #     builds_on: hopper/tuned_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
+#     serves: {sm_90: 2048}
 #     dtypes: [bfloat16, float16]
 #     majors: [tn, nt, nn, tt]
 #     fitted: [clock_exponent, load_cost]
@@ -25,8 +26,7 @@
 #     path: >-
 #       tma, multicast -> swizzled shared memory -> wgmma of either major -> stmatrix, overlapped with the next main
 #       loop -> tma
-#     instructions:
-#       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
+#     instructions: {sm_90a: [UTMALDG.2D, HGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]}
 #     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192]]
 #     sources:
 #       - {title: "PTX ISA, wgmma.mma_async", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions-wgmma-mma"}

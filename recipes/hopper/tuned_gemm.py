@@ -21,6 +21,7 @@
 #     builds_on: hopper/swap_ab_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
+#     serves: {sm_90: 2048}
 #     dtypes: [bfloat16, float16]
 #     path: tma, multicast -> swizzled shared memory -> wgmma -> stmatrix, overlapped with the next main loop -> tma
 #     instructions:

@@ -1,0 +1,133 @@
+"""A drop-in for torch.matmul and nn.Linear: one operator over all recipes.
+
+    from cookbook import ops
+    c = ops.matmul(a, b)                 # a (..., M, K), b (K, N)
+    y = ops.linear(x, weight, bias)      # x (..., K), weight (N, K)
+    print(ops.explain(a, b))             # which recipe, why, and what is copied
+
+The operator is `torch.ops.cute_cookbook.matmul`. Autograd, torch.compile, torch.export, autocast, vmap of `a` and CUDA
+graphs take it. Outside of them `matmul` goes to the launch directly, for PyTorch's dispatcher costs more than that.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from cookbook.ops import launching
+from cookbook.ops.explaining import Explanation, explain
+from cookbook.recipe import operator
+from cookbook.recipe.entry import require
+
+__all__ = ["NAME", "OPERATOR", "Explanation", "Linear", "explain", "linear", "matmul", "replace_linears"]
+
+NAME = "cute_cookbook::matmul"
+OPERATOR = operator.register(NAME, launching.product)
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """`torch.matmul(a, b)` by the recipe that is predicted to be fastest, accumulated in float32.
+
+    a: (..., M, K), float16 or bfloat16, on a CUDA device; leading dimensions are rows of one matrix.
+    b: (K, N), the same dtype and device.
+
+    Any strides, alignment and sizes, and views that PyTorch negates when it reads them. What no recipe can read where
+    it lies is copied first; `explain` says what and why. Gradients are computed by the same operator.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the argument,
+    what it got and what it needs, and nothing has been launched.
+    """
+    if _is_plain(a, b):
+        if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
+            return _tracked(a, b)
+        return launching.product(a, b)
+    rows = launching.rows_of(a)
+    operator.check_dense("b", b)
+    if forward_ad._current_level >= 0:  # an operator without a rule for them would lose tangents without a word
+        for name, x in (("a", a), ("b", b)):
+            tangent = forward_ad.unpack_dual(x).tangent
+            require(tangent is None, name, "a dual tensor", "gradients backward: there is no forward mode")
+    made = OPERATOR(rows, b)
+    return made if a.ndim == 2 else made.view(*a.shape[:-1], made.shape[1])
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """`torch.nn.functional.linear`: `matmul(x, weight.T)`, rounded, plus the bias.
+
+    x: (..., K), float16 or bfloat16, on a CUDA device. weight: (N, K). bias: (N,).
+
+    torch adds the bias before it rounds: results may differ by one rounding. Raises what `matmul` raises.
+    """
+    if _is_plain(x, weight) and not torch.is_grad_enabled() and weight.ndim == 2 and bias is None:
+        return launching.product(x, weight, True)  # without the transpose, which is a tensor to be made
+    _check_linear(x, weight, bias)
+    made = matmul(x, weight.T) if x.ndim > 1 else matmul(x[None], weight.T)[0]
+    return made if bias is None else made + bias.to(made.dtype)  # under autocast parameters are float32
+
+
+def _check_linear(x: Any, weight: Any, bias: Any) -> None:
+    operator.check_dense("x", x)
+    operator.check_dense("weight", weight)
+    require(x.ndim > 0, "x", "0 dimension(s)", "1 or more: (..., K)")
+    require(weight.ndim == 2, "weight", f"{weight.ndim} dimension(s)", "2: (N, K)")
+    fits = bias is None or isinstance(bias, torch.Tensor)
+    require(fits, "bias", type(bias).__name__, "a torch.Tensor or None", TypeError)
+    if bias is not None:
+        require(bias.shape == weight.shape[:1], "bias", f"shape {tuple(bias.shape)}", f"({weight.shape[0]},)")
+
+
+def _is_plain(a: Any, b: Any) -> bool:
+    """Whether nobody but autograd has to do with a product: no compiler, mode, transform, or kind of tensor."""
+    return (
+        not torch.compiler.is_compiling()
+        and type(a) in _PLAIN
+        and type(b) in _PLAIN
+        and a.ndim > 1
+        and a.layout is b.layout is torch.strided
+        and not (a.is_neg() or b.is_neg())
+        and not torch.is_autocast_enabled("cuda")
+        and forward_ad._current_level < 0
+        and torch._C._len_torch_dispatch_stack() == 0
+        and torch._C._functorch.peek_interpreter_stack() is None
+    )
+
+
+class _Tracked(torch.autograd.Function):
+    """A product of matrices, with gradients: what the operator does, at less cost than by the dispatcher."""
+
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        # Not setup_context, for which PyTorch looks at this function's signature at each call: 40 us.
+        operator.keep(ctx, (a, b))
+        return launching.product(a, b)
+
+    backward = staticmethod(operator.backward_by(matmul))
+
+
+def _tracked(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    if a.ndim == 2:
+        return _Tracked.apply(a, b)  # pyright: ignore[reportReturnType]
+    return _Tracked.apply(launching.rows_of(a), b).view(*a.shape[:-1], b.shape[-1])  # pyright: ignore[reportOptionalMemberAccess]
+
+
+class Linear(torch.nn.Linear):
+    """`nn.Linear` by `cookbook.ops.linear`: the same parameters, hooks and state_dict."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return linear(input, self.weight, self.bias)
+
+
+def replace_linears(model: torch.nn.Module) -> list[str]:
+    """Make every nn.Linear of a model a `Linear`, in place, and return their names.
+
+    The modules, their parameters and hooks stay the same objects. Subclasses of nn.Linear are left alone: their code
+    may look at the weight in another way.
+    """
+    require(isinstance(model, torch.nn.Module), "model", type(model).__name__, "a torch.nn.Module", TypeError)
+    found = {name: module for name, module in model.named_modules() if type(module) is torch.nn.Linear}
+    for module in found.values():
+        module.__class__ = Linear
+    return list(found)

@@ -1,0 +1,134 @@
+"""Which recipe multiplies two matrices: by architecture, majors, alignment and shape, the one predicted to be fastest.
+
+A recipe says in its front matter, under `serves`, that it may be chosen. What it takes is asked of its host side, what
+variant it would choose of the recipe itself, and its time of cookbook.ops.predict.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from cookbook.ops import predict
+from cookbook.recipe import catalog, operator
+from cookbook.recipe.contract import Chooses
+from cookbook.recipe.entry import require
+from cookbook.recipe.majors import letters
+
+__all__ = ["H200", "Gpu", "Laid", "Option", "laid", "options"]
+
+
+class Gpu(NamedTuple):
+    """What the choice knows of a GPU."""
+
+    capability: tuple[int, int]
+    sms: int
+
+
+H200 = Gpu((9, 0), 132)
+
+
+class Laid:
+    """A matrix of 16-bit elements as recipes' checks see it: how it lies, and no memory."""
+
+    def __init__(self, shape: tuple[int, int], strides: tuple[int, int], misaligned: int = 0) -> None:
+        """misaligned: bytes that it begins behind a multiple of 16."""
+        self.shape, self._strides, self._misaligned = shape, strides, misaligned
+
+    def stride(self, mode: int | None = None) -> Any:
+        return self._strides if mode is None else self._strides[mode]
+
+    def element_size(self) -> int:
+        return 2
+
+    def data_ptr(self) -> int:
+        return self._misaligned
+
+
+def laid(x: Any) -> Laid:
+    """How a matrix lies: a tensor's, real or fake, or a shape's, of adjacent elements in rows."""
+    if isinstance(x, tuple):
+        return Laid(x, (x[1], 1))
+    try:
+        misaligned = x.data_ptr() % 16
+    except RuntimeError:  # a fake tensor: memory of torch's own is aligned, a view into it may not be
+        misaligned = 2 * int(x.storage_offset()) % 16
+    return Laid(tuple(map(int, x.shape)), tuple(map(int, x.stride())), misaligned)
+
+
+class Option(NamedTuple):
+    """One recipe for a product."""
+
+    recipe: str
+    variant: str  # "" of a recipe with one kernel
+    majors: str  # that the kernel reads
+    copies: dict[str, str]  # why an operand has to be copied first, by its name
+    kernel_us: float  # predicted
+    copy_us: float
+
+    @property
+    def us(self) -> float:
+        """Predicted microseconds on the GPU, copies included."""
+        return self.kernel_us + self.copy_us
+
+
+def options(a: Laid, b: Laid, dtype: str, gpu: Gpu) -> list[Option]:
+    """What could compute a (M, K) times b (K, N), by predicted time. dtype: torch's name.
+
+    Raises ValueError if no recipe serves the GPU.
+    """
+    found = [_option(recipe, rate, a, b, gpu) for recipe, rate in candidates(gpu.capability) if dtype in recipe.dtypes]
+    served = sorted({arch for recipe in catalog.recipes() for arch in recipe.serves})
+    require(bool(found), "a", f"a GPU of compute capability {gpu.capability}", f"{', '.join(served)} or later")
+    return sorted(found, key=lambda option: option.us)
+
+
+@lru_cache(maxsize=32)
+def candidates(capability: tuple[int, int]) -> tuple[tuple[catalog.Recipe, int], ...]:
+    """The recipes that serve a GPU, with their rate there: that of the latest architecture up to the GPU's."""
+    found = []
+    for recipe in catalog.recipes():
+        rates = {_capability(arch): rate for arch, rate in recipe.serves.items()}
+        known = [each for each in rates if each <= capability]
+        if known and recipe.runs_on_capability(*capability):
+            found.append((recipe, rates[max(known)]))
+    return tuple(found)
+
+
+def _capability(arch: str) -> tuple[int, int]:
+    digits = re.findall(r"\d+", arch)[0]
+    return int(digits[:-1]), int(digits[-1])
+
+
+def _option(recipe: catalog.Recipe, rate: int, a: Laid, b: Laid, gpu: Gpu) -> Option:
+    module = catalog.load(recipe.name)
+    of_a, of_b = operator.fit(module.GEMM, a, b)
+    (m, _), n, k = a.shape, b.shape[1], max(of_a.k, of_b.k)
+    variant = variant_of(module, m, n, k, gpu.sms)
+    config = config_of(module, "sm_{}{}".format(*gpu.capability), variant)
+    swapped = getattr(config, "swap_ab", False) or getattr(module, "TRANSPOSED", False)
+    work = predict.Work(m, n, k, gpu.sms, rate)
+    copies = {name: each.why for name, each in (("a", of_a), ("b", of_b)) if each.why}
+    copied = sum(predict.copy_us(x.shape[0] * x.shape[1]) for name, x in (("a", a), ("b", b)) if name in copies)
+    majors = letters(of_a.major, of_b.major)
+    return Option(recipe.name, variant, majors, copies, predict.microseconds(config, work, swapped), copied)
+
+
+def variant_of(module: Any, m: int, n: int, k: int, sms: int) -> str:
+    """The variant that a recipe's `matmul` takes if it is not told."""
+    return module.choose(m, n, k, sms) if isinstance(module, Chooses) else default_of(module)
+
+
+def default_of(module: Any) -> str:
+    """What a recipe's `matmul` has for `variant` if it is not told: "" if it takes none."""
+    told = inspect.signature(module.matmul).parameters.get("variant")
+    return told.default if told else ""
+
+
+def config_of(module: Any, arch: str, variant: str) -> Any:
+    """A recipe's Config of a variant on an architecture."""
+    if not hasattr(module, "config_for"):
+        return module.VARIANTS[variant] if variant else module.CONFIG
+    return module.config_for(arch, variant) if variant else module.config_for(arch)

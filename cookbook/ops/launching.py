@@ -1,0 +1,105 @@
+"""A product from Python to the launch: the first call of a kind is checked and chosen for, further ones are looked up.
+
+What is kept of a kind is the compiled kernel with its arguments: a further call asks for the operands' kind, makes C
+and launches. That is less than a recipe's own `matmul` does, which also looks at `out`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from cookbook.ops import choice
+from cookbook.recipe import catalog, operator
+from cookbook.recipe.entry import LARGEST, MAX_PLANS, kind, require
+
+__all__ = ["PLANS", "product", "rows_of"]
+
+
+class Plan(NamedTuple):
+    """What calls of one kind need."""
+
+    launch: Callable[..., None] | None  # of addresses, `arguments` and a stream; None: `otherwise` is called
+    arguments: tuple
+    device: int
+    shape: tuple[int, ...]  # of C
+    pitch: int  # elements from row to row of what the kernel writes, if that is not C itself; else 0
+    otherwise: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
+
+
+PLANS: dict[tuple, Plan] = {}
+
+
+def product(a: torch.Tensor, b: torch.Tensor, transposed: bool = False) -> torch.Tensor:
+    """a (..., M, K) times b (K, N), or (N, K) if `transposed`. Autograd, autocast and the like have been seen to."""
+    key = (
+        a.shape, a.stride(), a.dtype, a.device, a.data_ptr() % 16,
+        b.shape, b.stride(), b.dtype, b.device, b.data_ptr() % 16, transposed,
+    )  # fmt: skip
+    launch, arguments, device, shape, pitch, otherwise = PLANS.get(key) or plan(key, a, b, transposed)
+    if launch is None:
+        return otherwise(a, b)  # pyright: ignore[reportOptionalCall]  # one of the two there is
+    if torch.cuda.current_device() != device:
+        with torch.cuda.device(device):
+            return product(a, b, transposed)
+    out = a.new_empty(shape)
+    stream = torch._C._cuda_getCurrentRawStream(device)
+    if not pitch:
+        launch(a.data_ptr(), b.data_ptr(), out.data_ptr(), *arguments, stream)
+        return out
+    rows = out.view(-1, shape[-1])
+    made = a.new_empty(rows.shape[0], pitch)  # TMA finishes the last 16 bytes of a row
+    launch(a.data_ptr(), b.data_ptr(), made.data_ptr(), *arguments, stream)
+    rows.copy_(made[:, : shape[-1]])
+    return out
+
+
+def plan(key: tuple, a: torch.Tensor, b: torch.Tensor, transposed: bool) -> Plan:
+    """Check a call, choose for it, compile, and keep what all of its kind need."""
+    made = _planned(a.detach(), b.detach().T if transposed else b.detach(), transposed)
+    if len(PLANS) >= MAX_PLANS:
+        PLANS.clear()
+    if not torch.cuda.is_current_stream_capturing():  # a captured call may lack what a capture forbids to ask for
+        PLANS[key] = made
+    return made
+
+
+def _planned(a: torch.Tensor, b: torch.Tensor, transposed: bool) -> Plan:
+    rows = rows_of(a)
+    operator.check_matrices(rows, b)
+    gpu = gpu_of(a)
+    (m, k), n = rows.shape, b.shape[1]
+    for name, index, extent in (("a", "M", m), ("b", "N", n), ("a", "K", k)):
+        require(extent <= LARGEST, name, f"{index} = {extent}", f"at most {LARGEST}: kernels count in 32 bits")
+    shape, device = (*a.shape[:-1], n), a.get_device()
+    if 0 in (m, n, k):
+        return Plan(None, (), device, shape, 0, lambda a, b: a.new_zeros(shape))
+    best = choice.options(choice.laid(rows), choice.laid(b), str(a.dtype).removeprefix("torch."), gpu)[0]
+    module = catalog.load(best.recipe)
+    if best.copies or rows.data_ptr() != a.data_ptr():
+
+        def copied(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            b = b.detach().T if transposed else b.detach()
+            return module.matmul(*operator.fitted(module.GEMM, rows_of(a.detach()), b)).view(shape)
+
+        return Plan(None, (), device, shape, 0, copied)
+    variant = choice.default_of(module)
+    shared = kind(rows), kind(b), None, torch.is_grad_enabled(), variant  # the plan serves the recipe's `matmul` too
+    call, launch, arguments = module.GEMM.plan(shared, rows, b, None, variant)
+    return Plan(launch, arguments, call.device, shape, 0 if call.direct else call.strides[2])
+
+
+def rows_of(a: torch.Tensor) -> torch.Tensor:
+    """a (..., M, K) as a matrix of rows: a view if it can be one."""
+    operator.check_dense("a", a)
+    require(a.ndim > 1, "a", f"{a.ndim} dimension(s)", "2 or more: (..., M, K)")
+    return a if a.ndim == 2 else a.flatten(0, -2)
+
+
+def gpu_of(x: torch.Tensor) -> choice.Gpu:
+    """The GPU that a tensor is on."""
+    require(x.is_cuda, "a", f"device {x.device}", "a CUDA device")
+    sms = torch.cuda.get_device_properties(x.device).multi_processor_count
+    return choice.Gpu(torch.cuda.get_device_capability(x.device), sms)

@@ -1,0 +1,251 @@
+"""What the choice loses against the best recipe, and what a call of the operator costs the host: measured on a GPU.
+
+results/<device>/operator.json keeps it. Of a shape it has the times of every recipe that serves the GPU, so that the
+regret of a choice is computed when it is shown, by the choice of today:
+
+    {"device": ..., "calls": {"us": {...}, "date": ..., ...},
+     "shapes": [{"shape", "majors", "gpu", "us", "code", "rounds", "date", "driver", "versions"}]}
+
+"us" has microseconds by name: recipes, "torch.matmul" and "ops.matmul". A shape is stale, and measured again, once
+device code of one of its recipes changes; the calls, once the code of `host_code` does.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import statistics
+from collections.abc import Callable, Iterable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cookbook import ops
+from cookbook.check import ran
+from cookbook.measure import contest, peers, records
+from cookbook.ops import choice, launching
+from cookbook.recipe import catalog, entry, operator
+from cookbook.recipe.majors import MAJORS
+
+__all__ = ["CASES", "FILE", "Case", "Regret", "calls", "measure", "pending", "read", "regrets", "summary", "write"]
+
+FILE, OURS, DTYPE = "operator.json", "ops.matmul", "bfloat16"
+CALL_SHAPE = (64, 64, 64)  # so small that the GPU keeps up with the host
+
+
+class Case(NamedTuple):
+    """One product whose choice is judged."""
+
+    shape: tuple[int, int, int]  # (M, N, K)
+    majors: str = "tn"
+
+
+_CUBES = (256, 384, 512, 768, 1024, 1280, 1536, 1792, 2048, 2560, 3072, 5120, 6144, 8192, 16384)
+_LAYERS = (  # (N, K) of the weights of language models of 8 to 70 billion parameters
+    (4096, 4096), (6144, 4096), (14336, 4096), (4096, 14336), (1024, 8192), (8192, 8192), (28672, 8192), (2048, 7168),
+)  # fmt: skip
+_ROWS = (1, 8, 16, 32, 64, 128, 256, 1024, 4096)
+_RAGGED = ((8191, 8191, 8192), (1000, 1000, 1000), (2047, 4097, 1023), (4096, 4096, 4095), (4096, 4096, 4097))
+CASES: tuple[Case, ...] = (
+    *(Case((n, n, n)) for n in _CUBES),
+    *(Case((m, n, k)) for n, k in _LAYERS for m in _ROWS),
+    *(Case(shape) for shape in _RAGGED),
+    *(Case(shape, majors) for shape in ((4096, 4096, 4096), (64, 4096, 4096)) for majors in ("tt", "nn", "nt")),
+    *(Case((4096, 4096, 4097), majors) for majors in ("tt", "nt")),
+)
+
+
+# --- the choice -------------------------------------------------------------------------------------------------------
+
+
+def measure(case: Case, rounds: int, time: Callable[..., Any] = contest.time_contest) -> dict[str, Any]:
+    """The record of one case on the GPU that is here: every recipe that serves it, the operator, and torch.matmul."""
+    import torch
+
+    sets = peers.input_sets(case.shape, DTYPE, case.majors)
+    gpu = launching.gpu_of(sets[0][0])
+    serving = [recipe.name for recipe, _ in choice.candidates(gpu.capability)]
+    variants: dict[str, contest.Call] = {name: _of_recipe(name) for name in serving}
+    variants |= {OURS: lambda a, b, out: ops.matmul(a, b), peers.TORCH: lambda a, b, out: torch.matmul(a, b, out=out)}
+    a, b, _ = sets[0]
+    limit, exact = 2 * ran.tolerance(DTYPE), ran.reference(a, b)
+    for name, call in variants.items():
+        if not (error := ran.relative_error(call(*sets[0]), exact)) <= limit:
+            raise RuntimeError(f"{name} is wrong at {case}: relative error {error:.2e}; at most {limit:.2e}")
+    work = 2.0 * case.shape[0] * case.shape[1] * case.shape[2]
+    timed = time(contest.Contest(variants, sets, peers.TORCH, work), rounds)
+    us = {name: round(1000 * timed[name]["median_ms"], 3) for name in variants}
+    code = {name: records.code_of(name) for name in serving}
+    of = {"shape": list(case.shape), "majors": case.majors, "gpu": list(gpu)}
+    return of | {"us": us, "code": code} | _about(rounds)
+
+
+def _of_recipe(name: str) -> contest.Call:
+    """A recipe's matmul, of copies of the operands that it cannot read as they lie."""
+    module = catalog.load(name)
+    return lambda a, b, out: module.matmul(*operator.fitted(module.GEMM, a, b), out=out)
+
+
+def _about(rounds: int) -> dict[str, Any]:
+    date = f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M}"
+    return {"rounds": rounds, "date": date, "driver": records.driver_version(), "versions": records.versions()}
+
+
+class Regret(NamedTuple):
+    """One case, by the choice of today."""
+
+    case: Case
+    chosen: str
+    best: str
+    part: float  # what the choice loses of the best recipe's time
+    against_torch: float  # torch.matmul's time over that of the operator
+
+
+def regrets(shapes: Iterable[dict[str, Any]]) -> list[Regret]:
+    """Of each recorded case."""
+    found = []
+    for record in shapes:
+        case, us = Case(tuple(record["shape"]), record["majors"]), record["us"]
+        capability, sms = record["gpu"]
+        recipes = {name: us[name] for name in us if name not in (OURS, peers.TORCH)}
+        chosen, best = choose(case, choice.Gpu(tuple(capability), sms)), min(recipes, key=recipes.__getitem__)
+        part = recipes[chosen] / recipes[best] - 1
+        found.append(Regret(case, chosen, best, part, us[peers.TORCH] / us[OURS]))
+    return found
+
+
+def choose(case: Case, gpu: choice.Gpu) -> str:
+    """The recipe that is chosen for operands without padding."""
+    (m, n, k), (a_major, b_major) = case.shape, MAJORS[case.majors]
+    a = choice.Laid((m, k), (k, 1) if a_major == "k" else (1, m))
+    b = choice.Laid((k, n), (1, k) if b_major == "k" else (n, 1))
+    return choice.options(a, b, DTYPE, gpu)[0].recipe
+
+
+def summary(found: list[Regret]) -> str:
+    """A line: mean and worst regret, and the operator against torch.matmul."""
+    worst = max(found, key=lambda regret: regret.part)
+    mean, ratios = statistics.mean(regret.part for regret in found), [regret.against_torch for regret in found]
+    against = (
+        f"{statistics.geometric_mean(ratios):.3f} of torch.matmul's speed in the geometric mean, {min(ratios):.3f}"
+    )
+    where = "x".join(map(str, worst.case.shape))
+    return (
+        f"{len(found)} shapes: regret {mean:.1%} in the mean, {worst.part:.1%} at worst ({where}); {against} at worst"
+    )
+
+
+# --- the call ---------------------------------------------------------------------------------------------------------
+
+
+def calls(synchronize: Callable[[], Any], device: str = "cuda") -> dict[str, Any]:
+    """Microseconds of the host until a call returns, by the way it takes: no `out` is given."""
+    import torch
+
+    (m, n, k), kind = CALL_SHAPE, {"dtype": torch.bfloat16, "device": device}
+    a, weight = torch.randn(m, k, **kind), torch.randn(n, k, **kind)
+    b, tracked = weight.T, weight.clone().requires_grad_().T
+    ops.matmul(a, b)
+    *_, plan = launching.PLANS.values()
+    out, stream = torch.empty(m, n, **kind), torch._C._cuda_getCurrentRawStream(plan.device)
+    addresses = a.data_ptr(), b.data_ptr(), out.data_ptr()
+    recipe = catalog.load(ops.explain(a, b).recipe)
+    ways: dict[str, Callable[[], Any]] = {
+        "the launch alone": partial(plan.launch, *addresses, *plan.arguments, stream),  # pyright: ignore[reportArgumentType, reportCallIssue]
+        "the recipe's matmul": partial(recipe.matmul, a, b),
+        "ops.matmul": partial(ops.matmul, a, b),
+        "define and impl": partial(ops.OPERATOR, a, b),
+        "torch.library.custom_op": partial(_as_custom_op(), a, b),
+        "ops.matmul, a gradient wanted": partial(ops.matmul, a, tracked),
+        "torch.matmul": partial(torch.matmul, a, b),
+        "torch.matmul, a gradient wanted": partial(torch.matmul, a, tracked),
+    }
+    for name, function in (("ops.matmul", ops.matmul), ("torch.matmul", torch.matmul)):
+        ways |= {f"{name}, compiled": _compiled(function, a, b)} if device == "cuda" else {}
+        ways |= {f"{name}, replayed in a graph": _captured(partial(function, a, b))} if device == "cuda" else {}
+    return {"us": contest.us_per_call(ways, synchronize), "host": host_code()} | _about(contest.HOST_BATCHES)
+
+
+def host_code() -> str:
+    """A hash of what a call executes on the host: once it is another, recorded times of calls are stale."""
+    files = [*Path(ops.__file__).parent.glob("*.py"), *map(Path, (operator.__file__, entry.__file__))]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()[:12]
+
+
+@cache
+def _as_custom_op() -> Callable[..., Any]:
+    """The same product, defined in the other way that PyTorch offers."""
+    import torch
+
+    def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return launching.product(a, b)
+
+    product.__annotations__ = {"a": torch.Tensor, "b": torch.Tensor, "return": torch.Tensor}
+    made = torch.library.custom_op(f"{ops.NAME}_as_custom_op", product, mutates_args=())
+    made.register_fake(operator.fake_product)
+    return made
+
+
+def _compiled(function: Callable[..., Any], a: Any, b: Any) -> Callable[[], Any]:
+    import torch
+
+    fast = torch.compile(lambda a, b: function(a, b), fullgraph=True)
+    fast(a, b)
+    return partial(fast, a, b)
+
+
+def _captured(call: Callable[[], Any]) -> Callable[[], Any]:
+    import torch
+
+    call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+
+def read(root: Path | None = None) -> dict[str, dict[str, Any]]:
+    """By device: {"shapes": {case: record}, "calls": record or None}.
+
+    Raises ValueError if a file is not what `write` writes.
+    """
+    found = {}
+    for file in sorted((root or records.results_root()).glob(f"*/{FILE}")):
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+            shapes = {Case(tuple(each["shape"]), each["majors"]): each for each in content["shapes"]}
+            found[content["device"]] = {"shapes": shapes, "calls": content["calls"]}
+        except (KeyError, TypeError, json.JSONDecodeError) as error:
+            raise ValueError(f"{file}: not a record of the operator ({error!r})") from None
+    return found
+
+
+def write(device: str, new: Iterable[dict[str, Any]] = (), called: Any = None, root: Path | None = None) -> Path:
+    """Merge cases, and times of calls, into a device's file."""
+    root = root or records.results_root()
+    known = read(root).get(device, {"shapes": {}, "calls": None})
+    shapes = known["shapes"] | {Case(tuple(each["shape"]), each["majors"]): each for each in new}
+    file = root / records.slug(device) / FILE
+    file.parent.mkdir(parents=True, exist_ok=True)
+    content = {"device": device, "shapes": [shapes[case] for case in sorted(shapes)], "calls": called or known["calls"]}
+    file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return file
+
+
+def pending(device: str, root: Path | None = None) -> list[Case]:
+    """The cases that have no current record."""
+    known = read(root).get(device, {"shapes": {}})["shapes"]
+    return [case for case in CASES if case not in known or is_stale(known[case])]
+
+
+def is_stale(record: dict[str, Any]) -> bool:
+    """Whether device code of one of the recipes has changed since, or is gone."""
+    try:
+        return any(records.code_of(name) != code for name, code in record["code"].items())
+    except catalog.UnknownRecipe:
+        return True

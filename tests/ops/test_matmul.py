@@ -1,0 +1,262 @@
+"""cookbook.ops on operands that lie anyhow, and its gradients: against torch's, by kernels that are torch's own."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from without_gpu import close, leaves, normal, pretend
+
+from cookbook import ops
+from cookbook.ops import choice, launching
+
+BF16 = torch.bfloat16
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    return pretend(monkeypatch)
+
+
+LAYOUTS = {
+    "rows": lambda x: x,
+    "columns": lambda x: x.T.contiguous().T,
+    "padded rows": lambda x: torch.cat([x, torch.full_like(x, torch.nan)], 1)[:, : x.shape[1]],
+    "every second row": lambda x: x.repeat_interleave(2, 0)[::2],
+    "every second column": lambda x: x.repeat_interleave(2, 1)[:, ::2],
+    "not aligned": lambda x: torch.cat([x.new_zeros(1), x.flatten()])[1:].view(x.shape),
+    "negated": lambda x: torch._neg_view(-x),
+    "expanded": lambda x: x[:1].expand(x.shape),
+    "one element": lambda x: x[:1, :1].expand(x.shape),
+    "conjugated": lambda x: x.conj(),
+}
+
+
+@pytest.mark.parametrize("of_b", LAYOUTS)
+@pytest.mark.parametrize("of_a", LAYOUTS)
+def test_operands_that_lie_anyhow(compiled, of_a, of_b):
+    for m, n, k in ((16, 24, 32), (7, 5, 9)):
+        a, b = LAYOUTS[of_a](normal(m, k)), LAYOUTS[of_b](normal(k, n))
+        close(ops.matmul(a, b), torch.matmul(a, b))
+        close(ops.matmul(a, b), torch.matmul(a, b))  # by the plan of the first
+    assert compiled
+
+
+@pytest.mark.parametrize("k", [1, 2, 7, 8, 63, 65, 4095, 4097])
+@pytest.mark.parametrize("dtype", [BF16, torch.float16])
+def test_any_k(compiled, k, dtype):
+    a, b = normal(5, k, dtype=dtype), normal(k, 6, dtype=dtype)
+    torch.testing.assert_close(ops.matmul(a, b).float(), (a.float() @ b.float()).to(dtype).float())
+    torch.testing.assert_close(ops.matmul(a, b.T.contiguous().T), ops.matmul(a, b))
+
+
+@pytest.mark.parametrize("gpu", [(8, 0), (8, 9), (10, 0), (12, 0)])
+def test_any_k_on_other_architectures(monkeypatch, gpu):
+    """Ampere's recipes read whole 16-byte pieces along K: both operands are filled up with zeros."""
+    pretend(monkeypatch, choice.Gpu(gpu, 64))
+    for k in (1, 9, 32, 65):
+        for of_b in ("rows", "columns"):
+            a, b = normal(20, k), LAYOUTS[of_b](normal(k, 40))
+            close(ops.matmul(a, b), torch.matmul(a, b))
+            close(ops.matmul(a.T.contiguous().T, b), torch.matmul(a, b))
+
+
+def test_leading_dimensions(compiled):
+    b = normal(32, 24)
+    for shape in ((2, 3, 32), (2, 1, 5, 32), (1, 1, 32), (3, 0, 32)):
+        a = normal(*shape)
+        close(ops.matmul(a, b), torch.matmul(a, b))
+    turned = normal(3, 2, 32).transpose(0, 1)  # whose rows are not one matrix
+    close(ops.matmul(turned, b), torch.matmul(turned, b))
+    wide = normal(2, 3, 40)[..., :32]
+    close(ops.matmul(wide, b), torch.matmul(wide, b))
+
+
+@pytest.mark.parametrize("shape", [(0, 8, 8), (8, 0, 8), (8, 8, 0), (0, 0, 0)])
+def test_empty_matrices(compiled, shape):
+    m, n, k = shape
+    got = ops.matmul(normal(m, k), normal(k, n))
+    assert got.shape == (m, n) and (got == 0).all() and not compiled
+
+
+def test_a_second_call_of_a_kind_neither_checks_nor_chooses(compiled, monkeypatch):
+    a, b = normal(16, 32), normal(24, 32).T
+    first = ops.matmul(a, b)
+    monkeypatch.setattr(launching, "plan", None)
+    second = ops.matmul(a.clone(), b)
+    assert torch.equal(first, second) and first is not second and len(compiled) == 1
+    with pytest.raises(TypeError, match=r"NoneType"):  # of another kind
+        ops.matmul(a.half(), b.half())
+
+
+def test_plans_are_limited_and_a_capture_keeps_none(compiled, monkeypatch):
+    monkeypatch.setattr(launching, "MAX_PLANS", 3)
+    for m in range(8, 13):
+        ops.matmul(normal(m, 32), normal(32, 24))
+    assert len(launching.PLANS) == 2
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    ops.matmul(normal(20, 32), normal(32, 24))
+    assert len(launching.PLANS) == 2
+
+
+def test_few_rows_go_to_split_k_and_many_to_the_tuned_gemm(compiled):
+    weight = torch.zeros(4096, 4096, dtype=BF16)
+    for m, recipe in ((4, "hopper/split_k_gemm"), (2048, "hopper/tuned_gemm")):
+        assert ops.explain(torch.empty(m, 4096, dtype=BF16), weight.T).recipe == recipe
+    ops.matmul(normal(4, 4096), weight.T)
+    assert compiled == ["hopper/split_k_gemm"]
+
+
+def test_errors_have_one_form(compiled):
+    a, b = normal(16, 32), normal(32, 24)
+    wrong = [
+        (TypeError, "a: got list; needed a torch.Tensor", [[1.0]], b),
+        (TypeError, "b: got NoneType; needed a torch.Tensor", a, None),
+        (TypeError, "a: got torch.float32; needed torch.float16 or torch.bfloat16", a.float(), b),
+        (TypeError, "b: got torch.float16; needed torch.bfloat16, the dtype of a", a, b.half()),
+        (ValueError, "a: got 1 dimension.s.; needed 2 or more", a[0], b),
+        (ValueError, "b: got 3 dimension.s.; needed 2", a, b[None]),
+        (ValueError, "b: got shape .24, 32.; needed .32, N., for a is .16, 32.", a, b.T.contiguous()),
+        (TypeError, "a: got layout torch.sparse_coo", a.to_sparse(), b),
+    ]
+    for error, message, *given in wrong:
+        with pytest.raises(error, match=message):
+            ops.matmul(*given)
+    assert not compiled
+
+
+def test_without_a_gpu_the_error_names_the_device():
+    with pytest.raises(ValueError, match=r"a: got device cpu; needed a CUDA device"):
+        ops.matmul(normal(16, 32), normal(32, 24))
+    with pytest.raises(ValueError, match=r"a: got device cpu; needed a CUDA device"):
+        torch.ops.cute_cookbook.matmul(normal(16, 32), normal(32, 24))
+    with pytest.raises(ValueError, match=r"a: got a GPU of compute capability .7, 5.; needed sm_100, "):
+        ops.explain((8, 8), (8, 8), gpu=choice.Gpu((7, 5), 40))
+
+
+# --- gradients --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("of_b", ["rows", "columns", "not aligned"])
+@pytest.mark.parametrize("of_a", ["rows", "columns", "expanded"])
+def test_gradients(compiled, of_a, of_b):
+    a, b = leaves(normal(20, 40), normal(40, 24))
+    expected_a, expected_b = leaves(a, b)
+    weights = normal(20, 24)
+    for matmul, x, y in ((ops.matmul, a, b), (torch.matmul, expected_a, expected_b)):
+        (matmul(LAYOUTS[of_a](x), LAYOUTS[of_b](y)) * weights).sum().backward()
+    close(a.grad, expected_a.grad)
+    close(b.grad, expected_b.grad)
+
+
+def test_a_gradient_that_autograd_expands(compiled):
+    a, b = leaves(normal(20, 40), normal(40, 24))
+    ops.matmul(a, b).sum().backward()
+    close(a.grad, b.detach().sum(1).expand(20, 40))
+
+
+def test_a_gradient_lies_like_its_operand(compiled):
+    """A weight (N, K) is read as its transpose: its gradient comes out as (N, K) in rows, and is not copied."""
+    x, weight = leaves(normal(16, 32), normal(24, 32))
+    hooked = []
+    weight.register_hook(lambda grad: hooked.append(grad.is_contiguous()))
+    ops.linear(x, weight).sum().backward()
+    assert hooked == [True] and weight.grad.shape == weight.shape
+
+
+def test_only_what_the_backward_needs_is_kept(compiled):
+    a, b = leaves(normal(16, 32), normal(32, 24))
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.shape) or x, lambda x: x):
+        ops.matmul(a.detach(), b)
+        ops.matmul(a, b.detach())
+    assert kept == [(16, 32), (32, 24)]
+
+
+def test_the_gradient_of_a_gradient(compiled):
+    a, b = leaves(normal(16, 32), normal(32, 24))
+    found = []
+    for matmul in (ops.matmul, torch.matmul):
+        (first,) = torch.autograd.grad(matmul(a, b).float().pow(2).sum(), a, create_graph=True)
+        found.append(torch.autograd.grad(first.float().pow(2).sum(), b)[0])
+    scale = found[1].float().abs().max()
+    torch.testing.assert_close(found[0].float() / scale, found[1].float() / scale, rtol=0, atol=2e-2)
+
+
+def test_no_grad_and_inference_mode(compiled):
+    a, b = leaves(normal(16, 32), normal(32, 24))
+    with torch.no_grad():
+        assert not ops.matmul(a, b).requires_grad
+    with torch.inference_mode():
+        assert ops.matmul(a, b).is_inference()
+
+
+def test_forward_mode_is_refused_and_not_ignored(compiled):
+    import torch.autograd.forward_ad as forward_ad
+
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(normal(16, 32), normal(16, 32))
+        with pytest.raises(ValueError, match=r"a: got a dual tensor; needed gradients backward"):
+            ops.matmul(dual, normal(32, 24))
+        close(ops.matmul(normal(16, 32), normal(32, 24)), torch.matmul(normal(16, 32), normal(32, 24)))
+
+
+# --- linear -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(32,), (5, 32), (2, 3, 32), (0, 32)])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_linear(compiled, shape, with_bias):
+    x, weight, bias = normal(*shape), normal(24, 32), normal(24) if with_bias else None
+    close(ops.linear(x, weight, bias), torch.nn.functional.linear(x, weight, bias))
+    x, weight = leaves(x, weight)
+    close(ops.linear(x, weight, bias), torch.nn.functional.linear(x, weight, bias))
+
+
+def test_linear_errors(compiled):
+    x, weight = normal(5, 32), normal(24, 32)
+    wrong = [
+        (TypeError, "x: got int; needed a torch.Tensor", 3, weight, None),
+        (ValueError, "x: got 0 dimension.s.", x[0, 0], weight, None),
+        (ValueError, "weight: got 1 dimension.s.; needed 2: .N, K.", x, weight[0], None),
+        (ValueError, r"bias: got shape \(32,\); needed \(24,\)", x, weight, normal(32)),
+        (TypeError, "bias: got float", x, weight, 1.0),
+    ]
+    for error, message, *given in wrong:
+        with pytest.raises(error, match=message):
+            ops.linear(*given)
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Linear(32, 48)
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(48, 48, bias=False) for _ in range(2))
+        self.special = torch.nn.modules.linear.NonDynamicallyQuantizableLinear(48, 8)
+
+    def forward(self, x):
+        x = self.embed(x)
+        for layer in self.layers:
+            x = x + torch.relu(layer(x))
+        return self.special(x)
+
+
+def test_replace_linears(compiled):
+    torch.manual_seed(0)
+    net = Net().to(BF16)
+    ours, calls = copy.deepcopy(net), []
+    weight = ours.embed.weight
+    ours.embed.register_forward_hook(lambda *args: calls.append(1))
+    assert ops.replace_linears(ours) == ["embed", "layers.0", "layers.1"]
+    assert ours.embed.weight is weight and type(ours.special) is not ops.Linear
+    assert ours.state_dict().keys() == net.state_dict().keys()
+    x = normal(16, 32)
+    for model in (net, ours):
+        model(x).float().pow(2).mean().backward()
+    close(ours(x), net(x))
+    for mine, theirs in zip(ours.parameters(), net.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad.float(), theirs.grad.float(), rtol=5e-2, atol=5e-3)
+    assert len(calls) == 2 and ops.replace_linears(ours) == []
+    with pytest.raises(TypeError, match=r"model: got int; needed a torch.nn.Module"):
+        ops.replace_linears(3)

@@ -1,0 +1,135 @@
+"""`cookbook bench --regret` and `--calls` with no GPU: what is timed is pretended, the rest is real."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+from without_gpu import pretend
+
+from cookbook.cli.app import app
+from cookbook.measure import contest, peers, records
+from cookbook.ops import measuring
+
+TUNED, SPLIT = "hopper/tuned_gemm", "hopper/split_k_gemm"
+
+
+@pytest.fixture
+def here(monkeypatch, tmp_path):
+    """A Hopper that is none, and a folder for its results."""
+    pretend(monkeypatch)
+
+    def input_sets(shape, dtype, majors):
+        m, n, k = shape
+        a, b = torch.randn(m, k, dtype=torch.bfloat16), torch.randn(n, k, dtype=torch.bfloat16).T
+        return [(a, b, torch.empty(m, n, dtype=torch.bfloat16))]
+
+    monkeypatch.setattr(peers, "input_sets", input_sets)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "A Hopper")
+    monkeypatch.setattr(records, "results_root", lambda: tmp_path)
+    monkeypatch.setattr(records, "driver_version", lambda: "1")
+    return tmp_path
+
+
+def timed(us):
+    """A `time_contest` that knows the answer."""
+
+    def time(found, rounds):
+        assert set(us) <= set(found.variants) and len(found.sets) == 1
+        return {name: {"median_ms": us.get(name, 100.0) / 1000} for name in found.variants}
+
+    return time
+
+
+def test_a_hundred_cases():
+    assert len(measuring.CASES) == len(set(measuring.CASES)) == 100
+    rows = [case.shape[0] for case in measuring.CASES]
+    assert min(rows) == 1 and max(rows) == 16384
+    assert {case.majors for case in measuring.CASES} == {"tn", "tt", "nn", "nt"}
+
+
+def test_the_regret_of_a_choice(here):
+    case = measuring.Case((4, 256, 512))
+    us = {TUNED: 8.0, SPLIT: 10.0, "ops.matmul": 10.5, "torch.matmul": 9.0}
+    record = measuring.measure(case, 7, timed(us))
+    assert record["us"] | us == record["us"] and record["code"][TUNED] == records.code_of(TUNED)
+    (found,) = measuring.regrets([record])
+    assert (found.chosen, found.best, round(found.part, 6)) == (SPLIT, TUNED, 0.25)
+    assert found.against_torch == pytest.approx(9 / 10.5)
+    assert measuring.summary([found]) == (
+        "1 shapes: regret 25.0% in the mean, 25.0% at worst (4x256x512); 0.857 of torch.matmul's speed in the "
+        "geometric mean, 0.857 at worst"
+    )
+
+
+def test_a_wrong_product_is_not_timed(here, monkeypatch):
+    from cookbook.recipe import catalog
+
+    module = catalog.load(TUNED)
+    monkeypatch.setattr(module, "matmul", lambda a, b, out=None: torch.zeros(a.shape[0], b.shape[1]))
+    with pytest.raises(RuntimeError, match=f"{TUNED} is wrong"):
+        measuring.measure(measuring.Case((16, 24, 32)), 7, timed({}))
+
+
+def test_a_run_that_was_cut_short_is_taken_up_where_it_ended(here):
+    first, second = measuring.CASES[:2]
+    assert measuring.pending("A Hopper") == list(measuring.CASES)
+    record = {"shape": list(first.shape), "majors": first.majors, "us": {TUNED: 1.0}, "code": {}}
+    measuring.write("A Hopper", [record | {"code": {TUNED: records.code_of(TUNED)}}])
+    assert measuring.pending("A Hopper")[0] == second
+    measuring.write("A Hopper", [record | {"code": {TUNED: "older"}}])
+    assert measuring.pending("A Hopper")[0] == first
+    measuring.write("A Hopper", [record | {"code": {"hopper/gone": "any"}}])
+    assert measuring.pending("A Hopper")[0] == first
+    measuring.write("A Hopper", called={"us": {"ops.matmul": 5.0}})
+    known = measuring.read()["A Hopper"]
+    assert known["calls"]["us"] == {"ops.matmul": 5.0} and set(known["shapes"]) == {first}
+    assert records.read() == []  # it is none of the recipes' files
+
+
+def test_a_file_that_is_none(here):
+    file = here / "a-hopper" / measuring.FILE
+    file.parent.mkdir()
+    file.write_text("[]", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"operator.json: not a record of the operator"):
+        measuring.read()
+
+
+def test_the_command_measures_records_and_shows(here, monkeypatch):
+    cases = (measuring.Case((4, 256, 512)), measuring.Case((16, 24, 32)))
+    monkeypatch.setattr(measuring, "CASES", cases)
+    times = timed({TUNED: 8.0, SPLIT: 7.9, "ops.matmul": 8.0, "torch.matmul": 9.0})
+    real = measuring.measure
+    monkeypatch.setattr(measuring, "measure", lambda case, rounds: real(case, rounds, times))
+    run = CliRunner().invoke(app, ["bench", "--regret", "--record"])
+    assert run.exit_code == 0 and "4x256x512" in run.stdout and "2 shapes: regret" in run.stderr
+    assert len(measuring.read()["A Hopper"]["shapes"]) == 2 and measuring.pending("A Hopper") == []
+    monkeypatch.setattr(measuring, "measure", None)  # nothing is measured twice
+    again = CliRunner().invoke(app, ["bench", "--regret", "--record", "--json"])
+    assert len(json.loads(again.stdout)["A Hopper"]) == 2
+
+
+def test_the_cost_of_each_way_of_a_call(here, monkeypatch):
+    monkeypatch.setattr(contest, "HOST_CALLS", 3)
+    found = measuring.calls(lambda: None, device="cpu")
+    assert list(found["us"])[:3] == ["the launch alone", "the recipe's matmul", "ops.matmul"]
+    assert all(us > 0 for us in found["us"].values()) and "torch.library.custom_op" in found["us"]
+
+
+def test_wrong_command_lines():
+    for arguments, said in (
+        (["--regret", "--calls"], "--regret: got --calls beside it"),
+        (["--regret", TUNED], f"--regret: got {TUNED} beside it"),
+        (["--calls", "--dtype", "bf16"], "--calls: got bf16 beside it"),
+    ):
+        run = CliRunner().invoke(app, ["bench", *arguments])
+        assert run.exit_code == 2 and said in run.stderr
+
+
+def test_without_a_gpu_the_commands_say_so():
+    for option in ("--regret", "--calls"):
+        run = CliRunner().invoke(app, ["bench", option])
+        assert run.exit_code == 1 and "no CUDA device" in run.stderr

@@ -1,0 +1,76 @@
+"""cookbook.ops with no GPU: CPU tensors pass for a Hopper's, and each kernel is torch's product of the same addresses.
+
+A launch gets addresses and numbers alone. So what is checked is all of the host side: the choice, copies, majors,
+strides, shapes, gradients. What the kernel itself computes is not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+
+import torch
+from pretend import NoDevice
+
+from cookbook.ops import choice, launching
+from cookbook.recipe import catalog, entry
+
+
+def seen(address: int, shape: tuple[int, int], strides: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
+    """The matrix at an address."""
+    last = sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
+    memory = (ctypes.c_char * (2 * (last + 1))).from_address(address)
+    return torch.frombuffer(memory, dtype=dtype).as_strided(shape, strides)
+
+
+def kernel_for(call: entry.Call):
+    """What a compiled kernel computes for calls of one kind."""
+    (m, n, k), (lda, ldb, ldc), (a_major, b_major) = call.mnk, call.strides, call.majors
+
+    def launch(pa: int, pb: int, pc: int, stream: int) -> None:
+        assert pa % 16 == pb % 16 == 0 and stream == 7
+        a = seen(pa, (m, k), (lda, 1) if a_major == "k" else (1, lda), call.dtype)
+        b = seen(pb, (k, n), (1, ldb) if b_major == "k" else (ldb, 1), call.dtype)
+        seen(pc, (m, n), (ldc, 1), call.dtype).copy_(torch.mm(a.float(), b.float()))
+
+    return launch
+
+
+def pretend(monkeypatch, gpu: choice.Gpu = choice.H200) -> list[str]:
+    """Returns the list into which the name of a recipe goes when a kernel of it is compiled."""
+    compiled: list[str] = []
+    arch = "sm_{}{}".format(*gpu.capability)
+    monkeypatch.setattr(launching, "gpu_of", lambda x: gpu)
+    monkeypatch.setattr(entry, "check_gpu", lambda *asked: arch)
+    properties = SimpleNamespace(multi_processor_count=gpu.sms)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)  # what get_device() says of a CPU tensor
+    monkeypatch.setattr(torch.cuda, "device", NoDevice)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 7, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(launching, "PLANS", {})
+    for recipe, _ in choice.candidates(gpu.capability):
+        gemm = catalog.load(recipe.name).GEMM
+
+        def compile_for(arch, dtype, call, options, name=recipe.name):
+            compiled.append(name)
+            return kernel_for(call)
+
+        monkeypatch.setattr(gemm, "prepare", lambda call: ((call,), ()))
+        monkeypatch.setattr(gemm, "compile_for", compile_for)
+        monkeypatch.setattr(gemm, "plans", {})
+        monkeypatch.setattr(gemm, "kernels", {})
+    return compiled
+
+
+def normal(*shape, dtype=torch.bfloat16):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(len(shape) + sum(shape))).to(dtype)
+
+
+def close(got, expected, dtype=torch.bfloat16):
+    assert got.dtype == dtype and got.shape == expected.shape
+    torch.testing.assert_close(got.float(), expected.float(), rtol=2e-2, atol=2e-2)
+
+
+def leaves(a, b):
+    return a.detach().clone().requires_grad_(), b.detach().clone().requires_grad_()
