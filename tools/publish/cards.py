@@ -6,6 +6,7 @@ import html
 import re
 from pathlib import Path
 
+from cookbook.check.workers import ANYWHERE
 from cookbook.publish.pages import checked_table
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
