@@ -1,16 +1,21 @@
-"""What the recipes' notebooks call: the check of the cells above, and of a reader's exercises."""
+"""What the recipes' notebooks call: what a kernel gains, the check of the cells above, their `matmul` on a GPU, and
+the check of a reader's exercises."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any
 
-from cookbook.check import exercises, levels
+from cookbook.check import exercises, levels, ran, scaled
 from cookbook.check.levels import Level, Report, Shape
-from cookbook.publish import words
+from cookbook.measure import contest, peers
+from cookbook.publish import gains, words
+from cookbook.recipe import catalog, entry, formats
 
-__all__ = ["CheckFailed", "check_cells", "check_exercises"]
+__all__ = ["CheckFailed", "check_cells", "check_exercises", "compare", "gain"]
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")  # colours in what a compiler says
 
@@ -41,10 +46,71 @@ def check_cells(
         ValueError: a dtype, a target or majors that are not of the recipe's, or a shape is none.
     """
     cells = sys.modules["__main__"]
+    _forget_kernels(cells)
     report = levels.check(cells, shapes, dtypes, targets, majors=majors, recipe=recipe)
     print(_lines(report))
     if not report.ok:
         raise CheckFailed(_failures(report))
+
+
+def gain(recipe: str, shape: Shape, over: Iterable[str] = (), dtype: str = "bfloat16", majors: str = "") -> None:
+    """Show how many times as fast a GEMM is as others, as results/ has it: a sentence, and bars.
+
+    Args:
+        recipe: its name.
+        shape: (M, N, K) of the record.
+        over: variants and peers of the record, or other recipes, next to torch's GEMM, which is always there.
+        dtype: of the record.
+        majors: of the record; the first that the recipe takes if left out.
+
+    Raises:
+        UnknownRecipe: there is no such recipe.
+        ValueError: `over` names what was not timed.
+    """
+    from IPython.display import Markdown, display
+
+    said, picture = gains.gain(recipe, shape, over, dtype, majors or None)
+    display(Markdown(said))
+    if picture:
+        display(picture)
+
+
+def compare(recipe: str, matmul: Callable[..., Any], shape: Shape, dtype: str = "bfloat16") -> None:
+    """Run a notebook's own `matmul` next to torch's on this GPU: errors, then times. With no GPU that can run it, say
+    what is recorded of the recipe.
+
+    Args:
+        recipe: the name of the recipe that the notebook is.
+        matmul: what its cells define, as they are now.
+        shape: (M, N, K).
+        dtype: torch's name of the type of C.
+
+    Raises:
+        CheckFailed: the product is wrong.
+        UnknownRecipe: there is no such recipe.
+        ValueError: a shape or a dtype that the recipe does not take.
+    """
+    found = catalog.find(recipe)
+    for what, value in (("shape", shape), ("dtype", dtype)):
+        if refused := levels.refusal(found, what, value):
+            raise ValueError(refused)
+    device, reason = levels.gpu_for(found)
+    if device is None:
+        print(f"Nothing was run: {reason}. Recorded of the recipe, not of the cells above:")
+        print(gains.recorded(found.name, shape, dtype))
+        return
+    _forget_kernels(sys.modules["__main__"])
+    form = formats.FORMATS[found.operands] if found.operands else None
+    own = scaled.as_matmul(matmul, form) if form else matmul
+    case = ran.run_case(own, shape, dtype, majors=found.majors[0], form=form)
+    if not case.ok:
+        raise CheckFailed(f"matmul: {case.problem}")
+    print(f"{device}, {' x '.join(map(str, shape))}, {dtype}, normal inputs. Relative error, ours and torch's:")
+    print(f"  {case.error:.2e} and {case.torch_error:.2e}")
+    timed = contest.time_contest(peers.against_torch(found, matmul, shape, dtype), contest.MIN_ROUNDS)
+    ours, torchs = (timed[who] for who in (contest.OURS, peers.FAST if form and not form.block else peers.TORCH))
+    spread = f"{ours['median_ms']:.4g} ms ({ours['min_ms']:.4g} to {ours['max_ms']:.4g}), {ours['tflops']:.0f} TFLOP/s"
+    print(f"  {spread}: {torchs['median_ms'] / ours['median_ms']:.3f} times as fast as torch's")
 
 
 def check_exercises(recipe: str) -> None:
@@ -59,6 +125,13 @@ def check_exercises(recipe: str) -> None:
     """
     for outcome in exercises.tried(recipe, sys.modules["__main__"]):
         print(outcome.line)
+
+
+def _forget_kernels(cells: ModuleType) -> None:
+    """Have the next call of `matmul` compile what the cells say now: an earlier call may have kept its kernel."""
+    for host_side in [value for value in vars(cells).values() if isinstance(value, entry.Gemm)]:
+        host_side.plans.clear()
+        host_side.kernels.clear()
 
 
 def _lines(report: Report) -> str:

@@ -21,6 +21,7 @@ __all__ = [
     "Scaled",
     "as_matmul",
     "atoms_as_words",
+    "block_operands",
     "integers",
     "peer_error",
     "quantized",
@@ -126,11 +127,16 @@ def as_matmul(matmul: Callable[..., Any], form: Format) -> Callable[..., Any]:
         return matmul(elements, bt.T, a_scale, b_scale.T, out=out)
 
     def call(a: Any, b: Any, out: Any = None) -> Any:
-        pairs = [tensors(quantized(x.float().cpu().numpy(), form.name), a.device) for x in (a, b.T)]
-        (elements, a_scale), (bt, b_scale) = pairs
-        return matmul(elements, bt.T, a_scale, b_scale, out=out)
+        return matmul(*block_operands(a, b, form), out=out)
 
     return call if form.block else by_rows
+
+
+def block_operands(a: Any, b: Any, form: Format) -> tuple[Any, Any, Any, Any]:
+    """What a recipe's `matmul` takes for torch's (M, K) and (K, N): elements of both, then scale factors of both."""
+    pairs = [tensors(quantized(x.float().cpu().numpy(), form.name), a.device) for x in (a, b.T)]
+    (elements, a_scale), (bt, b_scale) = pairs
+    return elements, bt.T, a_scale, b_scale
 
 
 def row_quantized(x: Any) -> tuple[Any, Any]:

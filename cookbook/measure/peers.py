@@ -13,11 +13,11 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
-from cookbook.check import compiled, ran, transpose
+from cookbook.check import compiled, ran, scaled, transpose
 from cookbook.check.ran import Shape
 from cookbook.measure import ceilings
 from cookbook.measure.contest import OURS, Call, Contest, how_many_sets, us_per_call
-from cookbook.recipe import catalog
+from cookbook.recipe import catalog, formats
 from cookbook.recipe.majors import DEFAULT, configured
 
 TORCH, QUACK = "torch.matmul", "quack"
@@ -50,6 +50,39 @@ def contest_of(
     contest = gemm_contest(module, shape, dtype, majors, quack, recipe.compared_with, own)
     contest = replace(contest, majors=recipe.told_apart(majors))
     return ceilings.with_ceiling(recipe, contest, dtype)
+
+
+def against_torch(recipe: catalog.Recipe, matmul: Callable[..., Any], shape: Shape, dtype: str) -> Contest:
+    """A `matmul` that a reader may have changed, against torch's alone: no record is made of it.
+
+    Args:
+        recipe: the GEMM whose contract `matmul` keeps: its operands and the first of its majors.
+        matmul: of (a, b, out=), or of (a, b, scales of a, scales of b, out=).
+        shape: (M, N, K).
+        dtype: torch's name of the type of C.
+
+    Raises:
+        RuntimeError: `matmul` is wrong; of block-scaled operands `ran.run_case` says it, before.
+    """
+    import torch
+
+    work = 2.0 * shape[0] * shape[1] * shape[2]
+    if not recipe.operands:
+        sets = input_sets(shape, dtype, recipe.majors[0])
+        ran.verify(OURS, _into(matmul), sets[0], dtype)
+        return Contest({OURS: _into(matmul), TORCH: peers(quack=False)[TORCH]}, sets, TORCH, work)
+    form = formats.FORMATS[recipe.operands]
+    if form.block:  # torch multiplies the same numbers before they are quantized
+        a, b = ran.inputs(shape, dtype)
+        plain = (a, b, torch.empty(shape[0], shape[1], device=a.device, dtype=a.dtype))
+        variants: dict[str, Call] = {
+            OURS: lambda q, plain: matmul(*q, out=plain[2]),
+            TORCH: lambda q, plain: torch.matmul(*plain[:2], out=plain[2]),
+        }
+        return Contest(variants, [(scaled.block_operands(a, b, form), plain)], TORCH, work)
+    sets = row_scaled_sets(shape, dtype)
+    _verify_scaled(OURS, _into_scaled(matmul), sets[0])
+    return Contest({OURS: _into_scaled(matmul), FAST: partial(_scaled_mm, True)}, sets, FAST, work)
 
 
 # --- GEMMs ----------------------------------------------------------------------------------------------------------

@@ -29,6 +29,9 @@ probes it is results/<device>/probes/<suite>.json. A record holds
                   figures as a variant's, without ncu's
     config        the recipe's configuration
     distribution  of the inputs, e.g. "normal(0, 1)"
+    gpu           for "timed": the medians of clock_mhz and power_w while variants and peers ran, capped (the share of
+                  the time in which the clock was lowered for power), power_limit_w and max_clock_mhz, as nvidia-smi
+                  says them; or the reason why there are none. Older records have none
     date          UTC, to the minute
     driver        NVIDIA's driver
     versions      of python, torch, cuda, nvidia-cutlass-dsl, apache-tvm-ffi, quack-kernels
@@ -63,8 +66,8 @@ KNOWN = (*LEVELS, PROBED, CEILING, LIMITS)
 Record = dict[str, Any]
 # The fields of a record in a file, in their order: what was measured, then of what.
 FIELDS = (
-    "level", "dtype", "shape", "majors", "status", "figures", "peers", "config", "distribution", "date", "driver",
-    "versions", "target", "code", "of", "host", "model", "kernels",
+    "level", "dtype", "shape", "majors", "status", "figures", "peers", "config", "distribution", "gpu", "date",
+    "driver", "versions", "target", "code", "of", "host", "model", "kernels",
 )  # fmt: skip
 WIDTH = 120  # of a line of a file
 

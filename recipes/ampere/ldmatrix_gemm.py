@@ -22,21 +22,35 @@
 #     path: cp.async -> swizzled shared memory -> ldmatrix -> mma.sync -> 16-byte stores
 #     instructions:
 #       all: [LDGSTS.E.BYPASS, LDSM.16.M88.4, HMMA.16816.F32, STG.E.128, LDS.128]
+#     sources:
+#       - {title: "PTX ISA, ldmatrix", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-ldmatrix"}
+#       - {title: "PTX ISA, fragments of mma.m16n8k16", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-16816-float"}
+#       - {title: "CuTe, a GEMM tutorial", url: "https://docs.nvidia.com/cutlass/latest/media/docs/cpp/cute/0x_gemm_tutorial.html"}
+#       - {title: "CuTe, predication", url: "https://docs.nvidia.com/cutlass/latest/media/docs/cpp/cute/0y_predication.html"}
 # ---
 
 # %% [markdown]
 # # A GEMM with cp.async, ldmatrix and mma.sync
 #
 # **Claim.** While the tensor cores multiply one k-block, `ldmatrix` can load the fragments of the next: then shared
-# memory and tensor cores work at the same time. `cp.async` brings tiles from global to shared memory, 16 bytes a
-# thread; `ldmatrix` takes four 8x8 matrices a warp into registers; `mma.sync` multiplies. The threads compute all
-# addresses, so both copies can meet bank conflicts. One swizzle frees both ([the page before](smem_gemm.ipynb)).
+# memory and tensor cores work at the same time.
+
+# %% tags=["lab"]
+from cookbook import draw, lab
+from cookbook.layouts import evaluate
+
+lab.gain("ampere/ldmatrix_gemm", (4096, 4096, 4096), over=["ampere/smem_gemm"])
+
+# %% [markdown]
+# `cp.async` brings tiles from global to shared memory, 16 bytes a thread. `ldmatrix` takes four 8x8 matrices a warp
+# into registers. `mma.sync` multiplies. The threads compute all addresses, so both copies can meet bank conflicts; one
+# swizzle frees both ([the page before](smem_gemm.ipynb)).
 #
 # Every GPU since Ampere that has no `wgmma` or `tcgen05` works like this: A100, Ada, GeForce Blackwell. Names and order
-# are those of [Hopper's first GEMM](../hopper/tma_wgmma_gemm.ipynb), so that the two can be read side by side.
+# are those of [Hopper's GEMM](../hopper/tma_wgmma_gemm.ipynb), so that you can read the two next to each other.
 #
 # Eight warps in a 2 x 4 grid compute a 128 x 256 tile of C, 64 x 64 each: 128 accumulators a thread. A k-tile is 64
-# along K: four k-blocks of 16. The rest of shared memory is *stages*, each with room for one k-tile of A and of B.
+# along K: four k-blocks of 16. The rest of shared memory is *stages*. Each stage has room for one k-tile of A and of B.
 
 # %%
 from dataclasses import dataclass
@@ -179,9 +193,6 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
 # is the chunk of the tile that lies there. Chunks of one colour are one *column* of the tile:
 
 # %% tags=["lab"]
-from cookbook import draw, lab
-from cookbook.layouts import evaluate
-
 layouts = evaluate(smem_layouts, cutlass.Float16)
 draw.swizzle_view(layouts.a)
 
@@ -193,11 +204,11 @@ draw.swizzle_view(layouts.a)
 #
 # The loop has two pipelines. Through shared memory `cp.async` runs `stages - 1` k-tiles ahead. Through registers
 # `ldmatrix` runs one k-block ahead of `mma`. Before the last k-block of a tile the next fragments lie in the next
-# stage: only there the loop waits and synchronises.
+# stage. Only there the loop waits and synchronises.
 #
-# A and B are asked for in *different* k-blocks: together they fill the memory pipe that `ldmatrix` needs too. The loop
-# stands twice, with loads and without, for the compiler moves no instruction across a branch. ([The next
-# page](pipelined_gemm.ipynb) measures each of these.)
+# The loop asks for A and B in *different* k-blocks: together they would fill the memory pipe that `ldmatrix` needs,
+# too. The code has the loop twice, with loads and without, because the compiler moves no instruction across a branch.
+# ([The next page](pipelined_gemm.ipynb) measures each of these.)
 
 
 # %%
@@ -464,19 +475,29 @@ worst, best = tensor / (shared + tensor), tensor / max(shared, tensor)
 print(f"A k-block: smem {shared:.0f} clocks, tensor cores {tensor:.0f}: {worst:.0%} to {best:.0%} of a ceiling")
 
 # %% [markdown] tags=["lab"]
-# Both are busy for nearly the same time: the overlap is worth almost a factor of two, and there is little slack.
+# Both are busy for nearly the same time. So the overlap can gain almost a factor of two, and leaves little slack.
 #
 # ## Check
 #
 # The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
+from cookbook import lab
+
 lab.check_cells("ampere/ldmatrix_gemm", shapes=[(200, 333, 64)], dtypes=["float16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# On a Hopper GPU `torch.matmul` uses `wgmma`. Then the share of the ceiling, of products with tiles for all SMs.
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("ampere/ldmatrix_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
+# On a Hopper GPU `torch.matmul` uses `wgmma`. The second table has the share of the ceiling, for products with tiles
+# for all SMs.
 
 # %% tags=["lab"]
 Markdown(results_table("ampere/ldmatrix_gemm"))
@@ -492,8 +513,8 @@ Markdown(table(["M x N x K", "dtype", "of the ceiling, predicted", "measured"], 
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# On an H200 a good part of the loads is hidden, and not all of it. What is left is not conflicts but traffic: each warp
-# reads its fragments of A and B from shared memory for itself. Hopper's `wgmma` reads them once for four warps:
-# [Hopper's first GEMM](../hopper/tma_wgmma_gemm.ipynb) has the same tile and the same layout.
+# On an H200 the multiplications hide a good part of the loads, but not all. What remains is not conflicts but traffic:
+# each warp reads its own fragments of A and B from shared memory. Hopper's `wgmma` reads them once for four warps: [a
+# GEMM with TMA and WGMMA](../hopper/tma_wgmma_gemm.ipynb) has the same tile and the same layout.
 # Next: [the pipeline, step by step](pipelined_gemm.ipynb), with a parameter for each thing that overlaps.
 # To use it: `cookbook copy ampere/ldmatrix_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -27,21 +27,42 @@
 #       nt: [LDSM.16.MT88.4]
 #       nn: [LDSM.16.M88.4, LDSM.16.MT88.4]
 #       tt: [LDSM.16.M88.4, LDSM.16.MT88.4]
+#     sources:
+#       - {title: "PTX ISA, ldmatrix", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-ldmatrix"}
+#       - {title: "PTX ISA, fragments of mma.m16n8k16", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-16816-float"}
+#       - {title: "CuTe, MMA atoms", url: "https://docs.nvidia.com/cutlass/latest/media/docs/cpp/cute/0t_mma_atom.html"}
 # ---
 
 # %% [markdown]
 # # Operand majors with ldmatrix.trans
 #
-# **Claim.** An operand that is stored along M or N instead of K needs no transpose of its own: `ldmatrix.trans` makes
-# the same fragments out of a tile whose lines run the other way.
+# **Claim.** An operand that lies along M or N instead of K needs no transpose of its own: `ldmatrix.trans` makes the
+# same fragments out of a tile whose lines run the other way.
+
+# %% tags=["lab"]
+from cookbook import access, banks, draw, lab
+from cookbook.layouts import evaluate
+
+lab.gain("ampere/majors_gemm", (8192, 8192, 8192), majors="nn")
+
+# %% [markdown] tags=["lab"]
+# How it works, in two pictures. One 8x8 matrix is stored along M: a row of the left half is 16 bytes of shared memory.
+# Without `.trans` each lane gets two neighbours along M; with it, two neighbours along K, which is what `mma.sync`
+# wants. Compare lane 0.
+
+# %% tags=["lab"]
+draw.ldmatrix_view(mn_major=True)
+
+# %% tags=["lab"]
+draw.ldmatrix_view(mn_major=True, trans=True)
+
+# %% [markdown]
+# [ldmatrix_gemm](ldmatrix_gemm.ipynb) takes A and B *K-major*: the elements that are multiplied and summed lie next to
+# each other, as in `x @ weight.T`. The other two products of a layer in a training step are not like that. The gradient
+# of the weight is `dy.T @ x`: A lies along M and B along N. The gradient of the input is `dy @ weight`: B lies along N.
 #
-# [ldmatrix_gemm](ldmatrix_gemm.ipynb), whose kernel this one is but for the majors, takes A and B *K-major*: the
-# elements that are multiplied and summed lie next to each other, as in `x @ weight.T`. Of the three products of a layer
-# in a training step the other two are not like that. The gradient of the weight is `dy.T @ x`, where A lies along M and
-# B along N; the gradient of the input is `dy @ weight`, with a B along N.
-#
-# The two letters that BLAS and CuTe use name the four cases, the first for A, the second for B. They ask whether a
-# matrix, stored by columns, must be *transposed* or *not*:
+# BLAS and CuTe name the four cases by two letters, the first for A, the second for B. A letter asks whether a matrix,
+# stored by columns, must be *transposed* or *not*:
 #
 # | letters | A (M, K) lies along | B (K, N) lies along | for example       |
 # |---------|---------------------|---------------------|-------------------|
@@ -50,8 +71,8 @@
 # | `nn`    | M: column-major     | K: column-major     | `x.T @ weight.T`  |
 # | `nt`    | M: column-major     | N: row-major        | `dy.T @ x`        |
 #
-# Three things change with the letter of an operand, and nothing else: which way its lines run in shared memory, which
-# way `cp.async` goes through them, and one bit of `ldmatrix`. The main loop, the MMA and the epilogue are untouched.
+# Three things change with the letter of an operand: which way its lines run in shared memory, which way `cp.async` goes
+# through them, and one bit of `ldmatrix`. The main loop, the MMA and the epilogue stay as they were.
 
 # %%
 from dataclasses import dataclass, replace
@@ -120,11 +141,12 @@ def config_for(arch: str) -> Config:
 # %% [markdown]
 # ## The layout
 #
-# Global memory is read 16 bytes at a time, and 16 bytes are eight elements along the index that the operand is
-# contiguous in. Nothing on the way can split such a piece: `cp.async` drops it whole into shared memory, the swizzle
-# moves it whole, `ldmatrix` picks it up whole. So an M-major tile *stays* M-major in shared memory. Its atom is the
-# K-major one mirrored: not 8 rows of 64 elements along K, but **64 x 8, eight lines of 64 elements along M**, one
-# line for each k.
+# The threads read global memory 16 bytes at a time: eight elements along the index that the operand is contiguous in.
+# Nothing on the way can split such a chunk. `cp.async` drops it whole into shared memory, the swizzle moves it whole,
+# `ldmatrix` picks it up whole.
+#
+# So an M-major tile *stays* M-major in shared memory. Its atom is the K-major one mirrored: not 8 rows of 64 elements
+# along K, but **64 x 8, eight lines of 64 elements along M**, one line for each k.
 #
 # Why that shape? A line of 64 elements is 128 bytes, all 32 banks. Eight lines, because `ldmatrix` reads 16 bytes of
 # each of eight lines in one phase, and the swizzle has eight slots to put them in. It is the same `S<3,4,3>`: chunk *c*
@@ -180,12 +202,12 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
 # wants. Lines along M are not: lane 0 would get M0K0 and M1K0, and no later instruction could pair M0K0 with M0K1
 # but by a shuffle for every register.
 #
-# With `.trans` the 8x8 matrix is turned over between shared memory and the registers: lane *l* gets elements 2(*l* mod
+# With `.trans` the 8x8 matrix is transposed between shared memory and the registers: lane *l* gets elements 2(*l* mod
 # 4) and 2(*l* mod 4) + 1 of *column* *l* / 4, one out of each of two lines.
 #
-# Column 0 of the lines along M is row M0: lane 0 gets M0K0 and M0K1. **The same registers in the same lanes**, so that
-# what follows need not know. The addresses that the lanes supply are those of the lines, 16 bytes each, and take as
-# many wavefronts as before. The transposition happens behind the banks.
+# Column 0 of the lines along M is row M0, so lane 0 gets M0K0 and M0K1. **The same elements are in the same lanes**,
+# and what follows need not know. The lanes supply the addresses of the lines, 16 bytes each, so the number of
+# wavefronts does not change either.
 #
 # This form transposes matrices of 16-bit elements, and those alone: with 8-bit or 32-bit elements an MN-major operand
 # has to be transposed in some other way. (Blackwell has one for 8 bits.)
@@ -248,19 +270,6 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
 
 
 # %% [markdown] tags=["lab"]
-# One 8x8 matrix, stored along M: a row of the left picture is 16 bytes of shared memory. Without `.trans` each lane
-# gets two neighbours along M; compare lane 0 in the two pictures.
-
-# %% tags=["lab"]
-from cookbook import access, banks, draw
-from cookbook.layouts import evaluate
-
-draw.ldmatrix_view(mn_major=True)
-
-# %% tags=["lab"]
-draw.ldmatrix_view(mn_major=True, trans=True)
-
-# %% [markdown] tags=["lab"]
 # Our own A for `nt`, as CuTe evaluates it. A row of the picture is one 128-byte line of shared memory: 64 elements
 # along M, of one k. The chunks are numbered along M; the swizzle is the one that a K-major tile has.
 
@@ -271,7 +280,7 @@ draw.swizzle_view(layouts.a)
 
 # %% [markdown] tags=["lab"]
 # One `ldmatrix.x4.trans` of warp 0: each lane gives the address of 16 bytes along M. The eight lines of a phase are
-# eight k, and their pieces lie in eight different slots.
+# eight k, and their chunks lie in eight different slots.
 
 # %% tags=["lab"]
 draw.access_view(access.of_copy(layouts.a, copies.s2r_a, "src", "ldmatrix")[0], title="ldmatrix.x4.trans, M-major A")
@@ -279,16 +288,16 @@ draw.access_view(access.of_copy(layouts.a, copies.s2r_a, "src", "ldmatrix")[0], 
 # %% [markdown]
 # ## Loading
 #
-# The edges are those of [ldmatrix_gemm](ldmatrix_gemm.ipynb): rows beyond M or N are not read, and the k-tiles are laid
-# so that they *end* where K ends, with the one that sticks out before the beginning zeroed piece by piece.
+# The edges are those of [ldmatrix_gemm](ldmatrix_gemm.ipynb): no thread reads rows beyond M or N. The k-tiles *end*
+# where K ends; the one that begins before the matrix gets zeros, chunk by chunk.
 #
-# What a piece is depends on the major, and with it **which extent must be a multiple of eight**. A piece has to be all
-# inside the matrix or all outside. K-major, it is eight k of one row: K must be a multiple of 8, and the rows may end
-# anywhere. M-major, it is eight rows of one k: M must be a multiple of 8, and K may be anything. Lines must begin at
-# multiples of 16 bytes either way.
+# The major decides **which extent must be a multiple of eight**, for a chunk of 16 bytes must lie inside the matrix or
+# outside of it. K-major, a chunk is eight k of one row: K must be a multiple of 8, and the rows may end anywhere.
+# M-major, a chunk is eight rows of one k: M must be a multiple of 8, and K may be anything. Lines begin at multiples of
+# 16 bytes either way.
 #
-# The code does not change with it. In both cases the row of a thread's piece depends on its place in the mode `CPY_M`
-# alone, and its k on `CPY_K` alone: the first decides whether it is inside M, the second whether it is inside K.
+# The code is the same in both cases. The row of a thread's chunk depends on its place in the mode `CPY_M` alone, and
+# its k on `CPY_K` alone. The first decides whether it is inside M, the second whether it is inside K.
 
 
 # %%
@@ -342,9 +351,9 @@ def load_tile(load, k_tile, stage):
 # %% [markdown]
 # ## The main loop
 #
-# Line for line that of [ldmatrix_gemm](ldmatrix_gemm.ipynb), which says why it is so: `cp.async` runs `stages - 1`
-# k-tiles ahead through shared memory, `ldmatrix` one k-block ahead through registers. The fragments have the shapes
-# that they had, and a load is one `cute.copy` whatever its shape, so no line of it asks for the majors.
+# Line for line that of [ldmatrix_gemm](ldmatrix_gemm.ipynb): `cp.async` runs `stages - 1` k-tiles ahead through shared
+# memory, `ldmatrix` one k-block ahead through registers. The fragments have the same shapes, and a load is one
+# `cute.copy` whatever its shape. So no line of the loop asks for the majors.
 
 
 # %%
@@ -535,8 +544,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, checks the operands, keeps a *plan* for each kind of call, and compiles once. Here
-# stands what is this kernel's own: the GPUs it needs, what is compiled, and what the launch takes.
+# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
+# the part that is this kernel's own.
 #
 # There is no argument for the majors: the strides of a and b say them.
 
@@ -599,19 +608,18 @@ for letters, (a_major, b_major) in MAJORS.items():
     print(letters, "  ".join(f"{sorted(found[name])!s:9}" for name in copies._fields))
 
 # %% [markdown] tags=["lab"]
-# So we predict *no difference*: with any letters there are as many instructions, of as many wavefronts, and as many
-# bytes from global memory. What may differ is what this does not count: a line of an MN-major tile is a piece of
-# another row of memory, and L2 and DRAM may like one order of them more.
+# So we predict *no difference*: for all four majors there are as many instructions, of as many wavefronts, and as many
+# bytes from global memory. One thing may differ that this does not count: a line of an MN-major tile is a part of
+# another row of memory, and L2 and DRAM may prefer one order of them.
 #
 # ## Check
 #
-# *Layout*, *model* and *compiled* for each of the majors: the model simulates the layouts: tiles go through modelled
-# `cp.async`, swizzled shared memory, `ldmatrix` with and without `.trans`, and `mma.sync`; the cubins must hold `LDSM`
-# with `MT88` where an operand is to be turned, and with `M88` where not. On a machine with a GPU the kernels also run
-# here; elsewhere the recorded runs are shown.
+# All levels for each of the majors. *Model* sends numbers through modelled `cp.async`, swizzled shared memory,
+# `ldmatrix` with and without `.trans`, and `mma.sync`. *Compiled* demands `LDSM` with `MT88` for an MN-major operand,
+# and with `M88` for a K-major one.
 #
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
+# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -621,9 +629,15 @@ lab.check_cells("ampere/majors_gemm", shapes=[(200, 328, 64)], dtypes=["float16"
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# Ours and its peers, interleaved in one run on one GPU, all of them on operands of the same majors. Compare the rows of
-# one size with each other: the prediction is that they are alike. The second table does it: each layout against its own
-# `tn`.
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("ampere/majors_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
+# Ours and its peers, interleaved in one run on one GPU, all of them on operands of the same majors. The prediction is
+# that the rows of one size are alike. The second table compares them: each layout against its own `tn`.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -636,23 +650,22 @@ Markdown(results_table("ampere/majors_gemm"))
 Markdown(beside_tn("ampere/majors_gemm"))
 
 # %% [markdown] tags=["lab"]
-# Where one operand is turned the prediction holds to within what two runs of one kernel differ by. Where both are, the
+# Where one operand is MN-major the prediction holds to within the spread of two runs of one kernel. Where both are, the
 # kernel is a little slower, and no wavefront says why: `ldmatrix` takes as many as for `tn`, and no copy takes more
-# than predicted. It must be something that the prediction does not count, such as the order in which rows of memory are
-# asked for. Which, was not looked into.
+# than predicted. The cause must be something that the prediction does not count, such as the order in which the kernel
+# asks for rows of memory. It is not known.
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# An operand keeps its major from global memory to the registers, and is turned at the last moment by the instruction
-# that has to touch every 8x8 matrix anyway. Nothing is transposed in memory; there are as many copies as before, they
-# take as many wavefronts, and the swizzle is the same. What the major does decide is *which extent* must come in whole
-# 16-byte pieces.
+# An operand keeps its major from global memory to shared memory. `ldmatrix`, which has to touch every 8x8 matrix
+# anyway, transposes it at the last moment. There are as many copies and wavefronts as before, and the swizzle is the
+# same. The major only decides *which extent* must come in whole 16-byte chunks.
 #
-# Hopper's `wgmma` reads shared memory, so there is no `ldmatrix` to transpose anything: there, [one bit of
-# the instruction](../hopper/majors_gemm.ipynb) for each operand says that its lines run along M or N.
+# Hopper's `wgmma` reads shared memory itself, so there is no `ldmatrix` to transpose anything. There [one bit of the
+# instruction](../hopper/majors_gemm.ipynb) for each operand says that its lines run along M or N.
 #
-# Next: [persistent CTAs](persistent_gemm.ipynb). It is K-major again, and takes up the pipeline where it ended: with
-# each tile.
+# Next: [persistent CTAs](persistent_gemm.ipynb). It is K-major again, and hides what the pipeline could not: the
+# beginning and the end of each tile.
 #
 # To use it: `cookbook copy ampere/majors_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -23,31 +23,39 @@
 #     instructions:
 #       all: [LDGSTS.E.BYPASS, LDSM.16.M88.4, HMMA.16816.F32, STG.E.128, LDS.128]
 #     bench_shapes: [[8192, 8192, 512], [8192, 8192, 1024], [4096, 4096, 4096], [8192, 8192, 8192]]
+#     sources:
+#       - {title: "PTX ISA, cp.async", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async"}
+#       - {title: "PTX ISA, cp.async.wait_group", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-wait-group"}
+#       - {title: "Triton, matrix multiplication: L2 cache optimizations", url: "https://triton-lang.org/main/getting-started/tutorials/03-matrix-multiplication.html#l2-cache-optimizations"}
 # ---
 
 # %% [markdown]
 # # Persistent CTAs without TMA
 #
-# **Claim.** In [the pipeline](pipelined_gemm.ipynb) a CTA computes one tile and ends. While it begins, its stages are
-# empty, and the tensor cores wait until the first tiles have come from global memory; and while it stores C, nothing is
-# on its way.
-#
-# Here we start **as many CTAs as there are SMs**: *persistent CTAs*, each of which goes from one work tile to the next.
-# When it still multiplies the last k-tiles of one tile, its threads already ask for the first k-tiles of the next. So
-# the pipeline is filled once, and not once for each tile.
-#
-# [On Hopper](../hopper/persistent_gemm.ipynb) a warp of its own does that: it only asks TMA for tiles, and need not
-# know what the others do. With `cp.async` every thread loads and multiplies. Three things follow.
+# **Claim.** A CTA that computes one tile begins with empty stages, and the tensor cores wait for the first loads.
+# *Persistent CTAs*, as many as there are SMs, go from one work tile to the next and load the next tile's first k-tiles
+# while they still multiply this one's last.
+
+# %% tags=["lab"]
+from cookbook import access, draw, lab
+from cookbook.layouts import evaluate
+
+lab.gain("ampere/persistent_gemm", (8192, 8192, 512), over=["one tile a CTA"])
+
+# %% [markdown]
+# [The pipeline](pipelined_gemm.ipynb) fills its stages anew for each tile; here a CTA fills them once. [On
+# Hopper](../hopper/persistent_gemm.ipynb) a warp of its own does that: it only asks TMA for tiles, and need not know
+# what the others do. With `cp.async` every thread loads and multiplies. Three things follow.
 #
 # * **Two places in the work.** A thread must know the tile that it multiplies and, a few k-tiles ahead, the one that it
-#   asks for. The second is a *cursor*: two addresses and a few numbers.
-# * **C beside A and B.** The stages are never empty, so C can no longer be staged where they are. It goes through two
-#   small buffers, a quarter of the tile at a time.
-# * **No end of the loop.** The pipeline had to ask in each k-tile whether there was still something to load. Now there
-#   always is, up to the CTA's last tile; and what lies behind that is no different from rows outside the matrix:
-#   `cp.async` is told to copy nothing, and fills in zeros.
+#   loads. The second is a *cursor*: two addresses and a few numbers.
+# * **C next to A and B.** The stages are never empty, so C has its own two small buffers. Each has a quarter of the
+#   tile.
+# * **No end of the loop.** The pipeline had to ask in each k-tile whether anything was left to load. Now there always
+#   is, up to the CTA's last tile. K-tiles behind that one are like rows outside the matrix: `cp.async` copies nothing,
+#   and fills in zeros.
 #
-# Tile, warps, fragments and the order of what is done in a k-tile are those of `loads apart` in the pipeline.
+# Tile, warps, fragments and the order of work in a k-tile are those of `loads apart` in the pipeline.
 
 # %%
 from dataclasses import dataclass, replace
@@ -65,9 +73,9 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 # %% [markdown]
 # ## The sizes
 #
-# Four stages of A and B are 192 KiB; a tile of C is 64 KiB. Both together would be too much, and C need not be there at
-# once: epilogue subtiles of 32 rows, 16 KiB each, alternate between two buffers. A subtile has 16 rows of each of the
-# two rows of warps, so that all of them have something to put into it.
+# Four stages of A and B are 192 KiB; a tile of C is 64 KiB. Together they would be too much. But C need not be there at
+# once: *epilogue subtiles* of 32 rows, 16 KiB each, alternate between two buffers. A subtile has 16 rows of each of the
+# two rows of warps, so every warp has something to write into it.
 #
 # | variant | |
 # |---|---|
@@ -128,7 +136,7 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # ## The layout and the copies
 #
 # As they were: rows of 128 bytes (64 where stages are shallower), swizzled, so that neither `cp.async` nor `ldmatrix`
-# has a conflict. The tiled copies of C go over a piece instead of a whole tile.
+# has a conflict. The tiled copies of C go over an epilogue subtile instead of a whole tile.
 
 
 # %%
@@ -207,18 +215,18 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
 # %% [markdown]
 # ## Loading: a cursor
 #
-# What a thread loads of a k-tile is one 16-byte piece in every 32nd row (or 64th), of A and of B. Where they go to in
-# shared memory does not change from tile to tile; where they come from does. CuTe's tensors describe one tile, and to
-# keep two sets of them would take more registers than there are. So a thread keeps the *addresses* of its first
-# pieces, and steps: the next row that is its own lies `rows_apart` strides further, the next k-tile 128 bytes.
+# Of a k-tile a thread loads one 16-byte chunk in every 32nd row (or 64th), of A and of B. Where the chunks go in shared
+# memory is the same for every tile; where they come from changes. CuTe's tensors describe one tile, and two sets of
+# them would take more registers than there are. So a thread keeps the *addresses* of its first chunks and steps: its
+# next row lies `rows_apart` strides further, the next k-tile 128 bytes.
 #
-# Three kinds of pieces are not there: rows outside the matrix, k-tiles before it (k-tiles end where K ends, so the
-# first one may begin before), and the k-tiles of a tile that does not exist, for which the CTA asks at its end. One
-# number says all three: how many rows there are, counted from the thread's own first; none before K and behind the last
-# tile.
+# Three kinds of chunks do not exist: rows outside the matrix, k-tiles before it (the k-tiles end where K ends, so the
+# first may begin before), and the k-tiles of a tile that does not exist, for which the CTA asks at its end. One number
+# covers all three: how many rows there are, counted from the thread's own first. It is zero before K and behind the
+# last tile.
 #
-# A tile takes at least as many k-tiles as are on their way, so that there is only *one* tile to be asked for while one
-# is multiplied. With a shorter K the first of them are all zeros.
+# A tile has at least as many k-tiles as are in flight, so a CTA loads for only *one* tile while it multiplies another.
+# With a shorter K the first of them are all zeros.
 
 
 # %%
@@ -336,10 +344,10 @@ def load(dtype, atom, way, source, rows, k, stage):
 
 
 # %% [markdown] tags=["lab"]
-# The cursor is integer arithmetic, and CuTe-DSL compiles it for this machine as well as for a GPU. So here it runs,
-# with no GPU: the first thread of CTA 1 of four, for a product of 300 x 600 over K = 200, nine tiles of four k-tiles.
-# Three k-tiles are asked for before the first multiplication, and from then on one with each. While the CTA multiplies
-# the last three of a tile, it asks for the next one's.
+# The cursor is integer arithmetic, and CuTe-DSL compiles it for this machine as well as for a GPU. So here it runs with
+# no GPU: the first thread of CTA 1 of four, for a product of 300 x 600 over K = 200, nine tiles of four k-tiles. The
+# CTA asks for three k-tiles before its first multiplication, and then for one with each. While it multiplies the last
+# three of a tile, it asks for those of the next.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -365,16 +373,16 @@ for number, one in enumerate(asked):
 Markdown(table(["multiplied", "asked for meanwhile", "first rows; place", "pieces of A", "pieces of B"], rows, right=9))
 
 # %% [markdown] tags=["lab"]
-# K = 200 is no multiple of 64, so the first k-tile of each tile begins before the matrix, and this thread's pieces of
+# K = 200 is no multiple of 64, so the first k-tile of each tile begins before the matrix, and this thread's chunks of
 # it are zeros. And of a tile that does not exist nothing is copied.
 
 # %% [markdown]
 # ## The main loop
 #
-# One k-tile, in four k-blocks, as in the pipeline: fragments a k-block ahead, A asked for in the first k-block and B in
-# the next, and before the last one the only place where warps wait for each other. What is new is that neither the
-# loads nor the fragments mind where a tile ends. At the end of a tile's last k-tile the first fragments of the next
-# tile are in registers, and its first k-tiles in shared memory or on their way.
+# One k-tile, in four k-blocks, as in the pipeline: fragments a k-block ahead, A asked for in the first k-block, B in
+# the next, and one barrier before the last. New is that neither loads nor fragments care where a tile ends. After a
+# tile's last k-tile the first fragments of the next tile are in registers, and its first k-tiles are in shared memory
+# or in flight.
 
 
 # %%
@@ -440,9 +448,10 @@ def multiply_k_tile(main: Mainloop, c: Cursor, read, write, config: cutlass.Cons
 # %% [markdown]
 # ## The epilogue
 #
-# Piece by piece: each thread rounds and writes its pairs, all wait, and then the threads read rows and store them. With
-# two buffers one barrier is enough for a piece: whoever writes a piece has passed the barrier of the one before, so
-# everybody has read the one before *that*, from the same buffer. The `cp.async` of the next tile go on meanwhile.
+# Subtile by subtile: each thread rounds and writes its pairs, all wait, and then the threads read rows and store them.
+# With two buffers one barrier a subtile is enough. A thread that writes a subtile has passed the barrier of the subtile
+# before, so all threads have read the one before *that*, from the same buffer. The `cp.async` of the next tile go on
+# meanwhile.
 
 
 # %%
@@ -474,9 +483,6 @@ def store(acc, sC, mC, tile, copies, tidx, config: cutlass.Constexpr):
 # One of the two buffers: 32 rows of 256 columns, as the threads of one warp write their pairs, and as they read rows.
 
 # %% tags=["lab"]
-from cookbook import access, draw
-from cookbook.layouts import evaluate
-
 layouts, copies = (evaluate(fn, cutlass.BFloat16, CONFIG) for fn in (smem_layouts, tiled_copies))
 draw.access_view(access.of_copy(layouts.c, copies.r2s_c, "dst", "ldst", warp=0)[0])
 
@@ -596,8 +602,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, checks the operands, keeps a *plan* for each kind of call, and compiles once. Here
-# stands what is this kernel's own: the GPUs it needs, what is compiled, and what the launch takes.
+# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
+# the part that is this kernel's own.
 
 
 # %%
@@ -633,11 +639,12 @@ def matmul(
 # %% [markdown] tags=["lab"]
 # ## The prediction
 #
-# A CTA that ends lets the next one begin with empty stages: until its first k-tile has arrived the tensor cores wait.
-# What that takes is put as in [the pipeline](pipelined_gemm.ipynb): 800 clocks until global memory answers, and the
-# bytes of a k-tile at an SM's share of L2. A persistent CTA pays it once. Storing C takes the same either way, 16
-# elements a clock, for the same threads multiply and store. What it takes to launch a CTA is not in this; it would be
-# spared, too.
+# A CTA that ends lets the next one begin with empty stages, and the tensor cores wait for its first k-tile. The wait is
+# assumed as in [the pipeline](pipelined_gemm.ipynb): 800 clocks until global memory answers, and then the bytes of a
+# k-tile at an SM's share of L2. A persistent CTA waits once.
+#
+# Storing C takes the same time either way, 16 elements a clock, because the same threads multiply and store. The time
+# to launch a CTA is left out.
 
 # %% tags=["lab"]
 from cookbook.measure import records
@@ -677,7 +684,7 @@ rows = [[" x ".join(map(str, shape)), f"{gain(*shape):.3f}x"] for shape in BENCH
 Markdown(table(["M x N x K", "predicted: persistent over one tile a CTA"], rows))
 
 # %% [markdown] tags=["lab"]
-# It is worth most where K is short, for then there is little to spread it over. Three tiles of one SM, with K = 512:
+# It gains most where K is short: a short tile has less work to hide the wait in. Three tiles of one SM, with K = 512:
 
 # %% tags=["lab"]
 lanes = {}
@@ -694,11 +701,10 @@ draw.lanes(lanes, "One SM, three tiles", note="computed, not measured")
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# Every level looks at both variants. None of them moves the cursor but the GPU's; the tests do, on the host, for many
-# shapes and threads.
+# Every level looks at both variants. Tests run the cursor on the host, for many shapes and threads.
 #
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
+# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -708,6 +714,13 @@ lab.check_cells("ampere/persistent_gemm", shapes=[(200, 333, 64)], dtypes=["bflo
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("ampere/persistent_gemm", matmul, (8192, 8192, 512))
+
+# %% [markdown] tags=["lab"]
 # "Ours" is `persistent`; both variants and the peers are interleaved in one run on one GPU.
 
 # %% tags=["lab"]
@@ -716,13 +729,13 @@ from cookbook.publish.pages import results_table
 Markdown(results_table("ampere/persistent_gemm"))
 
 # %% [markdown] tags=["lab"]
-# What it brought, predicted and measured. "Ours" and `persistent` above are *the same kernel*, timed twice in the
-# same rounds: what lies between them is the spread, in the last column.
+# Predicted and measured. "Ours" and `persistent` above are *the same kernel*, timed twice in the same rounds; the last
+# column has the difference of the two, the spread.
 #
-# The prediction holds the waits that are spared against tiles whose `mma.sync` come as fast as the ceiling's do. Those
-# of this kernel do not, as [the tuned GEMM](tuned_gemm.ipynb) tells, so a tile takes longer, and the same waits are
-# less of it. Hence the fourth column: as many waits, taken from the time that `one tile a CTA` was *measured* to take.
-# Clocks become time there at the clock that was recorded of the same tile on that page, at its largest product.
+# The prediction assumes that `mma.sync` runs at its ceiling. In this kernel it does not ([the tuned
+# GEMM](tuned_gemm.ipynb) says why). So a tile takes longer, and the same waits are a smaller part of it. The fourth
+# column corrects that: it takes the same waits out of the time that was *measured* for `one tile a CTA`, at the clock
+# that was recorded of the same tile on that page, at its largest product.
 
 # %% tags=["lab"]
 
@@ -759,23 +772,19 @@ def predicted_beside_measured() -> str:
 Markdown(predicted_beside_measured())
 
 # %% [markdown] tags=["lab"]
-# On an H200 to stay is worth nearly a tenth at the shortest K, and a few percent at the next. Both are less than we
-# predicted, for the tile was put too fast; the fourth column, of the time that was measured, comes nearer. That it
-# takes time to launch a CTA, too, cannot be seen.
+# On an H200 persistent CTAs gain nearly a tenth at the shortest K, and a few percent at the next. Both are less than
+# predicted, because the prediction assumes too fast a tile. The fourth column, of the measured time, comes nearer.
 #
-# At the two cubes about a percent was predicted, and none was found. The spread is as large, so that little follows. It
-# may be power, too: at the largest cube this tile has the GPU at its limit, as the page on the GEMM to use shows. There
-# the clock falls until the limit is kept, and a wait that is spared spares hardly any energy, so that clocks won back
-# are paid for with a lower clock.
+# At the two cubes about a percent was predicted, and none was found. The spread is as large, so little follows. Power
+# may be the reason: at the largest cube this tile has the GPU at its power limit, as [the tuned GEMM](tuned_gemm.ipynb)
+# shows. There the GPU lowers its clock when fewer clocks are lost.
 #
 # ## Conclusion
 #
-# What a warp of its own does on Hopper is two addresses and five numbers a thread here, moved on once for each k-tile.
-# It pays where K is short, and where K is long it is no loss. The price is that no warp asks for anything *while C is
-# stored*, for all are storing: the k-tiles that were on their way arrive, and no others. A producer that does nothing
-# else has no such gap.
+# On Hopper one warp does nothing but load. Here the same takes two addresses and five numbers a thread, updated once
+# for each k-tile. It pays where K is short, and costs nothing where K is long. One gap remains: *while C is stored* no
+# warp asks for anything, because all of them are storing. A producer that does nothing else has no such gap.
 #
-# Next: [the tuned GEMM before Hopper](tuned_gemm.ipynb). It takes up the pipeline once more, at its other end: less
-# through shared memory for each product.
+# Next: [the tuned GEMM before Hopper](tuned_gemm.ipynb), which needs less from shared memory for each product.
 #
 # To use it: `cookbook copy ampere/persistent_gemm my_gemm.py`, then `from my_gemm import matmul`.

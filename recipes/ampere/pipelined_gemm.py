@@ -21,25 +21,34 @@
 #     path: cp.async, 2 to 5 stages -> swizzled shared memory -> ldmatrix, 1 or 2 buffers -> mma.sync -> 16-byte stores
 #     instructions:
 #       all: [LDGSTS.E.BYPASS, LDSM.16.M88.4, HMMA.16816.F32, STG.E.128, LDS.128]
+#     sources:
+#       - {title: "PTX ISA, cp.async.wait_group", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-wait-group"}
+#       - {title: "PTX ISA, ldmatrix", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-ldmatrix"}
+#       - {title: "CuTe, a GEMM tutorial", url: "https://docs.nvidia.com/cutlass/latest/media/docs/cpp/cute/0x_gemm_tutorial.html"}
 # ---
 
 # %% [markdown]
 # # A pipelined GEMM: stages and register double buffering
 #
-# **Claim.** [The GEMM of the page before](ldmatrix_gemm.ipynb) is a pipeline in which several things are done at once.
-# Here each of them is a parameter, so that a reader can take them away one by one and see what each brings:
+# **Claim.** [The GEMM of the page before](ldmatrix_gemm.ipynb) does several things at the same time. Here each of them
+# is a parameter. You can take them away one by one and see what each brings:
 #
-# | step | parameter | what it is to hide |
+# | step | parameter | what it hides |
 # |---|---|---|
 # | 2, 3, 4 stages | `stages` | the time a tile takes from global memory |
 # | fragments ahead | `register_buffers` | the time a fragment takes from shared memory, above all after a barrier |
 # | loads apart | `loads` | the wait of `ldmatrix` behind a burst of `cp.async` in the same memory pipe |
-# | no branch | `branch_free` | nothing: it spares every k-tile the question whether there is still something to load |
-#
-# and one step further, `loads spread`, which cuts that burst smaller still. `3 stages` is much like the simple loop of
-# [the first page](smem_gemm.ipynb); `no branch` does what the page before does. The layouts, the copies and the
-# epilogue are as they were, and so is the result: the same bits from every variant. The predictions come before the
-# measurement, and the cells below compute them.
+# | no branch | `branch_free` | nothing: it spares every k-tile the question whether anything is left to load |
+
+# %% tags=["lab"]
+from cookbook import draw, lab
+
+lab.gain("ampere/pipelined_gemm", (4096, 4096, 4096), over=["2 stages", "3 stages", "4 stages", "fragments ahead"])
+
+# %% [markdown]
+# One more variant, `loads spread`, cuts the burst of loads smaller still. `3 stages` is much like the simple loop of
+# [the first page](smem_gemm.ipynb); `no branch` does what the page before does. Layouts, copies and epilogue are
+# unchanged. Every variant gives the same bits. The cells below predict each step before they show what was measured.
 
 # %%
 from dataclasses import dataclass, replace
@@ -114,14 +123,12 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 
 
 # %% [markdown] tags=["lab"]
-# **The stages.** In these pictures a tile takes as long to arrive as two tiles take to multiply, and a load begins
-# the moment its stage is free. Two stages keep the tensor cores waiting; four do not. (Our threads alternately load
-# and multiply, so they ask for a tile only after they have waited for the one before: with two stages they wait even
+# **The stages.** In these pictures a tile takes as long to arrive as two tiles take to multiply. A load begins the
+# moment its stage is free. Two stages keep the tensor cores waiting; four do not. (Our threads load and multiply
+# alternately, so they ask for a tile only after they have waited for the one before. With two stages they wait even
 # longer.) The times are chosen to show the mechanism, not measured.
 
 # %% tags=["lab"]
-from cookbook import draw
-
 draw.pipeline(stages=2, k_tiles=8, load_time=2, title="2 stages: the tensor cores wait (chosen time units)")
 
 # %% tags=["lab"]
@@ -209,12 +216,12 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
 # %% [markdown]
 # ## Loading
 #
-# As it was, too: rows outside the matrix are not read, and the k-tiles *end* where K ends, so that only the first one
-# can stick out, before the beginning; it is loaded once, in the prologue before the loop.
+# Unchanged, too: no thread reads rows outside the matrix, and the k-tiles *end* where K ends. So only the first k-tile
+# can begin outside. It is loaded once, in the prologue before the loop.
 #
-# New is the *order*. A thread's part of a tile is a few pieces, one `cp.async` each. `order_of_loads` says which pieces
-# are issued in which k-block. None belongs to the last one: with fragments ahead the loop waits there for the next
-# k-tile, by counting groups, so that the group of this one must be closed before.
+# New is the *order*. A thread's part of a tile is a few chunks of 16 bytes, one `cp.async` each. `order_of_loads` says
+# which of them the thread issues in which k-block. None belongs to the last k-block: with fragments ahead the loop
+# waits there for the next k-tile. It counts groups, so the group of this k-tile must be closed before.
 
 
 # %%
@@ -305,13 +312,14 @@ Markdown(table(["loads", *(f"k-block {k}" for k in range(CONFIG.k_blocks))], row
 # %% [markdown]
 # ## The main loop
 #
-# All variants are this one function. `register_buffers` says how far `ldmatrix` runs ahead of `mma`: with 2 buffers by
-# one k-block. Then a warp that comes out of the barrier between two k-tiles still has a k-block to multiply, and the
-# tensor cores work while the first fragments of the next k-tile arrive. With 1 it runs none ahead, and they wait.
-# *Inside* a tile the compiler sees all four k-blocks, and moves loads ahead even if we do not ask for it; past a
+# All variants are this one function. `register_buffers` says how far `ldmatrix` runs ahead of `mma`. With two buffers
+# it runs one k-block ahead. A warp that leaves the barrier between two k-tiles then still has a k-block to multiply,
+# while the first fragments of the next k-tile arrive. With one buffer the tensor cores wait for these fragments.
+#
+# *Inside* a tile the compiler sees all four k-blocks, and moves loads ahead even if we do not ask for it. Past a
 # barrier it may not.
 #
-# `switch` is the k-block in which the loop goes over to the next tile: before the fetch that first needs it.
+# `switch` is the k-block in which the loop goes on to the next tile, before the fetch that first needs it.
 
 
 # %%
@@ -374,9 +382,9 @@ def mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config: cutlass.Constexpr)
 
 
 # %% [markdown] tags=["lab"]
-# **Fragments ahead.** Inside a stage the same again, in small: a warp fetches the fragments of a k-block with
-# `ldmatrix`, and multiplies them. With one set of registers it can fetch the next ones only when it has multiplied
-# these; with two it fetches while it multiplies. Times are chosen here too.
+# **Fragments ahead.** Inside a stage there is a second, small pipeline. A warp fetches the fragments of a k-block with
+# `ldmatrix`, and multiplies them. With one set of registers it can fetch the next fragments only after it has
+# multiplied these. With two sets it fetches while it multiplies. Times are chosen here, too.
 
 # %% tags=["lab"]
 
@@ -406,10 +414,7 @@ draw.lanes(
 # %% [markdown]
 # ## The epilogue
 #
-# Each thread holds scattered pairs of C. It writes them to a swizzled tile where A and B were, and the threads read
-# that back as rows. The store to global memory is as wide as the output allows: 16 bytes if N, the row stride and the
-# address permit, down to one element for an odd N. A vector is then either all inside the matrix or all outside, so
-# one comparison guards it.
+# As [on the page before](ldmatrix_gemm.ipynb): C goes through a swizzled tile where A and B were, and out in rows.
 
 
 # %%
@@ -538,8 +543,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, checks the operands, keeps a *plan* for each kind of call, and compiles once. Here
-# stands what is this kernel's own: the GPUs it needs, what is compiled, and what the launch takes.
+# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
+# the part that is this kernel's own.
 
 
 # %%
@@ -575,13 +580,13 @@ def matmul(
 # %% [markdown] tags=["lab"]
 # ## What the compiler makes of it
 #
-# The main loop as it stands in the machine code for Hopper: a line is the 32 `mma` of one k-block, each a dot; L is an
-# `ldmatrix`, C a `cp.async`, and the loop is shown from one barrier to the next.
+# This is the main loop in the machine code for Hopper, from one barrier to the next. A line is one k-block: each dot is
+# one of its 32 `mma`, L is an `ldmatrix`, C a `cp.async`.
 #
-# Look at the start. In `4 stages` the barrier is followed by L after L before the first multiplications can begin, and
-# all eight warps stand there at once. In `fragments ahead` it is followed by dots, those of the last k-block of a tile.
-# Further on the two are alike: the compiler moves the loads ahead wherever no barrier forbids it. And the C
-# come in the groups that we asked for, if a little later than we wrote them.
+# Look at the start. In `4 stages` many L follow the barrier before the first `mma`, and all eight warps wait there at
+# once. In `fragments ahead` dots follow the barrier: the last k-block of a tile. Further on the two are alike, because
+# the compiler moves loads ahead wherever no barrier forbids it. The C come in the groups that we asked for, a little
+# later than we wrote them.
 
 # %% tags=["lab"]
 import re
@@ -622,8 +627,8 @@ except compiled.NoDisassembler as missing:
 # %% [markdown] tags=["lab"]
 # ## The prediction
 #
-# One CTA has an SM to itself. For one k-tile we count clocks of the SM, and everything but two figures comes from this
-# recipe's own layouts, copies and orders:
+# One CTA has an SM to itself. For one k-tile we count clocks of the SM. All but two figures come from this recipe's own
+# layouts, copies and orders:
 #
 # * *Shared memory* serves a wavefront a clock: in k-block *k* those of `ldmatrix` and those of the `cp.async` that are
 #   issued in it, s(k) together.
@@ -633,12 +638,12 @@ except compiled.NoDisassembler as missing:
 # * Within a k-block the two overlap, and the longer one counts: **T = sum over k of max(s(k), t)**.
 # * Without fragments ahead, nothing is multiplied after the barrier until the first k-block's `ldmatrix` are served:
 #   **T + l**, with l their wavefronts.
-# * A tile is asked for `stages - 1` tiles before it is needed. If it takes L clocks to arrive, then the tiles cannot
-#   follow each other faster than **L / (stages - 1)**, and the larger of this and T counts.
+# * The loop asks for a tile `stages - 1` tiles before it needs it. If a tile takes L clocks to arrive, then the tiles
+#   cannot follow each other faster than **L / (stages - 1)**. The larger of this and T counts.
 #
 # L is the figure that we know least. Global memory answers after *some hundreds* of clocks (CUDA C++ Programming
-# Guide); we put 800. A tile's bytes then come at the rate of L2, 5120 bytes a clock for the whole chip (NVIDIA A100
-# white paper; no figure is given for Hopper), of which an SM gets its share.
+# Guide); 800 are assumed. The bytes of a tile then come at the rate of L2: 5120 bytes a clock for the whole chip
+# (NVIDIA A100 white paper; Hopper's has no figure). An SM gets its share of that.
 
 # %% tags=["lab"]
 from collections.abc import Iterator
@@ -704,10 +709,10 @@ Markdown(
 )
 
 # %% [markdown] tags=["lab"]
-# The order of the loads can only help where the tensor cores would else have been faster than a burst of `cp.async`
-# and the `ldmatrix` behind it. A branch costs no clocks in this arithmetic, so it predicts nothing for that step.
+# The order of the loads helps only where a burst of `cp.async`, and the `ldmatrix` behind it, would take longer than
+# the tensor cores. A branch costs no clocks in this arithmetic, so it predicts nothing for that step.
 #
-# How much rests on L? The clocks of a k-tile for other latencies than the one we put:
+# How much depends on L? The clocks of a k-tile for other latencies:
 
 # %% tags=["lab"]
 rows = [
@@ -719,13 +724,10 @@ Markdown(table(["latency", "2 stages", "3 stages", "4 stages"], rows))
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# Every level looks at every variant: *layout* at its shared memory, *model* at the product by its layouts, simulated in
-# numpy on a ragged shape, *compiled* at a real cubin. On a machine with a GPU the kernels also run here; elsewhere the
-# recorded run is shown. (The simulation in numpy does not know in which order a kernel does things: that the pipeline
-# waits where it must, the levels on a GPU show.)
+# Every level looks at every variant. *Pipeline* tries the waits of the kernel in every order.
 #
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
+# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -735,6 +737,13 @@ lab.check_cells("ampere/pipelined_gemm", shapes=[(200, 333, 64)], dtypes=["bfloa
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("ampere/pipelined_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
 # All variants and their peers, interleaved in one run on one GPU; "ours" is `loads apart`, called without an argument.
 
 # %% tags=["lab"]
@@ -743,8 +752,8 @@ from cookbook.publish.pages import results_table
 Markdown(results_table("ampere/pipelined_gemm"))
 
 # %% [markdown] tags=["lab"]
-# And what each step brought, predicted and measured. "Ours" and `loads apart` are *the same kernel*, timed twice in
-# the same rounds: what lies between them, above each table, is the spread, and a step that is not larger says nothing.
+# What each step brought, predicted and measured. "Ours" and `loads apart` are *the same kernel*, timed twice in the
+# same rounds. The line above each table has the difference of the two: a step that is not larger says nothing.
 
 # %% tags=["lab"]
 
@@ -770,29 +779,27 @@ def measured_steps() -> str:
 Markdown(measured_steps())
 
 # %% [markdown] tags=["lab"]
-# On an H200 more stages bring next to nothing, as predicted: two are enough here. Fragments ahead are a gain at both
-# sizes; loads apart are one at the smaller size, and at the larger no more than the spread. Both gains are smaller than
-# the clocks say.
+# On an H200 more stages bring next to nothing, as predicted: two are enough here. Fragments ahead gain at both sizes.
+# Loads apart gain at the smaller size; at the larger size they gain no more than the spread. Both gains are smaller
+# than the clocks say.
 #
-# Without the branch the kernel is a little *slower* at the smaller size, which the clocks do not explain, and at the
-# larger it is as fast. To spread the loads, of which the clocks promise as much as of setting them apart, gains nothing
-# on `no branch` at either size. So the fastest of these is `loads apart`, though at the larger size not by more than
-# the spread. It is the default of `matmul`.
+# Without the branch the kernel is a little *slower* at the smaller size, which the clocks do not explain. At the larger
+# size it is as fast. `loads spread` gains nothing on `no branch` at either size, though the clocks predict as much for
+# it as for `loads apart`. So `loads apart` is the default of `matmul`.
 #
-# Two things may take from what was predicted: a k-block is not served as evenly as a sum of maxima has it, and a GPU at
-# its power limit pays for a clock that was won back with a clock that is lower.
+# Two things may reduce the gains. Shared memory does not serve a k-block as evenly as a sum of maxima assumes. And a
+# GPU at its power limit lowers its clock when fewer clocks are lost.
 #
 # ## Conclusion
 #
-# Each part of the pipeline hides one wait, and the clocks say which wait there is to hide before the part is written.
-# Stages hide what lies between global and shared memory, and once a tile is in time, one more of them hides nothing.
-# Fragments ahead hide what lies between shared memory and the registers, where a barrier keeps the compiler from hiding
-# it.
+# Each part of the pipeline hides one wait. The clocks say which waits there are before you write the part. Stages hide
+# the way from global to shared memory; once a tile is in time, one more stage hides nothing. Fragments ahead hide the
+# way from shared memory to the registers, across a barrier that the compiler cannot move loads over.
 #
-# After that the two pipes themselves are what remains: with `mma.sync` every fragment goes through shared memory once
-# for each warp that needs it, and shared memory is busy nearly as long as the tensor cores are. No order of
-# instructions changes that. A larger tile for each warp does, and [the last page of this track](tuned_gemm.ipynb) makes
-# one; `wgmma` does, for it reads shared memory itself: [Hopper's first GEMM](../hopper/tma_wgmma_gemm.ipynb).
+# Then the two pipes themselves remain. With `mma.sync` every fragment goes through shared memory once for each warp
+# that needs it, and shared memory is busy nearly as long as the tensor cores. No order of instructions changes that. A
+# larger tile for each warp does: [the last page of this track](tuned_gemm.ipynb). So does `wgmma`, which reads shared
+# memory itself: [a GEMM with TMA and WGMMA](../hopper/tma_wgmma_gemm.ipynb).
 #
 # Next: [a GEMM for operands of either major](majors_gemm.ipynb), which need not lie along K. It takes the kernel of
 # [ldmatrix_gemm](ldmatrix_gemm.ipynb), `no branch` here, and changes nothing in its loop.

@@ -9,7 +9,7 @@
 #     language: python
 #     name: python3
 #   cookbook:
-#     title: "Shared-memory layouts: plain, padded, swizzled"
+#     title: "Shared-memory layouts: unswizzled, padded, swizzled"
 #     claim: >-
 #       Counted wavefronts predict what each of three shared-memory layouts gains: padding frees ldmatrix of conflicts
 #       and hands some to cp.async, a swizzle frees both.
@@ -19,24 +19,61 @@
 #     targets: [sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a]
 #     runs_on: sm_80+
 #     dtypes: [float16, bfloat16]
-#     path: cp.async -> shared memory, plain, padded or swizzled -> ldmatrix -> mma.sync -> 16-byte stores
+#     path: cp.async -> shared memory, unswizzled, padded or swizzled -> ldmatrix -> mma.sync -> 16-byte stores
 #     instructions:
 #       all: [LDGSTS.E.BYPASS, LDSM.16.M88.4, HMMA.16816.F32, STG.E.128, LDS.128]
+#     sources:
+#       - {title: "PTX ISA, cp.async", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async"}
+#       - {title: "PTX ISA, ldmatrix", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-ldmatrix"}
+#       - {title: "Lei Mao, CuTe Swizzle", url: "https://leimao.github.io/blog/CuTe-Swizzle/"}
+#       - {title: "CUTLASS issue 2634, swizzles of bytes and of elements", url: "https://github.com/NVIDIA/cutlass/issues/2634"}
 # ---
 
 # %% [markdown]
-# # Shared-memory layouts: plain, padded, swizzled
+# # Shared-memory layouts: unswizzled, padded, swizzled
 #
-# **Claim.** Take the simplest GEMM for tensor cores: `cp.async` brings tiles of A and B into shared memory, `ldmatrix`
-# takes fragments of them into registers, `mma.sync` multiplies. One parameter says how the rows of a tile lie:
+# **Claim.** One swizzle makes the simplest tensor-core GEMM several times as fast, and counted *wavefronts* predict by
+# how much before anything runs.
+#
+# * `cp.async` brings tiles of A and B into shared memory.
+# * `ldmatrix` takes fragments of them into registers.
+# * `mma.sync` multiplies the fragments.
+#
+# One parameter says how the rows of a tile lie:
 #
 # * `plain`: one row after the other, 128 bytes each;
-# * `padded`: 16 unused bytes after each row, so that the next one begins four banks further on;
-# * `swizzled`: as plain, but chunk *c* (16 bytes) of row *r* goes to slot *c XOR (r mod 8)*.
+# * `padded`: 16 unused bytes after each row, so that the next row begins four banks further on;
+# * `swizzled`: chunk *c* (16 bytes) of row *r* goes to slot *c XOR (r mod 8)*.
 #
-# All else is the same. Counted *wavefronts* predict the gain before anything runs. A wavefront is one access of all 32
-# banks: lanes that want different words of one bank need one each ([bank
-# conflicts](../foundations/bank_conflicts.ipynb), [fragments](../foundations/fragments_and_ldmatrix.ipynb)).
+# Everything else is the same in all three.
+
+# %% tags=["lab"]
+from cookbook import lab
+
+lab.gain("ampere/smem_gemm", (4096, 4096, 4096), over=["plain", "padded"])
+
+# %% [markdown] tags=["lab"]
+# The next two pictures show why. They have eight rows of A, and each cell is a chunk of 16 bytes. The number is the
+# bank in which the chunk begins; each bank has a colour. `ldmatrix` reads the eight chunks of one *column* at once. A
+# *wavefront* is one access of all 32 banks. Unswizzled, the eight chunks begin in the same bank: eight wavefronts.
+# Swizzled, they begin in eight different banks: one wavefront ([bank conflicts](../foundations/bank_conflicts.ipynb),
+# [fragments](../foundations/fragments_and_ldmatrix.ipynb)).
+
+# %% tags=["lab"]
+import cutlass
+from IPython.display import Markdown, display
+
+import cookbook
+from cookbook import draw
+from cookbook.layouts import evaluate
+
+packaged = cookbook.load("ampere/smem_gemm")
+for name in ("plain", "swizzled"):
+    tile = evaluate(packaged.smem_layouts, cutlass.Float16, packaged.VARIANTS[name]).a
+    display(draw.bank_grid(tile, label="bank", title=f"{name}: the bank of each chunk"))
+
+# %% [markdown] tags=["lab"]
+# The rest of the page has the layouts, the kernel, the check of both, and the times.
 
 # %%
 from dataclasses import dataclass, replace
@@ -93,10 +130,11 @@ def config_for(arch: str, variant: str = "swizzled") -> Config:
 # %% [markdown]
 # ## The layouts and the copies
 #
-# The three differ in the distance of two rows and in the bits of the swizzle. `ldmatrix` reads 16 bytes of each of
-# eight rows: plain rows put these in the same four banks, padded and swizzled ones in all 32. `cp.async` writes whole
-# rows. Past L1 it moves in one wavefront what moves alike between 128-byte *lines*: a swizzled row is one line, a
-# padded row lies in two.
+# The three layouts differ in the distance of two rows and in the bits of the swizzle. `ldmatrix` reads 16 bytes of each
+# of eight rows. Unswizzled rows put these in the same four banks, padded and swizzled rows in all 32.
+#
+# `cp.async` writes whole rows. It copies one 128-byte *line* of shared memory in a wavefront. A swizzled row is one
+# line; a padded row lies in two.
 #
 # The A operand of `mma.sync.m16n8k16` is four 8x8 matrices: one `ldmatrix.x4`. Its B operand is two, so one
 # `ldmatrix.x4` feeds two `mma`. CuTe derives from the MMA which address each lane gives to `ldmatrix`. **Mind the
@@ -183,29 +221,24 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
 
 
 # %% [markdown] tags=["lab"]
-# Eight rows of A, 16 bytes a cell. Each cell says in which bank it begins, and each bank has a colour. `ldmatrix` reads
-# down a column: one colour is eight wavefronts, eight colours are one.
+# The third layout, as the cells above define it. A padded row begins four banks further on than the row above it, so a
+# column has eight colours here, too.
 
 # %% tags=["lab"]
-from IPython.display import Markdown, display
-
-from cookbook import draw, lab
-from cookbook.layouts import evaluate
-
 smem = {name: evaluate(smem_layouts, cutlass.Float16, config) for name, config in VARIANTS.items()}
-for name, layouts in smem.items():
-    display(draw.bank_grid(layouts.a, label="bank", title=f"{name}: the bank of each chunk"))
+draw.bank_grid(smem["padded"].a, label="bank", title="padded: the bank of each chunk")
 
 # %% [markdown]
 # ## Loading and the main loop
 #
-# The threads themselves guard the edges of a ragged matrix. Rows beyond M or N are not read: they only reach parts of C
-# that are never stored. Along K garbage would be summed, so the k-tiles *end* where K ends. Only the first one can
-# begin before the matrix. It is loaded before the loop, with zeros for what is outside.
+# **Edges.** The threads themselves guard the edges of a ragged matrix. They do not read rows beyond M or N: such rows
+# only reach parts of C that are never stored. Along K garbage would be summed, so the k-tiles *end* where K ends. Only
+# the first one can begin before the matrix. The threads load it before the loop, and write zeros for what is outside.
 #
-# The loop waits for the oldest tile, asks for a new one, and multiplies. A thread closes its `cp.async` of each k-tile
-# into a *group*; `wait_group(n)` waits for all but its latest n groups, and the barrier for those of the other threads.
-# A warp loads the fragments of a k-block first and multiplies them then: what `ldmatrix` costs is easy to see.
+# **The loop** waits for the oldest k-tile, asks for a new one, and multiplies. A thread closes its `cp.async` of each
+# k-tile into a *group*. `wait_group(n)` waits for all but the thread's latest n groups; the barrier waits for the other
+# threads. A warp first loads the fragments of a k-block and then multiplies them, so the cost of `ldmatrix` is easy to
+# see.
 
 
 # %%
@@ -291,9 +324,9 @@ def mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config: cutlass.Constexpr)
 # %% [markdown]
 # ## The epilogue, the kernel and `matmul`
 #
-# Each thread holds scattered pairs of C. They go to a swizzled tile where A and B were, and come back as rows. A store
-# takes 16 bytes where N, the row stride and the address permit, down to one element for an odd N: it is all inside the
-# matrix or all outside.
+# **Epilogue.** Each thread holds scattered pairs of C. It writes them to a swizzled tile where A and B were, and reads
+# back rows. A store has 16 bytes where N, the row stride and the address permit, and down to one element for an odd N.
+# So a store lies inside the matrix or outside of it, never across the edge.
 #
 # **Rasterization.** CTAs that run together form a block of C, `raster_group` tiles high, and share rows of A and
 # columns of B in L2 ([thread-block swizzle](../foundations/thread_block_swizzle.ipynb)).
@@ -434,9 +467,9 @@ def matmul(
 # %% [markdown] tags=["lab"]
 # ## The prediction
 #
-# One CTA has an SM to itself. The table counts its clocks for one k-block. Shared memory serves one wavefront of
+# One CTA has an SM to itself. The table counts the CTA's clocks for one k-block. Shared memory serves one wavefront of
 # `ldmatrix` or `cp.async` a clock. The tensor cores do 2048 multiply-adds a clock (Hopper, NVIDIA's figure). This loop
-# loads nothing ahead, so the clocks add up.
+# loads no fragments ahead, so the clocks add up.
 
 # %% tags=["lab"]
 from cookbook.check.layout import copy_wavefronts
@@ -466,18 +499,28 @@ rows = [[variant, *(f"{c:.0f}" for c in (*clocks(variant), added_up[variant]))] 
 Markdown(table(["layout", "ldmatrix", "cp.async", "mma.sync", "added up"], rows))
 
 # %% [markdown] tags=["lab"]
-# Padded and swizzled rows make `ldmatrix` eight times as good. A copy into padded rows takes twice the wavefronts.
+# With padded and swizzled rows `ldmatrix` takes an eighth of the wavefronts. `cp.async` into padded rows takes twice as
+# many.
 #
 # ## Check
 #
 # The check is of the cells above, in all three layouts: edit one, run it, and check again.
 
 # %% tags=["lab"]
+from cookbook import lab
+
 lab.check_cells("ampere/smem_gemm", shapes=[(200, 333, 64)], dtypes=["float16"], targets=["sm_90a"])
 
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("ampere/smem_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
 # All three and their peers, interleaved in one run; "ours" is the swizzled one. Then the gains, predicted and measured.
 
 # %% tags=["lab"]
@@ -495,6 +538,8 @@ Markdown(table(["M x N x K", *(f"{one} over {other}" for one, other in OVER)], r
 # ## Conclusion
 #
 # On an H200 the sum of the clocks comes close to all three gains: count the wavefronts before you write the kernel.
-# Padding frees `ldmatrix`, takes memory, and slows the copies. The swizzle costs nothing, and TMA writes the same one.
-# What is left is waiting. Next: [a GEMM that loads the next fragments while it multiplies](ldmatrix_gemm.ipynb). To use
+# Padding frees `ldmatrix` of conflicts, but it takes memory and slows `cp.async`. The swizzle costs nothing, and TMA
+# writes the same one.
+#
+# What remains is waiting. Next: [a GEMM that loads the next fragments while it multiplies](ldmatrix_gemm.ipynb). To use
 # this one: `cookbook copy ampere/smem_gemm my_gemm.py`, then `from my_gemm import matmul`.

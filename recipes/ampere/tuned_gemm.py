@@ -24,26 +24,37 @@
 #     instructions:
 #       all: [LDGSTS.E.BYPASS, LDSM.16.M88.4, HMMA.16816.F32, STG.E.128, LDS.128]
 #     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192]]
+#     sources:
+#       - {title: "PTX ISA, fragments of mma.m16n8k16", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-16816-float"}
+#       - {title: "PTX ISA, ldmatrix", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-ldmatrix"}
+#       - {title: "CUTLASS issue 1017, thread-block swizzling", url: "https://github.com/NVIDIA/cutlass/issues/1017"}
 # ---
 
 # %% [markdown]
 # # The tuned GEMM before Hopper: warp tiles and a heuristic
 #
-# **Claim.** [pipelined_gemm](pipelined_gemm.ipynb), on which this page builds, ends with two pipes that are both nearly
-# full: the tensor cores, and the shared memory that feeds them. With `mma.sync` a fragment goes through shared memory
-# once for each warp that needs it, so there is one way to need less of it: **a larger tile for each warp**. Three
-# things are new.
+# **Claim.** With `mma.sync` a fragment goes through shared memory once for each warp that needs it. **A larger tile for
+# each warp** needs less of it, and a heuristic chooses between two tiles.
+
+# %% tags=["lab"]
+from cookbook import access, draw, lab
+from cookbook.layouts import evaluate
+
+lab.gain("ampere/tuned_gemm", (8192, 8192, 8192), over=["128x256", "256x192", "ceiling", "ampere/pipelined_gemm"])
+
+# %% [markdown]
+# [pipelined_gemm](pipelined_gemm.ipynb), on which this page builds, ends with two pipes that are both nearly full: the
+# tensor cores, and the shared memory that feeds them. Three things are new here.
 #
 # * **A warp tile of 64 x 96** instead of 64 x 64, in a CTA tile of 256 x 192. It fills the registers: 192 accumulators
 #   a thread leave no room for fragments of two k-blocks.
-# * **Fragments in place.** So there is one buffer for A, and half of one for B, and each fragment is overwritten by the
-#   next as soon as its last `mma` has been issued.
-# * **A heuristic chooses.** A larger tile is a coarser one, and the last wave of tiles may leave more SMs idle than the
-#   saving is worth. `cost` is the heuristic, and `matmul` takes the cheapest of `VARIANTS`: this one or the tile of the
-#   pages before.
+# * **Fragments in place.** So there is one buffer for A, and half of one for B. The next fragment overwrites each one
+#   as soon as its last `mma` has been issued.
+# * **A heuristic.** Larger tiles are fewer, and the last wave of tiles may leave more SMs idle than the saving gains.
+#   `cost` is the heuristic, and `matmul` takes the cheapest of `VARIANTS`: this tile or that of the pages before.
 #
-# It has one CTA for each tile, as the pipeline has: [persistent CTAs](persistent_gemm.ipynb) gained nothing at the
-# large cubes. The prediction comes before the measurement: first in the table of sizes, then in a cell.
+# Each CTA computes one tile, as in the pipeline: [persistent CTAs](persistent_gemm.ipynb) gained nothing at the large
+# cubes.
 
 # %%
 from dataclasses import dataclass, replace
@@ -62,22 +73,20 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 # %% [markdown]
 # ## The sizes
 #
-# What one multiply-add asks of shared memory, in thousandths of an element: `ldmatrix` reads 1 / 64 + 1 / 64 (or
-# 1 / 96), for each element of A serves a warp for as many products as its tile has columns, and each of B for as many
-# as it has rows; `cp.async` writes 1 / `tile_n` + 1 / `tile_m`.
+# The table says what one multiply-add asks of shared memory, in thousandths of an element. `ldmatrix` reads 1 / 64 + 1
+# / 64 (or 1 / 96): each element of A serves a warp for as many products as its tile has columns, each of B for as many
+# as it has rows. `cp.async` writes 1 / `tile_n` + 1 / `tile_m`.
 #
 # | variant | eight warps of | read | written | together | fragments a thread holds |
 # |---|---|---|---|---|---|
 # | `128x256` | 64 x 64 | 31.3 | 11.7 | 43.0 | two k-blocks: 64 registers |
 # | `256x192` | 64 x 96 | 26.0 | 9.1 | 35.2 | A of one, half of B: 28 registers |
 #
-# The first is `loads apart` of [pipelined_gemm](pipelined_gemm.ipynb), the fastest form that we measured there. It asks
-# in each k-tile whether there is still something to load. The second has a loop of its own for the last k-tiles
-# (`branch_free`), and asks for A and B in one k-block (`loads_apart=False`), which the compiler can do with a few
-# registers less.
+# The first is `loads apart` of [pipelined_gemm](pipelined_gemm.ipynb), the fastest variant there. In each k-tile it
+# asks whether anything is left to load. The second has a loop of its own for the last k-tiles (`branch_free`), and asks
+# for A and B in one k-block (`loads_apart=False`), for which the compiler needs a few registers less.
 #
-# Chips with less shared memory keep both tiles, for it is the tiles that matter here, and get fewer stages or shallower
-# ones.
+# Chips with less shared memory keep both tiles, and get fewer or shallower stages.
 
 
 # %%
@@ -142,18 +151,18 @@ def config_for(arch: str, variant: str = "128x256") -> Config:
 # %% [markdown]
 # ## The heuristic
 #
-# A CTA has an SM to itself, so tiles are worked off in **waves**, and what counts is how many there are: 512 tiles on
-# 132 SMs are four waves, as 528 would be. A wave takes the clocks of its tile's multiply-adds, and before and after
-# them others that nothing hides: until the first tiles have arrived (`START`), and until C has gone through shared
-# memory and out, 16 elements a clock.
+# A CTA has an SM to itself, so tiles are computed in **waves**, and the number of waves counts: 512 tiles on 132 SMs
+# are four waves, as 528 would be. A wave takes the clocks of its tile's multiply-adds. Two more times come on top, and
+# nothing hides them: until the first tiles have arrived (`START`), and until C has gone through shared memory and out,
+# 16 elements a clock.
 #
-# By that alone the heuristic would mostly choose the smaller tile. But an `mma` is seldom issued in the first possible
-# clock: a warp waits for its fragments, and for pipes that other warps use. And a chip at work at its power limit pays
-# for moving bytes with its clock.
+# By these clocks alone the heuristic would mostly choose the smaller tile. But an `mma` seldom starts in the first
+# possible clock: a warp waits for its fragments, and for pipes that other warps use. And at its power limit a chip
+# lowers its clock for every byte that it moves.
 #
-# Both grow with what goes through shared memory, and `THROUGH` puts a figure on both together: an element through
-# shared memory costs as much as 10 multiply-adds. It is the one number here that was fitted, on measured times of these
-# two tiles on an H200; the cells at the end show how well it does.
+# Both grow with what goes through shared memory, and `THROUGH` covers them together: an element through shared memory
+# costs as much as 10 multiply-adds. It is the only fitted figure here, fitted to times of these two tiles on an H200.
+# The cells at the end show how good it is.
 
 
 # %%
@@ -268,9 +277,7 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
 # %% [markdown]
 # ## Loading
 #
-# As in [pipelined_gemm](pipelined_gemm.ipynb), a whole operand in one k-block: rows outside the matrix are not read,
-# and the k-tiles *end* where K ends, so that only the first one can stick out, before the beginning; it is loaded
-# before the loop.
+# As in [pipelined_gemm](pipelined_gemm.ipynb), with a whole operand in one k-block.
 
 
 # %%
@@ -344,25 +351,26 @@ def ask_for_tile(k: cutlass.Constexpr, load_a, load_b, k_tile, write, config: cu
 # %% [markdown]
 # ## A warp's fragments
 #
-# A warp's tile of B is a row of *pieces*, 16 columns by one k-block, each fetched by one `ldmatrix.x4`; A's is a column
-# of them. `128x256` fetches all pieces of a k-block into one buffer while it multiplies the other: two buffers.
+# A warp's tile of B is a row of *fragments*, 16 columns by one k-block each; one `ldmatrix.x4` fetches one. A's tile is
+# a column of them. `128x256` fetches all fragments of a k-block into one buffer while it multiplies those in the other.
 #
-# `256x192` works through B piece by piece: four `mma` pairs with piece *j*, then the same registers take piece *j + 3*.
-# With three slots an `ldmatrix` has the time of two pieces, 16 `mma`, to arrive. The pieces of A are all needed until
-# the last piece of B; then each is replaced as soon as it has been used.
+# `256x192` works through B fragment by fragment. Fragment *j* has four pairs of `mma`; then fragment *j + 3* comes into
+# the same registers. With three such places an `ldmatrix` has the time of two fragments, 16 `mma`, to arrive. All
+# fragments of A are needed until the last fragment of B; then each is replaced as soon as it has been used.
 #
-# Down with one piece of B, up with the next: two `mma` in a row share a fragment of A or of B, which the register file
-# then need not read again.
+# The order is a serpentine: down A with one fragment of B, up with the next. So two `mma` in a row share a fragment of
+# A or of B, and the register file need not read it again.
 #
 # ### Addresses by hand
 #
-# There is no register left for addresses either. CuTe computes that of each `ldmatrix` from the coordinates: add, then
-# XOR bits 7 to 9 into bits 4 to 6. But a thread's rows are all the same modulo 8, so those three bits are the same for
-# everything that it reads: only *one* address for A and one for B need be kept, of the thread's first row in stage 0
-# with the swizzle already applied.
+# No register is left for addresses either. CuTe computes the address of each `ldmatrix` from the coordinates: it adds,
+# then XORs bits 7 to 9 into bits 4 to 6. But a thread's rows are all the same modulo 8, so those three bits are the
+# same for everything that the thread reads. *One* address for A and one for B are enough: that of the thread's first
+# row in stage 0, with the swizzle already applied.
 #
-# A k-block is 32 bytes further along K, which flips bits 5 and 6 only: **XOR with 32 k**. Further pieces and stages are
-# whole periods of the swizzle away: plain addition. That of a piece is a constant, which `ldmatrix` adds itself.
+# A k-block is 32 bytes further along K, which flips bits 5 and 6 only: **XOR with 32 k**. Further fragments and stages
+# lie whole periods of the swizzle away, so plain addition finds them. The offset of a fragment is a constant, which
+# `ldmatrix` adds itself.
 
 
 # %%
@@ -409,9 +417,6 @@ def fetch_piece(x, stage, k: cutlass.Constexpr, piece: cutlass.Constexpr, slot: 
 # The tile of A of the large variant, and one `ldmatrix` of a warp:
 
 # %% tags=["lab"]
-from cookbook import access, draw
-from cookbook.layouts import evaluate
-
 WIDE = VARIANTS["256x192"]
 layouts, copies = (evaluate(fn, cutlass.BFloat16, WIDE) for fn in (smem_layouts, tiled_copies))
 draw.swizzle_view(layouts.a)
@@ -421,8 +426,8 @@ every_ldmatrix = access.of_copy(layouts.a, copies.s2r_a, "src", "ldmatrix", warp
 draw.access_view(every_ldmatrix[0])
 
 # %% [markdown] tags=["lab"]
-# That the address of k-block *k* is that of k-block 0 with 32 *k* XORed into it, and that pieces are whole periods of
-# the swizzle apart, holds for every element of a tile, so for every thread's:
+# Does this hold for every thread? The address of k-block *k* must be that of k-block 0 with 32 *k* XORed into it, and
+# fragments must lie whole periods of the swizzle apart. The cell compares every element of a tile:
 
 # %% tags=["lab"]
 for name, layout, warps in (("A", layouts.a, WIDE.warps_m), ("B", layouts.b, WIDE.warps_n)):
@@ -439,9 +444,9 @@ for name, layout, warps in (("A", layouts.a, WIDE.warps_m), ("B", layouts.b, WID
 # %% [markdown]
 # ## The main loop
 #
-# `next_stage` is the one place where warps wait for each other. `128x256` goes there before the last k-block, for it
-# fetches the first of the next k-tile with it. `256x192` goes there after four of the six pieces of the last k-block,
-# when the first piece of the next k-tile is due: it still has two pieces to multiply.
+# `next_stage` is the only place where warps wait for each other. `128x256` goes there before the last k-block, in which
+# it fetches the first fragments of the next k-tile. `256x192` goes there after four of the six fragments of the last
+# k-block, when the first fragment of the next k-tile is due. It then still has two fragments to multiply.
 
 
 # %%
@@ -520,10 +525,7 @@ def mainloop(mma, acc, a, b, load_a, load_b, k_tiles, config: cutlass.Constexpr)
 # %% [markdown]
 # ## The epilogue
 #
-# Each thread holds scattered pairs of C. It writes them to a swizzled tile where A and B were, and the threads read
-# that back as rows. The store to global memory is as wide as the output allows: 16 bytes if N, the row stride and the
-# address permit, down to one element for an odd N. A vector is then either all inside the matrix or all outside, so
-# one comparison guards it.
+# As [before](ldmatrix_gemm.ipynb): C goes through a swizzled tile where A and B were, and out in rows.
 
 
 # %%
@@ -654,8 +656,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, checks the operands, keeps a *plan* for each kind of call, and compiles once. Here
-# stands what is this kernel's own: the GPUs it needs, what is compiled, and what the launch takes.
+# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
+# the part that is this kernel's own.
 
 
 # %%
@@ -692,8 +694,8 @@ def matmul(
 # %% [markdown] tags=["lab"]
 # ## The prediction
 #
-# First, how busy shared memory is while the tensor cores are as fast as `mma.sync` can make them. It serves 128 bytes a
-# clock and SM. What is left over is room for everything that does not go as planned.
+# First: how busy is shared memory while `mma.sync` runs as fast as it can? It serves 128 bytes a clock and SM. The rest
+# is room for everything that does not go as planned.
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -716,8 +718,8 @@ bars = [
 draw.bar_chart(bars, "bytes a clock", "Shared memory, computed", None, meaning="it can serve 128")
 
 # %% [markdown] tags=["lab"]
-# Second, how much of the work of the SMs is asked for: the products of C over those of all tiles of all waves. Here the
-# larger tile loses at some sizes and not at others.
+# Second: how much of the work of the SMs is useful? That is the products of C over those of all tiles of all waves.
+# Here the larger tile loses at some sizes and not at others.
 
 # %% tags=["lab"]
 SHAPES = [(n, n, n) for n in (1024, 2048, 4096, 6144, 8192, 16384)] + [(4096, 14336, 4096), (16384, 4096, 4096)]
@@ -756,11 +758,11 @@ for r in records.read():
 # %% [markdown] tags=["lab"]
 # ## What we tried, and what lost
 #
-# Each of these was built, seen right, and timed against the others, once, on an H200; none of them is in the kernel.
-# That they lost was measured. The reasons are our reading of it, and were not.
+# Each of these was built, found correct, and timed against the others, once, on an H200; none of them is in the kernel.
+# That they lost was measured. The reasons are our reading, and were not measured.
 #
 # * *Fragments in place for 64 x 64.* There a warp has room for two whole k-blocks, and using it is faster: replacing
-#   pieces one by one ties each `ldmatrix` to its place among the `mma`, and the compiler can move it less.
+#   fragments one by one ties each `ldmatrix` to its place among the `mma`, and the compiler can move it less.
 # * *One barrier for each stage instead of one for the CTA* (`mbarrier`, as on Hopper). Warps may then drift apart, but
 #   every thread has more to do for each stage, and that costs more than the barrier did.
 # * *Warps that only load.* The others are rid of addresses and `cp.async`. But `setmaxnreg`, which takes registers from
@@ -777,8 +779,8 @@ for r in records.read():
 #
 # Every level looks at every variant.
 #
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
+# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -788,8 +790,15 @@ lab.check_cells("ampere/tuned_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# "ours" is `matmul` without an argument, so whatever the heuristic chose; then each variant, called by name, and
-# the peers, all interleaved in one run on one GPU.
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("ampere/tuned_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
+# "Ours" is `matmul` without an argument: what the heuristic chose. Then each variant, called by name, and the peers,
+# all interleaved in one run on one GPU.
 
 # %% tags=["lab"]
 from cookbook.publish.pages import results_table
@@ -797,14 +806,13 @@ from cookbook.publish.pages import results_table
 Markdown(results_table("ampere/tuned_gemm"))
 
 # %% [markdown] tags=["lab"]
-# On an H200 ours reaches about two thirds of what `torch.matmul` does at the large sizes. (But not at the one with odd
-# rows and columns, where `torch.matmul` is slower by far.) No `mma.sync` would catch up: `torch.matmul` is faster than
-# the ceiling there, so it must multiply by another instruction, and that is `wgmma`. Hold ours against the ceiling. At
-# the small cubes and with few rows, where most SMs have no tile, it is at a third of `torch.matmul` or so.
+# On an H200 ours reaches about two thirds of the speed of `torch.matmul` at the large sizes. (Not at the size with odd
+# rows and columns, where `torch.matmul` is much slower.) No kernel with `mma.sync` would catch up: `torch.matmul` is
+# faster than the ceiling of `mma.sync`, so it multiplies by `wgmma`. Compare ours with the ceiling. At the small cubes
+# and with few rows most SMs have no tile, and ours is at about a third of `torch.matmul`.
 #
-# How good is the heuristic? For each record: the variants' times relative to the faster one, predicted and measured,
-# and what `matmul` would have gained by knowing; and what lies between two times of the kernel that was
-# chosen.
+# How good is the heuristic? For each record the table has the variants' times relative to the faster one, predicted and
+# measured; how much the choice lost; and the difference between two times of the kernel that was chosen.
 
 # %% tags=["lab"]
 
@@ -830,15 +838,17 @@ def rule_beside_times() -> str:
 Markdown(rule_beside_times())
 
 # %% [markdown] tags=["lab"]
-# What is lost is no more than lies between two times of one kernel. By how much the one tile is faster than the other
-# the heuristic knows to some percent only, now too much and now too little.
+# The choice loses no more than the spread of one kernel. How much faster one tile is than the other, the heuristic
+# predicts to some percent only, now too much and now too little.
 #
 # ## What limits it
 #
-# Each variant and peer alone, again and again, while the GPU reports its clock and its power. A rate is *FLOP a
-# clock and SM* times the clock, so these two columns say how much of what is missing to the ceiling is which. It is
-# also power divided by *J for each TFLOP*: where the clock is lowered for power, of two kernels the one that needs
-# fewer joules is faster, even if it takes more clocks. The second table is ncu's, of one launch of each variant.
+# Each variant and peer runs alone, again and again, while the GPU reports its clock and its power. A rate is *FLOP a
+# clock and SM* times the clock. So these two columns say which of the two is missing to the ceiling.
+#
+# A rate is also power divided by *J for each TFLOP*. Where the GPU lowers its clock to keep its power limit, the kernel
+# that needs fewer joules is faster, even if it takes more clocks. The second table is ncu's, of one launch of each
+# variant.
 
 # %% tags=["lab"]
 from cookbook.publish.pages import limits_table
@@ -848,28 +858,28 @@ Markdown(limits_table("ampere/tuned_gemm"))
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# The second table has the tensor pipe busy most of the time, and warps that wait mostly for a fixed time after an
-# instruction (*wait*) and for the tensor pipe (*math pipe throttle*); then comes the barrier, and shared memory is
-# among the four of neither tile. We read the first as the price of operands in registers: three of them for every
-# `mma`. The large tile does no more in a clock than the small one. It needs fewer joules, and its clock stays higher.
+# In the second table the tensor pipe is busy most of the time. Warps wait mostly for a fixed time after an instruction
+# (*wait*) and for the tensor pipe (*math pipe throttle*), then for the barrier. Shared memory is among the four largest
+# waits of neither tile. We read the first as the price of operands in registers: three of them for every `mma`. The
+# large tile does no more in a clock than the small one. It needs fewer joules, so its clock stays higher.
 #
-# What then limits is power, as the first table has it: joules for each product, and a clock that falls until the power
-# limit is kept. There a removed wait is not all gain: with more to do in each clock the clock falls further. Removed
-# work is all gain. The ceiling is the same `mma.sync` with nothing around it. The joules that this kernel needs above
-# that go into the rest of the kernel, and into a chip that is powered while its tensor cores wait.
+# So power is the limit, as the first table shows: joules for each product, and a clock that falls until the power limit
+# is kept. There a removed wait gains little: with more to do in each clock, the clock falls further. Removed work is
+# all gain. The ceiling is the same `mma.sync` with nothing around it. The additional joules of this kernel go into the
+# rest of the kernel, and into a chip that draws power while its tensor cores wait.
 #
-# Most of them go with `cp.async`. We timed copies of this kernel with one part removed, so that the product is wrong:
-# without its loads it came much nearer to the ceiling than without `ldmatrix`, and without the barrier it hardly
+# `cp.async` takes most of them. We timed copies of this kernel with one part removed, so that the product is wrong.
+# Without its loads the kernel came much nearer to the ceiling than without `ldmatrix`; without the barrier it hardly
 # gained. The tile decides how much there is to load, and the registers decide the tile.
 #
 # So what gains more is another instruction. TMA brings the same bytes more cheaply: [the GEMM for GeForce
 # Blackwell](../blackwell/geforce_gemm.ipynb), which also runs on a Hopper. And `wgmma` takes its operands from shared
 # memory, one issue for 64 rows: [the tuned GEMM of Hopper](../hopper/tuned_gemm.ipynb).
 #
-# What is left here: products whose tiles do not fill a wave, which need their split-K among CTAs. The first rows of the
-# table of times are such.
+# Not solved here: products whose tiles do not fill a wave. They need split-K. The first rows of the table of times are
+# such products.
 #
-# This is the last page of the track. Next: [tiles by TMA](../hopper/tma_copy.ipynb), where Hopper's begins: there no
-# thread computes an address any more.
+# This is the last page of the track. Next: [tiles by TMA](../hopper/tma_copy.ipynb), the first page of Hopper's, where
+# no thread computes an address any more.
 #
 # To use it: `cookbook copy ampere/tuned_gemm my_gemm.py`, then `from my_gemm import matmul`.

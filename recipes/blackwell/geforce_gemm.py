@@ -24,17 +24,28 @@
 #       all: [UTMALDG.2D, LDSM.16.M88.4, HMMA.16816.F32, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
 #     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192]]
 #     compared_with: ampere/tuned_gemm
+#     sources:
+#       - {title: "PTX ISA, cp.async.bulk.tensor", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-tensor"}
+#       - {title: "PTX ISA, ldmatrix", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-ldmatrix"}
+#       - {title: "PTX ISA, fragments of mma.m16n8k16", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-16816-float"}
+#       - {title: "PTX ISA, setmaxnreg", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#miscellaneous-instructions-setmaxnreg"}
 # ---
 
 # %% [markdown]
 # # The tuned GEMM for GeForce Blackwell
 #
-# **Claim.** A GeForce Blackwell (sm_120, sm_121) has none of `tcgen05`, tensor memory and `wgmma`. Its tensor cores
-# multiply by **`mma.sync`**, from registers, as Ampere's do. Of Hopper it has **TMA**, mbarriers, `stmatrix` and
-# `setmaxnreg`. Where one warp loads by TMA and all others do nothing but `ldmatrix` and `mma.sync`, the kernel is
-# faster than the best one here for Ampere.
-#
-# A Hopper has these instructions too, so the claim is measured there, against
+# **Claim.** A GeForce Blackwell (sm_120, sm_121) multiplies by **`mma.sync`**, from registers, as Ampere does; of
+# Hopper it has **TMA**, mbarriers, `stmatrix` and `setmaxnreg`. With one warp that loads by TMA, and all others doing
+# nothing but `ldmatrix` and `mma.sync`, the kernel is faster than the best one here for Ampere.
+
+# %% tags=["lab"]
+from cookbook import draw, lab
+from cookbook.layouts import evaluate
+
+lab.gain("blackwell/geforce_gemm", (4096, 4096, 4096), over=["ampere/tuned_gemm", "square", "ceiling"])
+
+# %% [markdown]
+# A Hopper has these instructions, too, so the claim is measured there, against
 # [ampere/tuned_gemm](../ampere/tuned_gemm.ipynb) in the same run. **For sm_120a this kernel is compiled, and not run on
 # hardware.**
 #
@@ -45,10 +56,10 @@
 # | **GeForce Blackwell** | **TMA, one thread** | **`mma.sync`, from registers** | **registers** |
 # | data-centre Blackwell | TMA, one thread | `tcgen05.mma`, from shared memory | tensor memory |
 #
-# The inner loop is that of ampere/tuned_gemm. The producer, the stages and the buffers of C are those of
+# The inner loop is that of ampere/tuned_gemm; the producer, the stages and the buffers of C are those of
 # [hopper/persistent_gemm](../hopper/persistent_gemm.ipynb). One thing differs from Hopper: `wgmma` reads shared memory
-# itself, and a stage is busy until a *later* wait says it is not. `ldmatrix` copies: **when the last fragment of a
-# stage is in registers the stage is free**, with half a k-block still to be multiplied.
+# itself, so a stage is busy until a *later* wait. `ldmatrix` copies: **when the last fragment of a stage is in
+# registers the stage is free**, with half a k-block still to be multiplied.
 
 # %%
 from dataclasses import dataclass, replace
@@ -71,7 +82,7 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 # |---|---|---|---|
 # | `square` | 128 x 256 | 64 x 64 | that of `ampere/tuned_gemm`, with fragments of two k-blocks: 64 registers |
 # | `square, shared B` | | | two CTAs, one above the other, load half of B's tile each, by multicast |
-# | `wide, shared B` | 256 x 192 | 64 x 96 | fragments replaced in place: 24 registers beside 192 accumulators |
+# | `wide, shared B` | 256 x 192 | 64 x 96 | fragments replaced in place: 24 registers next to 192 accumulators |
 # | `wide, then narrow, shared B` | and 256 x 128 | | the last tiles are narrower, where that evens out the work |
 #
 # **On a GeForce** a CTA may have 99 KiB of shared memory instead of 227. Tiles keep their size, which saves traffic.
@@ -174,7 +185,7 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # half of the tile.
 
 
-# %%
+# %% tags=["folded"]
 class SmemLayouts(NamedTuple):
     """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
 
@@ -203,7 +214,7 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
     )
 
 
-# %%
+# %% tags=["folded"]
 def mma_op(dtype) -> warp.MmaF16BF16Op:
     """mma.sync m16n8k16, float32 accumulators."""
     return warp.MmaF16BF16Op(dtype, cutlass.Float32, (16, 8, 16))
@@ -245,9 +256,6 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # The tile of A as TMA writes it for a GeForce, 64 bytes a row, without and with the swizzle:
 
 # %% tags=["lab"]
-from cookbook import draw, lab
-from cookbook.layouts import evaluate
-
 DTYPE = cutlass.BFloat16
 draw.swizzle_view(evaluate(smem_layouts, DTYPE, config_for("sm_120a")).a)
 
@@ -314,8 +322,8 @@ def tiles_of_cluster(work: Work, config: cutlass.Constexpr):
 # %% [markdown]
 # ## The producer
 #
-# One warp. It asks for a stage's A and B as soon as the stage is free, tile after tile; what is outside of the matrices
-# TMA fills with zeros. With `shared B` each CTA of a cluster asks for its part of B *for all of them*, so a stage is
+# One warp. It asks for a stage's A and B as soon as the stage is free, tile after tile; TMA fills what is outside of
+# the matrices with zeros. With `shared B` each CTA of a cluster asks for its part of B *for all of them*. So a stage is
 # free when the consumers of all of them are done with it, and full when all parts have arrived.
 
 
@@ -397,13 +405,14 @@ def produce(pipe, loads: Loads, work: Work, config: cutlass.Constexpr):
 # %% [markdown]
 # ## A warp's fragments
 #
-# A warp fetches pieces of 16 x 16 elements, each by one `ldmatrix.x4`. A thread reads rows that are all the same modulo
-# 8, so the swizzle XORs the same bits into all its addresses. As in [ampere/tuned_gemm](../ampere/tuned_gemm.ipynb) it
-# keeps *one* address for A and one for B, XORs 32 k for k-block k, and adds whole periods for other pieces and stages.
-# Left to CuTe, the loop of the wide tile has more integer instructions than fetches, and on sm_120a it spills.
+# A warp fetches fragments of 16 x 16 elements, each by one `ldmatrix.x4`. A thread reads rows that are all the same
+# modulo 8, so the swizzle XORs the same bits into all its addresses. As in
+# [ampere/tuned_gemm](../ampere/tuned_gemm.ipynb) it keeps *one* address for A and one for B, XORs 32 k for k-block k,
+# and adds whole periods for other fragments and stages. Left to CuTe, the loop of the wide tile has more integer
+# instructions than fetches, and on sm_120a it spills.
 
 
-# %%
+# %% tags=["folded"]
 class Operand(NamedTuple):
     """A warp's way from shared memory to the tensor cores, for A or B."""
 
@@ -440,10 +449,11 @@ def fetch_piece(x, stage, k: cutlass.Constexpr, piece: cutlass.Constexpr, slot: 
 #
 # Two ways to have fragments ready when `mma` wants them, both from `ampere/tuned_gemm`.
 #
-# * `multiply_ahead` (`square`): two buffers of registers; all pieces of the next k-block are asked for before this one
-#   is multiplied.
-# * `multiply_in_place` (`wide`): one buffer, of all of A's pieces and two of B's; a piece is replaced by a later one as
-#   soon as its last `mma` has been issued. Down with one piece of B, up with the next: neighbours share a fragment.
+# * `multiply_ahead` (`square`): two buffers of registers; the warp asks for all fragments of the next k-block before it
+#   multiplies this one.
+# * `multiply_in_place` (`wide`): one buffer, of all of A's fragments and two of B's; a later fragment replaces each one
+#   as soon as its last `mma` has been issued. Down A with one fragment of B, up with the next: neighbours share a
+#   fragment.
 #
 # Either way the first fragments of the next stage are fetched while this one is still being multiplied. `next_stage`
 # stands where the last fragment of a stage has been asked for: it gives the stage back *there*, and waits for the next.
@@ -850,11 +860,20 @@ Markdown(table(["C", *VARIANTS, f"clusters' tiles of `{DEFAULT}`"], rows))
 # and for both GeForce targets. **Nothing here has run on sm_120 or sm_121.**
 
 # %% tags=["lab"]
+from cookbook import lab
+
 lab.check_cells("blackwell/geforce_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("blackwell/geforce_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
 # On a Hopper, in one run: "ours" is the last variant. `torch.matmul` and QuACK use `wgmma` there, which a GeForce does
 # not have; the ceiling is that of `mma.sync`.
 
@@ -886,9 +905,9 @@ Markdown(limits_table("blackwell/geforce_gemm"))
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# The instruction that multiplies is Ampere's, and so is the loop around it. What the newer chip adds frees that loop:
-# loading costs the consumers nothing, a stage comes back the moment it has been copied, C leaves in the background, and
-# registers go to those who need them.
+# The instruction that multiplies is Ampere's, and so is the loop around it. The newer chip frees that loop: loads cost
+# the consumers nothing, a stage is free the moment it has been copied, C leaves in the background, and the consumers
+# get the producer's registers.
 #
 # Of the three steps after `square` only the last pays at both of the sizes measured. Sharing B pays at the larger one.
 # The wide tile alone loses at 4096 x 4096, as its waves predict. With narrow tiles after it, it is the one to take for

@@ -24,32 +24,68 @@
 #     instructions:
 #       all: [UTMALDG.2D, UTCHMMA, UTCBAR, LDTM, UTCATOMSWS, ACQBULK, PREEXIT, STG.E.U16, SYNCS]
 #     bench_shapes: [[8, 4096, 4096], [16, 14336, 4096], [64, 4096, 14336]]
+#     sources:
+#       - {title: "PTX ISA, griddepcontrol", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-griddepcontrol"}
+#       - {title: "PTX ISA, st.async", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-st-async"}
+#       - {title: "PTX ISA, tcgen05", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tcgen05-instructions"}
 # ---
 
 # %% [markdown]
 # # Low-latency GEMM: swap A/B, split-K and PDL
 #
-# **Claim.** When a language model writes, a layer multiplies a handful of rows (one for each text that is being
-# written) by a large weight. The tensor core has little to do. Every byte of the weight must come from memory once, and
-# the time that this takes is the time there is. What counts is how *early* the bytes are asked for, and how many SMs
-# ask. Four things help:
+# **Claim.** In LLM decode a layer multiplies a few rows by a large weight. The tensor core has little to do: every byte
+# of the weight must come from memory once, and that takes the time. So ask *early* for the bytes, and from *many SMs*.
+
+# %% tags=["lab"]
+import cookbook
+from cookbook import draw
+
+packaged = cookbook.load("blackwell/low_latency_gemm")
+K_TILES, BEFORE, GAP, LATENCY, READY = 16, 14.0, 4.0, 3.0, 1.0
+
+
+def launched(pdl: bool, early: bool) -> dict[str, tuple[float, float]]:
+    """(start, end) of what this kernel does, after one that ends at BEFORE."""
+    may_read = BEFORE if pdl else BEFORE + GAP
+    ahead = min(packaged.CONFIG.stages, K_TILES) if early else 0
+    first = READY if early else may_read
+    filled = first + LATENCY + ahead  # the stages that are filled before `a` is there
+    rest = max(filled, may_read + LATENCY) + K_TILES - ahead
+    return {"weight": (first, rest), "a": (may_read, rest), "multiply": (may_read + LATENCY, rest + 1)}
+
+
+cases = {"one by one": (False, False), "PDL": (True, False), "PDL, early weight": (True, True)}
+lanes = {"kernel before": [draw.Span(0.0, BEFORE, "kernel before", "kernel before")], "": []}
+for name, case in cases.items():
+    for what, span in launched(*case).items():
+        lanes[f"{name}: {what}"] = [draw.Span(*span, what, what)]
+draw.lanes(lanes, "One kernel after another (a sketch)", unit="k-tiles", note="Times are chosen, not measured.")
+
+# %% [markdown] tags=["lab"]
+# A sketch of three launches after another kernel; the times are chosen, in times of one k-tile's load. Without
+# programmatic dependent launch (PDL) the kernel begins some time after the other has ended. With PDL it is ready by
+# then. `early weight` uses the time before as well, as far as the stages reach: they cannot be emptied before `a` is
+# there.
+
+# %% [markdown]
+# Four things help:
 #
-# 1. **The weight is the tensor core's A.** This `tcgen05.mma` always takes 128 rows of A, but as few as 8 of B. So the
-#    kernel computes the transpose of C: 128 columns of the weight by 8 to 64 rows of `a`.
+# 1. **The weight is the tensor core's A** (swap A/B). This `tcgen05.mma` always takes 128 rows of A, but as few as 8 of
+#    B. So the kernel computes the transpose of C: 128 columns of the weight by 8 to 64 rows of `a`.
 #
-# 2. **Many stages.** A stage is little more than 16 KiB, and a dozen of them are on their way before anyone waits.
+# 2. **Many stages.** A stage is little more than 16 KiB, and a dozen of them are in flight before any warp waits.
 #
-# 3. **The weight is asked for early.** It is the same whatever the kernel before computes. With *programmatic dependent
-#    launch* the loads of the weight can go out while that kernel still runs; those of `a` must wait for it.
+# 3. **The weight is asked for early.** It does not depend on the kernel before. With PDL the loads of the weight can go
+#    out while that kernel still runs; those of `a` must wait for it.
 #
-# 4. **K is split.** Four CTAs of a cluster each do a quarter of K for the same tile, so four times as many SMs ask. In
-#    the end each adds up a quarter of the tile: the accumulators of all four, which the others send it.
+# 4. **Split-K.** Four CTAs of a cluster each do a quarter of K for the same tile, so four times as many SMs ask. At the
+#    end each adds up a quarter of the tile, from accumulators that the others send.
+#
+# `matmul(a, b)` takes `a` (M, K) and `b` (K, N), both K-major, as `x @ weight.T` is. Any M works; it is made for M up
+# to 64.
 #
 # *This kernel has not run on hardware.* It is compiled for Blackwell, and its layouts, descriptors and data path are
 # checked against the PTX ISA document in numpy. No speed is claimed.
-#
-# `matmul(a, b)` at the end is for use: `a` is (M, K), `b` is (K, N), both K-major, as `x @ weight.T` is. Any M works;
-# it is made for M up to 64.
 
 # %%
 from dataclasses import dataclass, replace
@@ -146,9 +182,9 @@ def config_of(variant: str, m: int, n: int, sms: int) -> Config:
 # %% [markdown]
 # ## Layouts, MMA and copies
 #
-# A and B lie as before. C has no place in shared memory: a thread has one column of the product in its registers, and
-# its neighbours have the columns next to it, so what a warp stores of one row of C is 64 bytes in a row. Through shared
-# memory and TMA it would be longer on its way.
+# A and B lie as before. C has no place in shared memory. A thread has one column of the product in its registers, and
+# its neighbours have the columns next to it. So a warp stores 64 bytes of one row of C at a time. Through shared memory
+# and TMA the way would be longer.
 
 
 # %%
@@ -220,7 +256,7 @@ def reduction_buffer(config: Config) -> cute.Layout:
 # phase.
 
 # %% tags=["lab"]
-from cookbook import access, banks, draw
+from cookbook import access, banks
 from cookbook.layouts import evaluate
 
 buffer = evaluate(reduction_buffer, CONFIG)
@@ -272,10 +308,10 @@ def part_of_cta(shape_mn, k_tiles, config: cutlass.Constexpr):
 # There are two: one for the weight, one for what is multiplied by it. A stage has one barrier for both, which is *full*
 # after two arrivals, each of which says how many bytes will come.
 #
-# With programmatic dependent launch, [told about on Hopper](../hopper/pingpong_gemm.ipynb), a kernel may begin before
-# the one before it has ended. `griddepcontrol.wait` comes back when that has, and what it wrote can be seen. Only who
-# reads or writes what that kernel may have touched must wait there. In `early weight` that is everyone but the warp
-# that loads the weight: **the caller promises that nothing before this kernel writes the weight**.
+# With [programmatic dependent launch](../hopper/pingpong_gemm.ipynb) a kernel may begin before the one before it has
+# ended. `griddepcontrol.wait` returns when that has ended and its writes can be seen. A warp must wait there if it
+# reads or writes what that kernel may have touched. In `early weight` all warps wait but the one that loads the weight:
+# **the caller promises that nothing before this kernel writes the weight**.
 
 
 # %%
@@ -327,9 +363,9 @@ def multiply(pipe, acc_pipe, mma, tCtC, sA, sB, k_tiles):
 # ## The warps that add and store
 #
 # `st.async` writes registers into the shared memory of another CTA of the cluster and reports the bytes to a barrier
-# there, as TMA does. So no CTA requests accumulators: they are sent as soon as they are there, and whoever has all that
-# it expects goes on. For that every CTA must have begun, and made its barrier: the cluster's own barrier says so. All
-# arrive there at the beginning, and it is waited for only now, when it has long been complete.
+# there, as TMA does. So no CTA requests accumulators: each CTA sends them as soon as it has them, and goes on when all
+# that it expects has come. For that every CTA must have begun, and made its barrier: the cluster's own barrier says so.
+# All arrive there at the beginning, and it is waited for only now, when it has long been complete.
 
 
 # %%
@@ -537,8 +573,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, checks the operands, keeps a *plan* for each kind of call, and compiles once. Here
-# stands what is this kernel's own: the GPUs it needs, what is compiled, and what the launch takes.
+# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
+# the part that is this kernel's own.
 
 
 # %%
@@ -636,33 +672,6 @@ for rank in range(CONFIG.split_k):
 # %% [markdown] tags=["lab"]
 # The last CTA's part lies outside K. It multiplies the zeros that TMA gives it, sends zeros, and adds up its share like
 # the others.
-#
-# ## An early start
-#
-# Three launches of one kernel after another. Without programmatic dependent launch it begins when the other has ended,
-# and some time after. With it, it is ready then. `early weight` uses the time before as well, as far as the stages
-# reach: they cannot be emptied before `a` is there. (Chosen times, in times of one k-tile's load.)
-
-# %% tags=["lab"]
-K_TILES, BEFORE, GAP, LATENCY, READY = 16, 14.0, 4.0, 3.0, 1.0
-
-
-def launched(pdl: bool, early: bool) -> dict[str, tuple[float, float]]:
-    """(start, end) of what this kernel does, after one that ends at BEFORE."""
-    may_read = BEFORE if pdl else BEFORE + GAP
-    ahead = min(CONFIG.stages, K_TILES) if early else 0
-    first = READY if early else may_read
-    filled = first + LATENCY + ahead  # the stages that are filled before `a` is there
-    rest = max(filled, may_read + LATENCY) + K_TILES - ahead
-    return {"weight": (first, rest), "a": (may_read, rest), "multiply": (may_read + LATENCY, rest + 1)}
-
-
-cases = {"one by one": (False, False), "PDL": (True, False), "PDL, early weight": (True, True)}
-lanes = {"kernel before": [draw.Span(0.0, BEFORE, "kernel before", "kernel before")], "": []}
-for name, case in cases.items():
-    for what, span in launched(*case).items():
-        lanes[f"{name}: {what}"] = [draw.Span(*span, what, what)]
-draw.lanes(lanes, "One kernel after another (a sketch)", unit="k-tiles", note="Times are chosen, not measured.")
 
 # %% [markdown] tags=["lab"]
 # **What is promised, and what is checked.** Level *pipeline* knows which loads `at_rest` names, and accuses every other
@@ -688,8 +697,8 @@ module.at_rest = promised
 # cluster, and C is put together from what each of them stores. What needs a Blackwell GPU says *not checked*: **this
 # kernel has not run on hardware**.
 #
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
+# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -714,6 +723,13 @@ except compiled.NoDisassembler as missing:
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("blackwell/low_latency_gemm", matmul, (16, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
 # Nothing has been timed: that takes a Blackwell GPU. The table is here once one has run
 # `cookbook bench blackwell/low_latency_gemm --record`.
 

@@ -23,6 +23,10 @@
 #     path: tma -> swizzled shared memory -> tcgen05.mma of either major -> tensor memory -> tcgen05.ld -> boxes -> tma
 #     instructions:
 #       all: [UTMALDG.2D, UTCHMMA, UTCBAR, LDTM, UTCATOMSWS, STS.128, UTMASTG.2D, SYNCS]
+#     sources:
+#       - {title: "PTX ISA, the shared-memory descriptor of tcgen05", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tcgen05-shared-memory-descriptor"}
+#       - {title: "PTX ISA, tcgen05", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tcgen05-instructions"}
+#       - {title: "PTX ISA, tensors: swizzling modes", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tensor-swizzling-modes"}
 # ---
 
 # %% [markdown]
@@ -30,7 +34,25 @@
 #
 # **Claim.** `tcgen05.mma` reads a tile along K or along M and N, so an operand needs no transpose: its atom is
 # mirrored, its boxes lie the other way, and the instruction descriptor gets one bit.
-#
+
+# %% tags=["lab"]
+import cutlass
+
+import cookbook
+from cookbook import draw
+from cookbook.layouts import evaluate
+
+packaged = cookbook.load("blackwell/majors_gemm")
+from cookbook.recipe import majors
+
+mirrored = majors.configured(packaged.CONFIG, "nt")
+draw.swizzle_view(evaluate(packaged.smem_layouts, cutlass.BFloat16, mirrored, arch="sm_100a").a)
+
+# %% [markdown] tags=["lab"]
+# This page's A for `nt`, as CuTe evaluates it. A row of the picture is one 128-byte line of shared memory: 64 elements
+# along M, of one k. The chunks are numbered along M. The swizzle is the one that a K-major tile has.
+
+# %% [markdown]
 # [The kernel before](pipelined_gemm.ipynb) takes A and B *K-major*: the elements that are multiplied and summed lie
 # next to each other, as in `x @ weight.T`. Most products of a training step are not like that:
 #
@@ -44,9 +66,9 @@
 # The letters are BLAS's and CuTe's, the first for A, the second for B: is the matrix, stored by columns, to be
 # *transposed* or *not*?
 #
-# [Hopper's page](../hopper/majors_gemm.ipynb) tells the same story of `wgmma`, and the layouts are the same. What is
-# Blackwell's own is where the bit stands, in a word that is a run-time operand of the instruction, and that a tile of B
-# is 256 columns wide: four boxes, and a descriptor with a second stride that counts.
+# [Hopper's page](../hopper/majors_gemm.ipynb) has the same layouts for `wgmma`. Two things are Blackwell's own. The bit
+# stands in a word that is a run-time operand of the instruction. And a tile of B is 256 columns wide: four boxes, and a
+# descriptor with a second stride that counts.
 #
 # *This kernel has not run on hardware.* It is compiled for Blackwell, and its layouts, descriptors and data path are
 # checked against the PTX ISA document in numpy. No speed is claimed.
@@ -125,8 +147,8 @@ def config_for(arch: str) -> Config:
 # ## The layout
 #
 # TMA copies boxes, and the rows of a box are what is contiguous in global memory. It does not transpose them. So an
-# M-major operand arrives in lines along M and stays like that, and its atom is the K-major one mirrored: not 8 rows of
-# 64 elements along K, but **64 x 8, eight lines of 64 elements along M**, one line for each k.
+# M-major operand arrives in lines along M, and its atom is the K-major one mirrored: not 8 rows of 64 elements along K,
+# but **64 x 8, eight lines of 64 elements along M**, one line for each k.
 #
 # The swizzle is the same `S<3,4,3>`, for it sees addresses: 16-byte chunk *c* of line *l* goes to slot *c XOR l*,
 # whichever way the lines run.
@@ -180,12 +202,12 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
 # ## One bit
 #
 # The instruction descriptor has a bit for each operand: the lines that the matrix descriptor describes run along K, or
-# along M or N. With the bit the tensor core transposes each piece while it reads it. For 16-bit elements it takes any
-# mode; 32-bit ones need, along M and N, a mode of their own that keeps 32 bytes together.
+# along M or N. With the bit the tensor core transposes each core matrix while it reads it. For 16-bit elements it takes
+# any mode; 32-bit ones need, along M and N, a mode of their own that keeps 32 bytes together.
 #
 # The bit is in the instruction descriptor, the strides are in the matrix descriptor, the swizzle is in that and in the
-# tensor map, and all of them must tell of the same tile. We say it once, in `Config`, and CuTe derives the descriptors
-# from the layout and the bit. The cells at the end show what becomes of a wrong bit.
+# tensor map. All of them must describe the same tile. `Config` says it once, and CuTe derives the descriptors from the
+# layout and the bit.
 
 
 # %%
@@ -220,19 +242,10 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
     return TiledCopies(t2r_c=t2r_c, r2s_c=cute.make_tiled_copy_D(write, t2r_c))
 
 
-# %% [markdown] tags=["lab"]
-# Our own A for `nt`, as CuTe evaluates it. A row of the picture is one 128-byte line of shared memory: 64 elements
-# along M, of one k. The chunks are numbered along M; the swizzle is the one that a K-major tile has.
-
 # %% tags=["lab"]
-from cookbook import draw
-from cookbook.layouts import evaluate
-from cookbook.recipe import majors
-
 BF16, ARCH = cutlass.BFloat16, "sm_100a"
 configs = {letters: majors.configured(CONFIG, letters) for letters in majors.MAJORS}
 layouts = {letters: evaluate(smem_layouts, BF16, config, arch=ARCH) for letters, config in configs.items()}
-draw.swizzle_view(layouts["nt"].a)
 
 # %% [markdown] tags=["lab"]
 # A smaller M-major tile, 128 x 16, to see the order of the atoms: two along K, two along M. A row is one k, a column 16
@@ -252,8 +265,8 @@ small = evaluate(one_tile, 128, 16, 0, element_bits=16)
 draw.atom_tiling({"first along K": small}, (64, 8), "An M-major tile, its atoms first along K")
 
 # %% [markdown] tags=["lab"]
-# CuTe has a selector of its own for Blackwell. It agrees with ours for all four majors, byte by byte. (Its layouts come
-# cut up into the pieces that one instruction reads.)
+# CuTe has a selector of its own for Blackwell. It agrees with ours for all four majors, byte by byte. (Its layouts have
+# a mode for what one instruction reads.)
 
 # %% tags=["lab"]
 import cutlass.utils.blackwell_helpers as cute_helpers
@@ -276,7 +289,7 @@ for letters, config in configs.items():
     print(letters, "a:", layouts[letters].a.outer, " b:", layouts[letters].b.outer)
 
 # %% [markdown] tags=["lab"]
-# ## What TMA and the tensor core are told
+# ## Boxes and descriptors
 #
 # The boxes of a k-tile, lines x elements; the strides of the descriptor of the first 16 k, in bytes; and how far its
 # start moves from one k-block to the next. K-major, a k-block is 32 bytes further *in the same lines*; MN-major it is
@@ -320,10 +333,9 @@ fields = [draw.Field(name, low, width, word >> low & (1 << width) - 1) for name,
 draw.bit_fields(fields, 32, title="The instruction descriptor for nt")
 
 # %% [markdown] tags=["lab"]
-# **The trap: a wrong bit raises nothing.** The model's TMA puts an M-major tile of 128 x 128 into shared memory, and
-# the model's `tcgen05.mma` multiplies it by a K-major B, once with the right bit and once with the other one, by the
-# very same descriptor. The second product is not noise. It is that of the *transposed* tile, row for row: lines taken
-# for rows.
+# **The trap: a wrong bit raises nothing.** The model's TMA puts an M-major tile of 128 x 128 into shared memory. The
+# model's `tcgen05.mma` multiplies it by a K-major B by the same descriptor, once with the right bit and once with the
+# other. The second product is that of the *transposed* tile, row for row: it takes lines for rows.
 
 # %% tags=["lab"]
 import numpy as np
@@ -354,9 +366,9 @@ for bit in ("MN", "K"):
 # %% [markdown]
 # ## Unchanged: tiles, and the three roles
 #
-# None of the following asks for the majors. Partitioned tensors have the same modes whichever way a tile lies, (TMA, k)
-# for the warp that loads and descriptors (MMA, MMA_M, MMA_K, STAGE) for the one that multiplies; only what is behind an
-# index differs. [The kernel before](pipelined_gemm.ipynb) says why each line is as it is.
+# None of the following depends on the majors. Partitioned tensors have the same modes either way: (TMA, k) for the warp
+# that loads, descriptors (MMA, MMA_M, MMA_K, STAGE) for the one that multiplies. [The kernel
+# before](pipelined_gemm.ipynb) explains each line.
 
 
 # %%
@@ -637,7 +649,7 @@ def kernel(
 # %% [markdown]
 # ## The launch
 #
-# Here TMA is told. An operand has one stride that is 1 and one that is not; the majors say which is which. The kernel
+# An operand has one stride that is 1 and one that is not; the majors say which is which. The kernel
 # sees (rows, K) either way, and `make_tiled_tma_atom` finds out from the tensor's strides and the tile's layout what a
 # box is.
 
@@ -686,8 +698,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, checks the operands, keeps a *plan* for each kind of call, and compiles once. Here
-# stands what is this kernel's own: the GPUs it needs, what is compiled, and what the launch takes.
+# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
+# the part that is this kernel's own.
 #
 # There is no argument for the majors: the strides of a and b say them.
 
@@ -725,13 +737,13 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# *Layout*, *model*, *pipeline* and *compiled* for each of the majors: the model simulates the layouts: tiles go through
-# TMA boxes, swizzled shared memory, descriptors, `tcgen05.mma` of either major, both halves of tensor memory and
-# `tcgen05.ld`; the descriptors that the compiler wrote are compared with those of the layouts, bit by bit. What needs a
-# Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
+# All levels for each of the majors. *Model* sends tiles through TMA boxes, swizzled shared memory, descriptors,
+# `tcgen05.mma` of either major, both halves of tensor memory and `tcgen05.ld`. *Compiled* compares the compiler's
+# descriptors with those of the layouts, bit by bit. What needs a Blackwell GPU says *not checked*: **this kernel has
+# not run on hardware**.
 #
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
+# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -741,6 +753,13 @@ lab.check_cells("blackwell/majors_gemm", shapes=[(200, 328, 64)], dtypes=["bfloa
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("blackwell/majors_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
 # Nothing has been timed: that takes a Blackwell GPU. The table is here once one has run
 # `cookbook bench blackwell/majors_gemm --record`.
 
@@ -752,9 +771,8 @@ Markdown(results_table("blackwell/majors_gemm"))
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# Nothing is transposed, neither in memory nor by a thread: TMA brings lines as they are, and the tensor core is told
-# which way they run. The code around it did not change by a line, from Hopper's pages to these: a major is a layout, a
-# box and a bit.
+# Nothing is transposed, neither in memory nor by a thread: TMA brings lines as they are, and one bit says which way
+# they run. The code around it is that of Hopper's pages, line for line: a major is a layout, a box and a bit.
 #
 # Next: [products of few rows](low_latency_gemm.ipynb).
 #

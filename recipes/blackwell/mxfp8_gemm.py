@@ -23,28 +23,55 @@
 #     path: tma -> shared memory -> tcgen05.cp of scale factors, tcgen05.mma -> tensor memory -> tcgen05.ld -> tma
 #     instructions:
 #       all: [UTMALDG.2D, UTCCP, UTCQMMA, UTCBAR, LDTM, UTCATOMSWS, STS.128, UTMASTG.2D, SYNCS]
+#     sources:
+#       - {title: "PTX ISA, block scaling of tcgen05.mma", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tcgen05-block-scaling"}
+#       - {title: "PTX ISA, tcgen05", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tcgen05-instructions"}
+#       - {title: "PTX ISA, cp.async.bulk.tensor", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-tensor"}
 # ---
 
 # %% [markdown]
 # # MXFP8: block-scaled 8-bit GEMM
 #
-# **Claim.** An `e4m3` float has eight bits: a sign, four of exponent, three of fraction. It reaches from 2<sup>-9</sup>
-# to 448, which is too little for a matrix of weights or activations. The MX formats (of the Open Compute Project) fix
-# that: 32 neighbours along K share a **scale factor**, a power of two that takes one more byte. What an element stands
-# for is its value times its block's factor.
+# **Claim.** In the MX formats (of the Open Compute Project) 32 neighbours along K share a **scale factor**, a power of
+# two. Blackwell's `tcgen05.mma` multiplies by the factors on the way: `.block_scale`. In return it asks for one thing:
+# **the scale factors lie in tensor memory**, in an order of its own, with a copy for each of the four warps' lanes.
+
+# %% tags=["lab"]
+import cutlass
+
+import cookbook
+from cookbook import draw
+from cookbook.layouts import evaluate
+
+packaged = cookbook.load("blackwell/mxfp8_gemm")
+layouts = evaluate(packaged.smem_layouts, cutlass.BFloat16, element_bits=8, arch="sm_100a")
+views = evaluate(packaged.scale_views, packaged.ATOM_ROWS, arch="sm_100a")
+source, target = (view.table()[:, 0, 0, 0] for view in (views.atoms, views.copied))
+per_step = packaged.ATOM_FACTORS // (packaged.CONFIG.tile_k // 32)
+draw.scale_atom(
+    layouts.sfa.byte_offsets()[: packaged.ATOM_ROWS, : packaged.ATOM_FACTORS, 0],
+    source,
+    target,
+    packaged.BLOCK,
+    per_step,
+)
+
+# %% [markdown] tags=["lab"]
+# One *atom* of scale factors, in shared memory and in tensor memory, by this page's layouts as CuTe evaluates them. A
+# line of 16 bytes becomes four cells of one lane; each warp gets a copy of the same line.
+
+# %% [markdown]
+# Why scale factors? An `e4m3` float has eight bits: a sign, four of exponent, three of fraction. It reaches from
+# 2<sup>-9</sup> to 448, too little for a matrix of weights or activations. What an element stands for is its value
+# times its block's factor, one more byte for 32 elements. Without help from the tensor core the kernel would multiply
+# every partial sum by two factors, every 32 elements.
 #
-# Without help from the tensor core somebody would have to multiply every partial sum by two factors, every 32
-# elements. Blackwell's `tcgen05.mma` does it on the way: `.block_scale`. It asks for one thing in return: **the scale
-# factors lie in tensor memory**, in an order of its own, in a copy for each of the four warps' lanes.
-#
-# So this page is about the way of the scale factors. Everything else is
-# [the kernel with a warp for each role](pipelined_gemm.ipynb): same roles, same barriers, same schedule, same epilogue.
+# This page explains the way of the scale factors. The rest is [the kernel with a warp for each
+# role](pipelined_gemm.ipynb). `matmul(a, b, a_scale, b_scale)`: `a` is (M, K), `b` is (K, N), both K-major, of
+# `float8_e4m3fn`; the scale factors are `float8_e8m0fnu`.
 #
 # *This kernel has not run on hardware.* It is compiled for Blackwell, and its layouts, descriptors and data path are
 # checked against the PTX ISA document in numpy. No speed is claimed.
-#
-# `matmul(a, b, a_scale, b_scale)` at the end is for use: `a` is (M, K), `b` is (K, N), both K-major, as `x @ weight.T`
-# is, both of `float8_e4m3fn`; the scale factors are `float8_e8m0fnu`.
 
 # %%
 from dataclasses import dataclass
@@ -76,8 +103,8 @@ from cookbook.recipe.entry import Call, Gemm, check_apart, check_tensor, compile
 #
 # Every stage of A and B has columns of its own for its scale factors. NVIDIA's kernels do with one set for all. But
 # then a copy overwrites what an MMA issued before it reads; the PTX ISA lists the pairs of instructions that keep their
-# order, and names the copy before the MMA, not the MMA before the copy. This way no warp need know: the stage's *empty*
-# barrier waits for the MMA, and so speaks for the factors too.
+# order, and names the copy before the MMA, not the MMA before the copy. With columns of their own no warp has to wait
+# for more: the stage's *empty* barrier waits for the MMA, which has then read the factors, too.
 
 
 # %%
@@ -254,9 +281,9 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 #    in lane *r* mod 32, column *r* div 32: every warp has the factors of all 128 rows.
 #
 # 4. **`tcgen05.mma`** reads one byte of each of these cells, or two, or four: as many factors as there are blocks in
-#    what it takes along K. Here it is one block of 32, so its four steps over a k-tile read bytes 0, 1, 2, 3. Two bits
-#    of the instruction descriptor name the byte. CuTe keeps them in the top bits of the address, from where the
-#    compiled code takes them at run time; the layouts here just count bytes, four to a column.
+#    what it takes along K. Here that is one block of 32, so its four steps over a k-tile read bytes 0, 1, 2, 3. Two
+#    bits of the instruction descriptor name the byte. CuTe keeps them in the top bits of the address, and the compiled
+#    code takes them from there at run time. The layouts here count bytes, four to a column.
 
 
 # %%
@@ -325,25 +352,10 @@ def operands(mma: cute.TiledMma, tiles, address, config: Config = CONFIG) -> tup
     )
 
 
-# %% [markdown] tags=["lab"]
-# One atom, in shared memory and in tensor memory, as the layouts above have it, evaluated by CuTe. A line of 16 bytes
-# becomes four cells of one lane; the same line is copied for each warp.
-
-# %% tags=["lab"]
-from cookbook import draw
-from cookbook.layouts import evaluate
-
-layouts = evaluate(smem_layouts, cutlass.BFloat16, element_bits=8, arch="sm_100a")
-views = evaluate(scale_views, ATOM_ROWS, arch="sm_100a")
-source, target = (view.table()[:, 0, 0, 0] for view in (views.atoms, views.copied))
-per_step = ATOM_FACTORS // (CONFIG.tile_k // 32)
-draw.scale_atom(layouts.sfa.byte_offsets()[:ATOM_ROWS, :ATOM_FACTORS, 0], source, target, BLOCK, per_step)
-
 # %% [markdown]
 # ## The tile scheduler: which tile is next
 #
-# As before: CTA *i* of *s* that were started does the tiles i, i + s, i + 2s and so on, in groups of `raster_group`
-# rows of tiles, and each role works that out for itself.
+# As before, and each role works it out for itself.
 
 
 # %%
@@ -467,9 +479,8 @@ def multiply(pipe, acc_pipe, address, tCtC, tiles, k_tiles, work: Work, config: 
 # %% [markdown]
 # ## The warps that store
 #
-# [The page on the roles](pipelined_gemm.ipynb) tells all of it: four warps fetch an epilogue subtile of the
-# accumulators, round it, write it into a buffer, and TMA carries the buffer away. The accumulators are float32 and know
-# nothing of scale factors any more. C is bfloat16.
+# As [before](pipelined_gemm.ipynb). The accumulators are float32 and know nothing of scale factors any more. C is
+# bfloat16.
 
 
 # %%
@@ -689,10 +700,10 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## Scale factors into atoms
 #
-# Who quantizes a matrix has its scale factors as a matrix too: one row for each row, one byte for every 32 elements.
-# The kernel wants them in atoms. The function below makes them so: it cuts the rows into groups of 128 = 4 x 32 and the
-# factors into groups of 4, and puts the 32 before the 4. It is one pass over K / 32 bytes a row; a weight's factors
-# need it once, and `matmul` takes what it returns as well.
+# Quantizers return the scale factors as a matrix, too: one row for each row, one byte for every 32 elements. The kernel
+# wants atoms. The function cuts the rows into groups of 128 = 4 x 32 and the factors into groups of 4, and puts the 32
+# before the 4. It is one pass over K / 32 bytes a row. A weight's factors need it once, and `matmul` takes what it
+# returns as well.
 
 
 # %%
@@ -865,8 +876,8 @@ for name, found in kept.items():
 # operands stand for, exactly. *Pipeline*: nothing overwrites scale factors, in shared or in tensor memory, before they
 # were read. What needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
 #
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
+# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -876,6 +887,13 @@ lab.check_cells("blackwell/mxfp8_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("blackwell/mxfp8_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
 # Nothing has been timed: that takes a Blackwell GPU.
 
 # %% tags=["lab"]
@@ -886,9 +904,9 @@ Markdown(results_table("blackwell/mxfp8_gemm"))
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# To the kernel a scale factor is one more operand, with a way of its own: boxes of whole atoms, a copy that one thread
-# asks for, cells in tensor memory, and two addresses more for each product. Only TMA and the tensor core ever look
-# at it. What it costs is columns of tensor memory, and with them the second wide tile.
+# To the kernel a scale factor is one more operand: boxes of whole atoms, a copy that one thread issues, cells in tensor
+# memory, and two addresses more for each product. Only TMA and the tensor core ever read it. It costs columns of tensor
+# memory, and with them the second wide tile.
 #
 # Next: [four-bit floats, with a factor for every sixteen](nvfp4_gemm.ipynb).
 #

@@ -23,25 +23,52 @@
 #     path: tma -> shared memory -> tcgen05.cp of scale factors, tcgen05.mma -> tensor memory -> tcgen05.ld -> tma
 #     instructions:
 #       all: [UTMALDG.2D, UTCCP, UTCOMMA, UTCBAR, LDTM, UTCATOMSWS, STS.128, UTMASTG.2D, SYNCS]
+#     sources:
+#       - {title: "PTX ISA, block scaling of tcgen05.mma", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tcgen05-block-scaling"}
+#       - {title: "PTX ISA, tcgen05", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tcgen05-instructions"}
+#       - {title: "PTX ISA, the shared-memory descriptor of tcgen05", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tcgen05-shared-memory-descriptor"}
 # ---
 
 # %% [markdown]
 # # NVFP4: block-scaled 4-bit GEMM
 #
-# **Claim.** An `e2m1` float has a sign, two bits of exponent and one of fraction: 0, 1/2, 1, 3/2, 2, 3, 4, 6 and their
-# negatives. NVFP4 gives every 16 of them along K a scale factor, an `e4m3` float without its sign. So an element takes
-# 4.5 bits in all, and `tcgen05.mma` takes 64 along K at a time where it took 32 eight-bit ones.
+# **Claim.** An `e2m1` float has four bits: 0, 1/2, 1, 3/2, 2, 3, 4, 6 and their negatives. NVFP4 gives every 16 of them
+# along K a scale factor, an `e4m3` float without its sign: 4.5 bits an element in all. Against [the page
+# before](mxfp8_gemm.ipynb) only the counting changes: `tcgen05.mma` takes 64 elements along K at a time, and reads
+# *four* scale factors of each row.
+
+# %% tags=["lab"]
+import cutlass
+
+import cookbook
+from cookbook import draw
+from cookbook.layouts import evaluate
+
+packaged = cookbook.load("blackwell/nvfp4_gemm")
+layouts = evaluate(packaged.smem_layouts, cutlass.BFloat16, element_bits=8, arch="sm_100a")
+views = evaluate(packaged.scale_views, packaged.CONFIG.tile_n, arch="sm_100a")
+source, target = (view.table()[:, 0, 0, 0] for view in (views.atoms, views.copied))
+draw.scale_atom(
+    layouts.sfb.byte_offsets()[: packaged.ATOM_ROWS, : packaged.ATOM_FACTORS, 0],
+    source,
+    target,
+    packaged.BLOCK,
+    packaged.ATOM_FACTORS,
+)
+
+# %% [markdown] tags=["lab"]
+# One atom of scale factors, as on the page before. New: one `tcgen05.mma` reads all four bytes of a row's cell.
+
+# %% [markdown]
+# Nothing in shared memory is smaller than a byte. So TMA and the layouts count **bytes, two elements in each**; only
+# the tensor core counts elements.
 #
-# What changes against [the page before](mxfp8_gemm.ipynb) is counting. Nothing in shared memory is smaller than a
-# byte, so TMA and the layouts count **bytes, two elements in each**; only the tensor core counts elements. And where
-# an instruction read one factor of each row, it now reads four: a whole cell of tensor memory.
+# `matmul(a, b, a_scale, b_scale)`: `a` is (M, K / 2), `b` is (K / 2, N), both K-major, of `float4_e2m1fn_x2`; the scale
+# factors are `float8_e4m3fn`. Quantizers to NVFP4 often return one more factor, a float32 for the whole matrix. It is a
+# factor of the product, and not this kernel's.
 #
 # *This kernel has not run on hardware.* It is compiled for Blackwell, and its layouts, descriptors and data path are
 # checked against the PTX ISA document in numpy. No speed is claimed.
-#
-# `matmul(a, b, a_scale, b_scale)` at the end is for use: `a` is (M, K / 2), `b` is (K / 2, N), both K-major, as
-# `x @ weight.T` is, both of `float4_e2m1fn_x2`; the scale factors are `float8_e4m3fn`. Who quantizes to NVFP4 often has
-# one more factor, a float32 for the whole matrix: it is not this kernel's, but a factor of the product.
 
 # %%
 from dataclasses import dataclass
@@ -71,8 +98,8 @@ from cookbook.recipe.entry import (
 # ## The sizes
 #
 # A k-tile is 256 elements, again 128 bytes, and four instructions of 64. But it has 16 scale factors a row, four times
-# as many: an atom for each instruction, 6 KiB in a stage of the wide tile. What is left of shared memory holds one
-# piece of C. In tensor memory a stage takes four times as many columns too, and there is still room.
+# as many: an atom for each instruction, 6 KiB in a stage of the wide tile. The rest of shared memory holds one epilogue
+# subtile of C. In tensor memory a stage takes four times as many columns too, and there is still room.
 #
 # | variant | |
 # |---|---|
@@ -237,12 +264,12 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # %% [markdown]
 # ## The way of the scale factors
 #
-# [The page before](mxfp8_gemm.ipynb) tells it: boxes of whole atoms by TMA, `tcgen05.cp` into four columns for each
-# atom, and an address for each `tcgen05.mma`. What is new:
+# It is that of [the page before](mxfp8_gemm.ipynb): boxes of whole atoms by TMA, `tcgen05.cp` into four columns for
+# each atom, and an address for each `tcgen05.mma`. What is new:
 #
 # * A stage has four atoms along K for every 128 rows. In shared memory they follow one another along K, as in global
 #   memory. In tensor memory those of *one instruction* are neighbours: the rows of B, 256 of them, must have their
-#   factors in eight columns that follow one another. So the copy turns the order around, by strides alone.
+#   factors in eight columns that follow one another. So the copy reverses the order, by strides alone.
 # * Each instruction reads all four bytes of its cells. Its address names a column, and byte 0.
 
 
@@ -314,18 +341,6 @@ def operands(mma: cute.TiledMma, tiles, address, config: Config = CONFIG) -> tup
 
 
 # %% [markdown] tags=["lab"]
-# An atom as before; its four bytes a row are what one `tcgen05.mma` reads.
-
-# %% tags=["lab"]
-from cookbook import draw
-from cookbook.layouts import evaluate
-
-layouts = evaluate(smem_layouts, cutlass.BFloat16, element_bits=8, arch="sm_100a")
-views = evaluate(scale_views, CONFIG.tile_n, arch="sm_100a")
-source, target = (view.table()[:, 0, 0, 0] for view in (views.atoms, views.copied))
-draw.scale_atom(layouts.sfb.byte_offsets()[:ATOM_ROWS, :ATOM_FACTORS, 0], source, target, BLOCK, ATOM_FACTORS)
-
-# %% [markdown] tags=["lab"]
 # A stage of B has two atoms down and four along K. In shared memory those along K are neighbours, as TMA brings them;
 # in tensor memory those of one instruction are. (The first byte of each atom in shared memory, and the first of its
 # four columns.)
@@ -335,6 +350,8 @@ from IPython.display import Markdown
 
 from cookbook.publish.pages import table
 
+layouts = evaluate(smem_layouts, cutlass.BFloat16, element_bits=8, arch="sm_100a")
+views = evaluate(scale_views, CONFIG.tile_n, arch="sm_100a")
 first_bytes, first_columns = views.atoms.table()[0, :, :, 0], views.copied.table()[0, :, :, 0] // 4
 names = [f"tcgen05.mma {k}" for k in range(CONFIG.atoms_k)]
 lines = [
@@ -346,8 +363,7 @@ Markdown(table(["B", *names], lines))
 # %% [markdown]
 # ## The tile scheduler: which tile is next
 #
-# As before: CTA *i* of *s* that were started does the tiles i, i + s, i + 2s and so on, in groups of `raster_group`
-# rows of tiles, and each role works that out for itself.
+# As before, and each role works it out for itself.
 
 
 # %%
@@ -469,9 +485,8 @@ def multiply(pipe, acc_pipe, address, tCtC, tiles, k_tiles, work: Work, config: 
 # %% [markdown]
 # ## The warps that store
 #
-# [The page on the roles](pipelined_gemm.ipynb) tells all of it: four warps fetch an epilogue subtile of the
-# accumulators, round it, write it into a buffer, and TMA carries the buffer away. The accumulators are float32 and know
-# nothing of scale factors any more. C is bfloat16.
+# As [before](pipelined_gemm.ipynb). The accumulators are float32 and know nothing of scale factors any more. C is
+# bfloat16.
 
 
 # %%
@@ -691,10 +706,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## Scale factors into atoms
 #
-# Who quantizes a matrix has its scale factors as a matrix too: one row for each row, one byte for every 16 elements.
-# The kernel wants them in atoms. The function below makes them so: it cuts the rows into groups of 128 = 4 x 32 and the
-# factors into groups of 4, and puts the 32 before the 4. It is one pass over K / 16 bytes a row; a weight's factors
-# need it once, and `matmul` takes what it returns as well.
+# As on [the page before](mxfp8_gemm.ipynb), with one byte for every 16 elements: `to_atoms` cuts the rows into groups
+# of 128 = 4 x 32 and the factors into groups of 4, and puts the 32 before the 4.
 
 
 # %%
@@ -859,13 +872,13 @@ for name in ("mxfp8", "nvfp4"):
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# The levels are those of the page before, with the same meaning: *layout* follows each scale factor to the byte of
-# tensor memory where the instruction looks for it, *model* compares the product with what the operands stand for,
-# *pipeline* tries every order of the warps' steps, *compiled* compares descriptors with the compiler's. What needs a
-# Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
+# The levels are those of the page before. *Layout* follows each scale factor to the byte of tensor memory where the
+# instruction reads it. *Model* compares the product with what the operands stand for. *Pipeline* tries every order of
+# the warps' steps. *Compiled* compares descriptors with the compiler's. What needs a Blackwell GPU says *not checked*:
+# **this kernel has not run on hardware**.
 #
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
+# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -875,6 +888,13 @@ lab.check_cells("blackwell/nvfp4_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("blackwell/nvfp4_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
 # Nothing has been timed: that takes a Blackwell GPU.
 
 # %% tags=["lab"]
@@ -885,9 +905,9 @@ Markdown(results_table("blackwell/nvfp4_gemm"))
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# Four bits changed no layout. What had to be told is who counts what: TMA and shared memory bytes, the tensor core
-# elements, scale factors in atoms of 512 bytes that stand for 64 elements now instead of 128. There are four times as
-# many of them for each byte of A and B, and so the memories that hold them, not the instructions, set the sizes.
+# Four bits changed no layout. TMA and shared memory count bytes, the tensor core counts elements, and an atom of 512
+# bytes of scale factors now stands for 64 elements instead of 128. There are four times as many factors for each byte
+# of A and B. So the memories that hold them set the sizes, not the instructions.
 #
 # Next: [operands that lie the other way](majors_gemm.ipynb).
 #

@@ -23,23 +23,79 @@
 #     path: tma -> shared memory of two SMs -> tcgen05.mma of both -> tensor memory -> tcgen05.ld -> boxes -> tma
 #     instructions:
 #       all: [UTMALDG.2D.2CTA, UTCHMMA.2CTA, UTCBAR.2CTA.MULTICAST, LDTM, UCGABAR_WAIT, STS.128, UTMASTG.2D, SYNCS]
+#     sources:
+#       - {title: "PTX ISA, clusterlaunchcontrol.try_cancel", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-clusterlaunchcontrol-try-cancel"}
+#       - {title: "CUDA C++ Programming Guide, thread block clusters", url: "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#thread-block-clusters"}
+#       - {title: "Triton, Gluon tutorials", url: "https://triton-lang.org/main/getting-started/tutorials/gluon/index.html"}
 # ---
 
 # %% [markdown]
 # # Dynamic tile scheduler with cluster launch control
 #
-# **Claim.** A kernel of persistent CTAs overlaps the end of one tile with the beginning of the next. But [so
-# far](two_cta_gemm.ipynb) the tiles were assigned *before* it began: cluster *i* of *s* does the blocks i, i + s, i +
-# 2s. That is right if *s* clusters begin together and are equally fast. If another kernel still holds some SMs, or some
-# clusters wait longer for memory, the last ones to finish decide, and the others stand by.
-#
-# Blackwell can do both: **launch a cluster for every block, and let the running ones take over those that have not
-# begun.** With `clusterlaunchcontrol.try_cancel` a running cluster asks the GPU to *cancel* one that still waits to
-# start. The answer is the number of the cancelled one, whose work the asker now does, or "there is none left". What was
-# a multiplication in every warp's program becomes a message in shared memory, with barriers of its own.
+# **Claim.** Persistent CTAs get their tiles *before* the kernel begins. If another kernel still holds some SMs, the
+# last clusters to begin are the last to finish. Blackwell schedules while the kernel runs: **launch a cluster for every
+# block of C, and let the running clusters take over those that have not begun.**
+
+# %% tags=["lab"]
+import heapq
+from collections import deque
+from collections.abc import Callable
+
+import cookbook
+from cookbook import draw
+
+packaged = cookbook.load("blackwell/persistent_clc_gemm")
+
+
+def schedule(blocks: int, begins: list[float], took: Callable[[int, int], float], answers: int) -> list[list[tuple]]:
+    """For each place, (start, end, block) of what it does.
+
+    begins: when each place is free; took(place, block): how long it works on a block; answers: as of Config.
+    """
+    done: list[list[tuple]] = [[] for _ in begins]
+    if answers == 0:
+        for place, now in enumerate(begins):
+            for block in range(place, blocks, len(begins)):
+                done[place].append((now, now + took(place, block), block))
+                now = done[place][-1][1]
+        return done
+    left, mine = deque(range(blocks)), [deque() for _ in begins]
+    free = [(now, place) for place, now in enumerate(begins)]
+    heapq.heapify(free)
+    while free:
+        now, place = heapq.heappop(free)
+        while left and len(mine[place]) <= answers:  # the block that it begins, and those it has asked for
+            mine[place].append(left.popleft())
+        if mine[place]:
+            block = mine[place].popleft()
+            done[place].append((now, now + took(place, block), block))
+            heapq.heappush(free, (done[place][-1][1], place))
+    return done
+
+
+lanes = {}
+for name, config in packaged.VARIANTS.items():
+    if config.answers < 2:
+        found = schedule(14, [0.0, 0.0, 0.0, 2.5], lambda place, block: 1.0, config.answers)
+        lanes |= {"": []} if lanes else {}
+        for place, spans in enumerate(found):
+            row = [draw.Span(a, b, str(n), f"round {i}") for i, (a, b, n) in enumerate(spans)]
+            lanes[f"{name}: place {place}"] = row
+draw.lanes(lanes, "Fourteen blocks, four places, one of them late (a sketch)", unit="blocks", note="Chosen times.")
+
+# %% [markdown] tags=["lab"]
+# A sketch with chosen times. *Places* are pairs of SMs: four of them share fourteen blocks, and another kernel holds
+# the last place for a while. In the static schedule place *p* of *s* does the blocks p, p + s and so on, whenever it
+# may begin. In the dynamic schedule a place takes the lowest number that is left.
+
+# %% [markdown]
+# With `clusterlaunchcontrol.try_cancel` a running cluster asks the GPU to *cancel* one that still waits to start. The
+# answer is the number of the cancelled cluster, whose work the asker now does, or "there is none left". [So
+# far](two_cta_gemm.ipynb) every warp computed the next tile; now the next tile is a message in shared memory, with
+# barriers of its own.
 #
 # *This kernel has not run on hardware.* It is compiled for Blackwell, and its layouts, descriptors and data path are
-# checked against the PTX ISA document in numpy. No speed is claimed; what is drawn of time is a prediction.
+# checked against the PTX ISA document in numpy. No speed is claimed.
 
 # %%
 from collections.abc import Callable
@@ -198,7 +254,7 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 #
 # The rasterization of the blocks of C is as before, and a cluster begins with the one of its own number. What comes
 # after that is in an **answer**: 16 bytes in shared memory, which the hardware writes into *every* CTA of the cluster
-# (`.multicast::cluster::all`), reporting to a barrier in each. Every role reads it when it is through with a tile: is
+# (`.multicast::cluster::all`), reporting to a barrier in each. Every role reads it after each tile: is
 # it a yes, and if so which CTA was the first of the cancelled cluster? Only then may the answer be overwritten.
 #
 # The bytes come by the *async proxy*, as TMA's do, so a fence stands between reading an answer and giving its place
@@ -292,7 +348,7 @@ def tile_of(work: Work, number, config: cutlass.Constexpr):
 # answer that was there, and tells each CTA's barrier to expect 16 bytes. It is a reader of its own answers too, for
 # **after a no it must not ask again**: PTX leaves that undefined.
 #
-# At the end it must stay longest. The last answer is read by warps of other CTAs too, and each of them arrives at a
+# It must be the last to end. The last answer is read by warps of other CTAs too, and each of them arrives at a
 # barrier *here*: `producer_tail` waits for them.
 
 
@@ -315,8 +371,8 @@ def ask(clc: Answers, work: Work, config: cutlass.Constexpr):
 # %% [markdown]
 # ## The warp that loads
 #
-# The loops over tile iterations are gone: each role keeps at it while there is a block. What it does in a block is as
-# before.
+# There are no loops over tile iterations any more: each role goes on while there is a block. What it does in a block is
+# as before.
 
 
 # %%
@@ -709,8 +765,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, checks the operands, keeps a *plan* for each kind of call, and compiles once. Here
-# stands what is this kernel's own: the GPUs it needs, what is compiled, and what the launch takes.
+# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
+# the part that is this kernel's own.
 
 
 # %%
@@ -745,59 +801,10 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## Who does what
+# ## Static against dynamic
 #
-# *Places* are pairs of SMs. In the static schedule place *p* of *s* does the blocks p, p + s and so on, whenever it may
-# begin. With the dynamic one a place takes the lowest number that is left, and asks for one more when it begins one.
-#
-# Here four places share fourteen blocks, and another kernel holds the last place for a while. The times are chosen.
-
-# %% tags=["lab"]
-import heapq
-from collections import deque
-
-from cookbook import draw
-
-
-def schedule(blocks: int, begins: list[float], took: Callable[[int, int], float], answers: int) -> list[list[tuple]]:
-    """For each place, (start, end, block) of what it does.
-
-    begins: when each place is free; took(place, block): how long it works on a block; answers: as of Config.
-    """
-    done: list[list[tuple]] = [[] for _ in begins]
-    if answers == 0:
-        for place, now in enumerate(begins):
-            for block in range(place, blocks, len(begins)):
-                done[place].append((now, now + took(place, block), block))
-                now = done[place][-1][1]
-        return done
-    left, mine = deque(range(blocks)), [deque() for _ in begins]
-    free = [(now, place) for place, now in enumerate(begins)]
-    heapq.heapify(free)
-    while free:
-        now, place = heapq.heappop(free)
-        while left and len(mine[place]) <= answers:  # the block that it begins, and those it has asked for
-            mine[place].append(left.popleft())
-        if mine[place]:
-            block = mine[place].popleft()
-            done[place].append((now, now + took(place, block), block))
-            heapq.heappush(free, (done[place][-1][1], place))
-    return done
-
-
-lanes = {}
-for name, config in VARIANTS.items():
-    if config.answers < 2:
-        found = schedule(14, [0.0, 0.0, 0.0, 2.5], lambda place, block: 1.0, config.answers)
-        lanes |= {"": []} if lanes else {}
-        for place, spans in enumerate(found):
-            row = [draw.Span(a, b, str(n), f"round {i}") for i, (a, b, n) in enumerate(spans)]
-            lanes[f"{name}: place {place}"] = row
-draw.lanes(lanes, "Fourteen blocks, four places, one of them late (a sketch)", unit="blocks", note="Chosen times.")
-
-# %% [markdown] tags=["lab"]
-# The same for 1024 blocks, an 8192 x 8192 product, on 74 places, the pairs of a GPU with 148 SMs: how much longer it
-# takes than the work divided by the places, from when they can begin.
+# The first picture's rules for 1024 blocks, an 8192 x 8192 product, on 74 places, the pairs of a GPU with 148 SMs. How
+# much longer does it take than the work divided by the places, from when they can begin?
 
 # %% tags=["lab"]
 import numpy as np
@@ -828,11 +835,12 @@ for case, (begins, took) in CASES.items():
 Markdown(table(["of the ideal, by these rules", *VARIANTS], rows))
 
 # %% [markdown] tags=["lab"]
-# Where all is even nothing is gained: the last round is not full, and it takes as long as a full one. Where it is not,
-# those who are free do the work of those who are late. Asking two blocks ahead keeps for a slow place what a fast one
-# could have had; it is for short tiles, whose epilogue ends late in the next block, so that one answer comes too late.
+# Where all places are alike the dynamic schedule gains nothing: the last round is not full, and takes as long as a full
+# one. Where they differ, the free places do the work of the late ones. `two ahead` keeps for a slow place what a fast
+# one could have had. It is for short tiles, whose epilogue ends late in the next block, so that one answer comes too
+# late.
 #
-# ## What is said
+# ## The messages
 #
 # The messages of one cluster that does three blocks, as level *pipeline* finds them in CuTe's trace of this kernel: for
 # each warp how often it waits for an answer's barrier, and how often it tells the first CTA that it has read one.
@@ -862,8 +870,8 @@ Markdown(f"{len(asks)} requests, {readers} readers of each answer:\n\n" + table(
 
 # %% [markdown] tags=["lab"]
 # Three blocks take three requests: two are granted, the third says that there is no more. The warps of the second CTA
-# that neither load nor store read nothing. Had the count of readers included them, the second request would wait for
-# ever. Had it left out all of the second CTA, an answer could come over one that is still to be read.
+# that neither load nor store read nothing. If the count of readers included them, the second request would wait for
+# ever. If it left out all of the second CTA, an answer could overwrite one that is still to be read.
 #
 # ## Check
 #
@@ -881,6 +889,13 @@ lab.check_cells("blackwell/persistent_clc_gemm", shapes=[(200, 333, 64)], dtypes
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("blackwell/persistent_clc_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
 # Nothing has been timed. The table is here once a Blackwell GPU has run
 # `cookbook bench blackwell/persistent_clc_gemm --record`.
 
@@ -893,8 +908,8 @@ Markdown(results_table("blackwell/persistent_clc_gemm"))
 # ## Conclusion
 #
 # A schedule that is made while the kernel runs costs one warp, 16 bytes of shared memory and two barriers. The kernel
-# no longer needs to know how many SMs there are, nor that they are its own. What it cannot fix is a last round that is
-# not full: for that the tiles must be smaller, or divided along K.
+# no longer needs to know how many SMs there are, nor that they are its own. It cannot fix a last round that is not
+# full: for that the tiles must be smaller, or K must be split.
 #
 # Next: [operands in eight bits, with scale factors](mxfp8_gemm.ipynb).
 # To use it: `cookbook copy blackwell/persistent_clc_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -22,26 +22,66 @@
 #     path: tma -> swizzled shared memory -> tcgen05.mma -> tensor memory -> tcgen05.ld -> swizzled boxes -> tma
 #     instructions:
 #       all: [UTMALDG.2D, UTCHMMA, UTCBAR, LDTM, UTCATOMSWS, STS.128, UTMASTG.2D, SYNCS]
+#     sources:
+#       - {title: "PTX ISA, tcgen05", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tcgen05-instructions"}
+#       - {title: "PTX ISA, mbarrier", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier"}
+#       - {title: "gau-nernst, tcgen05 for dummies", url: "https://gau-nernst.github.io/tcgen05"}
 # ---
 
 # %% [markdown]
 # # Warp-specialized tcgen05: two accumulator stages
 #
-# **Claim.** In [the kernel before](tma_tcgen05_gemm.ipynb) the tensor core and the epilogue alternate: while four warps
-# fetch the accumulators, the tensor core may not multiply into them. But the accumulators of a tile fill only half of
-# tensor memory.
+# **Claim.** The accumulators of a tile fill only half of tensor memory. So the tiles of a persistent CTA alternate
+# between the two halves: **while four warps empty one half, the tensor core fills the other**.
+
+# %% tags=["lab"]
+import cookbook
+from cookbook import draw
+
+packaged = cookbook.load("blackwell/pipelined_gemm")
+FETCH, STORE = 3.0, 2.0  # of a tile, in times of one k-tile on the tensor core
+
+
+def schedule(tiles: int, k_tiles: int, acc_stages: int) -> dict[str, list[tuple[float, float]]]:
+    """(start, end) of multiplying, fetching and storing each tile, counted in k-tiles."""
+    spans = {"multiply": [], "fetch": [], "store": []}
+    for tile in range(tiles):
+        emptied = spans["fetch"][tile - acc_stages][1] if tile >= acc_stages else 0.0
+        start = max(emptied, spans["multiply"][-1][1] if tile else 0.0)
+        spans["multiply"].append((start, start + k_tiles))
+        start = max(start + k_tiles, spans["store"][-1][1] if tile else 0.0)
+        spans["fetch"].append((start, start + FETCH))
+        spans["store"].append((start + FETCH, start + FETCH + STORE))
+    return spans
+
+
+lanes = {}
+for name, config in packaged.VARIANTS.items():
+    found = schedule(4, 8, config.acc_stages)
+    lanes |= {"": []} if lanes else {}
+    for row, what in (("tensor core", "multiply"), ("tcgen05.ld", "fetch"), ("stores", "store")):
+        lanes[f"{name}: {row}"] = [draw.Span(*span, f"tile {i}", f"tile {i}") for i, span in enumerate(found[what])]
+title, note = "Four tiles of one SM, eight k-tiles each (a sketch)", "Times are chosen, not measured."
+draw.lanes(lanes, title, unit="k-tiles", note=note)
+
+# %% [markdown] tags=["lab"]
+# A sketch: the times are chosen, and nothing here is measured. With one stage the tensor core is idle while the warps
+# fetch a tile. With two it is never idle, as long as a tile takes longer to multiply than to fetch and store. Three
+# rules make the schedule:
 #
-# Here each CTA is persistent and goes from tile to tile, and the tiles alternate between the two halves: **while four
-# warps empty one half, the tensor core fills the other**. On Hopper this takes [two warpgroups that swap
-# roles](../hopper/pingpong_gemm.ipynb), for accumulators are registers there. On Blackwell it takes a second stage of a
-# pipeline.
-#
-# With that every warp has one thing to do. One asks TMA for A and B, one issues `tcgen05.mma`, four see to C. They
-# share no registers and no program, only barriers: *full* and *empty* for each stage of A and B, *full* and *empty* for
-# each accumulator stage.
+# * The tensor core multiplies a tile when it has multiplied the one before, *and* the accumulator stage is empty.
+# * The warps fetch a tile when it has been multiplied, and the tile before is stored.
+# * A stage is empty as soon as its tile has been fetched; the tile is stored afterwards.
+
+# %% [markdown]
+# In [the kernel before](tma_tcgen05_gemm.ipynb) the tensor core and the epilogue alternate. Here every warp has one
+# thing to do. One asks TMA for A and B, one issues `tcgen05.mma`, four store C. They share only barriers: *full* and
+# *empty* for each stage of A and B, *full* and *empty* for each accumulator stage. On Hopper, where accumulators are
+# registers, this takes [two warpgroups that swap roles](../hopper/pingpong_gemm.ipynb). On Blackwell it takes a second
+# stage of a pipeline.
 #
 # *This kernel has not run on hardware.* It is compiled for Blackwell, and its layouts, descriptors and data path are
-# checked against the PTX ISA document in numpy. No speed is claimed; what is drawn of time is a prediction.
+# checked against the PTX ISA document in numpy. No speed is claimed.
 
 # %%
 from dataclasses import dataclass
@@ -187,7 +227,7 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # second tile has the columns that the first one leaves. A box is what one `tcgen05.ld` of one warp brings.
 
 # %% tags=["lab"]
-from cookbook import access, banks, draw
+from cookbook import access, banks
 from cookbook.layouts import evaluate
 
 
@@ -374,8 +414,8 @@ def multiply(pipe, acc_pipe, main: Mainloop, work: Work, dtype: cutlass.Constexp
 # ## The warps that store
 #
 # Four warps fetch an epilogue subtile of 64 columns, round it, write it into a buffer, and one thread of them asks TMA
-# to carry the buffer away. [Hopper's page](../hopper/persistent_gemm.ipynb) tells what must be waited for there, and by
-# whom.
+# to carry the buffer away. [Hopper's page](../hopper/persistent_gemm.ipynb) explains which warp must wait there, and
+# for what.
 #
 # New is *when the half of tensor memory is given back*: not when C is stored, but as soon as the last subtile is in
 # registers. From there on the tensor core may overwrite it, while the last subtiles are still on their way.
@@ -456,7 +496,7 @@ def store(acc_pipe, tCtC, epi: Epilogue, work: Work, config: cutlass.Constexpr):
 # ## The kernel
 #
 # The three roles, each in its own branch. The first of the storing warps allocates tensor memory, all 512 columns of
-# it, and frees it when they are through: by then every tile has been multiplied, for they have waited for it.
+# it, and frees it at the end: by then every tile has been multiplied, for these warps have waited for it.
 
 
 # %%
@@ -581,8 +621,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, checks the operands, keeps a *plan* for each kind of call, and compiles once. Here
-# stands what is this kernel's own: the GPUs it needs, what is compiled, and what the launch takes.
+# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
+# the part that is this kernel's own.
 
 
 # %%
@@ -617,42 +657,10 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## Who waits for whom
+# ## How busy is the tensor core
 #
-# Three rules make the schedule. A tile is multiplied when the one before it has been, *and* its accumulator stage is
-# empty; it is fetched when it has been multiplied, and the tile before is out of the way; its stage is empty once it
-# has been fetched, though it is stored only afterwards. The times are chosen to show the mechanism: nothing here is
-# measured.
-
-# %% tags=["lab"]
-FETCH, STORE = 3.0, 2.0  # of a tile, in times of one k-tile on the tensor core
-
-
-def schedule(tiles: int, k_tiles: int, acc_stages: int) -> dict[str, list[tuple[float, float]]]:
-    """(start, end) of multiplying, fetching and storing each tile, counted in k-tiles."""
-    spans = {"multiply": [], "fetch": [], "store": []}
-    for tile in range(tiles):
-        emptied = spans["fetch"][tile - acc_stages][1] if tile >= acc_stages else 0.0
-        start = max(emptied, spans["multiply"][-1][1] if tile else 0.0)
-        spans["multiply"].append((start, start + k_tiles))
-        start = max(start + k_tiles, spans["store"][-1][1] if tile else 0.0)
-        spans["fetch"].append((start, start + FETCH))
-        spans["store"].append((start + FETCH, start + FETCH + STORE))
-    return spans
-
-
-lanes = {}
-for name, config in VARIANTS.items():
-    found = schedule(4, 8, config.acc_stages)
-    lanes |= {"": []} if lanes else {}
-    for row, what in (("tensor core", "multiply"), ("tcgen05.ld", "fetch"), ("stores", "store")):
-        lanes[f"{name}: {row}"] = [draw.Span(*span, f"tile {i}", f"tile {i}") for i, span in enumerate(found[what])]
-title, note = "Four tiles of one SM, eight k-tiles each (a sketch)", "Times are chosen, not measured."
-draw.lanes(lanes, title, unit="k-tiles", note=note)
-
-# %% [markdown] tags=["lab"]
-# With one stage the tensor core rests while a tile is fetched. With two it rests never, as long as a tile takes longer
-# to multiply than to fetch and store. How much of its time it works, by the same rules, for K of a number of k-tiles:
+# The part of its time in which the tensor core multiplies, by the rules of the first picture, for K of a number of
+# k-tiles:
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -667,8 +675,8 @@ for name, config in VARIANTS.items():
 Markdown(table(["tensor core busy, by the rules", *(f"{k} k-tiles" for k in K_TILES)], rows))
 
 # %% [markdown] tags=["lab"]
-# Where K is short both are bound by the epilogue, and a second stage cannot fix that. A third would not either, even if
-# there were room for it: a stage that waits to be fetched is of no use to anyone.
+# Where K is short the epilogue limits both variants, and a second stage cannot fix that. Neither could a third: a stage
+# that waits for the epilogue gains nothing.
 #
 # ## Check
 #
@@ -676,12 +684,12 @@ Markdown(table(["tensor core busy, by the rules", *(f"{k} k-tiles" for k in K_TI
 # sends C as the kernel does: out of 32 lanes a warp, into a swizzled buffer, and from there box by box, clipped at the
 # edges.
 #
-# The model does not see time; level *pipeline* does, as far as barriers and fences go: it tries every order in which
-# the six warps may run, for small products. Take one of the waits or fences told above away, and it says what may then
-# happen. What needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
+# Level *pipeline* tries every order in which the six warps may run, for small products. Remove one of the waits or
+# fences explained above, and it says what may then happen. What needs a Blackwell GPU says *not checked*: **this kernel
+# has not run on hardware**.
 #
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
+# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -691,6 +699,13 @@ lab.check_cells("blackwell/pipelined_gemm", shapes=[(200, 333, 64)], dtypes=["bf
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("blackwell/pipelined_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
 # Nothing has been timed: that takes a Blackwell GPU. The table is here once one has run
 # `cookbook bench blackwell/pipelined_gemm --record`.
 
@@ -702,9 +717,9 @@ Markdown(results_table("blackwell/pipelined_gemm"))
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# Tensor memory makes the accumulators into one more thing that a pipeline can have stages of. The MMA warp fills them
-# as TMA fills the stages of A and B, the epilogue empties them, and no other warp is concerned. What was an art on
-# Hopper, to keep the tensor core busy during the epilogue, is two barriers here.
+# With tensor memory the accumulators are one more thing that a pipeline can have stages of. The MMA warp fills them as
+# TMA fills the stages of A and B, and the epilogue empties them. On Hopper the tensor core stays busy during an
+# epilogue by a schedule of its own; here two barriers do it.
 #
 # Next: [two SMs, one tile](two_cta_gemm.ipynb).
 #

@@ -22,21 +22,49 @@
 #     path: tma -> swizzled shared memory -> tcgen05.mma -> tensor memory -> tcgen05.ld -> 16-byte stores
 #     instructions:
 #       all: [UTMALDG.2D, UTCHMMA, UTCBAR, LDTM, UTCATOMSWS, STS.128, SYNCS]
+#     sources:
+#       - {title: "PTX ISA, tcgen05", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tcgen05-instructions"}
+#       - {title: "PTX ISA, the shared-memory descriptor of tcgen05", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tcgen05-shared-memory-descriptor"}
+#       - {title: "gau-nernst, tcgen05 for dummies", url: "https://gau-nernst.github.io/tcgen05"}
+#       - {title: "Triton, Gluon tutorials", url: "https://triton-lang.org/main/getting-started/tutorials/gluon/index.html"}
 # ---
 
 # %% [markdown]
 # # A GEMM with TMA and tcgen05
 #
-# **Claim.** Blackwell's tensor core takes its operands where Hopper's took them: in swizzled shared memory, where TMA
-# put them, by a matrix descriptor. Two things changed. `tcgen05.mma` is issued by *one thread* for the whole CTA, not
-# by the 128 threads of a warpgroup. And the accumulators stay in *tensor memory*: no thread holds one while it
-# multiplies.
-#
+# **Claim.** Blackwell's tensor core takes its operands where Hopper's took them: in swizzled shared memory, by a matrix
+# descriptor. Two things changed. *One thread* issues `tcgen05.mma` for the whole CTA. And the accumulators stay in
+# *tensor memory*: no thread holds one while it multiplies.
+
+# %% tags=["lab"]
+import cutlass
+
+import cookbook
+from cookbook import draw
+from cookbook.layouts import evaluate
+
+packaged = cookbook.load("blackwell/tma_tcgen05_gemm")
+
+
+def in_tensor_memory(dtype):
+    mma, config = packaged.tiled_mma(dtype), packaged.CONFIG
+    return mma.make_fragment_C(mma.partition_shape_C((config.tile_m, config.tile_n))).layout
+
+
+found = evaluate(in_tensor_memory, cutlass.BFloat16, arch="sm_100a")
+draw.tensor_memory(found.table().reshape(packaged.CONFIG.tile_n, -1).T, packaged.CONFIG.epi_n)
+
+# %% [markdown] tags=["lab"]
+# This is tensor memory with the accumulators of one tile. An address is a lane (upper 16 bits) and a column. Row *m* is
+# in lane *m*, column *n* in column *n*: the tile takes 256 columns of 512. Warp *w* reaches lanes 32 *w* to 32 *w* + 31
+# and no others. A box is what one `tcgen05.ld` of one warp brings.
+
+# %% [markdown]
 # This is the twin of [the Hopper GEMM](../hopper/tma_wgmma_gemm.ipynb): the same names in the same order, the same
-# layouts, producer and `matmul`. Read the two side by side; what differs is what a port to Blackwell takes.
+# layouts, producer and `matmul`. Read the two next to each other; what differs is what a port to Blackwell takes.
 #
 # *This kernel has not run on hardware.* It is compiled for Blackwell, and its data path is checked against the PTX ISA
-# document in numpy. [What is checked](../../docs/checking.md#blackwell-what-hardware-has-confirmed) tells which part a
+# document in numpy. [What is checked](../../docs/checking.md#blackwell-what-hardware-has-confirmed) says which part a
 # Hopper GPU has confirmed. No speed is claimed.
 
 # %%
@@ -104,7 +132,7 @@ def config_for(arch: str) -> Config:
 #
 # One `tcgen05.mma` multiplies 128 x 16 of A by 16 x 256 of B, and adds the product to 256 columns of tensor memory. The
 # only way out is `tcgen05.ld`. Its form `32x32b` gives thread *t* of a warp `epi_n` columns of the row in lane *t* of
-# the warp's 32 lanes. Eight adjacent columns are 16 bytes, so a plain `st.shared` writes the swizzled tile of C.
+# the warp's 32 lanes. Eight adjacent columns are 16 bytes, so `st.shared` writes the swizzled tile of C.
 
 
 # %%
@@ -179,9 +207,7 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
 # Chunks of one colour are one *column* of the tile.
 
 # %% tags=["lab"]
-from cookbook import draw, lab
 from cookbook.descriptors import describe, field_table
-from cookbook.layouts import evaluate
 
 layouts = evaluate(smem_layouts, cutlass.BFloat16, arch="sm_100a")
 draw.swizzle_view(layouts.a)
@@ -434,37 +460,29 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 
 
 # %% [markdown] tags=["lab"]
-# ## Tensor memory
-#
-# An address is a lane (upper 16 bits) and a column. Row *m* is in lane *m*, column *n* in column *n*: the tile takes
-# 256 columns of 512. Warp *w* reaches lanes 32 *w* to 32 *w* + 31 and no others. A box is what one `tcgen05.ld` of one
-# warp brings.
-
-
-# %% tags=["lab"]
-def accumulator_layout(dtype, config=CONFIG):
-    mma = tiled_mma(dtype, config)
-    return mma.make_fragment_C(mma.partition_shape_C((config.tile_m, config.tile_n))).layout
-
-
-found = evaluate(accumulator_layout, cutlass.BFloat16, arch="sm_100a")
-draw.tensor_memory(found.table().reshape(CONFIG.tile_n, CONFIG.tile_m).T, CONFIG.epi_n)
-
-# %% [markdown] tags=["lab"]
-# The other half of tensor memory is idle, and so is the tensor core while four warps empty this half.
+# While four warps empty this half of tensor memory, the other half and the tensor core are idle.
 #
 # ## Check
 #
 # The check is of the cells above: edit one, run it, and check again. Level *pipeline* runs the warps in every order.
 # *Compiled* compares the compiler's descriptors with those of the layouts, bit by bit. What needs a Blackwell GPU says
-# *not checked*. Without a GPU, no level reads the kernel's own coordinates, guards and accumulators.
+# *not checked*. *Model* checks the layouts; *product* follows the kernel.
 
 # %% tags=["lab"]
+from cookbook import lab
+
 lab.check_cells("blackwell/tma_tcgen05_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("blackwell/tma_tcgen05_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
 # Nothing has been timed. The table is here once a Blackwell GPU has run
 # `cookbook bench blackwell/tma_tcgen05_gemm --record`.
 

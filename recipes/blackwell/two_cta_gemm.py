@@ -32,25 +32,40 @@
 #         - STS.128
 #         - UTMASTG.2D
 #         - SYNCS
+#     sources:
+#       - {title: "PTX ISA, tcgen05", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tcgen05-instructions"}
+#       - {title: "CUDA C++ Programming Guide, thread block clusters", url: "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#thread-block-clusters"}
+#       - {title: "PTX ISA, cp.async.bulk.tensor", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-tensor"}
 # ---
 
 # %% [markdown]
 # # Two-CTA MMA: tcgen05 with cta_group::2
 #
-# **Claim.** [So far](pipelined_gemm.ipynb) each SM multiplies 128 rows of A by 256 columns of B, and brings in all of
-# both. Two SMs that work one above the other bring in the *same* 256 columns. On Hopper [a
-# multicast](../hopper/multicast_gemm.ipynb) made them ask L2 only once for these, but each still had to take in and
-# keep all of B.
+# **Claim.** **One `tcgen05.mma` may belong to two SMs.** Each holds its own 128 rows of A and *half* of B. Both tensor
+# cores take part, and each SM has the accumulators of its own rows in its own tensor memory. So an SM loads and holds a
+# third less for the same part of C.
+
+# %% tags=["lab"]
+import cookbook
+from cookbook import draw
+
+packaged = cookbook.load("blackwell/two_cta_gemm")
+pairs = {name: (c.pairs_m, c.pairs_n) for name, c in packaged.VARIANTS.items()}
+draw.pair_view(pairs, (packaged.CONFIG.cta_m, packaged.CONFIG.cta_n))
+
+# %% [markdown] tags=["lab"]
+# A number is a CTA's rank. Each CTA has a colour: on its rows of C, and on what it loads. A frame is a pair. In `pair`
+# each CTA keeps what it loads, and the MMA brings rows and columns together. With more pairs in a cluster several CTAs
+# need the same half, and share it by multicast.
+
+# %% [markdown]
+# [So far](pipelined_gemm.ipynb) each SM multiplies 128 rows of A by 256 columns of B, and loads all of both. Two SMs
+# that work one above the other load the *same* 256 columns. On Hopper [a multicast](../hopper/multicast_gemm.ipynb)
+# made them ask L2 only once for these, but each SM still took in and kept all of B.
 #
-# Blackwell goes further: **one `tcgen05.mma` may belong to two SMs.** Each holds its own 128 rows of A and *half* of B,
-# 128 columns. Both tensor cores take part, both halves of B are multiplied by all rows, and each SM has the
-# accumulators of its own 128 rows in its own tensor memory.
-#
-# Two CTAs of one cluster make such a **pair**. A tile of C is now 256 x 256, and for its part of it an SM fetches and
-# holds a third less than before. Six stages of A and B fit where four did.
-#
-# What is new is who speaks for whom. One CTA of the pair, the *leader*, issues every `tcgen05.mma`. Its barriers count
-# the bytes that arrive in both, and when it has multiplied it must tell both.
+# Two CTAs of one cluster make a **pair**. A tile of C is now 256 x 256, and six stages of A and B fit where four did.
+# New is which CTA signals for which. One CTA of the pair, the *leader*, issues every `tcgen05.mma`. Its barriers count
+# the bytes that arrive in both CTAs, and after a multiplication it signals both.
 #
 # *This kernel has not run on hardware.* It is compiled for Blackwell, and its layouts, descriptors and data path are
 # checked against the PTX ISA document in numpy. No speed is claimed.
@@ -300,9 +315,9 @@ def tile_of(work: Work, iteration, config: cutlass.Constexpr):
 
 
 # %% [markdown]
-# A tile of a pair may lie outside C: in `2 pairs across`, for one, if C has an odd number of tiles across. Its CTAs do
-# all that the others do, for their neighbours wait for the halves that they fetch. TMA gives them zeros and stores
-# nothing.
+# A tile of a pair may lie outside C: in `2 pairs across`, for example, if C has an odd number of tiles across. Its CTAs
+# still do all that the others do, for their neighbours wait for the halves that they load. TMA gives them zeros and
+# stores nothing.
 #
 # ## The warp that loads
 #
@@ -310,13 +325,12 @@ def tile_of(work: Work, iteration, config: cutlass.Constexpr):
 # same half the CTAs at the same place in these pairs share it: each asks for a part of it and multicasts that to all.
 # The mask has a bit for each rank that gets it.
 #
-# **The bytes are counted elsewhere.** The leader multiplies when *both* halves are there, so the loads of both CTAs
-# report to the *leader's* barrier, which expects the bytes of both. That is what `.cta_group::2` on a TMA load is for:
-# its barrier may be the other CTA's. CuTe takes the barrier at the same offset in the leader, by clearing one bit of
-# the address.
+# **The leader counts the bytes.** It multiplies when *both* halves are there. So the loads of both CTAs report to the
+# *leader's* barrier, which expects the bytes of both. `.cta_group::2` on a TMA load is for that: its barrier may be the
+# other CTA's. CuTe takes the barrier at the same offset in the leader, by clearing one bit of the address.
 #
-# So `producer_acquire` is not the same for both. Both wait until the stage of their own shared memory is *empty*; then
-# the leader alone tells its barrier how many bytes to expect. The other one's bytes may come before it does so. That is
+# So `producer_acquire` differs between the two. Both CTAs wait until the stage of their own shared memory is *empty*;
+# then the leader alone tells its barrier how many bytes to expect. The other CTA's bytes may arrive earlier. That does
 # no harm: the phase cannot end before the leader has arrived.
 
 
@@ -388,19 +402,9 @@ def produce(pipe, loads: Loads, work: Work, config: cutlass.Constexpr):
 
 
 # %% [markdown] tags=["lab"]
-# A number is a CTA's rank, its colour is on its rows of C and on what it fetches; a frame is a pair. In `pair` a CTA
-# keeps what it fetches for itself, and the MMA brings rows and columns together. With more pairs each half has several
-# takers, who share it.
-
-# %% tags=["lab"]
-from cookbook import draw
-
-draw.pair_view({name: (c.pairs_m, c.pairs_n) for name, c in VARIANTS.items()}, (CONFIG.cta_m, CONFIG.cta_n))
-
-# %% [markdown] tags=["lab"]
-# That this adds up can be computed with the kernel's own masks: every CTA sends its parts to those that its masks name,
-# and what arrives in a pair must be all of its stage, which is what the leader's barrier expects. The last column is
-# how many pairs read what one CTA writes: the arrivals that empty a stage.
+# Does this add up? The cell computes it with the kernel's own masks: every CTA sends its parts to the CTAs that its
+# masks name. What arrives in a pair must be all of its stage, which is what the leader's barrier expects. The last
+# column is how many pairs read what one CTA writes: the arrivals that empty a stage.
 
 
 # %% tags=["lab"]
@@ -439,8 +443,8 @@ Markdown("A stage of A and B:\n\n" + table(heads, rows))
 # of *its* shared memory, and its accumulators go to the same address of *its* tensor memory: both must be laid out
 # alike.
 #
-# **When it has multiplied it tells both.** `consumer_release` is a `tcgen05.commit` with a multicast: it arrives at the
-# *empty* barriers of that stage in all CTAs that wrote into it. Likewise `producer_commit` arrives at the *full*
+# **After a multiplication it signals both.** `consumer_release` is a `tcgen05.commit` with a multicast: it arrives at
+# the *empty* barriers of that stage in all CTAs that wrote into it. Likewise `producer_commit` arrives at the *full*
 # barriers of the accumulators in both CTAs of the pair, for each has an epilogue that waits.
 #
 # What the fences before a tile and in the epilogue are for [the page before](pipelined_gemm.ipynb) says.
@@ -591,10 +595,10 @@ def store(acc_pipe, tCtC, epi: Epilogue, work: Work, config: cutlass.Constexpr):
 #   own pair and by those that it multicasts to: `pairs_m + pairs_n - 1` of them.
 # * An accumulator stage is *empty* after one arrival of each epilogue warp of **both** CTAs.
 #
-# The barriers must be there before anyone in another CTA uses them: the second `create` ends with a barrier of the
-# whole cluster. And **tensor memory is allocated for two.** A warp of each CTA asks for it, and both get the same
-# address. Before it is freed each waits for the other one's word: the leader must not free what its pair still reads,
-# nor end while the other CTA's last arrivals are on their way. That word needs a barrier of its own, `freed`.
+# The barriers must exist before another CTA uses them: the second `create` ends with a barrier of the whole cluster.
+# And **tensor memory is allocated for two.** A warp of each CTA asks for it, and both get the same address. Before a
+# CTA frees it, it waits for the other: the leader must not free what its pair still reads, nor end while the other
+# CTA's last arrivals are in flight. This takes a barrier of its own, `freed`.
 
 
 # %%
@@ -741,8 +745,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, checks the operands, keeps a *plan* for each kind of call, and compiles once. Here
-# stands what is this kernel's own: the GPUs it needs, what is compiled, and what the launch takes.
+# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
+# the part that is this kernel's own.
 
 
 # %%
@@ -860,13 +864,12 @@ for name, case in cases.items():
 # load its halves, and multiplies them as one instruction. It cannot tell the variants apart: where the bytes end up is
 # the same, whoever sends them.
 #
-# Who waits for whom is level *pipeline*'s matter: it follows every warp of every CTA of a cluster, over barriers that
-# are each other's, in every order. Take the arrivals of the other CTA's epilogue away, or count one reader too few, and
-# it tells a way in which something is overwritten too soon. What needs a Blackwell GPU says *not checked*: **this
-# kernel has not run on hardware**.
+# Level *pipeline* follows every warp of every CTA of a cluster, over the barriers of both CTAs, in every order. Remove
+# the arrivals of the other CTA's epilogue, or count one reader too few, and it shows how something is overwritten too
+# soon. What needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
 #
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
+# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -876,6 +879,13 @@ lab.check_cells("blackwell/two_cta_gemm", shapes=[(200, 333, 64)], dtypes=["bflo
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("blackwell/two_cta_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
 # Nothing has been timed: that takes a Blackwell GPU. Once one has run
 # `cookbook bench blackwell/two_cta_gemm --record`, the table is here.
 
@@ -887,9 +897,9 @@ Markdown(results_table("blackwell/two_cta_gemm"))
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# A pair is two SMs that agree: on where operands and accumulators lie, on who issues, and on whom a barrier speaks for.
-# In return each of them fetches, takes in and holds a third less. The price is that they go in step: neither may be
-# more than `stages` k-tiles ahead of the other.
+# A pair is two SMs that agree: on where operands and accumulators lie, and on who issues. In return each of them loads
+# and holds a third less. The price is that they go in step: neither may be more than `stages` k-tiles ahead of the
+# other.
 #
 # Next: [a dynamic tile scheduler](persistent_clc_gemm.ipynb).
 #

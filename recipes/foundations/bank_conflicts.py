@@ -21,18 +21,50 @@
 #     runs_on: sm_80+
 #     path: global -> rows of shared memory -> columns of shared memory -> global
 #     instructions: [STS, LDS, STG]
+#     sources:
+#       - title: "CUDA C++ Programming Guide, compute capabilities: shared memory and its banks"
+#         url: "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#compute-capabilities"
+#       - title: "Nsight Compute, metrics: what a wavefront is"
+#         url: "https://docs.nvidia.com/nsight-compute/ProfilingGuide/index.html#metrics-decoder"
+#       - title: "CUTLASS issue 1882, why conflicts in this simple layout?"
+#         url: https://github.com/NVIDIA/cutlass/issues/1882
 # ---
 
-# %% [markdown]
+# %% [markdown] tags=["lab"]
 # # Bank conflicts
 #
 # **Claim.** Shared memory serves a whole warp in one wavefront unless two lanes want *different words of one bank*. How
 # many wavefronts an access takes can be counted on paper, and whoever can count them can choose a layout.
 #
-# Think of a filing cabinet with 32 drawers. At a time each drawer can be opened once, and one folder taken out of it;
-# copies of that folder go to everybody who wants it. Thirty-two clerks who want folders from 32 different drawers are
-# served at once. If all of them want different folders from the *same* drawer, it takes 32 rounds, and 31 drawers stay
-# shut all the while.
+# Below: the same column of the same 8 x 8 tile, read on a toy GPU of 8 banks. A cell says in which bank its element
+# lies.
+
+# %% tags=["lab"]
+from cookbook import access, banks, draw
+
+plain = [[8 * row + col for col in range(8)] for row in range(8)]  # word addresses
+mixed = [[8 * row + (col ^ row) for col in range(8)] for row in range(8)]
+DOWN = [(row, 0) for row in range(8)]
+draw.before_after(plain, mixed, banks=8, mark=DOWN, title="Reading column 0: eight wavefronts, or one")
+
+# %% [markdown]
+# On the left the column lies in one bank, and the read takes 8 wavefronts. On the right the elements of each row have
+# changed places, and it takes one. On a real GPU, with 32 banks and a tile of 32 x 32 floats, it is 32 against 1:
+# Nsight Compute's own count stands [below](#counted-by-a-profiler).
+#
+# Think of 32 filing cabinets. Each can be opened once at a time, and one folder taken out of it; copies of that folder
+# go to everybody who wants it. Thirty-two clerks who want folders from 32 cabinets are served at once. If all of them
+# want different folders from the *same* cabinet, it takes 32 rounds.
+#
+# ### Who needs to care?
+#
+# | you write | does the layout of shared memory matter to you? |
+# |---|---|
+# | `torch` code, or kernels without shared memory | no |
+# | kernels whose lanes write and read neighbouring words | no: that order has no conflict |
+# | a transpose, a reduction over columns, a stencil | yes: padding or a swizzle, your choice |
+# | a GEMM with `ldmatrix` (Ampere, GeForce) | yes: a swizzle, your choice |
+# | a GEMM with TMA, `wgmma` or `tcgen05` | yes: one of the modes that the hardware knows |
 #
 # You need Python and no GPU. At the end stands a small kernel, for those who have one.
 
@@ -87,16 +119,30 @@ LANES = range(32)
 
 # %% [markdown]
 # The last one is the column of a matrix of 32 x 32 floats: its rows are 128 bytes long, and 128 bytes is exactly one
-# round through the banks. The whole column lies in one drawer.
+# round through the banks. The whole column lies in one bank.
 #
-# ## Why not a memory that can do everything at once?
+# ## The crossbar
 #
 # Between lanes and banks stands a *crossbar*: a wire for each lane, a wire for each bank, and a switch wherever they
-# cross. 32 x 32 is 1024 crosspoints, and it stays 1024 whether 16 KiB lie behind the banks or 228.
+# cross. Here is the toy GPU, one wavefront after another. All lanes need the vertical wire of bank 0. (The picture
+# moves; rest the pointer on it to stop it.)
+
+# %% tags=["lab"]
+draw.crossbar([8 * row for row in range(8)], banks=8, animated=True)
+
+# %% [markdown] tags=["lab"]
+# Two lanes that want the *same* word share a wire: lanes 2 and 3 here. Lanes 0 and 1 want different words of bank 0.
+
+# %% tags=["lab"]
+draw.crossbar([0, 8, 3, 3, 4, 5, 6, 7], banks=8)
+
+# %% [markdown]
+# ### Why not a memory that can do everything at once?
 #
-# The other way, a memory with 32 ports, needs 32 word lines and 32 bit lines through *every cell*: their crossings grow
-# with the square of the ports, and are paid once for each bit stored. Wires grow with the ports; banks keep the ports
-# out of the memory. The price is that a bank can answer one question at a time.
+# 32 x 32 is 1024 crosspoints, and it stays 1024 whether 16 KiB lie behind the banks or 228. A memory with 32 ports
+# needs 32 word lines and 32 bit lines through *every cell*: their crossings grow with the square of the ports, and are
+# paid once for each bit stored. So wires grow with the ports, and banks keep the ports out of the memory. The price: a
+# bank answers one question at a time.
 
 
 # %%
@@ -113,15 +159,14 @@ def crossings(bits: int, ports: int) -> int:
 [f"{kib} KiB: crossbar {crosspoints(32, 32)}, 32-port memory {crossings(8192 * kib, 32):,}" for kib in (16, 228)]
 
 # %% [markdown]
-# DRAM has the same trouble one floor below. A DRAM bank keeps one *row* open; words of that row come quickly, and a
-# word of another row has to wait until the one is closed and the other opened. There, too, what counts is not how much
-# is asked for but whether neighbours in time ask one bank for different rows.
+# DRAM has the same trouble one floor below. A DRAM bank keeps one *row* open. Words of that row come quickly; a word of
+# another row waits until one row is closed and the other opened.
 #
 # ## A smaller matrix, in bytes
 #
 # Take 8 x 8 floats. A row is 32 bytes, so rows start at bytes 0, 32, ... 224. On 32 banks four rows make a round, and a
-# column costs 2 wavefronts. On a toy GPU with 8 threads and 8 banks one row is a round, and a column costs 8. The toy
-# is the real machine in small; from here on it serves for pictures.
+# column costs 2 wavefronts. On the toy GPU, with 8 threads and 8 banks, one row is a round, and a column costs 8. Mind
+# the difference: an article that says "8-way" of such a tile has the toy in mind.
 
 
 # %%
@@ -132,6 +177,13 @@ def tile_byte(row: int, col: int) -> int:
 
 column = [tile_byte(row, 0) for row in range(8)]
 {"wavefronts on 32 banks": wavefronts(column), "wavefronts on 8 banks": wavefronts(column, banks=8)}
+
+# %% [markdown] tags=["lab"]
+# The tile by byte address, in base 16: a row further down is 20 more, a column further right 4. The colour is the bank
+# of the toy GPU, and the framed cells are column 0.
+
+# %% tags=["lab"]
+draw.layout_grid(plain, banks=8, label="hex", mark=DOWN)
 
 # %%
 [f"row {row} starts at {byte:3} = {byte:#04x} = {byte:08b}" for row, byte in enumerate(column)]
@@ -178,15 +230,20 @@ def column_wavefronts(mix) -> list[int]:
 ]
 
 # %% [markdown]
-# AND and OR throw information away: in row 01, columns 10 and 00 become one place. (For the same reason some of their
-# columns look cheap: the elements that met in one place are one word.) ADD modulo 8 works and is undone by SUB. XOR
-# works and undoes itself; it needs no carry, one gate a bit, and can be written as a few bits of the address that are
-# flipped by others. That is why everybody uses XOR.
+# AND and OR throw information away: in row 01, columns 10 and 00 become one place. (So some of their columns look
+# cheap: elements that met in one place are one word.) ADD modulo 8 works and is undone by SUB. XOR works and undoes
+# itself. It needs no carry, one gate a bit, and it flips some bits of the address by others. That is why everybody uses
+# XOR.
 #
 # ## The swizzle of this tile
 #
 # On *byte* addresses: take bits 5 to 7 (the row), shift them down by 3, and XOR them onto bits 2 to 4 (the column).
 # Libraries write this `Swizzle<3,2,3>`: 3 bits, onto bit 2 and up, from 3 higher.
+
+# %% tags=["lab"]
+from cookbook.swizzle import Swizzle
+
+draw.swizzle_bits(Swizzle(3, 2, 3), fields={"byte": 2, "column": 3, "row": 3})
 
 
 # %%
@@ -204,8 +261,12 @@ list(zip(bank_rows(lambda byte: byte), bank_rows(swizzled), strict=True))
 
 # %% [markdown]
 # On the right stands a small Sudoku: every bank once in each row *and* once in each column. Storing a row takes one
-# wavefront, as before; reading a column takes one wavefront, down from eight.
-#
+# wavefront, as before. Reading a column takes one, down from eight: each lane has a vertical wire of its own.
+
+# %% tags=["lab"]
+draw.crossbar([swizzled(byte) // WORD for byte in column], banks=8)
+
+# %% [markdown]
 # ## The other way out: padding
 #
 # Or let each row start one word later. A 32 x 32 tile stored with a *pitch* of 33 words: column 0 lies at words 0, 33,
@@ -225,6 +286,16 @@ padded = pitched_column(0, 33, 4)
     "wavefronts": wavefronts(padded),
 }
 
+# %% [markdown] tags=["lab"]
+# Drawn on the 32 banks: with a pitch of 32 words one bank does all the work (each row of the picture is a wavefront);
+# with 33 every bank gives one word.
+
+# %% tags=["lab"]
+draw.access_view(access.ldst(pitched_column(0, 32, 4), 4), title="A column of 32 x 32 fp32, pitch 32")
+
+# %% tags=["lab"]
+draw.access_view(access.ldst(padded, 4), title="A column of 32 x 32 fp32, pitch 33")
+
 # %% [markdown]
 # ### Trap: "any pitch that has no factor in common with 32"
 #
@@ -238,6 +309,12 @@ padded = pitched_column(0, 33, 4)
     )
     for pitch in (32, 33, 34, 36)
 }
+
+# %% [markdown] tags=["lab"]
+# Column 1 of bfloat16 with a pitch of 33 elements, drawn. Rows start half a word apart, and banks meet.
+
+# %% tags=["lab"]
+draw.access_view(access.ldst(pitched_column(1, 33, 2), 2), title="Column 1 of bfloat16, pitch 33: every second column")
 
 # %% [markdown]
 # With 33 every second column still takes two wavefronts, and every second row starts in the middle of a word, so that
@@ -368,11 +445,11 @@ def transpose(x: torch.Tensor, pitch: int = 33) -> torch.Tensor:
 
 
 # %% [markdown]
-# ## What a profiler should count
+# ## Counted by a profiler
 #
 # At step *i* of the first loop the lanes store row *i*; at step *i* of the second they load column *i*. Where an
 # element lies says `smem_layout`. No more is needed to predict how many wavefronts each instruction of each kernel
-# takes, and a profiler can be asked whether it is so: the cells at the end do.
+# takes:
 
 
 # %%
@@ -396,13 +473,25 @@ def try_out(pitch: int) -> tuple[torch.Tensor, torch.Tensor]:
     return transpose(x, pitch), x.T
 
 
+# %% [markdown] tags=["lab"]
+# Nsight Compute counts the wavefronts of every instruction of a kernel that runs. `cookbook check
+# foundations/bank_conflicts --tools --record` has it look at both kernels, and holds each instruction against
+# `cookbook.banks`:
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.publish.study_tables import counted_table
+
+Markdown(counted_table("foundations/bank_conflicts"))
+
 # %% [markdown]
-# ## The facts
+# ## Check
 #
-# Each one computed when it is asked for, with the functions above. `cookbook check foundations/bank_conflicts` does it.
+# `cookbook check foundations/bank_conflicts` computes each claim of this page anew, by these lines:
 
 
-# %%
+# %% tags=["folded"]
 def facts() -> list[tuple[str, bool, str]]:
     """The claims: a name, whether it holds, what was found."""
     row, same, down = ([step * lane for lane in LANES] for step in (4, 0, 128))
@@ -445,94 +534,13 @@ def facts() -> list[tuple[str, bool, str]]:
 
 
 # %% [markdown] tags=["lab"]
-# ## The facts
-#
-# The `cookbook` package draws, and compares what the cells above counted with a model of its own and with CuTe. First
-# the facts, as they are computed just now.
-
-# %% tags=["lab"]
-from cookbook import access, banks, draw
-from cookbook.layouts import evaluate
-
-for name, holds, detail in facts():
-    print(f"{'holds' if holds else 'FAILS'} {name}\n      {detail}")
-
-# %% [markdown] tags=["lab"]
-# ## The crossbar
-#
-# The toy GPU: column 0 of the 8 x 8 tile, one wavefront after another. All lanes need the vertical wire of bank 0. (The
-# picture moves; rest the pointer on it to stop it.)
-
-# %% tags=["lab"]
-draw.crossbar([byte // WORD for byte in column], banks=8, animated=True)
-
-# %% [markdown] tags=["lab"]
-# The same column after the swizzle. Each lane has a vertical wire of its own, and one wavefront will do.
-
-# %% tags=["lab"]
-draw.crossbar([swizzled(byte) // WORD for byte in column], banks=8)
-
-# %% [markdown] tags=["lab"]
-# Two lanes that want the *same* word share a wire; lanes 2 and 3 here. Lanes 0 and 1 want different words of bank 0.
-
-# %% tags=["lab"]
-draw.crossbar([0, 8, 3, 3, 4, 5, 6, 7], banks=8)
-
-# %% [markdown] tags=["lab"]
-# ## Addresses and banks
-#
-# The tile by byte address, in base 16: a row further down is 20 more, a column further right 4. The colour is the bank
-# of the toy GPU, and the framed cells are column 0.
-
-# %% tags=["lab"]
-tile = [[tile_byte(row, col) for col in range(8)] for row in range(8)]
-DOWN = [(row, 0) for row in range(8)]
-draw.layout_grid([[byte // WORD for byte in row] for row in tile], banks=8, label="hex", mark=DOWN)
-
-# %% tags=["lab"]
-draw.before_after(
-    [[byte // WORD for byte in row] for row in tile],
-    [[swizzled(byte) // WORD for byte in row] for row in tile],
-    banks=8,
-    mark=DOWN,
-    title="The bank of each element: a column in one drawer, and a Sudoku",
-)
-
-# %% [markdown] tags=["lab"]
-# And which address bits did it:
-
-# %% tags=["lab"]
-from cookbook.swizzle import Swizzle
-
-draw.swizzle_bits(Swizzle(3, 2, 3), fields={"byte": 2, "column": 3, "row": 3})
-
-# %% [markdown] tags=["lab"]
-# ## 32 lanes
-#
-# The column of a 32 x 32 tile of floats on the real 32 banks. With a pitch of 32 words one bank does all the work (each
-# row of the picture is a wavefront); with 33 every bank gives one word.
-
-# %% tags=["lab"]
-draw.access_view(access.ldst(pitched_column(0, 32, 4), 4), title="A column of 32 x 32 fp32, pitch 32")
-
-# %% tags=["lab"]
-draw.access_view(access.ldst(padded, 4), title="A column of 32 x 32 fp32, pitch 33")
-
-# %% [markdown] tags=["lab"]
-# The trap, drawn: column 1 of bfloat16 with a pitch of 33 elements. Rows start half a word apart, and banks meet.
-
-# %% tags=["lab"]
-draw.access_view(access.ldst(pitched_column(1, 33, 2), 2), title="Column 1 of bfloat16, pitch 33: every second column")
-
-# %% [markdown] tags=["lab"]
-# ## Compared
-#
-# `wavefronts` against `cookbook.banks`, and the tile's addresses against CuTe's own layouts.
-#
-# The check is of the cells above: edit one, run it, and check again.
+# Then `wavefronts` against `cookbook.banks`, the tile's addresses against CuTe's own layouts, and the cells above: edit
+# one, run it, and check again.
 
 # %% tags=["lab"]
 import numpy as np
+
+from cookbook.layouts import evaluate
 
 
 def cute_columns(pitches=(32, 33)):
@@ -553,20 +561,6 @@ print(f"1000 random accesses: {same} counted alike")
 from cookbook import lab
 
 lab.check_cells("foundations/bank_conflicts")
-
-# %% [markdown] tags=["lab"]
-# ## Counted by a profiler
-#
-# Nsight Compute counts the wavefronts of every instruction of a kernel that runs.
-# `cookbook check foundations/bank_conflicts --tools --record` has it look at both kernels, and holds each instruction
-# against `cookbook.banks`:
-
-# %% tags=["lab"]
-from IPython.display import Markdown
-
-from cookbook.publish.study_tables import counted_table
-
-Markdown(counted_table("foundations/bank_conflicts"))
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion

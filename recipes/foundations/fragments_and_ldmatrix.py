@@ -17,22 +17,51 @@
 #     order: 60
 #     kind: study
 #     path: shared memory -> ldmatrix -> registers -> mma.sync
+#     sources:
+#       - title: "PTX ISA, warp level matrix load: ldmatrix"
+#         url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-ldmatrix"
+#       - title: "PTX ISA, matrix fragments for mma.m16n8k8"
+#         url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-1688"
+#       - title: "CUTLASS, CuTe's MMA atoms"
+#         url: https://docs.nvidia.com/cutlass/latest/media/docs/cpp/cute/0t_mma_atom.html
 # ---
 
 # %% [markdown]
 # # Fragments and ldmatrix
 #
-# **Claim.** `mma.sync` multiplies matrices that lie scattered over the registers of 32 threads. Who holds what looks
-# like a riddle in the manual's figures, and is *one small layout*: from (thread, value) to the place in the matrix. Its
-# inverse answers "who holds element (m, k)?". And `ldmatrix`, which reads eight rows of 16 bytes, hands out exactly
-# what that layout asks for; with `.trans` it also transposes the matrix on the way.
+# **Claim.** `mma.sync` multiplies matrices that lie scattered over the registers of 32 threads. Who holds what is *one
+# small layout*: from (thread, value) to the place in the matrix. Its inverse answers "who holds element (m, k)?". And
+# `ldmatrix`, which reads eight rows of 16 bytes, hands out exactly what that layout asks for; with `.trans` it also
+# transposes the matrix on the way.
 #
-# Needed before: layouts as shape and stride, and [bank conflicts](bank_conflicts.ipynb). Nothing here needs a GPU.
+# A of `mma.m16n8k8`, 16 rows (M) by 8 columns (K). Each cell is an element, with its thread and value; four threads in
+# a row share a colour.
 
-# %%
+# %% tags=["lab"]
 import cutlass
 import cutlass.cute as cute
 from cutlass.cute.nvgpu import warp
+
+from cookbook import access, banks, draw
+from cookbook.layouts import evaluate
+
+
+def layouts_of(shape_mnk):
+    mma = cute.make_mma_atom(warp.MmaF16BF16Op(cutlass.BFloat16, cutlass.Float32, shape_mnk))
+    return mma.tv_layout_A, mma.tv_layout_B, mma.tv_layout_C
+
+
+a, b, c = evaluate(layouts_of, (16, 8, 8))
+draw.tv_view(a, (16, 8), title="A of mma.m16n8k8, bfloat16")
+
+# %% [markdown]
+# One `ldmatrix` fills all of it, in 2 wavefronts where the tile is swizzled and in 8 where rows are 64 bytes apart and
+# plain: [below](#what-the-banks-see), bank by bank.
+#
+# Needed before: [layouts](../primer/layouts.ipynb) as shape and stride, and [bank conflicts](bank_conflicts.ipynb).
+# Nothing here needs a GPU.
+
+# %%
 
 # %% [markdown]
 # ## One thread, by hand
@@ -133,19 +162,33 @@ holder_of(5, 4), both_ways_agree()
 # %% [markdown]
 # B is 8 columns of C (N) by 8 (K), and half as large: `((4,8),2):((16,1),8)`, counted by n + 8 k. Thread 22 = 2 + 4 x 5
 # adds 2 x 16 + 5 = 37 = 5 + 8 x 4: N5K4, and its value 1 adds 8: N5K5.
-#
-# The same picture as the upper half of A. That is no accident: one *8 x 8 matrix of 16-bit elements, two neighbours in
-# each of 32 threads*, is the piece that all of this is made of. A of m16n8k8 is two of them, one below the other; A of
-# m16n8k16 is four.
+
+# %% tags=["lab"]
+draw.tv_view(b, (8, 8), axes=("N", "K"), title="B of mma.m16n8k8, bfloat16")
+
+# %% [markdown]
+# C is 16 rows by 8 columns of float32: `((4,8),(2,2)):((32,1),(16,8))`, counted by m + 16 n. It is A's layout, with N
+# in the place of K: thread 22 accumulates M5N4, M5N5, M13N4 and M13N5.
+
+# %% tags=["lab"]
+draw.tv_view(c, (16, 8), axes=("M", "N"), title="C of mma.m16n8k8, float32")
+
+# %% [markdown]
+# All three are made of one piece: an *8 x 8 matrix, two neighbours in each of 32 threads*. B is one of them. A of
+# m16n8k8 is two, one below the other; A of m16n8k16 is four.
 #
 # ## ldmatrix: eight rows in, 32 pairs out
 #
 # To gather such a piece with ordinary loads, thread 22 would read 4 bytes at row 5. `ldmatrix` does it for the whole
 # warp. **You give it rows, it gives you pairs:** lanes 0 to 7 supply the *addresses* of the eight rows, 16 bytes each.
-# Afterwards lane l holds the pair number l of the 32 pairs, row by row, four to a row: elements 2 (l mod 4) and
-# 2 (l mod 4) + 1 of row l // 4.
+# Afterwards lane l holds the pair number l of the 32 pairs, row by row, four to a row: elements 2 (l mod 4) and 2 (l
+# mod 4) + 1 of row l // 4.
 #
-# `.x2` and `.x4` do two and four matrices; lanes 8q to 8q + 7 supply the rows of matrix q.
+# `.x2` and `.x4` do two and four matrices; lanes 8q to 8q + 7 supply the rows of matrix q. In the picture the eight
+# rows in memory are on the left, what each lane receives on the right. A colour is one row of four lanes.
+
+# %% tags=["lab"]
+draw.ldmatrix_view()
 
 
 # %%
@@ -172,6 +215,9 @@ along_m = [[f"M{m}K{k}" for m in range(8)] for k in range(8)]  # MN-major: a row
 lanes = ldmatrix_x1(along_m)
 lanes[0], lanes[22]
 
+# %% tags=["lab"]
+draw.ldmatrix_view(mn_major=True)
+
 # %% [markdown]
 # Thread 22 has M4K5 and M5K5. `mma` would take them for M5K4 and M5K5: no fault, no warning, a wrong product. `.trans`
 # is the cure. The instruction transposes each 8 x 8 matrix between memory and the registers:
@@ -180,13 +226,32 @@ lanes[0], lanes[22]
 lanes = ldmatrix_x1(along_m, trans=True)
 lanes[0], lanes[22]
 
+# %% tags=["lab"]
+draw.ldmatrix_view(mn_major=True, trans=True)
+
 # %% [markdown]
-# As K-major. **The transpose is ldmatrix's, not the swizzle's.** A swizzle moves whole 16-byte chunks and never takes
-# one apart, so no swizzle can make pairs along M into pairs along K. (`.trans` of 8 x 8 matrices moves 16-bit elements;
-# operands of another width are best stored along K.)
+# As K-major. **The transpose is ldmatrix's, not the swizzle's.** In the last picture the columns of memory have one
+# colour each: the instruction takes the rows apart. A swizzle moves whole 16-byte chunks and never takes one apart, so
+# no swizzle can make pairs along M into pairs along K. (`.trans` of 8 x 8 matrices moves 16-bit elements; operands of
+# another width are best stored along K.)
 #
 # ## What the banks see
 #
+# A warp that loads A of m16n8k8 with one `ldmatrix.x2`, from rows of 64 bytes. Without a swizzle each matrix takes 4
+# wavefronts, with that of the 64-byte atom one. A bank that has to give several words is red.
+
+# %% tags=["lab"]
+import numpy as np
+
+from cookbook.swizzle import Swizzle
+
+rows_of_a = 64 * np.arange(16)  # 16 rows, first chunk of each
+draw.access_view(access.ldmatrix(rows_of_a, 2), title="ldmatrix.x2 of linear rows of 64 bytes")
+
+# %% tags=["lab"]
+draw.access_view(access.ldmatrix(Swizzle(2, 4, 3)(rows_of_a), 2), title="ldmatrix.x2 of the 64-byte atom")
+
+# %% [markdown]
 # A warp's 32 lanes do not always go to the banks together. It depends on how much each lane wants:
 #
 # | bytes a lane | phases | lanes of a phase |
@@ -269,13 +334,15 @@ two_shapes((5, 2, 5), (2, 4, 3))
 two_shapes((0, 2, 5), (0, 4, 3))
 
 # %% [markdown]
-# ## All of it, as facts
+# ## Check
+#
+# `cookbook check foundations/fragments_and_ldmatrix` computes each claim of this page anew, by these lines:
 
 
-# %%
+# %% tags=["folded"]
 def facts() -> list[tuple[str, bool, str]]:
     """The claims: a name, whether it holds, what was found."""
-    a, back, b, _ = ask_cute(operands).values()
+    a, back, b, of_c = ask_cute(operands).values()
     k, m, turned = ldmatrix_x1(along_k), ldmatrix_x1(along_m), ldmatrix_x1(along_m, trans=True)
     phases = [wavefronts_of_phases([width * lane for lane in range(32)], width) for width in (4, 8, 16)]
     apart = wavefronts_of_phases(two_slots_each, 16)
@@ -283,6 +350,7 @@ def facts() -> list[tuple[str, bool, str]]:
     return [
         ("layout_of_a", a == "((4,8),(2,2)):((32,1),(16,8))", f"A of m16n8k8: {a}"),
         ("inverse_of_a_layout", back == "((8,2),(2,4)):((4,64),(32,1))" and both_ways_agree(), f"its inverse: {back}"),
+        ("layout_of_c", of_c == a, f"C of m16n8k8: {of_c}"),
         ("layout_of_b", b == "((4,8),2):((16,1),8)", f"B of m16n8k8: {b}"),
         (
             "ldmatrix_along_k",
@@ -298,58 +366,14 @@ def facts() -> list[tuple[str, bool, str]]:
     ]  # fmt: skip
 
 
-[name for name, holds, _ in facts() if not holds]  # what does not hold
-
-# %% [markdown] tags=["lab"]
-# ## Who holds what
-#
-# From here on the cells use the `cookbook` package, which draws what the cells above made, and checks it.
-#
-# The layout of A, read back from CuTe and drawn: each cell is an element of the 16 x 8 matrix, with its thread and
-# value. Four threads in a row share a colour.
-
 # %% tags=["lab"]
-from cookbook import access, banks, draw
-from cookbook.layouts import evaluate
+print("what does not hold:", [name for name, holds, _ in facts() if not holds])
 
-
-def layouts_of(shape_mnk):
-    mma = cute.make_mma_atom(warp.MmaF16BF16Op(cutlass.BFloat16, cutlass.Float32, shape_mnk))
-    return mma.tv_layout_A, mma.tv_layout_B
-
-
-a, b = evaluate(layouts_of, (16, 8, 8))
-draw.tv_view(a, (16, 8), title="A of mma.m16n8k8, bfloat16")
-
-# %% tags=["lab"]
-draw.tv_view(b, (8, 8), axes=("N", "K"), title="B of mma.m16n8k8, bfloat16")
-
-# %% [markdown] tags=["lab"]
-# ## Ldmatrix, along K, along M, and with .trans
-#
-# Left: the eight rows in memory, whose addresses the lanes beside them supply. Right: what each lane receives. A colour
-# is one row of four lanes, on both sides.
-
-# %% tags=["lab"]
-draw.ldmatrix_view()
-
-# %% tags=["lab"]
-draw.ldmatrix_view(mn_major=True)
-
-# %% tags=["lab"]
-draw.ldmatrix_view(mn_major=True, trans=True)
-
-# %% [markdown] tags=["lab"]
-# In the last picture the columns of memory have one colour each: the instruction takes the rows apart.
-#
-# ## Against the models
-#
+# %% [markdown]
 # Our few lines against the model of the instruction, written from the PTX manual, and against CuTe's own layouts of the
 # copy atoms. For CuTe, `ldmatrix` is a copy whose destination layout says which lane gets which element.
 
 # %% tags=["lab"]
-import numpy as np
-
 from cookbook.layouts import tile_coords
 from cookbook.model import SharedMemory, ldmatrix
 
@@ -370,21 +394,8 @@ for trans in (False, True):
     print("trans" if trans else "plain", "ours equals the model:", np.array_equal(ours, model))
 print("CuTe's layout of ldmatrix.x1, lane and value to element:", evaluate(copy_layout, False, 1))
 
-# %% [markdown] tags=["lab"]
-# A warp that loads A of m16n8k8 with one `ldmatrix.x2`, from rows of 64 bytes. Without a swizzle each matrix takes 4
-# wavefronts, with that of the 64-byte atom one. A bank that has to give several words is red.
-
-# %% tags=["lab"]
-from cookbook.swizzle import Swizzle
-
-rows_of_a = 64 * np.arange(16)  # 16 rows, first chunk of each
-draw.access_view(access.ldmatrix(rows_of_a, 2), title="ldmatrix.x2 of linear rows of 64 bytes")
-
-# %% tags=["lab"]
-draw.access_view(access.ldmatrix(Swizzle(2, 4, 3)(rows_of_a), 2), title="ldmatrix.x2 of the 64-byte atom")
-
-# %% [markdown] tags=["lab"]
-# And after it, thread by thread, the fragment is the one that the layout of A asks for:
+# %% [markdown]
+# And after the `ldmatrix.x2` from above, thread by thread, the fragment is the one that the layout of A asks for:
 
 # %% tags=["lab"]
 tile = np.arange(16 * 8, dtype=np.uint16).reshape(16, 8)

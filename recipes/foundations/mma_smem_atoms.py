@@ -17,15 +17,39 @@
 #     order: 50
 #     kind: study
 #     path: tile -> atom -> swizzled shared memory
+#     sources:
+#       - title: "PTX ISA, asynchronous warpgroup level: shared-memory matrix layout"
+#         url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-shared-memory-layout"
+#       - title: "PTX ISA, tensors: swizzling modes"
+#         url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tensor-swizzling-modes"
+#       - title: "Yifan Yang, Tensor Core MMA Swizzle Layout"
+#         url: https://yang-yifan.github.io/blogs/mma_swizzle/mma_swizzle.html
+#       - title: "CUTLASS issue 1364, the logic of SmemLayoutAtom"
+#         url: https://github.com/NVIDIA/cutlass/issues/1364
 # ---
 
 # %% [markdown]
 # # The shared-memory atoms of the tensor cores
 #
-# **Claim.** A tensor core that reads a tile from shared memory wants *eight rows of 16 bytes* at once, and wants them
-# in eight different places of a 128-byte line. It knows four ways to arrange that, for tiles stored along K and for
-# tiles stored along M or N: eight *atoms*. You never design a layout for it. You choose an atom, and one line of
-# arithmetic does that.
+# **Claim.** A tensor core that reads a tile from shared memory wants *eight rows of 16 bytes* at once, in eight
+# different places of a 128-byte line. It knows four ways to arrange that, for tiles stored along K and for tiles stored
+# along M or N: eight *atoms*. You never design a layout for it. You choose an atom, and one line of arithmetic does
+# that.
+#
+# The four for tiles stored along K, bfloat16. Left the tile as it lies in the matrix, in *chunks* of 16 bytes; right
+# the same chunks in shared memory, a row for each 128-byte line. The small pair is the (m, k) of a chunk's first
+# element.
+
+# %% tags=["lab"]
+from cookbook import atoms, draw
+
+FOUR = ("INTER", "SW32", "SW64", "SW128")
+along_k = {name: atoms.atom(f"K_{name}", 16).layout for name in FOUR}
+draw.atom_orders(along_k, columns=1, tiles=True, title="Four atoms along K")
+
+# %% [markdown]
+# Chunks of one colour are one column of the tile, which the tensor core asks for in one go. On the right they lie in
+# eight different columns: one wavefront. Without the XOR, rows of 32, 64 and 128 bytes would take 2, 4 and 8.
 #
 # Needed before: what a bank conflict is, and how XOR removes one ([the XOR swizzle](xor_swizzle.ipynb)). Nothing here
 # needs a GPU.
@@ -42,15 +66,31 @@ from cutlass.tensor_utils import LayoutEnum
 # ## Eight rows of 32 bytes, by hand
 #
 # A 128-byte *line* of shared memory goes once round the 32 banks. Cut it into eight *slots* of 16 bytes, four banks
-# each, and cut the tile into *chunks* of 16 bytes, numbered along its contiguous direction first. Two chunks in two
-# slots can be read in one wavefront; two chunks in the same slot of different lines take two.
+# each, and cut the tile into chunks of 16 bytes, numbered along its contiguous direction first. Two chunks in two slots
+# can be read in one wavefront; two chunks in the same slot of different lines take two.
 #
 # A tile of 8 rows of 32 bytes has 16 chunks, and a line holds 8 of them. Stored as it is, line 0 holds chunks 0 to 7
 # and line 1 chunks 8 to 15. The first column of chunks is 0, 2, 4, ..., 14: slots 0, 2, 4, 6 of line 0 and again 0, 2,
-# 4, 6 of line 1. Each slot is asked twice, so the read takes two wavefronts. The cure is to swap neighbours in line 1.
-#
-# In address bits: bit 7 is the line, bit 4 the lowest bit of the slot, and the cure is "XOR bit 7 into bit 4". A row
-# of 64 bytes makes two bits of it, one of 128 bytes three. The same formula serves all:
+# 4, 6 of line 1. Each slot is asked twice. The cure is to swap neighbours in line 1:
+
+# %% tags=["lab"]
+linear = [[2 * row + chunk for chunk in range(2)] for row in range(8)]  # in units of 16 bytes
+SW32 = [[place ^ (place >> 3 & 1) for place in row] for row in linear]
+FIRST = [(row, 0) for row in range(8)]
+draw.before_after(
+    linear,
+    SW32,
+    128,
+    label="offset",
+    mark=FIRST,
+    titles=("as it is", "SW32"),
+    title="8 rows of 32 bytes: the slot of each chunk",
+)
+
+# %% [markdown]
+# (A number is a place in memory, in units of 16 bytes; red: two chunks in one slot.) In address bits: bit 7 is the
+# line, bit 4 the lowest bit of the slot, and the cure is "XOR bit 7 into bit 4". A row of 64 bytes makes two bits of
+# it, one of 128 bytes three. The same formula serves all:
 
 
 # %%
@@ -141,6 +181,33 @@ def both_ways(dtype) -> dict[str, tuple[str, str]]:
 ask_cute(both_ways, cutlass.BFloat16)
 
 # %% [markdown]
+# The four along M or N, drawn: the same patterns of chunks, and a chunk holds eight neighbours of M.
+
+# %% tags=["lab"]
+along_m = {name: atoms.atom(f"MN_{name}", 16).layout for name in FOUR}
+draw.atom_orders(along_m, columns=1, tiles=True, title="Four atoms along M or N")
+
+# %% [markdown]
+# The bank model agrees: eight lanes that read the eight chunks of any column take one wavefront, in all eight atoms.
+
+# %% tags=["lab"]
+import numpy as np
+
+from cookbook import access, banks
+from cookbook.layouts import evaluate
+
+
+def eight_atoms(dtype):
+    return {kind: atom(major, bits, dtype) for (major, bits), kind in KINDS.items()}
+
+
+for kind, layout in evaluate(eight_atoms, cutlass.BFloat16).items():
+    offsets = layout.byte_offsets() if kind.startswith("K") else layout.byte_offsets().T
+    columns = offsets[:, ::8].T  # of chunks
+    counts = {banks.wavefronts(access.ldmatrix(column, 1).addresses, 16).actual for column in columns}
+    print(f"{kind:9} {len(columns)} columns of chunks, wavefronts each: {counts}")
+
+# %% [markdown]
 # ## Mind the units
 #
 # `S<3,4,3> o 0 o (8,64):(64,1)` looks like one function, and evaluated as one it is wrong. The strides count elements.
@@ -198,6 +265,22 @@ def chunks_of_first_line(bits: int, row_bytes: int = 64) -> list[int]:
 {16 << bits: chunks_of_first_line(bits) for bits in range(3)}
 
 # %% [markdown]
+# Drawn on the tile, 8 rows of 4 chunks: framed are the chunks that fill one line of shared memory.
+
+# %% tags=["lab"]
+tile_of_chunks = [[4 * row + chunk for chunk in range(4)] for row in range(8)]
+panels = [
+    draw.number_grid(
+        tile_of_chunks,
+        f"{FOUR[bits]}: {requests} requests",
+        colours=[[int(chunk in chunks_of_first_line(bits)) for chunk in row] for row in tile_of_chunks],
+        mark=[divmod(chunk, 4) for chunk in chunks_of_first_line(bits)],
+    )
+    for bits, requests in enumerate((8, 4, 2))
+]
+draw.beside(panels, "One line of shared memory, of a tile of 8 rows of 64 bytes", columns=3)
+
+# %% [markdown]
 # Counted: the pieces that fill this line, and the sectors that they touch.
 
 
@@ -210,6 +293,10 @@ def requests_and_sectors(bits: int) -> tuple[int, int]:
 
 
 {16 << bits: requests_and_sectors(bits) for bits in range(3)}  # row bytes: (requests, sectors)
+
+# %% [markdown]
+# (row bytes: (requests, sectors)). So from 32 bytes up wider atoms save *requests*, not sectors. The rule, then, and
+# what CuTe's two selectors take for the same tiles:
 
 
 # %%
@@ -308,6 +395,34 @@ def first_elements(bits: int, order: tuple[int, int]) -> dict[tuple[int, int], i
 
 ask_cute(first_elements, 1, (0, 1))
 
+# %% [markdown]
+# Each cell is a chunk with its byte offset; the colours follow memory, so blue is the first atom there and orange the
+# second.
+
+
+# %% tags=["lab"]
+def two_orders(bits):
+    return {f"{NAMES[bits]}, row-major": tiled(bits, (1, 0)), f"{NAMES[bits]}, column-major": tiled(bits, (0, 1))}
+
+
+draw.atom_tiling(evaluate(two_orders, 0, element_bits=16), (8, 8), title="16 x 64 bytes as 2 x 4 INTER atoms")
+
+# %% tags=["lab"]
+draw.atom_tiling(evaluate(two_orders, 1, element_bits=16), (8, 16), title="16 x 64 bytes as 2 x 2 SW32 atoms")
+
+# %% [markdown] tags=["lab"]
+# And TMA? Its model, written from the PTX manual, loads the tile in two boxes of one atom's width, 16 rows each. Every
+# element is then where the *column-major* tiling says, and not where the row-major one does.
+
+# %% tags=["lab"]
+from cookbook.model import SharedMemory, tma_load
+
+tile = np.arange(16 * 32, dtype=np.uint16).reshape(16, 32)
+smem = SharedMemory(1024)
+for box in range(2):
+    tma_load(smem, 512 * box, tile, origin=(0, 16 * box), box=(16, 16), mode=32)
+for name, layout in evaluate(two_orders, 1, element_bits=16).items():
+    print(f"{name}: {(smem.view(np.uint16)[layout.byte_offsets() // 2] == tile).mean():.0%} of the elements in place")
 
 # %% [markdown]
 # ## What TMA can write
@@ -349,13 +464,28 @@ def check_tma_swizzle(bits: int, base: int, shift: int) -> None:
 
 {"S<3,4,3>": cute_objects((3, 4, 3)), "S<3,4,4>": cute_objects((3, 4, 4))}  # does CuTe object?
 
+# %% [markdown]
+# **What an invented swizzle would cost.** `S<3,4,4>` on rows of 128 bytes, written by software, is a fine bijection,
+# and a poor one: it takes its bits from address bits 8 to 10, so rows 0 and 1 are treated alike, and so are 2 and 3.
+# (It stands in an fp8 example of NVIDIA's.) TMA has no such mode, and the model says so.
+
+# %% tags=["lab"]
+from cookbook.model.tma import swizzle_mode
+from cookbook.swizzle import Swizzle
+
+column = Swizzle(3, 4, 4)(128 * np.arange(8))
+print("wavefronts of a column of chunks:", banks.wavefronts(access.ldmatrix(column, 1).addresses, 16).actual)
+try:
+    swizzle_mode(Swizzle(3, 4, 4))
+except ValueError as error:
+    print("ValueError:", error)
 
 # %% [markdown]
-# ## All of it, as facts
+# ## Check
 #
-# Each is computed when it is asked for; `cookbook check` asks. The numbers beside them are those of this page.
+# `cookbook check foundations/mma_smem_atoms` computes each claim of this page anew, by these lines:
 
-# %%
+# %% tags=["folded"]
 LINE_1 = [9, 8, 11, 10, 13, 12, 15, 14]
 ORDERS = {
     1: [[0, 1, 2, 3, 4, 5, 6, 7], LINE_1],
@@ -419,89 +549,8 @@ def facts() -> list[tuple[str, bool, str]]:
     ]  # fmt: skip
 
 
-[name for name, holds, _ in facts() if not holds]  # what does not hold
-
-# %% [markdown] tags=["lab"]
-# ## The eight atoms
-#
-# From here on the cells use the `cookbook` package, which draws what the cells above made, and checks it.
-#
-# A row of a panel is a 128-byte line, a column one of its eight slots. The large number is the chunk; the small pair is
-# the (m, k) of its first element. Chunks of one colour are one column of chunks, which the tensor core asks for in one
-# go: in every panel they are in eight different slots. The left panels run along K, the right ones along M, in the same
-# pattern of chunks.
-
 # %% tags=["lab"]
-from cookbook import access, banks, draw
-from cookbook.layouts import evaluate
-
-
-def eight_atoms(dtype):
-    return {kind: atom(major, bits, dtype) for (major, bits), kind in KINDS.items()}
-
-
-atoms = evaluate(eight_atoms, cutlass.BFloat16)
-draw.atom_orders(atoms, title="The eight atoms, bfloat16")
-
-# %% [markdown] tags=["lab"]
-# The bank model agrees: eight lanes that read the eight chunks of any column take one wavefront, in all eight atoms.
-
-# %% tags=["lab"]
-import numpy as np
-
-for kind, layout in atoms.items():
-    offsets = layout.byte_offsets() if kind.startswith("K") else layout.byte_offsets().T
-    columns = offsets[:, ::8].T  # of chunks
-    counts = {banks.wavefronts(access.ldmatrix(column, 1).addresses, 16).actual for column in columns}
-    print(f"{kind:9} {len(columns)} columns of chunks, wavefronts each: {counts}")
-
-# %% [markdown] tags=["lab"]
-# ## A tile of several atoms
-#
-# Each cell is a chunk with its byte offset; the colours follow memory, so blue is the first atom there and orange the
-# second.
-
-
-# %% tags=["lab"]
-def two_orders(bits):
-    return {f"{NAMES[bits]}, row-major": tiled(bits, (1, 0)), f"{NAMES[bits]}, column-major": tiled(bits, (0, 1))}
-
-
-draw.atom_tiling(evaluate(two_orders, 0, element_bits=16), (8, 8), title="16 x 64 bytes as 2 x 4 INTER atoms")
-
-# %% tags=["lab"]
-draw.atom_tiling(evaluate(two_orders, 1, element_bits=16), (8, 16), title="16 x 64 bytes as 2 x 2 SW32 atoms")
-
-# %% [markdown] tags=["lab"]
-# And TMA? Its model, written from the PTX manual, loads the tile in two boxes of one atom's width, 16 rows each. Every
-# element is then where the *column-major* tiling says, and not where the row-major one does.
-
-# %% tags=["lab"]
-from cookbook.model import SharedMemory, tma_load
-
-tile = np.arange(16 * 32, dtype=np.uint16).reshape(16, 32)
-smem = SharedMemory(1024)
-for box in range(2):
-    tma_load(smem, 512 * box, tile, origin=(0, 16 * box), box=(16, 16), mode=32)
-for name, layout in evaluate(two_orders, 1, element_bits=16).items():
-    print(f"{name}: {(smem.view(np.uint16)[layout.byte_offsets() // 2] == tile).mean():.0%} of the elements in place")
-
-# %% [markdown] tags=["lab"]
-# ## What an invented swizzle would cost
-#
-# `S<3,4,4>` on the same rows, written by software, is a fine bijection, and useless: it takes its bits from address
-# bits 8 to 10, so rows 0 and 1 are treated alike, and so are 2 and 3. TMA has no such mode, and the model says so.
-
-# %% tags=["lab"]
-from cookbook.model.tma import swizzle_mode
-from cookbook.swizzle import Swizzle
-
-column = Swizzle(3, 4, 4)(128 * np.arange(8))
-print("wavefronts of a column of chunks:", banks.wavefronts(access.ldmatrix(column, 1).addresses, 16).actual)
-try:
-    swizzle_mode(Swizzle(3, 4, 4))
-except ValueError as error:
-    print("ValueError:", error)
+print("what does not hold:", [name for name, holds, _ in facts() if not holds])
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion

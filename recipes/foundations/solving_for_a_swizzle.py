@@ -17,18 +17,56 @@
 #     order: 40
 #     kind: study
 #     path: accesses -> bit vectors -> bank map -> swizzle, or a proof
+#     sources:
+#       - title: "melonedo, algebraic-layouts (Chinese): swizzles as linear maps, and the examples on 8 banks"
+#         url: https://github.com/melonedo/algebraic-layouts
+#       - title: "Triton, linear layouts"
+#         url: https://arxiv.org/abs/2505.23819
+#       - title: "One Bit Off: a swizzle that misses by one bit"
+#         url: https://www.zzzdavid.tech/one-bit-off.html
 # ---
 
 # %% [markdown]
 # # Solving for a swizzle
 #
-# **Claim.** So far a swizzle was chosen for one shape of access: a column, or a column of chunks. Real kernels want
-# several at once, on tiles of any shape. There is no need to guess. Write an access as a few *bit vectors*; two lanes
-# collide when their difference is of a certain kind; and choosing a swizzle becomes choosing which differences may
-# collide. When no choice is left, you have a proof that none exists.
+# **Claim.** Real kernels want several accesses at once, on tiles of any shape. There is no need to guess a swizzle.
+# Write an access as a few *bit vectors*; two lanes collide when their difference is of a certain kind; and choosing a
+# swizzle becomes choosing which differences may collide. When no choice is left, you have a proof that none exists.
+#
+# `S<3,0,3>` on an 8 x 8 tile, twice: where each element goes, and the same as a matrix over bits. Row y0 of the matrix
+# says: bit 0 of the address is bit 0 of the offset XOR bit 3.
+
+# %% tags=["lab"]
+import numpy as np
+
+from cookbook import draw
+
+BANK_ROWS = {0: "bank bit 0", 1: "bank bit 1", 2: "bank bit 2"}
+
+
+def grid_and_matrix(shape, parameters, mark, asked, title=None):
+    """A tile under S<B,M,S>, legal or not, an access framed; the matrix, in orange the bits that the access varies."""
+    bits, base, shift = parameters
+    offsets = np.arange(shape[0] * shape[1]).reshape(shape)
+    moved = offsets ^ (offsets >> shift & ((1 << bits) - 1) << base)
+    n = moved.size.bit_length() - 1
+    places = [1 << j ^ ((1 << j) >> shift & ((1 << bits) - 1) << base) for j in range(n)]
+    matrix = np.array([[place >> i & 1 for place in places] for i in range(n)])
+    name = f"S<{bits},{base},{shift}>"
+    grid = draw.layout_grid(moved, banks=8, mark=mark, title=f"{name} on {shape[0]} x {shape[1]}")
+    return draw.beside([grid, draw.gf2_matrix(matrix, BANK_ROWS, asked=asked, title=name)], title or name)
+
+
+grid_and_matrix((8, 8), (3, 0, 3), [(r, 0) for r in range(8)], (3, 4, 5), "S<3,0,3> on 8 x 8, and the column read")
+
+# %% [markdown]
+# The three bank rows are in colour, and the orange part is what the column read varies. It has rank 3: every row of it
+# is different, so eight lanes find eight banks. Without the swizzle that part is empty, and the read takes 8
+# wavefronts.
 #
 # Needed before: [the parameters B, M and S](swizzle_parameters.ipynb). Nothing here needs a GPU. Most pictures use a
-# toy GPU of 8 banks, each one element wide, so that everything fits on a page.
+# toy GPU of 8 banks, each one element wide, so that everything fits on a page. On a toy conflicts are counted out of 8;
+# a real GPU has 32 banks.
 
 # %%
 import random
@@ -87,9 +125,7 @@ COLUMN, ROW = block(8, 1, 8), block(1, 8, 8)
 
 # %% [markdown]
 # Without a swizzle the column's bank bits are all zero: rank 3 against rank 0, 8 wavefronts. With `S<3,0,3>` the images
-# of 8, 16, 32 are 9, 18, 36, whose bank bits are 1, 2, 4: rank 3, one wavefront. As a matrix, the swizzle has six rows
-# and six columns, one of each for a bit of the offset; the three bank rows, at the three columns of the access, have
-# rank 3.
+# of 8, 16, 32 are 9, 18, 36, whose bank bits are 1, 2, 4: rank 3, one wavefront. By ranks, and by counting:
 
 
 # %%
@@ -139,16 +175,43 @@ questions = {
 {name: serving(*question)[:3] for name, question in questions.items()}
 
 # %% [markdown]
-# * **Wider rows.** In a tile of 8 x 32 the row begins at bit 5, so the shift is 5: `S<3,0,5>`. (`S<3,0,3>`, right for
-#   8 x 8, would take one bit of the row and two of the column.)
-# * **Several columns at once.** A block of 4 x 2 keeps the lowest bit for itself: base 1, `S<2,1,2>`. It repeats after
-#   2^(2+1+2) = 32 elements, four rows. Of every other row: `S<2,1,3>`.
-# * **Narrower rows.** 8 x 4 has rows of half a bank round. `S<2,0,3>` serves 8x1 and 2x4; nothing in the list
-#   serves 4x2 as well.
+# **Wider rows.** In a tile of 8 x 32 the row begins at bit 5, so the shift is 5: `S<3,0,5>`.
+
+# %% tags=["lab"]
+grid_and_matrix((8, 32), (3, 0, 5), [(r, 0) for r in range(8)], (5, 6, 7))
+
+# %% [markdown]
+# **Trap: keep the shift, move the mask.** `p ^ ((p & (7 << 5)) >> 3)`, which stands in a published article, reads the
+# right bits and brings them to the wrong place: bits 2 to 4. Two bank bits see nothing of the row, and the column takes
+# 4 wavefronts. `S<3,0,3>`, right for 8 x 8, takes one bit of the row and two of the column here, and 4 wavefronts too:
+
+
+# %%
+def published(offset: int) -> int:
+    """The formula of the trap."""
+    return offset ^ (offset & 7 << 5) >> 3
+
+
+of_column = [
+    [place & 7 for place in map(move, range(0, 256, 32))] for move in (published, lambda p: swizzled(p, *S303))
+]
+{"published": of_column[0], "S<3,0,3>": of_column[1]}, [max(map(banks.count, banks)) for banks in of_column]
+
+# %% [markdown]
+# (The bank of each element of column 0; then the wavefronts.)
 #
-# **The trap in the last one.** `S<3,0,2>` *would* serve all three: put it into the formula and see. But its source and
-# target bits overlap (|S| < B), which makes it illegal, and `cute.make_swizzle(3, 0, 2)` raises nothing: it silently
-# becomes the identity.
+# **Narrower rows.** 8 x 4 has rows of half a bank round. `S<2,0,3>` serves 8x1 and 2x4; nothing in the list serves 4x2
+# as well. `S<3,0,2>` *would* serve all three: put it into the formula and see. Both, with the 8x1 access framed:
+
+# %% tags=["lab"]
+grid_and_matrix((8, 4), (2, 0, 3), [(r, 0) for r in range(8)], (2, 3, 4))
+
+# %% tags=["lab"]
+grid_and_matrix((8, 4), (3, 0, 2), [(r, 0) for r in range(8)], (2, 3, 4), "S<3,0,2>, which is illegal")
+
+# %% [markdown]
+# **The trap.** Source and target bits of `S<3,0,2>` overlap (|S| < B), which makes it illegal. `cute.make_swizzle(3, 0,
+# 2)` raises nothing: it silently becomes the identity.
 
 # %%
 NARROW = {"8x1": block(8, 1, 4), "4x2": block(4, 2, 4), "2x4": block(2, 4, 4)}
@@ -176,6 +239,19 @@ def made_by_cute(*parameters: int) -> str:
     "S<2,0,3>": [wavefronts(access, (2, 0, 3)) for access in NARROW.values()],
     "make_swizzle(3, 0, 2) makes": ask_cute(made_by_cute, 3, 0, 2),
 }
+
+# %% [markdown]
+# **Several columns at once.** A block of 4 x 2 keeps the lowest bit for itself: base 1, `S<2,1,2>`. It repeats after
+# 2^(2+1+2) = 32 elements, four rows.
+
+# %% tags=["lab"]
+grid_and_matrix((8, 8), (2, 1, 2), [(r, c) for r in range(4) for c in range(2)], (0, 3, 4))
+
+# %% [markdown]
+# The same block of *every other row*: `S<2,1,3>`.
+
+# %% tags=["lab"]
+grid_and_matrix((8, 8), (2, 1, 3), [(r, c) for r in range(0, 8, 2) for c in range(2)], (0, 4, 5))
 
 # %% [markdown]
 # ## Solving
@@ -248,8 +324,19 @@ PLANES = [[1, 2], [1, 4], [1, 6]]
 
 # %% [markdown]
 # All seven differences occur within some access. Whichever of them shares a bank, one access collides. That is a proof,
-# and you have checked it by reading one list.
-#
+# and you have checked it by reading one list. The solver of this package says it too, with a proof that can be checked
+# again:
+
+# %% tags=["lab"]
+from cookbook.solve import design
+
+try:
+    design.solve((2, 4), 32, [design.Span(tuple(plane)) for plane in PLANES], banks=4)
+except design.Unsolvable as error:
+    print(error)
+    print("the proof holds:", error.proof.check())
+
+# %% [markdown]
 # ## One bank map for six shapes
 #
 # A tile of 32 x 32 floats, 32 banks, is written by rows and read in blocks of 32 elements. For blocks of 2^i rows by
@@ -309,12 +396,34 @@ def cute_says_the_same() -> bool:
 # (Here the swizzle is said in elements, to be called as a function. In a kernel it belongs on the pointer, in bytes: 4
 # bytes an element make it `S<5,2,5>`.)
 #
+# `design.solve` does what `kernel` does, for tiles of up to 65536 elements and real banks, and then says what the map
+# *is*: a swizzle of the plain layout, one of a permuted layout, or neither. The six shapes at once:
+
+# %% tags=["lab"]
+six_shapes = [(1 << i, 32 >> i) for i in range(6)]
+answer = design.solve((32, 32), 32, six_shapes)
+print(answer.kind + ":", answer)
+print("wavefronts:", answer.wavefronts, "on the plain layout:", answer.before)
+print(answer.cute_code())
+
+# %% [markdown]
+# Its matrix: the bank rows are the five lowest, and the row bits come in from the right in reversed order. The five
+# columns that a block uses have rank 5 in the coloured rows, whichever block it is.
+
+# %% tags=["lab"]
+banks_of_32 = {i: f"bank bit {i}" for i in range(5)}
+logical = [f"c{i}" for i in range(5)] + [f"r{i}" for i in range(5)]
+draw.gf2_matrix(answer.matrix, banks_of_32, inputs=logical, asked=(0, 1, 2, 5, 6), title="All six shapes; asked: 4 x 8")
+
+# %% [markdown]
 # ## Rows that are no power of two
 #
 # **8 x 24.** XOR needs the columns to come in whole groups of 8, and 24 are three: row * 24 + (row ^ col) stays inside
 # the tile and is free for columns. `S<3,0,3>` over `(8,24):(24,1)` does it as well, although bits 3 to 5 of the offset
 # are not the row now: they are (3 row + col / 8) mod 8. The key is another one, but as 3 is odd, eight rows still give
 # eight different keys.
+#
+# So "8 x 24 cannot be written with the offset alone", as one reads, is wrong.
 #
 # **8 x 9, read in blocks of 4 x 2.** With rows of 9 the row is nowhere in the bits. Four rows are 9 apart: banks 0, 1,
 # 2, 3, and with the column beside them 1, 2, 3, 4. They collide, and no XOR of the column fixes it inside nine columns.
@@ -346,11 +455,34 @@ paired = [[9 * PLACES[r] + c for c in range(9)] for r in range(8)]
     "8x9, rows paired: 4x2": turns_on_8_banks(paired, 4, 2),
 }
 
+# %% tags=["lab"]
+BLOCK = [(r, c) for r in range(4) for c in range(2)]
+draw.before_after(
+    plain, paired, banks=8, mark=BLOCK, titles=("8 x 9, rows in order", "rows paired: 4 x 18"), title="8 x 9 in 4 x 2"
+)
+
+# %% tags=["lab"]
+draw.layout_grid(
+    [[18 * r + c for c in range(18)] for r in range(4)], banks=8, label="bank", title="The same memory, as 4 x 18"
+)
+
 # %% [markdown]
-# ## All of it, as facts
+# The solver finds that by itself. Row and column alone need no permutation; 8 x 9 with blocks of 4 x 2, on the toy,
+# needs nothing else; and the narrow tile from above, for which no legal swizzle was enough, has one over a permuted
+# layout:
+
+# %% tags=["lab"]
+print(design.solve((32, 32), 32, [(1, 32), (32, 1)]))
+print(design.solve((8, 9), 32, [(4, 2)], banks=8))
+print(design.solve((8, 4), 32, [(8, 1), (4, 2), (2, 4)], banks=8))
+
+# %% [markdown]
+# ## Check
+#
+# `cookbook check foundations/solving_for_a_swizzle` computes each claim of this page anew, by these lines:
 
 
-# %%
+# %% tags=["folded"]
 def pairs_are_solved(count: int = 100, offset_bits: int = 6, bank_bits: int = 3) -> bool:
     """Whether random pairs of accesses all have a kernel, and one that meets neither."""
     rng = random.Random(0)
@@ -365,6 +497,7 @@ def pairs_are_solved(count: int = 100, offset_bits: int = 6, bank_bits: int = 3)
 def facts() -> list[tuple[str, bool, str]]:
     """The claims: a name, whether it holds, what was found."""
     images = [swizzled(vector, *S303) & 7 for vector in COLUMN]
+    columns = [max(map(banks.count, banks)) for banks in of_column]
     everything = [(bits, base, shift) for bits in range(4) for base in range(4) for shift in range(max(bits, 1), 4)]
     agree = all(wavefronts(a, p) == brute(a, p) for a in (ROW, COLUMN, block(4, 2, 8)) for p in everything)
     illegal, narrow = ([wavefronts(access, p) for access in NARROW.values()] for p in ((3, 0, 2), (2, 0, 3)))
@@ -387,6 +520,7 @@ def facts() -> list[tuple[str, bool, str]]:
         ),
         ("ranks_as_counted", agree, f"ranks equal counting for {len(everything)} swizzles"),
         ("a_wider_tile", first["8x32: 1x8, 8x1"] == [(3, 0, 5)], f"8x32: {first['8x32: 1x8, 8x1']}"),
+        ("the_mask_alone_is_4_way", columns == [4, 4], f"8x32, (p & (7 << 5)) >> 3, and S<3,0,3>: {columns}"),
         (
             "a_narrower_tile",
             illegal == [1, 1, 1] and narrow == [1, 2, 1] and ask_cute(made_by_cute, 3, 0, 2) == "S<0,4,3>",
@@ -406,79 +540,8 @@ def facts() -> list[tuple[str, bool, str]]:
     ]
 
 
-[name for name, holds, _ in facts() if not holds]  # what does not hold
-
-# %% [markdown] tags=["lab"]
-# ## The matrix
-#
-# From here on the cells use the `cookbook` package, which draws what the cells above made, and checks it.
-#
-# `S<3,0,3>` as a matrix. Row y0 says: bit 0 of the address is bit 0 of the offset XOR bit 3. The three bank rows are in
-# colour, and the orange part is what the column read varies: rank 3, every row of it is different, so eight lanes find
-# eight banks.
-
 # %% tags=["lab"]
-from cookbook import draw, gf2
-from cookbook.solve import design
-from cookbook.swizzle import Swizzle
-
-BANK_ROWS = {0: "bank bit 0", 1: "bank bit 1", 2: "bank bit 2"}
-matrix = Swizzle(3, 0, 3).matrix(6)
-print("rank of the bank rows at the column's bits:", gf2.rank(matrix[:3, 3:]))
-draw.gf2_matrix(matrix, BANK_ROWS, asked=(3, 4, 5), title="S<3,0,3> on 8 x 8, and the column read")
-
-# %% [markdown] tags=["lab"]
-# Wider rows of 32, and the wrong swizzle there. `S<3,0,3>` leaves two bank rows empty there, rank 1 instead of 3, and
-# the column takes four wavefronts:
-
-# %% tags=["lab"]
-wrong = Swizzle(3, 0, 3).matrix(8)
-print("rank:", gf2.rank(wrong[:3, 5:]))
-draw.gf2_matrix(wrong, BANK_ROWS, asked=(5, 6, 7), title="The trap: S<3,0,3> on 8 x 32, and the column read")
-
-# %% [markdown] tags=["lab"]
-# ## The solver of this package
-#
-# `design.solve` does what `kernel` does, for tiles of up to 65536 elements and real banks, and then says what the map
-# *is*: a swizzle of the plain layout, one of a permuted layout, or neither. The six shapes at once:
-
-# %% tags=["lab"]
-six_shapes = [(1 << i, 32 >> i) for i in range(6)]
-answer = design.solve((32, 32), 32, six_shapes)
-print(answer.kind + ":", answer)
-print("wavefronts:", answer.wavefronts, "on the plain layout:", answer.before)
-print(answer.cute_code())
-
-# %% [markdown] tags=["lab"]
-# Row and column alone need no permutation, and a tile of 8 x 9 with blocks of 4 x 2, on the toy, needs nothing else:
-
-# %% tags=["lab"]
-print(design.solve((32, 32), 32, [(1, 32), (32, 1)]))
-print(design.solve((8, 9), 32, [(4, 2)], banks=8))
-print(design.solve((8, 4), 32, [(8, 1), (4, 2), (2, 4)], banks=8))
-
-# %% [markdown] tags=["lab"]
-# The last one is the narrow tile, for which no legal swizzle was enough: over a permuted layout there is one.
-#
-# And the three planes: no layout at all, with a proof that can be checked again.
-
-# %% tags=["lab"]
-try:
-    design.solve((2, 4), 32, [design.Span(tuple(plane)) for plane in PLANES], banks=4)
-except design.Unsolvable as error:
-    print(error)
-    print("the proof holds:", error.proof.check())
-
-# %% [markdown] tags=["lab"]
-# ## A map for six shapes, drawn
-#
-# Its matrix: the bank rows are the five lowest, and the row bits come in from the right in reversed order. The five
-# columns that a block uses have rank 5 in the coloured rows, whichever block it is.
-
-# %% tags=["lab"]
-banks_of_32 = {i: f"bank bit {i}" for i in range(5)}
-logical = [f"c{i}" for i in range(5)] + [f"r{i}" for i in range(5)]
-draw.gf2_matrix(answer.matrix, banks_of_32, inputs=logical, asked=(0, 1, 2, 5, 6), title="All six shapes; asked: 4 x 8")
+print("what does not hold:", [name for name, holds, _ in facts() if not holds])
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion

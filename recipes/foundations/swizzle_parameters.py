@@ -21,18 +21,39 @@
 #     runs_on: sm_80+
 #     path: global -> 16-byte pieces in swizzled rows -> 16-byte pieces of columns -> global
 #     instructions: [LDG.E.128, STS.128, LDS.128, STG.E.128]
+#     sources:
+#       - title: "reed, CuTe's Swizzle (Chinese): B, M and S on one picture"
+#         url: https://zhuanlan.zhihu.com/p/671419093
+#       - title: "Lei Mao, CuTe Swizzle: vectors"
+#         url: https://leimao.github.io/blog/CuTe-Swizzle/
+#       - title: "CUTLASS, swizzle.hpp: the definition"
+#         url: https://github.com/NVIDIA/cutlass/blob/main/include/cute/swizzle.hpp
+#       - title: "CUTLASS issue 1038, two layouts: which swizzle?"
+#         url: https://github.com/NVIDIA/cutlass/issues/1038
 # ---
 
 # %% [markdown]
 # # The swizzle parameters B, M and S
 #
 # **Claim.** `Swizzle<B,M,S>` is `col ^ row` with three knobs: **M** says how many elements stay together, **B** how
-# many bits are mixed, **S** how far above they are taken from. For a row-major tile whose sizes are powers of two, all
-# three follow from the row length, the element size and the vector that a thread moves. The rule that most articles
-# give fails for short rows and for small vectors; the one below does not.
+# many bits are mixed, **S** how far above them the other bits are read. For a row-major tile whose sizes are powers of
+# two, all three follow from the row length, the element size and the vector that a thread moves.
 #
-# [foundations/xor_swizzle](xor_swizzle.ipynb) built `col ^ row`; this page says it in the three numbers that CuTe
-# takes.
+# `Swizzle<3,2,3>` on a tile of 8 rows of 32, in elements. Columns are bits 0 to 4, rows bits 5 to 7: the swizzle reads
+# the row and changes the upper part of the column.
+
+# %% tags=["lab"]
+from cookbook import draw
+from cookbook.swizzle import Swizzle
+
+draw.swizzle_bits(Swizzle(3, 2, 3), fields={"column": 5, "row": 3})
+
+# %% [markdown]
+# With the right three numbers a column read of 32 rows of 64 halves takes 4 wavefronts, the least for 16 bytes a lane;
+# without a swizzle it takes 32. Nsight Compute's count stands [below](#counted-by-a-profiler). The rule that most
+# articles give for the three fails for short rows and for small vectors. The one below does not.
+#
+# [The XOR swizzle](xor_swizzle.ipynb) built `col ^ row`; this page says it in the three numbers that CuTe takes.
 
 # %%
 from collections.abc import Callable
@@ -76,7 +97,7 @@ swizzle(36, 3, 2, 3), f"yyy {yyy:08b}", f"zzz {zzz:08b}"
 # * **M**: 2^M neighbours stay neighbours. It is the size of a vector.
 # * **Period**: nothing above bit B + M + |S| matters, so the pattern repeats every 2^(B+M+|S|) elements.
 # * **Legal** when |S| >= B. Then what is read never changes, and applying the swizzle twice gives everything back. If
-# the   two overlapped it would still lose nothing, but it would no longer undo itself, and CuTe does not take it.
+#   the two overlapped it would still lose nothing, but it would no longer undo itself, and CuTe does not take it.
 # * **Negative S**: the bits that are read lie *below* the ones that change.
 
 
@@ -114,6 +135,9 @@ CASES = [(3, 2, 3), (2, 1, 2), (1, 4, 3), (2, 0, 5), (2, 3, -3)]
 # %%
 undoes_itself(3, 0, 3), undoes_itself(3, 0, 2), swizzle(8, 2, 3, -3)
 
+# %% tags=["lab"]
+draw.swizzle_bits(Swizzle(2, 3, -3), n=9)
+
 # %% [markdown]
 # ## On a tile: 8 rows of 32
 #
@@ -129,9 +153,20 @@ def column(rows: int, cols: int, col: int, B: int, M: int, S: int) -> list[int]:
 column(8, 32, 0, 3, 2, 3)
 
 # %% [markdown]
-# Each row starts 4 elements later than the one above. For floats that is right: 4 elements are 16 bytes, the widest
-# piece that a thread moves, and eight rows start in eight different groups of four banks. For *half* precision 4
-# elements are 8 bytes, and a 16-byte piece of 8 elements is torn in two:
+# The whole tile, by offset. Each row starts 4 elements later than the one above; four neighbours stay together (one
+# colour: 16 bytes of float).
+
+# %% tags=["lab"]
+draw.layout_grid(
+    [[swizzle(32 * row + col, 3, 2, 3) for col in range(32)] for row in range(8)],
+    title="Swizzle<3,2,3> on 8 x 32 floats, all columns",
+    mark=[(row, 0) for row in range(8)],
+)
+
+# %% [markdown]
+# For floats that is right: 4 elements are 16 bytes, the widest piece that a thread moves, and eight rows start in eight
+# different groups of four banks. For *half* precision 4 elements are 8 bytes, and a 16-byte piece of 8 elements is torn
+# in two:
 
 # %%
 {row: [swizzle(32 * row + i, 3, 2, 3) for i in range(8)] for row in (0, 1)}
@@ -144,6 +179,12 @@ column(8, 32, 0, 3, 2, 3)
 #
 # For rows of 64 half it is. But S + M = 6 says that the bits which are read begin at offset 2^6 = 64, and here 64 is
 # *two* rows. Rows 0 and 1 are read as 0, and so are rows 16 and 17: the period is 2^(3+3+3) = 512 elements, 16 rows.
+
+# %% [markdown]
+# `<3,3,3>` on rows of 32 begins to read at bit 6, and so misses the lowest row bit:
+
+# %% tags=["lab"]
+draw.swizzle_bits(Swizzle(3, 3, 3), fields={"column": 5, "row": 4})
 
 
 # %%
@@ -181,16 +222,19 @@ HALF
 #
 # ## The same tile, five swizzles: 32 rows of 16
 #
-# Now 4-byte elements, one at a time (M = 0), and rows of 16: half a round of the banks.
+# Now 4-byte elements, one at a time (M = 0), and rows of 16: half a round of the banks. Which rows does each swizzle
+# leave unchanged?
 
 # %%
 [(f"<{B},{M},{S}>", unchanged_rows(32, 16, B, M, S)) for B, M, S in ((4, 0, 4), (3, 0, 4), (3, 0, 3), (4, 0, 5))]
 
 # %% [markdown]
 # `<4,0,4>` reads all four bits just above the column: the pattern repeats after 16 rows. `<3,0,4>` reads three of them
-# and repeats after 8. `<3,0,3>` reads from *inside* the column: bits 3, 4 and 5, that is the top bit of the column and
-# two of the row, which comes to `col ^ (2 * (row mod 4) + col / 8)`. And `<4,0,5>` skips the lowest row bit, so rows go
-# in pairs.
+# and repeats after 8. `<4,0,5>` skips the lowest row bit, so rows go in pairs.
+#
+# `<3,0,3>` reads from *inside* the column: bits 3, 4 and 5, that is the top bit of the column and two of the row. In
+# one formula: `col ^ (2 * (row mod 4) + col / 8)`. So there is a law in both halves of a row: the right half is the
+# left half, XOR 1.
 
 
 # %%
@@ -205,8 +249,26 @@ def pairs_up(rows: int, cols: int, B: int, M: int, S: int) -> bool:
     return moved[0::2] == moved[1::2]
 
 
+def right_is_left_xor_1() -> bool:
+    """Whether, under <3,0,3>, places in the right half of every row are those of the left half, XOR 1."""
+    moved = [[swizzle(16 * r + c, 3, 0, 3) % 16 for c in range(16)] for r in range(32)]
+    return all(row[8 + c] - 8 == row[c] ^ 1 for row in moved for c in range(8))
+
+
 by_hand_is_right = all(swizzle(16 * r + c, 3, 0, 3) == 16 * r + by_hand(r, c) for r in range(32) for c in range(16))
-by_hand_is_right, pairs_up(32, 16, 4, 0, 5), pairs_up(32, 16, 4, 0, 4)
+by_hand_is_right, right_is_left_xor_1(), pairs_up(32, 16, 4, 0, 5), pairs_up(32, 16, 4, 0, 4)
+
+# %% tags=["lab"]
+HALVES = [[swizzle(16 * r + c, 3, 0, 3) % 16 for c in range(16)] for r in range(8)]
+draw.beside(
+    [
+        draw.number_grid([row[:8] for row in HALVES], "left: columns 0 to 7"),
+        draw.number_grid(
+            [row[8:] for row in HALVES], "right: columns 8 to 15", colours=[[x - 8 for x in row[8:]] for row in HALVES]
+        ),
+    ],
+    "<3,0,3> on rows of 16: the column at which each element is stored",
+)
 
 # %% [markdown]
 # ### Trap: "`<4,0,5>` is worse, because two rows share a pattern"
@@ -221,15 +283,35 @@ ON_16 = {
 {"32 rows on 32 banks": ON_32, "16 rows on 16 banks": ON_16}
 
 # %% [markdown]
+# The bank of each element, 32 rows of 16 floats on 32 banks. Column 0 is framed; red cells meet in a bank.
+
+# %% tags=["lab"]
+GRIDS = {spec: [[swizzle(16 * r + c, *spec) for c in range(16)] for r in range(32)] for spec in ON_32}
+draw.before_after(
+    *GRIDS.values(), mark=[(r, 0) for r in range(32)], titles=("<4,0,4>", "<4,0,5>"), title="32 rows of 16 on 32 banks"
+)
+
+# %% [markdown]
 # On 32 banks `<4,0,5>` is the free one. A row of 16 words is half a round, so rows 0 and 1 lie in different halves of
-# the banks anyway, and *need* no different pattern; `<4,0,4>` spends a bit on telling them apart and has none left for
-# rows 0 and 16, which meet. On a toy with 16 banks a row is a whole round, and it is the other way round. A swizzle is
-# not good or bad; it fits a row length and a number of banks.
+# the banks anyway, and *need* no different pattern. `<4,0,4>` spends a bit on telling them apart and has none left for
+# rows 0 and 16, which meet. On a toy with 16 banks a row is a whole round, and it is the other way round:
+
+# %% tags=["lab"]
+draw.before_after(
+    *(grid[:16] for grid in GRIDS.values()),
+    banks=16,
+    mark=[(r, 0) for r in range(16)],
+    titles=("<4,0,4>", "<4,0,5>"),
+    title="16 rows of 16 on a toy with 16 banks",
+)
+
+# %% [markdown]
+# A swizzle is not good or bad; it fits a row length and a number of banks.
 #
 # ## Choosing B, M and S
 #
-# The common rule, for rows of X elements of s bytes, read in vectors of N elements: M = log2 N, S = log2 X - M,
-# B = log2(128 / s) - M. It says: keep a vector together; read the row bits, which begin at X; mix as many as there are
+# The common rule, for rows of X elements of s bytes, read in vectors of N elements: M = log2 N, S = log2 X - M, B =
+# log2(128 / s) - M. It says: keep a vector together; read the row bits, which begin at X; mix as many as there are
 # vectors in 128 bytes, one round of the banks.
 
 
@@ -276,6 +358,16 @@ short, narrow = cut(common_rule(32, 2, 8)), common_rule(64, 2, 1)
     f"half 8 x 32, 16 bytes, {short}": wavefronts([2 * o for o in column(8, 32, 0, *short)], 16),
     f"half 32 x 64, 2 bytes, {narrow}": wavefronts([2 * o for o in column(32, 64, 0, *cut(narrow))], 2),
 }
+
+# %% [markdown]
+# Half, 8 rows of 32, in 16-byte pieces (a colour is four banks). Left `<2,3,2>`, the common rule cut down; right
+# `<2,3,3>`. Read a column of pieces downwards: each colour twice, and each once.
+
+# %% tags=["lab"]
+from cookbook.layouts import Layout, SmemLayout, evaluate
+
+TWO = {spec: SmemLayout(Layout((8, 32), (32, 1)), Swizzle(*spec).in_bytes(16), 16) for spec in ((2, 3, 2), (2, 3, 3))}
+draw.beside([draw.bank_grid(tile, title=f"<{','.join(map(str, spec))}>") for spec, tile in TWO.items()], "8 x 32 half")
 
 # %% [markdown]
 # The rule that holds counts in *vectors or words, whichever is larger*, because a bank is a word wide. Let t be how
@@ -344,8 +436,15 @@ def _verdict(X: int, s: int, N: int, spec: tuple[int, int, int]) -> str:
 sweep(rule, 32), sweep(common_rule, 32)
 
 # %% [markdown]
-# This page's rule first, then the common one, for rows of up to 32 elements; the cells at the end go further.
-#
+# This page's rule first, then the common one, for rows of up to 32 elements. And further, up to 256, with the common
+# rule cut down too:
+
+# %% tags=["lab"]
+RULES = {"common": common_rule, "common, B cut to S": lambda *case: cut(common_rule(*case)), "this page's": rule}
+for name, choose in RULES.items():
+    print(f"{name:20}", sweep(choose, 256))
+
+# %% [markdown]
 # ## The kernel
 #
 # Half, 32 rows of 64, 16 bytes a lane: the rule gives `<3,3,3>` in elements, `<3,4,3>` in bytes, which is the swizzle
@@ -430,10 +529,10 @@ def columns(x: torch.Tensor, bits: int = 3) -> torch.Tensor:
 
 
 # %% [markdown]
-# ## What a profiler should count
+# ## Counted by a profiler
 #
 # Which element each lane begins with, at every step of the two loops. With `smem_layout` that predicts the wavefronts
-# of both instructions of both kernels, and the cells at the end have them counted.
+# of both instructions of both kernels:
 
 
 # %%
@@ -458,12 +557,24 @@ def try_out(bits: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 # %% [markdown]
-# ## The facts
+# Nsight Compute counts the wavefronts of every instruction of a kernel that runs. `cookbook check
+# foundations/swizzle_parameters --tools --record` has it look at both kernels, and holds each instruction against
+# `cookbook.banks`:
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.publish.study_tables import counted_table
+
+Markdown(counted_table("foundations/swizzle_parameters"))
+
+# %% [markdown]
+# ## Check
 #
-# Each one computed when it is asked for, with the functions above.
+# `cookbook check foundations/swizzle_parameters` computes each claim of this page anew, by these lines:
 
 
-# %%
+# %% tags=["folded"]
 def facts() -> list[tuple[str, bool, str]]:
     """The claims: a name, whether it holds, what was found."""
     knobs = all((together(B, M, S), period(B, M, S)) == (1 << M, 1 << (B + M + abs(S))) for B, M, S in CASES)
@@ -488,7 +599,8 @@ def facts() -> list[tuple[str, bool, str]]:
         ),
         (
             "32_rows_of_16",
-            still_4 == [0, 16] and still_3 == [0, 8, 16, 24] and by_hand_is_right and pairs_up(32, 16, 4, 0, 5)
+            still_4 == [0, 16] and still_3 == [0, 8, 16, 24] and by_hand_is_right
+            and right_is_left_xor_1() and pairs_up(32, 16, 4, 0, 5)
             and list(ON_32.values()) == [2, 1] and list(ON_16.values()) == [1, 2],
             f"unchanged: {still_4}, {still_3}; on 32 banks {ON_32}, on 16 {ON_16}",
         ),
@@ -501,97 +613,9 @@ def facts() -> list[tuple[str, bool, str]]:
     ]  # fmt: skip
 
 
-# %% [markdown] tags=["lab"]
-# ## The facts
-#
-# The `cookbook` package draws, and compares what the cells above counted with a model of its own and with CuTe. First
-# the facts, as they are computed just now.
-
-# %% tags=["lab"]
-from cookbook import banks, draw
-from cookbook.layouts import Layout, SmemLayout, evaluate
-from cookbook.swizzle import Swizzle
-
-for name, holds, detail in facts():
-    print(f"{'holds' if holds else 'FAILS'} {name}\n      {detail}")
-
-# %% [markdown] tags=["lab"]
-# ## The wiring
-#
-# `<3,2,3>` on 8 rows of 32, in elements. Columns are bits 0 to 4, rows bits 5 to 7: the swizzle reads the row and
-# changes the upper part of the column.
-
-# %% tags=["lab"]
-draw.swizzle_bits(Swizzle(3, 2, 3), fields={"column": 5, "row": 3})
-
-# %% [markdown] tags=["lab"]
-# `<3,3,3>` on the same tile begins to read at bit 6, and so misses the lowest row bit:
-
-# %% tags=["lab"]
-draw.swizzle_bits(Swizzle(3, 3, 3), fields={"column": 5, "row": 4})
-
-# %% [markdown] tags=["lab"]
-# And a negative shift, which reads below:
-
-# %% tags=["lab"]
-draw.swizzle_bits(Swizzle(2, 3, -3), n=9)
-
-# %% [markdown] tags=["lab"]
-# ## Torn vectors
-#
-# Rows of 32 under `<3,2,3>`, by offset. Four neighbours stay together (one colour, 16 bytes of float); of eight, the
-# two halves change places in every odd row.
-
-# %% tags=["lab"]
-draw.layout_grid(
-    [[swizzle(32 * row + col, 3, 2, 3) for col in range(16)] for row in range(8)],
-    title="Swizzle<3,2,3> on 8 x 32 floats, columns 0 to 15",
-    mark=[(row, 0) for row in range(8)],
-)
-
-# %% [markdown] tags=["lab"]
-# Half, 8 rows of 32, in 16-byte pieces (a colour is four banks). `<2,3,2>`, the common rule cut down, then `<2,3,3>`.
-# Read a column of pieces downwards: each colour twice, and then each once.
-
-# %% tags=["lab"]
-draw.bank_grid(SmemLayout(Layout((8, 32), (32, 1)), Swizzle(2, 3, 2).in_bytes(16), 16))
-
-# %% tags=["lab"]
-draw.bank_grid(SmemLayout(Layout((8, 32), (32, 1)), Swizzle(2, 3, 3).in_bytes(16), 16))
-
-# %% [markdown] tags=["lab"]
-# ## `<4,0,4>` and `<4,0,5>`
-#
-# The bank of each element, 32 rows of 16 floats on 32 banks. Column 0 is framed; red cells meet in a bank.
-
-# %% tags=["lab"]
-GRIDS = {spec: [[swizzle(16 * r + c, *spec) for c in range(16)] for r in range(32)] for spec in ON_32}
-draw.before_after(
-    *GRIDS.values(), mark=[(r, 0) for r in range(32)], titles=("<4,0,4>", "<4,0,5>"), title="32 rows of 16 on 32 banks"
-)
-
-# %% tags=["lab"]
-draw.before_after(
-    *(grid[:16] for grid in GRIDS.values()),
-    banks=16,
-    mark=[(r, 0) for r in range(16)],
-    titles=("<4,0,4>", "<4,0,5>"),
-    title="16 rows of 16 on a toy with 16 banks",
-)
-
-# %% [markdown] tags=["lab"]
-# ## The rules, over all cases
-
-# %% tags=["lab"]
-RULES = {"common": common_rule, "common, B cut to S": lambda *case: cut(common_rule(*case)), "this page's": rule}
-for name, choose in RULES.items():
-    print(f"{name:20}", sweep(choose, 256))
-
-# %% [markdown] tags=["lab"]
-# ## Compared with CuTe
-#
-# `cute.make_swizzle` on the tiles above, element by element; and what it does with an illegal one: nothing is raised,
-# and the identity comes back. `cookbook.swizzle` refuses.
+# %% [markdown]
+# Compared with CuTe: `cute.make_swizzle` on the tiles above, element by element; and what it does with an illegal one:
+# nothing is raised, and the identity comes back. `cookbook.swizzle` refuses.
 
 # %% tags=["lab"]
 TILES = [
@@ -632,6 +656,8 @@ except ValueError as error:
 # The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
+from cookbook import banks
+
 for bits in (0, 3):
     layout = evaluate(smem_layout, bits, element_bits=16)
     places = layout.byte_offsets()[:, ::8]
@@ -643,20 +669,6 @@ for bits in (0, 3):
 from cookbook import lab
 
 lab.check_cells("foundations/swizzle_parameters")
-
-# %% [markdown] tags=["lab"]
-# ## Counted by a profiler
-#
-# Nsight Compute counts the wavefronts of every instruction of a kernel that runs.
-# `cookbook check foundations/swizzle_parameters --tools --record` has it look at both kernels, and holds each
-# instruction against `cookbook.banks`:
-
-# %% tags=["lab"]
-from IPython.display import Markdown
-
-from cookbook.publish.study_tables import counted_table
-
-Markdown(counted_table("foundations/swizzle_parameters"))
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion

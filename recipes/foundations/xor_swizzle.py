@@ -21,6 +21,11 @@
 #     runs_on: sm_80+
 #     path: global -> swizzled rows of shared memory -> columns of shared memory -> global
 #     instructions: [STS, LDS, STG]
+#     sources:
+#       - title: "brod4910, Mythical CUDA: Data Swizzling, the toy GPU and the small tiles"
+#         url: https://github.com/brod4910/mythical-cuda
+#       - title: "wangyu.me, how a swizzle works (Chinese), to click on"
+#         url: https://wangyu.me/posts/cuda/swizzle/
 # ---
 
 # %% [markdown]
@@ -29,9 +34,23 @@
 # **Claim.** Store element (row, col) at column `col ^ row` of its row, and every row *and* every column of the tile is
 # spread over the banks. It costs one XOR where you store and the same XOR where you load. It stays inside the tile
 # under one condition, which is often told wrongly.
+
+# %% tags=["lab"]
+from cookbook import banks, draw
+
+draw.beside([draw.truth_tables(("xor",), "XOR of two bits"), draw.xor_column(0, 8)], "Why a column becomes free")
+
+# %% [markdown]
+# XOR compares two bits: 1 where they differ, 0 where they are equal. XOR of two numbers does that bit by bit. **A
+# column becomes free because all its elements have the same column and different rows, so `row ^ col` is different in
+# each row.** On 8 banks that is 1 wavefront in place of 8; on a GPU's 32 banks, 1 in place of 32, as Nsight Compute
+# counts [below](#counted-by-a-profiler).
+#
+# Two facts about XOR carry this page. It undoes itself: `(a ^ b) ^ b` is `a`, so the load finds what the store put
+# away. And it has no carry: bits do not disturb each other.
 #
 # Everything here runs on a *toy GPU*: 8 threads and 8 banks, a bank one column wide. An access takes as many wavefronts
-# as the busiest bank has different elements to give (see [foundations/bank_conflicts](bank_conflicts.ipynb)).
+# as the busiest bank has different elements to give ([bank conflicts](bank_conflicts.ipynb)).
 
 # %%
 from collections.abc import Callable
@@ -59,16 +78,31 @@ swizzled_rows(2, 2)
 
 # %% [markdown]
 # Two rows of *three*, and it breaks: element (1, 2) is to be stored in column 3, and there is none. Four rows of six
-# break in rows 2 and 3.
-
-# %%
-swizzled_rows(2, 3)
+# break in rows 2 and 3:
 
 # %%
 swizzled_rows(4, 6)
 
 # %% [markdown]
-# Column 6 of row 2 is the first element of row 3. Nothing crashes; two elements share a place and one of them is lost,
+# Drawn: a number is the column that an element is stored at. Framed cells have left their row.
+
+# %% tags=["lab"]
+DRAWN = {(rows, cols): swizzled_rows(rows, cols) for rows, cols in ((2, 2), (2, 3), (4, 6))}
+draw.beside(
+    [
+        draw.number_grid(
+            table,
+            f"{rows} x {cols}",
+            mark=[(r, c) for r in range(rows) for c in range(cols) if table[r][c] >= cols],
+        )
+        for (rows, cols), table in DRAWN.items()
+    ],
+    "The column at which each element is stored",
+    columns=3,
+)
+
+# %% [markdown]
+# Column 6 of row 2 is the first element of row 3. Nothing crashes. Two elements share a place and one of them is lost,
 # or an element lies behind the end of the tile, where something else begins:
 
 
@@ -86,8 +120,15 @@ def places_inside(rows: int, cols: int) -> int:
 {f"{rows} x {cols}": (rows * cols, places_inside(rows, cols)) for rows, cols in ((2, 2), (2, 3), (4, 6), (4, 8))}
 
 # %% [markdown]
-# (elements, places they take). That is the danger: wrong numbers, and no error.
-#
+# (elements, places they take). That is the danger: wrong numbers, and no error. In 4 x 6, which places are shared,
+# which lie behind the end, and which stay empty:
+
+# %% tags=["lab"]
+went = offsets(4, 6)
+print("shared:", sorted({o for o in went if went.count(o) > 1}), "behind:", sorted(o for o in went if o >= 24), end=" ")
+print("empty:", sorted(set(range(24)) - set(went)))
+
+# %% [markdown]
 # ### Trap: "it is safe when the columns are divisible by four"
 #
 # It is for four rows. For eight, look at 8 x 12 and 8 x 20, both divisible by four, and at 8 x 24:
@@ -116,8 +157,19 @@ def law(rows: int, cols: int) -> bool:
 all(stays_inside(rows, cols) == law(rows, cols) for rows in range(1, 33) for cols in range(1, 130))
 
 # %% [markdown]
-# True: the law and the search agree on more than four thousand tiles. A tile of 24 columns needs no padding to 32.
-#
+# True: the law and the search agree on more than four thousand tiles. A tile of 24 columns needs no padding to 32: it
+# is three blocks of eight columns, and each is a Sudoku of its own.
+
+# %% tags=["lab"]
+draw.layout_grid(
+    [[row * 24 + (col ^ row) for col in range(24)] for row in range(8)],
+    banks=8,
+    label="bank",
+    mark=[(row, 9) for row in range(8)],
+    title="8 x 24 with col ^ row: column 9 on 8 banks",
+)
+
+# %% [markdown]
 # ## The toy GPU transposes
 #
 # In: an 8 x 8 matrix. For each of its rows, thread t stores element (row, t) into shared memory. Then, after a
@@ -168,8 +220,15 @@ output, took = transpose(GIVEN, plain_store, plain_load)
 output == WANTED, took, sum(took)
 
 # %% [markdown]
-# Right, but each load takes eight wavefronts: 8 stores in 8 wavefronts, 8 loads in 64. Now the same with an XOR in both
-# functions. Element (row, t) is stored in slot `t ^ row`. Who wants element (t, i) looks in row t, slot `i ^ t`.
+# Right, but each load takes eight wavefronts: 8 stores in 8 wavefronts, 8 loads in 64. At the first load all eight
+# threads stand at bank 0:
+
+# %% tags=["lab"]
+draw.toy_transpose(plain_store, plain_load, step=N, title="Without the swizzle: the first load")
+
+# %% [markdown]
+# Now the same with an XOR in both functions. Element (row, t) is stored in slot `t ^ row`. Who wants element (t, i)
+# looks in row t, slot `i ^ t`.
 
 
 # %%
@@ -185,9 +244,23 @@ output, took = transpose(GIVEN, store, load)
 output == WANTED, took, sum(took)
 
 # %% [markdown]
-# Sixteen wavefronts in place of 72. The stores took one wavefront before and take one wavefront now: within a row the
-# XOR only changes the order. Half of the work costs nothing, and all of the gain is in the loads.
-#
+# Sixteen wavefronts in place of 72. The stores took one wavefront before and take one now: within a row the XOR only
+# changes the order. All of the gain is in the loads. The picture moves (rest the pointer on it to stop it): eight
+# stores, then eight loads. A colour is a column of the input; it ends as a row of the output.
+
+# %% tags=["lab"]
+draw.toy_transpose(store, load, title="With the swizzle: 8 x 8 transpose on the toy GPU")
+
+# %% [markdown]
+# Standing still, the last store and the first load:
+
+# %% tags=["lab"]
+draw.toy_transpose(store, load, step=N - 1, title="With the swizzle: the last store")
+
+# %% tags=["lab"]
+draw.toy_transpose(store, load, step=N, title="With the swizzle: the first load")
+
+# %% [markdown]
 # You can watch the conflict go. Swizzle only row 0, then rows 0 and 1, and so on, and read column 0 each time:
 
 
@@ -198,6 +271,9 @@ def column_wavefronts(swizzled_up_to: int, col: int) -> int:
 
 
 [column_wavefronts(row, 0) for row in range(N)]
+
+# %% tags=["lab"]
+draw.swizzle_progress(lambda row, col: (row, col ^ row))
 
 # %% [markdown]
 # ### Trap: swizzling the load by its own row
@@ -214,6 +290,9 @@ def wrong_load(i: int, t: int) -> tuple[int, int]:
 
 output, took = transpose(GIVEN, store, wrong_load)
 {"is the transpose": output == WANTED, "is the input": output == GIVEN, "wavefronts": sum(took)}
+
+# %% tags=["lab"]
+draw.toy_transpose(store, wrong_load, step=-1, title="The trap: shared[i][i ^ t] gives back the input")
 
 # %% [markdown]
 # ### Trap: no barrier
@@ -244,9 +323,51 @@ sum(value is None for row in transpose_without_barrier(GIVEN) for value in row)
 #
 # ## Larger matrices: tiles
 #
-# A 16 x 16 matrix is 2 x 2 tiles of 8 x 8. In memory its rows are 16 apart (the *pitch*), and the next tile to the
-# right begins 8 further (the tile offset), the next one below 8 x 16. Tile (I, J) of the input becomes tile (J, I) of
-# the output: the tiles change places, and each is transposed inside.
+# A 16 x 16 matrix is 2 x 2 tiles of 8 x 8. In memory its rows are 16 apart (the *pitch*). The next tile to the right
+# begins 8 further, the next one below 8 x 16 further. A kernel on a grid of 2 x 2 blocks, one tile each, must say both:
+
+
+# %%
+def index_of(block: tuple[int, int], i: int, t: int) -> int:
+    """Where element (i, t) of a block's tile lies in a 16 x 16 matrix: pitch 16, tiles 8 rows and 8 columns apart."""
+    return (i + 8 * block[0]) * 16 + (t + 8 * block[1])
+
+
+def wrong_index(block: tuple[int, int], i: int, t: int) -> int:
+    """A published version: the pitch of the tile, and blocks one row apart."""
+    return (i + 1 * block[0]) * 8 + (t + 8 * block[1])
+
+
+PLACES = [((r // 8, c // 8), r % 8, c % 8) for r in range(16) for c in range(16)]  # of every element, row by row
+{
+    f.__name__: (sum(f(*place) == n for n, place in enumerate(PLACES)), len({f(*place) for place in PLACES}))
+    for f in (index_of, wrong_index)
+}
+
+# %% [markdown]
+# (elements that are read from their own place, different places read), of 256. The wrong one is right for 16 elements
+# only: it has the pitch of the tile, 8, and takes the next tile down one row further, because a block of the grid was
+# one thread high. Drawn: the number that each block reads for each element; framed, those that are right.
+
+
+# %% tags=["lab"]
+def read_by(index):
+    return [[index(*PLACES[16 * r + c]) for c in range(16)] for r in range(16)]
+
+
+BLOCKS = [[2 * (r // 8) + c // 8 for c in range(16)] for r in range(16)]
+RIGHT_ONES = [divmod(n, 16) for n, place in enumerate(PLACES) if wrong_index(*place) == n]
+draw.beside(
+    [
+        draw.number_grid(read_by(index_of), "right: (i + 8 by) 16 + t + 8 bx", colours=BLOCKS),
+        draw.number_grid(read_by(wrong_index), "wrong: (i + by) 8 + t + 8 bx", colours=BLOCKS, mark=RIGHT_ONES),
+    ],
+    "16 x 16 on a 2 x 2 grid of blocks: a colour is a block",
+    columns=1,
+)
+
+# %% [markdown]
+# Tile (I, J) of the input becomes tile (J, I) of the output: the tiles change places, and each is transposed inside.
 
 
 # %%
@@ -353,11 +474,10 @@ def transpose_tile(x: torch.Tensor, bits: int = 5) -> torch.Tensor:
 
 
 # %% [markdown]
-# ## What a profiler should count
+# ## Counted by a profiler
 #
 # Step *i* of the first loop stores row *i*, step *i* of the second loads column *i*, with the swizzle and without it:
-# only `smem_layout` differs. The cells at the end predict the wavefronts of both instructions from these and have them
-# counted.
+# only `smem_layout` differs. These two lines predict the wavefronts of both instructions:
 
 
 # %%
@@ -382,12 +502,24 @@ def try_out(bits: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 # %% [markdown]
-# ## The facts
+# Nsight Compute counts the wavefronts of every instruction of a kernel that runs. `cookbook check
+# foundations/xor_swizzle --tools --record` has it look at both kernels, and holds each instruction against
+# `cookbook.banks`:
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.publish.study_tables import counted_table
+
+Markdown(counted_table("foundations/xor_swizzle"))
+
+# %% [markdown]
+# ## Check
 #
-# Each one computed when it is asked for, with the functions above.
+# `cookbook check foundations/xor_swizzle` computes each claim of this page anew, by these lines:
 
 
-# %%
+# %% tags=["folded"]
 def facts() -> list[tuple[str, bool, str]]:
     """The claims: a name, whether it holds, what was found."""
     two, three, six = swizzled_rows(2, 2), swizzled_rows(2, 3), swizzled_rows(4, 6)
@@ -397,6 +529,7 @@ def facts() -> list[tuple[str, bool, str]]:
     falling = [column_wavefronts(row, 0) for row in range(N)]
     wrong, _ = transpose(GIVEN, store, wrong_load)
     tiled, spent = transpose_tiled(list(range(256)), 16)
+    indexed = [sum(f(*place) == n for n, place in enumerate(PLACES)) for f in (index_of, wrong_index)]
     early = sum(value is None for row in transpose_without_barrier(GIVEN) for value in row)
     return [
         (
@@ -422,100 +555,20 @@ def facts() -> list[tuple[str, bool, str]]:
             f"shared[i][i ^ t] gives the input: {wrong == GIVEN}; no barrier: {early} of 64 read too early; "
             f"16x16: {spent} wavefronts",
         ),
+        ("the_index_of_16_x_16", indexed == [256, 16], f"read from their own place, right and wrong index: {indexed}"),
     ]
 
 
-# %% [markdown] tags=["lab"]
-# ## The facts
-#
-# The `cookbook` package draws, and compares what the cells above counted with a model of its own and with CuTe. First
-# the facts, as they are computed just now.
-
-# %% tags=["lab"]
-from cookbook import banks, draw
-from cookbook.layouts import evaluate
-from cookbook.swizzle import Swizzle
-
-for name, holds, detail in facts():
-    print(f"{'holds' if holds else 'FAILS'} {name}\n      {detail}")
-
-# %% [markdown] tags=["lab"]
-# ## 4 x 6
-#
-# The number in a cell is where its element goes. What leaves row 2 lands in row 3, on top of what is there; what leaves
-# row 3 lands behind the tile.
-
-# %% tags=["lab"]
-draw.layout_grid(
-    [[row * 6 + (col ^ row) for col in range(6)] for row in range(4)], banks=8, title="4 x 6 with col ^ row"
-)
-
-# %% [markdown] tags=["lab"]
-# In numbers: places that two elements share, places behind the end, and places that stay empty.
-
-# %% tags=["lab"]
-went = offsets(4, 6)
-print("shared:", sorted({o for o in went if went.count(o) > 1}), "behind:", sorted(o for o in went if o >= 24), end=" ")
-print("empty:", sorted(set(range(24)) - set(went)))
-
-# %% [markdown] tags=["lab"]
-# 8 x 24, on the other hand, is three blocks of eight columns, and each is a Sudoku of its own.
-
-# %% tags=["lab"]
-draw.layout_grid(
-    [[row * 24 + (col ^ row) for col in range(24)] for row in range(8)],
-    banks=8,
-    label="bank",
-    mark=[(row, 9) for row in range(8)],
-    title="8 x 24 with col ^ row: column 9 on 8 banks",
-)
-
-# %% [markdown] tags=["lab"]
-# ## The transpose, frame by frame
-#
-# Without the swizzle, at the first load: all eight threads stand at bank 0.
-
-# %% tags=["lab"]
-draw.toy_transpose(plain_store, plain_load, step=N, title="Without the swizzle: the first load")
-
-# %% [markdown] tags=["lab"]
-# With it, moving (rest the pointer on the picture to stop it): eight stores, then eight loads. A colour is a column of
-# the input; it ends as a row of the output.
-
-# %% tags=["lab"]
-draw.toy_transpose(store, load, title="With the swizzle: 8 x 8 transpose on the toy GPU")
-
-# %% [markdown] tags=["lab"]
-# Standing still, the last store and the first load:
-
-# %% tags=["lab"]
-draw.toy_transpose(store, load, step=N - 1, title="With the swizzle: the last store")
-
-# %% tags=["lab"]
-draw.toy_transpose(store, load, step=N, title="With the swizzle: the first load")
-
-# %% [markdown] tags=["lab"]
-# How the conflict goes, row by row:
-
-# %% tags=["lab"]
-draw.swizzle_progress(lambda row, col: (row, col ^ row))
-
-# %% [markdown] tags=["lab"]
-# And the trap: free of conflicts, and wrong.
-
-# %% tags=["lab"]
-draw.toy_transpose(store, wrong_load, step=-1, title="The trap: shared[i][i ^ t] gives back the input")
-
-# %% [markdown] tags=["lab"]
-# ## Compared
-#
+# %% [markdown]
 # `col ^ row` on 8 x 8 is CuTe's `Swizzle<3,0,3>` over `(8,8):(8,1)`. The kernel's layout is asked from CuTe itself, and
-# its row and its column are counted on the 32 banks.
-#
-# The check is of the cells above: edit one, run it, and check again.
+# its row and its column are counted on the 32 banks. The last cell checks the cells above: edit one, run it, and check
+# again.
 
 # %% tags=["lab"]
 import numpy as np
+
+from cookbook.layouts import evaluate
+from cookbook.swizzle import Swizzle
 
 
 def by_cute():
@@ -535,20 +588,6 @@ for bits in (0, 5):
 from cookbook import lab
 
 lab.check_cells("foundations/xor_swizzle")
-
-# %% [markdown] tags=["lab"]
-# ## Counted by a profiler
-#
-# Nsight Compute counts the wavefronts of every instruction of a kernel that runs.
-# `cookbook check foundations/xor_swizzle --tools --record` has it look at both kernels, and holds each instruction
-# against `cookbook.banks`:
-
-# %% tags=["lab"]
-from IPython.display import Markdown
-
-from cookbook.publish.study_tables import counted_table
-
-Markdown(counted_table("foundations/xor_swizzle"))
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion

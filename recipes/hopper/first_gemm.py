@@ -22,6 +22,10 @@
 #     path: tma -> shared memory, no swizzle -> wgmma -> stores of single elements
 #     instructions:
 #       sm_90a: [UTMALDG.2D, HGMMA, SYNCS, WARPGROUP.DEPBAR, STG.E.U16]
+#     sources:
+#       - {title: "PTX ISA, cp.async.bulk.tensor", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-tensor"}
+#       - {title: "PTX ISA, mbarrier", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier"}
+#       - {title: "PTX ISA, wgmma", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions"}
 # ---
 
 # %% [markdown]
@@ -484,6 +488,12 @@ Markdown(table(["clocks", *steps], [list(row) for row in zip(labels, *columns, s
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# The `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as recorded.
+
+# %% tags=["lab"]
+lab.compare("hopper/first_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
 # This kernel and its peers, timed in one run on a GPU:
 
 # %% tags=["lab"]
@@ -494,7 +504,4 @@ Markdown(results_table("hopper/first_gemm"))
 #
 # A GEMM for Hopper is two instructions and three waits. What makes it slow can be counted from its layout. Next: [TMA
 # swizzle modes in a GEMM](swizzle_modes_gemm.ipynb). To use this one: `cookbook copy hopper/first_gemm my_gemm.py`,
-# then `from my_gemm import matmul`. Sources: PTX ISA,
-# [TMA](https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-tensor),
-# [mbarrier](https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier),
-# [wgmma](https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions).
+# then `from my_gemm import matmul`.

@@ -25,14 +25,27 @@
 #     instructions:
 #       sm_90a: [UTMALDG.2D, QGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
 #     bench_shapes: [[8192, 8192, 8192], [4096, 4096, 4096], [4096, 7168, 2048]]
+#     sources:
+#       - {title: "PTX ISA, wgmma.mma_async", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions-wgmma-mma"}
+#       - {title: "PTX ISA, shared-memory layouts of wgmma", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-shared-memory-layout"}
+#       - {title: "PTX ISA, tensors: swizzling modes", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tensor-swizzling-modes"}
 # ---
 
 # %% [markdown]
 # # FP8 operands with row-wise scales
 #
-# **Claim.** `C = (A * scale_a) @ (B * scale_b)`, where A and B are 8-bit floats (e4m3 or e5m2), each row of A and each
-# column of B has a float32 scale factor, and C is bfloat16 or float16. Half the bytes of bfloat16 operands and twice
-# the rate of the tensor cores: 4096 multiply-adds of an SM in a clock. Three questions are new:
+# **Claim.** `C = (A * scale_a) @ (B * scale_b)` with 8-bit floats: half the bytes of bfloat16 operands, and twice the
+# rate of the tensor cores.
+
+# %% tags=["lab"]
+from cookbook import draw, lab
+from cookbook.layouts import evaluate
+
+lab.gain("hopper/fp8_gemm", (8192, 8192, 8192), over=["promoted", "torch._scaled_mm, slow accumulation"])
+
+# %% [markdown]
+# A and B are e4m3 or e5m2. Each row of A and each column of B has a float32 scale factor. C is bfloat16 or float16. An
+# SM does 4096 multiply-adds a clock. Three questions are new:
 #
 # * **What becomes of the swizzle?** In bytes, nothing. In elements it has another name.
 # * **Where do scale factors go?** Into the epilogue: they come out of the sum over K.
@@ -163,7 +176,7 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # operands K-major only.
 
 
-# %%
+# %% tags=["folded"]
 E4M3, E5M2 = cutlass.Float8E4M3FN, cutlass.Float8E5M2
 ELEMENT, SCALE, BLOCK = E4M3, cutlass.Float32, 0  # what the checks multiply; 0: a row has one scale factor
 
@@ -219,14 +232,11 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
     return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, cute.make_tiled_mma(wgmma(config.epi_n), (1, 1, 1))))
 
 
-# %% tags=["lab"]
-from cookbook import draw
-from cookbook.layouts import evaluate
-
-draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, element_bits=8).a)
-
 # %% [markdown] tags=["lab"]
 # The eight rows of an atom of A. A cell is a chunk of 16 bytes, here 16 elements. Chunk `c` of row `r` lies at `c ^ r`.
+
+# %% tags=["lab"]
+draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, element_bits=8).a)
 
 # %% [markdown]
 # ## The tile scheduler
@@ -235,7 +245,7 @@ draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16, element_bits=8).a)
 # the numbers `first`, `first + step`, ...; `first` comes from a table, as [below](#gpc-aware-remapping).
 
 
-# %%
+# %% tags=["folded"]
 class Schedule(NamedTuple):
     """Which work tiles a cluster computes: numbers `first`, `first + step`, ..., `count` of them."""
 
@@ -325,7 +335,7 @@ def produce(pipe, schedule: Schedule, k_tiles, a: Load, b: Load, config: cutlass
 # %% [markdown]
 # ## The consumers: fast and promoted
 #
-# `accumulate` is the main loop as ever: all k-tiles are added up in the accumulators. `promote` begins at zero every
+# `accumulate` is the usual main loop: all k-tiles are added up in the accumulators. `promote` begins at zero every
 # `promote_every` k-tiles, waits until the accumulators are complete, and adds them to `total`. While one warpgroup
 # adds, the other one's wgmmas keep the tensor cores busy.
 
@@ -725,7 +735,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, a=E4M3, b=E4M3, 
 # that out: `calibrate(gpcs=launch_order())`. A checkout keeps it after `cookbook calibrate hopper/fp8_gemm`.
 
 
-# %%
+# %% tags=["folded"]
 @dataclass(frozen=True)
 class Calibration:
     """What the remapping knows of one chip: the default is of an H200."""
@@ -862,6 +872,13 @@ lab.check_cells("hopper/fp8_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch._scaled_mm`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("hopper/fp8_gemm", matmul, (8192, 8192, 8192))
+
+# %% [markdown] tags=["lab"]
 # Peers: `torch._scaled_mm` with row-wise scales, with `use_fast_accum` and without, interleaved with ours in one run.
 
 # %% tags=["lab"]
@@ -875,10 +892,12 @@ Markdown(results_table("hopper/fp8_gemm"))
 # with every second k-tile: then it is level with torch's slow accumulation or ahead, at an error that bfloat16 hides.
 #
 # **What limits it.** The GPU runs at its power limit in all of these runs. There the clock follows the energy that a
-# kernel needs: a pause of the tensor cores is partly won back, for a GPU that rests takes less power and runs faster
-# afterwards. The pause here is the end of a work tile, where both warpgroups scale and round at the same time. A
-# scheduler has two of their warps, each with 256 multiplications and 64 conversions: at least 900 clocks, beside 16
-# k-tiles of 1024 clocks where K is 2048 (5%), and beside 64 of them where K is 8192 (1.4%).
+# kernel needs. A pause of the tensor cores costs less than its time, for a GPU that rests takes less power and runs
+# faster afterwards.
+#
+# The pause here is the end of a work tile, where both warpgroups scale and round at the same time. A scheduler has two
+# of their warps, each with 256 multiplications and 64 conversions: at least 900 clocks. A work tile has 16 k-tiles of
+# 1024 clocks where K is 2048 (5%), and 64 of them where K is 8192 (1.4%).
 #
 # Three ways around it were tried, and gained nothing:
 #

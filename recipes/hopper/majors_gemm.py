@@ -28,6 +28,10 @@
 #     instructions:
 #       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
 #     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192]]
+#     sources:
+#       - {title: "PTX ISA, wgmma.mma_async", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions-wgmma-mma"}
+#       - {title: "PTX ISA, shared-memory layouts of wgmma", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-shared-memory-layout"}
+#       - {title: "PTX ISA, tensors: swizzling modes", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tensor-swizzling-modes"}
 # ---
 
 # %% [markdown]
@@ -35,9 +39,16 @@
 #
 # **Claim.** `wgmma` reads a tile along K or along M and N at the same rate, so an operand needs no transpose: its atom
 # is mirrored, its boxes lie the other way, and the instruction gets one bit.
-#
-# [The page before](tuned_gemm.ipynb) takes A and B *K-major*: the elements that are multiplied and summed lie next
-# to each other, as in `x @ weight.T`. Most products of a training step are not like that:
+
+# %% tags=["lab"]
+from cookbook import draw, lab
+from cookbook.layouts import evaluate
+
+lab.gain("hopper/majors_gemm", (8192, 8192, 8192), majors="nn")
+
+# %% [markdown]
+# [The page before](tuned_gemm.ipynb) takes A and B *K-major*: the elements that are multiplied and summed lie next to
+# each other, as in `x @ weight.T`. Most products of a training step are not like that:
 #
 # | letters | A (M, K) lies along | B (K, N) lies along | for example       |
 # |---------|---------------------|---------------------|-------------------|
@@ -49,10 +60,9 @@
 # The letters are BLAS's and CuTe's, the first for A, the second for B: is the matrix, stored by columns, to be
 # *transposed* or *not*?
 #
-# On Ampere it is `ldmatrix.trans` that transposes an operand on its way to the registers
-# ([there](../ampere/majors_gemm.ipynb)). Here the tensor cores read shared memory directly, and have to be told how a
-# tile lies. What changes with the letter of an operand is its **layout** and **one bit**. The rest is that of the page
-# before, line for line, and this page explains none of it.
+# On Ampere `ldmatrix.trans` transposes an operand on its way to the registers ([there](../ampere/majors_gemm.ipynb)).
+# Here the tensor cores read shared memory directly, and the kernel tells them how a tile lies. The letter of an operand
+# changes its **layout** and **one bit**. The rest is the page before, line for line.
 
 # %%
 from dataclasses import dataclass, replace
@@ -234,19 +244,20 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 # TMA copies boxes. The rows of a box are what is contiguous in global memory, and TMA does not transpose them. So an
 # M-major operand arrives in lines along M, and its atom is the K-major one mirrored: not 8 rows of 64 elements along K,
 # but **64 x 8, eight lines of 64 elements along M**, one line for each k. The swizzle is the same `S<3,4,3>`, for it
-# sees addresses: 16-byte chunk *c* of line *l* goes to place *c XOR l*, whichever way the lines run.
+# acts on addresses: chunk *c* (16 bytes) of line *l* goes to slot *c XOR l*.
 #
 # **In which order do the atoms fill the tile?** The tensor core takes either, for a matrix descriptor has two strides:
 # one from eight k to the next eight, the other from 64 rows to the next 64. TMA decides. A box in the 128-byte mode is
-# one swizzle wide, 64 elements, and any number of lines high, which lie *one below the other*. So all atoms along K
-# come first: a box is 64 x 64, and a tile of 128 rows has two. The other way round a box would be one atom, 64 x 8,
-# and the producer would issue eight times as many copies.
+# one swizzle wide, 64 elements, and any number of lines high, *one below the other*.
+#
+# So all atoms along K come first: a box is 64 x 64, and a tile of 128 rows has two. In the other order a box would be
+# one atom, 64 x 8, and the producer would issue eight times as many copies.
 #
 # **160 columns are not whole lines of 64.** For a K-major B that does not matter: its lines run along K. But lines of
 # an N-major B run along its 160 columns. The widest atom whose line divides 160 elements is SW64, lines of 32 elements,
-# 64 bytes, with `S<2,4,3>`. So `256x160` has B in the 128-byte mode or in the 64-byte mode, by its major alone, and no
-# line of the kernel says so. In the 64-byte mode B has twice as many lines;
-# [they cost nothing](swizzle_modes_gemm.ipynb) while the multiplications take longer.
+# 64 bytes, with `S<2,4,3>`. So the major alone decides the mode of B in `256x160`, and no line of the kernel says so.
+# In the 64-byte mode B has twice as many lines; [they cost nothing](swizzle_modes_gemm.ipynb) while the multiplications
+# take longer.
 
 
 # %%
@@ -284,11 +295,50 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
     )
 
 
+# %% [markdown] tags=["lab"]
+# ## The M-major tile
+#
+# Our own A for `nt`, as CuTe evaluates it. A row of the picture is one 128-byte line of shared memory: 64 elements
+# along M, of one k. The chunks are numbered along M; the swizzle is the one that a K-major tile has.
+
+# %% tags=["lab"]
+from cookbook.recipe import majors
+
+BF16 = cutlass.BFloat16
+
+
+def layouts_of(variant: str, letters: str):
+    """The recipe's own layouts for operands of these majors."""
+    return evaluate(smem_layouts, BF16, majors.configured(VARIANTS[variant], letters))
+
+
+draw.swizzle_view(layouts_of("128x256", "nt").a)
+
+# %% [markdown] tags=["lab"]
+# ## The order of the atoms
+#
+# A smaller M-major tile, 128 x 16: two atoms along K, two along M. A row of the picture is one k, a column 16 bytes
+# along M; the number is the byte offset, the colour the atom, in the order of memory. In our order the lines of one
+# column of atoms follow one another, 128 bytes apart, down to the last k: one box of TMA. In the other order they stop
+# after eight.
+
+# %% tags=["lab"]
+
+
+def tile_in_order(order: tuple[int, int, int], rows: int, k: int) -> cute.ComposedLayout:
+    """An M-major tile of one stage with its atoms in this order."""
+    return cute.tile_to_shape(smem_atom(BF16, rows, along=0), (rows, k, 1), order=order)
+
+
+ours, other = (evaluate(tile_in_order, order, 128, 16, element_bits=16) for order in ((1, 0, 2), (0, 1, 2)))
+tilings = {"first along K (ours)": ours, "first along M": other}
+draw.atom_tiling(tilings, (64, 8), "An M-major tile, its atoms in two orders")
+
 # %% [markdown]
 # ## One bit
 #
 # `wgmma` has a bit for each operand, in PTX `imm-trans-a` and `imm-trans-b`: the lines that the descriptor describes
-# run along K, or along M or N. With the bit the tensor core transposes each piece while it reads it. **For 16-bit
+# run along K, or along M or N. With the bit the tensor core transposes each core matrix while it reads it. **For 16-bit
 # elements only**: with 8-bit or 32-bit ones both operands must be K-major.
 #
 # The bit is in the instruction, the strides are in the descriptor, the swizzle is in both the descriptor and the
@@ -758,48 +808,7 @@ def matmul(
 
 
 # %% [markdown] tags=["lab"]
-# ## The M-major tile
-#
-# Our own A for `nt`, as CuTe evaluates it. A row of the picture is one 128-byte line of shared memory: 64 elements
-# along M, of one k. The chunks are numbered along M; the swizzle is the one that a K-major tile has.
-
-# %% tags=["lab"]
-from cookbook import draw
-from cookbook.layouts import evaluate
-from cookbook.recipe import majors
-
-BF16 = cutlass.BFloat16
-
-
-def layouts_of(variant: str, letters: str):
-    """The recipe's own layouts for operands of these majors."""
-    return evaluate(smem_layouts, BF16, majors.configured(VARIANTS[variant], letters))
-
-
-draw.swizzle_view(layouts_of("128x256", "nt").a)
-
-# %% [markdown] tags=["lab"]
-# ## The order of the atoms
-#
-# A smaller M-major tile, 128 x 16: two atoms along K, two along M. A row of the picture is one k, a column 16 bytes
-# along M; the number is the byte offset, the colour the atom, in the order of memory. In our order the lines of one
-# column of atoms follow one another, 128 bytes apart, down to the last k: one box of TMA. In the other order they stop
-# after eight.
-
-# %% tags=["lab"]
-
-
-def tile_in_order(order: tuple[int, int, int], rows: int, k: int) -> cute.ComposedLayout:
-    """An M-major tile of one stage with its atoms in this order."""
-    return cute.tile_to_shape(smem_atom(BF16, rows, along=0), (rows, k, 1), order=order)
-
-
-ours, other = (evaluate(tile_in_order, order, 128, 16, element_bits=16) for order in ((1, 0, 2), (0, 1, 2)))
-tilings = {"first along K (ours)": ours, "first along M": other}
-draw.atom_tiling(tilings, (64, 8), "An M-major tile, its atoms in two orders")
-
-# %% [markdown] tags=["lab"]
-# ## What the tensor core is told
+# ## The descriptors
 #
 # The descriptor of the first 16 k of each operand: the bytes that its mode keeps together, its strides in bytes, and
 # how far its start moves from one k-block to the next. K-major, a k-block is 32 bytes further *in the same lines*;
@@ -862,6 +871,13 @@ lab.check_cells("hopper/majors_gemm", shapes=[(200, 328, 64)], dtypes=["bfloat16
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("hopper/majors_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
 # Ours and its peers, interleaved in one run on one GPU, all of them on operands of the same majors. "Ours" is `matmul`
 # without an argument: whatever the heuristics chose.
 
@@ -890,9 +906,9 @@ Markdown(choices_table("hopper/majors_gemm", sms=132))
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# Nothing is transposed: TMA brings lines as they are, and the tensor core is told which way they run. To the code
-# around it the major is no more than a layout. And a layout is chosen for its writer as much as for its reader: the
-# tensor core takes the atoms in any order, TMA wants them in the one that makes its boxes tall.
+# Nothing is transposed: TMA brings lines as they are, and one bit says which way they run. To the code around it the
+# major is no more than a layout. Choose a layout for its writer as much as for its reader: the tensor core takes the
+# atoms in any order, TMA wants the order that makes its boxes tall.
 #
 # Next: what all of these kernels are held against,
 # [how fast the tensor cores can go](../foundations/tensor_core_ceiling.ipynb).

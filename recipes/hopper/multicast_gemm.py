@@ -24,24 +24,44 @@
 #       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, USETMAXREG, SYNCS, WARPGROUP.DEPBAR]
 #     baselines: [alone]
 #     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192]]
+#     sources:
+#       - {title: "PTX ISA, cp.async.bulk.tensor", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-tensor"}
+#       - {title: "CUDA C++ Programming Guide, thread block clusters", url: "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#thread-block-clusters"}
+#       - {title: "PTX ISA, mbarrier", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier"}
 # ---
 
 # %% [markdown]
 # # TMA multicast in a cluster
 #
-# **Claim.** Two CTAs that compute tiles of C one above the other need the same tile of B, k-tile for k-tile. On their
-# own each asks L2 for all of it. As a *cluster* they can share: each asks for **half** of the tile and has TMA write
-# that half into the shared memory of **both**.
+# **Claim.** Two CTAs that compute tiles of C one above the other need the same tile of B, k-tile for k-tile. As a
+# *cluster* they share the load: each asks L2 for **half** of the tile, and TMA writes that half into the shared memory
+# of **both**.
+
+# %% tags=["lab"]
+import cookbook
+from cookbook import draw, lab
+from cookbook.layouts import evaluate
+
+packaged = cookbook.load("hopper/multicast_gemm")
+shapes = {name: (c.cluster_m, c.cluster_n) for name, c in packaged.VARIANTS.items() if c.cluster > 1}
+draw.cluster_view(shapes, tile=(packaged.CONFIG.tile_m, packaged.CONFIG.tile_n))
+
+# %% [markdown] tags=["lab"]
+# The numbers are CTA ranks. Each CTA has a colour: on its tile of C, and on the part of A and B that it loads for all
+# CTAs that need it. In `2x1` each CTA needs the whole of B, loads half of it, and gets the other half from its
+# neighbour.
+
+# %% tags=["lab"]
+lab.gain("hopper/multicast_gemm", (8192, 8192, 8192), over=["alone", "1x2", "2x2"])
+
+# %% [markdown]
+# L2 is asked for a third less, and every SM still takes in as many bytes as before. That saves time where L2 is the
+# limit, and energy everywhere. On an H200, at these sizes, it gains no time.
 #
-# Every SM still takes in what it took in before, but L2 is asked for a third less. That is time where L2 is the narrow
-# place, and energy everywhere; how much, only a measurement can say.
-#
-# The new idea takes few lines: a mask in the loads, a divided box, and *one number*, how many arrivals empty a stage.
-# That number is the whole difficulty, for from now on a CTA writes into memory that another one is reading. You will
-# see how it is counted, what happens when it is counted wrong, and what a CTA owes its neighbours before it may end.
-#
-# Everything else, the layouts, the roles of the warps and the epilogue, is that of
-# [the page before](warp_specialized_gemm.ipynb).
+# The new code is short: a mask in the loads, a divided box, and *one number*, how many arrivals empty a stage. That
+# number is the difficult part, for a CTA now writes into memory that another one reads. The page shows how to count it,
+# what a wrong count does, and what a CTA owes its neighbours before it ends. The rest is [the page
+# before](warp_specialized_gemm.ipynb).
 
 # %%
 from dataclasses import dataclass
@@ -189,6 +209,16 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
     )
 
 
+# %% [markdown] tags=["lab"]
+# A part begins where the pattern of the swizzle does: the first bytes of each half of each stage of B.
+
+# %% tags=["lab"]
+b = evaluate(smem_layouts, cutlass.BFloat16).b
+halves = b.byte_offsets()[:: CONFIG.tile_n // CONFIG.cluster_m, 0]  # (halves, stages)
+print("halves of the stages begin at bytes", halves.T.tolist())
+assert not (halves % b.alignment).any()
+draw.swizzle_view(b)
+
 # %% [markdown]
 # ## Who fetches what, and for whom
 #
@@ -221,9 +251,8 @@ def multicast_masks(rank, config: cutlass.Constexpr):
 # %% [markdown]
 # ## The producer
 #
-# It is the producer that we know, with a mask in its copies where there is anybody to share with. What has changed is
-# hidden in `producer_acquire`: a stage is *empty* for this producer when the consumers of **every CTA it writes to**
-# have read it.
+# The known producer, with a mask in its copies where CTAs share a tile. The change is inside `producer_acquire`: a
+# stage is *empty* for this producer when the consumers of **every CTA it writes to** have read it.
 
 
 # %%
@@ -262,26 +291,25 @@ def produce(pipe, state, loads: Loads, masks, config: cutlass.Constexpr):
 
 # %% [markdown]
 # **Before it ends.** `producer_tail` waits until the last k-tile has been read, by the consumers of *all* the CTAs that
-# got a part of it from here. It used to be good manners, and now it is what keeps the cluster alive. A consumer of the
-# neighbour arrives at *our* barrier: if we had ended, that barrier would be in shared memory that belongs to no one, or
-# already to a CTA of another cluster.
+# got a part of it from here. A kernel without clusters could do without this wait; here it is necessary. A consumer of
+# the neighbour arrives at *our* barrier. If our CTA had ended, that barrier would lie in shared memory of another CTA,
+# or of none.
 #
-# (A warp hands back its stages in order, so with the last one it is through. The other direction is safe by itself: no
+# (A warp hands back its stages in order, so the last one is the end. The other direction is safe without a wait: no
 # CTA can end before everything that others multicast to it has come, for its own consumers wait for it.)
 #
-# At the beginning it is the same: no CTA may multicast to a CTA whose barriers are not initialised. `create` therefore
-# ends with a barrier of the whole *cluster*, once it is told that there is one, with `cta_layout_vmnk`.
+# The beginning needs a wait, too: no CTA may multicast to a CTA whose barriers are not initialised. `create` gets the
+# cluster's layout (`cta_layout_vmnk`), and therefore ends with a barrier of the whole *cluster*.
 #
 # And **a CTA outside C still works.** With 3 rows of tiles, a cluster two high has one row outside. Its CTA must not
-# return at once: its neighbour waits for the half of B that it fetches. Here it does all that the others do, on zeros
-# that TMA gives it for rows outside A, and stores nothing.
+# return at once, because its neighbour waits for the half of B that it loads. It does what the others do, on zeros that
+# TMA gives it for rows outside A, and stores nothing.
 #
 # ## The pipeline
 #
 # How many arrivals make a stage empty? Each consumer warp arrives once, at every CTA that wrote into the stage it has
-# read. The CTA at (i, j) got its A from the row i of the cluster and its B from the column j, so
-# `cluster_m + cluster_n - 1` CTAs wrote to it, itself among them; and as the relation is mutual, just as many read what
-# it writes. So the count is the consumer warps of that many CTAs.
+# read. The CTA at (i, j) got its A from row i of the cluster and its B from column j, so `cluster_m + cluster_n - 1`
+# CTAs wrote to it, itself included. As many read what it writes. So the count is the consumer warps of that many CTAs.
 
 
 # %%
@@ -300,7 +328,8 @@ def make_pipeline(barriers, config: cutlass.Constexpr):
 
 
 # %% [markdown]
-# Too many, and the first stage is never empty: the kernel hangs. Too few is worse, and is simulated below.
+# If the count is too large, the first stage is never empty: the kernel hangs. If it is too small, it is worse; a
+# simulation below shows it.
 #
 # ## The consumers and the epilogue
 #
@@ -491,10 +520,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
-# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
-# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
-# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
+# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
+# the part that is this kernel's own.
 
 
 # %%
@@ -526,34 +553,6 @@ def matmul(
     """
     return GEMM.matmul(a, b, out, variant)
 
-
-# %% [markdown] tags=["lab"]
-# ## Who fetches what, drawn
-#
-# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
-# out of your own code.
-#
-# The numbers are ranks. A CTA's own colour is on its tile of C and on the part of A and B that it fetches for all who
-# need it: in `2x1` each CTA needs the whole of B on top, fetches half of it, and gets the other half from its
-# neighbour.
-
-# %% tags=["lab"]
-from cookbook import draw
-
-shapes = {name: (c.cluster_m, c.cluster_n) for name, c in VARIANTS.items() if c.cluster > 1}
-draw.cluster_view(shapes, tile=(CONFIG.tile_m, CONFIG.tile_n))
-
-# %% [markdown] tags=["lab"]
-# And that a part begins where the pattern of the swizzle does: the first bytes of each half of each stage of B.
-
-# %% tags=["lab"]
-from cookbook.layouts import evaluate
-
-b = evaluate(smem_layouts, cutlass.BFloat16).b
-halves = b.byte_offsets()[:: CONFIG.tile_n // CONFIG.cluster_m, 0]  # (halves, stages)
-print("halves of the stages begin at bytes", halves.T.tolist())
-assert not (halves % b.alignment).any()
-draw.swizzle_view(b)
 
 # %% [markdown] tags=["lab"]
 # ## The prediction
@@ -601,10 +600,10 @@ heads = ["variant", "asked of L2", "of alone", "bytes a clock: an SM", "all SMs"
 Markdown(f"{'x'.join(map(str, SHAPE))}:\n\n" + table(heads, rows))
 
 # %% [markdown] tags=["lab"]
-# What L2 gives at most, [another page](../foundations/memory_ceiling.ipynb) measures: it reads a buffer that L2 holds.
-# But requests that come in bursts wait for each other before that limit. Loads that are answered sooner, from shorter
-# queues, let the same four stages bridge more; and a GPU that is held to a power limit spends on its clock what it
-# saves on moving bytes. How much that is, only a measurement says.
+# [Another page](../foundations/memory_ceiling.ipynb) measures what L2 gives at most: it reads a buffer that L2 holds.
+# But requests that come in bursts wait for each other before that limit. Loads that come sooner, from shorter queues,
+# let the same four stages hide a longer wait. And a GPU at its power limit turns saved bytes into a higher clock. How
+# much that is, only a measurement says.
 #
 # What the arithmetic says is the *order* of the variants: if bytes were all that counted, `2x2` would be best.
 #
@@ -691,8 +690,8 @@ for late in (0, 1, 3, 4, 8):
     print(f"CTA 1 late by {late}: overwritten in use: {wrong or 'none'}; {right or 'none'} if both are waited for")
 
 # %% [markdown] tags=["lab"]
-# As long as the CTAs go nearly in step, the wrong kernel gives right results: the time that a load takes hides it. The
-# lanes show a CTA that is too late: what its stage 3 holds, and when its consumers read it.
+# As long as the CTAs are nearly in step, the wrong kernel gives right results: the time that a load takes hides the
+# error. The picture has a CTA that is too late: what its stage 3 holds, and when its consumers read it.
 
 # %% tags=["lab"]
 asked, read = run(8, (0,))
@@ -711,18 +710,18 @@ draw.lanes(
 )
 
 # %% [markdown] tags=["lab"]
-# And the sum of the bytes goes wrong too: the half that came too early is counted into the barrier's *present* phase,
-# and from then on full means something else. So the kernel returns wrong numbers now and then, or hangs, and more
-# stages or a debugger make it go away. Nothing of that would be seen without the neighbour being late, and tests of one
-# cluster alone would pass. Hence the rule: **count the readers of what you write, not your own.**
+# The count of bytes is wrong, too: the barrier counts the early half into its *present* phase, and from then on full
+# means something else. So the kernel returns wrong numbers now and then, or hangs, and more stages or a debugger make
+# the error disappear. Tests with one cluster would pass. Hence the rule: **count the readers of what you write, not
+# your own.**
 #
 # ## Check
 #
-# Every level looks at every variant. The simulation in numpy cannot tell the variants apart: where the bytes end up is
-# the same, whoever sends them. What the page is about, who waits for whom, the levels on a GPU show.
+# Every level looks at every variant. *Pipeline* is the level of this page: it tries the barriers of a whole cluster in
+# every order.
 #
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
+# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -746,6 +745,13 @@ except compiled.NoDisassembler as missing:
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("hopper/multicast_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
 # All variants and their peers, interleaved in one run on one GPU; "ours" is `2x1`, called without an argument.
 
 # %% tags=["lab"]
@@ -791,16 +797,14 @@ Markdown(bytes_and_times())
 #
 # ## Conclusion
 #
-# A cluster is a second level of sharing, below L2: what one CTA has fetched, others need not. It costs a mask, a box
-# divided by the sharers, a barrier that counts all who read, and the patience to wait for a neighbour before one
-# leaves.
+# A cluster is a second level of sharing, below L2: what one CTA has loaded, others need not. It costs a mask, a box
+# divided by the sharers, a barrier that counts all readers, and a wait for the neighbours at the end.
 #
 # Share between two: four have to find room in a GPC together, and all of them wait for the slowest. By bytes the side
 # to share along is the one whose tiles are the larger.
 #
-# In time nothing was gained here, on this GPU and at these sizes: measure it before you take it over. The pages that
-# follow, but for the one that divides K, keep a pair, for its bytes; if you do without, their kernels become simpler by
-# all that this page has added.
+# It gained no time here, on this GPU and at these sizes: measure before you take it over. The pages that follow, except
+# split-K, keep a pair for its bytes. Without it their kernels become simpler by all that this page has added.
 #
 # What is still lost lies between the tiles: a CTA starts, fills its stages, multiplies, stores, and ends, and while it
 # stores the tensor cores wait.

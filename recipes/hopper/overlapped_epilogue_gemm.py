@@ -24,6 +24,10 @@
 #       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
 #     baselines: [128x256 after the tile, 256x160 after the tile]
 #     bench_shapes: [[8192, 8192, 512], [8192, 8192, 1024], [8192, 8192, 2048], [4096, 4096, 4096], [8192, 8192, 8192]]
+#     sources:
+#       - {title: "PTX ISA, stmatrix", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-stmatrix"}
+#       - {title: "PTX ISA, wgmma.mma_async", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions-wgmma-mma"}
+#       - {title: "PTX ISA, setmaxnreg", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#miscellaneous-instructions-setmaxnreg"}
 # ---
 
 # %% [markdown]
@@ -31,14 +35,21 @@
 #
 # **Claim.** Two cooperative warpgroups keep a rounded tile in registers and store it during the main loop of the next
 # tile. The tensor cores wait for the rounding only.
-#
-# [Ping-pong](pingpong_gemm.ipynb) hides the epilogue too, at a price: each warpgroup has a whole tile of its own, so
-# the tile is narrower and loads more operand elements per multiply-add. Cooperative warpgroups share a tile of
-# 128 x 256 or 256 x 160. The same number of accumulators goes further, but in a persistent kernel both warpgroups stop
-# multiplying to store.
+
+# %% tags=["lab"]
+from cookbook import access, banks, draw, lab
+from cookbook.layouts import evaluate
+
+lab.gain("hopper/overlapped_epilogue_gemm", (8192, 8192, 512), over=["128x256 after the tile"])
+
+# %% [markdown]
+# [Ping-pong](pingpong_gemm.ipynb) hides the epilogue, too, at a price: each warpgroup has a whole tile of its own, so
+# the tile is narrower and loads more operand elements per multiply-add. Cooperative warpgroups share a tile of 128 x
+# 256 or 256 x 160 with as many accumulators a thread. But in a persistent kernel both warpgroups stop multiplying to
+# store.
 #
 # Rounding halves what a thread holds: 64 registers for what took 128. So there is room for *both*, the next tile's
-# accumulators and this tile's rounded numbers. Two things are new here:
+# accumulators and this tile's rounded elements. Two things are new:
 #
 # * **The overlapped epilogue**: the stores of one tile are spread over the first k-tiles of the next one.
 # * **Uniform descriptors**, which free the registers that it needs.
@@ -146,6 +157,36 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
     return VARIANTS[variant]
 
 
+# %% [markdown] tags=["lab"]
+# One warpgroup of a pair, K = 512, computed with 350 clocks for the store of a subtile and 800 for the rounding, as
+# fitted to measured times in [the tuned GEMM](tuned_gemm.ipynb). With the epilogue after each tile, the tensor cores
+# stand still for as long as the stores take. With the overlapped one, only the rounding is left.
+
+# %% tags=["lab"]
+
+
+def pair(overlap: bool, k: int = 512, tiles: int = 3) -> dict[str, list[draw.Span]]:
+    """The lanes of the threads of a warpgroup and of the tensor cores; K-tiles of 128 x 256 x 64."""
+    c, store, rounding = CONFIG, 350, 800
+    tile, stage = c.tile_m * c.tile_n * k / 2048, c.tile_m * c.tile_n * c.tile_k / 2048
+    threads, tensor, now = [], [], 0.0
+    for i in range(tiles):
+        tensor.append(draw.Span(now, now + tile, f"tile {i}", "multiply"))
+        if overlap and i > 0:
+            threads += [draw.Span(now + j * stage, now + j * stage + store, "", "store") for j in range(c.subtiles)]
+        now += tile
+        threads.append(draw.Span(now, now + rounding, "", "round"))
+        now += rounding
+        if not overlap:
+            threads.append(draw.Span(now, now + c.subtiles * store, f"tile {i}", "store"))
+            now += c.subtiles * store
+    return {"threads": threads, "tensor cores": tensor}
+
+
+lanes = {f"after the tile: {lane}": spans for lane, spans in pair(overlap=False).items()} | {"": []}
+lanes |= {f"overlapped: {lane}": spans for lane, spans in pair(overlap=True).items()}
+draw.lanes(lanes, "Three tiles of 128 x 256, K = 512: computed, not measured", note="gaps: the lane has nothing to do")
+
 # %% [markdown]
 # ## The layouts and the MMA
 #
@@ -210,8 +251,6 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # A subtile goes through one of its warpgroup's two buffers, in the 128-byte mode. One `stmatrix` of it:
 
 # %% tags=["lab"]
-from cookbook import access, banks, draw
-from cookbook.layouts import evaluate
 
 
 def stmatrix_of(variant: str) -> list[access.Access]:
@@ -496,36 +535,6 @@ def cooperative(main: Mainloop, epi: Epilogue, scheduler: Scheduler, config: cut
         store_subtile(epi, at_once + j, subtile_of(rC, j, config), tile, config)
 
 
-# %% [markdown] tags=["lab"]
-# One warpgroup of a pair, K = 512, computed with 350 clocks for the store of a subtile and 800 for the rounding, as
-# fitted to measured times in [the tuned GEMM](tuned_gemm.ipynb). With the epilogue after each tile, the tensor cores
-# stand still for as long as the stores take. With the overlapped one, only the rounding is left.
-
-# %% tags=["lab"]
-
-
-def pair(overlap: bool, k: int = 512, tiles: int = 3) -> dict[str, list[draw.Span]]:
-    """The lanes of the threads of a warpgroup and of the tensor cores; K-tiles of 128 x 256 x 64."""
-    c, store, rounding = CONFIG, 350, 800
-    tile, stage = c.tile_m * c.tile_n * k / 2048, c.tile_m * c.tile_n * c.tile_k / 2048
-    threads, tensor, now = [], [], 0.0
-    for i in range(tiles):
-        tensor.append(draw.Span(now, now + tile, f"tile {i}", "multiply"))
-        if overlap and i > 0:
-            threads += [draw.Span(now + j * stage, now + j * stage + store, "", "store") for j in range(c.subtiles)]
-        now += tile
-        threads.append(draw.Span(now, now + rounding, "", "round"))
-        now += rounding
-        if not overlap:
-            threads.append(draw.Span(now, now + c.subtiles * store, f"tile {i}", "store"))
-            now += c.subtiles * store
-    return {"threads": threads, "tensor cores": tensor}
-
-
-lanes = {f"after the tile: {lane}": spans for lane, spans in pair(overlap=False).items()} | {"": []}
-lanes |= {f"overlapped: {lane}": spans for lane, spans in pair(overlap=True).items()}
-draw.lanes(lanes, "Three tiles of 128 x 256, K = 512: computed, not measured", note="gaps: the lane has nothing to do")
-
 # %% [markdown]
 # ## The kernel
 #
@@ -633,11 +642,12 @@ def set_up(layouts, dtype, config: cutlass.Constexpr):
 # of a warp need the same one, so it belongs in the warp's *uniform* registers, where an addition is one operation and
 # not 32. The compiler puts it there if it can prove two things:
 #
-# * **The address does not depend on the thread.** `get_slice(thread)`, as in [pingpong](pingpong_gemm.ipynb), does not
-#   say so. The slice of the warpgroup's first thread gives the same descriptors, and the warpgroup is known to be
-#   uniform.
-# * **The stage does not either.** It comes out of `consumer_state(i * k_tiles)` and a loop. It stays uniform as long as
-#   all threads are known to take the same branch: an `if` about K around a commit group was enough to lose it.
+# * **The address does not depend on the thread.** With `get_slice(thread)`, as in [pingpong](pingpong_gemm.ipynb), the
+#   compiler cannot prove that. The slice of the warpgroup's first thread gives the same descriptors, and the warpgroup
+#   is known to be uniform.
+# * **The stage does not either.** It comes from `consumer_state(i * k_tiles)` and a loop. It stays uniform as long as
+#   the compiler knows that all threads take the same branch. An `if` about K around a commit group was enough to lose
+#   that.
 #
 # The table below counts the instructions that are left.
 
@@ -750,10 +760,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
-# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
-# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
-# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
+# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
+# the part that is this kernel's own.
 
 
 # %%
@@ -826,8 +834,8 @@ Markdown(table(["variant, against its epilogue after the tile", *(f"K = {k}" for
 #
 # Every level looks at every variant.
 #
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
+# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -837,6 +845,13 @@ lab.check_cells("hopper/overlapped_epilogue_gemm", shapes=[(200, 333, 64)], dtyp
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("hopper/overlapped_epilogue_gemm", matmul, (8192, 8192, 1024))
+
+# %% [markdown] tags=["lab"]
 # All variants and their peers, interleaved in one run on one GPU; "ours" is the default, called without an argument.
 
 # %% tags=["lab"]

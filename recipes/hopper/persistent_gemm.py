@@ -24,22 +24,33 @@
 #       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
 #     baselines: [one tile a CTA]
 #     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192]]
+#     sources:
+#       - {title: "PTX ISA, stmatrix", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-stmatrix"}
+#       - {title: "PTX ISA, cp.async.bulk.tensor", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-tensor"}
+#       - {title: "QuACK, kernels in CuTe-DSL", url: "https://github.com/Dao-AILab/quack"}
 # ---
 
 # %% [markdown]
 # # Persistent CTAs
 #
-# **Claim.** On [the page before](multicast_gemm.ipynb) a CTA computes one tile and ends. While it begins, its stages
-# are empty and the tensor cores wait. While it ends, C is on its way out and no loads run.
+# **Claim.** A CTA that computes one tile begins with empty stages, and at its end C goes out while no loads run.
+# *Persistent CTAs*, **as many as there are SMs**, go from one work tile to the next: the producer fills the stages with
+# the *next* tile while the consumers store this one.
+
+# %% tags=["lab"]
+from cookbook import access, banks, draw, lab
+from cookbook.layouts import evaluate
+
+lab.gain("hopper/persistent_gemm", (4096, 4096, 4096), over=["one tile a CTA", "+ serpentine K"])
+
+# %% [markdown]
+# C gets small buffers of its own, and TMA carries it to global memory while the tensor cores already multiply again.
+# Three things are new: the tile scheduler; an epilogue by TMA, with a proxy fence, two buffers and the right kind of
+# wait; and an order of k-tiles that should find more of A and B in L2.
 #
-# Here we start **as many CTAs as there are SMs**: *persistent CTAs*, each of which goes from one work tile to the next.
-# Its producer never stops: it fills the stages with the *next* tile while the consumers store this one. C gets small
-# buffers of its own, and TMA carries it to global memory while the tensor cores already multiply again.
-#
-# The page has the tile scheduler, an epilogue by TMA with all that it needs (a proxy fence, two buffers, the right kind
-# of waiting), and an order of k-tiles that should find more of A and B in L2. A **tile iteration** is a work tile's
-# place in the sequence of its CTA, 0 for the first. A **k-tile index** counts the k-tiles of all the CTA's work tiles.
-# Layouts of A and B, multicast and the roles of the warps are those of the page before.
+# Two terms. A **tile iteration** is a work tile's place in the sequence of its CTA, 0 for the first. A **k-tile index**
+# counts the k-tiles of all the CTA's work tiles. Layouts of A and B, multicast and the roles of the warps are those of
+# [the page before](multicast_gemm.ipynb).
 
 # %%
 from dataclasses import dataclass
@@ -191,6 +202,18 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
     subtile = cute.make_tiled_mma(wgmma_op(dtype, config.epi_n), (1, 1, 1))
     return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, subtile))
 
+
+# %% [markdown] tags=["lab"]
+# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. One buffer,
+# 64 rows of 128 bytes, and what one `stmatrix` writes into it: four 8x8 matrices, one wavefront each. Without the
+# swizzle the eight rows of a matrix would lie in the same four banks.
+
+# %% tags=["lab"]
+layouts, copies = (evaluate(made, cutlass.BFloat16) for made in (smem_layouts, tiled_copies))
+of_warp_0 = access.of_copy(layouts.c, copies.r2s_c, "dst", "stmatrix", warp=0)
+counted = [banks.wavefronts(one.addresses, one.width) for one in of_warp_0]
+print(f"{len(counted)} stmatrix a warp and subtile; wavefronts each: {[one.actual for one in counted]}")
+draw.access_view(of_warp_0[0])
 
 # %% [markdown]
 # ## The tile scheduler: which tile is next
@@ -389,12 +412,12 @@ def multiply_tile(main: Mainloop, k_index, config: cutlass.Constexpr):
 #   and it may be right a thousand times.
 # * **One thread.** For TMA loads `cute.copy` elects a thread by itself; a store is carried out by *every* thread that
 #   gets there: without `elect_one`, 32 times. That would be right, and slow.
-# * **Whose groups?** Stores are committed in *groups*, which belong to the thread that committed them. Another thread
-#   that waits has no groups, is not held up, and the buffer is overwritten while TMA reads it. So the warp that elects
-#   the thread waits as a whole: the same thread is elected every time.
-# * **What to wait for.** To reuse a buffer it is enough that TMA has *read* it: `wait_group` with `.read`. Without it
-#   the thread would wait until C has arrived in memory, for nothing. And only until all groups *but the latest* have
-#   been read: the other buffer may still be under way. That is what two buffers are for.
+# * **Whose groups?** A store belongs to a *group* of the thread that committed it. If another thread waits, it has no
+#   groups and does not wait, and the buffer is overwritten while TMA reads it. So the warp that elects the thread waits
+#   as a whole: the same thread is elected every time.
+# * **What to wait for.** A buffer may be used again when TMA has *read* it: `wait_group` with `.read`. Without `.read`
+#   the thread would wait until C has arrived in memory. And it waits for all groups *but the latest*: the other buffer
+#   may still be in flight. That is what two buffers are for.
 #
 # No thread compares a coordinate with M or N any more: TMA leaves out what lies outside C.
 
@@ -471,8 +494,8 @@ def consume(cta: Cta, out: TmaTensor, scheduler: Scheduler, k_tiles, config: cut
 
 
 # %% [markdown]
-# The consumers do stop multiplying while they round and write their subtiles. But they wait for shared memory to be
-# read and not for C to arrive, and when they return to their stages, these are full.
+# The consumers do stop multiplying while they round and write their subtiles. But they wait only until TMA has read
+# shared memory, not until C has arrived. When they return to their stages, these are full.
 #
 # ## The kernel
 
@@ -591,10 +614,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
-# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
-# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
-# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
+# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
+# the part that is this kernel's own.
 
 
 # %%
@@ -627,23 +648,6 @@ def matmul(
     """
     return GEMM.matmul(a, b, out, variant)
 
-
-# %% [markdown] tags=["lab"]
-# ## A buffer of C, drawn
-#
-# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. One buffer,
-# 64 rows of 128 bytes, and what one `stmatrix` writes into it: four 8x8 matrices, one wavefront each. Without the
-# swizzle the eight rows of a matrix would lie in the same four banks.
-
-# %% tags=["lab"]
-from cookbook import access, banks, draw
-from cookbook.layouts import evaluate
-
-layouts, copies = (evaluate(made, cutlass.BFloat16) for made in (smem_layouts, tiled_copies))
-of_warp_0 = access.of_copy(layouts.c, copies.r2s_c, "dst", "stmatrix", warp=0)
-counted = [banks.wavefronts(one.addresses, one.width) for one in of_warp_0]
-print(f"{len(counted)} stmatrix a warp and subtile; wavefronts each: {[one.actual for one in counted]}")
-draw.access_view(of_warp_0[0])
 
 # %% [markdown] tags=["lab"]
 # ## Waves
@@ -849,6 +853,13 @@ lab.check_cells("hopper/persistent_gemm", shapes=[(200, 333, 64)], dtypes=["bflo
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("hopper/persistent_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
 # All variants and their peers, interleaved in one run on one GPU; "ours" is `persistent`, called without an argument.
 
 # %% tags=["lab"]
@@ -882,9 +893,9 @@ def gains() -> str:
 Markdown(gains())
 
 # %% [markdown] tags=["lab"]
-# On an H200 to stay is a gain at both sizes, and several times what we predicted; the prediction left out what it takes
-# to start a CTA. The serpentine agrees with the model of the cache: where nearly all of A and B fits into L2 nothing is
-# to be seen of it, and at the larger size, where the model saves bytes, a little more than the spread.
+# On an H200 persistent CTAs gain at both sizes, and several times what we predicted; the prediction left out what it
+# takes to start a CTA. The serpentine agrees with the model of the cache: where nearly all of A and B fits into L2
+# nothing is to be seen of it, and at the larger size, where the model saves bytes, a little more than the spread.
 #
 # ## Conclusion
 #

@@ -24,24 +24,31 @@
 #       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
 #     baselines: [cooperative]
 #     bench_shapes: [[8192, 8192, 512], [8192, 8192, 1024], [8192, 8192, 2048], [4096, 4096, 4096], [8192, 8192, 8192]]
+#     sources:
+#       - {title: "PTX ISA, griddepcontrol", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-griddepcontrol"}
+#       - {title: "PTX ISA, mbarrier", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier"}
+#       - {title: "PTX ISA, wgmma.mma_async", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions-wgmma-mma"}
 # ---
 
 # %% [markdown]
 # # Ping-pong
 #
-# **Claim.** On [the page before](persistent_gemm.ipynb) two warpgroups are *cooperative*: they share a tile, multiply
-# it together, and then both store it. TMA carries the stores away in the background, but somebody must first round the
-# accumulators and put them into shared memory, and all that time the tensor cores stand still. Here each warpgroup has
-# a **tile of its own**, and they alternate: while one rounds and stores, the other multiplies. NVIDIA calls the
-# schedule *pingpong*.
-#
-# What it hides is a cost *per tile*. A tile's multiplication takes time in proportion to K, its epilogue does not:
-# the shorter K is, the more there is to gain. Where K is short something else is felt too, the time between one kernel
-# and the next; *programmatic dependent launch* (PDL), which lets the next kernel get ready while this one ends, is
-# meant to hide part of that.
+# **Claim.** Two *cooperative* warpgroups share a tile, multiply it together, and then both store it; meanwhile the
+# tensor cores are idle. In the *ping-pong* schedule each warpgroup has a **tile of its own**: while one rounds and
+# stores, the other multiplies.
+
+# %% tags=["lab"]
+from cookbook import draw, lab
+
+lab.gain("hopper/pingpong_gemm", (8192, 8192, 512), over=["cooperative", "128x128", "128x128 + PDL"])
+
+# %% [markdown]
+# It hides a cost *per tile*. The multiplication of a tile takes time in proportion to K, its epilogue does not: the
+# shorter K is, the more ping-pong can gain. Where K is short, the time between one kernel and the next counts, too.
+# *Programmatic dependent launch* (PDL) lets the next kernel get ready while this one ends, and hides part of that time.
 #
 # Three things are new: who has which tile, the barriers that make the ping-pong order, and two instructions for the
-# launch. Layouts, multicast, the persistent loop and the stores are those of the page before.
+# launch. Layouts, multicast, the persistent loop and the stores are those of [the page before](persistent_gemm.ipynb).
 
 # %%
 from dataclasses import dataclass
@@ -60,10 +67,10 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 # %% [markdown]
 # ## The sizes
 #
-# A cooperating pair holds a tile of 128 x 256 between them, 128 accumulators a thread. A warpgroup that has its tile
-# alone must hold *all* of it: 128 x 128 are 128 accumulators a thread, 128 x 192 are 192. With `setmaxnreg` a consumer
-# thread has 240 registers, so 128 x 192 is as far as it goes. So the price of pingpong is a narrower tile, and a
-# narrower tile needs more bytes for each multiplication. There is a trade to be made, and `VARIANTS` has its sides:
+# A cooperative pair holds a tile of 128 x 256 together: 128 accumulators a thread. In ping-pong a warpgroup holds *all*
+# of its tile: 128 x 128 are 128 accumulators a thread, 128 x 192 are 192. With `setmaxnreg` a consumer thread has 240
+# registers, so 128 x 192 is the limit. The price of ping-pong is a narrower tile, and a narrower tile loads more for
+# each multiplication. `VARIANTS` has both sides:
 #
 # | variant | a warpgroup holds | elements that come into an SM for 1000 products | stages |
 # |---|---|---|---|
@@ -137,6 +144,85 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
     """A variant's configuration for an architecture: there is one Hopper."""
     return VARIANTS[variant]
 
+
+# %% [markdown] tags=["lab"]
+# ## The schedule, drawn
+#
+# First the arithmetic, in clocks of an SM. Two figures are NVIDIA's, and three are assumed:
+#
+# * The tensor cores of an SM do 2048 multiply-adds a clock, so a tile takes **t** = tile_m x tile_n x K / 2048.
+# * An epilogue takes **e**: shared memory moves 128 bytes a clock, and every byte of C goes in once (`stmatrix`) and
+#   out once (TMA); and each subtile of a warpgroup is a chain of its own, wait, barrier, round, write, fence, barrier:
+#   200 clocks, assumed.
+# * Cooperative, a tile takes **t + e**. In ping-pong, the tensor cores need t for every tile, and a warpgroup is
+#   through with its tile after t + e, while two of them work: the larger of **t** and **(t + e) / 2** counts. Only the
+#   last epilogue of all is seen.
+# * From the end of one kernel to the first wgmma of the next 2500 clocks are assumed, and with PDL 1000: the first tile
+#   must still come from memory.
+# * A CTA computes whole tiles: the largest share counts, rounded up.
+
+# %% tags=["lab"]
+SMS, MACS, SMEM_BYTES = 132, 2048, 128  # of an H200; an SM's multiply-adds and bytes of shared memory in a clock
+SUBTILE, BETWEEN, BETWEEN_PDL = 200, 2500, 1000  # clocks, assumed
+
+
+def multiplying(config: Config, k: int) -> float:
+    """Clocks of the tensor cores for one tile."""
+    return config.tile_m * config.tile_n * -(-k // config.tile_k) * config.tile_k / MACS
+
+
+def epilogue(config: Config) -> float:
+    """Clocks from a tile's last wgmma until its accumulators are free again."""
+    subtiles = config.tile_m // 64 * (config.tile_n // config.epi_n) // config.sharing  # of a warpgroup
+    return 2 * config.tile_m * config.tile_n * 2 / SMEM_BYTES + subtiles * SUBTILE
+
+
+def cluster_tiles(config: Config, m: int, n: int) -> int:
+    """Tiles of all CTAs of a cluster together, that C is made of."""
+    return -(-m // (config.tile_m * config.cluster_m)) * -(-n // (config.tile_n * config.cluster_n))
+
+
+def rounds_of(config: Config, m: int, n: int) -> int:
+    """Tiles of the CTA that has the most."""
+    tiles = cluster_tiles(config, m, n)
+    return -(-tiles // min(tiles, SMS // config.cluster))
+
+
+def clocks(config: Config, m: int, n: int, k: int) -> float:
+    """Clocks of one product in a sequence of products, by the rules above."""
+    t, e, rounds = multiplying(config, k), epilogue(config), rounds_of(config, m, n)
+    work = rounds * max(t, (t + e) / 2) + e if config.pingpong else rounds * (t + e)
+    return work + (BETWEEN_PDL if config.pdl else BETWEEN)
+
+
+# %% [markdown] tags=["lab"]
+# As many columns of C by both schedules, K = 512: two tiles of 128 x 256 by the pair, four of 128 x 128 by ping-pong.
+# In the upper lanes every epilogue is a hole in the lane of the tensor cores. In the lower ones there is none.
+
+# %% tags=["lab"]
+
+
+def schedule(config: Config, k: int, rounds: int) -> dict[str, list[draw.Span]]:
+    """The lanes of both warpgroups and of the tensor cores, computed from the rules above."""
+    t, e, free, tensor = multiplying(config, k), epilogue(config), [0.0, 0.0], 0.0
+    spans: dict[str, list[draw.Span]] = {"warpgroup 0": [], "warpgroup 1": [], "tensor cores": []}
+    for iteration in range(rounds):
+        groups = (iteration % 2,) if config.pingpong else (0, 1)
+        start = max(tensor, *(free[group] for group in groups))
+        tensor = start + t
+        spans["tensor cores"].append(draw.Span(start, tensor, f"tile {iteration}", "multiply"))
+        for group in groups:
+            part = f"tile {iteration}" if config.pingpong else f"half of {iteration}"
+            spans[f"warpgroup {group}"].append(draw.Span(start, tensor, part, "multiply"))
+            spans[f"warpgroup {group}"].append(draw.Span(tensor, tensor + e, "", "round and store"))
+            free[group] = tensor + e
+    return spans
+
+
+cooperating, alternating = schedule(VARIANTS["cooperative"], 512, 2), schedule(VARIANTS["128x128"], 512, 4)
+lanes = {f"cooperative: {lane}": spans for lane, spans in cooperating.items()} | {"": []}
+lanes |= {f"ping-pong: {lane}": spans for lane, spans in alternating.items()}
+draw.lanes(lanes, "Both halves of a row, K = 512: computed, not measured", note="gaps: the lane has nothing to do")
 
 # %% [markdown]
 # ## The layouts and the MMA
@@ -329,22 +415,21 @@ def produce(pipe, loads: Loads, scheduler: Scheduler, config: cutlass.Constexpr)
 # %% [markdown]
 # ## The ping-pong order
 #
-# Two warpgroups that both have a tile to multiply would get in each other's way: wgmmas of both would mix, both tiles
-# would be done late and at the same time, and both epilogues would again find idle tensor cores. So a warpgroup waits
-# until the other has *issued* its whole tile, and says so when it has issued its own. Issued is enough. The tensor
-# cores take commit groups in order, and the next tile's first commit group lies ready while the last one of this tile
-# still runs.
+# Without an order the wgmmas of both warpgroups would mix. Both tiles would be done late and at the same time, and both
+# epilogues would again find idle tensor cores. So a warpgroup waits until the other has *issued* its whole tile, and
+# signals when it has issued its own. Issued is enough: the tensor cores take commit groups in order, and the next
+# tile's first group is ready while the last one of this tile still runs.
 #
-# Two named barriers do it, one for each direction: 128 threads wait at it, 128 arrive at it and go on. The first tile
+# Two named barriers do it, one for each direction: 128 threads wait there, and 128 arrive and go on. The first tile
 # iteration does not wait, and the last one does not arrive.
 #
 # **The trap: a wait by parity sees only one phase far.** The order is not a matter of speed alone. A barrier in shared
 # memory has *one bit* for its phase, and `wait(phase)` asks: is the phase of that parity over?
 #
-# The queue is longer than that bit. Warpgroup 1 begins `k_tiles` k-tiles ahead of warpgroup 0; left to itself it would
-# ask a stage's barrier for phase 1 while not even phase 0 is complete. The barrier says yes, for *the phase of that
-# parity before* is over: that is how the producer finds empty stages at the start. Warpgroup 1 multiplies what happens
-# to lie there, and gives away a stage that it never had.
+# The queue of stages is longer than one bit can count. Warpgroup 1 begins `k_tiles` k-tiles ahead of warpgroup 0.
+# Without the order it would ask a stage's barrier for phase 1 while not even phase 0 is complete. The barrier says yes,
+# because *the phase of that parity before* is over: that is how the producer finds empty stages at the start. Warpgroup
+# 1 then multiplies what happens to lie there, and releases a stage that it never had.
 #
 # Once the other warpgroup has waited for all its k-tiles the bit is enough: the k-tile that follows in each stage is
 # the next phase, and the one after that cannot come before we have released ours.
@@ -486,9 +571,9 @@ def consume(cta: Cta, out: TmaTensor, scheduler: Scheduler, k_tiles, config: cut
 # %% [markdown]
 # ## One kernel after the other
 #
-# A product is seldom alone: it follows a kernel, and another follows it. By default the next kernel is launched when
-# the last CTA of this one has ended and its writes are visible. Then its CTAs start up, set their barriers, fetch
-# their tensor maps, ask for their first tiles, and a microsecond or two have passed.
+# A product is seldom alone: it follows a kernel, and another follows it. By default the next kernel starts when the
+# last CTA of this one has ended and its writes are visible. Then its CTAs set their barriers, fetch their tensor maps
+# and ask for their first tiles. A microsecond or two have passed.
 #
 # **Programmatic dependent launch** (PDL) takes two instructions, and a launch that asks for it:
 #
@@ -499,8 +584,8 @@ def consume(cta: Cta, out: TmaTensor, scheduler: Scheduler, k_tiles, config: cut
 #   is issued. Our CTA takes nearly all of the SM's shared memory, so that the next kernel's CTA gets in only when ours
 #   leaves; but then at once, SM by SM, instead of after the slowest SM of all.
 #
-# It is safe whatever runs before and after: a kernel that never says `launch_dependents` says it by ending, and one
-# that is launched without PDL waits for the end of ours as ever.
+# It is safe whatever runs before and after. A kernel without `launch_dependents` signals at its end, and a kernel that
+# is launched without PDL waits for the end of ours, as usual.
 
 # %% [markdown]
 # ## The kernel
@@ -622,10 +707,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
-# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
-# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
-# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
+# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
+# the part that is this kernel's own.
 
 
 # %%
@@ -658,89 +741,6 @@ def matmul(
     """
     return GEMM.matmul(a, b, out, variant)
 
-
-# %% [markdown] tags=["lab"]
-# ## The schedule, drawn
-#
-# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made.
-#
-# First the arithmetic, in clocks of an SM. Two figures are NVIDIA's, and three are assumed:
-#
-# * The tensor cores of an SM do 2048 multiply-adds a clock, so a tile takes **t** = tile_m x tile_n x K / 2048.
-# * An epilogue takes **e**: shared memory moves 128 bytes a clock, and every byte of C goes in once (`stmatrix`) and
-#   out once (TMA); and each subtile of a warpgroup is a chain of its own, wait, barrier, round, write, fence, barrier:
-#   200 clocks, assumed.
-# * Cooperative, a tile takes **t + e**. In ping-pong, the tensor cores need t for every tile, and a warpgroup is
-#   through with its tile after t + e, while two of them work: the larger of **t** and **(t + e) / 2** counts. Only the
-#   last epilogue of all is seen.
-# * From the end of one kernel to the first wgmma of the next 2500 clocks are assumed, and with PDL 1000: the first tile
-#   must still come from memory.
-# * A CTA computes whole tiles: the largest share counts, rounded up.
-
-# %% tags=["lab"]
-from cookbook import draw
-
-SMS, MACS, SMEM_BYTES = 132, 2048, 128  # of an H200; an SM's multiply-adds and bytes of shared memory in a clock
-SUBTILE, BETWEEN, BETWEEN_PDL = 200, 2500, 1000  # clocks, assumed
-
-
-def multiplying(config: Config, k: int) -> float:
-    """Clocks of the tensor cores for one tile."""
-    return config.tile_m * config.tile_n * -(-k // config.tile_k) * config.tile_k / MACS
-
-
-def epilogue(config: Config) -> float:
-    """Clocks from a tile's last wgmma until its accumulators are free again."""
-    subtiles = config.tile_m // 64 * (config.tile_n // config.epi_n) // config.sharing  # of a warpgroup
-    return 2 * config.tile_m * config.tile_n * 2 / SMEM_BYTES + subtiles * SUBTILE
-
-
-def cluster_tiles(config: Config, m: int, n: int) -> int:
-    """Tiles of all CTAs of a cluster together, that C is made of."""
-    return -(-m // (config.tile_m * config.cluster_m)) * -(-n // (config.tile_n * config.cluster_n))
-
-
-def rounds_of(config: Config, m: int, n: int) -> int:
-    """Tiles of the CTA that has the most."""
-    tiles = cluster_tiles(config, m, n)
-    return -(-tiles // min(tiles, SMS // config.cluster))
-
-
-def clocks(config: Config, m: int, n: int, k: int) -> float:
-    """Clocks of one product in a sequence of products, by the rules above."""
-    t, e, rounds = multiplying(config, k), epilogue(config), rounds_of(config, m, n)
-    work = rounds * max(t, (t + e) / 2) + e if config.pingpong else rounds * (t + e)
-    return work + (BETWEEN_PDL if config.pdl else BETWEEN)
-
-
-# %% [markdown] tags=["lab"]
-# As many columns of C by both schedules, K = 512: two tiles of 128 x 256 by the pair, four of 128 x 128 by ping-pong.
-# In the upper lanes every epilogue is a hole in the lane of the tensor cores. In the lower ones there is none.
-
-# %% tags=["lab"]
-
-
-def schedule(config: Config, k: int, rounds: int) -> dict[str, list[draw.Span]]:
-    """The lanes of both warpgroups and of the tensor cores, computed from the rules above."""
-    t, e, free, tensor = multiplying(config, k), epilogue(config), [0.0, 0.0], 0.0
-    spans: dict[str, list[draw.Span]] = {"warpgroup 0": [], "warpgroup 1": [], "tensor cores": []}
-    for iteration in range(rounds):
-        groups = (iteration % 2,) if config.pingpong else (0, 1)
-        start = max(tensor, *(free[group] for group in groups))
-        tensor = start + t
-        spans["tensor cores"].append(draw.Span(start, tensor, f"tile {iteration}", "multiply"))
-        for group in groups:
-            part = f"tile {iteration}" if config.pingpong else f"half of {iteration}"
-            spans[f"warpgroup {group}"].append(draw.Span(start, tensor, part, "multiply"))
-            spans[f"warpgroup {group}"].append(draw.Span(tensor, tensor + e, "", "round and store"))
-            free[group] = tensor + e
-    return spans
-
-
-cooperating, alternating = schedule(VARIANTS["cooperative"], 512, 2), schedule(VARIANTS["128x128"], 512, 4)
-lanes = {f"cooperative: {lane}": spans for lane, spans in cooperating.items()} | {"": []}
-lanes |= {f"ping-pong: {lane}": spans for lane, spans in alternating.items()}
-draw.lanes(lanes, "Both halves of a row, K = 512: computed, not measured", note="gaps: the lane has nothing to do")
 
 # %% [markdown] tags=["lab"]
 # ## The trap of one bit
@@ -817,6 +817,13 @@ lab.check_cells("hopper/pingpong_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("hopper/pingpong_gemm", matmul, (8192, 8192, 1024))
+
+# %% [markdown] tags=["lab"]
 # All variants and their peers, interleaved in one run on one GPU; "ours" is the default, called without an argument.
 # Launches follow one another without a gap, as in a model's forward pass: that is where PDL has something to hide.
 
@@ -880,11 +887,10 @@ Markdown(table(header, rows, right=2))
 #
 # ## Conclusion
 #
-# An epilogue costs next to nothing if somebody else multiplies meanwhile. Two warpgroups with a tile each do that with
-# two named barriers, and no other line of the kernel has become harder. The price is the tile: what one warpgroup can
-# hold is half of what two can, and every multiplication needs more bytes. So ping-pong wins where K is short; a tile
-# should be as wide as its registers allow, unless that leaves the last tile iteration nearly empty; and a kernel for
-# all shapes must choose.
+# An epilogue costs next to nothing if the other warpgroup multiplies meanwhile. Two named barriers do that for two
+# warpgroups with a tile each. The price is the tile: one warpgroup holds half of what two hold, and every
+# multiplication loads more. So ping-pong wins where K is short. A tile should be as wide as the registers allow, unless
+# that leaves the last tile iteration nearly empty. A kernel for all shapes must choose.
 #
 # And the ping-pong order is what makes the queue *correct*: a wait by parity is a promise about the next phase, not
 # about any later one.

@@ -25,35 +25,41 @@
 #       sm_90a: [UTMALDG.2D, HGMMA, ACQBULK, PREEXIT, STG.E.U16, SYNCS]
 #     bench_shapes: [[1, 4096, 4096], [16, 4096, 4096], [16, 8192, 8192], [32, 8192, 8192], [64, 8192, 8192],
 #       [64, 1024, 8192], [128, 4096, 4096], [256, 2048, 8192], [256, 256, 8192], [512, 512, 512], [1024, 1024, 1024]]
+#     sources:
+#       - {title: "PTX ISA, st.async", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-st-async"}
+#       - {title: "CUDA C++ Programming Guide, thread block clusters", url: "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#thread-block-clusters"}
+#       - {title: "PTX ISA, griddepcontrol", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-griddepcontrol"}
 # ---
 
 # %% [markdown]
 # # Split-K within a cluster
 #
-# **Claim.** A kernel that gives each CTA a tile of C leaves most of the GPU idle if C has few tiles. Smaller tiles make
-# more of them, but every halving of a tile's side makes its CTA load more for each multiplication.
+# **Claim.** If C has few tiles, most SMs are idle. *Split-K* cuts the third dimension: the CTAs of a cluster each take
+# a part of K **for the same tile**, and add up their accumulators through distributed shared memory. Two or four times
+# as many SMs work, on tiles as large as before.
+
+# %% tags=["lab"]
+from cookbook import draw, lab
+
+lab.gain("hopper/split_k_gemm", (16, 4096, 4096), over=["hopper/tuned_gemm", "128x128"])
+
+# %% [markdown]
+# Smaller tiles would occupy more SMs, too, but every halving of a tile's side makes its CTA load more for each
+# multiplication. The price of split-K: the accumulators of a CTA are only a part of the sum. They need not go through
+# global memory. Each CTA sends the others what they are to add up, and adds up its own share of the tile. No second
+# kernel runs, and the order of the additions is fixed, so the same call gives the same bits.
 #
-# There is a third dimension to cut: **K**. This is *split-K*. The CTAs of a cluster each take a part of K *for the same
-# tile*. Two or four times as many SMs are at work, on tiles as large as before. The cost: the accumulators of each are
-# only a part of the sum, and must be added to the others'.
+# Two kinds of products have few tiles: small ones, and LLM decode, where few rows (M <= 64) meet a large weight. LLM
+# decode is a stream of weights. Its time is that of their bytes, so it matters how many SMs ask for them, and how much
+# each can take in.
 #
-# The accumulators need not go through memory for that. CTAs of one cluster reach each other's shared memory, so each
-# sends the others what they are to add up, and adds up its own share of the tile. Nothing is written twice, no second
-# kernel runs, and the order of the additions is fixed, so that the same call gives the same bits.
+# **The weight is the tensor core's A** (swap A/B). A `wgmma` always takes 64 rows of A, but as few as 8 of B. The
+# kernel computes C transposed, and multiplies no more than 16 columns for 16 rows of `a`.
 #
-# Two kinds of products have few tiles: small ones, and LLM decode, where few rows (M <= 64) meet a large weight. The
-# second kind is a stream of weights: its time is that of their bytes, and what counts is how many SMs ask for them, and
-# how much each can take in.
-#
-# So **the weight is the tensor core's A** (swap A/B). A `wgmma` always takes 64 rows of A, but as few as 8 of B: the
-# kernel computes C transposed, and for 16 rows of `a` no more than 16 are multiplied.
-#
-# [The same was done for Blackwell](../blackwell/low_latency_gemm.ipynb). Here the accumulators are in registers, and a
-# heuristic chooses tile and division. The queue of stages is that of [the first GEMM](tma_wgmma_gemm.ipynb): one tile a
-# CTA, no turns, no multicast, and C goes out without TMA. From [pingpong](pingpong_gemm.ipynb) comes only the launch,
-# PDL.
-#
-# `matmul(a, b)` at the end is for use: `a` is (M, K), `b` is (K, N), both K-major, as `x @ weight.T` is.
+# [Blackwell has the same idea](../blackwell/low_latency_gemm.ipynb). Here the accumulators are in registers, and a
+# heuristic chooses tile and split. The stages are those of [the first GEMM](tma_wgmma_gemm.ipynb): one tile a CTA, no
+# multicast, and C goes out without TMA. The launch, with PDL, is that of [pingpong](pingpong_gemm.ipynb). `matmul(a,
+# b)` takes `a` (M, K) and `b` (K, N), both K-major, as `x @ weight.T` is.
 
 # %%
 from dataclasses import dataclass
@@ -75,24 +81,23 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 # **From here on A is the weight and B is what is multiplied by it**: `tile_m` counts columns of the product, `tile_n`
 # its rows. `gemm` exchanges them, and the rest of the kernel knows only of A and B.
 #
-# Each consumer warpgroup has 64 rows of the tile. Their accumulators are at most 64 a thread, so that nobody's
-# registers must be moved: one warp more loads, and that is the CTA. Stages are as many as shared memory has room for
-# beside the *reduction buffer*, where the other CTAs put their sums; for the many short parts of K are as good as
-# loaded at once.
+# Each consumer warpgroup has 64 rows of the tile. A thread has at most 64 accumulators, so no registers need to be
+# moved; one warp more loads, and that is the CTA. The stages take the shared memory that the *reduction buffer* leaves,
+# in which the other CTAs put their sums. The many short parts of K are in flight nearly at once.
 #
 # | variant | K is split among | made for |
 # |---|---|---|
-# | `128x128` | nobody | what the others are held against; as many tiles as SMs, or more |
+# | `128x128` | one CTA | comparison with the others; as many tiles as SMs, or more |
 # | `128x128 in 2` | a cluster of two | products whose tiles are half as many as SMs |
 # | `64x128 in 2` | two | about 128 rows of a weight |
-# | `64x64` | nobody | short K: small products of more tiles than one for each SM |
+# | `64x64` | one CTA | short K: small products of more tiles than one for each SM |
 # | `64x64 in 2` | two | up to 64 rows; small products of fewer tiles |
 # | `64x64 in 4` | four | a long K and very few tiles |
 # | `64x32 in 2` | two | up to 32 rows |
 # | `64x16 in 2` | two | up to 16 rows |
 #
-# The last five take **half of an SM's shared memory** (`per_sm`). Their stages still hold more than has to be on its
-# way, and a second CTA finds room.
+# The last five take **half of an SM's shared memory** (`per_sm`). Their stages still hold more than has to be in
+# flight, and a second CTA finds room.
 #
 # It may be one of the next kernel, which can then get ready while this one stores. Or it is one of the same, for
 # clusters of four do not fill a GPU: the SMs of a cluster must belong together on the chip, and the profiler says that
@@ -192,12 +197,12 @@ def config_for(arch: str, variant: str = "64x64 in 2") -> Config:
 #   registers of a CTA: its sums to the reduction buffers, if K is divided, and its part of C.
 #
 # If SMs have more CTAs than there is room for, they run in rounds, and each round starts and sends anew. The five do
-# not quite hide behind the longest of them: two that are equally long hinder each other. The fourth root of the sum of
-# their fourth powers is a little more than the longest one.
+# not quite hide behind the longest: two that are equally long delay each other. The fourth root of the sum of their
+# fourth powers is a little more than the longest one.
 #
-# Dividing K changes the first three, for there are more SMs to do the same. It does not change L2 and memory: the same
-# tiles load the same bytes, whoever does it. So it pays where few SMs are busy, or each gets too little. Where nobody
-# is idle it does not, and costs what there is to send.
+# Split-K changes the first three, for more SMs share the work. It does not change L2 and memory: the same tiles load
+# the same bytes. So it gains where few SMs are busy, or each gets too little. Where no SM is idle it costs what there
+# is to send.
 #
 # The six figures below are fitted to times on an H200, at products of both kinds, by least squares of logarithms; a
 # test does it again with the records. A time counts for less the further it is from the fastest variant's, for the
@@ -269,13 +274,81 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
     return min(VARIANTS, key=lambda name: cost(VARIANTS[name], m, n, k, sms))
 
 
+# %% [markdown] tags=["lab"]
+# **What the heuristic predicts**, with K whole and with split-K on the same tile: how many SMs are busy, how long the
+# product takes, and which of the five is the longest. Next to it are the tiles of the kernel for all sizes,
+# [tuned_gemm](tuned_gemm.ipynb).
+
+# %% tags=["lab"]
+from dataclasses import replace
+
+from IPython.display import Markdown
+
+from cookbook.publish.pages import table
+from cookbook.recipe import catalog
+
+SMS = 132  # of an H200
+tuned = catalog.load("hopper/tuned_gemm")
+SHAPES = catalog.find("hopper/split_k_gemm").bench_shapes
+
+
+def tuned_tiles(m: int, n: int, k: int) -> int:
+    """Tiles of the variant that tuned_gemm chooses: as many CTAs, at most, have something to do."""
+    c = tuned.VARIANTS[tuned.choose(m, n, k, SMS)]
+    return -(-m // c.tile_m) * -(-n // c.tile_n)
+
+
+def busy(config: Config, shape: tuple[int, int, int]) -> list[str]:
+    """SMs that are busy; microseconds, and the longest of what goes on at the same time; those to send."""
+    (m, n, _), terms = shape, nanoseconds(config, *shape, SMS)
+    longest = max(list(terms)[:5], key=terms.get)
+    ctas = -(-n // config.tile_m) * -(-m // config.tile_n) * config.split_k
+    return [str(min(SMS, ctas)), f"{cost(config, *shape, SMS) / 1000:.1f} ({longest})", f"{terms['send'] / 1000:.1f}"]
+
+
+rows = []
+for shape in (*SHAPES, (1024, 4096, 4096)):
+    chosen = choose(*shape, SMS)
+    divided = VARIANTS[chosen] if VARIANTS[chosen].split_k > 1 else VARIANTS["128x128 in 2"]
+    tile = f"{divided.tile_m}x{divided.tile_n} in {divided.split_k}"
+    each = [tile, *busy(replace(divided, split_k=1), shape), *busy(divided, shape)]
+    rows.append([" x ".join(map(str, shape)), str(tuned_tiles(*shape)), *each, chosen])
+head = ["M x N x K", "tiles, tuned", "tile", "K whole: SMs", "µs", "to send", "divided: SMs", "µs", "to send", "chosen"]
+Markdown(table(head, rows))
+
+# %% [markdown] tags=["lab"]
+# Three kinds of products:
+#
+# * **A long K and very few tiles.** With K whole most of the SMs are idle, and each of the others has all of K to load.
+#   Four times as many take about a third of the time.
+# * **A weight and some rows.** Memory is the longest term, or L2. A weight that is not large has tiles for half of the
+#   SMs, and dividing K still helps. The largest have tiles for nearly all of them: by these figures K whole would do.
+# * **Tiles enough, or a short K.** What is sent takes as long as what is saved, or longer. The last row has more tiles
+#   than SMs: nothing is idle, so that there is nothing to gain.
+#
+# %% [markdown] tags=["lab"]
+# One tile of 64 x 64, K = 8192, by a CTA, by two, by four:
+
+# %% tags=["lab"]
+lanes = {}
+for split in (1, 2, 4):
+    c = replace(VARIANTS["64x64 in 2"], split_k=split)
+    terms = nanoseconds(c, 64, 64, 8192, SMS)
+    work = cost(c, 64, 64, 8192, SMS) - terms["send"]
+    for rank in range(split):
+        spans = [draw.Span(0, work, f"K, part {rank}" if split > 1 else "K", "load and multiply")]
+        if split > 1:
+            spans.append(draw.Span(work, work + terms["send"], "", "send, add, store"))
+        lanes[f"in {split}: SM {rank}" if split > 1 else "whole: SM 0"] = spans
+draw.lanes(lanes, "One tile, by the figures of the rule", "nanoseconds", note="computed, not measured")
+
 # %% [markdown]
 # ## Layouts and MMA
 #
 # A and B lie as in every kernel of this track: K-major tiles in 128-byte rows. C has no place in shared memory.
 
 
-# %%
+# %% tags=["folded"]
 class SmemLayouts(NamedTuple):
     """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
 
@@ -319,16 +392,17 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 
 
 # %% [markdown]
-# **The DSMEM reduction buffer.** A thread has `tile_n / 2` sums of the tile, `share` for each CTA of the cluster: the
-# first `share` of every thread's are CTA 0's to add up, and so on. What a thread is sent comes from the thread of the
-# same number in each CTA. There is one place for each sender, oneself among them, so that a tile is always added up in
-# the same order. Sixteen bytes, if a share has that many, go at once; those of the threads of a warp lie side by side,
-# so that neither writing nor reading has bank conflicts.
+# **The DSMEM reduction buffer.** A thread has `tile_n / 2` accumulators of the tile, `share` for each CTA of the
+# cluster: CTA 0 adds up the first `share` of every thread, and so on. A thread receives from the thread of the same
+# number in each CTA. Each sender has a place of its own, so a tile is always added up in the same order.
 #
-# It is memory of its own, not the stages that have been multiplied already. Those of *this* CTA have been, when it
-# sends; those of the receiver need not have been, and to know it would take one more barrier of the whole cluster,
-# which nobody could pass before the slowest has multiplied its last k-tile. A reduction buffer of one's own is empty
-# from the beginning, so whoever is ready sends.
+# A store moves sixteen bytes, if a share has that many. Those of a warp lie next to each other, so neither writing nor
+# reading has bank conflicts.
+#
+# The buffer is memory of its own, not the stages that have been multiplied already. When a CTA sends, its own stages
+# have been read, but those of the receiver may not. To know it would take one more barrier of the whole cluster, and no
+# CTA could pass it before the slowest has multiplied its last k-tile. A buffer of one's own is empty from the
+# beginning, so a CTA sends as soon as it is ready.
 
 
 # %%
@@ -345,8 +419,8 @@ def reduction_buffer(config: Config) -> cute.Layout:
 #
 # A CTA does one part of K of one tile. All parts have equally many k-tiles. Those of the last CTAs may lie outside K,
 # some or all: TMA brings zeros for these, without asking memory for anything, and a product with zeros does no harm. So
-# every CTA has a part, no loop is ever empty, and no check is needed. (`part_of` is plain arithmetic: the kernel calls
-# it, and so do the tests.)
+# every CTA has a part, no loop is ever empty, and no check is needed. (`part_of` is integer arithmetic: the kernel
+# calls it, and so do the tests.)
 
 
 # %%
@@ -372,7 +446,7 @@ def part_of(cta, shape_mn, k_tiles, config: Config) -> Part:
 # ## The warp that loads
 #
 # The queue of the pages before, for one tile. With *programmatic dependent launch* (PDL) this kernel may get ready
-# while the one before it ends: `griddepcontrol.wait` comes back when that has ended and what it wrote can be seen. When
+# while the one before it ends: `griddepcontrol.wait` returns when that has ended and its writes can be seen. When
 # nothing is left to ask for, the next kernel may come.
 
 
@@ -402,10 +476,10 @@ def produce(pipe, a, b, part: Part, config: cutlass.Constexpr):
 # %% [markdown]
 # ## The warpgroups that multiply
 #
-# A commit group of wgmmas for a stage, then a wait for the commit group *before* it, whose stage can be given back. The
-# slice of the warpgroup's first thread gives descriptors that the compiler knows to be the same for all threads, so
-# that they lie in *uniform* registers, which hold one value for a whole warp; [tuned_gemm](tuned_gemm.ipynb) says more
-# of that.
+# The loop issues a commit group of wgmmas for a stage, then waits for the group *before* it and releases that group's
+# stage. `get_slice` gets the number of the warpgroup's first thread. So the compiler knows that descriptors are the
+# same for all threads, and keeps them in *uniform* registers, which hold one value for a whole warp;
+# [tuned_gemm](tuned_gemm.ipynb) says more.
 
 
 # %%
@@ -452,8 +526,8 @@ def multiply(pipe, group, sA, sB, tCcC, k_tiles, dtype: cutlass.Constexpr, confi
 # ## The exchange
 #
 # `st.async` writes registers into the shared memory of another CTA of the cluster and reports the bytes to a barrier
-# there, as TMA does. So no CTA requests accumulators: they are sent as soon as they are there, and whoever has all that
-# it expects goes on. Two things must hold:
+# there, as TMA does. So no CTA requests accumulators: each CTA sends them as soon as it has them, and goes on when all
+# that it expects has come. Two things must hold:
 #
 # * **Nobody writes to a CTA that has not begun.** Its shared memory might be another kernel's still, and the barrier
 #   not made. All arrive at the cluster's own barrier at the beginning, once their reduction buffer has its barrier.
@@ -513,7 +587,7 @@ def store(rSum, tCcC, mC, part: Part, config: cutlass.Constexpr):
 # %% [markdown]
 # ## The kernel
 #
-# A CTA's own reduction buffer expects the bytes of all senders from the beginning: nobody can send before the cluster's
+# A CTA's own reduction buffer expects the bytes of all senders from the beginning: no CTA can send before the cluster's
 # barrier. (It is told what to expect after the CTA's barrier, so that there is one between making it and arriving at
 # it.)
 
@@ -598,7 +672,7 @@ def kernel(
 # mode. `use_pdl` asks for the overlap with the kernel before.
 
 
-# %%
+# %% tags=["folded"]
 @cute.jit
 def gemm(
     pA: cute.Pointer,
@@ -635,10 +709,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
-# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
-# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
-# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
+# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
+# the part that is this kernel's own.
 
 
 # %%
@@ -672,77 +744,6 @@ def matmul(
     """
     return GEMM.matmul(a, b, out, variant)
 
-
-# %% [markdown] tags=["lab"]
-# ## Who is busy, and with what
-#
-# **What the heuristic predicts**, for K whole and split-K with the same tile: how many SMs are busy, how long it takes,
-# and which of the five is the longest. Beside it the tiles of the kernel for all sizes, [tuned_gemm](tuned_gemm.ipynb).
-
-# %% tags=["lab"]
-from dataclasses import replace
-
-from IPython.display import Markdown
-
-from cookbook.publish.pages import table
-from cookbook.recipe import catalog
-
-SMS = 132  # of an H200
-tuned = catalog.load("hopper/tuned_gemm")
-SHAPES = catalog.find("hopper/split_k_gemm").bench_shapes
-
-
-def tuned_tiles(m: int, n: int, k: int) -> int:
-    """Tiles of the variant that tuned_gemm chooses: as many CTAs, at most, have something to do."""
-    c = tuned.VARIANTS[tuned.choose(m, n, k, SMS)]
-    return -(-m // c.tile_m) * -(-n // c.tile_n)
-
-
-def busy(config: Config, shape: tuple[int, int, int]) -> list[str]:
-    """SMs that are busy; microseconds, and the longest of what goes on at the same time; those to send."""
-    (m, n, _), terms = shape, nanoseconds(config, *shape, SMS)
-    longest = max(list(terms)[:5], key=terms.get)
-    ctas = -(-n // config.tile_m) * -(-m // config.tile_n) * config.split_k
-    return [str(min(SMS, ctas)), f"{cost(config, *shape, SMS) / 1000:.1f} ({longest})", f"{terms['send'] / 1000:.1f}"]
-
-
-rows = []
-for shape in (*SHAPES, (1024, 4096, 4096)):
-    chosen = choose(*shape, SMS)
-    divided = VARIANTS[chosen] if VARIANTS[chosen].split_k > 1 else VARIANTS["128x128 in 2"]
-    tile = f"{divided.tile_m}x{divided.tile_n} in {divided.split_k}"
-    each = [tile, *busy(replace(divided, split_k=1), shape), *busy(divided, shape)]
-    rows.append([" x ".join(map(str, shape)), str(tuned_tiles(*shape)), *each, chosen])
-head = ["M x N x K", "tiles, tuned", "tile", "K whole: SMs", "µs", "to send", "divided: SMs", "µs", "to send", "chosen"]
-Markdown(table(head, rows))
-
-# %% [markdown] tags=["lab"]
-# Three kinds of products:
-#
-# * **A long K and very few tiles.** With K whole most of the SMs are idle, and each of the others has all of K to load.
-#   Four times as many take about a third of the time.
-# * **A weight and some rows.** Memory is the longest term, or L2. A weight that is not large has tiles for half of the
-#   SMs, and dividing K still helps. The largest have tiles for nearly all of them: by these figures K whole would do.
-# * **Tiles enough, or a short K.** What is sent takes as long as what is saved, or longer. The last row has more tiles
-#   than SMs: nothing is idle, so that there is nothing to gain.
-#
-# %% [markdown] tags=["lab"]
-# One tile of 64 x 64, K = 8192, by a CTA, by two, by four:
-
-# %% tags=["lab"]
-from cookbook import draw
-
-lanes = {}
-for split in (1, 2, 4):
-    c = replace(VARIANTS["64x64 in 2"], split_k=split)
-    terms = nanoseconds(c, 64, 64, 8192, SMS)
-    work = cost(c, 64, 64, 8192, SMS) - terms["send"]
-    for rank in range(split):
-        spans = [draw.Span(0, work, f"K, part {rank}" if split > 1 else "K", "load and multiply")]
-        if split > 1:
-            spans.append(draw.Span(work, work + terms["send"], "", "send, add, store"))
-        lanes[f"in {split}: SM {rank}" if split > 1 else "whole: SM 0"] = spans
-draw.lanes(lanes, "One tile, by the figures of the rule", "nanoseconds", note="computed, not measured")
 
 # %% [markdown] tags=["lab"]
 # ## The reduction buffer, drawn
@@ -810,8 +811,8 @@ for rank in range(FOUR.split_k):
 # that nobody is sent anything before it has begun, that no sum is read before it has come, and that none comes too
 # late.
 #
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
+# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -838,10 +839,17 @@ except compiled.NoDisassembler as missing:
 # %% [markdown] tags=["lab"]
 # ## Time
 #
-# "ours" is `matmul` without an argument, so whatever the heuristic chose; beside it each variant, called by name, the
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("hopper/split_k_gemm", matmul, (16, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
+# "Ours" is `matmul` without an argument: what the heuristic chose. Next to it are each variant, called by name, the
 # kernel for all sizes, and the peers, all interleaved in one run on one GPU.
 #
-# Before the variants were chosen, many more were timed beside cuBLAS, at more sizes than the table has. Dividing K was
+# Before the variants were chosen, many more were timed against cuBLAS, at more sizes than the table has. Dividing K was
 # ahead where a few rows meet a weight: most where the weight is not large, or where K is long and tiles are very few.
 # With the largest weights both take what memory gives, and little lies between them.
 #

@@ -24,16 +24,27 @@
 #       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
 #     baselines: [256x208, 128x128]
 #     bench_shapes: [[1536, 1536, 1536], [1536, 1536, 8192], [4096, 4096, 4096], [8192, 8192, 8192]]
+#     sources:
+#       - {title: "PTX ISA, wgmma.mma_async", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions-wgmma-mma"}
+#       - {title: "PTX ISA, stmatrix", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-stmatrix"}
+#       - {title: "PTX ISA, shared-memory layouts of wgmma", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-shared-memory-layout"}
 # ---
 
 # %% [markdown]
 # # Swap A/B
 #
-# **Claim.** C transposed is the product of the operands in each other's places. With A and B swapped, a tile of C may
-# have any multiple of 16 rows, and not only of 64.
-#
-# C^T = B^T A^T, and both operands are K-major in either role. So the kernel may take `b` as its A and `a` as its B.
-# That exchanges the steps in which a tile of C can grow:
+# **Claim.** C transposed is the product of the operands in each other's places: C^T = B^T A^T. With A and B swapped, a
+# tile of C may have any multiple of 16 rows, and not only of 64.
+
+# %% tags=["lab"]
+from cookbook import access, banks, draw, lab
+from cookbook.layouts import evaluate
+
+lab.gain("hopper/swap_ab_gemm", (8192, 8192, 8192), over=["256x208", "128x128"])
+
+# %% [markdown]
+# Both operands are K-major in either role, so the kernel may take `b` as its A and `a` as its B. That exchanges the
+# steps in which a tile of C can grow:
 #
 # | a tile of C | step of its rows | why | step of its columns | why |
 # |---|---|---|---|---|
@@ -41,7 +52,7 @@
 # | swapped | 16 | columns of one `stmatrix` | 64 | rows of one `wgmma` |
 #
 # (`wgmma` itself takes 8 to 256 columns in steps of 8. `stmatrix.x4` writes four 8 x 8 matrices, two of them side by
-# side: 16 columns.) The finer step now belongs to the *rows* of C. That is worth something twice:
+# side: 16 columns.) The *rows* of C now have the finer step. That gains in two ways:
 #
 # * **Tiles that fill a wave.** C of 1536 x 1536 is 144 tiles of 128 x 128. An H200 has 132 SMs, so the second *wave*
 #   has 12 tiles. It is also 132 tiles of 144 x 128: one full wave.
@@ -49,7 +60,7 @@
 #   and 208 columns of C are no whole lines of 128 bytes: 64 does not divide 208. Swapped, 208 is a number of rows,
 #   which nothing has to divide.
 #
-# What changes is the layout of the epilogue's subtiles, one option of `stmatrix`, and the order of arguments. The rest
+# The swap changes the layout of the epilogue subtiles, one option of `stmatrix`, and the order of arguments. The rest
 # is [the page before](overlapped_epilogue_gemm.ipynb), line for line.
 
 # %%
@@ -234,8 +245,6 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # other; either way a line is 128 bytes of a row of the product.
 
 # %% tags=["lab"]
-from cookbook import access, banks, draw
-from cookbook.layouts import evaluate
 
 
 def stmatrix_of(variant: str) -> list[access.Access]:
@@ -665,10 +674,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
-# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
-# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
-# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
+# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
+# the part that is this kernel's own.
 
 
 # %%
@@ -738,8 +745,8 @@ Markdown(table(["variant", "loads", *(f"waves of {n} x {n} (useful)" for n in SI
 #
 # Every level looks at every variant.
 #
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
+# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -749,6 +756,13 @@ lab.check_cells("hopper/swap_ab_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat1
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("hopper/swap_ab_gemm", matmul, (8192, 8192, 8192))
+
+# %% [markdown] tags=["lab"]
 # All variants and their peers, interleaved in one run on one GPU; "ours" is the default, called without an argument.
 
 # %% tags=["lab"]

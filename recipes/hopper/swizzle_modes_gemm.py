@@ -23,29 +23,38 @@
 #     path: tma -> shared memory in one of four modes -> wgmma -> stmatrix -> 16-byte stores
 #     instructions:
 #       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, SYNCS, WARPGROUP.DEPBAR]
+#     sources:
+#       - {title: "PTX ISA, tensors: swizzling modes", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tensor-swizzling-modes"}
+#       - {title: "PTX ISA, shared-memory layouts of wgmma", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-shared-memory-layout"}
+#       - {title: "Yifan Yang, Tensor Core MMA Swizzle Layout", url: "https://yang-yifan.github.io/blogs/mma_swizzle/mma_swizzle.html"}
+#       - {title: "gau-nernst, tcgen05 for dummies", url: "https://gau-nernst.github.io/tcgen05"}
 # ---
 
 # %% [markdown]
 # # TMA swizzle modes in a GEMM
 #
 # **Claim.** A tile for `wgmma` may lie in shared memory in four modes, named by the bytes of a row that stay together:
-# 16 (no swizzle), 32, 64, 128. Everybody takes 128, and the reason that is usually given is bank conflicts. That is not
-# it: *in all four modes* the tensor cores read without one.
+# 16 (no swizzle), 32, 64, 128. The widest is the fastest, and *not* because of bank conflicts: in all four modes the
+# tensor cores read without one. The reason is TMA. It fills a tile line by line, and a line is as long as the mode is
+# wide.
+
+# %% tags=["lab"]
+from cookbook import access, banks, draw, lab
+from cookbook.layouts import evaluate
+
+lab.gain("hopper/swizzle_modes_gemm", (8192, 8192, 8192), over=["interleave", "sw32", "sw64"])
+
+# %% [markdown]
+# A tile of 64 columns is one box of 128-byte lines, or eight boxes of 16-byte lines: the same bytes in eight times as
+# many parts. This page is a whole GEMM with one parameter, the mode. Tiles, stages and multiplications are the same in
+# all four; the kernel contains no `if` about the mode. The page counts what each mode asks of every unit, predicts, and
+# then shows the times.
 #
-# The difference lies on the way in. TMA fills a tile line by line, and a line is as long as the mode is wide: a tile of
-# 64 columns is one box of 128-byte lines, or eight boxes of 16-byte lines. The same bytes, eight times as many pieces.
+# The loads are [the previous page's](tma_copy.ipynb). New are a reader, the tensor cores, and an output. A *warpgroup*,
+# four warps, issues a `wgmma` together; it multiplies tiles where they lie in shared memory.
 #
-# So here is a whole GEMM with one parameter, the mode. Its tiles, its stages and its multiplications are the same in
-# all four; the kernel contains no `if` about the mode. Before any of it is timed, the page counts what each mode asks
-# of every unit, and predicts.
-#
-# The loads are [the previous page's](tma_copy.ipynb); what is new is a reader, the tensor cores, and an output. The
-# reader's instruction is `wgmma`: a *warpgroup*, four warps, issues it together, and it multiplies tiles where they lie
-# in shared memory.
-#
-# The kernel is as simple as a fast one can be, and [the next page](tma_wgmma_gemm.ipynb) takes it as it is, in its
-# widest mode, and goes through it part by part. Read it there for how it works; here look at the modes alone. Which
-# modes there are, and how they place their chunks, is in [the atoms](../foundations/mma_smem_atoms.ipynb).
+# [The next page](tma_wgmma_gemm.ipynb) takes this kernel in its widest mode and explains it part by part. Here look at
+# the modes alone. How the modes place their chunks is in [the atoms](../foundations/mma_smem_atoms.ipynb).
 
 # %%
 from dataclasses import dataclass
@@ -116,11 +125,11 @@ def config_for(arch: str, variant: str = "sw128") -> Config:
 # The tensor core reads a K-major operand as *core matrices* of 8 rows x 16 bytes, two of them side by side for each
 # step of 16 along K. A mode says how core matrices lie:
 #
-# * `interleave`: the eight rows of one core matrix follow one another, 128 contiguous bytes. (The name is CUTLASS's; on
-#   the page before it was `none`. It is *not* the row-major tile: there, rows would be 128 bytes apart and all in the
-#   same banks.)
-# * `sw32`, `sw64`, `sw128`: 2, 4 or 8 core matrices lie side by side in rows of 32, 64 or 128 bytes, and the swizzle
-#   XORs the row's number into the 16-byte slot, so that one core matrix has a different slot in every line.
+# * `interleave`: the eight rows of one core matrix follow one another, 128 contiguous bytes. (The name is CUTLASS's;
+#   the page before called it `none`. It is *not* the row-major tile. There the rows would be 128 bytes apart, and all
+#   in the same banks.)
+# * `sw32`, `sw64`, `sw128`: 2, 4 or 8 core matrices lie next to each other in rows of 32, 64 or 128 bytes. The swizzle
+#   XORs the row's number into the 16-byte slot, so one core matrix has a different slot in every line.
 #
 # In CuTe: `make_swizzle(B, 4, 3)`, B = 0, 1, 2, 3, over eight rows of 16 << B bytes. Atoms are stacked down the rows
 # first (`order=(0, 1, 2)`), so that one TMA box, an atom wide, holds all rows of the tile.
@@ -156,10 +165,40 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
     )
 
 
+# %% [markdown] tags=["lab"]
+# ## The four modes, drawn
+#
+# Sixteen rows of A in each mode, by the recipe's own layout. A row of a panel is a 128-byte line of shared memory, a
+# column one of its eight 16-byte slots; the number is the chunk of the tile, counted along its rows, the small pair the
+# (row, column) of its first element. A colour is a *column of chunks*: of one colour, eight rows make a core matrix.
+#
+# Look at what a line of shared memory holds. In `interleave` it is eight rows' chunks of one colour, from eight places
+# in global memory; in `sw128` it is one row, from one place.
+
+# %% tags=["lab"]
+import re
+
+import numpy as np
+from IPython.display import Markdown
+
+from cookbook.check import compiled
+from cookbook.check.model.wgmma import boxes_of
+from cookbook.model import MatrixDescriptor, operand_descriptors
+from cookbook.model.wgmma import operand_addresses
+from cookbook.publish.pages import table
+
+
+def first_rows(dtype):
+    """(16, 64) of A in each mode."""
+    return {mode: cute.tile_to_shape(smem_atom(dtype, mode), (16, 64), order=(0, 1)) for mode in MODES}
+
+
+draw.atom_orders(evaluate(first_rows, cutlass.BFloat16), title="16 rows of A, 128 bytes each, in four modes")
+
 # %% [markdown]
 # ## Who multiplies, who copies
 #
-# A `wgmma` multiplies a 64 x 16 piece of A by a 16 x 256 piece of B, both in shared memory. It is told where they are
+# A `wgmma` multiplies a 64 x 16 part of A by a 16 x 256 part of B, both in shared memory. It is told where they are
 # by *matrix descriptors*, which CuTe makes from the layouts: an address, two distances and the mode. Software touches
 # shared memory only in the epilogue.
 
@@ -256,7 +295,7 @@ def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
 # output allows. [The next page](tma_wgmma_gemm.ipynb) explains each line.
 
 
-# %%
+# %% tags=["folded"]
 @cute.jit
 def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
     """Registers -> swizzled shared memory -> global memory. gC, cC: (M, N) tile and its coordinates."""
@@ -274,7 +313,7 @@ def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
                 cute.autovec_copy(tCsC[None, m, n], tCgC[None, m, n])
 
 
-# %%
+# %% tags=["folded"]
 @cute.jit
 def tile_of_cta(shape_mn, config: cutlass.Constexpr):
     """Rasterization: this CTA's tile, column by column inside groups of `raster_group` rows of tiles."""
@@ -342,7 +381,7 @@ def kernel(
         store(acc, sC, gC, cC, mC.shape, copies, barrier, tidx)
 
 
-# %%
+# %% tags=["folded"]
 @cute.jit
 def gemm(
     pA: cute.Pointer,
@@ -371,7 +410,7 @@ def gemm(
     )
 
 
-# %%
+# %% tags=["folded"]
 def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
     pointers = (dtype, 16), (dtype, 16), (dtype, vec * dtype.width // 8)
@@ -381,10 +420,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
-# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
-# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
-# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
+# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
+# the part that is this kernel's own.
 
 
 # %%
@@ -416,41 +453,6 @@ def matmul(
     """
     return GEMM.matmul(a, b, out, variant)
 
-
-# %% [markdown] tags=["lab"]
-# ## The four modes, drawn
-#
-# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
-# out of your own code.
-#
-# Sixteen rows of A in each mode, by the recipe's own layout. A row of a panel is a 128-byte line of shared memory, a
-# column one of its eight 16-byte slots; the number is the chunk of the tile, counted along its rows, the small pair the
-# (row, column) of its first element. A colour is a *column of chunks*: of one colour, eight rows make a core matrix.
-#
-# Look at what a line of shared memory holds. In `interleave` it is eight rows' chunks of one colour, from eight places
-# in global memory; in `sw128` it is one row, from one place.
-
-# %% tags=["lab"]
-import re
-
-import numpy as np
-from IPython.display import Markdown
-
-from cookbook import access, banks, draw
-from cookbook.check import compiled
-from cookbook.check.model.wgmma import boxes_of
-from cookbook.layouts import evaluate
-from cookbook.model import MatrixDescriptor, operand_descriptors
-from cookbook.model.wgmma import operand_addresses
-from cookbook.publish.pages import table
-
-
-def first_rows(dtype):
-    """(16, 64) of A in each mode."""
-    return {mode: cute.tile_to_shape(smem_atom(dtype, mode), (16, 64), order=(0, 1)) for mode in MODES}
-
-
-draw.atom_orders(evaluate(first_rows, cutlass.BFloat16), title="16 rows of A, 128 bytes each, in four modes")
 
 # %% [markdown] tags=["lab"]
 # ## What `wgmma` reads
@@ -497,9 +499,10 @@ for mode in MODES:
     print(f"{mode:11} (swizzle, lbo, sbo) in the PTX: {in_ptx}; as the layouts demand: {set(in_ptx) == wanted}")
 
 # %% [markdown] tags=["lab"]
-# Now the banks. The tensor core wants core matrices, eight chunks of 16 bytes each: 128 bytes, and thirty-two banks of
-# four bytes make 128. First what everybody fears, and no mode does: rows of 128 bytes, one after the other, without a
-# swizzle. The chunks of one column are all in the same four banks; a core matrix takes eight wavefronts.
+# Now the banks. The tensor core reads core matrices: eight chunks of 16 bytes, 128 bytes together, as much as
+# thirty-two banks of four bytes give at once. First the case that everyone wants to avoid, and that no mode has: rows
+# of 128 bytes, one after the other, without a swizzle. The chunks of one column are all in the same four banks; a core
+# matrix takes eight wavefronts.
 
 # %% tags=["lab"]
 draw.access_view(access.ldmatrix(np.arange(32) * 128, 4), title="Four core matrices, plain rows of 128 bytes: no mode")
@@ -518,14 +521,13 @@ def core_matrices(descriptor: MatrixDescriptor, rows: int) -> list[access.Access
 draw.access_view(core_matrices(described["interleave"]["a"][0], 64)[0], title="Four core matrices, interleave")
 
 # %% [markdown] tags=["lab"]
-# And in `sw128`, from the second column of chunks: as far apart as the plain rows, and XORed into different banks.
+# And in `sw128`, from the second column of chunks: as far apart as the unswizzled rows, and XORed into different banks.
 
 # %% tags=["lab"]
 draw.access_view(core_matrices(described["sw128"]["a"][0], 64)[2], title="Four core matrices, sw128")
 
 # %% [markdown] tags=["lab"]
-# Neither has a conflict. So much for the reason that is usually given: compared with plain rows any of the four modes
-# is a cure, and among themselves they are equal.
+# Neither has a conflict. Against unswizzled rows each of the four modes is a cure, and by conflicts they are equal.
 #
 # ## The prediction
 #
@@ -621,11 +623,11 @@ for mode, config in VARIANTS.items():
     print(f"{mode:11} {found}, {made.registers} registers, {made.spills} bytes spilled")
 
 # %% [markdown] tags=["lab"]
-# What others have seen: a public series of GEMMs for Blackwell ([the
+# Others have seen the same effect. A public series of GEMMs for Blackwell ([the
 # write-up](https://gau-nernst.github.io/tcgen05), [its
-# table](https://github.com/gau-nernst/learn-cuda/tree/main/02e_matmul_sm100)) begins with tiles of 16-byte columns, and
-# turns to 128 bytes in its next step. Tile, chip and pipeline are others, so only the size of the effect can be
-# compared with what we predict for `interleave`:
+# table](https://github.com/gau-nernst/learn-cuda/tree/main/02e_matmul_sm100)) begins with lines of 16 bytes, and goes
+# to 128 bytes in its next step. Tile, chip and pipeline differ, so compare only the size of the effect with the
+# prediction for `interleave`:
 
 # %% tags=["lab"]
 PUBLISHED = {16: 255.73, 128: 699.39}  # TFLOP/s by bytes of a line: B200, bf16, 4096 x 4096 x 4096, versions v1a, v2a
@@ -665,8 +667,8 @@ Markdown(table(["written \\ read", *MODES], rows))
 # simulated in numpy on a ragged shape, *compiled* at a real cubin. On a machine with a Hopper GPU the kernels also run
 # here; elsewhere the recorded run is shown.
 #
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
+# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -676,6 +678,13 @@ lab.check_cells("hopper/swizzle_modes_gemm", shapes=[(200, 333, 64)], dtypes=["b
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("hopper/swizzle_modes_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
 # The four modes and their peers, interleaved in one run on one GPU; "ours" is `sw128`, called without an argument.
 
 # %% tags=["lab"]
@@ -769,8 +778,8 @@ Markdown(predicted_and_counted())
 # waits for them.
 #
 # Hence the rule of one line, *the widest mode whose row divides the tile's contiguous extent*, and hence a second, for
-# whoever picks tile sizes: make that extent 128 bytes. A narrower tile along K is not a smaller version of the same
-# thing, it is another mode.
+# tile sizes: make that extent 128 bytes. A narrower tile along K is not a smaller version of the same thing, it is
+# another mode.
 #
 # Next: [the GEMM in its widest mode](tma_wgmma_gemm.ipynb), part by part.
 #

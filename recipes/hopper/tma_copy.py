@@ -21,24 +21,58 @@
 #     runs_on: sm_90+
 #     path: global memory -> TMA -> swizzled shared memory -> TMA -> global memory
 #     instructions: [UTMALDG.2D, UTMASTG.2D, UTMACMDFLUSH, SYNCS]
+#     sources:
+#       - {title: "PTX ISA, cp.async.bulk.tensor", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-tensor"}
+#       - {title: "PTX ISA, tensors: swizzling modes", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tensor-swizzling-modes"}
+#       - {title: "PTX ISA, mbarrier", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier"}
 # ---
 
 # %% [markdown]
 # # TMA copies in four swizzle modes
 #
-# **Claim.** The Tensor Memory Accelerator (TMA) moves a *tile* of a matrix between global and shared memory. One
-# thread asks for it by the coordinates of its corner; the unit does the addresses, the edges and the swizzle. The
-# swizzle is one of four modes, and you do not even name it: you hand `make_tiled_tma_atom` the layout that the tile
-# shall have in shared memory, and the mode is read off it. A store takes the same layout and undoes it.
+# **Claim.** The Tensor Memory Accelerator (TMA) moves a *tile* of a matrix between global and shared memory. One thread
+# asks for it by the coordinates of its corner; the unit does the addresses, the edges and the swizzle. You do not even
+# name the swizzle: `make_tiled_tma_atom` reads it off the layout that the tile shall have in shared memory.
+
+# %% tags=["lab"]
+import cutlass
+
+import cookbook
+from cookbook import draw
+from cookbook.layouts import evaluate
+
+packaged = cookbook.load("hopper/tma_copy")
+
+
+def in_each_mode(dtype, major):
+    """A tile of 16 lines of 128 bytes, as TMA leaves it in shared memory."""
+    configs = [packaged.replace(packaged.LOOK, mode=mode, major=major) for mode in packaged.MODES]
+    return {
+        f"{c.mode}, {major}-major": packaged.cute.slice_(packaged.smem_layout(dtype, c), (None, None, 0))
+        for c in configs
+    }
+
+
+layouts = {major: evaluate(in_each_mode, cutlass.BFloat16, major) for major in packaged.MAJORS}
+draw.atom_orders(layouts["k"], title="16 lines of 128 bytes, K-major, bfloat16")
+
+# %% [markdown] tags=["lab"]
+# These are the four modes. A row of a panel is a 128-byte line of shared memory, a column one of its eight 16-byte
+# slots. The large number is the chunk of the tile, counted along its lines; the small pair is the (m, k) of its first
+# element.
 #
-# So a whole matrix can be copied, ragged edges and all, by *one warp* per CTA that never sees an element. That is the
-# kernel of this page. Two smaller ones look inside: `dump` shows what TMA left in shared memory, byte by byte, and
-# `restore` has TMA read bytes that threads have put there.
+# A line of shared memory has 16, 32, 64 or 128 contiguous bytes of the matrix: with `none` eight chunks of one colour
+# (one column of chunks), with `sw128` one of each. In every mode one column of chunks of an atom's eight lines takes
+# all eight slots.
+
+# %% [markdown]
+# *One warp* per CTA can copy a whole matrix, ragged edges and all, and never sees an element. That is the kernel of
+# this page. Two smaller kernels look inside: `dump` shows what TMA left in shared memory, byte by byte, and `restore`
+# has TMA read bytes that threads have put there.
 #
-# This is the first page of the track: there is no tensor core in it yet. `copy(x)` at the end is for use, but its use
-# is to be read: the loads, stages and barriers are those that [the GEMM](tma_wgmma_gemm.ipynb) builds on. A *stage* is
-# room for one tile in shared memory. There are several, so that tiles can be on their way while others are used, and
-# each has a *barrier* that says when its tile has come. Which layout a tile wants, and why, is in
+# There is no tensor core here yet. The loads, stages and barriers are those that [the GEMM](tma_wgmma_gemm.ipynb)
+# builds on. A *stage* is room for one tile in shared memory. There are several, so that tiles can be in flight while
+# others are used, and each has a *barrier* that says when its tile has come. Which layout a tile wants, and why, is in
 # [the atoms](../foundations/mma_smem_atoms.ipynb).
 
 # %%
@@ -170,6 +204,14 @@ def boxes_of(tma: cute.CopyAtom, tiles: cute.Tensor, smem: cute.Tensor):
     return cpasync.tma_partition(tma, 0, alone, cute.group_modes(smem, 0, 2), cute.group_modes(tiles, 0, 2))
 
 
+# %% [markdown] tags=["lab"]
+# MN-major: the lines run along M, and memory is the same. TMA never transposes a tile. It knows a contiguous dimension
+# and another one, whatever you call them. Whether a reader can read the tile that way is [another
+# question](../foundations/mma_smem_atoms.ipynb).
+
+# %% tags=["lab"]
+draw.atom_orders(layouts["mn"], title="16 lines of 128 bytes, MN-major, bfloat16")
+
 # %% [markdown]
 # `tma_partition` cuts a tile into boxes. Its result is a coordinate, not an address: `(TMA, box)` for one tile, where
 # the first mode is what one instruction takes. `cute.copy` goes through the second and issues an instruction for each.
@@ -266,9 +308,9 @@ def pointer_to(dtype, address: int) -> cute.Pointer:
 #
 # ## The copy
 #
-# Each stage has a barrier. The warp first asks for all stages but one, and then goes round: wait for a tile, store it,
-# and refill the stage of the tile *before*, whose store has had an iteration's time to read it. Both ends are TMA, so
-# no thread touches a byte, and nothing has to be swizzled or even known by anybody.
+# Each stage has a barrier. The warp first asks for all stages but one. Then, for each tile, it waits for the tile,
+# stores it, and refills the stage of the tile *before*, whose store has had an iteration's time to read it. Both ends
+# are TMA, so no thread touches a byte, and no code computes a swizzle.
 
 
 # %%
@@ -358,10 +400,10 @@ def copy_kernel(
 # a multiple of 1024 bytes, eight lines of 128 (of 512 for SW64, of 256 for SW32), are the two the same. `base` lets you
 # see it.
 #
-# Who reads through a CuTe tensor whose pointer carries the swizzle would still read a late tile right, for that is the
-# same function of the same address. The tensor cores are not so forgiving. Their instruction, `wgmma`, is told where a
-# tile lies by a *matrix descriptor*, and its steps count from the start of an atom. (The next page has both.) Nor is
-# any index that you compute yourself.
+# A reader through a CuTe tensor whose pointer carries the swizzle would still read a late tile right, for that is the
+# same function of the same address. The tensor cores would not. A *matrix descriptor* tells `wgmma` where a tile lies,
+# and its steps count from the start of an atom. (The next page has both.) Nor would any index that you compute
+# yourself.
 
 
 # %%
@@ -429,7 +471,7 @@ def restore_kernel(
 # is why nothing here depends on a shape: one compiled kernel serves all.
 
 
-# %%
+# %% tags=["folded"]
 @cute.jit
 def launch_copy(
     pX: cute.Pointer,
@@ -505,7 +547,7 @@ def launch_all(configs: cutlass.Constexpr, x, words, mk, apart, origin, ctas, st
     launch_restore(x, words, mk, apart, origin, stream, configs[1], 0)
 
 
-# %%
+# %% tags=["folded"]
 def compile_for(arch: str, dtype=cutlass.Uint16, config: Config = CONFIG, options: str = ""):
     """Compile all kernels for `arch` ("sm_90a") which needs no GPU.
 
@@ -540,8 +582,8 @@ def compiled_look(bits: int, config: Config, base: int, restores: bool, capabili
 # %% [markdown]
 # ## `copy`
 #
-# What a user calls. It looks at everything that TMA relies on before anything is launched, and says which argument is
-# at fault, what it got and what it needs. A copy moves bits, so the dtype matters by its size alone.
+# What a user calls. It checks all that TMA relies on before it launches anything. A copy moves bits, so only the size
+# of the dtype matters.
 #
 # **The trap: lines that end inside 16 bytes.** TMA clips a store where the tensor ends, but it has been seen to finish
 # the last 16 bytes of a line. Where those belong to something else, they are lost. So `copy` asks for lines of whole 16
@@ -549,7 +591,7 @@ def compiled_look(bits: int, config: Config, base: int, restores: bool, capabili
 # across the lines, but only at multiples of 16 bytes along them: an H200 answers another corner with an illegal
 # instruction.)
 
-# %%
+# %% tags=["folded"]
 TYPES = {8: cutlass.Uint8, 16: cutlass.Uint16, 32: cutlass.Uint32}  # by bits: what TMA is told the elements are
 LONGEST = 2**31 - 2**10  # elements: rounded up to whole tiles, still a 32-bit number
 
@@ -593,7 +635,7 @@ def require_gpu(name: str, x: torch.Tensor) -> tuple[int, int]:
     return torch.cuda.get_device_capability(x.device)
 
 
-# %%
+# %% tags=["folded"]
 def copy(
     x: torch.Tensor, out: torch.Tensor | None = None, mode: str = "sw128", major: str = "k", *, config: Config = CONFIG
 ) -> torch.Tensor:
@@ -641,7 +683,7 @@ def copy(
 # `dump` and `restore` take one tile of `LOOK`'s size, 16 lines of 128 bytes, and its memory as 16 lines of 128 bytes.
 
 
-# %%
+# %% tags=["folded"]
 def look(x: torch.Tensor, words: torch.Tensor, origin: tuple[int, int], config: Config, base: int, restores: bool):
     """Launch `dump` or `restore`: `x` and `origin` have been looked at."""
     capability = require_gpu("out" if restores else "x", x)
@@ -788,10 +830,10 @@ def whole_lines(dtype, config: Config) -> cute.ComposedLayout:
 #
 # ## All of it, as facts
 #
-# Each is computed when it is asked for; `cookbook check` asks.
+# The claims of this page as code, for `cookbook check`.
 
 
-# %%
+# %% tags=["folded"]
 def offsets_by_cute(dtype, config: Config) -> dict[tuple[int, int], int]:
     """Where CuTe's layout has the first byte of each 16-byte chunk, by (line, byte along it). For `ask_cute`."""
     outer, size = smem_layout(dtype, config).outer, dtype.width // 8
@@ -843,46 +885,15 @@ def facts() -> list[tuple[str, bool, str]]:
 # %% [markdown] tags=["lab"]
 # ## What TMA leaves in shared memory
 #
-# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
-# out of your own code.
-#
-# A tile of 16 lines of 128 bytes in each mode, by the layout that `make_tiled_tma_atom` was given. A row of a panel is
-# a 128-byte line of shared memory, a column one of its eight 16-byte slots; the large number is the chunk of the tile,
-# counted along its lines, the small pair the (m, k) of its first element.
-#
-# In a line of shared memory there are 16, 32, 64 or 128 contiguous bytes of the matrix: with `none`, eight chunks of
-# one colour (one column of chunks), with `sw128`, one of each. In every mode, one column of chunks of an atom's eight
-# lines takes all eight slots.
+# The first picture is CuTe's answer. The model is written from the PTX manual, and loads the tile box by box into numpy
+# bytes; a counting tile shows where each element went. On a machine with a GPU that has TMA, `dump` asks the hardware,
+# too.
 
 # %% tags=["lab"]
 import numpy as np
 
-from cookbook import draw
-from cookbook.layouts import evaluate
 from cookbook.measure import tma_copies
 
-
-def first_stages(dtype, major):
-    configs = [replace(LOOK, mode=mode, major=major) for mode in MODES]
-    return {f"{c.mode}, {major}-major": cute.slice_(smem_layout(dtype, c), (None, None, 0)) for c in configs}
-
-
-layouts = {major: evaluate(first_stages, cutlass.BFloat16, major) for major in MAJORS}
-draw.atom_orders(layouts["k"], title="16 lines of 128 bytes, K-major, bfloat16")
-
-# %% [markdown] tags=["lab"]
-# MN-major: the lines run along M, and memory is the same. TMA never transposes a tile. It knows a contiguous dimension
-# and another one, and which of them you call M is your affair; whether what reads the tile can read it that way is
-# [another question](../foundations/mma_smem_atoms.ipynb).
-
-# %% tags=["lab"]
-draw.atom_orders(layouts["mn"], title="16 lines of 128 bytes, MN-major, bfloat16")
-
-# %% [markdown] tags=["lab"]
-# That was CuTe's opinion. The model's is written from the PTX manual, and loads the tile box by box into numpy bytes;
-# a counting tile shows where each element went. On a machine with a GPU that has TMA, `dump` asks the hardware, too.
-
-# %% tags=["lab"]
 counting = np.arange(LOOK.lines * LOOK.line_bytes // 2, dtype=np.uint16).reshape(LOOK.lines, -1)
 has_tma = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
 for major in MAJORS:
@@ -917,8 +928,8 @@ draw.before_after(late, right, 128, label="offset", titles=("at 1024 n + 128", "
 # %% [markdown] tags=["lab"]
 # ## Who waits for what
 #
-# The loop of `copy_kernel` for seven tiles, spelled out. Three tiles are on their way while one is stored. The parity
-# turns over whenever the stages have gone round.
+# The loop of `copy_kernel` for seven tiles, step by step. Three tiles are in flight while one is stored. The parity
+# changes whenever the loop comes back to the first stage.
 
 
 # %% tags=["lab"]
@@ -991,10 +1002,10 @@ Markdown(results_table("hopper/tma_copy"))
 #
 # ## Conclusion
 #
-# A tile in shared memory is described once, as a layout. TMA takes its box and its mode from there, whoever reads the
-# tile takes its addresses from there, and neither is told what the other does. Keep to what TMA can say: one of four
-# swizzles, atoms across the lines first, a tile at a multiple of 1024 bytes, lines and corners of whole 16 bytes. Wait
-# on the mbarrier for what TMA wrote, fence for what it shall read.
+# A layout describes a tile in shared memory once. TMA takes its box and its mode from it, and a reader takes its
+# addresses from it. Keep to what TMA can do: one of four swizzles, atoms across the lines first, a tile at a multiple
+# of 1024 bytes, lines and corners of whole 16 bytes. Wait on the mbarrier for what TMA wrote, fence before what it
+# reads.
 #
 # Next: [one GEMM in four swizzle modes](swizzle_modes_gemm.ipynb) puts tensor cores behind those loads, and asks what
 # each mode is worth to them.

@@ -22,15 +22,29 @@
 #     path: tma -> swizzled shared memory -> wgmma -> stmatrix -> 16-byte stores
 #     instructions:
 #       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, SYNCS, WARPGROUP.DEPBAR]
+#     sources:
+#       - {title: "PTX ISA, wgmma.mma_async", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions-wgmma-mma"}
+#       - {title: "PTX ISA, cp.async.bulk.tensor", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-tensor"}
+#       - {title: "PTX ISA, shared-memory layouts of wgmma", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-shared-memory-layout"}
+#       - {title: "JAX Pallas, GPU kernels", url: "https://docs.jax.dev/en/latest/pallas/gpu/index.html"}
 # ---
 
 # %% [markdown]
 # # A GEMM with TMA and WGMMA
 #
-# **Claim.** On Hopper a matrix product needs very little code to be fast. *One warp* asks the Tensor Memory
-# Accelerator (TMA) for tiles; *two warpgroups* multiply them straight out of shared memory with `wgmma`. Neither
-# side computes a shared-memory address: the swizzle that keeps both free of bank conflicts is a *mode*, agreed on
-# twice, in the TMA descriptor and in the matrix descriptor. Where the two disagree the product is silently wrong.
+# **Claim.** On Hopper a fast matrix product needs little code. *One warp* asks the Tensor Memory Accelerator (TMA) for
+# tiles. *Two warpgroups* multiply them straight out of shared memory with `wgmma`. Neither side computes a
+# shared-memory address.
+
+# %% tags=["lab"]
+from cookbook import draw, lab
+from cookbook.layouts import evaluate
+
+lab.gain("hopper/tma_wgmma_gemm", (4096, 4096, 4096), over=["ampere/tuned_gemm", "ceiling"])
+
+# %% [markdown]
+# The swizzle keeps both sides free of bank conflicts. It is a *mode*, and you state it twice: in the TMA descriptor and
+# in the matrix descriptor. Where the two disagree the product is wrong, and nothing reports it.
 #
 # It has what [the first GEMM](first_gemm.ipynb) lacks, in the widest of [the swizzle modes](swizzle_modes_gemm.ipynb).
 # `matmul(a, b)` is for use: `a` is (M, K), `b` is (K, N), both K-major, as `x @ weight.T` is.
@@ -58,7 +72,7 @@ from cookbook.recipe.entry import Call, Gemm, compile_host, require
 # the widest row that a swizzle mode covers.
 
 
-# %%
+# %% tags=["open"]
 @dataclass(frozen=True)
 class Config:
     """Sizes of the kernel, in elements or counts."""
@@ -103,7 +117,7 @@ CONFIG = Config()
 # the hardware has 72.
 
 
-# %%
+# %% tags=["open"]
 class SmemLayouts(NamedTuple):
     """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
 
@@ -132,15 +146,24 @@ def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
     )
 
 
+# %% [markdown] tags=["lab"]
+# Each row of the picture is one 128-byte line of shared memory, each column one of its eight 16-byte slots. The number
+# is the chunk of the tile that lies there. Left, the layout without
+# its swizzle; right, what TMA writes and `wgmma` reads. Chunks of one colour are one *column* of the tile, which the
+# tensor core wants at once: unswizzled they share a slot, and its four banks; swizzled they have eight.
+
+# %% tags=["lab"]
+draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16).a)
+
 # %% [markdown]
 # ## Who multiplies, who copies
 #
-# A warpgroup of four warps issues a `wgmma`: a 64 x 16 piece of A times a 16 x 256 piece of B, both in shared memory.
+# A warpgroup of four warps issues a `wgmma`: a 64 x 16 part of A times a 16 x 256 part of B, both in shared memory.
 # Two warpgroups, one above the other, make 128 rows. Software touches shared memory only in the epilogue: `stmatrix`
 # writes C there, and 16-byte loads read it back row by row, so that a warp stores whole rows of C.
 
 
-# %%
+# %% tags=["open"]
 def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
     """wgmma m64nNk16, A and B from shared memory, repeated down M by the warpgroups."""
     shape, smem, k_major = (64, config.tile_n, 16), warpgroup.OperandSource.SMEM, OperandMajorMode.K
@@ -170,14 +193,14 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
 # %% [markdown]
 # ## The producer
 #
-# One warp runs ahead. A stage has two barriers in shared memory: it is *full*, or it is *empty*. ([The first
-# page](tma_copy.ipynb) tells what an `mbarrier` counts; here `cutlass.pipeline` keeps count.) For each k-tile the
-# producer waits until a stage is empty and announces how many bytes will come (`producer_acquire` does both). Then it
-# issues two TMA copies that report to the full barrier when they land. TMA fills what lies outside the matrix with
-# zeros, so a ragged K needs nothing here.
+# One warp runs ahead. A stage has two barriers in shared memory: *full* and *empty*. ([The first page](tma_copy.ipynb)
+# explains what an `mbarrier` counts; here `cutlass.pipeline` keeps count.) For each k-tile the producer waits until a
+# stage is empty and announces how many bytes will come; `producer_acquire` does both. Then it issues two TMA copies,
+# which report to the full barrier when they land. TMA fills what lies outside the matrix with zeros, so a ragged K
+# needs no code.
 
 
-# %%
+# %% tags=["open"]
 @cute.jit
 def produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB):
     """Keep the stages full: tAgA, tBgB (TMA, k) in global memory; tAsA, tBsB (TMA, STAGE) in shared memory."""
@@ -190,6 +213,13 @@ def produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB):
     pipe.producer_tail(state)  # until all stages have been read
 
 
+# %% [markdown] tags=["lab"]
+# How many stages? Enough that a load, asked for as soon as a stage is free, arrives before the consumers need it. The
+# times in this picture are chosen:
+
+# %% tags=["lab"]
+draw.pipeline(stages=CONFIG.stages, k_tiles=10, load_time=3)
+
 # %% [markdown]
 # ## The consumers
 #
@@ -198,7 +228,7 @@ def produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB):
 # group that read it is *done*: hence a second pipeline state, `release`, one step behind `read`.
 
 
-# %%
+# %% tags=["open"]
 @cute.jit
 def multiply_stage(mma, acc, tCrA, tCrB, stage):
     """Issue one stage's wgmmas as one commit group. tCrA, tCrB are descriptors: (MMA, MMA_M or MMA_N, MMA_K, STAGE)."""
@@ -230,14 +260,14 @@ def consume(pipe, read, release, mma, acc, tCrA, tCrB, k_tiles):
 # %% [markdown]
 # ## The epilogue
 #
-# Each thread holds scattered pairs of C. `stmatrix` puts them into a swizzled tile where A and B were (every stage has
-# been read), and threads read it back as rows. Stores to global memory are as wide as the output allows: 16 bytes
-# if N, the row stride and the address permit, one element for an odd N. A vector is all inside the matrix or all
-# outside, so one comparison guards it. The barrier is a *named* one: `sync_threads` would wait for the producer warp,
-# which never comes.
+# Each thread holds scattered pairs of C. `stmatrix` puts them into a swizzled tile where A and B were, for every stage
+# has been read. The threads read the tile back row by row. A store has 16 bytes where N, the row stride and the address
+# permit, and one element for an odd N. So it lies inside the matrix or outside of it, and one comparison guards it.
+#
+# The barrier is a *named* one: `sync_threads` would wait for the producer warp, which never comes.
 
 
-# %%
+# %% tags=["open"]
 @cute.jit
 def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
     """Registers -> swizzled shared memory -> global memory. gC, cC: (M, N) tile and its coordinates."""
@@ -262,7 +292,7 @@ def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
 # they share rows of A and columns of B in L2 ([thread-block swizzle](../foundations/thread_block_swizzle.ipynb)).
 
 
-# %%
+# %% tags=["open"]
 @cute.jit
 def tile_of_cta(shape_mn, config: cutlass.Constexpr):
     """Rasterization: this CTA's tile, column by column inside groups of `raster_group` rows of tiles."""
@@ -337,7 +367,7 @@ def kernel(
 # strides are run-time values: one compiled kernel serves all shapes.
 
 
-# %%
+# %% tags=["open"]
 @cute.jit
 def gemm(
     pA: cute.Pointer,
@@ -375,9 +405,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, is the host side. It checks what the kernel relies on before anything is launched.
-# The first call of a kind (shapes, strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later
-# ones look the plan up. `prepare` says what is compiled, and what the launch takes.
+# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
+# the part that is this kernel's own.
 
 
 # %%
@@ -407,31 +436,12 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 
 
 # %% [markdown] tags=["lab"]
-# ## The layout, drawn
-#
-# From here on the cells use the `cookbook` package. Each row of the picture is one 128-byte line of shared memory, each
-# column one of its eight 16-byte slots; the number is the chunk of the tile that lies there. Left, the layout without
-# its swizzle; right, what TMA writes and `wgmma` reads. Chunks of one colour are one *column* of the tile, which the
-# tensor core wants at once: unswizzled they share a slot, and its four banks; swizzled they have eight.
-
-# %% tags=["lab"]
-from cookbook import draw
-from cookbook.layouts import evaluate
-
-draw.swizzle_view(evaluate(smem_layouts, cutlass.BFloat16).a)
-
-# %% [markdown] tags=["lab"]
-# How many stages? Enough that a load, asked for as soon as a stage is free, is there when it is needed (chosen times):
-
-# %% tags=["lab"]
-draw.pipeline(stages=CONFIG.stages, k_tiles=10, load_time=3)
-
-# %% [markdown] tags=["lab"]
 # ## Check
 #
-# *Layout*: the layouts and copies. *Model*: the product by these layouts, simulated in numpy on a ragged shape.
-# *Compiled*: a real cubin. On a Hopper GPU the kernel also runs; elsewhere the recorded run is shown. The check is of
-# the cells above: edit one, run it, and check again.
+# *Layout* looks at layouts and copies. *Model* simulates a ragged product by these layouts in numpy. *Product* follows
+# the kernel from A and B to each element of C. *Pipeline* tries its barriers in every order. *Compiled* makes a real
+# cubin. On a Hopper GPU the kernel also runs; elsewhere you see the recorded run. The check is of the cells above: edit
+# one, run it, and check again.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -441,6 +451,13 @@ lab.check_cells("hopper/tma_wgmma_gemm", shapes=[(200, 333, 64)], dtypes=["bfloa
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("hopper/tma_wgmma_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
 # `cookbook bench` also times the [ceiling](../foundations/tensor_core_ceiling.ipynb), a loop of nothing but `wgmma`
 # with as many products. How near to it should we come, by the clocks of an SM?
 #
@@ -487,14 +504,14 @@ def predicted_and_measured() -> str:
 Markdown(predicted_and_measured())
 
 # %% [markdown] tags=["lab"]
-# By clocks little is missing at large sizes. By time more is: a GPU that works for long comes to its power limit and
-# lowers its clock. So there are two ways on: waste fewer clocks, and move fewer bytes for a product, which saves power.
+# By clocks little is missing at large sizes. By time more is: a GPU that works for long reaches its power limit and
+# lowers its clock. So there are two ways on: lose fewer clocks, and move fewer bytes for a product, which saves power.
 #
 # ## Conclusion
 #
 # A rule of one line chose the layout; the same object described it to TMA, to `wgmma` and to the checks. Three things
-# are left to gain. The producer's threads hold registers that a larger tile could use. Neighbours load the same rows of
-# A and columns of B, each for itself. And while a CTA stores its tile its tensor cores wait.
+# can still be gained. The producer's threads hold registers that a larger tile could use. Neighbouring CTAs load the
+# same rows of A and columns of B, each for itself. And while a CTA stores its tile its tensor cores wait.
 #
 # Next: [warp specialization and setmaxnreg](warp_specialized_gemm.ipynb).
 # To use it: `cookbook copy hopper/tma_wgmma_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -25,6 +25,11 @@
 #     path: tma, multicast -> swizzled shared memory -> wgmma -> stmatrix, overlapped with the next main loop -> tma
 #     instructions:
 #       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
+#     sources:
+#       - {title: "PTX ISA, wgmma.mma_async", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions-wgmma-mma"}
+#       - {title: "PTX ISA, griddepcontrol", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-griddepcontrol"}
+#       - {title: "QuACK, kernels in CuTe-DSL", url: "https://github.com/Dao-AILab/quack"}
+#       - {title: "CUTLASS issue 1017, thread-block swizzling", url: "https://github.com/NVIDIA/cutlass/issues/1017"}
 # ---
 
 # %% [markdown]
@@ -32,14 +37,19 @@
 #
 # **Claim.** No tile and no schedule is best for all sizes. This `matmul` has eleven variants of one kernel, and
 # *heuristics* that choose among them: a cost of two terms, the clocks of the tensor cores and the elements that they
-# must be fed.
-#
-# The kernel joins what the pages before found: cooperative warpgroups with [an overlapped
+# load.
+
+# %% tags=["lab"]
+from cookbook import draw, lab
+
+lab.gain("hopper/tuned_gemm", (8192, 8192, 8192), over=["hopper/tma_wgmma_gemm", "quack", "ceiling"])
+
+# %% [markdown]
+# The kernel joins the ideas of the pages before: cooperative warpgroups with [an overlapped
 # epilogue](overlapped_epilogue_gemm.ipynb), [ping-pong](pingpong_gemm.ipynb), [swap A/B](swap_ab_gemm.ipynb), and a
 # *serpentine* order of K, from [the persistent GEMM](persistent_gemm.ipynb). Operands are K-major. New are the
 # heuristics, divisions by the host, and a *GPC-aware remapping*: clusters that run in one GPC (a group of SMs) get
 # tiles that need the same columns of B, or rows of A.
-
 
 # %%
 from dataclasses import dataclass, replace
@@ -267,12 +277,10 @@ head = ["variant", "schedule", "swap A/B", "accumulators a thread", "subtiles ov
 Markdown(table(head, rows))
 
 # %% [markdown] tags=["lab"]
-# In how many of the clocks that a product takes do its SMs multiply? By the heuristics, for cubes on an H200: with one
-# tile the waves are now full and now nearly empty. With all variants there is mostly one that fills them.
+# What part of the time do the SMs multiply? By the heuristics, for cubes on an H200: with one tile the last wave is now
+# full and now nearly empty. With all variants one of them mostly fills it.
 
 # %% tags=["lab"]
-from cookbook import draw
-
 CUBES = range(512, 2561, 256)
 
 
@@ -292,7 +300,7 @@ draw.line_chart(lines, "% of the clocks of 132 SMs", "M = N = K: computed, not m
 # warpgroup; with A and B swapped they lie by columns, one buffer of 64 x `tile_n` each.
 
 
-# %%
+# %% tags=["folded"]
 class SmemLayouts(NamedTuple):
     """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
 
@@ -472,7 +480,7 @@ def load_tile(pipe, loads, state, tile, backwards, k_tiles):
 # next tile. In ping-pong each warpgroup has work tiles of its own, and begins when the other has issued its k-tiles.
 
 
-# %%
+# %% tags=["folded"]
 class Consumer(NamedTuple):
     """What a consumer warpgroup works with."""
 
@@ -773,7 +781,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # them. And a short product gains more by an early start. Those have no table, and let the next kernel in.
 
 
-# %%
+# %% tags=["folded"]
 FULL = 0.9  # of the clusters that fit: where there are fewer, most GPCs have less than one group
 
 
@@ -790,8 +798,8 @@ def remap_of(call: Call, config: Config, count: int) -> int:
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, is the host side: it checks each kind of call once, compiles the kernel, and keeps a
-# *plan*. What is this kernel's own stands here.
+# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
+# the part that is this kernel's own.
 
 
 # %%
@@ -840,6 +848,13 @@ lab.check_cells("hopper/tuned_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("hopper/tuned_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
 # "Ours" is `matmul` without an argument, in one run with each variant, called by name.
 
 # %% tags=["lab"]

@@ -24,24 +24,38 @@
 #     path: tma -> swizzled shared memory -> wgmma -> stmatrix -> 16-byte stores
 #     instructions:
 #       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, SYNCS, WARPGROUP.DEPBAR]
+#     sources:
+#       - {title: "PTX ISA, setmaxnreg", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#miscellaneous-instructions-setmaxnreg"}
+#       - {title: "PTX ISA, wgmma.mma_async", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions-wgmma-mma"}
+#       - {title: "PTX ISA, mbarrier", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier"}
 # ---
 
 # %% [markdown]
 # # Warp specialization and setmaxnreg
 #
-# **Claim.** An SM has 65,536 registers, and a block's threads share them equally: launched with 384 threads, each gets
-# 168, the one that only waits for barriers as much as the one that holds 192 accumulators. Hopper can change that *in
-# the running kernel*. `setmaxnreg` gives registers back, or takes some that others gave back. With it a producer
-# *warpgroup* keeps 24 a thread, two consumer warpgroups have 240, and a tile fits whose accumulators do not fit else.
+# **Claim.** `setmaxnreg` moves registers from warps that only load to warps that multiply, while the kernel runs. So a
+# larger tile fits. The instruction itself gains nothing; the larger tile gains at some sizes and loses at others, and
+# arithmetic predicts which.
+
+# %% tags=["lab"]
+from cookbook import access, draw, lab
+from cookbook.layouts import evaluate
+
+lab.gain("hopper/warp_specialized_gemm", (3072, 2112, 4096), over=["equal shares", "setmaxnreg, 256x192"])
+
+# %% [markdown]
+# An SM has 65,536 registers, and the threads of a block share them equally. Launched with 384 threads each thread gets
+# 168: as many for a thread that only waits for barriers as for one that holds 192 accumulators. With `setmaxnreg` a
+# warpgroup gives registers back, or takes some that others gave back. Here a producer *warpgroup* keeps 24 a thread,
+# two consumer warpgroups have 240.
 #
-# What is that worth? For the instruction itself, we predict: nothing at all. The same tile with more registers than it
-# needs is the same tile. A larger tile reads less. But the SMs compute tiles in *waves*, one tile each at a time:
-# larger tiles are fewer, and the last wave may be emptier. Both are arithmetic, and the page does it before it shows
-# what was measured. The registers will be needed on a later page, where a thread holds more than accumulators.
+# The larger tile reads less. But the SMs compute tiles in *waves*, one tile each at a time: larger tiles are fewer, and
+# the last wave may be emptier. A later page needs the registers for something else: a thread there holds more than
+# accumulators.
 #
-# Compared with [the previous page](tma_wgmma_gemm.ipynb) there are two changes: the producer is a warpgroup now, of
-# which one warp works, and each role says how many registers it wants. (What CTAs that run together cover is counted in
-# rows of C instead of tiles, so that tiles of two heights cover the same block.)
+# Two things differ from [the previous page](tma_wgmma_gemm.ipynb). The producer is a warpgroup, of which one warp
+# works. And each role says how many registers it wants. (`raster_group` counts rows of C instead of tiles, so that
+# tiles of two heights cover the same block.)
 
 # %%
 from dataclasses import dataclass
@@ -205,8 +219,8 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
 # %% [markdown]
 # ## The producer, the consumers, the epilogue
 #
-# The code of these three is the previous page's, line for line. `acc` is larger in a larger tile: (MMA, MMA_M, MMA_N)
-# with two blocks along M, and `cute.gemm` issues a `wgmma` for each.
+# The code of these three is the previous page's. `acc` is larger in a larger tile: (MMA, MMA_M, MMA_N) with two blocks
+# along M, and `cute.gemm` issues a `wgmma` for each.
 
 
 # %%
@@ -272,12 +286,12 @@ def store(acc, sC, gC, cC, limit, copies, barrier, tidx):
 # %% [markdown]
 # ## The kernel
 #
-# Look at the two branches. The first thing each role does is to say how many registers it wants.
+# Look at the two branches. Each role first says how many registers it wants.
 #
-# * `setmaxregister_decrease(24)` gives back at once. It is the whole *warpgroup* that must execute it, all four warps
-#   with the same number: hence a warpgroup for a job that one warp does. Three of them then have nothing to do and end.
-# * `setmaxregister_increase(240)` *waits* until there are enough to take. So the order does not matter, but the sum
-#   does: ask for more than was given back and the kernel waits for ever.
+# * `setmaxregister_decrease(24)` gives back at once. The whole *warpgroup* must execute it, all four warps with the
+#   same number. So a job for one warp needs a warpgroup; its other three warps end.
+# * `setmaxregister_increase(240)` *waits* until there are enough registers to take. So the order does not matter, but
+#   the sum does: a kernel that asks for more than was given back waits for ever.
 #
 # The compiler sees these instructions, and allots registers to the code behind each of them by its number.
 
@@ -402,10 +416,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 8, op
 # %% [markdown]
 # ## `matmul`: what a user calls
 #
-# `Gemm`, which all recipes share, is the host side. It checks everything that the kernel relies on before anything is
-# launched, and says which argument is at fault, what it got and what it needs. The first call of a kind (shapes,
-# strides, dtypes, devices, alignment) makes a *plan* and compiles the kernel; later ones only look the plan up. What
-# is this kernel's own stands here: the GPUs it needs, what it is compiled for, and what it takes at the launch.
+# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. This is
+# the part that is this kernel's own.
 
 
 # %%
@@ -441,9 +453,6 @@ def matmul(
 # %% [markdown] tags=["lab"]
 # ## The register file by warpgroups
 #
-# From here on the cells use the `cookbook` package: it draws, checks and times what the cells above made. Leave them
-# out of your own code.
-#
 # The register file of an SM, shared out three ways. A warpgroup's share is 128 threads wide; what the accumulators of
 # the tile take of it is known from the tile, and the compiler needs some two dozen more a thread for the rest. In
 # equal shares the producer's is all but empty, and 192 accumulators find no room.
@@ -453,10 +462,8 @@ from dataclasses import replace
 
 from IPython.display import Markdown
 
-from cookbook import access, draw
 from cookbook.check import compiled
 from cookbook.draw import Span
-from cookbook.layouts import evaluate
 from cookbook.publish.pages import table
 
 LARGE = VARIANTS["setmaxnreg, 256x192"]
@@ -684,12 +691,10 @@ draw.lanes(rows, "Waves of tiles on 132 SMs, predicted", note="a number: tiles o
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# Every level looks at every variant: *layout* at its shared memory, *model* at the product by its layouts, simulated in
-# numpy on a ragged shape, *compiled* at a real cubin, with no spills in it. On a machine with a Hopper GPU the kernels
-# also run here; elsewhere the recorded run is shown.
+# Every level looks at every variant. *Compiled* demands that no kernel spills.
 #
-# The check is of the cells above: edit one, run it, and check again. Without a GPU, no level reads the kernel's own
-# coordinates, guards and accumulators.
+# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
+# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
 from cookbook import lab
@@ -699,6 +704,13 @@ lab.check_cells("hopper/warp_specialized_gemm", shapes=[(200, 333, 64)], dtypes=
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab"]
+lab.compare("hopper/warp_specialized_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
 # The three and their peers, interleaved in one run on one GPU; "ours" is `setmaxnreg` with the smaller tile, called
 # without an argument.
 
@@ -748,15 +760,14 @@ Markdown(predicted_and_measured())
 # larger tile everywhere. The second speaks for the tile whose waves are less full: for the larger one at the squares,
 # against it at the third shape, where the SMs that are idle are the smaller tile's.
 #
-# That agrees with all three, but no clock was recorded here. How much clocks count, and how much bytes do, becomes a
-# rule on [a later page](tuned_gemm.ipynb).
+# That agrees with all three shapes, but no clock was recorded here. How much clocks count, and how much bytes do,
+# becomes a rule on [a later page](tuned_gemm.ipynb).
 #
 # ## Conclusion
 #
-# `setmaxnreg` is room, not speed. It moves registers from a role that has no use for them to one that has, and what
-# comes of that depends on what they are used for. A larger tile is one use, and a mixed one: less traffic, larger
-# steps in which a product comes. Do the arithmetic for the shapes you have, and measure where the two sides are close;
-# and look at the compiler's report before you look at a clock.
+# `setmaxnreg` gives room, not speed: it moves registers from a role that does not need them to one that does. A larger
+# tile is one use, with less traffic and coarser waves. Do the arithmetic for your shapes, and measure where the two
+# sides are close. And read the compiler's report before you read a clock.
 #
 # What a tile costs besides its multiplications can be hidden: persistent CTAs take tile after tile, and load the next
 # one while they store, [two pages further on](persistent_gemm.ipynb). In [the tuned GEMM](tuned_gemm.ipynb)

@@ -172,7 +172,8 @@ def test_no_function_takes_many_parameters_and_no_page_is_long(recipe) -> None:
             assert len(arguments.posonlyargs + arguments.args + arguments.kwonlyargs) <= MOST_PARAMETERS, node.name
     of_track = [each for each in RECIPES if each.track == recipe.track and each.kind == "gemm"]
     first = recipe == min(of_track, key=lambda each: each.order, default=None)
-    assert len(text.splitlines()) <= (LONGEST_FIRST if first else LONGEST)
+    shown = text.split("# ---\n", 2)[2]  # the front matter is for the catalog
+    assert len(shown.splitlines()) <= (LONGEST_FIRST if first else LONGEST)
 
 
 @pytest.mark.parametrize("name", GEMMS)

@@ -15,12 +15,11 @@ from cookbook.measure.peers import TORCH
 from cookbook.publish.markdown import table
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
-from tools.publish import benchmarks, notebooks
+from tools.publish import benchmarks, cards, notebooks
 from tools.publish.benchmarks import LADDER_SHAPES, Best
 
 # A code cell with this tag says what a step gains: a dict, by recipe, of how many times as fast as the step before.
 GAINS = "gains"
-DIFF = "diff"  # the id of the section of a recipe's page that shows all changes
 _HEADER = ["step, and its idea", "lines changed", "gain, predicted", "gain, measured"]
 
 
@@ -121,7 +120,7 @@ def _changed(recipe: Recipe) -> str:
     base = catalog.find(recipe.builds_on)
     more, less = counts(changes(recipe, base))
     where = base.name if base.track != recipe.track else base.name.split("/")[1]
-    return f"[+{more} -{less}]({_file(recipe)}#{DIFF}) from `{where}`"
+    return f"[+{more} -{less}]({_file(recipe)}#{cards.DIFFERENCE}) from `{where}`"
 
 
 # --- what was predicted -------------------------------------------------------------------------------------------

@@ -15,9 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from cookbook.recipe import catalog
+from tools.publish import address
 
 _TIMEOUT = 900  # seconds a cell may take: a cell compiles a kernel for several targets
 _KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
+SETUP = "setup"  # the tag of the first cell: how to get the package
+_PACKAGE = """\
+# This notebook needs the package {name}. Where it is missing, as in a hosted notebook, this cell installs it.
+from importlib.util import find_spec
+
+if find_spec("cookbook") is None:
+    %pip install --quiet {requirement}"""
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -32,14 +40,30 @@ def notebook_path(name: str, root: Path | None = None) -> Path:
     return root / f"{recipe.name}.ipynb"
 
 
+def setup(settings: Path | None = None) -> str:
+    """The code that installs the package where it is missing: from its repository, once that has an address, else by
+    its name.
+
+    Args:
+        settings: a pyproject.toml; this tree's if left out.
+    """
+    settings = settings or catalog.recipes_root().parent / "pyproject.toml"
+    name = re.findall(r'^\[project\]\nname = "(.*)"', settings.read_text(encoding="utf-8"), re.MULTILINE)[0]
+    where = address.repository(settings)
+    return _PACKAGE.format(name=name, requirement=f'"{name} @ git+{where}"' if where else name)
+
+
 def from_recipe(name: str) -> Any:
-    """The recipe as a notebook (an nbformat NotebookNode) that has not been executed: lab cells included."""
+    """The recipe as a notebook (an nbformat NotebookNode) that has not been executed: lab cells included, and before
+    them the cell that gets the package."""
     import jupytext
+    from nbformat.v4 import new_code_cell
 
     recipe = catalog.find(name)
     notebook = jupytext.read(recipe.file, fmt="py:percent")
     described = notebook.metadata.get("cookbook", {})
     notebook.metadata = {"cookbook": described, "kernelspec": _KERNEL, "language_info": {"name": "python"}}
+    notebook.cells.insert(0, new_code_cell(setup(), metadata={"tags": ["lab", SETUP]}))
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     for number, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{number:03d}"

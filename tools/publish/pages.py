@@ -10,38 +10,29 @@ No figure is typed by hand anywhere: a figure on a page is in a table that one o
 from __future__ import annotations
 
 import argparse
+import ast
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from cookbook import draw
-from cookbook.publish import ceiling_tables, study_tables
-from cookbook.publish.markdown import fence, figure, table
-from cookbook.publish.pages import beside_tn, checked_table, limits_table, results_table
+from cookbook.check import subjects
+from cookbook.measure import records
+from cookbook.publish import ceiling_tables, gains, study_tables
+from cookbook.publish.markdown import fence, figure
+from cookbook.publish.pages import beside_tn, limits_table, results_table, sources_list
 from cookbook.recipe import catalog, copy
 from cookbook.recipe.catalog import Recipe
-from tools.publish import charts, glance, ladders, notebooks
+from tools.publish import cards, charts, glance, ladders, notebooks, oddities
 
+_TALL = 800.0  # pixels: bars that are higher are folded; the table above them has every figure
+_LONG = 24  # lines: what a check printed, or what limits a kernel, is folded beyond that
+_VARIANTS = re.compile(r"^(?P<title>Each variant by name, [^\n:]*):\n\n(?P<rows>(?:\|[^\n]*\n?)+)", re.MULTILINE)
 _GENERATED = "<!-- {name}:{edge} -->"
-
-
-# --- tables ---------------------------------------------------------------------------------------------------
-
-
-def recipes_table(link: Callable[[Recipe], str]) -> str:
-    """The recipes in reading order; `link` gives the address behind a recipe's name."""
-    rows = [
-        [f"[`{r.name}`]({link(r)})", r.claim, ", ".join(r.dtypes), " ".join(r.targets), _runs_on(r)]
-        for r in catalog.recipes()
-    ]
-    return table(["recipe", "claim", "dtypes", "compiles for", "runs on"], rows, right=5)
-
-
-def _runs_on(recipe: Recipe) -> str:
-    return recipe.runs_on.replace("+", " and later")
 
 
 # --- README ---------------------------------------------------------------------------------------------------
@@ -82,7 +73,8 @@ def update_readme(check: bool, path: Path | None = None) -> bool:
 
 def _output(output: Any) -> str:
     if output.output_type == "stream":
-        return fence(output.text, "text")
+        said = fence(output.text, "text")
+        return _if_long("What the check printed", said) if output.text.startswith("Checked: ") else said
     data = output.get("data", {})
     if "image/svg+xml" in data:
         return figure("".join(data["image/svg+xml"]))
@@ -96,51 +88,119 @@ def _output(output: Any) -> str:
 def _live(name: str) -> dict[str, Callable[[], str]]:
     """What cells that call these functions show: results/ as it is now, not as it was when the notebook ran."""
     made: dict[str, Callable[[str], str]] = {
-        "results_table(": lambda name: _charted(results_table(name), charts.results_chart(name)),
-        "limits_table(": limits_table,
+        "results_table(": _results,
+        "limits_table(": lambda name: _if_long("What limits it, in figures", limits_table(name)),
         "beside_tn(": beside_tn,
     }
     if catalog.find(name).kind == "study":
         made |= {
             "counted_table(": study_tables.counted_table,
             "experiment_table(": lambda name: _charted(
-                study_tables.experiment_table(name), charts.experiment_chart(name)
+                study_tables.experiment_table(name), [charts.experiment_chart(name)]
             ),
-            "ceiling_table(": lambda name: _charted(ceiling_tables.ceiling_table(name), charts.ceiling_chart(name)),
+            "ceiling_table(": lambda name: _charted(ceiling_tables.ceiling_table(name), [charts.ceiling_chart(name)]),
         }
     return {call: partial(shown, name) for call, shown in made.items()}
 
 
-def _cell(cell: Any, live: dict[str, Callable[[], str]]) -> list[str]:
-    if cell.cell_type == "markdown":
-        source = re.sub(r"\]\(([\w/.]+)\.ipynb\)", r"](\1.md)", cell.source)  # another recipe: its page
-        return [source.replace("](../../docs/", "](../../")]  # the site's pages lie in docs/recipes/<track>/
-    if not cell.source.strip():
-        return []
-    code = fence(cell.source, "python")
-    tags = cell.metadata.get("tags", [])
+def _linked(markdown: str) -> str:
+    """Links as the site has them: to another recipe's page, not its notebook."""
+    markdown = re.sub(r"\]\(([\w/.]+)\.ipynb\)", r"](\1.md)", markdown)
+    return markdown.replace("](../../docs/", "](../../")  # the site's pages lie in docs/recipes/<track>/
+
+
+def _at_a_glance(*arguments: Any, **named: Any) -> str:
+    said, picture = gains.gain(*arguments, **named)
+    return _linked(said) + (f"\n\n{figure(picture.svg)}" if picture else "")
+
+
+def _by_arguments(source: str) -> list[str]:
+    """What the cell's calls of `lab.gain` and `lab.compare` show, of results/ as it is now."""
+    shown = []
+    for call in [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]:
+        called = ast.unparse(call.func)
+        if called not in ("lab.gain", "lab.compare"):
+            continue
+        named = {each.arg or "": ast.literal_eval(each.value) for each in call.keywords}
+        if called == "lab.gain":
+            shown.append(_at_a_glance(*map(ast.literal_eval, call.args), **named))
+        else:
+            name, shape = (ast.literal_eval(call.args[place]) for place in (0, 2))
+            shown.append(fence(gains.recorded(name, shape, **named), "text"))
+    return shown
+
+
+def _unchanged(source: str, base: Mapping[str, str]) -> list[str]:
+    """The names that a cell defines, if the recipe before defines every one of them by the same code; else none."""
+    found = subjects.definitions(source)
+    same = all(name in base and catalog.normal_form(text) == base[name] for name, text in found.items())
+    return list(found) if same else []
+
+
+def _definitions_of(base: Recipe | None) -> dict[str, str]:
+    """The code of each name of the recipe that a page builds on."""
+    text = catalog.without_lab(base.file.read_text(encoding="utf-8")) if base else ""
+    return {name: catalog.normal_form(code) for name, code in subjects.definitions(text).items()}
+
+
+def _code(cell: Any, base: Mapping[str, str], builds_on: str | None) -> str:
+    """A cell's code: folded where the tags say so, or where the page before has shown it."""
+    code, tags = fence(cell.source, "python"), cell.metadata.get("tags", [])
     if "folded" in tags or ("lab" in tags and "open" not in tags):
-        code = unsearched(folded("The code of this step", code))
+        return unsearched(folded("The code of this step", code))
+    if same := _unchanged(cell.source, base):
+        return unsearched(folded(f"As in {builds_on}: {', '.join(same)}", code))
+    return code
+
+
+def _cell(
+    cell: Any, live: dict[str, Callable[[], str]], base: Mapping[str, str] = MappingProxyType({}), name: str = ""
+) -> list[str]:
+    if cell.cell_type == "markdown":
+        return [_linked(cell.source)]
+    if not cell.source.strip() or notebooks.SETUP in cell.metadata.get("tags", []):
+        return []
+    code = _code(cell, base, name)
     now = [shown() for call, shown in live.items() if call in cell.source]
+    if "lab.gain(" in cell.source or "lab.compare(" in cell.source:
+        now += _by_arguments(cell.source)
     return [code, *(now or map(_output, cell.outputs))]
 
 
-def _with_host_side(cells: list[Any], live: dict[str, Callable[[], str]]) -> list[str]:
+def _with_host_side(
+    cells: list[Any], live: dict[str, Callable[[], str]], base: Mapping[str, str], name: str
+) -> list[str]:
     """What each cell shows, and under the one that first uses it the code that all recipes share, folded."""
     code = [each for each in cells if each.cell_type == "code" and "lab" not in each.metadata.get("tags", [])]
     shared, place = copy.host_side(each.source for each in code)
     parts = []
     for cell in cells:
-        parts += _cell(cell, live)
+        parts += _cell(cell, live, base, name)
         if shared and cell is code[place]:
             title = "The host side, which all recipes share: cookbook/recipe/entry.py"
             parts.append(unsearched(folded(title, fence(shared, "python"))))
     return parts
 
 
-def _charted(shown: str, chart: draw.Picture | None) -> str:
+def _charted(shown: str, drawn: Iterable[draw.Picture | None]) -> str:
     """A table with its bars below, where there are any."""
-    return shown + (f"\n\n{figure(chart.svg)}" if chart else "")
+    charts_of_it = [chart.svg for chart in drawn if chart]
+    bars = "\n\n".join(map(figure, charts_of_it))
+    high = sum(float(height) for svg in charts_of_it for height in re.findall(r'<svg[^>]*? height="([\d.]+)"', svg))
+    return "\n\n".join(filter(None, [shown, folded("The same as bars", bars) if high > _TALL else bars]))
+
+
+def _results(name: str) -> str:
+    """What was timed of a recipe: the table, its bars, and why a bar is odd."""
+    timed = [r for r in records.select(name, "timed") if not records.is_stale(r)]
+    table = _VARIANTS.sub(lambda found: folded(found["title"], found["rows"]), results_table(name))
+    shown = _charted(table, charts.results_charts(name))
+    return "\n\n".join(part for part in (shown, oddities.explained(timed)) if part)
+
+
+def _if_long(title: str, content: str) -> str:
+    """`content`, behind a line that opens it where it is longer than a screen's half."""
+    return folded(title, content) if content.count("\n") > _LONG else content
 
 
 def folded(title: str, content: str) -> str:
@@ -153,21 +213,6 @@ def unsearched(content: str) -> str:
     return f'<div data-search-exclude markdown="1">\n\n{content}\n\n</div>'
 
 
-def _facts(recipe: Recipe) -> str:
-    stem = recipe.name.split("/")[1]
-    rows = [
-        ["data path", recipe.path or "see below"],
-        ["dtypes", ", ".join(recipe.dtypes) or "none of its own"],
-        *([["majors", ", ".join(recipe.majors)]] if len(recipe.majors) > 1 else []),
-        ["compiles for", " ".join(recipe.targets) or "nothing: it has no kernel"],
-        ["runs on", _runs_on(recipe)],
-        *([["step of", f"[the {recipe.track.capitalize()} ladder](index.md)"]] if recipe.kind == "gemm" else []),
-        ["code", f"[{stem}.py]({stem}.py): one file that stands alone, as `cookbook copy {recipe.name} .` writes it"],
-        ["notebook", f"[{stem}.ipynb]({stem}.ipynb): this page, with its checks; they need this package"],
-    ]
-    return table(["recipe", f"`{recipe.name}`"], rows, right=2)
-
-
 def _diff(recipe: Recipe, base: Recipe) -> str:
     lines = ladders.changes(recipe, base)
     more, less = ladders.counts(lines)
@@ -175,8 +220,11 @@ def _diff(recipe: Recipe, base: Recipe) -> str:
     return unsearched(folded(title, fence("\n".join(lines), "diff")))
 
 
-def page(name: str) -> str:
+def page(name: str, docs: Path | None = None) -> str:
     """A recipe's page as markdown, from its executed notebook and the records.
+
+    Args:
+        docs: the folder of the site's pages; this tree's if left out.
 
     Raises:
         notebooks.OutOfStep: the notebook is not the recipe's.
@@ -184,17 +232,18 @@ def page(name: str) -> str:
     recipe = catalog.find(name)
     live = _live(recipe.name)
     measured = live["results_table("]()
-    body = _with_host_side(notebooks.read(recipe.name).cells, live)
+    base = _definitions_of(catalog.find(recipe.builds_on) if recipe.builds_on else None)
+    body = _with_host_side(notebooks.read(recipe.name).cells, live, base, recipe.builds_on or "")
     if body and body[0].startswith("# "):
         body[0] = body[0].partition("\n")[2].strip()
-    parts = [f"# {recipe.title}", f"*{recipe.claim}*", _facts(recipe), *body]
+    parts = [f"# {recipe.title}", f"*{recipe.claim}*", cards.card(recipe, docs or _docs()), *body]
     if recipe.kind != "study" and measured not in body:
         parts += ["## Measured", measured]
-    if recipe.kind != "study":
-        parts += ["## Recorded checks", checked_table(recipe.name)]
     if recipe.builds_on:
-        title = f"## What changed from {recipe.builds_on} {{ #{ladders.DIFF} }}"
-        parts += [title, _diff(recipe, catalog.find(recipe.builds_on))]
+        heading = f"## What changed from {recipe.builds_on} {{ #{cards.DIFFERENCE} }}"
+        parts += [heading, _diff(recipe, catalog.find(recipe.builds_on))]
+    if recipe.sources:
+        parts += ["## Sources", sources_list(recipe.name)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -202,12 +251,12 @@ def write_pages(docs: Path | None = None) -> list[Recipe]:
     """Writes docs/recipes/<track>/<name>.md with what it offers beside it: the code as one file that stands alone, and
     the notebook; and docs/recipes/<track>/index.md, the ladder of a track. Files that would not change are left alone,
     so that a server that watches them does not build for ever."""
-    docs = docs or catalog.recipes_root().parent / "docs"
+    docs = docs or _docs()
     found = catalog.recipes()
     for recipe in found:
         path = docs / "recipes" / f"{recipe.name}.md"
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write(path, page(recipe.name))
+        _write(path, page(recipe.name, docs))
         _write(path.with_suffix(".py"), catalog.standalone_source(recipe.name))
         _write(path.with_suffix(".ipynb"), notebooks.notebook_path(recipe.name).read_text(encoding="utf-8"))
     for track in ladders.tracks():
@@ -217,6 +266,10 @@ def write_pages(docs: Path | None = None) -> list[Recipe]:
         if stray.relative_to(docs / "recipes").with_suffix("").as_posix() not in known:
             stray.unlink()
     return found
+
+
+def _docs() -> Path:
+    return catalog.recipes_root().parent / "docs"
 
 
 def _write(path: Path, text: str) -> None:

@@ -15,6 +15,36 @@ from tools.publish import notebooks
 nbclient = pytest.importorskip("nbclient")
 CHECK = "lab.check_cells("
 SOUND, BROKEN = "make_swizzle(bits, 4, 3)", "make_swizzle(0, 4, 3)"
+GUARD = ("if cute.elem_less(tCcC[0, m, n], limit):", "if tCcC[0, m, n][0] >= 0:")
+RACE = r"^  pipeline .*: race: CTA 0 warp \d+ in line \d+ .* need not be over before CTA 0 warp \d+ in line \d+"
+SUM = r"^  product .*: C\[\d+, \d+\]: got a sum with A\[\d+, \d+\].*; needed "
+OUTSIDE = r"^  product .*: C: got a store to row \d+, column 0; needed one inside: C is \d+ x \d+"
+# What a reader may break in each notebook: the sound text, the broken one, and what the check says of it.
+FAULTS = {
+    "ampere/ldmatrix_gemm": {
+        "a dropped wait": (
+            "    cute.arch.cp_async_wait_group(stages - 2)\n    cute.arch.sync_threads()",
+            "    cute.arch.sync_threads()",
+            RACE,
+        ),
+        "a wrong k index": ("x.smem[None, None, k, stage]", "x.smem[None, None, 0, stage]", SUM),
+        "a dropped guard": (*GUARD, OUTSIDE),
+    },
+    "hopper/tma_wgmma_gemm": {
+        "a dropped wait": (
+            "    for _ in cutlass.range(k_tiles - 1, unroll=1):\n        pipe.consumer_wait(read)\n",
+            "    for _ in cutlass.range(k_tiles - 1, unroll=1):\n",
+            RACE,
+        ),
+        "a wrong k index": ("tCrB[None, None, k, stage]", "tCrB[None, None, 0, stage]", SUM),
+        "a dropped guard": (*GUARD, OUTSIDE),
+    },
+    "blackwell/tma_tcgen05_gemm": {
+        "a dropped wait": ("        pipe.consumer_wait(read)\n", "", RACE),
+        "a wrong k index": ("tCrB[None, None, k, read.index]", "tCrB[None, None, 0, read.index]", SUM),
+        "a dropped guard": (*GUARD, OUTSIDE),
+    },
+}
 TARGETS = {"ampere/ldmatrix_gemm": "sm_80", "hopper/tma_wgmma_gemm": "sm_90a", "blackwell/tma_tcgen05_gemm": "sm_100a"}
 
 
@@ -84,3 +114,23 @@ def test_an_edit_of_a_cell_fails_the_check_below_it_and_says_why(session):
     cell.source = cell.source.replace(BROKEN, SOUND)
     session.run(cell)
     assert session.checked()[1] == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_a_reader_may_break_is_caught_by_the_check_below_it(name):
+    made = Session(name)
+    with notebooks._without_gpu(), made.client.setup_kernel(cwd=str(catalog.recipes_root().parent)):
+        for cell in made.notebook.cells:
+            if cell is not made.check:
+                made.run(cell)
+        for fault, (sound, broken, said) in FAULTS[name].items():
+            (cell,) = (cell for cell in made.notebook.cells if sound in cell.source)
+            as_it_was = cell.source
+            cell.source = as_it_was.replace(sound, broken)
+            made.run(cell)
+            raised = made.checked()[1]
+            assert re.search(said, raised, re.M), f"{fault}: {raised or 'nothing was raised'}"
+            cell.source = as_it_was
+            made.run(cell)
+        assert made.checked()[1] == ""

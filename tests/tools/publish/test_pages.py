@@ -135,6 +135,19 @@ def test_difference_sees_every_way_of_being_out_of_step():
     assert notebooks.difference(failed, small_notebook()) == "shows an error: KeyError"
 
 
+def test_every_notebook_begins_with_how_to_get_the_package(tmp_path):
+    settings = tmp_path / "pyproject.toml"
+    text = '[project]\nname = "some-package"\n\n[tool.cookbook]\nrepository = "{}"\n'
+    settings.write_text(text.format(""))
+    assert notebooks.setup(settings).endswith("    %pip install --quiet some-package")
+    settings.write_text(text.format("https://example.org/some/where"))
+    assert notebooks.setup(settings).endswith(' "some-package @ git+https://example.org/some/where"')
+    first, second = notebooks.from_recipe(NAME).cells[:2]
+    assert first.source == notebooks.setup() and first.metadata["tags"] == ["lab", notebooks.SETUP]
+    assert second.source.startswith("# ")
+    assert first.source not in pages.page(NAME)
+
+
 def test_read_of_a_missing_notebook_says_what_to_run(tmp_path):
     with pytest.raises(notebooks.OutOfStep, match=r"missing; run `make notebooks`"):
         notebooks.read(NAME, tmp_path)

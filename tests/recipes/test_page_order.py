@@ -1,0 +1,49 @@
+"""What a reader meets first on the page of a GEMM: after the claim a picture, and no page is endless.
+
+Measured on the page's markdown as the site gets it, in lines of its text; code that the page folds counts as one line.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from cookbook.recipe import catalog
+from tools.publish import pages
+
+PAGES = [recipe.name for recipe in catalog.recipes() if recipe.track in ("ampere", "hopper", "blackwell")]
+FIRST_FIGURE = 0.15  # of the page's lines, at most
+LINES = 1000  # of text, of code and of output that is not folded
+LINE = 22.0  # pixels: a figure counts as many lines as it is high
+FIGURE, FOLD = '<figure class="picture">', "??? "
+_HEIGHT = re.compile(r'<svg[^>]* height="(?P<pixels>[\d.]+)"')
+
+
+def lines_of(page: str) -> tuple[float, float]:
+    """How many lines stand before the first figure of a page, and how many it has."""
+    first, count, inside = None, 0.0, False
+    for line in page.split("\n"):
+        inside = inside and (line.startswith("    ") or not line)
+        if inside:
+            continue
+        inside = line.startswith(FOLD)
+        if FIGURE in line:
+            first = count if first is None else first
+            count += float(_HEIGHT.search(line)["pixels"]) / LINE
+        else:
+            count += 1.0
+    assert first is not None, "no figure"
+    return first, count
+
+
+def test_lines_are_counted_by_what_a_page_shows():
+    svg = '<figure class="picture"><svg class="x" height="44"></svg></figure>'
+    assert lines_of(f'# t\n\n??? abstract "code"\n\n    a = 1\n\n    b = 2\n\n{svg}\n\nend') == (3.0, 7.0)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_first_figure_stands_after_the_claim_and_the_page_has_an_end(name):
+    before, lines = lines_of(pages.page(name))
+    assert before <= FIRST_FIGURE * lines, f"{before:.0f} of {lines:.0f} lines stand before the first figure"
+    assert lines <= LINES

@@ -1,0 +1,154 @@
+"""What the notebooks call, with a GPU that is pretended, and with none: a notebook's own matmul next to torch's."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from cookbook import lab
+from cookbook.check import levels, poisoning, ran
+from cookbook.measure import contest, peers
+from cookbook.publish import gains
+from cookbook.recipe import catalog, entry
+from tools.publish import pages
+
+NAME, SCALED, UNTIMED = "hopper/tma_wgmma_gemm", "hopper/fp8_gemm", "blackwell/mxfp8_gemm"
+RECORDED, SMALL = (4096, 4096, 4096), (72, 96, 64)
+
+
+@pytest.fixture
+def pretended_gpu(monkeypatch):
+    """CPU tensors and the CPU's clock in place of a GPU's: the rest of the way is the real one."""
+    own_inputs, own_guarded = ran.inputs, ran.guarded
+    monkeypatch.setattr(levels, "gpu_for", lambda recipe: ("A pretended GPU", ""))
+    monkeypatch.setattr(ran, "inputs", lambda *given, **named: own_inputs(*given, **{**named, "device": "cpu"}))
+    monkeypatch.setattr(ran, "guarded", lambda *given, **named: own_guarded(*given, **{**named, "device": "cpu"}))
+    monkeypatch.setattr(poisoning, "shared_memory", lambda: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(contest, "elapsed_ms", elapsed)
+    monkeypatch.setattr(contest, "BATCH_MS", 0.5)
+    monkeypatch.setattr(contest, "WARM_UP_MS", 0.5)
+    monkeypatch.setattr(peers, "input_sets", lambda shape, dtype, majors: [(*ran.inputs(shape, dtype), out(shape))])
+
+
+def elapsed(batch) -> float:
+    start = time.perf_counter()
+    batch()
+    return 1000 * (time.perf_counter() - start)
+
+
+def out(shape):
+    return torch.empty(shape[0], shape[1], dtype=torch.bfloat16)
+
+
+def of_torch(a, b, *, out):
+    return torch.matmul(a, b, out=out)
+
+
+def off_by_one(a, b, *, out):
+    """The last row is left out."""
+    out[:-1] = a[:-1] @ b
+    return out
+
+
+def of_blocks(a, b, a_scale, b_scale, *, out):
+    """What a GEMM of MXFP8 operands computes, by torch."""
+    factors = [
+        torch.exp2(scale.view(torch.uint8).float() - 127).repeat_interleave(32, 1) for scale in (a_scale, b_scale)
+    ]
+    out.copy_((a.float() * factors[0]) @ (b.T.float() * factors[1]).T)
+    return out
+
+
+# --- a notebook's own matmul ------------------------------------------------------------------------------------------
+
+
+def test_with_no_gpu_the_record_is_shown_with_its_device_and_date(capsys):
+    lab.compare(NAME, of_torch, RECORDED)
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "Nothing was run: no CUDA device here. Recorded of the recipe, not of the cells above:"
+    assert second.startswith("NVIDIA H200, 20") and "4096 x 4096 x 4096, bfloat16: " in second
+    assert second.endswith("times as fast as torch.matmul")
+
+
+def test_of_a_kernel_that_no_gpu_has_run_nothing_is_claimed(capsys):
+    lab.compare(UNTIMED, of_torch, RECORDED)
+    assert capsys.readouterr().out.splitlines()[1] == "no GPU has timed this kernel as it is"
+
+
+def test_on_a_gpu_the_matmul_given_is_run_compared_and_timed(pretended_gpu, capsys):
+    lab.compare(NAME, of_torch, SMALL)
+    first, errors, times = capsys.readouterr().out.splitlines()
+    assert first.startswith("A pretended GPU, 72 x 96 x 64, bfloat16, normal inputs.")
+    ours, torchs = map(float, errors.split(" and "))
+    assert 0 < ours == torchs < ran.tolerance("bfloat16")
+    assert " ms (" in times and times.endswith("times as fast as torch's")
+
+
+def test_block_scaled_operands_are_quantized_for_the_matmul_given(pretended_gpu, capsys):
+    lab.compare(UNTIMED, of_blocks, SMALL)
+    assert capsys.readouterr().out.splitlines()[2].endswith("times as fast as torch's")
+
+
+def test_a_wrong_matmul_is_not_timed(pretended_gpu):
+    with pytest.raises(lab.CheckFailed, match=r"^matmul: relative error nan; at most"):
+        lab.compare(NAME, off_by_one, SMALL)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [((NAME, of_torch, (1, 2)), "shape: got (1, 2); needed"), ((NAME, of_torch, SMALL, "int8"), "dtype: got 'int8'; ")],
+)
+def test_what_the_recipe_does_not_take_is_refused(given, said):
+    with pytest.raises(ValueError) as refused:
+        lab.compare(*given)
+    assert str(refused.value).startswith(said)
+
+
+def test_a_kernel_that_was_compiled_before_an_edit_is_forgotten():
+    """Else a cell that was run again would be checked by the kernel of its former text."""
+    module = catalog.load(NAME)
+    kept = entry.Gemm(module.compile_for, module.prepare, gpus=((9, 0),), needs="wgmma")
+    kept.plans[("a call",)] = kept.kernels[("a kernel",)] = object()
+    cells = type(module)("cells")
+    cells.GEMM = kept
+    lab._forget_kernels(cells)
+    assert (kept.plans, kept.kernels) == ({}, {})
+
+
+# --- what it gains ----------------------------------------------------------------------------------------------------
+
+
+def test_a_gain_says_on_what_it_was_measured_and_its_picture_has_the_same_figures():
+    said, picture = gains.gain("ampere/smem_gemm", RECORDED, over=["plain", "padded"])
+    assert said.startswith("Measured (NVIDIA H200, 4096 x 4096 x 4096, bfloat16, 20")
+    assert "times as fast as `plain`, " in said and said.endswith("times as fast as `torch.matmul`.")
+    ratio = float(said.split("**")[1])
+    values = {
+        name: float(picture.svg.split(f'data-name="{name}" data-value="')[1].split('"')[0])
+        for name in ("plain", "ours")
+    }
+    assert ratio == pytest.approx(values["ours"] / values["plain"], abs=0.006)
+
+
+def test_another_page_is_compared_by_its_own_run_and_linked():
+    said = gains.gain("ampere/ldmatrix_gemm", RECORDED, over=["ampere/smem_gemm"]).said
+    assert "[`ampere/smem_gemm`](../ampere/smem_gemm.ipynb)" in said and "runs of their own" in said
+    assert "(../ampere/smem_gemm.md)" in pages._at_a_glance("ampere/ldmatrix_gemm", RECORDED, over=["ampere/smem_gemm"])
+
+
+def test_what_was_not_timed_is_an_error_and_what_no_gpu_ran_says_so():
+    with pytest.raises(ValueError, match=r"^over: got 'sliced'; needed what was timed: torch.matmul, "):
+        gains.gain("ampere/smem_gemm", RECORDED, over=["sliced"])
+    assert gains.gain(UNTIMED, RECORDED) == ("*Not measured on a GPU yet.*", None)
+
+
+def test_the_page_shows_the_records_of_today_and_not_those_of_the_notebook():
+    shown = pages._by_arguments(
+        'from cookbook import lab\n\nlab.gain("ampere/smem_gemm", (4096, 4096, 4096), over=["plain"])'
+    )
+    assert len(shown) == 1 and "<figure" in shown[0] and "times as fast as `plain`" in shown[0]
+    (line,) = pages._by_arguments(f'lab.compare("{NAME}", matmul, (4096, 4096, 4096))')
+    assert "NVIDIA H200" in line and "times as fast as torch.matmul" in line
