@@ -44,7 +44,7 @@ def _buttons(recipe: Recipe, docs: Path) -> str:
     if recipe.kind == "gemm":
         links["The ladder"] = "index.md"
     if recipe.builds_on:
-        links[f"Changes from {recipe.builds_on.split('/')[1]}"] = f"#{DIFFERENCE}"
+        links[f"Changes from {recipe.builds_on.removeprefix(f'{recipe.track}/')}"] = f"#{DIFFERENCE}"
     source = f"recipes/{recipe.name}.py"
     links |= {"Source": address.source_of(source), "Edit": address.source_of(source, edit=True)}
     made = [f"[{html.escape(text)}]({link}){{ .md-button }}" for text, link in links.items() if link]
