@@ -58,7 +58,7 @@ display(draw.pipeline(stages=3, k_tiles=4, load_time=3, title="Three stages"))
 # 3. each warp takes its part into registers (`ldmatrix`) and multiplies it (`mma.sync`), 16 of K at a time;
 # 4. all threads wait until everything has been read: the next k-tile goes to the same place.
 #
-# At the end each thread rounds its sums and stores those that lie inside C.
+# At the end each thread rounds its accumulators and stores those that lie inside C.
 
 # %%
 from dataclasses import dataclass
@@ -479,7 +479,7 @@ Markdown(table(["clocks", *steps], [list(row) for row in zip(labels, *columns, s
 #
 # ## What each next step buys
 #
-# [Shared-memory layouts](smem_gemm.ipynb) is the last column; it measures the swizzle by itself, too. Its gain over
+# [Shared-memory layouts](smem_gemm.ipynb) is the last column; it measures the swizzle alone, too. Its gain over
 # this page, for [the ladder](../../docs/benchmarks.md#step-by-step) of the track:
 
 # %% tags=["lab", "gains"]

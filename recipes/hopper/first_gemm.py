@@ -31,10 +31,10 @@
 # %% [markdown]
 # # The first GEMM: TMA, wgmma, one stage
 #
-# **Claim.** On Hopper the simplest GEMM is shorter than [on Ampere](../ampere/first_gemm.ipynb). Nobody copies: *one
-# thread* asks the [TMA](../../docs/glossary.md#tma) unit for a tile, which arrives by itself, with zeros where the
-# matrix ends. And nobody loads registers: a *[warpgroup](../../docs/glossary.md#warpgroup)*, four warps, issues
-# [`wgmma`](../../docs/glossary.md#wgmma), which reads A and B from shared memory.
+# **Claim.** On Hopper the simplest GEMM is shorter than [on Ampere](../ampere/first_gemm.ipynb). *One thread* asks the
+# [TMA](../../docs/glossary.md#tma) unit for a tile, and TMA writes it to shared memory, with zeros where the matrix
+# ends. A *[warpgroup](../../docs/glossary.md#warpgroup)*, four warps, issues [`wgmma`](../../docs/glossary.md#wgmma),
+# which reads A and B from there: no thread loads them into registers.
 #
 # It is right for every shape, and slow. It has one [stage](../../docs/glossary.md#stage), so that it loads, waits,
 # multiplies, waits; and its tiles have no [swizzle](../../docs/glossary.md#swizzle). This page counts what both cost.
@@ -48,7 +48,7 @@ draw.flow(
     [
         draw.Stop("mA, mB", "the matrices (M, K), (N, K)", "global memory"),
         draw.Stop("sA, sB", "one stage: 128 x 64 of each, no swizzle", "shared memory"),
-        draw.Stop("acc", "128 x 128 sums of a warpgroup, 128 a thread", "registers"),
+        draw.Stop("acc", "128 x 128 accumulators, 128 a thread", "registers"),
         draw.Stop("mC", "what lies inside", "global memory"),
     ],
     ["TMA; an mbarrier counts the bytes", "wgmma, by descriptors", "rounded, guarded, one by one"],
@@ -67,7 +67,7 @@ draw.flow(
 # 3. the warpgroup issues its `wgmma`s and waits until they are done;
 # 4. all threads meet: the next k-tile goes to the same place.
 #
-# At the end each thread rounds its sums and stores those that lie inside C.
+# At the end each thread rounds its accumulators and stores those that lie inside C.
 
 # %%
 from dataclasses import dataclass
@@ -478,7 +478,7 @@ Markdown(table(["clocks", *steps], [list(row) for row in zip(labels, *columns, s
 #
 # ## What each next step buys
 #
-# [Swizzle modes](swizzle_modes_gemm.ipynb) measures the swizzle by itself. [A GEMM with TMA and
+# [Swizzle modes](swizzle_modes_gemm.ipynb) measures the swizzle alone. [A GEMM with TMA and
 # WGMMA](tma_wgmma_gemm.ipynb) is the last column, with a warp that does nothing but ask TMA. Its gain over this page,
 # for [the ladder](../../docs/benchmarks.md#step-by-step) of the track:
 
