@@ -280,7 +280,7 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
 # As in [pipelined_gemm](pipelined_gemm.ipynb), with a whole operand in one k-block.
 
 
-# %%
+# %% tags=["folded"]
 class Load(NamedTuple):
     """One thread's part in loading an operand."""
 

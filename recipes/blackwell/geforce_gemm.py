@@ -327,7 +327,7 @@ def tiles_of_cluster(work: Work, config: cutlass.Constexpr):
 # free when the consumers of all of them are done with it, and full when all parts have arrived.
 
 
-# %%
+# %% tags=["folded"]
 class TmaTensor(NamedTuple):
     """A matrix that TMA loads or stores."""
 

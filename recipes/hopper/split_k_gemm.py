@@ -482,7 +482,7 @@ def produce(pipe, a, b, part: Part, config: cutlass.Constexpr):
 # [tuned_gemm](tuned_gemm.ipynb) says more.
 
 
-# %%
+# %% tags=["folded"]
 @cute.jit
 def multiply_stage(mma, acc, tCrA, tCrB, stage, first: cutlass.Constexpr = False):
     """Issue one stage's wgmmas as one commit group. mma: one that overwrites `acc`, for the very first k-block, and

@@ -406,7 +406,7 @@ def copy_kernel(
 # yourself.
 
 
-# %%
+# %% tags=["folded"]
 @cute.jit
 def memory_of(dtype: cutlass.Constexpr, config: cutlass.Constexpr, base: cutlass.Constexpr):
     """A tile `base` bytes above a multiple of 1024: as the layout has it (M, K, STAGE), as raw words; its barrier."""
