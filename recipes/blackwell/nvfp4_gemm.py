@@ -37,6 +37,10 @@
 # before](mxfp8_gemm.ipynb) only the counting changes: `tcgen05.mma` takes 64 elements along K at a time, and reads
 # *four* scale factors of each row.
 
+# %% [markdown] tags=["lab"]
+# The picture has one atom of scale factors, as on the page before. New: one `tcgen05.mma` reads all four bytes of a
+# row's cell.
+
 # %% tags=["lab"]
 import cutlass
 
@@ -55,9 +59,6 @@ draw.scale_atom(
     packaged.BLOCK,
     packaged.ATOM_FACTORS,
 )
-
-# %% [markdown] tags=["lab"]
-# One atom of scale factors, as on the page before. New: one `tcgen05.mma` reads all four bytes of a row's cell.
 
 # %% [markdown]
 # Nothing in shared memory is smaller than a byte. So TMA and the layouts count **bytes, two elements in each**; only
