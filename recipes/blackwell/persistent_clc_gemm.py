@@ -892,7 +892,7 @@ lab.check_cells("blackwell/persistent_clc_gemm", shapes=[(200, 333, 64)], dtypes
 # First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
 # recorded.
 
-# %% tags=["lab"]
+# %% tags=["lab", "open"]
 lab.compare("blackwell/persistent_clc_gemm", matmul, (4096, 4096, 4096))
 
 # %% [markdown] tags=["lab"]

@@ -842,7 +842,7 @@ except compiled.NoDisassembler as missing:
 # First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
 # recorded.
 
-# %% tags=["lab"]
+# %% tags=["lab", "open"]
 lab.compare("hopper/split_k_gemm", matmul, (16, 4096, 4096))
 
 # %% [markdown] tags=["lab"]
