@@ -168,14 +168,17 @@ def _cell(
     return [code, *(now or map(_output, cell.outputs))]
 
 
-def _host_side(cell: Any, cells: list[Any]) -> list[str]:
-    """Under the cell that first uses it: the code that all recipes share, folded."""
+def _with_host_side(cells: list[Any], shown: Callable[[Any], list[str]]) -> list[str]:
+    """What each cell shows, and under the one that first uses it the code that all recipes share, folded."""
     code = [each for each in cells if each.cell_type == "code" and "lab" not in each.metadata.get("tags", [])]
     shared, place = copy.host_side(each.source for each in code)
-    if not shared or cell is not code[place]:
-        return []
-    title = "The host side, which all recipes share: cookbook/recipe/entry.py"
-    return [unsearched(folded(title, fence(shared, "python")))]
+    parts = []
+    for cell in cells:
+        parts += shown(cell)
+        if shared and cell is code[place]:
+            title = "The host side, which all recipes share: cookbook/recipe/entry.py"
+            parts.append(unsearched(folded(title, fence(shared, "python"))))
+    return parts
 
 
 def _charted(shown: str, drawn: Iterable[draw.Picture | None]) -> str:
@@ -227,10 +230,9 @@ def page(name: str, docs: Path | None = None) -> str:
     recipe = catalog.find(name)
     live = _live(recipe.name)
     measured = live["results_table("]()
-    cells = notebooks.read(recipe.name).cells
     base = _definitions_of(catalog.find(recipe.builds_on) if recipe.builds_on else None)
-    shown = [(_cell(cell, live, base, recipe.builds_on or ""), _host_side(cell, cells)) for cell in cells]
-    body = [part for own, shared in shown for part in (*own, *shared)]
+    shown = partial(_cell, live=live, base=base, name=recipe.builds_on or "")
+    body = _with_host_side(notebooks.read(recipe.name).cells, shown)
     if body and body[0].startswith("# "):
         body[0] = body[0].partition("\n")[2].strip()
     parts = [f"# {recipe.title}", f"*{recipe.claim}*", cards.card(recipe, docs or _docs()), *body]
