@@ -54,7 +54,7 @@ draw.access_view(access.ldst(column_of_tile, 4), title="Rows after rows: all lan
 draw.access_view(access.ldst(Swizzle(5, 2, 5)(column_of_tile), 4), title="S<5,2,5> on bytes: a bank for each lane")
 
 # %% [markdown]
-# What that is worth in time stands [below](#time).
+# On an H200 the first takes about twice the time of the second, for 16384 x 16384 floats: [below](#time).
 #
 # There are three answers: leave a gap after each row (padding), find the swizzle that serves the two accesses, or,
 # where the layout is given, find the accesses that it serves. Each is a variant below, after the one that has no
