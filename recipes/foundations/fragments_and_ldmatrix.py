@@ -37,11 +37,12 @@
 # A of `mma.m16n8k8`, 16 rows (M) by 8 columns (K). Each cell is an element, with its thread and value; four threads in
 # a row share a colour.
 
-# %% tags=["lab"]
+# %%
 import cutlass
 import cutlass.cute as cute
 from cutlass.cute.nvgpu import warp
 
+# %% tags=["lab"]
 from cookbook import access, banks, draw
 from cookbook.layouts import evaluate
 
@@ -60,8 +61,6 @@ draw.tv_view(a, (16, 8), title="A of mma.m16n8k8, bfloat16")
 #
 # Needed before: [layouts](../primer/layouts.ipynb) as shape and stride, and [bank conflicts](bank_conflicts.ipynb).
 # Nothing here needs a GPU.
-
-# %%
 
 # %% [markdown]
 # ## One thread, by hand

@@ -37,6 +37,34 @@
 # **Claim.** Simultaneous requests for one line by the [SMs](../../docs/glossary.md#sm) of a GPC reach L2 once. So the
 # [clusters](../../docs/glossary.md#cluster) of a GPC should compute tiles that need the same rows of A or columns of B.
 #
+# The tiles of C that 64 clusters compute at once, a colour for each GPC (the first colour has four unknown pairs too):
+
+# %% tags=["lab"]
+import cookbook
+from cookbook import draw
+
+page = cookbook.load("foundations/gpc_remapping")  # this page's own code, which follows below
+GPCS = page.H200[: page.WAVE.count]
+
+
+def by_gpc(numbers):
+    """Places of the cluster tiles, those of one GPC after those of another."""
+    order = sorted(range(len(GPCS)), key=lambda cluster: (GPCS[cluster] in "bcdefgh", GPCS[cluster]))
+    return [page.WAVE.place(numbers[cluster]) for cluster in order]
+
+
+draw.tile_order(
+    {"by cluster number": by_gpc(range(len(GPCS))), "remapped": by_gpc(page.remapping(GPCS, page.WAVE.together))},
+    wave=page.WAVE.count,
+    tile=(page.WAVE.tile_m, page.WAVE.tile_n),
+    title="Cluster tiles by the GPC that computes them, on an H200",
+)
+
+# %% [markdown]
+# On the left, with the hardware's own numbers, each GPC needs all columns of B. On the right most GPCs need the columns
+# of one group. What ncu counts at L2 for it stands [below](#measured).
+
+# %% [markdown]
 # The SMs of a GPU are grouped in [GPCs](../../docs/glossary.md#gpc) (graphics processing clusters); an H200 has eight,
 # most of them of 16 or 18 SMs. What they ask of L2 passes a unit that ncu calls LRC, the *L2 request coalescer*. Where
 # several SMs of a GPC ask for the same [line](../../docs/glossary.md#sector) at about the same time, it asks L2 once.
@@ -71,7 +99,6 @@ import torch
 # The first four ran on pairs of SMs that never were in a larger cluster. Their GPC is not known: each may be that of a
 # neighbour. Then the eight GPCs follow, one cluster each, again and again; those with more SMs still have room at the
 # end.
-
 
 # %%
 H200 = tuple("wxyz" + 4 * "abcdefgh" + 4 * "bcdefgh" + "gh")  # the GPC of each cluster of two, in launch order
@@ -133,29 +160,6 @@ class Wave:
 
 
 WAVE = Wave()
-
-# %% [markdown] tags=["lab"]
-# Which GPC computes which cluster tile: a colour for each GPC (the first colour has the four unknown pairs too). With
-# the hardware's numbers each GPC needs all columns of B; remapped, most of them need one group's.
-
-# %% tags=["lab"]
-from cookbook import draw
-
-GPCS = H200[: WAVE.count]
-
-
-def by_gpc(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Places of the cluster tiles, those of one GPC after those of another."""
-    order = sorted(range(WAVE.count), key=lambda cluster: (GPCS[cluster] in "bcdefgh", GPCS[cluster]))
-    return [WAVE.place(numbers[cluster]) for cluster in order]
-
-
-draw.tile_order(
-    {"by cluster number": by_gpc(range(WAVE.count)), "remapped": by_gpc(remapping(GPCS, WAVE.together))},
-    wave=WAVE.count,
-    tile=(WAVE.tile_m, WAVE.tile_n),
-    title="Cluster tiles by the GPC that computes them, on an H200",
-)
 
 # %% [markdown] tags=["lab"]
 # The number of cluster tiles that stay together is a choice. Half as many leave fewer clusters over at the end of a
@@ -322,11 +326,45 @@ def measure_figures() -> dict[str, list[int]]:
 #
 # If the number of clusters is no multiple of `together`, the clusters of a GPC move on by some places with each work
 # tile, and lie across two columns of B.
+
+# %% [markdown] tags=["lab"]
+# ## Measured
 #
-# ## The facts
+# What ncu counts at L2 for [the tuned GEMM](../hopper/tuned_gemm.ipynb), by variant, as a part of all that its clusters
+# ask for. L2 is in two halves, and what one half fetches from the other is counted twice.
+
+# %% tags=["lab"]
+from cookbook.measure import records
 
 
-# %%
+def counted_at_l2(recipe: str = "hopper/tuned_gemm") -> str:
+    """Bytes read through L2 by each variant, by the current records, as a part of all that its clusters ask for."""
+    module, rows = cookbook.load(recipe), []
+    for record in records.select(recipe, records.LIMITS):
+        if records.is_stale(record):
+            continue
+        m, n, k = record["shape"]
+        for name, figures in record["figures"]["variants"].items():
+            if "l2_read_bytes" not in figures or name not in module.VARIANTS:
+                continue
+            config = module.VARIANTS[name]
+            down, across = module.cluster_tiles(config, m, n)
+            tile = config.tile_m / config.cluster_n + config.tile_n / config.cluster_m
+            wanted = down * across * config.cluster * tile * k * 2
+            rows.append([f"`{name}`", f"{m} x {n} x {k}", f"{figures['l2_read_bytes'] / wanted:.0%}"])
+    header = ["variant", "M x N x K", "read through L2, of what clusters ask for"]
+    return table(header, rows) if rows else "*Not counted yet.*"
+
+
+Markdown(counted_at_l2())
+
+# %% [markdown]
+# ## Check
+#
+# `cookbook check foundations/gpc_remapping` computes each claim of this page anew, by these lines:
+
+
+# %% tags=["folded"]
 def facts() -> list[tuple[str, bool, str]]:
     """The claims: a name, whether it holds, what was found."""
     counts, groups = range(1, len(H200) + 1), range(1, 11)
@@ -353,49 +391,16 @@ def facts() -> list[tuple[str, bool, str]]:
     ]
 
 
-[name for name, holds, _ in facts() if not holds]  # what does not hold
+# %% tags=["lab"]
+print("what does not hold:", [name for name, holds, _ in facts() if not holds])
 
-# %% [markdown] tags=["lab"]
-# ## Check
-#
-# The check is of the cells above: edit one, run it, and check again.
+# %% [markdown]
+# The last cell checks the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
 from cookbook import lab
 
 lab.check_cells("foundations/gpc_remapping")
-
-# %% [markdown] tags=["lab"]
-# ## Measured
-#
-# What ncu counts at L2 for [the tuned GEMM](../hopper/tuned_gemm.ipynb), by variant, as a part of all that its clusters
-# ask for. L2 is in two halves, and what one half fetches from the other is counted twice.
-
-# %% tags=["lab"]
-import cookbook
-from cookbook.measure import records
-
-
-def counted_at_l2(recipe: str = "hopper/tuned_gemm") -> str:
-    """Bytes read through L2 by each variant, by the current records, as a part of all that its clusters ask for."""
-    module, rows = cookbook.load(recipe), []
-    for record in records.select(recipe, records.LIMITS):
-        if records.is_stale(record):
-            continue
-        m, n, k = record["shape"]
-        for name, figures in record["figures"]["variants"].items():
-            if "l2_read_bytes" not in figures or name not in module.VARIANTS:
-                continue
-            config = module.VARIANTS[name]
-            down, across = module.cluster_tiles(config, m, n)
-            tile = config.tile_m / config.cluster_n + config.tile_n / config.cluster_m
-            wanted = down * across * config.cluster * tile * k * 2
-            rows.append([f"`{name}`", f"{m} x {n} x {k}", f"{figures['l2_read_bytes'] / wanted:.0%}"])
-    header = ["variant", "M x N x K", "read through L2, of what clusters ask for"]
-    return table(header, rows) if rows else "*Not counted yet.*"
-
-
-Markdown(counted_at_l2())
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion

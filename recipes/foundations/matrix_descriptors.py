@@ -30,9 +30,27 @@
 # # Matrix descriptors of wgmma and tcgen05
 #
 # **Claim.** Hopper's `wgmma` and Blackwell's `tcgen05.mma` take their operands straight from shared memory. No thread
-# computes an address; the instruction gets *64 bits* that describe a whole matrix. They hold a start, two distances and
-# a swizzle mode. You can read all four off the layout by asking it for the places of a few elements, and once you
-# have done that by hand you know what may go wrong.
+# computes an address; the instruction gets *64 bits* that describe a whole matrix: a start, two distances and a swizzle
+# mode. You can read all four off the layout by asking it for the places of a few elements, and once you have done that
+# by hand you know what may go wrong.
+#
+# One descriptor, of a block that is 16 wide in K, in a tile of 128 x 64 bfloat16:
+
+# %% tags=["lab"]
+from cookbook import draw
+
+FIELDS = [
+    draw.Field("start / 16", 0, 14, 130),
+    draw.Field("leading / 16", 16, 14, 1),
+    draw.Field("stride / 16", 32, 14, 64),
+    draw.Field("base offset", 49, 3, 0),
+]
+draw.bit_fields([*FIELDS, draw.Field("mode: 128 bytes", 62, 2, 1)], title="Hopper: the matrix descriptor of wgmma")
+
+# %% [markdown]
+# (*Base offset* is for a tile whose pattern does not start at a multiple of its size. Keep the tile aligned, 1024 bytes
+# for the 128-byte mode, and it is 0.) Exchange two of the fields, and nothing complains: up to 960 of 1024 chunks are
+# read from a wrong place, as counted [below](#reading-it-off-the-layout).
 #
 # Needed before: [the eight atoms](mma_smem_atoms.ipynb). Nothing here needs a GPU.
 
@@ -99,6 +117,14 @@ def blackwell(d: Descriptor) -> int:
 
 
 hex(blackwell(by_hand)), [bit for bit in range(64) if (hopper(by_hand) ^ blackwell(by_hand)) >> bit & 1]
+
+# %% tags=["lab"]
+BLACKWELL_FIELDS = [
+    draw.Field("constant", 46, 3, 1),
+    draw.Field("leading is absolute", 52, 1, 0),
+    draw.Field("mode: 128 bytes", 61, 3, 2),
+]
+draw.bit_fields([*FIELDS, *BLACKWELL_FIELDS], title="Blackwell: the matrix descriptor of tcgen05")
 
 # %% [markdown]
 # ## What the tensor core does with it
@@ -267,10 +293,39 @@ plain = Descriptor(start=0, leading=16, stride=1024, bits=0)
 {"row 1 is at": 128, "the tensor core reads": chunk_along_k(plain, 1, 0)}
 
 # %% [markdown]
-# ## All of it, as facts
+# The model of `wgmma`, written from the PTX manual, derives descriptors from layouts as well, by its own code, and
+# refuses a layout that none describes. For all sixteen tiles the words agree:
+
+# %% tags=["lab"]
+from cookbook.layouts import Layout, SmemLayout
+from cookbook.model import operand_descriptors
+from cookbook.swizzle import Swizzle
+
+for major in ("K", "MN"):
+    for bits in range(4):
+        same = []
+        for order in ((0, 1), (1, 0)):
+            layout = SmemLayout(Layout(*shape_and_stride(major, bits, order)), Swizzle(bits, 4, 3), 16)
+            model = operand_descriptors(layout, rows=128, base=2048, major=major)
+            same.append([hopper(d) for d in blocks(major, bits, order)] == [d.encode() for d in model])
+        print(f"along {major:2}, rows of {16 << bits:3} bytes, both orders the same: {all(same)}")
+
+# %% [markdown] tags=["lab"]
+# And the plain row-major tile is refused, with what it would need:
+
+# %% tags=["lab"]
+try:
+    operand_descriptors(SmemLayout(Layout((128, 64), (64, 1)), Swizzle(0, 4, 3), 16), rows=128)
+except ValueError as error:
+    print("ValueError:", error)
+
+# %% [markdown]
+# ## Check
+#
+# `cookbook check foundations/matrix_descriptors` computes each claim of this page anew, by these lines:
 
 
-# %%
+# %% tags=["folded"]
 def fields(word: int, version: str) -> dict[str, int]:
     """What the 64 bits say, field by field, as stored."""
     cut = {"start": (0, 14), "leading": (16, 14), "stride": (32, 14)}
@@ -304,71 +359,8 @@ def facts() -> list[tuple[str, bool, str]]:
     ]
 
 
-[name for name, holds, _ in facts() if not holds]  # what does not hold
-
-# %% [markdown] tags=["lab"]
-# ## The 64 bits
-#
-# From here on the cells use the `cookbook` package, which draws what the cells above made, and checks it.
-#
-# The block at k = 16, for Hopper and for Blackwell:
-
 # %% tags=["lab"]
-from cookbook import draw
-
-
-def shown(d, version):
-    word = hopper(d) if version == "hopper" else blackwell(d)
-    held = fields(word, version)
-    places = [
-        draw.Field("start / 16", 0, 14, held["start"]),
-        draw.Field("leading / 16", 16, 14, held["leading"]),
-        draw.Field("stride / 16", 32, 14, held["stride"]),
-    ]
-    if version == "hopper":
-        places += [draw.Field("base offset", 49, 3, 0), draw.Field("mode: 128 bytes", 62, 2, held["mode"])]
-    else:
-        places += [draw.Field("constant", 46, 3, held["constant"]), draw.Field("base offset", 49, 3, 0)]
-        places += [draw.Field("leading is absolute", 52, 1, 0), draw.Field("mode: 128 bytes", 61, 3, held["mode"])]
-    return places
-
-
-draw.bit_fields(shown(by_hand, "hopper"), title="Hopper: the matrix descriptor of wgmma")
-
-# %% tags=["lab"]
-draw.bit_fields(shown(by_hand, "blackwell"), title="Blackwell: the matrix descriptor of tcgen05")
-
-# %% [markdown] tags=["lab"]
-# (*Base offset* is for a tile whose pattern does not start at a multiple of its size. Keep the tile aligned, 1024 bytes
-# for the 128-byte mode, and it is 0.)
-#
-# ## Against the model
-#
-# The model of `wgmma`, written from the PTX manual, derives descriptors from layouts as well, by its own code, and
-# refuses a layout that none describes. For all sixteen tiles the words agree:
-
-# %% tags=["lab"]
-from cookbook.layouts import Layout, SmemLayout
-from cookbook.model import operand_descriptors
-from cookbook.swizzle import Swizzle
-
-for major in ("K", "MN"):
-    for bits in range(4):
-        same = []
-        for order in ((0, 1), (1, 0)):
-            layout = SmemLayout(Layout(*shape_and_stride(major, bits, order)), Swizzle(bits, 4, 3), 16)
-            model = operand_descriptors(layout, rows=128, base=2048, major=major)
-            same.append([hopper(d) for d in blocks(major, bits, order)] == [d.encode() for d in model])
-        print(f"along {major:2}, rows of {16 << bits:3} bytes, both orders the same: {all(same)}")
-
-# %% [markdown] tags=["lab"]
-# And the plain row-major tile is refused, with what it would need:
-
-# %% tags=["lab"]
-try:
-    operand_descriptors(SmemLayout(Layout((128, 64), (64, 1)), Swizzle(0, 4, 3), 16), rows=128)
-except ValueError as error:
-    print("ValueError:", error)
+print("what does not hold:", [name for name, holds, _ in facts() if not holds])
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion

@@ -38,6 +38,24 @@
 # out; shared memory is where the two meet. A tile there is written one way and read the other, and *both* ways must be
 # free of bank conflicts.
 #
+# A warp reads a column of a tile of 32 x 32 floats: rows after rows, and swizzled. A column of the picture is a bank, a
+# row a wavefront.
+
+# %% tags=["lab"]
+import numpy as np
+
+from cookbook import access, banks, draw
+from cookbook.swizzle import Swizzle
+
+column_of_tile = 128 * np.arange(32)  # bytes
+draw.access_view(access.ldst(column_of_tile, 4), title="Rows after rows: all lanes meet in one bank")
+
+# %% tags=["lab"]
+draw.access_view(access.ldst(Swizzle(5, 2, 5)(column_of_tile), 4), title="S<5,2,5> on bytes: a bank for each lane")
+
+# %% [markdown]
+# On an H200 the first takes about twice the time of the second, for 16384 x 16384 floats: [below](#time).
+#
 # There are three answers: leave a gap after each row (padding), find the swizzle that serves the two accesses, or,
 # where the layout is given, find the accesses that it serves. Each is a variant below, after the one that has no
 # answer:
@@ -77,7 +95,6 @@ from cookbook.recipe.entry import check_apart, check_gpu, check_tensor, compile_
 #
 # Several CTAs of such a size fit an SM, and while one waits for its tile the others work: that, not a pipeline inside a
 # CTA, keeps enough bytes on the way.
-
 
 # %%
 SCALAR = ("naive", "padded", "swizzled")  # one element at a time; they differ in the layout alone
@@ -279,6 +296,51 @@ def moves(config: Config) -> dict[str, Move]:
 
 
 # %% [markdown]
+# ### The wavefronts of each variant
+#
+# The first read of a column by a warp, in each of the three layouts that are read an element at a time:
+
+# %% tags=["lab"]
+from cookbook.check import moves as touched
+from cookbook.layouts import evaluate
+
+
+def first_access(variant, move, dtype=cutlass.Float32, arch="sm_90a"):
+    config = configs_for(arch, dtype)[variant]
+    layouts, step = evaluate(smem_layouts, dtype, config), moves(config)[move]
+    return touched.accesses(layouts[step.tile], step, config.threads)[0]
+
+
+for variant in SCALAR:
+    for dtype in (cutlass.Float32, cutlass.BFloat16):
+        one = first_access(variant, "s2g_x", dtype)
+        words = f"{banks.wavefronts(one.addresses, one.width).actual:2} wavefronts for a column of 32"
+        print(f"{variant:10}{dtype.__name__:10}{words}")
+
+# %% [markdown] tags=["lab"]
+# The 16-byte accesses go in four phases of eight lanes, and each phase should take one wavefront. Here are the loads
+# and the stores of `tma`: a diagonal of blocks, in eight different slots of x's tile and in eight of y's.
+
+# %% tags=["lab"]
+draw.access_view(first_access("tma", "s2r_x"))
+
+# %% tags=["lab"]
+draw.access_view(first_access("tma", "r2s_y"))
+
+# %% [markdown] tags=["lab"]
+# And the trap: lanes side by side along a row of x, in the same layouts. They load without a conflict, and store into
+# too few slots.
+
+# %% tags=["lab"]
+lane = np.arange(32)
+for dtype in (cutlass.Float32, cutlass.BFloat16):
+    config = configs_for("sm_90a", dtype)["tma"]
+    layout, v = evaluate(smem_layouts, dtype, config)["y"], config.vector
+    for way, down in (("side by side", lane // 8), ("on a diagonal", lane % 8 ^ lane // 8)):
+        places = layout.byte_offsets()[v * (lane % 8), v * down]  # the first row of each transposed block
+        print(f"{dtype.__name__:10}{way:14}{banks.wavefronts(places, 16).actual:2} wavefronts a store, 4 is ideal")
+
+# %% [markdown]
 # ## What is expected
 #
 # The one variant that has conflicts says so, and why; the check holds it to that number.
@@ -300,7 +362,6 @@ INSTRUCTIONS = {
     "vectorised": ("LDG.E.128", "STS.128", "LDS.128", "STG.E.128"),
     "tma": ("UTMALDG.2D", "LDS.128", "STS.128", "UTMASTG.2D"),
 }
-
 
 # %% [markdown]
 # ## In registers
@@ -549,7 +610,7 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # argument is at fault, what it got and what it needs. Left to itself it takes the fastest variant that the matrices
 # allow: 16 bytes at a time need rows that start at multiples of 16 bytes.
 
-# %%
+# %% tags=["folded"]
 DTYPES = {torch.float32: cutlass.Float32, torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
 LONGEST = 2**31 - 2**10  # rows or columns: rounded up to whole tiles, they still are 32-bit numbers
 FASTEST_FIRST = ("vectorised", "tma", "padded", "swizzled", "naive")  # as measured: see "Time"
@@ -648,59 +709,60 @@ def transpose(x: torch.Tensor, *, out: torch.Tensor | None = None, variant: str 
 
 
 # %% [markdown] tags=["lab"]
-# ## The layouts
+# ## Time
 #
-# The first read of a column by a warp, in each of the three layouts that are read an element at a time. The addresses
-# are those of the kernel's own `moves` on the layouts as CuTe evaluates them.
+# The fastest variant, the others, `vectorised` with its tiles in the other order, torch's own transpose, and the
+# ceiling: a copy of the same bytes. All of them interleaved in one run on one GPU. `transpose` tries the variants in
+# the order of this table. Padding and the swizzle both take the conflicts away, and padding is a little faster.
 
 # %% tags=["lab"]
-from cookbook import banks, draw
-from cookbook.check import moves as touched
-from cookbook.layouts import evaluate
+from IPython.display import Markdown
 
+from cookbook.publish.pages import results_table
 
-def first_access(variant, move, dtype=cutlass.Float32, arch="sm_90a"):
-    config = configs_for(arch, dtype)[variant]
-    layouts, step = evaluate(smem_layouts, dtype, config), moves(config)[move]
-    return touched.accesses(layouts[step.tile], step, config.threads)[0]
+Markdown(results_table("foundations/matrix_transpose"))
 
-
-for variant in SCALAR:
-    for dtype in (cutlass.Float32, cutlass.BFloat16):
-        access = first_access(variant, "s2g_x", dtype)
-        words = f"{banks.wavefronts(access.addresses, access.width).actual:2} wavefronts for a column of 32"
-        print(f"{variant:10}{dtype.__name__:10}{words}")
+# %% [markdown]
+# Wavefronts against time, predicted and measured. An SM's shared memory serves one wavefront a clock, so the wavefronts
+# of a tile, times the tiles, say how long shared memory alone needs: here at 1.98 GHz, the highest clock of an H200.
+# The other bound is the copy.
 
 # %% tags=["lab"]
-draw.access_view(first_access("naive", "s2g_x"))
+from cookbook.measure import records
 
-# %% tags=["lab"]
-draw.access_view(first_access("swizzled", "s2g_x"))
 
-# %% [markdown] tags=["lab"]
-# The 16-byte accesses go in four phases of eight lanes, and each phase should take one wavefront. Here are the loads
-# and the stores of `tma`: a diagonal of blocks, in eight different slots of x's tile and in eight of y's.
+def wavefronts_of_tile(config, dtype):
+    """Wavefronts of all accesses of a CTA to its tile, by the kernel's moves on its layouts."""
+    layouts = evaluate(smem_layouts, dtype, config)
+    every = [touched.accesses(layouts[m.tile], m, config.threads) for m in moves(config).values()]
+    return sum(banks.wavefronts(one.addresses, one.width).actual for found in every for one in found)
 
-# %% tags=["lab"]
-draw.access_view(first_access("tma", "s2r_x"))
 
-# %% tags=["lab"]
-draw.access_view(first_access("tma", "r2s_y"))
+def against_time(record, sms=132, clocks_a_ms=1.98e6):
+    """For each variant whose threads do it all: what shared memory needs, what a copy needs, what was measured."""
+    dtype = {"float32": cutlass.Float32, "bfloat16": cutlass.BFloat16}[record["dtype"]]
+    m, n = record["shape"]
+    for name, config in configs_for("sm_90a", dtype).items():
+        if name == "tma":
+            continue
+        tiles = m * n / (config.tile_m * config.tile_n)
+        group = f"{name}, {record['dtype']}"
+        needed = tiles * wavefronts_of_tile(config, dtype) / sms / clocks_a_ms
+        yield draw.Bar(group, "shared memory, predicted", round(needed, 3))
+        yield draw.Bar(group, "device copy, measured", round(record["peers"]["device copy"]["median_ms"], 3))
+        yield draw.Bar(group, "measured", round(record["peers"][name]["median_ms"], 3))
 
-# %% [markdown] tags=["lab"]
-# And the trap: lanes side by side along a row of x, in the same layouts. They load without a conflict, and store into
-# too few slots.
 
-# %% tags=["lab"]
-import numpy as np
+timed = [r for r in records.select("foundations/matrix_transpose", "timed") if not records.is_stale(r)]
+of_floats = [r for r in timed if r["dtype"] == "float32"]
+title = f"16384 x 16384, {of_floats[-1]['device']}" if of_floats else ""
+shown = (against_time(of_floats[-1]), "ms", title, "measured", False, "shorter is faster") if of_floats else ()
+draw.bar_chart(*shown) if shown else "not measured"
 
-lane = np.arange(32)
-for dtype in (cutlass.Float32, cutlass.BFloat16):
-    config = configs_for("sm_90a", dtype)["tma"]
-    layout, v = evaluate(smem_layouts, dtype, config)["y"], config.vector
-    for way, down in (("side by side", lane // 8), ("on a diagonal", lane % 8 ^ lane // 8)):
-        places = layout.byte_offsets()[v * (lane % 8), v * down]  # the first row of each transposed block
-        print(f"{dtype.__name__:10}{way:14}{banks.wavefronts(places, 16).actual:2} wavefronts a store, 4 is ideal")
+# %% [markdown]
+# With conflicts the kernel takes what shared memory needs: the count predicts the time. Without them memory is the
+# bound, and what is left is how many bytes are on their way. (The highest clock is not always reached, so a measured
+# time can lie a little above.)
 
 # %% [markdown] tags=["lab"]
 # ## Check
@@ -717,20 +779,6 @@ for dtype in (cutlass.Float32, cutlass.BFloat16):
 from cookbook import lab
 
 lab.check_cells("foundations/matrix_transpose", dtypes=["float32"], targets=["sm_90a"])
-
-# %% [markdown] tags=["lab"]
-# ## Time
-#
-# The fastest variant, the others, `vectorised` with its tiles in the other order, torch's own transpose, and the
-# ceiling: a copy of the same bytes. All of them interleaved in one run on one GPU. `transpose` tries the variants in
-# the order of this table. Padding and the swizzle both take the conflicts away, and padding is a little faster.
-
-# %% tags=["lab"]
-from IPython.display import Markdown
-
-from cookbook.publish.pages import results_table
-
-Markdown(results_table("foundations/matrix_transpose"))
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion

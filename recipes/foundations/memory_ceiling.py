@@ -37,7 +37,28 @@
 # bytes must be on their way for that. A transpose can do no better than a copy of the same bytes; a matrix product with
 # few rows no better than one reading of its weights.
 #
-# There are three memories to ask: DRAM, the L2 cache that stands before it, and the shared memory of each SM.
+# Measured, by the size of the buffer. Up to what L2 holds the rates are L2's; beyond they are DRAM's:
+
+# %% tags=["lab"]
+from cookbook import draw
+from cookbook.measure import records
+
+
+def by_size(record):
+    """GB/s over MiB of a record's kernels that stream."""
+    return {
+        name: [draw.Point(int(s.split()[0]), at["gbps"], at["gbps_min"], at["gbps_max"]) for s, at in found.items()]
+        for name, found in record["figures"].items()
+        if name in ("read", "write", "copy by TMA")
+    }
+
+
+known = [r for r in records.select("foundations/memory_ceiling", "ceiling") if not records.is_stale(r)]
+draw.line_chart(by_size(known[0]), "GB/s", known[0]["device"], "MiB") if known else "not measured"
+
+# %% [markdown]
+# There are three memories to ask: DRAM, the L2 cache that stands before it, and the shared memory of each SM. What
+# these figures mean for a GEMM says the [roofline](#a-roofline-of-this-gpu) near the end.
 
 # %%
 import statistics
@@ -319,6 +340,22 @@ def bytes_per_clock(config: Shared) -> float:
     for c in (Shared(4, 4), Shared(), Shared(16, 32), Shared(16, 64))
 }
 
+# %% [markdown]
+# The banks of a warp's 16-byte loads, side by side and at twice that distance:
+
+# %% tags=["lab"]
+from cookbook import access, banks
+
+
+def loads_of(config: Shared) -> access.Access:
+    return access.ldst([lane * config.stride for lane in range(32)], config.width)
+
+
+draw.access_view(loads_of(Shared()), title="16-byte loads, 16 bytes apart")
+
+# %% tags=["lab"]
+draw.access_view(loads_of(Shared(16, 32)), title="16-byte loads, 32 bytes apart: half of the banks idle")
+
 
 # %%
 @cute.jit
@@ -422,6 +459,15 @@ def runs_on(config: Stream | Bulk | Shared, arch: str) -> bool:
 
 
 # %% [markdown]
+# The wavefronts, by the package's model and as counted above:
+
+# %% tags=["lab"]
+for name, config in LOADS.items():
+    one = loads_of(config)
+    counted = banks.wavefronts(one.addresses, one.width)
+    print(f"{name}: {counted.actual} wavefronts, ideal {counted.ideal}; counted above: {wavefronts(config)}")
+
+# %% [markdown]
 # ## Compiling
 
 
@@ -501,7 +547,7 @@ def multiprocessors() -> int:
 # Three entry points on torch tensors, of which the measurements are made.
 
 
-# %%
+# %% tags=["folded"]
 def check_buffer(name: str, x: torch.Tensor, config: Stream | Bulk) -> None:
     """A contiguous buffer on a GPU, of whole chunks."""
     if not (isinstance(x, torch.Tensor) and x.is_cuda and x.is_contiguous() and x.data_ptr() % 128 == 0):
@@ -631,10 +677,83 @@ def shared_rate(config: Shared, repeats: int = 20_000) -> dict[str, float]:
 
 
 # %% [markdown]
-# ## The facts
+# ## The loops
+#
+# What an iteration of each loop holds, in the machine code:
+
+# %% tags=["lab"]
+from cookbook.check import compiled as compiling
+from cookbook.measure import ceilings
+
+try:
+    sass = compiling.compile_recipe("foundations/memory_ceiling", "sm_90a").sass
+    for loop in ceilings.loops(sass):
+        if any(opcode.startswith(("LDG.E.128", "STG.E.128", "LDS")) for opcode in loop):
+            print(", ".join(f"{count} {opcode}" for opcode, count in loop.most_common()))
+except compiling.NoDisassembler as missing:
+    print(missing)
+
+# %% [markdown] tags=["lab"]
+# ## Measured
+#
+# Read the columns of a size from left to right, and then down: where the buffer no longer fits into L2 the rate of
+# reading and copying falls to that of DRAM. (A copy needs room for two buffers, so it falls at half the size. Do not
+# expect the same step of writes: see whether the size matters to them at all. And of the copies the fastest counts: at
+# the sizes where torch's own was timed that is torch's, by a few percent.)
+#
+# In the table of what is on its way the rate first grows with the bytes, and then hardly any more. And shared memory
+# gives 128 bytes a clock, or that divided by the conflicts, which could be counted beforehand.
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.publish.ceiling_tables import ceiling_table
+
+Markdown(ceiling_table("foundations/memory_ceiling"))
+
+# %% [markdown]
+# ## A roofline of this GPU
+#
+# A kernel that does F operations for each byte of memory traffic can do no more than F times the bandwidth, nor more
+# than the tensor cores' ceiling. The line is made of two measurements, the largest read on this page and [the tensor
+# cores' best loop](tensor_core_ceiling.ipynb); the points are recorded times of [the tuned
+# GEMM](../hopper/tuned_gemm.ipynb), with A, B and C moved once.
 
 
-# %%
+# %% tags=["lab"]
+def work_of(record):
+    """(operations for each byte of A, B and C moved once, TFLOP/s) of a timed GEMM of 16-bit operands."""
+    m, n, k = record["shape"]
+    return 2 * m * n * k / (2 * (m * k + n * k + m * n)), record["figures"]["tflops"]
+
+
+def current(name, level):
+    return [r for r in records.select(name, level) if not records.is_stale(r)]
+
+
+def of_this_gpu(wanted=((64, 8192, 8192), (1024, 1024, 1024), (4096, 4096, 4096), (8192, 8192, 8192))):
+    """The roofline of the GPU that was measured, or what is missing for it."""
+    peak = current("foundations/tensor_core_ceiling", "ceiling")
+    timed = [
+        r for r in current("hopper/tuned_gemm", "timed") if r["dtype"] == "bfloat16" and r.get("majors", "tn") == "tn"
+    ]
+    if not (known and peak and timed):
+        return "not measured"
+    points = {" x ".join(map(str, r["shape"])): work_of(r) for r in timed if tuple(r["shape"]) in wanted}
+    read = max(at["gbps"] for size, at in known[0]["figures"]["read"].items() if int(size.split()[0]) >= 256)
+    best = peak[0]["figures"]["instructions"]["wgmma m64n256k16, bf16"]["tflops"]
+    return draw.roofline(best, read, points, known[0]["device"], "measured: both bounds, and the points")
+
+
+of_this_gpu()
+
+# %% [markdown]
+# ## Check
+#
+# `cookbook check foundations/memory_ceiling` computes each claim of this page anew, by these lines:
+
+
+# %% tags=["folded"]
 def touched(config: Stream, chunks: int, ctas: int) -> list[int]:
     """The vectors that all threads of a launch touch in one iteration, as the kernel's loops go."""
     return [
@@ -670,77 +789,16 @@ def facts() -> list[tuple[str, bool, str]]:
     ]
 
 
-[name for name, holds, _ in facts() if not holds]  # what does not hold
-
-# %% [markdown] tags=["lab"]
-# ## Banks of a warp's loads
-#
-# The banks of a warp's 16-byte loads, side by side and at twice that distance:
-
 # %% tags=["lab"]
-from cookbook import access, banks, draw
+print("what does not hold:", [name for name, holds, _ in facts() if not holds])
 
-
-def loads_of(config: Shared) -> access.Access:
-    return access.ldst([lane * config.stride for lane in range(32)], config.width)
-
-
-draw.access_view(loads_of(Shared()), title="16-byte loads, 16 bytes apart")
-
-# %% tags=["lab"]
-draw.access_view(loads_of(Shared(16, 32)), title="16-byte loads, 32 bytes apart: half of the banks idle")
-
-# %% [markdown] tags=["lab"]
-# The wavefronts, by the package's model and as counted above:
-
-# %% tags=["lab"]
-for name, config in LOADS.items():
-    one = loads_of(config)
-    counted = banks.wavefronts(one.addresses, one.width)
-    print(f"{name}: {counted.actual} wavefronts, ideal {counted.ideal}; counted above: {wavefronts(config)}")
-
-# %% [markdown] tags=["lab"]
-# The loops, as they are in the machine code: what an iteration of each loop holds.
-
-# %% tags=["lab"]
-from cookbook.check import compiled as compiling
-from cookbook.measure import ceilings
-
-try:
-    sass = compiling.compile_recipe("foundations/memory_ceiling", "sm_90a").sass
-    for loop in ceilings.loops(sass):
-        if any(opcode.startswith(("LDG.E.128", "STG.E.128", "LDS")) for opcode in loop):
-            print(", ".join(f"{count} {opcode}" for opcode, count in loop.most_common()))
-except compiling.NoDisassembler as missing:
-    print(missing)
-
-# %% [markdown] tags=["lab"]
-# ## Check
-#
-# The check is of the cells above: edit one, run it, and check again.
+# %% [markdown]
+# The last cell checks the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
 from cookbook import lab
 
 lab.check_cells("foundations/memory_ceiling")
-
-# %% [markdown] tags=["lab"]
-# ## Measured
-#
-# Read the columns of a size from left to right, and then down: where the buffer no longer fits into L2 the rate of
-# reading and copying falls to that of DRAM. (A copy needs room for two buffers, so it falls at half the size. Do not
-# expect the same step of writes: see whether the size matters to them at all. And of the copies the fastest counts: at
-# the sizes where torch's own was timed that is torch's, by a few percent.)
-#
-# In the table of what is on its way the rate first grows with the bytes, and then hardly any more. And shared memory
-# gives 128 bytes a clock, or that divided by the conflicts, which could be counted beforehand.
-
-# %% tags=["lab"]
-from IPython.display import Markdown
-
-from cookbook.publish.ceiling_tables import ceiling_table
-
-Markdown(ceiling_table("foundations/memory_ceiling"))
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion

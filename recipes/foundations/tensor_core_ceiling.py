@@ -40,17 +40,41 @@
 # **Claim.** A loop of *nothing but matrix instructions*, fed with normal numbers, says how fast a GPU's tensor cores
 # really go. That figure, not the data sheet's, is what a GEMM can be measured against.
 #
-# A GEMM that reaches two thirds of the data sheet may be a poor kernel or a perfect one. Three things stand between it
-# and that number, and none of them is the kernel's fault:
+# What such loops reach, measured, by instruction and by what is multiplied:
+
+# %% tags=["lab"]
+from cookbook import draw
+from cookbook.measure import records
+
+SHOWN = {
+    "instructions": ("mma.sync m16n8k16, bf16", "wgmma m64n64k16, bf16", "wgmma m64n256k16, bf16"),
+    "data": tuple(f"wgmma m64n256k16, bf16: {data}" for data in ("normal", "integers", "zeros")),
+}
+
+
+def recorded(record):
+    """The bars of one GPU's record: the rate of each loop, with its spread."""
+    for group, names in SHOWN.items():
+        for name, at in ((name, record["figures"][group][name]) for name in names):
+            yield draw.Bar(group, name, at["tflops"], at["tflops_min"], at["tflops_max"])
+
+
+known = [r for r in records.select("foundations/tensor_core_ceiling", "ceiling") if not records.is_stale(r)]
+draw.bar_chart(recorded(known[0]), title=known[0]["device"], highlight=None) if known else "not measured"
+
+# %% [markdown]
+# Same chip, same operands, and the rate depends on the instruction and on the numbers. A GEMM that reaches two thirds
+# of the data sheet may be a poor kernel or a perfect one. Three things stand between it and that number, and none of
+# them is the kernel's fault:
 #
 # * **the instruction**: a Hopper GPU issues `mma.sync` more slowly than `wgmma`, whatever is around it;
 # * **the operands' way in**: `wgmma` reads shared memory, which gives 128 bytes a clock and no more;
-# * **the power**: tensor cores that switch real data draw more than the card may, and the clock goes down until they
-#   do not.
+# * **the power**: tensor cores that switch real data draw more than the card may, and the clock goes down until they do
+#   not.
 #
 # So we write kernels that do the products of a GEMM and none of the rest: operands are loaded once, before the loop,
-# and results leave once, after it. `cookbook bench` runs such a kernel with every GEMM, in the same rounds, on the
-# same GPU, and says which part of that ceiling the GEMM reaches.
+# and results leave once, after it. `cookbook bench` runs such a kernel with every GEMM, in the same rounds, on the same
+# GPU, and says which part of that ceiling the GEMM reaches.
 
 # %%
 import re
@@ -179,6 +203,20 @@ def bytes_per_clock(config: Wgmma) -> float:
 {f"N = {n}": f"{bytes_per_clock(Wgmma(n=n)):g} bytes a clock of {SMEM_BYTES}" for n in (32, 64, 128, 256)} | {
     f"N = {n}, A in registers": f"{bytes_per_clock(Wgmma(n=n, a_from='registers')):g}" for n in (32, 64)
 }
+
+# %% [markdown]
+# Drawn; an SM's shared memory has 128 bytes in each clock (computed, not measured).
+
+# %% tags=["lab"]
+from cookbook.layouts import evaluate
+
+WHERE = {"A in shared memory": "smem", "A in registers": "registers"}
+asked = [
+    draw.Bar(f"N = {n}", where, bytes_per_clock(Wgmma(n=n, a_from=a_from)))
+    for n in (32, 64, 128, 256)
+    for where, a_from in WHERE.items()
+]
+draw.bar_chart(asked, unit="bytes a clock", title="What wgmma asks for", highlight="A in shared memory", ratios=False)
 
 # %% [markdown]
 # With N = 32 shared memory cannot keep up. N = 64 asks for everything it has, to the byte, and leaves nothing for the
@@ -329,6 +367,13 @@ def wgmma_kernel(
 
 
 # %% [markdown]
+# The operands lie in shared memory as in a GEMM, in the 128-byte swizzle. The picture is of the 64 rows of A of one
+# warpgroup.
+
+# %% tags=["lab"]
+draw.swizzle_view(evaluate(smem_layout, cutlass.BFloat16, 64))
+
+# %% [markdown]
 # ## The launch
 #
 # One CTA for each SM, all with the same operands.
@@ -434,7 +479,6 @@ def compile_for(arch: str, options: str = ""):
 
 
 CONFIG = Wgmma()  # the one with the most shared memory
-
 
 # %% [markdown]
 # ### The trap: what is multiplied
@@ -580,15 +624,49 @@ def measure(rounds: int = 7, milliseconds: float = 40.0) -> dict[str, dict[str, 
     }
 
 
+# %% [markdown] tags=["lab"]
+# ## The loops
+#
+# The PTX is not the last word; this is what an iteration of each loop holds in the machine code. Beside its eight
+# `HGMMA` a `wgmma` loop needs a few instructions on uniform registers, which make the descriptors; they run while the
+# tensor cores are at work.
+
+# %% tags=["lab"]
+from cookbook.check import compiled as compiling
+from cookbook.measure import ceilings
+
+try:
+    sass = compiling.compile_recipe("foundations/tensor_core_ceiling", "sm_90a").sass
+    for loop in ceilings.loops(sass):
+        if any("MMA." in opcode for opcode in loop):
+            print(", ".join(f"{count} {opcode}" for opcode, count in loop.most_common()))
+except compiling.NoDisassembler as missing:
+    print(missing)
+
+# %% [markdown] tags=["lab"]
+# ## Measured
+#
+# Three tables. *Instructions*: compare the operations a clock, which belong to the instruction, with 4096, what the
+# white paper promises an SM for 16-bit operands; and see in the clock what the power leaves. *In flight*: how the rate
+# a clock grows with accumulators, warps and warpgroups, up to what the instruction can do. *Data*: the same kernel on
+# other numbers; look at the clock.
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.publish.ceiling_tables import ceiling_table
+
+Markdown(ceiling_table("foundations/tensor_core_ceiling"))
+
 # %% [markdown]
-# ## The facts
+# ## Check
 #
 # What can be known without a GPU, the most important of it last: the loops are what we think they are. A compiler that
-# saw through us could leave products out, or fill the loop with other work; so the facts compile the kernels, look for
-# the loop in the PTX, and count.
+# saw through us could leave products out, or fill the loop with other work; so these lines compile the kernels, look
+# for the loop in the PTX, and count. `cookbook check foundations/tensor_core_ceiling` runs them.
 
 
-# %%
+# %% tags=["folded"]
 def ptx_loop(config: MmaSync | Wgmma, arch: str) -> Counter:
     """Opcodes of the loop of a kernel's PTX, from its label to the branch back."""
     with tempfile.TemporaryDirectory() as folder:
@@ -632,73 +710,13 @@ def facts() -> list[tuple[str, bool, str]]:
     ]
 
 
-# %% [markdown] tags=["lab"]
-# ## What wgmma asks of shared memory
-#
-# From here on the cells use the `cookbook` package. The bytes that one `wgmma` would read in each clock if the tensor
-# cores never waited; an SM's shared memory has 128 (computed, not measured).
-
-# %% tags=["lab"]
-from cookbook import draw
-from cookbook.layouts import evaluate
-
-WHERE = {"A in shared memory": "smem", "A in registers": "registers"}
-asked = [
-    draw.Bar(f"N = {n}", where, bytes_per_clock(Wgmma(n=n, a_from=a_from)))
-    for n in (32, 64, 128, 256)
-    for where, a_from in WHERE.items()
-]
-draw.bar_chart(asked, unit="bytes a clock", title="What wgmma asks for", highlight="A in shared memory", ratios=False)
-
-# %% [markdown] tags=["lab"]
-# The operands lie there as in a GEMM, in the 128-byte swizzle; the picture is of the 64 rows of A of one warpgroup.
-
-# %% tags=["lab"]
-draw.swizzle_view(evaluate(smem_layout, cutlass.BFloat16, 64))
-
-# %% [markdown] tags=["lab"]
-# ## The loops
-#
-# The PTX is not the last word; this is what an iteration of each loop holds in the machine code. Beside its eight
-# `HGMMA` a `wgmma` loop needs a few instructions on uniform registers, which make the descriptors; they run while the
-# tensor cores are at work.
-
-# %% tags=["lab"]
-from cookbook.check import compiled as compiling
-from cookbook.measure import ceilings
-
-try:
-    sass = compiling.compile_recipe("foundations/tensor_core_ceiling", "sm_90a").sass
-    for loop in ceilings.loops(sass):
-        if any("MMA." in opcode for opcode in loop):
-            print(", ".join(f"{count} {opcode}" for opcode, count in loop.most_common()))
-except compiling.NoDisassembler as missing:
-    print(missing)
-
-# %% [markdown] tags=["lab"]
-# ## Check
-#
-# The check is of the cells above: edit one, run it, and check again.
+# %% [markdown]
+# The last cell checks the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
 from cookbook import lab
 
 lab.check_cells("foundations/tensor_core_ceiling")
-
-# %% [markdown] tags=["lab"]
-# ## Measured
-#
-# Three tables. *Instructions*: compare the operations a clock, which belong to the instruction, with 4096, what the
-# white paper promises an SM for 16-bit operands; and see in the clock what the power leaves. *In flight*: how the rate
-# a clock grows with accumulators, warps and warpgroups, up to what the instruction can do. *Data*: the same kernel on
-# other numbers; look at the clock.
-
-# %% tags=["lab"]
-from IPython.display import Markdown
-
-from cookbook.publish.ceiling_tables import ceiling_table
-
-Markdown(ceiling_table("foundations/tensor_core_ceiling"))
 
 # %% [markdown] tags=["lab"]
 # ## What it is for

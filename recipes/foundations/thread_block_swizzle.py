@@ -34,7 +34,21 @@
 # it shares through L2. Which tiles run together is your choice, made by the few lines that turn a CTA's number into a
 # tile, and it decides how much of A and B a wave needs. No byte of shared memory moves; this swizzle permutes *CTAs*.
 #
-# Nothing here needs a GPU, nor what the earlier pages told; the figures near the end were measured on one.
+# C in tiles, twice, with the 132 tiles of the first wave in colour, joined in the order they start. On the left of a
+# grid the row panels of A that the wave needs, above it the column panels of B.
+
+# %% tags=["lab"]
+from cookbook import draw
+
+ROW_BY_ROW = [divmod(cta, 32) for cta in range(64 * 32)]
+IN_16 = [(16 * (cta // 512) + cta % 16, cta % 512 // 16) for cta in range(64 * 32)]
+draw.tile_order({"row by row": ROW_BY_ROW, "groups of 16": IN_16}, wave=132, tile=(128, 256))
+
+# %% [markdown]
+# The same 132 tiles of work need half as many rows and columns on the right. What that is worth on a GPU, in bytes and
+# in time, stands [below](#measured): much in bytes, little in time for a product of this size.
+#
+# Nothing here needs a GPU, nor what the earlier pages told.
 
 # %%
 from typing import NamedTuple
@@ -54,7 +68,6 @@ import cutlass.cute as cute
 # Now number them **in groups**: go down 16 rows of tiles, then to the next column, and so on; at the right edge start
 # the next 16 rows. The first wave is 8 full columns of 16 tiles and 4 tiles of the ninth. It touches 16 row panels,
 # 2048 rows, and 9 column panels, 2304 columns. In all 4352: half as much for the same 132 tiles.
-
 
 # %%
 TILE = (128, 256)  # rows and columns of C that a CTA computes
@@ -178,6 +191,18 @@ orders["Hilbert"] = hilbert_order()
 {name: round(hit_rate(tiles), 3) for name, tiles in orders.items()}
 
 # %% [markdown]
+# The first wave of each order:
+
+# %% tags=["lab"]
+draw.tile_order(orders, wave=WAVE, tile=TILE)
+
+# %% [markdown] tags=["lab"]
+# A later wave, the fourth, in which the groups of 16 pass from the first group to the second:
+
+# %% tags=["lab"]
+draw.tile_order({name: orders[name] for name in ("groups of 16", "Hilbert")}, wave=WAVE, tile=TILE, show=3)
+
+# %% [markdown]
 # The model is simple: it knows no cache size, no lines that are evicted, no CTA that runs ahead. All the CTAs of a wave
 # go along K together, so what L2 must hold at any moment is a slice of these panels, which fits. It says which order is
 # better and why; by how much, only a measurement can say.
@@ -220,6 +245,34 @@ EXPERIMENT = Experiment(
     read_bytes={name: read_bytes(group) for name, group in RASTERS.items()},
 )
 {name: f"{read / 1e9:.2f} GB" for name, read in EXPERIMENT.read_bytes.items()}
+
+# %% [markdown] tags=["lab"]
+# ## Measured
+#
+# The experiment, in `bfloat16`. `cookbook check foundations/thread_block_swizzle --tools --record` runs it on an H200:
+# the five orders are timed alternately in one process, and Nsight Compute counts what each reads from memory and how
+# many of its reads L2 can answer, beginning with an empty L2.
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.publish.study_tables import experiment_table
+
+Markdown(experiment_table("foundations/thread_block_swizzle"))
+
+# %% [markdown] tags=["lab"]
+# The groups come out in the model's order and near its figures. The two extremes read more than it allows them, as they
+# would if L2 lost part of what their waves need. In time all this is worth much less than in bytes: a product of this
+# size does not wait for memory most of the time, and the groups lie so close to each other that their own ranges
+# overlap.
+#
+# Two things to mind in the table. The model's bytes are no bound from below: what a wave leaves in L2, the next may
+# still find there. And a hit counted by L2 is not quite the model's hit: L2 is in two halves, and what a half fetches
+# from the other is looked up twice. The bytes from memory are the figure to compare.
+#
+# And one thing that the model leaves out: where on the chip a CTA runs. Simultaneous requests for one line by the SMs
+# of a GPC reach L2 once, so that the same order of tiles can cost L2 more reads or fewer. That is
+# [GPC-aware cluster remapping](gpc_remapping.ipynb).
 
 # %% [markdown]
 # ## The same as a CuTe layout
@@ -298,10 +351,22 @@ RAGGED = (10, 6)
 # cost time, never the result. (A persistent kernel, which starts as many CTAs as there are SMs and gives them tiles
 # itself, decides on its own.)
 #
-# ## All of it, as facts
+# The GEMM recipes' own configurations:
+
+# %% tags=["lab"]
+import cookbook
+
+for name in ("ampere/ldmatrix_gemm", "hopper/tma_wgmma_gemm"):
+    config = cookbook.load(name).CONFIG
+    print(f"{name}: tiles of {config.tile_m} x {config.tile_n}, raster_group {config.raster_group}")
+
+# %% [markdown]
+# ## Check
+#
+# `cookbook check foundations/thread_block_swizzle` computes each claim of this page anew, by these lines:
 
 
-# %%
+# %% tags=["folded"]
 def facts() -> list[tuple[str, bool, str]]:
     """The claims: a name, whether it holds, what was found."""
     wanted = {"row by row": 8816, "groups of 8": 5696, "groups of 16": 4672, "groups of 32": 5600, "Hilbert": 5248}
@@ -322,66 +387,8 @@ def facts() -> list[tuple[str, bool, str]]:
     ]
 
 
-[name for name, holds, _ in facts() if not holds]  # what does not hold
-
-# %% [markdown] tags=["lab"]
-# ## The first wave
-#
-# From here on the cells use the `cookbook` package, which draws what the cells above made, and checks it.
-#
-# Each grid is C in tiles, with the 132 tiles of the first wave in colour, joined in the order they start. On the left
-# of a grid the row panels of A that the wave needs, above it the column panels of B.
-
 # %% tags=["lab"]
-from cookbook import draw
-
-draw.tile_order(orders, wave=WAVE, tile=TILE)
-
-# %% [markdown] tags=["lab"]
-# A later wave, the fourth, in which the groups of 16 pass from the first group to the second:
-
-# %% tags=["lab"]
-draw.tile_order({name: orders[name] for name in ("groups of 16", "Hilbert")}, wave=WAVE, tile=TILE, show=3)
-
-# %% [markdown] tags=["lab"]
-# ## In the kernels
-#
-# The GEMM recipes' own configurations:
-
-# %% tags=["lab"]
-import cookbook
-
-for name in ("ampere/ldmatrix_gemm", "hopper/tma_wgmma_gemm"):
-    config = cookbook.load(name).CONFIG
-    print(f"{name}: tiles of {config.tile_m} x {config.tile_n}, raster_group {config.raster_group}")
-
-# %% [markdown] tags=["lab"]
-# ## Measured
-#
-# The experiment, in `bfloat16`. `cookbook check foundations/thread_block_swizzle --tools --record` runs it on an H200:
-# the five orders are timed alternately in one process, and Nsight Compute counts what each reads from memory and how
-# many of its reads L2 can answer, beginning with an empty L2.
-
-# %% tags=["lab"]
-from IPython.display import Markdown
-
-from cookbook.publish.study_tables import experiment_table
-
-Markdown(experiment_table("foundations/thread_block_swizzle"))
-
-# %% [markdown] tags=["lab"]
-# The groups come out in the model's order and near its figures. The two extremes read more than it allows them, as they
-# would if L2 lost part of what their waves need. In time all this is worth much less than in bytes: a product of this
-# size does not wait for memory most of the time, and the groups lie so close to each other that their own ranges
-# overlap.
-#
-# Two things to mind in the table. The model's bytes are no bound from below: what a wave leaves in L2, the next may
-# still find there. And a hit counted by L2 is not quite the model's hit: L2 is in two halves, and what a half fetches
-# from the other is looked up twice. The bytes from memory are the figure to compare.
-#
-# And one thing that the model leaves out: where on the chip a CTA runs. Simultaneous requests for one line by the SMs
-# of a GPC reach L2 once, so that the same order of tiles can cost L2 more reads or fewer. That is
-# [GPC-aware cluster remapping](gpc_remapping.ipynb).
+print("what does not hold:", [name for name, holds, _ in facts() if not holds])
 
 # %% [markdown] tags=["lab"]
 # ## Conclusion

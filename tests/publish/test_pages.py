@@ -190,6 +190,11 @@ def test_why_a_bar_is_odd_is_computed_from_the_shape(tmp_path):
     said = oddities.explained([record((8191, 8191, 8192)), record((8191, 8191, 8192)), record()])
     assert said.count("8191 x 8191 x 8192") == 1 and "16382 bytes" in said and "4096" not in said
     assert oddities.explained([record((8191, 8191, 8192), peers={})]) == ""  # nothing there that is odd
+    above = record(ratio=0.5)
+    above["peers"]["ceiling"] = above["figures"] | {"ratio": 1.0}
+    assert oddities.explained([above]) == oddities.ABOVE
+    above["peers"]["ceiling"] = above["peers"]["torch.matmul"] | {"median_ms": 0.1}
+    assert oddities.explained([above]) == ""
 
 
 # --- sources ----------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 
+import numpy as np
 import pytest
 
 import cookbook
@@ -78,3 +79,12 @@ def test_the_library_finds_the_bit_reversed_rows_for_all_six_shapes(recipe) -> N
     assert repr(solved.layout) == "((2,2,2,2,2),32):((512,256,128,64,32),1)"
     banks = [[c ^ recipe.reversed_bits(r) for c in range(32)] for r in range(32)]
     assert (solved.offsets % 32).tolist() == banks
+
+
+def test_the_published_mask_is_4_way():
+    page = cookbook.load("foundations/solving_for_a_swizzle")
+    column = np.arange(0, 256, 32)
+    moved = np.array([page.published(int(offset)) for offset in column])
+    assert sorted({page.published(offset) for offset in range(256)}) == list(range(256))  # a bijection, and a poor one
+    assert np.bincount(moved % 8).max() == np.bincount(Swizzle(3, 0, 3)(column) % 8).max() == 4
+    assert np.bincount(Swizzle(3, 0, 5)(column) % 8).max() == 1

@@ -159,3 +159,9 @@ def test_the_kernels_entry_point_refuses_what_it_cannot_take():
 
     with pytest.raises(ValueError, match=r"x: got \(3, 3\) torch.float32 on cpu; needed"):
         PAGE.columns(torch.zeros(3, 3))
+
+
+def test_the_right_half_under_3_0_3_is_the_left_half_xor_1():
+    assert PAGE.right_is_left_xor_1()
+    moved = Swizzle(3, 0, 3)(np.arange(512).reshape(32, 16)) % 16
+    assert ((moved[:, 8:] - 8) == (moved[:, :8] ^ 1)).all()

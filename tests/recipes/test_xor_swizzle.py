@@ -86,3 +86,11 @@ def test_the_kernels_entry_point_refuses_what_it_cannot_take():
 
     with pytest.raises(ValueError, match=r"x: got \(3, 3\) torch.float32 on cpu; needed"):
         PAGE.transpose_tile(torch.zeros(3, 3))
+
+
+def test_the_index_of_16_x_16_needs_the_matrix_pitch():
+    flat = np.arange(256).reshape(16, 16)
+    read = {f: [f(*place) for place in PAGE.PLACES] for f in (PAGE.index_of, PAGE.wrong_index)}
+    assert read[PAGE.index_of] == flat.ravel().tolist()
+    right = [n for n, index in enumerate(read[PAGE.wrong_index]) if index == n]
+    assert right == list(range(16)) and max(read[PAGE.wrong_index]) < 80  # the first row, and nothing below row 4

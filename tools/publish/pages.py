@@ -167,15 +167,13 @@ def _cell(
     return [code, *(now or map(_output, cell.outputs))]
 
 
-def _with_host_side(
-    cells: list[Any], live: dict[str, Callable[[], str]], base: Mapping[str, str], name: str
-) -> list[str]:
+def _with_host_side(cells: list[Any], shown: Callable[[Any], list[str]]) -> list[str]:
     """What each cell shows, and under the one that first uses it the code that all recipes share, folded."""
     code = [each for each in cells if each.cell_type == "code" and "lab" not in each.metadata.get("tags", [])]
     shared, place = copy.host_side(each.source for each in code)
     parts = []
     for cell in cells:
-        parts += _cell(cell, live, base, name)
+        parts += shown(cell)
         if shared and cell is code[place]:
             title = "The host side, which all recipes share: cookbook/recipe/entry.py"
             parts.append(unsearched(folded(title, fence(shared, "python"))))
@@ -233,7 +231,8 @@ def page(name: str, docs: Path | None = None) -> str:
     live = _live(recipe.name)
     measured = live["results_table("]()
     base = _definitions_of(catalog.find(recipe.builds_on) if recipe.builds_on else None)
-    body = _with_host_side(notebooks.read(recipe.name).cells, live, base, recipe.builds_on or "")
+    shown = partial(_cell, live=live, base=base, name=recipe.builds_on or "")
+    body = _with_host_side(notebooks.read(recipe.name).cells, shown)
     if body and body[0].startswith("# "):
         body[0] = body[0].partition("\n")[2].strip()
     parts = [f"# {recipe.title}", f"*{recipe.claim}*", cards.card(recipe, docs or _docs()), *body]

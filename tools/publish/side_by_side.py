@@ -8,6 +8,7 @@ The page names its recipes once, and asks for a row by a mark that names functio
     <!-- beside: - | - | accumulators -->                `-`: a recipe has nothing of the kind
     <!-- beside facts -->                                what their front matter and results/ say
     <!-- beside shared -->                               which names mean the same code in which of them
+    <!-- beside paths -->                                the way of the data through each, drawn
 
 Nothing is pasted: what a recipe says today stands there, and a name that it has no more is an error.
 """
@@ -19,13 +20,14 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from cookbook import draw
 from cookbook.check.subjects import definitions
 from cookbook.measure import records
-from cookbook.publish.markdown import fence, table
+from cookbook.publish.markdown import fence, figure, table
 from cookbook.recipe import catalog
 from tools.publish import benchmarks
 
-FACTS, SHARED, NOTHING = "<!-- beside facts -->", "<!-- beside shared -->", "-"
+FACTS, SHARED, PATHS, NOTHING = "<!-- beside facts -->", "<!-- beside shared -->", "<!-- beside paths -->", "-"
 _OF = re.compile(r"<!-- beside of: (?P<names>[\w/ |]+?) -->\n?")
 _ROW = re.compile(r"<!-- beside: (?P<names>[\w |-]+?) -->")
 
@@ -42,7 +44,7 @@ def with_code(markdown: str) -> str:
         return markdown
     recipes = recipes_of(markdown)
     markdown = _ROW.sub(lambda mark: row(mark["names"], recipes), _OF.sub("", markdown))
-    for mark, made in ((FACTS, facts), (SHARED, shared)):
+    for mark, made in ((FACTS, facts), (SHARED, shared), (PATHS, paths)):
         markdown = markdown.replace(mark, made(recipes)) if mark in markdown else markdown
     return markdown
 
@@ -109,6 +111,13 @@ def _names_of(recipe: str) -> dict[str, str]:
 def _defined(file: Path, source: str) -> dict[str, str]:
     """The text of each function, class and assignment of a recipe's cells but the lab's, by name."""
     return definitions(catalog.without_lab(source))
+
+
+def paths(names: Sequence[str]) -> str:
+    """The way of the data through the architecture of each recipe, by its track: pictures side by side."""
+    drawn = [figure(draw.data_path(catalog.find(name).track).svg) for name in names]
+    cells = "\n".join(f"<div markdown>\n\n{picture}\n\n</div>" for picture in drawn)
+    return f'<div class="beside" markdown>\n{cells}\n</div>'
 
 
 def facts(names: Sequence[str]) -> str:

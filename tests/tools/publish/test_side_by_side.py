@@ -141,3 +141,10 @@ def test_the_page_goes_from_sizes_to_launch_and_every_mark_is_filled():
 
 def test_the_page_holds_no_code_of_its_own():
     assert "```" not in PAGE.read_text()
+
+
+def test_the_paths_are_those_of_the_tracks():
+    drawn = side_by_side.paths(RECIPES)
+    assert drawn.count("<svg") == len(RECIPES)
+    for name in RECIPES:
+        assert f"The way of the data: {name.split('/')[0].capitalize()}" in drawn
