@@ -240,6 +240,7 @@ CALLS: dict[str, Any] = {
         "stops": [draw.Stop("mA", "t", "k"), draw.Stop("gA", "t", "k")],
         "arrows": ["tile it"],
         "title": "t",
+        "kinds": ["k"],
     },
     "cookbook.draw.fragments.ldmatrix_view": lambda: {"mn_major": True, "trans": True, "title": "t"},
     "cookbook.draw.fragments.tv_view": lambda: {

@@ -22,13 +22,14 @@ class Stop(NamedTuple):
 
 
 @checked
-def flow(stops: Sequence[Stop], arrows: Sequence[str], title: str) -> svg.Picture:
+def flow(stops: Sequence[Stop], arrows: Sequence[str], title: str, kinds: Sequence[str] | None = None) -> svg.Picture:
     """Stops from top to bottom; beside the arrow between two of them stands what leads there.
 
     Args:
         stops: in order; those of one kind have one colour, and the kind stands under the text.
         arrows: a text for each arrow, one fewer than stops.
         title: the picture's title.
+        kinds: those that get the first colours, in this order, so that several pictures agree; the others follow.
 
     Raises:
         ValueError: no stop, more than 40, more than 8 kinds, or another number of arrows than stops have between them.
@@ -37,15 +38,18 @@ def flow(stops: Sequence[Stop], arrows: Sequence[str], title: str) -> svg.Pictur
         raise ValueError(f"stops: got {len(stops)}; needed 1 to {_MAX}")
     if len(arrows) != len(stops) - 1:
         raise ValueError(f"arrows: got {len(arrows)}; needed {len(stops) - 1}, one between two stops")
-    kinds = dict(zip(dict.fromkeys(stop.kind for stop in stops), svg.GROUPS, strict=False))
-    if missing := {stop.kind for stop in stops} - set(kinds):
-        raise ValueError(f"stops: got {len(kinds) + len(missing)} kinds; needed at most {len(kinds)}")
+    if kinds is not None and not kinds:
+        raise ValueError("kinds: got none; needed kinds of places, or None")
+    named = dict.fromkeys([*(kinds or ()), *(stop.kind for stop in stops)])
+    if len(named) > len(svg.GROUPS):
+        raise ValueError(f"stops: got {len(named)} kinds; needed at most {len(svg.GROUPS)}")
+    colours = dict(zip(named, svg.GROUPS, strict=False))
     name_width = max(svg.text_width(stop.name, 13) for stop in stops) + 24
     text_width = max(svg.text_width(text, _SIZE) for stop in stops for text in (stop.text, stop.kind))
     left, parts = 16 + name_width + 12, []
     for number, stop in enumerate(stops):
         y = _TOP + number * (_H + _GAP)
-        parts.append(svg.cell(16, y, name_width, _H, stop.name, kinds[stop.kind], size=13, stop=stop.name))
+        parts.append(svg.cell(16, y, name_width, _H, stop.name, colours[stop.kind], size=13, stop=stop.name))
         parts.append(svg.text(left, y + _H / 2 - 8, stop.text, _SIZE, "ink", "start"))
         parts.append(svg.text(left, y + _H / 2 + 8, stop.kind, _SIZE, "soft", "start"))
         if number < len(arrows):

@@ -52,4 +52,4 @@ def data_path(architecture: str, title: str | None = None) -> svg.Picture:
     stops = PATHS[choice("architecture", architecture, PATHS)]
     arrows = [moves for *_, moves in stops[:-1]]
     made = [Stop(name, text, where) for name, text, where, _ in stops]
-    return flow(made, arrows, title or f"The way of the data: {architecture.capitalize()}")
+    return flow(made, arrows, title or f"The way of the data: {architecture.capitalize()}", (_G, _S, _R, _T, _C))

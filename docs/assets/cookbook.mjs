@@ -55,11 +55,12 @@ function addCopy(button) {
 
 /** A box that scrolls sideways can be reached by keyboard, and only then. */
 function watchBoxes() {
-  const selector = ".picture, .output, pre > code, .md-typeset__scrollwrap, .md-typeset table:not([class])";
-  const watcher = new ResizeObserver((entries) => entries.forEach(({ target }) => reach(target)));
+  const selector = ".picture, .output, pre > code, .md-typeset table:not([class])";
+  const watcher = new ResizeObserver((entries) => entries.forEach(({ target }) => reach(boxOf(target))));
+  const boxOf = (element) => element.closest(".md-typeset__scrollwrap") ?? element; // the theme wraps tables, later
   document.querySelectorAll(selector).forEach((box) => watcher.observe(box));
   function reach(box) {
-    if (box.scrollWidth > box.clientWidth + 1) box.tabIndex = 0;
+    if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
     else if (box.getAttribute("tabindex") === "0") box.removeAttribute("tabindex");
   }
 }

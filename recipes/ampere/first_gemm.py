@@ -22,6 +22,10 @@
 #     path: cp.async -> shared memory, row by row -> ldmatrix -> mma.sync -> stores of single elements
 #     instructions:
 #       all: [LDGSTS.E.BYPASS, LDSM.16.M88.4, HMMA.16816.F32, STG.E.U16]
+#     sources:
+#       - {title: "PTX ISA, cp.async", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async"}
+#       - {title: "PTX ISA, ldmatrix", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-load-instruction-ldmatrix"}
+#       - {title: "PTX ISA, mma.m16n8k16", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-16816-float"}
 # ---
 
 # %% [markdown]
@@ -54,7 +58,7 @@ display(draw.pipeline(stages=3, k_tiles=4, load_time=3, title="Three stages"))
 # 3. each warp takes its part into registers (`ldmatrix`) and multiplies it (`mma.sync`), 16 of K at a time;
 # 4. all threads wait until everything has been read: the next k-tile goes to the same place.
 #
-# At the end each thread rounds its sums and stores those that lie inside C.
+# At the end each thread rounds its accumulators and stores those that lie inside C.
 
 # %%
 from dataclasses import dataclass
@@ -475,7 +479,7 @@ Markdown(table(["clocks", *steps], [list(row) for row in zip(labels, *columns, s
 #
 # ## What each next step buys
 #
-# [Shared-memory layouts](smem_gemm.ipynb) is the last column; it measures the swizzle by itself, too. Its gain over
+# [Shared-memory layouts](smem_gemm.ipynb) is the last column; it measures the swizzle alone, too. Its gain over
 # this page, for [the ladder](../../docs/benchmarks.md#step-by-step) of the track:
 
 # %% tags=["lab", "gains"]
@@ -484,6 +488,12 @@ Markdown(table(["clocks", *steps], [list(row) for row in zip(labels, *columns, s
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# The `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as recorded.
+
+# %% tags=["lab"]
+lab.compare("ampere/first_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
 # This kernel and its peers, timed in one run on a GPU:
 
 # %% tags=["lab"]
@@ -494,7 +504,4 @@ Markdown(results_table("ampere/first_gemm"))
 #
 # A GEMM is five steps, load, wait, fetch, multiply, store, with a guard where the matrix ends. What makes it slow can
 # be counted from its layouts and its waits. Next: [shared-memory layouts](smem_gemm.ipynb). To use this one: `cookbook
-# copy ampere/first_gemm my_gemm.py`, then `from my_gemm import matmul`. Sources: PTX ISA,
-# [cp.async](https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async),
-# [ldmatrix](https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-load-instruction-ldmatrix),
-# [mma.m16n8k16](https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-16816-float).
+# copy ampere/first_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -717,7 +717,7 @@ lab.check_cells("ampere/persistent_gemm", shapes=[(200, 333, 64)], dtypes=["bflo
 # First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
 # recorded.
 
-# %% tags=["lab"]
+# %% tags=["lab", "open"]
 lab.compare("ampere/persistent_gemm", matmul, (8192, 8192, 512))
 
 # %% [markdown] tags=["lab"]

@@ -517,7 +517,7 @@ lab.check_cells("ampere/smem_gemm", shapes=[(200, 333, 64)], dtypes=["float16"],
 # First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
 # recorded.
 
-# %% tags=["lab"]
+# %% tags=["lab", "open"]
 lab.compare("ampere/smem_gemm", matmul, (4096, 4096, 4096))
 
 # %% [markdown] tags=["lab"]

@@ -281,7 +281,7 @@ def tiled_copies(dtype, config: Config = CONFIG, vec: int = 8) -> TiledCopies:
 # As in [pipelined_gemm](pipelined_gemm.ipynb), with a whole operand in one k-block.
 
 
-# %%
+# %% tags=["folded"]
 class Load(NamedTuple):
     """One thread's part in loading an operand."""
 
@@ -794,7 +794,7 @@ lab.check_cells("ampere/tuned_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"
 # First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
 # recorded.
 
-# %% tags=["lab"]
+# %% tags=["lab", "open"]
 lab.compare("ampere/tuned_gemm", matmul, (4096, 4096, 4096))
 
 # %% [markdown] tags=["lab"]

@@ -327,7 +327,7 @@ def tiles_of_cluster(work: Work, config: cutlass.Constexpr):
 # free when the consumers of all of them are done with it, and full when all parts have arrived.
 
 
-# %%
+# %% tags=["folded"]
 class TmaTensor(NamedTuple):
     """A matrix that TMA loads or stores."""
 
@@ -869,7 +869,7 @@ lab.check_cells("blackwell/geforce_gemm", shapes=[(200, 333, 64)], dtypes=["bflo
 # First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
 # recorded.
 
-# %% tags=["lab"]
+# %% tags=["lab", "open"]
 lab.compare("blackwell/geforce_gemm", matmul, (4096, 4096, 4096))
 
 # %% [markdown] tags=["lab"]

@@ -37,6 +37,12 @@
 # **Claim.** In LLM decode a layer multiplies a few rows by a large weight. The tensor core has little to do: every byte
 # of the weight must come from memory once, and that takes the time. So ask *early* for the bytes, and from *many SMs*.
 
+# %% [markdown] tags=["lab"]
+# A sketch of three launches after another kernel; the times are chosen, in times of one k-tile's load. Without
+# programmatic dependent launch (PDL) the kernel begins some time after the other has ended. With PDL it is ready by
+# then. `early weight` uses the time before as well, as far as the stages reach: they cannot be emptied before `a` is
+# there.
+
 # %% tags=["lab"]
 import cookbook
 from cookbook import draw
@@ -61,12 +67,6 @@ for name, case in cases.items():
     for what, span in launched(*case).items():
         lanes[f"{name}: {what}"] = [draw.Span(*span, what, what)]
 draw.lanes(lanes, "One kernel after another (a sketch)", unit="k-tiles", note="Times are chosen, not measured.")
-
-# %% [markdown] tags=["lab"]
-# A sketch of three launches after another kernel; the times are chosen, in times of one k-tile's load. Without
-# programmatic dependent launch (PDL) the kernel begins some time after the other has ended. With PDL it is ready by
-# then. `early weight` uses the time before as well, as far as the stages reach: they cannot be emptied before `a` is
-# there.
 
 # %% [markdown]
 # Four things help:
@@ -727,7 +727,7 @@ except compiled.NoDisassembler as missing:
 # First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
 # recorded.
 
-# %% tags=["lab"]
+# %% tags=["lab", "open"]
 lab.compare("blackwell/low_latency_gemm", matmul, (16, 4096, 4096))
 
 # %% [markdown] tags=["lab"]

@@ -36,6 +36,11 @@
 # **Claim.** `tcgen05.mma` reads a tile along K or along M and N, so an operand needs no transpose: its atom is
 # mirrored, its boxes lie the other way, and the instruction descriptor gets one bit.
 
+# %% [markdown] tags=["lab"]
+# The picture has this page's A for `nt`, as CuTe evaluates it. A row of the picture is one 128-byte line of shared
+# memory: 64 elements along M, of one k. The chunks are numbered along M. The swizzle is the one that a K-major tile
+# has.
+
 # %% tags=["lab"]
 import cutlass
 
@@ -48,10 +53,6 @@ from cookbook.recipe import majors
 
 mirrored = majors.configured(packaged.CONFIG, "nt")
 draw.swizzle_view(evaluate(packaged.smem_layouts, cutlass.BFloat16, mirrored, arch="sm_100a").a)
-
-# %% [markdown] tags=["lab"]
-# This page's A for `nt`, as CuTe evaluates it. A row of the picture is one 128-byte line of shared memory: 64 elements
-# along M, of one k. The chunks are numbered along M. The swizzle is the one that a K-major tile has.
 
 # %% [markdown]
 # [The kernel before](pipelined_gemm.ipynb) takes A and B *K-major*: the elements that are multiplied and summed lie
@@ -757,7 +758,7 @@ lab.check_cells("blackwell/majors_gemm", shapes=[(200, 328, 64)], dtypes=["bfloa
 # First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
 # recorded.
 
-# %% tags=["lab"]
+# %% tags=["lab", "open"]
 lab.compare("blackwell/majors_gemm", matmul, (4096, 4096, 4096))
 
 # %% [markdown] tags=["lab"]

@@ -36,6 +36,10 @@
 # two. Blackwell's `tcgen05.mma` multiplies by the factors on the way: `.block_scale`. In return it asks for one thing:
 # **the scale factors lie in tensor memory**, in an order of its own, with a copy for each of the four warps' lanes.
 
+# %% [markdown] tags=["lab"]
+# The picture has one *atom* of scale factors, in shared memory and in tensor memory, by this page's layouts as CuTe
+# evaluates them. A line of 16 bytes becomes four cells of one lane; each warp gets a copy of the same line.
+
 # %% tags=["lab"]
 import cutlass
 
@@ -55,10 +59,6 @@ draw.scale_atom(
     packaged.BLOCK,
     per_step,
 )
-
-# %% [markdown] tags=["lab"]
-# One *atom* of scale factors, in shared memory and in tensor memory, by this page's layouts as CuTe evaluates them. A
-# line of 16 bytes becomes four cells of one lane; each warp gets a copy of the same line.
 
 # %% [markdown]
 # Why scale factors? An `e4m3` float has eight bits: a sign, four of exponent, three of fraction. It reaches from
@@ -890,7 +890,7 @@ lab.check_cells("blackwell/mxfp8_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat
 # First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
 # recorded.
 
-# %% tags=["lab"]
+# %% tags=["lab", "open"]
 lab.compare("blackwell/mxfp8_gemm", matmul, (4096, 4096, 4096))
 
 # %% [markdown] tags=["lab"]

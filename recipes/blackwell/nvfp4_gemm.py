@@ -37,6 +37,10 @@
 # before](mxfp8_gemm.ipynb) only the counting changes: `tcgen05.mma` takes 64 elements along K at a time, and reads
 # *four* scale factors of each row.
 
+# %% [markdown] tags=["lab"]
+# The picture has one atom of scale factors, as on the page before. New: one `tcgen05.mma` reads all four bytes of a
+# row's cell.
+
 # %% tags=["lab"]
 import cutlass
 
@@ -55,9 +59,6 @@ draw.scale_atom(
     packaged.BLOCK,
     packaged.ATOM_FACTORS,
 )
-
-# %% [markdown] tags=["lab"]
-# One atom of scale factors, as on the page before. New: one `tcgen05.mma` reads all four bytes of a row's cell.
 
 # %% [markdown]
 # Nothing in shared memory is smaller than a byte. So TMA and the layouts count **bytes, two elements in each**; only
@@ -891,7 +892,7 @@ lab.check_cells("blackwell/nvfp4_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat
 # First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
 # recorded.
 
-# %% tags=["lab"]
+# %% tags=["lab", "open"]
 lab.compare("blackwell/nvfp4_gemm", matmul, (4096, 4096, 4096))
 
 # %% [markdown] tags=["lab"]

@@ -36,6 +36,11 @@
 # last clusters to begin are the last to finish. Blackwell schedules while the kernel runs: **launch a cluster for every
 # block of C, and let the running clusters take over those that have not begun.**
 
+# %% [markdown] tags=["lab"]
+# A sketch, with chosen times. *Places* are pairs of SMs: four of them share fourteen blocks, and another kernel holds
+# the last place for a while. In the static schedule place *p* of *s* does the blocks p, p + s and so on, whenever it
+# may begin. In the dynamic schedule a place takes the lowest number that is left.
+
 # %% tags=["lab"]
 import heapq
 from collections import deque
@@ -82,11 +87,6 @@ for name, config in packaged.VARIANTS.items():
             row = [draw.Span(a, b, str(n), f"round {i}") for i, (a, b, n) in enumerate(spans)]
             lanes[f"{name}: place {place}"] = row
 draw.lanes(lanes, "Fourteen blocks, four places, one of them late (a sketch)", unit="blocks", note="Chosen times.")
-
-# %% [markdown] tags=["lab"]
-# A sketch with chosen times. *Places* are pairs of SMs: four of them share fourteen blocks, and another kernel holds
-# the last place for a while. In the static schedule place *p* of *s* does the blocks p, p + s and so on, whenever it
-# may begin. In the dynamic schedule a place takes the lowest number that is left.
 
 # %% [markdown]
 # With `clusterlaunchcontrol.try_cancel` a running cluster asks the GPU to *cancel* one that still waits to start. The
@@ -892,7 +892,7 @@ lab.check_cells("blackwell/persistent_clc_gemm", shapes=[(200, 333, 64)], dtypes
 # First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
 # recorded.
 
-# %% tags=["lab"]
+# %% tags=["lab", "open"]
 lab.compare("blackwell/persistent_clc_gemm", matmul, (4096, 4096, 4096))
 
 # %% [markdown] tags=["lab"]

@@ -34,6 +34,15 @@
 # **Claim.** The accumulators of a tile fill only half of tensor memory. So the tiles of a persistent CTA alternate
 # between the two halves: **while four warps empty one half, the tensor core fills the other**.
 
+# %% [markdown] tags=["lab"]
+# A sketch of four tiles: the times are chosen, and nothing here is measured. With one stage the tensor core is idle
+# while the warps fetch a tile. With two it is never idle, as long as a tile takes longer to multiply than to fetch and
+# store. Three rules make the schedule:
+#
+# * The tensor core multiplies a tile when it has multiplied the one before, *and* the accumulator stage is empty.
+# * The warps fetch a tile when it has been multiplied, and the tile before is stored.
+# * A stage is empty as soon as its tile has been fetched; the tile is stored afterwards.
+
 # %% tags=["lab"]
 import cookbook
 from cookbook import draw
@@ -63,15 +72,6 @@ for name, config in packaged.VARIANTS.items():
         lanes[f"{name}: {row}"] = [draw.Span(*span, f"tile {i}", f"tile {i}") for i, span in enumerate(found[what])]
 title, note = "Four tiles of one SM, eight k-tiles each (a sketch)", "Times are chosen, not measured."
 draw.lanes(lanes, title, unit="k-tiles", note=note)
-
-# %% [markdown] tags=["lab"]
-# A sketch: the times are chosen, and nothing here is measured. With one stage the tensor core is idle while the warps
-# fetch a tile. With two it is never idle, as long as a tile takes longer to multiply than to fetch and store. Three
-# rules make the schedule:
-#
-# * The tensor core multiplies a tile when it has multiplied the one before, *and* the accumulator stage is empty.
-# * The warps fetch a tile when it has been multiplied, and the tile before is stored.
-# * A stage is empty as soon as its tile has been fetched; the tile is stored afterwards.
 
 # %% [markdown]
 # In [the kernel before](tma_tcgen05_gemm.ipynb) the tensor core and the epilogue alternate. Here every warp has one
@@ -702,7 +702,7 @@ lab.check_cells("blackwell/pipelined_gemm", shapes=[(200, 333, 64)], dtypes=["bf
 # First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
 # recorded.
 
-# %% tags=["lab"]
+# %% tags=["lab", "open"]
 lab.compare("blackwell/pipelined_gemm", matmul, (4096, 4096, 4096))
 
 # %% [markdown] tags=["lab"]

@@ -36,6 +36,11 @@
 # descriptor. Two things changed. *One thread* issues `tcgen05.mma` for the whole CTA. And the accumulators stay in
 # *tensor memory*: no thread holds one while it multiplies.
 
+# %% [markdown] tags=["lab"]
+# The picture shows tensor memory with the accumulators of one tile. An address is a lane (upper 16 bits) and a column.
+# Row *m* is in lane *m*, column *n* in column *n*: the tile takes 256 columns of 512. Warp *w* reaches lanes 32 *w* to
+# 32 *w* + 31 and no others. A box is what one `tcgen05.ld` of one warp brings.
+
 # %% tags=["lab"]
 import cutlass
 
@@ -53,11 +58,6 @@ def in_tensor_memory(dtype):
 
 found = evaluate(in_tensor_memory, cutlass.BFloat16, arch="sm_100a")
 draw.tensor_memory(found.table().reshape(packaged.CONFIG.tile_n, -1).T, packaged.CONFIG.epi_n)
-
-# %% [markdown] tags=["lab"]
-# This is tensor memory with the accumulators of one tile. An address is a lane (upper 16 bits) and a column. Row *m* is
-# in lane *m*, column *n* in column *n*: the tile takes 256 columns of 512. Warp *w* reaches lanes 32 *w* to 32 *w* + 31
-# and no others. A box is what one `tcgen05.ld` of one warp brings.
 
 # %% [markdown]
 # This is the twin of [the Hopper GEMM](../hopper/tma_wgmma_gemm.ipynb): the same names in the same order, the same
@@ -479,7 +479,7 @@ lab.check_cells("blackwell/tma_tcgen05_gemm", shapes=[(200, 333, 64)], dtypes=["
 # First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
 # recorded.
 
-# %% tags=["lab"]
+# %% tags=["lab", "open"]
 lab.compare("blackwell/tma_tcgen05_gemm", matmul, (4096, 4096, 4096))
 
 # %% [markdown] tags=["lab"]

@@ -46,6 +46,11 @@
 # cores take part, and each SM has the accumulators of its own rows in its own tensor memory. So an SM loads and holds a
 # third less for the same part of C.
 
+# %% [markdown] tags=["lab"]
+# In the picture a number is a CTA's rank. Each CTA has a colour: on its rows of C, and on what it loads. A frame is a
+# pair. In `pair` each CTA keeps what it loads, and the MMA brings rows and columns together. With more pairs in a
+# cluster several CTAs need the same half, and share it by multicast.
+
 # %% tags=["lab"]
 import cookbook
 from cookbook import draw
@@ -53,11 +58,6 @@ from cookbook import draw
 packaged = cookbook.load("blackwell/two_cta_gemm")
 pairs = {name: (c.pairs_m, c.pairs_n) for name, c in packaged.VARIANTS.items()}
 draw.pair_view(pairs, (packaged.CONFIG.cta_m, packaged.CONFIG.cta_n))
-
-# %% [markdown] tags=["lab"]
-# A number is a CTA's rank. Each CTA has a colour: on its rows of C, and on what it loads. A frame is a pair. In `pair`
-# each CTA keeps what it loads, and the MMA brings rows and columns together. With more pairs in a cluster several CTAs
-# need the same half, and share it by multicast.
 
 # %% [markdown]
 # [So far](pipelined_gemm.ipynb) each SM multiplies 128 rows of A by 256 columns of B, and loads all of both. Two SMs
@@ -883,7 +883,7 @@ lab.check_cells("blackwell/two_cta_gemm", shapes=[(200, 333, 64)], dtypes=["bflo
 # First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
 # recorded.
 
-# %% tags=["lab"]
+# %% tags=["lab", "open"]
 lab.compare("blackwell/two_cta_gemm", matmul, (4096, 4096, 4096))
 
 # %% [markdown] tags=["lab"]

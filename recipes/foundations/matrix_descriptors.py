@@ -49,7 +49,7 @@ draw.bit_fields([*FIELDS, draw.Field("mode: 128 bytes", 62, 2, 1)], title="Hoppe
 
 # %% [markdown]
 # (*Base offset* is for a tile whose pattern does not start at a multiple of its size. Keep the tile aligned, 1024 bytes
-# for the 128-byte mode, and it is 0.) Exchange two of the fields, and nothing complains: up to 1024 of 1024 chunks are
+# for the 128-byte mode, and it is 0.) Exchange two of the fields, and nothing complains: up to 960 of 1024 chunks are
 # read from a wrong place, as counted [below](#reading-it-off-the-layout).
 #
 # Needed before: [the eight atoms](mma_smem_atoms.ipynb). Nothing here needs a GPU.

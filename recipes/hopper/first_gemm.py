@@ -22,15 +22,19 @@
 #     path: tma -> shared memory, no swizzle -> wgmma -> stores of single elements
 #     instructions:
 #       sm_90a: [UTMALDG.2D, HGMMA, SYNCS, WARPGROUP.DEPBAR, STG.E.U16]
+#     sources:
+#       - {title: "PTX ISA, cp.async.bulk.tensor", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-tensor"}
+#       - {title: "PTX ISA, mbarrier", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier"}
+#       - {title: "PTX ISA, wgmma", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions"}
 # ---
 
 # %% [markdown]
 # # The first GEMM: TMA, wgmma, one stage
 #
-# **Claim.** On Hopper the simplest GEMM is shorter than [on Ampere](../ampere/first_gemm.ipynb). Nobody copies: *one
-# thread* asks the [TMA](../../docs/glossary.md#tma) unit for a tile, which arrives by itself, with zeros where the
-# matrix ends. And nobody loads registers: a *[warpgroup](../../docs/glossary.md#warpgroup)*, four warps, issues
-# [`wgmma`](../../docs/glossary.md#wgmma), which reads A and B from shared memory.
+# **Claim.** On Hopper the simplest GEMM is shorter than [on Ampere](../ampere/first_gemm.ipynb). *One thread* asks the
+# [TMA](../../docs/glossary.md#tma) unit for a tile, and TMA writes it to shared memory, with zeros where the matrix
+# ends. A *[warpgroup](../../docs/glossary.md#warpgroup)*, four warps, issues [`wgmma`](../../docs/glossary.md#wgmma),
+# which reads A and B from there: no thread loads them into registers.
 #
 # It is right for every shape, and slow. It has one [stage](../../docs/glossary.md#stage), so that it loads, waits,
 # multiplies, waits; and its tiles have no [swizzle](../../docs/glossary.md#swizzle). This page counts what both cost.
@@ -44,7 +48,7 @@ draw.flow(
     [
         draw.Stop("mA, mB", "the matrices (M, K), (N, K)", "global memory"),
         draw.Stop("sA, sB", "one stage: 128 x 64 of each, no swizzle", "shared memory"),
-        draw.Stop("acc", "128 x 128 sums of a warpgroup, 128 a thread", "registers"),
+        draw.Stop("acc", "128 x 128 accumulators, 128 a thread", "registers"),
         draw.Stop("mC", "what lies inside", "global memory"),
     ],
     ["TMA; an mbarrier counts the bytes", "wgmma, by descriptors", "rounded, guarded, one by one"],
@@ -63,7 +67,7 @@ draw.flow(
 # 3. the warpgroup issues its `wgmma`s and waits until they are done;
 # 4. all threads meet: the next k-tile goes to the same place.
 #
-# At the end each thread rounds its sums and stores those that lie inside C.
+# At the end each thread rounds its accumulators and stores those that lie inside C.
 
 # %%
 from dataclasses import dataclass
@@ -474,7 +478,7 @@ Markdown(table(["clocks", *steps], [list(row) for row in zip(labels, *columns, s
 #
 # ## What each next step buys
 #
-# [Swizzle modes](swizzle_modes_gemm.ipynb) measures the swizzle by itself. [A GEMM with TMA and
+# [Swizzle modes](swizzle_modes_gemm.ipynb) measures the swizzle alone. [A GEMM with TMA and
 # WGMMA](tma_wgmma_gemm.ipynb) is the last column, with a warp that does nothing but ask TMA. Its gain over this page,
 # for [the ladder](../../docs/benchmarks.md#step-by-step) of the track:
 
@@ -484,6 +488,12 @@ Markdown(table(["clocks", *steps], [list(row) for row in zip(labels, *columns, s
 # %% [markdown] tags=["lab"]
 # ## Time
 #
+# The `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as recorded.
+
+# %% tags=["lab"]
+lab.compare("hopper/first_gemm", matmul, (4096, 4096, 4096))
+
+# %% [markdown] tags=["lab"]
 # This kernel and its peers, timed in one run on a GPU:
 
 # %% tags=["lab"]
@@ -494,7 +504,4 @@ Markdown(results_table("hopper/first_gemm"))
 #
 # A GEMM for Hopper is two instructions and three waits. What makes it slow can be counted from its layout. Next: [TMA
 # swizzle modes in a GEMM](swizzle_modes_gemm.ipynb). To use this one: `cookbook copy hopper/first_gemm my_gemm.py`,
-# then `from my_gemm import matmul`. Sources: PTX ISA,
-# [TMA](https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-tensor),
-# [mbarrier](https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier),
-# [wgmma](https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions).
+# then `from my_gemm import matmul`.

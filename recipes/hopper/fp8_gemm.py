@@ -875,7 +875,7 @@ lab.check_cells("hopper/fp8_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 # First the `matmul` of the cells above, next to `torch._scaled_mm`: run and timed where there is a GPU for it, else as
 # recorded.
 
-# %% tags=["lab"]
+# %% tags=["lab", "open"]
 lab.compare("hopper/fp8_gemm", matmul, (8192, 8192, 8192))
 
 # %% [markdown] tags=["lab"]

@@ -874,7 +874,7 @@ lab.check_cells("hopper/majors_gemm", shapes=[(200, 328, 64)], dtypes=["bfloat16
 # First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
 # recorded.
 
-# %% tags=["lab"]
+# %% tags=["lab", "open"]
 lab.compare("hopper/majors_gemm", matmul, (4096, 4096, 4096))
 
 # %% [markdown] tags=["lab"]

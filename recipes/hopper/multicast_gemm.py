@@ -37,6 +37,11 @@
 # *cluster* they share the load: each asks L2 for **half** of the tile, and TMA writes that half into the shared memory
 # of **both**.
 
+# %% [markdown] tags=["lab"]
+# In the picture the numbers are CTA ranks. Each CTA has a colour: on its tile of C, and on the part of A and B that it
+# loads for all CTAs that need it. In `2x1` each CTA needs the whole of B, loads half of it, and gets the other half
+# from its neighbour.
+
 # %% tags=["lab"]
 import cookbook
 from cookbook import draw, lab
@@ -45,11 +50,6 @@ from cookbook.layouts import evaluate
 packaged = cookbook.load("hopper/multicast_gemm")
 shapes = {name: (c.cluster_m, c.cluster_n) for name, c in packaged.VARIANTS.items() if c.cluster > 1}
 draw.cluster_view(shapes, tile=(packaged.CONFIG.tile_m, packaged.CONFIG.tile_n))
-
-# %% [markdown] tags=["lab"]
-# The numbers are CTA ranks. Each CTA has a colour: on its tile of C, and on the part of A and B that it loads for all
-# CTAs that need it. In `2x1` each CTA needs the whole of B, loads half of it, and gets the other half from its
-# neighbour.
 
 # %% tags=["lab"]
 lab.gain("hopper/multicast_gemm", (8192, 8192, 8192), over=["alone", "1x2", "2x2"])
@@ -748,7 +748,7 @@ except compiled.NoDisassembler as missing:
 # First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
 # recorded.
 
-# %% tags=["lab"]
+# %% tags=["lab", "open"]
 lab.compare("hopper/multicast_gemm", matmul, (4096, 4096, 4096))
 
 # %% [markdown] tags=["lab"]

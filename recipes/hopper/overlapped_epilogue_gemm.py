@@ -848,7 +848,7 @@ lab.check_cells("hopper/overlapped_epilogue_gemm", shapes=[(200, 333, 64)], dtyp
 # First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
 # recorded.
 
-# %% tags=["lab"]
+# %% tags=["lab", "open"]
 lab.compare("hopper/overlapped_epilogue_gemm", matmul, (8192, 8192, 1024))
 
 # %% [markdown] tags=["lab"]

@@ -856,7 +856,7 @@ lab.check_cells("hopper/persistent_gemm", shapes=[(200, 333, 64)], dtypes=["bflo
 # First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
 # recorded.
 
-# %% tags=["lab"]
+# %% tags=["lab", "open"]
 lab.compare("hopper/persistent_gemm", matmul, (4096, 4096, 4096))
 
 # %% [markdown] tags=["lab"]

@@ -820,7 +820,7 @@ lab.check_cells("hopper/pingpong_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat
 # First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
 # recorded.
 
-# %% tags=["lab"]
+# %% tags=["lab", "open"]
 lab.compare("hopper/pingpong_gemm", matmul, (8192, 8192, 1024))
 
 # %% [markdown] tags=["lab"]

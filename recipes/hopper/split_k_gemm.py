@@ -483,7 +483,7 @@ def produce(pipe, a, b, part: Part, config: cutlass.Constexpr):
 # [tuned_gemm](tuned_gemm.ipynb) says more.
 
 
-# %%
+# %% tags=["folded"]
 @cute.jit
 def multiply_stage(mma, acc, tCrA, tCrB, stage, first: cutlass.Constexpr = False):
     """Issue one stage's wgmmas as one commit group. mma: one that overwrites `acc`, for the very first k-block, and
@@ -843,7 +843,7 @@ except compiled.NoDisassembler as missing:
 # First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
 # recorded.
 
-# %% tags=["lab"]
+# %% tags=["lab", "open"]
 lab.compare("hopper/split_k_gemm", matmul, (16, 4096, 4096))
 
 # %% [markdown] tags=["lab"]

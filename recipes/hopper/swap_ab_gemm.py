@@ -759,7 +759,7 @@ lab.check_cells("hopper/swap_ab_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat1
 # First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
 # recorded.
 
-# %% tags=["lab"]
+# %% tags=["lab", "open"]
 lab.compare("hopper/swap_ab_gemm", matmul, (8192, 8192, 8192))
 
 # %% [markdown] tags=["lab"]

@@ -681,7 +681,7 @@ lab.check_cells("hopper/swizzle_modes_gemm", shapes=[(200, 333, 64)], dtypes=["b
 # First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
 # recorded.
 
-# %% tags=["lab"]
+# %% tags=["lab", "open"]
 lab.compare("hopper/swizzle_modes_gemm", matmul, (4096, 4096, 4096))
 
 # %% [markdown] tags=["lab"]

@@ -34,6 +34,15 @@
 # asks for it by the coordinates of its corner; the unit does the addresses, the edges and the swizzle. You do not even
 # name the swizzle: `make_tiled_tma_atom` reads it off the layout that the tile shall have in shared memory.
 
+# %% [markdown] tags=["lab"]
+# The picture has the four modes. A row of a panel is a 128-byte line of shared memory, a column one of its eight
+# 16-byte slots. The large number is the chunk of the tile, counted along its lines; the small pair is the (m, k) of its
+# first element.
+#
+# A line of shared memory has 16, 32, 64 or 128 contiguous bytes of the matrix: with `none` eight chunks of one colour
+# (one column of chunks), with `sw128` one of each. In every mode one column of chunks of an atom's eight lines takes
+# all eight slots.
+
 # %% tags=["lab"]
 import cutlass
 
@@ -55,15 +64,6 @@ def in_each_mode(dtype, major):
 
 layouts = {major: evaluate(in_each_mode, cutlass.BFloat16, major) for major in packaged.MAJORS}
 draw.atom_orders(layouts["k"], title="16 lines of 128 bytes, K-major, bfloat16")
-
-# %% [markdown] tags=["lab"]
-# These are the four modes. A row of a panel is a 128-byte line of shared memory, a column one of its eight 16-byte
-# slots. The large number is the chunk of the tile, counted along its lines; the small pair is the (m, k) of its first
-# element.
-#
-# A line of shared memory has 16, 32, 64 or 128 contiguous bytes of the matrix: with `none` eight chunks of one colour
-# (one column of chunks), with `sw128` one of each. In every mode one column of chunks of an atom's eight lines takes
-# all eight slots.
 
 # %% [markdown]
 # *One warp* per CTA can copy a whole matrix, ragged edges and all, and never sees an element. That is the kernel of
@@ -406,7 +406,7 @@ def copy_kernel(
 # yourself.
 
 
-# %%
+# %% tags=["folded"]
 @cute.jit
 def memory_of(dtype: cutlass.Constexpr, config: cutlass.Constexpr, base: cutlass.Constexpr):
     """A tile `base` bytes above a multiple of 1024: as the layout has it (M, K, STAGE), as raw words; its barrier."""

@@ -111,6 +111,21 @@ draw.number_grid(blocks, "32 x 32 of C: the warp that accumulates each block of 
 # %% [markdown]
 # The grid covers 32 x 16 and repeats along N, so MMA_N is 2: each warp issues two instructions for a k-block.
 #
+# A GEMM nests more levels. Here are those of [ampere/smem_gemm](../ampere/smem_gemm.ipynb), on a product of 512 x 512 x
+# 256: the tile of a CTA with the rows of A and columns of B that it needs, cut into k-tiles (blue); the part of a warp;
+# the instructions of that part.
+
+# %% tags=["lab"]
+sizes = load("ampere/smem_gemm").CONFIG
+draw.gemm_tiles(
+    (512, 512, 256),
+    (sizes.tile_m, sizes.tile_n, sizes.tile_k),
+    (sizes.warps_m, sizes.warps_n),
+    (16, 8, 16),
+    title="Product, CTA, warp, instruction",
+)
+
+# %% [markdown]
 # ## A real kernel
 #
 # The main loop of [ampere/smem_gemm](../ampere/smem_gemm.ipynb), as it stands in the recipe, line by line:

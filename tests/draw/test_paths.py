@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pictures import described, texts
+from pictures import described, found, texts
 
 from cookbook import draw
 
@@ -24,3 +24,13 @@ def test_a_way_leads_from_the_matrices_to_c(name):
 def test_another_architecture_is_refused():
     with pytest.raises(ValueError, match="architecture: got 'volta'; needed"):
         draw.data_path("volta")
+
+
+def test_a_kind_of_memory_has_one_colour_in_all_pictures():
+    colours = {}
+    for name in ACCUMULATES:
+        picture = draw.data_path(name)
+        stops = {g.get("data-stop"): g[0].get("fill") for g in found(picture) if g.get("data-stop")}
+        for stop, where in (("A, B", "global"), ("sA, sB", "shared"), ("tCrC", "registers"), ("tensor core", "core")):
+            colours.setdefault(where, set()).add(stops[stop])
+    assert all(len(each) == 1 for each in colours.values()) and len(set.union(*colours.values())) == 4

@@ -35,14 +35,16 @@ def runs_on(recipe: Recipe) -> str:
 
 
 def _buttons(recipe: Recipe, docs: Path) -> str:
-    """Copy, download, notebook, playground, difference; and the repository, where its address is known."""
+    """Copy, download, notebook, playground, ladder, difference; and the repository, where its address is known."""
     stem = recipe.name.split("/")[1]
     copy = f'<button type="button" class="md-button" data-copy-file="../{stem}.py" hidden>Copy the code</button>'
     links = {"Download": f"{stem}.py", "Notebook": f"{stem}.ipynb"}
     if (docs / PLAYGROUND).exists():
         links["Playground"] = f"../../{PLAYGROUND}?recipe={recipe.name}"
+    if recipe.kind == "gemm":
+        links["The ladder"] = "index.md"
     if recipe.builds_on:
-        links[f"Changes from {recipe.builds_on.split('/')[1]}"] = f"#{DIFFERENCE}"
+        links[f"Changes from {recipe.builds_on.removeprefix(f'{recipe.track}/')}"] = f"#{DIFFERENCE}"
     links["Open in Colab"] = address.colab(f"notebooks/{recipe.name}.ipynb")
     source = f"recipes/{recipe.name}.py"
     links |= {"Source": address.source_of(source), "Edit": address.source_of(source, edit=True)}

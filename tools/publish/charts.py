@@ -89,9 +89,9 @@ def _against_ours(record: Record, name: str, figure: str) -> str:
 def _rates(record: Record) -> list[draw.Bar]:
     key, bars = rate_of(record)[0], []
     for name, f in _everyone(record):
-        spread = (round(f[key] * f["median_ms"] / f[end], 2) for end in ("max_ms", "min_ms"))
+        low, high = (round(f[key] * f["median_ms"] / f[end], 2) for end in ("max_ms", "min_ms"))
         note = _against_ours(record, name, f"{f[key]:.4g}")
-        bars.append(draw.Bar(_group(record), name, f[key], *spread, note))
+        bars.append(draw.Bar(_group(record), name, f[key], low, high, note))
     return bars
 
 

@@ -63,7 +63,8 @@ def ladder(track: str, root: Path | None = None) -> str:
         at = [(name, shape) for name in found for shape in LADDER_SHAPES]
         best: Best = {(name, shape): benchmarks.step(found[name], device, shape) for name, shape in at}
         header = [*_HEADER, *(f"{benchmarks.in_short(shape)}, ms" for shape in LADDER_SHAPES)]
-        parts.append(table(header, [_row(recipe, steps, best, predicted) for recipe in steps], right=2))
+        rows = [_row(recipe, steps, best, predicted) for recipe in steps]
+        parts.append(f'<div class="ladder" markdown="1">\n\n{table(header, rows, right=2)}\n\n</div>')
         parts.append(benchmarks.origin([r for r in used if r["device"] == device]))
     return "\n\n".join(part for part in parts if part)
 

@@ -135,3 +135,21 @@ def test_the_filters_name_columns_of_their_tables():
         box, header = shown.split("\n\n")[0], shown.split("\n\n")[1].splitlines()[0]
         wanted = box.split('data-filters="')[1].split('"')[0].split(",")
         assert set(wanted) <= {cell.strip() for cell in header.strip("|").split("|")}
+
+
+@pytest.mark.parametrize("known", ["", "https://example.org/a/b"])
+def test_the_site_links_to_the_repository_where_it_has_an_address(tmp_path, monkeypatch, known):
+    import importlib.util
+    from types import SimpleNamespace
+
+    pytest.importorskip("mkdocs")
+    spec = importlib.util.spec_from_file_location("mkdocs_hook", ROOT / "scripts" / "mkdocs_hook.py")
+    hook = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hook)
+    monkeypatch.setattr(hook.publishing, "write_pages", lambda docs: [])
+    monkeypatch.setattr(address, "repository", lambda settings=None: known)
+    config = hook.on_config(SimpleNamespace(docs_dir=str(ROOT / "docs"), nav=[], extra={}))
+    assert [link["link"] for link in config.extra.get("social", ())] == ([known] if known else [])
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="open.md", src_path="open.md"), edit_url="x")
+    hook.on_page_markdown("text", page, config)
+    assert page.edit_url == (f"{known}/edit/main/docs/open.md" if known else None)
