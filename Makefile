@@ -35,7 +35,12 @@ demo: $(STAMP)  ## check the two GEMMs: layout, model, product, pipeline, compil
 test: $(STAMP) lint  ## lint and tests; the strict build of the site is one, and a GPU's run where there is one
 	@$(RUN) -m pytest -q -n $(JOBS) --dist worksteal -m "not slow"
 
-test-slow: $(STAMP)  ## the tests that `test` leaves out: every target, variant, planted fault and request to the solver
+$(VENV)/.release: $(STAMP)
+	@$(RUN) -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -e '.[release]' -c constraints.txt || \
+	  echo "tests in a browser, and of wheel and sdist, will be skipped"
+	@touch $@
+
+test-slow: $(VENV)/.release  ## the tests that `test` leaves out: every target, variant, planted fault and request to the solver
 	@$(RUN) -m pytest -q -n $(JOBS) --dist worksteal -m slow
 
 lint: $(STAMP)  ## ruff, which room imports which (import-linter), types (basedpyright)

@@ -21,6 +21,7 @@ import pytest
 from cookbook.recipe import catalog
 
 pytestmark = pytest.mark.slow
+pytest.importorskip("build")
 ROOT = catalog.recipes_root().parent
 
 

@@ -50,7 +50,7 @@ lab.gain("hopper/swizzle_modes_gemm", (8192, 8192, 8192), over=["interleave", "s
 # all four; the kernel contains no `if` about the mode. The page counts what each mode asks of every unit, predicts, and
 # then shows the times.
 #
-# The loads are [the previous page's](tma_copy.ipynb). New are a reader, the tensor cores, and an output. A *warpgroup*,
+# The loads are those of [TMA copies](tma_copy.ipynb). New are a reader, the tensor cores, and an output. A *warpgroup*,
 # four warps, issues a `wgmma` together; it multiplies tiles where they lie in shared memory.
 #
 # [The next page](tma_wgmma_gemm.ipynb) takes this kernel in its widest mode and explains it part by part. Here look at

@@ -62,6 +62,8 @@ def test_the_page_of_a_wrong_address_is_ours(page, site, built):
 
 def test_one_gets_from_home_to_a_recipe_and_on(page, site):
     page.goto(site)
+    page.locator("article a[href^='recipes/']:visible").first.click()
+    page.wait_for_url("**/recipes/**")
     page.locator("nav.md-nav--primary").get_by_role("link", name="Glossary").first.click()
     page.wait_for_url("**/glossary/")
     page.get_by_role("link", name="Ping-pong").first.click()
