@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._C._functorch import peek_interpreter_stack  # what vmap and its like are at
 from torch.autograd import forward_ad
 
 from cookbook.ops import launching
@@ -91,7 +92,7 @@ def _is_plain(a: Any, b: Any) -> bool:
         and not torch.is_autocast_enabled("cuda")
         and forward_ad._current_level < 0
         and torch._C._len_torch_dispatch_stack() == 0
-        and torch._C._functorch.peek_interpreter_stack() is None
+        and peek_interpreter_stack() is None
     )
 
 
