@@ -74,6 +74,12 @@ def _check_linear(x: Any, weight: Any, bias: Any) -> None:
     operator.check_dense("weight", weight)
     require(x.ndim > 0, "x", "0 dimension(s)", "1 or more: (..., K)")
     require(weight.ndim == 2, "weight", f"{weight.ndim} dimension(s)", "2: (N, K)")
+    if x.shape[-1] != weight.shape[1]:  # said only then: a compiler would take the sizes in a text for fixed
+        raise ValueError(
+            f"weight: got shape {tuple(weight.shape)}; needed (N, {x.shape[-1]}), for x is {tuple(x.shape)}"
+        )
+    known = torch.is_autocast_enabled("cuda") or x.dtype in (torch.float16, torch.bfloat16)
+    require(known, "x", x.dtype, "torch.float16 or torch.bfloat16, or torch.autocast", TypeError)
     fits = bias is None or isinstance(bias, torch.Tensor)
     require(fits, "bias", type(bias).__name__, "a torch.Tensor or None", TypeError)
     if bias is not None:

@@ -228,6 +228,8 @@ def test_linear_errors(compiled):
     wrong = [
         (TypeError, "x: got int; needed a torch.Tensor", 3, weight, None),
         (ValueError, "x: got 0 dimension.s.", x[0, 0], weight, None),
+        (ValueError, r"weight: got shape \(24, 31\); needed \(N, 32\), for x is \(5, 32\)", x, normal(24, 31), None),
+        (TypeError, r"x: got torch.float32; needed torch.float16 or torch.bfloat16, or", x.float(), weight, None),
         (ValueError, "weight: got 1 dimension.s.; needed 2: .N, K.", x, weight[0], None),
         (ValueError, r"bias: got shape \(32,\); needed \(24,\)", x, weight, normal(32)),
         (TypeError, "bias: got float", x, weight, 1.0),
