@@ -259,7 +259,8 @@ def bench(
     if not MIN_ROUNDS <= rounds <= MOST_ROUNDS:
         raise typer.BadParameter(f"--rounds: got {rounds}; needed at least {MIN_ROUNDS}, {MOST_ROUNDS} at most")
     if regret or calls:
-        _bench_operator(regret, calls, rounds, record, as_json, names or shapes or dtypes or targets or majors)
+        other = names or shapes or targets or majors or (dtypes if calls else None)
+        _bench_operator(regret, calls, dtypes or ["bf16"], rounds, record, as_json, other)
     asked = ["--all-sizes"] * all_sizes + ["--each-dimension"] * each_dimension
     asked += [f"--shape {shapes[0]}"] if shapes else []
     if len(asked) > 1:
@@ -292,16 +293,20 @@ def _shared(folder: Path | None, record: bool) -> Path | None:
     return folder
 
 
-def _bench_operator(regret: bool, calls: bool, rounds: int, record: bool, as_json: bool, other: Any) -> None:
+def _bench_operator(
+    regret: bool, calls: bool, dtypes: list[str], rounds: int, record: bool, as_json: bool, other: Any
+) -> None:
     """`bench --regret` or `--calls`, which have sizes of their own."""
     given = "--regret" if regret else "--calls"
     if regret and calls:
         raise typer.BadParameter("--regret: got --calls beside it; needed one of the two")
     if other:
-        raise typer.BadParameter(f"{given}: got {other[0]} beside it; needed no recipe, size or kind of operands")
+        raise typer.BadParameter(f"{given}: got {other[0]} beside it; needed none of that")
     if calls:
         raise typer.Exit(operator.calls(record, as_json))
-    raise typer.Exit(operator.regret(rounds, record, as_json, _progress))
+    if len(dtypes) > 1:
+        raise typer.BadParameter(f"--dtype: got {', '.join(dtypes)}; needed one of them")
+    raise typer.Exit(operator.regret(_dtype(dtypes[0]), rounds, record, as_json, _progress))
 
 
 def _to_time(names: list[str] | None, everything: bool) -> list[catalog.Recipe]:

@@ -11,8 +11,10 @@ from cookbook.cli.console import say, show, show_json
 NO_GPU = "no CUDA device: nothing can be timed here"
 
 
-def regret(rounds: int, record: bool, as_json: bool, progress: Callable[[int], AbstractContextManager[Any]]) -> int:
-    """Time the cases that have no current record, and show the regret of all; the exit status."""
+def regret(
+    dtype: str, rounds: int, record: bool, as_json: bool, progress: Callable[[int], AbstractContextManager[Any]]
+) -> int:
+    """Time the cases of a dtype that have no current record, and show the regret of all; the exit status."""
     import torch
 
     from cookbook.ops import measuring
@@ -20,10 +22,10 @@ def regret(rounds: int, record: bool, as_json: bool, progress: Callable[[int], A
     new: list[Any] = []
     if torch.cuda.is_available():
         device = torch.cuda.get_device_name()
-        cases = measuring.pending(device) if record else measuring.CASES
+        cases = measuring.pending(device if record else "", dtype)
         with progress(len(cases)) as advance:
             for case in cases:
-                advance(f"{'x'.join(map(str, case.shape))} {case.majors}")
+                advance(f"{'x'.join(map(str, case.shape))} {case.majors} {case.dtype}")
                 new.append(measuring.measure(case, rounds))
                 if record:  # at once: a run that is cut short is taken up where it ended
                     measuring.write(device, new[-1:])

@@ -49,9 +49,9 @@ def of_recipes(recipes: Iterable[Recipe]) -> Table:
 
 def of_regrets(device: str, found: Iterable[Regret]) -> Table:
     """`cookbook bench --regret`: a line for each product on one device."""
-    table = _table(f"M x N x K ({device})", "majors", "chosen", "fastest", "regret", "torch.matmul's time / ours")
+    table = _table(f"M x N x K ({device})", "operands", "chosen", "fastest", "regret", "torch.matmul's time / ours")
     for each in found:
-        of = "x".join(map(str, each.case.shape)), each.case.majors, each.chosen, each.best
+        of = "x".join(map(str, each.case.shape)), f"{each.case.majors} {each.case.dtype}", each.chosen, each.best
         table.add_row(*of, f"{each.part:.1%}", f"{each.against_torch:.3f}")
     return table
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._C._functorch import peek_interpreter_stack  # what vmap and its like are at
 from torch.autograd import forward_ad
 
 from cookbook.ops import launching
@@ -73,6 +74,12 @@ def _check_linear(x: Any, weight: Any, bias: Any) -> None:
     operator.check_dense("weight", weight)
     require(x.ndim > 0, "x", "0 dimension(s)", "1 or more: (..., K)")
     require(weight.ndim == 2, "weight", f"{weight.ndim} dimension(s)", "2: (N, K)")
+    if x.shape[-1] != weight.shape[1]:  # said only then: a compiler would take the sizes in a text for fixed
+        raise ValueError(
+            f"weight: got shape {tuple(weight.shape)}; needed (N, {x.shape[-1]}), for x is {tuple(x.shape)}"
+        )
+    known = torch.is_autocast_enabled("cuda") or x.dtype in (torch.float16, torch.bfloat16)
+    require(known, "x", x.dtype, "torch.float16 or torch.bfloat16, or torch.autocast", TypeError)
     fits = bias is None or isinstance(bias, torch.Tensor)
     require(fits, "bias", type(bias).__name__, "a torch.Tensor or None", TypeError)
     if bias is not None:
@@ -91,7 +98,7 @@ def _is_plain(a: Any, b: Any) -> bool:
         and not torch.is_autocast_enabled("cuda")
         and forward_ad._current_level < 0
         and torch._C._len_torch_dispatch_stack() == 0
-        and torch._C._functorch.peek_interpreter_stack() is None
+        and peek_interpreter_stack() is None
     )
 
 

@@ -33,7 +33,7 @@ H200 = Gpu((9, 0), 132)
 class Laid:
     """A matrix of 16-bit elements as recipes' checks see it: how it lies, and no memory."""
 
-    def __init__(self, shape: tuple[int, int], strides: tuple[int, int], misaligned: int = 0) -> None:
+    def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], misaligned: int = 0) -> None:
         """misaligned: bytes that it begins behind a multiple of 16."""
         self.shape, self._strides, self._misaligned = shape, strides, misaligned
 

@@ -4,7 +4,7 @@ results/<device>/operator.json keeps it. Of a shape it has the times of every re
 regret of a choice is computed when it is shown, by the choice of today:
 
     {"device": ..., "calls": {"us": {...}, "date": ..., ...},
-     "shapes": [{"shape", "majors", "gpu", "us", "code", "rounds", "date", "driver", "versions"}]}
+     "shapes": [{"shape", "majors", "dtype", "gpu", "us", "code", "rounds", "date", "driver", "versions"}]}
 
 "us" has microseconds by name: recipes, "torch.matmul" and "ops.matmul". A shape is stale, and measured again, once
 device code of one of its recipes changes; the calls, once the code of `host_code` does.
@@ -30,7 +30,7 @@ from cookbook.recipe.majors import MAJORS
 
 __all__ = ["CASES", "FILE", "Case", "Regret", "calls", "measure", "pending", "read", "regrets", "summary", "write"]
 
-FILE, OURS, DTYPE = "operator.json", "ops.matmul", "bfloat16"
+FILE, OURS = "operator.json", "ops.matmul"
 CALL_SHAPE = (64, 64, 64)  # so small that the GPU keeps up with the host
 
 
@@ -39,6 +39,7 @@ class Case(NamedTuple):
 
     shape: tuple[int, int, int]  # (M, N, K)
     majors: str = "tn"
+    dtype: str = "bfloat16"  # torch's name
 
 
 _CUBES = (256, 384, 512, 768, 1024, 1280, 1536, 1792, 2048, 2560, 3072, 5120, 6144, 8192, 16384)
@@ -63,13 +64,13 @@ def measure(case: Case, rounds: int, time: Callable[..., Any] = contest.time_con
     """The record of one case on the GPU that is here: every recipe that serves it, the operator, and torch.matmul."""
     import torch
 
-    sets = peers.input_sets(case.shape, DTYPE, case.majors)
+    sets = peers.input_sets(case.shape, case.dtype, case.majors)
     gpu = launching.gpu_of(sets[0][0])
     serving = [recipe.name for recipe, _ in choice.candidates(gpu.capability)]
     variants: dict[str, contest.Call] = {name: _of_recipe(name) for name in serving}
     variants |= {OURS: lambda a, b, out: ops.matmul(a, b), peers.TORCH: lambda a, b, out: torch.matmul(a, b, out=out)}
     a, b, _ = sets[0]
-    limit, exact = 2 * ran.tolerance(DTYPE), ran.reference(a, b)
+    limit, exact = 2 * ran.tolerance(case.dtype), ran.reference(a, b)
     for name, call in variants.items():
         if not (error := ran.relative_error(call(*sets[0]), exact)) <= limit:
             raise RuntimeError(f"{name} is wrong at {case}: relative error {error:.2e}; at most {limit:.2e}")
@@ -77,7 +78,7 @@ def measure(case: Case, rounds: int, time: Callable[..., Any] = contest.time_con
     timed = time(contest.Contest(variants, sets, peers.TORCH, work), rounds)
     us = {name: round(1000 * timed[name]["median_ms"], 3) for name in variants}
     code = {name: records.code_of(name) for name in serving}
-    of = {"shape": list(case.shape), "majors": case.majors, "gpu": list(gpu)}
+    of = {"shape": list(case.shape), "majors": case.majors, "dtype": case.dtype, "gpu": list(gpu)}
     return of | {"us": us, "code": code} | _about(rounds)
 
 
@@ -106,7 +107,7 @@ def regrets(shapes: Iterable[dict[str, Any]]) -> list[Regret]:
     """Of each recorded case."""
     found = []
     for record in shapes:
-        case, us = Case(tuple(record["shape"]), record["majors"]), record["us"]
+        case, us = case_of(record), record["us"]
         capability, sms = record["gpu"]
         recipes = {name: us[name] for name in us if name not in (OURS, peers.TORCH)}
         chosen, best = choose(case, choice.Gpu(tuple(capability), sms)), min(recipes, key=recipes.__getitem__)
@@ -120,7 +121,7 @@ def choose(case: Case, gpu: choice.Gpu) -> str:
     (m, n, k), (a_major, b_major) = case.shape, MAJORS[case.majors]
     a = choice.Laid((m, k), (k, 1) if a_major == "k" else (1, m))
     b = choice.Laid((k, n), (1, k) if b_major == "k" else (n, 1))
-    return choice.options(a, b, DTYPE, gpu)[0].recipe
+    return choice.options(a, b, case.dtype, gpu)[0].recipe
 
 
 def summary(found: list[Regret]) -> str:
@@ -218,7 +219,7 @@ def read(root: Path | None = None) -> dict[str, dict[str, Any]]:
     for file in sorted((root or records.results_root()).glob(f"*/{FILE}")):
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
-            shapes = {Case(tuple(each["shape"]), each["majors"]): each for each in content["shapes"]}
+            shapes = {case_of(each): each for each in content["shapes"]}
             found[content["device"]] = {"shapes": shapes, "calls": content["calls"]}
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"{file}: not a record of the operator ({error!r})") from None
@@ -229,7 +230,7 @@ def write(device: str, new: Iterable[dict[str, Any]] = (), called: Any = None, r
     """Merge cases, and times of calls, into a device's file."""
     root = root or records.results_root()
     known = read(root).get(device, {"shapes": {}, "calls": None})
-    shapes = known["shapes"] | {Case(tuple(each["shape"]), each["majors"]): each for each in new}
+    shapes = known["shapes"] | {case_of(each): each for each in new}
     file = root / records.slug(device) / FILE
     file.parent.mkdir(parents=True, exist_ok=True)
     content = {"device": device, "shapes": [shapes[case] for case in sorted(shapes)], "calls": called or known["calls"]}
@@ -237,10 +238,15 @@ def write(device: str, new: Iterable[dict[str, Any]] = (), called: Any = None, r
     return file
 
 
-def pending(device: str, root: Path | None = None) -> list[Case]:
-    """The cases that have no current record."""
+def case_of(record: dict[str, Any]) -> Case:
+    return Case(tuple(record["shape"]), record["majors"], record["dtype"])
+
+
+def pending(device: str, dtype: str = "bfloat16", root: Path | None = None) -> list[Case]:
+    """The cases of a dtype that have no current record."""
     known = read(root).get(device, {"shapes": {}})["shapes"]
-    return [case for case in CASES if case not in known or is_stale(known[case])]
+    cases = (case._replace(dtype=dtype) for case in CASES)
+    return [case for case in cases if case not in known or is_stale(known[case])]
 
 
 def is_stale(record: dict[str, Any]) -> bool:

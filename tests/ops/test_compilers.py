@@ -133,6 +133,12 @@ def test_vmap(compiled):
         torch.vmap(ops.matmul)(a, normal(3, 32, 24))
 
 
+def test_a_gradient_by_torch_func_is_refused(compiled):
+    """docs/pytorch.md quotes PyTorch's message."""
+    with pytest.raises(RuntimeError, match="setup_context"):
+        torch.func.grad(lambda b: ops.matmul(normal(16, 32), b).float().sum())(normal(32, 24))
+
+
 # --- fake CUDA tensors ------------------------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from pretend import NoDevice
 from without_gpu import close, leaves, normal, pretend
 
 from cookbook import ops
@@ -98,6 +99,14 @@ def test_plans_are_limited_and_a_capture_keeps_none(compiled, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     ops.matmul(normal(20, 32), normal(32, 24))
     assert len(launching.PLANS) == 2
+
+
+def test_the_device_of_the_operands_is_current_at_the_launch(compiled, monkeypatch):
+    a, b = normal(16, 32), normal(32, 24)
+    first, current = ops.matmul(a, b), [3, -1]
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current.pop(0))
+    NoDevice.made_current.clear()
+    assert torch.equal(ops.matmul(a, b), first) and NoDevice.made_current == [-1] and not current
 
 
 def test_few_rows_go_to_split_k_and_many_to_the_tuned_gemm(compiled):
@@ -219,6 +228,8 @@ def test_linear_errors(compiled):
     wrong = [
         (TypeError, "x: got int; needed a torch.Tensor", 3, weight, None),
         (ValueError, "x: got 0 dimension.s.", x[0, 0], weight, None),
+        (ValueError, r"weight: got shape \(24, 31\); needed \(N, 32\), for x is \(5, 32\)", x, normal(24, 31), None),
+        (TypeError, r"x: got torch.float32; needed torch.float16 or torch.bfloat16, or", x.float(), weight, None),
         (ValueError, "weight: got 1 dimension.s.; needed 2: .N, K.", x, weight[0], None),
         (ValueError, r"bias: got shape \(32,\); needed \(24,\)", x, weight, normal(32)),
         (TypeError, "bias: got float", x, weight, 1.0),

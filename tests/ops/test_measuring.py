@@ -22,9 +22,8 @@ def here(monkeypatch, tmp_path):
     pretend(monkeypatch)
 
     def input_sets(shape, dtype, majors):
-        m, n, k = shape
-        a, b = torch.randn(m, k, dtype=torch.bfloat16), torch.randn(n, k, dtype=torch.bfloat16).T
-        return [(a, b, torch.empty(m, n, dtype=torch.bfloat16))]
+        (m, n, k), kind = shape, {"dtype": getattr(torch, dtype)}
+        return [(torch.randn(m, k, **kind), torch.randn(n, k, **kind).T, torch.empty(m, n, **kind))]
 
     monkeypatch.setattr(peers, "input_sets", input_sets)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -77,7 +76,7 @@ def test_a_wrong_product_is_not_timed(here, monkeypatch):
 def test_a_run_that_was_cut_short_is_taken_up_where_it_ended(here):
     first, second = measuring.CASES[:2]
     assert measuring.pending("A Hopper") == list(measuring.CASES)
-    record = {"shape": list(first.shape), "majors": first.majors, "us": {TUNED: 1.0}, "code": {}}
+    record = {"shape": list(first.shape), "majors": first.majors, "dtype": first.dtype, "us": {TUNED: 1.0}, "code": {}}
     measuring.write("A Hopper", [record | {"code": {TUNED: records.code_of(TUNED)}}])
     assert measuring.pending("A Hopper")[0] == second
     measuring.write("A Hopper", [record | {"code": {TUNED: "older"}}])
@@ -110,6 +109,9 @@ def test_the_command_measures_records_and_shows(here, monkeypatch):
     monkeypatch.setattr(measuring, "measure", None)  # nothing is measured twice
     again = CliRunner().invoke(app, ["bench", "--regret", "--record", "--json"])
     assert len(json.loads(again.stdout)["A Hopper"]) == 2
+    monkeypatch.setattr(measuring, "measure", lambda case, rounds: real(case, rounds, times))
+    halves = CliRunner().invoke(app, ["bench", "--regret", "--dtype", "f16"])  # not to be recorded
+    assert halves.exit_code == 0 and "tn float16" in halves.stdout and len(measuring.read()["A Hopper"]["shapes"]) == 2
 
 
 def test_the_cost_of_each_way_of_a_call(here, monkeypatch):
@@ -121,6 +123,7 @@ def test_the_cost_of_each_way_of_a_call(here, monkeypatch):
 
 def test_wrong_command_lines():
     for arguments, said in (
+        (["--regret", "--dtype", "bf16", "--dtype", "f16"], "--dtype: got bf16, f16; needed one of them"),
         (["--regret", "--calls"], "--regret: got --calls beside it"),
         (["--regret", TUNED], f"--regret: got {TUNED} beside it"),
         (["--calls", "--dtype", "bf16"], "--calls: got bf16 beside it"),

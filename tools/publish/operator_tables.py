@@ -64,8 +64,11 @@ def regret(root: Path | None = None) -> str:
         if not current:
             continue
         regrets = sorted(measuring.regrets(current), key=lambda each: -each.part)
-        rows = [["x".join(map(str, r.case.shape)), r.case.majors, r.chosen, r.best, f"{r.part:.1%}"] for r in regrets]
+        rows = [
+            ["x".join(map(str, r.case.shape)), f"{r.case.majors}, {r.case.dtype}", r.chosen, r.best, f"{r.part:.1%}"]
+            for r in regrets
+        ]
         parts.append(f"{device}, {measuring.summary(regrets)}.\n")
-        parts.append(table(["M x N x K", "majors", "chosen", "fastest", "regret"], rows[:10]))
+        parts.append(table(["M x N x K", "operands", "chosen", "fastest", "regret"], rows[:10]))
     known = any(found["shapes"] for found in measuring.read(root).values())
     return "\n".join(parts) or f"Of {len(measuring.CASES)} products: *{OLD if known else MISSING}*."

@@ -1,0 +1,36 @@
+"""The training that compares nn.Linear with ours, in miniature on the CPU: the losses are the same."""
+
+from __future__ import annotations
+
+import pytest
+from without_gpu import pretend
+
+from cookbook.ops import launching
+from tools import training
+
+SMALL = training.Sizes(layers=2, width=32, heads=4, tokens=16, length=12, batch=8, rate=1e-2)
+
+
+def test_both_learn_the_same(monkeypatch):
+    compiled = pretend(monkeypatch)
+    torchs = training.train(SMALL, 40, False, device="cpu")
+    assert not compiled and not launching.PLANS
+    ours = training.train(SMALL, 40, True, device="cpu")
+    assert compiled and len(launching.PLANS) > 4
+    assert torchs["loss"][0] == pytest.approx(ours["loss"][0], rel=1e-2)
+    assert ours["loss"][-1] < ours["loss"][0] - 0.1
+    assert abs(training.compared(torchs, ours)["loss"]) < 0.02
+
+
+def test_a_batch_is_the_same_for_both_models_and_can_be_learnt():
+    tokens = training.batch(SMALL, 3, "cpu")
+    assert tokens.shape == (8, 13) and tokens.max() < 16
+    assert (tokens == training.batch(SMALL, 3, "cpu")).all() and (tokens != training.batch(SMALL, 4, "cpu")).any()
+    assert ((3 * tokens[:, 1:-1] + 5 * tokens[:, :-2] + 7) % 16 == tokens[:, 2:]).all()
+
+
+def test_what_is_compared():
+    torchs = {"loss": [4.0] * 20, "ms": [50.0] * 10 + [2.0] * 10}
+    ours = {"loss": [4.0] * 10 + [4.2] * 10, "ms": [90.0] * 10 + [1.0] * 10}
+    found = training.compared(torchs, ours)
+    assert found == {"loss": pytest.approx(0.05), "step": 0.5}

@@ -1,0 +1,145 @@
+"""Train a small transformer with nn.Linear and with cookbook.ops.Linear, from the same seed: loss and time of a step.
+
+    python -m tools.training                 # 6 layers, 200 steps; needs a GPU that a recipe serves
+    python -m tools.training --compiled      # both under torch.compile
+
+The task is made up: the next token is a fixed function of the two before it, so that the loss has something to learn.
+Prints a line every 20 steps, then the last losses' difference and the ratio of the median step times. With --json FILE
+it also writes both curves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from cookbook import ops
+
+WARM_UP = 10  # steps whose time is not counted: kernels are compiled in them
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of the model, of a batch and of a step."""
+
+    layers: int = 6
+    width: int = 1024
+    heads: int = 16
+    tokens: int = 256  # of the vocabulary
+    length: int = 512
+    batch: int = 16
+    rate: float = 3e-4  # of learning
+
+
+class Block(nn.Module):
+    """Attention, then a feed-forward part four times as wide."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.heads, width = sizes.heads, sizes.width
+        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        split = self.qkv(self.before(x)).unflatten(-1, (3, self.heads, -1)).movedim(-3, 0).transpose(-3, -2)
+        attended = functional.scaled_dot_product_attention(*split.unbind(0), is_causal=True)
+        x = x + self.out(attended.transpose(-3, -2).flatten(-2))
+        return x + self.down(functional.gelu(self.up(self.between(x))))
+
+
+class Model(nn.Module):
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(sizes.tokens, sizes.width), nn.Embedding(sizes.length, sizes.width)
+        self.blocks = nn.Sequential(*(Block(sizes) for _ in range(sizes.layers)))
+        self.norm, self.head = nn.LayerNorm(sizes.width), nn.Linear(sizes.width, sizes.tokens)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        return self.head(self.norm(self.blocks(self.tokens(tokens) + self.places(places))))
+
+
+def batch(sizes: Sizes, step: int, device: str) -> torch.Tensor:
+    """Sequences (batch, length + 1) in which each token follows from the two before it; the same for each model."""
+    drawn = torch.Generator().manual_seed(step)
+    found = [torch.randint(sizes.tokens, (sizes.batch,), generator=drawn) for _ in range(2)]
+    while len(found) <= sizes.length:
+        found.append((3 * found[-1] + 5 * found[-2] + 7) % sizes.tokens)
+    return torch.stack(found, 1).to(device)
+
+
+def train(sizes: Sizes, steps: int, ours: bool, compiled: bool = False, device: str = "cuda") -> dict[str, list[float]]:
+    """Losses, and milliseconds on the GPU, of each step."""
+    torch.manual_seed(0)
+    model = Model(sizes).to(device, torch.bfloat16)
+    if ours:
+        ops.replace_linears(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=sizes.rate)
+    forward = torch.compile(model, fullgraph=True) if compiled else model
+    losses, times = [], []
+    for step in range(steps):
+        tokens = batch(sizes, step, device)
+        start = _mark(device)
+        logits = forward(tokens[:, :-1])
+        loss = functional.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        times.append(_since(start, device))
+        losses.append(loss.item())
+        if step % 20 == 0:
+            print(
+                f"{'ours' if ours else 'torch':5}  step {step:4}  loss {losses[-1]:.4f}  {times[-1]:.2f} ms", flush=True
+            )
+    return {"loss": losses, "ms": times}
+
+
+def _mark(device: str) -> Any:
+    if device == "cpu":
+        return None
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def _since(start: Any, device: str) -> float:
+    if device == "cpu":
+        return 0.0
+    stop = torch.cuda.Event(enable_timing=True)
+    stop.record()
+    stop.synchronize()
+    return start.elapsed_time(stop)
+
+
+def compared(torchs: dict[str, list[float]], ours: dict[str, list[float]]) -> dict[str, float]:
+    """How far the mean of the last losses is from torch's, as a part of it, and our median step over torch's."""
+    last = [statistics.mean(found["loss"][-WARM_UP:]) for found in (torchs, ours)]
+    median = [statistics.median(found["ms"][WARM_UP:] or found["ms"]) for found in (torchs, ours)]
+    return {"loss": last[1] / last[0] - 1, "step": median[1] / median[0] if median[0] else 1.0}
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--compiled", action="store_true", help="both models under torch.compile")
+    parser.add_argument("--json", type=Path, help="write both curves into this file")
+    given = parser.parse_args(argv)
+    torchs, ours = (train(Sizes(), given.steps, each, given.compiled) for each in (False, True))
+    found = compared(torchs, ours)
+    print(f"last losses differ by {found['loss']:+.2%}; a step takes {found['step']:.3f} of torch's time")
+    if given.json:
+        content = {"device": torch.cuda.get_device_name(), "torch": torchs, "ours": ours} | found
+        given.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
