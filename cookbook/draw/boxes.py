@@ -91,7 +91,7 @@ def _lines(
     swizzle, wide = Swizzle(bits, 4, 3), 1 + max(c for _, c in chunks)
     parts, lines = [], 0
     for plain, place in chunk_at.items():
-        row, slot = divmod(swizzle(plain), 128)
+        row, slot = divmod(int(swizzle(plain)), 128)
         label, fill = (chunks[place], svg.GROUPS[chunks[place] % wide]) if inside[place] else ("0", svg.GROUPS[6])
         at = (44 + slot // 16 * _W, 76 + row * _H, _W, _H, label, fill)
         parts.append(svg.cell(*at, size=10, where="memory", line=row, slot=slot // 16, chunk=chunks[place]))
