@@ -887,9 +887,9 @@ from cookbook.publish.pages import results_table
 Markdown(results_table("hopper/fp8_gemm"))
 
 # %% [markdown] tags=["lab"]
-# "Ours" and `fast` are one kernel, timed twice: what lies between the two is the spread. It is ahead of torch's at each
-# size, least where K is short. Promotion costs what the narrower tile and the additions take, and half of the additions
-# with every second k-tile: then it is level with torch's slow accumulation or ahead, at an error that bfloat16 hides.
+# "Ours" and `fast` are one kernel, timed twice: the difference of the two is the spread. It is ahead of torch's at each
+# size, least where K is short. Promotion costs the narrower tile and the additions; with every second k-tile it takes
+# half of the additions. Then it is level with torch's slow accumulation or ahead, at an error that bfloat16 hides.
 #
 # **What limits it.** The GPU runs at its power limit in all of these runs. There the clock follows the energy that a
 # kernel needs. A pause of the tensor cores costs less than its time, for a GPU that rests takes less power and runs
@@ -909,9 +909,8 @@ Markdown(results_table("hopper/fp8_gemm"))
 #
 # ## Conclusion
 #
-# Seen in bytes, an 8-bit GEMM is a 16-bit one: the same k-tile of 128 bytes, the same swizzle, the same stages and
-# boxes. What it needs besides are two multiplications for each element of C, and a decision about the sum. Fast
-# accumulation loses bits with every step. Promotion every 128 products ends that, for a narrower tile and one addition
-# for each 128 multiply-adds.
+# In bytes, an 8-bit GEMM is a 16-bit one: the same k-tile of 128 bytes, the same swizzle, stages and boxes. It adds two
+# multiplications for each element of C, and a decision about the sum. Fast accumulation loses bits with every step.
+# Promotion every 128 products ends that, for a narrower tile and one addition for each 128 multiply-adds.
 #
 # To use it: `cookbook copy hopper/fp8_gemm my_gemm.py`, then `from my_gemm import matmul`.

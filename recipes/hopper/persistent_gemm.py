@@ -802,15 +802,15 @@ for shape in SHAPES:
 Markdown(table(["read from memory, predicted", *(f"cache of {size / 1e6:.0f} MB" for size in CACHES)], rows))
 
 # %% [markdown] tags=["lab"]
-# Forwards, the model finds next to nothing again once a wave needs more than the cache holds: what is wanted first was
-# dropped first. Backwards, the more cache, the more is found. But where nearly everything fits anyway, there is nothing
-# to gain. (A real L2 does not drop the oldest line so strictly; `ncu --metrics dram__bytes_read.sum` counts it.)
+# Forwards, the model finds next to nothing again once a wave needs more than the cache holds: it drops first what it
+# needs first. Backwards, a larger cache finds more. But where nearly everything fits there is nothing to gain. (A real
+# L2 does not drop the oldest line so strictly; `ncu --metrics dram__bytes_read.sum` counts it.)
 #
 # ## The wrong warp waits
 #
-# What if the warp that waits is not the one that sends? Its `wait_group` returns at once. Here is the epilogue of one
-# warpgroup on the modelled instructions. TMA reads a buffer only some subtiles *later*, as it may: four times without
-# the wait, and then with it.
+# What if the warp that waits is not the warp that stores? Its `wait_group` returns at once. The cell runs the epilogue
+# of one warpgroup on the modelled instructions. TMA reads a buffer only some subtiles *later*, as it may: four times
+# without the wait, and then with it.
 
 # %% tags=["lab"]
 import numpy as np
@@ -838,8 +838,8 @@ for late, waits in ((0, False), (1, False), (2, False), (3, False), (3, True)):
     print(f"TMA reads {late} subtiles later, {'waiting' if waits else 'no wait'}: the subtiles of C hold {columns}")
 
 # %% [markdown] tags=["lab"]
-# As long as TMA is quick nothing is seen. Then the first subtiles of C are copies of later ones: right numbers, in the
-# wrong columns.
+# As long as TMA is quick the error does not show. Then the first subtiles of C are copies of later ones: right numbers,
+# in the wrong columns.
 #
 # ## Check
 #
@@ -899,13 +899,13 @@ Markdown(gains())
 #
 # ## Conclusion
 #
-# A persistent CTA gains three things: loads run into the next tile, stores run out of the last one, and starting is
-# done once. It took a loop, a k-tile index from which stage and phase follow, buffers of C's own, and care about who
-# has read what: the fence between the proxies, and a wait by the thread that sent.
+# A persistent CTA gains three things: loads run into the next tile, stores run out of the last one, and it starts once.
+# That takes a loop, a k-tile index that gives stage and phase, buffers for C, and two rules about who has read what:
+# the fence between the proxies, and a wait by the thread that stored.
 #
-# What remains is the epilogue itself. While the consumers round and write their subtiles, the tensor cores have nothing
-# to do, and the shorter K is, the more that weighs.
+# The epilogue itself remains. While the consumers round and write their subtiles, the tensor cores are idle, and a
+# shorter K makes that a larger part.
 #
-# Next: [ping-pong](pingpong_gemm.ipynb), one at the tensor cores, one at the epilogue.
+# Next: [ping-pong](pingpong_gemm.ipynb): one warpgroup multiplies while the other stores.
 #
 # To use it: `cookbook copy hopper/persistent_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -859,10 +859,10 @@ lab.compare("hopper/split_k_gemm", matmul, (16, 4096, 4096))
 # ([multicast](multicast_gemm.ipynb)) is better, if it has a tile small enough. The kernel for all sizes does, and is
 # ahead of this one at the largest cube of the table.
 #
-# Two things had been expected otherwise. A `tile_n` larger than the rows was to cost little, for TMA does not read what
-# lies outside. It cost so much that there are four widths now. And clusters of four were made for 16 rows of a small
-# weight, too, to have twice as many SMs at work. They lost to clusters of two wherever rows were as few, and are gone;
-# `64x64 in 4` is for a long K.
+# Two expectations were wrong. A `tile_n` larger than the rows should have cost little, for TMA does not read what lies
+# outside. It cost so much that there are four widths now. And clusters of four were made for 16 rows of a small weight,
+# too, to occupy twice as many SMs. They lost to clusters of two wherever rows were few, and are gone; `64x64 in 4` is
+# for a long K.
 
 # %% tags=["lab"]
 from cookbook.publish.pages import results_table
@@ -881,14 +881,14 @@ Markdown(choices_table("hopper/split_k_gemm", SMS))
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# Where tiles are few, K is the dimension that is left to divide. A cluster makes that cheap to write: accumulators go
-# from registers into the reduction buffer of another CTA, and a barrier counts their bytes. It gains SMs, each with
-# loads of its own in flight. It gains no bytes, for the same tiles load the same. So a product that is short of SMs
-# wins by it. One with as many tiles as SMs does not: it wins by loading less.
+# Where tiles are few, K is the dimension that is left to split. A cluster makes that short to write: accumulators go
+# from registers into the reduction buffer of another CTA, and a barrier counts their bytes. Split-K gains SMs, each
+# with loads of its own in flight. It saves no bytes, for the same tiles load the same. So a product with too few tiles
+# for the SMs gains; one with enough tiles gains by loading less.
 #
-# A model that writes text calls such a kernel again and again, with weights that nothing before it writes. They could
-# be asked for before the kernel before has ended: [the Blackwell page](../blackwell/low_latency_gemm.ipynb) has that as
-# a variant, and a promise that the caller must make for it.
+# LLM decode calls such a kernel again and again, with weights that no kernel before it writes. The loads of the weight
+# could begin before the kernel before has ended: [the Blackwell page](../blackwell/low_latency_gemm.ipynb) has that as
+# a variant, with a promise that the caller must make.
 #
 # Next: products with many tiles again. [An overlapped epilogue](overlapped_epilogue_gemm.ipynb) stores one tile while
 # the next one is multiplied.

@@ -637,9 +637,9 @@ print(f"published, B200: {PUBLISHED[128] / PUBLISHED[16]:.2f}x; predicted here: 
 # %% [markdown] tags=["lab"]
 # ## The trap: two modes at once
 #
-# The mode is agreed on twice, in the tensor map and in the matrix descriptor. Nobody compares the two. Here TMA writes
-# in one mode and `wgmma` reads in another, simulated by the model: the relative error of the product, where random
-# numbers in place of the product would have about 1.4. Off the diagonal everything is wrong, and nothing is reported.
+# You state the mode twice, in the tensor map and in the matrix descriptor, and nothing compares the two. In this
+# simulation TMA writes in one mode and `wgmma` reads in another. The table has the relative error of the product;
+# random numbers in its place would have about 1.4. Off the diagonal everything is wrong, and nothing reports it.
 
 # %% tags=["lab"]
 import cookbook
@@ -663,9 +663,7 @@ Markdown(table(["written \\ read", *MODES], rows))
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# Every level looks at every mode: *layout* at its shared memory and descriptors, *model* at the product by its layouts,
-# simulated in numpy on a ragged shape, *compiled* at a real cubin. On a machine with a Hopper GPU the kernels also run
-# here; elsewhere the recorded run is shown.
+# Every level looks at every mode.
 #
 # The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
 # kernel from A and B to each element of C.
@@ -693,13 +691,12 @@ from cookbook.publish.pages import results_table
 Markdown(results_table("hopper/swizzle_modes_gemm"))
 
 # %% [markdown] tags=["lab"]
-# Predicted and measured: how many times as long as in `sw128` the product takes. And, from the measurement, what one
-# line costs in each mode if lines are what it waits for: the time, in units in which `sw128`'s k-tile takes what the
-# tensor cores need, by the lines. We put 1; a mode that waits for something else shows more than its lines cost.
+# Predicted and measured: how many times as long as in `sw128` the product takes. The last column is the cost of a line,
+# from the measurement, if the product waits for lines: the prediction assumes one clock. A mode that waits for
+# something else shows more than its lines cost.
 #
-# How well can two times be told apart? "Ours" and `sw128` are *the same kernel*, timed twice in the same rounds: what
-# lies between these two, above each table, is no difference between kernels, and what lies between two modes must be
-# more than that to mean anything.
+# How well can one tell two times apart? "Ours" and `sw128` are *the same kernel*, timed twice in the same rounds. The
+# line above each table has the difference of these two. A difference between two modes must be larger to mean anything.
 
 # %% tags=["lab"]
 from cookbook.measure import records
@@ -729,20 +726,20 @@ Markdown(predicted_and_measured())
 
 # %% [markdown] tags=["lab"]
 # On an H200 the order is the predicted one, and the modes lie in the *lower* half of their ranges, or just below. The
-# lower end says that the units overlap. `sw64`, which was to tell the two cases apart, costs a little: more than the
-# spread, and a small part of what it would cost if every line alternated with `wgmma`'s reads. Mostly, then, they do
-# not; an alternation now and then would explain the rest, and so would a clock lowered for the work of more lines.
+# lower end says that the units overlap. `sw64` costs a little: more than the spread, and a small part of what it would
+# cost if every line alternated with `wgmma`'s reads. So mostly they do not alternate. An alternation now and then would
+# explain the rest. So would a lower clock.
 #
 # Why is `interleave` as fast as the lower end says, or faster? There are three possible reasons, and these times do not
-# decide among them: the two named before the prediction, which make every ratio smaller (a mode whose tensor cores wait
-# most of the time draws less power, so its clock may be the higher), and a TMA that needs a little less than the one
-# clock a line that we assumed.
+# decide among them. The two named before the prediction make every ratio smaller; a mode whose tensor cores wait most
+# of the time draws less power, so its clock may be higher. And TMA may need a little less than the one clock a line
+# that we assumed.
 #
-# The column *clocks a line* blames all of it on the lines; for a mode that waits for them, take it as a rough figure.
-# Counted clocks in place of time would tell.
+# The column *clocks a line* puts all of the difference on the lines, so it is a rough figure. Counted clocks instead of
+# time would say more.
 #
-# And the banks: does `wgmma` read as the bank model says? Wavefronts of one `wgmma` of a warpgroup, and how many of
-# them are conflicts' (ncu counts by warp; four of them are a warpgroup).
+# Does `wgmma` read as the bank model says? The table has the wavefronts of one `wgmma` of a warpgroup, and how many of
+# them are conflicts. (ncu counts by warp; four warps are a warpgroup.)
 
 
 # %% tags=["lab"]
@@ -772,14 +769,12 @@ Markdown(predicted_and_counted())
 # %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# Bank conflicts do not choose among the four modes: each of them gives the tensor cores every core matrix in one
-# wavefront. What chooses is the other end. A mode's width is the length of the lines in which TMA works, and a wider
-# mode moves the same tile in fewer of them; as soon as the lines take longer than the multiplications, the product
-# waits for them.
+# Bank conflicts do not choose among the four modes: in each of them the tensor cores read every core matrix in one
+# wavefront. TMA chooses. A mode's width is the length of the lines in which TMA works, and a wider mode moves the same
+# tile in fewer lines. As soon as the lines take longer than the multiplications, the product waits for them.
 #
-# Hence the rule of one line, *the widest mode whose row divides the tile's contiguous extent*, and hence a second, for
-# tile sizes: make that extent 128 bytes. A narrower tile along K is not a smaller version of the same thing, it is
-# another mode.
+# Hence the rule of one line: *the widest mode whose row divides the tile's contiguous extent*. And a second one for
+# tile sizes: make that extent 128 bytes. A narrower tile along K is not only smaller; it is another mode.
 #
 # Next: [the GEMM in its widest mode](tma_wgmma_gemm.ipynb), part by part.
 #

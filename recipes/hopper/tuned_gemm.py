@@ -866,9 +866,9 @@ Markdown(results_table("hopper/tuned_gemm"))
 # %% [markdown] tags=["lab"]
 # ## How good are the heuristics?
 #
-# For each record: the three variants with the lowest cost, each with its time relative to the fastest of all, predicted
-# (the first one is 1) and measured; what `matmul` would have gained by knowing; and the spread: the chosen kernel was
-# timed twice, as "ours" and by name.
+# For each record the table has the three variants with the lowest cost. Each has its time relative to the fastest of
+# all, predicted (the first one is 1) and measured. *Lost* is what the choice cost. The spread is the difference of two
+# times of the chosen kernel, as "ours" and by name.
 
 # %% tags=["lab"]
 from cookbook.publish.choices import choices_table, fit_table
@@ -876,7 +876,7 @@ from cookbook.publish.choices import choices_table, fit_table
 Markdown(choices_table("hopper/tuned_gemm", sms=132))
 
 # %% [markdown] tags=["lab"]
-# Where the tiles are as many as SMs, or a few times as many, the waves decide, and the heuristics are seldom far off.
+# Where there are as many tiles as SMs, or a few times as many, the waves decide, and the heuristics are seldom far off.
 # With a few rows they can be: no variant is made for them, and [split-K](split_k_gemm.ipynb) is faster.
 #
 # Two figures of the calibration, fitted: the logarithms of cost and time differ least with them. A variant counts for
@@ -888,10 +888,10 @@ Markdown(fit_table("hopper/tuned_gemm", sms=132))
 # %% [markdown] tags=["lab"]
 # ## What limits it
 #
-# Why clocks alone do not say it: each variant and peer runs alone, again and again, while the GPU reports its clock and
-# its power. Where power limits the clock, a rate is power divided by *J for each TFLOP*: of two kernels the one that
-# needs fewer joules is faster, even if it takes more clocks. The second table is ncu's, of one launch of each variant;
-# the loading warps, which mostly wait, are part of its means.
+# Clocks alone do not say it. Each variant and peer runs alone, again and again, while the GPU reports its clock and its
+# power. Where power limits the clock, a rate is power divided by *J for each TFLOP*: the kernel that needs fewer joules
+# is faster, even if it takes more clocks. The second table is ncu's, of one launch of each variant; its means include
+# the loading warps, which mostly wait.
 
 # %% tags=["lab"]
 from cookbook.publish.pages import limits_table

@@ -10,9 +10,10 @@ import re
 import pytest
 
 from cookbook.recipe import catalog
-from tools.publish import pages
+from tools.publish import notebooks, pages
 
 PAGES = [recipe.name for recipe in catalog.recipes() if recipe.track in ("ampere", "hopper", "blackwell")]
+GEMMS = [recipe.name for recipe in catalog.recipes() if recipe.kind == "gemm"]
 FIRST_FIGURE = 0.15  # of the page's lines, at most
 LINES = 900  # of text, of code and of output that is not folded: some 20 screens of 1440 x 900
 LINE = 22.0  # pixels: a figure counts as many lines as it is high
@@ -47,3 +48,10 @@ def test_the_first_figure_stands_after_the_claim_and_the_page_has_an_end(name):
     before, lines = lines_of(pages.page(name))
     assert before <= FIRST_FIGURE * lines, f"{before:.0f} of {lines:.0f} lines stand before the first figure"
     assert lines <= LINES
+
+
+@pytest.mark.parametrize("name", GEMMS)
+def test_each_notebook_runs_its_own_matmul_next_to_torchs(name):
+    code = [cell.source for cell in notebooks.from_recipe(name).cells if cell.cell_type == "code"]
+    calls = [source for source in code if f'lab.compare("{name}", matmul, (' in source]
+    assert len(calls) == 1, "needed one cell that calls lab.compare with the matmul of the cells above"

@@ -149,7 +149,7 @@ def _code(cell: Any, base: Mapping[str, str], builds_on: str | None) -> str:
     code, tags = fence(cell.source, "python"), cell.metadata.get("tags", [])
     if "folded" in tags or ("lab" in tags and "open" not in tags):
         return unsearched(folded("The code of this step", code))
-    if same := _unchanged(cell.source, base):
+    if "open" not in tags and (same := _unchanged(cell.source, base)):
         return unsearched(folded(f"As in {builds_on}: {', '.join(same)}", code))
     return code
 

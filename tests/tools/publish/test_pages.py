@@ -171,13 +171,31 @@ def test_page_has_text_code_pictures_results_and_downloads(name):
     ]
     outputs = [output for cell in cells for output in cell.get("outputs", ())]
     drawn = sum("image/svg+xml" in output.get("data", {}) for output in outputs)
-    assert f"def {entry}(" in page and page.count('<figure class="picture"><svg') >= drawn >= 1
-    assert page.count(results_table(name)) == timed
+    assert f"def {entry}(" in page and page.count('<figure class="picture"') >= drawn >= 1
+    assert page.count(pages._live(name)["results_table("]()) == timed
     assert f"[Download]({stem}.py)" in page and f"[Notebook]({stem}.ipynb)" in page
     assert f'data-copy-file="../{stem}.py"' in page
     assert f"`cookbook copy {name} .`" in page
     for svg in re.findall(r"<figure[^>]*>(.*?)</figure>", page):
         ET.fromstring(svg)
+
+
+def test_code_that_the_page_before_has_shown_is_folded_unless_it_is_tagged_open():
+    base = {"store": catalog.normal_form("def store(c):\n    return c"), "SIZE": catalog.normal_form("SIZE = 2")}
+    same = nbformat.v4.new_code_cell('SIZE = 2\n\n\ndef store(c):\n    """Said otherwise."""\n    return c')
+    assert '??? abstract "As in a/b: SIZE, store"' in pages._code(same, base, "a/b")
+    same.metadata["tags"] = ["open"]
+    changed = nbformat.v4.new_code_cell("def store(c):\n    return -c")
+    new = nbformat.v4.new_code_cell("def load(c):\n    return c")
+    for shown in (same, changed, new):
+        assert pages._code(shown, base, "a/b").startswith("```python\n")
+
+
+def test_a_long_check_and_each_variant_by_name_are_folded():
+    check = [nbformat.v4.new_output("stream", text="Checked: this.\n" + "layout passed\n" * n) for n in (3, 30)]
+    assert pages._output(check[0]).startswith("```text") and pages._output(check[1]).startswith("??? abstract")
+    named = '??? abstract "Each variant by name, '
+    assert named in pages._results("hopper/tuned_gemm") and named not in pages._results("ampere/smem_gemm")
 
 
 def _outside_fences(markdown):
