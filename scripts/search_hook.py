@@ -35,14 +35,6 @@ def on_page_content(content: str, **_: Any) -> str:
     )
 
 
-def on_page_context(context: Any, page: Any, **_: Any) -> Any:
-    """Ranks a page by where it stands."""
-    boost = next((boost for place, boost in _BOOSTS.items() if page.url.startswith(place)), None)
-    if boost is not None:
-        page.meta.setdefault("search", {}).setdefault("boost", boost)
-    return context
-
-
 def on_post_page(output: str, page: Any, **_: Any) -> str:
     """Puts our worker in front of the theme's, and gives its dialog a name."""
     return _with_worker(output, page.file.src_uri)
@@ -65,7 +57,7 @@ def on_post_build(config: Any, **_: Any) -> None:
     """Divides the index into its settings and its documents."""
     path = Path(config.site_dir) / "search" / "search_index.json"
     index = json.loads(path.read_text(encoding="utf-8"))
-    documents = [{**each, "text": without_code(each["text"])} for each in index["docs"]]
+    documents = [{**_ranked(each), "text": without_code(each["text"])} for each in index["docs"]]
     explained = terms((Path(config.docs_dir) / "glossary.md").read_text(encoding="utf-8"))
     for each in documents:
         if words := explained.pop(each["location"], None):
@@ -74,6 +66,12 @@ def on_post_build(config: Any, **_: Any) -> None:
         raise PluginError(f"glossary.md: got links to {', '.join(explained)}; needed pages of this site")
     path.write_text(_compact({**index, "docs": []}), encoding="utf-8")
     path.with_name("documents.json").write_text(_compact(documents), encoding="utf-8")
+
+
+def _ranked(document: dict[str, Any]) -> dict[str, Any]:
+    """A document with the boost of the place where its page stands."""
+    boosts = [boost for place, boost in _BOOSTS.items() if document["location"].startswith(place)]
+    return {**({"boost": boosts[0]} if boosts else {}), **document}
 
 
 def terms(glossary: str) -> dict[str, list[str]]:

@@ -23,7 +23,7 @@ from cookbook.check.evaluated import evaluated
 from cookbook.layouts import Layout, SmemLayout, evaluate
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
-from cookbook.solve.instructions import parse
+from cookbook.solve.instructions import Instruction, parse
 from cookbook.swizzle import Swizzle
 
 __all__ = ["ROOT", "address", "is_current", "tiles", "write"]
@@ -124,8 +124,10 @@ def _access(name: str, layout: SmemLayout) -> str | None:
     known += [f"ld128@{rows}x{matrix}" for rows in (32, 8)]
     known += [f"ld{8 * width}@{rows}x{width // size}" for width in (8, 4) if width >= size for rows in (32, 8)]
     for text in known:
+        access = parse(text)
+        assert isinstance(access, Instruction)
         try:
-            parse(text).access(np.ascontiguousarray(offsets), layout.element_bits)
+            access.access(np.ascontiguousarray(offsets), layout.element_bits)
         except ValueError:
             continue
         return text
