@@ -63,5 +63,5 @@ def test_documents_are_ranked_divided_and_tagged(hook, tmp_path):
     hook.on_post_build(types.SimpleNamespace(site_dir=tmp_path, docs_dir=tmp_path))
     assert json.loads(settings.read_text()) == {"config": {"lang": ["en"]}, "docs": []}
     documents = json.loads((tmp_path / "search" / "documents.json").read_text())
-    assert [each.get("boost", 1) for each in documents] == [0.01, 1, 1]
+    assert [each.get("boost", 1) for each in documents] == [1e-4, 1, 1]
     assert [each.get("tags") for each in documents] == [None, ["Swizzle"], None]
