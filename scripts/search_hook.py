@@ -16,7 +16,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.plugins import event_priority
 
 # Pages that explain come first, the reference and what is for contributors last; front matter's `search: boost` wins.
-_BOOSTS = {"api/": 0.01, "architecture/": 0.2, "open/": 0.2, "faults/": 0.3, "playground/": 0.5, "recipes/primer/": 1.3}
+_BOOSTS = {"api/": 1e-4, "architecture/": 0.2, "open/": 0.2, "faults/": 0.3, "playground/": 0.5, "recipes/primer/": 1.3}
 _WORKER = re.compile(r"assets/javascripts/workers/(search\.\w+\.min\.js)")
 _DIALOG = 'data-md-component="search" role="dialog"'
 _PICTURE = re.compile(r"<svg (?=[^>]*class=\"ckd\")")
@@ -33,14 +33,6 @@ def on_page_content(content: str, **_: Any) -> str:
     return _FIGURE.sub(
         '<td data-search-exclude="figure" ', _PICTURE.sub('<svg data-search-exclude="picture" ', content)
     )
-
-
-def on_page_context(context: Any, page: Any, **_: Any) -> Any:
-    """Ranks a page by where it stands."""
-    boost = next((boost for place, boost in _BOOSTS.items() if page.url.startswith(place)), None)
-    if boost is not None:
-        page.meta.setdefault("search", {}).setdefault("boost", boost)
-    return context
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:
@@ -65,7 +57,7 @@ def on_post_build(config: Any, **_: Any) -> None:
     """Divides the index into its settings and its documents."""
     path = Path(config.site_dir) / "search" / "search_index.json"
     index = json.loads(path.read_text(encoding="utf-8"))
-    documents = [{**each, "text": without_code(each["text"])} for each in index["docs"]]
+    documents = [{**_ranked(each), "text": without_code(each["text"])} for each in index["docs"]]
     explained = terms((Path(config.docs_dir) / "glossary.md").read_text(encoding="utf-8"))
     for each in documents:
         if words := explained.pop(each["location"], None):
@@ -74,6 +66,12 @@ def on_post_build(config: Any, **_: Any) -> None:
         raise PluginError(f"glossary.md: got links to {', '.join(explained)}; needed pages of this site")
     path.write_text(_compact({**index, "docs": []}), encoding="utf-8")
     path.with_name("documents.json").write_text(_compact(documents), encoding="utf-8")
+
+
+def _ranked(document: dict[str, Any]) -> dict[str, Any]:
+    """A document with the boost of the place where its page stands."""
+    boosts = [boost for place, boost in _BOOSTS.items() if document["location"].startswith(place)]
+    return {**({"boost": boosts[0]} if boosts else {}), **document}
 
 
 def terms(glossary: str) -> dict[str, list[str]]:

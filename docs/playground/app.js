@@ -89,37 +89,41 @@ const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 function showResult({ counts, own, swizzle, tile }) {
   const { now, before } = counts[0];
   const most = now.exact ? now.actual : `${now.actual} to ${now.atMost}`;
-  const big = html("strong", { class: now.excess ? "pg-bad" : "pg-good" }, `${most} wavefront${now.atMost === 1 ? "" : "s"}`);
+  const word = now.atMost === 1 ? "wavefront" : "wavefronts";
+  const big = html("strong", { class: now.excess ? "pg-bad" : "pg-good" }, `${most} ${word}`);
   const said = now.excess
     ? ` for ${own.text}, where ${now.ideal} would do: ${plural(now.excess, "wavefront")} lost to bank conflicts.`
     : ` for ${own.text}: no bank conflict.`;
   const without = swizzle.bits ? ` Unswizzled: ${before.actual}.` : "";
-  const about = html("span", { class: "pg-note" }, ` Tile: ${tile.rows} x ${tile.columns}, ${layoutText(tile.layout)}, ` +
-    `${tile.bytes} bytes${tile.transposed ? "; drawn with the contiguous mode along the rows" : ""}.`);
+  const drawn = tile.transposed ? "; drawn with the contiguous mode along the rows" : "";
+  const size = ` Tile: ${tile.rows} x ${tile.columns}, ${layoutText(tile.layout)}, ${tile.bytes} bytes${drawn}.`;
+  const about = html("span", { class: "pg-note" }, size);
   byId("pg-result").replaceChildren(big, said + without, about);
 }
 
 function showFound({ search, requests, counts, swizzle, rawAsked, own, tile }) {
   const { found, best, tried, counting } = search;
-  const head = found
-    ? found.bits
-      ? `${found} serves ${requests.length === 1 ? "this access" : "all of these"} with no bank conflict. It is the first of ${tried} tried: fewest bits, then the smallest shift.`
-      : "No swizzle is needed: nothing conflicts."
-    : `No Swizzle<B,M,S> of this layout serves ${requests.length === 1 ? "this access" : "all of these"}: all ${tried} were tried. The best is ${best}.`;
+  const these = requests.length === 1 ? "this access" : "all of these";
+  let head = `No Swizzle<B,M,S> of this layout serves ${these}: all ${tried} were tried. The best is ${best}.`;
+  const order = "fewest bits first, then the smallest shift";
+  if (found) head = `${found} serves ${these} with no bank conflict. It is the first that does, of ${tried} tried: ${order}.`;
+  if (found && !found.bits) head = "No swizzle is needed: nothing conflicts.";
   const parts = [html("p", { class: found ? "pg-good" : "pg-bad" }, head)];
   if (counting) {
     const { index, vectors, places, kept, least } = counting;
-    parts.push(html("p", {}, `No layout can, and counting proves it: vectors of ${kept} bytes stay whole, ${requests[index].text} asks ` +
-      `for one word each of ${vectors} of them at once, and the banks hold ${places} side by side. That takes ${least} wavefronts at least.`));
+    const why = `vectors of ${kept} bytes stay whole, ${requests[index].text} asks for one word each of ${vectors} of them at once`;
+    const said = `${why}, and the banks hold ${places} side by side. That takes ${least} wavefronts at least.`;
+    parts.push(html("p", {}, `No layout can, and counting proves it: ${said}`));
   }
   parts.push(scrolled("Wavefronts of one instruction", countsTable(requests, counts, tile, best)));
-  for (const each of [...new Set([swizzle, best].map(String))].map((text) => [swizzle, best].find((s) => String(s) === text))) {
-    parts.push(...proof(each, rawAsked, own));
-  }
-  if (!tile.layout.shape.some(Array.isArray) && state.padding === 0 && !own.text.endsWith("@lanes")) {
+  parts.push(...proof(swizzle, rawAsked, own));
+  if (String(best) !== String(swizzle) && (best.bits || swizzle.bits)) parts.push(...proof(best, rawAsked, own));
+  if (layoutText(tile.layout) === layoutText(rowMajor(tile.rows, tile.columns)) && !own.text.endsWith("@lanes")) {
     const command = `cookbook swizzle solve --tile ${tile.rows}x${tile.columns} --bits ${tile.elementBits} ` +
       requests.map(({ text }) => `--access ${text}`).join(" ");
-    const why = found ? "The command line says the same:" : "The command line goes on to layouts whose rows or columns are permuted, and to any XORs:";
+    const why = found
+      ? "The command line says the same:"
+      : "The command line goes on to layouts whose rows or columns are permuted, and to any XORs:";
     parts.push(html("p", {}, why), html("pre", {}, command));
   }
   byId("pg-find").replaceChildren(...parts);
@@ -146,13 +150,16 @@ function proof(swizzle, rawAsked, own) {
   const reasons = reason(rawAsked, own.width, swizzle);
   const first = reasons.find(Boolean);
   if (!first || reasons.some((each) => each && String(each.basis) !== String(first.basis))) {
-    return [html("p", {}, `Under ${swizzle}: the addresses of a phase are no span over GF(2), so they were counted one by one.`)];
+    const said = "the addresses of a phase are no span over GF(2), so they were counted one by one";
+    return [html("p", {}, `Under ${swizzle}: ${said}.`)];
   }
   const { size, rank } = first;
-  const said =
-    rank === size
-      ? `the ${plural(size, "difference")} between lanes have independent bank bits (rank ${rank}). No XOR of them is 0 in all bank bits, so no two of the ${2 ** size} addresses of a phase share a bank.`
-      : `the ${plural(size, "difference")} between lanes have bank bits of rank ${rank} alone: 2^(${size} - ${rank}) = ${2 ** (size - rank)} addresses of a phase meet in each bank, so a phase takes ${plural(2 ** (size - rank), "wavefront")}.`;
+  const meet = 2 ** (size - rank);
+  const free = `have independent bank bits (rank ${rank}). No XOR of them is 0 in all bank bits, so no two of the ${2 ** size} ` +
+    "addresses of a phase share a bank.";
+  const lost = `have bank bits of rank ${rank} alone: 2^(${size} - ${rank}) = ${meet} addresses of a phase meet in each bank, ` +
+    `so a phase takes ${plural(meet, "wavefront")}.`;
+  const said = `the ${plural(size, "difference")} between lanes ${rank === size ? free : lost}`;
   const table = size ? [scrolled(`Bank bits under ${swizzle}`, proofTable(first, swizzle))] : [];
   return [html("h3", {}, `Why: ${own.text} under ${swizzle}`), html("p", {}, `Over GF(2), ${said}`), ...table];
 }
@@ -174,7 +181,7 @@ function drawTile(phase) {
     const [row, column] = own.places[step.lane];
     return { ...step, row, column, width: own.width, now: step.phase === phase };
   });
-  tileView.update({ tile, addresses, view: state.view, lanes });
+  tileView.update({ tile, addresses, view: state.view, width: own.width, lanes });
 }
 
 function render() {
@@ -199,7 +206,8 @@ function render() {
 
 function renderPipeline() {
   const most = { stages: 16, tiles: 48, load: 32, mma: 32 };
-  const [stages, tiles, load, mma] = Object.entries(most).map(([key, top]) => Math.min(Math.max(1, Math.floor(state[key]) || 1), top));
+  const within = ([key, top]) => Math.min(Math.max(1, Math.floor(state[key]) || 1), top);
+  const [stages, tiles, load, mma] = Object.entries(most).map(within);
   const steps = schedule(stages, tiles, load, mma);
   const waits = idle(steps, mma);
   byId("pg-idle").textContent = `After the first k-tile the tensor cores wait ${waits.idle} of ${plural(waits.all, "unit")}. ` +

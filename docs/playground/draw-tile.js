@@ -41,10 +41,10 @@ export class TileView {
     new ResizeObserver(() => this.shown && this.draw()).observe(box);
   }
 
-  /** model: {tile, addresses, view, lanes: [{lane, address, row, column, width, wavefront, now}]}. */
+  /** model: {tile, addresses, view, width, lanes: [{lane, address, row, column, width, wavefront, now}]}. */
   update(model) {
     const { tile, addresses, view } = model;
-    const unit = unitOf(tile, addresses);
+    const unit = Math.min(unitOf(tile, addresses), Math.max(WORD, tile.elementBits / 8, model.width));
     const perByte = WORD_WIDTH / Math.min(WORD, unit);
     const size = tile.elementBits / 8;
     const last = Math.max(...addresses) + size;

@@ -22,7 +22,8 @@ export function drawTimeline(picture, steps, stages) {
   };
   for (const step of steps) {
     const y = TOP + step.stage * ROW;
-    box(step.loadStart, step.loadEnd, y, GROUPS[0], (step.loadEnd - step.loadStart) * unit > 60 ? `load ${step.tile}` : step.tile);
+    const room = (step.loadEnd - step.loadStart) * unit > 60;
+    box(step.loadStart, step.loadEnd, y, GROUPS[0], room ? `load ${step.tile}` : step.tile);
     box(step.mathStart, step.mathEnd, y, GROUPS[1], step.tile);
     box(step.mathStart, step.mathEnd, below, GROUPS[1], step.tile);
   }

@@ -24,8 +24,12 @@ export function find(tile, requests) {
   });
   const vectorBits = Math.log2(Math.max(WORD, ...requests.map((request) => request.width)));
   const all = [...candidates(tile.bytes, vectorBits)];
-  const free = (swizzle, lists) => asked.every((each) => lists(each).every((at) => wavefrontsOf(at, each.width, swizzle, true) === 0));
-  const index = all.findIndex((swizzle) => free(swizzle, (each) => [each.own]) && free(swizzle, (each) => each.others()));
+  const isFree = (at, width, swizzle) => wavefrontsOf(at, width, swizzle, true) === 0;
+  const index = all.findIndex(
+    (swizzle) =>
+      asked.every(({ own, width }) => isFree(own, width, swizzle)) &&
+      asked.every(({ others, width }) => others().every((at) => isFree(at, width, swizzle))),
+  );
   if (index >= 0) return { found: all[index], best: all[index], tried: index + 1, counting: null };
   const lost = all.map((swizzle) => asked.reduce((sum, { own, width }) => sum + wavefrontsOf(own, width, swizzle), 0));
   const best = all[lost.indexOf(Math.min(...lost))];

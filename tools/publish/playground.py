@@ -124,10 +124,10 @@ def _access(name: str, layout: SmemLayout) -> str | None:
     known += [f"ld128@{rows}x{matrix}" for rows in (32, 8)]
     known += [f"ld{8 * width}@{rows}x{width // size}" for width in (8, 4) if width >= size for rows in (32, 8)]
     for text in known:
+        access = parse(text)
+        assert isinstance(access, Instruction)
         try:
-            instruction = parse(text)
-            assert isinstance(instruction, Instruction)  # all of `known` are
-            instruction.access(np.ascontiguousarray(offsets), layout.element_bits)
+            access.access(np.ascontiguousarray(offsets), layout.element_bits)
         except ValueError:
             continue
         return text

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import types
 
 import pytest
 
@@ -49,3 +51,17 @@ def test_a_page_of_another_theme_is_refused(hook):
     page = '{"search": "../assets/javascripts/workers/search.0a1b.min.js"}'
     made = hook.on_post_template(page, template_name="404.html")
     assert made == '{"search": "../assets/search.js?search.0a1b.min.js"}'
+
+
+def test_documents_are_ranked_divided_and_tagged(hook, tmp_path):
+    (tmp_path / "search").mkdir()
+    (tmp_path / "glossary.md").write_text('<dt id="swizzle">Swizzle</dt>\n<dd>It spreads. [Why](recipes/x.md)</dd>')
+    pages = ("api/layouts/", "recipes/x/", "recipes/x/#time")
+    index = {"config": {"lang": ["en"]}, "docs": [{"location": each, "title": "t", "text": ""} for each in pages]}
+    settings = tmp_path / "search" / "search_index.json"
+    settings.write_text(json.dumps(index))
+    hook.on_post_build(types.SimpleNamespace(site_dir=tmp_path, docs_dir=tmp_path))
+    assert json.loads(settings.read_text()) == {"config": {"lang": ["en"]}, "docs": []}
+    documents = json.loads((tmp_path / "search" / "documents.json").read_text())
+    assert [each.get("boost", 1) for each in documents] == [1e-4, 1, 1]
+    assert [each.get("tags") for each in documents] == [None, ["Swizzle"], None]
