@@ -134,6 +134,12 @@ draw.pipeline(stages=2, k_tiles=8, load_time=2, title="2 stages: the tensor core
 # %% tags=["lab"]
 draw.pipeline(stages=4, k_tiles=8, load_time=2, title="4 stages: they wait for the first tile only (chosen time units)")
 
+# %% [markdown] tags=["lab"]
+# More stages than hide the load bring nothing, and each costs shared memory. The same times, for one stage to six:
+
+# %% tags=["lab"]
+draw.stages_chart(k_tiles=8, load_time=2, math_time=1)
+
 # %% [markdown]
 # ## The layout and the copies
 #

@@ -65,6 +65,14 @@ def in_each_mode(dtype, major):
 layouts = {major: evaluate(in_each_mode, cutlass.BFloat16, major) for major in packaged.MAJORS}
 draw.atom_orders(layouts["k"], title="16 lines of 128 bytes, K-major, bfloat16")
 
+# %% [markdown] tags=["lab"]
+# A *box* is what one instruction takes: here 8 rows of 128 bytes. This one sticks out of a matrix of 12 rows and 96
+# columns. What lies outside is filled with zeros and takes its place in shared memory all the same, so no thread ever
+# looks at a ragged edge.
+
+# %% tags=["lab"]
+draw.tma_box()
+
 # %% [markdown]
 # *One warp* per CTA can copy a whole matrix, ragged edges and all, and never sees an element. That is the kernel of
 # this page. Two smaller kernels look inside: `dump` shows what TMA left in shared memory, byte by byte, and `restore`

@@ -221,6 +221,13 @@ def produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB):
 # %% tags=["lab"]
 draw.pipeline(stages=CONFIG.stages, k_tiles=10, load_time=3)
 
+# %% [markdown] tags=["lab"]
+# Each stage has two barriers. The producer waits at *empty* before it asks for a load; TMA's bytes complete *full*, at
+# which the consumers wait; when they have read the stage they arrive at *empty*. The same run, with its barriers:
+
+# %% tags=["lab"]
+draw.barriers(stages=CONFIG.stages, k_tiles=10, load_time=3)
+
 # %% [markdown]
 # ## The consumers
 #
