@@ -135,7 +135,9 @@ def stages_chart(
     More stages help until the math never waits; from there on they cost shared memory and bring nothing.
 
     Args:
-        k_tiles, load_time, math_time: as `schedule` has them.
+        k_tiles: tiles along K, as `schedule` has them.
+        load_time: how long a load takes, in time units.
+        math_time: how long the math on a tile takes, in time units.
         most: the largest number of stages, 1 to 12.
         title: a title of your own.
     """
