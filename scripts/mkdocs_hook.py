@@ -16,12 +16,28 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this source tree
 from cookbook.publish.markdown import fence
 from cookbook.recipe import contract
 from tools import faults
-from tools.publish import benchmarks, glossary, notebooks, playground, probe_tables, side_by_side
+from tools.publish import (
+    address,
+    benchmarks,
+    glossary,
+    home,
+    moving,
+    notebooks,
+    playground,
+    probe_tables,
+    results,
+    side_by_side,
+)
 from tools.publish import pages as publishing
 
 # What a page asks for, and what makes it.
 _MARKS = {
-    "<!-- recipes -->": lambda: publishing.recipes_table(lambda recipe: f"recipes/{recipe.name}.md"),
+    "<!-- home figure -->": moving.figure,
+    "<!-- home numbers -->": home.numbers,
+    "<!-- home gallery -->": home.gallery,
+    "<!-- home atoms -->": home.which_atom,
+    "<!-- results times -->": results.times,
+    "<!-- results others -->": results.others,
     "<!-- probes -->": probe_tables.markdown,
     "<!-- faults -->": faults.markdown,
     "<!-- mutants -->": faults.mutation_score,
@@ -30,9 +46,11 @@ _MARKS = {
     "<!-- bench apart -->": benchmarks.apart,
     "<!-- bench ladder -->": benchmarks.ladder,
     "<!-- bench rasters -->": benchmarks.rasters,
+    "<!-- bench roofline -->": benchmarks.rooflines,
 }
 # Pages whose terms are not linked to the glossary.
 _OWN_WORDS = ("glossary.md", "api/", "architecture.md", "open.md", "playground/")
+_MINUTES = re.compile(r"<!-- minutes: (?P<names>[\w/ ]+) -->")
 _CONTRACT = re.compile(r"<!-- contract: (?P<names>[\w ]+) -->")
 
 
@@ -46,6 +64,8 @@ def on_config(config: Any) -> Any:
     tracks: dict[str, list[dict[str, str]]] = {}
     for recipe in found:  # in reading order: by track, then as its front matter says
         tracks.setdefault(recipe.track.capitalize(), []).append({recipe.title: f"recipes/{recipe.name}.md"})
+    if source := address.repository():  # no `repo_url`: for that the theme asks the host how many stars there are
+        config.extra["social"] = [{"icon": "fontawesome/brands/git-alt", "link": source, "name": "Repository"}]
     for entry in config.nav:
         if "Recipes" in entry:
             entry["Recipes"] = [{track: pages} for track, pages in tracks.items()]
@@ -66,12 +86,14 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     for mark, made in _MARKS.items():
         if mark in markdown:
             markdown = markdown.replace(mark, made())
+    markdown = _MINUTES.sub(lambda mark: home.spent(mark["names"].split()), markdown)
     markdown = _CONTRACT.sub(lambda mark: _protocols(mark["names"].split()), markdown)
     try:
         markdown = side_by_side.with_code(markdown)
     except ValueError as error:
         raise PluginError(f"{page.file.src_path}: {error}") from None
     source = page.file.src_uri
+    page.edit_url = None if source.startswith("recipes/") else address.source_of(f"docs/{source}", edit=True) or None
     if source.startswith(_OWN_WORDS):
         return markdown
     return glossary.linked(markdown, glossary.text(Path(config.docs_dir)), "../" * source.count("/") + "glossary.md")

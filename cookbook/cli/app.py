@@ -148,6 +148,9 @@ def check(
         ),
     ] = False,
     record: Record = False,
+    details: Annotated[
+        bool, typer.Option("--details", help="What each level found, by dtype and shape, not a line a level.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Check recipes, or copies of them: NAME may be a file such as my_gemm.py.
@@ -167,7 +170,7 @@ def check(
     with _progress(sum(len(plan.steps) for plan in plans)) as advance:
         reports = workers.check(plans, jobs, advance, gpu_jobs, lambda level: recording.keep(level.record))
     recording.say()
-    _show_reports(reports, as_json)
+    _show_reports(reports, as_json, details)
     raise typer.Exit(0 if all(report.ok for report in reports) else 1)
 
 
@@ -203,16 +206,16 @@ def _for_this_gpu(names: list[str] | None) -> list[catalog.Recipe]:
     return able
 
 
-def _show_reports(reports: list[Any], as_json: bool) -> None:
+def _show_reports(reports: list[Any], as_json: bool, details: bool) -> None:
     if as_json:
         _print_json({"ok": all(r.ok for r in reports), "recipes": [r.to_json() for r in reports]})
         return
     from cookbook.cli import tables
 
-    _print(tables.of_reports(reports))
+    _print(tables.of_reports(reports) if details else tables.in_short(reports))
     for report in reports:
         status = "holds" if report.ok else "FAILS"
-        missing = sorted({f"{level.level} {level.dtype or ''}".strip() for level in report.not_checked})
+        missing = dict.fromkeys(level.level for level in report.not_checked)
         rest = f"; not checked here: {', '.join(missing)}" if missing else ""
         _print(f"{report.checked}: all that could be checked here {status}{rest}")
 
@@ -239,6 +242,9 @@ def bench(
     ] = False,
     rounds: Annotated[int, typer.Option(parser=whole, metavar="N", help="Interleaved rounds; at least 7.")] = 12,
     record: Record = False,
+    share: Annotated[
+        Path | None, typer.Option("--share", metavar="FOLDER", help="Write the records there instead, to send them in.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Time recipes against their peers (torch, QuACK, a copy), interleaved, on this GPU."""
@@ -257,7 +263,7 @@ def bench(
     skipped: dict[str, str] = {}
     chosen = _chosen(_to_time(names, everything), shapes, dtypes, targets, everything, majors)
     jobs = _bench_jobs(chosen, skipped, sizes)
-    how, recording = {"rounds": rounds, "quack": not no_quack}, _Recording(record)
+    how, recording = {"rounds": rounds, "quack": not no_quack}, _Recording(record, _shared(share, record))
     with _progress(len(jobs)) as advance:
         for name, shape, dtype, which in jobs:
             own = not each_dimension or shape in benching.ALL_SIZES  # of these the tables show the variants
@@ -269,6 +275,15 @@ def bench(
     recorded = [r for r in records.read() if r["recipe"] in skipped and r["level"] in levels]
     _show_bench(made, recorded, skipped, as_json)
     raise typer.Exit(1 if skipped else 0)
+
+
+def _shared(folder: Path | None, record: bool) -> Path | None:
+    """The folder that records are written to for sending them in; a wrong one is a wrong command line."""
+    if folder and record:
+        raise typer.BadParameter("--share: got --record beside it; needed one of the two")
+    if folder and folder.exists() and not folder.is_dir():
+        raise typer.BadParameter(f"--share: got {str(folder)!r}, a file; needed a folder")
+    return folder
 
 
 def _to_time(names: list[str] | None, everything: bool) -> list[catalog.Recipe]:
@@ -620,8 +635,9 @@ def _recipe_json(recipe: catalog.Recipe) -> dict[str, Any]:
 class _Recording:
     """Writes records at once, so that a run that is cut short keeps what it has measured, and says at the end where."""
 
-    def __init__(self, wanted: bool) -> None:
-        self.wanted, self.files, self.made = wanted, {}, []
+    def __init__(self, wanted: bool, root: Path | None = None) -> None:
+        """root: a folder other than results/; what is measured is then wanted."""
+        self.wanted, self.root, self.files, self.made = wanted or root is not None, root, {}, []
 
     def keep(self, *made: Any) -> None:
         """made: records, or None for what has none."""
@@ -629,7 +645,7 @@ class _Recording:
 
         if self.wanted:
             self.made += filter(None, made)
-            self.files |= dict.fromkeys(records.write(filter(None, made)))
+            self.files |= dict.fromkeys(records.write(filter(None, made), self.root))
 
     def say(self) -> None:
         """Compile what the records are of, for the hashes of their kernels, and say where they are."""
@@ -637,7 +653,7 @@ class _Recording:
 
         if self.wanted and self.made:
             stamped, refused = freshness.stamp(self.made)
-            records.write(stamped)
+            records.write(stamped, self.root)
             for record, _, why in refused:
                 _say(f"{record['recipe']} {record['level']}: no hashes of its kernels: {why}")
         if self.wanted:

@@ -341,7 +341,7 @@ def _at_worst(offsets: np.ndarray, bits: int, access: Pattern) -> list[Any]:
 
 
 def draw(
-    what: Annotated[str, typer.Argument(metavar="WHAT", help="layout, lines, masks, matrix, access or atoms.")],
+    what: Annotated[str, typer.Argument(metavar="WHAT", help="layout, lines, masks, matrix, access, atoms or xor.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.svg", help="Where to write it.")],
     tile: Annotated[str, typer.Option("--tile", metavar="RxC", help="Rows x columns, in elements.")] = "8x32",
     bits: Bits = 32,
@@ -352,15 +352,22 @@ def draw(
             "--access", metavar="[NAME@]RxC[/RSxCS]", help="An access to draw or mark, said as `cookbook banks` has it."
         ),
     ] = None,
+    bank_count: BankCount = 32,
 ) -> None:
-    """Draw a layout as SVG: its banks before and after, its lines, its masks, its matrix, an access, the atoms."""
+    """Draw a layout as SVG: its banks before and after, its lines, masks or matrix, an access, the atoms, XOR."""
     from cookbook.arguments import choice, shown
 
-    with of_library(OF_SWIZZLE | {"smem_layout": "--tile, --swizzle", "layout": "--tile"}):
-        choice("WHAT", what, PICTURES)
+    with of_library(OF_SWIZZLE | {"smem_layout": "--tile, --swizzle", "layout": "--tile", "rows": "--tile"}):
+        choice("WHAT", what, [*ON_ANY_BANKS, *PICTURES])
         shape = _pair(tile, "--tile")
         _offsets(shape, bits, None)  # one rule of what a tile is, whatever is drawn
-        picture = PICTURES[what](shape, bits, _swizzle(swizzle), _access(access) if access is not None else None)
+        asked = _access(access) if access is not None else None
+        if what in ON_ANY_BANKS:
+            picture = ON_ANY_BANKS[what](shape, bits, _swizzle(swizzle), asked, bank_count)
+        elif bank_count != 32:
+            raise ValueError(f"--banks: got {bank_count}; needed 32 for {what}, or one of {', '.join(ON_ANY_BANKS)}")
+        else:
+            picture = PICTURES[what](shape, bits, _swizzle(swizzle), asked)
         try:
             written = picture.save(output)
         except OSError as error:
@@ -369,14 +376,14 @@ def draw(
     show(f"wrote {written}")
 
 
-def _draw_layout(shape: tuple[int, int], bits: int, swizzle: Swizzle | None, access: Pattern | None) -> Any:
+def _draw_layout(shape: tuple[int, int], bits: int, swizzle: Swizzle | None, access: Pattern | None, banks: int) -> Any:
     from cookbook import draw as pictures
 
     before, after = _offsets(shape, bits, None), _offsets(shape, bits, swizzle)
-    mark, title = _first_phase(shape, bits, access) if access else ((), None)
+    mark, title = _first_phase(shape, bits, access, banks) if access else ((), None)
     if swizzle is None:
-        return pictures.layout_grid(before, bits, mark=mark, title=title)
-    return pictures.before_after(before, after, bits, mark=mark, titles=("plain", repr(swizzle)), title=title)
+        return pictures.layout_grid(before, bits, banks, mark=mark, title=title)
+    return pictures.before_after(before, after, bits, banks, mark=mark, titles=("plain", repr(swizzle)), title=title)
 
 
 def _draw_lines(shape: tuple[int, int], bits: int, swizzle: Swizzle | None, access: Pattern | None) -> Any:
@@ -391,7 +398,14 @@ def _draw_masks(shape: tuple[int, int], bits: int, swizzle: Swizzle | None, acce
     return pictures.swizzle_bits(_given(swizzle, "masks"))
 
 
-def _draw_matrix(shape: tuple[int, int], bits: int, swizzle: Swizzle | None, access: Pattern | None) -> Any:
+def _draw_xor(shape: tuple[int, int], bits: int, swizzle: Swizzle | None, access: Pattern | None) -> Any:
+    from cookbook import draw as pictures
+
+    column = pictures.xor_column(0, shape[0])
+    return pictures.beside([pictures.truth_tables(("xor",), "XOR of two bits"), column], "XOR")
+
+
+def _draw_matrix(shape: tuple[int, int], bits: int, swizzle: Swizzle | None, access: Pattern | None, banks: int) -> Any:
     from cookbook import draw as pictures
     from cookbook.solve.instructions import phase_of
     from cookbook.solve.patterns import Banks, is_power_of_two, log2
@@ -400,9 +414,10 @@ def _draw_matrix(shape: tuple[int, int], bits: int, swizzle: Swizzle | None, acc
         raise ValueError(f"--tile: got {shape[0]}x{shape[1]}; needed powers of two, for its offsets to be linear")
     n, columns = log2(shape[0] * shape[1]), log2(shape[1])
     names = [f"c{i}" for i in range(columns)] + [f"r{i}" for i in range(n - columns)]
-    first, last = max(0, 2 - log2(bits // 8)), max(0, 7 - log2(bits // 8))
+    memory = Banks(banks)
+    first, last = max(0, 2 - log2(bits // 8)), max(0, 2 + log2(memory.count) - log2(bits // 8))
     marked = {i: f"bank {i - first}" for i in range(first, min(n, last))}
-    basis = phase_of(access, shape, bits, Banks())[0] if access else []
+    basis = phase_of(access, shape, bits, memory)[0] if access else []
     asked = [v.bit_length() - 1 for v in basis if is_power_of_two(v)]
     return pictures.gf2_matrix(_given(swizzle, "matrix").matrix(n), marked, names, asked)
 
@@ -428,13 +443,13 @@ def _draw_atoms(shape: tuple[int, int], bits: int, swizzle: Swizzle | None, acce
 
 
 PICTURES: dict[str, Callable[..., Any]] = {
-    "layout": _draw_layout,
     "lines": _draw_lines,
     "masks": _draw_masks,
-    "matrix": _draw_matrix,
     "access": _draw_access,
     "atoms": _draw_atoms,
+    "xor": _draw_xor,
 }
+ON_ANY_BANKS: dict[str, Callable[..., Any]] = {"layout": _draw_layout, "matrix": _draw_matrix}  # of toy GPUs too
 
 
 # --- shared -----------------------------------------------------------------------------------------------------
@@ -505,11 +520,13 @@ def _smem(shape: tuple[int, int], bits: int, swizzle: Swizzle | None) -> Any:
     return SmemLayout(Layout(shape, (shape[1], 1)), in_bytes, bits)
 
 
-def _first_phase(shape: tuple[int, int], bits: int, access: Pattern) -> tuple[list[tuple[int, int]], str | None]:
+def _first_phase(
+    shape: tuple[int, int], bits: int, access: Pattern, banks: int
+) -> tuple[list[tuple[int, int]], str | None]:
     """The (row, column) that an access asks for in its first phase at the tile's corner; a title if there are more."""
     from cookbook.solve.design import Banks, phases_in
 
-    phases, count = phases_in(shape, bits, access, Banks())
+    phases, count = phases_in(shape, bits, access, Banks(banks))
     cells = [divmod(offset, shape[1]) for offset in dict.fromkeys(phases[0].tolist())]
     return cells, f"the first of {count} phases of {access} is marked" if count > 1 else None
 

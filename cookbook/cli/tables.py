@@ -9,6 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from rich.console import Group
+
     from cookbook.check.levels import Level, Report
     from cookbook.measure.doctor import Diagnosis
     from cookbook.measure.freshness import Verdict
@@ -28,6 +30,9 @@ COLOURS = {
 }
 
 
+_WIDTHS = (11, 8, 30, 23)  # of the columns of `in_short`: 78 with what is between them
+
+
 def coloured(status: str) -> str:
     """A status in the colour that it has in every table."""
     return f"[{COLOURS[status]}]{status}[/]"
@@ -42,7 +47,7 @@ def of_recipes(recipes: Iterable[Recipe]) -> Table:
 
 
 def of_reports(reports: Iterable[Report]) -> Table:
-    """`cookbook check`: one line per recipe and level, lines that say the same made one."""
+    """`cookbook check --details`: one line per recipe and level, lines that say the same made one."""
     from cookbook.publish.words import describe
 
     table = _table("recipe", "level", "of", "status", "figures")
@@ -56,6 +61,52 @@ def of_reports(reports: Iterable[Report]) -> Table:
             name = f"[bold]{report.recipe}[/]" if row == 0 else ""
             table.add_row(name, level, _of(levels), coloured(status), escape(words))
     return table
+
+
+def in_short(reports: Iterable[Report]) -> Group:
+    """`cookbook check`: a line a level under the recipe's name, so that two recipes fit a screen; of a level that
+    failed, why."""
+    from rich.console import Group
+
+    parts: list[Any] = []
+    for report in reports:
+        table = Table(box=None, show_header=False, pad_edge=False)
+        for width in _WIDTHS:
+            table.add_column(min_width=width, overflow="fold")
+        alike: dict[tuple[str, str], list[Level]] = {}
+        for level in report.levels:
+            alike.setdefault((level.level, level.status), []).append(level)
+        for (level, status), levels in alike.items():
+            table.add_row(f"  {level}", coloured(status), escape(_counted(levels)), escape(_where(levels)))
+        parts += [f"[bold]{report.recipe}[/]", table]
+    return Group(*parts)
+
+
+def _counted(levels: list[Level]) -> str:
+    """How many targets, variants, majors, dtypes and shapes these levels are of, a single one by its name; of those
+    that failed, which and why."""
+    if levels[0].status == "failed":
+        return "\n".join(f"{_of([level])}: {level.reason}" for level in levels)
+    said = []
+    for what in ("target", "variant", "majors", "dtype", "shape"):
+        found = {getattr(level, what) for level in levels} - {None}
+        if what == "target":
+            found = {one for several in found for one in several.split("/")}
+        if len(found) == 1:
+            (only,) = found
+            said.append("x".join(map(str, only)) if what == "shape" else only)
+        elif found:
+            said.append(f"{len(found)} {what}" + ("" if what == "majors" else "s"))
+    return ", ".join(said)
+
+
+def _where(levels: list[Level]) -> str:
+    """The devices and the last day of what was recorded; why of what was not checked."""
+    if levels[0].status == "not checked":
+        return "; ".join(dict.fromkeys(level.reason for level in levels))
+    devices = sorted({level.device for level in levels if level.device})
+    last = max((level.date.split()[0] for level in levels if level.date), default=None)
+    return ", ".join([*devices, *([last] if last else [])]) or "this machine"
 
 
 def of_records(records: Iterable[dict[str, Any]], is_stale: Any) -> Table:

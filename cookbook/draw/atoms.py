@@ -19,6 +19,7 @@ __all__ = ["atom_orders", "atom_tiling"]
 
 _W, _H = 46.0, 32.0
 _MAX_LINES = 16
+_BESIDE = 8 * 30.0 + 56.0  # what a tile takes on the left of its lines
 
 
 class _Chunks(NamedTuple):
@@ -43,9 +44,28 @@ def _first_element(chunks: _Chunks, chunk: int) -> tuple[int, int]:
     return (along * chunks.elements, other) if chunks.mode == 0 else (other, along * chunks.elements)
 
 
-def _panel(name: str, layout: SmemLayout, left: float, top: float) -> tuple[list[str], float]:
-    """One layout's lines of memory; returns its height too."""
+_TILE_W, _TILE_H = 30.0, 24.0  # of a chunk of the tile as it lies in global memory
+
+
+def _global_tile(chunks: _Chunks, left: float, top: float) -> list[str]:
+    """The tile as it lies in a matrix: a row of cells for each contiguous row, its chunks numbered and coloured."""
+    rows, cols = chunks.starts.shape
+    parts = [svg.text(left, top - 26, "in the matrix", 12, "ink", "start", bold=True)]
+    for r in range(rows):
+        parts.append(svg.text(left - 8, top + (r + 0.5) * _TILE_H, r, 10, "soft", "end"))
+        for c in range(cols):
+            place = (left + c * _TILE_W, top + r * _TILE_H, _TILE_W, _TILE_H, r * cols + c)
+            parts.append(svg.cell(*place, svg.GROUPS[c % len(svg.GROUPS)], size=11, tile_row=r, tile_col=c))
+    return parts
+
+
+def _panel(name: str, layout: SmemLayout, left: float, top: float, tile: bool) -> tuple[list[str], float]:
+    """One layout's lines of memory, with the tile on their left if asked for; returns the height too."""
     chunks = _chunks(name, layout)
+    if tile and max(chunks.starts.shape[1], len(chunks.starts) // 2) > 8:
+        raise ValueError(f"tiles: got {name} of {chunks.starts.shape} chunks; needed at most 16 rows of 8")
+    before = _global_tile(chunks, left, top) if tile else []
+    left += _BESIDE if tile else 0
     lines = chunk_by_slot(chunks.starts)
     if len(lines) > _MAX_LINES:
         raise ValueError(f"layouts: got {len(lines)} lines of 128 bytes for {name}; needed at most {_MAX_LINES}")
@@ -56,7 +76,7 @@ def _panel(name: str, layout: SmemLayout, left: float, top: float) -> tuple[list
         parts.append(svg.text(left - 8, y + _H / 2, r, 10, "soft", "end"))
         for slot, chunk in enumerate(line):
             parts.append(_chunk_cell(chunks, name, chunk, (r, slot), left + slot * _W, y))
-    return parts, len(lines) * _H
+    return [*before, *parts], max(len(lines) * _H, len(chunks.starts) * _TILE_H if tile else 0)
 
 
 def _chunk_cell(chunks: _Chunks, name: str, chunk: int, place: tuple[int, int], x: float, y: float) -> str:
@@ -72,7 +92,9 @@ def _chunk_cell(chunks: _Chunks, name: str, chunk: int, place: tuple[int, int], 
 
 
 @checked
-def atom_orders(layouts: Mapping[str, SmemLayout], columns: int = 2, title: str | None = None) -> svg.Picture:
+def atom_orders(
+    layouts: Mapping[str, SmemLayout], columns: int = 2, title: str | None = None, tiles: bool = False
+) -> svg.Picture:
     """What each 128-byte line of shared memory holds, for several small layouts side by side.
 
     A row is a 128-byte line, a column one of its eight 16-byte slots. A cell says which chunk of the tile lies there
@@ -83,18 +105,21 @@ def atom_orders(layouts: Mapping[str, SmemLayout], columns: int = 2, title: str 
         layouts: by name, each of at most 16 lines that keeps 16 bytes together; for the atoms, `(M, K)`.
         columns: how many panels stand side by side.
         title: a title of your own.
+        tiles: whether to draw each tile too, as it lies in a matrix, on the left of its lines; 8 chunks to a row at
+            most.
     """
     if not layouts:
         raise ValueError("layouts: got none; needed at least one")
     integer("columns", columns, at_least=1, at_most=64)
     names, parts, top, tallest = list(layouts), [], 112.0, 0.0
+    across = PER_LINE * _W + 56 + (_BESIDE if tiles else 0)
     for i, name in enumerate(names):
         column = i % columns
         if i and not column:
             top, tallest = top + tallest + 58, 0.0
-        drawn, height = _panel(name, layouts[name], 40.0 + column * (PER_LINE * _W + 56), top)
+        drawn, height = _panel(name, layouts[name], 40.0 + column * across, top, tiles)
         parts, tallest = parts + drawn, max(tallest, height)
-    width = 40 + min(columns, len(names)) * (PER_LINE * _W + 56) - 40
+    width = min(columns, len(names)) * across
     notes = {44: "rows: 128-byte lines; columns: 16-byte slots", 60: "cell: chunk number, then its first element"}
     description = f"What the lines of shared memory hold under {', '.join(names)}."
     return svg.picture(width, top + tallest + 18, title or "Chunk orders", description, parts, notes)

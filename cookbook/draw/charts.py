@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
@@ -54,10 +55,18 @@ def _check(bars: Iterable[Bar]) -> list[Bar]:
     return checked
 
 
-def _colours(bars: list[Bar], highlight: str | None) -> Mapping[str | None, str]:
-    """The highlighted name gets the strong colour, the others the rest in order of appearance."""
-    others = dict.fromkeys(bar.name for bar in bars if bar.name != highlight)
-    return {highlight: svg.GROUPS[1], **dict(zip(others, svg.GROUPS[:1] + svg.GROUPS[2:], strict=False))}
+def _given(colours: Mapping[str, str] | None) -> dict[str, str]:
+    """`colours`, each of them a colour: they are written into the document as they are."""
+    for name, colour in (colours or {}).items():
+        if not re.fullmatch(r"#[0-9a-fA-F]{6}", colour):
+            raise ValueError(f"colours: got {colour!r} for {name!r}; needed #rrggbb, six hexadecimal digits")
+    return dict(colours or {})
+
+
+def _colours(bars: list[Bar], highlight: str | None, given: dict[str, str]) -> Mapping[str | None, str]:
+    """The highlighted name gets the strong colour, the others the rest in order of appearance; `given` goes first."""
+    others = dict.fromkeys(bar.name for bar in bars if bar.name not in (highlight, *given))
+    return {highlight: svg.GROUPS[1], **dict(zip(others, svg.GROUPS[:1] + svg.GROUPS[2:], strict=False)), **given}
 
 
 def _bar(bar: Bar, x: float, y: float, per_unit: float, colour: str, note: str) -> str:
@@ -83,6 +92,7 @@ def bar_chart(
     highlight: str | None = "ours",
     ratios: bool = True,
     meaning: str = "longer is faster; line: min to max",
+    colours: Mapping[str, str] | None = None,
 ) -> svg.Picture:
     """Horizontal bars, grouped, all on one scale that starts at zero.
 
@@ -94,9 +104,10 @@ def bar_chart(
         ratios: whether the other bars of a group also say, in brackets, the highlighted one's value over theirs: above
             1 ours is faster.
         meaning: what the lengths mean.
+        colours: by name, "#rrggbb", for bars that have the same colour in every chart; the others take what is left.
     """
     bars = _check(bars)
-    colours = _colours(bars, highlight)
+    filled = _colours(bars, highlight, _given(colours))
     ours = {bar.group: bar.value for bar in bars if bar.name == highlight and ratios}
     top = max(max(bar.value, bar.high or 0) for bar in bars) or 1.0
     left = max(svg.text_width(bar.name) for bar in bars) + 34
@@ -111,7 +122,7 @@ def bar_chart(
             note = f"{bar.value:.4g}"
             if bar.name != highlight and bar.group in ours and bar.value:
                 note, compared = f"{note} ({ours[bar.group] / bar.value:.2f})", True
-        parts.append(_bar(bar, left, y, _SCALE / top, colours.get(bar.name, svg.GROUPS[-1]), note))
+        parts.append(_bar(bar, left, y, _SCALE / top, filled.get(bar.name, svg.GROUPS[-1]), note))
         y += _H
     described = "; ".join(f"{bar.group}, {bar.name}: {bar.value:.4g} {unit}" for bar in bars)
     brackets = f"; in brackets: {highlight} / it" if compared else ""
@@ -195,6 +206,7 @@ def line_chart(
     title: str = "Measured",
     x_title: str = "size",
     limit: str | None = "ceiling",
+    colours: Mapping[str, str] | None = None,
 ) -> svg.Picture:
     """Lines over sizes. x is logarithmic, to the base of 2; y begins at zero.
 
@@ -206,10 +218,11 @@ def line_chart(
         title: the picture's title; say the device here.
         x_title: what x is.
         limit: the name of the line that bounds the others; it is grey.
+        colours: by name, "#rrggbb", for lines that have the same colour in every chart; the others take what is left.
     """
-    found = _points(lines)
-    others = iter(LINES)
-    colours = {name: "soft" if name == limit else next(others, "soft") for name in found}
+    found, given = _points(lines), _given(colours)
+    others = (colour for colour in LINES if colour not in given.values())
+    drawn = {name: given.get(name) or ("soft" if name == limit else next(others, "soft")) for name in found}
     everything = [p for points in found.values() for p in points]
     ticks, sizes = _ticks(max(max(p.y, p.high or 0) for p in everything) or 1.0), sorted({p.x for p in everything})
     left, top, first = 64.0, 66.0, math.log2(sizes[0])
@@ -225,10 +238,10 @@ def line_chart(
     parts += [svg.text(x, top + _HIGH + 16, f"{size:g}", 12, "soft") for size, x in _labelled(sizes, places)]
     parts.append(svg.text(left + _WIDE / 2, top + _HIGH + 38, x_title, 12, "soft"))
     for name, points in reversed(found.items()):  # ours on top
-        parts.append(svg.group(_line(points, sizes, at, colours[name]), line=name))
+        parts.append(svg.group(_line(points, sizes, at, drawn[name]), line=name))
     ends = {name: at(points[-1].x, points[-1].y)[1] for name, points in found.items()}
     for name, y in zip(found, _apart(list(ends.values())), strict=True):
-        parts.append(svg.rect(left + _WIDE + 14, y - 5, 10, 10, colours[name]))
+        parts.append(svg.rect(left + _WIDE + 14, y - 5, 10, 10, drawn[name]))
         parts.append(svg.text(left + _WIDE + 30, y, name, 12, "ink", "start", bold=name == next(iter(found))))
     width = left + _WIDE + 30 + max(svg.text_width(name) for name in found) + 24
     said = "; ".join(f"{name}: " + ", ".join(f"{p.y:.4g} at {p.x:g}" for p in pts) for name, pts in found.items())

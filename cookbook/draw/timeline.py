@@ -6,10 +6,12 @@ from typing import Any, NamedTuple
 
 from cookbook.arguments import checked, integer
 from cookbook.draw import svg
+from cookbook.draw.charts import Bar, bar_chart
+from cookbook.draw.lanes import Span, lanes
 
 MOST = 10_000  # k tiles, stages, units of time
 
-__all__ = ["Step", "pipeline", "schedule"]
+__all__ = ["Step", "barriers", "pipeline", "schedule", "stages_chart"]
 
 
 class Step(NamedTuple):
@@ -87,3 +89,62 @@ def pipeline(
     description = f"{k_tiles} k tiles through {stages} stages; a load takes {load_time} units, the math {math_time}."
     title = title or f"{stages} stages, {k_tiles} k tiles (chosen time units)"
     return svg.picture(left + end * unit + 16, y_math + h + 38, title, description, parts, notes)
+
+
+@checked
+def barriers(
+    stages: int, k_tiles: int, load_time: int = 3, math_time: int = 1, title: str | None = None
+) -> svg.Picture:
+    """Producer and consumer with the two barriers of each stage, over time.
+
+    The producer waits for a stage's *empty* barrier, then issues its load: TMA's bytes complete the *full* barrier. The
+    consumer waits for *full*, multiplies, and arrives at *empty*. The time units are chosen, not measured.
+
+    Takes what `schedule` takes, and a title of your own; at most 8 stages and 24 tiles.
+    """
+    steps = schedule(stages, k_tiles, load_time, math_time)
+    if k_tiles > 24 or stages > 8:
+        raise ValueError(f"stages, k_tiles: got {stages}, {k_tiles}; needed at most 8 and 24 to be readable")
+    producer, consumer, issued, multiplied = list[Span](), list[Span](), 0, 0
+    rows: dict[str, list[Span]] = {"producer": producer, "consumer": consumer, "": []}
+    rows |= {f"stage {stage}": [] for stage in range(stages)}
+    for s in steps:
+        if s.load_start > issued:
+            producer.append(Span(issued, s.load_start, f"empty {s.stage}?", "waits at a barrier"))
+        producer.append(Span(s.load_start, s.load_start + 1, f"{s.tile}", "issues a load"))
+        if s.math_start > multiplied:
+            consumer.append(Span(multiplied, s.math_start, f"full {s.stage}?", "waits at a barrier"))
+        consumer.append(Span(s.math_start, s.math_end, f"{s.tile}", "multiplies"))
+        issued, multiplied = s.load_start + 1, s.math_end
+        stage = rows[f"stage {s.stage}"]
+        stage.append(Span(s.load_start, s.load_end, f"{s.tile} arrives", "bytes arrive: full is pending"))
+        if s.math_start > s.load_end:
+            stage.append(Span(s.load_end, s.math_start, "full", "full, and not read yet"))
+        stage.append(Span(s.math_start, s.math_end, f"{s.tile}", "multiplies"))
+    title = title or f"{stages} stages and their barriers, {k_tiles} k-tiles"
+    note = "numbers: k-tiles; a stage is empty in its gaps; chosen time units"
+    return lanes(rows, title, "units", note)
+
+
+@checked
+def stages_chart(
+    k_tiles: int = 32, load_time: int = 6, math_time: int = 2, most: int = 6, title: str | None = None
+) -> svg.Picture:
+    """How long `k_tiles` k-tiles take with 1 to `most` stages, as `schedule` predicts it, in chosen time units.
+
+    More stages help until the math never waits; from there on they cost shared memory and bring nothing.
+
+    Args:
+        k_tiles, load_time, math_time: as `schedule` has them.
+        most: the largest number of stages, 1 to 12.
+        title: a title of your own.
+    """
+    integer("most", most, at_least=1, at_most=12)
+    ends = [schedule(stages, k_tiles, load_time, math_time)[-1].math_end for stages in range(1, most + 1)]
+    named = [f"{stages} stage{'s' if stages > 1 else ''}" for stages in range(1, most + 1)]
+    heading = f"{k_tiles} k-tiles; a load takes {load_time} units, the math {math_time}"
+    bars = [Bar(heading, name, end) for name, end in zip(named, ends, strict=True)]
+    bars.append(Bar(heading, "math alone", k_tiles * math_time))
+    return bar_chart(
+        bars, "time units", title or "Stages against time, predicted", "math alone", False, "shorter is faster"
+    )

@@ -11,7 +11,7 @@ from itertools import product
 
 from cookbook.check import transpose
 from cookbook.check.ran import Shape
-from cookbook.measure import peers, records, studies
+from cookbook.measure import limits, peers, records, studies
 from cookbook.measure.contest import MIN_ROUNDS, ROUNDS, record_of, time_contest
 from cookbook.recipe import catalog
 from cookbook.recipe.formats import FORMATS
@@ -84,12 +84,13 @@ def bench(
             words = (recipe.name, recipe.told_apart(which), dtype, "x".join(map(str, shape)))
             on_progress("timed " + " ".join(word for word in words if word))
             contest = peers.contest_of(recipe, shape, dtype, which, quack, own)
-            timed = time_contest(contest, rounds)
+            with limits.watched() as gpu:
+                timed = time_contest(contest, rounds)
             plain = recipe.kind == "gemm" and not recipe.operands
             costs = peers.host_costs(recipe.name, dtype, which, quack) if plain else {}
             for who, cost in costs.items():
                 timed[who] = timed.get(who, {}) | cost
-            made.append(record_of(recipe.name, contest, shape, dtype, timed))
+            made.append(record_of(recipe.name, contest, shape, dtype, timed) | {"gpu": gpu})
     return made
 
 

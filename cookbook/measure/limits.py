@@ -22,7 +22,8 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from cookbook.check import counted, ran
@@ -112,6 +113,22 @@ class Sampler:
     def between(self, start: float, stop: float) -> list[dict[str, float]]:
         """The samples that were read between two times of `time.monotonic`."""
         return [values for at, values in list(self.samples) if start <= at <= stop]
+
+
+@contextmanager
+def watched() -> Iterator[dict[str, Any]]:
+    """A dict that is filled when the `with` is over: the medians of this GPU's clock and power meanwhile, or under
+    "reason" why there are none."""
+    found: dict[str, Any] = {}
+    sampler: Sampler | None = None
+    with ExitStack() as stack:
+        try:
+            sampler = stack.enter_context(Sampler(gpu_id()))
+        except Unmeasurable as error:
+            found["reason"] = str(error)
+        yield found
+    if sampler is not None:
+        found |= medians([values for _, values in sampler.samples])
 
 
 def _query(fields: Iterable[str]) -> str:

@@ -29,6 +29,9 @@ probes it is results/<device>/probes/<suite>.json. A record holds
                   figures as a variant's, without ncu's
     config        the recipe's configuration
     distribution  of the inputs, e.g. "normal(0, 1)"
+    gpu           for "timed": the medians of clock_mhz and power_w while variants and peers ran, capped (the share of
+                  the time in which the clock was lowered for power), power_limit_w and max_clock_mhz, as nvidia-smi
+                  says them; or the reason why there are none. Older records have none
     date          UTC, to the minute
     driver        NVIDIA's driver
     versions      of python, torch, cuda, nvidia-cutlass-dsl, apache-tvm-ffi, quack-kernels
@@ -63,8 +66,8 @@ KNOWN = (*LEVELS, PROBED, CEILING, LIMITS)
 Record = dict[str, Any]
 # The fields of a record in a file, in their order: what was measured, then of what.
 FIELDS = (
-    "level", "dtype", "shape", "majors", "status", "figures", "peers", "config", "distribution", "date", "driver",
-    "versions", "target", "code", "of", "host", "model", "kernels",
+    "level", "dtype", "shape", "majors", "status", "figures", "peers", "config", "distribution", "gpu", "date",
+    "driver", "versions", "target", "code", "of", "host", "model", "kernels",
 )  # fmt: skip
 WIDTH = 120  # of a line of a file
 
@@ -184,13 +187,14 @@ def merge(old: Iterable[Record], new: Iterable[Record]) -> list[Record]:
     return [kept[k] for k in sorted(kept)]
 
 
-def read(root: Path | None = None) -> list[Record]:
-    """Every record of every device.
+def read(root: Path | None = None, name: str | None = None) -> list[Record]:
+    """The records of every device, of one recipe or of all.
 
     Raises:
         ValueError: a file is not what this module writes; the message names it.
     """
-    return [record for file in sorted((root or results_root()).glob("*/*/*.json")) for record in _read(file)]
+    files = sorted((root or results_root()).glob(f"*/{name or '*/*'}.json"))
+    return [record for file in files for record in _read(file)]
 
 
 def _read(file: Path) -> list[Record]:
@@ -305,7 +309,7 @@ def figures_of(record: Record) -> Record:
 
 def stale(name: str | None = None, root: Path | None = None) -> list[Record]:
     """The stale records, of one recipe or of all; one whose times of the host alone are stale is none of them."""
-    return [r for r in read(root) if name in (None, r["recipe"]) and is_stale(r)]
+    return [r for r in read(root, name) if is_stale(r)]
 
 
 def select(
@@ -317,5 +321,5 @@ def select(
         dtype: only these; all if left out.
         majors: likewise.
     """
-    wanted = [r for r in read(root) if (r["recipe"], r["level"]) == (name, level)]
+    wanted = [r for r in read(root, name) if r["level"] == level]
     return [r for r in wanted if dtype in (None, r["dtype"]) and majors in (None, r.get("majors"))]

@@ -6,6 +6,9 @@ import re
 
 from cookbook.measure.records import Record
 
+LEAST_TEXT = 9.5  # pixels: what is smaller cannot be read on a phone
+_TEXT_SIZES, _WIDTH = re.compile(r'font-size="([\d.]+)"'), re.compile(r'<svg[^>]*? width="([\d.]+)"')
+
 NOT_MEASURED, NOT_MEASURED_ON_A_GPU = "*Not measured yet.*", "*Not measured on a GPU yet.*"
 
 
@@ -22,8 +25,14 @@ def fence(content: str, language: str) -> str:
 
 
 def figure(svg: str) -> str:
-    """An SVG document as one block of HTML: markdown must see no blank line in it."""
-    return '<figure class="picture">' + re.sub(r"\s*\n\s*", " ", svg.strip()) + "</figure>"
+    """An SVG document as one block of HTML: markdown must see no blank line in it.
+
+    `--least` is the width in pixels at which its smallest text is LEAST_TEXT high: on a screen that is narrower the
+    figure scrolls in its own box and does not shrink."""
+    flat = re.sub(r"\s*\n\s*", " ", svg.strip())
+    sizes, width = _TEXT_SIZES.findall(flat), _WIDTH.match(flat)
+    least = f' style="--least:{float(width[1]) * LEAST_TEXT / min(map(float, sizes)):.0f}px"' if sizes and width else ""
+    return f'<figure class="picture"{least}>{flat}</figure>'
 
 
 def circumstances(found: list[Record]) -> str:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from cookbook.measure import ceilings, limits, records
@@ -14,10 +15,11 @@ from cookbook.measure.records import Record
 from cookbook.publish.markdown import NOT_MEASURED, circumstances, table
 from cookbook.recipe import catalog
 
-__all__ = ["beside_tn", "checked_table", "limits_table", "results_table", "table"]
+__all__ = ["beside_tn", "checked_table", "limits_table", "results_table", "sources_list", "table"]
 
 PEERS = (TORCH, QUACK, ceilings.PEER, COPY, TORCH_TRANSPOSE)
 MANY = 8  # more of a recipe's own variants than this have a table to themselves, and no bars
+FEW_ROWS = 64  # of C, or columns: what takes time is reading the other operand, so that a rate of work says little
 
 
 def results_table(name: str, root: Path | None = None) -> str:
@@ -71,6 +73,11 @@ def checked_table(name: str, root: Path | None = None) -> str:
     return table(["level", "recorded", "on", "date"], rows, right=4)
 
 
+def sources_list(name: str) -> str:
+    """What a recipe's page names as its sources, as a markdown list of links; "" if it names none."""
+    return "\n".join(f"* [{source.title}]({source.url})" for source in catalog.find(name).sources)
+
+
 def _checked_row(level: str, found: list[Record]) -> list[str]:
     current = [r for r in found if not records.is_stale(r)]
     if not current:
@@ -88,6 +95,11 @@ def shape_of(record: Record) -> str:
     return " x ".join(map(str, record["shape"])) if record["shape"] else "many shapes"
 
 
+def is_of_few_rows(shape: Sequence[int]) -> bool:
+    """Whether this is a product whose C has so few rows, or columns, that time says more than TFLOP/s."""
+    return len(shape) == 3 and min(shape[:2]) <= FEW_ROWS
+
+
 def peer_names(timed: list[Record]) -> tuple[list[str], list[str]]:
     """Who was timed against ours: (what stands in the table of ours, a recipe's own variants if they are many)."""
     names = list(dict.fromkeys(name for record in timed for name in record["peers"]))
@@ -102,10 +114,20 @@ def _timed_of(record: Record, majors: bool) -> list[str]:
 def _timed_row(record: Record, peers: list[str], majors: bool) -> list[str]:
     ours, key, row = record["figures"], rate_of(record)[0], _timed_of(record, majors)
     row += [f"{ours['median_ms']:.4g} ({ours['min_ms']:.4g} to {ours['max_ms']:.4g})", f"{ours[key]:.0f}"]
-    for name in peers:
-        peer = record["peers"].get(name)
-        row.append(f"{peer[key]:.0f} ({peer['ratio']:.3f})" if peer else "not timed")
-    return row
+    return row + [_peer_cell(record, name, f"{{{key}:.0f}}") for name in peers]
+
+
+def _peer_cell(record: Record, name: str, figure: str) -> str:
+    """A peer's figure, and its time over ours in brackets."""
+    peer = record["peers"].get(name)
+    return f"{figure.format_map(peer)} ({peer['ratio']:.3f})" if peer else "not timed"
+
+
+def _few_rows_row(record: Record, peers: list[str], majors: bool) -> list[str]:
+    in_us = {who: {"us": 1000 * f["median_ms"], "ratio": f["ratio"]} for who, f in record["peers"].items()}
+    ours = (1000 * record["figures"][key] for key in ("median_ms", "min_ms", "max_ms"))
+    row = [*_timed_of(record, majors), "{:.2f} ({:.2f} to {:.2f})".format(*ours)]
+    return row + [_peer_cell({"peers": in_us}, name, "{us:.2f}") for name in peers]
 
 
 def rate_of(record: Record) -> tuple[str, str]:
@@ -117,16 +139,23 @@ def _timed_tables(timed: list[Record]) -> str:
     peers, own = peer_names(timed)
     unit, sizes = rate_of(timed[0])[1], "M x N x K"[: 4 * len(timed[0]["shape"]) - 3]
     majors = any(record.get("majors") for record in timed)  # else they go without saying
-    header = [sizes, *(["majors"] if majors else []), "dtype", "ours, ms (min to max)", f"ours, {unit}"]
-    header += [f"{name}, {unit} (speed-up of ours)" for name in peers]
+    about = [sizes, *(["majors"] if majors else []), "dtype"]
     timed = sorted(timed, key=lambda r: (r["dtype"], math.prod(r["shape"]), r["shape"], r.get("majors", "")))
-    of = len(_timed_of(timed[0], majors))
-    shown = table(header, [_timed_row(record, peers, majors) for record in timed], right=of)
-    several = [record for record in timed if record["peers"].keys() & set(own)]
-    if several:
+    few = [record for record in timed if is_of_few_rows(record["shape"])]
+    shown = []
+    if rest := [record for record in timed if record not in few]:
+        header = ["ours, ms (min to max)", f"ours, {unit}", *(f"{name}, {unit} (speed-up of ours)" for name in peers)]
+        shown.append(table([*about, *header], [_timed_row(r, peers, majors) for r in rest], right=len(about)))
+    if few:
+        header = ["ours, µs (min to max)", *(f"{name}, µs (speed-up of ours)" for name in peers)]
+        shown += [
+            f"Products of {FEW_ROWS} rows or fewer, in microseconds:",
+            table([*about, *header], [_few_rows_row(r, peers, majors) for r in few], right=len(about)),
+        ]
+    if several := [record for record in timed if record["peers"].keys() & set(own)]:
         rows = [_timed_of(record, majors) + _variants_row(record, own) for record in several]
-        shown += f"\n\nEach variant by name, {unit}:\n\n{table([*header[:of], *own], rows, right=of)}"
-    return shown
+        shown += [f"Each variant by name, {unit}:", table([*about, *own], rows, right=len(about))]
+    return "\n\n".join(shown)
 
 
 def _variants_row(record: Record, own: list[str]) -> list[str]:

@@ -36,6 +36,13 @@ class UnknownRecipe(LookupError):
     """No recipe has the name that was asked for."""
 
 
+class Source(NamedTuple):
+    """A text that a recipe's page names at its end: a section of the PTX ISA, an article, an issue."""
+
+    title: str
+    url: str  # https://...
+
+
 @dataclass(frozen=True)
 class Recipe:
     """What a recipe's front matter (the YAML key `jupyter.cookbook`) says about it."""
@@ -68,6 +75,7 @@ class Recipe:
     measures: str = ""  # what a study measures on a GPU, one of MEASURES; "" if nothing
     # of a study that measures ceilings: instruction -> the class that its module has for it
     ceiling_of: dict[str, str] = field(default_factory=dict)
+    sources: tuple[Source, ...] = ()  # `[{title: ..., url: ...}, ...]`: what its page ends with
 
     def instructions_for(self, target: str, majors: str = operand_majors.DEFAULT) -> tuple[str, ...]:
         """The SASS mnemonic prefixes that a cubin for `target` and operands of these majors must hold."""
@@ -210,6 +218,7 @@ def _described(name: str, file: Path, described: dict[str, Any]) -> Recipe:
         known_formats = ", ".join(formats.FORMATS)
         raise CatalogError(f"{file}: operands: got {described['operands']!r}; needed one of {known_formats}, of a gemm")
     described["fitted"] = tuple(described.get("fitted") or ())
+    described["sources"] = _sources(file, described.get("sources", []))
     described["majors"] = _majors(file, kind, described)
     described["bench_shapes"] = _bench_shapes(file, kind, described)
     _check_compared(name, file, kind, described.get("compared_with"))
@@ -241,6 +250,16 @@ def _bench_shapes(file: Path, kind: str, described: dict[str, Any]) -> tuple[tup
     if not right or any(type(x) is not int or x < 1 for shape in found for x in shape) or (found and not extents):
         raise CatalogError(f"{file}: bench_shapes: got {found}; needed {needs}")
     return tuple(tuple(shape) for shape in found)
+
+
+def _sources(file: Path, given: Any) -> tuple[Source, ...]:
+    entries = given if isinstance(given, list) else [given]
+    for entry in entries:
+        right = isinstance(entry, dict) and set(entry) == {"title", "url"} and all(entry.values())
+        if not right or not re.fullmatch(r"https://\S+", str(entry["url"])):
+            needed = "a list of {title: ..., url: https://...}"
+            raise CatalogError(f"{file}: sources: got {entry!r}; needed {needed}")
+    return tuple(Source(str(entry["title"]), entry["url"]) for entry in entries)
 
 
 def _check_compared(name: str, file: Path, kind: str, other: Any) -> None:

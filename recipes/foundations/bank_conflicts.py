@@ -21,6 +21,13 @@
 #     runs_on: sm_80+
 #     path: global -> rows of shared memory -> columns of shared memory -> global
 #     instructions: [STS, LDS, STG]
+#     sources:
+#       - title: "CUDA C++ Programming Guide, compute capabilities: shared memory and its banks"
+#         url: "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#compute-capabilities"
+#       - title: "Nsight Compute, metrics: what a wavefront is"
+#         url: "https://docs.nvidia.com/nsight-compute/ProfilingGuide/index.html#metrics-decoder"
+#       - title: "CUTLASS issue 1882, why conflicts in this simple layout?"
+#         url: https://github.com/NVIDIA/cutlass/issues/1882
 # ---
 
 # %% [markdown]

@@ -17,6 +17,13 @@
 #     order: 60
 #     kind: study
 #     path: shared memory -> ldmatrix -> registers -> mma.sync
+#     sources:
+#       - title: "PTX ISA, warp level matrix load: ldmatrix"
+#         url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-ldmatrix"
+#       - title: "PTX ISA, matrix fragments for mma.m16n8k8"
+#         url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-1688"
+#       - title: "CUTLASS, CuTe's MMA atoms"
+#         url: https://docs.nvidia.com/cutlass/latest/media/docs/cpp/cute/0t_mma_atom.html
 # ---
 
 # %% [markdown]

@@ -22,6 +22,13 @@
 #     path: "%smid -> global"
 #     instructions:
 #       sm_90a: [CS2R, STG.E]
+#     sources:
+#       - title: "Nsight Compute, the memory chart and its units"
+#         url: "https://docs.nvidia.com/nsight-compute/ProfilingGuide/index.html#memory-chart"
+#       - title: "PTX ISA, special registers: %smid"
+#         url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#special-registers-smid"
+#       - title: "CUDA C++ Programming Guide, thread block clusters"
+#         url: "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#thread-block-clusters"
 # ---
 
 # %% [markdown]

@@ -17,6 +17,13 @@
 #     order: 70
 #     kind: study
 #     path: layout -> matrix descriptor -> tensor core
+#     sources:
+#       - title: "PTX ISA, wgmma: matrix descriptor format"
+#         url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-shared-memory-layout-matrix-descriptor"
+#       - title: "PTX ISA, tcgen05: shared memory descriptor"
+#         url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tcgen05-shared-memory-descriptor"
+#       - title: "CUTLASS issue 1396, atoms and the figures of the PTX ISA"
+#         url: https://github.com/NVIDIA/cutlass/issues/1396
 # ---
 
 # %% [markdown]

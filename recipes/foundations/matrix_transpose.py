@@ -22,6 +22,13 @@
 #     dtypes: [float32, bfloat16]
 #     path: rows of x -> shared memory -> columns of x, the rows of y
 #     instructions: [LDS, STS]
+#     sources:
+#       - title: "NVIDIA, An Efficient Matrix Transpose in CUDA C/C++: padding"
+#         url: https://developer.nvidia.com/blog/efficient-matrix-transpose-cuda-cc/
+#       - title: "Colfax, Tutorial: Matrix Transpose in CUTLASS"
+#         url: https://research.colfax-intl.com/tutorial-matrix-transpose-in-cutlass/
+#       - title: "PTX ISA, tensors: swizzling modes"
+#         url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tensor-swizzling-modes"
 # ---
 
 # %% [markdown]

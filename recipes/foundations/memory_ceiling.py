@@ -23,6 +23,11 @@
 #     instructions:
 #       all: [LDG.E.128, STG.E.128, LDS, LDS.64, LDS.128]
 #       sm_90a: [UBLKCP.S.G, UBLKCP.G.S]
+#     sources:
+#       - title: "PTX ISA, cp.async.bulk.tensor"
+#         url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-tensor"
+#       - title: "CUDA C++ Best Practices Guide, bandwidth"
+#         url: "https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#bandwidth"
 # ---
 
 # %% [markdown]

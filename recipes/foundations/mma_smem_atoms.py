@@ -17,6 +17,15 @@
 #     order: 50
 #     kind: study
 #     path: tile -> atom -> swizzled shared memory
+#     sources:
+#       - title: "PTX ISA, asynchronous warpgroup level: shared-memory matrix layout"
+#         url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-shared-memory-layout"
+#       - title: "PTX ISA, tensors: swizzling modes"
+#         url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tensor-swizzling-modes"
+#       - title: "Yifan Yang, Tensor Core MMA Swizzle Layout"
+#         url: https://yang-yifan.github.io/blogs/mma_swizzle/mma_swizzle.html
+#       - title: "CUTLASS issue 1364, the logic of SmemLayoutAtom"
+#         url: https://github.com/NVIDIA/cutlass/issues/1364
 # ---
 
 # %% [markdown]

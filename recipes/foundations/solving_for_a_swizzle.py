@@ -17,6 +17,13 @@
 #     order: 40
 #     kind: study
 #     path: accesses -> bit vectors -> bank map -> swizzle, or a proof
+#     sources:
+#       - title: "melonedo, algebraic-layouts (Chinese): swizzles as linear maps, and the examples on 8 banks"
+#         url: https://github.com/melonedo/algebraic-layouts
+#       - title: "Triton, linear layouts"
+#         url: https://arxiv.org/abs/2505.23819
+#       - title: "One Bit Off: a swizzle that misses by one bit"
+#         url: https://www.zzzdavid.tech/one-bit-off.html
 # ---
 
 # %% [markdown]

@@ -21,6 +21,15 @@
 #     runs_on: sm_80+
 #     path: global -> 16-byte pieces in swizzled rows -> 16-byte pieces of columns -> global
 #     instructions: [LDG.E.128, STS.128, LDS.128, STG.E.128]
+#     sources:
+#       - title: "reed, CuTe's Swizzle (Chinese): B, M and S on one picture"
+#         url: https://zhuanlan.zhihu.com/p/671419093
+#       - title: "Lei Mao, CuTe Swizzle: vectors"
+#         url: https://leimao.github.io/blog/CuTe-Swizzle/
+#       - title: "CUTLASS, swizzle.hpp: the definition"
+#         url: https://github.com/NVIDIA/cutlass/blob/main/include/cute/swizzle.hpp
+#       - title: "CUTLASS issue 1038, two layouts: which swizzle?"
+#         url: https://github.com/NVIDIA/cutlass/issues/1038
 # ---
 
 # %% [markdown]

@@ -25,6 +25,13 @@
 #       all: [HMMA.16816.F32, HMMA.16816.F32.BF16, HMMA.16816.F16, HMMA.1688.F32]
 #       sm_90a: [HGMMA.64x64x16.F32.BF16, HGMMA.64x128x16.F32.BF16, HGMMA.64x256x16.F32.BF16, HGMMA.64x256x16.F32,
 #         QGMMA.64x256x32.F32.E4M3.E4M3]
+#     sources:
+#       - title: "PTX ISA, warp level matrix multiply-accumulate: mma"
+#         url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-mma"
+#       - title: "PTX ISA, wgmma.mma_async"
+#         url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions-wgmma-mma"
+#       - title: "CUTLASS, guidelines for measuring GEMM performance"
+#         url: https://github.com/NVIDIA/cutlass/blob/main/media/docs/cpp/gemm_performance_measurement_methodology_guidelines.md
 # ---
 
 # %% [markdown]

@@ -18,6 +18,13 @@
 #     kind: study
 #     measures: experiment
 #     path: global memory -> L2 -> the CTAs of one wave
+#     sources:
+#       - title: "CUTLASS issue 1017, how to understand block swizzling"
+#         url: https://github.com/NVIDIA/cutlass/issues/1017
+#       - title: "NVIDIA, Optimizing Compute Shaders for L2 Locality using Thread-Group ID Swizzling"
+#         url: https://developer.nvidia.com/blog/optimizing-compute-shaders-for-l2-locality-using-thread-group-id-swizzling/
+#       - title: "Triton's matmul tutorial: L2 cache optimizations"
+#         url: "https://triton-lang.org/main/getting-started/tutorials/03-matrix-multiplication.html#l2-cache-optimizations"
 # ---
 
 # %% [markdown]

@@ -21,6 +21,11 @@
 #     runs_on: sm_80+
 #     path: global -> swizzled rows of shared memory -> columns of shared memory -> global
 #     instructions: [STS, LDS, STG]
+#     sources:
+#       - title: "brod4910, Mythical CUDA: Data Swizzling, the toy GPU and the small tiles"
+#         url: https://github.com/brod4910/mythical-cuda
+#       - title: "wangyu.me, how a swizzle works (Chinese), to click on"
+#         url: https://wangyu.me/posts/cuda/swizzle/
 # ---
 
 # %% [markdown]

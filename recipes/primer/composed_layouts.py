@@ -14,6 +14,13 @@
 #     kind: study
 #     track: primer
 #     order: 40
+#     sources:
+#       - title: "CUTLASS issue 2634, a swizzle's unit: bytes or elements"
+#         url: https://github.com/NVIDIA/cutlass/issues/2634
+#       - title: "CUTLASS issue 2015, why 3, 4, 3?"
+#         url: https://github.com/NVIDIA/cutlass/issues/2015
+#       - title: "PTX ISA, asynchronous warpgroup level: shared-memory matrix layout"
+#         url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-shared-memory-layout"
 # ---
 
 # %% [markdown]
@@ -234,6 +241,4 @@ from cookbook import lab
 lab.check_exercises("primer/composed_layouts")
 
 # %% [markdown]
-# Next: [copies and MMAs](copies_and_mmas.ipynb). Sources: CUTLASS issue
-# [2634](https://github.com/NVIDIA/cutlass/issues/2634) on bytes and elements; PTX ISA, [shared-memory layouts of
-# wgmma](https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-shared-memory-layout).
+# Next: [copies and MMAs](copies_and_mmas.ipynb).

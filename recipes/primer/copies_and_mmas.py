@@ -14,6 +14,13 @@
 #     kind: study
 #     track: primer
 #     order: 50
+#     sources:
+#       - title: "CUTLASS, the CuTe GEMM tutorial"
+#         url: https://docs.nvidia.com/cutlass/latest/media/docs/cpp/cute/0x_gemm_tutorial.html
+#       - title: "PTX ISA, asynchronous warpgroup level matrix instructions (wgmma)"
+#         url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions"
+#       - title: "PTX ISA, tcgen05 instructions"
+#         url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tcgen05-instructions"
 # ---
 
 # %% [markdown]
@@ -244,7 +251,4 @@ from cookbook import lab
 lab.check_exercises("primer/copies_and_mmas")
 
 # %% [markdown]
-# Next: [bank conflicts](../foundations/bank_conflicts.ipynb). Sources: NVIDIA's CuTe
-# [GEMM tutorial](https://docs.nvidia.com/cutlass/latest/media/docs/cpp/cute/0x_gemm_tutorial.html); PTX ISA,
-# [wgmma](https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions),
-# [tcgen05](https://docs.nvidia.com/cuda/parallel-thread-execution/#tcgen05-instructions).
+# Next: [bank conflicts](../foundations/bank_conflicts.ipynb).

@@ -18,6 +18,13 @@
 #     runs_on: sm_80+
 #     path: global -> registers -> global
 #     instructions: [LDG, FADD, STG]
+#     sources:
+#       - title: "NVIDIA, CuTe DSL: how code is generated"
+#         url: https://docs.nvidia.com/cutlass/latest/media/docs/pythonDSL/cute_dsl_general/dsl_code_generation.html
+#       - title: "NVIDIA, CuTe DSL: control flow"
+#         url: https://docs.nvidia.com/cutlass/latest/media/docs/pythonDSL/cute_dsl_general/dsl_control_flow.html
+#       - title: "CUTLASS issue 3213, an `if` that is traced both ways"
+#         url: https://github.com/NVIDIA/cutlass/issues/3213
 # ---
 
 # %% [markdown]
@@ -245,6 +252,4 @@ from cookbook import lab
 lab.check_exercises("primer/hello_kernel")
 
 # %% [markdown]
-# Next: [layouts](layouts.ipynb). Sources: NVIDIA's pages on the CuTe DSL's
-# [code generation](https://docs.nvidia.com/cutlass/latest/media/docs/pythonDSL/cute_dsl_general/dsl_code_generation.html)
-# and [control flow](https://docs.nvidia.com/cutlass/latest/media/docs/pythonDSL/cute_dsl_general/dsl_control_flow.html).
+# Next: [layouts](layouts.ipynb).

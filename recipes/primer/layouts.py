@@ -15,6 +15,13 @@
 #     kind: study
 #     track: primer
 #     order: 20
+#     sources:
+#       - title: "CUTLASS, CuTe layouts"
+#         url: https://docs.nvidia.com/cutlass/latest/media/docs/cpp/cute/01_layout.html
+#       - title: "CUTLASS, CuTe layout algebra"
+#         url: https://docs.nvidia.com/cutlass/latest/media/docs/cpp/cute/02_layout_algebra.html
+#       - title: "C. Cecka, CuTe Layout Representation and Algebra"
+#         url: https://arxiv.org/abs/2603.02298
 # ---
 
 # %% [markdown]
@@ -242,7 +249,4 @@ from cookbook import lab
 lab.check_exercises("primer/layouts")
 
 # %% [markdown]
-# Next: [who holds what](who_holds_what.ipynb). Sources: CUTLASS' CuTe pages on
-# [layouts](https://docs.nvidia.com/cutlass/latest/media/docs/cpp/cute/01_layout.html) and
-# [layout algebra](https://docs.nvidia.com/cutlass/latest/media/docs/cpp/cute/02_layout_algebra.html); C. Cecka,
-# [CuTe Layout Representation and Algebra](https://arxiv.org/abs/2603.02298).
+# Next: [who holds what](who_holds_what.ipynb).

@@ -17,6 +17,13 @@
 #     targets: [sm_80, sm_90a, sm_100a]
 #     runs_on: sm_80+
 #     instructions: [LDG.E.128, STG.E.128]
+#     sources:
+#       - title: "CUTLASS, CuTe's MMA atoms"
+#         url: https://docs.nvidia.com/cutlass/latest/media/docs/cpp/cute/0t_mma_atom.html
+#       - title: "CUTLASS, predication"
+#         url: https://docs.nvidia.com/cutlass/latest/media/docs/cpp/cute/0y_predication.html
+#       - title: "PTX ISA, matrix fragments for mma.m16n8k16"
+#         url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-16816-float"
 # ---
 
 # %% [markdown]
@@ -243,7 +250,4 @@ from cookbook import lab
 lab.check_exercises("primer/who_holds_what")
 
 # %% [markdown]
-# Next: [composed layouts](composed_layouts.ipynb). Sources: CUTLASS' CuTe pages on
-# [MMA atoms](https://docs.nvidia.com/cutlass/latest/media/docs/cpp/cute/0t_mma_atom.html) and
-# [predication](https://docs.nvidia.com/cutlass/latest/media/docs/cpp/cute/0y_predication.html); PTX ISA,
-# [mma.m16n8k16](https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-16816-float).
+# Next: [composed layouts](composed_layouts.ipynb).

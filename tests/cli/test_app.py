@@ -206,6 +206,29 @@ def test_a_bench_that_is_cut_short_keeps_what_it_recorded(timed, monkeypatch, tm
     assert [tuple(r["shape"]) for r in records.read(tmp_path)] == list(benching.DEFAULT_SHAPES[:2])
 
 
+def test_shared_records_go_into_a_folder_of_their_own(timed, monkeypatch, tmp_path):
+    from cookbook.measure import bench as benching
+    from cookbook.measure import freshness, records
+
+    monkeypatch.setattr(freshness, "stamp", lambda made: ([r | {"kernels": []} for r in made], []))
+    done = call("bench", NAME, "--dtype", "bf16", "--share", str(tmp_path / "mine"))
+    assert done.exit_code == 0, done.output
+    (file,) = (tmp_path / "mine").rglob("*.json")
+    assert file == tmp_path / "mine" / "t" / f"{NAME}.json" and str(file) in " ".join(done.stderr.split())
+    sent = records.read(tmp_path / "mine")
+    assert sorted(tuple(r["shape"]) for r in sent) == sorted(benching.DEFAULT_SHAPES)
+    assert all(r["distribution"] and r["versions"]["python"] and r["code"] and r["kernels"] == [] for r in sent)
+    assert not records.stale(root=tmp_path / "mine") and list(tmp_path.iterdir()) == [tmp_path / "mine"]
+
+
+def test_records_are_kept_or_shared_and_not_both(timed, tmp_path):
+    done = call("bench", NAME, "--share", str(tmp_path), "--record")
+    assert done.exit_code == 2 and "--share: got --record beside it" in " ".join(done.stderr.split())
+    (tmp_path / "file").write_text("")
+    done = call("bench", NAME, "--share", str(tmp_path / "file"))
+    assert done.exit_code == 2 and "a file; needed a folder" in " ".join(done.stderr.split()) and not timed
+
+
 @needs_no_gpu
 def test_bench_without_a_gpu_says_so_and_fails():
     done = process("bench", NAME, "--json")
@@ -244,7 +267,7 @@ def test_check_names_what_was_not_checked(monkeypatch):
     unknown = checking.Level("ran", "not checked", "bfloat16", reason="no CUDA device here; nothing recorded")
     monkeypatch.setattr(checking, "plan", lambda *a: [checking.Step("ran", "bfloat16", lambda: [unknown])])
     done = call("check", NAME)
-    assert done.exit_code == 0 and "not checked here: ran bfloat16" in done.stdout
+    assert done.exit_code == 0 and "not checked here: ran" in done.stdout
 
 
 @needs_no_gpu
@@ -275,7 +298,7 @@ def test_on_hardware_takes_what_the_gpu_runs_with_tools_and_records_it(monkeypat
         return [checking.Report(plan.recipe, (level,)) for plan in plans]
 
     monkeypatch.setattr(checking, "gpu_for", runs)
-    monkeypatch.setattr(records, "write", lambda made: kept.extend(made) or [Path("results/b200.json")])
+    monkeypatch.setattr(records, "write", lambda made, root: kept.extend(made) or [Path("results/b200.json")])
     monkeypatch.setattr(workers, "check", checked)
     real = workers.planned
     monkeypatch.setattr(workers, "planned", lambda r, *a: seen.update({r.name: a[-1]}) or real(r, *a))

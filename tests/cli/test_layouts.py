@@ -223,6 +223,10 @@ def test_banks_counts_and_shows_them():
         ("access", ("--tile", "32x32", "--swizzle", "5,0,5", "--access", "32x1"), "wavefronts: 1, ideal 1"),
         ("access", ("--tile", "32x32", "--access", "32x1"), "wavefronts: 32, ideal 1"),
         ("atoms", ("--bits", "16"), "K_SW128"),
+        ("layout", ("--tile", "8x8", "--access", "8x1", "--banks", "8"), "8 marked: 8 wavefronts"),
+        ("layout", ("--tile", "8x8", "--access", "8x1"), "8 marked: 2 wavefronts"),
+        ("matrix", ("--tile", "8x8", "--swizzle", "3,0,3", "--banks", "8"), "marked rows [0, 1, 2]"),
+        ("xor", ("--tile", "8x8"), "Column 0 of rows 0 to 7 is stored at 0 1 2 3 4 5 6 7."),
     ],
 )
 def test_draw_writes_a_picture(what, options, contains, tmp_path):
@@ -268,6 +272,9 @@ def test_draw_writes_a_picture(what, options, contains, tmp_path):
         (("draw", "masks", "-o", "x.svg"), "--swizzle: got none"),
         (("draw", "atoms", "--bits", "16", "-o", "x.png"), "ends in .svg"),
         (("draw", "access", "-o", "x.svg"), "--access: got none"),
+        (("draw", "lines", "--banks", "8", "-o", "x.svg"), "--banks: got 8; needed 32 for lines"),
+        (("draw", "layout", "--banks", "64", "-o", "x.svg"), "--banks: got 64; needed 1 to 32"),
+        (("draw", "xor", "--tile", "6x8", "-o", "x.svg"), "--tile: got 6; needed 2, 4, 8"),
     ],
 )
 def test_a_wrong_argument_is_exit_2_and_named(arguments, says):

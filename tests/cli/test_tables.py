@@ -56,6 +56,36 @@ def test_figures_in_words(level):
     assert words.describe(old) == f"{text} (NVIDIA X, 2026-01-01 00:00 UTC); the code has changed since"
 
 
+def shown(table, width=80):
+    from rich.console import Console
+
+    console = Console(width=width)
+    with console.capture() as capture:
+        console.print(table)
+    return [line.rstrip() for line in capture.get().splitlines() if line.strip()]
+
+
+def test_a_report_in_short_has_a_line_a_level_and_fits_80_columns():
+    dtypes, found = ("float16", "bfloat16"), []
+    for level in ("layout", "model", "product", "pipeline", "compiled"):
+        found += [Level(level, "passed", d, f"sm_{n}/sm_{n + 1}a", (64, 64, n)) for d in dtypes for n in (80, 90)]
+    for level in ("ran", "timed", "counted", "sanitized"):
+        days = enumerate(("2031-01-01 00:00", "2031-01-02 00:00"))
+        found += [Level(level, "recorded", dtypes[i], device="NVIDIA H200", date=day) for i, day in days]
+    lines = shown(tables.in_short([levels.Report("a/b", tuple(found)), levels.Report("c/d", tuple(found))]))
+    assert len(lines) == 2 * (1 + 9)  # it fits a screen
+    assert " ".join(lines[1].split()) == "layout passed 4 targets, 2 dtypes, 2 shapes this machine"
+    assert " ".join(lines[-1].split()) == "sanitized recorded 2 dtypes NVIDIA H200, 2031-01-02"
+
+
+def test_a_report_in_short_says_of_each_failure_which_and_why():
+    failed = [Level("model", "failed", "bfloat16", shape=(8, 8, k), reason=f"wrong at {k}") for k in (64, 72)]
+    rest = Level("ran", "not checked", "bfloat16", reason="no CUDA device here")
+    said = " ".join(shown(tables.in_short([levels.Report("a/b", (*failed, rest))]), 120))
+    assert "bfloat16 8x8x64: wrong at 64" in said and "bfloat16 8x8x72: wrong at 72" in said
+    assert "not checked" in said and "no CUDA device here" in said
+
+
 @pytest.mark.parametrize("level", records.LEVELS)
 def test_every_kind_of_record_can_be_shown(level):
     figures, text = FIGURES[level]

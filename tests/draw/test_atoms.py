@@ -7,6 +7,7 @@ from pictures import (
     NS,
     atom,
     found,
+    label,
     labels_of,
     tiling,
 )
@@ -58,3 +59,13 @@ def test_atom_pictures_refuse_what_keeps_no_chunk_together():
         draw.atom_orders({"x": SmemLayout(Layout((8, 8), (8, 1)), Swizzle(3, 0, 3), 32)})
     with pytest.raises(ValueError, match="layouts: got none"):
         draw.atom_orders({})
+
+
+def test_tiles_stand_beside_their_lines():
+    picture = draw.atom_orders({"K": atom(3)}, tiles=True)
+    cells = [g for g in found(picture) if g.get("data-tile-row")]
+    tile = {(int(g.get("data-tile-row")), int(g.get("data-tile-col"))): label(g) for g in cells}
+    assert tile == {(r, c): str(8 * r + c) for r in range(8) for c in range(8)}
+    colour_of = {label(g): g[0].get("fill") for g in cells}
+    for g in found(picture, atom="K"):
+        assert g[0].get("fill") == colour_of[g.get("data-chunk")]

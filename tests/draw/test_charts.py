@@ -112,6 +112,17 @@ def test_ticks_are_round_few_and_reach_the_top(top):
     assert all(len(f"{t:g}".replace(".", "").strip("0")) <= 3 for t in ticks)
 
 
+def test_a_name_keeps_the_colour_that_it_is_given():
+    given = {"ours": "#123456", "torch.matmul": "#654321"}
+    for picture in (draw.bar_chart(BARS, colours=given), draw.line_chart(POINTS, colours=given)):
+        assert "#123456" in picture.svg
+    (bar,) = {group.find(f"{NS}rect").get("fill") for group in found(draw.bar_chart(BARS, colours=given), name="ours")}
+    assert bar == "#123456"
+    lines = {str(i): [draw.Point(64, 1)] for i in range(4)}
+    drawn = draw.line_chart(lines, limit=None, colours={"3": "#d9700c"}).svg
+    assert drawn.count("#2f7fd1") == 2 and drawn.count("#d9700c") == 2  # a square and its label: no second line has it
+
+
 @pytest.mark.parametrize(
     ("call", "error", "match"),
     [
@@ -122,6 +133,16 @@ def test_ticks_are_round_few_and_reach_the_top(top):
         (lambda: draw.line_chart({"a": []}), ValueError, "lines: got 1 of .0. points"),
         (lambda: draw.line_chart({"a": [draw.Point(0, 1)]}), ValueError, "lines: got .* in a; .* x positive"),
         (lambda: draw.line_chart({"a": [draw.Point(1, float("inf"))]}), ValueError, "finite"),
+        (
+            lambda: draw.bar_chart(BARS, colours={"ours": 'red"'}),
+            ValueError,
+            "colours: got 'red\"' for 'ours'; needed #",
+        ),
+        (
+            lambda: draw.line_chart(POINTS, colours={"ours": "red"}),
+            ValueError,
+            "colours: got 'red' for 'ours'; needed #",
+        ),
     ],
 )
 def test_bad_input_is_named(call, error, match):

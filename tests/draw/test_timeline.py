@@ -46,3 +46,24 @@ def test_pipeline_shows_each_tile_once_a_row():
 def test_bad_input_is_named(call, error, match):
     with pytest.raises(error, match=match):
         call()
+
+
+def test_barriers_show_the_schedule():
+    steps = schedule(3, 8, 3, 2)
+    picture = draw.barriers(3, 8, 3, 2)
+    issued = [float(g.get("data-start")) for g in found(picture, lane="producer", kind="issues a load")]
+    assert issued == [s.load_start for s in steps]
+    read = found(picture, lane="consumer", kind="multiplies")
+    spans = [(float(g.get("data-start")), float(g.get("data-end"))) for g in read]
+    assert spans == [(s.math_start, s.math_end) for s in steps]
+    for stage in range(3):
+        read = [float(g.get("data-start")) for g in found(picture, lane=f"stage {stage}", kind="multiplies")]
+        assert read == [s.math_start for s in steps if s.stage == stage]
+
+
+def test_more_stages_take_less_time_until_the_math_never_waits():
+    bars = [g for g in found(draw.stages_chart(32, 6, 2, 6)) if g.get("data-name")]
+    times = {g.get("data-name"): float(g.get("data-value")) for g in bars}
+    assert times["1 stage"] == 32 * 8 and times["math alone"] == 64
+    shown = [times[f"{n} stages"] for n in (2, 3, 4, 5, 6)]
+    assert shown == sorted(shown, reverse=True) and shown[2] == shown[3] == shown[4] == 64 + 6

@@ -273,3 +273,37 @@ def test_a_recipe_beside_that_is_wrong_is_left_out(monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     held = peers.gemm_contest(module, (8, 8, 8), "float16", compared_with="ampere/tuned_gemm")
     assert list(held.variants) == [contest.OURS] and held.of == ()
+
+
+def test_a_record_has_the_clocks_of_its_own_run(monkeypatch):
+    """With no GPU: a contest that is not run, and a GPU that says its clock while it would be."""
+    import torch
+
+    figures = {"median_ms": 1.0, "min_ms": 1.0, "max_ms": 1.0, "tflops": 1.0}
+    held = contest.Contest({"ours": print, "torch.matmul": print}, [()], "torch.matmul", 1e9)
+    running = []
+
+    @contextlib.contextmanager
+    def watched():
+        found = {}
+        running.append(True)
+        yield found
+        running.pop()
+        found["clock_mhz"] = 1350.0
+
+    def time_contest(contest, rounds):
+        assert running
+        return {"ours": dict(figures), "torch.matmul": dict(figures), "rounds": rounds, "batch": 1} | {
+            "launches": "graph",
+            "sets": 1,
+        }
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA Test")
+    monkeypatch.setattr(records, "target_here", lambda: "sm_90a")
+    monkeypatch.setattr(peers, "contest_of", lambda *_: held)
+    monkeypatch.setattr(peers, "host_costs", lambda *_: {})
+    monkeypatch.setattr(bench, "time_contest", time_contest)
+    monkeypatch.setattr(bench.limits, "watched", watched)
+    (made,) = bench.bench("hopper/tma_wgmma_gemm", [(512, 512, 512)], ["bfloat16"])
+    assert made["gpu"] == {"clock_mhz": 1350.0} and made["device"] == "NVIDIA Test" and made["figures"]["ratio"] == 1.0

@@ -94,6 +94,21 @@ def test_a_driver_that_does_not_know_every_field_is_asked_for_clock_and_power(sm
         assert limits.sustained(lambda: None, sampler, 0.2, 0.1)[1] == {"clock_mhz": 1350, "power_w": 698.25}
 
 
+def test_clock_and_power_are_noted_while_something_else_runs(smi, monkeypatch, tmp_path):
+    monkeypatch.setattr(limits, "gpu_id", lambda: "GPU-1")
+    smi(VALUES)
+    with limits.watched() as found:
+        time.sleep(0.1)
+        assert found == {}
+    assert (found["clock_mhz"], found["power_w"], found["power_limit_w"]) == (1350, 698.25, 700)
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    with limits.watched() as found:
+        pass
+    assert list(found) == ["reason"] and "not on PATH" in found["reason"]
+    with pytest.raises(limits.Unmeasurable, match="of its own"), limits.watched():
+        raise limits.Unmeasurable("of its own")
+
+
 def test_what_was_before_the_clock_settled_does_not_count(monkeypatch):
     now = [0.0]
 

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 
 from cookbook.measure import device_code, records
 from cookbook.publish import markdown, pages
-from tools.publish import charts
+from tools.publish import charts, oddities
 
 NAME = "ampere/ldmatrix_gemm"
 
@@ -42,7 +42,7 @@ def rows(markdown):
 
 def test_no_record_says_not_measured(tmp_path):
     assert pages.results_table(NAME, root=tmp_path) == markdown.NOT_MEASURED
-    assert charts.results_chart(NAME, tmp_path) is None
+    assert charts.results_charts(NAME, tmp_path) == []
     assert {tuple(row[1:]) for row in rows(pages.checked_table(NAME, tmp_path))[2:]} == {("not measured", "", "")}
 
 
@@ -67,20 +67,20 @@ def test_the_cost_on_the_host_is_said_once_while_the_host_is_the_same(tmp_path):
     dated = (((64, 64, 64), "2031-05-07 00:00", 4.04, 6.0), ((128, 64, 64), "2031-05-06 00:00", 9.0, 9.0))
     records.write([record(), *(costed(*each) for each in dated)], tmp_path)
     shown = pages.results_table(NAME, root=tmp_path)
-    (line,) = (line for line in shown.splitlines() if "microseconds" in line)
+    (line,) = (line for line in shown.splitlines() if "Host time" in line)
     assert line.endswith("preallocated `out` (without): ours 4.0 (6.0), torch.matmul 6.0 (7.0).")
     records.write([costed(*dated[0], host="0")], tmp_path)
     assert "ours 9.0 (11.0)" in pages.results_table(NAME, root=tmp_path)
     records.write([costed(*dated[1], host="0")], tmp_path)
     shown = pages.results_table(NAME, root=tmp_path)
-    assert "microseconds" not in shown and "since the host's code changed" in shown and "Stale" not in shown
+    assert "Host time" not in shown and "since the host's code changed" in shown and "Stale" not in shown
 
 
 def test_a_changed_hash_makes_a_record_stale_and_never_current(tmp_path):
     records.write([record(code="0123456789abcdef")], tmp_path)
     shown = pages.results_table(NAME, root=tmp_path)
     assert shown.index("has not been timed") < shown.index("Stale") < shown.index("4096 x 4096 x 4096")
-    assert charts.results_chart(NAME, tmp_path) is None
+    assert charts.results_charts(NAME, tmp_path) == []
     assert rows(pages.checked_table(NAME, tmp_path))[3][:2] == ["timed", "stale: the code has changed since"]
 
 
@@ -106,13 +106,13 @@ def test_many_variants_have_a_table_to_themselves_and_no_bars(tmp_path):
     assert all(any(cell.startswith(name) for cell in header) for name in names)
 
     several["peers"]["one more"] = figures
-    records.write([several, record((64, 64, 64))], tmp_path)
+    records.write([several, record((80, 80, 80))], tmp_path)
     ours, variants = pages.results_table(NAME, root=tmp_path).split("Each variant by name, TFLOP/s:")
     peers = [cell.split(",")[0] for cell in rows(ours)[0][4:]]
     assert peers == ["torch.matmul", "other/recipe"] and len(rows(ours)) == 4
     header, _, only = rows(variants)
     assert header == ["M x N x K", "dtype", *names, "one more"] and only[:3] == ["4096 x 4096 x 4096", "float16", "137"]
-    assert "of many" not in charts.results_chart(NAME, tmp_path).svg
+    assert not [chart for chart in charts.results_charts(NAME, tmp_path) if "of many" in chart.svg]
 
 
 def test_each_layout_stands_beside_its_tn(tmp_path):
@@ -131,7 +131,8 @@ def test_each_layout_stands_beside_its_tn(tmp_path):
 
 def test_chart_draws_what_the_table_says(tmp_path):
     records.write([record()], tmp_path)
-    root = ET.fromstring(charts.results_chart(NAME, tmp_path).svg)
+    (chart,) = charts.results_charts(NAME, tmp_path)
+    root = ET.fromstring(chart.svg)
     bars = {g.get("data-name"): g for g in root.iter("{http://www.w3.org/2000/svg}g") if g.get("data-name")}
     assert {name: float(g.get("data-value")) for name, g in bars.items()} == {"ours": 68.72, "torch.matmul": 137.44}
     labels = {name: [t.text for t in bar.iter("{http://www.w3.org/2000/svg}text")] for name, bar in bars.items()}
@@ -151,3 +152,61 @@ def test_fence_is_longer_than_what_it_holds():
 
 def test_figure_holds_no_line_break():
     assert markdown.figure("<svg>\n\n<g/>\n</svg>") == '<figure class="picture"><svg> <g/> </svg></figure>'
+
+
+def test_a_figure_says_how_wide_it_must_be_for_its_smallest_text():
+    svg = '<svg xmlns="x" width="800" height="9"><text font-size="14">a</text><text font-size="10">b</text></svg>'
+    assert f'style="--least:{800 * markdown.LEAST_TEXT / 10:.0f}px"' in markdown.figure(svg)
+
+
+def test_bars_of_a_group_are_sorted_and_a_peer_has_one_colour(tmp_path):
+    records.write([record(), record((128, 128, 128), ratio=1.5)], tmp_path)
+    (chart,) = charts.results_charts(NAME, tmp_path)
+    drawn = [g for g in ET.fromstring(chart.svg).iter("{http://www.w3.org/2000/svg}g") if g.get("data-name")]
+    assert [(g.get("data-group"), g.get("data-name")) for g in drawn] == [
+        ("128 x 128 x 128", "ours"),
+        ("128 x 128 x 128", "torch.matmul"),
+        ("4096 x 4096 x 4096", "torch.matmul"),  # the faster one there
+        ("4096 x 4096 x 4096", "ours"),
+    ]
+    filled = {(g.get("data-name"), g.find("{http://www.w3.org/2000/svg}rect").get("fill")) for g in drawn}
+    assert filled == {("ours", charts.OURS_COLOUR), ("torch.matmul", charts.COLOURS["torch.matmul"])}
+
+
+def test_products_of_few_rows_are_shown_in_microseconds(tmp_path):
+    records.write([record((16, 4096, 4096), ratio=1.5), record()], tmp_path)
+    rates, times = charts.results_charts(NAME, tmp_path)
+    assert "16 x 4096" not in rates.svg and "4096 x 4096 x 4096" not in times.svg
+    assert "microseconds, shorter is faster" in times.svg and "3000.00 (1.50)" in times.svg
+    large, small = pages.results_table(NAME, root=tmp_path).split("Products of 64 rows or fewer")
+    assert "16 x 4096" not in large and "TFLOP/s" not in small
+    assert rows(small)[2] == ["16 x 4096 x 4096", "float16", "2000.00 (1800.00 to 2500.00)", "3000.00 (1.500)"]
+
+
+def test_why_a_bar_is_odd_is_computed_from_the_shape(tmp_path):
+    assert oddities.cut_rows((8191, 8191, 8192), "bfloat16") == {"C": 16382}
+    assert oddities.cut_rows((8191, 8192, 8192), "bfloat16", "nt") == {"A": 16382}
+    assert oddities.cut_rows((4096, 4096, 4096), "bfloat16") == {}
+    said = oddities.explained([record((8191, 8191, 8192)), record((8191, 8191, 8192)), record()])
+    assert said.count("8191 x 8191 x 8192") == 1 and "16382 bytes" in said and "4096" not in said
+    assert oddities.explained([record((8191, 8191, 8192), peers={})]) == ""  # nothing there that is odd
+    above = record(ratio=0.5)
+    above["peers"]["ceiling"] = above["figures"] | {"ratio": 1.0}
+    assert oddities.explained([above]) == oddities.ABOVE
+    above["peers"]["ceiling"] = above["peers"]["torch.matmul"] | {"median_ms": 0.1}
+    assert oddities.explained([above]) == ""
+
+
+# --- sources ----------------------------------------------------------------------------------------------------
+
+
+def test_sources_are_a_list_of_links(monkeypatch):
+    from types import SimpleNamespace
+
+    from cookbook.recipe.catalog import Source
+
+    named = (Source("PTX ISA, ldmatrix", "https://a.b/c#d"), Source("An issue", "https://e.f/1"))
+    monkeypatch.setattr(pages.catalog, "find", lambda name: SimpleNamespace(sources=named))
+    assert pages.sources_list("x/y") == "* [PTX ISA, ldmatrix](https://a.b/c#d)\n* [An issue](https://e.f/1)"
+    monkeypatch.setattr(pages.catalog, "find", lambda name: SimpleNamespace(sources=()))
+    assert pages.sources_list("x/y") == ""

@@ -97,6 +97,15 @@ def test_front_matter_becomes_a_recipe(tmp_path):
     assert second.instructions_for("sm_80") == ("HMMA",)
 
 
+def test_sources_are_titles_with_links(tmp_path):
+    file = write(tmp_path, "ampere/a")
+    source = "{title: PTX ISA, url: 'https://a.b/c#d'}"
+    file.write_text(file.read_text().replace("#     title:", f"#     sources: [{source}]\n#     title:"))
+    write(tmp_path, "ampere/b")
+    first, second = catalog.recipes(tmp_path)
+    assert first.sources == (catalog.Source("PTX ISA", "https://a.b/c#d"),) and second.sources == ()
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -137,6 +146,15 @@ def test_front_matter_becomes_a_recipe(tmp_path):
             lambda text: text.replace("#     title:", "#     kind: study\n#     compared_with: ampere/b\n#     title:"),
             "a study is not compared with a GEMM",
         ),
+        (
+            lambda text: text.replace("#     title:", "#     sources: [{title: PTX, url: ptx.html}]\n#     title:"),
+            "sources: got {'title': 'PTX', 'url': 'ptx.html'}; needed a list of {title: ..., url: https://...}",
+        ),
+        (
+            lambda text: text.replace("#     title:", "#     sources: [{url: https://a.b/c}]\n#     title:"),
+            "sources: got {'url': 'https://a.b/c'}",
+        ),
+        (lambda text: text.replace("#     title:", "#     sources: PTX ISA\n#     title:"), "sources: got 'PTX ISA'"),
         (lambda text: text.removeprefix("# ---\n"), "needed the key jupyter.cookbook"),
     ],
 )

@@ -22,14 +22,16 @@ from cookbook.publish.markdown import figure, table
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
 from cookbook.recipe.majors import DEFAULT
-from tools.publish import charts
+from tools.publish import charts, oddities
 
 LADDERS = ("hopper", "ampere")  # tracks
 DTYPE = "bfloat16"
 Shapes: TypeAlias = tuple[Shape, ...]
 LADDER_SHAPES: Shapes = ((4096, 4096, 4096), (8192, 8192, 8192))
 CEILING = ceilings.PEER
+_READ = {"by the model": charts.CEILING_COLOUR, "counted": charts.OURS_COLOUR}
 SPEED_UP = "speed-up of ours"  # the time of a peer over ours: above 1 ours is faster
+MEMORY = "foundations/memory_ceiling"
 MISSING, OLD = "not measured", "not measured since the code changed"
 _NO_DEVICE = ""
 
@@ -103,7 +105,7 @@ def _sizes_of(name: str, root: Path | None) -> str:
         here = [r for r in current if r["device"] == device]
         pictures = (speed_chart(name, here), share_chart(name, here))
         parts += [figure(picture.svg) for picture in pictures if picture]
-        parts += [size_table(found, here), origin(here)]
+        parts += [size_table(found, here), oddities.explained(here), origin(here)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -119,7 +121,11 @@ def speed_chart(name: str, current: list[Record]) -> draw.Picture | None:
             spread = (f["tflops"] * f["median_ms"] / f[end] for end in ("max_ms", "min_ms"))
             lines.setdefault(who, []).append(draw.Point(r["shape"][0], f["tflops"], *spread))
     title = f"{name}, {DTYPE}" + (f", {current[0]['device']}" if current else "")
-    return draw.line_chart(lines, title=title, x_title="M = N = K", limit=CEILING) if lines else None
+    return (
+        draw.line_chart(lines, title=title, x_title="M = N = K", colours=charts.coloured(lines, name))
+        if lines
+        else None
+    )
 
 
 def share_chart(name: str, current: list[Record]) -> draw.Picture | None:
@@ -133,7 +139,8 @@ def share_chart(name: str, current: list[Record]) -> draw.Picture | None:
         for who, f in {name: r["figures"], **peers}.items():
             lines.setdefault(who, []).append(draw.Point(r["shape"][0], bound / f["median_ms"]))
     title = "Share of the ceiling" + (f", {current[0]['device']}" if current else "")
-    return draw.line_chart(lines, "share of the ceiling in the same run", title, "M = N = K") if lines else None
+    unit, colours = "share of the ceiling in the same run", charts.coloured(lines, name)
+    return draw.line_chart(lines, unit, title, "M = N = K", colours=colours) if lines else None
 
 
 def _cubes(current: list[Record]) -> list[Record]:
@@ -164,6 +171,39 @@ def _size_cells(record: Record) -> list[str]:
     for who in (TORCH, QUACK):
         cells.append(f"{peers[who]['tflops']:.0f} ({peers[who]['ratio']:.3f})" if who in peers else "not timed")
     return [*cells, f"{peers[CEILING]['ratio']:.1%}" if CEILING in peers else "not timed"]
+
+
+# --- the roofline -----------------------------------------------------------------------------------------------
+
+# (M, N, K) from few bytes to many for each operation: what memory bounds, and what the tensor cores do.
+ON_ROOF: Shapes = ((64, 8192, 8192), (512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (8192, 8192, 8192))
+
+
+def rooflines(root: Path | None = None) -> str:
+    """Of each tuned recipe: its rate at ON_ROOF below the measured roof; "" of one with no current records for it."""
+    return "\n\n".join(figure(picture.svg) for name in tuned() if (picture := roofline(name, root)))
+
+
+def roofline(name: str, root: Path | None = None) -> draw.Picture | None:
+    """The rate of a recipe by FLOP a byte, under its ceiling in the same runs and the bandwidth of a read; or None."""
+    of_shape = {tuple(r["shape"]): r for r in _current(timed(name, root)) if CEILING in r["peers"]}
+    shown = {shape: of_shape[shape] for shape in ON_ROOF if shape in of_shape}
+    bandwidths = [r for r in records.select(MEMORY, records.CEILING, None, root) if not records.is_stale(r)]
+    if not shown or not bandwidths:
+        return None
+    reads = bandwidths[0]["figures"]["read"]
+    size = max(reads, key=lambda mib: int(mib.split()[0]))  # far more than L2 holds
+    points = {_in_short(shape): (round(intensity(shape), 1), r["figures"]["tflops"]) for shape, r in shown.items()}
+    peak = max(r["peers"][CEILING]["tflops"] for r in shown.values())
+    device = next(iter(shown.values()))["device"]
+    note = f"roof: the ceiling in the same runs, and {reads[size]['gbps']:.0f} GB/s, read from {size} of memory"
+    return draw.roofline(peak, reads[size]["gbps"], points, f"{name}, {DTYPE}, {device}", note)
+
+
+def intensity(shape: Shape, bytes_each: int = 2) -> float:
+    """FLOP for each byte of A, B and C, were each of them read or written once."""
+    m, n, k = shape
+    return 2 * m * n * k / (bytes_each * (m * k + n * k + m * n))
 
 
 # --- by dimension -----------------------------------------------------------------------------------------------
@@ -330,7 +370,8 @@ def ladder_chart(steps: list[Recipe], best: Best, device: str, shapes: Shapes) -
         "in brackets: that ratio over the step before's; line: min to max",
     )
     title = f"{steps[0].track}, {DTYPE}, {device}"
-    return draw.bar_chart(bars, unit, title, highlight=own, meaning=meaning)
+    colours = charts.coloured((bar.name for bar in bars), own)
+    return draw.bar_chart(bars, unit, title, highlight=own, meaning=meaning, colours=colours)
 
 
 def ladder_table(steps: list[Recipe], best: Best, found: dict[str, list[Record]], shapes: Shapes) -> str:
@@ -389,15 +430,15 @@ def apart_chart(recipe: Recipe, current: list[Record]) -> draw.Picture | None:
     bars, of_shape = [], {tuple(r["shape"]): r for r in current if TORCH in r["peers"]}
     for r in filter(None, map(of_shape.get, recipe.bench_shapes)):
         torch = r["peers"][TORCH]["median_ms"]
-        for who, f in ((recipe.name, r["figures"]), (recipe.compared_with or "", r["peers"].get(recipe.compared_with))):
-            if f:
-                value, low, high = (torch / f[end] for end in ("median_ms", "max_ms", "min_ms"))
-                bars.append(draw.Bar(_by(r["shape"]), who.split("/")[1], value, low, high, f"{value:.3f}"))
+        timed_too = {recipe.name: r["figures"], recipe.compared_with or "": r["peers"].get(recipe.compared_with)}
+        for who, f in sorted(((w, f) for w, f in timed_too.items() if f), key=lambda each: each[1]["median_ms"]):
+            value, low, high = (torch / f[end] for end in ("median_ms", "max_ms", "min_ms"))
+            bars.append(draw.Bar(_by(r["shape"]), who, value, low, high, f"{value:.3f}"))
     if not bars:
         return None
     title = f"{recipe.name}, {DTYPE}, {current[0]['device']}"
-    own = recipe.name.split("/")[1]
-    return draw.bar_chart(bars, "times torch.matmul in the same run", title, highlight=own)
+    colours = charts.coloured((bar.name for bar in bars), recipe.name)
+    return draw.bar_chart(bars, "times torch.matmul in the same run", title, recipe.name, colours=colours)
 
 
 def apart_table(recipe: Recipe, found: list[Record], current: list[Record]) -> str:
@@ -444,7 +485,7 @@ def _read_chart(name: str, root: Path | None) -> draw.Picture | None:
         note = f"{f['read_bytes'] / study_tables.GB:.3g}, L2 hits {f['l2_hit_rate']:.0%}"
         bars.append(draw.Bar(order, "counted", f["read_bytes"] / study_tables.GB, note=note))
     title = f"Read from memory, {found[0]['device']}"
-    return draw.bar_chart(bars, "GB", title, "counted", ratios=False, meaning="shorter is better")
+    return draw.bar_chart(bars, "GB", title, "counted", ratios=False, meaning="shorter is better", colours=_READ)
 
 
 # --- README -----------------------------------------------------------------------------------------------------

@@ -1,44 +1,106 @@
-"""The bars of recipes' pages, from the current records: timings, experiments, ceilings."""
+"""The charts of the site, from the current records: timings, experiments, ceilings.
+
+A peer has one colour on all pages, and bars of one group are sorted: the fastest stands first.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from cookbook import draw
-from cookbook.measure import records
+from cookbook.measure import ceilings, records
 from cookbook.measure.ceilings import LEVEL, RATES
+from cookbook.measure.contest import OURS
+from cookbook.measure.peers import COPY, QUACK, TORCH, TORCH_TRANSPOSE
 from cookbook.measure.records import Record
 from cookbook.publish.ceiling_tables import BY_SIZE
-from cookbook.publish.pages import peer_names, rate_of, shape_of
+from cookbook.publish.pages import is_of_few_rows, peer_names, rate_of, shape_of
 from cookbook.publish.study_tables import of_experiment, timings_of
 from cookbook.recipe import catalog
 
+# In the middle of the scale: at least 3 : 1 against the light card and against the dark one.
+OURS_COLOUR, VARIANT, OTHER_RECIPE, CEILING_COLOUR = "#d9700c", "#b08d57", "#b455c8", "#848e9a"
+SCALED_MM = "torch._scaled_mm"
+COLOURS = {
+    OURS: OURS_COLOUR,
+    TORCH: "#2f7fd1",
+    TORCH_TRANSPOSE: "#2f7fd1",
+    SCALED_MM: "#2f7fd1",
+    f"{SCALED_MM}, slow accumulation": "#1f9a9a",
+    QUACK: "#2a9360",
+    COPY: CEILING_COLOUR,
+    ceilings.PEER: CEILING_COLOUR,
+}
+_PALER = "; brown: its other variants"
 
-def results_chart(name: str, root: Path | None = None) -> draw.Picture | None:
-    """The current timed records of a recipe as bars, or None if there is none."""
-    recipe = catalog.find(name)
-    timed = [r for r in records.select(recipe.name, "timed", None, root) if r["shape"] and not records.is_stale(r)]
-    if not timed:
-        return None
+
+def colour_of(name: str) -> str:
+    """The colour of who was timed: a peer's own, that of other recipes, or that of a recipe's other variants."""
+    return COLOURS.get(name, OTHER_RECIPE if "/" in name else VARIANT)
+
+
+def coloured(names: Iterable[str], ours: str | None = None) -> dict[str, str]:
+    """The colour of each name; `ours` is what ours is called among them."""
+    return {name: OURS_COLOUR if name == ours else colour_of(name) for name in names}
+
+
+def results_charts(name: str, root: Path | None = None) -> list[draw.Picture]:
+    """The current timed records of a recipe as bars: the rate of each, and of products of few rows the time."""
+    timed = [r for r in records.select(catalog.find(name).name, "timed", None, root) if _is_shown(r)]
     timed = [r for r in timed if r["dtype"] == timed[0]["dtype"]]
-    bars = [bar for record in timed for bar in _bars(record)]
-    title = f"{recipe.name}, {timed[0]['dtype']}, {timed[0]['device']}"
-    return draw.bar_chart(bars, unit=rate_of(timed[0])[1], title=title)
+    timed.sort(key=lambda r: (math.prod(r["shape"]), r["shape"], r.get("majors", "")))
+    few = [r for r in timed if is_of_few_rows(r["shape"])]
+    return [_bars_of(some) for some in ([r for r in timed if r not in few], few) if some]
 
 
-def _bars(record: Record) -> list[draw.Bar]:
-    key = rate_of(record)[0]
+def _is_shown(record: Record) -> bool:
+    return bool(record["shape"]) and not records.is_stale(record)
+
+
+def _bars_of(timed: list[Record]) -> draw.Picture:
+    few = is_of_few_rows(timed[0]["shape"])
+    bars = [bar for record in timed for bar in (_times(record) if few else _rates(record))]
+    names = dict.fromkeys(bar.name for bar in bars)
+    unit = "microseconds" if few else rate_of(timed[0])[1]
+    meaning = f"{'shorter' if few else 'longer'} is faster; line: min to max; in brackets: its time / ours"
+    meaning += _PALER if VARIANT in map(colour_of, names) else ""
+    title = f"{timed[0]['recipe']}, {timed[0]['dtype']}, {timed[0]['device']}"
+    return draw.bar_chart(bars, unit, title, meaning=meaning, colours=coloured(names))
+
+
+def _everyone(record: Record) -> list[tuple[str, dict[str, Any]]]:
+    """Ours and its peers, the fastest first; variants that a page has a table of are left out."""
     _, own = peer_names([record])
-    everyone = {"ours": record["figures"], **{name: f for name, f in record["peers"].items() if name not in own}}
-    return [
-        draw.Bar(
-            " ".join(word for word in (shape_of(record), record.get("majors")) if word),
-            name,
-            f[key],
-            *(round(f[key] * f["median_ms"] / f[e], 2) for e in ("max_ms", "min_ms")),
-        )
-        for name, f in everyone.items()
-    ]
+    found = {OURS: record["figures"], **{name: f for name, f in record["peers"].items() if name not in own}}
+    return sorted(found.items(), key=lambda each: each[1]["median_ms"])
+
+
+def _group(record: Record) -> str:
+    return " ".join(word for word in (shape_of(record), record.get("majors")) if word)
+
+
+def _against_ours(record: Record, name: str, figure: str) -> str:
+    return figure if name == OURS else f"{figure} ({record['peers'][name]['ratio']:.2f})"
+
+
+def _rates(record: Record) -> list[draw.Bar]:
+    key, bars = rate_of(record)[0], []
+    for name, f in _everyone(record):
+        low, high = (round(f[key] * f["median_ms"] / f[end], 2) for end in ("max_ms", "min_ms"))
+        note = _against_ours(record, name, f"{f[key]:.4g}")
+        bars.append(draw.Bar(_group(record), name, f[key], low, high, note))
+    return bars
+
+
+def _times(record: Record) -> list[draw.Bar]:
+    bars = []
+    for name, f in _everyone(record):
+        median, low, high = (1000 * f[key] for key in ("median_ms", "min_ms", "max_ms"))
+        bars.append(draw.Bar(_group(record), name, median, low, high, _against_ours(record, name, f"{median:.2f}")))
+    return bars
 
 
 def experiment_chart(name: str, root: Path | None = None) -> draw.Picture | None:
@@ -47,15 +109,16 @@ def experiment_chart(name: str, root: Path | None = None) -> draw.Picture | None
     if not timed:
         return None
     record, shape = timed[0], " x ".join(map(str, timed[0]["shape"]))
+    found = sorted(timings_of([record]).items(), key=lambda each: each[1]["median_ms"])
     bars = [
         draw.Bar(
             shape, variant, f["tflops"], *(round(f["tflops"] * f["median_ms"] / f[e], 2) for e in ("max_ms", "min_ms"))
         )
-        for variant, f in timings_of([record]).items()
+        for variant, f in found
     ]
     own = record["figures"]["name"]
     title = f"{', '.join(record['of'])}, {record['dtype']}, {record['device']}"
-    return draw.bar_chart(bars, title=title, highlight=own)
+    return draw.bar_chart(bars, title=title, highlight=own, colours=coloured((bar.name for bar in bars), own))
 
 
 def ceiling_chart(name: str, root: Path | None = None) -> draw.Picture | None:
@@ -68,9 +131,11 @@ def ceiling_chart(name: str, root: Path | None = None) -> draw.Picture | None:
     by_size = {section: some for section, some in figures.items() if all(map(BY_SIZE.fullmatch, some))}
     sizes = dict.fromkeys(size for some in by_size.values() for size in some)
     bars = [_rated(size, section, some[size]) for size in sizes for section, some in by_size.items() if size in some]
-    bars = bars or [_rated(s, entry, f) for s in ("instructions", "data") for entry, f in figures[s].items()]
+    for section in () if bars else ("instructions", "data"):
+        bars += sorted((_rated(section, entry, f) for entry, f in figures[section].items()), key=lambda b: -b.value)
     unit, title = ("GB/s" if by_size else "TFLOP/s"), f"{name}, {found[0]['device']}"
-    return draw.bar_chart(bars, unit=unit, title=title, highlight="read", ratios=False)
+    colours = None if by_size else dict.fromkeys((bar.name for bar in bars), CEILING_COLOUR)
+    return draw.bar_chart(bars, unit=unit, title=title, highlight="read", ratios=False, colours=colours)
 
 
 def _rated(group: str, name: str, figures: dict[str, float]) -> draw.Bar:

@@ -33,17 +33,21 @@ LINES = (
 )
 
 
+def record_of(line: Line, root: Path | None = None) -> records.Record | None:
+    """The current record that a line quotes; None if there is none."""
+    for r in records.select(line.recipe, "timed", "bfloat16", root):
+        if tuple(r["shape"]) == line.shape and line.peer in r["peers"] and not records.is_stale(r):
+            return r
+    return None
+
+
 def at_a_glance(root: Path | None = None) -> str:
     """A line for each of LINES, then on what it was measured; a record that is stale counts as none."""
     rows, used = [], []
     for line in LINES:
-        found = [
-            r
-            for r in records.select(line.recipe, "timed", "bfloat16", root)
-            if tuple(r["shape"]) == line.shape and line.peer in r["peers"] and not records.is_stale(r)
-        ]
-        used += found[:1]
-        ratio = f"{found[0]['peers'][line.peer]['ratio']:.2f}" if found else NOT_MEASURED
+        found = record_of(line, root)
+        used += [found] if found else []
+        ratio = f"{found['peers'][line.peer]['ratio']:.2f}" if found else NOT_MEASURED
         shape = " x ".join(map(str, line.shape))
         rows.append([line.what, f"[`{line.recipe}`](recipes/{line.recipe}.py)", shape, line.called, ratio])
     header = ["", "recipe", "M x N x K", "compared with", "times as fast"]

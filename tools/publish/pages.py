@@ -13,36 +13,21 @@ import argparse
 import difflib
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cookbook import draw
+from cookbook.measure import records
 from cookbook.publish import ceiling_tables, study_tables
-from cookbook.publish.markdown import fence, figure, table
-from cookbook.publish.pages import beside_tn, checked_table, limits_table, results_table
+from cookbook.publish.markdown import fence, figure
+from cookbook.publish.pages import beside_tn, limits_table, results_table, sources_list
 from cookbook.recipe import catalog, copy
 from cookbook.recipe.catalog import Recipe
-from tools.publish import charts, glance, notebooks
+from tools.publish import cards, charts, glance, notebooks, oddities
 
 _GENERATED = "<!-- {name}:{edge} -->"
-
-
-# --- tables ---------------------------------------------------------------------------------------------------
-
-
-def recipes_table(link: Callable[[Recipe], str]) -> str:
-    """The recipes in reading order; `link` gives the address behind a recipe's name."""
-    rows = [
-        [f"[`{r.name}`]({link(r)})", r.claim, ", ".join(r.dtypes), " ".join(r.targets), _runs_on(r)]
-        for r in catalog.recipes()
-    ]
-    return table(["recipe", "claim", "dtypes", "compiles for", "runs on"], rows, right=5)
-
-
-def _runs_on(recipe: Recipe) -> str:
-    return recipe.runs_on.replace("+", " and later")
 
 
 # --- README ---------------------------------------------------------------------------------------------------
@@ -97,7 +82,7 @@ def _output(output: Any) -> str:
 def _live(name: str) -> dict[str, Callable[[], str]]:
     """What cells that call these functions show: results/ as it is now, not as it was when the notebook ran."""
     made: dict[str, Callable[[str], str]] = {
-        "results_table(": lambda name: _charted(results_table(name), charts.results_chart(name)),
+        "results_table(": _results,
         "limits_table(": limits_table,
         "beside_tn(": beside_tn,
     }
@@ -105,9 +90,9 @@ def _live(name: str) -> dict[str, Callable[[], str]]:
         made |= {
             "counted_table(": study_tables.counted_table,
             "experiment_table(": lambda name: _charted(
-                study_tables.experiment_table(name), charts.experiment_chart(name)
+                study_tables.experiment_table(name), [charts.experiment_chart(name)]
             ),
-            "ceiling_table(": lambda name: _charted(ceiling_tables.ceiling_table(name), charts.ceiling_chart(name)),
+            "ceiling_table(": lambda name: _charted(ceiling_tables.ceiling_table(name), [charts.ceiling_chart(name)]),
         }
     return {call: partial(shown, name) for call, shown in made.items()}
 
@@ -126,19 +111,29 @@ def _cell(cell: Any, live: dict[str, Callable[[], str]]) -> list[str]:
     return [code, *(now or map(_output, cell.outputs))]
 
 
-def _host_side(cell: Any, cells: list[Any]) -> list[str]:
-    """Under the cell that first uses it: the code that all recipes share, folded."""
+def _with_host_side(cells: list[Any], live: dict[str, Callable[[], str]]) -> list[str]:
+    """What each cell shows, and under the one that first uses it the code that all recipes share, folded."""
     code = [each for each in cells if each.cell_type == "code" and "lab" not in each.metadata.get("tags", [])]
     shared, place = copy.host_side(each.source for each in code)
-    if not shared or cell is not code[place]:
-        return []
-    title = "The host side, which all recipes share: cookbook/recipe/entry.py"
-    return [unsearched(folded(title, fence(shared, "python")))]
+    parts = []
+    for cell in cells:
+        parts += _cell(cell, live)
+        if shared and cell is code[place]:
+            title = "The host side, which all recipes share: cookbook/recipe/entry.py"
+            parts.append(unsearched(folded(title, fence(shared, "python"))))
+    return parts
 
 
-def _charted(shown: str, chart: draw.Picture | None) -> str:
+def _charted(shown: str, drawn: Iterable[draw.Picture | None]) -> str:
     """A table with its bars below, where there are any."""
-    return shown + (f"\n\n{figure(chart.svg)}" if chart else "")
+    return "\n\n".join([shown, *(figure(chart.svg) for chart in drawn if chart)])
+
+
+def _results(name: str) -> str:
+    """What was timed of a recipe: the table, its bars, and why a bar is odd."""
+    timed = [r for r in records.select(name, "timed") if not records.is_stale(r)]
+    shown = _charted(results_table(name), charts.results_charts(name))
+    return "\n\n".join(part for part in (shown, oddities.explained(timed)) if part)
 
 
 def folded(title: str, content: str) -> str:
@@ -151,28 +146,17 @@ def unsearched(content: str) -> str:
     return f'<div data-search-exclude markdown="1">\n\n{content}\n\n</div>'
 
 
-def _facts(recipe: Recipe) -> str:
-    stem = recipe.name.split("/")[1]
-    rows = [
-        ["data path", recipe.path or "see below"],
-        ["dtypes", ", ".join(recipe.dtypes) or "none of its own"],
-        *([["majors", ", ".join(recipe.majors)]] if len(recipe.majors) > 1 else []),
-        ["compiles for", " ".join(recipe.targets) or "nothing: it has no kernel"],
-        ["runs on", _runs_on(recipe)],
-        ["code", f"[{stem}.py]({stem}.py): one file that stands alone, as `cookbook copy {recipe.name} .` writes it"],
-        ["notebook", f"[{stem}.ipynb]({stem}.ipynb): this page, with its checks; they need this package"],
-    ]
-    return table(["recipe", f"`{recipe.name}`"], rows, right=2)
-
-
 def _diff(recipe: Recipe, base: Recipe) -> str:
     old, new = (catalog.without_lab(r.file.read_text(encoding="utf-8")).splitlines() for r in (base, recipe))
     lines = difflib.unified_diff(old, new, base.name, recipe.name, lineterm="", n=2)
     return unsearched(folded(f"All changes from {base.name}", fence("\n".join(lines), "diff")))
 
 
-def page(name: str) -> str:
+def page(name: str, docs: Path | None = None) -> str:
     """A recipe's page as markdown, from its executed notebook and the records.
+
+    Args:
+        docs: the folder of the site's pages; this tree's if left out.
 
     Raises:
         notebooks.OutOfStep: the notebook is not the recipe's.
@@ -180,17 +164,17 @@ def page(name: str) -> str:
     recipe = catalog.find(name)
     live = _live(recipe.name)
     measured = live["results_table("]()
-    cells = notebooks.read(recipe.name).cells
-    body = [part for cell in cells for part in (*_cell(cell, live), *_host_side(cell, cells))]
+    body = _with_host_side(notebooks.read(recipe.name).cells, live)
     if body and body[0].startswith("# "):
         body[0] = body[0].partition("\n")[2].strip()
-    parts = [f"# {recipe.title}", f"*{recipe.claim}*", _facts(recipe), *body]
+    parts = [f"# {recipe.title}", f"*{recipe.claim}*", cards.card(recipe, docs or _docs()), *body]
     if recipe.kind != "study" and measured not in body:
         parts += ["## Measured", measured]
-    if recipe.kind != "study":
-        parts += ["## Recorded checks", checked_table(recipe.name)]
     if recipe.builds_on:
-        parts += [f"## What changed from {recipe.builds_on}", _diff(recipe, catalog.find(recipe.builds_on))]
+        heading = f"## What changed from {recipe.builds_on} {{ #{cards.DIFFERENCE} }}"
+        parts += [heading, _diff(recipe, catalog.find(recipe.builds_on))]
+    if recipe.sources:
+        parts += ["## Sources", sources_list(recipe.name)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -198,18 +182,22 @@ def write_pages(docs: Path | None = None) -> list[Recipe]:
     """Writes docs/recipes/<track>/<name>.md with what it offers beside it: the code as one file that stands alone, and
     the notebook. Files that would not change are left alone, so that a server that watches them does not build for
     ever."""
-    docs = docs or catalog.recipes_root().parent / "docs"
+    docs = docs or _docs()
     found = catalog.recipes()
     for recipe in found:
         path = docs / "recipes" / f"{recipe.name}.md"
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write(path, page(recipe.name))
+        _write(path, page(recipe.name, docs))
         _write(path.with_suffix(".py"), catalog.standalone_source(recipe.name))
         _write(path.with_suffix(".ipynb"), notebooks.notebook_path(recipe.name).read_text(encoding="utf-8"))
     for stray in (docs / "recipes").rglob("*.md"):
         if stray.relative_to(docs / "recipes").with_suffix("").as_posix() not in {r.name for r in found}:
             stray.unlink()
     return found
+
+
+def _docs() -> Path:
+    return catalog.recipes_root().parent / "docs"
 
 
 def _write(path: Path, text: str) -> None:

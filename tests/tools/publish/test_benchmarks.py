@@ -231,7 +231,7 @@ def test_a_gemm_for_other_shapes_is_held_against_torch_and_the_one_it_names(tmp_
     assert here.pop(benchmarks._in_short(missing[0])) == ["not measured since the code changed", "", ""]
     assert [cells for name, cells in here.items() if "x" in name or "³" in name][-1] == ["not measured", "", ""]
     (chart,) = pictures(shown)
-    for name, times in (("split_k_gemm", 1.5), ("tuned_gemm", 0.5)):
+    for name, times in ((APART, 1.5), (TUNED, 0.5)):
         (bar,) = groups(chart, name=name)
         assert float(bar.get("data-value")) == pytest.approx(times)
     assert not groups(chart, name="64x64")

@@ -160,7 +160,8 @@ def test_page_has_text_code_pictures_results_and_downloads(name):
     drawn = sum("image/svg+xml" in output.get("data", {}) for output in outputs)
     assert f"def {entry}(" in page and page.count('<figure class="picture"><svg') >= drawn >= 1
     assert page.count(results_table(name)) == timed
-    assert f"[{stem}.py]({stem}.py): one file" in page and f"[{stem}.ipynb]({stem}.ipynb): this page" in page
+    assert f"[Download]({stem}.py)" in page and f"[Notebook]({stem}.ipynb)" in page
+    assert f'data-copy-file="../{stem}.py"' in page
     assert f"`cookbook copy {name} .`" in page
     for svg in re.findall(r"<figure[^>]*>(.*?)</figure>", page):
         ET.fromstring(svg)

@@ -1,0 +1,94 @@
+"""The card at the top of a recipe's page: what it is, what was checked where and when, and what one can do with it."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+
+from cookbook.publish.pages import checked_table
+from cookbook.recipe import catalog
+from cookbook.recipe.catalog import Recipe
+from tools.publish import address, home, notebooks, playground
+
+NO_GPU = ("layout", "model", "product", "pipeline", "compiled")  # levels that any machine checks
+PLAYGROUND = "playground/index.md"  # in docs/
+DIFFERENCE = "difference"  # the anchor of the last section
+
+
+def card(recipe: Recipe, docs: Path) -> str:
+    """The card as markdown.
+
+    Args:
+        docs: the folder of the site's pages: whether there is a playground is seen there.
+    """
+    parts = [_buttons(recipe, docs), _facts(recipe), levels_table(recipe.name)]
+    return '<div class="card" markdown="1">\n\n' + "\n\n".join(filter(None, parts)) + "\n\n</div>"
+
+
+def runs_on(recipe: Recipe) -> str:
+    """Where a recipe runs, in words."""
+    return recipe.runs_on.replace("+", " and later")
+
+
+# --- buttons ------------------------------------------------------------------------------------------------------
+
+
+def _buttons(recipe: Recipe, docs: Path) -> str:
+    """Copy, download, notebook, playground, difference; and the repository, where its address is known."""
+    stem = recipe.name.split("/")[1]
+    copy = f'<button type="button" class="md-button" data-copy-file="../{stem}.py" hidden>Copy the code</button>'
+    links = {"Download": f"{stem}.py", "Notebook": f"{stem}.ipynb"}
+    if (docs / PLAYGROUND).exists() and (query := playground.address(recipe)):
+        links["Playground"] = f"../../{PLAYGROUND}{query}"
+    if recipe.builds_on:
+        links[f"Changes from {recipe.builds_on.split('/')[1]}"] = f"#{DIFFERENCE}"
+    source = f"recipes/{recipe.name}.py"
+    links |= {"Source": address.source_of(source), "Edit": address.source_of(source, edit=True)}
+    made = [f"[{html.escape(text)}]({link}){{ .md-button }}" for text, link in links.items() if link]
+    return " ".join([copy, *made]) + "\n{ .buttons }"
+
+
+def _facts(recipe: Recipe) -> str:
+    """What the recipe is, in two lines."""
+    made = f"compiles for {' '.join(recipe.targets)}" if recipe.targets else "has no kernel"
+    majors = f"majors {', '.join(recipe.majors)}" if len(recipe.majors) > 1 else ""
+    said = [", ".join(recipe.dtypes), majors, made, f"runs on {runs_on(recipe)}"]
+    said.append(f"{home.minutes(recipe.name)} minutes to read")
+    path = f"**Data path:** {recipe.path}. " if recipe.path else ""
+    in_short = "; ".join(filter(None, said))
+    return f"{path}**In short:** {in_short}. **In a terminal:** `cookbook copy {recipe.name} .`"
+
+
+# --- levels -------------------------------------------------------------------------------------------------------
+
+
+def levels_table(name: str, root: Path | None = None) -> str:
+    """Every level of a recipe: those that need no GPU as its executed notebook shows them, the others as recorded."""
+    recipe = catalog.find(name)
+    here = checked_here(recipe.name)
+    header, rule, *recorded = checked_table(recipe.name, root).splitlines()
+    if recipe.kind == "study":  # it has only some of the levels
+        recorded = [row for row in recorded if "not measured" not in row]
+    rows = []
+    for status in dict.fromkeys(here.values()):
+        alike = ", ".join(level for level, found in here.items() if found == status)
+        rows.append(f"| {alike} | {status} | any machine, no GPU | with this page |")
+    return "\n".join([header.replace("recorded", "status"), rule, *rows, *recorded]) if rows or recorded else ""
+
+
+def checked_here(name: str) -> dict[str, str]:
+    """Level -> "passed", or how many FAILED, of the levels that need no GPU: what the notebook's check said."""
+    found: dict[str, list[str]] = {}
+    for cell in notebooks.read(name).cells:
+        for output in cell.get("outputs", ()):
+            text = output.get("text", "") if output.output_type == "stream" else ""
+            if text.startswith("Checked:"):
+                for level, status in re.findall(r"^(\w+) .*? (passed|failed) ", text, re.M):
+                    found.setdefault(level, []).append(status)
+    return {level: _summed(found[level]) for level in NO_GPU if level in found}
+
+
+def _summed(statuses: list[str]) -> str:
+    failed = statuses.count("failed")
+    return f"{failed} of {len(statuses)} FAILED" if failed else "passed"

@@ -1,0 +1,189 @@
+"""What the home page computes: three numbers from records, minutes of reading, a gallery, which atom a tile wants."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from cookbook import atoms
+from cookbook.measure import records
+from cookbook.publish.markdown import table
+from cookbook.recipe import catalog
+from cookbook.recipe.catalog import Recipe
+from cookbook.recipe.formats import FORMATS
+from tools.publish import glance, notebooks, thumbnails
+
+WORDS_A_MINUTE, LINES_A_MINUTE = 150, 30  # of prose in a reader's third language, and of code
+EXTENTS = (16, 32, 64, 128)  # contiguous elements of a tile
+ROWS_OF_TILE = 128  # elements of the other mode; no atom depends on it
+GPUS = {  # what the table of atoms calls each kind, and the architecture that it asks about
+    "Ampere, Ada": "sm_80",
+    "Hopper": "sm_90",
+    "Blackwell, tcgen05": "sm_100",
+    "Blackwell, GeForce": "sm_120",
+}
+DTYPES = {16: "bf16, fp16", 8: "fp8, mxfp8", 4: "nvfp4", 32: "tf32"}
+
+
+# --- three numbers ----------------------------------------------------------------------------------------------
+
+
+class Number(NamedTuple):
+    figure: str
+    says: str  # in words
+    link: str
+
+
+def numbers(root: Path | None = None) -> str:
+    """The three numbers of the first screen as a list; one that no current record holds is said to be not measured."""
+    found = [
+        _of_a_line(glance.LINES[0], "as fast with a swizzle, and nothing else changed", root),
+        _of_a_line(glance.LINES[1], "as fast as cuBLAS: the tuned kernel", root),
+    ]
+    items = [
+        f'<li><a href="{n.link}"><strong>{n.figure}</strong><span>{html.escape(n.says)}</span></a></li>'
+        for n in (*found, _counted(root))
+    ]
+    return f'<ul class="numbers">{"".join(items)}</ul>'
+
+
+def _of_a_line(line: glance.Line, says: str, root: Path | None) -> Number:
+    found = glance.record_of(line, root)
+    figure = f"{found['peers'][line.peer]['ratio']:.2f}×" if found else glance.NOT_MEASURED
+    on = f", {found['device'].removeprefix('NVIDIA ')}" if found else ""
+    shape = f"{line.shape[0]}³" if len(set(line.shape)) == 1 else " x ".join(map(str, line.shape))
+    return Number(figure, f"{says} (bf16 GEMM, {shape}{on})", f"recipes/{line.recipe}/")
+
+
+def predicted(root: Path | None = None) -> tuple[int, int]:
+    """(how many, of how many) instructions that ncu counted took the predicted wavefronts, in current records.
+
+    Of a cp.async the lanes that fill with zeros, and those that ncu does not see, are told apart in its record.
+    """
+    held = []
+    for record in records.read(root):
+        if record["level"] != "counted" or records.is_stale(record):
+            continue
+        for f in record["figures"].values():
+            if (each := f.get("predicted_each")) is not None:
+                apart = f.get("of_zero_filled", 0) - each * f.get("not_counted", 0)
+                wanted = {each * f["executed"], f.get("predicted", 0) + apart}
+                held.append(f["wavefronts"] in wanted)
+    return sum(held), len(held)
+
+
+def _counted(root: Path | None) -> Number:
+    right, of = predicted(root)
+    figure = f"{right} of {of}" if of else glance.NOT_MEASURED
+    return Number(
+        figure,
+        "shared-memory instructions take the wavefronts that the model predicts, as counted by ncu",
+        "checking/#on-a-gpu",
+    )
+
+
+# --- minutes ----------------------------------------------------------------------------------------------------
+
+
+@cache
+def minutes(name: str) -> int:
+    """How long a page takes to read, in minutes, rounded up to five: its prose, and its code that is not folded."""
+    words = lines = 0
+    for cell in notebooks.from_recipe(name).cells:
+        tags = cell.metadata.get("tags", [])
+        if cell.cell_type == "markdown":
+            words += len(re.findall(r"\w+", cell.source))
+        elif "lab" not in tags and "folded" not in tags:
+            lines += len(cell.source.splitlines())
+    return 5 * math.ceil((words / WORDS_A_MINUTE + lines / LINES_A_MINUTE) / 5)
+
+
+def spent(names: list[str]) -> str:
+    """The minutes of these pages together: "25 min"."""
+    return f"{sum(map(minutes, names))} min"
+
+
+# --- the gallery --------------------------------------------------------------------------------------------------
+
+
+def gallery() -> str:
+    """A card for each recipe in reading order, under the name of its track: a thumbnail, the title, the claim."""
+    parts: list[str] = []
+    for number, recipe in enumerate(catalog.recipes(), start=1):
+        heading = f"### {recipe.track.capitalize()}\n\n"
+        if heading not in parts:
+            parts += ["\n</ul>\n\n" if parts else "", heading, '<ul class="gallery">\n']
+        parts.append(_card(number, recipe))
+    return "".join([*parts, "\n</ul>"])
+
+
+def _card(number: int, recipe: Recipe) -> str:
+    picture = thumbnails.thumbnail(thumbnails.chosen(recipe.name))
+    title = f"<strong>{number}. {html.escape(recipe.title)}</strong>"
+    about = f'<span class="minutes">{minutes(recipe.name)} min</span>'
+    return f'<li><a href="recipes/{recipe.name}/">{picture}{title}</a>{about}<p>{html.escape(recipe.claim)}</p></li>'
+
+
+# --- which atom ---------------------------------------------------------------------------------------------------
+
+
+def which_atom() -> str:
+    """For each GPU, dtype and major: the atom by how many elements of the tile are contiguous, and a recipe."""
+    rows = []
+    for gpu, arch in GPUS.items():
+        for bits, dtype in DTYPES.items():
+            for major in ("K", "MN"):
+                found = [_atom(arch, major, bits, extent) for extent in EXTENTS]
+                if any(found):
+                    shown = [f"`{name}`" if name else "none" for name in found]
+                    rows.append(
+                        [gpu, dtype, major, *shown, f"`{atoms.reader(arch, major)}`", _to_take(arch, bits, major)]
+                    )
+    header = ["GPU", "dtype", "major", *(f"{extent} elements" for extent in EXTENTS), "read by", "recipe"]
+    return filtered(table(header, rows, right=99), "GPU", "dtype", "major")
+
+
+def filtered(shown: str, *columns: str) -> str:
+    """A table under which the site's script puts a choice for each of these columns; without it the table is whole."""
+    return f'<div class="filtered" data-filters="{",".join(columns)}" markdown="1">\n\n{shown}\n\n</div>'
+
+
+def _atom(arch: str, major: str, bits: int, extent: int) -> str:
+    """The name of the atom for `extent` contiguous elements; "" if no MMA takes this, or no atom divides it."""
+    tile = (ROWS_OF_TILE, extent) if major == "K" else (extent, ROWS_OF_TILE)
+    try:
+        return atoms.select(major, bits, tile, arch).name
+    except ValueError:
+        return ""
+
+
+def _to_take(arch: str, bits: int, major: str) -> str:
+    """A link to the recipe that multiplies such operands there: of those for the newest GPU that it is, the tuned one,
+    else the first; "" if there is none."""
+    number = int(arch.removeprefix("sm_"))
+    fitting = [r for r in catalog.recipes() if r.kind == "gemm" and _takes(r, number, bits, major)]
+    if not fitting:
+        return ""
+    newest = max(map(_made_for, fitting))
+    fitting = [r for r in fitting if _made_for(r) == newest]
+    recipe = next((r for r in fitting if r.tuned), fitting[0])
+    return f"[`{recipe.name}`](recipes/{recipe.name}.md)"
+
+
+def _made_for(recipe: Recipe) -> int:
+    """The number of the first architecture that runs a recipe: 90 of sm_90."""
+    return int(re.findall(r"\d+", recipe.runs_on)[0])
+
+
+def _takes(recipe: Recipe, number: int, bits: int, major: str) -> bool:
+    """Whether a GEMM runs on sm_`number` and multiplies elements of `bits` bits, both operands of this major."""
+    own = FORMATS[recipe.operands].bits if recipe.operands else 16
+    return (
+        own == bits
+        and {"K": "tn", "MN": "nt"}[major] in recipe.majors
+        and recipe.runs_on_capability(*divmod(number, 10))
+    )
