@@ -67,8 +67,17 @@ def test_the_address_bar_keeps_the_state(playground, site):
     playground.wait_for_selector("#pg-result strong")
     assert (result(playground), playground.locator("#pg-code").inner_text()) == (before, code)
     assert playground.locator("[name=row]").input_value() == "16" and playground.get_by_label("in memory").is_checked()
-    playground.goto(site + "playground/?rows=x&swizzle=9,9,1&access=<b>&lanes=" + "1" * 900)  # from anywhere
-    playground.wait_for_selector("#pg-error:visible")
+
+
+@pytest.mark.parametrize(
+    "query", ["rows=x", "swizzle=9,9,1", "access=<b>", "bits=7", "layout=((:1", "at=-1,0", "rows=1e9"]
+)
+def test_an_address_that_makes_no_sense_is_answered_in_words(page, site, query):
+    page.goto(f"{site}playground/?{query}")
+    page.wait_for_selector("#pg-error:visible")
+    assert "needed" in page.locator("#pg-error").inner_text()
+    page.get_by_role("button", name="a column of bf16").click()  # and the page works
+    assert result(page).startswith("32 wavefronts for ld128@32x8") and page.faults == []
 
 
 def test_every_recipe_opens_with_the_layout_that_cute_gives_it(page, site, built):
