@@ -24,7 +24,9 @@ _FIGURE = re.compile(r"<td (?=style=\"text-align: right)")
 _CODE = re.compile(r"<pre>.*?</pre>", re.DOTALL)
 _TERM = re.compile(r"<dt id=\"[\w-]+\"[^>]*>(?P<title>.*?)</dt>\s*<dd[^>]*>(?P<text>.*?)</dd>", re.DOTALL)
 _EXPLAINED = re.compile(r"\]\((?P<page>[\w/]+)\.md\)$")
-_IN_CODE = re.compile(r"<code>([\w.:]+)|\b([A-Z]+[\d_]\w*)")  # of a definition: make_composed_layout, SW128
+_IN_CODE = re.compile(
+    r"<code>(?!cookbook\b)([\w.:]+)|\b([A-Z]+[\d_]\w*)"
+)  # of a definition: make_composed_layout, SW128
 _NAME = re.compile(r"[A-Za-z]\w*_\w+|[A-Z][a-z]+[A-Z]\w+")  # make_layout, TiledCopy; parts of words are in prose
 
 

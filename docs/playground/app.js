@@ -339,6 +339,8 @@ function listen() {
 }
 
 function open() {
+  state = fromQuery("", recipes);
+  if (location.search && !shown) render(); // what stays where the address makes no sense
   state = fromQuery(location.search, recipes);
   render();
   renderPipeline();

@@ -2,6 +2,7 @@
 
 export const ATOM_BYTES = { SW128: 128, SW64: 64, SW32: 32, INTER: 16 };
 const SWIZZLES = { SW128: [3, 4, 3], SW64: [2, 4, 3], SW32: [1, 4, 3], INTER: [0, 4, 3] };
+const ELEMENTS = [8, 16, 32, 64];
 const LINES = 8;
 const MOST = 65536; // elements of a tile
 const HIGHEST = 2 ** 24; // bytes: far above the 227 KiB of a CTA
@@ -51,6 +52,9 @@ const size = (shape) => (Array.isArray(shape) ? shape.reduce((product, part) => 
  * Returns {layout, elementBits, rows, columns, transposed, offsets, bytes}: row-major element offsets, no swizzle applied.
  */
 export function tileOf(layout, elementBits) {
+  if (!ELEMENTS.includes(elementBits)) {
+    throw new RangeError(`dtype: got ${elementBits} bits; needed one of ${ELEMENTS.join(", ")}`);
+  }
   const shapes = Array.isArray(layout.shape) ? layout.shape : [1, layout.shape];
   const strides = Array.isArray(layout.shape) ? layout.stride : [0, layout.stride];
   if (shapes.length < 2) return tileOf({ shape: [1, ...shapes], stride: [0, ...strides] }, elementBits);

@@ -684,6 +684,12 @@ rows = [[" x ".join(map(str, shape)), f"{gain(*shape):.3f}x"] for shape in BENCH
 Markdown(table(["M x N x K", "predicted: persistent over one tile a CTA"], rows))
 
 # %% [markdown] tags=["lab"]
+# The largest cube is the product that [the ladder](index.md) shows:
+
+# %% tags=["lab", "gains"]
+{"ampere/persistent_gemm": round(gain(8192, 8192, 8192), 3)}
+
+# %% [markdown] tags=["lab"]
 # It gains most where K is short: a short tile has less work to hide the wait in. Three tiles of one SM, with K = 512:
 
 # %% tags=["lab"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from cookbook.publish.pages import checked_table
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
-from tools.publish import address, home, notebooks
+from tools.publish import address, home, notebooks, playground
 
 PLAYGROUND = "playground/index.md"  # in docs/
 DIFFERENCE = "diff"  # the anchor of the last section
@@ -38,8 +38,8 @@ def _buttons(recipe: Recipe, docs: Path) -> str:
     stem = recipe.name.split("/")[1]
     copy = f'<button type="button" class="md-button" data-copy-file="../{stem}.py" hidden>Copy the code</button>'
     links = {"Download": f"{stem}.py", "Notebook": f"{stem}.ipynb"}
-    if (docs / PLAYGROUND).exists():
-        links["Playground"] = f"../../{PLAYGROUND}?recipe={recipe.name}"
+    if (docs / PLAYGROUND).exists() and (query := playground.address(recipe)):
+        links["Playground"] = f"../../{PLAYGROUND}{query}"
     if recipe.kind == "gemm":
         links["The ladder"] = "index.md"
     if recipe.builds_on:

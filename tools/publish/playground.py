@@ -31,9 +31,9 @@ __all__ = ["ROOT", "address", "is_current", "tiles", "write"]
 ROOT = catalog.recipes_root().parent
 
 
-def address(name: str) -> str | None:
-    """The query behind `playground/` that opens a recipe, such as "?recipe=hopper/tma_copy"; None: it has no tile."""
-    return f"?recipe={name}" if tiles(catalog.find(name)) else None
+def address(recipe: Recipe) -> str | None:
+    """The query behind `playground/` that opens a recipe, such as "?recipe=hopper/tuned_gemm"; None: it has no tile."""
+    return f"?recipe={recipe.name}" if recipe.kind != "study" or recipe.measures == "wavefronts" else None
 
 
 def is_current(path: Path) -> bool:
@@ -44,29 +44,27 @@ def is_current(path: Path) -> bool:
 
 def write(path: Path) -> None:
     """Writes the JSON of all recipes that have tiles."""
-    found = {recipe.name: entry for recipe in catalog.recipes() if (entry := tiles(recipe))}
+    found = {recipe.name: tiles(recipe) for recipe in catalog.recipes() if address(recipe)}
     path.write_text(json.dumps(found, separators=(",", ":")) + "\n", encoding="utf-8")
 
 
 def tiles(recipe: Recipe) -> dict[str, Any]:
-    """A recipe's title, stages and tiles, in its first dtype and its own Config; {} of one that has none."""
+    """A recipe's title, stages and tiles, in its first dtype and its own Config."""
     smem, stages = _smem(recipe)
     found = {name: shown for name, layout in smem.items() if (shown := _tile(name, layout))}
     pipeline = {"stages": stages} if stages else {}
-    return {"title": recipe.title, **pipeline, "tiles": found} if found else {}
+    return {"title": recipe.title, **pipeline, "tiles": found}
 
 
 def _smem(recipe: Recipe) -> tuple[dict[str, SmemLayout], int]:
     """Its tiles by name, and its stages: 0 of what is no GEMM."""
     if recipe.kind == "gemm":
         return _of_gemm(recipe)
-    if recipe.measures == "wavefronts":
+    if recipe.kind == "study":
         return _of_study(recipe), 0
-    found = {}
-    if recipe.kind == "transpose":
-        module, dtype = catalog.load(recipe.name), cutlass_dtype(recipe.dtypes[0])
-        for variant, config in module.configs_for(recipe.targets[-1], dtype).items():
-            found |= {f"{name}, {variant}": tile for name, tile in moves.layouts(module, dtype, config).items()}
+    module, dtype, found = catalog.load(recipe.name), cutlass_dtype(recipe.dtypes[0]), {}
+    for variant, config in module.configs_for(recipe.targets[-1], dtype).items():
+        found |= {f"{name}, {variant}": tile for name, tile in moves.layouts(module, dtype, config).items()}
     return found, 0
 
 

@@ -48,8 +48,8 @@ def test_a_study_opens_with_the_tiles_whose_wavefronts_are_counted():
 
 
 def test_a_recipe_without_a_tile_has_no_address():
-    assert playground.address("primer/hello_kernel") is None
-    assert playground.address("ampere/smem_gemm") == "?recipe=ampere/smem_gemm"
+    assert playground.address(catalog.find("primer/hello_kernel")) is None
+    assert playground.address(catalog.find("ampere/smem_gemm")) == "?recipe=ampere/smem_gemm"
 
 
 def test_the_json_is_written_once(tmp_path, monkeypatch):
