@@ -684,7 +684,7 @@ rows = [[" x ".join(map(str, shape)), f"{gain(*shape):.3f}x"] for shape in BENCH
 Markdown(table(["M x N x K", "predicted: persistent over one tile a CTA"], rows))
 
 # %% [markdown] tags=["lab"]
-# The largest cube is the product that [the ladder](index.md) shows:
+# The largest cube is the product that the ladder at the beginning of this track shows:
 
 # %% tags=["lab", "gains"]
 {"ampere/persistent_gemm": round(gain(8192, 8192, 8192), 3)}

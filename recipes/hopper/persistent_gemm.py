@@ -744,7 +744,7 @@ rows = [["8192 x 8192 x K", *(f"{predicted_gain(8192, 8192, k):.3f}x" for k in k
 Markdown(table(["predicted", *(f"K = {k}" for k in ks)], rows))
 
 # %% [markdown] tags=["lab"]
-# The largest of these products is the one that [the ladder](index.md) shows:
+# The largest of these products is the one that the ladder at the beginning of this track shows:
 
 # %% tags=["lab", "gains"]
 {"hopper/persistent_gemm": round(predicted_gain(8192, 8192, 8192), 3)}
