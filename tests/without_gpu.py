@@ -42,7 +42,14 @@ def pretend(monkeypatch, gpu: choice.Gpu = choice.H200) -> list[str]:
     arch = "sm_{}{}".format(*gpu.capability)
     monkeypatch.setattr(launching, "gpu_of", lambda x: gpu)
     monkeypatch.setattr(entry, "check_gpu", lambda *asked: arch)
-    properties = SimpleNamespace(multi_processor_count=gpu.sms)
+    known = {
+        "major": gpu.capability[0],
+        "minor": gpu.capability[1],
+        "gcnArchName": "",
+        "name": "",
+        "total_memory": 2**30,
+    }
+    properties = SimpleNamespace(multi_processor_count=gpu.sms, **known)  # Inductor asks for them
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)  # what get_device() says of a CPU tensor
     monkeypatch.setattr(torch.cuda, "device", NoDevice)

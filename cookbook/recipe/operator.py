@@ -99,7 +99,7 @@ def fake_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return a.new_empty(a.shape[0], b.shape[1])
 
 
-def by_columns(x: torch.Tensor) -> bool:
+def is_transposed(x: torch.Tensor) -> bool:
     """Whether a matrix is the transpose of one of adjacent elements in rows."""
     return x.stride(0) == 1 and x.stride(1) != 1
 
@@ -132,14 +132,14 @@ def keep(ctx: Any, inputs: tuple, output: Any = None) -> None:
     """What the backward of a product needs of its operands: of each the other one."""
     (a, b), (of_a, of_b, *_) = inputs, ctx.needs_input_grad
     ctx.save_for_backward(a if of_b else None, b if of_a else None)  # a frozen weight keeps no activations alive
-    ctx.by_columns = by_columns(a), by_columns(b)
+    ctx.transposed = is_transposed(a), is_transposed(b)
 
 
 def backward_by(product: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Callable[..., tuple]:
     """The backward of a @ b: two more products."""
 
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        (a, b), (a_columns, b_columns) = ctx.saved_tensors, ctx.by_columns
+        (a, b), (a_columns, b_columns) = ctx.saved_tensors, ctx.transposed
         of_a = of_b = None
         # A gradient is laid out like its operand, as torch.mm's is: autograd adds it to `.grad` without a copy.
         if b is not None:

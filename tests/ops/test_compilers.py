@@ -5,6 +5,8 @@ On CPU tensors, whose kernels are torch's products (tests/without_gpu.py), with 
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -94,7 +96,29 @@ def test_another_m_does_not_recompile(compiled):
     assert counter.frame_count == 1
 
 
-def test_leading_dimensions_are_compiled_and_exported(compiled):
+@pytest.mark.slow  # a C++ compiler has to build what Inductor writes
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+def test_a_layer_by_inductor(compiled):
+    """The code that Inductor writes around the operator relies on the fake: its strides must be the product's."""
+    fast, weight, bias = torch.compile(layer, fullgraph=True), normal(24, 32).requires_grad_(), normal(24)
+    for m in (16, 17, 40):
+        x = normal(m, 32).requires_grad_()
+        got, expected = fast(x, weight, bias), layer(x, weight, bias)
+        torch.testing.assert_close(got, expected, rtol=2e-2, atol=0.1)
+        for mine, theirs in zip(*(torch.autograd.grad(each, (x, weight)) for each in (got, expected)), strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=5e-2, atol=0.5)
+
+
+def test_an_exported_model_takes_any_number_of_rows(compiled):
+    model = torch.nn.Sequential(torch.nn.Linear(32, 48), torch.nn.ReLU(), torch.nn.Linear(48, 8)).to(BF16)
+    ops.replace_linears(model)
+    rows = torch.export.Dim("rows", min=2)
+    program = torch.export.export(model, (normal(16, 32),), dynamic_shapes=({0: rows},))
+    assert called(program.graph).count(OP) == 2
+    close(program.module()(normal(5, 32)), model(normal(5, 32)))
+
+
+def test_leading_dimensions_are_compiled(compiled):
     fast = torch.compile(ops.matmul, fullgraph=True, backend="aot_eager", dynamic=True)
     b = normal(32, 24)
     for shape in ((2, 3, 32), (4, 5, 32), (1, 2, 3, 32)):

@@ -84,3 +84,18 @@ def test_a_copy_is_in_the_prediction():
     as_it_lies, copied = (choice.options(a, b, "bfloat16", choice.H200)[0] for a in (aligned, odd))
     assert not as_it_lies.copies and copied.copies == {"a": "K = 4096, rows 8194 bytes apart"}
     assert copied.copy_us == predict.copy_us(512 * 4096) > 2 and as_it_lies.copy_us == 0
+
+
+def test_an_explanation_in_words():
+    from cookbook import ops
+
+    found = ops.explain((512, 4097), (4097, 4096))
+    text = str(found)
+    assert text.startswith("512 x 4096 x 4097, bfloat16, on sm_90, 132 SMs: hopper/majors_gemm, ")
+    assert "a is copied first: K = 4097, rows 8194 bytes apart" in text and "majors: tt" in text
+    assert found.reason == f"predicted {found.predicted_us:.1f} us; the next, {found.options[1].recipe}, " + (
+        f"{found.options[1].us:.1f} us"
+    )
+    assert "nothing is copied" in str(ops.explain((512, 4096), (4096, 4096)))
+    only = ops.explain((64, 64), (64, 64), gpu=choice.Gpu((8, 9), 142))
+    assert only.gpu.sms == 142 and only.recipe.startswith("ampere/")

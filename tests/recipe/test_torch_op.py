@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 
@@ -108,6 +109,22 @@ def test_a_copied_operator(tmp_path, name):
 def test_what_is_no_operator(name, torch_op, message):
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
         catalog.standalone_source(name, torch_op=torch_op)
+
+
+GEMMS = [recipe.name for recipe in catalog.recipes() if recipe.kind == "gemm" and not recipe.operands]
+
+
+@pytest.mark.parametrize("name", GEMMS)
+def test_nothing_is_defined_twice(name):
+    """Neither the recipe nor the host side has a name of the operator's, nor a local one that brings it along."""
+    alone = ast.parse(catalog.standalone_source(name)).body
+    found = [node.name for node in ast.parse(catalog.standalone_source(name, torch_op="a::b")).body if named(node)]
+    assert len(found) == len(set(found)) and {"register", "fitted", "Fit"} <= set(found)
+    assert not {"register", "fitted", "Fit", "keep", "is_transposed"} & {node.name for node in alone if named(node)}
+
+
+def named(node: ast.stmt) -> bool:
+    return isinstance(node, (ast.FunctionDef, ast.ClassDef))
 
 
 def test_without_the_option_nothing_of_an_operator_is_copied():

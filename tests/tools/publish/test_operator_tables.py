@@ -1,0 +1,51 @@
+"""The tables of docs/pytorch.md: of nothing measured, of current records, and of stale ones."""
+
+from __future__ import annotations
+
+from cookbook.measure import records
+from cookbook.ops import measuring
+from cookbook.recipe import catalog
+from tools.publish import operator_tables
+
+TUNED, SPLIT = "hopper/tuned_gemm", "hopper/split_k_gemm"
+
+
+def case(code: str | None = None) -> dict:
+    us = {TUNED: 4.0, SPLIT: 5.0, "ops.matmul": 5.0, "torch.matmul": 6.0}
+    codes = {name: code or records.code_of(name) for name in (TUNED, SPLIT)}
+    about = {"shape": [4, 256, 512], "majors": "tn", "dtype": "bfloat16", "gpu": [[9, 0], 132]}
+    return about | {"us": us, "code": codes}
+
+
+def test_nothing_measured(tmp_path):
+    assert operator_tables.regret(tmp_path) == "Of 100 products: *not measured*."
+    assert operator_tables.calls(tmp_path).count("| not measured |") == len(operator_tables.WAYS)
+
+
+def test_the_regret_of_todays_choice(tmp_path):
+    measuring.write("NVIDIA H200", [case()], root=tmp_path)
+    shown = operator_tables.regret(tmp_path)
+    assert "NVIDIA H200, 1 shapes: regret 25.0% in the mean" in shown
+    assert f"| 4x256x512 | tn, bfloat16 | {SPLIT} | {TUNED} | 25.0% |" in shown
+    measuring.write("NVIDIA H200", [case("older")], root=tmp_path)
+    assert operator_tables.regret(tmp_path) == "Of 100 products: *not measured since the code changed*."
+
+
+def test_calls(tmp_path):
+    called = {
+        "us": {"ops.matmul": 5.25, "torch.matmul": 6.5},
+        "host": measuring.host_code(),
+        "date": "2026-11-23 12:00",
+    }
+    measuring.write("NVIDIA H200", called=called, root=tmp_path)
+    shown = operator_tables.calls(tmp_path)
+    assert "| ops.matmul | 5.25 |" in shown and "Measured on NVIDIA H200: 2026-11-23 12:00." in shown
+    measuring.write("NVIDIA H200", called=called | {"host": "another"}, root=tmp_path)
+    assert "| ops.matmul | not measured since the code changed |" in operator_tables.calls(tmp_path)
+
+
+def test_what_the_page_shows_of_the_code():
+    source = operator_tables.source()
+    assert all(name in source for name in ("def register(", "register_fake", "register_autograd", "def backward("))
+    serving = operator_tables.serving()
+    assert all(f"[{recipe.name}](" in serving for recipe in catalog.recipes() if recipe.serves)
