@@ -51,6 +51,7 @@ _MARKS = {
 # Pages whose terms are not linked to the glossary.
 _OWN_WORDS = ("glossary.md", "api/", "architecture.md", "open.md", "playground/")
 _MINUTES = re.compile(r"<!-- minutes: (?P<names>[\w/ ]+) -->")
+_SHAPE = re.compile(r"<td>(\d+(?: x \d+)+)</td>")
 _CONTRACT = re.compile(r"<!-- contract: (?P<names>[\w ]+) -->")
 
 
@@ -97,6 +98,11 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     if source.startswith(_OWN_WORDS):
         return markdown
     return glossary.linked(markdown, glossary.text(Path(config.docs_dir)), "../" * source.count("/") + "glossary.md")
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Marks the cells of tables that hold a shape: "64 x 8192 x 8192" stays on one line."""
+    return _SHAPE.sub(r'<td class="shape">\1</td>', html)
 
 
 def _protocols(names: list[str]) -> str:

@@ -111,7 +111,7 @@ def _tile(layout: SmemLayout, column: int) -> list[str]:
         for chunk, slot in enumerate(slots):
             drawn = _box(slot, y, _H, svg.GROUPS[chunk])
             if chunk == column:
-                drawn += svg.frame(_x(slot), y, _W, _H, svg.ON_COLOUR)
+                drawn += svg.frame(_x(slot), y, _W, _H, "ink")
             drawn += _label(_x(slot + 0.5), y + _H / 2, chunk)
             slides = f'<g class="mv-slide" style="--x:{svg.num((chunk - slot) * _W)}px">'
             parts.append(f"{slides}{drawn}</g>" if chunk != slot else drawn)

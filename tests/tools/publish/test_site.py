@@ -108,6 +108,21 @@ def test_what_is_copied_from_a_console_block_is_a_command(site):
     assert re.search(r'setAttribute\("data-md-copying".{0,120}\.innerText', script.read_text())
 
 
+def test_a_shape_in_a_table_stays_on_one_line(site):
+    html = (site / "results" / "index.html").read_text()
+    assert html.count('<td class="shape">') > 100 and not re.search(r"<td>\d+ x \d+", html)
+    assert "td.shape { white-space: nowrap; }" in (site / "assets" / "cookbook.css").read_text()
+
+
+def test_home_is_small(site):
+    """What the theme loads with it: the search and its index come when somebody searches."""
+    home = site / "index.html"
+    loaded = re.findall(
+        r'<(?:script|link)\b[^>]*(?:src|href)="((?:assets|stylesheets)/[^"]+\.(?:css|m?js))"', home.read_text()
+    )
+    assert len(loaded) >= 3 and sum(f.stat().st_size for f in (home, *(site / name for name in loaded))) < 500_000
+
+
 def test_nothing_is_fetched_from_another_site(site):
     for page in site.rglob("*.html"):
         fetched = re.findall(r'<(?:script|img|iframe|link)\b[^>]*(?:src|href)="(?:https?:)?//[^"]+"', page.read_text())
