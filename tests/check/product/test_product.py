@@ -188,6 +188,13 @@ FAULTS = [
         "grid=(tiles, 1, 1), block=(config.threads, 1, 1), stream=stream\n    ) if False else None",
         "the host function: got no launch; needed one",
     ),
+    planted(
+        FP8,
+        "what nothing has written is stored before the first tile",
+        "if i > 0:",
+        "if i >= 0:",
+        "C[0, 0]: got a second store; needed one",
+    ),
 ]
 
 
