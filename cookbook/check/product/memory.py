@@ -108,12 +108,12 @@ class Stored:
     def __init__(self, operand: Operand) -> None:
         self.operand = operand
         self.ids = np.full(operand.shape, origins.UNWRITTEN, np.int64)
-        self.lines = np.zeros(operand.shape, np.int32)
+        self.lines = np.full(operand.shape, -1, np.int32)  # of the store; -1: none, whatever was stored
 
     @property
     def count(self) -> int:
         """Elements that were stored."""
-        return int((self.lines > 0).sum())
+        return int((self.lines >= 0).sum())
 
     def store(self, byte_addresses: np.ndarray, ids: np.ndarray, line: int) -> None:
         """Elements to these bytes.
@@ -126,7 +126,7 @@ class Stored:
         if not inside.all():
             at = np.flatnonzero(~inside)[0]
             raise Fault(f"C: got a store to row {row[at]}, column {column[at]}; needed one inside: {shape}")
-        again = self.ids[row, column] != origins.UNWRITTEN
+        again = self.lines[row, column] >= 0
         if again.any():
             at = np.flatnonzero(again)[0]
             before = int(self.lines[row[at], column[at]])

@@ -220,6 +220,13 @@ FAULTS = [
         "got arithmetic on an accumulator that is rounded already; needed one rounding, at the end",
         "64x64 in 2",
     ),
+    planted(
+        FP8,
+        "what nothing has written is stored before the first tile",
+        "if i > 0:",
+        "if i >= 0:",
+        "C[0, 0]: got a second store; needed one",
+    ),
 ]
 
 
