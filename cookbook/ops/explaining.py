@@ -45,7 +45,8 @@ class Explanation:
         best, *rest = self.options
         if not rest:
             return "the only recipe that serves this GPU"
-        return f"predicted {best.us:.1f} us; the next, {rest[0].recipe}, {rest[0].us:.1f} us"
+        copied = " with a copy" if rest[0].copies else ""
+        return f"predicted {best.us:.1f} us; the next, {rest[0].recipe}, {rest[0].us:.1f} us{copied}"
 
     def __str__(self) -> str:
         best, (m, n, k) = self.options[0], self.mnk
