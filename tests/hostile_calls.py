@@ -667,6 +667,8 @@ TAKES: dict[tuple[str, str], tuple[str, ...]] = {
     # nothing marked, no field, no word asked for: a picture, or an answer, all the same
     ("cookbook.draw.bits.bit_fields", "fields"): NONE,
     ("cookbook.draw.bits.gf2_matrix", "marked"): NONE,
+    ("cookbook.draw.charts.bar_chart", "colours"): NONE,  # no name has a colour of its own
+    ("cookbook.draw.charts.line_chart", "colours"): NONE,
     ("cookbook.draw.bits.gf2_matrix", "asked"): NONE,
     ("cookbook.draw.grids.before_after", "mark"): NONE,
     ("cookbook.draw.grids.layout_grid", "mark"): NONE,

@@ -123,9 +123,10 @@ def gallery() -> str:
 
 def _card(number: int, recipe: Recipe) -> str:
     picture = thumbnails.thumbnail(thumbnails.chosen(recipe.name))
-    title = f"<strong>{number}. {html.escape(recipe.title)}</strong>"
+    said, claim = (html.escape(text, quote=False) for text in (recipe.title, recipe.claim))
+    title = f"<strong>{number}. {said}</strong>"
     about = f'<span class="minutes">{minutes(recipe.name)} min</span>'
-    return f'<li><a href="recipes/{recipe.name}/">{picture}{title}</a>{about}<p>{html.escape(recipe.claim)}</p></li>'
+    return f'<li><a href="recipes/{recipe.name}/">{picture}{title}</a>{about}<p>{claim}</p></li>'
 
 
 # --- which atom ---------------------------------------------------------------------------------------------------
