@@ -2,7 +2,7 @@
 
 Which levels there are depends on the recipe's kind: a study has layout (its facts), compiled if it has kernels, and
 those of ran, timed and counted at which it measures something.
-layout, model, product, pipeline and compiled run anywhere. ran and timed run where a GPU can run the recipe; counted
+layout, model, product, host, pipeline and compiled run anywhere. ran and timed run where a GPU can run the recipe; counted
 and sanitized where NVIDIA's tools are there too, and only when asked for, for they take minutes. What does not run here
 is shown as results/ has it, or as not checked.
 """
@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from cookbook.check import compiled as compiling
-from cookbook.check import counted, pipeline, ran, scaled, subjects, tensor_memory, transpose
+from cookbook.check import counted, host, pipeline, ran, scaled, subjects, tensor_memory, transpose
 from cookbook.check import product as followed
 from cookbook.check.evaluated import evaluated
 from cookbook.check.findings import Finding
@@ -38,6 +38,7 @@ from cookbook.recipe.majors import DEFAULT, align, configured, misfit
 PASSED, FAILED, RECORDED, STALE, NOT_CHECKED = "passed", "failed", "recorded", "stale", "not checked"
 LEVELS = ("layout", "model", "compiled", "ran", "timed", "counted", "sanitized")
 PRODUCT = "product"  # one more, of a GEMM: its kernel followed to C
+HOST = "host"  # one more, of a GEMM: what its `matmul` launches
 PIPELINE = "pipeline"  # one more, of a GEMM whose warps wait for one another, or for copies
 MODEL_SHAPES: tuple[Shape, ...] = ((200, 333, 64), (72, 40, 136))  # ragged in M and N; in K too
 TIMED_SHAPES: tuple[Shape, ...] = ((4096, 4096, 4096),)
@@ -244,6 +245,8 @@ def plan(
             add("model", d, m, model_levels, d, s, targets, shape=s)
     for d, m in product(dtypes, majors) if recipe.kind == "gemm" else ():
         add(PRODUCT, d, m, product_levels, d, targets, d == dtypes[0])
+    if recipe.kind == "gemm":
+        steps.append(Step(HOST, None, lambda: [host_level(recipe)]))
     for m in majors if pipeline.is_pipelined(recipe, getattr(recipe, "source", "")) else ():
         add(PIPELINE, dtypes[0], m, pipeline_levels, dtypes[0], targets)  # its dtypes have one width, and one program
     for t, d, m in product(targets, dtypes, majors):
@@ -300,6 +303,7 @@ _PLACE = re.compile(r"--> \S*?([^/\s]+\.py:\d+)")  # in what CuTe says of the us
 _COULD_NOT = {
     "layout": "the layouts cannot be evaluated",
     "model": "the layouts cannot be simulated",
+    HOST: "matmul cannot be looked at",
     PIPELINE: "the kernel cannot be traced",
     "compiled": "the kernel does not compile",
 }
@@ -470,6 +474,16 @@ def product_levels(
         figures = {"problems": len(found), "stores": sum(one.stores for one in found)}
         levels.append(_of_findings(PRODUCT, followed.findings(found), figures, dtype=dtype, **where))
     return levels
+
+
+def host_level(recipe: Recipe) -> Level:
+    """What `matmul` launches for many kinds of calls, and what it refuses: no kernel runs."""
+    try:
+        found = host.findings(module_of(recipe), recipe)
+    except host.NotLaunched as reason:
+        return Level(HOST, NOT_CHECKED, reason=str(reason))
+    figures = {"launches": found[0].detail, "refused": len(found) - 1}
+    return _of_findings(HOST, found, figures)
 
 
 def pipeline_levels(recipe: Recipe, dtype: str, targets: tuple[str, ...], majors: str = DEFAULT) -> list[Level]:

@@ -49,6 +49,10 @@ def _product(f: dict[str, Any]) -> str:
     return f"the kernel, followed to C: {f['problems']} problems, {f['stores']} elements stored, each its own sum"
 
 
+def _host(f: dict[str, Any]) -> str:
+    return f"what matmul launches: {f['launches']}; {f['refused']} kinds of wrong calls refused"
+
+
 def _pipeline(f: dict[str, Any]) -> str:
     barriers = f"{f['barriers']} mbarriers" if f["barriers"] else "barriers of the CTA"
     return f"{f['problems']} problems, {f['warps']} warps, {barriers}: {f['steps']} steps, in any order"
@@ -113,6 +117,7 @@ WORDS = {
     "layout": _layout,
     "model": _model,
     "product": _product,
+    "host": _host,
     "pipeline": _pipeline,
     "compiled": _compiled,
     "ran": _ran,

@@ -1,0 +1,452 @@
+"""What a recipe's `matmul` launches, with no GPU: tensors of the CPU pass for CUDA's, and no kernel is compiled.
+
+Calls of many kinds are made, again and again, so that plans are found again. Each launch must be told of the very
+matrices of its call: addresses, sizes and strides, a kernel for their dtypes and majors, stores no wider than the rows
+of C allow. In place of the kernel a stand-in fills C where it was told to, and `matmul` must return that. Calls that
+the kernels cannot serve must be refused.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+from cookbook.check import scaled
+from cookbook.check.findings import Finding
+from cookbook.check.pipeline.programs import Problem, named_arguments
+from cookbook.recipe import formats, majors
+from cookbook.recipe.catalog import Recipe
+
+__all__ = ["findings"]
+
+SMS, STREAM, CALLS = 132, 7, 240
+# What a call is drawn from. Extents, and gaps between lines, are counted in elements.
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "m": (1, 2, 3, 40),
+    "n": (1, 5, 8, 12, 24),
+    "k": (32, 64),
+    "gap_a": (0, 8, 16),
+    "gap_b": (0, 8, 16),
+    "out": (True, True, False),
+    "out_gap": (0, 1, 2, 4, 8),
+    "out_start": (0, 0, 1, 2, 4, 8),
+    "one_scale": (True, False),  # of scale factors of rows
+}
+TORCH_NAMES = {"BFloat16": "bfloat16", "Float16": "float16"}  # of element types; those of 8 bits and fewer vary
+SCALES = ("stride_sa", "stride_sb")  # parameters of a kernel that multiplies by scale factors of rows
+
+
+class NotLaunched(Exception):
+    """`matmul` has no host side that can be looked at."""
+
+
+@dataclass
+class Launched:
+    """One launch: what was to be compiled, and what the kernel was called with."""
+
+    pointers: tuple[tuple[Any, int], ...]  # (element type, alignment in bytes) that the kernel is compiled for
+    constants: dict[str, Any]  # compile-time arguments of `gemm`, by name
+    arguments: tuple[Any, ...]
+
+
+class Number(NamedTuple):
+    """A number that a kernel was called with."""
+
+    name: str
+    got: Any
+    needed: Any  # None: not known
+
+
+@dataclass
+class Watched:
+    """A module whose `matmul` launches stand-ins."""
+
+    module: Any
+    launches: list[Launched] = field(default_factory=list)
+    made: list[Any] = field(default_factory=list)  # tensors that were made during a call
+    fill: Callable[[int], None] = lambda address: None  # what stands for the kernel: it is told where C is
+
+    def compile_host(self, host: Any, arch: str, pointers: tuple, constants: tuple, options: str = "") -> Any:
+        """Stands for `entry.compile_host`: a kernel that notes what it is called with."""
+        parameters = inspect.signature(host).parameters.items()
+        names = [name for name, each in parameters if getattr(each.annotation, "__name__", "") == "Constexpr"]
+        place = [name for name, _ in parameters].index("pC")
+
+        def kernel(*arguments: Any) -> None:
+            self.launches.append(Launched(pointers, dict(zip(names, constants, strict=True)), arguments))
+            self.fill(arguments[place])
+
+        return kernel
+
+
+@contextmanager
+def watched(module: Any, runs_on: str) -> Iterator[Watched]:
+    """`module`, its plans put aside, on a machine that seems to have the GPU that `runs_on` names first.
+
+    Raises:
+        NotLaunched: its host side is not that of `cookbook.recipe.entry`.
+    """
+    import torch
+
+    scope = getattr(module.compile_for, "__globals__", {})
+    sides = [side for side in _leaves(vars(module).values()) if hasattr(side, "plans") and hasattr(side, "kernels")]
+    if "compile_host" not in scope or not sides:
+        raise NotLaunched("matmul: got a host side of another kind; needed `Gemm` and `compile_host`, as recipes have")
+    digits = re.findall(r"\d+", runs_on)[0]
+    capability, seen = (int(digits[:-1]), int(digits[-1])), Watched(module)
+    properties = SimpleNamespace(multi_processor_count=SMS)
+    with ExitStack() as stack:
+        for owner, name, value in (
+            (torch.Tensor, "is_cuda", True),
+            (torch.cuda, "get_device_capability", lambda device=None: capability),
+            (torch.cuda, "get_device_properties", lambda device=None: properties),
+            (torch.cuda, "current_device", lambda: -1),  # what get_device() says of a CPU tensor
+            (torch.cuda, "device", _NoDevice),
+            (torch.cuda, "is_current_stream_capturing", lambda: False),
+            (torch._C, "_cuda_getCurrentRawStream", lambda device: STREAM),
+            *((side, name, {}) for side in sides for name in ("plans", "kernels")),
+            *((owner, name, _noting(getattr(owner, name), seen.made)) for owner, name in _makers(torch)),
+        ):
+            stack.enter_context(patch.object(owner, name, value, create=True))
+        stack.enter_context(patch.dict(scope, compile_host=seen.compile_host))
+        yield seen
+
+
+def _makers(torch: Any) -> list[tuple[Any, str]]:
+    return [(torch.Tensor, "new_empty"), (torch, "empty"), (torch, "zeros"), (torch, "empty_like")]
+
+
+def _noting(make: Callable[..., Any], made: list[Any]) -> Callable[..., Any]:
+    def call(*args: Any, **named: Any) -> Any:
+        made.append(make(*args, **named))
+        return made[-1]
+
+    return call
+
+
+class _NoDevice:
+    """`torch.cuda.device`."""
+
+    def __init__(self, device: Any) -> None: ...
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: Any) -> None: ...
+
+
+def _leaves(values: Any) -> Iterator[Any]:
+    """The values, and those that dicts, lists and tuples among them hold."""
+    for value in values:
+        if isinstance(value, dict):
+            yield from _leaves(value.values())
+        elif isinstance(value, (list, tuple)):
+            yield from _leaves(value)
+        else:
+            yield value
+
+
+# --- calls -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Call:
+    """A legal call of `matmul`."""
+
+    a: Any  # (M, K)
+    b: Any  # (K, N)
+    out: Any  # (M, N), or None
+    scales: tuple[Any, ...]  # of A and B
+    mnk: tuple[int, int, int]  # in elements
+    majors: str
+
+    def __str__(self) -> str:
+        m, n, k = self.mnk
+        dtype = str(self.a.dtype).removeprefix("torch.")
+        out = "no out" if self.out is None else f"out with row stride {self.out.stride(0)}"
+        lines = f"strides {self.a.stride()} and {self.b.stride()}"
+        return f"{m}x{n}x{k} {self.majors} {dtype}, {lines}, {out}"
+
+
+def calls(recipe: Recipe, draw: random.Random) -> Iterator[Call]:
+    """Calls of many kinds: of each one, another that differs in one thing, and the first again."""
+    choices = CHOICES | {"majors": recipe.majors, "dtype": recipe.dtypes}
+    for _ in range(CALLS // 3):
+        one = {name: draw.choice(values) for name, values in choices.items()}
+        name = draw.choice(list(choices))
+        for kind in (one, one | {name: draw.choice(choices[name])}, one):
+            yield _made(recipe, kind)
+
+
+def _made(recipe: Recipe, kind: dict[str, Any]) -> Call:
+    """The call of a kind: see `CHOICES`."""
+    import torch
+
+    shape = (kind["m"], kind["n"], kind["k"])
+    if recipe.operands:
+        return _scaled(recipe, formats.align(shape), kind)
+    (m, n, k), dtype = majors.align(shape, kind["majors"]), getattr(torch, kind["dtype"])
+    a_major, b_major = majors.MAJORS[kind["majors"]]
+    a = _matrix(m, k, dtype, a_major == "m", kind["gap_a"])
+    b = _matrix(k, n, dtype, b_major == "k", kind["gap_b"])
+    return Call(a, b, _out(m, n, dtype, kind), (), (m, n, k), kind["majors"])
+
+
+def _matrix(rows: int, columns: int, dtype: Any, by_columns: bool, gap: int) -> Any:
+    """A matrix whose lines lie `gap` elements apart, at a multiple of 16 bytes."""
+    import torch
+
+    if by_columns:
+        return _matrix(columns, rows, dtype, False, gap).T
+    memory = torch.zeros(rows * (columns + gap) + 8, dtype=dtype)
+    return memory[-memory.data_ptr() % 16 // memory.element_size() :].as_strided((rows, columns), (columns + gap, 1))
+
+
+def _out(m: int, n: int, dtype: Any, kind: dict[str, Any]) -> Any:
+    import torch
+
+    if not kind["out"]:
+        return None
+    step, start = n + kind["out_gap"], kind["out_start"]
+    memory = torch.zeros(m * step + start + 8, dtype=dtype)
+    return memory.as_strided((m, n), (step, 1), -memory.data_ptr() % 16 // 2 + start)
+
+
+def _scaled(recipe: Recipe, shape: tuple[int, ...], kind: dict[str, Any]) -> Call:
+    """Operands with scale factors: of blocks, of rows, or one for all rows."""
+    import torch
+
+    m, n, k = shape
+    (a, sa), (b, sb) = (scaled.tensors(scaled.integers(rows, k, recipe.operands, rows)) for rows in (m, n))
+    if not formats.FORMATS[recipe.operands].block:
+        sb = sb.T
+        if kind["one_scale"]:
+            sa, sb = torch.tensor(1.0), torch.tensor(1.0)
+    return Call(a, b.T, _out(m, n, torch.bfloat16, kind), (sa, sb), (m, n, k), majors.DEFAULT)
+
+
+# --- what must hold of a launch ----------------------------------------------------------------------------------
+
+
+def findings(module: Any, recipe: Recipe) -> list[Finding]:
+    """What `matmul` launches for many calls, and what it refuses, as lines of a level.
+
+    Args:
+        module: a GEMM recipe's.
+        recipe: its front matter.
+
+    Raises:
+        NotLaunched: as `watched`.
+    """
+    with watched(module, recipe.runs_on) as seen:
+        draw, done = random.Random(0), 0
+        for call in calls(recipe, draw):
+            if wrong := _wrong(seen, call):
+                return [Finding("launches", False, f"{wrong} (matmul of {call})")]
+            done += 1
+        kernels = {str((one.pointers, one.constants)) for one in seen.launches}
+        found = [Finding("launches", True, f"{done} calls, {len(kernels)} kernels")]
+        return found + _refusals(seen, recipe)
+
+
+def _wrong(seen: Watched, call: Call) -> str:
+    """What is wrong with the launch of a call; "" if nothing."""
+    import torch
+
+    before, told = len(seen.launches), {}
+    seen.made.clear()
+    m, n, _ = call.mnk
+    pattern = (torch.arange(m * n) % 97 + 1).reshape(m, n)
+
+    def fill(address: int) -> None:
+        told["target"] = next((x for x in (call.out, *seen.made) if _begins(x, address, call)), None)
+        if told["target"] is not None:
+            told["target"][:, :n] = pattern
+
+    seen.fill = fill
+    try:
+        result = seen.module.matmul(call.a, call.b, *call.scales, out=call.out)
+    except Exception as error:
+        return f"matmul: got {type(error).__name__} ({str(error).splitlines()[0]}); needed a launch: this call is legal"
+    if len(seen.launches) != before + 1:
+        return f"matmul: got {len(seen.launches) - before} launches; needed 1"
+    launched = seen.launches[-1]
+    numbers = _numbers(seen.module, call, launched)
+    given = seen.module, call, launched, numbers
+    if wrong := _of_operands(*given) or _of_output(*given, told["target"]):
+        return wrong
+    if call.out is not None and result is not call.out:
+        return "matmul: got another tensor returned; needed out"
+    if not torch.equal(result, pattern.to(result.dtype)):
+        return "matmul: got a result that is not what the kernel stored; needed C, all of it"
+    return ""
+
+
+def _begins(x: Any, address: int, call: Call) -> bool:
+    """Whether a tensor is one that C can be, and begins there."""
+    m, n, _ = call.mnk
+    return x is not None and x.data_ptr() == address and x.ndim == 2 and x.shape[0] == m and x.shape[1] >= n
+
+
+def _of_operands(module: Any, call: Call, one: Launched, numbers: list[Number]) -> str:
+    """Whether a launch was told of its call's operands."""
+    for (name, got), (element, align) in zip(_pointers(module, one), one.pointers, strict=False):  # then: a table
+        tensor = {"A": call.a, "B": call.b}.get(name)
+        if got % align:
+            return f"p{name}: got address {got:#x}; needed a multiple of {align}, for which the kernel is compiled"
+        if tensor is not None and got != tensor.data_ptr():
+            return f"p{name}: got another address; needed that of {name.lower()}"
+        if tensor is not None and (wrong := _type(name, element, tensor)):
+            return wrong
+    wrong = next((each for each in numbers if each.needed is not None and each.got != each.needed), None)
+    if wrong is not None:
+        return f"{wrong.name}: got {wrong.got}; needed {wrong.needed}"
+    which = majors.letters(*majors.of_config(one.constants["config"]))
+    return "" if which == call.majors else f"config: got a kernel for {which} operands; needed one for {call.majors}"
+
+
+def _type(name: str, element: Any, tensor: Any) -> str:
+    said, needed = TORCH_NAMES.get(element.__name__), str(tensor.dtype).removeprefix("torch.")
+    return f"p{name}: got a kernel for {said}; needed one for {needed}" if said and said != needed else ""
+
+
+def _pointers(module: Any, one: Launched) -> list[tuple[str, int]]:
+    """The addresses of a launch, with the names of their matrices: `pSFA` is that of "SFA"."""
+    names = [name[1:] for name in inspect.signature(module.gemm).parameters if name[0] == "p" and name[1:2].isupper()]
+    return list(zip(names, one.arguments, strict=False))
+
+
+def _numbers(module: Any, call: Call, one: Launched) -> list[Number]:
+    """The numbers of a launch, each with what it has to be for this call.
+
+    Raises:
+        ValueError: there are more or fewer than `gemm` takes.
+    """
+    count = len(_pointers(module, one))
+    flat = list(_flat(one.arguments[count:]))
+    named = named_arguments(module, one.constants["config"], Problem(*call.mnk, SMS), (-1, -1, -1))[count:]
+    if len(named) != len(flat):
+        raise ValueError(f"arguments: got {len(flat)} numbers at the launch; needed {len(named)}, as gemm takes")
+    own: dict[str, Iterator[Any]] = {
+        "strides": iter((_line(call.a), _line(call.b), None)),  # C's goes with its address: see `_of_output`
+        "stream": iter((STREAM,)),
+        **{name: iter((_apart(scale, along),)) for along, (name, scale) in enumerate(zip(SCALES, call.scales))},
+    }
+    found, sizes = [], iter("MNK")
+    for (name, known), got in zip(named, flat, strict=True):
+        needed = next(own[name]) if name in own else known if isinstance(known, int) else None
+        found.append(Number(next(sizes) if name == "mnk" else name, got, needed))
+    return found
+
+
+def _flat(values: Any) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, tuple):
+            yield from _flat(value)
+        else:
+            yield value
+
+
+def _line(x: Any) -> int | None:
+    """Elements from line to line of an operand; None of one that has a single line."""
+    return next((stride for extent, stride in zip(x.shape, x.stride(), strict=True) if extent > 1 and stride > 1), None)
+
+
+def _apart(scale: Any, along: int) -> int | None:
+    """Elements from one scale factor to the next; 0 of one for all."""
+    return scale.stride(along) if scale.ndim == 2 and scale.shape[along] > 1 else 0 if scale.numel() == 1 else None
+
+
+def _of_output(module: Any, call: Call, one: Launched, numbers: list[Number], target: Any) -> str:
+    """Whether stores of the kernel's width fit the rows that it was told of, and these are those of `target`."""
+    m, n, _ = call.mnk
+    if target is None:
+        return "pC: got an address that is neither out's nor that of memory made for it; needed the first element of C"
+    rows = [each.got for each in numbers if each.name == "strides"][2]
+    if m > 1 and rows != target.stride(0):
+        return f"strides: got {rows} from row to row of C; needed {target.stride(0)}"
+    align = next(p[1] for (name, _), p in zip(_pointers(module, one), one.pointers, strict=False) if name == "C")
+    vec, far = one.constants.get("vec"), rows if m > 1 else 0
+    if vec is not None and (n % vec or far % vec or target.data_ptr() % (2 * vec)):
+        where = f"N = {n}, the row stride {rows} and the address in elements"
+        return f"vec: got stores of {vec} elements; needed a width that divides {where}"
+    if vec is None and align == 16 and (far % 8 or (n % 8 and target is call.out)):
+        return f"pC: got rows of {n} elements, {rows} apart, for TMA; needed padded rows of whole 16-byte pieces"
+    return ""
+
+
+# --- what must be refused ----------------------------------------------------------------------------------------
+
+
+def _refusals(seen: Watched, recipe: Recipe) -> list[Finding]:
+    """Calls that no kernel here can serve: nothing may be launched."""
+    found = []
+    for name, change in ILLEGAL.items():
+        call = _legal(recipe)
+        seen.module.matmul(call.a, call.b, *call.scales)  # so that there is a plan for calls that look like it
+        change(call)
+        before = len(seen.launches)
+        try:
+            seen.module.matmul(call.a, call.b, *call.scales, out=call.out)
+            said = "a launch" if len(seen.launches) > before else "no error"
+        except (TypeError, ValueError):
+            said = "a launch" if len(seen.launches) > before else ""
+        found.append(Finding(name, not said, f"got {said or 'an error'}; needed a TypeError or ValueError"))
+    return found
+
+
+def _legal(recipe: Recipe) -> Call:
+    kind = {name: values[-1] for name, values in CHOICES.items()} | {"m": 8, "n": 16, "dtype": recipe.dtypes[0]}
+    return _made(recipe, kind | {"majors": majors.DEFAULT, "gap_a": 0, "out": False})
+
+
+def _shifted(call: Call) -> None:
+    rows, columns = call.a.shape
+    memory = call.a.new_zeros(rows * columns + 32) if call.a.element_size() > 1 else _bytes(call.a)
+    start = -memory.data_ptr() % 16 // memory.element_size() + 1
+    call.a = memory[start:].as_strided((rows, columns), (columns, 1))
+
+
+def _bytes(x: Any) -> Any:
+    import torch
+
+    return torch.zeros(x.numel() + 64, dtype=torch.uint8).view(x.dtype)
+
+
+def _shorter(call: Call) -> None:
+    call.b = call.b[: call.b.shape[0] // 2]
+
+
+def _odd_rows(call: Call) -> None:
+    rows, columns = 3, call.a.shape[1]
+    memory = call.a.new_zeros(rows * (columns + 1)) if call.a.element_size() > 1 else _bytes(call.a.new_empty(3, 256))
+    call.a = memory.as_strided((rows, columns), (columns + 1, 1))
+
+
+def _wide(call: Call) -> None:
+    import torch
+
+    call.out = torch.zeros(call.mnk[0], call.mnk[1] + 1, dtype=torch.bfloat16)
+
+
+def _overlaps(call: Call) -> None:
+    import torch
+
+    m, n, _ = call.mnk
+    call.out = call.b.T.view(torch.bfloat16).as_strided((m, n), (n, 1))
+
+
+# Of a legal call: what makes it one that cannot be served.
+ILLEGAL: dict[str, Callable[[Call], None]] = {
+    "a at an odd address": _shifted,
+    "rows of a that are not 16 bytes apart": _odd_rows,
+    "b of another K": _shorter,
+    "an out of another shape": _wide,
+    "an out that overlaps b": _overlaps,
+}
