@@ -336,8 +336,9 @@ def _numbers(module: Any, call: Call, one: Launched) -> list[Number]:
     own: dict[str, Iterator[Any]] = {
         "strides": iter((_line(call.a), _line(call.b), None)),  # C's goes with its address: see `_of_output`
         "stream": iter((STREAM,)),
-        **{name: iter((_apart(scale, along),)) for along, (name, scale) in enumerate(zip(SCALES, call.scales))},
     }
+    for along, scale in enumerate(call.scales):
+        own[SCALES[along]] = iter((_apart(scale, along),))
     found, sizes = [], iter("MNK")
     for (name, known), got in zip(named, flat, strict=True):
         needed = next(own[name]) if name in own else known if isinstance(known, int) else None

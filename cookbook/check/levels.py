@@ -2,9 +2,9 @@
 
 Which levels there are depends on the recipe's kind: a study has layout (its facts), compiled if it has kernels, and
 those of ran, timed and counted at which it measures something.
-layout, model, product, host, pipeline and compiled run anywhere. ran and timed run where a GPU can run the recipe; counted
-and sanitized where NVIDIA's tools are there too, and only when asked for, for they take minutes. What does not run here
-is shown as results/ has it, or as not checked.
+layout, model, product, host, pipeline and compiled run anywhere. ran and timed run where a GPU can run the recipe;
+counted and sanitized where NVIDIA's tools are there too, and only when asked for, for they take minutes. What does not
+run here is shown as results/ has it, or as not checked.
 """
 
 from __future__ import annotations
@@ -292,6 +292,8 @@ def _stopped(level: str, error: Exception) -> str:
         return f"the kernel cannot be followed: {text}"
     if isinstance(error, (TypeError, ValueError)) and ": got " in text and "; needed " in text:
         return text
+    if found := _DIAGNOSTIC.search(text):
+        return f"{_COULD_NOT.get(level, level)}: {found['said']} ({found['file']}:{found['line']})"
     first = next(iter(text.splitlines()), "").removeprefix("error: ")
     place = _PLACE.search(text)
     where = f" ({place[1]})" if place else ""
@@ -300,9 +302,12 @@ def _stopped(level: str, error: Exception) -> str:
 
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
 _PLACE = re.compile(r"--> \S*?([^/\s]+\.py:\d+)")  # in what CuTe says of the user's code
+# Of an operation that MLIR refuses: error: "code"("file.py":372:16): 'cute.gemm' op expects ...
+_DIAGNOSTIC = re.compile(r'^error: .*\("[^"]*?(?P<file>[^/"]+\.py)":(?P<line>\d+):\d+\): (?P<said>.+)$', re.MULTILINE)
 _COULD_NOT = {
     "layout": "the layouts cannot be evaluated",
     "model": "the layouts cannot be simulated",
+    PRODUCT: "the kernel cannot be traced",
     HOST: "matmul cannot be looked at",
     PIPELINE: "the kernel cannot be traced",
     "compiled": "the kernel does not compile",

@@ -104,6 +104,8 @@ class Interpreter:
             if str(error).startswith("line "):
                 raise
             raise CannotFollow(f"line {operation.line}: {operation.name}: {error}") from None
+        except ZeroDivisionError:
+            raise CannotFollow(f"line {operation.line}: got a division by 0; needed another divisor") from None
         except NOT_ITS_OPERANDS as error:
             text = f"line {operation.line}: {operation.name}, with operands that the checker does not know ({error})"
             raise CannotFollow(text) from error

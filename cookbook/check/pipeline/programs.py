@@ -28,6 +28,7 @@ from cookbook.check.pipeline.shapes import (
     region,
     tensor_region,
 )
+from cookbook.check.pipeline.views import box_size
 from cookbook.swizzle import Swizzle
 
 Barrier = tuple[int, int]  # rank of the CTA, and byte of its shared memory
@@ -336,14 +337,14 @@ def _store_to_cluster(f: Recorder, op: Operation, atom: Atom, source: View, targ
 
 
 def _part(target: View, parts: int) -> View:
-    """The first of several equal parts of a view's mode 0, which is what one CTA's copy of a shared tile brings."""
+    """The first of several equal parts of each box in a view: what one CTA's copy of a shared tile brings."""
     if parts == 1:
         return target
     first, *rest = target.layout.modes
-    flat = first.offsets()[: first.size // parts]
-    if any(mode.size != 1 for mode in rest) or len(flat) != flat.max() + 1:
+    box, flat = box_size(target.layout), first.offsets()
+    if any(mode.size != 1 for mode in rest) or (flat != np.arange(len(flat))).any():
         raise CannotFollow(f"a part of {target.layout}, whose elements do not lie one after the other")
-    return replace(target, layout=Lay((len(flat),), (1,)))
+    return replace(target, layout=Lay((box // parts, len(flat) // box), (1, box)))
 
 
 def _software_copy(f: Recorder, op: Operation, source: Any, target: Any) -> None:

@@ -102,6 +102,9 @@ class Lay:
     shape: Tree
     stride: Tree
 
+    def __str__(self) -> str:
+        return f"{self.shape}:{self.stride}".replace(" ", "").replace(",)", ")").replace("'", "")
+
     @property
     def modes(self) -> tuple[Lay, ...]:
         if not isinstance(self.shape, tuple):
@@ -119,7 +122,7 @@ class Lay:
 
     def coordinate(self, index: Any) -> Tree:
         """The coordinate of an index, the first mode fastest, nested as the shape."""
-        return _coordinate(self.shape, index)[0]
+        return split(self.shape, index)
 
     def offsets(self) -> np.ndarray:
         """int64: where the elements lie, in elements; a place that several share may be left out."""
@@ -142,7 +145,7 @@ def _offset(shape: Tree, stride: Tree, coordinate: Tree) -> Any:
         return 0
     if isinstance(shape, tuple):
         if not isinstance(coordinate, tuple):
-            coordinate = _coordinate(shape, coordinate)[0]
+            coordinate = split(shape, coordinate)
         parts = [_offset(s, d, c) for s, d, c in zip(shape, stride, coordinate, strict=True)]
         return UNKNOWN if any(part is UNKNOWN for part in parts) else sum(parts, 0)
     while isinstance(coordinate, tuple):
@@ -154,17 +157,35 @@ def _offset(shape: Tree, stride: Tree, coordinate: Tree) -> Any:
     return coordinate * stride
 
 
-def _coordinate(shape: Tree, index: Any) -> tuple[Tree, Any]:
-    """The coordinate and what is left of the index above it."""
-    if isinstance(shape, tuple):
-        found = []
-        for part in shape:
-            coordinate, index = _coordinate(part, index)
-            found.append(coordinate)
-        return tuple(found), index
-    if index is UNKNOWN or not isinstance(shape, int):
-        return UNKNOWN, UNKNOWN
-    return index % shape, index // shape
+def split(shape: Tree, index: Any) -> Tree:
+    """The coordinate of an index, the first mode fastest, nested as the shape; what is left counts in the last mode.
+
+    As CuTe has it: the remainder of an index below 0 is below 0. UNKNOWN from an extent on that is not known.
+    """
+    extents = list(leaves(shape))
+    found = []
+    for extent in extents[:-1]:
+        if index is UNKNOWN or not isinstance(extent, (int, np.integer)):
+            index = UNKNOWN
+            found.append(UNKNOWN)
+        else:
+            found.append(_remainder(index, extent))
+            index = (index - found[-1]) // extent
+    return nested(shape, iter([*found, index]))
+
+
+def _remainder(index: Any, extent: Any) -> Any:
+    """What a division toward zero leaves."""
+    if isinstance(index, np.ndarray):
+        return np.fmod(index, extent)
+    return -(-index % extent) if index < 0 else index % extent
+
+
+def nested(pattern: Tree, values: Iterator[Any]) -> Tree:
+    """The values, nested as the pattern."""
+    if isinstance(pattern, tuple):
+        return tuple(nested(part, values) for part in pattern)
+    return next(values)
 
 
 @lru_cache(maxsize=4096)

@@ -305,14 +305,19 @@ def _exec_tma(f: Interpreter, op: Operation, args: list[Any]) -> Any:
 
 @handles("cute_nvgpu.atom.tma_partition")
 def _tma_partition(f: Interpreter, op: Operation, args: list[Any]) -> Any:
-    """Of a tile that several CTAs share each loads a part: the view begins there, its type shows the whole still."""
+    """Of each box that several CTAs share each loads a part: the view begins there, its type shows the whole still."""
     _, coordinate, ctas, tile, *targets = args
     layout = layout_of(op, [tile])
     number = f.integer(ctas.offset(coordinate), "which part of a tile a CTA loads")
-    elements = layout.modes[0].offset(number * (layout.modes[0].size // ctas.size))
+    elements = layout.modes[0].offset(number * (box_size(layout) // ctas.size))
     mine = viewed(op, tile.moved(elements), layout)
     others = [viewed(op, t.pointer, layout_of(op, [t], n + 1), n + 1) for n, t in enumerate(targets)]
     return mine, *others
+
+
+def box_size(layout: Lay) -> int:
+    """Elements of one box of TMA, of a layout ((BOX, BOXES), other modes)."""
+    return layout.modes[0].modes[0].size
 
 
 @handles("cute.tiled.copy.partition_S", "cute.tiled.copy.partition_D")

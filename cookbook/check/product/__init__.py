@@ -46,7 +46,7 @@ class Computed:
         return not self.faults
 
 
-def compute(module: Any, trace: Module, config: Any, problem: Problem) -> Computed:
+def compute(module: Any, trace: Module, config: Any, problem: Problem, one_scale: bool = False) -> Computed:
     """What a kernel computes of a problem.
 
     Args:
@@ -54,11 +54,12 @@ def compute(module: Any, trace: Module, config: Any, problem: Problem) -> Comput
         trace: what CuTe traced of it.
         config: the recipe's `Config`, the same.
         problem: the sizes, in elements, and how many SMs there are.
+        one_scale: all rows of A, and of B, have one scale factor, where they have some.
 
     Raises:
         CannotFollow: the kernel does something that the checker does not know; the message names it and its line.
     """
-    known = given(module, trace, config, problem)
+    known = given(module, trace, config, problem, one_scale)
     going = Launch(known.operands, Sums(known.k, known.block), problem.sms, known.tables)
     try:
         launch(trace, known.arguments, going)
@@ -88,7 +89,7 @@ def computed(module: Any, arch: str, dtype: Any, config: Any, every: bool = True
         kernel = (case.config, case.options)
         if kernel not in traces:
             traces[kernel] = trace_of(module, arch, dtype, case.config, **dict(case.options))
-        found.append(compute(module, traces[kernel], case.config, case.problem))
+        found.append(compute(module, traces[kernel], case.config, case.problem, case.one_scale))
         if not found[-1].ok:
             break
     return found

@@ -6,6 +6,7 @@ memory and among registers too, and each element says where it came from (`origi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -112,6 +113,8 @@ class Follower(Interpreter):
                 raise CannotFollow(_told(op, str(error))) from error
             except Fault as error:
                 raise Fault(_told(op, str(error))) from error
+            except ZeroDivisionError:
+                raise Fault(_told(op, "got a division by 0; needed another divisor")) from None
             except (IndexError, KeyError, ValueError, TypeError, AttributeError) as error:
                 raise CannotFollow(_told(op, f"{op.name}: {type(error).__name__}: {error}")) from error
             if len(op.results) == 1:
@@ -280,6 +283,16 @@ def _constant(f: Follower, op: Operation, args: list[Any]) -> Any:
         value = {"true": 1, "false": 0}.get(text)
         return np.full((LANES, count_of(kind)), int(text) if value is None else value, np.int64)
     return _number(f, op, args)
+
+
+@follows("cute.assume")
+def _assume(f: Follower, op: Operation, args: list[Any]) -> Any:
+    """What the kernel promises the compiler of a number."""
+    by = re.search(r"<divby (\d+)>", op.result_types[0])
+    number = f.same(args[0])
+    if by and isinstance(number, int) and number % int(by[1]):
+        raise Fault(f"cute.assume: got {number}; needed a multiple of {by[1]}, as the kernel promises")
+    return args[0]
 
 
 @follows("arith.truncf")

@@ -220,7 +220,10 @@ def _agrees(view: View, source: View, position: list[np.ndarray], begins: Any) -
     values = view.layout.modes[0]
     got = np.asarray(begins)[..., None] + table(values)[None, :]
     if got.shape[1] != np.shape(wanted)[1] or (got != wanted).any():
-        raise CannotFollow(f"a partition whose values are not those of the copy: {view.layout}")
+        values = f"{got.shape[1]} elements by {view.layout}"
+        raise CannotFollow(
+            f"a thread's share of a copy: got {values}; needed the elements of its (thread, value) layout"
+        )
     return True
 
 

@@ -8,7 +8,7 @@ against what was computed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from cookbook.check.pipeline import shapes
-from cookbook.check.pipeline.shapes import CannotFollow, Lay
+from cookbook.check.pipeline.shapes import CannotFollow, Lay, nested
 from cookbook.swizzle import Swizzle
 
 PLAIN = Swizzle(0, 4, 3)
@@ -139,7 +139,7 @@ def offset(shape: Any, stride: Any, coordinate: Any) -> Any:
         return 0
     if isinstance(shape, tuple):
         if not isinstance(coordinate, tuple):
-            coordinate = split(shape, coordinate)
+            coordinate = shapes.split(shape, coordinate)
         total: Any = 0
         for s, d, c in zip(shape, stride, coordinate, strict=True):
             total = offset(s, d, c) + total
@@ -153,36 +153,6 @@ def offset(shape: Any, stride: Any, coordinate: Any) -> Any:
     if not isinstance(stride, (int, np.integer, Basis)):
         raise CannotFollow(f"a stride that is not known: {stride}")
     return coordinate * stride
-
-
-def split(shape: Any, index: Any) -> Any:
-    """The coordinate of an index, the first mode fastest; what is left over counts in the last mode.
-
-    As CuTe has it: the remainder of an index below 0 is below 0.
-    """
-    count = len(list(shapes.leaves(shape)))
-    found = []
-    for number, extent in enumerate(shapes.leaves(shape)):
-        if number == count - 1:
-            found.append(index)
-        else:
-            found.append(_remainder(index, extent))
-            index = (index - found[-1]) // extent
-    return nested(shape, iter(found))
-
-
-def _remainder(index: Any, extent: Any) -> Any:
-    """What a division toward zero leaves."""
-    if isinstance(index, np.ndarray):
-        return np.fmod(index, extent)
-    return -(-index % extent) if index < 0 else index % extent
-
-
-def nested(pattern: Any, values: Iterator[Any]) -> Any:
-    """The values, nested as the pattern."""
-    if isinstance(pattern, tuple):
-        return tuple(nested(part, values) for part in pattern)
-    return next(values)
 
 
 @lru_cache(maxsize=8192)
@@ -256,4 +226,4 @@ def element(text: str) -> str:
     return found[1] if found else ""
 
 
-__all__ = ["Arith", "Basis", "Ptr", "View", "element", "fitted", "measured", "offset", "spelled", "split", "table"]
+__all__ = ["Arith", "Basis", "Ptr", "View", "element", "fitted", "measured", "offset", "spelled", "table"]

@@ -27,6 +27,7 @@ class Case:
     problem: Problem
     config: Any
     options: tuple[tuple[str, Any], ...] = ()  # what more the recipe's `compile_for` takes
+    one_scale: bool = False  # of scale factors of rows: all rows of A have one, and those of B
 
 
 def cases(module: Any, config: Any) -> tuple[Case, ...]:
@@ -34,7 +35,7 @@ def cases(module: Any, config: Any) -> tuple[Case, ...]:
 
     * M, N and K ragged against tile, cluster, stages and split, and a cluster's worth of tiles more than fits at once;
     * less than one tile, with room for several, and C stored by single elements where a kernel may be compiled so;
-    * tiles that are full, as many k-tiles as there are stages, and one cluster for all;
+    * tiles that are full, as many k-tiles as there are stages, one cluster for all, and one scale factor for all rows;
     * one row and a few columns more than whole tiles, in groups of the rasterization that are made small for it.
     """
     down, across = (getattr(config, f"cluster_{x}", getattr(config, f"pairs_{x}", 1)) for x in "mn")
@@ -55,6 +56,7 @@ def cases(module: Any, config: Any) -> tuple[Case, ...]:
         case((RAGGED + 13, RAGGED + 5, RAGGED), 4 * ctas, config, *single),
         case((2 * m, n, stages * k), ctas),
     ]
+    found[2] = replace(found[2], one_scale=True)
     if grouped := _small_groups(config, 2 * down):
         found.append(case((2 * m + 1, 2 * n + 8, RAGGED), 2 * ctas, grouped))
     return tuple(found)
@@ -83,10 +85,11 @@ class Given:
     factors: dict[int, Operand]  # scale factors of rows, which the kernel multiplies by itself, by kind
 
 
-def given(module: Any, trace: Module, config: Any, problem: Problem) -> Given:
+def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: bool = False) -> Given:
     """What the host function of a recipe is called with.
 
     Pointers are its parameters pA, pB and pC; pSA and pSB to scale factors of rows, pSFA and pSFB to those of blocks.
+    Addresses and rows are as aligned as the kernel is compiled for, and no more.
     """
     form = formats.of_module(module)
     host = trace.find("func.func")[0].regions[0]
@@ -95,18 +98,21 @@ def given(module: Any, trace: Module, config: Any, problem: Problem) -> Given:
     kinds = {name: shapes.kind(text) for name, text in zip(names, texts, strict=False)}
     dtypes = {name: element(text) for name, text in zip(names, texts, strict=False)}
     per = 8 // form.bits if form and form.bits < 8 else 1
-    lines = strides_of(config, problem, {name: kind.bits for name, kind in kinds.items()}, per)
+    aligns = {name: max(kind.align, kind.bits // 8) for name, kind in kinds.items()}
+    lines = strides_of(config, problem, {name: 8 * aligns[name] // kind.bits for name, kind in kinds.items()}, per)
     m, n, k = problem.m, problem.n, problem.k // per
     operands: dict[str, Operand] = {}
     for number, name in enumerate(names):
         bits, dtype = kinds[name].bits, dtypes[name]
         if form and name in "AB":
             dtype = ELEMENTS[form.element]
-        operands[name] = _operand(name, (m, n, k, problem.k), lines, config, (bits, dtype, base_of(number)), form)
+        base = base_of(number) + aligns[name]
+        scaled = (1, 1, k, problem.k) if one_scale and name in ("SA", "SB") else (m, n, k, problem.k)
+        operands[name] = _operand(name, scaled, lines, config, (bits, dtype, base), form)
     tables: dict[str, tuple[int, ...]] = {}
     pointers = iter(names)
     arguments: list[Any] = []
-    for value, text in zip(_values(module, config, problem, lines), host.argument_types, strict=True):
+    for value, text in zip(_values(module, config, problem, lines, one_scale), host.argument_types, strict=True):
         if not text.startswith("!cute.ptr"):
             arguments.append(value)
         elif isinstance(value, tuple):
@@ -118,10 +124,11 @@ def given(module: Any, trace: Module, config: Any, problem: Problem) -> Given:
     return Given(arguments, operands, tables, k, form.block // per if form else 0, factors)
 
 
-def _values(module: Any, config: Any, problem: Problem, lines: tuple[int, int, int]) -> list[Any]:
-    """The host function's arguments; scale factors of rows lie one after the other."""
+def _values(module: Any, config: Any, problem: Problem, lines: tuple[int, int, int], one_scale: bool) -> list[Any]:
+    """The host function's arguments; scale factors of rows lie one after the other, or there is one."""
     named = named_arguments(module, config, problem, lines)
-    return [1 if value is UNKNOWN and name.startswith("stride_") else value for name, value in named]
+    apart = 0 if one_scale else 1
+    return [apart if value is UNKNOWN and name.startswith("stride_") else value for name, value in named]
 
 
 def _operand(
@@ -140,20 +147,20 @@ def _operand(
     return Operand(name, shape, (line, 1) if major == "kkn"[number] else (1, line), bits, dtype, base)
 
 
-def strides_of(config: Any, problem: Problem, bits: dict[str, int], per: int) -> tuple[int, int, int]:
-    """Elements between the lines of A, B and C, multiples of 16 bytes, with room that no line fills, all different.
+def strides_of(config: Any, problem: Problem, steps: dict[str, int], per: int) -> tuple[int, int, int]:
+    """Elements between the lines of A, B and C, with room that no line fills, all different.
 
     Args:
         config: the recipe's `Config`, which says the majors.
         problem: the sizes.
-        bits: of an element in memory, by operand.
-        per: elements of A and B in one of those.
+        steps: of each operand, the elements that its lines are an odd multiple of apart.
+        per: elements of A and B in one of memory.
     """
     majors = (*of_config(config), "n")
     extents = {"m": problem.m, "n": problem.n, "k": problem.k // per}
     found = []
     for number, (name, major) in enumerate(zip("ABC", majors, strict=True)):
-        step = 128 // bits[name]
-        found.append(step * (-(-extents[major] // step) + 1 + number))
+        pieces = -(-extents[major] // steps[name]) + 1
+        found.append(steps[name] * ((pieces | 1) + 2 * number))
     a, b, c = found
     return a, b, c
