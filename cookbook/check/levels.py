@@ -294,9 +294,11 @@ def _stopped(level: str, error: Exception) -> str:
         return text
     if found := _DIAGNOSTIC.search(text):
         return f"{_COULD_NOT.get(level, level)}: {found['said']} ({found['file']}:{found['line']})"
-    first = next(iter(text.splitlines()), "").removeprefix("error: ")
     place = _PLACE.search(text)
     where = f" ({place[1]})" if place else ""
+    if found := _VERIFIED.search(text):
+        return f"{_COULD_NOT.get(level, level)}: {' '.join(found[1].split())}{where}"
+    first = next(iter(text.splitlines()), "").removeprefix("error: ")
     return f"{_COULD_NOT.get(level, level)}: {type(error).__name__}: {first}{where}"
 
 
@@ -304,6 +306,7 @@ _COLOURS = re.compile(r"\x1b\[[\d;]*m")
 _PLACE = re.compile(r"--> \S*?([^/\s]+\.py:\d+)")  # in what CuTe says of the user's code
 # Of an operation that MLIR refuses: error: "code"("file.py":372:16): 'cute.gemm' op expects ...
 _DIAGNOSTIC = re.compile(r'^error: .*\("[^"]*?(?P<file>[^/"]+\.py)":(?P<line>\d+):\d+\): (?P<said>.+)$', re.MULTILINE)
+_VERIFIED = re.compile(r"^ *error: IR verification failed: (.+?)(?=\n *suggestion:|\Z)", re.MULTILINE | re.DOTALL)
 _COULD_NOT = {
     "layout": "the layouts cannot be evaluated",
     "model": "the layouts cannot be simulated",

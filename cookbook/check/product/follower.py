@@ -340,6 +340,9 @@ def _combined(f: Follower, what: str, a: Data, b: Data) -> Data:
             if origins.is_zero(one.ids).all():
                 return other
     x, y = (part.full for part in (a, b))
+    for ids in (x, y):
+        if (origins.is_sum(ids) & (origins.rounding_of(ids) != 0)).any():
+            raise Fault("got arithmetic on an accumulator that is rounded already; needed one rounding, at the end")
     return Data(f.launch.sums.node(what, x, y, f.line))
 
 

@@ -82,7 +82,7 @@ def describe(one: int) -> str:
     """An element that is no accumulator, in words."""
     named = {
         ZERO: "0",
-        FILL: "the zero that copies fill in",
+        FILL: "a filled-in zero",
         UNWRITTEN: "what nothing has written",
         MIXED: "bytes of several elements",
         OUTSIDE: "what lies outside of the operands",
