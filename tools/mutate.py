@@ -3,10 +3,11 @@
     python -m tools.mutate hopper/tma_wgmma_gemm --sample 40 --seed 1 --jobs 1 --json tests/mutants.json
 
 `tools/mutants.py` says which mutants there are. Of each operator's as many are drawn, by the seed. A mutant is loaded
-from a file, traced, and asked about at the levels layout, product, pipeline and compiled, up to the first that fails.
-One that cannot be traced is the compiler's; one whose trace or PTX is the original's is no mutant: both are counted
-apart. Each runs in a process of its own and has `--limit` seconds. What the file of `--json` has is not run again,
-unless the recipe's device code has changed; `--survivors` runs those again that nothing caught.
+from a file, traced, and asked about at the levels layout, product, pipeline and compiled: one configuration after the
+other, up to the first level that fails. One that cannot be traced is the compiler's; one whose trace or PTX is the
+original's is no mutant: both are counted apart. Each runs in a process of its own and has `--limit` seconds. What the
+file of `--json` has is not run again, unless the recipe's device code has changed; `--survivors` runs those again that
+nothing caught.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ Row = dict[
 
 
 class Original(NamedTuple):
-    """What a mutant is compared with: digests by number of the configuration."""
+    """What a mutant is compared with: the recipe's text in a file, and digests by number of the configuration."""
 
+    file: Path
     traces: tuple[str, ...]
-    ptx: tuple[str, ...]
 
 
 # --- one mutant, in a process of its own -----------------------------------------------------------------------------
@@ -66,9 +67,8 @@ class Subject:
         kinds = [levels.configurations(self.recipe, (self.arch,), self.named, majors) for majors in recipe.majors]
         self.configs = list(dict.fromkeys(chain.from_iterable(kinds)))
 
-    def traces(self) -> tuple[str, ...]:
-        texts = (traced(self.module, self.arch, self.dtype, config) for config in self.configs)
-        return tuple(digest(_without_places(text)) for text in texts)
+    def trace(self, config: Any) -> str:
+        return digest(_without_places(traced(self.module, self.arch, self.dtype, config)))
 
     def ptx(self, config: Any) -> str:
         return digest(normal_ptx(self._built(config).ptx))
@@ -96,44 +96,55 @@ def _without_places(text: str) -> str:
 
 
 def judged(recipe: Recipe, file: Path, original: Original) -> Iterator[tuple[str, str]]:
-    """(outcome, what was said) of a mutant's file: the last one holds, of a process that crashes too."""
+    """(outcome, what was said) of a mutant's file: the last one holds, of a process that crashes too.
+
+    One configuration after the other, up to the first that CuTe refuses or a level fails.
+    """
     yield COMPILER, CRASHED
+    outcome = EQUIVALENT, "the same trace"
     try:
         subject = Subject(recipe, file)
-        traces = subject.traces()
     except Exception as error:  # CuTe refuses with errors of every kind
         yield COMPILER, _said(error)
         return
-    changed = [n for n, trace in enumerate(traces) if trace != original.traces[n]]
-    if not changed:
-        yield EQUIVALENT, "the same trace"
-        return
-    for level in LEVELS:
-        yield level, CRASHED
-        for number in changed:
-            try:
-                by = subject.failure(level, subject.configs[number])
-            except Exception as error:  # what `cookbook check` ends with, too
-                by = _said(error)
-            if by:
-                yield level, by.splitlines()[0][:SAID]
+    for number, config in enumerate(subject.configs):
+        yield COMPILER, CRASHED
+        try:
+            changed = subject.trace(config) != original.traces[number]
+        except Exception as error:
+            yield COMPILER, _said(error)
+            return
+        for level in LEVELS if changed else ():
+            yield level, CRASHED
+            if by := _failure(subject, level, config):
+                yield level, by
                 return
-    same = all(subject.ptx(subject.configs[n]) == original.ptx[n] for n in changed)
-    yield (EQUIVALENT, "the same PTX") if same else (SURVIVED, "")
+        if changed and outcome[0] != SURVIVED:
+            own = Subject(recipe, original.file)
+            same = subject.ptx(config) == own.ptx(own.configs[number])
+            outcome = (EQUIVALENT, "the same PTX") if same else (SURVIVED, "")
+    yield outcome
+
+
+def _failure(subject: Subject, level: str, config: Any) -> str:
+    try:
+        by = subject.failure(level, config)
+    except Exception as error:  # what `cookbook check` ends with, too
+        by = _said(error)
+    return by.partition("\n")[0][:SAID]
 
 
 def original(recipe: Recipe, file: Path) -> Iterator[Original]:
-    """What mutants are compared with. The recipe itself must pass.
+    """What mutants are compared with. The recipe's first configuration must pass.
 
     Raises:
         ValueError: a level fails.
     """
     subject = Subject(recipe, file)
-    found = Original(subject.traces(), tuple(subject.ptx(config) for config in subject.configs))
-    *_, (outcome, by) = judged(recipe, file, Original(("",) * len(found.traces), found.ptx))
-    if outcome != EQUIVALENT:
-        raise ValueError(f"{recipe.name}: got {outcome} ({by}) without a mutation; needed a recipe that passes")
-    yield found
+    for level in LEVELS:
+        if by := _failure(subject, level, subject.configs[0]):
+            raise ValueError(f"{recipe.name}: got {level} ({by}) without a mutation; needed a recipe that passes")
+    yield Original(file, tuple(subject.trace(config) for config in subject.configs))
 
 
 def _said(error: Exception) -> str:

@@ -115,9 +115,11 @@ def test_what_becomes_of_a_mutant(tmp_path, old, new, outcome, said):
     recipe = catalog.find(HOPPER)
     source = catalog.without_lab(recipe.file.read_text(encoding="utf-8"))
     assert old in source
-    traces = mutate.Subject(recipe, mutate._written(source, tmp_path / "original.py")).traces()
+    whole = mutate._written(source, tmp_path / "original.py")
+    subject = mutate.Subject(recipe, whole)
     file = mutate._written(source.replace(old, new), tmp_path / "mutant.py")
-    *_, (found, by) = mutate.judged(recipe, file, mutate.Original(traces, ("",)))
+    compared = mutate.Original(whole, tuple(map(subject.trace, subject.configs)))
+    *_, (found, by) = mutate.judged(recipe, file, compared)
     assert found == outcome
     assert said in by
 

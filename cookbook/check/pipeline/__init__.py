@@ -9,22 +9,23 @@ shared memory and every exit for *all* interleavings of its warps: see docs/pipe
 * `block_scaled`: the same of scale factors, which tcgen05.cp takes to tensor memory
 * `launch_control`: the same of a cluster that takes over the work of others
 * `swizzles`: the tensors in shared memory against `smem_layouts`
-* `overlap`: waits that are right and leave nothing in flight
+* `overlap`: waits and barriers that are right and cost time for nothing
 * `machine`: the rules, checked with vector clocks; `counterexample`: a fault in words
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from cookbook.check.findings import Finding
 from cookbook.check.pipeline import block_scaled, launch_control, views  # noqa: F401, their operations become known
 from cookbook.check.pipeline.counterexample import explain
-from cookbook.check.pipeline.machine import Machine
-from cookbook.check.pipeline.overlap import serial_waits
-from cookbook.check.pipeline.programs import Problem, at_rest, host_arguments, launched, of_cluster
+from cookbook.check.pipeline.machine import Fault, Machine
+from cookbook.check.pipeline.overlap import slow_steps
+from cookbook.check.pipeline.programs import Problem, Programs, at_rest, host_arguments, launched, of_cluster
 from cookbook.check.pipeline.reading import Module
 from cookbook.check.pipeline.shapes import CannotFollow
 from cookbook.check.pipeline.swizzles import forgotten_swizzles
@@ -104,20 +105,26 @@ def explore(module: Any, trace: Module, config: Any, problem: Problem) -> list[E
     Raises:
         CannotFollow: the kernel does something that the explorer does not know; the message names it and its line.
     """
+    numbers, programs = zip(*_clusters(module, trace, config, problem), strict=True)
+    machines = [Machine(each) for each in programs]
+    faults = [machine.run() for machine in machines]
+    first, *others = problems(config)
+    if problem == first and not any(faults):
+        later = (each for other in others for _, each in _clusters(module, trace, config, other))
+        faults[0] = slow_steps(machines, later)
+    return [_explored(problem, *each) for each in zip(numbers, machines, faults, strict=True)]
+
+
+def _clusters(module: Any, trace: Module, config: Any, problem: Problem) -> Iterator[tuple[int, Programs]]:
+    """Of the first cluster of a launch, and of the last: its number in the grid, and its programs."""
     arguments = host_arguments(module, config, problem)
     _, launch = launched(trace, arguments)
     last = launch.grid[0] // launch.cluster[0] - 1
     resting = at_rest(module, config)
-    first = problem == problems(config)[0]
-    return [_explored(of_cluster(trace, arguments, n, resting), problem, n, first and not n) for n in sorted({0, last})]
+    return ((n, of_cluster(trace, arguments, n, resting)) for n in sorted({0, last}))
 
 
-def _explored(found: Any, problem: Problem, cluster: int, overlap: bool) -> Explored:
-    """`overlap`: also look for waits that leave nothing in flight."""
-    machine = Machine(found)
-    faults = machine.run()
-    if overlap and not faults:
-        faults = serial_waits(machine)
+def _explored(problem: Problem, cluster: int, machine: Machine, faults: list[Fault]) -> Explored:
     return Explored(
         problem,
         cluster,

@@ -128,7 +128,7 @@ class Machine:
         self.free: dict[int, int] = defaultdict(int)  # registers that warps of a CTA gave back
         self.budgets = {warp: _budgets(events) for warp, events in programs.warps.items()}
         self.filled: set[tuple[str, Warp, int]] = set()  # groups that are not empty
-        self.drains: dict[tuple[str, int], dict[Warp, int]] = {}  # by wait and line: how often it left none in flight
+        self.stalls: dict[tuple[str, int, int], dict[Warp, int]] = {}  # by wait, line, groups that it leaves: how often
         self.gone: set[int] = set()  # CTAs all of whose warps have ended
         self.trace: list[Step] = []
         self.known: dict[Step, np.ndarray] = {}
@@ -518,12 +518,12 @@ class Machine:
     def _done(self, agent: str, left: int, step: Step, clock: np.ndarray) -> None:
         component = self.components.get((f"{agent} done", step[0]))
         if component is not None:
-            newest = self.counters[agent, step[0]]
-            if not left and clock[component] < newest and (agent, step[0], newest) in self.filled:
+            newest = self.counters[agent, step[0]] - left  # of the groups that are waited for
+            if clock[component] < newest and (agent, step[0], newest) in self.filled:
                 event = self.event(step)
-                times = self.drains.setdefault((event.what, event.line), defaultdict(int))
+                times = self.stalls.setdefault((event.what, event.line, left), defaultdict(int))
                 times[step[0]] += 1
-            clock[component] = max(clock[component], self.counters[agent, step[0]] - left)
+            clock[component] = max(clock[component], newest)
 
     def mma(self, event: Event, step: Step, clock: np.ndarray) -> None:
         if (step[0], event.name) in self.written:

@@ -1,38 +1,157 @@
-"""Waits that are right and leave nothing in flight: the pipeline around them is none.
+"""Steps that are right and cost time for nothing. Each is tried: without it the same programs break no rule either.
 
-Such a wait for groups (of cp.async, wgmmas or stores by TMA) may let one more stay in flight. Which ones do is tried:
-with one more the same programs break no rule.
+* A wait for groups (of cp.async, wgmmas or stores by TMA) that may let one more stay in flight.
+* A wait until stores by TMA are in global memory, where it is enough that shared memory has been read (`.read`).
+* A barrier of the whole CTA or cluster next to another one.
+
+Such a step is looked for in the first problem. It is a fault if it costs time in that one, and is needed in none.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import chain, pairwise
+from typing import NamedTuple
 
 from cookbook.check.pipeline.machine import Fault, Machine
 from cookbook.check.pipeline.programs import Event, Programs
 
-__all__ = ["serial_waits"]
+__all__ = ["slow_steps"]
 
 GROUPS = {"mma wait": "wgmma", "store wait": "stores by TMA", "async wait": "cp.async"}
+PROLOGUE = ("init", "fence of barriers")
 
 
-def serial_waits(machine: Machine) -> list[Fault]:
-    """The waits of a run without faults that drain a pipeline again and again, and need not."""
-    found = []
-    for (what, line), drains in machine.drains.items():
-        if what not in GROUPS or max(drains.values()) < 2:
-            continue  # tcgen05.ld and .st have no groups; and one that drains once is the end of a loop
-        relaxed = _relaxed(machine.programs, what, line)
-        if not Machine(relaxed, most=1).run():
-            text = f"right, but nothing overlaps: the wait in line {line} leaves no group of {GROUPS[what]} in flight"
-            found.append(Fault("slow", f"{text}; wait_group(1) is as right there"))
-    return found
+class Suspect(NamedTuple):
+    """A step that some problem does not need."""
+
+    text: str
+    needless: Callable[[Programs], bool]  # whether a problem's programs do without it
 
 
-def _relaxed(programs: Programs, what: str, line: int) -> Programs:
-    """The programs with one group more in flight after a wait."""
+def slow_steps(machines: Sequence[Machine], others: Iterable[Programs]) -> list[Fault]:
+    """The steps that cost time and that no problem needs.
+
+    Args:
+        machines: runs of the first problem's programs, without faults.
+        others: the programs of all other problems; made only if there is something to ask of them.
+    """
+    first = machines[0]
+    left = [*_shallow_waits(first), *_full_waits(first.programs), *_barriers_in_a_row(first.programs)]
+    programs = chain((machine.programs for machine in machines), others)
+    while left and (asked := next(programs, None)) is not None:
+        left = [one for one in left if one.needless(asked)]
+    return [Fault("slow", f"right, but {one.text}") for one in left]
+
+
+def _right(programs: Programs) -> bool:
+    return not Machine(programs, most=1).run()
+
+
+# --- waits for groups --------------------------------------------------------------------------------------------
+
+
+def _shallow_waits(machine: Machine) -> Iterator[Suspect]:
+    """The waits that again and again wait for a group that may stay in flight."""
+    for (what, line, count), times in machine.stalls.items():
+        if what not in GROUPS or max(times.values()) < 2:
+            continue  # tcgen05.ld and .st have no groups; and one that waits once is the end of a loop
+        why = "fewer groups are in flight than the stages allow" if count else "nothing overlaps"
+        leaves = f"leaves {count or 'no'} group{'s' * (count > 1)} of {GROUPS[what]} in flight"
+        text = f"{why}: the wait in line {line} {leaves}; wait_group({count + 1}) is as right there"
+        yield Suspect(text, partial(_right_deeper, what, line, count))
+
+
+def _right_deeper(what: str, line: int, count: int, programs: Programs) -> bool:
+    """Whether one group more may be in flight after a wait."""
 
     def changed(event: Event) -> Event:
-        return replace(event, count=event.count + 1) if (event.what, event.line) == (what, line) else event
+        same = (event.what, event.line, event.count) == (what, line, count)
+        return replace(event, count=count + 1) if same else event
 
-    return replace(programs, warps={warp: tuple(map(changed, events)) for warp, events in programs.warps.items()})
+    return _right(replace(programs, warps={warp: tuple(map(changed, each)) for warp, each in programs.warps.items()}))
+
+
+def _full_waits(programs: Programs) -> Iterator[Suspect]:
+    """The waits of a warp's own stores until all of memory has them, not only until TMA has read them."""
+    storing = [events for events in programs.warps.values() if any(event.what == "store" for event in events)]
+    waits = {event.line for events in storing for event in events if event.what == "store wait" and not event.flag}
+    for line in sorted(waits):
+        text = f"the wait in line {line} lasts until the stores by TMA are in global memory, where no warp looks"
+        yield Suspect(f"{text} at them; cp.async.bulk.wait_group.read is as right there", _only_stores)
+
+
+def _only_stores(programs: Programs) -> bool:
+    """Whether nothing but TMA's stores has to do with what they store, and nothing tells another CTA of them."""
+    events = list(chain.from_iterable(programs.warps.values()))
+    stored = {event.name for event in events if event.what == "store"}
+    others = [event for event in events if event.what == "global" or (event.what == "load" and not event.flag)]
+    touched = {event.name for event in others}
+    told = any(event.what == "global" and event.flag for event in others)
+    return not told and "" not in stored | touched and not stored & touched
+
+
+# --- barriers of all ---------------------------------------------------------------------------------------------
+
+
+class _Barrier(NamedTuple):
+    """A barrier of a whole CTA or cluster, in the program of a warp."""
+
+    begin: int
+    end: int
+    wide: bool  # of all CTAs of the launch's clusters
+    relaxed: bool  # it orders no memory
+    lines: tuple[int, ...]
+
+
+def _barriers_in_a_row(programs: Programs) -> Iterator[Suspect]:
+    """The barriers that another one makes superfluous."""
+    superfluous: dict[tuple[int, ...], bool] = {}
+    for events in programs.warps.values():
+        for lines, one in _superfluous(events, programs):
+            superfluous[lines] = superfluous.get(lines, True) and one
+    for lines in (lines for lines, one in superfluous.items() if one):
+        text = f"the barrier in line {lines[0]} orders nothing that the one next to it does not"
+        yield Suspect(text, partial(_right_without, lines))
+
+
+def _superfluous(events: Sequence[Event], programs: Programs) -> Iterator[tuple[tuple[int, ...], bool]]:
+    """Each barrier's lines, and whether it does nothing that one next to it does not."""
+    found = list(_barriers(events, programs))
+    by: dict[int, bool] = defaultdict(bool)
+    for n, (one, other) in enumerate(pairwise(found)):
+        between, before = events[one.end : other.begin], events[: one.begin]
+        quiet = all(event.what in PROLOGUE for event in (*before, *between))
+        if (quiet or not between) and _does_more(other, one):
+            by[n] = True
+        elif not between and _does_more(one, other):
+            by[n + 1] = True
+    return ((one.lines, by[n]) for n, one in enumerate(found))
+
+
+def _does_more(one: _Barrier, other: _Barrier) -> bool:
+    """Whether a barrier does at least what another does."""
+    return one.wide >= other.wide and one.relaxed <= other.relaxed
+
+
+def _barriers(events: Sequence[Event], programs: Programs) -> Iterator[_Barrier]:
+    alone = programs.launch.ctas == 1
+    for n, event in enumerate(events):
+        if event.what == "meet" and event.count == programs.launch.threads:
+            yield _Barrier(n, n + 1, alone, False, (event.line,))
+        elif event.what == "cluster arrive" and events[n + 1].what == "cluster wait":
+            yield _Barrier(n, n + 2, True, event.flag, (event.line, events[n + 1].line))
+
+
+def _right_without(lines: tuple[int, ...], programs: Programs) -> bool:
+    """Whether the barriers in these lines are superfluous all, and no rule is broken without them."""
+    warps = {}
+    for warp, events in programs.warps.items():
+        if not all(one for at, one in _superfluous(events, programs) if at == lines):
+            return False
+        gone = {n for one in _barriers(events, programs) if one.lines == lines for n in range(one.begin, one.end)}
+        warps[warp] = tuple(event for n, event in enumerate(events) if n not in gone)
+    return _right(replace(programs, warps=warps))

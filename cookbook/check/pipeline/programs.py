@@ -48,8 +48,8 @@ class Event:
     targets: tuple[Target, ...] = ()
     tensor: tuple[Target, ...] = ()  # the same of tensor memory
     barriers: tuple[Barrier, ...] = ()  # one for each target of a copy
-    name: str = ""  # of an array of registers
-    flag: bool = False  # of a load: it reads nothing that the kernel before may write
+    name: str = ""  # of an array of registers, or of a tensor in global memory; "" where that is not known
+    flag: bool = False  # of a load: it reads nothing that the kernel before may write; of a store wait: `.read`
     swizzle: str = ""  # with which it reads or writes shared memory; "" where that is not known
     guesses: tuple[tuple[int, int], ...] = ()  # sides of an `if` that data decide: two of one `if` exclude each other
 
@@ -299,7 +299,8 @@ def _copy(f: Recorder, op: Operation, args: list[Any]) -> None:
         _tma_load(f, op, atom, target)
     elif "tma_store" in text or "tma_reduce" in text:
         f.for_hardware(source, op, atom.values.get("swizzle"))
-        f.add("store", op, targets=f.mine(source), swizzle=_way(source, atom.values.get("swizzle")))
+        way = _way(source, atom.values.get("swizzle"))
+        f.add("store", op, targets=f.mine(source), swizzle=way, name=atom.values.get("tensor", ""))
     elif "dsmem_store" in text:
         _store_to_cluster(f, op, atom, source, target)
     elif "simt_async" in text or "cp_async" in text:
@@ -323,8 +324,8 @@ def _tma_load(f: Recorder, op: Operation, atom: Atom, target: View) -> None:
     pair = 2 if "num_cta = 2" in atom.type else 1  # what a pair of CTAs gets is told to the first one's barrier
     barriers = tuple((rank // pair * pair, address) for rank in ranks)
     targets, rests = tuple((rank, covers) for rank in ranks), atom.values.get("at rest", False)
-    way = _way(target, atom.values.get("swizzle"))
-    f.add("load", op, targets=targets, barriers=barriers, bytes=amount, flag=rests, swizzle=way)
+    way, name = _way(target, atom.values.get("swizzle")), atom.values.get("tensor", "")
+    f.add("load", op, targets=targets, barriers=barriers, bytes=amount, flag=rests, swizzle=way, name=name)
 
 
 def _store_to_cluster(f: Recorder, op: Operation, atom: Atom, source: View, target: View) -> None:
@@ -361,7 +362,7 @@ def _software_copy(f: Recorder, op: Operation, source: Any, target: Any) -> None
         elif space == "tmem":
             f.add(f"tensor {what}", op, tensor=((f.place.rank, tensor_region(view)),), name=_register(source, target))
         elif space != "coord":
-            f.add("global", op)
+            f.add("global", op, name=view.pointer.name, flag=what == "write")
 
 
 def _register(source: View, target: View) -> str:
@@ -400,7 +401,7 @@ def _touch(f: Recorder, op: Operation, place: Any, what: str, coordinate: list[A
             place = replace(place, pointer=at, layout=Lay((1,), (1,)))
         f.add(what, op, targets=f.mine(place), swizzle=_way(place))
     elif pointer.space not in ("coord",):
-        f.add("global", op)
+        f.add("global", op, name=pointer.name, flag=what == "write")
 
 
 @handles("nvvm.cp.async.bulk.commit.group")
@@ -582,7 +583,8 @@ def launched(trace: Module, arguments: list[Any]) -> tuple[str, Launch]:
     warp = Recorder(Place((1, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0), 0))
     if len(arguments) != len(host.arguments):
         raise CannotFollow(f"a host function of {len(host.arguments)} arguments; {len(arguments)} are known")
-    warp.run(host, [_argument(x, text) for x, text in zip(arguments, host.argument_types, strict=True)])
+    given = zip(arguments, host.argument_types, strict=True)
+    warp.run(host, [_argument(n, x, text) for n, (x, text) in enumerate(given)])
     found = warp.config
     grid, cluster, block = (_three(warp, found[key], f"the {key}") for key in ("grid", "cluster", "block"))
     return found["kernel"], Launch(
@@ -645,10 +647,12 @@ def _is_constant(parameter: inspect.Parameter) -> bool:
     return getattr(parameter.annotation, "__name__", "") == "Constexpr"
 
 
-def _argument(value: Any, text: str) -> Any:
+def _argument(number: int, value: Any, text: str) -> Any:
     if not text.startswith("!cute.ptr"):
         return value
-    return Pointer("table", 0, numbers=value) if isinstance(value, tuple) else Pointer(kind(text).space, UNKNOWN)
+    if isinstance(value, tuple):
+        return Pointer("table", 0, numbers=value)
+    return Pointer(kind(text).space, UNKNOWN, name=f"argument {number}")
 
 
 def at_rest(module: Any, config: Any) -> tuple[int, ...]:

@@ -294,7 +294,8 @@ def _alloca(f: Interpreter, op: Operation, args: list[Any]) -> Any:
 @handles("cute_nvgpu.atom.make_non_exec_tiled_tma_reduce")
 def _make_tma(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     layout = layout_of(op, [args[0]], 1)
-    values = {"parts": op.integer("num_multicast", 1), "swizzle": shapes.swizzle_of(op.operand_types[1])}
+    swizzle, tensor = shapes.swizzle_of(op.operand_types[1]), args[0].pointer.name
+    values = {"parts": op.integer("num_multicast", 1), "swizzle": swizzle, "tensor": tensor}
     return Atom(op.result_types[0], values), View(Pointer("coord", UNKNOWN), layout, 32, Swizzle(0, 4, 3))
 
 
