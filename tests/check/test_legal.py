@@ -75,7 +75,7 @@ CHANGES = [
                                                  "state, (loads, multicast_masks(rank, config)), config)")),
            variant="2x2"),
     Change("hopper/pingpong_gemm", "a function inlined", ((MASKS, INLINED),)),
-    Change(PERSISTENT, "narrow subtiles, three buffers", config={"epi_n": 32, "epi_buffers": 3}),
+    Change(PERSISTENT, "narrow subtiles, four buffers", config={"epi_n": 32, "epi_buffers": 4}),
     Change(PERSISTENT, "wide subtiles, one buffer", config={"epi_n": 128, "epi_buffers": 1}),
     Change(SPLIT_K, "a hoisted sum", ((SHARE, """    first = part.rank * config.share
     for i in cutlass.range_constexpr(config.share):
@@ -96,10 +96,11 @@ CHANGES = [
            majors="nt"),
     Change("ampere/persistent_gemm", "one epilogue buffer", config={"epi_buffers": 1}),
     Change("ampere/tuned_gemm", "a smaller tile, three stages", config={"tile_n": 128, "stages": 3}),
-    Change("blackwell/tma_tcgen05_gemm", "k-blocks a loop", ((K_BLOCKS, f"cutlass.range({K_SIZE}, unroll_full=True)"),)),
+    Change("blackwell/tma_tcgen05_gemm", "k-blocks a loop",
+           ((K_BLOCKS, f"cutlass.range({K_SIZE}, unroll_full=True)"),)),
     Change("blackwell/pipelined_gemm", "the main loop unrolled twice", (("cutlass.range(main.k_tiles, unroll=1)",
                                                                         "cutlass.range(main.k_tiles, unroll=2)"),)),
-    Change("blackwell/pipelined_gemm", "narrow subtiles, three buffers", config={"epi_n": 32, "epi_buffers": 3}),
+    Change("blackwell/pipelined_gemm", "narrow subtiles, four buffers", config={"epi_n": 32, "epi_buffers": 4}),
     Change("blackwell/two_cta_gemm", "a hoisted product", (("epi.bSgC[None, row, n * across + piece]",
                                                             "epi.bSgC[None, row, piece + across * n]"),),
            variant="2 pairs down"),

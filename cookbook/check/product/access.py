@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from cookbook.check.pipeline.shapes import CannotFollow
+from cookbook.check.pipeline.shapes import CannotFollow, Lay
 from cookbook.check.product import origins
 from cookbook.check.product.follower import LANES, Data, Fault, Follower
 from cookbook.check.product.memory import APART, Memory, Operand
-from cookbook.check.product.places import View
+from cookbook.check.product.places import View, table
 
 
 def memory_of(f: Follower, view: View) -> Memory:
@@ -32,11 +33,19 @@ def smem_addresses(view: View) -> np.ndarray:
 
 def slots(view: View) -> np.ndarray:
     """(elements,): the registers of a view, in the array that it is of."""
-    found = (view.pointer.address * 8 // view.bits + view.offsets()).astype(np.int64)
+    found, least, most = _slots(view.layout, int(view.pointer.address * 8 // view.bits))
     held = view.pointer.array.shape[1]
-    if found.min() < 0 or found.max() >= held:
-        raise Fault(f"an access to register {int(found.max())} of an array of {held}")
+    if least < 0 or most >= held:
+        raise Fault(f"an access to register {most} of an array of {held}")
     return found
+
+
+@lru_cache(maxsize=8192)
+def _slots(layout: Lay, first: int) -> tuple[np.ndarray, int, int]:
+    """The places of a layout's elements behind the first, the least and the largest of them."""
+    found = first + table(layout)
+    found.flags.writeable = False
+    return found, int(found.min()), int(found.max())
 
 
 def takes_part(f: Follower, count: int, mask: np.ndarray | None = None) -> np.ndarray:

@@ -44,6 +44,7 @@ def _gemm(f: Follower, op: Operation, args: list[Any]) -> None:
         raise CannotFollow(f"an MMA of type {text}")
 
 
+@lru_cache(maxsize=256)
 def types_of(text: str) -> tuple[str, str]:
     """The element types of A and B that an MMA takes, as the IR spells them."""
     found = re.search(r"elem_type = \(([\w.]+), ([\w.]+)", text)
@@ -66,11 +67,9 @@ def check_types(f: Follower, text: str, ids: np.ndarray, which: int) -> None:
     Raises:
         Fault: it does not.
     """
-    kinds = origins.kind_of(ids)
     wanted = types_of(text)[which]
-    for operand in f.launch.operands.values():
-        kind = origins.OPERANDS.get(operand.name, 0)
-        if kind in (1, 2) and operand.dtype != wanted and (kinds == kind).any():
+    for operand in (one for one in f.launch.operands.values() if one.name in "AB" and one.dtype != wanted):
+        if (origins.kind_of(ids) == origins.OPERANDS[operand.name]).any():
             raise Fault(f"an MMA on {wanted}: got elements of {operand.name}, which are {operand.dtype}")
 
 
@@ -232,7 +231,7 @@ def _mma_sync(f: Follower, text: str, shape: tuple[int, int, int], target: View,
     if (m, n) != (16, 8) or k not in (16, 32):
         raise CannotFollow(f"mma.sync of {m} x {n} x {k}")
     at_a, at_b, _ = _fragments(k)
-    a, b = (_matrices(f, view, at) for view, at in zip(operands, (at_a, at_b), strict=True))
+    a, b = _matrices(f, operands[0], at_a, (m, k)), _matrices(f, operands[1], at_b, (n, k))
     for which, ids in enumerate((a, b)):
         check_types(f, text, ids[0, :1], which)
     # All of the instructions' accumulators are one tile: the values first, then along M, then along N.
@@ -254,11 +253,10 @@ def _whole(down: int, across: int, k: int) -> np.ndarray:
     return (places + step[None, :, :, None]).reshape(LANES, -1)
 
 
-def _matrices(f: Follower, view: View, at: np.ndarray) -> np.ndarray:
-    """(matrices, rows, k): the operands that a warp's registers hold."""
+def _matrices(f: Follower, view: View, at: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """(matrices, rows, k) of this shape: the operands that a warp's registers hold. at: `_fragments`' places."""
     ids = read(f, view).reshape(LANES, -1, at.shape[1])
-    rows, columns = int(at[..., 0].max()) + 1, int(at[..., 1].max()) + 1
-    found = np.empty((ids.shape[1], rows, columns), np.int64)
+    found = np.empty((ids.shape[1], *shape), np.int64)
     found[:, at[..., 0], at[..., 1]] = ids.transpose(1, 0, 2)
     return found
 

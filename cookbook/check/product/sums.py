@@ -186,7 +186,7 @@ class Checked:
     def faults(self, at: np.ndarray, most: int) -> list[str]:
         ids = self.stored.ids.ravel()[at]
         bad = ~origins.is_sum(ids)
-        found = [self._said(at[p], self._no_sum(int(ids[p])), "a sum") for p in np.flatnonzero(bad)[:1]]
+        found = [self._said(at[p], self._no_sum(int(ids[p])), "a sum of products") for p in np.flatnonzero(bad)[:1]]
         at, ids = at[~bad], ids[~bad]
         rounding = origins.rounding_of(ids)
         wrong = np.flatnonzero(rounding != self.dtype)
