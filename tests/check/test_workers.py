@@ -39,6 +39,7 @@ def test_layouts_and_model_of_a_dtype_stay_together():
     assert [[step.level for step in steps] for steps in pieces] == [
         *[["layout", "model", "model"]] * 2,
         *[["product"]] * 2,
+        ["host"],
         ["pipeline"],
         *[["compiled"]] * 4,
     ]

@@ -220,9 +220,10 @@ def test_check_json_has_every_level_with_its_figures():
     assert done.returncode == 0 and said["ok"] is True, done.stdout
     (report,) = said["recipes"]
     levels = {level["level"]: level for level in report["levels"]}
-    anywhere, on_a_gpu = ["layout", "model", checking.PRODUCT, checking.PIPELINE, "compiled"], list(checking.LEVELS[3:])
+    anywhere = ["layout", "model", checking.PRODUCT, checking.HOST, checking.PIPELINE, "compiled"]
+    on_a_gpu = list(checking.LEVELS[3:])
     assert list(levels) == anywhere + on_a_gpu
-    assert [levels[name]["status"] for name in anywhere] == ["passed"] * 5
+    assert [levels[name]["status"] for name in anywhere] == ["passed"] * len(anywhere)
     assert levels["model"]["shape"] == [200, 333, 64] and levels["model"]["figures"]["integer_mismatches"] == 0
     compiled = levels["compiled"]["figures"]
     assert compiled["spills"] == 0 and compiled["smem_bytes"] <= compiled["smem_limit"]
@@ -230,7 +231,7 @@ def test_check_json_has_every_level_with_its_figures():
     for name in on_a_gpu:
         assert levels[name]["status"] in ("recorded", "stale", "not checked")
         assert levels[name]["reason"]
-    assert done.stderr.count("\n") == 9  # progress, one line a step, none of it on stdout
+    assert done.stderr.count("\n") == 10  # progress, one line a step, none of it on stdout
 
 
 def test_check_exits_1_when_something_fails(monkeypatch):
