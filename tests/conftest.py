@@ -1,6 +1,7 @@
 """Which tests run, and in which order; hypothesis draws the same examples in CI.
 
-GPU tests are skipped where there is no CUDA device. Planted faults whose like is tried anyway are slow.
+Where there is no CUDA device, GPU tests are skipped: of each function one case, which stands for all.
+Planted faults whose like is tried anyway are slow.
 """
 
 from __future__ import annotations
@@ -17,20 +18,28 @@ settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     _mark_faults(items)
     # Workers begin at the front of their share and take from the back of another's: first, the site is built once.
     items.sort(key=lambda item: "site" not in getattr(item, "fixturenames", ()))
-    wants_gpu = [item for item in items if item.get_closest_marker("gpu")]
-    if not wants_gpu:
-        return
+    if any(item.get_closest_marker("gpu") for item in items):
+        _skip_gpu(config, items)
+
+
+def _skip_gpu(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Thousands of cases that all say the same take a minute to skip, and hide the others."""
     import torch
 
     if torch.cuda.is_available():
         return
-    skip = pytest.mark.skip(reason="no CUDA device here")
-    for item in wants_gpu:
-        item.add_marker(skip)
+    kept: dict[object, pytest.Item] = {}
+    for item in items:
+        gpu = item.get_closest_marker("gpu") is not None
+        if kept.setdefault(getattr(item, "function", item) if gpu else item, item) is item and gpu:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device here"))
+    chosen = set(kept.values())
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = kept.values()
 
 
 def _mark_faults(items: list[pytest.Item]) -> None:

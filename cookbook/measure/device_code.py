@@ -14,7 +14,7 @@ from __future__ import annotations
 import ast
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -102,7 +102,7 @@ def _host(source: str) -> tuple[str, tuple[str, ...]]:
     """The hash of a recipe's own host code, likewise; the cookbook's modules that it imports."""
     module = _recipe(source)
     own = digest(_together(module, module.names() - {name for name, of in module.device() if of is None}))
-    return own, tuple(module.of_package())
+    return own, tuple(module.of_package)
 
 
 @lru_cache(maxsize=64)
@@ -146,7 +146,7 @@ def _texts(modules: Iterable[str]) -> list[str]:
         name = waiting.pop()
         if name not in found and (file := _file_of(name)) is not None:
             found[name] = file.read_text(encoding="utf-8")
-            waiting += _read(found[name]).of_package()
+            waiting += _read(found[name]).of_package
     return [found[name] for name in sorted(found)]
 
 
@@ -174,6 +174,7 @@ class _Module:
         self.records = {c.name for c in classes if all(getattr(s, "name", "") != "__init__" for s in c.body)}
         self.by_keyword = _Keywords(self)
 
+    @cached_property
     def of_package(self) -> list[str]:
         """What the module imports of the cookbook, inside functions too."""
         if PACKAGE not in self.source:
@@ -241,7 +242,7 @@ class _Module:
                 if what and _file_of(whole) is None:
                     waiting.append((what, imported))
                     continue
-                for each in {whole} if what else {imported, *module.of_package()}:  # `import cookbook.x`: any of them
+                for each in {whole} if what else {imported, *module.of_package}:  # `import cookbook.x`: any of them
                     waiting += [(inside, each) for inside in _module_of(each).names()]
             elif name in module.bound and (name, where) not in found:
                 found.add((name, where))

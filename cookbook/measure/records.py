@@ -184,13 +184,14 @@ def merge(old: Iterable[Record], new: Iterable[Record]) -> list[Record]:
     return [kept[k] for k in sorted(kept)]
 
 
-def read(root: Path | None = None) -> list[Record]:
-    """Every record of every device.
+def read(root: Path | None = None, name: str | None = None) -> list[Record]:
+    """The records of every device, of one recipe or of all.
 
     Raises:
         ValueError: a file is not what this module writes; the message names it.
     """
-    return [record for file in sorted((root or results_root()).glob("*/*/*.json")) for record in _read(file)]
+    files = sorted((root or results_root()).glob(f"*/{name or '*/*'}.json"))
+    return [record for file in files for record in _read(file)]
 
 
 def _read(file: Path) -> list[Record]:
@@ -305,7 +306,7 @@ def figures_of(record: Record) -> Record:
 
 def stale(name: str | None = None, root: Path | None = None) -> list[Record]:
     """The stale records, of one recipe or of all; one whose times of the host alone are stale is none of them."""
-    return [r for r in read(root) if name in (None, r["recipe"]) and is_stale(r)]
+    return [r for r in read(root, name) if is_stale(r)]
 
 
 def select(
@@ -317,5 +318,5 @@ def select(
         dtype: only these; all if left out.
         majors: likewise.
     """
-    wanted = [r for r in read(root) if (r["recipe"], r["level"]) == (name, level)]
+    wanted = [r for r in read(root, name) if r["level"] == level]
     return [r for r in wanted if dtype in (None, r["dtype"]) and majors in (None, r.get("majors"))]

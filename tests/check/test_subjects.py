@@ -155,7 +155,7 @@ def test_what_the_pages_say_is_read_on_a_gpu_only(name, old, new, failed, tmp_pa
     levels = [x for step in checking.plan(recipe, *wanted) if step.level in ANYWHERE for x in checking.run_step(step)]
     assert recipe.differing and {level.level for level in levels if level.status != "passed"} == failed
     said = " ".join((catalog.recipes_root().parent / "docs" / "checking.md").read_text().split())
-    assert "**The values themselves are looked at on a GPU only.**" in said
+    assert "**The kernel's values are looked at on a GPU only.**" in said
 
 
 @pytest.mark.parametrize("changed", [False, True])

@@ -126,14 +126,17 @@ def _cell(cell: Any, live: dict[str, Callable[[], str]]) -> list[str]:
     return [code, *(now or map(_output, cell.outputs))]
 
 
-def _host_side(cell: Any, cells: list[Any]) -> list[str]:
-    """Under the cell that first uses it: the code that all recipes share, folded."""
+def _with_host_side(cells: list[Any], live: dict[str, Callable[[], str]]) -> list[str]:
+    """What each cell shows, and under the one that first uses it the code that all recipes share, folded."""
     code = [each for each in cells if each.cell_type == "code" and "lab" not in each.metadata.get("tags", [])]
     shared, place = copy.host_side(each.source for each in code)
-    if not shared or cell is not code[place]:
-        return []
-    title = "The host side, which all recipes share: cookbook/recipe/entry.py"
-    return [unsearched(folded(title, fence(shared, "python")))]
+    parts = []
+    for cell in cells:
+        parts += _cell(cell, live)
+        if shared and cell is code[place]:
+            title = "The host side, which all recipes share: cookbook/recipe/entry.py"
+            parts.append(unsearched(folded(title, fence(shared, "python"))))
+    return parts
 
 
 def _charted(shown: str, chart: draw.Picture | None) -> str:
@@ -180,8 +183,7 @@ def page(name: str) -> str:
     recipe = catalog.find(name)
     live = _live(recipe.name)
     measured = live["results_table("]()
-    cells = notebooks.read(recipe.name).cells
-    body = [part for cell in cells for part in (*_cell(cell, live), *_host_side(cell, cells))]
+    body = _with_host_side(notebooks.read(recipe.name).cells, live)
     if body and body[0].startswith("# "):
         body[0] = body[0].partition("\n")[2].strip()
     parts = [f"# {recipe.title}", f"*{recipe.claim}*", _facts(recipe), *body]

@@ -28,7 +28,9 @@ class Session:
         self.client = nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3")
         (self.check,) = (cell for cell in notebook.cells if CHECK in cell.source)
         call = re.sub(r", targets=.*?\]", "", self.check.source)
-        self.check.source = f'{call.rstrip()[:-1]}, targets=["{TARGETS[name]}"])'  # one is enough here
+        self.check.source = (
+            f'from cookbook import lab\n{call.rstrip()[:-1]}, targets=["{TARGETS[name]}"])'  # one is enough here
+        )
 
     @staticmethod
     def _wanted(cell) -> bool:
