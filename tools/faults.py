@@ -91,21 +91,35 @@ def markdown() -> str:
 def mutation_score(records: dict[str, Any] | None = None) -> str:
     """A table of the mutants that `tools/mutate.py` ran of each recipe, and one of those that nothing caught."""
     heads = ["recipe", "mutants", "score", "not compiled", "the same kernel", *(f"by {x}" for x in mutate.LEVELS)]
-    cells, survivors = [], []
-    for name, record in (mutate.recorded() if records is None else records).items():
-        rows = record["mutants"]
-        count = Counter(row["outcome"] for row in rows)
-        count.update(_sign(row) for row in rows)
+    records = mutate.recorded() if records is None else records
+    cells, tracks = [], dict[str, list[dict[str, Any]]]()
+    for name, record in sorted(records.items(), key=lambda item: _place(item[0])):
         old = "" if record["device"] == device_hash(name) else ", of earlier code"
-        cells.append([f"[{name}](recipes/{name}.md){old}", f"{len(rows)} of {record['possible']}", mutate.score(rows)])
-        cells[-1] += [str(count[one] or "") for one in _OUTCOMES] + [str(count[one] or "") for one in SIGNS]
-        survivors += [_survivor(name, row) for row in rows if row["outcome"] == mutate.SURVIVED]
+        cells.append(_score(f"[{name}](recipes/{name}.md){old}", [record]))
+        tracks.setdefault(name.partition("/")[0], []).append(record)
+    cells += [_score(f"all of {track}", held) for track, held in tracks.items() if len(held) > 1]
+    rows = [(name, row) for name, record in records.items() for row in record["mutants"]]
+    survivors = [_survivor(name, row) for name, row in rows if row["outcome"] == mutate.SURVIVED]
     return "\n\n".join(
         [
             table([*heads, mutate.LATE, *SIGNS.values()], cells),
             table(["survivor", "is", "becomes", "what it is", "why"], survivors, right=5),
         ]
     )
+
+
+def _place(name: str) -> int:
+    """A recipe's place in the catalog."""
+    return [recipe.name for recipe in catalog.recipes()].index(name)
+
+
+def _score(title: str, records: list[dict[str, Any]]) -> list[str]:
+    """A line of the table: the mutants of one recipe, or of several."""
+    rows = [row for record in records for row in record["mutants"]]
+    count = Counter(row["outcome"] for row in rows)
+    count.update(_sign(row) for row in rows)
+    of = f"{len(rows)} of {sum(record['possible'] for record in records)}"
+    return [title, of, mutate.score(rows), *(str(count[one] or "") for one in (*_OUTCOMES, *SIGNS))]
 
 
 def _sign(row: dict[str, Any]) -> str:

@@ -158,6 +158,25 @@ def test_the_page_says_what_became_of_all_and_shows_every_survivor():
     assert f"| {HOPPER}, line 3 | `a \\| b` | `pass` | right but slow | one barrier more |" in shown
 
 
+def test_the_page_sums_up_the_recipes_of_a_track():
+    of = {"device": "x", "possible": 9}
+    names = ("hopper/split_k_gemm", HOPPER, "ampere/smem_gemm")
+    held = ([_row("product")] * 3, [_row("survived", "hole", "y"), _row("compiler")], [_row("product")])
+    records = {name: of | {"mutants": rows} for name, rows in zip(names, held, strict=True)}
+    lines = [
+        line.split(" | ")[:3]
+        for line in faults.mutation_score(records).splitlines()
+        if " of 9 " in line or "all" in line
+    ]
+    assert [line[0].partition("]")[0] for line in lines] == [
+        "| [ampere/smem_gemm",
+        f"| [{HOPPER}",
+        "| [hopper/split_k_gemm",
+        "| all of hopper",
+    ]
+    assert lines[-1][1:] == ["5 of 18", "75%"]
+
+
 def test_every_survivor_on_record_is_argued():
     records = mutate.recorded()
     assert len({name.partition("/")[0] for name in records}) == 3

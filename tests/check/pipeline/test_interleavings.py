@@ -47,6 +47,7 @@ SENDER_WAITS = "cute.arch.cp_async_bulk_wait_group(config.epi_buffers - 1, read=
 PRODUCER = "pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)"
 READER = "read = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)"
 ARRIVED = "cute.arch.cp_async_wait_group(stages - 2)"
+SENT = "cute.arch.cp_async_bulk_wait_group(0, read=True)"
 RING = "write = write + 1 if write + 1 < stages"
 FENCE = 'cute.arch.fence_proxy("async.shared", space="cta")'
 ANSWER = "yes = cute.arch.clc_response(answers + read.index)\n        "
@@ -406,6 +407,15 @@ FAULTS = [
         variant="64x64 in 2",
     ),
     planted(PLAIN, "no wgmma overlaps with the next", "warpgroup.wait_group(1)", "warpgroup.wait_group(0)", "slow"),
+    planted(
+        LDMATRIX,
+        "three groups a tile, and so fewer tiles in flight",
+        "const_expr(k == min(1, k_blocks - 2)):\n                    cute",
+        "const_expr(k != min(1, k_blocks - 2)):\n                    cute",
+        "slow",
+    ),
+    planted(PERSISTENT, "a CTA waits until memory has C", SENT, SENT.replace("True", "False"), "slow"),
+    planted(TCGEN05, "a barrier of the CTA for each pipeline", "defer_sync=True", "defer_sync=False", "slow"),
 ]
 
 SUITES = [Suite(("pipeline",), [fault.mutation for fault in FAULTS])]
