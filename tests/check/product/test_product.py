@@ -188,6 +188,38 @@ FAULTS = [
         "grid=(tiles, 1, 1), block=(config.threads, 1, 1), stream=stream\n    ) if False else None",
         "the host function: got no launch; needed one",
     ),
+    planted(
+        HOPPER,
+        "rows of C are promised to begin at multiples of 16 bytes",
+        "(cute.assume(ldc, divby=vec), 1)",
+        "(cute.assume(ldc, divby=8), 1)",
+        "needed a multiple of 8, as the kernel promises",
+    ),
+    planted(
+        MULTICAST,
+        "a small C has no columns of tiles",
+        "cute.ceil_div(shape_mn[1], config.tile_n * config.cluster_n)",
+        "shape_mn[1] // 4096",
+        "got a division by 0; needed another divisor",
+        "2x1",
+    ),
+    planted(
+        MULTICAST,
+        "the grid is no whole number of clusters",
+        "clusters_m * clusters_n * config.cluster, 1, 1)",
+        "clusters_m * clusters_n * config.cluster + 1, 1, 1)",
+        "; needed whole clusters of (2, 1, 1)",
+        "2x1",
+    ),
+    planted(
+        SPLIT_K,
+        "the parts are rounded before they are added",
+        "acc = multiply(pipe, group, sA, sB, tCcC, part.k_tiles, dtype, config)\n",
+        "acc = multiply(pipe, group, sA, sB, tCcC, part.k_tiles, dtype, config)\n"
+        "        acc.store(acc.load().to(dtype).to(cutlass.Float32))\n",
+        "got arithmetic on an accumulator that is rounded already; needed one rounding, at the end",
+        "64x64 in 2",
+    ),
 ]
 
 
