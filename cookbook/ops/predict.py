@@ -95,5 +95,5 @@ def microseconds(config: Any, work: Work, swapped: bool = False, chip: Chip = H2
 
 
 def copy_us(elements: int, chip: Chip = H200) -> float:
-    """Copying so many elements of 2 bytes into lines that a kernel can read."""
+    """Copying `elements` elements of 2 bytes into lines that a kernel can read."""
     return (chip.launch + 4 * elements / chip.memory) / 1000

@@ -104,7 +104,7 @@ class Chooses(Protocol):
     VARIANTS: Mapping[str, Any]
 
     def choose(self, m: int, n: int, k: int, sms: int) -> str:
-        """The variant for C (m, n) over k on a GPU of so many SMs."""
+        """The variant for C (m, n) over k on a GPU of `sms` SMs."""
         ...
 
 
