@@ -120,7 +120,7 @@ def made(passed=True):
     ],
 )
 def test_records_stand_in_for_levels_that_cannot_run_here(monkeypatch, recipe, change, status, says):
-    monkeypatch.setattr(records, "read", lambda root=None: [made() | change])
+    monkeypatch.setattr(records, "read", lambda root=None, name=None: [made() | change])
     (level,) = checking.recorded_levels(recipe, "ran", "bfloat16", "no GPU")
     assert level.status == status and says in level.reason
     assert level.device == "NVIDIA X" and level.date and level.figures == {"shapes": 69}
@@ -207,7 +207,7 @@ def test_levels_say_their_majors_and_are_of_their_configuration(monkeypatch):
 def test_records_are_shown_for_their_majors_alone(monkeypatch):
     recipe = catalog.find(SEVERAL)
     record = records.make("ran", SEVERAL, "bfloat16", None, passed=True, figures={}, device="X", majors="nt")
-    monkeypatch.setattr(records, "read", lambda root=None: [record])
+    monkeypatch.setattr(records, "read", lambda root=None, name=None: [record])
     (shown,) = checking.recorded_levels(recipe, "ran", "bfloat16", "no GPU", "nt")
     (missing,) = checking.recorded_levels(recipe, "ran", "bfloat16", "no GPU", "tn")
     assert (shown.status, missing.status) == ("recorded", "not checked")

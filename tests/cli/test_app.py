@@ -344,7 +344,7 @@ def test_results_stale_lists_only_what_changed(monkeypatch):
 
     fresh = records.make("timed", NAME, "bfloat16", (8, 8, 8), passed=True, figures={}, device="X")
     old = fresh | {"code": "0", "shape": [16, 8, 8]}
-    monkeypatch.setattr(records, "read", lambda root=None: [fresh, old])
+    monkeypatch.setattr(records, "read", lambda root=None, name=None: [fresh, old])
     assert [r["shape"] for r in json.loads(call("results", "--stale", "--json").stdout)] == [[16, 8, 8]]
     assert [r["stale"] for r in json.loads(call("results", "--json").stdout)] == [False, True]
 

@@ -53,9 +53,9 @@ def setup(settings: Path | None = None) -> str:
     return _PACKAGE.format(name=name, requirement=f'"{name} @ git+{where}"' if where else name)
 
 
-def from_recipe(name: str) -> Any:
+def from_recipe(name: str, settings: Path | None = None) -> Any:
     """The recipe as a notebook (an nbformat NotebookNode) that has not been executed: lab cells included, and before
-    them the cell that gets the package."""
+    them the cell that gets the package; `settings` as of `setup`."""
     import jupytext
     from nbformat.v4 import new_code_cell
 
@@ -63,7 +63,7 @@ def from_recipe(name: str) -> Any:
     notebook = jupytext.read(recipe.file, fmt="py:percent")
     described = notebook.metadata.get("cookbook", {})
     notebook.metadata = {"cookbook": described, "kernelspec": _KERNEL, "language_info": {"name": "python"}}
-    notebook.cells.insert(0, new_code_cell(setup(), metadata={"tags": ["lab", SETUP]}))
+    notebook.cells.insert(0, new_code_cell(setup(settings), metadata={"tags": ["lab", SETUP]}))
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     for number, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{number:03d}"
@@ -138,15 +138,19 @@ def make(name: str, root: Path | None = None) -> Path:
     return path
 
 
-def renew_texts(name: str, root: Path | None = None) -> Path:
+def renew_texts(name: str, root: Path | None = None, settings: Path | None = None) -> Path:
     """Gives an executed notebook the recipe's present text, and the setup cell, with its outputs as they are.
+
+    Args:
+        root: the folder of the notebooks; the source tree's if left out.
+        settings: as of `setup`.
 
     Raises:
         OutOfStep: other code differs, so that it has to be executed.
     """
     import nbformat
 
-    path, fresh = notebook_path(name, root), from_recipe(name)
+    path, fresh = notebook_path(name, root), from_recipe(name, settings)
     had = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     cells = [cell for cell in fresh.cells if cell.cell_type == "code"]
     if [_ran(cell) for cell in had] != [_ran(cell) for cell in cells]:

@@ -295,7 +295,7 @@ def move_to(repository: str, root: Path | None = None) -> None:
     citation.write_text(address.cited(citation.read_text(encoding="utf-8"), settings), encoding="utf-8")
     update_readme(check=False, path=root / "README.md", settings=settings)
     for recipe in catalog.recipes():
-        notebooks.renew_texts(recipe.name, root / "notebooks")
+        notebooks.renew_texts(recipe.name, root / "notebooks", settings)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -66,6 +66,8 @@ def test_the_buttons_lead_to_what_is_there(tmp_path, monkeypatch):
     assert "Playground" not in without and "[Source]" not in without and "[Edit]" not in without
     (tmp_path / "playground").mkdir()
     (tmp_path / cards.PLAYGROUND).write_text("")
+    committed = cards.notebooks.read(NAME)  # with an address its first cell would be another
+    monkeypatch.setattr(cards.notebooks, "read", lambda name: committed)
     monkeypatch.setattr(address, "repository", lambda settings=None: "https://example.org/a/b")
     shown = cards.card(recipe, tmp_path)
     assert f"[Playground](../../{cards.PLAYGROUND}?recipe={NAME})" in shown
@@ -151,7 +153,7 @@ def test_the_site_links_to_the_repository_where_it_has_an_address(tmp_path, monk
     spec.loader.exec_module(hook)
     monkeypatch.setattr(hook.publishing, "write_pages", lambda docs: [])
     monkeypatch.setattr(address, "repository", lambda settings=None: known)
-    config = hook.on_config(SimpleNamespace(docs_dir=str(ROOT / "docs"), nav=[], extra={}))
+    config = hook.on_config(SimpleNamespace(docs_dir=str(ROOT / "docs"), nav=[], extra={}, site_url=""))
     assert [link["link"] for link in config.extra.get("social", ())] == ([known] if known else [])
     page = SimpleNamespace(file=SimpleNamespace(src_uri="open.md", src_path="open.md"), edit_url="x")
     hook.on_page_markdown("text", page, config)

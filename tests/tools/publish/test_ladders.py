@@ -10,7 +10,7 @@ from dummy_records import record
 
 from cookbook.measure import records
 from cookbook.recipe import catalog
-from tools.publish import ladders, pages
+from tools.publish import cards, ladders, pages
 
 FIRST, NEXT, CUBE = "hopper/first_gemm", "hopper/tma_wgmma_gemm", (8192, 8192, 8192)
 
@@ -68,7 +68,7 @@ def test_the_lines_that_changed_are_those_of_the_diff_on_the_page():
     assert more == sum(line.startswith("+") and line.strip("+ ") != "" for line in diff[2:]) > 0 < less
     assert not [line for line in diff[2:] if line[1:].startswith("# ##")], "code alone: no prose"
     cells = rows(ladders.ladder("hopper"))["tma_wgmma_gemm"]
-    assert cells[0] == f"[+{more} -{less}](tma_wgmma_gemm.md#difference) from `first_gemm`"
+    assert cells[0] == f"[+{more} -{less}](tma_wgmma_gemm.md#{cards.DIFFERENCE}) from `first_gemm`"
     shown = pages._diff(recipe, catalog.find(recipe.builds_on))
     assert f"{more} lines more, {less} less" in shown and diff[-1] in shown
 

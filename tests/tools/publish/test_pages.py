@@ -10,7 +10,7 @@ import pytest
 
 from cookbook.publish.pages import results_table
 from cookbook.recipe import catalog
-from tools.publish import notebooks, pages
+from tools.publish import ladders, notebooks, pages
 
 NAME = "ampere/ldmatrix_gemm"
 ROOT = catalog.recipes_root().parent
@@ -33,6 +33,7 @@ def test_with_blocks_needs_its_marks(text):
 def test_update_readme_writes_once_and_check_writes_never(tmp_path):
     readme = tmp_path / "README.md"
     empty = "<!-- recipes:begin --><!-- recipes:end --><!-- results:begin --><!-- results:end -->"
+    empty += "<!-- badges:begin --><!-- badges:end -->"
     readme.write_text(empty)
     assert not pages.update_readme(True, readme) and readme.read_text() == empty
     assert not pages.update_readme(False, readme) and pages.update_readme(True, readme)
@@ -205,7 +206,7 @@ def _outside_fences(markdown):
 def test_write_pages_leaves_what_is_right_alone_and_removes_strays(tmp_path):
     pages.write_pages(tmp_path)
     written = sorted(p for p in tmp_path.rglob("*") if p.is_file())
-    assert len(written) == 3 * len(catalog.recipes())
+    assert len(written) == 3 * len(catalog.recipes()) + len(ladders.tracks())
     for recipe in catalog.recipes():  # the code that a page offers is one file that stands alone
         offered = (tmp_path / f"recipes/{recipe.name}.py").read_text()
         assert offered == catalog.standalone_source(recipe.name) and not re.search(
