@@ -41,7 +41,8 @@ def linked(page: str, glossary: str, address: str) -> str:
         glossary: the text of the glossary's page.
         address: of the glossary, from that page: "../glossary.md".
     """
-    wanted = {anchor: words for anchor, words in terms(glossary).items() if f"glossary.md#{anchor})" not in page}
+    known = terms(glossary)
+    wanted = {anchor for anchor in known if f"glossary.md#{anchor})" not in page}
     lines, fence = page.split("\n"), ""
     for number, line in enumerate(lines):
         bare = line.lstrip()
@@ -49,22 +50,25 @@ def linked(page: str, glossary: str, address: str) -> str:
         if mark and (not fence or bare.startswith(fence)):
             fence = "" if fence else mark.group()
         elif not fence and not bare.startswith(_NO_PROSE) and not line.startswith("    "):
-            lines[number] = _with_links(line, wanted, address)
+            lines[number] = _with_links(line, known, wanted, address)
     return "\n".join(lines)
 
 
-def _with_links(line: str, wanted: dict[str, re.Pattern[str]], address: str) -> str:
-    """One line of prose; what is linked in it is `wanted` no longer."""
+def _with_links(line: str, known: dict[str, re.Pattern[str]], wanted: set[str], address: str) -> str:
+    """One line of prose; what is linked in it is `wanted` no longer.
+
+    A term that is not wanted keeps its words: no shorter one is found in "tensor memory accelerator".
+    """
     taken = [found.span() for found in _LEFT_ALONE.finditer(line)]
     links: list[tuple[int, int, str]] = []
-    for anchor, words in list(wanted.items()):
+    for anchor, words in known.items():
         for found in words.finditer(line):
             start, end = found.span()
             if all(end <= low or high <= start for low, high in taken):
-                links.append((start, end, anchor))
                 taken.append((start, end))
-                del wanted[anchor]
-                break
+                if anchor in wanted:
+                    links.append((start, end, anchor))
+                    wanted.remove(anchor)
     for start, end, anchor in sorted(links, reverse=True):
         line = f"{line[:start]}[{line[start:end]}]({address}#{anchor}){line[end:]}"
     return line

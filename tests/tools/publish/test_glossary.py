@@ -29,6 +29,10 @@ def link(page: str) -> str:
     [
         ("A bank, banks.", "A [bank](../glossary.md#bank), banks."),
         ("Bank conflicts: a bank.", "[Bank conflicts](../glossary.md#conflict): a [bank](../glossary.md#bank)."),
+        (
+            "Bank conflicts, bank conflicts, a bank.",
+            "[Bank conflicts](../glossary.md#conflict), bank conflicts, a [bank](../glossary.md#bank).",
+        ),
         ("M-major or K-major", "[M-major](../glossary.md#major) or K-major"),
         ("A phase.", "A [phase](../glossary.md#phase)."),
         ("A line is four sectors; a record.", "A line is four [sectors](../glossary.md#sector); a record."),
