@@ -109,8 +109,7 @@ def compare(recipe: str, matmul: Callable[..., Any], shape: Shape, dtype: str = 
     print(f"  {case.error:.2e} and {case.torch_error:.2e}")
     timed = contest.time_contest(peers.against_torch(found, matmul, shape, dtype), contest.MIN_ROUNDS)
     ours, torchs = (timed[who] for who in (contest.OURS, peers.FAST if form and not form.block else peers.TORCH))
-    spread = f"{ours['median_ms']:.4g} ms ({ours['min_ms']:.4g} to {ours['max_ms']:.4g}), {ours['tflops']:.0f} TFLOP/s"
-    print(f"  {spread}: {torchs['median_ms'] / ours['median_ms']:.3f} times as fast as torch's")
+    print(f"  {gains.spread(ours)}: {torchs['median_ms'] / ours['median_ms']:.3f} times as fast as torch's")
 
 
 def check_exercises(recipe: str) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 import random
-import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from cookbook.check import scaled
 from cookbook.check.findings import Finding
 from cookbook.check.pipeline.programs import Problem, named_arguments
 from cookbook.recipe import formats, majors
-from cookbook.recipe.catalog import Recipe
+from cookbook.recipe.catalog import Recipe, capabilities
 
 __all__ = ["findings"]
 
@@ -99,8 +98,7 @@ def watched(module: Any, runs_on: str) -> Iterator[Watched]:
     sides = [side for side in _leaves(vars(module).values()) if hasattr(side, "plans") and hasattr(side, "kernels")]
     if "compile_host" not in scope or not sides:
         raise NotLaunched("matmul: got a host side of another kind; needed `Gemm` and `compile_host`, as recipes have")
-    digits = re.findall(r"\d+", runs_on)[0]
-    capability, seen = (int(digits[:-1]), int(digits[-1])), Watched(module)
+    capability, seen = capabilities(runs_on)[0], Watched(module)
     properties = SimpleNamespace(multi_processor_count=SMS)
     with ExitStack() as stack:
         for owner, name, value in (

@@ -7,7 +7,6 @@ variant it would choose of the recipe itself, and its time of cookbook.ops.predi
 from __future__ import annotations
 
 import inspect
-import re
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -96,16 +95,11 @@ def candidates(capability: tuple[int, int]) -> tuple[tuple[catalog.Recipe, int],
     """The recipes that serve a GPU, with their rate there: that of the latest architecture up to the GPU's."""
     found = []
     for recipe in catalog.recipes():
-        rates = {_capability(arch): rate for arch, rate in recipe.serves.items()}
+        rates = {catalog.capabilities(arch)[0]: rate for arch, rate in recipe.serves.items()}
         known = [each for each in rates if each <= capability]
         if known and recipe.runs_on_capability(*capability):
             found.append((recipe, rates[max(known)]))
     return tuple(found)
-
-
-def _capability(arch: str) -> tuple[int, int]:
-    digits = re.findall(r"\d+", arch)[0]
-    return int(digits[:-1]), int(digits[-1])
 
 
 def _option(recipe: catalog.Recipe, rate: int, a: Laid, b: Laid, gpu: Gpu) -> Option:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cookbook import draw
 from cookbook.measure import records
+from cookbook.measure.peers import FAST, TORCH
 from cookbook.measure.records import Record
 from cookbook.publish.markdown import NOT_MEASURED_ON_A_GPU
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
 
-__all__ = ["Gain", "gain", "recorded"]
-
-ROW_SCALED = "torch._scaled_mm"  # the standard of 8-bit operands
+__all__ = ["Gain", "gain", "recorded", "spread"]
 
 
 class Gain(NamedTuple):
@@ -79,10 +78,15 @@ def recorded(name: str, shape: Sequence[int], dtype: str = "bfloat16", root: Pat
     found = _timed(recipe, shape, dtype, None, root)
     if found is None:
         return "no GPU has timed this kernel as it is"
-    f = found["figures"]
-    spread = f"{f['median_ms']:.4g} ms ({f['min_ms']:.4g} to {f['max_ms']:.4g}), {f['tflops']:.0f} TFLOP/s"
+    figures = found["figures"]
     where = f"{found['device']}, {found['date'].split()[0]}, {' x '.join(map(str, found['shape']))}, {dtype}"
-    return f"{where}: {spread}, {f['ratio']:.3f} times as fast as {_standard(recipe)}"
+    return f"{where}: {spread(figures)}, {figures['ratio']:.3f} times as fast as {_standard(recipe)}"
+
+
+def spread(figures: dict[str, Any]) -> str:
+    """A time and its rate: "0.212 ms (0.206 to 0.219), 647 TFLOP/s"."""
+    times = f"{figures['median_ms']:.4g} ms ({figures['min_ms']:.4g} to {figures['max_ms']:.4g})"
+    return f"{times}, {figures['tflops']:.0f} TFLOP/s"
 
 
 def _timed(recipe: Recipe, shape: Sequence[int], dtype: str, majors: str | None, root: Path | None) -> Record | None:
@@ -96,7 +100,7 @@ def _timed(recipe: Recipe, shape: Sequence[int], dtype: str, majors: str | None,
 
 
 def _standard(recipe: Recipe) -> str:
-    return ROW_SCALED if recipe.operands else "torch.matmul"
+    return FAST if recipe.operands else TORCH
 
 
 def _speed(each: str, found: Record, recipe: Recipe, dtype: str, root: Path | None) -> float:

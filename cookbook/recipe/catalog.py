@@ -91,7 +91,7 @@ class Recipe:
         """Whether a GPU of compute capability `major`.`minor` runs this recipe."""
         if self.runs_on == ANYWHERE:
             return True
-        wanted = [(int(digits[:-1]), int(digits[-1])) for digits in re.findall(r"\d+", self.runs_on)]
+        wanted = capabilities(self.runs_on)
         return (major, minor) >= wanted[0] if self.runs_on.endswith("+") else (major, minor) in wanted
 
     @property
@@ -108,6 +108,11 @@ class Recipe:
 
 
 _RUNS_ON = r"sm_\d{2,3}(\+|(, sm_\d{2,3})*)"
+
+
+def capabilities(architectures: str) -> list[tuple[int, int]]:
+    """The compute capabilities that a text names: [(10, 0), (10, 3)] of "sm_100, sm_103"."""
+    return [(int(digits[:-1]), int(digits[-1])) for digits in re.findall(r"\d+", architectures)]
 
 
 class Cell(NamedTuple):
@@ -318,6 +323,13 @@ def _cell(lines: list[str], start: int, stop: int) -> Cell:
     return Cell(start, stop, "markdown" if "[markdown]" in rest else "code", words)
 
 
+def module_code(source: str) -> list[str]:
+    """The text of each code cell that is not the lab's, without its `# %%` line."""
+    lines = source.splitlines()
+    kept = (cell for cell in cells(source) if cell.kind == "code" and "lab" not in cell.tags)
+    return ["\n".join(lines[cell.start + 1 : cell.stop]) for cell in kept]
+
+
 def without_lab(source: str) -> str:
     """`source` with its lab cells' lines blanked: every other line keeps its number."""
     lines = source.splitlines()
@@ -414,7 +426,7 @@ def standalone_source(name: str, module: str | None = None, root: Path | None = 
 
     recipe = find(name, root)
     added = [_operator(recipe, torch_op)] if torch_op else []
-    body = _kept_text(recipe.file.read_text(encoding="utf-8"), added)
+    body = copy.alone([*module_code(recipe.file.read_text(encoding="utf-8")), *added])
     usage = ""
     if recipe.kind in USAGE:
         function, call, where = usage_of(recipe)
@@ -436,12 +448,6 @@ def _operator(recipe: Recipe, name: str) -> str:
         f"# torch.ops.{name.replace('::', '.')}: for autograd, torch.compile, torch.export and autocast.\n"
         f'OPERATOR = register("{name}", product_of(GEMM, matmul))\n'
     )
-
-
-def _kept_text(source: str, added: list[str]) -> str:
-    lines = source.splitlines()
-    kept = [c for c in cells(source) if "lab" not in c.tags and c.kind == "code"]
-    return copy.alone([*("\n".join(lines[c.start + 1 : c.stop]) for c in kept), *added])
 
 
 # --- text without comments ----------------------------------------------------------------------------------

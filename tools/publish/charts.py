@@ -14,7 +14,7 @@ from cookbook import draw
 from cookbook.measure import ceilings, records
 from cookbook.measure.ceilings import LEVEL, RATES
 from cookbook.measure.contest import OURS
-from cookbook.measure.peers import COPY, QUACK, TORCH, TORCH_TRANSPOSE
+from cookbook.measure.peers import COPY, FAST, QUACK, SLOW, TORCH, TORCH_TRANSPOSE
 from cookbook.measure.records import Record
 from cookbook.publish.ceiling_tables import BY_SIZE
 from cookbook.publish.pages import is_of_few_rows, peer_names, rate_of, shape_of
@@ -23,13 +23,12 @@ from cookbook.recipe import catalog
 
 # In the middle of the scale: at least 3 : 1 against the light card and against the dark one.
 OURS_COLOUR, VARIANT, OTHER_RECIPE, CEILING_COLOUR = "#d9700c", "#b08d57", "#b455c8", "#848e9a"
-SCALED_MM = "torch._scaled_mm"
 COLOURS = {
     OURS: OURS_COLOUR,
     TORCH: "#2f7fd1",
     TORCH_TRANSPOSE: "#2f7fd1",
-    SCALED_MM: "#2f7fd1",
-    f"{SCALED_MM}, slow accumulation": "#1f9a9a",
+    FAST: "#2f7fd1",
+    SLOW: "#1f9a9a",
     QUACK: "#2a9360",
     COPY: CEILING_COLOUR,
     ceilings.PEER: CEILING_COLOUR,

@@ -165,8 +165,7 @@ def _atom(arch: str, major: str, bits: int, extent: int) -> str:
 def _to_take(arch: str, bits: int, major: str) -> str:
     """A link to the recipe that multiplies such operands there: of those for the newest GPU that it is, the tuned one,
     else the first; "" if there is none."""
-    number = int(arch.removeprefix("sm_"))
-    fitting = [r for r in catalog.recipes() if r.kind == "gemm" and _takes(r, number, bits, major)]
+    fitting = [r for r in catalog.recipes() if r.kind == "gemm" and _takes(r, arch, bits, major)]
     if not fitting:
         return ""
     newest = max(map(_made_for, fitting))
@@ -175,16 +174,16 @@ def _to_take(arch: str, bits: int, major: str) -> str:
     return f"[`{recipe.name}`](recipes/{recipe.name}.md)"
 
 
-def _made_for(recipe: Recipe) -> int:
-    """The number of the first architecture that runs a recipe: 90 of sm_90."""
-    return int(re.findall(r"\d+", recipe.runs_on)[0])
+def _made_for(recipe: Recipe) -> tuple[int, int]:
+    """The compute capability of the first architecture that runs a recipe."""
+    return catalog.capabilities(recipe.runs_on)[0]
 
 
-def _takes(recipe: Recipe, number: int, bits: int, major: str) -> bool:
-    """Whether a GEMM runs on sm_`number` and multiplies elements of `bits` bits, both operands of this major."""
+def _takes(recipe: Recipe, arch: str, bits: int, major: str) -> bool:
+    """Whether a GEMM runs on `arch` and multiplies elements of `bits` bits, both operands of this major."""
     own = FORMATS[recipe.operands].bits if recipe.operands else 16
     return (
         own == bits
         and {"K": "tn", "MN": "nt"}[major] in recipe.majors
-        and recipe.runs_on_capability(*divmod(number, 10))
+        and recipe.runs_on_capability(*catalog.capabilities(arch)[0])
     )

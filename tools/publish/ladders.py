@@ -106,12 +106,8 @@ def counts(diff: list[str]) -> tuple[int, int]:
 
 
 def _code(recipe: Recipe) -> list[str]:
-    source = recipe.file.read_text(encoding="utf-8")
-    lines, kept = source.splitlines(), []
-    for cell in catalog.cells(source):
-        if cell.kind == "code" and "lab" not in cell.tags:
-            kept += lines[cell.start + 1 : cell.stop]
-    return kept
+    cells = catalog.module_code(recipe.file.read_text(encoding="utf-8"))
+    return [line for cell in cells for line in cell.split("\n")]
 
 
 def _changed(recipe: Recipe) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 
 from cookbook.measure import ceilings, records
@@ -20,8 +21,9 @@ _MOST_WORDS = 160  # letters of a record's figures in the second table
 
 def times(root: Path | None = None) -> str:
     """A row for each timed record: GPU, dtype, shape, ours in microseconds, and the time of each peer over ours."""
+    places = _places()
     found = [r for r in records.read(root) if r["level"] == "timed" and r["shape"]]
-    rows = [_time(r) for r in sorted(found, key=_order)]
+    rows = [_time(r, places) for r in sorted(found, key=partial(_order, places=places))]
     header = ["GPU", "arch", "recipe", "dtype", "majors", "M x N x K", "ours, µs", "over torch", "over QuACK"]
     header += ["of the ceiling", "measured"]
     return filtered(table(header, rows, right=6), "GPU", "arch", "dtype", "M x N x K", "recipe")
@@ -29,32 +31,41 @@ def times(root: Path | None = None) -> str:
 
 def others(root: Path | None = None) -> str:
     """A row for each record of another level, in words."""
+    places = _places()
     found = [r for r in records.read(root) if r["level"] != "timed" or not r["shape"]]
-    rows = [[*_about(r), r["level"], _in_words(r), _measured(r)] for r in sorted(found, key=_order)]
+    found.sort(key=partial(_order, places=places))
+    rows = [[*_about(r, places), r["level"], _in_words(r), _measured(r)] for r in found]
     header = ["GPU", "arch", "recipe", "dtype", "majors", "level", "figures", "measured"]
     return filtered(table(header, rows, right=99), "GPU", "arch", "dtype", "level", "recipe")
 
 
-def _order(record: Record) -> tuple:
-    names = [recipe.name for recipe in catalog.recipes()]
-    place = names.index(record["recipe"]) if record["recipe"] in names else len(names)
+def _places() -> dict[str, int]:
+    """Where each recipe stands in reading order."""
+    return {recipe.name: number for number, recipe in enumerate(catalog.recipes())}
+
+
+def _order(record: Record, places: dict[str, int]) -> tuple:
+    place = places.get(record["recipe"], len(places))
     shape = record["shape"] or ()
     of = (record["dtype"] or "", math.prod(shape), *shape)
     return record["device"], place, record["recipe"], record["level"], str(of[0]), of[1:], record.get("majors") or ""
 
 
-def _about(record: Record) -> list[str]:
-    named = record["recipe"] in {recipe.name for recipe in catalog.recipes()}
-    recipe = f"[`{record['recipe']}`](recipes/{record['recipe']}.md)" if named else f"`{record['recipe']}`"
+def _about(record: Record, places: dict[str, int]) -> list[str]:
+    recipe = (
+        f"[`{record['recipe']}`](recipes/{record['recipe']}.md)"
+        if record["recipe"] in places
+        else f"`{record['recipe']}`"
+    )
     dtype = (record["dtype"] or "").replace("bfloat16", "bf16").replace("float", "fp")
     device, arch = record["device"].removeprefix("NVIDIA "), (record.get("target") or "").rstrip("af")
     return [device, arch, recipe, dtype, record.get("majors") or ""]
 
 
-def _time(record: Record) -> list[str]:
+def _time(record: Record, places: dict[str, int]) -> list[str]:
     peers = record["peers"]
     torch = peers.get(TORCH) or record["figures"]
-    row = [*_about(record), shape_of(record), f"{1000 * record['figures']['median_ms']:.2f}"]
+    row = [*_about(record, places), shape_of(record), f"{1000 * record['figures']['median_ms']:.2f}"]
     row.append(f"{torch['ratio']:.3f}" if "ratio" in torch else "")
     row.append(f"{peers[QUACK]['ratio']:.3f}" if QUACK in peers else "")
     row.append(f"{peers[ceilings.PEER]['ratio']:.1%}" if ceilings.PEER in peers else "")

@@ -32,9 +32,15 @@ def _figures(notebook: Path) -> tuple[str, ...]:
 
 def chosen(name: str) -> str:
     """The figure that stands for a recipe: its first one that no other recipe has; the first if there is none."""
-    of = {recipe.name: _figures(notebooks.notebook_path(recipe.name)) for recipe in catalog.recipes()}
-    seen = Counter(_title(svg) for svgs in of.values() for svg in dict.fromkeys(svgs))
-    return next((svg for svg in of[name] if seen[_title(svg)] == 1), of[name][0])
+    own, seen = _figures(notebooks.notebook_path(name)), _seen()
+    return next((svg for svg in own if seen[_title(svg)] == 1), own[0])
+
+
+@cache
+def _seen() -> Counter[str]:
+    """How many figures there are of each title, over all recipes."""
+    of = (dict.fromkeys(_figures(notebooks.notebook_path(recipe.name))) for recipe in catalog.recipes())
+    return Counter(_title(svg) for svgs in of for svg in svgs)
 
 
 def _title(svg: str) -> str:
