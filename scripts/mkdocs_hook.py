@@ -21,6 +21,7 @@ from tools.publish import (
     benchmarks,
     glossary,
     home,
+    host_tables,
     ladders,
     moving,
     notebooks,
@@ -28,6 +29,7 @@ from tools.publish import (
     playground,
     probe_tables,
     results,
+    shape_tables,
     side_by_side,
 )
 from tools.publish import pages as publishing
@@ -53,6 +55,8 @@ _MARKS = {
     "<!-- operator recipes -->": operator_tables.serving,
     "<!-- operator calls -->": operator_tables.calls,
     "<!-- operator regret -->": operator_tables.regret,
+    **host_tables.MARKS,
+    **shape_tables.MARKS,
 }
 # Pages whose terms are not linked to the glossary.
 _OWN_WORDS = ("glossary.md", "api/", "architecture.md", "open.md", "playground/")

@@ -3,11 +3,11 @@
 results/<device>/operator.json keeps it. Of a shape it has the times of every recipe that serves the GPU, so that the
 regret of a choice is computed when it is shown, by the choice of today:
 
-    {"device": ..., "calls": {"us": {...}, "date": ..., ...},
+    {"device": ..., "calls": {"us": {...}, "steps": {...}, "date": ..., ...},
      "shapes": [{"shape", "majors", "dtype", "gpu", "us", "code", "rounds", "date", "driver", "versions"}]}
 
-"us" has microseconds by name: recipes, "torch.matmul" and "ops.matmul". A shape is stale, and measured again, once
-device code of one of its recipes changes; the calls, once the code of `host_code` does.
+"us" has microseconds by name: recipes, "torch.matmul" and "ops.matmul"; "steps" those of `steps.ways`. A shape is
+stale, and measured again, once device code of one of its recipes changes; the calls, once the code of `host_code` does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from cookbook import ops
 from cookbook.check import ran
 from cookbook.measure import contest, peers, records
-from cookbook.ops import choice, launching
+from cookbook.ops import choice, launching, steps
 from cookbook.recipe import catalog, entry, operator
 from cookbook.recipe.majors import MAJORS
 
@@ -165,7 +165,10 @@ def calls(synchronize: Callable[[], Any], device: str = "cuda") -> dict[str, Any
     for name, function in (("ops.matmul", ops.matmul), ("torch.matmul", torch.matmul)):
         ways |= {f"{name}, compiled": _compiled(function, a, b)} if device == "cuda" else {}
         ways |= {f"{name}, replayed in a graph": _captured(partial(function, a, b))} if device == "cuda" else {}
-    return {"us": contest.us_per_call(ways, synchronize), "host": host_code()} | _about(contest.HOST_BATCHES)
+    taken = {"us": contest.us_per_call(ways, synchronize), "host": host_code()} | _about(contest.HOST_BATCHES)
+    if device == "cuda" and torch.cuda.get_device_capability() >= (9, 0):  # the steps have TMA's among them
+        taken["steps"] = contest.us_per_call(steps.ways(a, b, steps.compile_all(), synchronize), synchronize)
+    return taken
 
 
 def host_code() -> str:
