@@ -134,5 +134,6 @@ def test_what_the_page_says_of_pytorch():
     )
     assert "V.aot_compilation" in nvgemm and "unaligned_buffers" in nvgemm
     assert "is_datacenter_blackwell_arch" in templates and "is_dynamic" in templates and "bias is not None" in templates
+    assert not config.cutedsl_enable_autotuning and "`CUTEDSL_ENABLE_AUTOTUNING=1`" in PAGE
     for path in re.findall(r"`((?:codegen|kernel)/[\w/.]+)`", PAGE):
         assert (Path(utils.__file__).parent / path).exists(), path

@@ -86,7 +86,7 @@ def test_what_the_page_shows_of_a_record(recorded):
 def test_nothing_measured_and_older_code(tmp_path, recorded):
     empty = tmp_path / "none"
     assert "*not measured*" in host_tables.number(empty) and "as long as each other" in host_tables.timeline(empty)
-    assert host_tables.step_table(empty).count("| not measured |") == len(host_tables.STEPS) + 1
+    assert host_tables.step_table(empty).endswith("The microseconds of each: *not measured*.")
     measuring.write("NVIDIA H200", called={"us": {}, "steps": MEASURED, "host": "older", "date": ""}, root=recorded)
     assert "not measured since the code changed" in host_tables.number(recorded)
 

@@ -46,7 +46,7 @@ def test_an_address_is_no_promise_about_the_rows():
     made = from_dlpack(torch.empty(30, 24, dtype=BF16), assumed_align=16).mark_layout_dynamic()
     assert str(made).endswith("(?,?):(?{i64},1)>")
     widths = {promise: 16 // len(shape_tables.loads(*promise)) for promise in shape_tables.PROMISES}
-    assert widths == {(2, 1): 2, (16, 1): 2, (4, 2): 4, (8, 4): 8, (16, 8): 16}
+    assert widths == {(2, 1): 2, (16, 1): 2, (8, 4): 8, (16, 8): 16}
     assert "| 16 bytes | 1 elements | 8 x `ld.global.b16` | 2 |" in shape_tables.alignment()
 
 
@@ -65,9 +65,7 @@ def test_run_time_sizes_cost_the_main_loop_nothing_to_speak_of():
 
 CALLS = {  # what is new, by the words of the page, against a (16, 32) times b (32, 24)
     "the addresses": lambda: (torch.zeros(16, 32, dtype=BF16), weight(24, 32), None),
-    "M": lambda: (torch.zeros(17, 32, dtype=BF16), weight(24, 32), None),
-    "K": lambda: (torch.zeros(16, 40, dtype=BF16), weight(24, 40), None),
-    "the row stride of A": lambda: (torch.zeros(16, 40, dtype=BF16)[:, :32], weight(24, 32), None),
+    "M, K or the row stride of A": lambda: (torch.zeros(17, 48, dtype=BF16)[:, :40], weight(24, 40), None),
     "N, odd now": lambda: (torch.zeros(16, 32, dtype=BF16), weight(23, 32), None),
     "dtype": lambda: (torch.zeros(16, 32, dtype=torch.float16), weight(24, 32, dtype=torch.float16), None),
     "an `out` that is not aligned": lambda: (
@@ -122,5 +120,21 @@ def test_which_operands_are_read_where_they_lie(name, alone, by_ops):
 
 
 def test_the_ragged_times_are_of_the_records():
-    table, _, where = shape_tables.ragged().partition("\n\n")
-    assert table.count("\n") >= 2 and (" times |" in table) == ("H200" in where)
+    assert (" times |" in shape_tables.ragged()) == ("H200" in shape_tables.ragged_where())
+
+
+def test_ragged_times_of_other_records(monkeypatch):
+    def record(shape, ours, theirs):
+        about = {"shape": list(shape), "device": "A GPU", "date": "2026-11-22 10:00"}
+        return about | {"figures": {"median_ms": ours}, "peers": {"torch.matmul": {"median_ms": theirs}}}
+
+    known = [record(shape_tables.EVEN, 2.0, 1.0), record(shape_tables.ODD, 3.0, 4.0)]
+    monkeypatch.setattr(shape_tables.records, "select", lambda name, *_: known if name == RECIPE else [])
+    monkeypatch.setattr(shape_tables.records, "is_stale", lambda r: r["figures"]["median_ms"] > 9)
+    monkeypatch.setattr(shape_tables, "_ragged", shape_tables._ragged.__wrapped__)
+    assert shape_tables.ragged().endswith(f"| [{RECIPE}](recipes/{RECIPE}.md) | 1.50 times | 4.00 times |")
+    assert shape_tables.ragged_where() == "A GPU, 2026-11-22"
+    known[1] = record(shape_tables.ODD, 10.0, 4.0)
+    assert "not measured since the code changed" in shape_tables.ragged()
+    known.clear()
+    assert "| any | not measured | not measured |" in shape_tables.ragged()

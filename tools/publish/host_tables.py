@@ -116,9 +116,7 @@ def step_table(root: Path | None = None) -> str:
     ends = [f"{found['steps'][SEEN] - found['steps']['an empty kernel']:.2f}" for found in current.values()]
     rows.append([f"{len(STEPS) + 1}. {START}", GPU, "an empty kernel, until a waiting host sees its end", *ends])
     header = ["step", "who", "what", *(f"us, {device}" for device in current)]
-    if not current:
-        header, rows = [*header, "us"], [[*row, missing] for row in rows]
-    return table(header, rows, right=3)
+    return table(header, rows, right=3) + ("" if current else f"\n\nThe microseconds of each: *{missing}*.")
 
 
 def ways(root: Path | None = None) -> str:

@@ -29,7 +29,7 @@ from tools.publish.benchmarks import MISSING, OLD
 
 ARCH, RECIPE = "sm_90a", "hopper/tma_wgmma_gemm"
 EVEN, ODD = (8192, 8192, 8192), (8191, 8191, 8192)  # M x N x K
-PROMISES = ((2, 1), (16, 1), (4, 2), (8, 4), (16, 8))  # bytes of the address, elements of the row stride
+PROMISES = ((2, 1), (16, 1), (8, 4), (16, 8))  # bytes of the address, elements of the row stride
 
 
 # --- one kernel, many shapes ------------------------------------------------------------------------------------
@@ -50,8 +50,11 @@ def kernels() -> str:
 
 
 def launch_source() -> str:
-    """The host function of a recipe: what is an argument of the launch and what is not."""
-    return fence(inspect.getsource(catalog.load(RECIPE).gemm.__wrapped__), "python")
+    """The beginning of a recipe's host function: its arguments, and the matrices that it makes of them."""
+    head, made, _ = inspect.getsource(catalog.load(RECIPE).gemm.__wrapped__).partition("    layouts = ")
+    if not made:
+        raise ValueError(f"{RECIPE}: got no `layouts = ` in gemm; needed it behind the matrices")
+    return fence(f"{head}    ...  # tensor maps of mA and mB, the grid, the launch", "python")
 
 
 # --- what the compiler knows ------------------------------------------------------------------------------------
@@ -89,8 +92,8 @@ def loads(align: int, divisor: int) -> tuple[str, ...]:
 
 
 def copy_source() -> str:
-    """The copy, and what it is compiled for."""
-    parts: tuple[Callable[..., Any], ...] = (copy_rows.__wrapped__, copy.__wrapped__, promised)
+    """The copy, and the matrices that it is compiled for."""
+    parts: tuple[Callable[..., Any], ...] = (copy_rows.__wrapped__, promised)
     return fence("\n\n".join(inspect.getsource(part) for part in parts), "python")
 
 
@@ -157,23 +160,31 @@ def static_against_dynamic() -> str:
 
 def ragged() -> str:
     """Times at an odd size over those at the even one next to it."""
-    rows, seen = [], set()
+    rows = []
+    for name, pairs in _ragged().items():
+        link = f"[{name}](recipes/{name}.md)"
+        rows += [[link, _ratio(even, odd, ""), _ratio(even, odd, TORCH)] for even, odd in pairs] or [[link, OLD, OLD]]
+    header = ["GEMM", "its time at the odd size", "`torch.matmul`'s in the same runs"]
+    return table(header, rows or [["any", MISSING, MISSING]])
+
+
+def ragged_where() -> str:
+    """Which GPUs `ragged` is of, and when."""
+    found = {f"{odd['device']}, {odd['date'].split()[0]}" for pairs in _ragged().values() for _, odd in pairs}
+    return "; ".join(sorted(found)) or MISSING
+
+
+@cache
+def _ragged() -> dict[str, list[tuple[records.Record, records.Record]]]:
+    """By GEMM that was ever timed at ODD: current records at EVEN and at ODD, of each device that has both."""
+    found = {}
     for recipe in (each for each in catalog.recipes() if each.kind == "gemm"):
         timed = [r for r in records.select(recipe.name, "timed", "bfloat16") if tuple(r["shape"]) in (EVEN, ODD)]
         current = {(tuple(r["shape"]), r["device"]): r for r in timed if not records.is_stale(r)}
-        if not timed or ODD not in {tuple(r["shape"]) for r in timed}:
-            continue
-        link = f"[{recipe.name}](recipes/{recipe.name}.md)"
-        devices = sorted({device for shape, device in current if (EVEN, device) in current and shape == ODD})
-        for device in devices:
-            even, odd = current[EVEN, device], current[ODD, device]
-            ours, theirs = (_ratio(even, odd, who) for who in ("", TORCH))
-            rows.append([link, ours, theirs])
-            seen.add(f"{device}, {odd['date'].split()[0]}")
-        if not devices:
-            rows.append([link, OLD, OLD])
-    header = ["GEMM", "its time at the odd size", "`torch.matmul`'s in the same runs"]
-    return f"{table(header, rows or [['', MISSING, MISSING]])}\n\n{'; '.join(sorted(seen))}."
+        if ODD in {tuple(r["shape"]) for r in timed}:
+            devices = sorted(device for shape, device in current if shape == ODD and (EVEN, device) in current)
+            found[recipe.name] = [(current[EVEN, device], current[ODD, device]) for device in devices]
+    return found
 
 
 def _ratio(even: records.Record, odd: records.Record, who: str) -> str:
@@ -183,7 +194,8 @@ def _ratio(even: records.Record, odd: records.Record, who: str) -> str:
 
 def box() -> str:
     """A box of TMA at the corner of a matrix."""
-    return figure(draw.tma_box(title="A box at the corner of a matrix: what lies outside arrives as zeros").svg)
+    title = "A box at the corner of a matrix: what lies outside arrives as zeros"
+    return figure(draw.tma_box(shape=(6, 80), origin=(4, 40), box=(4, 64), title=title).svg)
 
 
 MARKS = {
@@ -193,5 +205,6 @@ MARKS = {
     "<!-- shapes alignment -->": alignment,
     "<!-- shapes static -->": static_against_dynamic,
     "<!-- shapes ragged -->": ragged,
+    "<!-- shapes ragged where -->": ragged_where,
     "<!-- shapes box -->": box,
 }

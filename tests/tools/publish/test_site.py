@@ -51,6 +51,14 @@ def test_benchmarks_show_every_gemm_measured_or_not(site):
     assert [name for name in gemms if f'href="../recipes/{name}/"' not in html] == []
 
 
+def test_pages_on_calls_show_tables_where_they_ask_for_them(site):
+    for page, tables in (("pytorch", 4), ("host_time", 4), ("shapes", 7), ("frameworks", 2)):
+        html = (site / page / "index.html").read_text()
+        assert html.count("<table>") >= tables, page
+        assert not re.search(r"<!-- (?:host|shapes|operator)", html), page
+        assert ('class="picture"' in html) == (page in ("host_time", "shapes")), page
+
+
 def test_architectures_have_code_in_columns_and_code_shared(site):
     html = (site / "architectures" / "index.html").read_text()
     assert "<!-- beside" not in html and 'class="beside"' in html and "The same code in" in html
