@@ -40,6 +40,7 @@ STEPS = {  # in the order in which they happen
     "the rest of this kernel's launch": Told(CODE, "the grid, shared memory and cluster, more numbers"),
     "the driver's launch": Told(DRIVER, "parameters are copied into the command queue of the stream"),
 }
+_PARTS = {name for whole, parts in steps.STEPS.values() for name in (whole, *parts)}  # that a record must have
 START, SEEN = "begins, ends, is seen", "an empty kernel, until the host sees its end"
 WAYS = {  # what takes steps away, or adds some: how it is named on the page, and in the record
     "`ops.matmul`": ("us", "ops.matmul"),
@@ -57,8 +58,9 @@ WAYS = {  # what takes steps away, or adds some: how it is named on the page, an
 def _measured(root: Path | None = None) -> tuple[dict[str, dict[str, Any]], str]:
     """Current records of calls by device; and what to say where there is none."""
     known = {device: found["calls"] for device, found in measuring.read(root).items() if found["calls"]}
-    current = {d: found for d, found in known.items() if found["host"] == measuring.host_code() and "steps" in found}
-    return current, OLD if known else MISSING
+    of_today = {d: found for d, found in known.items() if found["host"] == measuring.host_code()}
+    current = {d: found for d, found in of_today.items() if _PARTS <= set(found.get("steps", ()))}
+    return current, OLD if set(known) - set(of_today) else MISSING
 
 
 def number(root: Path | None = None) -> str:
