@@ -13,7 +13,8 @@ import torch
 
 from cookbook import ops
 from cookbook.check import ran
-from cookbook.ops import choice, launching
+from cookbook.measure import contest
+from cookbook.ops import choice, launching, steps
 from cookbook.recipe import catalog
 
 pytestmark = pytest.mark.gpu
@@ -200,3 +201,17 @@ def test_autocast(dtype):
     assert found[1][1].dtype == torch.float32
     assert ran.relative_error(found[1][0], found[0][0].double()) <= 2e-2
     assert ran.relative_error(found[1][1], found[0][1].double()) <= 2e-2
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() < (9, 0), reason="needs a GPU with TMA"
+)
+def test_the_steps_of_a_call_are_measured_and_add_up():
+    a, b = normal(64, 64), normal(64, 64).T
+    ops.matmul(a, b)
+    ways = steps.ways(a, b, steps.compile_all(), torch.cuda.synchronize)
+    us = contest.us_per_call(ways, torch.cuda.synchronize)
+    assert all(taken > 0 for taken in us.values())
+    assert sum(steps.costs(us).values()) == pytest.approx(us["ops.matmul"])
+    assert us["an empty kernel"] < us["an empty kernel, until the host sees its end"]
+    right(ops.matmul(a, b), a, b)  # the plan that launches nothing is gone

@@ -59,7 +59,7 @@ def _measured(root: Path | None = None) -> tuple[dict[str, dict[str, Any]], str]
     """Current records of calls by device; and what to say where there is none."""
     known = {device: found["calls"] for device, found in measuring.read(root).items() if found["calls"]}
     of_today = {d: found for d, found in known.items() if found["host"] == measuring.host_code()}
-    current = {d: found for d, found in of_today.items() if _PARTS <= set(found.get("steps", ()))}
+    current = {d: found for d, found in of_today.items() if set(found.get("steps", ())) >= _PARTS}
     return current, OLD if set(known) - set(of_today) else MISSING
 
 
