@@ -500,6 +500,10 @@ lab.compare("ampere/first_gemm", matmul, (4096, 4096, 4096))
 Markdown(results_table("ampere/first_gemm"))
 
 # %% [markdown] tags=["lab"]
+# The ceiling here is that of `mma.sync`. On Hopper it lies below the tensor cores' rate, of which the prediction speaks:
+# so a part of the ceiling is a smaller part of that rate. What the next step gains stands in [the
+# ladder](../../docs/benchmarks.md#step-by-step), predicted and measured.
+#
 # ## Conclusion
 #
 # A GEMM is five steps, load, wait, fetch, multiply, store, with a guard where the matrix ends. What makes it slow can
