@@ -55,6 +55,7 @@ _MARKS = {
     "<!-- operator recipes -->": operator_tables.serving,
     "<!-- operator calls -->": operator_tables.calls,
     "<!-- operator regret -->": operator_tables.regret,
+    "<!-- operator training -->": operator_tables.training,
     **host_tables.MARKS,
     **shape_tables.MARKS,
 }

@@ -198,7 +198,7 @@ def _captured(calls: list[Callable[[], Any]], size: int) -> Batch:
 
 
 def loop(calls: list[Callable[[], Any]], count: int) -> Batch:
-    """A batch of `count` calls, in turn of each."""
+    """A batch of `count` calls: all of `calls` in their order, again and again."""
 
     def run() -> None:
         for call in islice(cycle(calls), count):

@@ -14,7 +14,6 @@ measured again, once device code of one of its recipes changes; the calls, once 
 from __future__ import annotations
 
 import datetime
-import hashlib
 import json
 import statistics
 from collections.abc import Callable, Iterable
@@ -24,7 +23,7 @@ from typing import Any, NamedTuple
 
 from cookbook import ops
 from cookbook.check import ran
-from cookbook.measure import contest, peers, records
+from cookbook.measure import contest, device_code, peers, records
 from cookbook.ops import choice, launching, steps
 from cookbook.recipe import catalog, entry, operator
 from cookbook.recipe.majors import MAJORS
@@ -190,9 +189,9 @@ def calls(synchronize: Callable[[], Any], device: str = "cuda") -> dict[str, Any
 
 
 def host_code() -> str:
-    """A hash of what a call executes on the host: once it is another, recorded times of calls are stale."""
-    files = [*Path(ops.__file__).parent.glob("*.py"), *map(Path, (operator.__file__, entry.__file__))]
-    return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()[:12]
+    """A hash of what a call executes on the host once its plan is made; recorded times of calls are stale when it is
+    another."""
+    return device_code.of_files([Path(str(module.__file__)) for module in (ops, launching, operator, entry)])[:12]
 
 
 @cache

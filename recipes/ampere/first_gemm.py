@@ -500,9 +500,8 @@ lab.compare("ampere/first_gemm", matmul, (4096, 4096, 4096))
 Markdown(results_table("ampere/first_gemm"))
 
 # %% [markdown] tags=["lab"]
-# The ceiling here is that of `mma.sync`. On Hopper it lies below the tensor cores' rate, of which the prediction speaks:
-# so a part of the ceiling is a smaller part of that rate. What the next step gains stands in [the
-# ladder](../../docs/benchmarks.md#step-by-step), predicted and measured.
+# The ceiling here is that of `mma.sync`. On Hopper it is lower than the tensor cores' rate, of which the prediction
+# is a part. [The ladder](../../docs/benchmarks.md#step-by-step) has the next step's gain, predicted and measured.
 #
 # ## Conclusion
 #
