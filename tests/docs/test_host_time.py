@@ -73,7 +73,7 @@ def recorded(tmp_path):
 
 
 def test_what_the_page_shows_of_a_record(recorded):
-    assert "is 7.5 on NVIDIA H200, 2026-11-23" in host_tables.number(recorded)
+    assert "is 7.5 on NVIDIA H200 (2026-11-23 12:00)." in host_tables.number(recorded)
     table = host_tables.step_table(recorded)
     assert "| 7. the driver's launch | CUDA driver | " in table and table.count("\n") == len(host_tables.STEPS) + 2
     assert re.search(r"8\. begins, ends, is seen .*\| 6\.50 \|", table)
@@ -81,6 +81,17 @@ def test_what_the_page_shows_of_a_record(recorded):
     assert "NVIDIA H200" in picture and 'data-end="7.5"' in picture and "as long as each other" not in picture
     ways = host_tables.ways(recorded)
     assert "| replayed in a CUDA graph | 3.10 |" in ways and "| only handing the arguments over | 0.75 |" in ways
+
+
+def test_a_record_without_steps_shows_what_it_has(tmp_path):
+    us = {"ops.matmul": 7.5, "the launch alone": 3.5}
+    measuring.write("NVIDIA H200", called={"us": us, "host": measuring.host_code(), "date": "today"}, root=tmp_path)
+    assert "is 7.5 on NVIDIA H200 (today)." in host_tables.number(tmp_path)
+    picture = host_tables.timeline(tmp_path)
+    assert all(f'data-end="{end}"' in picture for end in ("4", "7.5")) and "4 to 7" in picture
+    assert host_tables.step_table(tmp_path).endswith("The microseconds of each: *not measured*.")
+    ways = host_tables.ways(tmp_path)
+    assert "| `ops.matmul` | 7.50 |" in ways and "| only handing the arguments over | not measured |" in ways
 
 
 def test_nothing_measured_and_older_code(tmp_path, recorded):

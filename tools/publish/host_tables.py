@@ -55,21 +55,30 @@ WAYS = {  # what takes steps away, or adds some: how it is named on the page, an
 }
 
 
-def _measured(root: Path | None = None) -> tuple[dict[str, dict[str, Any]], str]:
-    """Current records of calls by device; and what to say where there is none."""
+class Measured(NamedTuple):
+    """Current records of calls by device: all of them, and those that have the steps."""
+
+    calls: dict[str, dict[str, Any]]
+    steps: dict[str, dict[str, float]]
+    missing: str  # what to say where there is none
+
+    @property
+    def missing_steps(self) -> str:
+        return MISSING if self.calls else self.missing
+
+
+def _measured(root: Path | None = None) -> Measured:
     known = {device: found["calls"] for device, found in measuring.read(root).items() if found["calls"]}
-    of_today = {d: found for d, found in known.items() if found["host"] == measuring.host_code()}
-    current = {d: found for d, found in of_today.items() if set(found.get("steps", ())) >= _PARTS}
-    return current, OLD if set(known) - set(of_today) else MISSING
+    calls = {d: found for d, found in known.items() if found["host"] == measuring.host_code()}
+    with_steps = {d: found["steps"] for d, found in calls.items() if set(found.get("steps", ())) >= _PARTS}
+    return Measured(calls, with_steps, OLD if known else MISSING)
 
 
 def number(root: Path | None = None) -> str:
     """The N of the page's title."""
-    current, missing = _measured(root)
-    if not current:
-        return f"N, a call of `ops.matmul` on the host: *{missing}*."
-    said = [f"{found['steps']['ops.matmul']:.1f} on {device}, {found['date']}" for device, found in current.items()]
-    return f"N, a call of `ops.matmul` on the host, is {'; '.join(said)}."
+    found = _measured(root)
+    said = [f"{each['us']['ops.matmul']:.1f} on {device} ({each['date']})" for device, each in found.calls.items()]
+    return f"N, the time of a call of `ops.matmul` on the host, is {'; '.join(said) or f'*{found.missing}*'}."
 
 
 def shortest() -> str:
@@ -89,12 +98,16 @@ def shortest() -> str:
 
 def timeline(root: Path | None = None) -> str:
     """Who works when in a call: to scale where it was measured."""
-    current, missing = _measured(root)
-    drawn = [_drawn(found["steps"], f"One call of ops.matmul, {device}") for device, found in current.items()]
-    return "\n\n".join(map(figure, drawn or [_drawn(None, f"One call of ops.matmul, step by step: {missing}")]))
+    found = _measured(root)
+    drawn = []
+    for device, each in found.calls.items():
+        title = f"One call of ops.matmul, {device}"
+        drawn.append(_to_scale(found.steps[device], title) if device in found.steps else _in_two(each["us"], title))
+    return "\n\n".join(map(figure, drawn or [_to_scale(None, f"One call of ops.matmul: {found.missing}")]))
 
 
-def _drawn(us: dict[str, float] | None, title: str) -> str:
+def _to_scale(us: dict[str, float] | None, title: str) -> str:
+    """Each step; all as long as each other where none was measured."""
     rows: dict[str, list[Span]] = {lane: [] for lane in (PYTHON, FFI, CODE, DRIVER, GPU)}
     costs, at = steps.costs(us) if us else dict.fromkeys(STEPS, 1.0), 0.0
     for number, (step, told) in enumerate(STEPS.items(), 1):
@@ -107,31 +120,45 @@ def _drawn(us: dict[str, float] | None, title: str) -> str:
     return draw.lanes(rows, title, "us" if us else "steps", note).svg
 
 
+def _in_two(us: dict[str, float], title: str) -> str:
+    """Python's steps, and the launch, where no more was told apart."""
+    before, whole = us["ops.matmul"] - us["the launch alone"], us["ops.matmul"]
+    last = sum(told.lane == PYTHON for told in STEPS.values())
+    launch = f"{FFI}, {CODE}, {DRIVER}"
+    rows = {
+        PYTHON: [Span(0, before, f"1 to {last}", PYTHON)],
+        launch: [Span(before, whole, f"{last + 1} to {len(STEPS)}", launch)],
+    }
+    note = "numbers: the steps of the table below; these two parts of a call were told apart"
+    return draw.lanes(rows, title, "us", note).svg
+
+
 def step_table(root: Path | None = None) -> str:
     """Each step, who does it, and what it costs."""
-    current, missing = _measured(root)
-    costs = [steps.costs(found["steps"]) for found in current.values()]
+    found = _measured(root)
+    costs = [steps.costs(us) for us in found.steps.values()]
     rows = [
-        [f"{number}. {step}", told.lane, told.what, *(f"{each[step]:.2f}" for each in costs or [])]
+        [f"{number}. {step}", told.lane, told.what, *(f"{each[step]:.2f}" for each in costs)]
         for number, (step, told) in enumerate(STEPS.items(), 1)
     ]
-    ends = [f"{found['steps'][SEEN] - found['steps']['an empty kernel']:.2f}" for found in current.values()]
+    ends = [f"{us[SEEN] - us['an empty kernel']:.2f}" for us in found.steps.values()]
     rows.append([f"{len(STEPS) + 1}. {START}", GPU, "an empty kernel, until a waiting host sees its end", *ends])
-    header = ["step", "who", "what", *(f"us, {device}" for device in current)]
-    return table(header, rows, right=3) + ("" if current else f"\n\nThe microseconds of each: *{missing}*.")
+    shown = table(["step", "who", "what", *(f"us, {device}" for device in found.steps)], rows, right=3)
+    return shown + ("" if costs else f"\n\nThe microseconds of each: *{found.missing_steps}*.")
 
 
 def ways(root: Path | None = None) -> str:
     """What a call costs if it is made in another way."""
-    current, missing = _measured(root)
+    found = _measured(root)
+    shown = {
+        device: {"us": each["us"], "steps": found.steps.get(device, {})} for device, each in found.calls.items()
+    } or {"": {"us": {}, "steps": {}}}
+    missing = found.missing_steps
     rows = [
-        [name, *(f"{found[part][way]:.2f}" if way in found[part] else "" for found in current.values())]
+        [name, *(f"{of[part][way]:.2f}" if way in of[part] else missing for of in shown.values())]
         for name, (part, way) in WAYS.items()
     ]
-    header = ["what is called", *(f"us of the host, {device}" for device in current)]
-    if not current:
-        header, rows = [*header, "us of the host"], [[*row, missing] for row in rows]
-    return table(header, rows)
+    return table(["what is called", *(f"us of the host, {device}".rstrip(", ") for device in shown)], rows)
 
 
 # --- what a launch brings along ---------------------------------------------------------------------------------

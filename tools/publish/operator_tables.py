@@ -15,6 +15,7 @@ from cookbook.recipe import catalog, operator
 from tools import training as runs
 from tools.publish.benchmarks import MISSING, OLD
 
+WORST = 5  # products that a page shows
 STEPS = 20  # of a training run in a row of its table
 WAYS = (  # of a call, in the order to read them; the first ones are what the later ones are made of
     "the launch alone",
@@ -73,7 +74,7 @@ def regret(root: Path | None = None) -> str:
             for r in regrets
         ]
         parts.append(f"{device}, {measuring.summary(regrets)}.\n")
-        parts.append(table(["M x N x K", "operands", "chosen", "fastest", "regret"], rows[:10]))
+        parts.append(table(["M x N x K", "operands", "chosen", "fastest", "regret"], rows[:WORST]))
     known = any(found["shapes"] for found in measuring.read(root).values())
     return "\n".join(parts) or f"Of {len(measuring.CASES)} products: *{OLD if known else MISSING}*."
 
