@@ -45,7 +45,7 @@ START, SEEN = "begins, ends, is seen", "an empty kernel, until the host sees its
 WAYS = {  # what takes steps away, or adds some: how it is named on the page, and in the record
     "`ops.matmul`": ("us", "ops.matmul"),
     "the launch alone, arguments ready": ("us", "the launch alone"),
-    "in a `torch.compile`d function": ("us", "ops.matmul, compiled"),
+    "compiled by `torch.compile`": ("us", "ops.matmul, compiled"),
     "replayed in a CUDA graph": ("us", "ops.matmul, replayed in a graph"),
     "an empty kernel, addresses and integers": ("steps", "an empty kernel"),
     "an empty kernel, a signature of three tensors": ("steps", "an empty kernel, by a signature of tensors"),
@@ -78,7 +78,9 @@ def number(root: Path | None = None) -> str:
     """The N of the page's title."""
     found = _measured(root)
     said = [f"{each['us']['ops.matmul']:.1f} on {device} ({each['date']})" for device, each in found.calls.items()]
-    return f"N, the time of a call of `ops.matmul` on the host, is {'; '.join(said) or f'*{found.missing}*'}."
+    return (
+        f"N, the microseconds that a call of `ops.matmul` takes the host, is {'; '.join(said) or f'*{found.missing}*'}."
+    )
 
 
 def shortest() -> str:

@@ -14,6 +14,7 @@ from cookbook.publish.markdown import fence, table
 from cookbook.recipe import catalog, operator
 from tools import training as runs
 from tools.publish.benchmarks import MISSING, OLD
+from tools.publish.pages import folded
 
 WORST = 5  # products that a page shows
 STEPS = 20  # of a training run in a row of its table
@@ -46,7 +47,8 @@ def serving() -> str:
         link = f"[{recipe.name}](recipes/{recipe.name}.md)"
         rates = ", ".join(f"{arch}: {rate}" for arch, rate in recipe.serves.items())
         rows.append([link, recipe.needs_gpu, ", ".join(recipe.majors), rates])
-    return table(["recipe", "runs on", "majors", "multiply-adds of an SM in a clock"], rows)
+    shown = table(["recipe", "runs on", "majors", "multiply-adds of an SM in a clock"], rows)
+    return folded("The recipes that can be chosen", shown)
 
 
 def calls(root: Path | None = None) -> str:
@@ -101,4 +103,4 @@ def _run(run: dict[str, Any]) -> str:
         f"{run['device']}, {run['date']}, {how}: the last losses differ by {found['loss']:+.2%}; a step takes "
         f"{found['step']:.3f} of the time with `nn.Linear`."
     )
-    return f"{said}\n\n{table(header, rows, right=1)}"
+    return f"{said}\n\n{folded(f'Loss and time, {STEPS} steps a row', table(header, rows, right=1))}"
