@@ -28,6 +28,12 @@ def require(ok: bool, name: str, got: object, needed: str, error: type[Exception
         raise error(f"{name}: got {got}; needed {needed}")
 
 
+def check_epilogue(name: str, buffers: int, subtiles: int) -> None:
+    """Each tile begins with buffer 0, so the tile before must end with the last one: TMA may still read from it."""
+    needed = f"a divisor of {subtiles}, the subtiles of a tile: each tile begins with the buffer written longest ago"
+    require(buffers > 0 and subtiles % buffers == 0, name, buffers, needed)
+
+
 def compile_host(host, arch: str, pointers: tuple, constants: tuple, options: str = ""):
     """Compile `host`, a `cute.jit` function, for dummies of the types in its annotations, then `constants`.
 

@@ -73,7 +73,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import cpasync, warp
 
-from cookbook.recipe.entry import Call, Gemm, compile_host, require
+from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host, require
 
 # %% [markdown]
 # ## The sizes
@@ -108,6 +108,10 @@ class Config:
     raster_group: int = 8  # swizzle size: tiles computed together cover this many rows of tiles
     epi_n: int = 64  # columns of an epilogue subtile of C that goes out by TMA
     epi_buffers: int = 2  # epilogue subtiles of C on their way out, for each warpgroup
+
+    def __post_init__(self):
+        for width in self.widths:
+            check_epilogue("epi_buffers", self.epi_buffers, self.tile_m // 128 * (width // self.epi_n))
 
     @property
     def threads(self) -> int:

@@ -87,7 +87,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
 
-from cookbook.recipe.entry import Call, Gemm, compile_host, either_major, require
+from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host, either_major, require
 
 # %% [markdown]
 # ## The sizes, and the majors
@@ -113,6 +113,7 @@ class Config:
     b_major: str = "k"  # "k" or "n": the index along which B is contiguous
 
     def __post_init__(self):
+        check_epilogue("epi_buffers", self.epi_buffers, self.tile_n // self.epi_n)
         if self.a_major not in ("k", "m"):
             raise ValueError(f"a_major: got {self.a_major!r}; needed 'k' or 'm'")
         if self.b_major not in ("k", "n"):

@@ -85,7 +85,17 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
 
-from cookbook.recipe.entry import Call, Gemm, check_apart, check_tensor, compile_host, kind, line_stride, require
+from cookbook.recipe.entry import (
+    Call,
+    Gemm,
+    check_apart,
+    check_epilogue,
+    check_tensor,
+    compile_host,
+    kind,
+    line_stride,
+    require,
+)
 
 # %% [markdown]
 # ## The sizes
@@ -120,6 +130,9 @@ class Config:
     epi_n: int = 32  # columns of an epilogue subtile of C: 64 bytes, and as many registers a thread
     epi_buffers: int = 2  # epilogue subtiles of C on their way out
     raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
+
+    def __post_init__(self):
+        check_epilogue("epi_buffers", self.epi_buffers, self.tile_n // self.epi_n)
 
     @property
     def threads(self) -> int:

@@ -88,6 +88,7 @@ from cookbook.recipe.entry import (
     Call,
     Gemm,
     check_apart,
+    check_epilogue,
     check_tensor,
     compile_host,
     kind,
@@ -121,6 +122,9 @@ class Config:
     epi_n: int = 32  # columns of an epilogue subtile of C: 64 bytes, and as many registers a thread
     epi_buffers: int = 1  # epilogue subtiles of C on their way out
     raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
+
+    def __post_init__(self):
+        check_epilogue("epi_buffers", self.epi_buffers, self.tile_n // self.epi_n)
 
     @property
     def threads(self) -> int:

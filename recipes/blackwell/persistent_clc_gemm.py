@@ -110,7 +110,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
 
-from cookbook.recipe.entry import Call, Gemm, compile_host, require
+from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host, require
 
 # %% [markdown]
 # ## The sizes
@@ -141,6 +141,9 @@ class Config:
     pairs_n: int = 1  # and across: they share A
     raster_group: int = 8  # swizzle size: pairs that run together cover this many rows of tiles
     answers: int = 1  # blocks that are asked for before they are needed; 0: none is, the schedule is static
+
+    def __post_init__(self):
+        check_epilogue("epi_buffers", self.epi_buffers, self.tile_n // self.epi_n)
 
     @property
     def cta_m(self) -> int:

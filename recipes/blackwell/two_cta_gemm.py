@@ -83,7 +83,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
 
-from cookbook.recipe.entry import Call, Gemm, compile_host, require
+from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host, require
 
 # %% [markdown]
 # ## The sizes
@@ -118,6 +118,9 @@ class Config:
     pairs_m: int = 1  # pairs of a cluster down C: they share B
     pairs_n: int = 1  # and across: they share A
     raster_group: int = 8  # swizzle size: pairs that run together cover this many rows of tiles
+
+    def __post_init__(self):
+        check_epilogue("epi_buffers", self.epi_buffers, self.tile_n // self.epi_n)
 
     @property
     def cta_m(self) -> int:

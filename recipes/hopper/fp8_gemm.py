@@ -71,7 +71,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 
-from cookbook.recipe.entry import DTYPES, Call, RowScaledGemm, compile_host, remap_table, require
+from cookbook.recipe.entry import DTYPES, Call, RowScaledGemm, check_epilogue, compile_host, remap_table, require
 
 # %% [markdown]
 # ## The sizes
@@ -106,9 +106,7 @@ class Config:
     registers: tuple[int, int] = (24, 240)  # of a producer's thread and of a consumer's
 
     def __post_init__(self):
-        if self.subtiles % self.epi_stages:
-            needed = f"a divisor of the {self.subtiles} subtiles: a work tile begins with the stage written longest ago"
-            raise ValueError(f"epi_stages: got {self.epi_stages}; needed {needed}")
+        check_epilogue("epi_stages", self.epi_stages, self.subtiles)
 
     @property
     def cluster(self) -> int:

@@ -64,7 +64,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 
-from cookbook.recipe.entry import Call, Gemm, compile_host, require
+from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host, require
 
 # %% [markdown]
 # ## The sizes
@@ -96,6 +96,9 @@ class Config:
     raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
     persistent: bool = True  # a CTA computes tile after tile
     serpentine: bool = False  # every other of them backwards along K
+
+    def __post_init__(self):
+        check_epilogue("epi_buffers", self.epi_buffers, self.tile_n // self.epi_n)
 
     @property
     def cluster(self) -> int:

@@ -62,7 +62,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 
-from cookbook.recipe.entry import Call, Gemm, compile_host, require
+from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host, require
 
 # %% [markdown]
 # ## The sizes
@@ -98,6 +98,9 @@ class Config:
     raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
     pingpong: bool = True  # a warpgroup has a tile of its own; False: both share one
     pdl: bool = True  # this kernel's launch may overlap the end of the one before, and the next one's the end of this
+
+    def __post_init__(self):
+        check_epilogue("epi_buffers", self.epi_buffers, self.tile_m // 64 // self.sharing * (self.tile_n // self.epi_n))
 
     @property
     def cluster(self) -> int:
