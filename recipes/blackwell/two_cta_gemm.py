@@ -1,13 +1,7 @@
 # ---
 # jupyter:
-#   jupytext:
-#     text_representation:
-#       extension: .py
-#       format_name: percent
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
+#   jupytext: {text_representation: {extension: .py, format_name: percent}}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
 #   cookbook:
 #     title: "Two-CTA MMA: tcgen05 with cta_group::2"
 #     claim: >-
@@ -53,7 +47,7 @@
 
 # %% tags=["lab"]
 import cookbook
-from cookbook import draw
+from cookbook import draw, lab
 
 packaged = cookbook.load("blackwell/two_cta_gemm")
 pairs = {name: (c.pairs_m, c.pairs_n) for name, c in packaged.VARIANTS.items()}
@@ -172,7 +166,7 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import table
+from cookbook.publish.pages import results_table, table
 
 LIMIT = 227 * 1024  # bytes of shared memory that a CTA may use
 ALONE = (CONFIG.cta_m + CONFIG.tile_n) * CONFIG.tile_k * 2  # of A and B for the same part of C, by one CTA
@@ -876,8 +870,6 @@ for name, case in cases.items():
 # kernel from A and B to each element of C.
 
 # %% tags=["lab"]
-from cookbook import lab
-
 lab.check_cells("blackwell/two_cta_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
@@ -894,8 +886,6 @@ lab.compare("blackwell/two_cta_gemm", matmul, (4096, 4096, 4096))
 # `cookbook bench blackwell/two_cta_gemm --record`, the table is here.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
-
 Markdown(results_table("blackwell/two_cta_gemm"))
 
 # %% [markdown] tags=["lab"]

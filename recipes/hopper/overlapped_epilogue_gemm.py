@@ -1,13 +1,7 @@
 # ---
 # jupyter:
-#   jupytext:
-#     text_representation:
-#       extension: .py
-#       format_name: percent
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
+#   jupytext: {text_representation: {extension: .py, format_name: percent}}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
 #   cookbook:
 #     title: An overlapped epilogue
 #     claim: >-
@@ -686,7 +680,7 @@ from IPython.display import Markdown
 
 import cookbook
 from cookbook.check import compiled
-from cookbook.publish.pages import table
+from cookbook.publish.pages import results_table, table
 
 
 def counts(module, config) -> list[str]:
@@ -839,8 +833,6 @@ Markdown(table(["variant, against its epilogue after the tile", *(f"K = {k}" for
 # kernel from A and B to each element of C.
 
 # %% tags=["lab"]
-from cookbook import lab
-
 lab.check_cells("hopper/overlapped_epilogue_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
@@ -856,8 +848,6 @@ lab.compare("hopper/overlapped_epilogue_gemm", matmul, (8192, 8192, 1024))
 # All variants and their peers, interleaved in one run on one GPU; "ours" is the default, called without an argument.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
-
 Markdown(results_table("hopper/overlapped_epilogue_gemm"))
 
 # %% [markdown] tags=["lab"]

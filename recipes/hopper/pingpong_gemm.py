@@ -1,13 +1,7 @@
 # ---
 # jupyter:
-#   jupytext:
-#     text_representation:
-#       extension: .py
-#       format_name: percent
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
+#   jupytext: {text_representation: {extension: .py, format_name: percent}}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
 #   cookbook:
 #     title: Ping-pong
 #     claim: >-
@@ -770,7 +764,7 @@ for k_tiles in (4, 8, 16):
 from IPython.display import Markdown
 
 from cookbook.measure import records
-from cookbook.publish.pages import table
+from cookbook.publish.pages import results_table, table
 
 KS = (512, 1024, 2048, 8192)
 
@@ -813,8 +807,6 @@ Markdown(
 # The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
-from cookbook import lab
-
 lab.check_cells("hopper/pingpong_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
@@ -831,8 +823,6 @@ lab.compare("hopper/pingpong_gemm", matmul, (8192, 8192, 1024))
 # Launches follow one another without a gap, as in a model's forward pass: that is where PDL has something to hide.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
-
 Markdown(results_table("hopper/pingpong_gemm"))
 
 # %% [markdown] tags=["lab"]

@@ -1,13 +1,7 @@
 # ---
 # jupyter:
-#   jupytext:
-#     text_representation:
-#       extension: .py
-#       format_name: percent
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
+#   jupytext: {text_representation: {extension: .py, format_name: percent}}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
 #   cookbook:
 #     title: "The tuned GEMM: heuristics over every schedule"
 #     claim: >-
@@ -267,7 +261,8 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import table
+from cookbook.publish.choices import choices_table, fit_table
+from cookbook.publish.pages import limits_table, results_table, table
 
 rows = []
 for name, c in VARIANTS.items():
@@ -843,8 +838,6 @@ def matmul(
 # The check is of the cells above, in every variant: edit one, run it, and check again.
 
 # %% tags=["lab"]
-from cookbook import lab
-
 lab.check_cells("hopper/tuned_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
@@ -860,8 +853,6 @@ lab.compare("hopper/tuned_gemm", matmul, (4096, 4096, 4096))
 # "Ours" is `matmul` without an argument, in one run with each variant, called by name.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
-
 Markdown(results_table("hopper/tuned_gemm"))
 
 # %% [markdown] tags=["lab"]
@@ -872,8 +863,6 @@ Markdown(results_table("hopper/tuned_gemm"))
 # times of the chosen kernel, as "ours" and by name.
 
 # %% tags=["lab"]
-from cookbook.publish.choices import choices_table, fit_table
-
 Markdown(choices_table("hopper/tuned_gemm", sms=132))
 
 # %% [markdown] tags=["lab"]
@@ -895,8 +884,6 @@ Markdown(fit_table("hopper/tuned_gemm", sms=132))
 # the loading warps, which mostly wait.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import limits_table
-
 Markdown(limits_table("hopper/tuned_gemm"))
 
 # %% [markdown] tags=["lab"]
