@@ -145,7 +145,7 @@ def test_several_configurations_together_are_what_each_is_alone():
     """The machine code goes through the disassembler in one piece: what is whose is told by its address."""
     name = "foundations/matrix_transpose"
     configs = catalog.load(name).configs_for("sm_90a", compiling.cutlass_dtype("bfloat16"))
-    together = compiling.compile_recipes(name, "sm_90a", "bfloat16", configs.values())
+    together = compiling.compile_modules(catalog.load(name), name, "sm_90a", "bfloat16", configs.values())
     assert together[0].sass_counts != together[3].sass_counts != together[4].sass_counts
     for config, compiled in zip(configs.values(), together, strict=True):
         alone = compile_once(name, "sm_90a", "bfloat16", config=config)
