@@ -19,6 +19,7 @@ from pathlib import Path
 import hostile
 import pytest
 import typer
+import typer.testing
 from hostile_calls import CALLS
 from typer.testing import CliRunner
 
@@ -131,9 +132,11 @@ INTEGERS = re.compile(r"[+-]?[0-9]{1,20}")
 LINE = re.compile(r"[^\n]+: got .*; needed [^\n]+\n")
 
 
+COMMAND = typer.main.get_command(cli.app)
+
+
 def commands() -> Iterator[tuple[str, object]]:
-    group = typer.main.get_command(cli.app)
-    for name, command in group.commands.items():
+    for name, command in COMMAND.commands.items():
         inner = getattr(command, "commands", None)
         yield from ((f"{name} {n}", c) for n, c in inner.items()) if inner else [(name, command)]
 
@@ -167,6 +170,7 @@ def spoiled(name: str, folder: Path) -> Iterator[tuple[list[str], str, bool]]:
 @pytest.fixture
 def quick(monkeypatch, tmp_path):
     """What takes long once the arguments are known to be right is left out; nothing but the folder is written to."""
+    monkeypatch.setattr(typer.testing, "_get_command", lambda app: COMMAND)  # a runner makes it anew for each call
     skeleton = new.skeleton
     into_folder = lambda *a: {tmp_path / file.name: text for file, text in skeleton(*a).items()}  # noqa: E731
     monkeypatch.setattr(new, "skeleton", into_folder)
