@@ -6,11 +6,16 @@ Planted faults whose like is tried anyway are slow.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
 import pytest
 from hypothesis import settings
+
+# CuTe keeps many objects, none of them in circles that matter here: to go through them again and again takes a tenth of
+# the time of all tests.
+gc.set_threshold(100_000, 50, 100)
 
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("dev", deadline=None)

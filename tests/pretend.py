@@ -9,6 +9,17 @@ import torch
 
 from cookbook.recipe import catalog
 
+STREAM = 7  # the number of the current stream
+
+
+def pretend_device(monkeypatch, **properties) -> None:
+    """torch says of device -1, where CPU tensors are, what it would say of a GPU with these properties."""
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(**properties))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)  # what get_device() says of a CPU tensor
+    monkeypatch.setattr(torch.cuda, "device", NoDevice)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: STREAM, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+
 
 def pretended(name, monkeypatch):
     """A recipe without plans yet, its `.launched` (arguments) and `.planned` (how many calls were checked in full)."""
@@ -17,12 +28,7 @@ def pretended(name, monkeypatch):
     capability = (int(digits[:-1]), int(digits[-1]))
     monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    properties = SimpleNamespace(multi_processor_count=132)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)  # what get_device() says of a CPU tensor
-    monkeypatch.setattr(torch.cuda, "device", NoDevice)
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 7, raising=False)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    pretend_device(monkeypatch, multi_processor_count=132)
     launched, planned, check = [], [], module.GEMM.check
 
     def compile_for(*which, options):

@@ -7,10 +7,9 @@ strides, shapes, gradients. What the kernel itself computes is not.
 from __future__ import annotations
 
 import ctypes
-from types import SimpleNamespace
 
 import torch
-from pretend import NoDevice
+from pretend import STREAM, pretend_device
 
 from cookbook.ops import choice, launching
 from cookbook.recipe import catalog, entry
@@ -28,7 +27,7 @@ def kernel_for(call: entry.Call):
     (m, n, k), (lda, ldb, ldc), (a_major, b_major) = call.mnk, call.strides, call.majors
 
     def launch(pa: int, pb: int, pc: int, stream: int) -> None:
-        assert pa % 16 == pb % 16 == 0 and stream == 7
+        assert pa % 16 == pb % 16 == 0 and stream == STREAM
         a = seen(pa, (m, k), (lda, 1) if a_major == "k" else (1, lda), call.dtype)
         b = seen(pb, (k, n), (1, ldb) if b_major == "k" else (ldb, 1), call.dtype)
         seen(pc, (m, n), (ldc, 1), call.dtype).copy_(torch.mm(a.float(), b.float()))
@@ -42,19 +41,9 @@ def pretend(monkeypatch, gpu: choice.Gpu = choice.H200) -> list[str]:
     arch = "sm_{}{}".format(*gpu.capability)
     monkeypatch.setattr(launching, "gpu_of", lambda x: gpu)
     monkeypatch.setattr(entry, "check_gpu", lambda *asked: arch)
-    known = {
-        "major": gpu.capability[0],
-        "minor": gpu.capability[1],
-        "gcnArchName": "",
-        "name": "",
-        "total_memory": 2**30,
-    }
-    properties = SimpleNamespace(multi_processor_count=gpu.sms, **known)  # Inductor asks for them
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)  # what get_device() says of a CPU tensor
-    monkeypatch.setattr(torch.cuda, "device", NoDevice)
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 7, raising=False)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    about = {"gcnArchName": "", "name": "", "total_memory": 2**30}  # Inductor asks for it
+    major, minor = gpu.capability
+    pretend_device(monkeypatch, multi_processor_count=gpu.sms, major=major, minor=minor, **about)
     monkeypatch.setattr(launching, "PLANS", {})
     for recipe, _ in choice.candidates(gpu.capability):
         gemm = catalog.load(recipe.name).GEMM

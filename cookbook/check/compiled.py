@@ -112,20 +112,12 @@ def compile_module(
         return _compiled(built, "\n".join(disassemble(cubin) for cubin in built.cubins))
 
 
-def compile_recipes(name: str, arch: str, dtype: str | None, configs: Iterable[Any]) -> list[Compiled]:
-    """`compile_recipe` for each of several configurations, with one run of the disassembler for them all.
+def compile_modules(module: Any, name: str, arch: str, dtype: str | None, configs: Iterable[Any]) -> list[Compiled]:
+    """`compile_module` for each of several configurations, with one run of the disassembler for them all.
 
     It takes a quarter of a second to begin, a third of what compiling a small kernel takes. The listings are
     `disassemble_code`'s.
-
-    Raises:
-        UnknownRecipe, ValueError, NoDisassembler: as `compile_recipe`.
     """
-    return compile_modules(catalog.load(name), catalog.find(name).name, arch, dtype, configs)
-
-
-def compile_modules(module: Any, name: str, arch: str, dtype: str | None, configs: Iterable[Any]) -> list[Compiled]:
-    """`compile_recipes` for a module that is already loaded; `name` only labels the results."""
     with tempfile.TemporaryDirectory(prefix="cookbook-") as folder:
         built = []
         for number, config in enumerate(configs):

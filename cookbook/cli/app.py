@@ -316,7 +316,7 @@ def _to_time(names: list[str] | None, everything: bool) -> list[catalog.Recipe]:
     wanted = _wanted(names, everything, "bench")
     studies = [recipe.name for recipe in wanted if recipe.kind == "study" and not studying.is_benched(recipe)]
     if studies and not everything:
-        raise typer.BadParameter(f"NAME: got {studies[0]}, a study; needed a recipe with something to time")
+        raise typer.BadParameter(f"NAME: got {studies[0]}; needed a recipe with something to time")
     return [recipe for recipe in wanted if recipe.name not in studies]
 
 

@@ -36,10 +36,6 @@ class Explanation:
         return self.options[0].copies
 
     @property
-    def predicted_us(self) -> float:
-        return self.options[0].us
-
-    @property
     def reason(self) -> str:
         """Why this recipe."""
         best, *rest = self.options

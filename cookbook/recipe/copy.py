@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 
 SHARED = ("cookbook.recipe.entry", "cookbook.recipe.operator")  # a later one uses what is before it
@@ -27,9 +28,10 @@ def alone(cells: Iterable[str]) -> str:
     cells = [cell.strip("\n") for cell in cells]
     imports = [node for cell in cells for node in ast.parse(cell).body if isinstance(node, _IMPORTS)]
     code = [text for text in map(_without_imports, cells) if text]
-    shared, place = _shared(code, imports)
+    shared = _shared(code, imports)
+    for place, text in reversed(shared):
+        code.insert(place, text)
     if shared:
-        code.insert(place, shared)
         imports += [node for node in ast.parse(_sources()).body if isinstance(node, _IMPORTS)]
     body = "\n\n\n".join(code)
     return f"{_imports(imports, _used(ast.parse(body)))}\n\n\n{body}\n"
@@ -45,13 +47,20 @@ def host_side(cells: Iterable[str]) -> tuple[str, int]:
         cells: as of `alone`.
     """
     cells = list(cells)
-    return _shared(cells, [node for cell in cells for node in ast.parse(cell).body if isinstance(node, _IMPORTS)])
+    found = _shared(cells, [node for cell in cells for node in ast.parse(cell).body if isinstance(node, _IMPORTS)])
+    return ("\n\n\n".join(text for _, text in found), found[-1][0]) if found else ("", 0)
 
 
-def _shared(code: list[str], imports: Iterable[ast.Import | ast.ImportFrom]) -> tuple[str, int]:
-    """What `host_side` returns, of texts and the imports that they rely on."""
-    wanted = [alias.name for node in imports if _module_of(node) in SHARED for alias in node.names]
-    return ("\n\n\n".join(_joined(_needed(wanted))), _place(code, wanted)) if wanted else ("", 0)
+def _shared(code: list[str], imports: Iterable[ast.Import | ast.ImportFrom]) -> list[tuple[int, str]]:
+    """The code of SHARED modules that texts and their imports use, in parts, each with the number of the text before
+    which it goes: what a class checks when it is made, before that class; the rest where it is first needed."""
+    wanted = {alias.name for node in imports if _module_of(node) in SHARED for alias in node.names}
+    checks = [(number, names) for number, text in enumerate(code) if (names := _in_checks(ast.parse(text)) & wanted)]
+    early = _needed(set().union(*(names for _, names in checks)))
+    rest = [piece for piece in _needed(wanted) if piece not in early]
+    parts = [(checks[0][0], early)] if checks else []
+    parts += [(_place(code, wanted), rest)] if rest else []
+    return [(place, "\n\n\n".join(_joined(pieces))) for place, pieces in parts]
 
 
 def _sources() -> str:
@@ -88,16 +97,23 @@ def _without_imports(cell: str) -> str:
     return "\n".join(lines).strip("\n")
 
 
+@lru_cache(maxsize=4)
+def _statements(source: str) -> list[tuple[ast.stmt, str, set[str]]]:
+    """The statements of SHARED modules but for imports, each with its text and the names that it uses: read once."""
+    pieces = [(node, text) for node, text in _pieces(source) if not isinstance(node, (*_IMPORTS, ast.Expr))]
+    return [(node, text, _used(node)) for node, text in pieces]
+
+
 def _needed(names: Iterable[str]) -> list[tuple[ast.stmt, str]]:
     """The statements of SHARED modules that define `names`, and what these use, in the order of the file."""
-    pieces = [(node, text) for node, text in _pieces(_sources()) if not isinstance(node, (*_IMPORTS, ast.Expr))]
-    where = {name: number for number, (node, _) in enumerate(pieces) for name in _defined(node)}
+    pieces = _statements(_sources())
+    where = {name: number for number, (node, *_) in enumerate(pieces) for name in _defined(node)}
     found: set[int] = set()
     more = {where[name] for name in names}
     while more:
         found |= more
-        more = {where[name] for number in more for name in _used(pieces[number][0]) if name in where} - found
-    return [pieces[number] for number in sorted(found)]
+        more = {where[name] for number in more for name in pieces[number][2] if name in where} - found
+    return [pieces[number][:2] for number in sorted(found)]
 
 
 def _joined(pieces: Iterable[tuple[ast.stmt, str]]) -> Iterator[str]:
@@ -123,6 +139,12 @@ def _defined(node: ast.stmt) -> list[str]:
 def _used(node: ast.AST) -> set[str]:
     """Every name that is read somewhere in it."""
     return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
+def _in_checks(node: ast.AST) -> set[str]:
+    """The names that classes use when one is made: in `__post_init__`."""
+    inits = [each for each in ast.walk(node) if isinstance(each, ast.FunctionDef) and each.name == "__post_init__"]
+    return set().union(*map(_used, inits))
 
 
 def _place(code: list[str], names: Iterable[str]) -> int:

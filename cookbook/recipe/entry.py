@@ -15,17 +15,24 @@ import cutlass
 import cutlass.cute as cute
 import torch
 
-DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
-LARGEST = 2**31 - 2**12  # of M, N, K: Int32 in a kernel, where the last tile, and a cluster's, may stick out
-MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
-# CuTe compiles with state of the whole process: two threads at it abort. One lock, which all copies of this file share.
-COMPILING = cutlass.__dict__.setdefault("_one_compile_at_a_time", threading.RLock())
-
 
 def require(ok: bool, name: str, got: object, needed: str, error: type[Exception] = ValueError) -> None:
     """Raise `error` about the argument `name` unless `ok`."""
     if not ok:
         raise error(f"{name}: got {got}; needed {needed}")
+
+
+def check_epilogue(name: str, buffers: int, subtiles: int) -> None:
+    """Each tile begins with buffer 0, so the tile before must end with the last one: TMA may still read from it."""
+    needed = f"a divisor of {subtiles}, the subtiles of a tile: each tile begins with the buffer written longest ago"
+    require(buffers > 0 and subtiles % buffers == 0, name, buffers, needed)
+
+
+DTYPES = {torch.float16: cutlass.Float16, torch.bfloat16: cutlass.BFloat16}
+LARGEST = 2**31 - 2**12  # of M, N, K: Int32 in a kernel, where the last tile, and a cluster's, may stick out
+MAX_PLANS = 4096  # more kinds of calls than a program has, unless its shapes never repeat
+# CuTe compiles with state of the whole process: two threads at it abort. One lock, which all copies of this file share.
+COMPILING = cutlass.__dict__.setdefault("_one_compile_at_a_time", threading.RLock())
 
 
 def compile_host(host, arch: str, pointers: tuple, constants: tuple, options: str = ""):

@@ -1,13 +1,7 @@
 # ---
 # jupyter:
-#   jupytext:
-#     text_representation:
-#       extension: .py
-#       format_name: percent
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
+#   jupytext: {text_representation: {extension: .py, format_name: percent}}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
 #   cookbook:
 #     title: The tuned GEMM for GeForce Blackwell
 #     claim: >-
@@ -73,7 +67,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import cpasync, warp
 
-from cookbook.recipe.entry import Call, Gemm, compile_host, require
+from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host, require
 
 # %% [markdown]
 # ## The sizes
@@ -108,6 +102,10 @@ class Config:
     raster_group: int = 8  # swizzle size: tiles computed together cover this many rows of tiles
     epi_n: int = 64  # columns of an epilogue subtile of C that goes out by TMA
     epi_buffers: int = 2  # epilogue subtiles of C on their way out, for each warpgroup
+
+    def __post_init__(self):
+        for width in self.widths:
+            check_epilogue("epi_buffers", self.epi_buffers, self.tile_m // 128 * (width // self.epi_n))
 
     @property
     def threads(self) -> int:
@@ -797,7 +795,6 @@ def matmul(
 from IPython.display import Markdown
 
 from cookbook import access, banks
-from cookbook.measure import records
 from cookbook.publish.pages import limits_table, results_table, table
 
 RATE = 1357  # multiply-adds of an SM in a clock by mma.sync: foundations/tensor_core_ceiling, on an H200
@@ -860,7 +857,6 @@ Markdown(table(["C", *VARIANTS, f"clusters' tiles of `{DEFAULT}`"], rows))
 # and for both GeForce targets. **Nothing here has run on sm_120 or sm_121.**
 
 # %% tags=["lab"]
-
 lab.check_cells("blackwell/geforce_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
@@ -878,19 +874,6 @@ lab.compare("blackwell/geforce_gemm", matmul, (4096, 4096, 4096))
 
 # %% tags=["lab"]
 Markdown(results_table("blackwell/geforce_gemm"))
-
-# %% [markdown] tags=["lab"]
-# How many times as fast as `ampere/tuned_gemm` each variant was, and what part of the ceiling the fastest reached:
-
-# %% tags=["lab"]
-rows, other = [], "ampere/tuned_gemm"
-for r in records.select("blackwell/geforce_gemm", "timed"):
-    if not records.is_stale(r) and {other, "ceiling"} <= r["peers"].keys():
-        took = {name: figures["median_ms"] for name, figures in r["peers"].items()}
-        each = [f"{took[other] / took[name]:.3f} x" for name in VARIANTS]
-        of_ceiling = f"{took['ceiling'] / min(took[name] for name in VARIANTS):.1%}"
-        rows.append([f"{' x '.join(map(str, r['shape']))}, {r['dtype']}, {r['device']}", *each, of_ceiling])
-Markdown(table(["M x N x K", *VARIANTS, "of the ceiling"], rows))
 
 # %% [markdown] tags=["lab"]
 # ## What limits it
@@ -913,6 +896,5 @@ Markdown(limits_table("blackwell/geforce_gemm"))
 # large products, and close to the square one for smaller ones.
 #
 # What is left is `mma.sync` itself, and between tiles an epilogue in which its warps do not multiply. [Ping-pong
-# warpgroups](../hopper/pingpong_gemm.ipynb) would hide that, with smaller tiles; we have not tried it here. What a
-# GeForce makes of it all remains to be measured.
+# warpgroups](../hopper/pingpong_gemm.ipynb) would hide that, with smaller tiles; we have not tried it here.
 # To use it: `cookbook copy blackwell/geforce_gemm my_gemm.py`, then `from my_gemm import matmul`.

@@ -1,13 +1,7 @@
 # ---
 # jupyter:
-#   jupytext:
-#     text_representation:
-#       extension: .py
-#       format_name: percent
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
+#   jupytext: {text_representation: {extension: .py, format_name: percent}}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
 #   cookbook:
 #     title: Operand majors with tcgen05
 #     claim: >-
@@ -87,7 +81,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
 
-from cookbook.recipe.entry import Call, Gemm, compile_host, either_major, require
+from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host, either_major, require
 
 # %% [markdown]
 # ## The sizes, and the majors
@@ -113,6 +107,7 @@ class Config:
     b_major: str = "k"  # "k" or "n": the index along which B is contiguous
 
     def __post_init__(self):
+        check_epilogue("epi_buffers", self.epi_buffers, self.tile_n // self.epi_n)
         if self.a_major not in ("k", "m"):
             raise ValueError(f"a_major: got {self.a_major!r}; needed 'k' or 'm'")
         if self.b_major not in ("k", "n"):

@@ -1,13 +1,7 @@
 # ---
 # jupyter:
-#   jupytext:
-#     text_representation:
-#       extension: .py
-#       format_name: percent
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
+#   jupytext: {text_representation: {extension: .py, format_name: percent}}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
 #   cookbook:
 #     title: "MXFP8: block-scaled 8-bit GEMM"
 #     claim: >-
@@ -21,8 +15,7 @@
 #     runs_on: sm_100, sm_103
 #     dtypes: [bfloat16]
 #     path: tma -> shared memory -> tcgen05.cp of scale factors, tcgen05.mma -> tensor memory -> tcgen05.ld -> tma
-#     instructions:
-#       all: [UTMALDG.2D, UTCCP, UTCQMMA, UTCBAR, LDTM, UTCATOMSWS, STS.128, UTMASTG.2D, SYNCS]
+#     instructions: [UTMALDG.2D, UTCCP, UTCQMMA, UTCBAR, LDTM, UTCATOMSWS, STS.128, UTMASTG.2D, SYNCS]
 #     sources:
 #       - {title: "PTX ISA, block scaling of tcgen05.mma", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tcgen05-block-scaling"}
 #       - {title: "PTX ISA, tcgen05", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tcgen05-instructions"}
@@ -44,21 +37,16 @@
 import cutlass
 
 import cookbook
-from cookbook import draw
+from cookbook import draw, lab
 from cookbook.layouts import evaluate
 
 packaged = cookbook.load("blackwell/mxfp8_gemm")
 layouts = evaluate(packaged.smem_layouts, cutlass.BFloat16, element_bits=8, arch="sm_100a")
 views = evaluate(packaged.scale_views, packaged.ATOM_ROWS, arch="sm_100a")
+stored = layouts.sfa.byte_offsets()[: packaged.ATOM_ROWS, : packaged.ATOM_FACTORS, 0]
 source, target = (view.table()[:, 0, 0, 0] for view in (views.atoms, views.copied))
 per_step = packaged.ATOM_FACTORS // (packaged.CONFIG.tile_k // 32)
-draw.scale_atom(
-    layouts.sfa.byte_offsets()[: packaged.ATOM_ROWS, : packaged.ATOM_FACTORS, 0],
-    source,
-    target,
-    packaged.BLOCK,
-    per_step,
-)
+draw.scale_atom(stored, source, target, packaged.BLOCK, per_step)
 
 # %% [markdown]
 # Why scale factors? An `e4m3` float has eight bits: a sign, four of exponent, three of fraction. It reaches from
@@ -85,7 +73,17 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
 
-from cookbook.recipe.entry import Call, Gemm, check_apart, check_tensor, compile_host, kind, line_stride, require
+from cookbook.recipe.entry import (
+    Call,
+    Gemm,
+    check_apart,
+    check_epilogue,
+    check_tensor,
+    compile_host,
+    kind,
+    line_stride,
+    require,
+)
 
 # %% [markdown]
 # ## The sizes
@@ -120,6 +118,9 @@ class Config:
     epi_n: int = 32  # columns of an epilogue subtile of C: 64 bytes, and as many registers a thread
     epi_buffers: int = 2  # epilogue subtiles of C on their way out
     raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
+
+    def __post_init__(self):
+        check_epilogue("epi_buffers", self.epi_buffers, self.tile_n // self.epi_n)
 
     @property
     def threads(self) -> int:
@@ -172,9 +173,13 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # of B. What is allocated is a power of two.
 
 # %% tags=["lab"]
+import cutlass.utils.blockscaled_layout as cute_blockscaled
+import numpy as np
 from IPython.display import Markdown
 
-from cookbook.publish.pages import table
+from cookbook.check import scaled
+from cookbook.model.small_floats import decode, encode
+from cookbook.publish.pages import results_table, table
 
 rows_of_table = []
 for name, c in VARIANTS.items():
@@ -726,8 +731,6 @@ def to_atoms(scales: torch.Tensor) -> torch.Tensor:
 # matrix of several atoms. And `to_atoms`, which is torch alone, puts each byte where that layout says.
 
 # %% tags=["lab"]
-import cutlass.utils.blockscaled_layout as cute_blockscaled
-
 rows, k = 384, 1024
 by_cute = evaluate(lambda: cute_blockscaled.tile_atom_to_shape_SF((rows, k, 1), BLOCK), arch="sm_100a").table()
 places = by_cute[:, ::BLOCK, 0]  # (rows, factors): every element of a block has the same one
@@ -767,7 +770,6 @@ def check_scale(name: str, scale: torch.Tensor, x: torch.Tensor) -> int:
     return size
 
 
-# %%
 class ScaledGemm(Gemm):
     """A `Gemm` of operands that have scale factors: they are operands too."""
 
@@ -854,11 +856,6 @@ def matmul(
 # for every 32 elements of a row. The error is that of the operand, before anything is multiplied.
 
 # %% tags=["lab"]
-import numpy as np
-
-from cookbook.check import scaled
-from cookbook.model.small_floats import decode, encode
-
 values = np.random.default_rng(0).standard_normal((64, 1024)).astype(np.float32)
 values *= np.logspace(0, -6, 64, dtype=np.float32)[:, None]
 one_scale = np.abs(values).max() / 448
@@ -875,30 +872,20 @@ for name, found in kept.items():
 # takes, and that every `tcgen05.mma` is told the byte where its factors then are. *Model*: the product equals what the
 # operands stand for, exactly. *Pipeline*: nothing overwrites scale factors, in shared or in tensor memory, before they
 # were read. What needs a Blackwell GPU says *not checked*: **this kernel has not run on hardware**.
-#
-# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
-# kernel from A and B to each element of C.
 
 # %% tags=["lab"]
-from cookbook import lab
-
 lab.check_cells("blackwell/mxfp8_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time
 #
 # First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
+# recorded. Nothing has been timed so far: that takes a Blackwell GPU.
 
 # %% tags=["lab", "open"]
 lab.compare("blackwell/mxfp8_gemm", matmul, (4096, 4096, 4096))
 
-# %% [markdown] tags=["lab"]
-# Nothing has been timed: that takes a Blackwell GPU.
-
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
-
 Markdown(results_table("blackwell/mxfp8_gemm"))
 
 # %% [markdown] tags=["lab"]

@@ -1,13 +1,7 @@
 # ---
 # jupyter:
-#   jupytext:
-#     text_representation:
-#       extension: .py
-#       format_name: percent
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
+#   jupytext: {text_representation: {extension: .py, format_name: percent}}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
 #   cookbook:
 #     title: "NVFP4: block-scaled 4-bit GEMM"
 #     claim: >-
@@ -45,20 +39,15 @@
 import cutlass
 
 import cookbook
-from cookbook import draw
+from cookbook import draw, lab
 from cookbook.layouts import evaluate
 
 packaged = cookbook.load("blackwell/nvfp4_gemm")
 layouts = evaluate(packaged.smem_layouts, cutlass.BFloat16, element_bits=8, arch="sm_100a")
 views = evaluate(packaged.scale_views, packaged.CONFIG.tile_n, arch="sm_100a")
+stored = layouts.sfb.byte_offsets()[: packaged.ATOM_ROWS, : packaged.ATOM_FACTORS, 0]
 source, target = (view.table()[:, 0, 0, 0] for view in (views.atoms, views.copied))
-draw.scale_atom(
-    layouts.sfb.byte_offsets()[: packaged.ATOM_ROWS, : packaged.ATOM_FACTORS, 0],
-    source,
-    target,
-    packaged.BLOCK,
-    packaged.ATOM_FACTORS,
-)
+draw.scale_atom(stored, source, target, packaged.BLOCK, packaged.ATOM_FACTORS)
 
 # %% [markdown]
 # Nothing in shared memory is smaller than a byte. So TMA and the layouts count **bytes, two elements in each**; only
@@ -88,6 +77,7 @@ from cookbook.recipe.entry import (
     Call,
     Gemm,
     check_apart,
+    check_epilogue,
     check_tensor,
     compile_host,
     kind,
@@ -121,6 +111,9 @@ class Config:
     epi_n: int = 32  # columns of an epilogue subtile of C: 64 bytes, and as many registers a thread
     epi_buffers: int = 1  # epilogue subtiles of C on their way out
     raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
+
+    def __post_init__(self):
+        check_epilogue("epi_buffers", self.epi_buffers, self.tile_n // self.epi_n)
 
     @property
     def threads(self) -> int:
@@ -349,7 +342,7 @@ def operands(mma: cute.TiledMma, tiles, address, config: Config = CONFIG) -> tup
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import table
+from cookbook.publish.pages import results_table, table
 
 layouts = evaluate(smem_layouts, cutlass.BFloat16, element_bits=8, arch="sm_100a")
 views = evaluate(scale_views, CONFIG.tile_n, arch="sm_100a")
@@ -878,29 +871,21 @@ for name in ("mxfp8", "nvfp4"):
 # the warps' steps. *Compiled* compares descriptors with the compiler's. What needs a Blackwell GPU says *not checked*:
 # **this kernel has not run on hardware**.
 #
-# The check is of the cells above: edit one, run it, and check again. *Model* checks the layouts; *product* follows the
-# kernel from A and B to each element of C.
+# The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
-from cookbook import lab
-
 lab.check_cells("blackwell/nvfp4_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time
 #
 # First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
+# recorded. Nothing has been timed so far: that takes a Blackwell GPU.
 
 # %% tags=["lab", "open"]
 lab.compare("blackwell/nvfp4_gemm", matmul, (4096, 4096, 4096))
 
-# %% [markdown] tags=["lab"]
-# Nothing has been timed: that takes a Blackwell GPU.
-
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
-
 Markdown(results_table("blackwell/nvfp4_gemm"))
 
 # %% [markdown] tags=["lab"]

@@ -1,13 +1,7 @@
 # ---
 # jupyter:
-#   jupytext:
-#     text_representation:
-#       extension: .py
-#       format_name: percent
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
+#   jupytext: {text_representation: {extension: .py, format_name: percent}}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
 #   cookbook:
 #     title: Dynamic tile scheduler with cluster launch control
 #     claim: >-
@@ -47,7 +41,7 @@ from collections import deque
 from collections.abc import Callable
 
 import cookbook
-from cookbook import draw
+from cookbook import draw, lab
 
 packaged = cookbook.load("blackwell/persistent_clc_gemm")
 
@@ -110,7 +104,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
 
-from cookbook.recipe.entry import Call, Gemm, compile_host, require
+from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host, require
 
 # %% [markdown]
 # ## The sizes
@@ -141,6 +135,9 @@ class Config:
     pairs_n: int = 1  # and across: they share A
     raster_group: int = 8  # swizzle size: pairs that run together cover this many rows of tiles
     answers: int = 1  # blocks that are asked for before they are needed; 0: none is, the schedule is static
+
+    def __post_init__(self):
+        check_epilogue("epi_buffers", self.epi_buffers, self.tile_n // self.epi_n)
 
     @property
     def cta_m(self) -> int:
@@ -810,7 +807,9 @@ def matmul(
 import numpy as np
 from IPython.display import Markdown
 
-from cookbook.publish.pages import table
+from cookbook.check import pipeline as interleavings
+from cookbook.check.pipeline.programs import host_arguments, of_cluster
+from cookbook.publish.pages import results_table, table
 
 PLACES, BLOCKS = 74, (8192 // CONFIG.tile_m) * (8192 // CONFIG.tile_n)
 rng = np.random.default_rng(0)
@@ -837,8 +836,7 @@ Markdown(table(["of the ideal, by these rules", *VARIANTS], rows))
 # %% [markdown] tags=["lab"]
 # Where all places are alike the dynamic schedule gains nothing: the last round is not full, and takes as long as a full
 # one. Where they differ, the free places do the work of the late ones. `two ahead` keeps for a slow place what a fast
-# one could have had. It is for short tiles, whose epilogue ends late in the next block, so that one answer comes too
-# late.
+# one could have had. It is for short tiles: where the epilogue ends late in the next block, one answer comes too late.
 #
 # ## The messages
 #
@@ -846,14 +844,9 @@ Markdown(table(["of the ideal, by these rules", *VARIANTS], rows))
 # each warp how often it waits for an answer's barrier, and how often it tells the first CTA that it has read one.
 
 # %% tags=["lab"]
-from cookbook.check import pipeline as interleavings
-from cookbook.check.pipeline.programs import host_arguments, of_cluster
-from cookbook.recipe import catalog
-
-module = catalog.load("blackwell/persistent_clc_gemm")
-trace = interleavings.trace_of(module, "sm_100a", cutlass.BFloat16, CONFIG)
+trace = interleavings.trace_of(packaged, "sm_100a", cutlass.BFloat16, CONFIG)
 problem = interleavings.Problem(3 * CONFIG.tile_m, CONFIG.tile_n, CONFIG.tile_k, CONFIG.cluster)
-programs = of_cluster(trace, host_arguments(module, CONFIG, problem)).warps
+programs = of_cluster(trace, host_arguments(packaged, CONFIG, problem)).warps
 asks = [e for e in programs[0, ASKING_WARP] if e.what == "load"]
 full = {barrier for e in asks for barrier in e.barriers}  # one in each CTA
 (empty,) = {e.barrier for e in programs[0, ASKING_WARP] if e.what == "wait" and e.barrier not in full}
@@ -882,26 +875,18 @@ Markdown(f"{len(asks)} requests, {readers} readers of each answer:\n\n" + table(
 # The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
-from cookbook import lab
-
 lab.check_cells("blackwell/persistent_clc_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time
 #
 # First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
+# recorded. Nothing has been timed so far: that takes a Blackwell GPU.
 
 # %% tags=["lab", "open"]
 lab.compare("blackwell/persistent_clc_gemm", matmul, (4096, 4096, 4096))
 
-# %% [markdown] tags=["lab"]
-# Nothing has been timed. The table is here once a Blackwell GPU has run
-# `cookbook bench blackwell/persistent_clc_gemm --record`.
-
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
-
 Markdown(results_table("blackwell/persistent_clc_gemm"))
 
 # %% [markdown] tags=["lab"]

@@ -1,13 +1,7 @@
 # ---
 # jupyter:
-#   jupytext:
-#     text_representation:
-#       extension: .py
-#       format_name: percent
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
+#   jupytext: {text_representation: {extension: .py, format_name: percent}}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
 #   cookbook:
 #     title: "Warp-specialized tcgen05: two accumulator stages"
 #     claim: >-
@@ -95,7 +89,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
 
-from cookbook.recipe.entry import Call, Gemm, compile_host, require
+from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host, require
 
 # %% [markdown]
 # ## The sizes
@@ -126,6 +120,9 @@ class Config:
     epi_n: int = 64  # columns of an epilogue subtile of C: 128 bytes, and as many registers a thread
     epi_buffers: int = 2  # epilogue subtiles of C on their way out
     raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
+
+    def __post_init__(self):
+        check_epilogue("epi_buffers", self.epi_buffers, self.tile_n // self.epi_n)
 
     @property
     def threads(self) -> int:

@@ -1,13 +1,7 @@
 # ---
 # jupyter:
-#   jupytext:
-#     text_representation:
-#       extension: .py
-#       format_name: percent
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
+#   jupytext: {text_representation: {extension: .py, format_name: percent}}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
 #   cookbook:
 #     title: "Two-CTA MMA: tcgen05 with cta_group::2"
 #     claim: >-
@@ -53,7 +47,7 @@
 
 # %% tags=["lab"]
 import cookbook
-from cookbook import draw
+from cookbook import draw, lab
 
 packaged = cookbook.load("blackwell/two_cta_gemm")
 pairs = {name: (c.pairs_m, c.pairs_n) for name, c in packaged.VARIANTS.items()}
@@ -83,7 +77,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
 
-from cookbook.recipe.entry import Call, Gemm, compile_host, require
+from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host, require
 
 # %% [markdown]
 # ## The sizes
@@ -118,6 +112,9 @@ class Config:
     pairs_m: int = 1  # pairs of a cluster down C: they share B
     pairs_n: int = 1  # and across: they share A
     raster_group: int = 8  # swizzle size: pairs that run together cover this many rows of tiles
+
+    def __post_init__(self):
+        check_epilogue("epi_buffers", self.epi_buffers, self.tile_n // self.epi_n)
 
     @property
     def cta_m(self) -> int:
@@ -169,7 +166,7 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import table
+from cookbook.publish.pages import results_table, table
 
 LIMIT = 227 * 1024  # bytes of shared memory that a CTA may use
 ALONE = (CONFIG.cta_m + CONFIG.tile_n) * CONFIG.tile_k * 2  # of A and B for the same part of C, by one CTA
@@ -873,8 +870,6 @@ for name, case in cases.items():
 # kernel from A and B to each element of C.
 
 # %% tags=["lab"]
-from cookbook import lab
-
 lab.check_cells("blackwell/two_cta_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
@@ -891,8 +886,6 @@ lab.compare("blackwell/two_cta_gemm", matmul, (4096, 4096, 4096))
 # `cookbook bench blackwell/two_cta_gemm --record`, the table is here.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
-
 Markdown(results_table("blackwell/two_cta_gemm"))
 
 # %% [markdown] tags=["lab"]

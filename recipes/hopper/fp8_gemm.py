@@ -1,13 +1,7 @@
 # ---
 # jupyter:
-#   jupytext:
-#     text_representation:
-#       extension: .py
-#       format_name: percent
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
+#   jupytext: {text_representation: {extension: .py, format_name: percent}}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
 #   cookbook:
 #     title: FP8 operands with row-wise scales
 #     claim: >-
@@ -71,7 +65,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 
-from cookbook.recipe.entry import DTYPES, Call, RowScaledGemm, compile_host, remap_table, require
+from cookbook.recipe.entry import DTYPES, Call, RowScaledGemm, check_epilogue, compile_host, remap_table, require
 
 # %% [markdown]
 # ## The sizes
@@ -106,9 +100,7 @@ class Config:
     registers: tuple[int, int] = (24, 240)  # of a producer's thread and of a consumer's
 
     def __post_init__(self):
-        if self.subtiles % self.epi_stages:
-            needed = f"a divisor of the {self.subtiles} subtiles: a work tile begins with the stage written longest ago"
-            raise ValueError(f"epi_stages: got {self.epi_stages}; needed {needed}")
+        check_epilogue("epi_stages", self.epi_stages, self.subtiles)
 
     @property
     def cluster(self) -> int:
@@ -835,19 +827,17 @@ def matmul(
 # bfloat16 (rounding alone: 1.7e-3; squares add up):
 
 # %% tags=["lab"]
-import math
-
 from IPython.display import Markdown
 
 from cookbook.model.fp8_sums import predicted_error
-from cookbook.publish.pages import table
+from cookbook.publish.pages import results_table, table
 
 ROUNDING = 1.66e-3  # of C to bfloat16
 
 
 def in_words(error: float) -> str:
     """The error of the sum, and of C."""
-    return f"{error:.1e} ({math.hypot(error, ROUNDING):.1e})"
+    return f"{error:.1e} ({(error**2 + ROUNDING**2) ** 0.5:.1e})"
 
 
 modes = {"fast": None, "promoted": 128, "promoted, every 2": 256}
@@ -860,30 +850,22 @@ Markdown(table(["K", *modes], rows))
 #
 # A test measures it, too: `tests/gpu/test_fp8_gemm.py` takes the error of float16 results on a GPU, and demands that it
 # is within a tenth of what the model says.
-
-# %% [markdown] tags=["lab"]
+#
 # ## Check
 
 # %% tags=["lab"]
-from cookbook import lab
-
 lab.check_cells("hopper/fp8_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time
 #
 # First the `matmul` of the cells above, next to `torch._scaled_mm`: run and timed where there is a GPU for it, else as
-# recorded.
+# recorded. Then all peers in one run: `torch._scaled_mm` with row-wise scales, with `use_fast_accum` and without.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/fp8_gemm", matmul, (8192, 8192, 8192))
 
-# %% [markdown] tags=["lab"]
-# Peers: `torch._scaled_mm` with row-wise scales, with `use_fast_accum` and without, interleaved with ours in one run.
-
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
-
 Markdown(results_table("hopper/fp8_gemm"))
 
 # %% [markdown] tags=["lab"]

@@ -1,13 +1,7 @@
 # ---
 # jupyter:
-#   jupytext:
-#     text_representation:
-#       extension: .py
-#       format_name: percent
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
+#   jupytext: {text_representation: {extension: .py, format_name: percent}}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
 #   cookbook:
 #     title: Operand majors with WGMMA
 #     claim: >-
@@ -77,7 +71,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 
-from cookbook.recipe.entry import Call, Gemm, compile_host, either_major, remap_table, require
+from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host, either_major, remap_table, require
 
 # %% [markdown]
 # ## The sizes, and the majors
@@ -110,6 +104,7 @@ class Config:
     b_major: str = "k"  # "k" or "n": the index along which B is contiguous
 
     def __post_init__(self):
+        check_epilogue("epi_stages", self.epi_stages, self.subtiles)
         if self.cluster_m > 1 and self.cluster_n > 1:
             got = f"{self.cluster_m} x {self.cluster_n}"
             raise ValueError(f"cluster_m x cluster_n: got {got}; needed 1 in one of them: a cluster shares one operand")
@@ -815,10 +810,14 @@ def matmul(
 # MN-major it is 16 lines further.
 
 # %% tags=["lab"]
+import numpy as np
 from IPython.display import Markdown
 
-from cookbook.model import operand_descriptors
-from cookbook.publish.pages import table
+from cookbook.model import SharedMemory, from_float32, operand_descriptors, tma_load
+from cookbook.model import wgmma as modelled_wgmma
+from cookbook.model.wgmma import d_coords
+from cookbook.publish.choices import choices_table
+from cookbook.publish.pages import beside_tn, results_table, table
 
 rows = []
 for variant, letters in [("128x256", letters) for letters in majors.MAJORS] + [("256x160", "nt")]:
@@ -835,12 +834,6 @@ Markdown(table(["kernel", "descriptor of A", "descriptor of B"], rows, right=3))
 # right bit and with the other. The second product is that of the *transposed* tile: lines taken for rows.
 
 # %% tags=["lab"]
-import numpy as np
-
-from cookbook.model import SharedMemory, from_float32, tma_load
-from cookbook.model import wgmma as modelled_wgmma
-from cookbook.model.wgmma import d_coords
-
 rng = np.random.default_rng(0)
 a, b = rng.integers(-8, 9, (64, 64)).astype(np.float32), rng.integers(-8, 9, (64, 16)).astype(np.float32)
 smem = SharedMemory(16384)
@@ -849,7 +842,6 @@ tma_load(smem, 8192, from_float32(np.ascontiguousarray(b.T), "bfloat16"), (0, 0)
 m_major = evaluate(tile_in_order, (1, 0, 2), 64, 64, element_bits=16)
 k_major = evaluate(lambda: cute.tile_to_shape(smem_atom(BF16, 64), (16, 64, 1), order=(0, 1, 2)), element_bits=16)
 left, right = operand_descriptors(m_major, 64, 0, "MN")[0], operand_descriptors(k_major, 16, 8192, "K")[0]
-
 coords = d_coords(16)
 for bit in ("MN", "K"):
     found = np.zeros((64, 16), np.float32)
@@ -864,8 +856,6 @@ for bit in ("MN", "K"):
 # Every level for each of the majors and every variant. The check is of the cells above: edit one, and check again.
 
 # %% tags=["lab"]
-from cookbook import lab
-
 lab.check_cells("hopper/majors_gemm", shapes=[(200, 328, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
@@ -882,8 +872,6 @@ lab.compare("hopper/majors_gemm", matmul, (4096, 4096, 4096))
 # without an argument: whatever the heuristics chose.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
-
 Markdown(results_table("hopper/majors_gemm"))
 
 # %% [markdown] tags=["lab"]
@@ -891,16 +879,12 @@ Markdown(results_table("hopper/majors_gemm"))
 # copies. So each should be as fast as its own `tn`; here against that, and against `torch.matmul` on such operands:
 
 # %% tags=["lab"]
-from cookbook.publish.pages import beside_tn
-
 Markdown(beside_tn("hopper/majors_gemm"))
 
 # %% [markdown] tags=["lab"]
 # The heuristics know nothing of majors. The three cheapest variants, relative to the best, predicted and measured:
 
 # %% tags=["lab"]
-from cookbook.publish.choices import choices_table
-
 Markdown(choices_table("hopper/majors_gemm", sms=132))
 
 # %% [markdown] tags=["lab"]

@@ -1,13 +1,7 @@
 # ---
 # jupyter:
-#   jupytext:
-#     text_representation:
-#       extension: .py
-#       format_name: percent
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
+#   jupytext: {text_representation: {extension: .py, format_name: percent}}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
 #   cookbook:
 #     title: An overlapped epilogue
 #     claim: >-
@@ -68,7 +62,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 
-from cookbook.recipe.entry import Call, Gemm, compile_host, require
+from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host, require
 
 # %% [markdown]
 # ## The variants
@@ -100,6 +94,7 @@ class Config:
     consumer_registers: int = 240
 
     def __post_init__(self):
+        check_epilogue("epi_stages", self.epi_stages, self.subtiles)
         if self.cluster_m > 1 and self.cluster_n > 1:
             got = f"{self.cluster_m} x {self.cluster_n}"
             raise ValueError(f"cluster_m x cluster_n: got {got}; needed 1 in one of them: a cluster shares one operand")
@@ -685,7 +680,7 @@ from IPython.display import Markdown
 
 import cookbook
 from cookbook.check import compiled
-from cookbook.publish.pages import table
+from cookbook.publish.pages import results_table, table
 
 
 def counts(module, config) -> list[str]:
@@ -838,8 +833,6 @@ Markdown(table(["variant, against its epilogue after the tile", *(f"K = {k}" for
 # kernel from A and B to each element of C.
 
 # %% tags=["lab"]
-from cookbook import lab
-
 lab.check_cells("hopper/overlapped_epilogue_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
@@ -855,8 +848,6 @@ lab.compare("hopper/overlapped_epilogue_gemm", matmul, (8192, 8192, 1024))
 # All variants and their peers, interleaved in one run on one GPU; "ours" is the default, called without an argument.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
-
 Markdown(results_table("hopper/overlapped_epilogue_gemm"))
 
 # %% [markdown] tags=["lab"]

@@ -1,13 +1,7 @@
 # ---
 # jupyter:
-#   jupytext:
-#     text_representation:
-#       extension: .py
-#       format_name: percent
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
+#   jupytext: {text_representation: {extension: .py, format_name: percent}}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
 #   cookbook:
 #     title: Persistent CTAs
 #     claim: >-
@@ -20,8 +14,7 @@
 #     runs_on: sm_90
 #     dtypes: [bfloat16, float16]
 #     path: tma, multicast -> swizzled shared memory -> wgmma -> stmatrix -> swizzled boxes -> tma
-#     instructions:
-#       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
+#     instructions: [UTMALDG.2D, HGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
 #     baselines: [one tile a CTA]
 #     bench_shapes: [[4096, 4096, 4096], [8192, 8192, 8192]]
 #     sources:
@@ -64,7 +57,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 
-from cookbook.recipe.entry import Call, Gemm, compile_host, require
+from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host, require
 
 # %% [markdown]
 # ## The sizes
@@ -96,6 +89,9 @@ class Config:
     raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
     persistent: bool = True  # a CTA computes tile after tile
     serpentine: bool = False  # every other of them backwards along K
+
+    def __post_init__(self):
+        check_epilogue("epi_buffers", self.epi_buffers, self.tile_n // self.epi_n)
 
     @property
     def cluster(self) -> int:
@@ -656,9 +652,13 @@ def matmul(
 # has. What counts is how full the last wave is. Sometimes fewer CTAs would need no more tile iterations:
 
 # %% tags=["lab"]
+import numpy as np
 from IPython.display import Markdown
 
-from cookbook.publish.pages import table
+from cookbook.check.layout import copy_wavefronts
+from cookbook.measure import records
+from cookbook.model import SharedMemory, tma_store
+from cookbook.publish.pages import results_table, table
 
 SMS = 132  # of an H200
 
@@ -688,8 +688,6 @@ Markdown(table(["C", "tiles", f"tile iterations with {SMS} CTAs", "SMs busy", "C
 # from this recipe's own layouts. A new CTA finds its stages empty; a persistent one finds them full.
 
 # %% tags=["lab"]
-from cookbook.check.layout import copy_wavefronts
-
 TENSOR_RATE, LATENCY = 2048, 800  # multiply-adds of an SM in a clock (NVIDIA H100 white paper); clocks
 K_TILE = CONFIG.tile_m * CONFIG.tile_n * CONFIG.tile_k // TENSOR_RATE
 PIECES = (CONFIG.tile_m // 64) * (CONFIG.tile_n // CONFIG.epi_n)
@@ -743,11 +741,8 @@ ks = (512, 1024, 2048, 4096, 8192)
 rows = [["8192 x 8192 x K", *(f"{predicted_gain(8192, 8192, k):.3f}x" for k in ks)]]
 Markdown(table(["predicted", *(f"K = {k}" for k in ks)], rows))
 
-# %% [markdown] tags=["lab"]
-# The largest of these products is the one that the ladder at the beginning of this track shows:
-
 # %% tags=["lab", "gains"]
-{"hopper/persistent_gemm": round(predicted_gain(8192, 8192, 8192), 3)}
+{"hopper/persistent_gemm": round(predicted_gain(8192, 8192, 8192), 3)}  # as the ladder of this track shows it
 
 # %% [markdown] tags=["lab"]
 # This leaves out what it takes to start a CTA: to set up barriers, meet the cluster, fetch the descriptors. So the
@@ -818,12 +813,8 @@ Markdown(table(["read from memory, predicted", *(f"cache of {size / 1e6:.0f} MB"
 # of one warpgroup on the modelled instructions. TMA reads a buffer only some subtiles *later*, as it may: four times
 # without the wait, and then with it.
 
+
 # %% tags=["lab"]
-import numpy as np
-
-from cookbook.model import SharedMemory, tma_store
-
-
 def epilogue_of(late: int, waits: bool) -> np.ndarray:
     """64 x 256 of C, of which subtile i is full of i, and TMA reads it `late` subtiles after it was asked to."""
     smem, out = SharedMemory(layouts.c.size_bytes), np.zeros((64, CONFIG.tile_n), np.uint16)
@@ -852,35 +843,26 @@ for late, waits in ((0, False), (1, False), (2, False), (3, False), (3, True)):
 # Every level looks at every variant. The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
-from cookbook import lab
-
 lab.check_cells("hopper/persistent_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
 # ## Time
 #
 # First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
-# recorded.
+# recorded. Then all variants and their peers, interleaved in one run; "ours" is the default, `persistent`.
 
 # %% tags=["lab", "open"]
 lab.compare("hopper/persistent_gemm", matmul, (4096, 4096, 4096))
 
-# %% [markdown] tags=["lab"]
-# All variants and their peers, interleaved in one run on one GPU; "ours" is `persistent`, called without an argument.
-
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
-
 Markdown(results_table("hopper/persistent_gemm"))
 
 # %% [markdown] tags=["lab"]
 # The gain over one tile a CTA, predicted and measured. "Ours" and `persistent` above are *the same kernel*, timed twice
 # in the same rounds: what lies between them is the spread, in the last column. A gain that is not larger is none.
 
+
 # %% tags=["lab"]
-from cookbook.measure import records
-
-
 def gains() -> str:
     """For every current record: how many times as fast as `one tile a CTA` each variant was."""
     rows = []

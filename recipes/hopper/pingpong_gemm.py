@@ -1,13 +1,7 @@
 # ---
 # jupyter:
-#   jupytext:
-#     text_representation:
-#       extension: .py
-#       format_name: percent
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
+#   jupytext: {text_representation: {extension: .py, format_name: percent}}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
 #   cookbook:
 #     title: Ping-pong
 #     claim: >-
@@ -62,7 +56,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 
-from cookbook.recipe.entry import Call, Gemm, compile_host, require
+from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host, require
 
 # %% [markdown]
 # ## The sizes
@@ -98,6 +92,9 @@ class Config:
     raster_group: int = 16  # swizzle size: CTAs that run together cover this many rows of tiles
     pingpong: bool = True  # a warpgroup has a tile of its own; False: both share one
     pdl: bool = True  # this kernel's launch may overlap the end of the one before, and the next one's the end of this
+
+    def __post_init__(self):
+        check_epilogue("epi_buffers", self.epi_buffers, self.tile_m // 64 // self.sharing * (self.tile_n // self.epi_n))
 
     @property
     def cluster(self) -> int:
@@ -767,7 +764,7 @@ for k_tiles in (4, 8, 16):
 from IPython.display import Markdown
 
 from cookbook.measure import records
-from cookbook.publish.pages import table
+from cookbook.publish.pages import results_table, table
 
 KS = (512, 1024, 2048, 8192)
 
@@ -810,8 +807,6 @@ Markdown(
 # The check is of the cells above: edit one, run it, and check again.
 
 # %% tags=["lab"]
-from cookbook import lab
-
 lab.check_cells("hopper/pingpong_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
@@ -828,8 +823,6 @@ lab.compare("hopper/pingpong_gemm", matmul, (8192, 8192, 1024))
 # Launches follow one another without a gap, as in a model's forward pass: that is where PDL has something to hide.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
-
 Markdown(results_table("hopper/pingpong_gemm"))
 
 # %% [markdown] tags=["lab"]

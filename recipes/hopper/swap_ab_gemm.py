@@ -1,13 +1,7 @@
 # ---
 # jupyter:
-#   jupytext:
-#     text_representation:
-#       extension: .py
-#       format_name: percent
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
+#   jupytext: {text_representation: {extension: .py, format_name: percent}}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
 #   cookbook:
 #     title: Swap A/B
 #     claim: >-
@@ -75,7 +69,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 
-from cookbook.recipe.entry import Call, Gemm, compile_host, require
+from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host, require
 
 # %% [markdown]
 # ## The variants
@@ -114,6 +108,7 @@ class Config:
     consumer_registers: int = 240
 
     def __post_init__(self):
+        check_epilogue("epi_stages", self.epi_stages, self.subtiles)
         if self.cluster_m > 1 and self.cluster_n > 1:
             got = f"{self.cluster_m} x {self.cluster_n}"
             raise ValueError(f"cluster_m x cluster_n: got {got}; needed 1 in one of them: a cluster shares one operand")

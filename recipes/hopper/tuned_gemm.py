@@ -1,13 +1,7 @@
 # ---
 # jupyter:
-#   jupytext:
-#     text_representation:
-#       extension: .py
-#       format_name: percent
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
+#   jupytext: {text_representation: {extension: .py, format_name: percent}}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
 #   cookbook:
 #     title: "The tuned GEMM: heuristics over every schedule"
 #     claim: >-
@@ -65,7 +59,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 
-from cookbook.recipe.entry import Call, Gemm, compile_host, remap_table, require
+from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host, remap_table, require
 
 # %% [markdown]
 # ## The variants
@@ -102,6 +96,7 @@ class Config:
     consumer_registers: int = 240
 
     def __post_init__(self):
+        check_epilogue("epi_stages", self.epi_stages, self.subtiles)
         if self.cluster_m > 1 and self.cluster_n > 1:
             got = f"{self.cluster_m} x {self.cluster_n}"
             raise ValueError(f"cluster_m x cluster_n: got {got}; needed 1 in one of them: a cluster shares one operand")
@@ -266,7 +261,8 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 # %% tags=["lab"]
 from IPython.display import Markdown
 
-from cookbook.publish.pages import table
+from cookbook.publish.choices import choices_table, fit_table
+from cookbook.publish.pages import limits_table, results_table, table
 
 rows = []
 for name, c in VARIANTS.items():
@@ -842,8 +838,6 @@ def matmul(
 # The check is of the cells above, in every variant: edit one, run it, and check again.
 
 # %% tags=["lab"]
-from cookbook import lab
-
 lab.check_cells("hopper/tuned_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
 
 # %% [markdown] tags=["lab"]
@@ -859,8 +853,6 @@ lab.compare("hopper/tuned_gemm", matmul, (4096, 4096, 4096))
 # "Ours" is `matmul` without an argument, in one run with each variant, called by name.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import results_table
-
 Markdown(results_table("hopper/tuned_gemm"))
 
 # %% [markdown] tags=["lab"]
@@ -871,8 +863,6 @@ Markdown(results_table("hopper/tuned_gemm"))
 # times of the chosen kernel, as "ours" and by name.
 
 # %% tags=["lab"]
-from cookbook.publish.choices import choices_table, fit_table
-
 Markdown(choices_table("hopper/tuned_gemm", sms=132))
 
 # %% [markdown] tags=["lab"]
@@ -894,8 +884,6 @@ Markdown(fit_table("hopper/tuned_gemm", sms=132))
 # the loading warps, which mostly wait.
 
 # %% tags=["lab"]
-from cookbook.publish.pages import limits_table
-
 Markdown(limits_table("hopper/tuned_gemm"))
 
 # %% [markdown] tags=["lab"]

@@ -17,13 +17,13 @@ compile_once = cache(compiling.compile_recipe)  # as no test changes what it get
 
 
 def cases() -> Iterator[object]:
-    """All there are: (name, target, dtype, majors). A recipe's dtypes and its majors are each quick once, with targets
-    that change from recipe to recipe. The other combinations are slow."""
+    """All there are: (name, target, dtype, majors). Each of a recipe's majors is quick once, with a dtype and a target
+    that change from recipe to recipe. The other combinations are slow: dtypes differ in the multiplication alone."""
     for number, recipe in enumerate(GEMMS):
         targets, dtypes, majors = recipe.targets, recipe.dtypes, recipe.majors
         quick = {
-            (targets[(number + i) % len(targets)], dtypes[i % len(dtypes)], majors[i % len(majors)])
-            for i in range(max(len(dtypes), len(majors)))
+            (targets[(number + i) % len(targets)], dtypes[(number + i) % len(dtypes)], each)
+            for i, each in enumerate(majors)
         }
         for case in product(targets, dtypes, majors):
             yield pytest.param(recipe.name, *case, marks=() if case in quick else pytest.mark.slow)
@@ -145,7 +145,7 @@ def test_several_configurations_together_are_what_each_is_alone():
     """The machine code goes through the disassembler in one piece: what is whose is told by its address."""
     name = "foundations/matrix_transpose"
     configs = catalog.load(name).configs_for("sm_90a", compiling.cutlass_dtype("bfloat16"))
-    together = compiling.compile_recipes(name, "sm_90a", "bfloat16", configs.values())
+    together = compiling.compile_modules(catalog.load(name), name, "sm_90a", "bfloat16", configs.values())
     assert together[0].sass_counts != together[3].sass_counts != together[4].sass_counts
     for config, compiled in zip(configs.values(), together, strict=True):
         alone = compile_once(name, "sm_90a", "bfloat16", config=config)

@@ -32,6 +32,11 @@ def files(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def of_broken(files):
+    return checking.check(subjects.load_file(files / "broken.py"), **FEW)
+
+
 def test_a_copy_is_the_recipes_code_and_an_edited_one_says_what_differs(files):
     assert subjects.of_file(files / "my_gemm.py").said == f"my_gemm.py: the code of {NAME}"
     broken = subjects.of_file(files / "broken.py")
@@ -48,11 +53,9 @@ def test_comments_docstrings_and_new_names_are_no_difference(files):
     assert subjects.of_file(files / "remarks.py").differing == ()
 
 
-def test_check_takes_a_module_and_looks_at_it(files):
-    module = subjects.load_file(files / "broken.py")
-    report = checking.check(module, **FEW)
-    by_level = {level.level: level for level in report.levels}
-    assert not report.ok and report.checked.startswith("broken.py: smem_atom differs")
+def test_check_takes_a_module_and_looks_at_it(of_broken):
+    by_level = {level.level: level for level in of_broken.levels}
+    assert not of_broken.ok and of_broken.checked.startswith("broken.py: smem_atom differs")
     assert "s2r_a.wavefronts: 128 ldmatrix take 32 wavefronts each (ideal 4)" in by_level["layout"].reason
     assert {by_level[level].status for level in ("ran", "timed", "counted", "sanitized")} == {"not checked"}
     assert "no record" in by_level["ran"].reason
@@ -84,12 +87,17 @@ def test_what_is_no_subject_is_named(what, recipe, error, says):
         checking.check(what, recipe=recipe)
 
 
-def test_the_command_line_checks_a_file(files, monkeypatch):
+def test_the_command_line_checks_a_file(files, of_broken, monkeypatch):
+    def known(plans, *how):
+        assert [plan.recipe.said for plan in plans] == [of_broken.checked]
+        return [of_broken]
+
     few = ["--shape", "72,40,136", "--dtype", "f16", "--target", "sm_80"]
     done = CliRunner().invoke(cli.app, ["check", str(files / "my_gemm.py"), *few])
     assert (
         done.exit_code == 0 and f"my_gemm.py: the code of {NAME}: all that could be checked here holds" in done.stdout
     )
+    monkeypatch.setattr(workers, "check", known)
     done = CliRunner().invoke(cli.app, ["check", str(files / "broken.py"), *few])
     assert done.exit_code == 1 and f"broken.py: smem_atom differs from {NAME}: all" in done.stdout
     done = CliRunner().invoke(cli.app, ["check", str(files / "bare.py")])

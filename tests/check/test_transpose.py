@@ -333,7 +333,7 @@ def test_the_barrier_of_tma_is_used_only_after_all_threads_know_of_it(module, dt
 def test_the_other_order_of_tiles_is_another_kernel_and_no_variant(module):
     (name, other), ours = *module.beside("sm_90a", cutlass.Float32).items(), config_of(module, "vectorised")
     assert name not in module.VARIANTS and other == replace(ours, by_rows=True) != ours
-    by_columns, by_rows = compiled.compile_recipes(NAME, "sm_90a", "float32", (ours, other))
+    by_columns, by_rows = compiled.compile_modules(catalog.load(NAME), NAME, "sm_90a", "float32", (ours, other))
     assert by_rows.sass != by_columns.sass and by_rows.spills == 0
     for needed in module.INSTRUCTIONS["vectorised"]:
         assert by_rows.count(needed) == by_columns.count(needed)

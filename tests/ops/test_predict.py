@@ -101,8 +101,8 @@ def test_an_explanation_in_words():
     text = str(found)
     assert text.startswith("512 x 4096 x 4097, bfloat16, on sm_90, 132 SMs: hopper/majors_gemm, ")
     assert "a is copied first: K = 4097, rows 8194 bytes apart" in text and "majors: tt" in text
-    after = found.options[1]
-    said = f"predicted {found.predicted_us:.1f} us; the next, {after.recipe}, {after.us:.1f} us with a copy"
+    best, after, *_ = found.options
+    said = f"predicted {best.us:.1f} us; the next, {after.recipe}, {after.us:.1f} us with a copy"
     assert found.reason == said
     assert "nothing is copied" in str(ops.explain((512, 4096), (4096, 4096)))
     only = ops.explain((64, 64), (64, 64), gpu=choice.Gpu((8, 9), 142))

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,10 @@ from cookbook.recipe import catalog, copy, entry
 NAMES = [r.name for r in catalog.recipes()]
 ENTRY = Path(entry.__file__)
 GEMMS = [r.name for r in catalog.recipes() if r.kind == "gemm"]
+copied_source = cache(catalog.standalone_source)
 
-# Runs beside the copied files: dtypes, then FILE=TARGET,TARGET of each. It calls what a stranger would.
+# Runs beside the copied files: how many of them to compile (the others are traced only: nothing is missing in them),
+# dtypes, then FILE=TARGET,TARGET of each. It calls what a stranger would.
 STRANGER = """\
 import importlib
 import sys
@@ -36,15 +39,17 @@ else:
 
 import cutlass
 import torch
+from cutlass.cutlass_dsl import CuTeDSL
 
-for argument in sys.argv[2:]:
+for number, argument in enumerate(sys.argv[3:]):
+    CuTeDSL._get_dsl().envar.dryrun = number >= int(sys.argv[1])
     name, targets = argument.split("=")
     copied = importlib.import_module(name)
     for target in targets.split(","):
-        for dtype in sys.argv[1].split(","):
+        for dtype in sys.argv[2].split(","):
             copied.compile_for(target, getattr(cutlass, dtype))
             print(name, target, dtype, flush=True)
-    if torch.cuda.is_available():
+    if torch.cuda.is_available() and number < int(sys.argv[1]):
         a, b = torch.randn(200, 64).cuda().half(), torch.randn(333, 64).cuda().half().T
         try:
             c = copied.matmul(a, b)
@@ -58,7 +63,8 @@ for argument in sys.argv[2:]:
 
 
 def compiled_by_a_stranger(names: list[str], folder: Path, most: int | None, dtypes: tuple[str, ...]) -> None:
-    """Copies of recipes side by side, compiled in one process for `most` targets each; None: for all."""
+    """Copies of recipes side by side, compiled in one process for all targets; with `most`, the first copy is compiled
+    and the others are traced, for so many targets each."""
     wanted = {name.replace("/", "_"): catalog.find(name).targets[:most] for name in names}
     for name, file in zip(names, wanted, strict=True):
         (folder / f"{file}.py").write_text(catalog.standalone_source(name, file))
@@ -66,6 +72,7 @@ def compiled_by_a_stranger(names: list[str], folder: Path, most: int | None, dty
     run = [
         sys.executable,
         "stranger.py",
+        str(1 if most else len(names)),
         ",".join(dtypes),
         *(f"{file}={','.join(targets)}" for file, targets in wanted.items()),
     ]
@@ -88,7 +95,7 @@ def test_a_copied_recipe_compiles_for_every_target_and_dtype(name, tmp_path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_copied_recipe_imports_torch_and_cutlass_alone(name):
-    tree = ast.parse(catalog.standalone_source(name))
+    tree = ast.parse(copied_source(name))
     imported = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -110,6 +117,7 @@ def test_a_copied_recipe_says_where_it_is_from_and_how_to_call_it(name):
     assert not re.search(r"\.ipynb|\]\([^)]*\.(md|py|html)|https?://|\bthis page|[Nn]otebook|recipe page", source)
 
 
+@cache
 def statements(source: str) -> list[str]:
     """What a text defines and does at its top level, imports and docstring left out."""
     dropped = (ast.Import, ast.ImportFrom)
@@ -121,7 +129,7 @@ def statements(source: str) -> list[str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_copied_recipe_is_the_recipe_and_what_it_uses_of_the_host_side(name):
     """Each statement of the recipe, in order and unchanged; the others are statements of entry.py, in its order."""
-    copied = statements(catalog.standalone_source(name))
+    copied = statements(copied_source(name))
     own = statements(catalog.without_lab(catalog.find(name).file.read_text(encoding="utf-8")))
     shared = [each for each in copied if each not in own]
     assert [each for each in copied if each in own] == own
@@ -132,8 +140,16 @@ def test_a_copied_recipe_is_the_recipe_and_what_it_uses_of_the_host_side(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_names_of_the_host_side_are_not_the_recipes(name):
     """Nor is anything defined twice in a copied file."""
-    defined = [node.name for node in ast.parse(catalog.standalone_source(name)).body if hasattr(node, "name")]
+    defined = [node.name for node in ast.parse(copied_source(name)).body if hasattr(node, "name")]
     assert len(defined) == len(set(defined))
+
+
+def test_what_a_class_checks_when_it_is_made_stands_before_it():
+    """A configuration is made while the file is imported; the rest of the host side stands where a GEMM is made."""
+    config = "class Config:\n    def __post_init__(self):\n        check_epilogue('n', 1, 1)"
+    text = copy.alone(["from cookbook.recipe.entry import check_epilogue, kind", config, "KIND = kind(None)"])
+    places = [text.index(part) for part in ("def require", "def check_epilogue", "class Config", "def kind", "KIND =")]
+    assert places == sorted(places)
 
 
 def test_another_import_of_cookbook_cannot_be_copied():

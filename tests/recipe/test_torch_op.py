@@ -83,7 +83,7 @@ torch.testing.assert_close(got, x.grad, rtol=2e-2, atol=2e-2)
 torch.testing.assert_close(of_weight, weight.grad, rtol=2e-2, atol=2e-2)
 print("right")
 """
-NAMES = ["ampere/tuned_gemm", "hopper/tuned_gemm", "hopper/majors_gemm"]
+NAMES = ["ampere/tuned_gemm", "hopper/majors_gemm", pytest.param("hopper/tuned_gemm", marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("name", NAMES)

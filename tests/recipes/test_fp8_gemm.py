@@ -49,7 +49,7 @@ def test_the_swizzle_is_the_same_in_bytes_and_another_in_elements(module):
 
 
 def test_epilogue_stages_must_divide_the_subtiles(module):
-    with pytest.raises(ValueError, match=r"epi_stages: got 2; needed a divisor of the 3 subtiles"):
+    with pytest.raises(ValueError, match=r"epi_stages: got 2; needed a divisor of 3, the subtiles of a tile"):
         module.Config(tile_n=192, epi_stages=2)
 
 

@@ -195,7 +195,9 @@ def test_only_kernels_without_a_table_let_the_next_one_in(name):
     """And nothing but the table, which no kernel writes, is read before the previous kernel has ended."""
     module, access = catalog.load(name), re.compile(r"\b(cp\.async\.bulk\.tensor|ld\.global|st\.global)")
     configs = [dataclasses.replace(module.CONFIG, gpc_aware=gpc_aware) for gpc_aware in (True, False)]
-    for config, each in zip(configs, compiled.compile_recipes(name, "sm_90a", "bfloat16", configs), strict=True):
+    for config, each in zip(
+        configs, compiled.compile_modules(catalog.load(name), name, "sm_90a", "bfloat16", configs), strict=True
+    ):
         waits = [found.start() for found in re.finditer(r"griddepcontrol\.wait", each.ptx)]
         early = [found[1] for found in access.finditer(each.ptx) if found.start() < min(waits)]
         assert early == ["ld.global"] * config.gpc_aware

@@ -31,7 +31,7 @@ OVERLAPPED, SWAP_AB = "hopper/overlapped_epilogue_gemm", "hopper/swap_ab_gemm"
 def ptx():
     """PTX by variant."""
     module = catalog.load(PINGPONG)
-    found = compiling.compile_recipes(PINGPONG, "sm_90a", "bfloat16", module.VARIANTS.values())
+    found = compiling.compile_modules(module, PINGPONG, "sm_90a", "bfloat16", module.VARIANTS.values())
     return {variant: compiled.ptx for variant, compiled in zip(module.VARIANTS, found, strict=True)}
 
 
@@ -94,7 +94,7 @@ def test_no_kernel_spills_and_each_has_the_bits_of_its_majors(which, dtype, some
     module = catalog.load(MAJORS)
     configs = [majors.configured(config, which) for config in module.VARIANTS.values()][some]
     try:
-        found = compiling.compile_recipes(MAJORS, "sm_90a", dtype, configs)
+        found = compiling.compile_modules(catalog.load(MAJORS), MAJORS, "sm_90a", dtype, configs)
     except compiling.NoDisassembler as missing:
         pytest.skip(str(missing))
     for one in found:
@@ -222,7 +222,7 @@ def test_only_variants_that_swap_a_and_b_transpose_what_they_store(every):
     variants = catalog.load(TUNED).VARIANTS.values()
     some = variants if every else {config.swap_ab: config for config in variants}.values()  # one of each kind
     try:
-        found = compiling.compile_recipes(TUNED, "sm_90a", "bfloat16", some)
+        found = compiling.compile_modules(catalog.load(TUNED), TUNED, "sm_90a", "bfloat16", some)
     except compiling.NoDisassembler as missing:
         pytest.skip(str(missing))
     for config, compiled in zip(some, found, strict=True):

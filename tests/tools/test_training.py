@@ -14,9 +14,9 @@ SMALL = training.Sizes(layers=2, width=32, heads=4, tokens=16, length=12, batch=
 
 def test_both_learn_the_same(monkeypatch):
     compiled = pretend(monkeypatch)
-    torchs = training.train(SMALL, 40, False, device="cpu")
+    torchs = training.train(SMALL, 20, False, device="cpu")
     assert not compiled and not launching.PLANS
-    ours = training.train(SMALL, 40, True, device="cpu")
+    ours = training.train(SMALL, 20, True, device="cpu")
     assert compiled and len(launching.PLANS) > 4
     assert torchs["loss"][0] == pytest.approx(ours["loss"][0], rel=1e-2)
     assert ours["loss"][-1] < ours["loss"][0] - 0.1

@@ -11,6 +11,8 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +58,9 @@ def setup(settings: Path | None = None) -> str:
 def from_recipe(name: str, settings: Path | None = None) -> Any:
     """The recipe as a notebook (an nbformat NotebookNode) that has not been executed: lab cells included, and before
     them the cell that gets the package; `settings` as of `setup`."""
-    import jupytext
     from nbformat.v4 import new_code_cell
 
-    recipe = catalog.find(name)
-    notebook = jupytext.read(recipe.file, fmt="py:percent")
+    notebook = deepcopy(_parsed(catalog.find(name).file.read_text(encoding="utf-8")))
     described = notebook.metadata.get("cookbook", {})
     notebook.metadata = {"cookbook": described, "kernelspec": _KERNEL, "language_info": {"name": "python"}}
     notebook.cells.insert(0, new_code_cell(setup(settings), metadata={"tags": ["lab", SETUP]}))
@@ -69,6 +69,14 @@ def from_recipe(name: str, settings: Path | None = None) -> Any:
         cell["id"] = f"cell-{number:03d}"
         cell.metadata = {"tags": list(cell.metadata["tags"])} if cell.metadata.get("tags") else {}
     return notebook
+
+
+@lru_cache(maxsize=128)
+def _parsed(text: str) -> Any:
+    """A recipe's text as a notebook: a page asks for it several times, and jupytext takes a tenth of a second."""
+    import jupytext
+
+    return jupytext.reads(text, fmt="py:percent")
 
 
 @contextmanager
@@ -175,15 +183,21 @@ def read(name: str, root: Path | None = None) -> Any:
     Raises:
         OutOfStep: says what differs.
     """
-    import nbformat
-
     path = notebook_path(name, root)
     if not path.exists():
         raise OutOfStep(f"{path}: missing; run `make notebooks`")
-    notebook = nbformat.read(path, as_version=4)
+    notebook = deepcopy(_committed(path.read_text(encoding="utf-8")))
     if problem := difference(notebook, from_recipe(name)):
         raise OutOfStep(f"{path}: {problem}; run `make notebooks`")
     return notebook
+
+
+@lru_cache(maxsize=128)
+def _committed(text: str) -> Any:
+    """A notebook file's text as a notebook, validated: as of `_parsed`."""
+    import nbformat
+
+    return nbformat.reads(text, as_version=4)
 
 
 def difference(notebook: Any, fresh: Any) -> str:

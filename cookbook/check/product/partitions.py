@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from cookbook.check.pipeline import shapes
-from cookbook.check.pipeline.interpreter import Atom
 from cookbook.check.pipeline.reading import Operation
 from cookbook.check.pipeline.shapes import CannotFollow, Lay
 from cookbook.check.product.follower import LANES, Fault, Follower, follows
@@ -410,7 +409,3 @@ def _make_fragment(f: Follower, op: Operation, args: list[Any]) -> Any:
     if not isinstance(source, View) or source.pointer.space != "smem":
         raise CannotFollow(f"a fragment of type {op.result_types[0]}")
     return View(source.pointer, layout, 128, source.swizzle, tile=source, kind=source.kind)
-
-
-def is_tiled(atom: Any) -> bool:
-    return isinstance(atom, Atom) and "tiled_copy" in atom.type

@@ -38,7 +38,7 @@ def looked_at(name=NAME, which="tn", dtype="bfloat16", **changes):
 
 @pytest.mark.parametrize(
     ("shape", "dtype"),
-    [((128, 256, 64), "float16"), ((8, 8, 8), "bfloat16"), ((264, 264, 328), "bfloat16"), ((200, 336, 136), "float16")],
+    [((128, 256, 64), "float16"), ((8, 8, 8), "bfloat16"), ((136, 264, 328), "bfloat16"), ((200, 336, 136), "float16")],
 )
 @pytest.mark.parametrize(("name", "which"), CASES)
 def test_equals_torch_on_integers(name, which, shape, dtype):
