@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cookbook.cli import exercise, layouts, new, operator
+from cookbook.cli import exercise, layouts, new, operator, ship
 from cookbook.cli.console import say as _say
 from cookbook.cli.console import show as _print
 from cookbook.cli.console import show_json as _print_json
@@ -608,6 +608,7 @@ def doctor(as_json: Json = False) -> None:
 layouts.attach(app)
 new.attach(app)
 exercise.attach(app)
+ship.attach(app)
 
 
 # --- shared -------------------------------------------------------------------------------------------------

@@ -7,11 +7,14 @@ measurements and of other recipes, which are not in the file, so none of it is c
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 SHARED = ("cookbook.recipe.entry", "cookbook.recipe.operator")  # a later one uses what is before it
+_CUTE = ("cutlass", "cuda")  # whose types a host side may name in annotations alone
+_INTEGERS = re.compile(r"\bcutlass\.U?Int\d+\b")
 _WIDTH = 120  # columns of a line of code
 
 
@@ -48,15 +51,40 @@ def host_side(cells: Iterable[str]) -> tuple[str, int]:
     return _shared(cells, [node for cell in cells for node in ast.parse(cell).body if isinstance(node, _IMPORTS)])
 
 
+def host_alone(cells: Iterable[str], name: str, instead: str) -> str:
+    """What defines `name` in a recipe, without CuTe: of its cells, of SHARED modules, and of the text `instead`.
+
+    instead: definitions that take the place of those of the same names.
+
+    Raises:
+        ValueError: `name` uses CuTe.
+    """
+    texts = [instead, _sources(), *(cell.strip("\n") for cell in cells)]
+    nodes = [node for text in texts for node in ast.parse(text).body if isinstance(node, _IMPORTS)]
+    of_cute = [node for node in nodes if _module_root(node) in _CUTE]
+    pieces = [(node, _INTEGERS.sub("int", text)) for text in texts for node, text in _definitions(text)]
+    body = "\n\n\n".join(_joined(_needed([name], pieces[::-1])[::-1]))
+    used = _used(ast.parse(body))
+    heavy = sorted({(each.asname or each.name).split(".")[0] for node in of_cute for each in node.names} & used)
+    if heavy:
+        raise ValueError(f"name: got a host side that uses {', '.join(heavy)}; needed one without CuTe")
+    return f"{_imports([node for node in nodes if node not in of_cute], used)}\n\n\n{body}\n"
+
+
 def _shared(code: list[str], imports: Iterable[ast.Import | ast.ImportFrom]) -> tuple[str, int]:
     """What `host_side` returns, of texts and the imports that they rely on."""
     wanted = [alias.name for node in imports if _module_of(node) in SHARED for alias in node.names]
-    return ("\n\n\n".join(_joined(_needed(wanted))), _place(code, wanted)) if wanted else ("", 0)
+    shared = _joined(_needed(wanted, list(_definitions(_sources()))))
+    return ("\n\n\n".join(shared), _place(code, wanted)) if wanted else ("", 0)
 
 
 def _sources() -> str:
     files = (Path(__file__).with_name(name.rpartition(".")[2] + ".py") for name in SHARED)
     return "\n\n\n".join(file.read_text(encoding="utf-8") for file in files)
+
+
+def _module_root(node: ast.Import | ast.ImportFrom) -> str:
+    return (_module_of(node) or node.names[0].name).split(".")[0]
 
 
 def _module_of(node: ast.AST) -> str:
@@ -88,9 +116,13 @@ def _without_imports(cell: str) -> str:
     return "\n".join(lines).strip("\n")
 
 
-def _needed(names: Iterable[str]) -> list[tuple[ast.stmt, str]]:
-    """The statements of SHARED modules that define `names`, and what these use, in the order of the file."""
-    pieces = [(node, text) for node, text in _pieces(_sources()) if not isinstance(node, (*_IMPORTS, ast.Expr))]
+def _definitions(source: str) -> Iterator[tuple[ast.stmt, str]]:
+    """`_pieces` that are neither imports nor texts."""
+    return (each for each in _pieces(source) if not isinstance(each[0], (*_IMPORTS, ast.Expr)))
+
+
+def _needed(names: Iterable[str], pieces: list[tuple[ast.stmt, str]]) -> list[tuple[ast.stmt, str]]:
+    """The statements among `pieces` that define `names`, and what these use; the last one that defines a name."""
     where = {name: number for number, (node, _) in enumerate(pieces) for name in _defined(node)}
     found: set[int] = set()
     more = {where[name] for name in names}

@@ -1,0 +1,161 @@
+"""How long a fresh process takes to its first product: compiled, from the disk cache, from a built library.
+
+    python tools/first_product.py                      # builds the library first: needs a C compiler
+    python tools/first_product.py --built FOLDER       # a folder that `cookbook build` wrote on another machine
+    python tools/first_product.py --json first.json
+
+Each process imports torch, makes the operands on the GPU (the CUDA context is made then), imports what multiplies them,
+multiplies and waits. Times are in ms, after `import torch`: `operands` of the context and the operands, `import`,
+`first` of the first product, `second` of one more. The product is compared with float64. `torch` is torch.matmul.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+NAME, DTYPE = "hopper/tuned_gemm", "bfloat16"
+STEPS = ("operands", "import", "first", "second")
+BAR_MS = 100  # of `import` and `first` together, from a built library
+WAYS = ("torch", "built", "cached", "compiled")
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def matmul_of(way: str, name: str, built: str) -> Any:
+    """The function that multiplies, imported now."""
+    if way == "torch":
+        import torch
+
+        return torch.matmul
+    if way == "built":
+        sys.path.insert(0, built)
+        return __import__(name.rpartition("/")[2]).matmul
+    import cookbook
+
+    return cookbook.load(name).matmul
+
+
+def one(way: str, name: str, built: str, shape: tuple[int, int, int]) -> dict[str, Any]:
+    """The times of this process, which is to have imported nothing yet."""
+    begun = time.perf_counter()
+    import torch
+
+    clock, (m, n, k) = [time.perf_counter()], shape
+    dtype = getattr(torch, DTYPE)
+    a, b = (torch.randn(rows, k, device="cuda", dtype=dtype) for rows in (m, n))
+    torch.cuda.synchronize()
+    clock.append(time.perf_counter())
+    matmul = matmul_of(way, name, built)
+    clock.append(time.perf_counter())
+    for _ in range(2):
+        c = matmul(a, b.T)
+        torch.cuda.synchronize()
+        clock.append(time.perf_counter())
+    exact = a.double() @ b.double().T
+    errors = [float((x.double() - exact).abs().max()) for x in (c, torch.matmul(a, b.T))]
+    return {
+        "way": way,
+        "ms": {step: 1000 * (end - start) for step, start, end in zip(STEPS, clock, clock[1:], strict=False)},
+        "import_torch_ms": 1000 * (clock[0] - begun),
+        "right": errors[0] <= 2 * errors[1],
+        "error_and_torchs": errors,
+        "cutlass_imported": "cutlass" in sys.modules,
+    }
+
+
+def process(way: str, given: argparse.Namespace, built: str, cache: str) -> dict[str, Any]:
+    """`one` in a fresh process."""
+    settings = {"COOKBOOK_CACHE": cache, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, str(Path(__file__).resolve()), "--way", way, "--built", built, "--recipe", given.recipe]
+    command += ["--shape", *map(str, given.shape)]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | settings, timeout=120, check=False)
+    if done.returncode:
+        raise SystemExit(f"{way}: got exit status {done.returncode}; needed 0\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout)
+
+
+def variant_of(name: str, shape: tuple[int, int, int]) -> list[str]:
+    """What the recipe chooses on this GPU; none if it has no heuristics."""
+    import torch
+
+    import cookbook
+
+    module: Any = cookbook.load(name)
+    sms = torch.cuda.get_device_properties(0).multi_processor_count
+    return [module.choose(*shape, sms)] if hasattr(module, "choose") else []
+
+
+def build(name: str, shape: tuple[int, int, int], into: str) -> str:
+    """A library of the kernels for this shape."""
+    from cookbook.recipe import build, catalog
+
+    wanted = build.Wanted([DTYPE], (), variant_of(name, shape))
+    build.build(name, catalog.find(name).targets[0], Path(into), wanted)
+    return into
+
+
+def measure(given: argparse.Namespace) -> dict[str, Any]:
+    """All ways, interleaved."""
+    with tempfile.TemporaryDirectory(prefix="cookbook-") as temporary:
+        built = given.built or build(given.recipe, tuple(given.shape), f"{temporary}/built")
+        runs = [process("cached", given, built, f"{temporary}/cache") | {"way": "fills the cache"}]
+        for number in range(given.rounds):
+            for way in WAYS if number % 2 else WAYS[::-1]:
+                runs.append(process(way, given, built, "off" if way == "compiled" else f"{temporary}/cache"))
+                print(way, {step: round(ms, 1) for step, ms in runs[-1]["ms"].items()}, file=sys.stderr, flush=True)
+    return about(given) | {
+        "ms": {way: summary(runs, way) for way in WAYS},
+        "right": all(run["right"] for run in runs),
+        "runs": runs,
+    }
+
+
+def summary(runs: list[dict[str, Any]], way: str) -> dict[str, Any]:
+    """Median, least and most of each step, and of `import` and `first` together."""
+    found = [
+        run["ms"] | {"import + first": run["ms"]["import"] + run["ms"]["first"]} for run in runs if run["way"] == way
+    ]
+    steps = {step: [each[step] for each in found] for step in found[0]}
+    return {step: [round(f(all_ms), 2) for f in (statistics.median, min, max)] for step, all_ms in steps.items()}
+
+
+def about(given: argparse.Namespace) -> dict[str, Any]:
+    """Where and of what."""
+    import torch
+
+    from cookbook.measure import records
+
+    versions = records.versions()
+    return {"device": torch.cuda.get_device_name(), "recipe": given.recipe, "shape": given.shape, "versions": versions}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--recipe", default=NAME)
+    parser.add_argument("--shape", type=int, nargs=3, default=(4096, 4096, 4096), metavar=("M", "N", "K"))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--built", default="", metavar="FOLDER")
+    parser.add_argument("--json", default="", metavar="FILE")
+    parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)  # of a process that was started
+    given = parser.parse_args()
+    if given.way:
+        print(json.dumps(one(given.way, given.recipe, given.built, tuple(given.shape))))
+        return 0
+    found = measure(given)
+    text = json.dumps(found, indent=1)
+    Path(given.json).write_text(text + "\n", encoding="utf-8") if given.json else print(text)
+    served = found["ms"]["built"]["import + first"][0]
+    print(f"from a built library: {served} ms; the bar is {BAR_MS} ms", file=sys.stderr)
+    return int(not (found["right"] and served <= BAR_MS))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
