@@ -12,6 +12,8 @@ import sys
 import pytest
 from hypothesis import settings
 
+os.environ["COOKBOOK_CACHE"] = "off"  # no kernel of an earlier run, and none is left behind
+
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("dev", deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -64,7 +66,8 @@ def list_(as_json: Json = False) -> None:
     """The kernels on disk, with their sizes in bytes."""
     from cookbook.recipe import cache as disk
 
-    found, where = disk.entries(), disk.folder()
+    with _folder_of_ours():
+        found, where = disk.entries(), disk.folder()
     if as_json:
         kernels = [{"file": entry.path.name, "bytes": entry.size, **(entry.about or {})} for entry in found]
         show_json({"folder": where, "bytes": sum(entry.size for entry in found), "kernels": kernels})
@@ -81,12 +84,25 @@ def clear(as_json: Json = False) -> None:
     """Delete every kernel on disk. They are compiled again when they are needed."""
     from cookbook.recipe import cache as disk
 
-    found = disk.clear()
+    with _folder_of_ours():
+        found = disk.clear()
     size = sum(entry.size for entry in found)
     if as_json:
         show_json({"folder": disk.folder(), "bytes": size, "deleted": len(found)})
     else:
         say(f"deleted {_total(len(found), size)}")
+
+
+@contextmanager
+def _folder_of_ours() -> Iterator[None]:
+    from cookbook.recipe import cache as disk
+
+    try:
+        yield
+    except OSError as error:
+        raise typer.BadParameter(
+            f"{disk.SETTING}: got {disk.folder()}; needed a folder to read and write ({error})"
+        ) from None
 
 
 def _total(count: int, size: int) -> str:

@@ -16,13 +16,15 @@ import os
 import platform
 import re
 import tempfile
+import uuid
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-__all__ = ["SETTING", "Cached", "Entry", "clear", "entries", "folder", "serve"]
+__all__ = ["SETTING", "Cached", "Entry", "clear", "entries", "folder", "object_of", "serve", "symbol_of"]
 
 SETTING = "COOKBOOK_CACHE"
 TVM_FFI = "--enable-tvm-ffi"  # the one way of compiling that is kept: how `Gemm.plan` compiles
@@ -42,8 +44,12 @@ def folder() -> Path | None:
     setting = os.environ.get(SETTING, "")
     if setting == "off":
         return None
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(setting) if setting else Path(base) / "cute-cookbook"
+    if setting:
+        return Path(setting)
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cute-cookbook"
+    except RuntimeError:  # a user without a home
+        return None
 
 
 def entries() -> list[Entry]:
@@ -88,16 +94,19 @@ def symbol_of(about: dict[str, str]) -> str:
     return f"kernel_{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
 
-def _path(about: dict[str, str]) -> Path | None:
+def object_of(about: dict[str, str], compiled: Callable[[], bytes]) -> bytes:
+    """The object of what `about` says: the one on disk, or else what `compiled()` returns, which is then on disk."""
     where = folder()
-    return where / f"{symbol_of(about)}.kernel" if where else None
-
-
-def _of(path: Path, about: dict[str, str]) -> bytes | None:
-    """The object on disk, if there is one, and it is intact and of this."""
+    if where is None:
+        return compiled()
+    path = where / f"{symbol_of(about)}.kernel"
     content = _read(path)
-    found = _parsed(content) if content is not None else None
-    return found[1] if found and found[0] == about else None
+    kept = _parsed(content) if content is not None else None
+    if kept and kept[0] == about:
+        return kept[1]
+    made = compiled()
+    _write(path, made, about)
+    return made
 
 
 def _exported(compiled: Any, symbol: str) -> bytes:
@@ -109,13 +118,15 @@ def _exported(compiled: Any, symbol: str) -> bytes:
 
 def _write(path: Path, made: bytes, about: dict[str, str]) -> None:
     line = json.dumps(about | {"sha256": hashlib.sha256(made).hexdigest()})
+    half = path.with_suffix(f".kernel.{uuid.uuid4().hex}")  # of this process: nobody reads it before it is whole
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.name}.", delete=False) as file:
-            file.write(made + b"\n" + line.encode())
-        os.replace(file.name, path)
+        half.write_bytes(made + b"\n" + line.encode())
+        os.replace(half, path)
     except OSError as error:
         warnings.warn(f"{SETTING}: got {path.parent}; needed a folder to write to ({error})", stacklevel=2)
+        with suppress(OSError):
+            half.unlink()
 
 
 def load_object(made: bytes, symbol: str) -> Callable[..., None]:
@@ -151,14 +162,13 @@ class Cached:
         from cookbook.recipe.entry import COMPILING
 
         about = self.about(host, arch, pointers, constants)
-        path = _path(about) if self.as_loaded() else None
-        with COMPILING:  # the export is a part of compiling
-            kept = _of(path, about) if path else None
-            if kept is None:
-                kept = _exported(self.compile_host(host, arch, pointers, constants, options=options), symbol_of(about))
-                if path:
-                    _write(path, kept, about)
-        return symbol_of(about), kept
+
+        def compiled() -> bytes:
+            with COMPILING:  # the export is a part of compiling
+                made = self.compile_host(host, arch, pointers, constants, options=options)
+                return _exported(made, symbol_of(about))
+
+        return symbol_of(about), object_of(about, compiled) if self.as_loaded() else compiled()
 
     def as_loaded(self) -> bool:
         """Whether the text on disk is what makes the kernels of this module."""
@@ -168,7 +178,10 @@ class Cached:
             if name not in ("compile_host", "CALIBRATION")  # figures of the host side: no kernel reads them
         )
         settings = [name for name in os.environ if name.startswith("CUTE_DSL_") and name not in _HARMLESS]
-        return not (changed or settings) and self.source() == self.hash
+        try:
+            return not (changed or settings) and self.source() == self.hash
+        except OSError:  # the file is gone
+            return False
 
     def about(self, host: Any, arch: str, pointers: tuple, constants: tuple) -> dict[str, str]:
         """Everything that decides over a kernel's code, as text."""
