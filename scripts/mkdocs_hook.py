@@ -19,6 +19,7 @@ from tools import faults
 from tools.publish import (
     address,
     benchmarks,
+    first_product_table,
     glossary,
     home,
     ladders,
@@ -53,6 +54,7 @@ _MARKS = {
     "<!-- operator recipes -->": operator_tables.serving,
     "<!-- operator calls -->": operator_tables.calls,
     "<!-- operator regret -->": operator_tables.regret,
+    "<!-- first product -->": first_product_table.shown,
 }
 # Pages whose terms are not linked to the glossary.
 _OWN_WORDS = ("glossary.md", "api/", "architecture.md", "open.md", "playground/")

@@ -47,10 +47,8 @@ def build(
     options = {"arch": "--arch", "dtype": "--dtype", "major": "--major", "variant": "--variant", "name": "NAME"}
     wanted = building.Wanted([DTYPES.get(each, each) for each in dtypes or ()], majors or (), variants or ())
     with of_library(options):
-        kernels = building.kernels_of(recipe, arch, wanted)
-        say(f"{len(kernels)} kernels of {recipe.name} for {arch}")
         try:
-            made = building.build(recipe.name, arch, into, wanted, lambda text: say(f"  {text}"))
+            made = building.build(recipe.name, arch, into, wanted, say)
         except OSError as error:
             raise typer.BadParameter(f"-o: got {into}; needed a folder to write to ({error})") from None
     if as_json:
