@@ -180,6 +180,7 @@ def quick(monkeypatch, tmp_path):
     monkeypatch.setattr(calibration, "measure", lambda *a, **k: {"figures": {}, "changes": {}, "device": "x"})
     monkeypatch.setattr(build, "_compiled", lambda *a: ("kernel", b""))
     monkeypatch.setattr(build, "_linked", lambda *a: b"")
+    monkeypatch.setattr(build, "loader", lambda *a: "")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

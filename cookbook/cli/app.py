@@ -1,4 +1,4 @@
-"""The `cookbook` command: list, show, check, bench, limits, calibrate, copy, results, doctor; `layouts` adds more.
+"""The `cookbook` command: list, show, check, bench, limits, calibrate, copy, results, doctor; other files add more.
 
 Results go to stdout, progress and messages to stderr. Exit status: 0 when all that could be checked here
 holds, 1 when something does not, 2 when the command line is wrong.

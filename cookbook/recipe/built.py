@@ -51,14 +51,20 @@ def serves(arch: str, capability: tuple[int, int]) -> bool:
 def library() -> Any:
     """The functions by symbol. CuTe itself is not imported: of NVIDIA's packages the runtime library is enough.
 
-    Raises ImportError where a package is missing.
+    Raises ImportError where a package is missing, or of a version that lacks what the kernels call.
     """
+    file = LOADER.with_name(f"lib{LOADER.stem}.so")
     try:
         import tvm_ffi
     except ImportError:
         raise ImportError("tvm_ffi: got no such package; needed one: pip install apache-tvm-ffi") from None
     ctypes.CDLL(runtime_library(), ctypes.RTLD_GLOBAL)
-    return tvm_ffi.load_module(str(LOADER.with_name(f"lib{LOADER.stem}.so")))
+    try:
+        ctypes.CDLL(str(file))  # looks every symbol up; load_module would leave that to the first call
+    except OSError as error:
+        needed = f"the runtime library of CuTe DSL {signature()['dsl']}"
+        raise ImportError(f"{file.name}: got {error}; needed {needed}, with which it was built") from None
+    return tvm_ffi.load_module(str(file))
 
 
 def runtime_library() -> str:

@@ -249,6 +249,20 @@ def test_a_process_without_cute(folder, tmp_path):
 
 
 @needs_linker
+def test_another_runtime_library(folder, tmp_path):
+    """One that lacks what the kernels call is an error at once: at a call it would end the process."""
+    empty = tmp_path / "libcute_dsl_runtime.so"
+    linker = next(filter(shutil.which, ("cc", "gcc", "clang")))
+    subprocess.run([linker, "-shared", "-x", "c", os.devnull, "-o", str(empty)], check=True)
+    program = "import sys; sys.path.insert(0, sys.argv[1]); import tuned_gemm; tuned_gemm.library()"
+    command, environment = [sys.executable, "-c", program, str(folder)], os.environ | {"CUTE_DSL_LIBS": str(empty)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=120)
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith("ImportError: libtuned_gemm.so: got ") and "undefined symbol" in said
+    assert "needed the runtime library of CuTe DSL 4." in said
+
+
+@needs_linker
 def test_it_writes_over_nothing(folder):
     from typer.testing import CliRunner
 
