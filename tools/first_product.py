@@ -111,8 +111,9 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
         runs = [process("cached", given, built, f"{temporary}/cache") | {"way": "fills the cache"}]
         for number in range(given.rounds):
             for way in WAYS if number % 2 else WAYS[::-1]:
-                runs.append(process(way, given, built, "off" if way == "compiled" else f"{temporary}/cache"))
-                print(way, {step: round(ms, 1) for step, ms in runs[-1]["ms"].items()}, file=sys.stderr, flush=True)
+                run = process(way, given, built, "off" if way == "compiled" else f"{temporary}/cache")
+                print(way, {step: round(ms, 1) for step, ms in run["ms"].items()}, file=sys.stderr, flush=True)
+                runs.append(run)
     return about(given) | {
         "ms": {way: summary(runs, way) for way in WAYS},
         "right": all(run["right"] for run in runs),
@@ -156,7 +157,7 @@ def file_of(device: str) -> Path:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--recipe", default=NAME)
     parser.add_argument("--shape", type=int, nargs=3, default=(4096, 4096, 4096), metavar=("M", "N", "K"))
     parser.add_argument("--rounds", type=int, default=3)

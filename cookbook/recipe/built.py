@@ -42,7 +42,7 @@ def compile_for(arch: str, dtype: str, *which, options: str = "") -> Callable[..
 
 def serves(arch: str, capability: tuple[int, int]) -> bool:
     """Whether a GPU runs machine code of `arch`: "sm_80" also later minors, "sm_90a" compute capability 9.0 alone."""
-    major, minor, only = re.fullmatch(r"sm_(\d+)(\d)(a?)f?", arch).groups()
+    ((major, minor, only),) = re.findall(r"^sm_(\d+)(\d)(a?)f?$", arch)
     built = int(major), int(minor)
     return capability == built if only else capability[0] == built[0] and capability[1] >= built[1]
 

@@ -210,4 +210,4 @@ _HARMLESS = ("CUTE_DSL_LIBS", "CUTE_DSL_CACHE_DIR")
 def serve(module: ModuleType, recipe: str, source: Callable[[], str]) -> None:
     """Let the disk serve what a recipe's module compiles. source: a hash of the text that makes its kernels."""
     if hasattr(module, "compile_host"):
-        module.compile_host = Cached(module, recipe, source)
+        vars(module)["compile_host"] = Cached(module, recipe, source)
