@@ -55,6 +55,7 @@ _MARKS = {
     "<!-- operator calls -->": operator_tables.calls,
     "<!-- operator regret -->": operator_tables.regret,
     "<!-- first product -->": first_product_table.shown,
+    "<!-- operator training -->": operator_tables.training,
 }
 # Pages whose terms are not linked to the glossary.
 _OWN_WORDS = ("glossary.md", "api/", "architecture.md", "open.md", "playground/")
