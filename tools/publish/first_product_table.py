@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import statistics
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +31,15 @@ def shown(root: Path | None = None) -> str:
 
 def _of_device(found: dict[str, Any]) -> str:
     steps = {"import": "import", "first": "first product", "import + first": "together", "second": "second product"}
-    rows = [[said, *(_ms(found["ms"][way][step]) for step in steps)] for way, said in WAYS.items()]
-    context = found["ms"]["torch"]["operands"][0]
+    ways = {way: said for way, said in WAYS.items() if way in found["ms"]}
+    counts = Counter(run["way"] for run in found["runs"])
+    rows = [[said, str(counts[way]), *(_ms(found["ms"][way][step]) for step in steps)] for way, said in ways.items()]
+    context = statistics.median(run["ms"]["operands"] for run in found["runs"])
     m, n, k = found["shape"]
     return (
-        table(["ms after the operands are there", *steps.values()], rows)
+        table(["ms after the operands are there", "processes", *steps.values()], rows)
         + f"\n\n{found['recipe']}, {m} x {n} x {k}, {found['dtype']}, on an {found['device']}, {found['date']}; the "
-        f"median of {len(found['runs']) // len(WAYS)} processes (least to most). The CUDA context and the operands "
-        f"take {context:.0f} ms before that."
+        f"median of the processes (least to most). The CUDA context and the operands take {context:.0f} ms before that."
     )
 
 
