@@ -19,6 +19,7 @@ from tools import faults
 from tools.publish import (
     address,
     benchmarks,
+    first_product_table,
     glossary,
     home,
     host_tables,
@@ -55,6 +56,7 @@ _MARKS = {
     "<!-- operator recipes -->": operator_tables.serving,
     "<!-- operator calls -->": operator_tables.calls,
     "<!-- operator regret -->": operator_tables.regret,
+    "<!-- first product -->": first_product_table.shown,
     "<!-- operator training -->": operator_tables.training,
     **host_tables.MARKS,
     **shape_tables.MARKS,

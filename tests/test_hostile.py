@@ -26,7 +26,7 @@ from typer.testing import CliRunner
 from cookbook import cli
 from cookbook.check import workers
 from cookbook.measure import bench, calibration, limits
-from cookbook.recipe import new
+from cookbook.recipe import build, new
 
 ROOT = Path(__file__).parent.parent
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -87,6 +87,9 @@ VALID = {  # a valid call of every command
     "limits": (NAME,),
     "calibrate": ("hopper/tuned_gemm",),
     "copy": (NAME, "{folder}/kernel.py"),
+    "build": (NAME, "--arch", "sm_80", "-o", "{folder}/kernels", "--dtype", "bf16", "--force"),
+    "cache list": (),
+    "cache clear": (),
     "new": ("hopper/my_gemm",),
     "exercise": ("primer/composed_layouts",),
     "results": (),
@@ -124,6 +127,7 @@ OF_RECIPES = (
     "limits",
     "calibrate",
     "copy",
+    "build",
     "new",
     "results",
     "doctor",
@@ -178,6 +182,9 @@ def quick(monkeypatch, tmp_path):
     monkeypatch.setattr(bench, "bench", lambda *a, **k: [])
     monkeypatch.setattr(limits, "measure", lambda *a, **k: {})
     monkeypatch.setattr(calibration, "measure", lambda *a, **k: {"figures": {}, "changes": {}, "device": "x"})
+    monkeypatch.setattr(build, "_compiled", lambda *a: ("kernel", b""))
+    monkeypatch.setattr(build, "_linked", lambda *a: b"")
+    monkeypatch.setattr(build, "loader", lambda *a: "")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -1,4 +1,4 @@
-"""The `cookbook` command: list, show, check, bench, limits, calibrate, copy, results, doctor; `layouts` adds more.
+"""The `cookbook` command: list, show, check, bench, limits, calibrate, copy, results, doctor; other files add more.
 
 Results go to stdout, progress and messages to stderr. Exit status: 0 when all that could be checked here
 holds, 1 when something does not, 2 when the command line is wrong.
@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cookbook.cli import exercise, layouts, new, operator
+from cookbook.cli import exercise, layouts, new, operator, ship
 from cookbook.cli.console import say as _say
 from cookbook.cli.console import show as _print
 from cookbook.cli.console import show_json as _print_json
@@ -608,6 +608,7 @@ def doctor(as_json: Json = False) -> None:
 layouts.attach(app)
 new.attach(app)
 exercise.attach(app)
+ship.attach(app)
 
 
 # --- shared -------------------------------------------------------------------------------------------------

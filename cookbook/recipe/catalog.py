@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import hashlib
 import importlib.machinery
 import importlib.util
 import re
@@ -17,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from cookbook.recipe import copy, figures, formats
+from cookbook.recipe import cache, copy, figures, formats
 from cookbook.recipe import majors as operand_majors
 
 TRACKS = ("primer", "foundations", "ampere", "hopper", "blackwell")
@@ -355,6 +356,13 @@ class _RecipeLoader(importlib.machinery.SourceFileLoader):
         return compile(without_lab(bytes(data).decode("utf-8")), path, "exec", dont_inherit=True)
 
 
+def source_hash(recipe: Recipe) -> str:
+    """A hash of the text that makes a recipe's kernels: its cells, without the lab's, and what compiles them."""
+    shared = Path(__file__).with_name("entry.py").read_text(encoding="utf-8")
+    text = "\n".join([*module_code(recipe.file.read_text(encoding="utf-8")), shared])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def load(name: str, root: Path | None = None) -> ModuleType:
     """The recipe's module, executed once without its lab cells and kept in `sys.modules`.
 
@@ -373,6 +381,7 @@ def load(name: str, root: Path | None = None) -> ModuleType:
     sys.modules[module_name] = module  # before execution: dataclasses look their module up by name
     try:
         loader.exec_module(module)
+        cache.serve(module, recipe.name, lambda: source_hash(recipe))
         if recipe.fitted or recipe.measured_by:
             figures.use(recipe.name, module)
     except BaseException:

@@ -7,12 +7,15 @@ measurements and of other recipes, which are not in the file, so none of it is c
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
 SHARED = ("cookbook.recipe.entry", "cookbook.recipe.operator")  # a later one uses what is before it
+_CUTE = ("cutlass", "cuda")  # whose types a host side may name in annotations alone
+_INTEGERS = re.compile(r"\bcutlass\.U?Int\d+\b")
 _WIDTH = 120  # columns of a line of code
 
 
@@ -51,13 +54,34 @@ def host_side(cells: Iterable[str]) -> tuple[str, int]:
     return ("\n\n\n".join(text for _, text in found), found[-1][0]) if found else ("", 0)
 
 
+def host_alone(cells: Iterable[str], name: str, instead: str) -> str:
+    """What defines `name` in a recipe, without CuTe: of its cells, of SHARED modules, and of the text `instead`.
+
+    instead: definitions that take the place of those of the same names.
+
+    Raises:
+        ValueError: `name` uses CuTe.
+    """
+    texts = [instead, _sources(), *(cell.strip("\n") for cell in cells)]
+    nodes = [node for text in texts for node in ast.parse(text).body if isinstance(node, _IMPORTS)]
+    of_cute = [node for node in nodes if _module_root(node) in _CUTE]
+    pieces = [(node, _INTEGERS.sub("int", text), names) for each in texts for node, text, names in _statements(each)]
+    body = "\n\n\n".join(_joined(_needed([name], pieces[::-1])[::-1]))
+    used = _used(ast.parse(body))
+    heavy = sorted({(each.asname or each.name).split(".")[0] for node in of_cute for each in node.names} & used)
+    if heavy:
+        raise ValueError(f"name: got a host side that uses {', '.join(heavy)}; needed one without CuTe")
+    return f"{_imports([node for node in nodes if node not in of_cute], used)}\n\n\n{body}\n"
+
+
 def _shared(code: list[str], imports: Iterable[ast.Import | ast.ImportFrom]) -> list[tuple[int, str]]:
     """The code of SHARED modules that texts and their imports use, in parts, each with the number of the text before
     which it goes: what a class checks when it is made, before that class; the rest where it is first needed."""
     wanted = {alias.name for node in imports if _module_of(node) in SHARED for alias in node.names}
     checks = [(number, names) for number, text in enumerate(code) if (names := _in_checks(ast.parse(text)) & wanted)]
-    early = _needed(set().union(*(names for _, names in checks)))
-    rest = [piece for piece in _needed(wanted) if piece not in early]
+    shared = _statements(_sources())
+    early = _needed(set().union(*(names for _, names in checks)), shared)
+    rest = [piece for piece in _needed(wanted, shared) if piece not in early]
     parts = [(checks[0][0], early)] if checks else []
     parts += [(_place(code, wanted), rest)] if rest else []
     return [(place, "\n\n\n".join(_joined(pieces))) for place, pieces in parts]
@@ -66,6 +90,10 @@ def _shared(code: list[str], imports: Iterable[ast.Import | ast.ImportFrom]) -> 
 def _sources() -> str:
     files = (Path(__file__).with_name(name.rpartition(".")[2] + ".py") for name in SHARED)
     return "\n\n\n".join(file.read_text(encoding="utf-8") for file in files)
+
+
+def _module_root(node: ast.Import | ast.ImportFrom) -> str:
+    return (_module_of(node) or node.names[0].name).split(".")[0]
 
 
 def _module_of(node: ast.AST) -> str:
@@ -97,16 +125,15 @@ def _without_imports(cell: str) -> str:
     return "\n".join(lines).strip("\n")
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=64)
 def _statements(source: str) -> list[tuple[ast.stmt, str, set[str]]]:
-    """The statements of SHARED modules but for imports, each with its text and the names that it uses: read once."""
+    """The statements of a module but for imports, each with its text and the names that it uses: read once."""
     pieces = [(node, text) for node, text in _pieces(source) if not isinstance(node, (*_IMPORTS, ast.Expr))]
     return [(node, text, _used(node)) for node, text in pieces]
 
 
-def _needed(names: Iterable[str]) -> list[tuple[ast.stmt, str]]:
-    """The statements of SHARED modules that define `names`, and what these use, in the order of the file."""
-    pieces = _statements(_sources())
+def _needed(names: Iterable[str], pieces: list[tuple[ast.stmt, str, set[str]]]) -> list[tuple[ast.stmt, str]]:
+    """The statements among `pieces` that define `names`, and what these use; the last one that defines a name."""
     where = {name: number for number, (node, *_) in enumerate(pieces) for name in _defined(node)}
     found: set[int] = set()
     more = {where[name] for name in names}

@@ -1,0 +1,115 @@
+"""The commands that keep compiled kernels: `cookbook build` for another process, `cookbook cache` for this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cookbook.cli.console import say, show, show_json
+from cookbook.cli.usage import of_library
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
+
+DTYPES = {"bf16": "bfloat16", "f16": "float16", "fp16": "float16"}
+
+cache = typer.Typer(no_args_is_help=True, help="Kernels that were compiled before: the disk cache.")
+
+
+def build(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A GEMM, such as hopper/tuned_gemm.")],
+    arch: Annotated[str, typer.Option("--arch", metavar="ARCH", help="What it compiles for: sm_90a, ...")],
+    into: Annotated[Path, typer.Option("-o", "--into", metavar="DIR", help="The folder to write to.")],
+    dtypes: Annotated[
+        list[str] | None, typer.Option("--dtype", metavar="DTYPE", help="bf16 or f16; else both. Repeatable.")
+    ] = None,
+    majors: Annotated[
+        list[str] | None, typer.Option("--major", metavar="MAJORS", help="tn, nt, ...; else all. Repeatable.")
+    ] = None,
+    variants: Annotated[
+        list[str] | None, typer.Option("--variant", metavar="NAME", help="Of the recipe's; else all. Repeatable.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over files that exist.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Compile a GEMM once, with no GPU: a library, a loader that needs no CuTe, and a signature."""
+    from cookbook.recipe import build as building
+    from cookbook.recipe import catalog
+
+    recipe = catalog.find(name)
+    files = building.files_of(recipe, into)
+    there = next((file for file in files if file.exists()), None)
+    if there and not force:
+        raise typer.BadParameter(f"-o: got {into}, which has {there.name}; needed another folder, or --force")
+    options = {"arch": "--arch", "dtype": "--dtype", "major": "--major", "variant": "--variant", "name": "NAME"}
+    wanted = building.Wanted([DTYPES.get(each, each) for each in dtypes or ()], majors or (), variants or ())
+    with of_library(options):
+        try:
+            made = building.build(recipe.name, arch, into, wanted, say)
+        except OSError as error:
+            raise typer.BadParameter(f"-o: got {into}; needed a folder to write to ({error})") from None
+    if as_json:
+        show_json(made._asdict())
+        return
+    for file in files:
+        show(f"{file}  {file.stat().st_size:,} bytes")
+    say(f"call it: from {made.loader.stem} import matmul; it needs torch, apache-tvm-ffi and CuTe's runtime library")
+
+
+@cache.command("list", epilog="Example: cookbook cache list --json")
+def list_(as_json: Json = False) -> None:
+    """The kernels on disk, with their sizes in bytes."""
+    from cookbook.recipe import cache as disk
+
+    with _folder_of_ours():
+        found, where = disk.entries(), disk.folder()
+    if as_json:
+        kernels = [{"file": entry.path.name, "bytes": entry.size, **(entry.about or {})} for entry in found]
+        show_json({"folder": where, "bytes": sum(entry.size for entry in found), "kernels": kernels})
+        return
+    for entry in found:
+        about = entry.about
+        said = f"{about['recipe']}  {about['arch']}  {about['configuration']}" if about else "damaged: it is not used"
+        show(f"{entry.size:>9,}  {said}")
+    say(_total(len(found), sum(entry.size for entry in found)) if where else f"none: {disk.SETTING}=off")
+
+
+@cache.command("clear", epilog="Example: cookbook cache clear")
+def clear(as_json: Json = False) -> None:
+    """Delete every kernel on disk. They are compiled again when they are needed."""
+    from cookbook.recipe import cache as disk
+
+    with _folder_of_ours():
+        found = disk.clear()
+    size = sum(entry.size for entry in found)
+    if as_json:
+        show_json({"folder": disk.folder(), "bytes": size, "deleted": len(found)})
+    else:
+        say(f"deleted {_total(len(found), size)}")
+
+
+@contextmanager
+def _folder_of_ours() -> Iterator[None]:
+    from cookbook.recipe import cache as disk
+
+    try:
+        yield
+    except OSError as error:
+        raise typer.BadParameter(
+            f"{disk.SETTING}: got {disk.folder()}; needed a folder to read and write ({error})"
+        ) from None
+
+
+def _total(count: int, size: int) -> str:
+    from cookbook.recipe import cache as disk
+
+    return f"{count} kernel{'s' * (count != 1)}, {size:,} bytes, in {disk.folder()}"
+
+
+def attach(app: typer.Typer) -> None:
+    """Puts the commands under `app`."""
+    app.command(epilog="Example: cookbook build hopper/tuned_gemm --arch sm_90a --dtype bf16 -o kernels")(build)
+    app.add_typer(cache, name="cache")
