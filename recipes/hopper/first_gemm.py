@@ -472,8 +472,7 @@ Markdown(table(["clocks", *steps], [list(row) for row in zip(labels, *columns, s
 # ## What each next step buys
 #
 # [Swizzle modes](swizzle_modes_gemm.ipynb) measures the swizzle alone. [A GEMM with TMA and
-# WGMMA](tma_wgmma_gemm.ipynb) is the last column, with a warp that does nothing but ask TMA. Its gain over this page,
-# for [the ladder](../../docs/benchmarks.md#step-by-step) of the track:
+# WGMMA](tma_wgmma_gemm.ipynb) is the last column, with a warp that does nothing but ask TMA. Its gain over this page:
 
 # %% tags=["lab", "gains"]
 {NEXT: round(rate["4 stages, 128 x 256"] / rate["this page"], 2)}
@@ -482,12 +481,10 @@ Markdown(table(["clocks", *steps], [list(row) for row in zip(labels, *columns, s
 # ## Time
 #
 # The `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as recorded.
+# Then this kernel and its peers, timed in one run on a GPU.
 
 # %% tags=["lab"]
 lab.compare("hopper/first_gemm", matmul, (4096, 4096, 4096))
-
-# %% [markdown] tags=["lab"]
-# This kernel and its peers, timed in one run on a GPU:
 
 # %% tags=["lab"]
 Markdown(results_table("hopper/first_gemm"))
