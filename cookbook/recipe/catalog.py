@@ -9,6 +9,7 @@ import ast
 import difflib
 import importlib.machinery
 import importlib.util
+import linecache
 import re
 import sys
 from dataclasses import dataclass, field, fields
@@ -352,7 +353,12 @@ class _RecipeLoader(importlib.machinery.SourceFileLoader):
         return self.source_to_code(self.get_data(self.path), self.path)
 
     def source_to_code(self, data: Any, path: Any, **_: Any) -> Any:
-        return compile(without_lab(bytes(data).decode("utf-8")), path, "exec", dont_inherit=True)
+        source = without_lab(bytes(data).decode("utf-8"))
+        # CuTe DSL 4.7 and earlier run each import in a module's text, as `linecache` has it, when they trace a function
+        # of it: that text must not have the lab's. But a script that loads itself needs its own lab cells.
+        if str(path) != getattr(sys.modules.get("__main__"), "__file__", None):
+            linecache.cache[str(path)] = len(source), None, source.splitlines(True), str(path)  # never read anew
+        return compile(source, path, "exec", dont_inherit=True)
 
 
 def load(name: str, root: Path | None = None) -> ModuleType:
