@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from cookbook.recipe import copy, figures, formats
+from cookbook.recipe import copy, figures, formats, versions
 from cookbook.recipe import majors as operand_majors
 
 TRACKS = ("primer", "foundations", "ampere", "hopper", "blackwell")
@@ -366,8 +366,10 @@ def load(name: str, root: Path | None = None) -> ModuleType:
 
     Raises:
         UnknownRecipe: there is no such recipe.
+        ImportError: the CuTe DSL that is installed is too old for it.
     """
     recipe = find(name, root)
+    versions.check(recipe.name)
     module_name = "cookbook_recipe_" + re.sub(r"\W", "_", recipe.name)
     loaded = sys.modules.get(module_name)
     if loaded is not None and loaded.__file__ == str(recipe.file):
@@ -438,7 +440,8 @@ def standalone_source(name: str, module: str | None = None, root: Path | None = 
         function, call, where = usage_of(recipe)
         usage = f"#\n#     from {module or recipe.file.stem} import {function}\n#     {call}    # {where}\n"
     needs = "" if recipe.runs_on == ANYWHERE else f", and a GPU of {recipe.needs_gpu} to run"
-    packages = "torch and nvidia-cutlass-dsl" if TVM_FFI not in body else "torch, apache-tvm-ffi and nvidia-cutlass-dsl"
+    others = "torch, apache-tvm-ffi" if TVM_FFI in body else "torch"
+    packages = f"{others} and {versions.DSL}>={versions.OLDEST}"
     said = {"title": recipe.title, "version": __version__, "name": recipe.name, "usage": usage}
     return f"{_HEADER.format(packages=packages, needs=needs, **said)}\n{body}"
 
