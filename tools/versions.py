@@ -6,8 +6,9 @@
 
 Each version gets an environment in a temporary folder, which pip fills from the package index: its wheels alone, before
 the packages of this environment, or for another Python all that the cookbook needs. There every recipe is loaded, the
-facts of a study are computed, and each kernel is compiled for each target with its default configuration. What comes
-out is kept in results/versions.json, which the docs show and `cookbook doctor` reads.
+facts of a study are computed, and each kernel is compiled with its default configuration: for each target, but under
+another Python for the first. What comes out is kept in results/versions.json, which the docs show and `cookbook doctor`
+reads.
 """
 
 from __future__ import annotations
@@ -153,6 +154,7 @@ def here(names: Iterable[str] = (), every_target: bool = True) -> dict[str, Any]
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "compiled": [recipe.name for recipe in chosen if recipe.name not in failed],
         "failed": failed,
+        "targets": "each" if every_target else "first",
     }
 
 
@@ -194,9 +196,10 @@ def markdown() -> str:
     """The record as tables: recipes by environment and track, and what the others lack."""
     rows = versions.tried()
     tracks = [track for track in catalog.TRACKS if any(r.track == track for r in catalog.recipes())]
-    heads = ["CuTe DSL", "Python", "torch", *(track.capitalize() for track in tracks)]
+    heads = ["CuTe DSL", "Python", "torch", "targets", *(track.capitalize() for track in tracks)]
     cells = [
-        [row.dsl, row.python, row.torch.partition("+")[0], *(_share(row, track) for track in tracks)] for row in rows
+        [row.dsl, row.python, row.torch.partition("+")[0], row.targets, *(_share(row, track) for track in tracks)]
+        for row in rows
     ]
     wrong = [[row.dsl, f"`{name}`", f"`{why}`"] for row in rows for name, why in row.failed.items()]
     shown = table(heads, cells)
@@ -237,7 +240,7 @@ def main() -> int:
             other = interpreter(given.python) if given.python else None
             python = whole(other, dsl, given.torch, Path(folder)) if other else lent(dsl, Path(folder))
             made = time.perf_counter()
-            row = run(python, given.names, source=not other, every_target=not given.one_target)
+            row = run(python, given.names, source=not other, every_target=not (other or given.one_target))
         print(f"CuTe DSL {dsl}, Python {row['python']}, torch {row['torch']}: {len(row['compiled'])} compile", end="")
         print(f" ({made - start:.0f} s to install, {time.perf_counter() - made:.0f} s to compile)")
         for name, why in row["failed"].items():

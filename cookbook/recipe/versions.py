@@ -24,8 +24,9 @@ class Tried(NamedTuple):
     python: str
     torch: str
     date: str
-    compiled: list[str]  # names of recipes: of these each kernel, for each target
+    compiled: list[str]  # names of recipes
     failed: dict[str, str]  # name of a recipe -> the error
+    targets: str = "each"  # or "first": of a recipe's targets, those that its kernels were compiled for
 
     def to_json(self) -> dict[str, Any]:
         """The fields as a dict."""
