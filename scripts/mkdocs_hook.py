@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this source tree
 
 from cookbook.publish.markdown import fence
 from cookbook.recipe import contract
-from tools import faults
+from tools import faults, versions
 from tools.publish import (
     address,
     benchmarks,
@@ -46,6 +46,7 @@ _MARKS = {
     "<!-- probes -->": probe_tables.markdown,
     "<!-- faults -->": faults.markdown,
     "<!-- mutants -->": faults.mutation_score,
+    "<!-- versions -->": versions.markdown,
     "<!-- bench sizes -->": benchmarks.sizes,
     "<!-- bench growth -->": benchmarks.growth,
     "<!-- bench apart -->": benchmarks.apart,

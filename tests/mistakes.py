@@ -12,6 +12,8 @@ from cutlass import BFloat16, Float16, Float32, Int32, Int64, pipeline
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05, warp, warpgroup
 from cutlass.cute.runtime import from_dlpack, make_fake_compact_tensor
 
+from cookbook.recipe.moved import SmemAllocator
+
 K = OperandMajorMode.K
 SMEM = warpgroup.OperandSource.SMEM
 SW128 = warpgroup.SmemLayoutAtomKind.K_SW128
@@ -252,7 +254,7 @@ def other_dtype():
 
 @cute.kernel
 def _allocates_rows(x: cute.Tensor):
-    cutlass.memory.SmemAllocator().allocate_tensor(Float16, cute.make_layout((x.shape[0], 64)), 16)
+    SmemAllocator().allocate_tensor(Float16, cute.make_layout((x.shape[0], 64)), 16)
 
 
 @cute.jit
@@ -278,7 +280,7 @@ def _copies(x: cute.Tensor, case: cutlass.Constexpr):
     elif cutlass.const_expr(case == "registers"):
         cute.copy(async_copy, row, mine)
     elif cutlass.const_expr(case == "narrow"):
-        cute.copy(async_copy, row, cutlass.memory.SmemAllocator().allocate_tensor(Float16, cute.make_layout(8), 16))
+        cute.copy(async_copy, row, SmemAllocator().allocate_tensor(Float16, cute.make_layout(8), 16))
     else:
         cute.copy(wide, row, mine)
 
@@ -316,7 +318,7 @@ def cp_async_narrow():
 def _loads_matrices(x: cute.Tensor, case: cutlass.Constexpr):
     element = Float32 if case == "float32" else Float16
     layout = cute.make_layout((16, 16), stride=(1, 16) if case == "m-major" else (16, 1))
-    sA = cutlass.memory.SmemAllocator().allocate_tensor(element, layout, 16)
+    sA = SmemAllocator().allocate_tensor(element, layout, 16)
     mma = cute.make_tiled_mma(warp.MmaF16BF16Op(Float16, Float32, (16, 8, 16)))
     load = cute.make_tiled_copy_A(cute.make_copy_atom(warp.LdMatrix8x8x16bOp(False, 4), Float16), mma)
     thr = load.get_slice(cute.arch.thread_idx()[0])
@@ -346,7 +348,7 @@ def no_retile():
 
 @cute.kernel
 def _tma(tma: cute.CopyAtom, mA: cute.Tensor, layout: cutlass.Constexpr, case: cutlass.Constexpr):
-    sA = cutlass.memory.SmemAllocator().allocate_tensor(Float16, layout.outer, 1024, swizzle=layout.inner)
+    sA = SmemAllocator().allocate_tensor(Float16, layout.outer, 1024, swizzle=layout.inner)
     gA = cute.local_tile(mA, (64, 64), (None, None))
     one = cute.make_layout(1)
     if cutlass.const_expr(case == "modes"):
@@ -374,7 +376,7 @@ def tma_no_barrier():
 @cute.kernel
 def _barriers(x: cute.Tensor, case: cutlass.Constexpr):
     if cutlass.const_expr(case == "bytes"):
-        storage = cutlass.memory.SmemAllocator().allocate_array(Int64, 4)
+        storage = SmemAllocator().allocate_array(Int64, 4)
         one = pipeline.CooperativeGroup(pipeline.Agent.Thread)
         pipeline.PipelineTmaAsync.create(
             barrier_storage=storage, num_stages=2, producer_group=one, consumer_group=one, tx_count=-1

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from cookbook.check.findings import Finding
-from cookbook.recipe import catalog
+from cookbook.recipe import catalog, versions
 from cookbook.recipe.contract import SizedByChip, Variants
 
 KIB = 1024
@@ -33,6 +33,7 @@ KIB = 1024
 SMEM_LIMITS = {80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 110: 227, 120: 99, 121: 99}
 SMEM_LIMITS = {capability: kib * KIB for capability, kib in SMEM_LIMITS.items()}
 REGISTER_FILE = 65536  # 32-bit registers of an SM, on every target above: a block's threads must fit
+REPORTING = "4.8"  # of CuTe DSL: the first whose remarks have what ptxas reports
 MAX_REGISTERS = 255  # what one thread can name
 
 _REGISTERS = re.compile(r"Used (\d+) registers(?:, used (\d+) barriers?)?")
@@ -53,6 +54,10 @@ _TARGET = re.compile(r"`\((\.L_\w+)\)")
 
 class NoDisassembler(RuntimeError):
     """nvdisasm is neither installed with pip nor on PATH."""
+
+
+class NoReport(RuntimeError):
+    """The installed CuTe DSL does not pass on what ptxas reports."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,7 @@ def compile_recipe(
     Raises:
         UnknownRecipe: there is no such recipe.
         ValueError: `arch` or `dtype` is not known.
-        NoDisassembler: the instructions cannot be counted here.
+        NoDisassembler, NoReport: the instructions cannot be counted here, or the registers.
     """
     return compile_module(catalog.load(name), catalog.find(name).name, arch, dtype, config, options)
 
@@ -145,6 +150,9 @@ class _Built:
 def _build(module: Any, name: str, arch: str, dtype: str | None, config: Any, options: str, folder: Path) -> _Built:
     """Compile into `folder`."""
     smem_limit(arch)  # a wrong arch is named before anything is compiled
+    if versions.key(versions.installed() or REPORTING) < versions.key(REPORTING):
+        needed = f"{REPORTING} or later, whose remarks have the report of ptxas"
+        raise NoReport(f"CuTe DSL: got {versions.installed()}; needed {needed}")
     config = config or config_for(module, arch)
     report = folder / "remarks.yaml"
     keep = f"--keep-ptx --keep-cubin --dump-dir {folder} remarks{{ptx}} --remark-output={report}"

@@ -514,7 +514,7 @@ def compiled_levels(recipe: Recipe, target: str, dtype: str | None, majors: str 
             return [compiled_level(recipe, compiling.compile_module(module_of(recipe), recipe.name, target))]
         found = configurations(recipe, (target,), dtype, majors)
         each = compiling.compile_modules(module_of(recipe), recipe.name, target, dtype, found)
-    except compiling.NoDisassembler as missing:
+    except (compiling.NoDisassembler, compiling.NoReport) as missing:
         return [Level("compiled", NOT_CHECKED, dtype, target, reason=str(missing))]
     levels = [compiled_level(recipe, compiled, config, majors) for compiled, config in zip(each, found, strict=True)]
     return [replace(level, **where) for level, where in zip(levels, found.values(), strict=True)]

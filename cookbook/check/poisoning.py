@@ -26,14 +26,15 @@ def compiled(smem_bytes: int, options: str = "") -> Any:
     import cuda.bindings.driver as cuda
     import cutlass
     import cutlass.cute as cute
-    import cutlass.memory
+
+    from cookbook.recipe.moved import SmemAllocator
 
     @cute.kernel
     def fill_kernel(smem_bytes: cutlass.Constexpr):
         """Write WORD over all of a CTA's shared memory, which is all that the SM can give."""
         tidx, _, _ = cute.arch.thread_idx()
         words = cute.make_layout(smem_bytes // 4)
-        memory = cutlass.memory.SmemAllocator().allocate_tensor(cutlass.Uint32, words, 128)
+        memory = SmemAllocator().allocate_tensor(cutlass.Uint32, words, 128)
         for i in cutlass.range(tidx, smem_bytes // 4, THREADS, unroll=1):
             memory[i] = cutlass.Uint32(WORD)
 

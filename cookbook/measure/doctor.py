@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import platform
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from typing import Any
 
 from cookbook.check import compiled
 from cookbook.measure import records
-from cookbook.recipe import catalog
+from cookbook.recipe import catalog, versions
 
 OK, LIMITED, MISSING = "ok", "limited", "missing"
 MIN_PYTHON = (3, 10)
+LIKE_NAMED = "nvidia-cutlass"  # CUTLASS' older Python interface; some versions have a module `cutlass` too
 
 
 @dataclass(frozen=True)
@@ -72,14 +75,47 @@ def _torch() -> Diagnosis:
 
 
 def _dsl() -> Diagnosis:
-    means = "compiles every recipe, with or without a GPU"
+    means, wanted = "compiles every recipe, with or without a GPU", f"{versions.DSL}>={versions.OLDEST}"
     try:
         import cutlass
         import cutlass.cute
     except Exception as error:
-        fix = "pip install 'nvidia-cutlass-dsl>=4.8' (Linux or Windows, Python 3.10 to 3.14)"
+        fix = f"pip install '{wanted}' (Linux or Windows, Python 3.10 to 3.14)"
+        if other := records.package_version(LIKE_NAMED):
+            found = f"{LIKE_NAMED} {other}, which is another package ({error})"
+            return Diagnosis("CuTe DSL", MISSING, found, means, f"pip uninstall {LIKE_NAMED}; {fix}")
         return Diagnosis("CuTe DSL", MISSING, str(error), means, fix)
-    return Diagnosis("CuTe DSL", OK, cutlass.__version__, means)
+    found = str(cutlass.__version__)
+    if mixed := mixed_wheels(list(metadata.distributions())):
+        fix = f"pip uninstall the wheels that do not belong; pip install --force-reinstall '{versions.DSL}=={found}'"
+        return Diagnosis("CuTe DSL", LIMITED, f"{found}; {mixed}", "kernels may not compile, or compile wrongly", fix)
+    if versions.is_old(found):
+        lacking = ", ".join(versions.failing(found))
+        means = f"too old for {lacking}" if lacking else "older than what was tried"
+        return Diagnosis("CuTe DSL", LIMITED, found, means, f"pip install '{wanted}'")
+    return Diagnosis("CuTe DSL", OK, found, means)
+
+
+def mixed_wheels(installed: Iterable[metadata.Distribution]) -> str:
+    """What is wrong with the wheels of CuTe DSL's libraries among these packages; "" if nothing.
+
+    Wheels for CUDA 12 and 13 of some versions have files of the same place and of other content: which of them is there
+    depends on which came last.
+    """
+    named = {each.metadata["Name"]: each for each in installed if each.metadata["Name"].startswith(versions.DSL)}
+    of_version = {name: each.version for name, each in named.items()}
+    if len(set(of_version.values())) > 1:
+        return "wheels of several versions: " + ", ".join(f"{name} {of_version[name]}" for name in sorted(of_version))
+    owners: dict[str, dict[str, str]] = {}  # file -> its hash -> the wheel that has it so
+    for name, each in sorted(named.items()):
+        for file in each.files or ():
+            if file.hash:
+                owners.setdefault(str(file), {}).setdefault(file.hash.value, name)
+    shared = [(file, wheels) for file, wheels in owners.items() if len(wheels) > 1]
+    if not shared:
+        return ""
+    file, wheels = shared[0]
+    return f"{' and '.join(sorted(wheels.values()))} both have {file} and {len(shared) - 1} more"
 
 
 def _tvm_ffi() -> Diagnosis:

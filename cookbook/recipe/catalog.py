@@ -10,6 +10,7 @@ import difflib
 import hashlib
 import importlib.machinery
 import importlib.util
+import linecache
 import re
 import sys
 from dataclasses import dataclass, field, fields
@@ -18,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from cookbook.recipe import cache, copy, figures, formats
+from cookbook.recipe import cache, copy, figures, formats, versions
 from cookbook.recipe import majors as operand_majors
 
 TRACKS = ("primer", "foundations", "ampere", "hopper", "blackwell")
@@ -353,7 +354,12 @@ class _RecipeLoader(importlib.machinery.SourceFileLoader):
         return self.source_to_code(self.get_data(self.path), self.path)
 
     def source_to_code(self, data: Any, path: Any, **_: Any) -> Any:
-        return compile(without_lab(bytes(data).decode("utf-8")), path, "exec", dont_inherit=True)
+        source = without_lab(bytes(data).decode("utf-8"))
+        # CuTe DSL 4.7 and earlier run each import in a module's text, as `linecache` has it, when they trace a function
+        # of it: that text must not have the lab's. But a script that loads itself needs its own lab cells.
+        if str(path) != getattr(sys.modules.get("__main__"), "__file__", None):
+            linecache.cache[str(path)] = len(source), None, source.splitlines(True), str(path)  # never read anew
+        return compile(source, path, "exec", dont_inherit=True)
 
 
 def source_hash(recipe: Recipe) -> str:
@@ -368,8 +374,10 @@ def load(name: str, root: Path | None = None) -> ModuleType:
 
     Raises:
         UnknownRecipe: there is no such recipe.
+        ImportError: the CuTe DSL that is installed is too old for it.
     """
     recipe = find(name, root)
+    versions.check(recipe.name)
     module_name = "cookbook_recipe_" + re.sub(r"\W", "_", recipe.name)
     loaded = sys.modules.get(module_name)
     if loaded is not None and loaded.__file__ == str(recipe.file):
@@ -441,7 +449,8 @@ def standalone_source(name: str, module: str | None = None, root: Path | None = 
         function, call, where = usage_of(recipe)
         usage = f"#\n#     from {module or recipe.file.stem} import {function}\n#     {call}    # {where}\n"
     needs = "" if recipe.runs_on == ANYWHERE else f", and a GPU of {recipe.needs_gpu} to run"
-    packages = "torch and nvidia-cutlass-dsl" if TVM_FFI not in body else "torch, apache-tvm-ffi and nvidia-cutlass-dsl"
+    others = "torch, apache-tvm-ffi" if TVM_FFI in body else "torch"
+    packages = f"{others} and {versions.DSL}>={versions.OLDEST}"
     said = {"title": recipe.title, "version": __version__, "name": recipe.name, "usage": usage}
     return f"{_HEADER.format(packages=packages, needs=needs, **said)}\n{body}"
 

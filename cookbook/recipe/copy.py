@@ -16,6 +16,7 @@ from pathlib import Path
 SHARED = ("cookbook.recipe.entry", "cookbook.recipe.operator")  # a later one uses what is before it
 _CUTE = ("cutlass", "cuda")  # whose types a host side may name in annotations alone
 _INTEGERS = re.compile(r"\bcutlass\.U?Int\d+\b")
+MOVED = "cookbook.recipe.moved"  # imports of it, each in a `try`, stand below the other imports
 _WIDTH = 120  # columns of a line of code
 
 
@@ -37,7 +38,8 @@ def alone(cells: Iterable[str]) -> str:
     if shared:
         imports += [node for node in ast.parse(_sources()).body if isinstance(node, _IMPORTS)]
     body = "\n\n\n".join(code)
-    return f"{_imports(imports, _used(ast.parse(body)))}\n\n\n{body}\n"
+    head = [_imports(imports, _used(ast.parse(body))), *_moved(imports)]
+    return "\n\n".join(head) + f"\n\n\n{body}\n"
 
 
 _IMPORTS = (ast.Import, ast.ImportFrom)
@@ -87,13 +89,20 @@ def _shared(code: list[str], imports: Iterable[ast.Import | ast.ImportFrom]) -> 
     return [(place, "\n\n\n".join(_joined(pieces))) for place, pieces in parts]
 
 
-def _sources() -> str:
-    files = (Path(__file__).with_name(name.rpartition(".")[2] + ".py") for name in SHARED)
+def _sources(modules: Iterable[str] = SHARED) -> str:
+    files = (Path(__file__).with_name(name.rpartition(".")[2] + ".py") for name in modules)
     return "\n\n\n".join(file.read_text(encoding="utf-8") for file in files)
 
 
 def _module_root(node: ast.Import | ast.ImportFrom) -> str:
     return (_module_of(node) or node.names[0].name).split(".")[0]
+
+
+def _moved(imports: Iterable[ast.Import | ast.ImportFrom]) -> list[str]:
+    """The statements of MOVED that bind what is imported of it."""
+    wanted = {alias.name for node in imports if _module_of(node) == MOVED for alias in node.names}
+    tries = ((set(_defined(node)), text) for node, text in _pieces(_sources([MOVED])) if isinstance(node, ast.Try))
+    return [text for names, text in tries if names & wanted]
 
 
 def _module_of(node: ast.AST) -> str:
@@ -159,6 +168,8 @@ def _joined(pieces: Iterable[tuple[ast.stmt, str]]) -> Iterator[str]:
 
 
 def _defined(node: ast.stmt) -> list[str]:
+    if isinstance(node, ast.Try):
+        return [alias.name for each in node.body if isinstance(each, _IMPORTS) for alias in each.names]
     targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [])
     return [each.id for each in targets if isinstance(each, ast.Name)] or [getattr(node, "name", "")]
 
@@ -194,15 +205,16 @@ def _used_at_import(node: ast.AST) -> set[str]:
 
 def _imports(nodes: Iterable[ast.Import | ast.ImportFrom], used: set[str]) -> str:
     """The imports of `used` names, each once: the standard library's, then the others."""
+    written = ", ".join((*SHARED, MOVED))
     whole: set[tuple[str, str | None]] = set()
     parts: dict[str, set[tuple[str, str | None]]] = {}
     for node in nodes:
         for alias in node.names:
-            if (alias.asname or alias.name).split(".")[0] not in used or _module_of(node) in SHARED:
+            if (alias.asname or alias.name).split(".")[0] not in used or _module_of(node) in (*SHARED, MOVED):
                 continue
             module = _module_of(node) or alias.name
             if module.split(".")[0] == "cookbook":
-                raise ValueError(f"cells: got an import of {module}; needed none of cookbook but {', '.join(SHARED)}")
+                raise ValueError(f"cells: got an import of {module}; needed none of cookbook but {written}")
             into = parts.setdefault(module, set()) if isinstance(node, ast.ImportFrom) else whole
             into.add((alias.name, alias.asname))
     lines = [(name, f"import {_alias(name, asname)}") for name, asname in sorted(whole, key=str)]

@@ -22,7 +22,7 @@ export function code(tile, swizzle) {
 export function allocation(swizzle) {
   const alignment = swizzle.bits ? Math.max(16, swizzle.period) : 16;
   return (
-    "\n\n# in the kernel\nlayout = smem_layout()\nsmem = cutlass.memory.SmemAllocator()\n" +
+    "\n\n# in the kernel\nlayout = smem_layout()\nsmem = cutlass.memory.SmemAllocator()  # before 4.8: cutlass.utils\n" +
     `tile = smem.allocate_tensor(dtype, layout.outer, byte_alignment=${alignment}, swizzle=layout.inner)\n`
   );
 }

@@ -60,11 +60,11 @@ from typing import NamedTuple
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-import cutlass.memory
 import torch
 from cutlass.cute.nvgpu import cpasync, warp
 
 from cookbook.recipe.entry import Call, Gemm, compile_host
+from cookbook.recipe.moved import SmemAllocator
 
 
 @dataclass(frozen=True)
@@ -298,7 +298,7 @@ def kernel(
     tile_m, tile_n = cta % tiles_m, cta // tiles_m
     layouts, copies, mma = smem_layouts(dtype, config), tiled_copies(dtype, config), tiled_mma(dtype, config)
 
-    smem = cutlass.memory.SmemAllocator()
+    smem = SmemAllocator()
     sA = smem.allocate_tensor(dtype, layouts.a.outer, 128, swizzle=layouts.a.inner)  # (M, K, STAGE)
     sB = smem.allocate_tensor(dtype, layouts.b.outer, 128, swizzle=layouts.b.inner)  # (N, K, STAGE)
     load_a = make_load(copies.g2s_a, mA, sA, (config.tile_m, config.tile_k), tile_m, tidx)

@@ -53,11 +53,11 @@ from typing import NamedTuple
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-import cutlass.memory
 import torch
 from cutlass.cute.nvgpu import cpasync, warp
 
 from cookbook.recipe.entry import Call, Gemm, compile_host, require
+from cookbook.recipe.moved import SmemAllocator
 
 
 @dataclass(frozen=True)
@@ -361,7 +361,7 @@ def kernel(
     layouts, copies, mma = smem_layouts(dtype, config), tiled_copies(dtype, config, vec), tiled_mma(dtype, config)
 
     # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
-    smem = cutlass.memory.SmemAllocator().allocate(config.smem_bytes, 1024)
+    smem = SmemAllocator().allocate(config.smem_bytes, 1024)
     smem_b = smem + cute.size_in_bytes(dtype, layouts.a)
     sA = cute.make_tensor(cute.recast_ptr(smem, layouts.a.inner, dtype), layouts.a.outer)
     sB = cute.make_tensor(cute.recast_ptr(smem_b, layouts.b.inner, dtype), layouts.b.outer)

@@ -62,12 +62,12 @@ from typing import NamedTuple
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-import cutlass.memory
 import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import cpasync, warp
 
 from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host, require
+from cookbook.recipe.moved import SmemAllocator
 
 # %% [markdown]
 # ## The sizes
@@ -663,7 +663,7 @@ def kernel(
         for matrix in (a, b, c):
             cpasync.prefetch_descriptor(matrix.atom)
 
-    smem = cutlass.memory.SmemAllocator()
+    smem = SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
     # Every CTA allocates the same, so that what a multicast writes lies at the same offset in each.
     sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)

@@ -89,12 +89,12 @@ from typing import NamedTuple
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-import cutlass.memory
 import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
 
 from cookbook.recipe.entry import Call, Gemm, compile_host, require
+from cookbook.recipe.moved import SmemAllocator, TmemAllocator
 
 # %% [markdown]
 # ## The sizes
@@ -478,7 +478,7 @@ def kernel(
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     layouts, mma = smem_layouts(dtype, config), tiled_mma(dtype, config)
 
-    smem = cutlass.memory.SmemAllocator()
+    smem = SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages + 2)
     arrived = smem.allocate_array(cutlass.Int64, 1)
     tmem_address = smem.allocate_array(cutlass.Int32, 1)
@@ -494,7 +494,7 @@ def kernel(
     gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (part.m, None))  # (M, K, k)
     gB = cute.local_tile(mB, (config.tile_n, config.tile_k), (part.n, None))  # (N, K, k)
     told = pipeline.NamedBarrier(barrier_id=1, num_threads=32 * (EPILOGUE_WARPS + 1))  # where tensor memory is
-    tmem = cutlass.memory.TmemAllocator(tmem_address, barrier_for_retrieve=told)
+    tmem = TmemAllocator(tmem_address, barrier_for_retrieve=told)
     alone, row_bytes = cute.make_layout(1), config.tile_k * 2  # no multicast; of a row of a stage
 
     if warp_idx == A_WARP:

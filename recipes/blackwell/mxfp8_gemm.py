@@ -68,7 +68,6 @@ from typing import NamedTuple
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-import cutlass.memory
 import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
@@ -84,6 +83,7 @@ from cookbook.recipe.entry import (
     line_stride,
     require,
 )
+from cookbook.recipe.moved import SmemAllocator, TmemAllocator
 
 # %% [markdown]
 # ## The sizes
@@ -610,7 +610,7 @@ def kernel(
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     work, layouts = work_of_cta(mC.shape, config), smem_layouts(dtype, config)
 
-    smem = cutlass.memory.SmemAllocator()
+    smem = SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * (config.stages + config.acc_stages))
     tmem_address = smem.allocate_array(cutlass.Int32, 1)
     # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
@@ -622,7 +622,7 @@ def kernel(
     pipe, acc_pipe = make_pipelines(barriers, config)
     gC = cute.local_tile(mC, (config.tile_m, config.epi_n), (None, None))  # (M, EPI_N, m, n)
     told = pipeline.NamedBarrier(barrier_id=1, num_threads=32 * (EPILOGUE_WARPS + 1))  # where tensor memory is
-    tmem = cutlass.memory.TmemAllocator(tmem_address, barrier_for_retrieve=told)
+    tmem = TmemAllocator(tmem_address, barrier_for_retrieve=told)
 
     if warp_idx == TMA_WARP:
         boxes = [as_boxes(x, rows, config) for x, rows in ((sSFA, config.tile_m), (sSFB, config.tile_n))]

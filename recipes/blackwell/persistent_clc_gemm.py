@@ -99,12 +99,12 @@ from typing import NamedTuple
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-import cutlass.memory
 import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
 
 from cookbook.recipe.entry import Call, Gemm, check_epilogue, compile_host, require
+from cookbook.recipe.moved import SmemAllocator, TmemAllocator
 
 # %% [markdown]
 # ## The sizes
@@ -660,7 +660,7 @@ def kernel(
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     work, layouts = work_of_cta(mC.shape, config), smem_layouts(dtype, config)
 
-    smem = cutlass.memory.SmemAllocator()
+    smem = SmemAllocator()
     answers = smem.allocate_array(cutlass.Int128, max(config.answers, 1), byte_alignment=16)
     barriers = smem.allocate_array(cutlass.Int64, 2 * (config.stages + config.acc_stages + max(config.answers, 1)))
     freed = smem.allocate_array(cutlass.Int64, 1)
@@ -671,9 +671,7 @@ def kernel(
     sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)
     sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)
     told = pipeline.NamedBarrier(barrier_id=1, num_threads=32 * (EPILOGUE_WARPS + 1))  # where tensor memory is
-    tmem = cutlass.memory.TmemAllocator(
-        tmem_address, barrier_for_retrieve=told, is_two_cta=True, two_cta_tmem_dealloc_mbar_ptr=freed
-    )
+    tmem = TmemAllocator(tmem_address, barrier_for_retrieve=told, is_two_cta=True, two_cta_tmem_dealloc_mbar_ptr=freed)
     pipe, acc_pipe, asked = make_pipelines(barriers, config)  # the last: from here on the cluster has all barriers
     clc = Answers(asked, answers)
     gA = cute.local_tile(mA, (config.cta_m, config.tile_k), (None, None))  # (M / 2, K, m, k)

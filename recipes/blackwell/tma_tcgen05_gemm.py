@@ -68,12 +68,12 @@ from typing import NamedTuple
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-import cutlass.memory
 import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
 
 from cookbook.recipe.entry import Call, Gemm, compile_host, require
+from cookbook.recipe.moved import SmemAllocator, TmemAllocator
 
 
 @dataclass(frozen=True)
@@ -342,7 +342,7 @@ def kernel(
     tile_m, tile_n = tile_of_cta(mC.shape, config)
     layouts, copies, mma = smem_layouts(dtype, config), tiled_copies(dtype, config, vec), tiled_mma(dtype, config)
 
-    smem = cutlass.memory.SmemAllocator()
+    smem = SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages + 2)
     tmem_address = smem.allocate_array(cutlass.Int32, 1)
     # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
@@ -373,7 +373,7 @@ def kernel(
         produce(pipe, state, tma_a, tma_b, tAgA, tAsA, tBgB, tBsB)
     else:
         barrier = pipeline.NamedBarrier(barrier_id=1, num_threads=config.consumer_threads)
-        tmem = cutlass.memory.TmemAllocator(tmem_address, barrier_for_retrieve=barrier)
+        tmem = TmemAllocator(tmem_address, barrier_for_retrieve=barrier)
         address, tCtC = accumulators(tmem, mma, config)
         if warp_idx == 0:
             thr = mma.get_slice(0)

@@ -69,8 +69,9 @@ from typing import Any, NamedTuple
 
 import cutlass
 import cutlass.cute as cute
-import cutlass.memory
 import torch
+
+from cookbook.recipe.moved import SmemAllocator
 
 # %% [markdown]
 # ## Thirty-two banks
@@ -390,7 +391,7 @@ def smem_layout(pitch: int) -> cute.Layout:
 def transpose_kernel(mX: cute.Tensor, mY: cute.Tensor, pitch: cutlass.Constexpr):
     """Y = X transposed, both (32, 32) fp32 with adjacent columns; one warp."""
     lane, _, _ = cute.arch.thread_idx()
-    tile = cutlass.memory.SmemAllocator().allocate_tensor(DTYPE, smem_layout(pitch), 128)
+    tile = SmemAllocator().allocate_tensor(DTYPE, smem_layout(pitch), 128)
     for row in cutlass.range(32, unroll=1):
         tile[row, lane] = mX[row, lane]
     cute.arch.sync_threads()

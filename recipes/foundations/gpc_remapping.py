@@ -80,8 +80,9 @@ from statistics import mean
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-import cutlass.memory
 import torch
+
+from cookbook.recipe.moved import SmemAllocator
 
 # %% [markdown]
 # ## Where the hardware starts clusters
@@ -224,7 +225,7 @@ SIZES = (7, 5, 2)  # CTAs of a cluster
 @cute.kernel
 def probe(smids: cute.Pointer, seed: cutlass.Int32, size: cutlass.Constexpr):
     """Each CTA writes the number of its SM, and stays for a while: some clusters long, some not."""
-    cutlass.memory.SmemAllocator().allocate_array(cutlass.Int64, CONFIG.smem_bytes // 8)
+    SmemAllocator().allocate_array(cutlass.Int64, CONFIG.smem_bytes // 8)
     start = cute.arch.clock64()
     tidx, _, _ = cute.arch.thread_idx()
     cta, _, _ = cute.arch.block_idx()

@@ -74,11 +74,11 @@ from typing import NamedTuple
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-import cutlass.memory
 import torch
 from cutlass.cute.nvgpu import cpasync
 
 from cookbook.recipe.entry import check_apart, check_gpu, check_tensor, compile_host, once, require
+from cookbook.recipe.moved import SmemAllocator
 
 # %% [markdown]
 # ## The sizes
@@ -471,7 +471,7 @@ def kernel(mX: cute.Tensor, mY: cute.Tensor, dtype: cutlass.Constexpr, config: c
     gY = cute.local_tile(mY, (config.tile_n, config.tile_m), (tile_n, tile_m))
     limit = (mX.shape[0] - tile_m * config.tile_m, mX.shape[1] - tile_n * config.tile_n)
     ((_, layout),) = smem_layouts(dtype, config).items()
-    smem = cutlass.memory.SmemAllocator().allocate_tensor(dtype, layout.outer, 1024, swizzle=layout.inner)
+    smem = SmemAllocator().allocate_tensor(dtype, layout.outer, 1024, swizzle=layout.inner)
     if cutlass.const_expr(config.variant == "vectorised"):
         vectors(gX, gY, smem, limit, config, tidx)
     else:
@@ -523,7 +523,7 @@ def kernel_tma(
     gX = cute.local_tile(mX, (config.tile_m, config.tile_n), (tile_m, tile_n))
     gY = cute.local_tile(mY, (config.tile_n, config.tile_m), (tile_n, tile_m))
     layouts = smem_layouts(dtype, config)
-    smem = cutlass.memory.SmemAllocator()
+    smem = SmemAllocator()
     sX = smem.allocate_tensor(dtype, layouts["x"].outer, 1024, swizzle=layouts["x"].inner)
     sY = smem.allocate_tensor(dtype, layouts["y"].outer, 1024, swizzle=layouts["y"].inner)
     arrived = smem.allocate_array(cutlass.Int64, 1)

@@ -63,9 +63,10 @@ from typing import NamedTuple
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-import cutlass.memory
 import torch
 from cutlass.cute.nvgpu import cpasync
+
+from cookbook.recipe.moved import SmemAllocator
 
 KIB, MIB = 1024, 1024**2
 
@@ -258,7 +259,7 @@ def bulk_kernel(
     tidx, _, _ = cute.arch.thread_idx()
     cta, _, _ = cute.arch.block_idx()
     ctas, _, _ = cute.arch.grid_dim()
-    smem = cutlass.memory.SmemAllocator()
+    smem = SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, config.stages)
     layout = cute.make_layout((config.chunk_bytes // 4, config.stages))
     sX = smem.allocate_tensor(cutlass.Uint32, layout, 128)  # (WORD, STAGE)
@@ -382,7 +383,7 @@ def shared_kernel(
     tidx, _, _ = cute.arch.thread_idx()
     cta, _, _ = cute.arch.block_idx()
     words = cute.make_layout(config.smem_bytes // 4)
-    sX = cutlass.memory.SmemAllocator().allocate_tensor(cutlass.Uint32, words, 128)
+    sX = SmemAllocator().allocate_tensor(cutlass.Uint32, words, 128)
     for i in cutlass.range(tidx, config.smem_bytes // 4, config.threads, unroll=1):
         sX[i] = cutlass.Uint32(i)
     address = sX.iterator.toint() + tidx % 32 * config.stride

@@ -54,7 +54,8 @@ import cutlass.cute as cute
 import cutlass.utils.blackwell_helpers as blackwell
 import cutlass.utils.hopper_helpers as hopper
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05, warpgroup
-from cutlass.tensor_utils import LayoutEnum
+
+from cookbook.recipe.moved import LayoutEnum
 
 # %% [markdown]
 # ## Eight rows of 32 bytes, by hand

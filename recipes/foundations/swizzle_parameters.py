@@ -56,8 +56,9 @@ from typing import Any, NamedTuple
 
 import cutlass
 import cutlass.cute as cute
-import cutlass.memory
 import torch
+
+from cookbook.recipe.moved import SmemAllocator
 
 # %% [markdown]
 # ## An example first
@@ -471,7 +472,7 @@ def columns_kernel(mX: cute.Tensor, mY: cute.Tensor, bits: cutlass.Constexpr):
     """Y (8, 32, 8) = the pieces of X (32, 64) column by column; one warp."""
     lane, _, _ = cute.arch.thread_idx()
     layout = smem_layout(bits)
-    tile = cutlass.memory.SmemAllocator().allocate_tensor(DTYPE, layout.outer, 1024, layout.inner)
+    tile = SmemAllocator().allocate_tensor(DTYPE, layout.outer, 1024, layout.inner)
     gX, sX = (cute.logical_divide(x, (None, 8)) for x in (mX, tile))  # (row, (element, piece))
     for i in cutlass.range(8, unroll=1):
         row, piece = 4 * i + lane // 8, lane % 8

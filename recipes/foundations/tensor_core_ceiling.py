@@ -82,9 +82,10 @@ from pathlib import Path
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-import cutlass.memory
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, warp, warpgroup
+
+from cookbook.recipe.moved import SmemAllocator
 
 # %% [markdown]
 # ## What one instruction does
@@ -328,7 +329,7 @@ def wgmma_kernel(
     """Every warpgroup: accumulators += A times B transposed, `repeats` times."""
     tidx, _, _ = cute.arch.thread_idx()
     cta, _, _ = cute.arch.block_idx()
-    smem, dtype, mma = cutlass.memory.SmemAllocator(), DTYPES[config.dtype], wgmma_of(config)
+    smem, dtype, mma = SmemAllocator(), DTYPES[config.dtype], wgmma_of(config)
     a, b = smem_layout(dtype, config.tile[0]), smem_layout(dtype, config.n)
     sA = smem.allocate_tensor(dtype, a.outer, 1024, swizzle=a.inner)
     sB = smem.allocate_tensor(dtype, b.outer, 1024, swizzle=b.inner)

@@ -53,8 +53,9 @@ from typing import Any, NamedTuple
 
 import cutlass
 import cutlass.cute as cute
-import cutlass.memory
 import torch
+
+from cookbook.recipe.moved import SmemAllocator
 
 # %% [markdown]
 # ## Two by two, and upwards
@@ -419,7 +420,7 @@ def transpose_kernel(mX: cute.Tensor, mY: cute.Tensor, bits: cutlass.Constexpr):
     layout = smem_layout(bits)
     # 1024 is the largest alignment there is. The period is 4096 bytes, but on any base that is a multiple of 128 the
     # XOR only exchanges columns inside a row, and the rows differ as they should.
-    tile = cutlass.memory.SmemAllocator().allocate_tensor(DTYPE, layout.outer, 1024, layout.inner)
+    tile = SmemAllocator().allocate_tensor(DTYPE, layout.outer, 1024, layout.inner)
     for row in cutlass.range(32, unroll=1):
         tile[row, lane] = mX[row, lane]
     cute.arch.sync_threads()

@@ -69,11 +69,11 @@ from typing import NamedTuple
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-import cutlass.memory
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
 from cookbook.recipe.entry import Call, Gemm, compile_host
+from cookbook.recipe.moved import SmemAllocator
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,7 @@ def kernel(
     tile_m, tile_n = cta % tiles_m, cta // tiles_m
     layouts, mma = smem_layouts(dtype, config), tiled_mma(dtype, config)
 
-    smem = cutlass.memory.SmemAllocator()
+    smem = SmemAllocator()
     arrived = smem.allocate_array(cutlass.Int64, 1)
     sA = smem.allocate_tensor(dtype, layouts.a.outer, 128, swizzle=layouts.a.inner)  # (M, K, STAGE)
     sB = smem.allocate_tensor(dtype, layouts.b.outer, 128, swizzle=layouts.b.inner)  # (N, K, STAGE)

@@ -60,12 +60,12 @@ from typing import NamedTuple
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-import cutlass.memory
 import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 
 from cookbook.recipe.entry import DTYPES, Call, RowScaledGemm, check_epilogue, compile_host, remap_table, require
+from cookbook.recipe.moved import SmemAllocator
 
 # %% [markdown]
 # ## The sizes
@@ -570,7 +570,7 @@ class Operands(NamedTuple):
 def set_up(dtypes: cutlass.Constexpr, config: cutlass.Constexpr):
     """The pipeline of a CTA, and its shared memory: sA, sB, sC, and scale factors (ROWS + TILE_N, GROUP)."""
     a, b, dtype = dtypes
-    layouts, smem = smem_layouts(dtype, config), cutlass.memory.SmemAllocator()
+    layouts, smem = smem_layouts(dtype, config), SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
     sS = smem.allocate_tensor(cutlass.Float32, cute.make_layout((config.scales, 2)), 16)
     # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.

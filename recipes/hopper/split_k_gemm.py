@@ -63,12 +63,12 @@ from typing import NamedTuple
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-import cutlass.memory
 import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
 from cookbook.recipe.entry import Call, Gemm, compile_host, require
+from cookbook.recipe.moved import SmemAllocator
 
 # %% [markdown]
 # ## The sizes
@@ -632,7 +632,7 @@ def kernel(
         cpasync.prefetch_descriptor(tma_a)
         cpasync.prefetch_descriptor(tma_b)
 
-    smem = cutlass.memory.SmemAllocator()
+    smem = SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
     arrived = smem.allocate_array(cutlass.Int64, 1)
     # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.

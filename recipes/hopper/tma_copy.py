@@ -83,12 +83,12 @@ from dataclasses import dataclass, replace
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-import cutlass.memory
 import torch
 from cutlass import Int32, Int64, Uint32
 from cutlass.cute.nvgpu import cpasync
 
 from cookbook.recipe.entry import COMPILING, check_apart, check_gpu, check_tensor, once, require
+from cookbook.recipe.moved import SmemAllocator
 
 # %% [markdown]
 # ## A tensor map
@@ -354,7 +354,7 @@ def copy_kernel(
 ):
     """One warp copies every gridDim-th tile of mX to mY."""
     stages, layout, tile = config.stages, smem_layout(dtype, config), config.tile(dtype.width)
-    smem = cutlass.memory.SmemAllocator()
+    smem = SmemAllocator()
     tiles = smem.allocate_tensor(dtype, layout.outer, 1024, swizzle=layout.inner)  # (M, K, STAGE)
     arrived = smem.allocate_array(Int64, stages)
     init_barriers(arrived, stages)
@@ -412,7 +412,7 @@ def copy_kernel(
 @cute.jit
 def memory_of(dtype: cutlass.Constexpr, config: cutlass.Constexpr, base: cutlass.Constexpr):
     """A tile `base` bytes above a multiple of 1024: as the layout has it (M, K, STAGE), as raw words; its barrier."""
-    layout, smem = smem_layout(dtype, config), cutlass.memory.SmemAllocator()
+    layout, smem = smem_layout(dtype, config), SmemAllocator()
     memory = smem.allocate(base + config.tile_bytes, 1024) + base
     barrier = smem.allocate_array(Int64, 1)
     raw = cute.make_tensor(cute.recast_ptr(memory, dtype=Uint32), cute.make_layout(config.tile_bytes // 4))

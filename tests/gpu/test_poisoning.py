@@ -5,11 +5,11 @@ from __future__ import annotations
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-import cutlass.memory
 import pytest
 import torch
 
 from cookbook.check import poisoning
+from cookbook.recipe.moved import SmemAllocator
 
 pytestmark = pytest.mark.gpu
 
@@ -22,7 +22,7 @@ def look_kernel(mCount: cute.Tensor, mPlace: cute.Tensor, smem_bytes: cutlass.Co
     tidx, _, _ = cute.arch.thread_idx()
     cta, _, _ = cute.arch.block_idx()
     words = cute.make_layout(smem_bytes // 4)
-    memory = cutlass.memory.SmemAllocator().allocate_tensor(cutlass.Uint32, words, 128)
+    memory = SmemAllocator().allocate_tensor(cutlass.Uint32, words, 128)
     other = cutlass.Int32(0)
     for i in cutlass.range(tidx, smem_bytes // 4, THREADS, unroll=1):
         if memory[i] != cutlass.Uint32(poisoning.WORD):

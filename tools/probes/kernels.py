@@ -12,9 +12,9 @@ from typing import Any
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-import cutlass.memory
 from cutlass import Int32, Int64, Uint32
 
+from cookbook.recipe.moved import SmemAllocator
 from tools.probes.instructions import (
     READ_BACK,
     SMEM_BYTES,
@@ -73,7 +73,7 @@ def probe_kernel(
     tidx, _, _ = cute.arch.thread_idx()
     cta, _, _ = cute.arch.block_idx()
     lane, warp = tidx % 32, cta * warps + tidx // 32
-    memory = cutlass.memory.SmemAllocator().allocate(SMEM_BYTES, ALIGN)
+    memory = SmemAllocator().allocate(SMEM_BYTES, ALIGN)
     if cutlass.const_expr(verify and instruction.loads):
         words = cute.make_tensor(cute.recast_ptr(memory, dtype=Uint32), cute.make_layout(SMEM_BYTES // 4))
         for i in cutlass.range(SMEM_BYTES // 4 // 32, unroll=1):

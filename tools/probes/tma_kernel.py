@@ -13,9 +13,10 @@ from typing import Any
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-import cutlass.memory
 from cutlass import Int32, Int64, Uint32
 from cutlass.cute.nvgpu import cpasync
+
+from cookbook.recipe.moved import SmemAllocator
 
 __all__ = ["TYPES", "BoxShape", "arguments", "compiled"]
 
@@ -61,7 +62,7 @@ def box_kernel(
     lane, _, _ = cute.arch.thread_idx()
     dtype = TYPES[shape.dtype]
     layout = box_layout(shape, dtype)
-    allocator = cutlass.memory.SmemAllocator()
+    allocator = SmemAllocator()
     memory = allocator.allocate(shape.smem_bytes, 1024)
     barrier = allocator.allocate_array(Int64, 1)
     raw = cute.make_tensor(cute.recast_ptr(memory, dtype=Uint32), cute.make_layout(shape.smem_bytes // 4))
