@@ -110,25 +110,27 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
         scaled = (1, 1, k, problem.k) if one_scale and name in ("SA", "SB") else (m, n, k, problem.k)
         operands[name] = _operand(name, scaled, lines, config, (bits, dtype, base), form)
     tables: dict[str, tuple[int, ...]] = {}
-    pointers = iter(names)
     arguments: list[Any] = []
-    for value, text in zip(_values(module, config, problem, lines, one_scale), host.argument_types, strict=True):
+    values = _values(module, config, problem, lines, one_scale)
+    for (name, value), text in zip(values, host.argument_types, strict=True):
         if not text.startswith("!cute.ptr"):
             arguments.append(value)
         elif isinstance(value, tuple):
             tables["table"] = value
             arguments.append(Ptr("table", 0, name="table"))
-        else:
-            arguments.append(Ptr("gmem", operands[next(pointers)].base))
+        else:  # what is no operand here has no memory: reading there is a fault
+            arguments.append(Ptr("gmem", operands[name[1:]].base if name[1:] in operands else 0))
     factors = {3 + "AB".index(name[1]): one for name, one in operands.items() if name in ("SA", "SB")}
     return Given(arguments, operands, tables, k, form.block // per if form else 0, factors)
 
 
-def _values(module: Any, config: Any, problem: Problem, lines: tuple[int, int, int], one_scale: bool) -> list[Any]:
-    """The host function's arguments; scale factors of rows lie one after the other, or there is one."""
+def _values(
+    module: Any, config: Any, problem: Problem, lines: tuple[int, int, int], one_scale: bool
+) -> list[tuple[str, Any]]:
+    """The host function's arguments by name; scale factors of rows lie one after the other, or there is one."""
     named = named_arguments(module, config, problem, lines)
     apart = 0 if one_scale else 1
-    return [apart if value is UNKNOWN and name.startswith("stride_") else value for name, value in named]
+    return [(name, apart if x is UNKNOWN and name.startswith("stride_") else x) for name, x in named]
 
 
 def _operand(
