@@ -296,7 +296,7 @@ class FurtherGemm(Gemm):
         if torch.cuda.current_device() != call.device:
             with torch.cuda.device(call.device):
                 return self.matmul(given, out, variant)
-        (m, n, _), (a, b, *more) = call.mnk, given
+        (m, n, _), a = call.mnk, given[0]
         out = a.new_empty(m, n, dtype=call.dtype) if out is None else out
         pa, pb, *more = [address(x) for x in given]
         start, (*spans, size) = out.data_ptr(), call.spans

@@ -20,7 +20,7 @@
 #     runs_on: sm_90
 #     measured_by: foundations/gpc_remapping
 #     dtypes: [bfloat16, float16]
-#     path: tma, multicast -> swizzled shared memory -> wgmma -> your function -> stmatrix, overlapped with the next main loop -> tma
+#     path: tma, multicast -> swizzled shared memory -> wgmma -> your function -> stmatrix -> tma
 #     instructions:
 #       sm_90a: [UTMALDG.2D, HGMMA, STSM.16, UTMASTG.2D, USETMAXREG, SYNCS]
 #     sources:
@@ -93,13 +93,41 @@ def addmm(x, residual, alpha, beta):
 
 
 EPILOGUES = {each.__name__: each for each in (product, bias, bias_gelu, bias_silu, scaled, add, addmm)}
-OPERANDS = ("row", "column", "residual", "alpha", "beta")  # what a function may name behind x
 
 
 def operands_of(epilogue: str) -> tuple[str, ...]:
     """The operands of an epilogue: the parameters of its function, behind the first one."""
     return tuple(inspect.signature(EPILOGUES[epilogue]).parameters)[1:]
 
+
+REFERENCES = {  # the same in torch: x is (M, N), row (M, 1), column (N), residual (M, N)
+    "product": lambda x: x,
+    "bias": lambda x, column: x + column,
+    "bias_gelu": lambda x, column: torch.nn.functional.gelu(x + column, approximate="tanh"),
+    "bias_silu": lambda x, column: torch.nn.functional.silu(x + column),
+    "scaled": lambda x, row, column: x * row * column,
+    "add": lambda x, residual: x + residual,
+    "addmm": lambda x, residual, alpha, beta: alpha * x + beta * residual,
+}
+
+
+def torch_gelu(a, b, out, column):
+    return torch._addmm_activation(column.to(a.dtype), a, b, use_gelu=True, out=out)
+
+
+def torch_bias(a, b, out, column):
+    return torch.addmm(column.to(a.dtype), a, b, out=out)
+
+
+def torch_add(a, b, out, residual):
+    return torch.addmm(residual, a, b, out=out)
+
+
+PEERS = {  # torch's own fused calls, by epilogue
+    "bias_gelu": ("torch._addmm_activation", torch_gelu),
+    "bias": ("torch.addmm", torch_bias),
+    "add": ("torch.addmm", torch_add),
+}
 
 # %% [markdown]
 # ## The sizes
@@ -848,6 +876,12 @@ def cost(config: Config, m: int, n: int, k: int, sms: int) -> float:
 def choose(m: int, n: int, k: int, sms: int) -> str:
     """The variant that costs least."""
     return min(VARIANTS, key=lambda name: cost(VARIANTS[name], m, n, k, sms))
+
+
+def fused(epilogue: str) -> Config:
+    """The configuration of the kernel that has an epilogue; with a residual, one whose buffers hold a band of it."""
+    tile = VARIANTS["256x128" if "residual" in operands_of(epilogue) else "256x160"]
+    return replace(tile, epilogue=epilogue)
 
 
 VECTORS = DTYPES | {torch.float32: cutlass.Float32}
