@@ -18,7 +18,17 @@ from cookbook.check import ran
 from cookbook.check.findings import Finding
 from cookbook.recipe.contract import Fused
 
-__all__ = ["PROBES", "drawn", "function_findings", "of_config", "operands_of", "probed", "run_case", "run_epilogues"]
+__all__ = [
+    "PROBES",
+    "drawn",
+    "function_findings",
+    "of_config",
+    "operands_of",
+    "probed",
+    "referred",
+    "run_case",
+    "run_epilogues",
+]
 
 # What stands in a function's place: every operand that comes from memory, once.
 PROBES: dict[str, Callable[..., Any]] = {
@@ -49,12 +59,12 @@ def probed(module: Any, name: str) -> Iterator[Any]:
 
 
 def drawn(names: tuple[str, ...], m: int, n: int, dtype: Any, device: str = "cuda") -> dict[str, Any]:
-    """Random operands by name: vectors of float32, a residual of `dtype` whose rows TMA can read."""
+    """Random operands by name: `row` of float32, the others of `dtype`; rows of the residual that TMA can read."""
     import torch
 
     made: dict[str, Callable[[], Any]] = {
         "row": lambda: torch.randn(m, device=device),
-        "column": lambda: torch.randn(n, device=device),
+        "column": lambda: torch.randn(n, device=device).to(dtype),
         "residual": lambda: torch.randn(m, -(-n // 8) * 8, device=device).to(dtype)[:, :n],
     }
     return {name: NUMBERS[name] if name in NUMBERS else made[name]() for name in names}
@@ -113,6 +123,16 @@ def run_epilogues(module: Any, shapes: Iterable[tuple[int, ...]], dtype: str) ->
     return cases
 
 
+def referred(module: Any, name: str, product: Any, given: dict[str, Any]) -> Any:
+    """What an epilogue makes of a product (M, N), in the product's precision, by the recipe's reference."""
+    import torch
+
+    wide = {key: x.to(product.dtype) if isinstance(x, torch.Tensor) else x for key, x in given.items()}
+    if "row" in wide:
+        wide["row"] = wide["row"][:, None]
+    return module.REFERENCES[name](product, **wide)
+
+
 def run_case(module: Any, name: str, shape: tuple[int, ...], dtype: str, device: str = "cuda") -> ran.Case:
     """One epilogue, once, against its reference in float64.
 
@@ -125,10 +145,7 @@ def run_case(module: Any, name: str, shape: tuple[int, ...], dtype: str, device:
     given = drawn(operands_of(module, name), m, n, getattr(torch, dtype), device)
     out, intact = ran.guarded(m, n, dtype, device, -(-n // 8) * 8 + 8)
     module.matmul(a, b, epilogue=name, out=out, **given)
-    wide = {key: value.double() if isinstance(value, torch.Tensor) else value for key, value in given.items()}
-    if "row" in wide:
-        wide["row"] = wide["row"][:, None]
-    exact = module.REFERENCES[name](a.double() @ b.double(), **wide)
+    exact = referred(module, name, a.double() @ b.double(), given)
     error = ran.relative_error(out, exact)
     rounded = ran.relative_error(exact.to(out.dtype), exact)
     problem = ran.verdict(error, rounded, out.numel(), dtype)

@@ -11,14 +11,16 @@
 #   cookbook:
 #     title: "Fused epilogues: one function between the accumulators and C"
 #     claim: >-
-#       Bias, GELU, SiLU, scale factors or a residual, added to a GEMM as one function of a thread's accumulators, for
-#       one or two percent of its time.
+#       Bias, GELU, SiLU, scale factors or a residual are one small function of a thread's accumulators. Half of a work
+#       tile goes through it while the tensor cores multiply the other half.
 #     track: hopper
 #     order: 110
 #     builds_on: hopper/tuned_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     measured_by: foundations/gpc_remapping
+#     compared_with: hopper/tuned_gemm
+#     bench_shapes: [[4096, 14336, 4096], [8192, 8192, 8192], [4096, 4096, 4096]]
 #     dtypes: [bfloat16, float16]
 #     path: tma, multicast -> swizzled shared memory -> wgmma -> your function -> stmatrix -> tma
 #     instructions:
@@ -31,10 +33,48 @@
 
 # %% [markdown]
 # # Fused epilogues: one function between the accumulators and C
+#
+# **Claim.** A layer of a model is rarely a product alone: `gelu(x @ w + bias)`. *Fused*, the rest of the layer is one
+# small function of a thread's accumulators, and nothing but C goes to memory. Half of a work tile goes through that
+# function while the tensor cores multiply the other half.
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook import draw, lab
+from cookbook.publish.pages import table
+
+K_TILE, BAND = 256 * 160 * 64 // 2048, 128 * 160 // 16  # clocks of an SM: to multiply a k-tile; of tanh, for a band
+TILE = {"band 1": (0, 1), "band 2": (1, 2), "both": (2, 4), "band 1 ": (4, 5), "band 2 ": (5, 6)}  # in k-tiles
+
+tensor, function = [], []
+for start in (0, 6 * K_TILE):
+    tensor += [draw.Span(start + K_TILE * a, start + K_TILE * b, "", part.strip()) for part, (a, b) in TILE.items()]
+    function += [draw.Span(start + K_TILE * n, start + K_TILE * n + BAND, "", f"band {n - 4}") for n in (5, 6)]
+draw.lanes(
+    {"tensor cores": tensor, "the function": function},
+    "Two work tiles of 256 x 160, K = 384: computed, not measured",
+    note="the function: as long as its tanh take",
+)
+
+# %% [markdown]
+# A warpgroup has two **bands** of 64 rows of a work tile. At both ends of the tile the bands are multiplied one after
+# the other, two k-tiles each. So one band is complete while the other still has wgmmas in flight.
+#
+# **Two numbers first**, for `gelu(x @ w + bias)` of 4096 x 14336 x 4096 on an H200:
+#
+# * Multiply-adds: a work tile of 256 x 160 has 256 x 160 x 4096 of them, 82,000 clocks of an SM.
+# * GELU: one `tanh` for each of its 40,960 elements. An SM's special function units do 16 in a clock, so that is 2,560
+#   clocks, 3.1% of the multiplication, if nothing hides it. Beside it stand some seven more instructions for an
+#   element: fewer clocks, but energy, and at the power limit energy is time.
+#
+# Without fusing, the function reads and writes C once more: 235 MB, 0.06 ms at 4.26 TB/s, for a product of 0.7 ms.
+# The rest of this kernel is that of [the tuned GEMM](tuned_gemm.ipynb).
 
 # %%
 import inspect
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
@@ -48,7 +88,20 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 from cookbook.recipe.entry import DTYPES, Call, FusedGemm, compile_host, remap_table, require
 
 # %% [markdown]
-# ## The epilogue
+# ## The epilogue: a function of accumulators
+#
+# **This is the part to replace.** `x` holds a thread's accumulators of one epilogue subtile, in float32. The names of
+# the other parameters say what is to be fetched. They come in the same shape as `x`:
+#
+# | parameter | in memory | an element of C gets |
+# |---|---|---|
+# | `row` | (M), the dtype of C or float32 | that of its row |
+# | `column` | (N), the dtype of C or float32 | that of its column: a bias |
+# | `residual` | (M, N), the dtype of C | its own |
+# | `alpha`, `beta` | numbers | both |
+#
+# GELU by `tanh` and not by `erf`, and SiLU by `tanh` and not by `exp`: `tanh.approx` is one instruction. Its relative
+# error is 2^-11; C is rounded at 2^-9.
 
 
 # %%
@@ -61,13 +114,11 @@ def bias(x, column):
 
 
 def gelu(x):
-    """x times the normal distribution's cumulative function, by tanh, as torch's `approximate="tanh"`."""
     half = 0.5 * x
     return half + half * cute.math.tanh(x * (0.7978845608 + 0.0356774081 * (x * x)), fastmath=True)
 
 
 def silu(x):
-    """x / (1 + exp(-x)), by tanh: one instruction of the special function unit instead of two."""
     half = 0.5 * x
     return half + half * cute.math.tanh(half, fastmath=True)
 
@@ -100,7 +151,13 @@ def operands_of(epilogue: str) -> tuple[str, ...]:
     return tuple(inspect.signature(EPILOGUES[epilogue]).parameters)[1:]
 
 
-REFERENCES = {  # the same in torch: x is (M, N), row (M, 1), column (N), residual (M, N)
+# %% [markdown]
+# `REFERENCES` says the same in torch, for the checks; `PEERS` are torch's own fused calls, for the times. For a
+# function of your own add a line to the first and run the cells below: the check then covers it.
+
+
+# %% tags=["folded"]
+REFERENCES = {  # of torch tensors: x is (M, N), row (M, 1), column (N), residual (M, N)
     "product": lambda x: x,
     "bias": lambda x, column: x + column,
     "bias_gelu": lambda x, column: torch.nn.functional.gelu(x + column, approximate="tanh"),
@@ -112,25 +169,25 @@ REFERENCES = {  # the same in torch: x is (M, N), row (M, 1), column (N), residu
 
 
 def torch_gelu(a, b, out, column):
-    return torch._addmm_activation(column.to(a.dtype), a, b, use_gelu=True, out=out)
-
-
-def torch_bias(a, b, out, column):
-    return torch.addmm(column.to(a.dtype), a, b, out=out)
+    return torch._addmm_activation(column, a, b, use_gelu=True, out=out)
 
 
 def torch_add(a, b, out, residual):
     return torch.addmm(residual, a, b, out=out)
 
 
-PEERS = {  # torch's own fused calls, by epilogue
-    "bias_gelu": ("torch._addmm_activation", torch_gelu),
-    "bias": ("torch.addmm", torch_bias),
-    "add": ("torch.addmm", torch_add),
-}
+PEERS = {"bias_gelu": ("torch._addmm_activation", torch_gelu), "add": ("torch.addmm", torch_add)}
 
 # %% [markdown]
 # ## The sizes
+#
+# | variant | work tile | a thread holds | epilogue subtiles of a band |
+# |---|---|---|---|
+# | `256x160` | 256 x 160 | 2 x 80 accumulators | 5 of 64 x 32 |
+# | `256x128` | 256 x 128 | 2 x 64 accumulators | 2 of 64 x 64 |
+#
+# Both have the epilogue `product` here. `fused(name)` gives the configuration of a kernel with another one. A residual
+# is loaded into the buffers that C leaves from, a band at a time, and only `256x128` has buffers for a whole band.
 
 
 # %%
@@ -210,7 +267,21 @@ def config_for(arch: str, variant: str = "256x160") -> Config:
     return VARIANTS[variant]
 
 
-# %%
+def fused(epilogue: str) -> Config:
+    """The configuration of the kernel that has an epilogue; with a residual, one whose buffers hold a band of it."""
+    tile = VARIANTS["256x128" if "residual" in operands_of(epilogue) else "256x160"]
+    return replace(tile, epilogue=epilogue)
+
+
+# %% [markdown]
+# ## The layouts and the MMA
+#
+# Those of the pages before: K-major tiles in the 128-byte swizzle, subtiles of C in the widest swizzle that divides a
+# row. New is one copy, `s2r_c`: `ldmatrix` fetches a subtile of the residual so that each thread gets the elements of
+# its accumulators. `stmatrix` then writes C to the same place.
+
+
+# %% tags=["folded"]
 class SmemLayouts(NamedTuple):
     """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
 
@@ -266,7 +337,10 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 
 
 # %% [markdown]
-# ## The tile scheduler
+# ## The tile scheduler and the producer
+#
+# As in [the tuned GEMM](tuned_gemm.ipynb#the-tile-scheduler): persistent CTAs, clusters of two that share each tile of
+# A, groups of cluster tiles that share tiles of B, and every other work tile's K from the last to the first.
 
 
 # %% tags=["folded"]
@@ -291,10 +365,6 @@ def tile_of(i, schedule: Schedule, config: cutlass.Constexpr):
     if start + config.swizzle_size > schedule.down:  # the last group is lower
         n, m = divmod(inside, schedule.of_last)
     return start + m, n * config.cluster_n + schedule.rank
-
-
-# %% [markdown]
-# ## The producer
 
 
 # %% tags=["folded"]
@@ -347,7 +417,10 @@ def produce(pipe, loads, schedule: Schedule, k_tiles, config: cutlass.Constexpr)
 
 
 # %% [markdown]
-# ## The consumers
+# ## The consumers: a commit group for a band
+#
+# The accumulators are two tensors, one for each band, and so are the descriptors of A. `issue` takes the bands that are
+# to be multiplied: both in the middle of a work tile, one at its ends.
 
 
 # %%
@@ -419,7 +492,14 @@ BOTH = (0, 1)
 
 
 # %% [markdown]
-# ## Operands of the epilogue
+# ## Operands of the function
+#
+# **Vectors by plain loads.** A warpgroup's threads fetch the 128 elements of `row` and the 160 of `column` that a work
+# tile needs, and keep them in shared memory as float32. They do it early in the tile, under wgmmas in flight.
+#
+# **A matrix by TMA.** A band of the residual comes into the epilogue buffers, which are idle for most of a work tile.
+# An mbarrier counts its bytes. The first band is asked for at the beginning of the tile; the second one when the first
+# has left as C.
 
 
 # %%
@@ -478,6 +558,12 @@ def subtile_at(me: Consumer, i: int, config: Config):
     """The place of this warpgroup's subtile `i` in a work tile: (row, column), in subtiles."""
     across = config.tile_n // config.epi_n
     return i // across * 2 + me.warpgroup, i % across
+
+
+# %% [markdown]
+# **The shape of `x`.** Of an accumulator tile a thread has two rows, `lane / 4` and 8 below, and of every 8 columns
+# two neighbours. So 2 values of `row` and 16 of `column` are enough for a subtile of 64 x 64: a layout with stride 0
+# repeats them.
 
 
 # %%
@@ -539,7 +625,15 @@ def finish(me: Consumer, i: cutlass.Constexpr, config: cutlass.Constexpr):
 
 
 # %% [markdown]
-# ## The overlapped epilogue
+# ## A band leaves, and the other one is multiplied
+#
+# The function's result goes to shared memory at once. It could stay in registers until there is time for the store, as
+# in [the overlapped epilogue](overlapped_epilogue_gemm.ipynb). But then nothing keeps the function in its place: the
+# compiler moves its instructions behind the wgmmas that they were to overlap, keeps both sets of accumulators alive,
+# and spills. A store to shared memory stays where it is, between its barriers, and so does what it stores.
+#
+# The end of a work tile and the beginning of the next one are one piece of code. In a loop over whole work tiles the
+# compiler no longer knows, at the beginning, that the second band's wgmmas are over, and waits for all of them.
 
 
 # %%
@@ -626,6 +720,8 @@ def compute(me: Consumer, schedule: Schedule, config: cutlass.Constexpr):
 
 # %% [markdown]
 # ## The kernel
+#
+# One warp produces, two warpgroups consume.
 
 
 # %%
@@ -735,6 +831,8 @@ def consume(who, op: Operands, waits, smem, schedule: Schedule, k_tiles, dtype, 
 
 # %% [markdown]
 # ## The launch
+#
+# Addresses of operands that the function does not have are 0, and nothing looks at them: there is no code for them.
 
 
 # %%
@@ -813,6 +911,9 @@ def compile_for(arch: str, dtype, config: Config | None = None, row=None, column
 
 # %% [markdown]
 # ## GPC-aware remapping
+#
+# As in [the tuned GEMM](tuned_gemm.ipynb#gpc-aware-remapping). On another H200 `launch_order()` of [the page about
+# GPCs](../foundations/gpc_remapping.ipynb) finds the GPCs: `calibrate(gpcs=launch_order())`.
 
 
 # %% tags=["folded"]
@@ -847,7 +948,10 @@ def remap_of(call: Call, config: Config, count: int) -> int:
 
 
 # %% [markdown]
-# ## `matmul`
+# ## `matmul`: what a user calls
+#
+# `FusedGemm`, which comes with every recipe's host side, checks the function's operands too: each one that its
+# parameters name, and no other.
 
 
 # %%
@@ -866,48 +970,36 @@ def clusters(config: Config, m: int, n: int, sms: int) -> int:
     return -(-cluster_tiles(config, m, n) // waves(config, m, n, sms))
 
 
-def cost(config: Config, m: int, n: int, k: int, sms: int) -> float:
-    """What C (m, n) over k costs, to be compared with another configuration's cost: the tuned GEMM's two terms."""
-    clocks = waves(config, m, n, sms) * config.tile_m * config.tile_n * max(k, config.min_k_tiles * config.tile_k)
-    loads = 1 / config.tile_m + 1 / config.tile_n  # operand elements loaded into an SM per multiply-add
-    return clocks**0.5 * (1 + 16 * loads)
-
-
-def choose(m: int, n: int, k: int, sms: int) -> str:
-    """The variant that costs least."""
-    return min(VARIANTS, key=lambda name: cost(VARIANTS[name], m, n, k, sms))
-
-
-def fused(epilogue: str) -> Config:
-    """The configuration of the kernel that has an epilogue; with a residual, one whose buffers hold a band of it."""
-    tile = VARIANTS["256x128" if "residual" in operands_of(epilogue) else "256x160"]
-    return replace(tile, epilogue=epilogue)
+def variant_for(m: int, n: int, sms: int) -> str:
+    """The variant that multiplies for the fewest clocks."""
+    return min(VARIANTS, key=lambda name: waves(VARIANTS[name], m, n, sms) * VARIANTS[name].tile_n)
 
 
 VECTORS = DTYPES | {torch.float32: cutlass.Float32}
 
 
-def host_side(epilogue: str) -> FusedGemm:
-    """The host side for one epilogue."""
-
-    def prepare(call: Call) -> tuple[tuple, tuple]:
-        """What is compiled for such a call, and what the kernel takes between the operands and the stream."""
-        (m, n, k), (*strides, stride_residual) = call.mnk, call.strides
-        name = choose(m, n, k, call.sms) if call.variant == DEFAULT else call.variant
-        name = "256x128" if "residual" in needed else name  # whose buffers hold a band of the residual
+def prepare(call: Call, epilogue: str = "product") -> tuple[tuple, tuple]:
+    """What is compiled for such a call, and what the kernel takes between the operands and the stream."""
+    (m, n, _), (*strides, stride_residual) = call.mnk, call.strides
+    config = fused(epilogue)
+    if "residual" not in config.operands:
+        name = variant_for(m, n, call.sms) if call.variant == DEFAULT else call.variant
         config = replace(VARIANTS[name], epilogue=epilogue)
-        count = clusters(config, m, n, call.sms)
-        remap = remap_of(call, config, count)
-        which = replace(config, gpc_aware=remap != 0), *(VECTORS[each] for each in call.operands[2:])
-        return which, (Launch(remap, call.mnk, tuple(strides), stride_residual, count),)
+    count = clusters(config, m, n, call.sms)
+    remap = remap_of(call, config, count)
+    which = replace(config, gpc_aware=remap != 0), *(VECTORS[each] for each in call.operands[2:])
+    return which, (Launch(remap, call.mnk, tuple(strides), stride_residual, count),)
 
+
+def host_side(epilogue: str) -> FusedGemm:
+    """The host side of the kernels that have an epilogue."""
+    given, variants = partial(prepare, epilogue=epilogue), (DEFAULT, *VARIANTS)
     needed = operands_of(epilogue)
-    variants = (DEFAULT, *VARIANTS)
-    return FusedGemm(compile_for, prepare, ((9, 0),), "wgmma", variants, padded=True, needed=needed)
+    return FusedGemm(compile_for, given, ((9, 0),), "wgmma", variants, padded=True, needed=needed)
 
 
-GEMMS = {name: host_side(name) for name in EPILOGUES}
-GEMM = GEMMS["product"]
+GEMM = host_side("product")
+GEMMS = {"product": GEMM}  # more of them as they are called
 
 
 def matmul(
@@ -923,6 +1015,77 @@ def matmul(
     out: torch.Tensor | None = None,
     variant: str = DEFAULT,
 ) -> torch.Tensor:
-    """doc"""
-    require(epilogue in tuple(GEMMS), "epilogue", repr(epilogue), f"one of {', '.join(GEMMS)}")
-    return GEMMS[epilogue].matmul((a, b, row, column, residual, alpha, beta), out, variant)
+    """`f(a @ b)` on the tensor cores, accumulated in float32 and rounded once, on the current stream of `a`'s device.
+
+    a: (M, K), float16 or bfloat16, K-major (stride 1 along K).
+    b: (K, N), the same dtype, K-major too: usually `weight.T` of a contiguous (N, K) weight.
+    epilogue: f, one of EPILOGUES. It takes those of the following operands that its function names, and no others.
+    row, column: (M,) and (N,), float32 or the dtype of a, adjacent elements.
+    residual: (M, N), the dtype of a, stride 1 along N, rows a multiple of 16 bytes apart.
+    alpha, beta: numbers.
+    out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of the operands. Made if not given.
+    variant: one of VARIANTS, or "auto". An epilogue with a residual has one kernel, whatever the variant.
+
+    The addresses of a, b and residual and their row strides are multiples of 16 bytes, as TMA needs them. Any M, N, K
+    >= 1 within that, on a GPU of compute capability 9.0. For an `out` whose rows TMA cannot write, C is made in padded
+    rows and copied. There is no backward.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
+    argument, what it got and what it needs, and nothing has been launched.
+    """
+    require(epilogue in tuple(EPILOGUES), "epilogue", repr(epilogue), f"one of {', '.join(EPILOGUES)}")
+    side = GEMMS.get(epilogue) or GEMMS.setdefault(epilogue, host_side(epilogue))
+    return side.matmul((a, b, row, column, residual, alpha, beta), out, variant)
+
+
+# %% [markdown] tags=["lab"]
+# ## Check
+#
+# The functions are looked at apart from the kernel. CuTe evaluates each of them on the host, on random numbers, and the
+# reference is evaluated in float64 (level *model*). In the kernel the checks put functions of their own in their place,
+# `x * row * column` and `x + residual`, and follow each operand from memory to the element of C that it is for (level
+# *product*). What `tanh.approx` loses is seen on a GPU only.
+
+# %% tags=["lab"]
+lab.check_cells("hopper/fused_epilogue_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
+
+# %% [markdown] tags=["lab"]
+# ## Time
+#
+# First the `matmul` of the cells above, the product alone, next to `torch.matmul`: run and timed where there is a GPU
+# for it, else as recorded.
+
+# %% tags=["lab", "open"]
+lab.compare("hopper/fused_epilogue_gemm", matmul, (4096, 14336, 4096))
+
+# %% [markdown] tags=["lab"]
+# Peers, in one run: the product alone, by each variant and by the tuned GEMM; `bias_gelu` and `add` next to torch's
+# fused calls.
+
+# %% tags=["lab"]
+from cookbook.publish.pages import results_table
+
+Markdown(results_table("hopper/fused_epilogue_gemm"))
+
+# %% [markdown] tags=["lab"]
+# **What is to be expected.** Clocks of an SM for a work tile of 256 x 160, by K: to multiply it, and for the `tanh` of
+# GELU. The last column is what GELU would add if nothing hid it.
+
+# %% tags=["lab"]
+rows = []
+for k in (1024, 4096, 8192):
+    multiplied = 256 * 160 * k // 2048
+    rows.append([str(k), f"{multiplied:,}", f"{2 * BAND:,}", f"{200 * BAND / multiplied:.1f}%"])
+Markdown(table(["K", "multiplication", "tanh", "not hidden"], rows))
+
+# %% [markdown] tags=["lab"]
+# Hiding saves clocks and no energy. Where the GPU runs at its power limit, the instructions of the function cost time
+# wherever they stand: some ten for each element of C, against 2 K flops on the tensor cores.
+#
+# ## Conclusion
+#
+# An epilogue is a function of a thread's accumulators, and what it needs besides is named by its parameters: vectors by
+# plain loads, a matrix by TMA into buffers that are idle anyway. Two bands of rows let the tensor cores work while the
+# function does.
+#
+# To use it: `cookbook copy hopper/fused_epilogue_gemm my_gemm.py`, then `from my_gemm import matmul`.
