@@ -370,10 +370,12 @@ def model_levels(
 ) -> list[Level]:
     """`model_level` for every configuration that `targets` use."""
     look = transposed_level if recipe.kind == "transpose" else model_level
-    found = configurations(recipe, targets, dtype, majors)
-    levels = [replace(look(recipe, dtype, shape, c), **where) for c, where in found.items()]
+    each = configurations(recipe, targets, dtype, majors)
+    levels = [replace(look(recipe, dtype, shape, c), **where) for c, where in each.items()]
     if isinstance(module := module_of(recipe), Fused):
-        levels.append(_of_findings("model", fused.function_findings(module), dtype=dtype, variant="epilogues"))
+        found = fused.function_findings(module)
+        figures = {"epilogues": {one.name: one.detail for one in found}}
+        levels.append(_of_findings("model", found, figures, dtype=dtype, variant="epilogues"))
     return levels
 
 

@@ -651,10 +651,10 @@ def finish_band(me: Consumer, band: cutlass.Constexpr, tile, config: cutlass.Con
     for j in cutlass.range_constexpr(config.across):
         i = band * config.across + j
         buffer = i % config.epi_stages
-        if cutlass.const_expr("residual" not in config.operands):  # else TMA has read it, before it wrote it
+        if cutlass.const_expr("residual" not in config.operands):  # that has come only after TMA had read the buffer
             if storing:
                 cute.arch.cp_async_bulk_wait_group(config.epi_stages - 1, read=True)
-            me.barrier.arrive_and_wait()  # TMA has read what was in this buffer
+        me.barrier.arrive_and_wait()  # TMA has read what was in this buffer; `row` and `column` are in shared memory
         rC = cute.make_rmem_tensor(((2, 2, config.epi_n // 8), 1, 1), me.sC.element_type)  # (MMA, 1, 1)
         rC.store(finish(me, i, config))
         cute.copy(me.copies.r2s_c, thr.retile(rC), thr.partition_D(me.sC)[None, None, None, buffer])
@@ -697,8 +697,6 @@ def end_tile(me: Consumer, read, release, tile, config: cutlass.Constexpr):
     warpgroup.wait_group(1)
     release = give_back(me, release, 1)
     issue(me, stages, (1,))
-    if cutlass.const_expr("row" in config.operands or "column" in config.operands):
-        me.barrier.arrive_and_wait()  # all of `row` and `column` is in shared memory
     warpgroup.wait_group(1)  # the first band is complete
     finish_band(me, 0, tile, config)
     if cutlass.const_expr("residual" in config.operands):
