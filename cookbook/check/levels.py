@@ -623,7 +623,7 @@ def ran_levels(recipe: Recipe, dtype: str, shapes: tuple[Shape, ...], majors: st
         seed = random.SystemRandom().randrange(2**32)  # in the record, so that the same can be drawn again
         own = (*ran.shapes_for(majors), *ran.drawn(seed, majors))
         cases = ran.run_variants(module, shapes or own, dtype, majors)
-        cases += fused.run_epilogues(module, shapes or own, dtype) if isinstance(module, Fused) else []
+        cases += fused.run_epilogues(module, shapes or own, dtype)
         by = {"by": list(module.VARIANTS)} if hasattr(module, "VARIANTS") else {}
         figures = ran.summary(cases) | ({} if shapes else {"drawn": ran.DRAWN, "seed": seed}) | by
     bad = "; ".join(f"{_x(case.shape)}: {case.problem}" for case in cases if not case.ok)

@@ -309,7 +309,7 @@ class FurtherGemm(Gemm):
         return out if call.direct else out.copy_(made[:, :n])
 
 
-def address(x: object) -> float:
+def address(x: Any) -> Any:
     """A tensor's; 0 of None, and a number as it is."""
     return x.data_ptr() if isinstance(x, torch.Tensor) else x or 0
 
