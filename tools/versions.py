@@ -196,14 +196,14 @@ def markdown() -> str:
     """The record as tables: recipes by environment and track, and what the others lack."""
     rows = versions.tried()
     tracks = [track for track in catalog.TRACKS if any(r.track == track for r in catalog.recipes())]
-    heads = ["CuTe DSL", "Python", "torch", "targets", *(track.capitalize() for track in tracks)]
+    heads = ["CuTe-DSL", "Python", "torch", "targets", *(track.capitalize() for track in tracks)]
     cells = [
         [row.dsl, row.python, row.torch.partition("+")[0], row.targets, *(_share(row, track) for track in tracks)]
         for row in rows
     ]
     wrong = [[row.dsl, f"`{name}`", f"`{why}`"] for row in rows for name, why in row.failed.items()]
-    shown = table(heads, cells)
-    return f"{shown}\n\n{table(['CuTe DSL', 'recipe', 'what it says'], wrong)}" if wrong else shown
+    lacking = [table(["CuTe-DSL", "recipe", "what it says"], wrong)] if wrong else []
+    return "\n\n".join([table(heads, cells), *lacking])
 
 
 def _share(row: Any, track: str) -> str:
