@@ -13,8 +13,8 @@ import sys
 import pytest
 from hypothesis import settings
 
-# CuTe keeps many objects, none of them in circles that matter here: to go through them again and again takes a tenth of
-# the time of all tests.
+# CuTe keeps many objects, none of them in circles that matter here: to go through them again and again takes a
+# twentieth of the time of all tests.
 gc.set_threshold(100_000, 50, 100)
 os.environ["COOKBOOK_CACHE"] = "off"  # no kernel of an earlier run, and none is left behind
 

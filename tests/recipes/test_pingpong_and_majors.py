@@ -66,7 +66,7 @@ def test_layouts_of_any_major_are_those_of_cutes_helpers(which, tile):
     from cutlass.tensor_utils import LayoutEnum
 
     module = catalog.load(MAJORS)
-    config = dataclasses.replace(majors.configured(module.CONFIG, which), tile_m=tile[0], tile_n=tile[1])
+    config = dataclasses.replace(majors.configured(module.CONFIG, which), tile_m=tile[0], tile_n=tile[1], epi_stages=1)
     a, b = (LayoutEnum.ROW_MAJOR if x == "k" else LayoutEnum.COL_MAJOR for x in (config.a_major, config.b_major))
     mnk = (config.tile_m, config.tile_n, config.tile_k)
 
