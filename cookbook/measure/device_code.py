@@ -25,6 +25,7 @@ __all__ = ["ROOTS", "canonical", "device_hash", "digest", "host_hash", "kernel_n
 ROOTS = ("compile_for", "config_for", "configs_for", "beside", "CONFIG", "VARIANTS", "KERNELS", "EXPERIMENT")
 DECORATORS = ("jit", "kernel")  # of `cute`
 PACKAGE = "cookbook"
+MOVED = f"{PACKAGE}.recipe.moved"  # what it imports counts by its first place there, in the recent version of CuTe
 _FOLDER = Path(__file__).resolve().parents[1]
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
@@ -128,6 +129,16 @@ def _file_of(module: str) -> Path | None:
     return next((file for file in tries if file is not None and file.is_file()), None)
 
 
+@lru_cache(maxsize=1)
+def _places() -> dict[str, ast.expr]:
+    """`cutlass.memory.SmemAllocator` by the name in MOVED: where each `try` there looks first."""
+    file = _file_of(MOVED)
+    tries = ast.parse(file.read_text(encoding="utf-8")).body if file else []
+    firsts = [node.body[0] for node in tries if isinstance(node, ast.Try)]
+    found = {name: path for first in firsts for name, path in _imports(first).items()}
+    return {name: ast.parse(".".join(path), mode="eval").body for name, path in found.items()}
+
+
 def _module_of(name: str) -> _Module:
     file = _file_of(name)
     return _read(file.read_text(encoding="utf-8")) if file else _read("")
@@ -180,7 +191,7 @@ class _Module:
         if PACKAGE not in self.source:
             return []
         paths = [path for node in _walk(*self.statements) for path in _imports(node).values()]
-        paths = [path for path in paths if path[0].split(".")[0] == PACKAGE]
+        paths = [path for path in paths if path[0].split(".")[0] == PACKAGE and path[0] != MOVED]
         return [name for module, what in paths for name in (module, f"{module}.{what}")]
 
     def names(self) -> set[str]:
@@ -433,7 +444,11 @@ class _Writer:
         return name
 
     def _name(self, node: ast.Name) -> None:
-        self.out.append(self._named(node.id) + " ")
+        module, what = self.module.imports.get(node.id, ("", ""))
+        if module == MOVED and not any(node.id in scope.names for scope in self.scopes):
+            self.write(_places()[what])
+        else:
+            self.out.append(self._named(node.id) + " ")
 
     def _names(self, node: ast.Global | ast.Nonlocal) -> None:
         self.out.append(f"({type(node).__name__} {' '.join(sorted(map(self._named, node.names)))})")

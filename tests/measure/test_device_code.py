@@ -124,6 +124,17 @@ SEEN = {
 }
 
 
+def test_what_cute_moved_counts_by_where_its_recent_version_has_it(tmp_path):
+    """So a record stays current when a recipe takes the name from the one place that knows both."""
+    before = "\nimport cutlass.memory\nimport cutlass.cute as cute\n"
+    kernel = "\n@cute.kernel\ndef kernel(n):\n    smem = {}SmemAllocator()\n    smem.allocate(n)\n"
+    after = "\nimport cutlass.cute as cute\nfrom cookbook.recipe.moved import SmemAllocator\n"
+    found = hashes(tmp_path, before + kernel.format("cutlass.memory."))
+    assert hashes(tmp_path, after + kernel.format("")) == found
+    assert hashes(tmp_path, after + kernel.format("").replace("smem", "SmemAllocator")) != found  # a local hides it
+    assert hashes(tmp_path, after.replace("Smem", "Tmem") + kernel.format("").replace("Smem", "Tmem")) != found
+
+
 def changed(pairs: tuple[str, ...], body: str = BODY) -> str:
     for old, new in zip(pairs[::2], pairs[1::2], strict=True):
         assert old in body, old
