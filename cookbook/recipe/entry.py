@@ -179,7 +179,7 @@ class Call(NamedTuple):
     """What the checks found out about calls of one kind: by this a recipe chooses what to launch."""
 
     dtype: torch.dtype  # of C
-    operands: tuple[torch.dtype, ...]  # dtypes of A and of B
+    operands: tuple[torch.dtype, torch.dtype]  # dtypes of A and of B
     device: int  # of CUDA's
     arch: str  # "sm_90"
     sms: int
@@ -286,110 +286,34 @@ def scale_stride(name: str, scale: torch.Tensor, extent: int, along: int, device
     return stride
 
 
-@dataclass
-class FurtherGemm(Gemm):
-    """A `Gemm` whose kernel reads further operands, called `names`: tensors, numbers, or None where it has none."""
-
-    names: tuple[str, ...] = ()
-
-    def handed(self, more: list) -> tuple:
-        """What the launch takes behind pC, of the addresses (0: None) and numbers that the further operands are."""
-        return tuple(more)
+class RowScaledGemm(Gemm):
+    """A `Gemm` of operands of which each row of A and each column of B has a scale factor."""
 
     def matmul(self, given: tuple, out: torch.Tensor | None, variant: str) -> torch.Tensor:
-        """The product of `given`: a, b and the further operands."""
+        """The scaled product of `given`: a, b, scale_a, scale_b."""
         key = (*map(kind, given), kind(out), torch.is_grad_enabled(), kind(variant))
         call, launch, arguments = self.plans.get(key) or self.plan(key, *given, out, variant)
         if torch.cuda.current_device() != call.device:
             with torch.cuda.device(call.device):
                 return self.matmul(given, out, variant)
-        (m, n, _), a = call.mnk, given[0]
+        (m, n, _), (a, b, scale_a, scale_b) = call.mnk, given
         out = a.new_empty(m, n, dtype=call.dtype) if out is None else out
-        pa, pb, *more = [address(x) for x in given]
+        pa, pb, *scales = [x.data_ptr() for x in given]
         start, (*spans, size) = out.data_ptr(), call.spans
-        if any(x < start + size and start < x + span for x, span in zip((pa, pb, *more), spans, strict=True) if span):
-            read = zip(("a", "b", *self.names), given, strict=True)
-            check_apart(out, **{name: as_matrix(x) for name, x in read if isinstance(x, torch.Tensor)})
+        if any(x < start + size and start < x + span for x, span in zip((pa, pb, *scales), spans, strict=True)):
+            check_apart(out, a=a, b=b, scale_a=scale_a.reshape(-1, 1), scale_b=scale_b.reshape(-1, 1))
         made = out if call.direct else out.new_empty(m, call.strides[2])  # TMA finishes the last 16 bytes of a row
         stream = torch._C._cuda_getCurrentRawStream(call.device)  # its number, for which torch makes no Stream object
-        launch(pa, pb, made.data_ptr(), *self.handed(more), *arguments, stream)
+        launch(pa, pb, made.data_ptr(), *scales, *arguments, stream)
         return out if call.direct else out.copy_(made[:, :n])
-
-
-def address(x: Any) -> Any:
-    """A tensor's; 0 of None, and a number as it is."""
-    return x.data_ptr() if isinstance(x, torch.Tensor) else x or 0
-
-
-def as_matrix(x: torch.Tensor) -> torch.Tensor:
-    """A vector, or one element, as a matrix of one column; a matrix of more as it is."""
-    return x if x.ndim == 2 and min(x.shape) > 1 else x.reshape(-1, 1)
-
-
-def span_of(x: object) -> int:
-    """Bytes from the first to the last of a tensor; 0 of what is none."""
-    start, _, _, end = in_memory(as_matrix(x)) if isinstance(x, torch.Tensor) else (0, 0, 0, 0)
-    return end - start
-
-
-@dataclass
-class RowScaledGemm(FurtherGemm):
-    """A `Gemm` of operands of which each row of A and each column of B has a scale factor."""
-
-    names: tuple[str, ...] = ("scale_a", "scale_b")
 
     def check(self, a, b, scale_a, scale_b, out: torch.Tensor | None, variant: str) -> Call:
         """What is to be known of a legal call."""
         call = super().check(a, b, out, variant)
         (m, n, _), (a_span, b_span, out_span) = call.mnk, call.spans
         along = scale_stride("scale_a", scale_a, m, 0, a.device), scale_stride("scale_b", scale_b, n, 1, a.device)
-        spans = a_span, b_span, span_of(scale_a), span_of(scale_b), out_span
-        return call._replace(strides=(*call.strides, *along), spans=spans)
-
-
-@dataclass
-class FusedGemm(FurtherGemm):
-    """A `Gemm` whose kernel applies a function to each element of the product. `needed` says which operands it has:
-    `row` (M), `column` (N), `residual` (M, N), and the numbers `alpha` and `beta`."""
-
-    names: tuple[str, ...] = ("row", "column", "residual", "alpha", "beta")
-    needed: tuple[str, ...] = ()
-
-    def handed(self, more: list) -> tuple:
-        return ((*more[:3], *map(float, more[3:])),)
-
-    def check(self, a, b, row, column, residual, alpha, beta, out: torch.Tensor | None, variant: str) -> Call:
-        """What is to be known of a legal call. `operands` then has the dtypes of row and of column too, and `strides`
-        the residual's, where there are such."""
-        call = super().check(a, b, out, variant)
-        (m, n, _), (a_span, b_span, out_span) = call.mnk, call.spans
-        more = {"row": row, "column": column, "residual": residual, "alpha": alpha, "beta": beta}
-        for name, x in more.items():
-            wanted = f"None: the epilogue takes {', '.join(self.needed) or 'no operand'}"
-            require(x is None or name in self.needed, name, type(x).__name__, wanted)
-        for name, extent in (("row", m), ("column", n)):
-            if name in self.needed:
-                check_vector(name, more[name], extent, (call.dtype, torch.float32), a.device)
-        for name in {"alpha", "beta"} & set(self.needed):
-            is_number = type(more[name]) in (int, float)
-            require(is_number, name, type(more[name]).__name__, "a number: float or int", TypeError)
-        line = 0
-        if "residual" in self.needed:
-            check_tensor("residual", residual, (call.dtype,))
-            require(residual.shape == (m, n), "residual", f"shape {tuple(residual.shape)}", f"({m}, {n})")
-            require(residual.device == a.device, "residual", f"device {residual.device}", f"{a.device}, where a is")
-            line = line_stride("residual", residual, 1, "N")
-        types = (getattr(x, "dtype", call.dtype) for x in (row, column))
-        spans = a_span, b_span, *map(span_of, more.values()), out_span
-        return call._replace(operands=(*call.operands, *types), strides=(*call.strides, line), spans=spans)
-
-
-def check_vector(name: str, x: torch.Tensor, extent: int, dtypes: tuple, device: torch.device) -> None:
-    """`x` is `extent` adjacent elements on the device."""
-    check_tensor(name, x, dtypes, (1,))
-    require(x.shape == (extent,), name, f"shape {tuple(x.shape)}", f"({extent},)")
-    require(x.stride(0) == 1 or extent == 1, name, f"stride {x.stride(0)}", "1: adjacent elements")
-    require(x.device == device, name, f"device {x.device}", f"{device}, where a is")
+        spans = (4 * (stride * (x.numel() - 1) + 1) for stride, x in zip(along, (scale_a, scale_b), strict=True))
+        return call._replace(strides=(*call.strides, *along), spans=(a_span, b_span, *spans, out_span))
 
 
 REMAPS: dict[tuple, torch.Tensor] = {}  # by device, GPC of each cluster, and length of a group
