@@ -193,7 +193,7 @@ def _place(row: dict[str, Any]) -> Any:
 
 
 def markdown() -> str:
-    """The record as tables: recipes by environment and track, and what the others lack."""
+    """The record as tables: recipes by environment and track, and the errors of those that do not compile."""
     rows = versions.tried()
     tracks = [track for track in catalog.TRACKS if any(r.track == track for r in catalog.recipes())]
     heads = ["CuTe-DSL", "Python", "torch", "targets", *(track.capitalize() for track in tracks)]
@@ -201,8 +201,12 @@ def markdown() -> str:
         [row.dsl, row.python, row.torch.partition("+")[0], row.targets, *(_share(row, track) for track in tracks)]
         for row in rows
     ]
-    wrong = [[row.dsl, f"`{name}`", f"`{why}`"] for row in rows for name, why in row.failed.items()]
-    lacking = [table(["CuTe-DSL", "recipe", "what it says"], wrong)] if wrong else []
+    said: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        for name, why in row.failed.items():
+            said.setdefault((row.dsl, why), []).append(name)
+    wrong = [[dsl, f"`{why}`", ", ".join(names)] for (dsl, why), names in said.items()]
+    lacking = [table(["CuTe-DSL", "what it says", "of"], wrong, right=3)] if wrong else []
     return "\n\n".join([table(heads, cells), *lacking])
 
 
