@@ -194,6 +194,8 @@ def _place(row: dict[str, Any]) -> Any:
 
 def markdown() -> str:
     """The record as tables: recipes by environment and track, and the errors of those that do not compile."""
+    from tools.publish.pages import folded  # which the environments that this file runs in do not have
+
     rows = versions.tried()
     tracks = [track for track in catalog.TRACKS if any(r.track == track for r in catalog.recipes())]
     heads = ["CuTe-DSL", "Python", "torch", "targets", *(track.capitalize() for track in tracks)]
@@ -205,8 +207,9 @@ def markdown() -> str:
     for row in rows:
         for name, why in row.failed.items():
             said.setdefault((row.dsl, why), []).append(name)
-    wrong = [[dsl, f"`{why}`", ", ".join(names)] for (dsl, why), names in said.items()]
-    lacking = [table(["CuTe-DSL", "what it says", "of"], wrong, right=3)] if wrong else []
+    wrong = [[dsl, ", ".join(names), f"`{why}`"] for (dsl, why), names in said.items()]
+    errors = table(["CuTe-DSL", "recipes", "what it says"], wrong, right=3)
+    lacking = [folded("What does not compile, and why", errors)] if wrong else []
     return "\n\n".join([table(heads, cells), *lacking])
 
 
