@@ -193,7 +193,9 @@ def _place(row: dict[str, Any]) -> Any:
 
 
 def markdown() -> str:
-    """The record as tables: recipes by environment and track, and what the others lack."""
+    """The record as tables: recipes by environment and track, and the errors of those that do not compile."""
+    from tools.publish.pages import folded  # which the environments that this file runs in do not have
+
     rows = versions.tried()
     tracks = [track for track in catalog.TRACKS if any(r.track == track for r in catalog.recipes())]
     heads = ["CuTe-DSL", "Python", "torch", "targets", *(track.capitalize() for track in tracks)]
@@ -201,8 +203,13 @@ def markdown() -> str:
         [row.dsl, row.python, row.torch.partition("+")[0], row.targets, *(_share(row, track) for track in tracks)]
         for row in rows
     ]
-    wrong = [[row.dsl, f"`{name}`", f"`{why}`"] for row in rows for name, why in row.failed.items()]
-    lacking = [table(["CuTe-DSL", "recipe", "what it says"], wrong)] if wrong else []
+    said: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        for name, why in row.failed.items():
+            said.setdefault((row.dsl, why), []).append(name)
+    wrong = [[dsl, ", ".join(names), f"`{why}`"] for (dsl, why), names in said.items()]
+    errors = table(["CuTe-DSL", "recipes", "what it says"], wrong, right=3)
+    lacking = [folded("What does not compile, and why", errors)] if wrong else []
     return "\n\n".join([table(heads, cells), *lacking])
 
 
