@@ -124,4 +124,4 @@ def test_what_a_study_does_not_take_is_named(study, what, value, says):
 def test_a_copied_study_says_what_it_needs(study):
     study()
     text = catalog.standalone_source("foundations/two")
-    assert "Needs torch and nvidia-cutlass-dsl (NVIDIA's own licence).\n" in text and "import matmul" not in text
+    assert "Needs torch and nvidia-cutlass-dsl>=4.6.2 (NVIDIA's own licence).\n" in text and "import matmul" not in text
