@@ -169,8 +169,7 @@ def about(given: argparse.Namespace) -> dict[str, Any]:
     from cookbook.measure import records
 
     known = {"recipe": given.recipe, "shape": given.shape, "dtype": DTYPE, "code": code(given.recipe)}
-    date = time.strftime("%Y-%m-%d %H:%M")
-    return {"device": torch.cuda.get_device_name(), "date": date} | known | {"versions": records.versions()}
+    return {"device": torch.cuda.get_device_name(), "date": records.now()} | known | {"versions": records.versions()}
 
 
 def code(name: str) -> str:

@@ -11,7 +11,6 @@ it also writes both curves; with --record into results/<device>/training.json, w
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import statistics
 from dataclasses import dataclass
@@ -142,10 +141,11 @@ def main(argv: list[str] | None = None) -> None:
     found = compared(torchs, ours)
     print(f"last losses differ by {found['loss']:+.2%}; a step takes {found['step']:.3f} of torch's time")
     device = torch.cuda.get_device_name()
-    for file in [given.json] if given.json else []:
-        file.write_text(json.dumps(record_of(torchs, ours, device, given.compiled), indent=1) + "\n", encoding="utf-8")
+    record = record_of(torchs, ours, device, given.compiled)
+    if given.json:
+        given.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     if given.record:
-        print(f"wrote {write(record_of(torchs, ours, device, given.compiled))}")
+        print(f"wrote {write(record)}")
 
 
 def record_of(torchs: dict[str, list[float]], ours: dict[str, list[float]], device: str, compiled: bool) -> Any:
@@ -156,7 +156,7 @@ def record_of(torchs: dict[str, list[float]], ours: dict[str, list[float]], devi
         for who, each in (("torch", torchs), ("ours", ours))
     }
     serving = [recipe.name for recipe, _ in choice.candidates(torch.cuda.get_device_capability())]
-    about = {"date": f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M}", "versions": records.versions()}
+    about = {"date": records.now(), "versions": records.versions()}
     return {
         "device": device,
         "compiled": compiled,

@@ -178,7 +178,7 @@ def write(row: dict[str, Any], file: Path | None = None) -> Path:
     An environment is known by its versions of CuTe DSL and Python, without the last number of the latter.
     """
     file = file or versions.RECORD
-    rows = {_place(each.to_json()): each.to_json() for each in versions.tried(file)}
+    rows = {_place(each): each for each in map(versions.Tried._asdict, versions.tried(file))}
     before = rows.get(_place(row), {"compiled": [], "failed": {}})
     kept = {recipe.name for recipe in catalog.recipes()} - {*row["compiled"], *row["failed"]}
     failed = {name: why for name, why in before["failed"].items() if name in kept} | row["failed"]

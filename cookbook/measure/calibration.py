@@ -6,7 +6,6 @@ A recipe's front matter says how: `measured_by` names a study that measures some
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -86,8 +85,7 @@ def measure(
         key: {"in_use": getattr(module.CALIBRATION, key), "measured": value, "meaning": means[key]}
         for key, value in found.items()
     }
-    date = f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M}"
-    about |= {"device": torch.cuda.get_device_name(), "date": date, "driver": records.driver_version()}
+    about |= {"device": torch.cuda.get_device_name(), "date": records.now(), "driver": records.driver_version()}
     return {"figures": found, "changes": changes} | about
 
 

@@ -56,6 +56,7 @@ from typing import Any
 
 from cookbook.measure import device_code, suites
 from cookbook.recipe import catalog
+from cookbook.recipe.folders import published
 
 LEVELS = ("ran", "timed", "counted", "sanitized")  # of a recipe
 PROBED = "probed"  # of a suite of probes: tools.probes
@@ -74,9 +75,12 @@ WIDTH = 120  # of a line of a file
 
 def results_root() -> Path:
     """The folder of the records: the source tree's, or the copy inside an installed wheel."""
-    package = Path(__file__).resolve().parents[1]
-    source = package.parent / "results"
-    return source if source.is_dir() else package / "_results"
+    return published("results")
+
+
+def now() -> str:
+    """The date of a record: of Greenwich, to the minute."""
+    return f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M}"
 
 
 def slug(device: str) -> str:
@@ -124,7 +128,7 @@ def make(
         "peers": peers or {},
         "config": asdict(config) if is_dataclass(config) and not isinstance(config, type) else config,
         "distribution": distribution,
-        "date": f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M}",
+        "date": now(),
         "device": device,
         "driver": driver_version(),
         "versions": versions(),

@@ -13,7 +13,6 @@ measured again, once device code of one of its recipes changes; the calls, once 
 
 from __future__ import annotations
 
-import datetime
 import json
 import statistics
 from collections.abc import Callable, Iterable
@@ -106,8 +105,8 @@ def _of_recipe(name: str) -> contest.Call:
 
 
 def _about(rounds: int) -> dict[str, Any]:
-    date = f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M}"
-    return {"rounds": rounds, "date": date, "driver": records.driver_version(), "versions": records.versions()}
+    about = {"driver": records.driver_version(), "versions": records.versions()}
+    return {"rounds": rounds, "date": records.now()} | about
 
 
 class Regret(NamedTuple):

@@ -18,6 +18,7 @@ from cutlass.cute.runtime import from_dlpack, make_fake_stream, make_fake_tensor
 
 from cookbook import ops
 from cookbook.ops import launching
+from cookbook.recipe.cache import TVM_FFI
 from cookbook.recipe.entry import compile_host
 
 __all__ = ["FUNCTIONS", "STEPS", "compile_all", "costs", "ways"]
@@ -93,7 +94,7 @@ FUNCTIONS = {"numbers": numbers, "launched": launched, "described": described}
 
 def compile_all(arch: str = "") -> dict[str, Callable[..., None]]:
     """The host functions, compiled for `arch` (which needs no GPU), or for the GPU that is here."""
-    found = {name: compile_host(each, arch, _POINTERS, (), "--enable-tvm-ffi") for name, each in FUNCTIONS.items()}
+    found = {name: compile_host(each, arch, _POINTERS, (), TVM_FFI) for name, each in FUNCTIONS.items()}
     sizes = [cute.sym_int32() for _ in range(3)]
     shapes = ((sizes[0], sizes[2]), (sizes[1], sizes[2]), (sizes[0], sizes[1]))
     row = partial(cute.sym_int64, divisibility=8)
@@ -101,7 +102,7 @@ def compile_all(arch: str = "") -> dict[str, Callable[..., None]]:
         make_fake_tensor(cutlass.BFloat16, shape, (row(), 1), memspace=cute.AddressSpace.gmem, assumed_align=16)
         for shape in shapes
     ]
-    options = f"--gpu-arch {arch} --enable-tvm-ffi" if arch else "--enable-tvm-ffi"
+    options = f"--gpu-arch {arch} {TVM_FFI}" if arch else TVM_FFI
     stream = make_fake_stream(use_tvm_ffi_env_stream=True)
     return found | {"of_tensors": cute.compile(of_tensors, *tensors, stream, options=options)}
 

@@ -21,12 +21,13 @@ from typing import Any, NamedTuple
 
 from cookbook.recipe import cache, copy, figures, formats, versions
 from cookbook.recipe import majors as operand_majors
+from cookbook.recipe.cache import TVM_FFI
+from cookbook.recipe.folders import published
 
 TRACKS = ("primer", "foundations", "ampere", "hopper", "blackwell")
 KINDS = ("gemm", "transpose", "study")  # what a recipe defines: docs/architecture.md, "A recipe"
 MEASURES = ("wavefronts", "experiment", "copies", "ceiling")  # what a study may measure: recipe contract, likewise
 ANYWHERE = "anywhere"
-_PACKAGE = Path(__file__).resolve().parents[1]
 _TAGS = re.compile(r"tags=\[(?P<tags>[^\]]*)\]")
 
 
@@ -128,8 +129,7 @@ class Cell(NamedTuple):
 
 def recipes_root() -> Path:
     """The folder of the recipes: the source tree's, or the copy inside an installed wheel."""
-    source = _PACKAGE.parent / "recipes"
-    return source if source.is_dir() else _PACKAGE / "_recipes"
+    return published("recipes")
 
 
 def recipes(root: Path | None = None) -> list[Recipe]:
@@ -407,7 +407,6 @@ _HEADER = """\
 # Needs {packages} (NVIDIA's own licence){needs}.
 {usage}"""
 
-TVM_FFI = "--enable-tvm-ffi"  # in a recipe that launches through that package
 
 # How a recipe of each kind is called: the import, then the call.
 USAGE = {

@@ -9,12 +9,13 @@ import json
 import re
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from cookbook.recipe.folders import published
 
 DSL = "nvidia-cutlass-dsl"
 OLDEST = "4.6.2"  # of CuTe DSL: pyproject.toml's range begins here
-_SOURCE = Path(__file__).resolve().parents[2] / "results"
-RECORD = (_SOURCE if _SOURCE.is_dir() else Path(__file__).resolve().parents[1] / "_results") / "versions.json"
+RECORD = published("results") / "versions.json"
 
 
 class Tried(NamedTuple):
@@ -27,10 +28,6 @@ class Tried(NamedTuple):
     compiled: list[str]  # names of recipes
     failed: dict[str, str]  # name of a recipe -> the error
     targets: str = "each"  # or "first": of a recipe's targets, those that its kernels were compiled for
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields as a dict."""
-        return self._asdict()
 
 
 def tried(file: Path | None = None) -> list[Tried]:
@@ -65,8 +62,7 @@ def failing(version: str, file: Path | None = None) -> dict[str, str]:
 
     The nearest is the newest that is no newer; of a version older than all, the oldest.
     """
-    rows = tried(file)
-    if not is_old(version) or not rows:
+    if not is_old(version) or not (rows := tried(file)):
         return {}
     older = [row for row in rows if key(row.dsl) <= key(version)]
     nearest = (older or rows)[-1 if older else 0].dsl
