@@ -32,6 +32,7 @@ __all__ = [
     "RowScaled",
     "SizedByChip",
     "Study",
+    "TensorCores",
     "Transpose",
     "Variants",
     "Wavefronts",
@@ -54,18 +55,6 @@ class Gemm(Protocol):
     Config: type
     CONFIG: Any  # the default Config
 
-    def smem_layouts(self, dtype: Any, config: Any) -> Any:
-        """Named tuple of composed layouts a (M, K, STAGE), b (N, K, STAGE), and c unless C stays in registers."""
-        ...
-
-    def tiled_mma(self, dtype: Any, config: Any) -> Any:
-        """The cute.TiledMma."""
-        ...
-
-    def tiled_copies(self, dtype: Any, config: Any) -> Any:
-        """Named tuple of the cute.TiledCopy of each copy that touches shared memory: g2s_a, s2r_a, r2s_c, s2g_c, ..."""
-        ...
-
     def compile_for(self, arch: str, dtype: Any, config: Any = None, *, options: str = "") -> Any:
         """The compiled kernel; no GPU is needed. arch: "sm_90a"; "" is the GPU that is here."""
         ...
@@ -78,6 +67,23 @@ class Gemm(Protocol):
 
     def matmul(self, a: Any, b: Any, *, out: Any = None) -> Any:
         """The public entry point: a (M, K) times b (K, N)."""
+        ...
+
+
+@runtime_checkable
+class TensorCores(Protocol):
+    """A GEMM without `tensor_cores: false`: it multiplies on them, out of tiles in shared memory."""
+
+    def smem_layouts(self, dtype: Any, config: Any) -> Any:
+        """Named tuple of composed layouts a (M, K, STAGE), b (N, K, STAGE), and c unless C stays in registers."""
+        ...
+
+    def tiled_mma(self, dtype: Any, config: Any) -> Any:
+        """The cute.TiledMma."""
+        ...
+
+    def tiled_copies(self, dtype: Any, config: Any) -> Any:
+        """Named tuple of the cute.TiledCopy of each copy that touches shared memory: g2s_a, s2r_a, r2s_c, s2g_c, ..."""
         ...
 
 
@@ -352,6 +358,8 @@ _OF_MEASURES: dict[str, tuple[type, ...]] = {
 def asked_of(recipe: Recipe) -> tuple[type, ...]:
     """The protocols that a recipe's module fulfils because its front matter says so."""
     asked = _OF_KIND[recipe.kind] + _OF_MEASURES.get(recipe.measures, ())
+    if recipe.kind == "gemm" and recipe.tensor_cores:
+        asked += (TensorCores,)
     if recipe.operands:
         asked += (BlockScaled,) if FORMATS[recipe.operands].block else (RowScaled,)
     if recipe.fitted or recipe.measured_by:

@@ -1,0 +1,344 @@
+# ---
+# jupyter:
+#   jupytext: {text_representation: {extension: .py, format_name: percent}}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
+#   cookbook:
+#     title: "GEMV: one to four rows, without tensor cores"
+#     claim: >-
+#       A product of one row is one reading of its weight. Threads that load 16 bytes at a time and multiply in float32
+#       are done when the memory is.
+#     track: hopper
+#     order: 78
+#     targets: [sm_90a]
+#     runs_on: sm_90
+#     dtypes: [bfloat16, float16]
+#     tensor_cores: false
+#     serves: {sm_90: 64}
+#     compared_with: hopper/split_k_gemm
+#     baselines: [8 rows]
+#     path: 16-byte loads -> registers -> FMA in float32 -> warp shuffles -> 2-byte stores
+#     instructions:
+#       sm_90a: [LDG.E.NA.128, LDG.E.128, FFMA, SHFL.BFLY, STG.E.U16, ACQBULK, PREEXIT]
+#     bench_shapes: [[1, 4096, 4096], [1, 8192, 8192], [1, 16384, 8192], [1, 4096, 14336], [1, 6144, 4096],
+#       [1, 28672, 8192], [2, 8192, 8192], [4, 8192, 8192], [8, 8192, 8192]]
+#     sources:
+#       - {title: "PTX ISA, ld", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-ld"}
+#       - {title: "PTX ISA, shfl.sync", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-shfl-sync"}
+#       - {title: "CUDA C++ Best Practices Guide, bandwidth", url: "https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#bandwidth"}
+# ---
+
+# %% [markdown]
+# # GEMV: one to four rows, without tensor cores
+#
+# **Claim.** A product of one row is one reading of its weight. Threads that load 16 bytes at a time and multiply in
+# float32 are done when the memory is. No tensor core is needed, no tile in shared memory, and no barrier.
+
+# %% tags=["lab"]
+from cookbook import draw, lab
+
+lab.gain("hopper/gemv", (1, 8192, 8192), over=["hopper/split_k_gemm"])
+
+# %% [markdown]
+# LLM decode for one user multiplies one row at a time: y = W x, called *GEMV* in BLAS. Each element of the weight is
+# used once. So the only limit that counts is the rate at which memory is read, and [the kernel that only
+# reads](../foundations/memory_ceiling.ipynb) says what that rate can be.
+#
+# You need CUDA, and the [primer](../primer/hello_kernel.ipynb). As in the GEMMs, `matmul(a, b)` takes `a` (M, K) and
+# `b` (K, N), usually `weight.T`: A holds the rows, and B is the weight, N rows of K elements that follow one another.
+#
+# ## How many bytes are in flight
+#
+# A load takes a while, whether one is in flight or a thousand. Memory of rate *r* and latency *t* is busy when *r t*
+# bytes are in flight (Little's law). The microbenchmark has measured what a reading kernel gets of it:
+
+# %% tags=["lab"]
+import re
+
+from cookbook.measure import records
+from cookbook.recipe import catalog
+
+ceiling = catalog.load("foundations/memory_ceiling")
+known = [r for r in records.select("foundations/memory_ceiling", "ceiling") if not records.is_stale(r)]
+
+
+def by_flight(record) -> dict[str, list]:
+    """GB/s over KiB in flight in each SM: the best of those that the record has."""
+    best: dict[int, dict] = {}
+    for name, found in record["figures"]["in flight"].items():
+        kib = int(re.match(r"\d+", name)[0])
+        best[kib] = max(best.get(kib, found), found, key=lambda f: f["gbps"])
+    return {"read": [draw.Point(k, f["gbps"], f["gbps_min"], f["gbps_max"]) for k, f in sorted(best.items())]}
+
+
+picture = draw.line_chart(by_flight(known[0]), "GB/s", known[0]["device"], "KiB in flight in each SM") if known else ""
+picture or "not measured"
+
+# %% [markdown]
+# So each SM should have some 64 KiB in flight. A thread gets there with few registers to spare: it asks for **several
+# vectors of 16 bytes before it uses the first**. How many is a choice of the kernel, and so is whose rows they are:
+#
+# * **`rows`** of the weight at once. Each vector of `a` that a thread loads then serves that many of the weight. (It
+#   comes from L1, for all warps of an SM want the same ones.)
+# * **`vectors`** of each of these rows.
+#
+# `per_sm` is a promise to the compiler: so many CTAs must find their registers in an SM. Without it the compiler takes
+# as many registers as it likes, and fewer threads have loads in flight.
+
+
+# %%
+from dataclasses import dataclass
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import torch
+
+from cookbook.recipe.entry import Call, Gemm, compile_host
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the kernel, in elements or counts."""
+
+    tile_m: int = 1  # rows of the product that a CTA computes
+    rows: int = 4  # rows of the weight that a warp multiplies
+    vectors: int = 2  # 16-byte vectors of each of these rows that a thread asks for before it uses one
+    warps: int = 4  # of a CTA, each with rows of its own
+    per_sm: int = 5  # CTAs that an SM has registers for
+
+    stages = 1  # sets of registers that vectors are loaded into
+
+    @property
+    def tile_n(self) -> int:
+        return self.rows * self.warps  # rows of the weight per CTA
+
+    @property
+    def tile_k(self) -> int:
+        return 32 * 8 * self.vectors  # elements of each row that a warp multiplies in one step
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps
+
+    @property
+    def smem_bytes(self) -> int:
+        return 0
+
+    @property
+    def in_flight(self) -> int:
+        """Bytes of the weight that an SM full of CTAs asks for at once."""
+        return self.per_sm * self.threads * self.rows * self.vectors * 16
+
+
+VARIANTS = {
+    "1 row": Config(),
+    "2 rows": Config(tile_m=2, per_sm=4),
+    "4 rows": Config(tile_m=4, per_sm=3),
+    "8 rows": Config(tile_m=8, vectors=1, per_sm=3),
+}
+DEFAULT = "auto"  # the one that `choose` names
+CONFIG = VARIANTS["1 row"]
+
+
+def config_for(arch: str, variant: str = "1 row") -> Config:
+    """A variant's configuration for an architecture: there is one Hopper."""
+    return VARIANTS[variant]
+
+
+# %% tags=["lab"]
+{name: f"{config.in_flight // 1024} KiB in flight in each SM" for name, config in VARIANTS.items()}
+
+# %% [markdown]
+# ## Who loads what
+#
+# The 32 lanes of a warp load neighbouring vectors, 512 bytes of a row in one instruction. Here are eight lanes instead
+# of 32, with two vectors (V0, V1) of each of four rows. A row is then done in steps of 16 vectors, in the kernel of 64.
+
+# %% tags=["lab"]
+from cookbook.layouts import Layout
+
+tv = Layout((8, (2, 4)), (4, (32, 1)))
+draw.tv_view(tv, (4, 16), axes=("row of the weight", "vector along K"), title="Eight lanes, two vectors of four rows")
+
+# %% [markdown]
+# Two guards make any shape right. Rows: a warp at the end of the weight loads the last row several times instead of
+# rows that do not exist, and never stores their sums. K: what is left after the whole steps is one more step, in which
+# vectors behind the end are zeros. The loop of whole steps has no guard at all.
+#
+# `mX[None, vector, row]` is one vector, for matrices are seen as (8, K / 8, rows). `cute.copy` with a 128-bit atom
+# makes one `ld.global` of it. A function that is `range_constexpr` throughout is unrolled: it is a list of loads, and
+# nothing stands between them that would have to wait.
+
+
+# %%
+@cute.jit
+def load(atom, mX, rX, first, at, guarded: cutlass.Constexpr):
+    """A lane's vectors of one step: rX (8, VECTOR, ROW) from mX (8, K / 8, rows).
+
+    first: the first row; of rows behind the last one, that is loaded. at: the first vector. guarded: zeros behind K.
+    """
+    for u in cutlass.range_constexpr(cute.size(rX, mode=[1])):
+        for r in cutlass.range_constexpr(cute.size(rX, mode=[2])):
+            row, vector = cutlass.min(first + r, mX.shape[2] - 1), at + 32 * u
+            if cutlass.const_expr(guarded):
+                rX[None, u, r].fill(0.0)
+                if vector < mX.shape[1]:
+                    cute.copy(atom, mX[None, vector, row], rX[None, u, r])
+            else:
+                cute.copy(atom, mX[None, vector, row], rX[None, u, r])
+
+
+# %% [markdown]
+# ## Multiply, and add up the lanes
+#
+# `load()` on a tensor in registers gives its value as a vector, which plain arithmetic takes. Eight elements become
+# float32, are multiplied, and `reduce` adds them to the sum, one after the other: the compiler makes eight FMAs of it.
+#
+# A lane has the sums over *its* vectors. `warp_reduction_sum` adds up the 32 lanes: in five steps, each lane adds what
+# the lane 16, 8, 4, 2 and 1 away has (`shfl.bfly`). Then all lanes have the sum, and lane i keeps the i-th one.
+
+
+# %%
+@cute.jit
+def multiply(rA, rB, acc):
+    """acc (M, ROW) += products of row m of rA (8, VECTOR, M) and row r of rB (8, VECTOR, ROW)."""
+    for u in cutlass.range_constexpr(cute.size(rB, mode=[1])):
+        for r in cutlass.range_constexpr(cute.size(rB, mode=[2])):
+            for m in cutlass.range_constexpr(cute.size(rA, mode=[2])):
+                products = rA[None, u, m].load().to(cutlass.Float32) * rB[None, u, r].load().to(cutlass.Float32)
+                acc[m, r] = products.reduce(cute.ReductionOp.ADD, acc[m, r], 0)
+
+
+@cute.jit
+def over_lanes(acc, lane):
+    """The sums of all lanes: lane m * ROW + r gets that of acc[m, r]. acc: (M, ROW)."""
+    mine = cutlass.Float32(0.0)
+    for m in cutlass.range_constexpr(acc.shape[0]):
+        for r in cutlass.range_constexpr(acc.shape[1]):
+            total = cute.arch.warp_reduction_sum(acc[m, r])
+            if lane == m * acc.shape[1] + r:
+                mine = total
+    return mine
+
+
+# %% [markdown]
+# ## The kernel
+#
+# The weight is read once, so its loads say `NO_ALLOCATE`: they leave L1 to `a`, which every warp of the SM reads.
+#
+# The launch uses *programmatic dependent launch* ([PDL](../../docs/glossary.md#pdl)). `launch_dependents` lets the next
+# kernel's CTAs take the room that this one leaves; `griddepcontrol.wait` waits until the kernel before has ended, for
+# it may have written what is read here.
+
+
+# %%
+@cute.kernel
+def kernel(
+    mA: cute.Tensor,  # (8, K / 8, M)
+    mB: cute.Tensor,  # (8, K / 8, N): the weight
+    mC: cute.Tensor,  # (M, N)
+    config: cutlass.Constexpr,
+):
+    """A CTA computes tile_m x tile_n elements of C, each warp tile_m x rows of them."""
+    cta, _, _ = cute.arch.block_idx()
+    lane, warp_idx = cute.arch.lane_idx(), cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    tiles_n = cute.ceil_div(mC.shape[1], config.tile_n)
+    m0, n0 = cta // tiles_n * config.tile_m, cta % tiles_n * config.tile_n + warp_idx * config.rows
+    dtype, op, no_l1 = mC.element_type, cute.nvgpu.CopyG2ROp(), cute.nvgpu.CacheEvictionPriority.NO_ALLOCATE
+    often = cute.make_copy_atom(op, dtype, num_bits_per_copy=128)
+    once = cute.make_copy_atom(op, dtype, num_bits_per_copy=128, l1c_evict_priority=no_l1)
+    rA = cute.make_rmem_tensor((8, config.vectors, config.tile_m), dtype)
+    rB = cute.make_rmem_tensor((8, config.vectors, config.rows), dtype)
+    acc = cute.make_rmem_tensor((config.tile_m, config.rows), cutlass.Float32)
+    acc.fill(0.0)
+    cute.arch.griddepcontrol_launch_dependents()
+    cute.arch.griddepcontrol_wait()
+
+    step = 32 * config.vectors  # vectors of a row
+    whole = mB.shape[1] // step
+    for i in cutlass.range(whole, unroll=1):
+        load(once, mB, rB, n0, i * step + lane, False)
+        load(often, mA, rA, m0, i * step + lane, False)
+        multiply(rA, rB, acc)
+    if whole * step < mB.shape[1]:
+        load(once, mB, rB, n0, whole * step + lane, True)
+        load(often, mA, rA, m0, whole * step + lane, True)
+        multiply(rA, rB, acc)
+
+    mine = over_lanes(acc, lane)
+    m, n = m0 + lane // config.rows, n0 + lane % config.rows
+    if lane < config.tile_m * config.rows and cute.elem_less((m, n), mC.shape):
+        mC[m, n] = mine.to(dtype)
+
+
+# %%
+@cute.jit
+def gemm(
+    pA: cute.Pointer,
+    pB: cute.Pointer,
+    pC: cute.Pointer,
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32],
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64],
+    stream: cuda.CUstream,
+    config: cutlass.Constexpr,
+):
+    """C (M, N) = A (M, K) times B (N, K) transposed; `strides` are the row strides of A, B, C in elements."""
+    (m, n, k), (lda, ldb, ldc) = mnk, strides
+    lda, ldb = (cute.assume(stride, divby=8) for stride in (lda, ldb))
+    mA = cute.make_tensor(pA, cute.make_layout((8, k // 8, m), stride=(1, 8, lda)))
+    mB = cute.make_tensor(pB, cute.make_layout((8, k // 8, n), stride=(1, 8, ldb)))
+    mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
+    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
+    grid, block = (tiles, 1, 1), (config.threads, 1, 1)
+    room = {"min_blocks_per_mp": config.per_sm, "preferred_smem_carveout": 0}  # registers, and all of L1 for `a`
+    kernel(mA, mB, mC, config).launch(grid=grid, block=block, stream=stream, use_pdl=True, **room)
+
+
+# %%
+def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
+    """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
+    pointers = (dtype, 16), (dtype, 16), (dtype, 2)
+    return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
+
+
+# %% [markdown]
+# ## `matmul`: what a user calls
+#
+# `Gemm`, which all recipes share, checks a call, compiles the kernel, and keeps a *plan* for each kind of call. `whole`
+# asks for a K that is a multiple of 8: vectors are loaded whole.
+
+
+# %%
+def choose(m: int, n: int, k: int, sms: int) -> str:
+    """The variant with room for all rows and no more, or else the largest."""
+    return next((name for name, config in VARIANTS.items() if config.tile_m >= m), [*VARIANTS][-1])
+
+
+def prepare(call: Call) -> tuple[tuple, tuple]:
+    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    variant = choose(*call.mnk, call.sms) if call.variant == DEFAULT else call.variant
+    return (VARIANTS[variant],), (call.mnk, call.strides)
+
+
+GEMM = Gemm(compile_for, prepare, gpus=((9, 0),), needs="PDL", variants=(DEFAULT, *VARIANTS), whole=True)
+
+
+# %%
+def matmul(
+    a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None, variant: str = DEFAULT
+) -> torch.Tensor:
+    """`a @ b` for few rows, multiplied and accumulated in float32, on the current stream of `a`'s device.
+
+    a: (M, K), float16 or bfloat16, K-major (stride 1 along K). M may be anything; up to 4 it is fast.
+    b: (K, N), the same dtype, K-major too: usually `weight.T` of a contiguous (N, K) weight.
+    out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of a or b. Made if not given.
+    variant: one of VARIANTS, or "auto": the one that `choose` names for M.
+
+    Vectors of 16 bytes are loaded: K is a multiple of 8, addresses and row strides of a and b are multiples of 16
+    bytes. Needs a GPU of compute capability 9.0. One call on one GPU gives the same bits each time. There is no
+    backward.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
+    argument, what it got and what it needs, and nothing has been launched.
+    """
+    return GEMM.matmul(a, b, out, variant)
