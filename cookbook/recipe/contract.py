@@ -29,6 +29,7 @@ __all__ = [
     "Gemm",
     "InstructionCeilings",
     "Move",
+    "Reads",
     "RowScaled",
     "SizedByChip",
     "Study",
@@ -320,6 +321,15 @@ class InstructionCeilings(Protocol):
         ...
 
     Ceiling: Callable[..., Any]  # Ceiling(config)(rounds) launches; .turn_flops is the work of one round
+
+
+@runtime_checkable
+class Reads(Protocol):
+    """A study of ceilings that has a kernel which only reads: the ceiling of a GEMM with `tensor_cores: false`."""
+
+    def read(self, x: Any) -> int:
+        """Reads a contiguous tensor, once; the bytes that it has read, which may be a few less than all."""
+        ...
 
 
 @runtime_checkable

@@ -342,3 +342,88 @@ def matmul(
     argument, what it got and what it needs, and nothing has been launched.
     """
     return GEMM.matmul(a, b, out, variant)
+
+
+# %% [markdown] tags=["lab"]
+# ## At how many rows tensor cores win
+#
+# More rows of the product cost no more bytes, but more instructions: an FMA for each of them and each element of the
+# weight. An SM starts four instructions a clock. So count those of the loop in the machine code, and compare the clocks
+# that they take with the clocks in which memory brings what the loop loads. Above 1, the loop takes longer than the
+# bytes: then a tensor core, which multiplies eight rows as fast as one, must win.
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.check import compiled
+from cookbook.measure import ceilings
+from cookbook.publish.pages import table
+
+SMS, GHZ = 132, 1.755  # of an H200
+RATES = [f["gbps"] for size, f in known[0]["figures"]["read"].items() if int(size.split()[0]) >= 256] if known else []
+PER_CLOCK = max(RATES, default=4800.0) / SMS / GHZ  # bytes a clock that memory brings to an SM
+
+
+def loads_in_a_row(sass: str) -> int:
+    """The most vectors of the weight that a thread asks for before it uses one."""
+    most = count = 0
+    for opcode in re.findall(r"\b(LDG\.E\.NA\.128|PRMT|HADD2|FFMA)\b", sass):
+        count = count + 1 if opcode.startswith("LDG") else 0
+        most = max(most, count)
+    return most
+
+
+def predicted(config: Config, loop) -> float:
+    """Clocks in which an SM starts the instructions of a loop, over those in which its bytes come."""
+    return (sum(loop.values()) / 4) / (config.rows * config.vectors * 32 * 16 / PER_CLOCK)
+
+
+def counted(variant: str) -> list[str]:
+    """A line of the table."""
+    config = VARIANTS[variant]
+    made = compiled.compile_recipe("hopper/gemv", "sm_90a", "bfloat16", config=config)
+    loop = next(each for each in ceilings.loops(made.sass) if any(name.startswith("LDG") for name in each))
+    counts = made.registers, loads_in_a_row(made.sass), sum(loop.values()), loop["FFMA"]
+    return [variant, *map(str, counts), f"{predicted(config, loop):.2f}"]
+
+
+try:
+    rows = [counted(variant) for variant in VARIANTS]
+    header = ["variant", "registers", "loads before the first use", "instructions", "FMAs", "clocks / clocks of bytes"]
+    shown = Markdown(table(header, rows, right=1))
+except compiled.NoDisassembler as missing:
+    shown = str(missing)
+shown
+
+# %% [markdown] tags=["lab"]
+# ## Check
+#
+# The level *product* follows the kernel: each element of C is the sum of the products that it should be, each once, and
+# nothing outside of A and B is read. There are no tiles in shared memory and no barriers, so there is no more to check
+# without a GPU than that, the machine code, and what `matmul` launches.
+
+# %% tags=["lab"]
+lab.check_cells("hopper/gemv", dtypes=["bfloat16"])
+
+# %% [markdown] tags=["lab"]
+# ## Time
+#
+# First the `matmul` of the cells above, next to `torch.matmul`: run and timed where there is a GPU for it, else as
+# recorded.
+
+# %% tags=["lab", "open"]
+lab.compare("hopper/gemv", matmul, (1, 8192, 8192))
+
+# %% [markdown] tags=["lab"]
+# "Ours" is `matmul` without an argument. The *ceiling* is the kernel of the microbenchmark that only reads, over the
+# same weight; all were timed in one run.
+
+# %% tags=["lab"]
+from cookbook.publish.pages import results_table
+
+Markdown(results_table("hopper/gemv"))
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# To use it: `cookbook copy hopper/gemv my_gemv.py`, then `from my_gemv import matmul`.

@@ -87,7 +87,10 @@ class Products:
             owner, at, at_a, added = (x[~done] for x in (owner, at, at_a, added))
             ends = np.cumsum(added)
             all_a = np.repeat(at_a - (ends - added), added) + np.arange(added.sum())  # each with those after it
-            owner, going = np.concatenate([np.repeat(owner, added), owner]), np.concatenate([self._a[all_a], self._b[at]])
+            owner, going = (
+                np.concatenate([np.repeat(owner, added), owner]),
+                np.concatenate([self._a[all_a], self._b[at]]),
+            )
         return tuple(np.concatenate(each) for each in zip(*found, strict=True))  # type: ignore[return-value]
 
 
