@@ -94,6 +94,7 @@ import cutlass.cute as cute
 import torch
 
 from cookbook.recipe.entry import Call, Gemm, compile_host
+from cookbook.recipe.moved import SmemAllocator
 
 
 @dataclass(frozen=True)
@@ -101,40 +102,36 @@ class Config:
     """Sizes of the kernel, in elements or counts."""
 
     tile_m: int = 1  # rows of the product that a CTA computes
-    rows: int = 4  # rows of the weight that a warp multiplies
+    tile_n: int = 2  # rows of the weight per CTA
     vectors: int = 2  # 16-byte vectors of each of these rows that a thread asks for before it uses one
-    warps: int = 4  # of a CTA, each with rows of its own
-    per_sm: int = 5  # CTAs that an SM has registers for
+    threads: int = 256  # that divide K among them
+    per_sm: int = 4  # CTAs that an SM has registers for
 
     stages = 1  # sets of registers that vectors are loaded into
 
     @property
-    def tile_n(self) -> int:
-        return self.rows * self.warps  # rows of the weight per CTA
-
-    @property
     def tile_k(self) -> int:
-        return 32 * 8 * self.vectors  # elements of each row that a warp multiplies in one step
+        return 8 * self.vectors * self.threads  # elements of each row that a CTA multiplies in one step
 
     @property
-    def threads(self) -> int:
-        return 32 * self.warps
+    def warps(self) -> int:
+        return self.threads // 32
 
     @property
     def smem_bytes(self) -> int:
-        return 0
+        return 4 * self.tile_m * self.tile_n * self.warps  # a sum of each warp for each element
 
     @property
     def in_flight(self) -> int:
         """Bytes of the weight that an SM full of CTAs asks for at once."""
-        return self.per_sm * self.threads * self.rows * self.vectors * 16
+        return self.per_sm * self.threads * self.tile_n * self.vectors * 16
 
 
 VARIANTS = {
     "1 row": Config(),
-    "2 rows": Config(tile_m=2, per_sm=4),
-    "4 rows": Config(tile_m=4, per_sm=3),
-    "8 rows": Config(tile_m=8, vectors=1, per_sm=3),
+    "2 rows": Config(tile_m=2, per_sm=3),
+    "4 rows": Config(tile_m=4, tile_n=4, vectors=1, threads=128, per_sm=5),
+    "8 rows": Config(tile_m=8, tile_n=4, vectors=1, threads=128, per_sm=3),
 }
 DEFAULT = "auto"  # the one that `choose` names
 CONFIG = VARIANTS["1 row"]
@@ -172,14 +169,14 @@ draw.tv_view(tv, (4, 16), axes=("row of the weight", "vector along K"), title="E
 
 # %%
 @cute.jit
-def load(atom, mX, rX, first, at, guarded: cutlass.Constexpr):
-    """A lane's vectors of one step: rX (8, VECTOR, ROW) from mX (8, K / 8, rows).
+def load(atom, mX, rX, rows, first, config: cutlass.Constexpr, guarded: cutlass.Constexpr):
+    """A thread's vectors of one step: rX (8, VECTOR, ROW) from mX (8, K / 8, rows).
 
-    first: the first row; of rows behind the last one, that is loaded. at: the first vector. guarded: zeros behind K.
+    rows: the first row; of rows behind the last one, that is loaded. first: the first vector. guarded: zeros behind K.
     """
     for u in cutlass.range_constexpr(cute.size(rX, mode=[1])):
         for r in cutlass.range_constexpr(cute.size(rX, mode=[2])):
-            row, vector = cutlass.min(first + r, mX.shape[2] - 1), at + 32 * u
+            row, vector = cutlass.min(rows + r, mX.shape[2] - 1), first + u * config.threads
             if cutlass.const_expr(guarded):
                 rX[None, u, r].fill(0.0)
                 if vector < mX.shape[1]:
@@ -239,36 +236,44 @@ def kernel(
     mC: cute.Tensor,  # (M, N)
     config: cutlass.Constexpr,
 ):
-    """A CTA computes tile_m x tile_n elements of C, each warp tile_m x rows of them."""
-    cta, _, _ = cute.arch.block_idx()
-    lane, warp_idx = cute.arch.lane_idx(), cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    """A CTA computes tile_m x tile_n elements of C; its threads divide K among them."""
+    (tidx, _, _), (cta, _, _) = cute.arch.thread_idx(), cute.arch.block_idx()
+    lane, warp_idx = cute.arch.lane_idx(), cute.arch.warp_idx()
     tiles_n = cute.ceil_div(mC.shape[1], config.tile_n)
-    m0, n0 = cta // tiles_n * config.tile_m, cta % tiles_n * config.tile_n + warp_idx * config.rows
+    m0, n0 = cta // tiles_n * config.tile_m, cta % tiles_n * config.tile_n
     dtype, op, no_l1 = mC.element_type, cute.nvgpu.CopyG2ROp(), cute.nvgpu.CacheEvictionPriority.NO_ALLOCATE
     often = cute.make_copy_atom(op, dtype, num_bits_per_copy=128)
     once = cute.make_copy_atom(op, dtype, num_bits_per_copy=128, l1c_evict_priority=no_l1)
     rA = cute.make_rmem_tensor((8, config.vectors, config.tile_m), dtype)
-    rB = cute.make_rmem_tensor((8, config.vectors, config.rows), dtype)
-    acc = cute.make_rmem_tensor((config.tile_m, config.rows), cutlass.Float32)
+    rB = cute.make_rmem_tensor((8, config.vectors, config.tile_n), dtype)
+    acc = cute.make_rmem_tensor((config.tile_m, config.tile_n), cutlass.Float32)
     acc.fill(0.0)
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.griddepcontrol_wait()
 
-    step = 32 * config.vectors  # vectors of a row
+    step = config.vectors * config.threads  # vectors of a row
     whole = mB.shape[1] // step
     for i in cutlass.range(whole, unroll=1):
-        load(once, mB, rB, n0, i * step + lane, False)
-        load(often, mA, rA, m0, i * step + lane, False)
+        load(once, mB, rB, n0, i * step + tidx, config, False)
+        load(often, mA, rA, m0, i * step + tidx, config, False)
         multiply(rA, rB, acc)
     if whole * step < mB.shape[1]:
-        load(once, mB, rB, n0, whole * step + lane, True)
-        load(often, mA, rA, m0, whole * step + lane, True)
+        load(once, mB, rB, n0, whole * step + tidx, config, True)
+        load(often, mA, rA, m0, whole * step + tidx, config, True)
         multiply(rA, rB, acc)
 
+    elements = config.tile_m * config.tile_n
+    sSums = SmemAllocator().allocate_tensor(cutlass.Float32, cute.make_layout((elements, config.warps)), 16)
     mine = over_lanes(acc, lane)
-    m, n = m0 + lane // config.rows, n0 + lane % config.rows
-    if lane < config.tile_m * config.rows and cute.elem_less((m, n), mC.shape):
-        mC[m, n] = mine.to(dtype)
+    if lane < elements:
+        sSums[lane, warp_idx] = mine
+    cute.arch.sync_threads()
+    m, n = m0 + tidx // config.tile_n, n0 + tidx % config.tile_n
+    if tidx < elements and cute.elem_less((m, n), mC.shape):
+        total = sSums[tidx, 0]
+        for warp in cutlass.range_constexpr(1, config.warps):
+            total = total + sSums[tidx, warp]
+        mC[m, n] = total.to(dtype)
 
 
 # %%
@@ -290,7 +295,7 @@ def gemm(
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
     tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
     grid, block = (tiles, 1, 1), (config.threads, 1, 1)
-    room = {"min_blocks_per_mp": config.per_sm, "preferred_smem_carveout": 0}  # registers, and all of L1 for `a`
+    room = {"min_blocks_per_mp": config.per_sm, "preferred_smem_carveout": 5}  # registers; and L1 for `a`
     kernel(mA, mB, mC, config).launch(grid=grid, block=block, stream=stream, use_pdl=True, **room)
 
 
@@ -375,7 +380,7 @@ def loads_in_a_row(sass: str) -> int:
 
 def predicted(config: Config, loop) -> float:
     """Clocks in which an SM starts the instructions of a loop, over those in which its bytes come."""
-    return (sum(loop.values()) / 4) / (config.rows * config.vectors * 32 * 16 / PER_CLOCK)
+    return (sum(loop.values()) / 4) / (config.tile_n * config.vectors * 32 * 16 / PER_CLOCK)
 
 
 def counted(variant: str) -> list[str]:
