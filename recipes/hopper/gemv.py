@@ -31,7 +31,7 @@
 # # GEMV: one to four rows, without tensor cores
 #
 # **Claim.** A product of one row is one reading of its weight. Threads that load 16 bytes at a time and multiply in
-# float32 are done when the memory is. No tensor core is needed, no tile in shared memory, and no barrier.
+# float32 are done when the memory is. No tensor core is needed, and no tile in shared memory.
 
 # %% tags=["lab"]
 from cookbook import draw, lab
@@ -74,15 +74,15 @@ picture = draw.line_chart(by_flight(known[0]), "GB/s", known[0]["device"], "KiB 
 picture or "not measured"
 
 # %% [markdown]
-# So each SM should have some 64 KiB in flight. A thread gets there with few registers to spare: it asks for **several
-# vectors of 16 bytes before it uses the first**. How many is a choice of the kernel, and so is whose rows they are:
+# So each SM should have some 64 KiB in flight: 64 bytes for each of 1024 threads. That is a matter of registers. A
+# thread asks for **several vectors of 16 bytes before it uses the first**, and each of them needs four registers to come
+# to. Two numbers say which vectors these are:
 #
-# * **`rows`** of the weight at once. Each vector of `a` that a thread loads then serves that many of the weight. (It
-#   comes from L1, for all warps of an SM want the same ones.)
+# * **`tile_n`** rows of the weight at once. A vector of `a` then serves that many vectors of the weight.
 # * **`vectors`** of each of these rows.
 #
-# `per_sm` is a promise to the compiler: so many CTAs must find their registers in an SM. Without it the compiler takes
-# as many registers as it likes, and fewer threads have loads in flight.
+# `per_sm` is a demand on the compiler: so many CTAs must find their registers in an SM. Without it, the compiler takes
+# as many as it likes, and fewer threads have loads in flight.
 
 
 # %%
@@ -148,23 +148,28 @@ def config_for(arch: str, variant: str = "1 row") -> Config:
 # %% [markdown]
 # ## Who loads what
 #
-# The 32 lanes of a warp load neighbouring vectors, 512 bytes of a row in one instruction. Here are eight lanes instead
-# of 32, with two vectors (V0, V1) of each of four rows. A row is then done in steps of 16 vectors, in the kernel of 64.
+# **All threads of a CTA divide K**, so that a CTA reads few rows, and of these many bytes that follow one another: 256
+# threads with 16 bytes each are 4 KiB. Here are four threads instead of 256, with two vectors (V0, V1) of each of two
+# rows. That is one step, and the next one follows on the right.
 
 # %% tags=["lab"]
 from cookbook.layouts import Layout
 
-tv = Layout((8, (2, 4)), (4, (32, 1)))
-draw.tv_view(tv, (4, 16), axes=("row of the weight", "vector along K"), title="Eight lanes, two vectors of four rows")
+tv = Layout((4, (2, 2)), (2, (8, 1)))
+draw.tv_view(tv, (2, 8), axes=("row", "vector"), title="Four threads, two vectors of two rows")
 
 # %% [markdown]
-# Two guards make any shape right. Rows: a warp at the end of the weight loads the last row several times instead of
-# rows that do not exist, and never stores their sums. K: what is left after the whole steps is one more step, in which
-# vectors behind the end are zeros. The loop of whole steps has no guard at all.
+# The other way would be a row for each warp. Then no warp needs another's sums; but the CTAs of the GPU read many more
+# rows at once, in short pieces. That was slower at every size that was tried, and most where the weight is small:
+# there are not enough warps with a row.
+#
+# Two guards make any shape right. *Rows*: the last CTA loads the last row of the weight again, instead of rows that do
+# not exist, and does not store their sums. *K*: what the whole steps leave is one more step, in which vectors behind
+# the end are zeros. So the loop of whole steps has no guard at all.
 #
 # `mX[None, vector, row]` is one vector, for matrices are seen as (8, K / 8, rows). `cute.copy` with a 128-bit atom
-# makes one `ld.global` of it. A function that is `range_constexpr` throughout is unrolled: it is a list of loads, and
-# nothing stands between them that would have to wait.
+# makes one `ld.global` of it. Loops over `range_constexpr` are unrolled: they are a list of loads, and nothing stands
+# between them that would have to wait.
 
 
 # %%
@@ -186,13 +191,14 @@ def load(atom, mX, rX, rows, first, config: cutlass.Constexpr, guarded: cutlass.
 
 
 # %% [markdown]
-# ## Multiply, and add up the lanes
+# ## Multiply, and add up
 #
 # `load()` on a tensor in registers gives its value as a vector, which plain arithmetic takes. Eight elements become
 # float32, are multiplied, and `reduce` adds them to the sum, one after the other: the compiler makes eight FMAs of it.
 #
-# A lane has the sums over *its* vectors. `warp_reduction_sum` adds up the 32 lanes: in five steps, each lane adds what
-# the lane 16, 8, 4, 2 and 1 away has (`shfl.bfly`). Then all lanes have the sum, and lane i keeps the i-th one.
+# A thread has the sums over *its* vectors. `warp_reduction_sum` adds up the 32 lanes of a warp: in five steps, each lane
+# adds what the lane 16, 8, 4, 2 and 1 away has (`shfl.bfly`). Then all lanes have the sum, and lane i keeps the i-th
+# one. What the warps have is added up in the kernel, through a few words of shared memory.
 
 
 # %%

@@ -20,18 +20,18 @@ FAULTS = {  # what is wrong: the text, what it becomes, what level product says
     "the last step reads behind K": (
         "if vector < mX.shape[1]:",
         "if True:",
-        "B: got a read of row 0, column 1048; needed one inside: B is 57 x 1048",
+        "B: got a read of row 0, column 8216; needed one inside: B is 29 x 8216",
     ),
     "what no load fills keeps the step before": ("rX[None, u, r].fill(0.0)", "pass", "C[0, 0]: got a sum with A[0, "),
     "rows behind the weight are read": (
-        "cutlass.min(first + r, mX.shape[2] - 1)",
-        "first + r",
-        "B: got a read of row 57, column 0",
+        "cutlass.min(rows + r, mX.shape[2] - 1)",
+        "rows + r",
+        "B: got a read of row 29, column 0",
     ),
-    "vectors of a lane overlap another lane's": (
-        "at + 32 * u",
-        "at + 16 * u",
-        "C[0, 0]: got a sum with A[0, 128] B[0, 128] 2 times",
+    "vectors of a thread are another one's, too": (
+        "first + u * config.threads",
+        "first + u * 128",
+        "C[0, 0]: got a sum with A[0, 1024] B[0, 1024] 2 times",
     ),
     "every row of A is the first": (
         "load(often, mA, rA, m0,",
@@ -61,8 +61,8 @@ def test_the_loop_is_loads_and_fmas(variant, dtype):
     config = MODULE.VARIANTS[variant]
     made = compiled.compile_recipe(NAME, "sm_90a", dtype, config=config)
     (loop,) = [each for each in ceilings.loops(made.sass) if each["LDG.E.128"]]
-    assert loop["LDG.E.NA.128"] == config.rows * config.vectors and loop["LDG.E.128"] == config.tile_m * config.vectors
-    assert loop["FFMA"] == 8 * config.tile_m * config.rows * config.vectors
+    assert loop["LDG.E.NA.128"] == config.tile_n * config.vectors and loop["LDG.E.128"] == config.tile_m * config.vectors
+    assert loop["FFMA"] == 8 * config.tile_m * config.tile_n * config.vectors
     assert not any(name.startswith(("FMUL", "FADD", "LDS", "STS", "BAR")) for name in loop)
     assert made.registers * config.threads * config.per_sm <= 65536
 
