@@ -61,8 +61,8 @@ def test_the_loop_is_loads_and_fmas(variant, dtype):
     config = MODULE.VARIANTS[variant]
     made = compiled.compile_recipe(NAME, "sm_90a", dtype, config=config)
     (loop,) = [each for each in ceilings.loops(made.sass) if each["LDG.E.128"]]
-    assert loop["LDG.E.NA.128"] == config.tile_n * config.vectors and loop["LDG.E.128"] == config.tile_m * config.vectors
-    assert loop["FFMA"] == 8 * config.tile_m * config.tile_n * config.vectors
+    of_b, of_a = (rows * config.vectors for rows in (config.tile_n, config.tile_m))
+    assert (loop["LDG.E.NA.128"], loop["LDG.E.128"]) == (of_b, of_a) and loop["FFMA"] == 8 * of_b * config.tile_m
     assert not any(name.startswith(("FMUL", "FADD", "LDS", "STS", "BAR")) for name in loop)
     assert made.registers * config.threads * config.per_sm <= 65536
 
