@@ -237,7 +237,8 @@ def test_the_command(disk, capsys):
     cache.object_of(ABOUT, compiling()[1])
     run = CliRunner().invoke
     listed = run(app, ["cache", "list"])
-    assert listed.exit_code == 0 and "track/name  sm_90a  Config(tile_m=128), 8" in listed.stdout
+    assert listed.exit_code == 0 and "track/name (source " in listed.stdout
+    assert "  sm_90a  " in listed.stdout and "Config(tile_m=128), 8" in listed.stdout
     found = json.loads(run(app, ["cache", "list", "--json"]).stdout)
     assert found["folder"] == str(disk) and found["bytes"] == found["kernels"][0]["bytes"] > len(MADE)
     assert json.loads(run(app, ["cache", "clear", "--json"]).stdout)["deleted"] == 1
