@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cookbook.cli import exercise, layouts, new, ship
+from cookbook.cli import exercise, layouts, new, operator, ship
 from cookbook.cli.console import say as _say
 from cookbook.cli.console import show as _print
 from cookbook.cli.console import show_json as _print_json
@@ -240,6 +240,10 @@ def bench(
     no_quack: Annotated[
         bool, typer.Option("--no-quack", help="Leave QuACK out: it tunes itself for some 15 s at every size.")
     ] = False,
+    regret: Annotated[
+        bool, typer.Option("--regret", help="What cookbook.ops loses by its choice of a recipe, at a hundred sizes.")
+    ] = False,
+    calls: Annotated[bool, typer.Option("--calls", help="What a call of cookbook.ops costs the host.")] = False,
     rounds: Annotated[int, typer.Option(parser=whole, metavar="N", help="Interleaved rounds; at least 7.")] = 12,
     record: Record = False,
     share: Annotated[
@@ -254,6 +258,9 @@ def bench(
 
     if not MIN_ROUNDS <= rounds <= MOST_ROUNDS:
         raise typer.BadParameter(f"--rounds: got {rounds}; needed at least {MIN_ROUNDS}, {MOST_ROUNDS} at most")
+    if regret or calls:
+        other = names or shapes or targets or majors or (dtypes if calls else None)
+        _bench_operator(regret, calls, dtypes or ["bf16"], rounds, record, as_json, other)
     asked = ["--all-sizes"] * all_sizes + ["--each-dimension"] * each_dimension
     asked += [f"--shape {shapes[0]}"] if shapes else []
     if len(asked) > 1:
@@ -284,6 +291,22 @@ def _shared(folder: Path | None, record: bool) -> Path | None:
     if folder and folder.exists() and not folder.is_dir():
         raise typer.BadParameter(f"--share: got {str(folder)!r}, a file; needed a folder")
     return folder
+
+
+def _bench_operator(
+    regret: bool, calls: bool, dtypes: list[str], rounds: int, record: bool, as_json: bool, other: Any
+) -> None:
+    """`bench --regret` or `--calls`, which have sizes of their own."""
+    given = "--regret" if regret else "--calls"
+    if regret and calls:
+        raise typer.BadParameter("--regret: got --calls beside it; needed one of the two")
+    if other:
+        raise typer.BadParameter(f"{given}: got {other[0]} beside it; needed none of that")
+    if calls:
+        raise typer.Exit(operator.calls(record, as_json))
+    if len(dtypes) > 1:
+        raise typer.BadParameter(f"--dtype: got {', '.join(dtypes)}; needed one of them")
+    raise typer.Exit(operator.regret(_dtype(dtypes[0]), rounds, record, as_json, _progress))
 
 
 def _to_time(names: list[str] | None, everything: bool) -> list[catalog.Recipe]:

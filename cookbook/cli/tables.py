@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from cookbook.check.levels import Level, Report
     from cookbook.measure.doctor import Diagnosis
+    from cookbook.ops.measuring import Regret
     from cookbook.recipe.catalog import Recipe
 
 COLOURS = {
@@ -42,6 +43,15 @@ def of_recipes(recipes: Iterable[Recipe]) -> Table:
     table = _table("recipe", "what it shows", "targets", "runs on")
     for recipe in recipes:
         table.add_row(f"[bold]{recipe.name}[/]", escape(recipe.claim), " ".join(recipe.targets), recipe.runs_on)
+    return table
+
+
+def of_regrets(device: str, found: Iterable[Regret]) -> Table:
+    """`cookbook bench --regret`: a line for each product on one device."""
+    table = _table(f"M x N x K ({device})", "operands", "chosen", "fastest", "regret", "torch.matmul's time / ours")
+    for each in found:
+        of = "x".join(map(str, each.case.shape)), f"{each.case.majors} {each.case.dtype}", each.chosen, each.best
+        table.add_row(*of, f"{each.part:.1%}", f"{each.against_torch:.3f}")
     return table
 
 

@@ -7,8 +7,7 @@ power limit, where idle SMs leave clock to the others, and every element that is
 
 Each recipe chooses its variant by heuristics of its own, fitted to that kernel. These figures are one set for all
 recipes, so that their times can be compared: those that came nearest to the records of timed GEMMs and to the times of
-`python -m tools.operator_times regret`, in the mean of the squared logarithms. tests/ops/test_predict.py holds them
-against both.
+`cookbook bench --regret`, in the mean of the squared logarithms. tests/ops/test_predict.py holds them against both.
 """
 
 from __future__ import annotations

@@ -14,9 +14,8 @@ import torch
 from cookbook import ops
 from cookbook.check import ran
 from cookbook.measure import contest
-from cookbook.ops import choice, launching
+from cookbook.ops import choice, launching, steps
 from cookbook.recipe import catalog
-from tools import operator_steps as steps
 
 pytestmark = pytest.mark.gpu
 BF16 = torch.bfloat16

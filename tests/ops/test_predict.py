@@ -8,9 +8,8 @@ import statistics
 import pytest
 
 from cookbook.measure import records
-from cookbook.ops import choice, predict
+from cookbook.ops import choice, measuring, predict
 from cookbook.recipe import catalog
-from tools import operator_times as measuring
 
 SMS = 132
 SERVING = [recipe for recipe in catalog.recipes() if recipe.serves]

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from cookbook.measure import records
+from cookbook.ops import measuring
 from cookbook.publish.markdown import fence, table
 from cookbook.recipe import catalog, operator
-from tools import operator_times as measuring
 from tools import training as runs
 from tools.publish.benchmarks import MISSING, OLD
 from tools.publish.pages import folded

@@ -20,12 +20,11 @@ from cookbook import draw
 from cookbook.check import compiled
 from cookbook.measure import records
 from cookbook.measure.peers import TORCH
-from cookbook.ops import choice
+from cookbook.ops import choice, measuring
 from cookbook.publish.markdown import fence, figure, table
 from cookbook.recipe import catalog
 from cookbook.recipe.entry import compile_host
 from cookbook.recipe.majors import MAJORS
-from tools import operator_times as measuring
 from tools.publish.benchmarks import MISSING, OLD
 
 ARCH, RECIPE = "sm_90a", "hopper/tma_wgmma_gemm"
@@ -37,7 +36,7 @@ PROMISES = ((2, 1), (16, 1), (8, 4), (16, 8))  # bytes of the address, elements 
 
 
 def kernels() -> str:
-    """How many kernels serve the products of `python -m tools.operator_times regret`, by recipe."""
+    """How many kernels serve the products of `cookbook bench --regret`, by recipe."""
     chosen: dict[str, list[tuple[str, str]]] = {}
     for case in measuring.CASES:
         (m, n, k), (a_major, b_major) = case.shape, MAJORS[case.majors]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cookbook.measure import records
+from cookbook.ops import measuring
 from cookbook.recipe import catalog
-from tools import operator_times as measuring
 from tools.publish import operator_tables
 
 TUNED, SPLIT = "hopper/tuned_gemm", "hopper/split_k_gemm"

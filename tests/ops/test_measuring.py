@@ -1,4 +1,4 @@
-"""`python -m tools.operator_times` with no GPU: what is timed is pretended, the rest is real."""
+"""`cookbook bench --regret` and `--calls` with no GPU: what is timed is pretended, the rest is real."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import json
 
 import pytest
 import torch
+from typer.testing import CliRunner
 from without_gpu import pretend
 
+from cookbook.cli.app import app
 from cookbook.measure import contest, peers, records
-from tools import operator_times as measuring
+from cookbook.ops import measuring
 
 TUNED, SPLIT = "hopper/tuned_gemm", "hopper/split_k_gemm"
 
@@ -118,22 +120,21 @@ def test_a_file_that_is_none(here):
         measuring.read()
 
 
-def test_the_command_measures_records_and_shows(here, monkeypatch, capsys):
+def test_the_command_measures_records_and_shows(here, monkeypatch):
     cases = (measuring.Case((4, 256, 512)), measuring.Case((16, 24, 32)))
     monkeypatch.setattr(measuring, "CASES", cases)
     times = timed({TUNED: 8.0, SPLIT: 7.9, "ops.matmul": 8.0, "torch.matmul": 9.0})
     real = measuring.measure
     monkeypatch.setattr(measuring, "measure", lambda case, rounds: real(case, rounds, times))
-    assert measuring.main(["regret", "--record"]) == 0
-    done = capsys.readouterr()
-    assert "4x256x512" in done.out and "2 shapes: regret" in done.err
+    run = CliRunner().invoke(app, ["bench", "--regret", "--record"])
+    assert run.exit_code == 0 and "4x256x512" in run.stdout and "2 shapes: regret" in run.stderr
     assert len(measuring.read()["A Hopper"]["shapes"]) == 2 and measuring.pending("A Hopper") == []
     monkeypatch.setattr(measuring, "measure", None)  # nothing is measured twice
-    assert measuring.main(["regret", "--record", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["A Hopper"]) == 2
+    again = CliRunner().invoke(app, ["bench", "--regret", "--record", "--json"])
+    assert len(json.loads(again.stdout)["A Hopper"]) == 2
     monkeypatch.setattr(measuring, "measure", lambda case, rounds: real(case, rounds, times))
-    assert measuring.main(["regret", "--dtype", "float16"]) == 0  # not to be recorded
-    assert "tn float16" in capsys.readouterr().out and len(measuring.read()["A Hopper"]["shapes"]) == 2
+    halves = CliRunner().invoke(app, ["bench", "--regret", "--dtype", "f16"])  # not to be recorded
+    assert halves.exit_code == 0 and "tn float16" in halves.stdout and len(measuring.read()["A Hopper"]["shapes"]) == 2
 
 
 def test_the_cost_of_each_way_of_a_call(here, monkeypatch):
@@ -143,21 +144,18 @@ def test_the_cost_of_each_way_of_a_call(here, monkeypatch):
     assert all(us > 0 for us in found["us"].values()) and "torch.library.custom_op" in found["us"]
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["calls", "--dtype", "float64"], "invalid choice: 'float64'"),
-        (["regret", "--rounds", "2"], "--rounds: got 2; needed at least 7"),
-        ([], "what"),
-    ],
-)
-def test_wrong_command_lines(words, says, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        measuring.main(words)
-    assert stopped.value.code == 2 and says in capsys.readouterr().err
+def test_wrong_command_lines():
+    for arguments, said in (
+        (["--regret", "--dtype", "bf16", "--dtype", "f16"], "--dtype: got bf16, f16; needed one of them"),
+        (["--regret", "--calls"], "--regret: got --calls beside it"),
+        (["--regret", TUNED], f"--regret: got {TUNED} beside it"),
+        (["--calls", "--dtype", "bf16"], "--calls: got bf16 beside it"),
+    ):
+        run = CliRunner().invoke(app, ["bench", *arguments])
+        assert run.exit_code == 2 and said in run.stderr
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="what a machine without a GPU does")
-@pytest.mark.parametrize("what", ["regret", "calls"])
-def test_without_a_gpu_the_commands_say_so(what, capsys):
-    assert measuring.main([what]) == 1 and "no CUDA device" in capsys.readouterr().err
+def test_without_a_gpu_the_commands_say_so():
+    for option in ("--regret", "--calls"):
+        run = CliRunner().invoke(app, ["bench", option])
+        assert run.exit_code == 1 and "no CUDA device" in run.stderr

@@ -1,7 +1,4 @@
-"""What `cookbook.ops` loses by its choice of a recipe, and what a call of it costs the host; on a GPU.
-
-    python -m tools.operator_times regret --record     time the products that have no current record, some minutes
-    python -m tools.operator_times calls --record      time calls of the operator on the host, a minute
+"""What the choice loses against the best recipe, and what a call of the operator costs the host: measured on a GPU.
 
 results/<device>/operator.json keeps it. Of a shape it has the times of every recipe that serves the GPU, so that the
 regret of a choice is computed when it is shown, by the choice of today:
@@ -16,24 +13,19 @@ measured again, once device code of one of its recipes changes; the calls, once 
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cookbook import ops
 from cookbook.check import ran
-from cookbook.cli.console import say, show_json
 from cookbook.measure import contest, device_code, peers, records
-from cookbook.ops import choice, launching
-from cookbook.publish.markdown import table
+from cookbook.ops import choice, launching, steps
 from cookbook.recipe import catalog, entry, operator
 from cookbook.recipe.majors import MAJORS
-from tools import operator_steps as steps
 
 __all__ = ["CASES", "FILE", "Case", "Regret", "calls", "measure", "pending", "read", "regrets", "summary", "write"]
 
@@ -282,69 +274,3 @@ def is_stale(record: dict[str, Any]) -> bool:
         return any(records.code_of(name) != code for name, code in record["code"].items())
     except catalog.UnknownRecipe:
         return True
-
-
-# --- the command ------------------------------------------------------------------------------------------------------
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    """Measure and show what is asked for; the exit status is 1 without a GPU."""
-    import torch
-
-    parser = argparse.ArgumentParser(prog="python -m tools.operator_times", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=("regret", "calls"))
-    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16"), help="of regret")
-    parser.add_argument("--rounds", type=int, default=contest.ROUNDS, metavar="N", help="of regret: interleaved rounds")
-    parser.add_argument("--record", action="store_true", help="write what was measured into results/")
-    parser.add_argument("--json", action="store_true", help="print JSON and nothing else on stdout")
-    asked = parser.parse_args(words)
-    if asked.rounds < contest.MIN_ROUNDS:
-        parser.error(f"--rounds: got {asked.rounds}; needed at least {contest.MIN_ROUNDS}")
-    here = torch.cuda.is_available()
-    if not here:
-        say("no CUDA device: nothing can be timed here")
-    if asked.what == "regret":
-        _regret(asked, torch.cuda.get_device_name() if here else "")
-    elif here:
-        _calls(asked, torch.cuda.get_device_name())
-    return int(not here)
-
-
-def _regret(asked: argparse.Namespace, device: str) -> None:
-    """Time what has no current record, on a device if there is one, and show the regret of all."""
-    new: list[Any] = []
-    for case in pending(device if asked.record else "", asked.dtype) if device else ():
-        say(f"{'x'.join(map(str, case.shape))} {case.majors} {case.dtype}")
-        new.append(measure(case, asked.rounds))
-        if asked.record:  # at once: a run that is cut short is taken up where it ended
-            write(device, new[-1:])
-    known = {} if new and not asked.record else {who: found["shapes"].values() for who, found in read().items()}
-    current = {who: [each for each in found if not is_stale(each)] for who, found in known.items()}
-    shown = {who: regrets(found) for who, found in (current or {device: new}).items() if found}
-    if asked.json:
-        show_json({who: [each._asdict() for each in found] for who, found in shown.items()})
-        return
-    for who, found in shown.items():
-        header = [f"M x N x K ({who})", "operands", "chosen", "fastest", "regret", "torch.matmul's time / ours"]
-        rows = []
-        for each in sorted(found, key=lambda each: -each.part):
-            of = ["x".join(map(str, each.case.shape)), f"{each.case.majors} {each.case.dtype}", each.chosen, each.best]
-            rows.append([*of, f"{each.part:.1%}", f"{each.against_torch:.3f}"])
-        print(table(header, rows, right=4))
-        say(f"{who}: {summary(found)}")
-
-
-def _calls(asked: argparse.Namespace, device: str) -> None:
-    import torch
-
-    found = calls(torch.cuda.synchronize)
-    if asked.json:
-        show_json(found)
-    for way, us in () if asked.json else found["us"].items():
-        print(f"{us:8.2f} us  {way}")
-    if asked.record:
-        say(f"wrote {write(device, called=found)}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
