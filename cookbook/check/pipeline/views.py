@@ -281,7 +281,6 @@ def _alloca(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     found = shapes.kind(op.result_types[0])
     layout = layout_of(op, [])
     if found.space == "rmem":
-        f.arrays += 1
         return View(Pointer("rmem", 0, name=f"{op.results[0]}"), layout, found.bits, found.swizzle)
     if found.space != "smem":
         raise CannotFollow(f"an allocation in {found.space}")

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from cookbook.check.pipeline.interpreter import LANES
+from cookbook.check.pipeline.interpreter import LANES, Waits
 from cookbook.check.pipeline.reading import Operation
 from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow
-from cookbook.check.product.follower import Fault, Follower, Waits, follows, waits
+from cookbook.check.product.follower import Fault, Follower, follows, waits
 from cookbook.check.product.places import Ptr
 
 
