@@ -16,7 +16,7 @@ from typing import Any, get_args
 import numpy as np
 
 from cookbook.check.pipeline.interpreter import LANES, TABLE, Atom, Interpreter, Place, handles
-from cookbook.check.pipeline.reading import Module, Operation
+from cookbook.check.pipeline.reading import Module, Operation, Region
 from cookbook.check.pipeline.shapes import (
     COMPUTED,
     UNKNOWN,
@@ -76,6 +76,7 @@ class Launch:
     block: tuple[int, int, int]
     arguments: tuple[Any, ...]
     dependent: bool  # programmatic dependent launch
+    kernel: str = ""
 
     @property
     def threads(self) -> int:
@@ -86,6 +87,20 @@ class Launch:
     def ctas(self) -> int:
         """Of a cluster."""
         return int(np.prod(self.cluster))
+
+    def place(self, number: int, rank: int) -> tuple[int, int, int]:
+        """The index in the grid of a CTA of a cluster, the clusters counted along x first."""
+        wide = [g // c for g, c in zip(self.grid, self.cluster, strict=True)]
+        first = (number % wide[0], number // wide[0] % wide[1], number // (wide[0] * wide[1]))
+        x, y, _ = self.cluster
+        inside = (rank % x, rank // x % y, rank // (x * y))
+        a, b, c = (f * k + i for f, k, i in zip(first, self.cluster, inside, strict=True))
+        return a, b, c
+
+    def body(self, trace: Module) -> Region:
+        """Of the kernel."""
+        kernels = [k for k in trace.find("cuda.kernel") if f'sym_name = "{self.kernel}"' in k.properties]
+        return (kernels or trace.find("cuda.kernel"))[0].regions[0]
 
 
 @dataclass(frozen=True)
@@ -572,24 +587,36 @@ def _launch_it(f: Recorder, op: Operation, args: list[Any]) -> Any:
     return UNKNOWN
 
 
-def launched(trace: Module, arguments: list[Any]) -> tuple[str, Launch]:
-    """The name of the kernel that the host function launches, and how.
+def launched(trace: Module, arguments: list[Any]) -> Launch:
+    """What the host function launches, and how.
 
     Args:
         trace: what was traced.
         arguments: of the host function, as `host_arguments` makes them.
     """
+    types = trace.find("func.func")[0].regions[0].argument_types
+    given = enumerate(zip(arguments, types, strict=False))
+    return launched_by(Recorder(HOST), trace, [_argument(n, x, text) for n, (x, text) in given])
+
+
+class NoLaunch(CannotFollow):
+    """The host function ended without a launch."""
+
+
+HOST = Place((1, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0), 0)  # where the host function is followed
+
+
+def launched_by(warp: Any, trace: Module, arguments: list[Any]) -> Launch:
+    """`launched`, followed by `warp`, an Interpreter with a `config`, of arguments that it knows."""
     host = trace.find("func.func")[0].regions[0]
-    warp = Recorder(Place((1, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0), 0))
     if len(arguments) != len(host.arguments):
         raise CannotFollow(f"a host function of {len(host.arguments)} arguments; {len(arguments)} are known")
-    given = zip(arguments, host.argument_types, strict=True)
-    warp.run(host, [_argument(n, x, text) for n, (x, text) in enumerate(given)])
+    warp.run(host, arguments)
     found = warp.config
+    if "kernel" not in found:
+        raise NoLaunch("the host function: got no launch; needed one")
     grid, cluster, block = (_three(warp, found[key], f"the {key}") for key in ("grid", "cluster", "block"))
-    return found["kernel"], Launch(
-        grid, cluster, block, arguments=found["arguments"], dependent=bool(found["dependent"])
-    )
+    return Launch(grid, cluster, block, found["arguments"], bool(found["dependent"]), found["kernel"])
 
 
 def _three(warp: Recorder, sizes: Any, what: str) -> tuple[int, int, int]:
@@ -676,15 +703,12 @@ def of_cluster(trace: Module, arguments: list[Any], number: int = 0, resting: tu
     Raises:
         CannotFollow: the kernel does something that is not followed; the message names it and its line.
     """
-    name, launch = launched(trace, arguments)
-    kernels = [k for k in trace.find("cuda.kernel") if f'sym_name = "{name}"' in k.properties]
-    body = (kernels or trace.find("cuda.kernel"))[0].regions[0]
-    warps = -(-int(np.prod(launch.block)) // LANES)
-    x, y, z = launch.cluster
+    launch = launched(trace, arguments)
+    body, warps = launch.body(trace), -(-launch.threads // LANES)
     given = [_resting(one) if place in resting else one for place, one in enumerate(launch.arguments)]
     found, known = {}, dict[int, int]()
     for rank in range(launch.ctas):
-        at = (number * x + rank % x, rank // x % y, rank // (x * y) % z)
+        at = launch.place(number, rank)
         for warp in range(warps):
             recorder = Recorder(Place(launch.grid, launch.cluster, launch.block, at, warp))
             recorder.run(body, given)

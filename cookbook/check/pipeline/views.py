@@ -109,12 +109,12 @@ def _get_layout(f: Interpreter, op: Operation, args: list[Any]) -> Any:
 
 @handles("cute.get_shape")
 def _get_shape(f: Interpreter, op: Operation, args: list[Any]) -> Any:
-    return args[0].layout.shape if isinstance(args[0], View) else args[0].shape
+    return getattr(args[0], "layout", args[0]).shape
 
 
 @handles("cute.get_stride")
 def _get_stride(f: Interpreter, op: Operation, args: list[Any]) -> Any:
-    return args[0].layout.stride if isinstance(args[0], View) else args[0].stride
+    return getattr(args[0], "layout", args[0]).stride
 
 
 @handles("cute.size", "cute.cosize")
@@ -122,7 +122,8 @@ def _size(f: Interpreter, op: Operation, args: list[Any]) -> Any:
     pattern = shapes.tree(shapes.quoted(op.result_types[0]))
     if not shapes.is_dynamic(pattern):
         return pattern
-    shape = args[0].layout.shape if isinstance(args[0], View) else getattr(args[0], "shape", args[0])
+    of = getattr(args[0], "layout", args[0])
+    shape = getattr(of, "shape", of)
     mode = re.search(r"mode = array<i32: ([\d, ]+)>", op.properties)
     for index in map(int, mode[1].split(",")) if mode else ():
         shape = shape[index] if isinstance(shape, tuple) else shape

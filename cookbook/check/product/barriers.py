@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -113,11 +113,6 @@ def _arrive(f: Follower, op: Operation, args: list[Any]) -> Any:
     for cta, each in sorted(ctas.items()):
         barrier_at(f, pointer, cta).arrive(0 if only else count * each, amount * each)
     return UNKNOWN
-
-
-@follows("nvvm.mapa")
-def _mapa(f: Follower, op: Operation, args: list[Any]) -> Any:
-    return replace(args[0], cta=args[1])
 
 
 @waits("nvvm.barrier", "nvvm.barrier.arrive")

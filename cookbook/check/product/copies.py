@@ -90,11 +90,6 @@ def _make_tma(f: Follower, op: Operation, args: list[Any]) -> Any:
     return Atom(op.result_types[0], {"box": made}), View(Ptr("coord", Arith({})), coordinates, 32)
 
 
-@follows("cute_nvgpu.atom.make_exec_tma")
-def _exec_tma(f: Follower, op: Operation, args: list[Any]) -> Any:
-    return Atom(op.result_types[0], args[0].values)
-
-
 @follows("cute_nvgpu.atom.tma_partition")
 def _tma_partition(f: Follower, op: Operation, args: list[Any]) -> Any:
     """Of a tile that several CTAs share each copies a part of every box: the views begin there."""

@@ -30,8 +30,13 @@ HANDLERS |= {
         *(f"cute.make_{x}" for x in ("int_tuple", "shape", "stride", "coord", "tile")),
         *(f"cute.fast_divmod.{x}" for x in ("compute", "create_divisor", "get_divisor")),
         *(f"cute.{x}" for x in ("ceil_div", "elem_less", "assume", "to_int_tuple", "get_leaves", "get_scalars")),
+        *(f"cute.{x}" for x in ("get_layout", "get_shape", "get_stride", "get_iter", "size", "cosize")),
+        *(f"cute.{x}" for x in ("get_hier_coord", "get_flat_coord", "idx2crd")),
+        *(f"cute_nvgpu.atom.{x}" for x in ("set_value", "make_exec_tma", "make_tmem_copy", "make_s2t_copy")),
         "cute_nvgpu.arch.make_warp_uniform",
+        "cute_nvgpu.arch.sm100.relinquish_tmem_alloc_permit",
         "nvvm.elect.sync",
+        "nvvm.mapa",
         "nvvm.shfl.sync",
     )
 }
