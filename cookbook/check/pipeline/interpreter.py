@@ -8,8 +8,9 @@ views (see `views`). Data are UNKNOWN and stay so. What waits, signals or touche
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from cookbook.check.pipeline.reading import Operation, Region, walk
 from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow, Lay, Pointer
 
 LANES = 32
+Barrier = tuple[int, int]  # rank of the CTA, and byte of its shared memory
 NOT_ITS_OPERANDS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # what a handler then raises
 STEPS = 2_000_000  # operations of one warp: more than any problem worth exploring
 Handler = Callable[[Any, Operation, list[Any]], Any]  # the first: the Interpreter, or a kind of it that adds handlers
@@ -175,6 +177,49 @@ class Interpreter:
         if value is UNKNOWN:
             raise CannotFollow(f"{what} depends on data, or differs from lane to lane")
         return int(value)
+
+    @property
+    def lanes(self) -> int:
+        """How many are active."""
+        return int(self.active.sum())
+
+    def barrier(self, pointer: Any) -> Barrier:
+        """The barrier at an address.
+
+        Raises:
+            CannotFollow: the address is not known.
+        """
+        if getattr(pointer, "space", "") != "smem":
+            raise CannotFollow("a barrier that is not in shared memory that is followed")
+        cta = self.place.rank if pointer.cta is None else self.integer(pointer.cta, "the CTA of a barrier")
+        return cta, self.integer(pointer.address, "the address of a barrier")
+
+    def arrivals(self, op: Operation, args: list[Any]) -> tuple[str, list[tuple[Barrier, int]], int, int]:
+        """What lanes do ("arrive", or "expect" alone), how many at which barrier, arrivals and bytes of each."""
+        pointer, expects = args[0], "expect" in op.name or "txn" in op.name
+        amount = self.integer(args[1], "the bytes expected") if expects else 0
+        count = 1 if expects or len(args) < 2 else self.integer(args[1], "the number of arrivals")
+        ctas = [cta for _, cta in self.by_lane(self.place.rank if pointer.cta is None else pointer.cta)]
+        _, address = self.barrier(replace(pointer, cta=None))
+        what = "expect" if op.name.endswith(".expect_tx") and "arrive" not in op.name else "arrive"
+        return what, [((cta, address), lanes) for cta, lanes in sorted(Counter(ctas).items())], count, amount
+
+    def named_barrier(self, op: Operation, args: list[Any]) -> tuple[int, int]:
+        """Its number, and for how many threads it is."""
+        if self.lanes != LANES:
+            raise CannotFollow("a barrier that only some lanes of a warp come to")
+        present = re.search(r"operandSegmentSizes = array<i32: (\d), (\d)", op.properties)
+        given, (names, sizes) = iter(args), present.groups() if present else ("1", "1")
+        number = self.integer(next(given), "the number of a barrier") if names == "1" else 0
+        everyone = int(np.prod(self.place.block))
+        return number, self.integer(next(given), "the threads of a barrier") if sizes == "1" else everyone
+
+    def multicast(self, mask: Any, own: int) -> list[int]:
+        """The ranks of the CTAs that a mask names; without one, `own`."""
+        if mask is None:
+            return [own]
+        bits = self.integer(mask, "the mask of a multicast")
+        return [rank for rank in range(16) if bits >> rank & 1]
 
     def by_lane(self, value: Any) -> Iterator[tuple[int, Any]]:
         """(lane, value) of the active lanes."""

@@ -38,11 +38,7 @@ def _pointer(f: Follower, op: Operation, args: list[Any]) -> Any:
 def _commit(f: Follower, op: Operation, args: list[Any]) -> None:
     """What was asked for has ended already: each of the barriers gets its arrival."""
     pointer = args[0]
-    ranks = [f.place.rank if pointer.cta is None else f.integer(pointer.cta, "the CTA of a barrier")]
-    if len(args) > 1:
-        mask = f.integer(args[1], "the mask of a multicast")
-        ranks = [rank for rank in range(16) if mask >> rank & 1]
-    for rank in ranks:
+    for rank in f.multicast(args[1] if len(args) > 1 else None, f.barrier(pointer)[0]):
         barrier_at(f, pointer, rank).arrive(int(f.active.sum()))
 
 
