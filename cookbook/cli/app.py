@@ -19,7 +19,7 @@ from cookbook.cli import exercise, layouts, new, operator, ship
 from cookbook.cli.console import say as _say
 from cookbook.cli.console import show as _print
 from cookbook.cli.console import show_json as _print_json
-from cookbook.cli.usage import OneLine, of_library, whole
+from cookbook.cli.usage import DTYPES, Json, OneLine, of_library, whole
 from cookbook.recipe import catalog
 
 app = typer.Typer(
@@ -49,24 +49,12 @@ def _shape(text: str) -> tuple[int, ...]:
     return sizes
 
 
-_DTYPES = {
-    "bf16": "bfloat16",
-    "bfloat16": "bfloat16",
-    "f16": "float16",
-    "fp16": "float16",
-    "float16": "float16",
-    "fp32": "float32",
-    "float32": "float32",
-}
-
-
 def _dtype(text: str) -> str:
-    if text not in _DTYPES:
-        raise typer.BadParameter(f"--dtype: got {text!r}; needed one of {', '.join(_DTYPES)}")
-    return _DTYPES[text]
+    if text not in {**DTYPES, **dict.fromkeys(DTYPES.values())}:
+        raise typer.BadParameter(f"--dtype: got {text!r}; needed one of {', '.join(DTYPES)}")
+    return DTYPES.get(text, text)
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A recipe, such as hopper/tma_wgmma_gemm.")]
 Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Recipes; see `cookbook list`.")]
 Everything = Annotated[bool, typer.Option("--all", help="Every recipe.")]
