@@ -1,4 +1,4 @@
-"""The `cookbook` command: list, show, check, bench, limits, calibrate, copy, results, doctor; other files add more.
+"""The `cookbook` command: list, show, check, bench, calibrate, copy, results, doctor; other files add more.
 
 Results go to stdout, progress and messages to stderr. Exit status: 0 when all that could be checked here
 holds, 1 when something does not, 2 when the command line is wrong.
@@ -19,7 +19,7 @@ from cookbook.cli import exercise, layouts, new, operator, ship
 from cookbook.cli.console import say as _say
 from cookbook.cli.console import show as _print
 from cookbook.cli.console import show_json as _print_json
-from cookbook.cli.usage import OneLine, of_library, whole
+from cookbook.cli.usage import DTYPES, Json, OneLine, of_library, whole
 from cookbook.recipe import catalog
 
 app = typer.Typer(
@@ -49,24 +49,12 @@ def _shape(text: str) -> tuple[int, ...]:
     return sizes
 
 
-_DTYPES = {
-    "bf16": "bfloat16",
-    "bfloat16": "bfloat16",
-    "f16": "float16",
-    "fp16": "float16",
-    "float16": "float16",
-    "fp32": "float32",
-    "float32": "float32",
-}
-
-
 def _dtype(text: str) -> str:
-    if text not in _DTYPES:
-        raise typer.BadParameter(f"--dtype: got {text!r}; needed one of {', '.join(_DTYPES)}")
-    return _DTYPES[text]
+    if text not in {**DTYPES, **dict.fromkeys(DTYPES.values())}:
+        raise typer.BadParameter(f"--dtype: got {text!r}; needed one of {', '.join(DTYPES)}")
+    return DTYPES.get(text, text)
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A recipe, such as hopper/tma_wgmma_gemm.")]
 Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Recipes; see `cookbook list`.")]
 Everything = Annotated[bool, typer.Option("--all", help="Every recipe.")]
@@ -376,50 +364,6 @@ def _marked(found: list[Any]) -> list[Any]:
     return [r | {"stale": records.is_stale(r), "host_stale": records.host_is_stale(r)} for r in found]
 
 
-@app.command(epilog="Example: cookbook limits ampere/tuned_gemm --shape 8192,8192,8192 --record")
-def limits(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="GEMMs; see `cookbook list`.")],
-    shapes: Shapes = None,
-    dtypes: Dtypes = None,
-    majors: Majors = None,
-    record: Record = False,
-    as_json: Json = False,
-) -> None:
-    """Measure what limits GEMMs on this GPU: clock, power, tensor pipe, waits.
-
-    Each variant, torch.matmul and the ceiling run for a second and a half while nvidia-smi reports clock and power.
-    With ncu on PATH it looks at each variant, too. If nothing is said: 8192 cubed, the first dtype and majors.
-    """
-    from cookbook.check import levels as checking
-    from cookbook.measure import limits as measuring
-    from cookbook.measure import records
-
-    wanted = [catalog.find(name) for name in names]
-    for recipe in wanted:
-        if reason := measuring.refusal(recipe):
-            raise typer.BadParameter(f"NAME: got {recipe.name}, {reason}")
-    given = _chosen(wanted, shapes or [",".join(map(str, measuring.SHAPE))], dtypes, None, False, majors)
-    skipped = {r.name: reason for r, chosen in given if (reason := checking.cannot_run(r, chosen.targets))}
-    jobs = []
-    for recipe, chosen in given:
-        kinds = chosen.dtypes[: None if dtypes else 1], chosen.majors[: None if majors else 1]
-        jobs += [(recipe.name, *job) for job in product(chosen.shapes, *kinds) if recipe.name not in skipped]
-    made: list[Any] = []
-    recording = _Recording(record)
-    with _progress(len(jobs)) as advance:
-        for name, shape, dtype, which in jobs:
-            try:
-                made.append(measuring.measure(name, shape, dtype, which, on_progress=advance))
-            except measuring.Unmeasurable as error:
-                skipped[name] = str(error)
-                continue
-            recording.keep(made[-1])
-    recording.say()
-    recorded = [r for r in records.read() if r["recipe"] in skipped and r["level"] == records.LIMITS]
-    _show_limits(made, recorded, skipped, as_json)
-    raise typer.Exit(1 if skipped else 0)
-
-
 @app.command(epilog="Example: cookbook calibrate hopper/tuned_gemm --record")
 def calibrate(names: Names = None, record: Record = False, as_json: Json = False) -> None:
     """Measure the figures of this GPU that GEMMs choose their kernels by.
@@ -464,19 +408,6 @@ def _show_calibrated(made: dict[str, Any]) -> None:
         _say(f"in a copied file, before the first matmul: calibrate({given})")
 
 
-def _show_limits(made: list[Any], recorded: list[Any], skipped: dict[str, str], as_json: bool) -> None:
-    if as_json:
-        _print_json({"limits": made, "not_measured_here": skipped, "recorded": _marked(recorded)})
-        return
-    from cookbook.cli import tables
-
-    for shown in tables.of_limits(made):
-        _print(shown)
-    for reason in dict.fromkeys(r["figures"]["reason"] for r in made if "reason" in r["figures"]):
-        _say(f"without ncu: {reason}")
-    _show_skipped("not measured", skipped, recorded)
-
-
 @app.command(epilog="Example: cookbook copy ampere/ldmatrix_gemm kernels/gemm.py")
 def copy(
     name: Name,
@@ -508,39 +439,14 @@ def copy(
         _say(f"it runs on a GPU of {recipe.needs_gpu}")
 
 
-@app.command(epilog="Examples: cookbook results --stale    cookbook results --exact --jobs 2")
+@app.command(epilog="Example: cookbook results --stale")
 def results(
     stale: Annotated[bool, typer.Option("--stale", help="Only records of code that has changed since.")] = False,
-    exact: Annotated[
-        bool, typer.Option("--exact", help="Compile what every record is of, and compare: minutes, no GPU.")
-    ] = False,
-    restamp: Annotated[
-        bool,
-        typer.Option("--restamp", help="Compile what stale records are of; renew those whose kernels are the same."),
-    ] = False,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            parser=whole,
-            metavar="N",
-            help="Processes that compile. Default: one a CPU, 4 at most.",
-            show_default=False,
-        ),
-    ] = None,
     as_json: Json = False,
 ) -> None:
-    """List what was measured; with --stale what must be measured again.
-
-    --stale reads the recipes' text and takes a second. --exact and --restamp compile: exit status 1 if a record's
-    kernels differ from today's, or if --restamp refuses one.
-    """
+    """List what was measured; with --stale what must be measured again."""
     from cookbook.measure import records
 
-    if stale + exact + restamp > 1:
-        raise typer.BadParameter("--stale, --exact, --restamp: got several; needed one at most")
-    _check_jobs(jobs=jobs)
-    if exact or restamp:
-        raise typer.Exit(_exact(jobs, as_json) if exact else _restamp(jobs, as_json))
     found = records.stale() if stale else records.read()
     if as_json:
         _print_json(_marked(found))
@@ -553,41 +459,6 @@ def results(
         _print(tables.of_records(found, records.is_stale))
     if stale and (hosts := sum(not records.is_stale(r) and records.host_is_stale(r) for r in records.read())):
         _say(f"{hosts} current records have times of the host that are stale: its code has changed since")
-
-
-def _exact(jobs: int | None, as_json: bool) -> int:
-    """Compare every record with what is compiled now, and say so; the exit status."""
-    from cookbook.cli import tables
-    from cookbook.measure import freshness, records
-
-    found = records.read()
-    with _progress(freshness.how_many(found)) as advance:
-        verdicts = freshness.compare(found, jobs, advance)
-    if as_json:
-        _print_json([v.to_json() for v in verdicts])
-    else:
-        _print(tables.of_verdicts([v for v in verdicts if v.status != freshness.CURRENT]))
-    counts = [f"{sum(v.status == status for v in verdicts)} {status}" for status in freshness.STATUSES]
-    _say(f"{len(found)} records: {', '.join(counts)}")
-    return int(any(v.status == freshness.DIFFERS for v in verdicts))
-
-
-def _restamp(jobs: int | None, as_json: bool) -> int:
-    """Renew the records that may be, and say which may not; the exit status."""
-    from cookbook.cli import tables
-    from cookbook.measure import freshness, records
-
-    found = records.read()
-    with _progress(freshness.how_many(r for r in found if not freshness.is_settled(r))) as advance:
-        done = freshness.restamp(found, jobs=jobs, on_progress=advance)
-    if as_json:
-        counted = {key: len(getattr(done, key)) for key in ("current", "renewed", "stamped")}
-        _print_json(counted | {"refused": [verdict.to_json() for verdict in done.refused]})
-    counts = f"{len(done.current)} were current, {len(done.renewed)} renewed, {len(done.stamped)} stamped"
-    _say(f"{len(found)} records: {counts}, {len(done.refused)} refused")
-    if done.refused and not as_json:
-        _print(tables.of_verdicts(done.refused))
-    return int(bool(done.refused))
 
 
 @app.command(epilog="Example: cookbook doctor")
@@ -667,25 +538,16 @@ class _Recording:
 
     def __init__(self, wanted: bool, root: Path | None = None) -> None:
         """root: a folder other than results/; what is measured is then wanted."""
-        self.wanted, self.root, self.files, self.made = wanted or root is not None, root, {}, []
+        self.wanted, self.root, self.files = wanted or root is not None, root, {}
 
     def keep(self, *made: Any) -> None:
         """made: records, or None for what has none."""
         from cookbook.measure import records
 
         if self.wanted:
-            self.made += filter(None, made)
             self.files |= dict.fromkeys(records.write(filter(None, made), self.root))
 
     def say(self) -> None:
-        """Compile what the records are of, for the hashes of their kernels, and say where they are."""
-        from cookbook.measure import freshness, records
-
-        if self.wanted and self.made:
-            stamped, refused = freshness.stamp(self.made)
-            records.write(stamped, self.root)
-            for record, _, why in refused:
-                _say(f"{record['recipe']} {record['level']}: no hashes of its kernels: {why}")
         if self.wanted:
             _say("recorded in " + ", ".join(map(str, self.files)) if self.files else "nothing was measured to record")
 

@@ -10,11 +10,7 @@ from typing import Annotated
 import typer
 
 from cookbook.cli.console import say, show, show_json
-from cookbook.cli.usage import of_library
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
-
-DTYPES = {"bf16": "bfloat16", "f16": "float16", "fp16": "float16"}
+from cookbook.cli.usage import DTYPES, Json, of_library
 
 cache = typer.Typer(no_args_is_help=True, help="Kernels that were compiled before: the disk cache.")
 

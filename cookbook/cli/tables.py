@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from cookbook.check.levels import Level, Report
     from cookbook.measure.doctor import Diagnosis
-    from cookbook.measure.freshness import Verdict
     from cookbook.ops.measuring import Regret
     from cookbook.recipe.catalog import Recipe
 
@@ -132,33 +131,6 @@ def of_records(records: Iterable[dict[str, Any]], is_stale: Any) -> Table:
         of = " ".join(word for word in (r.get("majors"), r["dtype"], shape) if word)
         table.add_row(r["recipe"], r["level"], of, coloured(status), escape(words), r["device"], r["date"])
     return table
-
-
-def of_verdicts(verdicts: Iterable[Verdict]) -> Table | str:
-    """`cookbook results --exact`: what is not current, and why."""
-    table = _table("recipe", "level", "of", "status", "why")
-    for record, status, why in verdicts:
-        words = (record.get("majors"), record["dtype"], "x".join(map(str, record["shape"] or ())))
-        of = " ".join(word for word in words if word)
-        table.add_row(record["recipe"], record["level"], of, coloured(status), escape(why))
-    return table if table.row_count else "every record is of the kernels that are compiled today"
-
-
-def of_limits(records: Iterable[dict[str, Any]]) -> list[Table]:
-    """`cookbook limits`: two tables a record, what each sustains, and what ncu finds of our own variants."""
-    from cookbook.measure import limits
-
-    made = []
-    for r in records:
-        of = " ".join(word for word in (r.get("majors"), r["dtype"], "x".join(map(str, r["shape"]))) if word)
-        for columns, own in ((limits.SUSTAINED, False), (limits.PROFILED, True)):
-            header, rows = limits.rows(r, columns, own)
-            if header:
-                table = _table(f"{r['recipe']} {of}", *header)
-                for cells in rows:
-                    table.add_row(*map(escape, cells))
-                made.append(table)
-    return made
 
 
 def of_calibration(name: str, found: dict[str, Any]) -> Table:
