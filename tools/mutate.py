@@ -32,9 +32,9 @@ from cookbook.check import compiled, layout, levels, pipeline, subjects
 from cookbook.check import product as followed
 from cookbook.check.pipeline.tracing import traced
 from cookbook.measure.device_code import device_hash, digest
+from cookbook.measure.freshness import normal_ptx
 from cookbook.recipe import catalog
 from cookbook.recipe.catalog import Recipe
-from tools.freshness import normal_ptx
 from tools.mutants import Mutant, mutants
 
 RECORD = Path(__file__).resolve().parents[1] / "tests" / "mutants.json"

@@ -439,14 +439,39 @@ def copy(
         _say(f"it runs on a GPU of {recipe.needs_gpu}")
 
 
-@app.command(epilog="Example: cookbook results --stale")
+@app.command(epilog="Examples: cookbook results --stale    cookbook results --exact --jobs 2")
 def results(
     stale: Annotated[bool, typer.Option("--stale", help="Only records of code that has changed since.")] = False,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Compile what every record is of, and compare: minutes, no GPU.")
+    ] = False,
+    restamp: Annotated[
+        bool,
+        typer.Option("--restamp", help="Compile what stale records are of; renew those whose kernels are the same."),
+    ] = False,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            parser=whole,
+            metavar="N",
+            help="Processes that compile. Default: one a CPU, 4 at most.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """List what was measured; with --stale what must be measured again."""
+    """List what was measured; with --stale what must be measured again.
+
+    --stale reads the recipes' text and takes a second. --exact and --restamp compile: exit status 1 if a record's
+    kernels differ from today's, or if --restamp refuses one.
+    """
     from cookbook.measure import records
 
+    if stale + exact + restamp > 1:
+        raise typer.BadParameter("--stale, --exact, --restamp: got several; needed one at most")
+    _check_jobs(jobs=jobs)
+    if exact or restamp:
+        raise typer.Exit(_exact(jobs, as_json) if exact else _restamp(jobs, as_json))
     found = records.stale() if stale else records.read()
     if as_json:
         _print_json(_marked(found))
@@ -459,6 +484,41 @@ def results(
         _print(tables.of_records(found, records.is_stale))
     if stale and (hosts := sum(not records.is_stale(r) and records.host_is_stale(r) for r in records.read())):
         _say(f"{hosts} current records have times of the host that are stale: its code has changed since")
+
+
+def _exact(jobs: int | None, as_json: bool) -> int:
+    """Compare every record with what is compiled now, and say so; the exit status."""
+    from cookbook.cli import tables
+    from cookbook.measure import freshness, records
+
+    found = records.read()
+    with _progress(freshness.how_many(found)) as advance:
+        verdicts = freshness.compare(found, jobs, advance)
+    if as_json:
+        _print_json([v.to_json() for v in verdicts])
+    else:
+        _print(tables.of_verdicts([v for v in verdicts if v.status != freshness.CURRENT]))
+    counts = [f"{sum(v.status == status for v in verdicts)} {status}" for status in freshness.STATUSES]
+    _say(f"{len(found)} records: {', '.join(counts)}")
+    return int(any(v.status == freshness.DIFFERS for v in verdicts))
+
+
+def _restamp(jobs: int | None, as_json: bool) -> int:
+    """Renew the records that may be, and say which may not; the exit status."""
+    from cookbook.cli import tables
+    from cookbook.measure import freshness, records
+
+    found = records.read()
+    with _progress(freshness.how_many(r for r in found if not freshness.is_settled(r))) as advance:
+        done = freshness.restamp(found, jobs=jobs, on_progress=advance)
+    if as_json:
+        counted = {key: len(getattr(done, key)) for key in ("current", "renewed", "stamped")}
+        _print_json(counted | {"refused": [verdict.to_json() for verdict in done.refused]})
+    counts = f"{len(done.current)} were current, {len(done.renewed)} renewed, {len(done.stamped)} stamped"
+    _say(f"{len(found)} records: {counts}, {len(done.refused)} refused")
+    if done.refused and not as_json:
+        _print(tables.of_verdicts(done.refused))
+    return int(bool(done.refused))
 
 
 @app.command(epilog="Example: cookbook doctor")
@@ -538,16 +598,25 @@ class _Recording:
 
     def __init__(self, wanted: bool, root: Path | None = None) -> None:
         """root: a folder other than results/; what is measured is then wanted."""
-        self.wanted, self.root, self.files = wanted or root is not None, root, {}
+        self.wanted, self.root, self.files, self.made = wanted or root is not None, root, {}, []
 
     def keep(self, *made: Any) -> None:
         """made: records, or None for what has none."""
         from cookbook.measure import records
 
         if self.wanted:
+            self.made += filter(None, made)
             self.files |= dict.fromkeys(records.write(filter(None, made), self.root))
 
     def say(self) -> None:
+        """Compile what the records are of, for the hashes of their kernels, and say where they are."""
+        from cookbook.measure import freshness, records
+
+        if self.wanted and self.made:
+            stamped, refused = freshness.stamp(self.made)
+            records.write(stamped, self.root)
+            for record, _, why in refused:
+                _say(f"{record['recipe']} {record['level']}: no hashes of its kernels: {why}")
         if self.wanted:
             _say("recorded in " + ", ".join(map(str, self.files)) if self.files else "nothing was measured to record")
 

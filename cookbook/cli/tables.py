@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from cookbook.check.levels import Level, Report
     from cookbook.measure.doctor import Diagnosis
+    from cookbook.measure.freshness import Verdict
     from cookbook.ops.measuring import Regret
     from cookbook.recipe.catalog import Recipe
 
@@ -131,6 +132,16 @@ def of_records(records: Iterable[dict[str, Any]], is_stale: Any) -> Table:
         of = " ".join(word for word in (r.get("majors"), r["dtype"], shape) if word)
         table.add_row(r["recipe"], r["level"], of, coloured(status), escape(words), r["device"], r["date"])
     return table
+
+
+def of_verdicts(verdicts: Iterable[Verdict]) -> Table | str:
+    """`cookbook results --exact`: what is not current, and why."""
+    table = _table("recipe", "level", "of", "status", "why")
+    for record, status, why in verdicts:
+        words = (record.get("majors"), record["dtype"], "x".join(map(str, record["shape"] or ())))
+        of = " ".join(word for word in words if word)
+        table.add_row(record["recipe"], record["level"], of, coloured(status), escape(why))
+    return table if table.row_count else "every record is of the kernels that are compiled today"
 
 
 def of_calibration(name: str, found: dict[str, Any]) -> Table:

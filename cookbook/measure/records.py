@@ -11,7 +11,7 @@ probes it is results/<device>/probes/<suite>.json. A record holds
     host          only beside times of the host: hash of the host code. Another one today makes those times stale, and
                   nothing else of the record
     target        what the kernels were compiled for: "sm_90a"
-    kernels       every kernel that may have been launched, as `tools/freshness.py` names it, with hashes of its
+    kernels       every kernel that may have been launched, as `cookbook.measure.freshness` names it, with hashes of its
                   PTX and of its launch. In a file these stand once, and a record holds their keys
     model         of a suite of probes: hash of what the model said
     dtype         torch's name
@@ -105,7 +105,7 @@ def make(
 ) -> Record:
     """A record of what was just measured here, with the date, the versions and the code's hashes filled in.
 
-    The hashes of its kernels are not: `tools/freshness.py` compiles them.
+    The hashes of its kernels are not: `freshness.stamp` compiles them.
 
     Args:
         of: other recipes whose kernels were run; hashes of their device code are kept too.

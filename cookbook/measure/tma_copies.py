@@ -10,6 +10,7 @@ into poisoned memory, and `contest` is what is timed: the study's copy in every 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from itertools import product
@@ -180,6 +181,28 @@ def summary(cases: list[Case]) -> dict[str, Any]:
     """The figures of a `ran` record."""
     counts = {what: sum(case.what == what for case in cases) for what in ("copy", "dump", "restore")}
     return counts | {"failed": [str(case) for case in cases if not case.ok][:40]}
+
+
+# --- what is launched ----------------------------------------------------------------------------------------------
+
+
+def launches(module: ModuleType, looks: bool) -> list[tuple[tuple[str, Any], ...]]:
+    """What tells the kernels of `run_checks` (looks: those of `dump` and `restore` too) or of `contest` apart."""
+    found = []
+    for mode, major in product(module.MODES, module.MAJORS):
+        found.append((("major", major), ("mode", mode)))
+        for base, restores in product(BASES, (False, True)) if looks else ():
+            found.append((("base", base), ("major", major), ("mode", mode), ("restores", restores)))
+    return found
+
+
+def compile_launch(module: ModuleType, dtype: str, changes: dict[str, Any]) -> Any:
+    """Compile one of `launches`, for the target that CuTe is set to."""
+    bits, where = 8 * _size(dtype), {key: changes[key] for key in ("mode", "major")}
+    if "base" not in changes:
+        return inspect.unwrap(module.compiled_copy)(bits, replace(module.CONFIG, **where), (0, 0))
+    look = replace(module.LOOK, **where)
+    return inspect.unwrap(module.compiled_look)(bits, look, changes["base"], changes["restores"], (0, 0))
 
 
 # --- timed -----------------------------------------------------------------------------------------------------------

@@ -206,17 +206,18 @@ def test_a_bench_that_is_cut_short_keeps_what_it_recorded(timed, monkeypatch, tm
     assert [tuple(r["shape"]) for r in records.read(tmp_path)] == list(benching.DEFAULT_SHAPES[:2])
 
 
-def test_shared_records_go_into_a_folder_of_their_own(timed, tmp_path):
+def test_shared_records_go_into_a_folder_of_their_own(timed, monkeypatch, tmp_path):
     from cookbook.measure import bench as benching
-    from cookbook.measure import records
+    from cookbook.measure import freshness, records
 
+    monkeypatch.setattr(freshness, "stamp", lambda made: ([r | {"kernels": []} for r in made], []))
     done = call("bench", NAME, "--dtype", "bf16", "--share", str(tmp_path / "mine"))
     assert done.exit_code == 0, done.output
     (file,) = (tmp_path / "mine").rglob("*.json")
     assert file == tmp_path / "mine" / "t" / f"{NAME}.json" and str(file) in " ".join(done.stderr.split())
     sent = records.read(tmp_path / "mine")
     assert sorted(tuple(r["shape"]) for r in sent) == sorted(benching.DEFAULT_SHAPES)
-    assert all(r["distribution"] and r["versions"]["python"] and r["code"] for r in sent)
+    assert all(r["distribution"] and r["versions"]["python"] and r["code"] and r["kernels"] == [] for r in sent)
     assert not records.stale(root=tmp_path / "mine") and list(tmp_path.iterdir()) == [tmp_path / "mine"]
 
 

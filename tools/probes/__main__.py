@@ -15,9 +15,8 @@ from rich.table import Table
 
 from cookbook.check.counted import ToolMissing
 from cookbook.check.findings import Finding
-from cookbook.measure import records
-from tools import freshness
-from tools.probes import launch, measure
+from cookbook.measure import freshness, records
+from tools.probes import bound, launch, measure
 from tools.probes.measure import Measured, Wrong
 from tools.probes.rules import RULES
 
@@ -61,6 +60,9 @@ def main(
         bool, typer.Option("--dry-run", help="No GPU: compile every kernel, print predictions.")
     ] = False,
     arch: Annotated[str, typer.Option(help="The target of --dry-run.")] = "sm_90a",
+    restamp: Annotated[
+        bool, typer.Option("--restamp", help="No GPU: renew records of probes that compile to the same machine code.")
+    ] = False,
     record: Annotated[bool, typer.Option("--record", help="Keep the figures in results/.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
     keep: Annotated[Path | None, typer.Option(help="Put what ncu reported into this folder.")] = None,
@@ -77,7 +79,9 @@ def main(
         raise typer.BadParameter("--tma, --forms, --seed: one of them, and none with --launches or --busy")
     where = Kept(record, as_json, keep, again)
     try:
-        if dry_run:
+        if restamp:
+            ok = _restamp()
+        elif dry_run:
             ok = _dry_tma(arch) if tma else _dry(arch, "forms" if forms else "lines" if seed is None else "fresh", seed)
         elif tma:
             ok = _tma(where)
@@ -89,6 +93,21 @@ def main(
         console.print(f"[bold red]{escape(str(error))}[/]")
         raise typer.Exit(2) from None
     raise typer.Exit(0 if ok else 1)
+
+
+def _restamp() -> bool:
+    _compare_probes()
+    done = freshness.restamp([record for record in records.read() if record["level"] == records.PROBED])
+    for verdict in done.refused:
+        console.print(f"{verdict.record['recipe']}: {verdict.status}: {verdict.why}", highlight=False)
+    counts = f"{len(done.current)} current, {len(done.renewed)} renewed, {len(done.refused)} refused"
+    console.print(counts + (f", {len(done.stamped)} stamped" if done.stamped else ""), highlight=False)
+    return not done.refused
+
+
+def _compare_probes() -> None:
+    """What compares records looks at the probes' kernels too."""
+    freshness.use_probes(freshness.Probes(bound.launches, bound.compile_launch, bound.model_hash))
 
 
 def _dry(arch: str, mode: str, seed: int | None) -> bool:
@@ -181,6 +200,7 @@ def _keep(suite: str, dtype: str, figures: dict[str, Any], ok: bool, where: Kept
     if where.record:
         import torch
 
+        _compare_probes()
         device = torch.cuda.get_device_name()
         made = records.make(
             records.PROBED,

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 from renaming import another_constant, changed_in, renamed, with_another_host, with_other_words, without_a_barrier
+from typer.testing import CliRunner
 
-from cookbook.measure import device_code, records
+from cookbook.cli import app
+from cookbook.measure import device_code, freshness, records
+from cookbook.measure.freshness import Kernel
 from cookbook.recipe import catalog
-from tools import freshness
-from tools.freshness import Kernel, main
+from tools.probes import bound
 
 GEMM = "hopper/tma_wgmma_gemm"
 ONE_A_TRACK = {  # cheap to compile
@@ -118,8 +120,10 @@ def test_kernels_of_a_record():
     assert freshness.kernels_of(recorded() | {"target": None}) == []
 
 
-def test_what_a_record_names_is_what_its_recipe_may_launch():
+def test_what_a_record_names_is_what_its_recipe_may_launch(monkeypatch):
     """Every record of this repository names exactly the kernels that it would be given today."""
+    monkeypatch.setattr(freshness, "_probes", [])
+    freshness.use_probes(freshness.Probes(bound.launches, bound.compile_launch, bound.model_hash))
     for record in records.read():
         held = {Kernel.from_json(kernel) for kernel in record["kernels"]}
         assert held == set(freshness.kernels_of(record)), (record["recipe"], record["level"])
@@ -183,6 +187,7 @@ def codes() -> dict[str, freshness.Code]:
 ELSEWHERE = """
 import sys
 from pathlib import Path
+from cookbook.measure import freshness
 from cookbook.recipe import catalog
 from test_freshness import codes
 catalog.recipes_root = lambda: Path(sys.argv[1])
@@ -198,7 +203,7 @@ def test_the_hashes_are_those_of_another_process_folder_and_text(recipes):
     home = Path(__file__).parents[2]
     where = {
         "PYTHONHASHSEED": "7",
-        "PYTHONPATH": os.pathsep.join([str(home), str(home / "tests"), str(home / "tests" / "tools")]),
+        "PYTHONPATH": os.pathsep.join([str(home), str(home / "tests"), str(home / "tests" / "measure")]),
     }
     run = [sys.executable, "-c", ELSEWHERE, str(catalog.recipes_root())]
     done = subprocess.run(run, env=os.environ | where, capture_output=True, text=True, check=False)
@@ -227,47 +232,46 @@ def stamped(recipes, tmp_path, monkeypatch):
     return made
 
 
-def test_restamp_renews_what_compiles_to_the_same(recipes, stamped, capsys):
-    assert main(["--exact", "--jobs", "1"]) == 0
+def call(*words):
+    return CliRunner().invoke(app, ["results", *words])
+
+
+def test_restamp_renews_what_compiles_to_the_same(recipes, stamped):
+    assert call("--exact", "--jobs", "1").exit_code == 0
     recipes(STUDY, lambda source: source.replace("transpose_kernel", "turned_kernel"))
     assert [r["recipe"] for r in records.stale()] == [STUDY]
-    capsys.readouterr()
-    assert main(["--exact", "--json", "--jobs", "1"]) == 0
-    (said,) = json.loads(capsys.readouterr().out)
-    assert said["status"] == "current"
-    assert main(["--json", "--jobs", "1"]) == 0
-    done = capsys.readouterr()
-    assert "0 current, 1 renewed, 0 stamped, 0 refused" in done.err and f"{STUDY} sm_90a" in done.err
-    assert json.loads(done.out) == {"current": 0, "renewed": 1, "stamped": 0, "refused": []}
+    done = call("--exact", "--json", "--jobs", "1")
+    (said,) = json.loads(done.stdout)
+    assert done.exit_code == 0 and said["status"] == "current" and "[1/1]" in done.stderr
+    done = call("--restamp", "--json", "--jobs", "1")
+    assert done.exit_code == 0 and "0 were current, 1 renewed, 0 stamped, 0 refused" in done.stderr
+    assert json.loads(done.stdout) == {"current": 0, "renewed": 1, "stamped": 0, "refused": []}
     assert records.read() == [stamped | {"code": records.code_of(STUDY)}] and records.stale() == []
-    assert main([]) == 0 and "1 current, 0 renewed" in capsys.readouterr().err
+    assert "1 were current, 0 renewed" in call("--restamp").stderr
 
 
-def test_restamp_refuses_what_compiles_to_something_else(recipes, stamped, capsys):
+def test_restamp_refuses_what_compiles_to_something_else(recipes, stamped):
     assert recipes(STUDY, lambda source: changed_in(source, "transpose_kernel", another_constant)) is not None
     before = records.read()
-    assert main(["--exact", "--jobs", "1"]) == 1
-    done = capsys.readouterr()
-    assert "1 differs" in done.err and f"{STUDY} counted float32 differs" in done.out
-    assert main(["--json", "--jobs", "1"]) == 1
-    done = capsys.readouterr()
-    (refused,) = json.loads(done.out)["refused"]
-    assert "1 refused" in done.err and "another" in refused["why"]
+    done = call("--exact", "--jobs", "1")
+    assert done.exit_code == 1 and "1 differs" in done.stderr and "differs" in done.stdout
+    done = call("--restamp", "--json", "--jobs", "1")
+    (refused,) = json.loads(done.stdout)["refused"]
+    assert done.exit_code == 1 and "1 refused" in done.stderr and "another" in refused["why"]
     assert records.read() == before and len(records.stale()) == 1
     recipes(STUDY, lambda source: source + "\n\ndef compile_for(arch, options=''):\n    raise OSError('gone')\n")
     (verdict,) = freshness.compare(before, jobs=1)
     assert verdict.status == freshness.DIFFERS and "OSError: gone" in verdict.why
 
 
-def test_another_compiler_is_said_and_refused(recipes, stamped, capsys):
+def test_another_compiler_is_said_and_refused(recipes, stamped):
     old = stamped | {"versions": stamped["versions"] | {"nvidia-cutlass-dsl": "1.2.3"}, "code": "0"}
     records.write([old])
-    assert main(["--exact", "--json", "--jobs", "1"]) == 0
-    done = capsys.readouterr()
-    (said,) = json.loads(done.out)
-    assert said["status"] == "not compared" and "1 not compared" in done.err
+    done = call("--exact", "--json", "--jobs", "1")
+    (said,) = json.loads(done.stdout)
+    assert done.exit_code == 0 and said["status"] == "not compared" and "1 not compared" in done.stderr
     assert "the record is of 1.2.3" in said["why"]
-    assert main([]) == 1 and records.read() == [old]
+    assert call("--restamp").exit_code == 1 and records.read() == [old]
 
 
 def test_restamp_stamps_what_was_just_measured(recipes, stamped):
@@ -281,10 +285,9 @@ def test_restamp_stamps_what_was_just_measured(recipes, stamped):
     assert [v.why for v in done.refused] == ["the record names no kernels"]
 
 
-def test_what_cannot_be_asked_for_is_refused(capsys):
-    with pytest.raises(SystemExit):
-        main(["--jobs", "0"])
-    assert "--jobs: got 0; needed 1 or more" in capsys.readouterr().err
+def test_what_cannot_be_asked_for_is_refused():
+    done = call("--exact", "--stale")
+    assert done.exit_code == 2 and "one at most" in done.output
     with pytest.raises(ValueError, match="jobs: got 0; needed 1 or more"):
         freshness.compile_all([], 0)
 

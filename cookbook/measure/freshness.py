@@ -1,9 +1,4 @@
-"""Whether a record is of the machine code that the recipe's text gives today: `python -m tools.freshness`; no GPU.
-
-    python -m tools.freshness              renew the records whose kernels are the same, and stamp those just measured
-    python -m tools.freshness --exact      compare every record, and write nothing
-
-Exit status 1 if a record is refused, or with --exact if a record's kernels differ from today's. It takes minutes.
+"""Whether a record is of the machine code that the recipe's text gives today: by compiling it, with no GPU.
 
 A record names every kernel that its figures may have come from, and holds two hashes of each, both of what CuTe's
 compiler makes for the record's target under the record's version of CuTe:
@@ -18,27 +13,23 @@ current of a record whose kernels have changed.
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import multiprocessing
 import re
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from itertools import count, groupby, product
+from itertools import count, groupby
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from cookbook.check import compiled, workers
-from cookbook.cli.console import say, show_json
 from cookbook.measure import device_code, records, suites, tma_copies
 from cookbook.measure.records import Record
 from cookbook.recipe import catalog, majors
-from tools.probes import bound
 
 __all__ = [
     "CURRENT",
@@ -46,12 +37,15 @@ __all__ = [
     "NOT_COMPARED",
     "STATUSES",
     "Kernel",
+    "Probes",
     "Verdict",
     "compare",
+    "how_many",
     "is_settled",
     "kernels_of",
     "restamp",
     "stamp",
+    "use_probes",
 ]
 
 STATUSES = (CURRENT, DIFFERS, NOT_COMPARED) = ("current", "differs", "not compared")
@@ -113,6 +107,25 @@ class Verdict(NamedTuple):
         return {key: self.record.get(key) for key in about} | {"status": self.status, "why": self.why}
 
 
+# --- suites of probes ------------------------------------------------------------------------------------------------
+
+
+class Probes(NamedTuple):
+    """How the kernels of suites of probes are named and compiled. The probes are no part of this package."""
+
+    launches: Callable[[Record], list[tuple[tuple[str, Any], ...]]]  # `Kernel.changes` of each kernel of a record
+    compile_launch: Callable[[str, str, dict[str, Any]], Any]  # of a suite, a dtype and such changes
+    model_hash: Callable[[Record], str]  # of what the model said of the record's tables
+
+
+_probes: list[Probes] = []
+
+
+def use_probes(*probes: Probes) -> None:
+    """Records of probes are compared by these from now on; without any, they are not compared."""
+    _probes[:] = probes
+
+
 # --- which kernels a record is of -----------------------------------------------------------------------------------
 
 
@@ -126,7 +139,7 @@ def kernels_of(record: Record) -> list[Kernel]:
     if not target:
         return []
     if record["recipe"] in suites.SUITES:
-        launches = bound.launches(record)
+        launches = _probes[0].launches(record) if _probes else []
         return [Kernel(record["recipe"], target, record["dtype"], changes=changes) for changes in launches]
     found = _kernels(record["recipe"], record, target)
     for name in record.get("of", {}):
@@ -140,7 +153,7 @@ def _kernels(name: str, record: Record, target: str) -> list[Kernel]:
     dtype = record["dtype"]
     if recipe.measures == "copies":
         looks = record["level"] in SHAPES
-        return [Kernel(name, target, dtype, changes=changes) for changes in _copies(module, looks)]
+        return [Kernel(name, target, dtype, changes=changes) for changes in tma_copies.launches(module, looks)]
     if recipe.kind == "study":
         return [Kernel(name, target)] if recipe.targets else []
     if recipe.kind == "transpose":
@@ -155,16 +168,6 @@ def _kernels(name: str, record: Record, target: str) -> list[Kernel]:
         for vec in _widths(module, record)
         for changes in by_host
     ]
-
-
-def _copies(module: ModuleType, looks: bool) -> list[tuple[tuple[str, Any], ...]]:
-    """What tells the TMA copies of a record apart; looks: those too that show shared memory."""
-    found = []
-    for mode, major in product(module.MODES, module.MAJORS):
-        found.append((("major", major), ("mode", mode)))
-        for base, restores in product(tma_copies.BASES, (False, True)) if looks else ():
-            found.append((("base", base), ("major", major), ("mode", mode), ("restores", restores)))
-    return found
 
 
 def _widths(module: ModuleType, record: Record) -> tuple[int, ...]:
@@ -204,10 +207,10 @@ def code(kernel: Kernel) -> Code:
 
 def _compile(kernel: Kernel) -> Any:
     if kernel.recipe in suites.SUITES:
-        return bound.compile_launch(kernel.recipe, kernel.dtype, dict(kernel.changes))
+        return _probes[0].compile_launch(kernel.recipe, kernel.dtype, dict(kernel.changes))
     recipe, module = catalog.find(kernel.recipe), catalog.load(kernel.recipe)
     if recipe.measures == "copies":
-        return _compile_copy(module, kernel.dtype, dict(kernel.changes))
+        return tma_copies.compile_launch(module, kernel.dtype, dict(kernel.changes))
     if recipe.kind == "study":
         return module.compile_for(kernel.target)
     dtype = compiled.cutlass_dtype(kernel.dtype)
@@ -220,14 +223,6 @@ def _compile(kernel: Kernel) -> Any:
     config = majors.configured(config, kernel.majors) if kernel.majors else config
     config = replace(config, **dict(kernel.changes))
     return module.compile_for(kernel.target, dtype, config, **({"vec": kernel.vec} if kernel.vec else {}))
-
-
-def _compile_copy(module: ModuleType, dtype: str, changes: dict[str, Any]) -> Any:
-    bits, where = compiled.cutlass_dtype(dtype).width, {key: changes[key] for key in ("mode", "major")}
-    if "base" not in changes:
-        return inspect.unwrap(module.compiled_copy)(bits, replace(module.CONFIG, **where), (0, 0))
-    look = replace(module.LOOK, **where)
-    return inspect.unwrap(module.compiled_look)(bits, look, changes["base"], changes["restores"], (0, 0))
 
 
 @contextmanager
@@ -328,7 +323,7 @@ def compile_all(
             on_progress(str(kernel))
         return found
     spawned = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, spawned) as pool:
+    with ProcessPoolExecutor(processes, spawned, initializer=use_probes, initargs=tuple(_probes)) as pool:
         for future in as_completed(pool.submit(_codes, batch) for batch in batches):
             for kernel, made in future.result():
                 found[kernel] = made
@@ -366,6 +361,11 @@ def compare(
     ]
 
 
+def how_many(found: Iterable[Record]) -> int:
+    """How many kernels `compare` compiles for these records."""
+    return len({kernel for record in found if not obstacle(record) for kernel in _held(record)})
+
+
 def is_settled(record: Record) -> bool:
     """Whether `restamp` has nothing to do with a record: it is current, and has the hashes of its kernels."""
     return bool(record.get("kernels")) and not records.is_stale(record)
@@ -380,6 +380,8 @@ def obstacle(record: Record) -> str:
     measured, here = record["versions"].get(DSL), records.package_version(DSL)
     if measured != here:
         return f"{DSL} {here or 'is not installed'} here; the record is of {measured}"
+    if record["recipe"] in suites.SUITES and not _probes:
+        return "a suite of probes: `python -m tools.probes --restamp` compares those"
     if not record.get("kernels"):
         return "the record names no kernels"
     return ""
@@ -474,40 +476,4 @@ def _unstampable(record: Record) -> str:
 
 
 def _model(record: Record) -> dict[str, str]:
-    return {"model": bound.model_hash(record)} if record["recipe"] in suites.SUITES else {}
-
-
-# --- the command ----------------------------------------------------------------------------------------------------
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    """Renew or compare all records, and say on stderr what became of them; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tools.freshness", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--exact", action="store_true", help="compare every record, and write nothing")
-    parser.add_argument("--jobs", type=int, metavar="N", help="processes that compile; one a CPU, 4 at most")
-    parser.add_argument("--json", action="store_true", help="print JSON and nothing else on stdout")
-    asked = parser.parse_args(words)
-    if asked.jobs is not None and asked.jobs < 1:
-        parser.error(f"--jobs: got {asked.jobs}; needed 1 or more")
-    found = records.read()
-    if asked.exact:
-        verdicts = compare(found, asked.jobs, say)
-        wrong = [verdict for verdict in verdicts if verdict.status != CURRENT]
-        counts = [f"{sum(verdict.status == status for verdict in verdicts)} {status}" for status in STATUSES]
-        said, failed = [verdict.to_json() for verdict in verdicts], any(v.status == DIFFERS for v in verdicts)
-    else:
-        done = restamp(found, jobs=asked.jobs, on_progress=say)
-        wrong, failed = done.refused, bool(done.refused)
-        how_many = {"current": len(done.current), "renewed": len(done.renewed), "stamped": len(done.stamped)}
-        counts = [*(f"{number} {what}" for what, number in how_many.items()), f"{len(wrong)} refused"]
-        said = how_many | {"refused": [verdict.to_json() for verdict in wrong]}
-    if asked.json:
-        show_json(said)
-    for verdict in () if asked.json else wrong:
-        print(" ".join(str(word) for word in verdict.to_json().values() if word))
-    say(f"{len(found)} records: {', '.join(counts)}")
-    return int(failed)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return {"model": _probes[0].model_hash(record)} if record["recipe"] in suites.SUITES else {}
