@@ -125,7 +125,7 @@ def kernels(work: Callable[[], Any]) -> list[tuple[str, float, float]]:
     with torch.profiler.profile(activities=activities) as trace:
         work()
         torch.cuda.synchronize()
-    on_gpu = [each for each in trace.events() if each.device_type == torch.autograd.DeviceType.CUDA]
+    on_gpu = [each for each in trace.events() or () if each.device_type == torch.autograd.DeviceType.CUDA]
     ran = [each for each in on_gpu if not (each.is_user_annotation or "#" in each.name)]  # a span of several kernels
     spans = sorted((each.time_range.start, each.time_range.end, each.name[:NAME]) for each in ran)
     return [(name, round(start - spans[0][0], 1), round(end - spans[0][0], 1)) for start, end, name in spans]
