@@ -74,8 +74,8 @@ picture = draw.line_chart(by_flight(known[0]), "GB/s", known[0]["device"], "KiB 
 picture or "not measured"
 
 # %% [markdown]
-# So each SM should have some 64 KiB in flight: 64 bytes for each of 1024 threads. A thread asks for **several vectors of
-# 16 bytes before it uses the first**, and each takes four registers. Two numbers say which vectors these are:
+# So each SM should have some 64 KiB in flight: 64 bytes for each of 1024 threads. A thread asks for **several vectors
+# of 16 bytes before it uses the first**, and each takes four registers. Two numbers say which vectors these are:
 #
 # * **`tile_n`** rows of the weight at once. A vector of `a` then serves that many vectors of the weight.
 # * **`vectors`** of each of these rows.
@@ -275,9 +275,9 @@ def load(atom, mX, rX, rows, first, config: cutlass.Constexpr, guarded: cutlass.
 # `load()` on a tensor in registers gives its value as a vector, which plain arithmetic takes. Eight elements become
 # float32, are multiplied, and `reduce` adds them to the sum one after the other. The compiler makes eight FMAs of it.
 #
-# A thread has the sums over *its* vectors. `warp_reduction_sum` adds up the 32 lanes of a warp: in five steps, each lane
-# adds what the lane 16, 8, 4, 2 and 1 away has (`shfl.bfly`). Then all lanes have the sum, and lane i keeps the i-th
-# one. What the warps have is added up in the kernel, through a few words of shared memory.
+# A thread has the sums over *its* vectors. `warp_reduction_sum` adds up the 32 lanes of a warp: in five steps, each
+# lane adds what the lane 16, 8, 4, 2 and 1 away has (`shfl.bfly`). Then all lanes have the sum, and lane i keeps the
+# i-th one. What the warps have is added up in the kernel, through a few words of shared memory.
 
 
 # %%
@@ -489,17 +489,17 @@ from cookbook.publish.pages import results_table
 Markdown(results_table("hopper/gemv"))
 
 # %% [markdown] tags=["lab"]
-# Ours can be faster than the ceiling: PDL lets it get ready while the kernel before ends, and the kernel that only reads
-# is launched without. The larger the weight, the less that is.
+# Ours can be faster than the ceiling: PDL lets it get ready while the kernel before ends, and the kernel that only
+# reads is launched without. The larger the weight, the less that is.
 #
 # Other kernels were timed before this one was written down, in two runs, with these results:
 #
-# * **Rows of its own for each warp.** The best of them was as fast for large weights, and a tenth slower for small ones.
-#   Those of few large CTAs lost by PDL: the next kernel's CTAs take room before this one's are done.
+# * **Rows of its own for each warp.** The best was as fast for large weights, and a tenth slower for small ones. Those
+#   of few large CTAs lost by PDL: the next kernel's CTAs take room before this one's are done.
 # * **TMA into shared memory**, by persistent CTAs. The best of four was a twentieth slower than the ceiling for large
 #   weights, and more for small ones. Loads by threads are in flight as well, and nobody has to wait for a barrier.
-# * **Hints.** `NO_ALLOCATE` is worth a few tenths of a percent. A prefetch of 256 bytes into L2 cost a twentieth and
-#   more.
+# * **Hints.** `NO_ALLOCATE` is worth a few tenths of a percent. A prefetch of 256 bytes into L2 cost a twentieth.
+# * **The next step's loads before this step is multiplied**: a tenth slower.
 #
 # ## Conclusion
 #

@@ -63,6 +63,8 @@ def test_the_loop_is_loads_and_fmas(variant, dtype):
     (loop,) = [each for each in ceilings.loops(made.sass) if each["LDG.E.128"]]
     of_b, of_a = (rows * config.vectors for rows in (config.tile_n, config.tile_m))
     assert (loop["LDG.E.NA.128"], loop["LDG.E.128"]) == (of_b, of_a) and loop["FFMA"] == 8 * of_b * config.tile_m
+    if dtype == "bfloat16":  # float16 takes fewer to become float32
+        assert sum(loop.values()) == pytest.approx(MODULE.instructions(config) * of_b, rel=0.1)
     assert not any(name.startswith(("FMUL", "FADD", "LDS", "STS", "BAR")) for name in loop)
     assert made.registers * config.threads * config.per_sm <= 65536
 
@@ -70,3 +72,14 @@ def test_the_loop_is_loads_and_fmas(variant, dtype):
 def test_the_smallest_variant_with_room_for_all_rows_is_chosen():
     sizes = {m: MODULE.VARIANTS[MODULE.choose(m, 8192, 8192, 132)].tile_m for m in (1, 2, 3, 4, 5, 8, 9, 4096)}
     assert sizes == {1: 1, 2: 2, 3: 4, 4: 4, 5: 8, 8: 8, 9: 8, 4096: 8}
+
+
+def test_rows_cost_nothing_while_memory_is_the_longest_and_then_more_than_on_tensor_cores():
+    split_k = catalog.load("hopper/split_k_gemm")
+    us = {}
+    for config in MODULE.VARIANTS.values():
+        shape = (config.tile_m, 8192, 8192, 132)
+        other = split_k.cost(split_k.VARIANTS[split_k.choose(*shape)], *shape) / 1000
+        us[config.tile_m] = MODULE.microseconds(config, *shape), other
+    assert us[2][0] < 1.05 * us[1][0] and us[4][0] > 1.2 * us[1][0] and us[8][0] > 1.8 * us[1][0]
+    assert all((ours < other) == (rows < 4) for rows, (ours, other) in us.items())
