@@ -223,7 +223,7 @@ Markdown(table(header, [predicted(variant) for variant in VARIANTS], right=1))
 
 # %% [markdown] tags=["lab"]
 # So one row is a matter of memory alone, and with two the rest begins to count. With four the instructions take about
-# as long as the bytes, and do not hide behind them. With eight they take twice as long.
+# as long as the bytes, and do not hide behind them. With eight they take nearly twice as long.
 
 # %% [markdown]
 # ## Who loads what
@@ -236,7 +236,7 @@ Markdown(table(header, [predicted(variant) for variant in VARIANTS], right=1))
 from cookbook.layouts import Layout
 
 tv = Layout((4, (2, 2)), (2, (8, 1)))
-draw.tv_view(tv, (2, 8), axes=("row", "vector"), title="Four threads, two vectors of two rows")
+draw.tv_view(tv, (2, 8), axes=("row", "K"), title="Four threads, two vectors of two rows")
 
 # %% [markdown]
 # The other way would be rows of its own for each warp. Then no warp needs another's sums, but a CTA reads more rows at
