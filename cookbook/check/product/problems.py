@@ -12,7 +12,7 @@ from cookbook.check.pipeline.reading import Module
 from cookbook.check.pipeline.shapes import UNKNOWN
 from cookbook.check.product.memory import Operand, Scales, base_of
 from cookbook.check.product.places import Ptr, element
-from cookbook.recipe import formats
+from cookbook.recipe import formats, grouped
 from cookbook.recipe.majors import align, letters, of_config
 
 RAGGED = 24  # elements beyond whole tiles: whole vectors of 8
@@ -83,6 +83,7 @@ class Given:
     k: int  # of A and B as memory has them: bytes of elements of 4 bits
     block: int  # how many of these share a scale factor that MMAs multiply by; 0: there are none
     factors: dict[int, Operand]  # scale factors of rows, which the kernel multiplies by itself, by kind
+    owners: tuple[int, ...]  # of each row of C, its group, whose B it needs; -1: it is of none; (): there are none
 
 
 def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: bool = False) -> Given:
@@ -109,6 +110,9 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
         base = base_of(number) + aligns[name]
         scaled = (1, 1, k, problem.k) if one_scale and name in ("SA", "SB") else (m, n, k, problem.k)
         operands[name] = _operand(name, scaled, lines, config, (bits, dtype, base), form)
+    owners = grouped.owners(m, grouped.ends(m)) if grouped.takes_groups(module) else ()
+    if owners:  # the groups' B follow one another
+        operands["B"] = replace(operands["B"], shape=(grouped.ENDS * n, k))
     tables: dict[str, tuple[int, ...]] = {}
     pointers = iter(names)
     arguments: list[Any] = []
@@ -121,7 +125,7 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
         else:
             arguments.append(Ptr("gmem", operands[next(pointers)].base))
     factors = {3 + "AB".index(name[1]): one for name, one in operands.items() if name in ("SA", "SB")}
-    return Given(arguments, operands, tables, k, form.block // per if form else 0, factors)
+    return Given(arguments, operands, tables, k, form.block // per if form else 0, factors, owners)
 
 
 def _values(module: Any, config: Any, problem: Problem, lines: tuple[int, int, int], one_scale: bool) -> list[Any]:

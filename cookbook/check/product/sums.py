@@ -150,24 +150,31 @@ def _side(ids: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
 # --- what C needs ------------------------------------------------------------------------------------------------
 
 
-def verify(sums: Sums, stored: Stored, scales: dict[int, Operand], most: int = 3) -> list[str]:
+def verify(
+    sums: Sums, stored: Stored, scales: dict[int, Operand], owners: tuple[int, ...] = (), most: int = 3
+) -> list[str]:
     """What is wrong with C, in words; nothing if each element is the sum that it needs to be.
 
     Args:
         sums: all accumulators.
         stored: what was stored to C.
         scales: the scale factors that each element is to be multiplied by, once each, by kind.
+        owners: of each row of C, its group; -1 if it is of none; () where there are no groups.
         most: faults to tell.
     """
     ids = stored.ids.ravel()
-    missing = np.flatnonzero(ids == origins.UNWRITTEN)
-    faults = []
+    rows, columns = stored.operand.shape
+    group = np.array(owners or (0,) * rows)
+    wanted = np.repeat(group >= 0, columns)
+    missing = np.flatnonzero((ids == origins.UNWRITTEN) & wanted)
+    stray = np.flatnonzero((ids != origins.UNWRITTEN) & ~wanted)
+    faults = [f"{_name(int(stray[0]), stored)}: got a store; needed none: its row is of no group"] if len(stray) else []
     if len(missing):
         where = _name(int(missing[0]), stored)
         faults.append(f"{where}: got no store; needed one ({len(missing)} elements of C in all)")
-    at = np.flatnonzero(ids != origins.UNWRITTEN)
+    at = np.flatnonzero((ids != origins.UNWRITTEN) & wanted)
     if len(at):
-        faults += Checked(sums, stored, scales).faults(at, most - len(faults))
+        faults += Checked(sums, stored, scales, group * columns).faults(at, most - len(faults))
     return faults[:most]
 
 
@@ -179,8 +186,9 @@ def _name(place: int, stored: Stored) -> str:
 class Checked:
     """The sums of C, looked at together."""
 
-    def __init__(self, sums: Sums, stored: Stored, scales: dict[int, Operand]) -> None:
-        self.sums, self.stored, self.scales = sums, stored, scales
+    def __init__(self, sums: Sums, stored: Stored, scales: dict[int, Operand], first: np.ndarray) -> None:
+        """first: for each row of C, the row of B, over all groups, whose products are those of column 0."""
+        self.sums, self.stored, self.scales, self.first = sums, stored, scales, first
         self.dtype = origins.ROUNDINGS[stored.operand.dtype]
 
     def faults(self, at: np.ndarray, most: int) -> list[str]:
@@ -272,7 +280,7 @@ class Checked:
             if 0 in tile.operands and (rows != BAD).all() and (columns != BAD).all():
                 continue  # zeros alone on one side: a part of K that has none of it
             of_a, of_b = (columns, rows) if tile.operands[0] == 2 or tile.operands[1] == 1 else (rows, columns)
-            regular &= (of_a == m) & (of_b == n)
+            regular &= (of_a == m) & (of_b == n + self.first[m])
             counts += tile.counts
         suspects = np.flatnonzero(~regular) if (counts == 1).all() else np.arange(len(at))
         for one in suspects:
@@ -291,7 +299,7 @@ class Checked:
             a, b = a[i], b[j]
             if (origins.kind_of(a) == 2).any() or (origins.kind_of(b) == 1).any():
                 a, b = b, a  # the operands have changed places
-            for mine, kind, row in ((a, 1, m), (b, 2, n)):
+            for mine, kind, row in ((a, 1, m), (b, 2, n + int(self.first[m]))):
                 fine = (origins.kind_of(mine) == kind) & (origins.row_of(mine) == row) | origins.is_zero(mine)
                 if not fine.all():
                     got = origins.describe(int(mine[np.flatnonzero(~fine)[0]]))

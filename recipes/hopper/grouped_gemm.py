@@ -1,0 +1,620 @@
+# ---
+# jupyter:
+#   jupytext: {text_representation: {extension: .py, format_name: percent}}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
+#   cookbook:
+#     title: "Grouped GEMM: a mixture of experts"
+#     claim: >-
+#       One persistent kernel multiplies groups of rows whose sizes are known to the GPU alone: its tile scheduler reads
+#       them, and one tensor map of C ends where each group ends.
+#     track: hopper
+#     order: 110
+#     builds_on: hopper/tuned_gemm
+#     targets: [sm_90a]
+#     runs_on: sm_90
+#     dtypes: [bfloat16, float16]
+#     path: tma, multicast -> swizzled shared memory -> wgmma -> stmatrix, overlapped with the next main loop -> tma
+#     instructions:
+#       sm_90a: [UTMALDG.2D, UTMALDG.3D, HGMMA, STSM.16, UTMASTG.3D, USETMAXREG, SYNCS]
+#     bench_shapes: [[16384, 4096, 4096], [64, 4096, 4096]]
+#     sources:
+#       - {title: "PTX ISA, tensors", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tensors"}
+# ---
+
+# %% [markdown]
+# # Grouped GEMM: a mixture of experts
+
+# %%
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import cutlass.pipeline as pipeline
+import torch
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
+
+from cookbook.recipe.entry import Call, GroupedGemm, check_epilogue, compile_host, require
+from cookbook.recipe.moved import SmemAllocator
+
+# %% [markdown]
+# ## The variants
+
+
+# %%
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the kernel, in elements or counts, and how it is scheduled."""
+
+    tile_m: int = 128  # rows of C of one tile
+    tile_n: int = 256  # its columns
+    tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma k-blocks of 16
+    stages: int = 4  # pairs of A and B tiles in flight or being read
+    cluster_m: int = 1
+    cluster_n: int = 2  # CTAs side by side: they share the tiles of A
+    swap_ab: bool = False  # A is b, B is a, C lies by columns: `tile_m` are columns of the product, `tile_n` rows
+    overlapped: int = 4  # epilogue subtiles of a warpgroup stored during the next tile's main loop
+    swizzle_size: int = 8  # tiles of a group's tokens that share weights before the rasterization moves across
+    epi_n: int = 64  # columns of an epilogue subtile, as the tensor cores see C; it has 64 rows
+    epi_stages: int = 2  # buffers of a warpgroup: one is written while TMA reads the other
+    producer_registers: int = 24  # a thread; with twice the consumers' that is three times the launch's 168: all
+    consumer_registers: int = 240
+
+    def __post_init__(self):
+        check_epilogue("epi_stages", self.epi_stages, self.subtiles)
+
+    @property
+    def cluster(self) -> int:
+        return self.cluster_m * self.cluster_n
+
+    @property
+    def threads(self) -> int:
+        return 3 * 128  # two consumer warpgroups and the producer's, of which one warp works
+
+    @property
+    def tokens(self) -> int:
+        """Rows of the product of one tile."""
+        return self.tile_n if self.swap_ab else self.tile_m
+
+    @property
+    def weights(self) -> int:
+        """Its columns."""
+        return self.tile_m if self.swap_ab else self.tile_n
+
+    @property
+    def epi_tokens(self) -> int:
+        """Rows of the product of one epilogue subtile."""
+        return self.epi_n if self.swap_ab else 64
+
+    @property
+    def subtiles(self) -> int:
+        """Epilogue subtiles of a tile that one warpgroup stores."""
+        return self.tile_m // 128 * (self.tile_n // self.epi_n)
+
+    @property
+    def min_k_tiles(self) -> int:
+        """K-tiles at least: one for each overlapped subtile. TMA fills those past K with zeros."""
+        return max(1, self.overlapped)
+
+    @property
+    def stage_bytes(self) -> int:
+        return (self.tile_m + self.tile_n) * self.tile_k * 2
+
+    @property
+    def smem_bytes(self) -> int:
+        # The barriers, padded to the tiles' alignment, the stages, and the epilogue's buffers of two warpgroups.
+        return 1024 + self.stages * self.stage_bytes + 2 * self.epi_stages * 64 * self.epi_n * 2
+
+
+def few_rows(rows: int, stages: int) -> Config:
+    """Weights are the operand of 64-row steps, so a tile has as few rows of the product as wanted, in steps of 16."""
+    epilogue = {"epi_n": rows, "epi_stages": 1, "overlapped": 1}
+    return Config(tile_n=rows, stages=stages, cluster_n=1, swap_ab=True, **epilogue)
+
+
+VARIANTS = {"128x256": Config(), "64x128": few_rows(64, 8), "16x128": few_rows(16, 11)}
+DEFAULT = "auto"  # the one that `choose` names
+CONFIG = VARIANTS["128x256"]
+
+
+def config_for(arch: str, variant: str = "128x256") -> Config:
+    """A variant's configuration for an architecture: there is one Hopper."""
+    return VARIANTS[variant]
+
+
+def choose(rows: float) -> str:
+    """The variant for groups of so many rows on average."""
+    return "128x256" if rows > 64 else "64x128" if rows > 16 else "16x128"
+
+
+# %%
+class SmemLayouts(NamedTuple):
+    """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
+
+    a: cute.ComposedLayout  # (TILE_M, TILE_K, STAGE)
+    b: cute.ComposedLayout  # (TILE_N, TILE_K, STAGE)
+    c: cute.ComposedLayout  # (EPI_M, EPI_N, EPI_STAGE): first the buffers of warpgroup 0, then those of 1
+
+
+def smem_atom(dtype, contiguous: int, by_columns: bool = False) -> cute.ComposedLayout:
+    """The widest atom whose lines divide `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle). Its lines run
+    along the second mode, or `by_columns`, along the first."""
+    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
+    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
+    width = (128 << bits) // dtype.width
+    lines = cute.make_layout((8, width), stride=(width, 1))
+    if by_columns:
+        lines = cute.make_layout((width, 8), stride=(1, width))
+    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, lines)
+
+
+def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
+    """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
+    c = config
+    ab = smem_atom(dtype, c.tile_k)
+    subtile = smem_atom(dtype, 64, True) if c.swap_ab else smem_atom(dtype, c.epi_n)
+    return SmemLayouts(
+        a=cute.tile_to_shape(ab, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
+        b=cute.tile_to_shape(ab, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
+        c=cute.tile_to_shape(subtile, (64, c.epi_n, 2 * c.epi_stages), order=(0, 1, 2)),
+    )
+
+
+def wgmma(dtype, columns: int) -> warpgroup.MmaF16BF16Op:
+    """64 rows of A times 16 x `columns` of B, both from shared memory, both K-major; float32 accumulators."""
+    smem, k_major = warpgroup.OperandSource.SMEM, OperandMajorMode.K
+    return warpgroup.MmaF16BF16Op(dtype, cutlass.Float32, (64, columns, 16), smem, k_major, k_major)
+
+
+def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
+    """The wgmmas of the two warpgroups that share a tile, one above the other."""
+    return cute.make_tiled_mma(wgmma(dtype, config.tile_n), (2, 1, 1))
+
+
+class TiledCopies(NamedTuple):
+    """The copies by software that touch shared memory."""
+
+    r2s_c: cute.TiledCopy  # stmatrix.x4 of one warpgroup: an epilogue subtile
+
+
+def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
+    """The copy of the epilogue: a subtile has its accumulators where a wgmma of EPI_N columns would have them."""
+    stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=config.swap_ab, num_matrices=4), dtype)
+    subtile = cute.make_tiled_mma(wgmma(dtype, config.epi_n), (1, 1, 1))
+    return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, subtile))
+
+
+# %% [markdown]
+# ## The tile scheduler
+
+
+# %%
+NO_TILES = 1 << 30  # more than any product has: where the search for a work tile ends
+
+
+class Scheduler(NamedTuple):
+    """What all work tiles have in common."""
+
+    offs: cute.Tensor  # Int32, by group: the end of its rows
+    tokens: cutlass.Int32  # rows of A
+    across: cutlass.Int32  # cluster tiles from left to right
+    step: cutlass.Int32  # from one work tile of a cluster to its next: the clusters of the grid
+    rank: cutlass.Int32  # of the CTA in its cluster
+
+
+class Place(NamedTuple):
+    """How far the search for work tiles has come: in a group."""
+
+    group: cutlass.Int32  # the number of groups: there are no more tiles
+    start: cutlass.Int32  # its first row
+    end: cutlass.Int32  # the row behind its last one
+    number: cutlass.Int32  # of the work tile, counted from the group's first
+
+
+class WorkTile(NamedTuple):
+    """Where a CTA's tile lies."""
+
+    group: cutlass.Int32
+    row: cutlass.Int32  # its first, of A and of the product
+    end: cutlass.Int32  # the row behind the last one of its group
+    column: cutlass.Int32  # in tiles
+
+
+@cute.jit
+def tiles_of(start, end, scheduler: Scheduler, config: cutlass.Constexpr):
+    """Cluster tiles of a group."""
+    return (end - start + config.tokens - 1) // config.tokens * scheduler.across
+
+
+@cute.jit
+def search(place: Place, by, scheduler: Scheduler, config: cutlass.Constexpr):
+    """The place of the work tile that is `by` numbers after that of `place`."""
+    group, start, end, number = place
+    groups = cute.size(scheduler.offs)
+    number += by
+    tiles = tiles_of(start, end, scheduler, config)
+    while number >= tiles:
+        number -= tiles
+        group += 1
+        start = end
+        tiles = cutlass.Int32(NO_TILES)
+        if group < groups:
+            end = cutlass.max(start, cutlass.min(scheduler.offs[group], scheduler.tokens))
+            tiles = tiles_of(start, end, scheduler, config)
+    return Place(group, start, end, number)
+
+
+@cute.jit
+def first_place(scheduler: Scheduler, config: cutlass.Constexpr):
+    """The place of a cluster's first work tile."""
+    block, zero = cute.arch.block_idx()[0], cutlass.Int32(0)
+    return search(Place(cutlass.Int32(-1), zero, zero, zero), block // config.cluster, scheduler, config)
+
+
+@cute.jit
+def work_tile(place: Place, scheduler: Scheduler, config: cutlass.Constexpr):
+    """This CTA's tile at a place: down a band of `swizzle_size` tiles first, then across."""
+    group, start, end, number = place
+    size = config.swizzle_size
+    band, inside = number // (size * scheduler.across), number % (size * scheduler.across)
+    high = (end - start + config.tokens - 1) // config.tokens  # tiles
+    height = cutlass.min(high - band * size, size)  # the last band may be lower
+    down, across = band * size + inside % height, inside // height
+    return WorkTile(group, start + down * config.tokens, end, across * config.cluster + scheduler.rank)
+
+
+# %% [markdown]
+# ## The producer
+
+
+# %%
+class Load(NamedTuple):
+    """One operand as the producer sees it."""
+
+    atom: cute.CopyAtom
+    mX: cute.Tensor  # TMA coordinates: tokens (T, K), or weights (N, K, GROUP)
+    sX: cute.Tensor  # (TILE, TILE_K, STAGE)
+
+
+@cute.jit
+def sources(load: Load, tile, part, sharers: cutlass.Constexpr):
+    """The parts that this CTA loads of an operand's k-tiles (TMA, k), and of its stages. tile: (TILE, TILE_K, k)."""
+    sX, gX = cute.group_modes(load.sX, 0, 2), cute.group_modes(tile, 0, 2)
+    tXsX, tXgX = cpasync.tma_partition(load.atom, part, cute.make_layout(sharers), sX, gX)
+    return tXgX, tXsX
+
+
+@cute.jit
+def produce(pipe, tokens: Load, weights: Load, scheduler: Scheduler, k_tiles, config: cutlass.Constexpr):
+    """Load the k-tiles of all work tiles of this CTA, a stage each."""
+    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel has ended, global memory may be touched
+    place, backwards = first_place(scheduler, config), cutlass.Int32(0)
+    while place.group < cute.size(scheduler.offs):
+        tile = work_tile(place, scheduler, config)
+        state = load_tile(pipe, (tokens, weights), state, tile, (k_tiles, backwards), config)
+        place, backwards = search(place, scheduler.step, scheduler, config), 1 - backwards
+    cute.arch.griddepcontrol_launch_dependents()
+    pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
+
+
+@cute.jit
+def load_tile(pipe, loads, state, tile: WorkTile, k_order, config: cutlass.Constexpr):
+    """Load the k-tiles of a work tile. k_order: how many, and whether (1 or 0) backwards. Returns the state."""
+    tokens, weights = loads
+    (k_tiles, backwards), rank = k_order, tile.column % config.cluster
+    rows = cute.domain_offset((tile.row, 0), tokens.mX)  # (T, K): it begins at the tile
+    gT = cute.local_tile(rows, (config.tokens, config.tile_k), (0, None))  # (TILE, TILE_K, k)
+    gW = cute.local_tile(weights.mX, (config.weights, config.tile_k), (tile.column, None, tile.group))
+    tTgT, tTsT = sources(tokens, gT, rank, config.cluster)
+    tWgW, tWsW = sources(weights, gW, cutlass.Int32(0), 1)
+    everyone = {"mcast_mask": cutlass.Int16((1 << config.cluster) - 1)} if config.cluster > 1 else {}
+    for i in cutlass.range(k_tiles, unroll=1):
+        k_tile = i + backwards * (k_tiles - 1 - 2 * i)
+        pipe.producer_acquire(state)
+        barrier = pipe.producer_get_barrier(state)
+        cute.copy(tokens.atom, tTgT[None, k_tile], tTsT[None, state.index], tma_bar_ptr=barrier, **everyone)
+        cute.copy(weights.atom, tWgW[None, k_tile], tWsW[None, state.index], tma_bar_ptr=barrier)
+        state.advance()
+    return state
+
+
+# %% [markdown]
+# ## The consumers
+
+
+# %%
+class Consumer(NamedTuple):
+    """What a consumer warpgroup works with."""
+
+    pipe: pipeline.PipelineTmaAsync
+    k_tiles: cutlass.Int32  # of each work tile
+    overwrite: cute.TiledMma  # acc = A B, for the first k-block of a work tile
+    accumulate: cute.TiledMma  # acc += A B
+    tCrA: cute.Tensor  # descriptors of A, (MMA, MMA_M, MMA_K, STAGE)
+    tCrB: cute.Tensor  # descriptors of B, (MMA, MMA_N, MMA_K, STAGE)
+    acc: cute.Tensor  # float32 in registers, (MMA, MMA_M, MMA_N)
+    sC: cute.Tensor  # its own epilogue buffers, (EPI_M, EPI_N, EPI_STAGE)
+    mC: cute.Tensor  # TMA coordinates, see `clipped`
+    r2s_c: cute.TiledCopy
+    tma_c: cute.CopyAtom
+    warpgroup: cutlass.Int32  # 0 or 1
+    thread: cutlass.Int32  # in the warpgroup
+
+
+@cute.jit
+def issue_wgmmas(me: Consumer, stage, first: cutlass.Constexpr = False):
+    """Issue the wgmmas of one stage as one commit group; `first`: of a work tile, its first one overwrites `acc`."""
+    acc, tCrA, tCrB = me.acc, me.tCrA, me.tCrB
+    warpgroup.fence()
+    for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):  # 16 elements, 32 bytes, along K
+        mma = me.overwrite if first and k == 0 else me.accumulate
+        cute.gemm(mma, acc, tCrA[None, None, k, stage], tCrB[None, None, k, stage], acc)
+    warpgroup.commit_group()
+
+
+@cute.jit
+def next_k_tile(me: Consumer, read, release):
+    """Issue the k-tile at `read`, and release the stage at `release`."""
+    me.pipe.consumer_wait(read)
+    issue_wgmmas(me, read.index)
+    read.advance()
+    warpgroup.wait_group(1)  # the group before this one is complete: its stage may be overwritten
+    me.pipe.consumer_release(release)
+    release.advance()
+    return read, release
+
+
+def subtile_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
+    """A thread's values of the `i`th subtile in `values`: (MMA, 1, 1), as the MMA of one subtile has them."""
+    layout = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))
+    return cute.make_tensor(values.iterator + i * cute.size(layout), layout)
+
+
+@cute.jit
+def store_subtile(me: Consumer, i: cutlass.Constexpr, rC, tile: WorkTile, config: cutlass.Constexpr):
+    """Store subtile `i` of this warpgroup's part of a tile. rC: a thread's rounded values, (MMA, 1, 1)."""
+    barrier = pipeline.NamedBarrier(barrier_id=1 + me.warpgroup, num_threads=128)
+    storing = cute.arch.make_warp_uniform(me.thread // 32) == 0
+    thr, buffer = me.r2s_c.get_slice(me.thread), i % config.epi_stages
+    if storing:
+        cute.arch.cp_async_bulk_wait_group(config.epi_stages - 1, read=True)
+    barrier.arrive_and_wait()  # TMA has read what was in this buffer
+    cute.copy(me.r2s_c, thr.retile(rC), thr.partition_D(me.sC)[None, None, None, buffer])
+    cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
+    barrier.arrive_and_wait()
+    if storing:
+        across = config.tile_n // config.epi_n
+        down, right = (i // across * 2 + me.warpgroup) * 64, i % across * config.epi_n  # in the tile
+        token, weight = (right, down) if config.swap_ab else (down, right)
+        row, column = tile.row + token, tile.column * config.weights + weight
+        rows = cutlass.max(0, cutlass.min(tile.end - row, config.epi_tokens))  # of the group, in this subtile
+        at = (config.epi_tokens - rows, column, row + rows)  # what lies behind the first mode's end is not stored
+        if cutlass.const_expr(config.swap_ab):
+            at = (at[1], at[0], at[2])
+        gC = cute.local_tile(cute.domain_offset(at, me.mC), (64, config.epi_n), (0, 0, 0))
+        bSsC, bSgC = cpasync.tma_partition(
+            me.tma_c, 0, cute.make_layout(1), cute.group_modes(me.sC, 0, 2), cute.group_modes(gC, 0, 2)
+        )
+        with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
+            cute.copy(me.tma_c, bSsC[None, buffer], bSgC)
+            cute.arch.cp_async_bulk_commit_group()
+
+
+@cute.jit
+def compute(me: Consumer, scheduler: Scheduler, config: cutlass.Constexpr):
+    """This warpgroup's half of all work tiles."""
+    at_once = config.subtiles - config.overlapped
+    rC = cute.make_rmem_tensor(max(1, config.overlapped) * config.epi_n // 2, me.sC.element_type)  # rounded
+    place, zero = first_place(scheduler, config), cutlass.Int32(0)
+    before, k_tile = WorkTile(zero, zero, zero, zero), cutlass.Int32(0)
+    while place.group < cute.size(scheduler.offs):
+        stage, phase = k_tile % config.stages, (k_tile // config.stages) & 1
+        read, release = (pipeline.PipelineState(config.stages, k_tile, stage, phase) for _ in range(2))
+        me.pipe.consumer_wait(read)
+        issue_wgmmas(me, read.index, True)
+        read.advance()
+        tile = work_tile(place, scheduler, config)  # computed while the first commit group runs
+        place = search(place, scheduler.step, scheduler, config)
+        for j in cutlass.range_constexpr(config.overlapped):
+            if k_tile > 0:
+                store_subtile(me, at_once + j, subtile_of(rC, j, config), before, config)
+            if cutlass.const_expr(j + 1 < config.overlapped):
+                read, release = next_k_tile(me, read, release)
+        for _ in cutlass.range(config.min_k_tiles, me.k_tiles, unroll=1):
+            read, release = next_k_tile(me, read, release)
+        warpgroup.wait_group(0)
+        me.pipe.consumer_release(release)
+        for j in cutlass.range_constexpr(config.overlapped):
+            subtile_of(rC, j, config).store(subtile_of(me.acc, at_once + j, config).load().to(rC.element_type))
+        before, k_tile = tile, k_tile + me.k_tiles
+    if k_tile > 0:
+        for j in cutlass.range_constexpr(config.overlapped):
+            store_subtile(me, at_once + j, subtile_of(rC, j, config), before, config)
+
+
+# %% [markdown]
+# ## The kernel
+
+
+# %%
+class TmaTensor(NamedTuple):
+    """A matrix as TMA sees it."""
+
+    atom: cute.CopyAtom
+    coords: cute.Tensor  # TMA coordinates
+
+
+@cute.kernel
+def kernel(
+    tokens: TmaTensor,  # (T, K)
+    weights: TmaTensor,  # (N, K, GROUP)
+    c: TmaTensor,  # see `clipped`
+    offs: cute.Tensor,  # Int32, by group
+    dtype: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+):
+    """Each cluster computes every `step`th work tile, `step` being the number of clusters."""
+    tidx, _, _ = cute.arch.thread_idx()
+    warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    group = cute.arch.make_warp_uniform(tidx // 128)  # warpgroups 0 and 1 multiply, 2 loads
+    if warp_idx == 8:
+        for atom in (tokens.atom, weights.atom, c.atom):
+            cpasync.prefetch_descriptor(atom)
+    pipe, (sA, sB, sC), rank = set_up(dtype, config)
+    count, k = cute.size(tokens.coords, mode=[0]), cute.size(tokens.coords, mode=[1])
+    k_tiles = cutlass.max(cute.ceil_div(k, config.tile_k), config.min_k_tiles)
+    across = cute.ceil_div(cute.size(weights.coords, mode=[0]), config.weights * config.cluster)
+    scheduler = Scheduler(offs, count, across, cute.arch.grid_dim()[0] // config.cluster, rank)
+    if group == 2:
+        cute.arch.setmaxregister_decrease(config.producer_registers)
+        if warp_idx == 8:
+            sT, sW = (sB, sA) if config.swap_ab else (sA, sB)
+            load_t, load_w = Load(tokens.atom, tokens.coords, sT), Load(weights.atom, weights.coords, sW)
+            produce(pipe, load_t, load_w, scheduler, k_tiles, config)
+    else:
+        consume(pipe, (sA, sB, sC), c, scheduler, k_tiles, (group, tidx % 128), config)
+
+
+@cute.jit
+def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
+    """What the warps of a CTA share: its pipeline, the tensors sA, sB, sC, and its rank in the cluster."""
+    layouts, smem = smem_layouts(dtype, config), SmemAllocator()
+    barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
+    # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
+    sA = smem.allocate_tensor(dtype, layouts.a.outer, 1024, swizzle=layouts.a.inner)  # (TILE_M, TILE_K, STAGE)
+    sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)  # (TILE_N, TILE_K, STAGE)
+    sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)  # (EPI_M, EPI_N, EPI_STAGE)
+    # A stage is free when every warp that reads it has signalled all CTAs that write it: its own and its neighbours.
+    pipe = pipeline.PipelineTmaAsync.create(
+        barrier_storage=barriers,
+        num_stages=config.stages,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 8 * config.cluster),
+        tx_count=config.stage_bytes,
+        cta_layout_vmnk=cute.make_layout((1, config.cluster_m, config.cluster_n, 1)),
+        defer_sync=True,
+    )
+    cute.arch.mbarrier_init_fence()
+    cute.arch.cluster_arrive_relaxed()  # a neighbour's barrier must be set up before it is signalled
+    cute.arch.cluster_wait()
+    return pipe, (sA, sB, sC), cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+
+
+@cute.jit
+def consume(pipe, smem, out: TmaTensor, scheduler, k_tiles, who, config: cutlass.Constexpr):
+    """A consumer warpgroup's part of all work tiles. who: the warpgroup (0 or 1), and the thread in it."""
+    cute.arch.setmaxregister_increase(config.consumer_registers)
+    (sA, sB, sC), (group, thread) = smem, who
+    dtype = sC.element_type
+    overwrite, accumulate = tiled_mma(dtype, config), tiled_mma(dtype, config)
+    overwrite.set(warpgroup.Field.ACCUMULATE, False)
+    accumulate.set(warpgroup.Field.ACCUMULATE, True)
+    thr = accumulate.get_slice(group * 128)  # of its first thread: the same for all
+    acc = cute.make_rmem_tensor(thr.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
+    tCrA = accumulate.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
+    tCrB = accumulate.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
+    sC = cute.flat_divide(sC, (64, config.epi_n, config.epi_stages))[None, None, None, 0, 0, group]
+    multiplied = pipe, k_tiles, overwrite, accumulate, tCrA, tCrB, acc
+    me = Consumer(*multiplied, sC, out.coords, tiled_copies(dtype, config).r2s_c, out.atom, group, thread)
+    cute.arch.griddepcontrol_wait()  # PDL: the previous kernel may still write offs, or use what is stored here
+    compute(me, scheduler, config)
+    if thread < 32:
+        cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
+
+
+# %% [markdown]
+# ## The launch
+
+
+# %%
+class Sizes(NamedTuple):
+    """What a launch is told beside addresses."""
+
+    mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
+    strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]  # row strides of A, B, C, in elements
+    groups: cutlass.Int32
+    group_stride: cutlass.Int64  # elements from one group's weights to the next's
+    clusters: cutlass.Int32
+
+
+@cute.jit
+def gemm(
+    pA: cute.Pointer,
+    pB: cute.Pointer,
+    pC: cute.Pointer,
+    offs: cute.Pointer,
+    sizes: Sizes,
+    stream: cuda.CUstream,
+    config: cutlass.Constexpr,
+):
+    """C (M, N): the rows of each group are those of A (M, K) times the group's B (N, K) transposed."""
+    (m, n, k), strides, groups, group_stride, clusters = sizes
+    dtype, ctas = pA.dtype, config.cluster
+    lda, ldb, ldc, group_stride = (cute.assume(stride, divby=8) for stride in (*strides, group_stride))
+    mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
+    mB = cute.make_tensor(pB, cute.make_layout((n, k, groups), stride=(ldb, 1, group_stride)))
+    a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
+    t_stage, w_stage = (b_stage, a_stage) if config.swap_ab else (a_stage, b_stage)
+    tokens = make_load(mA, t_stage, (config.tokens, config.tile_k), config.cluster)
+    weights = make_load(mB, w_stage, (config.weights, config.tile_k), 1)
+    mC = clipped(pC, (m, n), ldc, config)
+    c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n)))
+    launcher = kernel(tokens, weights, c, cute.make_tensor(offs, cute.make_layout(groups)), dtype, config)
+    grid, block, cluster = ((x, 1, 1) for x in (clusters * ctas, config.threads, ctas))
+    launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
+
+
+@cute.jit
+def clipped(pC, shape_mn, ldc, config: cutlass.Constexpr):
+    """C as a tensor of three modes, (ROW, N, END): row r of a window that ends before row `end` of C."""
+    (m, n), rows = shape_mn, config.epi_tokens
+    before = pC - rows * ldc  # of the window that ends before row 0
+    if cutlass.const_expr(config.swap_ab):
+        return cute.make_tensor(before, cute.make_layout((n, rows, m + 1), stride=(1, ldc, ldc)))
+    return cute.make_tensor(before, cute.make_layout((rows, n, m + 1), stride=(ldc, 1, ldc)))
+
+
+def clusters(config: Config, sms: int) -> int:
+    """How many clusters are launched: the host does not know how many tiles there are."""
+    return sms // config.cluster
+
+
+def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int) -> TmaTensor:
+    """The TMA load of a tile into one stage, in as many parts as CTAs share the tile."""
+    load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
+    return TmaTensor(*cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers))
+
+
+def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
+    """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
+    pointers = *((dtype, 16),) * 3, (cutlass.Int32, 4)
+    return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
+
+
+# %% [markdown]
+# ## `matmul`
+
+
+# %%
+def prepare(call: Call) -> tuple[tuple, tuple]:
+    """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
+    (*strides, group_stride, groups), rows = call.strides, call.mnk[0]
+    config = VARIANTS[choose(rows / groups) if call.variant == DEFAULT else call.variant]
+    return (config,), (Sizes(call.mnk, tuple(strides), groups, group_stride, clusters(config, call.sms)),)
+
+
+GEMM = GroupedGemm(compile_for, prepare, gpus=((9, 0),), needs="wgmma", variants=(DEFAULT, *VARIANTS))
+
+
+def matmul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    offs: torch.Tensor,
+    *,
+    out: torch.Tensor | None = None,
+    variant: str = DEFAULT,
+) -> torch.Tensor:
+    """XXX"""
+    return GEMM.matmul((a, b, offs), out, variant)
