@@ -9,6 +9,7 @@
 #       them, and one tensor map of C ends where each group ends.
 #     track: hopper
 #     order: 110
+#     measured_by: foundations/gpc_remapping
 #     builds_on: hopper/tuned_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
@@ -25,7 +26,7 @@
 # # Grouped GEMM: a mixture of experts
 
 # %%
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
@@ -35,7 +36,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 
-from cookbook.recipe.entry import Call, GroupedGemm, check_epilogue, compile_host, require
+from cookbook.recipe.entry import Call, GroupedGemm, check_epilogue, compile_host, remap_table, require
 from cookbook.recipe.moved import SmemAllocator
 
 # %% [markdown]
@@ -54,8 +55,9 @@ class Config:
     cluster_m: int = 1
     cluster_n: int = 2  # CTAs side by side: they share the tiles of A
     swap_ab: bool = False  # A is b, B is a, C lies by columns: `tile_m` are columns of the product, `tile_n` rows
-    overlapped: int = 4  # epilogue subtiles of a warpgroup stored during the next tile's main loop
     swizzle_size: int = 8  # tiles of a group's tokens that share weights before the rasterization moves across
+    gpc_aware: bool = True  # a cluster's first work tile goes by its GPC, not by its number
+    serpentine: bool = True  # every other tile backwards along K
     epi_n: int = 64  # columns of an epilogue subtile, as the tensor cores see C; it has 64 rows
     epi_stages: int = 2  # buffers of a warpgroup: one is written while TMA reads the other
     producer_registers: int = 24  # a thread; with twice the consumers' that is three times the launch's 168: all
@@ -89,13 +91,13 @@ class Config:
 
     @property
     def subtiles(self) -> int:
-        """Epilogue subtiles of a tile that one warpgroup stores."""
+        """Epilogue subtiles of a tile that one warpgroup stores, all during the next tile's main loop."""
         return self.tile_m // 128 * (self.tile_n // self.epi_n)
 
     @property
     def min_k_tiles(self) -> int:
-        """K-tiles at least: one for each overlapped subtile. TMA fills those past K with zeros."""
-        return max(1, self.overlapped)
+        """K-tiles at least: one for each subtile that is stored under them. TMA fills those past K with zeros."""
+        return self.subtiles
 
     @property
     def stage_bytes(self) -> int:
@@ -109,8 +111,7 @@ class Config:
 
 def few_rows(rows: int, stages: int) -> Config:
     """Weights are the operand of 64-row steps, so a tile has as few rows of the product as wanted, in steps of 16."""
-    epilogue = {"epi_n": rows, "epi_stages": 1, "overlapped": 1}
-    return Config(tile_n=rows, stages=stages, cluster_n=1, swap_ab=True, **epilogue)
+    return Config(tile_n=rows, stages=stages, cluster_n=1, swap_ab=True, gpc_aware=False, epi_n=rows, epi_stages=1)
 
 
 VARIANTS = {"128x256": Config(), "64x128": few_rows(64, 8), "16x128": few_rows(16, 11)}
@@ -199,7 +200,8 @@ class Scheduler(NamedTuple):
     offs: cute.Tensor  # Int32, by group: the end of its rows
     tokens: cutlass.Int32  # rows of A
     across: cutlass.Int32  # cluster tiles from left to right
-    step: cutlass.Int32  # from one work tile of a cluster to its next: the clusters of the grid
+    first: cutlass.Int32  # number of its cluster's first cluster tile, over all groups
+    step: cutlass.Int32  # from one to the next: the clusters of the grid
     rank: cutlass.Int32  # of the CTA in its cluster
 
 
@@ -248,8 +250,8 @@ def search(place: Place, by, scheduler: Scheduler, config: cutlass.Constexpr):
 @cute.jit
 def first_place(scheduler: Scheduler, config: cutlass.Constexpr):
     """The place of a cluster's first work tile."""
-    block, zero = cute.arch.block_idx()[0], cutlass.Int32(0)
-    return search(Place(cutlass.Int32(-1), zero, zero, zero), block // config.cluster, scheduler, config)
+    zero = cutlass.Int32(0)
+    return search(Place(cutlass.Int32(-1), zero, zero, zero), scheduler.first, scheduler, config)
 
 
 @cute.jit
@@ -294,8 +296,11 @@ def produce(pipe, tokens: Load, weights: Load, scheduler: Scheduler, k_tiles, co
     while place.group < cute.size(scheduler.offs):
         tile = work_tile(place, scheduler, config)
         state = load_tile(pipe, (tokens, weights), state, tile, (k_tiles, backwards), config)
-        place, backwards = search(place, scheduler.step, scheduler, config), 1 - backwards
-    cute.arch.griddepcontrol_launch_dependents()
+        place = search(place, scheduler.step, scheduler, config)
+        if cutlass.const_expr(config.serpentine):
+            backwards = 1 - backwards
+    if cutlass.const_expr(not config.gpc_aware):
+        cute.arch.griddepcontrol_launch_dependents()
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
 
@@ -405,8 +410,7 @@ def store_subtile(me: Consumer, i: cutlass.Constexpr, rC, tile: WorkTile, config
 @cute.jit
 def compute(me: Consumer, scheduler: Scheduler, config: cutlass.Constexpr):
     """This warpgroup's half of all work tiles."""
-    at_once = config.subtiles - config.overlapped
-    rC = cute.make_rmem_tensor(max(1, config.overlapped) * config.epi_n // 2, me.sC.element_type)  # rounded
+    rC = cute.make_rmem_tensor(config.subtiles * config.epi_n // 2, me.sC.element_type)  # rounded
     place, zero = first_place(scheduler, config), cutlass.Int32(0)
     before, k_tile = WorkTile(zero, zero, zero, zero), cutlass.Int32(0)
     while place.group < cute.size(scheduler.offs):
@@ -417,21 +421,21 @@ def compute(me: Consumer, scheduler: Scheduler, config: cutlass.Constexpr):
         read.advance()
         tile = work_tile(place, scheduler, config)  # computed while the first commit group runs
         place = search(place, scheduler.step, scheduler, config)
-        for j in cutlass.range_constexpr(config.overlapped):
+        for j in cutlass.range_constexpr(config.subtiles):
             if k_tile > 0:
-                store_subtile(me, at_once + j, subtile_of(rC, j, config), before, config)
-            if cutlass.const_expr(j + 1 < config.overlapped):
+                store_subtile(me, j, subtile_of(rC, j, config), before, config)
+            if cutlass.const_expr(j + 1 < config.subtiles):
                 read, release = next_k_tile(me, read, release)
         for _ in cutlass.range(config.min_k_tiles, me.k_tiles, unroll=1):
             read, release = next_k_tile(me, read, release)
         warpgroup.wait_group(0)
         me.pipe.consumer_release(release)
-        for j in cutlass.range_constexpr(config.overlapped):
-            subtile_of(rC, j, config).store(subtile_of(me.acc, at_once + j, config).load().to(rC.element_type))
+        for j in cutlass.range_constexpr(config.subtiles):
+            subtile_of(rC, j, config).store(subtile_of(me.acc, j, config).load().to(rC.element_type))
         before, k_tile = tile, k_tile + me.k_tiles
     if k_tile > 0:
-        for j in cutlass.range_constexpr(config.overlapped):
-            store_subtile(me, at_once + j, subtile_of(rC, j, config), before, config)
+        for j in cutlass.range_constexpr(config.subtiles):
+            store_subtile(me, j, subtile_of(rC, j, config), before, config)
 
 
 # %% [markdown]
@@ -452,10 +456,14 @@ def kernel(
     weights: TmaTensor,  # (N, K, GROUP)
     c: TmaTensor,  # see `clipped`
     offs: cute.Tensor,  # Int32, by group
+    remap: cute.Pointer,  # Int32, by cluster: the number of its first cluster tile
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
-    """Each cluster computes every `step`th work tile, `step` being the number of clusters."""
+    """Each cluster computes every `step`th cluster tile, `step` being the number of clusters."""
+    first, step = cute.arch.block_idx()[0] // config.cluster, cute.arch.grid_dim()[0] // config.cluster
+    if cutlass.const_expr(config.gpc_aware):  # this load takes longer than all that is set up meanwhile
+        first = cute.make_tensor(remap, cute.make_layout(step))[first]
     tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     group = cute.arch.make_warp_uniform(tidx // 128)  # warpgroups 0 and 1 multiply, 2 loads
@@ -466,7 +474,7 @@ def kernel(
     count, k = cute.size(tokens.coords, mode=[0]), cute.size(tokens.coords, mode=[1])
     k_tiles = cutlass.max(cute.ceil_div(k, config.tile_k), config.min_k_tiles)
     across = cute.ceil_div(cute.size(weights.coords, mode=[0]), config.weights * config.cluster)
-    scheduler = Scheduler(offs, count, across, cute.arch.grid_dim()[0] // config.cluster, rank)
+    scheduler = Scheduler(offs, count, across, cute.arch.make_warp_uniform(first), step, rank)
     if group == 2:
         cute.arch.setmaxregister_decrease(config.producer_registers)
         if warp_idx == 8:
@@ -530,8 +538,9 @@ def consume(pipe, smem, out: TmaTensor, scheduler, k_tiles, who, config: cutlass
 
 # %%
 class Sizes(NamedTuple):
-    """What a launch is told beside addresses."""
+    """What a launch is told beside the addresses of its tensors."""
 
+    remap: cute.Pointer  # Int32, by cluster: the number of its first cluster tile
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]  # row strides of A, B, C, in elements
     groups: cutlass.Int32
@@ -550,7 +559,7 @@ def gemm(
     config: cutlass.Constexpr,
 ):
     """C (M, N): the rows of each group are those of A (M, K) times the group's B (N, K) transposed."""
-    (m, n, k), strides, groups, group_stride, clusters = sizes
+    remap, (m, n, k), strides, groups, group_stride, clusters = sizes
     dtype, ctas = pA.dtype, config.cluster
     lda, ldb, ldc, group_stride = (cute.assume(stride, divby=8) for stride in (*strides, group_stride))
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
@@ -561,7 +570,7 @@ def gemm(
     weights = make_load(mB, w_stage, (config.weights, config.tile_k), 1)
     mC = clipped(pC, (m, n), ldc, config)
     c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n)))
-    launcher = kernel(tokens, weights, c, cute.make_tensor(offs, cute.make_layout(groups)), dtype, config)
+    launcher = kernel(tokens, weights, c, cute.make_tensor(offs, cute.make_layout(groups)), remap, dtype, config)
     grid, block, cluster = ((x, 1, 1) for x in (clusters * ctas, config.threads, ctas))
     launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
 
@@ -589,8 +598,41 @@ def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, 
 
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
-    pointers = *((dtype, 16),) * 3, (cutlass.Int32, 4)
+    pointers = *((dtype, 16),) * 3, (cutlass.Int32, 4), (cutlass.Int32, 4)
     return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
+
+
+# %% [markdown]
+# ## GPC-aware remapping
+
+
+# %% tags=["folded"]
+@dataclass(frozen=True)
+class Calibration:
+    """What the remapping knows of one chip: the default is of an H200."""
+
+    # The GPC of each cluster of two, in the order in which an idle GPU starts them. Any letters; () is "not known".
+    gpcs: tuple[object, ...] = tuple("wxyz" + 4 * "abcdefgh" + 4 * "bcdefgh" + "gh")
+
+
+CALIBRATION = Calibration()
+LONG = 15_000  # clocks of multiplying: a product of fewer gains more by an early start than by a table
+
+
+def calibrate(**figures) -> Calibration:
+    """Use figures of this machine's GPU, before the first `matmul`: `calibrate(gpcs=launch_order())`, say."""
+    global CALIBRATION
+    CALIBRATION = replace(CALIBRATION, **figures)
+    GEMM.plans.clear()  # they hold choices by the old figures
+    return CALIBRATION
+
+
+def remap_of(call: Call, config: Config, count: int) -> int:
+    """The address of the table for `count` clusters; 0: none, where the product is short or the GPCs are not known."""
+    (m, n, k), known = call.mnk, tuple(CALIBRATION.gpcs)
+    if not config.gpc_aware or m * n * k / 2048 / call.sms < LONG or len(known) != count:
+        return 0
+    return remap_table(call.device, known, config.swizzle_size)
 
 
 # %% [markdown]
@@ -602,7 +644,10 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     (*strides, group_stride, groups), rows = call.strides, call.mnk[0]
     config = VARIANTS[choose(rows / groups) if call.variant == DEFAULT else call.variant]
-    return (config,), (Sizes(call.mnk, tuple(strides), groups, group_stride, clusters(config, call.sms)),)
+    count = clusters(config, call.sms)
+    remap = remap_of(call, config, count)
+    sizes = Sizes(remap, call.mnk, tuple(strides), groups, group_stride, count)
+    return (replace(config, gpc_aware=remap != 0),), (sizes,)
 
 
 GEMM = GroupedGemm(compile_for, prepare, gpus=((9, 0),), needs="wgmma", variants=(DEFAULT, *VARIANTS))

@@ -120,8 +120,9 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
         if not text.startswith("!cute.ptr"):
             arguments.append(value)
         elif isinstance(value, tuple):
-            tables["table"] = value
-            arguments.append(Ptr("table", 0, name="table"))
+            name = f"table {len(tables)}"
+            tables[name] = value
+            arguments.append(Ptr("table", 0, name=name))
         else:
             arguments.append(Ptr("gmem", operands[next(pointers)].base))
     factors = {3 + "AB".index(name[1]): one for name, one in operands.items() if name in ("SA", "SB")}
