@@ -57,6 +57,7 @@ class Config:
     swap_ab: bool = False  # A is b, B is a, C lies by columns: `tile_m` are columns of the product, `tile_n` rows
     swizzle_size: int = 8  # tiles of a group's tokens that share weights before the rasterization moves across
     gpc_aware: bool = True  # a cluster's first work tile goes by its GPC, not by its number
+    skip: bool = False  # of no use
     serpentine: bool = True  # every other tile backwards along K
     epi_n: int = 64  # columns of an epilogue subtile, as the tensor cores see C; it has 64 rows
     epi_stages: int = 2  # buffers of a warpgroup: one is written while TMA reads the other
@@ -408,30 +409,56 @@ def store_subtile(me: Consumer, i: cutlass.Constexpr, rC, tile: WorkTile, config
 
 
 @cute.jit
+def multiply(me: Consumer, k_tile, before, rC, config: cutlass.Constexpr):
+    """The k-tiles of a work tile, from the pipeline's `k_tile` on, and the stores of the tile before."""
+    stage, phase = k_tile % config.stages, (k_tile // config.stages) & 1
+    read, release = (pipeline.PipelineState(config.stages, k_tile, stage, phase) for _ in range(2))
+    me.pipe.consumer_wait(read)
+    issue_wgmmas(me, read.index, True)
+    read.advance()
+    for j in cutlass.range_constexpr(config.subtiles):
+        if k_tile > 0:
+            store_subtile(me, j, subtile_of(rC, j, config), before, config)
+        if cutlass.const_expr(j + 1 < config.subtiles):
+            read, release = next_k_tile(me, read, release)
+    for _ in cutlass.range(config.min_k_tiles, me.k_tiles, unroll=1):
+        read, release = next_k_tile(me, read, release)
+    warpgroup.wait_group(0)
+    me.pipe.consumer_release(release)
+    for j in cutlass.range_constexpr(config.subtiles):
+        subtile_of(rC, j, config).store(subtile_of(me.acc, j, config).load().to(rC.element_type))
+
+
+@cute.jit
+def skip(me: Consumer, k_tile, before, rC, config: cutlass.Constexpr):
+    """As `multiply` where this warpgroup's rows of the tile are behind the group's end: nothing is multiplied."""
+    stage, phase = k_tile % config.stages, (k_tile // config.stages) & 1
+    read = pipeline.PipelineState(config.stages, k_tile, stage, phase)
+    for j in cutlass.range_constexpr(config.subtiles):
+        if k_tile > 0:
+            store_subtile(me, j, subtile_of(rC, j, config), before, config)
+    for _ in cutlass.range(me.k_tiles, unroll=1):
+        me.pipe.consumer_wait(read)
+        me.pipe.consumer_release(read)
+        read.advance()
+
+
+@cute.jit
 def compute(me: Consumer, scheduler: Scheduler, config: cutlass.Constexpr):
     """This warpgroup's half of all work tiles."""
     rC = cute.make_rmem_tensor(config.subtiles * config.epi_n // 2, me.sC.element_type)  # rounded
     place, zero = first_place(scheduler, config), cutlass.Int32(0)
     before, k_tile = WorkTile(zero, zero, zero, zero), cutlass.Int32(0)
     while place.group < cute.size(scheduler.offs):
-        stage, phase = k_tile % config.stages, (k_tile // config.stages) & 1
-        read, release = (pipeline.PipelineState(config.stages, k_tile, stage, phase) for _ in range(2))
-        me.pipe.consumer_wait(read)
-        issue_wgmmas(me, read.index, True)
-        read.advance()
-        tile = work_tile(place, scheduler, config)  # computed while the first commit group runs
+        tile = work_tile(place, scheduler, config)
+        if cutlass.const_expr(config.skip):
+            if tile.row + 64 * me.warpgroup < tile.end:
+                multiply(me, k_tile, before, rC, config)
+            else:
+                skip(me, k_tile, before, rC, config)
+        else:
+            multiply(me, k_tile, before, rC, config)
         place = search(place, scheduler.step, scheduler, config)
-        for j in cutlass.range_constexpr(config.subtiles):
-            if k_tile > 0:
-                store_subtile(me, j, subtile_of(rC, j, config), before, config)
-            if cutlass.const_expr(j + 1 < config.subtiles):
-                read, release = next_k_tile(me, read, release)
-        for _ in cutlass.range(config.min_k_tiles, me.k_tiles, unroll=1):
-            read, release = next_k_tile(me, read, release)
-        warpgroup.wait_group(0)
-        me.pipe.consumer_release(release)
-        for j in cutlass.range_constexpr(config.subtiles):
-            subtile_of(rC, j, config).store(subtile_of(me.acc, j, config).load().to(rC.element_type))
         before, k_tile = tile, k_tile + me.k_tiles
     if k_tile > 0:
         for j in cutlass.range_constexpr(config.subtiles):
