@@ -86,7 +86,7 @@ def bench(
             contest = peers.contest_of(recipe, shape, dtype, which, quack, own)
             with limits.watched() as gpu:
                 timed = time_contest(contest, rounds)
-            plain = recipe.kind == "gemm" and not recipe.operands
+            plain = recipe.kind == "gemm" and not recipe.operands and not recipe.grouped
             costs = peers.host_costs(recipe.name, dtype, which, quack) if plain else {}
             for who, cost in costs.items():
                 timed[who] = timed.get(who, {}) | cost

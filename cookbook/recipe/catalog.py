@@ -63,6 +63,7 @@ class Recipe:
     path: str = ""  # the way of the data: "tma -> wgmma"
     builds_on: str | None = None  # the name of another recipe
     operands: str = ""  # what A and B are made of where that is not one of `dtypes`: see cookbook/recipe/formats.py
+    grouped: bool = False  # of a GEMM whose rows are of groups with a B each: see cookbook/recipe/grouped.py
     majors: tuple[str, ...] = (
         operand_majors.DEFAULT,
     )  # of the operands that a GEMM takes: see cookbook/recipe/majors.py
@@ -290,7 +291,7 @@ def _check_measures(file: Path, kind: str, described: dict[str, Any]) -> None:
         raise CatalogError(f"{file}: measures: got {measures!r}; needed one of {', '.join(MEASURES)}, of a study")
     if described.get("ceiling_of") and measures != "ceiling":
         raise CatalogError(f"{file}: ceiling_of: got {described['ceiling_of']}; needed `measures: ceiling` beside it")
-    for key in ("tuned", "baselines", "serves"):
+    for key in ("tuned", "baselines", "serves", "grouped"):
         if described.get(key) and kind != "gemm":
             raise CatalogError(f"{file}: {key}: got {described[key]!r}; needed none: a {kind} is no GEMM")
     _check_serves(file, described)
@@ -424,6 +425,9 @@ def usage_of(recipe: Recipe) -> tuple[str, str, str]:
         scales = f"(M, K / {block}), (N, K / {block})" if block else "(M, 1), (1, N)"
         where = f"a: (M, K), b: (K, N), K contiguous; scales: {scales}"
         return "matmul", "c = matmul(a, b, a_scale, b_scale)", where
+    if recipe.grouped:
+        where = "a: (M, K), b: (GROUPS, K, N), K contiguous; offs: int32, where each group's rows end"
+        return "matmul", "c = matmul(a, b, offs)", where
     return USAGE[recipe.kind]
 
 
@@ -456,7 +460,7 @@ def standalone_source(name: str, module: str | None = None, root: Path | None = 
 
 def _operator(recipe: Recipe, name: str) -> str:
     """The code that makes a recipe's `matmul` an operator."""
-    if recipe.kind != "gemm" or recipe.operands:
+    if recipe.kind != "gemm" or recipe.operands or recipe.grouped:
         raise ValueError(f"torch_op: got {name}; needed none: {recipe.name} is no product of two matrices alone")
     if not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", name):
         raise ValueError(f"torch_op: got {name!r}; needed LIBRARY::OPERATOR, as mylib::matmul")

@@ -27,6 +27,7 @@ __all__ = [
     "Experiment",
     "ExperimentStudy",
     "Gemm",
+    "Grouped",
     "InstructionCeilings",
     "Move",
     "RowScaled",
@@ -115,6 +116,15 @@ class RowScaled(Protocol):
     ELEMENT: Any  # cutlass types of the elements of A and B that the checks multiply, and of their scale factors
     SCALE: Any
     BLOCK: int  # 0: a factor for all elements along K
+
+
+@runtime_checkable
+class Grouped(Protocol):
+    """`grouped: true`: the rows of A are of groups, and each group has a B of its own. Its `gemm` takes `offs`."""
+
+    def matmul(self, a: Any, b: Any, offs: Any, *, out: Any = None) -> Any:
+        """a (M, K), b (GROUPS, K, N), offs (GROUPS,) int32 on the device: the row behind each group's last one."""
+        ...
 
 
 @runtime_checkable
@@ -354,6 +364,8 @@ def asked_of(recipe: Recipe) -> tuple[type, ...]:
     asked = _OF_KIND[recipe.kind] + _OF_MEASURES.get(recipe.measures, ())
     if recipe.operands:
         asked += (BlockScaled,) if FORMATS[recipe.operands].block else (RowScaled,)
+    if recipe.grouped:
+        asked += (Grouped,)
     if recipe.fitted or recipe.measured_by:
         asked += (Calibrated, CalibratedByTimes) if recipe.fitted else (Calibrated,)
     return asked + ((InstructionCeilings,) if recipe.ceiling_of else ())

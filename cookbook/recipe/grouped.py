@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-__all__ = ["ENDS", "ends", "owners", "takes_groups"]
+__all__ = ["ENDS", "ends", "owners", "sizes", "takes_groups"]
 
 ENDS = 4  # groups that the checks make of the rows of A
 
@@ -23,6 +23,15 @@ def ends(rows: int) -> tuple[int, ...]:
     """Where the groups end that the checks make of `rows` rows: the second is empty by an end out of order, and of
     many rows the last ones are of no group."""
     return rows // 3, rows // 5, rows - rows // 6, rows - rows // 8
+
+
+def sizes(rows: int) -> tuple[int, ...]:
+    """The 8 groups that are timed: equal ones where 8 divides `rows`, else skewed, each about 3/4 of the one before."""
+    if rows % 8 == 0:
+        return (rows // 8,) * 8
+    parts = [0.75**number for number in range(8)]
+    found = [int(rows * part / sum(parts)) for part in parts]
+    return (found[0] + rows - sum(found), *found[1:])
 
 
 def owners(rows: int, offs: tuple[int, ...]) -> tuple[int, ...]:

@@ -8,7 +8,8 @@
 #       One persistent kernel multiplies groups of rows whose sizes are known to the GPU alone: its tile scheduler reads
 #       them, and one tensor map of C ends where each group ends.
 #     track: hopper
-#     order: 110
+#     order: 120
+#     grouped: true
 #     measured_by: foundations/gpc_remapping
 #     builds_on: hopper/tuned_gemm
 #     targets: [sm_90a]
@@ -17,7 +18,7 @@
 #     path: tma, multicast -> swizzled shared memory -> wgmma -> stmatrix, overlapped with the next main loop -> tma
 #     instructions:
 #       sm_90a: [UTMALDG.2D, UTMALDG.3D, HGMMA, STSM.16, UTMASTG.3D, USETMAXREG, SYNCS]
-#     bench_shapes: [[16384, 4096, 4096], [64, 4096, 4096]]
+#     bench_shapes: [[16383, 4096, 4096], [16384, 4096, 4096], [64, 4096, 4096]]
 #     sources:
 #       - {title: "PTX ISA, tensors", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tensors"}
 # ---
