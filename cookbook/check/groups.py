@@ -31,8 +31,8 @@ def as_matmul(matmul: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def operands(m: int, b: Any) -> tuple[Any, Any, Any]:
-    """(GROUPS, K, N) weights, `offs`, and (M, 1) factors for torch's b (K, N): every row is of a group, and N is rounded
-    up to a multiple of 8."""
+    """(GROUPS, K, N) weights, `offs`, and (M, 1) factors for torch's b (K, N): every row is of a group. N is rounded up
+    to a multiple of 8."""
     import torch
 
     ends = (*grouped.ends(m)[:-1], m)

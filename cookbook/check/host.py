@@ -200,9 +200,11 @@ def _made(recipe: Recipe, kind: dict[str, Any]) -> Call:
 
 def _grouped(shape: tuple[int, int, int], dtype: Any, kind: dict[str, Any]) -> Call:
     """Groups of rows, each with its own B, a gap between any two of them; rows of `out` that TMA can write."""
+    import torch
+
     (m, n, k), gap = shape, kind["gap_b"]
-    a, (weights, offs, _) = _matrix(m, k, dtype, False, kind["gap_a"]), groups.operands(m, _matrix(k, n, dtype, True, 0))
-    count = weights.shape[0]
+    a, (weights, offs, _) = _matrix(m, k, dtype, False, kind["gap_a"]), groups.operands(m, torch.zeros(k, n))
+    count = len(weights)
     b = _matrix(count * (n + gap), k + gap, dtype, False, 0)[:, :k].unflatten(0, (count, n + gap))[:, :n]
     aligned = kind | {name: 8 * kind[name] for name in ("out_gap", "out_start")}
     return Call(a, b.transpose(1, 2), _out(m, n, dtype, aligned), (offs,), (m, n, k), majors.DEFAULT)

@@ -251,10 +251,11 @@ def grouped_sets(shape: Shape, dtype: str) -> list[tuple[Any, ...]]:
     (m, n, k), sizes = shape, grouped.sizes(shape[0])
     kind = {"device": "cuda", "dtype": getattr(torch, dtype)}
     ends = torch.tensor([0, *sizes], device="cuda").cumsum(0).to(torch.int32)
-    return [
-        (torch.randn(m, k, **kind), torch.randn(len(sizes), n, k, **kind).transpose(1, 2), ends, torch.empty(m, n, **kind))
-        for _ in range(how_many_sets(2 * (m * k + len(sizes) * k * n + m * n)))
-    ]
+    made = []
+    for _ in range(how_many_sets(2 * (m * k + len(sizes) * k * n + m * n))):
+        a, b = torch.randn(m, k, **kind), torch.randn(len(sizes), n, k, **kind).transpose(1, 2)
+        made.append((a, b, ends, torch.empty(m, n, **kind)))
+    return made
 
 
 def grouped_calls(matmul: Callable[..., Any], rows: int, quack: bool) -> dict[str, Call]:

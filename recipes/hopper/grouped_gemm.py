@@ -5,8 +5,8 @@
 #   cookbook:
 #     title: "Grouped GEMM: a mixture of experts"
 #     claim: >-
-#       One persistent kernel multiplies groups of rows whose sizes are known to the GPU alone: its tile scheduler reads
-#       them, and one tensor map of C ends where each group ends.
+#       One persistent kernel multiplies groups of rows whose sizes only the GPU knows: its tile scheduler reads them,
+#       and one tensor map of C ends wherever a group ends.
 #     track: hopper
 #     order: 120
 #     grouped: true
@@ -21,10 +21,66 @@
 #     bench_shapes: [[16383, 4096, 4096], [16384, 4096, 4096], [64, 4096, 4096]]
 #     sources:
 #       - {title: "PTX ISA, tensors", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#tensors"}
+#       - {title: "PyTorch, torch.nn.functional.grouped_mm", url: "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.grouped_mm.html"}
+#       - {title: "Triton, ragged TMA descriptors", url: "https://github.com/triton-lang/triton/blob/main/python/triton/tools/ragged_tma.py"}
+#       - {title: "QuACK, ragged tensors for TMA", url: "https://github.com/Dao-AILab/quack/blob/main/quack/copy_utils.py"}
 # ---
 
 # %% [markdown]
 # # Grouped GEMM: a mixture of experts
+#
+# **Claim.** A layer with *experts* sorts its tokens by expert. Each group of rows then meets a weight of its own. One
+# launch multiplies all groups, and the host never learns how large they are.
+
+# %% tags=["lab"]
+import numpy as np
+
+from cookbook import draw, lab
+
+
+def tiles_of_rows(ends: list[int], height: int, across: int, band: int) -> tuple[np.ndarray, np.ndarray]:
+    """For each row of C and each column of tiles: the number of the work tile, and the group."""
+    number, start = 0, 0
+    tiles, groups = np.zeros((ends[-1], across), int), np.zeros((ends[-1], across), int)
+    for group, end in enumerate(ends):
+        high = -(-(end - start) // height)
+        for first in range(0, high, band):
+            for n in range(across):
+                for m in range(first, min(first + band, high)):
+                    rows = slice(start + m * height, min(start + (m + 1) * height, end))
+                    tiles[rows, n], groups[rows, n], number = number, group, number + 1
+        start = end
+    return tiles, groups
+
+
+tiles, groups = tiles_of_rows([7, 9, 9, 14], 4, 6, 2)
+draw.number_grid(
+    tiles,
+    "Work tiles of 4 rows, groups of 7, 2, 0 and 5 rows",
+    groups,
+    note="downwards the rows of C, to the right columns of tiles; number: the work tile; colour: the group",
+)
+
+# %% tags=["lab"]
+lab.gain("hopper/grouped_gemm", (16384, 4096, 4096))
+
+# %% [markdown]
+# Tiles begin at a group's first row. The last tile of a group may be lower, and a group may be empty. The numbers go on
+# from group to group, so a persistent CTA takes every `step`th number, as in [the tuned GEMM](tuned_gemm.ipynb). Three
+# questions are new:
+#
+# * **Which tile is number 17?** The ends of the groups (`offs`) lie in the GPU's memory, where a kernel before wrote
+#   them. A copy to the host would stop the stream. So each warp finds its tiles itself.
+# * **How does TMA load from groups?** A is one matrix, and a tile may begin at any of its rows. The weights are one
+#   tensor of three modes, (N, K, GROUP).
+# * **How does TMA store a lower tile?** It must not write into the next group's rows. A tensor map clips at the end of
+#   a tensor, and groups end inside of it. The usual way is a kernel that edits a tensor map for each group
+#   (`tensormap.replace`), with a fence and a wait. Here [one tensor map](#the-epilogue-one-tensor-map-for-all-ends) has
+#   an end at every row.
+#
+# **Two numbers first**, for 8 groups and N = K = 4096 on an H200. The weights are 268 MB, 63 us at 4.26 TB/s. With
+# 16384 rows there are 2.7e11 multiply-adds, 1.0 million clocks of 132 SMs: 0.7 ms at the clock of the power limit. With
+# 64 rows there are 256 times fewer. So many rows are limited by the tensor cores, few rows by the memory.
 
 # %%
 from dataclasses import dataclass, replace
@@ -42,6 +98,16 @@ from cookbook.recipe.moved import SmemAllocator
 
 # %% [markdown]
 # ## The variants
+#
+# | variant | rows of a group in a tile | columns | operands swapped |
+# |---|---|---|---|
+# | `128x256` | 128 | 256 | no |
+# | `64x128` | 64 | 128 | yes |
+# | `16x128` | 16 | 128 | yes |
+#
+# With 8 rows in a group a tile of 128 rows would be mostly empty. `wgmma` has 64 rows at least, so the weights take
+# that place, and rows of the product have steps of 16: [swap A/B](swap_ab_gemm.ipynb). The host knows the number of
+# rows and of groups, so their mean; `variant_for` decides by that.
 
 
 # %%
@@ -117,7 +183,7 @@ def few_rows(rows: int, stages: int) -> Config:
 
 
 VARIANTS = {"128x256": Config(), "64x128": few_rows(64, 8), "16x128": few_rows(16, 11)}
-DEFAULT = "auto"  # the one that `choose` names
+DEFAULT = "auto"  # the one that `variant_for` names
 CONFIG = VARIANTS["128x256"]
 
 
@@ -126,12 +192,19 @@ def config_for(arch: str, variant: str = "128x256") -> Config:
     return VARIANTS[variant]
 
 
-def choose(rows: float) -> str:
-    """The variant for groups of so many rows on average."""
+def variant_for(rows: float) -> str:
+    """The variant for groups of `rows` rows on average."""
     return "128x256" if rows > 64 else "64x128" if rows > 16 else "16x128"
 
 
-# %%
+# %% [markdown]
+# ## The layouts and the MMA
+#
+# K-major tiles in 128-byte rows, and epilogue subtiles of C: 64 x 64, or with A and B swapped 64 x 16 or 64 x 64 by
+# columns. Nothing here knows of groups.
+
+
+# %% tags=["folded"]
 class SmemLayouts(NamedTuple):
     """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
 
@@ -190,6 +263,19 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 
 # %% [markdown]
 # ## The tile scheduler
+#
+# A group has `ceil(rows / tile)` tiles down and `across` tiles to the right. The number of a work tile counts through
+# all groups. `search` goes from group to group and takes each one's tiles off the number, until the rest lies inside
+# of a group. It goes on where it stopped, so a CTA reads each end once. `offs` of 32 groups lie in one line of L1: one
+# read waits for L2, the next 31 do not.
+#
+# **Inside of a group**, numbers go down a band of `swizzle_size` tiles, and then to the right, as the picture above
+# shows. The weights of a group are read from memory once, for the CTAs that run together need the same ones.
+#
+# **Bad ends do no harm.** A group begins at the largest end before it, and no end counts for more than the rows of A.
+# So every row has at most one owner, whatever `offs` holds. Rows behind the last end have none, and are not written.
+#
+# **The grid** is as large as the GPU. How many tiles there are, the host does not know. A CTA without a tile ends.
 
 
 # %%
@@ -270,6 +356,13 @@ def work_tile(place: Place, scheduler: Scheduler, config: cutlass.Constexpr):
 
 # %% [markdown]
 # ## The producer
+#
+# A tile of A begins at any row: `domain_offset` adds the row to TMA's coordinate. Where a group ends inside of a tile,
+# TMA loads rows of the next group behind it. They do no harm: a row of C needs its own row of A alone, and rows behind
+# the end are not stored. So A needs no tensor map of its own for each group. The weights need a coordinate more.
+#
+# A cluster's two CTAs share rows of A by multicast, so both have the same group. Every second tile goes backwards
+# through K, as in the tuned GEMM.
 
 
 # %%
@@ -328,7 +421,12 @@ def load_tile(pipe, loads, state, tile: WorkTile, k_order, config: cutlass.Const
 
 
 # %% [markdown]
-# ## The consumers
+# ## The main loop
+#
+# As in [the overlapped epilogue](overlapped_epilogue_gemm.ipynb): one commit group of wgmmas for each k-tile, and all
+# subtiles of a tile are stored during the k-tiles of the next one. One thing is new. A warpgroup has 64 rows of a tile,
+# and in a group's last tile these may all lie behind the end. Then it only releases the stages. That takes no power,
+# and leaves the tensor cores to the other warpgroup.
 
 
 # %%
@@ -379,6 +477,33 @@ def subtile_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
     return cute.make_tensor(values.iterator + i * cute.size(layout), layout)
 
 
+# %% [markdown]
+# ## The epilogue: one tensor map for all ends
+#
+# TMA does not write what lies outside of a tensor, in any of its modes. So C is given one mode more, which ends where
+# we want it to: `(ROW, N, END)`. Mode ROW has as many elements as a subtile has rows. Modes ROW and END have the *same
+# stride*, one row of C; so coordinates (r, n, e) mean row `r + e - rows` of C. That is a window of `rows` rows that
+# ends before row `e`.
+#
+# A subtile with all its rows is stored at `r = 0`. One with 3 rows left is stored at `r = rows - 3`: its other rows lie
+# behind the window's end, and TMA leaves them out. Both take the same instructions, with other coordinates. There is no
+# branch, no predicate and no second path through shared memory.
+#
+# The tensor begins `rows` rows before C. Nothing is read or written there: the smallest `r + e` is `rows`. Triton and
+# QuACK use windows of 2^30 rows in the same way.
+
+
+# %%
+@cute.jit
+def clipped(pC, shape_mn, ldc, config: cutlass.Constexpr):
+    """C as a tensor of three modes, (ROW, N, END): row r of a window that ends before row `end` of C."""
+    (m, n), rows = shape_mn, config.epi_tokens
+    before = pC - rows * ldc  # of the window that ends before row 0
+    if cutlass.const_expr(config.swap_ab):
+        return cute.make_tensor(before, cute.make_layout((n, rows, m + 1), stride=(1, ldc, ldc)))
+    return cute.make_tensor(before, cute.make_layout((rows, n, m + 1), stride=(ldc, 1, ldc)))
+
+
 @cute.jit
 def store_subtile(me: Consumer, i: cutlass.Constexpr, rC, tile: WorkTile, config: cutlass.Constexpr):
     """Store subtile `i` of this warpgroup's part of a tile. rC: a thread's rounded values, (MMA, 1, 1)."""
@@ -409,6 +534,30 @@ def store_subtile(me: Consumer, i: cutlass.Constexpr, rC, tile: WorkTile, config
             cute.arch.cp_async_bulk_commit_group()
 
 
+# %% [markdown] tags=["lab"]
+# For a group that ends before row 13, and subtiles of 8 rows: where each subtile is stored, and what of it.
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.publish.pages import results_table, table
+
+ROWS, END = 8, 13
+lines = []
+for row in (0, 8, 16):
+    left = max(0, min(END - row, ROWS))
+    r, e = ROWS - left, row + left
+    stored = [r + i + e - ROWS for i in range(ROWS) if r + i < ROWS]
+    lines.append(
+        [f"{row} to {row + ROWS - 1}", f"r = {r}, e = {e}", f"{stored[0]} to {stored[-1]}" if stored else "none"]
+    )
+Markdown(table(["rows of the subtile", "coordinates", "rows of C that are stored"], lines))
+
+# %% [markdown]
+# ## All work tiles of a warpgroup
+
+
+# %%
 @cute.jit
 def multiply(me: Consumer, k_tile, before, rC, config: cutlass.Constexpr):
     """The k-tiles of a work tile, from the pipeline's `k_tile` on, and the stores of the tile before."""
@@ -468,6 +617,9 @@ def compute(me: Consumer, scheduler: Scheduler, config: cutlass.Constexpr):
 
 # %% [markdown]
 # ## The kernel
+#
+# One warp produces, two warpgroups consume. All of them read `offs`, which the kernel before may have written. So each
+# waits for that kernel (PDL, `griddepcontrol.wait`) before its first search.
 
 
 # %%
@@ -562,6 +714,8 @@ def consume(pipe, smem, out: TmaTensor, scheduler, k_tiles, who, config: cutlass
 
 # %% [markdown]
 # ## The launch
+#
+# All that is known of groups here is how many there are.
 
 
 # %%
@@ -603,16 +757,6 @@ def gemm(
     launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
 
 
-@cute.jit
-def clipped(pC, shape_mn, ldc, config: cutlass.Constexpr):
-    """C as a tensor of three modes, (ROW, N, END): row r of a window that ends before row `end` of C."""
-    (m, n), rows = shape_mn, config.epi_tokens
-    before = pC - rows * ldc  # of the window that ends before row 0
-    if cutlass.const_expr(config.swap_ab):
-        return cute.make_tensor(before, cute.make_layout((n, rows, m + 1), stride=(1, ldc, ldc)))
-    return cute.make_tensor(before, cute.make_layout((rows, n, m + 1), stride=(ldc, 1, ldc)))
-
-
 def clusters(config: Config, sms: int) -> int:
     """How many clusters are launched: the host does not know how many tiles there are."""
     return sms // config.cluster
@@ -632,6 +776,9 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 # %% [markdown]
 # ## GPC-aware remapping
+#
+# As in [the tuned GEMM](tuned_gemm.ipynb#gpc-aware-remapping): clusters of one GPC begin at tiles of one band. The
+# table needs no sizes of groups.
 
 
 # %% tags=["folded"]
@@ -665,13 +812,16 @@ def remap_of(call: Call, config: Config, count: int) -> int:
 
 # %% [markdown]
 # ## `matmul`
+#
+# `GroupedGemm`, which comes with every recipe's host side, checks a call once for each kind and keeps a *plan*. It
+# checks what the host can see: types, shapes, strides and devices. It never reads `offs`.
 
 
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     (*strides, group_stride, groups), rows = call.strides, call.mnk[0]
-    config = VARIANTS[choose(rows / groups) if call.variant == DEFAULT else call.variant]
+    config = VARIANTS[variant_for(rows / groups) if call.variant == DEFAULT else call.variant]
     count = clusters(config, call.sms)
     remap = remap_of(call, config, count)
     sizes = Sizes(remap, call.mnk, tuple(strides), groups, group_stride, count)
@@ -689,5 +839,52 @@ def matmul(
     out: torch.Tensor | None = None,
     variant: str = DEFAULT,
 ) -> torch.Tensor:
-    """XXX"""
+    """The product of each group of rows of `a` with its own matrix of `b`, on the current stream of `a`'s device.
+
+    a: (M, K), float16 or bfloat16, K-major (stride 1 along K).
+    b: (GROUPS, K, N), the same dtype, K-major too: usually `weights.transpose(1, 2)` of contiguous (GROUPS, N, K).
+    offs: (GROUPS,), int32, on the same device: the row behind each group's last one. A group begins where the largest
+        end before it is; ends below 0 count as 0, ends above M as M.
+    out: (M, N), the same dtype, stride 1 along N, no memory of the others. Made if not given. Rows behind the last end
+        are not written.
+    variant: one of VARIANTS, or "auto": the one that `variant_for` names.
+
+    Arguments are those of `torch.nn.functional.grouped_mm`. Addresses, and strides other than 1, are multiples of 16
+    bytes (offs: 4), as TMA needs them, and N is a multiple of 8. Nothing waits for the GPU, and a CUDA graph may be
+    replayed with other ends. Needs compute capability 9.0. There is no backward.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
+    argument, what it got and what it needs, and nothing has been launched.
+    """
     return GEMM.matmul((a, b, offs), out, variant)
+
+
+# %% [markdown] tags=["lab"]
+# ## Check
+#
+# The checks give the kernel four groups of each problem's rows: one of them is empty, by an end out of order, and the
+# last rows are of no group. Edit a cell, run it, and check again.
+
+# %% tags=["lab"]
+lab.check_cells("hopper/grouped_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
+
+# %% [markdown] tags=["lab"]
+# ## Time
+#
+# First the `matmul` of the cells above, next to `torch._grouped_mm`: run and timed where there is a GPU for it, else as
+# recorded. Then all peers in one run: 8 groups, equal ones where 8 divides M, else skewed, each about 3/4 as large as
+# the one before. `torch.matmul` group by group must be told the sizes on the host.
+
+# %% tags=["lab", "open"]
+lab.compare("hopper/grouped_gemm", matmul, (16384, 4096, 4096))
+
+# %% tags=["lab"]
+Markdown(results_table("hopper/grouped_gemm"))
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# A grouped GEMM is a persistent GEMM with another tile scheduler. Sizes that only the GPU knows cost a search of a few
+# reads. Ends inside of a matrix cost a mode with a stride of its own, and no tensor map is ever edited.
+#
+# To use it: `cookbook copy hopper/grouped_gemm my_gemm.py`, then `from my_gemm import matmul`.
