@@ -475,9 +475,13 @@ ILLEGAL: dict[str, Callable[[Call], None]] = {
     "an out of another shape": _wide,
     "an out that overlaps b": _overlaps,
 }
+ODD = {"out": True, "out_gap": 4, "out_start": 0}
 # The same of a grouped GEMM.
 ILLEGAL_GROUPS: dict[str, Callable[[Call], None]] = {
     "offs of fewer groups": lambda call: setattr(call, "scales", (call.scales[0][1:],)),
+    "rows of out that are not 16 bytes apart": lambda call: setattr(
+        call, "out", _out(*call.mnk[:2], call.a.dtype, ODD)
+    ),
     "offs of 64 bits": lambda call: setattr(call, "scales", (call.scales[0].long(),)),
     "an out that overlaps offs": _over_offs,
     "one b for all groups": lambda call: setattr(call, "b", call.b[0]),

@@ -828,7 +828,7 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
     return (replace(config, gpc_aware=remap != 0),), (sizes,)
 
 
-GEMM = GroupedGemm(compile_for, prepare, gpus=((9, 0),), needs="wgmma", variants=(DEFAULT, *VARIANTS))
+GEMM = GroupedGemm(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), padded=True)
 
 
 def matmul(
