@@ -404,7 +404,7 @@ def _of_output(module: Any, call: Call, one: Launched, numbers: list[Number], ta
 def _refusals(seen: Watched, recipe: Recipe) -> list[Finding]:
     """Calls that no kernel here can serve: nothing may be launched."""
     found = []
-    for name, change in (ILLEGAL | (ILLEGAL_GROUPS if recipe.grouped else {})).items():
+    for name, change in illegal(recipe).items():
         call = _legal(recipe)
         seen.module.matmul(call.a, call.b, *call.scales)  # so that there is a plan for calls that look like it
         change(call)
@@ -416,6 +416,11 @@ def _refusals(seen: Watched, recipe: Recipe) -> list[Finding]:
             said = "a launch" if len(seen.launches) > before else ""
         found.append(Finding(name, not said, f"got {said or 'an error'}; needed a TypeError or ValueError"))
     return found
+
+
+def illegal(recipe: Recipe) -> dict[str, Callable[[Call], None]]:
+    """By name, what makes a legal call one that a recipe must refuse."""
+    return ILLEGAL | (ILLEGAL_GROUPS if recipe.grouped else {})
 
 
 def _legal(recipe: Recipe) -> Call:

@@ -87,6 +87,11 @@ class Recipe:
         """The SASS mnemonic prefixes that a cubin for `target` and operands of these majors must hold."""
         return tuple(name for key in ("all", target, majors) for name in self.instructions.get(key, ()))
 
+    @property
+    def of_two_matrices(self) -> bool:
+        """Whether it is a GEMM whose `matmul` takes a and b alone."""
+        return self.kind == "gemm" and not self.operands and not self.grouped
+
     def told_apart(self, majors: str) -> str | None:
         """`majors` if the recipe takes several: what a level or record must say to be told from the others."""
         return majors if len(self.majors) > 1 else None
@@ -460,7 +465,7 @@ def standalone_source(name: str, module: str | None = None, root: Path | None = 
 
 def _operator(recipe: Recipe, name: str) -> str:
     """The code that makes a recipe's `matmul` an operator."""
-    if recipe.kind != "gemm" or recipe.operands or recipe.grouped:
+    if not recipe.of_two_matrices:
         raise ValueError(f"torch_op: got {name}; needed none: {recipe.name} is no product of two matrices alone")
     if not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", name):
         raise ValueError(f"torch_op: got {name!r}; needed LIBRARY::OPERATOR, as mylib::matmul")

@@ -15,7 +15,7 @@ from cookbook.recipe import catalog
 RECIPES = catalog.recipes()
 NAMES = [recipe.name for recipe in RECIPES]
 GEMMS = [recipe.name for recipe in RECIPES if recipe.kind == "gemm"]
-HALVES = [recipe.name for recipe in RECIPES if recipe.kind == "gemm" and not recipe.operands]  # of 16 bits
+HALVES = [recipe.name for recipe in RECIPES if recipe.of_two_matrices]  # of 16 bits
 LONGEST_FUNCTION = 70  # lines
 MOST_PARAMETERS = 8
 LONGEST_FIRST, LONGEST = 500, 900  # lines of the first GEMM of a track, and of any, with its appendix
