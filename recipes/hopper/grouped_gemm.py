@@ -103,7 +103,7 @@ from cookbook.recipe.moved import SmemAllocator
 # |---|---|---|---|
 # | `128x256` | 128 | 256 | no |
 # | `64x128` | 64 | 128 | yes |
-# | `16x128` | 16 | 128 | yes |
+# | `32x128` | 32 | 128 | yes |
 #
 # With 8 rows in a group a tile of 128 rows would be mostly empty. `wgmma` has 64 rows at least, so the weights take
 # that place, and rows of the product have steps of 16: [swap A/B](swap_ab_gemm.ipynb). The host knows the number of
@@ -122,10 +122,8 @@ class Config:
     cluster_m: int = 1
     cluster_n: int = 2  # CTAs side by side: they share the tiles of A
     swap_ab: bool = False  # A is b, B is a, C lies by columns: `tile_m` are columns of the product, `tile_n` rows
-    swizzle_size: int = 8  # tiles of a group's tokens that share weights before the rasterization moves across
+    swizzle_size: int = 16  # tiles down a group that need the same weights, before the rasterization moves across
     gpc_aware: bool = True  # a cluster's first work tile goes by its GPC, not by its number
-    skip: bool = False  # of no use
-    serpentine: bool = True  # every other tile backwards along K
     epi_n: int = 64  # columns of an epilogue subtile, as the tensor cores see C; it has 64 rows
     epi_stages: int = 2  # buffers of a warpgroup: one is written while TMA reads the other
     producer_registers: int = 24  # a thread; with twice the consumers' that is three times the launch's 168: all
@@ -182,7 +180,7 @@ def few_rows(rows: int, stages: int) -> Config:
     return Config(tile_n=rows, stages=stages, cluster_n=1, swap_ab=True, gpc_aware=False, epi_n=rows, epi_stages=1)
 
 
-VARIANTS = {"128x256": Config(), "64x128": few_rows(64, 8), "16x128": few_rows(16, 11)}
+VARIANTS = {"128x256": Config(), "64x128": few_rows(64, 8), "32x128": few_rows(32, 10)}
 DEFAULT = "auto"  # the one that `variant_for` names
 CONFIG = VARIANTS["128x256"]
 
@@ -194,7 +192,7 @@ def config_for(arch: str, variant: str = "128x256") -> Config:
 
 def variant_for(rows: float) -> str:
     """The variant for groups of `rows` rows on average."""
-    return "128x256" if rows > 64 else "64x128" if rows > 16 else "16x128"
+    return "128x256" if rows > 64 else "64x128" if rows > 32 else "32x128"
 
 
 # %% [markdown]
@@ -349,7 +347,7 @@ def work_tile(place: Place, scheduler: Scheduler, config: cutlass.Constexpr):
     size = config.swizzle_size
     band, inside = number // (size * scheduler.across), number % (size * scheduler.across)
     high = (end - start + config.tokens - 1) // config.tokens  # tiles
-    height = cutlass.min(high - band * size, size)  # the last band may be lower
+    height = cutlass.max(1, cutlass.min(high - band * size, size))  # the last band may be lower; 1: behind all groups
     down, across = band * size + inside % height, inside // height
     return WorkTile(group, start + down * config.tokens, end, across * config.cluster + scheduler.rank)
 
@@ -391,9 +389,7 @@ def produce(pipe, tokens: Load, weights: Load, scheduler: Scheduler, k_tiles, co
     while place.group < cute.size(scheduler.offs):
         tile = work_tile(place, scheduler, config)
         state = load_tile(pipe, (tokens, weights), state, tile, (k_tiles, backwards), config)
-        place = search(place, scheduler.step, scheduler, config)
-        if cutlass.const_expr(config.serpentine):
-            backwards = 1 - backwards
+        place, backwards = search(place, scheduler.step, scheduler, config), 1 - backwards
     if cutlass.const_expr(not config.gpc_aware):
         cute.arch.griddepcontrol_launch_dependents()
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
@@ -424,9 +420,7 @@ def load_tile(pipe, loads, state, tile: WorkTile, k_order, config: cutlass.Const
 # ## The main loop
 #
 # As in [the overlapped epilogue](overlapped_epilogue_gemm.ipynb): one commit group of wgmmas for each k-tile, and all
-# subtiles of a tile are stored during the k-tiles of the next one. One thing is new. A warpgroup has 64 rows of a tile,
-# and in a group's last tile these may all lie behind the end. Then it only releases the stages. That takes no power,
-# and leaves the tensor cores to the other warpgroup.
+# subtiles of a tile are stored during the k-tiles of the next one.
 
 
 # %%
@@ -559,57 +553,31 @@ Markdown(table(["rows of the subtile", "coordinates", "rows of C that are stored
 
 # %%
 @cute.jit
-def multiply(me: Consumer, k_tile, before, rC, config: cutlass.Constexpr):
-    """The k-tiles of a work tile, from the pipeline's `k_tile` on, and the stores of the tile before."""
-    stage, phase = k_tile % config.stages, (k_tile // config.stages) & 1
-    read, release = (pipeline.PipelineState(config.stages, k_tile, stage, phase) for _ in range(2))
-    me.pipe.consumer_wait(read)
-    issue_wgmmas(me, read.index, True)
-    read.advance()
-    for j in cutlass.range_constexpr(config.subtiles):
-        if k_tile > 0:
-            store_subtile(me, j, subtile_of(rC, j, config), before, config)
-        if cutlass.const_expr(j + 1 < config.subtiles):
-            read, release = next_k_tile(me, read, release)
-    for _ in cutlass.range(config.min_k_tiles, me.k_tiles, unroll=1):
-        read, release = next_k_tile(me, read, release)
-    warpgroup.wait_group(0)
-    me.pipe.consumer_release(release)
-    for j in cutlass.range_constexpr(config.subtiles):
-        subtile_of(rC, j, config).store(subtile_of(me.acc, j, config).load().to(rC.element_type))
-
-
-@cute.jit
-def skip(me: Consumer, k_tile, before, rC, config: cutlass.Constexpr):
-    """As `multiply` where this warpgroup's rows of the tile are behind the group's end: nothing is multiplied."""
-    stage, phase = k_tile % config.stages, (k_tile // config.stages) & 1
-    read = pipeline.PipelineState(config.stages, k_tile, stage, phase)
-    for j in cutlass.range_constexpr(config.subtiles):
-        if k_tile > 0:
-            store_subtile(me, j, subtile_of(rC, j, config), before, config)
-    for _ in cutlass.range(me.k_tiles, unroll=1):
-        me.pipe.consumer_wait(read)
-        me.pipe.consumer_release(read)
-        read.advance()
-
-
-@cute.jit
 def compute(me: Consumer, scheduler: Scheduler, config: cutlass.Constexpr):
     """This warpgroup's half of all work tiles."""
     rC = cute.make_rmem_tensor(config.subtiles * config.epi_n // 2, me.sC.element_type)  # rounded
     place, zero = first_place(scheduler, config), cutlass.Int32(0)
-    before, k_tile = WorkTile(zero, zero, zero, zero), cutlass.Int32(0)
+    tile, before, k_tile = work_tile(place, scheduler, config), WorkTile(zero, zero, zero, zero), zero
     while place.group < cute.size(scheduler.offs):
-        tile = work_tile(place, scheduler, config)
-        if cutlass.const_expr(config.skip):
-            if tile.row + 64 * me.warpgroup < tile.end:
-                multiply(me, k_tile, before, rC, config)
-            else:
-                skip(me, k_tile, before, rC, config)
-        else:
-            multiply(me, k_tile, before, rC, config)
-        place = search(place, scheduler.step, scheduler, config)
-        before, k_tile = tile, k_tile + me.k_tiles
+        stage, phase = k_tile % config.stages, (k_tile // config.stages) & 1
+        read, release = (pipeline.PipelineState(config.stages, k_tile, stage, phase) for _ in range(2))
+        me.pipe.consumer_wait(read)
+        issue_wgmmas(me, read.index, True)
+        read.advance()
+        place = search(place, scheduler.step, scheduler, config)  # the next tile, while the first commit group runs
+        following = work_tile(place, scheduler, config)
+        for j in cutlass.range_constexpr(config.subtiles):
+            if k_tile > 0:
+                store_subtile(me, j, subtile_of(rC, j, config), before, config)
+            if cutlass.const_expr(j + 1 < config.subtiles):
+                read, release = next_k_tile(me, read, release)
+        for _ in cutlass.range(config.min_k_tiles, me.k_tiles, unroll=1):
+            read, release = next_k_tile(me, read, release)
+        warpgroup.wait_group(0)
+        me.pipe.consumer_release(release)
+        for j in cutlass.range_constexpr(config.subtiles):
+            subtile_of(rC, j, config).store(subtile_of(me.acc, j, config).load().to(rC.element_type))
+        before, tile, k_tile = tile, following, k_tile + me.k_tiles
     if k_tile > 0:
         for j in cutlass.range_constexpr(config.subtiles):
             store_subtile(me, j, subtile_of(rC, j, config), before, config)
@@ -777,8 +745,8 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # %% [markdown]
 # ## GPC-aware remapping
 #
-# As in [the tuned GEMM](tuned_gemm.ipynb#gpc-aware-remapping): clusters of one GPC begin at tiles of one band. The
-# table needs no sizes of groups.
+# As in [the tuned GEMM](tuned_gemm.ipynb#gpc-aware-remapping): clusters of one GPC begin at tiles that need the same
+# weights. The table needs no sizes of groups.
 
 
 # %% tags=["folded"]
@@ -791,6 +759,7 @@ class Calibration:
 
 
 CALIBRATION = Calibration()
+TOGETHER = 8  # consecutive cluster tiles for one GPC, which has 8 or 9 clusters
 LONG = 15_000  # clocks of multiplying: a product of fewer gains more by an early start than by a table
 
 
@@ -807,7 +776,7 @@ def remap_of(call: Call, config: Config, count: int) -> int:
     (m, n, k), known = call.mnk, tuple(CALIBRATION.gpcs)
     if not config.gpc_aware or m * n * k / 2048 / call.sms < LONG or len(known) != count:
         return 0
-    return remap_table(call.device, known, config.swizzle_size)
+    return remap_table(call.device, known, TOGETHER)
 
 
 # %% [markdown]

@@ -17,7 +17,7 @@ from cookbook.recipe import catalog, entry
 
 pytestmark = ON_HOPPER
 
-NAME, VARIANTS = "hopper/grouped_gemm", ("128x256", "64x128", "16x128")
+NAME, VARIANTS = "hopper/grouped_gemm", ("128x256", "64x128", "32x128")
 HOSTILE = ([20, 10, 50, 40, 60, 1000, 72, -5], [-1, -100, 0, -2, 0, 0, 0, 0], [72] * 8, [2**31 - 1, -(2**31)] * 4)
 
 

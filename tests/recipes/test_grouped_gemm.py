@@ -76,9 +76,9 @@ def test_as_a_product_it_shows_that_a_group_met_anothers_weights():
 END = "end = cutlass.max(start, cutlass.min(scheduler.offs[group], scheduler.tokens))"
 WAIT = "cute.arch.griddepcontrol_wait()  # PDL: the previous kernel "
 FAULTS = [
-    ("product", "an end out of order begins a group again", END, END.replace("max(start, ", "max(0, "), "16x128"),
-    ("product", "all groups have the first one's weights", "None, tile.group)", "None, 0)", "16x128"),
-    ("product", "rows of A are counted from the first group's", "(tile.row, 0), tokens", "(0, 0), tokens", "16x128"),
+    ("product", "an end out of order begins a group again", END, END.replace("max(start, ", "max(0, "), "32x128"),
+    ("product", "all groups have the first one's weights", "None, tile.group)", "None, 0)", "32x128"),
+    ("product", "rows of A are counted from the first group's", "(tile.row, 0), tokens", "(0, 0), tokens", "32x128"),
     ("product", "rows behind a group's end are stored", "min(tile.end - row, ", "min(1 << 20, ", "128x256"),
     ("product", "a window ends a row late", "column, row + rows)", "column, row + rows + 1)", "128x256"),
     ("product", "the window's rows are those from its end", "config.epi_tokens - rows, column", "0, column", "128x256"),
@@ -87,9 +87,9 @@ FAULTS = [
         "a group's last tile is left out",
         "config.tokens - 1) // config.tokens * s",
         "0) // config.tokens * s",
-        "16x128",
+        "32x128",
     ),
-    ("pipeline", "offs are read before the kernel before ended", WAIT + "may", "pass  # may", "16x128"),
+    ("pipeline", "offs are read before the kernel before ended", WAIT + "may", "pass  # may", "32x128"),
 ]
 
 
@@ -121,7 +121,7 @@ def test_what_is_launched(ours):
     assert arguments == (*addresses, (0, (64, 48, 72), (72, 72, 56), 3, 48 * 72, 132), 7)
 
 
-@pytest.mark.parametrize(("rows", "tokens"), [(8, 16), (128, 16), (136, 64), (512, 64), (520, 128)])
+@pytest.mark.parametrize(("rows", "tokens"), [(8, 32), (256, 32), (264, 64), (512, 64), (520, 128)])
 def test_the_variant_goes_by_the_mean_of_the_groups(ours, rows, tokens):
     ours.matmul(torch.zeros(rows, 8).bfloat16(), torch.zeros(8, 8, 8).bfloat16().mT, torch.zeros(8, dtype=torch.int32))
     assert ours.launched[0][0][2].tokens == tokens
