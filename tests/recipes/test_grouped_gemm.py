@@ -116,7 +116,7 @@ def test_what_is_launched(ours):
     given, out = operands(), torch.zeros(64, 56).bfloat16()[:, :48]
     assert ours.matmul(**given, out=out) is out
     (((arch, _, config), arguments),) = ours.launched
-    assert (arch, config.tokens, config.gpc_aware) == ("", 64, False)
+    assert (arch, config.tokens, config.gpc_aware) == ("", 32, False)
     addresses = tuple(x.data_ptr() for x in (given["a"], given["b"], out, given["offs"]))
     assert arguments == (*addresses, (0, (64, 48, 72), (72, 72, 56), 3, 48 * 72, 132), 7)
 
