@@ -106,8 +106,9 @@ from cookbook.recipe.moved import SmemAllocator
 # | `32x128` | 32 | 128 | yes |
 #
 # With 8 rows in a group a tile of 128 rows would be mostly empty. `wgmma` has 64 rows at least, so the weights take
-# that place, and rows of the product have steps of 16: [swap A/B](swap_ab_gemm.ipynb). The host knows the number of
-# rows and of groups, so their mean; `variant_for` decides by that.
+# their place, and rows of the product have steps of 16: [swap A/B](swap_ab_gemm.ipynb). The host knows how many rows
+# and groups there are, so their mean; `variant_for` decides by that. Groups differ in size, so a tile has room for more
+# rows than the mean: a second tile of a group loads its weights into an SM once more.
 
 
 # %%
@@ -198,7 +199,7 @@ def variant_for(rows: float) -> str:
 # %% [markdown]
 # ## The layouts and the MMA
 #
-# K-major tiles in 128-byte rows, and epilogue subtiles of C: 64 x 64, or with A and B swapped 64 x 16 or 64 x 64 by
+# K-major tiles in 128-byte rows, and epilogue subtiles of C: 64 x 64, or with A and B swapped 64 x 32 or 64 x 64 by
 # columns. Nothing here knows of groups.
 
 
@@ -268,7 +269,8 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # read waits for L2, the next 31 do not.
 #
 # **Inside of a group**, numbers go down a band of `swizzle_size` tiles, and then to the right, as the picture above
-# shows. The weights of a group are read from memory once, for the CTAs that run together need the same ones.
+# shows. With bands of 16 tiles, the CTAs that run together need about as many rows of A as of the weights, and all of a
+# group's weights are read before the next band begins.
 #
 # **Bad ends do no harm.** A group begins at the largest end before it, and no end counts for more than the rows of A.
 # So every row has at most one owner, whatever `offs` holds. Rows behind the last end have none, and are not written.
