@@ -815,7 +815,8 @@ def matmul(
     a: (M, K), float16 or bfloat16, K-major (stride 1 along K).
     b: (GROUPS, K, N), the same dtype, K-major too: usually `weights.transpose(1, 2)` of contiguous (GROUPS, N, K).
     offs: (GROUPS,), int32, on the same device: the row behind each group's last one. A group begins where the largest
-        end before it is; ends below 0 count as 0, ends above M as M.
+        end before it is; ends below 0 count as 0, ends above M as M. Warps read them while the kernel runs, so
+        nothing may write them before it has ended.
     out: (M, N), the same dtype, stride 1 along N, no memory of the others. Made if not given. Rows behind the last end
         are not written.
     variant: one of VARIANTS, or "auto": the one that `variant_for` names.
