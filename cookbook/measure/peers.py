@@ -241,7 +241,8 @@ def grouped_contest(module: Any, shape: Shape, dtype: str, quack: bool = True, o
         except Exception:
             if name == OURS or name in module.VARIANTS:
                 raise
-    return Contest(usable, sets, GROUPED, 2.0 * shape[0] * shape[1] * shape[2], config=module.CONFIG)
+    standard = GROUPED if GROUPED in usable else LOOP  # torch's own may not take every dtype
+    return Contest(usable, sets, standard, 2.0 * shape[0] * shape[1] * shape[2], config=module.CONFIG)
 
 
 def grouped_sets(shape: Shape, dtype: str) -> list[tuple[Any, ...]]:
