@@ -64,6 +64,7 @@ class Recipe:
     builds_on: str | None = None  # the name of another recipe
     operands: str = ""  # what A and B are made of where that is not one of `dtypes`: see cookbook/recipe/formats.py
     grouped: bool = False  # of a GEMM whose rows are of groups with a B each: see cookbook/recipe/grouped.py
+    tensor_cores: bool = True  # whether a GEMM multiplies on them, out of tiles in shared or tensor memory
     majors: tuple[str, ...] = (
         operand_majors.DEFAULT,
     )  # of the operands that a GEMM takes: see cookbook/recipe/majors.py
@@ -232,6 +233,8 @@ def _described(name: str, file: Path, described: dict[str, Any]) -> Recipe:
     if described.get("operands", "") not in (("", *formats.FORMATS) if kind == "gemm" else ("",)):
         known_formats = ", ".join(formats.FORMATS)
         raise CatalogError(f"{file}: operands: got {described['operands']!r}; needed one of {known_formats}, of a gemm")
+    if type(described.get("tensor_cores", True)) is not bool or (kind != "gemm" and "tensor_cores" in described):
+        raise CatalogError(f"{file}: tensor_cores: got {described['tensor_cores']!r}; needed true or false, of a gemm")
     described["fitted"] = tuple(described.get("fitted") or ())
     described["sources"] = _sources(file, described.get("sources", []))
     described["majors"] = _majors(file, kind, described)

@@ -44,6 +44,7 @@ def cases(module: Any, config: Any) -> tuple[Case, ...]:
     stages = getattr(config, "stages", 2)
     vectors = "vec" in inspect.signature(module.compile_for).parameters
     odd = 0 if vectors else 1  # a kernel that is told how wide it may store is told of an even N here
+    more, fewer = min(RAGGED, 3 * config.tile_m), min(13, 2 * config.tile_m - 1)  # rows; of low tiles not many more
 
     def case(shape: tuple[int, int, int], sms: int, other: Any = config, *options: tuple[str, Any]) -> Case:
         form = formats.of_module(module)
@@ -52,8 +53,8 @@ def cases(module: Any, config: Any) -> tuple[Case, ...]:
 
     single = (("vec", 1),) if vectors else ()
     found = [
-        case((m + config.tile_m // 2 + RAGGED, 2 * n + RAGGED + odd, (stages + 1) * k + RAGGED), 5 * ctas),
-        case((RAGGED + 13, RAGGED + 5, RAGGED), 4 * ctas, config, *single),
+        case((m + config.tile_m // 2 + more, 2 * n + RAGGED + odd, (stages + 1) * k + RAGGED), 5 * ctas),
+        case((more + fewer, RAGGED + 5, RAGGED), 4 * ctas, config, *single),
         case((2 * m, n, stages * k), ctas),
     ]
     found[2] = replace(found[2], one_scale=True)

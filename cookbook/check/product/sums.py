@@ -15,6 +15,7 @@ import numpy as np
 from cookbook.check.pipeline.shapes import CannotFollow
 from cookbook.check.product import origins
 from cookbook.check.product.memory import Operand, Stored
+from cookbook.check.product.products import PRODUCT, Products, of_counts, products
 
 NO_ROW, BAD = -1, -2
 
@@ -34,8 +35,8 @@ class Tile:
 class Node:
     """Elements that were added or multiplied one by one."""
 
-    what: str  # add, mul
-    a: np.ndarray  # flat: origins
+    what: str  # add; mul: a sum by a scale factor; product: an element of A by one of B
+    a: np.ndarray  # flat: origins; of an addition, as many for each of b as are added to it
     b: np.ndarray
     line: int
 
@@ -67,10 +68,14 @@ class Sums:
         return len(self.tiles) - 1
 
     def node(self, what: str, a: np.ndarray, b: np.ndarray, line: int) -> np.ndarray:
-        """The origins of sums or products of elements, one by one; the shape is that of `a` and `b`."""
+        """The origins of sums or products of elements, one by one; the shape is that of `b`.
+
+        `a` has that shape, too, or of an addition a multiple of its columns: so many are added to each of `b`.
+        """
         self.nodes.append(Node(what, np.ascontiguousarray(a).ravel(), np.ascontiguousarray(b).ravel(), line))
-        places = np.arange(a.size, dtype=np.int64).reshape(a.shape)
-        return origins.numbered(origins.NODE, len(self.nodes) - 1, places)
+        places = np.arange(b.size, dtype=np.int64).reshape(b.shape)
+        found = origins.numbered(origins.NODE, len(self.nodes) - 1, places)
+        return products(a, b, found) if what == PRODUCT else found
 
     # --- what a tile holds -------------------------------------------------------------------------------------------
 
@@ -201,8 +206,16 @@ class Checked:
         if len(wrong):
             name = {v: k for k, v in origins.ROUNDINGS.items()}[int(rounding[wrong[0]])]
             found.append(self._said(at[wrong[0]], f"a sum rounded to {name}", f"one of {self.stored.operand.dtype}"))
+        if any(node.what == PRODUCT for node in self.sums.nodes):
+            return (found + self._of_products(at, ids))[:most]
         terms, factors = self._terms(ids)
         return (found + self._of_terms(at, terms, most) + self._of_factors(at, factors))[:most]
+
+    def _of_products(self, at: np.ndarray, ids: np.ndarray) -> list[str]:
+        """Each element's products, where threads multiply by themselves."""
+        columns = self.stored.operand.shape[1]
+        wrong = Products(self.sums.nodes, self.sums.k).wrong(ids, at // columns, at % columns)
+        return [self._said(at[wrong[0]], *wrong[1:])] if wrong else []
 
     def _no_sum(self, one: int) -> str:
         return origins.describe(one)
@@ -225,6 +238,8 @@ class Checked:
             numbers = origins.number_of(column)
             for number in np.unique(numbers[nodes]):
                 node = self.sums.nodes[int(number)]
+                if len(node.a) != len(node.b):
+                    raise CannotFollow("a sum over a vector of accumulators")
                 mine = nodes & (numbers == number)
                 places = origins.place_of(column[mine])
                 a[mine], b[mine] = node.a[places], node.b[places]
@@ -311,7 +326,7 @@ class Checked:
                 one, other = (origins.describe(int(x[apart[0]])) for x in (a, b))
                 return f"a sum with {one} times {other} in it", "products of equal k"
             counts += np.bincount(origins.column_of(a), minlength=self.sums.k)[: self.sums.k]
-        return None if (counts == 1).all() else _of_counts(counts, m, n)
+        return None if (counts == 1).all() else of_counts(counts, m, n)
 
     def _of_factors(self, at: np.ndarray, factors: np.ndarray) -> list[str]:
         """Each of the scale factors once: those of A by the row of C, those of B by its column."""
@@ -331,16 +346,6 @@ class Checked:
             p, q = (int(x[0]) for x in np.nonzero(other))
             return [self._said(at[p], f"a sum times {origins.describe(int(factors[p, q]))}", "a sum")]
         return []
-
-
-def _of_counts(counts: np.ndarray, m: int, n: int) -> tuple[str, str]:
-    """(got, needed) of a sum in which not each k is once."""
-    k = int(np.flatnonzero(counts != 1)[0])
-    times = int(counts[k])
-    one = f"A[{m}, {k}] B[{n}, {k}]"
-    others = int((counts != 1).sum())
-    how = f"{one} not at all" if times == 0 else f"{one} {times} times"
-    return f"a sum with {how} ({others} of {len(counts)} k are not there once)", "each k once"
 
 
 __all__: list[Any] = ["Sums", "verify"]
