@@ -126,6 +126,10 @@ class Fused(Protocol):
         """The Config of one kernel that has an epilogue."""
         ...
 
+    def host_side(self, epilogue: str) -> Any:
+        """The `entry.FusedGemm` of the kernels that have an epilogue: the same one at each call."""
+        ...
+
 
 @runtime_checkable
 class RowScaled(Protocol):
