@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import pytest
 import torch
 from mutations import Mutation
@@ -12,7 +15,7 @@ from cookbook.check import compiled, fused, product
 from cookbook.recipe import catalog, entry
 
 NAME = "hopper/fused_epilogue_gemm"
-VECTORS, RESIDUAL = fused.PROBES  # which operand a planted fault is looked for with
+BIAS, BOTH = fused.PROBES  # with which a planted fault is looked for
 
 
 @pytest.fixture(scope="module")
@@ -32,59 +35,53 @@ def test_every_function_is_what_its_reference_says(module):
 @pytest.mark.parametrize(
     ("function", "says"),
     [
-        (lambda x, column: x - column, "relative error"),
-        (lambda x, columns: x + columns, "operands: got columns; needed some of row, column, residual, alpha, beta"),
+        (lambda x, bias: x - bias, "relative error"),
+        (lambda x, column: x + column, "operands: got column; needed some of bias, residual"),
     ],
     ids=("another function", "an operand that there is not"),
 )
 def test_a_function_that_is_another_is_found(module, monkeypatch, function, says):
-    monkeypatch.setitem(module.EPILOGUES, "bias", function)
+    monkeypatch.setitem(module.EPILOGUES, "add_bias", function)
     (bad,) = (finding for finding in fused.function_findings(module) if not finding.ok)
-    assert bad.name == "bias" and bad.detail.startswith(says)
+    assert bad.name == "add_bias" and bad.detail.startswith(says)
 
 
 def test_a_function_of_a_readers_own_is_compiled_without_a_change_elsewhere(module, monkeypatch):
-    """All five operands at once: more than any function of the page has."""
-    monkeypatch.setitem(
-        module.EPILOGUES,
-        "mine",
-        lambda x, row, column, residual, alpha, beta: alpha * module.gelu(x * row + column) + beta * residual,
-    )
-    monkeypatch.setitem(module.REFERENCES, "mine", lambda x, row, column, residual, alpha, beta: (
-        alpha * torch.nn.functional.gelu(x * row + column, approximate="tanh") + beta * residual
-    ))  # fmt: skip
+    monkeypatch.setitem(module.EPILOGUES, "mine", lambda x, bias, residual: module.gelu(x + bias) + residual)
+    gelu = partial(torch.nn.functional.gelu, approximate="tanh")
+    monkeypatch.setitem(module.REFERENCES, "mine", lambda x, bias, residual: gelu(x + bias) + residual)
     assert fused.function_findings(module)[-1].ok
     built = compiled.compile_module(module, NAME, "sm_90a", "bfloat16", module.fused("mine"))
     assert built.spills == 0 and "tanh.approx.f32" in built.ptx
 
 
-def test_a_residual_needs_buffers_for_a_band(module):
-    with pytest.raises(ValueError, match=r"epi_stages: got 2; needed a buffer for each of the 5 subtiles of a band"):
-        module.Config(tile_n=160, epi_n=32, epilogue="add")
+def test_a_residual_needs_pingpong_and_buffers_for_half_of_a_tile(module):
+    needed = "no residual, or ping-pong with buffers for half of a tile"
+    for name, change in (("128x256", {}), ("128x192 pingpong", {"epi_stages": 2})):
+        with pytest.raises(ValueError, match=f"epilogue: got 'add_residual'; needed {needed}"):
+            replace(module.VARIANTS[name], epilogue="add_residual", **change)
+    assert set(module.variants_of("add_both")) == {name for name in module.VARIANTS if "pingpong" in name}
 
 
 # --- planted faults ------------------------------------------------------------------------------------------
 
-SWIZZLE, ARRIVED = "cute.make_swizzle(bits, 4, 3)", "cute.arch.mbarrier_wait(me.arrived, band)"
-THERE = "me.barrier.arrive_and_wait()  # TMA has read what was in this buffer"
-READ = "cp_async_bulk_wait_group(0, read=True)  # TMA has read all"
-OF_BAND, BEFORE = "where = subtile_at(me, band * config.across + j, config)", "wait_group({})  # the groups before"
-FENCE = 'cute.arch.fence_proxy("async.shared", space="cta")'
+SWIZZLE, FENCE = "cute.make_swizzle(bits, 4, 3)", 'cute.arch.fence_proxy("async.shared", space="cta")'
+THERE = "pipeline.NamedBarrier(barrier_id=1 + me.warpgroup, num_threads=128).arrive_and_wait()"
+ARRIVED = "cute.arch.mbarrier_wait(me.arrived + buffer, i // config.epi_stages)"
+READ = "cp_async_bulk_wait_group(0 if i < config.epi_stages else 1, read=True)"
 FAULTS = [
     ("layout", "the swizzle is dropped", SWIZZLE, "cute.make_swizzle(0, 4, 3)", "256x160"),
-    ("product", "the bands change places in C", "i // across * 2 + me", "(1 - i // across) * 2 + me", "256x128"),
-    ("product", "rows of the other warpgroup", "+ group * 64 + own", "+ (1 - group) * 64 + own", VECTORS),
-    ("product", "columns of another lane", "me.thread % 4 * 2", "me.thread % 2 * 2", VECTORS),
-    ("product", "the last column has its neighbour's", "cute.size(me.op.column) - 1", "cute.size(me.op.column) - 2",
-     VECTORS),
-    ("product", "the first band's residual for both", OF_BAND, "where = subtile_at(me, j, config)", RESIDUAL),
-    ("pipeline", "a band is finished while it is multiplied", "wait_group(1)  # the first band",
-     "wait_group(2)  # the first band", "256x160"),
-    ("pipeline", "a stage is given back early", BEFORE.format(1), BEFORE.format(2), "256x160"),
-    ("pipeline", "no fence between stmatrix and TMA", FENCE, "pass", "256x160"),
-    ("pipeline", "vectors are read before all are there", THERE, "pass  #", VECTORS),
-    ("pipeline", "a residual is read before it has come", ARRIVED, "pass", RESIDUAL),
-    ("pipeline", "a residual comes while C leaves", READ, READ.replace("(0", "(1"), RESIDUAL),
+    ("product", "the halves change places in C", "else me.warpgroup)", "else 1 - me.warpgroup)", "128x256"),
+    ("product", "the bias of another lane", "me.thread % 4 * 2", "me.thread % 2 * 2", BIAS),
+    ("product", "the last column has its neighbour's bias", "cute.size(me.bias) - 1", "cute.size(me.bias) - 2", BIAS),
+    ("product", "the bias of the columns before", "i % config.across * config.epi_n", "0 * config.epi_n", BIAS),
+    ("product", "the residual of another subtile", "where = subtile_at(me, i, config)",
+     "where = subtile_at(me, buffer, config)", BOTH),
+    ("pipeline", "the bias is read before all of it is there", THERE, "pass", BIAS),
+    ("pipeline", "a stage is released early", "wait_group(1)  # the group", "wait_group(2)  # the group", "256x160"),
+    ("pipeline", "no fence between stmatrix and TMA", FENCE, "pass", "128x192 pingpong"),
+    ("pipeline", "a residual is read before it has come", ARRIVED, "pass", BOTH),
+    ("pipeline", "a residual comes while C leaves", READ, READ.replace("else 1", "else 2"), BOTH),
 ]  # fmt: skip
 
 
@@ -110,10 +107,7 @@ def operands(m=32, n=48, k=64):
 
 def further(m=32, n=48):
     residual = torch.zeros(m, n + 8, dtype=torch.bfloat16)[:, :n]
-    return {"row": torch.zeros(m), "column": torch.zeros(n, dtype=torch.bfloat16), "residual": residual} | {
-        "alpha": 2,
-        "beta": 0.5,
-    }
+    return {"bias": torch.zeros(n, dtype=torch.bfloat16), "residual": residual}
 
 
 @pytest.fixture
@@ -129,56 +123,45 @@ def test_a_function_gets_its_operands_and_no_others(ours):
     given, more = operands(), further()
     for name in ours.EPILOGUES:
         names = fused.operands_of(ours, name)
-        ours.matmul(**given, epilogue=name, **{key: more[key] for key in names})
-        ((_, _, config, row, column), arguments) = ours.launched[-1]
-        assert config.epilogue == name
-        assert (row.__name__, column.__name__) == ("Float32" if "row" in names else "BFloat16", "BFloat16")
-        wanted = [more[key].data_ptr() if key in names else 0 for key in ("row", "column", "residual")]
-        wanted += [float(more[key]) if key in names else 0.0 for key in ("alpha", "beta")]
-        assert list(arguments[3]) == wanted
-        assert arguments[4].stride_residual == (56 if "residual" in names else 0)
-
-
-def test_numbers_are_of_the_call_and_not_of_its_plan(ours):
-    given, more = operands(), further()
-    del more["row"], more["column"]
-    out = torch.empty(32, 48, dtype=torch.bfloat16)
-    for beta in (0.5, -3.0):
-        assert ours.matmul(**given, epilogue="addmm", **more | {"beta": beta}, out=out) is out
-    assert [arguments[3][4] for _, arguments in ours.launched] == [0.5, -3.0]
-    assert len(ours.GEMMS["addmm"].plans) == 1
+        for _ in range(2):  # the second call finds a plan
+            ours.matmul(**given, epilogue=name, **{key: more[key] for key in names})
+        ((_, _, config), arguments) = ours.launched[-1]
+        assert config.epilogue == name and len(ours.GEMMS[name].plans) == 1
+        assert list(arguments[3]) == [more[key].data_ptr() if key in names else 0 for key in ("bias", "residual")]
+        assert arguments[5].stride_residual == (56 if "residual" in names else 0)
 
 
 def test_out_must_not_overlap_what_is_read(ours):
     memory = torch.zeros(4096, dtype=torch.bfloat16)
     out = memory[: 32 * 48].view(32, 48)
-    with pytest.raises(ValueError, match="out: got memory that overlaps column; needed memory of its own"):
-        ours.matmul(**operands(), epilogue="bias", column=memory[1500:1548], out=out)
+    with pytest.raises(ValueError, match="out: got memory that overlaps bias; needed memory of its own"):
+        ours.matmul(**operands(), epilogue="add_bias", bias=memory[1500:1548], out=out)
     with pytest.raises(ValueError, match="out: got memory that overlaps residual"):
-        ours.matmul(**operands(), epilogue="add", residual=out, out=out)
+        ours.matmul(**operands(), epilogue="add_residual", residual=out, out=out)
     assert not ours.launched
-    ours.matmul(**operands(), epilogue="bias", column=memory[1536:1584], out=out)
+    ours.matmul(**operands(), epilogue="add_bias", bias=memory[1536:1584], out=out)
 
 
-COLUMN = torch.zeros(48, dtype=torch.bfloat16)
+BIAS_OF_48, HALF = torch.zeros(48, dtype=torch.bfloat16), {"dtype": torch.bfloat16}
 WRONG = [
-    ({"epilogue": "relu"}, ValueError, "epilogue: got 'relu'; needed one of product, bias,"),
-    ({"epilogue": ["bias"]}, ValueError, r"epilogue: got \['bias'\]; needed one of"),
-    ({"column": COLUMN}, ValueError, "column: got Tensor; needed None: the epilogue takes no operand"),
-    ({"epilogue": "bias"}, TypeError, "column: got NoneType; needed a torch.Tensor"),
-    ({"epilogue": "bias", "column": 1.0}, TypeError, "column: got float; needed a torch.Tensor"),
-    ({"epilogue": "bias", "column": COLUMN[:40]}, ValueError, r"column: got shape \(40,\); needed \(48,\)"),
-    ({"epilogue": "bias", "column": COLUMN[None]}, ValueError, r"column: got 2 dimension\(s\); needed 1"),
-    ({"epilogue": "bias", "column": torch.zeros(96)[::2]}, ValueError, "column: got stride 2; needed 1: adjacent"),
-    ({"epilogue": "bias", "column": COLUMN.double()}, TypeError, "column: got torch.float64; needed torch.bfloat16 or"),
-    ({"epilogue": "bias", "column": COLUMN, "row": COLUMN}, ValueError, "row: got Tensor; needed None: the .* column"),
-    ({"epilogue": "add"}, TypeError, "residual: got NoneType; needed a torch.Tensor"),
-    ({"epilogue": "add", "residual": torch.zeros(32, 48)}, TypeError, "residual: got torch.float32; needed"),
-    ({"epilogue": "add", "residual": torch.zeros(32, 52, dtype=torch.bfloat16)[:, :48]}, ValueError,
+    ({"epilogue": "relu"}, ValueError, "epilogue: got 'relu'; needed one of product, add_bias,"),
+    ({"epilogue": ["add_bias"]}, ValueError, r"epilogue: got \['add_bias'\]; needed one of"),
+    ({"bias": BIAS_OF_48}, ValueError, "bias: got Tensor; needed None: the epilogue takes none"),
+    ({"epilogue": "add_bias"}, TypeError, "bias: got NoneType; needed a torch.Tensor"),
+    ({"epilogue": "add_bias", "bias": 1.0}, TypeError, "bias: got float; needed a torch.Tensor"),
+    ({"epilogue": "add_bias", "bias": BIAS_OF_48[:40]}, ValueError, r"bias: got shape \(40,\); needed \(48,\)"),
+    ({"epilogue": "add_bias", "bias": BIAS_OF_48[None]}, ValueError, r"bias: got 2 dimension\(s\); needed 1"),
+    ({"epilogue": "add_bias", "bias": torch.zeros(96, **HALF)[::2]}, ValueError, "bias: got stride 2; needed 1: adj"),
+    ({"epilogue": "add_bias", "bias": BIAS_OF_48.float()}, TypeError, "bias: got torch.float32; needed torch.bfloat16"),
+    ({"epilogue": "add_bias", "bias": BIAS_OF_48, "residual": BIAS_OF_48}, ValueError,
+     "residual: got Tensor; needed None: the epilogue takes bias"),
+    ({"epilogue": "add_residual"}, TypeError, "residual: got NoneType; needed a torch.Tensor"),
+    ({"epilogue": "add_residual", "residual": torch.zeros(32, 48)}, TypeError, "residual: got torch.float32; needed"),
+    ({"epilogue": "add_residual", "residual": torch.zeros(32, 52, **HALF)[:, :48]}, ValueError,
      "residual: got N = 48, rows 104 bytes apart; needed rows a multiple of 16 bytes apart"),
-    ({"epilogue": "addmm", "residual": torch.zeros(32, 48, dtype=torch.bfloat16), "alpha": 1.0}, TypeError,
-     "beta: got NoneType; needed a number"),
-    ({"variant": "128x256"}, ValueError, "variant: got '128x256'; needed one of auto, 256x160, 256x128"),
+    ({"epilogue": "add_residual", "residual": torch.zeros(32, 48, **HALF), "variant": "128x256"}, ValueError,
+     "epilogue: got 'add_residual'; needed no residual, or ping-pong"),
+    ({"variant": "64x64"}, ValueError, "variant: got '64x64'; needed one of auto, 128x256, 256x160"),
 ]  # fmt: skip
 
 
