@@ -541,10 +541,10 @@ def compiled_levels(recipe: Recipe, target: str, dtype: str | None, majors: str 
 
 
 def _with_epilogues(recipe: Recipe) -> dict[Any, dict[str, Any]]:
-    """The configurations of the kernels that have an epilogue, where a recipe has such."""
+    """The configurations of the kernels that have an epilogue, where a recipe has such: those that are timed too."""
     module = module_of(recipe)
-    named = module.EPILOGUES if isinstance(module, Fused) else ()
-    return {module.fused(name): {"variant": name} for name in named if fused.operands_of(module, name)}
+    named = module.PEERS if isinstance(module, Fused) else ()
+    return {module.fused(name): {"variant": name} for name in named}
 
 
 def compiled_level(recipe: Recipe, compiled: compiling.Compiled, config: Any = None, majors: str = DEFAULT) -> Level:

@@ -35,35 +35,26 @@
 # where the kernel rounds accumulators to the dtype of C.
 
 # %% tags=["lab"]
-from IPython.display import Markdown
-
 from cookbook import draw, lab
-from cookbook.publish.pages import table
+
+K = 1024
+WHOLE, TANH = 256 * 160 * K // 2048, 256 * 160 // 16  # clocks of an SM for a work tile: to multiply it, and of its tanh
+HALF, HIDDEN = 128 * 192 * K // 2048, 128 * 192 // 16
 
 
-def spans(tile_m: int, tile_n: int, k: int, starts: tuple[int, ...], again: int) -> tuple[list, list]:
-    """Two work tiles from each start: what the tensor cores do for them, and GELU's tanh."""
-    multiplied, tanh = tile_m * tile_n * k // 2048, tile_m * tile_n // 16
-    of_mma = [draw.Span(s + i * again, s + i * again + multiplied, "", "tile") for s in starts for i in (0, 1)]
-    of_tanh = [draw.Span(x.stop, x.stop + tanh, "", "GELU") for x in of_mma]
-    return sorted(of_mma), sorted(of_tanh)
+def spans(kind: str, clocks: int, *starts: int) -> list[draw.Span]:
+    return [draw.Span(at, at + clocks, "", kind) for at in starts]
 
 
-K_SHOWN = 1024
-whole, half = 256 * 160 * K_SHOWN // 2048, 128 * 192 * K_SHOWN // 2048
-cooperative = spans(256, 160, K_SHOWN, (0,), whole + 256 * 160 // 16)
-first, second = (spans(128, 192, K_SHOWN, (start,), 2 * half) for start in (0, half))
-draw.lanes(
-    {
-        "256x160: tensor cores": cooperative[0],
-        "its function": cooperative[1],
-        "ping-pong: tensor cores": sorted(first[0] + second[0]),
-        "function, warpgroup 0": first[1],
-        "function, warpgroup 1": second[1],
-    },
-    f"K = {K_SHOWN}: computed, not measured",
-    note="clocks of an SM; the function: as long as its tanh take",
-)
+lanes = {
+    "256x160: tensor cores": spans("multiply", WHOLE, 0, WHOLE + TANH),
+    "both warpgroups": spans("GELU", TANH, WHOLE, 2 * WHOLE + TANH),
+    "": [],
+    "128x192 ping-pong: tensor cores": spans("multiply", HALF, *range(0, 4 * HALF, HALF)),
+    "warpgroup 0": spans("GELU", HIDDEN, HALF, 3 * HALF),
+    "warpgroup 1": spans("GELU", HIDDEN, 2 * HALF, 4 * HALF),
+}
+draw.lanes(lanes, f"Work tiles, K = {K}: computed, not measured", note="GELU: as long as its tanh take")
 
 # %% [markdown]
 # **Two numbers first**, for `gelu(x @ w + bias)` of 4096 x 14336 x 4096 on an H200:
@@ -171,22 +162,13 @@ REFERENCES = {  # of torch tensors: x and residual are (M, N), bias (N)
 }
 
 
-def torch_bias(a, b, out, bias):
-    return torch.addmm(bias, a, b, out=out)
-
-
-def torch_gelu(a, b, out, bias):
-    return torch._addmm_activation(bias, a, b, use_gelu=True, out=out)
-
-
-def torch_add(a, b, out, residual):
-    return torch.addmm(residual, a, b, out=out)
-
-
 PEERS = {
-    "add_bias": ("torch.addmm", torch_bias),
-    "bias_gelu": ("torch._addmm_activation", torch_gelu),
-    "add_residual": ("torch.addmm", torch_add),
+    "add_bias": ("torch.addmm", lambda a, b, out, bias: torch.addmm(bias, a, b, out=out)),
+    "bias_gelu": (
+        "torch._addmm_activation",
+        lambda a, b, out, bias: torch._addmm_activation(bias, a, b, use_gelu=True, out=out),
+    ),
+    "add_residual": ("torch.addmm", lambda a, b, out, residual: torch.addmm(residual, a, b, out=out)),
 }
 
 # %% [markdown]
@@ -1018,20 +1000,11 @@ lab.compare("hopper/fused_epilogue_gemm", matmul, (4096, 14336, 4096))
 # Peers, in one run: the product alone, by each variant and by the tuned GEMM; epilogues next to torch's fused calls.
 
 # %% tags=["lab"]
+from IPython.display import Markdown
+
 from cookbook.publish.pages import results_table
 
 Markdown(results_table("hopper/fused_epilogue_gemm"))
-
-# %% [markdown] tags=["lab"]
-# **What is to be expected.** Clocks of an SM for a work tile of 256 x 160, by K: to multiply it, and for the `tanh` of
-# GELU. The last column is what GELU adds if nothing hides it.
-
-# %% tags=["lab"]
-rows = []
-for k in (1024, 4096, 8192):
-    multiplied, tanh = 256 * 160 * k // 2048, 256 * 160 // 16
-    rows.append([str(k), f"{multiplied:,}", f"{tanh:,}", f"{100 * tanh / multiplied:.1f}%"])
-Markdown(table(["K", "multiplication", "tanh", "not hidden"], rows))
 
 # %% [markdown] tags=["lab"]
 # Hiding saves clocks and no energy. Where the GPU runs at its power limit, the instructions of the function cost time
