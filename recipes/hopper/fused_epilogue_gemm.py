@@ -12,7 +12,6 @@
 #     builds_on: hopper/tuned_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
-#     measured_by: foundations/gpc_remapping
 #     compared_with: hopper/tuned_gemm
 #     bench_shapes: [[4096, 14336, 4096], [8192, 4096, 4096], [8192, 4096, 1024]]
 #     serves: {sm_90: 2048}
@@ -33,9 +32,17 @@
 # **Claim.** A layer of a model is rarely a product alone: `gelu(x @ w + bias)`. *Fused*, the rest of the layer is one
 # small function of a thread's accumulators, and nothing but C goes to memory. The function is called in one place:
 # where the kernel rounds accumulators to the dtype of C.
+#
+# In [ping-pong](pingpong_gemm.ipynb) each of two warpgroups has work tiles of its own. While the function has the
+# accumulators of one, the tensor cores multiply for the other. Cooperative warpgroups, as of [the tuned
+# GEMM](tuned_gemm.ipynb)'s largest tiles, come to the function at the same time.
 
 # %% tags=["lab"]
+from IPython.display import Markdown
+
 from cookbook import draw, lab
+from cookbook.ops import predict
+from cookbook.publish.pages import results_table, table
 
 K = 1024
 WHOLE, TANH = 256 * 160 * K // 2048, 256 * 160 // 16  # clocks of an SM for a work tile: to multiply it, and of its tanh
@@ -47,7 +54,7 @@ def spans(kind: str, clocks: int, *starts: int) -> list[draw.Span]:
 
 
 lanes = {
-    "256x160: tensor cores": spans("multiply", WHOLE, 0, WHOLE + TANH),
+    "256x160 cooperative: tensor cores": spans("multiply", WHOLE, 0, WHOLE + TANH),
     "both warpgroups": spans("GELU", TANH, WHOLE, 2 * WHOLE + TANH),
     "": [],
     "128x192 ping-pong: tensor cores": spans("multiply", HALF, *range(0, 4 * HALF, HALF)),
@@ -56,22 +63,23 @@ lanes = {
 }
 draw.lanes(lanes, f"Work tiles, K = {K}: computed, not measured", note="GELU: as long as its tanh take")
 
-# %% [markdown]
-# **Two numbers first**, for `gelu(x @ w + bias)` of 4096 x 14336 x 4096 on an H200:
-#
-# * Multiply-adds: a work tile of 256 x 160 has 256 x 160 x 4096 of them, 82,000 clocks of an SM.
-# * GELU: one `tanh` for each of its 40,960 elements. An SM's special function units do 16 in a clock, so that is 2,560
-#   clocks, 3.1% of the multiplication, if nothing hides it.
-#
-# Without fusing, a kernel of its own reads and writes C once more: 235 MB, 0.06 ms at 4.26 TB/s, for a product of 0.7
-# ms. [Ping-pong](pingpong_gemm.ipynb) hides the function behind the other warpgroup's multiplication, but its tiles are
-# smaller and load more. The rest of the kernel is [the tuned GEMM](tuned_gemm.ipynb).
+# %% [markdown] tags=["lab"]
+# **What GELU costs, computed.** One `tanh` for each element of C: an SM's special function units do 16 in a clock, and
+# its tensor cores 2048 multiply-adds. A kernel of its own reads and writes C once more.
+
+# %% tags=["lab"]
+rows = []
+for m, n, k in ((4096, 14336, 4096), (8192, 4096, 1024)):
+    multiplied, tanh, traffic = m * n * k // 2048 // 132, m * n // 16 // 132, predict.copy_us(m * n)
+    clocks = [f"{multiplied:,}", f"{tanh:,}", f"{100 * tanh / multiplied:.1f}%"]
+    rows.append([f"{m} x {n} x {k}", *clocks, f"{traffic:.0f} us", f"{1e-3 * multiplied / predict.H200.ghz:.0f} us"])
+head = ["M x N x K", "clocks to multiply", "of tanh", "part", "a kernel of its own", "the product, at full clock"]
+Markdown(table(head, rows))
 
 # %%
 import inspect
 from dataclasses import dataclass, replace
 from functools import partial
-from math import prod
 from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
@@ -81,7 +89,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 
-from cookbook.recipe.entry import Call, FusedGemm, check_epilogue, compile_host, remap_table, require
+from cookbook.recipe.entry import Call, FusedGemm, compile_host, require
 from cookbook.recipe.moved import SmemAllocator
 
 # %% [markdown]
@@ -174,10 +182,7 @@ PEERS = {
 # %% [markdown]
 # ## The variants
 #
-# Two cooperative tiles, of which the larger one loads less, and two for ping-pong. Those of the tuned GEMM that swap A
-# and B are left out: there an epilogue would find its columns in rows.
-#
-# An epilogue with a residual has ping-pong: one warpgroup waits for global memory while the other one multiplies.
+# Three tiles of one schedule, so that one of them fills the last wave, or a small C.
 
 
 # %%
@@ -186,41 +191,28 @@ class Config:
     """Sizes of the kernel, in elements or counts, and how it is scheduled."""
 
     tile_m: int = 128  # rows of C of one tile
-    tile_n: int = 256  # its columns
+    tile_n: int = 192  # its columns
     tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma k-blocks of 16
     stages: int = 4  # pairs of A and B tiles in flight or being read
     epilogue: str = "product"  # one of EPILOGUES
-    cluster_n: int = 2  # CTAs side by side: each tile of A comes to both by multicast
-    pingpong: bool = False  # each warpgroup has work tiles of its own; False: cooperative, both share one
-    overlapped: int = 4  # epilogue subtiles of a cooperative warpgroup stored during the next tile's main loop
+    cluster: int = 2  # CTAs side by side in C: each tile of A comes to both by multicast
     swizzle_size: int = 8  # cluster tiles down C that need the same tiles of B, before it goes on to the right
-    gpc_aware: bool = True  # cluster tiles go to clusters by a table, so that consecutive ones run in one GPC
     epi_n: int = 64  # columns of an epilogue subtile; it has 64 rows
-    epi_stages: int = 2  # buffers of a warpgroup: one is written while TMA reads the other
+    epi_stages: int = 3  # buffers of a warpgroup: half of a tile
     producer_registers: int = 24  # a thread; with twice the consumers' that is three times the launch's 168: all
     consumer_registers: int = 240
 
     def __post_init__(self):
-        check_epilogue("epi_stages", self.epi_stages, self.subtiles)
-        if "residual" in self.operands:
-            fits = self.pingpong and self.subtiles == 2 * self.epi_stages
-            require(fits, "epilogue", repr(self.epilogue), "no residual, or ping-pong with buffers for half of a tile")
+        needed = f"half of {self.subtiles}, the subtiles of a tile: two phases of a buffer's mbarrier for each tile"
+        require(2 * self.epi_stages == self.subtiles, "epi_stages", self.epi_stages, needed)
 
     @property
     def operands(self) -> tuple[str, ...]:
         return operands_of(self.epilogue)
 
     @property
-    def cluster(self) -> int:
-        return self.cluster_n
-
-    @property
     def threads(self) -> int:
         return 3 * 128  # two consumer warpgroups and the producer's, of which one warp works
-
-    @property
-    def warpgroups(self) -> int:
-        return 1 if self.pingpong else 2  # that share a work tile
 
     @property
     def across(self) -> int:
@@ -228,11 +220,7 @@ class Config:
 
     @property
     def subtiles(self) -> int:
-        return self.tile_m // 64 * self.across // self.warpgroups  # of a tile, one warpgroup's
-
-    @property
-    def min_k_tiles(self) -> int:
-        return max(1, self.overlapped)  # each overlapped subtile needs one; TMA fills those past K with zeros
+        return self.tile_m // 64 * self.across  # of a tile
 
     @property
     def stage_bytes(self) -> int:
@@ -245,90 +233,55 @@ class Config:
 
 
 VARIANTS = {
-    "128x256": Config(),
-    "256x160": Config(tile_m=256, tile_n=160, epi_n=32, overlapped=8),
-    "128x192 pingpong": Config(tile_n=192, epi_stages=3, pingpong=True, overlapped=0),
-    "128x128 pingpong": Config(tile_n=128, stages=6, pingpong=True, overlapped=0),
+    "128x192": Config(),
+    "128x128": Config(tile_n=128, stages=6, epi_stages=2),
+    "128x64": Config(tile_n=64, stages=8, epi_stages=1),
 }
 DEFAULT = "auto"  # the one that `choose` names
-CONFIG = VARIANTS["128x256"]
+CONFIG = VARIANTS["128x192"]
 
 
-def config_for(arch: str, variant: str = "128x256") -> Config:
+def config_for(arch: str, variant: str = "128x192") -> Config:
     """A variant's configuration for an architecture: there is one Hopper."""
     return VARIANTS[variant]
 
 
-def variants_of(epilogue: str) -> dict[str, Config]:
-    """The variants that an epilogue can have: with a residual, those for ping-pong."""
-    waits = "residual" in operands_of(epilogue)
-    return {name: replace(c, epilogue=epilogue) for name, c in VARIANTS.items() if c.pingpong or not waits}
-
-
 def fused(epilogue: str) -> Config:
-    """The configuration of one kernel that has an epilogue."""
-    return next(iter(variants_of(epilogue).values()))
+    """The configuration of a kernel that has an epilogue."""
+    return replace(CONFIG, epilogue=epilogue)
 
 
 # %% [markdown]
-# **The heuristics** are those of [the tuned GEMM](tuned_gemm.ipynb#the-heuristics): the clocks of the busiest SM, and at
-# the power limit what it loads.
+# **The choice**: work tiles come in waves, one for each SM at a time, and a wave takes as long as its tile is large, or
+# as its operands need to arrive. A larger tile loads less for each multiply-add, so it is preferred a little.
 
 
-# %% tags=["folded"]
-@dataclass(frozen=True)
-class Calibration:
-    """What the remapping knows of one chip: the default is of an H200."""
-
-    # The GPC of each cluster of two, in the order in which an idle GPU starts them. Any letters; () is "not known".
-    gpcs: tuple[object, ...] = tuple("wxyz" + 4 * "abcdefgh" + 4 * "bcdefgh" + "gh")
+# %%
+LOAD_COST = 8  # multiply-adds that loading one operand element into an SM costs
+LOAD_RATE = 80  # bytes of A and B that come into an SM in a clock
 
 
-CALIBRATION = Calibration()
-
-
-def calibrate(**figures) -> Calibration:
-    """Use figures of this machine's GPU, before the first `matmul`: `calibrate(gpcs=launch_order())`, say."""
-    global CALIBRATION
-    CALIBRATION = replace(CALIBRATION, **figures)
-    for each in GEMMS.values():
-        each.plans.clear()  # they hold choices by the old figures
-    return CALIBRATION
-
-
-def cluster_tiles(config: Config, m: int, n: int) -> tuple[int, int]:
-    """Tiles of whole clusters that cover C (m, n): down, across."""
-    return -(-m // config.tile_m), -(-n // (config.tile_n * config.cluster_n))
-
-
-def waves(config: Config, m: int, n: int, sms: int) -> int:
-    """Cluster tiles that the busiest cluster computes, if `sms` SMs are full of clusters."""
-    return -(-prod(cluster_tiles(config, m, n)) // (sms // config.cluster))
+def waves(config: Config, m: int, n: int, sms: int) -> tuple[int, int]:
+    """Cluster tiles of C (m, n), and how many of them the busiest cluster computes."""
+    tiles = -(-m // config.tile_m) * -(-n // (config.tile_n * config.cluster))
+    return tiles, -(-tiles // (sms // config.cluster))
 
 
 def clusters(config: Config, m: int, n: int, sms: int) -> int:
     """The number of clusters to launch: no more than that number of waves needs."""
-    return -(-prod(cluster_tiles(config, m, n)) // waves(config, m, n, sms))
+    tiles, each = waves(config, m, n, sms)
+    return -(-tiles // each)
 
 
-def is_short(m: int, n: int, k: int, sms: int) -> bool:
-    """Whether the product is over before power matters."""
-    return m * n * k / 2048 / sms < 15_000
+def choose(m: int, n: int, k: int, sms: int) -> str:
+    """The variant that costs least."""
 
+    def cost(name: str) -> float:
+        c = VARIANTS[name]
+        stage = max(c.tile_m * c.tile_n * c.tile_k / 2048, c.stage_bytes / LOAD_RATE)
+        return waves(c, m, n, sms)[1] * stage * (1 + LOAD_COST / c.tile_m + LOAD_COST / c.tile_n)
 
-def cost(config: Config, m: int, n: int, k: int, sms: int) -> float:
-    """What C (m, n) over k costs on `sms` SMs, to be compared with the cost of another configuration."""
-    tile = config.tile_m * config.tile_n
-    stage = max(tile * config.tile_k / 2048, config.stage_bytes / 80)
-    at_once = (config.subtiles - config.overlapped) * config.epi_n / 64
-    stop = 0 if config.pingpong else 800 + 350 * at_once  # while both warpgroups round and store
-    clocks = waves(config, m, n, sms) * (-(-k // config.tile_k) * stage + stop) + tile / 16
-    return clocks if is_short(m, n, k, sms) else clocks**0.5 * (1 + 16 / config.tile_m + 16 / config.tile_n)
-
-
-def choose(m: int, n: int, k: int, sms: int, epilogue: str = "product") -> str:
-    """The variant that costs least, of those that the epilogue can have."""
-    return min(variants_of(epilogue), key=lambda name: cost(VARIANTS[name], m, n, k, sms))
+    return min(VARIANTS, key=cost)
 
 
 # %% [markdown]
@@ -374,8 +327,8 @@ def wgmma(dtype, columns: int) -> warpgroup.MmaF16BF16Op:
 
 
 def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
-    """The wgmmas of the warpgroups that share a tile: of one, which then goes down all its rows itself, or of two."""
-    return cute.make_tiled_mma(wgmma(dtype, config.tile_n), (config.warpgroups, 1, 1))
+    """The wgmmas of a warpgroup, which goes down all rows of its work tile."""
+    return cute.make_tiled_mma(wgmma(dtype, config.tile_n), (1, 1, 1))
 
 
 class TiledCopies(NamedTuple):
@@ -394,43 +347,35 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 
 
 # %% tags=["folded"]
-class Raster(NamedTuple):
-    """The rasterization of C: how its cluster tiles are numbered."""
+class Schedule(NamedTuple):
+    """The work tiles of a CTA: cluster tiles `first`, `first + step`, ..., `count` of them."""
 
-    tiles: cutlass.Int32  # cluster tiles of C
-    down: cutlass.Int32  # of these, down C: the direction of consecutive numbers
-    by_step: cute.FastDivmodDivisorV2  # divides by the number of clusters
+    first: cutlass.Int32
+    step: cutlass.Int32
+    count: cutlass.Int32
+    down: cutlass.Int32  # cluster tiles down C: the direction of consecutive numbers
     by_group: cute.FastDivmodDivisorV2  # divides by the cluster tiles of a group
-    by_last: cute.FastDivmodDivisorV2  # divides by the swizzle size of the last group
-
-
-class Scheduler(NamedTuple):
-    """The work tiles of one CTA."""
-
-    raster: Raster
-    first: cutlass.Int32  # number of its cluster's first cluster tile
-    step: cutlass.Int32  # from one to the next: the clusters of the grid
-    count: cutlass.Int32  # of work tiles
+    by_last: cute.FastDivmodDivisorV2  # divides by the height of the last group
     rank: cutlass.Int32  # of the CTA in its cluster
 
 
-def rasterize(m, n, clusters, config: Config) -> Raster:
-    """The rasterization of C (m, n) for `clusters` clusters; the host computes it."""
-    down, across = cute.ceil_div(m, config.tile_m), cute.ceil_div(n, config.tile_n * config.cluster_n)
+def rasterize(m, n, clusters, config: Config) -> tuple:
+    """How the cluster tiles of C (m, n) are numbered, for `clusters` clusters: (how many, how many down C, divisors:
+    `clusters`, the tiles of a group, the height of the last group). The host computes it."""
+    down, across = cute.ceil_div(m, config.tile_m), cute.ceil_div(n, config.tile_n * config.cluster)
     numbers = (clusters, config.swizzle_size * across, cutlass.max(1, down % config.swizzle_size))
-    return Raster(down * across, down, *(cute.FastDivmodDivisorV2(number) for number in numbers))
+    return down * across, down, *(cute.FastDivmodDivisorV2(number) for number in numbers)
 
 
 @cute.jit
-def work_tile(scheduler: Scheduler, i, config: cutlass.Constexpr):
+def work_tile(schedule: Schedule, i, config: cutlass.Constexpr):
     """(m, n): the row and column, in tiles, of this CTA's work tile `i`."""
-    raster = scheduler.raster
-    group, inside = divmod(scheduler.first + i * scheduler.step, raster.by_group)
+    group, inside = divmod(schedule.first + i * schedule.step, schedule.by_group)
     start = group * config.swizzle_size
     n, m = inside // config.swizzle_size, inside % config.swizzle_size
-    if start + config.swizzle_size > raster.down:  # the last group is smaller
-        n, m = divmod(inside, raster.by_last)
-    return start + m, n * config.cluster_n + scheduler.rank
+    if start + config.swizzle_size > schedule.down:  # the last group is lower
+        n, m = divmod(inside, schedule.by_last)
+    return start + m, n * config.cluster + schedule.rank
 
 
 # %% tags=["folded"]
@@ -452,15 +397,14 @@ def load_of(atom, gX, sX, part, sharers: cutlass.Constexpr):
 
 
 @cute.jit
-def produce(pipe, loads, scheduler: Scheduler, tile, k_tiles, config: cutlass.Constexpr):
+def produce(pipe, loads, schedule: Schedule, tile, k_tiles, config: cutlass.Constexpr):
     """Load the k-tiles of all work tiles of this CTA, a stage each; `tile` is the first of these."""
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
     cute.arch.griddepcontrol_wait()  # PDL: the previous kernel has ended, global memory may be touched
-    for i in cutlass.range(scheduler.count, unroll=1):
+    for i in cutlass.range(schedule.count, unroll=1):
         state = load_tile(pipe, loads, state, tile, i & 1, k_tiles)
-        tile = work_tile(scheduler, cutlass.min(i + 1, scheduler.count - 1), config)
-    if cutlass.const_expr(not config.gpc_aware):
-        cute.arch.griddepcontrol_launch_dependents()
+        tile = work_tile(schedule, cutlass.min(i + 1, schedule.count - 1), config)
+    cute.arch.griddepcontrol_launch_dependents()
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
 
@@ -481,10 +425,9 @@ def load_tile(pipe, loads, state, tile, backwards, k_tiles):
 
 
 # %% [markdown]
-# ## The consumers, in both schedules
+# ## The consumers
 #
-# One commit group of wgmmas for each k-tile. Cooperative warpgroups store `overlapped` of their subtiles during the main
-# loop of the next tile; in ping-pong each has work tiles of its own, and begins when the other has issued its k-tiles.
+# One commit group of wgmmas for each k-tile.
 
 
 # %% tags=["folded"]
@@ -500,12 +443,11 @@ class Consumer(NamedTuple):
     acc: cute.Tensor  # float32 in registers, (MMA, MMA_M, MMA_N)
     bias: cute.Tensor  # (N)
     sV: cute.Tensor  # its own copy of the bias of a work tile, (TILE_N)
-    residual: object  # TmaTensor: its tiles as TMA coordinates, (TILE_M, TILE_N, m, n); None: there is none
+    c: object  # TmaTensor: the tiles of C, (TILE_M, TILE_N, m, n)
+    residual: object  # the same of the residual; None: there is none
     arrived: cute.Pointer  # its own mbarriers, one for each epilogue buffer: a residual has come
     sC: cute.Tensor  # its own epilogue buffers, (EPI_M, EPI_N, EPI_STAGE)
-    gC: cute.Tensor  # all tiles of C as TMA coordinates, (TILE_M, TILE_N, m, n)
     copies: TiledCopies
-    tma_c: cute.CopyAtom
     warpgroup: cutlass.Int32  # 0 or 1
     thread: cutlass.Int32  # in the warpgroup
 
@@ -533,46 +475,27 @@ def next_k_tile(me: Consumer, read, release):
     return read, release
 
 
-def subtile_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
-    """A thread's values of the `i`th subtile in `values`: (MMA, 1, 1), as the MMA of one subtile has them."""
-    layout = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))
-    return cute.make_tensor(values.iterator + i * cute.size(layout), layout)
-
-
 # %% [markdown]
 # ## The epilogue's operands
 #
-# **The bias.** Threads of a warpgroup fetch the bias of a work tile early, under wgmmas in flight, and keep it in shared
-# memory: one barrier for each work tile. A thread needs two neighbours of every 8 columns, and both of its rows need
-# the same: a layout with stride 0 repeats them.
+# **The bias** comes into shared memory while the last wgmmas of a work tile are in flight: one barrier. A thread needs
+# two neighbours of every 8 columns, and both of its rows need the same: a layout with stride 0 repeats them.
 #
-# **A residual** comes by TMA, into the epilogue buffers that C leaves from; an mbarrier of each counts the bytes.
-# Half of a work tile is asked for when the last k-tile is multiplied, the rest as buffers become free. Each mbarrier has
-# two phases for a work tile, so the parity is known. `ldmatrix` gives a thread the elements of its accumulators, and
+# **A residual** comes by TMA, into the epilogue buffers that C leaves from; an mbarrier of each counts the bytes. Half
+# of a work tile is asked for when the last k-tile is multiplied, the rest as buffers become free. Each mbarrier has two
+# phases for a work tile, so the parity is known. `ldmatrix` gives a thread the elements of its accumulators, and
 # `stmatrix` writes C to the same place.
 
 
 # %%
 @cute.jit
-def fetch_bias(me: Consumer, tile, config: cutlass.Constexpr):
-    """The bias of a work tile (m, n), spread over the warpgroup's threads."""
-    rV = cute.make_rmem_tensor(-(-config.tile_n // 128), me.sV.element_type)
-    if cutlass.const_expr("bias" in config.operands):
-        for i in cutlass.range_constexpr(cute.size(rV)):
-            column = tile[1] * config.tile_n + 128 * i + me.thread
-            rV[i] = me.bias[cutlass.min(column, cute.size(me.bias) - 1)]
-    return rV
-
-
-@cute.jit
-def keep_bias(me: Consumer, rV, config: cutlass.Constexpr):
-    """Put it into shared memory. Since the work tile before was read there, barriers of its stores have been passed."""
-    if cutlass.const_expr("bias" in config.operands):
-        for i in cutlass.range_constexpr(cute.size(rV)):
-            column = 128 * i + me.thread
-            if column < config.tile_n:
-                me.sV[column] = rV[i]
-        pipeline.NamedBarrier(barrier_id=1 + me.warpgroup, num_threads=128).arrive_and_wait()
+def bring_bias(me: Consumer, tile, config: cutlass.Constexpr):
+    """The bias of a work tile (m, n), into shared memory. Barriers of stores stand between this and who read there."""
+    for i in cutlass.range_constexpr(-(-config.tile_n // 128)):
+        own = 128 * i + me.thread
+        if own < config.tile_n:
+            me.sV[own] = me.bias[cutlass.min(tile[1] * config.tile_n + own, cute.size(me.bias) - 1)]
+    pipeline.NamedBarrier(barrier_id=1 + me.warpgroup, num_threads=128).arrive_and_wait()
 
 
 @cute.jit
@@ -587,19 +510,24 @@ def bias_values(me: Consumer, i: cutlass.Constexpr, config: cutlass.Constexpr):
 
 
 @cute.jit
+def parts_of(me: Consumer, matrix, tile, config: cutlass.Constexpr):
+    """The epilogue buffers, (TMA, EPI_STAGE), and the subtiles of a work tile (m, n) of C or of the residual, (TMA,
+    (m, n)), as TMA copies one to the other."""
+    gX = cute.zipped_divide(matrix.coords[None, None, tile[0], tile[1]], (64, config.epi_n))  # (EPI_TILE, (m, n))
+    return cpasync.tma_partition(matrix.atom, 0, cute.make_layout(1), cute.group_modes(me.sC, 0, 2), gX)
+
+
+@cute.jit
 def load_residual(me: Consumer, i: cutlass.Constexpr, tile, config: cutlass.Constexpr):
-    """Ask TMA for subtile `i` of the residual; all but the last store of C have been read from the buffers."""
-    buffer = i % config.epi_stages
-    gR = cute.zipped_divide(
-        me.residual.coords[None, None, tile[0], tile[1]], (64, config.epi_n)
-    )  # (EPI_TILE, subtiles)
-    tRsR, tRgR = cpasync.tma_partition(me.residual.atom, 0, cute.make_layout(1), cute.group_modes(me.sC, 0, 2), gR)
+    """Ask TMA for subtile `i` of the residual. Of those before it all but the last one have left their buffers as C."""
+    buffer, arrived = i % config.epi_stages, me.arrived + i % config.epi_stages
+    tRsR, tRgR = parts_of(me, me.residual, tile, config)
     if cute.arch.make_warp_uniform(me.thread // 32) == 0:
         cute.arch.cp_async_bulk_wait_group(0 if i < config.epi_stages else 1, read=True)
         with cute.arch.elect_one():
-            cute.arch.mbarrier_arrive_and_expect_tx(me.arrived + buffer, 64 * config.epi_n * 2)
-        where = subtile_at(me, i, config)
-        cute.copy(me.residual.atom, tRgR[None, where], tRsR[None, buffer], tma_bar_ptr=me.arrived + buffer)
+            cute.arch.mbarrier_arrive_and_expect_tx(arrived, 64 * config.epi_n * 2)
+        where = i // config.across, i % config.across
+        cute.copy(me.residual.atom, tRgR[None, where], tRsR[None, buffer], tma_bar_ptr=arrived)
 
 
 @cute.jit
@@ -612,15 +540,10 @@ def residual_values(me: Consumer, i: cutlass.Constexpr, config: cutlass.Constexp
     return rR.load().to(cutlass.Float32)
 
 
-def subtile_at(me: Consumer, i: int, config: Config):
-    """The place of this warpgroup's subtile `i` in a work tile: (row, column), in subtiles."""
-    return i // config.across * config.warpgroups + (0 if config.pingpong else me.warpgroup), i % config.across
-
-
 # %% [markdown]
 # ## The place of the function
 #
-# `finish` stands where the tuned GEMM rounds. Nothing else in the kernel knows of the function.
+# `finish` stands where other GEMMs round. Nothing else in the kernel knows of the function.
 
 
 # %%
@@ -632,91 +555,68 @@ def finish(me: Consumer, i: cutlass.Constexpr, config: cutlass.Constexpr):
         given["bias"] = bias_values(me, i, config)
     if cutlass.const_expr("residual" in config.operands):
         given["residual"] = residual_values(me, i, config)
-    x = subtile_of(me.acc, i, config).load()  # (MMA, 1, 1), float32
+    subtile = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))  # (MMA, 1, 1), as the MMA of one subtile has them
+    x = cute.make_tensor(me.acc.iterator + i * cute.size(subtile), subtile).load()  # float32
     return EPILOGUES[config.epilogue](x, **given).to(me.sC.element_type)
 
 
 @cute.jit
-def finish_and_store(me: Consumer, last: cutlass.Constexpr, tile, config: cutlass.Constexpr):
-    """Finish and store subtiles 0 to `last` - 1 of a tile, one after the other."""
-    for i in cutlass.range_constexpr(last):
-        rC = cute.make_rmem_tensor(((2, 2, config.epi_n // 8), 1, 1), me.sC.element_type)
-        rC.store(finish(me, i, config))
-        store_subtile(me, i, rC, tile, config)
-        ahead = i + config.epi_stages - 1  # its buffer was written from one subtile ago
-        if cutlass.const_expr("residual" in config.operands and i > 0 and ahead < last):
-            load_residual(me, ahead, tile, config)
-
-
-@cute.jit
-def store_subtile(me: Consumer, i: cutlass.Constexpr, rC, tile, config: cutlass.Constexpr):
-    """Store subtile `i` of this warpgroup's part of a tile (m, n). rC: a thread's rounded values, (MMA, 1, 1)."""
+def finish_tile(me: Consumer, tile, config: cutlass.Constexpr):
+    """The epilogue of a work tile (m, n), to C, subtile by subtile."""
     barrier = pipeline.NamedBarrier(barrier_id=1 + me.warpgroup, num_threads=128)
     storing = cute.arch.make_warp_uniform(me.thread // 32) == 0
-    thr, buffer = me.copies.r2s_c.get_slice(me.thread), i % config.epi_stages
-    if storing:
-        cute.arch.cp_async_bulk_wait_group(config.epi_stages - 1, read=True)
-    barrier.arrive_and_wait()  # TMA has read what was in this buffer
-    cute.copy(me.copies.r2s_c, thr.retile(rC), thr.partition_D(me.sC)[None, None, None, buffer])
-    cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
-    barrier.arrive_and_wait()
-    if storing:
-        gC = cute.zipped_divide(me.gC[None, None, tile[0], tile[1]], (64, config.epi_n))  # (EPI_TILE, subtiles)
-        sC = cute.group_modes(me.sC, 0, 2)  # (EPI_TILE, EPI_STAGE)
-        bSsC, bSgC = cpasync.tma_partition(me.tma_c, 0, cute.make_layout(1), sC, gC)
-        with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
-            cute.copy(me.tma_c, bSsC[None, buffer], bSgC[None, subtile_at(me, i, config)])
-            cute.arch.cp_async_bulk_commit_group()
+    thr, parts = me.copies.r2s_c.get_slice(me.thread), parts_of(me, me.c, tile, config)
+    for i in cutlass.range_constexpr(config.subtiles):
+        buffer = i % config.epi_stages
+        rC = cute.make_rmem_tensor(((2, 2, config.epi_n // 8), 1, 1), me.sC.element_type)
+        rC.store(finish(me, i, config))
+        if storing:
+            cute.arch.cp_async_bulk_wait_group(config.epi_stages - 1, read=True)
+        barrier.arrive_and_wait()  # TMA has read what was in this buffer
+        cute.copy(me.copies.r2s_c, thr.retile(rC), thr.partition_D(me.sC)[None, None, None, buffer])
+        cute.arch.fence_proxy("async.shared", space="cta")  # what threads wrote becomes visible to TMA
+        barrier.arrive_and_wait()
+        if storing:
+            with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
+                cute.copy(me.c.atom, parts[0][None, buffer], parts[1][None, (i // config.across, i % config.across)])
+                cute.arch.cp_async_bulk_commit_group()
+        ahead = i + config.epi_stages - 1  # its buffer was written from one subtile ago
+        if cutlass.const_expr("residual" in config.operands and i > 0 and ahead < config.subtiles):
+            load_residual(me, ahead, tile, config)
 
 
 # %% [markdown]
 # ## All work tiles of a warpgroup
+#
+# The main loop of ping-pong: a warpgroup begins when the other one has issued its last k-tile.
 
 
-# %% tags=["folded"]
+# %%
 @cute.jit
-def compute(me: Consumer, scheduler: Scheduler, config: cutlass.Constexpr):
-    """All work tiles of a warpgroup: its half of each, or in ping-pong every second one."""
-    own, step = (me.warpgroup, 2) if config.pingpong else (0, 1)
-    at_once = config.subtiles - config.overlapped
-    rC = cute.make_rmem_tensor(max(1, config.overlapped) * config.epi_n // 2, me.sC.element_type)  # rounded
-    before = (cutlass.Int32(0), cutlass.Int32(0))
-    for i in cutlass.range(own, scheduler.count, step, unroll=1):
+def compute(me: Consumer, schedule: Schedule, config: cutlass.Constexpr):
+    """Every second work tile of the CTA."""
+    for i in cutlass.range(me.warpgroup, schedule.count, 2, unroll=1):
         k_tile = i * me.k_tiles
         stage, phase = k_tile % config.stages, (k_tile // config.stages) & 1
         read, release = (pipeline.PipelineState(config.stages, k_tile, stage, phase) for _ in range(2))
-        if cutlass.const_expr(config.pingpong):  # barriers 4 and 5: 0 is the CTA's, 1 and 2 are of the epilogues
-            if i > 0:
-                pipeline.NamedBarrier(barrier_id=4 + me.warpgroup, num_threads=256).arrive_and_wait()
+        if i > 0:  # barriers 4 and 5: 0 is the CTA's, 1 and 2 are of the epilogues
+            pipeline.NamedBarrier(barrier_id=4 + me.warpgroup, num_threads=256).arrive_and_wait()
         me.pipe.consumer_wait(read)
         issue_wgmmas(me, read.index, True)
         read.advance()
-        tile = work_tile(scheduler, i, config)  # computed while the first commit group runs
-        rV = fetch_bias(me, tile, config)
-        for j in cutlass.range_constexpr(config.overlapped):
-            if i > 0:
-                store_subtile(me, at_once + j, subtile_of(rC, j, config), before, config)
-            if cutlass.const_expr(j + 1 < config.overlapped):
-                read, release = next_k_tile(me, read, release)
-        # As many k-tiles either way. They compile to different code, and each schedule has the one that was measured.
-        first, end = (0, me.k_tiles - 1) if config.pingpong else (config.min_k_tiles, me.k_tiles)
-        for _ in cutlass.range(first, end, unroll=1):
+        tile = work_tile(schedule, i, config)  # computed while the first commit group runs
+        for _ in cutlass.range(me.k_tiles - 1, unroll=1):
             read, release = next_k_tile(me, read, release)
-        if cutlass.const_expr(config.pingpong):
-            if i + 1 < scheduler.count:  # all is issued: the other warpgroup may begin
-                pipeline.NamedBarrier(barrier_id=5 - me.warpgroup, num_threads=256).arrive()
-        keep_bias(me, rV, config)
+        if i + 1 < schedule.count:  # all is issued: the other warpgroup may begin
+            pipeline.NamedBarrier(barrier_id=5 - me.warpgroup, num_threads=256).arrive()
+        if cutlass.const_expr("bias" in config.operands):
+            bring_bias(me, tile, config)
         if cutlass.const_expr("residual" in config.operands):
             for j in cutlass.range_constexpr(config.epi_stages):
                 load_residual(me, j, tile, config)
         warpgroup.wait_group(0)
         me.pipe.consumer_release(release)
-        finish_and_store(me, at_once, tile, config)
-        for j in cutlass.range_constexpr(config.overlapped):
-            subtile_of(rC, j, config).store(finish(me, at_once + j, config))
-        before = tile
-    for j in cutlass.range_constexpr(config.overlapped):
-        store_subtile(me, at_once + j, subtile_of(rC, j, config), before, config)
+        finish_tile(me, tile, config)
 
 
 # %% [markdown]
@@ -739,16 +639,13 @@ def kernel(
     b: TmaTensor,  # (N, K)
     c: TmaTensor,  # (M, N)
     more: tuple,  # bias, a cute.Tensor (N), and residual, a TmaTensor (M, N) or None
-    remap: cute.Pointer,  # Int32, by cluster: the number of its first cluster tile
-    raster: Raster,
+    raster: tuple,  # see rasterize
     dtype: cutlass.Constexpr,
     config: cutlass.Constexpr,
 ):
     """Each cluster computes every `step`th cluster tile of C, `step` being the number of clusters."""
     block, blocks = cute.arch.block_idx()[0], cute.arch.grid_dim()[0]
     first, step = block // config.cluster, blocks // config.cluster
-    if cutlass.const_expr(config.gpc_aware):  # this load takes longer than all that is set up meanwhile
-        first = cute.make_tensor(remap, cute.make_layout(step))[first]
     tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
     group = cute.arch.make_warp_uniform(tidx // 128)  # warpgroups 0 and 1 multiply, 2 loads
@@ -759,35 +656,36 @@ def kernel(
 
     gA = cute.local_tile(a.coords, (config.tile_m, config.tile_k), (None, None))  # (TILE_M, TILE_K, m, k)
     gB = cute.local_tile(b.coords, (config.tile_n, config.tile_k), (None, None))  # (TILE_N, TILE_K, n, k)
-    gC = cute.local_tile(c.coords, (config.tile_m, config.tile_n), (None, None))  # (TILE_M, TILE_N, m, n)
-    k_tiles = cutlass.max(cute.size(gA, mode=[3]), config.min_k_tiles)
-    first = cute.arch.make_warp_uniform(first)
-    count = (raster.tiles + step - 1 - first) // raster.by_step
-    scheduler = Scheduler(raster, first, step, count, rank)
+    k_tiles = cute.size(gA, mode=[3])
+    first, (tiles, down, by_step, *divisors) = cute.arch.make_warp_uniform(first), raster
+    schedule = Schedule(first, step, (tiles + step - 1 - first) // by_step, down, *divisors, rank)
 
     if group == 2:
         cute.arch.setmaxregister_decrease(config.producer_registers)
         # The compiler would sink this below the wait for the previous kernel, where every clock counts. It must leave
         # an exchange between lanes, which changes nothing here, on this side of the branch.
-        tile = tuple(cute.arch.make_warp_uniform(x) for x in work_tile(scheduler, 0, config))
+        tile = tuple(cute.arch.make_warp_uniform(x) for x in work_tile(schedule, 0, config))
         if warp_idx == 8:
-            load_a = load_of(a.atom, gA, smem[0], rank, config.cluster_n)
+            load_a = load_of(a.atom, gA, smem[0], rank, config.cluster)
             load_b = load_of(b.atom, gB, smem[1], cutlass.Int32(0), 1)
-            produce(pipe, (load_a, load_b), scheduler, tile, k_tiles, config)
+            produce(pipe, (load_a, load_b), schedule, tile, k_tiles, config)
     else:
         cute.arch.setmaxregister_increase(config.consumer_registers)
         bias, residual = more
-        if cutlass.const_expr(residual is not None):
-            gR = cute.local_tile(
-                residual.coords, (config.tile_m, config.tile_n), (None, None)
-            )  # (TILE_M, TILE_N, m, n)
-            residual = TmaTensor(residual.atom, gR)
-        further = bias, smem[3][None, group], residual, arrived + group * config.epi_stages
-        me = consumer((pipe, k_tiles), smem, TmaTensor(c.atom, gC), further, (group, tidx % 128), config)
+        further = bias, smem[3][None, group], tiles_of(c, config), tiles_of(residual, config)
+        me = consumer(
+            (pipe, k_tiles), smem, (*further, arrived + group * config.epi_stages), (group, tidx % 128), config
+        )
         cute.arch.griddepcontrol_wait()  # PDL: the kernel before may still read or write what this warpgroup touches
-        compute(me, scheduler, config)
+        compute(me, schedule, config)
         if warp_idx % 4 == 0:
             cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
+
+
+def tiles_of(x: object, config: Config) -> object:
+    """C or the residual by work tiles, (TILE_M, TILE_N, m, n)."""
+    shape = (config.tile_m, config.tile_n)
+    return None if x is None else TmaTensor(x.atom, cute.local_tile(x.coords, shape, (None, None)))
 
 
 @cute.jit
@@ -803,14 +701,14 @@ def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
     sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)  # (TILE_N, TILE_K, STAGE)
     sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)  # (EPI_M, EPI_N, EPI_STAGE)
     # A stage is free when every warp that reads it has signalled all CTAs that write it: its own and its neighbour.
-    arrivals = 4 * config.warpgroups * config.cluster
+    arrivals = 4 * config.cluster  # warps
     pipe = pipeline.PipelineTmaAsync.create(
         barrier_storage=barriers,
         num_stages=config.stages,
         producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
         consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, arrivals),
         tx_count=config.stage_bytes,
-        cta_layout_vmnk=cute.make_layout((1, 1, config.cluster_n, 1)),
+        cta_layout_vmnk=cute.make_layout((1, 1, config.cluster, 1)),
         defer_sync=True,
     )
     if cutlass.const_expr("residual" in config.operands):
@@ -824,20 +722,20 @@ def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
 
 
 @cute.jit
-def consumer(loaded: tuple, smem, out: TmaTensor, further: tuple, who: tuple, config: cutlass.Constexpr):
-    """What a consumer warpgroup works with. out: tiles of C; who: the warpgroup (0 or 1), and the thread in it."""
+def consumer(loaded: tuple, smem, epilogue: tuple, who: tuple, config: cutlass.Constexpr):
+    """What a consumer warpgroup works with. who: the warpgroup (0 or 1), and the thread in it."""
     (sA, sB, sC, _), (group, thread) = smem, who
     dtype = sC.element_type
     overwrite, accumulate = tiled_mma(dtype, config), tiled_mma(dtype, config)
     overwrite.set(warpgroup.Field.ACCUMULATE, False)
     accumulate.set(warpgroup.Field.ACCUMULATE, True)
-    thr = accumulate.get_slice(group % config.warpgroups * 128)  # of its first thread: the same for all
+    thr = accumulate.get_slice(0)  # of its first thread: the same for all
     acc = cute.make_rmem_tensor(thr.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
     tCrA = accumulate.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
     tCrB = accumulate.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)
     sC = cute.flat_divide(sC, (64, config.epi_n, config.epi_stages))[None, None, None, 0, 0, group]
     multiplied = *loaded, overwrite, accumulate, tCrA, tCrB, acc
-    return Consumer(*multiplied, *further, sC, out.coords, tiled_copies(dtype, config), out.atom, group, thread)
+    return Consumer(*multiplied, *epilogue, sC, tiled_copies(dtype, config), group, thread)
 
 
 # %% [markdown]
@@ -867,7 +765,6 @@ def gemm(
     pB: cute.Pointer,
     pC: cute.Pointer,
     further: Further,
-    remap: cute.Pointer,
     sizes: Sizes,
     stream: cuda.CUstream,
     config: cutlass.Constexpr,
@@ -881,12 +778,12 @@ def gemm(
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
     mR = cute.make_tensor(further.residual, cute.make_layout((m, n), stride=(ldr, 1)))
     a_stage, b_stage, c_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
-    a = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster_n)
+    a = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster)
     b = make_load(mB, b_stage, (config.tile_n, config.tile_k), 1)
     c = TmaTensor(*cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), mC, c_stage, (64, config.epi_n)))
     residual = make_load(mR, c_stage, (64, config.epi_n), 1) if "residual" in config.operands else None
     more = cute.make_tensor(further.bias, cute.make_layout(n)), residual
-    launcher = kernel(a, b, c, more, remap, rasterize(m, n, clusters, config), dtype, config)
+    launcher = kernel(a, b, c, more, rasterize(m, n, clusters, config), dtype, config)
     grid, block, cluster = ((x, 1, 1) for x in (clusters * ctas, config.threads, ctas))
     launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
 
@@ -899,7 +796,7 @@ def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, 
 
 def compile_for(arch: str, dtype, config: Config | None = None, options: str = ""):
     """Compile for `arch` ("sm_90a"), which needs no GPU; "": for the GPU that is here."""
-    pointers = *((dtype, 16),) * 3, (dtype, 2), (dtype, 16), (cutlass.Int32, 16)
+    pointers = *((dtype, 16),) * 3, (dtype, 2), (dtype, 16)
     return compile_host(gemm, arch, pointers, (config or config_for(arch),), options=options)
 
 
@@ -907,27 +804,16 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 # ## `matmul`: what a user calls
 #
 # `FusedGemm`, which comes with every recipe's host side, checks the function's operands too: each one that its
-# parameters name, and no other. [Clusters of a GPC](tuned_gemm.ipynb#gpc-aware-remapping) get neighbouring tiles.
+# parameters name, and no other.
 
 
 # %%
-def remap_of(call: Call, config: Config, count: int) -> int:
-    """The address of the table for `count` clusters; 0: none, where clusters are few, the product is short, or the
-    GPCs are not known."""
-    (m, n, _), most, known = call.mnk, call.sms // 2, tuple(CALIBRATION.gpcs)
-    if count < 0.9 * most or len(known) != most or is_short(*call.mnk, call.sms):
-        return 0
-    return remap_table(call.device, known[:count], min(config.swizzle_size, cluster_tiles(config, m, n)[0]))
-
-
 def prepare(call: Call, epilogue: str = "product") -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the operands and the stream."""
     (m, n, k), (*strides, stride_residual) = call.mnk, call.strides
-    name = choose(m, n, k, call.sms, epilogue) if call.variant == DEFAULT else call.variant
+    name = choose(m, n, k, call.sms) if call.variant == DEFAULT else call.variant
     config = replace(VARIANTS[name], epilogue=epilogue)
-    count = clusters(config, m, n, call.sms)
-    remap = remap_of(call, config, count)
-    return (replace(config, gpc_aware=remap != 0),), (remap, Sizes(call.mnk, tuple(strides), stride_residual, count))
+    return (config,), (Sizes(call.mnk, tuple(strides), stride_residual, clusters(config, m, n, call.sms)),)
 
 
 GEMMS: dict[str, FusedGemm] = {}  # by epilogue
@@ -963,7 +849,7 @@ def matmul(
     bias: (N,), the same dtype, adjacent elements.
     residual: (M, N), the same dtype, stride 1 along N.
     out: (M, N), the same dtype, stride 1 along N, any row stride >= N, no memory of the operands. Made if not given.
-    variant: one of VARIANTS (with a residual, one for ping-pong), or "auto": the one that `choose` names.
+    variant: one of VARIANTS, or "auto": the one that `choose` names.
 
     The addresses of a, b and residual and their row strides are multiples of 16 bytes. Any M, N, K >= 1 within that, on
     a GPU of compute capability 9.0. For an `out` whose rows TMA cannot write, C is made in padded rows and copied.
@@ -1000,10 +886,6 @@ lab.compare("hopper/fused_epilogue_gemm", matmul, (4096, 14336, 4096))
 # Peers, in one run: the product alone, by each variant and by the tuned GEMM; epilogues next to torch's fused calls.
 
 # %% tags=["lab"]
-from IPython.display import Markdown
-
-from cookbook.publish.pages import results_table
-
 Markdown(results_table("hopper/fused_epilogue_gemm"))
 
 # %% [markdown] tags=["lab"]

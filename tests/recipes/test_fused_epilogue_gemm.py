@@ -55,12 +55,18 @@ def test_a_function_of_a_readers_own_is_compiled_without_a_change_elsewhere(modu
     assert built.spills == 0 and "tanh.approx.f32" in built.ptx
 
 
-def test_a_residual_needs_pingpong_and_buffers_for_half_of_a_tile(module):
-    needed = "no residual, or ping-pong with buffers for half of a tile"
-    for name, change in (("128x256", {}), ("128x192 pingpong", {"epi_stages": 2})):
-        with pytest.raises(ValueError, match=f"epilogue: got 'add_residual'; needed {needed}"):
-            replace(module.VARIANTS[name], epilogue="add_residual", **change)
-    assert set(module.variants_of("add_both")) == {name for name in module.VARIANTS if "pingpong" in name}
+def test_a_tile_has_buffers_for_half_of_it(module):
+    """Each buffer's mbarrier then has two phases for a work tile, and its parity is a constant."""
+    with pytest.raises(ValueError, match="epi_stages: got 2; needed half of 6, the subtiles of a tile"):
+        replace(module.CONFIG, epi_stages=2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "variant"),
+    [((8192, 1024, 1024), "128x128"), ((3072, 3072, 3072), "128x192"), ((512, 1024, 1024), "128x64")],
+)
+def test_the_tile_is_the_one_that_fills_the_last_wave(module, shape, variant):
+    assert module.choose(*shape, 132) == variant
 
 
 # --- planted faults ------------------------------------------------------------------------------------------
@@ -70,16 +76,16 @@ THERE = "pipeline.NamedBarrier(barrier_id=1 + me.warpgroup, num_threads=128).arr
 ARRIVED = "cute.arch.mbarrier_wait(me.arrived + buffer, i // config.epi_stages)"
 READ = "cp_async_bulk_wait_group(0 if i < config.epi_stages else 1, read=True)"
 FAULTS = [
-    ("layout", "the swizzle is dropped", SWIZZLE, "cute.make_swizzle(0, 4, 3)", "256x160"),
-    ("product", "the halves change places in C", "else me.warpgroup)", "else 1 - me.warpgroup)", "128x256"),
+    ("layout", "the swizzle is dropped", SWIZZLE, "cute.make_swizzle(0, 4, 3)", "128x192"),
+    ("product", "the halves change places in C", "parts[1][None, (i // config.across",
+     "parts[1][None, (1 - i // config.across", "128x128"),
     ("product", "the bias of another lane", "me.thread % 4 * 2", "me.thread % 2 * 2", BIAS),
     ("product", "the last column has its neighbour's bias", "cute.size(me.bias) - 1", "cute.size(me.bias) - 2", BIAS),
     ("product", "the bias of the columns before", "i % config.across * config.epi_n", "0 * config.epi_n", BIAS),
-    ("product", "the residual of another subtile", "where = subtile_at(me, i, config)",
-     "where = subtile_at(me, buffer, config)", BOTH),
+    ("product", "the residual of another subtile", "where = i // config.across", "where = buffer // config.across", BOTH),
     ("pipeline", "the bias is read before all of it is there", THERE, "pass", BIAS),
-    ("pipeline", "a stage is released early", "wait_group(1)  # the group", "wait_group(2)  # the group", "256x160"),
-    ("pipeline", "no fence between stmatrix and TMA", FENCE, "pass", "128x192 pingpong"),
+    ("pipeline", "a stage is released early", "wait_group(1)  # the group", "wait_group(2)  # the group", "128x192"),
+    ("pipeline", "no fence between stmatrix and TMA", FENCE, "pass", "128x192"),
     ("pipeline", "a residual is read before it has come", ARRIVED, "pass", BOTH),
     ("pipeline", "a residual comes while C leaves", READ, READ.replace("else 1", "else 2"), BOTH),
 ]  # fmt: skip
@@ -128,7 +134,7 @@ def test_a_function_gets_its_operands_and_no_others(ours):
         ((_, _, config), arguments) = ours.launched[-1]
         assert config.epilogue == name and len(ours.GEMMS[name].plans) == 1
         assert list(arguments[3]) == [more[key].data_ptr() if key in names else 0 for key in ("bias", "residual")]
-        assert arguments[5].stride_residual == (56 if "residual" in names else 0)
+        assert arguments[4].stride_residual == (56 if "residual" in names else 0)
 
 
 def test_out_must_not_overlap_what_is_read(ours):
@@ -159,9 +165,7 @@ WRONG = [
     ({"epilogue": "add_residual", "residual": torch.zeros(32, 48)}, TypeError, "residual: got torch.float32; needed"),
     ({"epilogue": "add_residual", "residual": torch.zeros(32, 52, **HALF)[:, :48]}, ValueError,
      "residual: got N = 48, rows 104 bytes apart; needed rows a multiple of 16 bytes apart"),
-    ({"epilogue": "add_residual", "residual": torch.zeros(32, 48, **HALF), "variant": "128x256"}, ValueError,
-     "epilogue: got 'add_residual'; needed no residual, or ping-pong"),
-    ({"variant": "64x64"}, ValueError, "variant: got '64x64'; needed one of auto, 128x256, 256x160"),
+    ({"variant": "64x64"}, ValueError, "variant: got '64x64'; needed one of auto, 128x192, 128x128"),
 ]  # fmt: skip
 
 
