@@ -82,7 +82,7 @@ FAULTS = [
     ("product", "the bias of another lane", "me.thread % 4 * 2", "me.thread % 2 * 2", BIAS),
     ("product", "the last column has its neighbour's bias", "cute.size(me.bias) - 1", "cute.size(me.bias) - 2", BIAS),
     ("product", "the bias of the columns before", "i % config.across * config.epi_n", "0 * config.epi_n", BIAS),
-    ("product", "the residual of another subtile", "where = i // config.across", "where = buffer // config.across", BOTH),
+    ("product", "the residual of another subtile", "where = i //", "where = buffer //", BOTH),
     ("pipeline", "the bias is read before all of it is there", THERE, "pass", BIAS),
     ("pipeline", "a stage is released early", "wait_group(1)  # the group", "wait_group(2)  # the group", "128x192"),
     ("pipeline", "no fence between stmatrix and TMA", FENCE, "pass", "128x192"),
