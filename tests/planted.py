@@ -66,7 +66,7 @@ def caught(mutation: Mutation, levels: Iterable[str], root: Path) -> Caught:
 def configured(module: ModuleType, variant: str, target: str) -> Any:
     """The configuration in which a fault is planted: a variant's, that of a probe, or of operands' majors ("nt")."""
     if variant in fused.PROBES:
-        module.EPILOGUES[variant] = fused.PROBES[variant]
+        module.EPILOGUES[variant] = module.REFERENCES[variant] = fused.PROBES[variant]
         return module.fused(variant)
     if variant in getattr(module, "VARIANTS", {}):
         return module.VARIANTS[variant]

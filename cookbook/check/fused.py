@@ -53,7 +53,8 @@ def of_config(module: Any, config: Any) -> tuple[str, ...]:
 @contextmanager
 def probed(module: Any, name: str) -> Iterator[Any]:
     """The `Config` of a kernel that has a probe for its function, as long as this lasts."""
-    with patch.dict(module.EPILOGUES, {name: PROBES[name]}):
+    probe = {name: PROBES[name]}
+    with patch.dict(module.EPILOGUES, probe), patch.dict(module.REFERENCES, probe):
         yield module.fused(name)
 
 
@@ -77,6 +78,9 @@ def _of_function(module: Any, name: str) -> Finding:
     if unknown := set(names) - set(OPERANDS):
         needed = f"some of {', '.join(OPERANDS)}"
         return Finding(name, False, f"operands: got {', '.join(sorted(unknown))}; needed {needed}")
+    told = tuple(inspect.signature(module.REFERENCES[name]).parameters)[1:]
+    if told != names:
+        return Finding(name, False, f"operands: got {', '.join(names)}; needed {', '.join(told)}, as its reference has")
     x, *vectors = 2 * torch.randn(1 + len(names), ELEMENTS)
     given = dict(zip(names, vectors, strict=True))
     got = _evaluated(module.EPILOGUES[name], x, given)

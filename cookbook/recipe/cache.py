@@ -143,7 +143,8 @@ class Cached:
     """A recipe's `compile_host` with the disk in front of it.
 
     Only what the recipe's own text makes is kept: a module with a name set anew, or with another function in one of its
-    tables, or a file that was edited since it was loaded, compiles as ever. So does everything while a variable CUTE_DSL_* is set, for these change what is compiled.
+    tables, or a file that was edited since it was loaded, compiles as ever. So does everything while a variable
+    CUTE_DSL_* is set, for these change what is compiled.
     """
 
     def __init__(self, module: ModuleType, recipe: str, source: Callable[[], str]) -> None:

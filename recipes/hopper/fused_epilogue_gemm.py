@@ -89,7 +89,7 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 
-from cookbook.recipe.entry import Call, FusedGemm, compile_host, require
+from cookbook.recipe.entry import Call, FusedGemm, check_epilogue, compile_host, require
 from cookbook.recipe.moved import SmemAllocator
 
 # %% [markdown]
@@ -148,14 +148,9 @@ EPILOGUES = {each.__name__: each for each in (
 )}  # fmt: skip
 
 
-def operands_of(epilogue: str) -> tuple[str, ...]:
-    """The operands of an epilogue: the parameters of its function, behind the first one."""
-    return tuple(inspect.signature(EPILOGUES[epilogue]).parameters)[1:]
-
-
 # %% [markdown]
-# `REFERENCES` says the same in torch, for the checks; `PEERS` are torch's own fused calls, for the times. For a
-# function of your own add a line to the first and run the cells below: the check then covers it.
+# `REFERENCES` says the same in torch: the checks compare the two, and the host side asks it for the operands. A
+# function of your own has a line in both. `PEERS` are torch's own fused calls, for the times.
 
 
 # %% tags=["folded"]
@@ -168,8 +163,6 @@ REFERENCES = {  # of torch tensors: x and residual are (M, N), bias (N)
     "add_residual": lambda x, residual: x + residual,
     "add_both": lambda x, bias, residual: x + bias + residual,
 }
-
-
 PEERS = {
     "add_bias": ("torch.addmm", lambda a, b, out, bias: torch.addmm(bias, a, b, out=out)),
     "bias_gelu": (
@@ -178,6 +171,12 @@ PEERS = {
     ),
     "add_residual": ("torch.addmm", lambda a, b, out, residual: torch.addmm(residual, a, b, out=out)),
 }
+
+
+def operands_of(epilogue: str) -> tuple[str, ...]:
+    """The operands of an epilogue: the parameters of its function, behind the first one."""
+    return tuple(inspect.signature(REFERENCES[epilogue]).parameters)[1:]
+
 
 # %% [markdown]
 # ## The variants
@@ -203,8 +202,11 @@ class Config:
     consumer_registers: int = 240
 
     def __post_init__(self):
-        needed = f"half of {self.subtiles}, the subtiles of a tile: two phases of a buffer's mbarrier for each tile"
-        require(2 * self.epi_stages == self.subtiles, "epi_stages", self.epi_stages, needed)
+        check_epilogue("epi_stages", self.epi_stages, self.subtiles)
+        half = "residual" not in self.operands or 2 * self.epi_stages == self.subtiles
+        require(
+            half, "epi_stages", self.epi_stages, f"half of {self.subtiles}: two phases of an mbarrier for each tile"
+        )
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -620,7 +622,7 @@ def compute(me: Consumer, schedule: Schedule, config: cutlass.Constexpr):
 
 
 # %% [markdown]
-# ## The kernel
+# ## The kernel and its launch
 #
 # One warp produces, two warpgroups consume.
 
@@ -738,11 +740,6 @@ def consumer(loaded: tuple, smem, epilogue: tuple, who: tuple, config: cutlass.C
     return Consumer(*multiplied, *epilogue, sC, tiled_copies(dtype, config), group, thread)
 
 
-# %% [markdown]
-# ## The launch
-
-
-# %% tags=["folded"]
 class Further(NamedTuple):
     """The addresses of the epilogue's operands; 0: it has none."""
 
@@ -858,7 +855,7 @@ def matmul(
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the argument,
     what it got and what it needs, and nothing has been launched.
     """
-    require(epilogue in tuple(EPILOGUES), "epilogue", repr(epilogue), f"one of {', '.join(EPILOGUES)}")
+    require(epilogue in tuple(REFERENCES), "epilogue", repr(epilogue), f"one of {', '.join(REFERENCES)}")
     return host_side(epilogue).matmul((a, b, bias, residual), out, variant)
 
 

@@ -37,8 +37,9 @@ def test_every_function_is_what_its_reference_says(module):
     [
         (lambda x, bias: x - bias, "relative error"),
         (lambda x, column: x + column, "operands: got column; needed some of bias, residual"),
+        (lambda x, residual: x + residual, "operands: got residual; needed bias, as its reference has"),
     ],
-    ids=("another function", "an operand that there is not"),
+    ids=("another function", "an operand that there is not", "another operand"),
 )
 def test_a_function_that_is_another_is_found(module, monkeypatch, function, says):
     monkeypatch.setitem(module.EPILOGUES, "add_bias", function)
@@ -55,10 +56,10 @@ def test_a_function_of_a_readers_own_is_compiled_without_a_change_elsewhere(modu
     assert built.spills == 0 and "tanh.approx.f32" in built.ptx
 
 
-def test_a_tile_has_buffers_for_half_of_it(module):
+def test_a_residual_has_buffers_for_half_of_a_tile(module):
     """Each buffer's mbarrier then has two phases for a work tile, and its parity is a constant."""
-    with pytest.raises(ValueError, match="epi_stages: got 2; needed half of 6, the subtiles of a tile"):
-        replace(module.CONFIG, epi_stages=2)
+    with pytest.raises(ValueError, match="epi_stages: got 2; needed half of 6: two phases of an mbarrier"):
+        replace(module.CONFIG, epi_stages=2, epilogue="add_residual")
 
 
 @pytest.mark.parametrize(
