@@ -54,14 +54,18 @@ def spans(kind: str, clocks: int, *starts: int) -> list[draw.Span]:
 
 
 lanes = {
-    "256x160 cooperative: tensor cores": spans("multiply", WHOLE, 0, WHOLE + TANH),
+    "cooperative: tensor cores": spans("multiply", WHOLE, 0, WHOLE + TANH),
     "both warpgroups": spans("GELU", TANH, WHOLE, 2 * WHOLE + TANH),
     "": [],
-    "128x192 ping-pong: tensor cores": spans("multiply", HALF, *range(0, 4 * HALF, HALF)),
+    "ping-pong: tensor cores": spans("multiply", HALF, *range(0, 4 * HALF, HALF)),
     "warpgroup 0": spans("GELU", HIDDEN, HALF, 3 * HALF),
     "warpgroup 1": spans("GELU", HIDDEN, 2 * HALF, 4 * HALF),
 }
-draw.lanes(lanes, f"Work tiles, K = {K}: computed, not measured", note="GELU: as long as its tanh take")
+draw.lanes(
+    lanes,
+    f"Work tiles of 256 x 160 and 128 x 192, K = {K}: computed, not measured",
+    note="GELU: as long as its tanh take",
+)
 
 # %% [markdown] tags=["lab"]
 # **What GELU costs, computed.** One `tanh` for each element of C: an SM's special function units do 16 in a clock, and
