@@ -89,7 +89,7 @@ def options(a: Laid, b: Laid, dtype: str, gpu: Gpu, bias: bool = False) -> list[
     serving = candidates(gpu.capability, bias)
     found = [_option(recipe, rate, a, b, gpu) for recipe, rate in serving if dtype in recipe.dtypes]
     if bias:
-        apart = predict.copy_us(a.shape[0] * b.shape[1])  # it reads and writes all of C
+        apart = predict.bias_us(a.shape[0] * b.shape[1])
         found = [option if option.epilogue else option._replace(bias_us=apart) for option in found]
     served = sorted({arch for recipe in catalog.recipes() for arch in recipe.serves})
     require(bool(found), "a", f"a GPU of compute capability {gpu.capability}", f"{', '.join(served)} or later")

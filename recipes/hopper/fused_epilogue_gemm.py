@@ -74,7 +74,7 @@ draw.lanes(
 # %% tags=["lab"]
 rows = []
 for m, n, k in ((4096, 14336, 4096), (8192, 4096, 1024)):
-    multiplied, tanh, traffic = m * n * k // 2048 // 132, m * n // 16 // 132, predict.copy_us(m * n)
+    multiplied, tanh, traffic = m * n * k // 2048 // 132, m * n // 16 // 132, predict.bias_us(m * n)
     clocks = [f"{multiplied:,}", f"{tanh:,}", f"{100 * tanh / multiplied:.1f}%"]
     rows.append([f"{m} x {n} x {k}", *clocks, f"{traffic:.0f} us", f"{1e-3 * multiplied / predict.H200.ghz:.0f} us"])
 head = ["M x N x K", "clocks to multiply", "of tanh", "part", "a kernel of its own", "the product, at full clock"]

@@ -239,6 +239,17 @@ def test_a_bias_is_added_by_the_kernel_and_belongs_to_the_call(compiled):
     assert len(compiled) == 2 and compiled[1] != FUSED
 
 
+@pytest.mark.parametrize(
+    ("shape", "fused"), [((8192, 1024, 4096), True), ((8192, 3072, 1024), True), ((64, 4096, 4096), False)]
+)
+def test_a_fused_bias_is_chosen_where_it_saves_more_than_another_kernel_does(shape, fused):
+    m, n, k = shape
+    laid = choice.laid((m, k)), choice.Laid((k, n), (1, k))
+    best = choice.options(*laid, "bfloat16", choice.H200, bias=True)[0]
+    assert (best.recipe == FUSED) is fused and (best.bias_us == 0) is fused
+    assert FUSED not in {option.recipe for option in choice.options(*laid, "bfloat16", choice.H200)}
+
+
 @pytest.mark.parametrize("gpu", [choice.H200, choice.Gpu((8, 0), 108)])
 def test_a_bias_that_no_kernel_adds_is_added_behind_it(monkeypatch, gpu):
     compiled = pretend(monkeypatch, gpu)
