@@ -49,9 +49,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def _multiplied(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """a (..., M, K) times b (K, N), plus a bias (N)."""
     if _is_plain(a, b) and (bias is None or _is_plain_bias(bias)):
-        if torch.is_grad_enabled() and (
-            a.requires_grad or b.requires_grad or (bias is not None and bias.requires_grad)
-        ):
+        if _needs_gradients(a, b, bias):
             return _tracked(a, b, bias)
         return launching.product(a, b, bias)
     rows = launching.rows_of(a)
@@ -75,9 +73,14 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     """
     if bias is not None and isinstance(bias, torch.Tensor) and isinstance(x, torch.Tensor) and bias.dtype != x.dtype:
         bias = bias.to(x.dtype)  # under autocast parameters are float32, and the operator casts all once more
-    plain = _is_plain(x, weight) and weight.ndim == 2 and (bias is None or _is_plain_bias(bias))
-    if plain and not torch.is_grad_enabled():
-        return launching.product(x, weight, bias, True)  # without the transpose, which is a tensor to be made
+    if _is_plain(x, weight) and weight.ndim == 2 and (bias is None or _is_plain_bias(bias)):
+        try:
+            if _needs_gradients(x, weight, bias):
+                return _tracked(x, weight.T, bias)
+            return launching.product(x, weight, bias, True)  # without the transpose, which is a tensor to be made
+        except (TypeError, ValueError):
+            _check_linear(x, weight, bias)  # which says the same by the names of these arguments
+            raise
     _check_linear(x, weight, bias)
     return _multiplied(x, weight.T, bias) if x.ndim > 1 else _multiplied(x[None], weight.T, bias)[0]
 
@@ -118,6 +121,11 @@ def _is_plain(a: Any, b: Any) -> bool:
 def _is_plain_bias(bias: Any) -> bool:
     """The same of a bias."""
     return type(bias) in _PLAIN and bias.layout is torch.strided and not bias.is_neg()
+
+
+def _needs_gradients(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None) -> bool:
+    given = a.requires_grad or b.requires_grad or (bias is not None and bias.requires_grad)
+    return given and torch.is_grad_enabled()
 
 
 class _Tracked(torch.autograd.Function):
