@@ -61,11 +61,8 @@ lanes = {
     "warpgroup 0": spans("GELU", HIDDEN, HALF, 3 * HALF),
     "warpgroup 1": spans("GELU", HIDDEN, 2 * HALF, 4 * HALF),
 }
-draw.lanes(
-    lanes,
-    f"Work tiles of 256 x 160 and 128 x 192, K = {K}: computed, not measured",
-    note="GELU: as long as its tanh take",
-)
+title = f"Work tiles of 256 x 160 and 128 x 192, K = {K}: computed, not measured"
+draw.lanes(lanes, title, note="GELU: as long as its tanh take")
 
 # %% [markdown] tags=["lab"]
 # **What GELU costs, computed.** One `tanh` for each element of C: an SM's special function units do 16 in a clock, and
