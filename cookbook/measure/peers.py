@@ -1,7 +1,8 @@
 """What each recipe is timed against, as a `Contest`.
 
 A GEMM's peers are torch.matmul, QuACK, the GEMM that its front matter names under `compared_with`, and the ceiling: a
-kernel that does as many multiplications by the same instruction and nothing else (`cookbook.measure.ceilings`). A
+kernel that does as many multiplications by the same instruction and nothing else (`cookbook.measure.ceilings`). One
+that fuses epilogues is timed with each for which torch has a fused call, next to that call. A
 transpose's are torch's own, its other variants, and a copy of as many bytes, which is the ceiling. Those of a GEMM of
 row-scaled 8-bit operands are torch's own, with fast and with slow accumulation. A grouped GEMM's are torch's grouped
 one, QuACK's, and torch.matmul group by group.
@@ -14,11 +15,12 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
-from cookbook.check import compiled, ran, scaled, transpose
+from cookbook.check import compiled, fused, ran, scaled, transpose
 from cookbook.check.ran import Shape
 from cookbook.measure import ceilings
 from cookbook.measure.contest import OURS, Call, Contest, how_many_sets, us_per_call
 from cookbook.recipe import catalog, formats, grouped
+from cookbook.recipe.contract import Fused
 from cookbook.recipe.majors import DEFAULT, configured
 
 TORCH, QUACK = "torch.matmul", "quack"
@@ -113,9 +115,40 @@ def gemm_contest(
     variants: dict[str, Call] = {OURS: _into(module.matmul), **others, **variants_of_ours}
     ours = (OURS, *variants_of_ours)
     usable = {name: call for name, call in variants.items() if _agrees(name, call, sets[0], dtype, ours)}
+    usable |= fused_calls(module, sets) if own and isinstance(module, Fused) else {}
     config = configured(compiled.config_for(module, compiled.arch_here()), majors)
     of = (compared_with,) if compared_with in usable else ()
     return Contest(usable, sets, TORCH, 2.0 * shape[0] * shape[1] * shape[2], config=config, of=of)
+
+
+def fused_calls(module: Any, sets: list[tuple[Any, Any, Any]]) -> dict[str, Call]:
+    """The epilogues of a recipe for which torch has a fused call, by name, and those calls: "torch.addmm (add)".
+
+    Raises:
+        RuntimeError: one of them does not compute what the recipe says that it is.
+    """
+    found: dict[str, Call] = {}
+    for name, (peer, theirs) in module.PEERS.items():
+        given = {}  # by the address of `out`: operands of its own for each set
+        for a, b, out in sets:
+            shape = a.shape[0], b.shape[1]
+            given[out.data_ptr()] = fused.drawn(fused.operands_of(module, name), *shape, a.dtype)
+        ours = partial(module.matmul, epilogue=name)
+        calls = {name: _fused_call(ours, given), f"{peer} ({name})": _fused_call(theirs, given)}
+        a, b, out = sets[0]
+        exact = fused.referred(module, name, ran.reference(a, b), given[out.data_ptr()])
+        for who, call in calls.items():
+            out.fill_(float("nan"))
+            call(a, b, out)
+            error, limit = ran.relative_error(out, exact), 2 * ran.tolerance(str(out.dtype).removeprefix("torch."))
+            if not error <= limit:
+                raise RuntimeError(f"{who} is wrong: relative error {error:.2e}; at most {limit:.2e}")
+        found |= calls
+    return found
+
+
+def _fused_call(matmul: Callable[..., Any], given: dict[int, dict[str, Any]]) -> Call:
+    return lambda a, b, out: matmul(a, b, out=out, **given[out.data_ptr()])
 
 
 def own_variants(module: Any) -> dict[str, Call]:

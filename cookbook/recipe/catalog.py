@@ -77,6 +77,7 @@ class Recipe:
     tuned: bool = False  # whether it is the GEMM to use on its track: pages show it size by size
     # of a GEMM that cookbook.ops may choose: multiply-adds that an SM does in a clock, by architecture: {"sm_90": 2048}
     serves: dict[str, int] = field(default_factory=dict)
+    fuses: str = ""  # of such a GEMM: its epilogue that adds a bias; it then serves products with a bias, and no others
     fitted: tuple[str, ...] = ()  # figures of its Calibration that `cookbook calibrate` fits to its variants' times
     measured_by: str | None = None  # a study whose `measure_figures` gives others of them
     measures: str = ""  # what a study measures on a GPU, one of MEASURES; "" if nothing
@@ -299,7 +300,7 @@ def _check_measures(file: Path, kind: str, described: dict[str, Any]) -> None:
         raise CatalogError(f"{file}: measures: got {measures!r}; needed one of {', '.join(MEASURES)}, of a study")
     if described.get("ceiling_of") and measures != "ceiling":
         raise CatalogError(f"{file}: ceiling_of: got {described['ceiling_of']}; needed `measures: ceiling` beside it")
-    for key in ("tuned", "baselines", "serves", "grouped"):
+    for key in ("tuned", "baselines", "serves", "grouped", "fuses"):
         if described.get(key) and kind != "gemm":
             raise CatalogError(f"{file}: {key}: got {described[key]!r}; needed none: a {kind} is no GEMM")
     _check_serves(file, described)

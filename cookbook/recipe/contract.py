@@ -7,7 +7,7 @@ CuTe's and torch's types are `Any` here, so that nothing heavy is imported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
@@ -26,6 +26,7 @@ __all__ = [
     "Exercises",
     "Experiment",
     "ExperimentStudy",
+    "Fused",
     "Gemm",
     "Grouped",
     "InstructionCeilings",
@@ -123,6 +124,28 @@ class Predicts(Protocol):
 
     def microseconds(self, config: Any, m: int, n: int, k: int, sms: int) -> float:
         """Of a product C (m, n) over k with a Config, on a GPU of `sms` SMs."""
+        ...
+
+
+@runtime_checkable
+class Fused(Protocol):
+    """Its kernel applies a function to each element of the product: `matmul(a, b, epilogue=NAME, **operands)`.
+
+    Its Config has `epilogue`, a name of EPILOGUES: in CONFIG and VARIANTS that of the product alone.
+    """
+
+    # by name: what a kernel does to a thread's accumulators, in CuTe's terms. The parameters after the first name the
+    # operands, both of the dtype of C: bias (N), residual (M, N)
+    EPILOGUES: MutableMapping[str, Callable[..., Any]]
+    REFERENCES: Mapping[str, Callable[..., Any]]  # the same of torch tensors: x and residual (M, N), bias (N)
+    PEERS: Mapping[str, tuple[str, Callable[..., Any]]]  # of some: torch's own (a, b, out, **operands), and its name
+
+    def fused(self, epilogue: str) -> Any:
+        """The Config of one kernel that has an epilogue."""
+        ...
+
+    def host_side(self, epilogue: str) -> Any:
+        """The `entry.FusedGemm` of the kernels that have an epilogue: the same one at each call."""
         ...
 
 

@@ -63,7 +63,7 @@ def compute(module: Any, trace: Module, config: Any, problem: Problem, one_scale
     going = Launch(known.operands, Sums(known.k, known.block), problem.sms, known.tables)
     try:
         launch(trace, known.arguments, going)
-        faults = verify(going.sums, going.stored, known.factors, known.owners)
+        faults = verify(going.sums, going.stored, known.further, known.owners)
     except Fault as fault:
         faults = [str(fault)]
     return Computed(problem, going.stored.count, len(going.sums.tiles), tuple(faults))
