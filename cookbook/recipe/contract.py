@@ -7,7 +7,7 @@ CuTe's and torch's types are `Any` here, so that nothing heavy is imported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
@@ -26,7 +26,9 @@ __all__ = [
     "Exercises",
     "Experiment",
     "ExperimentStudy",
+    "Fused",
     "Gemm",
+    "Grouped",
     "InstructionCeilings",
     "Move",
     "Predicts",
@@ -126,12 +128,43 @@ class Predicts(Protocol):
 
 
 @runtime_checkable
+class Fused(Protocol):
+    """Its kernel applies a function to each element of the product: `matmul(a, b, epilogue=NAME, **operands)`.
+
+    Its Config has `epilogue`, a name of EPILOGUES: in CONFIG and VARIANTS that of the product alone.
+    """
+
+    # by name: what a kernel does to a thread's accumulators, in CuTe's terms. The parameters after the first name the
+    # operands, both of the dtype of C: bias (N), residual (M, N)
+    EPILOGUES: MutableMapping[str, Callable[..., Any]]
+    REFERENCES: Mapping[str, Callable[..., Any]]  # the same of torch tensors: x and residual (M, N), bias (N)
+    PEERS: Mapping[str, tuple[str, Callable[..., Any]]]  # of some: torch's own (a, b, out, **operands), and its name
+
+    def fused(self, epilogue: str) -> Any:
+        """The Config of one kernel that has an epilogue."""
+        ...
+
+    def host_side(self, epilogue: str) -> Any:
+        """The `entry.FusedGemm` of the kernels that have an epilogue: the same one at each call."""
+        ...
+
+
+@runtime_checkable
 class RowScaled(Protocol):
     """`operands: fp8`: elements of 8 bits; each row of A and each column of B has one float32 scale factor."""
 
     ELEMENT: Any  # cutlass types of the elements of A and B that the checks multiply, and of their scale factors
     SCALE: Any
     BLOCK: int  # 0: a factor for all elements along K
+
+
+@runtime_checkable
+class Grouped(Protocol):
+    """`grouped: true`: the rows of A are of groups, and each group has a B of its own. Its `gemm` takes `offs`."""
+
+    def matmul(self, a: Any, b: Any, offs: Any, *, out: Any = None) -> Any:
+        """a (M, K), b (GROUPS, K, N), offs (GROUPS,) int32 on the device: the row behind each group's last one."""
+        ...
 
 
 @runtime_checkable
@@ -382,6 +415,8 @@ def asked_of(recipe: Recipe) -> tuple[type, ...]:
         asked += (TensorCores,)
     if recipe.operands:
         asked += (BlockScaled,) if FORMATS[recipe.operands].block else (RowScaled,)
+    if recipe.grouped:
+        asked += (Grouped,)
     if recipe.fitted or recipe.measured_by:
         asked += (Calibrated, CalibratedByTimes) if recipe.fitted else (Calibrated,)
     return asked + ((InstructionCeilings,) if recipe.ceiling_of else ())

@@ -16,7 +16,7 @@ RECIPES = catalog.recipes()
 NAMES = [recipe.name for recipe in RECIPES]
 GEMMS = [recipe.name for recipe in RECIPES if recipe.kind == "gemm"]
 TILED = [name for name in GEMMS if catalog.find(name).tensor_cores]
-HALVES = [name for name in TILED if not catalog.find(name).operands]  # of 16 bits
+HALVES = [name for name in TILED if catalog.find(name).of_two_matrices]  # of 16 bits
 LONGEST_FUNCTION = 70  # lines
 MOST_PARAMETERS = 8
 LONGEST_FIRST, LONGEST = 500, 900  # lines of the first GEMM of a track, and of any, with its appendix
