@@ -57,7 +57,6 @@ import re
 from cookbook.measure import records
 from cookbook.recipe import catalog
 
-ceiling = catalog.load("foundations/memory_ceiling")
 known = [r for r in records.select("foundations/memory_ceiling", "ceiling") if not records.is_stale(r)]
 
 
