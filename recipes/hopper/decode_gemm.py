@@ -11,8 +11,8 @@
 #   cookbook:
 #     title: "Decode GEMM: prefetch into L2"
 #     claim: >-
-#       A prefetch into L2 may come before the kernel before has ended, with no promise by the caller. Where few SMs
-#       read a weight, it fills the gap between two kernels of LLM decode.
+#       A prefetch into L2 may come before the kernel before has ended, with no promise by the caller. It pays where few
+#       SMs read a weight, and costs where many do.
 #     track: hopper
 #     order: 76
 #     builds_on: hopper/split_k_gemm
@@ -35,8 +35,8 @@
 # # Decode GEMM: prefetch into L2
 #
 # **Claim.** In LLM decode few rows meet a large weight, and the bytes of the weight take nearly all of the time. No
-# kernel may *read* before the one before it has ended. But it may ask L2 to fetch. Where few SMs read a weight, this
-# prefetch fills the gap between two kernels, and stays ahead of the loads.
+# kernel may *read* before the one before it has ended. But it may ask L2 to fetch, and stay ahead of its loads. Where
+# few SMs read a weight, that pays. Where many do, it costs.
 
 # %% tags=["lab"]
 from cookbook import draw, lab
@@ -57,6 +57,10 @@ draw.lanes(lanes, "One product after another (a sketch)", unit="µs", note="Time
 # whoever reads the line later gets what was written last. [A Blackwell page](../blackwell/low_latency_gemm.ipynb) loads
 # the weight itself before the wait, into shared memory: for that the caller must promise that no kernel writes it.
 #
+# An experiment on an H200 had both, in a chain of products of which each second one wrote the weight of the next. With
+# the prefetch all twenty runs gave the same right bits. With loads before the wait they gave NaN, which had been there
+# before.
+#
 # Two more things differ from [split-K](split_k_gemm.ipynb), and both make room for stages:
 #
 # * **The stages become the reduction buffer**, once they have been multiplied.
@@ -65,8 +69,8 @@ draw.lanes(lanes, "One product after another (a sketch)", unit="µs", note="Time
 # The weight is the tensor core's A again (swap A/B). `matmul(a, b)` takes `a` (M, K) and `b` (K, N), both K-major, as
 # `x @ weight.T` is. Any M is right; the tiles are made for M up to 64.
 #
-# `cookbook bench` has not timed this kernel yet. Where this page says what was faster, it speaks of one experiment on
-# an H200, in which it ran next to cuBLAS and `split_k_gemm` at thirty sizes.
+# `cookbook bench` has not timed this kernel yet. Where this page says what was faster, it speaks of that experiment, in
+# which the kernel ran next to cuBLAS and `split_k_gemm` at thirty sizes.
 
 # %%
 from dataclasses import dataclass
@@ -211,9 +215,9 @@ Markdown(table(["weight, N x K", "MB", "bytes: us", *(f"M = {m}: us" for m in (1
 # Three expectations, and what the experiment said of them:
 #
 # * *The prefetch gains everywhere.* It does not. With 48 CTAs it took a seventh off the time (16 x 1536 x 7168, in 2).
-#   With 64 CTAs it cost 4% for 16 rows, and gained an eighth for 64 rows, of which a stage is half full. With 128 or
-#   256 CTAs it cost a tenth, and more the further ahead it was. Every line is asked for twice. That costs where L2 is
-#   busy, and pays where few SMs cannot ask for enough.
+#   With 64 CTAs it cost 4% for 16 rows, and gained an eighth for 64 rows, which take half of each stage. With 128 or
+#   256 CTAs it cost a tenth, and more the further ahead it was. Every line is asked for twice, which costs where L2 is
+#   busy.
 # * *A CTA should leave half of the SM to the next kernel*, so that both are there at once. With K whole, a CTA that
 #   took all of the shared memory was as fast or faster at ten of twelve sizes.
 # * *Split-K needs more CTAs than tiles.* From tiles for half of the SMs on, K whole was better or within 1%: an
@@ -336,7 +340,7 @@ def part_of(cta, shape_mn, k_tiles, config: Config) -> Part:
 
 
 # %%
-# Cache policies as `createpolicy.fractional.L2` makes them for a whole tensor: every line alike.
+# Cache policies for all lines of a tensor alike; CUTLASS has the same numbers as `CacheHintSm90`.
 EVICT_FIRST = 0x12F0000000000000  # the weight: each line is read once
 EVICT_LAST = 0x14F0000000000000  # the rows of the product: every tile of the weight reads them again
 
@@ -680,12 +684,15 @@ Markdown(results_table("hopper/decode_gemm"))
 #
 # A prefetch into L2 is the one access that needs no promise and no wait. In the experiment this kernel, by its
 # heuristic, was ahead of cuBLAS by more than a fifth where a weight has tiles for few SMs (16 and 64 rows of
-# 1536 x 7168), by a sixth for 16 rows of 2560 x 8192, and between 3% behind and 7% ahead at ten other sizes.
+# 1536 x 7168), by a sixth for 16 rows of 2560 x 8192, and between 3% behind and 7% ahead at the nine other sizes.
 #
 # It was ahead of `split_k_gemm` by 4% on average: by a sixth for the smallest weight, behind by 1% and 3% for 16 rows
 # of 8192 x 8192 and of 14336 x 4096. There little is left: a kernel that only reads the same bytes took 5 to 10% less.
 #
 # Not answered: how much of the gain comes before the wait, and how much from staying ahead. The experiment had no
 # kernel that prefetches before the wait alone. From 96 rows on neither kernel keeps up with cuBLAS.
+#
+# Next: products with many tiles again. [An overlapped epilogue](overlapped_epilogue_gemm.ipynb) stores one tile while
+# the next one is multiplied.
 #
 # To use it: `cookbook copy hopper/decode_gemm my_gemm.py`, then `from my_gemm import matmul`.
