@@ -53,6 +53,7 @@ _MARKS = {
     "<!-- operator recipes -->": operator_tables.serving,
     "<!-- operator calls -->": operator_tables.calls,
     "<!-- operator regret -->": operator_tables.regret,
+    "<!-- operator training -->": operator_tables.training,
 }
 # Pages whose terms are not linked to the glossary.
 _OWN_WORDS = ("glossary.md", "api/", "architecture.md", "open.md", "playground/")

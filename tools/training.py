@@ -5,12 +5,13 @@
 
 The task is made up: the next token is a fixed function of the two before it, so that the loss has something to learn.
 Prints a line every 20 steps, then the last losses' difference and the ratio of the median step times. With --json FILE
-it also writes both curves.
+it also writes both curves; with --record into results/<device>/training.json, which a page shows.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import statistics
 from dataclasses import dataclass
@@ -22,7 +23,10 @@ from torch import nn
 from torch.nn import functional
 
 from cookbook import ops
+from cookbook.measure import records
+from cookbook.ops import choice
 
+FILE = "training.json"
 WARM_UP = 10  # steps whose time is not counted: kernels are compiled in them
 
 
@@ -132,13 +136,50 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--compiled", action="store_true", help="both models under torch.compile")
     parser.add_argument("--json", type=Path, help="write both curves into this file")
+    parser.add_argument("--record", action="store_true", help="write both curves into results/<device>/training.json")
     given = parser.parse_args(argv)
     torchs, ours = (train(Sizes(), given.steps, each, given.compiled) for each in (False, True))
     found = compared(torchs, ours)
     print(f"last losses differ by {found['loss']:+.2%}; a step takes {found['step']:.3f} of torch's time")
-    if given.json:
-        content = {"device": torch.cuda.get_device_name(), "torch": torchs, "ours": ours} | found
-        given.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    device = torch.cuda.get_device_name()
+    for file in [given.json] if given.json else []:
+        file.write_text(json.dumps(record_of(torchs, ours, device, given.compiled), indent=1) + "\n", encoding="utf-8")
+    if given.record:
+        print(f"wrote {write(record_of(torchs, ours, device, given.compiled))}")
+
+
+def record_of(torchs: dict[str, list[float]], ours: dict[str, list[float]], device: str, compiled: bool) -> Any:
+    """Both curves, and where and of what they were taken: the code is of the recipes that a GPU of its kind may choose
+    of."""
+    curves = {
+        who: {"loss": [round(x, 5) for x in each["loss"]], "ms": [round(x, 3) for x in each["ms"]]}
+        for who, each in (("torch", torchs), ("ours", ours))
+    }
+    serving = [recipe.name for recipe, _ in choice.candidates(torch.cuda.get_device_capability())]
+    about = {"date": f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M}", "versions": records.versions()}
+    return {
+        "device": device,
+        "compiled": compiled,
+        "code": {name: records.code_of(name) for name in serving},
+        **about,
+        **curves,
+    }
+
+
+def write(record: dict[str, Any], root: Path | None = None) -> Path:
+    """Put a run into its device's file, in place of the one before that was compiled, or was not, like it."""
+    file = (root or records.results_root()) / records.slug(record["device"]) / FILE
+    kept = [each for each in read(root) if each["device"] == record["device"]]
+    runs = [each for each in kept if each["compiled"] != record["compiled"]] + [record]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(sorted(runs, key=lambda run: run["compiled"]), indent=1) + "\n", encoding="utf-8")
+    return file
+
+
+def read(root: Path | None = None) -> list[dict[str, Any]]:
+    """The recorded runs of every device."""
+    files = sorted((root or records.results_root()).glob(f"*/{FILE}"))
+    return [run for file in files for run in json.loads(file.read_text(encoding="utf-8"))]
 
 
 if __name__ == "__main__":

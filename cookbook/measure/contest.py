@@ -75,9 +75,13 @@ class Contest:
     graphs: bool = True  # launch batches as CUDA graphs; a copy inside one is a slower engine's, not a kernel
 
 
-def time_contest(contest: Contest, rounds: int) -> dict[str, Any]:
-    """Interleaved figures of every variant; see the module's text."""
-    batches, counts, launches = make_batches(contest.variants, contest.sets, contest.graphs)
+def time_contest(contest: Contest, rounds: int, batch_ms: float | None = None) -> dict[str, Any]:
+    """Interleaved figures of every variant; see the module's text.
+
+    Args:
+        batch_ms: the GPU's time for a batch, about; BATCH_MS if left out.
+    """
+    batches, counts, launches = make_batches(contest.variants, contest.sets, contest.graphs, batch_ms)
     warm_up(batches, WARM_UP_MS)
     taken: dict[str, list[float]] = {name: [] for name in batches}
     for number in range(rounds):
@@ -133,29 +137,32 @@ class Batches(NamedTuple):
     launches: str  # how they are launched: all "graph", or all "stream"
 
 
-def make_batches(variants: dict[str, Call], sets: list[tuple[Any, ...]], graphs: bool = True) -> Batches:
-    """A batch of each variant that takes the GPU about BATCH_MS, in whole rounds through the sets.
+def make_batches(
+    variants: dict[str, Call], sets: list[tuple[Any, ...]], graphs: bool = True, batch_ms: float | None = None
+) -> Batches:
+    """A batch of each variant that takes the GPU about `batch_ms`, or BATCH_MS, in whole rounds through the sets.
 
     Args:
         graphs: whether the variants can be captured. A graph takes the GPU as long as its kernels do; what the host
             issues takes as long as the host needs, if that is longer.
     """
+    batch_ms = batch_ms or BATCH_MS
     calls = {name: [partial(call, *operands) for operands in sets] for name, call in variants.items()}
     for each in calls.values():
-        _loop(each, max(4, len(sets)))()  # what is made at the first call must not be made in a graph
-    counts = {name: batch_size(_loop(each, 4), 4, len(sets)) for name, each in calls.items()}
+        loop(each, max(4, len(sets)))()  # what is made at the first call must not be made in a graph
+    counts = {name: batch_size(loop(each, 4), 4, len(sets), batch_ms) for name, each in calls.items()}
     if graphs:
         try:
-            return _of_graphs(calls, counts)
+            return _of_graphs(calls, counts, batch_ms)
         except Exception:  # a variant that allocates or synchronizes cannot be captured
             pass
-    return Batches({name: _loop(each, counts[name]) for name, each in calls.items()}, counts, "stream")
+    return Batches({name: loop(each, counts[name]) for name, each in calls.items()}, counts, "stream")
 
 
-def batch_size(batch: Batch, launches: int, turn: int) -> int:
-    """How many launches take about BATCH_MS, in whole rounds of `turn`, measured with one batch of `launches`."""
+def batch_size(batch: Batch, launches: int, turn: int, batch_ms: float) -> int:
+    """How many launches take about `batch_ms`, in whole rounds of `turn`, measured with one batch of `launches`."""
     one = max(elapsed_ms(batch) / launches, 1e-3)
-    return max(1, round(BATCH_MS / one / turn)) * turn
+    return max(1, round(batch_ms / one / turn)) * turn
 
 
 def graph_size(count: int, sets: int) -> int:
@@ -163,7 +170,7 @@ def graph_size(count: int, sets: int) -> int:
     return -(-min(count, GRAPH) // sets) * sets
 
 
-def _of_graphs(calls: dict[str, list[Callable[[], Any]]], by_host: dict[str, int]) -> Batches:
+def _of_graphs(calls: dict[str, list[Callable[[], Any]]], by_host: dict[str, int], batch_ms: float) -> Batches:
     """Batches of graphs that are replayed: one of as many launches as a batch may have would take long to make.
 
     Args:
@@ -174,23 +181,25 @@ def _of_graphs(calls: dict[str, list[Callable[[], Any]]], by_host: dict[str, int
         size = graph_size(by_host[name], len(each))
         graph = _captured(each, size)
         graph()  # the first time it is made ready
-        counts[name] = batch_size(graph, size, size)
-        run[name] = _loop([graph], counts[name] // size)
+        counts[name] = batch_size(graph, size, size, batch_ms)
+        run[name] = loop([graph], counts[name] // size)
     return Batches(run, counts, "graph")
 
 
 def _captured(calls: list[Callable[[], Any]], size: int) -> Batch:
-    """`_loop` as a graph."""
+    """`loop` as a graph."""
     import torch
 
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        _loop(calls, size)()
+        loop(calls, size)()
     return graph.replay
 
 
-def _loop(calls: list[Callable[[], Any]], count: int) -> Batch:
+def loop(calls: list[Callable[[], Any]], count: int) -> Batch:
+    """A batch of `count` calls: all of `calls` in their order, again and again."""
+
     def run() -> None:
         for call in islice(cycle(calls), count):
             call()

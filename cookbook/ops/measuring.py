@@ -4,16 +4,16 @@ results/<device>/operator.json keeps it. Of a shape it has the times of every re
 regret of a choice is computed when it is shown, by the choice of today:
 
     {"device": ..., "calls": {"us": {...}, "date": ..., ...},
-     "shapes": [{"shape", "majors", "dtype", "gpu", "us", "code", "rounds", "date", "driver", "versions"}]}
+     "shapes": [{"shape", "majors", "dtype", "gpu", "us", "slow", "code", "rounds", "date", "driver", "versions"}]}
 
-"us" has microseconds by name: recipes, "torch.matmul" and "ops.matmul". A shape is stale, and measured again, once
+"us" has microseconds by name: recipes, "torch.matmul" and "ops.matmul". "slow" names the recipes that were timed once
+only, since that once they took FAR times as long as the best. A shape is stale, and measured again, once
 device code of one of its recipes changes; the calls, once the code of `host_code` does.
 """
 
 from __future__ import annotations
 
 import datetime
-import hashlib
 import json
 import statistics
 from collections.abc import Callable, Iterable
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from cookbook import ops
 from cookbook.check import ran
-from cookbook.measure import contest, peers, records
+from cookbook.measure import contest, device_code, peers, records
 from cookbook.ops import choice, launching
 from cookbook.recipe import catalog, entry, operator
 from cookbook.recipe.majors import MAJORS
@@ -32,6 +32,9 @@ __all__ = ["CASES", "FILE", "Case", "Regret", "calls", "measure", "pending", "re
 
 FILE, OURS = "operator.json", "ops.matmul"
 CALL_SHAPE = (64, 64, 64)  # so small that the GPU keeps up with the host
+BATCH_MS = 40.0  # of each variant in each round: a hundred shapes are to be timed in one go
+FAR = 1.4  # a recipe this many times as slow as the best, timed once, is not timed in rounds
+TRIES, LAUNCHES = 3, 8  # of that once: the fastest of some batches
 
 
 class Case(NamedTuple):
@@ -75,11 +78,25 @@ def measure(case: Case, rounds: int, time: Callable[..., Any] = contest.time_con
         if not (error := ran.relative_error(call(*sets[0]), exact)) <= limit:
             raise RuntimeError(f"{name} is wrong at {case}: relative error {error:.2e}; at most {limit:.2e}")
     work = 2.0 * case.shape[0] * case.shape[1] * case.shape[2]
-    timed = time(contest.Contest(variants, sets, peers.TORCH, work), rounds)
-    us = {name: round(1000 * timed[name]["median_ms"], 3) for name in variants}
+    slow = _slow({name: partial(variants[name], *sets[0]) for name in serving}, keep=choose(case, gpu))
+    near = {name: call for name, call in variants.items() if name not in slow}
+    timed = time(contest.Contest(near, sets, peers.TORCH, work), rounds, BATCH_MS)
+    us = slow | {name: round(1000 * timed[name]["median_ms"], 3) for name in near}
     code = {name: records.code_of(name) for name in serving}
     of = {"shape": list(case.shape), "majors": case.majors, "dtype": case.dtype, "gpu": list(gpu)}
-    return of | {"us": us, "code": code} | _about(rounds)
+    return of | {"us": us, "slow": sorted(slow), "code": code} | _about(rounds)
+
+
+def _slow(calls: dict[str, Callable[[], Any]], keep: str) -> dict[str, float]:
+    """Microseconds of the recipes that are far from the best; `keep` is none of them.
+
+    A short kernel waits for its launch, so that all of them look alike: then none is left out.
+    """
+    us = {}
+    for name, call in calls.items():
+        batch = contest.loop([call], LAUNCHES)
+        us[name] = round(1000 * min(contest.elapsed_ms(batch) for _ in range(TRIES)) / LAUNCHES, 3)
+    return {name: found for name, found in us.items() if name != keep and found > FAR * min(us.values())}
 
 
 def _of_recipe(name: str) -> contest.Call:
@@ -169,9 +186,9 @@ def calls(synchronize: Callable[[], Any], device: str = "cuda") -> dict[str, Any
 
 
 def host_code() -> str:
-    """A hash of what a call executes on the host: once it is another, recorded times of calls are stale."""
-    files = [*Path(ops.__file__).parent.glob("*.py"), *map(Path, (operator.__file__, entry.__file__))]
-    return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()[:12]
+    """A hash of what a call executes on the host once its plan is made; recorded times of calls are stale when it is
+    another."""
+    return device_code.of_files([Path(str(module.__file__)) for module in (ops, launching, operator, entry)])[:12]
 
 
 @cache

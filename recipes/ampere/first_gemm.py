@@ -500,6 +500,9 @@ lab.compare("ampere/first_gemm", matmul, (4096, 4096, 4096))
 Markdown(results_table("ampere/first_gemm"))
 
 # %% [markdown] tags=["lab"]
+# The ceiling here is that of `mma.sync`. On Hopper it is lower than the tensor cores' rate, of which the prediction
+# is a part. [The ladder](../../docs/benchmarks.md#step-by-step) has the next step's gain, predicted and measured.
+#
 # ## Conclusion
 #
 # A GEMM is five steps, load, wait, fetch, multiply, store, with a guard where the matrix ends. What makes it slow can

@@ -500,6 +500,9 @@ lab.compare("hopper/first_gemm", matmul, (4096, 4096, 4096))
 Markdown(results_table("hopper/first_gemm"))
 
 # %% [markdown] tags=["lab"]
+# It is less than predicted: the CTAs of an SM do not hide each other's waits as well as we assumed. What the next steps
+# gain together is near the prediction; [the ladder](../../docs/benchmarks.md#step-by-step) has both.
+#
 # ## Conclusion
 #
 # A GEMM for Hopper is two instructions and three waits. What makes it slow can be counted from its layout. Next: [TMA

@@ -18,7 +18,7 @@
 #     builds_on: hopper/pingpong_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
-#     serves: {sm_90: 2048}
+#     serves: {sm_90: 1700}
 #     compared_with: hopper/tuned_gemm
 #     dtypes: [bfloat16, float16]
 #     path: tma -> swizzled shared memory -> wgmma -> registers -> DSMEM reduction buffers -> 2-byte stores

@@ -35,7 +35,7 @@ def test_over_the_rounds_every_variant_follows_every_other():
 
 def test_a_loop_goes_round_the_sets():
     seen = []
-    contest._loop([lambda i=i: seen.append(i) for i in range(3)], 7)()
+    contest.loop([lambda i=i: seen.append(i) for i in range(3)], 7)()
     assert seen == [0, 1, 2, 0, 1, 2, 0]
 
 

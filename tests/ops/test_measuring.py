@@ -30,13 +30,14 @@ def here(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "A Hopper")
     monkeypatch.setattr(records, "results_root", lambda: tmp_path)
     monkeypatch.setattr(records, "driver_version", lambda: "1")
+    monkeypatch.setattr(contest, "elapsed_ms", lambda batch: batch() or 1.0)
     return tmp_path
 
 
 def timed(us):
     """A `time_contest` that knows the answer."""
 
-    def time(found, rounds):
+    def time(found, rounds, batch_ms):
         assert set(us) <= set(found.variants) and len(found.sets) == 1
         return {name: {"median_ms": us.get(name, 100.0) / 1000} for name in found.variants}
 
@@ -62,6 +63,28 @@ def test_the_regret_of_a_choice(here):
         "1 shapes: regret 25.0% in the mean, 25.0% at worst (4x256x512); 0.857 of torch.matmul's speed in the "
         "geometric mean, 0.857 at worst"
     )
+
+
+def test_a_recipe_far_from_the_best_is_timed_once(here, monkeypatch):
+    """The chosen one is timed in rounds however slow it looks."""
+    looks = iter([1.0] * 3 + [4.0] * 3 + [1.3] * 3 + [9.0] * 6)  # of each recipe in the order of the catalogue, in ms
+    monkeypatch.setattr(contest, "elapsed_ms", lambda batch: batch() or next(looks))
+    case, seen = measuring.Case((4, 256, 512)), []
+    time = timed({})
+    record = measuring.measure(case, 7, lambda found, *given: seen.extend(found.variants) or time(found, *given))
+    serving = list(record["code"])
+    chosen = measuring.choose(case, measuring.choice.Gpu((9, 0), 132))
+    slow = {serving[1], serving[3], serving[4]} - {chosen}
+    assert (
+        chosen in seen
+        and record["slow"] == sorted(slow)
+        and set(seen) == {*serving, "ops.matmul", "torch.matmul"} - slow
+    )
+    assert {record["us"][name] for name in slow} <= {500.0, 1125.0} and set(record["us"]) == {
+        *serving,
+        "ops.matmul",
+        "torch.matmul",
+    }
 
 
 def test_a_wrong_product_is_not_timed(here, monkeypatch):

@@ -8,7 +8,7 @@ import statistics
 import pytest
 
 from cookbook.measure import records
-from cookbook.ops import choice, predict
+from cookbook.ops import choice, measuring, predict
 from cookbook.recipe import catalog
 
 SMS = 132
@@ -50,6 +50,13 @@ def test_the_choice_was_right_wherever_two_were_timed_in_one_run():
         chosen = min(us, key=lambda name: predicted(name, *shape))
         regret[shape] = us[chosen] / min(us.values()) - 1
     assert max(regret.values()) <= 0.05 and statistics.mean(regret.values()) <= 0.01, regret
+
+
+def test_the_regret_of_the_shapes_that_were_measured_for_it_is_small():
+    for device in measuring.read().values():
+        found = measuring.regrets(each for each in device["shapes"].values() if not measuring.is_stale(each))
+        parts = [each.part for each in found]
+        assert len(parts) >= 60 and statistics.mean(parts) <= 0.01 and max(parts) <= 0.08
 
 
 def test_what_serves_is_a_product_of_two_matrices_with_a_host_side():

@@ -7,6 +7,7 @@ from without_gpu import pretend
 
 from cookbook.ops import launching
 from tools import training
+from tools.publish import operator_tables
 
 SMALL = training.Sizes(layers=2, width=32, heads=4, tokens=16, length=12, batch=8, rate=1e-2)
 
@@ -34,3 +35,20 @@ def test_what_is_compared():
     ours = {"loss": [4.0] * 10 + [4.2] * 10, "ms": [90.0] * 10 + [1.0] * 10}
     found = training.compared(torchs, ours)
     assert found == {"loss": pytest.approx(0.05), "step": 0.5}
+
+
+def test_a_run_is_recorded_and_shown(tmp_path, monkeypatch):
+    pretend(monkeypatch)
+    assert operator_tables.training(tmp_path) == "*Not measured*."
+    torchs, ours = ({"loss": [4.0] * 25, "ms": [ms] * 25} for ms in (2.0, 1.0))
+    for compiled in (True, False, True):
+        file = training.write(training.record_of(torchs, ours, "NVIDIA H200", compiled), tmp_path)
+    assert file == tmp_path / "nvidia-h200" / "training.json"
+    assert [run["compiled"] for run in training.read(tmp_path)] == [False, True]
+    shown = operator_tables.training(tmp_path)
+    assert shown.count("| 21 to 25 | 4.0000 | 4.0000 | 2.00 | 1.00 |") == 2
+    assert "under torch.compile: the last losses differ by +0.00%; a step takes 0.500 of the time" in shown
+    stale = training.record_of(torchs, ours, "NVIDIA H200", False) | {"code": {"hopper/tuned_gemm": "older"}}
+    file.unlink()
+    training.write(stale, tmp_path)
+    assert operator_tables.training(tmp_path) == "*Not measured since the code changed*."

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from cookbook.measure import records
 from cookbook.ops import measuring
 from cookbook.publish.markdown import fence, table
 from cookbook.recipe import catalog, operator
+from tools import training as runs
 from tools.publish.benchmarks import MISSING, OLD
 
+STEPS = 20  # of a training run in a row of its table
 WAYS = (  # of a call, in the order to read them; the first ones are what the later ones are made of
     "the launch alone",
     "the recipe's matmul",
@@ -72,3 +76,28 @@ def regret(root: Path | None = None) -> str:
         parts.append(table(["M x N x K", "operands", "chosen", "fastest", "regret"], rows[:10]))
     known = any(found["shapes"] for found in measuring.read(root).values())
     return "\n".join(parts) or f"Of {len(measuring.CASES)} products: *{OLD if known else MISSING}*."
+
+
+def training(root: Path | None = None) -> str:
+    """Of each recorded run: the mean loss and the median time of a step, a row for each STEPS of them."""
+    known = runs.read(root)
+    current = [run for run in known if all(records.code_of(name) == code for name, code in run["code"].items())]
+    return "\n\n".join(map(_run, current)) or f"*{(OLD if known else MISSING).capitalize()}*."
+
+
+def _run(run: dict[str, Any]) -> str:
+    torchs, ours = run["torch"], run["ours"]
+    found = runs.compared(torchs, ours)
+    rows = []
+    for start in range(0, len(torchs["loss"]), STEPS):
+        part = slice(start, start + STEPS)
+        losses = [f"{statistics.mean(each['loss'][part]):.4f}" for each in (torchs, ours)]
+        times = [f"{statistics.median(each['ms'][part]):.2f}" for each in (torchs, ours)]
+        rows.append([f"{start + 1} to {start + len(torchs['loss'][part])}", *losses, *times])
+    header = ["steps", "loss, nn.Linear", "loss, ops.Linear", "ms a step, nn.Linear", "ms a step, ops.Linear"]
+    how = "under torch.compile" if run["compiled"] else "not compiled"
+    said = (
+        f"{run['device']}, {run['date']}, {how}: the last losses differ by {found['loss']:+.2%}; a step takes "
+        f"{found['step']:.3f} of the time with `nn.Linear`."
+    )
+    return f"{said}\n\n{table(header, rows, right=1)}"
