@@ -353,6 +353,10 @@ def part_of(cta, shape_mn, k_tiles, config: Config) -> Part:
 
 
 # %%
+def at_rest(config: Config) -> tuple[str, ...]:
+    return ("tma_a",) if config.rest else ()
+
+
 # Cache policies for all lines of a tensor alike; CUTLASS has the same numbers as `CacheHintSm90`.
 EVICT_FIRST = 0x12F0000000000000  # the weight: each line is read once
 EVICT_LAST = 0x14F0000000000000  # the rows of the product: every tile of the weight reads them again
