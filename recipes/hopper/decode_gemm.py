@@ -119,10 +119,12 @@ class Config:
     rest: bool = False  # loads of the weight before the wait
 
     def __post_init__(self):
-        if self.sums % self.split_k:
-            raise ValueError(f"split_k: got {self.split_k}; needed a divisor of {self.sums}, the sums of a thread")
+        if self.split_k > self.sums:
+            raise ValueError(f"split_k: got {self.split_k}; needed at most {self.sums}, the accumulators of a thread")
         if self.tile_n % (8 * self.cluster_m):
-            raise ValueError(f"cluster_m: got {self.cluster_m}; needed a divisor of {self.tile_n // 8}: parts of 8 rows")
+            raise ValueError(
+                f"cluster_m: got {self.cluster_m}; needed a divisor of {self.tile_n // 8}: parts of 8 rows"
+            )
 
     @property
     def cluster(self) -> int:
@@ -142,16 +144,17 @@ class Config:
 
     @property
     def share(self) -> int:
-        # those of a thread's accumulators that one CTA of a cluster adds up and stores
-        return self.sums // self.split_k
+        # those of a thread's accumulators that one CTA of a cluster adds up and stores; the last one's may be fewer
+        return -(-self.sums // (self.split_k * self.vec)) * self.vec
+
+    @property
+    def vec(self) -> int:
+        return next(vec for vec in (4, 2, 1) if vec * self.split_k <= self.sums)  # of them that are sent at once
 
     @property
     def reduction_bytes(self) -> int:
-        return self.tile_m * self.tile_n * 4 if self.split_k > 1 else 0  # a place for each CTA's part of a share
-
-    @property
-    def sent_bytes(self) -> int:
-        return self.reduction_bytes // self.split_k * (self.split_k - 1)  # the other CTAs send to one
+        # a place for each CTA's part of a share
+        return 2 * self.tile_m * self.share * self.split_k * 4 if self.split_k > 1 else 0
 
     @property
     def stage_bytes(self) -> int:
@@ -306,7 +309,7 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # %%
 def reduction_buffer(config: Config) -> cute.Layout:
     """Where float32 sums lie in a reduction buffer: (THREAD, (VEC, VECTORS), SENDER)."""
-    vec, threads = min(config.share, 4), 128 * config.warpgroups
+    vec, threads = config.vec, 128 * config.warpgroups
     vectors = config.share // vec
     strides = (vec, (1, vec * threads), vec * threads * vectors)
     return cute.make_layout((threads, (vec, vectors), config.split_k), stride=strides)
@@ -391,7 +394,9 @@ def produce(pipe, a, b, part: Part, config: cutlass.Constexpr):
         for i in cutlass.range(early, unroll=1):
             pipe.producer_acquire(state)
             barrier = pipe.producer_get_barrier(state)
-            cute.copy(tma_a, tAgA[None, part.first + i], tAsA[None, state.index], tma_bar_ptr=barrier, cache_policy=once)
+            cute.copy(
+                tma_a, tAgA[None, part.first + i], tAsA[None, state.index], tma_bar_ptr=barrier, cache_policy=once
+            )
             state.advance()
     cute.arch.griddepcontrol_wait()  # before any load: the kernel before may have written A or B
     if cutlass.const_expr(config.rest):
@@ -478,15 +483,17 @@ def exchanged(acc, sReduce, arrived, part: Part, tidx, config: cutlass.Constexpr
     rParts = cute.make_tensor(acc.iterator, cute.make_layout((vec, vectors, senders)))
     rSum = cute.make_rmem_tensor((vec, vectors), cutlass.Float32)
     rOwn, rSent = cute.make_fragment_like(rSum), cute.make_fragment_like(rSum)
-    rSum.fill(0.0)
-    rOwn.fill(0.0)
+    for each in (rSum, rOwn, rSent):
+        each.fill(0.0)
     cute.arch.cluster_arrive()  # this CTA's stages have been read, ...
     cute.arch.cluster_wait()  # ... and those of all others: what a stage was may be a reduction buffer now
     for peer in cutlass.range_constexpr(senders):
+        given = min(vectors, (config.sums - peer * config.share) // vec)  # the last CTA's share may be smaller
         if part.rank == peer:
-            rOwn.store(rParts[None, None, peer].load())  # its own share stays in registers
+            for i in cutlass.range_constexpr(given):
+                rOwn[None, i].store(rParts[None, i, peer].load())  # its own share stays in registers
         else:
-            for i in cutlass.range_constexpr(vectors):
+            for i in cutlass.range_constexpr(given):
                 cta = part.row * senders + peer
                 place = cute.arch.map_dsmem_ptr(sReduce[tidx, (None, i), part.rank].iterator, cta)
                 barrier = cute.arch.map_dsmem_ptr(arrived, cta)
@@ -497,7 +504,9 @@ def exchanged(acc, sReduce, arrived, part: Part, tidx, config: cutlass.Constexpr
         if part.rank == sender:
             rSent.store(rOwn.load())
         else:
-            cute.autovec_copy(sReduce[tidx, None, sender], cute.group_modes(rSent, 0, 2))
+            for i in cutlass.range_constexpr(vectors):
+                if part.rank * config.share + i * vec < config.sums:  # of the last CTA's places some may be empty
+                    cute.autovec_copy(sReduce[tidx, (None, i), sender], rSent[None, i])
         rSum.store(rSum.load() + rSent.load())
     return rSum
 
@@ -512,8 +521,9 @@ def store(rSum, tCcC, mC, part: Part, config: cutlass.Constexpr):
     """Round this CTA's share of a thread's accumulators and store what lies inside. mC (M, N): C transposed."""
     cute.arch.griddepcontrol_wait()  # whoever reads or writes C before this kernel has ended
     for i in cutlass.range(config.share, unroll_full=True):
-        row, column = tCcC[part.rank * config.share + i]
-        if cute.elem_less((row, column), mC.shape):
+        place = part.rank * config.share + i
+        row, column = tCcC[place]
+        if cute.elem_less((row, column, place), (*mC.shape, config.sums)):
             mC[row, column] = rSum[i].to(mC.element_type)
 
 
@@ -525,7 +535,7 @@ def store(rSum, tCcC, mC, part: Part, config: cutlass.Constexpr):
 
 # %%
 @cute.jit
-def begin(barriers, arrived, warp_idx, config: cutlass.Constexpr):
+def begin(barriers, arrived, warp_idx, part: Part, config: cutlass.Constexpr):
     """The queue, and the buffer's barrier; then all barriers are there, for this CTA now, for the cluster at its."""
     pipe = pipeline.PipelineTmaAsync.create(
         barrier_storage=barriers,
@@ -551,7 +561,9 @@ def begin(barriers, arrived, warp_idx, config: cutlass.Constexpr):
     if cutlass.const_expr(config.split_k > 1):
         if warp_idx == 0:
             with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive_and_expect_tx(arrived, config.sent_bytes)
+                own = cutlass.max(cutlass.min(config.sums - part.rank * config.share, config.share), 0)
+                sent = 4 * 128 * config.warpgroups * (config.split_k - 1) * own  # by the other CTAs
+                cute.arch.mbarrier_arrive_and_expect_tx(arrived, sent)
     return pipe
 
 
@@ -583,9 +595,9 @@ def kernel(
     sReduce = None
     if cutlass.const_expr(config.split_k > 1):
         sReduce = cute.make_tensor(cute.recast_ptr(sA.iterator, dtype=cutlass.Float32), reduction_buffer(config))
-    pipe = begin(barriers, arrived, warp_idx, config)
     cta, _, _ = cute.arch.block_idx()
     part = part_of(cta, mC.shape, cute.ceil_div(mA.shape[1], config.tile_k), config)
+    pipe = begin(barriers, arrived, warp_idx, part, config)
 
     if warp_idx == 4 * config.warpgroups:
         gA = cute.local_tile(mA, (config.tile_m, config.tile_k), (part.m, None))  # (M, K, k)
