@@ -29,6 +29,7 @@ __all__ = [
     "Gemm",
     "InstructionCeilings",
     "Move",
+    "Predicts",
     "RowScaled",
     "SizedByChip",
     "Study",
@@ -105,6 +106,15 @@ class Chooses(Protocol):
 
     def choose(self, m: int, n: int, k: int, sms: int) -> str:
         """The variant for C (m, n) over k on a GPU of `sms` SMs."""
+        ...
+
+
+@runtime_checkable
+class Predicts(Protocol):
+    """It predicts its own times: `cookbook.ops` compares these with what it predicts of other recipes."""
+
+    def microseconds(self, config: Any, m: int, n: int, k: int, sms: int) -> float:
+        """Of a product C (m, n) over k with a Config, on a GPU of `sms` SMs."""
         ...
 
 

@@ -31,8 +31,7 @@ def measured() -> list[tuple[str, tuple[int, int, int], dict[str, float]]]:
 def predicted(name: str, m: int, n: int, k: int) -> float:
     module = catalog.load(name)
     config = choice.config_of(module, "sm_90", choice.variant_of(module, m, n, k, SMS))
-    swapped = getattr(config, "swap_ab", False) or getattr(module, "TRANSPOSED", False)
-    return predict.microseconds(config, predict.Work(m, n, k, SMS, ON_HOPPER[name]), swapped)
+    return choice.predicted(module, config, predict.Work(m, n, k, SMS, ON_HOPPER[name]))
 
 
 @pytest.mark.parametrize("name", ON_HOPPER)
