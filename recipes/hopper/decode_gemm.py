@@ -11,20 +11,23 @@
 #   cookbook:
 #     title: "Decode GEMM: prefetch into L2"
 #     claim: >-
-#       A prefetch into L2 may come before the kernel before has ended, with no promise by the caller. It pays where few
-#       SMs read a weight, and costs where many do.
+#       Nothing may be read before the previous kernel has ended, but a prefetch into L2 may come, with no promise by
+#       the caller. It hides most of the time from one kernel's last load to the next one's first.
 #     track: hopper
 #     order: 76
 #     builds_on: hopper/split_k_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     compared_with: hopper/split_k_gemm
+#     serves: {sm_90: 2048}
 #     dtypes: [bfloat16, float16]
 #     path: tma prefetch into L2 -> tma -> swizzled shared memory -> wgmma -> registers -> DSMEM -> 2-byte stores
 #     instructions:
 #       sm_90a: [UTMALDG.2D, HGMMA, ACQBULK, PREEXIT, STG.E.U16, SYNCS]
-#     bench_shapes: [[1, 8192, 8192], [16, 8192, 8192], [16, 4096, 14336], [16, 1536, 7168], [16, 2560, 8192],
-#       [16, 4608, 8192], [32, 8192, 8192], [32, 1536, 7168], [64, 8192, 8192], [64, 4096, 14336], [64, 1536, 7168]]
+#     bench_shapes: [[1, 8192, 8192], [16, 8192, 8192], [16, 14336, 4096], [16, 4096, 14336], [16, 1536, 7168],
+#       [16, 2560, 8192], [16, 6144, 4096], [32, 8192, 8192], [64, 8192, 8192], [64, 6144, 4096], [64, 1536, 7168],
+#       [96, 8192, 8192], [128, 8192, 8192], [128, 14336, 4096], [128, 1536, 7168], [192, 4096, 14336],
+#       [256, 8192, 8192], [256, 4096, 14336]]
 #     sources:
 #       - {title: "PTX ISA, cp.async.bulk.prefetch.tensor", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-prefetch-tensor"}
 #       - {title: "PTX ISA, griddepcontrol", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-griddepcontrol"}
@@ -34,43 +37,51 @@
 # %% [markdown]
 # # Decode GEMM: prefetch into L2
 #
-# **Claim.** In LLM decode few rows meet a large weight, and the bytes of the weight take nearly all of the time. No
-# kernel may *read* before the one before it has ended. But it may ask L2 to fetch, and stay ahead of its loads. Where
-# few SMs read a weight, that pays. Where many do, it costs.
+# **Claim.** In LLM decode few rows meet a large weight, and the bytes of the weight take nearly all of the time. Before
+# the previous kernel has ended nothing may be *read*. But a kernel may ask L2 to fetch its weight. That hides most of
+# the time from one kernel's last load to the next one's first.
 
 # %% tags=["lab"]
 from cookbook import draw, lab
 
-READ, END, GAP, HEAD = 8.0, 2.0, 2.5, 3.0  # a kernel reads; adds and stores; the next one begins; what L2 prefetches
+lab.gain("hopper/decode_gemm", (16, 8192, 8192), over=["hopper/split_k_gemm"])
+
+# %% [markdown]
+# With *programmatic dependent launch* (PDL) a CTA may begin as soon as an SM has room for it. It waits at
+# `griddepcontrol.wait` until all CTAs of the previous kernel have ended and their writes can be seen. Without a
+# prefetch memory is idle from the last load of the slowest CTA until then, and until the first loads have come:
+
+# %% tags=["lab"]
+READ, END, GAP, HEAD = 8.0, 2.0, 1.0, 3.0  # a kernel reads; adds and stores; a CTA begins; what L2 prefetches
 after = READ + END
 lanes = {
-    "kernel before": [draw.Span(0, READ, "reads", "loads"), draw.Span(READ, after, "", "adds, stores")],
-    "no prefetch": [draw.Span(after + GAP, after + GAP + READ, "reads", "loads")],
-    "prefetch: L2": [draw.Span(READ + GAP, READ + GAP + HEAD, "fetches", "prefetch into L2")],
-    "prefetch: SM": [draw.Span(after + GAP, after + GAP + READ - HEAD / 2, "reads", "loads")],
+    "previous kernel": [draw.Span(0, READ, "reads", "loads"), draw.Span(READ, after, "", "adds, stores")],
+    "no prefetch": [
+        draw.Span(after, after + GAP, "", "first loads"),
+        draw.Span(after + GAP, after + GAP + READ, "reads", "loads"),
+    ],
+    "prefetch: L2": [draw.Span(READ, READ + HEAD, "fetches", "prefetch into L2")],
+    "prefetch: SM": [draw.Span(after, after + GAP + READ - HEAD, "reads", "loads")],
 }
 draw.lanes(lanes, "One product after another (a sketch)", unit="µs", note="Times are chosen, not measured.")
 
 # %% [markdown]
-# **Why no promise is needed.** The kernel before might still write the weight. So nothing may be read before
-# `griddepcontrol.wait`. A prefetch reads nothing: it moves a line into L2. The writes of all SMs arrive in L2, too, so
-# whoever reads the line later gets what was written last. [A Blackwell page](../blackwell/low_latency_gemm.ipynb) loads
-# the weight itself before the wait, into shared memory: for that the caller must promise that no kernel writes it.
+# **Why no promise is needed.** The previous kernel might still write the weight. A prefetch reads nothing: it moves a
+# line into L2. The writes of all SMs arrive in L2, too, so whoever reads the line later gets what was written last.
+# [A Blackwell page](../blackwell/low_latency_gemm.ipynb) loads the weight itself before the wait, into shared memory:
+# for that the caller must promise that no kernel writes it. An experiment on an H200 had both, in a chain of products
+# that write each other's weights. With the prefetch all runs gave the same right bits; with early loads they gave NaN.
 #
-# An experiment on an H200 had both, in a chain of products of which each second one wrote the weight of the next. With
-# the prefetch all twenty runs gave the same right bits. With loads before the wait they gave NaN, which had been there
-# before.
+# Four more things differ from [split-K](split_k_gemm.ipynb):
 #
-# Two more things differ from [split-K](split_k_gemm.ipynb), and both make room for stages:
-#
-# * **The stages become the reduction buffer**, once they have been multiplied.
-# * **A CTA's own share of the sums stays in its registers**: it sends to the other CTAs alone.
+# * **K stays whole** where tiles are nearly as many as SMs. A CTA then has all of an SM's shared memory for stages.
+# * **K may be split in three or more** where tiles are few, whatever the number of accumulators.
+# * **k-tiles of 128 elements** for up to 16 rows: half as many barriers for the same bytes.
+# * **The stages become the reduction buffer** once they have been multiplied. A CTA's own share of the accumulators
+#   stays in its registers.
 #
 # The weight is the tensor core's A again (swap A/B). `matmul(a, b)` takes `a` (M, K) and `b` (K, N), both K-major, as
-# `x @ weight.T` is. Any M is right; the tiles are made for M up to 64.
-#
-# `cookbook bench` has not timed this kernel yet. Where this page says what was faster, it speaks of that experiment, in
-# which the kernel ran next to cuBLAS and `split_k_gemm` at thirty sizes.
+# `x @ weight.T` is. Any M is right; the tiles are made for M up to 256.
 
 # %%
 from dataclasses import dataclass
@@ -79,7 +90,6 @@ from typing import NamedTuple
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
-import cutlass.memory
 import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
@@ -93,14 +103,12 @@ from cookbook.recipe.moved import SmemAllocator
 # **From here on A is the weight and B is what is multiplied by it**: `tile_m` counts columns of the product, `tile_n`
 # its rows.
 #
-# `ahead` is the number of k-tiles that a CTA prefetches. It asks L2 for that many before `griddepcontrol.wait`, and
-# stays that far ahead of its loads. L2 becomes a second queue in front of the stages.
+# `ahead` is the number of k-tiles that a CTA prefetches before `griddepcontrol.wait`, and never later. An earlier
+# kernel stayed that far ahead of its loads in the loop, too: there every line was asked for twice while memory was busy
+# anyway, and this cost up to a tenth.
 #
-# | variant | K is split among | made for |
-# |---|---|---|
-# | `64x16`, `64x32`, `64x64` | one CTA, with all of an SM's shared memory | tiles for more than a third of the SMs |
-# | `64x16 in 2`, ... | two CTAs; an SM has room for two | tiles for a quarter to a third |
-# | `64x16 in 2, ahead`, `64x64 in 4, ahead`, ... | two or four | fewer |
+# A variant is named by its tile, and by the CTAs that divide K: `64x16 in 4`. `tile_n` is the number of rows that it is
+# made for, and not larger, for a TMA box that lies partly outside is slow.
 
 
 # %%
@@ -111,24 +119,15 @@ class Config:
     tile_m: int = 64  # rows of the weight per cluster, 64 for each warpgroup
     tile_n: int = 16  # rows of the product per cluster
     tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma steps of 16
-    split_k: int = 1  # CTAs of a cluster, that divide K among them; a divisor of a thread's accumulators
-    cluster_m: int = 1  # tiles of the weight, one below the other, whose CTAs share the rows by multicast
+    split_k: int = 1  # CTAs of a cluster, that divide K among them
     per_sm: int = 1  # CTAs that an SM has shared memory for
-    ahead: int = 0  # k-tiles of the weight that are prefetched into L2 before the first load; 0: no prefetch
-    stays: bool = True  # ahead of the loads, later too
-    rest: bool = False  # loads of the weight before the wait
+    ahead: int = 0  # k-tiles of the weight that are prefetched into L2 before `griddepcontrol.wait`
 
     def __post_init__(self):
-        if self.split_k > self.sums:
-            raise ValueError(f"split_k: got {self.split_k}; needed at most {self.sums}, the accumulators of a thread")
-        if self.tile_n % (8 * self.cluster_m):
+        if self.split_k > self.accumulators:
             raise ValueError(
-                f"cluster_m: got {self.cluster_m}; needed a divisor of {self.tile_n // 8}: parts of 8 rows"
+                f"split_k: got {self.split_k}; needed at most {self.accumulators}, the accumulators of a thread"
             )
-
-    @property
-    def cluster(self) -> int:
-        return self.split_k * self.cluster_m
 
     @property
     def warpgroups(self) -> int:
@@ -139,17 +138,19 @@ class Config:
         return 128 * self.warpgroups + 32  # and the warp that loads
 
     @property
-    def sums(self) -> int:
-        return 64 * self.tile_n // 128  # accumulators of a thread
+    def accumulators(self) -> int:
+        return 64 * self.tile_n // 128  # of a thread
 
     @property
     def share(self) -> int:
         # those of a thread's accumulators that one CTA of a cluster adds up and stores; the last one's may be fewer
-        return -(-self.sums // (self.split_k * self.vec)) * self.vec
+        return -(-self.accumulators // (self.split_k * self.vec)) * self.vec
 
     @property
     def vec(self) -> int:
-        return next(vec for vec in (4, 2, 1) if vec * self.split_k <= self.sums)  # of them that are sent at once
+        return next(
+            vec for vec in (4, 2, 1) if vec * self.split_k <= self.accumulators
+        )  # of them that are sent at once
 
     @property
     def reduction_bytes(self) -> int:
@@ -172,82 +173,113 @@ class Config:
 
 SM_SMEM = 228 * 1024  # bytes of shared memory that an SM has for its CTAs
 VARIANTS = {
-    "64x16": Config(),
-    "64x16 in 2": Config(split_k=2, per_sm=2),
-    "64x16 in 2, ahead": Config(split_k=2, per_sm=2, ahead=12),
-    "64x32": Config(tile_n=32),
-    "64x32 in 2": Config(tile_n=32, split_k=2, per_sm=2),
-    "64x32 in 2, ahead": Config(tile_n=32, split_k=2, per_sm=2, ahead=12),
-    "64x64": Config(tile_n=64),
-    "64x64 in 2": Config(tile_n=64, split_k=2, per_sm=2),
-    "64x64 in 4, ahead": Config(tile_n=64, split_k=4, per_sm=2, ahead=12),
+    "64x16": Config(tile_k=128, ahead=8),
+    "64x16 in 2": Config(split_k=2, per_sm=2, ahead=12),
+    "64x16 in 4": Config(split_k=4, per_sm=2, ahead=12),
+    "64x32": Config(tile_n=32, tile_k=128, ahead=8),
+    "64x32 in 2": Config(tile_n=32, split_k=2, per_sm=2, ahead=12),
+    "64x32 in 4": Config(tile_n=32, split_k=4, per_sm=2, ahead=12),
+    "64x64": Config(tile_n=64, ahead=16),
+    "64x64 in 2": Config(tile_n=64, split_k=2, per_sm=2, ahead=8),
+    "64x64 in 4": Config(tile_n=64, split_k=4, per_sm=2, ahead=8),
+    "64x96": Config(tile_n=96, ahead=8),
+    "64x128": Config(tile_n=128, ahead=8),
+    "64x128 in 2": Config(tile_n=128, split_k=2, ahead=8),
+    "64x128 in 3": Config(tile_n=128, split_k=3, ahead=8),
+    "64x192 in 2": Config(tile_n=192, split_k=2, ahead=6),
+    "64x256": Config(tile_n=256, ahead=6),
+    "64x256 in 2": Config(tile_n=256, split_k=2, ahead=6),
+    "64x256 in 4": Config(tile_n=256, split_k=4, ahead=6),
 }
 DEFAULT = "auto"  # the one that `choose` names
 TRANSPOSED = True
-CONFIG = VARIANTS["64x16 in 2, ahead"]
+CONFIG = VARIANTS["64x16 in 2"]
 
 
-def config_for(arch: str, variant: str = "64x16 in 2, ahead") -> Config:
+def config_for(arch: str, variant: str = "64x16 in 2") -> Config:
     """A variant's configuration for an architecture: there is one Hopper."""
     return VARIANTS[variant]
 
 
-# %% [markdown] tags=["lab"]
-# ## Two numbers first
-#
-# For an H200: the bytes of the weight over what memory gives when it is only read, and the multiplications over what
-# the tensor cores do at the power limit. Both in microseconds; the larger is the least time that a product can take.
-
-# %% tags=["lab"]
-from IPython.display import Markdown
-
-from cookbook.publish.pages import table
-
-READ_RATE, FLOPS = 4.65e6, 790e6  # of an H200: bytes and floating-point operations a microsecond
-WEIGHTS = [(8192, 8192), (14336, 4096), (4096, 14336), (1536, 7168), (2560, 8192), (4608, 8192), (57344, 8192)]
-
-
-def floors(m: int, n: int, k: int) -> tuple[float, float]:
-    """Microseconds that the bytes take, and the multiplications."""
-    return 2 * (n * k + m * (n + k)) / READ_RATE, 2 * m * n * k / FLOPS
-
-
-rows = []
-for n, k in WEIGHTS:
-    multiplied = [f"{floors(m, n, k)[1]:.1f}" for m in (16, 64, 128, 256)]
-    rows.append([f"{n} x {k}", f"{2 * n * k / 1e6:.0f}", f"{floors(16, n, k)[0]:.1f}", *multiplied])
-Markdown(table(["weight, N x K", "MB", "bytes: us", *(f"M = {m}: us" for m in (16, 64, 128, 256))], rows))
-
-# %% [markdown] tags=["lab"]
-# Up to some 128 rows the bytes are the longer of the two. What stands between a kernel and its floor is what happens
-# before its first load and after its last one.
-
 # %% [markdown]
 # ## The heuristic
 #
-# Three expectations, and what the experiment said of them:
+# It is the rule of [split-K](split_k_gemm.ipynb), of which that page says more: five things go on at the same time,
+# and the fourth root of the sum of their fourth powers is a little more than the longest. Before them a CTA starts;
+# after them it sends its accumulators and stores.
 #
-# * *The prefetch gains everywhere.* It does not. With 48 CTAs it took a seventh off the time (16 x 1536 x 7168, in 2).
-#   With 64 CTAs it cost 4% for 16 rows, and gained an eighth for 64 rows, which take half of each stage. With 128 or
-#   256 CTAs it cost a tenth, and more the further ahead it was. Every line is asked for twice, which costs where L2 is
-#   busy.
-# * *A CTA should leave half of the SM to the next kernel*, so that both are there at once. With K whole, a CTA that
-#   took all of the shared memory was as fast or faster at ten of twelve sizes.
-# * *Split-K needs more CTAs than tiles.* From tiles for half of the SMs on, K whole was better or within 1%: an
-#   exchange less, and longer rows of a weight in flight.
+# Two things are new. A CTA that prefetches starts as long as `early` says, not `start`. And clusters of three or more
+# find a place on fewer SMs than there are: they lie within a GPC.
 #
-# So the rule counts tiles. `tile_n` holds the rows and is not larger: a TMA box that lies partly outside is slow.
-# (The variants of 32 columns were not in the experiment; they follow the rule for 16.)
+# The figures are fitted to times on an H200, as there.
 
 
 # %%
+GHZ = 1.755  # of the SMs' clock: about what an H200 runs at, not fitted
+SM_LOAD = 64 * GHZ  # bytes a nanosecond that one SM can take in: 64 a clock, not fitted
+L2_HOLDS = 50e6  # bytes that are still in L2 when they are read again: the size of an H200's, not fitted
+
+
+class Figures(NamedTuple):
+    """What the heuristic knows of a GPU: nanoseconds, and bytes a nanosecond. Fitted to times on an H200."""
+
+    start: float = 1_900  # of a round: CTAs begin, and their first loads come
+    latency: float = 1_090  # from asking for a stage to asking for the same stage again, while all others ask too
+    l2: float = 16_000  # of A and B, from L2 into all SMs
+    outside: float = 2_600  # of zeros, where a box lies outside of A or B
+    memory: float = 4_230
+    send: float = 23  # out of the registers of a CTA: accumulators and C
+
+
+H200 = Figures()
+
+
+def clusters_at_once(config: Config, sms: int) -> int:
+    """Clusters that find an SM for each of their CTAs: those of more than two leave an eleventh of the SMs over."""
+    return (sms if config.split_k <= 2 else sms * 10 // 11) // config.split_k
+
+
+def multiplying(config: Config, k_tiles: int) -> float:
+    """Clocks of the tensor cores for a number of k-tiles of one CTA."""
+    wgmma = max(config.tile_n / 2, 16 + config.tile_n / 4)
+    return k_tiles * config.warpgroups * config.tile_k / 16 * wgmma
+
+
+def nanoseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures = H200) -> dict[str, float]:
+    """What a product of m x n over k takes on `sms` SMs, by the rules above."""
+    c = config
+    down, across = -(-n // c.tile_m), -(-m // c.tile_n)  # tiles
+    k_tiles = -(-k // (c.tile_k * c.split_k))  # of each CTA
+    ctas = -(-down * across // clusters_at_once(c, sms))  # of the busiest SM
+    rounds = -(-ctas // c.per_sm)
+    loaded = k_tiles * c.stage_bytes  # by each CTA
+    inside = 2 * k * (across * n + down * m)  # of all that is loaded
+    outside = down * across * c.split_k * loaded - inside
+    weight = 2 * n * k * (min(across, rounds) if 2 * n * k > L2_HOLDS else 1)
+    sent = c.reduction_bytes + 2 * c.tile_m * c.tile_n / c.split_k  # by each CTA
+    return {
+        "multiply": ctas * multiplying(c, k_tiles) / GHZ,
+        "load": ctas * loaded / SM_LOAD,
+        "wait": rounds * k_tiles / c.stages * gpu.latency,
+        "L2": inside / gpu.l2 + outside / gpu.outside,
+        "memory": (weight + 2 * m * (k + n)) / gpu.memory,
+        "start": rounds * gpu.start,
+        "send": rounds * sent / gpu.send,
+    }
+
+
+def microseconds(config: Config, m: int, n: int, k: int, sms: int, gpu: Figures = H200) -> float:
+    """All of it."""
+    *together, start, send = nanoseconds(config, m, n, k, sms, gpu).values()
+    return (start + sum(x**4 for x in together) ** 0.25 + send) / 1000
+
+
+cost = microseconds  # one name for what is compared, of all recipes that choose
+
+
 def choose(m: int, n: int, k: int, sms: int) -> str:
-    """The narrowest tile that holds the rows, and K divided where the tiles are few."""
-    width = next((width for width in (16, 32) if m <= width), 64)
-    tiles = -(-n // 64) * -(-m // width)
-    if 4 * tiles <= sms:
-        return "64x64 in 4, ahead" if width == 64 else f"64x{width} in 2, ahead"
-    return f"64x{width} in 2" if 3 * tiles <= sms else f"64x{width}"
+    """The variant that takes least time."""
+    return min(VARIANTS, key=lambda name: microseconds(VARIANTS[name], m, n, k, sms))
 
 
 # %% [markdown]
@@ -303,7 +335,10 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # **The reduction buffer** is laid out as before, a place for each sender. But it has no memory of its own: it lies
 # where the stages were. So nothing may be sent before *every* CTA of the cluster has multiplied its last stage, which
 # takes a barrier of the cluster. `split_k_gemm` has one too, but waits for it when it has long been complete. The wait
-# costs little: no CTA can end before the slowest one has sent its sums anyway.
+# costs little: no CTA can end before the slowest one has sent its accumulators anyway.
+#
+# A share is a whole number of vectors. Where the accumulators are no multiple of that (eight among three CTAs), the
+# last CTA has fewer, or none: it adds and stores less, and is sent less.
 
 
 # %%
@@ -326,19 +361,16 @@ class Part(NamedTuple):
     m: cutlass.Int32
     n: cutlass.Int32
     rank: cutlass.Int32  # of the CTA among those that divide K
-    row: cutlass.Int32  # of the CTA's tile among those of its cluster
     first: cutlass.Int32
     k_tiles: cutlass.Int32
 
 
 def part_of(cta, shape_mn, k_tiles, config: Config) -> Part:
-    """The part of a CTA: clusters are numbered down the weight first, in a cluster first the parts of K."""
-    cluster, number = cta // config.cluster, cta % config.cluster
-    row, rank = number // config.split_k, number % config.split_k
-    height = config.tile_m * config.cluster_m
-    down = (shape_mn[0] + height - 1) // height
+    """The part of a CTA: tiles are numbered down the weight first, and the CTAs of a cluster follow one another."""
+    tile, rank = cta // config.split_k, cta % config.split_k
+    down = (shape_mn[0] + config.tile_m - 1) // config.tile_m
     each = (k_tiles + config.split_k - 1) // config.split_k
-    return Part(cluster % down * config.cluster_m + row, cluster // down, rank, row, rank * each, each)
+    return Part(tile % down, tile // down, rank, rank * each, each)
 
 
 # %% [markdown]
@@ -347,73 +379,39 @@ def part_of(cta, shape_mn, k_tiles, config: Config) -> Part:
 # The order of its steps is what this page is about:
 #
 # 1. prefetch the first `ahead` k-tiles of the weight into L2;
-# 2. `griddepcontrol.wait`: from here on the kernel before has ended, and A and B may be read;
-# 3. for each k-tile: load A and B into a stage, and prefetch the k-tile that is `ahead` of it;
-# 4. `griddepcontrol.launch_dependents`: nothing is left to ask for, so the next kernel may begin to prefetch.
+# 2. `griddepcontrol.wait`: from here on the previous kernel has ended, and A and B may be read;
+# 3. load A and B of each k-tile into a stage;
+# 4. `griddepcontrol.launch_dependents`: nothing is left to ask for, so the next kernel's CTAs may come and prefetch.
 #
 # A load says how L2 shall keep the line (*cache hints*): a line of the weight may be evicted first, for it is not read
-# again; the rows of the product last. Where L2 was full of prefetched lines, this made a difference of a tenth.
+# again; the rows of the product last.
 
 
 # %%
-def at_rest(config: Config) -> tuple[str, ...]:
-    return ("tma_a",) if config.rest else ()
-
-
 # Cache policies for all lines of a tensor alike; CUTLASS has the same numbers as `CacheHintSm90`.
 EVICT_FIRST = 0x12F0000000000000  # the weight: each line is read once
 EVICT_LAST = 0x14F0000000000000  # the rows of the product: every tile of the weight reads them again
 
 
 @cute.jit
-def load_rows(tma_b, source, target, barrier, part: Part, config: cutlass.Constexpr):
-    """This CTA's share of the rows of a k-tile, to itself and to all that multiply them by other tiles."""
-    again = cutlass.Int64(EVICT_LAST)
-    if cutlass.const_expr(config.cluster_m > 1):
-        column = sum(1 << row * config.split_k for row in range(config.cluster_m))  # of the CTA at rank 0
-        mask = cutlass.Int16(column) << cutlass.Int16(part.rank)
-        cute.copy(tma_b, source, target, tma_bar_ptr=barrier, mcast_mask=mask, cache_policy=again)
-    else:
-        cute.copy(tma_b, source, target, tma_bar_ptr=barrier, cache_policy=again)
-
-
-@cute.jit
 def produce(pipe, a, b, part: Part, config: cutlass.Constexpr):
     """The k-tiles of this CTA's part. a, b: a TMA atom, its source (ROWS, K, k), its target (ROWS, K, STAGE)."""
     (tma_a, gA, sA), (tma_b, gB, sB) = a, b
-    alone, sharers = cute.make_layout(1), cute.make_layout(config.cluster_m)
+    alone = cute.make_layout(1)  # no multicast
     tAsA, tAgA = cpasync.tma_partition(tma_a, 0, alone, cute.group_modes(sA, 0, 2), cute.group_modes(gA, 0, 2))
-    tBsB, tBgB = cpasync.tma_partition(tma_b, part.row, sharers, cute.group_modes(sB, 0, 2), cute.group_modes(gB, 0, 2))
+    tBsB, tBgB = cpasync.tma_partition(tma_b, 0, alone, cute.group_modes(sB, 0, 2), cute.group_modes(gB, 0, 2))
     state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-    once = cutlass.Int64(EVICT_FIRST)
-    for i in cutlass.range(cutlass.min(config.ahead, part.k_tiles), unroll=1):
-        cute.prefetch(tma_a, tAgA[None, part.first + i])
-    early = cutlass.Int32(0)
-    if cutlass.const_expr(config.rest):
-        early = cutlass.min(part.k_tiles, config.stages)
-        for i in cutlass.range(early, unroll=1):
-            pipe.producer_acquire(state)
-            barrier = pipe.producer_get_barrier(state)
-            cute.copy(
-                tma_a, tAgA[None, part.first + i], tAsA[None, state.index], tma_bar_ptr=barrier, cache_policy=once
-            )
-            state.advance()
-    cute.arch.griddepcontrol_wait()  # before any load: the kernel before may have written A or B
-    if cutlass.const_expr(config.rest):
-        again = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-        for i in cutlass.range(early, unroll=1):
-            barrier = pipe.producer_get_barrier(again)
-            load_rows(tma_b, tBgB[None, part.first + i], tBsB[None, again.index], barrier, part, config)
-            again.advance()
-    for i in cutlass.range(early, part.k_tiles, unroll=1):
+    once, again = cutlass.Int64(EVICT_FIRST), cutlass.Int64(EVICT_LAST)
+    if cutlass.const_expr(config.ahead > 0):
+        for i in cutlass.range(cutlass.min(config.ahead, part.k_tiles), unroll=1):
+            cute.prefetch(tma_a, tAgA[None, part.first + i])
+    cute.arch.griddepcontrol_wait()  # before any load: the previous kernel may have written A or B
+    for i in cutlass.range(part.k_tiles, unroll=1):
         k_tile = part.first + i
         pipe.producer_acquire(state)
         barrier = pipe.producer_get_barrier(state)
         cute.copy(tma_a, tAgA[None, k_tile], tAsA[None, state.index], tma_bar_ptr=barrier, cache_policy=once)
-        load_rows(tma_b, tBgB[None, k_tile], tBsB[None, state.index], barrier, part, config)
-        if cutlass.const_expr(config.ahead > 0 and config.stays):
-            if i + config.ahead < part.k_tiles:
-                cute.prefetch(tma_a, tAgA[None, k_tile + config.ahead])
+        cute.copy(tma_b, tBgB[None, k_tile], tBsB[None, state.index], tma_bar_ptr=barrier, cache_policy=again)
         state.advance()
     cute.arch.griddepcontrol_launch_dependents()
     if cutlass.const_expr(config.split_k > 1):
@@ -488,15 +486,14 @@ def exchanged(acc, sReduce, arrived, part: Part, tidx, config: cutlass.Constexpr
     cute.arch.cluster_arrive()  # this CTA's stages have been read, ...
     cute.arch.cluster_wait()  # ... and those of all others: what a stage was may be a reduction buffer now
     for peer in cutlass.range_constexpr(senders):
-        given = min(vectors, (config.sums - peer * config.share) // vec)  # the last CTA's share may be smaller
+        given = min(vectors, (config.accumulators - peer * config.share) // vec)  # the last CTA's share may be smaller
         if part.rank == peer:
             for i in cutlass.range_constexpr(given):
                 rOwn[None, i].store(rParts[None, i, peer].load())  # its own share stays in registers
         else:
             for i in cutlass.range_constexpr(given):
-                cta = part.row * senders + peer
-                place = cute.arch.map_dsmem_ptr(sReduce[tidx, (None, i), part.rank].iterator, cta)
-                barrier = cute.arch.map_dsmem_ptr(arrived, cta)
+                place = cute.arch.map_dsmem_ptr(sReduce[tidx, (None, i), part.rank].iterator, peer)
+                barrier = cute.arch.map_dsmem_ptr(arrived, peer)
                 target = cute.make_tensor(place, cute.make_layout(vec))
                 cute.copy(sends, rParts[None, i, peer], target, mbar_ptr=barrier)
     cute.arch.mbarrier_wait(arrived, 0)
@@ -505,7 +502,8 @@ def exchanged(acc, sReduce, arrived, part: Part, tidx, config: cutlass.Constexpr
             rSent.store(rOwn.load())
         else:
             for i in cutlass.range_constexpr(vectors):
-                if part.rank * config.share + i * vec < config.sums:  # of the last CTA's places some may be empty
+                # of the last CTA's places some may be empty
+                if part.rank * config.share + i * vec < config.accumulators:
                     cute.autovec_copy(sReduce[tidx, (None, i), sender], rSent[None, i])
         rSum.store(rSum.load() + rSent.load())
     return rSum
@@ -523,7 +521,7 @@ def store(rSum, tCcC, mC, part: Part, config: cutlass.Constexpr):
     for i in cutlass.range(config.share, unroll_full=True):
         place = part.rank * config.share + i
         row, column = tCcC[place]
-        if cute.elem_less((row, column, place), (*mC.shape, config.sums)):
+        if cute.elem_less((row, column, place), (*mC.shape, config.accumulators)):
             mC[row, column] = rSum[i].to(mC.element_type)
 
 
@@ -541,11 +539,8 @@ def begin(barriers, arrived, warp_idx, part: Part, config: cutlass.Constexpr):
         barrier_storage=barriers,
         num_stages=config.stages,
         producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        # a thread of each warp, of all CTAs that read what this one loads
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 4 * config.warpgroups * config.cluster_m),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 4 * config.warpgroups),  # a thread of each warp
         tx_count=config.stage_bytes,
-        cta_layout_vmnk=cute.make_layout((1, config.cluster_m, config.split_k, 1), stride=(0, config.split_k, 1, 0)),
-        mcast_mode_mn=(0, 1),
         defer_sync=True,
     )
     if cutlass.const_expr(config.split_k > 1):
@@ -553,15 +548,11 @@ def begin(barriers, arrived, warp_idx, part: Part, config: cutlass.Constexpr):
             with cute.arch.elect_one():
                 cute.arch.mbarrier_init(arrived, 1)
     cute.arch.mbarrier_init_fence()
-    if cutlass.const_expr(config.cluster_m > 1):
-        cute.arch.cluster_arrive_relaxed()  # another CTA's load may come as soon as all barriers are there
-        cute.arch.cluster_wait()
-    else:
-        cute.arch.sync_threads()
+    cute.arch.sync_threads()
     if cutlass.const_expr(config.split_k > 1):
         if warp_idx == 0:
             with cute.arch.elect_one():
-                own = cutlass.max(cutlass.min(config.sums - part.rank * config.share, config.share), 0)
+                own = cutlass.max(cutlass.min(config.accumulators - part.rank * config.share, config.share), 0)
                 sent = 4 * 128 * config.warpgroups * (config.split_k - 1) * own  # by the other CTAs
                 cute.arch.mbarrier_arrive_and_expect_tx(arrived, sent)
     return pipe
@@ -635,20 +626,14 @@ def gemm(
     mA = cute.make_tensor(pB, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pA, cute.make_layout((n, k), stride=(ldb, 1)))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(1, ldc)))
-    layouts = smem_layouts(dtype, config)
-    tma_a, mA = make_tma(mA, layouts.a, (config.tile_m, config.tile_k), 1)
-    tma_b, mB = make_tma(mB, layouts.b, (config.tile_n, config.tile_k), config.cluster_m)
-    clusters = cute.ceil_div(m, config.tile_m * config.cluster_m) * cute.ceil_div(n, config.tile_n)
+    fetch = cpasync.CopyBulkTensorTileG2SOp()
+    a_stage, b_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(dtype, config))
+    tma_a, mA = cpasync.make_tiled_tma_atom(fetch, mA, a_stage, (config.tile_m, config.tile_k))
+    tma_b, mB = cpasync.make_tiled_tma_atom(fetch, mB, b_stage, (config.tile_n, config.tile_k))
+    tiles = cute.ceil_div(m, config.tile_m) * cute.ceil_div(n, config.tile_n)
     launcher = kernel(tma_a, mA, tma_b, mB, mC, dtype, config)
-    grid, block, cluster = ((x, 1, 1) for x in (clusters * config.cluster, config.threads, config.cluster))
+    grid, block, cluster = ((x, 1, 1) for x in (tiles * config.split_k, config.threads, config.split_k))
     launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
-
-
-def make_tma(matrix: cute.Tensor, layout: cute.ComposedLayout, tile: tuple[int, int], sharers: int):
-    """The TMA copy of a tile into one stage of `layout`, in as many parts as CTAs share the tile."""
-    load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
-    stage = cute.slice_(layout, (None, None, 0))
-    return cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers)
 
 
 # %%
@@ -713,9 +698,9 @@ draw.lanes(spans, "Shared memory of one CTA", unit="KiB", note=f"An SM has {SM_S
 # %% [markdown] tags=["lab"]
 # ## Check
 #
-# Every level looks at every variant. Level *pipeline* follows the warps of a whole cluster in every order: that nobody
-# is sent anything before its stages have been read, that no sum is read before it has come, and that nothing but the
-# prefetch comes before `griddepcontrol.wait`. Level *product* follows each element of C back to A and B.
+# Every level looks at every variant. Level *pipeline* follows the warps of a whole cluster in every order: that no CTA
+# is sent anything before its stages have been read, that no accumulator is read before it has come, and that nothing
+# but the prefetch comes before `griddepcontrol.wait`. Level *product* follows each element of C back to A and B.
 
 # %% tags=["lab"]
 lab.check_cells("hopper/decode_gemm", shapes=[(13, 333, 640)], dtypes=["bfloat16"])
@@ -744,22 +729,32 @@ except compiled.NoDisassembler as missing:
 lab.compare("hopper/decode_gemm", matmul, (16, 8192, 8192))
 
 # %% tags=["lab"]
+from IPython.display import Markdown
+
 from cookbook.publish.pages import results_table
 
 Markdown(results_table("hopper/decode_gemm"))
 
 # %% [markdown] tags=["lab"]
+# Which variant the heuristic takes, and what that loses against the fastest one:
+
+# %% tags=["lab"]
+from cookbook.publish.choices import choices_table
+
+Markdown(choices_table("hopper/decode_gemm", 132))
+
+# %% [markdown] tags=["lab"]
 # ## Conclusion
 #
-# A prefetch into L2 is the one access that needs no promise and no wait. In the experiment this kernel, by its
-# heuristic, was ahead of cuBLAS by more than a fifth where a weight has tiles for few SMs (16 and 64 rows of
-# 1536 x 7168), by a sixth for 16 rows of 2560 x 8192, and between 3% behind and 7% ahead at the nine other sizes.
+# A prefetch into L2 is the one access that needs no promise and no wait. Of a chain of products it hides most of what
+# lies between two of them, and so it gains most, as a part of the time, where the weight is small.
 #
-# It was ahead of `split_k_gemm` by 4% on average: by a sixth for the smallest weight, behind by 1% and 3% for 16 rows
-# of 8192 x 8192 and of 14336 x 4096. There little is left: a kernel that only reads the same bytes took 5 to 10% less.
+# Where it ends: what an SM prefetches has to be in L2 still when it is loaded, next to what the previous kernel reads.
+# And it is no use to a CTA that does not begin until others of its own grid have ended: weights with more tiles than
+# SMs gain little.
 #
-# Not answered: how much of the gain comes before the wait, and how much from staying ahead. The experiment had no
-# kernel that prefetches before the wait alone. From 96 rows on neither kernel keeps up with cuBLAS.
+# From 128 rows on memory is no longer alone in being slow. There the tensor cores, L2 and the store of C take about as
+# long, and cuBLAS keeps up with this kernel or is ahead.
 #
 # Next: products with many tiles again. [An overlapped epilogue](overlapped_epilogue_gemm.ipynb) stores one tile while
 # the next one is multiplied.
