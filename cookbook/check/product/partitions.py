@@ -15,9 +15,9 @@ import numpy as np
 
 from cookbook.check.pipeline import shapes
 from cookbook.check.pipeline.reading import Operation
-from cookbook.check.pipeline.shapes import CannotFollow, Lay
+from cookbook.check.pipeline.shapes import CannotFollow, Lay, mma_of, place_in, thread_of, tv_of
 from cookbook.check.product.follower import LANES, Fault, Follower, follows
-from cookbook.check.product.places import Ptr, View, measured, offset, spelled, table
+from cookbook.check.product.places import Ptr, View, measured, offset, spelled
 from cookbook.check.product.views import made, registers
 from cookbook.model.wgmma import d_coords
 
@@ -25,28 +25,7 @@ MATRIX = re.compile(r"atom\.(ldsm|stsm)<.*?num_matrices = (\d), ([nt])>")
 TENSOR = re.compile(r"atom\.tmem_(load|store)<\w+, (\d+) DP, (\d+) bit, x(\d+)")
 
 
-def thread_of(thread: Any) -> Any:
-    """A thread's number, out of the coordinate that an operation names it by."""
-    while isinstance(thread, tuple):
-        (thread,) = thread
-    return thread
-
-
 # --- tiled copies ------------------------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=512)
-def tv_of(text: str) -> tuple[Lay, tuple[Lay, ...]]:
-    """The (thread, value) layout of a tiled copy, and the modes of its tile.
-
-    Raises:
-        CannotFollow: its type names none.
-    """
-    tv = re.search(r'layout_copy_tv = <"([^"]*)">', text)
-    tile = re.search(r'tiler_mn = <"([^"]*)">', text)
-    if tv is None or tile is None:
-        raise CannotFollow(f"a copy of type {text}")
-    return shapes.lay(tv[1]), tuple(mode for mode in shapes.tiler(tile[1]) if mode is not None)
 
 
 @lru_cache(maxsize=4096)
@@ -60,7 +39,7 @@ def share(text: str, memory: bool, threads: tuple[int, ...]) -> np.ndarray:
     """
     thread, value = tv_of(text)[0].modes
     lanes = np.array(threads, np.int64)
-    values = table(value)
+    values = value.offsets()
     warp = threads[0] // LANES
     together = (MATRIX.search(text) and memory) or (TENSOR.search(text) and not memory)
     if together and threads != tuple(range(LANES * warp, LANES * (warp + 1))):
@@ -140,7 +119,7 @@ def _positions(places: np.ndarray, tile: tuple[Lay, ...]) -> list[np.ndarray]:
     for mode in tile:
         index = places % mode.size
         places = places // mode.size
-        found.append(table(mode)[index])
+        found.append(mode.offsets()[index])
     return found
 
 
@@ -217,7 +196,7 @@ def _agrees(view: View, source: View, position: list[np.ndarray], begins: Any) -
     modes = source.layout.modes
     wanted = sum_of(offset(modes[k].shape, modes[k].stride, p) for k, p in enumerate(position))
     values = view.layout.modes[0]
-    got = np.asarray(begins)[..., None] + table(values)[None, :]
+    got = np.asarray(begins)[..., None] + values.offsets()[None, :]
     if got.shape[1] != np.shape(wanted)[1] or (got != wanted).any():
         values = f"{got.shape[1]} elements by {view.layout}"
         raise CannotFollow(
@@ -227,23 +206,6 @@ def _agrees(view: View, source: View, position: list[np.ndarray], begins: Any) -
 
 
 # --- tiled MMAs --------------------------------------------------------------------------------------------------
-
-MMA = re.compile(r"sm(\d+)\.mma(?:_bs)?<(\d+)x(\d+)x(\d+)")
-
-
-@lru_cache(maxsize=256)
-def mma_of(text: str) -> tuple[int, tuple[int, int, int], Lay]:
-    """(architecture, (M, N, K) of one instruction, layout of its atoms over warps or warpgroups) of a tiled MMA.
-
-    Raises:
-        CannotFollow: its type is not spelled so.
-    """
-    found = MMA.search(text)
-    atoms = re.search(r'atom_layout_MNK = <"([^"]*)">', text)
-    if found is None:
-        raise CannotFollow(f"an MMA of type {text}")
-    m, n, k = (int(found[i]) for i in (2, 3, 4))
-    return int(found[1]), (m, n, k), shapes.lay(atoms[1]) if atoms else shapes.lay("(1,1,1):(0,0,0)")
 
 
 @follows("cute.tiled.mma.partition")
@@ -289,16 +251,6 @@ def _registers(
 
 def _first_two(source: View, row: Any, column: Any) -> tuple[Any, ...]:
     return (row, column, *(None,) * (len(source.layout.modes) - 2))
-
-
-def place_in(atoms: Lay, number: int) -> tuple[int, ...]:
-    """The coordinate whose offset is `number`, in a compact layout."""
-    sizes = [mode.size for mode in atoms.modes]
-    for index in range(int(np.prod(sizes))):
-        at = atoms.coordinate(index)
-        if offset(atoms.shape, atoms.stride, at) == number % int(np.prod(sizes)):
-            return at
-    raise CannotFollow(f"warpgroup {number} of an MMA with {atoms} atoms")
 
 
 def fragment(arch: int, n: int) -> np.ndarray:
