@@ -240,7 +240,7 @@ def plan(
         run = partial(look, recipe, *arguments, majors=m)
         steps.append(Step(level, d, run, majors=recipe.told_apart(m), **where))
 
-    for d, m in product(dtypes, majors):
+    for d, m in product(dtypes, majors) if recipe.tensor_cores else ():  # else nothing lies in tiles in shared memory
         add("layout", d, m, layout_levels, d, targets)
         for s in shapes or model_shapes(recipe, m):
             add("model", d, m, model_levels, d, s, targets, shape=s)
@@ -723,8 +723,9 @@ def _counted(recipe: Recipe, dtype: str, majors: str) -> tuple[Shape, dict[str, 
     figures, problems = {}, [] if len(kernels) == len(configs) else [f"{len(kernels)} kernels; needed {len(configs)}"]
     for (name, config), lines in zip(configs.items(), kernels, strict=False):
         of = (module, compiling.cutlass_dtype(dtype), config)
-        copied = predicted_copies(*of, counted.COUNTED_SHAPE)
-        found, bad = counted.compare(lines, predicted_wavefronts(*of), copied)
+        copied = predicted_copies(*of, counted.COUNTED_SHAPE) if recipe.tensor_cores else (0, 0)
+        wanted = predicted_wavefronts(*of) if recipe.tensor_cores else {}
+        found, bad = counted.compare(lines, wanted, copied)
         figures |= {f"{name} {opcode}".strip(): entry for opcode, entry in found.items()}
         problems += [f"{name}: {problem}" if name else problem for problem in bad]
     return counted.COUNTED_SHAPE, figures, problems

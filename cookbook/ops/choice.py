@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from cookbook.ops import predict
 from cookbook.recipe import catalog, operator
-from cookbook.recipe.contract import Chooses
+from cookbook.recipe.contract import Chooses, Predicts
 from cookbook.recipe.entry import require
 from cookbook.recipe.majors import letters
 
@@ -119,13 +119,19 @@ def _option(recipe: catalog.Recipe, rate: int, a: Laid, b: Laid, gpu: Gpu) -> Op
     (m, _), n, k = a.shape, b.shape[1], max(of_a.k, of_b.k)
     variant = variant_of(module, m, n, k, gpu.sms)
     config = config_of(module, "sm_{}{}".format(*gpu.capability), variant)
-    swapped = getattr(config, "swap_ab", False) or getattr(module, "TRANSPOSED", False)
-    work = predict.Work(m, n, k, gpu.sms, rate)
+    kernel_us = predicted(module, config, predict.Work(m, n, k, gpu.sms, rate))
     copies = {name: each.why for name, each in (("a", of_a), ("b", of_b)) if each.why}
     copied = sum(predict.copy_us(x.shape[0] * x.shape[1]) for name, x in (("a", a), ("b", b)) if name in copies)
     majors = letters(of_a.major, of_b.major)
-    kernel_us = predict.microseconds(config, work, swapped)
     return Option(recipe.name, variant, majors, copies, kernel_us, copied, epilogue=recipe.fuses)
+
+
+def predicted(module: Any, config: Any, work: predict.Work) -> float:
+    """Microseconds of a recipe's kernel: its own prediction, if it has one."""
+    if isinstance(module, Predicts):
+        return module.microseconds(config, work.m, work.n, work.k, work.sms)
+    swapped = getattr(config, "swap_ab", False) or getattr(module, "TRANSPOSED", False)
+    return predict.microseconds(config, work, swapped)
 
 
 def variant_of(module: Any, m: int, n: int, k: int, sms: int) -> str:

@@ -374,6 +374,45 @@ class FusedGemm(FurtherGemm):
         return call._replace(strides=(*call.strides, line), spans=spans)
 
 
+class GroupedGemm(Gemm):
+    """A `Gemm` of groups: the rows of A from one of `offs` to the next one have a B of their own."""
+
+    def matmul(self, given: tuple, out: torch.Tensor | None, variant: str) -> torch.Tensor:
+        """The product of each group of `given`: a (M, K), b (GROUPS, K, N), offs (GROUPS,)."""
+        key = (*map(kind, given), kind(out), torch.is_grad_enabled(), kind(variant))
+        call, launch, arguments = self.plans.get(key) or self.plan(key, *given, out, variant)
+        if torch.cuda.current_device() != call.device:
+            with torch.cuda.device(call.device):
+                return self.matmul(given, out, variant)
+        a = given[0]
+        out = a.new_empty(call.mnk[0], call.mnk[1]) if out is None else out
+        addresses, (*spans, size), start = [x.data_ptr() for x in given], call.spans, out.data_ptr()
+        for name, x, span in zip(("a", "b", "offs"), addresses, spans, strict=True):
+            if x < start + size and start < x + span:
+                require(name == "a" and not overlap(out, a), "out", f"memory that overlaps {name}", "memory of its own")
+        stream = torch._C._cuda_getCurrentRawStream(call.device)  # its number, for which torch makes no Stream object
+        launch(*addresses[:2], start, addresses[2], *arguments, stream)
+        return out
+
+    def check(self, a, b, offs: torch.Tensor, out: torch.Tensor | None, variant: str) -> Call:
+        """What is to be known of a legal call. Its strides end with the elements between groups, and their number."""
+        check_tensor("b", b, self.takes, (3,))
+        groups, _, n = b.shape
+        require(n % 8 == 0, "b", f"N = {n}", "a multiple of 8: whole 16-byte pieces of the rows of C")
+        call = super().check(a, b[0], out, variant)
+        require(call.direct, "out", "rows that do not begin at multiples of 16 bytes", "rows that TMA can write")
+        check_tensor("offs", offs, (torch.int32,), (1,))
+        require(offs.shape == (groups,), "offs", f"shape {tuple(offs.shape)}", f"({groups},): an end for each group")
+        require(offs.stride(0) == 1 or groups == 1, "offs", f"stride {offs.stride(0)}", "1")
+        require(offs.device == a.device, "offs", f"device {offs.device}", f"{a.device}, where a is")
+        apart = b.stride(0) if groups > 1 else call.strides[1] * n
+        needed = "groups a multiple of 16 bytes apart (a multiple of 8 elements), at least 0"
+        require(apart >= 0 and apart % 8 == 0, "b", f"groups {apart} elements apart", needed)
+        a_span, b_span, c_span = call.spans
+        spans = a_span, b_span + (groups - 1) * apart * b.element_size(), 4 * groups, c_span
+        return call._replace(strides=(*call.strides, apart, groups), spans=spans)
+
+
 REMAPS: dict[tuple, torch.Tensor] = {}  # by device, GPC of each cluster, and length of a group
 
 

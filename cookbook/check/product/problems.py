@@ -15,7 +15,7 @@ from cookbook.check.pipeline.shapes import UNKNOWN
 from cookbook.check.product import origins
 from cookbook.check.product.memory import Operand, Scales, base_of
 from cookbook.check.product.places import Ptr, element
-from cookbook.recipe import formats
+from cookbook.recipe import formats, grouped
 from cookbook.recipe.majors import align, letters, of_config
 
 RAGGED = 24  # elements beyond whole tiles: whole vectors of 8
@@ -47,6 +47,7 @@ def cases(module: Any, config: Any) -> tuple[Case, ...]:
     stages = getattr(config, "stages", 2)
     vectors = "vec" in inspect.signature(module.compile_for).parameters
     odd = 0 if vectors else 1  # a kernel that is told how wide it may store is told of an even N here
+    more, fewer = min(RAGGED, 3 * config.tile_m), min(13, 2 * config.tile_m - 1)  # rows; of low tiles not many more
 
     def case(shape: tuple[int, int, int], sms: int, other: Any = config, *options: tuple[str, Any]) -> Case:
         form = formats.of_module(module)
@@ -55,8 +56,8 @@ def cases(module: Any, config: Any) -> tuple[Case, ...]:
 
     single = (("vec", 1),) if vectors else ()
     found = [
-        case((m + config.tile_m // 2 + RAGGED, 2 * n + RAGGED + odd, (stages + 1) * k + RAGGED), 5 * ctas),
-        case((RAGGED + 13, RAGGED + 5, RAGGED), 4 * ctas, config, *single),
+        case((m + config.tile_m // 2 + more, 2 * n + RAGGED + odd, (stages + 1) * k + RAGGED), 5 * ctas),
+        case((more + fewer, RAGGED + 5, RAGGED), 4 * ctas, config, *single),
         case((2 * m, n, stages * k), ctas),
     ]
     found[2] = replace(found[2], one_scale=True)
@@ -86,6 +87,7 @@ class Given:
     k: int  # of A and B as memory has them: bytes of elements of 4 bits
     block: int  # how many of these share a scale factor that MMAs multiply by; 0: there are none
     further: dict[int, Operand]  # by kind: scale factors of rows that the kernel multiplies by itself, and a residual
+    owners: tuple[int, ...]  # of each row of C, its group, whose B it needs; -1: it is of none; (): there are none
 
 
 def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: bool = False) -> Given:
@@ -115,6 +117,9 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
         base = base_of(number) + aligns[name]
         scaled = (1, 1, k, problem.k) if one_scale and form and name in ("SA", "SB") else (m, n, k, problem.k)
         operands[name] = _operand(name, scaled, lines, config, (bits, dtype, base), form)
+    owners = grouped.owners(m, grouped.ends(m)) if grouped.takes_groups(module) else ()
+    if owners:  # the groups' B follow one another
+        operands["B"] = replace(operands["B"], shape=(grouped.ENDS * n, k))
     tables: dict[str, tuple[int, ...]] = {}
     arguments: list[Any] = []
     values = _values(module, config, problem, lines, one_scale)
@@ -122,14 +127,15 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
         if not text.startswith("!cute.ptr"):
             arguments.append(value)
         elif isinstance(value, tuple):
-            tables["table"] = value
-            arguments.append(Ptr("table", 0, name="table"))
+            table = f"table {len(tables)}"
+            tables[table] = value
+            arguments.append(Ptr("table", 0, name=table))
         else:  # what is no operand here has no memory: reading there is a fault
             arguments.append(Ptr("gmem", operands[names[name]].base if name in names else 0))
     further = {
         origins.OPERANDS[name]: one for name, one in operands.items() if name in ("SA", "SB", "bias", "residual")
     }
-    return Given(arguments, operands, tables, k, form.block // per if form else 0, further)
+    return Given(arguments, operands, tables, k, form.block // per if form else 0, further, owners)
 
 
 def _values(
