@@ -222,8 +222,8 @@ def config_for(arch: str, variant: str = "64x16 in 2") -> Config:
 #   none waits for a whole round.
 # * **again**: a further round of CTAs starts faster than the first.
 #
-# The figures are fitted to times on an H200: of these variants at a hundred products of 1 to 256 rows. The rule compares
-# the variants of one width alone, the narrowest that holds the rows.
+# The figures are fitted to times on an H200: of these variants at a hundred products of 1 to 256 rows. The rule
+# compares the variants of one width alone, the narrowest that holds the rows.
 
 
 # %%
