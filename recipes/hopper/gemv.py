@@ -497,7 +497,7 @@ Markdown(results_table("hopper/gemv"))
 #   of few large CTAs lost by PDL: the next kernel's CTAs take room before this one's are done.
 # * **TMA into shared memory**, by persistent CTAs. The best of four was a twentieth slower than the ceiling for large
 #   weights, and more for small ones. Loads by threads are in flight as well, and nobody has to wait for a barrier.
-# * **Hints.** `NO_ALLOCATE` is worth a few tenths of a percent. A prefetch of 256 bytes into L2 cost a twentieth.
+# * **Hints.** `NO_ALLOCATE` is worth next to nothing. A prefetch of 256 bytes into L2 cost a twentieth.
 # * **The next step's loads before this step is multiplied**: a tenth slower.
 #
 # ## Conclusion

@@ -859,9 +859,9 @@ Markdown(results_table("hopper/grouped_gemm"))
 # fast. Three things were tried with 16384 rows:
 #
 # * **A warpgroup whose rows all lie behind a group's end only releases its stages.** It saved no time, and is left out.
-# * **64 clusters instead of 66.** Equal groups then fill whole waves, and took 2% less; skewed ones took 1% more. The
-#   host cannot tell the two apart, so the grid has all SMs.
-# * **Bands of 8 or 32 tiles instead of 16**: 2 to 3% slower with equal groups.
+# * **64 clusters instead of 66.** Equal groups then fill whole waves, and took a little less time; skewed ones took a
+#   little more. The host cannot tell the two apart, so the grid has all SMs.
+# * **Bands of 8 or 32 tiles instead of 16**: slower with equal groups.
 #
 # ## Conclusion
 #
