@@ -48,8 +48,10 @@ from cookbook import draw, lab
 lab.gain("hopper/decode_gemm", (16, 8192, 8192), over=["64x16, no prefetch", "hopper/split_k_gemm"])
 
 # %% [markdown]
-# With *programmatic dependent launch* (PDL) a CTA may begin as soon as an SM has room for it. It waits at
-# `griddepcontrol.wait` until all CTAs of the previous kernel have ended and their writes can be seen. Without a
+# With *programmatic dependent launch* (PDL) each CTA says when the next kernel may begin
+# (`griddepcontrol.launch_dependents`), here after its last load. When all CTAs have said so, a CTA of the next kernel
+# begins as soon as an SM has room for it. It waits at `griddepcontrol.wait` until all CTAs of the previous kernel have
+# ended and their writes can be seen. Without a
 # prefetch memory is idle from the last load of the slowest CTA until then, and until the first loads have come:
 
 # %% tags=["lab"]
@@ -104,12 +106,13 @@ from cookbook.recipe.moved import SmemAllocator
 # **From here on A is the weight and B is what is multiplied by it**: `tile_m` counts columns of the product, `tile_n`
 # its rows.
 #
-# `ahead` is the number of k-tiles that a CTA prefetches before `griddepcontrol.wait`, and never later. An earlier
-# kernel stayed that far ahead of its loads in the loop, too: there every line was asked for twice while memory was busy
-# anyway, and this cost up to a tenth.
+# `ahead` is the number of k-tiles that a CTA prefetches before `griddepcontrol.wait`. After the wait it prefetches
+# nothing. An earlier version of this kernel went on in the loop: every line was asked for twice while memory was busy
+# anyway, and the kernel was slower.
 #
-# A variant is named by its tile, and by the CTAs that divide K: `64x16 in 4`. `tile_n` is the number of rows that it is
-# made for, and not larger, for a TMA box that lies partly outside is slow.
+# A variant is named by its tile, and by the CTAs that divide K: `64x16 in 4`. `tile_n` is the largest number of
+# rows that it is made for. `choose` takes the narrowest tile that holds all rows: a TMA box that lies partly outside is
+# slow.
 
 
 # %%
@@ -118,7 +121,7 @@ class Config:
     """Sizes of the kernel, in elements or counts."""
 
     tile_m: int = 64  # rows of the weight per cluster, 64 for each warpgroup
-    tile_n: int = 16  # rows of the product per cluster
+    tile_n: int = 16  # rows of the product, and of what the weight is multiplied by, per cluster
     tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma steps of 16
     split_k: int = 1  # CTAs of a cluster, that divide K among them
     per_sm: int = 1  # CTAs that an SM has shared memory for
@@ -217,7 +220,7 @@ def config_for(arch: str, variant: str = "64x16 in 2") -> Config:
 #
 # * **early**: a CTA that prefetches starts in less time.
 # * **uneven**: where CTAs take more than half of the places that a GPU has for them, and not nearly all, some of the
-#   next kernel's CTAs find an idle SM and begin early, and the others late. That costs, we do not know why so much.
+#   next kernel's CTAs find an idle SM and begin early, and the others late. We do not know why that costs so much.
 # * **Clusters of three or more** find a place on fewer SMs than there are, for they lie within a GPC. One that finds
 #   none waits for a whole round.
 # * **again**: a further round of CTAs starts faster than the first.
@@ -361,8 +364,8 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # takes a barrier of the cluster. `split_k_gemm` has one too, but waits for it when it has long been complete. The wait
 # costs little: no CTA can end before the slowest one has sent its accumulators anyway.
 #
-# A share is a whole number of vectors. Where the accumulators are no multiple of that (eight among three CTAs), the
-# last CTA has fewer, or none: it adds and stores less, and is sent less.
+# A thread sends vectors, so a share is a whole number of vectors. Three CTAs cannot share 64 accumulators evenly: the
+# last one's share is smaller. It adds and stores less, and is sent less.
 
 
 # %%
@@ -407,14 +410,14 @@ def part_of(cta, shape_mn, k_tiles, config: Config) -> Part:
 # 3. load A and B of each k-tile into a stage;
 # 4. `griddepcontrol.launch_dependents`: nothing is left to ask for, so the next kernel's CTAs may come and prefetch.
 #
-# A load says how L2 shall keep the line (*cache hints*): a line of the weight may be evicted first, for it is not read
-# again; the rows of the product last.
+# A load says how L2 shall keep the line (*cache hints*): L2 may evict a line of the weight first, for one tile of
+# rows reads it once. It keeps the rows that the weight is multiplied by longest: every tile of the weight reads them.
 
 
 # %%
 # Cache policies for all lines of a tensor alike; CUTLASS has the same numbers as `CacheHintSm90`.
-EVICT_FIRST = 0x12F0000000000000  # the weight: each line is read once
-EVICT_LAST = 0x14F0000000000000  # the rows of the product: every tile of the weight reads them again
+EVICT_FIRST = 0x12F0000000000000  # the weight: a tile of rows reads each line once
+EVICT_LAST = 0x14F0000000000000  # B: every tile of the weight reads it again
 
 
 @cute.jit
@@ -777,8 +780,8 @@ Markdown(choices_table("hopper/decode_gemm", 132))
 # And it is no use to a CTA that does not begin until others of its own grid have ended: weights with more tiles than
 # SMs gain little.
 #
-# From 128 rows on memory is no longer alone in being slow. There the tensor cores, L2 and the store of C take about as
-# long, and cuBLAS keeps up with this kernel or is ahead.
+# From 128 rows on memory is no longer alone in being slow: by the rule above L2 takes as long, and from about 256 rows
+# on the tensor cores do too.
 #
 # Next: products with many tiles again. [An overlapped epilogue](overlapped_epilogue_gemm.ipynb) stores one tile while
 # the next one is multiplied.
