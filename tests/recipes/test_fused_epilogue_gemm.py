@@ -69,7 +69,9 @@ def test_a_residual_comes_in_time_in_every_variant(module, variant):
 
 def test_a_residual_has_buffers_for_half_of_a_tile(module):
     """Each buffer's mbarrier then has two phases for a work tile, and its parity is a constant."""
-    with pytest.raises(ValueError, match="epi_stages: got 2; needed half of 6, and 2 or more: two phases of an mbarrier"):
+    with pytest.raises(
+        ValueError, match="epi_stages: got 2; needed half of 6, and 2 or more: two phases of an mbarrier"
+    ):
         replace(module.CONFIG, epi_stages=2, epilogue="add_residual")
 
 
