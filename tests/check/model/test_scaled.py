@@ -183,7 +183,6 @@ OF_MXFP8 = [
     ("the steps' bytes are cells", "stride=((1, in_tmem[2]), in_tmem[3])", "stride=((4, in_tmem[2]), in_tmem[3])"),
     ("scale factors of 16 elements", "BLOCK = 32", "BLOCK = 16"),
 ]
-CAST = "cute.recast_ptr(sX.iterator, swizzle, dtype=ELEMENT)"
 OF_NVFP4 = [
     ("every step reads the first cells", "stride=(in_tmem[2], in_tmem[3])", "stride=(0, in_tmem[3])"),
     ("A's steps for B", "stride=(in_tmem[2], in_tmem[3])", "stride=(16, in_tmem[3])"),
