@@ -783,7 +783,6 @@ Markdown(choices_table("hopper/decode_gemm", 132))
 # From 128 rows on memory is no longer alone in being slow: by the rule above L2 takes as long, and from about 256 rows
 # on the tensor cores do too.
 #
-# Next: products with many tiles again. [An overlapped epilogue](overlapped_epilogue_gemm.ipynb) stores one tile while
-# the next one is multiplied.
+# Next: [GEMV](gemv.ipynb), one or two rows, which need no tensor cores.
 #
 # To use it: `cookbook copy hopper/decode_gemm my_gemm.py`, then `from my_gemm import matmul`.
