@@ -331,7 +331,7 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 
 
 # %% [markdown] tags=["lab"]
-# What the rule chooses on an H200, how long it predicts that this takes, and which of the five terms is the longest:
+# What the rule chooses on an H200, the time that it predicts, the longest of the five terms, and `load`:
 
 # %% tags=["lab"]
 from IPython.display import Markdown
@@ -343,10 +343,10 @@ lines = []
 for shape in catalog.find("hopper/decode_gemm").bench_shapes:
     best = VARIANTS[name := choose(*shape, 132)]
     terms = nanoseconds(best, *shape, 132)
-    of_an_sm = H200.l2 / min(132, best.split_k * -(-shape[1] // best.tile_m) * -(-shape[0] // best.tile_n)) / GHZ
-    told = [max(list(terms)[:5], key=terms.get), f"{of_an_sm:.0f}", f"{H200.load / GHZ:.0f}"]
+    longest = max(list(terms)[:5], key=terms.get)
+    told = [f"{terms[longest] / 1000:.1f} us ({longest})", f"{terms['load'] / 1000:.1f} us"]
     lines.append([" x ".join(map(str, shape)), name, f"{microseconds(best, *shape, 132):.1f} us", *told])
-head = ["M x N x K", "variant", "predicted", "longest", "bytes a clock: L2, for each SM that loads", "`load`"]
+head = ["M x N x K", "variant", "predicted", "longest term", "load"]
 Markdown(table(head, lines))
 
 # %% [markdown]
