@@ -550,8 +550,7 @@ def residual_values(me: Consumer, i: cutlass.Constexpr, config: cutlass.Constexp
 # %% [markdown]
 # ## The place of the function
 #
-# `finish` stands where other GEMMs round. Nothing else calls the function. Other parts of the kernel only
-# ask which operands it needs: a bias, a residual, or none.
+# `finish` stands where other GEMMs round. The rest of the kernel only asks which operands the function needs.
 
 
 # %%
