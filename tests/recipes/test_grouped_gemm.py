@@ -81,8 +81,8 @@ FAULTS = [
     ("product", "all groups have the first one's weights", "None, tile.group)", "None, 0)", "32x128"),
     ("product", "rows of A are counted from the first group's", "(tile.row, 0), tokens", "(0, 0), tokens", "32x128"),
     ("product", "rows behind a group's end are stored", "min(tile.end - row, ", "min(1 << 20, ", "128x256"),
-    ("product", "a window ends a row late", "column, row + rows)", "column, row + rows + 1)", "128x256"),
-    ("product", "the window's rows are those from its end", "config.epi_tokens - rows, column", "0, column", "128x256"),
+    ("product", "a window ends a row late", "column, row + left)", "column, row + left + 1)", "128x256"),
+    ("product", "the window's rows are those from its end", "config.epi_tokens - left, column", "0, column", "128x256"),
     (
         "product",
         "a group's last tile is left out",
