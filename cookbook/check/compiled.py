@@ -273,11 +273,12 @@ def cutlass_dtype(dtype: str) -> Any:
     """CuTe's numeric type for torch's name of one: `"bfloat16"` -> `cutlass.BFloat16`.
 
     Raises:
-        ValueError: not float16, bfloat16 or float32.
+        ValueError: not float16, bfloat16, float32 or int32.
     """
     import cutlass
 
-    known = {"float16": cutlass.Float16, "bfloat16": cutlass.BFloat16, "float32": cutlass.Float32}
+    floats = {"float16": cutlass.Float16, "bfloat16": cutlass.BFloat16, "float32": cutlass.Float32}
+    known = floats | {"int32": cutlass.Int32}
     if dtype not in known:
         raise ValueError(f"dtype: got {dtype!r}; needed one of {', '.join(known)}")
     return known[dtype]

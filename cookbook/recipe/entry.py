@@ -233,7 +233,7 @@ class Gemm:
         call = self.check(*given)
         with torch.cuda.device(call.device), COMPILING:
             which, arguments = self.prepare(call)
-            name = call.arch, DTYPES[call.dtype], *which
+            name = call.arch, self.type_of_c(call), *which
             if name not in self.kernels:
                 # TVM-FFI makes it a function of plain integers, which costs little more to call than the launch itself.
                 self.kernels[name] = self.compile_for("", *name[1:], options="--enable-tvm-ffi")
@@ -243,6 +243,10 @@ class Gemm:
             if not torch.cuda.is_current_stream_capturing():  # what a capture forbids to ask for, the plan may lack
                 self.plans[key] = plan
         return plan
+
+    def type_of_c(self, call: Call) -> Any:
+        """CuTe's type of the elements of C."""
+        return DTYPES[call.dtype]
 
     def check(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str) -> Call:
         """What is to be known of a legal call."""
@@ -325,6 +329,14 @@ def span_of(x: torch.Tensor | None) -> int:
     """Bytes from the first to the last of a tensor; 0 of none."""
     start, _, _, end = (0, 0, 0, 0) if x is None else in_memory(as_matrix(x))
     return end - start
+
+
+class IntegerGemm(FurtherGemm):
+    """A `Gemm` of int8 operands: C is int32, and so not of A's dtype."""
+
+    def type_of_c(self, call: Call) -> Any:
+        """CuTe's type of the elements of C."""
+        return cutlass.Int32
 
 
 @dataclass
