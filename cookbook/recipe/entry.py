@@ -331,8 +331,18 @@ def span_of(x: torch.Tensor | None) -> int:
     return end - start
 
 
+EXACT_K = (2**31 - 1) // 2**14  # products of two int8, of which the largest is 2**14, whose sum int32 holds
+
+
 class IntegerGemm(FurtherGemm):
-    """A `Gemm` of int8 operands: C is int32, and so not of A's dtype."""
+    """A `Gemm` of int8 operands whose sums are exact: C is int32."""
+
+    def check(self, a, b, out: torch.Tensor | None, variant: str) -> Call:
+        """What is to be known of a legal call."""
+        call = super().check(a, b, out, variant)
+        k = call.mnk[2]
+        require(k <= EXACT_K, "a", f"K = {k}", f"at most {EXACT_K}: of more products int32 may not hold the sum")
+        return call
 
     def type_of_c(self, call: Call) -> Any:
         """CuTe's type of the elements of C."""

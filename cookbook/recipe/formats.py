@@ -39,8 +39,7 @@ FORMATS = {form.name: form for form in _KNOWN}
 
 
 def of_module(module: Any) -> Format | None:
-    """What the operands of a recipe are made of, if they are narrow: then it names ELEMENT, and of scaled ones SCALE and
-    BLOCK.
+    """What the operands of a recipe are made of, if they are narrow: it names ELEMENT, and of scaled ones SCALE, BLOCK.
 
     Raises:
         ValueError: it names what no format is made of.
