@@ -5,22 +5,80 @@
 #   cookbook:
 #     title: INT8 operands with exact int32 sums
 #     claim: >-
-#       C = A B of int8, exact in int32: the 8-bit GEMM with another instruction, and twice the bytes of C to store.
+#       An INT8 GEMM is the FP8 GEMM with another instruction. Its sums are exact, its accumulators are stored as they
+#       are, and C has twice the bytes: half of them go out under the next main loop.
 #     track: hopper
 #     order: 105
 #     builds_on: hopper/fp8_gemm
 #     targets: [sm_90a]
 #     runs_on: sm_90
 #     operands: int8
+#     baselines: [at once]
 #     dtypes: [int32]
-#     path: tma, multicast -> swizzled shared memory -> wgmma s8 -> registers -> st.global, under the next main loop
+#     path: tma, multicast -> swizzled shared memory -> wgmma s8 -> registers -> global, under the next main loop
 #     instructions:
-#       sm_90a: [UTMALDG.2D, IGMMA, STG, USETMAXREG, SYNCS]
+#       sm_90a: [UTMALDG.2D, IGMMA.S8.S8.SAT, STG.64, USETMAXREG, SYNCS]
 #     bench_shapes: [[8192, 8192, 8192], [4096, 4096, 4096], [4096, 7168, 2048]]
 #     sources:
 #       - {title: "PTX ISA, wgmma.mma_async", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions-wgmma-mma"}
-#       - {title: "PTX ISA, shared-memory layouts of wgmma", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-shared-memory-layout"}
+#       - {title: "PTX ISA, register fragments of wgmma", url: "https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-register-fragment"}
+#       - {title: "SmoothQuant: W8A8 for large language models", url: "https://arxiv.org/abs/2211.10438"}
 # ---
+
+# %% [markdown]
+# # INT8 operands with exact int32 sums
+#
+# **Claim.** `C = A B` of 8-bit integers, exact to the last bit, at the rate of FP8.
+
+# %% tags=["lab"]
+from cookbook import lab
+
+lab.gain("hopper/int8_gemm", (8192, 8192, 8192), over=["at once"], dtype="int32")
+
+# %% [markdown]
+# What changes from [the FP8 GEMM](fp8_gemm.ipynb), and what does not:
+#
+# | | FP8 | INT8 |
+# |---|---|---|
+# | instruction (PTX) | `wgmma....f32.e4m3.e4m3` | `wgmma....satfinite.s32.s8.s8` |
+# | multiply-adds of an SM in a clock | 4096 | 4096 |
+# | operands | K-major only | K-major only |
+# | 128-byte swizzle, in bytes and in elements of 8 bits | `S<3,4,3>` | `S<3,4,3>` |
+# | a sum | float32 with 13 bits of a fraction | int32, exact |
+# | scale factors | in the epilogue | none: the caller's |
+# | C | bfloat16, 2 bytes an element | int32, 4 bytes an element |
+#
+# K-major only, because the PTX ISA gives `wgmma.mma_async` its transpose bits (`imm-trans-a`, `imm-trans-b`) for 16-bit
+# types alone. The swizzle permutes chunks of 16 bytes and does not ask what is in them.
+#
+# **Two numbers first**, of an H200. The last column but one is the time in which the tensor cores multiply, at 1.5 GHz
+# (near its power limit); then the part of it that C alone takes at 4.26 TB/s.
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook.publish.pages import results_table, table
+
+SMS, RATE, CLOCK, BANDWIDTH = 132, 4096, 1.5e9, 4.26e12  # of an H200: multiply-adds, Hz, bytes a second
+
+
+def part_of_c(m: int, n: int, k: int) -> list[str]:
+    """A row: sizes, bytes of C, milliseconds of multiplying, and the part of it that C's bytes take."""
+    multiplying, storing = m * n * k / (SMS * RATE * CLOCK), 4 * m * n / BANDWIDTH
+    return [
+        f"{m} x {n} x {k}",
+        f"{4 * m * n / 1e6:.0f} MB",
+        f"{1e3 * multiplying:.3f} ms",
+        f"{storing / multiplying:.0%}",
+    ]
+
+
+header = ["M x N x K", "C", "multiplying", "C's bytes take"]
+Markdown(table(header, [part_of_c(n, n, n) for n in (8192, 4096, 2048)]))
+
+# %% [markdown]
+# C's part is `4 / K` times a constant, whatever M and N. So it should go out while the tensor cores multiply: with a
+# bfloat16 C that is a good idea, with int32 it is twice as good.
 
 # %%
 from dataclasses import dataclass
@@ -33,8 +91,15 @@ import cutlass.pipeline as pipeline
 import torch
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
-from cookbook.recipe.entry import Call, IntegerGemm, compile_host, require
+from cookbook.recipe.entry import Call, IntegerGemm, compile_host
 from cookbook.recipe.moved import SmemAllocator
+
+# %% [markdown]
+# ## The sizes
+#
+# A work tile of 128 x 256 gives each of two consumer warpgroups 64 x 256 int32 accumulators: 128 registers a thread.
+# FP8 rounds all of them to 64 registers, and stores those later. int32 does not shrink, and 128 more registers are more
+# than a thread has (240). So *half* of a tile is kept: 4 of 8 parts of 32 columns.
 
 
 # %%
@@ -42,37 +107,31 @@ from cookbook.recipe.moved import SmemAllocator
 class Config:
     """Sizes of the kernel, in elements or counts, and how it is scheduled."""
 
-    tile_m: int = 128  # rows of C of a work tile
+    tile_m: int = 128  # rows of C of a work tile: 64 for each consumer warpgroup
     tile_n: int = 256  # its columns
     tile_k: int = 128  # 128 bytes: one row of the SW128 atom, four wgmma steps of 32
     stages: int = 4  # pairs of A and B tiles in flight or being read
-    cluster_m: int = 1
     cluster_n: int = 2  # CTAs side by side: both get each tile of A by multicast
-    pingpong: bool = False  # each warpgroup has work tiles of its own; False: cooperative, both share one
-    overlapped: int = 4  # parts of a tile that are stored during the next tile's main loop
+    part_n: int = 32  # columns of C that a warpgroup stores under one k-tile
+    overlapped: int = 4  # parts of a work tile that are stored during the next one's main loop
     swizzle_size: int = 8  # cluster tiles down C that share tiles of B before the rasterization moves across
     registers: tuple[int, int] = (24, 240)  # of a producer's thread and of a consumer's
 
     @property
     def cluster(self) -> int:
-        return self.cluster_m * self.cluster_n
+        return self.cluster_n
 
     @property
     def threads(self) -> int:
-        return 3 * 128  # two consumer warpgroups, 64 rows each, and the producer's, of which one warp works
+        return 3 * 128  # two consumer warpgroups and the producer's, of which one warp works
 
     @property
-    def warpgroups(self) -> int:
-        return 1 if self.pingpong else 2  # that share a work tile
-
-    @property
-    def parts(self) -> int:
-        return self.tile_n // PART
+    def at_once(self) -> int:
+        return self.tile_n // self.part_n - self.overlapped  # parts that are stored before the next main loop
 
     @property
     def first_k_tiles(self) -> int:
-        """K-tiles under which the work tile before is stored. TMA fills those past K with zeros."""
-        return max(1, self.overlapped)
+        return max(1, self.overlapped)  # each overlapped part needs one; TMA fills those past K with zeros
 
     @property
     def stage_bytes(self) -> int:
@@ -83,16 +142,8 @@ class Config:
         return 1024 + self.stages * self.stage_bytes  # the barriers, padded to the tiles' alignment
 
 
-PART = 32  # columns of C that a warpgroup stores together: 128 bytes of a row
-VARIANTS = {
-    "128x256": Config(),
-    "128x256 at once": Config(overlapped=0),
-    "128x256 two": Config(overlapped=2),
-    "128x192 pingpong": Config(tile_n=192, stages=5, pingpong=True, overlapped=0),
-    "128x128 pingpong": Config(tile_n=128, stages=6, pingpong=True, overlapped=0),
-    "128x128 pingpong m": Config(tile_n=128, stages=6, pingpong=True, overlapped=0, cluster_m=2, cluster_n=1),
-}
-DEFAULT = "128x256"
+VARIANTS = {"overlapped": Config(), "at once": Config(overlapped=0)}
+DEFAULT = "overlapped"
 CONFIG = VARIANTS[DEFAULT]
 
 
@@ -101,8 +152,17 @@ def config_for(arch: str, variant: str = DEFAULT) -> Config:
     return VARIANTS[variant]
 
 
+# %% [markdown]
+# ## The layouts and the MMA
+#
+# Tiles of A and B are those of the FP8 GEMM, byte for byte. C has no layout in shared memory, for no instruction would
+# write it there well: `stmatrix` moves 16-bit elements. Stores of 8 bytes, a thread's two neighbours of a row, would
+# meet in banks two by two under a 128-byte swizzle. So the accumulators go from registers to global memory: a warp's
+# store covers 8 rows of 32 bytes, which are whole sectors.
+
+
 # %% tags=["folded"]
-ELEMENT = cutlass.Int8  # what the checks multiply
+ELEMENT = cutlass.Int8  # of A and B
 
 
 class SmemLayouts(NamedTuple):
@@ -112,29 +172,14 @@ class SmemLayouts(NamedTuple):
     b: cute.ComposedLayout  # (N, K, STAGE)
 
 
-def smem_atom(dtype, contiguous: int) -> cute.ComposedLayout:
-    """The widest atom whose row divides `contiguous` elements: SW128, SW64, SW32, or INTER (no swizzle)."""
-    bits = next((bits for bits in (3, 2, 1, 0) if contiguous * dtype.width % (128 << bits) == 0), None)
-    require(bits is not None, "contiguous", f"{contiguous} elements", f"a multiple of {128 // dtype.width}: 16 bytes")
-    width = (128 << bits) // dtype.width
-    rows = cute.make_layout((8, width), stride=(width, 1))
-    return cute.make_composed_layout(cute.make_swizzle(bits, 4, 3), 0, rows)
-
-
 def smem_layouts(dtype, config: Config = CONFIG) -> SmemLayouts:
-    """The atoms, tiled to the size of the tiles: first down the rows, then along K, then over the stages."""
-    c, atom = config, smem_atom(ELEMENT, config.tile_k)
+    """The K-major SW128 atom, 8 rows of 128 bytes, tiled: first down the rows, then along K, then over the stages."""
+    c, atom = config, cute.make_layout((8, 128), stride=(128, 1))
+    atom = cute.make_composed_layout(cute.make_swizzle(3, 4, 3), 0, atom)
     return SmemLayouts(
         a=cute.tile_to_shape(atom, (c.tile_m, c.tile_k, c.stages), order=(0, 1, 2)),
         b=cute.tile_to_shape(atom, (c.tile_n, c.tile_k, c.stages), order=(0, 1, 2)),
     )
-
-
-def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
-    """wgmma m64nNk32 of the warpgroups that share a work tile: s8 times s8, both from shared memory, added in s32."""
-    smem, k_major = warpgroup.OperandSource.SMEM, OperandMajorMode.K
-    op = warpgroup.MmaI8Op(ELEMENT, ELEMENT, cutlass.Int32, (64, config.tile_n, 32), smem, k_major, k_major)
-    return cute.make_tiled_mma(op, (config.warpgroups, 1, 1))
 
 
 class TiledCopies(NamedTuple):
@@ -144,6 +189,21 @@ class TiledCopies(NamedTuple):
 def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
     """No copy: TMA fills the stages, wgmma reads them, and C goes out of registers."""
     return TiledCopies()
+
+
+# %%
+def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
+    """wgmma m64nNk32 of two warpgroups: s8 times s8, both K-major in shared memory, added in s32."""
+    smem, k_major = warpgroup.OperandSource.SMEM, OperandMajorMode.K
+    op = warpgroup.MmaI8Op(ELEMENT, ELEMENT, cutlass.Int32, (64, config.tile_n, 32), smem, k_major, k_major)
+    return cute.make_tiled_mma(op, (2, 1, 1))
+
+
+# %% [markdown]
+# ## The tile scheduler and the producer
+#
+# As in [the FP8 GEMM](fp8_gemm.ipynb#the-tile-scheduler): persistent clusters of two CTAs, each tile of A multicast to
+# both, and every second work tile loaded from the end of K.
 
 
 # %% tags=["folded"]
@@ -156,7 +216,7 @@ class Schedule(NamedTuple):
     down: cutlass.Int32  # cluster tiles down C
     of_group: object  # divisor: the cluster tiles of a group
     of_last: object  # divisor: the height of the last group
-    rank: tuple  # (row, column) of the CTA in its cluster
+    rank: cutlass.Int32  # of the CTA in its cluster
 
 
 @cute.jit
@@ -167,7 +227,7 @@ def tile_of(i, schedule: Schedule, config: cutlass.Constexpr):
     n, m = inside // config.swizzle_size, inside % config.swizzle_size
     if start + config.swizzle_size > schedule.down:  # the last group is lower
         n, m = divmod(inside, schedule.of_last)
-    return (start + m) * config.cluster_m + schedule.rank[0], n * config.cluster_n + schedule.rank[1]
+    return start + m, n * config.cluster_n + schedule.rank
 
 
 @cute.jit
@@ -177,7 +237,6 @@ def state_at(k_tile, config: cutlass.Constexpr):
     return pipeline.PipelineState(config.stages, k_tile, stage, phase)
 
 
-# %% tags=["folded"]
 class Load(NamedTuple):
     """One operand as the producer sees it."""
 
@@ -225,6 +284,15 @@ def produce(pipe, schedule: Schedule, k_tiles, a: Load, b: Load, config: cutlass
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
 
+# %% [markdown]
+# ## The consumers, and an epilogue of plain stores
+#
+# A thread holds, of every 8 columns, two neighbours in each of two rows (PTX ISA, fragment D). It stores such a pair as
+# 8 bytes where N and the rows of `out` allow, else one by one. `values` are accumulators, or `kept`: a copy of the last
+# `overlapped` parts, so that the next work tile may overwrite the accumulators at once. One part goes out under each of
+# its first k-tiles: a store is issued and forgotten, while `wgmma` runs on.
+
+
 # %%
 class Consumer(NamedTuple):
     """What a consumer warpgroup works with."""
@@ -232,13 +300,12 @@ class Consumer(NamedTuple):
     pipe: pipeline.PipelineTmaAsync
     overwrite: cute.TiledMma  # the accumulators
     add: cute.TiledMma  # to the accumulators
-    acc: cute.Tensor  # (MMA, MMA_M, MMA_N), int32
+    acc: cute.Tensor  # (MMA, 1, 1), int32
     tCrA: cute.Tensor  # (MMA, MMA_M, MMA_K, STAGE): descriptors
     tCrB: cute.Tensor  # (MMA, MMA_N, MMA_K, STAGE)
-    gC: cute.Tensor  # (MMA, MMA_M, MMA_N, m, n): this thread's elements of every tile of C
+    gC: cute.Tensor  # (MMA, 1, 1, m, n): this thread's elements of every tile of C
     cC: cute.Tensor  # likewise: their coordinates
     limit: tuple  # (M, N)
-    group: cutlass.Int32  # 0 or 1
 
 
 @cute.jit
@@ -263,66 +330,65 @@ def next_stage(me: Consumer, read, release):
     return read, release
 
 
-def part_of(values: cute.Tensor, i: int) -> cute.Tensor:
-    """A thread's values of the `i`th part in `values`: (2, 2, PART / 8), as the MMA has them."""
-    layout = cute.make_layout((2, 2, PART // 8))
+def part_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
+    """A thread's values of the `i`th part in `values`: (pair, row, 8 columns)."""
+    layout = cute.make_layout((2, 2, config.part_n // 8))
     return cute.make_tensor(values.iterator + i * cute.size(layout), layout)
 
 
 @cute.jit
 def store_part(me: Consumer, i: cutlass.Constexpr, values, tile, config: cutlass.Constexpr, vec: cutlass.Constexpr):
-    """Store part `i` of this warpgroup's share of a work tile, where it lies in C. values: (2, 2, PART / 8)."""
-    across = config.parts
-    for j in cutlass.range_constexpr(PART // 8):
+    """Store part `i` of a thread's share of a work tile (m, n), where it lies in C. values: see `part_of`."""
+    for j in cutlass.range_constexpr(config.part_n // 8):
         for row in cutlass.range_constexpr(2):
-            for v in cutlass.range_constexpr(2 // vec):
-                at = ((v, row, i % across * (PART // 8) + j), i // across, 0, tile[0], tile[1])
-                if cute.elem_less(me.cC[at], me.limit):
-                    if cutlass.const_expr(vec == 2):
-                        pair = ((None, row, i % across * (PART // 8) + j), i // across, 0, tile[0], tile[1])
-                        cute.autovec_copy(values[None, row, j], me.gC[pair])
-                    else:
-                        me.gC[at] = values[v, row, j]
+            pair = ((None, row, i * (config.part_n // 8) + j), 0, 0, tile[0], tile[1])
+            gPair, cPair, rPair = me.gC[pair], me.cC[pair], values[None, row, j]
+            if cutlass.const_expr(vec == 2):
+                if cute.elem_less(cPair[0], me.limit):  # N is even: both lie in C, or none
+                    cute.autovec_copy(rPair, gPair)
+            else:
+                for v in cutlass.range_constexpr(2):
+                    if cute.elem_less(cPair[v], me.limit):
+                        gPair[v] = rPair[v]
 
 
 @cute.jit
 def multiply_and_store(me: Consumer, schedule: Schedule, k_tiles, config: cutlass.Constexpr, vec: cutlass.Constexpr):
-    """A warpgroup's share of all work tiles: its half of each, or in ping-pong every second one."""
-    own, step = (me.group, 2) if config.pingpong else (0, 1)
-    at_once = cute.size(me.acc) * 2 // PART - config.overlapped
-    rC = cute.make_rmem_tensor(config.first_k_tiles * PART // 2, cutlass.Int32)  # the parts of the tile before
+    """A warpgroup's half of all work tiles."""
+    kept = cute.make_rmem_tensor(config.first_k_tiles * config.part_n // 2, cutlass.Int32)  # of the work tile before
     before = (cutlass.Int32(0), cutlass.Int32(0))
-    for i in cutlass.range(own, schedule.count, step, unroll=1):
+    for i in cutlass.range(schedule.count, unroll=1):
         read, release = state_at(i * k_tiles, config), state_at(i * k_tiles, config)
-        if cutlass.const_expr(config.pingpong):  # barrier 0 is the CTA's
-            if i > 0:
-                pipeline.NamedBarrier(barrier_id=1 + me.group, num_threads=256).arrive_and_wait()
         me.pipe.consumer_wait(read)
         multiply_stage(me, read.index, True)
         read.advance()
         tile = tile_of(i, schedule, config)  # computed while the first commit group runs
-        for j in cutlass.range_constexpr(config.overlapped):
-            if i > 0:
-                store_part(me, at_once + j, part_of(rC, j), before, config, vec)
-            if cutlass.const_expr(j + 1 < config.overlapped):
+        for j in cutlass.range_constexpr(config.first_k_tiles):
+            if cutlass.const_expr(config.overlapped):
+                if i > 0:
+                    store_part(me, config.at_once + j, part_of(kept, j, config), before, config, vec)
+            if cutlass.const_expr(j + 1 < config.first_k_tiles):
                 read, release = next_stage(me, read, release)
         for _ in cutlass.range(config.first_k_tiles, k_tiles, unroll=1):
             read, release = next_stage(me, read, release)
-        if cutlass.const_expr(config.pingpong):
-            if i + 1 < schedule.count:  # all is issued: the other warpgroup may begin
-                pipeline.NamedBarrier(barrier_id=2 - me.group, num_threads=256).arrive()
         warpgroup.wait_group(0)
         me.pipe.consumer_release(release)
-        for j in cutlass.range_constexpr(at_once):
-            store_part(me, j, part_of(me.acc, j), tile, config, vec)
+        for j in cutlass.range_constexpr(config.at_once):
+            store_part(me, j, part_of(me.acc, j, config), tile, config, vec)
         for j in cutlass.range_constexpr(config.overlapped):
-            part_of(rC, j).store(part_of(me.acc, at_once + j).load())
+            part_of(kept, j, config).store(part_of(me.acc, config.at_once + j, config).load())
         before = tile
     for j in cutlass.range_constexpr(config.overlapped):
-        store_part(me, at_once + j, part_of(rC, j), before, config, vec)
+        store_part(me, config.at_once + j, part_of(kept, j, config), before, config, vec)
 
 
-# %%
+# %% [markdown]
+# ## The kernel
+#
+# One warp produces, two warpgroups consume. C needs no TMA descriptor, and the epilogue no barrier.
+
+
+# %% tags=["folded"]
 class Operands(NamedTuple):
     """What a kernel takes: A and B as TMA coordinates, with their copies, and C."""
 
@@ -336,20 +402,19 @@ class Operands(NamedTuple):
 @cute.jit
 def set_up(config: cutlass.Constexpr):
     """The pipeline of a CTA, and its shared memory: sA, sB."""
-    layouts, smem = smem_layouts(ELEMENT, config), SmemAllocator()
+    layouts, smem = smem_layouts(cutlass.Int32, config), SmemAllocator()
     barriers = smem.allocate_array(cutlass.Int64, 2 * config.stages)
     # The swizzle XORs address bits 7-9 into bits 4-6: it is the layout's only from a multiple of 1024 bytes on.
     sA = smem.allocate_tensor(ELEMENT, layouts.a.outer, 1024, swizzle=layouts.a.inner)
     sB = smem.allocate_tensor(ELEMENT, layouts.b.outer, 1024, swizzle=layouts.b.inner)
-    # A stage is free when every warp that reads it has said so, to all CTAs that write it: its own and its neighbours.
-    arrivals = 4 * config.warpgroups * config.cluster
+    # A stage is free when every warp that reads it has said so, to all CTAs that write it: its own and its neighbour.
     pipe = pipeline.PipelineTmaAsync.create(
         barrier_storage=barriers,
         num_stages=config.stages,
         producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, arrivals),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 4 * 2 * config.cluster),
         tx_count=config.stage_bytes,
-        cta_layout_vmnk=cute.make_layout((1, config.cluster_m, config.cluster_n, 1)),
+        cta_layout_vmnk=cute.make_layout((1, 1, config.cluster_n, 1)),
         defer_sync=True,
     )
     cute.arch.mbarrier_init_fence()
@@ -372,16 +437,14 @@ def kernel(op: Operands, raster: tuple, config: cutlass.Constexpr, vec: cutlass.
             cpasync.prefetch_descriptor(tma)
     pipe, smem = set_up(config)
     rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-    rank = (rank % config.cluster_m, rank // config.cluster_m)
     tiles, down, by_step, of_group, of_last = raster
     schedule = Schedule(first, step, (tiles + step - 1 - first) // by_step, down, of_group, of_last, rank)
     k_tiles = cutlass.max(cute.ceil_div(cute.size(op.mA, mode=[1]), config.tile_k), config.first_k_tiles)
     if group == 2:
         cute.arch.setmaxregister_decrease(config.registers[0])
         if warp_idx == 8:
-            tile_a, tile_b = (config.tile_m, config.tile_k), (config.tile_n, config.tile_k)
-            a = load_of(op.tma_a, op.mA, smem[0], tile_a, rank[1], config.cluster_n)
-            b = load_of(op.tma_b, op.mB, smem[1], tile_b, rank[0], config.cluster_m)
+            a = load_of(op.tma_a, op.mA, smem[0], (config.tile_m, config.tile_k), rank, config.cluster_n)
+            b = load_of(op.tma_b, op.mB, smem[1], (config.tile_n, config.tile_k), cutlass.Int32(0), 1)
             produce(pipe, schedule, k_tiles, a, b, config)
     else:
         cute.arch.setmaxregister_increase(config.registers[1])
@@ -392,17 +455,16 @@ def kernel(op: Operands, raster: tuple, config: cutlass.Constexpr, vec: cutlass.
 def consume(who, op: Operands, pipe, smem, schedule: Schedule, k_tiles, config, vec):
     """A warpgroup's share of all work tiles. who: the warpgroup (0 or 1), and the thread in it."""
     (group, tidx), (sA, sB), tile = who, smem, (config.tile_m, config.tile_n)
-    overwrite, add = tiled_mma(ELEMENT, config), tiled_mma(ELEMENT, config)
+    overwrite, add = tiled_mma(cutlass.Int32, config), tiled_mma(cutlass.Int32, config)
     overwrite.set(warpgroup.Field.ACCUMULATE, False)
     add.set(warpgroup.Field.ACCUMULATE, True)
-    first = group % config.warpgroups * 128
-    thr, mine = add.get_slice(first), add.get_slice(first + tidx)  # descriptors are the same for all of a warpgroup
+    thr, mine = add.get_slice(group * 128), add.get_slice(group * 128 + tidx)  # descriptors are a warpgroup's
     tCrA, tCrB = add.make_fragment_A(thr.partition_A(sA)), add.make_fragment_B(thr.partition_B(sB))
     acc = cute.make_rmem_tensor(mine.partition_shape_C(tile), cutlass.Int32)
     gC = mine.partition_C(cute.local_tile(op.mC, tile, (None, None)))
     cC = mine.partition_C(cute.local_tile(cute.make_identity_tensor(op.mC.shape), tile, (None, None)))
-    me = Consumer(pipe, overwrite, add, acc, tCrA, tCrB, gC, cC, op.mC.shape, group)
     cute.arch.griddepcontrol_wait()  # what this warpgroup stores, the kernel before may still read or write
+    me = Consumer(pipe, overwrite, add, acc, tCrA, tCrB, gC, cC, op.mC.shape)
     multiply_and_store(me, schedule, k_tiles, config, vec)
 
 
@@ -430,18 +492,19 @@ def gemm(
     mA = cute.make_tensor(pA, cute.make_layout((m, k), stride=(lda, 1)))
     mB = cute.make_tensor(pB, cute.make_layout((n, k), stride=(ldb, 1)))
     mC = cute.make_tensor(pC, cute.make_layout((m, n), stride=(ldc, 1)))
-    a_stage, b_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(ELEMENT, config))
-    tma_a, mA = make_load(mA, a_stage, (config.tile_m, config.tile_k), config.cluster_n)
-    tma_b, mB = make_load(mB, b_stage, (config.tile_n, config.tile_k), config.cluster_m)
-    op = Operands(tma_a, mA, tma_b, mB, mC)
-    launcher = kernel(op, raster_of(m, n, clusters, config), config, vec)
+    a_stage, b_stage = (cute.slice_(x, (None, None, 0)) for x in smem_layouts(cutlass.Int32, config))
+    multicast, load = cpasync.CopyBulkTensorTileG2SMulticastOp(), cpasync.CopyBulkTensorTileG2SOp()
+    tile_a, tile_b = (config.tile_m, config.tile_k), (config.tile_n, config.tile_k)
+    a = cpasync.make_tiled_tma_atom(multicast, mA, a_stage, tile_a, num_multicast=config.cluster_n)
+    b = cpasync.make_tiled_tma_atom(load, mB, b_stage, tile_b)
+    launcher = kernel(Operands(*a, *b, mC), raster_of(m, n, clusters, config), config, vec)
     grid, block, cluster = ((x, 1, 1) for x in (clusters * config.cluster, config.threads, config.cluster))
     launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
 
 
 def clusters(config: Config, m: int, n: int, sms: int) -> int:
     """How many clusters are launched: no more than the number of waves needs."""
-    tiles = -(-m // (config.tile_m * config.cluster_m)) * -(-n // (config.tile_n * config.cluster_n))
+    tiles = -(-m // config.tile_m) * -(-n // (config.tile_n * config.cluster_n))
     return -(-tiles // -(-tiles // (sms // config.cluster)))
 
 
@@ -449,16 +512,9 @@ def raster_of(m, n, clusters, config: Config) -> tuple:
     """How the cluster tiles of C (m, n) are numbered: (how many, how many down C, and divisors: `clusters`, the tiles
     of a group, the height of the last group). See `tile_of`.
     """
-    high, wide = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
-    down, across = cute.ceil_div(m, high), cute.ceil_div(n, wide)
+    down, across = cute.ceil_div(m, config.tile_m), cute.ceil_div(n, config.tile_n * config.cluster_n)
     numbers = (clusters, config.swizzle_size * across, cutlass.max(1, down % config.swizzle_size))
     return down * across, down, *(cute.FastDivmodDivisorV2(number) for number in numbers)
-
-
-def make_load(matrix: cute.Tensor, stage: cute.ComposedLayout, tile: tuple[int, int], sharers: int):
-    """The TMA load of a tile into one stage, in as many parts as CTAs share the tile."""
-    load = cpasync.CopyBulkTensorTileG2SMulticastOp() if sharers > 1 else cpasync.CopyBulkTensorTileG2SOp()
-    return cpasync.make_tiled_tma_atom(load, matrix, stage, tile, num_multicast=sharers)
 
 
 def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 2, options: str = ""):
@@ -467,12 +523,18 @@ def compile_for(arch: str, dtype, config: Config | None = None, vec: int = 2, op
     return compile_host(gemm, arch, pointers, (config or config_for(arch), vec), options=options)
 
 
+# %% [markdown]
+# ## `matmul`
+#
+# `IntegerGemm`, which comes with every recipe's host side, checks a call once for each kind and keeps a *plan*. It
+# refuses a K for which [a sum might not fit](#every-sum-is-exact).
+
+
 # %%
 def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     config, (m, n, _) = VARIANTS[call.variant], call.mnk
-    # A pair of int32 is 8 bytes: `call.vec` of 4 says that 4 divides N and the row stride, and 8 bytes the address.
-    vec = 2 if call.vec >= 4 else 1
+    vec = 2 if call.vec >= 4 else 1  # `call.vec` counts 2 bytes of an address, and elements of N and of a row
     return (config, vec), (Launch(call.mnk, call.strides, clusters(config, m, n, call.sms)),)
 
 
@@ -482,11 +544,88 @@ GEMM = IntegerGemm(compile_for, prepare, ((9, 0),), "wgmma", VARIANTS, takes={to
 def matmul(
     a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None, variant: str = DEFAULT
 ) -> torch.Tensor:
-    """`a @ b` of int8 on the tensor cores, exact in int32, on the current stream of `a`'s device.
+    """`a @ b` of 8-bit integers on the tensor cores, exact in int32, on the current stream of `a`'s device.
 
     a: (M, K), int8, K-major (stride 1 along K).
     b: (K, N), int8, K-major too: usually `weight.T` of a contiguous (N, K) weight.
     out: (M, N), int32, stride 1 along N, any row stride >= N, no memory of a or b. Made if not given.
     variant: one of VARIANTS.
+
+    The addresses of a and b and their row strides are multiples of 16 bytes, as TMA needs them. Any M, N >= 1 and K
+    from 1 to 131071 within that, on a GPU of compute capability 9.0. There is no backward.
+
+    Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the
+    argument, what it got and what it needs, and nothing has been launched.
     """
     return GEMM.matmul((a, b), out, variant)
+
+
+# %% [markdown] tags=["lab"]
+# ## Every sum is exact
+#
+# The products of two int8 lie between the two ends below. If K of the largest fit int32, then no partial sum leaves it,
+# in whatever order the tensor cores add. So nothing is rounded, and the result is the same to the bit each time.
+
+# %% tags=["lab"]
+import numpy as np
+
+from cookbook.recipe.entry import EXACT_K
+
+every = np.arange(-128, 128)
+products = np.multiply.outer(every, every)
+low, high, limits = int(products.min()), int(products.max()), np.iinfo(np.int32)
+assert EXACT_K * low >= limits.min and EXACT_K * high <= limits.max < (EXACT_K + 1) * high
+f"products: {low} to {high}; sums at K = {EXACT_K}: {EXACT_K * low} to {EXACT_K * high}; int32: to {limits.max}"
+
+# %% [markdown] tags=["lab"]
+# Beyond that K, `.satfinite` would decide: CuTe DSL asks for it (PTX: a sum that int32 cannot hold becomes its nearest
+# limit; without it, it wraps). What saturated depends on the order of the sums, so `matmul` refuses such a K instead.
+#
+# Smaller is not exact in another way: float32 holds every integer up to 2**24 only, which K = 1024 can reach.
+#
+# ## How W8A8 calls it
+#
+# A model with 8-bit weights and activations (W8A8) has a scale factor for each row of `x`, found at run time, and for
+# each output of the weight. Both come out of the sum over K, so they meet the finished int32:
+
+
+# %% tags=["lab", "open"]
+def w8a8_linear(x: torch.Tensor, weight: torch.Tensor, weight_scale: torch.Tensor) -> torch.Tensor:
+    """`x @ (weight * weight_scale).T` with x quantized to int8 by rows. x: (M, K) bfloat16; weight: (N, K) int8;
+    weight_scale: (N,) float32. K is a multiple of 16."""
+    scale = x.abs().amax(dim=1, keepdim=True).float().clamp(min=1e-12) / 127
+    quantized = (x / scale).round().clamp(-127, 127).to(torch.int8)
+    return (matmul(quantized, weight.T) * (scale * weight_scale)).to(x.dtype)
+
+
+# %% [markdown] tags=["lab"]
+# The last line reads C once and writes half as many bytes; under `torch.compile` it is one kernel. A kernel of ours
+# that rounds to bfloat16 would save that pass, as [the FP8 GEMM](fp8_gemm.ipynb#scale-factors) does; it would not
+# return the exact sums, which is what one comes here for.
+#
+# ## Check
+
+# %% tags=["lab"]
+lab.check_cells("hopper/int8_gemm", shapes=[(200, 333, 64)])
+
+# %% [markdown] tags=["lab"]
+# ## Time
+#
+# First the `matmul` of the cells above, next to `torch._int_mm`: run and timed where there is a GPU for it, else as
+# recorded. Then both variants, all in one run. A multiply-add counts as two operations, as in TFLOP/s.
+
+# %% tags=["lab", "open"]
+lab.compare("hopper/int8_gemm", matmul, (8192, 8192, 8192), dtype="int32")
+
+# %% tags=["lab"]
+Markdown(results_table("hopper/int8_gemm"))
+
+# %% [markdown] tags=["lab"]
+# ## Conclusion
+#
+# Exact sums cost nothing in the tensor cores. They cost bytes: int32 cannot be rounded, so it takes twice the registers
+# to keep a tile and twice the traffic to store it. What is kept overlaps with the next main loop.
+#
+# Next: [an epilogue that you write yourself](fused_epilogue_gemm.ipynb).
+#
+# To use it: `cookbook copy hopper/int8_gemm my_gemm.py`, then `from my_gemm import matmul`.
