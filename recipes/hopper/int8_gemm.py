@@ -28,7 +28,7 @@
 # %% [markdown]
 # # INT8 operands with exact int32 sums
 #
-# **Claim.** `C = A B` of 8-bit integers, exact to the last bit, at the rate of FP8.
+# **Claim.** `C = A B` of 8-bit integers, exact to the last bit, with an instruction as fast as that of FP8.
 
 # %% tags=["lab"]
 from cookbook import draw, lab
@@ -36,8 +36,8 @@ from cookbook import draw, lab
 lab.gain("hopper/int8_gemm", (8192, 8192, 8192), over=["at once"], dtype="int32")
 
 # %% [markdown] tags=["lab"]
-# What the idea is about: the part of the time of multiplying that the bytes of C take, on an H200. M and N are in both
-# and cancel; only K counts.
+# What int32 costs: the time in which an H200 writes C, as a part of the time in which its tensor cores multiply. M and
+# N are in both and cancel; only K counts.
 
 # %% tags=["lab"]
 SMS, RATE, CLOCK, BANDWIDTH = 132, 4096, 1.5e9, 4.26e12  # of an H200: multiply-adds, Hz, bytes a second
@@ -48,11 +48,13 @@ def share(k: int, element_bytes: int) -> float:
     return 100 * element_bytes / BANDWIDTH / (k / (SMS * RATE * CLOCK))
 
 
-lines = {
-    f"C is {name}": [draw.Point(k, share(k, size)) for k in (1024, 2048, 4096, 8192)]
+bars = [
+    draw.Bar(f"K = {k}", f"C is {name}", share(k, size), note=f"{share(k, size):.0f}%")
+    for k in (2048, 4096, 8192)
     for name, size in (("int32", 4), ("bfloat16", 2))
-}
-draw.line_chart(lines, "% of the time of multiplying", "writing C: computed, not measured", "K")
+]
+title = "Writing C, on an H200: computed, not measured"
+draw.bar_chart(bars, "% of the time of multiplying", title, "C is int32", False, "shorter is better")
 
 # %% [markdown]
 # What changes from [the FP8 GEMM](fp8_gemm.ipynb), and what does not:
@@ -573,9 +575,10 @@ f"products: {low} to {high}; sums at K = {EXACT_K}: {EXACT_K * low} to {EXACT_K 
 
 # %% [markdown] tags=["lab"]
 # Beyond that K, `.satfinite` would decide: CuTe DSL asks for it (PTX: a sum that int32 cannot hold becomes its nearest
-# limit; without it, it wraps). What saturated depends on the order of the sums, so `matmul` refuses such a K instead.
+# limit; without it, it wraps; `torch._int_mm` saturates, too). What saturated depends on the order of the sums, so
+# `matmul` refuses such a K instead.
 #
-# Smaller is not exact in another way: float32 holds every integer up to 2**24 only, which K = 1024 can reach.
+# Float32 would not do: it holds every integer up to 2**24 only, and 1024 products can reach that.
 #
 # ## How W8A8 calls it
 #
@@ -593,9 +596,8 @@ def w8a8_linear(x: torch.Tensor, weight: torch.Tensor, weight_scale: torch.Tenso
 
 
 # %% [markdown] tags=["lab"]
-# The last line reads C once and writes half as many bytes; under `torch.compile` it is one kernel. A kernel of ours
-# that rounds to bfloat16 would save that pass, as [the FP8 GEMM](fp8_gemm.ipynb#scale-factors) does; it would not
-# return the exact sums, which is what one comes here for.
+# The last line reads C and writes half as many bytes; under `torch.compile` it is one kernel. [The FP8
+# GEMM](fp8_gemm.ipynb#scale-factors) does that in its epilogue, and saves the pass; then C is no longer exact.
 #
 # ## Check
 

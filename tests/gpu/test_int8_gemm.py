@@ -44,6 +44,11 @@ def test_the_longest_sum_is_exact(value):
     assert (module.matmul(a, b) == -128 * value * k).all()
 
 
+def test_torchs_own_saturates_beyond_that():
+    a = torch.full((32, 131072), -128, dtype=torch.int8, device="cuda")
+    assert (torch._int_mm(a, a.T) == 2**31 - 1).all()
+
+
 def test_it_is_torchs_product_in_a_graph():
     module, shape = catalog.load(NAME), (512, 768, 640)
     a, b = ran.inputs(shape, "int8")
