@@ -84,8 +84,8 @@ def simulate_tiles(
     kinds = {reader.stores_boxes: BoxStores, reader.stores_registers: RegisterStores}
     epilogue = kinds.get(True, VectorStores)(writer, reader, path.c_coords, dtype, path.smem_bytes)
     smem = SharedMemory(max(path.smem_bytes, epilogue.smem_bytes))
-    sizes = (a.shape[0], b.shape[0])
-    out = _output(*sizes, dtype) if epilogue.along == 1 else _output(*sizes[::-1], dtype).T
+    m, n = a.shape[0], b.shape[0]
+    out = _output(m, n, dtype) if epilogue.along == 1 else _output(n, m, dtype).T
     for row in range(0, a.shape[0], config.tile_m):
         for column in range(0, b.shape[0], config.tile_n):
             smem.poison()
