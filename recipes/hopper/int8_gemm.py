@@ -33,7 +33,7 @@
 # %% tags=["lab"]
 from cookbook import draw, lab
 
-lab.gain("hopper/int8_gemm", (8192, 8192, 8192), over=["at once"], dtype="int32")
+lab.gain("hopper/int8_gemm", (8192, 8192, 8192), dtype="int32")
 
 # %% [markdown] tags=["lab"]
 # What int32 costs: the time in which an H200 writes C, as a part of the time in which its tensor cores multiply. M and
