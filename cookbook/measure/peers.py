@@ -4,8 +4,8 @@ A GEMM's peers are torch.matmul, QuACK, the GEMM that its front matter names und
 kernel that does as many multiplications by the same instruction and nothing else (`cookbook.measure.ceilings`). One
 that fuses epilogues is timed with each for which torch has a fused call, next to that call. A
 transpose's are torch's own, its other variants, and a copy of as many bytes, which is the ceiling. Those of a GEMM of
-row-scaled 8-bit operands are torch's own, with fast and with slow accumulation. A grouped GEMM's are torch's grouped
-one, QuACK's, and torch.matmul group by group.
+row-scaled 8-bit operands are torch's own, with fast and with slow accumulation; that of one of 8-bit integers is
+torch's own. A grouped GEMM's are torch's grouped one, QuACK's, and torch.matmul group by group.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from cookbook.recipe.majors import DEFAULT, configured
 
 TORCH, QUACK = "torch.matmul", "quack"
 FAST, SLOW = "torch._scaled_mm", "torch._scaled_mm, slow accumulation"  # of row-scaled 8-bit operands
+INTEGER = "torch._int_mm"  # of 8-bit integers
 GROUPED, LOOP = "torch._grouped_mm", "torch.matmul, group by group"
 COPY, TORCH_TRANSPOSE = "device copy", "torch"  # of a transpose
 HOST_SHAPE: Shape = (64, 64, 64)  # so small that the GPU keeps up with the host
@@ -50,12 +51,21 @@ def contest_of(
     if recipe.kind == "transpose":
         return transpose_contest(module, shape, dtype)
     if recipe.operands:
-        return row_scaled_contest(module, shape, dtype, own)
+        of = row_scaled_contest if formats.FORMATS[recipe.operands].scale else integer_contest
+        return of(module, shape, dtype, own)
     if recipe.grouped:
         return grouped_contest(module, shape, dtype, quack, own)
     contest = gemm_contest(module, shape, dtype, majors, quack, recipe.compared_with, own)
     contest = replace(contest, majors=recipe.told_apart(majors))
     return ceilings.with_ceiling(recipe, contest, dtype)
+
+
+def standard(recipe: catalog.Recipe) -> str:
+    """Torch's own GEMM that one is first of all compared with."""
+    if recipe.operands:
+        form = formats.FORMATS[recipe.operands]
+        return TORCH if form.block else FAST if form.scale else INTEGER
+    return GROUPED if recipe.grouped else TORCH
 
 
 def against_torch(recipe: catalog.Recipe, matmul: Callable[..., Any], shape: Shape, dtype: str) -> Contest:
@@ -81,6 +91,9 @@ def against_torch(recipe: catalog.Recipe, matmul: Callable[..., Any], shape: Sha
         ran.verify(OURS, _into(matmul), sets[0], dtype)
         return Contest({OURS: _into(matmul), TORCH: peers(quack=False)[TORCH]}, sets, TORCH, work)
     form = formats.FORMATS[recipe.operands]
+    if not form.scale:
+        both = {OURS: _into(matmul), INTEGER: _int_mm}
+        return Contest(both, _verified(both, integer_sets(shape)), INTEGER, work)
     if form.block:  # torch multiplies the same numbers before they are quantized
         a, b = ran.inputs(shape, dtype)
         plain = (a, b, torch.empty(shape[0], shape[1], device=a.device, dtype=a.dtype))
@@ -249,6 +262,47 @@ def _verify_scaled(name: str, call: Call, operands: tuple[Any, ...]) -> None:
     error, limit = ran.relative_error(out, exact), 2 * ran.tolerance("bfloat16")
     if not error <= limit:
         raise RuntimeError(f"{name} is wrong: relative error {error:.2e}; at most {limit:.2e}")
+
+
+# --- GEMMs of 8-bit integers ------------------------------------------------------------------------------------------
+
+
+def integer_contest(module: Any, shape: Shape, dtype: str, own: bool = True) -> Contest:
+    """A recipe's matmul of (a, b, out), with all its variants if `own`, and torch's.
+
+    Raises:
+        RuntimeError: one of them does not compute the product, to the bit.
+    """
+    variants: dict[str, Call] = {OURS: _into(module.matmul), INTEGER: _int_mm}
+    variants |= {name: _into(partial(module.matmul, variant=name)) for name in (module.VARIANTS if own else ())}
+    sets = _verified(variants, integer_sets(shape))
+    return Contest(variants, sets, INTEGER, 2.0 * shape[0] * shape[1] * shape[2], config=module.CONFIG)
+
+
+def integer_sets(shape: Shape) -> list[tuple[Any, ...]]:
+    """Sets of (a, b, out): int8 of the full range, K contiguous, and int32."""
+    import torch
+
+    m, n, k = shape
+    count = how_many_sets(m * k + k * n + 4 * m * n)
+    return [(*ran.inputs(shape, "int8"), torch.empty(m, n, device="cuda", dtype=torch.int32)) for _ in range(count)]
+
+
+def _int_mm(a: Any, b: Any, out: Any) -> Any:
+    import torch
+
+    return torch._int_mm(a, b, out=out)
+
+
+def _verified(calls: dict[str, Call], sets: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """The sets, after each call has computed the product of the first one to the bit."""
+    a, b, out = sets[0]
+    exact = ran.reference(a, b)
+    for name, call in calls.items():
+        call(a, b, out.fill_(ran.poison("int32")))
+        if wrong := int((out != exact).sum()):
+            raise RuntimeError(f"{name} is wrong: {wrong} elements differ")
+    return sets
 
 
 # --- grouped GEMMs --------------------------------------------------------------------------------------------------

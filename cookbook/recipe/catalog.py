@@ -436,7 +436,10 @@ def usage_of(recipe: Recipe) -> tuple[str, str, str]:
     if len(recipe.majors) > 1:
         return *USAGE["gemm"][:2], "a: (M, K), b: (K, N), each with rows or columns of adjacent elements"
     if recipe.operands:
-        block = formats.FORMATS[recipe.operands].block
+        form = formats.FORMATS[recipe.operands]
+        if not form.scale:
+            return "matmul", "c = matmul(a, b)", "a: (M, K), b: (K, N), int8, K contiguous; c: int32"
+        block = form.block
         scales = f"(M, K / {block}), (N, K / {block})" if block else "(M, 1), (1, N)"
         where = f"a: (M, K), b: (K, N), K contiguous; scales: {scales}"
         return "matmul", "c = matmul(a, b, a_scale, b_scale)", where

@@ -30,6 +30,7 @@ __all__ = [
     "Gemm",
     "Grouped",
     "InstructionCeilings",
+    "Integer",
     "Move",
     "Predicts",
     "Reads",
@@ -147,6 +148,13 @@ class Fused(Protocol):
     def host_side(self, epilogue: str) -> Any:
         """The `entry.FusedGemm` of the kernels that have an epilogue: the same one at each call."""
         ...
+
+
+@runtime_checkable
+class Integer(Protocol):
+    """`operands: int8`: elements of 8 bits with no scale factors; C is int32, and exact."""
+
+    ELEMENT: Any  # cutlass type of the elements of A and B
 
 
 @runtime_checkable
@@ -414,7 +422,8 @@ def asked_of(recipe: Recipe) -> tuple[type, ...]:
     if recipe.kind == "gemm" and recipe.tensor_cores:
         asked += (TensorCores,)
     if recipe.operands:
-        asked += (BlockScaled,) if FORMATS[recipe.operands].block else (RowScaled,)
+        form = FORMATS[recipe.operands]
+        asked += (BlockScaled,) if form.block else (RowScaled,) if form.scale else (Integer,)
     if recipe.grouped:
         asked += (Grouped,)
     if recipe.fitted or recipe.measured_by:

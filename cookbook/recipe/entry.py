@@ -233,7 +233,7 @@ class Gemm:
         call = self.check(*given)
         with torch.cuda.device(call.device), COMPILING:
             which, arguments = self.prepare(call)
-            name = call.arch, DTYPES[call.dtype], *which
+            name = call.arch, self.type_of_c(call), *which
             if name not in self.kernels:
                 # TVM-FFI makes it a function of plain integers, which costs little more to call than the launch itself.
                 self.kernels[name] = self.compile_for("", *name[1:], options="--enable-tvm-ffi")
@@ -243,6 +243,10 @@ class Gemm:
             if not torch.cuda.is_current_stream_capturing():  # what a capture forbids to ask for, the plan may lack
                 self.plans[key] = plan
         return plan
+
+    def type_of_c(self, call: Call) -> Any:
+        """CuTe's type of the elements of C."""
+        return DTYPES[call.dtype]
 
     def check(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, variant: str) -> Call:
         """What is to be known of a legal call."""
@@ -325,6 +329,24 @@ def span_of(x: torch.Tensor | None) -> int:
     """Bytes from the first to the last of a tensor; 0 of none."""
     start, _, _, end = (0, 0, 0, 0) if x is None else in_memory(as_matrix(x))
     return end - start
+
+
+EXACT_K = (2**31 - 1) // 2**14  # products of two int8, of which the largest is 2**14, whose sum int32 holds
+
+
+class IntegerGemm(FurtherGemm):
+    """A `Gemm` of int8 operands whose sums are exact: C is int32."""
+
+    def check(self, a, b, out: torch.Tensor | None, variant: str) -> Call:
+        """What is to be known of a legal call."""
+        call = super().check(a, b, out, variant)
+        k = call.mnk[2]
+        require(k <= EXACT_K, "a", f"K = {k}", f"at most {EXACT_K}: of more products int32 may not hold the sum")
+        return call
+
+    def type_of_c(self, call: Call) -> Any:
+        """CuTe's type of the elements of C."""
+        return cutlass.Int32
 
 
 @dataclass

@@ -20,7 +20,7 @@ from cookbook.recipe.majors import align, letters, of_config
 
 RAGGED = 24  # elements beyond whole tiles: whole vectors of 8
 
-ELEMENTS = {"e4m3": "f8E4M3FN", "e5m2": "f8E5M2", "e2m1": "f4E2M1FN"}  # as the IR spells them
+ELEMENTS = {"e4m3": "f8E4M3FN", "e5m2": "f8E5M2", "e2m1": "f4E2M1FN", "int8": "si8"}  # as the IR spells them
 
 
 @dataclass(frozen=True)
