@@ -49,7 +49,7 @@ def pretend(monkeypatch, gpu: choice.Gpu = choice.H200) -> list[str]:
     major, minor = gpu.capability
     pretend_device(monkeypatch, multi_processor_count=gpu.sms, major=major, minor=minor, **about)
     monkeypatch.setattr(launching, "PLANS", {})
-    for recipe, _ in choice.candidates(gpu.capability, bias=True):
+    for recipe, _ in choice.candidates(gpu.capability, choice.ADDS_BIAS):
         module = catalog.load(recipe.name)
         gemm = module.host_side(recipe.fuses) if recipe.fuses else module.GEMM
 

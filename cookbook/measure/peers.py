@@ -130,13 +130,13 @@ def fused_calls(module: Any, sets: list[tuple[Any, Any, Any]]) -> dict[str, Call
     found: dict[str, Call] = {}
     for name, (peer, theirs) in module.PEERS.items():
         given = {}  # by the address of `out`: operands of its own for each set
-        for a, b, out in sets:
-            shape = a.shape[0], b.shape[1]
-            given[out.data_ptr()] = fused.drawn(fused.operands_of(module, name), *shape, a.dtype)
+        for a, _, out in sets:
+            shape = *out.shape, a.shape[1]
+            given[out.data_ptr()] = fused.drawn(fused.operands_of(module, name), shape, a.dtype)
         ours = partial(module.matmul, epilogue=name)
         calls = {name: _fused_call(ours, given), f"{peer} ({name})": _fused_call(theirs, given)}
         a, b, out = sets[0]
-        exact = fused.referred(module, name, ran.reference(a, b), given[out.data_ptr()])
+        exact = fused.referred(module, name, a, ran.reference(a, b), given[out.data_ptr()])
         for who, call in calls.items():
             out.fill_(float("nan"))
             call(a, b, out)
