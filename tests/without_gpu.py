@@ -43,7 +43,7 @@ def pretend(monkeypatch, gpu: choice.Gpu = choice.H200) -> list[str]:
     """Returns the list into which the name of a recipe goes when a kernel of it is compiled."""
     compiled: list[str] = []
     arch = "sm_{}{}".format(*gpu.capability)
-    monkeypatch.setattr(launching, "gpu_of", lambda x: gpu)
+    monkeypatch.setattr(launching, "gpu_of", lambda x, name="a": gpu)
     monkeypatch.setattr(entry, "check_gpu", lambda *asked: arch)
     about = {"gcnArchName": "", "name": "", "total_memory": 2**30}  # Inductor asks for it
     major, minor = gpu.capability

@@ -99,10 +99,10 @@ def swiglu(x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor) -> torch.T
     The kernel rounds once, torch three times. Where two products and a gate of their own are predicted to be faster, or
     the GPU has no such kernel, they are computed so.
 
-    **With gradients** too: the backward needs both products. To keep them costs the bytes of two matrices (M, N), to
-    compute them again two products, which takes more than ten times as long where K is some thousands. So they are
-    kept. Under `torch.utils.checkpoint` the forward is the one kernel, and the backward computes them again; the
-    operator `torch.ops.cute_cookbook.swiglu` does so always.
+    **Where gradients are wanted** the backward needs both products. Keeping them moves two matrices (M, N) to memory
+    and back. Computing them again takes more than ten times as long where K is some thousands. So they are kept, by two
+    products and a gate. Where memory matters more, `torch.ops.cute_cookbook.swiglu`, of x (M, K), is the one kernel
+    with gradients too: it keeps its operands alone, and its backward computes both products again.
 
     Raises TypeError for a wrong type or dtype and ValueError for anything else it cannot take. Both name the argument,
     what it got and what it needs, and nothing has been launched.

@@ -92,13 +92,13 @@ def chosen(m: int, n: int, k: int, dtype: str, gpu: choice.Gpu) -> Chosen:
 def gated(x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor) -> torch.Tensor:
     """silu(x w_gate^T) * (x w_up^T), x (M, K). Autograd, autocast and the like have been seen to."""
     check(x, w_gate, w_up)
-    require(x.is_cuda, "x", f"device {x.device}", "a CUDA device")
+    gpu = launching.gpu_of(x, "x")
     x, w_gate, w_up = x.detach(), w_gate.detach(), w_up.detach()
     (m, k), n = x.shape, w_gate.shape[0]
     if 0 in (m, n, k):
         return x.new_zeros(m, n)
     dtype = str(x.dtype).removeprefix("torch.")
-    if recipe := chosen(m, n, k, dtype, launching.gpu_of(x)).recipe:
+    if recipe := chosen(m, n, k, dtype, gpu).recipe:
         module = catalog.load(recipe)
         a, b = operator.fitted(module.GEMM, x, w_gate.T)
         _, up = operator.fitted(module.GEMM, a, w_up.T)
