@@ -27,6 +27,54 @@
 
 # %% [markdown]
 # # SwiGLU: two products and a gate in one pass
+#
+# **Claim.** The first layer of a transformer's MLP is often `silu(x Wg) * (x Wu)`: two products, of which the one gates
+# the other. Apart, both go to memory and a third kernel reads them. Here one kernel computes both, and C alone goes to
+# memory. It has half as many columns as the accumulators have.
+#
+# The idea is where the two weights meet: in one tile of B. A stage gets a box of rows of Wg and a box of as many rows
+# of Wu, each by a tensor map of its own. No weight is laid out anew. The main loop is any GEMM's.
+
+# %% tags=["lab"]
+from IPython.display import Markdown
+
+from cookbook import draw, lab
+from cookbook.layouts import evaluate, tile_coords
+from cookbook.measure import records
+from cookbook.ops import predict
+from cookbook.publish.pages import results_table, table
+
+memory, shared, registers = "global memory", "shared memory", "registers"
+stops = [
+    draw.Stop("x, Wg, Wu", "the matrices as they are", memory),
+    draw.Stop("sA, sB", "a stage: rows of x; rows of Wg, under them as many of Wu", shared),
+    draw.Stop("tCrC", "float32: x Wg in the first half of the columns, x Wu in the second", registers),
+    draw.Stop("rC", "half as many elements, rounded once", registers),
+    draw.Stop("C", "the matrix", memory),
+]
+arrows = ["TMA: three boxes for a stage", "wgmma, as of one matrix B", "silu(gate) * up", "stmatrix, then TMA"]
+draw.flow(stops, arrows, "The way of the data: two products, one gate")
+
+# %% [markdown] tags=["lab"]
+# **The two numbers**, computed: what the tensor cores need at full clock for both products, and the bytes to move, by
+# one kernel and by three. The gate takes one `tanh` for each element of C, of which an SM does 16 in a clock.
+
+# %% tags=["lab"]
+SHAPES, CHIP = ((4096, 14336, 4096), (8192, 4096, 4096), (2048, 5632, 2048)), predict.H200
+rows = []
+for m, n, k in SHAPES:
+    multiply, once = 2 * m * n * k / 2048 / 132 / CHIP.ghz, 2 * (m * k + 2 * n * k + m * n)
+    apart = once + 2 * 4 * m * n  # both products written, and read again
+    tanh = f"{100 * (m * n / 16) / (2 * m * n * k / 2048):.1f}%"
+    rows.append(
+        [
+            f"{m} x {n} x {k}",
+            f"{multiply / 1000:.0f} us",
+            *(f"{x / CHIP.memory / 1000:.0f} us" for x in (once, apart)),
+            tanh,
+        ]
+    )
+Markdown(table(["M x N x K", "to multiply", "bytes, one kernel", "bytes, three kernels", "tanh, of the clocks"], rows))
 
 # %%
 import inspect
@@ -262,6 +310,19 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
     """A subtile has its accumulators where a wgmma of EPI_N columns would have them."""
     stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
     return TiledCopies(cute.make_tiled_copy_C(stmatrix, cute.make_tiled_mma(wgmma(dtype, config.epi_n), (1, 1, 1))))
+
+
+# %% [markdown]
+# **Why a thread can gate by itself.** A wgmma gives a thread two neighbours of every eight columns. Half a tile is
+# whole eights. So the thread that holds an element of x Wg holds that of x Wu too, half a tile of registers further.
+
+# %% tags=["lab"]
+one = evaluate(tiled_mma, cutlass.BFloat16, replace(VARIANTS["128x128 pingpong"], tile_n=16))
+held = {(r, c): thread for thread, values in enumerate(tile_coords(one.c, (64, 16)).tolist()) for r, c in values}
+threads = [[held[r, c] for c in range(16)] for r in range(8)]
+note = "one colour: x Wg, the other: x Wu; framed: what thread 5 holds of these rows"
+mark = [(r, c) for r in range(8) for c in range(16) if threads[r][c] == 5]
+draw.number_grid(threads, "The thread of each accumulator of 8 x 16", [[c // 8 for c in range(16)]] * 8, mark, note)
 
 
 # %% tags=["folded"]
@@ -700,3 +761,67 @@ def matmul(
     """
     require(epilogue in tuple(REFERENCES), "epilogue", repr(epilogue), f"one of {', '.join(REFERENCES)}")
     return host_side(epilogue).matmul((a, b, up), out, variant)
+
+
+# %% [markdown] tags=["lab"]
+# ## Check
+#
+# What a gate makes of two sums cannot be followed, so the checks put two others in its place: one whose C has to be the
+# first product, one whose C has to be the second. A weight in the wrong half, or a column of another element, is a
+# fault. The gates themselves are compared with their references in float64.
+
+# %% tags=["lab"]
+lab.check_cells("hopper/swiglu_gemm", shapes=[(200, 333, 64)], dtypes=["bfloat16"])
+
+# %% [markdown] tags=["lab"]
+# ## Time
+#
+# Next to `torch.compile`, and next to two products by the tuned GEMM without any gate, all in one run:
+
+# %% tags=["lab"]
+rows = []
+for record in records.select("hopper/swiglu_gemm", "timed", "bfloat16"):
+    if (
+        not records.is_stale(record)
+        and {"swiglu", "torch.compile (swiglu)", "hopper/tuned_gemm"} <= record["peers"].keys()
+    ):
+        ours, peer, plain = (
+            record["peers"][who]["median_ms"] for who in ("swiglu", "torch.compile (swiglu)", "hopper/tuned_gemm")
+        )
+        rows.append(
+            [" x ".join(map(str, record["shape"])), f"{2000 * ours:.0f}", f"{peer / ours:.3f}", f"{ours / plain:.3f}"]
+        )
+head = ["M x N x K", "ours, us", "torch.compile's time over ours", "ours over two plain products"]
+Markdown(table(head, rows) if rows else "*Not measured yet.*")
+
+# %% [markdown] tags=["lab"]
+# The product alone, by each variant; `swiglu` is counted as the two products that it computes.
+
+# %% tags=["lab"]
+Markdown(results_table("hopper/swiglu_gemm"))
+
+# %% [markdown] tags=["lab"]
+# ## The backward
+#
+# With `s = sigmoid(gate)`, the gradients of the two products are `dC up s (1 + gate (1 - s))` and `dC gate s`. Each
+# then takes two products: with its weight for x, with x for its weight. **Keep or compute again?** The backward needs
+# `gate` and `up`. Kept, they are written once and read once. Computed again, they are two products:
+
+# %% tags=["lab"]
+rows = []
+for m, n, k in SHAPES:
+    kept, again = 2 * 4 * m * n / CHIP.memory / 1000, 2 * m * n * k / 2048 / 132 / CHIP.ghz / 1000
+    rows.append([f"{m} x {n} x {k}", f"{kept:.0f} us, {4 * m * n / 2**20:.0f} MiB", f"{again:.0f} us"])
+Markdown(table(["M x N x K", "to keep both", "to compute both again"], rows))
+
+# %% [markdown] tags=["lab"]
+# So `cookbook.ops.swiglu` keeps them where gradients are wanted. `torch.ops.cute_cookbook.swiglu` computes them again:
+# it keeps its operands alone, for who is short of memory.
+#
+# ## Conclusion
+#
+# Two products of one A are one product with a B of two boxes. What is to be done with both is then an epilogue.
+#
+# To use it: `from cookbook import ops; ops.swiglu(x, w_gate, w_up)`, or `cookbook copy hopper/swiglu_gemm my_gemm.py`.
+#
+# Next: [grouped GEMMs](grouped_gemm.ipynb), the MLPs of a mixture of experts.
