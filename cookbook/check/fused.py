@@ -163,7 +163,7 @@ def run_case(module: Any, name: str, shape: tuple[int, ...], dtype: str, device:
 
     m, n, k = shape
     a, b = (x * k**-0.25 for x in ran.inputs(shape, dtype, device))  # products near 1, where functions bend
-    given = drawn(operands_of(module, name), shape, getattr(torch, dtype), device)
+    given = drawn(operands_of(module, name), (m, n, k), getattr(torch, dtype), device)
     if "up" in given:
         given["up"] = given["up"] * k**-0.25
     out, intact = ran.guarded(m, n, dtype, device, -(-n // 8) * 8 + 8)
