@@ -795,6 +795,13 @@ head = ["M x N x K", "ours, us", "torch.compile's time over ours", "ours over tw
 Markdown(table(head, rows) if rows else "*Not measured yet.*")
 
 # %% [markdown] tags=["lab"]
+# The `matmul` of the cells above, without a gate, next to `torch.matmul`: run and timed where there is a GPU for it,
+# else as recorded.
+
+# %% tags=["lab", "open"]
+lab.compare("hopper/swiglu_gemm", matmul, (4096, 14336, 4096))
+
+# %% [markdown] tags=["lab"]
 # The product alone, by each variant; `swiglu` is counted as the two products that it computes.
 
 # %% tags=["lab"]
