@@ -112,7 +112,8 @@ def swiglu(x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor) -> torch.T
         return torch.nn.functional.silu(linear(x, w_gate)) * linear(x, w_up)
     _check_no_duals(x=x, w_gate=w_gate, w_up=w_up)
     rows = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
-    made = GATED(rows, w_gate, w_up)
+    plain = _is_plain(rows, w_gate) and _is_plain_bias(w_up)
+    made = gated.gated(rows, w_gate, w_up) if plain else GATED(rows, w_gate, w_up)
     return made if x.ndim == 2 else made.view(*x.shape[:-1], made.shape[1])
 
 

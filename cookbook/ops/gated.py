@@ -14,9 +14,9 @@ import torch
 
 from cookbook.ops import choice, launching, predict
 from cookbook.recipe import catalog, operator
-from cookbook.recipe.entry import require
+from cookbook.recipe.entry import GatedGemm, require
 
-__all__ = ["check", "chosen", "register"]
+__all__ = ["check", "chosen", "gated", "register"]
 
 GATE = "swiglu"  # what the front matter of a recipe with such a kernel says that it fuses
 ELEMENT_BYTES = 6  # that a kernel of the gate alone moves for each element: two products are read, C is written
@@ -33,7 +33,7 @@ def register(name: str, product: Any) -> Any:
     made.define(f"{op}(Tensor x, Tensor w_gate, Tensor w_up) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
     defined = getattr(getattr(torch.ops, library), op).default
     for key in ("CUDA", "CPU"):  # on the CPU it says what is needed
-        made.impl(op, gated, key)
+        made.impl(op, _operator, key)
     torch.library.register_fake(name, _fake, lib=made)
     torch.library.register_autograd(name, _backward_by(product), setup_context=_keep, lib=made)
     made.impl(op, operator.autocasting(defined), "AutocastCUDA")
@@ -89,9 +89,15 @@ def chosen(m: int, n: int, k: int, dtype: str, gpu: choice.Gpu) -> Chosen:
     return found
 
 
+@lru_cache
+def _host_side(recipe: str) -> tuple[GatedGemm, str]:
+    """What launches a recipe's kernels with the gate, and the variant that it takes if it is not told."""
+    module = catalog.load(recipe)
+    return module.host_side(GATE), choice.default_of(module)
+
+
 def gated(x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor) -> torch.Tensor:
-    """silu(x w_gate^T) * (x w_up^T), x (M, K). Autograd, autocast and the like have been seen to."""
-    check(x, w_gate, w_up)
+    """silu(x w_gate^T) * (x w_up^T), x (M, K), of what `check` has seen. Autograd and the like have been seen to."""
     gpu = launching.gpu_of(x, "x")
     x, w_gate, w_up = x.detach(), w_gate.detach(), w_up.detach()
     (m, k), n = x.shape, w_gate.shape[0]
@@ -99,18 +105,27 @@ def gated(x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor) -> torch.Te
         return x.new_zeros(m, n)
     dtype = str(x.dtype).removeprefix("torch.")
     if recipe := chosen(m, n, k, dtype, gpu).recipe:
-        module = catalog.load(recipe)
-        a, b = operator.fitted(module.GEMM, x, w_gate.T)
-        _, up = operator.fitted(module.GEMM, a, w_up.T)
-        return module.host_side(GATE).matmul((a, b, up), None, choice.default_of(module))
+        kernel, variant = _host_side(recipe)
+        a, b = operator.fitted(kernel, x, w_gate.T)
+        _, up = operator.fitted(kernel, a, w_up.T)
+        return kernel.matmul((a, b, up), None, variant)
     gate = launching.product(x, w_gate, None, True)
     return torch.nn.functional.silu(gate).mul_(launching.product(x, w_up, None, True))
 
 
-def _fake(x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor) -> torch.Tensor:
-    """What it looks like: rows of adjacent elements."""
+def _operator(x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor) -> torch.Tensor:
+    _check_rows(x, w_gate, w_up)
+    return gated(x, w_gate, w_up)
+
+
+def _check_rows(x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor) -> None:
     check(x, w_gate, w_up)
     require(x.ndim == 2, "x", f"{x.ndim} dimension(s)", "2: (M, K)")
+
+
+def _fake(x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor) -> torch.Tensor:
+    """What it looks like: rows of adjacent elements."""
+    _check_rows(x, w_gate, w_up)
     return x.new_empty(x.shape[0], w_gate.shape[0])
 
 
@@ -132,13 +147,11 @@ def _backward_by(product: Callable[..., torch.Tensor]) -> Callable[..., tuple]:
 
 
 def gate_gradients(grad: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradients of both products, (M, N) each, computed in float32.
+    """The gradients of both products, (M, N) each.
 
     With s = sigmoid(gate): silu(gate) = gate s, and its derivative is s (1 + gate (1 - s)).
     """
-    wide, gate, up = (each.float() for each in (grad, gate, up))
-    s = torch.sigmoid(gate)
-    return (wide * up * s * (1 + gate * (1 - s))).to(grad.dtype), (wide * gate * s).to(grad.dtype)
+    return torch.ops.aten.silu_backward(grad * up, gate), grad * torch.nn.functional.silu(gate)
 
 
 def _batching(defined: Any) -> Callable:

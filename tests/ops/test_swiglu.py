@@ -151,6 +151,12 @@ def test_vmap_takes_a_batch_of_x(compiled):
         torch.vmap(ops.swiglu, in_dims=(0, None, 0))(x.view(4, 6, 32), w_gate, torch.stack([w_up] * 4))
 
 
+def test_the_operator_takes_rows_alone(compiled):
+    x, w_gate, w_up = operands()
+    with pytest.raises(ValueError, match=r"x: got 3 dimension\(s\); needed 2: \(M, K\)"):
+        OP(x[None], w_gate, w_up)
+
+
 X, W = normal(16, 32), normal(24, 32)
 WRONG = [
     ((1.0, W, W), TypeError, "x: got float; needed a torch.Tensor"),
