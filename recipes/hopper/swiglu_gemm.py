@@ -57,7 +57,8 @@ draw.flow(stops, arrows, "The way of the data: two products, one gate")
 
 # %% [markdown] tags=["lab"]
 # **The two numbers**, computed: what the tensor cores need at full clock for both products, and the bytes to move, by
-# one kernel and by three. The gate takes one `tanh` for each element of C, of which an SM does 16 in a clock.
+# one kernel and by three. The gate takes one `tanh` for each element of C, of which an SM does 16 in a clock. In
+# [ping-pong](pingpong_gemm.ipynb) the tensor cores multiply for the other warpgroup meanwhile.
 
 # %% tags=["lab"]
 SHAPES, CHIP = ((4096, 14336, 4096), (8192, 4096, 4096), (2048, 5632, 2048)), predict.H200
@@ -66,18 +67,11 @@ for m, n, k in SHAPES:
     multiply, once = 2 * m * n * k / 2048 / 132 / CHIP.ghz, 2 * (m * k + 2 * n * k + m * n)
     apart = once + 2 * 4 * m * n  # both products written, and read again
     tanh = f"{100 * (m * n / 16) / (2 * m * n * k / 2048):.1f}%"
-    rows.append(
-        [
-            f"{m} x {n} x {k}",
-            f"{multiply / 1000:.0f} us",
-            *(f"{x / CHIP.memory / 1000:.0f} us" for x in (once, apart)),
-            tanh,
-        ]
-    )
+    moved = (f"{x / CHIP.memory / 1000:.0f} us" for x in (once, apart))
+    rows.append([f"{m} x {n} x {k}", f"{multiply / 1000:.0f} us", *moved, tanh])
 Markdown(table(["M x N x K", "to multiply", "bytes, one kernel", "bytes, three kernels", "tanh, of the clocks"], rows))
 
 # %%
-import inspect
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import NamedTuple
@@ -143,9 +137,10 @@ def compiled_layer():
 PEERS = {"swiglu": ("torch.compile", lambda a, b, out, up: compiled_layer()(a, b, out, up))}
 
 
-def operands_of(epilogue: str) -> tuple[str, ...]:
-    """The operands of an epilogue: the parameters of its function, behind the first one."""
-    return tuple(inspect.signature(REFERENCES[epilogue]).parameters)[1:]
+# %% [markdown]
+# ## The variants
+#
+# Two tiles of one schedule. With a gate a work tile has half as many columns of C as of accumulators.
 
 
 # %%
@@ -170,7 +165,7 @@ class Config:
 
     @property
     def gated(self) -> bool:
-        return "up" in operands_of(self.epilogue)
+        return self.epilogue != "product"
 
     @property
     def out_n(self) -> int:
@@ -216,9 +211,13 @@ def fused(epilogue: str) -> Config:
     return replace(CONFIG, epilogue=epilogue)
 
 
+# %% [markdown]
+# **The choice**: work tiles come in waves, one for each SM at a time, and a wave takes as long as its tile is large. A
+# larger tile loads less for each multiply-add, so it is preferred a little.
+
+
 # %%
 LOAD_COST = 8  # multiply-adds that loading one operand element into an SM costs
-LOAD_RATE = 80  # bytes of A and B that come into an SM in a clock
 
 
 def waves(config: Config, m: int, n: int, sms: int) -> tuple[int, int]:
@@ -238,10 +237,16 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 
     def cost(name: str) -> float:
         c = VARIANTS[name]
-        stage = max(c.tile_m * c.tile_n * c.tile_k / 2048, c.stage_bytes / LOAD_RATE)
-        return waves(c, m, n, sms)[1] * stage * (1 + LOAD_COST / c.tile_m + LOAD_COST / c.tile_n)
+        return waves(c, m, n, sms)[1] * c.tile_m * c.tile_n * (1 + LOAD_COST / c.tile_m + LOAD_COST / c.tile_n)
 
     return min(VARIANTS, key=cost)
+
+
+# %% [markdown]
+# ## The layouts, the MMA and the tile scheduler
+#
+# As in [fused epilogues](fused_epilogue_gemm.ipynb). The rows of a tile of B are whole atoms of eight, and so is half
+# of them: the second box begins where an atom does.
 
 
 # %% tags=["folded"]
@@ -465,24 +470,18 @@ def next_k_tile(me: Consumer, read, release):
 # %% [markdown]
 # ## The place of the function
 #
-# `finish` stands where other GEMMs round.
+# `finish` stands where other GEMMs round. Nothing else calls the function.
 
 
 # %%
-def subtile_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
-    """A thread's values of the `i`th subtile in `values`: (MMA, 1, 1), as the MMA of one subtile has them."""
-    layout = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))
-    return cute.make_tensor(values.iterator + i * cute.size(layout), layout)
-
-
 @cute.jit
 def finish(me: Consumer, i: cutlass.Constexpr, config: cutlass.Constexpr):
     """A thread's accumulators for subtile `i` of C, through the epilogue's function, rounded."""
-    at = i // config.across * (config.tile_n // config.epi_n) + i % config.across
-    given = {}
-    if cutlass.const_expr(config.gated):  # half a tile of accumulators further, in the same thread
-        given["up"] = subtile_of(me.acc, at + config.across, config).load()
-    return EPILOGUES[config.epilogue](subtile_of(me.acc, at, config).load(), **given).to(me.sC.element_type)
+    subtile = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))  # (MMA, 1, 1), as the MMA of one subtile has them
+    first = i // config.across * (config.tile_n // config.epi_n) + i % config.across
+    at = (first, first + config.across) if config.gated else (first,)  # the second product: half a tile further
+    given = [cute.make_tensor(me.acc.iterator + j * cute.size(subtile), subtile).load() for j in at]  # float32
+    return EPILOGUES[config.epilogue](*given).to(me.sC.element_type)
 
 
 @cute.jit
@@ -669,17 +668,16 @@ def compile_for(arch: str, dtype, config: Config | None = None, options: str = "
 
 
 # %% [markdown]
-# ## `matmul` and `swiglu`: what a user calls
+# ## `matmul`: what a user calls
 #
-# `GatedGemm`, which comes with every recipe's host side, checks the second weight too: it must be read as the first one
-# is.
+# `GatedGemm`, which comes with every recipe's host side, checks the second weight as it does the first one.
 
 
 # %%
 def prepare(call: Call, epilogue: str = "product") -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the operands and the stream."""
     (m, n, k), (*strides, stride_up) = call.mnk, call.strides
-    columns = 2 * n if operands_of(epilogue) else n  # of accumulators
+    columns = n if epilogue == "product" else 2 * n  # of accumulators
     name = choose(m, columns, k, call.sms) if call.variant == DEFAULT else call.variant
     config = replace(VARIANTS[name], epilogue=epilogue)
     return (config,), (Sizes(call.mnk, tuple(strides), stride_up, clusters(config, m, n, call.sms)),)

@@ -84,7 +84,7 @@ FAULTS = {
         ("the second weight has the first one's row stride", "stride=(ldu, 1)", "stride=(ldb, 1)", SECOND),
         ("the second weight's box is one further", "return (m, n, n) if", "return (m, n, n + 1) if", SECOND),
         ("the halves of B change places", "(i, 0, 0))", "(1 - i, 0, 0))", FIRST),
-        ("the gate meets its neighbour's product", "at + config.across,", "at + config.across - 1,", SECOND),
+        ("the gate meets its neighbour's product", "first + config.across)", "first + config.across - 1)", SECOND),
         ("a tile of C has the columns of both weights", "return self.tile_n // 2 if", "return self.tile_n if", FIRST),
         ("without a gate both boxes are the first", "(m, 2 * n, 2 * n + 1)", "(m, 2 * n, 2 * n)", ""),
     ],
