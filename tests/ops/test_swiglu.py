@@ -46,7 +46,10 @@ def compiled(monkeypatch):
     return names
 
 
-def operands(m=16, n=24, k=32, gradients=False):
+MANY = gated.FEW_ROWS + 8
+
+
+def operands(m=MANY, n=24, k=32, gradients=False):
     made = normal(m, k), normal(n, k), normal(n, k + 1)[:, :k].contiguous()
     return tuple(x.requires_grad_(gradients) for x in made)
 
@@ -63,7 +66,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("lies", LAYOUTS)
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_operands_that_lie_anyhow(compiled, which, lies):
-    for m, n, k in ((16, 24, 32), (7, 5, 9)):
+    for m, n, k in ((MANY, 24, 32), (MANY + 3, 5, 9)):
         given = list(operands(m, n, k))
         given[which] = LAYOUTS[lies](given[which])
         close(ops.swiglu(*given), layer(*given))
@@ -71,11 +74,17 @@ def test_operands_that_lie_anyhow(compiled, which, lies):
 
 
 def test_leading_dimensions_and_none(compiled):
-    x, w_gate, w_up = operands(24)
-    close(ops.swiglu(x.view(2, 3, 4, 32), w_gate, w_up), layer(x, w_gate, w_up).view(2, 3, 4, 24))
+    x, w_gate, w_up = operands(72)
+    close(ops.swiglu(x.view(2, 3, 12, 32), w_gate, w_up), layer(x, w_gate, w_up).view(2, 3, 12, 24))
     close(ops.swiglu(x[0], w_gate, w_up), layer(x[0], w_gate, w_up))
     assert ops.swiglu(x[:0], w_gate, w_up).shape == (0, 24)
     assert not ops.swiglu(x[:, :0], w_gate[:, :0], w_up[:, :0]).any()
+
+
+def test_few_rows_take_two_products(compiled):
+    given = operands(gated.FEW_ROWS)
+    close(ops.swiglu(*given), layer(*given))
+    assert compiled and RECIPE not in compiled
 
 
 def test_another_gpu_takes_two_products(monkeypatch):
@@ -94,7 +103,7 @@ def test_gradients_are_torchs(compiled, by, wanted):
     function = ops.swiglu if by == "ops.swiglu" else OP
     given = [x.requires_grad_(needed) for x, needed in zip(operands(), wanted, strict=True)]
     exact = [x.detach().float().requires_grad_(needed) for x, needed in zip(given, wanted, strict=True)]
-    grad = normal(16, 24)
+    grad = normal(MANY, 24)
     function(*given).backward(grad)
     layer(*exact).backward(grad.float())
     for mine, right in zip(given, exact, strict=True):
@@ -144,11 +153,11 @@ def test_a_compiled_step_has_torchs_gradients(compiled):
 
 
 def test_vmap_takes_a_batch_of_x(compiled):
-    x, w_gate, w_up = operands(24)
-    found = torch.vmap(ops.swiglu, in_dims=(0, None, None))(x.view(4, 6, 32), w_gate, w_up)
+    x, w_gate, w_up = operands(72)
+    found = torch.vmap(ops.swiglu, in_dims=(0, None, None))(x.view(12, 6, 32), w_gate, w_up)
     close(found.flatten(0, 1), layer(x, w_gate, w_up))
     with pytest.raises(ValueError, match="w_up: got a batch of matrices under vmap; needed one weight for all"):
-        torch.vmap(ops.swiglu, in_dims=(0, None, 0))(x.view(4, 6, 32), w_gate, torch.stack([w_up] * 4))
+        torch.vmap(ops.swiglu, in_dims=(0, None, 0))(x.view(12, 6, 32), w_gate, torch.stack([w_up] * 12))
 
 
 def test_the_operator_takes_rows_alone(compiled):
