@@ -757,7 +757,7 @@ for record in records.select("hopper/swiglu_gemm", "timed", "bfloat16"):
             [" x ".join(map(str, record["shape"])), f"{2000 * ours:.0f}", f"{peer / ours:.3f}", f"{ours / plain:.3f}"]
         )
 head = ["M x N x K", "ours, us", "torch.compile's time over ours", "ours over two plain products"]
-Markdown(table(head, rows) if rows else "*Not measured yet.*")
+Markdown(table(head, rows) if rows else "*No times are recorded yet.*")
 
 # %% [markdown] tags=["lab"]
 # The `matmul` of the cells above, without a gate, next to `torch.matmul`: run and timed where there is a GPU for it,
