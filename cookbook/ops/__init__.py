@@ -96,8 +96,8 @@ def swiglu(x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor) -> torch.T
 
     x: (..., K), float16 or bfloat16, on a CUDA device. w_gate, w_up: (N, K), the same dtype and device.
 
-    The kernel rounds once, torch three times. Few rows are multiplied by two kernels made for them, and gated by torch;
-    so are any on a GPU that has no such kernel.
+    The kernel rounds once, torch three times. Where it is predicted to be slower, for few rows, and on a GPU without
+    it, there are two products and torch's gate.
 
     **Where gradients are wanted** the backward needs both products. Keeping them moves two matrices (M, N) to memory
     and back. Computing them again takes more than ten times as long where K is some thousands. So they are kept, by two

@@ -1,4 +1,4 @@
-"""SwiGLU as an operator of PyTorch: silu(x Wg^T) * (x Wu^T), in one kernel where a recipe has one.
+"""SwiGLU as an operator of PyTorch: silu(x Wg^T) * (x Wu^T), in one kernel where a recipe has one and it pays.
 
 The kernel writes neither product to memory, so its backward computes both again. Where that is not wanted,
 `cookbook.ops.swiglu` does not come here: see there.
@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from cookbook.ops import choice, launching
+from cookbook.ops import choice, launching, predict
 from cookbook.recipe import catalog, operator
 from cookbook.recipe.entry import GatedGemm, require
 
-__all__ = ["check", "gated", "kernel_for", "register"]
+__all__ = ["check", "chosen", "gated", "register"]
 
 GATE = "swiglu"  # what the front matter of a recipe with such a kernel says that it fuses
-FEW_ROWS = 64  # up to which two products, by kernels for few rows, were measured to be faster on an H200
+ELEMENT_BYTES = 6  # that a kernel of the gate alone moves for each element: two products are read, C is written
 
 
 def register(name: str, product: Any) -> Any:
@@ -61,15 +61,40 @@ def check(x: Any, w_gate: Any, w_up: Any) -> None:
         raise ValueError(f"w_up: got shape {tuple(w_up.shape)}; needed {tuple(w_gate.shape)}, as w_gate has")
 
 
-@lru_cache(maxsize=64)
-def kernel_for(capability: tuple[int, int], dtype: str) -> tuple[GatedGemm, str] | None:
-    """What launches the kernels with the gate on a GPU, and the variant that it takes if it is not told; None: there is
-    none. dtype: torch's name."""
-    for recipe, _ in choice.candidates(capability, GATE):
-        if recipe.fuses == GATE and dtype in recipe.dtypes:
-            module = catalog.load(recipe.name)
-            return module.host_side(GATE), choice.default_of(module)
-    return None
+class Chosen(NamedTuple):
+    """How a gated product is computed."""
+
+    recipe: str  # "": two products, and the gate by torch
+    fused_us: float  # predicted microseconds of the recipe's kernel; of none, infinity
+    apart_us: float  # of two products and a kernel for the gate
+
+
+@lru_cache(maxsize=4096)
+def chosen(m: int, n: int, k: int, dtype: str, gpu: choice.Gpu) -> Chosen:
+    """How `swiglu` computes C (m, n) over k: in one kernel, unless that is predicted to be slower. dtype: torch's name.
+
+    Predictions err by a tenth, and one kernel takes no memory for two products: apart they have to promise more.
+    """
+    gate_us = (predict.H200.launch + ELEMENT_BYTES * m * n / predict.H200.memory) / 1000
+    apart_us = gate_us + 2 * choice.options(choice.laid((m, k)), choice.Laid((k, n), (1, k)), dtype, gpu)[0].us
+    found = Chosen("", float("inf"), apart_us)
+    for recipe, rate in choice.candidates(gpu.capability, GATE):
+        if recipe.fuses != GATE or dtype not in recipe.dtypes:
+            continue
+        module, columns = catalog.load(recipe.name), 2 * n  # of accumulators: both products lie in one tile
+        variant = choice.variant_of(module, m, columns, k, gpu.sms)
+        config = choice.config_of(module, "sm_{}{}".format(*gpu.capability), variant)
+        fused_us = choice.predicted(module, config, predict.Work(m, columns, k, gpu.sms, rate))
+        if fused_us < found.fused_us:
+            found = Chosen(recipe.name if fused_us < apart_us * choice.DOUBT else "", fused_us, apart_us)
+    return found
+
+
+@lru_cache
+def _host_side(recipe: str) -> tuple[GatedGemm, str]:
+    """What launches a recipe's kernels with the gate, and the variant that it takes if it is not told."""
+    module = catalog.load(recipe)
+    return module.host_side(GATE), choice.default_of(module)
 
 
 def gated(x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor) -> torch.Tensor:
@@ -79,9 +104,8 @@ def gated(x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor) -> torch.Te
     (m, k), n = x.shape, w_gate.shape[0]
     if 0 in (m, n, k):
         return x.new_zeros(m, n)
-    found = kernel_for(gpu.capability, str(x.dtype).removeprefix("torch."))
-    if found and m > FEW_ROWS:
-        kernel, variant = found
+    if recipe := chosen(m, n, k, str(x.dtype).removeprefix("torch."), gpu).recipe:
+        kernel, variant = _host_side(recipe)
         a, b = operator.fitted(kernel, x, w_gate.T)
         _, up = operator.fitted(kernel, a, w_up.T)
         return kernel.matmul((a, b, up), None, variant)

@@ -58,7 +58,8 @@ draw.flow(stops, arrows, "The way of the data: two products, one gate")
 # %% [markdown] tags=["lab"]
 # **The two numbers**, computed: what the tensor cores need at full clock for both products, and the bytes to move, by
 # one kernel and by three. The gate takes one `tanh` for each element of C, of which an SM does 16 in a clock. In
-# [ping-pong](pingpong_gemm.ipynb) the tensor cores multiply for the other warpgroup meanwhile.
+# [ping-pong](pingpong_gemm.ipynb) the tensor cores multiply for the other warpgroup meanwhile; cooperative warpgroups
+# gate at the same time.
 
 # %% tags=["lab"]
 SHAPES, CHIP = ((4096, 14336, 4096), (8192, 4096, 4096), (2048, 5632, 2048)), predict.H200
@@ -140,7 +141,8 @@ PEERS = {"swiglu": ("torch.compile", lambda a, b, out, up: compiled_layer()(a, b
 # %% [markdown]
 # ## The variants
 #
-# Two tiles of one schedule. With a gate a work tile has half as many columns of C as of accumulators.
+# One cooperative tile, which loads least for each multiply-add, and two for ping-pong, where the tensor cores multiply
+# for one warpgroup while the other one gates. With a gate a work tile has half as many columns of C as of accumulators.
 
 
 # %%
@@ -148,15 +150,17 @@ PEERS = {"swiglu": ("torch.compile", lambda a, b, out, up: compiled_layer()(a, b
 class Config:
     """Sizes of the kernel, in elements or counts, and how it is scheduled."""
 
-    tile_m: int = 128  # rows of C of one tile
-    tile_n: int = 192  # columns of accumulators: with a gate, half of them of each product
+    tile_m: int = 256  # rows of C of one tile
+    tile_n: int = 160  # columns of accumulators: with a gate, half of them of each product
     tile_k: int = 64  # 128 bytes: one row of the SW128 atom, four wgmma k-blocks of 16
-    stages: int = 5  # tiles of A and B in flight or being read
+    stages: int = 4  # tiles of A and B in flight or being read
     epilogue: str = "product"  # one of EPILOGUES
     cluster: int = 2  # CTAs side by side in C: each tile of A comes to both by multicast
+    pingpong: bool = False  # each warpgroup has work tiles of its own; False: cooperative, both share one
+    overlapped: int = 9  # epilogue subtiles of a cooperative warpgroup stored during the next tile's main loop
     swizzle_size: int = 8  # cluster tiles down C that need the same tiles of B, before it goes on to the right
-    epi_n: int = 32  # columns of an epilogue subtile; it has 64 rows
-    epi_stages: int = 3  # buffers of a warpgroup
+    epi_n: int = 16  # columns of an epilogue subtile; it has 64 rows
+    epi_stages: int = 2  # buffers of a warpgroup
     producer_registers: int = 24  # a thread; with twice the consumers' that is three times the launch's 168: all
     consumer_registers: int = 240
 
@@ -176,12 +180,20 @@ class Config:
         return 3 * 128  # two consumer warpgroups and the producer's, of which one warp works
 
     @property
+    def warpgroups(self) -> int:
+        return 1 if self.pingpong else 2  # that share a work tile
+
+    @property
     def across(self) -> int:
         return self.out_n // self.epi_n  # subtiles of a tile, side by side
 
     @property
     def subtiles(self) -> int:
-        return self.tile_m // 64 * self.across  # of a tile
+        return self.tile_m // 64 * self.across // self.warpgroups  # of a tile, one warpgroup's
+
+    @property
+    def min_k_tiles(self) -> int:
+        return max(1, self.overlapped)  # each overlapped subtile needs one; TMA fills those past K with zeros
 
     @property
     def stage_bytes(self) -> int:
@@ -193,15 +205,17 @@ class Config:
         return 1024 + self.stages * self.stage_bytes + 2 * self.epi_stages * 64 * self.epi_n * 2
 
 
+PINGPONG = {"tile_m": 128, "pingpong": True, "overlapped": 0}
 VARIANTS = {
-    "128x192": Config(),
-    "128x128": Config(tile_n=128, stages=6, epi_n=64, epi_stages=2),
+    "256x160": Config(),
+    "128x192 pingpong": Config(tile_n=192, stages=5, epi_n=32, epi_stages=3, **PINGPONG),
+    "128x128 pingpong": Config(tile_n=128, stages=6, epi_n=64, **PINGPONG),
 }
 DEFAULT = "auto"  # the one that `choose` names
-CONFIG = VARIANTS["128x192"]
+CONFIG = VARIANTS["256x160"]
 
 
-def config_for(arch: str, variant: str = "128x192") -> Config:
+def config_for(arch: str, variant: str = "256x160") -> Config:
     """A variant's configuration for an architecture: there is one Hopper."""
     return VARIANTS[variant]
 
@@ -212,11 +226,13 @@ def fused(epilogue: str) -> Config:
 
 
 # %% [markdown]
-# **The choice**: work tiles come in waves, one for each SM at a time, and a wave takes as long as its tile is large. A
-# larger tile loads less for each multiply-add, so it is preferred a little.
+# **The choice**: work tiles come in waves, one for each SM at a time, and a wave takes as long as its tile is large, or
+# as its gate, where the tensor cores wait for that. A larger tile loads less for each multiply-add, so it is preferred
+# a little.
 
 
 # %%
+STOP = 1000  # clocks in which cooperative warpgroups gate a work tile, and nobody multiplies
 LOAD_COST = 8  # multiply-adds that loading one operand element into an SM costs
 
 
@@ -237,7 +253,8 @@ def choose(m: int, n: int, k: int, sms: int) -> str:
 
     def cost(name: str) -> float:
         c = VARIANTS[name]
-        return waves(c, m, n, sms)[1] * c.tile_m * c.tile_n * (1 + LOAD_COST / c.tile_m + LOAD_COST / c.tile_n)
+        each = c.tile_m * c.tile_n * k / 2048 + (0 if c.pingpong else STOP)
+        return waves(c, m, n, sms)[1] * each * (1 + LOAD_COST / c.tile_m + LOAD_COST / c.tile_n)
 
     return min(VARIANTS, key=cost)
 
@@ -285,8 +302,8 @@ def wgmma(dtype, columns: int) -> warpgroup.MmaF16BF16Op:
 
 
 def tiled_mma(dtype, config: Config = CONFIG) -> cute.TiledMma:
-    """The wgmmas of a warpgroup, which goes down all rows of its work tile."""
-    return cute.make_tiled_mma(wgmma(dtype, config.tile_n), (1, 1, 1))
+    """The wgmmas of the warpgroups that share a tile: of one, which then goes down all its rows itself, or of two."""
+    return cute.make_tiled_mma(wgmma(dtype, config.tile_n), (config.warpgroups, 1, 1))
 
 
 class TiledCopies(NamedTuple):
@@ -306,7 +323,7 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
 # whole eights. So the thread that holds an element of x Wg holds that of x Wu too, half a tile of registers further.
 
 # %% tags=["lab"]
-one = evaluate(tiled_mma, cutlass.BFloat16, replace(CONFIG, tile_n=16, epi_n=16, epi_stages=1))
+one = evaluate(tiled_mma, cutlass.BFloat16, replace(CONFIG, tile_n=16, epi_stages=1, pingpong=True))
 held = {(r, c): thread for thread, values in enumerate(tile_coords(one.c, (64, 16)).tolist()) for r, c in values}
 threads = [[held[r, c] for c in range(16)] for r in range(8)]
 note = "one colour: x Wg, the other: x Wu; framed: what thread 5 holds of these rows"
@@ -474,21 +491,24 @@ def next_k_tile(me: Consumer, read, release):
 
 
 # %%
+def subtile_of(values: cute.Tensor, i: int, config: Config) -> cute.Tensor:
+    """A thread's values of the `i`th subtile in `values`: (MMA, 1, 1), as the MMA of one subtile has them."""
+    layout = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))
+    return cute.make_tensor(values.iterator + i * cute.size(layout), layout)
+
+
 @cute.jit
 def finish(me: Consumer, i: cutlass.Constexpr, config: cutlass.Constexpr):
     """A thread's accumulators for subtile `i` of C, through the epilogue's function, rounded."""
-    subtile = cute.make_layout(((2, 2, config.epi_n // 8), 1, 1))  # (MMA, 1, 1), as the MMA of one subtile has them
     first = i // config.across * (config.tile_n // config.epi_n) + i % config.across
     at = (first, first + config.across) if config.gated else (first,)  # the second product: half a tile further
-    given = [cute.make_tensor(me.acc.iterator + j * cute.size(subtile), subtile).load() for j in at]  # float32
+    given = [subtile_of(me.acc, j, config).load() for j in at]  # float32
     return EPILOGUES[config.epilogue](*given).to(me.sC.element_type)
 
 
 @cute.jit
-def store_subtile(me: Consumer, i: cutlass.Constexpr, tile, config: cutlass.Constexpr):
-    """Store subtile `i` of a work tile (m, n) of C."""
-    rC = cute.make_rmem_tensor(((2, 2, config.epi_n // 8), 1, 1), me.sC.element_type)
-    rC.store(finish(me, i, config))
+def store_subtile(me: Consumer, i: cutlass.Constexpr, rC, tile, config: cutlass.Constexpr):
+    """Store subtile `i` of this warpgroup's part of a tile (m, n) of C. rC: a thread's values, (MMA, 1, 1)."""
     barrier = pipeline.NamedBarrier(barrier_id=1 + me.warpgroup, num_threads=128)
     storing = cute.arch.make_warp_uniform(me.thread // 32) == 0
     thr, buffer = me.r2s_c.get_slice(me.thread), i % config.epi_stages
@@ -501,32 +521,51 @@ def store_subtile(me: Consumer, i: cutlass.Constexpr, tile, config: cutlass.Cons
     if storing:
         gC = cute.zipped_divide(me.c.coords[None, None, tile[0], tile[1]], (64, config.epi_n))  # (EPI_TILE, (m, n))
         bSsC, bSgC = cpasync.tma_partition(me.c.atom, 0, cute.make_layout(1), cute.group_modes(me.sC, 0, 2), gC)
+        row = i // config.across * config.warpgroups + (0 if config.pingpong else me.warpgroup)
         with cute.arch.elect_one():  # a TMA store, unlike a load, is issued by every thread that gets here
-            cute.copy(me.c.atom, bSsC[None, buffer], bSgC[None, (i // config.across, i % config.across)])
+            cute.copy(me.c.atom, bSsC[None, buffer], bSgC[None, (row, i % config.across)])
             cute.arch.cp_async_bulk_commit_group()
 
 
 @cute.jit
 def compute(me: Consumer, schedule: Schedule, config: cutlass.Constexpr):
-    """Every second work tile of the CTA."""
-    for i in cutlass.range(me.warpgroup, schedule.count, 2, unroll=1):
+    """All work tiles of a warpgroup: its half of each, or in ping-pong every second one."""
+    own, step = (me.warpgroup, 2) if config.pingpong else (0, 1)
+    at_once = config.subtiles - config.overlapped
+    rC = cute.make_rmem_tensor(max(1, config.overlapped) * config.epi_n // 2, me.sC.element_type)  # rounded
+    before = (cutlass.Int32(0), cutlass.Int32(0))
+    for i in cutlass.range(own, schedule.count, step, unroll=1):
         k_tile = i * me.k_tiles
         stage, phase = k_tile % config.stages, (k_tile // config.stages) & 1
         read, release = (pipeline.PipelineState(config.stages, k_tile, stage, phase) for _ in range(2))
-        if i > 0:  # barriers 4 and 5: 0 is the CTA's, 1 and 2 are of the epilogues
-            pipeline.NamedBarrier(barrier_id=4 + me.warpgroup, num_threads=256).arrive_and_wait()
+        if cutlass.const_expr(config.pingpong):  # barriers 4 and 5: 0 is the CTA's, 1 and 2 are of the epilogues
+            if i > 0:
+                pipeline.NamedBarrier(barrier_id=4 + me.warpgroup, num_threads=256).arrive_and_wait()
         me.pipe.consumer_wait(read)
         issue_wgmmas(me, read.index, True)
         read.advance()
         tile = work_tile(schedule, i, config)  # computed while the first commit group runs
-        for _ in cutlass.range(me.k_tiles - 1, unroll=1):
+        for j in cutlass.range_constexpr(config.overlapped):
+            if i > 0:
+                store_subtile(me, at_once + j, subtile_of(rC, j, config), before, config)
+            if cutlass.const_expr(j + 1 < config.overlapped):
+                read, release = next_k_tile(me, read, release)
+        for _ in cutlass.range(config.min_k_tiles, me.k_tiles, unroll=1):
             read, release = next_k_tile(me, read, release)
-        if i + 1 < schedule.count:  # all is issued: the other warpgroup may begin
-            pipeline.NamedBarrier(barrier_id=5 - me.warpgroup, num_threads=256).arrive()
+        if cutlass.const_expr(config.pingpong):
+            if i + 1 < schedule.count:  # all is issued: the other warpgroup may begin
+                pipeline.NamedBarrier(barrier_id=5 - me.warpgroup, num_threads=256).arrive()
         warpgroup.wait_group(0)
         me.pipe.consumer_release(release)
-        for j in cutlass.range_constexpr(config.subtiles):
-            store_subtile(me, j, tile, config)
+        for j in cutlass.range_constexpr(at_once):
+            finished = cute.make_rmem_tensor(((2, 2, config.epi_n // 8), 1, 1), me.sC.element_type)
+            finished.store(finish(me, j, config))
+            store_subtile(me, j, finished, tile, config)
+        for j in cutlass.range_constexpr(config.overlapped):
+            subtile_of(rC, j, config).store(finish(me, at_once + j, config))
+        before = tile
+    for j in cutlass.range_constexpr(config.overlapped):
+        store_subtile(me, at_once + j, subtile_of(rC, j, config), before, config)
 
 
 # %% [markdown]
@@ -556,7 +595,7 @@ def kernel(
             cpasync.prefetch_descriptor(atom)
     pipe, smem, rank = set_up(dtype, config)
 
-    k_tiles = cute.ceil_div(cute.size(a.coords, mode=[1]), config.tile_k)
+    k_tiles = cutlass.max(cute.ceil_div(cute.size(a.coords, mode=[1]), config.tile_k), config.min_k_tiles)
     first, (tiles, down, by_step, *divisors) = cute.arch.make_warp_uniform(first), raster
     schedule = Schedule(first, step, (tiles + step - 1 - first) // by_step, down, *divisors, rank)
     if group == 2:
@@ -586,7 +625,7 @@ def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
     sB = smem.allocate_tensor(dtype, layouts.b.outer, 1024, swizzle=layouts.b.inner)  # (TILE_N, TILE_K, STAGE)
     sC = smem.allocate_tensor(dtype, layouts.c.outer, 1024, swizzle=layouts.c.inner)  # (EPI_M, EPI_N, EPI_STAGE)
     # A stage is free when every warp that reads it has signalled all CTAs that write it: its own and its neighbour.
-    arrivals = 4 * config.cluster  # warps
+    arrivals = 4 * config.warpgroups * config.cluster  # warps
     pipe = pipeline.PipelineTmaAsync.create(
         barrier_storage=barriers,
         num_stages=config.stages,
@@ -610,7 +649,7 @@ def consumer(loaded: tuple, smem, c: TmaTensor, who: tuple, config: cutlass.Cons
     overwrite, accumulate = tiled_mma(dtype, config), tiled_mma(dtype, config)
     overwrite.set(warpgroup.Field.ACCUMULATE, False)
     accumulate.set(warpgroup.Field.ACCUMULATE, True)
-    thr = accumulate.get_slice(0)  # of its first thread: the same for all
+    thr = accumulate.get_slice(group % config.warpgroups * 128)  # of its first thread: the same for all
     acc = cute.make_rmem_tensor(thr.partition_shape_C((config.tile_m, config.tile_n)), cutlass.Float32)
     tCrA = accumulate.make_fragment_A(thr.partition_A(sA))  # (MMA, MMA_M, MMA_K, STAGE)
     tCrB = accumulate.make_fragment_B(thr.partition_B(sB))  # (MMA, MMA_N, MMA_K, STAGE)

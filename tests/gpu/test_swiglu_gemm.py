@@ -17,7 +17,7 @@ from cookbook.recipe import catalog
 
 pytestmark = ON_HOPPER
 
-NAME, VARIANTS = "hopper/swiglu_gemm", ("128x192", "128x128")
+NAME, VARIANTS = "hopper/swiglu_gemm", ("256x160", "128x192 pingpong", "128x128 pingpong")
 RIGHT = 1.1  # times the error of rounding the exact result
 
 

@@ -12,7 +12,7 @@ from planted import Suite, check_caught
 from pretend import pretended
 
 from cookbook.check import compiled, fused, product
-from cookbook.ops import gated
+from cookbook.ops import choice, gated
 from cookbook.recipe import catalog, entry
 
 NAME = "hopper/swiglu_gemm"
@@ -178,14 +178,21 @@ def test_the_host_side_is_the_shared_one(module):
 
 @pytest.mark.parametrize(
     ("shape", "variant"),
-    [((4096, 14336, 4096), "128x192"), ((8192, 5632, 2048), "128x128"), ((512, 14336, 4096), "128x128")],
+    [
+        ((4096, 14336, 4096), "256x160"),
+        ((8192, 5632, 2048), "128x128 pingpong"),
+        ((512, 14336, 4096), "128x128 pingpong"),
+    ],
 )
-def test_the_tile_is_the_one_that_was_measured_to_be_fastest(module, shape, variant):
+def test_the_tile_is_the_one_that_fills_the_last_wave(module, shape, variant):
     m, n, k = shape
     assert module.choose(m, 2 * n, k, 132) == variant
 
 
-def test_the_operator_finds_the_kernel_by_what_it_fuses(module):
-    kernel, variant = gated.kernel_for((9, 0), "bfloat16")
-    assert (kernel, variant) == (module.host_side("swiglu"), "auto")
-    assert gated.kernel_for((8, 0), "bfloat16") is gated.kernel_for((9, 0), "float32") is None
+def test_few_rows_take_two_products_and_many_one_kernel():
+    found = {m: gated.chosen(m, 14336, 4096, "bfloat16", choice.H200).recipe for m in (1, 64, 128, 512, 4096)}
+    assert found == {1: "", 64: "", 128: NAME, 512: NAME, 4096: NAME}
+
+
+def test_a_gpu_without_such_a_kernel_takes_two_products():
+    assert gated.chosen(4096, 4096, 4096, "bfloat16", choice.Gpu((8, 0), 108)).recipe == ""
