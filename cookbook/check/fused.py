@@ -39,7 +39,8 @@ PROBES: dict[str, Callable[..., Any]] = {
     "the first product": lambda x, up: x,
     SECOND: lambda x, up: up,
 }
-OPERANDS = ("bias", "residual", "up")
+ADDED = ("bias", "residual")  # to a product
+OPERANDS = (*ADDED, "up")
 ELEMENTS = 256
 LIMIT = 1e-5  # of the relative error: float32 all through, and a tanh that may be an approximation
 
