@@ -500,7 +500,7 @@ def product_levels(
             levels.append(Level(PRODUCT, FAILED, dtype, reason=reason, **where))
             continue
         levels.append(_of_computed(found, dtype, **where))
-    for name in fused.PROBES if isinstance(module, Fused) else ():
+    for name in fused.probes(module):
         with fused.probed(module, name) as config:
             found = followed.computed(module, targets[0], kind, config, every)
         levels.append(_of_computed(found, dtype, variant=name))
@@ -529,7 +529,7 @@ def pipeline_levels(recipe: Recipe, dtype: str, targets: tuple[str, ...], majors
     for config, where in configurations(recipe, targets, dtype, majors).items():
         arch = next(t for t in targets if config in _variants(module, t, majors).values())
         levels.append(_of_explored(pipeline.explored(module, arch, kind, config), dtype, **where))
-    for name in fused.PROBES if isinstance(module, Fused) else ():
+    for name in fused.probes(module):
         with fused.probed(module, name) as config:
             levels.append(_of_explored(pipeline.explored(module, targets[0], kind, config), dtype, variant=name))
     return levels

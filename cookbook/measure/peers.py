@@ -128,28 +128,32 @@ def gemm_contest(
     variants: dict[str, Call] = {OURS: _into(module.matmul), **others, **variants_of_ours}
     ours = (OURS, *variants_of_ours)
     usable = {name: call for name, call in variants.items() if _agrees(name, call, sets[0], dtype, ours)}
-    usable |= fused_calls(module, sets) if own and isinstance(module, Fused) else {}
+    gates: set[str] = set()
+    if own and isinstance(module, Fused):
+        usable |= fused_calls(module, sets)
+        gates = {who for name in module.PEERS if "up" in fused.operands_of(module, name) for who in _of(module, name)}
     config = configured(compiled.config_for(module, compiled.arch_here()), majors)
     of = (compared_with,) if compared_with in usable else ()
-    return Contest(usable, sets, TORCH, 2.0 * shape[0] * shape[1] * shape[2], config=config, of=of)
+    work, scale = 2.0 * shape[0] * shape[1] * shape[2], dict.fromkeys(gates, 0.5)  # a gate's work is two products
+    return Contest(usable, sets, TORCH, work, config=config, of=of, scale=scale)
 
 
 def fused_calls(module: Any, sets: list[tuple[Any, Any, Any]]) -> dict[str, Call]:
-    """The epilogues of a recipe for which torch has a fused call, by name, and those calls: "torch.addmm (add)".
+    """The epilogues of a recipe for which torch has a fused call, by name, and those calls: see `_of`.
 
     Raises:
         RuntimeError: one of them does not compute what the recipe says that it is.
     """
     found: dict[str, Call] = {}
-    for name, (peer, theirs) in module.PEERS.items():
+    for name, (_, theirs) in module.PEERS.items():
         given = {}  # by the address of `out`: operands of its own for each set
-        for a, b, out in sets:
-            shape = a.shape[0], b.shape[1]
-            given[out.data_ptr()] = fused.drawn(fused.operands_of(module, name), *shape, a.dtype)
+        for a, _, out in sets:
+            shape = *out.shape, a.shape[1]
+            given[out.data_ptr()] = fused.drawn(fused.operands_of(module, name), shape, a.dtype)
         ours = partial(module.matmul, epilogue=name)
-        calls = {name: _fused_call(ours, given), f"{peer} ({name})": _fused_call(theirs, given)}
+        calls = {who: _fused_call(call, given) for who, call in zip(_of(module, name), (ours, theirs), strict=True)}
         a, b, out = sets[0]
-        exact = fused.referred(module, name, ran.reference(a, b), given[out.data_ptr()])
+        exact = fused.referred(module, name, a, ran.reference(a, b), given[out.data_ptr()])
         for who, call in calls.items():
             out.fill_(float("nan"))
             call(a, b, out)
@@ -158,6 +162,11 @@ def fused_calls(module: Any, sets: list[tuple[Any, Any, Any]]) -> dict[str, Call
                 raise RuntimeError(f"{who} is wrong: relative error {error:.2e}; at most {limit:.2e}")
         found |= calls
     return found
+
+
+def _of(module: Any, epilogue: str) -> tuple[str, str]:
+    """Who is timed with an epilogue: ours, and torch's own call, "torch.addmm (add)"."""
+    return epilogue, f"{module.PEERS[epilogue][0]} ({epilogue})"
 
 
 def _fused_call(matmul: Callable[..., Any], given: dict[int, dict[str, Any]]) -> Call:

@@ -136,9 +136,9 @@ class Fused(Protocol):
     """
 
     # by name: what a kernel does to a thread's accumulators, in CuTe's terms. The parameters after the first name the
-    # operands, both of the dtype of C: bias (N), residual (M, N)
+    # operands, all of the dtype of C: bias (N), residual (M, N), up (K, N), whose product with A the function gets
     EPILOGUES: MutableMapping[str, Callable[..., Any]]
-    REFERENCES: Mapping[str, Callable[..., Any]]  # the same of torch tensors: x and residual (M, N), bias (N)
+    REFERENCES: Mapping[str, Callable[..., Any]]  # the same of torch tensors: x, residual and up's product (M, N)
     PEERS: Mapping[str, tuple[str, Callable[..., Any]]]  # of some: torch's own (a, b, out, **operands), and its name
 
     def fused(self, epilogue: str) -> Any:
@@ -146,7 +146,7 @@ class Fused(Protocol):
         ...
 
     def host_side(self, epilogue: str) -> Any:
-        """The `entry.FusedGemm` of the kernels that have an epilogue: the same one at each call."""
+        """The `entry.FusedGemm` or `GatedGemm` of the kernels that have an epilogue: the same one at each call."""
         ...
 
 

@@ -396,6 +396,28 @@ class FusedGemm(FurtherGemm):
         return call._replace(strides=(*call.strides, line), spans=spans)
 
 
+@dataclass
+class GatedGemm(FurtherGemm):
+    """A `Gemm` whose kernel applies a function to each element of two products: with b, and with `up` (K, N). `gated`
+    says whether it takes that one."""
+
+    names: tuple[str, ...] = ("up",)
+    gated: bool = False
+
+    def check(self, a, b, up, out: torch.Tensor | None, variant: str) -> Call:
+        """What is to be known of a legal call. `strides` then has that of `up` too, 0 of none."""
+        call = super().check(a, b, out, variant)
+        a_span, b_span, out_span = call.spans
+        if not self.gated:
+            require(up is None, "up", type(up).__name__, "None: the epilogue takes none")
+            return call._replace(strides=(*call.strides, 0), spans=(a_span, b_span, 0, out_span))
+        check_tensor("up", up, (b.dtype,))
+        require(up.shape == b.shape, "up", f"shape {tuple(up.shape)}", f"{tuple(b.shape)}, as b has")
+        require(up.device == a.device, "up", f"device {up.device}", f"{a.device}, where a is")
+        strides = *call.strides, line_stride("up", up, 0, "K", self.whole)
+        return call._replace(strides=strides, spans=(a_span, b_span, span_of(up), out_span))
+
+
 class GroupedGemm(Gemm):
     """A `Gemm` of groups: the rows of A from one of `offs` to the next one have a B of their own."""
 
