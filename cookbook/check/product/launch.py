@@ -19,7 +19,7 @@ from cookbook.check.pipeline.reading import Module, Operation, Region
 from cookbook.check.pipeline.shapes import UNKNOWN, CannotFollow
 from cookbook.check.product.barriers import Barriers, ClusterBarrier
 from cookbook.check.product.follower import HANDLERS, Fault, Follower, follows
-from cookbook.check.product.memory import SMEM_BYTES, Memory, Operand, Stored, TensorMemory
+from cookbook.check.product.memory import SMEM_BYTES, Memory, Operand, Scratch, Stored, TensorMemory
 from cookbook.check.product.sums import Sums
 
 
@@ -62,6 +62,7 @@ class Launch:
         self.sms = sms
         self.sums = sums
         self.stored = Stored(operands["C"])
+        self.scratch: list[Scratch] = []
         self.memo: dict[Any, Any] = {}
         self.constants: dict[int, Any] = {}
         self._known: dict[Any, Any] = {}

@@ -10,7 +10,8 @@ from cookbook.check.pipeline import shapes
 from cookbook.check.pipeline.programs import Problem, named_arguments
 from cookbook.check.pipeline.reading import Module
 from cookbook.check.pipeline.shapes import UNKNOWN
-from cookbook.check.product.memory import Operand, Scales, base_of
+from cookbook.check.product.memory import Operand, Scales, Scratch, base_of
+from cookbook.check.product import origins
 from cookbook.check.product.places import Ptr, element
 from cookbook.recipe import formats
 from cookbook.recipe.majors import align, letters, of_config
@@ -80,6 +81,7 @@ class Given:
     arguments: list[Any]  # of the host function
     operands: dict[str, Operand]
     tables: dict[str, tuple[int, ...]]
+    scratch: list[Scratch]
     k: int  # of A and B as memory has them: bytes of elements of 4 bits
     block: int  # how many of these share a scale factor that MMAs multiply by; 0: there are none
     factors: dict[int, Operand]  # scale factors of rows, which the kernel multiplies by itself, by kind
@@ -89,7 +91,8 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
     """What the host function of a recipe is called with.
 
     Pointers are its parameters pA, pB and pC; pSA and pSB to scale factors of rows, pSFA and pSFB to those of blocks.
-    Addresses and rows are as aligned as the kernel is compiled for, and no more.
+    Addresses and rows are as aligned as the kernel is compiled for, and no more. `sums` is memory that nothing has
+    written, `flags` are numbers that earlier launches have left.
     """
     form = formats.of_module(module)
     host = trace.find("func.func")[0].regions[0]
@@ -112,8 +115,13 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
     tables: dict[str, tuple[int, ...]] = {}
     pointers = iter(names)
     arguments: list[Any] = []
-    for value, text in zip(_values(module, config, problem, lines, one_scale), host.argument_types, strict=True):
-        if not text.startswith("!cute.ptr"):
+    scratch: list[Scratch] = []
+    named = _values(module, config, problem, lines, one_scale)
+    for (name, value), text in zip(named, host.argument_types, strict=True):
+        if name in SCRATCH:
+            scratch.append(Scratch(base_of(len(names) + len(scratch)), SCRATCH[name]))
+            arguments.append(Ptr("gmem", scratch[-1].base))
+        elif not text.startswith("!cute.ptr"):
             arguments.append(value)
         elif isinstance(value, tuple):
             tables["table"] = value
@@ -121,14 +129,19 @@ def given(module: Any, trace: Module, config: Any, problem: Problem, one_scale: 
         else:
             arguments.append(Ptr("gmem", operands[next(pointers)].base))
     factors = {3 + "AB".index(name[1]): one for name, one in operands.items() if name in ("SA", "SB")}
-    return Given(arguments, operands, tables, k, form.block // per if form else 0, factors)
+    return Given(arguments, operands, tables, scratch, k, form.block // per if form else 0, factors)
 
 
-def _values(module: Any, config: Any, problem: Problem, lines: tuple[int, int, int], one_scale: bool) -> list[Any]:
-    """The host function's arguments; scale factors of rows lie one after the other, or there is one."""
+SCRATCH = {"sums": origins.UNWRITTEN, "flags": 5}  # parameters of a launch, and what that memory holds before it
+
+
+def _values(
+    module: Any, config: Any, problem: Problem, lines: tuple[int, int, int], one_scale: bool
+) -> list[tuple[str, Any]]:
+    """The host function's arguments with their names; scale factors of rows lie one after the other, or there is one."""
     named = named_arguments(module, config, problem, lines)
     apart = 0 if one_scale else 1
-    return [apart if value is UNKNOWN and name.startswith("stride_") else value for name, value in named]
+    return [(name, apart if value is UNKNOWN and name.startswith("stride_") else value) for name, value in named]
 
 
 def _operand(
