@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 
-from cookbook.check.pipeline.reading import Operation
+from cookbook.check.pipeline.reading import Module, Operation
 
-__all__ = ["said"]
+__all__ = ["said", "used"]
 
 _RELEASE = re.compile(r"st\.release\.gpu\.global\.[bsu]32 \[\{\$r0\}\], \{\$r1\};")
 _ACQUIRE = re.compile(
@@ -26,3 +26,8 @@ def said(op: Operation) -> str | None:
     code = re.search(r'ptxCode = "((?:[^"\\]|\\.)*)"', op.properties)
     text = code[1] if code else ""
     return "release" if _RELEASE.fullmatch(text) else "acquire" if _ACQUIRE.fullmatch(text) else None
+
+
+def used(trace: Module) -> bool:
+    """Whether a kernel waits for flags."""
+    return any(said(op) == "acquire" for op in trace.find("nvvm.inline_ptx"))
