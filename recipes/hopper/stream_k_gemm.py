@@ -5,8 +5,8 @@
 #   cookbook:
 #     title: Stream-K
 #     claim: >-
-#       The k-tiles of all tiles stand in one line that is cut into equal parts, one for each SM: no SM is idle, whatever
-#       the number of tiles, and partial sums are added in a fixed order.
+#       The k-tiles of all tiles form one line that is cut into equal parts, one for each SM: no SM is idle, however
+#       many tiles there are, and partial sums are added in a fixed order.
 #     track: hopper
 #     order: 97
 #     builds_on: hopper/persistent_gemm
@@ -586,9 +586,7 @@ def kernel(
     config: cutlass.Constexpr,
 ):
     """Each cluster multiplies its segments."""
-    tidx, _, _ = cute.arch.thread_idx()
     warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    group = cute.arch.make_warp_uniform(tidx // 128)
     if warp_idx == 4 * config.warpgroups:
         for atom in (a.atom, b.atom, c.atom):
             cpasync.prefetch_descriptor(atom)

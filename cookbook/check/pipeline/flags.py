@@ -22,7 +22,7 @@ _ACQUIRE = re.compile(
 
 
 def said(op: Operation) -> str | None:
-    """What inline PTX does with a flag, of an address and a value: "release", "acquire"; None: nothing that is known."""
+    """What inline PTX does with a flag, given an address and a value: "release" or "acquire"; None: nothing known."""
     code = re.search(r'ptxCode = "((?:[^"\\]|\\.)*)"', op.properties)
     text = code[1] if code else ""
     return "release" if _RELEASE.fullmatch(text) else "acquire" if _ACQUIRE.fullmatch(text) else None

@@ -10,8 +10,8 @@ from cookbook.check.pipeline import shapes
 from cookbook.check.pipeline.programs import Problem, named_arguments
 from cookbook.check.pipeline.reading import Module
 from cookbook.check.pipeline.shapes import UNKNOWN
-from cookbook.check.product.memory import Operand, Scales, Scratch, base_of
 from cookbook.check.product import origins
+from cookbook.check.product.memory import Operand, Scales, Scratch, base_of
 from cookbook.check.product.places import Ptr, element
 from cookbook.recipe import formats
 from cookbook.recipe.majors import align, letters, of_config
@@ -138,7 +138,7 @@ SCRATCH = {"sums": origins.UNWRITTEN, "flags": 5}  # parameters of a launch, and
 def _values(
     module: Any, config: Any, problem: Problem, lines: tuple[int, int, int], one_scale: bool
 ) -> list[tuple[str, Any]]:
-    """The host function's arguments with their names; scale factors of rows lie one after the other, or there is one."""
+    """The host function's arguments, named; scale factors of rows lie one after the other, or there is one."""
     named = named_arguments(module, config, problem, lines)
     apart = 0 if one_scale else 1
     return [(name, apart if value is UNKNOWN and name.startswith("stride_") else value) for name, value in named]
