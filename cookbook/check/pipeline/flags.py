@@ -29,5 +29,5 @@ def said(op: Operation) -> str | None:
 
 
 def used(trace: Module) -> bool:
-    """Whether a kernel waits for flags."""
-    return any(said(op) == "acquire" for op in trace.find("nvvm.inline_ptx"))
+    """Whether a kernel has flags."""
+    return any(said(op) for op in trace.find("nvvm.inline_ptx"))
