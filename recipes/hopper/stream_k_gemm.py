@@ -28,6 +28,24 @@
 
 # %% [markdown]
 # # Stream-K
+#
+# **Claim.** A GEMM computes whole tiles, and tiles do not divide evenly among SMs. Stream-K divides *k-tiles*. Those of
+# all tiles form one line, and every SM gets an equal part of it. Where a part ends within a tile, SMs exchange partial
+# sums through global memory, in a fixed order: the same call gives the same bits.
+
+# %% tags=["lab"]
+from cookbook import draw, lab
+
+lab.gain("hopper/stream_k_gemm", (512, 512, 16384), over=["hopper/tuned_gemm"])
+
+# %% [markdown]
+# Two kinds of products waste SMs. One has **few tiles and a long K**: 512 x 512 over 16384 is 16 tiles of 128 x 128,
+# and 116 of 132 SMs have nothing to do. The gradients of weights look like this, for K is the number of tokens. The
+# other has **a tail**: 162 tiles on 132 SMs take two waves, and in the second one most SMs are idle.
+#
+# [Split-K](split_k_gemm.ipynb) cuts K of every tile into equal parts, so it multiplies the number of tiles by 2 or 4.
+# Stream-K takes any number. The idea and the name are of Osama et al. (see the sources). The producer, the stages, the
+# majors and the store are those of the pages before; new are the schedule, and how CTAs that share a tile add it up.
 
 # %%
 from dataclasses import dataclass, replace
@@ -42,6 +60,13 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 
 from cookbook.recipe.entry import Call, SharedSums, check_epilogue, compile_host, either_major, require
 from cookbook.recipe.moved import SmemAllocator
+
+
+# %% [markdown]
+# ## The sizes
+#
+# Two cooperative warpgroups share a tile, 64 rows each. A cluster of two computes two neighbouring tiles over the same
+# k-tiles and shares the loads of one operand; so **a cluster is what has a part of the line**.
 
 
 # %%
@@ -112,6 +137,25 @@ REGISTERS = (24, 240)  # of a producer's thread and of a consumer's: 128 * 24 + 
 def config_for(arch: str, variant: str = "128x128") -> Config:
     """A variant's configuration for an architecture: there is one Hopper."""
     return VARIANTS[variant]
+
+
+# %% [markdown]
+# ## The schedule: who has which k-tiles
+#
+# Number the tiles, and let the k-tiles of tile 0 be followed by those of tile 1, and so on. `clusters` clusters divide
+# this line: each has `each` k-tiles, and the first `longer` ones have one more. What a cluster has of one tile is a
+# **segment**. Its first segment may begin in the middle of a tile, its last one may end there, and all others are whole
+# tiles.
+#
+# **Who adds up a shared tile?** Nobody should wait in the middle of his work, so a cluster adds up only in its **last**
+# segment. The sharers of a tile whose parts end there are its *adders*, and each of them adds up some of the tile's
+# subtiles. Only the last sharer may have more to do: it writes its partial sums, which are its *first* segment's, and
+# goes on. Its sums come early, for its first segment is short. The others end at the same time.
+#
+# Where there are many tiles, most of them need not be shared. Each cluster first computes `waves` tiles whole, as any
+# persistent kernel does. Only the last full wave and what is left of a wave are in the line.
+#
+# The functions do arithmetic only, so they take CuTe's integers in the kernel and Python's in the cells below.
 
 
 # %%
@@ -204,6 +248,42 @@ def segment_of(cluster, i, s: Schedule) -> Segment:
     )
 
 
+# %% [markdown] tags=["lab"]
+# Nine tiles of eight k-tiles on four SMs, the example of the paper's authors. Above whole tiles: three waves, the last
+# one with a single tile. Below our schedule: one wave of whole tiles, and a line of five tiles for four SMs.
+
+# %% tags=["lab"]
+SMS = 132  # of an H200
+
+
+def drawn(s: Schedule, clusters: int) -> dict[str, list[draw.Span]]:
+    """A lane for each cluster: its segments, one after the other, time in k-tiles."""
+    found: dict[str, list[draw.Span]] = {}
+    for cluster in range(clusters):
+        at, spans = 0, []
+        for i in range(segments_of(cluster, s)):
+            segment = segment_of(cluster, i, s)
+            kind = "whole tile" if segment.sharers == 1 else "adds up" if segment.rank < segment.adders else "passes on"
+            spans.append(draw.Span(at, at + segment.k_tiles, f"{segment.tile}", kind))
+            at += segment.k_tiles
+        found[f"SM {cluster}"] = spans
+    return found
+
+
+SMALL = Config(tile_m=128, tile_n=128)
+streamed = schedule_of(3 * 128, 3 * 128, 8 * 64, 4, SMALL)
+whole = {
+    f"SM {n}": [draw.Span(8 * i, 8 * i + 8, f"{tile}", "whole tile") for i, tile in enumerate(range(n, 9, 4))]
+    for n in range(4)
+}
+lanes = {f"whole tiles: {lane}": spans for lane, spans in whole.items()} | {"": []}
+lanes |= {f"Stream-K: {lane}": spans for lane, spans in drawn(streamed, 4).items()}
+draw.lanes(lanes, "9 tiles of 8 k-tiles on 4 SMs", unit="k-tiles", note="a number is a tile's")
+
+# %% [markdown]
+# ## Layouts and the MMA: those of the page on majors
+
+
 # %%
 class SmemLayouts(NamedTuple):
     """Where each tile lies in shared memory: S<B,4,3> over bytes, o 0 o, a layout over elements."""
@@ -264,6 +344,12 @@ def tiled_copies(dtype, config: Config = CONFIG) -> TiledCopies:
     stmatrix = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), dtype)
     subtile = cute.make_tiled_mma(wgmma(dtype, config.epi_n), (1, 1, 1))
     return TiledCopies(r2s_c=cute.make_tiled_copy_C(stmatrix, subtile))
+
+
+# %% [markdown]
+# ## The producer
+#
+# It loads segment after segment, and the stages stay full from one to the next. It knows nothing of partial sums.
 
 
 # %%
@@ -332,6 +418,12 @@ def produce(cta: Cta, loads, s: Schedule, config: cutlass.Constexpr):
     pipe.producer_tail(state)  # a CTA must not end while barriers are still to be signalled
 
 
+# %% [markdown]
+# ## The consumers
+#
+# A segment's k-tiles are multiplied like those of a tile. The first `wgmma` overwrites the accumulators.
+
+
 # %%
 class Consumer(NamedTuple):
     """What a consumer warpgroup works with."""
@@ -383,6 +475,33 @@ def multiply(me: Consumer, k_index, k_tiles, config: cutlass.Constexpr):
         release.advance()
     warpgroup.wait_group(0)
     me.pipe.consumer_release(release)
+
+
+# %% [markdown]
+# ## Partial sums and flags
+#
+# A thread holds the same places of a tile in every CTA. So partial sums need no order of rows and columns: a thread
+# writes its accumulators as they are, 16 bytes at a time, and the same thread of another CTA reads them.
+#
+# **How does a CTA know that another has written?** Global memory has no mbarriers. Each warpgroup of a CTA has a
+# *flag*, a word that counts up. Four steps make a message:
+#
+# 1. All threads of the warpgroup write, and meet at a named barrier.
+# 2. One thread stores the flag with `st.release.gpu`. Whoever sees the flag also sees what was written before it, what
+#    other threads wrote before the barrier included.
+# 3. One lane of a waiting warp reads that flag with `ld.acquire.gpu`, again and again, until it has the value. The
+#    others to wait for have a lane each, so all waits take as long as one.
+# 4. The waiting warpgroup meets at its barrier too, and reads.
+#
+# **The same bits.** Floating-point addition depends on the order. A cluster starts with its own sums, and adds those of
+# the others in the order of K. No atomic addition decides, and no CTA is "the last to come".
+#
+# **Again and again.** A flag is never reset. It starts at zero, and each launch counts it up by two: one for the first
+# segment's sums, two for the last one's. A CTA reads its own flag first (`base`), and so knows the values of all. That
+# works in a CUDA graph too, where every replay has the same arguments.
+#
+# **No deadlock?** A CTA waits only after all of its own sums are written, so of CTAs that run at once none waits for
+# ever. But they must run at once: the grid has no more CTAs than the GPU has SMs.
 
 
 # %%
@@ -550,6 +669,10 @@ def consume(cta: Cta, out: TmaTensor, work: Workspace, s: Schedule, config: cutl
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
 
 
+# %% [markdown]
+# ## The kernel
+
+
 # %%
 @cute.jit
 def set_up(dtype: cutlass.Constexpr, config: cutlass.Constexpr):
@@ -602,6 +725,10 @@ def kernel(
     else:
         cute.arch.setmaxregister_increase(REGISTERS[1])
         consume(cta, c, work, s, config)
+
+
+# %% [markdown]
+# ## The launch
 
 
 # %%
