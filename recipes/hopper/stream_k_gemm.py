@@ -61,7 +61,6 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warp, warpgroup
 from cookbook.recipe.entry import Call, SharedSums, check_epilogue, compile_host, either_major, require
 from cookbook.recipe.moved import SmemAllocator
 
-
 # %% [markdown]
 # ## The sizes
 #
