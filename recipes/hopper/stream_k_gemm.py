@@ -49,6 +49,7 @@ lab.gain("hopper/stream_k_gemm", (512, 512, 16384), over=["hopper/tuned_gemm"])
 
 # %%
 from dataclasses import dataclass, replace
+from math import prod
 from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
@@ -79,6 +80,7 @@ class Config:
     stages: int = 6  # pairs of A and B tiles in flight or being read
     cluster_m: int = 1  # CTAs one above the other: they share the tiles of B
     cluster_n: int = 1  # or side by side: they share the tiles of A
+    even: bool = False  # parts of the line for all clusters; False: as many clusters for each tile, some may have none
     swizzle_size: int = 8  # rows of cluster tiles of a group of the rasterization
     epi_n: int = 32  # columns of an epilogue subtile; it has 64 rows
     epi_stages: int = 4  # buffers of a warpgroup
@@ -124,6 +126,10 @@ VARIANTS = {
     "128x128": Config(),
     "128x128, 2x1": Config(cluster_m=2),
     "128x128, 1x2": Config(cluster_n=2),
+    "128x128, 2x1, even": Config(cluster_m=2, even=True),
+    "128x64": Config(tile_n=64, stages=8, epi_stages=2),
+    "128x64, 2x1": Config(tile_n=64, stages=8, epi_stages=2, cluster_m=2),
+    "128x64, 1x2": Config(tile_n=64, stages=8, epi_stages=2, cluster_n=2),
     "128x256": Config(tile_n=256, stages=4),
     "128x256, 2x1": Config(tile_n=256, stages=4, cluster_m=2),
     "128x256, 1x2": Config(tile_n=256, stages=4, cluster_n=2),
@@ -166,10 +172,18 @@ def cluster_tiles(config: Config, m: int, n: int) -> tuple[int, int]:
     return -(-m // (config.tile_m * config.cluster_m)), -(-n // (config.tile_n * config.cluster_n))
 
 
+def parts(config: Config, m: int, n: int, k: int, sms: int) -> int:
+    """The clusters that have a part of the line: for the tiles that are left when all full waves are computed."""
+    most, k_tiles = sms // config.cluster, -(-k // config.tile_k)
+    rest = prod(cluster_tiles(config, m, n)) % most
+    alike = min(most // max(rest, 1), MOST, k_tiles) * rest
+    return max(min(most, MOST * rest, k_tiles * rest) if config.even else alike, 1)
+
+
 def clusters(config: Config, m: int, n: int, k: int, sms: int) -> int:
-    """The number of clusters to launch: each has at least a k-tile, and no more than `MOST` share a tile."""
-    down, across = cluster_tiles(config, m, n)
-    return min(sms // config.cluster, down * across * min(MOST, -(-k // config.tile_k)))
+    """The number of clusters to launch."""
+    most = sms // config.cluster
+    return most if prod(cluster_tiles(config, m, n)) >= most else parts(config, m, n, k, sms)
 
 
 class Schedule(NamedTuple):
@@ -181,25 +195,24 @@ class Schedule(NamedTuple):
     clusters: cutlass.Int32
     waves: cutlass.Int32  # cluster tiles that each cluster computes whole, before its part of the line
     streamed: cutlass.Int32  # cluster tiles whose k-tiles are in the line: the first ones
-    each: cutlass.Int32  # k-tiles of a cluster's part of the line
+    each: cutlass.Int32  # k-tiles of a cluster's part of the line; those from number `parts` on have none
     longer: cutlass.Int32  # clusters, the first ones, that have one more
+    parts: cutlass.Int32
 
 
-def schedule_of(m, n, k, clusters, config: Config) -> Schedule:
-    """The schedule of C (m, n) over k. All waves but the last full one, and what is left of a wave, are streamed."""
+def schedule_of(m, n, k, clusters, parts, config: Config) -> Schedule:
+    """The schedule of C (m, n) over k: full waves are computed whole, what is left is streamed."""
     down = (m + config.tile_m * config.cluster_m - 1) // (config.tile_m * config.cluster_m)
     across = (n + config.tile_n * config.cluster_n - 1) // (config.tile_n * config.cluster_n)
     k_tiles, tiles = (k + config.tile_k - 1) // config.tile_k, down * across
-    full = (tiles % clusters + clusters - 1) // clusters  # 0 where the last wave is full, else 1
-    waves = cutlass.max(tiles // clusters - full, 0)
-    streamed = tiles - waves * clusters
+    waves, streamed = tiles // clusters, tiles % clusters
     line = streamed * k_tiles
-    return Schedule(down, across, k_tiles, clusters, waves, streamed, line // clusters, line % clusters)
+    return Schedule(down, across, k_tiles, clusters, waves, streamed, line // parts, line % parts, parts)
 
 
 def begin_of(cluster, s: Schedule):
     """Where a cluster's part of the line begins."""
-    return cluster * s.each + cutlass.min(cluster, s.longer)
+    return cutlass.min(cluster, s.parts) * s.each + cutlass.min(cluster, s.longer)
 
 
 def owner_of(place, s: Schedule):
@@ -248,8 +261,9 @@ def segment_of(cluster, i, s: Schedule) -> Segment:
 
 
 # %% [markdown] tags=["lab"]
-# Nine tiles of eight k-tiles on four SMs, the example of the paper's authors. Above whole tiles: three waves, the last
-# one with a single tile. Below our schedule: one wave of whole tiles, and a line of five tiles for four SMs.
+# Tiles of eight k-tiles on four SMs. Nine tiles, computed whole, are three waves, the last one with a single tile.
+# Streamed, all four SMs share that tile and add it up. Seven tiles leave three for four SMs: with `even` parts, most
+# SMs have two pieces of tiles.
 
 # %% tags=["lab"]
 SMS = 132  # of an H200
@@ -269,15 +283,20 @@ def drawn(s: Schedule, clusters: int) -> dict[str, list[draw.Span]]:
     return found
 
 
-SMALL = Config(tile_m=128, tile_n=128)
-streamed = schedule_of(3 * 128, 3 * 128, 8 * 64, 4, SMALL)
+def of_example(tiles: int, even: bool) -> Schedule:
+    """The schedule of a row of tiles of 8 k-tiles each, on four SMs."""
+    config, sizes = Config(even=even), (128, 128 * tiles, 8 * 64)
+    return schedule_of(*sizes, clusters(config, *sizes, 4), parts(config, *sizes, 4), config)
+
+
 whole = {
     f"SM {n}": [draw.Span(8 * i, 8 * i + 8, f"{tile}", "whole tile") for i, tile in enumerate(range(n, 9, 4))]
     for n in range(4)
 }
-lanes = {f"whole tiles: {lane}": spans for lane, spans in whole.items()} | {"": []}
-lanes |= {f"Stream-K: {lane}": spans for lane, spans in drawn(streamed, 4).items()}
-draw.lanes(lanes, "9 tiles of 8 k-tiles on 4 SMs", unit="k-tiles", note="a number is a tile's")
+lanes = {f"9 whole tiles: {lane}": spans for lane, spans in whole.items()} | {"": []}
+lanes |= {f"9, streamed: {lane}": spans for lane, spans in drawn(of_example(9, False), 4).items()} | {" ": []}
+lanes |= {f"7, even: {lane}": spans for lane, spans in drawn(of_example(7, True), 4).items()}
+draw.lanes(lanes, "Tiles of 8 k-tiles on 4 SMs", unit="k-tiles", note="a number is a tile's")
 
 # %% [markdown]
 # ## Layouts and the MMA: those of the page on majors
@@ -406,6 +425,7 @@ def produce(cta: Cta, loads, s: Schedule, config: cutlass.Constexpr):
     for i in cutlass.range(segments_of(cta.cluster, s), unroll=1):
         segment = segment_of(cta.cluster, i, s)
         m, n = place_of(segment.tile, s, cta.rank, config)
+        m, n = (cutlass.min(at, cute.size(x.gX, mode=[1]) - 1) for at, x in ((m, a), (n, b)))  # not outside: slow
         tAgA, tBgB = a.gX[None, m, None], b.gX[None, n, None]  # (TMA, k)
         for k_tile in cutlass.range(segment.first_k, segment.first_k + segment.k_tiles, unroll=1):
             pipe.producer_acquire(state)
@@ -505,6 +525,7 @@ def multiply(me: Consumer, k_index, k_tiles, config: cutlass.Constexpr):
 
 # %%
 VEC = 4  # float32 of one access to partial sums: 16 bytes
+GROUP = 4  # subtiles of partial sums on their way to a thread at once
 
 
 def partial_sums(config: Config, clusters) -> cute.Layout:
@@ -555,7 +576,7 @@ def finish(me: Consumer, segment: Segment, cluster, rank, tile, base, is_last, c
     for i in cutlass.range_constexpr(config.subtiles):
         if (me.warpgroup * config.subtiles + i) % segment.adders != segment.rank:
             cute.copy(copy, subtile_of(me.acc, i, vec), gMine[None, None, i])
-    if is_last or end == 0:
+    if is_last or end == 0:  # of all clusters the last segment, so that all flags stay equal
         barrier.arrive_and_wait()  # all have written
         if me.thread == 0:
             release(me.flags[None, rank, cluster].iterator + me.warpgroup, base + 1 + end)
@@ -590,15 +611,34 @@ def wait_for_others(me: Consumer, segment: Segment, rank, base):
 
 @cute.jit
 def add_others(me: Consumer, segment: Segment, rank, copy, vec: cutlass.Constexpr, config: cutlass.Constexpr):
-    """Add the others' partial sums to this cluster's part of the tile, in the order of K but for its own."""
-    for i in cutlass.range_constexpr(config.subtiles):
-        if (me.warpgroup * config.subtiles + i) % segment.adders == segment.rank:
-            mine = subtile_of(me.acc, i, vec)
-            for j in cutlass.range(segment.sharers - 1, unroll=4):
-                other, end = other_of(segment, j)
-                theirs = cute.make_rmem_tensor(vec, cutlass.Float32)
-                cute.copy(copy, me.sums[None, None, me.thread, i, me.warpgroup, end, rank, other], theirs)
-                mine.store(mine.load() + theirs.load())
+    """Add the others' partial sums to this cluster's part of the tile, in the order of K but for its own.
+
+    Loads are on their way together: of one other those of several subtiles, else those of several others.
+    """
+    several = cute.make_rmem_tensor((VEC, cute.size(vec) // VEC, GROUP), cutlass.Float32)
+    if segment.sharers == 2:
+        other, end = other_of(segment, 0)
+        theirs = me.sums[None, None, me.thread, None, me.warpgroup, end, rank, other]  # (VEC, VECTORS, SUBTILE)
+        for start in cutlass.range_constexpr(0, config.subtiles, GROUP):
+            for i in cutlass.range_constexpr(start, min(start + GROUP, config.subtiles)):
+                if (me.warpgroup * config.subtiles + i) % segment.adders == segment.rank:
+                    cute.copy(copy, theirs[None, None, i], several[None, None, i - start])
+            for i in cutlass.range_constexpr(start, min(start + GROUP, config.subtiles)):
+                if (me.warpgroup * config.subtiles + i) % segment.adders == segment.rank:
+                    mine = subtile_of(me.acc, i, vec)
+                    mine.store(mine.load() + several[None, None, i - start].load())
+    else:
+        for i in cutlass.range_constexpr(config.subtiles):
+            if (me.warpgroup * config.subtiles + i) % segment.adders == segment.rank:
+                mine = subtile_of(me.acc, i, vec)
+                for start in cutlass.range(0, segment.sharers - 1, GROUP, unroll=1):
+                    for j in cutlass.range_constexpr(GROUP):
+                        other, end = other_of(segment, cutlass.min(start + j, segment.sharers - 2))
+                        theirs = me.sums[None, None, me.thread, i, me.warpgroup, end, rank, other]
+                        cute.copy(copy, theirs, several[None, None, j])
+                    for j in cutlass.range_constexpr(GROUP):
+                        if start + j < segment.sharers - 1:
+                            mine.store(mine.load() + several[None, None, j].load())
 
 
 @cute.jit
@@ -657,13 +697,14 @@ def consume(cta: Cta, out: TmaTensor, work: Workspace, s: Schedule, config: cutl
     me = Consumer(*multiplied, sC, gC, out.atom, work.sums, work.flags, group, tidx % 128)
     cute.arch.griddepcontrol_wait()  # PDL: the previous kernel may still use what this warpgroup writes
     base = work.flags[group, rank, cluster]  # what all flags of this launch begin with
+    sharing = s.streamed > 0 and s.parts > s.streamed
     count, k_index = segments_of(cluster, s), cutlass.Int32(0)
     for i in cutlass.range(count, unroll=1):
         segment = segment_of(cluster, i, s)
         multiply(me, k_index, segment.k_tiles, config)
         k_index = k_index + segment.k_tiles
         tile = place_of(segment.tile, s, cta.rank, config)
-        finish(me, segment, cluster, rank, tile, base, i + 1 == count, config)
+        finish(me, segment, cluster, rank, tile, base, sharing and i + 1 == count, config)
     if me.thread < 32:
         cute.arch.cp_async_bulk_wait_group(0, read=True)  # shared memory must outlive TMA's reading of it
 
@@ -742,6 +783,7 @@ class Sizes(NamedTuple):
     mnk: tuple[cutlass.Int32, cutlass.Int32, cutlass.Int32]
     strides: tuple[cutlass.Int64, cutlass.Int64, cutlass.Int64]
     clusters: cutlass.Int32
+    parts: cutlass.Int32
 
 
 @cute.jit
@@ -756,7 +798,7 @@ def gemm(
     config: cutlass.Constexpr,
 ):
     """C (M, N) = A (M, K) times B (N, K) transposed; a stride leads from line to line."""
-    (m, n, k), strides, clusters = sizes
+    (m, n, k), strides, clusters, parts = sizes
     dtype, ctas = pA.dtype, config.cluster
     lda, ldb, ldc = (cute.assume(stride, divby=8) for stride in strides)
     mA = cute.make_tensor(pA, operand_layout(m, k, lda, config.a_major))
@@ -770,7 +812,7 @@ def gemm(
         cute.make_tensor(sums, partial_sums(config, clusters)),
         cute.make_tensor(flags, cute.make_layout((config.warpgroups, ctas, clusters))),
     )
-    launcher = kernel(a, b, c, work, schedule_of(m, n, k, clusters, config), dtype, config)
+    launcher = kernel(a, b, c, work, schedule_of(m, n, k, clusters, parts, config), dtype, config)
     grid, block, cluster = ((x, 1, 1) for x in (clusters * ctas, config.threads, ctas))
     launcher.launch(grid=grid, block=block, cluster=cluster, stream=stream, min_blocks_per_mp=1, use_pdl=True)
 
@@ -797,11 +839,11 @@ def prepare(call: Call) -> tuple[tuple, tuple]:
     """What is compiled for such a call, and what the kernel takes between the addresses and the stream."""
     (m, n, k), (a_major, b_major) = call.mnk, call.majors
     config = VARIANTS[choose(m, n, k, call.sms) if call.variant == DEFAULT else call.variant]
-    count = clusters(config, m, n, k, call.sms)
+    count, sharing = clusters(config, m, n, k, call.sms), parts(config, m, n, k, call.sms)
     ctas = count * config.cluster
     floats, flags = 2 * ctas * config.tile_m * config.tile_n, ctas * config.warpgroups
     config = replace(config, a_major=a_major, b_major=b_major)
-    return (config,), (floats, flags, Sizes(call.mnk, call.strides, count))
+    return (config,), (floats, flags, Sizes(call.mnk, call.strides, count, sharing))
 
 
 GEMM = SharedSums(compile_for, prepare, ((9, 0),), "wgmma", (DEFAULT, *VARIANTS), major_of=either_major, padded=True)

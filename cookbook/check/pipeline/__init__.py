@@ -86,7 +86,7 @@ def problems(config: Any, trace: Module | None = None) -> tuple[Problem, ...]:
     Work tiles of a persistent CTA and k-tiles: more k-tiles than stages, and not a multiple; one; fewer.
     The fourth is full nowhere: its tiles end outside of C, its last cluster has tiles for one row of CTAs alone, its
     k-tiles are no whole number of splits, and the last one ends behind K. Where K is split, the fifth has fewer k-tiles
-    than splits. Where clusters wait for one another, there are five: more than work tiles, and no divisor of k-tiles.
+    than splits. Where clusters wait for one another, there are seven: more than work tiles, and no divisor of k-tiles.
     """
     down, across = (getattr(config, f"cluster_{x}", getattr(config, f"pairs_{x}", 1)) for x in "mn")
     m, n, sms = config.tile_m * down, config.tile_n * across, getattr(config, "cluster", down * across)
@@ -96,7 +96,7 @@ def problems(config: Any, trace: Module | None = None) -> tuple[Problem, ...]:
     if splits > 1:
         chosen.append((m, n, 1))
     sizes = [(m, n, k_tiles * config.tile_k) for m, n, k_tiles in chosen]
-    sms *= 5 if trace is not None and flags.used(trace) else 1
+    sms *= 7 if trace is not None and flags.used(trace) else 1
     sizes[3] = (*sizes[3][:2], sizes[3][2] - config.tile_k // 2)
     return tuple(Problem(*size, sms) for size in sizes)
 
